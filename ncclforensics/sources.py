@@ -1,0 +1,122 @@
+"""Paths become sources of bytes: files, folders, globs, standard input, compressed files.
+
+Nothing here knows what a log is. A source that cannot be read says so in `problem` and stops nobody else.
+"""
+
+from __future__ import annotations
+
+import bz2
+import glob
+import gzip
+import lzma
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, BinaryIO, cast
+
+import zstandard
+
+from ncclforensics.errors import NoInputError
+
+STDIN = "-"
+
+# Compression is recognised by the first bytes, never by the name.
+_MAGIC: dict[bytes, Callable[[Path], IO[bytes]]] = {
+    b"\x1f\x8b": lambda path: cast(IO[bytes], gzip.open(path, "rb")),
+    b"BZh": lambda path: cast(IO[bytes], bz2.open(path, "rb")),
+    b"\xfd7zXZ\x00": lambda path: cast(IO[bytes], lzma.open(path, "rb")),
+    b"\x28\xb5\x2f\xfd": lambda path: cast(IO[bytes], zstandard.open(path, "rb")),
+}
+# What the decompressors raise on a file that is cut or damaged.
+DAMAGED_ARCHIVE = (EOFError, lzma.LZMAError, zstandard.ZstdError, gzip.BadGzipFile, OSError, ValueError)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One readable thing: its name as the user gave it, where its bytes lie, and whether windows can be cut."""
+
+    path: str
+    file: Path
+    size: int
+    seekable: bool
+    opener: Callable[[Path], IO[bytes]]
+    problem: str = ""
+
+    def open(self) -> BinaryIO:
+        """The bytes, decompressed. Raises OSError or one of DAMAGED_ARCHIVE."""
+        return cast(BinaryIO, self.opener(self.file))
+
+
+def _plain(path: Path) -> IO[bytes]:
+    return open(path, "rb")
+
+
+def _source(path: Path, name: str) -> Source:
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode) and not stat.S_ISFIFO(status.st_mode):
+            return Source(name, path, 0, False, _plain, "is neither a file nor a folder")
+        if stat.S_ISFIFO(status.st_mode):
+            return _spooled(open(path, "rb"), name)
+        with open(path, "rb") as stream:
+            head = stream.read(8)
+    except OSError as error:
+        return Source(name, path, 0, False, _plain, f"cannot be read: {error.strerror}")
+    for magic, opener in _MAGIC.items():
+        if head.startswith(magic):
+            return Source(name, path, status.st_size, False, opener)
+    return Source(name, path, status.st_size, True, _plain)
+
+
+def _spooled(stream: BinaryIO, name: str) -> Source:
+    """A pipe, copied to a temporary file: evidence is read a second time."""
+    with tempfile.NamedTemporaryFile(prefix="ncclforensics-", delete=False) as copy:
+        shutil.copyfileobj(stream, copy)
+    _SPOOLED.append(Path(copy.name))
+    spooled = _source(Path(copy.name), name)
+    return Source(name, spooled.file, spooled.size, False, spooled.opener, spooled.problem)
+
+
+_SPOOLED: list[Path] = []
+
+
+def forget_spooled() -> None:
+    """Delete the copies of pipes."""
+    while _SPOOLED:
+        _SPOOLED.pop().unlink(missing_ok=True)
+
+
+def _inside(folder: Path) -> Iterator[Path]:
+    for parent, folders, names in os.walk(folder):
+        folders.sort()
+        yield from (Path(parent) / name for name in sorted(names) if not name.startswith("."))
+
+
+def find(paths: Iterable[str]) -> list[Source]:
+    """Every source that the paths name, each once, in the order given; folders are walked.
+
+    Raises NoInputError if a path names nothing while no other names anything.
+    """
+    sources: dict[str, Source] = {}
+    missing: list[str] = []
+    for path in paths:
+        if path == STDIN:
+            sources.setdefault(STDIN, _spooled(sys.stdin.buffer, STDIN))
+            continue
+        matches = [Path(path)] if os.path.lexists(path) else [Path(m) for m in sorted(glob.glob(path, recursive=True))]
+        if not matches:
+            missing.append(path)
+            sources.setdefault(path, Source(path, Path(path), 0, False, _plain, "does not exist"))
+        for match in matches:
+            for file in _inside(match) if match.is_dir() else (match,):
+                sources.setdefault(str(file), _source(file, str(file)))
+    readable = [source for source in sources.values() if not source.problem]
+    if not readable:
+        told = "; ".join(f"{source.path} {source.problem}" for source in list(sources.values())[:3])
+        raise NoInputError(told or "the folder holds no file")
+    return list(sources.values())

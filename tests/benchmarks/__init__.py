@@ -1,0 +1,1 @@
+"""Synthetic runs with a known truth, and what they are timed with."""

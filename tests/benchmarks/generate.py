@@ -1,0 +1,283 @@
+"""Writes synthetic NCCL runs with a known truth.
+
+python -m tests.benchmarks.generate DIR --fault lagging --fault-ranks 11 --communicator tp
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import zip_longest
+from pathlib import Path
+
+from tests.benchmarks.plan import (
+    RELEASES,
+    Fault,
+    FaultKind,
+    Finish,
+    Layout,
+    Plan,
+)
+from tests.benchmarks.program import Call, Job, State, step_calls
+from tests.benchmarks.text import Process, comm_id_of, neighbours
+from tests.benchmarks.truth import Ledger, Truth, Wait, judge, states
+
+__all__ = ["Fault", "FaultKind", "Finish", "Layout", "Plan", "Truth", "generate", "truth_of"]
+
+# Steps written at once: large enough to amortise Python, small enough to stream.
+STEPS_PER_CHUNK = 64
+
+
+class Journal:
+    """The log of one rank as a stream of chunks; chunk k of every rank is of the same phase."""
+
+    def __init__(self, plan: Plan, steps: int, job: Job, rank: int) -> None:
+        self.plan, self.steps, self.job, self.rank = plan, steps, job, rank
+        self.process = Process(plan, rank)
+        self.calls = step_calls(plan, rank)
+        self._connected: set[str] = set()
+        self._counts: Counter[str] = Counter()
+
+    def chunks(self, steps_per_chunk: int) -> Iterator[bytes]:
+        fault = self.plan.fault
+        if fault is not None and fault.kind is FaultKind.RANK_MISSING:
+            yield self._stuck_in_bootstrap()
+            return
+        yield self._head().encode()
+        if fault is not None and fault.kind is FaultKind.SPLIT_MISSING:
+            return
+        if self.steps:
+            # The first step alone: newer releases connect in the middle of it.
+            yield self._one_by_one(self.calls)
+            yield from self._whole_steps(self.steps - 1, steps_per_chunk)
+        yield self._one_by_one(self.job.processes[self.rank].issued)
+        yield self._end().encode()
+
+    def _stuck_in_bootstrap(self) -> bytes:
+        fault, process = self.plan.fault, self.process
+        if fault is None or self.rank in fault.ranks:
+            return b""
+        text = process.bootstrap()
+        if self.plan.release.start_before_bootstrap:
+            text += process.identity(process.communicators["world"], "START")
+        return text.encode()
+
+    def _head(self) -> str:
+        fault, process = self.plan.fault, self.process
+        text = process.bootstrap()
+        for family, communicator in process.communicators.items():
+            if fault and fault.kind is FaultKind.SPLIT_MISSING and family == fault.communicator:
+                break  # every rank waits for the split before it prints anything about it
+            text += process.before_start(communicator) + process.init(communicator)
+        return text
+
+    def _one_by_one(self, calls: list[Call]) -> bytes:
+        parts = []
+        by_name = {each.name: each for each in self.process.communicators.values()}
+        for index, call in enumerate(calls):
+            name = call.communicator
+            parts.append(
+                self.process.call(call, self._place(call, index), f"{self._counts[name]:x}")
+            )
+            self._counts[name] += self.process.counts(name)
+            if self.plan.release.connects_lazily and name not in self._connected:
+                parts.append(self.process.lazy_connections(by_name[name]))
+            self._connected.add(name)
+        return "".join(parts).encode()
+
+    def _place(self, call: Call, index: int) -> int:
+        """Which of the step's buffers a call uses: that of the same call in a healthy step."""
+        return self.calls.index(call) if call in self.calls else index % len(self.calls)
+
+    def _whole_steps(self, steps: int, steps_per_chunk: int) -> Iterator[bytes]:
+        """Whole steps from a template in which only opCount is open."""
+        template, names = b"", []
+        for index, call in enumerate(self.calls):
+            moves = self.process.counts(call.communicator)
+            count = "%x" if moves else f"{self._counts[call.communicator]:x}"
+            template += self.process.call(call, self._place(call, index), count).encode()
+            if moves:
+                names.append(call.communicator)
+        per_step = Counter(names)
+        offsets = [(name, names[:place].count(name)) for place, name in enumerate(names)]
+        for size in _chunk_sizes(steps, steps_per_chunk):
+            values = [
+                self._counts[name] + step * per_step[name] + offset
+                for step in range(size)
+                for name, offset in offsets
+            ]
+            yield template * size % tuple(values)
+            for name, calls in per_step.items():
+                self._counts[name] += size * calls
+
+    def _end(self) -> str:
+        plan, fault = self.plan, self.plan.fault
+        if fault is None:
+            return self.process.end_of_life("Destroy") if plan.finish is Finish.CLEAN else ""
+        waits = self.job.processes[self.rank].state is State.WAITING
+        if fault.kind is FaultKind.KILLED and waits:
+            peers = network_peers(plan, self.rank, fault.ranks)
+            return self.process.peer_closed(peers) + self.process.end_of_life("Abort")
+        if plan.finish is Finish.ABORTED and waits:
+            return self.process.end_of_life("Abort")
+        return ""
+
+
+def _chunk_sizes(steps: int, size: int) -> list[int]:
+    return [size] * (steps // size) + ([steps % size] if steps % size else [])
+
+
+def network_peers(plan: Plan, rank: int, others: tuple[int, ...]) -> list[int]:
+    """Those of `others` to which a rank has a connection over the network."""
+    found = set()
+    for communicator in plan.communicators_of(rank).values():
+        at = neighbours(plan, communicator, rank)
+        for beside in (at.previous, at.next):
+            member = communicator.members[beside]
+            if member in others and plan.node(member) != plan.node(rank):
+                found.add(member)
+    return sorted(found)
+
+
+def whole_steps(plan: Plan) -> int:
+    """The steps of a plan: as given, or as many as fill `bytes_per_rank`."""
+    if plan.bytes_per_rank is None:
+        return plan.steps
+    # Measured on rank 0 far into the run, where opCount has its usual width.
+    healthy = replace(plan, bytes_per_rank=None, fault=None)
+    head, body = (
+        sum(map(len, Journal(healthy, steps, Job(healthy), 0).chunks(steps))) for steps in (1, 513)
+    )
+    return max(1, int((plan.bytes_per_rank - head) / ((body - head) / 512)))
+
+
+def truth_of(plan: Plan) -> Truth:
+    """The truth of a plan, without writing a line."""
+    steps = whole_steps(plan)
+    return _truth(plan, steps, Job(plan))
+
+
+def _truth(plan: Plan, steps: int, job: Job) -> Truth:
+    ledger = Ledger(plan, steps, job)
+    waits: list[Wait] = [wait for rank in range(plan.ranks) if (wait := ledger.wait(rank))]
+    judgement, how = judge(plan, ledger, waits), states(plan, job)
+    processes = {rank: Process(plan, rank) for rank in range(plan.ranks)}
+    communicators = plan.communicators()
+    return Truth(
+        judgement.verdict,
+        judgement.culprits,
+        tuple(r for r in how if how[r] == State.WAITING and r not in judgement.culprits),
+        plan.fault.ranks if plan.fault else (),
+        _is_visible(plan),
+        plan.fault.kind.value if plan.fault else None,
+        judgement.communicator,
+        judgement.operation,
+        plan.ranks,
+        plan.version,
+        steps,
+        {each.name: each.members for each in communicators},
+        {each.name: comm_id_of(plan, each) for each in communicators},
+        {
+            each.name: {rank: processes[rank].pointers[each.name] for rank in each.members}
+            for each in communicators
+        },
+        {rank: process.host for rank, process in processes.items()},
+        how,
+        {rank: ledger.last_call(rank) for rank in how},
+        {rank: ledger.calls(rank) for rank in how},
+        tuple(waits),
+    )
+
+
+def _is_visible(plan: Plan) -> bool:
+    """Whether the lines of a run can show what happened to it."""
+    fault = plan.fault
+    if fault is None:
+        return True
+    if fault.kind is FaultKind.SPLIT_MISSING:
+        return False
+    if fault.kind is FaultKind.RANK_MISSING:
+        return plan.release.start_before_bootstrap
+    if fault.kind is FaultKind.KILLED:
+        survivors = set(range(plan.ranks)) - set(fault.ranks)
+        return any(network_peers(plan, rank, fault.ranks) for rank in survivors)
+    return True
+
+
+def generate(plan: Plan, folder: Path) -> Truth:
+    """Writes the logs of a plan into a folder and says what happened."""
+    steps, job = whole_steps(plan), Job(plan)
+    folder.mkdir(parents=True, exist_ok=True)
+    journals = [Journal(plan, steps, job, rank) for rank in range(plan.ranks)]
+    if plan.layout is Layout.MERGED:
+        _write_merged(plan, journals, folder / "job.log")
+    else:
+        _write_per_rank(plan, journals, folder)
+    return _truth(plan, steps, job)
+
+
+def _write_per_rank(plan: Plan, journals: list[Journal], folder: Path) -> None:
+    absent: tuple[int, ...] = ()
+    if plan.fault and plan.fault.kind is FaultKind.RANK_MISSING:
+        absent = plan.fault.ranks
+    for rank, journal in enumerate(journals):
+        if rank not in absent:
+            with (folder / f"nccl_rank{rank}.log").open("wb") as log:
+                log.writelines(journal.chunks(STEPS_PER_CHUNK))
+
+
+def _write_merged(plan: Plan, journals: list[Journal], path: Path) -> None:
+    """All ranks in one file, interleaved within each phase and step as far as they may be."""
+    draw = random.Random(f"merge {plan.seed}")
+    with path.open("wb") as log:
+        for phase in zip_longest(*(journal.chunks(1) for journal in journals), fillvalue=b""):
+            log.writelines(_interleaved([chunk.splitlines(True) for chunk in phase], draw))
+
+
+def _interleaved(logs: list[list[bytes]], draw: random.Random) -> Iterator[bytes]:
+    """The lines of all logs in one order that keeps the order of each."""
+    turns = [rank for rank, lines in enumerate(logs) for _ in range(0, len(lines), 4)]
+    draw.shuffle(turns)
+    left = [iter(lines[at : at + 4] for at in range(0, len(lines), 4)) for lines in logs]
+    for rank in turns:
+        yield from next(left[rank])
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Writes one run into a folder and its truth to stdout."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("folder", type=Path)
+    for name in ("nodes", "gpus_per_node", "tp", "pp", "layers", "steps", "seed", "channels"):
+        default = Plan.__dataclass_fields__[name].default
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default)
+    parser.add_argument("--bytes-per-rank", type=int)
+    parser.add_argument("--version", choices=RELEASES, default="2.21.5")
+    parser.add_argument("--layout", type=Layout, choices=list(Layout), default=Layout.FILE_PER_RANK)
+    parser.add_argument("--finish", type=Finish, choices=list(Finish), default=Finish.CLEAN)
+    parser.add_argument("--network", choices=("IB", "Socket"), default="IB")
+    parser.add_argument("--blocking", action="store_true")
+    parser.add_argument("--fault", type=FaultKind, choices=list(FaultKind))
+    parser.add_argument("--fault-ranks", type=int, nargs="+", default=[1], metavar="RANK")
+    parser.add_argument("--communicator", default="world", help="world, tp, pp or dp")
+    parser.add_argument("--index", type=int, help="which of the step's calls on the communicator")
+    wanted = vars(parser.parse_args(argv))
+    folder, kind = wanted.pop("folder"), wanted.pop("fault")
+    where = wanted.pop("communicator"), wanted.pop("index")
+    ranks = tuple(wanted.pop("fault_ranks"))
+    try:
+        plan = Plan(**wanted, fault=Fault(kind, ranks, *where) if kind else None)
+        truth = generate(plan, folder)
+    except ValueError as problem:
+        parser.error(str(problem))
+    json.dump(truth.as_json(), sys.stdout, indent=1)
+    print()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

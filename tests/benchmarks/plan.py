@@ -1,0 +1,183 @@
+"""What to generate: the plan of a run, its fault, and who is a member of which communicator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class FaultKind(StrEnum):
+    LAGGING = "lagging"  # stops before a call and makes none after it
+    KILLED = "killed"  # the process dies before a call; the others notice
+    EXTRA_CALL = "extra-call"
+    SKIPPED_CALL = "skipped-call"
+    SWAPPED_ORDER = "swapped-order"  # world before the other communicator; needs `blocking`
+    OTHER_COUNT = "other-count"
+    OTHER_DATATYPE = "other-datatype"
+    OTHER_ROOT = "other-root"
+    OTHER_KIND = "other-kind"
+    RECV_NEVER_POSTED = "recv-never-posted"
+    RANK_MISSING = "rank-missing"  # the process never starts, so it has no log
+    SPLIT_MISSING = "split-missing"  # never calls ncclCommSplit; the others wait in it
+
+
+INIT_FAULTS = frozenset({FaultKind.RANK_MISSING, FaultKind.SPLIT_MISSING})
+
+
+class Layout(StrEnum):
+    FILE_PER_RANK = "file-per-rank"  # nccl_rank<N>.log
+    MERGED = "merged"  # job.log
+
+
+class Finish(StrEnum):
+    CLEAN = "clean"  # every communicator destroyed
+    KILLED = "killed"  # the logs simply stop
+    ABORTED = "aborted"  # whoever waits aborts its communicators, as after a time-out
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What goes wrong in the first step after the plan's whole steps."""
+
+    kind: FaultKind
+    ranks: tuple[int, ...]
+    communicator: str = "world"  # family: world, tp, pp or dp
+    index: int | None = None  # position among the step's calls on it; None: drawn by the seed
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """How one NCCL version words what others word differently."""
+
+    version: str
+    split_count: str | None  # the word before the count of splits; None: splits print a commId
+    rank_on_start: bool
+    connects_lazily: bool
+    gathers_in_bytes: bool
+    counts_every_call: bool  # opCount moves without network work
+    prints_end_of_life: bool  # Destroy and Abort lines in the default subsystems
+    start_before_bootstrap: bool
+    closed_by_peer: str  # what stands before `NCCL WARN socketProgress: …`, after the prefix
+    timestamped_warnings: bool
+
+
+RELEASES = {
+    release.version: release
+    for release in (
+        Release("2.21.5", None, False, False, True, True, True, False, "misc/socket.cc:50", False),
+        Release(
+            "2.27.7", "splitCount", False, True, False, False, True, True, "misc/socket.cc:71", True
+        ),
+        Release(
+            "2.30.7",
+            "childCount",
+            True,
+            True,
+            False,
+            False,
+            False,
+            True,
+            "misc/socket.cc:58 (socketProgress)",
+            True,
+        ),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Communicator:
+    name: str  # world, tp0, dp3, pp1
+    family: str
+    members: tuple[int, ...]  # world ranks, in the order of their ranks in it
+    color: int
+    split: int  # 0 for world, then 1, 2, … in the order of the splits
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One run: one process per rank, world split into TP, PP and DP communicators.
+
+    >>> Plan(nodes=4, tp=4, pp=2).dp
+    4
+    """
+
+    nodes: int = 2
+    gpus_per_node: int = 8
+    tp: int = 4
+    pp: int = 1
+    version: str = "2.21.5"
+    layers: int = 4
+    steps: int = 4  # whole steps; a fault happens in the one after them
+    bytes_per_rank: int | None = None  # stands above `steps`
+    seed: int = 0
+    layout: Layout = Layout.FILE_PER_RANK
+    blocking: bool = False  # every call is waited for, not only the end of the step
+    finish: Finish = Finish.CLEAN
+    fault: Fault | None = None
+    network: str = "IB"  # or Socket
+    channels: int = 16
+
+    def __post_init__(self) -> None:
+        if self.version not in RELEASES:
+            raise ValueError(f"version {self.version!r} is none of {', '.join(RELEASES)}")
+        if self.ranks % (self.tp * self.pp):
+            raise ValueError(f"{self.ranks} ranks do not divide into tp {self.tp} x pp {self.pp}")
+        if self.fault is not None:
+            self._check_fault(self.fault)
+
+    def _check_fault(self, fault: Fault) -> None:
+        if not fault.ranks or not set(fault.ranks) < set(range(self.ranks)):
+            raise ValueError(f"fault ranks {fault.ranks} must be some of 0..{self.ranks - 1}")
+        families = {each.family for each in self.communicators()}
+        if fault.communicator not in families:
+            raise ValueError(f"communicator {fault.communicator!r} is none of {sorted(families)}")
+        needs_split = fault.kind in (FaultKind.SWAPPED_ORDER, FaultKind.SPLIT_MISSING)
+        if needs_split and fault.communicator == "world":
+            raise ValueError(f"{fault.kind} needs a communicator other than world")
+        # Communicators have streams of their own: without waiting, another order is harmless.
+        if fault.kind is FaultKind.SWAPPED_ORDER and not self.blocking:
+            raise ValueError("swapped-order deadlocks only where each call is waited for")
+
+    @property
+    def ranks(self) -> int:
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def dp(self) -> int:
+        return self.ranks // (self.tp * self.pp)
+
+    @property
+    def release(self) -> Release:
+        return RELEASES[self.version]
+
+    def node(self, rank: int) -> int:
+        return rank // self.gpus_per_node
+
+    def stage(self, rank: int) -> int:
+        """The pipeline stage of a rank: TP varies fastest, then DP, then PP."""
+        return rank // (self.tp * self.dp)
+
+    def communicators(self) -> list[Communicator]:
+        """World, then its splits in the order in which every rank calls them."""
+        tp, dp, pp = self.tp, self.dp, self.pp
+        grid = {
+            "tp": [[tp * row + t for t in range(tp)] for row in range(dp * pp)],
+            "pp": [[c + tp * dp * p for p in range(pp)] for c in range(tp * dp)],
+            "dp": [
+                [t + tp * (d + dp * p) for d in range(dp)] for p in range(pp) for t in range(tp)
+            ],
+        }
+        found = [Communicator("world", "world", tuple(range(self.ranks)), 0, 0)]
+        split = 0
+        for family, groups in grid.items():
+            if len(groups[0]) > 1:
+                split += 1
+                found += [
+                    Communicator(f"{family}{color}", family, tuple(members), color, split)
+                    for color, members in enumerate(groups)
+                ]
+        return found
+
+    def communicators_of(self, rank: int) -> dict[str, Communicator]:
+        """A rank's communicators by family, in the order of their creation."""
+        return {each.family: each for each in self.communicators() if rank in each.members}
