@@ -7,7 +7,6 @@ the window at the end of a file, whose middle was not read, is numbered from the
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import BinaryIO
 
 import polars as pl
@@ -25,15 +24,13 @@ _ESCAPES = (
 _CONTROLS = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x{9f}]"
 _SUSPECT = (b"\x1b", b"\x00", b"\r", b"\x08")
 
-SCHEMA = {"line": pl.Int64(), "text": pl.String(), "damaged": pl.Boolean()}
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A run of lines: columns `line`, `text`, `damaged`; `cut` if its last line has no `\\n`."""
-
-    rows: pl.DataFrame
-    cut: bool
+SCHEMA = {
+    "source": pl.Int64(),
+    "line": pl.Int64(),
+    "text": pl.String(),
+    "damaged": pl.Boolean(),  # undecodable, with NUL bytes, or too long to be kept
+    "cut": pl.Boolean(),  # the last line of the source, and without its `\\n`
+}
 
 
 def printable(text: str) -> str:
@@ -50,63 +47,60 @@ def _cleaned(texts: pl.Series) -> pl.Series:
     )
 
 
-def block(data: bytes, first: int, *, torn_before: bool = False) -> Block:
-    """The lines of `data`, numbered from `first` on.
+def block(data: bytes, first: int, source: int = 0, *, clipped: bool = False) -> pl.DataFrame:
+    """The lines of `data` (columns: SCHEMA), numbered from `first` on.
 
-    `torn_before`: the first line lost its end (it was longer than the reader keeps).
+    `clipped`: the first line lost its end, for it was longer than the reader keeps.
     """
     cut = bool(data) and not data.endswith(b"\n")
     if b"\r\n" in data:
         data = data.replace(b"\r\n", b"\n")
+    rows = pl.read_lines(data)
     if data.isascii() and not any(byte in data for byte in _SUSPECT):
-        texts = pl.read_lines(data).to_series()
-        damaged = pl.repeat(False, texts.len(), dtype=pl.Boolean, eager=True)
+        rows = rows.select(text="line", damaged=False)
     else:
         raw = pl.read_lines(data.decode("utf-8", "replace").encode()).to_series()
         damaged = raw.str.contains("\ufffd", literal=True) | raw.str.contains("\x00", literal=True)
-        texts = _cleaned(raw)
-    too_long = texts.str.len_bytes() > LONGEST
-    if too_long.any():
-        texts, damaged = texts.str.slice(0, LONGEST), damaged | too_long
-    rows = pl.DataFrame(
-        {"line": pl.int_range(first, first + texts.len(), dtype=pl.Int64, eager=True), "text": texts, "damaged": damaged}
+        rows = pl.DataFrame({"text": _cleaned(raw), "damaged": damaged})
+    too_long = pl.col("text").str.len_bytes() > LONGEST
+    number = pl.int_range(pl.len(), dtype=pl.Int64)
+    return rows.select(
+        source=pl.lit(source, dtype=pl.Int64),
+        line=number + first,
+        text=pl.when(too_long).then(pl.col("text").str.slice(0, LONGEST)).otherwise("text"),
+        damaged=pl.col("damaged") | too_long | ((number == 0) & clipped),
+        cut=(number == pl.len() - 1) & cut,
     )
-    if torn_before and rows.height:
-        rows = rows.with_columns(damaged=pl.col("damaged") | (pl.int_range(pl.len()) == 0))
-    return Block(rows, cut)
 
 
-def blocks(stream: BinaryIO, chunk: int = CHUNK) -> Iterator[Block]:
+def blocks(stream: BinaryIO, source: int = 0, chunk: int = CHUNK) -> Iterator[pl.DataFrame]:
     """All lines of a stream in bounded memory, whatever the length of a line."""
     first, held, clipped = 1, b"", False
     while data := stream.read(chunk):
-        end = data.rfind(b"\n") + 1
-        if not end:  # inside a line that is longer than a chunk: keep its beginning only
-            held = held or data[: LONGEST + 1]
-            if len(held) < LONGEST:
-                held += data[: LONGEST + 1 - len(held)]
-            clipped = True
+        if b"\n" not in data:  # a line longer than a chunk: keep its beginning only
+            room = LONGEST + 1 - len(held)
+            clipped = clipped or len(data) > room
+            held += data[: max(room, 0)]
             continue
         if clipped:
-            data, clipped_end = held + data[data.find(b"\n") :], True
-        else:
-            data, clipped_end = held + data, False
+            data = data[data.find(b"\n") :]
+        data = held + data
         end = data.rfind(b"\n") + 1
-        made = block(data[:end], first, torn_before=clipped_end)
-        first, held, clipped = first + made.rows.height, data[end:], False
-        yield made
+        rows = block(data[:end], first, source, clipped=clipped)
+        first, held, clipped = first + rows.height, data[end:], False
+        yield rows
     if held:
-        yield block(held, first, torn_before=clipped)
+        yield block(held, first, source, clipped=clipped)
 
 
-def window(stream: BinaryIO, start: int, stop: int, first: int | None) -> Block:
+def window(stream: BinaryIO, start: int, stop: int, first: int | None, source: int = 0) -> pl.DataFrame:
     """The lines of `stream[start:stop]`; numbered from `first` on, or from the end of the file if None."""
     stream.seek(start)
     data = stream.read(stop - start)
     if first is not None:
-        return block(data, first)
-    made = block(data, 0)
-    return Block(made.rows.with_columns(pl.col("line") - made.rows.height), made.cut)
+        return block(data, first, source)
+    rows = block(data, 0, source)
+    return rows.with_columns(pl.col("line") - rows.height)
 
 
 def line_start(stream: BinaryIO, position: int, size: int) -> int:

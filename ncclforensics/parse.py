@@ -2,45 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import polars as pl
 
 from ncclforensics.grammar import FORM, Pattern, Shape
-from ncclforensics.lines import Block
 
 DEPTH = 4  # lines that one physical line may be torn together from
 
 
-@dataclass(slots=True)
-class Tally:
-    """Lines counted; `lines` is always the sum of the other four."""
-
-    recognised: int = 0
-    application: int = 0
-    unrecognised: int = 0
-    damaged: int = 0
-
-    @property
-    def lines(self) -> int:
-        """All lines counted."""
-        return self.recognised + self.application + self.unrecognised + self.damaged
-
-    def add(self, other: Tally) -> None:
-        """Count the lines of another tally too."""
-        self.recognised += other.recognised
-        self.application += other.application
-        self.unrecognised += other.unrecognised
-        self.damaged += other.damaged
+COUNTS = ("recognised", "application", "unrecognised", "damaged")
 
 
 @dataclass(slots=True)
 class Parsed:
-    """What became of a run of lines: frame name -> rows, and the count of lines."""
+    """What became of some lines: frame name -> rows, and per source the count of lines of each of the four kinds."""
 
-    frames: dict[str, list[pl.DataFrame]] = field(default_factory=dict)
-    tally: Tally = field(default_factory=Tally)
+    frames: dict[str, list[pl.DataFrame]]
+    tally: pl.DataFrame
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,26 +37,24 @@ class Language:
         return [(shape, pattern) for shape in ordered for pattern in shape.patterns]
 
 
-def parse(block: Block, language: Language) -> Parsed:
-    """Apply the shapes to the lines of a block."""
-    out = Parsed()
-    last = block.rows["line"][-1] if block.cut and block.rows.height else None
-    known, unknown = _apply(block.rows.select("line", "text"), language, out, last)
+def parse(rows: pl.DataFrame, language: Language) -> Parsed:
+    """Apply the shapes to lines (columns as in `lines.SCHEMA`), of one source or of many."""
+    frames: dict[str, list[pl.DataFrame]] = {}
+    known, unknown = _apply(rows, language, frames)
     for _ in range(DEPTH):
         pieces = _pieces(unknown, language.opening, known)
         if pieces.is_empty():
             break
-        more, unknown = _apply(pieces, language, out, last)
+        more, unknown = _apply(pieces, language, frames)
         known = pl.concat([known, more])
-    out.tally = _tally(block, known, language.opening, last)
-    return out
+    return Parsed(frames, _tally(rows, known, language.opening))
 
 
-_KNOWN = {"line": pl.Int64(), "caught": pl.Boolean(), "host": pl.String()}
+_KNOWN = {"source": pl.Int64(), "line": pl.Int64(), "caught": pl.Boolean(), "host": pl.String()}
 
 
 def _apply(
-    rows: pl.DataFrame, language: Language, out: Parsed, cut: int | None
+    rows: pl.DataFrame, language: Language, frames: dict[str, list[pl.DataFrame]]
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The rows that some shape knows (`caught`: only by the catch-all), and the rows that none knows."""
     known = [pl.DataFrame(schema=_KNOWN)]
@@ -92,25 +69,35 @@ def _apply(
         hit = fields.select(pl.any_horizontal(pl.all().is_not_null())).to_series()
         if pattern.is_greedy:  # free text may have swallowed the line that was torn into this one
             hit &= candidates["text"].str.count_matches(language.opening) < 2
-        if pattern.is_open and cut is not None:  # the value that ends the line may be cut itself
-            hit &= candidates["line"] != cut
+        if pattern.is_open:  # the value that ends the line may be cut itself
+            hit &= ~candidates["cut"]
         rows = rows.filter(~has_anchor) if hit.all() else pl.concat([rows.filter(~has_anchor), candidates.filter(~hit)])
         if not hit.any():
             continue
-        candidates, fields = candidates.filter(hit), fields.filter(hit)
+        if not hit.all():
+            candidates, fields = candidates.filter(hit), fields.filter(hit)
         typed = _typed(candidates, fields, shape, pattern)
-        out.frames.setdefault(shape.frame, []).append(typed)
+        is_caught = shape.frame == language.catch_all
+        frames.setdefault(shape.frame, []).append(_speakers(typed) if is_caught else typed)
         host = pl.col("host") if "host" in typed.columns else pl.lit(None)
-        known.append(typed.select("line", caught=pl.lit(shape.frame == language.catch_all), host=host.cast(pl.String)))
+        known.append(typed.select("source", "line", caught=pl.lit(is_caught), host=host.cast(pl.String)))
     return pl.concat(known), rows
 
 
 def _typed(rows: pl.DataFrame, fields: pl.DataFrame, shape: Shape, pattern: Pattern) -> pl.DataFrame:
     return fields.select(
+        rows["source"],
         rows["line"],
         pl.lit(pattern.form).cast(pl.Categorical).alias(FORM),
         *(shape.columns[name].cast(pl.col(name)).alias(name) for name in pattern.columns),
     )
+
+
+def _speakers(caught: pl.DataFrame) -> pl.DataFrame:
+    """Of lines that only the catch-all knows, just who said them: the first and the last line of every process."""
+    process = caught.group_by("source", "host", "pid")
+    ends = [process.agg(pl.col("line").min()), process.agg(pl.col("line").max())]
+    return pl.concat(ends).unique()
 
 
 def _pieces(rows: pl.DataFrame, opening: str, known: pl.DataFrame) -> pl.DataFrame:
@@ -123,32 +110,32 @@ def _pieces(rows: pl.DataFrame, opening: str, known: pl.DataFrame) -> pl.DataFra
     if buried.is_empty():
         return buried
     at_start = pl.col("text").str.contains(f"^{opening}")
-    behind_text = buried.filter(~at_start).select("line", text=pl.col("text").str.extract(f"({opening}.*)$"))
+    behind_text = buried.filter(~at_start).with_columns(pl.col("text").str.extract(f"({opening}.*)$"))
     halves = pl.col("text").str.extract_groups(f"^(?P<first>{opening}.*?)(?P<second>{opening}.*)$").struct
-    torn = buried.filter(at_start).select("line", first=halves.field("first"), second=halves.field("second"))
+    torn = buried.filter(at_start).with_columns(first=halves.field("first"), second=halves.field("second"))
     torn = torn.filter(pl.col("second").is_not_null())
     host = pl.col("second").str.split(":").list.first()
-    end = pl.lit(None, dtype=pl.String)
+    whole = pl.lit(None, dtype=pl.String)
     for name in sorted(known["host"].drop_nulls().unique(), key=len):
-        whole = pl.col("second").str.slice(host.str.len_chars().cast(pl.Int64) - len(name))
-        end = pl.when(host.str.ends_with(name)).then(whole).otherwise(end)
-    second = torn.select("line", text=end).drop_nulls()
-    return pl.concat([behind_text, torn.select("line", text="first"), second])
+        without_growth = pl.col("second").str.slice(host.str.len_chars().cast(pl.Int64) - len(name))
+        whole = pl.when(host.str.ends_with(name)).then(without_growth).otherwise(whole)
+    first = torn.with_columns(text="first", cut=True).select(rows.columns)
+    second = torn.with_columns(text=whole).filter(pl.col("text").is_not_null()).select(rows.columns)
+    return pl.concat([behind_text, first, second])
 
 
-def _tally(block: Block, known: pl.DataFrame, opening: str, cut: int | None) -> Tally:
-    lines = block.rows.height
-    recognised = known.filter(~pl.col("caught"))["line"].n_unique()
-    if recognised == lines:
-        return Tally(recognised=lines)
-    rest = block.rows.join(known.filter(~pl.col("caught")), on="line", how="anti")
-    caught = pl.col("line").is_in(known.filter(pl.col("caught"))["line"].unique().implode())
-    if cut is not None:
-        caught &= pl.col("line") != cut
+def _tally(rows: pl.DataFrame, known: pl.DataFrame, opening: str) -> pl.DataFrame:
+    """Every physical line counted once. Columns `source` and COUNTS."""
+    recognised = known.filter(~pl.col("caught")).select("source", "line").unique()
+    caught = known.filter(pl.col("caught")).select("source", "line", caught=True).unique()
+    rest = rows.join(recognised, on=["source", "line"], how="anti").join(caught, on=["source", "line"], how="left")
+    is_caught = pl.col("caught").is_not_null() & ~pl.col("cut")
     shattered = pl.col("damaged") | pl.col("text").str.contains(opening)
-    counts = rest.select(
-        unrecognised=caught.sum(),
-        damaged=(~caught & shattered).sum(),
-        application=(~caught & ~shattered).sum(),
+    counted = rest.group_by("source").agg(
+        unrecognised=is_caught.sum().cast(pl.Int64),
+        damaged=(~is_caught & shattered).sum().cast(pl.Int64),
+        application=(~is_caught & ~shattered).sum().cast(pl.Int64),
     )
-    return Tally(recognised, *(int(counts[name][0]) for name in ("application", "unrecognised", "damaged")))
+    known_lines = recognised.group_by("source").agg(recognised=pl.len().cast(pl.Int64))
+    both = known_lines.join(counted, on="source", how="full", coalesce=True)
+    return both.select("source", *COUNTS).fill_null(0)

@@ -240,12 +240,13 @@ def _write_merged(plan: Plan, journals: list[Journal], path: Path) -> None:
 
 
 def _interleaved(logs: list[list[bytes]], draw: random.Random) -> Iterator[bytes]:
-    """The lines of all logs in one order that keeps the order of each."""
+    """The lines of all logs, a few at a time, in one order that keeps the order of each."""
     turns = [rank for rank, lines in enumerate(logs) for _ in range(0, len(lines), 4)]
     draw.shuffle(turns)
-    left = [iter(lines[at : at + 4] for at in range(0, len(lines), 4)) for lines in logs]
+    written = [0] * len(logs)
     for rank in turns:
-        yield from next(left[rank])
+        yield from logs[rank][written[rank] : written[rank] + 4]
+        written[rank] += 4
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -59,28 +59,49 @@ class Release:
     start_before_bootstrap: bool
     closed_by_peer: str  # what stands before `NCCL WARN socketProgress: …`, after the prefix
     timestamped_warnings: bool
+    returned: tuple[str, ...]  # where an error is handed upwards, after the warning
 
 
 RELEASES = {
-    release.version: release
-    for release in (
-        Release("2.21.5", None, False, False, True, True, True, False, "misc/socket.cc:50", False),
-        Release(
-            "2.27.7", "splitCount", False, True, False, False, True, True, "misc/socket.cc:71", True
-        ),
-        Release(
-            "2.30.7",
-            "childCount",
-            True,
-            True,
-            False,
-            False,
-            False,
-            True,
-            "misc/socket.cc:58 (socketProgress)",
-            True,
-        ),
-    )
+    "2.21.5": Release(
+        version="2.21.5",
+        split_count=None,
+        rank_on_start=False,
+        connects_lazily=False,
+        gathers_in_bytes=True,
+        counts_every_call=True,
+        prints_end_of_life=True,
+        start_before_bootstrap=False,
+        closed_by_peer="misc/socket.cc:50",
+        timestamped_warnings=False,
+        returned=("misc/socket.cc:752", "proxy.cc:698"),
+    ),
+    "2.27.7": Release(
+        version="2.27.7",
+        split_count="splitCount",
+        rank_on_start=False,
+        connects_lazily=True,
+        gathers_in_bytes=False,
+        counts_every_call=False,
+        prints_end_of_life=True,
+        start_before_bootstrap=True,
+        closed_by_peer="misc/socket.cc:71",
+        timestamped_warnings=True,
+        returned=("misc/socket.cc:841", "transport/net.cc:1394"),
+    ),
+    "2.30.7": Release(
+        version="2.30.7",
+        split_count="childCount",
+        rank_on_start=True,
+        connects_lazily=True,
+        gathers_in_bytes=False,
+        counts_every_call=False,
+        prints_end_of_life=False,
+        start_before_bootstrap=True,
+        closed_by_peer="misc/socket.cc:58 (socketProgress)",
+        timestamped_warnings=True,
+        returned=("misc/socket.cc:752 (ncclSocketProgress)",),
+    ),
 }
 
 

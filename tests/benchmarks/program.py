@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from tests.benchmarks.plan import Communicator, Fault, FaultKind, Plan
+from tests.benchmarks.plan import INIT_FAULTS, Communicator, Fault, FaultKind, Plan
 
 INT64, FLOAT32, BFLOAT16 = 4, 7, 9
 SUM, MAX = 0, 2
@@ -99,6 +99,8 @@ def fault_position(plan: Plan, fault: Fault, rank: int) -> int:
     suitable = [
         place for place in on_it if calls[place].name in _SUITABLE.get(fault.kind, _COLLECTIVES)
     ]
+    if fault.kind is FaultKind.SKIPPED_CALL and len(on_it) == 1:
+        raise ValueError(f"skipping the only call of a step on {name} shifts nothing")
     if fault.index is not None:
         if not -len(on_it) <= fault.index < len(on_it) or on_it[fault.index] not in suitable:
             raise ValueError(f"{fault.kind}: no suitable call at {fault.index} on {name}")
@@ -113,13 +115,17 @@ def _other_kind(call: Call) -> Call:
     return replace(call, name="AllGather" if call.name == "AllReduce" else "AllReduce", op=SUM)
 
 
+def _left_out(_call: Call, _nranks: int) -> list[Call]:
+    return []
+
+
 _CHANGES: dict[FaultKind, Callable[[Call, int], list[Call]]] = {
     FaultKind.EXTRA_CALL: lambda call, _: [
         Call(call.communicator, "AllReduce", 524309, FLOAT32),
         call,
     ],
-    FaultKind.SKIPPED_CALL: lambda call, _: [],
-    FaultKind.RECV_NEVER_POSTED: lambda call, _: [],
+    FaultKind.SKIPPED_CALL: _left_out,
+    FaultKind.RECV_NEVER_POSTED: _left_out,
     FaultKind.OTHER_COUNT: lambda call, _: [replace(call, count=call.count + 8192)],
     FaultKind.OTHER_DATATYPE: lambda call, _: [
         replace(call, datatype=FLOAT32 if call.datatype == BFLOAT16 else BFLOAT16)
@@ -146,7 +152,7 @@ def faulty_step(plan: Plan, fault: Fault, rank: int) -> list[Call | Mark]:
 def program(plan: Plan, rank: int) -> Iterator[Call | Mark]:
     """What a rank does from the step of the fault on."""
     fault = plan.fault
-    if fault is None:
+    if fault is None or fault.kind in INIT_FAULTS:
         return
     first: list[Call | Mark] = list(step_calls(plan, rank))
     if rank in fault.ranks:

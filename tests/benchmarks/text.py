@@ -59,7 +59,7 @@ class Process:
         self.bus_id = BUS_IDS[self.device % 8]
         self.host = host_name(plan, plan.node(rank))
         self.address = f"10.0.{plan.node(rank) // 200}.{plan.node(rank) % 200 + 10}"
-        self.pid = 20000 + 977 * plan.node(rank) % 9000 + 13 * self.device + draw.randrange(9)
+        self.pid = 20000 + 977 * plan.node(rank) % 9000 + 311 * self.device + draw.randrange(90)
         self.communicators = plan.communicators_of(rank)
         heap = 0x55D000000000 | draw.getrandbits(24) << 12
         self.pointers = {
@@ -180,9 +180,8 @@ class Process:
         """From Init START to Init COMPLETE."""
         old = self.release.version == "2.21.5"
         at, nranks = self.standing[communicator.name], len(communicator.members)
-        affinity = "ffff,ffffffff" if old else "0-47"
         body = [
-            f"Setting affinity for GPU {self.device} to {affinity}",
+            self._affinity(),
             f"NVLS multicast support is not available on dev {self.device}"
             + (" (NVLS_NCHANNELS 0)" if self.release.version == "2.27.7" else ""),
             f"comm {self.pointers[communicator.name]} rank {at.rank} nRanks {nranks} "
@@ -195,7 +194,8 @@ class Process:
         if old:
             body += [*self.connections(communicator), "Connected all trees"]
         else:
-            body += ["Check P2P Type isAllDirectP2p 1 directMode 0"]
+            direct = "Check P2P Type isAllDirectP2p 1 directMode 0"
+            body += [direct + " isAllCudaP2p 1" * (self.release.version == "2.30.7")]
         body += self._channels(at, nranks)
         if old and communicator.split == 0:
             body += ["TUNER/Plugin: Using internal tuner plugin."]
@@ -205,6 +205,15 @@ class Process:
             + "".join(self.info(line, thread) for line in body)
             + self.identity(communicator, "COMPLETE")
         )
+
+    def _affinity(self) -> str:
+        if self.release.version == "2.30.7":
+            return (
+                f"ncclTopoGetCpuAffinity: Affinity for GPU {self.device} is 0-47. "
+                "(GPU affinity = 0-47 ; CPU affinity = 0-95)."
+            )
+        cores = "ffff,ffffffff" if self.release.version == "2.21.5" else "0-47"
+        return f"Setting affinity for GPU {self.device} to {cores}"
 
     def _rings(self, at: Neighbours, nranks: int) -> Iterable[str]:
         if at.rank:
@@ -256,9 +265,8 @@ class Process:
             if at.previous not in at.local:
                 lines.append(f"{here}{index(at.previous)} -> {index(at.rank)} [receive] via {net}")
             link = f"{here}{index(at.rank)} -> {index(at.next)}"
-            lines.append(
-                f"{link} via P2P/CUMEM" if at.next in at.local else f"{link} [send] via {net}"
-            )
+            near = at.next in at.local
+            lines.append(f"{link} via P2P/CUMEM" if near else f"{link} [send] via {net}")
         done = "Connected all rings"
         if self.release.connects_lazily:
             done += f", use ring PXN 0 GDR {int(self.plan.network == 'IB')}"
@@ -290,8 +298,7 @@ class Process:
             f"\n{time}{here} {self.release.closed_by_peer} NCCL WARN socketProgress: "
             f"Connection closed by remote peer {host_name(self.plan, self.plan.node(peer))}"
             f"<{40000 + peer}>\n"
-            + self.info("misc/socket.cc:752 -> 6", 29)
-            + self.info("proxy.cc:878 -> 6 [Progress Thread]", 29)
+            + "".join(self.info(f"{place} -> 6", 29) for place in self.release.returned)
             for peer in peers
             for _ in range(4)  # the progress thread tries again and again
         )

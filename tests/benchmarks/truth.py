@@ -179,7 +179,12 @@ def _disputed(
         return None
     ordinal = ledger.divergence(communicator)
     if ordinal is not None and fault.kind not in (FaultKind.LAGGING, FaultKind.RECV_NEVER_POSTED):
-        asker = next(r for r in communicator.members if r not in fault.ranks)
+        asker = next(
+            rank
+            for rank in communicator.members
+            if rank not in fault.ranks
+            and ledger.position(rank, communicator.name, ordinal) is not None
+        )
     else:
         blamed = [wait for wait in waits if set(wait.for_ranks) & set(fault.ranks)]
         blamed.sort(key=lambda wait: wait.communicator != communicator.name)
@@ -210,7 +215,8 @@ def judge(plan: Plan, ledger: Ledger, waits: list[Wait]) -> Judgement:
         name = "world" if fault.kind is FaultKind.RANK_MISSING else mine.name
         return Judgement(VERDICTS[fault.kind], culprits, name, None)
     verdict = VERDICTS.get(fault.kind, "collective-mismatch")
-    if verdict == "collective-mismatch" and 2 * len(culprits) >= len(mine.members):
+    others = set(mine.members) - set(culprits)
+    if verdict == "collective-mismatch" and 2 * len(others) <= len(mine.members):
         culprits = mine.members  # no majority: all that differ
     operation = _disputed(ledger, fault, mine, waits)
     name = mine.name if operation is None else operation.communicator

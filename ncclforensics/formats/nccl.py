@@ -1,0 +1,19 @@
+"""NCCL's own log, of any version from 2.3 to 2.30."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from ncclforensics import grammar
+from ncclforensics.parse import Language
+
+KIND = "nccl-log"
+# In the order of trial: the calls are nearly all there is in a long log.
+GRAMMARS = ("operation", "init", "warning", "prefix")
+
+
+@lru_cache(maxsize=1)
+def language() -> Language:
+    """The shapes of NCCL's lines."""
+    shapes = tuple(shape for name in GRAMMARS for shape in grammar.load(name).shapes)
+    return Language(shapes, grammar.load("prefix").opening("_opening"), "unknown")

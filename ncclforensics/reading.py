@@ -1,0 +1,113 @@
+"""A source times a language: typed rows that know their source and line, read whole or through two windows.
+
+A hang is decided by the two ends of each file. A plain file is therefore read in a window at its head (who is who) and
+one at its tail (what was called last); both grow on demand until they meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from ncclforensics import lines
+from ncclforensics.parse import Language, parse
+from ncclforensics.sources import DAMAGED_ARCHIVE, Source
+
+WINDOW = 256 << 10  # bytes at each end to begin with
+SMALL = 4 * WINDOW  # a file up to this size is read whole
+SAMPLE = 64 << 10  # bytes at each end that tell a log from a core file
+
+
+@dataclass(slots=True)
+class Reading:
+    """How far one source has been read. Its methods yield lines, each line once."""
+
+    source: Source
+    number: int
+    problems: list[str] = field(default_factory=list)
+    is_whole: bool = False
+    is_cut: bool = False  # the last line has no end
+    is_binary: bool = False
+    lines_read: int = 0
+    head_stop: int = 0
+    tail_start: int = 0
+    head_lines: int = 0
+    tail_lines: int = 0
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of the file that were looked at."""
+        return self.source.size if self.is_whole else self.head_stop + self.source.size - self.tail_start
+
+    def start(self, language: Language, *, whole: bool) -> Iterator[pl.DataFrame]:
+        """The source for the first time: all of it, or both ends."""
+        try:
+            if self._is_no_text(language):
+                self.is_binary = True
+                self.problems.append("is not a log: binary data, skipped")
+            elif whole or not self.source.seekable or self.source.size <= SMALL:
+                yield from self._all()
+            else:
+                self.tail_start = self.source.size
+                yield from self._grow(WINDOW, WINDOW)
+        except OSError as error:
+            self.problems.append(f"cannot be read: {error.strerror or error}")
+
+    def widen(self, *, head: bool = False, tail: bool = False) -> Iterator[pl.DataFrame]:
+        """What doubling the window at one end, or at both, brings."""
+        before, after = self.head_stop, self.source.size - self.tail_start
+        yield from self._grow(2 * before if head else before, 2 * after if tail else after)
+
+    def finish(self) -> Iterator[pl.DataFrame]:
+        """All that the windows have left out."""
+        yield from self._grow(self.source.size, 0)
+
+    def _is_no_text(self, language: Language) -> bool:
+        try:
+            with self.source.open() as stream:
+                sample = stream.read(SAMPLE)
+                if self.source.seekable and self.source.size > 2 * SAMPLE:
+                    stream.seek(-SAMPLE, 2)
+                    sample += b"\n" + stream.read()
+        except DAMAGED_ARCHIVE:
+            return False  # told of when the rest is read
+        strange = sample.decode("utf-8", "replace").count("\ufffd") + sample.count(b"\x00")
+        if strange * 10 <= len(sample):
+            return False
+        return not parse(lines.block(sample, 1), language).frames
+
+    def _all(self) -> Iterator[pl.DataFrame]:
+        try:
+            with self.source.open() as stream:
+                for rows in lines.blocks(stream, self.number):
+                    yield self._counted(rows)
+        except DAMAGED_ARCHIVE as error:
+            self.problems.append(f"is damaged after line {self.lines_read}: {error}")
+        self.is_whole = True
+
+    def _counted(self, rows: pl.DataFrame) -> pl.DataFrame:
+        self.lines_read += rows.height
+        self.is_cut |= bool(rows["cut"].any())
+        return rows
+
+    def _grow(self, head: int, tail: int) -> Iterator[pl.DataFrame]:
+        """Make the windows `head` and `tail` bytes long, or leave them as long as they are."""
+        size = self.source.size
+        with self.source.open() as stream:
+            stop = max(min(lines.line_start(stream, head, size), self.tail_start), self.head_stop)
+            start = min(max(lines.line_start(stream, size - tail, size), stop), self.tail_start)
+            while self.head_stop < stop:
+                end = min(lines.line_start(stream, self.head_stop + lines.CHUNK, size), stop)
+                rows = lines.window(stream, self.head_stop, end, self.head_lines + 1, self.number)
+                self.head_lines += rows.height
+                self.head_stop = end
+                yield self._counted(rows)
+            if start < self.tail_start:
+                rows = lines.window(stream, start, self.tail_start, None, self.number)
+                rows = rows.with_columns(pl.col("line") - self.tail_lines)
+                self.tail_lines += rows.height
+                self.tail_start = start
+                yield self._counted(rows)
+        self.is_whole = self.head_stop >= self.tail_start

@@ -1,0 +1,290 @@
+"""Times the command against awk, grep and a conventional parser, all on the same generated run.
+
+    python -m tests.benchmarks.bench [--volume] [--cmd ncclforensics] [--json FILE]
+
+Run from the root of the repository. It never fails on a slow figure; it marks it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.conventional import parse
+from tests.benchmarks.generate import Fault, FaultKind, Plan, Truth, generate
+from tests.benchmarks.plan import RELEASES
+
+AWK = "/opCount/{last[$1]=$7}END{for(k in last)n++;print n}"
+MB = 1_000_000
+
+Timed = Callable[[], "Run"]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One command, run to its end."""
+
+    seconds: float
+    peak_bytes: int
+    status: int
+    output: str
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One number of the report, with its target where it has one."""
+
+    name: str
+    minimum: float
+    median: float
+    unit: str
+    target: float | None = None
+    wants: str = "<="
+
+    @property
+    def misses(self) -> bool:
+        if self.target is None:
+            return False
+        return self.median > self.target if self.wants == "<=" else self.median < self.target
+
+
+def run(command: list[str]) -> Run:
+    """Runs a command; the peak is that of this very process, as the kernel saw it.
+
+    A child inherits the peak of its parent at the fork: the bench itself must stay small.
+    """
+    with tempfile.TemporaryFile() as output:
+        start = time.perf_counter()
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.DEVNULL)
+        _, status, usage = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - start
+        process.returncode = os.waitstatus_to_exitcode(status)
+        output.seek(0)
+        text = output.read().decode(errors="replace")
+    return Run(seconds, usage.ru_maxrss * 1024, process.returncode, text)
+
+
+def warm(folder: Path) -> None:
+    """Reads the files once, so that all sides find them in memory."""
+    for path in folder.iterdir():
+        with path.open("rb") as log:
+            while log.read(MB):
+                pass
+
+
+def repeat(sides: dict[str, Timed], repetitions: int) -> dict[str, list[Run]]:
+    """Runs all sides in turn, so that a disturbance meets all of them."""
+    runs: dict[str, list[Run]] = {name: [] for name in sides}
+    for _ in range(repetitions):
+        for name, side in sides.items():
+            runs[name].append(side())
+    return runs
+
+
+def seconds(name: str, runs: list[Run], target: float | None = None) -> Figure:
+    taken = [each.seconds for each in runs]
+    return Figure(name, min(taken), statistics.median(taken), "s", target)
+
+
+def ratio(name: str, upper: Figure, lower: Figure, target: float, wants: str = "<=") -> Figure:
+    return Figure(
+        name, upper.minimum / lower.minimum, upper.median / lower.median, "x", target, wants
+    )
+
+
+def throughput(name: str, size: int, time_taken: Figure) -> Figure:
+    """MB/s; its `minimum` is that of the time, so the better number."""
+    return Figure(name, size / MB / time_taken.minimum, size / MB / time_taken.median, "MB/s")
+
+
+def disagreements(run_of_hang: Run, truth: Truth) -> list[str]:
+    """Where the JSON of `hang` differs from what was generated."""
+    try:
+        found: dict[str, Any] = json.loads(run_of_hang.output).get("hang") or {}
+    except ValueError as problem:
+        return [f"hang: status {run_of_hang.status}, output is not JSON: {problem}"]
+    operation = found.get("operation") or {}
+    wanted = truth.operation
+    pairs = {
+        "verdict": (found.get("verdict"), truth.verdict),
+        "culprits": (found.get("culprits"), list(truth.culprits)),
+        "ordinal": (operation.get("ordinal"), wanted.ordinal if wanted else None),
+        "operation": (operation.get("name"), wanted.name if wanted else None),
+    }
+    return [f"{key}: {is_}, not {was}" for key, (is_, was) in pairs.items() if is_ != was]
+
+
+class Bench:
+    """The comparisons, each on its own generated run."""
+
+    def __init__(self, command: list[str], version: str, repetitions: int) -> None:
+        self.command, self.version, self.repetitions = command, version, repetitions
+        self.available = shutil.which(command[0]) is not None
+        self.figures: list[Figure] = []
+        self.disagreements: list[str] = []
+
+    def _generate(self, folder: Path, ranks: int, size: int) -> Truth:
+        start = time.perf_counter()
+        plan = Plan(
+            nodes=ranks // 8,
+            tp=8,
+            version=self.version,
+            bytes_per_rank=size,
+            fault=Fault(FaultKind.LAGGING, (ranks // 2 + 3,), "tp"),
+        )
+        truth = generate(plan, folder)
+        total = sum(path.stat().st_size for path in folder.iterdir())
+        taken = time.perf_counter() - start
+        print(f"generated {ranks} ranks, {total / MB:.0f} MB in {taken:.1f} s", file=sys.stderr)
+        return truth
+
+    def _hang(self, folder: Path, *options: str) -> Timed:
+        return lambda: run([*self.command, "hang", str(folder), "--format", "json", *options])
+
+    def _check(self, label: str, runs: list[Run], truth: Truth) -> None:
+        self.disagreements += [f"{label}: {each}" for each in disagreements(runs[-1], truth)]
+
+    def against_one_liners(self, folder: Path, ranks: int, size: int) -> None:
+        truth = self._generate(folder, ranks, size)
+        files = sorted(map(str, folder.iterdir()))
+        warm(folder)
+        sides = {
+            "awk": lambda: run(["awk", AWK, *files]),
+            "grep": lambda: run(["grep", "-c", "opCount", *files]),
+        }
+        if self.available:
+            sides["hang"] = self._hang(folder)
+        runs = repeat(sides, self.repetitions)
+        awk, grep = seconds("awk", runs["awk"]), seconds("grep -c", runs["grep"])
+        self.figures += [awk, grep]
+        if self.available:
+            hang = seconds("hang", runs["hang"])
+            self.figures += [
+                hang,
+                ratio("hang / awk", hang, awk, 0.5),
+                ratio("hang / grep -c", hang, grep, float("inf")),
+            ]
+            self._check("hang", runs["hang"], truth)
+        self._full(folder, truth)
+
+    def _full(self, folder: Path, truth: Truth) -> None:
+        files = sorted(folder.iterdir())
+        two, size = files[:2], sum(path.stat().st_size for path in files)
+
+        def conventional() -> Run:
+            taken = parse(two)
+            return Run(taken.seconds, 0, 0, "")
+
+        sides: dict[str, Timed] = {"conventional": conventional}
+        if self.available:
+            sides["full"] = self._hang(folder, "--full")
+        runs = repeat(sides, self.repetitions)
+        slow = throughput(
+            "conventional",
+            sum(path.stat().st_size for path in two),
+            seconds("conventional", runs["conventional"]),
+        )
+        self.figures.append(slow)
+        if self.available:
+            fast = throughput("hang --full", size, seconds("full", runs["full"]))
+            peaks = [each.peak_bytes / MB for each in runs["full"]]
+            self.figures += [
+                fast,
+                ratio("hang --full / conventional", fast, slow, 3, ">="),
+                Figure("hang --full peak", min(peaks), statistics.median(peaks), "MB", 600),
+            ]
+            self._check("hang --full", runs["full"], truth)
+
+    def volume(self, folder: Path, ranks: int, small: int, large: int) -> None:
+        """The same job with short and with long logs: only the ends should cost."""
+        if not self.available:
+            return
+        sides = {}
+        for label, size in (("small", small), ("large", large)):
+            truth = self._generate(folder / label, ranks, size)
+            warm(folder / label)
+            sides[label] = self._hang(folder / label)
+        runs = repeat(sides, self.repetitions)
+        figures = [
+            seconds(f"hang {ranks} x {size / MB:.0f} MB", runs[label])
+            for label, size in (("small", small), ("large", large))
+        ]
+        self.figures += [*figures, ratio("large / small", figures[1], figures[0], 1.5)]
+        self._check("hang large", runs["large"], truth)
+
+    def help(self) -> None:
+        if self.available:
+            runs = repeat({"help": lambda: run([*self.command, "--help"])}, self.repetitions)
+            self.figures.append(seconds("--help", runs["help"], 0.2))
+
+    def report(self) -> str:
+        lines = [
+            f"NCCL {self.version} logs, {os.cpu_count()} cores, {self.repetitions} repetitions"
+        ]
+        if not self.available:
+            lines.append(f"{self.command[0]}: not found; only the other sides were timed")
+        lines.append(f"{'':28}{'minimum':>10}{'median':>10}")
+        for each in self.figures:
+            line = f"{each.name:28}{each.minimum:10.3f}{each.median:10.3f} {each.unit:5}"
+            if each.target not in (None, float("inf")):
+                line += f" target {each.wants} {each.target:g}" + " MISSES" * each.misses
+            lines.append(line.rstrip())
+        if self.available:
+            agrees = "agrees with what was generated"
+            lines.append(f"verdict: {'; '.join(self.disagreements) or agrees}")
+        return "\n".join(lines)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "version": self.version,
+            "cores": os.cpu_count(),
+            "repetitions": self.repetitions,
+            "figures": [{**asdict(each), "misses": each.misses} for each in self.figures],
+            "disagreements": self.disagreements,
+        }
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Times the command against what people use instead."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--cmd", default="ncclforensics", help="the command to time")
+    parser.add_argument("--version", choices=RELEASES, default="2.21.5")
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--ranks", type=int, default=32, help="of the first run; 8 a node")
+    parser.add_argument("--rank-bytes", type=int, default=16 * MB)
+    parser.add_argument("--volume", action="store_true", help="also 128 ranks x 1 MB and x 16 MB")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    wanted = parser.parse_args(argv)
+    # A kill must clean up as Ctrl-C does.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    bench = Bench(shlex.split(wanted.cmd), wanted.version, wanted.repetitions)
+    try:
+        with tempfile.TemporaryDirectory(prefix="ncclforensics-bench-") as folder:
+            bench.against_one_liners(Path(folder) / "run", wanted.ranks, wanted.rank_bytes)
+            shutil.rmtree(Path(folder) / "run")
+            if wanted.volume:
+                bench.volume(Path(folder), 128, MB, 16 * MB)
+            bench.help()
+    except KeyboardInterrupt:
+        return 130
+    print(bench.report())
+    if wanted.json:
+        wanted.json.write_text(json.dumps(bench.as_json(), indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

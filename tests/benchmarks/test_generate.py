@@ -1,0 +1,124 @@
+"""The generator against its own promises: what is written is what the truth says."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks.conventional import operation, parse
+from tests.benchmarks.generate import (
+    Fault,
+    FaultKind,
+    Finish,
+    Layout,
+    Plan,
+    generate,
+    truth_of,
+)
+from tests.benchmarks.plan import RELEASES
+from tests.benchmarks.program import Job, step_calls
+
+FAULTS = [
+    Fault(kind, (5,), "pp" if kind is FaultKind.RECV_NEVER_POSTED else "tp")
+    for kind in FaultKind
+    if kind is not FaultKind.SWAPPED_ORDER
+]
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+def test_only_the_call_the_culprit_leaves_out_stays_open(blocking: bool) -> None:
+    plan = Plan(pp=4, tp=2, blocking=blocking, fault=Fault(FaultKind.LAGGING, (15,), "world", -1))
+
+    processes = Job(plan).processes
+
+    for rank, process in processes.items():
+        step = step_calls(plan, rank)
+        assert process.issued == (step[:-1] if rank == 15 else step)
+        assert len(process.issued) - len(process.completed) == (rank != 15)
+
+
+@pytest.mark.parametrize("version", RELEASES)
+@pytest.mark.parametrize("fault", [None, *FAULTS], ids=lambda f: f.kind.value if f else "none")
+def test_every_rank_prints_exactly_the_calls_of_the_truth(
+    tmp_path: Path, version: str, fault: Fault | None
+) -> None:
+    plan = Plan(nodes=2, pp=2, tp=4, layers=1, steps=70, version=version, fault=fault)
+
+    truth = generate(plan, tmp_path)
+
+    for rank in range(plan.ranks):
+        log = tmp_path / f"nccl_rank{rank}.log"
+        if truth.states[rank] == "absent":
+            assert not log.exists()
+            continue
+        lines = log.read_text().splitlines()
+        printed = Counter(found[-2] for line in lines if (found := operation(line)))
+        pointers = {
+            name: int(each[rank], 16) for name, each in truth.pointers.items() if rank in each
+        }
+        assert printed == Counter({pointers[n]: c for n, c in truth.calls[rank].items()})
+
+
+def test_the_same_seed_writes_the_same_bytes(tmp_path: Path) -> None:
+    plan = Plan(layers=1, steps=2, seed=3, layout=Layout.MERGED)
+
+    generate(plan, tmp_path / "a")
+    generate(plan, tmp_path / "b")
+
+    assert (tmp_path / "a/job.log").read_bytes() == (tmp_path / "b/job.log").read_bytes()
+
+
+def test_a_merged_log_holds_the_lines_of_every_rank_in_order(tmp_path: Path) -> None:
+    plan = Plan(nodes=1, layers=1, steps=3, fault=Fault(FaultKind.LAGGING, (2,), "tp"))
+
+    generate(plan, tmp_path)
+    generate(Plan(nodes=1, layers=1, steps=3, layout=Layout.MERGED, fault=plan.fault), tmp_path)
+
+    merged = (tmp_path / "job.log").read_text().splitlines()
+    for rank in range(8):
+        own = (tmp_path / f"nccl_rank{rank}.log").read_text().splitlines()
+        process = re.match(r"[^:]+:\d+:", own[0])
+        assert process
+        prefix = process.group()
+        assert [line for line in merged if line.startswith(prefix)] == [
+            line for line in own if line.startswith(prefix)
+        ]
+
+
+def test_run_ahead_victims_reach_the_end_of_the_step_and_blocking_ones_do_not() -> None:
+    fault = Fault(FaultKind.LAGGING, (11,), "tp", 5)
+
+    ahead = truth_of(Plan(fault=fault))
+    blocking = truth_of(Plan(fault=fault, blocking=True))
+
+    last = ahead.last_calls[10], blocking.last_calls[10]
+    assert [call and call.communicator for call in last] == ["world", "tp2"]
+    assert ahead.operation == blocking.operation == last[1]
+
+
+def test_an_order_swapped_on_one_rank_deadlocks_two_communicators() -> None:
+    truth = truth_of(Plan(blocking=True, fault=Fault(FaultKind.SWAPPED_ORDER, (1,), "dp")))
+
+    waits = {wait.communicator: wait.for_ranks for wait in truth.waits}
+    assert waits == {"world": (5, 9, 13), "dp1": (1,)}
+
+
+def test_a_size_is_met_within_two_hundredths(tmp_path: Path) -> None:
+    generate(Plan(nodes=1, bytes_per_rank=1_000_000), tmp_path)
+
+    for log in tmp_path.iterdir():
+        assert log.stat().st_size == pytest.approx(1_000_000, rel=0.02)
+        assert parse([log]).lines > 4000
+
+
+def test_an_aborted_hang_leaves_abort_lines_on_the_waiting_ranks_only(tmp_path: Path) -> None:
+    fault = Fault(FaultKind.LAGGING, (3,), "tp")
+
+    generate(Plan(layers=1, fault=fault, finish=Finish.ABORTED), tmp_path)
+
+    aborted = [log.name for log in tmp_path.iterdir() if "Abort COMPLETE" in log.read_text()]
+    assert len(aborted) == 15
+    assert "nccl_rank3.log" not in aborted
