@@ -35,6 +35,7 @@ SOURCE_COLUMNS = {
     "path": pl.String(),
     "is_whole": pl.Boolean(),  # every line was read
     "is_cut": pl.Boolean(),  # the last line has no end
+    "hint": pl.Int64(),  # the rank that its name suggests
     "problem": pl.String(),
 }
 
@@ -162,7 +163,8 @@ class Run:
 
     def _sources(self) -> pl.DataFrame:
         rows = [
-            (r.number, r.source.path, r.is_whole or r.is_binary, r.is_cut, "; ".join(r.problems)) for r in self.readings
+            (r.number, r.source.path, r.is_whole or r.is_binary, r.is_cut, r.source.rank_hint, "; ".join(r.problems))
+            for r in self.readings
         ]
         return pl.DataFrame(rows, schema=SOURCE_COLUMNS, orient="row")
 

@@ -10,18 +10,19 @@ import glob
 import gzip
 import lzma
 import os
+import re
 import shutil
 import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, BinaryIO, cast
 
 import zstandard
 
-from ncclforensics.errors import NoInputError
+from ncclforensics.errors import NoInputError, UsageError
 
 STDIN = "-"
 
@@ -46,6 +47,7 @@ class Source:
     seekable: bool
     opener: Callable[[Path], IO[bytes]]
     problem: str = ""
+    rank_hint: int | None = None
 
     def open(self) -> BinaryIO:
         """The bytes, decompressed. Raises OSError or one of DAMAGED_ARCHIVE."""
@@ -97,11 +99,21 @@ def _inside(folder: Path) -> Iterator[Path]:
         yield from (Path(parent) / name for name in sorted(names) if not name.startswith("."))
 
 
-def find(paths: Iterable[str]) -> list[Source]:
+RANK_IN_NAME = r"rank[^0-9A-Za-z]?([0-9]+)"
+
+
+def find(paths: Iterable[str], rank_from: str = RANK_IN_NAME) -> list[Source]:
     """Every source that the paths name, each once, in the order given; folders are walked.
 
-    Raises NoInputError if a path names nothing while no other names anything.
+    `rank_from`: a pattern whose first group finds a rank in a path; at most a hint, never believed over the log.
+    Raises NoInputError if nothing can be read, UsageError if the pattern is none.
     """
+    try:
+        pattern = re.compile(rank_from)
+    except re.error as error:
+        raise UsageError(f"--rank-from {rank_from}: {error}") from error
+    if pattern.groups < 1:
+        raise UsageError(f"--rank-from {rank_from}: needs a group, such as {RANK_IN_NAME}")
     sources: dict[str, Source] = {}
     missing: list[str] = []
     for path in paths:
@@ -119,4 +131,9 @@ def find(paths: Iterable[str]) -> list[Source]:
     if not readable:
         told = "; ".join(f"{source.path} {source.problem}" for source in list(sources.values())[:3])
         raise NoInputError(told or "the folder holds no file")
-    return list(sources.values())
+    return [replace(source, rank_hint=_hint(source.path, pattern)) for source in sources.values()]
+
+
+def _hint(path: str, pattern: re.Pattern[str]) -> int | None:
+    found = [match[1] for match in pattern.finditer(path)]
+    return int(found[-1]) if found and found[-1] and found[-1].isdecimal() and len(found[-1]) < 10 else None

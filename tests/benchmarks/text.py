@@ -184,9 +184,11 @@ class Process:
             self._affinity(),
             f"NVLS multicast support is not available on dev {self.device}"
             + (" (NVLS_NCHANNELS 0)" if self.release.version == "2.27.7" else ""),
-            f"comm {self.pointers[communicator.name]} rank {at.rank} nRanks {nranks} "
-            f"nNodes {at.nodes} localRanks {len(at.local)} "
-            f"localRank {at.local.index(at.rank)} MNNVL 0",
+            (
+                f"comm {self.pointers[communicator.name]} rank {at.rank} nRanks {nranks} "
+                f"nNodes {at.nodes} localRanks {len(at.local)} "
+                f"localRank {at.local.index(at.rank)} MNNVL 0"
+            ),
             *self._rings(at, nranks),
             self._trees(at, nranks),
             f"P2P Chunksize set to {131072 if at.nodes > 1 else 524288}",
@@ -221,10 +223,9 @@ class Process:
         count = self.plan.channels
         if self.release.version == "2.21.5":
             order = "".join(f"{rank:4d}" for rank in range(min(nranks, 20)))
-            order += "    " * (20 - min(nranks, 20))
         else:
             width = len(str(nranks - 1))
-            order = "".join(f" {rank:{width}d}" for rank in range(nranks))
+            order = " ".join(f"{rank:{width}d}" for rank in range(nranks))
             order = order if len(order) < 128 else order[:124] + "..."
         return [f"Channel {each:02d}/{count:02d} : {order}" for each in range(count)]
 
@@ -244,8 +245,10 @@ class Process:
         count = self.plan.channels
         return [
             f"threadThresholds 8/8/64 | {8 * nranks}/8/64 | 512 | 512",
-            f"{count} coll channels, {count} collnet channels, 0 nvls channels, "
-            f"{count} p2p channels, {2 if at.nodes > 1 else count} p2p channels per peer",
+            (
+                f"{count} coll channels, {count} collnet channels, 0 nvls channels, "
+                f"{count} p2p channels, {2 if at.nodes > 1 else count} p2p channels per peer"
+            ),
             *([] if self.release.version == "2.21.5" else ["CC Off, workFifoBytes 1048576"]),
         ]
 
@@ -313,8 +316,10 @@ _BEFORE_21 = [
     "Bootstrap : Using eth0:{address}<0>",
     "!NCCL version {version}+cuda12.4",
     "NET/Plugin: No plugin found (libnccl-net.so)",
-    "NET/Plugin: Plugin load returned 2 : libnccl-net.so: cannot open shared object file: "
-    "No such file or directory : when loading libnccl-net.so",
+    (
+        "NET/Plugin: Plugin load returned 2 : libnccl-net.so: cannot open shared object file: "
+        "No such file or directory : when loading libnccl-net.so"
+    ),
     "NET/Plugin: Using internal network plugin.",
 ]
 _BEFORE_27 = [

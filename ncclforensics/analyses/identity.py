@@ -1,0 +1,369 @@
+"""Who is who: processes, the communicators they were members of, jobs, and the ranks of a job.
+
+A communicator's pointer is valid in one process and is used again after a destroy; `commId` is equal on all ranks, but
+children of a split print none from 2.23.4 on, no communicator does before 2.16.2, and 2.18 to 2.21 give two splits of
+equal colour the same one (formats: NCCL's init lines, section 2; traps 8 and 9.1b).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from ncclforensics.frames import analysis
+
+PROCESS = {
+    "host": pl.Categorical(),
+    "pid": pl.Int64(),
+    "source": pl.Int64(),  # the file that holds most of it
+    "sources": pl.List(pl.Int64()),
+    "first_pos": pl.Int64(),
+    "last_pos": pl.Int64(),
+    "last_line": pl.Int64(),
+    "last_source": pl.Int64(),
+    "hint": pl.Int64(),  # the rank that the file's name suggests
+    "is_cut": pl.Boolean(),  # its last line has no end
+}
+
+LIFE = {
+    "host": pl.Categorical(),
+    "pid": pl.Int64(),
+    "comm": pl.Categorical(),
+    "incarnation": pl.Int64(),
+    "rank": pl.Int64(),
+    "nranks": pl.Int64(),
+    "cudadev": pl.Int64(),
+    "busid": pl.Categorical(),
+    "commid": pl.Categorical(),
+    "parent": pl.Categorical(),
+    "child": pl.Int64(),
+    "color": pl.Int64(),
+    "creator": pl.Categorical(),
+    "born_pos": pl.Int64(),
+    "source": pl.Int64(),
+    "line": pl.Int64(),  # of its first line
+    "is_complete": pl.Boolean(),
+    "end": pl.Categorical(),  # Destroy, Abort, Revoke
+    "end_pos": pl.Int64(),
+    "end_source": pl.Int64(),
+    "end_line": pl.Int64(),
+}
+
+MEMBER = {
+    "job": pl.Int64(),
+    "key": pl.String(),  # equal on all ranks of one communicator
+    "actor": pl.Int64(),
+    "is_inferred": pl.Boolean(),  # the log prints nothing that is equal on all ranks
+    **LIFE,
+}
+
+RANK = {
+    "job": pl.Int64(),
+    "actor": pl.Int64(),
+    "rank": pl.Int64(),  # in the largest communicator of the job
+    "host": pl.Categorical(),
+    "pid": pl.Int64(),
+    "cudadev": pl.Int64(),
+    "busid": pl.Categorical(),
+    "source": pl.Int64(),
+    "is_hinted": pl.Boolean(),  # the number comes from the name of a file
+}
+
+_BIRTH = ["rank", "nranks", "cudadev", "busid", "commid", "parent", "child", "color", "creator"]
+_OWNER = ["host", "pid", "comm"]
+
+
+@analysis(PROCESS)
+def process(
+    source: pl.DataFrame,
+    communicator: pl.DataFrame,
+    ending: pl.DataFrame,
+    operation: pl.DataFrame,
+    replay: pl.DataFrame,
+    milestone: pl.DataFrame,
+    failure: pl.DataFrame,
+    warning: pl.DataFrame,
+    unknown: pl.DataFrame,
+) -> pl.DataFrame:
+    """Every process that says anything, and the files that hold it."""
+    frames = [communicator, ending, operation, replay, milestone, failure, warning, unknown]
+    where = ["host", "pid", "source"]
+    spans = [
+        frame.group_by(where).agg(
+            pl.len().cast(pl.Int64),
+            pl.col("pos").min().alias("first_pos"),
+            pl.col("pos").max().alias("last_pos"),
+            pl.col("line").sort_by("pos").last().alias("last_line"),
+        )
+        for frame in frames
+    ]
+    per_file = (
+        pl.concat(spans)
+        .sort("last_pos")
+        .group_by(where)
+        .agg(pl.col("len").sum(), pl.col("first_pos").min(), pl.col("last_pos").max(), pl.col("last_line").last())
+    )
+    alone = pl.struct("host", "pid").n_unique().over("source") == 1
+    names = source.select("source", "hint", cut="is_cut")
+    return (
+        per_file.join(names, on="source")
+        .with_columns(hint=pl.when(alone).then("hint"))
+        .sort("last_pos")
+        .group_by("host", "pid")
+        .agg(
+            pl.col("source").sort_by("len").last(),
+            pl.col("source").sort().alias("sources"),
+            pl.col("first_pos").min(),
+            pl.col("last_pos").max(),
+            pl.col("last_line").last(),
+            pl.col("source").last().alias("last_source"),
+            pl.col("hint").sort_by("len").last(),
+            pl.col("cut").last().alias("is_cut"),
+        )
+        .sort("first_pos")
+    )
+
+
+@analysis(LIFE)
+def life(communicator: pl.DataFrame, ending: pl.DataFrame) -> pl.DataFrame:
+    """One row per communicator of a process, from its birth to its end. Pointers are told apart by incarnation."""
+    event = pl.when(pl.col("form") == "begun").then(pl.lit("START")).otherwise(pl.col("phase").cast(pl.String))
+    births = communicator.select("source", "line", "pos", *_OWNER, *_BIRTH, event=event)
+    ends = ending.select("source", "line", "pos", *_OWNER, "rank", event=pl.col("event").fill_null("Destroy COMPLETE"))
+    same_line = ["event", *_OWNER, "rank", "nranks", "commid", "parent", "child", "color"]
+    events = (
+        pl.concat([births, ends.with_columns(pl.col("event").cast(pl.String))], how="diagonal")
+        .sort("pos")
+        .with_columns(copy=pl.int_range(pl.len()).over(*same_line, "source"))
+        .unique([*same_line, "copy"], keep="first", maintain_order=True)  # one line in two files is one event
+        .with_columns(before=pl.col("event").shift().over(_OWNER))
+        .with_columns(born=(pl.col("event") == "START") | (pl.col("event").eq("COMPLETE") & pl.col("before").ne_missing("START")))
+        .with_columns(incarnation=pl.col("born").cast(pl.Int64).cum_sum().over(_OWNER))
+    )
+    is_end = ~pl.col("event").is_in(["START", "COMPLETE"])
+    return (
+        events.group_by([*_OWNER, "incarnation"], maintain_order=True)
+        .agg(
+            *(pl.col(name).drop_nulls().first() for name in _BIRTH),
+            pl.col("pos").first().alias("born_pos"),
+            pl.col("source").first(),
+            pl.col("line").first(),
+            (pl.col("event") == "COMPLETE").any().alias("is_complete"),
+            pl.col("event").filter(is_end).last().str.split(" ").list.first().cast(pl.Categorical).alias("end"),
+            pl.col("pos").filter(is_end).last().alias("end_pos"),
+            pl.col("source").filter(is_end).last().alias("end_source"),
+            pl.col("line").filter(is_end).last().alias("end_line"),
+        )
+        .sort("born_pos")
+    )
+
+
+@dataclass(slots=True)
+class _Member:
+    """A row of `life` while its job-wide identity is being worked out."""
+
+    row: dict[str, Any]
+    key: str = ""
+    created: int = 0  # place among the communicators of its process
+    is_inferred: bool = False
+    parent: _Member | None = None
+    job: int = 0
+    actor: int | None = None
+
+    @property
+    def owner(self) -> tuple[str, int]:
+        return self.row["host"], self.row["pid"]
+
+
+@analysis(MEMBER)
+def member(life: pl.DataFrame, process: pl.DataFrame) -> pl.DataFrame:
+    """Every communicator of every process under its job-wide name, with the actor (rank of the job) it belongs to."""
+    members, _ = _placed(life, process)
+    rows = [
+        {**m.row, "job": m.job, "key": m.key, "actor": m.actor, "is_inferred": m.is_inferred}
+        for m in members
+        if m.actor is not None
+    ]
+    return pl.DataFrame(rows, schema=MEMBER)
+
+
+@analysis(RANK)
+def rank(life: pl.DataFrame, process: pl.DataFrame) -> pl.DataFrame:
+    """The ranks of every job: one row per GPU that a process drives; `actor` is a number of our own for it."""
+    _, actors = _placed(life, process)
+    return pl.DataFrame(actors, schema=RANK)
+
+
+def _placed(life: pl.DataFrame, process: pl.DataFrame) -> tuple[list[_Member], list[dict[str, Any]]]:
+    members = _named(life)
+    processes = process.to_dicts()
+    jobs = _jobs(members, processes)
+    actors: list[dict[str, Any]] = []
+    for number, owners in enumerate(jobs):
+        ours = [m for m in members if m.owner in owners]
+        for m in ours:
+            m.job = number
+        actors += _actors(number, ours, [p for p in processes if (p["host"], p["pid"]) in owners], len(actors))
+    return members, actors
+
+
+def _named(life: pl.DataFrame) -> list[_Member]:
+    members = [_Member(row) for row in life.filter(pl.col("nranks").is_not_null()).to_dicts()]
+    newest: dict[tuple[str, int, str], _Member] = {}
+    counts: dict[tuple[str, int], int] = defaultdict(int)
+    children: dict[int, int] = defaultdict(int)
+    for m in members:
+        row = m.row
+        m.created, counts[m.owner] = counts[m.owner], counts[m.owner] + 1
+        m.parent = newest.get((*m.owner, row["parent"])) if row["parent"] else None
+        newest[(*m.owner, row["comm"])] = m
+        nth_child = row["child"]
+        if m.parent is not None and nth_child is None:
+            nth_child, children[id(m.parent)] = children[id(m.parent)], children[id(m.parent)] + 1
+        if m.parent is not None:
+            m.key = f"{m.parent.key}/{nth_child}.{row['color']}"
+        elif row["commid"]:
+            m.key = f"{row['commid']}:{row['nranks']}" if _is_shared(row) else str(row["commid"])
+        elif row["parent"]:
+            m.key, m.is_inferred = f"split of an unseen communicator/{nth_child}.{row['color']}:{row['nranks']}", True
+        else:
+            m.key, m.is_inferred = f"{row['nranks']} ranks", True
+    _split_by_creation(members)
+    _split_by_order(members)
+    return members
+
+
+def _is_shared(row: dict[str, Any]) -> bool:
+    """Whether two communicators may print this commId: the children of splits in 2.18 to 2.21, which name no func."""
+    return row["creator"] is None or row["creator"] == "ncclCommSplit"
+
+
+def _by_key(members: list[_Member]) -> dict[str, list[_Member]]:
+    grouped: dict[str, list[_Member]] = defaultdict(list)
+    for m in members:
+        grouped[m.key].append(m)
+    return grouped
+
+
+def _split_by_creation(members: list[_Member]) -> None:
+    """One commId, two communicators: they were created at different places of every program."""
+    for key, group in _by_key([m for m in members if not m.is_inferred]).items():
+        ranks = [m.row["rank"] for m in group]
+        places = {m.created for m in group}
+        if len(set(ranks)) == len(ranks) or len(places) == 1:
+            continue
+        parts = [[m.row["rank"] for m in group if m.created == place] for place in places]
+        if all(len(set(part)) == len(part) for part in parts):
+            for m in group:
+                m.key = f"{key}#{m.created}"
+
+
+def _split_by_order(members: list[_Member]) -> None:
+    """Without any id: the j-th communicator of a shape in which a process is rank r meets the j-th ones of the others.
+
+    In the order of the processes' world ranks this is right for blocks (tensor parallel) and for strides (data
+    parallel) alike.
+    """
+    inferred = [m for m in members if m.is_inferred]
+    world: dict[tuple[str, int], int] = {}
+    for m in sorted(inferred, key=lambda m: -int(m.row["nranks"])):
+        world.setdefault(m.owner, int(m.row["rank"]))
+    nth: dict[tuple[str, int, str], int] = defaultdict(int)
+    for m in inferred:  # the same shape created again in one process
+        place = (*m.owner, f"{m.key}, rank {m.row['rank']}")
+        m.key, nth[place] = f"{m.key}, {nth[place]}", nth[place] + 1
+    for key, group in _by_key(inferred).items():
+        seats: dict[int, list[_Member]] = defaultdict(list)
+        for m in sorted(group, key=lambda m: (world[m.owner], m.row["born_pos"])):
+            seats[int(m.row["rank"])].append(m)
+        for held in seats.values():
+            for table, m in enumerate(held):
+                m.key = f"{key}, group {table}"
+
+
+def _jobs(members: list[_Member], processes: list[dict[str, Any]]) -> list[set[tuple[str, int]]]:
+    """Processes that share a communicator are one job; those without any join the only job there is."""
+    leader: dict[tuple[str, int], tuple[str, int]] = {}
+
+    def root(owner: tuple[str, int]) -> tuple[str, int]:
+        leader.setdefault(owner, owner)
+        while leader[owner] != owner:
+            leader[owner] = leader[leader[owner]]
+            owner = leader[owner]
+        return owner
+
+    first: dict[str, tuple[str, int]] = {}
+    for m in members:
+        leader[root(m.owner)] = root(first.setdefault(m.key, m.owner))
+    grouped: dict[tuple[str, int], set[tuple[str, int]]] = defaultdict(set)
+    for owner in list(leader):
+        grouped[root(owner)].add(owner)
+    jobs = list(grouped.values())
+    strangers = {(p["host"], p["pid"]) for p in processes} - set(leader)
+    if strangers and len(jobs) == 1:
+        jobs[0] |= strangers
+    elif strangers:
+        jobs.append(strangers)
+    return jobs
+
+
+def _actors(job: int, members: list[_Member], processes: list[dict[str, Any]], first: int) -> list[dict[str, Any]]:
+    world = _world(members)
+    by_process: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
+    actors: list[dict[str, Any]] = []
+
+    def add(p: dict[str, Any], number: int | None, m: _Member | None, *, hinted: bool) -> None:
+        row = m.row if m else {}
+        actor = {"job": job, "actor": first + len(actors), "rank": number, "host": p["host"], "pid": p["pid"],
+                 "cudadev": row.get("cudadev"), "busid": row.get("busid"), "source": p["source"], "is_hinted": hinted}
+        actors.append(actor)
+        by_process[p["host"], p["pid"]].append(actor)
+        if m:
+            m.actor = actor["actor"]
+
+    hints = _usable_hints(world, members, processes)
+    for p in processes:
+        owner = (p["host"], p["pid"])
+        seats = [m for m in world if m.owner == owner]
+        if hints:
+            add(p, p["hint"], next((m for m in members if m.owner == owner), None), hinted=True)
+        elif seats:
+            for m in seats:
+                add(p, m.row["rank"], m, hinted=False)
+        else:
+            taken = {m.row["rank"] for m in world}
+            number = p["hint"] if p["hint"] not in taken else None
+            add(p, number, next((m for m in members if m.owner == owner), None), hinted=number is not None)
+    for m in members:
+        m.actor = _actor_of(m, by_process[m.owner])
+    return actors
+
+
+def _world(members: list[_Member]) -> list[_Member]:
+    """The members of the job's largest communicator; of equals, the one with most members seen, then the first."""
+    groups = list(_by_key(members).values())
+    if not groups:
+        return []
+    return max(groups, key=lambda g: (max(m.row["nranks"] for m in g), len(g), -min(m.row["born_pos"] for m in g)))
+
+
+def _usable_hints(world: list[_Member], members: list[_Member], processes: list[dict[str, Any]]) -> bool:
+    """Where no communicator holds all processes, the names of the files number them, if they do so without conflict."""
+    hints = [p["hint"] for p in processes]
+    inside = {m.owner for m in world}
+    if None in hints or len(set(hints)) < len(hints) or len(inside) == len(processes) or not members:
+        return False
+    hint = {(p["host"], p["pid"]): p["hint"] for p in processes}
+    return all(hint[m.owner] == m.row["rank"] for m in world) or max(m.row["nranks"] for m in members) < len(processes)
+
+
+def _actor_of(m: _Member, candidates: list[dict[str, Any]]) -> int | None:
+    if m.actor is not None or len(candidates) == 1:
+        return m.actor if m.actor is not None else int(candidates[0]["actor"])
+    if m.parent is not None and m.parent.actor is not None:
+        return m.parent.actor
+    same_gpu = [c["actor"] for c in candidates if c["cudadev"] == m.row["cudadev"] and c["busid"] == m.row["busid"]]
+    return int(same_gpu[0]) if len(same_gpu) == 1 else None
