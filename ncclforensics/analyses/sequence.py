@@ -1,0 +1,186 @@
+"""The calls of every rank, in order: which communicator, which place in its sequence, and whether all agree on it.
+
+`opCount` is no call counter in most versions (formats: NCCL's collective lines, section 5.3), so places are counted:
+from 0 at the communicator's Init START, or from the first call seen. Where only the two ends of a file were read, the
+place of a call in the tail is its `opCount`, if in this communicator that number has counted every call so far.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from ncclforensics.frames import analysis
+
+POINT_TO_POINT = ["Send", "Recv", "PutSignal", "Signal", "WaitSignal"]
+# From 2.27.3 opCount counts only what the network proxy does, and differs between ranks.
+OPCOUNT_UNRELIABLE_FROM = (2, 27)
+
+CALL = {
+    "job": pl.Int64(),
+    "actor": pl.Int64(),
+    "key": pl.String(),
+    "place": pl.Int64(),  # rank in the communicator
+    "nranks": pl.Int64(),
+    "name": pl.Categorical(),
+    "count": pl.Int64(),
+    "datatype": pl.Int64(),
+    "op": pl.Int64(),
+    "root": pl.Int64(),  # the peer, for Send and Recv
+    "opcount": pl.Int64(),
+    "ordinal": pl.Int64(),  # among all calls of this actor on this communicator; null where the gap hides it
+    "nth": pl.Int64(),  # among its collectives only; null for Send and Recv
+    "signature": pl.UInt64(),
+    "source": pl.Int64(),
+    "line": pl.Int64(),
+    "pos": pl.Int64(),
+}
+
+LAST_CALL = {
+    "actor": pl.Int64(),
+    "key": pl.String(),
+    "calls": pl.Int64(),  # collectives made on this communicator
+    "nth": pl.Int64(),
+    "pos": pl.Int64(),
+}
+
+DIVERGENCE = {
+    "key": pl.String(),
+    "nth": pl.Int64(),  # the first place where the members of a communicator called different things
+}
+
+MATCH = {
+    "key": pl.String(),
+    "sender": pl.Int64(),
+    "receiver": pl.Int64(),
+    "sends": pl.Int64(),
+    "receives": pl.Int64(),
+    "differs_at": pl.Int64(),  # first pair whose count or datatype differ
+}
+
+GAP = {"source": pl.Int64(), "reach": pl.String()}
+
+
+@analysis(CALL)
+def call(
+    operation: pl.DataFrame,
+    replay: pl.DataFrame,
+    member: pl.DataFrame,
+    process: pl.DataFrame,
+    source: pl.DataFrame,
+    version: pl.DataFrame,
+) -> pl.DataFrame:
+    """Every call with the rank that made it and its place in the sequence of its communicator."""
+    calls = _of_members(_lines(operation, replay, process), member)
+    collective = ~pl.col("name").cast(pl.String).is_in(POINT_TO_POINT)
+    calls = calls.with_columns(
+        signature=pl.struct("name", "count", "datatype", "op", pl.when(collective).then("root")).hash(),
+        collective=collective,
+    )
+    unread = source.filter(~pl.col("is_whole")).select("source", unread=True)
+    calls = calls.join(unread, on="source", how="left").with_columns(
+        in_tail=pl.col("unread").fill_null(False) & (pl.col("line") < 0)
+    )
+    sequence = ["actor", "key", "incarnation"]
+    calls = calls.with_columns(
+        counted=pl.int_range(pl.len()).over(*sequence, order_by="pos"),
+        counted_collectives=(pl.col("collective").cum_sum() - 1).over(*sequence, order_by="pos"),
+    )
+    behind_gap = pl.col("in_tail").any().over(*sequence)
+    by_opcount = behind_gap.any().over("key") & _counts_calls(version, sequence)
+    ordinal = pl.when(by_opcount).then("opcount").when(~pl.col("in_tail")).then("counted")
+    nth = pl.when(by_opcount).then("opcount").when(~pl.col("in_tail")).then("counted_collectives")
+    return calls.with_columns(ordinal=ordinal, nth=pl.when("collective").then(nth)).sort("pos")
+
+
+def _lines(operation: pl.DataFrame, replay: pl.DataFrame, process: pl.DataFrame) -> pl.DataFrame:
+    """COLL lines, or CALL lines of processes that print no COLL line; of two copies of a log, one."""
+    owner = ["host", "pid"]
+    columns = [*owner, "comm", "name", "count", "datatype", "op", "root", "opcount", "nranks", "source", "line", "pos"]
+    told = operation.rename({"called": "name"}).select(columns)
+    silent = replay.join(told.select(owner).unique(), on=owner, how="anti")
+    replayed = silent.rename({"called": "name"}).with_columns(
+        opcount=pl.lit(None, dtype=pl.Int64), nranks=pl.lit(None, dtype=pl.Int64)
+    )
+    calls = pl.concat([told, replayed.select(columns)])
+    several = process.filter(pl.col("sources").list.len() > 1).select(owner)
+    if several.is_empty() or calls.is_empty():
+        return calls
+    line = [*owner, "comm", "name", "count", "datatype", "op", "root", "opcount"]
+    files = calls.join(several, on=owner).group_by([*owner, "source"]).agg(
+        calls=pl.len(), print=pl.struct(line).hash().sort_by("pos").implode()
+    )
+    copies = files.sort("source").filter(pl.struct(*owner, "print").is_first_distinct().not_())
+    return calls.join(copies.select(*owner, "source"), on=[*owner, "source"], how="anti")
+
+
+def _of_members(calls: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
+    """Each call with the incarnation of its pointer that was alive: the last one born before it."""
+    born = member.select(
+        "job", "actor", "key", "host", "pid", "comm", "incarnation", "born_pos", place="rank", size="nranks"
+    ).sort("born_pos")
+    joined = calls.sort("pos").join_asof(
+        born, left_on="pos", right_on="born_pos", by=["host", "pid", "comm"], strategy="backward", check_sortedness=False
+    )
+    return joined.filter(pl.col("actor").is_not_null()).with_columns(nranks=pl.col("nranks").fill_null(pl.col("size")))
+
+
+def _counts_calls(version: pl.DataFrame, sequence: list[str]) -> pl.Expr:
+    """Whether opCount is the number of the call, on all members: 0 at the first one seen, one more at each other."""
+    releases = version["version"].cast(pl.String).unique().to_list()
+    if not releases or any(_release(v) >= OPCOUNT_UNRELIABLE_FROM for v in releases):
+        return pl.lit(False)
+    from_head = pl.col("opcount").eq(pl.col("counted")) | pl.col("in_tail")
+    step = (pl.col("opcount") - pl.col("counted")).n_unique().over(*sequence, "in_tail") == 1
+    return (from_head & step & pl.col("collective")).fill_null(False).all().over("key")
+
+
+def _release(version: str) -> tuple[int, int]:
+    numbers = version.split("+")[0].split(".")
+    return int(numbers[0]), int(numbers[1]) if len(numbers) > 1 and numbers[1].isdecimal() else 0
+
+
+@analysis(LAST_CALL)
+def last_call(call: pl.DataFrame) -> pl.DataFrame:
+    """The last collective of every rank on every communicator, and the last call of any kind (`pos`)."""
+    return (
+        call.sort("pos")
+        .group_by("actor", "key", maintain_order=True)
+        .agg((pl.col("nth").max() + 1).fill_null(0).alias("calls"), pl.col("nth").max(), pl.col("pos").last())
+    )
+
+
+@analysis(DIVERGENCE)
+def divergence(call: pl.DataFrame) -> pl.DataFrame:
+    """The first place in each communicator where its members differ in name, count, datatype, op or root."""
+    return (
+        call.filter(pl.col("nth").is_not_null())
+        .group_by("key", "nth")
+        .agg(pl.col("signature").n_unique())
+        .filter(pl.col("signature") > 1)
+        .group_by("key")
+        .agg(pl.col("nth").min())
+        .sort("key")
+    )
+
+
+@analysis(MATCH)
+def match(call: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
+    """Sends and receives of every pair of ranks, matched in order; only pairs that do not come out even."""
+    messages = call.filter(pl.col("name").cast(pl.String).is_in(["Send", "Recv"]))
+    seats = member.select("key", peer="actor", root="rank").unique(["key", "root"])
+    both = messages.join(seats, on=["key", "root"]).with_columns(is_send=pl.col("name").cast(pl.String) == "Send")
+    both = both.with_columns(
+        sender=pl.when("is_send").then("actor").otherwise("peer"),
+        receiver=pl.when("is_send").then("peer").otherwise("actor"),
+        argument=pl.struct("count", "datatype").hash(),
+    )
+    pair = ["key", "sender", "receiver"]
+    both = both.with_columns(turn=pl.int_range(pl.len()).over(*pair, "is_send", order_by="pos"))
+    differing = both.group_by([*pair, "turn"]).agg(pl.col("argument").n_unique()).filter(pl.col("argument") > 1)
+    return (
+        both.group_by(pair)
+        .agg(sends=pl.col("is_send").sum().cast(pl.Int64), receives=(~pl.col("is_send")).sum().cast(pl.Int64))
+        .join(differing.group_by(pair).agg(differs_at=pl.col("turn").min()), on=pair, how="left")
+        .filter((pl.col("sends") != pl.col("receives")) | pl.col("differs_at").is_not_null())
+        .sort(pair)
+    )
