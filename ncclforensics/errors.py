@@ -4,6 +4,8 @@
     ├── UsageError      the arguments make no sense; exit code 2
     ├── NoInputError    nothing readable was given; exit code 2
     └── GrammarError    a grammar of ours cannot be turned into patterns; a defect of the program
+
+Any other exception that ends the program is a defect of it.
 """
 
 

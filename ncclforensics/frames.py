@@ -36,6 +36,7 @@ SOURCE_COLUMNS = {
     "is_whole": pl.Boolean(),  # every line was read
     "is_cut": pl.Boolean(),  # the last line has no end
     "hint": pl.Int64(),  # the rank that its name suggests
+    "damaged": pl.Int64(),  # lines
     "problem": pl.String(),
 }
 
@@ -151,7 +152,8 @@ class Run:
         if name == "source":
             return self._sources()
         if name in _ANALYSES:
-            return self.call(_ANALYSES[name].function).select(list(_ANALYSES[name].columns))
+            computed: pl.DataFrame = self.call(_ANALYSES[name].function)
+            return computed.select(list(_ANALYSES[name].columns))
         for shape in self.language.shapes:
             if shape.frame == name:
                 return self._typed(shape)
@@ -162,8 +164,17 @@ class Run:
         return function(**{name: self[name] for name in inspect.signature(function).parameters})
 
     def _sources(self) -> pl.DataFrame:
+        damaged = dict(self.tally.select("source", "damaged").iter_rows())
         rows = [
-            (r.number, r.source.path, r.is_whole or r.is_binary, r.is_cut, r.source.rank_hint, "; ".join(r.problems))
+            (
+                r.number,
+                r.source.path,
+                r.is_whole or r.is_binary,
+                r.is_cut,
+                r.source.rank_hint,
+                damaged.get(r.number, 0),
+                "; ".join(r.problems),
+            )
             for r in self.readings
         ]
         return pl.DataFrame(rows, schema=SOURCE_COLUMNS, orient="row")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -347,7 +347,7 @@ def _choice(pieces: list[_Piece]) -> _Piece:
     return _Piece(f"(?:{regex})", is_open=any(piece.is_open for piece in pieces))
 
 
-@lru_cache(maxsize=None)
+@cache
 def load(name: str) -> Grammar:
     """The grammar of that name, loaded once."""
     return Grammar(name)

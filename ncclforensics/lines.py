@@ -1,6 +1,6 @@
-"""Bytes become numbered lines: cut at `\\n`, decoded, escape sequences and control bytes removed, damage marked.
+r"""Bytes become numbered lines: cut at `\n`, decoded, escape sequences and control bytes removed, damage marked.
 
-Nothing here knows NCCL. A line is what ends with `\\n` (a lone `\\r` does not end one); numbers start at 1. A line of
+Nothing here knows NCCL. A line is what ends with `\n` (a lone `\r` does not end one); numbers start at 1. A line of
 the window at the end of a file, whose middle was not read, is numbered from the end: -1 is the last line.
 """
 
@@ -29,7 +29,7 @@ SCHEMA = {
     "line": pl.Int64(),
     "text": pl.String(),
     "damaged": pl.Boolean(),  # undecodable, with NUL bytes, or too long to be kept
-    "cut": pl.Boolean(),  # the last line of the source, and without its `\\n`
+    "cut": pl.Boolean(),  # the last line of the source, and without its `\n`
 }
 
 

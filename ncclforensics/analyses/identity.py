@@ -57,6 +57,8 @@ MEMBER = {
     "key": pl.String(),  # equal on all ranks of one communicator
     "actor": pl.Int64(),
     "is_inferred": pl.Boolean(),  # the log prints nothing that is equal on all ranks
+    "parent_key": pl.String(),
+    "birth": pl.Int64(),  # which child of its parent, counted from 0 or as NCCL numbers them
     **LIFE,
 }
 
@@ -170,6 +172,7 @@ class _Member:
     created: int = 0  # place among the communicators of its process
     is_inferred: bool = False
     parent: _Member | None = None
+    birth: int | None = None
     job: int = 0
     actor: int | None = None
 
@@ -183,7 +186,8 @@ def member(life: pl.DataFrame, process: pl.DataFrame) -> pl.DataFrame:
     """Every communicator of every process under its job-wide name, with the actor (rank of the job) it belongs to."""
     members, _ = _placed(life, process)
     rows = [
-        {**m.row, "job": m.job, "key": m.key, "actor": m.actor, "is_inferred": m.is_inferred}
+        {**m.row, "job": m.job, "key": m.key, "actor": m.actor, "is_inferred": m.is_inferred,
+         "parent_key": m.parent.key if m.parent else None, "birth": m.birth}
         for m in members
         if m.actor is not None
     ]
@@ -223,6 +227,7 @@ def _named(life: pl.DataFrame) -> list[_Member]:
         nth_child = row["child"]
         if m.parent is not None and nth_child is None:
             nth_child, children[id(m.parent)] = children[id(m.parent)], children[id(m.parent)] + 1
+        m.birth = nth_child
         if m.parent is not None:
             m.key = f"{m.parent.key}/{nth_child}.{row['color']}"
         elif row["commid"]:
@@ -298,6 +303,8 @@ def _jobs(members: list[_Member], processes: list[dict[str, Any]]) -> list[set[t
     first: dict[str, tuple[str, int]] = {}
     for m in members:
         leader[root(m.owner)] = root(first.setdefault(m.key, m.owner))
+    for one, other in _crossed(members):
+        leader[root(one)] = root(other)
     grouped: dict[tuple[str, int], set[tuple[str, int]]] = defaultdict(set)
     for owner in list(leader):
         grouped[root(owner)].add(owner)
@@ -308,6 +315,22 @@ def _jobs(members: list[_Member], processes: list[dict[str, Any]]) -> list[set[t
     elif strangers:
         jobs.append(strangers)
     return jobs
+
+
+def _crossed(members: list[_Member]) -> list[tuple[tuple[str, int], tuple[str, int]]]:
+    """Processes that are stuck in the init of two equally large communicators whose ranks complete each other.
+
+    Ranks that create two communicators in different order share none: they would look like two jobs.
+    """
+    groups = [g for g in _by_key(members).values() if not any(m.row["is_complete"] or m.row["end"] for m in g)]
+    pairs = []
+    for place, one in enumerate(groups):
+        for other in groups[place + 1 :]:
+            ranks = [m.row["rank"] for m in one + other]
+            same_size = one[0].row["nranks"] == other[0].row["nranks"]
+            if same_size and len(set(ranks)) == len(ranks) and {m.row["host"] for m in one} & {m.row["host"] for m in other}:
+                pairs.append((one[0].owner, other[0].owner))
+    return pairs
 
 
 def _actors(job: int, members: list[_Member], processes: list[dict[str, Any]], first: int) -> list[dict[str, Any]]:
@@ -327,7 +350,9 @@ def _actors(job: int, members: list[_Member], processes: list[dict[str, Any]], f
     hints = _usable_hints(world, members, processes)
     for p in processes:
         owner = (p["host"], p["pid"])
-        seats = [m for m in world if m.owner == owner]
+        seats = [m for m in world if m.owner == owner] or [
+            m for m in members if world and m.owner == owner and m.row["nranks"] == world[0].row["nranks"] and not m.row["is_complete"]
+        ][:1]
         if hints:
             add(p, p["hint"], next((m for m in members if m.owner == owner), None), hinted=True)
         elif seats:

@@ -1,0 +1,47 @@
+# All that a machine needs beforehand: Python 3.11 or later, and make.
+#
+#   make demo          a verdict on an incident that ships with the program
+#   make test          everything a change must pass
+#   make bench         the command against awk, grep and a conventional parser
+#   make bench-volume  the same, and a job with long logs against one with short logs
+#   make clean         remove what these made
+
+PYTHON := $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: demo test bench bench-volume clean
+.DELETE_ON_ERROR:
+
+# `demo` ends with 1, for it finds something: that is its success.
+demo: $(VENV)/installed
+	@$(BIN)/ncclforensics demo; test $$? -eq 1
+
+test: $(VENV)/installed-dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/pytest
+
+bench: $(VENV)/installed-dev
+	$(BIN)/python -m tests.benchmarks.bench --cmd $(BIN)/ncclforensics
+
+bench-volume: $(VENV)/installed-dev
+	$(BIN)/python -m tests.benchmarks.bench --cmd $(BIN)/ncclforensics --volume
+
+clean:
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: pyproject.toml | $(BIN)/python
+	$(PIP) install --editable .
+	@touch $@
+
+$(VENV)/installed-dev: pyproject.toml | $(BIN)/python
+	$(PIP) install --editable '.[dev]'
+	@touch $@ $(VENV)/installed

@@ -1,0 +1,89 @@
+"""The verdict on every job: what is wrong, whose fault it is, which call did not come together, and the lines that say so.
+
+The order of the questions is the order of causes: was init refused, did the ranks disagree on a call, did someone never
+come to init, did a process die, who waits for whom, is there any other sign of a fault, and if not, could these logs
+have shown one (design, the verdict; knowledge: collective mismatch and hang, root cause against cascade).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import polars as pl
+
+from ncclforensics.analyses import agreement, standstill, startup
+from ncclforensics.analyses.case import EXHIBIT, Case, Judgement, cases
+from ncclforensics.frames import analysis
+
+VERDICT = {
+    "job": pl.Int64(),
+    "verdict": pl.String(),
+    "certainty": pl.String(),
+    "culprits": pl.List(pl.Int64()),  # actors
+    "victims": pl.List(pl.Int64()),
+    "missing": pl.List(pl.Int64()),  # rank numbers that no log shows
+    "key": pl.String(),
+    "ordinal": pl.Int64(),
+    "name": pl.String(),
+    "count": pl.Int64(),
+    "datatype": pl.Int64(),
+    "op": pl.Int64(),
+    "root": pl.Int64(),
+    "how": pl.String(),  # of a mismatch: skipped, extra, swapped, arguments, another
+    "fields": pl.List(pl.String()),  # that differ
+    "reason": pl.String(),
+    "collect": pl.List(pl.String()),  # what would settle it
+}
+
+# The first of these to have an answer gives it.
+QUESTIONS: tuple[Callable[[Case], Judgement | None], ...] = (
+    startup.refused,
+    agreement.differing_calls,
+    startup.never_came,
+    standstill.died,
+    standstill.waiting,
+    standstill.all_alike_in_trouble,
+    standstill.invisible,
+    standstill.nothing_wrong,
+)
+
+
+def _judgements(frames: dict[str, pl.DataFrame]) -> list[tuple[Case, Judgement]]:
+    found = []
+    for case in cases(frames):
+        answers = (question(case) for question in QUESTIONS)
+        found.append((case, next(answer for answer in answers if answer is not None)))
+    return found
+
+
+@analysis({**VERDICT, "exhibits": pl.List(pl.Struct(EXHIBIT))})
+def judgement(
+    rank: pl.DataFrame,
+    member: pl.DataFrame,
+    process: pl.DataFrame,
+    call: pl.DataFrame,
+    last_call: pl.DataFrame,
+    divergence: pl.DataFrame,
+    match: pl.DataFrame,
+    wait: pl.DataFrame,
+    visible: pl.DataFrame,
+    trouble: pl.DataFrame,
+    milestone: pl.DataFrame,
+    source: pl.DataFrame,
+    version: pl.DataFrame,
+) -> pl.DataFrame:
+    """One row per job, with its exhibits."""
+    rows = [answer.row(case.job) for case, answer in _judgements(locals())]
+    return pl.DataFrame(rows, schema={**VERDICT, "exhibits": pl.List(pl.Struct(EXHIBIT))})
+
+
+@analysis(VERDICT)
+def verdict(judgement: pl.DataFrame) -> pl.DataFrame:
+    """One row per job."""
+    return judgement
+
+
+@analysis({"job": pl.Int64(), **EXHIBIT})
+def exhibit(judgement: pl.DataFrame) -> pl.DataFrame:
+    """The lines that prove each verdict, most telling first."""
+    return judgement.select("job", "exhibits").explode("exhibits").drop_nulls().unnest("exhibits")

@@ -1,0 +1,155 @@
+"""One job as its judges see it: small tables by rank and communicator, and the judgement they give."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import polars as pl
+
+Row = dict[str, Any]
+Frames = dict[str, pl.DataFrame]
+CERTAINTIES = ("certain", "likely", "possible")
+
+EXHIBIT = {
+    "what": pl.String(),  # culprit, waiting, majority, minority, failure, context
+    "actor": pl.Int64(),
+    "source": pl.Int64(),
+    "line": pl.Int64(),
+}
+
+
+@dataclass(slots=True)
+class Judgement:
+    """A verdict and its grounds. `culprits` and `victims` are actors; `call` is a row of the frame `call`."""
+
+    verdict: str
+    reason: str
+    certainty: str = "certain"
+    culprits: list[int] = field(default_factory=list)
+    victims: list[int] = field(default_factory=list)
+    missing: list[int] = field(default_factory=list)
+    key: str | None = None
+    call: Row | None = None
+    how: str = ""
+    fields: list[str] = field(default_factory=list)
+    collect: list[str] = field(default_factory=list)
+    exhibits: list[Row] = field(default_factory=list)
+
+    def row(self, job: int) -> Row:
+        """As a row of the frame `judgement`."""
+        call = self.call or {}
+        operation = {name: call.get(name) for name in ("ordinal", "name", "count", "datatype", "op", "root")}
+        return {
+            "job": job,
+            **operation,
+            **{name: getattr(self, name) for name in ("verdict", "certainty", "key", "how", "fields", "reason")},
+            **{name: getattr(self, name) for name in ("culprits", "victims", "missing", "collect", "exhibits")},
+        }
+
+    def doubt(self, certainty: str) -> None:
+        """Be no surer than this."""
+        self.certainty = max(self.certainty, certainty, key=CERTAINTIES.index)
+
+    def show(self, what: str, rows: Iterable[Row]) -> None:
+        """Cite the lines of these rows."""
+        for row in rows:
+            if row.get("line") is not None:
+                place = {"actor": row.get("actor"), "source": row["source"], "line": row["line"]}
+                if not any({**e, "what": ""} == {**place, "what": ""} for e in self.exhibits):
+                    self.exhibits.append({"what": what, **place})
+
+
+class Case:
+    """The rows of every frame that concern one job, by rank and by communicator."""
+
+    def __init__(self, job: int, frames: Frames) -> None:
+        def ours(name: str) -> list[Row]:
+            return frames[name].filter(pl.col("job") == job).to_dicts()
+
+        self.job = job
+        self.actors: dict[int, Row] = {row["actor"]: row for row in ours("rank")}
+        self.members: dict[str, list[Row]] = defaultdict(list)
+        self.roles: dict[tuple[int, str], int] = {}  # which of its communicators this is to a rank: 0 the first made
+        made: dict[int, int] = defaultdict(int)
+        for row in ours("member"):
+            self.members[row["key"]].append(row)
+            if (row["actor"], row["key"]) not in self.roles:
+                self.roles[row["actor"], row["key"]] = made[row["actor"]]
+                made[row["actor"]] += 1
+        self.waits = ours("wait")
+        self.troubles = ours("trouble")
+        self.calls = frames["call"].filter(pl.col("job") == job)
+        self.divergence = {row["key"]: row["nth"] for row in frames["divergence"].to_dicts() if row["key"] in self.members}
+        owners = {(row["host"], row["pid"]) for row in self.actors.values()}
+        self.processes = {
+            (row["host"], row["pid"]): row for row in frames["process"].to_dicts() if (row["host"], row["pid"]) in owners
+        }
+        self.milestones = [row for row in frames["milestone"].to_dicts() if (row["host"], row["pid"]) in owners]
+        self.visible = {row["actor"]: row for row in frames["visible"].to_dicts() if row["actor"] in self.actors}
+        self.matches = [row for row in frames["match"].to_dicts() if row["key"] in self.members]
+        self.damaged = {row["source"]: row["damaged"] for row in frames["source"].to_dicts()}
+        self.releases = sorted(frames["version"]["version"].cast(pl.String).unique().to_list())
+
+    @cached_property
+    def world(self) -> int | None:
+        """Size of the largest communicator, as the log states it."""
+        return max((row["nranks"] for rows in self.members.values() for row in rows), default=None)
+
+    @cached_property
+    def absent(self) -> list[int]:
+        """Numbers of ranks that the largest communicator has and no log shows."""
+        seen = {row["rank"] for row in self.actors.values()}
+        return sorted(set(range(self.world or 0)) - seen) if None not in seen else []
+
+    def number(self, actor: int) -> int | None:
+        """The rank's number in the job."""
+        number: int | None = self.actors[actor]["rank"]
+        return number
+
+    def numbers(self, actors: Iterable[int]) -> list[int]:
+        """The ranks' numbers, in order; unknown ones left out."""
+        return sorted(n for n in (self.number(actor) for actor in actors) if n is not None)
+
+    def process(self, actor: int) -> Row:
+        """The process that drives a rank."""
+        row = self.actors[actor]
+        return self.processes[row["host"], row["pid"]]
+
+    def last_line(self, actor: int) -> Row:
+        """Where the log of a rank ends."""
+        process = self.process(actor)
+        return {"actor": actor, "source": process["last_source"], "line": process["last_line"]}
+
+    def calls_of(self, actor: int) -> pl.DataFrame:
+        """All calls of a rank, in order."""
+        return self.calls.filter(pl.col("actor") == actor)
+
+    def last_call(self, actor: int, key: str | None = None) -> Row | None:
+        """The last call of a rank, on any communicator or on one."""
+        calls = self.calls_of(actor)
+        if key is not None:
+            calls = calls.filter(pl.col("key") == key)
+        return calls.tail(1).to_dicts()[0] if calls.height else None
+
+    def collectives_at(self, key: str, nth: int) -> list[Row]:
+        """What each member called as the nth collective of a communicator."""
+        return self.calls.filter((pl.col("key") == key) & (pl.col("nth") == nth)).to_dicts()
+
+    def unseen(self, key: str) -> int:
+        """How many members of a communicator no log shows."""
+        rows = self.members[key]
+        return max(0, int(rows[0]["nranks"]) - len({row["rank"] for row in rows}))
+
+    def is_doubtful(self, actor: int) -> bool:
+        """Whether lines of this rank may have been lost: its file ends inside a line, or holds damaged ones."""
+        process = self.process(actor)
+        return bool(process["is_cut"]) or any(self.damaged.get(source) for source in process["sources"])
+
+
+def cases(frames: Frames) -> list[Case]:
+    """Every job of the run."""
+    return [Case(int(job), frames) for job in frames["rank"]["job"].unique().sort()]

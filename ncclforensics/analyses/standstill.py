@@ -1,0 +1,242 @@
+"""Who died, who is waited for, who waits in a circle; and whether these logs could show a hang at all."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from ncclforensics.analyses.case import Case, Judgement, Row
+from ncclforensics.analyses.trouble import AFTER, HARD, LOST, NETWORK
+
+MANY = 0.5
+
+
+def _graph(case: Case) -> tuple[dict[int, set[int]], dict[int, set[int]]]:
+    """For every rank those it waits for, and those that wait for it."""
+    out: dict[int, set[int]] = defaultdict(set)
+    into: dict[int, set[int]] = defaultdict(set)
+    for edge in case.waits:
+        out[edge["waiter"]].add(edge["waits_for"])
+        into[edge["waits_for"]].add(edge["waiter"])
+    return out, into
+
+
+def died(case: Case) -> Judgement | None:
+    """A process that went away without a word, while others lost their connection to it."""
+    lost = [t for t in case.troubles if t["kind"] == LOST and not t["at_exit"]]
+    if not lost:
+        return None
+    out, into = _graph(case)
+    spoke = {t["actor"] for t in case.troubles}
+    left = {row["actor"] for rows in case.members.values() for row in rows if row["end"] is not None}
+    silent = [actor for actor in case.actors if actor not in spoke and actor not in left]
+    named = {t["names"] for t in lost} & set(silent)
+    awaited = [actor for actor in silent if actor in into and not out.get(actor)]
+    culprits = sorted(named) or awaited or (silent if len(silent) < MANY * len(case.actors) else [])
+    if not culprits:
+        return None
+    remote = [t for t in lost if t["form"] != "local_closed"]
+    if not named and not remote:
+        return None
+    judgement = Judgement("rank-died", "its log ends without a word while others lost their connection to it", "likely")
+    judgement.culprits = culprits
+    judgement.victims = [actor for actor in case.actors if actor not in culprits]
+    _show_first_edge(case, judgement)
+    judgement.show("culprit", [case.last_line(actor) for actor in culprits[:4]])
+    judgement.show("failure", [t for t in lost if t["names"] in culprits][:3] or lost[:3])
+    return judgement
+
+
+def waiting(case: Case) -> Judgement | None:
+    """Somebody is waited for: the one who waits for nobody, or all who wait in a circle."""
+    out, into = _graph(case)
+    if not into:
+        return None
+    culprits = sorted(actor for actor in into if not out.get(actor))
+    judgement = _lagging(case, culprits) if culprits else _circle(case, out)
+    judgement.victims = sorted(set(out) - set(judgement.culprits))
+    cut = [actor for actor in case.actors if case.process(actor)["is_cut"]]
+    if len(cut) > MANY * len(case.actors):
+        return Judgement(
+            "undecidable",
+            "the files end inside a line: their last calls were lost in a buffer, so a call that is not there proves nothing",
+            "likely",
+            victims=judgement.victims,
+            collect=["NCCL_DEBUG_FILE=/path/%h.%p.log, which NCCL writes line by line, in place of buffered stdout"],
+            exhibits=[{"what": "context", **case.last_line(actor)} for actor in cut[:3]],
+        )
+    keys = {w["key"] for w in case.waits if w["waits_for"] in judgement.culprits}
+    if any(case.unseen(key) for key in keys):
+        judgement.doubt("likely")
+    if any(row["is_inferred"] for key in keys for row in case.members[key]):
+        judgement.doubt("likely")
+    if any(not case.visible[actor]["calls"] for actor in judgement.culprits):
+        judgement.doubt("likely")
+    if any(case.is_doubtful(actor) for actor in judgement.culprits):
+        judgement.doubt("possible")
+    unseen = _explained_by_absent(case, judgement)
+    return unseen or judgement
+
+
+def _lagging(case: Case, culprits: list[int]) -> Judgement:
+    judgement = Judgement("lagging-ranks", "", culprits=culprits)
+    edge = _show_first_edge(case, judgement)
+    if edge is not None and edge["kind"] in ("send", "recv"):
+        other = "Recv" if edge["kind"] == "send" else "Send"
+        judgement.verdict = "p2p-unmatched"
+        judgement.reason = f"never called the {other} that matches this {edge['kind'].capitalize()}"
+    else:
+        judgement.reason = "has not made the call that the others are in, and waits for nobody"
+    judgement.show("culprit", [row for a in culprits[:4] if (row := case.last_call(a) or case.last_line(a))])
+    return judgement
+
+
+def _show_first_edge(case: Case, judgement: Judgement) -> Row | None:
+    """The first call, in the order of the program, that a culprit lacks; it becomes the judgement's operation."""
+    edges = [w for w in case.waits if w["waits_for"] in judgement.culprits]
+    if not edges:
+        return None
+    first = min(edges, key=lambda w: (_earlier_lacks(case, w, edges), -_waiters(w, edges), w["pos"]))
+    judgement.key = first["key"]
+    lines = [w for w in edges if (w["key"], w["nth"], w["kind"]) == (first["key"], first["nth"], first["kind"])]
+    judgement.show("waiting", [{**w, "actor": w["waiter"]} for w in lines[:3]])
+    rows = case.calls.filter((case.calls["pos"] == first["pos"])).to_dicts()
+    judgement.call = rows[0] if rows else None
+    return first
+
+
+def _waiters(edge: Row, edges: list[Row]) -> int:
+    return len({w["waiter"] for w in edges if w["key"] == edge["key"] and w["nth"] == edge["nth"]})
+
+
+def _earlier_lacks(case: Case, edge: Row, edges: list[Row]) -> int:
+    """How many other lacking calls (by role of their communicator) the waiter made before this one."""
+    lacking = {(case.roles.get((w["waits_for"], w["key"])), w["nth"]) for w in edges}
+    mine = {
+        (case.roles.get((edge["waiter"], w["key"])), w["nth"])
+        for w in edges
+        if w["waiter"] == edge["waiter"] and w["pos"] < edge["pos"]
+    }
+    return len(lacking & mine)
+
+
+def _circle(case: Case, out: dict[int, set[int]]) -> Judgement:
+    """Ranks that wait for one another, on different communicators or as senders and receivers."""
+    inside = _terminal_circle(out)
+    first = {
+        actor: min((w for w in case.waits if w["waiter"] == actor and w["waits_for"] in inside), key=lambda w: w["pos"])
+        for actor in inside
+    }
+    groups: dict[str, list[int]] = defaultdict(list)
+    for actor, edge in first.items():
+        groups[edge["key"]].append(actor)
+    sizes = sorted(groups.values(), key=len)
+    if len(groups) > 1:
+        culprits = sizes[0] if len(sizes[0]) < len(sizes[-1]) else sorted(inside)
+        judgement = Judgement("cross-communicator-deadlock", "", culprits=sorted(culprits))
+        judgement.reason = "uses its communicators in another order than the others: each side waits for the other"
+    else:
+        judgement = Judgement("p2p-unmatched", "", culprits=sorted(inside))
+        judgement.reason = "wait for one another's Send and Recv: nobody posted the matching call first"
+    few = [first[actor] for actor in judgement.culprits]
+    many = [first[actor] for actor in inside if actor not in judgement.culprits] or few[1:]
+    judgement.key = (many or few)[0]["key"]
+    rows = case.calls.filter(case.calls["pos"] == (many or few)[0]["pos"]).to_dicts()
+    judgement.call = rows[0] if rows else None
+    judgement.show("minority", [{**w, "actor": w["waiter"]} for w in few[:4]])
+    judgement.show("majority", [{**w, "actor": w["waiter"]} for w in many[:2]])
+    return judgement
+
+
+def _terminal_circle(out: dict[int, set[int]]) -> set[int]:
+    """The ranks that can be reached from one another and wait for nobody outside."""
+    reach: dict[int, set[int]] = {}
+    for actor in out:
+        seen: set[int] = set()
+        todo = [actor]
+        while todo:
+            for other in out.get(todo.pop(), set()) - seen:
+                seen.add(other)
+                todo.append(other)
+        reach[actor] = seen
+    smallest = min(reach.values(), key=len)
+    return {actor for actor in smallest if reach[actor] == smallest} or smallest
+
+
+def _explained_by_absent(case: Case, judgement: Judgement) -> Judgement | None:
+    """Culprits that may themselves wait for a rank whose log was not given."""
+    suspects: dict[str, list[int]] = defaultdict(list)
+    for actor in judgement.culprits:
+        last = case.last_call(actor)
+        if last is None or not case.unseen(last["key"]):
+            return None
+        suspects[last["key"]].append(actor)
+    if judgement.verdict != "lagging-ranks" or not suspects:
+        return None
+    key = next(iter(suspects))
+    absent = case.absent
+    names = ", ".join(map(str, absent)) or "the absent members"
+    answer = Judgement("undecidable", "", "likely", victims=sorted(set(case.actors)), missing=absent, key=key)
+    answer.reason = (
+        f"ranks {', '.join(map(str, case.numbers(judgement.culprits)))} hold the others up, but their own last call is on a "
+        f"communicator with members that no log shows (rank {names}): they may wait for those"
+    )
+    answer.collect = [f"the log of rank {names}"]
+    answer.call, answer.exhibits = judgement.call, judgement.exhibits
+    return answer
+
+
+def all_alike_in_trouble(case: Case) -> Judgement | None:
+    """All made the same calls, and yet there are signs that they did not finish."""
+    signs = [t for t in case.troubles if t["kind"] in (HARD, NETWORK, LOST) and not t["at_exit"]]
+    aborted = [row for rows in case.members.values() for row in rows if row["end"] in ("Abort", "Revoke")]
+    if not signs and not aborted:
+        return None
+    hard = [t for t in signs if t["kind"] == HARD]
+    shown = hard or signs
+    if not case.calls.height and not hard:
+        reason = "connections failed; no calls are in these logs, so the rank that went first is not decidable"
+        judgement = Judgement("undecidable", reason, "likely", collect=_COLLECT_CALLS)
+    else:
+        judgement = Judgement("stuck-together", "all ranks made the same calls, and then the transport or a GPU failed", "likely")
+    judgement.culprits = sorted({t["actor"] for t in hard if t["actor"] is not None}) if len(hard) < len(case.actors) else []
+    judgement.victims = [actor for actor in case.actors if actor not in judgement.culprits]
+    last = max(case.calls.tail(1).to_dicts(), key=lambda row: row["pos"], default=None)
+    judgement.key, judgement.call = (last["key"], last) if last else (None, None)
+    judgement.show("failure", shown[:4])
+    judgement.show("context", [{**row, "source": row["end_source"], "line": row["end_line"]} for row in aborted[:2]])
+    return judgement
+
+
+_COLLECT_CALLS = ["NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL on every rank, then run again until it hangs"]
+
+
+def invisible(case: Case) -> Judgement | None:
+    """Logs without any call line can show neither a hang nor its absence, unless all communicators were destroyed."""
+    showing = [row for row in case.visible.values() if row["calls"]]
+    seats = [row for rows in case.members.values() for row in rows]
+    finished = seats and all(row["end"] == "Destroy" for row in seats)
+    alone = seats and all(row["nranks"] == 1 for row in seats)
+    if finished or alone or len(showing) > MANY * len(case.actors):
+        return None
+    how_many = "no rank's log" if not showing else f"only {len(showing)} of {len(case.actors)} ranks' logs"
+    judgement = Judgement("undecidable", f"init came to its end, and {how_many} shows calls: what came after is not visible")
+    if not seats:
+        judgement.reason = "these logs show no communicator and no call"
+    judgement.collect = _COLLECT_CALLS
+    judgement.missing = case.absent
+    return judgement
+
+
+def nothing_wrong(case: Case) -> Judgement:
+    """All ranks made the same calls, none failed: the logs simply end."""
+    seats = [row for rows in case.members.values() for row in rows]
+    finished = bool(seats) and all(row["end"] == "Destroy" for row in seats)
+    reason = (
+        "every rank destroyed its communicators: the run came to its end"
+        if finished
+        else "all ranks made the same calls and none failed; a log that simply ends is not a hang"
+    )
+    answer = Judgement("no-hang", reason, "certain" if finished else "likely", missing=case.absent)
+    if any(t["kind"] == AFTER for t in case.troubles):
+        answer.doubt("likely")
+    return answer

@@ -1,0 +1,80 @@
+"""Failure lines, sorted into causes and what follows from them.
+
+Order of causes (knowledge: cascade-order): a refusal or a hard fault of this rank; a network error other than a flush;
+a peer that went away; what an abort leaves behind. A class is only a cause if nothing of a stronger class exists.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from ncclforensics.frames import analysis
+
+# form of the `failure` frame -> what such a line says
+REFUSED = "refused"  # NCCL would not go on with init
+HARD = "hard"  # this rank's GPU, memory, driver or device failed
+NETWORK = "network"  # a transfer failed; either end or what is between may be at fault
+LOST = "lost"  # another process went away
+AFTER = "after"  # a consequence, always
+CLASSES = {
+    **dict.fromkeys(["gpu_twice", "gpu_shared", "rank_twice", "rank_count", "root_info", "version_mismatch"], REFUSED),
+    **dict.fromkeys(["message_truncated", "no_interface", "no_transport"], REFUSED),
+    **dict.fromkeys(["cuda", "ib_fatal", "shared_memory_full", "shared_memory", "out_of_memory", "verbs_call"], HARD),
+    **dict.fromkeys(["ib_completion", "ib_completion_error", "ib_completion_nameless", "ib_event"], NETWORK),
+    **dict.fromkeys(["size_mismatch", "connect_failed", "connect_returned", "connect_exceeded", "system_call"], NETWORK),
+    **dict.fromkeys(["peer_closed", "transfer_failed", "local_closed", "local_lost", "ras_dead"], LOST),
+    **dict.fromkeys(["service_silent", "service_failed", "proxy_failed", "proxy_call_failed"], AFTER),
+    **dict.fromkeys(["asynchronous", "abort_state", "aborting", "unwinding"], AFTER),
+    **dict.fromkeys(["collective_mismatch", "collective_mismatch_suspected"], HARD),
+    **dict.fromkeys(["connecting", "connecting_again", "cuda_ignored"], ""),
+}
+FLUSHED = 5  # IBV_WC_WR_FLUSH_ERR: the queue pair had failed before
+SHUTTING_DOWN = "driver shutting down"  # the process was already leaving
+
+TROUBLE = {
+    "job": pl.Int64(),
+    "actor": pl.Int64(),  # null where one process drives several ranks
+    "host": pl.Categorical(),
+    "pid": pl.Int64(),
+    "form": pl.Categorical(),
+    "kind": pl.String(),  # one of the classes above
+    "names": pl.Int64(),  # the rank (actor) that the line names, if it names one
+    "rank": pl.Int64(),
+    "other": pl.Int64(),
+    "nranks": pl.Int64(),
+    "nroots": pl.Int64(),
+    "otherroots": pl.Int64(),
+    "status": pl.Int64(),
+    "peer": pl.Categorical(),
+    "error": pl.String(),
+    "busid": pl.Int64(),
+    "at_exit": pl.Boolean(),  # after this process began to destroy or abort its communicators
+    "source": pl.Int64(),
+    "line": pl.Int64(),
+    "pos": pl.Int64(),
+}
+
+
+@analysis(TROUBLE)
+def trouble(failure: pl.DataFrame, rank: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
+    """Every failure line that means something, with the rank that printed it and the rank it names."""
+    owner = ["host", "pid"]
+    speakers = rank.group_by(owner).agg(pl.col("job").first(), actor=pl.when(pl.len() == 1).then(pl.col("actor").first()))
+    leaving = member.group_by(owner).agg(leaves=pl.col("end_pos").min())
+    kind = pl.col("form").cast(pl.String).replace_strict(CLASSES, default="", return_dtype=pl.String)
+    local = (
+        rank.sort("rank")
+        .with_columns(localrank=pl.int_range(pl.len()).over("job", "host"))
+        .select("job", "host", "localrank", names="actor")
+    )
+    return (
+        failure.with_columns(kind=kind)
+        .filter(pl.col("kind") != "")
+        .with_columns(kind=pl.when(pl.col("status") == FLUSHED).then(pl.lit(AFTER)).otherwise("kind"))
+        .filter(pl.col("error").fill_null("").str.contains(SHUTTING_DOWN, literal=True).not_())
+        .join(speakers, on=owner, how="inner")
+        .join(leaving, on=owner, how="left")
+        .join(local, on=["job", "host", "localrank"], how="left")
+        .with_columns(at_exit=(pl.col("pos") > pl.col("leaves")).fill_null(False))
+        .sort("pos")
+    )
