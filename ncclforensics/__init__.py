@@ -1,3 +1,50 @@
-"""ncclforensics: who is stuck, on what, and who is to blame, from the logs of a stuck NCCL job."""
+"""ncclforensics: who is stuck, on what, and who is to blame, from the logs of a stuck NCCL job.
+
+>>> from ncclforensics import analyze
+>>> report = analyze(["fixtures/incidents/one-rank-stops-before-an-allreduce"])
+>>> report.verdicts[0]["verdict"]
+'lagging-ranks'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ncclforensics.report import Report
 
 __version__ = "0.1.0"
+
+
+def analyze(
+    paths: Iterable[str],
+    *,
+    whole: bool = False,
+    rank_from: str | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Report:
+    """Read logs and judge them.
+
+    `whole`: read every byte, in place of windows at both ends of each file. `rank_from`: a pattern that finds a rank in
+    a path. `progress` is told the bytes parsed so far and the bytes there are.
+    Raises NoInputError if nothing can be read, UsageError if `rank_from` is no pattern.
+    """
+    import ncclforensics.analyses  # noqa: F401  # registers the analyses
+    from ncclforensics import sources
+    from ncclforensics.frames import Run
+    from ncclforensics.report import report
+
+    found = sources.find(paths, rank_from or sources.RANK_IN_NAME)
+    total = sum(source.size for source in found)
+    done = 0
+
+    def parsed(size: int) -> None:
+        nonlocal done
+        done += size
+        progress(done, total)
+
+    run = Run(found, whole=whole, progress=parsed)
+    while not (gap := run["gap"]).is_empty():
+        run.read_on(gap)
+    return report(run)

@@ -163,6 +163,17 @@ class Run:
         """Call a function with the frames that its parameters name."""
         return function(**{name: self[name] for name in inspect.signature(function).parameters})
 
+    def quote(self, wanted: Iterable[tuple[int, int]]) -> dict[tuple[int, int], tuple[int, str]]:
+        """The true number and the text of lines, read a second time: (source, line) -> (line, text)."""
+        found: dict[tuple[int, int], tuple[int, str]] = {}
+        by_source: dict[int, list[int]] = {}
+        for number, line in wanted:
+            by_source.setdefault(number, []).append(line)
+        for number, lines in by_source.items():
+            for line, (true, text) in self.readings[number].quote(lines).items():
+                found[number, line] = true, text
+        return found
+
     def _sources(self) -> pl.DataFrame:
         damaged = dict(self.tally.select("source", "damaged").iter_rows())
         rows = [

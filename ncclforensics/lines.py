@@ -12,6 +12,7 @@ from typing import BinaryIO
 import polars as pl
 
 CHUNK = 8 << 20  # bytes read at once
+SHOWN = 500  # characters of a line that evidence quotes
 LONGEST = 1 << 16  # bytes kept of one line; nothing that NCCL prints comes near
 
 # ECMA-48: CSI, OSC and the other strings, two-byte escapes.
@@ -33,9 +34,10 @@ SCHEMA = {
 }
 
 
-def printable(text: str) -> str:
-    """Text that is safe on a terminal: no escape sequence, no control character."""
-    return str(_cleaned(pl.Series([text]))[0])
+def shown(raw: bytes) -> str:
+    """A line as evidence shows it: safe on a terminal, 500 characters at most."""
+    text = raw[: 4 * SHOWN].decode("utf-8", "replace").rstrip("\r\n")
+    return str(_cleaned(pl.Series([text]))[0]).strip()[:SHOWN]
 
 
 def _cleaned(texts: pl.Series) -> pl.Series:

@@ -111,3 +111,31 @@ class Reading:
                 self.tail_start = start
                 yield self._counted(rows)
         self.is_whole = self.head_stop >= self.tail_start
+
+    def quote(self, wanted: list[int]) -> dict[int, tuple[int, str]]:
+        """The true number and the text of some lines (negative: counted from the end), read a second time."""
+        total = self._count() if min(wanted) < 0 else 0
+        number = {line: line if line > 0 else total + 1 + line for line in wanted}
+        found: dict[int, tuple[int, str]] = {}
+        passed = 0
+        try:
+            with self.source.open() as stream:
+                if total and min(number.values()) > self.head_lines:  # all of them stand in the window at the end
+                    stream.seek(self.tail_start)
+                    passed = total - self.tail_lines
+                while (held := stream.readlines(lines.CHUNK)) and len(found) < len(wanted):
+                    for line, true in number.items():
+                        if passed < true <= passed + len(held):
+                            found[line] = true, lines.shown(held[true - passed - 1])
+                    passed += len(held)
+        except DAMAGED_ARCHIVE:
+            pass  # the lines that could be read are there, and the problem has been told
+        return found
+
+    def _count(self) -> int:
+        """Lines of the whole file."""
+        total, last = 0, b"\n"
+        with self.source.open() as stream:
+            while data := stream.read(lines.CHUNK):
+                total, last = total + data.count(b"\n"), data[-1:]
+        return total + (last != b"\n")

@@ -39,8 +39,8 @@ VERDICT = {
 QUESTIONS: tuple[Callable[[Case], Judgement | None], ...] = (
     startup.refused,
     agreement.differing_calls,
-    startup.never_came,
     standstill.died,
+    startup.never_came,
     standstill.waiting,
     standstill.all_alike_in_trouble,
     standstill.invisible,

@@ -8,6 +8,7 @@ equal colour the same one (formats: NCCL's init lines, section 2; traps 8 and 9.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -231,7 +232,7 @@ def _named(life: pl.DataFrame) -> list[_Member]:
         if m.parent is not None:
             m.key = f"{m.parent.key}/{nth_child}.{row['color']}"
         elif row["commid"]:
-            m.key = f"{row['commid']}:{row['nranks']}" if _is_shared(row) else str(row["commid"])
+            m.key = str(row["commid"])
         elif row["parent"]:
             m.key, m.is_inferred = f"split of an unseen communicator/{nth_child}.{row['color']}:{row['nranks']}", True
         else:
@@ -239,11 +240,6 @@ def _named(life: pl.DataFrame) -> list[_Member]:
     _split_by_creation(members)
     _split_by_order(members)
     return members
-
-
-def _is_shared(row: dict[str, Any]) -> bool:
-    """Whether two communicators may print this commId: the children of splits in 2.18 to 2.21, which name no func."""
-    return row["creator"] is None or row["creator"] == "ncclCommSplit"
 
 
 def _by_key(members: list[_Member]) -> dict[str, list[_Member]]:
@@ -254,16 +250,22 @@ def _by_key(members: list[_Member]) -> dict[str, list[_Member]]:
 
 
 def _split_by_creation(members: list[_Member]) -> None:
-    """One commId, two communicators: they were created at different places of every program."""
+    """One commId, two communicators: they differ in size, or were created at different places of every program."""
+    distinctions: tuple[Callable[[_Member], str], ...] = (
+        lambda m: f":{m.row['nranks']}",
+        lambda m: f"#{m.created}",
+        lambda m: f":{m.row['nranks']}#{m.created}",
+    )
     for key, group in _by_key([m for m in members if not m.is_inferred]).items():
-        ranks = [m.row["rank"] for m in group]
-        places = {m.created for m in group}
-        if len(set(ranks)) == len(ranks) or len(places) == 1:
-            continue
-        parts = [[m.row["rank"] for m in group if m.created == place] for place in places]
-        if all(len(set(part)) == len(part) for part in parts):
-            for m in group:
-                m.key = f"{key}#{m.created}"
+        for distinction in distinctions:
+            seats = [(distinction(m), m.row["rank"]) for m in group]
+            ranks = {rank for _, rank in seats}
+            if len(ranks) == len(group):
+                break
+            if len(set(seats)) == len(group):
+                for m in group:
+                    m.key = key + distinction(m)
+                break
 
 
 def _split_by_order(members: list[_Member]) -> None:

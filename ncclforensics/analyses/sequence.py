@@ -30,6 +30,7 @@ CALL = {
     "ordinal": pl.Int64(),  # among all calls of this actor on this communicator; null where the gap hides it
     "nth": pl.Int64(),  # among its collectives only; null for Send and Recv
     "signature": pl.UInt64(),
+    "in_tail": pl.Boolean(),  # read in the window at the end of a file whose middle was not read
     "source": pl.Int64(),
     "line": pl.Int64(),
     "pos": pl.Int64(),
@@ -56,9 +57,6 @@ MATCH = {
     "receives": pl.Int64(),
     "differs_at": pl.Int64(),  # first pair whose count or datatype differ
 }
-
-GAP = {"source": pl.Int64(), "reach": pl.String()}
-
 
 @analysis(CALL)
 def call(

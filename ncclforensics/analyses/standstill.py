@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+import polars as pl
+
 from ncclforensics.analyses.case import Case, Judgement, Row
 from ncclforensics.analyses.trouble import AFTER, HARD, LOST, NETWORK
 
@@ -23,8 +25,9 @@ def _graph(case: Case) -> tuple[dict[int, set[int]], dict[int, set[int]]]:
 def died(case: Case) -> Judgement | None:
     """A process that went away without a word, while others lost their connection to it."""
     lost = [t for t in case.troubles if t["kind"] == LOST and not t["at_exit"]]
-    if not lost:
-        return None
+    never_complete = [key for key, rows in case.members.items() if not any(row["is_complete"] for row in rows)]
+    if not lost or any(case.unseen(key) for key in never_complete):
+        return None  # where a rank never came to init, the deaths are the launcher's work
     out, into = _graph(case)
     spoke = {t["actor"] for t in case.troubles}
     left = {row["actor"] for rows in case.members.values() for row in rows if row["end"] is not None}
@@ -95,28 +98,27 @@ def _show_first_edge(case: Case, judgement: Judgement) -> Row | None:
     edges = [w for w in case.waits if w["waits_for"] in judgement.culprits]
     if not edges:
         return None
-    first = min(edges, key=lambda w: (_earlier_lacks(case, w, edges), -_waiters(w, edges), w["pos"]))
+    lacking = {(case.roles.get((w["waits_for"], w["key"])), w["nth"]) for w in edges if w["kind"] == "collective"}
+    one_of_each: dict[tuple[str, str, int], Row] = {}
+    for w in edges:
+        one_of_each.setdefault((w["kind"], w["key"], w["nth"]), w)
+    first = min(one_of_each.values(), key=lambda w: (_made_before(case, w, lacking), w["nth"] or 0, w["key"]))
     judgement.key = first["key"]
     lines = [w for w in edges if (w["key"], w["nth"], w["kind"]) == (first["key"], first["nth"], first["kind"])]
     judgement.show("waiting", [{**w, "actor": w["waiter"]} for w in lines[:3]])
-    rows = case.calls.filter((case.calls["pos"] == first["pos"])).to_dicts()
+    rows = case.calls.filter(pl.col("pos") == first["pos"]).to_dicts()
     judgement.call = rows[0] if rows else None
     return first
 
 
-def _waiters(edge: Row, edges: list[Row]) -> int:
-    return len({w["waiter"] for w in edges if w["key"] == edge["key"] and w["nth"] == edge["nth"]})
+def _made_before(case: Case, edge: Row, lacking: set[tuple[int | None, int]]) -> int:
+    """How many of the lacking calls the waiter made before this one, on its own communicator of the same role.
 
-
-def _earlier_lacks(case: Case, edge: Row, edges: list[Row]) -> int:
-    """How many other lacking calls (by role of their communicator) the waiter made before this one."""
-    lacking = {(case.roles.get((w["waits_for"], w["key"])), w["nth"]) for w in edges}
-    mine = {
-        (case.roles.get((edge["waiter"], w["key"])), w["nth"])
-        for w in edges
-        if w["waiter"] == edge["waiter"] and w["pos"] < edge["pos"]
-    }
-    return len(lacking & mine)
+    A rank of another tensor-parallel group has made the group's call, too, before it came to the one it waits in.
+    """
+    mine = case.calls_of(edge["waiter"]).filter((pl.col("pos") < edge["pos"]) & pl.col("nth").is_not_null())
+    made = {(case.roles.get((edge["waiter"], key)), nth) for key, nth in mine.select("key", "nth").iter_rows()}
+    return len(lacking & made)
 
 
 def _circle(case: Case, out: dict[int, set[int]]) -> Judgement:
@@ -140,7 +142,7 @@ def _circle(case: Case, out: dict[int, set[int]]) -> Judgement:
     few = [first[actor] for actor in judgement.culprits]
     many = [first[actor] for actor in inside if actor not in judgement.culprits] or few[1:]
     judgement.key = (many or few)[0]["key"]
-    rows = case.calls.filter(case.calls["pos"] == (many or few)[0]["pos"]).to_dicts()
+    rows = case.calls.filter(pl.col("pos") == (many or few)[0]["pos"]).to_dicts()
     judgement.call = rows[0] if rows else None
     judgement.show("minority", [{**w, "actor": w["waiter"]} for w in few[:4]])
     judgement.show("majority", [{**w, "actor": w["waiter"]} for w in many[:2]])

@@ -54,8 +54,8 @@ def _named(case: Case, line: Row, lines: list[Row]) -> tuple[list[int], str]:
             shared = _one_gpu_twice(case) or sorted({t["actor"] for t in lines if t["actor"] is not None})
             return shared, f"ranks {_list(case.numbers(shared))} use the same GPU"
         case "rank_twice":
-            twice = by_number.get(line["rank"], [])
-            return twice, f"{len(twice) or 'two'} processes call themselves rank {line['rank']}"
+            told = f"two processes call themselves rank {line['rank']}"
+            return by_number.get(line["rank"], []), told + (f", none rank {_list(case.absent)}" if case.absent else "")
         case "rank_count" | "root_info" if line["nroots"] == line["otherroots"] and _odd_sizes(case):
             odd = _odd_sizes(case)
             return odd, f"rank {_list(case.numbers(odd))} was started with another number of ranks than the others"

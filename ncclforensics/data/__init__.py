@@ -1,0 +1,1 @@
+"""What is known without any log, each row with its source."""

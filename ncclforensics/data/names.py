@@ -1,0 +1,72 @@
+"""What NCCL's numbers mean, and how ranks and calls are written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+# nccl.h, ncclDataType_t; bfloat16 from 2.10.3, the 8-bit floats from 2.24.3.
+DATATYPES = (
+    "int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16",
+    "float8e4m3", "float8e5m2",
+)  # fmt: skip
+# nccl.h, ncclRedOp_t; avg from 2.10.3, larger numbers are operations the application made.
+OPERATIONS = ("sum", "prod", "max", "min", "avg")
+REDUCTIONS = ("AllReduce", "Reduce", "ReduceScatter")
+ROOTED = ("Broadcast", "Reduce", "Gather", "Scatter")
+MESSAGES = ("Send", "Recv")
+
+
+def datatype(number: int | None) -> str | None:
+    """NCCL's name of a datatype; its number where it has none.
+
+    >>> datatype(9)
+    'bfloat16'
+    """
+    if number is None:
+        return None
+    return DATATYPES[number] if 0 <= number < len(DATATYPES) else str(number)
+
+
+def reduction(name: str | None, number: int | None) -> str | None:
+    """NCCL's name of a reduction; None for calls that reduce nothing.
+
+    >>> reduction("AllReduce", 2), reduction("AllGather", 0), reduction("AllReduce", 77)
+    ('max', None, 'user-defined')
+    """
+    if number is None or name not in REDUCTIONS:
+        return None
+    return OPERATIONS[number] if 0 <= number < len(OPERATIONS) else "user-defined"
+
+
+def ranks_text(numbers: Iterable[int]) -> str:
+    """Ranks as a person would write them.
+
+    >>> ranks_text([3]), ranks_text([0, 1, 2, 7])
+    ('rank 3', 'ranks 0-2, 7')
+    """
+    runs: list[list[int]] = []
+    ordered = sorted(set(numbers))
+    for number in ordered:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    parts = [str(a) if a == b else f"{a}-{b}" if b > a + 1 else f"{a}, {b}" for a, b in runs]
+    return f"{'rank' if len(ordered) == 1 else 'ranks'} {', '.join(parts)}" if parts else ""
+
+
+def operation_text(call: dict[str, Any]) -> str:
+    """A call in one line: `AllReduce #13 (1048576 x bfloat16, sum)`."""
+    name = call.get("name")
+    if not name:
+        return "a call"
+    more = [f"{call['count']} x {datatype(call['datatype'])}"]
+    if reduced := reduction(name, call["op"]):
+        more.append(reduced)
+    if name in ROOTED:
+        more.append(f"root {call['root']}")
+    if name in MESSAGES:
+        more.append(f"{'to' if name == 'Send' else 'from'} {call['root']}")
+    place = "" if call.get("ordinal") is None else f" #{call['ordinal']}"
+    return f"{name}{place} ({', '.join(more)})"

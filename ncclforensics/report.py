@@ -1,0 +1,121 @@
+"""The whole answer: what was read, what the run is, what the rules say, and the verdict of each job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from ncclforensics.data.names import datatype, reduction
+from ncclforensics.frames import Run
+from ncclforensics.rules import Finding, findings
+
+Row = dict[str, Any]
+# The worst verdict first: with several jobs in a folder it is the one that is reported as `hang`.
+BADNESS = (
+    "init-failed",
+    "rank-died",
+    "collective-mismatch",
+    "cross-communicator-deadlock",
+    "lagging-ranks",
+    "p2p-unmatched",
+    "rank-missing",
+    "init-incomplete",
+    "stuck-together",
+    "undecidable",
+    "no-hang",
+)
+
+
+@dataclass(slots=True)
+class Report:
+    """Everything a view shows; text of evidence is read when it is asked for."""
+
+    run: Run
+    findings: list[Finding]
+    quotes: dict[tuple[int, int], tuple[int, str]]
+
+    @property
+    def verdicts(self) -> list[Row]:
+        """One per job, worst first; among equals the job with most ranks."""
+        sizes = dict(self.run["rank"].group_by("job").len().iter_rows())
+        rows = self.run["verdict"].to_dicts()
+        return sorted(rows, key=lambda row: (BADNESS.index(row["verdict"]), -sizes[row["job"]], row["job"]))
+
+    def evidence(self, finding: Finding) -> list[Row]:
+        """Path, line and text of a finding's lines."""
+        return [self.cited(line.source, line.line) | {"what": line.what} for line in finding.evidence]
+
+    def cited(self, source: int, line: int) -> Row:
+        """Path, line and text of one line; the text is empty for lines that no finding cites."""
+        true, text = self.quotes.get((source, line), (line if line > 0 else None, ""))
+        return {"path": self.run.readings[source].source.path, "line": true, "text": text}
+
+    def numbers(self, actors: list[int]) -> list[int]:
+        """Rank numbers of actors, known ones only."""
+        ranks = self.run["rank"].filter(pl.col("actor").is_in(actors))["rank"]
+        return sorted(set(ranks.drop_nulls().to_list()))
+
+    def last_calls(self, job: int) -> list[Row]:
+        """The last call of every rank of a job, in the order of ranks."""
+        last = self.run["call"].filter(pl.col("job") == job).sort("pos").group_by("actor", maintain_order=True).last()
+        ranks = self.run["rank"].select("actor", "rank", "host", "pid", "cudadev")
+        return last.join(ranks, on="actor", how="left").sort("rank", nulls_last=True).to_dicts()
+
+    def waits(self, job: int) -> list[Row]:
+        """Who waits for whom, the waiter's first wait only: columns of `wait`, `for` a list of actors."""
+        edges = self.run["wait"].filter(pl.col("job") == job).sort("pos")
+        return (
+            edges.group_by("waiter", "key", "nth", "kind", maintain_order=True)
+            .agg(pl.col("waits_for"), pl.col("source").first(), pl.col("line").first())
+            .unique("waiter", keep="first", maintain_order=True)
+            .to_dicts()
+        )
+
+    def collect_next(self, row: Row) -> list[str]:
+        """What to run now on the hosts of the culprits, and what to collect."""
+        wanted = list(row["collect"])
+        culprits = self.run["rank"].filter(pl.col("actor").is_in(row["culprits"])).sort("rank")
+        for process in culprits.unique(["host", "pid"], maintain_order=True).head(SHOWN_HOSTS).to_dicts():
+            wanted += _commands(process, row["verdict"])
+        if culprits.height > SHOWN_HOSTS:
+            wanted.append(f"the same for the other {culprits.height - SHOWN_HOSTS} ranks")
+        return wanted
+
+
+SHOWN_HOSTS = 4
+
+
+def _commands(process: Row, verdict: str) -> list[str]:
+    host, pid = process["host"], process["pid"]
+    if verdict == "rank-died":
+        return [f"on {host}: dmesg -T | grep -iE 'oom|xid|segfault|{pid}'", f"on {host}: the exit code of process {pid}"]
+    if verdict == "init-failed":
+        return [f"on {host}: tr '\\0' '\\n' < /proc/{pid}/environ | grep -E 'RANK|WORLD_SIZE|CUDA_VISIBLE|NCCL_'"]
+    return [
+        f"on {host}: py-spy dump --native --pid {pid}",
+        f"on {host}: gdb -p {pid} -batch -ex 'thread apply all bt'",
+        f"on {host}: nvidia-smi; dmesg -T | tail -50",
+    ]
+
+
+def report(run: Run) -> Report:
+    """Apply the rules to a run, and read the lines they cite."""
+    said = findings(run.call)
+    cited = {(line.source, line.line) for finding in said for line in finding.evidence}
+    return Report(run, said, run.quote(cited))
+
+
+def operation(row: Row) -> Row | None:
+    """The call of a verdict in the contract's words."""
+    if row["name"] is None:
+        return None
+    return {
+        "name": row["name"],
+        "ordinal": row["ordinal"],
+        "count": row["count"],
+        "datatype": datatype(row["datatype"]),
+        "op": reduction(row["name"], row["op"]),
+        "root": row["root"],
+    }

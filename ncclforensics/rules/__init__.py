@@ -1,0 +1,144 @@
+"""Judgements on frames. A rule is a function that reads frames and yields findings; its docstring is its page.
+
+The function's name is the rule's id. The docstring's headings are fixed: Means, Not when, Do, Sources.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from importlib import import_module
+from inspect import cleandoc
+from typing import Any
+
+
+class Category(StrEnum):
+    """What a finding is about: the part of the contract's vocabulary that some rule uses."""
+
+    COLLECTIVE_MISMATCH = "collective-mismatch"
+    LAGGING_RANK = "lagging-rank"
+    HANG = "hang"
+    MISSING_RANK = "missing-rank"
+    INIT_FAILURE = "init-failure"
+    DUPLICATE_GPU = "duplicate-gpu"
+    PEER_LOST = "peer-lost"
+    INCOMPLETE_EVIDENCE = "incomplete-evidence"
+
+
+class Severity(StrEnum):
+    """How bad it is."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+
+
+class Role(StrEnum):
+    """Where it stands in the chain of events."""
+
+    CAUSE = "cause"
+    CONSEQUENCE = "consequence"
+    CONTEXT = "context"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line that proves something: the source's number and the line's."""
+
+    source: int
+    line: int
+    what: str = ""
+
+
+@dataclass(slots=True)
+class Finding:
+    """What a rule says. `rule`, `category`, `severity` and `remedy` are filled in by the registry where left empty."""
+
+    title: str
+    detail: str
+    certainty: str
+    ranks: list[int] = field(default_factory=list)
+    hosts: list[str] = field(default_factory=list)
+    communicator: str | None = None
+    role: Role = Role.CAUSE
+    evidence: list[Line] = field(default_factory=list)
+    remedy: str = ""
+    severity: Severity | None = None
+    category: Category | None = None
+    rule: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A registered rule."""
+
+    name: str
+    category: Category
+    severity: Severity
+    function: Callable[..., Iterator[Finding]]
+
+    @property
+    def page(self) -> str:
+        """The rule's documentation."""
+        return cleandoc(self.function.__doc__ or "")
+
+    def section(self, heading: str) -> str:
+        """One of Means, Not when, Do, Sources."""
+        for paragraph in self.page.split("\n\n"):
+            for part in paragraph.split("\n"):
+                if part.startswith(f"{heading}: "):
+                    start = paragraph.index(part) + len(heading) + 2
+                    rest = paragraph[start:].split("\n")
+                    ends = (n for n, line in enumerate(rest) if n and line.split(":")[0] in HEADINGS)
+                    return " ".join(line.strip() for line in rest[: next(ends, len(rest))])
+        return ""
+
+
+HEADINGS = ("Means", "Not when", "Do", "Sources")
+_RULES: dict[str, Rule] = {}
+
+
+def rule(
+    category: Category, severity: Severity
+) -> Callable[[Callable[..., Iterator[Finding]]], Callable[..., Iterator[Finding]]]:
+    """Register a function as a rule; a second rule of that name is refused."""
+
+    def register(function: Callable[..., Iterator[Finding]]) -> Callable[..., Iterator[Finding]]:
+        name = function.__name__.replace("_", "-")
+        if name in _RULES:
+            raise ValueError(f"two rules are called {name}: {_RULES[name].function.__module__}, {function.__module__}")
+        _RULES[name] = Rule(name, category, severity, function)
+        return function
+
+    return register
+
+
+def all_rules() -> list[Rule]:
+    """Every rule, in the order of the modules' names."""
+    for module in pkgutil.iter_modules(__path__):
+        import_module(f"{__name__}.{module.name}")
+    return list(_RULES.values())
+
+
+def findings(call: Callable[[Callable[..., Iterator[Finding]]], Any]) -> list[Finding]:
+    """What all rules say; `call` supplies a function with the frames that its parameters name."""
+    said: list[Finding] = []
+    for one in all_rules():
+        for finding in call(one.function):
+            finding.rule = one.name
+            finding.category = finding.category or one.category
+            finding.severity = finding.severity or one.severity
+            finding.remedy = finding.remedy or one.section("Do")
+            said.append(finding)
+    return sorted(said, key=_order)
+
+
+def _order(finding: Finding) -> tuple[int, int, int, str]:
+    return (
+        list(Role).index(finding.role),
+        list(Severity).index(finding.severity or Severity.INFO),
+        ["certain", "likely", "possible"].index(finding.certainty),
+        finding.rule,
+    )
