@@ -40,7 +40,7 @@ def died(case: Case) -> Judgement | None:
     remote = [t for t in lost if t["form"] != "local_closed"]
     if not named and not remote:
         return None
-    judgement = Judgement("rank-died", "its log ends without a word while others lost their connection to it", "likely")
+    judgement = Judgement("rank-died", "fell silent without an error of its own, and others lost their connection to it", "likely")
     judgement.culprits = culprits
     judgement.victims = [actor for actor in case.actors if actor not in culprits]
     _show_first_edge(case, judgement)
@@ -88,7 +88,7 @@ def _lagging(case: Case, culprits: list[int]) -> Judgement:
         judgement.verdict = "p2p-unmatched"
         judgement.reason = f"never called the {other} that matches this {edge['kind'].capitalize()}"
     else:
-        judgement.reason = "has not made the call that the others are in, and waits for nobody"
+        judgement.reason = "did not make the call that the others are in, and waited for nobody"
     judgement.show("culprit", [row for a in culprits[:4] if (row := case.last_call(a) or case.last_line(a))])
     return judgement
 
@@ -135,10 +135,10 @@ def _circle(case: Case, out: dict[int, set[int]]) -> Judgement:
     if len(groups) > 1:
         culprits = sizes[0] if len(sizes[0]) < len(sizes[-1]) else sorted(inside)
         judgement = Judgement("cross-communicator-deadlock", "", culprits=sorted(culprits))
-        judgement.reason = "uses its communicators in another order than the others: each side waits for the other"
+        judgement.reason = "used the communicators in another order than the others: each side waits for the other"
     else:
         judgement = Judgement("p2p-unmatched", "", culprits=sorted(inside))
-        judgement.reason = "wait for one another's Send and Recv: nobody posted the matching call first"
+        judgement.reason = "waited for one another in Send and Recv: nobody posted the matching call first"
     few = [first[actor] for actor in judgement.culprits]
     many = [first[actor] for actor in inside if actor not in judgement.culprits] or few[1:]
     judgement.key = (many or few)[0]["key"]

@@ -138,7 +138,7 @@ def _crossed(case: Case, inside: dict[str, list[Row]], edges: list[Row]) -> Judg
     few = groups[0] if len(groups) > 1 and len(groups[0]) < len(groups[-1]) else [r for rows in groups for r in rows]
     culprits = sorted({row["actor"] for row in few})
     verdict = "cross-communicator-deadlock" if len(groups) > 1 else "init-incomplete"
-    judgement = Judgement(verdict, "creates its communicators in another order than the others", culprits=culprits)
+    judgement = Judgement(verdict, "created the communicators in another order than the others: each side waits for the other", culprits=culprits)
     judgement.key = str(few[0]["key"])
     judgement.victims = sorted({row["actor"] for rows in groups for row in rows} - set(culprits))
     judgement.show("minority", few[:4])
@@ -180,7 +180,7 @@ def _in_bootstrap(case: Case) -> Judgement | None:
     victims = list(case.actors)
     collect = ["NCCL_DEBUG_SUBSYS=INIT,BOOTSTRAP,ENV, from every rank, and the number of ranks that were started"]
     if gaps and len(gaps) < len(numbers):
-        told = "has no log, though the files are numbered past it, and all others wait in the bootstrap"
+        told = "left no log, though the files are numbered past it, and all others wait in the bootstrap"
         judgement = Judgement("rank-missing", told, "possible", missing=gaps, victims=victims, collect=collect)
     else:
         told = "every rank seen waits in the bootstrap, before this version prints which communicator it is"

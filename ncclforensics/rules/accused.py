@@ -28,9 +28,10 @@ def accuse(row: Row, exhibit: pl.DataFrame, rank: pl.DataFrame, title: str) -> F
     where = f" on {hosts[0]}" if len(hosts) == 1 else ""
     lines = exhibit.filter(pl.col("job") == row["job"])
     evidence = [Line(e["source"], e["line"], e["what"]) for e in lines.to_dicts()]
+    subject = ranks_text(numbers) if numbers and row["verdict"] not in ("init-failed", "undecidable", "stuck-together") else ""
     return Finding(
         title=title.format(who=who + where, what=operation_text(row)),
-        detail=row["reason"],
+        detail=f"{subject} {row['reason']}".strip(),
         certainty=row["certainty"],
         ranks=numbers,
         hosts=hosts,

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.data.names import ranks_text
 from ncclforensics.rules import Category, Finding, Severity, rule
 from ncclforensics.rules.accused import accuse, verdicts
 
@@ -24,7 +23,6 @@ def coll_order_mismatch(verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.D
         finding = accuse(row, exhibit, rank, "{who} disagrees with the others at {what}")
         verb = "disagree" if len(finding.ranks) > 1 else "disagrees"
         finding.title = finding.title.replace("disagrees", verb, 1)
-        finding.detail = f"{ranks_text(finding.ranks)} {row['reason']}"
         if row["fields"]:
             finding.detail += f"; differing: {', '.join(row['fields'])}"
         yield finding

@@ -42,9 +42,7 @@ def boot_rank_missing(verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.Dat
     Sources: nccl#857, nccl#429, nccl#719.
     """
     for row in verdicts(verdict, "rank-missing"):
-        finding = accuse(row, exhibit, rank, "{who} never came to init")
-        finding.detail = f"{ranks_text(finding.ranks)} {row['reason']}"
-        yield finding
+        yield accuse(row, exhibit, rank, "{who} never came to init")
 
 
 @rule(Category.HANG, Severity.ERROR)

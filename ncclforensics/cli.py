@@ -1,0 +1,194 @@
+"""One function per command. Exceptions become exit codes here, and nothing else prints.
+
+This module imports neither polars nor lark nor rich, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from enum import IntEnum, StrEnum
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ncclforensics import __version__, analyze
+from ncclforensics.errors import ForensicsError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from ncclforensics.report import Report
+
+
+class Exit(IntEnum):
+    """Exit codes of every command."""
+
+    NOTHING = 0  # nothing at or above the threshold
+    FINDINGS = 1
+    USAGE = 2  # wrong usage, or no readable input
+    UNDECIDABLE = 3  # readable, but not enough to decide
+    INTERRUPTED = 130
+
+
+class Format(StrEnum):
+    """How a report is printed."""
+
+    TEXT = "text"
+    JSON = "json"
+    MARKDOWN = "markdown"
+
+
+class FailOn(StrEnum):
+    """The lowest severity that makes exit code 1."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NEVER = "never"
+
+
+HERE = Path(__file__).parent
+DEMO = HERE / "demo" if (HERE / "demo").is_dir() else HERE.parent / "fixtures/incidents/one-rank-stops-before-an-allreduce"
+SOON = 0.5  # seconds until a progress bar appears
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Who is stuck, on what, and who is to blame? From the logs of a stuck NCCL job.",
+    epilog="Exit codes: 0 nothing found, 1 findings, 2 wrong usage or no readable input, 3 not decidable, 130 interrupted.",
+)
+
+Paths = Annotated[list[str], typer.Argument(metavar="PATH...", help="Files, folders, globs, or - for standard input; .gz .zst .xz .bz2 are read as they are.")]
+FormatOption = Annotated[Format, typer.Option("--format", help="How to print the report.")]
+Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the report there, not to stdout.")]
+FailOnOption = Annotated[FailOn, typer.Option("--fail-on", help="The lowest severity that makes exit code 1.")]
+Full = Annotated[bool, typer.Option("--full", help="Read every byte, in place of both ends of each file as far as needed.")]
+RankFrom = Annotated[str | None, typer.Option("--rank-from", metavar="REGEX", help="Finds the rank in a path (first group), where the log does not tell it.")]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No progress bar, no warnings on stderr.")]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Also the last call of every rank, and lists in full.")]
+NoColor = Annotated[bool, typer.Option("--no-color", envvar="NO_COLOR", help="No colours.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"ncclforensics {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False) -> None:
+    pass
+
+
+@app.command()
+def hang(
+    paths: Paths,
+    format: FormatOption = Format.TEXT,
+    output: Output = None,
+    fail_on: FailOnOption = FailOn.WARNING,
+    full: Full = False,
+    rank_from: RankFrom = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    no_color: NoColor = False,
+) -> None:
+    """Who is stuck, on what, and who is to blame? Names culprits, victims and the lines that prove it."""
+    report = _analyzed(paths, full=full, rank_from=rank_from, quiet=quiet)
+    _show(report, format, output, verbose=verbose, no_color=no_color)
+    raise typer.Exit(_exit_code(report, fail_on))
+
+
+@app.command()
+def demo(format: FormatOption = Format.TEXT, no_color: NoColor = False) -> None:
+    """Run `hang` on an incident that ships with the program: a rank stops before an AllReduce."""
+    report = _analyzed([str(DEMO)], full=False, rank_from=None, quiet=True)
+    _show(report, format, None, verbose=False, no_color=no_color)
+    raise typer.Exit(_exit_code(report, FailOn.WARNING))
+
+
+def _analyzed(paths: list[str], *, full: bool, rank_from: str | None, quiet: bool) -> Report:
+    from ncclforensics.sources import forget_spooled
+
+    try:
+        with _Bar() if sys.stderr.isatty() and not quiet else nullcontext() as bar:
+            report = analyze(paths, whole=full, rank_from=rank_from, progress=bar.tell if bar else lambda done, total: None)
+    finally:
+        forget_spooled()
+    if not quiet:
+        for reading in report.run.readings:
+            for problem in reading.problems:
+                typer.echo(f"{_printable(reading.source.path)} {problem}", err=True)
+    return report
+
+
+class _Bar(AbstractContextManager["_Bar"]):
+    """A progress bar on stderr, from the moment on that reading takes longer than SOON."""
+
+    def __init__(self) -> None:
+        self._began = monotonic()
+        self._progress: Progress | None = None
+
+    def tell(self, done: int, total: int) -> None:
+        from ncclforensics.views import terminal
+
+        if self._progress is None and monotonic() - self._began > SOON:
+            self._progress = terminal.progress()
+            self._progress.start()
+            self._progress.add_task("reading", total=total)
+        if self._progress is not None:
+            self._progress.update(self._progress.task_ids[0], completed=done)
+
+    def __exit__(self, *exception: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+
+def _show(report: Report, format: Format, output: Path | None, *, verbose: bool, no_color: bool) -> None:
+    from ncclforensics.views import document, exchange, terminal
+
+    if format is Format.JSON:
+        data = exchange.json(report)
+    elif format is Format.MARKDOWN:
+        data = document.markdown(report).encode()
+    else:
+        color = output is None and sys.stdout.isatty() and not no_color
+        data = terminal.text(report, width=terminal.width_of_terminal(), color=color, verbose=verbose).encode()
+    if output is not None:
+        output.write_bytes(data)
+    else:
+        sys.stdout.buffer.write(data)
+        sys.stdout.flush()
+
+
+def _exit_code(report: Report, fail_on: FailOn) -> Exit:
+    serious = {FailOn.ERROR: ["error"], FailOn.WARNING: ["error", "warning"], FailOn.NEVER: []}[fail_on]
+    if any(finding.severity in serious for finding in report.findings):
+        return Exit.FINDINGS
+    verdicts = {row["verdict"] for row in report.verdicts}
+    return Exit.UNDECIDABLE if not verdicts or "undecidable" in verdicts else Exit.NOTHING
+
+
+def _printable(path: str) -> str:
+    return "".join(character if character.isprintable() else "?" for character in path)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a command and return its exit code; one sentence on stderr in place of a traceback."""
+    try:
+        app(argv)
+    except SystemExit as done:
+        return done.code if isinstance(done.code, int) else Exit.NOTHING
+    except ForensicsError as error:
+        typer.echo(f"ncclforensics: {_printable(str(error))}", err=True)
+    except OSError as error:
+        typer.echo(f"ncclforensics: {_printable(str(error.filename or ''))} {error.strerror or error}", err=True)
+    return Exit.USAGE
+
+
+def run() -> None:
+    """The console script."""
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Findings and frames made visible."""

@@ -1,0 +1,184 @@
+"""The report for machines: the contract's JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import polars as pl
+
+from ncclforensics import __version__
+from ncclforensics.data.names import datatype, reduction
+from ncclforensics.parse import COUNTS
+from ncclforensics.report import Report, Row, operation
+from ncclforensics.rules import Finding
+
+SCHEMA_VERSION = 1
+
+
+def json(report: Report) -> bytes:
+    """The report as one JSON object, keys in the contract's order."""
+    return orjson.dumps(as_object(report), option=orjson.OPT_INDENT_2) + b"\n"
+
+
+def as_object(report: Report) -> dict[str, Any]:
+    """The report as the contract describes it; unknown is None."""
+    jobs = report.verdicts
+    out: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "tool": {"name": "ncclforensics", "version": __version__},
+        "inputs": _inputs(report),
+        "run": _run(report),
+        "findings": [_finding(report, finding) for finding in report.findings],
+        "hang": _hang(report, jobs[0]) if jobs else None,
+    }
+    if len(jobs) > 1:
+        out["jobs"] = [_hang(report, row) for row in jobs]
+    return {**out, "benchmarks": [], "counters": [], "links": [], "topology": []}
+
+
+def _inputs(report: Report) -> list[Row]:
+    tally = {row["source"]: row for row in report.run.tally.to_dicts()}
+    rows = []
+    for reading in report.run.readings:
+        counts = {name: tally.get(reading.number, {}).get(name, 0) for name in COUNTS}
+        is_log = counts["recognised"] + counts["unrecognised"] > 0
+        rows.append(
+            {
+                "path": reading.source.path,
+                "kind": report.run.format.KIND if is_log else "application",
+                "bytes": reading.source.size,
+                "bytes_read": reading.bytes_read,
+                "lines": sum(counts.values()),
+                **counts,
+                "problems": reading.problems,
+            }
+        )
+    return rows
+
+
+def _run(report: Report) -> Row:
+    run = report.run
+    ranks, member = run["rank"], run["member"]
+    hosts = sorted(run["process"]["host"].cast(pl.String).unique().to_list())
+    largest = member.filter(pl.col("nranks") == pl.col("nranks").max())
+    numbers = sorted(set(ranks["rank"].drop_nulls().to_list()))
+    missing = sorted({number for row in report.verdicts for number in row["missing"]})
+    placed = run["placement"].filter(pl.col("nranks") == pl.col("nranks").max())["nnodes"].max()
+    return {
+        "nccl_versions": sorted(run["version"]["version"].cast(pl.String).unique().to_list()),
+        "world_size": largest["nranks"].max(),
+        "ranks_seen": numbers,
+        "ranks_missing": missing,
+        "hosts": hosts,
+        "nodes": placed if placed is not None else len(hosts) if hosts and not missing else None,
+        "networks": sorted(run["milestone"]["network"].drop_nulls().unique().to_list()),
+        "gdr": "unknown",
+        "transports": None,
+        "channels": {"coll": None, "nvls": None, "p2p": None},
+        "communicators": _communicators(report),
+        "debug": {"level": _level(report), "subsystems_seen": _subsystems(report)},
+    }
+
+
+def _communicators(report: Report) -> list[Row]:
+    member = report.run["member"].join(report.run["last_call"], on=["actor", "key"], how="left")
+    groups = member.group_by("key", maintain_order=True).agg(
+        pl.col("nranks").max(),
+        pl.col("rank").n_unique().alias("seen"),
+        pl.col("creator").drop_nulls().first().cast(pl.String),
+        pl.col("parent_key").first(),
+        pl.col("calls").fill_null(0).min().alias("min"),
+        pl.col("calls").fill_null(0).max().alias("max"),
+    )
+    return [
+        {
+            "id": row["key"],
+            "kind": (row["creator"] or "").removeprefix("ncclComm").lower() if row["parent_key"] else "world",
+            "nranks": row["nranks"],
+            "ranks_seen": row["seen"],
+            "channels": None,
+            "operations": {"min": row["min"], "max": row["max"]},
+        }
+        for row in groups.to_dicts()
+    ]
+
+
+def _level(report: Report) -> str | None:
+    run = report.run
+    if run["replay"].height or run["request"].height:
+        return "TRACE"
+    if run["communicator"].height or run["operation"].height or run["milestone"].height or run["unknown"].height:
+        return "INFO"
+    return "WARN" if run["warning"].height or run["failure"].height else None
+
+
+def _subsystems(report: Report) -> list[str]:
+    shown = {"INIT": ("communicator", "placement"), "COLL": ("operation",), "CALL": ("replay", "request")}
+    return [name for name, frames in shown.items() if any(report.run[frame].height for frame in frames)]
+
+
+def _finding(report: Report, finding: Finding) -> Row:
+    evidence = [{name: line[name] for name in ("path", "line", "text")} for line in report.evidence(finding)]
+    return {
+        "rule": finding.rule,
+        "category": finding.category,
+        "severity": finding.severity,
+        "certainty": finding.certainty,
+        "title": finding.title,
+        "detail": finding.detail,
+        "remedy": finding.remedy,
+        "ranks": finding.ranks,
+        "hosts": finding.hosts,
+        "communicator": finding.communicator,
+        "role": finding.role,
+        "evidence": evidence,
+    }
+
+
+def _hang(report: Report, row: Row) -> Row:
+    named = report.numbers(row["culprits"])
+    return {
+        "verdict": row["verdict"],
+        "certainty": row["certainty"],
+        "reason": row["reason"],
+        "culprits": sorted({*named, *row["missing"]}) if row["verdict"] in ("rank-missing", "init-failed") else named,
+        "victims": report.numbers(row["victims"]),
+        "communicator": row["key"],
+        "operation": operation(row),
+        "mismatch": {"how": row["how"], "fields": row["fields"]} if row["how"] else None,
+        "last_operations": [_last(report, call) for call in report.last_calls(row["job"])],
+        "waits_for": _waits(report, row["job"]),
+        "collect_next": report.collect_next(row),
+    }
+
+
+def _last(report: Report, call: Row) -> Row:
+    place = report.cited(call["source"], call["line"])
+    return {
+        "rank": call["rank_right"] if "rank_right" in call else call["rank"],
+        "communicator": call["key"],
+        "name": call["name"],
+        "ordinal": call["ordinal"],
+        "count": call["count"],
+        "datatype": datatype(call["datatype"]),
+        "op": reduction(call["name"], call["op"]),
+        "root": call["root"],
+        "path": place["path"],
+        "line": place["line"],
+    }
+
+
+def _waits(report: Report, job: int) -> list[Row]:
+    number = dict(report.run["rank"].select("actor", "rank").iter_rows())
+    calls = report.run["call"].select("source", "line", "ordinal")
+    ordinal = {(source, line): at for source, line, at in calls.join(report.run["wait"].select("source", "line").unique(), on=["source", "line"], how="semi").iter_rows()}
+    return [
+        {
+            "rank": number[wait["waiter"]],
+            "communicator": wait["key"],
+            "ordinal": ordinal.get((wait["source"], wait["line"])),
+            "for_ranks": report.numbers(wait["waits_for"]),
+        }
+        for wait in report.waits(job)
+    ]

@@ -1,0 +1,266 @@
+"""The report for a person: the verdict, the culprits and the proof on one screen."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from ncclforensics.data.names import datatype, operation_text, ranks_text, reduction
+from ncclforensics.parse import COUNTS
+from ncclforensics.report import Report
+from ncclforensics.rules import Finding, Severity
+
+Row = dict[str, Any]
+STYLE = {"error": "bold red", "warning": "bold yellow", "info": "cyan", "no-hang": "bold green"}
+MOST_CULPRITS = 8
+MOST_GROUPS = 6
+MOST_LINES = 6
+MOST_HOSTS = 8
+
+
+def text(report: Report, *, width: int = 100, color: bool = False, verbose: bool = False) -> str:
+    """The report as lines of text, with ANSI colours or without."""
+    out = io.StringIO()
+    system = "standard" if color else None
+    console = Console(
+        file=out, width=width, color_system=system, force_terminal=color, highlight=False, emoji=False, markup=False,
+        _environ={},
+    )  # fmt: skip
+    console.print(Group(*_parts(report, verbose)))
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+
+
+def progress() -> Progress:
+    """A bar on stderr that goes away when the work is done."""
+    columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=True)
+
+
+def _parts(report: Report, verbose: bool) -> list[RenderableType]:
+    parts: list[RenderableType] = [_coverage(report)]
+    jobs = report.verdicts
+    for place, row in enumerate(jobs):
+        if place and row["verdict"] == "no-hang" and not verbose and len(jobs) > 3:
+            continue
+        if len(jobs) > 1:
+            size = report.run["rank"].filter(pl.col("job") == row["job"]).height
+            parts.append(Text(f"\nJob {place + 1} of {len(jobs)}: {size} ranks", style="bold underline"))
+        parts += _job(report, row, verbose)
+    if not jobs:
+        parts.append(Text("\nNo line of NCCL in these files. " + _COLLECT, style="bold"))
+    notes = [finding for finding in report.findings if finding.severity is Severity.INFO and finding.rule != _GAP]
+    parts += [Text.assemble(("\nnote  ", STYLE["info"]), f"{note.title}: {note.detail}") for note in notes]
+    parts += _problems(report)
+    return parts
+
+
+_GAP = "read-subsystem-gap"
+_COLLECT = "Set NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL NCCL_DEBUG_FILE=/path/%h.%p.log on every rank."
+
+
+def _coverage(report: Report) -> Text:
+    tally = report.run.tally.select(*COUNTS).sum().row(0, named=True) if report.run.readings else {}
+    nccl = (tally["recognised"] or 0) + (tally["unrecognised"] or 0)
+    seen, world = report.run["rank"].height, report.run["member"]["nranks"].max()
+    hosts = report.run["rank"]["host"].n_unique()
+    versions = sorted(report.run["version"]["version"].cast(pl.String).unique().to_list())
+    files = len(report.run.readings)
+    partly = sum(not reading.is_whole and not reading.problems for reading in report.run.readings)
+    told = [
+        f"{seen} ranks" + (f" of {world}" if world and world != seen else "") + f" on {hosts} host{'s' * (hosts != 1)}",
+        f"NCCL {', '.join(versions)}" if versions else "NCCL version unknown",
+        f"{files} file{'s' * (files != 1)}" + (f", {partly} read at both ends only" if partly else ""),
+        f"{nccl:,} NCCL lines, {(tally['recognised'] or 0) / nccl:.0%} recognised" if nccl else "no NCCL lines",
+    ]
+    if tally.get("damaged"):
+        told.append(f"{tally['damaged']:,} damaged")
+    return Text(" · ".join(told), style="dim")
+
+
+def _job(report: Report, row: Row, verbose: bool) -> list[RenderableType]:
+    finding = _finding_of(report, row)
+    style = STYLE["no-hang"] if row["verdict"] == "no-hang" else STYLE[str(finding.severity) if finding else "info"]
+    head = Text.assemble(("\n", ""), (row["verdict"].upper(), style), (f"  ({row['certainty']})  ", "dim"))
+    parts: list[RenderableType] = [head.append(finding.title if finding else row["reason"], "bold")]
+    if finding and finding.detail:
+        parts.append(Padding(Text(finding.detail[:1].upper() + finding.detail[1:] + "."), (0, 0, 0, 2)))
+    parts += _culprits(report, row)
+    parts += _grid(report, row)
+    parts += _mismatch(report, row)
+    parts += _waits(report, row, verbose)
+    if finding:
+        parts += _evidence(report, finding)
+    if verbose:
+        parts += _all_last(report, row)
+    steps = report.collect_next(row)
+    if steps:
+        title = "RUN NOW" if row["culprits"] else "COLLECT"
+        shown = steps if verbose else steps[:MOST_LINES]
+        parts += [_heading(title), *(Padding(Text(step), (0, 0, 0, 2)) for step in shown)]
+    return parts
+
+
+def _finding_of(report: Report, row: Row) -> Finding | None:
+    lines = set(report.run["exhibit"].filter(pl.col("job") == row["job"]).select("source", "line").iter_rows())
+    numbers = {*report.numbers(row["culprits"]), *row["missing"]}
+    for finding in report.findings:
+        cited = {(line.source, line.line) for line in finding.evidence}
+        if finding.detail.endswith(row["reason"]) or row["reason"] in finding.detail or row["reason"] in finding.title:
+            if cited <= lines and (set(finding.ranks) <= numbers or row["verdict"] == "undecidable"):
+                return finding
+    return None
+
+
+def _heading(title: str) -> Text:
+    return Text(f"\n{title}", style="bold")
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, pad_edge=False, header_style="dim")
+    for column in columns:
+        table.add_column(column, overflow="fold", no_wrap=column in ("rank", "host", "GPU", "pid"))
+    return table
+
+
+def _culprits(report: Report, row: Row) -> list[RenderableType]:
+    last = {call["actor"]: call for call in report.last_calls(row["job"])}
+    ranks = report.run["rank"].filter(pl.col("actor").is_in(row["culprits"])).sort("rank").to_dicts()
+    table = _table("rank", "host", "GPU", "pid", "last call", "at")
+    for rank in ranks[:MOST_CULPRITS]:
+        call = last.get(rank["actor"])
+        place = report.cited(call["source"], call["line"]) if call else {}
+        table.add_row(
+            _known(rank["rank"]), rank["host"], _known(rank["cudadev"]), str(rank["pid"]),
+            f"{operation_text(call)} on {call['key']}" if call else "none seen",
+            f"{Path(place['path']).name}:{_known(place['line'])}" if call else "",
+        )  # fmt: skip
+    for number in row["missing"][:MOST_CULPRITS] if row["verdict"] == "rank-missing" else []:
+        table.add_row(str(number), "?", "?", "?", "no log", "")
+    if not table.row_count:
+        return []
+    more = len(ranks) - MOST_CULPRITS
+    rest = [Padding(Text(f"and {more} more", style="dim"), (0, 0, 0, 2))] if more > 0 else []
+    return [_heading("CULPRIT" if table.row_count == 1 else "CULPRITS"), Padding(table, (0, 0, 0, 2)), *rest]
+
+
+def _known(value: object) -> str:
+    return "?" if value is None else str(value)
+
+
+def _grid(report: Report, row: Row) -> list[RenderableType]:
+    """One mark a rank, one line a host: where the culprits sit."""
+    ranks = report.run["rank"].filter(pl.col("job") == row["job"]).sort("rank")
+    if not row["culprits"] or ranks.height < 2:
+        return []
+    marks = {**dict.fromkeys(row["victims"], ("·", "yellow")), **dict.fromkeys(row["culprits"], ("X", STYLE["error"]))}
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False, pad_edge=False)
+    hosts = [(str(name[0]), rows) for name, rows in ranks.group_by("host", maintain_order=True)]
+    guilty = {ranks.filter(pl.col("actor") == actor)["host"][0] for actor in row["culprits"]}
+    hosts = sorted(hosts, key=lambda item: item[0] not in guilty)
+    for host, rows in hosts[:MOST_HOSTS]:
+        line = Text()
+        for actor in rows["actor"]:
+            line.append(*marks.get(actor, ("-", "dim")))
+        table.add_row(ranks_text(rows["rank"].drop_nulls()), host, line)
+    more = [Padding(Text(f"and {len(hosts) - MOST_HOSTS} hosts more", style="dim"), (0, 0, 0, 2))] if len(hosts) > MOST_HOSTS else []
+    return [_heading("RANKS (X culprit, · waits, - neither)"), Padding(table, (0, 0, 0, 2)), *more]
+
+
+def _mismatch(report: Report, row: Row) -> list[RenderableType]:
+    """Both calls side by side, the differing fields marked."""
+    if not row["how"]:
+        return []
+    sides = report.run["exhibit"].filter((pl.col("job") == row["job"]) & pl.col("what").is_in(["minority", "majority"]))
+    calls = sides.join(report.run["call"], on=["source", "line"], how="inner").unique("what", keep="first", maintain_order=True)
+    shown = {call["what"]: call for call in calls.to_dicts()}
+    if len(shown) < 2:
+        return []
+    number = dict(report.run["rank"].select("actor", "rank").iter_rows())
+    table = _table("", *(f"rank {number[shown[side]['actor']]} ({side})" for side in ("minority", "majority")))
+    for name, show in _FIELDS.items():
+        mine, theirs = (show(shown[side]) for side in ("minority", "majority"))
+        differs = mine != theirs
+        table.add_row(f"{'≠' if differs else ' '} {name}", mine, theirs, style="bold red" if differs else "")
+    how = {"arguments": "same call, other arguments", "another": "another call"}.get(row["how"], f"{row['how']} call")
+    return [_heading(f"THE CALL ({how})"), Padding(table, (0, 0, 0, 2))]
+
+
+_FIELDS = {
+    "call": lambda call: str(call["name"]),
+    "count": lambda call: str(call["count"]),
+    "datatype": lambda call: str(datatype(call["datatype"])),
+    "op": lambda call: str(reduction(call["name"], call["op"]) or "-"),
+    "root": lambda call: str(call["root"]),
+    "place": lambda call: f"#{_known(call['ordinal'])} on {call['key']}",
+}
+
+
+def _waits(report: Report, row: Row, verbose: bool) -> list[RenderableType]:
+    calls = {(call["source"], call["line"]): call for call in _calls_of_waits(report, row)}
+    groups: dict[tuple[str, str], list[int]] = {}
+    for wait in report.waits(row["job"]):
+        call = calls.get((wait["source"], wait["line"]))
+        what = f"{operation_text(call)} of {wait['key']}" if call else f"the init of {wait['key']}"
+        groups.setdefault((what, ranks_text(report.numbers(wait["waits_for"]))), []).append(wait["waiter"])
+    if not groups:
+        return []
+    table = _table("who", "waits in", "for")
+    ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
+    for (what, for_whom), waiters in ordered if verbose else ordered[:MOST_GROUPS]:
+        table.add_row(ranks_text(report.numbers(waiters)), what, for_whom)
+    return [_heading("WHO WAITS FOR WHOM"), Padding(table, (0, 0, 0, 2))]
+
+
+def _calls_of_waits(report: Report, row: Row) -> list[Row]:
+    waits = report.run["wait"].filter(pl.col("job") == row["job"]).select("source", "line").unique()
+    return report.run["call"].join(waits, on=["source", "line"], how="semi").to_dicts()
+
+
+def _evidence(report: Report, finding: Finding) -> list[RenderableType]:
+    lines = report.evidence(finding)[:MOST_LINES]
+    if not lines:
+        return []
+    places = [f"{Path(line['path']).name}:{_known(line['line'])}" for line in lines]
+    wide, what = max(map(len, places)), max(len(line["what"]) for line in lines)
+    shown = [
+        Text.assemble((f"{line['what']:{what}}  ", "dim"), (f"{_shown(place):{wide}}  ", "cyan"), line["text"])
+        for line, place in zip(lines, places, strict=True)
+    ]
+    for line_text in shown:
+        line_text.no_wrap, line_text.overflow = True, "ellipsis"
+    return [_heading("EVIDENCE"), *(Padding(line_text, (0, 0, 0, 2)) for line_text in shown)]
+
+
+def _all_last(report: Report, row: Row) -> list[RenderableType]:
+    table = _table("rank", "host", "last call", "at")
+    for call in report.last_calls(row["job"]):
+        place = report.cited(call["source"], call["line"])
+        where = f"{Path(place['path']).name}:{_known(place['line'])}"
+        table.add_row(_known(call["rank"]), call["host"], f"{operation_text(call)} on {call['key']}", where)
+    return [_heading("LAST CALL OF EVERY RANK"), Padding(table, (0, 0, 0, 2))] if table.row_count else []
+
+
+def _problems(report: Report) -> list[RenderableType]:
+    told = [f"{reading.source.path} {problem}" for reading in report.run.readings for problem in reading.problems]
+    return [Text.assemble(("\nproblem  ", STYLE["warning"]), _shown(line)) for line in told[:MOST_LINES]]
+
+
+def _shown(path: str) -> str:
+    return "".join(character if character.isprintable() else "?" for character in path)
+
+
+def width_of_terminal() -> int:
+    """Columns of the terminal, 100 where there is none."""
+    try:
+        return os.get_terminal_size().columns
+    except OSError:
+        return int(os.environ.get("COLUMNS", "100"))
