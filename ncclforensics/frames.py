@@ -37,6 +37,7 @@ SOURCE_COLUMNS = {
     "is_cut": pl.Boolean(),  # the last line has no end
     "hint": pl.Int64(),  # the rank that its name suggests
     "damaged": pl.Int64(),  # lines
+    "lines": pl.Int64(),  # read
     "problem": pl.String(),
 }
 
@@ -102,23 +103,30 @@ class Run:
         self._frames.clear()
 
     def _take(self, readings: list[Reading], work: Callable[[Reading], Iterator[pl.DataFrame]]) -> None:
-        """Parse what `work` yields of each reading, small files together, on THREADS threads."""
-        queue, lock = iter(readings), Lock()
+        """Parse what `work` yields of each reading, small files together, on THREADS threads.
 
-        def blocks() -> Iterator[pl.DataFrame]:
-            while True:
-                with lock:
-                    reading = next(queue, None)
-                if reading is None:
-                    return
-                yield from work(reading)
+        What is parsed together of one source depends on that source alone, never on how the threads ran.
+        """
+        queue, lock = iter(readings), Lock()
 
         def worker() -> None:
             batch: list[pl.DataFrame] = []
             size = 0
-            for rows in blocks():
-                batch.append(rows)
-                size += int(rows["text"].str.len_bytes().sum()) + rows.height
+            while True:
+                with lock:
+                    reading = next(queue, None)
+                if reading is None:
+                    break
+                own: list[pl.DataFrame] = []
+                own_size = 0
+                for rows in work(reading):
+                    own.append(rows)
+                    own_size += int(rows["text"].str.len_bytes().sum()) + rows.height
+                    if own_size >= CHUNK:
+                        self._parse(own, own_size, lock)
+                        own, own_size = [], 0
+                batch += own
+                size += own_size
                 if size >= CHUNK:
                     self._parse(batch, size, lock)
                     batch, size = [], 0
@@ -184,6 +192,7 @@ class Run:
                 r.is_cut,
                 r.source.rank_hint,
                 damaged.get(r.number, 0),
+                r.lines_read,
                 "; ".join(r.problems),
             )
             for r in self.readings
@@ -207,7 +216,7 @@ class Run:
             .with_columns(line=true)
             .with_columns(pos=pl.col("line") + from_end + pl.col("place") * (1 << SOURCE_BITS))
             .select(list(schema))
-            .sort("pos")
+            .sort("pos", maintain_order=True)  # several lines torn into one share their place
         )
 
     def _reading_order(self) -> list[int]:

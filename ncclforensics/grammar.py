@@ -284,7 +284,8 @@ class _Walk:
             raise GrammarError(f"{self._place}: `{column.upper()}` stands twice in one alternative")
         self._columns.append(column)
         self.terminals[column] = name
-        return _Piece(f"(?P<{column}>{piece.regex})", is_open=base_of(name, self._definitions) in _NUMBERS)
+        is_open = base_of(name, self._definitions) in _NUMBERS or piece.regex.rstrip(")").endswith(("]+", "]*"))
+        return _Piece(f"(?P<{column}>{piece.regex})", is_open=is_open)
 
     def _literal(self, token: Token) -> _Piece:
         if token.type == "REGEXP":

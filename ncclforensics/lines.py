@@ -6,10 +6,14 @@ the window at the end of a file, whose middle was not read, is numbered from the
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
-from typing import BinaryIO
+from dataclasses import dataclass
+from typing import Protocol, cast
 
 import polars as pl
+
+from ncclforensics.sources import DAMAGED_ARCHIVE
 
 CHUNK = 8 << 20  # bytes read at once
 SHOWN = 500  # characters of a line that evidence quotes
@@ -23,7 +27,8 @@ _ESCAPES = (
     r"|\x9b[0-?]*[ -/]*[@-~]"
 )
 _CONTROLS = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x{9f}]"
-_SUSPECT = (b"\x1b", b"\x00", b"\r", b"\x08")
+_CONTROL_BYTES = tuple(bytes([code]) for code in (*range(10), *range(11, 32), 127))
+_STRETCH = 1 << 18  # bytes searched for all of them while they lie in the processor's cache
 
 SCHEMA = {
     "source": pl.Int64(),
@@ -49,63 +54,108 @@ def _cleaned(texts: pl.Series) -> pl.Series:
     )
 
 
-def block(data: bytes, first: int, source: int = 0, *, clipped: bool = False) -> pl.DataFrame:
-    """The lines of `data` (columns: SCHEMA), numbered from `first` on.
+def _is_plain(data: bytes) -> bool:
+    """Whether there is nothing to clean: printable ASCII and ends of lines only."""
+    return data.isascii() and not any(
+        data.find(byte, start, start + _STRETCH) >= 0
+        for start in range(0, len(data), _STRETCH)
+        for byte in _CONTROL_BYTES
+    )
 
-    `clipped`: the first line lost its end, for it was longer than the reader keeps.
-    """
+
+def _decoded(data: bytes) -> pl.Series:
+    return pl.read_lines(data if data.isascii() else data.decode("utf-8", "replace").encode()).to_series()
+
+
+def block(data: bytes, first: int, source: int = 0) -> pl.DataFrame:
+    """The lines of `data` (columns: SCHEMA), numbered from `first` on."""
     cut = bool(data) and not data.endswith(b"\n")
     if b"\r\n" in data:
         data = data.replace(b"\r\n", b"\n")
-    rows = pl.read_lines(data)
-    if data.isascii() and not any(byte in data for byte in _SUSPECT):
-        rows = rows.select(text="line", damaged=False)
-    else:
-        raw = pl.read_lines(data.decode("utf-8", "replace").encode()).to_series()
-        damaged = raw.str.contains("\ufffd", literal=True) | raw.str.contains("\x00", literal=True)
-        rows = pl.DataFrame({"text": _cleaned(raw), "damaged": damaged})
-    too_long = pl.col("text").str.len_bytes() > LONGEST
+    text = _decoded(data)
+    damaged = pl.repeat(False, len(text), eager=True)
+    if cast(int, text.str.len_bytes().max() or 0) > LONGEST:
+        each = data.removesuffix(b"\n").split(b"\n")
+        damaged = pl.Series([len(line) > LONGEST for line in each])
+        data = b"".join(line[:LONGEST] + b"\n" for line in each)
+        text = _decoded(data)
+    if not _is_plain(data):
+        damaged |= text.str.contains("\ufffd", literal=True) | text.str.contains("\x00", literal=True)
+        text = _cleaned(text)
     number = pl.int_range(pl.len(), dtype=pl.Int64)
-    return rows.select(
+    return pl.DataFrame({"text": text, "damaged": damaged}).select(
         source=pl.lit(source, dtype=pl.Int64),
         line=number + first,
-        text=pl.when(too_long).then(pl.col("text").str.slice(0, LONGEST)).otherwise("text"),
-        damaged=pl.col("damaged") | too_long | ((number == 0) & clipped),
+        text="text",
+        damaged="damaged",
         cut=(number == pl.len() - 1) & cut,
     )
 
 
-def blocks(stream: BinaryIO, source: int = 0, chunk: int = CHUNK) -> Iterator[pl.DataFrame]:
-    """All lines of a stream in bounded memory, whatever the length of a line."""
-    first, held, clipped = 1, b"", False
-    while data := stream.read(chunk):
-        if b"\n" not in data:  # a line longer than a chunk: keep its beginning only
-            room = LONGEST + 1 - len(held)
-            clipped = clipped or len(data) > room
-            held += data[: max(room, 0)]
+class Readable(Protocol):
+    """What bytes are read from."""
+
+    def read1(self, size: int, /) -> bytes:
+        """Some bytes, at most `size`; none at the end."""
+        ...
+
+
+@dataclass(slots=True)
+class Span:
+    """A stretch of a stream as a stream of its own."""
+
+    stream: io.BufferedIOBase
+    start: int
+    stop: int
+
+    def read1(self, size: int, /) -> bytes:
+        """Some bytes, at most `size`; none at the end."""
+        self.stream.seek(self.start)
+        data = self.stream.read(min(size, self.stop - self.start))
+        self.start += len(data)
+        return data
+
+
+def _filled(stream: Readable, size: int) -> tuple[bytes, Exception | None]:
+    """`size` bytes, or all there are; and what is wrong behind them, so that a damaged archive keeps its beginning."""
+    pieces: list[bytes] = []
+    try:
+        while size > 0 and (piece := stream.read1(size)):
+            pieces.append(piece)
+            size -= len(piece)
+    except DAMAGED_ARCHIVE as error:
+        return b"".join(pieces), error
+    return b"".join(pieces), None
+
+
+def blocks(stream: Readable, source: int = 0, chunk: int = CHUNK, first: int = 1) -> Iterator[pl.DataFrame]:
+    """All lines of a stream in bounded memory, whatever the length of a line.
+
+    Raises what reading raised (one of DAMAGED_ARCHIVE), after the lines that could be read.
+    """
+    held, is_clipped, problem = b"", False, None
+    while problem is None:
+        data, problem = _filled(stream, chunk)
+        if not data:
+            break
+        if b"\n" not in data:  # a line longer than a chunk: keep its beginning only, and that it was longer
+            held = (held + data)[: LONGEST + 2] if not is_clipped else held
+            is_clipped = len(held) > LONGEST + 1
             continue
-        if clipped:
+        if is_clipped:
             data = data[data.find(b"\n") :]
         data = held + data
         end = data.rfind(b"\n") + 1
-        rows = block(data[:end], first, source, clipped=clipped)
-        first, held, clipped = first + rows.height, data[end:], False
+        rows = block(data[:end], first, source)
+        first, held, is_clipped = first + rows.height, data[end:], False
         yield rows
     if held:
-        yield block(held, first, source, clipped=clipped)
+        yield block(held, first, source)
+    if problem is not None:
+        raise problem
 
 
-def window(stream: BinaryIO, start: int, stop: int, first: int | None, source: int = 0) -> pl.DataFrame:
-    """The lines of `stream[start:stop]`; numbered from `first` on, or from the end of the file if None."""
-    stream.seek(start)
-    data = stream.read(stop - start)
-    if first is not None:
-        return block(data, first, source)
-    rows = block(data, 0, source)
-    return rows.with_columns(pl.col("line") - rows.height)
-
-
-def line_start(stream: BinaryIO, position: int, size: int) -> int:
+def line_start(stream: io.BufferedIOBase, position: int, size: int) -> int:
     """The first beginning of a line at or after `position` (`size` if there is none)."""
     if position <= 0:
         return 0

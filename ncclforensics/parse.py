@@ -79,8 +79,8 @@ def _apply(
         typed = _typed(candidates, fields, shape, pattern)
         is_caught = shape.frame == language.catch_all
         frames.setdefault(shape.frame, []).append(_speakers(typed) if is_caught else typed)
-        host = pl.col("host") if "host" in typed.columns else pl.lit(None)
-        known.append(typed.select("source", "line", caught=pl.lit(is_caught), host=host.cast(pl.String)))
+        host = pl.col("host").cast(pl.String) if "host" in typed.columns else None
+        known.append(typed.select("source", "line", caught=pl.lit(is_caught), host=host))
     return pl.concat(known), rows
 
 
@@ -104,24 +104,41 @@ def _pieces(rows: pl.DataFrame, opening: str, known: pl.DataFrame) -> pl.DataFra
     """The lines that are buried in other lines: behind text of any kind, or behind a line that was cut.
 
     Where two lines were torn into one, the end of the first may have grown onto the host name of the second: such a
-    piece is kept only with a host that stands at the beginning of some whole line.
+    piece is kept only with a host that stands at the beginning of some line of the same source.
     """
     buried = rows.filter(pl.col("text").str.contains(opening))
     if buried.is_empty():
         return buried
-    at_start = pl.col("text").str.contains(f"^{opening}")
-    behind_text = buried.filter(~at_start).with_columns(pl.col("text").str.extract(f"({opening}.*)$"))
+    parts = pl.col("text").str.extract_groups(f"^(?P<first>.*?)(?P<second>{opening}.*)$").struct
     halves = pl.col("text").str.extract_groups(f"^(?P<first>{opening}.*?)(?P<second>{opening}.*)$").struct
-    torn = buried.filter(at_start).with_columns(first=halves.field("first"), second=halves.field("second"))
-    torn = torn.filter(pl.col("second").is_not_null())
-    host = pl.col("second").str.split(":").list.first()
-    whole = pl.lit(None, dtype=pl.String)
-    for name in sorted(known["host"].drop_nulls().unique(), key=len):
-        without_growth = pl.col("second").str.slice(host.str.len_chars().cast(pl.Int64) - len(name))
-        whole = pl.when(host.str.ends_with(name)).then(without_growth).otherwise(whole)
-    first = torn.with_columns(text="first", cut=True).select(rows.columns)
-    second = torn.with_columns(text=whole).filter(pl.col("text").is_not_null()).select(rows.columns)
-    return pl.concat([behind_text, first, second])
+    at_start = pl.col("text").str.contains(f"^{opening}")
+    is_torn = pl.col("is_torn")
+    split = (
+        buried.with_columns(is_torn=at_start)
+        .with_columns(second=pl.when(is_torn).then(halves.field("second")).otherwise(parts.field("second")))
+        .filter(pl.col("second").is_not_null())
+        .with_row_index("piece")
+    )
+    at_beginning = split.filter("is_torn").select("source", host=pl.col("text").str.extract("([^:]+):[0-9]+:"))
+    hosts = pl.concat([known.select("source", "host"), at_beginning]).drop_nulls().unique()
+    whole = (
+        split.select("piece", "source", "second", grown=pl.col("second").str.split(":").list.first())
+        .join(hosts, on="source")
+        .filter(pl.col("grown").str.ends_with(pl.col("host")))
+        .sort(pl.col("host").str.len_bytes(), descending=True)
+        .unique("piece", keep="first", maintain_order=True)
+        .select("piece", whole=pl.col("second").str.tail(_length("second") - _length("grown") + _length("host")))
+    )
+    split = split.join(whole, on="piece", how="left", maintain_order="left")
+    before = pl.col("text").str.head(_length("text") - _length(pl.coalesce("whole", "second")))
+    first = split.filter(is_torn).with_columns(text=before, cut=True)
+    second = split.with_columns(text=pl.when(is_torn).then("whole").otherwise(pl.coalesce("whole", "second")))
+    return pl.concat([first, second.drop_nulls("text")]).select(rows.columns)
+
+
+def _length(text: str | pl.Expr) -> pl.Expr:
+    column = pl.col(text) if isinstance(text, str) else text
+    return column.str.len_chars().cast(pl.Int64)
 
 
 def _tally(rows: pl.DataFrame, known: pl.DataFrame, opening: str) -> pl.DataFrame:

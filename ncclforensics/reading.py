@@ -6,6 +6,7 @@ one at its tail (what was called last); both grow on demand until they meet.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -43,26 +44,33 @@ class Reading:
 
     def start(self, language: Language, *, whole: bool) -> Iterator[pl.DataFrame]:
         """The source for the first time: all of it, or both ends."""
-        try:
-            if self._is_no_text(language):
-                self.is_binary = True
-                self.problems.append("is not a log: binary data, skipped")
-            elif whole or not self.source.seekable or self.source.size <= SMALL:
-                yield from self._all()
-            else:
-                self.tail_start = self.source.size
-                yield from self._grow(WINDOW, WINDOW)
-        except OSError as error:
-            self.problems.append(f"cannot be read: {error.strerror or error}")
+        yield from self._guarded(self._begin(language, whole))
 
     def widen(self, *, head: bool = False, tail: bool = False) -> Iterator[pl.DataFrame]:
         """What doubling the window at one end, or at both, brings."""
         before, after = self.head_stop, self.source.size - self.tail_start
-        yield from self._grow(2 * before if head else before, 2 * after if tail else after)
+        yield from self._guarded(self._grow(2 * before if head else before, 2 * after if tail else after))
 
     def finish(self) -> Iterator[pl.DataFrame]:
         """All that the windows have left out."""
-        yield from self._grow(self.source.size, 0)
+        yield from self._guarded(self._grow(self.source.size, 0))
+
+    def _guarded(self, work: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+        try:
+            yield from work
+        except OSError as error:
+            self.problems.append(f"cannot be read: {error.strerror or error}")
+            self.is_whole = True  # there is no more to be had
+
+    def _begin(self, language: Language, whole: bool) -> Iterator[pl.DataFrame]:
+        if self._is_no_text(language):
+            self.is_binary = True
+            self.problems.append("is not a log: binary data, skipped")
+        elif whole or not self.source.seekable or self.source.size <= SMALL:
+            yield from self._all()
+        else:
+            self.tail_start = self.source.size
+            yield from self._grow(WINDOW, WINDOW)
 
     def _is_no_text(self, language: Language) -> bool:
         try:
@@ -81,7 +89,7 @@ class Reading:
     def _all(self) -> Iterator[pl.DataFrame]:
         try:
             with self.source.open() as stream:
-                for rows in lines.blocks(stream, self.number):
+                for rows in lines.blocks(stream, self.number, lines.CHUNK):
                     yield self._counted(rows)
         except DAMAGED_ARCHIVE as error:
             self.problems.append(f"is damaged after line {self.lines_read}: {error}")
@@ -94,23 +102,34 @@ class Reading:
 
     def _grow(self, head: int, tail: int) -> Iterator[pl.DataFrame]:
         """Make the windows `head` and `tail` bytes long, or leave them as long as they are."""
-        size = self.source.size
+        if self.is_whole or self.is_binary:
+            return
         with self.source.open() as stream:
-            stop = max(min(lines.line_start(stream, head, size), self.tail_start), self.head_stop)
-            start = min(max(lines.line_start(stream, size - tail, size), stop), self.tail_start)
-            while self.head_stop < stop:
-                end = min(lines.line_start(stream, self.head_stop + lines.CHUNK, size), stop)
-                rows = lines.window(stream, self.head_stop, end, self.head_lines + 1, self.number)
+            stop = max(min(lines.line_start(stream, head, self.source.size), self.tail_start), self.head_stop)
+            start = self._line_before(stream, tail, stop)
+            grown = lines.Span(stream, self.head_stop, stop)
+            for rows in lines.blocks(grown, self.number, lines.CHUNK, self.head_lines + 1):
                 self.head_lines += rows.height
-                self.head_stop = end
                 yield self._counted(rows)
-            if start < self.tail_start:
-                rows = lines.window(stream, start, self.tail_start, None, self.number)
-                rows = rows.with_columns(pl.col("line") - self.tail_lines)
-                self.tail_lines += rows.height
-                self.tail_start = start
-                yield self._counted(rows)
+            self.head_stop = stop
+            while start < self.tail_start:
+                begin = self._line_before(stream, self.source.size - self.tail_start + lines.CHUNK, start)
+                grown = lines.Span(stream, begin, self.tail_start)
+                found = pl.concat([lines.block(b"", 1), *lines.blocks(grown, self.number, lines.CHUNK)])
+                self.tail_start = begin
+                yield self._counted(found.with_columns(pl.col("line") - (found.height + self.tail_lines + 1)))
+                self.tail_lines += found.height
         self.is_whole = self.head_stop >= self.tail_start
+
+    def _line_before(self, stream: io.BufferedIOBase, tail: int, floor: int) -> int:
+        """Where the last `tail` bytes begin with a line, not before `floor`; more bytes if they begin inside a line."""
+        size = self.source.size
+        wants_more = tail > size - self.tail_start
+        while True:
+            start = min(max(lines.line_start(stream, size - tail, size), floor), self.tail_start)
+            if start < self.tail_start or start == floor or not wants_more:
+                return start
+            tail *= 2
 
     def quote(self, wanted: list[int]) -> dict[int, tuple[int, str]]:
         """The true number and the text of some lines (negative: counted from the end), read a second time."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import bz2
 import glob
 import gzip
+import io
 import lzma
 import os
 import re
@@ -15,26 +16,67 @@ import shutil
 import stat
 import sys
 import tempfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO
 
 import zstandard
 
 from ncclforensics.errors import NoInputError, UsageError
 
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
 STDIN = "-"
 
 # Compression is recognised by the first bytes, never by the name.
-_MAGIC: dict[bytes, Callable[[Path], IO[bytes]]] = {
-    b"\x1f\x8b": lambda path: cast(IO[bytes], gzip.open(path, "rb")),
-    b"BZh": lambda path: cast(IO[bytes], bz2.open(path, "rb")),
-    b"\xfd7zXZ\x00": lambda path: cast(IO[bytes], lzma.open(path, "rb")),
-    b"\x28\xb5\x2f\xfd": lambda path: cast(IO[bytes], zstandard.open(path, "rb")),
+_MAGIC: dict[bytes, Callable[[Path], io.BufferedIOBase]] = {
+    b"\x1f\x8b": lambda path: gzip.open(path, "rb"),
+    b"BZh": lambda path: bz2.open(path, "rb"),
+    b"\xfd7zXZ\x00": lambda path: lzma.open(path, "rb"),
+    b"\x28\xb5\x2f\xfd": lambda path: io.BufferedReader(_Zstd(path)),
 }
 # What the decompressors raise on a file that is cut or damaged.
-DAMAGED_ARCHIVE = (EOFError, lzma.LZMAError, zstandard.ZstdError, gzip.BadGzipFile, OSError, ValueError)
+DAMAGED_ARCHIVE = (EOFError, lzma.LZMAError, zstandard.ZstdError, zlib.error, OSError, ValueError)
+
+
+class _Zstd(io.RawIOBase):
+    """A .zst file, frame after frame; `zstandard.open` ends after the first, and silently where a file is cut."""
+
+    _STEP = 1 << 12  # compressed bytes at once: repetitive text grows a thousandfold
+
+    def __init__(self, path: Path) -> None:
+        self._file = open(path, "rb")
+        self._frame = zstandard.ZstdDecompressor().decompressobj()
+        self._waiting = b""  # compressed
+        self._ready = b""  # decompressed
+        self._is_inside = False
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        view = memoryview(buffer).cast("B")
+        while not self._ready:
+            self._waiting = self._waiting or self._file.read(self._STEP)
+            if not self._waiting and self._is_inside:
+                raise EOFError("it ends inside a compressed frame")
+            if not self._waiting:
+                return 0
+            self._ready = self._frame.decompress(self._waiting)
+            self._is_inside = not self._frame.eof
+            self._waiting = self._frame.unused_data if self._frame.eof else b""
+            if self._frame.eof:
+                self._frame = zstandard.ZstdDecompressor().decompressobj()
+        size = min(len(view), len(self._ready))
+        view[:size], self._ready = self._ready[:size], self._ready[size:]
+        return size
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,26 +87,29 @@ class Source:
     file: Path
     size: int
     seekable: bool
-    opener: Callable[[Path], IO[bytes]]
+    opener: Callable[[Path], io.BufferedIOBase]
     problem: str = ""
     rank_hint: int | None = None
 
-    def open(self) -> BinaryIO:
+    def open(self) -> io.BufferedIOBase:
         """The bytes, decompressed. Raises OSError or one of DAMAGED_ARCHIVE."""
-        return cast(BinaryIO, self.opener(self.file))
+        return self.opener(self.file)
 
 
-def _plain(path: Path) -> IO[bytes]:
+def _plain(path: Path) -> io.BufferedIOBase:
     return open(path, "rb")
 
 
-def _source(path: Path, name: str) -> Source:
+def _source(path: Path, name: str, *, may_wait: bool = False) -> Source:
+    """A source of one path; `may_wait`: a pipe named by the user is read to its end, one found in a folder never."""
     try:
         status = path.stat()
-        if not stat.S_ISREG(status.st_mode) and not stat.S_ISFIFO(status.st_mode):
-            return Source(name, path, 0, False, _plain, "is neither a file nor a folder")
-        if stat.S_ISFIFO(status.st_mode):
+        if stat.S_ISDIR(status.st_mode):
+            any(path.iterdir())  # a folder comes here if it could not be walked: the error says why
+        if stat.S_ISFIFO(status.st_mode) and may_wait:
             return _spooled(open(path, "rb"), name)
+        if not stat.S_ISREG(status.st_mode):
+            return Source(name, path, 0, False, _plain, "is neither a file nor a folder")
         with open(path, "rb") as stream:
             head = stream.read(8)
     except OSError as error:
@@ -94,9 +139,11 @@ def forget_spooled() -> None:
 
 
 def _inside(folder: Path) -> Iterator[Path]:
-    for parent, folders, names in os.walk(folder):
-        folders.sort()
+    denied: list[Path] = []
+    for parent, folders, names in os.walk(folder, onerror=lambda error: denied.append(Path(error.filename))):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield from (Path(parent) / name for name in sorted(names) if not name.startswith("."))
+    yield from denied
 
 
 RANK_IN_NAME = r"rank[^0-9A-Za-z]?([0-9]+)"
@@ -115,23 +162,27 @@ def find(paths: Iterable[str], rank_from: str = RANK_IN_NAME) -> list[Source]:
     if pattern.groups < 1:
         raise UsageError(f"--rank-from {rank_from}: needs a group, such as {RANK_IN_NAME}")
     sources: dict[str, Source] = {}
-    missing: list[str] = []
     for path in paths:
         if path == STDIN:
             sources.setdefault(STDIN, _spooled(sys.stdin.buffer, STDIN))
             continue
         matches = [Path(path)] if os.path.lexists(path) else [Path(m) for m in sorted(glob.glob(path, recursive=True))]
         if not matches:
-            missing.append(path)
-            sources.setdefault(path, Source(path, Path(path), 0, False, _plain, "does not exist"))
+            sources.setdefault(path, Source(_shown(path), Path(path), 0, False, _plain, "does not exist"))
         for match in matches:
             for file in _inside(match) if match.is_dir() else (match,):
-                sources.setdefault(str(file), _source(file, str(file)))
+                if (key := os.path.realpath(file)) not in sources:
+                    sources[key] = _source(file, _shown(file), may_wait=file == match)
     readable = [source for source in sources.values() if not source.problem]
     if not readable:
         told = "; ".join(f"{source.path} {source.problem}" for source in list(sources.values())[:3])
         raise NoInputError(told or "the folder holds no file")
     return [replace(source, rank_hint=_hint(source.path, pattern)) for source in sources.values()]
+
+
+def _shown(path: str | Path) -> str:
+    """A path as text, whatever bytes it is made of."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def _hint(path: str, pattern: re.Pattern[str]) -> int | None:

@@ -91,7 +91,7 @@ class Case:
         self.milestones = [row for row in frames["milestone"].to_dicts() if (row["host"], row["pid"]) in owners]
         self.visible = {row["actor"]: row for row in frames["visible"].to_dicts() if row["actor"] in self.actors}
         self.matches = [row for row in frames["match"].to_dicts() if row["key"] in self.members]
-        self.damaged = {row["source"]: row["damaged"] for row in frames["source"].to_dicts()}
+        self.sources = {row["source"]: row for row in frames["source"].to_dicts()}
         self.releases = sorted(frames["version"]["version"].cast(pl.String).unique().to_list())
 
     @cached_property
@@ -147,7 +147,7 @@ class Case:
     def is_doubtful(self, actor: int) -> bool:
         """Whether lines of this rank may have been lost: its file ends inside a line, or holds damaged ones."""
         process = self.process(actor)
-        return bool(process["is_cut"]) or any(self.damaged.get(source) for source in process["sources"])
+        return bool(process["is_cut"]) or any(self.sources[source]["damaged"] for source in process["sources"])
 
 
 def cases(frames: Frames) -> list[Case]:

@@ -131,7 +131,7 @@ def process(
 
 
 @analysis(LIFE)
-def life(communicator: pl.DataFrame, ending: pl.DataFrame) -> pl.DataFrame:
+def life(communicator: pl.DataFrame, ending: pl.DataFrame, milestone: pl.DataFrame) -> pl.DataFrame:
     """One row per communicator of a process, from its birth to its end. Pointers are told apart by incarnation."""
     event = pl.when(pl.col("form") == "begun").then(pl.lit("START")).otherwise(pl.col("phase").cast(pl.String))
     births = communicator.select("source", "line", "pos", *_OWNER, *_BIRTH, event=event)
@@ -147,7 +147,7 @@ def life(communicator: pl.DataFrame, ending: pl.DataFrame) -> pl.DataFrame:
         .with_columns(incarnation=pl.col("born").cast(pl.Int64).cum_sum().over(_OWNER))
     )
     is_end = ~pl.col("event").is_in(["START", "COMPLETE"])
-    return (
+    lives = (
         events.group_by([*_OWNER, "incarnation"], maintain_order=True)
         .agg(
             *(pl.col(name).drop_nulls().first() for name in _BIRTH),
@@ -161,6 +161,16 @@ def life(communicator: pl.DataFrame, ending: pl.DataFrame) -> pl.DataFrame:
             pl.col("line").filter(is_end).last().alias("end_line"),
         )
         .sort("born_pos")
+    )
+    # Rings are connected at the end of init: a COMPLETE line that is lost is not missed.
+    connected = milestone.filter(pl.col("form").cast(pl.String).is_in(["rings", "trees"])).select("host", "pid", "pos")
+    latest = connected.sort("pos").join_asof(
+        lives.select("host", "pid", "comm", "incarnation", "born_pos"),
+        left_on="pos", right_on="born_pos", by=["host", "pid"], strategy="backward", check_sortedness=False,
+    )  # fmt: skip
+    through = latest.select(*_OWNER, "incarnation", through=True).unique()
+    return lives.join(through, on=[*_OWNER, "incarnation"], how="left", maintain_order="left").with_columns(
+        is_complete=pl.col("is_complete") | pl.col("through").fill_null(False)
     )
 
 

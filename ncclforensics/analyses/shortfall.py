@@ -22,6 +22,7 @@ def gap(
     call: pl.DataFrame,
     last_call: pl.DataFrame,
     divergence: pl.DataFrame,
+    life: pl.DataFrame,
 ) -> pl.DataFrame:
     """The files to read more of, and where; no rows when the windows suffice."""
     partly = source.filter(~pl.col("is_whole")).select("source")
@@ -34,10 +35,10 @@ def gap(
         # The place of these calls is not known unless those before them are counted.
         tail.filter(pl.col("ordinal").is_null()).select("source"),
     ]
-    more_head = _of_unknown_communicators(operation, replay, call)
+    more_head = [_of_unknown_communicators(operation, replay, call), _without_birth(process, life)]
     more_tail = [_behind(tail, last_call), _at_the_edge(tail, divergence), _all_failures(failure, call)]
     wanted = [(frame.select("source"), reach) for reach, frames in
-              (("all", everything), ("head", [more_head]), ("tail", more_tail)) for frame in frames]
+              (("all", everything), ("head", more_head), ("tail", more_tail)) for frame in frames]
     return (
         pl.concat([frame.join(partly, on="source", how="semi").select("source", reach=pl.lit(reach)) for frame, reach in wanted])
         .unique("source", keep="first", maintain_order=True)
@@ -50,6 +51,14 @@ def _of_unknown_communicators(operation: pl.DataFrame, replay: pl.DataFrame, cal
     silent = replay.join(operation.select("host", "pid").unique(), on=["host", "pid"], how="anti")
     told = pl.concat([operation.select("source", "line"), silent.select("source", "line")]).filter(pl.col("line") < 0)
     return told.join(call.select("source", "line"), on=["source", "line"], how="anti")
+
+
+def _without_birth(process: pl.DataFrame, life: pl.DataFrame) -> pl.DataFrame:
+    """Processes that have no communicator yet, or are still inside the init of one: what comes next was not read."""
+    owner = ["host", "pid"]
+    unborn = process.join(life.select(owner).unique(), on=owner, how="anti")
+    inside = process.join(life.filter(~pl.col("is_complete") & pl.col("end").is_null()).select(owner), on=owner, how="semi")
+    return pl.concat([frame.select(pl.col("sources").explode().alias("source")) for frame in (unborn, inside)])
 
 
 def _behind(tail: pl.DataFrame, last_call: pl.DataFrame) -> pl.DataFrame:

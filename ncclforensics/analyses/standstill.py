@@ -8,6 +8,7 @@ import polars as pl
 
 from ncclforensics.analyses.case import Case, Judgement, Row
 from ncclforensics.analyses.trouble import AFTER, HARD, LOST, NETWORK
+from ncclforensics.data.variables import COLLECT_CALLS, COLLECT_UNBUFFERED
 
 MANY = 0.5
 
@@ -64,7 +65,7 @@ def waiting(case: Case) -> Judgement | None:
             "the files end inside a line: their last calls were lost in a buffer, so a call that is not there proves nothing",
             "likely",
             victims=judgement.victims,
-            collect=["NCCL_DEBUG_FILE=/path/%h.%p.log, which NCCL writes line by line, in place of buffered stdout"],
+            collect=COLLECT_UNBUFFERED,
             exhibits=[{"what": "context", **case.last_line(actor)} for actor in cut[:3]],
         )
     keys = {w["key"] for w in case.waits if w["waits_for"] in judgement.culprits}
@@ -197,7 +198,7 @@ def all_alike_in_trouble(case: Case) -> Judgement | None:
     shown = hard or signs
     if not case.calls.height and not hard:
         reason = "connections failed; no calls are in these logs, so the rank that went first is not decidable"
-        judgement = Judgement("undecidable", reason, "likely", collect=_COLLECT_CALLS)
+        judgement = Judgement("undecidable", reason, "likely", collect=COLLECT_CALLS)
     else:
         judgement = Judgement("stuck-together", "all ranks made the same calls, and then the transport or a GPU failed", "likely")
     judgement.culprits = sorted({t["actor"] for t in hard if t["actor"] is not None}) if len(hard) < len(case.actors) else []
@@ -207,9 +208,6 @@ def all_alike_in_trouble(case: Case) -> Judgement | None:
     judgement.show("failure", shown[:4])
     judgement.show("context", [{**row, "source": row["end_source"], "line": row["end_line"]} for row in aborted[:2]])
     return judgement
-
-
-_COLLECT_CALLS = ["NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL on every rank, then run again until it hangs"]
 
 
 def invisible(case: Case) -> Judgement | None:
@@ -224,7 +222,7 @@ def invisible(case: Case) -> Judgement | None:
     judgement = Judgement("undecidable", f"init came to its end, and {how_many} shows calls: what came after is not visible")
     if not seats:
         judgement.reason = "these logs show no communicator and no call"
-    judgement.collect = _COLLECT_CALLS
+    judgement.collect = COLLECT_CALLS
     judgement.missing = case.absent
     return judgement
 

@@ -10,7 +10,9 @@ from collections import defaultdict
 
 from ncclforensics.analyses.case import Case, Judgement, Row
 from ncclforensics.analyses.trouble import REFUSED
+from ncclforensics.data.variables import COLLECT_BOOTSTRAP
 
+CHATTER = 20  # lines; launchers say that much when they end a job
 BOOTSTRAP_ONLY = ["bootstrap", "network", "driver", "entered"]
 
 
@@ -122,13 +124,20 @@ def _incomplete(case: Case, inside: dict[str, list[Row]]) -> Judgement | None:
         judgement = Judgement("rank-missing", told + ("it" if len(missing) == 1 else "them"), missing=missing)
     elif unseen:
         return None  # some came through: the absent logs were not collected, and the ends tell the rest
+    elif any(_goes_on(case, actor) for actor in victims):
+        return None  # the application wrote on: the end of init is not in this log, or was not printed
     else:
-        judgement = Judgement("init-incomplete", "every rank began this init and these never came out of it", "likely")
-        if len(rows) < len(case.members[key]):
-            judgement.culprits = []
+        judgement = Judgement("init-incomplete", "every rank began this init, and these never came out of it", "likely")
     judgement.key, judgement.victims = key, victims
     judgement.show("waiting", rows[:3])
     return judgement
+
+
+def _goes_on(case: Case, actor: int) -> bool:
+    """Whether the file of a rank has many lines of the application behind NCCL's last one."""
+    process = case.process(actor)
+    lines: int = case.sources[process["last_source"]]["lines"]
+    return process["last_line"] > 0 and lines - process["last_line"] > CHATTER
 
 
 def _crossed(case: Case, inside: dict[str, list[Row]], edges: list[Row]) -> Judgement:
@@ -173,12 +182,12 @@ def _entered(case: Case) -> Judgement | None:
 def _in_bootstrap(case: Case) -> Judgement | None:
     """No communicator anywhere: all that these logs show is that every rank waits in the bootstrap."""
     reached = {row["form"] for row in case.milestones}
-    if case.members or not reached & set(BOOTSTRAP_ONLY):
+    if case.members or not reached & set(BOOTSTRAP_ONLY) or any(_goes_on(case, actor) for actor in case.actors):
         return None
     numbers = case.numbers(case.actors)
     gaps = sorted(set(range(max(numbers, default=0))) - set(numbers))
     victims = list(case.actors)
-    collect = ["NCCL_DEBUG_SUBSYS=INIT,BOOTSTRAP,ENV, from every rank, and the number of ranks that were started"]
+    collect = COLLECT_BOOTSTRAP
     if gaps and len(gaps) < len(numbers):
         told = "left no log, though the files are numbered past it, and all others wait in the bootstrap"
         judgement = Judgement("rank-missing", told, "possible", missing=gaps, victims=victims, collect=collect)

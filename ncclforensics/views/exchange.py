@@ -10,10 +10,24 @@ import polars as pl
 from ncclforensics import __version__
 from ncclforensics.data.names import datatype, reduction
 from ncclforensics.parse import COUNTS
+from ncclforensics.data.variables import COLLECT_CALLS, NOTHING_SAID
 from ncclforensics.report import Report, Row, operation
 from ncclforensics.rules import Finding
 
 SCHEMA_VERSION = 1
+NO_LOG: dict[str, Any] = {
+    "verdict": "undecidable",
+    "certainty": "certain",
+    "reason": NOTHING_SAID,
+    "culprits": [],
+    "victims": [],
+    "communicator": None,
+    "operation": None,
+    "mismatch": None,
+    "last_operations": [],
+    "waits_for": [],
+    "collect_next": COLLECT_CALLS,
+}
 
 
 def json(report: Report) -> bytes:
@@ -30,7 +44,7 @@ def as_object(report: Report) -> dict[str, Any]:
         "inputs": _inputs(report),
         "run": _run(report),
         "findings": [_finding(report, finding) for finding in report.findings],
-        "hang": _hang(report, jobs[0]) if jobs else None,
+        "hang": _hang(report, jobs[0]) if jobs else NO_LOG,
     }
     if len(jobs) > 1:
         out["jobs"] = [_hang(report, row) for row in jobs]
@@ -71,7 +85,7 @@ def _run(report: Report) -> Row:
         "ranks_seen": numbers,
         "ranks_missing": missing,
         "hosts": hosts,
-        "nodes": placed if placed is not None else len(hosts) if hosts and not missing else None,
+        "nodes": len(hosts) if hosts and not missing else placed,
         "networks": sorted(run["milestone"]["network"].drop_nulls().unique().to_list()),
         "gdr": "unknown",
         "transports": None,

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ncclforensics.data.names import datatype, operation_text, ranks_text, reduction
+from ncclforensics.data.variables import COLLECT_CALLS, NOTHING_SAID
 from ncclforensics.parse import COUNTS
 from ncclforensics.report import Report
 from ncclforensics.rules import Finding, Severity
@@ -56,7 +57,8 @@ def _parts(report: Report, verbose: bool) -> list[RenderableType]:
             parts.append(Text(f"\nJob {place + 1} of {len(jobs)}: {size} ranks", style="bold underline"))
         parts += _job(report, row, verbose)
     if not jobs:
-        parts.append(Text("\nNo line of NCCL in these files. " + _COLLECT, style="bold"))
+        parts.append(Text(f"\nUNDECIDABLE  {NOTHING_SAID}", style="bold"))
+        parts += [_heading("COLLECT"), *(Padding(Text(step), (0, 0, 0, 2)) for step in COLLECT_CALLS)]
     notes = [finding for finding in report.findings if finding.severity is Severity.INFO and finding.rule != _GAP]
     parts += [Text.assemble(("\nnote  ", STYLE["info"]), f"{note.title}: {note.detail}") for note in notes]
     parts += _problems(report)
@@ -64,7 +66,6 @@ def _parts(report: Report, verbose: bool) -> list[RenderableType]:
 
 
 _GAP = "read-subsystem-gap"
-_COLLECT = "Set NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL NCCL_DEBUG_FILE=/path/%h.%p.log on every rank."
 
 
 def _coverage(report: Report) -> Text:

@@ -1,0 +1,47 @@
+"""What all tests share: golden files, the corpus beside the repository, a terminal that is always the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+CORPUS = Path(__file__).parents[2] / "shared" / "corpus"
+
+# The time an example takes is the machine's affair; the same examples are drawn every time, so that a run can be repeated.
+settings.register_profile("suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update", action="store_true", help="rewrite everything that is generated, in place of comparing")
+
+
+@pytest.fixture(autouse=True)
+def _plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[Path, str], None]:
+    """`golden(path, text)`: the file holds exactly this text; `pytest --update` writes it."""
+
+    def compare(path: Path, text: str) -> None:
+        if request.config.getoption("--update"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        wanted = path.read_text(encoding="utf-8") if path.exists() else ""
+        assert text == wanted, f"{path} differs; if that is meant: pytest --update, then read git diff"
+
+    return compare
+
+
+@pytest.fixture(scope="session")
+def corpus() -> Path:
+    """Logs of the real world, where they lie beside the repository."""
+    if not CORPUS.is_dir():
+        pytest.skip(f"{CORPUS} is not on this machine")
+    return CORPUS

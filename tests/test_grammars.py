@@ -1,0 +1,208 @@
+"""Every grammar, in two engines: Lark is the reference, the pattern derived from the same rule does the work."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.lark import from_lark
+from lark import Lark, Token, Tree
+from lark.exceptions import LarkError
+
+from ncclforensics import grammar
+from ncclforensics.errors import GrammarError
+from ncclforensics.grammar import Grammar, Shape
+
+SHAPES = [shape for name in grammar.names() for shape in grammar.load(name).shapes]
+# What is left of a line once it has been read: no control characters, no ends of lines of any kind.
+READABLE = st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Zl", "Zp"))
+
+every_shape = pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.frame)
+
+Fields = tuple[str, dict[str, str]]  # the alternative, and column -> text
+
+
+@cache
+def parser(frame: str, name: str) -> Lark:
+    return grammar.load(name).parser(frame)
+
+
+def by_lark(shape: Shape, text: str) -> Fields | None:
+    try:
+        tree: Tree[Token] = parser(shape.frame, shape.grammar).parse(text)
+    except LarkError:
+        return None
+    form = "" if tree.data == shape.frame else str(tree.data)
+    tokens = tree.scan_values(lambda leaf: isinstance(leaf, Token))
+    return form, {token.type.rpartition("__")[2].lower(): str(token) for token in tokens}
+
+
+def by_pattern(shape: Shape, text: str) -> Fields | None:
+    column = pl.Series([text])
+    for pattern in shape.patterns:
+        if column.str.contains(pattern.regex)[0]:
+            fields = column.str.extract_groups(pattern.regex)[0]
+            return pattern.form, {name: value for name, value in fields.items() if value is not None}
+    return None
+
+
+@every_shape
+def test_every_rule_has_an_example(shape: Shape) -> None:
+    assert shape.examples, f"{shape.grammar}.lark: put a line `//> …` directly above `{shape.frame}`"
+
+
+@every_shape
+def test_every_alternative_of_a_rule_has_an_example(shape: Shape) -> None:
+    shown = {found[0] for example in shape.examples if (found := by_pattern(shape, example))}
+
+    assert shown == {pattern.form for pattern in shape.patterns}
+
+
+@every_shape
+def test_both_engines_find_the_same_fields_in_the_examples(shape: Shape) -> None:
+    for example in shape.examples:
+        reference = by_lark(shape, example)
+
+        assert reference is not None, f"not a line of {shape.frame}: {example}"
+        assert by_pattern(shape, example) == reference
+
+
+@every_shape
+def test_no_rule_that_is_tried_earlier_claims_the_example_of_another(shape: Shape) -> None:
+    rivals = [other for other in SHAPES if other.frame != shape.frame and other.priority >= shape.priority]
+
+    for example in shape.examples:
+        assert [rival.frame for rival in rivals if by_pattern(rival, example)] == [], example
+
+
+@every_shape
+def test_every_line_that_matches_contains_the_anchor(shape: Shape) -> None:
+    for example in shape.examples:
+        for pattern in shape.patterns:
+            assert pattern.anchor in example or not re.search(pattern.regex, example)
+
+
+@every_shape
+def test_every_pattern_compiles_and_fills_its_columns(shape: Shape) -> None:
+    for pattern in shape.patterns:
+        fields = pl.Series(["no line of ours"]).str.extract_groups(pattern.regex)
+
+        assert set(fields.struct.fields) == set(pattern.columns) <= set(shape.columns)
+
+
+@every_shape
+def test_both_engines_find_the_same_fields_in_whatever_the_grammar_allows(shape: Shape) -> None:
+    lines = from_lark(parser(shape.frame, shape.grammar), start=shape.frame, alphabet=READABLE)
+
+    @settings(max_examples=40)
+    @given(lines)
+    def agree(text: str) -> None:
+        reference = by_lark(shape, text)
+
+        assert reference is not None
+        assert by_pattern(shape, text) == reference
+
+    agree()
+
+
+@every_shape
+def test_both_engines_refuse_and_accept_the_same_distorted_lines(shape: Shape) -> None:
+    words = sorted({word for example in shape.examples for word in example.split(" ")})
+
+    @settings(max_examples=40)
+    @given(st.data())
+    def agree(data: st.DataObject) -> None:
+        line = data.draw(st.sampled_from(shape.examples)).split(" ")
+        place = data.draw(st.integers(0, len(line) - 1))
+        line[place : place + data.draw(st.integers(0, 1))] = data.draw(
+            st.lists(st.sampled_from(words) | st.text(READABLE, max_size=3), max_size=2)
+        )
+        text = " ".join(line)[: data.draw(st.integers(1, 400))] or " "
+
+        assert by_pattern(shape, text) == by_lark(shape, text)
+
+    agree()
+
+
+# What a line pattern cannot say is an error when the grammar loads.
+
+
+def loaded(monkeypatch: pytest.MonkeyPatch, folder: Path, text: str) -> tuple[Shape, ...]:
+    (folder / "terminals.lark").write_text((grammar.GRAMMARS / "terminals.lark").read_text())
+    (folder / "tried.lark").write_text("%import .terminals (INT, HEX, NAME, WORD, TEXT)\n" + text)
+    monkeypatch.setattr(grammar, "GRAMMARS", folder)
+    return Grammar("tried").shapes
+
+
+def test_a_rule_that_refers_to_itself_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(GrammarError, match=r"tried\.lark, rule nested: `nested` refers to itself"):
+        loaded(monkeypatch, tmp_path, 'nested: "(" nested ")" | COUNT\nCOUNT: INT\n')
+
+
+def test_a_pattern_with_flags_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(GrammarError, match="two engines do not share"):
+        loaded(monkeypatch, tmp_path, "loud: WHAT\nWHAT: /abc/i\n")
+
+
+def test_a_look_ahead_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(GrammarError, match="two engines do not share"):
+        loaded(monkeypatch, tmp_path, "ahead: WHAT\nWHAT: /a(?=b)/\n")
+
+
+def test_a_column_that_stands_twice_in_one_alternative_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(GrammarError, match="`COUNT` stands twice"):
+        loaded(monkeypatch, tmp_path, 'twice: COUNT " of " COUNT\nCOUNT: INT\n')
+
+
+def test_a_counted_repetition_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(GrammarError, match="cannot become a line pattern|not supported"):
+        loaded(monkeypatch, tmp_path, 'thrice: "a"~3 COUNT\nCOUNT: INT\n')
+
+
+def test_the_same_column_may_stand_in_two_alternatives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (shape,) = loaded(monkeypatch, tmp_path, 'one: "a " COUNT | "b " COUNT -> second\nCOUNT: INT\n')
+
+    assert [pattern.form for pattern in shape.patterns] == ["", "second"]
+
+
+def test_a_column_has_the_dtype_of_the_terminal_it_is_made_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = 'typed: COUNT " " OPCOUNT " " WHAT " " KIND\nCOUNT: INT\nOPCOUNT: HEX\nWHAT: WORD\nKIND: "a" | "b"\n'
+
+    (shape,) = loaded(monkeypatch, tmp_path, text)
+
+    assert shape.schema == {
+        "form": pl.Categorical(),
+        "count": pl.Int64(),
+        "opcount": pl.Int64(),
+        "what": pl.String(),
+        "kind": pl.Categorical(),
+    }
+
+
+@pytest.mark.parametrize(
+    ("end", "is_open"),
+    [
+        ('" " COUNT', True),
+        ('" " PEER', True),
+        ('(" " COUNT)?', True),
+        ('" " COUNT " ms"', False),
+        ('" " KIND', False),
+        ('" " SAYS', False),
+        ('" " _COUNT', False),
+    ],
+)
+def test_a_shape_is_open_where_a_cut_would_leave_a_wrong_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, is_open: bool
+) -> None:
+    terminals = 'COUNT: INT\n_COUNT: INT\nPEER: /[^ ]+/\nKIND: "START" | "END"\nSAYS: TEXT\nWHO: NAME\n'
+
+    (shape,) = loaded(monkeypatch, tmp_path, f'ended: "took " WHO {end}\n{terminals}')
+
+    assert [pattern.is_open for pattern in shape.patterns] == [is_open]
