@@ -5,6 +5,7 @@ This module imports neither polars nor lark nor rich, so that `--help` answers a
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from enum import IntEnum, StrEnum
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from ncclforensics.report import Report
+
+
+# Polars' allocator gives memory back only under pressure; a tool that runs on a login node gives it back at once.
+# Read when the library is loaded, so it is set before that.
+os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:500,muzzy_decay_ms:0")
 
 
 class Exit(IntEnum):

@@ -18,31 +18,32 @@ import polars as pl
 from ncclforensics.formats import all_formats
 from ncclforensics.grammar import Shape
 from ncclforensics.lines import CHUNK
-from ncclforensics.parse import COUNTS, Language, parse
+from ncclforensics.parse import COUNTS, Language, Parsed, parse, sift
 from ncclforensics.reading import Reading
 from ncclforensics.sources import Source
 
+FEW = 10_000  # rows; smaller pieces are put together before anything is computed on them
 THREADS = 2  # readers at work at once; Polars uses its own threads inside each
 Analysis = Callable[..., pl.DataFrame]
 Progress = Callable[[int], None]  # told how many bytes have been parsed since the last time
 
 # `pos` orders the lines of one process, over all the files that hold them and both windows of each.
-ORIGIN = {"source": pl.Int64(), "line": pl.Int64(), "pos": pl.Int64()}
+ORIGIN = {"source": pl.Int32(), "line": pl.Int32(), "pos": pl.Int64()}
 SOURCE_BITS = 40
 
 SOURCE_COLUMNS = {
-    "source": pl.Int64(),
+    "source": pl.Int32(),
     "path": pl.String(),
     "is_whole": pl.Boolean(),  # every line was read
     "is_cut": pl.Boolean(),  # the last line has no end
-    "hint": pl.Int64(),  # the rank that its name suggests
+    "hint": pl.Int32(),  # the rank that its name suggests
     "damaged": pl.Int64(),  # lines
     "lines": pl.Int64(),  # read
     "problem": pl.String(),
 }
 
 
-_NO_TALLY = pl.DataFrame(schema={"source": pl.Int64(), **dict.fromkeys(COUNTS, pl.Int64())})
+_NO_TALLY = pl.DataFrame(schema={"source": pl.Int32(), **dict.fromkeys(COUNTS, pl.Int64())})
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,7 @@ class Run:
         self._progress = progress
         self._parsed: dict[str, list[pl.DataFrame]] = {}
         self._tallies: list[pl.DataFrame] = []
+        self._hosts: list[pl.DataFrame] = []
         self._frames: dict[str, pl.DataFrame] = {}
         for reading in self.readings:
             if reading.source.problem:
@@ -109,42 +111,48 @@ class Run:
         """
         queue, lock = iter(readings), Lock()
 
-        def worker() -> None:
-            batch: list[pl.DataFrame] = []
-            size = 0
+        def worker() -> list[pl.DataFrame]:
+            waiting: list[pl.DataFrame] = []
             while True:
                 with lock:
                     reading = next(queue, None)
                 if reading is None:
-                    break
-                own: list[pl.DataFrame] = []
-                own_size = 0
+                    return waiting
+                rare: list[pl.DataFrame] = []
                 for rows in work(reading):
-                    own.append(rows)
-                    own_size += int(rows["text"].str.len_bytes().sum()) + rows.height
-                    if own_size >= CHUNK:
-                        self._parse(own, own_size, lock)
-                        own, own_size = [], 0
-                batch += own
-                size += own_size
-                if size >= CHUNK:
-                    self._parse(batch, size, lock)
-                    batch, size = [], 0
-            self._parse(batch, size, lock)
+                    rare.append(self._sift(rows, lock))
+                    if _size(rare) >= CHUNK:
+                        self._parse(rare, lock)
+                        rare = []
+                waiting += rare
+                if _size(waiting) >= CHUNK:
+                    self._parse(waiting, lock)
+                    waiting = []
 
         with ThreadPoolExecutor(THREADS) as pool:
-            for done in [pool.submit(worker) for _ in range(min(THREADS, len(readings)))]:
-                done.result()
+            workers = [pool.submit(worker) for _ in range(min(THREADS, len(readings)))]
+            waiting = [rows for done in workers for rows in done.result()]
+        if waiting:
+            self._parse(waiting, lock)
 
-    def _parse(self, batch: list[pl.DataFrame], size: int, lock: Lock) -> None:
-        if not batch:
-            return
-        parsed = parse(pl.concat(batch), self.language)
+    def _parse(self, batch: list[pl.DataFrame], lock: Lock) -> None:
+        with lock:
+            hosts = pl.concat(self._hosts) if self._hosts else None
+        self._keep(parse(pl.concat(batch), self.language, hosts), lock)
+
+    def _sift(self, rows: pl.DataFrame, lock: Lock) -> pl.DataFrame:
+        parsed, rest = sift(rows, self.language)
+        self._keep(parsed, lock)
+        with lock:
+            self._progress(_size([rows]))
+        return rest
+
+    def _keep(self, parsed: Parsed, lock: Lock) -> None:
         with lock:
             self._tallies.append(parsed.tally)
+            self._hosts.append(parsed.hosts)
             for name, pieces in parsed.frames.items():
                 self._parsed.setdefault(name, []).extend(pieces)
-            self._progress(size)
 
     @property
     def tally(self) -> pl.DataFrame:
@@ -161,7 +169,7 @@ class Run:
             return self._sources()
         if name in _ANALYSES:
             computed: pl.DataFrame = self.call(_ANALYSES[name].function)
-            return computed.select(list(_ANALYSES[name].columns))
+            return computed.select(list(_ANALYSES[name].columns)).cast(dict(_ANALYSES[name].columns))
         for shape in self.language.shapes:
             if shape.frame == name:
                 return self._typed(shape)
@@ -203,25 +211,48 @@ class Run:
         schema = {**ORIGIN, **shape.schema}
         order = {number: place for place, number in enumerate(self._reading_order())}
         # Lines counted from the end of a file get their true number once its windows have met.
-        place = pl.DataFrame(
-            [(r.number, order[r.number], r.lines_read + 1 if r.is_whole else 0) for r in self.readings],
-            schema={"source": pl.Int64, "place": pl.Int64, "after": pl.Int64},
-            orient="row",
-        )
-        true = pl.when(pl.col("line") < 0).then(pl.col("line") + pl.col("after")).otherwise("line")
-        from_end = pl.when(pl.col("line") < 0).then(1 << (SOURCE_BITS - 1)).otherwise(0)
-        rows = pl.concat([pl.DataFrame(schema=schema), *self._parsed.get(shape.frame, [])], how="diagonal")
-        return (
-            rows.join(place, on="source", how="left")
-            .with_columns(line=true)
-            .with_columns(pos=pl.col("line") + from_end + pl.col("place") * (1 << SOURCE_BITS))
-            .select(list(schema))
-            .sort("pos", maintain_order=True)  # several lines torn into one share their place
-        )
+        after = {r.number: r.lines_read + 1 if r.is_whole else 0 for r in self.readings}
+        parsed = self._parsed.get(shape.frame, [])
+        small = [rows for rows in parsed if rows.height < FEW]
+        pieces: list[pl.DataFrame] = []
+        for rows in [*([pl.concat(small, how="diagonal")] if small else []), *(r for r in parsed if r.height >= FEW)]:
+            several = rows["source"].n_unique() > 1
+            for part in rows.partition_by("source") if several else [rows]:
+                number = int(part["source"][0])
+                is_from_end = pl.col("line") < 0
+                line = pl.when(is_from_end).then(pl.col("line") + after[number]).otherwise("line").cast(pl.Int32)
+                behind_head = pl.when(is_from_end).then(1 << (SOURCE_BITS - 1)).otherwise(0)
+                base = order[number] << SOURCE_BITS
+                pieces.append(part.with_columns(line=line, pos=line.cast(pl.Int64) + behind_head + base))
+        pieces.sort(key=lambda rows: rows["pos"][0])
+        if all(after.values()):  # nothing more will be read: the frame takes the place of its pieces
+            self._parsed.pop(shape.frame, None)
+        del parsed, small
+        whole = pl.concat([pl.DataFrame(schema=schema), *pieces], how="diagonal").select(list(schema))
+        return whole if whole["pos"].is_sorted() else whole.sort("pos", maintain_order=True)
 
     def _reading_order(self) -> list[int]:
         """Sources by name, numbers in names counted as numbers: `rank2` before `rank10`, `log.1` before `log.2`."""
         return sorted(range(len(self.readings)), key=lambda n: _natural(self.readings[n].source.path))
+
+
+def _joined(pieces: list[pl.DataFrame], schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    """One frame of many, column by column, so that never more than one column stands in memory twice."""
+    columns = []
+    for name, dtype in schema.items():
+        parts = [
+            rows.drop_in_place(name).cast(dtype)
+            if name in rows.columns
+            else pl.Series(name, [None], dtype=dtype).new_from_index(0, rows.height)
+            for rows in pieces
+        ]
+        columns.append(pl.concat([pl.Series(name, [], dtype=dtype), *parts], rechunk=True))
+    return pl.DataFrame(columns)
+
+
+def _size(batch: list[pl.DataFrame]) -> int:
+    """Bytes of text, ends of lines included."""
+    return sum(int(rows["text"].str.len_bytes().sum()) + rows.height for rows in batch)
 
 
 def _natural(name: str) -> list[tuple[bool, int, str]]:

@@ -7,23 +7,22 @@ whole column. A property test holds both engines to the same fields.
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import orjson
 import polars as pl
-from lark import Lark, Token, Tree
 
-# The one place that touches Lark's internals (Lark is pinned in pyproject.toml): the raw trees of a grammar's rules.
-from lark.load_grammar import FromPackageLoader, GrammarBuilder
-
-from ncclforensics.errors import GrammarError
+from ncclforensics import __version__
 
 if TYPE_CHECKING:
-    from lark.load_grammar import Definition
+    from lark import Lark
 
 HERE = Path(__file__).parent
 GRAMMARS = HERE / "grammars" if (HERE / "grammars").is_dir() else HERE.parent / "grammars"
@@ -50,6 +49,10 @@ def _integer(column: pl.Expr) -> pl.Expr:
     return column.cast(pl.Int64, strict=False)
 
 
+def _number(column: pl.Expr) -> pl.Expr:
+    return column.cast(pl.Int32, strict=False)
+
+
 def _decimal(column: pl.Expr) -> pl.Expr:
     return column.cast(pl.Float64, strict=False)
 
@@ -61,6 +64,7 @@ def _hexadecimal(column: pl.Expr) -> pl.Expr:
 
 BASES: Mapping[str, Base] = {
     "INT": Base(pl.Int64(), "", _integer),
+    "NUMBER": Base(pl.Int32(), "below 2^31", _number),
     "HEX": Base(pl.Int64(), "printed in hexadecimal", _hexadecimal),
     "DECIMAL": Base(pl.Float64(), "", _decimal),
     "PTR": Base(pl.Categorical(), "pointer, valid within one process", _category),
@@ -71,12 +75,11 @@ BASES: Mapping[str, Base] = {
     "MOMENT": Base(pl.String(), "local time as printed, format chosen by the user", _text),
     "TEXT": Base(pl.String(), "", _text),
 }
-_NUMBERS = [BASES[name] for name in ("INT", "HEX", "DECIMAL", "PTR", "HEXID")]
+NUMBERS = [BASES[name] for name in ("INT", "NUMBER", "HEX", "DECIMAL", "PTR", "HEXID")]
 # A terminal that is written out in place (an enumeration, a pattern of its own) is text from a small vocabulary.
 PLAIN = Base(pl.Categorical(), "", _category)
 
 FORM = "form"  # the column that says which alternative of a rule matched
-FALLBACK_BELOW = 0  # a rule of negative priority is tried after all the others
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +117,7 @@ class Shape:
 
 
 class Grammar:
-    """A loaded `.lark` file.
+    """A `.lark` file.
 
     Raises GrammarError if a rule recurses or uses what a line pattern cannot express.
     """
@@ -122,50 +125,70 @@ class Grammar:
     def __init__(self, name: str) -> None:
         self.name = name
         self.path = GRAMMARS / f"{name}.lark"
-        self.text = self.path.read_text(encoding="utf-8")
-        self._definitions = _definitions(self.text, str(self.path))
 
     @cached_property
     def shapes(self) -> tuple[Shape, ...]:
         """The rules that stand in this file (imported rules and rules starting with `_` are only parts)."""
-        examples, needs = _comments(self.text)
-        return tuple(self._shape(rule, examples.get(rule, ()), needs) for rule in self._own_rules())
+        examples, needs = _comments(self.path.read_text(encoding="utf-8"))
+        return tuple(
+            Shape(
+                rule,
+                self.name,
+                tuple(Pattern(**{**pattern, "columns": tuple(pattern["columns"])}) for pattern in patterns),
+                {column: base_of(terminal, self.name) for column, terminal in terminals.items()},
+                examples.get(rule, ()),
+                needs,
+                priority,
+            )
+            for rule, priority, patterns, terminals in _remembered(self.path, "rules", self._rules)
+        )
 
-    def _own_rules(self) -> Iterator[str]:
-        for name, definition in self._definitions.items():
-            if not definition.is_term and not name.startswith("_") and "__" not in name:
-                yield str(name)
+    def _rules(self) -> list[Any]:
+        from ncclforensics import derivation
 
-    def _shape(self, rule: str, examples: tuple[str, ...], needs: str) -> Shape:
-        definition = self._definitions[rule]
-        walk = _Walk(self._definitions, f"{self.path.name}, rule {rule}")
-        patterns = tuple(walk.pattern(alternative) for alternative in _alternatives(definition.tree))
-        columns = {column: base_of(terminal, self._definitions) for column, terminal in walk.terminals.items()}
-        options = definition.options
-        priority = int(getattr(options, "priority", None) or 0)
-        return Shape(rule, self.name, patterns, columns, examples, needs, priority)
+        return [
+            [rule, priority, [asdict(pattern) for pattern in patterns], terminals]
+            for rule, priority, patterns, terminals in derivation.rules(self.path)
+        ]
 
     def opening(self, rule: str) -> str:
         """The regex of a rule that is only a part, without columns and anchors: to search for inside a line."""
-        return _Walk(self._definitions, f"{self.path.name}, rule {rule}").part(rule)
+
+        def derived() -> str:
+            from ncclforensics import derivation
+
+            return derivation.part(self.path, rule)
+
+        return str(_remembered(self.path, rule, derived))
 
     def parser(self, rule: str) -> Lark:
         """Lark's own parser for one rule: the reference that the derived patterns are tested against."""
-        return Lark(
-            self.text,
-            start=rule,
-            parser="earley",
-            lexer="dynamic",
-            source_path=str(self.path),
-            import_paths=[str(GRAMMARS)],
-        )
+        from ncclforensics import derivation
+
+        return derivation.parser(self.path, rule)
 
 
-def _definitions(text: str, path: str) -> dict[str, Definition]:
-    builder = GrammarBuilder(False, [str(GRAMMARS), FromPackageLoader("lark", ("grammars",))])
-    builder.load_grammar(text, path)
-    definitions: dict[str, Definition] = builder._definitions
-    return definitions
+def _remembered(path: Path, what: str, derive: Callable[[], Any]) -> Any:
+    """What was derived from the grammars as they are, from the user's cache if it is there: Lark takes 0.3 s."""
+    texts = b"".join(file.read_bytes() for file in sorted(path.parent.glob("*.lark")))
+    key = hashlib.sha256(f"{__version__} {path.stem} {what} ".encode() + _DERIVATION.read_bytes() + texts).hexdigest()
+    try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ncclforensics"
+    except RuntimeError:  # a user without a home
+        return derive()
+    file = folder / f"{path.stem}-{what.strip('_')}-{key[:16]}.json"
+    with suppress(OSError, orjson.JSONDecodeError):
+        return orjson.loads(file.read_bytes())
+    result = orjson.loads(orjson.dumps(derive()))
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        new = file.with_suffix(f".{os.getpid()}")
+        new.write_bytes(orjson.dumps(result))
+        new.replace(file)
+    return result
+
+
+_DERIVATION = HERE / "derivation.py"
 
 
 def _comments(text: str) -> tuple[dict[str, tuple[str, ...]], str]:
@@ -184,168 +207,27 @@ def _comments(text: str) -> tuple[dict[str, tuple[str, ...]], str]:
     return examples, needs
 
 
-def _alternatives(tree: Tree[Token]) -> list[Tree[Token]]:
-    return [child for child in tree.children if isinstance(child, Tree)]
+def base_of(name: str, grammar: str) -> Base:
+    """The base terminal that `COUNT: INT` is made of. Lark's trees no longer tell: INT stands expanded in them."""
+    home, _, own = name.rpartition("__")
+    made_of = _plain_definitions(home or grammar).get(own)
+    if made_of is None:
+        return BASES.get(own, PLAIN)
+    return BASES.get(made_of) or base_of(made_of, home or grammar)
 
 
-def base_of(name: str, definitions: Mapping[str, Definition]) -> Base:
-    """The base terminal that `COUNT: INT` is made of: Lark puts INT's own tree in the place of its name."""
-    bases = [(d.tree, n.rpartition("__")[2]) for n, d in definitions.items() if n.rpartition("__")[2] in BASES]
-    node: object = definitions[name].tree
-    while isinstance(node, Tree):
-        for tree, base in bases:
-            if node == tree:
-                return BASES[base]
-        if len(node.children) != 1:
-            break
-        node = node.children[0]
-    return PLAIN
-
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """A part of a pattern: its regex, and the literal text of it (None: not a literal)."""
-
-    regex: str
-    literal: str | None = None
-    anchor: str = ""
-    borrowed: str = ""  # an anchor inside a rule referred to, such as a prefix: many shapes share it
-    is_open: bool = False
-    is_optional: bool = False
-
-
-class _Walk:
-    """Turns one alternative of a rule into a pattern."""
-
-    def __init__(self, definitions: Mapping[str, Definition], place: str) -> None:
-        self._definitions = definitions
-        self._place = place
-        self._columns: list[str] = []
-        self._open: list[str] = []
-        self.terminals: dict[str, str] = {}
-
-    def pattern(self, alternative: Tree[Token]) -> Pattern:
-        self._columns, form = [], ""
-        if alternative.data == "alias":
-            form = str(alternative.children[1].name)  # type: ignore[union-attr]  # Lark types an alias as a token
-            alternative = alternative.children[0]  # type: ignore[assignment]
-        piece = self._piece(alternative, inside=None)
-        return Pattern(form, f"^{piece.regex}$", piece.anchor or piece.borrowed, tuple(self._columns), piece.is_open)
-
-    def part(self, rule: str) -> str:
-        """The regex of a rule without columns."""
-        return self._piece(self._definitions[rule].tree, inside=rule).regex
-
-    def _piece(self, node: object, inside: str | None) -> _Piece:
-        if isinstance(node, Token):
-            return self._literal(node)
-        if not isinstance(node, Tree):
-            return self._symbol(node, inside)
-        children = [child for child in node.children if child is not None]
-        match str(node.data):
-            case "literal" | "value":
-                return self._piece(children[0], inside)
-            case "alias":
-                return self._piece(children[0], inside)
-            case "expansion":
-                return _sequence([self._piece(child, inside) for child in children])
-            case "expansions":
-                return _choice([self._piece(child, inside) for child in children])
-            case "maybe":
-                inner = self._piece(children[0], inside)
-                return _Piece(f"(?:{inner.regex})?", is_open=inner.is_open, is_optional=True)
-            case "expr":
-                return self._repeated(children, inside)
-        raise GrammarError(f"{self._place}: `{node.data}` cannot become a line pattern")
-
-    def _repeated(self, children: list[object], inside: str | None) -> _Piece:
-        inner, sign = self._piece(children[0], inside), str(children[1])
-        if len(children) == 2 and sign in ("?", "*", "+"):
-            return _Piece(f"(?:{inner.regex}){sign}", is_open=inner.is_open, is_optional=sign != "+")
-        raise GrammarError(f"{self._place}: repetition `{sign}` is not supported")
-
-    def _symbol(self, symbol: object, inside: str | None) -> _Piece:
-        name = str(getattr(symbol, "name", symbol))
-        if name not in self._definitions:
-            raise GrammarError(f"{self._place}: `{name}` is not defined")
-        if name in self._open:
-            raise GrammarError(f"{self._place}: `{name}` refers to itself, a line pattern cannot")
-        definition = self._definitions[name]
-        self._open.append(name)
-        is_column = definition.is_term and inside is None and not name.rpartition("__")[2].startswith("_")
-        piece = self._piece(definition.tree, name if definition.is_term else inside)
-        self._open.pop()
-        if not definition.is_term:
-            return _Piece(piece.regex, None, "", piece.anchor or piece.borrowed, piece.is_open)
-        if not is_column:
-            return piece
-        column = name.rpartition("__")[2].lower()
-        if column in self._columns:
-            raise GrammarError(f"{self._place}: `{column.upper()}` stands twice in one alternative")
-        self._columns.append(column)
-        self.terminals[column] = name
-        is_open = base_of(name, self._definitions) in _NUMBERS or piece.regex.rstrip(")").endswith(("]+", "]*"))
-        return _Piece(f"(?P<{column}>{piece.regex})", is_open=is_open)
-
-    def _literal(self, token: Token) -> _Piece:
-        if token.type == "REGEXP":
-            body, flags = str(token)[1:].rsplit("/", 1)
-            if flags or "(?" in body or "\\b" in body:
-                raise GrammarError(f"{self._place}: {token} uses what the two engines do not share")
-            body = body.replace("\\/", "/")
-            body = _uncapture(body)
-            return _Piece(f"(?:{body})" if "|" in body else body)
-        if token.type == "STRING":
-            text = str(ast.literal_eval(str(token)))
-            return _Piece(_quoted(text), text, text)
-        raise GrammarError(f"{self._place}: {token.type} cannot become a line pattern")
-
-
-def _uncapture(regex: str) -> str:
-    r"""Plain groups of a grammar's regex become non-capturing; `\(` stays a parenthesis.
-
-    >>> _uncapture(r"([0-9]+|\(nil\))")
-    '(?:[0-9]+|\\(nil\\))'
-    """
-    out, escaped, in_class = [], False, False
-    for character in regex:
-        plain = not escaped and not in_class
-        if plain and character == "(":
-            out.append("(?:")
-        else:
-            out.append(character)
-        if not escaped:
-            in_class = (in_class or character == "[") and character != "]"
-        escaped = character == "\\" and not escaped
-    return "".join(out)
-
-
-def _quoted(text: str) -> str:
-    return "".join(f"\\{c}" if c in "\\.+*?()|[]{}^$#&-~" else c for c in text)
-
-
-def _sequence(pieces: list[_Piece]) -> _Piece:
-    regex = "".join(piece.regex for piece in pieces)
-    if all(piece.literal is not None for piece in pieces):
-        text = "".join(piece.literal or "" for piece in pieces)
-        return _Piece(regex, text, text)
-    runs, run = [""], ""
-    for piece in pieces:
-        run = run + piece.literal if piece.literal is not None else ""
-        runs += [run, piece.anchor]
-    is_open = False
-    for piece in reversed(pieces):
-        is_open |= piece.is_open
-        if not piece.is_optional:
-            break
-    return _Piece(regex, None, max(runs, key=len), max((piece.borrowed for piece in pieces), key=len), is_open)
-
-
-def _choice(pieces: list[_Piece]) -> _Piece:
-    if len(pieces) == 1:
-        return pieces[0]
-    regex = "|".join(piece.regex for piece in pieces)
-    return _Piece(f"(?:{regex})", is_open=any(piece.is_open for piece in pieces))
+@cache
+def _plain_definitions(grammar: str) -> dict[str, str]:
+    """`COUNT: INT` and its like: terminals that only give another one a name, those imported included."""
+    found: dict[str, str] = {}
+    for line in (GRAMMARS / f"{grammar}.lark").read_text(encoding="utf-8").splitlines():
+        name, _, value = line.partition(": ")
+        if name.isupper() and value.replace("_", "").isalpha() and value.isupper():
+            found[name] = value
+        elif line.startswith("%import .") and "terminals" not in line:
+            other, _, rest = line.removeprefix("%import .").partition(" (")
+            found = {**_plain_definitions(other), **found} if rest else found
+    return found
 
 
 @cache

@@ -15,7 +15,7 @@ import polars as pl
 
 from ncclforensics.sources import DAMAGED_ARCHIVE
 
-CHUNK = 8 << 20  # bytes read at once
+CHUNK = 4 << 20  # bytes read at once
 SHOWN = 500  # characters of a line that evidence quotes
 LONGEST = 1 << 16  # bytes kept of one line; nothing that NCCL prints comes near
 
@@ -31,8 +31,8 @@ _CONTROL_BYTES = tuple(bytes([code]) for code in (*range(10), *range(11, 32), 12
 _STRETCH = 1 << 18  # bytes searched for all of them while they lie in the processor's cache
 
 SCHEMA = {
-    "source": pl.Int64(),
-    "line": pl.Int64(),
+    "source": pl.Int32(),
+    "line": pl.Int32(),
     "text": pl.String(),
     "damaged": pl.Boolean(),  # undecodable, with NUL bytes, or too long to be kept
     "cut": pl.Boolean(),  # the last line of the source, and without its `\n`
@@ -82,9 +82,9 @@ def block(data: bytes, first: int, source: int = 0) -> pl.DataFrame:
     if not _is_plain(data):
         damaged |= text.str.contains("\ufffd", literal=True) | text.str.contains("\x00", literal=True)
         text = _cleaned(text)
-    number = pl.int_range(pl.len(), dtype=pl.Int64)
+    number = pl.int_range(pl.len(), dtype=pl.Int32)
     return pl.DataFrame({"text": text, "damaged": damaged}).select(
-        source=pl.lit(source, dtype=pl.Int64),
+        source=pl.lit(source, dtype=pl.Int32),
         line=number + first,
         text="text",
         damaged="damaged",

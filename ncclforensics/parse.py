@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import polars as pl
 
@@ -20,9 +21,10 @@ class Parsed:
 
     frames: dict[str, list[pl.DataFrame]]
     tally: pl.DataFrame
+    hosts: pl.DataFrame  # columns `source`, `host`: who stands at the beginning of a line
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Language:
     """The shapes to look for, in the order of trial, and how a line of this kind begins."""
 
@@ -30,35 +32,59 @@ class Language:
     opening: str  # regex of a line's beginning, to find lines buried in others
     catch_all: str  # the frame whose rows count as unrecognised
 
-    @property
+    @cached_property
     def trials(self) -> list[tuple[Shape, Pattern]]:
         """Every pattern, most important shape first."""
         ordered = sorted(self.shapes, key=lambda shape: -shape.priority)
         return [(shape, pattern) for shape in ordered for pattern in shape.patterns]
 
 
-def parse(rows: pl.DataFrame, language: Language) -> Parsed:
-    """Apply the shapes to lines (columns as in `lines.SCHEMA`), of one source or of many."""
+def sift(rows: pl.DataFrame, language: Language) -> tuple[Parsed, pl.DataFrame]:
+    """Take out the lines of the commonest form, which are nearly all there is in a long log; and give back the others.
+
+    Every pattern costs its compilation once a call, so the rare lines of many blocks are better parsed together.
+    """
     frames: dict[str, list[pl.DataFrame]] = {}
-    known, unknown = _apply(rows, language, frames)
+    known, rest = _apply(rows, language.trials[:1], language, frames)
+    counts = known.group_by("source").agg(recognised=pl.len().cast(pl.Int64))
+    none = [pl.lit(0, dtype=pl.Int64).alias(name) for name in COUNTS[1:]]
+    return Parsed(frames, counts.with_columns(none).select("source", *COUNTS), _hosts(known)), rest
+
+
+def parse(rows: pl.DataFrame, language: Language, hosts: pl.DataFrame | None = None) -> Parsed:
+    """Apply the shapes to lines (columns as in `lines.SCHEMA`), of one source or of many.
+
+    `hosts`: who else is known to stand at the beginning of a line (columns `source`, `host`).
+    """
+    frames: dict[str, list[pl.DataFrame]] = {}
+    known, unknown = _apply(rows, language.trials, language, frames)
+    beginnings = _hosts(known)
     for _ in range(DEPTH):
-        pieces = _pieces(unknown, language.opening, known)
+        everyone = pl.concat([_hosts(known), *([] if hosts is None else [hosts])])
+        pieces = _pieces(unknown, language.opening, everyone)
         if pieces.is_empty():
             break
-        more, unknown = _apply(pieces, language, frames)
+        more, unknown = _apply(pieces, language.trials, language, frames)
         known = pl.concat([known, more])
-    return Parsed(frames, _tally(rows, known, language.opening))
+    return Parsed(frames, _tally(rows, known, language.opening), beginnings)
 
 
-_KNOWN = {"source": pl.Int64(), "line": pl.Int64(), "caught": pl.Boolean(), "host": pl.String()}
+def _hosts(known: pl.DataFrame) -> pl.DataFrame:
+    return known.select("source", "host").drop_nulls().unique()
+
+
+_KNOWN = {"source": pl.Int32(), "line": pl.Int32(), "caught": pl.Boolean(), "host": pl.String()}
 
 
 def _apply(
-    rows: pl.DataFrame, language: Language, frames: dict[str, list[pl.DataFrame]]
+    rows: pl.DataFrame,
+    trials: list[tuple[Shape, Pattern]],
+    language: Language,
+    frames: dict[str, list[pl.DataFrame]],
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The rows that some shape knows (`caught`: only by the catch-all), and the rows that none knows."""
     known = [pl.DataFrame(schema=_KNOWN)]
-    for shape, pattern in language.trials:
+    for shape, pattern in trials:
         if rows.is_empty():
             break
         has_anchor = rows["text"].str.contains(pattern.anchor, literal=True)
@@ -100,7 +126,7 @@ def _speakers(caught: pl.DataFrame) -> pl.DataFrame:
     return pl.concat(ends).unique()
 
 
-def _pieces(rows: pl.DataFrame, opening: str, known: pl.DataFrame) -> pl.DataFrame:
+def _pieces(rows: pl.DataFrame, opening: str, hosts: pl.DataFrame) -> pl.DataFrame:
     """The lines that are buried in other lines: behind text of any kind, or behind a line that was cut.
 
     Where two lines were torn into one, the end of the first may have grown onto the host name of the second: such a
@@ -120,7 +146,7 @@ def _pieces(rows: pl.DataFrame, opening: str, known: pl.DataFrame) -> pl.DataFra
         .with_row_index("piece")
     )
     at_beginning = split.filter("is_torn").select("source", host=pl.col("text").str.extract("([^:]+):[0-9]+:"))
-    hosts = pl.concat([known.select("source", "host"), at_beginning]).drop_nulls().unique()
+    hosts = pl.concat([hosts, at_beginning]).drop_nulls().unique()
     whole = (
         split.select("piece", "source", "second", grown=pl.col("second").str.split(":").list.first())
         .join(hosts, on="source")

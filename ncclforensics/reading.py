@@ -16,7 +16,7 @@ from ncclforensics import lines
 from ncclforensics.parse import Language, parse
 from ncclforensics.sources import DAMAGED_ARCHIVE, Source
 
-WINDOW = 256 << 10  # bytes at each end to begin with
+WINDOW = 64 << 10  # bytes at each end to begin with
 SMALL = 4 * WINDOW  # a file up to this size is read whole
 SAMPLE = 64 << 10  # bytes at each end that tell a log from a core file
 

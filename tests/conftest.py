@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,13 +12,22 @@ from hypothesis import HealthCheck, settings
 
 CORPUS = Path(__file__).parents[2] / "shared" / "corpus"
 
-# The time an example takes is the machine's affair; the same examples are drawn every time, so that a run can be repeated.
+# The time an example takes is the machine's affair; the same ones are drawn every time, so that a run can be repeated.
 settings.register_profile("suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update", action="store_true", help="rewrite everything that is generated, in place of comparing")
+    parser.addoption(
+        "--update", action="store_true", help="rewrite everything that is generated, in place of comparing"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """What earlier runs derived from the grammars must not hide an error: the cache begins empty."""
+    cache = tempfile.TemporaryDirectory(prefix="ncclforensics-cache-")
+    os.environ["XDG_CACHE_HOME"] = cache.name
+    config.add_cleanup(cache.cleanup)
 
 
 @pytest.fixture(autouse=True)

@@ -134,13 +134,13 @@ def test_both_engines_refuse_and_accept_the_same_distorted_lines(shape: Shape) -
 
 def loaded(monkeypatch: pytest.MonkeyPatch, folder: Path, text: str) -> tuple[Shape, ...]:
     (folder / "terminals.lark").write_text((grammar.GRAMMARS / "terminals.lark").read_text())
-    (folder / "tried.lark").write_text("%import .terminals (INT, HEX, NAME, WORD, TEXT)\n" + text)
+    (folder / f"{folder.name}.lark").write_text("%import .terminals (INT, HEX, NAME, WORD, TEXT)\n" + text)
     monkeypatch.setattr(grammar, "GRAMMARS", folder)
-    return Grammar("tried").shapes
+    return Grammar(folder.name).shapes
 
 
 def test_a_rule_that_refers_to_itself_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(GrammarError, match=r"tried\.lark, rule nested: `nested` refers to itself"):
+    with pytest.raises(GrammarError, match=r"\.lark, rule nested: `nested` refers to itself"):
         loaded(monkeypatch, tmp_path, 'nested: "(" nested ")" | COUNT\nCOUNT: INT\n')
 
 
@@ -162,7 +162,7 @@ def test_a_column_that_stands_twice_in_one_alternative_is_refused(
 
 
 def test_a_counted_repetition_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(GrammarError, match="cannot become a line pattern|not supported"):
+    with pytest.raises(GrammarError, match=r"cannot become a line pattern|not supported"):
         loaded(monkeypatch, tmp_path, 'thrice: "a"~3 COUNT\nCOUNT: INT\n')
 
 
@@ -206,3 +206,45 @@ def test_a_shape_is_open_where_a_cut_would_leave_a_wrong_value(
     (shape,) = loaded(monkeypatch, tmp_path, f'ended: "took " WHO {end}\n{terminals}')
 
     assert [pattern.is_open for pattern in shape.patterns] == [is_open]
+
+
+# What has been derived is remembered; nothing depends on that.
+
+
+def shapes_of(name: str) -> tuple[Shape, ...]:
+    return Grammar(name).shapes
+
+
+def test_what_is_remembered_is_what_was_derived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    derived, remembered = shapes_of("operation"), shapes_of("operation")
+
+    assert list((tmp_path / "ncclforensics").iterdir())
+    assert derived == remembered == grammar.load("operation").shapes
+
+
+def test_a_grammar_loads_where_nothing_can_be_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a-file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a-file"))
+
+    assert shapes_of("operation") == grammar.load("operation").shapes
+
+
+def test_a_grammar_loads_where_there_is_no_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", homeless)
+
+    assert shapes_of("operation") == grammar.load("operation").shapes
+
+
+def test_damage_to_what_was_remembered_is_not_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    shapes_of("operation")
+    for file in (tmp_path / "ncclforensics").iterdir():
+        file.write_bytes(file.read_bytes()[:100])
+
+    assert shapes_of("operation") == grammar.load("operation").shapes

@@ -16,7 +16,7 @@ from ncclforensics.analyses.case import Case, Judgement, Row
 
 ARGUMENTS = ("count", "datatype", "op", "root")
 FIELDS = ("name", *ARGUMENTS)
-HORIZON = 2000  # calls after the divergence that are compared
+HORIZON = 500  # calls after the divergence that are compared
 
 Token = tuple[int, int]  # which communicator (to this rank), signature
 
@@ -92,7 +92,7 @@ def _passed_by(case: Case, key: str) -> Judgement | None:
     made = case.collectives_at(key, nth)
     makers = {row["actor"] for row in made}
     lacking = sorted({w["waits_for"] for w in edges if w["nth"] == nth})
-    passed = [s for s in lacking if any(_has_passed(case, key, nth, maker, s) for maker in sorted(makers)[:8])]
+    passed = [s for s in lacking if any(_has_passed(case, key, nth, maker, s) for maker in sorted(makers)[:3])]
     if not passed or len(passed) < len(lacking):
         return None  # somebody just has not come so far
     if len(passed) == len(makers):

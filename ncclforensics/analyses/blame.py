@@ -16,19 +16,19 @@ from ncclforensics.analyses.case import EXHIBIT, Case, Judgement, cases
 from ncclforensics.frames import analysis
 
 VERDICT = {
-    "job": pl.Int64(),
+    "job": pl.Int32(),
     "verdict": pl.String(),
     "certainty": pl.String(),
-    "culprits": pl.List(pl.Int64()),  # actors
-    "victims": pl.List(pl.Int64()),
-    "missing": pl.List(pl.Int64()),  # rank numbers that no log shows
+    "culprits": pl.List(pl.Int32()),  # actors
+    "victims": pl.List(pl.Int32()),
+    "missing": pl.List(pl.Int32()),  # rank numbers that no log shows
     "key": pl.String(),
-    "ordinal": pl.Int64(),
+    "ordinal": pl.Int32(),
     "name": pl.String(),
     "count": pl.Int64(),
-    "datatype": pl.Int64(),
-    "op": pl.Int64(),
-    "root": pl.Int64(),
+    "datatype": pl.Int32(),
+    "op": pl.Int32(),
+    "root": pl.Int32(),
     "how": pl.String(),  # of a mismatch: skipped, extra, swapped, arguments, another
     "fields": pl.List(pl.String()),  # that differ
     "reason": pl.String(),
@@ -83,7 +83,7 @@ def verdict(judgement: pl.DataFrame) -> pl.DataFrame:
     return judgement
 
 
-@analysis({"job": pl.Int64(), **EXHIBIT})
+@analysis({"job": pl.Int32(), **EXHIBIT})
 def exhibit(judgement: pl.DataFrame) -> pl.DataFrame:
     """The lines that prove each verdict, most telling first."""
     return judgement.select("job", "exhibits").explode("exhibits").drop_nulls().unnest("exhibits")

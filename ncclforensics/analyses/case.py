@@ -16,9 +16,9 @@ CERTAINTIES = ("certain", "likely", "possible")
 
 EXHIBIT = {
     "what": pl.String(),  # culprit, waiting, majority, minority, failure, context
-    "actor": pl.Int64(),
-    "source": pl.Int64(),
-    "line": pl.Int64(),
+    "actor": pl.Int32(),
+    "source": pl.Int32(),
+    "line": pl.Int32(),
 }
 
 
@@ -82,7 +82,9 @@ class Case:
                 made[row["actor"]] += 1
         self.waits = ours("wait")
         self.troubles = ours("trouble")
-        self.calls = frames["call"].filter(pl.col("job") == job)
+        calls = frames["call"]
+        self.calls = calls.filter(pl.col("job") == job) if calls["job"].n_unique() > 1 else calls
+        self._calls_of: dict[int, pl.DataFrame] = {}
         self.divergence = {row["key"]: row["nth"] for row in frames["divergence"].to_dicts() if row["key"] in self.members}
         owners = {(row["host"], row["pid"]) for row in self.actors.values()}
         self.processes = {
@@ -126,7 +128,9 @@ class Case:
 
     def calls_of(self, actor: int) -> pl.DataFrame:
         """All calls of a rank, in order."""
-        return self.calls.filter(pl.col("actor") == actor)
+        if actor not in self._calls_of:
+            self._calls_of[actor] = self.calls.filter(pl.col("actor") == actor)
+        return self._calls_of[actor]
 
     def last_call(self, actor: int, key: str | None = None) -> Row | None:
         """The last call of a rank, on any communicator or on one."""

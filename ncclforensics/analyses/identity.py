@@ -18,60 +18,60 @@ from ncclforensics.frames import analysis
 
 PROCESS = {
     "host": pl.Categorical(),
-    "pid": pl.Int64(),
-    "source": pl.Int64(),  # the file that holds most of it
-    "sources": pl.List(pl.Int64()),
+    "pid": pl.Int32(),
+    "source": pl.Int32(),  # the file that holds most of it
+    "sources": pl.List(pl.Int32()),
     "first_pos": pl.Int64(),
     "last_pos": pl.Int64(),
-    "last_line": pl.Int64(),
-    "last_source": pl.Int64(),
-    "hint": pl.Int64(),  # the rank that the file's name suggests
+    "last_line": pl.Int32(),
+    "last_source": pl.Int32(),
+    "hint": pl.Int32(),  # the rank that the file's name suggests
     "is_cut": pl.Boolean(),  # its last line has no end
 }
 
 LIFE = {
     "host": pl.Categorical(),
-    "pid": pl.Int64(),
+    "pid": pl.Int32(),
     "comm": pl.Categorical(),
-    "incarnation": pl.Int64(),
-    "rank": pl.Int64(),
-    "nranks": pl.Int64(),
-    "cudadev": pl.Int64(),
+    "incarnation": pl.Int32(),
+    "rank": pl.Int32(),
+    "nranks": pl.Int32(),
+    "cudadev": pl.Int32(),
     "busid": pl.Categorical(),
     "commid": pl.Categorical(),
     "parent": pl.Categorical(),
-    "child": pl.Int64(),
+    "child": pl.Int32(),
     "color": pl.Int64(),
     "creator": pl.Categorical(),
     "born_pos": pl.Int64(),
-    "source": pl.Int64(),
-    "line": pl.Int64(),  # of its first line
+    "source": pl.Int32(),
+    "line": pl.Int32(),  # of its first line
     "is_complete": pl.Boolean(),
     "end": pl.Categorical(),  # Destroy, Abort, Revoke
     "end_pos": pl.Int64(),
-    "end_source": pl.Int64(),
-    "end_line": pl.Int64(),
+    "end_source": pl.Int32(),
+    "end_line": pl.Int32(),
 }
 
 MEMBER = {
-    "job": pl.Int64(),
-    "key": pl.String(),  # equal on all ranks of one communicator
-    "actor": pl.Int64(),
+    "job": pl.Int32(),
+    "key": pl.Categorical(),  # equal on all ranks of one communicator
+    "actor": pl.Int32(),
     "is_inferred": pl.Boolean(),  # the log prints nothing that is equal on all ranks
-    "parent_key": pl.String(),
-    "birth": pl.Int64(),  # which child of its parent, counted from 0 or as NCCL numbers them
+    "parent_key": pl.Categorical(),
+    "birth": pl.Int32(),  # which child of its parent, counted from 0 or as NCCL numbers them
     **LIFE,
 }
 
 RANK = {
-    "job": pl.Int64(),
-    "actor": pl.Int64(),
-    "rank": pl.Int64(),  # in the largest communicator of the job
+    "job": pl.Int32(),
+    "actor": pl.Int32(),
+    "rank": pl.Int32(),  # in the largest communicator of the job
     "host": pl.Categorical(),
-    "pid": pl.Int64(),
-    "cudadev": pl.Int64(),
+    "pid": pl.Int32(),
+    "cudadev": pl.Int32(),
     "busid": pl.Categorical(),
-    "source": pl.Int64(),
+    "source": pl.Int32(),
     "is_hinted": pl.Boolean(),  # the number comes from the name of a file
 }
 
@@ -99,7 +99,7 @@ def process(
             pl.len().cast(pl.Int64),
             pl.col("pos").min().alias("first_pos"),
             pl.col("pos").max().alias("last_pos"),
-            pl.col("line").sort_by("pos").last().alias("last_line"),
+            pl.col("line").last().alias("last_line"),  # parsed frames are in the order of `pos`
         )
         for frame in frames
     ]

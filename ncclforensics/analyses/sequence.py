@@ -16,46 +16,46 @@ POINT_TO_POINT = ["Send", "Recv", "PutSignal", "Signal", "WaitSignal"]
 OPCOUNT_UNRELIABLE_FROM = (2, 27)
 
 CALL = {
-    "job": pl.Int64(),
-    "actor": pl.Int64(),
-    "key": pl.String(),
-    "place": pl.Int64(),  # rank in the communicator
-    "nranks": pl.Int64(),
+    "job": pl.Int32(),
+    "actor": pl.Int32(),
+    "key": pl.Categorical(),
+    "place": pl.Int32(),  # rank in the communicator
+    "nranks": pl.Int32(),
     "name": pl.Categorical(),
     "count": pl.Int64(),
-    "datatype": pl.Int64(),
-    "op": pl.Int64(),
-    "root": pl.Int64(),  # the peer, for Send and Recv
+    "datatype": pl.Int32(),
+    "op": pl.Int32(),
+    "root": pl.Int32(),  # the peer, for Send and Recv
     "opcount": pl.Int64(),
-    "ordinal": pl.Int64(),  # among all calls of this actor on this communicator; null where the gap hides it
-    "nth": pl.Int64(),  # among its collectives only; null for Send and Recv
+    "ordinal": pl.Int32(),  # among all calls of this actor on this communicator; null where the gap hides it
+    "nth": pl.Int32(),  # among its collectives only; null for Send and Recv
     "signature": pl.UInt64(),
     "in_tail": pl.Boolean(),  # read in the window at the end of a file whose middle was not read
-    "source": pl.Int64(),
-    "line": pl.Int64(),
+    "source": pl.Int32(),
+    "line": pl.Int32(),
     "pos": pl.Int64(),
 }
 
 LAST_CALL = {
-    "actor": pl.Int64(),
-    "key": pl.String(),
-    "calls": pl.Int64(),  # collectives made on this communicator
-    "nth": pl.Int64(),
+    "actor": pl.Int32(),
+    "key": pl.Categorical(),
+    "calls": pl.Int32(),  # collectives made on this communicator
+    "nth": pl.Int32(),
     "pos": pl.Int64(),
 }
 
 DIVERGENCE = {
-    "key": pl.String(),
-    "nth": pl.Int64(),  # the first place where the members of a communicator called different things
+    "key": pl.Categorical(),
+    "nth": pl.Int32(),  # the first place where the members of a communicator called different things
 }
 
 MATCH = {
-    "key": pl.String(),
-    "sender": pl.Int64(),
-    "receiver": pl.Int64(),
-    "sends": pl.Int64(),
-    "receives": pl.Int64(),
-    "differs_at": pl.Int64(),  # first pair whose count or datatype differ
+    "key": pl.Categorical(),
+    "sender": pl.Int32(),
+    "receiver": pl.Int32(),
+    "sends": pl.Int32(),
+    "receives": pl.Int32(),
+    "differs_at": pl.Int32(),  # first pair whose count or datatype differ
 }
 
 @analysis(CALL)
@@ -70,24 +70,22 @@ def call(
     """Every call with the rank that made it and its place in the sequence of its communicator."""
     calls = _of_members(_lines(operation, replay, process), member)
     collective = ~pl.col("name").cast(pl.String).is_in(POINT_TO_POINT)
+    unread = source.filter(~pl.col("is_whole"))["source"]
     calls = calls.with_columns(
-        signature=pl.struct("name", "count", "datatype", "op", pl.when(collective).then("root")).hash(),
         collective=collective,
+        in_tail=pl.col("source").is_in(unread.implode()) & (pl.col("line") < 0),
+        counted=pl.int_range(pl.len(), dtype=pl.Int32).over("seat"),
+        signature=pl.struct("name", "count", "datatype", "op", pl.when(collective).then("root")).hash(),
     )
-    unread = source.filter(~pl.col("is_whole")).select("source", unread=True)
-    calls = calls.join(unread, on="source", how="left").with_columns(
-        in_tail=pl.col("unread").fill_null(False) & (pl.col("line") < 0)
-    )
-    sequence = ["actor", "key", "incarnation"]
-    calls = calls.with_columns(
-        counted=pl.int_range(pl.len()).over(*sequence, order_by="pos"),
-        counted_collectives=(pl.col("collective").cum_sum() - 1).over(*sequence, order_by="pos"),
-    )
-    behind_gap = pl.col("in_tail").any().over(*sequence)
-    by_opcount = behind_gap.any().over("key") & _counts_calls(version, sequence)
+    nth = pl.col("counted")
+    if not calls["collective"].all():
+        nth = (pl.col("collective").cum_sum() - 1).over("seat")
+    if unread.is_empty() or not calls["in_tail"].any():
+        return calls.with_columns(ordinal="counted", nth=pl.when("collective").then(nth))
+    by_opcount = pl.col("in_tail").any().over("key") & _counts_calls(version)
     ordinal = pl.when(by_opcount).then("opcount").when(~pl.col("in_tail")).then("counted")
-    nth = pl.when(by_opcount).then("opcount").when(~pl.col("in_tail")).then("counted_collectives")
-    return calls.with_columns(ordinal=ordinal, nth=pl.when("collective").then(nth)).sort("pos")
+    nth = pl.when(by_opcount).then("opcount").when(~pl.col("in_tail")).then(nth)
+    return calls.with_columns(ordinal=ordinal, nth=pl.when("collective").then(nth))
 
 
 def _lines(operation: pl.DataFrame, replay: pl.DataFrame, process: pl.DataFrame) -> pl.DataFrame:
@@ -97,7 +95,7 @@ def _lines(operation: pl.DataFrame, replay: pl.DataFrame, process: pl.DataFrame)
     told = operation.rename({"called": "name"}).select(columns)
     silent = replay.join(told.select(owner).unique(), on=owner, how="anti")
     replayed = silent.rename({"called": "name"}).with_columns(
-        opcount=pl.lit(None, dtype=pl.Int64), nranks=pl.lit(None, dtype=pl.Int64)
+        opcount=pl.lit(None, dtype=pl.Int64), nranks=pl.lit(None, dtype=pl.Int32)
     )
     calls = pl.concat([told, replayed.select(columns)])
     several = process.filter(pl.col("sources").list.len() > 1).select(owner)
@@ -112,23 +110,31 @@ def _lines(operation: pl.DataFrame, replay: pl.DataFrame, process: pl.DataFrame)
 
 
 def _of_members(calls: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
-    """Each call with the incarnation of its pointer that was alive: the last one born before it."""
-    born = member.select(
-        "job", "actor", "key", "host", "pid", "comm", "incarnation", "born_pos", place="rank", size="nranks"
-    ).sort("born_pos")
-    joined = calls.sort("pos").join_asof(
-        born, left_on="pos", right_on="born_pos", by=["host", "pid", "comm"], strategy="backward", check_sortedness=False
+    """Each call with the incarnation of its pointer that was alive: the last one born before it (`seat`)."""
+    owner = ["host", "pid", "comm"]
+    seats = member.sort("born_pos").with_row_index("seat")
+    born = seats.select("seat", *owner, "born_pos")
+    found = calls.select(*owner, "pos").join_asof(
+        born, left_on="pos", right_on="born_pos", by=owner, strategy="backward", check_sortedness=False
     )
-    return joined.filter(pl.col("actor").is_not_null()).with_columns(nranks=pl.col("nranks").fill_null(pl.col("size")))
+    # Columns are gathered, not joined: a join would copy every other column of what may be millions of calls.
+    seated = calls.drop(owner).with_columns(found["seat"])
+    if seated["seat"].null_count():
+        seated = seated.filter(pl.col("seat").is_not_null())
+    place = {"job": "job", "actor": "actor", "key": "key", "place": "rank"}
+    seated = seated.with_columns(**{name: seats[column].gather(seated["seat"]) for name, column in place.items()})
+    if seated["nranks"].null_count():
+        seated = seated.with_columns(pl.col("nranks").fill_null(seats["nranks"].gather(seated["seat"])))
+    return seated
 
 
-def _counts_calls(version: pl.DataFrame, sequence: list[str]) -> pl.Expr:
+def _counts_calls(version: pl.DataFrame) -> pl.Expr:
     """Whether opCount is the number of the call, on all members: 0 at the first one seen, one more at each other."""
     releases = version["version"].cast(pl.String).unique().to_list()
     if not releases or any(_release(v) >= OPCOUNT_UNRELIABLE_FROM for v in releases):
         return pl.lit(False)
     from_head = pl.col("opcount").eq(pl.col("counted")) | pl.col("in_tail")
-    step = (pl.col("opcount") - pl.col("counted")).n_unique().over(*sequence, "in_tail") == 1
+    step = (pl.col("opcount") - pl.col("counted")).n_unique().over("seat", "in_tail") == 1
     return (from_head & step & pl.col("collective")).fill_null(False).all().over("key")
 
 
@@ -141,8 +147,7 @@ def _release(version: str) -> tuple[int, int]:
 def last_call(call: pl.DataFrame) -> pl.DataFrame:
     """The last collective of every rank on every communicator, and the last call of any kind (`pos`)."""
     return (
-        call.sort("pos")
-        .group_by("actor", "key", maintain_order=True)
+        call.group_by("actor", "key", maintain_order=True)
         .agg((pl.col("nth").max() + 1).fill_null(0).alias("calls"), pl.col("nth").max(), pl.col("pos").last())
     )
 
@@ -153,8 +158,8 @@ def divergence(call: pl.DataFrame) -> pl.DataFrame:
     return (
         call.filter(pl.col("nth").is_not_null())
         .group_by("key", "nth")
-        .agg(pl.col("signature").n_unique())
-        .filter(pl.col("signature") > 1)
+        .agg(lowest=pl.col("signature").min(), highest=pl.col("signature").max())
+        .filter(pl.col("lowest") != pl.col("highest"))
         .group_by("key")
         .agg(pl.col("nth").min())
         .sort("key")

@@ -7,7 +7,7 @@ import polars as pl
 from ncclforensics.frames import analysis
 
 GAP = {
-    "source": pl.Int64(),
+    "source": pl.Int32(),
     "reach": pl.String(),  # head, tail (double that window) or all
 }
 

@@ -117,7 +117,9 @@ def _made_before(case: Case, edge: Row, lacking: set[tuple[int | None, int]]) ->
 
     A rank of another tensor-parallel group has made the group's call, too, before it came to the one it waits in.
     """
-    mine = case.calls_of(edge["waiter"]).filter((pl.col("pos") < edge["pos"]) & pl.col("nth").is_not_null())
+    mine = case.calls_of(edge["waiter"]).filter(
+        (pl.col("pos") < edge["pos"]) & pl.col("nth").is_in(sorted({nth for _, nth in lacking}))
+    )
     made = {(case.roles.get((edge["waiter"], key)), nth) for key, nth in mine.select("key", "nth").iter_rows()}
     return len(lacking & made)
 

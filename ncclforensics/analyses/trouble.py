@@ -32,16 +32,16 @@ FLUSHED = 5  # IBV_WC_WR_FLUSH_ERR: the queue pair had failed before
 SHUTTING_DOWN = "driver shutting down"  # the process was already leaving
 
 TROUBLE = {
-    "job": pl.Int64(),
-    "actor": pl.Int64(),  # null where one process drives several ranks
+    "job": pl.Int32(),
+    "actor": pl.Int32(),  # null where one process drives several ranks
     "host": pl.Categorical(),
-    "pid": pl.Int64(),
+    "pid": pl.Int32(),
     "form": pl.Categorical(),
     "kind": pl.String(),  # one of the classes above
-    "names": pl.Int64(),  # the rank (actor) that the line names, if it names one
-    "rank": pl.Int64(),
+    "names": pl.Int32(),  # the rank (actor) that the line names, if it names one
+    "rank": pl.Int32(),
     "other": pl.Int64(),
-    "nranks": pl.Int64(),
+    "nranks": pl.Int32(),
     "nroots": pl.Int64(),
     "otherroots": pl.Int64(),
     "status": pl.Int64(),
@@ -49,8 +49,8 @@ TROUBLE = {
     "error": pl.String(),
     "busid": pl.Int64(),
     "at_exit": pl.Boolean(),  # after this process began to destroy or abort its communicators
-    "source": pl.Int64(),
-    "line": pl.Int64(),
+    "source": pl.Int32(),
+    "line": pl.Int32(),
     "pos": pl.Int64(),
 }
 
@@ -64,7 +64,7 @@ def trouble(failure: pl.DataFrame, rank: pl.DataFrame, member: pl.DataFrame) -> 
     kind = pl.col("form").cast(pl.String).replace_strict(CLASSES, default="", return_dtype=pl.String)
     local = (
         rank.sort("rank")
-        .with_columns(localrank=pl.int_range(pl.len()).over("job", "host"))
+        .with_columns(localrank=pl.int_range(pl.len(), dtype=pl.Int32).over("job", "host"))
         .select("job", "host", "localrank", names="actor")
     )
     return (

@@ -10,20 +10,20 @@ import polars as pl
 from ncclforensics.frames import analysis
 
 WAIT = {
-    "job": pl.Int64(),
+    "job": pl.Int32(),
     "kind": pl.String(),  # collective, send, recv, init
-    "key": pl.String(),
-    "nth": pl.Int64(),  # of the collective, or of the message of this pair; null for init
-    "waiter": pl.Int64(),
-    "waits_for": pl.Int64(),
-    "source": pl.Int64(),  # the waiter's line
-    "line": pl.Int64(),
+    "key": pl.Categorical(),
+    "nth": pl.Int32(),  # of the collective, or of the message of this pair; null for init
+    "waiter": pl.Int32(),
+    "waits_for": pl.Int32(),
+    "source": pl.Int32(),  # the waiter's line
+    "line": pl.Int32(),
     "pos": pl.Int64(),
 }
 
 VISIBLE = {
-    "actor": pl.Int64(),
-    "calls": pl.Int64(),  # lines of calls in this rank's log
+    "actor": pl.Int32(),
+    "calls": pl.Int32(),  # lines of calls in this rank's log
     "is_visible": pl.Boolean(),  # the log would show a call if there were one
 }
 
@@ -73,7 +73,8 @@ def _collective(
     ahead = seats.filter(~pl.col("left").fill_null(False)).select("key", waiter="actor", made="calls")
     edges = behind.join(ahead, on="key").filter(pl.col("made") > pl.col("calls"))
     edges = edges.select("job", "key", "waiter", nth="calls", waits_for="actor", kind=pl.lit("collective"))
-    lines = call.select("key", "nth", "source", "line", "pos", waiter="actor")
+    lines = call.join(edges.select("key", "nth").unique(), on=["key", "nth"], how="semi")
+    lines = lines.select("key", "nth", "source", "line", "pos", waiter="actor")
     return edges.join(lines, on=["key", "nth", "waiter"], how="inner")
 
 
@@ -87,9 +88,10 @@ def _messages(call: pl.DataFrame, match: pl.DataFrame, visible: pl.DataFrame) ->
         waits_for=pl.when(sent_more).then("receiver").otherwise("sender"),
         kind=pl.when(sent_more).then(pl.lit("send")).otherwise(pl.lit("recv")),
     ).join(visible.filter("is_visible").select(waits_for="actor"), on="waits_for")
-    named = call.with_columns(kind=pl.col("name").cast(pl.String).str.to_lowercase())
+    messages = call.filter(pl.col("nth").is_null() & pl.col("key").is_in(uneven["key"].unique().implode()))
+    named = messages.with_columns(kind=pl.col("name").cast(pl.String).str.to_lowercase())
     turn = pl.int_range(pl.len()).over("actor", "key", "root", "kind", order_by="pos")
-    seats = call.select("key", waits_for="actor", root="place").unique()
+    seats = messages.select("key", waits_for="actor", root="place").unique()
     lines = (
         named.filter(pl.col("kind").is_in(["send", "recv"]))
         .with_columns(nth=turn)

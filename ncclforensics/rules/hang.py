@@ -47,7 +47,8 @@ def coll_cross_comm_order(verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl
     Sources: nccl#195, nccl#208, nccl#522, nccl#574, nccl#783; NCCL user guide, usage/communicators.
     """
     for row in verdicts(verdict, "cross-communicator-deadlock"):
-        yield accuse(row, exhibit, rank, "{who} uses communicators in another order: deadlock at {what}")
+        where = "at {what}" if row["name"] else "in their init"
+        yield accuse(row, exhibit, rank, "{who} uses communicators in another order: deadlock " + where)
 
 
 @rule(Category.HANG, Severity.ERROR)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -74,10 +73,11 @@ def _coverage(report: Report) -> Text:
     seen, world = report.run["rank"].height, report.run["member"]["nranks"].max()
     hosts = report.run["rank"]["host"].n_unique()
     versions = sorted(report.run["version"]["version"].cast(pl.String).unique().to_list())
-    files = len(report.run.readings)
+    jobs, files = len(report.verdicts), len(report.run.readings)
+    of_world = f" of {world}" if world and world != seen and jobs == 1 else f" in {jobs} jobs" if jobs > 1 else ""
     partly = sum(not reading.is_whole and not reading.problems for reading in report.run.readings)
     told = [
-        f"{seen} ranks" + (f" of {world}" if world and world != seen else "") + f" on {hosts} host{'s' * (hosts != 1)}",
+        f"{seen} rank{'s' * (seen != 1)}{of_world} on {hosts} host{'s' * (hosts != 1)}",
         f"NCCL {', '.join(versions)}" if versions else "NCCL version unknown",
         f"{files} file{'s' * (files != 1)}" + (f", {partly} read at both ends only" if partly else ""),
         f"{nccl:,} NCCL lines, {(tally['recognised'] or 0) / nccl:.0%} recognised" if nccl else "no NCCL lines",
@@ -142,7 +142,7 @@ def _culprits(report: Report, row: Row) -> list[RenderableType]:
         table.add_row(
             _known(rank["rank"]), rank["host"], _known(rank["cudadev"]), str(rank["pid"]),
             f"{operation_text(call)} on {call['key']}" if call else "none seen",
-            f"{Path(place['path']).name}:{_known(place['line'])}" if call else "",
+            _place(report, place) if call else "",
         )  # fmt: skip
     for number in row["missing"][:MOST_CULPRITS] if row["verdict"] == "rank-missing" else []:
         table.add_row(str(number), "?", "?", "?", "no log", "")
@@ -230,22 +230,29 @@ def _evidence(report: Report, finding: Finding) -> list[RenderableType]:
     lines = report.evidence(finding)[:MOST_LINES]
     if not lines:
         return []
-    places = [f"{Path(line['path']).name}:{_known(line['line'])}" for line in lines]
-    wide, what = max(map(len, places)), max(len(line["what"]) for line in lines)
-    shown = [
-        Text.assemble((f"{line['what']:{what}}  ", "dim"), (f"{_shown(place):{wide}}  ", "cyan"), line["text"])
-        for line, place in zip(lines, places, strict=True)
-    ]
-    for line_text in shown:
-        line_text.no_wrap, line_text.overflow = True, "ellipsis"
-    return [_heading("EVIDENCE"), *(Padding(line_text, (0, 0, 0, 2)) for line_text in shown)]
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False, show_edge=False, pad_edge=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(style="cyan", overflow="fold")
+    table.add_column(overflow="fold", ratio=1)
+    for line in lines:
+        table.add_row(line["what"], _place(report, line), Text(line["text"]))
+    return [_heading("EVIDENCE"), Padding(table, (0, 0, 0, 2))]
+
+
+def _place(report: Report, line: Row) -> str:
+    """File and line; the folders too, where two files have one name."""
+    name = os.path.basename(line["path"])
+    same = [os.path.abspath(r.source.path) for r in report.run.readings if os.path.basename(r.source.path) == name]
+    if len(same) > 1:
+        name = os.path.relpath(line["path"], os.path.commonpath([os.path.dirname(path) for path in same]))
+    return _shown(f"{name}:{_known(line['line'])}")
 
 
 def _all_last(report: Report, row: Row) -> list[RenderableType]:
     table = _table("rank", "host", "last call", "at")
     for call in report.last_calls(row["job"]):
         place = report.cited(call["source"], call["line"])
-        where = f"{Path(place['path']).name}:{_known(place['line'])}"
+        where = _place(report, place)
         table.add_row(_known(call["rank"]), call["host"], f"{operation_text(call)} on {call['key']}", where)
     return [_heading("LAST CALL OF EVERY RANK"), Padding(table, (0, 0, 0, 2))] if table.row_count else []
 

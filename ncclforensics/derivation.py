@@ -1,0 +1,214 @@
+"""From the rule trees of a `.lark` file to patterns: what Lark parses, a regular expression finds.
+
+The one module that imports Lark, and the one place that touches its internals (Lark is pinned in pyproject.toml): the
+raw trees of a grammar's rules. The result is remembered by `grammar`, so most starts of the program do not come here.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lark import Lark, Token, Tree
+from lark.load_grammar import FromPackageLoader, GrammarBuilder
+
+from ncclforensics.errors import GrammarError
+from ncclforensics.grammar import NUMBERS, Pattern, base_of
+
+if TYPE_CHECKING:
+    from lark.load_grammar import Definition
+
+
+def parser(path: Path, rule: str) -> Lark:
+    """Lark's own parser for one rule: the reference that the derived patterns are tested against."""
+    return Lark(
+        path.read_text(encoding="utf-8"),
+        start=rule,
+        parser="earley",
+        lexer="dynamic",
+        source_path=str(path),
+        import_paths=[str(path.parent)],
+    )
+
+
+def rules(path: Path) -> Iterator[tuple[str, int, tuple[Pattern, ...], dict[str, str]]]:
+    """Name, priority, patterns, and column -> terminal of every rule that stands in the file.
+
+    Imported rules and rules starting with `_` are only parts. Raises GrammarError.
+    """
+    definitions = _definitions(path)
+    for name, definition in definitions.items():
+        if definition.is_term or name.startswith("_") or "__" in name:
+            continue
+        walk = _Walk(definitions, path.stem, name)
+        patterns = tuple(walk.pattern(alternative) for alternative in _alternatives(definition.tree))
+        priority = int(getattr(definition.options, "priority", None) or 0)
+        yield str(name), priority, patterns, dict(walk.terminals)
+
+
+def part(path: Path, rule: str) -> str:
+    """The regex of a rule that is only a part, without columns and anchors: to search for inside a line."""
+    return _Walk(_definitions(path), path.stem, rule).part(rule)
+
+
+def _definitions(path: Path) -> dict[str, Definition]:
+    builder = GrammarBuilder(False, [str(path.parent), FromPackageLoader("lark", ("grammars",))])
+    builder.load_grammar(path.read_text(encoding="utf-8"), str(path))
+    definitions: dict[str, Definition] = builder._definitions
+    return definitions
+
+
+def _alternatives(tree: Tree[Token]) -> list[Tree[Token]]:
+    return [child for child in tree.children if isinstance(child, Tree)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A part of a pattern: its regex, and the literal text of it (None: not a literal)."""
+
+    regex: str
+    literal: str | None = None
+    anchor: str = ""
+    borrowed: str = ""  # an anchor inside a rule referred to, such as a prefix: many shapes share it
+    is_open: bool = False
+    is_optional: bool = False
+
+
+class _Walk:
+    """Turns one alternative of a rule into a pattern."""
+
+    def __init__(self, definitions: Mapping[str, Definition], grammar: str, rule: str) -> None:
+        self._definitions = definitions
+        self._grammar = grammar
+        self._place = f"{grammar}.lark, rule {rule}"
+        self._columns: list[str] = []
+        self._open: list[str] = []
+        self.terminals: dict[str, str] = {}
+
+    def pattern(self, alternative: Tree[Token]) -> Pattern:
+        self._columns, form = [], ""
+        if alternative.data == "alias":
+            form = str(alternative.children[1].name)  # type: ignore[union-attr]  # Lark types an alias as a token
+            alternative = alternative.children[0]  # type: ignore[assignment]
+        piece = self._piece(alternative, inside=None)
+        return Pattern(form, f"^{piece.regex}$", piece.anchor or piece.borrowed, tuple(self._columns), piece.is_open)
+
+    def part(self, rule: str) -> str:
+        """The regex of a rule without columns."""
+        return self._piece(self._definitions[rule].tree, inside=rule).regex
+
+    def _piece(self, node: object, inside: str | None) -> _Piece:
+        if isinstance(node, Token):
+            return self._literal(node)
+        if not isinstance(node, Tree):
+            return self._symbol(node, inside)
+        children = [child for child in node.children if child is not None]
+        match str(node.data):
+            case "literal" | "value":
+                return self._piece(children[0], inside)
+            case "alias":
+                return self._piece(children[0], inside)
+            case "expansion":
+                return _sequence([self._piece(child, inside) for child in children])
+            case "expansions":
+                return _choice([self._piece(child, inside) for child in children])
+            case "maybe":
+                inner = self._piece(children[0], inside)
+                return _Piece(f"(?:{inner.regex})?", is_open=inner.is_open, is_optional=True)
+            case "expr":
+                return self._repeated(children, inside)
+        raise GrammarError(f"{self._place}: `{node.data}` cannot become a line pattern")
+
+    def _repeated(self, children: list[object], inside: str | None) -> _Piece:
+        inner, sign = self._piece(children[0], inside), str(children[1])
+        if len(children) == 2 and sign in ("?", "*", "+"):
+            return _Piece(f"(?:{inner.regex}){sign}", is_open=inner.is_open, is_optional=sign != "+")
+        raise GrammarError(f"{self._place}: repetition `{sign}` is not supported")
+
+    def _symbol(self, symbol: object, inside: str | None) -> _Piece:
+        name = str(getattr(symbol, "name", symbol))
+        if name not in self._definitions:
+            raise GrammarError(f"{self._place}: `{name}` is not defined")
+        if name in self._open:
+            raise GrammarError(f"{self._place}: `{name}` refers to itself, a line pattern cannot")
+        definition = self._definitions[name]
+        self._open.append(name)
+        is_column = definition.is_term and inside is None and not name.rpartition("__")[2].startswith("_")
+        piece = self._piece(definition.tree, name if definition.is_term else inside)
+        self._open.pop()
+        if not definition.is_term:
+            return _Piece(piece.regex, None, "", piece.anchor or piece.borrowed, piece.is_open)
+        if not is_column:
+            return piece
+        column = name.rpartition("__")[2].lower()
+        if column in self._columns:
+            raise GrammarError(f"{self._place}: `{column.upper()}` stands twice in one alternative")
+        self._columns.append(column)
+        self.terminals[column] = name
+        is_open = base_of(name, self._grammar) in NUMBERS or piece.regex.rstrip(")").endswith(("]+", "]*"))
+        return _Piece(f"(?P<{column}>{piece.regex})", is_open=is_open)
+
+    def _literal(self, token: Token) -> _Piece:
+        if token.type == "REGEXP":
+            body, flags = str(token)[1:].rsplit("/", 1)
+            if flags or "(?" in body or "\\b" in body:
+                raise GrammarError(f"{self._place}: {token} uses what the two engines do not share")
+            body = body.replace("\\/", "/")
+            body = _uncapture(body)
+            return _Piece(f"(?:{body})" if "|" in body else body)
+        if token.type == "STRING":
+            text = str(ast.literal_eval(str(token)))
+            return _Piece(_quoted(text), text, text)
+        raise GrammarError(f"{self._place}: {token.type} cannot become a line pattern")
+
+
+def _uncapture(regex: str) -> str:
+    r"""Plain groups of a grammar's regex become non-capturing; `\(` stays a parenthesis.
+
+    >>> _uncapture(r"([0-9]+|\(nil\))")
+    '(?:[0-9]+|\\(nil\\))'
+    """
+    out, escaped, in_class = [], False, False
+    for character in regex:
+        plain = not escaped and not in_class
+        if plain and character == "(":
+            out.append("(?:")
+        else:
+            out.append(character)
+        if not escaped:
+            in_class = (in_class or character == "[") and character != "]"
+        escaped = character == "\\" and not escaped
+    return "".join(out)
+
+
+def _quoted(text: str) -> str:
+    return "".join(f"\\{c}" if c in "\\.+*?()|[]{}^$#&-~" else c for c in text)
+
+
+def _sequence(pieces: list[_Piece]) -> _Piece:
+    regex = "".join(piece.regex for piece in pieces)
+    if all(piece.literal is not None for piece in pieces):
+        text = "".join(piece.literal or "" for piece in pieces)
+        return _Piece(regex, text, text)
+    runs, run = [""], ""
+    for piece in pieces:
+        run = run + piece.literal if piece.literal is not None else ""
+        runs += [run, piece.anchor]
+    is_open = False
+    for piece in reversed(pieces):
+        is_open |= piece.is_open
+        if not piece.is_optional:
+            break
+    return _Piece(regex, None, max(runs, key=len), max((piece.borrowed for piece in pieces), key=len), is_open)
+
+
+def _choice(pieces: list[_Piece]) -> _Piece:
+    if len(pieces) == 1:
+        return pieces[0]
+    regex = "|".join(piece.regex for piece in pieces)
+    return _Piece(f"(?:{regex})", is_open=any(piece.is_open for piece in pieces))
+
+

@@ -1,0 +1,70 @@
+"""The cases under fixtures/incidents, and what the program says about them."""
+
+from __future__ import annotations
+
+import json
+from contextlib import chdir
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ncclforensics import analyze
+from ncclforensics.report import Report
+from ncclforensics.views import exchange
+
+ROOT = Path(__file__).parents[1]
+INCIDENTS = ROOT / "fixtures" / "incidents"
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The report on a case, and the same as the contract's JSON."""
+
+    report: Report
+    json: Json
+
+    @property
+    def jobs(self) -> list[Json]:
+        jobs: list[Json] = self.json.get("jobs") or [self.json["hang"]]
+        return jobs
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def case(self) -> Json:
+        case: Json = json.loads((self.folder / "case.json").read_text(encoding="utf-8"))
+        return case
+
+    @property
+    def truths(self) -> list[Json]:
+        """What is true of each job, the worst first."""
+        return [self.case["truth"], *self.case.get("other_jobs", [])]
+
+    @property
+    def logs(self) -> list[str]:
+        """The inputs, relative to the folder: everything but the case and its golden report."""
+        return sorted(path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*.log"))
+
+    def answer(self, *, backwards: bool = False, whole: bool = False) -> Answer:
+        """Read the logs again: forwards or backwards, through windows or whole."""
+        with chdir(self.folder):
+            report = analyze(self.logs[::-1] if backwards else self.logs, whole=whole)
+            return Answer(report, exchange.as_object(report))
+
+
+ALL = [Incident(path.parent) for path in sorted(INCIDENTS.glob("*/case.json"))]
+
+
+@cache
+def answer(incident: Incident) -> Answer:
+    """The answer as a user gets it, computed once."""
+    return incident.answer()

@@ -1,0 +1,143 @@
+"""Every case under fixtures/incidents gets exactly the answer that its case.json demands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ncclforensics import lines, reading
+from ncclforensics.rules import Category
+from ncclforensics.views import terminal
+from tests.incidents import ALL, Answer, Incident, Json, answer
+
+# Where the program is known to be wrong, and how; xfail is strict, so that a mended one is noticed.
+KNOWN_WRONG = {
+    "the-culprits-log-is-absent": "all ranks seen agree, and `no-hang` is said although a member's log is absent",
+}
+# What a case may have without a line that shows it: it is about absence.
+ABSENCE = {Category.INCOMPLETE_EVIDENCE, Category.MISSING_RANK}
+
+every_incident = pytest.mark.parametrize("incident", ALL, ids=lambda incident: incident.name)
+
+
+def judged(incidents: list[Incident]) -> list[object]:
+    return [
+        pytest.param(
+            incident,
+            id=incident.name,
+            marks=[pytest.mark.xfail(reason=KNOWN_WRONG[incident.name])] if incident.name in KNOWN_WRONG else [],
+        )
+        for incident in incidents
+    ]
+
+
+def claims(job: Json, wanted: Json) -> Json:
+    """What a job's verdict says about everything that the case states."""
+    said = {**job, "how": (job["mismatch"] or {}).get("how")}
+    return {name: said[name] for name in wanted}
+
+
+def found(answer: Answer, *severities: str) -> set[str]:
+    return {f["category"] for f in answer.json["findings"] if f["severity"] in severities}
+
+
+@pytest.mark.parametrize("incident", judged(ALL))
+def test_the_verdict_is_the_truth(incident: Incident) -> None:
+    jobs = answer(incident).jobs
+
+    assert [claims(job, truth) for job, truth in zip(jobs, incident.truths, strict=True)] == incident.truths
+
+
+@every_incident
+def test_ranks_without_a_log_are_named(incident: Incident) -> None:
+    assert answer(incident).json["run"]["ranks_missing"] == incident.case["ranks_missing"]
+
+
+@pytest.mark.parametrize("incident", judged([one for one in ALL if "must_collect" in one.case]))
+def test_an_absent_log_that_would_decide_is_asked_for(incident: Incident) -> None:
+    wanted = answer(incident).json["hang"]["collect_next"]
+
+    assert any(incident.case["must_collect"] in step for step in wanted), wanted
+
+
+@pytest.mark.parametrize("incident", judged(ALL))
+def test_the_findings_are_those_expected(incident: Incident) -> None:
+    said = answer(incident)
+
+    assert found(said, "error", "warning") == set(incident.case["expected_findings"])
+    assert found(said, "info") == set(incident.case["expected_notes"])
+
+
+@every_incident
+def test_nothing_is_reported_that_must_not_be(incident: Incident) -> None:
+    assert not found(answer(incident), "error", "warning", "info") & set(incident.case["must_not_report"])
+
+
+@every_incident
+def test_all_evidence_stands_where_it_is_said_to_stand(incident: Incident) -> None:
+    for finding in answer(incident).json["findings"]:
+        assert finding["evidence"] or finding["category"] in ABSENCE, finding["title"]
+        for evidence in finding["evidence"]:
+            line = (incident.folder / evidence["path"]).read_bytes().split(b"\n")[evidence["line"] - 1]
+            assert evidence["text"]
+            assert evidence["text"] == lines.shown(line)
+
+
+@every_incident
+def test_every_line_is_counted(incident: Incident) -> None:
+    for given in answer(incident).json["inputs"]:
+        text = (incident.folder / given["path"]).read_bytes()
+        there = text.count(b"\n") + (not text.endswith(b"\n"))
+        kinds = ("recognised", "application", "unrecognised", "damaged")
+        assert given["lines"] == there == sum(given[kind] for kind in kinds)
+
+
+@every_incident
+def test_the_order_of_the_paths_changes_nothing(incident: Incident) -> None:
+    forwards, backwards = answer(incident).json, incident.answer(backwards=True, whole=True).json
+
+    assert _without_order(backwards) == _without_order(forwards)
+
+
+def _without_order(report: Json) -> Json:
+    return {**report, "inputs": sorted(report["inputs"], key=lambda given: given["path"])}
+
+
+@every_incident
+def test_small_windows_give_the_verdict_of_a_full_read(incident: Incident, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = answer(incident)
+    monkeypatch.setattr(reading, "WINDOW", 2 << 10)
+    monkeypatch.setattr(reading, "SMALL", 4 << 10)
+
+    windows = incident.answer()
+
+    assert [_gist(job) for job in windows.jobs] == [_gist(job) for job in whole.jobs]
+    assert found(windows, "error", "warning") == found(whole, "error", "warning")
+
+
+def _gist(job: Json) -> Json:
+    return {name: job[name] for name in ("verdict", "culprits", "victims", "operation", "mismatch")}
+
+
+@every_incident
+def test_the_report_is_what_report_md_shows(incident: Incident, golden: Callable[[Path, str], None]) -> None:
+    text = terminal.text(answer(incident).report, width=100)
+
+    title = incident.name.replace("-", " ")
+    page = f"# {title[0].upper()}{title[1:]}\n\n{incident.case['what_happened']}\n\n```text\n{text}```\n"
+    golden(incident.folder / "report.md", page)
+
+
+@every_incident
+def test_a_case_is_small_and_says_where_it_comes_from(incident: Incident) -> None:
+    case = incident.case
+
+    assert sum((incident.folder / log).stat().st_size for log in incident.logs) < 200 << 10
+    assert case["origin"]
+    assert case["what_happened"].endswith(".")
+    assert isinstance(case["synthetic"], bool)
+    named = {*case["expected_findings"], *case["expected_notes"], *case["must_not_report"]}
+    assert named <= set(Category)
+    assert not {*case["expected_findings"], *case["expected_notes"]} & set(case["must_not_report"])

@@ -1,0 +1,126 @@
+"""Imports point one way, and what knows about text, terminals and arguments stays in its room."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "ncclforensics"
+# A module may import what stands before it; `errors` and `data` are open to all.
+ORDER = (
+    "sources",
+    "lines",
+    "grammar",
+    "parse",
+    "reading",
+    "formats",
+    "frames",
+    "analyses",
+    "rules",
+    "report",
+    "views",
+    "__init__",
+    "cli",
+)
+OPEN_TO_ALL = ("errors", "data")
+# A line of a log is described by a grammar and by nothing else: who works with patterns says here why.
+PATTERNS = {"sources": "the user's own pattern for a rank in a file's name"}
+TERMINAL = ("rich", "textual")
+
+# The slow half of `grammar`, which it imports only when it has to.
+HALVES = {"derivation": "grammar"}
+
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def room(path: Path) -> str:
+    name = path.relative_to(PACKAGE).with_suffix("").parts[0]
+    return HALVES.get(name, name)
+
+
+def imports(path: Path) -> Iterator[str]:
+    """The full names that a module imports, wherever in it; what only the type checker sees does not count."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for_types = {
+        id(inner)
+        for outer in ast.walk(tree)
+        if isinstance(outer, ast.If) and ast.unparse(outer.test) == "TYPE_CHECKING"
+        for inner in ast.walk(outer)
+    }
+    for node in ast.walk(tree):
+        if id(node) in for_types:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def libraries(path: Path) -> set[str]:
+    return {name.split(".")[0] for name in imports(path)}
+
+
+def rooms_used(path: Path) -> set[str]:
+    ours = {name.split(".")[1] for name in imports(path) if name.startswith("ncclforensics.")} - {"__version__"}
+    is_room = {name: (PACKAGE / name).is_dir() or (PACKAGE / f"{name}.py").is_file() for name in ours}
+    return {HALVES.get(name, name) if is_room[name] else "__init__" for name in ours}
+
+
+def arrows_against_the_order(room_of_it: str, used: set[str]) -> set[str]:
+    if room_of_it in OPEN_TO_ALL:
+        return used - set(OPEN_TO_ALL)
+    allowed = {*OPEN_TO_ALL, *ORDER[: ORDER.index(room_of_it) + 1]}
+    return used - allowed
+
+
+every_module = pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
+
+
+@every_module
+def test_a_module_imports_only_what_stands_before_it(path: Path) -> None:
+    assert arrows_against_the_order(room(path), rooms_used(path)) == set()
+
+
+@every_module
+def test_every_room_stands_in_the_order(path: Path) -> None:
+    assert room(path) in {*ORDER, *OPEN_TO_ALL}
+
+
+def test_an_arrow_against_the_order_is_found() -> None:
+    assert arrows_against_the_order("lines", {"sources", "errors", "frames", "views"}) == {"frames", "views"}
+    assert arrows_against_the_order("data", {"errors", "lines"}) == {"lines"}
+
+
+@every_module
+def test_only_views_know_the_terminal(path: Path) -> None:
+    assert room(path) == "views" or libraries(path).isdisjoint(TERMINAL)
+
+
+@every_module
+def test_only_the_command_line_knows_arguments(path: Path) -> None:
+    assert room(path) == "cli" or libraries(path).isdisjoint({"typer", "click", "argparse"})
+
+
+@every_module
+def test_only_grammars_know_what_a_line_looks_like(path: Path) -> None:
+    assert room(path) in PATTERNS or "re" not in libraries(path)
+
+
+@every_module
+def test_only_one_module_knows_lark(path: Path) -> None:
+    assert path.stem == "derivation" or "lark" not in libraries(path)
+
+
+@pytest.mark.parametrize("module", ["ncclforensics", "ncclforensics.cli"])
+def test_what_answers_at_once_imports_nothing_heavy(module: str) -> None:
+    code = f"import sys, {module}; print(*sorted(set(sys.modules) & {{'polars', 'lark', 'rich', 'textual'}}))"
+
+    said = subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parent, capture_output=True, text=True, check=True)
+
+    assert said.stdout.split() == []

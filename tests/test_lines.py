@@ -1,0 +1,140 @@
+"""Bytes become numbered lines, whatever the bytes."""
+
+from __future__ import annotations
+
+import io
+import tracemalloc
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
+
+from ncclforensics import lines
+
+LOG = b"gpu-a012:41887:42107 [3] NCCL INFO Connected all rings\n"
+# Texts made of what makes trouble: ends of lines of all kinds, escapes, cut characters, control bytes.
+SCRAPS = [b"\n", b"\r\n", b"\r", b"\x1b", b"\x1b[31m", b"\x1b]0;title\x07", b"\x9b", b"\x00", b"\t", b"\x07", b"\x7f"]
+SCRAPS += [b"\xff", b"\xe2\x82", b"\xe2\x82\xac", b"\xc2\x9b31m", b"\xe2\x80\xa8", b"\x0b", b"\x0c", b"word ", LOG]
+TROUBLE = st.lists(st.sampled_from(SCRAPS) | st.binary(max_size=6), max_size=40).map(b"".join)
+
+
+def read(data: bytes, chunk: int = lines.CHUNK) -> pl.DataFrame:
+    return pl.concat([lines.block(b"", 1), *lines.blocks(io.BytesIO(data), chunk=chunk)])
+
+
+def texts(data: bytes) -> list[str]:
+    return read(data)["text"].to_list()
+
+
+def test_a_line_is_what_ends_with_a_newline() -> None:
+    assert texts(b"one\ntwo\n\nfour\n") == ["one", "two", "", "four"]
+
+
+def test_a_carriage_return_before_the_newline_belongs_to_it() -> None:
+    assert texts(b"one\r\ntwo\r\n") == ["one", "two"]
+
+
+def test_a_lone_carriage_return_does_not_end_a_line() -> None:
+    assert texts(b"10%\r20%\rdone\nnext\n") == ["10% 20% done", "next"]
+
+
+def test_separators_of_unicode_do_not_end_a_line() -> None:
+    assert read("a\u2028b\u0085c\vd\fe\n".encode()).height == 1
+
+
+def test_lines_are_numbered_from_one() -> None:
+    assert read(b"a\nb\nc\n")["line"].to_list() == [1, 2, 3]
+
+
+def test_an_empty_file_has_no_lines() -> None:
+    assert read(b"").is_empty()
+
+
+def test_only_a_last_line_without_its_end_is_cut() -> None:
+    assert read(b"whole\ncut her")["cut"].to_list() == [False, True]
+    assert read(b"whole\n")["cut"].to_list() == [False]
+
+
+def test_bytes_that_are_no_text_damage_their_line_and_no_other() -> None:
+    rows = read(b"before\nhal\xfff\nafter\n")
+
+    assert rows["damaged"].to_list() == [False, True, False]
+    assert rows["text"].to_list() == ["before", "hal\ufffdf", "after"]
+
+
+def test_a_block_of_nul_bytes_is_removed_and_marks_its_line() -> None:
+    rows = read(b"before\n" + b"\x00" * 5000 + LOG)
+
+    assert rows["text"].to_list() == ["before", LOG.decode().rstrip()]
+    assert rows["damaged"].to_list() == [False, True]
+
+
+@pytest.mark.parametrize(
+    "decorated",
+    [
+        b"\x1b[31mNCCL\x1b[0m WARN",
+        b"\x1b]0;a title\x07NCCL WARN",
+        b"\x1b]8;;http://x\x1b\\NCCL WARN\x1b]8;;\x1b\\",
+        b"\x1b(BNCCL\x1b[38;5;196m WARN\x1b[K",
+        b"NCCL\x08\x07 WARN\x7f",
+    ],
+)
+def test_escape_sequences_leave_nothing_behind(decorated: bytes) -> None:
+    assert texts(decorated + b"\n") == ["NCCL WARN"]
+
+
+@given(TROUBLE)
+def test_no_control_character_ever_reaches_the_text(data: bytes) -> None:
+    for text in texts(data):
+        assert not [character for character in text if ord(character) < 32 or 127 <= ord(character) < 160]
+
+
+@given(TROUBLE)
+def test_the_count_of_lines_is_the_count_of_newlines(data: bytes) -> None:
+    assert read(data).height == data.count(b"\n") + (data != b"" and not data.endswith(b"\n"))
+
+
+@given(TROUBLE, st.integers(1, 50))
+def test_any_chunk_size_gives_the_same_lines(data: bytes, chunk: int) -> None:
+    assert_frame_equal(read(data, chunk), read(data))
+
+
+@settings(max_examples=30)
+@given(
+    st.integers(-3, 3), st.sampled_from([b"\n", b"\r\n", b""]), st.integers(500, 1 << 17), st.sampled_from(["x", "é"])
+)
+def test_any_chunk_size_gives_the_same_lines_around_the_longest_line(
+    beyond: int, end: bytes, chunk: int, letter: str
+) -> None:
+    data = b"short\n" + (letter.encode() * lines.LONGEST)[: lines.LONGEST + beyond].ljust(lines.LONGEST + beyond, b"y")
+
+    assert_frame_equal(read(data + end + b"next\n", chunk), read(data + end + b"next\n"))
+
+
+def test_a_line_too_long_to_be_kept_keeps_its_beginning_and_is_marked() -> None:
+    rows = read(b"x" * (lines.LONGEST + 1) + b"\nnext\n")
+
+    assert rows["text"].str.len_bytes().to_list() == [lines.LONGEST, 4]
+    assert rows["damaged"].to_list() == [True, False]
+
+
+def test_an_endless_line_needs_no_more_memory_than_a_few_chunks() -> None:
+    chunk = 1 << 16
+    endless = io.BytesIO(b"x" * (20 << 20) + b"\n" + LOG)
+
+    tracemalloc.start()
+    rows = pl.concat(lines.blocks(endless, chunk=chunk))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert peak < 20 * chunk
+    assert rows["line"].to_list() == [1, 2]
+    assert rows["damaged"].to_list() == [True, False]
+
+
+def test_what_is_shown_of_a_line_is_safe_and_short() -> None:
+    shown = lines.shown(b"\x1b[31m" + b"x" * 3000 + b"\r\n")
+
+    assert shown == "x" * lines.SHOWN

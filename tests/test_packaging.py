@@ -1,0 +1,93 @@
+"""What people install: the wheel holds the grammars and the demo, and works where there is no repository."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def tried(command: list[str | Path], folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    done = tried([sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder], ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of a clean environment: the wheel, and beside it the libraries that are here already."""
+    folder = tmp_path_factory.mktemp("clean")
+    venv.create(folder)
+    programs, libraries = (
+        Path(sysconfig.get_path(kind, "venv", {"base": str(folder)})) for kind in ("scripts", "purelib")
+    )
+    # Where the repository itself is installed, a `.pth` in the folder of the libraries says so: it is not followed.
+    (libraries / "libraries.pth").write_text(f"{sysconfig.get_path('purelib')}\n", encoding="utf-8")
+    pip: list[str | Path] = [sys.executable, "-m", "pip", "--python", programs / "python", "install", "--quiet"]
+    done = tried([*pip, "--no-deps", "--no-index", "--ignore-installed", wheel], folder)
+    assert done.returncode == 0, done.stderr
+    return programs
+
+
+def test_the_wheel_holds_every_grammar(wheel: Path) -> None:
+    packed = set(zipfile.ZipFile(wheel).namelist())
+
+    assert {f"ncclforensics/grammars/{path.name}" for path in (ROOT / "grammars").glob("*.lark")} <= packed
+
+
+def test_the_wheel_holds_nothing_but_the_program(wheel: Path) -> None:
+    tops = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"ncclforensics"}
+
+
+def test_the_wheel_names_its_program_and_its_licence(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    (entry_points,) = (name for name in archive.namelist() if name.endswith("/entry_points.txt"))
+
+    assert "ncclforensics = ncclforensics.cli:run" in archive.read(entry_points).decode()
+    assert any(name.endswith("/licenses/LICENSE") for name in archive.namelist())
+
+
+def test_a_line_is_parsed_with_the_installed_grammars(installed: Path, tmp_path: Path) -> None:
+    code = (
+        "from ncclforensics import grammar; from ncclforensics.formats.nccl import language; "
+        "print(grammar.GRAMMARS, len(language().shapes))"
+    )
+
+    said = tried([installed / "python", "-c", code], tmp_path)
+
+    assert said.stderr == ""
+    folder, shapes = said.stdout.split()
+    assert Path(folder).is_relative_to(installed.parent)
+    assert int(shapes) > 10
+
+
+def test_the_installed_demo_finds_the_culprit(installed: Path, tmp_path: Path) -> None:
+    said = tried([installed / "ncclforensics", "demo"], tmp_path)
+
+    assert said.returncode == 1, said.stderr
+    assert re.search(r"rank \d+", said.stdout)
+
+
+def test_the_installed_program_says_its_version(installed: Path, tmp_path: Path) -> None:
+    said = tried([installed / "ncclforensics", "--version"], tmp_path)
+
+    assert said.stdout.strip().endswith("0.1.0")

@@ -1,0 +1,282 @@
+"""Lines times shapes: every line is counted, nothing is invented, and nothing makes the program fall over."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ncclforensics import lines
+from ncclforensics.formats import nccl
+from ncclforensics.frames import Run
+from ncclforensics.parse import COUNTS, parse
+from ncclforensics.sources import find
+
+LANGUAGE = nccl.language()
+EXAMPLES = sorted({example for shape in LANGUAGE.shapes for example in shape.examples})
+CALL = (
+    "{host}:77:77 [0] NCCL INFO AllReduce: opCount 1a sendbuff 0x7f recvbuff 0x7f count {n} datatype 7 op 0 root 0 "
+    "comm 0x55d1c3e0 [nranks=8] stream 0x55d1b0"
+)
+DIRT = st.sampled_from(
+    [b"\x1b[31m", b"\x1b]0;t\x07", b"\x00", b"\xff", b"\r", b"\t", b"\n", b"\r\n", b":", b"[", b" NCCL "]
+)
+
+Row = tuple[object, ...]
+
+
+@st.composite
+def mutated(draw: st.DrawFn, examples: Sequence[str] = EXAMPLES) -> bytes:
+    """Some lines, cut, joined, interleaved and soiled."""
+    text = b""
+    for example in draw(st.lists(st.sampled_from(examples), max_size=8)):
+        line = example.encode()
+        start = draw(st.sampled_from([0, 0, draw(st.integers(0, len(line)))]))
+        stop = draw(st.sampled_from([len(line), len(line), draw(st.integers(0, len(line)))]))
+        line = line[start:stop]
+        if draw(st.booleans()):
+            place = draw(st.integers(0, len(line)))
+            line = line[:place] + draw(DIRT | st.binary(max_size=5)) + line[place:]
+        text += line + draw(st.sampled_from([b"\n", b"\n", b"\r\n", b"", b"\n\n"]))
+    return text
+
+
+def rows_of(*texts: str | bytes) -> pl.DataFrame:
+    """The lines of some sources."""
+    data = [text.encode() if isinstance(text, str) else text for text in texts]
+    return pl.concat([lines.block(each, 1, source) for source, each in enumerate(data)])
+
+
+def found(*texts: str | bytes) -> dict[str, pl.DataFrame]:
+    return {name: pl.concat(pieces, how="diagonal") for name, pieces in parse(rows_of(*texts), LANGUAGE).frames.items()}
+
+
+def facts(frames: dict[str, pl.DataFrame]) -> Counter[tuple[str, frozenset[Row]]]:
+    """What is said, wherever it stands; of lines that nothing knows, only the ends are kept, so they are left out."""
+    kept = {name: frame for name, frame in frames.items() if name != LANGUAGE.catch_all}
+    return Counter(
+        (name, frozenset((column, value) for column, value in row.items() if value is not None))
+        for name, frame in kept.items()
+        for row in frame.drop("source", "line", "pos", strict=False).iter_rows(named=True)
+    )
+
+
+def counts(*texts: str | bytes) -> dict[str, int]:
+    return parse(rows_of(*texts), LANGUAGE).tally.select(COUNTS).sum().row(0, named=True)
+
+
+def run_over(folder: Path, texts: Sequence[bytes], *, whole: bool = True) -> Run:
+    paths = [folder / f"{number}.log" for number in range(len(texts))]
+    for path, text in zip(paths, texts, strict=True):
+        path.write_bytes(text)
+    return Run(find(map(str, paths)), whole=whole)
+
+
+def facts_of(run: Run) -> Counter[tuple[str, frozenset[Row]]]:
+    return facts({shape.frame: run[shape.frame] for shape in LANGUAGE.shapes})
+
+
+# Counting.
+
+
+@given(st.lists(mutated(), min_size=1, max_size=3))
+@settings(max_examples=50)
+def test_every_line_is_counted_exactly_once(texts: list[bytes]) -> None:
+    rows = rows_of(*texts)
+
+    tally = parse(rows, LANGUAGE).tally
+
+    per_source = dict(tally.select("source", pl.sum_horizontal(COUNTS)).rows())
+    assert per_source == dict(rows.group_by("source").len().rows())
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        (CALL.format(host="node1", n=8), "recognised"),
+        ("node1:77:77 [0] NCCL INFO a text that no grammar knows", "unrecognised"),
+        ("step 7: loss 0.25", "application"),
+        ("", "application"),
+        ("see NCCL INFO in the manual", "application"),
+        ("half\xff a line".encode("latin-1"), "damaged"),
+    ],
+)
+def test_a_line_is_counted_as_what_it_is(line: str | bytes, kind: str) -> None:
+    text = (line if isinstance(line, bytes) else line.encode()) + b"\n"
+
+    assert counts(text) == {**dict.fromkeys(COUNTS, 0), kind: 1}
+
+
+def test_two_lines_torn_into_one_count_as_one_line() -> None:
+    torn = CALL.format(host="node1", n=1) + CALL.format(host="node1", n=2) + "\n"
+
+    assert counts(torn) == {**dict.fromkeys(COUNTS, 0), "recognised": 1}
+
+
+# Lines torn into one another.
+
+
+@pytest.mark.parametrize("end", [len(CALL.format(host="node1", n=1)), 170, 100, 60, 28])
+def test_a_line_torn_into_another_is_saved(end: int) -> None:
+    whole = CALL.format(host="node2", n=9)
+    first = CALL.format(host="node1", n=1)
+
+    calls = found(f"{whole}\n{first[:end]}{CALL.format(host='node2', n=2)}\n")["operation"]
+
+    assert ("node2", 2) in calls.select("host", "count").rows()
+
+
+def test_both_of_two_complete_lines_without_a_newline_between_them_are_saved() -> None:
+    torn = CALL.format(host="node1", n=1) + CALL.format(host="node2", n=2)
+
+    calls = found(f"{CALL.format(host='node2', n=9)}\n{torn}\n")["operation"]
+
+    assert sorted(calls.select("host", "count").rows()) == [("node1", 1), ("node2", 2), ("node2", 9)]
+
+
+@given(first=st.sampled_from(EXAMPLES), second=st.sampled_from(EXAMPLES), data=st.data())
+@settings(max_examples=60)
+def test_a_torn_line_never_invents_a_host(first: str, second: str, data: st.DataObject) -> None:
+    """From behind its own prefix on, a line may be torn anywhere."""
+    beginning = first.find("NCCL")
+    torn = first[: data.draw(st.integers(beginning, len(first)))] + second
+
+    hosts = {host for frame in found(f"{torn}\n{first}\n{second}\n").values() for host in frame["host"].drop_nulls()}
+
+    assert hosts <= {"gpu-a012", "node1"}
+
+
+def test_a_line_torn_into_another_is_saved_in_a_file_that_holds_calls_only(tmp_path: Path) -> None:
+    calls = [CALL.format(host="node1", n=1), CALL.format(host="node2", n=2)]
+    torn = CALL.format(host="node1", n=3)[:100] + CALL.format(host="node2", n=4)
+
+    run = run_over(tmp_path, ["\n".join([*calls, torn, ""]).encode()])
+
+    assert run["operation"].select("host", "count").rows() == [("node1", 1), ("node2", 2), ("node2", 4)]
+
+
+def test_lines_torn_into_one_keep_their_order(tmp_path: Path) -> None:
+    torn = "".join(CALL.format(host="node1", n=n) for n in range(4))
+
+    run = run_over(tmp_path, [f"{torn}\n{torn}\n".encode()])
+
+    assert run["operation"]["count"].to_list() == [0, 1, 2, 3, 0, 1, 2, 3]
+
+
+def test_a_host_that_no_whole_line_names_is_not_believed() -> None:
+    torn = CALL.format(host="node1", n=1)[:100] + CALL.format(host="node2", n=2)
+
+    frames = found(f"{CALL.format(host='node1', n=9)}\n{torn}\n")
+
+    assert frames["operation"]["host"].unique().to_list() == ["node1"]
+
+
+def test_a_torn_line_is_judged_by_its_own_file_alone() -> None:
+    torn = CALL.format(host="node1", n=1)[:100] + CALL.format(host="node2", n=2) + "\n"
+    other = CALL.format(host="node2", n=9) + "\n"
+
+    alone = found(torn).get("operation", pl.DataFrame({"source": []}))
+    together = found(torn, other)["operation"]
+
+    assert together.filter(source=0).height == alone.height
+
+
+# Text in front of a line.
+
+
+@pytest.mark.parametrize(
+    "decoration",
+    [
+        "0: ",
+        "[1,3]<stdout>:",
+        "[rank3]: ",
+        "node1: ",
+        "2026-03-02T11:04:57.034 ",
+        "2026-03-02 11:04:57,034 INFO stdout: ",
+        "\x1b[36m(worker pid=77, ip=10.0.0.1)\x1b[0m ",
+        "[default0]:",
+        "worker-0 | ",
+        "[02/Mar/2026 11:04:57] ",
+        "1741000000.123 ",
+    ],
+)
+def test_text_in_front_of_a_line_does_not_hide_it(decoration: str) -> None:
+    plain = "".join(f"{CALL.format(host='node1', n=n)}\n" for n in range(3))
+    decorated = "".join(f"{decoration}{line}\n" for line in plain.splitlines())
+
+    seen = found(decorated)["operation"]
+
+    assert seen.drop("stamp").rows() == found(plain)["operation"].drop("stamp").rows()
+    assert counts(decorated)["recognised"] == 3
+
+
+# What does not matter.
+
+
+@given(st.lists(mutated(), min_size=1, max_size=4), st.randoms(use_true_random=False))
+@settings(max_examples=20)
+def test_the_order_of_files_does_not_change_what_is_said(texts: list[bytes], order: object) -> None:
+    shuffled = sorted(texts, key=lambda _: order.random())  # type: ignore[attr-defined]
+    with tempfile.TemporaryDirectory() as here, tempfile.TemporaryDirectory() as there:
+        assert facts_of(run_over(Path(here), texts)) == facts_of(run_over(Path(there), shuffled))
+
+
+@given(st.lists(st.sampled_from(EXAMPLES), min_size=2, max_size=20), st.integers(1, 19))
+@settings(max_examples=30)
+def test_how_lines_are_split_over_files_does_not_change_what_is_said(texts: list[str], place: int) -> None:
+    upper, lower = ("".join(f"{text}\n" for text in part) for part in (texts[:place], texts[place:]))
+
+    assert facts(found(upper, lower)) == facts(found(upper + lower))
+
+
+@given(st.lists(mutated(), min_size=1, max_size=3))
+@settings(max_examples=20)
+def test_what_is_parsed_together_does_not_change_what_is_said(texts: list[bytes]) -> None:
+    apart = sum((facts(found(text)) for text in texts), Counter[tuple[str, frozenset[Row]]]())
+
+    assert facts(found(*texts)) == apart
+
+
+# No input makes the program fall over.
+
+
+def _survives(text: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        for whole in (True, False):
+            run = run_over(Path(folder), [text, text], whole=whole)
+
+            for shape in LANGUAGE.shapes:
+                assert run[shape.frame].columns[:3] == ["source", "line", "pos"]
+            assert run["source"].height == 2
+
+
+@given(mutated() | st.binary(max_size=300) | st.text(max_size=100).map(lambda text: text.encode("utf-16")))
+@settings(max_examples=40)
+def test_no_input_raises(text: bytes) -> None:
+    _survives(text)
+
+
+@given(data=st.data())
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_distorted_log_of_the_real_world_raises(corpus: Path, data: st.DataObject) -> None:
+    logs = sorted(path for path in (corpus / "nccl-logs").rglob("*") if path.is_file())
+    log = data.draw(st.sampled_from(logs))
+    beginning = log.read_bytes()[:20_000].decode("utf-8", "replace").split("\n")
+
+    _survives(data.draw(mutated(beginning)))
+
+
+def test_the_counts_of_real_logs_sum_to_their_lines(corpus: Path) -> None:
+    found_sources = find([str(corpus / "nccl-logs")])
+    run = Run(found_sources, whole=True)
+    counted = dict(run.tally.select("source", pl.sum_horizontal(COUNTS)).rows())
+
+    for number, source in enumerate(found_sources):
+        if not run.readings[number].problems and source.seekable:
+            assert counted.get(number, 0) == len(Path(source.path).read_bytes().removesuffix(b"\n").split(b"\n"))

@@ -1,0 +1,272 @@
+"""A file is read whole, or by windows at both ends that grow until they meet: the lines are the same."""
+
+from __future__ import annotations
+
+import gzip
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import polars as pl
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ncclforensics import frames, lines, reading
+from ncclforensics.formats import nccl
+from ncclforensics.frames import Run
+from ncclforensics.parse import parse
+from ncclforensics.reading import Reading
+from ncclforensics.sources import find
+
+LOG = b"gpu-a012:41887:42107 [3] NCCL INFO Connected all rings\n"
+CALL = (
+    "node1:77:{tid} [0] NCCL INFO AllReduce: opCount {n:x} sendbuff 0x7f recvbuff 0x7f count {n} datatype 7 op 0 "
+    "root 0 comm 0x55d1c3e0 [nranks=8] stream 0x55d1"
+)
+INIT = (
+    "node1:77:310 [0] NCCL INFO comm 0x55d1c3e0 rank {n} nranks 8 cudaDev 0 nvmlDev 0 busId 1b000 "
+    "commId 0x1c5 - Init START"
+)
+WARN = "node1:77:310 [0] misc/socket.cc:49 NCCL WARN Net : Connection closed by remote peer node2<{n}>"
+
+LINE = st.one_of(
+    st.builds(CALL.format, tid=st.integers(77, 79), n=st.integers(0, 99)),
+    st.builds(INIT.format, n=st.integers(0, 7)),
+    st.builds(WARN.format, n=st.integers(0, 99)),
+    st.sampled_from(["", "step 7", "\x1b[31mloss\x1b[0m 0.3", "caf\u00e9", "x" * 300]),
+)
+TEXTS = st.builds(
+    lambda texts, end: ("\n".join(texts) + end).encode(),
+    st.lists(LINE, min_size=1, max_size=40),
+    st.sampled_from(["\n", ""]),
+)
+FRAMES = ("operation", "communicator", "failure", "warning")
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows of a few lines, chunks of less than one."""
+    _tiny(monkeypatch)
+
+
+def _tiny(monkeypatch: pytest.MonkeyPatch, window: int = 200, chunk: int = 150) -> None:
+    monkeypatch.setattr(reading, "WINDOW", window)
+    monkeypatch.setattr(reading, "SMALL", 0)
+    monkeypatch.setattr(lines, "CHUNK", chunk)
+    monkeypatch.setattr(frames, "CHUNK", chunk)
+
+
+def written(path: Path, data: bytes) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return str(path)
+
+
+def run_of(*paths: str, whole: bool = True) -> Run:
+    return Run(find(paths), whole=whole)
+
+
+def everything(run: Run) -> dict[str, list[tuple[object, ...]]]:
+    return {name: run[name].drop("pos").rows() for name in FRAMES}
+
+
+def all_lines(pieces: Iterator[pl.DataFrame]) -> list[int]:
+    return [line for piece in pieces for line in piece["line"]]
+
+
+@given(
+    data=TEXTS,
+    window=st.integers(1, 500),
+    chunk=st.integers(1, 500),
+    steps=st.lists(st.sampled_from(["head", "tail"]), max_size=12),
+)
+@settings(max_examples=35)
+def test_windows_that_grow_give_the_same_rows_as_reading_whole(
+    data: bytes, window: int, chunk: int, steps: list[str]
+) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as monkeypatch:
+        path = written(Path(folder) / "rank0.log", data)
+        whole = run_of(path)
+        _tiny(monkeypatch, window, chunk)
+        grown = run_of(path, whole=False)
+
+        for step in [*steps, "all"]:
+            grown.read_on(pl.DataFrame({"source": [0], "reach": [step]}))
+
+        assert everything(grown) == everything(whole)
+        assert grown.tally.rows() == whole.tally.rows()
+        assert grown["source"].rows() == whole["source"].rows()
+
+
+@given(data=TEXTS, window=st.integers(1, 500))
+@settings(max_examples=15)
+def test_growing_either_window_comes_to_an_end(data: bytes, window: int) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as monkeypatch:
+        _tiny(monkeypatch, window)
+        for end in ("head", "tail"):
+            run = run_of(written(Path(folder) / "rank0.log", data), whole=False)
+
+            steps = 0
+            while not run.readings[0].is_whole:
+                run.read_on(pl.DataFrame({"source": [0], "reach": [end]}))
+                steps += 1
+
+            assert steps < 20
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_last_line_longer_than_the_window_is_read_at_once(tmp_path: Path) -> None:
+    path = written(tmp_path / "rank0.log", LOG * 100 + b"x" * 3000 + b"\n")
+
+    found = Reading(find([path])[0], 0)
+    numbers = all_lines(found.start(nccl.language(), whole=False))
+
+    assert numbers[-1] == -1
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_window_costs_the_same_whatever_the_length_of_the_file(tmp_path: Path) -> None:
+    read = []
+    for length in (100, 10_000):
+        run = run_of(written(tmp_path / f"{length}.log", LOG * length), whole=False)
+        read.append(run.readings[0].bytes_read)
+
+    assert read[0] == read[1] < 600
+
+
+def test_a_small_file_is_read_whole_at_once(tmp_path: Path) -> None:
+    run = run_of(written(tmp_path / "rank0.log", LOG * 100), whole=False)
+
+    assert run["source"]["is_whole"].to_list() == [True]
+
+
+@pytest.mark.usefixtures("tiny")
+def test_lines_of_a_tail_get_their_true_number_once_the_windows_met(tmp_path: Path) -> None:
+    text = "".join(f"{CALL.format(tid=77, n=n)}\n" for n in range(40)).encode()
+    run = run_of(written(tmp_path / "rank0.log", text), whole=False)
+    assert run["operation"]["line"].min() == -1  # the window at the end holds one call
+
+    run.read_on(pl.DataFrame({"source": [0], "reach": ["all"]}))
+
+    assert run["operation"]["line"].to_list() == list(range(1, 41))
+    assert run["operation"]["count"].to_list() == list(range(40))
+
+
+@pytest.mark.usefixtures("tiny")
+def test_calls_stand_in_order_although_the_middle_was_not_read(tmp_path: Path) -> None:
+    text = "".join(f"{CALL.format(tid=77, n=n)}\n" for n in range(40)).encode()
+
+    run = run_of(written(tmp_path / "rank0.log", text), whole=False)
+
+    assert run["operation"]["count"].is_sorted()
+    assert run["operation"]["count"].to_list()[-1] == 39
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_file_that_vanishes_while_its_windows_grow_is_named(tmp_path: Path) -> None:
+    path = written(tmp_path / "rank0.log", LOG * 100)
+    run = run_of(path, whole=False)
+
+    Path(path).unlink()
+    run.read_on(pl.DataFrame({"source": [0], "reach": ["tail"]}))
+
+    assert "No such file" in run["source"]["problem"][0]
+    assert run.readings[0].is_whole  # nothing asks for more of it
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_file_that_shrinks_while_its_windows_grow_does_no_harm(tmp_path: Path) -> None:
+    path = written(tmp_path / "rank0.log", LOG * 100)
+    run = run_of(path, whole=False)
+
+    Path(path).write_bytes(LOG)
+    for reach in ("tail", "head", "all"):
+        run.read_on(pl.DataFrame({"source": [0], "reach": [reach]}))
+
+    assert run.readings[0].is_whole
+
+
+# Damage and other things than logs.
+
+
+def test_a_truncated_archive_keeps_what_it_holds_and_names_the_problem(tmp_path: Path) -> None:
+    text = "".join(f"{CALL.format(tid=77, n=n)}\n" for n in range(3000)).encode()
+
+    for name, packed in (("a.gz", gzip.compress(text)), ("b.zst", zstandard.ZstdCompressor().compress(text))):
+        run = run_of(written(tmp_path / name, packed[: len(packed) * 3 // 4]))
+
+        assert 1000 < run["operation"].height < 3000
+        assert run["operation"]["count"].to_list() == list(range(run["operation"].height))
+        assert "is damaged after line" in run["source"]["problem"][0]
+
+
+def test_an_archive_with_a_damaged_middle_keeps_its_beginning(tmp_path: Path) -> None:
+    text = "".join(f"{CALL.format(tid=77, n=n * 7919 % 9973)}\n" for n in range(30_000)).encode()
+    packed = bytearray(gzip.compress(text))
+    packed[len(packed) // 2 : len(packed) // 2 + 40] = b"\xff" * 40
+
+    run = run_of(written(tmp_path / "a.gz", bytes(packed)))
+
+    assert run["operation"].height > 1000
+    assert "is damaged after line" in run["source"]["problem"][0]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 40,
+        b"\x7fELF\x02\x01\x01" + b"\x00" * 9000,
+        bytes(range(128, 256)) * 900,
+    ],
+    ids=["PNG", "core file", "noise"],
+)
+def test_what_is_no_text_is_named_and_skipped(tmp_path: Path, data: bytes) -> None:
+    run = run_of(written(tmp_path / "a", data), written(tmp_path / "rank0.log", LOG))
+
+    assert run["source"]["problem"].to_list() == ["is not a log: binary data, skipped", ""]
+    assert run["milestone"]["source"].to_list() == [1]
+
+
+def test_a_log_behind_a_hole_of_nul_bytes_is_still_a_log(tmp_path: Path) -> None:
+    run = run_of(written(tmp_path / "rank0.log", b"\x00" * 300_000 + b"\n" + LOG * 10))
+
+    assert run["milestone"].height == 10
+
+
+def test_an_empty_file_holds_nothing_and_is_no_problem(tmp_path: Path) -> None:
+    run = run_of(written(tmp_path / "a.log", b""), written(tmp_path / "rank0.log", LOG))
+
+    assert run["source"]["problem"].to_list() == ["", ""]
+    assert run["milestone"].height == 1
+
+
+def test_a_blank_line_before_a_warning_does_not_hide_it(tmp_path: Path) -> None:
+    warning = WARN.format(n=45210)
+
+    run = run_of(written(tmp_path / "rank0.log", f"\n{warning}\n".encode()))
+
+    assert run["failure"]["line"].to_list() == [2]
+    assert run["failure"]["peer"].to_list() == ["node2<45210>"]
+
+
+@pytest.mark.parametrize("line", [CALL.format(tid=77, n=26), INIT.format(n=3), WARN.format(n=45210)], ids=FRAMES[:3])
+def test_a_last_line_cut_anywhere_never_gives_a_wrong_value(line: str) -> None:
+    whole = parse(lines.block(line.encode() + b"\n", 1), nccl.language()).frames
+    cut = [lines.block(line[:end].encode(), 1, source=end) for end in range(1, len(line) + 1)]
+
+    found = parse(pl.concat(cut), nccl.language()).frames
+
+    for name in ("operation", "communicator", "failure"):
+        for row in pl.concat(found.get(name, []) or [pl.DataFrame()]).drop("source", strict=False).rows():
+            assert row in pl.concat(whole[name]).drop("source").rows()
+
+
+def test_files_that_are_compressed_give_the_same_rows(tmp_path: Path) -> None:
+    text = "".join(f"{CALL.format(tid=77, n=n)}\n" for n in range(100)).encode()
+
+    plain = run_of(written(tmp_path / "a.log", text))
+    packed = run_of(written(tmp_path / "b.log", gzip.compress(text)), whole=False)
+
+    assert everything(packed) == everything(plain)

@@ -1,0 +1,201 @@
+"""Paths become sources of bytes; what cannot be read says why and stops nobody else."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import zstandard
+
+from ncclforensics import sources
+from ncclforensics.errors import NoInputError, UsageError
+from ncclforensics.sources import Source, find
+
+LOG = b"gpu-a012:41887:42107 [3] NCCL INFO Connected all rings\n"
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zst": zstandard.ZstdCompressor().compress,
+}
+
+every_compression = pytest.mark.parametrize("pack", PACKERS.values(), ids=PACKERS)
+
+
+@pytest.fixture(autouse=True)
+def _copies_of_pipes_are_removed() -> Iterator[None]:
+    yield
+    sources.forget_spooled()
+
+
+def content(source: Source) -> bytes:
+    with source.open() as stream:
+        return stream.read()
+
+
+def names(found: list[Source], folder: Path) -> list[str]:
+    return [Path(source.path).relative_to(folder).as_posix() for source in found]
+
+
+def written(path: Path, data: bytes = LOG) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def test_a_file_is_one_source_named_as_the_user_named_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path / "rank0.log")
+    monkeypatch.chdir(tmp_path)
+
+    (source,) = find(["rank0.log"])
+
+    assert (source.path, source.size, content(source)) == ("rank0.log", len(LOG), LOG)
+
+
+def test_a_folder_is_walked_in_the_order_of_its_names_without_hidden_ones(tmp_path: Path) -> None:
+    for name in ("b.log", "a.log", "node1/c.log", ".hidden", ".git/d.log"):
+        written(tmp_path / name)
+
+    assert names(find([str(tmp_path)]), tmp_path) == ["a.log", "b.log", "node1/c.log"]
+
+
+def test_a_pattern_names_every_file_it_matches(tmp_path: Path) -> None:
+    for name in ("x/rank0.log", "x/rank1.log", "x/other.txt"):
+        written(tmp_path / name)
+
+    assert names(find([str(tmp_path / "**" / "rank*.log")]), tmp_path) == ["x/rank0.log", "x/rank1.log"]
+
+
+def test_a_file_whose_name_looks_like_a_pattern_is_taken_by_its_name(tmp_path: Path) -> None:
+    written(tmp_path / "job[1].log")
+
+    assert names(find([str(tmp_path / "job[1].log")]), tmp_path) == ["job[1].log"]
+
+
+def test_a_file_named_twice_is_read_once(tmp_path: Path) -> None:
+    written(tmp_path / "logs/a.log")
+    (tmp_path / "latest").symlink_to("logs")
+
+    assert len(find([str(tmp_path / name) for name in ("logs", "logs/a.log", "latest", "logs/../logs/a.log")])) == 1
+
+
+def test_a_name_that_is_no_text_does_no_harm(tmp_path: Path) -> None:
+    try:
+        written(Path(os.fsdecode(os.fsencode(tmp_path) + b"/r\xffnk.log")))
+    except OSError:
+        pytest.skip("this file system refuses such names")
+
+    (source,) = find([str(tmp_path)])
+
+    assert source.path.endswith("r\\xffnk.log")
+
+
+@every_compression
+def test_a_compressed_file_is_read_as_it_is_whatever_its_name(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    (source,) = find([str(written(tmp_path / "rank0.log", pack(LOG * 1000)))])
+
+    assert content(source) == LOG * 1000
+    assert not source.seekable
+
+
+@every_compression
+def test_compressed_pieces_one_after_another_are_all_read(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    (source,) = find([str(written(tmp_path / "rank0", pack(LOG) + pack(b"second\n")))])
+
+    assert content(source) == LOG + b"second\n"
+
+
+@every_compression
+def test_a_compressed_file_that_was_cut_says_so(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    (source,) = find([str(written(tmp_path / "rank0", pack(LOG * 1000)[:-9]))])
+
+    with pytest.raises(sources.DAMAGED_ARCHIVE):
+        content(source)
+
+
+def test_a_name_that_claims_a_compression_is_not_believed(tmp_path: Path) -> None:
+    (source,) = find([str(written(tmp_path / "rank0.log.gz", LOG))])
+
+    assert content(source) == LOG
+
+
+def test_standard_input_is_a_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(gzip.compress(LOG))))
+
+    (source,) = find(["-"])
+
+    assert source.path == "-"
+    assert content(source) == content(source) == LOG
+
+
+def test_a_pipe_in_a_folder_is_named_and_not_waited_for(tmp_path: Path) -> None:
+    written(tmp_path / "a.log")
+    os.mkfifo(tmp_path / "pipe")
+
+    assert [source.problem for source in find([str(tmp_path)])] == ["", "is neither a file nor a folder"]
+
+
+def test_a_path_that_does_not_exist_is_named_beside_the_others(tmp_path: Path) -> None:
+    found = find([str(tmp_path / "gone.log"), str(written(tmp_path / "a.log"))])
+
+    assert [source.problem for source in found] == ["does not exist", ""]
+
+
+def test_a_link_that_leads_nowhere_is_named_beside_the_others(tmp_path: Path) -> None:
+    written(tmp_path / "a.log")
+    (tmp_path / "b.log").symlink_to("gone")
+
+    assert [source.problem for source in find([str(tmp_path)])] == ["", "cannot be read: No such file or directory"]
+
+
+@pytest.mark.parametrize("name", ["secret.log", "secret"])
+def test_what_may_not_be_read_is_named_beside_the_others(tmp_path: Path, name: str) -> None:
+    written(tmp_path / "a.log")
+    locked = written(tmp_path / "secret.log") if name.endswith(".log") else written(tmp_path / "secret/b.log").parent
+    locked.chmod(0)
+    if os.access(locked, os.R_OK):
+        pytest.skip("this user may read everything")
+
+    found = find([str(tmp_path)])
+    locked.chmod(0o700)
+
+    assert [source.problem for source in found] == ["", "cannot be read: Permission denied"]
+
+
+def test_nothing_readable_at_all_is_an_error_that_names_the_path(tmp_path: Path) -> None:
+    with pytest.raises(NoInputError, match=r"gone\.log does not exist"):
+        find([str(tmp_path / "gone.log")])
+
+
+def test_an_empty_folder_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(NoInputError, match="holds no file"):
+        find([str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"), [("rank3.log", 3), ("job_rank-12/out", 12), ("Frank.log", None), ("x.log", None)]
+)
+def test_a_name_is_a_hint_for_the_rank(tmp_path: Path, name: str, rank: int | None) -> None:
+    (source,) = find([str(written(tmp_path / name))])
+
+    assert source.rank_hint == rank
+
+
+def test_the_user_may_say_how_a_name_tells_the_rank(tmp_path: Path) -> None:
+    (source,) = find([str(written(tmp_path / "out.7.txt"))], rank_from=r"out\.(\d+)")
+
+    assert source.rank_hint == 7
+
+
+@pytest.mark.parametrize("pattern", ["(", "rank"])
+def test_a_pattern_that_cannot_tell_the_rank_is_refused(tmp_path: Path, pattern: str) -> None:
+    with pytest.raises(UsageError, match="--rank-from"):
+        find([str(tmp_path)], rank_from=pattern)
