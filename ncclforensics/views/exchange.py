@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import orjson
@@ -15,6 +16,8 @@ from ncclforensics.report import Report, Row, operation
 from ncclforensics.rules import Finding
 
 SCHEMA_VERSION = 1
+# What orjson leaves as it is and a terminal obeys: DEL, and the controls that begin with U+0080.
+_CONTROLS = re.compile(rb"\x7f|\xc2[\x80-\x9f]")
 NO_LOG: dict[str, Any] = {
     "verdict": "undecidable",
     "certainty": "certain",
@@ -32,7 +35,8 @@ NO_LOG: dict[str, Any] = {
 
 def json(report: Report) -> bytes:
     """The report as one JSON object, keys in the contract's order."""
-    return orjson.dumps(as_object(report), option=orjson.OPT_INDENT_2) + b"\n"
+    text = orjson.dumps(as_object(report), option=orjson.OPT_INDENT_2) + b"\n"
+    return _CONTROLS.sub(lambda found: b"\\u%04x" % ord(found[0].decode()), text)
 
 
 def as_object(report: Report) -> dict[str, Any]:

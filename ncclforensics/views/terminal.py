@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -241,10 +242,10 @@ def _evidence(report: Report, finding: Finding) -> list[RenderableType]:
 
 def _place(report: Report, line: Row) -> str:
     """File and line; the folders too, where two files have one name."""
-    name = os.path.basename(line["path"])
-    same = [os.path.abspath(r.source.path) for r in report.run.readings if os.path.basename(r.source.path) == name]
-    if len(same) > 1:
-        name = os.path.relpath(line["path"], os.path.commonpath([os.path.dirname(path) for path in same]))
+    path = Path(line["path"])
+    same = [Path(r.source.path).absolute() for r in report.run.readings if r.source.path.endswith(path.name)]
+    folders = {one.parent for one in same if one.name == path.name}
+    name = os.path.relpath(path, os.path.commonpath(folders)) if len(folders) > 1 else path.name
     return _shown(f"{name}:{_known(line['line'])}")
 
 

@@ -1,0 +1,89 @@
+"""What holds for every rule: it is documented, shown by an incident, and kept silent by another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ncclforensics import rules
+from ncclforensics.rules import HEADINGS, Category, Finding, Rule, Severity, rule
+from tests.incidents import ALL, ROOT, answer
+
+every_rule = pytest.mark.parametrize("one", rules.all_rules(), ids=lambda one: one.name)
+
+
+@every_rule
+def test_says_what_it_means_when_not_what_to_do_and_where_it_is_from(one: Rule) -> None:
+    assert [heading for heading in HEADINGS if one.section(heading)] == list(HEADINGS)
+    assert one.page.splitlines()[0].endswith(".")
+
+
+@every_rule
+def test_is_shown_by_an_incident(one: Rule) -> None:
+    shown = {f["category"] for incident in ALL for f in answer(incident).json["findings"] if f["rule"] == one.name}
+
+    assert one.category in shown
+    expecting = [i for i in ALL if one.category in {*i.case["expected_findings"], *i.case["expected_notes"]}]
+    assert expecting
+
+
+@every_rule
+def test_is_kept_silent_by_an_incident(one: Rule) -> None:
+    forbidding = [incident for incident in ALL if one.category in incident.case["must_not_report"]]
+
+    assert forbidding
+    for incident in forbidding:
+        assert one.name not in {finding["rule"] for finding in answer(incident).json["findings"]}, incident.name
+
+
+def test_every_category_of_ours_is_expected_somewhere_and_forbidden_somewhere() -> None:
+    expected = {c for i in ALL for c in (*i.case["expected_findings"], *i.case["expected_notes"])}
+    forbidden = {c for i in ALL for c in i.case["must_not_report"]}
+
+    assert expected == forbidden == set(Category)
+
+
+def test_names_are_slugs_and_unique() -> None:
+    names = [one.name for one in rules.all_rules()]
+
+    assert len(names) == len(set(names))
+    assert all(name == name.lower() and "_" not in name for name in names)
+
+
+def test_a_second_rule_of_one_name_is_refused() -> None:
+    taken = rules.all_rules()[0].function
+
+    with pytest.raises(ValueError, match=r"two rules are called .*: ncclforensics\.rules"):
+        rule(Category.HANG, Severity.ERROR)(taken)
+
+
+def test_a_finding_gets_what_the_rule_left_out() -> None:
+    def call(function: Callable[..., Iterator[Finding]]) -> Iterator[Finding]:
+        if function is rules.all_rules()[0].function:
+            yield Finding("title", "detail", "certain")
+
+    (finding,) = rules.findings(call)
+
+    first = rules.all_rules()[0]
+    assert (finding.rule, finding.category, finding.severity) == (first.name, first.category, first.severity)
+    assert finding.remedy == first.section("Do")
+
+
+@every_rule
+def test_its_page_is_its_docstring(one: Rule, golden: Callable[[Path, str], None]) -> None:
+    golden(ROOT / "docs" / "rules" / f"{one.name}.md", _page(one))
+
+
+def test_there_is_no_page_without_a_rule() -> None:
+    pages = {path.stem for path in (ROOT / "docs" / "rules").glob("*.md")}
+
+    assert pages == {one.name for one in rules.all_rules()}
+
+
+def _page(one: Rule) -> str:
+    texts = {heading: one.section(heading) for heading in HEADINGS}
+    sections = [f"## {heading}\n\n{text[:1].upper()}{text[1:]}\n" for heading, text in texts.items()]
+    facts = f"Category `{one.category}`, severity `{one.severity}`.\n"
+    return "\n".join([f"# {one.name}\n", one.page.splitlines()[0] + "\n", facts, *sections])
