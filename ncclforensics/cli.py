@@ -56,7 +56,9 @@ class FailOn(StrEnum):
 
 
 HERE = Path(__file__).parent
-DEMO = HERE / "demo" if (HERE / "demo").is_dir() else HERE.parent / "fixtures/incidents/one-rank-stops-before-an-allreduce"
+DEMO = (
+    HERE / "demo" if (HERE / "demo").is_dir() else HERE.parent / "fixtures/incidents/one-rank-stops-before-an-allreduce"
+)
 SOON = 0.5  # seconds until a progress bar appears
 
 app = typer.Typer(
@@ -65,15 +67,30 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     help="Who is stuck, on what, and who is to blame? From the logs of a stuck NCCL job.",
-    epilog="Exit codes: 0 nothing found, 1 findings, 2 wrong usage or no readable input, 3 not decidable, 130 interrupted.",
+    epilog="Exit codes: 0 nothing found, 1 findings, 2 wrong usage or no input, 3 not decidable, 130 interrupted.",
 )
 
-Paths = Annotated[list[str], typer.Argument(metavar="PATH...", help="Files, folders, globs, or - for standard input; .gz .zst .xz .bz2 are read as they are.")]
+Paths = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="PATH...",
+        help="Files, folders, globs, or - for standard input; .gz .zst .xz .bz2 are read as they are.",
+    ),
+]
 FormatOption = Annotated[Format, typer.Option("--format", help="How to print the report.")]
-Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the report there, not to stdout.")]
+Output = Annotated[
+    Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the report there, not to stdout.")
+]
 FailOnOption = Annotated[FailOn, typer.Option("--fail-on", help="The lowest severity that makes exit code 1.")]
-Full = Annotated[bool, typer.Option("--full", help="Read every byte, in place of both ends of each file as far as needed.")]
-RankFrom = Annotated[str | None, typer.Option("--rank-from", metavar="REGEX", help="Finds the rank in a path (first group), where the log does not tell it.")]
+Full = Annotated[
+    bool, typer.Option("--full", help="Read every byte, in place of both ends of each file as far as needed.")
+]
+RankFrom = Annotated[
+    str | None,
+    typer.Option(
+        "--rank-from", metavar="REGEX", help="Finds the rank in a path (first group), where the log does not tell it."
+    ),
+]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No progress bar, no warnings on stderr.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Also the last call of every rank, and lists in full.")]
 NoColor = Annotated[bool, typer.Option("--no-color", envvar="NO_COLOR", help="No colours.")]
@@ -86,14 +103,18 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
-def _main(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False) -> None:
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
     pass
 
 
 @app.command()
 def hang(
     paths: Paths,
-    format: FormatOption = Format.TEXT,
+    form: FormatOption = Format.TEXT,
     output: Output = None,
     fail_on: FailOnOption = FailOn.WARNING,
     full: Full = False,
@@ -104,15 +125,15 @@ def hang(
 ) -> None:
     """Who is stuck, on what, and who is to blame? Names culprits, victims and the lines that prove it."""
     report = _analyzed(paths, full=full, rank_from=rank_from, quiet=quiet)
-    _show(report, format, output, verbose=verbose, no_color=no_color)
+    _show(report, form, output, verbose=verbose, no_color=no_color)
     raise typer.Exit(_exit_code(report, fail_on))
 
 
 @app.command()
-def demo(format: FormatOption = Format.TEXT, no_color: NoColor = False) -> None:
+def demo(form: FormatOption = Format.TEXT, no_color: NoColor = False) -> None:
     """Run `hang` on an incident that ships with the program: a rank stops before an AllReduce."""
     report = _analyzed([str(DEMO)], full=False, rank_from=None, quiet=True)
-    _show(report, format, None, verbose=False, no_color=no_color)
+    _show(report, form, None, verbose=False, no_color=no_color)
     raise typer.Exit(_exit_code(report, FailOn.WARNING))
 
 
@@ -121,7 +142,9 @@ def _analyzed(paths: list[str], *, full: bool, rank_from: str | None, quiet: boo
 
     try:
         with _Bar() if sys.stderr.isatty() and not quiet else nullcontext() as bar:
-            report = analyze(paths, whole=full, rank_from=rank_from, progress=bar.tell if bar else lambda done, total: None)
+            report = analyze(
+                paths, whole=full, rank_from=rank_from, progress=bar.tell if bar else lambda done, total: None
+            )
     finally:
         forget_spooled()
     if not quiet:
@@ -153,12 +176,12 @@ class _Bar(AbstractContextManager["_Bar"]):
             self._progress.stop()
 
 
-def _show(report: Report, format: Format, output: Path | None, *, verbose: bool, no_color: bool) -> None:
+def _show(report: Report, form: Format, output: Path | None, *, verbose: bool, no_color: bool) -> None:
     from ncclforensics.views import document, exchange, terminal
 
-    if format is Format.JSON:
+    if form is Format.JSON:
         data = exchange.json(report)
-    elif format is Format.MARKDOWN:
+    elif form is Format.MARKDOWN:
         data = document.markdown(report).encode()
     else:
         color = output is None and sys.stdout.isatty() and not no_color

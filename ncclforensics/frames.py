@@ -169,7 +169,7 @@ class Run:
             return self._sources()
         if name in _ANALYSES:
             computed: pl.DataFrame = self.call(_ANALYSES[name].function)
-            return computed.select(list(_ANALYSES[name].columns)).cast(dict(_ANALYSES[name].columns))
+            return computed.select(list(_ANALYSES[name].columns)).cast(pl.Schema(_ANALYSES[name].columns))
         for shape in self.language.shapes:
             if shape.frame == name:
                 return self._typed(shape)

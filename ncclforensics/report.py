@@ -90,7 +90,10 @@ SHOWN_HOSTS = 4
 def _commands(process: Row, verdict: str) -> list[str]:
     host, pid = process["host"], process["pid"]
     if verdict == "rank-died":
-        return [f"on {host}: dmesg -T | grep -iE 'oom|xid|segfault|{pid}'", f"on {host}: the exit code of process {pid}"]
+        return [
+            f"on {host}: dmesg -T | grep -iE 'oom|xid|segfault|{pid}'",
+            f"on {host}: the exit code of process {pid}",
+        ]
     if verdict == "init-failed":
         return [f"on {host}: tr '\\0' '\\n' < /proc/{pid}/environ | grep -E 'RANK|WORLD_SIZE|CUDA_VISIBLE|NCCL_'"]
     return [

@@ -54,7 +54,7 @@ def _diverged(case: Case, key: str, nth: int) -> Judgement:
     right = _majority(case, key, nth, groups)
     others = [row for signature, rows in groups.items() if signature != right for row in rows]
     culprits = sorted({row["actor"] for row in others})
-    model = (groups[right] if right is not None else list(groups.values())[0])[0]
+    model = (groups[right] if right is not None else next(iter(groups.values())))[0]
     against = others[0] if right is not None else list(groups.values())[1][0]
     how = _how(case, model, against)
     called = model if how != "extra" or right is not None else against

@@ -1,4 +1,4 @@
-"""The verdict on every job: what is wrong, whose fault it is, which call did not come together, and the lines that say so.
+"""The verdict on every job: what is wrong, who did it, which call did not come together, and the lines that say so.
 
 The order of the questions is the order of causes: was init refused, did the ranks disagree on a call, did someone never
 come to init, did a process die, who waits for whom, is there any other sign of a fault, and if not, could these logs

@@ -85,10 +85,14 @@ class Case:
         calls = frames["call"]
         self.calls = calls.filter(pl.col("job") == job) if calls["job"].n_unique() > 1 else calls
         self._calls_of: dict[int, pl.DataFrame] = {}
-        self.divergence = {row["key"]: row["nth"] for row in frames["divergence"].to_dicts() if row["key"] in self.members}
+        self.divergence = {
+            row["key"]: row["nth"] for row in frames["divergence"].to_dicts() if row["key"] in self.members
+        }
         owners = {(row["host"], row["pid"]) for row in self.actors.values()}
         self.processes = {
-            (row["host"], row["pid"]): row for row in frames["process"].to_dicts() if (row["host"], row["pid"]) in owners
+            (row["host"], row["pid"]): row
+            for row in frames["process"].to_dicts()
+            if (row["host"], row["pid"]) in owners
         }
         self.milestones = [row for row in frames["milestone"].to_dicts() if (row["host"], row["pid"]) in owners]
         self.visible = {row["actor"]: row for row in frames["visible"].to_dicts() if row["actor"] in self.actors}

@@ -143,7 +143,9 @@ def life(communicator: pl.DataFrame, ending: pl.DataFrame, milestone: pl.DataFra
         .with_columns(copy=pl.int_range(pl.len()).over(*same_line, "source"))
         .unique([*same_line, "copy"], keep="first", maintain_order=True)  # one line in two files is one event
         .with_columns(before=pl.col("event").shift().over(_OWNER))
-        .with_columns(born=(pl.col("event") == "START") | (pl.col("event").eq("COMPLETE") & pl.col("before").ne_missing("START")))
+        .with_columns(
+            born=(pl.col("event") == "START") | (pl.col("event").eq("COMPLETE") & pl.col("before").ne_missing("START"))
+        )
         .with_columns(incarnation=pl.col("born").cast(pl.Int64).cum_sum().over(_OWNER))
     )
     is_end = ~pl.col("event").is_in(["START", "COMPLETE"])
@@ -197,8 +199,15 @@ def member(life: pl.DataFrame, process: pl.DataFrame) -> pl.DataFrame:
     """Every communicator of every process under its job-wide name, with the actor (rank of the job) it belongs to."""
     members, _ = _placed(life, process)
     rows = [
-        {**m.row, "job": m.job, "key": m.key, "actor": m.actor, "is_inferred": m.is_inferred,
-         "parent_key": m.parent.key if m.parent else None, "birth": m.birth}
+        {
+            **m.row,
+            "job": m.job,
+            "key": m.key,
+            "actor": m.actor,
+            "is_inferred": m.is_inferred,
+            "parent_key": m.parent.key if m.parent else None,
+            "birth": m.birth,
+        }
         for m in members
         if m.actor is not None
     ]
@@ -340,7 +349,11 @@ def _crossed(members: list[_Member]) -> list[tuple[tuple[str, int], tuple[str, i
         for other in groups[place + 1 :]:
             ranks = [m.row["rank"] for m in one + other]
             same_size = one[0].row["nranks"] == other[0].row["nranks"]
-            if same_size and len(set(ranks)) == len(ranks) and {m.row["host"] for m in one} & {m.row["host"] for m in other}:
+            if (
+                same_size
+                and len(set(ranks)) == len(ranks)
+                and {m.row["host"] for m in one} & {m.row["host"] for m in other}
+            ):
                 pairs.append((one[0].owner, other[0].owner))
     return pairs
 
@@ -352,8 +365,17 @@ def _actors(job: int, members: list[_Member], processes: list[dict[str, Any]], f
 
     def add(p: dict[str, Any], number: int | None, m: _Member | None, *, hinted: bool) -> None:
         row = m.row if m else {}
-        actor = {"job": job, "actor": first + len(actors), "rank": number, "host": p["host"], "pid": p["pid"],
-                 "cudadev": row.get("cudadev"), "busid": row.get("busid"), "source": p["source"], "is_hinted": hinted}
+        actor = {
+            "job": job,
+            "actor": first + len(actors),
+            "rank": number,
+            "host": p["host"],
+            "pid": p["pid"],
+            "cudadev": row.get("cudadev"),
+            "busid": row.get("busid"),
+            "source": p["source"],
+            "is_hinted": hinted,
+        }
         actors.append(actor)
         by_process[p["host"], p["pid"]].append(actor)
         if m:
@@ -363,7 +385,9 @@ def _actors(job: int, members: list[_Member], processes: list[dict[str, Any]], f
     for p in processes:
         owner = (p["host"], p["pid"])
         seats = [m for m in world if m.owner == owner] or [
-            m for m in members if world and m.owner == owner and m.row["nranks"] == world[0].row["nranks"] and not m.row["is_complete"]
+            m
+            for m in members
+            if world and m.owner == owner and m.row["nranks"] == world[0].row["nranks"] and not m.row["is_complete"]
         ][:1]
         if hints:
             add(p, p["hint"], next((m for m in members if m.owner == owner), None), hinted=True)

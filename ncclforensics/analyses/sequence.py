@@ -58,6 +58,7 @@ MATCH = {
     "differs_at": pl.Int32(),  # first pair whose count or datatype differ
 }
 
+
 @analysis(CALL)
 def call(
     operation: pl.DataFrame,
@@ -102,8 +103,10 @@ def _lines(operation: pl.DataFrame, replay: pl.DataFrame, process: pl.DataFrame)
     if several.is_empty() or calls.is_empty():
         return calls
     line = [*owner, "comm", "name", "count", "datatype", "op", "root", "opcount"]
-    files = calls.join(several, on=owner).group_by([*owner, "source"]).agg(
-        calls=pl.len(), print=pl.struct(line).hash().sort_by("pos").implode()
+    files = (
+        calls.join(several, on=owner)
+        .group_by([*owner, "source"])
+        .agg(calls=pl.len(), print=pl.struct(line).hash().sort_by("pos").implode())
     )
     copies = files.sort("source").filter(pl.struct(*owner, "print").is_first_distinct().not_())
     return calls.join(copies.select(*owner, "source"), on=[*owner, "source"], how="anti")
@@ -146,9 +149,8 @@ def _release(version: str) -> tuple[int, int]:
 @analysis(LAST_CALL)
 def last_call(call: pl.DataFrame) -> pl.DataFrame:
     """The last collective of every rank on every communicator, and the last call of any kind (`pos`)."""
-    return (
-        call.group_by("actor", "key", maintain_order=True)
-        .agg((pl.col("nth").max() + 1).fill_null(0).alias("calls"), pl.col("nth").max(), pl.col("pos").last())
+    return call.group_by("actor", "key", maintain_order=True).agg(
+        (pl.col("nth").max() + 1).fill_null(0).alias("calls"), pl.col("nth").max(), pl.col("pos").last()
     )
 
 

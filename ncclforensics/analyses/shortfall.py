@@ -37,10 +37,18 @@ def gap(
     ]
     more_head = [_of_unknown_communicators(operation, replay, call), _without_birth(process, life)]
     more_tail = [_behind(tail, last_call), _at_the_edge(tail, divergence), _all_failures(failure, call)]
-    wanted = [(frame.select("source"), reach) for reach, frames in
-              (("all", everything), ("head", more_head), ("tail", more_tail)) for frame in frames]
+    wanted = [
+        (frame.select("source"), reach)
+        for reach, frames in (("all", everything), ("head", more_head), ("tail", more_tail))
+        for frame in frames
+    ]
     return (
-        pl.concat([frame.join(partly, on="source", how="semi").select("source", reach=pl.lit(reach)) for frame, reach in wanted])
+        pl.concat(
+            [
+                frame.join(partly, on="source", how="semi").select("source", reach=pl.lit(reach))
+                for frame, reach in wanted
+            ]
+        )
         .unique("source", keep="first", maintain_order=True)
         .sort("source")
     )
@@ -57,7 +65,9 @@ def _without_birth(process: pl.DataFrame, life: pl.DataFrame) -> pl.DataFrame:
     """Processes that have no communicator yet, or are still inside the init of one: what comes next was not read."""
     owner = ["host", "pid"]
     unborn = process.join(life.select(owner).unique(), on=owner, how="anti")
-    inside = process.join(life.filter(~pl.col("is_complete") & pl.col("end").is_null()).select(owner), on=owner, how="semi")
+    inside = process.join(
+        life.filter(~pl.col("is_complete") & pl.col("end").is_null()).select(owner), on=owner, how="semi"
+    )
     return pl.concat([frame.select(pl.col("sources").explode().alias("source")) for frame in (unborn, inside)])
 
 
@@ -65,7 +75,9 @@ def _behind(tail: pl.DataFrame, last_call: pl.DataFrame) -> pl.DataFrame:
     """Windows that begin after the call which a lagging member has not made."""
     fewest = last_call.group_by("key").agg(fewest=pl.col("calls").min(), most=pl.col("calls").max())
     begins = tail.filter(pl.col("nth").is_not_null()).group_by("source", "key").agg(pl.col("nth").min())
-    return begins.join(fewest, on="key").filter((pl.col("fewest") < pl.col("most")) & (pl.col("nth") > pl.col("fewest")))
+    return begins.join(fewest, on="key").filter(
+        (pl.col("fewest") < pl.col("most")) & (pl.col("nth") > pl.col("fewest"))
+    )
 
 
 def _at_the_edge(tail: pl.DataFrame, divergence: pl.DataFrame) -> pl.DataFrame:
@@ -76,7 +88,8 @@ def _at_the_edge(tail: pl.DataFrame, divergence: pl.DataFrame) -> pl.DataFrame:
 
 def _all_failures(failure: pl.DataFrame, call: pl.DataFrame) -> pl.DataFrame:
     """Windows in which failures stand from the first line on: what came before them is not seen (2.21 repeats one
-    warning without end)."""
+    warning without end).
+    """
     first = failure.filter(pl.col("line") < 0).group_by("source").agg(failed=pl.col("line").min())
     called = call.filter(pl.col("line") < 0).group_by("source").agg(called=pl.col("line").min())
     return first.join(called, on="source", how="left").filter(

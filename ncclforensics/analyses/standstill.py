@@ -8,6 +8,7 @@ import polars as pl
 
 from ncclforensics.analyses.case import Case, Judgement, Row
 from ncclforensics.analyses.trouble import AFTER, HARD, LOST, NETWORK
+from ncclforensics.data.names import ranks_text
 from ncclforensics.data.variables import COLLECT_CALLS, COLLECT_UNBUFFERED
 
 MANY = 0.5
@@ -42,7 +43,9 @@ def died(case: Case) -> Judgement | None:
     remote = [t for t in lost if t["form"] != "local_closed"]
     if not named and not remote:
         return None
-    judgement = Judgement("rank-died", "fell silent without an error of its own, and others lost their connection to it", "likely")
+    judgement = Judgement(
+        "rank-died", "fell silent without an error of its own, and others lost their connection to it", "likely"
+    )
     judgement.culprits = culprits
     judgement.victims = [actor for actor in case.actors if actor not in culprits]
     _show_first_edge(case, judgement)
@@ -63,7 +66,7 @@ def waiting(case: Case) -> Judgement | None:
     if len(cut) > MANY * len(case.actors):
         return Judgement(
             "undecidable",
-            "the files end inside a line: their last calls were lost in a buffer, so a call that is not there proves nothing",
+            "the files end inside a line: their last calls were lost in a buffer, so their absence proves nothing",
             "likely",
             victims=judgement.victims,
             collect=COLLECT_UNBUFFERED,
@@ -218,7 +221,7 @@ def _explained_by_absent(case: Case, judgement: Judgement) -> Judgement | None:
     names = ", ".join(map(str, absent)) or "the absent members"
     answer = Judgement("undecidable", "", "likely", victims=sorted(set(case.actors)), missing=absent, key=key)
     answer.reason = (
-        f"ranks {', '.join(map(str, case.numbers(judgement.culprits)))} hold the others up, but their own last call is on a "
+        f"{ranks_text(case.numbers(judgement.culprits))} hold the others up, but their own last call is on a "
         f"communicator with members that no log shows (rank {names}): they may wait for those"
     )
     answer.collect = [f"the log of rank {names}"]
@@ -238,8 +241,12 @@ def all_alike_in_trouble(case: Case) -> Judgement | None:
         reason = "connections failed; no calls are in these logs, so the rank that went first is not decidable"
         judgement = Judgement("undecidable", reason, "likely", collect=COLLECT_CALLS)
     else:
-        judgement = Judgement("stuck-together", "all ranks made the same calls, and then the transport or a GPU failed", "likely")
-    judgement.culprits = sorted({t["actor"] for t in hard if t["actor"] is not None}) if len(hard) < len(case.actors) else []
+        judgement = Judgement(
+            "stuck-together", "all ranks made the same calls, and then the transport or a GPU failed", "likely"
+        )
+    judgement.culprits = (
+        sorted({t["actor"] for t in hard if t["actor"] is not None}) if len(hard) < len(case.actors) else []
+    )
     judgement.victims = [actor for actor in case.actors if actor not in judgement.culprits]
     last = max(case.calls.tail(1).to_dicts(), key=lambda row: row["pos"], default=None)
     judgement.key, judgement.call = (last["key"], last) if last else (None, None)
@@ -257,7 +264,9 @@ def invisible(case: Case) -> Judgement | None:
     if finished or alone or len(showing) > MANY * len(case.actors):
         return None
     how_many = "no rank's log" if not showing else f"only {len(showing)} of {len(case.actors)} ranks' logs"
-    judgement = Judgement("undecidable", f"init came to its end, and {how_many} shows calls: what came after is not visible")
+    judgement = Judgement(
+        "undecidable", f"init came to its end, and {how_many} shows calls: what came after is not visible"
+    )
     if not seats:
         judgement.reason = "these logs show no communicator and no call"
     judgement.collect = COLLECT_CALLS

@@ -38,8 +38,17 @@ def refused(case: Case) -> Judgement | None:
 _STRENGTH = {
     name: place
     for place, name in enumerate(
-        ["gpu_twice", "gpu_shared", "version_mismatch", "rank_twice", "rank_count", "root_info", "no_interface",
-         "message_truncated", "no_transport"]
+        [
+            "gpu_twice",
+            "gpu_shared",
+            "version_mismatch",
+            "rank_twice",
+            "rank_count",
+            "root_info",
+            "no_interface",
+            "message_truncated",
+            "no_transport",
+        ]
     )
 }
 
@@ -65,7 +74,10 @@ def _named(case: Case, line: Row, lines: list[Row]) -> tuple[list[int], str]:
             return pair[1:], f"ranks {line['rank']} and {line['other']} run different versions of NCCL"
         case "root_info" | "message_truncated" if len(case.releases) > 1:
             odd = [actor for actor in case.actors if not any(case.roles.get((actor, key)) == 0 for key in case.members)]
-            return odd, f"processes speak different versions of NCCL to one another ({', '.join(case.releases)} are seen)"
+            return (
+                odd,
+                f"processes speak different versions of NCCL to one another ({', '.join(case.releases)} are seen)",
+            )
         case "no_interface":
             return sorted({t["actor"] for t in lines if t["form"] == "no_interface" and t["actor"] is not None}), (
                 "no network interface fits NCCL_SOCKET_IFNAME on this host"
@@ -136,8 +148,9 @@ def _incomplete(case: Case, inside: dict[str, list[Row]]) -> Judgement | None:
 def _goes_on(case: Case, actor: int) -> bool:
     """Whether the file of a rank has many lines of the application behind NCCL's last one."""
     process = case.process(actor)
+    last: int = process["last_line"]
     lines: int = case.sources[process["last_source"]]["lines"]
-    return process["last_line"] > 0 and lines - process["last_line"] > CHATTER
+    return last > 0 and lines - last > CHATTER
 
 
 def _crossed(case: Case, inside: dict[str, list[Row]], edges: list[Row]) -> Judgement:
@@ -147,7 +160,11 @@ def _crossed(case: Case, inside: dict[str, list[Row]], edges: list[Row]) -> Judg
     few = groups[0] if len(groups) > 1 and len(groups[0]) < len(groups[-1]) else [r for rows in groups for r in rows]
     culprits = sorted({row["actor"] for row in few})
     verdict = "cross-communicator-deadlock" if len(groups) > 1 else "init-incomplete"
-    judgement = Judgement(verdict, "created the communicators in another order than the others: each side waits for the other", culprits=culprits)
+    judgement = Judgement(
+        verdict,
+        "created the communicators in another order than the others: each side waits for the other",
+        culprits=culprits,
+    )
     judgement.key = str(few[0]["key"])
     judgement.victims = sorted({row["actor"] for rows in groups for row in rows} - set(culprits))
     judgement.show("minority", few[:4])

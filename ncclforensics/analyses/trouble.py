@@ -21,7 +21,9 @@ CLASSES = {
     **dict.fromkeys(["message_truncated", "no_interface", "no_transport"], REFUSED),
     **dict.fromkeys(["cuda", "ib_fatal", "shared_memory_full", "shared_memory", "out_of_memory", "verbs_call"], HARD),
     **dict.fromkeys(["ib_completion", "ib_completion_error", "ib_completion_nameless", "ib_event"], NETWORK),
-    **dict.fromkeys(["size_mismatch", "connect_failed", "connect_returned", "connect_exceeded", "system_call"], NETWORK),
+    **dict.fromkeys(
+        ["size_mismatch", "connect_failed", "connect_returned", "connect_exceeded", "system_call"], NETWORK
+    ),
     **dict.fromkeys(["peer_closed", "transfer_failed", "local_closed", "local_lost", "ras_dead"], LOST),
     **dict.fromkeys(["service_silent", "service_failed", "proxy_failed", "proxy_call_failed"], AFTER),
     **dict.fromkeys(["asynchronous", "abort_state", "aborting", "unwinding"], AFTER),
@@ -59,7 +61,9 @@ TROUBLE = {
 def trouble(failure: pl.DataFrame, rank: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
     """Every failure line that means something, with the rank that printed it and the rank it names."""
     owner = ["host", "pid"]
-    speakers = rank.group_by(owner).agg(pl.col("job").first(), actor=pl.when(pl.len() == 1).then(pl.col("actor").first()))
+    speakers = rank.group_by(owner).agg(
+        pl.col("job").first(), actor=pl.when(pl.len() == 1).then(pl.col("actor").first())
+    )
     leaving = member.group_by(owner).agg(leaves=pl.col("end_pos").min())
     kind = pl.col("form").cast(pl.String).replace_strict(CLASSES, default="", return_dtype=pl.String)
     local = (

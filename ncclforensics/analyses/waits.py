@@ -55,14 +55,17 @@ def wait(
         _messages(call, match, visible),
         _init(member, rank),
     ]
-    return pl.concat([edge.select(list(WAIT)).cast(dict(WAIT)) for edge in edges]).unique().sort("pos", "waits_for")
+    typed = [edge.select(list(WAIT)).cast(pl.Schema(WAIT)) for edge in edges]
+    return pl.concat(typed).unique().sort("pos", "waits_for")
 
 
 def _collective(
     call: pl.DataFrame, last_call: pl.DataFrame, member: pl.DataFrame, visible: pl.DataFrame
 ) -> pl.DataFrame:
     seats = (
-        member.filter(pl.col("is_complete") | pl.col("end").is_not_null() | pl.col("key").is_in(last_call["key"].implode()))
+        member.filter(
+            pl.col("is_complete") | pl.col("end").is_not_null() | pl.col("key").is_in(last_call["key"].implode())
+        )
         .filter(pl.col("nranks") > 1)
         .join(last_call.select("actor", "key", "calls"), on=["actor", "key"], how="left")
         .with_columns(pl.col("calls").fill_null(0))
@@ -123,7 +126,9 @@ def _init(member: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
     waiting = children.filter(~pl.col("is_complete") & pl.col("end").is_null())
     present = children.select("parent_key", "birth", waits_for="actor").unique()
     parents = member.select(parent_key="key", waits_for="actor").unique()
-    childless = waiting.join(parents, on="parent_key").join(present, on=["parent_key", "birth", "waits_for"], how="anti")
+    childless = waiting.join(parents, on="parent_key").join(
+        present, on=["parent_key", "birth", "waits_for"], how="anti"
+    )
     both = pl.concat([absent.select(_INIT), childless.select(_INIT)])
     return both.with_columns(kind=pl.lit("init"), nth=pl.lit(None, dtype=pl.Int32)).rename(
         {"actor": "waiter", "born_pos": "pos"}

@@ -21,14 +21,20 @@ def verdicts(verdict: pl.DataFrame, *names: str) -> Iterator[Row]:
 def accuse(row: Row, exhibit: pl.DataFrame, rank: pl.DataFrame, title: str) -> Finding:
     """A finding on one job; `{who}` and `{what}` of the title become the culprits and the call."""
     culprits = rank.filter(pl.col("actor").is_in(row["culprits"]))
-    numbers = sorted({*culprits["rank"].drop_nulls().to_list(), *row["missing"]} if row["verdict"] != "undecidable" else [])
+    numbers = sorted(
+        {*culprits["rank"].drop_nulls().to_list(), *row["missing"]} if row["verdict"] != "undecidable" else []
+    )
     hosts = sorted(culprits["host"].cast(pl.String).unique().to_list())
     places = culprits.filter(pl.col("rank").is_null()).select("host", "pid").iter_rows()
     who = ranks_text(numbers) or ", ".join(f"process {pid} on {host}" for host, pid in places) or "nobody in particular"
     where = f" on {hosts[0]}" if len(hosts) == 1 else ""
     lines = exhibit.filter(pl.col("job") == row["job"])
     evidence = [Line(e["source"], e["line"], e["what"]) for e in lines.to_dicts()]
-    subject = ranks_text(numbers) if numbers and row["verdict"] not in ("init-failed", "undecidable", "stuck-together") else ""
+    subject = (
+        ranks_text(numbers)
+        if numbers and row["verdict"] not in ("init-failed", "undecidable", "stuck-together")
+        else ""
+    )
     return Finding(
         title=title.format(who=who + where, what=operation_text(row)),
         detail=f"{subject} {row['reason']}".strip(),

@@ -19,7 +19,7 @@ def remote_closed_follow_the_pointer(
     Means: a rank whose log ends abruptly, without an error of its own, was killed or crashed. `Connection closed by
     remote peer`, aborts and returned error codes on the other ranks follow from that.
     Not when: the connections were closed after the ranks began to destroy or abort their communicators.
-    Do: on the culprit's host look for the OOM killer, Xid and segfault messages (dmesg -T), and at the launcher's exit codes.
+    Do: on the culprit's host look for the OOM killer, Xid and segfaults (dmesg -T), and at the launcher's exit codes.
     Sources: nccl#1232, nccl#795, LlamaFactory#6849.
     """
     for row in verdicts(verdict, "rank-died"):

@@ -20,7 +20,7 @@ def boot_init_refused(
     Means: the arguments or the environment of the ranks contradict one another: one rank number used twice, different
     numbers of ranks, different versions of NCCL, one GPU used by two ranks, no usable network interface.
     Not when: the communicator came to be after all; the warning stems from a stranger's connection.
-    Do: correct what the cited warning names; compare RANK, WORLD_SIZE, CUDA_VISIBLE_DEVICES and the NCCL version of ranks.
+    Do: correct what the cited warning names; compare RANK, WORLD_SIZE, CUDA_VISIBLE_DEVICES, NCCL versions of ranks.
     Sources: nccl: src/bootstrap.cc, src/init.cc; nccl#418, nccl#1176, nccl#1273.
     """
     twice = trouble.filter(pl.col("form").cast(pl.String).is_in(["gpu_twice", "gpu_shared"]))["job"].unique()
@@ -38,7 +38,7 @@ def boot_rank_missing(verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.Dat
 
     Means: their processes were not started, died before NCCL, or cannot reach the others.
     Not when: their logs were not collected; some rank's init came to its end, so they must have been there.
-    Do: look on their hosts whether the processes exist and what they print before NCCL; check the launcher's own output.
+    Do: see on their hosts whether the processes exist and what they print before NCCL; check the launcher's output.
     Sources: nccl#857, nccl#429, nccl#719.
     """
     for row in verdicts(verdict, "rank-missing"):
@@ -52,12 +52,14 @@ def boot_init_incomplete(verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.
     Means: creating a communicator is itself collective; it lacks a rank that is elsewhere, or stands in its network
     set-up.
     Not when: the log was copied while init was still running.
-    Do: take the stack of the ranks that did not begin it; if all began it, check interface, firewall and network plugin.
+    Do: take the stack of the ranks that did not begin it; if all began it, check interface, firewall and plugin.
     Sources: nccl#857, nccl#429, nccl#634; NCCL user guide, usage/communicators.
     """
     for row in verdicts(verdict, "init-incomplete"):
         culprits = "{who} does not come to a communicator's init that the others are in"
-        yield accuse(row, exhibit, rank, culprits if row["culprits"] else "init of a communicator does not come to its end")
+        yield accuse(
+            row, exhibit, rank, culprits if row["culprits"] else "init of a communicator does not come to its end"
+        )
 
 
 @rule(Category.MISSING_RANK, Severity.INFO)

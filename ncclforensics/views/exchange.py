@@ -10,8 +10,8 @@ import polars as pl
 
 from ncclforensics import __version__
 from ncclforensics.data.names import datatype, reduction
-from ncclforensics.parse import COUNTS
 from ncclforensics.data.variables import COLLECT_CALLS, NOTHING_SAID
+from ncclforensics.parse import COUNTS
 from ncclforensics.report import Report, Row, operation
 from ncclforensics.rules import Finding
 
@@ -190,7 +190,12 @@ def _last(report: Report, call: Row) -> Row:
 def _waits(report: Report, job: int) -> list[Row]:
     number = dict(report.run["rank"].select("actor", "rank").iter_rows())
     calls = report.run["call"].select("source", "line", "ordinal")
-    ordinal = {(source, line): at for source, line, at in calls.join(report.run["wait"].select("source", "line").unique(), on=["source", "line"], how="semi").iter_rows()}
+    ordinal = {
+        (source, line): at
+        for source, line, at in calls.join(
+            report.run["wait"].select("source", "line").unique(), on=["source", "line"], how="semi"
+        ).iter_rows()
+    }
     return [
         {
             "rank": number[wait["waiter"]],

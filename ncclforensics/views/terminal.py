@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,16 @@ MOST_HOSTS = 8
 def text(report: Report, *, width: int = 100, color: bool = False, verbose: bool = False) -> str:
     """The report as lines of text, with ANSI colours or without."""
     out = io.StringIO()
-    system = "standard" if color else None
     console = Console(
-        file=out, width=width, color_system=system, force_terminal=color, highlight=False, emoji=False, markup=False,
+        file=out,
+        width=width,
+        color_system="standard" if color else None,
+        force_terminal=color,
+        highlight=False,
+        emoji=False,
+        markup=False,
         _environ={},
-    )  # fmt: skip
+    )
     console.print(Group(*_parts(report, verbose)))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
@@ -75,7 +81,7 @@ def _coverage(report: Report) -> Text:
     hosts = report.run["rank"]["host"].n_unique()
     versions = sorted(report.run["version"]["version"].cast(pl.String).unique().to_list())
     jobs, files = len(report.verdicts), len(report.run.readings)
-    of_world = f" of {world}" if world and world != seen and jobs == 1 else f" in {jobs} jobs" if jobs > 1 else ""
+    of_world = f" of {world!r}" if world and world != seen and jobs == 1 else f" in {jobs} jobs" if jobs > 1 else ""
     partly = sum(not reading.is_whole and not reading.problems for reading in report.run.readings)
     told = [
         f"{seen} rank{'s' * (seen != 1)}{of_world} on {hosts} host{'s' * (hosts != 1)}",
@@ -116,9 +122,9 @@ def _finding_of(report: Report, row: Row) -> Finding | None:
     numbers = {*report.numbers(row["culprits"]), *row["missing"]}
     for finding in report.findings:
         cited = {(line.source, line.line) for line in finding.evidence}
-        if finding.detail.endswith(row["reason"]) or row["reason"] in finding.detail or row["reason"] in finding.title:
-            if cited <= lines and (set(finding.ranks) <= numbers or row["verdict"] == "undecidable"):
-                return finding
+        is_told = row["reason"] in finding.detail or row["reason"] in finding.title
+        if is_told and cited <= lines and (set(finding.ranks) <= numbers or row["verdict"] == "undecidable"):
+            return finding
     return None
 
 
@@ -173,7 +179,11 @@ def _grid(report: Report, row: Row) -> list[RenderableType]:
         for actor in rows["actor"]:
             line.append(*marks.get(actor, ("-", "dim")))
         table.add_row(ranks_text(rows["rank"].drop_nulls()), host, line)
-    more = [Padding(Text(f"and {len(hosts) - MOST_HOSTS} hosts more", style="dim"), (0, 0, 0, 2))] if len(hosts) > MOST_HOSTS else []
+    more = (
+        [Padding(Text(f"and {len(hosts) - MOST_HOSTS} hosts more", style="dim"), (0, 0, 0, 2))]
+        if len(hosts) > MOST_HOSTS
+        else []
+    )
     return [_heading("RANKS (X culprit, · waits, - neither)"), Padding(table, (0, 0, 0, 2)), *more]
 
 
@@ -182,7 +192,9 @@ def _mismatch(report: Report, row: Row) -> list[RenderableType]:
     if not row["how"]:
         return []
     sides = report.run["exhibit"].filter((pl.col("job") == row["job"]) & pl.col("what").is_in(["minority", "majority"]))
-    calls = sides.join(report.run["call"], on=["source", "line"], how="inner").unique("what", keep="first", maintain_order=True)
+    calls = sides.join(report.run["call"], on=["source", "line"], how="inner").unique(
+        "what", keep="first", maintain_order=True
+    )
     shown = {call["what"]: call for call in calls.to_dicts()}
     if len(shown) < 2:
         return []
@@ -196,7 +208,7 @@ def _mismatch(report: Report, row: Row) -> list[RenderableType]:
     return [_heading(f"THE CALL ({how})"), Padding(table, (0, 0, 0, 2))]
 
 
-_FIELDS = {
+_FIELDS: dict[str, Callable[[Row], str]] = {
     "call": lambda call: str(call["name"]),
     "count": lambda call: str(call["count"]),
     "datatype": lambda call: str(datatype(call["datatype"])),

@@ -100,9 +100,7 @@ def seconds(name: str, runs: list[Run], target: float | None = None) -> Figure:
 
 
 def ratio(name: str, upper: Figure, lower: Figure, target: float, wants: str = "<=") -> Figure:
-    return Figure(
-        name, upper.minimum / lower.minimum, upper.median / lower.median, "x", target, wants
-    )
+    return Figure(name, upper.minimum / lower.minimum, upper.median / lower.median, "x", target, wants)
 
 
 def throughput(name: str, size: int, time_taken: Figure) -> Figure:
@@ -231,9 +229,7 @@ class Bench:
             self.figures.append(seconds("--help", runs["help"], 0.2))
 
     def report(self) -> str:
-        lines = [
-            f"NCCL {self.version} logs, {os.cpu_count()} cores, {self.repetitions} repetitions"
-        ]
+        lines = [f"NCCL {self.version} logs, {os.cpu_count()} cores, {self.repetitions} repetitions"]
         if not self.available:
             lines.append(f"{self.command[0]}: not found; only the other sides were timed")
         lines.append(f"{'':28}{'minimum':>10}{'median':>10}")

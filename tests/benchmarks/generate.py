@@ -81,9 +81,7 @@ class Journal:
         by_name = {each.name: each for each in self.process.communicators.values()}
         for index, call in enumerate(calls):
             name = call.communicator
-            parts.append(
-                self.process.call(call, self._place(call, index), f"{self._counts[name]:x}")
-            )
+            parts.append(self.process.call(call, self._place(call, index), f"{self._counts[name]:x}"))
             self._counts[name] += self.process.counts(name)
             if self.plan.release.connects_lazily and name not in self._connected:
                 parts.append(self.process.lazy_connections(by_name[name]))
@@ -107,9 +105,7 @@ class Journal:
         offsets = [(name, names[:place].count(name)) for place, name in enumerate(names)]
         for size in _chunk_sizes(steps, steps_per_chunk):
             values = [
-                self._counts[name] + step * per_step[name] + offset
-                for step in range(size)
-                for name, offset in offsets
+                self._counts[name] + step * per_step[name] + offset for step in range(size) for name, offset in offsets
             ]
             yield template * size % tuple(values)
             for name, calls in per_step.items():
@@ -150,9 +146,7 @@ def whole_steps(plan: Plan) -> int:
         return plan.steps
     # Measured on rank 0 far into the run, where opCount has its usual width.
     healthy = replace(plan, bytes_per_rank=None, fault=None)
-    head, body = (
-        sum(map(len, Journal(healthy, steps, Job(healthy), 0).chunks(steps))) for steps in (1, 513)
-    )
+    head, body = (sum(map(len, Journal(healthy, steps, Job(healthy), 0).chunks(steps))) for steps in (1, 513))
     return max(1, int((plan.bytes_per_rank - head) / ((body - head) / 512)))
 
 
@@ -182,10 +176,7 @@ def _truth(plan: Plan, steps: int, job: Job) -> Truth:
         steps,
         {each.name: each.members for each in communicators},
         {each.name: comm_id_of(plan, each) for each in communicators},
-        {
-            each.name: {rank: processes[rank].pointers[each.name] for rank in each.members}
-            for each in communicators
-        },
+        {each.name: {rank: processes[rank].pointers[each.name] for rank in each.members} for each in communicators},
         {rank: process.host for rank, process in processes.items()},
         how,
         {rank: ledger.last_call(rank) for rank in how},

@@ -184,9 +184,7 @@ class Plan:
         grid = {
             "tp": [[tp * row + t for t in range(tp)] for row in range(dp * pp)],
             "pp": [[c + tp * dp * p for p in range(pp)] for c in range(tp * dp)],
-            "dp": [
-                [t + tp * (d + dp * p) for d in range(dp)] for p in range(pp) for t in range(tp)
-            ],
+            "dp": [[t + tp * (d + dp * p) for d in range(dp)] for p in range(pp) for t in range(tp)],
         }
         found = [Communicator("world", "world", tuple(range(self.ranks)), 0, 0)]
         split = 0

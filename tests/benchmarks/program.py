@@ -96,9 +96,7 @@ def fault_position(plan: Plan, fault: Fault, rank: int) -> int:
     calls = step_calls(plan, rank)
     name = plan.communicators_of(rank)[fault.communicator].name
     on_it = [place for place, call in enumerate(calls) if call.communicator == name]
-    suitable = [
-        place for place in on_it if calls[place].name in _SUITABLE.get(fault.kind, _COLLECTIVES)
-    ]
+    suitable = [place for place in on_it if calls[place].name in _SUITABLE.get(fault.kind, _COLLECTIVES)]
     if fault.kind is FaultKind.SKIPPED_CALL and len(on_it) == 1:
         raise ValueError(f"skipping the only call of a step on {name} shifts nothing")
     if fault.index is not None:
@@ -192,8 +190,7 @@ class Job:
         self._communicators = {each.name: each for each in plan.communicators()}
         # Per communicator and rank: indices of calls issued and not complete, in order.
         self._queues = {
-            name: {rank: deque[int]() for rank in each.members}
-            for name, each in self._communicators.items()
+            name: {rank: deque[int]() for rank in each.members} for name, each in self._communicators.items()
         }
         self._ready = deque(self.processes)
         while self._ready:

@@ -42,9 +42,7 @@ def test_only_the_call_the_culprit_leaves_out_stays_open(blocking: bool) -> None
 
 @pytest.mark.parametrize("version", RELEASES)
 @pytest.mark.parametrize("fault", [None, *FAULTS], ids=lambda f: f.kind.value if f else "none")
-def test_every_rank_prints_exactly_the_calls_of_the_truth(
-    tmp_path: Path, version: str, fault: Fault | None
-) -> None:
+def test_every_rank_prints_exactly_the_calls_of_the_truth(tmp_path: Path, version: str, fault: Fault | None) -> None:
     plan = Plan(nodes=2, pp=2, tp=4, layers=1, steps=70, version=version, fault=fault)
 
     truth = generate(plan, tmp_path)
@@ -56,9 +54,7 @@ def test_every_rank_prints_exactly_the_calls_of_the_truth(
             continue
         lines = log.read_text().splitlines()
         printed = Counter(found[-2] for line in lines if (found := operation(line)))
-        pointers = {
-            name: int(each[rank], 16) for name, each in truth.pointers.items() if rank in each
-        }
+        pointers = {name: int(each[rank], 16) for name, each in truth.pointers.items() if rank in each}
         assert printed == Counter({pointers[n]: c for n, c in truth.calls[rank].items()})
 
 
@@ -83,9 +79,7 @@ def test_a_merged_log_holds_the_lines_of_every_rank_in_order(tmp_path: Path) -> 
         process = re.match(r"[^:]+:\d+:", own[0])
         assert process
         prefix = process.group()
-        assert [line for line in merged if line.startswith(prefix)] == [
-            line for line in own if line.startswith(prefix)
-        ]
+        assert [line for line in merged if line.startswith(prefix)] == [line for line in own if line.startswith(prefix)]
 
 
 def test_run_ahead_victims_reach_the_end_of_the_step_and_blocking_ones_do_not() -> None:

@@ -62,18 +62,10 @@ class Process:
         self.pid = 20000 + 977 * plan.node(rank) % 9000 + 311 * self.device + draw.randrange(90)
         self.communicators = plan.communicators_of(rank)
         heap = 0x55D000000000 | draw.getrandbits(24) << 12
-        self.pointers = {
-            each.name: f"0x{heap + 0x3A5B10 * (each.split + 1):x}"
-            for each in self.communicators.values()
-        }
-        self.streams = {
-            each.name: f"0x{heap + 0x9000 + 0x150 * each.split:x}"
-            for each in self.communicators.values()
-        }
+        self.pointers = {each.name: f"0x{heap + 0x3A5B10 * (each.split + 1):x}" for each in self.communicators.values()}
+        self.streams = {each.name: f"0x{heap + 0x9000 + 0x150 * each.split:x}" for each in self.communicators.values()}
         self.buffers = 0x7F0000000000 | draw.getrandbits(12) << 24
-        self.standing = {
-            each.name: neighbours(plan, each, rank) for each in self.communicators.values()
-        }
+        self.standing = {each.name: neighbours(plan, each, rank) for each in self.communicators.values()}
 
     def info(self, message: str, thread: int = 0) -> str:
         return f"{self.host}:{self.pid}:{self.pid + thread} [{self.device}] NCCL INFO {message}\n"
@@ -300,8 +292,7 @@ class Process:
         return "".join(
             f"\n{time}{here} {self.release.closed_by_peer} NCCL WARN socketProgress: "
             f"Connection closed by remote peer {host_name(self.plan, self.plan.node(peer))}"
-            f"<{40000 + peer}>\n"
-            + "".join(self.info(f"{place} -> 6", 29) for place in self.release.returned)
+            f"<{40000 + peer}>\n" + "".join(self.info(f"{place} -> 6", 29) for place in self.release.returned)
             for peer in peers
             for _ in range(4)  # the progress thread tries again and again
         )

@@ -93,8 +93,7 @@ class Ledger:
         self.in_init = plan.fault is not None and plan.fault.kind in INIT_FAULTS
         self.by_name = {each.name: each for each in plan.communicators()}
         self.per_step = {
-            rank: Counter(call.communicator for call in step_calls(plan, rank))
-            for rank in range(plan.ranks)
+            rank: Counter(call.communicator for call in step_calls(plan, rank)) for rank in range(plan.ranks)
         }
 
     def issued(self, rank: int) -> list[Call]:
@@ -151,11 +150,7 @@ class Ledger:
         if call.is_p2p:
             late: tuple[int, ...] = (members[call.root],)
         else:
-            late = tuple(
-                other
-                for other in members
-                if self.position(other, call.communicator, found.ordinal) is None
-            )
+            late = tuple(other for other in members if self.position(other, call.communicator, found.ordinal) is None)
         return Wait(rank, call.communicator, found.ordinal, late)
 
     def divergence(self, communicator: Communicator) -> int | None:
@@ -171,9 +166,7 @@ class Ledger:
         return None
 
 
-def _disputed(
-    ledger: Ledger, fault: Fault, communicator: Communicator, waits: list[Wait]
-) -> Operation | None:
+def _disputed(ledger: Ledger, fault: Fault, communicator: Communicator, waits: list[Wait]) -> Operation | None:
     """The call that did not come together, as the majority made it."""
     if fault.kind is FaultKind.SWAPPED_ORDER:
         return None
@@ -182,8 +175,7 @@ def _disputed(
         asker = next(
             rank
             for rank in communicator.members
-            if rank not in fault.ranks
-            and ledger.position(rank, communicator.name, ordinal) is not None
+            if rank not in fault.ranks and ledger.position(rank, communicator.name, ordinal) is not None
         )
     else:
         blamed = [wait for wait in waits if set(wait.for_ranks) & set(fault.ranks)]
@@ -230,8 +222,5 @@ def states(plan: Plan, job: Job) -> dict[int, str]:
         return dict.fromkeys(range(plan.ranks), State.FINISHED.value)
     if fault.kind in INIT_FAULTS:
         gone = State.ABSENT if fault.kind is FaultKind.RANK_MISSING else State.STOPPED
-        return {
-            rank: (gone if rank in fault.ranks else State.WAITING).value
-            for rank in range(plan.ranks)
-        }
+        return {rank: (gone if rank in fault.ranks else State.WAITING).value for rank in range(plan.ranks)}
     return {rank: process.state.value for rank, process in job.processes.items()}

@@ -1,0 +1,149 @@
+"""A report fits on a screen, survives narrow terminals, and text from logs cannot break out of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from ncclforensics import analyze
+from ncclforensics.report import Report
+from ncclforensics.views import document, exchange, terminal
+from tests.benchmarks.generate import Fault, FaultKind, Finish, Plan, generate
+from tests.incidents import ALL, INCIDENTS, Incident, answer
+
+SCREEN = 60  # lines
+
+
+def of(name: str) -> Report:
+    return answer(Incident(INCIDENTS / name)).report
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """512 ranks on 64 hosts, two of which stop."""
+    folder = tmp_path_factory.mktemp("large")
+    fault = Fault(FaultKind.LAGGING, (137, 400), "tp", None)
+    generate(Plan(nodes=64, tp=8, layers=1, steps=1, channels=1, finish=Finish.KILLED, fault=fault), folder)
+    return analyze([str(folder)])
+
+
+def test_512_ranks_fit_on_one_screen(large: Report) -> None:
+    shown = terminal.text(large).splitlines()
+
+    assert "512 ranks on 64 hosts" in shown[0]
+    assert len(shown) <= SCREEN
+    assert any("ranks 137, 400" in line for line in shown)
+
+
+def test_a_large_report_says_how_much_it_leaves_out(large: Report) -> None:
+    assert "hosts more" in terminal.text(large)
+    assert "hosts more" in document.markdown(large)
+
+
+def test_verbose_leaves_no_rank_out(large: Report) -> None:
+    shown = terminal.text(large, verbose=True).partition("LAST CALL OF EVERY RANK")[2]
+
+    assert {int(rank) for rank in re.findall(r"^  (\d+) ", shown, re.MULTILINE)} >= set(range(512))
+
+
+def test_every_incident_fits_on_one_screen_unless_it_is_two() -> None:
+    for incident in ALL:
+        shown = answer(incident)
+        assert len(terminal.text(shown.report).splitlines()) <= SCREEN * len(shown.jobs), incident.name
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+@pytest.mark.parametrize("name", ["an-extra-call", "two-jobs-in-one-folder", "the-network-fails-for-all"])
+def test_no_line_is_wider_than_the_terminal(name: str, width: int) -> None:
+    shown = terminal.text(of(name), width=width)
+
+    assert max(map(len, shown.splitlines())) <= width
+    assert all(line == line.rstrip() for line in shown.splitlines())
+    assert shown.endswith("\n")
+
+
+def test_the_width_changes_no_word() -> None:
+    report = of("one-rank-stops-before-an-allreduce")
+
+    narrow, wide = (sorted(terminal.text(report, width=width).split()) for width in (100, 250))
+
+    assert narrow == wide
+
+
+def test_evidence_is_shown_whole() -> None:
+    for incident in ALL:
+        for finding in answer(incident).json["findings"]:
+            if finding["severity"] == "info":
+                continue
+            shown = "".join(terminal.text(answer(incident).report).split())
+            for line in finding["evidence"][: terminal.MOST_LINES]:
+                assert "".join(line["text"].split()) in shown or "…" in shown, incident.name
+
+
+def test_files_of_one_name_are_told_apart() -> None:
+    shown = terminal.text(of("two-jobs-in-one-folder"))
+
+    assert "job-4711/nccl_rank5.log:" in shown
+    assert "job-4712/nccl_rank6.log:" in shown
+
+
+def test_ranks_of_several_jobs_are_not_counted_against_one() -> None:
+    shown = terminal.text(of("two-jobs-in-one-folder"))
+
+    assert shown.startswith("16 ranks in 2 jobs on 1 host")
+    assert "Job 1 of 2: 8 ranks" in shown
+    assert "Job 2 of 2: 8 ranks" in shown
+
+
+def test_both_calls_of_a_mismatch_stand_side_by_side() -> None:
+    shown = terminal.text(of("another-broadcast-root"))
+
+    assert re.search(r"≠ root +4 +3$", shown, re.MULTILINE)
+    assert re.search(r"^ +count +65536 +65536$", shown, re.MULTILINE)
+
+
+def test_colour_is_only_there_when_asked_for() -> None:
+    report = of("a-healthy-run")
+
+    plain, coloured = terminal.text(report), terminal.text(report, color=True)
+
+    assert "\x1b[" not in plain
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
+
+
+def test_markdown_names_the_verdict_and_fences_the_rest() -> None:
+    page = document.markdown(of("a-rank-is-killed"))
+
+    first, _, rest = page.partition("\n\n")
+    assert first == "## ncclforensics: rank-died"
+    assert rest.startswith("```text\n")
+    assert rest.endswith("\n```\n")
+
+
+def test_a_log_cannot_end_the_fence(tmp_path: Path) -> None:
+    (tmp_path / "rank0.log").write_text(
+        "n1:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
+        "n1:7:7 [0] transport.cc:33 NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1b000\n"
+        "n1:7:7 [0] init.cc:3 NCCL WARN ```` <script>alert(1)</script>\n"
+    )
+    (tmp_path / "```.log").write_text("")
+
+    page = document.markdown(analyze([str(tmp_path), str(tmp_path / "`````.log")]))
+
+    fence = re.findall(r"^`+", page, re.MULTILINE)
+    assert [len(mark) for mark in fence] == [6, 6]
+    assert "`````.log does not exist" in page
+
+
+def test_json_holds_no_control_character() -> None:
+    for incident in ALL:
+        text = exchange.json(answer(incident).report).decode()
+        assert [character for character in text if character != "\n" and not character.isprintable()] == []
+        assert json.loads(text)["schema_version"] == 1
+
+
+def test_what_an_info_finding_says_is_a_note() -> None:
+    assert "note  no log of rank 11" in terminal.text(of("the-culprits-log-is-absent"))
