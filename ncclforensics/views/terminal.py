@@ -27,6 +27,7 @@ MOST_CULPRITS = 8
 MOST_GROUPS = 6
 MOST_LINES = 6
 MOST_HOSTS = 8
+LONGEST_LIST = 48  # characters
 
 
 def text(report: Report, *, width: int = 100, color: bool = False, verbose: bool = False) -> str:
@@ -224,14 +225,22 @@ def _waits(report: Report, row: Row, verbose: bool) -> list[RenderableType]:
     for wait in report.waits(row["job"]):
         call = calls.get((wait["source"], wait["line"]))
         what = f"{operation_text(call)} of {wait['key']}" if call else f"the init of {wait['key']}"
-        groups.setdefault((what, ranks_text(report.numbers(wait["waits_for"]))), []).append(wait["waiter"])
+        groups.setdefault((what, _ranks(report.numbers(wait["waits_for"]), verbose)), []).append(wait["waiter"])
     if not groups:
         return []
     table = _table("who", "waits in", "for")
     ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
     for (what, for_whom), waiters in ordered if verbose else ordered[:MOST_GROUPS]:
-        table.add_row(ranks_text(report.numbers(waiters)), what, for_whom)
+        table.add_row(_ranks(report.numbers(waiters), verbose), what, for_whom)
     return [_heading("WHO WAITS FOR WHOM"), Padding(table, (0, 0, 0, 2))]
+
+
+def _ranks(numbers: list[int], verbose: bool) -> str:
+    """Ranks as text; a long list only begins, unless all is asked for."""
+    text = ranks_text(numbers)
+    if verbose or len(text) <= LONGEST_LIST:
+        return text
+    return f"{len(numbers)} ranks: {text[: text.rindex(',', 0, LONGEST_LIST)].removeprefix('ranks ')}, …"
 
 
 def _calls_of_waits(report: Report, row: Row) -> list[Row]:

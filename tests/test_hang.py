@@ -1,0 +1,126 @@
+"""Laws of the verdict, over generated runs: what a fault is called, and that neither windows nor order change it."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ncclforensics import analyze, reading
+from ncclforensics.views.exchange import as_object
+from tests.benchmarks.generate import Fault, FaultKind, Finish, Layout, Plan, Truth, generate
+
+KINDS = {
+    FaultKind.LAGGING: ("tp", "dp", "world"),
+    FaultKind.EXTRA_CALL: ("tp", "dp", "world"),
+    FaultKind.SKIPPED_CALL: ("tp", "dp"),
+    FaultKind.OTHER_COUNT: ("tp", "dp", "world"),
+    FaultKind.OTHER_KIND: ("tp", "dp", "world"),
+    FaultKind.OTHER_ROOT: ("tp",),
+    FaultKind.SWAPPED_ORDER: ("tp", "dp"),
+    FaultKind.KILLED: ("tp", "dp", "world"),
+    FaultKind.RANK_MISSING: ("world",),
+}
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    kind = draw(st.sampled_from([None, *KINDS]))
+    fault = None
+    if kind is not None:
+        fault = Fault(kind, (draw(st.integers(0, 15)),), draw(st.sampled_from(KINDS[kind])))
+    return Plan(
+        nodes=2,
+        gpus_per_node=8,
+        tp=4,
+        layers=draw(st.integers(1, 3)),
+        steps=draw(st.integers(1, 12)),
+        version=draw(st.sampled_from(["2.21.5", "2.27.7", "2.30.7"])),
+        seed=draw(st.integers(0, 2**16)),
+        blocking=kind is FaultKind.SWAPPED_ORDER or draw(st.booleans()),
+        finish=Finish.CLEAN if kind is None else draw(st.sampled_from([Finish.KILLED, Finish.ABORTED])),
+        fault=fault,
+    )
+
+
+def answer(paths: list[str], *, whole: bool = False) -> dict[str, Any]:
+    return as_object(analyze(paths, whole=whole))
+
+
+def told(out: dict[str, Any]) -> dict[str, Any]:
+    """The part of an answer that must not depend on how the files were read."""
+    operation = {k: v for k, v in (out["hang"]["operation"] or {}).items() if k != "ordinal"}
+    return {
+        "operation": operation,
+        **{name: out["hang"][name] for name in ("verdict", "certainty", "culprits", "victims", "communicator")},
+        "findings": [(f["rule"], f["title"].partition(" #")[0], f["ranks"]) for f in out["findings"]],
+    }
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(plan=plans())
+def test_windows_give_the_verdict_of_the_whole_files(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "WINDOW", 8 << 10)
+    monkeypatch.setattr(reading, "SMALL", 8 << 10)
+    with TemporaryDirectory() as folder:
+        generate(plan, Path(folder))
+
+        windows, whole = answer([folder]), answer([folder], whole=True)
+
+    assert told(windows) == told(whole)
+
+
+@settings(max_examples=20, deadline=None)
+@given(plan=plans())
+def test_the_generated_fault_is_named_with_its_culprits(plan: Plan) -> None:
+    with TemporaryDirectory() as folder:
+        truth: Truth = generate(plan, Path(folder))
+
+        hang = answer([folder])["hang"]
+
+    if not truth.visible:  # the lines of this version cannot show it
+        return
+    assert (hang["verdict"], hang["culprits"]) == (truth.verdict, sorted(truth.culprits))
+
+
+@settings(max_examples=10, deadline=None)
+@given(plan=plans(), seed=st.integers(0, 2**16))
+def test_the_order_of_the_files_does_not_matter(plan: Plan, seed: int) -> None:
+    with TemporaryDirectory() as folder:
+        generate(plan, Path(folder))
+        files = sorted(str(file) for file in Path(folder).iterdir())
+        shuffled = random.Random(seed).sample(files, len(files))
+
+        straight, mixed = answer(files), answer(shuffled)
+
+    assert straight["hang"] == mixed["hang"]
+    assert straight["findings"] == mixed["findings"]
+
+
+@pytest.mark.parametrize("version", ["2.21.5", "2.27.7", "2.30.7"])
+def test_one_merged_file_gives_the_verdict_of_one_file_per_rank(version: str, tmp_path: Path) -> None:
+    fault = Fault(FaultKind.LAGGING, (11,), "tp")
+    apart, merged = tmp_path / "apart", tmp_path / "merged"
+    for folder, layout in ((apart, Layout.FILE_PER_RANK), (merged, Layout.MERGED)):
+        folder.mkdir()
+        generate(Plan(version=version, layout=layout, fault=fault, finish=Finish.KILLED), folder)
+
+    one, other = (answer([str(folder)])["hang"] for folder in (apart, merged))
+
+    assert one["culprits"] == other["culprits"] == [11]
+    assert one["verdict"] == other["verdict"] == "lagging-ranks"
+    assert one["operation"] == other["operation"]
+
+
+def test_counting_by_opcount_reads_a_fraction_of_long_logs(tmp_path: Path) -> None:
+    plan = Plan(steps=400, version="2.21.5", fault=Fault(FaultKind.LAGGING, (3,), "tp"), finish=Finish.KILLED)
+    generate(plan, tmp_path)
+
+    inputs = answer([str(tmp_path)])["inputs"]
+
+    assert sum(i["bytes_read"] for i in inputs) < sum(i["bytes"] for i in inputs) / 3
