@@ -112,14 +112,21 @@ class Run:
         queue, lock = iter(readings), Lock()
 
         def worker() -> list[pl.DataFrame]:
-            waiting: list[pl.DataFrame] = []
+            small: list[pl.DataFrame] = []  # of readings that are too short to be worth a call of their own
+            waiting: list[pl.DataFrame] = []  # rare lines of readings that have come to their end
             while True:
                 with lock:
                     reading = next(queue, None)
+                if reading is None or _size(small) >= CHUNK:
+                    waiting += [self._sift(pl.concat(small), lock)] if small else []
+                    small = []
                 if reading is None:
                     return waiting
                 rare: list[pl.DataFrame] = []
                 for rows in work(reading):
+                    if _size([rows]) < CHUNK // 4:
+                        small.append(rows)
+                        continue
                     rare.append(self._sift(rows, lock))
                     if _size(rare) >= CHUNK:
                         self._parse(rare, lock)

@@ -17,6 +17,7 @@ from ncclforensics.sources import DAMAGED_ARCHIVE
 
 CHUNK = 4 << 20  # bytes read at once
 SHOWN = 500  # characters of a line that evidence quotes
+LITTLE = 128 << 10  # bytes
 LONGEST = 1 << 16  # bytes kept of one line; nothing that NCCL prints comes near
 
 # ECMA-48: CSI, OSC and the other strings, two-byte escapes.
@@ -64,6 +65,9 @@ def _is_plain(data: bytes) -> bool:
 
 
 def _decoded(data: bytes) -> pl.Series:
+    if len(data) < LITTLE:  # Polars' reader takes longer to begin than to read this
+        lines = data.decode("utf-8", "replace").split("\n")
+        return pl.Series("text", lines if lines[-1] else lines[:-1], dtype=pl.String)
     return pl.read_lines(data if data.isascii() else data.decode("utf-8", "replace").encode()).to_series()
 
 
@@ -73,7 +77,7 @@ def block(data: bytes, first: int, source: int = 0) -> pl.DataFrame:
     if b"\r" in data:  # one byte is found thirty times faster than two
         data = data.replace(b"\r\n", b"\n")
     text = _decoded(data)
-    damaged = pl.repeat(False, len(text), eager=True)
+    damaged: pl.Expr | pl.Series = pl.lit(False)
     if cast(int, text.str.len_bytes().max() or 0) > LONGEST:
         each = data.removesuffix(b"\n").split(b"\n")
         damaged = pl.Series([len(line) > LONGEST for line in each])
@@ -83,11 +87,11 @@ def block(data: bytes, first: int, source: int = 0) -> pl.DataFrame:
         damaged |= text.str.contains("\ufffd", literal=True) | text.str.contains("\x00", literal=True)
         text = _cleaned(text)
     number = pl.int_range(pl.len(), dtype=pl.Int32)
-    return pl.DataFrame({"text": text, "damaged": damaged}).select(
+    return text.alias("text").to_frame().select(
         source=pl.lit(source, dtype=pl.Int32),
         line=number + first,
         text="text",
-        damaged="damaged",
+        damaged=damaged,
         cut=(number == pl.len() - 1) & cut,
     )
 

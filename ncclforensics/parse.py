@@ -57,14 +57,15 @@ def parse(rows: pl.DataFrame, language: Language, hosts: pl.DataFrame | None = N
     `hosts`: who else is known to stand at the beginning of a line (columns `source`, `host`).
     """
     frames: dict[str, list[pl.DataFrame]] = {}
-    known, unknown = _apply(rows, language.trials, language, frames)
+    crowded = pl.col("text").str.count_matches(language.opening) > 1  # two lines have become one
+    known, unknown = _apply(rows.with_columns(crowded=crowded), language.trials, language, frames)
     beginnings = _hosts(known)
     for _ in range(DEPTH):
         everyone = pl.concat([_hosts(known), *([] if hosts is None else [hosts])])
         pieces = _pieces(unknown, language.opening, everyone)
         if pieces.is_empty():
             break
-        more, unknown = _apply(pieces, language.trials, language, frames)
+        more, unknown = _apply(pieces.with_columns(crowded=crowded), language.trials, language, frames)
         known = pl.concat([known, more])
     return Parsed(frames, _tally(rows, known, language.opening), beginnings)
 
@@ -94,7 +95,7 @@ def _apply(
         fields = candidates["text"].str.extract_groups(pattern.regex).struct.unnest()
         hit = fields.select(pl.any_horizontal(pl.all().is_not_null())).to_series()
         if pattern.is_greedy:  # free text may have swallowed the line that was torn into this one
-            hit &= candidates["text"].str.count_matches(language.opening) < 2
+            hit &= ~candidates["crowded"]
         if pattern.is_open:  # the value that ends the line may be cut itself
             hit &= ~candidates["cut"]
         rows = rows.filter(~has_anchor) if hit.all() else pl.concat([rows.filter(~has_anchor), candidates.filter(~hit)])

@@ -115,7 +115,7 @@ class Reading:
             while start < self.tail_start:
                 begin = self._line_before(stream, self.source.size - self.tail_start + lines.CHUNK, start)
                 grown = lines.Span(stream, begin, self.tail_start)
-                found = pl.concat([lines.block(b"", 1), *lines.blocks(grown, self.number, lines.CHUNK)])
+                found = pl.concat(lines.blocks(grown, self.number, lines.CHUNK))
                 self.tail_start = begin
                 yield self._counted(found.with_columns(pl.col("line") - (found.height + self.tail_lines + 1)))
                 self.tail_lines += found.height

@@ -45,13 +45,17 @@ VERDICTS = {
     "s11_": {"no-hang"},
     "s11b": {"lagging-ranks"},
 }
-# Faults of networks that lie outside of what a verdict decides: only that there is an answer.
-NOT_JUDGED = ("s6e", "s6f", "s7h")
+# Faults of networks that lie outside of what a verdict decides, and a clean run one process of which was killed while
+# it was leaving: only that there is an answer.
+NOT_JUDGED = ("s1c", "s6e", "s6f", "s7h")
 QUIET = {"no-hang", "undecidable"}
 ALARMS = {"hang", "lagging-rank", "collective-mismatch", "missing-rank"}
 NOT_A_FAULT = re.compile(r"none(:| |$)|configuration:")
 # Known misses: the case, and why.
-MISSED: dict[str, str] = {}
+MISSED = {
+    "v2.21.5-1-s4e_rank_twice_8r1n": "names rank 6 only; that nobody is rank 7 follows from `rank 6 of 8 ranks`",
+    "v2.21.5-1-s4g_init_order_swapped_8r1n": "2.21 prints no START before the bootstrap: who waits where is not seen",
+}
 
 
 def _emulated() -> list[Path]:

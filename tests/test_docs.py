@@ -145,7 +145,8 @@ def test_what_the_readme_runs_exists(help_of: Callable[..., str]) -> None:
     if not readme.exists():
         pytest.skip("there is no README yet")
 
-    shown = re.findall(r"^(?:\$ )?ncclforensics ([a-z-]+)([^\n`#]*)", readme.read_text(encoding="utf-8"), re.MULTILINE)
+    text = readme.read_text(encoding="utf-8")
+    shown = re.findall(r"^ *(?:[^|\n]*\| )?ncclforensics ([a-z-]+)([^\n`#]*)", text, re.MULTILINE)
 
     assert shown
     for command, arguments in shown:

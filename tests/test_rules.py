@@ -84,6 +84,7 @@ def test_there_is_no_page_without_a_rule() -> None:
 
 def _page(one: Rule) -> str:
     texts = {heading: one.section(heading) for heading in HEADINGS}
-    sections = [f"## {heading}\n\n{text[:1].upper()}{text[1:]}\n" for heading, text in texts.items()]
+    texts |= {heading: text[:1].upper() + text[1:] for heading, text in texts.items() if heading != "Sources"}
+    sections = [f"## {heading}\n\n{text}\n" for heading, text in texts.items()]
     facts = f"Category `{one.category}`, severity `{one.severity}`.\n"
     return "\n".join([f"# {one.name}\n", one.page.splitlines()[0] + "\n", facts, *sections])
