@@ -1,7 +1,7 @@
 """ncclforensics: who is stuck, on what, and who is to blame, from the logs of a stuck NCCL job.
 
 >>> from ncclforensics import analyze
->>> report = analyze(["fixtures/incidents/one-rank-stops-before-an-allreduce"])
+>>> report = analyze(["fixtures/incidents/one-rank-stops-before-an-allreduce/*.log"])
 >>> report.verdicts[0]["verdict"]
 'lagging-ranks'
 """

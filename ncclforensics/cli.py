@@ -132,7 +132,7 @@ def hang(
 @app.command()
 def demo(form: FormatOption = Format.TEXT, no_color: NoColor = False) -> None:
     """Run `hang` on an incident that ships with the program: a rank stops before an AllReduce."""
-    report = _analyzed([str(DEMO)], full=False, rank_from=None, quiet=True)
+    report = _analyzed([str(DEMO / "*.log")], full=False, rank_from=None, quiet=True)
     _show(report, form, None, verbose=False, no_color=no_color)
     raise typer.Exit(_exit_code(report, FailOn.WARNING))
 

@@ -373,9 +373,9 @@ def test_json_is_the_same_every_time(say: Callable[..., Said]) -> None:
     assert say("hang", LAGGING, "--format", "json") == say("hang", LAGGING, "--format", "json")
 
 
-def _python(code: str, **options: Any) -> subprocess.Popen[bytes]:
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    return subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, **pipes, **options)
+def _python(code: str) -> subprocess.Popen[bytes]:
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe)
 
 
 def test_help_answers_at_once() -> None:

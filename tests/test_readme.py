@@ -18,7 +18,7 @@ Golden = Callable[[Path, str], None]
 
 
 def test_the_screenshot_is_what_demo_prints(golden: Golden) -> None:
-    report = analyze([str(INCIDENTS / "one-rank-stops-before-an-allreduce")])
+    report = analyze([str(INCIDENTS / "one-rank-stops-before-an-allreduce" / "*.log")])
     console = Console(record=True, width=100, file=io.StringIO(), force_terminal=True, color_system="standard")
     console.print(Text.from_ansi(terminal.text(report, width=100, color=True)))
 
@@ -28,7 +28,7 @@ def test_the_screenshot_is_what_demo_prints(golden: Golden) -> None:
 
 
 def test_the_report_in_the_readme_is_what_hang_prints(golden: Golden) -> None:
-    report = analyze([str(INCIDENTS / "another-broadcast-root")])
+    report = analyze([str(INCIDENTS / "another-broadcast-root" / "*.log")])
     shown = "".join(f"    {line}".rstrip() + "\n" for line in terminal.text(report, width=96).splitlines())
     before, _, rest = (
         (ROOT / "README.md").read_text(encoding="utf-8").partition("<!-- report: another-broadcast-root -->\n")

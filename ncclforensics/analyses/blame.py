@@ -44,6 +44,7 @@ QUESTIONS: tuple[Callable[[Case], Judgement | None], ...] = (
     standstill.waiting,
     standstill.all_alike_in_trouble,
     standstill.invisible,
+    standstill.partly_seen,
     standstill.nothing_wrong,
 )
 

@@ -29,7 +29,7 @@ CALL = {
     "opcount": pl.Int64(),
     "ordinal": pl.Int32(),  # among all calls of this actor on this communicator; null where the gap hides it
     "nth": pl.Int32(),  # among its collectives only; null for Send and Recv
-    "signature": pl.UInt64(),
+    "signature": pl.Int64(),
     "in_tail": pl.Boolean(),  # read in the window at the end of a file whose middle was not read
     "source": pl.Int32(),
     "line": pl.Int32(),
@@ -70,13 +70,13 @@ def call(
 ) -> pl.DataFrame:
     """Every call with the rank that made it and its place in the sequence of its communicator."""
     calls = _of_members(_lines(operation, replay, process), member)
-    collective = ~pl.col("name").cast(pl.String).is_in(POINT_TO_POINT)
+    collective = ~pl.col("name").is_in(pl.Series(POINT_TO_POINT, dtype=pl.Categorical()).implode())
     unread = source.filter(~pl.col("is_whole"))["source"]
     calls = calls.with_columns(
         collective=collective,
         in_tail=pl.col("source").is_in(unread.implode()) & (pl.col("line") < 0),
         counted=pl.int_range(pl.len(), dtype=pl.Int32).over("seat"),
-        signature=pl.struct("name", "count", "datatype", "op", pl.when(collective).then("root")).hash(),
+        signature=_signature(collective),
     )
     nth = pl.col("counted")
     if not calls["collective"].all():
@@ -87,6 +87,23 @@ def call(
     ordinal = pl.when(by_opcount).then("opcount").when(~pl.col("in_tail")).then("counted")
     nth = pl.when(by_opcount).then("opcount").when(~pl.col("in_tail")).then(nth)
     return calls.with_columns(ordinal=ordinal, nth=pl.when("collective").then(nth))
+
+
+def _signature(collective: pl.Expr) -> pl.Expr:
+    """A number that is equal for calls of equal name and arguments; the peer of a message is none of them."""
+    arguments = [pl.col("name").to_physical(), "count", "datatype", "op", pl.when(collective).then("root").otherwise(-1)]
+    numbers = [pl.col(a) if isinstance(a, str) else a for a in arguments]
+    # Overflow wraps around; with odd factors of 61 bits no two calls of a program meet by chance.
+    return pl.sum_horizontal(number.cast(pl.Int64) * factor for number, factor in zip(numbers, _FACTORS, strict=True))
+
+
+_FACTORS = (
+    0x1E3779B97F4A7C15,
+    0x0BF58476D1CE4E5B,
+    0x14D049BB133111EB,
+    0x1A0761D6478BD643,
+    0x07037ED1A0B428DB,
+)
 
 
 def _lines(operation: pl.DataFrame, replay: pl.DataFrame, process: pl.DataFrame) -> pl.DataFrame:

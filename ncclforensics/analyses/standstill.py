@@ -218,13 +218,13 @@ def _explained_by_absent(case: Case, judgement: Judgement) -> Judgement | None:
         return None
     key = next(iter(suspects))
     absent = case.absent
-    names = ", ".join(map(str, absent)) or "the absent members"
+    names = ranks_text(absent) or "members that are not numbered"
     answer = Judgement("undecidable", "", "likely", victims=sorted(set(case.actors)), missing=absent, key=key)
     answer.reason = (
         f"{ranks_text(case.numbers(judgement.culprits))} hold the others up, but their own last call is on a "
-        f"communicator with members that no log shows (rank {names}): they may wait for those"
+        f"communicator with members that no log shows ({names}): they may wait for those"
     )
-    answer.collect = [f"the log of rank {names}"]
+    answer.collect = [f"the log of {names}"]
     answer.call, answer.exhibits = judgement.call, judgement.exhibits
     return answer
 
@@ -271,6 +271,18 @@ def invisible(case: Case) -> Judgement | None:
         judgement.reason = "these logs show no communicator and no call"
     judgement.collect = COLLECT_CALLS
     judgement.missing = case.absent
+    return judgement
+
+
+def partly_seen(case: Case) -> Judgement | None:
+    """The ranks seen agree, but the logs name others; and nobody came to the end of the run."""
+    seats = [row for rows in case.members.values() for row in rows]
+    if not case.absent or any(row["end"] == "Destroy" for row in seats):
+        return None
+    absent = ranks_text(case.absent)
+    reason = f"the ranks seen made the same calls and none failed, but no log of {absent} was given"
+    judgement = Judgement("undecidable", reason, missing=case.absent, collect=[f"the log of {absent}"])
+    judgement.show("context", [row for actor in list(case.actors)[:2] if (row := case.last_call(actor)) is not None])
     return judgement
 
 
