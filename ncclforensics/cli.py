@@ -73,7 +73,7 @@ app = typer.Typer(
 Paths = Annotated[
     list[str],
     typer.Argument(
-        metavar="PATH...",
+        metavar="PATH",
         help="Files, folders, globs, or - for standard input; .gz .zst .xz .bz2 are read as they are.",
     ),
 ]
@@ -177,13 +177,17 @@ class _Bar(AbstractContextManager["_Bar"]):
 
 
 def _show(report: Report, form: Format, output: Path | None, *, verbose: bool, no_color: bool) -> None:
-    from ncclforensics.views import document, exchange, terminal
-
     if form is Format.JSON:
+        from ncclforensics.views import exchange
+
         data = exchange.json(report)
     elif form is Format.MARKDOWN:
+        from ncclforensics.views import document
+
         data = document.markdown(report).encode()
     else:
+        from ncclforensics.views import terminal
+
         color = output is None and sys.stdout.isatty() and not no_color
         data = terminal.text(report, width=terminal.width_of_terminal(), color=color, verbose=verbose).encode()
     if output is not None:

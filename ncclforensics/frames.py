@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
@@ -90,6 +90,7 @@ class Run:
         for reading in self.readings:
             if reading.source.problem:
                 reading.problems.append(reading.source.problem)
+                reading.is_whole = True  # there is nothing more to be had
         readable = [reading for reading in self.readings if not reading.problems]
         self._take(readable, lambda reading: reading.start(self.language, whole=whole))
 
@@ -112,46 +113,44 @@ class Run:
         queue, lock = iter(readings), Lock()
 
         def worker() -> list[pl.DataFrame]:
-            small: list[pl.DataFrame] = []  # of readings that are too short to be worth a call of their own
-            waiting: list[pl.DataFrame] = []  # rare lines of readings that have come to their end
+            small = _Batch()  # of readings that are too short to be worth a call of their own
+            waiting = _Batch()  # rare lines of readings that have come to their end
             while True:
                 with lock:
                     reading = next(queue, None)
-                if reading is None or _size(small) >= CHUNK:
-                    waiting += [self._sift(pl.concat(small), lock)] if small else []
-                    small = []
+                if small.rows and (reading is None or small.size >= CHUNK):
+                    waiting.add(self._sift(small.taken(), lock))
                 if reading is None:
-                    return waiting
-                rare: list[pl.DataFrame] = []
+                    return waiting.rows
+                rare = _Batch()
                 for rows in work(reading):
-                    if _size([rows]) < CHUNK // 4:
-                        small.append(rows)
+                    if _size(rows) < CHUNK // 4:
+                        small.add(rows)
                         continue
-                    rare.append(self._sift(rows, lock))
-                    if _size(rare) >= CHUNK:
-                        self._parse(rare, lock)
-                        rare = []
-                waiting += rare
-                if _size(waiting) >= CHUNK:
-                    self._parse(waiting, lock)
-                    waiting = []
+                    rare.add(self._sift(rows, lock))
+                    if rare.size >= CHUNK:
+                        self._parse(rare.taken(), lock)
+                for rows in rare.rows:
+                    waiting.add(rows)
+                if waiting.size >= CHUNK:
+                    self._parse(waiting.taken(), lock)
 
         with ThreadPoolExecutor(THREADS) as pool:
             workers = [pool.submit(worker) for _ in range(min(THREADS, len(readings)))]
             waiting = [rows for done in workers for rows in done.result()]
         if waiting:
-            self._parse(waiting, lock)
+            self._parse(pl.concat(waiting), lock)
 
-    def _parse(self, batch: list[pl.DataFrame], lock: Lock) -> None:
+    def _parse(self, rows: pl.DataFrame, lock: Lock) -> None:
         with lock:
             hosts = pl.concat(self._hosts) if self._hosts else None
-        self._keep(parse(pl.concat(batch), self.language, hosts), lock)
+        self._keep(parse(rows, self.language, hosts), lock)
 
     def _sift(self, rows: pl.DataFrame, lock: Lock) -> pl.DataFrame:
         parsed, rest = sift(rows, self.language)
         self._keep(parsed, lock)
         with lock:
-            self._progress(_size([rows]))
+            self._progress(_size(rows))
         return rest
 
     def _keep(self, parsed: Parsed, lock: Lock) -> None:
@@ -221,26 +220,36 @@ class Run:
         after = {r.number: r.lines_read + 1 if r.is_whole else 0 for r in self.readings}
         parsed = self._parsed.get(shape.frame, [])
         small = [rows for rows in parsed if rows.height < FEW]
-        pieces: list[pl.DataFrame] = []
-        for rows in [*([pl.concat(small, how="diagonal")] if small else []), *(r for r in parsed if r.height >= FEW)]:
-            several = rows["source"].n_unique() > 1
-            for part in rows.partition_by("source") if several else [rows]:
-                number = int(part["source"][0])
-                is_from_end = pl.col("line") < 0
-                line = pl.when(is_from_end).then(pl.col("line") + after[number]).otherwise("line").cast(pl.Int32)
-                behind_head = pl.when(is_from_end).then(1 << (SOURCE_BITS - 1)).otherwise(0)
-                base = order[number] << SOURCE_BITS
-                pieces.append(part.with_columns(line=line, pos=line.cast(pl.Int64) + behind_head + base))
+        large = [rows for rows in parsed if rows.height >= FEW]
+        several = [pl.concat(small, how="diagonal")] if small else []
+        pieces = [_in_order(rows, order, after) for rows in several + large]
         pieces.sort(key=lambda rows: rows["pos"][0])
         if all(after.values()):  # nothing more will be read: the frame takes the place of its pieces
             self._parsed.pop(shape.frame, None)
-        del parsed, small
-        whole = pl.concat([pl.DataFrame(schema=schema), *pieces], how="diagonal").select(list(schema))
+        del parsed, small, large, several
+        whole = _joined(pieces, schema)
         return whole if whole["pos"].is_sorted() else whole.sort("pos", maintain_order=True)
 
     def _reading_order(self) -> list[int]:
         """Sources by name, numbers in names counted as numbers: `rank2` before `rank10`, `log.1` before `log.2`."""
         return sorted(range(len(self.readings)), key=lambda n: _natural(self.readings[n].source.path))
+
+
+def _in_order(rows: pl.DataFrame, order: Mapping[int, int], after: Mapping[int, int]) -> pl.DataFrame:
+    """The rows with their true `line` and their `pos`. `after`: the number behind the last line, 0 if not known."""
+    if rows["source"].n_unique() == 1:  # of one long file: a join would copy every column
+        number = int(rows["source"][0])
+        place, last = pl.lit(order[number], pl.Int64()), pl.lit(after[number], pl.Int32())
+        placed = rows
+    else:
+        schema = {"source": pl.Int32(), "place": pl.Int64(), "after": pl.Int32()}
+        places = pl.DataFrame([(n, order[n], after[n]) for n in order], schema=schema, orient="row")
+        placed = rows.join(places, on="source", how="left", maintain_order="left")
+        place, last = pl.col("place"), pl.col("after")
+    is_from_end = pl.col("line") < 0
+    line = pl.when(is_from_end).then(pl.col("line") + last).otherwise("line").cast(pl.Int32)
+    behind_head = pl.when(is_from_end).then(1 << (SOURCE_BITS - 1)).otherwise(0)
+    return placed.with_columns(line=line, pos=line.cast(pl.Int64) + behind_head + place * (1 << SOURCE_BITS))
 
 
 def _joined(pieces: list[pl.DataFrame], schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
@@ -257,9 +266,27 @@ def _joined(pieces: list[pl.DataFrame], schema: Mapping[str, pl.DataType]) -> pl
     return pl.DataFrame(columns)
 
 
-def _size(batch: list[pl.DataFrame]) -> int:
+@dataclass(slots=True)
+class _Batch:
+    """Lines that are to be parsed together, and the bytes of their text."""
+
+    rows: list[pl.DataFrame] = field(default_factory=list)
+    size: int = 0
+
+    def add(self, rows: pl.DataFrame) -> None:
+        self.rows.append(rows)
+        self.size += _size(rows)
+
+    def taken(self) -> pl.DataFrame:
+        """All of them; the batch is empty afterwards."""
+        together = pl.concat(self.rows)
+        self.rows, self.size = [], 0
+        return together
+
+
+def _size(rows: pl.DataFrame) -> int:
     """Bytes of text, ends of lines included."""
-    return sum(int(rows["text"].str.len_bytes().sum()) + rows.height for rows in batch)
+    return int(rows["text"].str.len_bytes().sum()) + rows.height
 
 
 def _natural(name: str) -> list[tuple[bool, int, str]]:

@@ -87,12 +87,16 @@ def block(data: bytes, first: int, source: int = 0) -> pl.DataFrame:
         damaged |= text.str.contains("\ufffd", literal=True) | text.str.contains("\x00", literal=True)
         text = _cleaned(text)
     number = pl.int_range(pl.len(), dtype=pl.Int32)
-    return text.alias("text").to_frame().select(
-        source=pl.lit(source, dtype=pl.Int32),
-        line=number + first,
-        text="text",
-        damaged=damaged,
-        cut=(number == pl.len() - 1) & cut,
+    return (
+        text.alias("text")
+        .to_frame()
+        .select(
+            source=pl.lit(source, dtype=pl.Int32),
+            line=number + first,
+            text="text",
+            damaged=damaged,
+            cut=(number == pl.len() - 1) & cut,
+        )
     )
 
 

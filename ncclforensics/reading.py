@@ -153,8 +153,9 @@ class Reading:
 
     def _count(self) -> int:
         """Lines of the whole file."""
-        total, last = 0, b"\n"
+        total, last = 0, 10
+        buffer = bytearray(1 << 20)  # small enough to stay in the processor's cache
         with self.source.open() as stream:
-            while data := stream.read(lines.CHUNK):
-                total, last = total + data.count(b"\n"), data[-1:]
-        return total + (last != b"\n")
+            while size := stream.readinto(buffer):
+                total, last = total + buffer.count(b"\n", 0, size), buffer[size - 1]
+        return total + (last != 10)

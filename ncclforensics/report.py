@@ -76,6 +76,10 @@ class Report:
     def collect_next(self, row: Row) -> list[str]:
         """What to run now on the hosts of the culprits, and what to collect."""
         wanted = list(row["collect"])
+        if row["verdict"] == "rank-missing":
+            wanted += _WHERE_MISSING
+        elif row["verdict"] == "stuck-together":
+            wanted += _WHERE_STUCK
         culprits = self.run["rank"].filter(pl.col("actor").is_in(row["culprits"])).sort("rank")
         for process in culprits.unique(["host", "pid"], maintain_order=True).head(SHOWN_HOSTS).to_dicts():
             wanted += _commands(process, row["verdict"])
@@ -85,6 +89,16 @@ class Report:
 
 
 SHOWN_HOSTS = 4
+
+
+_WHERE_MISSING = [
+    "where these ranks should run: ps aux | grep python, and what the launcher printed for them",
+    "from there: whether the bootstrap address of rank 0 can be reached (the `Bootstrap` line of its log)",
+]
+_WHERE_STUCK = [
+    "on the hosts cited: ibstat; perfquery -x; dmesg -T | grep -iE 'mlx5|xid'",
+    "on the hosts cited: nvidia-smi; py-spy dump --native of one rank",
+]
 
 
 def _commands(process: Row, verdict: str) -> list[str]:

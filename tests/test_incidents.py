@@ -13,9 +13,7 @@ from ncclforensics.views import terminal
 from tests.incidents import ALL, Answer, Incident, Json, answer
 
 # Where the program is known to be wrong, and how; xfail is strict, so that a mended one is noticed.
-KNOWN_WRONG = {
-    "the-culprits-log-is-absent": "all ranks seen agree, and `no-hang` is said although a member's log is absent",
-}
+KNOWN_WRONG: dict[str, str] = {}
 # What a case may have without a line that shows it: it is about absence.
 ABSENCE = {Category.INCOMPLETE_EVIDENCE, Category.MISSING_RANK}
 

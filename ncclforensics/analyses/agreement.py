@@ -60,6 +60,8 @@ def _diverged(case: Case, key: str, nth: int) -> Judgement:
     called = model if how != "extra" or right is not None else against
     judgement = Judgement("collective-mismatch", "", culprits=culprits, key=key, call=called, how=how)
     judgement.fields = [name for name in FIELDS if model[name] != against[name]]
+    if right is not None and len(groups[right]) <= len(others):
+        judgement.doubt("likely")  # the sister communicators decided which of two halves is right
     judgement.reason = _told(how, against, model)
     judgement.show("minority", others[:4])
     judgement.show("majority", groups[right][:2] if right is not None else [model])

@@ -109,7 +109,7 @@ class Case:
     def absent(self) -> list[int]:
         """Numbers of ranks that the largest communicator has and no log shows."""
         seen = {row["rank"] for row in self.actors.values()}
-        return sorted(set(range(self.world or 0)) - seen) if None not in seen else []
+        return numbers_but(self.world or 0, seen) if None not in seen else []
 
     def number(self, actor: int) -> int | None:
         """The rank's number in the job."""
@@ -156,6 +156,14 @@ class Case:
         """Whether lines of this rank may have been lost: its file ends inside a line, or holds damaged ones."""
         process = self.process(actor)
         return bool(process["is_cut"]) or any(self.sources[source]["damaged"] for source in process["sources"])
+
+
+MOST_RANKS = 1 << 20  # of a communicator; a line that states more is damaged, and must not fill the memory
+
+
+def numbers_but(nranks: int, seen: set[int]) -> list[int]:
+    """The rank numbers of a communicator that are not among those seen."""
+    return sorted(set(range(nranks)) - seen) if nranks <= MOST_RANKS else []
 
 
 def cases(frames: Frames) -> list[Case]:

@@ -255,7 +255,7 @@ def _named(life: pl.DataFrame) -> list[_Member]:
         elif row["parent"]:
             m.key, m.is_inferred = f"split of an unseen communicator/{nth_child}.{row['color']}:{row['nranks']}", True
         else:
-            m.key, m.is_inferred = f"{row['nranks']} ranks", True
+            m.key, m.is_inferred = f"unnamed, {row['nranks']} ranks", True
     _split_by_creation(members)
     _split_by_order(members)
     return members
@@ -300,14 +300,14 @@ def _split_by_order(members: list[_Member]) -> None:
     nth: dict[tuple[str, int, str], int] = defaultdict(int)
     for m in inferred:  # the same shape created again in one process
         place = (*m.owner, f"{m.key}, rank {m.row['rank']}")
-        m.key, nth[place] = f"{m.key}, {nth[place]}", nth[place] + 1
+        m.key, nth[place] = f"{m.key}, {nth[place] + 1}. of its size", nth[place] + 1
     for key, group in _by_key(inferred).items():
         seats: dict[int, list[_Member]] = defaultdict(list)
         for m in sorted(group, key=lambda m: (world[m.owner], m.row["born_pos"])):
             seats[int(m.row["rank"])].append(m)
         for held in seats.values():
             for table, m in enumerate(held):
-                m.key = f"{key}, group {table}"
+                m.key = f"{key}, group {table + 1}"
 
 
 def _jobs(members: list[_Member], processes: list[dict[str, Any]]) -> list[set[tuple[str, int]]]:

@@ -91,10 +91,10 @@ def call(
 
 def _signature(collective: pl.Expr) -> pl.Expr:
     """A number that is equal for calls of equal name and arguments; the peer of a message is none of them."""
-    arguments = [pl.col("name").to_physical(), "count", "datatype", "op", pl.when(collective).then("root").otherwise(-1)]
-    numbers = [pl.col(a) if isinstance(a, str) else a for a in arguments]
+    peer = pl.when(collective).then("root").otherwise(-1)
+    numbers = [pl.col("name").to_physical(), pl.col("count"), pl.col("datatype"), pl.col("op"), peer]
     # Overflow wraps around; with odd factors of 61 bits no two calls of a program meet by chance.
-    return pl.sum_horizontal(number.cast(pl.Int64) * factor for number, factor in zip(numbers, _FACTORS, strict=True))
+    return pl.sum_horizontal([number.cast(pl.Int64) * factor for number, factor in zip(numbers, _FACTORS, strict=True)])
 
 
 _FACTORS = (

@@ -281,7 +281,7 @@ def partly_seen(case: Case) -> Judgement | None:
         return None
     absent = ranks_text(case.absent)
     reason = f"the ranks seen made the same calls and none failed, but no log of {absent} was given"
-    judgement = Judgement("undecidable", reason, missing=case.absent, collect=[f"the log of {absent}"])
+    judgement = Judgement("undecidable", reason, "likely", missing=case.absent, collect=[f"the log of {absent}"])
     judgement.show("context", [row for actor in list(case.actors)[:2] if (row := case.last_call(actor)) is not None])
     return judgement
 

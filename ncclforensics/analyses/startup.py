@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from ncclforensics.analyses.case import Case, Judgement, Row
+from ncclforensics.analyses.case import Case, Judgement, Row, numbers_but
 from ncclforensics.analyses.trouble import REFUSED
 from ncclforensics.data.variables import COLLECT_BOOTSTRAP
 
@@ -131,7 +131,7 @@ def _incomplete(case: Case, inside: dict[str, list[Row]]) -> Judgement | None:
         judgement = Judgement("init-incomplete", "never began the init that the others wait in", culprits=left_out)
         judgement.show("culprit", [case.last_line(actor) for actor in left_out[:4]])
     elif unseen and not any(row["is_complete"] for row in case.members[key]):
-        missing = sorted(set(range(rows[0]["nranks"])) - {row["rank"] for row in case.members[key]})
+        missing = numbers_but(rows[0]["nranks"], {row["rank"] for row in case.members[key]})
         told = f"never came to the init of the communicator of {rows[0]['nranks']} ranks: no log shows "
         judgement = Judgement("rank-missing", told + ("it" if len(missing) == 1 else "them"), missing=missing)
     elif unseen:
@@ -202,7 +202,7 @@ def _in_bootstrap(case: Case) -> Judgement | None:
     if case.members or not reached & set(BOOTSTRAP_ONLY) or any(_goes_on(case, actor) for actor in case.actors):
         return None
     numbers = case.numbers(case.actors)
-    gaps = sorted(set(range(max(numbers, default=0))) - set(numbers))
+    gaps = numbers_but(max(numbers, default=0), set(numbers))
     victims = list(case.actors)
     collect = COLLECT_BOOTSTRAP
     if gaps and len(gaps) < len(numbers):

@@ -23,6 +23,6 @@ def coll_order_mismatch(verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.D
         finding = accuse(row, exhibit, rank, "{who} disagrees with the others at {what}")
         verb = "disagree" if len(finding.ranks) > 1 else "disagrees"
         finding.title = finding.title.replace("disagrees", verb, 1)
-        if row["fields"]:
+        if row["how"] in ("arguments", "another"):
             finding.detail += f"; differing: {', '.join(row['fields'])}"
         yield finding
