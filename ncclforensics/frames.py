@@ -255,15 +255,19 @@ def _in_order(rows: pl.DataFrame, order: Mapping[int, int], after: Mapping[int, 
 def _joined(pieces: list[pl.DataFrame], schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
     """One frame of many, column by column, so that never more than one column stands in memory twice."""
     columns = []
+    present = {name for rows in pieces for name in rows.columns}
     for name, dtype in schema.items():
         parts = [
             rows.drop_in_place(name).cast(dtype)
             if name in rows.columns
             else pl.Series(name, [None], dtype=dtype).new_from_index(0, rows.height)
             for rows in pieces
+            if name in present
         ]
-        columns.append(pl.concat([pl.Series(name, [], dtype=dtype), *parts], rechunk=True))
-    return pl.DataFrame(columns)
+        columns += [pl.concat(parts, rechunk=True)] if parts else []
+    absent = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in schema.items() if name not in present]
+    # A column of nothing is kept as one value, not as one per row.
+    return pl.DataFrame(columns).with_columns(absent).select(list(schema)) if columns else pl.DataFrame(schema=schema)
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ import polars as pl
 
 from ncclforensics.sources import DAMAGED_ARCHIVE
 
-CHUNK = 8 << 20  # bytes read at once
+CHUNK = 4 << 20  # bytes read at once
 SHOWN = 500  # characters of a line that evidence quotes
 LITTLE = 128 << 10  # bytes
 LONGEST = 1 << 16  # bytes kept of one line; nothing that NCCL prints comes near

@@ -26,7 +26,6 @@ CALL = {
     "datatype": pl.Int32(),
     "op": pl.Int32(),
     "root": pl.Int32(),  # the peer, for Send and Recv
-    "opcount": pl.Int64(),
     "ordinal": pl.Int32(),  # among all calls of this actor on this communicator; null where the gap hides it
     "nth": pl.Int32(),  # among its collectives only; null for Send and Recv
     "signature": pl.Int64(),
@@ -115,7 +114,8 @@ def _lines(operation: pl.DataFrame, replay: pl.DataFrame, process: pl.DataFrame)
     replayed = silent.rename({"called": "name"}).with_columns(
         opcount=pl.lit(None, dtype=pl.Int64), nranks=pl.lit(None, dtype=pl.Int32)
     )
-    calls = pl.concat([told, replayed.select(columns)])
+    # Millions of calls are not copied for the sake of no line.
+    calls = pl.concat([told, replayed.select(columns)]) if replayed.height else told
     several = process.filter(pl.col("sources").list.len() > 1).select(owner)
     if several.is_empty() or calls.is_empty():
         return calls
@@ -175,13 +175,15 @@ def last_call(call: pl.DataFrame) -> pl.DataFrame:
 def divergence(call: pl.DataFrame) -> pl.DataFrame:
     """The first place in each communicator where its members differ in name, count, datatype, op or root."""
     return (
-        call.filter(pl.col("nth").is_not_null())
+        call.lazy()
+        .filter(pl.col("nth").is_not_null())
         .group_by("key", "nth")
         .agg(lowest=pl.col("signature").min(), highest=pl.col("signature").max())
         .filter(pl.col("lowest") != pl.col("highest"))
         .group_by("key")
         .agg(pl.col("nth").min())
         .sort("key")
+        .collect(engine="streaming")
     )
 
 
