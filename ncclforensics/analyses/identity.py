@@ -8,12 +8,11 @@ equal colour the same one (formats: NCCL's init lines, section 2; traps 8 and 9.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
+from ncclforensics.analyses.naming import Member, by_key, named
 from ncclforensics.frames import analysis
 
 PROCESS = {
@@ -176,24 +175,6 @@ def life(communicator: pl.DataFrame, ending: pl.DataFrame, milestone: pl.DataFra
     )
 
 
-@dataclass(slots=True)
-class _Member:
-    """A row of `life` while its job-wide identity is being worked out."""
-
-    row: dict[str, Any]
-    key: str = ""
-    created: int = 0  # place among the communicators of its process
-    is_inferred: bool = False
-    parent: _Member | None = None
-    birth: int | None = None
-    job: int = 0
-    actor: int | None = None
-
-    @property
-    def owner(self) -> tuple[str, int]:
-        return self.row["host"], self.row["pid"]
-
-
 @analysis(MEMBER)
 def member(life: pl.DataFrame, process: pl.DataFrame) -> pl.DataFrame:
     """Every communicator of every process under its job-wide name, with the actor (rank of the job) it belongs to."""
@@ -221,8 +202,8 @@ def rank(life: pl.DataFrame, process: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame(actors, schema=RANK)
 
 
-def _placed(life: pl.DataFrame, process: pl.DataFrame) -> tuple[list[_Member], list[dict[str, Any]]]:
-    members = _named(life)
+def _placed(life: pl.DataFrame, process: pl.DataFrame) -> tuple[list[Member], list[dict[str, Any]]]:
+    members = named(life)
     processes = process.to_dicts()
     jobs = _jobs(members, processes)
     actors: list[dict[str, Any]] = []
@@ -234,83 +215,7 @@ def _placed(life: pl.DataFrame, process: pl.DataFrame) -> tuple[list[_Member], l
     return members, actors
 
 
-def _named(life: pl.DataFrame) -> list[_Member]:
-    members = [_Member(row) for row in life.filter(pl.col("nranks").is_not_null()).to_dicts()]
-    newest: dict[tuple[str, int, str], _Member] = {}
-    counts: dict[tuple[str, int], int] = defaultdict(int)
-    children: dict[int, int] = defaultdict(int)
-    for m in members:
-        row = m.row
-        m.created, counts[m.owner] = counts[m.owner], counts[m.owner] + 1
-        m.parent = newest.get((*m.owner, row["parent"])) if row["parent"] else None
-        newest[(*m.owner, row["comm"])] = m
-        nth_child = row["child"]
-        if m.parent is not None and nth_child is None:
-            nth_child, children[id(m.parent)] = children[id(m.parent)], children[id(m.parent)] + 1
-        m.birth = nth_child
-        if m.parent is not None:
-            m.key = f"{m.parent.key}/{nth_child}.{row['color']}"
-        elif row["commid"]:
-            m.key = str(row["commid"])
-        elif row["parent"]:
-            m.key, m.is_inferred = f"split of an unseen communicator/{nth_child}.{row['color']}:{row['nranks']}", True
-        else:
-            m.key, m.is_inferred = f"unnamed, {row['nranks']} ranks", True
-    _split_by_creation(members)
-    _split_by_order(members)
-    return members
-
-
-def _by_key(members: list[_Member]) -> dict[str, list[_Member]]:
-    grouped: dict[str, list[_Member]] = defaultdict(list)
-    for m in members:
-        grouped[m.key].append(m)
-    return grouped
-
-
-def _split_by_creation(members: list[_Member]) -> None:
-    """One commId, two communicators: they differ in size, or were created at different places of every program."""
-    distinctions: tuple[Callable[[_Member], str], ...] = (
-        lambda m: f":{m.row['nranks']}",
-        lambda m: f"#{m.created}",
-        lambda m: f":{m.row['nranks']}#{m.created}",
-    )
-    for key, group in _by_key([m for m in members if not m.is_inferred]).items():
-        for distinction in distinctions:
-            seats = [(distinction(m), m.row["rank"]) for m in group]
-            ranks = {rank for _, rank in seats}
-            if len(ranks) == len(group):
-                break
-            if len(set(seats)) == len(group):
-                for m in group:
-                    m.key = key + distinction(m)
-                break
-
-
-def _split_by_order(members: list[_Member]) -> None:
-    """Without any id: the j-th communicator of a shape in which a process is rank r meets the j-th ones of the others.
-
-    In the order of the processes' world ranks this is right for blocks (tensor parallel) and for strides (data
-    parallel) alike.
-    """
-    inferred = [m for m in members if m.is_inferred]
-    world: dict[tuple[str, int], int] = {}
-    for m in sorted(inferred, key=lambda m: -int(m.row["nranks"])):
-        world.setdefault(m.owner, int(m.row["rank"]))
-    nth: dict[tuple[str, int, str], int] = defaultdict(int)
-    for m in inferred:  # the same shape created again in one process
-        place = (*m.owner, f"{m.key}, rank {m.row['rank']}")
-        m.key, nth[place] = f"{m.key}, {nth[place] + 1}. of its size", nth[place] + 1
-    for key, group in _by_key(inferred).items():
-        seats: dict[int, list[_Member]] = defaultdict(list)
-        for m in sorted(group, key=lambda m: (world[m.owner], m.row["born_pos"])):
-            seats[int(m.row["rank"])].append(m)
-        for held in seats.values():
-            for table, m in enumerate(held):
-                m.key = f"{key}, group {table + 1}"
-
-
-def _jobs(members: list[_Member], processes: list[dict[str, Any]]) -> list[set[tuple[str, int]]]:
+def _jobs(members: list[Member], processes: list[dict[str, Any]]) -> list[set[tuple[str, int]]]:
     """Processes that share a communicator are one job; those without any join the only job there is."""
     leader: dict[tuple[str, int], tuple[str, int]] = {}
 
@@ -338,12 +243,12 @@ def _jobs(members: list[_Member], processes: list[dict[str, Any]]) -> list[set[t
     return jobs
 
 
-def _crossed(members: list[_Member]) -> list[tuple[tuple[str, int], tuple[str, int]]]:
+def _crossed(members: list[Member]) -> list[tuple[tuple[str, int], tuple[str, int]]]:
     """Processes that are stuck in the init of two equally large communicators whose ranks complete each other.
 
     Ranks that create two communicators in different order share none: they would look like two jobs.
     """
-    groups = [g for g in _by_key(members).values() if not any(m.row["is_complete"] or m.row["end"] for m in g)]
+    groups = [g for g in by_key(members).values() if not any(m.row["is_complete"] or m.row["end"] for m in g)]
     pairs = []
     for place, one in enumerate(groups):
         for other in groups[place + 1 :]:
@@ -358,12 +263,12 @@ def _crossed(members: list[_Member]) -> list[tuple[tuple[str, int], tuple[str, i
     return pairs
 
 
-def _actors(job: int, members: list[_Member], processes: list[dict[str, Any]], first: int) -> list[dict[str, Any]]:
+def _actors(job: int, members: list[Member], processes: list[dict[str, Any]], first: int) -> list[dict[str, Any]]:
     world = _world(members)
     by_process: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
     actors: list[dict[str, Any]] = []
 
-    def add(p: dict[str, Any], number: int | None, m: _Member | None, *, hinted: bool) -> None:
+    def add(p: dict[str, Any], number: int | None, m: Member | None, *, hinted: bool) -> None:
         row = m.row if m else {}
         actor = {
             "job": job,
@@ -403,15 +308,15 @@ def _actors(job: int, members: list[_Member], processes: list[dict[str, Any]], f
     return actors
 
 
-def _world(members: list[_Member]) -> list[_Member]:
+def _world(members: list[Member]) -> list[Member]:
     """The members of the job's largest communicator; of equals, the one with most members seen, then the first."""
-    groups = list(_by_key(members).values())
+    groups = list(by_key(members).values())
     if not groups:
         return []
     return max(groups, key=lambda g: (max(m.row["nranks"] for m in g), len(g), -min(m.row["born_pos"] for m in g)))
 
 
-def _usable_hints(world: list[_Member], members: list[_Member], processes: list[dict[str, Any]]) -> bool:
+def _usable_hints(world: list[Member], members: list[Member], processes: list[dict[str, Any]]) -> bool:
     """Where no communicator holds all processes, the names of the files number them, if they do so without conflict."""
     hints = [p["hint"] for p in processes]
     inside = {m.owner for m in world}
@@ -421,7 +326,7 @@ def _usable_hints(world: list[_Member], members: list[_Member], processes: list[
     return all(hint[m.owner] == m.row["rank"] for m in world) or max(m.row["nranks"] for m in members) < len(processes)
 
 
-def _actor_of(m: _Member, candidates: list[dict[str, Any]]) -> int | None:
+def _actor_of(m: Member, candidates: list[dict[str, Any]]) -> int | None:
     if m.actor is not None or len(candidates) == 1:
         return m.actor if m.actor is not None else int(candidates[0]["actor"])
     if m.parent is not None and m.parent.actor is not None:
