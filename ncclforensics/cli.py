@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ncclforensics import __version__, analyze
+from ncclforensics.data.names import printable
 from ncclforensics.errors import ForensicsError
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def _analyzed(paths: list[str], *, full: bool, rank_from: str | None, quiet: boo
     if not quiet:
         for reading in report.run.readings:
             for problem in reading.problems:
-                typer.echo(f"{_printable(reading.source.path)} {problem}", err=True)
+                typer.echo(f"{printable(reading.source.path)} {problem}", err=True)
     return report
 
 
@@ -205,10 +206,6 @@ def _exit_code(report: Report, fail_on: FailOn) -> Exit:
     return Exit.UNDECIDABLE if not verdicts or "undecidable" in verdicts else Exit.NOTHING
 
 
-def _printable(path: str) -> str:
-    return "".join(character if character.isprintable() else "?" for character in path)
-
-
 def main(argv: list[str] | None = None) -> int:
     """Run a command and return its exit code; one sentence on stderr in place of a traceback."""
     try:
@@ -216,9 +213,9 @@ def main(argv: list[str] | None = None) -> int:
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else Exit.NOTHING
     except ForensicsError as error:
-        typer.echo(f"ncclforensics: {_printable(str(error))}", err=True)
+        typer.echo(f"ncclforensics: {printable(str(error))}", err=True)
     except OSError as error:
-        typer.echo(f"ncclforensics: {_printable(str(error.filename or ''))} {error.strerror or error}", err=True)
+        typer.echo(f"ncclforensics: {printable(str(error.filename or ''))} {error.strerror or error}", err=True)
     return Exit.USAGE
 
 

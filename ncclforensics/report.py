@@ -124,10 +124,8 @@ def report(run: Run) -> Report:
     return Report(run, said, run.quote(cited))
 
 
-def operation(row: Row) -> Row | None:
-    """The call of a verdict in the contract's words."""
-    if row["name"] is None:
-        return None
+def operation(row: Row) -> Row:
+    """A call in the contract's words."""
     return {
         "name": row["name"],
         "ordinal": row["ordinal"],

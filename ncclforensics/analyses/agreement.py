@@ -28,7 +28,7 @@ def differing_calls(case: Case) -> Judgement | None:
         found = [j for key in sorted({w["key"] for w in case.waits}) if (j := _passed_by(case, key)) is not None]
     if not found:
         return None
-    first = min(found, key=lambda j: (not j.culprits, _moment(case, j)))
+    first = min(found, key=lambda j: (not j.culprits, _moment(j)))
     first.victims = [actor for actor in case.actors if actor not in first.culprits]
     if len(first.culprits) == len(case.members[str(first.key)]):
         first.doubt("likely")
@@ -41,7 +41,7 @@ def differing_calls(case: Case) -> Judgement | None:
     return first
 
 
-def _moment(case: Case, judgement: Judgement) -> int:
+def _moment(judgement: Judgement) -> int:
     """How far the culprit had come: several communicators may diverge, the first one is the cause."""
     pos = [e["line"] for e in judgement.exhibits if e["what"] == "minority"]
     return int(min(pos, default=0))

@@ -65,7 +65,6 @@ def judgement(
     call: pl.DataFrame,
     last_call: pl.DataFrame,
     divergence: pl.DataFrame,
-    match: pl.DataFrame,
     wait: pl.DataFrame,
     visible: pl.DataFrame,
     trouble: pl.DataFrame,

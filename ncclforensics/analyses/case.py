@@ -31,7 +31,7 @@ class Judgement:
     certainty: str = "certain"
     culprits: list[int] = field(default_factory=list)
     victims: list[int] = field(default_factory=list)
-    missing: list[int] = field(default_factory=list)
+    missing: list[int] = field(default_factory=list)  # rank numbers that are to blame and that no log shows
     key: str | None = None
     call: Row | None = None
     how: str = ""
@@ -96,14 +96,23 @@ class Case:
         }
         self.milestones = [row for row in frames["milestone"].to_dicts() if (row["host"], row["pid"]) in owners]
         self.visible = {row["actor"]: row for row in frames["visible"].to_dicts() if row["actor"] in self.actors}
-        self.matches = [row for row in frames["match"].to_dicts() if row["key"] in self.members]
         self.sources = {row["source"]: row for row in frames["source"].to_dicts()}
         self.releases = sorted(frames["version"]["version"].cast(pl.String).unique().to_list())
 
     @cached_property
+    def seats(self) -> list[Row]:
+        """Every membership of a rank in a communicator."""
+        return [row for rows in self.members.values() for row in rows]
+
+    @cached_property
+    def is_finished(self) -> bool:
+        """Whether every rank seen destroyed all its communicators."""
+        return bool(self.seats) and all(row["end"] == "Destroy" for row in self.seats)
+
+    @cached_property
     def world(self) -> int | None:
         """Size of the largest communicator, as the log states it."""
-        return max((row["nranks"] for rows in self.members.values() for row in rows), default=None)
+        return max((row["nranks"] for row in self.seats), default=None)
 
     @cached_property
     def absent(self) -> list[int]:
@@ -136,11 +145,9 @@ class Case:
             self._calls_of[actor] = self.calls.filter(pl.col("actor") == actor)
         return self._calls_of[actor]
 
-    def last_call(self, actor: int, key: str | None = None) -> Row | None:
-        """The last call of a rank, on any communicator or on one."""
+    def last_call(self, actor: int) -> Row | None:
+        """The last call of a rank, on any communicator."""
         calls = self.calls_of(actor)
-        if key is not None:
-            calls = calls.filter(pl.col("key") == key)
         return calls.tail(1).to_dicts()[0] if calls.height else None
 
     def collectives_at(self, key: str, nth: int) -> list[Row]:

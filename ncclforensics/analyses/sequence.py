@@ -110,9 +110,10 @@ def _lines(operation: pl.DataFrame, replay: pl.DataFrame, process: pl.DataFrame)
     owner = ["host", "pid"]
     columns = [*owner, "comm", "name", "count", "datatype", "op", "root", "opcount", "nranks", "source", "line", "pos"]
     told = operation.rename({"called": "name"}).select(columns)
-    silent = replay.join(told.select(owner).unique(), on=owner, how="anti")
-    replayed = silent.rename({"called": "name"}).with_columns(
-        opcount=pl.lit(None, dtype=pl.Int64), nranks=pl.lit(None, dtype=pl.Int32)
+    replayed = (
+        only_replayed(operation, replay)
+        .rename({"called": "name"})
+        .with_columns(opcount=pl.lit(None, dtype=pl.Int64), nranks=pl.lit(None, dtype=pl.Int32))
     )
     # Millions of calls are not copied for the sake of no line.
     calls = pl.concat([told, replayed.select(columns)]) if replayed.height else told
@@ -127,6 +128,11 @@ def _lines(operation: pl.DataFrame, replay: pl.DataFrame, process: pl.DataFrame)
     )
     copies = files.sort("source").filter(pl.struct(*owner, "print").is_first_distinct().not_())
     return calls.join(copies.select(*owner, "source"), on=[*owner, "source"], how="anti")
+
+
+def only_replayed(operation: pl.DataFrame, replay: pl.DataFrame) -> pl.DataFrame:
+    """CALL lines of processes that print no COLL line; of the others they say everything twice."""
+    return replay.join(operation.select("host", "pid").unique(), on=["host", "pid"], how="anti")
 
 
 def _of_members(calls: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from ncclforensics.analyses.sequence import only_replayed
 from ncclforensics.frames import analysis
 
 GAP = {
@@ -56,8 +57,8 @@ def gap(
 
 def _of_unknown_communicators(operation: pl.DataFrame, replay: pl.DataFrame, call: pl.DataFrame) -> pl.DataFrame:
     """Calls at the end whose communicator was not born in what was read: its birth lies further in."""
-    silent = replay.join(operation.select("host", "pid").unique(), on=["host", "pid"], how="anti")
-    told = pl.concat([operation.select("source", "line"), silent.select("source", "line")]).filter(pl.col("line") < 0)
+    both = [operation, only_replayed(operation, replay)]
+    told = pl.concat([frame.select("source", "line") for frame in both]).filter(pl.col("line") < 0)
     return told.join(call.select("source", "line"), on=["source", "line"], how="anti")
 
 

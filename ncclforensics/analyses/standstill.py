@@ -33,7 +33,7 @@ def died(case: Case) -> Judgement | None:
         return None  # where a rank never came to init, the deaths are the launcher's work
     out, into = _graph(case)
     spoke = {t["actor"] for t in case.troubles}
-    left = {row["actor"] for rows in case.members.values() for row in rows if row["end"] is not None}
+    left = {row["actor"] for row in case.seats if row["end"] is not None}
     silent = [actor for actor in case.actors if actor not in spoke and actor not in left]
     named = {t["names"] for t in lost} & set(silent)
     awaited = [actor for actor in silent if actor in into and not out.get(actor)]
@@ -232,7 +232,7 @@ def _explained_by_absent(case: Case, judgement: Judgement) -> Judgement | None:
 def all_alike_in_trouble(case: Case) -> Judgement | None:
     """All made the same calls, and yet there are signs that they did not finish."""
     signs = [t for t in case.troubles if t["kind"] in (HARD, NETWORK, LOST) and not t["at_exit"]]
-    aborted = [row for rows in case.members.values() for row in rows if row["end"] in ("Abort", "Revoke")]
+    aborted = [row for row in case.seats if row["end"] in ("Abort", "Revoke")]
     if not signs and not aborted:
         return None
     hard = [t for t in signs if t["kind"] == HARD]
@@ -258,16 +258,14 @@ def all_alike_in_trouble(case: Case) -> Judgement | None:
 def invisible(case: Case) -> Judgement | None:
     """Logs without any call line can show neither a hang nor its absence, unless all communicators were destroyed."""
     showing = [row for row in case.visible.values() if row["calls"]]
-    seats = [row for rows in case.members.values() for row in rows]
-    finished = seats and all(row["end"] == "Destroy" for row in seats)
-    alone = seats and all(row["nranks"] == 1 for row in seats)
-    if finished or alone or len(showing) > MANY * len(case.actors):
+    alone = case.seats and all(row["nranks"] == 1 for row in case.seats)
+    if case.is_finished or alone or len(showing) > MANY * len(case.actors):
         return None
     how_many = "no rank's log" if not showing else f"only {len(showing)} of {len(case.actors)} ranks' logs"
     judgement = Judgement(
         "undecidable", f"init came to its end, and {how_many} shows calls: what came after is not visible"
     )
-    if not seats:
+    if not case.seats:
         judgement.reason = "these logs show no communicator and no call"
     judgement.collect = COLLECT_CALLS
     judgement.missing = case.absent
@@ -276,8 +274,7 @@ def invisible(case: Case) -> Judgement | None:
 
 def partly_seen(case: Case) -> Judgement | None:
     """The ranks seen agree, but the logs name others; and nobody came to the end of the run."""
-    seats = [row for rows in case.members.values() for row in rows]
-    if not case.absent or any(row["end"] == "Destroy" for row in seats):
+    if not case.absent or any(row["end"] == "Destroy" for row in case.seats):
         return None
     absent = ranks_text(case.absent)
     reason = f"the ranks seen made the same calls and none failed, but no log of {absent} was given"
@@ -288,14 +285,12 @@ def partly_seen(case: Case) -> Judgement | None:
 
 def nothing_wrong(case: Case) -> Judgement:
     """All ranks made the same calls, none failed: the logs simply end."""
-    seats = [row for rows in case.members.values() for row in rows]
-    finished = bool(seats) and all(row["end"] == "Destroy" for row in seats)
     reason = (
         "every rank destroyed its communicators: the run came to its end"
-        if finished
+        if case.is_finished
         else "all ranks made the same calls and none failed; a log that simply ends is not a hang"
     )
-    answer = Judgement("no-hang", reason, "certain" if finished else "likely", missing=case.absent)
+    answer = Judgement("no-hang", reason, "certain" if case.is_finished else "likely", missing=case.absent)
     if any(t["kind"] == AFTER for t in case.troubles):
         answer.doubt("likely")
     return answer

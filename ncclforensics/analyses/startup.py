@@ -19,7 +19,7 @@ BOOTSTRAP_ONLY = ["bootstrap", "network", "driver", "entered"]
 def refused(case: Case) -> Judgement | None:
     """NCCL itself names the reason why a communicator cannot be made."""
     lines = [t for t in case.troubles if t["kind"] == REFUSED]
-    unfinished = [row for rows in case.members.values() for row in rows if not row["is_complete"]]
+    unfinished = [row for row in case.seats if not row["is_complete"]]
     if not lines or (case.members and not unfinished):
         return None
     first = min(lines, key=lambda t: _STRENGTH.get(t["form"], len(_STRENGTH)))
@@ -107,11 +107,10 @@ def _odd_sizes(case: Case) -> list[int]:
 
 def never_came(case: Case) -> Judgement | None:
     """Init that some ranks began and others did not come to."""
-    inside = {
-        key: [row for row in rows if not row["is_complete"] and row["end"] is None]
-        for key, rows in case.members.items()
-        if any(not row["is_complete"] and row["end"] is None for row in rows)
-    }
+    inside: dict[str, list[Row]] = defaultdict(list)
+    for row in case.seats:
+        if not row["is_complete"] and row["end"] is None:
+            inside[row["key"]].append(row)
     if inside:
         return _incomplete(case, inside)
     return _entered(case) or _in_bootstrap(case)
@@ -181,9 +180,8 @@ def _entered(case: Case) -> Judgement | None:
             owners[row["host"], row["pid"]] += 1
             last[row["host"], row["pid"]] = row
     born: dict[tuple[str, int], int] = defaultdict(int)
-    for rows in case.members.values():
-        for row in rows:
-            born[row["host"], row["pid"]] += 1
+    for row in case.seats:
+        born[row["host"], row["pid"]] += 1
     ours = {actor: (row["host"], row["pid"]) for actor, row in case.actors.items()}
     pending = [actor for actor, owner in ours.items() if owners[owner] > born[owner] > 0]
     idle = [actor for actor, owner in ours.items() if owners[owner] == born[owner] > 0]

@@ -39,6 +39,15 @@ def reduction(name: str | None, number: int | None) -> str | None:
     return OPERATIONS[number] if 0 <= number < len(OPERATIONS) else "user-defined"
 
 
+def printable(name: str) -> str:
+    r"""A name, such as a path, without what a terminal would act on.
+
+    >>> printable("a\x1b[2Jb.log")
+    'a?[2Jb.log'
+    """
+    return "".join(character if character.isprintable() else "?" for character in name)
+
+
 def ranks_text(numbers: Iterable[int]) -> str:
     """Ranks as a person would write them.
 

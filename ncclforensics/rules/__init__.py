@@ -62,6 +62,7 @@ class Finding:
     ranks: list[int] = field(default_factory=list)
     hosts: list[str] = field(default_factory=list)
     communicator: str | None = None
+    job: int | None = None  # whose verdict it puts into words
     role: Role = Role.CAUSE
     evidence: list[Line] = field(default_factory=list)
     remedy: str = ""

@@ -43,4 +43,5 @@ def accuse(row: Row, exhibit: pl.DataFrame, rank: pl.DataFrame, title: str) -> F
         hosts=hosts,
         communicator=row["key"],
         evidence=evidence,
+        job=row["job"],
     )

@@ -9,7 +9,6 @@ import orjson
 import polars as pl
 
 from ncclforensics import __version__
-from ncclforensics.data.names import datatype, reduction
 from ncclforensics.data.variables import COLLECT_CALLS, NOTHING_SAID
 from ncclforensics.parse import COUNTS
 from ncclforensics.report import Report, Row, operation
@@ -163,7 +162,7 @@ def _hang(report: Report, row: Row) -> Row:
         "culprits": sorted({*named, *row["missing"]}) if row["verdict"] in ("rank-missing", "init-failed") else named,
         "victims": report.numbers(row["victims"]),
         "communicator": row["key"],
-        "operation": operation(row),
+        "operation": operation(row) if row["name"] is not None else None,
         "mismatch": {"how": row["how"], "fields": row["fields"]} if row["how"] else None,
         "last_operations": [_last(report, call) for call in report.last_calls(row["job"])],
         "waits_for": _waits(report, row["job"]),
@@ -174,14 +173,9 @@ def _hang(report: Report, row: Row) -> Row:
 def _last(report: Report, call: Row) -> Row:
     place = report.cited(call["source"], call["line"])
     return {
-        "rank": call["rank_right"] if "rank_right" in call else call["rank"],
+        "rank": call["rank"],
         "communicator": call["key"],
-        "name": call["name"],
-        "ordinal": call["ordinal"],
-        "count": call["count"],
-        "datatype": datatype(call["datatype"]),
-        "op": reduction(call["name"], call["op"]),
-        "root": call["root"],
+        **operation(call),
         "path": place["path"],
         "line": place["line"],
     }

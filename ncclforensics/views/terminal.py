@@ -15,7 +15,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 from rich.text import Text
 
-from ncclforensics.data.names import datatype, operation_text, ranks_text, reduction
+from ncclforensics.data.names import datatype, operation_text, printable, ranks_text, reduction
 from ncclforensics.data.variables import COLLECT_CALLS, NOTHING_SAID
 from ncclforensics.parse import COUNTS
 from ncclforensics.report import Report
@@ -119,14 +119,7 @@ def _job(report: Report, row: Row, verbose: bool) -> list[RenderableType]:
 
 
 def _finding_of(report: Report, row: Row) -> Finding | None:
-    lines = set(report.run["exhibit"].filter(pl.col("job") == row["job"]).select("source", "line").iter_rows())
-    numbers = {*report.numbers(row["culprits"]), *row["missing"]}
-    for finding in report.findings:
-        cited = {(line.source, line.line) for line in finding.evidence}
-        is_told = row["reason"] in finding.detail or row["reason"] in finding.title
-        if is_told and cited <= lines and (set(finding.ranks) <= numbers or row["verdict"] == "undecidable"):
-            return finding
-    return None
+    return next((finding for finding in report.findings if finding.job == row["job"]), None)
 
 
 def _heading(title: str) -> Text:
@@ -267,7 +260,7 @@ def _place(report: Report, line: Row) -> str:
     same = [Path(r.source.path).absolute() for r in report.run.readings if r.source.path.endswith(path.name)]
     folders = {one.parent for one in same if one.name == path.name}
     name = os.path.relpath(path, os.path.commonpath(folders)) if len(folders) > 1 else path.name
-    return _shown(f"{name}:{_known(line['line'])}")
+    return printable(f"{name}:{_known(line['line'])}")
 
 
 def _all_last(report: Report, row: Row) -> list[RenderableType]:
@@ -281,11 +274,7 @@ def _all_last(report: Report, row: Row) -> list[RenderableType]:
 
 def _problems(report: Report) -> list[RenderableType]:
     told = [f"{reading.source.path} {problem}" for reading in report.run.readings for problem in reading.problems]
-    return [Text.assemble(("\nproblem  ", STYLE["warning"]), _shown(line)) for line in told[:MOST_LINES]]
-
-
-def _shown(path: str) -> str:
-    return "".join(character if character.isprintable() else "?" for character in path)
+    return [Text.assemble(("\nproblem  ", STYLE["warning"]), printable(line)) for line in told[:MOST_LINES]]
 
 
 def width_of_terminal() -> int:
