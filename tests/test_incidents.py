@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ncclforensics import lines, reading
+from ncclforensics import analyze, lines, reading
 from ncclforensics.rules import Category
 from ncclforensics.views import terminal
-from tests.incidents import ALL, Answer, Incident, Json, answer
+from ncclforensics.views.exchange import as_object
+from tests.incidents import ALL, INCIDENTS, Answer, Incident, Json, answer
 
 # Where the program is known to be wrong, and how; xfail is strict, so that a mended one is noticed.
 KNOWN_WRONG: dict[str, str] = {}
@@ -139,3 +140,13 @@ def test_a_case_is_small_and_says_where_it_comes_from(incident: Incident) -> Non
     named = {*case["expected_findings"], *case["expected_notes"], *case["must_not_report"]}
     assert named <= set(Category)
     assert not {*case["expected_findings"], *case["expected_notes"]} & set(case["must_not_report"])
+
+
+def test_a_rank_without_a_log_is_no_culprit_of_two_ranks_on_one_gpu() -> None:
+    logs = [str(INCIDENTS / "two-ranks-on-one-gpu" / f"nccl_rank{rank}.log") for rank in range(6)]
+
+    out = as_object(analyze(logs))
+
+    assert out["hang"]["verdict"] == "init-failed"
+    assert out["hang"]["culprits"] == [4, 5]
+    assert out["run"]["ranks_missing"] == [6, 7]

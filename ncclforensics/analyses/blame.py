@@ -21,7 +21,8 @@ VERDICT = {
     "certainty": pl.String(),
     "culprits": pl.List(pl.Int32()),  # actors
     "victims": pl.List(pl.Int32()),
-    "missing": pl.List(pl.Int32()),  # rank numbers that no log shows
+    "missing": pl.List(pl.Int32()),  # rank numbers that are to blame and that no log shows
+    "absent": pl.List(pl.Int32()),  # all rank numbers that no log shows
     "key": pl.String(),
     "ordinal": pl.Int32(),
     "name": pl.String(),
@@ -73,7 +74,10 @@ def judgement(
     version: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per job, with its exhibits."""
-    rows = [answer.row(case.job) for case, answer in _judgements(locals())]
+    rows = [
+        {**answer.row(case.job), "absent": sorted({*case.absent, *answer.missing})}
+        for case, answer in _judgements(locals())
+    ]
     return pl.DataFrame(rows, schema={**VERDICT, "exhibits": pl.List(pl.Struct(EXHIBIT))})
 
 

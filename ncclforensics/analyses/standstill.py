@@ -219,7 +219,7 @@ def _explained_by_absent(case: Case, judgement: Judgement) -> Judgement | None:
     key = next(iter(suspects))
     absent = case.absent
     names = ranks_text(absent) or "members that are not numbered"
-    answer = Judgement("undecidable", "", "likely", victims=sorted(set(case.actors)), missing=absent, key=key)
+    answer = Judgement("undecidable", "", "likely", victims=sorted(set(case.actors)), key=key)
     answer.reason = (
         f"{ranks_text(case.numbers(judgement.culprits))} hold the others up, but their own last call is on a "
         f"communicator with members that no log shows ({names}): they may wait for those"
@@ -268,7 +268,6 @@ def invisible(case: Case) -> Judgement | None:
     if not case.seats:
         judgement.reason = "these logs show no communicator and no call"
     judgement.collect = COLLECT_CALLS
-    judgement.missing = case.absent
     return judgement
 
 
@@ -278,7 +277,7 @@ def partly_seen(case: Case) -> Judgement | None:
         return None
     absent = ranks_text(case.absent)
     reason = f"the ranks seen made the same calls and none failed, but no log of {absent} was given"
-    judgement = Judgement("undecidable", reason, "likely", missing=case.absent, collect=[f"the log of {absent}"])
+    judgement = Judgement("undecidable", reason, "likely", collect=[f"the log of {absent}"])
     judgement.show("context", [row for actor in list(case.actors)[:2] if (row := case.last_call(actor)) is not None])
     return judgement
 
@@ -290,7 +289,7 @@ def nothing_wrong(case: Case) -> Judgement:
         if case.is_finished
         else "all ranks made the same calls and none failed; a log that simply ends is not a hang"
     )
-    answer = Judgement("no-hang", reason, "certain" if case.is_finished else "likely", missing=case.absent)
+    answer = Judgement("no-hang", reason, "certain" if case.is_finished else "likely")
     if any(t["kind"] == AFTER for t in case.troubles):
         answer.doubt("likely")
     return answer

@@ -26,7 +26,9 @@ def refused(case: Case) -> Judgement | None:
     culprits, reason = _named(case, first, lines)
     key = next((row["key"] for row in unfinished), None)
     victims = [actor for actor in case.actors if actor not in culprits]
-    judgement = Judgement("init-failed", reason, culprits=culprits, victims=victims, key=key, missing=case.absent)
+    judgement = Judgement("init-failed", reason, culprits=culprits, victims=victims, key=key)
+    if first["form"] == "rank_twice":  # who is there twice should have been the one that is not
+        judgement.missing = case.absent
     judgement.show("failure", [t for t in lines if t["form"] == first["form"]][:4])
     judgement.show("culprit", [row for row in unfinished if row["actor"] in culprits][:4])
     if not culprits or first["form"] in ("message_truncated", "root_info"):

@@ -21,9 +21,7 @@ def verdicts(verdict: pl.DataFrame, *names: str) -> Iterator[Row]:
 def accuse(row: Row, exhibit: pl.DataFrame, rank: pl.DataFrame, title: str) -> Finding:
     """A finding on one job; `{who}` and `{what}` of the title become the culprits and the call."""
     culprits = rank.filter(pl.col("actor").is_in(row["culprits"]))
-    numbers = sorted(
-        {*culprits["rank"].drop_nulls().to_list(), *row["missing"]} if row["verdict"] != "undecidable" else []
-    )
+    numbers = sorted({*culprits["rank"].drop_nulls().to_list(), *row["missing"]})
     hosts = sorted(culprits["host"].cast(pl.String).unique().to_list())
     places = culprits.filter(pl.col("rank").is_null()).select("host", "pid").iter_rows()
     who = ranks_text(numbers) or ", ".join(f"process {pid} on {host}" for host, pid in places) or "nobody in particular"

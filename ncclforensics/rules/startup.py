@@ -71,8 +71,9 @@ def read_missing_log_is_evidence(verdict: pl.DataFrame) -> Iterator[Finding]:
     Do: collect the absent logs, too.
     Sources: pytorch fr_trace --allow-incomplete-ranks; nccl#719.
     """
-    for row in verdict.filter(pl.col("verdict") != "rank-missing").to_dicts():
-        if row["missing"] and row["verdict"] != "init-failed":
-            absent = ranks_text(row["missing"])
+    for row in verdict.to_dicts():
+        unblamed = sorted(set(row["absent"]) - set(row["missing"]))
+        if unblamed:
+            absent = ranks_text(unblamed)
             detail = "the largest communicator has more ranks than logs were given"
-            yield Finding(f"no log of {absent}", detail, "certain", ranks=row["missing"], role=Role.CONTEXT)
+            yield Finding(f"no log of {absent}", detail, "certain", ranks=unblamed, role=Role.CONTEXT)

@@ -80,7 +80,7 @@ def _run(report: Report) -> Row:
     hosts = sorted(run["process"]["host"].cast(pl.String).unique().to_list())
     largest = member.filter(pl.col("nranks") == pl.col("nranks").max())
     numbers = sorted(set(ranks["rank"].drop_nulls().to_list()))
-    missing = sorted({number for row in report.verdicts for number in row["missing"]})
+    missing = sorted({number for row in report.verdicts for number in row["absent"]})
     placed = run["placement"].filter(pl.col("nranks") == pl.col("nranks").max())["nnodes"].max()
     return {
         "nccl_versions": sorted(run["version"]["version"].cast(pl.String).unique().to_list()),
@@ -159,7 +159,7 @@ def _hang(report: Report, row: Row) -> Row:
         "verdict": row["verdict"],
         "certainty": row["certainty"],
         "reason": row["reason"],
-        "culprits": sorted({*named, *row["missing"]}) if row["verdict"] in ("rank-missing", "init-failed") else named,
+        "culprits": sorted({*named, *row["missing"]}),
         "victims": report.numbers(row["victims"]),
         "communicator": row["key"],
         "operation": operation(row) if row["name"] is not None else None,

@@ -145,7 +145,7 @@ def _culprits(report: Report, row: Row) -> list[RenderableType]:
             f"{operation_text(call)} on {call['key']}" if call else "none seen",
             _place(report, place) if call else "",
         )  # fmt: skip
-    for number in row["missing"][:MOST_CULPRITS] if row["verdict"] == "rank-missing" else []:
+    for number in row["missing"][:MOST_CULPRITS]:
         table.add_row(str(number), "?", "?", "?", "no log", "")
     if not table.row_count:
         return []
