@@ -75,6 +75,7 @@ class _Piece:
     borrowed: str = ""  # an anchor inside a rule referred to, such as a prefix: many shapes share it
     is_open: bool = False
     is_optional: bool = False
+    column: str = ""
 
 
 class _Walk:
@@ -86,15 +87,17 @@ class _Walk:
         self._place = f"{grammar}.lark, rule {rule}"
         self._columns: list[str] = []
         self._open: list[str] = []
+        self._between: dict[str, tuple[str, str, str]] = {}
         self.terminals: dict[str, str] = {}
 
     def pattern(self, alternative: Tree[Token]) -> Pattern:
-        self._columns, form = [], ""
+        self._columns, self._between, form = [], {}, ""
         if alternative.data == "alias":
             form = str(alternative.children[1].name)  # type: ignore[union-attr]  # Lark types an alias as a token
             alternative = alternative.children[0]  # type: ignore[assignment]
         piece = self._piece(alternative, inside=None)
-        return Pattern(form, f"^{piece.regex}$", piece.anchor or piece.borrowed, tuple(self._columns), piece.is_open)
+        anchor = piece.anchor or piece.borrowed
+        return Pattern(form, f"^{piece.regex}$", anchor, tuple(self._columns), piece.is_open, self._between)
 
     def part(self, rule: str) -> str:
         """The regex of a rule without columns."""
@@ -112,7 +115,11 @@ class _Walk:
             case "alias":
                 return self._piece(children[0], inside)
             case "expansion":
-                return _sequence([self._piece(child, inside) for child in children])
+                pieces = [self._piece(child, inside) for child in children]
+                for before, piece, behind in zip(pieces, pieces[1:], pieces[2:], strict=False):
+                    if piece.column and before.literal and behind.literal:
+                        self._between[piece.column] = (before.literal, piece.regex, behind.literal)
+                return _sequence(pieces)
             case "expansions":
                 return _choice([self._piece(child, inside) for child in children])
             case "maybe":
@@ -149,7 +156,7 @@ class _Walk:
         self._columns.append(column)
         self.terminals[column] = name
         is_open = base_of(name, self._grammar) in NUMBERS or piece.regex.rstrip(")").endswith(("]+", "]*"))
-        return _Piece(f"(?P<{column}>{piece.regex})", is_open=is_open)
+        return _Piece(f"(?P<{column}>{piece.regex})", is_open=is_open, column=column)
 
     def _literal(self, token: Token) -> _Piece:
         if token.type == "REGEXP":

@@ -18,7 +18,7 @@ import polars as pl
 from ncclforensics.formats import all_formats
 from ncclforensics.grammar import Shape
 from ncclforensics.lines import CHUNK
-from ncclforensics.parse import COUNTS, Language, Parsed, parse, sift
+from ncclforensics.parse import COUNTS, NO_TALLY, Language, Parsed, parse, sift
 from ncclforensics.reading import Reading
 from ncclforensics.sources import Source
 
@@ -42,8 +42,6 @@ SOURCE_COLUMNS = {
     "problem": pl.String(),
 }
 
-
-_NO_TALLY = pl.DataFrame(schema={"source": pl.Int32(), **dict.fromkeys(COUNTS, pl.Int64())})
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +161,7 @@ class Run:
     @property
     def tally(self) -> pl.DataFrame:
         """Lines of every source read so far, by kind: columns `source` and `parse.COUNTS`."""
-        return pl.concat(self._tallies).group_by("source").sum() if self._tallies else _NO_TALLY
+        return pl.concat(self._tallies).group_by("source").sum() if self._tallies else NO_TALLY
 
     def __getitem__(self, name: str) -> pl.DataFrame:
         if name not in self._frames:

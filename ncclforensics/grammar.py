@@ -91,6 +91,7 @@ class Pattern:
     anchor: str  # a literal that every matching line contains; empty if there is none
     columns: tuple[str, ...]
     is_open: bool  # ends with a value that would still match if the line were cut inside it
+    between: Mapping[str, tuple[str, str, str]]  # column -> literal before it, its regex, literal behind it
 
     @property
     def is_greedy(self) -> bool:

@@ -8,11 +8,16 @@ from functools import cached_property
 import polars as pl
 
 from ncclforensics.grammar import FORM, Pattern, Shape
+from ncclforensics.lines import cleaned
 
 DEPTH = 4  # lines that one physical line may be torn together from
 
 
 COUNTS = ("recognised", "application", "unrecognised", "damaged")
+
+
+NO_TALLY = pl.DataFrame(schema={"source": pl.Int32(), **dict.fromkeys(COUNTS, pl.Int64())})
+_NO_HOSTS = pl.DataFrame(schema={"source": pl.Int32(), "host": pl.String()})
 
 
 @dataclass(slots=True)
@@ -31,6 +36,7 @@ class Language:
     shapes: tuple[Shape, ...]
     opening: str  # regex of a line's beginning, to find lines buried in others
     catch_all: str  # the frame whose rows count as unrecognised
+    counter: str  # the column of the first shape that differs in lines that are otherwise the same
 
     @cached_property
     def trials(self) -> list[tuple[Shape, Pattern]]:
@@ -42,13 +48,59 @@ class Language:
 def sift(rows: pl.DataFrame, language: Language) -> tuple[Parsed, pl.DataFrame]:
     """Take out the lines of the commonest form, which are nearly all there is in a long log; and give back the others.
 
-    Every pattern costs its compilation once a call, so the rare lines of many blocks are better parsed together.
+    A training loop prints the same calls again and again, and only a counter in them grows. So every line is cut before
+    and behind the counter, and the pattern is applied once to all the lines that have the same two ends: more than
+    twice as fast as applying it to every line.
     """
-    frames: dict[str, list[pl.DataFrame]] = {}
-    known, rest = _apply(rows, language.trials[:1], language, frames)
+    shape, pattern = language.trials[0]
+    cut = _cut_at_counter(rows, pattern, language.counter)
+    first = cut["first"]
+    is_model = cut["seat"] == first
+    models = cut.filter(is_model)
+    fields = models["text"].str.extract_groups(pattern.regex).struct.unnest()
+    is_known = (fields[language.counter] == models["counter"]).fill_null(False)
+    if not is_known.any():
+        return Parsed({}, NO_TALLY, _NO_HOSTS), rows
+    typed = _typed(models, fields, shape, pattern).drop("source", "line", language.counter)
+    typed = typed.select(column for column in typed if column.null_count() < column.len())
+    model = (is_model.cum_sum() - 1).gather(first)  # the row of `models` that a line is like
+    is_like = is_known.gather(model)
+    counter = shape.columns[language.counter].cast(pl.col("counter")).alias(language.counter)
+    known = cut.select("row", "source", "line", counter).hstack(typed.select(pl.all().gather(model)).get_columns())
+    known = known if is_like.all() else known.filter(is_like)
+    rest = rows.clear()
+    if known.height < rows.height:
+        rest = rows.filter(~pl.int_range(rows.height, dtype=pl.UInt32, eager=True).is_in(known["row"].implode()))
+    known = known.drop("row")
     counts = known.group_by("source").agg(recognised=pl.len().cast(pl.Int64))
     none = [pl.lit(0, dtype=pl.Int64).alias(name) for name in COUNTS[1:]]
-    return Parsed(frames, counts.with_columns(none).select("source", *COUNTS), _hosts(known)), rest
+    return Parsed({shape.frame: [known]}, counts.with_columns(none).select("source", *COUNTS), _hosts(known)), rest
+
+
+def _cut_at_counter(rows: pl.DataFrame, pattern: Pattern, column: str) -> pl.DataFrame:
+    """The lines that may match, cut around the counter; `first` is the first of them with the same text around it."""
+    before, counter, behind = pattern.between[column]
+    text, start, stop = pl.col("text"), pl.col("start"), pl.col("stop")
+    # Offsets are bytes, slices are characters: the same in ASCII, and the pattern knows nothing else.
+    is_candidate = text.str.len_bytes() == text.str.len_chars()
+    if pattern.is_open:
+        is_candidate &= ~pl.col("cut")
+    return (
+        rows.with_row_index("row")
+        .filter(is_candidate)
+        .with_columns(
+            start=text.str.find(before, literal=True) + len(before),
+            stop=text.str.find(behind, literal=True),
+        )
+        .with_columns(
+            counter=text.str.slice(start, stop - start),
+            left=text.str.head(start),
+            right=text.str.slice(stop),
+        )
+        .filter(pl.col("counter").str.contains(f"^(?:{counter})$"))
+        .with_row_index("seat")
+        .with_columns(first=pl.col("seat").first().over("left", "right"))
+    )
 
 
 def parse(rows: pl.DataFrame, language: Language, hosts: pl.DataFrame | None = None) -> Parsed:
@@ -57,6 +109,7 @@ def parse(rows: pl.DataFrame, language: Language, hosts: pl.DataFrame | None = N
     `hosts`: who else is known to stand at the beginning of a line (columns `source`, `host`).
     """
     frames: dict[str, list[pl.DataFrame]] = {}
+    rows = cleaned(rows)
     crowded = pl.col("text").str.count_matches(language.opening) > 1  # two lines have become one
     known, unknown = _apply(rows.with_columns(crowded=crowded), language.trials, language, frames)
     beginnings = _hosts(known)
@@ -71,7 +124,7 @@ def parse(rows: pl.DataFrame, language: Language, hosts: pl.DataFrame | None = N
 
 
 def _hosts(known: pl.DataFrame) -> pl.DataFrame:
-    return known.select("source", "host").drop_nulls().unique()
+    return known.select("source", "host").drop_nulls().unique().cast({"host": pl.String})
 
 
 _KNOWN = {"source": pl.Int32(), "line": pl.Int32(), "caught": pl.Boolean(), "host": pl.String()}

@@ -18,6 +18,7 @@ from ncclforensics.sources import DAMAGED_ARCHIVE, Source
 
 WINDOW = 64 << 10  # bytes at each end to begin with
 SMALL = 4 * WINDOW  # a file up to this size is read whole
+STEP = 1 << 20  # bytes searched for ends of lines at once; they stay in the processor's cache
 SAMPLE = 64 << 10  # bytes at each end that tell a log from a core file
 
 
@@ -135,27 +136,36 @@ class Reading:
         """The true number and the text of some lines (negative: counted from the end), read a second time."""
         total = self._count() if min(wanted) < 0 else 0
         number = {line: line if line > 0 else total + 1 + line for line in wanted}
-        found: dict[int, tuple[int, str]] = {}
+        found: dict[int, bytes] = {}
         passed = 0
         try:
             with self.source.open() as stream:
                 if total and min(number.values()) > self.head_lines:  # all of them stand in the window at the end
                     stream.seek(self.tail_start)
                     passed = total - self.tail_lines
-                while (held := stream.readlines(lines.CHUNK)) and len(found) < len(wanted):
-                    for line, true in number.items():
-                        if passed < true <= passed + len(held):
-                            found[line] = true, lines.shown(held[true - passed - 1])
-                    passed += len(held)
+                for count, text in _picked(stream, {true - passed for true in number.values()}):
+                    found[count + passed] = found.get(count + passed, b"") + text
         except DAMAGED_ARCHIVE:
             pass  # the lines that could be read are there, and the problem has been told
-        return found
+        return {line: (true, lines.shown(found[true])) for line, true in number.items() if true in found}
 
     def _count(self) -> int:
         """Lines of the whole file."""
         total, last = 0, 10
-        buffer = bytearray(1 << 20)  # small enough to stay in the processor's cache
+        buffer = bytearray(STEP)
         with self.source.open() as stream:
             while size := stream.readinto(buffer):
                 total, last = total + buffer.count(b"\n", 0, size), buffer[size - 1]
         return total + (last != 10)
+
+
+def _picked(stream: io.BufferedIOBase, wanted: set[int]) -> Iterator[tuple[int, bytes]]:
+    """Lines by their number, counted from 1; a long one comes in pieces, and of each piece only the beginning."""
+    number = 1
+    while number <= max(wanted) and (data := stream.read(STEP)):
+        beyond = number + data.count(b"\n")
+        if any(number <= each <= beyond for each in wanted):
+            for each, text in enumerate(data.split(b"\n"), number):
+                if each in wanted and text:
+                    yield each, text[: 4 * lines.SHOWN]
+        number = beyond

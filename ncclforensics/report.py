@@ -59,7 +59,10 @@ class Report:
 
     def last_calls(self, job: int) -> list[Row]:
         """The last call of every rank of a job, in the order of ranks."""
-        last = self.run["call"].filter(pl.col("job") == job).sort("pos").group_by("actor", maintain_order=True).last()
+        ends = self.run["last_call"].group_by("actor").agg(pl.col("pos").max())
+        calls = self.run["call"]
+        last = calls.filter(pl.col("job") == job, pl.col("pos").is_in(ends["pos"].implode()))
+        last = last.join(ends, on=["actor", "pos"], how="semi")
         ranks = self.run["rank"].select("actor", "rank", "host", "pid", "cudadev")
         return last.join(ranks, on="actor", how="left").sort("rank", nulls_last=True).to_dicts()
 

@@ -21,7 +21,7 @@ TROUBLE = st.lists(st.sampled_from(SCRAPS) | st.binary(max_size=6), max_size=40)
 
 
 def read(data: bytes, chunk: int = lines.CHUNK) -> pl.DataFrame:
-    return pl.concat([lines.block(b"", 1), *lines.blocks(io.BytesIO(data), chunk=chunk)])
+    return lines.cleaned(pl.concat([lines.block(b"", 1), *lines.blocks(io.BytesIO(data), chunk=chunk)])).sort("line")
 
 
 def texts(data: bytes) -> list[str]:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ncclforensics import lines
 from ncclforensics.formats import nccl
 from ncclforensics.frames import Run
-from ncclforensics.parse import COUNTS, parse
+from ncclforensics.parse import COUNTS, Parsed, parse, sift
 from ncclforensics.sources import find
 
 LANGUAGE = nccl.language()
@@ -53,8 +53,16 @@ def rows_of(*texts: str | bytes) -> pl.DataFrame:
     return pl.concat([lines.block(each, 1, source) for source, each in enumerate(data)])
 
 
+def joined(*parts: Parsed) -> dict[str, pl.DataFrame]:
+    pieces: dict[str, list[pl.DataFrame]] = {}
+    for part in parts:
+        for name, frames in part.frames.items():
+            pieces.setdefault(name, []).extend(frames)
+    return {name: pl.concat(frames, how="diagonal") for name, frames in pieces.items()}
+
+
 def found(*texts: str | bytes) -> dict[str, pl.DataFrame]:
-    return {name: pl.concat(pieces, how="diagonal") for name, pieces in parse(rows_of(*texts), LANGUAGE).frames.items()}
+    return joined(parse(rows_of(*texts), LANGUAGE))
 
 
 def facts(frames: dict[str, pl.DataFrame]) -> Counter[tuple[str, frozenset[Row]]]:
@@ -280,3 +288,26 @@ def test_the_counts_of_real_logs_sum_to_their_lines(corpus: Path) -> None:
     for number, source in enumerate(found_sources):
         if not run.readings[number].problems and source.seekable:
             assert counted.get(number, 0) == len(Path(source.path).read_bytes().removesuffix(b"\n").split(b"\n"))
+
+
+# What is sifted out of a block is what parsing it line by line would have found.
+
+COUNTED = [
+    CALL.format(host=host, n=n).replace("opCount 1a", f"opCount {counter}") + end
+    for host in ("node1", "node2")
+    for n in (1, 1024)
+    for counter in ("0", "ff", "+1", "-1", "1G", "1A", "10000000000000000", "1 opCount 2", "é")
+    for end in ("", " ", "0", "\x1b[0m")
+]
+
+
+@given(st.lists(st.sampled_from(COUNTED) | st.sampled_from(EXAMPLES) | st.just("é: opCount 1 sendbuff "), max_size=30))
+def test_sifting_finds_what_parsing_finds(texts: list[str]) -> None:
+    rows = rows_of("\n".join([*texts, ""]))
+    sifted, rest = sift(rows, LANGUAGE)
+    after, whole = parse(rest, LANGUAGE), parse(rows, LANGUAGE)
+
+    assert rest.height + sum(piece.height for piece in sifted.frames.get("operation", [])) == rows.height
+    assert facts(joined(sifted, after)) == facts(joined(whole))
+    both = pl.concat([sifted.tally, after.tally]).select(COUNTS).sum()
+    assert both.row(0) == whole.tally.select(COUNTS).sum().row(0)

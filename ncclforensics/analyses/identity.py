@@ -93,14 +93,24 @@ def process(
     """Every process that says anything, and the files that hold it."""
     frames = [communicator, ending, operation, replay, milestone, failure, warning, unknown]
     where = ["host", "pid", "source"]
+    # Parsed frames are in the order of `pos`, and mostly one process speaks for millions of lines.
+    is_new = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift()) for name in where)
+    stretches = [
+        frame.lazy()
+        .with_row_index("row")
+        .select("row", *where, "pos", "line", starts=is_new, ends=is_new.shift(-1, fill_value=True))
+        .filter(pl.col("starts") | pl.col("ends"))
+        .collect()
+        for frame in frames
+    ]
     spans = [
-        frame.group_by(where).agg(
-            pl.len().cast(pl.Int64),
+        stretch.group_by(where).agg(
+            (pl.col("row").filter("ends").cast(pl.Int64) + 1 - pl.col("row").filter("starts")).sum().alias("len"),
             pl.col("pos").min().alias("first_pos"),
             pl.col("pos").max().alias("last_pos"),
-            pl.col("line").last().alias("last_line"),  # parsed frames are in the order of `pos`
+            pl.col("line").last().alias("last_line"),
         )
-        for frame in frames
+        for stretch in stretches
     ]
     per_file = (
         pl.concat(spans)

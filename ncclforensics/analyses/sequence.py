@@ -110,13 +110,14 @@ def _lines(operation: pl.DataFrame, replay: pl.DataFrame, process: pl.DataFrame)
     owner = ["host", "pid"]
     columns = [*owner, "comm", "name", "count", "datatype", "op", "root", "opcount", "nranks", "source", "line", "pos"]
     told = operation.rename({"called": "name"}).select(columns)
-    replayed = (
-        only_replayed(operation, replay)
-        .rename({"called": "name"})
-        .with_columns(opcount=pl.lit(None, dtype=pl.Int64), nranks=pl.lit(None, dtype=pl.Int32))
-    )
-    # Millions of calls are not copied for the sake of no line.
-    calls = pl.concat([told, replayed.select(columns)]) if replayed.height else told
+    calls = told
+    if replay.height:  # millions of calls are not copied for the sake of no line
+        replayed = (
+            only_replayed(operation, replay)
+            .rename({"called": "name"})
+            .with_columns(opcount=pl.lit(None, dtype=pl.Int64), nranks=pl.lit(None, dtype=pl.Int32))
+        )
+        calls = pl.concat([told, replayed.select(columns)])
     several = process.filter(pl.col("sources").list.len() > 1).select(owner)
     if several.is_empty() or calls.is_empty():
         return calls
@@ -172,8 +173,10 @@ def _release(version: str) -> tuple[int, int]:
 @analysis(LAST_CALL)
 def last_call(call: pl.DataFrame) -> pl.DataFrame:
     """The last collective of every rank on every communicator, and the last call of any kind (`pos`)."""
-    return call.group_by("actor", "key", maintain_order=True).agg(
-        (pl.col("nth").max() + 1).fill_null(0).alias("calls"), pl.col("nth").max(), pl.col("pos").last()
+    return (
+        call.group_by("actor", "key")
+        .agg((pl.col("nth").max() + 1).fill_null(0).alias("calls"), pl.col("nth").max(), pl.col("pos").max())
+        .sort("actor", "pos")
     )
 
 
@@ -196,7 +199,7 @@ def divergence(call: pl.DataFrame) -> pl.DataFrame:
 @analysis(MATCH)
 def match(call: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
     """Sends and receives of every pair of ranks, matched in order; only pairs that do not come out even."""
-    messages = call.filter(pl.col("name").cast(pl.String).is_in(["Send", "Recv"]))
+    messages = call.filter(pl.col("name").is_in(pl.Series(["Send", "Recv"], dtype=pl.Categorical()).implode()))
     seats = member.select("key", peer="actor", root="rank").unique(["key", "root"])
     both = messages.join(seats, on=["key", "root"]).with_columns(is_send=pl.col("name").cast(pl.String) == "Send")
     both = both.with_columns(

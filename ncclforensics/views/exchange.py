@@ -183,12 +183,10 @@ def _last(report: Report, call: Row) -> Row:
 
 def _waits(report: Report, job: int) -> list[Row]:
     number = dict(report.run["rank"].select("actor", "rank").iter_rows())
-    calls = report.run["call"].select("source", "line", "ordinal")
+    cited = report.run["wait"].select("source", "line").unique()
+    calls = report.run["call"].select("source", "line", "ordinal").filter(pl.col("line").is_in(cited["line"].implode()))
     ordinal = {
-        (source, line): at
-        for source, line, at in calls.join(
-            report.run["wait"].select("source", "line").unique(), on=["source", "line"], how="semi"
-        ).iter_rows()
+        (source, line): at for source, line, at in calls.join(cited, on=["source", "line"], how="semi").iter_rows()
     }
     return [
         {
