@@ -18,7 +18,7 @@ import polars as pl
 from ncclforensics.formats import all_formats
 from ncclforensics.grammar import Shape
 from ncclforensics.lines import CHUNK
-from ncclforensics.parse import COUNTS, NO_TALLY, Language, Parsed, parse, sift
+from ncclforensics.parse import NO_TALLY, SPEAKER, Language, Parsed, parse, peeled, sift
 from ncclforensics.reading import Reading
 from ncclforensics.sources import Source
 
@@ -31,6 +31,8 @@ Progress = Callable[[int], None]  # told how many bytes have been parsed since t
 ORIGIN = {"source": pl.Int32(), "line": pl.Int32(), "pos": pl.Int64()}
 SOURCE_BITS = 40
 
+SPEAKER_COLUMNS = {**ORIGIN, **SPEAKER, "last_pos": pl.Int64()}
+
 SOURCE_COLUMNS = {
     "source": pl.Int32(),
     "path": pl.String(),
@@ -41,7 +43,6 @@ SOURCE_COLUMNS = {
     "lines": pl.Int64(),  # read
     "problem": pl.String(),
 }
-
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,7 @@ class Run:
         self._parsed: dict[str, list[pl.DataFrame]] = {}
         self._tallies: list[pl.DataFrame] = []
         self._hosts: list[pl.DataFrame] = []
+        self._speakers: list[pl.DataFrame] = [pl.DataFrame(schema=SPEAKER)]
         self._frames: dict[str, pl.DataFrame] = {}
         for reading in self.readings:
             if reading.source.problem:
@@ -121,7 +123,8 @@ class Run:
                 if reading is None:
                     return waiting.rows
                 rare = _Batch()
-                for rows in work(reading):
+                for plain in work(reading):
+                    rows = peeled(plain, self.language, reading.decorations) if reading.decorations else plain
                     if _size(rows) < CHUNK // 4:
                         small.add(rows)
                         continue
@@ -137,7 +140,7 @@ class Run:
             workers = [pool.submit(worker) for _ in range(min(THREADS, len(readings)))]
             waiting = [rows for done in workers for rows in done.result()]
         if waiting:
-            self._parse(pl.concat(waiting), lock)
+            self._parse(pl.concat(waiting, how="diagonal"), lock)
 
     def _parse(self, rows: pl.DataFrame, lock: Lock) -> None:
         with lock:
@@ -155,6 +158,7 @@ class Run:
         with lock:
             self._tallies.append(parsed.tally)
             self._hosts.append(parsed.hosts)
+            self._speakers.append(parsed.speakers)
             for name, pieces in parsed.frames.items():
                 self._parsed.setdefault(name, []).extend(pieces)
 
@@ -171,6 +175,8 @@ class Run:
     def _made(self, name: str) -> pl.DataFrame:
         if name == "source":
             return self._sources()
+        if name == "speaker":
+            return self._speaking()
         if name in _ANALYSES:
             computed: pl.DataFrame = self.call(_ANALYSES[name].function)
             return computed.select(list(_ANALYSES[name].columns)).cast(pl.Schema(_ANALYSES[name].columns))
@@ -212,10 +218,9 @@ class Run:
         return pl.DataFrame(rows, schema=SOURCE_COLUMNS, orient="row")
 
     def _typed(self, shape: Shape) -> pl.DataFrame:
-        schema = {**ORIGIN, **shape.schema}
-        order = {number: place for place, number in enumerate(self._reading_order())}
-        # Lines counted from the end of a file get their true number once its windows have met.
-        after = {r.number: r.lines_read + 1 if r.is_whole else 0 for r in self.readings}
+        labels = {name: base.dtype for name, base in self.language.labels.items()}
+        schema = {**ORIGIN, **labels, **shape.schema}
+        order, after = self._order_and_ends()
         parsed = self._parsed.get(shape.frame, [])
         small = [rows for rows in parsed if rows.height < FEW]
         large = [rows for rows in parsed if rows.height >= FEW]
@@ -228,14 +233,26 @@ class Run:
         whole = _joined(pieces, schema)
         return whole if whole["pos"].is_sorted() else whole.sort("pos", maintain_order=True)
 
-    def _reading_order(self) -> list[int]:
-        """Sources by name, numbers in names counted as numbers: `rank2` before `rank10`, `log.1` before `log.2`."""
-        return sorted(range(len(self.readings)), key=lambda n: _natural(self.readings[n].source.path))
+    def _speaking(self) -> pl.DataFrame:
+        stretches = pl.concat(self._speakers).with_columns(more=pl.col("last") - pl.col("line"))
+        placed = _in_order(stretches, *self._order_and_ends())
+        placed = placed.with_columns(last=pl.col("line") + pl.col("more"), last_pos=pl.col("pos") + pl.col("more"))
+        return placed.select(list(SPEAKER_COLUMNS)).sort("pos")
+
+    def _order_and_ends(self) -> tuple[dict[int, int], dict[int, int]]:
+        """The place of every source in the order of reading, and the number of the line behind its end (0: unknown).
+
+        Sources by name, numbers in names counted as numbers: `rank2` before `rank10`, `log.1` before `log.2`. Lines
+        counted from the end of a file get their true number once its windows have met.
+        """
+        numbers = sorted(range(len(self.readings)), key=lambda n: _natural(self.readings[n].source.path))
+        ends = {r.number: r.lines_read + 1 if r.is_whole else 0 for r in self.readings}
+        return {number: place for place, number in enumerate(numbers)}, ends
 
 
 def _in_order(rows: pl.DataFrame, order: Mapping[int, int], after: Mapping[int, int]) -> pl.DataFrame:
     """The rows with their true `line` and their `pos`. `after`: the number behind the last line, 0 if not known."""
-    if rows["source"].n_unique() == 1:  # of one long file: a join would copy every column
+    if rows.height and rows["source"].n_unique() == 1:  # of one long file: a join would copy every column
         number = int(rows["source"][0])
         place, last = pl.lit(order[number], pl.Int64()), pl.lit(after[number], pl.Int32())
         placed = rows
@@ -281,7 +298,7 @@ class _Batch:
 
     def taken(self) -> pl.DataFrame:
         """All of them; the batch is empty afterwards."""
-        together = pl.concat(self.rows)
+        together = pl.concat(self.rows, how="diagonal")
         self.rows, self.size = [], 0
         return together
 

@@ -73,6 +73,7 @@ BASES: Mapping[str, Base] = {
     "HOSTNAME": Base(pl.Categorical(), "", _category),
     "WORD": Base(pl.String(), "", _text),
     "MOMENT": Base(pl.String(), "local time as printed, format chosen by the user", _text),
+    "CLOCK": Base(pl.String(), "time as a launcher or collector prints it", _text),
     "TEXT": Base(pl.String(), "", _text),
 }
 NUMBERS = [BASES[name] for name in ("INT", "NUMBER", "HEX", "DECIMAL", "PTR", "HEXID")]

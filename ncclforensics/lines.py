@@ -1,8 +1,9 @@
 r"""Bytes become numbered lines: cut at `\n`, decoded; escape sequences and control bytes removed, damage marked.
 
-Cleaning takes longer than cutting, and what a line pattern matches is clean: so it is a step of its own (`cleaned`), for
-the lines that have not been recognised as they stand. Nothing here knows NCCL. A line is what ends with `\n` (a lone `\r` does not end one); numbers start at 1. A line of
-the window at the end of a file, whose middle was not read, is numbered from the end: -1 is the last line.
+Cleaning takes longer than cutting, and what a line pattern matches is clean: so it is a step of its own
+(`cleaned`), for the lines that have not been recognised as they stand. Nothing here knows NCCL. A line is what ends
+with `\n` (a lone `\r` does not end one); numbers start at 1. A line of the window at the end of a file, whose middle
+was not read, is numbered from the end: -1 is the last line.
 """
 
 from __future__ import annotations

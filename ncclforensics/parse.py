@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
+from typing import cast
 
 import polars as pl
 
-from ncclforensics.grammar import FORM, Pattern, Shape
+from ncclforensics.grammar import FORM, Base, Pattern, Shape
 from ncclforensics.lines import cleaned
 
-DEPTH = 4  # lines that one physical line may be torn together from
-
+DEPTH = 4  # lines that one physical line may be torn together from, and decorations in front of a line
+SOME, NEARLY_ALL = 0.05, 0.8  # of the lines of a sample
+REST = "rest"  # the column that holds what stands behind a decoration
 
 COUNTS = ("recognised", "application", "unrecognised", "damaged")
 
 
 NO_TALLY = pl.DataFrame(schema={"source": pl.Int32(), **dict.fromkeys(COUNTS, pl.Int64())})
+# Lines of a window at the end of a file count from its end and make a stretch of their own.
+SPEAKER = {
+    "source": pl.Int32(),
+    "host": pl.Categorical(),
+    "pid": pl.Int32(),
+    "lines": pl.Int64(),
+    "line": pl.Int32(),  # the first
+    "last": pl.Int32(),
+    "launcher_ranks": pl.List(pl.Int32()),
+}
 _NO_HOSTS = pl.DataFrame(schema={"source": pl.Int32(), "host": pl.String()})
 
 
@@ -27,6 +41,7 @@ class Parsed:
     frames: dict[str, list[pl.DataFrame]]
     tally: pl.DataFrame
     hosts: pl.DataFrame  # columns `source`, `host`: who stands at the beginning of a line
+    speakers: pl.DataFrame  # columns SPEAKER: the stretches of a source in which a process speaks
 
 
 @dataclass(frozen=True)
@@ -37,12 +52,66 @@ class Language:
     opening: str  # regex of a line's beginning, to find lines buried in others
     catch_all: str  # the frame whose rows count as unrecognised
     counter: str  # the column of the first shape that differs in lines that are otherwise the same
+    decorations: tuple[Shape, ...]  # what may stand in front of a line, put there by others
 
     @cached_property
     def trials(self) -> list[tuple[Shape, Pattern]]:
         """Every pattern, most important shape first."""
         ordered = sorted(self.shapes, key=lambda shape: -shape.priority)
         return [(shape, pattern) for shape in ordered for pattern in shape.patterns]
+
+    @cached_property
+    def anchors(self) -> list[str]:
+        """What a line must contain to meet any pattern at all."""
+        return sorted({pattern.anchor for _, pattern in self.trials})
+
+    @cached_property
+    def labels(self) -> dict[str, Base]:
+        """What a decoration tells: columns that the rows of every frame may have."""
+        columns = {name: base for shape in self.decorations for name, base in shape.columns.items()}
+        return {name: base for name, base in columns.items() if name != REST}
+
+
+def decorations(sample: pl.DataFrame, language: Language) -> tuple[Pattern, ...]:
+    """What stands in front of the lines of one source, outermost first, judged by lines of its beginning and end.
+
+    A shape that may be something else (priority -1) is believed only where nearly all lines have it, and one that is
+    hardly a shape (-2) only where nearly all lines of ours stand behind it: `INFO: ` is no host name.
+    """
+    found: list[Pattern] = []
+    while len(found) < DEPTH:
+        sample = sample.filter(pl.col("text") != "")
+        is_ours = sample["text"].str.contains(language.opening)
+        likely: list[tuple[float, Pattern]] = []
+        for shape in language.decorations:
+            for pattern in shape.patterns:
+                fields = sample["text"].str.extract_groups(pattern.regex).struct.unnest()
+                has_it = _is_hit(fields)
+                share = float(cast(float, has_it.mean() or 0))
+                of_ours = float(cast(float, has_it.filter(is_ours).mean() or 0))
+                if max(share if shape.priority >= -1 else 0, of_ours) >= (SOME if shape.priority >= 0 else NEARLY_ALL):
+                    likely.append((share, pattern))
+        if not likely:
+            break
+        found.append(max(likely, key=itemgetter(0))[1])
+        sample = peeled(sample, language, found[-1:])
+    return tuple(found)
+
+
+def peeled(rows: pl.DataFrame, language: Language, patterns: Iterable[Pattern]) -> pl.DataFrame:
+    """The lines without what stands in front of them; what it says is kept (columns: some of `language.labels`)."""
+    for pattern in patterns:
+        fields = rows["text"].str.extract_groups(pattern.regex).struct.unnest()
+        bare = pl.when(_is_hit(fields)).then(fields[REST].fill_null("")).otherwise(rows["text"])
+        labels = fields.select(base.cast(pl.col(name)) for name, base in language.labels.items() if name in fields)
+        # The inner of two is the one that the program itself was started by.
+        known = [pl.coalesce(label, label.name) if label.name in rows else label for label in labels]
+        rows = rows.with_columns(*known, text=bare)
+    return rows
+
+
+def _is_hit(fields: pl.DataFrame) -> pl.Series:
+    return fields.select(pl.any_horizontal(pl.all().is_not_null())).to_series()
 
 
 def sift(rows: pl.DataFrame, language: Language) -> tuple[Parsed, pl.DataFrame]:
@@ -60,13 +129,17 @@ def sift(rows: pl.DataFrame, language: Language) -> tuple[Parsed, pl.DataFrame]:
     fields = models["text"].str.extract_groups(pattern.regex).struct.unnest()
     is_known = (fields[language.counter] == models["counter"]).fill_null(False)
     if not is_known.any():
-        return Parsed({}, NO_TALLY, _NO_HOSTS), rows
-    typed = _typed(models, fields, shape, pattern).drop("source", "line", language.counter)
+        return Parsed({}, NO_TALLY, _NO_HOSTS, _speakers(rows.clear())), rows
+    typed = _typed(models, fields, language, shape, pattern).drop(
+        "source", "line", language.counter, *_labels(models, language)
+    )
     typed = typed.select(column for column in typed if column.null_count() < column.len())
     model = (is_model.cum_sum() - 1).gather(first)  # the row of `models` that a line is like
     is_like = is_known.gather(model)
     counter = shape.columns[language.counter].cast(pl.col("counter")).alias(language.counter)
-    known = cut.select("row", "source", "line", counter).hstack(typed.select(pl.all().gather(model)).get_columns())
+    known = cut.select("row", "source", "line", *_labels(cut, language), counter).hstack(
+        typed.select(pl.all().gather(model)).get_columns()
+    )
     known = known if is_like.all() else known.filter(is_like)
     rest = rows.clear()
     if known.height < rows.height:
@@ -74,7 +147,8 @@ def sift(rows: pl.DataFrame, language: Language) -> tuple[Parsed, pl.DataFrame]:
     known = known.drop("row")
     counts = known.group_by("source").agg(recognised=pl.len().cast(pl.Int64))
     none = [pl.lit(0, dtype=pl.Int64).alias(name) for name in COUNTS[1:]]
-    return Parsed({shape.frame: [known]}, counts.with_columns(none).select("source", *COUNTS), _hosts(known)), rest
+    tally = counts.with_columns(none).select("source", *COUNTS)
+    return Parsed({shape.frame: [known]}, tally, _hosts(known), _speakers(known)), rest
 
 
 def _cut_at_counter(rows: pl.DataFrame, pattern: Pattern, column: str) -> pl.DataFrame:
@@ -110,74 +184,125 @@ def parse(rows: pl.DataFrame, language: Language, hosts: pl.DataFrame | None = N
     """
     frames: dict[str, list[pl.DataFrame]] = {}
     rows = cleaned(rows)
-    crowded = pl.col("text").str.count_matches(language.opening) > 1  # two lines have become one
-    known, unknown = _apply(rows.with_columns(crowded=crowded), language.trials, language, frames)
+    known, unknown = _apply(rows.with_columns(crowded=_crowded(rows, language)), language, frames)
     beginnings = _hosts(known)
     for _ in range(DEPTH):
         everyone = pl.concat([_hosts(known), *([] if hosts is None else [hosts])])
         pieces = _pieces(unknown, language.opening, everyone)
         if pieces.is_empty():
             break
-        more, unknown = _apply(pieces.with_columns(crowded=crowded), language.trials, language, frames)
+        more, unknown = _apply(pieces.with_columns(crowded=_crowded(pieces, language)), language, frames)
         known = pl.concat([known, more])
-    return Parsed(frames, _tally(rows, known, language.opening), beginnings)
+    return Parsed(frames, _tally(rows, known, language.opening), beginnings, _speakers(known))
+
+
+def _labels(rows: pl.DataFrame, language: Language) -> list[str]:
+    return [name for name in rows.columns if name in language.labels]
+
+
+def _crowded(rows: pl.DataFrame, language: Language) -> pl.Series:
+    """Whether two lines have become one."""
+    return rows["text"].str.count_matches(language.opening) > 1
 
 
 def _hosts(known: pl.DataFrame) -> pl.DataFrame:
     return known.select("source", "host").drop_nulls().unique().cast({"host": pl.String})
 
 
-_KNOWN = {"source": pl.Int32(), "line": pl.Int32(), "caught": pl.Boolean(), "host": pl.String()}
+_KNOWN = {
+    "source": pl.Int32(),
+    "line": pl.Int32(),
+    "host": pl.Categorical(),
+    "pid": pl.Int32(),
+    "launcher_rank": pl.Int32(),
+    "caught": pl.Boolean(),
+}
 
 
 def _apply(
-    rows: pl.DataFrame,
-    trials: list[tuple[Shape, Pattern]],
-    language: Language,
-    frames: dict[str, list[pl.DataFrame]],
+    rows: pl.DataFrame, language: Language, frames: dict[str, list[pl.DataFrame]]
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The rows that some shape knows (`caught`: only by the catch-all), and the rows that none knows."""
     known = [pl.DataFrame(schema=_KNOWN)]
-    for shape, pattern in trials:
-        if rows.is_empty():
-            break
-        has_anchor = rows["text"].str.contains(pattern.anchor, literal=True)
-        candidates = rows.filter(has_anchor)
-        if candidates.is_empty():
+    is_unknown = pl.repeat(True, rows.height, eager=True)
+    lines_with = _lines_with(rows["text"], language.anchors)
+    for shape, pattern in language.trials:
+        seats = lines_with.get(pattern.anchor)
+        if seats is None:
             continue
+        seats = seats.filter(is_unknown.gather(seats))
+        if seats.is_empty():
+            continue
+        candidates = rows[seats]
         fields = candidates["text"].str.extract_groups(pattern.regex).struct.unnest()
-        hit = fields.select(pl.any_horizontal(pl.all().is_not_null())).to_series()
+        hit = _is_hit(fields)
         if pattern.is_greedy:  # free text may have swallowed the line that was torn into this one
             hit &= ~candidates["crowded"]
         if pattern.is_open:  # the value that ends the line may be cut itself
             hit &= ~candidates["cut"]
-        rows = rows.filter(~has_anchor) if hit.all() else pl.concat([rows.filter(~has_anchor), candidates.filter(~hit)])
         if not hit.any():
             continue
         if not hit.all():
-            candidates, fields = candidates.filter(hit), fields.filter(hit)
-        typed = _typed(candidates, fields, shape, pattern)
+            candidates, fields, seats = candidates.filter(hit), fields.filter(hit), seats.filter(hit)
+        is_unknown = is_unknown.scatter(seats, False)
+        typed = _typed(candidates, fields, language, shape, pattern)
         is_caught = shape.frame == language.catch_all
-        frames.setdefault(shape.frame, []).append(_speakers(typed) if is_caught else typed)
-        host = pl.col("host").cast(pl.String) if "host" in typed.columns else None
-        known.append(typed.select("source", "line", caught=pl.lit(is_caught), host=host))
-    return pl.concat(known), rows
+        if not is_caught:
+            frames.setdefault(shape.frame, []).append(typed)
+        known.append(_identified(typed).with_columns(caught=pl.lit(is_caught)))
+    return pl.concat(known), rows.filter(is_unknown)
 
 
-def _typed(rows: pl.DataFrame, fields: pl.DataFrame, shape: Shape, pattern: Pattern) -> pl.DataFrame:
+def _lines_with(text: pl.Series, anchors: Sequence[str]) -> dict[str, pl.Series]:
+    """Anchor -> the places of the texts that contain it. All anchors are searched for at once."""
+    places = (
+        text.str.extract_many(list(anchors), overlapping=True)
+        .cast(pl.List(pl.Enum(anchors)))
+        .to_frame("anchor")
+        .with_row_index("place")
+        .explode("anchor")
+        .drop_nulls()
+        .unique(maintain_order=True)
+        .group_by("anchor", maintain_order=True)
+        .agg("place")
+    )
+    return dict(zip(places["anchor"], places["place"], strict=True))
+
+
+def _typed(
+    rows: pl.DataFrame, fields: pl.DataFrame, language: Language, shape: Shape, pattern: Pattern
+) -> pl.DataFrame:
     return fields.select(
         rows["source"],
         rows["line"],
+        *rows.select(_labels(rows, language)),
         pl.lit(pattern.form).cast(pl.Categorical).alias(FORM),
         *(shape.columns[name].cast(pl.col(name)).alias(name) for name in pattern.columns),
     )
 
 
-def _speakers(caught: pl.DataFrame) -> pl.DataFrame:
-    """Of lines that only the catch-all knows, just who said them: the first and the last line of every process."""
-    process = caught.group_by("source", "host", "pid")
-    ends = [process.agg(pl.col("line").min()), process.agg(pl.col("line").max())]
-    return pl.concat(ends).unique()
+def _identified(typed: pl.DataFrame) -> pl.DataFrame:
+    """Who says a line: the columns of _KNOWN but for the last; null where a frame has none."""
+    return typed.select(
+        pl.col(name) if name in typed.columns else pl.lit(None, dtype=dtype).alias(name)
+        for name, dtype in _KNOWN.items()
+        if name != "caught"
+    )
+
+
+def _speakers(rows: pl.DataFrame) -> pl.DataFrame:
+    return (
+        _identified(rows)
+        .filter(pl.col("host").is_not_null())
+        .group_by("source", "host", "pid", is_from_end=pl.col("line") < 0)
+        .agg(
+            lines=pl.len().cast(pl.Int64),
+            line=pl.col("line").min(),
+            last=pl.col("line").max(),
+            launcher_ranks=pl.col("launcher_rank").drop_nulls().unique(),
+        )
+        .select(pl.col(name).cast(dtype) for name, dtype in SPEAKER.items())
+    )
 
 
 def _pieces(rows: pl.DataFrame, opening: str, hosts: pl.DataFrame) -> pl.DataFrame:

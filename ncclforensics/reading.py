@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from ncclforensics import lines
-from ncclforensics.parse import Language, parse
+from ncclforensics.grammar import Pattern
+from ncclforensics.parse import Language, decorations, parse
 from ncclforensics.sources import DAMAGED_ARCHIVE, Source
 
 WINDOW = 64 << 10  # bytes at each end to begin with
@@ -32,6 +33,7 @@ class Reading:
     is_whole: bool = False
     is_cut: bool = False  # the last line has no end
     is_binary: bool = False
+    decorations: tuple[Pattern, ...] = ()  # what stands in front of its lines, outermost first
     lines_read: int = 0
     head_stop: int = 0
     tail_start: int = 0
@@ -84,6 +86,7 @@ class Reading:
             return False  # told of when the rest is read
         strange = sample.decode("utf-8", "replace").count("\ufffd") + sample.count(b"\x00")
         if strange * 10 <= len(sample):
+            self.decorations = decorations(lines.cleaned(lines.block(sample, 1)), language)
             return False
         return not parse(lines.block(sample, 1), language).frames
 

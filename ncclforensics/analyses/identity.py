@@ -24,7 +24,7 @@ PROCESS = {
     "last_pos": pl.Int64(),
     "last_line": pl.Int32(),
     "last_source": pl.Int32(),
-    "hint": pl.Int32(),  # the rank that the file's name suggests
+    "hint": pl.Int32(),  # the rank that its launcher or the file's name suggests
     "is_cut": pl.Boolean(),  # its last line has no end
 }
 
@@ -79,60 +79,36 @@ _OWNER = ["host", "pid", "comm"]
 
 
 @analysis(PROCESS)
-def process(
-    source: pl.DataFrame,
-    communicator: pl.DataFrame,
-    ending: pl.DataFrame,
-    operation: pl.DataFrame,
-    replay: pl.DataFrame,
-    milestone: pl.DataFrame,
-    failure: pl.DataFrame,
-    warning: pl.DataFrame,
-    unknown: pl.DataFrame,
-) -> pl.DataFrame:
+def process(source: pl.DataFrame, speaker: pl.DataFrame) -> pl.DataFrame:
     """Every process that says anything, and the files that hold it."""
-    frames = [communicator, ending, operation, replay, milestone, failure, warning, unknown]
-    where = ["host", "pid", "source"]
-    # Parsed frames are in the order of `pos`, and mostly one process speaks for millions of lines.
-    is_new = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift()) for name in where)
-    stretches = [
-        frame.lazy()
-        .with_row_index("row")
-        .select("row", *where, "pos", "line", starts=is_new, ends=is_new.shift(-1, fill_value=True))
-        .filter(pl.col("starts") | pl.col("ends"))
-        .collect()
-        for frame in frames
-    ]
-    spans = [
-        stretch.group_by(where).agg(
-            (pl.col("row").filter("ends").cast(pl.Int64) + 1 - pl.col("row").filter("starts")).sum().alias("len"),
-            pl.col("pos").min().alias("first_pos"),
-            pl.col("pos").max().alias("last_pos"),
-            pl.col("line").last().alias("last_line"),
-        )
-        for stretch in stretches
-    ]
     per_file = (
-        pl.concat(spans)
-        .sort("last_pos")
-        .group_by(where)
-        .agg(pl.col("len").sum(), pl.col("first_pos").min(), pl.col("last_pos").max(), pl.col("last_line").last())
+        speaker.sort("last_pos")
+        .group_by("host", "pid", "source")
+        .agg(
+            pl.col("lines").sum(),
+            pl.col("pos").min().alias("first_pos"),
+            pl.col("last_pos").max(),
+            pl.col("last").last().alias("last_line"),
+            pl.col("launcher_ranks").explode().drop_nulls().unique(),
+        )
     )
     alone = pl.struct("host", "pid").n_unique().over("source") == 1
+    # A launcher that labels one process with two ranks counts something else.
+    launched = pl.when(pl.col("launcher_ranks").list.len() == 1).then(pl.col("launcher_ranks").list.first())
     names = source.select("source", "hint", cut="is_cut")
     return (
         per_file.join(names, on="source")
-        .with_columns(hint=pl.when(alone).then("hint"))
+        .with_columns(hint=pl.coalesce(launched, pl.when(alone).then("hint")))
         .sort("last_pos")
         .group_by("host", "pid")
         .agg(
-            pl.col("source").sort_by("len").last(),
+            pl.col("source").sort_by("lines").last(),
             pl.col("source").sort().alias("sources"),
             pl.col("first_pos").min(),
             pl.col("last_pos").max(),
             pl.col("last_line").last(),
             pl.col("source").last().alias("last_source"),
-            pl.col("hint").sort_by("len").last(),
+            pl.col("hint").sort_by("lines").last(),
             pl.col("cut").last().alias("is_cut"),
         )
         .sort("first_pos")

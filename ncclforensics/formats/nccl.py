@@ -16,4 +16,10 @@ GRAMMARS = ("operation", "init", "warning", "prefix")
 def language() -> Language:
     """The shapes of NCCL's lines."""
     shapes = tuple(shape for name in GRAMMARS for shape in grammar.load(name).shapes)
-    return Language(shapes, grammar.load("prefix").opening("_opening"), "unknown", "opcount")
+    return Language(
+        shapes,
+        opening=grammar.load("prefix").opening("_opening"),
+        catch_all="unknown",
+        counter="opcount",
+        decorations=grammar.load("launcher").shapes,
+    )

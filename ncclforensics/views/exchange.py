@@ -125,7 +125,7 @@ def _level(report: Report) -> str | None:
     run = report.run
     if run["replay"].height or run["request"].height:
         return "TRACE"
-    if run["communicator"].height or run["operation"].height or run["milestone"].height or run["unknown"].height:
+    if run["communicator"].height or run["operation"].height or run["milestone"].height:
         return "INFO"
     return "WARN" if run["warning"].height or run["failure"].height else None
 
