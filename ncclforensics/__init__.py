@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ncclforensics.report import Report
+    from ncclforensics.selection import Selection
 
 __version__ = "0.1.0"
 
@@ -22,19 +23,26 @@ def analyze(
     *,
     whole: bool = False,
     rank_from: str | None = None,
+    selection: Selection | None = None,
+    since: str | None = None,
+    until: str | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Report:
     """Read logs and judge them.
 
     `whole`: read every byte, in place of windows at both ends of each file. `rank_from`: a pattern that finds a rank in
-    a path. `progress` is told the bytes parsed so far and the bytes there are.
-    Raises NoInputError if nothing can be read, UsageError if `rank_from` is no pattern.
+    a path. `selection`: what the report shows; the judgement is on everything. `since`, `until`: judge only what was
+    printed between these times, which needs every byte. `progress` is told the bytes parsed so far and the bytes there
+    are.
+    Raises NoInputError if nothing can be read, UsageError if `rank_from` is no pattern or a time is none.
     """
     import ncclforensics.analyses  # noqa: F401  # registers the analyses
     from ncclforensics import sources
     from ncclforensics.frames import Run
     from ncclforensics.report import report
+    from ncclforensics.span import Span, instant
 
+    span = Span(instant(since, "--since"), instant(until, "--until")) if since or until else None
     found = sources.find(paths, rank_from or sources.RANK_IN_NAME)
     total = sum(source.size for source in found)
     done = 0
@@ -44,7 +52,7 @@ def analyze(
         done += size
         progress(done, total)
 
-    run = Run(found, whole=whole, progress=parsed)
+    run = Run(found, whole=whole or span is not None, span=span, progress=parsed)
     while not (gap := run["gap"]).is_empty():
         run.read_on(gap)
-    return report(run)
+    return report(run, selection)

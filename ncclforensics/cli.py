@@ -17,7 +17,7 @@ import typer
 
 from ncclforensics import __version__, analyze
 from ncclforensics.data.names import printable
-from ncclforensics.errors import ForensicsError
+from ncclforensics.errors import ForensicsError, UsageError
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -92,6 +92,14 @@ RankFrom = Annotated[
         "--rank-from", metavar="REGEX", help="Finds the rank in a path (first group), where the log does not tell it."
     ),
 ]
+Ranks = Annotated[str | None, typer.Option("--ranks", metavar="0-7,12", help="Show only what concerns these ranks.")]
+Host = Annotated[str | None, typer.Option("--host", metavar="NAME", help="Show only what concerns this host.")]
+Comm = Annotated[str | None, typer.Option("--comm", metavar="ID", help="Show only what concerns this communicator.")]
+Since = Annotated[
+    str | None,
+    typer.Option("--since", metavar="TIME", help="Judge only lines printed from then on, where lines have times."),
+]
+Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Judge only lines printed up to then.")]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No progress bar, no warnings on stderr.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Also the last call of every rank, and lists in full.")]
 NoColor = Annotated[bool, typer.Option("--no-color", envvar="NO_COLOR", help="No colours.")]
@@ -120,31 +128,105 @@ def hang(
     fail_on: FailOnOption = FailOn.WARNING,
     full: Full = False,
     rank_from: RankFrom = None,
+    ranks: Ranks = None,
+    host: Host = None,
+    comm: Comm = None,
+    since: Since = None,
+    until: Until = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
     no_color: NoColor = False,
 ) -> None:
     """Who is stuck, on what, and who is to blame? Names culprits, victims and the lines that prove it."""
-    report = _analyzed(paths, full=full, rank_from=rank_from, quiet=quiet)
+    report = _analyzed(
+        paths, full=full, rank_from=rank_from, quiet=quiet, ranks=ranks, host=host, comm=comm, since=since, until=until
+    )
     _show(report, form, output, verbose=verbose, no_color=no_color)
     raise typer.Exit(_exit_code(report, fail_on))
 
 
 @app.command()
+def check(
+    paths: Paths,
+    form: FormatOption = Format.TEXT,
+    output: Output = None,
+    fail_on: FailOnOption = FailOn.WARNING,
+    rank_from: RankFrom = None,
+    ranks: Ranks = None,
+    host: Host = None,
+    comm: Comm = None,
+    since: Since = None,
+    until: Until = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    no_color: NoColor = False,
+) -> None:
+    """What the logs tell about a run, and everything that the rules find in it. Reads every byte."""
+    report = _analyzed(
+        paths, full=True, rank_from=rank_from, quiet=quiet, ranks=ranks, host=host, comm=comm, since=since, until=until
+    )
+    _show(report, form, output, verbose=verbose, no_color=no_color, everything=True)
+    raise typer.Exit(_exit_code(report, fail_on))
+
+
+@app.command()
+def explain(
+    rule: Annotated[str | None, typer.Argument(metavar="RULE", help="A rule's name, as findings give it.")] = None,
+    line: Annotated[
+        str | None, typer.Option("--line", metavar="TEXT", help="A line of a log: which shape it is, or nearly is.")
+    ] = None,
+) -> None:
+    """What a rule means, how sure it is and what would make it a false alarm; or what a line of a log is."""
+    from ncclforensics.formats import all_formats
+    from ncclforensics.nearest import anatomy
+    from ncclforensics.rules import all_rules
+    from ncclforensics.views import pages
+
+    if (rule is None) == (line is None):
+        raise UsageError("explain wants either the name of a rule or --line TEXT")
+    if line is not None:
+        typer.echo(pages.of_line(anatomy(line, all_formats()[0].language())))
+        return
+    known = {each.name: each for each in all_rules()}
+    if rule not in known:
+        raise UsageError(f"{rule}: no such rule; there are {', '.join(sorted(known))}")
+    typer.echo(pages.of_rule(known[rule]))
+
+
+@app.command()
 def demo(form: FormatOption = Format.TEXT, no_color: NoColor = False) -> None:
     """Run `hang` on an incident that ships with the program: a rank stops before an AllReduce."""
-    report = _analyzed([str(DEMO / "*.log")], full=False, rank_from=None, quiet=True)
+    report = _analyzed([str(DEMO / "*.log")], full=False, quiet=True)
     _show(report, form, None, verbose=False, no_color=no_color)
     raise typer.Exit(_exit_code(report, FailOn.WARNING))
 
 
-def _analyzed(paths: list[str], *, full: bool, rank_from: str | None, quiet: bool) -> Report:
+def _analyzed(
+    paths: list[str],
+    *,
+    full: bool,
+    quiet: bool,
+    rank_from: str | None = None,
+    ranks: str | None = None,
+    host: str | None = None,
+    comm: str | None = None,
+    since: str | None = None,
+    until: str | None = None,
+) -> Report:
+    from ncclforensics import selection
     from ncclforensics.sources import forget_spooled
 
+    shown = selection.Selection(selection.ranks(ranks) if ranks else frozenset(), host, comm)
     try:
         with _Bar() if sys.stderr.isatty() and not quiet else nullcontext() as bar:
             report = analyze(
-                paths, whole=full, rank_from=rank_from, progress=bar.tell if bar else lambda done, total: None
+                paths,
+                whole=full,
+                rank_from=rank_from,
+                selection=shown,
+                since=since,
+                until=until,
+                progress=bar.tell if bar else lambda done, total: None,
             )
     finally:
         forget_spooled()
@@ -177,7 +259,9 @@ class _Bar(AbstractContextManager["_Bar"]):
             self._progress.stop()
 
 
-def _show(report: Report, form: Format, output: Path | None, *, verbose: bool, no_color: bool) -> None:
+def _show(
+    report: Report, form: Format, output: Path | None, *, verbose: bool, no_color: bool, everything: bool = False
+) -> None:
     if form is Format.JSON:
         from ncclforensics.views import exchange
 
@@ -185,12 +269,13 @@ def _show(report: Report, form: Format, output: Path | None, *, verbose: bool, n
     elif form is Format.MARKDOWN:
         from ncclforensics.views import document
 
-        data = document.markdown(report).encode()
+        data = document.markdown(report, everything=everything).encode()
     else:
         from ncclforensics.views import terminal
 
         color = output is None and sys.stdout.isatty() and not no_color
-        data = terminal.text(report, width=terminal.width_of_terminal(), color=color, verbose=verbose).encode()
+        width = terminal.width_of_terminal()
+        data = terminal.text(report, width=width, color=color, verbose=verbose, everything=everything).encode()
     if output is not None:
         output.write_bytes(data)
     else:

@@ -16,7 +16,7 @@ from lark import Lark, Token, Tree
 from lark.load_grammar import FromPackageLoader, GrammarBuilder
 
 from ncclforensics.errors import GrammarError
-from ncclforensics.grammar import NUMBERS, Pattern, base_of
+from ncclforensics.grammar import NUMBERS, RESERVED, Pattern, base_of
 
 if TYPE_CHECKING:
     from lark.load_grammar import Definition
@@ -52,6 +52,15 @@ def rules(path: Path) -> Iterator[tuple[str, int, tuple[Pattern, ...], dict[str,
 def part(path: Path, rule: str) -> str:
     """The regex of a rule that is only a part, without columns and anchors: to search for inside a line."""
     return _Walk(_definitions(path), path.stem, rule).part(rule)
+
+
+def steps(path: Path, rule: str) -> Iterator[list[tuple[str, str]]]:
+    """Every alternative of a rule as the pieces that a line goes through: the regex of each, and what it is called."""
+    definitions = _definitions(path)
+    for alternative in _alternatives(definitions[rule].tree):
+        walk = _Walk(definitions, path.stem, rule)
+        walk.pattern(alternative)  # the alternative is one, before its pieces are
+        yield walk.pieces(alternative)
 
 
 def _definitions(path: Path) -> dict[str, Definition]:
@@ -99,6 +108,18 @@ class _Walk:
         anchor = piece.anchor or piece.borrowed
         return Pattern(form, f"^{piece.regex}$", anchor, tuple(self._columns), piece.is_open, self._between)
 
+    def pieces(self, node: object) -> list[tuple[str, str]]:
+        """The pieces of an alternative, parts such as a prefix opened."""
+        if isinstance(node, Tree) and node.data in ("alias", "expansion", "literal", "value"):
+            children = node.children[:1] if node.data == "alias" else node.children
+            return [piece for child in children for piece in self.pieces(child)]
+        name = "" if isinstance(node, Token | Tree) else str(getattr(node, "name", node))
+        if name and not self._definitions[name].is_term and len(self._definitions[name].tree.children) == 1:
+            return self.pieces(self._definitions[name].tree.children[0])
+        piece = self._piece(node, inside="")
+        shown = f'"{piece.literal}"' if piece.literal is not None else name.rpartition("__")[2] or "an optional part"
+        return [(piece.regex, shown)]
+
     def part(self, rule: str) -> str:
         """The regex of a rule without columns."""
         return self._piece(self._definitions[rule].tree, inside=rule).regex
@@ -143,7 +164,7 @@ class _Walk:
             raise GrammarError(f"{self._place}: `{name}` refers to itself, a line pattern cannot")
         definition = self._definitions[name]
         self._open.append(name)
-        is_column = definition.is_term and inside is None and not name.rpartition("__")[2].startswith("_")
+        is_column = definition.is_term and inside is None and not name.startswith("_")  # also where imported
         piece = self._piece(definition.tree, name if definition.is_term else inside)
         self._open.pop()
         if not definition.is_term:
@@ -153,6 +174,8 @@ class _Walk:
         column = name.rpartition("__")[2].lower()
         if column in self._columns:
             raise GrammarError(f"{self._place}: `{column.upper()}` stands twice in one alternative")
+        if column in RESERVED:
+            raise GrammarError(f"{self._place}: `{column.upper()}` is a column that every frame has")
         self._columns.append(column)
         self.terminals[column] = name
         is_open = base_of(name, self._grammar) in NUMBERS or piece.regex.rstrip(")").endswith(("]+", "]*"))

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from threading import Lock
 from typing import Any
 
@@ -21,7 +22,9 @@ from ncclforensics.lines import CHUNK
 from ncclforensics.parse import NO_TALLY, SPEAKER, Language, Parsed, parse, peeled, sift
 from ncclforensics.reading import Reading
 from ncclforensics.sources import Source
+from ncclforensics.span import Span
 
+RARE = 3  # times rarer than its true name a torn host name is
 FEW = 10_000  # rows; smaller pieces are put together before anything is computed on them
 THREADS = 2  # readers at work at once; Polars uses its own threads inside each
 Analysis = Callable[..., pl.DataFrame]
@@ -75,12 +78,15 @@ def analyses() -> Mapping[str, Computed]:
 
 
 class Run:
-    """Everything that one set of sources holds."""
+    """Everything that one set of sources holds, or what was printed in one span of time."""
 
-    def __init__(self, sources: Iterable[Source], *, whole: bool, progress: Progress = lambda _: None) -> None:
+    def __init__(
+        self, sources: Iterable[Source], *, whole: bool, span: Span | None = None, progress: Progress = lambda _: None
+    ) -> None:
         (self.format,) = all_formats()
         self.language: Language = self.format.language()
         self.readings = [Reading(source, number) for number, source in enumerate(sources)]
+        self._span = span
         self._progress = progress
         self._parsed: dict[str, list[pl.DataFrame]] = {}
         self._tallies: list[pl.DataFrame] = []
@@ -104,6 +110,7 @@ class Run:
 
         self._take([reading for reading in self.readings if reading.number in reach], more)
         self._frames.clear()
+        self.__dict__.pop("_true_hosts", None)
 
     def _take(self, readings: list[Reading], work: Callable[[Reading], Iterator[pl.DataFrame]]) -> None:
         """Parse what `work` yields of each reading, small files together, on THREADS threads.
@@ -231,13 +238,32 @@ class Run:
             self._parsed.pop(shape.frame, None)
         del parsed, small, large, several
         whole = _joined(pieces, schema)
+        if self._span:
+            whole = self._span.of(whole)
+        if "host" in whole.columns and self._true_hosts:
+            whole = _renamed(whole, self._true_hosts)
         return whole if whole["pos"].is_sorted() else whole.sort("pos", maintain_order=True)
 
     def _speaking(self) -> pl.DataFrame:
         stretches = pl.concat(self._speakers).with_columns(more=pl.col("last") - pl.col("line"))
         placed = _in_order(stretches, *self._order_and_ends())
         placed = placed.with_columns(last=pl.col("line") + pl.col("more"), last_pos=pl.col("pos") + pl.col("more"))
-        return placed.select(list(SPEAKER_COLUMNS)).sort("pos")
+        return _renamed(placed.select(list(SPEAKER_COLUMNS)).sort("pos"), self._true_hosts)
+
+    @cached_property
+    def _true_hosts(self) -> dict[tuple[str, int], str]:
+        """(host, pid) -> host, for lines whose host name was torn: they begin inside of it, or behind other text.
+
+        The same process speaks under the true name, too, and far more often.
+        """
+        speakers = pl.concat(self._speakers)
+        counted = speakers.group_by(pl.col("host").cast(pl.String), "pid").agg(pl.col("lines").sum())
+        pairs = counted.join(counted, on="pid", suffix="_true").filter(pl.col("host") != pl.col("host_true"))
+        ends_alike = pl.col("host").str.ends_with(pl.col("host_true")) | pl.col("host_true").str.ends_with(
+            pl.col("host")
+        )
+        torn = pairs.filter(ends_alike, pl.col("lines") * RARE < pl.col("lines_true")).sort("lines_true")
+        return {(host, pid): true for host, pid, true in torn.select("host", "pid", "host_true").iter_rows()}
 
     def _order_and_ends(self) -> tuple[dict[int, int], dict[int, int]]:
         """The place of every source in the order of reading, and the number of the line behind its end (0: unknown).
@@ -265,6 +291,15 @@ def _in_order(rows: pl.DataFrame, order: Mapping[int, int], after: Mapping[int, 
     line = pl.when(is_from_end).then(pl.col("line") + last).otherwise("line").cast(pl.Int32)
     behind_head = pl.when(is_from_end).then(1 << (SOURCE_BITS - 1)).otherwise(0)
     return placed.with_columns(line=line, pos=line.cast(pl.Int64) + behind_head + place * (1 << SOURCE_BITS))
+
+
+def _renamed(rows: pl.DataFrame, hosts: Mapping[tuple[str, int], str]) -> pl.DataFrame:
+    if not hosts:
+        return rows
+    schema = {"host": pl.Categorical(), "pid": pl.Int32(), "true": pl.Categorical()}
+    names = pl.DataFrame([(host, pid, true) for (host, pid), true in hosts.items()], schema=schema, orient="row")
+    named = rows.join(names, on=["host", "pid"], how="left", maintain_order="left")
+    return named.with_columns(host=pl.coalesce("true", "host")).drop("true")
 
 
 def _joined(pieces: list[pl.DataFrame], schema: Mapping[str, pl.DataType]) -> pl.DataFrame:

@@ -81,6 +81,7 @@ NUMBERS = [BASES[name] for name in ("INT", "NUMBER", "HEX", "DECIMAL", "PTR", "H
 PLAIN = Base(pl.Categorical(), "", _category)
 
 FORM = "form"  # the column that says which alternative of a rule matched
+RESERVED = (FORM, "source", "line", "pos")  # columns of every frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +163,12 @@ class Grammar:
             return derivation.part(self.path, rule)
 
         return str(_remembered(self.path, rule, derived))
+
+    def steps(self, rule: str) -> list[list[tuple[str, str]]]:
+        """Every alternative of a rule as pieces: the regex of each, and what it is called."""
+        from ncclforensics import derivation
+
+        return list(derivation.steps(self.path, rule))
 
     def parser(self, rule: str) -> Lark:
         """Lark's own parser for one rule: the reference that the derived patterns are tested against."""

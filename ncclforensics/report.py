@@ -10,6 +10,7 @@ import polars as pl
 from ncclforensics.data.names import datatype, reduction
 from ncclforensics.frames import Run
 from ncclforensics.rules import Finding, findings
+from ncclforensics.selection import Selection
 
 Row = dict[str, Any]
 # The worst verdict first: with several jobs in a folder it is the one that is reported as `hang`.
@@ -35,12 +36,15 @@ class Report:
     run: Run
     findings: list[Finding]
     quotes: dict[tuple[int, int], tuple[int, str]]
+    selection: Selection
 
     @property
     def verdicts(self) -> list[Row]:
-        """One per job, worst first; among equals the job with most ranks."""
+        """One per job that has a selected rank, worst first; among equals the job with most ranks."""
         sizes = dict(self.run["rank"].group_by("job").len().iter_rows())
-        rows = self.run["verdict"].to_dicts()
+        seats = self.run["rank"].join(self.run["member"].select("actor", "key"), on="actor", how="left")
+        shown = {each["job"] for each in self._selected(seats)}
+        rows = [row for row in self.run["verdict"].to_dicts() if row["job"] in shown]
         return sorted(rows, key=lambda row: (BADNESS.index(row["verdict"]), -sizes[row["job"]], row["job"]))
 
     def evidence(self, finding: Finding) -> list[Row]:
@@ -64,17 +68,27 @@ class Report:
         last = calls.filter(pl.col("job") == job, pl.col("pos").is_in(ends["pos"].implode()))
         last = last.join(ends, on=["actor", "pos"], how="semi")
         ranks = self.run["rank"].select("actor", "rank", "host", "pid", "cudadev")
-        return last.join(ranks, on="actor", how="left").sort("rank", nulls_last=True).to_dicts()
+        return self._selected(last.join(ranks, on="actor", how="left").sort("rank", nulls_last=True))
+
+    def _selected(self, rows: pl.DataFrame) -> list[Row]:
+        """Of rows with `rank`, `host` and `key`, those that are to be shown."""
+        shows = self.selection.shows
+        return [
+            row
+            for row in rows.to_dicts()
+            if shows([] if row["rank"] is None else [row["rank"]], [row["host"]], row["key"])
+        ]
 
     def waits(self, job: int) -> list[Row]:
         """Who waits for whom, the waiter's first wait only: columns of `wait`, `for` a list of actors."""
         edges = self.run["wait"].filter(pl.col("job") == job).sort("pos")
-        return (
+        waits = (
             edges.group_by("waiter", "key", "nth", "kind", maintain_order=True)
             .agg(pl.col("waits_for"), pl.col("source").first(), pl.col("line").first())
             .unique("waiter", keep="first", maintain_order=True)
-            .to_dicts()
         )
+        place = self.run["rank"].select("rank", "host", waiter="actor")
+        return self._selected(waits.join(place, on="waiter", how="left", maintain_order="left"))
 
     def collect_next(self, row: Row) -> list[str]:
         """What to run now on the hosts of the culprits, and what to collect."""
@@ -120,11 +134,12 @@ def _commands(process: Row, verdict: str) -> list[str]:
     ]
 
 
-def report(run: Run) -> Report:
+def report(run: Run, selection: Selection | None = None) -> Report:
     """Apply the rules to a run, and read the lines they cite."""
-    said = findings(run.call)
+    selection = selection or Selection()
+    said = [each for each in findings(run.call) if selection.shows(each.ranks, each.hosts, each.communicator)]
     cited = {(line.source, line.line) for finding in said for line in finding.evidence}
-    return Report(run, said, run.quote(cited))
+    return Report(run, said, run.quote(cited), selection)
 
 
 def operation(row: Row) -> Row:

@@ -9,7 +9,24 @@ from ncclforensics.parse import Language
 
 KIND = "nccl-log"
 # In the order of trial: the calls are nearly all there is in a long log.
-GRAMMARS = ("operation", "init", "warning", "prefix")
+GRAMMARS = (
+    "operation",
+    "channel",
+    "init",
+    "network",
+    "plugin",
+    "topology",
+    "tuning",
+    "environment",
+    "memory",
+    "progress",
+    "ras",
+    "rccl",
+    "warning",
+    "pytorch",
+    "job",
+    "prefix",
+)
 
 
 @lru_cache(maxsize=1)

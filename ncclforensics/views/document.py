@@ -6,9 +6,9 @@ from ncclforensics.report import Report
 from ncclforensics.views import terminal
 
 
-def markdown(report: Report) -> str:
+def markdown(report: Report, *, everything: bool = False) -> str:
     """The terminal's report as Markdown; text from logs stands in fences that it cannot end."""
-    body = terminal.text(report, width=120)
+    body = terminal.text(report, width=120, everything=everything)
     fence = "`" * max(3, _longest_run(body) + 1)
     title = " and ".join(dict.fromkeys(row["verdict"] for row in report.verdicts)) or "no NCCL log"
     return f"## ncclforensics: {title}\n\n{fence}text\n{body}{fence}\n"

@@ -13,6 +13,7 @@ from ncclforensics.data.variables import COLLECT_CALLS, NOTHING_SAID
 from ncclforensics.parse import COUNTS
 from ncclforensics.report import Report, Row, operation
 from ncclforensics.rules import Finding
+from ncclforensics.summary import summary
 
 SCHEMA_VERSION = 1
 # What orjson leaves as it is and a terminal obeys: DEL, and the controls that begin with U+0080.
@@ -45,7 +46,7 @@ def as_object(report: Report) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "tool": {"name": "ncclforensics", "version": __version__},
         "inputs": _inputs(report),
-        "run": _run(report),
+        "run": summary(report.run),
         "findings": [_finding(report, finding) for finding in report.findings],
         "hang": _hang(report, jobs[0]) if jobs else NO_LOG,
     }
@@ -72,67 +73,6 @@ def _inputs(report: Report) -> list[Row]:
             }
         )
     return rows
-
-
-def _run(report: Report) -> Row:
-    run = report.run
-    ranks, member = run["rank"], run["member"]
-    hosts = sorted(run["process"]["host"].cast(pl.String).unique().to_list())
-    largest = member.filter(pl.col("nranks") == pl.col("nranks").max())
-    numbers = sorted(set(ranks["rank"].drop_nulls().to_list()))
-    missing = sorted({number for row in report.verdicts for number in row["absent"]})
-    placed = run["placement"].filter(pl.col("nranks") == pl.col("nranks").max())["nnodes"].max()
-    return {
-        "nccl_versions": sorted(run["version"]["version"].cast(pl.String).unique().to_list()),
-        "world_size": largest["nranks"].max(),
-        "ranks_seen": numbers,
-        "ranks_missing": missing,
-        "hosts": hosts,
-        "nodes": len(hosts) if hosts and not missing else placed,
-        "networks": sorted(run["milestone"]["network"].drop_nulls().unique().to_list()),
-        "gdr": "unknown",
-        "transports": None,
-        "channels": {"coll": None, "nvls": None, "p2p": None},
-        "communicators": _communicators(report),
-        "debug": {"level": _level(report), "subsystems_seen": _subsystems(report)},
-    }
-
-
-def _communicators(report: Report) -> list[Row]:
-    member = report.run["member"].join(report.run["last_call"], on=["actor", "key"], how="left")
-    groups = member.group_by("key", maintain_order=True).agg(
-        pl.col("nranks").max(),
-        pl.col("rank").n_unique().alias("seen"),
-        pl.col("creator").drop_nulls().first().cast(pl.String),
-        pl.col("parent_key").first(),
-        pl.col("calls").fill_null(0).min().alias("min"),
-        pl.col("calls").fill_null(0).max().alias("max"),
-    )
-    return [
-        {
-            "id": row["key"],
-            "kind": (row["creator"] or "").removeprefix("ncclComm").lower() if row["parent_key"] else "world",
-            "nranks": row["nranks"],
-            "ranks_seen": row["seen"],
-            "channels": None,
-            "operations": {"min": row["min"], "max": row["max"]},
-        }
-        for row in groups.to_dicts()
-    ]
-
-
-def _level(report: Report) -> str | None:
-    run = report.run
-    if run["replay"].height or run["request"].height:
-        return "TRACE"
-    if run["communicator"].height or run["operation"].height or run["milestone"].height:
-        return "INFO"
-    return "WARN" if run["warning"].height or run["failure"].height else None
-
-
-def _subsystems(report: Report) -> list[str]:
-    shown = {"INIT": ("communicator", "placement"), "COLL": ("operation",), "CALL": ("replay", "request")}
-    return [name for name, frames in shown.items() if any(report.run[frame].height for frame in frames)]
 
 
 def _finding(report: Report, finding: Finding) -> Row:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from ncclforensics.data.variables import COLLECT_CALLS, NOTHING_SAID
 from ncclforensics.parse import COUNTS
 from ncclforensics.report import Report
 from ncclforensics.rules import Finding, Severity
+from ncclforensics.summary import summary
 
 Row = dict[str, Any]
 STYLE = {"error": "bold red", "warning": "bold yellow", "info": "cyan", "no-hang": "bold green"}
@@ -30,8 +32,10 @@ MOST_HOSTS = 8
 LONGEST_LIST = 48  # characters
 
 
-def text(report: Report, *, width: int = 100, color: bool = False, verbose: bool = False) -> str:
-    """The report as lines of text, with ANSI colours or without."""
+def text(
+    report: Report, *, width: int = 100, color: bool = False, verbose: bool = False, everything: bool = False
+) -> str:
+    """The verdict as lines of text, with ANSI colours or without; `everything`: the run and all findings instead."""
     out = io.StringIO()
     console = Console(
         file=out,
@@ -43,7 +47,7 @@ def text(report: Report, *, width: int = 100, color: bool = False, verbose: bool
         markup=False,
         _environ={},
     )
-    console.print(Group(*_parts(report, verbose)))
+    console.print(Group(*(_all(report, verbose) if everything else _parts(report, verbose))))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
@@ -73,6 +77,50 @@ def _parts(report: Report, verbose: bool) -> list[RenderableType]:
 
 
 _GAP = "read-subsystem-gap"
+
+
+def _all(report: Report, verbose: bool) -> list[RenderableType]:
+    parts: list[RenderableType] = [_coverage(report), _heading("RUN"), Padding(_run(report, verbose), (0, 0, 0, 2))]
+    for finding in report.findings:
+        severity = str(finding.severity)
+        head = Text.assemble(("\n", ""), (severity.upper(), STYLE[severity]), (f"  ({finding.certainty})  ", "dim"))
+        parts.append(head.append(finding.title, "bold").append(f"  {finding.rule}", "dim"))
+        told = [finding.detail[:1].upper() + finding.detail[1:] + ".", *([finding.remedy] if finding.remedy else [])]
+        parts += [Padding(Text(line), (0, 0, 0, 2)) for line in told]
+        parts += _evidence(report, finding)
+    if not report.findings:
+        parts.append(Text("\nno findings", style=STYLE["no-hang"]))
+    return parts + _problems(report)
+
+
+def _run(report: Report, verbose: bool) -> Table:
+    """What the logs tell about the run; a line for all that they tell nothing about is left out."""
+    run = summary(report.run)
+    sizes = Counter((each["kind"], each["nranks"]) for each in run["communicators"])
+    lines = {
+        "NCCL": ", ".join(run["nccl_versions"]),
+        "ranks": f"{ranks_text(run['ranks_seen'])} of {run['world_size']}" if run["world_size"] else "",
+        "missing": ranks_text(run["ranks_missing"]),
+        "hosts": _list(run["hosts"], verbose),
+        "network": ", ".join(run["networks"]) + f", GPUDirect RDMA: {run['gdr']}" * bool(run["networks"]),
+        "transports": ", ".join(f"{count} {name}" for name, count in (run["transports"] or {}).items()),
+        "channels": ", ".join(f"{count} {kind}" for kind, count in run["channels"].items() if count is not None),
+        "communicators": ", ".join(f"{count} {kind} of {size} ranks" for (kind, size), count in sorted(sizes.items())),
+        "subsystems": ", ".join(run["debug"]["subsystems_seen"]),
+    }
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False, pad_edge=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, line in lines.items():
+        if line:
+            table.add_row(name, printable(line))
+    return table
+
+
+def _list(names: list[str], verbose: bool) -> str:
+    shown = names if verbose else names[:MOST_HOSTS]
+    more = len(names) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
 def _coverage(report: Report) -> Text:

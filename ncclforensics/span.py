@@ -1,0 +1,74 @@
+"""A span of time: the rows of frames that were printed in it, by whichever clock their lines carry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, time
+
+import polars as pl
+
+from ncclforensics.errors import UsageError
+
+# Columns that hold a time as it was printed, the most exact first; zones are not looked at.
+CLOCKS = ("stamp", "moment", "launcher_time")
+FORMATS = (
+    "%Y-%m-%d %H:%M:%S%.f",  # NCCL from 2.26 on, with or without a fraction
+    "%a %b %e %H:%M:%S %Y",  # Open MPI
+)
+WITH_ZONE, TO_THE_SECOND = "%Y-%m-%dT%H:%M:%S", 19  # containers and journals: the first characters
+WITHOUT_YEAR = ("%b %e %H:%M:%S", "%m%d %H:%M:%S%.f")  # journals, PyTorch
+
+Instant = datetime | time
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """From `since` to `until`, both included; a time without a day is meant on every day."""
+
+    since: Instant | None = None
+    until: Instant | None = None
+
+    def of(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The rows printed in the span; a row without a time stays."""
+        clocks = [name for name in CLOCKS if name in rows.columns and rows[name].null_count() < rows.height]
+        if not clocks:
+            return rows
+        printed = pl.coalesce([_parsed(pl.col(name).cast(pl.String), self._year) for name in clocks])
+        within = pl.lit(True)
+        for limit, side in ((self.since, pl.Expr.ge), (self.until, pl.Expr.le)):
+            if limit is not None:
+                within &= side(printed.dt.time() if isinstance(limit, time) else printed, limit)
+        return rows.filter(within | printed.is_null())
+
+    @property
+    def _year(self) -> int:
+        days = (limit for limit in (self.since, self.until) if isinstance(limit, datetime))
+        return next(days, datetime.now()).year
+
+
+def _parsed(text: pl.Expr, year: int) -> pl.Expr:
+    def read(printed: pl.Expr, form: str) -> pl.Expr:
+        return printed.str.strptime(pl.Datetime("us"), form, strict=False)
+
+    # PyTorch leaves out the zero of the month.
+    whole = pl.when(text.str.find(" ", literal=True) == len("813")).then("0" + text).otherwise(text)
+    return pl.coalesce(
+        *(read(text, form) for form in FORMATS),
+        read(text.str.head(TO_THE_SECOND), WITH_ZONE),
+        *(read(pl.lit(f"{year} ") + each, f"%Y {form}") for form in WITHOUT_YEAR for each in (text, whole)),
+    )
+
+
+def instant(text: str | None, option: str) -> Instant | None:
+    """What the user means by a time. Raises UsageError."""
+    if text is None:
+        return None
+    kinds: tuple[Callable[[str], Instant], ...] = (datetime.fromisoformat, time.fromisoformat)
+    for read in kinds:
+        try:
+            found = read(text)
+        except ValueError:
+            continue
+        return found.replace(tzinfo=None)
+    raise UsageError(f"{option} {text}: not a time such as 2026-03-02T11:04:57 or 11:04:57")

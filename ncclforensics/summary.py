@@ -1,0 +1,100 @@
+"""What the logs tell about a run as a whole: the contract's `run`. Unknown is None, never 0 or a guess."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from ncclforensics.frames import Run
+
+Row = dict[str, Any]
+
+# A frame shows that its subsystem was switched on; an absent frame shows nothing.
+SUBSYSTEMS = {
+    "INIT": ("communicator", "placement"),
+    "COLL": ("operation",),
+    "CALL": ("replay", "request"),
+}
+
+
+def summary(run: Run) -> Row:
+    """The contract's `run` object."""
+    ranks, member = run["rank"], run["member"]
+    hosts = sorted(run["process"]["host"].cast(pl.String).unique().to_list())
+    largest = member.filter(pl.col("nranks") == pl.col("nranks").max())
+    absent = sorted({number for numbers in run["verdict"]["absent"].to_list() for number in numbers})
+    placed = run["placement"].filter(pl.col("nranks") == pl.col("nranks").max())["nnodes"].max()
+    return {
+        "nccl_versions": sorted(run["version"]["version"].cast(pl.String).unique().to_list()),
+        "world_size": largest["nranks"].max(),
+        "ranks_seen": sorted(set(ranks["rank"].drop_nulls().to_list())),
+        "ranks_missing": absent,
+        "hosts": hosts,
+        "nodes": len(hosts) if hosts and not absent else placed,
+        "networks": sorted(run["milestone"]["network"].drop_nulls().unique().to_list()),
+        "gdr": _gdr(run["transport"]),
+        "transports": _transports(run["transport"]),
+        "channels": _channels(run["channels"], largest),
+        "communicators": _communicators(run),
+        "debug": {"level": _level(run), "subsystems_seen": _subsystems(run)},
+    }
+
+
+def _gdr(transport: pl.DataFrame) -> str:
+    """Over the connections seen to an RDMA-capable network."""
+    if transport.is_empty():
+        return "unknown"
+    over_network = transport.filter(pl.col("medium").cast(pl.String).is_in(["NET", "COLLNET"]))
+    rdma = over_network.filter(~pl.col("network").cast(pl.String).str.contains("Socket", literal=True))
+    if rdma.is_empty():
+        return "not-applicable"
+    return "all" if rdma["is_gdr"].all() else "some" if rdma["is_gdr"].any() else "none"
+
+
+def _transports(transport: pl.DataFrame) -> dict[str, int] | None:
+    counted = transport.group_by("transport").agg(pl.col("connections").sum()).sort("transport")
+    return dict(counted.iter_rows()) or None
+
+
+def _channels(channels: pl.DataFrame, largest: pl.DataFrame) -> dict[str, int | None]:
+    """Of the largest communicator; the most that any rank of it opened."""
+    of_largest = channels.join(largest.select("key").unique(), on="key", how="semi")
+    return {kind: of_largest[kind].max() for kind in ("coll", "nvls", "p2p")}  # type: ignore[misc]  # of integers
+
+
+def _communicators(run: Run) -> list[Row]:
+    opened = run["channels"].group_by("key").agg(pl.col("coll").max().alias("channels"))
+    member = run["member"].join(run["last_call"], on=["actor", "key"], how="left").join(opened, on="key", how="left")
+    groups = member.group_by("key", maintain_order=True).agg(
+        pl.col("nranks").max(),
+        pl.col("rank").n_unique().alias("seen"),
+        pl.col("creator").drop_nulls().first().cast(pl.String),
+        pl.col("parent_key").first(),
+        pl.col("channels").first(),
+        pl.col("calls").fill_null(0).min().alias("min"),
+        pl.col("calls").fill_null(0).max().alias("max"),
+    )
+    return [
+        {
+            "id": row["key"],
+            "kind": (row["creator"] or "").removeprefix("ncclComm").lower() if row["parent_key"] else "world",
+            "nranks": row["nranks"],
+            "ranks_seen": row["seen"],
+            "channels": row["channels"],
+            "operations": {"min": row["min"], "max": row["max"]},
+        }
+        for row in groups.to_dicts()
+    ]
+
+
+def _level(run: Run) -> str | None:
+    if run["replay"].height or run["request"].height:
+        return "TRACE"
+    if run["communicator"].height or run["operation"].height or run["milestone"].height:
+        return "INFO"
+    return "WARN" if run["warning"].height or run["failure"].height else None
+
+
+def _subsystems(run: Run) -> list[str]:
+    return [name for name, frames in SUBSYSTEMS.items() if any(run[frame].height for frame in frames)]

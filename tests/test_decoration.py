@@ -1,0 +1,102 @@
+"""What launchers put in front of a line is split off, and tells who is who; nothing else is taken for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import ncclforensics.analyses  # noqa: F401  # registers the analyses
+from ncclforensics import analyze, lines
+from ncclforensics.formats import nccl
+from ncclforensics.frames import Run
+from ncclforensics.parse import decorations, peeled
+from ncclforensics.sources import find
+
+LANGUAGE = nccl.language()
+LINES = [
+    "gpu-a012:77:77 [0] NCCL INFO cudaDriverVersion 12040",
+    "step 7: loss 0.25",
+    "gpu-a012:77:177 [0] NCCL INFO Connected all rings",
+]
+
+
+def texts(decorated: list[str]) -> list[str]:
+    rows = lines.block("\n".join([*decorated, ""]).encode(), 1)
+    return peeled(rows, LANGUAGE, decorations(rows, LANGUAGE))["text"].to_list()
+
+
+@pytest.mark.parametrize(
+    "front",
+    [
+        "[1,3]<stdout>:",
+        "[1,3]<stderr>: ",
+        "Thu Nov 20 10:11:12 2025[1,3]<stdout>:",
+        "[prterun-n1-4711@1,3][n1:77]<stdout>: ",
+        "  3: ",
+        "[3] ",
+        "gpu-a012: ",
+        "[default3]:",
+        "(Worker pid=77) ",
+        "(Worker pid=77, ip=10.0.0.1) ",
+        "2025-11-20T10:11:12.123456789Z ",
+        "2025-11-20T10:11:12.123456789Z stdout F ",
+        "[pod/train-3/pytorch] ",
+        "Nov 20 10:11:12 n1 train.service[77]: ",
+        "> ",
+        ">> ",
+        "train-1  | ",
+        "2025-11-20T10:11:12.123456789Z [1,3]<stdout>:",
+        "n1: [1,3]<stdout>:",
+    ],
+)
+def test_a_decoration_is_split_off_every_line(front: str) -> None:
+    assert texts([front + line for line in LINES]) == LINES
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        ["INFO: starting", "INFO: ready", LINES[0]],
+        ["1: first", "2: second", "see below", LINES[0], LINES[2]],
+        ["[0] epoch", *LINES],
+        ["[rank3]: Traceback (most recent call last):", "[rank3]: ValueError: 3"],
+        ["[2026-03-02 11:04:57] " + LINES[0], "[2026-03-02 11:04:58] " + LINES[2]],
+    ],
+)
+def test_what_only_looks_like_one_stays(plain: list[str]) -> None:
+    assert texts(plain) == plain
+
+
+def test_an_empty_line_behind_a_decoration_is_empty() -> None:
+    assert texts(["[1,0]<stdout>:" + LINES[0], "[1,0]<stdout>:", "[1,0]<stdout>: "]) == [LINES[0], "", ""]
+
+
+def test_the_launcher_tells_the_rank_where_nccl_does_not(tmp_path: Path) -> None:
+    """The log of a run whose beginning is lost: calls on a communicator that nobody names."""
+    call = (
+        "{host}:{pid}:{pid} [0] NCCL INFO AllReduce: opCount {n} sendbuff 0x7f recvbuff 0x7f count 8 datatype 7 op 0 "
+        "root 0 comm 0x5{pid} [nranks=2] stream 0x55"
+    )
+    both = [
+        f"[1,{rank}]<stdout>:" + call.format(host=f"n{rank}", pid=10 + rank, n=n)
+        for n in range(3)
+        for rank in (1, 0)
+        if (rank, n) != (1, 2)
+    ]
+    (tmp_path / "job.log").write_text("\n".join([*both, ""]))
+
+    run = Run(find([str(tmp_path)]), whole=True)
+
+    assert dict(run["process"].select("host", "hint").iter_rows()) == {"n0": 0, "n1": 1}
+    assert run["operation"]["launcher_rank"].to_list() == [1, 0, 1, 0, 0]
+
+
+def test_evidence_is_quoted_with_its_decoration(tmp_path: Path) -> None:
+    twice = "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 9d000"
+    warning = f"[1,0]<stdout>:n0:10:11 [0] init.cc:795 NCCL WARN {twice}"
+    (tmp_path / "job.log").write_text("\n".join([*(f"[1,0]<stdout>:{line}" for line in LINES), warning, ""]))
+
+    report = analyze([str(tmp_path / "job.log")])
+
+    assert [line["text"] for finding in report.findings for line in report.evidence(finding)].count(warning) >= 1
