@@ -26,6 +26,7 @@ from ncclforensics.span import Span
 
 RARE = 3  # times rarer than its true name a torn host name is
 FEW = 10_000  # rows; smaller pieces are put together before anything is computed on them
+BATCH = 4 * CHUNK  # of rare lines: every pattern costs its compilation, whatever it is applied to
 THREADS = 2  # readers at work at once; Polars uses its own threads inside each
 Analysis = Callable[..., pl.DataFrame]
 Progress = Callable[[int], None]  # told how many bytes have been parsed since the last time
@@ -136,11 +137,11 @@ class Run:
                         small.add(rows)
                         continue
                     rare.add(self._sift(rows, lock))
-                    if rare.size >= CHUNK:
+                    if rare.size >= BATCH:
                         self._parse(rare.taken(), lock)
                 for rows in rare.rows:
                     waiting.add(rows)
-                if waiting.size >= CHUNK:
+                if waiting.size >= BATCH:
                     self._parse(waiting.taken(), lock)
 
         with ThreadPoolExecutor(THREADS) as pool:

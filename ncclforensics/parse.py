@@ -161,6 +161,7 @@ def _cut_at_counter(rows: pl.DataFrame, pattern: Pattern, column: str) -> pl.Dat
         is_candidate &= ~pl.col("cut")
     return (
         rows.with_row_index("row")
+        .filter(text.str.contains(before, literal=True))
         .filter(is_candidate)
         .with_columns(
             start=text.str.find(before, literal=True) + len(before),
@@ -184,16 +185,17 @@ def parse(rows: pl.DataFrame, language: Language, hosts: pl.DataFrame | None = N
     """
     frames: dict[str, list[pl.DataFrame]] = {}
     rows = cleaned(rows)
-    known, unknown = _apply(rows.with_columns(crowded=_crowded(rows, language)), language, frames)
-    beginnings = _hosts(known)
+    whole, unknown = _apply(rows.with_columns(crowded=_crowded(rows, language)), language, frames)
+    beginnings, torn, pieces = _hosts(whole), [whole.clear()], unknown
     for _ in range(DEPTH):
-        everyone = pl.concat([_hosts(known), *([] if hosts is None else [hosts])])
-        pieces = _pieces(unknown, language.opening, everyone)
+        everyone = pl.concat([_hosts(whole), *map(_hosts, torn), *([] if hosts is None else [hosts])])
+        pieces = _pieces(pieces, language.opening, everyone)
         if pieces.is_empty():
             break
-        more, unknown = _apply(pieces.with_columns(crowded=_crowded(pieces, language)), language, frames)
-        known = pl.concat([known, more])
-    return Parsed(frames, _tally(rows, known, language.opening), beginnings, _speakers(known))
+        more, pieces = _apply(pieces.with_columns(crowded=_crowded(pieces, language)), language, frames)
+        torn.append(more)
+    tally = _tally(whole, unknown, pl.concat(torn), language.opening)
+    return Parsed(frames, tally, beginnings, _speakers(pl.concat([whole, *torn])))
 
 
 def _labels(rows: pl.DataFrame, language: Language) -> list[str]:
@@ -238,7 +240,7 @@ def _apply(
         hit = _is_hit(fields)
         if pattern.is_greedy:  # free text may have swallowed the line that was torn into this one
             hit &= ~candidates["crowded"]
-        if pattern.is_open:  # the value that ends the line may be cut itself
+        if pattern.is_open or shape.frame == language.catch_all:  # what ends the line may be cut itself
             hit &= ~candidates["cut"]
         if not hit.any():
             continue
@@ -257,14 +259,13 @@ def _lines_with(text: pl.Series, anchors: Sequence[str]) -> dict[str, pl.Series]
     """Anchor -> the places of the texts that contain it. All anchors are searched for at once."""
     places = (
         text.str.extract_many(list(anchors), overlapping=True)
-        .cast(pl.List(pl.Enum(anchors)))
         .to_frame("anchor")
         .with_row_index("place")
         .explode("anchor")
         .drop_nulls()
-        .unique(maintain_order=True)
-        .group_by("anchor", maintain_order=True)
-        .agg("place")
+        .with_columns(pl.col("anchor").cast(pl.Enum(anchors)))
+        .group_by("anchor")
+        .agg(pl.col("place").filter(pl.col("place").ne_missing(pl.col("place").shift())))
     )
     return dict(zip(places["anchor"], places["place"], strict=True))
 
@@ -346,18 +347,28 @@ def _length(text: str | pl.Expr) -> pl.Expr:
     return column.str.len_chars().cast(pl.Int64)
 
 
-def _tally(rows: pl.DataFrame, known: pl.DataFrame, opening: str) -> pl.DataFrame:
-    """Every physical line counted once. Columns `source` and COUNTS."""
-    recognised = known.filter(~pl.col("caught")).select("source", "line").unique()
-    caught = known.filter(pl.col("caught")).select("source", "line", caught=True).unique()
-    rest = rows.join(recognised, on=["source", "line"], how="anti").join(caught, on=["source", "line"], how="left")
-    is_caught = pl.col("caught").is_not_null() & ~pl.col("cut")
-    shattered = pl.col("damaged") | pl.col("text").str.contains(opening)
-    counted = rest.group_by("source").agg(
-        unrecognised=is_caught.sum().cast(pl.Int64),
-        damaged=(~is_caught & shattered).sum().cast(pl.Int64),
-        application=(~is_caught & ~shattered).sum().cast(pl.Int64),
-    )
-    known_lines = recognised.group_by("source").agg(recognised=pl.len().cast(pl.Int64))
-    both = known_lines.join(counted, on="source", how="full", coalesce=True)
-    return both.select("source", *COUNTS).fill_null(0)
+def _tally(whole: pl.DataFrame, unknown: pl.DataFrame, torn: pl.DataFrame, opening: str) -> pl.DataFrame:
+    """Every physical line counted once. Columns `source` and COUNTS.
+
+    `whole`: the lines known as they stand; `unknown`: all others; `torn`: what was found inside of those.
+    """
+    place = ["source", "line"]
+    recognised = torn.filter(~pl.col("caught")).select(*place, recognised=True).unique()
+    caught = torn.filter("caught").select(*place, caught=True).unique()
+    rest = unknown.join(recognised, on=place, how="left").join(caught, on=place, how="left")
+    is_recognised = pl.col("recognised").fill_null(False)
+    is_caught = pl.col("caught").fill_null(False) & ~pl.col("cut") & ~is_recognised
+    is_shattered = pl.col("damaged") | pl.col("text").str.contains(opening)
+    is_lost = ~is_recognised & ~is_caught
+    both = [
+        whole.select("source", recognised=~pl.col("caught"), unrecognised="caught", damaged=False, application=False),
+        rest.select(
+            "source",
+            recognised=is_recognised,
+            unrecognised=is_caught,
+            damaged=is_lost & is_shattered,
+            application=is_lost & ~is_shattered,
+        ),
+    ]
+    counted = pl.concat(both).group_by("source").agg(pl.col(COUNTS).sum().cast(pl.Int64))
+    return counted.select("source", *COUNTS)
