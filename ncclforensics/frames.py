@@ -24,7 +24,8 @@ from ncclforensics.reading import Reading
 from ncclforensics.sources import Source
 from ncclforensics.span import Span
 
-RARE = 3  # times rarer than its true name a torn host name is
+# Times rarer than its true name a torn host name is: one that ends like it, and any other.
+RARE, VERY_RARE = 3, 30
 FEW = 10_000  # rows; smaller pieces are put together before anything is computed on them
 BATCH = 4 * CHUNK  # of rare lines: every pattern costs its compilation, whatever it is applied to
 THREADS = 2  # readers at work at once; Polars uses its own threads inside each
@@ -175,6 +176,14 @@ class Run:
         """Lines of every source read so far, by kind: columns `source` and `parse.COUNTS`."""
         return pl.concat(self._tallies).group_by("source").sum() if self._tallies else NO_TALLY
 
+    @property
+    def kinds(self) -> dict[int, str]:
+        """Source -> the contract's `inputs[].kind`, of the sources that hold any line of ours."""
+        found = {}
+        for frame, kind in self.format.KINDS.items():
+            found.update(dict.fromkeys(self[frame]["source"].unique().to_list(), kind))
+        return {**found, **dict.fromkeys(self["speaker"]["source"].unique().to_list(), self.format.KIND)}
+
     def __getitem__(self, name: str) -> pl.DataFrame:
         if name not in self._frames:
             self._frames[name] = self._made(name)
@@ -253,7 +262,7 @@ class Run:
 
     @cached_property
     def _true_hosts(self) -> dict[tuple[str, int], str]:
-        """(host, pid) -> host, for lines whose host name was torn: they begin inside of it, or behind other text.
+        """(host, pid) -> host, for lines whose host name was torn: they begin inside of it or behind other text.
 
         The same process speaks under the true name, too, and far more often.
         """
@@ -263,7 +272,8 @@ class Run:
         ends_alike = pl.col("host").str.ends_with(pl.col("host_true")) | pl.col("host_true").str.ends_with(
             pl.col("host")
         )
-        torn = pairs.filter(ends_alike, pl.col("lines") * RARE < pl.col("lines_true")).sort("lines_true")
+        is_rarer = pl.col("lines") * pl.when(ends_alike).then(RARE).otherwise(VERY_RARE) < pl.col("lines_true")
+        torn = pairs.filter(is_rarer).sort("lines_true")
         return {(host, pid): true for host, pid, true in torn.select("host", "pid", "host_true").iter_rows()}
 
     def _order_and_ends(self) -> tuple[dict[int, int], dict[int, int]]:

@@ -120,6 +120,8 @@ _WHERE_STUCK = [
 
 def _commands(process: Row, verdict: str) -> list[str]:
     host, pid = process["host"], process["pid"]
+    if host is None:
+        return [f"on the host of rank {process['rank']}: py-spy dump --native of its process; nvidia-smi; dmesg -T"]
     if verdict == "rank-died":
         return [
             f"on {host}: dmesg -T | grep -iE 'oom|xid|segfault|{pid}'",

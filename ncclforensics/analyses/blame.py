@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import polars as pl
 
-from ncclforensics.analyses import agreement, standstill, startup
+from ncclforensics.analyses import agreement, framework, standstill, startup
 from ncclforensics.analyses.case import EXHIBIT, Case, Judgement, cases
 from ncclforensics.frames import analysis
 
@@ -40,9 +40,11 @@ VERDICT = {
 QUESTIONS: tuple[Callable[[Case], Judgement | None], ...] = (
     startup.refused,
     agreement.differing_calls,
+    framework.desynchronised,
     standstill.died,
     startup.never_came,
     standstill.waiting,
+    framework.timed_out,
     standstill.all_alike_in_trouble,
     standstill.invisible,
     standstill.partly_seen,
@@ -72,6 +74,8 @@ def judgement(
     milestone: pl.DataFrame,
     source: pl.DataFrame,
     version: pl.DataFrame,
+    work: pl.DataFrame,
+    desync: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per job, with its exhibits."""
     rows = [

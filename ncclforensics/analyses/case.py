@@ -14,6 +14,8 @@ Row = dict[str, Any]
 Frames = dict[str, pl.DataFrame]
 CERTAINTIES = ("certain", "likely", "possible")
 
+ACCUSING = pl.Series(["never_joined", "not_joined"], dtype=pl.Categorical()).implode()  # forms of a desync report
+
 EXHIBIT = {
     "what": pl.String(),  # culprit, waiting, majority, minority, failure, context
     "actor": pl.Int32(),
@@ -82,6 +84,12 @@ class Case:
                 made[row["actor"]] += 1
         self.waits = ours("wait")
         self.troubles = ours("trouble")
+        only = frames["rank"]["job"].n_unique() == 1  # PyTorch's reports name no job
+        self.works = frames["work"].to_dicts() if only else []
+        self.desyncs = [
+            {**row, "ranks": [int(number) for number in row["ranks"].split(",")]}
+            for row in (frames["desync"].filter(pl.col("form").is_in(ACCUSING)).to_dicts() if only else [])
+        ]
         calls = frames["call"]
         self.calls = calls.filter(pl.col("job") == job) if calls["job"].n_unique() > 1 else calls
         self._calls_of: dict[int, pl.DataFrame] = {}
@@ -132,7 +140,8 @@ class Case:
     def process(self, actor: int) -> Row:
         """The process that drives a rank."""
         row = self.actors[actor]
-        return self.processes[row["host"], row["pid"]]
+        silent = {"source": row["source"], "sources": [row["source"]], "is_cut": False, "last_source": row["source"]}
+        return self.processes.get((row["host"], row["pid"]), {**silent, "last_line": None})
 
     def last_line(self, actor: int) -> Row:
         """Where the log of a rank ends."""

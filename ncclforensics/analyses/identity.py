@@ -79,7 +79,7 @@ _OWNER = ["host", "pid", "comm"]
 
 
 @analysis(PROCESS)
-def process(source: pl.DataFrame, speaker: pl.DataFrame) -> pl.DataFrame:
+def process(source: pl.DataFrame, speaker: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
     """Every process that says anything, and the files that hold it."""
     per_file = (
         speaker.sort("last_pos")
@@ -95,7 +95,12 @@ def process(source: pl.DataFrame, speaker: pl.DataFrame) -> pl.DataFrame:
     alone = pl.struct("host", "pid").n_unique().over("source") == 1
     # A launcher that labels one process with two ranks counts something else.
     launched = pl.when(pl.col("launcher_ranks").list.len() == 1).then(pl.col("launcher_ranks").list.first())
-    names = source.select("source", "hint", cut="is_cut")
+    reported = work.group_by("source").agg(pl.col("rank").unique()).filter(pl.col("rank").list.len() == 1)
+    names = (
+        source.select("source", "hint", cut="is_cut")
+        .join(reported.select("source", told=pl.col("rank").list.first()), on="source", how="left")
+        .with_columns(hint=pl.coalesce("told", "hint"))
+    )
     return (
         per_file.join(names, on="source")
         .with_columns(hint=pl.coalesce(launched, pl.when(alone).then("hint")))
@@ -182,9 +187,20 @@ def member(life: pl.DataFrame, process: pl.DataFrame) -> pl.DataFrame:
 
 
 @analysis(RANK)
-def rank(life: pl.DataFrame, process: pl.DataFrame) -> pl.DataFrame:
-    """The ranks of every job: one row per GPU that a process drives; `actor` is a number of our own for it."""
+def rank(life: pl.DataFrame, process: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
+    """The ranks of every job: one row per GPU that a process drives; `actor` is a number of our own for it.
+
+    A rank of which only PyTorch speaks has neither host nor process.
+    """
     _, actors = _placed(life, process)
+    jobs, numbers = {actor["job"] for actor in actors}, {actor["rank"] for actor in actors}
+    if len(jobs) < 2:
+        unseen = work.filter(~pl.col("rank").is_in(numbers - {None})).unique("rank", keep="first").sort("rank")
+        nobody = {"job": min(jobs, default=0), "is_hinted": False}
+        actors += [
+            {**nobody, "actor": len(actors) + place, "rank": row["rank"], "source": row["source"]}
+            for place, row in enumerate(unseen.to_dicts())
+        ]
     return pl.DataFrame(actors, schema=RANK)
 
 

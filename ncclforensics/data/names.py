@@ -70,6 +70,8 @@ def operation_text(call: dict[str, Any]) -> str:
     name = call.get("name")
     if not name:
         return "a call"
+    if call.get("count") is None:
+        return str(name)
     more = [f"{call['count']} x {datatype(call['datatype'])}"]
     if reduced := reduction(name, call["op"]):
         more.append(reduced)

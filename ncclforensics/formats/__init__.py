@@ -6,6 +6,7 @@ A new format is one grammar and one module here; the modules are found by walkin
 from __future__ import annotations
 
 import pkgutil
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib import import_module
 from typing import Protocol, cast
@@ -17,6 +18,7 @@ class Format(Protocol):
     """The names a module of this package defines."""
 
     KIND: str  # the contract's `inputs[].kind`
+    KINDS: Mapping[str, str]  # by the frames that a source fills: what it is, where it holds no line with our prefix
 
     def language(self) -> Language:
         """The shapes of this format."""

@@ -8,6 +8,15 @@ from ncclforensics import grammar
 from ncclforensics.parse import Language
 
 KIND = "nccl-log"
+# What a source is that holds such lines and none of NCCL's own.
+KINDS = {
+    "work_timeout": "pytorch-log",
+    "work_status": "pytorch-log",
+    "watchdog": "pytorch-log",
+    "desync": "pytorch-log",
+    "call_error": "pytorch-log",
+    "version": KIND,
+}
 # In the order of trial: the calls are nearly all there is in a long log.
 GRAMMARS = (
     "operation",

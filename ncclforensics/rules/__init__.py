@@ -24,6 +24,7 @@ class Category(StrEnum):
     INIT_FAILURE = "init-failure"
     DUPLICATE_GPU = "duplicate-gpu"
     PEER_LOST = "peer-lost"
+    TIMEOUT = "timeout"
     INCOMPLETE_EVIDENCE = "incomplete-evidence"
 
 

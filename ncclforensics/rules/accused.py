@@ -22,7 +22,7 @@ def accuse(row: Row, exhibit: pl.DataFrame, rank: pl.DataFrame, title: str) -> F
     """A finding on one job; `{who}` and `{what}` of the title become the culprits and the call."""
     culprits = rank.filter(pl.col("actor").is_in(row["culprits"]))
     numbers = sorted({*culprits["rank"].drop_nulls().to_list(), *row["missing"]})
-    hosts = sorted(culprits["host"].cast(pl.String).unique().to_list())
+    hosts = sorted(culprits["host"].cast(pl.String).drop_nulls().unique().to_list())
     places = culprits.filter(pl.col("rank").is_null()).select("host", "pid").iter_rows()
     who = ranks_text(numbers) or ", ".join(f"process {pid} on {host}" for host, pid in places) or "nobody in particular"
     where = f" on {hosts[0]}" if len(hosts) == 1 else ""

@@ -60,11 +60,10 @@ def _inputs(report: Report) -> list[Row]:
     rows = []
     for reading in report.run.readings:
         counts = {name: tally.get(reading.number, {}).get(name, 0) for name in COUNTS}
-        is_log = counts["recognised"] + counts["unrecognised"] > 0
         rows.append(
             {
                 "path": reading.source.path,
-                "kind": report.run.format.KIND if is_log else "application",
+                "kind": report.run.kinds.get(reading.number, "application"),
                 "bytes": reading.source.size,
                 "bytes_read": reading.bytes_read,
                 "lines": sum(counts.values()),

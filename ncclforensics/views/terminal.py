@@ -127,13 +127,13 @@ def _coverage(report: Report) -> Text:
     tally = report.run.tally.select(*COUNTS).sum().row(0, named=True) if report.run.readings else {}
     nccl = (tally["recognised"] or 0) + (tally["unrecognised"] or 0)
     seen, world = report.run["rank"].height, report.run["member"]["nranks"].max()
-    hosts = report.run["rank"]["host"].n_unique()
+    hosts = report.run["rank"]["host"].drop_nulls().n_unique()
     versions = sorted(report.run["version"]["version"].cast(pl.String).unique().to_list())
     jobs, files = len(report.verdicts), len(report.run.readings)
     of_world = f" of {world!r}" if world and world != seen and jobs == 1 else f" in {jobs} jobs" if jobs > 1 else ""
     partly = sum(not reading.is_whole and not reading.problems for reading in report.run.readings)
     told = [
-        f"{seen} rank{'s' * (seen != 1)}{of_world} on {hosts} host{'s' * (hosts != 1)}",
+        f"{seen} rank{'s' * (seen != 1)}{of_world}" + f" on {hosts} host{'s' * (hosts != 1)}" * bool(hosts or not seen),
         f"NCCL {', '.join(versions)}" if versions else "NCCL version unknown",
         f"{files} file{'s' * (files != 1)}" + (f", {partly} read at both ends only" if partly else ""),
         f"{nccl:,} NCCL lines, {(tally['recognised'] or 0) / nccl:.0%} recognised" if nccl else "no NCCL lines",
@@ -189,7 +189,7 @@ def _culprits(report: Report, row: Row) -> list[RenderableType]:
         call = last.get(rank["actor"])
         place = report.cited(call["source"], call["line"]) if call else {}
         table.add_row(
-            _known(rank["rank"]), rank["host"], _known(rank["cudadev"]), str(rank["pid"]),
+            _known(rank["rank"]), _known(rank["host"]), _known(rank["cudadev"]), _known(rank["pid"]),
             f"{operation_text(call)} on {call['key']}" if call else "none seen",
             _place(report, place) if call else "",
         )  # fmt: skip
@@ -213,8 +213,8 @@ def _grid(report: Report, row: Row) -> list[RenderableType]:
         return []
     marks = {**dict.fromkeys(row["victims"], ("·", "yellow")), **dict.fromkeys(row["culprits"], ("X", STYLE["error"]))}
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False, pad_edge=False)
-    hosts = [(str(name[0]), rows) for name, rows in ranks.group_by("host", maintain_order=True)]
-    guilty = {ranks.filter(pl.col("actor") == actor)["host"][0] for actor in row["culprits"]}
+    hosts = [(_known(name[0]), rows) for name, rows in ranks.group_by("host", maintain_order=True)]
+    guilty = {_known(ranks.filter(pl.col("actor") == actor)["host"][0]) for actor in row["culprits"]}
     hosts = sorted(hosts, key=lambda item: item[0] not in guilty)
     for host, rows in hosts[:MOST_HOSTS]:
         line = Text()
@@ -316,7 +316,7 @@ def _all_last(report: Report, row: Row) -> list[RenderableType]:
     for call in report.last_calls(row["job"]):
         place = report.cited(call["source"], call["line"])
         where = _place(report, place)
-        table.add_row(_known(call["rank"]), call["host"], f"{operation_text(call)} on {call['key']}", where)
+        table.add_row(_known(call["rank"]), _known(call["host"]), f"{operation_text(call)} on {call['key']}", where)
     return [_heading("LAST CALL OF EVERY RANK"), Padding(table, (0, 0, 0, 2))] if table.row_count else []
 
 
