@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property
@@ -93,7 +93,7 @@ class Pattern:
     anchor: str  # a literal that every matching line contains; empty if there is none
     columns: tuple[str, ...]
     is_open: bool  # ends with a value that would still match if the line were cut inside it
-    between: Mapping[str, tuple[str, str, str]]  # column -> literal before it, its regex, literal behind it
+    between: Mapping[str, tuple[str, ...]]  # column -> literal before it, its regex, literal behind it
 
     @property
     def is_greedy(self) -> bool:
@@ -137,7 +137,7 @@ class Grammar:
             Shape(
                 rule,
                 self.name,
-                tuple(Pattern(**{**pattern, "columns": tuple(pattern["columns"])}) for pattern in patterns),
+                tuple(_pattern(**pattern) for pattern in patterns),
                 {column: base_of(terminal, self.name) for column, terminal in terminals.items()},
                 examples.get(rule, ()),
                 needs,
@@ -195,6 +195,12 @@ def _remembered(path: Path, what: str, derive: Callable[[], Any]) -> Any:
         new.write_bytes(orjson.dumps(result))
         new.replace(file)
     return result
+
+
+def _pattern(columns: Iterable[str], between: Mapping[str, Iterable[str]], **rest: Any) -> Pattern:
+    """A pattern, fresh from the derivation or from the cache, which knows no tuples."""
+    around = {name: tuple(parts) for name, parts in between.items()}
+    return Pattern(columns=tuple(columns), between=around, **rest)
 
 
 _DERIVATION = HERE / "derivation.py"

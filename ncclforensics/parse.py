@@ -218,6 +218,7 @@ _KNOWN = {
     "pid": pl.Int32(),
     "launcher_rank": pl.Int32(),
     "caught": pl.Boolean(),
+    "cut": pl.Boolean(),
 }
 
 
@@ -240,7 +241,7 @@ def _apply(
         hit = _is_hit(fields)
         if pattern.is_greedy:  # free text may have swallowed the line that was torn into this one
             hit &= ~candidates["crowded"]
-        if pattern.is_open or shape.frame == language.catch_all:  # what ends the line may be cut itself
+        if pattern.is_open:  # the value that ends the line may be cut itself
             hit &= ~candidates["cut"]
         if not hit.any():
             continue
@@ -251,7 +252,7 @@ def _apply(
         is_caught = shape.frame == language.catch_all
         if not is_caught:
             frames.setdefault(shape.frame, []).append(typed)
-        known.append(_identified(typed).with_columns(caught=pl.lit(is_caught)))
+        known.append(_identified(typed).with_columns(caught=pl.lit(is_caught), cut=candidates["cut"]))
     return pl.concat(known), rows.filter(is_unknown)
 
 
@@ -283,11 +284,11 @@ def _typed(
 
 
 def _identified(typed: pl.DataFrame) -> pl.DataFrame:
-    """Who says a line: the columns of _KNOWN but for the last; null where a frame has none."""
+    """Who says a line: the columns of _KNOWN but for the last two; null where a frame has none."""
     return typed.select(
         pl.col(name) if name in typed.columns else pl.lit(None, dtype=dtype).alias(name)
         for name, dtype in _KNOWN.items()
-        if name != "caught"
+        if name not in ("caught", "cut")
     )
 
 
@@ -361,7 +362,13 @@ def _tally(whole: pl.DataFrame, unknown: pl.DataFrame, torn: pl.DataFrame, openi
     is_shattered = pl.col("damaged") | pl.col("text").str.contains(opening)
     is_lost = ~is_recognised & ~is_caught
     both = [
-        whole.select("source", recognised=~pl.col("caught"), unrecognised="caught", damaged=False, application=False),
+        whole.select(
+            "source",
+            recognised=~pl.col("caught"),
+            unrecognised=pl.col("caught") & ~pl.col("cut"),
+            damaged=pl.col("caught") & pl.col("cut"),
+            application=pl.lit(False),
+        ),
         rest.select(
             "source",
             recognised=is_recognised,

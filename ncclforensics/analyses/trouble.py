@@ -18,15 +18,19 @@ LOST = "lost"  # another process went away
 AFTER = "after"  # a consequence, always
 CLASSES = {
     **dict.fromkeys(["gpu_twice", "gpu_shared", "rank_twice", "rank_count", "root_info", "version_mismatch"], REFUSED),
-    **dict.fromkeys(["message_truncated", "no_interface", "no_transport"], REFUSED),
+    **dict.fromkeys(
+        ["message_truncated", "no_interface", "no_transport", "device_counts", "no_such_interface"], REFUSED
+    ),
     **dict.fromkeys(["cuda", "ib_fatal", "shared_memory_full", "shared_memory", "out_of_memory", "verbs_call"], HARD),
     **dict.fromkeys(["ib_completion", "ib_completion_error", "ib_completion_nameless", "ib_event"], NETWORK),
     **dict.fromkeys(
         ["size_mismatch", "connect_failed", "connect_returned", "connect_exceeded", "system_call"], NETWORK
     ),
+    **dict.fromkeys(["modify_qp", "connect_given_up", "poll_failed"], NETWORK),
+    **dict.fromkeys(["ib_completion_gin", "ib_size_mismatch", "ib_bad_receive"], NETWORK),
     **dict.fromkeys(["peer_closed", "transfer_failed", "local_closed", "local_lost", "ras_dead"], LOST),
     **dict.fromkeys(["service_silent", "service_failed", "proxy_failed", "proxy_call_failed"], AFTER),
-    **dict.fromkeys(["asynchronous", "abort_state", "aborting", "unwinding"], AFTER),
+    **dict.fromkeys(["asynchronous", "abort_state", "aborting", "unwinding", "fatal_event"], AFTER),
     **dict.fromkeys(["collective_mismatch", "collective_mismatch_suspected"], HARD),
     **dict.fromkeys(["connecting", "connecting_again", "cuda_ignored"], ""),
 }
