@@ -14,6 +14,7 @@ from ncclforensics.grammar import FORM, Base, Pattern, Shape
 from ncclforensics.lines import cleaned
 
 DEPTH = 4  # lines that one physical line may be torn together from, and decorations in front of a line
+SAMPLED = 400  # lines at each end that tell how a source is decorated
 SOME, NEARLY_ALL = 0.05, 0.8  # of the lines of a sample
 REST = "rest"  # the column that holds what stands behind a decoration
 
@@ -79,9 +80,12 @@ def decorations(sample: pl.DataFrame, language: Language) -> tuple[Pattern, ...]
     hardly a shape (-2) only where nearly all lines of ours stand behind it: `INFO: ` is no host name.
     """
     found: list[Pattern] = []
+    sample = pl.concat([sample.head(SAMPLED), sample.tail(SAMPLED)])
     while len(found) < DEPTH:
         sample = sample.filter(pl.col("text") != "")
         is_ours = sample["text"].str.contains(language.opening)
+        if is_ours.any() and sample["text"].filter(is_ours).str.contains(f"^(?:{language.opening})").all():
+            break  # bare
         likely: list[tuple[float, Pattern]] = []
         for shape in language.decorations:
             for pattern in shape.patterns:

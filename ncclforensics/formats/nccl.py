@@ -29,11 +29,9 @@ GRAMMARS = (
     "environment",
     "memory",
     "progress",
-    "ras",
     "rccl",
     "warning",
     "pytorch",
-    "job",
     "prefix",
 )
 
