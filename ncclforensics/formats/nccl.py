@@ -32,6 +32,7 @@ GRAMMARS = (
     "rccl",
     "warning",
     "pytorch",
+    "job",
     "prefix",
 )
 
