@@ -7,8 +7,8 @@ raw trees of a grammar's rules. The result is remembered by `grammar`, so most s
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,9 @@ from lark import Lark, Token, Tree
 from lark.load_grammar import FromPackageLoader, GrammarBuilder
 
 from ncclforensics.errors import GrammarError
-from ncclforensics.grammar import NUMBERS, RESERVED, Pattern, base_of
+from ncclforensics.grammar import NUMBERS, RESERVED, Behind, Pattern, base_of
+
+LONG, MANY = 16, 24  # characters of a beginning that are looked at, and beginnings of one alternative
 
 if TYPE_CHECKING:
     from lark.load_grammar import Definition
@@ -34,15 +36,15 @@ def parser(path: Path, rule: str) -> Lark:
     )
 
 
-def rules(path: Path) -> Iterator[tuple[str, int, tuple[Pattern, ...], dict[str, str]]]:
-    """Name, priority, patterns, and column -> terminal of every rule that stands in the file.
+def rules(path: Path, *parts: str) -> Iterator[tuple[str, int, tuple[Pattern, ...], dict[str, str]]]:
+    """Name, priority, patterns, and column -> terminal of every rule that stands in the file, or of the parts named.
 
     Imported rules and rules starting with `_` are only parts. Raises GrammarError.
     """
     definitions = _definitions(path)
-    for name, definition in definitions.items():
-        if definition.is_term or name.startswith("_") or "__" in name:
-            continue
+    own = (name for name, one in definitions.items() if not (one.is_term or name.startswith("_") or "__" in name))
+    for name in parts or own:
+        definition = definitions[name]
         walk = _Walk(definitions, path.stem, name)
         patterns = tuple(walk.pattern(alternative) for alternative in _alternatives(definition.tree))
         priority = int(getattr(definition.options, "priority", None) or 0)
@@ -85,6 +87,8 @@ class _Piece:
     is_open: bool = False
     is_optional: bool = False
     column: str = ""
+    starts: tuple[str, ...] = ("",)  # literal texts, with one of which it begins
+    is_start: bool = False  # it is nothing else
 
 
 class _Walk:
@@ -106,7 +110,20 @@ class _Walk:
             alternative = alternative.children[0]  # type: ignore[assignment]
         piece = self._piece(alternative, inside=None)
         anchor = piece.anchor or piece.borrowed
-        return Pattern(form, f"^{piece.regex}$", anchor, tuple(self._columns), piece.is_open, self._between)
+        behind = dict(self._behind([alternative]))
+        return Pattern(form, f"^{piece.regex}$", anchor, tuple(self._columns), piece.is_open, self._between, behind)
+
+    def _behind(self, nodes: list[object]) -> Iterator[tuple[str, Behind]]:
+        """What stands behind each of the parts that an alternative begins with, the one inside the other."""
+        while isinstance(nodes[0], Tree) and nodes[0].data in ("expansion", "value"):
+            nodes = [*nodes[0].children, *nodes[1:]]
+        name = "" if isinstance(nodes[0], Token | Tree) else str(getattr(nodes[0], "name", nodes[0]))
+        if name and not self._definitions[name].is_term and len(nodes) > 1:
+            walk = _Walk(self._definitions, self._grammar, name)
+            piece = _sequence([walk._piece(node, inside=None) for node in nodes[1:]])
+            yield name, Behind(f"^{piece.regex}$", tuple(walk._columns), piece.starts, piece.anchor or piece.borrowed)
+            if len(parts := self._definitions[name].tree.children) == 1:
+                yield from self._behind([*parts, *nodes[1:]])
 
     def pieces(self, node: object) -> list[tuple[str, str]]:
         """The pieces of an alternative, parts such as a prefix opened."""
@@ -145,7 +162,9 @@ class _Walk:
                 return _choice([self._piece(child, inside) for child in children])
             case "maybe":
                 inner = self._piece(children[0], inside)
-                return _Piece(f"(?:{inner.regex})?", is_open=inner.is_open, is_optional=True)
+                starts = ("", *inner.starts)
+                optional = f"(?:{inner.regex})?"
+                return _Piece(optional, is_open=inner.is_open, is_optional=True, starts=starts, is_start=inner.is_start)
             case "expr":
                 return self._repeated(children, inside)
         raise GrammarError(f"{self._place}: `{node.data}` cannot become a line pattern")
@@ -153,7 +172,14 @@ class _Walk:
     def _repeated(self, children: list[object], inside: str | None) -> _Piece:
         inner, sign = self._piece(children[0], inside), str(children[1])
         if len(children) == 2 and sign in ("?", "*", "+"):
-            return _Piece(f"(?:{inner.regex}){sign}", is_open=inner.is_open, is_optional=sign != "+")
+            starts = inner.starts if sign == "+" else ("", *inner.starts)
+            return _Piece(
+                f"(?:{inner.regex}){sign}",
+                is_open=inner.is_open,
+                is_optional=sign != "+",
+                starts=starts,
+                is_start=inner.is_start and sign == "?",
+            )
         raise GrammarError(f"{self._place}: repetition `{sign}` is not supported")
 
     def _symbol(self, symbol: object, inside: str | None) -> _Piece:
@@ -168,7 +194,7 @@ class _Walk:
         piece = self._piece(definition.tree, name if definition.is_term else inside)
         self._open.pop()
         if not definition.is_term:
-            return _Piece(piece.regex, None, "", piece.anchor or piece.borrowed, piece.is_open)
+            return replace(piece, literal=None, anchor="", borrowed=piece.anchor or piece.borrowed, column="")
         if not is_column:
             return piece
         column = name.rpartition("__")[2].lower()
@@ -179,7 +205,13 @@ class _Walk:
         self._columns.append(column)
         self.terminals[column] = name
         is_open = base_of(name, self._grammar) in NUMBERS or piece.regex.rstrip(")").endswith(("]+", "]*"))
-        return _Piece(f"(?P<{column}>{piece.regex})", is_open=is_open, column=column)
+        return _Piece(
+            f"(?P<{column}>{piece.regex})",
+            is_open=is_open,
+            column=column,
+            starts=piece.starts,
+            is_start=piece.is_start,
+        )
 
     def _literal(self, token: Token) -> _Piece:
         if token.type == "REGEXP":
@@ -191,7 +223,7 @@ class _Walk:
             return _Piece(f"(?:{body})" if "|" in body else body)
         if token.type == "STRING":
             text = str(ast.literal_eval(str(token)))
-            return _Piece(_quoted(text), text, text)
+            return _Piece(_quoted(text), text, text, starts=(text[:LONG],), is_start=len(text) <= LONG)
         raise GrammarError(f"{self._place}: {token.type} cannot become a line pattern")
 
 
@@ -214,6 +246,19 @@ def _uncapture(regex: str) -> str:
     return "".join(out)
 
 
+def _starts(pieces: Iterable[_Piece]) -> tuple[tuple[str, ...], bool]:
+    """What a sequence may begin with, and whether that is all of it."""
+    starts: tuple[str, ...] = ("",)
+    for piece in pieces:
+        longer = tuple(dict.fromkeys((before + start)[:LONG] for before in starts for start in piece.starts))
+        if len(longer) > MANY:
+            return starts, False
+        starts = longer
+        if not piece.is_start:
+            return starts, False
+    return starts, True
+
+
 def _quoted(text: str) -> str:
     return "".join(f"\\{c}" if c in "\\.+*?()|[]{}^$#&-~" else c for c in text)
 
@@ -222,7 +267,7 @@ def _sequence(pieces: list[_Piece]) -> _Piece:
     regex = "".join(piece.regex for piece in pieces)
     if all(piece.literal is not None for piece in pieces):
         text = "".join(piece.literal or "" for piece in pieces)
-        return _Piece(regex, text, text)
+        return _Piece(regex, text, text, starts=(text[:LONG],), is_start=len(text) <= LONG)
     runs, run = [""], ""
     for piece in pieces:
         run = run + piece.literal if piece.literal is not None else ""
@@ -232,11 +277,18 @@ def _sequence(pieces: list[_Piece]) -> _Piece:
         is_open |= piece.is_open
         if not piece.is_optional:
             break
-    return _Piece(regex, None, max(runs, key=len), max((piece.borrowed for piece in pieces), key=len), is_open)
+    borrowed = max((piece.borrowed for piece in pieces), key=len)
+    starts, is_start = _starts(pieces)
+    return _Piece(regex, None, max(runs, key=len), borrowed, is_open, starts=starts, is_start=is_start)
 
 
 def _choice(pieces: list[_Piece]) -> _Piece:
     if len(pieces) == 1:
         return pieces[0]
     regex = "|".join(piece.regex for piece in pieces)
-    return _Piece(f"(?:{regex})", is_open=any(piece.is_open for piece in pieces))
+    starts = tuple(dict.fromkeys(start for piece in pieces for start in piece.starts))
+    is_start = all(piece.is_start for piece in pieces)
+    if len(starts) > MANY:
+        starts, is_start = ("",), False
+    is_open = any(piece.is_open for piece in pieces)
+    return _Piece(f"(?:{regex})", is_open=is_open, starts=starts, is_start=is_start)

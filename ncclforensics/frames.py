@@ -16,10 +16,12 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.decoration import peeled
 from ncclforensics.formats import all_formats
 from ncclforensics.grammar import Shape
+from ncclforensics.language import Language
 from ncclforensics.lines import CHUNK
-from ncclforensics.parse import NO_TALLY, SPEAKER, Language, Parsed, parse, peeled, sift
+from ncclforensics.parse import NO_TALLY, SPEAKER, Parsed, parse, sift
 from ncclforensics.reading import Reading
 from ncclforensics.sources import Source
 from ncclforensics.span import Span

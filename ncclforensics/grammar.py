@@ -85,6 +85,16 @@ RESERVED = (FORM, "source", "line", "pos")  # columns of every frame
 
 
 @dataclass(frozen=True, slots=True)
+class Behind:
+    """What stands in a pattern behind the part that it begins with, such as a prefix."""
+
+    regex: str
+    columns: tuple[str, ...]
+    starts: tuple[str, ...]  # literal texts, with one of which it begins
+    anchor: str  # a literal that it contains; empty if there is none
+
+
+@dataclass(frozen=True, slots=True)
 class Pattern:
     """One alternative of a rule, as a Rust/Python regular expression."""
 
@@ -94,6 +104,7 @@ class Pattern:
     columns: tuple[str, ...]
     is_open: bool  # ends with a value that would still match if the line were cut inside it
     between: Mapping[str, tuple[str, ...]]  # column -> literal before it, its regex, literal behind it
+    behind: Mapping[str, Behind]  # of each part it begins with
 
     @property
     def is_greedy(self) -> bool:
@@ -132,6 +143,21 @@ class Grammar:
     @cached_property
     def shapes(self) -> tuple[Shape, ...]:
         """The rules that stand in this file (imported rules and rules starting with `_` are only parts)."""
+        return self._shapes("rules")
+
+    def part(self, rule: str) -> Shape:
+        """A rule that is only a part, such as a prefix, as a shape."""
+        return self._shapes(f"{rule}-shape", rule)[0]
+
+    def _shapes(self, what: str, *parts: str) -> tuple[Shape, ...]:
+        def derived() -> list[Any]:
+            from ncclforensics import derivation
+
+            return [
+                [rule, priority, [asdict(pattern) for pattern in patterns], terminals]
+                for rule, priority, patterns, terminals in derivation.rules(self.path, *parts)
+            ]
+
         examples, needs = _comments(self.path.read_text(encoding="utf-8"))
         return tuple(
             Shape(
@@ -143,26 +169,18 @@ class Grammar:
                 needs,
                 priority,
             )
-            for rule, priority, patterns, terminals in _remembered(self.path, "rules", self._rules)
+            for rule, priority, patterns, terminals in _remembered(self.path, what, derived)
         )
 
-    def _rules(self) -> list[Any]:
-        from ncclforensics import derivation
-
-        return [
-            [rule, priority, [asdict(pattern) for pattern in patterns], terminals]
-            for rule, priority, patterns, terminals in derivation.rules(self.path)
-        ]
-
-    def opening(self, rule: str) -> str:
-        """The regex of a rule that is only a part, without columns and anchors: to search for inside a line."""
+    def regex(self, part: str) -> str:
+        """The regex of a part, without columns: to search for inside a line."""
 
         def derived() -> str:
             from ncclforensics import derivation
 
-            return derivation.part(self.path, rule)
+            return derivation.part(self.path, part)
 
-        return str(_remembered(self.path, rule, derived))
+        return str(_remembered(self.path, f"{part}-regex", derived))
 
     def steps(self, rule: str) -> list[list[tuple[str, str]]]:
         """Every alternative of a rule as pieces: the regex of each, and what it is called."""
@@ -197,10 +215,17 @@ def _remembered(path: Path, what: str, derive: Callable[[], Any]) -> Any:
     return result
 
 
-def _pattern(columns: Iterable[str], between: Mapping[str, Iterable[str]], **rest: Any) -> Pattern:
+def _pattern(
+    columns: Iterable[str], between: Mapping[str, Iterable[str]], behind: Mapping[str, Mapping[str, Any]], **rest: Any
+) -> Pattern:
     """A pattern, fresh from the derivation or from the cache, which knows no tuples."""
     around = {name: tuple(parts) for name, parts in between.items()}
-    return Pattern(columns=tuple(columns), between=around, **rest)
+    after = {name: Behind(**{key: _plain(value) for key, value in parts.items()}) for name, parts in behind.items()}
+    return Pattern(columns=tuple(columns), between=around, behind=after, **rest)
+
+
+def _plain(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 _DERIVATION = HERE / "derivation.py"

@@ -90,19 +90,24 @@ def block(data: bytes, first: int, source: int = 0) -> pl.DataFrame:
     )
 
 
+def is_strange(texts: pl.Series) -> pl.Series:
+    """Whether there is anything in a text that may have to be cleaned."""
+    return texts.str.contains(_STRANGE)
+
+
 def cleaned(rows: pl.DataFrame) -> pl.DataFrame:
     """The same lines without escape sequences and control bytes, those that cannot be read marked as damaged.
 
     Doing it twice changes nothing. The lines that needed it come last.
     """
-    is_strange = rows["text"].str.contains(_STRANGE)
-    if not is_strange.any():
+    needs = is_strange(rows["text"])
+    if not needs.any():
         return rows
-    strange = rows.filter(is_strange)
+    strange = rows.filter(needs)
     text = strange["text"]
     is_unreadable = text.str.contains("\ufffd", literal=True) | text.str.contains("\x00", literal=True)
     strange = strange.with_columns(text=_cleaned(text), damaged=strange["damaged"] | is_unreadable)
-    return pl.concat([rows.filter(~is_strange), strange])
+    return pl.concat([rows.filter(~needs), strange])
 
 
 class Readable(Protocol):

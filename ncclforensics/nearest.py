@@ -8,8 +8,9 @@ from typing import Any
 import polars as pl
 
 from ncclforensics import grammar, lines
+from ncclforensics.decoration import decorations, peeled
 from ncclforensics.grammar import Shape
-from ncclforensics.parse import Language, decorations, peeled
+from ncclforensics.language import Language
 
 NEAR = 12  # characters that a shape must know of a line to be called near
 
@@ -35,7 +36,8 @@ def anatomy(line: str, language: Language) -> Anatomy:
     text = str(bare["text"][0]) if bare.height else ""
     labels = {name: bare[name][0] for name in language.labels if name in bare.columns}
     column = pl.Series([text])
-    for shape, pattern in language.trials:
+    for trial in language.trials:
+        shape, pattern = trial.shape, trial.pattern
         if shape.frame != language.catch_all and column.str.contains(pattern.regex)[0]:
             values = column.str.extract_groups(pattern.regex).struct.unnest()
             typed = values.select(shape.columns[name].cast(pl.col(name)).alias(name) for name in pattern.columns)

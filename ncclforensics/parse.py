@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from operator import itemgetter
-from typing import cast
 
 import polars as pl
 
-from ncclforensics.grammar import FORM, Base, Pattern, Shape
-from ncclforensics.lines import cleaned
+from ncclforensics.grammar import FORM, Pattern, Shape
+from ncclforensics.language import Language
+from ncclforensics.matching import KNOWN, match
 
-DEPTH = 4  # lines that one physical line may be torn together from, and decorations in front of a line
-SAMPLED = 400  # lines at each end that tell how a source is decorated
-SOME, NEARLY_ALL = 0.05, 0.8  # of the lines of a sample
-REST = "rest"  # the column that holds what stands behind a decoration
+DEPTH = 4  # lines that one physical line may be torn together from
 
 COUNTS = ("recognised", "application", "unrecognised", "damaged")
 
@@ -45,79 +39,6 @@ class Parsed:
     speakers: pl.DataFrame  # columns SPEAKER: the stretches of a source in which a process speaks
 
 
-@dataclass(frozen=True)
-class Language:
-    """The shapes to look for, in the order of trial, and how a line of this kind begins."""
-
-    shapes: tuple[Shape, ...]
-    opening: str  # regex of a line's beginning, to find lines buried in others
-    catch_all: str  # the frame whose rows count as unrecognised
-    counter: str  # the column of the first shape that differs in lines that are otherwise the same
-    decorations: tuple[Shape, ...]  # what may stand in front of a line, put there by others
-
-    @cached_property
-    def trials(self) -> list[tuple[Shape, Pattern]]:
-        """Every pattern, most important shape first."""
-        ordered = sorted(self.shapes, key=lambda shape: -shape.priority)
-        return [(shape, pattern) for shape in ordered for pattern in shape.patterns]
-
-    @cached_property
-    def anchors(self) -> list[str]:
-        """What a line must contain to meet any pattern at all."""
-        return sorted({pattern.anchor for _, pattern in self.trials})
-
-    @cached_property
-    def labels(self) -> dict[str, Base]:
-        """What a decoration tells: columns that the rows of every frame may have."""
-        columns = {name: base for shape in self.decorations for name, base in shape.columns.items()}
-        return {name: base for name, base in columns.items() if name != REST}
-
-
-def decorations(sample: pl.DataFrame, language: Language) -> tuple[Pattern, ...]:
-    """What stands in front of the lines of one source, outermost first, judged by lines of its beginning and end.
-
-    A shape that may be something else (priority -1) is believed only where nearly all lines have it, and one that is
-    hardly a shape (-2) only where nearly all lines of ours stand behind it: `INFO: ` is no host name.
-    """
-    found: list[Pattern] = []
-    sample = pl.concat([sample.head(SAMPLED), sample.tail(SAMPLED)])
-    while len(found) < DEPTH:
-        sample = sample.filter(pl.col("text") != "")
-        is_ours = sample["text"].str.contains(language.opening)
-        if is_ours.any() and sample["text"].filter(is_ours).str.contains(f"^(?:{language.opening})").all():
-            break  # bare
-        likely: list[tuple[float, Pattern]] = []
-        for shape in language.decorations:
-            for pattern in shape.patterns:
-                fields = sample["text"].str.extract_groups(pattern.regex).struct.unnest()
-                has_it = _is_hit(fields)
-                share = float(cast(float, has_it.mean() or 0))
-                of_ours = float(cast(float, has_it.filter(is_ours).mean() or 0))
-                if max(share if shape.priority >= -1 else 0, of_ours) >= (SOME if shape.priority >= 0 else NEARLY_ALL):
-                    likely.append((share, pattern))
-        if not likely:
-            break
-        found.append(max(likely, key=itemgetter(0))[1])
-        sample = peeled(sample, language, found[-1:])
-    return tuple(found)
-
-
-def peeled(rows: pl.DataFrame, language: Language, patterns: Iterable[Pattern]) -> pl.DataFrame:
-    """The lines without what stands in front of them; what it says is kept (columns: some of `language.labels`)."""
-    for pattern in patterns:
-        fields = rows["text"].str.extract_groups(pattern.regex).struct.unnest()
-        bare = pl.when(_is_hit(fields)).then(fields[REST].fill_null("")).otherwise(rows["text"])
-        labels = fields.select(base.cast(pl.col(name)) for name, base in language.labels.items() if name in fields)
-        # The inner of two is the one that the program itself was started by.
-        known = [pl.coalesce(label, label.name) if label.name in rows else label for label in labels]
-        rows = rows.with_columns(*known, text=bare)
-    return rows
-
-
-def _is_hit(fields: pl.DataFrame) -> pl.Series:
-    return fields.select(pl.any_horizontal(pl.all().is_not_null())).to_series()
-
-
 def sift(rows: pl.DataFrame, language: Language) -> tuple[Parsed, pl.DataFrame]:
     """Take out the lines of the commonest form, which are nearly all there is in a long log; and give back the others.
 
@@ -125,7 +46,7 @@ def sift(rows: pl.DataFrame, language: Language) -> tuple[Parsed, pl.DataFrame]:
     and behind the counter, and the pattern is applied once to all the lines that have the same two ends: more than
     twice as fast as applying it to every line.
     """
-    shape, pattern = language.trials[0]
+    shape, pattern = language.trials[0].shape, language.trials[0].pattern
     cut = _cut_at_counter(rows, pattern, language.counter)
     first = cut["first"]
     is_model = cut["seat"] == first
@@ -188,15 +109,14 @@ def parse(rows: pl.DataFrame, language: Language, hosts: pl.DataFrame | None = N
     `hosts`: who else is known to stand at the beginning of a line (columns `source`, `host`).
     """
     frames: dict[str, list[pl.DataFrame]] = {}
-    rows = cleaned(rows)
-    whole, unknown = _apply(rows.with_columns(crowded=_crowded(rows, language)), language, frames)
+    whole, unknown = match(rows, language, frames)
     beginnings, torn, pieces = _hosts(whole), [whole.clear()], unknown
     for _ in range(DEPTH):
         everyone = pl.concat([_hosts(whole), *map(_hosts, torn), *([] if hosts is None else [hosts])])
         pieces = _pieces(pieces, language.opening, everyone)
         if pieces.is_empty():
             break
-        more, pieces = _apply(pieces.with_columns(crowded=_crowded(pieces, language)), language, frames)
+        more, pieces = match(pieces, language, frames)
         torn.append(more)
     tally = _tally(whole, unknown, pl.concat(torn), language.opening)
     return Parsed(frames, tally, beginnings, _speakers(pl.concat([whole, *torn])))
@@ -206,73 +126,8 @@ def _labels(rows: pl.DataFrame, language: Language) -> list[str]:
     return [name for name in rows.columns if name in language.labels]
 
 
-def _crowded(rows: pl.DataFrame, language: Language) -> pl.Series:
-    """Whether two lines have become one."""
-    return rows["text"].str.count_matches(language.opening) > 1
-
-
 def _hosts(known: pl.DataFrame) -> pl.DataFrame:
     return known.select("source", "host").drop_nulls().unique().cast({"host": pl.String})
-
-
-_KNOWN = {
-    "source": pl.Int32(),
-    "line": pl.Int32(),
-    "host": pl.Categorical(),
-    "pid": pl.Int32(),
-    "launcher_rank": pl.Int32(),
-    "caught": pl.Boolean(),
-    "cut": pl.Boolean(),
-}
-
-
-def _apply(
-    rows: pl.DataFrame, language: Language, frames: dict[str, list[pl.DataFrame]]
-) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The rows that some shape knows (`caught`: only by the catch-all), and the rows that none knows."""
-    known = [pl.DataFrame(schema=_KNOWN)]
-    is_unknown = pl.repeat(True, rows.height, eager=True)
-    lines_with = _lines_with(rows["text"], language.anchors)
-    for shape, pattern in language.trials:
-        seats = lines_with.get(pattern.anchor)
-        if seats is None:
-            continue
-        seats = seats.filter(is_unknown.gather(seats))
-        if seats.is_empty():
-            continue
-        candidates = rows[seats]
-        fields = candidates["text"].str.extract_groups(pattern.regex).struct.unnest()
-        hit = _is_hit(fields)
-        if pattern.is_greedy:  # free text may have swallowed the line that was torn into this one
-            hit &= ~candidates["crowded"]
-        if pattern.is_open:  # the value that ends the line may be cut itself
-            hit &= ~candidates["cut"]
-        if not hit.any():
-            continue
-        if not hit.all():
-            candidates, fields, seats = candidates.filter(hit), fields.filter(hit), seats.filter(hit)
-        is_unknown = is_unknown.scatter(seats, False)
-        typed = _typed(candidates, fields, language, shape, pattern)
-        is_caught = shape.frame == language.catch_all
-        if not is_caught:
-            frames.setdefault(shape.frame, []).append(typed)
-        known.append(_identified(typed).with_columns(caught=pl.lit(is_caught), cut=candidates["cut"]))
-    return pl.concat(known), rows.filter(is_unknown)
-
-
-def _lines_with(text: pl.Series, anchors: Sequence[str]) -> dict[str, pl.Series]:
-    """Anchor -> the places of the texts that contain it. All anchors are searched for at once."""
-    places = (
-        text.str.extract_many(list(anchors), overlapping=True)
-        .to_frame("anchor")
-        .with_row_index("place")
-        .explode("anchor")
-        .drop_nulls()
-        .with_columns(pl.col("anchor").cast(pl.Enum(anchors)))
-        .group_by("anchor")
-        .agg(pl.col("place").filter(pl.col("place").ne_missing(pl.col("place").shift())))
-    )
-    return dict(zip(places["anchor"], places["place"], strict=True))
 
 
 def _typed(
@@ -287,11 +142,11 @@ def _typed(
     )
 
 
-def _identified(typed: pl.DataFrame) -> pl.DataFrame:
-    """Who says a line: the columns of _KNOWN but for the last two; null where a frame has none."""
-    return typed.select(
-        pl.col(name) if name in typed.columns else pl.lit(None, dtype=dtype).alias(name)
-        for name, dtype in _KNOWN.items()
+def _identified(rows: pl.DataFrame) -> pl.DataFrame:
+    """Who says a line: the columns of KNOWN but for the last two; null where there are none."""
+    return rows.select(
+        pl.col(name) if name in rows.columns else pl.lit(None, dtype=dtype).alias(name)
+        for name, dtype in KNOWN.items()
         if name not in ("caught", "cut")
     )
 

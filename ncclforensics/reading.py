@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from ncclforensics import lines
+from ncclforensics.decoration import decorations
 from ncclforensics.grammar import Pattern
-from ncclforensics.parse import Language, decorations, parse
+from ncclforensics.language import Language
+from ncclforensics.parse import parse
 from ncclforensics.sources import DAMAGED_ARCHIVE, Source
 
 WINDOW = 64 << 10  # bytes at each end to begin with

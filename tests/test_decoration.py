@@ -8,9 +8,9 @@ import pytest
 
 import ncclforensics.analyses  # noqa: F401  # registers the analyses
 from ncclforensics import analyze, lines
+from ncclforensics.decoration import decorations, peeled
 from ncclforensics.formats import nccl
 from ncclforensics.frames import Run
-from ncclforensics.parse import decorations, peeled
 from ncclforensics.sources import find
 
 LANGUAGE = nccl.language()

@@ -89,7 +89,7 @@ def _frames() -> Iterator[str]:
 
 
 def _parsed(shape: Shape) -> Iterator[str]:
-    forms = [pattern.form for pattern in shape.patterns if pattern.form]
+    forms = list(dict.fromkeys(pattern.form for pattern in shape.patterns if pattern.form))
     told = f"Lines of `grammars/{shape.grammar}.lark`, such as `{shape.examples[0]}`"
     rows = [("form", "Categorical", ", ".join(forms) or "always empty")] if forms else []
     rows += [(name, _dtype(base.dtype), base.unit) for name, base in shape.columns.items()]

@@ -127,6 +127,35 @@ def test_two_lines_torn_into_one_count_as_one_line() -> None:
     assert counts(torn) == {**dict.fromkeys(COUNTS, 0), "recognised": 1}
 
 
+# What is behind a head is found as if the line had not been cut there.
+
+
+def first_shape(line: str) -> tuple[str, str] | None:
+    """The shape and form of the first alternative that has the whole line."""
+    text = pl.Series([line])
+    for trial in LANGUAGE.trials:
+        if text.str.contains(trial.pattern.regex)[0]:
+            return trial.shape.frame, trial.pattern.form
+    return None
+
+
+@pytest.mark.parametrize("at", range(0, len(EXAMPLES), 25))
+def test_a_line_goes_to_the_first_alternative_that_has_it(at: int) -> None:
+    for example in EXAMPLES[at : at + 25]:
+        forms = [(name, rows["form"][0]) for name, rows in found(example + "\n").items()]
+
+        wanted = first_shape(example)
+        assert forms == ([wanted] if wanted and wanted[0] != LANGUAGE.catch_all else []), example
+
+
+@given(st.lists(st.sampled_from(EXAMPLES), min_size=1, max_size=40))
+@settings(max_examples=30)
+def test_lines_are_found_together_as_they_are_found_alone(examples: list[str]) -> None:
+    together = found("\n".join(examples) + "\n")
+
+    assert facts(together) == sum((facts(found(example + "\n")) for example in examples), Counter())
+
+
 # Lines torn into one another.
 
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Protocol, cast
 
-from ncclforensics.parse import Language
+from ncclforensics.language import Language
 
 
 class Format(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from ncclforensics import grammar
-from ncclforensics.parse import Language
+from ncclforensics.language import Language
 
 KIND = "nccl-log"
 # What a source is that holds such lines and none of NCCL's own.
@@ -35,6 +35,8 @@ GRAMMARS = (
     "job",
     "prefix",
 )
+# What begins a line, up to the first character of what it says.
+HEADS = ("_info", "_note", "_warn", "_call", "_trace", "_plugin", "_signed")
 
 
 @lru_cache(maxsize=1)
@@ -43,7 +45,9 @@ def language() -> Language:
     shapes = tuple(shape for name in GRAMMARS for shape in grammar.load(name).shapes)
     return Language(
         shapes,
-        opening=grammar.load("prefix").opening("_opening"),
+        opening=grammar.load("prefix").regex("_opening"),
+        heads=tuple(grammar.load("prefix").part(name) for name in HEADS),
+        mark=grammar.load("prefix").regex("_MARK"),
         catch_all="unknown",
         counter="opcount",
         decorations=grammar.load("launcher").shapes,

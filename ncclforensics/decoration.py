@@ -1,0 +1,61 @@
+"""What launchers and collectors put in front of a line: found out per source, and split off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import itemgetter
+from typing import cast
+
+import polars as pl
+
+from ncclforensics.grammar import Pattern
+from ncclforensics.language import REST, Language
+
+DEPTH = 4  # decorations one in front of the other
+SAMPLED = 400  # lines at each end that tell how a source is decorated
+SOME, NEARLY_ALL = 0.05, 0.8  # of the lines of a sample
+
+
+def decorations(sample: pl.DataFrame, language: Language) -> tuple[Pattern, ...]:
+    """What stands in front of the lines of one source, outermost first, judged by lines of its beginning and end.
+
+    A shape that may be something else (priority -1) is believed only where nearly all lines have it, and one that is
+    hardly a shape (-2) only where nearly all lines of ours stand behind it: `INFO: ` is no host name.
+    """
+    found: list[Pattern] = []
+    sample = pl.concat([sample.head(SAMPLED), sample.tail(SAMPLED)])
+    while len(found) < DEPTH:
+        sample = sample.filter(pl.col("text") != "")
+        is_ours = sample["text"].str.contains(language.opening)
+        if is_ours.any() and sample["text"].filter(is_ours).str.contains(f"^(?:{language.opening})").all():
+            break  # bare
+        likely: list[tuple[float, Pattern]] = []
+        for shape in language.decorations:
+            for pattern in shape.patterns:
+                fields = sample["text"].str.extract_groups(pattern.regex).struct.unnest()
+                has_it = _is_hit(fields)
+                share = float(cast(float, has_it.mean() or 0))
+                of_ours = float(cast(float, has_it.filter(is_ours).mean() or 0))
+                if max(share if shape.priority >= -1 else 0, of_ours) >= (SOME if shape.priority >= 0 else NEARLY_ALL):
+                    likely.append((share, pattern))
+        if not likely:
+            break
+        found.append(max(likely, key=itemgetter(0))[1])
+        sample = peeled(sample, language, found[-1:])
+    return tuple(found)
+
+
+def peeled(rows: pl.DataFrame, language: Language, patterns: Iterable[Pattern]) -> pl.DataFrame:
+    """The lines without what stands in front of them; what it says is kept (columns: some of `language.labels`)."""
+    for pattern in patterns:
+        fields = rows["text"].str.extract_groups(pattern.regex).struct.unnest()
+        bare = pl.when(_is_hit(fields)).then(fields[REST].fill_null("")).otherwise(rows["text"])
+        labels = fields.select(base.cast(pl.col(name)) for name, base in language.labels.items() if name in fields)
+        # The inner of two is the one that the program itself was started by.
+        known = [pl.coalesce(label, label.name) if label.name in rows else label for label in labels]
+        rows = rows.with_columns(*known, text=bare)
+    return rows
+
+
+def _is_hit(fields: pl.DataFrame) -> pl.Series:
+    return fields.select(pl.any_horizontal(pl.all().is_not_null())).to_series()

@@ -1,0 +1,87 @@
+"""What a kind of input may say: its shapes in the order of trial, and how its lines begin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from operator import attrgetter
+
+from ncclforensics.grammar import Base, Pattern, Shape
+
+TELLING = 3  # characters of a beginning by which a line is sent to its pattern
+REST = "rest"  # the column that holds what stands behind a decoration
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One alternative of a shape, as it is applied: to what stands behind the head of a line, or to a whole line."""
+
+    number: int
+    shape: Shape
+    pattern: Pattern
+    head: str  # the head it stands behind; empty: none
+    regex: str
+    columns: tuple[str, ...]
+    starts: tuple[str, ...]
+    anchor: str
+
+    @property
+    def is_telling(self) -> bool:
+        """Whether the first characters of a text suffice to send it here."""
+        return min(map(len, self.starts)) >= TELLING
+
+
+@dataclass(frozen=True)
+class Language:
+    """The shapes to look for, in the order of trial, and how a line of this kind begins."""
+
+    shapes: tuple[Shape, ...]
+    opening: str  # regex of a line's beginning, to find lines buried in others
+    heads: tuple[Shape, ...]  # what lines begin with: the end of it is the blank behind the word behind `mark`
+    mark: str
+    catch_all: str  # the frame whose rows count as unrecognised
+    counter: str  # the column of the first shape that differs in lines that are otherwise the same
+    decorations: tuple[Shape, ...]  # what may stand in front of a line, put there by others
+
+    @cached_property
+    def trials(self) -> list[Trial]:
+        """Every alternative, most important shape first."""
+        ordered = sorted(self.shapes, key=lambda shape: -shape.priority)
+        pairs = [(shape, pattern) for shape in ordered for pattern in shape.patterns]
+        return [self._trial(number, *pair) for number, pair in enumerate(pairs)]
+
+    def _trial(self, number: int, shape: Shape, pattern: Pattern) -> Trial:
+        for head in self.heads:
+            if behind := pattern.behind.get(head.frame):
+                return Trial(
+                    number, shape, pattern, head.frame, behind.regex, behind.columns, behind.starts, behind.anchor
+                )
+        return Trial(number, shape, pattern, "", pattern.regex, pattern.columns, ("",), pattern.anchor)
+
+    @cached_property
+    def by_start(self) -> list[Trial]:
+        """What stands behind a head and begins with a telling text: no later trial may have such a line."""
+        return [trial for trial in self.trials if trial.head and trial.is_telling and trial.shape.priority >= 0]
+
+    @cached_property
+    def by_anchor(self) -> list[Trial]:
+        """What else stands behind a head."""
+        early = set(map(attrgetter("number"), self.by_start))
+        return [trial for trial in self.trials if trial.head and trial.number not in early]
+
+    @cached_property
+    def headless(self) -> list[Trial]:
+        """What has no head: lines of others, and the few that NCCL prints without a prefix."""
+        return [trial for trial in self.trials if not trial.head]
+
+    @cached_property
+    def labels(self) -> dict[str, Base]:
+        """What a decoration tells: columns that the rows of every frame may have."""
+        columns = {name: base for shape in self.decorations for name, base in shape.columns.items()}
+        return {name: base for name, base in columns.items() if name != REST}
+
+
+def anchors(trials: Sequence[Trial]) -> list[str]:
+    """What a text must contain to meet any of these at all; the empty one is contained in every text."""
+    return sorted({trial.anchor for trial in trials} - {""})
