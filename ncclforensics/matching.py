@@ -8,8 +8,10 @@ literal that it must contain, tells which patterns it meets at all.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
 
 import polars as pl
 
@@ -19,9 +21,11 @@ from ncclforensics.lines import cleaned, is_strange
 
 # A group that is empty, at the end of a pattern: not null if it matched, whatever columns it has.
 HIT = "_hit"
+FIELDS = "_fields"
 KEY = 12  # characters by which texts are sorted; Polars keeps as many without a pointer
 LAST = "\U0010ffff"
 NONE = -1
+AS_WRITTEN = pl.QueryOptFlags.none()
 
 KNOWN = {
     "source": pl.Int32(),
@@ -44,6 +48,64 @@ class _Heads:
 
 
 @dataclass(frozen=True, slots=True)
+class _Lines:
+    """Some lines of a table, each as the text that trials are applied to."""
+
+    table: pl.DataFrame
+    row: pl.Series  # of the table
+    body: pl.Series
+    heads: _Heads | None
+    head: pl.Series  # of `heads`
+    kind: pl.Series
+
+    def matched(
+        self, language: Language, frames: dict[str, list[pl.DataFrame]], *, is_clean: bool
+    ) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+        """The rows that some shape knows, those that none knows, and those that have to be cleaned first."""
+        texts = pl.DataFrame({"kind": self.kind, "cut": self.table["cut"][self.row], "body": self.body})
+        models, model = _distinct(texts) if self.heads else (texts, self.row)
+        is_dirty = pl.repeat(False, models.height, eager=True) if is_clean else is_strange(models["body"])
+        owner = pl.repeat(NONE, models.height, dtype=pl.Int32, eager=True)
+        place = pl.repeat(0, models.height, dtype=pl.UInt32, eager=True)
+        hits = list(_hits(models, ~is_dirty, language, is_headed=self.heads is not None))
+        for number, one in enumerate(hits):
+            owner.scatter(one.places, number)
+            place.scatter(one.places, pl.int_range(one.places.len(), dtype=pl.UInt32, eager=True))
+        found = pl.DataFrame({"row": self.row, "head": self.head, "owner": owner[model], "place": place[model]})
+        free = found["owner"] == NONE
+        owned = found.filter(~free).sort("owner", maintain_order=True)
+        known = self._said(owned, hits, language, frames)
+        needs = is_dirty[model] & free
+        return known, self.table[self.row.filter(free & ~needs)], self.table[self.row.filter(needs)]
+
+    def _said(
+        self, owned: pl.DataFrame, hits: Sequence[_Hits], language: Language, frames: dict[str, list[pl.DataFrame]]
+    ) -> pl.DataFrame:
+        """Put heads and bodies together again, into `frames`; and tell whose lines these are (columns KNOWN)."""
+        labels = [name for name in self.table.columns if name in language.labels]
+        lines = self.table.select("source", "line", *labels)[owned["row"]]
+        start, caught = 0, []
+        for number, count in owned.group_by("owner", maintain_order=True).len().iter_rows():
+            one, part = hits[number], slice(start, start + count)
+            start += count
+            if one.trial.shape.frame == language.catch_all:
+                caught.append(number)
+                continue
+            columns = lines[part].hstack([_form(one.trial.pattern.form).new_from_index(0, count)])
+            if self.heads:
+                columns.hstack(self.heads.values[one.trial.head][owned["head"][part]], in_place=True)
+            if one.values.width:
+                columns.hstack(one.values[owned["place"][part]], in_place=True)
+            frames.setdefault(one.trial.shape.frame, []).append(columns)
+        cut = self.table["cut"][owned["row"]]
+        who = lines.with_columns(cut=cut, caught=owned["owner"].is_in(caught))
+        if self.heads:
+            who.hstack(self.heads.who[owned["head"]], in_place=True)
+        missing = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in KNOWN.items() if name not in who.columns]
+        return who.with_columns(missing).select(list(KNOWN))
+
+
+@dataclass(frozen=True, slots=True)
 class _Hits:
     """The texts that a trial has: their places, and a row of values for each."""
 
@@ -56,33 +118,45 @@ def match(
     rows: pl.DataFrame, language: Language, frames: dict[str, list[pl.DataFrame]]
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Apply the shapes to lines, into `frames`. Gives the rows that some shape knows (KNOWN), and all others."""
-    headed, heads, others = _cut(rows, language)
-    known, unknown, dirty = _matched(headed, heads, language, frames, is_clean=False)
-    headed, heads, others = _cut(cleaned(pl.concat([others, dirty])), language)
-    late, more, _ = _matched(headed, heads, language, frames, is_clean=True)
-    whole = others.with_columns(body="text", head=pl.lit(0, dtype=pl.UInt32), kind=pl.lit(0, dtype=pl.Int64))
-    headless, rest, _ = _matched(whole, None, language, frames, is_clean=True)
-    return pl.concat([known, late, headless]), pl.concat([unknown, more, rest])
+    headed, others = _cut(rows, language)
+    known, unknown, dirty = headed.matched(language, frames, is_clean=False)
+    needs = is_strange(others["text"])
+    late, never = _cut(cleaned(pl.concat([others.filter(needs), dirty])), language)
+    more, left, _ = late.matched(language, frames, is_clean=True)
+    headless = _uncut(pl.concat([others.filter(~needs), never]))
+    rest, application, _ = headless.matched(language, frames, is_clean=True)
+    return pl.concat([known, more, rest]), pl.concat([unknown, left, application])
 
 
-def _cut(rows: pl.DataFrame, language: Language) -> tuple[pl.DataFrame, _Heads, pl.DataFrame]:
-    """The lines with a head, and columns for it (`head`, its `kind`) and what is behind (`body`); all others."""
+def _cut(rows: pl.DataFrame, language: Language) -> tuple[_Lines, pl.DataFrame]:
+    """The lines that have a head, cut behind it; all others as they are."""
     text, start, mark = pl.col("text"), pl.col("start"), language.mark
-    marked = rows.with_row_index("row").with_columns(start=text.str.find(mark, literal=True)).drop_nulls("start")
+    at = rows["text"].str.find(mark, literal=True)
+    place = at.is_not_null().arg_true()
+    if place.is_empty():
+        return _uncut(rows.clear()), rows
+    marked = pl.DataFrame({"row": place, "text": rows["text"].gather(place), "start": at.drop_nulls()})
     if not marked.select((text.str.len_bytes() == text.str.len_chars()).all()).item():
         # Offsets are bytes, slices are characters.
         before = text.str.splitn(mark, 2).struct.field("field_0")
         marked = marked.with_columns(start=before.str.len_chars())
-    marked = (
-        marked.with_columns(stop=start + len(mark) + 1 + text.str.slice(start + len(mark)).str.find(" ", literal=True))
-        .drop_nulls("stop")
-        .with_columns(start=text.str.head(pl.col("stop")), body=text.str.slice(pl.col("stop")))
+    stop = start + len(mark) + 1 + text.str.slice(start + len(mark)).str.find(" ", literal=True)
+    halves = (
+        marked.with_columns(stop=stop)
+        .select("row", head=text.str.head(pl.col("stop")), body=text.str.slice(pl.col("stop")))
+        .drop_nulls()
     )
-    models, model = _distinct(marked.select("start"))
-    heads = _parsed_heads(models["start"], language)
-    headed = marked.with_columns(head=model, kind=heads.kinds.gather(model)).filter(pl.col("kind") > 0)
-    is_other = pl.repeat(True, rows.height, eager=True).scatter(headed["row"], False)
-    return headed.drop("row", "start", "stop"), heads, rows.filter(is_other)
+    models, model = _distinct(halves.select("head"))
+    heads = _parsed_heads(models["head"], language)
+    halves = halves.with_columns(head=model, kind=heads.kinds.gather(model)).filter(pl.col("kind") > 0)
+    is_other = pl.repeat(True, rows.height, eager=True).scatter(halves["row"], False)
+    return _Lines(rows, halves["row"], halves["body"], heads, halves["head"], halves["kind"]), rows.filter(is_other)
+
+
+def _uncut(rows: pl.DataFrame) -> _Lines:
+    """Lines without a head."""
+    none = pl.repeat(0, rows.height, dtype=pl.UInt32, eager=True)
+    return _Lines(rows, pl.int_range(rows.height, dtype=pl.UInt32, eager=True), rows["text"], None, none, none)
 
 
 def _distinct(rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series]:
@@ -97,7 +171,7 @@ def _parsed_heads(texts: pl.Series, language: Language) -> _Heads:
     kinds = pl.repeat(0, texts.len(), dtype=pl.Int64, eager=True)
     values = {}
     for bit, head in enumerate(language.heads):
-        fields = _fields(texts, head.patterns[0].regex)
+        fields = texts.to_frame("text").select(_fields(pl.col("text"), head.patterns[0].regex)).unnest(FIELDS)
         kinds += fields[HIT].is_not_null().cast(pl.Int64) * (1 << bit)
         values[head.frame] = fields.select(base.cast(pl.col(name)).alias(name) for name, base in head.columns.items())
     who = pl.DataFrame(
@@ -112,140 +186,112 @@ def _first_of(columns: Sequence[pl.Series]) -> pl.Series:
     return pl.select(pl.coalesce(*columns)).to_series()
 
 
-def _fields(texts: pl.Series, regex: str) -> pl.DataFrame:
-    return texts.str.extract_groups(f"{regex.removesuffix('$')}(?P<{HIT}>)$").struct.unnest()
+def _fields(texts: pl.Expr, regex: str) -> pl.Expr:
+    return texts.str.extract_groups(f"{regex.removesuffix('$')}(?P<{HIT}>)$").alias(FIELDS)
 
 
-def _matched(
-    rows: pl.DataFrame,
-    heads: _Heads | None,
-    language: Language,
-    frames: dict[str, list[pl.DataFrame]],
-    *,
-    is_clean: bool,
-) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
-    """The rows that some shape knows, those that none knows, and those that have to be cleaned first."""
-    plain = [name for name in rows.columns if name not in ("head", "kind", "body")]
-    if rows.is_empty():
-        return pl.DataFrame(schema=KNOWN), rows.select(plain), rows.select(plain)
-    models, model = _distinct(rows.select("kind", "cut", "body"))
-    is_dirty = pl.repeat(False, models.height, eager=True) if is_clean else is_strange(models["body"])
-    hits = list(_hits(models, ~is_dirty, language, is_headed=heads is not None))
-    owner = pl.repeat(NONE, models.height, dtype=pl.Int32, eager=True)
-    place = pl.repeat(0, models.height, dtype=pl.UInt32, eager=True)
-    for number, one in enumerate(hits):
-        owner = owner.scatter(one.places, number)
-        place = place.scatter(one.places, pl.int_range(one.places.len(), dtype=pl.UInt32, eager=True))
-    labels = [name for name in rows.columns if name in language.labels]
-    rows = rows.with_columns(owner=owner.gather(model), place=place.gather(model))
-    left, dirty = rows.filter(pl.col("owner") == NONE), rows.clear()
-    if is_dirty.any():
-        needs = is_dirty.gather(model).filter(rows["owner"] == NONE)
-        left, dirty = left.filter(~needs), left.filter(needs)
-    owned = rows.filter(pl.col("owner") != NONE).sort("owner", maintain_order=True)
-    start = 0
-    for number, count in owned.group_by("owner", maintain_order=True).len().iter_rows():
-        one, part = hits[number], owned.slice(start, count)
-        start += count
-        if one.trial.shape.frame == language.catch_all:
-            continue
-        columns = part.select("source", "line", *labels).with_columns(_form(one.trial))
-        if heads is not None:
-            head = heads.values[one.trial.head]
-            columns = columns.hstack(head.select(pl.all().gather(part["head"])))
-        if one.values.width:
-            columns = columns.hstack(one.values.select(pl.all().gather(part["place"])))
-        frames.setdefault(one.trial.shape.frame, []).append(columns)
-    caught = [number for number, one in enumerate(hits) if one.trial.shape.frame == language.catch_all]
-    who = owned.select("source", "line", "cut", *labels, caught=pl.col("owner").is_in(caught))
-    if heads is not None:
-        who = who.hstack(heads.who.select(pl.all().gather(owned["head"])))
-    missing = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in KNOWN.items() if name not in who.columns]
-    return who.with_columns(missing).select(list(KNOWN)), left.select(plain), dirty.select(plain)
+def has_opening(texts: pl.Series, language: Language) -> pl.Series:
+    """Whether a line begins somewhere in a text."""
+    is_marked = texts.str.contains(language.mark, literal=True)
+    marked = is_marked.arg_true()
+    return is_marked.scatter(marked, texts.gather(marked).str.contains(language.opening)) if marked.len() else is_marked
 
 
-def _form(trial: Trial) -> pl.Expr:
-    return pl.lit(trial.pattern.form).cast(pl.Categorical).alias(FORM)
+@cache
+def _form(name: str) -> pl.Series:
+    return pl.Series(FORM, [name], dtype=pl.Categorical())
 
 
 def _hits(models: pl.DataFrame, is_free: pl.Series, language: Language, *, is_headed: bool) -> Iterator[_Hits]:
     """Every text goes to the first trial that has it (columns `body`, `kind`, `cut`)."""
-    texts = models["body"]
-    is_crowded = texts.str.contains(language.mark, literal=True)
-    if is_crowded.any():
-        is_crowded = is_crowded & texts.str.contains(language.opening)
     bits = {head.frame: 1 << bit for bit, head in enumerate(language.heads)}
-    facts = models.select(
-        _seat=pl.int_range(models.height, dtype=pl.UInt32, eager=True), _kind="kind", _cut="cut", _crowded=is_crowded
+    seats = pl.int_range(models.height, dtype=pl.UInt32, eager=True)
+    crowded = has_opening(models["body"], language)
+    table = models.select(_seat=seats, _kind="kind", _cut="cut", _crowded=crowded, _text="body")
+    if is_headed:
+        yield from _settled(_by_start(table, language.by_start), is_free, bits)
+    others = language.by_anchor if is_headed else language.headless
+    for _, alike in groupby(others, key=lambda trial: trial.shape.priority):
+        if not is_free.any():
+            break
+        yield from _settled(_by_anchor(table.filter(is_free), list(alike)), is_free, bits)
+
+
+def _settled(
+    attempts: Iterable[tuple[Trial, pl.DataFrame]], is_free: pl.Series, bits: Mapping[str, int]
+) -> Iterator[_Hits]:
+    """What trials have of the texts they are to meet; where several have one, it is the first one's.
+
+    All are made at once, for the engine takes longer to start than to run. What has been given is free no longer.
+    """
+    made = list(attempts)
+    tables = pl.collect_all([_attempt(*each, bits) for each in made], optimizations=AS_WRITTEN)
+    for (trial, _), values in zip(made, tables, strict=True):
+        free = is_free[values["_seat"]]
+        own = values if free.all() else values.filter(free)
+        if own.height:
+            seats = own.drop_in_place("_seat")
+            is_free.scatter(seats, False)
+            yield _Hits(trial, seats, own)
+
+
+def _attempt(trial: Trial, part: pl.DataFrame, bits: Mapping[str, int]) -> pl.LazyFrame:
+    """Of some texts those that a trial has: its columns, and `_seat`."""
+    is_hit = pl.col(HIT).is_not_null()
+    if trial.head:
+        is_hit &= pl.col("_kind") & bits[trial.head] > 0
+    if trial.pattern.is_greedy:  # free text may have swallowed the line that was torn into this one
+        is_hit &= ~pl.col("_crowded")
+    if trial.pattern.is_open:  # the value that ends the line may be cut itself
+        is_hit &= ~pl.col("_cut")
+    plan = part.lazy()
+    if not all(trial.anchor in start for start in trial.starts):  # a pattern takes ten times as long to fail
+        plan = plan.filter(pl.col("_text").str.contains(trial.anchor, literal=True))
+    return (
+        plan.with_columns(_fields(pl.col("_text"), trial.regex))
+        .unnest(FIELDS)
+        .filter(is_hit)
+        .select("_seat", *(trial.shape.columns[name].cast(pl.col(name)).alias(name) for name in trial.columns))
     )
 
-    def tried(trial: Trial, seats: pl.Series) -> _Hits | None:
-        nonlocal is_free
-        seats = seats.filter(is_free.gather(seats))
-        if seats.is_empty():
-            return None
-        found = facts[seats].hstack(_fields(texts.gather(seats), trial.regex))
-        is_hit = pl.col(HIT).is_not_null()
-        if is_headed:
-            is_hit &= pl.col("_kind") & bits[trial.head] > 0
-        if trial.pattern.is_greedy:  # free text may have swallowed the line that was torn into this one
-            is_hit &= ~pl.col("_crowded")
-        if trial.pattern.is_open:  # the value that ends the line may be cut itself
-            is_hit &= ~pl.col("_cut")
-        found = found.filter(is_hit)
-        if found.is_empty():
-            return None
-        is_free = is_free.scatter(found["_seat"], False)
-        values = found.select(trial.shape.columns[name].cast(pl.col(name)).alias(name) for name in trial.columns)
-        return _Hits(trial, found["_seat"], values)
 
-    if is_headed:
-        for trial, seats in _by_start(texts, language.by_start):
-            if hits := tried(trial, seats):
-                yield hits
-    for trial, seats in _by_anchor(texts, is_free, language.by_anchor if is_headed else language.headless):
-        if hits := tried(trial, seats):
-            yield hits
-
-
-def _by_start(texts: pl.Series, trials: Sequence[Trial]) -> Iterator[tuple[Trial, pl.Series]]:
-    """Trials with the places of the texts that begin as they do, all searched for at once in the sorted beginnings."""
+def _by_start(table: pl.DataFrame, trials: Sequence[Trial]) -> Iterator[tuple[Trial, pl.DataFrame]]:
+    """Trials with the texts that begin as they do, all searched for at once in the sorted beginnings."""
     groups = (
-        pl.DataFrame({"key": texts.str.head(KEY)})
-        .with_row_index("place")
+        table.select("_seat", key=pl.col("_text").str.head(KEY))
         .group_by("key")
-        .agg("place", count=pl.len())
+        .agg("_seat", count=pl.len())
         .sort("key")
     )
     keys = groups["key"].to_list()
     ends = [0, *groups["count"].cum_sum()]
-    places = groups["place"].explode()
+    in_order = table[groups["_seat"].explode()]
     for trial in trials:
         found = []
         for start in trial.starts:
             low, high = bisect_left(keys, start[:KEY]), bisect_left(keys, start[:KEY] + LAST)
             if low < high:
-                found.append(places.slice(ends[low], ends[high] - ends[low]))
+                found.append(in_order.slice(ends[low], ends[high] - ends[low]))
         if found:
             yield trial, found[0] if len(found) == 1 else pl.concat(found)
 
 
-def _by_anchor(texts: pl.Series, is_free: pl.Series, trials: Sequence[Trial]) -> Iterator[tuple[Trial, pl.Series]]:
-    """Trials with the places of the texts that contain their anchor, all searched for at once."""
-    free = is_free.arg_true()
-    wanted = anchors(trials)
-    found = (
-        texts.gather(free)
-        .str.extract_many(wanted, overlapping=True)
-        .to_frame("anchor")
-        .with_columns(place=free)
-        .explode("anchor")
-        .drop_nulls()
-        .with_columns(pl.col("anchor").cast(pl.Enum(wanted)))
-        .group_by("anchor")
-        .agg(pl.col("place").filter(pl.col("place").ne_missing(pl.col("place").shift())))
-    )
-    places = {"": free, **dict(zip(found["anchor"], found["place"], strict=True))}
+def _by_anchor(table: pl.DataFrame, trials: Sequence[Trial]) -> Iterator[tuple[Trial, pl.DataFrame]]:
+    """Trials with the texts that contain their anchor, all searched for at once."""
+    places: dict[str, pl.Series] = {}
+    if wanted := anchors(trials):
+        found = (
+            table.select(anchor=pl.col("_text").str.extract_many(wanted, overlapping=True))
+            .with_row_index("place")
+            .explode("anchor")
+            .drop_nulls()
+            .with_columns(pl.col("anchor").cast(pl.Enum(wanted)))
+            .group_by("anchor")
+            .agg(pl.col("place").filter(pl.col("place").ne_missing(pl.col("place").shift())))
+        )
+        places = dict(zip(found["anchor"], found["place"], strict=True))
     for trial in trials:
-        if trial.anchor in places:
-            yield trial, places[trial.anchor]
+        if not trial.anchor:
+            yield trial, table
+        elif trial.anchor in places:
+            yield trial, table[places[trial.anchor]]

@@ -12,7 +12,7 @@ from ncclforensics.decoration import decorations, peeled
 from ncclforensics.grammar import Shape
 from ncclforensics.language import Language
 
-NEAR = 12  # characters that a shape must know of a line to be called near
+NEAR = 12  # characters that a shape must know literally of a line to be called near
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,24 +43,25 @@ def anatomy(line: str, language: Language) -> Anatomy:
             typed = values.select(shape.columns[name].cast(pl.col(name)).alias(name) for name in pattern.columns)
             fields = {name: value for name, value in typed.row(0, named=True).items() if value is not None}
             return Anatomy(text, labels, shape, pattern.form, fields)
-    at, shape, expected = max(_ends(text, language), key=lambda end: end[0])
-    return Anatomy(text, labels, None, nearest=shape if at >= NEAR else None, at=at, expected=expected)
+    literal, at, shape, expected = max(_ends(text, language), key=lambda end: end[:2])
+    return Anatomy(text, labels, None, nearest=shape if literal >= NEAR else None, at=at, expected=expected)
 
 
-def _ends(text: str, language: Language) -> list[tuple[int, Shape, str]]:
-    """For every alternative of every shape: how many characters it knows, and what it wants then."""
+def _ends(text: str, language: Language) -> list[tuple[int, int, Shape, str]]:
+    """For every alternative: how many characters it knows, literally and at all, and what it wants then."""
     column = pl.Series([text])
     found = []
     for shape in language.shapes:
         if shape.frame == language.catch_all:
             continue
         for pieces in grammar.load(shape.grammar).steps(shape.frame):
-            at, expected, regex = 0, pieces[0][1], ""
+            literal, at, expected, regex = 0, 0, pieces[0][1], ""
             for piece, name in pieces:
                 regex, expected = regex + piece, name
                 known = column.str.extract(f"^({regex})", 1)[0]
                 if known is None:
                     break
+                literal += len(name) - 2 if name.startswith('"') else 0
                 at, expected = len(known), "the end of the line"
-            found.append((at, shape, expected))
+            found.append((literal, at, shape, expected))
     return found

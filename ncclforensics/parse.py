@@ -8,7 +8,7 @@ import polars as pl
 
 from ncclforensics.grammar import FORM, Pattern, Shape
 from ncclforensics.language import Language
-from ncclforensics.matching import KNOWN, match
+from ncclforensics.matching import KNOWN, has_opening, match
 
 DEPTH = 4  # lines that one physical line may be torn together from
 
@@ -113,12 +113,12 @@ def parse(rows: pl.DataFrame, language: Language, hosts: pl.DataFrame | None = N
     beginnings, torn, pieces = _hosts(whole), [whole.clear()], unknown
     for _ in range(DEPTH):
         everyone = pl.concat([_hosts(whole), *map(_hosts, torn), *([] if hosts is None else [hosts])])
-        pieces = _pieces(pieces, language.opening, everyone)
+        pieces = _pieces(pieces, language, everyone)
         if pieces.is_empty():
             break
         more, pieces = match(pieces, language, frames)
         torn.append(more)
-    tally = _tally(whole, unknown, pl.concat(torn), language.opening)
+    tally = _tally(whole, unknown, pl.concat(torn), language)
     return Parsed(frames, tally, beginnings, _speakers(pl.concat([whole, *torn])))
 
 
@@ -166,15 +166,16 @@ def _speakers(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _pieces(rows: pl.DataFrame, opening: str, hosts: pl.DataFrame) -> pl.DataFrame:
+def _pieces(rows: pl.DataFrame, language: Language, hosts: pl.DataFrame) -> pl.DataFrame:
     """The lines that are buried in other lines: behind text of any kind, or behind a line that was cut.
 
     Where two lines were torn into one, the end of the first may have grown onto the host name of the second: such a
     piece is kept only with a host that stands at the beginning of some line of the same source.
     """
-    buried = rows.filter(pl.col("text").str.contains(opening))
+    buried = rows.filter(has_opening(rows["text"], language))
     if buried.is_empty():
         return buried
+    opening = language.opening
     parts = pl.col("text").str.extract_groups(f"^(?P<first>.*?)(?P<second>{opening}.*)$").struct
     halves = pl.col("text").str.extract_groups(f"^(?P<first>{opening}.*?)(?P<second>{opening}.*)$").struct
     at_start = pl.col("text").str.contains(f"^{opening}")
@@ -207,7 +208,7 @@ def _length(text: str | pl.Expr) -> pl.Expr:
     return column.str.len_chars().cast(pl.Int64)
 
 
-def _tally(whole: pl.DataFrame, unknown: pl.DataFrame, torn: pl.DataFrame, opening: str) -> pl.DataFrame:
+def _tally(whole: pl.DataFrame, unknown: pl.DataFrame, torn: pl.DataFrame, language: Language) -> pl.DataFrame:
     """Every physical line counted once. Columns `source` and COUNTS.
 
     `whole`: the lines known as they stand; `unknown`: all others; `torn`: what was found inside of those.
@@ -215,10 +216,11 @@ def _tally(whole: pl.DataFrame, unknown: pl.DataFrame, torn: pl.DataFrame, openi
     place = ["source", "line"]
     recognised = torn.filter(~pl.col("caught")).select(*place, recognised=True).unique()
     caught = torn.filter("caught").select(*place, caught=True).unique()
+    unknown = unknown.select(*place, "damaged", "cut", is_shattered=has_opening(unknown["text"], language))
     rest = unknown.join(recognised, on=place, how="left").join(caught, on=place, how="left")
     is_recognised = pl.col("recognised").fill_null(False)
     is_caught = pl.col("caught").fill_null(False) & ~pl.col("cut") & ~is_recognised
-    is_shattered = pl.col("damaged") | pl.col("text").str.contains(opening)
+    is_shattered = pl.col("damaged") | pl.col("is_shattered")
     is_lost = ~is_recognised & ~is_caught
     both = [
         whole.select(
