@@ -15,6 +15,12 @@ KINDS = {
     "watchdog": "pytorch-log",
     "desync": "pytorch-log",
     "call_error": "pytorch-log",
+    "ras_report": "ras-report",
+    "ras_group": "ras-report",
+    "ras_section": "ras-report",
+    "ras_json": "ras-report",
+    "ras_event": "ras-report",
+    "ended_operation": "inspector",
     "version": KIND,
 }
 # In the order of trial: the calls are nearly all there is in a long log.
@@ -32,11 +38,13 @@ GRAMMARS = (
     "rccl",
     "warning",
     "pytorch",
+    "ras",
+    "inspector",
     "job",
     "prefix",
 )
 # What begins a line, up to the first character of what it says.
-HEADS = ("_info", "_note", "_warn", "_call", "_trace", "_plugin", "_signed")
+HEADS = ("_info", "_note", "_warn", "_attn", "_call", "_trace", "_plugin", "_signed")
 
 
 @lru_cache(maxsize=1)
