@@ -22,6 +22,7 @@ def analyze(
     paths: Iterable[str],
     *,
     whole: bool = False,
+    everything: bool = False,
     rank_from: str | None = None,
     selection: Selection | None = None,
     since: str | None = None,
@@ -30,7 +31,8 @@ def analyze(
 ) -> Report:
     """Read logs and judge them.
 
-    `whole`: read every byte, in place of windows at both ends of each file. `rank_from`: a pattern that finds a rank in
+    `whole`: read every byte, in place of windows at both ends of each file. `everything`: the same, and ask all rules,
+    not only those on a hang. `rank_from`: a pattern that finds a rank in
     a path. `selection`: what the report shows; the judgement is on everything. `since`, `until`: judge only what was
     printed between these times, which needs every byte. `progress` is told the bytes parsed so far and the bytes there
     are.
@@ -52,7 +54,7 @@ def analyze(
         done += size
         progress(done, total)
 
-    run = Run(found, whole=whole or span is not None, span=span, progress=parsed)
+    run = Run(found, whole=whole or everything or span is not None, span=span, progress=parsed)
     while not (gap := run["gap"]).is_empty():
         run.read_on(gap)
-    return report(run, selection)
+    return report(run, selection, everything=everything)

@@ -163,7 +163,16 @@ def check(
 ) -> None:
     """What the logs tell about a run, and everything that the rules find in it. Reads every byte."""
     report = _analyzed(
-        paths, full=True, rank_from=rank_from, quiet=quiet, ranks=ranks, host=host, comm=comm, since=since, until=until
+        paths,
+        full=True,
+        everything=True,
+        rank_from=rank_from,
+        quiet=quiet,
+        ranks=ranks,
+        host=host,
+        comm=comm,
+        since=since,
+        until=until,
     )
     _show(report, form, output, verbose=verbose, no_color=no_color, everything=True)
     raise typer.Exit(_exit_code(report, fail_on))
@@ -206,6 +215,7 @@ def _analyzed(
     *,
     full: bool,
     quiet: bool,
+    everything: bool = False,
     rank_from: str | None = None,
     ranks: str | None = None,
     host: str | None = None,
@@ -222,6 +232,7 @@ def _analyzed(
             report = analyze(
                 paths,
                 whole=full,
+                everything=everything,
                 rank_from=rank_from,
                 selection=shown,
                 since=since,

@@ -136,10 +136,11 @@ def _commands(process: Row, verdict: str) -> list[str]:
     ]
 
 
-def report(run: Run, selection: Selection | None = None) -> Report:
-    """Apply the rules to a run, and read the lines they cite."""
+def report(run: Run, selection: Selection | None = None, *, everything: bool = False) -> Report:
+    """Apply the rules on a hang to a run, or all rules, and read the lines they cite."""
     selection = selection or Selection()
-    said = [each for each in findings(run.call) if selection.shows(each.ranks, each.hosts, each.communicator)]
+    found = findings(run.call, everything=everything)
+    said = [each for each in found if selection.shows(each.ranks, each.hosts, each.communicator)]
     cited = {(line.source, line.line) for finding in said for line in finding.evidence}
     return Report(run, said, run.quote(cited), selection)
 

@@ -54,10 +54,10 @@ class Incident:
         """The inputs, relative to the folder: everything but the case and its golden report."""
         return sorted(path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*.log"))
 
-    def answer(self, *, backwards: bool = False, whole: bool = False) -> Answer:
-        """Read the logs again: forwards or backwards, through windows or whole."""
+    def answer(self, *, backwards: bool = False, whole: bool = False, everything: bool = False) -> Answer:
+        """Read the logs again: forwards or backwards, through windows or whole; ask the rules on a hang, or all."""
         with chdir(self.folder):
-            report = analyze(self.logs[::-1] if backwards else self.logs, whole=whole)
+            report = analyze(self.logs[::-1] if backwards else self.logs, whole=whole, everything=everything)
             return Answer(report, exchange.as_object(report))
 
 
@@ -66,5 +66,11 @@ ALL = [Incident(path.parent) for path in sorted(INCIDENTS.glob("*/case.json"))]
 
 @cache
 def answer(incident: Incident) -> Answer:
-    """The answer as a user gets it, computed once."""
+    """The answer of `hang` as a user gets it, computed once."""
     return incident.answer()
+
+
+@cache
+def checked(incident: Incident) -> Answer:
+    """The answer of `check`, computed once."""
+    return incident.answer(everything=True)

@@ -9,7 +9,7 @@ import pytest
 
 from ncclforensics import rules
 from ncclforensics.rules import HEADINGS, Category, Finding, Rule, Severity, rule
-from tests.incidents import ALL, ROOT, answer
+from tests.incidents import ALL, ROOT, checked
 
 every_rule = pytest.mark.parametrize("one", rules.all_rules(), ids=lambda one: one.name)
 
@@ -22,7 +22,7 @@ def test_says_what_it_means_when_not_what_to_do_and_where_it_is_from(one: Rule) 
 
 @every_rule
 def test_is_shown_by_an_incident(one: Rule) -> None:
-    shown = {f["category"] for incident in ALL for f in answer(incident).json["findings"] if f["rule"] == one.name}
+    shown = {f["category"] for incident in ALL for f in checked(incident).json["findings"] if f["rule"] == one.name}
 
     assert one.category in shown
     expecting = [i for i in ALL if one.category in {*i.case["expected_findings"], *i.case["expected_notes"]}]
@@ -35,7 +35,7 @@ def test_is_kept_silent_by_an_incident(one: Rule) -> None:
 
     assert forbidding
     for incident in forbidding:
-        assert one.name not in {finding["rule"] for finding in answer(incident).json["findings"]}, incident.name
+        assert one.name not in {finding["rule"] for finding in checked(incident).json["findings"]}, incident.name
 
 
 def test_every_category_of_ours_is_expected_somewhere_and_forbidden_somewhere() -> None:

@@ -26,6 +26,24 @@ class Category(StrEnum):
     PEER_LOST = "peer-lost"
     TIMEOUT = "timeout"
     INCOMPLETE_EVIDENCE = "incomplete-evidence"
+    SOCKET_FALLBACK = "socket-fallback"
+    NET_PLUGIN = "net-plugin"
+    GDR_MISSING = "gdr-missing"
+    CHANNEL_UNDERCOUNT = "channel-undercount"
+    BOOTSTRAP = "bootstrap"
+    IB_ERROR = "ib-error"
+    MEMORY_REGISTRATION = "memory-registration"
+    CUDA_ERROR = "cuda-error"
+    OOM = "oom"
+    SHM = "shm"
+    P2P = "p2p"
+    NVLS = "nvls"
+    VERSION_MISMATCH = "version-mismatch"
+    TOPOLOGY = "topology"
+    PLACEMENT = "placement"
+    ENVIRONMENT = "environment"
+    STRAGGLER = "straggler"
+    APPLICATION_ERROR = "application-error"
 
 
 class Severity(StrEnum):
@@ -80,6 +98,7 @@ class Rule:
     category: Category
     severity: Severity
     function: Callable[..., Iterator[Finding]]
+    hang: bool  # it explains why a job stands still, and sees enough in both ends of each file
 
     @property
     def page(self) -> str:
@@ -103,15 +122,18 @@ _RULES: dict[str, Rule] = {}
 
 
 def rule(
-    category: Category, severity: Severity
+    category: Category, severity: Severity, *, hang: bool = False
 ) -> Callable[[Callable[..., Iterator[Finding]]], Callable[..., Iterator[Finding]]]:
-    """Register a function as a rule; a second rule of that name is refused."""
+    """Register a function as a rule; a second rule of that name is refused.
+
+    `hang`: the command `hang` asks it too; all others are asked by `check` alone, which reads every line.
+    """
 
     def register(function: Callable[..., Iterator[Finding]]) -> Callable[..., Iterator[Finding]]:
         name = function.__name__.replace("_", "-")
         if name in _RULES:
             raise ValueError(f"two rules are called {name}: {_RULES[name].function.__module__}, {function.__module__}")
-        _RULES[name] = Rule(name, category, severity, function)
+        _RULES[name] = Rule(name, category, severity, function, hang)
         return function
 
     return register
@@ -124,10 +146,10 @@ def all_rules() -> list[Rule]:
     return list(_RULES.values())
 
 
-def findings(call: Callable[[Callable[..., Iterator[Finding]]], Any]) -> list[Finding]:
-    """What all rules say; `call` supplies a function with the frames that its parameters name."""
+def findings(call: Callable[[Callable[..., Iterator[Finding]]], Any], *, everything: bool = False) -> list[Finding]:
+    """What the rules on a hang say, or all; `call` supplies a function with the frames that its parameters name."""
     said: list[Finding] = []
-    for one in all_rules():
+    for one in (each for each in all_rules() if everything or each.hang):
         for finding in call(one.function):
             finding.rule = one.name
             finding.category = finding.category or one.category

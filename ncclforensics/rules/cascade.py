@@ -10,7 +10,7 @@ from ncclforensics.rules import Category, Finding, Severity, rule
 from ncclforensics.rules.accused import accuse, verdicts
 
 
-@rule(Category.PEER_LOST, Severity.ERROR)
+@rule(Category.PEER_LOST, Severity.ERROR, hang=True)
 def remote_closed_follow_the_pointer(
     verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:

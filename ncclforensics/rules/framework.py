@@ -10,7 +10,7 @@ from ncclforensics.data.names import ranks_text
 from ncclforensics.rules import Category, Finding, Line, Role, Severity, rule
 
 
-@rule(Category.TIMEOUT, Severity.ERROR)
+@rule(Category.TIMEOUT, Severity.ERROR, hang=True)
 def torch_watchdog_timeout(work: pl.DataFrame) -> Iterator[Finding]:
     """PyTorch's watchdog gave up waiting for a collective.
 

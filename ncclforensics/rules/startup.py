@@ -11,7 +11,7 @@ from ncclforensics.rules import Category, Finding, Role, Severity, rule
 from ncclforensics.rules.accused import accuse, verdicts
 
 
-@rule(Category.INIT_FAILURE, Severity.ERROR)
+@rule(Category.INIT_FAILURE, Severity.ERROR, hang=True)
 def boot_init_refused(
     verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.DataFrame, trouble: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -32,7 +32,7 @@ def boot_init_refused(
         yield finding
 
 
-@rule(Category.MISSING_RANK, Severity.ERROR)
+@rule(Category.MISSING_RANK, Severity.ERROR, hang=True)
 def boot_rank_missing(verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """Ranks that the others wait for in init are in no log: they never came.
 
@@ -45,7 +45,7 @@ def boot_rank_missing(verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.Dat
         yield accuse(row, exhibit, rank, "{who} never came to init")
 
 
-@rule(Category.HANG, Severity.ERROR)
+@rule(Category.HANG, Severity.ERROR, hang=True)
 def boot_init_incomplete(verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """Some ranks began the creation of a communicator and did not come out of it.
 
@@ -62,7 +62,7 @@ def boot_init_incomplete(verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.
         )
 
 
-@rule(Category.MISSING_RANK, Severity.INFO)
+@rule(Category.MISSING_RANK, Severity.INFO, hang=True)
 def read_missing_log_is_evidence(verdict: pl.DataFrame) -> Iterator[Finding]:
     """The logs name more ranks than were given.
 
