@@ -19,11 +19,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.conventional import parse
+from tests.benchmarks.families import write
 from tests.benchmarks.generate import Fault, FaultKind, Plan, Truth, generate
 from tests.benchmarks.plan import RELEASES
 
@@ -223,6 +224,21 @@ class Bench:
         self.figures += [*figures, ratio("large / small", figures[1], figures[0], 1.5)]
         self._check("hang large", runs["large"], truth)
 
+    def families(self, folder: Path, ranks: int, size: int) -> None:
+        """Logs with every family of lines, each read whole."""
+        if not self.available:
+            return
+        write(folder, ranks, size)
+        warm(folder)
+        runs = repeat({"families": self._hang(folder, "--full")}, self.repetitions)["families"]
+        total = sum(path.stat().st_size for path in folder.iterdir())
+        speed = throughput("all families", total, seconds("families", runs))
+        peaks = [each.peak_bytes / MB for each in runs]
+        self.figures += [
+            replace(speed, target=100, wants=">="),
+            Figure("all families peak", min(peaks), statistics.median(peaks), "MB", 1000),
+        ]
+
     def help(self) -> None:
         if self.available:
             runs = repeat({"help": lambda: run([*self.command, "--help"])}, self.repetitions)
@@ -271,6 +287,8 @@ def main(argv: list[str] | None = None) -> int:
         with tempfile.TemporaryDirectory(prefix="ncclforensics-bench-") as folder:
             bench.against_one_liners(Path(folder) / "run", wanted.ranks, wanted.rank_bytes)
             shutil.rmtree(Path(folder) / "run")
+            bench.families(Path(folder) / "families", 8, 40 * MB)
+            shutil.rmtree(Path(folder) / "families", ignore_errors=True)
             if wanted.volume:
                 bench.volume(Path(folder), 128, MB, 16 * MB)
             bench.help()
