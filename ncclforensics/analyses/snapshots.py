@@ -207,7 +207,7 @@ def _behind(reports: Reports) -> Judgement | None:
     answer.reason = _told(name, lacking, mine, usual, is_odd=bool(odd))
     answer.call = {"name": None if lacking == "collective" else lacking}
     if verdict == "collective-mismatch":
-        answer.how = "another"
+        answer.how, answer.fields = "another", ["name"]
     if standing == {False}:
         answer.reason += "; neither count moved between the reports"
         earlier = next(tallies[name] for tallies in reports.tallies[-2::-1] if rank in tallies[name].counts)
