@@ -26,7 +26,7 @@ def summary(run: Run) -> Row:
     absent = sorted({number for numbers in run["verdict"]["absent"].to_list() for number in numbers})
     placed = run["placement"].filter(pl.col("nranks") == pl.col("nranks").max())["nnodes"].max()
     return {
-        "nccl_versions": sorted(run["version"]["version"].cast(pl.String).unique().to_list()),
+        "nccl_versions": versions(run),
         "world_size": largest["nranks"].max(),
         "ranks_seen": sorted(set(ranks["rank"].drop_nulls().to_list())),
         "ranks_missing": absent,
@@ -39,6 +39,12 @@ def summary(run: Run) -> Row:
         "communicators": _communicators(run),
         "debug": {"level": _level(run), "subsystems_seen": _subsystems(run)},
     }
+
+
+def versions(run: Run) -> list[str]:
+    """NCCL's versions as the logs print them; where none does, as RAS reports do."""
+    printed = sorted(run["version"]["version"].cast(pl.String).unique().to_list())
+    return printed or sorted(run["ras_snapshot"]["version"].drop_nulls().unique().to_list())
 
 
 def _gdr(transport: pl.DataFrame) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import polars as pl
 
-from ncclforensics.analyses import agreement, framework, standstill, startup
+from ncclforensics.analyses import agreement, framework, snapshots, standstill, startup
 from ncclforensics.analyses.case import EXHIBIT, Case, Judgement, cases
 from ncclforensics.frames import analysis
 
@@ -46,6 +46,7 @@ QUESTIONS: tuple[Callable[[Case], Judgement | None], ...] = (
     standstill.waiting,
     framework.timed_out,
     standstill.all_alike_in_trouble,
+    snapshots.at_work,
     standstill.invisible,
     standstill.partly_seen,
     standstill.nothing_wrong,
@@ -56,7 +57,7 @@ def _judgements(frames: dict[str, pl.DataFrame]) -> list[tuple[Case, Judgement]]
     found = []
     for case in cases(frames):
         answers = (question(case) for question in QUESTIONS)
-        found.append((case, next(answer for answer in answers if answer is not None)))
+        found.append((case, snapshots.weighed(case, next(answer for answer in answers if answer is not None))))
     return found
 
 
@@ -76,6 +77,9 @@ def judgement(
     version: pl.DataFrame,
     work: pl.DataFrame,
     desync: pl.DataFrame,
+    ras_snapshot: pl.DataFrame,
+    ras_state: pl.DataFrame,
+    ras_seat: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per job, with its exhibits."""
     rows = [

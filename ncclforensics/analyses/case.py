@@ -90,6 +90,10 @@ class Case:
             {**row, "ranks": [int(number) for number in row["ranks"].split(",")]}
             for row in (frames["desync"].filter(pl.col("form").is_in(ACCUSING)).to_dicts() if only else [])
         ]
+        self.shown = frames["ras_seat"]["nranks"].max()  # size of the job as RAS shows it
+        fits = only and (None in (self.world, self.shown) or self.world == self.shown)  # or they are of another job
+        self.snapshots = frames["ras_snapshot"].to_dicts() if fits else []
+        self.states = frames["ras_state"].to_dicts() if fits else []
         calls = frames["call"]
         self.calls = calls.filter(pl.col("job") == job) if calls["job"].n_unique() > 1 else calls
         self._calls_of: dict[int, pl.DataFrame] = {}

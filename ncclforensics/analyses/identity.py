@@ -187,19 +187,24 @@ def member(life: pl.DataFrame, process: pl.DataFrame) -> pl.DataFrame:
 
 
 @analysis(RANK)
-def rank(life: pl.DataFrame, process: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
+def rank(life: pl.DataFrame, process: pl.DataFrame, work: pl.DataFrame, ras_seat: pl.DataFrame) -> pl.DataFrame:
     """The ranks of every job: one row per GPU that a process drives; `actor` is a number of our own for it.
 
-    A rank of which only PyTorch speaks has neither host nor process.
+    A rank of which only PyTorch speaks has neither host nor process; of one that only RAS shows, `host` is an address.
     """
     _, actors = _placed(life, process)
     jobs, numbers = {actor["job"] for actor in actors}, {actor["rank"] for actor in actors}
     if len(jobs) < 2:
-        unseen = work.filter(~pl.col("rank").is_in(numbers - {None})).unique("rank", keep="first").sort("rank")
+        world = life["nranks"].max()
+        shown = ras_seat if world is None else ras_seat.filter(pl.col("nranks") == world)
+        theirs = shown.select("rank", "source", host="node", pid="process", cudadev="gpu")
+        unseen = pl.concat([theirs, work.select("rank", "source").unique("rank", keep="first")], how="diagonal")
+        unseen = unseen.filter(~pl.col("rank").is_in(numbers - {None}).fill_null(False))
+        is_first = pl.col("rank").is_null() | pl.col("rank").is_first_distinct()
         nobody = {"job": min(jobs, default=0), "is_hinted": False}
         actors += [
-            {**nobody, "actor": len(actors) + place, "rank": row["rank"], "source": row["source"]}
-            for place, row in enumerate(unseen.to_dicts())
+            {**nobody, "actor": len(actors) + place, **row}
+            for place, row in enumerate(unseen.filter(is_first).sort("rank", nulls_last=True).to_dicts())
         ]
     return pl.DataFrame(actors, schema=RANK)
 

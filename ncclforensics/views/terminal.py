@@ -21,7 +21,7 @@ from ncclforensics.data.variables import COLLECT_CALLS, NOTHING_SAID
 from ncclforensics.parse import COUNTS
 from ncclforensics.report import Report
 from ncclforensics.rules import Finding, Severity
-from ncclforensics.summary import summary
+from ncclforensics.summary import summary, versions
 
 Row = dict[str, Any]
 STYLE = {"error": "bold red", "warning": "bold yellow", "info": "cyan", "no-hang": "bold green"}
@@ -127,14 +127,15 @@ def _coverage(report: Report) -> Text:
     tally = report.run.tally.select(*COUNTS).sum().row(0, named=True) if report.run.readings else {}
     nccl = (tally["recognised"] or 0) + (tally["unrecognised"] or 0)
     seen, world = report.run["rank"].height, report.run["member"]["nranks"].max()
-    hosts = report.run["rank"]["host"].drop_nulls().n_unique()
-    versions = sorted(report.run["version"]["version"].cast(pl.String).unique().to_list())
+    known = report.run["rank"]["host"]
+    hosts = 0 if known.null_count() else known.n_unique()
+    told_versions = versions(report.run)
     jobs, files = len(report.verdicts), len(report.run.readings)
     of_world = f" of {world!r}" if world and world != seen and jobs == 1 else f" in {jobs} jobs" if jobs > 1 else ""
     partly = sum(not reading.is_whole and not reading.problems for reading in report.run.readings)
     told = [
         f"{seen} rank{'s' * (seen != 1)}{of_world}" + f" on {hosts} host{'s' * (hosts != 1)}" * bool(hosts or not seen),
-        f"NCCL {', '.join(versions)}" if versions else "NCCL version unknown",
+        f"NCCL {', '.join(told_versions)}" if told_versions else "NCCL version unknown",
         f"{files} file{'s' * (files != 1)}" + (f", {partly} read at both ends only" if partly else ""),
         f"{nccl:,} NCCL lines, {(tally['recognised'] or 0) / nccl:.0%} recognised" if nccl else "no NCCL lines",
     ]

@@ -1,0 +1,300 @@
+"""What RAS reports say: text and JSON alike, cut short or repeated, alone or beside logs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ncclforensics import analyze, grammar
+from ncclforensics.views.exchange import as_object
+from tests.incidents import INCIDENTS
+
+HASH = "8f3bd2a4c1e07755"
+OPERATIONS = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
+Json = dict[str, Any]
+
+
+def member(rank: int, calls: int = 41, gathers: int = 7, **status: Any) -> Json:
+    return {
+        "rank": rank,
+        "host": "10.0.4.12",
+        "pid": 41887 + rank,
+        "cuda_dev": rank,
+        "nvml_dev": rank,
+        "status": {
+            "init_state": 0,
+            "async_error": 0,
+            "finalize_called": False,
+            "destroy_flag": False,
+            "abort_flag": False,
+            **status,
+        },
+        "collective_counts": {**dict.fromkeys(OPERATIONS, 0), "AllGather": gathers, "AllReduce": calls},
+    }
+
+
+def lost(rank: int, *, dead: bool) -> Json:
+    place = {"rank": rank, "host": "10.0.4.12", "pid": 41887 + rank, "cuda_dev": rank, "nvml_dev": rank}
+    return {**place, "status": {"unresponsive": True, "considered_dead": dead}}
+
+
+def printed(ranks: list[Json], missing: list[Json] | None = None, time: str = "11:04:57") -> str:
+    """A report as `ncclras -f json` prints it: two blanks for a step, a key on a line."""
+    missing = missing or []
+    world = {
+        "hash": f"0x{HASH}",
+        "secondary_hash": "0xb7e7187447156001:0xb8242ed28a71381e",
+        "size": len(ranks) + len(missing),
+        "ranks_count": len(ranks),
+        "missing_ranks_count": len(missing),
+        "ranks": ranks,
+        "missing_ranks": missing,
+    }
+    report = {
+        "nccl_version": "2.29.2",
+        "cuda_runtime_version": 13000,
+        "cuda_driver_version": 13000,
+        "timestamp": f"2026-03-02 {time}",
+        "communicators_count": 1,
+        "communicators": [world],
+        "ras": {"collection_time_sec": 0.002, "timeouts_count": 0},
+    }
+    return json.dumps(report, indent=2) + "\n"
+
+
+def table(nranks: int, errors: str) -> str:
+    return (
+        "NCCL version 2.29.2 compiled with CUDA 13.0\n"
+        "CUDA runtime version 13000, driver version 13000\n\nJob summary\n===========\n\n"
+        "Communicators... (0.002s)\n=============\n\n"
+        "Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors\n"
+        "    #  in group  per comm  per node  per comm  in group\n"
+        f"    0         1         1  {nranks:8}  {nranks:8}  {nranks:8}   RUNNING  {errors:>6}\n\n"
+    )
+
+
+def told(tmp_path: Path, *reports: str) -> tuple[Any, Json]:
+    paths = []
+    for number, report in enumerate(reports):
+        paths.append(tmp_path / f"ras-{number}.txt")
+        paths[-1].write_text(report)
+    report = analyze([str(path) for path in paths])
+    return report, as_object(report)["hang"]
+
+
+def test_text_and_json_say_the_same_of_a_rank_that_is_behind(tmp_path: Path) -> None:
+    text = (
+        f"{table(8, 'MISMATCH')}Warnings\n========\n\n#0-0 ({HASH}) MISMATCH\n"
+        "  Communicator ranks have different AllReduce operation counts\n"
+        "  7 ranks have launched up to operation 41\n"
+        "  Rank 5 has launched up to operation 40 -- GPU 5 managed by process 41892 on node 10.0.4.12\n\n"
+    )
+    ranks = [member(rank, 41 - (rank == 5)) for rank in range(8)]
+    (tmp_path / "text").mkdir()
+
+    by_text, hang_by_text = told(tmp_path / "text", text)
+    by_json, hang_by_json = told(tmp_path, printed(ranks))
+
+    behind = (pl.col("rank") == 5) & (pl.col("operation") == "AllReduce")
+    columns = ["report", "communicator", "nranks", "rank", "node", "process", "gpu", "said", "operation", "launched"]
+    assert (
+        by_text.run["ras_state"]
+        .filter(behind)
+        .select(columns)
+        .equals(by_json.run["ras_state"].filter(behind).select(columns))
+    )
+    for hang in (hang_by_text, hang_by_json):
+        assert (hang["verdict"], hang["culprits"]) == ("lagging-ranks", [5])
+        assert hang["victims"] == [0, 1, 2, 3, 4, 6, 7]
+        assert any("second RAS report" in step for step in hang["collect_next"])
+    assert by_json.run["verdict"]["certainty"].to_list() == ["possible"]
+
+
+def test_two_reports_tell_a_rank_that_stands_from_a_job_that_runs(tmp_path: Path) -> None:
+    first = printed([member(rank, 41 - (rank == 5)) for rank in range(8)])
+    later = printed([member(rank, 61 - (rank == 5)) for rank in range(8)], time="11:14:57")
+
+    standing, hang = told(tmp_path, first, first.replace("11:04:57", "11:14:57"))
+    assert (hang["verdict"], hang["culprits"]) == ("lagging-ranks", [5])
+    assert standing.run["verdict"]["certainty"].to_list() == ["likely"]
+
+    running, hang = told(tmp_path, first, later)
+    assert hang["verdict"] == "no-hang"
+    assert running.run["verdict"]["certainty"].to_list() == ["likely"]
+
+
+def test_the_time_of_the_reports_counts_not_the_order_of_the_files(tmp_path: Path) -> None:
+    earlier = printed([member(rank) for rank in range(4)])
+    later = printed([member(0), member(1)], [lost(2, dead=True), lost(3, dead=True)], time="11:14:57")
+
+    _, hang = told(tmp_path, later, earlier)
+
+    assert (hang["verdict"], hang["culprits"]) == ("rank-died", [2, 3])
+
+
+@pytest.mark.parametrize(("dead", "certainty"), [(False, "possible"), (True, "likely")])
+def test_a_process_that_does_not_answer(tmp_path: Path, dead: bool, certainty: str) -> None:
+    report, hang = told(tmp_path, printed([member(rank) for rank in range(7)], [lost(7, dead=dead)]))
+
+    assert (hang["verdict"], hang["culprits"]) == ("rank-died", [7])
+    assert report.run["verdict"]["certainty"].to_list() == [certainty]
+
+
+def test_a_rank_that_called_something_else_is_no_laggard(tmp_path: Path) -> None:
+    ranks = [member(rank, 41 - (rank == 5), 7 + (rank == 5)) for rank in range(8)]
+
+    _, hang = told(tmp_path, printed(ranks))
+
+    assert (hang["verdict"], hang["culprits"]) == ("collective-mismatch", [5])
+
+
+def test_one_rank_ahead_of_all_others_accuses_nobody(tmp_path: Path) -> None:
+    _, hang = told(tmp_path, printed([member(rank, 41 + (rank == 5)) for rank in range(8)]))
+
+    assert (hang["verdict"], hang["culprits"]) == ("undecidable", [])
+
+
+def test_counts_that_agree_and_do_not_move_are_no_proof_of_health(tmp_path: Path) -> None:
+    report = printed([member(rank) for rank in range(4)])
+
+    _, hang = told(tmp_path, report, report.replace("11:04:57", "11:14:57"))
+
+    assert hang["verdict"] == "undecidable"
+
+
+def test_an_error_of_a_rank_counts_more_than_what_its_peers_say(tmp_path: Path) -> None:
+    ranks = [member(rank, async_error=1 if rank == 2 else 6 if rank < 2 else 0) for rank in range(8)]
+
+    _, hang = told(tmp_path, printed(ranks))
+
+    assert (hang["verdict"], hang["culprits"]) == ("stuck-together", [2])
+
+
+def test_an_error_in_init(tmp_path: Path) -> None:
+    text = (
+        f"{table(8, 'ERROR')}Errors\n======\n\n#0-0 ({HASH}) ERROR\n  Initialization error on 1 rank\n"
+        "  Rank 3 reported System error -- GPU 3 managed by process 41890 on node 10.0.4.12\n\nWarnings\n========\n\n"
+    )
+
+    _, hang = told(tmp_path, text)
+
+    assert (hang["verdict"], hang["culprits"]) == ("init-failed", [3])
+
+
+def test_up_to_225_the_missing_process_and_the_missing_rank_stand_apart(tmp_path: Path) -> None:
+    text = (
+        f"{table(32, 'INCOMPLETE')}Errors\n======\n\n"
+        "INCOMPLETE\n  Missing communicator data from 1 job process\n"
+        "  Process 41908 on node 10.0.4.13 managing GPU 5\n\n"
+        f"#0-0 ({HASH}) INCOMPLETE\n  Missing communicator data from 1 rank\n  The missing rank: 21\n\n"
+    )
+
+    report, hang = told(tmp_path, text)
+
+    assert (hang["verdict"], hang["culprits"]) == ("rank-died", [21])
+    assert report.run["rank"].filter(pl.col("rank") == 21).select("host", "pid").row(0) == ("10.0.4.13", 41908)
+
+
+def test_a_json_that_is_cut_yields_what_it_holds(tmp_path: Path) -> None:
+    whole = printed([member(rank) for rank in range(7)], [lost(7, dead=True)])
+    at_last = whole.index('"missing_ranks": [')
+
+    report, _ = told(tmp_path, whole[:at_last])
+
+    assert report.run["ras_state"]["rank"].n_unique() == 7
+    assert report.run["ras_seat"]["nranks"].unique().to_list() == [8]
+
+
+def test_other_json_is_no_report(tmp_path: Path) -> None:
+    report, _ = told(tmp_path, json.dumps({"rank": 3, "size": 8, "pid": 41, "host": "a", "timestamp": "1"}, indent=2))
+
+    assert report.run["ras_snapshot"].is_empty()
+    assert report.run["ras_state"].is_empty()
+    assert report.run.kinds == {}
+
+
+EVENT = """{
+  "timestamp": "2026-03-02 11:04:57",
+  "group": "LIFECYCLE",
+  "event": "PEER_DEAD",
+  "peer": {
+    "host": "10.0.4.12",
+    "pid": 41890,
+    "cuda_devs": [3],
+    "nvml_devs": [3]
+  },
+  "details": ""
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "event", ["[2026-03-02 11:04:57] PEER_DEAD: Process 41890 on node 10.0.4.12 managing GPU 3 \n", EVENT]
+)
+def test_a_death_that_the_monitor_saw(tmp_path: Path, event: str) -> None:
+    _, hang = told(tmp_path, printed([member(rank) for rank in range(8)]), event)
+
+    assert (hang["verdict"], hang["culprits"]) == ("rank-died", [3])
+
+
+def test_groups_without_a_communicator_of_all_have_ranks_without_numbers(tmp_path: Path) -> None:
+    text = table(4, "OK").replace("    0         1 ", "    0         2 ").replace("4   RUNNING", "8   RUNNING")
+
+    report, hang = told(tmp_path, text)
+
+    assert report.run["rank"].height == 8
+    assert hang["verdict"] == "no-hang"
+
+
+def test_a_report_of_the_same_ranks_confirms_the_logs(tmp_path: Path) -> None:
+    folder = INCIDENTS / "one-rank-stops-before-an-allreduce"
+    logs = sorted(str(path) for path in folder.rglob("*.log"))
+    alone = as_object(analyze(logs))
+    (culprit,) = alone["hang"]["culprits"]
+    size = alone["run"]["world_size"]
+    ras = tmp_path / "ras.txt"
+    ras.write_text(printed([member(rank, 41 - (rank == culprit)) for rank in range(size)]))
+
+    both = as_object(analyze([*logs, str(ras)]))
+
+    assert both["hang"]["verdict"] == alone["hang"]["verdict"]
+    assert both["hang"]["culprits"] == alone["hang"]["culprits"]
+    assert both["run"]["ranks_seen"] == alone["run"]["ranks_seen"]
+
+
+def test_logs_that_end_well_outweigh_a_report_taken_before(tmp_path: Path) -> None:
+    logs = sorted(str(path) for path in (INCIDENTS / "a-healthy-run").rglob("*.log"))
+    size = as_object(analyze(logs))["run"]["world_size"]
+    ras = tmp_path / "ras.txt"
+    ras.write_text(printed([member(rank, 41 - (rank == 1)) for rank in range(size)]))
+
+    assert as_object(analyze([*logs, str(ras)]))["hang"]["verdict"] == "no-hang"
+
+
+EVERY_TEXT = [
+    line
+    for folder in sorted(INCIDENTS.glob("ras-*"))
+    for log in sorted(folder.glob("*.log"))
+    for line in log.read_text().splitlines()
+] + [example for name in ("ras", "inspector") for shape in grammar.load(name).shapes for example in shape.examples]
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(EVERY_TEXT), st.sampled_from(["", "99999999999999999999"])).map(
+            lambda pair: pair[0].replace("1", pair[1] or "1")
+        ),
+        max_size=60,
+    )
+)
+def test_lines_in_any_order_with_any_numbers_get_some_answer(tmp_path: Path, torn: list[str]) -> None:
+    _, hang = told(tmp_path, "\n".join(torn))
+
+    assert hang["verdict"]
