@@ -114,7 +114,8 @@ class Run:
 
         self._take([reading for reading in self.readings if reading.number in reach], more)
         self._frames.clear()
-        self.__dict__.pop("_true_hosts", None)
+        for name in ("_true_hosts", "kinds"):
+            self.__dict__.pop(name, None)
 
     def _take(self, readings: list[Reading], work: Callable[[Reading], Iterator[pl.DataFrame]]) -> None:
         """Parse what `work` yields of each reading, small files together, on THREADS threads.
@@ -178,7 +179,7 @@ class Run:
         """Lines of every source read so far, by kind: columns `source` and `parse.COUNTS`."""
         return pl.concat(self._tallies).group_by("source").sum() if self._tallies else NO_TALLY
 
-    @property
+    @cached_property
     def kinds(self) -> dict[int, str]:
         """Source -> the contract's `inputs[].kind`, of the sources that hold any line of ours."""
         found = {}

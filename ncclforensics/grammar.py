@@ -81,7 +81,7 @@ NUMBERS = [BASES[name] for name in ("INT", "NUMBER", "HEX", "DECIMAL", "PTR", "H
 PLAIN = Base(pl.Categorical(), "", _category)
 
 FORM = "form"  # the column that says which alternative of a rule matched
-RESERVED = (FORM, "source", "line", "pos")  # columns of every frame
+RESERVED = (FORM, "source", "line", "pos", "place", "after")  # columns of every frame, for good or on the way to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +197,7 @@ class Grammar:
 
 def _remembered(path: Path, what: str, derive: Callable[[], Any]) -> Any:
     """What was derived from the grammars as they are, from the user's cache if it is there: Lark takes 0.3 s."""
-    texts = b"".join(file.read_bytes() for file in sorted(path.parent.glob("*.lark")))
-    key = hashlib.sha256(f"{__version__} {path.stem} {what} ".encode() + _DERIVATION.read_bytes() + texts).hexdigest()
+    key = hashlib.sha256(f"{__version__} {path.stem} {what} ".encode() + _everything(path.parent)).hexdigest()
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ncclforensics"
     except RuntimeError:  # a user without a home
@@ -213,6 +212,13 @@ def _remembered(path: Path, what: str, derive: Callable[[], Any]) -> Any:
         new.write_bytes(orjson.dumps(result))
         new.replace(file)
     return result
+
+
+@cache
+def _everything(folder: Path) -> bytes:
+    """A digest of all that patterns are derived from: the grammars, which import one another, and the derivation."""
+    texts = [file.read_bytes() for file in sorted(folder.glob("*.lark"))]
+    return hashlib.sha256(b"".join([_DERIVATION.read_bytes(), *texts])).digest()
 
 
 def _pattern(
