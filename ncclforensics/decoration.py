@@ -12,7 +12,7 @@ from ncclforensics.grammar import Pattern
 from ncclforensics.language import REST, Language
 
 DEPTH = 4  # decorations one in front of the other
-SAMPLED = 400  # lines at each end that tell how a source is decorated
+SAMPLED = 200  # lines at each end that tell how a source is decorated
 SOME, NEARLY_ALL = 0.05, 0.8  # of the lines of a sample
 
 

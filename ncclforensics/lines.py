@@ -90,6 +90,12 @@ def block(data: bytes, first: int, source: int = 0) -> pl.DataFrame:
     )
 
 
+def texts(data: bytes) -> pl.DataFrame:
+    """The lines of `data`, cleaned: column `text` and no more."""
+    text = _decoded(data.replace(b"\r\n", b"\n"))
+    return (_cleaned(text) if is_strange(text).any() else text).alias("text").to_frame()
+
+
 def is_strange(texts: pl.Series) -> pl.Series:
     """Whether there is anything in a text that may have to be cleaned."""
     return texts.str.contains(_STRANGE)

@@ -22,7 +22,7 @@ from ncclforensics.sources import DAMAGED_ARCHIVE, Source
 WINDOW = 64 << 10  # bytes at each end to begin with
 SMALL = 4 * WINDOW  # a file up to this size is read whole
 STEP = 1 << 20  # bytes searched for ends of lines at once; they stay in the processor's cache
-SAMPLE = 64 << 10  # bytes at each end that tell a log from a core file
+SAMPLE = 32 << 10  # bytes at each end that tell a log from a core file
 
 
 @dataclass(slots=True)
@@ -88,7 +88,7 @@ class Reading:
             return False  # told of when the rest is read
         strange = sample.decode("utf-8", "replace").count("\ufffd") + sample.count(b"\x00")
         if strange * 10 <= len(sample):
-            self.decorations = decorations(lines.cleaned(lines.block(sample, 1)), language)
+            self.decorations = decorations(lines.texts(sample), language)
             return False
         return not parse(lines.block(sample, 1), language).frames
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.conventional import parse
-from tests.benchmarks.families import write
+from tests.benchmarks.families import mix
 from tests.benchmarks.generate import Fault, FaultKind, Plan, Truth, generate
 from tests.benchmarks.plan import RELEASES
 
@@ -228,9 +228,11 @@ class Bench:
         """Logs with every family of lines, each read whole."""
         if not self.available:
             return
-        write(folder, ranks, size)
+        truth = self._generate(folder, ranks, size)
+        mix(folder)
         warm(folder)
         runs = repeat({"families": self._hang(folder, "--full")}, self.repetitions)["families"]
+        self._check("all families", runs, truth)
         total = sum(path.stat().st_size for path in folder.iterdir())
         speed = throughput("all families", total, seconds("families", runs))
         peaks = [each.peak_bytes / MB for each in runs]
@@ -287,7 +289,7 @@ def main(argv: list[str] | None = None) -> int:
         with tempfile.TemporaryDirectory(prefix="ncclforensics-bench-") as folder:
             bench.against_one_liners(Path(folder) / "run", wanted.ranks, wanted.rank_bytes)
             shutil.rmtree(Path(folder) / "run")
-            bench.families(Path(folder) / "families", 8, 40 * MB)
+            bench.families(Path(folder) / "families", 16, 10 * MB)
             shutil.rmtree(Path(folder) / "families", ignore_errors=True)
             if wanted.volume:
                 bench.volume(Path(folder), 128, MB, 16 * MB)
