@@ -23,6 +23,8 @@ def analyze(
     *,
     whole: bool = False,
     everything: bool = False,
+    select: Iterable[str] = (),
+    ignore: Iterable[str] = (),
     rank_from: str | None = None,
     selection: Selection | None = None,
     since: str | None = None,
@@ -32,18 +34,21 @@ def analyze(
     """Read logs and judge them.
 
     `whole`: read every byte, in place of windows at both ends of each file. `everything`: the same, and ask all rules,
-    not only those on a hang. `rank_from`: a pattern that finds a rank in
-    a path. `selection`: what the report shows; the judgement is on everything. `since`, `until`: judge only what was
-    printed between these times, which needs every byte. `progress` is told the bytes parsed so far and the bytes there
-    are.
-    Raises NoInputError if nothing can be read, UsageError if `rank_from` is no pattern or a time is none.
+    not only those on a hang. `select`, `ignore`: names of rules or categories, to ask these alone or not at all.
+    `rank_from`: a pattern that finds a rank in a path. `selection`: what the report shows; the judgement is on
+    everything. `since`, `until`: judge only what was printed between these times, which needs every byte. `progress` is
+    told the bytes parsed so far and the bytes there are.
+    Raises NoInputError if nothing can be read, UsageError if `rank_from` is no pattern, a time is none,
+    or a rule or category does not exist.
     """
     import ncclforensics.analyses  # noqa: F401  # registers the analyses
     from ncclforensics import sources
     from ncclforensics.frames import Run
     from ncclforensics.report import report
+    from ncclforensics.rules import chosen
     from ncclforensics.span import Span, instant
 
+    asked = chosen(everything=everything, select=select, ignore=ignore)
     span = Span(instant(since, "--since"), instant(until, "--until")) if since or until else None
     found = sources.find(paths, rank_from or sources.RANK_IN_NAME)
     total = sum(source.size for source in found)
@@ -57,4 +62,4 @@ def analyze(
     run = Run(found, whole=whole or everything or span is not None, span=span, progress=parsed)
     while not (gap := run["gap"]).is_empty():
         run.read_on(gap)
-    return report(run, selection, everything=everything)
+    return report(run, selection, asked)

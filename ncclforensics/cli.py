@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from enum import IntEnum, StrEnum
 from pathlib import Path
@@ -46,6 +47,8 @@ class Format(StrEnum):
     TEXT = "text"
     JSON = "json"
     MARKDOWN = "markdown"
+    JUNIT = "junit"
+    SARIF = "sarif"
 
 
 class FailOn(StrEnum):
@@ -56,6 +59,7 @@ class FailOn(StrEnum):
     NEVER = "never"
 
 
+SERIOUS = {FailOn.ERROR: ["error"], FailOn.WARNING: ["error", "warning"], FailOn.NEVER: []}
 HERE = Path(__file__).parent
 DEMO = (
     HERE / "demo" if (HERE / "demo").is_dir() else HERE.parent / "fixtures/incidents/one-rank-stops-before-an-allreduce"
@@ -100,6 +104,13 @@ Since = Annotated[
     typer.Option("--since", metavar="TIME", help="Judge only lines printed from then on, where lines have times."),
 ]
 Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Judge only lines printed up to then.")]
+Select = Annotated[
+    list[str] | None,
+    typer.Option("--select", metavar="RULE|CATEGORY", help="Ask only these rules; may be given several times."),
+]
+Ignore = Annotated[
+    list[str] | None, typer.Option("--ignore", metavar="RULE|CATEGORY", help="Do not ask these; as often as needed.")
+]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No progress bar, no warnings on stderr.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Also the last call of every rank, and lists in full.")]
 NoColor = Annotated[bool, typer.Option("--no-color", envvar="NO_COLOR", help="No colours.")]
@@ -141,7 +152,7 @@ def hang(
     report = _analyzed(
         paths, full=full, rank_from=rank_from, quiet=quiet, ranks=ranks, host=host, comm=comm, since=since, until=until
     )
-    _show(report, form, output, verbose=verbose, no_color=no_color)
+    _show(report, form, output, fail_on=fail_on, verbose=verbose, no_color=no_color)
     raise typer.Exit(_exit_code(report, fail_on))
 
 
@@ -151,6 +162,8 @@ def check(
     form: FormatOption = Format.TEXT,
     output: Output = None,
     fail_on: FailOnOption = FailOn.WARNING,
+    select: Select = None,
+    ignore: Ignore = None,
     rank_from: RankFrom = None,
     ranks: Ranks = None,
     host: Host = None,
@@ -166,6 +179,8 @@ def check(
         paths,
         full=True,
         everything=True,
+        select=select or (),
+        ignore=ignore or (),
         rank_from=rank_from,
         quiet=quiet,
         ranks=ranks,
@@ -174,7 +189,7 @@ def check(
         since=since,
         until=until,
     )
-    _show(report, form, output, verbose=verbose, no_color=no_color, everything=True)
+    _show(report, form, output, fail_on=fail_on, verbose=verbose, no_color=no_color, everything=True)
     raise typer.Exit(_exit_code(report, fail_on))
 
 
@@ -206,7 +221,7 @@ def explain(
 def demo(form: FormatOption = Format.TEXT, no_color: NoColor = False) -> None:
     """Run `hang` on an incident that ships with the program: a rank stops before an AllReduce."""
     report = _analyzed([str(DEMO / "*.log")], full=False, quiet=True)
-    _show(report, form, None, verbose=False, no_color=no_color)
+    _show(report, form, None, fail_on=FailOn.WARNING, verbose=False, no_color=no_color)
     raise typer.Exit(_exit_code(report, FailOn.WARNING))
 
 
@@ -216,6 +231,8 @@ def _analyzed(
     full: bool,
     quiet: bool,
     everything: bool = False,
+    select: Iterable[str] = (),
+    ignore: Iterable[str] = (),
     rank_from: str | None = None,
     ranks: str | None = None,
     host: str | None = None,
@@ -233,6 +250,8 @@ def _analyzed(
                 paths,
                 whole=full,
                 everything=everything,
+                select=select,
+                ignore=ignore,
                 rank_from=rank_from,
                 selection=shown,
                 since=since,
@@ -271,7 +290,14 @@ class _Bar(AbstractContextManager["_Bar"]):
 
 
 def _show(
-    report: Report, form: Format, output: Path | None, *, verbose: bool, no_color: bool, everything: bool = False
+    report: Report,
+    form: Format,
+    output: Path | None,
+    *,
+    fail_on: FailOn,
+    verbose: bool,
+    no_color: bool,
+    everything: bool = False,
 ) -> None:
     if form is Format.JSON:
         from ncclforensics.views import exchange
@@ -281,6 +307,10 @@ def _show(
         from ncclforensics.views import document
 
         data = document.markdown(report, everything=everything).encode()
+    elif form in (Format.JUNIT, Format.SARIF):
+        from ncclforensics.views import gates
+
+        data = gates.junit(report, SERIOUS[fail_on]) if form is Format.JUNIT else gates.sarif(report)
     else:
         from ncclforensics.views import terminal
 
@@ -295,8 +325,7 @@ def _show(
 
 
 def _exit_code(report: Report, fail_on: FailOn) -> Exit:
-    serious = {FailOn.ERROR: ["error"], FailOn.WARNING: ["error", "warning"], FailOn.NEVER: []}[fail_on]
-    if any(finding.severity in serious for finding in report.findings):
+    if any(finding.severity in SERIOUS[fail_on] for finding in report.findings):
         return Exit.FINDINGS
     verdicts = {row["verdict"] for row in report.verdicts}
     return Exit.UNDECIDABLE if not verdicts or "undecidable" in verdicts else Exit.NOTHING

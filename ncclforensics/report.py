@@ -9,7 +9,7 @@ import polars as pl
 
 from ncclforensics.data.names import datatype, reduction
 from ncclforensics.frames import Run
-from ncclforensics.rules import Finding, findings
+from ncclforensics.rules import Finding, Rule, chosen, findings
 from ncclforensics.selection import Selection
 
 Row = dict[str, Any]
@@ -37,6 +37,7 @@ class Report:
     findings: list[Finding]
     quotes: dict[tuple[int, int], tuple[int, str]]
     selection: Selection
+    asked: list[Rule]
 
     @property
     def verdicts(self) -> list[Row]:
@@ -136,13 +137,13 @@ def _commands(process: Row, verdict: str) -> list[str]:
     ]
 
 
-def report(run: Run, selection: Selection | None = None, *, everything: bool = False) -> Report:
-    """Apply the rules on a hang to a run, or all rules, and read the lines they cite."""
+def report(run: Run, selection: Selection | None = None, asked: list[Rule] | None = None) -> Report:
+    """Ask the rules (those on a hang if none are given), and read the lines that they cite."""
     selection = selection or Selection()
-    found = findings(run.call, everything=everything)
-    said = [each for each in found if selection.shows(each.ranks, each.hosts, each.communicator)]
+    asked = chosen(everything=False) if asked is None else asked
+    said = [each for each in findings(run.call, asked) if selection.shows(each.ranks, each.hosts, each.communicator)]
     cited = {(line.source, line.line) for finding in said for line in finding.evidence}
-    return Report(run, said, run.quote(cited), selection)
+    return Report(run, said, run.quote(cited), selection, asked)
 
 
 def operation(row: Row) -> Row:

@@ -6,16 +6,10 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.data.subsystems import QUESTIONS, SHOWN_BY
 from ncclforensics.frames import Run
 
 Row = dict[str, Any]
-
-# A frame shows that its subsystem was switched on; an absent frame shows nothing.
-SUBSYSTEMS = {
-    "INIT": ("communicator", "placement"),
-    "COLL": ("operation",),
-    "CALL": ("replay", "request"),
-}
 
 
 def summary(run: Run) -> Row:
@@ -103,4 +97,13 @@ def _level(run: Run) -> str | None:
 
 
 def _subsystems(run: Run) -> list[str]:
-    return [name for name, frames in SUBSYSTEMS.items() if any(run[frame].height for frame in frames)]
+    return [name for name, frames in SHOWN_BY.items() if any(run[frame].height for frame in frames)]
+
+
+def not_shown(run: Run) -> list[Row]:
+    """What these logs cannot tell, and what to set so that the next ones do."""
+    return [
+        {"question": question.asks, "needs": question.needs}
+        for question in QUESTIONS
+        if not any(run[frame].height for frame in question.frames)
+    ]

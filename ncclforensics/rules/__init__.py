@@ -6,12 +6,14 @@ The function's name is the rule's id. The docstring's headings are fixed: Means,
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib import import_module
 from inspect import cleandoc
 from typing import Any
+
+from ncclforensics.errors import UsageError
 
 
 class Category(StrEnum):
@@ -146,10 +148,27 @@ def all_rules() -> list[Rule]:
     return list(_RULES.values())
 
 
-def findings(call: Callable[[Callable[..., Iterator[Finding]]], Any], *, everything: bool = False) -> list[Finding]:
-    """What the rules on a hang say, or all; `call` supplies a function with the frames that its parameters name."""
+def chosen(*, everything: bool, select: Iterable[str] = (), ignore: Iterable[str] = ()) -> list[Rule]:
+    """The rules on a hang, or all; of these those selected, by rule or category, and not ignored. Raises UsageError."""
+    rules, wanted, unwanted = all_rules(), set(select), set(ignore)
+    known = {name for one in rules for name in (one.name, str(one.category))} | set(Category)
+    for name in sorted((wanted | unwanted) - known):
+        raise UsageError(f"{name}: neither a rule nor a category; docs/rules/ has a page for each rule")
+    return [
+        one
+        for one in rules
+        if (everything or one.hang)
+        and (not wanted or wanted & {one.name, one.category})
+        and not unwanted & {one.name, one.category}
+    ]
+
+
+def findings(
+    call: Callable[[Callable[..., Iterator[Finding]]], Any], asked: Iterable[Rule] | None = None
+) -> list[Finding]:
+    """What these rules say (all if none are given); `call` supplies a function with the frames its parameters name."""
     said: list[Finding] = []
-    for one in (each for each in all_rules() if everything or each.hang):
+    for one in all_rules() if asked is None else asked:
         for finding in call(one.function):
             finding.rule = one.name
             finding.category = finding.category or one.category

@@ -13,7 +13,7 @@ from ncclforensics.data.variables import COLLECT_CALLS, NOTHING_SAID
 from ncclforensics.parse import COUNTS
 from ncclforensics.report import Report, Row, operation
 from ncclforensics.rules import Finding
-from ncclforensics.summary import summary
+from ncclforensics.summary import not_shown, summary
 
 SCHEMA_VERSION = 1
 # What orjson leaves as it is and a terminal obeys: DEL, and the controls that begin with U+0080.
@@ -47,6 +47,7 @@ def as_object(report: Report) -> dict[str, Any]:
         "tool": {"name": "ncclforensics", "version": __version__},
         "inputs": _inputs(report),
         "run": summary(report.run),
+        "not_shown": not_shown(report.run),
         "findings": [_finding(report, finding) for finding in report.findings],
         "hang": _hang(report, jobs[0]) if jobs else NO_LOG,
     }

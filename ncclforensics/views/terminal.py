@@ -21,7 +21,7 @@ from ncclforensics.data.variables import COLLECT_CALLS, NOTHING_SAID
 from ncclforensics.parse import COUNTS
 from ncclforensics.report import Report
 from ncclforensics.rules import Finding, Severity
-from ncclforensics.summary import summary, versions
+from ncclforensics.summary import not_shown, summary, versions
 
 Row = dict[str, Any]
 STYLE = {"error": "bold red", "warning": "bold yellow", "info": "cyan", "no-hang": "bold green"}
@@ -90,7 +90,20 @@ def _all(report: Report, verbose: bool) -> list[RenderableType]:
         parts += _evidence(report, finding)
     if not report.findings:
         parts.append(Text("\nno findings", style=STYLE["no-hang"]))
-    return parts + _problems(report)
+    return parts + _problems(report) + _not_shown(report)
+
+
+def _not_shown(report: Report) -> list[RenderableType]:
+    """What these logs cannot tell, and what to set before the next run."""
+    rows = not_shown(report.run)
+    if not rows:
+        return []
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False, pad_edge=False)
+    table.add_column(overflow="fold", ratio=1)
+    table.add_column(style="dim", overflow="fold", ratio=1)
+    for row in rows:
+        table.add_row(row["question"], row["needs"])
+    return [_heading("WHAT THESE LOGS CANNOT SHOW"), Padding(table, (0, 0, 0, 2))]
 
 
 def _run(report: Report, verbose: bool) -> Table:

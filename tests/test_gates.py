@@ -1,0 +1,93 @@
+"""Reports for acceptance gates: valid, complete, and in agreement with the exit code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+import xmlschema
+from sarif_pydantic import Sarif
+
+from ncclforensics import analyze, lines
+from ncclforensics.errors import UsageError
+from ncclforensics.rules import Severity, all_rules
+from ncclforensics.views import gates
+from tests.incidents import ALL, INCIDENTS, Incident, checked
+
+SERIOUS = ("error", "warning")
+JUNIT = xmlschema.XMLSchema(Path(__file__).parent / "schemas" / "junit.xsd")
+KILLED = str(INCIDENTS / "a-rank-is-killed" / "*.log")
+
+every_incident = pytest.mark.parametrize("incident", ALL, ids=lambda incident: incident.name)
+
+
+@every_incident
+def test_junit_is_valid_and_fails_for_what_is_serious(incident: Incident) -> None:
+    report = checked(incident).report
+
+    document = ET.fromstring(gates.junit(report, SERIOUS))
+
+    JUNIT.validate(document)
+    serious = {finding.rule for finding in report.findings if finding.severity in SERIOUS}
+    assert {case.get("name") for case in document.iter("testcase") if case.find("failure") is not None} == serious
+    assert document.get("failures") == str(len(serious))
+    assert document.get("tests") == str(len(all_rules()))
+
+
+def test_a_threshold_decides_what_fails() -> None:
+    report = analyze([KILLED], everything=True)
+
+    assert ET.fromstring(gates.junit(report, ())).get("failures") == "0"
+    assert ET.fromstring(gates.junit(report, ("error",))).get("failures") != "0"
+
+
+@every_incident
+def test_sarif_is_valid_and_holds_every_finding_with_its_lines(incident: Incident) -> None:
+    report = checked(incident).report
+
+    text = gates.sarif(report)
+
+    Sarif.model_validate_json(text)
+    (run,) = json.loads(text)["runs"]
+    assert [result["ruleId"] for result in run["results"]] == [finding.rule for finding in report.findings]
+    for result in run["results"]:
+        assert run["tool"]["driver"]["rules"][result["ruleIndex"]]["id"] == result["ruleId"]
+        for place in (location["physicalLocation"] for location in result["locations"]):
+            path = incident.folder / place["artifactLocation"]["uri"]
+            line = path.read_bytes().split(b"\n")[place["region"]["startLine"] - 1]
+            assert place["region"]["snippet"]["text"] == lines.shown(line)
+
+
+def test_what_xml_forbids_and_what_it_means_something_to_is_not_passed_on(tmp_path: Path) -> None:
+    warning = "\x07<b>&amp; ]]> Error: could not open \ufffe"
+    (tmp_path / "a b.log").write_text(f"node1:77:77 [0] init.cc:1 NCCL WARN {warning}\n", encoding="utf-8")
+
+    report = analyze([str(tmp_path)], everything=True)
+
+    ET.fromstring(gates.junit(report, SERIOUS))
+    json.loads(gates.sarif(report))
+
+
+def test_only_the_rules_selected_are_asked_and_none_that_is_ignored() -> None:
+    whole = {finding.rule for finding in analyze([KILLED], everything=True).findings}
+    assert "remote-closed-follow-the-pointer" in whole
+
+    by_rule = analyze([KILLED], everything=True, select=["remote-closed-follow-the-pointer"])
+    by_category = analyze([KILLED], everything=True, select=["peer-lost"])
+    without = analyze([KILLED], everything=True, ignore=["peer-lost"])
+
+    assert [one.name for one in by_rule.asked] == ["remote-closed-follow-the-pointer"]
+    assert {one.category for one in by_category.asked} == {"peer-lost"}
+    assert {finding.rule for finding in without.findings}.isdisjoint(one.name for one in by_category.asked)
+
+
+@pytest.mark.parametrize("option", ["select", "ignore"])
+def test_a_rule_that_does_not_exist_is_refused(option: str) -> None:
+    with pytest.raises(UsageError, match="no-such-rule"):
+        analyze([KILLED], **{option: ["no-such-rule"]})  # type: ignore[arg-type]  # one name of two
+
+
+def test_every_severity_has_a_level() -> None:
+    assert set(gates.LEVELS) == set(Severity)
