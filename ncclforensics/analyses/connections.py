@@ -73,6 +73,16 @@ def channels(
     told = pl.concat(
         [counted, rings.select(*place, pl.col("total").alias("coll"), nvls=None, p2p=None)], how="vertical_relaxed"
     )
+    return (
+        of_communicator(told, communicator, member)
+        .group_by("job", "key", "actor", maintain_order=True)
+        .agg(pl.col("coll", "nvls", "p2p").max(), pl.col("source").first(), pl.col("line").first())
+    )
+
+
+def of_communicator(told: pl.DataFrame, communicator: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
+    """Rows that were printed while a communicator was made, with its job, key and actor; rows of none are left out."""
+    thread = ["host", "pid", "tid"]
     is_end = (pl.col("phase").cast(pl.String) == "COMPLETE") | (pl.col("form").cast(pl.String) == "completed")
     named = communicator.select("comm", *thread, "pos", at="pos", is_end=is_end.fill_null(False)).sort("pos")
     told = told.sort("pos")
@@ -85,6 +95,4 @@ def channels(
         .sort("at")
         .join_asof(seats, left_on="at", right_on="born_pos", by=["host", "pid", "comm"], check_sortedness=False)
         .filter(pl.col("key").is_not_null())
-        .group_by("job", "key", "actor", maintain_order=True)
-        .agg(pl.col("coll", "nvls", "p2p").max(), pl.col("source").first(), pl.col("line").first())
     )

@@ -1,0 +1,119 @@
+"""How communicators lie on the machines, what the search for rings found there, and what the GPUs are linked by."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from ncclforensics.analyses.connections import of_communicator
+from ncclforensics.frames import analysis
+
+LAYOUT = {
+    "job": pl.Int32(),
+    "key": pl.Categorical(),
+    "nranks": pl.Int32(),
+    "seen": pl.Int32(),  # ranks with a log
+    "nodes": pl.Int32(),  # null where neither the log says it nor all ranks are seen
+    "local": pl.Int32(),  # most ranks on one node
+    "gpus": pl.String(),  # the places that its GPUs have in their nodes, with the nodes' names left out
+    "nth": pl.Int32(),  # among the communicators of its first rank
+    "coll": pl.Int32(),  # channels
+    "nvls": pl.Int32(),
+    "source": pl.Int32(),
+    "line": pl.Int32(),  # that tells the channels
+}
+
+SEARCHED = {
+    "job": pl.Int32(),
+    "key": pl.Categorical(),
+    "actor": pl.Int32(),
+    "host": pl.Categorical(),
+    "pid": pl.Int32(),
+    "pattern": pl.Int32(),
+    "channels": pl.Int64(),
+    "bw_intra": pl.Float64(),  # GB/s of one channel
+    "bw_inter": pl.Float64(),
+    "type_intra": pl.Categorical(),  # the worst path between its GPUs: NVL, PIX, PHB, SYS
+    "type_inter": pl.Categorical(),  # and from a GPU to its NIC
+    "crossnic": pl.Int32(),
+    "source": pl.Int32(),
+    "line": pl.Int32(),
+}
+
+FABRIC = {
+    "host": pl.Categorical(),
+    "pid": pl.Int32(),
+    "fabric": pl.String(),  # NVLink, NVSwitch, multicast (an NVSwitch that also reduces)
+    "source": pl.Int32(),
+    "line": pl.Int32(),
+}
+
+
+@analysis(LAYOUT)
+def layout(member: pl.DataFrame, placement: pl.DataFrame, channels: pl.DataFrame) -> pl.DataFrame:
+    """One row per communicator that has come to be."""
+    told = placement.group_by("host", "pid", "comm").agg(pl.col("nnodes", "localranks").max())
+    opened = channels.select("job", "key", "actor", "coll", "nvls", at="source", on="line")
+    seats = (
+        member.with_columns(nth=pl.int_range(pl.len(), dtype=pl.Int32).over("job", "actor", order_by="born_pos"))
+        .join(told, on=["host", "pid", "comm"], how="left")
+        .join(opened, on=["job", "key", "actor"], how="left")
+        .with_columns(here=pl.len().over("job", "key", "host"))
+    )
+    return (
+        seats.sort("rank")
+        .group_by("job", "key", maintain_order=True)
+        .agg(
+            pl.col("nranks").first(),
+            pl.len().cast(pl.Int32).alias("seen"),
+            pl.col("nnodes").max(),
+            pl.col("localranks").max(),
+            pl.col("host").n_unique().cast(pl.Int32).alias("hosts"),
+            pl.col("here").max().cast(pl.Int32),
+            pl.col("busid").cast(pl.String).sort().str.join(" ").alias("gpus"),
+            pl.col("nth").first(),
+            pl.col("coll").max(),
+            pl.col("nvls").max(),
+            pl.col("at").drop_nulls().first().alias("source"),
+            pl.col("on").drop_nulls().first().alias("line"),
+        )
+        .with_columns(
+            nodes=pl.coalesce("nnodes", pl.when(pl.col("seen") == pl.col("nranks")).then("hosts")),
+            local=pl.coalesce("localranks", pl.when(pl.col("seen") == pl.col("nranks")).then("here")),
+        )
+    )
+
+
+@analysis(SEARCHED)
+def searched(graph: pl.DataFrame, communicator: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
+    """What each rank's search for rings and trees found, by communicator; pattern 4 is a ring."""
+    found = graph.filter(pl.col("pattern").is_not_null())
+    names = [name for name in SEARCHED if name not in ("job", "key", "actor")]
+    told = found.select(*names, "pos", "tid")
+    return (
+        of_communicator(told, communicator, member)
+        .group_by("job", "key", "actor", "host", "pid", "pattern", maintain_order=True)
+        .agg(pl.col(name).first() for name in names if name not in ("host", "pid", "pattern"))
+    )
+
+
+@analysis(FABRIC)
+def fabric(topology_node: pl.DataFrame, graph: pl.DataFrame, nvls: pl.DataFrame) -> pl.DataFrame:
+    """The processes whose GPUs are seen to be linked by NVLink, and the first line that shows it.
+
+    A dump of the topology shows the links, a search for rings the paths it found, and multicast needs NVSwitch.
+    """
+    place = ["host", "pid", "source", "line"]
+    is_switch = pl.col("form").cast(pl.String) == "nvswitch"
+    linked = topology_node.filter(pl.col("link").cast(pl.String) == "NVL").select(
+        *place, fabric=pl.when(is_switch).then(pl.lit("NVSwitch")).otherwise(pl.lit("NVLink"))
+    )
+    rings = graph.filter((pl.col("pattern") == 4) & (pl.col("type_intra").cast(pl.String) == "NVL")).select(
+        *place, fabric=pl.lit("NVLink")
+    )
+    multicast = nvls.filter(pl.col("form").cast(pl.String) == "multicast").select(*place, fabric=pl.lit("multicast"))
+    return (
+        pl.concat([linked, rings, multicast])
+        .sort("source", "line")
+        .group_by("host", "pid", "fabric", maintain_order=True)
+        .agg(pl.col("source", "line").first())
+    )

@@ -1,0 +1,115 @@
+"""Algorithm and protocol: forced, unfit for the network, or forced so that none is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from ncclforensics.data.tuning import TOO_MANY, TUNED
+from ncclforensics.rules import Category, Finding, Role, Severity, rule
+from ncclforensics.rules.environment import echoed
+from ncclforensics.rules.grouped import shown, together
+
+FORCING = ["NCCL_ALGO", "NCCL_PROTO"]
+UNORDERED = ["Socket"]  # networks that do not keep 128 bytes together; libfabric's efa is another
+
+
+@rule(Category.ENVIRONMENT, Severity.INFO)
+def tune_forced_algo(setting: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+    """Algorithm or protocol is forced by a variable.
+
+    Means: NCCL does not choose by size and topology; what is best for one size is slow for others. Not all functions
+    have all algorithms; before 2.22 NCCL silently fell back.
+    Not when: it was measured on this cluster, with this version.
+    Do: run again without the variable and compare; if it must stay, measure it again with each new version.
+    Sources: nccl#1304, nccl#846; NCCL user guide, NCCL_ALGO and NCCL_PROTO.
+    """
+    forced = echoed(setting).filter(pl.col("variable").is_in(FORCING) & (pl.col("value") != ""))
+    for _, rows in forced.sort("source", "line").group_by("variable", "value", maintain_order=True):
+        name, value = rows["variable"][0], rows["value"][0]
+        what = "the algorithm" if name == "NCCL_ALGO" else "the protocol"
+        yield together(
+            rows, rank, f"{name}={value} forces {what} on {{who}}", "NCCL chooses it by itself where it is not set",
+            "certain", role=Role.CONTEXT,
+        )  # fmt: skip
+
+
+@rule(Category.ENVIRONMENT, Severity.WARNING)
+def tune_forced_proto_ll128(
+    setting: pl.DataFrame, transport: pl.DataFrame, libfabric: pl.DataFrame, rank: pl.DataFrame
+) -> Iterator[Finding]:
+    """LL128 is forced over a network that may not keep its 128 bytes together.
+
+    Means: the protocol relies on 128-byte stores that arrive whole. Over sockets, staging through the host or EFA they
+    may not, and data is silently wrong.
+    Not when: all data goes over NVLink or InfiniBand; the variable excludes LL128 (^LL128) or leaves NCCL the choice
+    among all.
+    Do: unset NCCL_PROTO, and check results with nccl-tests (-c 1).
+    Sources: nccl#281, nccl#831, nccl#1081, aws-ofi-nccl#850.
+    """
+    forced = echoed(setting).filter(
+        (pl.col("variable") == "NCCL_PROTO")
+        & pl.col("value").str.to_uppercase().str.contains("LL128", literal=True)
+        & ~pl.col("value").str.contains("^", literal=True)
+        & ~pl.col("value").str.to_uppercase().str.contains("SIMPLE", literal=True)
+    )
+    net = transport.filter(pl.col("medium").cast(pl.String) == "NET")
+    efa = libfabric.filter(pl.col("provider").cast(pl.String) == "efa")
+    unfit = net if not efa.is_empty() else net.filter(pl.col("network").cast(pl.String).is_in(UNORDERED))
+    if forced.is_empty() or unfit.is_empty():
+        return
+    value, network = forced["value"][0], unfit["transport"][0]
+    finding = together(
+        forced, rank, f"NCCL_PROTO={value} on {{who}}, and data goes over {network}",
+        "LL128 needs a network that keeps 128 bytes together: results may be wrong", "likely",
+    )  # fmt: skip
+    finding.evidence += shown(unfit, "the network")[:1]
+    yield finding
+
+
+@rule(Category.ENVIRONMENT, Severity.ERROR)
+def tune_no_algorithm_left(no_algorithm: pl.DataFrame, setting: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+    """NCCL_ALGO and NCCL_PROTO leave a function no algorithm.
+
+    Means: the call fails with an internal error or invalid usage, for what is allowed does not exist for this function,
+    datatype or number of ranks.
+    Not when: the application asked for symmetric kernels that are not there; then NCCL uses others.
+    Do: unset NCCL_ALGO and NCCL_PROTO, or allow Ring and Simple beside what was asked for.
+    Sources: TensorRT-LLM#953, nccl#1304.
+    """
+    failed = no_algorithm.filter(pl.col("form").cast(pl.String).is_in(["none", "token", "prefix"]))
+    forced = echoed(setting).filter(pl.col("variable").is_in(FORCING)).sort("source", "line")
+    for _, rows in failed.sort("source", "line").group_by("form", "collective", "token", maintain_order=True):
+        row = rows.row(0, named=True)
+        given = ", ".join(
+            f"{name}={value}" for name, value in forced.select("variable", "value").unique().sort("variable").rows()
+        )
+        what = f"for {row['collective']}" if row["collective"] else "for a call"
+        title = f"NCCL does not know {row['token']}" if row["token"] else f"no algorithm is left {what}"
+        finding = together(
+            rows, rank, f"{title} on {{who}}", f"{given} is set" if given else "no variable that forces one is seen",
+            "certain" if given else "likely",
+        )  # fmt: skip
+        finding.evidence = finding.evidence[:3] + shown(forced, "set here")[:1]
+        yield finding
+
+
+@rule(Category.ENVIRONMENT, Severity.INFO)
+def tune_blog_variables(setting: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+    """Many tuning variables are set at once.
+
+    Means: they were likely taken over from another cluster; what helped there may cost here, and hides what NCCL would
+    choose.
+    Not when: each was measured here, or the vendor of this platform asks for them.
+    Do: run again with none of them, then add them one by one.
+    Sources: nccl#1454, nccl#846; NCCL user guide (discouraged in production).
+    """
+    tuned = echoed(setting).filter(pl.col("variable").is_in(TUNED)).sort("source", "line")
+    names = sorted(tuned["variable"].unique())
+    if len(names) < TOO_MANY:
+        return
+    finding = together(tuned, rank, f"{len(names)} tuning variables are set on {{who}}", ", ".join(names), "possible")
+    finding.role = Role.CONTEXT
+    finding.evidence = shown(tuned.unique("variable", keep="first", maintain_order=True))
+    yield finding
