@@ -300,6 +300,6 @@ def nothing_wrong(case: Case) -> Judgement:
         else "all ranks made the same calls and none failed; a log that simply ends is not a hang"
     )
     answer = Judgement("no-hang", reason, "certain" if case.is_finished else "likely")
-    if any(t["kind"] == AFTER for t in case.troubles):
+    if any(t["kind"] == AFTER for t in case.troubles) or case.absent:
         answer.doubt("likely")
     return answer
