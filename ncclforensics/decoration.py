@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from operator import itemgetter
+from itertools import groupby
+from operator import attrgetter, itemgetter
 from typing import cast
 
 import polars as pl
@@ -29,19 +30,20 @@ def decorations(sample: pl.DataFrame, language: Language) -> tuple[Pattern, ...]
         is_ours = sample["text"].str.contains(language.opening)
         if is_ours.any() and sample["text"].filter(is_ours).str.contains(f"^(?:{language.opening})").all():
             break  # bare
-        likely: list[tuple[float, Pattern]] = []
+        likely: list[tuple[float, list[Pattern]]] = []
         for shape in language.decorations:
-            for pattern in shape.patterns:
-                fields = sample["text"].str.extract_groups(pattern.regex).struct.unnest()
-                has_it = _is_hit(fields)
+            for _, alternatives in groupby(shape.patterns, key=attrgetter("form")):
+                alike = list(alternatives)
+                has_it = _has_one(sample["text"], alike)
                 share = float(cast(float, has_it.mean() or 0))
                 of_ours = float(cast(float, has_it.filter(is_ours).mean() or 0))
                 if max(share if shape.priority >= -1 else 0, of_ours) >= (SOME if shape.priority >= 0 else NEARLY_ALL):
-                    likely.append((share, pattern))
+                    likely.append((share, alike))
         if not likely:
             break
-        found.append(max(likely, key=itemgetter(0))[1])
-        sample = peeled(sample, language, found[-1:])
+        alike = max(likely, key=itemgetter(0))[1]
+        found += alike
+        sample = peeled(sample, language, alike)
     return tuple(found)
 
 
@@ -55,6 +57,11 @@ def peeled(rows: pl.DataFrame, language: Language, patterns: Iterable[Pattern]) 
         known = [pl.coalesce(label, label.name) if label.name in rows else label for label in labels]
         rows = rows.with_columns(*known, text=bare)
     return rows
+
+
+def _has_one(texts: pl.Series, patterns: Iterable[Pattern]) -> pl.Series:
+    found = [texts.str.contains(pattern.regex).alias(str(place)) for place, pattern in enumerate(patterns)]
+    return pl.DataFrame(found).select(pl.any_horizontal(pl.all())).to_series()
 
 
 def _is_hit(fields: pl.DataFrame) -> pl.Series:

@@ -47,6 +47,7 @@ SOURCE_COLUMNS = {
     "is_cut": pl.Boolean(),  # the last line has no end
     "hint": pl.Int32(),  # the rank that its name suggests
     "damaged": pl.Int64(),  # lines
+    "dropped": pl.Int64(),  # lines that a collector counted and did not pass on
     "lines": pl.Int64(),  # read
     "problem": pl.String(),
 }
@@ -222,6 +223,7 @@ class Run:
 
     def _sources(self) -> pl.DataFrame:
         damaged = dict(self.tally.select("source", "damaged").iter_rows())
+        dropped = dict(pl.concat(self._speakers).group_by("source").agg(pl.col("dropped").sum()).iter_rows())
         rows = [
             (
                 r.number,
@@ -230,6 +232,7 @@ class Run:
                 r.is_cut,
                 r.source.rank_hint,
                 damaged.get(r.number, 0),
+                dropped.get(r.number, 0),
                 r.lines_read,
                 "; ".join(r.problems),
             )
@@ -258,9 +261,11 @@ class Run:
         return whole if whole["pos"].is_sorted() else whole.sort("pos", maintain_order=True)
 
     def _speaking(self) -> pl.DataFrame:
-        stretches = pl.concat(self._speakers).with_columns(more=pl.col("last") - pl.col("line"))
+        stretches = pl.concat(self._speakers).with_columns(pl.col("last", "dropped_line") - pl.col("line"))
         placed = _in_order(stretches, *self._order_and_ends())
-        placed = placed.with_columns(last=pl.col("line") + pl.col("more"), last_pos=pl.col("pos") + pl.col("more"))
+        placed = placed.with_columns(
+            pl.col("last", "dropped_line") + pl.col("line"), last_pos=pl.col("pos") + pl.col("last")
+        )
         return _renamed(placed.select(list(SPEAKER_COLUMNS)).sort("pos"), self._true_hosts)
 
     @cached_property

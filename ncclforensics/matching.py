@@ -33,6 +33,7 @@ KNOWN = {
     "host": pl.Categorical(),
     "pid": pl.Int32(),
     "launcher_rank": pl.Int32(),
+    "launcher_repeats": pl.Int32(),
     "caught": pl.Boolean(),  # only by the catch-all
     "cut": pl.Boolean(),
 }

@@ -25,6 +25,8 @@ SPEAKER = {
     "line": pl.Int32(),  # the first
     "last": pl.Int32(),
     "launcher_ranks": pl.List(pl.Int32()),
+    "dropped": pl.Int64(),  # lines that a collector counted and did not pass on
+    "dropped_line": pl.Int32(),  # the first line that says so
 }
 _NO_HOSTS = pl.DataFrame(schema={"source": pl.Int32(), "host": pl.String()})
 
@@ -161,6 +163,8 @@ def _speakers(rows: pl.DataFrame) -> pl.DataFrame:
             line=pl.col("line").min(),
             last=pl.col("line").max(),
             launcher_ranks=pl.col("launcher_rank").drop_nulls().unique(),
+            dropped=pl.col("launcher_repeats").sum().cast(pl.Int64),
+            dropped_line=pl.col("line").filter(pl.col("launcher_repeats").is_not_null()).min(),
         )
         .select(pl.col(name).cast(dtype) for name, dtype in SPEAKER.items())
     )

@@ -172,10 +172,15 @@ class Case:
         rows = self.members[key]
         return max(0, int(rows[0]["nranks"]) - len({row["rank"] for row in rows}))
 
+    def lost_lines(self, actor: int) -> int:
+        """Lines that a collector counted and did not pass on, in the files of this rank."""
+        return sum(self.sources[source]["dropped"] for source in self.process(actor)["sources"])
+
     def is_doubtful(self, actor: int) -> bool:
-        """Whether lines of this rank may have been lost: its file ends inside a line, or holds damaged ones."""
+        """Whether lines of this rank may have been lost: cut or damaged in its file, or dropped by a collector."""
         process = self.process(actor)
-        return bool(process["is_cut"]) or any(self.sources[source]["damaged"] for source in process["sources"])
+        is_damaged = any(self.sources[source]["damaged"] for source in process["sources"])
+        return bool(process["is_cut"]) or is_damaged or self.lost_lines(actor) > 0
 
 
 MOST_RANKS = 1 << 20  # of a communicator; a line that states more is damaged, and must not fill the memory

@@ -9,7 +9,7 @@ import polars as pl
 from ncclforensics.analyses.case import Case, Judgement, Row
 from ncclforensics.analyses.trouble import AFTER, HARD, LOST, NETWORK
 from ncclforensics.data.names import ranks_text
-from ncclforensics.data.variables import COLLECT_CALLS, COLLECT_UNBUFFERED
+from ncclforensics.data.variables import COLLECT_CALLS, COLLECT_EVERY_LINE, COLLECT_UNBUFFERED
 
 MANY = 0.5
 MODELLED = 4  # culprits, and models of each, that are looked at
@@ -71,6 +71,16 @@ def waiting(case: Case) -> Judgement | None:
             victims=judgement.victims,
             collect=COLLECT_UNBUFFERED,
             exhibits=[{"what": "context", **case.last_line(actor)} for actor in cut[:3]],
+        )
+    dropped = [actor for actor in judgement.culprits if case.lost_lines(actor)]
+    if dropped:
+        return Judgement(
+            "undecidable",
+            "lines that are alike were printed once for all ranks: that a rank shows no call proves nothing",
+            "likely",
+            victims=judgement.victims,
+            collect=COLLECT_EVERY_LINE,
+            exhibits=[{"what": "context", **case.last_line(actor)} for actor in dropped[:3]],
         )
     keys = {w["key"] for w in case.waits if w["waits_for"] in judgement.culprits}
     if any(case.unseen(key) for key in keys):
@@ -290,6 +300,6 @@ def nothing_wrong(case: Case) -> Judgement:
         else "all ranks made the same calls and none failed; a log that simply ends is not a hang"
     )
     answer = Judgement("no-hang", reason, "certain" if case.is_finished else "likely")
-    if any(t["kind"] == AFTER for t in case.troubles):
+    if any(t["kind"] == AFTER for t in case.troubles) or case.absent:
         answer.doubt("likely")
     return answer

@@ -1,0 +1,31 @@
+"""What the way in which lines were collected does to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from ncclforensics.rules import Category, Finding, Role, Severity, rule
+from ncclforensics.rules.grouped import shown
+
+
+@rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, hang=True)
+def read_launcher_decoration(speaker: pl.DataFrame) -> Iterator[Finding]:
+    """Ray left out lines that are alike but for their numbers: lines of other ranks.
+
+    Means: of such lines only one is printed, with how often it came; which ranks had printed the others is lost. That a
+    rank has no line here proves nothing.
+    Not when: each rank wrote a file of its own (NCCL_DEBUG_FILE), for that Ray does not touch.
+    Do: set RAY_DEDUP_LOGS=0, or NCCL_DEBUG_FILE=/path/%h.%p.log, and run again.
+    Sources: Ray documentation, configure logging; nccl#719.
+    """
+    dropped = speaker.filter(pl.col("dropped") > 0)
+    if dropped.height:
+        yield Finding(
+            title=f"Ray left out {dropped['dropped'].sum()} lines of other ranks",
+            detail="lines that are alike but for their numbers are printed once",
+            certainty="certain",
+            role=Role.CONTEXT,
+            evidence=shown(dropped.with_columns(line="dropped_line")),
+        )
