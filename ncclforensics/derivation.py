@@ -121,7 +121,15 @@ class _Walk:
         if name and not self._definitions[name].is_term and len(nodes) > 1:
             walk = _Walk(self._definitions, self._grammar, name)
             piece = _sequence([walk._piece(node, inside=None) for node in nodes[1:]])
-            yield name, Behind(f"^{piece.regex}$", tuple(walk._columns), piece.starts, piece.anchor or piece.borrowed)
+            yield (
+                name,
+                {
+                    "regex": f"^{piece.regex}$",
+                    "columns": walk._columns,
+                    "starts": list(piece.starts),
+                    "anchor": piece.anchor or piece.borrowed,
+                },
+            )
             if len(parts := self._definitions[name].tree.children) == 1:
                 yield from self._behind([*parts, *nodes[1:]])
 

@@ -115,7 +115,7 @@ class Run:
 
         self._take([reading for reading in self.readings if reading.number in reach], more)
         self._frames.clear()
-        for name in ("_true_hosts", "kinds"):
+        for name in ("_true_hosts", "_order_and_ends", "kinds"):
             self.__dict__.pop(name, None)
 
     def _take(self, readings: list[Reading], work: Callable[[Reading], Iterator[pl.DataFrame]]) -> None:
@@ -243,7 +243,7 @@ class Run:
     def _typed(self, shape: Shape) -> pl.DataFrame:
         labels = {name: base.dtype for name, base in self.language.labels.items()}
         schema = {**ORIGIN, **labels, **shape.schema}
-        order, after = self._order_and_ends()
+        order, after = self._order_and_ends
         parsed = self._parsed.get(shape.frame, [])
         small = [rows for rows in parsed if rows.height < FEW]
         large = [rows for rows in parsed if rows.height >= FEW]
@@ -262,7 +262,7 @@ class Run:
 
     def _speaking(self) -> pl.DataFrame:
         stretches = pl.concat(self._speakers).with_columns(pl.col("last", "dropped_line") - pl.col("line"))
-        placed = _in_order(stretches, *self._order_and_ends())
+        placed = _in_order(stretches, *self._order_and_ends)
         placed = placed.with_columns(
             pl.col("last", "dropped_line") + pl.col("line"), last_pos=pl.col("pos") + pl.col("last")
         )
@@ -284,6 +284,7 @@ class Run:
         torn = pairs.filter(is_rarer).sort("lines_true")
         return {(host, pid): true for host, pid, true in torn.select("host", "pid", "host_true").iter_rows()}
 
+    @cached_property
     def _order_and_ends(self) -> tuple[dict[int, int], dict[int, int]]:
         """The place of every source in the order of reading, and the number of the line behind its end (0: unknown).
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import orjson
 import polars as pl
@@ -84,13 +84,12 @@ FORM = "form"  # the column that says which alternative of a rule matched
 RESERVED = (FORM, "source", "line", "pos", "place", "after")  # columns of every frame, for good or on the way to it
 
 
-@dataclass(frozen=True, slots=True)
-class Behind:
+class Behind(TypedDict):
     """What stands in a pattern behind the part that it begins with, such as a prefix."""
 
     regex: str
-    columns: tuple[str, ...]
-    starts: tuple[str, ...]  # literal texts, with one of which it begins
+    columns: list[str]
+    starts: list[str]  # literal texts, with one of which it begins
     anchor: str  # a literal that it contains; empty if there is none
 
 
@@ -222,16 +221,11 @@ def _everything(folder: Path) -> bytes:
 
 
 def _pattern(
-    columns: Iterable[str], between: Mapping[str, Iterable[str]], behind: Mapping[str, Mapping[str, Any]], **rest: Any
+    columns: Iterable[str], between: Mapping[str, Iterable[str]], behind: Mapping[str, Behind], **rest: Any
 ) -> Pattern:
     """A pattern, fresh from the derivation or from the cache, which knows no tuples."""
     around = {name: tuple(parts) for name, parts in between.items()}
-    after = {name: Behind(**{key: _plain(value) for key, value in parts.items()}) for name, parts in behind.items()}
-    return Pattern(columns=tuple(columns), between=around, behind=after, **rest)
-
-
-def _plain(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+    return Pattern(columns=tuple(columns), between=around, behind=behind, **rest)
 
 
 _DERIVATION = HERE / "derivation.py"

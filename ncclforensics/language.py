@@ -22,8 +22,8 @@ class Trial:
     pattern: Pattern
     head: str  # the head it stands behind; empty: none
     regex: str
-    columns: tuple[str, ...]
-    starts: tuple[str, ...]
+    columns: Sequence[str]
+    starts: Sequence[str]
     anchor: str
 
     @property
@@ -54,10 +54,8 @@ class Language:
     def _trial(self, number: int, shape: Shape, pattern: Pattern) -> Trial:
         for head in self.heads:
             if behind := pattern.behind.get(head.frame):
-                return Trial(
-                    number, shape, pattern, head.frame, behind.regex, behind.columns, behind.starts, behind.anchor
-                )
-        return Trial(number, shape, pattern, "", pattern.regex, pattern.columns, ("",), pattern.anchor)
+                return Trial(number, shape, pattern, head.frame, **behind)
+        return Trial(number, shape, pattern, "", pattern.regex, pattern.columns, [""], pattern.anchor)
 
     @cached_property
     def by_start(self) -> list[Trial]:
