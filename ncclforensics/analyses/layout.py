@@ -117,3 +117,50 @@ def fabric(topology_node: pl.DataFrame, graph: pl.DataFrame, nvls: pl.DataFrame)
         .group_by("host", "pid", "fabric", maintain_order=True)
         .agg(pl.col("source", "line").first())
     )
+
+
+RING_HOST = {
+    "job": pl.Int32(),
+    "key": pl.Categorical(),
+    "channel": pl.Int32(),
+    "nranks": pl.Int32(),
+    "hosts": pl.Int32(),  # that hold its ranks
+    "crossings": pl.Int32(),  # how often the ring changes the host
+    "walk": pl.String(),  # the hosts in the ring's order
+    "source": pl.Int32(),
+    "line": pl.Int32(),
+}
+
+
+@analysis(RING_HOST)
+def ring_host(
+    ring: pl.DataFrame, communicator: pl.DataFrame, member: pl.DataFrame, layout: pl.DataFrame
+) -> pl.DataFrame:
+    """How often each ring changes the host; only of rings that are printed whole, over hosts with several ranks."""
+    whole = layout.filter(
+        (pl.col("seen") == pl.col("nranks")) & (pl.col("nodes") > 1) & (pl.col("nranks") > pl.col("nodes"))
+    )
+    told = of_communicator(
+        ring.select("source", "line", "pos", "host", "pid", "tid", "channel", "order"), communicator, member
+    )
+    ordered = (
+        told.join(whole.select("job", "key", "nranks", "nodes"), on=["job", "key"])
+        .with_columns(rank=pl.col("order").cast(pl.String).str.extract_all("[0-9]+"))
+        .filter(pl.col("rank").list.len() == pl.col("nranks"))
+        .select("job", "key", "channel", "nranks", "nodes", "source", "line", "rank")
+        .explode("rank")
+        .with_columns(pl.col("rank").cast(pl.Int32))
+        .join(member.select("job", "key", "rank", "host"), on=["job", "key", "rank"], maintain_order="left")
+    )
+    moves = pl.col("host") != pl.col("host").shift(1, fill_value=pl.col("host").last())
+    return (
+        ordered.with_columns(moves=moves.over("job", "key", "source", "line"))
+        .group_by("job", "key", "channel", "nranks", "source", "line", maintain_order=True)
+        .agg(
+            pl.col("host").n_unique().cast(pl.Int32).alias("hosts"),
+            pl.col("moves").sum().cast(pl.Int32).alias("crossings"),
+            pl.col("host").cast(pl.String).head(8).str.join(" ").alias("walk"),
+            pl.col("nodes").first(),
+        )
+        .filter(pl.col("hosts") == pl.col("nodes"))
+    )
