@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import groupby
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import cast
 
 import polars as pl
@@ -21,7 +20,8 @@ def decorations(sample: pl.DataFrame, language: Language) -> tuple[Pattern, ...]
     """What stands in front of the lines of one source, outermost first, judged by lines of its beginning and end.
 
     A shape that may be something else (priority -1) is believed only where nearly all lines have it, and one that is
-    hardly a shape (-2) only where nearly all lines of ours stand behind it: `INFO: ` is no host name.
+    hardly a shape (-2) only where nearly all lines of ours stand behind it: `INFO: ` is no host name. What any line with
+    a tag may have (1) is looked for wherever there are tags.
     """
     found: list[Pattern] = []
     sample = pl.concat([sample.head(SAMPLED), sample.tail(SAMPLED)])
@@ -30,20 +30,20 @@ def decorations(sample: pl.DataFrame, language: Language) -> tuple[Pattern, ...]
         is_ours = sample["text"].str.contains(language.opening)
         if is_ours.any() and sample["text"].filter(is_ours).str.contains(f"^(?:{language.opening})").all():
             break  # bare
-        likely: list[tuple[float, list[Pattern]]] = []
-        for shape in language.decorations:
-            for _, alternatives in groupby(shape.patterns, key=attrgetter("form")):
-                alike = list(alternatives)
-                has_it = _has_one(sample["text"], alike)
+        likely: list[tuple[float, Pattern]] = []
+        for shape in (each for each in language.decorations if each.priority <= 0):
+            for pattern in shape.patterns:
+                has_it = sample["text"].str.contains(pattern.regex)
                 share = float(cast(float, has_it.mean() or 0))
                 of_ours = float(cast(float, has_it.filter(is_ours).mean() or 0))
                 if max(share if shape.priority >= -1 else 0, of_ours) >= (SOME if shape.priority >= 0 else NEARLY_ALL):
-                    likely.append((share, alike))
+                    likely.append((share, pattern))
         if not likely:
             break
-        alike = max(likely, key=itemgetter(0))[1]
-        found += alike
-        sample = peeled(sample, language, alike)
+        found.append(max(likely, key=itemgetter(0))[1])
+        sample = peeled(sample, language, found[-1:])
+    if found:
+        found += [pattern for shape in language.decorations if shape.priority > 0 for pattern in shape.patterns]
     return tuple(found)
 
 
@@ -57,11 +57,6 @@ def peeled(rows: pl.DataFrame, language: Language, patterns: Iterable[Pattern]) 
         known = [pl.coalesce(label, label.name) if label.name in rows else label for label in labels]
         rows = rows.with_columns(*known, text=bare)
     return rows
-
-
-def _has_one(texts: pl.Series, patterns: Iterable[Pattern]) -> pl.Series:
-    found = [texts.str.contains(pattern.regex).alias(str(place)) for place, pattern in enumerate(patterns)]
-    return pl.DataFrame(found).select(pl.any_horizontal(pl.all())).to_series()
 
 
 def _is_hit(fields: pl.DataFrame) -> pl.Series:

@@ -58,5 +58,5 @@ def language() -> Language:
         mark=grammar.load("prefix").regex("_MARK"),
         catch_all="unknown",
         counter="opcount",
-        decorations=grammar.load("launcher").shapes,
+        decorations=(*grammar.load("launcher").shapes, *grammar.load("deduplicated").shapes),
     )
