@@ -20,8 +20,8 @@ def decorations(sample: pl.DataFrame, language: Language) -> tuple[Pattern, ...]
     """What stands in front of the lines of one source, outermost first, judged by lines of its beginning and end.
 
     A shape that may be something else (priority -1) is believed only where nearly all lines have it, and one that is
-    hardly a shape (-2) only where nearly all lines of ours stand behind it: `INFO: ` is no host name. What any line with
-    a tag may have (1) is looked for wherever there are tags.
+    hardly a shape (-2) only where nearly all lines of ours stand behind it: `INFO: ` is no host name. What any
+    line with a tag may have (1) is looked for wherever there are tags.
     """
     found: list[Pattern] = []
     sample = pl.concat([sample.head(SAMPLED), sample.tail(SAMPLED)])
