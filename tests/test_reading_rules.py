@@ -206,6 +206,19 @@ def test_read_launcher_decoration(tmp_path: Path, tag: str) -> None:
     assert (found["verdict"], found["culprits"]) == ("lagging-ranks", [1])
 
 
+def test_a_label_that_two_processes_share_is_no_rank(tmp_path: Path) -> None:
+    """`srun -l` counts tasks: with one task a node, all ranks of the node have its label."""
+    labels = ((1, 0), (1, 1), (2, 2))
+    text = "".join(
+        f"{label}: gpu-a012:{4100 + n}:{4100 + n} [{n}] NCCL INFO Connected all rings\n" for label, n in labels
+    )
+
+    report = read(tmp_path, text)
+
+    assert as_object(report)["run"]["ranks_seen"] == [2]
+    assert verdict(report) == "undecidable"
+
+
 def test_read_one_run_is_weak() -> None:
     """Two runs in the same files are told apart and judged each for itself, never as one."""
     report = analyze([str(INCIDENTS / "two-runs-in-the-same-files" / "*.log")])

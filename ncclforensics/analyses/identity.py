@@ -93,8 +93,9 @@ def process(source: pl.DataFrame, speaker: pl.DataFrame, work: pl.DataFrame) -> 
         )
     )
     alone = pl.struct("host", "pid").n_unique().over("source") == 1
-    # A launcher that labels one process with two ranks counts something else.
-    launched = pl.when(pl.col("launcher_ranks").list.len() == 1).then(pl.col("launcher_ranks").list.first())
+    # A launcher that labels one process with two ranks, or two with one, counts something else: nodes, say.
+    label = pl.when(pl.col("launcher_ranks").list.len() == 1).then(pl.col("launcher_ranks").list.first())
+    launched = pl.when(pl.struct("host", "pid").n_unique().over(label) == 1).then(label)
     reported = work.group_by("source").agg(pl.col("rank").unique()).filter(pl.col("rank").list.len() == 1)
     names = (
         source.select("source", "hint", cut="is_cut")
