@@ -34,7 +34,7 @@ class Span:
         clocks = [name for name in CLOCKS if name in rows.columns and rows[name].null_count() < rows.height]
         if not clocks:
             return rows
-        printed = pl.coalesce([_parsed(pl.col(name).cast(pl.String), self._year) for name in clocks])
+        printed = pl.coalesce([as_time(pl.col(name).cast(pl.String), self._year) for name in clocks])
         within = pl.lit(True)
         for limit, side in ((self.since, pl.Expr.ge), (self.until, pl.Expr.le)):
             if limit is not None:
@@ -47,7 +47,9 @@ class Span:
         return next(days, datetime.now()).year
 
 
-def _parsed(text: pl.Expr, year: int) -> pl.Expr:
+def as_time(text: pl.Expr, year: int) -> pl.Expr:
+    """A time as any clock prints it; null where it is none. `year` completes those that leave it out."""
+
     def read(printed: pl.Expr, form: str) -> pl.Expr:
         return printed.str.strptime(pl.Datetime("us"), form, strict=False)
 

@@ -38,6 +38,8 @@ TUNED = {
 }  # fmt: skip
 TOO_MANY = 5
 
+BUFFER = 4 << 20  # bytes; NCCL_BUFFSIZE where it is not set (NCCL user guide)
+
 # Removed from NCCL, with the last version that read them and what took their place (NCCL's tags).
 DEAD = {
     "NCCL_IB_CUDA_SUPPORT": ("2.3.7", "NCCL_NET_GDR_LEVEL"),

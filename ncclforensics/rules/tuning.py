@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.data.tuning import TOO_MANY, TUNED
+from ncclforensics.data.tuning import BUFFER, TOO_MANY, TUNED
 from ncclforensics.rules import Category, Finding, Role, Severity, rule
 from ncclforensics.rules.environment import echoed
 from ncclforensics.rules.grouped import shown, together
@@ -113,3 +113,55 @@ def tune_blog_variables(setting: pl.DataFrame, rank: pl.DataFrame) -> Iterator[F
     finding.role = Role.CONTEXT
     finding.evidence = shown(tuned.unique("variable", keep="first", maintain_order=True))
     yield finding
+
+
+@rule(Category.ENVIRONMENT, Severity.INFO)
+def tune_small_buffer(setting: pl.DataFrame, tuning_limit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+    """The buffers are smaller than NCCL's default, or than what a tuner asks for.
+
+    Means: large messages are cut into more pieces, and links are not kept full.
+    Not when: memory is scarce and the loss was measured.
+    Do: unset NCCL_BUFFSIZE, or raise it to what the tuner asks for.
+    Sources: NCCL user guide, NCCL_BUFFSIZE (4 MiB); nccl: src/enqueue.cc (chunk size exceeds buffer max).
+    """
+    given = echoed(setting).filter(pl.col("variable") == "NCCL_BUFFSIZE")
+    small = given.filter(pl.col("value").cast(pl.Int64, strict=False).is_between(1, BUFFER - 1))
+    for _, rows in small.sort("source", "line").group_by("value", maintain_order=True):
+        yield together(
+            rows, rank, f"NCCL_BUFFSIZE={rows['value'][0]} on {{who}}", f"NCCL's own size is {BUFFER}", "certain",
+            role=Role.CONTEXT,
+        )  # fmt: skip
+    clamped = tuning_limit.filter(pl.col("form").cast(pl.String) == "chunk")
+    if not clamped.is_empty():
+        row = clamped.sort("chunk", descending=True).row(0, named=True)
+        yield together(
+            clamped, rank, "a tuner asks for pieces larger than the buffers on {who}",
+            f"{row['chunk']} bytes, and the buffer holds {row['maximum']}", "certain", role=Role.CONTEXT,
+        )  # fmt: skip
+
+
+@rule(Category.ENVIRONMENT, Severity.INFO)
+def tune_algorithm_switches(
+    algorithm_choice: pl.DataFrame, member: pl.DataFrame, rank: pl.DataFrame
+) -> Iterator[Finding]:
+    """The same call of the same size ran with different algorithms or protocols.
+
+    Means: a tuner plugin or a variable that was changed while the job ran; times of equal calls then differ.
+    Not when: the process has several communicators: the line does not say of which it speaks.
+    Do: compare the times of both; unset NCCL_TUNER_PLUGIN to see NCCL's own choice.
+    Sources: nccl: src/enqueue.cc (Algo … proto …); NCCL user guide, NCCL_TUNER_PLUGIN.
+    """
+    owner = ["host", "pid"]
+    larger = member.filter(pl.col("nranks") > 1).group_by(owner).len().filter(pl.col("len") == 1)
+    choices = algorithm_choice.filter(pl.col("algorithm").is_not_null() & pl.col("bytes").is_not_null())
+    how = pl.concat_str(pl.col("algorithm", "protocol").cast(pl.String), separator="/")
+    chosen = choices.join(larger, on=owner, how="semi").with_columns(how=how).sort("source", "line")
+    for _, rows in chosen.group_by(*owner, "collective", "bytes", maintain_order=True):
+        ways = rows["how"].unique(maintain_order=True)
+        if ways.len() > 1:
+            row = rows.row(0, named=True)
+            yield together(
+                rows.unique("how", keep="first", maintain_order=True), rank,
+                f"{row['collective'] or 'a call'} of {row['bytes']} bytes ran as {' and '.join(ways)} on {{who}}",
+                "equal calls were treated differently", "possible", role=Role.CONTEXT,
+            )  # fmt: skip

@@ -1,0 +1,73 @@
+"""Who comes late: when each rank made each collective call, against the other ranks of its communicator.
+
+Lines carry a time from 2.26 on, where the user asked for it, or by their launcher. The clocks of hosts are compared by
+the creation of the largest communicator: all its ranks come out of it together.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from ncclforensics.frames import analysis
+from ncclforensics.span import as_time
+
+YEAR = 2000  # stands for the year in clocks without one; only differences count
+SECOND = 1e6  # in microseconds
+ENOUGH = 3  # ranks, of which two can be wrong only together
+
+LATENESS = {
+    "job": pl.Int32(),
+    "key": pl.Categorical(),
+    "actor": pl.Int32(),
+    "host": pl.Categorical(),
+    "nth": pl.Int32(),  # which collective of the communicator
+    "late": pl.Float64(),  # seconds behind the median of the ranks
+    "grain": pl.Float64(),  # seconds that the clocks can tell apart
+    "source": pl.Int32(),
+    "line": pl.Int32(),
+}
+
+
+def _timed(rows: pl.DataFrame, *more: str) -> pl.DataFrame:
+    """The rows with a time, as microseconds in `time`."""
+    text = pl.coalesce(pl.col("stamp", "launcher_time").cast(pl.String))
+    told = rows.filter(pl.col("stamp").is_not_null() | pl.col("launcher_time").is_not_null())
+    return (
+        told.select("source", "line", *more, is_fine=text.str.contains(".", literal=True), time=as_time(text, YEAR))
+        .with_columns(pl.col("time").dt.epoch("us"))
+        .filter(pl.col("time").is_not_null())
+    )
+
+
+@analysis(LATENESS)
+def lateness(
+    operation: pl.DataFrame, communicator: pl.DataFrame, call: pl.DataFrame, rank: pl.DataFrame
+) -> pl.DataFrame:
+    """One row per rank and collective that all ranks of a communicator made, where lines carry times."""
+    timed = _timed(operation)
+    if timed.is_empty():
+        return pl.DataFrame(schema=LATENESS)
+    is_fine = bool(timed["is_fine"].all())
+    made = (
+        call.filter(pl.col("nth").is_not_null() & (pl.col("nranks") >= ENOUGH))
+        .select("job", "key", "actor", "nth", "nranks", "source", "line")
+        .join(timed.select("source", "line", "time"), on=["source", "line"])
+        .join(rank.select("job", "actor", "host"), on=["job", "actor"])
+    )
+    made = made.filter(pl.len().over("job", "key", "nth") == pl.col("nranks"))
+    clocks = _clocks(communicator)
+    several = pl.col("host").n_unique().over("job") > 1
+    corrected = made.join(clocks, on="host", how="left").filter(~several | pl.col("ahead").is_not_null())
+    time = pl.col("time") - pl.col("ahead").fill_null(0)
+    late = (time - time.median().over("job", "key", "nth")) / SECOND
+    return corrected.with_columns(late=late, grain=pl.lit(0.0 if is_fine else 1.0))
+
+
+def _clocks(communicator: pl.DataFrame) -> pl.DataFrame:
+    """How far each host's clock is ahead: the largest communicator is complete on all of them at the same moment."""
+    ends = communicator.filter(
+        (pl.col("phase").cast(pl.String) == "COMPLETE") & (pl.col("nranks") == pl.col("nranks").max())
+    )
+    timed = _timed(ends, "host")
+    hosts = timed.group_by("host").agg(pl.col("time").min())
+    return hosts.select("host", ahead=pl.col("time") - hosts["time"].median())

@@ -1,0 +1,62 @@
+"""Defects of NCCL's releases that a log can show: from which version, mended in which, and what they look like.
+
+A version alone says nothing: an advisory is given only where the symptom is there. `symptom` names how it is seen in
+rules/advisories.py. NCCL's release notes unless another source is named.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Version = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Advisory:
+    """A defect, from `first` on, mended in `fixed`."""
+
+    slug: str
+    first: Version
+    fixed: Version
+    symptom: str
+    what: str
+    source: str = "release notes"
+
+    def concerns(self, version: Version) -> bool:
+        """Whether this release has the defect."""
+        return self.first <= version < self.fixed
+
+
+ADVISORIES = (
+    Advisory("ver-2.18.1-alltoallv", (2, 0), (2, 18, 1), "pairwise", "all-to-all with unequal sizes can hang"),
+    Advisory(
+        "ver-2.18-ib-async", (2, 18), (2, 19), "silent time-out",
+        "InfiniBand errors are not reported, and only time-outs of the framework are seen", "facebookresearch/nccl#53",
+    ),
+    Advisory("ver-2.20-a2a-connect", (2, 0), (2, 20, 3), "pairwise", "connecting for all-to-all can hang"),
+    Advisory(
+        "ver-2.20.5-truncated", (2, 20, 5), (2, 21), "truncated", "sub-groups can fail with truncated messages",
+        "nccl#1273",
+    ),
+    Advisory(
+        "ver-2.24-cumem-host", (2, 24), (2, 26, 5), "shm over CUDA",
+        "host memory by cuMem needs NUMA support, which containers may lack", "NCCL user guide, cuMem host allocations",
+    ),
+    Advisory("ver-2.24-mixed-cpu", (2, 0), (2, 26, 2), "mixed CPUs", "hosts with different CPUs can hang"),
+    Advisory(
+        "ver-2.26-roce-container", (2, 0), (2, 26), "RoCE version", "a GID's RoCE version cannot be read in containers",
+        "nccl#1573",
+    ),
+    Advisory(
+        "ver-2.26.2-multi-comm", (2, 0), (2, 26, 2), "several communicators",
+        "several communicators that connect at once can hang",
+    ),
+    Advisory("ver-2.26.5-alltoall", (2, 19), (2, 26, 5), "pairwise", "patterns like all-to-all can hang"),
+    Advisory("ver-2.27.3-alltoall", (2, 27), (2, 27, 3), "pairwise", "patterns like all-to-all can hang"),
+    Advisory(
+        "ver-2.28-ordering", (2, 0), (2, 28, 9), "large scale",
+        "main thread and proxy thread can get out of order at large scale",
+    ),
+)  # fmt: skip
+
+LARGE_SCALE = 512  # ranks; the release notes give no number
