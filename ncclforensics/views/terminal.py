@@ -84,13 +84,17 @@ def _all(report: Report, verbose: bool) -> list[RenderableType]:
     for finding in report.findings:
         severity = str(finding.severity)
         head = Text.assemble(("\n", ""), (severity.upper(), STYLE[severity]), (f"  ({finding.certainty})  ", "dim"))
-        parts.append(head.append(finding.title, "bold").append(f"  {finding.rule}", "dim"))
-        told = [finding.detail[:1].upper() + finding.detail[1:] + ".", *([finding.remedy] if finding.remedy else [])]
-        parts += [Padding(Text(line), (0, 0, 0, 2)) for line in told]
-        parts += _evidence(report, finding)
+        parts.append(head.append(finding.title, "bold"))
+        parts += [Padding(Text(_sentence(line)), (0, 0, 0, 2)) for line in (finding.detail, finding.remedy) if line]
+        parts.append(Padding(Text(f"{finding.role} · rule {finding.rule}", style="dim"), (0, 0, 0, 2)))
+        parts += _lines_of(report, finding)
     if not report.findings:
         parts.append(Text("\nno findings", style=STYLE["no-hang"]))
     return parts + _problems(report) + _not_shown(report)
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + "." * (not text.endswith("."))
 
 
 def _not_shown(report: Report) -> list[RenderableType]:
@@ -163,7 +167,7 @@ def _job(report: Report, row: Row, verbose: bool) -> list[RenderableType]:
     head = Text.assemble(("\n", ""), (row["verdict"].upper(), style), (f"  ({row['certainty']})  ", "dim"))
     parts: list[RenderableType] = [head.append(finding.title if finding else row["reason"], "bold")]
     if finding and finding.detail:
-        parts.append(Padding(Text(finding.detail[:1].upper() + finding.detail[1:] + "."), (0, 0, 0, 2)))
+        parts.append(Padding(Text(_sentence(finding.detail)), (0, 0, 0, 2)))
     parts += _culprits(report, row)
     parts += _grid(report, row)
     parts += _mismatch(report, row)
@@ -304,16 +308,20 @@ def _calls_of_waits(report: Report, row: Row) -> list[Row]:
 
 
 def _evidence(report: Report, finding: Finding) -> list[RenderableType]:
+    lines = _lines_of(report, finding)
+    return [_heading("EVIDENCE"), *lines] if lines else []
+
+
+def _lines_of(report: Report, finding: Finding) -> list[RenderableType]:
+    """The lines that a finding cites, each with what it shows and where it stands."""
     lines = report.evidence(finding)[:MOST_LINES]
-    if not lines:
-        return []
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False, show_edge=False, pad_edge=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(style="cyan", overflow="fold")
     table.add_column(overflow="fold", ratio=1)
     for line in lines:
         table.add_row(line["what"], _place(report, line), Text(line["text"]))
-    return [_heading("EVIDENCE"), Padding(table, (0, 0, 0, 2))]
+    return [Padding(table, (0, 0, 0, 2))] if lines else []
 
 
 def _place(report: Report, line: Row) -> str:
