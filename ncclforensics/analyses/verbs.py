@@ -1,0 +1,104 @@
+"""Completions with an error: which process, on which NIC, to which host, and how far the job had come."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from ncclforensics.frames import analysis
+
+COMPLETION_ERROR = {
+    "job": pl.Int32(),  # null where no communicator of the process is seen
+    "host": pl.Categorical(),
+    "pid": pl.Int32(),
+    "status": pl.Int64(),  # of the completion, as verbs count them
+    "vendor_error": pl.Int64(),
+    "hca": pl.String(),
+    "peer": pl.String(),  # address of the other process, as printed
+    "peer_host": pl.String(),  # its host, where some log tells whose address that is
+    "gid": pl.String(),  # of this side; printed for RoCE
+    "calls": pl.Int64(),  # that this process had made; null where its log shows none
+    "is_survived": pl.Boolean(),  # NCCL goes on over other ports
+    "at_exit": pl.Boolean(),  # after this process began to destroy or abort its communicators
+    "source": pl.Int32(),
+    "line": pl.Int32(),
+    "pos": pl.Int64(),
+}
+_OWNER = ["host", "pid"]
+COMPLETIONS = ["ib_completion", "ib_completion_error", "ib_completion_nameless", "ib_completion_gin"]
+NO_ANSWER = 12  # what UCX calls "Transport retry count exceeded"
+
+
+@analysis(COMPLETION_ERROR)
+def completion_error(
+    failure: pl.DataFrame,
+    ucx_error: pl.DataFrame,
+    failover: pl.DataFrame,
+    milestone: pl.DataFrame,
+    net_devices: pl.DataFrame,
+    operation: pl.DataFrame,
+    member: pl.DataFrame,
+    rank: pl.DataFrame,
+) -> pl.DataFrame:
+    """One row per completion with an error, in the order of each process's lines."""
+    printed = failure.filter(_text("form").is_in(COMPLETIONS)).select(
+        *_OWNER,
+        "status",
+        "vendor_error",
+        hca=_text("hca"),
+        peer=_text("peer"),
+        gid=_text("local_gid"),
+        source="source",
+        line="line",
+        pos="pos",
+    )
+    of_ucx = ucx_error.select(
+        host=_text("ucx_host").cast(pl.Categorical()),
+        pid=pl.col("process").cast(pl.Int32),
+        status=pl.lit(NO_ANSWER, pl.Int64),
+        vendor_error=pl.lit(None, pl.Int64),
+        hca=_text("device"),
+        peer=pl.lit(None, pl.String),
+        gid=pl.lit(None, pl.String),
+        source="source",
+        line="line",
+        pos="pos",
+    )
+    errors = pl.concat([printed, of_ucx], how="vertical_relaxed").sort("pos")
+    called = operation.select(*_OWNER, "pos").sort("pos").with_columns(calls=pl.int_range(1, pl.len() + 1).over(_OWNER))
+    lasting = ["fatal", "too_many", "no_replacement", "failed_for_good", "given_up", "device_lost"]
+    kept = failover.filter(_text("form").is_in(["failed", "not_fatal", "replaced"])).select(_OWNER).unique()
+    lost = failover.filter(_text("form").is_in(lasting)).select(_OWNER).unique()
+    survived = kept.join(lost, on=_OWNER, how="anti").with_columns(is_survived=pl.lit(value=True))
+    ends = member.group_by(_OWNER).agg(leaves=pl.col("end_pos").min())
+    address = pl.col("peer").str.split("<").list.first()
+    return (
+        errors.join(rank.select(*_OWNER, "job").unique(_OWNER), on=_OWNER, how="left")
+        .join_asof(called, on="pos", by=_OWNER, strategy="backward", check_sortedness=False)
+        .join(survived, on=_OWNER, how="left")
+        .join(ends, on=_OWNER, how="left")
+        .with_columns(address=address)
+        .join(_addresses(milestone, net_devices), on="address", how="left")
+        .with_columns(
+            pl.col("is_survived").fill_null(value=False),
+            at_exit=(pl.col("pos") > pl.col("leaves")).fill_null(value=False),
+        )
+        .sort("pos")
+        .select(pl.col(name).cast(dtype) for name, dtype in COMPLETION_ERROR.items())
+    )
+
+
+def _text(column: str) -> pl.Expr:
+    return pl.col(column).cast(pl.String)
+
+
+def _addresses(milestone: pl.DataFrame, net_devices: pl.DataFrame) -> pl.DataFrame:
+    """Whose address is which: the interface that each process says it uses for its side channel."""
+    told = milestone.filter(pl.col("address").is_not_null()).select(
+        address=_text("address").str.splitn(":", 2).struct.field("field_1").str.split("<").list.first(),
+        peer_host=_text("host"),
+    )
+    listed = net_devices.filter(pl.col("oob_address").is_not_null()).select(
+        address=_text("oob_address"), peer_host=_text("host")
+    )
+    both = pl.concat([told, listed]).drop_nulls().unique()
+    return both.filter(pl.len().over("address") == 1)  # containers may share one

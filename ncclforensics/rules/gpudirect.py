@@ -1,0 +1,145 @@
+"""Whether the network reaches the GPUs' memory itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from ncclforensics.data.networks import PEERMEM_UNSEEN
+from ncclforensics.rules import Category, Finding, Role, Severity, rule
+from ncclforensics.rules.grouped import shown, together
+
+OWNER = ["host", "pid"]
+OFF = ["LOC", "0"]  # levels, and values of NCCL_IB_CUDA_SUPPORT, that switch it off
+FORCED = ["SYS", "5"]
+
+
+def _staged(direct_access: pl.DataFrame) -> pl.DataFrame:
+    """Processes none of whose receives goes into GPU memory."""
+    return direct_access.filter((pl.col("receives") > 0) & (pl.col("direct") == 0))
+
+
+def _is_switched_off() -> pl.Expr:
+    return pl.col("level").str.split("=").list.last().is_in(OFF).fill_null(value=False)
+
+
+@rule(Category.GDR_MISSING, Severity.WARNING)
+def gdr_disabled_hca(direct_access: pl.DataFrame, version: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+    """NCCL found no way for the NIC to reach GPU memory: neither a kernel module nor DMA-BUF.
+
+    Means: every byte between nodes is copied through host memory, which costs a third to two thirds of the throughput.
+    Not when: DMA-BUF is available on the GPU, or some connection says /GDRDMA; the network is not RDMA; the job runs on
+    one host; the GPU does not support it (GeForce).
+    Do: modprobe nvidia-peermem on that host, again after each boot, with OFED installed before the GPU driver; or the
+    open kernel driver with a kernel that offers DMA-BUF. Up to NCCL 2.22.3 a loaded nvidia-peermem may go unseen:
+    upgrade to 2.23.4.
+    Sources: nccl#1537, nccl#1343, nccl#897, nccl#1939, nccl#1676; NCCL documentation gpu_troubleshooting.
+    """
+    closed = _staged(direct_access).filter(pl.col("is_closed") & pl.col("is_open").not_() & _is_switched_off().not_())
+    if closed.height:
+        detail = "NCCL found neither nvidia-peermem nor DMA-BUF there; data is copied through host memory"
+        if _is_old(version):
+            detail += "; this version of NCCL may fail to see a module that is loaded"
+        reasons = shown(closed.select(*OWNER, source="why_source", line="why_line"), "why")
+        finding = together(closed, rank, "{who}: GPUDirect RDMA is off", detail, "certain")
+        finding.evidence = [*reasons[:2], *finding.evidence[:2]]
+        yield finding
+
+
+def _is_old(version: pl.DataFrame) -> bool:
+    """Every version seen looks for the older module's entry only."""
+    printed = version["version"].cast(pl.String).drop_nulls().unique().to_list()
+    numbers = [tuple(int(part) for part in one.split("+")[0].split(".") if part.isdigit()) for one in printed]
+    return bool(numbers) and all(one <= PEERMEM_UNSEEN for one in numbers)
+
+
+@rule(Category.GDR_MISSING, Severity.WARNING)
+def gdr_missing_suffix(direct_access: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+    """Connections over an RDMA network do not go into GPU memory, though no line says that they could not.
+
+    Means: NCCL staged the data through host memory. Where only some hosts do, the kernel module is missing there; where
+    all do, it is missing everywhere, or a plugin asks for NCCL_NET_GDR_LEVEL=PHB (Slingshot).
+    Not when: only sends lack it: NCCL reads GPU memory over PCIe only where that pays; another receive of the same
+    process has it; sockets carry the data; the GPU and the NIC are far apart (a rule of its own).
+    Do: on those hosts lsmod | grep peermem, and look for "DMA-BUF is available"; NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH
+    prints the reason per NIC and GPU.
+    Sources: nccl#897, Mellanox/nv_peer_memory#56; NCCL user guide, NCCL_NET_GDR_LEVEL.
+    """
+    staged = _staged(direct_access)
+    unexplained = (pl.col("is_closed").not_() | pl.col("is_open")) & pl.col("is_far").not_() & _is_switched_off().not_()
+    for (job, network), rows in staged.filter(unexplained).group_by("job", "network", maintain_order=True):
+        of_job = direct_access.filter((pl.col("job") == job) if job is not None else pl.col("job").is_null())
+        others = of_job.filter(pl.col("direct") > 0).join(rows.select("host"), on="host", how="anti")
+        if others.height:
+            detail = "the other hosts receive into GPU memory: the kernel module is missing here"
+        else:
+            detail = "no receive goes into GPU memory; these logs do not show why"
+        title = f"{{who}}: no GPUDirect RDMA over {network}"
+        finding = together(rows, rank, title, f"data is copied through host memory; {detail}", "certain")
+        finding.evidence = [*finding.evidence[:3], *shown(others, "another host")[:1]]
+        yield finding
+
+
+@rule(Category.GDR_MISSING, Severity.WARNING)
+def gdr_disabled_by_distance(direct_access: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+    """A GPU receives through host memory because the NIC in use is too far away in the PCI tree.
+
+    Means: not a matter of drivers: the path from the NIC to the GPU crosses more of the machine than NCCL allows.
+    Not when: the lines merely name far pairs of GPU and NIC, as on every machine with several NICs, and the connections
+    in use say /GDRDMA.
+    Do: give the GPU the NIC on its own PCI switch (nvidia-smi topo -m; NCCL_IB_HCA); raise NCCL_NET_GDR_LEVEL only
+    where ACS is known to be off.
+    Sources: nccl: src/graph/paths.cc; nccl#412.
+    """
+    far = _staged(direct_access).filter(
+        pl.col("is_far") & (pl.col("is_closed").not_() | pl.col("is_open")) & _is_switched_off().not_()
+    )
+    if far.height:
+        reasons = shown(far.select(*OWNER, source="why_source", line="why_line"), "why")
+        title = "{who}: no GPUDirect RDMA, GPU and NIC are too far apart"
+        finding = together(far, rank, title, "data is copied through host memory", "likely")
+        finding.evidence = [*reasons[:2], *finding.evidence[:2]]
+        yield finding
+
+
+@rule(Category.GDR_MISSING, Severity.INFO)
+def gdr_switched_off(direct_access: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+    """A variable switches GPUDirect RDMA off.
+
+    Means: NCCL_NET_GDR_LEVEL=LOC (or 0), or NCCL_IB_CUDA_SUPPORT=0, sends all data through host memory; a usual test
+    for faults of the PCIe bus that was perhaps left over.
+    Not when: connections say /GDRDMA all the same.
+    Do: unset it on all ranks, also in /etc/nccl.conf, once the test is done.
+    Sources: NCCL user guide, environment variables; nccl#304.
+    """
+    off = _staged(direct_access).filter(_is_switched_off())
+    for (level,), rows in off.group_by("level", maintain_order=True):
+        finding = together(
+            rows, rank, f"{{who}}: {level} switches GPUDirect RDMA off", "data is copied through host memory", "certain"
+        )
+        finding.role = Role.CONTEXT
+        why = shown(rows.select(*OWNER, source="why_source", line="why_line").drop_nulls(), "set")
+        finding.evidence = [*why[:2], *finding.evidence[:2]]
+        yield finding
+
+
+@rule(Category.ENVIRONMENT, Severity.INFO)
+def gdr_forced_level(setting: pl.DataFrame, chosen_network: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+    """GPUDirect RDMA is forced at any distance of GPU and NIC.
+
+    Means: NCCL_NET_GDR_LEVEL=SYS lets the NIC reach GPUs on the other socket, usually slower than a copy through host
+    memory. Only a hint: compare the rates with and without it.
+    Not when: the level is a nearer one (PIX, PXB, PHB); the network is sockets; the job runs on one host.
+    Do: unset it and compare; before 2.27 some platforms needed it.
+    Sources: nccl#652, Megatron-Bridge#1638.
+    """
+    apart = chosen_network.filter("is_rdma", "spans").select(OWNER).unique()
+    is_forced = (pl.col("variable").cast(pl.String) == "NCCL_NET_GDR_LEVEL") & pl.col("value").cast(pl.String).is_in(
+        FORCED
+    )
+    forced = setting.filter(is_forced).join(apart, on=OWNER, how="semi")
+    if forced.height:
+        title = "{who}: GPUDirect RDMA is forced across the sockets of a host"
+        detail = "NCCL_NET_GDR_LEVEL allows any distance, usually slower than NCCL's own choice"
+        yield together(forced, rank, title, detail, "possible", role=Role.CONTEXT)
