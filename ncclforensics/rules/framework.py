@@ -22,7 +22,7 @@ def torch_watchdog_timeout(work: pl.DataFrame) -> Iterator[Finding]:
     Sources: ProcessGroupNCCL.cpp of torch 1.13 to 2.10.
     """
     for (guid,), rows in (
-        work.filter(pl.col("sequence").is_not_null()).sort("source", "line").group_by("guid", maintain_order=True)
+        work.filter(pl.col("sequence").is_not_null()).sort("rank", "guid").group_by("guid", maintain_order=True)
     ):
         ranks = sorted(rows["rank"].unique().to_list())
         works = sorted(rows["sequence"].drop_nulls().unique().to_list())
