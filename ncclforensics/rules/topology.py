@@ -12,6 +12,9 @@ from ncclforensics.rules.environment import echoed
 from ncclforensics.rules.grouped import shown, together
 
 LOST = 0.97  # of the rate of NVLinks: one of eighteen is missing
+RING = 4  # pattern of a search
+OVER_PCIE = ["PIX", "PXB", "PHB", "SYS"]
+FIRST_CALLS = 1  # a hang at a later call has another cause
 
 
 @rule(Category.P2P, Severity.WARNING)
@@ -264,3 +267,43 @@ def mnnvl_unused(
     finding.evidence = shown(told.unique(["host", *parts], keep="first", maintain_order=True), "fabric")[:3]
     finding.evidence += shown(idle)[:1]
     yield finding
+
+
+@rule(Category.P2P, Severity.WARNING)
+def p2p_hang_acs_iommu(
+    verdict: pl.DataFrame,
+    work: pl.DataFrame,
+    transport: pl.DataFrame,
+    graph: pl.DataFrame,
+    fabric: pl.DataFrame,
+    rank: pl.DataFrame,
+) -> Iterator[Finding]:
+    """GPUs on PCIe access each other directly, and the first collective does not come to its end.
+
+    Means: peer access is offered and does not work: the IOMMU or access control (ACS) turns transfers between devices
+    round. Ranks hang, or data is wrong.
+    Not when: NVLink connects the GPUs; several hosts take part; collectives came to their end before; ranks called
+    different things.
+    Do: run once with NCCL_P2P_DISABLE=1 as a proof; then iommu=pt or off at boot, and ACS off (BIOS, setpci).
+    Sources: nccl#2079, nccl#257, nccl#631, nccl#667, nccl#606.
+    """
+    # A verdict on the words of watchdogs has no place in the log; they count from 1.
+    sequence = max(work["sequence"].drop_nulls().to_list(), default=FIRST_CALLS + 2)
+    nth = pl.col("ordinal").fill_null(sequence - 1)
+    early = verdict.filter((pl.col("verdict") == "stuck-together") & (nth <= FIRST_CALLS))
+    direct = transport.filter(pl.col("medium").cast(pl.String) == "P2P").sort("source", "line")
+    others = transport.filter(pl.col("medium").cast(pl.String) == "NET")
+    over_pcie = graph.filter(
+        (pl.col("pattern") == RING) & pl.col("type_intra").cast(pl.String).is_in(OVER_PCIE)
+    ).sort("source", "line")  # fmt: skip
+    if early.is_empty() or direct.is_empty() or over_pcie.is_empty() or rank["host"].n_unique() > 1:
+        return
+    if fabric.is_empty() and others.is_empty():
+        yield Finding(
+            title=f"direct access over PCIe on {rank['host'].cast(pl.String)[0]}, and the first call hangs",
+            detail="the usual cause is an IOMMU or ACS that turns transfers between GPUs round",
+            certainty="possible",
+            ranks=sorted(rank["rank"].drop_nulls().unique().to_list()),
+            hosts=sorted(rank["host"].cast(pl.String).unique()),
+            evidence=[*shown(direct, "direct access")[:2], *shown(over_pcie, "PCIe")[:1]],
+        )
