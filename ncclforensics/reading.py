@@ -25,6 +25,13 @@ STEP = 1 << 20  # bytes searched for ends of lines at once; they stay in the pro
 SAMPLE = 32 << 10  # bytes at each end that tell a log from a core file
 
 
+# How this program's own reports begin. They quote lines, which must not count a second time.
+TITLES = (b"ncclforensics \xc2\xb7", b"## ncclforensics: ")
+REPORT = (*TITLES, b'{\n  "schema_version"', b'{\n  "$schema"', b"<?xml")
+NAMED = (*TITLES, b'"name": "ncclforensics"', b'<testsuites name="ncclforensics"')
+TITLE = 400  # bytes
+
+
 @dataclass(slots=True)
 class Reading:
     """How far one source has been read. Its methods yield lines, each line once."""
@@ -68,19 +75,21 @@ class Reading:
             self.is_whole = True  # there is no more to be had
 
     def _begin(self, language: Language, whole: bool) -> Iterator[pl.DataFrame]:
-        if self._is_no_text(language):
+        if self._is_no_log(language):
             self.is_binary = True
-            self.problems.append("is not a log: binary data, skipped")
         elif whole or not self.source.seekable or self.source.size <= SMALL:
             yield from self._all()
         else:
             self.tail_start = self.source.size
             yield from self._grow(WINDOW, WINDOW)
 
-    def _is_no_text(self, language: Language) -> bool:
+    def _is_no_log(self, language: Language) -> bool:
         try:
             with self.source.open() as stream:
                 sample = stream.read(SAMPLE)
+                if sample.startswith(REPORT) and any(name in sample[:TITLE] for name in NAMED):
+                    self.problems.append("is a report of this program, skipped")
+                    return True
                 if self.source.seekable and self.source.size > 2 * SAMPLE:
                     stream.seek(-SAMPLE, 2)
                     sample += b"\n" + stream.read()
@@ -90,7 +99,10 @@ class Reading:
         if strange * 10 <= len(sample):
             self.decorations = decorations(lines.texts(sample), language)
             return False
-        return not parse(lines.block(sample, 1), language).frames
+        if parse(lines.block(sample, 1), language).frames:
+            return False
+        self.problems.append("is not a log: binary data, skipped")
+        return True
 
     def _all(self) -> Iterator[pl.DataFrame]:
         try:

@@ -13,12 +13,15 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ncclforensics import frames, lines, reading
+from ncclforensics import analyze, frames, lines, reading
+from ncclforensics.cli import main
 from ncclforensics.formats import nccl
 from ncclforensics.frames import Run
 from ncclforensics.parse import parse
 from ncclforensics.reading import Reading
 from ncclforensics.sources import find
+from ncclforensics.views.exchange import as_object
+from tests.incidents import INCIDENTS
 
 LOG = b"gpu-a012:41887:42107 [3] NCCL INFO Connected all rings\n"
 CALL = (
@@ -270,3 +273,17 @@ def test_files_that_are_compressed_give_the_same_rows(tmp_path: Path) -> None:
     packed = run_of(written(tmp_path / "b.log", gzip.compress(text)), whole=False)
 
     assert everything(packed) == everything(plain)
+
+
+@pytest.mark.parametrize("form", ["text", "json", "markdown", "junit", "sarif"])
+def test_a_report_among_the_logs_does_not_count_its_quotations_twice(tmp_path: Path, form: str) -> None:
+    logs = sorted((INCIDENTS / "one-rank-stops-before-an-allreduce").glob("*.log"))
+    for log in logs:
+        (tmp_path / log.name).write_bytes(log.read_bytes())
+    alone = as_object(analyze([str(tmp_path)]))
+
+    main(["check", str(tmp_path), "--format", form, "-o", str(tmp_path / "zz-report")])
+    again = as_object(analyze([str(tmp_path)]))
+
+    assert again["inputs"][-1]["problems"] == ["is a report of this program, skipped"]
+    assert again["hang"] == alone["hang"]

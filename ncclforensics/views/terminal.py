@@ -151,6 +151,7 @@ def _coverage(report: Report) -> Text:
     of_world = f" of {world!r}" if world and world != seen and jobs == 1 else f" in {jobs} jobs" if jobs > 1 else ""
     partly = sum(not reading.is_whole and not reading.problems for reading in report.run.readings)
     told = [
+        "ncclforensics",
         f"{seen} rank{'s' * (seen != 1)}{of_world}" + f" on {hosts} host{'s' * (hosts != 1)}" * bool(hosts or not seen),
         f"NCCL {', '.join(told_versions)}" if told_versions else "NCCL version unknown",
         f"{files} file{'s' * (files != 1)}" + (f", {partly} read at both ends only" if partly else ""),
