@@ -39,8 +39,10 @@ VERDICT = {
 # The first of these to have an answer gives it.
 QUESTIONS: tuple[Callable[[Case], Judgement | None], ...] = (
     startup.refused,
+    startup.failed,
     agreement.differing_calls,
     framework.desynchronised,
+    standstill.ended_first,
     standstill.died,
     startup.never_came,
     standstill.waiting,
@@ -72,6 +74,7 @@ def judgement(
     wait: pl.DataFrame,
     visible: pl.DataFrame,
     trouble: pl.DataFrame,
+    death: pl.DataFrame,
     milestone: pl.DataFrame,
     source: pl.DataFrame,
     version: pl.DataFrame,

@@ -84,6 +84,7 @@ class Case:
                 made[row["actor"]] += 1
         self.waits = ours("wait")
         self.troubles = ours("trouble")
+        self.deaths = ours("death")
         only = frames["rank"]["job"].n_unique() == 1  # PyTorch's reports name no job
         self.works = frames["work"].to_dicts() if only else []
         self.desyncs = [

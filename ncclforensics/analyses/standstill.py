@@ -7,6 +7,7 @@ from collections import defaultdict
 import polars as pl
 
 from ncclforensics.analyses.case import Case, Judgement, Row
+from ncclforensics.analyses.deaths import EXIT, ended_text, weighed
 from ncclforensics.analyses.trouble import AFTER, HARD, LOST, NETWORK
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.variables import COLLECT_CALLS, COLLECT_EVERY_LINE, COLLECT_UNBUFFERED
@@ -23,6 +24,27 @@ def _graph(case: Case) -> tuple[dict[int, set[int]], dict[int, set[int]]]:
         out[edge["waiter"]].add(edge["waits_for"])
         into[edge["waits_for"]].add(edge["waiter"])
     return out, into
+
+
+def ended_first(case: Case) -> Judgement | None:
+    """A process of which its launcher, the kernel or its own last words say that it ended, before any other did."""
+    staying = {row["actor"] for row in case.seats if row["end"] is None}
+    left = {row["actor"] for row in case.seats} - staying
+    ends = [row for row in case.deaths if row["is_first"] and row["is_final"] and row["actor"] is not None]
+    ends = [row for row in weighed(ends) if row["actor"] not in left]
+    telling = [row for row in ends if row["how"] != EXIT] or ends
+    culprits = sorted({row["actor"] for row in telling})
+    if not culprits or len(culprits) == len(case.actors):
+        return None  # all of them: whoever ended the job ended them, or they share a fault that made none wait
+    judgement = Judgement("rank-died", ended_text(telling[0]), culprits=culprits)
+    judgement.victims = [actor for actor in case.actors if actor not in culprits]
+    if telling[0]["how"] == EXIT or len(culprits) > 1:
+        judgement.doubt("likely")
+    judgement.show("culprit", telling[:4])
+    _show_first_edge(case, judgement)
+    lost = [t for t in case.troubles if t["kind"] == LOST and not t["at_exit"] and t["actor"] not in culprits]
+    judgement.show("failure", lost[:3])
+    return judgement
 
 
 def died(case: Case) -> Judgement | None:
@@ -247,8 +269,9 @@ def all_alike_in_trouble(case: Case) -> Judgement | None:
         return None
     hard = [t for t in signs if t["kind"] == HARD]
     shown = hard or signs
-    if not case.calls.height and not hard:
-        reason = "connections failed; no calls are in these logs, so the rank that went first is not decidable"
+    if not case.calls.height:
+        what = "a rank met a fault of its own" if hard else "connections failed"
+        reason = f"{what}; no calls are in these logs, so what that stopped is not visible"
         judgement = Judgement("undecidable", reason, "likely", collect=COLLECT_CALLS)
     else:
         judgement = Judgement(

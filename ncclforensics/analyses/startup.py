@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from ncclforensics.analyses.case import Case, Judgement, Row, numbers_but
-from ncclforensics.analyses.trouble import REFUSED
+from ncclforensics.analyses.trouble import HARD, REFUSED
 from ncclforensics.data.variables import COLLECT_BOOTSTRAP
 
 CHATTER = 20  # lines; launchers say that much when they end a job
@@ -35,6 +35,45 @@ def refused(case: Case) -> Judgement | None:
         judgement.doubt("likely")
     return judgement
 
+
+def failed(case: Case) -> Judgement | None:
+    """A rank met a fault of its own while it made a communicator."""
+    inside: dict[int, list[Row]] = defaultdict(list)
+    for row in case.seats:
+        if not row["is_complete"]:
+            inside[row["actor"]].append(row)
+    begun = {(row["host"], row["pid"]) for row in case.milestones}
+    seated = {row["actor"] for row in case.seats}
+    early = {
+        actor
+        for actor, row in case.actors.items()
+        if actor not in seated and (row["host"], row["pid"]) in begun and case.last_call(actor) is None
+    }
+    faults = [
+        t
+        for t in case.troubles
+        if t["kind"] == HARD and t["form"] in _FAULTS and not t["at_exit"]
+        and (t["actor"] in early or any(t["pos"] > row["born_pos"] for row in inside.get(t["actor"], [])))
+    ]  # fmt: skip
+    if not faults:
+        return None
+    culprits = sorted({t["actor"] for t in faults})
+    what = list(dict.fromkeys(_FAULTS[t["form"]] for t in faults))
+    judgement = Judgement("init-failed", f"init failed: {' and '.join(what)}", "likely", culprits=culprits)
+    judgement.victims = [actor for actor in case.actors if actor not in culprits]
+    judgement.key = next((row["key"] for actor in culprits for row in inside.get(actor, [])), None)
+    judgement.show("failure", faults[:4])
+    return judgement
+
+
+# Forms of failures that are a fault of the rank's own, in words.
+_FAULTS = {
+    "cuda": "a call of CUDA's failed",
+    "shared_memory_full": "/dev/shm is full",
+    "shared_memory": "a shared memory segment could not be made",
+    "out_of_memory": "no memory was left",
+    "verbs_call": "the InfiniBand library refused a call",
+}
 
 # The most telling refusal first; the others follow from it.
 _STRENGTH = {

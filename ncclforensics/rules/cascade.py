@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.rules import Category, Finding, Severity, rule
+from ncclforensics.rules import Category, Finding, Role, Severity, rule
 from ncclforensics.rules.accused import accuse, verdicts
 
 
 @rule(Category.PEER_LOST, Severity.ERROR, hang=True)
 def remote_closed_follow_the_pointer(
-    verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.DataFrame
+    verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.DataFrame, death: pl.DataFrame
 ) -> Iterator[Finding]:
     """A process went away in the middle of the run; the others report lost connections.
 
@@ -23,4 +23,7 @@ def remote_closed_follow_the_pointer(
     Sources: nccl#1232, nccl#795, LlamaFactory#6849.
     """
     for row in verdicts(verdict, "rank-died"):
-        yield accuse(row, exhibit, rank, "{who} went away in the middle of the run")
+        finding = accuse(row, exhibit, rank, "{who} went away in the middle of the run")
+        if not death.filter(pl.col("is_first") & pl.col("actor").is_in(row["culprits"])).is_empty():
+            finding.role = Role.CONSEQUENCE  # of what ended it, which is a finding of its own
+        yield finding

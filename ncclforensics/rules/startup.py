@@ -25,8 +25,12 @@ def boot_init_refused(
     """
     twice = trouble.filter(pl.col("form").cast(pl.String).is_in(["gpu_twice", "gpu_shared"]))["job"].unique()
     for row in verdicts(verdict, "init-failed"):
-        finding = accuse(row, exhibit, rank, "init was refused: ")
+        by_fault = row["reason"].startswith("init failed")
+        finding = accuse(row, exhibit, rank, "" if by_fault else "init was refused: ")
         finding.title += row["reason"]
+        if by_fault:  # which has a finding of its own
+            finding.title += f" on {ranks_text(finding.ranks) or ', '.join(finding.hosts)}"
+            finding.role = Role.CONSEQUENCE
         if row["job"] in twice:
             finding.category = Category.DUPLICATE_GPU
         yield finding
