@@ -30,17 +30,17 @@ def decorations(sample: pl.DataFrame, language: Language) -> tuple[Pattern, ...]
         is_ours = sample["text"].str.contains(language.opening)
         if is_ours.any() and sample["text"].filter(is_ours).str.contains(f"^(?:{language.opening})").all():
             break  # bare
-        likely: list[tuple[float, Pattern]] = []
+        likely: list[tuple[bool, float, Pattern]] = []
         for shape in (each for each in language.decorations if each.priority <= 0):
             for pattern in shape.patterns:
                 has_it = sample["text"].str.contains(pattern.regex)
                 share = float(cast(float, has_it.mean() or 0))
                 of_ours = float(cast(float, has_it.filter(is_ours).mean() or 0))
                 if max(share if shape.priority >= -1 else 0, of_ours) >= (SOME if shape.priority >= 0 else NEARLY_ALL):
-                    likely.append((share, pattern))
+                    likely.append((shape.priority >= -1, share, pattern))  # `0: ` is a task before it is a host
         if not likely:
             break
-        found.append(max(likely, key=itemgetter(0))[1])
+        found.append(max(likely, key=itemgetter(0, 1))[2])
         sample = peeled(sample, language, found[-1:])
     if found:
         found += [pattern for shape in language.decorations if shape.priority > 0 for pattern in shape.patterns]
