@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from ncclforensics.data.verbs import DEVICE_DEAD, PORT_DOWN
 from ncclforensics.frames import analysis
 
 # form of the `failure` frame -> what such a line says
@@ -27,7 +28,7 @@ CLASSES = {
         ["size_mismatch", "connect_failed", "connect_returned", "connect_exceeded", "system_call"], NETWORK
     ),
     **dict.fromkeys(["modify_qp", "connect_given_up", "poll_failed"], NETWORK),
-    **dict.fromkeys(["ib_completion_gin", "ib_size_mismatch", "ib_bad_receive"], NETWORK),
+    **dict.fromkeys(["ib_completion_gin", "ib_size_mismatch", "ib_bad_receive", "libfabric_request"], NETWORK),
     **dict.fromkeys(["peer_closed", "transfer_failed", "local_closed", "local_lost", "ras_dead"], LOST),
     **dict.fromkeys(["service_silent", "service_failed", "proxy_failed", "proxy_call_failed"], AFTER),
     **dict.fromkeys(["asynchronous", "abort_state", "aborting", "unwinding", "fatal_event"], AFTER),
@@ -35,6 +36,7 @@ CLASSES = {
     **dict.fromkeys(["connecting", "connecting_again", "cuda_ignored"], ""),
 }
 FLUSHED = 5  # IBV_WC_WR_FLUSH_ERR: the queue pair had failed before
+DOWN = [*PORT_DOWN, *DEVICE_DEAD]  # the events of a port that mean something; the others do no harm
 SHUTTING_DOWN = "driver shutting down"  # the process was already leaving
 
 TROUBLE = {
@@ -62,7 +64,13 @@ TROUBLE = {
 
 
 @analysis(TROUBLE)
-def trouble(failure: pl.DataFrame, rank: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
+def trouble(
+    failure: pl.DataFrame,
+    libfabric_error: pl.DataFrame,
+    completion_error: pl.DataFrame,
+    rank: pl.DataFrame,
+    member: pl.DataFrame,
+) -> pl.DataFrame:
     """Every failure line that means something, with the rank that printed it and the rank it names."""
     owner = ["host", "pid"]
     speakers = rank.group_by(owner).agg(
@@ -75,12 +83,25 @@ def trouble(failure: pl.DataFrame, rank: pl.DataFrame, member: pl.DataFrame) -> 
         .with_columns(localrank=pl.int_range(pl.len(), dtype=pl.Int32).over("job", "host"))
         .select("job", "host", "localrank", names="actor")
     )
+    requests = libfabric_error.filter(pl.col("form").cast(pl.String).is_in(["request", "remote_write"]))
+    of_plugin = requests.select(
+        *owner, "error", "source", "line", "pos", form=pl.lit("libfabric_request").cast(pl.Categorical())
+    )
+    is_harmless = (pl.col("form").cast(pl.String) == "ib_event") & pl.any_horizontal(
+        pl.col("error").str.starts_with(text) for text in DOWN
+    ).not_()
+    survived = completion_error.filter("is_survived").select("source", "line")
+    ended = member.group_by("job").agg(is_over=(pl.col("end").cast(pl.String) == "Destroy").fill_null(False).all())
     return (
-        failure.with_columns(kind=kind)
-        .filter(pl.col("kind") != "")
+        pl.concat([failure, of_plugin], how="diagonal_relaxed")
+        .with_columns(kind=kind)
+        .filter((pl.col("kind") != "") & is_harmless.fill_null(False).not_())
+        .join(survived, on=["source", "line"], how="anti")
         .with_columns(kind=pl.when(pl.col("status") == FLUSHED).then(pl.lit(AFTER)).otherwise("kind"))
         .filter(pl.col("error").fill_null("").str.contains(SHUTTING_DOWN, literal=True).not_())
         .join(speakers, on=owner, how="inner")
+        .join(ended, on="job", how="left")
+        .filter(((pl.col("kind") == NETWORK) & pl.col("is_over")).fill_null(False).not_())  # the run outlived it
         .join(leaving, on=owner, how="left")
         .join(local, on=["job", "host", "localrank"], how="left")
         .with_columns(at_exit=(pl.col("pos") > pl.col("leaves")).fill_null(False))
