@@ -31,9 +31,9 @@ def gdr_disabled_hca(direct_access: pl.DataFrame, version: pl.DataFrame, rank: p
     Means: every byte between nodes is copied through host memory, which costs a third to two thirds of the throughput.
     Not when: DMA-BUF is available on the GPU, or some connection says /GDRDMA; the network is not RDMA; the job runs on
     one host; the GPU does not support it (GeForce).
-    Do: modprobe nvidia-peermem on that host, again after each boot, with OFED installed before the GPU driver; or the
-    open kernel driver with a kernel that offers DMA-BUF. Up to NCCL 2.22.3 a loaded nvidia-peermem may go unseen:
-    upgrade to 2.23.4.
+    Do: load nvidia-peermem (modprobe) on that host, again after each boot, with OFED installed before the GPU driver;
+    or use the open kernel driver with a kernel that offers DMA-BUF. Up to NCCL 2.22.3 a loaded nvidia-peermem may go
+    unseen: upgrade to 2.23.4.
     Sources: nccl#1537, nccl#1343, nccl#897, nccl#1939, nccl#1676; NCCL documentation gpu_troubleshooting.
     """
     closed = _staged(direct_access).filter(pl.col("is_closed") & pl.col("is_open").not_() & _is_switched_off().not_())
@@ -62,7 +62,7 @@ def gdr_missing_suffix(direct_access: pl.DataFrame, rank: pl.DataFrame) -> Itera
     all do, it is missing everywhere, or a plugin asks for NCCL_NET_GDR_LEVEL=PHB (Slingshot).
     Not when: only sends lack it: NCCL reads GPU memory over PCIe only where that pays; another receive of the same
     process has it; sockets carry the data; the GPU and the NIC are far apart (a rule of its own).
-    Do: on those hosts lsmod | grep peermem, and look for "DMA-BUF is available"; NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH
+    Do: on those hosts see lsmod | grep peermem, and look for "DMA-BUF is available"; NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH
     prints the reason per NIC and GPU.
     Sources: nccl#897, Mellanox/nv_peer_memory#56; NCCL user guide, NCCL_NET_GDR_LEVEL.
     """

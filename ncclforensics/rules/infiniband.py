@@ -56,10 +56,13 @@ def _suspect(errors: pl.DataFrame) -> str | None:
 
 def _accused(errors: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str, certainty: str) -> Finding:
     """One finding on failed completions; `{peers}` in the title becomes the other ends."""
-    peers = _peers(errors)
+    suspect = _suspect(errors)
+    peers = [suspect] if suspect else _peers(errors)
+    if suspect:
+        errors = errors.filter(_text("host") != suspect)
     named = ", ".join(peers[:NAMED]) + (" and others" if len(peers) > NAMED else "") if peers else "a peer"
     finding = together(errors, rank, title.replace("{peers}", named), detail, certainty)
-    if suspect := _suspect(errors):
+    if suspect:
         finding.detail += f"; {suspect} has a part in every failed pair"
         finding.hosts = [suspect]
     else:
@@ -99,23 +102,32 @@ def _time_out(setting: pl.DataFrame, version: pl.DataFrame) -> tuple[str, list[L
     return f"; NCCL_IB_TIMEOUT={low['given'][0]} is below this version's default of {default}", shown(low, "set")[:1]
 
 
+def _down(failure: pl.DataFrame) -> set[str]:
+    """The hosts on which a port or a device failed."""
+    form = _text("form")
+    is_event = (form == "ib_event") & _begins("error", [*PORT_DOWN, *DEVICE_DEAD])
+    return set(failure.filter(is_event | (form == "ib_fatal"))["host"].cast(pl.String).drop_nulls().to_list())
+
+
 def _no_answer(
     errors: pl.DataFrame,
+    failure: pl.DataFrame,
     rank: pl.DataFrame,
     verdict: pl.DataFrame,
     setting: pl.DataFrame,
     version: pl.DataFrame,
     when: str,
 ) -> Finding:
-    ends = {frozenset(pair) for pair in errors.select(_text("host"), "peer_host").drop_nulls().iter_rows()}
-    mutual = errors.select(_text("host"), "peer_host").drop_nulls().unique().height > len(ends) == 1
+    pairs = errors.select(_text("host"), "peer_host").drop_nulls().unique().rows()
+    ends = {*errors["host"].cast(pl.String).drop_nulls().to_list(), *(peer for _, peer in pairs)}
+    mutual = len(pairs) == 2 and pairs[0] == pairs[1][::-1]  # each of the other
     between = "; both ends say so of each other: look at what is between them" if mutual else ""
     said, lines = _time_out(setting, version)
     detail = f"no answer came after all retries{_devices(errors)} (status 12){when}{between}{said}"
     finding = _accused(errors, rank, "{who} got no answer over InfiniBand from {peers}", detail, "certain")
     finding.evidence += lines
     died = verdict.filter(pl.col("verdict") == "rank-died")["job"].to_list()
-    if errors["job"].drop_nulls().is_in(died).any():
+    if errors["job"].drop_nulls().is_in(died).any() or ends & _down(failure):
         finding.role = Role.CONSEQUENCE
     if errors["is_survived"].all():
         finding.severity, finding.role = Severity.WARNING, Role.CONTEXT
@@ -129,6 +141,7 @@ def _is_early() -> pl.Expr:
 @rule(Category.IB_ERROR, Severity.ERROR, hang=True)
 def ib_timeout_at_start(
     completion_error: pl.DataFrame,
+    failure: pl.DataFrame,
     rank: pl.DataFrame,
     verdict: pl.DataFrame,
     setting: pl.DataFrame,
@@ -139,19 +152,21 @@ def ib_timeout_at_start(
     Means: the two NICs have never reached each other: routing, VLAN, a wrong GID, rails that are not connected. That
     the ranks met over TCP proves IP only. A longer time-out does not help.
     Not when: the job had made progress; the job was being shut down.
-    Do: ib_write_bw between exactly these two devices, with the same GID index and traffic class; on RoCE see show_gids.
+    Do: run ib_write_bw between exactly these two devices, with the same GID index and traffic class; on RoCE see
+    show_gids.
     Sources: nccl#426, nccl#902, pytorch#81628, nccl#1664, nccl#1405.
     """
     errors = _failed(completion_error, RETRY_EXCEEDED).filter(_is_early().fill_null(value=False))
     if errors.height:
         yield _no_answer(
-            errors, rank, verdict, setting, version, ", in the first calls: they have never reached each other"
+            errors, failure, rank, verdict, setting, version, ", in the first calls: they have never reached each other"
         )
 
 
 @rule(Category.IB_ERROR, Severity.ERROR, hang=True)
 def ib_timeout_mid_run(
     completion_error: pl.DataFrame,
+    failure: pl.DataFrame,
     rank: pl.DataFrame,
     verdict: pl.DataFrame,
     setting: pl.DataFrame,
@@ -172,7 +187,9 @@ def ib_timeout_mid_run(
     errors = errors.join(early, on="job", how="anti", nulls_equal=True)
     if errors.height:
         calls = errors["calls"].drop_nulls().to_list()
-        yield _no_answer(errors, rank, verdict, setting, version, f", after {max(calls)} calls" if calls else "")
+        yield _no_answer(
+            errors, failure, rank, verdict, setting, version, f", after {max(calls)} calls" if calls else ""
+        )
 
 
 @rule(Category.IB_ERROR, Severity.ERROR, hang=True)
@@ -184,8 +201,8 @@ def ib_local_protection(
     Means: this host's memory registration does not hold: with GPUDirect RDMA usually PCIe access control (ACS), which
     redirects traffic between NIC and GPU; else a buffer that was freed while in use.
     Not when: the GPU failed first (Xid), which is then the cause.
-    Do: lspci -vvv | grep ACSCtl on the bridges (ReqRedir+, SrcValid+ are bad); switch ACS off; to confirm run once with
-    NCCL_NET_GDR_LEVEL=LOC.
+    Do: see lspci -vvv | grep ACSCtl on the bridges (ReqRedir+, SrcValid+ are bad); switch ACS off; to confirm run once
+    with NCCL_NET_GDR_LEVEL=LOC.
     Sources: nccl#304, nccl#523, nccl#1052, nccl-tests#252; hint of NCCL 2.30.7.
     """
     errors = _failed(completion_error, LOCAL_PROTECTION)
@@ -209,7 +226,7 @@ def ib_remote_access(completion_error: pl.DataFrame, rank: pl.DataFrame) -> Iter
     Sources: verbs statuses (rdma-core); NCCL documentation, networking.
     """
     errors = _failed(completion_error, 9, 10, 11, 13)
-    for (status,), rows in errors.group_by("status", maintain_order=True):
+    for (status,), rows in errors.sort("status").group_by("status", maintain_order=True):
         name, meaning, _ = STATUS[int(str(status))]
         detail = f"{meaning}{_devices(rows)} (status {status})"
         yield _accused(rows, rank, f"{{who}}: {name}, reported of {{peers}}", detail, "likely")
@@ -221,12 +238,12 @@ def ib_completion_failed(completion_error: pl.DataFrame, rank: pl.DataFrame) -> 
 
     Means: the NIC, its driver or its firmware, or sizes that differ between the two ends.
     Not when: a commoner status stands before it; the job was being shut down.
-    Do: dmesg -T | grep mlx5 on this host, and compare firmware and NCCL versions of the two ends.
+    Do: see dmesg -T | grep mlx5 on this host, and compare firmware and NCCL versions of the two ends.
     Sources: verbs statuses (rdma-core v64).
     """
     common = [0, LOCAL_PROTECTION, FLUSHED, 9, 10, 11, RETRY_EXCEEDED, 13]
     errors = completion_error.filter(pl.col("status").is_in(common).not_() & pl.col("at_exit").not_())
-    for (status,), rows in errors.group_by("status", maintain_order=True):
+    for (status,), rows in errors.sort("status").group_by("status", maintain_order=True):
         name, meaning, _ = STATUS.get(int(str(status)), ("an error", "a status that verbs do not describe", ""))
         detail = f"{meaning}{_devices(rows)} (status {status})"
         yield _accused(rows, rank, f"{{who}}: {name} in a transfer with {{peers}}", detail, "certain")
@@ -271,7 +288,7 @@ def ib_port_event(failure: pl.DataFrame, completion_error: pl.DataFrame, rank: p
 
     Means: everything that fails on that host afterwards, time-outs and lost connections included, follows from it.
     Not when: the event is one that does no harm (port active, a new subnet manager, a changed key or LID).
-    Do: cable and transceiver of that port, link_downed and link_error_recovery counters, the switch's log; for a
+    Do: check cable and transceiver of that port, link_downed and link_error_recovery counters, the switch's log; for a
     catastrophic error dmesg -T | grep mlx5, then a reset of the NIC.
     Sources: nccl#905, lit-llama#380, nccl#230; verbs events (rdma-core).
     """
@@ -282,14 +299,14 @@ def ib_port_event(failure: pl.DataFrame, completion_error: pl.DataFrame, rank: p
     if down.height:
         ports = sorted({f"{d}:{p}" for d, p in down.select(_text("device"), "port").drop_nulls().iter_rows()})
         which = ", ".join(ports[:NAMED]) if ports else "a port"
-        detail = f"{which} lost its link; " + (
+        detail = f"the link of {which} was lost; " + (
             "what fails afterwards follows from it" if later else "no transfer is seen to fail after it"
         )
         finding = together(down, rank, "{who}: an InfiniBand port went down", detail, "certain")
         if not later:
             finding.severity = Severity.WARNING
         yield finding
-    for (error,), rows in dead.sort("source", "line").group_by("error", maintain_order=True):
+    for (error,), rows in dead.sort("error").group_by("error", maintain_order=True):
         names = rows["device"].cast(pl.String).drop_nulls().unique().sort().to_list()
         where = f" on {', '.join(names[:NAMED])}" if names else ""
         yield together(
@@ -344,7 +361,7 @@ def ib_modify_qp_unreachable(failure: pl.DataFrame, rank: pl.DataFrame) -> Itera
 
     Means: the GID has no route to the peer's subnet, or its interface is not in the container.
     Not when: a later attempt succeeded.
-    Do: ip route get the peer's address over that interface; give the pod the interfaces of its NICs.
+    Do: try ip route get the peer's address over that interface; give the pod the interfaces of its NICs.
     Sources: nccl-tests#185, nccl#925, mscclpp#431.
     """
     rows = _modified(failure, UNREACHABLE)
@@ -374,14 +391,16 @@ def ib_call_failed(failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Findin
 
     Means: the kernel or the NIC refused a resource: completion queues, queue pairs, protection domains.
     Not when: memory could not be registered, or a queue pair not be connected, which are rules of their own.
-    Do: ulimit -l in the job; rdma resource show; dmesg -T | grep mlx5 on that host.
+    Do: print ulimit -l in the job; see rdma resource show; dmesg -T | grep mlx5 on that host.
     Sources: nccl: src/misc/ibvwrap.cc; nccl-tests#206.
     """
     calls = failure.filter(_text("form").is_in(["verbs_call", "modify_qp", "verbs_post"]))
     known = [*INVALID, *TIMED_OUT, *UNREACHABLE]
     is_told = ((_text("operation") == MODIFY_QP) & _text("reason").is_in(known)).fill_null(value=False)
     others = calls.filter(_text("operation").is_in(REGISTRATIONS).not_() & is_told.not_())
-    for (operation, reason), rows in others.group_by("operation", "reason", maintain_order=True):
+    for (operation, reason), rows in others.sort(_text("operation"), _text("reason")).group_by(
+        "operation", "reason", maintain_order=True
+    ):
         yield together(rows, rank, f"{{who}}: {operation} failed", f"the system says: {reason}", "certain")
 
 
@@ -402,7 +421,7 @@ def ib_registration_failed_memlock(failure: pl.DataFrame, rank: pl.DataFrame) ->
     if rows.height:
         calls = ", ".join(sorted(rows["operation"].cast(pl.String).unique().to_list()))
         title = "{who} may not lock enough memory for the NIC"
-        yield together(rows, rank, title, f"{calls} failed: Cannot allocate memory", "likely")
+        yield together(rows, rank, title, f"the call of {calls} failed: Cannot allocate memory", "likely")
 
 
 @rule(Category.MEMORY_REGISTRATION, Severity.ERROR, hang=True)
@@ -412,16 +431,15 @@ def ib_registration_failed(failure: pl.DataFrame, rank: pl.DataFrame) -> Iterato
     Means: of GPU memory, the kernel module or DMA-BUF that NCCL counted on does not work; of host memory, a bad
     mapping.
     Not when: the system says "Cannot allocate memory": then the limit on locked memory.
-    Do: lsmod | grep nvidia_peermem; dmesg -T for nvidia and mlx5; to confirm run once with NCCL_NET_GDR_LEVEL=LOC, or
-    with NCCL_DMABUF_ENABLE=0.
+    Do: see lsmod | grep nvidia_peermem and dmesg -T for nvidia and mlx5; to confirm run once with
+    NCCL_NET_GDR_LEVEL=LOC, or with NCCL_DMABUF_ENABLE=0.
     Sources: nccl: src/misc/ibvwrap.cc; nccl#1537, nccl#1939 (a module that is loaded and not registered).
     """
     rows = failure.filter((_text("form") == "verbs_call") & _text("operation").is_in(REGISTRATIONS))
-    for (operation, reason), group in rows.filter(_text("reason").is_in(NO_MEMORY).not_()).group_by(
-        "operation", "reason", maintain_order=True
-    ):
+    rows = rows.filter(_text("reason").is_in(NO_MEMORY).not_()).sort(_text("operation"), _text("reason"))
+    for (operation, reason), group in rows.group_by("operation", "reason", maintain_order=True):
         why = "; of GPU memory: nvidia-peermem or DMA-BUF does not work there" if str(reason) in BAD_ADDRESS else ""
-        detail = f"{operation} failed: {reason}{why}"
+        detail = f"the call of {operation} failed: {reason}{why}"
         yield together(group, rank, "{who} could not register memory with the NIC", detail, "certain")
 
 
@@ -535,7 +553,7 @@ def roce_gid_default_zero_old_nccl(
     Means: without NCCL_IB_GID_INDEX these versions take index 0, which a routed fabric does not carry.
     Not when: NCCL is 2.21 or later; the devices are InfiniBand; the job had made progress; an index is set, or the log
     would not show it.
-    Do: NCCL_IB_GID_INDEX=3 is the usual answer; show_gids tells the index of RoCE v2.
+    Do: set NCCL_IB_GID_INDEX=3, which is the usual answer; show_gids tells the index of RoCE v2.
     Sources: nccl#426, pytorch#81628.
     """
     versions = _numbers(version)
@@ -595,7 +613,7 @@ def roce_gid_read_fails_in_container(ib_unusable: pl.DataFrame, rank: pl.DataFra
     Means: the entries under /sys/class/infiniband/…/gid_attrs/types are not readable in the pod's network namespace, so
     the index cannot be chosen.
     Not when: the devices are InfiniBand.
-    Do: NCCL 2.26 or later, or set NCCL_IB_GID_INDEX to the index of RoCE v2.
+    Do: use NCCL 2.26 or later, or set NCCL_IB_GID_INDEX to the index of RoCE v2.
     Sources: nccl#1573, nccl#1538.
     """
     rows = ib_unusable.filter(_text("form") == "gid_type")

@@ -102,12 +102,14 @@ def net_mixed_across_ranks(chosen_network: pl.DataFrame, rank: pl.DataFrame) -> 
     the next such start fails at once.
     Sources: nccl#234; formats: plugins, section 1.
     """
-    for _, rows in _mixed(chosen_network).sort("source", "line").group_by("job", maintain_order=True):
-        sizes = rows.group_by("base", maintain_order=True).agg(pl.len())
+    for _, rows in (
+        _mixed(chosen_network).sort(pl.col("host").cast(pl.String), "pid").group_by("job", maintain_order=True)
+    ):
+        sizes = rows.group_by("base").agg(pl.len()).sort("base")
         least = sizes.filter(pl.col("len") == sizes["len"].min())["base"].to_list()
         odd = SOCKET if SOCKET in least else least[0]
         minority, others = rows.filter(pl.col("base") == odd), rows.filter(pl.col("base") != odd)
-        names = " or ".join(others["network"].unique(maintain_order=True).to_list())
+        names = " or ".join(others["network"].unique().sort().to_list())
         reason = _value(minority["reason"])
         why = WHY.get(str(reason), "").format(variable=_value(minority["variable"]))
         finding = together(
@@ -166,7 +168,7 @@ def net_requested_not_available(plugin: pl.DataFrame, setting: pl.DataFrame, ran
     kind = pl.col("kind").cast(pl.String).fill_null("NET")
     absent = plugin.filter((form == "not_available") | ((form == "none") & (kind == "NET")))
     absent = absent.join(works, on=OWNER, how="anti")
-    names = absent["plugin"].cast(pl.String).drop_nulls().unique(maintain_order=True).to_list()
+    names = absent["plugin"].cast(pl.String).drop_nulls().unique().sort().to_list()
     if absent.height:
         name = " or ".join(names)
         title = f"{{who}}: the network {name} is not there" if name else "{who}: no network could be initialised"
@@ -240,7 +242,7 @@ def net_plugin_over_tcp(libfabric: pl.DataFrame, chosen_network: pl.DataFrame, r
 
     Means: the plugin found neither EFA nor CXI and took libfabric's provider for sockets: as slow as NET/Socket.
     Not when: the machines have Ethernet only, or the job runs on one host.
-    Do: fi_info -p efa (or cxi) in the container; FI_PROVIDER=efa makes the next start fail rather than be slow.
+    Do: run fi_info -p efa (or cxi) in the container; FI_PROVIDER=efa makes the next start fail rather than be slow.
     Sources: formats: plugins, section 1 (provider tcp, sockets, tcp;ofi_rxm).
     """
     slow = libfabric.filter(pl.col("provider").cast(pl.String).is_in(TCP_PROVIDERS))
@@ -268,7 +270,7 @@ def net_plugin_request_failed(
     ends = member.group_by(OWNER).agg(leaves=pl.col("end_pos").min())
     errors = libfabric_error.filter(form.is_in(["request", "remote_write", "call", "registration"]))
     errors = errors.join(ends, on=OWNER, how="left").filter((pl.col("pos") < pl.col("leaves")).fill_null(value=True))
-    for (is_memory,), rows in errors.group_by(form == "registration", maintain_order=True):
+    for (is_memory,), rows in errors.sort(form == "registration").group_by(form == "registration", maintain_order=True):
         code, error = _value(rows["rc"]), _value(rows["error"])
         said = ", ".join(part for part in (f"RC {code}" if code is not None else "", str(error or "")) if part)
         what = "could not register memory" if is_memory else "failed in a transfer"
