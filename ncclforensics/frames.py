@@ -83,14 +83,19 @@ def analyses() -> Mapping[str, Computed]:
 
 
 class Run:
-    """Everything that one set of sources holds, or what was printed in one span of time."""
+    """Everything that one set of sources holds, or what was printed in one span of time.
+
+    Sources are numbered by name, numbers in names counted as numbers: `rank2` before `rank10`, `log.1` before `log.2`.
+    So nothing depends on the order in which they were given.
+    """
 
     def __init__(
         self, sources: Iterable[Source], *, whole: bool, span: Span | None = None, progress: Progress = lambda _: None
     ) -> None:
         (self.format,) = all_formats()
         self.language: Language = self.format.language()
-        self.readings = [Reading(source, number) for number, source in enumerate(sources)]
+        in_order = sorted(sources, key=lambda source: _natural(source.path))
+        self.readings = [Reading(source, number) for number, source in enumerate(in_order)]
         self._span = span
         self._progress = progress
         self._parsed: dict[str, list[pl.DataFrame]] = {}
@@ -115,7 +120,7 @@ class Run:
 
         self._take([reading for reading in self.readings if reading.number in reach], more)
         self._frames.clear()
-        for name in ("_true_hosts", "_order_and_ends", "kinds"):
+        for name in ("_true_hosts", "_ends", "kinds"):
             self.__dict__.pop(name, None)
 
     def _take(self, readings: list[Reading], work: Callable[[Reading], Iterator[pl.DataFrame]]) -> None:
@@ -243,14 +248,13 @@ class Run:
     def _typed(self, shape: Shape) -> pl.DataFrame:
         labels = {name: base.dtype for name, base in self.language.labels.items()}
         schema = {**ORIGIN, **labels, **shape.schema}
-        order, after = self._order_and_ends
         parsed = self._parsed.get(shape.frame, [])
         small = [rows for rows in parsed if rows.height < FEW]
         large = [rows for rows in parsed if rows.height >= FEW]
         several = [pl.concat(small, how="diagonal")] if small else []
-        pieces = [_in_order(rows, order, after) for rows in several + large]
+        pieces = [_in_order(rows, self._ends) for rows in several + large]
         pieces.sort(key=lambda rows: rows["pos"][0])
-        if all(after.values()):  # nothing more will be read: the frame takes the place of its pieces
+        if all(self._ends.values()):  # nothing more will be read: the frame takes the place of its pieces
             self._parsed.pop(shape.frame, None)
         del parsed, small, large, several
         whole = _joined(pieces, schema)
@@ -262,7 +266,7 @@ class Run:
 
     def _speaking(self) -> pl.DataFrame:
         stretches = pl.concat(self._speakers).with_columns(pl.col("last", "dropped_line") - pl.col("line"))
-        placed = _in_order(stretches, *self._order_and_ends)
+        placed = _in_order(stretches, self._ends)
         placed = placed.with_columns(
             pl.col("last", "dropped_line") + pl.col("line"), last_pos=pl.col("pos") + pl.col("last")
         )
@@ -285,31 +289,28 @@ class Run:
         return {(host, pid): true for host, pid, true in torn.select("host", "pid", "host_true").iter_rows()}
 
     @cached_property
-    def _order_and_ends(self) -> tuple[dict[int, int], dict[int, int]]:
-        """The place of every source in the order of reading, and the number of the line behind its end (0: unknown).
+    def _ends(self) -> dict[int, int]:
+        """The number of the line behind the end of every source (0: unknown).
 
-        Sources by name, numbers in names counted as numbers: `rank2` before `rank10`, `log.1` before `log.2`. Lines
-        counted from the end of a file get their true number once its windows have met.
+        Lines counted from the end of a file get their true number once its windows have met.
         """
-        numbers = sorted(range(len(self.readings)), key=lambda n: _natural(self.readings[n].source.path))
-        ends = {r.number: r.lines_read + 1 if r.is_whole else 0 for r in self.readings}
-        return {number: place for place, number in enumerate(numbers)}, ends
+        return {r.number: r.lines_read + 1 if r.is_whole else 0 for r in self.readings}
 
 
-def _in_order(rows: pl.DataFrame, order: Mapping[int, int], after: Mapping[int, int]) -> pl.DataFrame:
+def _in_order(rows: pl.DataFrame, after: Mapping[int, int]) -> pl.DataFrame:
     """The rows with their true `line` and their `pos`. `after`: the number behind the last line, 0 if not known."""
     if rows.height and rows["source"].n_unique() == 1:  # of one long file: a join would copy every column
-        number = int(rows["source"][0])
-        place, last = pl.lit(order[number], pl.Int64()), pl.lit(after[number], pl.Int32())
+        last = pl.lit(after[int(rows["source"][0])], pl.Int32())
         placed = rows
     else:
-        schema = {"source": pl.Int32(), "place": pl.Int64(), "after": pl.Int32()}
-        places = pl.DataFrame([(n, order[n], after[n]) for n in order], schema=schema, orient="row")
-        placed = rows.join(places, on="source", how="left", maintain_order="left")
-        place, last = pl.col("place"), pl.col("after")
+        schema = {"source": pl.Int32(), "after": pl.Int32()}
+        ends = pl.DataFrame(list(after.items()), schema=schema, orient="row")
+        placed = rows.join(ends, on="source", how="left", maintain_order="left")
+        last = pl.col("after")
     is_from_end = pl.col("line") < 0
     line = pl.when(is_from_end).then(pl.col("line") + last).otherwise("line").cast(pl.Int32)
     behind_head = pl.when(is_from_end).then(1 << (SOURCE_BITS - 1)).otherwise(0)
+    place = pl.col("source").cast(pl.Int64)
     return placed.with_columns(line=line, pos=line.cast(pl.Int64) + behind_head + place * (1 << SOURCE_BITS))
 
 

@@ -81,7 +81,7 @@ NUMBERS = [BASES[name] for name in ("INT", "NUMBER", "HEX", "DECIMAL", "PTR", "H
 PLAIN = Base(pl.Categorical(), "", _category)
 
 FORM = "form"  # the column that says which alternative of a rule matched
-RESERVED = (FORM, "source", "line", "pos", "place", "after")  # columns of every frame, for good or on the way to it
+RESERVED = (FORM, "source", "line", "pos", "after")  # columns of every frame, for good or on the way to it
 
 
 class Behind(TypedDict):

@@ -95,7 +95,7 @@ def test_every_line_is_counted(incident: Incident) -> None:
 
 @every_incident
 def test_the_order_of_the_paths_changes_nothing(incident: Incident) -> None:
-    forwards, backwards = answer(incident).json, incident.answer(backwards=True, whole=True).json
+    forwards, backwards = checked(incident).json, incident.answer(backwards=True, everything=True).json
 
     assert _without_order(backwards) == _without_order(forwards)
 
