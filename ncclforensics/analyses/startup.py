@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from ncclforensics.analyses.case import Case, Judgement, Row, numbers_but
-from ncclforensics.analyses.trouble import HARD, REFUSED
+from ncclforensics.analyses.trouble import LOST, NETWORK, REFUSED
 from ncclforensics.data.variables import COLLECT_BOOTSTRAP
 
 CHATTER = 20  # lines; launchers say that much when they end a job
@@ -49,30 +49,33 @@ def failed(case: Case) -> Judgement | None:
         for actor, row in case.actors.items()
         if actor not in seated and (row["host"], row["pid"]) in begun and case.last_call(actor) is None
     }
-    faults = [
-        t
-        for t in case.troubles
-        if t["kind"] == HARD and t["form"] in _FAULTS and not t["at_exit"]
-        and (t["actor"] in early or any(t["pos"] > row["born_pos"] for row in inside.get(t["actor"], [])))
-    ]  # fmt: skip
-    if not faults:
+
+    def is_inside(t: Row) -> bool:
+        return t["actor"] in early or any(t["pos"] > row["born_pos"] for row in inside.get(t["actor"], []))
+
+    faults = [t for t in case.troubles if t["form"] in _FAULTS and not t["at_exit"] and is_inside(t)]
+    reason = min((_FAULTS[t["form"]] for t in faults), key=list(_FAULTS.values()).index, default="")
+    if not faults:  # another fault, if NCCL went back out of init and no peer had gone away
+        lost = {t["actor"] for t in case.troubles if t["kind"] in (LOST, NETWORK)}
+        faults = [t for t in case.troubles if t["form"] == "unwinding" and t["actor"] not in lost and is_inside(t)]
+        reason = "NCCL gave up; the warning before the lines cited says why"
+    culprits = sorted({t["actor"] for t in faults if t["actor"] is not None})
+    if not culprits:
         return None
-    culprits = sorted({t["actor"] for t in faults})
-    what = list(dict.fromkeys(_FAULTS[t["form"]] for t in faults))
-    judgement = Judgement("init-failed", f"init failed: {' and '.join(what)}", "likely", culprits=culprits)
+    judgement = Judgement("init-failed", f"init failed: {reason}", "likely", culprits=culprits)
     judgement.victims = [actor for actor in case.actors if actor not in culprits]
     judgement.key = next((row["key"] for actor in culprits for row in inside.get(actor, [])), None)
-    judgement.show("failure", faults[:4])
+    judgement.show("failure", [next(t for t in faults if t["actor"] == actor) for actor in culprits[:4]])
     return judgement
 
 
-# Forms of failures that are a fault of the rank's own, in words.
+# Forms of failures that are a fault of the rank's own, in words; the most telling first.
 _FAULTS = {
-    "cuda": "a call of CUDA's failed",
     "shared_memory_full": "/dev/shm is full",
-    "shared_memory": "a shared memory segment could not be made",
     "out_of_memory": "no memory was left",
+    "shared_memory": "a shared memory segment could not be made",
     "verbs_call": "the InfiniBand library refused a call",
+    "cuda": "a call of CUDA's failed",
 }
 
 # The most telling refusal first; the others follow from it.

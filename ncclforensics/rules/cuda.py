@@ -8,7 +8,7 @@ import polars as pl
 
 from ncclforensics.data.cuda import HARDWARE, HIDDEN, OTHER, POISONED, UNUSABLE
 from ncclforensics.data.processes import XIDS
-from ncclforensics.rules import Category, Finding, Severity, rule
+from ncclforensics.rules import Category, Finding, Role, Severity, rule
 from ncclforensics.rules.grouped import shown, who
 
 OF_OTHER_RULES = ["transport/nvls", "transport/shm", "misc/shmutils", "include/shm", "mnnvl"]
@@ -29,7 +29,9 @@ def _each(cuda_error: pl.DataFrame, *kinds: str) -> Iterator[tuple[str, pl.DataF
 
 
 @rule(Category.CUDA_ERROR, Severity.ERROR, hang=True)
-def cuda_sticky_error(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+def cuda_sticky_error(
+    cuda_error: pl.DataFrame, hardware_event: pl.DataFrame, rank: pl.DataFrame
+) -> Iterator[Finding]:
     """A kernel spoiled the CUDA context, and whoever called CUDA next found out.
 
     Means: an earlier kernel, mostly the application's, read or wrote where it must not, or ran into an assertion. NCCL
@@ -40,9 +42,11 @@ def cuda_sticky_error(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[
     Sources: vllm#4108, TensorRT-LLM#448, vllm#19890, nccl#750.
     """
     for error, rows in _each(cuda_error, POISONED):
-        tellers = ", ".join(rows["teller"].unique(maintain_order=True))
+        tellers = ", ".join(sorted(set(rows["teller"])))
         finding = met(rows, rank, f"CUDA error on {{who}}: {error}", f"reported by {tellers}", "likely")
         finding.detail += "; an earlier kernel did it, and the line names who noticed"
+        if set(rows["pid"]) & set(hardware_event.filter(pl.col("xid").is_in(XIDS))["pid"].drop_nulls()):
+            finding.role = Role.CONSEQUENCE  # of the fault of its GPU
         yield finding
 
 
@@ -58,8 +62,8 @@ def cuda_gpu_fault(
     Do: drain the node; nvidia-smi -q, nvidia-smi nvlink -s, and NVIDIA's field diagnostic on it.
     Sources: NVIDIA, XID errors; NVRx, gpud.
     """
-    for error, rows in _each(cuda_error, HARDWARE):
-        yield met(rows, rank, f"GPU fault on {{who}}: {error}", "CUDA says so", "certain")
+    for error, some in _each(cuda_error, HARDWARE):
+        yield met(some, rank, f"GPU fault on {{who}}: {error}", "CUDA says so", "certain")
     events = hardware_event.filter(pl.col("form").cast(pl.String).is_in(["xid", "lost"]))
     events = events.with_columns(xid=pl.when(form="lost").then(79).otherwise("xid")).filter(pl.col("xid").is_in(XIDS))
     if events.is_empty():
@@ -78,10 +82,10 @@ def cuda_gpu_fault(
         logged = [event for event in found if event["xid"] == xid]
         ranks = sorted({number for event in logged for number in event["ranks"]})
         hosts = sorted({event["host"] for event in logged if event["host"]})
-        named = who(ranks, hosts, rank) if ranks or hosts else f"GPU {logged[0]['busid']}"
+        where = who(ranks, hosts, rank) if ranks or hosts else f"GPU {logged[0]['busid']}"
         lines = pl.DataFrame([{"source": row["source"], "line": row["line"]} for row in logged])
         yield Finding(
-            f"GPU fault on {named}: Xid {xid}, {XIDS[xid]}",
+            f"GPU fault on {where}: Xid {xid}, {XIDS[xid]}",
             "the kernel logged it" + ("" if ranks else f", and not of which rank: GPU {logged[0]['busid']}"),
             "certain" if ranks else "possible",
             ranks=ranks,
@@ -161,7 +165,7 @@ def cuda_call_failed(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[F
     for error, rows in _each(cuda_error, OTHER):
         files = sorted(rows["file"].drop_nulls().unique().to_list())
         where = f", in {', '.join(files)}" if files else ""
-        tellers = ", ".join(rows["teller"].unique(maintain_order=True))
+        tellers = ", ".join(sorted(set(rows["teller"])))
         finding = met(rows, rank, f"CUDA error on {{who}}: {error}", f"reported by {tellers}{where}", "certain")
         if files == ["transport/p2p"]:
             finding.detail += ": direct access between GPUs failed"

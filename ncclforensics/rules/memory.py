@@ -34,7 +34,7 @@ def oom_host(death: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     # Slurm and a kernel outside of the container do not say which process it was: the one that was killed.
     unknown = killed["actor"].is_null().any()
     rows = pl.concat([killed, first_ends(death, SIGNAL).filter(signal=KILL)]) if unknown else killed
-    tellers = ", ".join(killed["teller"].unique(maintain_order=True))
+    tellers = ", ".join(sorted(set(killed["teller"])))
     certainty = "certain" if not unknown else "likely"
     yield ended(rows, rank, "{who} killed: no memory left on the host", f"{tellers} says so", certainty)
 

@@ -18,7 +18,8 @@ LONGEST = 160  # characters of a message
 def first_ends(death: pl.DataFrame, *how: str) -> pl.DataFrame:
     """Processes that ended of themselves, one row each: the most telling statement, if it is of one of these kinds."""
     ended = death.filter(pl.col("is_first") & pl.col("is_final"))
-    return pl.DataFrame(weighed(ended.to_dicts()), schema=death.schema).filter(pl.col("how").is_in(how))
+    best = pl.DataFrame(weighed(ended.to_dicts()), schema=death.schema).filter(pl.col("how").is_in(how))
+    return best.sort("rank", "child", "teller", "says", nulls_last=True)
 
 
 def ended(rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str, certainty: str) -> Finding:
@@ -83,7 +84,7 @@ def app_process_died(death: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Findin
         & ~(for_memory & (pl.col("signal").fill_null(0) == KILL))
     )
     for (how, signal, code), rows in ends.group_by("how", "signal", "exit_code", maintain_order=True):
-        tellers = ", ".join(rows["teller"].unique(maintain_order=True))
+        tellers = ", ".join(sorted(set(rows["teller"])))
         if how == NODE:
             yield ended(rows, rank, "{who} went away with a node that failed", f"{tellers} says so", "certain")
         elif how == EXIT:

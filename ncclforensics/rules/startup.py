@@ -30,7 +30,7 @@ def boot_init_refused(
         finding.title += row["reason"]
         if by_fault:  # which has a finding of its own
             finding.title += f" on {ranks_text(finding.ranks) or ', '.join(finding.hosts)}"
-            finding.role = Role.CONSEQUENCE
+            finding.role = Role.CAUSE if "gave up" in row["reason"] else Role.CONSEQUENCE
         if row["job"] in twice:
             finding.category = Category.DUPLICATE_GPU
         yield finding
