@@ -64,7 +64,8 @@ def completion_error(
         pos="pos",
     )
     errors = pl.concat([printed, of_ucx], how="vertical_relaxed").sort("pos")
-    called = operation.select(*_OWNER, "pos").sort("pos").with_columns(calls=pl.int_range(1, pl.len() + 1).over(_OWNER))
+    concerned = operation.select(*_OWNER, "pos").join(errors.select(_OWNER).unique(), on=_OWNER, how="semi")
+    called = concerned.sort("pos").with_columns(calls=pl.int_range(1, pl.len() + 1).over(_OWNER))
     lasting = ["fatal", "too_many", "no_replacement", "failed_for_good", "given_up", "device_lost"]
     kept = failover.filter(_text("form").is_in(["failed", "not_fatal", "replaced"])).select(_OWNER).unique()
     lost = failover.filter(_text("form").is_in(lasting)).select(_OWNER).unique()

@@ -281,6 +281,20 @@ def net_plugin_request_failed(
             yield together(rows, rank, "{who}: memory could not be registered with the NIC", detail, "certain", **more)
 
 
+@rule(Category.NET_PLUGIN, Severity.ERROR, hang=True)
+def net_plugin_tcpx_error(google_net_note: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+    """Google's TCPX plugin reports an error.
+
+    Means: the plugin ran out of requests or memory, or lost its daemon; what NCCL says after it is a consequence.
+    Not when: it only reads an option that it does not take (`… invalid, restore to default`), or tells its settings.
+    Do: check the rxdm daemon and its log on that host, and that plugin, daemon and NCCL are of one release.
+    Sources: formats: plugins, section 4; GoogleCloudPlatform's GPUDirect-TCPX guide.
+    """
+    errors = google_net_note.filter(pl.col("form").cast(pl.String) == "tcpx_error")
+    for (says,), rows in errors.sort("says").group_by("says", maintain_order=True):
+        yield together(rows, rank, "{who}: the TCPX plugin failed", f"the plugin says: {says}", "certain")
+
+
 @rule(Category.TOPOLOGY, Severity.ERROR, hang=True)
 def net_device_count_differs(
     failure: pl.DataFrame, net_device_count: pl.DataFrame, rank: pl.DataFrame
