@@ -12,6 +12,7 @@ from ncclforensics.analyses.case import Case, Judgement, Row, numbers_but
 from ncclforensics.analyses.trouble import LOST, NETWORK, REFUSED
 from ncclforensics.data.variables import COLLECT_BOOTSTRAP
 
+FAILED = "init failed"  # begins the reason where it was a fault, and not NCCL that refused
 CHATTER = 20  # lines; launchers say that much when they end a job
 BOOTSTRAP_ONLY = ["bootstrap", "network", "driver", "entered"]
 
@@ -58,11 +59,11 @@ def failed(case: Case) -> Judgement | None:
     if not faults:  # another fault, if NCCL went back out of init and no peer had gone away
         lost = {t["actor"] for t in case.troubles if t["kind"] in (LOST, NETWORK)}
         faults = [t for t in case.troubles if t["form"] == "unwinding" and t["actor"] not in lost and is_inside(t)]
-        reason = "NCCL gave up; the warning before the lines cited says why"
+        reason = "NCCL gave up"
     culprits = sorted({t["actor"] for t in faults if t["actor"] is not None})
     if not culprits:
         return None
-    judgement = Judgement("init-failed", f"init failed: {reason}", "likely", culprits=culprits)
+    judgement = Judgement("init-failed", f"{FAILED}: {reason}", "likely", culprits=culprits)
     judgement.victims = [actor for actor in case.actors if actor not in culprits]
     judgement.key = next((row["key"] for actor in culprits for row in inside.get(actor, [])), None)
     judgement.show("failure", [next(t for t in faults if t["actor"] == actor) for actor in culprits[:4]])

@@ -29,9 +29,7 @@ def _each(cuda_error: pl.DataFrame, *kinds: str) -> Iterator[tuple[str, pl.DataF
 
 
 @rule(Category.CUDA_ERROR, Severity.ERROR, hang=True)
-def cuda_sticky_error(
-    cuda_error: pl.DataFrame, hardware_event: pl.DataFrame, rank: pl.DataFrame
-) -> Iterator[Finding]:
+def cuda_sticky_error(cuda_error: pl.DataFrame, hardware_event: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A kernel spoiled the CUDA context, and whoever called CUDA next found out.
 
     Means: an earlier kernel, mostly the application's, read or wrote where it must not, or ran into an assertion. NCCL
@@ -162,7 +160,7 @@ def cuda_call_failed(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[F
     Do: look up the error in the CUDA runtime API; where the file is transport/p2p try NCCL_P2P_DISABLE=1 once.
     Sources: nccl: src/include/checks.h; rccl#1055.
     """
-    for error, rows in _each(cuda_error, OTHER):
+    for error, rows in _each(cuda_error.filter(pl.col("error") != "operation not permitted"), OTHER):
         files = sorted(rows["file"].drop_nulls().unique().to_list())
         where = f", in {', '.join(files)}" if files else ""
         tellers = ", ".join(sorted(set(rows["teller"])))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.analyses.startup import FAILED
 from ncclforensics.data.names import ranks_text
 from ncclforensics.rules import Category, Finding, Role, Severity, rule
 from ncclforensics.rules.accused import accuse, verdicts
@@ -25,12 +26,13 @@ def boot_init_refused(
     """
     twice = trouble.filter(pl.col("form").cast(pl.String).is_in(["gpu_twice", "gpu_shared"]))["job"].unique()
     for row in verdicts(verdict, "init-failed"):
-        by_fault = row["reason"].startswith("init failed")
-        finding = accuse(row, exhibit, rank, "" if by_fault else "init was refused: ")
+        finding = accuse(row, exhibit, rank, "init was refused: ")
         finding.title += row["reason"]
-        if by_fault:  # which has a finding of its own
-            finding.title += f" on {ranks_text(finding.ranks) or ', '.join(finding.hosts)}"
-            finding.role = Role.CAUSE if "gave up" in row["reason"] else Role.CONSEQUENCE
+        if row["reason"].startswith(FAILED):  # of a fault that has a finding of its own
+            where = ranks_text(finding.ranks) or ", ".join(finding.hosts)
+            finding.title = f"{FAILED} on {where}: {row['reason'].removeprefix(FAILED + ': ')}"
+            finding.detail = "NCCL went back out of init there; the warning before that says why"
+            finding.role = Role.CONSEQUENCE
         if row["job"] in twice:
             finding.category = Category.DUPLICATE_GPU
         yield finding
