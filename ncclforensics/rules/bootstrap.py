@@ -112,7 +112,9 @@ def boot_connect_failed(failure: pl.DataFrame, trouble: pl.DataFrame, rank: pl.D
 
 
 @rule(Category.BOOTSTRAP, Severity.ERROR, hang=True)
-def boot_message_truncated(failure: pl.DataFrame, socket_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+def boot_message_truncated(
+    failure: pl.DataFrame, socket_error: pl.DataFrame, member: pl.DataFrame, rank: pl.DataFrame
+) -> Iterator[Finding]:
     """Ranks do not understand what others send during init.
 
     Means: they run different versions or builds of NCCL, or call the functions of init in another order: a message has
@@ -126,6 +128,8 @@ def boot_message_truncated(failure: pl.DataFrame, socket_error: pl.DataFrame, ra
     family = socket_error.filter(form="family").filter(
         (pl.col("family") > 0) & ~pl.col("family").is_in(FAMILIES).fill_null(True)
     )
+    through = member.group_by(OWNER).agg(pl.col("is_complete").all()).filter("is_complete")
+    family = family.join(through, on=OWNER, how="anti")  # no longer in init: an error of its own
     rows = pl.concat([cut.select(PLACE), family.select(PLACE)])
     if rows.is_empty():
         return

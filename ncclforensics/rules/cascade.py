@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.analyses.trouble import AFTER
 from ncclforensics.rules import Category, Finding, Role, Severity, rule
 from ncclforensics.rules.accused import accuse, verdicts
+from ncclforensics.rules.cuda import met
 
 
 @rule(Category.PEER_LOST, Severity.ERROR, hang=True)
@@ -26,4 +28,35 @@ def remote_closed_follow_the_pointer(
         finding = accuse(row, exhibit, rank, "{who} went away in the middle of the run")
         if not death.filter(pl.col("is_first") & pl.col("actor").is_in(row["culprits"])).is_empty():
             finding.role = Role.CONSEQUENCE  # of what ended it, which is a finding of its own
+        yield finding
+
+
+@rule(Category.PEER_LOST, Severity.ERROR, hang=True)
+def remote_error_returned(
+    test_failure: pl.DataFrame, call_error: pl.DataFrame, trouble: pl.DataFrame, death: pl.DataFrame, rank: pl.DataFrame
+) -> Iterator[Finding]:
+    """NCCL returned that a remote process exited or that the network failed, and no log tells which.
+
+    Means: the process that prints this is a victim. The other end, or what is between, failed before; without NCCL's
+    warnings nothing says who or how.
+    Not when: NCCL's own lines, or a launcher's, tell of a fault: those come first.
+    Do: run again with NCCL_DEBUG=WARN at least; look at the peers' hosts (dmesg -T, ibstat, exit codes).
+    Sources: nccl: src/init.cc (ncclGetErrorString); nccl-tests, common.cu.
+    """
+    known = trouble.filter(pl.col("kind") != AFTER)
+    if not known.is_empty() or death.filter(pl.col("is_first") & pl.col("is_final")).height:
+        return
+    remote = pl.lit("remote process exited or there was a network error")
+    tests = test_failure.filter(pl.col("error").cast(pl.String).str.contains(remote, literal=True))
+    calls = call_error.filter(pl.col("error_text").cast(pl.String).str.contains(remote, literal=True))
+    rows = pl.concat(
+        [
+            tests.select("source", "line", host="node", rank=pl.lit(None, pl.Int32)),
+            calls.select("source", "line", host=pl.lit(None, pl.Categorical()), rank="global_rank"),
+        ],
+        how="vertical_relaxed",
+    )
+    if not rows.is_empty():
+        finding = met(rows, rank, "{who} lost a peer, or the network failed", "no line says which, or why", "certain")
+        finding.role = Role.CONSEQUENCE
         yield finding

@@ -36,3 +36,49 @@ def torch_watchdog_timeout(work: pl.DataFrame) -> Iterator[Finding]:
             role=Role.CONSEQUENCE,
             evidence=[Line(source, line, "timed out") for source, line in rows.select("source", "line").head(4).rows()],
         )
+
+
+@rule(Category.TIMEOUT, Severity.INFO, hang=True)
+def torch_first_reporter(work_status: pl.DataFrame) -> Iterator[Finding]:
+    """Ranks that merely pass on that another rank timed out.
+
+    Means: the rank named was the first whose watchdog fired. That is a victim's clock: it waited longest, and need not
+    be the culprit; the ranks that pass it on may have nothing outstanding.
+    Not when: the rank speaks of its own time-out (`from this local rank`).
+    Do: read the flight records of all ranks, or their last enqueued work, not only what these ranks print.
+    Sources: ProcessGroupNCCL.cpp of torch 2.4 to 2.10; DeepSpeed#7533.
+    """
+    for (reporter,), rows in (
+        work_status.filter(form="relayed").sort("source", "line").group_by("reporter", maintain_order=True)
+    ):
+        told = sorted(rows["global_rank"].drop_nulls().unique().to_list())
+        yield Finding(
+            title=f"rank {reporter} timed out first; {ranks_text(told) or 'others'} only passed it on",
+            detail="the first to time out is a victim, not yet the culprit",
+            certainty="certain",
+            ranks=told,
+            role=Role.CONTEXT,
+            evidence=[Line(source, line) for source, line in rows.select("source", "line").head(4).rows()],
+        )
+
+
+@rule(Category.TIMEOUT, Severity.ERROR, hang=True)
+def torch_heartbeat_stuck(watchdog: pl.DataFrame) -> Iterator[Finding]:
+    """A watchdog thread of PyTorch itself is stuck.
+
+    Means: it waits inside a call of CUDA or NCCL, or for Python's interpreter lock that another thread holds. That is
+    not a collective that timed out: what the GPU does is not known.
+    Not when: the process was being taken down already.
+    Do: native stack of that process (py-spy dump --native, gdb); TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC only gains time.
+    Sources: ProcessGroupNCCL.cpp of torch 2.3 to 2.10; VLM-R1#257.
+    """
+    stuck = watchdog.filter(form="stuck").sort("source", "line")
+    if not stuck.is_empty():
+        ranks = sorted(stuck["global_rank"].drop_nulls().unique().to_list())
+        yield Finding(
+            title=f"the watchdog of {ranks_text(ranks) or 'a rank'} is stuck itself",
+            detail=f"it made no progress for {stuck['seconds'].max()!r} seconds: CUDA, NCCL or Python's lock holds it",
+            certainty="likely",
+            ranks=ranks,
+            evidence=[Line(source, line) for source, line in stuck.select("source", "line").head(4).rows()],
+        )
