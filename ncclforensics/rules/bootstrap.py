@@ -113,7 +113,11 @@ def boot_connect_failed(failure: pl.DataFrame, trouble: pl.DataFrame, rank: pl.D
 
 @rule(Category.BOOTSTRAP, Severity.ERROR, hang=True)
 def boot_message_truncated(
-    failure: pl.DataFrame, socket_error: pl.DataFrame, member: pl.DataFrame, rank: pl.DataFrame
+    failure: pl.DataFrame,
+    socket_error: pl.DataFrame,
+    member: pl.DataFrame,
+    rank: pl.DataFrame,
+    version: pl.DataFrame,
 ) -> Iterator[Finding]:
     """Ranks do not understand what others send during init.
 
@@ -136,6 +140,9 @@ def boot_message_truncated(
     what = "of another length than expected" if not cut.is_empty() else "with an address of no known kind"
     detail = f"a message came {what}"
     yield together(rows, rank, "{who} cannot read what another rank sent during init", detail, "likely")
+    known = rank.join(version.select(OWNER).drop_nulls(), on=OWNER, how="semi")
+    if known.height == rank.height == (member["nranks"].max() or 0) and version["version"].n_unique() == 1:
+        return  # every rank says that it runs the same
     yield together(
         rows, rank, "ranks may run different versions of NCCL", f"{detail}: different builds do that", "possible",
         category=Category.VERSION_MISMATCH, severity=Severity.INFO, role=Role.CONTEXT,
