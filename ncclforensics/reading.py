@@ -26,10 +26,10 @@ SAMPLE = 32 << 10  # bytes at each end that tell a log from a core file
 
 
 # How this program's own reports begin. They quote lines, which must not count a second time.
-TITLES = (b"ncclforensics \xc2\xb7", b"## ncclforensics: ")
-REPORT = (*TITLES, b'{\n  "schema_version"', b'{\n  "$schema"', b"<?xml")
-NAMED = (*TITLES, b'"name": "ncclforensics"', b'<testsuites name="ncclforensics"')
-TITLE = 400  # bytes
+TITLE = b"## ncclforensics: "
+REPORT = (TITLE, b'{\n  "schema_version"', b'{\n  "$schema"', b"<?xml")
+NAMED = (TITLE, b'"name": "ncclforensics"', b'<testsuites name="ncclforensics"')
+TITLED = 400  # bytes
 
 
 @dataclass(slots=True)
@@ -87,7 +87,7 @@ class Reading:
         try:
             with self.source.open() as stream:
                 sample = stream.read(SAMPLE)
-                if sample.startswith(REPORT) and any(name in sample[:TITLE] for name in NAMED):
+                if sample.startswith(REPORT) and any(name in sample[:TITLED] for name in NAMED):
                     self.problems.append("is a report of this program, skipped")
                     return True
                 if self.source.seekable and self.source.size > 2 * SAMPLE:

@@ -70,6 +70,10 @@ def _parts(report: Report, verbose: bool) -> list[RenderableType]:
     if not jobs:
         parts.append(Text(f"\nUNDECIDABLE  {NOTHING_SAID}", style="bold"))
         parts += [_heading("COLLECT"), *(Padding(Text(step), (0, 0, 0, 2)) for step in COLLECT_CALLS)]
+    told = [id(_finding_of(report, row)) for row in jobs]
+    for finding in report.findings:
+        if id(finding) not in told and finding.severity is not Severity.INFO:
+            parts += _told(report, finding)
     notes = [finding for finding in report.findings if finding.severity is Severity.INFO and finding.rule != _GAP]
     parts += [Text.assemble(("\nnote  ", STYLE["info"]), f"{note.title}: {note.detail}") for note in notes]
     parts += _problems(report)
@@ -82,15 +86,23 @@ _GAP = "read-subsystem-gap"
 def _all(report: Report, verbose: bool) -> list[RenderableType]:
     parts: list[RenderableType] = [_coverage(report), _heading("RUN"), Padding(_run(report, verbose), (0, 0, 0, 2))]
     for finding in report.findings:
-        severity = str(finding.severity)
-        head = Text.assemble(("\n", ""), (severity.upper(), STYLE[severity]), (f"  ({finding.certainty})  ", "dim"))
-        parts.append(head.append(finding.title, "bold"))
-        parts += [Padding(Text(_sentence(line)), (0, 0, 0, 2)) for line in (finding.detail, finding.remedy) if line]
-        parts.append(Padding(Text(f"{finding.role} · rule {finding.rule}", style="dim"), (0, 0, 0, 2)))
-        parts += _lines_of(report, finding)
+        parts += _told(report, finding)
     if not report.findings:
         parts.append(Text("\nno findings", style=STYLE["no-hang"]))
     return parts + _problems(report) + _not_shown(report)
+
+
+def _told(report: Report, finding: Finding) -> list[RenderableType]:
+    """A finding with all that belongs to it."""
+    severity = str(finding.severity)
+    head = Text.assemble(("\n", ""), (severity.upper(), STYLE[severity]), (f"  ({finding.certainty})  ", "dim"))
+    said = [finding.detail, finding.remedy]
+    return [
+        head.append(finding.title, "bold"),
+        *(Padding(Text(_sentence(line)), (0, 0, 0, 2)) for line in said if line),
+        Padding(Text(f"{finding.role} · rule {finding.rule}", style="dim"), (0, 0, 0, 2)),
+        *_lines_of(report, finding),
+    ]
 
 
 def _sentence(text: str) -> str:
@@ -151,7 +163,6 @@ def _coverage(report: Report) -> Text:
     of_world = f" of {world!r}" if world and world != seen and jobs == 1 else f" in {jobs} jobs" if jobs > 1 else ""
     partly = sum(not reading.is_whole and not reading.problems for reading in report.run.readings)
     told = [
-        "ncclforensics",
         f"{seen} rank{'s' * (seen != 1)}{of_world}" + f" on {hosts} host{'s' * (hosts != 1)}" * bool(hosts or not seen),
         f"NCCL {', '.join(told_versions)}" if told_versions else "NCCL version unknown",
         f"{files} file{'s' * (files != 1)}" + (f", {partly} read at both ends only" if partly else ""),
