@@ -59,19 +59,23 @@ class Computed:
 
     function: Analysis
     columns: Mapping[str, pl.DataType]
+    of: tuple[str, ...]  # the frames whose rows it tells of
 
 
 _ANALYSES: dict[str, Computed] = {}
 
 
-def analysis(columns: Mapping[str, pl.DataType]) -> Callable[[Analysis], Analysis]:
-    """Declare a function to be the analysis of its own name; a second one of that name is refused."""
+def analysis(columns: Mapping[str, pl.DataType], *, of: tuple[str, ...] = ()) -> Callable[[Analysis], Analysis]:
+    """Declare a function to be the analysis of its own name; a second one of that name is refused.
+
+    `of`: the frames whose rows it tells of. Where these are all empty it is not asked, for it has nothing to tell.
+    """
 
     def register(function: Analysis) -> Analysis:
         name = function.__name__
         if name in _ANALYSES:
             raise ValueError(f"two analyses are called {name}: {_ANALYSES[name].function.__module__}")
-        _ANALYSES[name] = Computed(function, columns)
+        _ANALYSES[name] = Computed(function, columns, of)
         return function
 
     return register
@@ -204,8 +208,11 @@ class Run:
         if name == "speaker":
             return self._speaking()
         if name in _ANALYSES:
-            computed: pl.DataFrame = self.call(_ANALYSES[name].function)
-            return computed.select(list(_ANALYSES[name].columns)).cast(pl.Schema(_ANALYSES[name].columns))
+            one = _ANALYSES[name]
+            if one.of and all(self[frame].is_empty() for frame in one.of):
+                return pl.DataFrame(schema=one.columns)
+            computed: pl.DataFrame = self.call(one.function)
+            return computed.select(list(one.columns)).cast(pl.Schema(one.columns))
         for shape in self.language.shapes:
             if shape.frame == name:
                 return self._typed(shape)
@@ -249,6 +256,8 @@ class Run:
         labels = {name: base.dtype for name, base in self.language.labels.items()}
         schema = {**ORIGIN, **labels, **shape.schema}
         parsed = self._parsed.get(shape.frame, [])
+        if not parsed:
+            return pl.DataFrame(schema=schema)
         small = [rows for rows in parsed if rows.height < FEW]
         large = [rows for rows in parsed if rows.height >= FEW]
         several = [pl.concat(small, how="diagonal")] if small else []

@@ -56,6 +56,8 @@ MISSED = {
     "v2.21.5-1-s4e_rank_twice_8r1n": "names rank 6 only; that nobody is rank 7 follows from `rank 6 of 8 ranks`",
     "v2.21.5-1-s4g_init_order_swapped_8r1n": "2.21 prints no START before the bootstrap: who waits where is not seen",
 }
+# Runs called clean, of which the text tells otherwise: the file, and what stands in it.
+NOT_QUIET = {"polaris-vae-2024-with-aws.log": "twenty watchdogs gave up on work 5 after ten minutes"}
 
 
 def _emulated() -> list[Path]:
@@ -131,7 +133,7 @@ def _quiet() -> list[Path]:
         facts = json.loads(path.read_text(encoding="utf-8")).get("facts") or {}
         if facts.get("init_complete") and not facts.get("warn") and not re.search("fault|hang|error|torn", path.name):
             found += [log for log in path.parent.glob(f"{path.stem}*") if log != path]
-    return found
+    return [place for place in found if place.name not in NOT_QUIET]
 
 
 @pytest.mark.parametrize("place", _quiet(), ids=lambda place: place.name)

@@ -308,13 +308,13 @@ def test_no_distorted_log_of_the_real_world_raises(corpus: Path, data: st.DataOb
 
 
 def test_the_counts_of_real_logs_sum_to_their_lines(corpus: Path) -> None:
-    found_sources = find([str(corpus / "nccl-logs")])
-    run = Run(found_sources, whole=True)
+    run = Run(find([str(corpus / "nccl-logs")]), whole=True)
     counted = dict(run.tally.select("source", pl.sum_horizontal(COUNTS)).rows())
 
-    for number, source in enumerate(found_sources):
-        if not run.readings[number].problems and source.seekable:
-            assert counted.get(number, 0) == len(Path(source.path).read_bytes().removesuffix(b"\n").split(b"\n"))
+    for reading in run.readings:
+        if not reading.problems and reading.source.seekable:
+            text = Path(reading.source.path).read_bytes()
+            assert counted.get(reading.number, 0) == len(text.removesuffix(b"\n").split(b"\n"))
 
 
 # What is sifted out of a block is what parsing it line by line would have found.

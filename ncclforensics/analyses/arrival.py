@@ -39,7 +39,7 @@ def _timed(rows: pl.DataFrame, *more: str) -> pl.DataFrame:
     )
 
 
-@analysis(LATENESS)
+@analysis(LATENESS, of=("operation",))
 def lateness(
     operation: pl.DataFrame, communicator: pl.DataFrame, call: pl.DataFrame, rank: pl.DataFrame
 ) -> pl.DataFrame:

@@ -29,7 +29,7 @@ CHANNELS = {
 }
 
 
-@analysis(TRANSPORT)
+@analysis(TRANSPORT, of=("connection",))
 def transport(connection: pl.DataFrame) -> pl.DataFrame:
     """Connections by host and transport.
 
@@ -53,7 +53,7 @@ def transport(connection: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-@analysis(CHANNELS)
+@analysis(CHANNELS, of=("channel_count", "ring"))
 def channels(
     channel_count: pl.DataFrame, ring: pl.DataFrame, communicator: pl.DataFrame, member: pl.DataFrame
 ) -> pl.DataFrame:

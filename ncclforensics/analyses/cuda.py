@@ -24,7 +24,7 @@ CUDA_ERROR = {
 }
 
 
-@analysis(CUDA_ERROR)
+@analysis(CUDA_ERROR, of=("failure", "watchdog", "test_failure", "death"))
 def cuda_error(
     trouble: pl.DataFrame,
     failure: pl.DataFrame,

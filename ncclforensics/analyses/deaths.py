@@ -86,7 +86,19 @@ class _Told:
     owner: Owner | None = field(default=None)
 
 
-@analysis(DEATH)
+SAID = (
+    "process_end",
+    "elastic_failure",
+    "job_end",
+    "worker_end",
+    "kernel_kill",
+    "crash",
+    "exception",
+    "gpu_exception",
+)
+
+
+@analysis(DEATH, of=SAID)
 def death(
     process_end: pl.DataFrame,
     elastic_failure: pl.DataFrame,

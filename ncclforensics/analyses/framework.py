@@ -46,7 +46,7 @@ NAMES = {
 }
 
 
-@analysis(WORK)
+@analysis(WORK, of=("work_timeout", "work_status"))
 def work(work_timeout: pl.DataFrame, work_status: pl.DataFrame) -> pl.DataFrame:
     """One row per rank and group that reports a time-out; the same message comes up to four times."""
     own = work_status.filter(pl.col("enqueued").is_not_null())

@@ -83,7 +83,7 @@ def layout(member: pl.DataFrame, placement: pl.DataFrame, channels: pl.DataFrame
     )
 
 
-@analysis(SEARCHED)
+@analysis(SEARCHED, of=("graph",))
 def searched(graph: pl.DataFrame, communicator: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
     """What each rank's search for rings and trees found, by communicator; pattern 4 is a ring."""
     found = graph.filter(pl.col("pattern").is_not_null())
@@ -96,7 +96,7 @@ def searched(graph: pl.DataFrame, communicator: pl.DataFrame, member: pl.DataFra
     )
 
 
-@analysis(FABRIC)
+@analysis(FABRIC, of=("topology_node", "graph", "nvls"))
 def fabric(topology_node: pl.DataFrame, graph: pl.DataFrame, nvls: pl.DataFrame) -> pl.DataFrame:
     """The processes whose GPUs are seen to be linked by NVLink, and the first line that shows it.
 
@@ -132,7 +132,7 @@ RING_HOST = {
 }
 
 
-@analysis(RING_HOST)
+@analysis(RING_HOST, of=("ring",))
 def ring_host(
     ring: pl.DataFrame, communicator: pl.DataFrame, member: pl.DataFrame, layout: pl.DataFrame
 ) -> pl.DataFrame:

@@ -19,7 +19,7 @@ MEGABITS = 8000  # in a GB/s
 WHOLE_NUMBER = r"([0-9a-f]+)$"  # of a node's id: what follows the system's number
 
 
-@analysis(LINK)
+@analysis(LINK, of=("topology_node", "net_device"))
 def link(topology_node: pl.DataFrame, net_device: pl.DataFrame) -> pl.DataFrame:
     """One row per host and device, as the first process tells it that does."""
     form, through = pl.col("form").cast(pl.String), pl.col("link").cast(pl.String)

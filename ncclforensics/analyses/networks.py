@@ -206,7 +206,7 @@ def _reasons(
     )
 
 
-@analysis(DIRECT_ACCESS)
+@analysis(DIRECT_ACCESS, of=("chosen_network",))
 def direct_access(
     chosen_network: pl.DataFrame,
     connection: pl.DataFrame,

@@ -378,7 +378,20 @@ def _lines(frames: dict[str, pl.DataFrame]) -> Iterator[Row]:
     yield from sorted(rows, key=lambda row: int(row["pos"]))
 
 
-@analysis({"snapshots": pl.List(pl.Struct(SNAPSHOT)), "states": pl.List(pl.Struct(STATE))})
+REPORTS = (
+    "ras_report",
+    "ras_group",
+    "ras_section",
+    "ras_topic",
+    "ras_rank",
+    "ras_process",
+    "ras_json",
+    "json_field",
+    "ras_event",
+)
+
+
+@analysis({"snapshots": pl.List(pl.Struct(SNAPSHOT)), "states": pl.List(pl.Struct(STATE))}, of=REPORTS)
 def ras_assembly(
     ras_report: pl.DataFrame,
     ras_group: pl.DataFrame,
@@ -400,13 +413,13 @@ def ras_assembly(
     return pl.DataFrame([row], schema={"snapshots": pl.List(pl.Struct(SNAPSHOT)), "states": pl.List(pl.Struct(STATE))})
 
 
-@analysis(SNAPSHOT)
+@analysis(SNAPSHOT, of=("ras_assembly",))
 def ras_snapshot(ras_assembly: pl.DataFrame) -> pl.DataFrame:
     """One row per RAS report, in the order of reading."""
     return ras_assembly.select("snapshots").explode("snapshots").drop_nulls().unnest("snapshots")
 
 
-@analysis(STATE)
+@analysis(STATE, of=("ras_assembly",))
 def ras_state(ras_assembly: pl.DataFrame) -> pl.DataFrame:
     """What each report says of each rank of a communicator, or of how many of them; text and JSON alike."""
     return ras_assembly.select("states").explode("states").drop_nulls().unnest("states")
@@ -435,7 +448,7 @@ def sizes(states: list[Row]) -> dict[str, int]:
     return found
 
 
-@analysis(SEAT)
+@analysis(SEAT, of=("ras_state",))
 def ras_seat(ras_state: pl.DataFrame, ras_snapshot: pl.DataFrame) -> pl.DataFrame:
     """Every rank of the job that RAS reports show, with the process behind it where one is named.
 

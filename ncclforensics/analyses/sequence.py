@@ -170,7 +170,7 @@ def _release(version: str) -> tuple[int, int]:
     return int(numbers[0]), int(numbers[1]) if len(numbers) > 1 and numbers[1].isdecimal() else 0
 
 
-@analysis(LAST_CALL)
+@analysis(LAST_CALL, of=("call",))
 def last_call(call: pl.DataFrame) -> pl.DataFrame:
     """The last collective of every rank on every communicator, and the last call of any kind (`pos`)."""
     return (
@@ -180,7 +180,7 @@ def last_call(call: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-@analysis(DIVERGENCE)
+@analysis(DIVERGENCE, of=("call",))
 def divergence(call: pl.DataFrame) -> pl.DataFrame:
     """The first place in each communicator where its members differ in name, count, datatype, op or root."""
     return (
@@ -196,7 +196,7 @@ def divergence(call: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-@analysis(MATCH)
+@analysis(MATCH, of=("call",))
 def match(call: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
     """Sends and receives of every pair of ranks, matched in order; only pairs that do not come out even."""
     messages = call.filter(pl.col("name").is_in(pl.Series(["Send", "Recv"], dtype=pl.Categorical()).implode()))

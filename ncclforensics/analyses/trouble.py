@@ -63,7 +63,7 @@ TROUBLE = {
 }
 
 
-@analysis(TROUBLE)
+@analysis(TROUBLE, of=("failure", "libfabric_error"))
 def trouble(
     failure: pl.DataFrame,
     libfabric_error: pl.DataFrame,

@@ -28,7 +28,7 @@ COMPLETIONS = ["ib_completion", "ib_completion_error", "ib_completion_nameless",
 NO_ANSWER = 12  # what UCX calls "Transport retry count exceeded"
 
 
-@analysis(COMPLETION_ERROR)
+@analysis(COMPLETION_ERROR, of=("failure", "ucx_error"))
 def completion_error(
     failure: pl.DataFrame,
     ucx_error: pl.DataFrame,
