@@ -22,7 +22,7 @@ test: $(VENV)/installed-dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/pytest -n auto
+	$(BIN)/pytest -n auto --dist loadgroup
 
 bench: $(VENV)/installed-dev
 	$(BIN)/python -m tests.benchmarks.bench --cmd $(BIN)/ncclforensics

@@ -30,6 +30,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(cache.cleanup)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of one incident go to one worker, so that its answers are computed once."""
+    for item in items:
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec") and "incident" in item.callspec.params:
+            item.add_marker(pytest.mark.xdist_group(item.callspec.params["incident"].name))
+
+
 @pytest.fixture(autouse=True)
 def _plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")

@@ -45,6 +45,11 @@ class Incident:
         return case
 
     @property
+    def is_hang(self) -> bool:
+        """Whether it is about a job that stands still: `hang` is the command for it, and `check` for all others."""
+        return "command" not in self.case
+
+    @property
     def truths(self) -> list[Json]:
         """What is true of each job, the worst first."""
         return [self.case["truth"], *self.case.get("other_jobs", [])]
@@ -62,12 +67,13 @@ class Incident:
 
 
 ALL = [Incident(path.parent) for path in sorted(INCIDENTS.glob("*/case.json"))]
+HANGS = [incident for incident in ALL if incident.is_hang]
 
 
 @cache
 def answer(incident: Incident) -> Answer:
-    """The answer of `hang` as a user gets it, computed once."""
-    return incident.answer()
+    """The answer of the command that the incident is for, as a user gets it, computed once."""
+    return incident.answer() if incident.is_hang else checked(incident)
 
 
 @cache
