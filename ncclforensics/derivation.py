@@ -56,13 +56,16 @@ def part(path: Path, rule: str) -> str:
     return _Walk(_definitions(path), path.stem, rule).part(rule)
 
 
-def steps(path: Path, rule: str) -> Iterator[list[tuple[str, str]]]:
-    """Every alternative of a rule as the pieces that a line goes through: the regex of each, and what it is called."""
+def steps(path: Path, rules: Iterable[str]) -> dict[str, list[list[tuple[str, str]]]]:
+    """Every alternative of rules as the pieces that a line goes through: the regex of each, and what it is called."""
     definitions = _definitions(path)
-    for alternative in _alternatives(definitions[rule].tree):
-        walk = _Walk(definitions, path.stem, rule)
-        walk.pattern(alternative)  # the alternative is one, before its pieces are
-        yield walk.pieces(alternative)
+    found: dict[str, list[list[tuple[str, str]]]] = {}
+    for rule in rules:
+        for alternative in _alternatives(definitions[rule].tree):
+            walk = _Walk(definitions, path.stem, rule)
+            walk.pattern(alternative)  # the alternative is one, before its pieces are
+            found.setdefault(rule, []).append(walk.pieces(alternative))
+    return found
 
 
 def _definitions(path: Path) -> dict[str, Definition]:

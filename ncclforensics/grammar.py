@@ -181,11 +181,17 @@ class Grammar:
 
         return str(_remembered(self.path, f"{part}-regex", derived))
 
-    def steps(self, rule: str) -> list[list[tuple[str, str]]]:
-        """Every alternative of a rule as pieces: the regex of each, and what it is called."""
-        from ncclforensics import derivation
+    @cached_property
+    def steps(self) -> dict[str, list[list[tuple[str, str]]]]:
+        """Frame -> every alternative as pieces: the regex of each, and what it is called."""
 
-        return list(derivation.steps(self.path, rule))
+        def derived() -> dict[str, list[list[tuple[str, str]]]]:
+            from ncclforensics import derivation
+
+            return derivation.steps(self.path, [shape.frame for shape in self.shapes])
+
+        found: dict[str, list[list[tuple[str, str]]]] = _remembered(self.path, "steps", derived)
+        return found
 
     def parser(self, rule: str) -> Lark:
         """Lark's own parser for one rule: the reference that the derived patterns are tested against."""

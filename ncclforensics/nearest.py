@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 import polars as pl
@@ -43,25 +45,50 @@ def anatomy(line: str, language: Language) -> Anatomy:
             typed = values.select(shape.columns[name].cast(pl.col(name)).alias(name) for name in pattern.columns)
             fields = {name: value for name, value in typed.row(0, named=True).items() if value is not None}
             return Anatomy(text, labels, shape, pattern.form, fields)
-    literal, at, shape, expected = max(_ends(text, language), key=lambda end: end[:2])
+    literal, at, shape, expected = _nearest(text, language)
     return Anatomy(text, labels, None, nearest=shape if literal >= NEAR else None, at=at, expected=expected)
 
 
-def _ends(text: str, language: Language) -> list[tuple[int, int, Shape, str]]:
-    """For every alternative: how many characters it knows, literally and at all, and what it wants then."""
+End = tuple[int, int, Shape, str]  # characters that an alternative knows literally, and at all; what it wants then
+
+
+def _nearest(text: str, language: Language) -> End:
+    """The alternative that knows most of a text; only those that may know more than the best so far are tried."""
+    shapes = [shape for shape in language.shapes if shape.frame != language.catch_all]
+    alternatives = [(shape, pieces) for shape in shapes for pieces in grammar.load(shape.grammar).steps[shape.frame]]
+    hopes = [_hope(text, pieces) for _, pieces in alternatives]
+    best: End = (-1, 0, shapes[0], "")
+    for hope, (shape, pieces) in sorted(zip(hopes, alternatives, strict=True), key=itemgetter(0), reverse=True):
+        if hope < best[0]:
+            break
+        best = max(best, _end(text, shape, pieces), key=itemgetter(0, 1))
+    return best
+
+
+def _literal(name: str) -> str:
+    return name[1:-1] if name.startswith('"') else ""
+
+
+def _hope(text: str, pieces: list[tuple[str, str]]) -> int:
+    """The most characters of a text that an alternative can know literally: its literals that follow one another."""
+    place, most = 0, 0
+    for _, name in pieces:
+        literal = _literal(name)
+        if (place := text.find(literal, place)) < 0:
+            break
+        place, most = place + len(literal), most + len(literal)
+    return most
+
+
+def _end(text: str, shape: Shape, pieces: list[tuple[str, str]]) -> End:
+    """How far an alternative knows a text: a text that has its first pieces has fewer of them, too."""
     column = pl.Series([text])
-    found = []
-    for shape in language.shapes:
-        if shape.frame == language.catch_all:
-            continue
-        for pieces in grammar.load(shape.grammar).steps(shape.frame):
-            literal, at, expected, regex = 0, 0, pieces[0][1], ""
-            for piece, name in pieces:
-                regex, expected = regex + piece, name
-                known = column.str.extract(f"^({regex})", 1)[0]
-                if known is None:
-                    break
-                literal += len(name) - 2 if name.startswith('"') else 0
-                at, expected = len(known), "the end of the line"
-            found.append((literal, at, shape, expected))
-    return found
+
+    def known(count: int) -> int:
+        found = column.str.extract(f"^({''.join(regex for regex, _ in pieces[:count])})", 1)[0]
+        return -1 if found is None else len(found)
+
+    count = bisect_left(range(1, len(pieces) + 1), 1, key=lambda count: known(count) < 0)
+    literal = sum(len(_literal(name)) for _, name in pieces[:count])
+    expected = pieces[count][1] if count < len(pieces) else "the end of the line"
+    return literal, known(count) if count else 0, shape, expected
