@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from lark.load_grammar import Definition
 
 
-def parser(path: Path, rule: str) -> Lark:
-    """Lark's own parser for one rule: the reference that the derived patterns are tested against."""
+def parser(path: Path, rules: Iterable[str]) -> Lark:
+    """Lark's own parser, which may start at any of these rules."""
     return Lark(
         path.read_text(encoding="utf-8"),
-        start=rule,
+        start=list(rules),
         parser="earley",
         lexer="dynamic",
         source_path=str(path),

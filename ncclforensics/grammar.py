@@ -193,11 +193,12 @@ class Grammar:
         found: dict[str, list[list[tuple[str, str]]]] = _remembered(self.path, "steps", derived)
         return found
 
-    def parser(self, rule: str) -> Lark:
-        """Lark's own parser for one rule: the reference that the derived patterns are tested against."""
+    @cached_property
+    def parser(self) -> Lark:
+        """Lark's own parser, for `parse(line, start=frame)`: the reference for the derived patterns."""
         from ncclforensics import derivation
 
-        return derivation.parser(self.path, rule)
+        return derivation.parser(self.path, [shape.frame for shape in self.shapes])
 
 
 def _remembered(path: Path, what: str, derive: Callable[[], Any]) -> Any:

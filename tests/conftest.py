@@ -24,7 +24,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What earlier runs derived from the grammars must not hide an error: the cache begins empty."""
+    """What earlier runs derived from the grammars must not hide an error: all workers begin with an empty cache."""
+    if hasattr(config, "workerinput"):
+        return
     cache = tempfile.TemporaryDirectory(prefix="ncclforensics-cache-")
     os.environ["XDG_CACHE_HOME"] = cache.name
     config.add_cleanup(cache.cleanup)

@@ -448,7 +448,7 @@ def sizes(states: list[Row]) -> dict[str, int]:
     return found
 
 
-@analysis(SEAT, of=("ras_state",))
+@analysis(SEAT, of=("ras_state", "ras_snapshot"))
 def ras_seat(ras_state: pl.DataFrame, ras_snapshot: pl.DataFrame) -> pl.DataFrame:
     """Every rank of the job that RAS reports show, with the process behind it where one is named.
 
