@@ -201,7 +201,7 @@ def explain(
     ] = None,
 ) -> None:
     """What a rule means, how sure it is and what would make it a false alarm; or what a line of a log is."""
-    from ncclforensics.formats import all_formats
+    from ncclforensics.formats import language
     from ncclforensics.nearest import anatomy
     from ncclforensics.rules import all_rules
     from ncclforensics.views import pages
@@ -209,7 +209,7 @@ def explain(
     if (rule is None) == (line is None):
         raise UsageError("explain wants either the name of a rule or --line TEXT")
     if line is not None:
-        typer.echo(pages.of_line(anatomy(line, all_formats()[0].language())))
+        typer.echo(pages.of_line(anatomy(line, language().whole)))
         return
     known = {each.name: each for each in all_rules()}
     if rule not in known:

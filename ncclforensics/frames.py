@@ -17,7 +17,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.decoration import peeled
-from ncclforensics.formats import all_formats
+from ncclforensics.formats import all_formats, language
 from ncclforensics.grammar import Shape
 from ncclforensics.language import Language
 from ncclforensics.lines import CHUNK
@@ -96,10 +96,9 @@ class Run:
     def __init__(
         self, sources: Iterable[Source], *, whole: bool, span: Span | None = None, progress: Progress = lambda _: None
     ) -> None:
-        (self.format,) = all_formats()
-        self.language: Language = self.format.language()
+        self.language: Language = language()
         in_order = sorted(sources, key=lambda source: _natural(source.path))
-        self.readings = [Reading(source, number) for number, source in enumerate(in_order)]
+        self.readings = [Reading(source, number, self.language) for number, source in enumerate(in_order)]
         self._span = span
         self._progress = progress
         self._parsed: dict[str, list[pl.DataFrame]] = {}
@@ -112,7 +111,7 @@ class Run:
                 reading.problems.append(reading.source.problem)
                 reading.is_whole = True  # there is nothing more to be had
         readable = [reading for reading in self.readings if not reading.problems]
-        self._take(readable, lambda reading: reading.start(self.language, whole=whole))
+        self._take(readable, lambda reading: reading.start(whole=whole))
 
     def read_on(self, wanted: pl.DataFrame) -> None:
         """Read more of the sources named in `wanted` (columns `source`, `reach`: head, tail or all)."""
@@ -134,43 +133,49 @@ class Run:
         """
         queue, lock = iter(readings), Lock()
 
-        def worker() -> list[pl.DataFrame]:
-            small = _Batch()  # of readings that are too short to be worth a call of their own
-            waiting = _Batch()  # rare lines of readings that have come to their end
+        def worker() -> list[_Batch]:
+            small = _Batches()  # of readings that are too short to be worth a call of their own
+            waiting = _Batches()  # rare lines of readings that have come to their end
             while True:
                 with lock:
                     reading = next(queue, None)
-                if small.rows and (reading is None or small.size >= CHUNK):
-                    waiting.add(self._sift(small.taken(), lock))
+                for batch in small.ready(0 if reading is None else CHUNK):
+                    waiting.add(batch.language, self._sift(batch, lock))
                 if reading is None:
-                    return waiting.rows
-                rare = _Batch()
+                    return waiting.batches
+                rare = _Batch(self.language)
                 for plain in work(reading):
-                    rows = peeled(plain, self.language, reading.decorations) if reading.decorations else plain
+                    rare.language = reading.language
+                    rows = peeled(plain, reading.language, reading.decorations) if reading.decorations else plain
                     if _size(rows) < CHUNK // 4:
-                        small.add(rows)
+                        small.add(reading.language, rows)
                         continue
-                    rare.add(self._sift(rows, lock))
+                    rare.add(self._sift(_Batch(reading.language, [rows]), lock))
                     if rare.size >= BATCH:
                         self._parse(rare.taken(), lock)
                 for rows in rare.rows:
-                    waiting.add(rows)
-                if waiting.size >= BATCH:
-                    self._parse(waiting.taken(), lock)
+                    waiting.add(rare.language, rows)
+                for batch in waiting.ready(BATCH):
+                    self._parse(batch, lock)
 
+        left = _Batches()
         with ThreadPoolExecutor(THREADS) as pool:
             workers = [pool.submit(worker) for _ in range(min(THREADS, len(readings)))]
-            waiting = [rows for done in workers for rows in done.result()]
-        if waiting:
-            self._parse(pl.concat(waiting, how="diagonal"), lock)
+            for done in workers:
+                for batch in done.result():
+                    for rows in batch.rows:
+                        left.add(batch.language, rows)
+        for batch in left.ready(0):
+            self._parse(batch, lock)
 
-    def _parse(self, rows: pl.DataFrame, lock: Lock) -> None:
+    def _parse(self, batch: _Batch, lock: Lock) -> None:
         with lock:
             hosts = pl.concat(self._hosts) if self._hosts else None
-        self._keep(parse(rows, self.language, hosts), lock)
+        self._keep(parse(pl.concat(batch.rows, how="diagonal"), batch.language, hosts), lock)
 
-    def _sift(self, rows: pl.DataFrame, lock: Lock) -> pl.DataFrame:
-        parsed, rest = sift(rows, self.language)
+    def _sift(self, batch: _Batch, lock: Lock) -> pl.DataFrame:
+        rows = pl.concat(batch.rows, how="diagonal")
+        parsed, rest = sift(rows, batch.language)
         self._keep(parsed, lock)
         with lock:
             self._progress(_size(rows))
@@ -192,10 +197,8 @@ class Run:
     @cached_property
     def kinds(self) -> dict[int, str]:
         """Source -> the contract's `inputs[].kind`, of the sources that hold any line of ours."""
-        found = {}
-        for frame, kind in self.format.KINDS.items():
-            found.update(dict.fromkeys(self[frame]["source"].unique().to_list(), kind))
-        return {**found, **dict.fromkeys(self["speaker"]["source"].unique().to_list(), self.format.KIND)}
+        kinds = [each for one in all_formats().values() for each in one.KINDS.items()]
+        return {source: kind for frame, kind in kinds for source in self[frame]["source"].unique().to_list()}
 
     def __getitem__(self, name: str) -> pl.DataFrame:
         if name not in self._frames:
@@ -213,7 +216,7 @@ class Run:
                 return pl.DataFrame(schema=one.columns)
             computed: pl.DataFrame = self.call(one.function)
             return computed.select(list(one.columns)).cast(pl.Schema(one.columns))
-        for shape in self.language.shapes:
+        for shape in self.language.whole.shapes:
             if shape.frame == name:
                 return self._typed(shape)
         raise KeyError(name)
@@ -352,8 +355,9 @@ def _joined(pieces: list[pl.DataFrame], schema: Mapping[str, pl.DataType]) -> pl
 
 @dataclass(slots=True)
 class _Batch:
-    """Lines that are to be parsed together, and the bytes of their text."""
+    """Lines of one language that are to be parsed together, and the bytes of their text."""
 
+    language: Language
     rows: list[pl.DataFrame] = field(default_factory=list)
     size: int = 0
 
@@ -361,11 +365,29 @@ class _Batch:
         self.rows.append(rows)
         self.size += _size(rows)
 
-    def taken(self) -> pl.DataFrame:
-        """All of them; the batch is empty afterwards."""
-        together = pl.concat(self.rows, how="diagonal")
+    def taken(self) -> _Batch:
+        """All of them; this batch is empty afterwards."""
+        taken = _Batch(self.language, self.rows, self.size)
         self.rows, self.size = [], 0
-        return together
+        return taken
+
+
+class _Batches:
+    """A batch for each language."""
+
+    def __init__(self) -> None:
+        self._by_language: dict[tuple[str, ...], _Batch] = {}
+
+    def add(self, language: Language, rows: pl.DataFrame) -> None:
+        self._by_language.setdefault(language.spoken, _Batch(language)).add(rows)
+
+    def ready(self, size: int) -> list[_Batch]:
+        """Those that hold so many bytes, taken."""
+        return [batch.taken() for batch in self.batches if batch.size >= size]
+
+    @property
+    def batches(self) -> list[_Batch]:
+        return [batch for batch in self._by_language.values() if batch.rows]
 
 
 def _size(rows: pl.DataFrame) -> int:

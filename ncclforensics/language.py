@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
+
+import polars as pl
 
 from ncclforensics.grammar import Base, Pattern, Shape
 
@@ -32,6 +34,23 @@ class Trial:
         return min(map(len, self.starts)) >= TELLING
 
 
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """A format whose lines may stand among others, and the shapes that tell of it: a line of one, and it is there."""
+
+    name: str
+    shapes: tuple[Shape, ...]
+    signs: tuple[Shape, ...]
+
+    def speaks(self, texts: pl.Series) -> bool:
+        """Whether a line of its own stands among these texts."""
+        patterns = [pattern for sign in self.signs for pattern in sign.patterns]
+        return any(
+            texts.str.contains(pattern.anchor, literal=True).any() and texts.str.contains(pattern.regex).any()
+            for pattern in patterns
+        )
+
+
 @dataclass(frozen=True)
 class Language:
     """The shapes to look for, in the order of trial, and how a line of this kind begins."""
@@ -43,6 +62,30 @@ class Language:
     catch_all: str  # the frame whose rows count as unrecognised
     counter: str  # the column of the first shape that differs in lines that are otherwise the same
     decorations: tuple[Shape, ...]  # what may stand in front of a line, put there by others
+    guests: tuple[Guest, ...] = ()  # formats that only some sources hold
+    spoken: tuple[str, ...] = ()  # the names of those whose shapes are among `shapes`
+
+    def among(self, texts: pl.Series) -> Language:
+        """The language of a source that holds these texts: the shapes of the guests that speak in it, too."""
+        return self._with([guest for guest in self.guests if guest.speaks(texts)])
+
+    @cached_property
+    def whole(self) -> Language:
+        """With the shapes of all guests."""
+        return self._with(self.guests)
+
+    def _with(self, guests: Sequence[Guest]) -> Language:
+        names = tuple(guest.name for guest in guests)
+        if names == self.spoken:
+            return self
+        if names not in self._variants:
+            shapes = (*self.shapes, *(shape for guest in guests for shape in guest.shapes))
+            self._variants[names] = replace(self, shapes=shapes, spoken=names)
+        return self._variants[names]
+
+    @cached_property
+    def _variants(self) -> dict[tuple[str, ...], Language]:
+        return {}
 
     @cached_property
     def trials(self) -> list[Trial]:

@@ -202,7 +202,8 @@ def _pieces(rows: pl.DataFrame, language: Language, hosts: pl.DataFrame) -> pl.D
     )
     split = split.join(whole, on="piece", how="left", maintain_order="left")
     before = pl.col("text").str.head(_length("text") - _length(pl.coalesce("whole", "second")))
-    first = split.filter(is_torn).with_columns(text=before, cut=True)
+    # What stands before a line may be half a row of a format whose lines have no beginning of their own.
+    first = (split if language.spoken else split.filter(is_torn)).with_columns(text=before, cut=True)
     second = split.with_columns(text=pl.when(is_torn).then("whole").otherwise(pl.coalesce("whole", "second")))
     return pl.concat([first, second.drop_nulls("text")]).select(rows.columns)
 

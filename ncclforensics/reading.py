@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from ncclforensics import lines
-from ncclforensics.decoration import decorations
+from ncclforensics.decoration import decorations, peeled
 from ncclforensics.grammar import Pattern
 from ncclforensics.language import Language
 from ncclforensics.parse import parse
@@ -38,6 +38,7 @@ class Reading:
 
     source: Source
     number: int
+    language: Language  # what its lines may say; more, once a sample has been seen
     problems: list[str] = field(default_factory=list)
     is_whole: bool = False
     is_cut: bool = False  # the last line has no end
@@ -54,9 +55,9 @@ class Reading:
         """Bytes of the file that were looked at."""
         return self.source.size if self.is_whole else self.head_stop + self.source.size - self.tail_start
 
-    def start(self, language: Language, *, whole: bool) -> Iterator[pl.DataFrame]:
+    def start(self, *, whole: bool) -> Iterator[pl.DataFrame]:
         """The source for the first time: all of it, or both ends."""
-        yield from self._guarded(self._begin(language, whole))
+        yield from self._guarded(self._begin(whole))
 
     def widen(self, *, head: bool = False, tail: bool = False) -> Iterator[pl.DataFrame]:
         """What doubling the window at one end, or at both, brings."""
@@ -74,8 +75,8 @@ class Reading:
             self.problems.append(f"cannot be read: {error.strerror or error}")
             self.is_whole = True  # there is no more to be had
 
-    def _begin(self, language: Language, whole: bool) -> Iterator[pl.DataFrame]:
-        if self._is_no_log(language):
+    def _begin(self, whole: bool) -> Iterator[pl.DataFrame]:
+        if self._is_no_log():
             self.is_binary = True
         elif whole or not self.source.seekable or self.source.size <= SMALL:
             yield from self._all()
@@ -83,7 +84,7 @@ class Reading:
             self.tail_start = self.source.size
             yield from self._grow(WINDOW, WINDOW)
 
-    def _is_no_log(self, language: Language) -> bool:
+    def _is_no_log(self) -> bool:
         try:
             with self.source.open() as stream:
                 sample = stream.read(SAMPLE)
@@ -97,9 +98,11 @@ class Reading:
             return False  # told of when the rest is read
         strange = sample.decode("utf-8", "replace").count("\ufffd") + sample.count(b"\x00")
         if strange * 10 <= len(sample):
-            self.decorations = decorations(lines.texts(sample), language)
+            texts = lines.texts(sample)
+            self.decorations = decorations(texts, self.language)
+            self.language = self.language.among(peeled(texts, self.language, self.decorations)["text"])
             return False
-        if parse(lines.block(sample, 1), language).frames:
+        if parse(lines.block(sample, 1), self.language).frames:
             return False
         self.problems.append("is not a log: binary data, skipped")
         return True

@@ -15,7 +15,7 @@ import pytest
 
 import ncclforensics.analyses  # noqa: F401  # registers the analyses
 from ncclforensics import cli, frames
-from ncclforensics.formats import all_formats
+from ncclforensics.formats import language
 from ncclforensics.grammar import Shape
 from tests.incidents import ROOT
 
@@ -78,9 +78,8 @@ def _frames() -> Iterator[str]:
     yield "The tables that analyses and rules read. Generated from `grammars/` and `analyses/` by `pytest --update`.\n"
     yield "Every parsed frame also has `source` (number of the file), `line`, and `pos` (order within one process).\n"
     yield "## Parsed: one row per line\n"
-    for one in all_formats():
-        for shape in one.language().shapes:
-            yield from _parsed(shape)
+    for shape in language().whole.shapes:
+        yield from _parsed(shape)
     yield "## Computed\n"
     yield from _table("source", "Every file that was read.", _rows(frames.SOURCE_COLUMNS, frames.__name__))
     for name, computed in frames.analyses().items():

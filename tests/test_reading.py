@@ -123,8 +123,8 @@ def test_growing_either_window_comes_to_an_end(data: bytes, window: int) -> None
 def test_a_last_line_longer_than_the_window_is_read_at_once(tmp_path: Path) -> None:
     path = written(tmp_path / "rank0.log", LOG * 100 + b"x" * 3000 + b"\n")
 
-    found = Reading(find([path])[0], 0)
-    numbers = all_lines(found.start(nccl.language(), whole=False))
+    found = Reading(find([path])[0], 0, nccl.language())
+    numbers = all_lines(found.start(whole=False))
 
     assert numbers[-1] == -1
 

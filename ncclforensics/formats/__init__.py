@@ -1,32 +1,44 @@
-"""What an input may be. One module per format: its name, its grammars, what a buried line of it begins with.
+"""What an input may be. One module per format: its grammars, what a source that holds its lines is called.
 
-A new format is one grammar and one module here; the modules are found by walking the package.
+A new format is one grammar and one module here; the modules are found by walking the package. NCCL's own log is looked
+for everywhere; every other format is a guest: its shapes are tried on the sources that hold a line of its signs.
 """
 
 from __future__ import annotations
 
 import pkgutil
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
 from typing import Protocol, cast
 
-from ncclforensics.language import Language
+from ncclforensics import grammar
+from ncclforensics.formats import nccl
+from ncclforensics.language import Guest, Language
 
 
 class Format(Protocol):
     """The names a module of this package defines."""
 
-    KIND: str  # the contract's `inputs[].kind`
-    KINDS: Mapping[str, str]  # by the frames that a source fills: what it is, where it holds no line with our prefix
-
-    def language(self) -> Language:
-        """The shapes of this format."""
-        ...
+    GRAMMARS: tuple[str, ...]  # in the order of trial
+    KINDS: Mapping[str, str]  # by the frames that a source fills: the contract's `inputs[].kind`, the last one counts
+    SIGNS: tuple[str, ...]  # frames: a source with a line of these holds this format; empty: look for it everywhere
 
 
 @lru_cache(maxsize=1)
-def all_formats() -> tuple[Format, ...]:
-    """Every module of this package."""
-    found = pkgutil.iter_modules(__path__)
-    return tuple(cast(Format, import_module(f"{__name__}.{module.name}")) for module in found)
+def all_formats() -> Mapping[str, Format]:
+    """Every module of this package, by name."""
+    found = [module.name for module in pkgutil.iter_modules(__path__)]
+    return {name: cast(Format, import_module(f"{__name__}.{name}")) for name in found}
+
+
+@lru_cache(maxsize=1)
+def language() -> Language:
+    """The shapes of NCCL's lines, and the guests among them."""
+    guests = []
+    for name, one in all_formats().items():
+        if one.SIGNS:
+            shapes = tuple(shape for grammar_name in one.GRAMMARS for shape in grammar.load(grammar_name).shapes)
+            guests.append(Guest(name, shapes, tuple(shape for shape in shapes if shape.frame in one.SIGNS)))
+    return replace(nccl.language(), guests=tuple(guests))

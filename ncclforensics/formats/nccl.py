@@ -7,8 +7,7 @@ from functools import lru_cache
 from ncclforensics import grammar
 from ncclforensics.language import Language
 
-KIND = "nccl-log"
-# What a source is that holds such lines and none of NCCL's own.
+SIGNS = ()
 KINDS = {
     "work_timeout": "pytorch-log",
     "work_status": "pytorch-log",
@@ -21,7 +20,8 @@ KINDS = {
     "ras_json": "ras-report",
     "ras_event": "ras-report",
     "ended_operation": "inspector",
-    "version": KIND,
+    "version": "nccl-log",
+    "speaker": "nccl-log",
 }
 # In the order of trial: the calls are nearly all there is in a long log.
 GRAMMARS = (
