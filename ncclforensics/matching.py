@@ -64,7 +64,7 @@ class _Lines:
     ) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
         """The rows that some shape knows, those that none knows, and those that have to be cleaned first."""
         texts = pl.DataFrame({"kind": self.kind, "cut": self.table["cut"][self.row], "body": self.body})
-        models, model = _distinct(texts) if self.heads else (texts, self.row)
+        models, model = distinct(texts, texts.columns) if self.heads else (texts, self.row)
         is_dirty = pl.repeat(False, models.height, eager=True) if is_clean else is_strange(models["body"])
         owner = pl.repeat(NONE, models.height, dtype=pl.Int32, eager=True)
         place = pl.repeat(0, models.height, dtype=pl.UInt32, eager=True)
@@ -147,7 +147,7 @@ def _cut(rows: pl.DataFrame, language: Language) -> tuple[_Lines, pl.DataFrame]:
         .select("row", head=text.str.head(pl.col("stop")), body=text.str.slice(pl.col("stop")))
         .drop_nulls()
     )
-    models, model = _distinct(halves.select("head"))
+    models, model = distinct(halves, ["head"])
     heads = _parsed_heads(models["head"], language)
     halves = halves.with_columns(head=model, kind=heads.kinds.gather(model)).filter(pl.col("kind") > 0)
     is_other = pl.repeat(True, rows.height, eager=True).scatter(halves["row"], False)
@@ -160,10 +160,10 @@ def _uncut(rows: pl.DataFrame) -> _Lines:
     return _Lines(rows, pl.int_range(rows.height, dtype=pl.UInt32, eager=True), rows["text"], None, none, none)
 
 
-def _distinct(rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series]:
-    """The rows that differ, and for every row the place of the one that it is like."""
+def distinct(rows: pl.DataFrame, by: Sequence[str]) -> tuple[pl.DataFrame, pl.Series]:
+    """The first rows of those that are alike in some columns, and for every row the place of the one it is like."""
     seats = pl.int_range(rows.height, dtype=pl.UInt32, eager=True)
-    first = rows.select(seats.alias("_seat"), pl.all()).select(pl.col("_seat").first().over(rows.columns)).to_series()
+    first = rows.select(seats.alias("_seat"), *by).select(pl.col("_seat").first().over(by)).to_series()
     is_first = first == seats
     return rows.filter(is_first), (is_first.cum_sum() - 1).cast(pl.UInt32).gather(first)
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from ncclforensics.grammar import FORM, Pattern, Shape
+from ncclforensics.grammar import FORM, Pattern
 from ncclforensics.language import Language
-from ncclforensics.matching import KNOWN, has_opening, match
+from ncclforensics.matching import KNOWN, distinct, has_opening, match
 
 DEPTH = 4  # lines that one physical line may be torn together from
 
@@ -50,23 +50,20 @@ def sift(rows: pl.DataFrame, language: Language) -> tuple[Parsed, pl.DataFrame]:
     """
     shape, pattern = language.trials[0].shape, language.trials[0].pattern
     cut = _cut_at_counter(rows, pattern, language.counter)
-    first = cut["first"]
-    is_model = cut["seat"] == first
-    models = cut.filter(is_model)
+    models, model = distinct(cut, ["left", "right"])
     fields = models["text"].str.extract_groups(pattern.regex).struct.unnest()
     is_known = (fields[language.counter] == models["counter"]).fill_null(False)
     if not is_known.any():
         return Parsed({}, NO_TALLY, _NO_HOSTS, _speakers(rows.clear())), rows
-    typed = _typed(models, fields, language, shape, pattern).drop(
-        "source", "line", language.counter, *_labels(models, language)
+    columns = [name for name in pattern.columns if name != language.counter]
+    typed = fields.select(
+        pl.lit(pattern.form).cast(pl.Categorical).alias(FORM),
+        *(shape.columns[name].cast(pl.col(name)).alias(name) for name in columns),
     )
     typed = typed.select(column for column in typed if column.null_count() < column.len())
-    model = (is_model.cum_sum() - 1).gather(first)  # the row of `models` that a line is like
     is_like = is_known.gather(model)
     counter = shape.columns[language.counter].cast(pl.col("counter")).alias(language.counter)
-    known = cut.select("row", "source", "line", *_labels(cut, language), counter).hstack(
-        typed.select(pl.all().gather(model)).get_columns()
-    )
+    known = cut.select("row", "source", "line", *_labels(cut, language), counter).hstack(typed[model])
     known = known if is_like.all() else known.filter(is_like)
     rest = rows.clear()
     if known.height < rows.height:
@@ -79,7 +76,7 @@ def sift(rows: pl.DataFrame, language: Language) -> tuple[Parsed, pl.DataFrame]:
 
 
 def _cut_at_counter(rows: pl.DataFrame, pattern: Pattern, column: str) -> pl.DataFrame:
-    """The lines that may match, cut around the counter; `first` is the first of them with the same text around it."""
+    """The lines that may match, cut around the counter (columns `left`, `counter`, `right`)."""
     before, counter, behind = pattern.between[column]
     text, start, stop = pl.col("text"), pl.col("start"), pl.col("stop")
     # Offsets are bytes, slices are characters: the same in ASCII, and the pattern knows nothing else.
@@ -100,8 +97,6 @@ def _cut_at_counter(rows: pl.DataFrame, pattern: Pattern, column: str) -> pl.Dat
             right=text.str.slice(stop),
         )
         .filter(pl.col("counter").str.contains(f"^(?:{counter})$"))
-        .with_row_index("seat")
-        .with_columns(first=pl.col("seat").first().over("left", "right"))
     )
 
 
@@ -130,18 +125,6 @@ def _labels(rows: pl.DataFrame, language: Language) -> list[str]:
 
 def _hosts(known: pl.DataFrame) -> pl.DataFrame:
     return known.select("source", "host").drop_nulls().unique().cast({"host": pl.String})
-
-
-def _typed(
-    rows: pl.DataFrame, fields: pl.DataFrame, language: Language, shape: Shape, pattern: Pattern
-) -> pl.DataFrame:
-    return fields.select(
-        rows["source"],
-        rows["line"],
-        *rows.select(_labels(rows, language)),
-        pl.lit(pattern.form).cast(pl.Categorical).alias(FORM),
-        *(shape.columns[name].cast(pl.col(name)).alias(name) for name in pattern.columns),
-    )
 
 
 def _identified(rows: pl.DataFrame) -> pl.DataFrame:

@@ -60,7 +60,8 @@ def _transports(transport: pl.DataFrame) -> dict[str, int] | None:
 def _channels(channels: pl.DataFrame, largest: pl.DataFrame) -> dict[str, int | None]:
     """Of the largest communicator; the most that any rank of it opened."""
     of_largest = channels.join(largest.select("key").unique(), on="key", how="semi")
-    return {kind: of_largest[kind].max() for kind in ("coll", "nvls", "p2p")}  # type: ignore[misc]  # of integers
+    most: dict[str, int | None] = of_largest.select(pl.col("coll", "nvls", "p2p").max()).row(0, named=True)
+    return most
 
 
 def _communicators(run: Run) -> list[Row]:
