@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from ncclforensics.data.versions import releases
 from ncclforensics.frames import analysis
 
 POINT_TO_POINT = ["Send", "Recv", "PutSignal", "Signal", "WaitSignal"]
@@ -157,17 +158,12 @@ def _of_members(calls: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
 
 def _counts_calls(version: pl.DataFrame) -> pl.Expr:
     """Whether opCount is the number of the call, on all members: 0 at the first one seen, one more at each other."""
-    releases = version["version"].cast(pl.String).unique().to_list()
-    if not releases or any(_release(v) >= OPCOUNT_UNRELIABLE_FROM for v in releases):
+    versions = releases(version["version"])
+    if not versions or versions[-1] >= OPCOUNT_UNRELIABLE_FROM:
         return pl.lit(False)
     from_head = pl.col("opcount").eq(pl.col("counted")) | pl.col("in_tail")
     step = (pl.col("opcount") - pl.col("counted")).n_unique().over("seat", "in_tail") == 1
     return (from_head & step & pl.col("collective")).fill_null(False).all().over("key")
-
-
-def _release(version: str) -> tuple[int, int]:
-    numbers = version.split("+")[0].split(".")
-    return int(numbers[0]), int(numbers[1]) if len(numbers) > 1 and numbers[1].isdecimal() else 0
 
 
 @analysis(LAST_CALL, of=("call",))

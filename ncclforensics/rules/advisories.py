@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.data.advisories import ADVISORIES, LARGE_SCALE, Version
+from ncclforensics.data.advisories import ADVISORIES, LARGE_SCALE
+from ncclforensics.data.versions import release
 from ncclforensics.rules import Category, Finding, Line, Role, Severity, rule
 from ncclforensics.rules.grouped import shown
 
@@ -60,10 +61,10 @@ def ver_known_defect(
     releases = version.filter(~form.fill_null("").str.starts_with("rccl")).sort("source", "line")
     releases = releases.with_columns(pl.col("version").cast(pl.String)).unique("version", keep="first")
     for row in releases.sort("version").to_dicts():
-        release = _release(row["version"])
+        numbers = release(row["version"])
         for advisory in ADVISORIES:
             shows = symptoms[advisory.symptom]
-            if advisory.concerns(release) and not shows.is_empty():
+            if advisory.concerns(numbers) and not shows.is_empty():
                 fixed = ".".join(map(str, advisory.fixed))
                 yield Finding(
                     title=f"NCCL {row['version'].partition('+')[0]} has a known defect that looks like this",
@@ -72,13 +73,3 @@ def ver_known_defect(
                     role=Role.CONTEXT,
                     evidence=[Line(row["source"], row["line"], "version"), *shown(shows, "symptom")[:2]],
                 )
-
-
-def _release(text: str) -> Version:
-    """The numbers of a version.
-
-    >>> _release("2.18.6+cuda12.4")
-    (2, 18, 6)
-    """
-    numbers = text.partition("+")[0].split("-")[0].split(".")
-    return tuple(int(number) for number in numbers if number.isdigit())

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.data.networks import PEERMEM_UNSEEN
+from ncclforensics.data.versions import releases
 from ncclforensics.rules import Category, Finding, Role, Severity, rule
 from ncclforensics.rules.grouped import shown, together
 
@@ -39,19 +40,13 @@ def gdr_disabled_hca(direct_access: pl.DataFrame, version: pl.DataFrame, rank: p
     closed = _staged(direct_access).filter(pl.col("is_closed") & pl.col("is_open").not_() & _is_switched_off().not_())
     if closed.height:
         detail = "NCCL found neither nvidia-peermem nor DMA-BUF there; data is copied through host memory"
-        if _is_old(version):
+        versions = releases(version["version"])
+        if versions and versions[-1] <= PEERMEM_UNSEEN:
             detail += "; this version of NCCL may fail to see a module that is loaded"
         reasons = shown(closed.select(*OWNER, source="why_source", line="why_line"), "why")
         finding = together(closed, rank, "{who}: GPUDirect RDMA is off", detail, "certain")
         finding.evidence = [*reasons[:2], *finding.evidence[:2]]
         yield finding
-
-
-def _is_old(version: pl.DataFrame) -> bool:
-    """Every version seen looks for the older module's entry only."""
-    printed = version["version"].cast(pl.String).drop_nulls().unique().to_list()
-    numbers = [tuple(int(part) for part in one.split("+")[0].split(".") if part.isdigit()) for one in printed]
-    return bool(numbers) and all(one <= PEERMEM_UNSEEN for one in numbers)
 
 
 @rule(Category.GDR_MISSING, Severity.WARNING)

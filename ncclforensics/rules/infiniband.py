@@ -24,6 +24,7 @@ from ncclforensics.data.verbs import (
     TIMED_OUT,
     UNREACHABLE,
 )
+from ncclforensics.data.versions import releases
 from ncclforensics.rules import Category, Finding, Line, Role, Severity, rule
 from ncclforensics.rules.grouped import shown, together
 
@@ -80,19 +81,12 @@ def _devices(errors: pl.DataFrame) -> str:
     return f" on {', '.join(hcas[:NAMED])}" if hcas else ""
 
 
-def _numbers(version: pl.DataFrame) -> list[tuple[int, ...]]:
-    """NCCL's versions as numbers."""
-    printed = version["version"].cast(pl.String).drop_nulls().unique().to_list()
-    split = [[part for part in one.split("+")[0].split("-")[0].split(".") if part.isdigit()] for one in printed]
-    return [tuple(map(int, parts)) for parts in split if len(parts) > 1]
-
-
 def _time_out(setting: pl.DataFrame, version: pl.DataFrame) -> tuple[str, list[Line]]:
     """What is to be said of a time-out that was set below NCCL's default."""
     told = setting.filter(_text("variable") == "NCCL_IB_TIMEOUT").with_columns(
         given=_text("value").cast(pl.Int64, strict=False)
     )
-    versions = _numbers(version)
+    versions = releases(version["version"])
     if told.is_empty() or not versions:
         return "", []
     default = [value for since, value in IB_TIMEOUTS.items() if since <= min(versions)][-1]
@@ -518,7 +512,7 @@ def roce_gid_forced_on_new_nccl(
     Do: unset NCCL_IB_GID_INDEX.
     Sources: NCCL documentation, networking; nccl#1131.
     """
-    versions = _numbers(version)
+    versions = releases(version["version"])
     roce = net_devices.filter(_text("devices").str.contains("/RoCE", literal=True)).select(OWNER).unique()
     is_forced = (_text("variable") == "NCCL_IB_GID_INDEX") & _text("value").str.starts_with("-").not_()
     forced = setting.filter(is_forced).join(roce, on=OWNER, how="semi")
@@ -556,7 +550,7 @@ def roce_gid_default_zero_old_nccl(
     Do: set NCCL_IB_GID_INDEX=3, which is the usual answer; show_gids tells the index of RoCE v2.
     Sources: nccl#426, pytorch#81628.
     """
-    versions = _numbers(version)
+    versions = releases(version["version"])
     if not versions or max(versions) >= GID_FOUND:
         return
     roce = net_devices.filter(_text("devices").str.contains("/RoCE", literal=True)).select(OWNER).unique()

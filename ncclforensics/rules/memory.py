@@ -9,6 +9,7 @@ import polars as pl
 from ncclforensics.analyses.deaths import GPU_MEMORY, HOST_MEMORY, SIGNAL
 from ncclforensics.data.cuda import MEMORY
 from ncclforensics.data.processes import BUS_ERROR, KILL
+from ncclforensics.data.versions import CUMEM_HOST, CUMEM_HOST_OPTIONAL, release
 from ncclforensics.rules import Category, Finding, Severity, rule
 from ncclforensics.rules.cuda import met
 from ncclforensics.rules.grouped import together
@@ -92,7 +93,8 @@ def shm_too_small(
     """
     owner = ["host", "pid", "source", "line"]
     space = pl.col("error").fill_null("").str.contains("No space left", literal=True)
-    calls = pl.col("form").eq("system_call") & pl.col("operation").cast(pl.String).str.contains("fallocate") & space
+    is_size = pl.col("operation").cast(pl.String).str.contains("fallocate", literal=True)
+    calls = pl.col("form").eq("system_call") & is_size & space
     rows = pl.concat(
         [
             failure.filter(pl.col("form").eq("shared_memory_full") | calls.fill_null(False)).select(owner),
@@ -156,9 +158,11 @@ def cumem_host_no_numa(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator
 
 def _is_cumem() -> pl.Expr:
     """Versions that allocate shared host memory by cuMem and do not fall back."""
-    numbers = pl.col("version").str.extract_all("[0-9]+").list.eval(pl.element().cast(pl.Int32))
-    number = numbers.list.get(0) * 10000 + numbers.list.get(1) * 100 + numbers.list.get(2, null_on_oob=True)
-    return number.is_between(22400, 22604).fill_null(False)
+
+    def concerned(version: str) -> bool:
+        return CUMEM_HOST <= release(version) < CUMEM_HOST_OPTIONAL
+
+    return pl.col("version").map_elements(concerned, return_dtype=pl.Boolean).fill_null(False)
 
 
 @rule(Category.SHM, Severity.ERROR, hang=True)
