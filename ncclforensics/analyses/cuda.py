@@ -42,7 +42,7 @@ def cuda_error(
     frames = [
         ours.select(
             "host", "pid", "code", "error", *place,
-            file=pl.col("site").cast(pl.String).str.extract(r"((?:[a-z0-9_]+/)?[a-z0-9_]+)\.[a-z]+:[0-9]+$"),
+            file=_file("site"),
             teller=pl.lit("NCCL"),
         ).join(numbers, on=["host", "pid"], how="left"),
         watchdog.filter(form="cuda").select("error", *place, rank="global_rank", teller=pl.lit("PyTorch")),
@@ -62,3 +62,9 @@ def cuda_error(
         .filter(pl.col("kind") != "exiting")
         .sort("source", "line")
     )
+
+
+def _file(site: str) -> pl.Expr:
+    """The file of a site with its folder and without its ending: `transport/nvls` of src/transport/nvls.cc:157."""
+    parts = pl.col(site).cast(pl.String).str.split("/").list.tail(2).list.join("/").str.split(".")
+    return parts.list.head(parts.list.len() - 1).list.join(".")

@@ -145,11 +145,11 @@ def ring_host(
     )
     ordered = (
         told.join(whole.select("job", "key", "nranks", "nodes"), on=["job", "key"])
-        .with_columns(rank=pl.col("order").cast(pl.String).str.extract_all("[0-9]+"))
+        .with_columns(rank=pl.col("order").cast(pl.String).str.strip_chars(" ").str.split(" "))
+        .with_columns(pl.col("rank").list.eval(pl.element().cast(pl.Int32, strict=False).drop_nulls()))
         .filter(pl.col("rank").list.len() == pl.col("nranks"))
         .select("job", "key", "channel", "nranks", "nodes", "source", "line", "rank")
         .explode("rank")
-        .with_columns(pl.col("rank").cast(pl.Int32))
         .join(member.select("job", "key", "rank", "host"), on=["job", "key", "rank"], maintain_order="left")
     )
     moves = pl.col("host") != pl.col("host").shift(1, fill_value=pl.col("host").last())

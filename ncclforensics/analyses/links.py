@@ -16,14 +16,13 @@ LINK = {
     "line": pl.Int32(),
 }
 MEGABITS = 8000  # in a GB/s
-WHOLE_NUMBER = r"([0-9a-f]+)$"  # of a node's id: what follows the system's number
 
 
 @analysis(LINK, of=("topology_node", "net_device"))
 def link(topology_node: pl.DataFrame, net_device: pl.DataFrame) -> pl.DataFrame:
     """One row per host and device, as the first process tells it that does."""
     form, through = pl.col("form").cast(pl.String), pl.col("link").cast(pl.String)
-    own = pl.col("id").cast(pl.String).str.extract(WHOLE_NUMBER)
+    own = pl.col("id").cast(pl.String).str.split("-").list.last()  # what follows the system's number
     dumped = topology_node.sort("source", "line").with_columns(
         # The links of a GPU stand below it.
         below=pl.when(form == "gpu").then(own).forward_fill().over("host", "pid")

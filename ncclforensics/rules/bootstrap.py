@@ -13,8 +13,9 @@ from ncclforensics.rules.grouped import shown, together
 OWNER = ["host", "pid"]
 PLACE = [*OWNER, "source", "line"]
 REFUSALS = ["connect_failed", "connect_returned", "connect_given_up", "connect_exceeded", "poll_failed"]
-LOCAL_NAMES = r"^(lo|docker.*|veth.*|cni.*|virbr.*|br-.*|tunl.*|flannel.*|cali.*)$"  # that end at their own host
-LOCAL_ADDRESSES = r"^(fe80:|::1)"
+LOOPBACK = "lo"
+BRIDGES = ["docker", "veth", "cni", "virbr", "br-", "tunl", "flannel", "cali"]  # that end at their own host
+LOCAL_ADDRESSES = ["fe80:", "::1"]
 SYSTEM_ERROR = 2  # ncclSystemError
 FAMILIES = (2, 10)  # AF_INET, AF_INET6
 OPEN_FILES = "Too many open files"
@@ -63,13 +64,14 @@ def boot_wrong_interface(
     ours = jobs.select("job", *OWNER).unique(OWNER)
     if jobs["host"].n_unique() < 2:
         return
-    local = milestone.filter(
-        (pl.col("form").cast(pl.String) == "bootstrap")
-        & (
-            pl.col("interface").cast(pl.String).str.contains(LOCAL_NAMES)
-            | pl.col("address").cast(pl.String).str.contains(LOCAL_ADDRESSES)
-        )
-    ).join(ours, on=OWNER, how="semi")
+    interface, address = pl.col("interface").cast(pl.String), pl.col("address").cast(pl.String)
+    is_local = pl.any_horizontal(
+        interface == LOOPBACK,
+        *(interface.str.starts_with(name) for name in BRIDGES),
+        *(address.str.starts_with(begins) for begins in LOCAL_ADDRESSES),
+    )
+    offered = milestone.filter((pl.col("form").cast(pl.String) == "bootstrap") & is_local)
+    local = offered.join(ours, on=OWNER, how="semi")
     for (name,), rows in local.group_by(pl.col("interface").cast(pl.String), maintain_order=True):
         detail = "no other host can reach that, and init did not come to its end"
         yield together(

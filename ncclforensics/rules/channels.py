@@ -92,7 +92,7 @@ def chan_undercount(
     Do: NCCL_DEBUG_SUBSYS=INIT,GRAPH and NCCL_TOPO_DUMP_FILE on the hosts named; compare maxBw and `Pattern` lines.
     Sources: nccl#652, nccl#524, nccl#1664; MLPerf logs (channels by machine); field guides.
     """
-    asked = setting.filter(pl.col("field").cast(pl.String).str.contains("CTA").fill_null(value=False))
+    asked = setting.filter(pl.col("field").cast(pl.String).str.contains("CTA", literal=True).fill_null(value=False))
     capped = pl.concat([_caps(setting).select("host", "pid"), asked.select("host", "pid")]).unique()
     by_hand = member.join(capped, on=["host", "pid"], how="semi").select("job", "key").unique()
     free = layout.filter((pl.col("nranks") > 1) & pl.col("coll").is_not_null() & pl.col("line").is_not_null())

@@ -66,10 +66,10 @@ def cuda_gpu_fault(
     events = events.with_columns(xid=pl.when(form="lost").then(79).otherwise("xid")).filter(pl.col("xid").is_in(XIDS))
     if events.is_empty():
         return
-    ours = rank.filter(pl.col("pid").is_not_null()).with_columns(_gpu("busid"), node=_short("host"))
+    ours = rank.filter(pl.col("pid").is_not_null()).with_columns(node=_short("host"))
     lost_one = not death.filter(pl.col("is_final")).is_empty()
     found = []
-    for event in events.sort("source", "line").with_columns(_gpu("busid"), short=_short("node")).to_dicts():
+    for event in events.sort("source", "line").with_columns(short=_short("node")).to_dicts():
         here = [row for row in ours.to_dicts() if event["short"] in (None, row["node"])]
         named = [row for row in here if row["pid"] == event["pid"]]
         hit = named or ([row for row in here if row["busid"] == event["busid"]] if event["short"] else [])
@@ -94,13 +94,6 @@ def cuda_gpu_fault(
 
 def _short(column: str) -> pl.Expr:
     return pl.col(column).cast(pl.String).str.split(".").list.first()
-
-
-def _gpu(column: str) -> pl.Expr:
-    """A PCI address as NCCL writes it: `0000:5d:00` is 5d000."""
-    digits = pl.col(column).cast(pl.String).str.replace(r"\.[0-9]+$", "").str.replace(r"^[0-9a-fA-F]+:", "")
-    plain = digits.str.replace(":", "").str.to_lowercase().str.strip_chars_start("0")
-    return pl.when(pl.col(column).cast(pl.String).str.contains(":")).then(plain + "0").otherwise(digits).alias(column)
 
 
 @rule(Category.CUDA_ERROR, Severity.ERROR, hang=True)

@@ -392,7 +392,8 @@ def net_fewer_nics_than_node_has(
     """
     ours = chosen_network.filter("is_rdma", "spans").select(*OWNER, "job").unique()
     listed = net_devices.filter(pl.col("form").cast(pl.String) == "ib").join(ours, on=OWNER)
-    ports = pl.col("devices").cast(pl.String).str.count_matches(r"/(IB|RoCE)")
+    devices = pl.col("devices").cast(pl.String)
+    ports = devices.str.count_matches("/IB", literal=True) + devices.str.count_matches("/RoCE", literal=True)
     hosts = (
         listed.with_columns(ports=ports).group_by("job", "host").agg(pl.col("ports").max(), least=pl.col("ports").min())
     )

@@ -14,7 +14,6 @@ from ncclforensics.rules.grouped import shown, together
 RING = 4
 FAR = "SYS"
 NEAR = ["PIX", "PXB", "PXN", "P2C"]
-HEXADECIMAL = r"^[0-9a-f]{1,8}(,[0-9a-f]{8})*$"
 
 
 def _seats(member: pl.DataFrame, layout: pl.DataFrame) -> dict[tuple[int, str], list[dict[str, Any]]]:
@@ -166,7 +165,7 @@ def topo_nic_gpu_crossed(connection: pl.DataFrame, rank: pl.DataFrame) -> Iterat
             pl.col("netdev").sort().cast(pl.String).str.join(" ").alias("devices"),
             pl.format("{}-{}", "fromdev", "netdev").str.join(" ").alias("pairs"),
         )
-        .filter((pl.col("nics") == 1) & pl.col("gpus").str.contains(" "))
+        .filter((pl.col("nics") == 1) & pl.col("gpus").str.contains(" ", literal=True))
     )
     for _, same in hosts.group_by("gpus", "devices", maintain_order=True):
         counts = same["pairs"].value_counts().sort("count", "pairs")

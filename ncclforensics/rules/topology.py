@@ -195,7 +195,7 @@ def topo_sys_not_visible(
     """
     loaded = topology_file.filter(pl.col("form").cast(pl.String).is_in(["file", "named", "unnamed"]))
     form, file = pl.col("form").cast(pl.String), pl.col("file").cast(pl.String)
-    is_link = file.str.contains("max_link_speed|max_link_width").fill_null(value=False)
+    is_link = file.str.contains_any(["max_link_speed", "max_link_width"]).fill_null(value=False)
     blind = topology_detection.filter(
         ((form == "no_parent") | ((form == "unreadable") & is_link)) & ~pl.col("host").is_in(loaded["host"].implode())
     )
@@ -254,7 +254,7 @@ def mnnvl_unused(
     """
     off = echoed(setting).filter((pl.col("variable") == "NCCL_MNNVL_ENABLE") & (pl.col("value") == "0"))
     told = mnnvl.filter((pl.col("form").cast(pl.String) == "fabric") & pl.col("uuid").is_not_null())
-    told = told.filter(~pl.col("uuid").cast(pl.String).str.contains(r"^0+[.]0+$"))
+    told = told.filter(pl.col("uuid").cast(pl.String).str.strip_chars("0.") != "")  # all zeros: there is no fabric
     idle = placement.filter((pl.col("nnodes") > 1) & (pl.col("mnnvl") == 0)).sort("source", "line")
     idle = idle.unique(["host", "pid"], keep="first", maintain_order=True)
     told = told.join(idle.select("host", "pid"), on=["host", "pid"], how="semi").sort("source", "line")
