@@ -209,17 +209,19 @@ class Run:
             return self._speaking()
         if name in _ANALYSES:
             one = _ANALYSES[name]
-            if one.of and all(self[frame].is_empty() for frame in one.of):
+            computed: pl.DataFrame | None = self.call(one.function, one.of)
+            if computed is None:
                 return pl.DataFrame(schema=one.columns)
-            computed: pl.DataFrame = self.call(one.function)
             return computed.select(list(one.columns)).cast(pl.Schema(one.columns))
         for shape in self.language.shapes:
             if shape.frame == name:
                 return self._typed(shape)
         raise KeyError(name)
 
-    def call(self, function: Callable[..., Any]) -> Any:
-        """Call a function with the frames that its parameters name."""
+    def call(self, function: Callable[..., Any], of: tuple[str, ...] = ()) -> Any:
+        """Call a function with the frames that its parameters name; where those of `of` are all empty, give None."""
+        if of and all(self[frame].is_empty() for frame in of):
+            return None
         return function(**{name: self[name] for name in inspect.signature(function).parameters})
 
     def quote(self, wanted: Iterable[tuple[int, int]]) -> dict[tuple[int, int], tuple[int, str]]:

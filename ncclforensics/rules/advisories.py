@@ -15,7 +15,7 @@ STUCK = ["stuck-together"]
 PLACE = {"source": pl.Int32(), "line": pl.Int32()}
 
 
-@rule(Category.ENVIRONMENT, Severity.INFO)
+@rule(Category.ENVIRONMENT, Severity.INFO, of=("exhibit", "failure", "work_timeout", "ib_unusable"))
 def ver_known_defect(
     version: pl.DataFrame,
     verdict: pl.DataFrame,

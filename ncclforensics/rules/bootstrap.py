@@ -21,7 +21,7 @@ FAMILIES = (2, 10)  # AF_INET, AF_INET6
 OPEN_FILES = "Too many open files"
 
 
-@rule(Category.BOOTSTRAP, Severity.ERROR, hang=True)
+@rule(Category.BOOTSTRAP, Severity.ERROR, of=("failure",), hang=True)
 def boot_no_interface(failure: pl.DataFrame, setting: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """No network interface of the host fits what NCCL was told to use.
 
@@ -46,7 +46,7 @@ def boot_no_interface(failure: pl.DataFrame, setting: pl.DataFrame, rank: pl.Dat
     yield finding
 
 
-@rule(Category.BOOTSTRAP, Severity.ERROR, hang=True)
+@rule(Category.BOOTSTRAP, Severity.ERROR, of=("milestone",), hang=True)
 def boot_wrong_interface(
     milestone: pl.DataFrame, trouble: pl.DataFrame, verdict: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -79,7 +79,7 @@ def boot_wrong_interface(
         )
 
 
-@rule(Category.BOOTSTRAP, Severity.ERROR, hang=True)
+@rule(Category.BOOTSTRAP, Severity.ERROR, of=("failure",), hang=True)
 def boot_connect_failed(failure: pl.DataFrame, trouble: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A connection between ranks could not be made.
 
@@ -113,7 +113,7 @@ def boot_connect_failed(failure: pl.DataFrame, trouble: pl.DataFrame, rank: pl.D
         yield together(proxies, rank, "{who} could not connect over the network", detail, "likely")
 
 
-@rule(Category.BOOTSTRAP, Severity.ERROR, hang=True)
+@rule(Category.BOOTSTRAP, Severity.ERROR, of=("failure", "socket_error"), hang=True)
 def boot_message_truncated(
     failure: pl.DataFrame,
     socket_error: pl.DataFrame,
@@ -151,7 +151,7 @@ def boot_message_truncated(
     )  # fmt: skip
 
 
-@rule(Category.BOOTSTRAP, Severity.INFO)
+@rule(Category.BOOTSTRAP, Severity.INFO, of=("stranger",))
 def boot_foreign_connection(stranger: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """Somebody who is no rank of this job connected to one of NCCL's ports.
 
@@ -167,7 +167,7 @@ def boot_foreign_connection(stranger: pl.DataFrame, rank: pl.DataFrame) -> Itera
         )  # fmt: skip
 
 
-@rule(Category.BOOTSTRAP, Severity.ERROR, hang=True)
+@rule(Category.BOOTSTRAP, Severity.ERROR, of=("failure", "socket_error", "unix_socket"), hang=True)
 def limits_open_files(
     failure: pl.DataFrame, socket_error: pl.DataFrame, unix_socket: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:

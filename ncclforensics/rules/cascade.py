@@ -12,7 +12,7 @@ from ncclforensics.rules.accused import accuse, verdicts
 from ncclforensics.rules.cuda import met
 
 
-@rule(Category.PEER_LOST, Severity.ERROR, hang=True)
+@rule(Category.PEER_LOST, Severity.ERROR, of=("verdict",), hang=True)
 def remote_closed_follow_the_pointer(
     verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.DataFrame, death: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -31,7 +31,7 @@ def remote_closed_follow_the_pointer(
         yield finding
 
 
-@rule(Category.PEER_LOST, Severity.ERROR, hang=True)
+@rule(Category.PEER_LOST, Severity.ERROR, of=("test_failure", "call_error"), hang=True)
 def remote_error_returned(
     test_failure: pl.DataFrame, call_error: pl.DataFrame, trouble: pl.DataFrame, death: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:

@@ -25,7 +25,7 @@ def _caps(setting: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-@rule(Category.CHANNEL_UNDERCOUNT, Severity.WARNING)
+@rule(Category.CHANNEL_UNDERCOUNT, Severity.WARNING, of=("setting",))
 def chan_capped_by_env(
     setting: pl.DataFrame,
     channels: pl.DataFrame,
@@ -79,7 +79,7 @@ def chan_capped_by_env(
         yield finding
 
 
-@rule(Category.CHANNEL_UNDERCOUNT, Severity.WARNING)
+@rule(Category.CHANNEL_UNDERCOUNT, Severity.WARNING, of=("layout",))
 def chan_undercount(
     layout: pl.DataFrame, setting: pl.DataFrame, fabric: pl.DataFrame, member: pl.DataFrame, transport: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -145,7 +145,7 @@ def _undercount(
     )
 
 
-@rule(Category.CHANNEL_UNDERCOUNT, Severity.WARNING)
+@rule(Category.CHANNEL_UNDERCOUNT, Severity.WARNING, of=("searched", "channels"))
 def chan_differs_across_ranks(
     searched: pl.DataFrame, channels: pl.DataFrame, member: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -198,7 +198,7 @@ def _found(rows: pl.DataFrame) -> str:
     return f"{row['channels']} channels of {row['bw_intra']:g}/{row['bw_inter']:g} GB/s"
 
 
-@rule(Category.CHANNEL_UNDERCOUNT, Severity.INFO)
+@rule(Category.CHANNEL_UNDERCOUNT, Severity.INFO, of=("channel_count",))
 def chan_alltoall_few_per_peer(
     channel_count: pl.DataFrame, operation: pl.DataFrame, placement: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:

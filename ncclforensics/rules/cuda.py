@@ -28,7 +28,7 @@ def _each(cuda_error: pl.DataFrame, *kinds: str) -> Iterator[tuple[str, pl.DataF
         yield str(error), rows
 
 
-@rule(Category.CUDA_ERROR, Severity.ERROR, hang=True)
+@rule(Category.CUDA_ERROR, Severity.ERROR, of=("cuda_error",), hang=True)
 def cuda_sticky_error(cuda_error: pl.DataFrame, hardware_event: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A kernel spoiled the CUDA context, and whoever called CUDA next found out.
 
@@ -48,7 +48,7 @@ def cuda_sticky_error(cuda_error: pl.DataFrame, hardware_event: pl.DataFrame, ra
         yield finding
 
 
-@rule(Category.CUDA_ERROR, Severity.ERROR, hang=True)
+@rule(Category.CUDA_ERROR, Severity.ERROR, of=("cuda_error", "hardware_event"), hang=True)
 def cuda_gpu_fault(
     cuda_error: pl.DataFrame, hardware_event: pl.DataFrame, rank: pl.DataFrame, death: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -96,7 +96,7 @@ def _short(column: str) -> pl.Expr:
     return pl.col(column).cast(pl.String).str.split(".").list.first()
 
 
-@rule(Category.CUDA_ERROR, Severity.ERROR, hang=True)
+@rule(Category.CUDA_ERROR, Severity.ERROR, of=("cuda_error",), hang=True)
 def cuda_initialization_error(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """CUDA cannot be used in this process.
 
@@ -110,7 +110,7 @@ def cuda_initialization_error(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> I
         yield met(rows, rank, f"CUDA is not usable on {{who}}: {error}", "the first call of CUDA failed", "likely")
 
 
-@rule(Category.CUDA_ERROR, Severity.ERROR, hang=True)
+@rule(Category.CUDA_ERROR, Severity.ERROR, of=("cuda_error", "library"), hang=True)
 def cuda_gpu_hidden(
     cuda_error: pl.DataFrame, library: pl.DataFrame, rank: pl.DataFrame, trouble: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -143,7 +143,7 @@ def cuda_gpu_hidden(
         )  # fmt: skip
 
 
-@rule(Category.CUDA_ERROR, Severity.ERROR, hang=True)
+@rule(Category.CUDA_ERROR, Severity.ERROR, of=("cuda_error",), hang=True)
 def cuda_call_failed(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A call of CUDA's failed inside NCCL.
 

@@ -24,7 +24,7 @@ def echoed(setting: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-@rule(Category.ENVIRONMENT, Severity.WARNING)
+@rule(Category.ENVIRONMENT, Severity.WARNING, of=("setting",))
 def env_differs_across_ranks(setting: pl.DataFrame, member: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A variable of NCCL differs between the ranks of a job.
 
@@ -73,7 +73,7 @@ def env_differs_across_ranks(setting: pl.DataFrame, member: pl.DataFrame, rank: 
         yield finding
 
 
-@rule(Category.ENVIRONMENT, Severity.INFO)
+@rule(Category.ENVIRONMENT, Severity.INFO, of=("setting",))
 def env_debug_left_on(
     setting: pl.DataFrame, transport: pl.DataFrame, fabric: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -106,7 +106,7 @@ def env_debug_left_on(
         yield finding
 
 
-@rule(Category.ENVIRONMENT, Severity.INFO)
+@rule(Category.ENVIRONMENT, Severity.INFO, of=("setting_status",))
 def env_dead_variable(setting_status: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A variable is set that this NCCL does not read.
 
@@ -134,7 +134,7 @@ def env_dead_variable(setting_status: pl.DataFrame, rank: pl.DataFrame) -> Itera
         yield together(rows, rank, f"{name} has no effect on {{who}}", detail, "certain", role=Role.CONTEXT)
 
 
-@rule(Category.ENVIRONMENT, Severity.INFO)
+@rule(Category.ENVIRONMENT, Severity.INFO, of=("setting_refused",))
 def env_value_refused(setting_refused: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A variable has a value that NCCL did not take.
 

@@ -25,7 +25,7 @@ def _is_switched_off() -> pl.Expr:
     return pl.col("level").str.split("=").list.last().is_in(OFF).fill_null(value=False)
 
 
-@rule(Category.GDR_MISSING, Severity.WARNING)
+@rule(Category.GDR_MISSING, Severity.WARNING, of=("direct_access",))
 def gdr_disabled_hca(direct_access: pl.DataFrame, version: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """NCCL found no way for the NIC to reach GPU memory: neither a kernel module nor DMA-BUF.
 
@@ -49,7 +49,7 @@ def gdr_disabled_hca(direct_access: pl.DataFrame, version: pl.DataFrame, rank: p
         yield finding
 
 
-@rule(Category.GDR_MISSING, Severity.WARNING)
+@rule(Category.GDR_MISSING, Severity.WARNING, of=("direct_access",))
 def gdr_missing_suffix(direct_access: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """Connections over an RDMA network do not go into GPU memory, though no line says that they could not.
 
@@ -76,7 +76,7 @@ def gdr_missing_suffix(direct_access: pl.DataFrame, rank: pl.DataFrame) -> Itera
         yield finding
 
 
-@rule(Category.GDR_MISSING, Severity.WARNING)
+@rule(Category.GDR_MISSING, Severity.WARNING, of=("direct_access",))
 def gdr_disabled_by_distance(direct_access: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A GPU receives through host memory because the NIC in use is too far away in the PCI tree.
 
@@ -98,7 +98,7 @@ def gdr_disabled_by_distance(direct_access: pl.DataFrame, rank: pl.DataFrame) ->
         yield finding
 
 
-@rule(Category.GDR_MISSING, Severity.INFO)
+@rule(Category.GDR_MISSING, Severity.INFO, of=("direct_access",))
 def gdr_switched_off(direct_access: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A variable switches GPUDirect RDMA off.
 
@@ -119,7 +119,7 @@ def gdr_switched_off(direct_access: pl.DataFrame, rank: pl.DataFrame) -> Iterato
         yield finding
 
 
-@rule(Category.ENVIRONMENT, Severity.INFO)
+@rule(Category.ENVIRONMENT, Severity.INFO, of=("setting",))
 def gdr_forced_level(setting: pl.DataFrame, chosen_network: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """GPUDirect RDMA is forced at any distance of GPU and NIC.
 

@@ -132,7 +132,7 @@ def _is_early() -> pl.Expr:
     return pl.col("calls") <= EARLY_CALLS
 
 
-@rule(Category.IB_ERROR, Severity.ERROR, hang=True)
+@rule(Category.IB_ERROR, Severity.ERROR, of=("completion_error",), hang=True)
 def ib_timeout_at_start(
     completion_error: pl.DataFrame,
     failure: pl.DataFrame,
@@ -157,7 +157,7 @@ def ib_timeout_at_start(
         )
 
 
-@rule(Category.IB_ERROR, Severity.ERROR, hang=True)
+@rule(Category.IB_ERROR, Severity.ERROR, of=("completion_error",), hang=True)
 def ib_timeout_mid_run(
     completion_error: pl.DataFrame,
     failure: pl.DataFrame,
@@ -186,7 +186,7 @@ def ib_timeout_mid_run(
         )
 
 
-@rule(Category.IB_ERROR, Severity.ERROR, hang=True)
+@rule(Category.IB_ERROR, Severity.ERROR, of=("completion_error",), hang=True)
 def ib_local_protection(
     completion_error: pl.DataFrame, direct_access: pl.DataFrame, connection: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -209,7 +209,7 @@ def ib_local_protection(
         yield _accused(errors, rank, "{who}: local protection error in a transfer with {peers}", detail, "certain")
 
 
-@rule(Category.IB_ERROR, Severity.ERROR, hang=True)
+@rule(Category.IB_ERROR, Severity.ERROR, of=("completion_error",), hang=True)
 def ib_remote_access(completion_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """The peer refused a transfer, or was not ready for it.
 
@@ -226,7 +226,7 @@ def ib_remote_access(completion_error: pl.DataFrame, rank: pl.DataFrame) -> Iter
         yield _accused(rows, rank, f"{{who}}: {name}, reported of {{peers}}", detail, "likely")
 
 
-@rule(Category.IB_ERROR, Severity.ERROR, hang=True)
+@rule(Category.IB_ERROR, Severity.ERROR, of=("completion_error",), hang=True)
 def ib_completion_failed(completion_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A transfer failed with a status that is seldom seen.
 
@@ -243,7 +243,7 @@ def ib_completion_failed(completion_error: pl.DataFrame, rank: pl.DataFrame) -> 
         yield _accused(rows, rank, f"{{who}}: {name} in a transfer with {{peers}}", detail, "certain")
 
 
-@rule(Category.IB_ERROR, Severity.WARNING, hang=True)
+@rule(Category.IB_ERROR, Severity.WARNING, of=("completion_error",), hang=True)
 def ib_flush_is_secondary(
     completion_error: pl.DataFrame, failure: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -276,7 +276,7 @@ def ib_flush_is_secondary(
     yield finding
 
 
-@rule(Category.IB_ERROR, Severity.ERROR, hang=True)
+@rule(Category.IB_ERROR, Severity.ERROR, of=("failure",), hang=True)
 def ib_port_event(failure: pl.DataFrame, completion_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A port went down, or a device died, under the job.
 
@@ -308,7 +308,7 @@ def ib_port_event(failure: pl.DataFrame, completion_error: pl.DataFrame, rank: p
         )
 
 
-@rule(Category.IB_ERROR, Severity.ERROR, hang=True)
+@rule(Category.IB_ERROR, Severity.ERROR, of=("failure",), hang=True)
 def ib_modify_qp_einval(failure: pl.DataFrame, setting: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A queue pair could not be set up: an argument was refused.
 
@@ -332,7 +332,7 @@ def ib_modify_qp_einval(failure: pl.DataFrame, setting: pl.DataFrame, rank: pl.D
         yield finding
 
 
-@rule(Category.IB_ERROR, Severity.ERROR, hang=True)
+@rule(Category.IB_ERROR, Severity.ERROR, of=("failure",), hang=True)
 def ib_modify_qp_timeout(failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A queue pair could not be set up: the peer's address was not resolved in time.
 
@@ -349,7 +349,7 @@ def ib_modify_qp_timeout(failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator[
         yield together(rows, rank, "{who} could not set up a queue pair: timed out", detail, "likely")
 
 
-@rule(Category.IB_ERROR, Severity.ERROR, hang=True)
+@rule(Category.IB_ERROR, Severity.ERROR, of=("failure",), hang=True)
 def ib_modify_qp_unreachable(failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A queue pair could not be set up: no route, or no such device in this network namespace.
 
@@ -379,7 +379,7 @@ def _ends(rows: pl.DataFrame) -> str:
     return f" ({device}:{port}, {local} to {remote})"
 
 
-@rule(Category.IB_ERROR, Severity.ERROR, hang=True)
+@rule(Category.IB_ERROR, Severity.ERROR, of=("failure",), hang=True)
 def ib_call_failed(failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A call into the verbs library failed, and with it the set-up of a connection.
 
@@ -398,7 +398,7 @@ def ib_call_failed(failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Findin
         yield together(rows, rank, f"{{who}}: {operation} failed", f"the system says: {reason}", "certain")
 
 
-@rule(Category.MEMORY_REGISTRATION, Severity.ERROR, hang=True)
+@rule(Category.MEMORY_REGISTRATION, Severity.ERROR, of=("failure",), hang=True)
 def ib_registration_failed_memlock(failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """The NIC could not pin memory: the limit on locked memory is the usual reason.
 
@@ -418,7 +418,7 @@ def ib_registration_failed_memlock(failure: pl.DataFrame, rank: pl.DataFrame) ->
         yield together(rows, rank, title, f"the call of {calls} failed: Cannot allocate memory", "likely")
 
 
-@rule(Category.MEMORY_REGISTRATION, Severity.ERROR, hang=True)
+@rule(Category.MEMORY_REGISTRATION, Severity.ERROR, of=("failure",), hang=True)
 def ib_registration_failed(failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A buffer could not be registered with the NIC.
 
@@ -437,7 +437,7 @@ def ib_registration_failed(failure: pl.DataFrame, rank: pl.DataFrame) -> Iterato
         yield together(group, rank, "{who} could not register memory with the NIC", detail, "certain")
 
 
-@rule(Category.IB_ERROR, Severity.WARNING)
+@rule(Category.IB_ERROR, Severity.WARNING, of=("failover",))
 def ib_port_failover_active(failover: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A NIC failed, and NCCL goes on over the others.
 
@@ -464,7 +464,7 @@ def ib_port_failover_active(failover: pl.DataFrame, rank: pl.DataFrame) -> Itera
         yield together(lasting, rank, "{who} go on with fewer NICs after one failed", detail, "certain")
 
 
-@rule(Category.IB_ERROR, Severity.WARNING)
+@rule(Category.IB_ERROR, Severity.WARNING, of=("ib_unusable",))
 def ib_device_open_failed(
     ib_unusable: pl.DataFrame, chosen_network: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -496,7 +496,7 @@ def ib_device_open_failed(
             yield finding
 
 
-@rule(Category.ENVIRONMENT, Severity.INFO)
+@rule(Category.ENVIRONMENT, Severity.INFO, of=("setting",))
 def roce_gid_forced_on_new_nccl(
     setting: pl.DataFrame,
     net_devices: pl.DataFrame,
@@ -533,7 +533,7 @@ def roce_gid_forced_on_new_nccl(
     yield finding
 
 
-@rule(Category.IB_ERROR, Severity.WARNING, hang=True)
+@rule(Category.IB_ERROR, Severity.WARNING, of=("completion_error",), hang=True)
 def roce_gid_default_zero_old_nccl(
     completion_error: pl.DataFrame,
     queue_pair: pl.DataFrame,
@@ -567,7 +567,7 @@ def roce_gid_default_zero_old_nccl(
         yield together(wrong, rank, "{who}: RoCE with GID index 0 gets no answer", detail, "likely")
 
 
-@rule(Category.IB_ERROR, Severity.INFO)
+@rule(Category.IB_ERROR, Severity.INFO, of=("port_change",))
 def roce_gid_changed(
     port_change: pl.DataFrame, completion_error: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -600,7 +600,7 @@ def roce_gid_changed(
         yield finding
 
 
-@rule(Category.IB_ERROR, Severity.WARNING)
+@rule(Category.IB_ERROR, Severity.WARNING, of=("ib_unusable",))
 def roce_gid_read_fails_in_container(ib_unusable: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """NCCL could not read the types of a RoCE port's GIDs.
 

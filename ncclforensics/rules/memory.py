@@ -18,7 +18,7 @@ from ncclforensics.rules.processes import ended, first_ends
 SHARED = ["transport/shm", "misc/shmutils", "include/shm"]
 
 
-@rule(Category.OOM, Severity.ERROR, hang=True)
+@rule(Category.OOM, Severity.ERROR, of=("death",), hang=True)
 def oom_host(death: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """The system killed a process because the host, the container or the job had no memory left.
 
@@ -40,7 +40,7 @@ def oom_host(death: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     yield ended(rows, rank, "{who} killed: no memory left on the host", f"{tellers} says so", certainty)
 
 
-@rule(Category.OOM, Severity.ERROR, hang=True)
+@rule(Category.OOM, Severity.ERROR, of=("death",), hang=True)
 def oom_gpu(death: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """The application found no memory left on a GPU, and ended.
 
@@ -57,7 +57,7 @@ def oom_gpu(death: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
         yield ended(rows, rank, "no memory left on the GPU of {who}", detail, certainty)
 
 
-@rule(Category.OOM, Severity.ERROR, hang=True)
+@rule(Category.OOM, Severity.ERROR, of=("cuda_error", "failure"), hang=True)
 def cuda_oom_in_nccl(cuda_error: pl.DataFrame, failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """NCCL found no memory left for its buffers.
 
@@ -79,7 +79,7 @@ def cuda_oom_in_nccl(cuda_error: pl.DataFrame, failure: pl.DataFrame, rank: pl.D
         yield together(refused, rank, f"no {what} memory left for NCCL on {{who}}", detail, "certain")
 
 
-@rule(Category.SHM, Severity.ERROR, hang=True)
+@rule(Category.SHM, Severity.ERROR, of=("failure", "shared_memory", "death"), hang=True)
 def shm_too_small(
     failure: pl.DataFrame, shared_memory: pl.DataFrame, death: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -110,7 +110,7 @@ def shm_too_small(
         yield ended(crashed, rank, "{who} crashed with SIGBUS: /dev/shm may be too small", detail, "likely")
 
 
-@rule(Category.SHM, Severity.WARNING)
+@rule(Category.SHM, Severity.WARNING, of=("shared_memory",))
 def shm_unlinked_by_systemd(shared_memory: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """Shared memory vanished under NCCL.
 
@@ -125,7 +125,7 @@ def shm_unlinked_by_systemd(shared_memory: pl.DataFrame, rank: pl.DataFrame) -> 
         yield together(gone, rank, title, "NCCL found its own segment gone", "likely")
 
 
-@rule(Category.SHM, Severity.ERROR, hang=True)
+@rule(Category.SHM, Severity.ERROR, of=("cuda_error",), hang=True)
 def shm_cuda_invalid_argument(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """CUDA would not register a shared memory segment.
 
@@ -140,7 +140,7 @@ def shm_cuda_invalid_argument(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> I
         yield met(some, rank, "shared memory could not be registered with CUDA on {who}", detail, "possible")
 
 
-@rule(Category.SHM, Severity.ERROR, hang=True)
+@rule(Category.SHM, Severity.ERROR, of=("cuda_error",), hang=True)
 def cumem_host_no_numa(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """NCCL's host memory by cuMem does not work in this container.
 
@@ -165,7 +165,7 @@ def _is_cumem() -> pl.Expr:
     return pl.col("version").map_elements(concerned, return_dtype=pl.Boolean).fill_null(False)
 
 
-@rule(Category.SHM, Severity.ERROR, hang=True)
+@rule(Category.SHM, Severity.ERROR, of=("failure",), hang=True)
 def cumem_host_asymmetric(failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """One rank shares host memory by cuMem, its peer by /dev/shm.
 

@@ -31,7 +31,7 @@ def _value(column: pl.Series) -> Any:
     return next(iter(column.drop_nulls().to_list()), None)
 
 
-@rule(Category.SOCKET_FALLBACK, Severity.WARNING)
+@rule(Category.SOCKET_FALLBACK, Severity.WARNING, of=("chosen_network",))
 def net_socket_fallback(
     chosen_network: pl.DataFrame, net_devices: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -91,7 +91,7 @@ def _mixed(chosen_network: pl.DataFrame) -> pl.DataFrame:
     return one.with_columns(base=base).filter(pl.col("base").n_unique().over("job") > 1)
 
 
-@rule(Category.SOCKET_FALLBACK, Severity.ERROR, hang=True)
+@rule(Category.SOCKET_FALLBACK, Severity.ERROR, of=("chosen_network",), hang=True)
 def net_mixed_across_ranks(chosen_network: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """The ranks of one job chose different networks.
 
@@ -125,7 +125,7 @@ def net_mixed_across_ranks(chosen_network: pl.DataFrame, rank: pl.DataFrame) -> 
         yield finding
 
 
-@rule(Category.NET_PLUGIN, Severity.WARNING)
+@rule(Category.NET_PLUGIN, Severity.WARNING, of=("libfabric_error",))
 def net_plugin_failed_then_fell_through(
     libfabric_error: pl.DataFrame, chosen_network: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -153,7 +153,7 @@ def net_plugin_failed_then_fell_through(
         )
 
 
-@rule(Category.NET_PLUGIN, Severity.ERROR, hang=True)
+@rule(Category.NET_PLUGIN, Severity.ERROR, of=("plugin",), hang=True)
 def net_requested_not_available(plugin: pl.DataFrame, setting: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A network was asked for by name, and NCCL does not have it.
 
@@ -184,7 +184,7 @@ def _asked(setting: pl.DataFrame, rows: pl.DataFrame, name: str) -> str:
     return f"{name or 'a network'} was asked for, by NCCL_NET or by the communicator's configuration"
 
 
-@rule(Category.NET_PLUGIN, Severity.WARNING)
+@rule(Category.NET_PLUGIN, Severity.WARNING, of=("plugin",))
 def net_plugin_not_loaded(
     plugin: pl.DataFrame, setting: pl.DataFrame, chosen_network: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -216,7 +216,7 @@ def net_plugin_not_loaded(
         )
 
 
-@rule(Category.NET_PLUGIN, Severity.INFO)
+@rule(Category.NET_PLUGIN, Severity.INFO, of=("setting",))
 def net_disable_ignored_by_plugin(
     setting: pl.DataFrame, chosen_network: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -236,7 +236,7 @@ def net_disable_ignored_by_plugin(
         yield together(ignored, rank, title, detail, "certain", role=Role.CONTEXT)
 
 
-@rule(Category.NET_PLUGIN, Severity.WARNING)
+@rule(Category.NET_PLUGIN, Severity.WARNING, of=("libfabric",))
 def net_plugin_over_tcp(libfabric: pl.DataFrame, chosen_network: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """The Libfabric plugin carries the data, but over TCP.
 
@@ -254,7 +254,7 @@ def net_plugin_over_tcp(libfabric: pl.DataFrame, chosen_network: pl.DataFrame, r
         yield together(rows, rank, "{who}: the Libfabric plugin runs over TCP", detail, "certain")
 
 
-@rule(Category.NET_PLUGIN, Severity.ERROR, hang=True)
+@rule(Category.NET_PLUGIN, Severity.ERROR, of=("libfabric_error",), hang=True)
 def net_plugin_request_failed(
     libfabric_error: pl.DataFrame, member: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -281,7 +281,7 @@ def net_plugin_request_failed(
             yield together(rows, rank, "{who}: memory could not be registered with the NIC", detail, "certain", **more)
 
 
-@rule(Category.NET_PLUGIN, Severity.ERROR, hang=True)
+@rule(Category.NET_PLUGIN, Severity.ERROR, of=("google_net_note",), hang=True)
 def net_plugin_tcpx_error(google_net_note: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """Google's TCPX plugin reports an error.
 
@@ -295,7 +295,7 @@ def net_plugin_tcpx_error(google_net_note: pl.DataFrame, rank: pl.DataFrame) -> 
         yield together(rows, rank, "{who}: the TCPX plugin failed", f"the plugin says: {says}", "certain")
 
 
-@rule(Category.TOPOLOGY, Severity.ERROR, hang=True)
+@rule(Category.TOPOLOGY, Severity.ERROR, of=("failure",), hang=True)
 def net_device_count_differs(
     failure: pl.DataFrame, net_device_count: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -324,7 +324,7 @@ def net_device_count_differs(
     yield finding
 
 
-@rule(Category.TOPOLOGY, Severity.WARNING, hang=True)
+@rule(Category.TOPOLOGY, Severity.WARNING, of=("failure", "ib_unusable"), hang=True)
 def net_ignore_mismatch_silent_hang(
     setting: pl.DataFrame, failure: pl.DataFrame, ib_unusable: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -355,7 +355,7 @@ def net_ignore_mismatch_silent_hang(
     yield finding
 
 
-@rule(Category.IB_ERROR, Severity.ERROR, hang=True)
+@rule(Category.IB_ERROR, Severity.ERROR, of=("ib_incompatible",), hang=True)
 def net_link_type_mix(ib_incompatible: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """NICs that do not go together were to be connected: InfiniBand with RoCE.
 
@@ -377,7 +377,7 @@ def net_link_type_mix(ib_incompatible: pl.DataFrame, rank: pl.DataFrame) -> Iter
         yield together(apart, rank, "{who} cannot connect NICs of different link types", detail, "certain")
 
 
-@rule(Category.TOPOLOGY, Severity.WARNING)
+@rule(Category.TOPOLOGY, Severity.WARNING, of=("net_devices",))
 def net_fewer_nics_than_node_has(
     net_devices: pl.DataFrame, chosen_network: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -411,7 +411,7 @@ def net_fewer_nics_than_node_has(
         yield finding
 
 
-@rule(Category.ENVIRONMENT, Severity.INFO)
+@rule(Category.ENVIRONMENT, Severity.INFO, of=("net_devices",))
 def net_management_nic_included(
     net_devices: pl.DataFrame, chosen_network: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:

@@ -31,7 +31,7 @@ def _crossings(hosts: list[str]) -> int:
     return sum(a != b for a, b in zip(hosts, hosts[1:] + hosts[:1], strict=True))
 
 
-@rule(Category.PLACEMENT, Severity.INFO)
+@rule(Category.PLACEMENT, Severity.INFO, of=("layout",))
 def place_ranks_not_contiguous(
     member: pl.DataFrame, layout: pl.DataFrame, placement: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -80,7 +80,7 @@ def place_ranks_not_contiguous(
         yield finding
 
 
-@rule(Category.PLACEMENT, Severity.WARNING)
+@rule(Category.PLACEMENT, Severity.WARNING, of=("ring_host",))
 def place_ring_crosses_too_often(
     ring: pl.DataFrame, ring_host: pl.DataFrame, placement: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -105,7 +105,7 @@ def place_ring_crosses_too_often(
         )
 
 
-@rule(Category.PLACEMENT, Severity.WARNING)
+@rule(Category.PLACEMENT, Severity.WARNING, of=("searched",))
 def place_nic_far_from_gpu(searched: pl.DataFrame, layout: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """The way from GPUs to their NICs leads over the link between CPUs.
 
@@ -137,7 +137,7 @@ def place_nic_far_from_gpu(searched: pl.DataFrame, layout: pl.DataFrame, rank: p
     yield finding
 
 
-@rule(Category.PLACEMENT, Severity.WARNING)
+@rule(Category.PLACEMENT, Severity.WARNING, of=("connection",))
 def topo_nic_gpu_crossed(connection: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """On one host the GPUs use each other's NICs, compared with the other hosts.
 
@@ -180,7 +180,7 @@ def topo_nic_gpu_crossed(connection: pl.DataFrame, rank: pl.DataFrame) -> Iterat
         yield finding
 
 
-@rule(Category.PLACEMENT, Severity.WARNING)
+@rule(Category.PLACEMENT, Severity.WARNING, of=("affinity",))
 def affinity_missing(affinity: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """Several ranks of a host are bound to the same single CPU.
 

@@ -47,7 +47,7 @@ def short(message: str) -> str:
     return message if len(message) <= LONGEST else message[:LONGEST] + "…"
 
 
-@rule(Category.APPLICATION_ERROR, Severity.ERROR, hang=True)
+@rule(Category.APPLICATION_ERROR, Severity.ERROR, of=("death",), hang=True)
 def app_exception(death: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """The application ended by an exception of its own.
 
@@ -65,7 +65,7 @@ def app_exception(death: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
         yield ended(rows, rank, f"{{who}} raised {name}: {short(rows['says'][0])}", detail, certainty)
 
 
-@rule(Category.APPLICATION_ERROR, Severity.ERROR, hang=True)
+@rule(Category.APPLICATION_ERROR, Severity.ERROR, of=("death",), hang=True)
 def app_process_died(death: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A process was killed, crashed or gave up, and its launcher says which was the first.
 
@@ -101,7 +101,7 @@ def app_process_died(death: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Findin
             yield ended(rows, rank, f"{{who}} {verb} {signal_name(signal)}{where}", detail, "certain")
 
 
-@rule(Category.APPLICATION_ERROR, Severity.ERROR, hang=True)
+@rule(Category.APPLICATION_ERROR, Severity.ERROR, of=("death",), hang=True)
 def segfault_in_libnccl(death: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """The kernel saw a process crash inside NCCL's library.
 
@@ -117,7 +117,7 @@ def segfault_in_libnccl(death: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Fin
         yield ended(rows, rank, f"{{who}} crashed inside {where}", "the kernel logged a segmentation fault", "likely")
 
 
-@rule(Category.APPLICATION_ERROR, Severity.INFO)
+@rule(Category.APPLICATION_ERROR, Severity.INFO, of=("job_end",))
 def job_ended_by_scheduler(job_end: pl.DataFrame) -> Iterator[Finding]:
     """The scheduler ended the job, at its time limit or for another job.
 

@@ -15,7 +15,7 @@ MEETING = ["bootstrap", "allgathers"]  # phases in which ranks wait for one anot
 OWN = ["kernels", "alloc", "topo", "graphs", "connections"]
 
 
-@rule(Category.STRAGGLER, Severity.WARNING)
+@rule(Category.STRAGGLER, Severity.WARNING, of=("lateness",))
 def slow_rank_comes_late(lateness: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """Some ranks come to most collectives long after the others.
 
@@ -67,7 +67,7 @@ def slow_rank_comes_late(lateness: pl.DataFrame, rank: pl.DataFrame) -> Iterator
         )
 
 
-@rule(Category.STRAGGLER, Severity.INFO)
+@rule(Category.STRAGGLER, Severity.INFO, of=("init_timing",))
 def boot_slow_init(init_timing: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """The creation of communicators took long, and the timings tell where.
 

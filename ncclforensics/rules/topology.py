@@ -17,7 +17,7 @@ OVER_PCIE = ["PIX", "PXB", "PHB", "SYS"]
 FIRST_CALLS = 1  # a hang at a later call has another cause
 
 
-@rule(Category.P2P, Severity.WARNING)
+@rule(Category.P2P, Severity.WARNING, of=("p2p_failure",))
 def p2p_disabled_between_connected(p2p_failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """The driver refuses access between GPUs that a link connects.
 
@@ -40,7 +40,7 @@ def p2p_disabled_between_connected(p2p_failure: pl.DataFrame, rank: pl.DataFrame
         yield finding
 
 
-@rule(Category.P2P, Severity.WARNING)
+@rule(Category.P2P, Severity.WARNING, of=("fabric",))
 def p2p_nvlink_pair_on_shm_or_net(
     transport: pl.DataFrame, fabric: pl.DataFrame, layout: pl.DataFrame, setting: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -58,7 +58,7 @@ def p2p_nvlink_pair_on_shm_or_net(
     yield from _around_nvlink(transport, fabric, rank, media, "")
 
 
-@rule(Category.SHM, Severity.WARNING)
+@rule(Category.SHM, Severity.WARNING, of=("fabric",))
 def shm_in_place_of_nvlink(
     transport: pl.DataFrame, fabric: pl.DataFrame, setting: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -106,7 +106,7 @@ def _around_nvlink(
         )
 
 
-@rule(Category.TOPOLOGY, Severity.WARNING)
+@rule(Category.TOPOLOGY, Severity.WARNING, of=("link",))
 def nvlink_count_differs(link: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A GPU has fewer NVLinks to the switches than the other GPUs.
 
@@ -119,7 +119,7 @@ def nvlink_count_differs(link: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Fin
     yield from _slow(switched, rank, LOST, "fewer NVLinks than the other GPUs", "NVLink", "GPU")
 
 
-@rule(Category.TOPOLOGY, Severity.WARNING)
+@rule(Category.TOPOLOGY, Severity.WARNING, of=("link",))
 def topo_narrow_pcie(link: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A PCIe link is far narrower or slower than that of its siblings.
 
@@ -136,7 +136,7 @@ def topo_narrow_pcie(link: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding
         yield from _slow(same, rank, DEGRADED_LINK, "a PCIe link far slower than its siblings", "PCIe", "NIC")
 
 
-@rule(Category.TOPOLOGY, Severity.WARNING)
+@rule(Category.TOPOLOGY, Severity.WARNING, of=("link", "port_change"))
 def topo_nic_speed_low(link: pl.DataFrame, port_change: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A network port runs below the rate that the same port has on other hosts, or fell while the job ran.
 
@@ -181,7 +181,7 @@ def _slow(same: pl.DataFrame, rank: pl.DataFrame, below: float, what: str, label
         )
 
 
-@rule(Category.TOPOLOGY, Severity.INFO)
+@rule(Category.TOPOLOGY, Severity.INFO, of=("topology_detection",))
 def topo_sys_not_visible(
     topology_detection: pl.DataFrame, topology_file: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -209,7 +209,7 @@ def topo_sys_not_visible(
         )  # fmt: skip
 
 
-@rule(Category.TOPOLOGY, Severity.WARNING)
+@rule(Category.TOPOLOGY, Severity.WARNING, of=("topology_file", "xml_error", "limit"))
 def topo_file_bad(
     topology_file: pl.DataFrame, xml_error: pl.DataFrame, limit: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -240,7 +240,7 @@ def topo_file_bad(
             yield finding
 
 
-@rule(Category.NVLS, Severity.WARNING)
+@rule(Category.NVLS, Severity.WARNING, of=("mnnvl",))
 def mnnvl_unused(
     placement: pl.DataFrame, mnnvl: pl.DataFrame, setting: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -269,7 +269,7 @@ def mnnvl_unused(
     yield finding
 
 
-@rule(Category.P2P, Severity.WARNING)
+@rule(Category.P2P, Severity.WARNING, of=("graph",))
 def p2p_hang_acs_iommu(
     verdict: pl.DataFrame,
     work: pl.DataFrame,

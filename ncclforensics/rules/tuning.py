@@ -15,7 +15,7 @@ FORCING = ["NCCL_ALGO", "NCCL_PROTO"]
 UNORDERED = ["Socket"]  # networks that do not keep 128 bytes together; libfabric's efa is another
 
 
-@rule(Category.ENVIRONMENT, Severity.INFO)
+@rule(Category.ENVIRONMENT, Severity.INFO, of=("setting",))
 def tune_forced_algo(setting: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """Algorithm or protocol is forced by a variable.
 
@@ -35,7 +35,7 @@ def tune_forced_algo(setting: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Find
         )  # fmt: skip
 
 
-@rule(Category.ENVIRONMENT, Severity.WARNING)
+@rule(Category.ENVIRONMENT, Severity.WARNING, of=("setting",))
 def tune_forced_proto_ll128(
     setting: pl.DataFrame, transport: pl.DataFrame, libfabric: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -68,7 +68,7 @@ def tune_forced_proto_ll128(
     yield finding
 
 
-@rule(Category.ENVIRONMENT, Severity.ERROR)
+@rule(Category.ENVIRONMENT, Severity.ERROR, of=("no_algorithm",))
 def tune_no_algorithm_left(no_algorithm: pl.DataFrame, setting: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """NCCL_ALGO and NCCL_PROTO leave a function no algorithm.
 
@@ -95,7 +95,7 @@ def tune_no_algorithm_left(no_algorithm: pl.DataFrame, setting: pl.DataFrame, ra
         yield finding
 
 
-@rule(Category.ENVIRONMENT, Severity.INFO)
+@rule(Category.ENVIRONMENT, Severity.INFO, of=("setting",))
 def tune_blog_variables(setting: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """Many tuning variables are set at once.
 
@@ -115,7 +115,7 @@ def tune_blog_variables(setting: pl.DataFrame, rank: pl.DataFrame) -> Iterator[F
     yield finding
 
 
-@rule(Category.ENVIRONMENT, Severity.INFO)
+@rule(Category.ENVIRONMENT, Severity.INFO, of=("setting", "tuning_limit"))
 def tune_small_buffer(setting: pl.DataFrame, tuning_limit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """The buffers are smaller than NCCL's default, or than what a tuner asks for.
 
@@ -140,7 +140,7 @@ def tune_small_buffer(setting: pl.DataFrame, tuning_limit: pl.DataFrame, rank: p
         )  # fmt: skip
 
 
-@rule(Category.ENVIRONMENT, Severity.INFO)
+@rule(Category.ENVIRONMENT, Severity.INFO, of=("algorithm_choice",))
 def tune_algorithm_switches(
     algorithm_choice: pl.DataFrame, member: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
