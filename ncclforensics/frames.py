@@ -16,6 +16,7 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.columns import OWNER, text_of
 from ncclforensics.decoration import peeled
 from ncclforensics.formats import all_formats
 from ncclforensics.grammar import Shape
@@ -290,7 +291,7 @@ class Run:
         The same process speaks under the true name, too, and far more often.
         """
         speakers = pl.concat(self._speakers)
-        counted = speakers.group_by(pl.col("host").cast(pl.String), "pid").agg(pl.col("lines").sum())
+        counted = speakers.group_by(text_of("host"), "pid").agg(pl.col("lines").sum())
         pairs = counted.join(counted, on="pid", suffix="_true").filter(pl.col("host") != pl.col("host_true"))
         ends_alike = pl.col("host").str.ends_with(pl.col("host_true")) | pl.col("host_true").str.ends_with(
             pl.col("host")
@@ -330,7 +331,7 @@ def _renamed(rows: pl.DataFrame, hosts: Mapping[tuple[str, int], str]) -> pl.Dat
         return rows
     schema = {"host": pl.Categorical(), "pid": pl.Int32(), "true": pl.Categorical()}
     names = pl.DataFrame([(host, pid, true) for (host, pid), true in hosts.items()], schema=schema, orient="row")
-    named = rows.join(names, on=["host", "pid"], how="left", maintain_order="left")
+    named = rows.join(names, on=OWNER, how="left", maintain_order="left")
     return named.with_columns(host=pl.coalesce("true", "host")).drop("true")
 
 

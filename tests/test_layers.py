@@ -24,6 +24,7 @@ ORDER = (
     "span",
     "formats",
     "nearest",
+    "columns",
     "frames",
     "analyses",
     "rules",

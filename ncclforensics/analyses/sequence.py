@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from ncclforensics.columns import OWNER
 from ncclforensics.data.versions import releases
 from ncclforensics.frames import analysis
 
@@ -108,8 +109,7 @@ _FACTORS = (
 
 def _lines(operation: pl.DataFrame, replay: pl.DataFrame, process: pl.DataFrame) -> pl.DataFrame:
     """COLL lines, or CALL lines of processes that print no COLL line; of two copies of a log, one."""
-    owner = ["host", "pid"]
-    columns = [*owner, "comm", "name", "count", "datatype", "op", "root", "opcount", "nranks", "source", "line", "pos"]
+    columns = [*OWNER, "comm", "name", "count", "datatype", "op", "root", "opcount", "nranks", "source", "line", "pos"]
     told = operation.rename({"called": "name"}).select(columns)
     calls = told
     if replay.height:  # millions of calls are not copied for the sake of no line
@@ -119,27 +119,27 @@ def _lines(operation: pl.DataFrame, replay: pl.DataFrame, process: pl.DataFrame)
             .with_columns(opcount=pl.lit(None, dtype=pl.Int64), nranks=pl.lit(None, dtype=pl.Int32))
         )
         calls = pl.concat([told, replayed.select(columns)])
-    several = process.filter(pl.col("sources").list.len() > 1).select(owner)
+    several = process.filter(pl.col("sources").list.len() > 1).select(OWNER)
     if several.is_empty() or calls.is_empty():
         return calls
-    line = [*owner, "comm", "name", "count", "datatype", "op", "root", "opcount"]
+    line = [*OWNER, "comm", "name", "count", "datatype", "op", "root", "opcount"]
     files = (
-        calls.join(several, on=owner)
-        .group_by([*owner, "source"])
+        calls.join(several, on=OWNER)
+        .group_by([*OWNER, "source"])
         .agg(calls=pl.len(), print=pl.struct(line).hash().sort_by("pos").implode())
     )
-    copies = files.sort("source").filter(pl.struct(*owner, "print").is_first_distinct().not_())
-    return calls.join(copies.select(*owner, "source"), on=[*owner, "source"], how="anti")
+    copies = files.sort("source").filter(pl.struct(*OWNER, "print").is_first_distinct().not_())
+    return calls.join(copies.select(*OWNER, "source"), on=[*OWNER, "source"], how="anti")
 
 
 def only_replayed(operation: pl.DataFrame, replay: pl.DataFrame) -> pl.DataFrame:
     """CALL lines of processes that print no COLL line; of the others they say everything twice."""
-    return replay.join(operation.select("host", "pid").unique(), on=["host", "pid"], how="anti")
+    return replay.join(operation.select("host", "pid").unique(), on=OWNER, how="anti")
 
 
 def _of_members(calls: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
     """Each call with the incarnation of its pointer that was alive: the last one born before it (`seat`)."""
-    owner = ["host", "pid", "comm"]
+    owner = [*OWNER, "comm"]
     seats = member.sort("born_pos").with_row_index("seat")
     born = seats.select("seat", *owner, "born_pos")
     found = calls.select(*owner, "pos").join_asof(
@@ -197,7 +197,7 @@ def match(call: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
     """Sends and receives of every pair of ranks, matched in order; only pairs that do not come out even."""
     messages = call.filter(pl.col("name").is_in(pl.Series(["Send", "Recv"], dtype=pl.Categorical()).implode()))
     seats = member.select("key", peer="actor", root="rank").unique(["key", "root"])
-    both = messages.join(seats, on=["key", "root"]).with_columns(is_send=pl.col("name").cast(pl.String) == "Send")
+    both = messages.join(seats, on=["key", "root"]).with_columns(is_send=pl.col("name") == "Send")
     both = both.with_columns(
         sender=pl.when("is_send").then("actor").otherwise("peer"),
         receiver=pl.when("is_send").then("peer").otherwise("actor"),

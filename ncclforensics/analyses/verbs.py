@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from ncclforensics.columns import OWNER, text_of
 from ncclforensics.frames import analysis
 
 COMPLETION_ERROR = {
@@ -23,7 +24,6 @@ COMPLETION_ERROR = {
     "line": pl.Int32(),
     "pos": pl.Int64(),
 }
-_OWNER = ["host", "pid"]
 COMPLETIONS = ["ib_completion", "ib_completion_error", "ib_completion_nameless", "ib_completion_gin"]
 NO_ANSWER = 12  # what UCX calls "Transport retry count exceeded"
 
@@ -40,23 +40,23 @@ def completion_error(
     rank: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per completion with an error, in the order of each process's lines."""
-    printed = failure.filter(_text("form").is_in(COMPLETIONS)).select(
-        *_OWNER,
+    printed = failure.filter(pl.col("form").is_in(COMPLETIONS)).select(
+        *OWNER,
         "status",
         "vendor_error",
-        hca=_text("hca"),
-        peer=_text("peer"),
-        gid=_text("local_gid"),
+        hca=text_of("hca"),
+        peer=text_of("peer"),
+        gid=text_of("local_gid"),
         source="source",
         line="line",
         pos="pos",
     )
     of_ucx = ucx_error.select(
-        host=_text("ucx_host").cast(pl.Categorical()),
+        host=text_of("ucx_host").cast(pl.Categorical()),
         pid=pl.col("process").cast(pl.Int32),
         status=pl.lit(NO_ANSWER, pl.Int64),
         vendor_error=pl.lit(None, pl.Int64),
-        hca=_text("device"),
+        hca=text_of("device"),
         peer=pl.lit(None, pl.String),
         gid=pl.lit(None, pl.String),
         source="source",
@@ -64,19 +64,19 @@ def completion_error(
         pos="pos",
     )
     errors = pl.concat([printed, of_ucx], how="vertical_relaxed").sort("pos")
-    concerned = operation.select(*_OWNER, "pos").join(errors.select(_OWNER).unique(), on=_OWNER, how="semi")
-    called = concerned.sort("pos").with_columns(calls=pl.int_range(1, pl.len() + 1).over(_OWNER))
+    concerned = operation.select(*OWNER, "pos").join(errors.select(OWNER).unique(), on=OWNER, how="semi")
+    called = concerned.sort("pos").with_columns(calls=pl.int_range(1, pl.len() + 1).over(OWNER))
     lasting = ["fatal", "too_many", "no_replacement", "failed_for_good", "given_up", "device_lost"]
-    kept = failover.filter(_text("form").is_in(["failed", "not_fatal", "replaced"])).select(_OWNER).unique()
-    lost = failover.filter(_text("form").is_in(lasting)).select(_OWNER).unique()
-    survived = kept.join(lost, on=_OWNER, how="anti").with_columns(is_survived=pl.lit(value=True))
-    ends = member.group_by(_OWNER).agg(leaves=pl.col("end_pos").min())
+    kept = failover.filter(pl.col("form").is_in(["failed", "not_fatal", "replaced"])).select(OWNER).unique()
+    lost = failover.filter(pl.col("form").is_in(lasting)).select(OWNER).unique()
+    survived = kept.join(lost, on=OWNER, how="anti").with_columns(is_survived=pl.lit(value=True))
+    ends = member.group_by(OWNER).agg(leaves=pl.col("end_pos").min())
     address = pl.col("peer").str.split("<").list.first()
     return (
-        errors.join(rank.select(*_OWNER, "job").unique(_OWNER), on=_OWNER, how="left")
-        .join_asof(called, on="pos", by=_OWNER, strategy="backward", check_sortedness=False)
-        .join(survived, on=_OWNER, how="left")
-        .join(ends, on=_OWNER, how="left")
+        errors.join(rank.select(*OWNER, "job").unique(OWNER), on=OWNER, how="left")
+        .join_asof(called, on="pos", by=OWNER, strategy="backward", check_sortedness=False)
+        .join(survived, on=OWNER, how="left")
+        .join(ends, on=OWNER, how="left")
         .with_columns(address=address)
         .join(_addresses(milestone, net_devices), on="address", how="left")
         .with_columns(
@@ -88,18 +88,14 @@ def completion_error(
     )
 
 
-def _text(column: str) -> pl.Expr:
-    return pl.col(column).cast(pl.String)
-
-
 def _addresses(milestone: pl.DataFrame, net_devices: pl.DataFrame) -> pl.DataFrame:
     """Whose address is which: the interface that each process says it uses for its side channel."""
     told = milestone.filter(pl.col("address").is_not_null()).select(
-        address=_text("address").str.splitn(":", 2).struct.field("field_1").str.split("<").list.first(),
-        peer_host=_text("host"),
+        address=text_of("address").str.splitn(":", 2).struct.field("field_1").str.split("<").list.first(),
+        peer_host=text_of("host"),
     )
     listed = net_devices.filter(pl.col("oob_address").is_not_null()).select(
-        address=_text("oob_address"), peer_host=_text("host")
+        address=text_of("oob_address"), peer_host=text_of("host")
     )
     both = pl.concat([told, listed]).drop_nulls().unique()
     return both.filter(pl.len().over("address") == 1)  # containers may share one

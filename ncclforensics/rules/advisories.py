@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.columns import text_of
 from ncclforensics.data.advisories import ADVISORIES, LARGE_SCALE
 from ncclforensics.data.versions import release
 from ncclforensics.rules import Category, Finding, Line, Role, Severity, rule
@@ -40,9 +41,9 @@ def ver_known_defect(
     several = member.group_by("job", "actor").agg(pl.col("key").n_unique()).filter(pl.col("key") > 1)
     connecting = exhibit.join(incomplete.select("job"), on="job", how="semi")
     connecting = connecting.join(several.select("job"), on="job", how="semi").select(*PLACE)
-    form, site = pl.col("form").cast(pl.String), pl.col("site").cast(pl.String)
+    form, site = text_of("form"), text_of("site")
     mixed = topology_detection.filter(form.is_in(["mixed_architecture", "mixed_vendors"])).select(*PLACE)
-    called = pl.col("called").cast(pl.String).is_in(["Send", "Recv"])
+    called = pl.col("called").is_in(["Send", "Recv"])
     network = failure.filter(form.str.starts_with("ib_") | form.is_in(["peer_closed", "transfer_failed"]))
     large = member.filter(pl.col("nranks") >= LARGE_SCALE)
     nothing = pl.DataFrame(schema=PLACE)
@@ -59,7 +60,7 @@ def ver_known_defect(
         "large scale": hung if not large.is_empty() else nothing,
     }
     releases = version.filter(~form.fill_null("").str.starts_with("rccl")).sort("source", "line")
-    releases = releases.with_columns(pl.col("version").cast(pl.String)).unique("version", keep="first")
+    releases = releases.with_columns(text_of("version")).unique("version", keep="first")
     for row in releases.sort("version").to_dicts():
         numbers = release(row["version"])
         for advisory in ADVISORIES:

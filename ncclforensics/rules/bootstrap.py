@@ -7,11 +7,10 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.analyses.trouble import HARD, LOST, NETWORK
+from ncclforensics.columns import OWNER, PLACE, text_of
 from ncclforensics.rules import Category, Finding, Role, Severity, rule
 from ncclforensics.rules.grouped import shown, together
 
-OWNER = ["host", "pid"]
-PLACE = [*OWNER, "source", "line"]
 REFUSALS = ["connect_failed", "connect_returned", "connect_given_up", "connect_exceeded", "poll_failed"]
 LOOPBACK = "lo"
 BRIDGES = ["docker", "veth", "cni", "virbr", "br-", "tunl", "flannel", "cali"]  # that end at their own host
@@ -34,7 +33,7 @@ def boot_no_interface(failure: pl.DataFrame, setting: pl.DataFrame, rank: pl.Dat
     rows = failure.filter(pl.col("form").is_in(["no_interface", "no_such_interface"]))
     if rows.is_empty():
         return
-    asked = setting.filter(pl.col("variable").cast(pl.String).is_in(["NCCL_SOCKET_IFNAME", "NCCL_OOB_NET_IFNAME"]))
+    asked = setting.filter(pl.col("variable").is_in(["NCCL_SOCKET_IFNAME", "NCCL_OOB_NET_IFNAME"]))
     told = asked.join(rows.select(OWNER).unique(), on=OWNER, how="semi")
     values = sorted({f"{name}={value}" for name, value in told.select("variable", "value").iter_rows()})
     finding = together(
@@ -59,20 +58,20 @@ def boot_wrong_interface(
     Sources: nccl#286, horovod#310, nccl#1291, pytorch#68893.
     """
     stuck = verdict.filter(pl.col("verdict").is_in(["init-incomplete", "init-failed", "rank-missing"]))["job"]
-    refused = trouble.filter(pl.col("form").cast(pl.String).is_in(REFUSALS))["job"]
+    refused = trouble.filter(pl.col("form").is_in(REFUSALS))["job"]
     jobs = rank.filter(pl.col("job").is_in({*stuck, *refused}))
     ours = jobs.select("job", *OWNER).unique(OWNER)
     if jobs["host"].n_unique() < 2:
         return
-    interface, address = pl.col("interface").cast(pl.String), pl.col("address").cast(pl.String)
+    interface, address = text_of("interface"), text_of("address")
     is_local = pl.any_horizontal(
         interface == LOOPBACK,
         *(interface.str.starts_with(name) for name in BRIDGES),
         *(address.str.starts_with(begins) for begins in LOCAL_ADDRESSES),
     )
-    offered = milestone.filter((pl.col("form").cast(pl.String) == "bootstrap") & is_local)
+    offered = milestone.filter((pl.col("form") == "bootstrap") & is_local)
     local = offered.join(ours, on=OWNER, how="semi")
-    for (name,), rows in local.group_by(pl.col("interface").cast(pl.String), maintain_order=True):
+    for (name,), rows in local.group_by(text_of("interface"), maintain_order=True):
         detail = "no other host can reach that, and init did not come to its end"
         yield together(
             rows, rank, f"{{who}} offer{'' if rows.height > 1 else 's'} an address of {name}", detail, "likely"
@@ -91,7 +90,7 @@ def boot_connect_failed(failure: pl.DataFrame, trouble: pl.DataFrame, rank: pl.D
     """
     leaving = trouble.filter("at_exit").select("source", "line")
     rows = failure.filter(pl.col("form").is_in(REFUSALS)).join(leaving, on=["source", "line"], how="anti")
-    why = pl.coalesce("error", pl.col("reason").cast(pl.String), pl.lit("no answer"))
+    why = pl.coalesce("error", text_of("reason"), pl.lit("no answer"))
     lost = not trouble.filter(kind=LOST, at_exit=False).is_empty()
     for (reason,), some in rows.with_columns(why=why).group_by("why", maintain_order=True):
         peers = sorted(some["peer"].cast(pl.String).drop_nulls().unique().to_list())
@@ -103,9 +102,7 @@ def boot_connect_failed(failure: pl.DataFrame, trouble: pl.DataFrame, rank: pl.D
         yield finding
     known = trouble.filter(pl.col("kind").is_in([HARD, NETWORK])).select(OWNER).unique()
     proxies = failure.filter(
-        (pl.col("form") == "proxy_failed")
-        & (pl.col("operation").cast(pl.String) == "Connect")
-        & (pl.col("result") == SYSTEM_ERROR)
+        (pl.col("form") == "proxy_failed") & (pl.col("operation") == "Connect") & (pl.col("result") == SYSTEM_ERROR)
     ).join(known, on=OWNER, how="anti")
     if not proxies.is_empty():
         detail = "NCCL's proxy thread failed to connect to a peer: a system error, which no line here names"
@@ -179,7 +176,7 @@ def limits_open_files(
     Do: ulimit -n 131072 in the launcher's context (print it under srun or mpirun); LimitNOFILE of slurmd.
     Sources: NCCL user guide, troubleshooting/runtime (file descriptors).
     """
-    reason = pl.col("reason").cast(pl.String)
+    reason = text_of("reason")
     rows = pl.concat(
         [
             failure.filter(pl.col("error").str.contains(OPEN_FILES, literal=True)).select(PLACE),

@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.columns import OWNER, text_of
 from ncclforensics.data.tuning import CHANNEL_CAPS
 from ncclforensics.data.yardsticks import DEGRADED_LINK, FEW_CHANNELS, FULL_NODE, MANY_NODES, NORMAL_CHANNELS
 from ncclforensics.rules import Category, Finding, Line, Role, Severity, rule
@@ -19,8 +20,8 @@ ROOMY = ["NVSwitch", "multicast"]
 def _caps(setting: pl.DataFrame) -> pl.DataFrame:
     """Variables that bind the number of channels from above, with the bound."""
     return (
-        setting.filter(pl.col("variable").cast(pl.String).is_in(CHANNEL_CAPS))
-        .with_columns(cap=pl.col("value").cast(pl.String).cast(pl.Int64, strict=False))
+        setting.filter(pl.col("variable").is_in(CHANNEL_CAPS))
+        .with_columns(cap=text_of("value").cast(pl.Int64, strict=False))
         .filter(pl.col("cap") > 0)
     )
 
@@ -43,16 +44,15 @@ def chan_capped_by_env(
     Do: unset the variable on all ranks, also in /etc/nccl.conf and ~/.nccl.conf, and run again.
     Sources: nccl: src/graph/connect.cc; nccl#522 (left over from a test).
     """
-    owner = ["host", "pid"]
     larger = layout.filter(pl.col("nranks") > 1).select("job", "key", "nranks", "local", "nodes")
-    opened = channels.join(larger, on=["job", "key"]).join(rank.select("job", "actor", *owner), on=["job", "actor"])
-    bound = _caps(setting).join(opened.select(*owner, "key", "coll", "local", of="nranks"), on=owner)
+    opened = channels.join(larger, on=["job", "key"]).join(rank.select("job", "actor", *OWNER), on=["job", "actor"])
+    bound = _caps(setting).join(opened.select(*OWNER, "key", "coll", "local", of="nranks"), on=OWNER)
     bound = bound.filter(pl.col("coll") == pl.col("cap"))
-    found = searched.group_by(*owner, "key").agg(
+    found = searched.group_by(*OWNER, "key").agg(
         found=pl.col("channels").max(), at=pl.col("source").first(), on=pl.col("line").first()
     )
-    roomy = fabric.filter(pl.col("fabric").is_in(ROOMY)).select(*owner, is_roomy=pl.lit(value=True)).unique()
-    judged = bound.join(found, on=[*owner, "key"], how="left").join(roomy, on=owner, how="left")
+    roomy = fabric.filter(pl.col("fabric").is_in(ROOMY)).select(*OWNER, is_roomy=pl.lit(value=True)).unique()
+    judged = bound.join(found, on=[*OWNER, "key"], how="left").join(roomy, on=OWNER, how="left")
     is_searched = (pl.col("found") > pl.col("cap")).fill_null(value=False)
     is_small = (pl.col("cap") < NORMAL_CHANNELS) & pl.col("is_roomy") & (pl.col("local") >= FULL_NODE)
     judged = judged.with_columns(
@@ -92,9 +92,9 @@ def chan_undercount(
     Do: NCCL_DEBUG_SUBSYS=INIT,GRAPH and NCCL_TOPO_DUMP_FILE on the hosts named; compare maxBw and `Pattern` lines.
     Sources: nccl#652, nccl#524, nccl#1664; MLPerf logs (channels by machine); field guides.
     """
-    asked = setting.filter(pl.col("field").cast(pl.String).str.contains("CTA", literal=True).fill_null(value=False))
+    asked = setting.filter(text_of("field").str.contains("CTA", literal=True).fill_null(value=False))
     capped = pl.concat([_caps(setting).select("host", "pid"), asked.select("host", "pid")]).unique()
-    by_hand = member.join(capped, on=["host", "pid"], how="semi").select("job", "key").unique()
+    by_hand = member.join(capped, on=OWNER, how="semi").select("job", "key").unique()
     free = layout.filter((pl.col("nranks") > 1) & pl.col("coll").is_not_null() & pl.col("line").is_not_null())
     free = free.join(by_hand, on=["job", "key"], how="anti")
     alike = ["job", "nranks", "nodes", "gpus", "nth"]
@@ -113,7 +113,7 @@ def chan_undercount(
                 "communicators of the same size, on the same GPUs of other hosts, have more",
                 [Line(other["source"], other["line"], "a sister")],
             )  # fmt: skip
-    roomy = member.join(fabric.filter(pl.col("fabric").is_in(ROOMY)), on=["host", "pid"], how="semi")["key"].unique()
+    roomy = member.join(fabric.filter(pl.col("fabric").is_in(ROOMY)), on=OWNER, how="semi")["key"].unique()
     networks = set(transport.filter(pl.col("medium") == "NET")["network"].cast(pl.String).drop_nulls())
     full = free.filter(
         (pl.col("local") >= FULL_NODE)
@@ -133,7 +133,7 @@ def chan_undercount(
 def _undercount(
     row: dict[str, Any], member: pl.DataFrame, title: str, certainty: str, detail: str, more: list[Line]
 ) -> Finding:
-    ours = member.filter((pl.col("job") == row["job"]) & (pl.col("key").cast(pl.String) == row["key"]))
+    ours = member.filter((pl.col("job") == row["job"]) & (pl.col("key") == row["key"]))
     hosts = sorted(ours["host"].cast(pl.String).unique())
     return Finding(
         title=f"a communicator of {row['nranks']} ranks on {', '.join(hosts[:4])} has {title}",
@@ -209,7 +209,7 @@ def chan_alltoall_few_per_peer(
     Do: measure with NCCL_NCHANNELS_PER_NET_PEER=4.
     Sources: nccl#1272.
     """
-    pairwise = operation.filter(pl.col("called").cast(pl.String).is_in(["Send", "Recv", "AlltoAll", "AllToAll"]))
+    pairwise = operation.filter(pl.col("called").is_in(["Send", "Recv", "AlltoAll", "AllToAll"]))
     nodes = placement["nnodes"].max()
     few = channel_count.filter(pl.col("perpeer") == 1)
     if pairwise.is_empty() or few.is_empty() or not isinstance(nodes, int) or nodes < MANY_NODES:

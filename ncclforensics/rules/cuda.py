@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.columns import OWNER, text_of
 from ncclforensics.data.cuda import HARDWARE, HIDDEN, OTHER, POISONED, UNUSABLE
 from ncclforensics.data.processes import XIDS
 from ncclforensics.rules import Category, Finding, Role, Severity, rule
@@ -62,7 +63,7 @@ def cuda_gpu_fault(
     """
     for error, some in _each(cuda_error, HARDWARE):
         yield met(some, rank, f"GPU fault on {{who}}: {error}", "CUDA says so", "certain")
-    events = hardware_event.filter(pl.col("form").cast(pl.String).is_in(["xid", "lost"]))
+    events = hardware_event.filter(pl.col("form").is_in(["xid", "lost"]))
     events = events.with_columns(xid=pl.when(form="lost").then(79).otherwise("xid")).filter(pl.col("xid").is_in(XIDS))
     if events.is_empty():
         return
@@ -93,7 +94,7 @@ def cuda_gpu_fault(
 
 
 def _short(column: str) -> pl.Expr:
-    return pl.col(column).cast(pl.String).str.split(".").list.first()
+    return text_of(column).str.split(".").list.first()
 
 
 @rule(Category.CUDA_ERROR, Severity.ERROR, of=("cuda_error",), hang=True)
@@ -128,13 +129,13 @@ def cuda_gpu_hidden(
     gave_up = trouble.filter(form="unwinding").select("host", "pid").unique()
     lookups = library.filter(
         (pl.col("form") == "call")
-        & pl.col("driver_call").cast(pl.String).str.starts_with("nvmlDeviceGetHandle")
+        & text_of("driver_call").str.starts_with("nvmlDeviceGetHandle")
         & pl.col("error").str.starts_with("Not Found")
-    ).join(gave_up, on=["host", "pid"], how="semi")
+    ).join(gave_up, on=OWNER, how="semi")
     if not lookups.is_empty():
         numbered = lookups.join(
-            rank.select("host", "pid", number="rank").unique(["host", "pid"], keep="none"),
-            on=["host", "pid"],
+            rank.select("host", "pid", number="rank").unique(OWNER, keep="none"),
+            on=OWNER,
             how="left",
         ).with_columns(rank="number")
         yield met(

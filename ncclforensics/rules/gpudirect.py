@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.columns import OWNER
 from ncclforensics.data.networks import PEERMEM_UNSEEN
 from ncclforensics.data.versions import releases
 from ncclforensics.rules import Category, Finding, Role, Severity, rule
 from ncclforensics.rules.grouped import shown, together
 
-OWNER = ["host", "pid"]
 OFF = ["LOC", "0"]  # levels, and values of NCCL_IB_CUDA_SUPPORT, that switch it off
 FORCED = ["SYS", "5"]
 
@@ -130,9 +130,7 @@ def gdr_forced_level(setting: pl.DataFrame, chosen_network: pl.DataFrame, rank: 
     Sources: nccl#652, Megatron-Bridge#1638.
     """
     apart = chosen_network.filter("is_rdma", "spans").select(OWNER).unique()
-    is_forced = (pl.col("variable").cast(pl.String) == "NCCL_NET_GDR_LEVEL") & pl.col("value").cast(pl.String).is_in(
-        FORCED
-    )
+    is_forced = (pl.col("variable") == "NCCL_NET_GDR_LEVEL") & pl.col("value").is_in(FORCED)
     forced = setting.filter(is_forced).join(apart, on=OWNER, how="semi")
     if forced.height:
         title = "{who}: GPUDirect RDMA is forced across the sockets of a host"

@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.columns import OWNER, text_of
 from ncclforensics.data.networks import GID_FOUND, IB_TIMEOUTS
 from ncclforensics.data.verbs import (
     BAD_ADDRESS,
@@ -28,17 +29,12 @@ from ncclforensics.data.versions import releases
 from ncclforensics.rules import Category, Finding, Line, Role, Severity, rule
 from ncclforensics.rules.grouped import shown, together
 
-OWNER = ["host", "pid"]
 NAMED = 4  # peers, in a title
 REGISTRATIONS = ["ibv_reg_mr", "ibv_reg_mr_iova2", "ibv_reg_dmabuf_mr", "mlx5dv_reg_dmabuf_mr"]
 
 
-def _text(column: str) -> pl.Expr:
-    return pl.col(column).cast(pl.String)
-
-
 def _begins(column: str, texts: list[str]) -> pl.Expr:
-    return pl.any_horizontal(_text(column).str.starts_with(text) for text in texts).fill_null(value=False)
+    return pl.any_horizontal(text_of(column).str.starts_with(text) for text in texts).fill_null(value=False)
 
 
 def _peers(errors: pl.DataFrame) -> list[str]:
@@ -49,7 +45,7 @@ def _peers(errors: pl.DataFrame) -> list[str]:
 
 def _suspect(errors: pl.DataFrame) -> str | None:
     """The host that has a part in every failed pair, where several others report."""
-    pairs = errors.select(_text("host"), "peer_host").drop_nulls().unique()
+    pairs = errors.select(text_of("host"), "peer_host").drop_nulls().unique()
     ends = [set(pair) for pair in pairs.iter_rows()]
     common = set.intersection(*ends) if ends else set()
     return common.pop() if len(common) == 1 and len(set.union(*ends)) > 2 else None
@@ -60,7 +56,7 @@ def _accused(errors: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str, 
     suspect = _suspect(errors)
     peers = [suspect] if suspect else _peers(errors)
     if suspect:
-        errors = errors.filter(_text("host") != suspect)
+        errors = errors.filter(pl.col("host") != suspect)
     named = ", ".join(peers[:NAMED]) + (" and others" if len(peers) > NAMED else "") if peers else "a peer"
     finding = together(errors, rank, title.replace("{peers}", named), detail, certainty)
     if suspect:
@@ -83,8 +79,8 @@ def _devices(errors: pl.DataFrame) -> str:
 
 def _time_out(setting: pl.DataFrame, version: pl.DataFrame) -> tuple[str, list[Line]]:
     """What is to be said of a time-out that was set below NCCL's default."""
-    told = setting.filter(_text("variable") == "NCCL_IB_TIMEOUT").with_columns(
-        given=_text("value").cast(pl.Int64, strict=False)
+    told = setting.filter(pl.col("variable") == "NCCL_IB_TIMEOUT").with_columns(
+        given=text_of("value").cast(pl.Int64, strict=False)
     )
     versions = releases(version["version"])
     if told.is_empty() or not versions:
@@ -98,7 +94,7 @@ def _time_out(setting: pl.DataFrame, version: pl.DataFrame) -> tuple[str, list[L
 
 def _down(failure: pl.DataFrame) -> set[str]:
     """The hosts on which a port or a device failed."""
-    form = _text("form")
+    form = pl.col("form")
     is_event = (form == "ib_event") & _begins("error", [*PORT_DOWN, *DEVICE_DEAD])
     return set(failure.filter(is_event | (form == "ib_fatal"))["host"].cast(pl.String).drop_nulls().to_list())
 
@@ -112,7 +108,7 @@ def _no_answer(
     version: pl.DataFrame,
     when: str,
 ) -> Finding:
-    pairs = errors.select(_text("host"), "peer_host").drop_nulls().unique().rows()
+    pairs = errors.select(text_of("host"), "peer_host").drop_nulls().unique().rows()
     ends = {*errors["host"].cast(pl.String).drop_nulls().to_list(), *(peer for _, peer in pairs)}
     mutual = len(pairs) == 2 and pairs[0] == pairs[1][::-1]  # each of the other
     between = "; both ends say so of each other: look at what is between them" if mutual else ""
@@ -257,7 +253,7 @@ def ib_flush_is_secondary(
     """
     flushed = _failed(completion_error, FLUSHED)
     causes = completion_error.filter((pl.col("status") != FLUSHED) & pl.col("at_exit").not_())
-    form = _text("form")
+    form = pl.col("form")
     causes_too = failure.filter(
         form.is_in(["ib_event", "ib_fatal", "peer_closed", "cuda", "ras_dead", "transfer_failed"])
     )
@@ -286,12 +282,12 @@ def ib_port_event(failure: pl.DataFrame, completion_error: pl.DataFrame, rank: p
     catastrophic error dmesg -T | grep mlx5, then a reset of the NIC.
     Sources: nccl#905, lit-llama#380, nccl#230; verbs events (rdma-core).
     """
-    form = _text("form")
+    form = pl.col("form")
     down = failure.filter((form == "ib_event") & _begins("error", PORT_DOWN))
     dead = failure.filter((form == "ib_fatal") | ((form == "ib_event") & _begins("error", DEVICE_DEAD)))
     later = completion_error.filter(pl.col("at_exit").not_()).height
     if down.height:
-        ports = sorted({f"{d}:{p}" for d, p in down.select(_text("device"), "port").drop_nulls().iter_rows()})
+        ports = sorted({f"{d}:{p}" for d, p in down.select(text_of("device"), "port").drop_nulls().iter_rows()})
         which = ", ".join(ports[:NAMED]) if ports else "a port"
         detail = f"the link of {which} was lost; " + (
             "what fails afterwards follows from it" if later else "no transfer is seen to fail after it"
@@ -319,7 +315,9 @@ def ib_modify_qp_einval(failure: pl.DataFrame, setting: pl.DataFrame, rank: pl.D
     """
     rows = _modified(failure, INVALID)
     if rows.height:
-        forced = setting.filter(_text("variable") == "NCCL_IB_GID_INDEX").join(rows.select(OWNER), on=OWNER, how="semi")
+        forced = setting.filter(pl.col("variable") == "NCCL_IB_GID_INDEX").join(
+            rows.select(OWNER), on=OWNER, how="semi"
+        )
         because = f"; NCCL_IB_GID_INDEX={forced['value'][0]} is set" if forced.height else ""
         finding = together(
             rows,
@@ -367,12 +365,12 @@ def ib_modify_qp_unreachable(failure: pl.DataFrame, rank: pl.DataFrame) -> Itera
 
 def _modified(failure: pl.DataFrame, reasons: list[str]) -> pl.DataFrame:
     """Attempts to set up a queue pair that failed for one of these reasons."""
-    tried = failure.filter(_text("form").is_in(["verbs_call", "modify_qp"]) & (_text("operation") == MODIFY_QP))
-    return tried.filter(_text("reason").is_in(reasons))
+    tried = failure.filter(pl.col("form").is_in(["verbs_call", "modify_qp"]) & (pl.col("operation") == MODIFY_QP))
+    return tried.filter(pl.col("reason").is_in(reasons))
 
 
 def _ends(rows: pl.DataFrame) -> str:
-    told = rows.select(_text("device"), "port", _text("local_gid"), _text("remote_gid")).drop_nulls()
+    told = rows.select(text_of("device"), "port", text_of("local_gid"), text_of("remote_gid")).drop_nulls()
     if told.is_empty():
         return ""
     device, port, local, remote = told.row(0)
@@ -388,11 +386,11 @@ def ib_call_failed(failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Findin
     Do: print ulimit -l in the job; see rdma resource show; dmesg -T | grep mlx5 on that host.
     Sources: nccl: src/misc/ibvwrap.cc; nccl-tests#206.
     """
-    calls = failure.filter(_text("form").is_in(["verbs_call", "modify_qp", "verbs_post"]))
+    calls = failure.filter(pl.col("form").is_in(["verbs_call", "modify_qp", "verbs_post"]))
     known = [*INVALID, *TIMED_OUT, *UNREACHABLE]
-    is_told = ((_text("operation") == MODIFY_QP) & _text("reason").is_in(known)).fill_null(value=False)
-    others = calls.filter(_text("operation").is_in(REGISTRATIONS).not_() & is_told.not_())
-    for (operation, reason), rows in others.sort(_text("operation"), _text("reason")).group_by(
+    is_told = ((pl.col("operation") == MODIFY_QP) & pl.col("reason").is_in(known)).fill_null(value=False)
+    others = calls.filter(pl.col("operation").is_in(REGISTRATIONS).not_() & is_told.not_())
+    for (operation, reason), rows in others.sort(text_of("operation"), text_of("reason")).group_by(
         "operation", "reason", maintain_order=True
     ):
         yield together(rows, rank, f"{{who}}: {operation} failed", f"the system says: {reason}", "certain")
@@ -410,7 +408,7 @@ def ib_registration_failed_memlock(failure: pl.DataFrame, rank: pl.DataFrame) ->
     """
     needs = [*REGISTRATIONS, "ibv_create_qp", "ibv_create_cq"]
     rows = failure.filter(
-        (_text("form") == "verbs_call") & _text("operation").is_in(needs) & _text("reason").is_in(NO_MEMORY)
+        (pl.col("form") == "verbs_call") & pl.col("operation").is_in(needs) & pl.col("reason").is_in(NO_MEMORY)
     )
     if rows.height:
         calls = ", ".join(sorted(rows["operation"].cast(pl.String).unique().to_list()))
@@ -429,8 +427,8 @@ def ib_registration_failed(failure: pl.DataFrame, rank: pl.DataFrame) -> Iterato
     NCCL_NET_GDR_LEVEL=LOC, or with NCCL_DMABUF_ENABLE=0.
     Sources: nccl: src/misc/ibvwrap.cc; nccl#1537, nccl#1939 (a module that is loaded and not registered).
     """
-    rows = failure.filter((_text("form") == "verbs_call") & _text("operation").is_in(REGISTRATIONS))
-    rows = rows.filter(_text("reason").is_in(NO_MEMORY).not_()).sort(_text("operation"), _text("reason"))
+    rows = failure.filter((pl.col("form") == "verbs_call") & pl.col("operation").is_in(REGISTRATIONS))
+    rows = rows.filter(pl.col("reason").is_in(NO_MEMORY).not_()).sort(text_of("operation"), text_of("reason"))
     for (operation, reason), group in rows.group_by("operation", "reason", maintain_order=True):
         why = "; of GPU memory: nvidia-peermem or DMA-BUF does not work there" if str(reason) in BAD_ADDRESS else ""
         detail = f"the call of {operation} failed: {reason}{why}"
@@ -446,7 +444,7 @@ def ib_port_failover_active(failover: pl.DataFrame, rank: pl.DataFrame) -> Itera
     Do: see the port and its counters on that host; plan a restart without it.
     Sources: nccl#2157; nccl: src/transport/net_ib (2.30 and later).
     """
-    form = _text("form")
+    form = pl.col("form")
     failed = failover.filter(form.is_in(["failed", "failed_for_good", "device_lost", "given_up"]))
     ended = failover.filter(form.is_in(["fatal", "too_many", "no_replacement"]))
     back = failover.filter(form.is_in(["recovered", "back_in_use", "recovery_succeeded"])).select(OWNER).unique()
@@ -477,7 +475,7 @@ def ib_device_open_failed(
     Do: pass all of /dev/infiniband, or exclude the others: NCCL_IB_HCA=^mlx5_bond_0.
     Sources: formats: NCCL's warnings (NET/IB: Unable to open device); nccl#2428.
     """
-    shut = ib_unusable.filter(_text("form").is_in(["open", "query"]))
+    shut = ib_unusable.filter(pl.col("form").is_in(["open", "query"]))
     works = chosen_network.filter("is_rdma").select(OWNER).unique()
     tcp = chosen_network.filter(pl.col("is_rdma").not_()).select(OWNER).unique()
     for is_noise, rows in (
@@ -513,14 +511,14 @@ def roce_gid_forced_on_new_nccl(
     Sources: NCCL documentation, networking; nccl#1131.
     """
     versions = releases(version["version"])
-    roce = net_devices.filter(_text("devices").str.contains("/RoCE", literal=True)).select(OWNER).unique()
-    is_forced = (_text("variable") == "NCCL_IB_GID_INDEX") & _text("value").str.starts_with("-").not_()
+    roce = net_devices.filter(text_of("devices").str.contains("/RoCE", literal=True)).select(OWNER).unique()
+    is_forced = (pl.col("variable") == "NCCL_IB_GID_INDEX") & text_of("value").str.starts_with("-").not_()
     forced = setting.filter(is_forced).join(roce, on=OWNER, how="semi")
     if forced.is_empty() or not versions or min(versions) < GID_FOUND:
         return
     failed = pl.concat(
         [
-            failure.filter(_text("operation") == MODIFY_QP).select(OWNER),
+            failure.filter(pl.col("operation") == MODIFY_QP).select(OWNER),
             _failed(completion_error, RETRY_EXCEEDED).select(OWNER),
         ]
     ).join(forced.select(OWNER), on=OWNER, how="semi")
@@ -553,12 +551,12 @@ def roce_gid_default_zero_old_nccl(
     versions = releases(version["version"])
     if not versions or max(versions) >= GID_FOUND:
         return
-    roce = net_devices.filter(_text("devices").str.contains("/RoCE", literal=True)).select(OWNER).unique()
+    roce = net_devices.filter(text_of("devices").str.contains("/RoCE", literal=True)).select(OWNER).unique()
     failed = _failed(completion_error, RETRY_EXCEEDED).filter(_is_early().fill_null(value=True))
     failed = failed.join(roce, on=OWNER, how="semi")
     zero = queue_pair.filter(pl.col("gid_index") == 0).select(OWNER).unique()
-    told = setting.filter(_text("form") == "environment").select(OWNER).unique()
-    chosen = setting.filter(_text("variable") == "NCCL_IB_GID_INDEX").select(OWNER).unique()
+    told = setting.filter(pl.col("form") == "environment").select(OWNER).unique()
+    chosen = setting.filter(pl.col("variable") == "NCCL_IB_GID_INDEX").select(OWNER).unique()
     unset = told.join(chosen, on=OWNER, how="anti")
     link_local = failed.filter(pl.col("gid").str.starts_with("fe80")).select(OWNER).unique()
     wrong = failed.join(pl.concat([zero, unset, link_local]).unique(), on=OWNER, how="semi")
@@ -579,7 +577,7 @@ def roce_gid_changed(
     Do: look for network managers, bonds that fail over and flapping links on that host.
     Sources: nccl#1819, nccl#2183, nccl#2400.
     """
-    form = _text("form")
+    form = pl.col("form")
     fatal = port_change.filter(form == "gid_fatal")
     changed = port_change.filter((form == "gid_table") | ((form == "unknown_event") & (pl.col("event") == GID_CHANGED)))
     fresh = port_change.filter(form == "gid_refreshed").select(OWNER).unique()
@@ -610,7 +608,7 @@ def roce_gid_read_fails_in_container(ib_unusable: pl.DataFrame, rank: pl.DataFra
     Do: use NCCL 2.26 or later, or set NCCL_IB_GID_INDEX to the index of RoCE v2.
     Sources: nccl#1573, nccl#1538.
     """
-    rows = ib_unusable.filter(_text("form") == "gid_type")
+    rows = ib_unusable.filter(pl.col("form") == "gid_type")
     if rows.height:
         error: Any = rows["error"][0]
         yield together(rows, rank, "{who} cannot read the types of RoCE's GIDs", f"the system says: {error}", "certain")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.analyses.deaths import GPU_MEMORY, HOST_MEMORY, SIGNAL
+from ncclforensics.columns import PLACE, text_of
 from ncclforensics.data.cuda import MEMORY
 from ncclforensics.data.processes import BUS_ERROR, KILL
 from ncclforensics.data.versions import CUMEM_HOST, CUMEM_HOST_OPTIONAL, release
@@ -91,14 +92,13 @@ def shm_too_small(
     Do: --shm-size=1g --ulimit memlock=-1, or an emptyDir of medium Memory in Kubernetes; rm stale /dev/shm/nccl-*.
     Sources: nccl#290, nccl#342, nccl#983, nccl-tests#143, nccl-tests#166, vllm#1710.
     """
-    owner = ["host", "pid", "source", "line"]
     space = pl.col("error").fill_null("").str.contains("No space left", literal=True)
-    is_size = pl.col("operation").cast(pl.String).str.contains("fallocate", literal=True)
+    is_size = text_of("operation").str.contains("fallocate", literal=True)
     calls = pl.col("form").eq("system_call") & is_size & space
     rows = pl.concat(
         [
-            failure.filter(pl.col("form").eq("shared_memory_full") | calls.fill_null(False)).select(owner),
-            shared_memory.filter(space & (pl.col("form") != "again")).select(owner),
+            failure.filter(pl.col("form").eq("shared_memory_full") | calls.fill_null(False)).select(PLACE),
+            shared_memory.filter(space & (pl.col("form") != "again")).select(PLACE),
         ]
     )
     if not rows.is_empty():
@@ -176,7 +176,7 @@ def cumem_host_asymmetric(failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator
     Sources: nccl#2190.
     """
     rows = failure.filter(form="shared_memory").filter(
-        (pl.col("bytes") == 0) & ~pl.col("path").cast(pl.String).str.contains("nccl", literal=True)
+        (pl.col("bytes") == 0) & ~text_of("path").str.contains("nccl", literal=True)
     )
     if not rows.is_empty():
         detail = "the segment's name makes no sense and its size is 0: it is a handle of another kind"

@@ -8,11 +8,11 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.analyses.networks import CHOSEN, LIBRARY, NO_DEVICE, PLUGIN, PRESENT, UNOPENED, UNTRIED
+from ncclforensics.columns import OWNER, text_of
 from ncclforensics.data.networks import SLINGSHOT, SOCKET, TCP_PROVIDERS
 from ncclforensics.rules import Category, Finding, Line, Role, Severity, rule
 from ncclforensics.rules.grouped import shown, together
 
-OWNER = ["host", "pid"]
 WHY = {
     CHOSEN: "{variable} asks for it",
     PRESENT: "InfiniBand devices were found there, and are not used",
@@ -49,7 +49,7 @@ def net_socket_fallback(
     slow = chosen_network.filter((pl.col("network") == SOCKET) & pl.col("spans") & pl.col("is_needless").not_())
     slow = slow.join(_mixed(chosen_network).select("job").unique(), on="job", how="anti", nulls_equal=True)
     slow = slow.join(_carried_otherwise(chosen_network), on="job", how="anti", nulls_equal=True)
-    slingshot = net_devices.filter(pl.col("devices").cast(pl.String).str.contains(f"]{SLINGSHOT}", literal=True))
+    slingshot = net_devices.filter(text_of("devices").str.contains(f"]{SLINGSHOT}", literal=True))
     for (_, reason, variable), rows in slow.sort("source", "line").group_by(
         "job", pl.col("reason").fill_null(""), "variable", maintain_order=True
     ):
@@ -102,9 +102,7 @@ def net_mixed_across_ranks(chosen_network: pl.DataFrame, rank: pl.DataFrame) -> 
     the next such start fails at once.
     Sources: nccl#234; formats: plugins, section 1.
     """
-    for _, rows in (
-        _mixed(chosen_network).sort(pl.col("host").cast(pl.String), "pid").group_by("job", maintain_order=True)
-    ):
+    for _, rows in _mixed(chosen_network).sort(text_of("host"), "pid").group_by("job", maintain_order=True):
         sizes = rows.group_by("base").agg(pl.len()).sort("base")
         least = sizes.filter(pl.col("len") == sizes["len"].min())["base"].to_list()
         odd = SOCKET if SOCKET in least else least[0]
@@ -137,7 +135,7 @@ def net_plugin_failed_then_fell_through(
     security group.
     Sources: nccl#229, aws-ofi-nccl#67, aws-ofi-nccl#889.
     """
-    form = pl.col("form").cast(pl.String)
+    form = pl.col("form")
     lost = libfabric_error.filter(form.is_in(["no_provider", "getinfo", "too_old"]))
     works = chosen_network.filter(pl.col("network") != SOCKET).select(OWNER).unique()
     needless = chosen_network.filter((pl.col("network") == SOCKET) & pl.col("spans").not_()).select(OWNER).unique()
@@ -163,9 +161,9 @@ def net_requested_not_available(plugin: pl.DataFrame, setting: pl.DataFrame, ran
     Do: make the plugin's library visible (LD_LIBRARY_PATH, NCCL_NET_PLUGIN) on that host, or unset NCCL_NET.
     Sources: nccl: src/plugin/net.cc; aws-ofi-nccl#67.
     """
-    form = pl.col("form").cast(pl.String)
+    form = pl.col("form")
     works = plugin.filter(form == "assigned").select(OWNER).unique()
-    kind = pl.col("kind").cast(pl.String).fill_null("NET")
+    kind = pl.col("kind").fill_null("NET")
     absent = plugin.filter((form == "not_available") | ((form == "none") & (kind == "NET")))
     absent = absent.join(works, on=OWNER, how="anti")
     names = absent["plugin"].cast(pl.String).drop_nulls().unique().sort().to_list()
@@ -176,7 +174,7 @@ def net_requested_not_available(plugin: pl.DataFrame, setting: pl.DataFrame, ran
 
 
 def _asked(setting: pl.DataFrame, rows: pl.DataFrame, name: str) -> str:
-    variables = setting.filter(pl.col("variable").cast(pl.String).is_in(["NCCL_NET", "NCCL_NET_PLUGIN"]))
+    variables = setting.filter(pl.col("variable").is_in(["NCCL_NET", "NCCL_NET_PLUGIN"]))
     asked = variables.join(rows.select(OWNER).unique(), on=OWNER, how="semi").select("variable", "value").unique()
     said = ", ".join(f"{variable}={value}" for variable, value in asked.sort("variable").iter_rows())
     if said:
@@ -196,9 +194,9 @@ def net_plugin_not_loaded(
     Do: put the library's folder into LD_LIBRARY_PATH, or its full path into NCCL_NET_PLUGIN; ldd it.
     Sources: nccl#766, aws-ofi-nccl#67.
     """
-    form, kind = pl.col("form").cast(pl.String), pl.col("kind").cast(pl.String).fill_null("NET")
-    value = pl.col("value").cast(pl.String).str.to_lowercase()
-    asked = setting.filter((pl.col("variable").cast(pl.String) == "NCCL_NET_PLUGIN") & (value != "none"))
+    form, kind = pl.col("form"), pl.col("kind").fill_null("NET")
+    value = text_of("value").str.to_lowercase()
+    asked = setting.filter((pl.col("variable") == "NCCL_NET_PLUGIN") & (value != "none"))
     asked = pl.concat([asked.select(OWNER), plugin.filter((form == "requested") & (kind == "NET")).select(OWNER)])
     loaded = plugin.filter(form.is_in(["loaded", "opened", "p2p"]) & (kind == "NET")).select(OWNER).unique()
     fast = chosen_network.filter((pl.col("network") != SOCKET) | pl.col("spans").not_()).select(OWNER).unique()
@@ -227,7 +225,7 @@ def net_disable_ignored_by_plugin(
     Do: to force sockets set NCCL_NET=Socket or NCCL_NET_PLUGIN=none; the plugin's own switch is NCCL_IBEXT_DISABLE.
     Sources: nccl#676, nccl-tests#373.
     """
-    is_off = (pl.col("variable").cast(pl.String) == "NCCL_IB_DISABLE") & (pl.col("value").cast(pl.String) == "1")
+    is_off = (pl.col("variable") == "NCCL_IB_DISABLE") & (pl.col("value") == "1")
     external = chosen_network.filter(pl.col("network").str.starts_with("IBext")).select(OWNER).unique()
     ignored = setting.filter(is_off).join(external, on=OWNER, how="semi")
     if ignored.height:
@@ -245,7 +243,7 @@ def net_plugin_over_tcp(libfabric: pl.DataFrame, chosen_network: pl.DataFrame, r
     Do: run fi_info -p efa (or cxi) in the container; FI_PROVIDER=efa makes the next start fail rather than be slow.
     Sources: formats: plugins, section 1 (provider tcp, sockets, tcp;ofi_rxm).
     """
-    slow = libfabric.filter(pl.col("provider").cast(pl.String).is_in(TCP_PROVIDERS))
+    slow = libfabric.filter(pl.col("provider").is_in(TCP_PROVIDERS))
     apart = chosen_network.filter(pl.col("spans") & (pl.col("network") != SOCKET)).select(OWNER).unique()
     for (provider,), rows in (
         slow.join(apart, on=OWNER, how="semi").sort("source", "line").group_by("provider", maintain_order=True)
@@ -266,7 +264,7 @@ def net_plugin_request_failed(
     Do: look at the peer first; on EFA the security group must allow all traffic from itself, in and out.
     Sources: aws-ofi-nccl#889; formats: plugins, section 2.
     """
-    form = pl.col("form").cast(pl.String)
+    form = pl.col("form")
     ends = member.group_by(OWNER).agg(leaves=pl.col("end_pos").min())
     errors = libfabric_error.filter(form.is_in(["request", "remote_write", "call", "registration"]))
     errors = errors.join(ends, on=OWNER, how="left").filter((pl.col("pos") < pl.col("leaves")).fill_null(value=True))
@@ -290,7 +288,7 @@ def net_plugin_tcpx_error(google_net_note: pl.DataFrame, rank: pl.DataFrame) -> 
     Do: check the rxdm daemon and its log on that host, and that plugin, daemon and NCCL are of one release.
     Sources: formats: plugins, section 4; GoogleCloudPlatform's GPUDirect-TCPX guide.
     """
-    errors = google_net_note.filter(pl.col("form").cast(pl.String) == "tcpx_error")
+    errors = google_net_note.filter(pl.col("form") == "tcpx_error")
     for (says,), rows in errors.sort("says").group_by("says", maintain_order=True):
         yield together(rows, rank, "{who}: the TCPX plugin failed", f"the plugin says: {says}", "certain")
 
@@ -307,13 +305,11 @@ def net_device_count_differs(
     ranks then wait for ever on the NIC that their peer lacks.
     Sources: nccl: src/init.cc (2.30 and later); nccl#2428.
     """
-    refused = failure.filter(pl.col("form").cast(pl.String) == "device_counts")
+    refused = failure.filter(pl.col("form") == "device_counts")
     if refused.is_empty():
         return
     least, most = _value(refused["least"].sort()), _value(refused["most"].sort(descending=True))
-    counts = net_device_count.filter(
-        (pl.col("form").cast(pl.String) == "rank") & (pl.col("net_kind").cast(pl.String) == "Net")
-    )
+    counts = net_device_count.filter((pl.col("form") == "rank") & (pl.col("net_kind") == "Net"))
     fewer = counts.filter(pl.col("count") == least).unique(OWNER, keep="first", maintain_order=True)
     detail = f"the ranks see between {least} and {most} network devices"
     if fewer.is_empty() or fewer.height == counts.select(OWNER).n_unique():
@@ -336,10 +332,10 @@ def net_ignore_mismatch_silent_hang(
     Do: unset NCCL_IGNORE_NET_MISMATCH and mend the missing device (device plugin, cgroup, port state).
     Sources: nccl#2428 (2.30 and later).
     """
-    form, variable = pl.col("form").cast(pl.String), pl.col("variable").cast(pl.String)
-    is_net = pl.col("network").cast(pl.String) == "Net"
+    form, variable = pl.col("form"), pl.col("variable")
+    is_net = pl.col("network") == "Net"
     counts = failure.filter((form == "device_counts_ignored") & is_net)
-    told = setting.filter((variable == "NCCL_IGNORE_NET_MISMATCH") & (pl.col("value").cast(pl.String) == "1"))
+    told = setting.filter((variable == "NCCL_IGNORE_NET_MISMATCH") & (pl.col("value") == "1"))
     shut = ib_unusable.filter(form == "open") if told.height else ib_unusable.clear()
     if counts.height:
         least, most = _value(counts["least"].sort()), _value(counts["most"].sort(descending=True))
@@ -365,7 +361,7 @@ def net_link_type_mix(ib_incompatible: pl.DataFrame, rank: pl.DataFrame) -> Iter
     Do: restrict NCCL_IB_HCA to the NICs of one link type, on every host.
     Sources: nccl: src/transport/net_ib; nccl#1412.
     """
-    form = pl.col("form").cast(pl.String)
+    form = pl.col("form")
     apart = ib_incompatible.filter(form.is_in(["connect", "remote", "layers"]))
     if apart.height:
         first = apart.select(
@@ -391,8 +387,8 @@ def net_fewer_nics_than_node_has(
     Sources: llm-d-benchmark#1862, nccl#652, nccl#977.
     """
     ours = chosen_network.filter("is_rdma", "spans").select(*OWNER, "job").unique()
-    listed = net_devices.filter(pl.col("form").cast(pl.String) == "ib").join(ours, on=OWNER)
-    devices = pl.col("devices").cast(pl.String)
+    listed = net_devices.filter(pl.col("form") == "ib").join(ours, on=OWNER)
+    devices = text_of("devices")
     ports = devices.str.count_matches("/IB", literal=True) + devices.str.count_matches("/RoCE", literal=True)
     hosts = (
         listed.with_columns(ports=ports).group_by("job", "host").agg(pl.col("ports").max(), least=pl.col("ports").min())
@@ -423,9 +419,9 @@ def net_management_nic_included(
     Sources: nccl#1412, nccl#302, nccl#224.
     """
     apart = chosen_network.filter("is_rdma", "spans").select(OWNER).unique()
-    names = pl.col("devices").cast(pl.String)
+    names = text_of("devices")
     both = names.str.contains("/IB", literal=True) & names.str.contains("/RoCE", literal=True)
-    mixed = net_devices.filter((pl.col("form").cast(pl.String) == "ib") & both).join(apart, on=OWNER, how="semi")
+    mixed = net_devices.filter((pl.col("form") == "ib") & both).join(apart, on=OWNER, how="semi")
     for (devices,), rows in mixed.sort("source", "line").group_by("devices", maintain_order=True):
         title = "{who} may send data over NICs of two link types"
         yield together(rows, rank, title, f"NCCL uses {devices}", "possible", role=Role.CONTEXT)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.analyses.deaths import EXCEPTION, EXIT, HOST_MEMORY, NODE, SIGNAL, weighed
+from ncclforensics.columns import text_of
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.processes import BUS_ERROR, KILL, signal_name
 from ncclforensics.rules import Category, Finding, Line, Role, Severity, rule
@@ -127,7 +128,7 @@ def job_ended_by_scheduler(job_end: pl.DataFrame) -> Iterator[Finding]:
     Sources: sbatch(1), Slurm job state codes.
     """
     said = job_end.filter(pl.col("cause").is_not_null()).sort("source", "line")
-    for (cause,), rows in said.group_by(pl.col("cause").cast(pl.String), maintain_order=True):
+    for (cause,), rows in said.group_by(text_of("cause"), maintain_order=True):
         reason = str(cause).partition(",")[0].lower()
         yield Finding(
             f"the scheduler ended the job: {reason}",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.columns import OWNER
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.yardsticks import LATE_CALLS, LATE_SECONDS, LATE_SHARE, LONG_INIT, LONG_PHASE
 from ncclforensics.rules import Category, Finding, Line, Role, Severity, rule
@@ -46,13 +47,11 @@ def slow_rank_comes_late(lateness: pl.DataFrame, rank: pl.DataFrame) -> Iterator
             continue
         seen.add(str(ranks))
         worst = rows.row(0, named=True)
-        calls = lateness.filter(
-            (pl.col("key").cast(pl.String) == worst["key"]) & (pl.col("actor") == worst["actor"])
-        ).sort("late", descending=True)
+        calls = lateness.filter((pl.col("key") == worst["key"]) & (pl.col("actor") == worst["actor"])).sort(
+            "late", descending=True
+        )
         others = lateness.filter(
-            (pl.col("key").cast(pl.String) == worst["key"])
-            & (pl.col("nth") == calls["nth"][0])
-            & (pl.col("actor") != worst["actor"])
+            (pl.col("key") == worst["key"]) & (pl.col("nth") == calls["nth"][0]) & (pl.col("actor") != worst["actor"])
         ).sort((pl.col("host") != calls["host"][0]), "late")  # of one host, whose clock is the same
         hosts = sorted(ours["host"].cast(pl.String).unique())
         verb = "comes" if len(ranks) == 1 else "come"
@@ -79,13 +78,13 @@ def boot_slow_init(init_timing: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Fi
     Sources: NCCL user guide, logging (Init timings, 2.22 and later).
     """
     numbered = init_timing.join(
-        rank.group_by("host", "pid").agg(number=pl.col("rank").first(), n=pl.len()), on=["host", "pid"], how="left"
+        rank.group_by("host", "pid").agg(number=pl.col("rank").first(), n=pl.len()), on=OWNER, how="left"
     )
     waits = pl.sum_horizontal(MEETING)
     for _, rows in (
         numbered.with_columns(waited=waits)
         .sort("source", "line")
-        .unique(["host", "pid", "creator", "nranks"], keep="first", maintain_order=True)
+        .unique([*OWNER, "creator", "nranks"], keep="first", maintain_order=True)
         .group_by("creator", "nranks", maintain_order=True)
     ):
         longest = rows.sort("total", descending=True).row(0, named=True)

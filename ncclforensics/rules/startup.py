@@ -24,7 +24,7 @@ def boot_init_refused(
     Do: correct what the cited warning names; compare RANK, WORLD_SIZE, CUDA_VISIBLE_DEVICES, NCCL versions of ranks.
     Sources: nccl: src/bootstrap.cc, src/init.cc; nccl#418, nccl#1176, nccl#1273.
     """
-    twice = trouble.filter(pl.col("form").cast(pl.String).is_in(["gpu_twice", "gpu_shared"]))["job"].unique()
+    twice = trouble.filter(pl.col("form").is_in(["gpu_twice", "gpu_shared"]))["job"].unique()
     for row in verdicts(verdict, "init-failed"):
         finding = accuse(row, exhibit, rank, "init was refused: ")
         finding.title += row["reason"]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.columns import OWNER, text_of
 from ncclforensics.data.yardsticks import DEGRADED_LINK
 from ncclforensics.rules import Category, Finding, Line, Role, Severity, rule
 from ncclforensics.rules.environment import echoed
@@ -27,7 +28,7 @@ def p2p_disabled_between_connected(p2p_failure: pl.DataFrame, rank: pl.DataFrame
     Do: nvidia-smi topo -p2p r; systemctl status nvidia-fabricmanager; nvidia-smi nvlink -s; drain the host.
     Sources: nccl: src/graph/paths.cc.
     """
-    refused = p2p_failure.filter(pl.col("form").cast(pl.String).is_in(["nvlink_disabled", "disabled"]))
+    refused = p2p_failure.filter(pl.col("form").is_in(["nvlink_disabled", "disabled"]))
     for _, rows in refused.sort("source", "line").group_by("form", maintain_order=True):
         is_fatal = rows["form"].cast(pl.String)[0] == "nvlink_disabled"
         pairs = rows.select("gpu", "other_gpu").unique().sort("gpu", "other_gpu").rows()
@@ -89,7 +90,7 @@ def _around_nvlink(
     transport: pl.DataFrame, fabric: pl.DataFrame, rank: pl.DataFrame, media: list[str], why: str
 ) -> Iterator[Finding]:
     """Connections by other means than peer access on hosts where the log shows NVLink."""
-    around = transport.filter(pl.col("medium").cast(pl.String).is_in(media))
+    around = transport.filter(pl.col("medium").is_in(media))
     around = around.join(fabric.select("host").unique(), on="host", how="semi").sort("source", "line")
     for _, rows in around.group_by("medium", maintain_order=True):
         way = "shared memory" if rows["medium"].cast(pl.String)[0] == "SHM" else "the network"
@@ -145,9 +146,9 @@ def topo_nic_speed_low(link: pl.DataFrame, port_change: pl.DataFrame, rank: pl.D
     Do: ibstat, mlxlink -d DEVICE, perfquery -x; change cable or port.
     Sources: nccl: src/transport/net_ib (speed change detected).
     """
-    fallen = port_change.filter(
-        (pl.col("form").cast(pl.String) == "speed") & (pl.col("speed") < pl.col("old_speed"))
-    ).sort("source", "line")
+    fallen = port_change.filter((pl.col("form") == "speed") & (pl.col("speed") < pl.col("old_speed"))).sort(
+        "source", "line"
+    )
     for _, rows in fallen.group_by("device", "port", "old_speed", "speed", maintain_order=True):
         row = rows.row(0, named=True)
         yield together(
@@ -169,7 +170,7 @@ def _slow(same: pl.DataFrame, rank: pl.DataFrame, below: float, what: str, label
         return
     for _, rows in few.group_by("host", maintain_order=True):
         host, devices = rows["host"].cast(pl.String)[0], sorted(rows["device"])
-        bus = rank.filter(pl.col("host").cast(pl.String) == host).filter(pl.col("busid").cast(pl.String).is_in(devices))
+        bus = rank.filter(pl.col("host") == host).filter(pl.col("busid").is_in(devices))
         other = same.filter(pl.col("rate") == best).row(0, named=True)
         yield Finding(
             title=f"{noun} {', '.join(devices[:4])} on {host}: {what}",
@@ -193,8 +194,8 @@ def topo_sys_not_visible(
     Do: mount /sys in the container; set NCCL_TOPO_FILE to the vendor's file for this machine.
     Sources: nccl#977, nccl#326; nccl-tests#182; NCCL user guide, topology detection.
     """
-    loaded = topology_file.filter(pl.col("form").cast(pl.String).is_in(["file", "named", "unnamed"]))
-    form, file = pl.col("form").cast(pl.String), pl.col("file").cast(pl.String)
+    loaded = topology_file.filter(pl.col("form").is_in(["file", "named", "unnamed"]))
+    form, file = pl.col("form"), text_of("file")
     is_link = file.str.contains_any(["max_link_speed", "max_link_width"]).fill_null(value=False)
     blind = topology_detection.filter(
         ((form == "no_parent") | ((form == "unreadable") & is_link)) & ~pl.col("host").is_in(loaded["host"].implode())
@@ -221,8 +222,8 @@ def topo_file_bad(
     Do: compare with what NCCL_TOPO_DUMP_FILE writes on this machine, or unset NCCL_TOPO_FILE.
     Sources: nccl: src/graph/xml.cc, src/graph/topo.h; nccl#2304.
     """
-    given = topology_file.filter(pl.col("form").cast(pl.String) == "file")["host"].unique()
-    form, value = pl.col("form").cast(pl.String), pl.col("value").cast(pl.String)
+    given = topology_file.filter(pl.col("form") == "file")["host"].unique()
+    form, value = pl.col("form"), pl.col("value")
     unknown = topology_file.filter(
         form.is_in(["unknown_word"]) & (value.fill_null("") != "") & pl.col("host").is_in(given.implode())
     )
@@ -253,11 +254,11 @@ def mnnvl_unused(
     Sources: nccl: src/mnnvl.cc; NCCL user guide, multi-node NVLink.
     """
     off = echoed(setting).filter((pl.col("variable") == "NCCL_MNNVL_ENABLE") & (pl.col("value") == "0"))
-    told = mnnvl.filter((pl.col("form").cast(pl.String) == "fabric") & pl.col("uuid").is_not_null())
-    told = told.filter(pl.col("uuid").cast(pl.String).str.strip_chars("0.") != "")  # all zeros: there is no fabric
+    told = mnnvl.filter((pl.col("form") == "fabric") & pl.col("uuid").is_not_null())
+    told = told.filter(text_of("uuid").str.strip_chars("0.") != "")  # all zeros: there is no fabric
     idle = placement.filter((pl.col("nnodes") > 1) & (pl.col("mnnvl") == 0)).sort("source", "line")
-    idle = idle.unique(["host", "pid"], keep="first", maintain_order=True)
-    told = told.join(idle.select("host", "pid"), on=["host", "pid"], how="semi").sort("source", "line")
+    idle = idle.unique(OWNER, keep="first", maintain_order=True)
+    told = told.join(idle.select("host", "pid"), on=OWNER, how="semi").sort("source", "line")
     if not off.is_empty() or told["host"].n_unique() < 2 or told["uuid"].n_unique() > 1:
         return
     parts = {"clique": "cliques", "state": "states", "health_mask": "health masks"}
@@ -291,10 +292,10 @@ def p2p_hang_acs_iommu(
     sequence = max(work["sequence"].drop_nulls().to_list(), default=FIRST_CALLS + 2)
     nth = pl.col("ordinal").fill_null(sequence - 1)
     early = verdict.filter((pl.col("verdict") == "stuck-together") & (nth <= FIRST_CALLS))
-    direct = transport.filter(pl.col("medium").cast(pl.String) == "P2P").sort("source", "line")
-    others = transport.filter(pl.col("medium").cast(pl.String) == "NET")
+    direct = transport.filter(pl.col("medium") == "P2P").sort("source", "line")
+    others = transport.filter(pl.col("medium") == "NET")
     over_pcie = graph.filter(
-        (pl.col("pattern") == RING) & pl.col("type_intra").cast(pl.String).is_in(OVER_PCIE)
+        (pl.col("pattern") == RING) & pl.col("type_intra").is_in(OVER_PCIE)
     ).sort("source", "line")  # fmt: skip
     if early.is_empty() or direct.is_empty() or over_pcie.is_empty() or rank["host"].n_unique() > 1:
         return
