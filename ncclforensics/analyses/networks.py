@@ -17,6 +17,7 @@ CHOSEN_NETWORK = {
     "host": pl.Categorical(),
     "pid": pl.Int32(),
     "network": pl.String(),  # as NCCL names it: IB, Socket, AWS Libfabric
+    "family": pl.String(),  # the same without its version: IBext on one line, IBext_v8 on another
     "provider": pl.String(),  # of Libfabric
     "is_rdma": pl.Boolean(),  # known to move data without the kernel's TCP
     "spans": pl.Boolean(),  # its job runs on several nodes
@@ -103,9 +104,10 @@ def chosen_network(
             pl.coalesce(name, pl.col(name).drop_nulls().first().over(*group, "network")).alias(name)
             for name in ("reason", "variable", "why_source", "why_line")
         )
-    base = pl.col("network").str.split("_v").list.first()
+    family = pl.col("network").str.split("_v").list.first()
     return rows.with_columns(
-        is_rdma=base.is_in(RDMA) & pl.col("provider").fill_null("").is_in(TCP_PROVIDERS).not_(),
+        family=family,
+        is_rdma=family.is_in(RDMA) & pl.col("provider").fill_null("").is_in(TCP_PROVIDERS).not_(),
         variable=pl.when(pl.col("reason").is_in([CHOSEN, NO_DEVICE])).then("variable"),
     ).select(list(CHOSEN_NETWORK))
 

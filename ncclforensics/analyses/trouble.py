@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.columns import OWNER, text_of
-from ncclforensics.data.verbs import DEVICE_DEAD, PORT_DOWN
+from ncclforensics.columns import OWNER, begins_with, text_of
+from ncclforensics.data.verbs import DOWN
 from ncclforensics.frames import analysis
 
 # form of the `failure` frame -> what such a line says
@@ -37,7 +37,6 @@ CLASSES = {
     **dict.fromkeys(["connecting", "connecting_again", "cuda_ignored"], ""),
 }
 FLUSHED = 5  # IBV_WC_WR_FLUSH_ERR: the queue pair had failed before
-DOWN = [*PORT_DOWN, *DEVICE_DEAD]  # the events of a port that mean something; the others do no harm
 SHUTTING_DOWN = "driver shutting down"  # the process was already leaving
 
 TROUBLE = {
@@ -87,9 +86,7 @@ def trouble(
     of_plugin = requests.select(
         *OWNER, "error", "source", "line", "pos", form=pl.lit("libfabric_request").cast(pl.Categorical())
     )
-    is_harmless = (pl.col("form") == "ib_event") & pl.any_horizontal(
-        pl.col("error").str.starts_with(text) for text in DOWN
-    ).not_()
+    is_harmless = (pl.col("form") == "ib_event") & begins_with("error", DOWN).not_()
     survived = completion_error.filter("is_survived").select("source", "line")
     ended = member.group_by("job").agg(is_over=(pl.col("end") == "Destroy").fill_null(False).all())
     return (

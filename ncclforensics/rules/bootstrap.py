@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.analyses.trouble import HARD, LOST, NETWORK
-from ncclforensics.columns import OWNER, PLACE, text_of
+from ncclforensics.columns import OWNER, PLACE, begins_with, text_of
 from ncclforensics.rules import Category, Finding, Role, Severity, rule
 from ncclforensics.rules.grouped import shown, together
 
@@ -63,12 +63,8 @@ def boot_wrong_interface(
     ours = jobs.select("job", *OWNER).unique(OWNER)
     if jobs["host"].n_unique() < 2:
         return
-    interface, address = text_of("interface"), text_of("address")
-    is_local = pl.any_horizontal(
-        interface == LOOPBACK,
-        *(interface.str.starts_with(name) for name in BRIDGES),
-        *(address.str.starts_with(begins) for begins in LOCAL_ADDRESSES),
-    )
+    is_bridge = (pl.col("interface") == LOOPBACK) | begins_with("interface", BRIDGES)
+    is_local = is_bridge | begins_with("address", LOCAL_ADDRESSES)
     offered = milestone.filter((pl.col("form") == "bootstrap") & is_local)
     local = offered.join(ours, on=OWNER, how="semi")
     for (name,), rows in local.group_by(text_of("interface"), maintain_order=True):

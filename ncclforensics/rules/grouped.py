@@ -45,6 +45,11 @@ def shown(rows: pl.DataFrame, what: str = "") -> list[Line]:
     return [Line(source, line, what) for source, line in ordered.select("source", "line").head(SHOWN).iter_rows()]
 
 
+def first(column: pl.Series) -> Any:
+    """The first value that is there, if there is any."""
+    return column.first(ignore_nulls=True)
+
+
 def who(ranks: list[int], hosts: list[str], rank: pl.DataFrame) -> str:
     """`all ranks`, `ranks 0-7 on node1`, `3 hosts (a, b, c)`."""
     where = (
