@@ -35,6 +35,16 @@ def ver_known_defect(
     Do: run again with the release named or a later one, everything else unchanged; state n of m runs.
     Sources: NCCL release notes; nccl#1273, nccl#1573, facebookresearch/nccl#53.
     """
+    releases = version.filter(~text_of("form").fill_null("").str.starts_with("rccl")).sort("source", "line")
+    releases = releases.with_columns(text_of("version")).unique("version", keep="first").sort("version")
+    concerned = [
+        (row, advisory)
+        for row in releases.to_dicts()
+        for advisory in ADVISORIES
+        if advisory.concerns(release(row["version"]))
+    ]
+    if not concerned:
+        return
     stuck = verdict.filter(pl.col("verdict").is_in(STUCK))
     hung = exhibit.join(stuck.select("job"), on="job", how="semi").select(*PLACE)
     incomplete = verdict.filter(pl.col("verdict") == "init-incomplete")
@@ -59,18 +69,14 @@ def ver_known_defect(
         "several communicators": connecting,
         "large scale": hung if not large.is_empty() else nothing,
     }
-    releases = version.filter(~form.fill_null("").str.starts_with("rccl")).sort("source", "line")
-    releases = releases.with_columns(text_of("version")).unique("version", keep="first")
-    for row in releases.sort("version").to_dicts():
-        numbers = release(row["version"])
-        for advisory in ADVISORIES:
-            shows = symptoms[advisory.symptom]
-            if advisory.concerns(numbers) and not shows.is_empty():
-                fixed = ".".join(map(str, advisory.fixed))
-                yield Finding(
-                    title=f"NCCL {row['version'].partition('+')[0]} has a known defect that looks like this",
-                    detail=f"{advisory.what}; mended in {fixed} ({advisory.slug}, {advisory.source})",
-                    certainty="possible",
-                    role=Role.CONTEXT,
-                    evidence=[Line(row["source"], row["line"], "version"), *shown(shows, "symptom")[:2]],
-                )
+    for row, advisory in concerned:
+        shows = symptoms[advisory.symptom]
+        if not shows.is_empty():
+            fixed = ".".join(map(str, advisory.fixed))
+            yield Finding(
+                title=f"NCCL {row['version'].partition('+')[0]} has a known defect that looks like this",
+                detail=f"{advisory.what}; mended in {fixed} ({advisory.slug}, {advisory.source})",
+                certainty="possible",
+                role=Role.CONTEXT,
+                evidence=[Line(row["source"], row["line"], "version"), *shown(shows, "symptom")[:2]],
+            )

@@ -100,7 +100,8 @@ def chan_undercount(
     alike = ["job", "nranks", "nodes", "gpus", "nth"]
     said: set[str] = set()
     complete = free.filter(pl.col("seen") == pl.col("nranks"))
-    for _, same in complete.sort("source", "line").group_by(alike, maintain_order=True):
+    unequal = complete.filter(pl.col("coll").n_unique().over(alike) > 1)
+    for _, same in unequal.sort("source", "line").group_by(alike, maintain_order=True):
         most = same["coll"].max()
         less = same.filter(pl.col("coll") < most)
         if less.is_empty() or less.height * 2 > same.height:
@@ -113,15 +114,17 @@ def chan_undercount(
                 "communicators of the same size, on the same GPUs of other hosts, have more",
                 [Line(other["source"], other["line"], "a sister")],
             )  # fmt: skip
-    roomy = member.join(fabric.filter(pl.col("fabric").is_in(ROOMY)), on=OWNER, how="semi")["key"].unique()
-    networks = set(transport.filter(pl.col("medium") == "NET")["network"].cast(pl.String).drop_nulls())
     full = free.filter(
         (pl.col("local") >= FULL_NODE)
         & (pl.col("nranks") == pl.col("local") * pl.col("nodes"))
         & (pl.col("coll") <= FEW_CHANNELS)
-        & pl.col("key").is_in(roomy.implode())
-        & ((pl.col("nodes") == 1) | pl.lit(networks == {"IB"}))
     )
+    if full.is_empty():
+        return
+    roomy = member.join(fabric.filter(pl.col("fabric").is_in(ROOMY)), on=OWNER, how="semi")["key"].unique()
+    networks = set(transport.filter(pl.col("medium") == "NET")["network"].cast(pl.String).drop_nulls())
+    is_fast = (pl.col("nodes") == 1) | pl.lit(networks == {"IB"})
+    full = full.filter(pl.col("key").is_in(roomy.implode()) & is_fast)
     for row in full.to_dicts():
         if row["key"] not in said:
             yield _undercount(
@@ -161,8 +164,9 @@ def chan_differs_across_ranks(
     seats = member.with_columns(here=here).select("job", "key", "actor", "here")
     rings = searched.filter(pl.col("pattern") == RING).join(seats, on=["job", "key", "actor"])
     rings = rings.with_columns(total=pl.col("channels") * pl.min_horizontal("bw_intra", "bw_inter"))
+    unequal = rings.filter(pl.col("total").n_unique().over("job", "key") > 1)
     worst: dict[str, pl.DataFrame] = {}
-    for (job, _), rows in rings.sort("source", "line").group_by("job", "key", maintain_order=True):
+    for (job, _), rows in unequal.sort("source", "line").group_by("job", "key", maintain_order=True):
         hosts = rows.group_by("host", maintain_order=True).agg(pl.col("total").min())
         most, least = hosts["total"].max(), hosts["total"].min()
         below = hosts.filter(pl.col("total") <= DEGRADED_LINK * pl.lit(most))["host"]
@@ -179,18 +183,18 @@ def chan_differs_across_ranks(
         finding.evidence.append(Line(others["source"][0], others["line"][0], "another host"))
         yield finding
     both = channels.join(member.select("job", "key", "actor", "host", "pid"), on=["job", "key", "actor"])
+    both = both.filter(pl.col("coll").n_unique().over("job", "key") > 1)
     for _, rows in both.sort("source", "line").group_by("job", "key", maintain_order=True):
-        if rows["coll"].n_unique() > 1:
-            counts = rows["coll"].value_counts().sort("count", "coll")
-            odd = rows.filter(pl.col("coll") == counts["coll"][0])
-            usual = counts["coll"][-1]
-            finding = together(
-                odd, rank, f"{{who}} opened {counts['coll'][0]} channels, the other ranks {usual}",
-                "ranks of one communicator must open equally many", "likely", communicator=rows["key"][0],
-            )  # fmt: skip
-            other = rows.filter(pl.col("coll") == usual)
-            finding.evidence.append(Line(other["source"][0], other["line"][0], "another rank"))
-            yield finding
+        counts = rows["coll"].value_counts().sort("count", "coll")
+        odd = rows.filter(pl.col("coll") == counts["coll"][0])
+        usual = counts["coll"][-1]
+        finding = together(
+            odd, rank, f"{{who}} opened {counts['coll'][0]} channels, the other ranks {usual}",
+            "ranks of one communicator must open equally many", "likely", communicator=rows["key"][0],
+        )  # fmt: skip
+        other = rows.filter(pl.col("coll") == usual)
+        finding.evidence.append(Line(other["source"][0], other["line"][0], "another rank"))
+        yield finding
 
 
 def _found(rows: pl.DataFrame) -> str:

@@ -38,10 +38,9 @@ def env_differs_across_ranks(setting: pl.DataFrame, member: pl.DataFrame, rank: 
     said = echoed(setting).filter(~pl.col("variable").is_in(OWN_PER_RANK)).join(ours, on=OWNER)
     steady = said.filter((pl.col("value").n_unique() == 1).over(*OWNER, "variable")).sort("source", "line")
     steady = steady.unique([*OWNER, "variable"], keep="first", maintain_order=True)
-    for _, rows in steady.group_by("job", "variable", maintain_order=True):
+    unequal = steady.filter(pl.col("value").n_unique().over("job", "variable") > 1)
+    for _, rows in unequal.group_by("job", "variable", maintain_order=True):
         counts = rows["value"].value_counts().sort("count", "value")
-        if counts.height < 2:
-            continue
         odd, usual = counts["value"][0], counts["value"][-1]
         few = rows.filter(pl.col("value") == odd)
         name = rows["variable"][0]

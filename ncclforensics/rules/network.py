@@ -41,6 +41,8 @@ def net_socket_fallback(
     Sources: nccl#952, nccl#766, oneflow#9115; formats: plugins, section 1.
     """
     slow = chosen_network.filter((pl.col("network") == SOCKET) & pl.col("spans") & pl.col("is_needless").not_())
+    if slow.is_empty():
+        return
     slow = slow.join(_mixed(chosen_network).select("job").unique(), on="job", how="anti", nulls_equal=True)
     slow = slow.join(_carried_otherwise(chosen_network), on="job", how="anti", nulls_equal=True)
     slingshot = net_devices.filter(text_of("devices").str.contains(f"]{SLINGSHOT}", literal=True))

@@ -84,12 +84,14 @@ def net_plugin_not_loaded(
     Sources: nccl#766, aws-ofi-nccl#67.
     """
     form, kind = pl.col("form"), pl.col("kind").fill_null("NET")
+    missing = plugin.filter(form.is_in(["not_found", "not_opened"]) & (kind == "NET"))
+    if missing.is_empty():
+        return
     value = text_of("value").str.to_lowercase()
     asked = setting.filter((pl.col("variable") == "NCCL_NET_PLUGIN") & (value != "none"))
     asked = pl.concat([asked.select(OWNER), plugin.filter((form == "requested") & (kind == "NET")).select(OWNER)])
     loaded = plugin.filter(form.is_in(["loaded", "opened", "p2p"]) & (kind == "NET")).select(OWNER).unique()
     fast = chosen_network.filter((pl.col("network") != SOCKET) | pl.col("spans").not_()).select(OWNER).unique()
-    missing = plugin.filter(form.is_in(["not_found", "not_opened"]) & (kind == "NET"))
     missing = missing.join(asked.unique(), on=OWNER, how="semi")
     missing = missing.join(loaded, on=OWNER, how="anti").join(fast, on=OWNER, how="anti")
     if missing.height:
