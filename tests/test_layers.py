@@ -48,6 +48,7 @@ OF_PATTERNS = {
 APPLYING = {
     "lines.py": "escape sequences and control bytes, before there are lines",
     "decoration.py": "those of the grammars",
+    "language.py": "those of the grammars",
     "matching.py": "those of the grammars",
     "parse.py": "those of the grammars",
     "nearest.py": "those of the grammars",
