@@ -16,6 +16,7 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.columns import OWNER, text_of
 from ncclforensics.decoration import peeled
 from ncclforensics.formats import all_formats, language
 from ncclforensics.grammar import Shape
@@ -212,17 +213,19 @@ class Run:
             return self._speaking()
         if name in _ANALYSES:
             one = _ANALYSES[name]
-            if one.of and all(self[frame].is_empty() for frame in one.of):
+            computed: pl.DataFrame | None = self.call(one.function, one.of)
+            if computed is None:
                 return pl.DataFrame(schema=one.columns)
-            computed: pl.DataFrame = self.call(one.function)
             return computed.select(list(one.columns)).cast(pl.Schema(one.columns))
         for shape in self.language.whole.shapes:
             if shape.frame == name:
                 return self._typed(shape)
         raise KeyError(name)
 
-    def call(self, function: Callable[..., Any]) -> Any:
-        """Call a function with the frames that its parameters name."""
+    def call(self, function: Callable[..., Any], of: tuple[str, ...] = ()) -> Any:
+        """Call a function with the frames that its parameters name; where those of `of` are all empty, give None."""
+        if of and all(self[frame].is_empty() for frame in of):
+            return None
         return function(**{name: self[name] for name in inspect.signature(function).parameters})
 
     def quote(self, wanted: Iterable[tuple[int, int]]) -> dict[tuple[int, int], tuple[int, str]]:
@@ -291,7 +294,7 @@ class Run:
         The same process speaks under the true name, too, and far more often.
         """
         speakers = pl.concat(self._speakers)
-        counted = speakers.group_by(pl.col("host").cast(pl.String), "pid").agg(pl.col("lines").sum())
+        counted = speakers.group_by(text_of("host"), "pid").agg(pl.col("lines").sum())
         pairs = counted.join(counted, on="pid", suffix="_true").filter(pl.col("host") != pl.col("host_true"))
         ends_alike = pl.col("host").str.ends_with(pl.col("host_true")) | pl.col("host_true").str.ends_with(
             pl.col("host")
@@ -331,7 +334,7 @@ def _renamed(rows: pl.DataFrame, hosts: Mapping[tuple[str, int], str]) -> pl.Dat
         return rows
     schema = {"host": pl.Categorical(), "pid": pl.Int32(), "true": pl.Categorical()}
     names = pl.DataFrame([(host, pid, true) for (host, pid), true in hosts.items()], schema=schema, orient="row")
-    named = rows.join(names, on=["host", "pid"], how="left", maintain_order="left")
+    named = rows.join(names, on=OWNER, how="left", maintain_order="left")
     return named.with_columns(host=pl.coalesce("true", "host")).drop("true")
 
 

@@ -62,6 +62,12 @@ def _hexadecimal(column: pl.Expr) -> pl.Expr:
     return column.str.to_integer(base=16, strict=False)
 
 
+def _pci(column: pl.Expr) -> pl.Expr:
+    # The number that NCCL makes of it: domain, bus, device and function, which kernels leave out, for GPUs have one.
+    place = column.str.split(".").list.first().str.replace_all(":", "", literal=True)
+    return (place.str.to_lowercase().str.strip_chars_start("0") + "0").cast(pl.Categorical)
+
+
 BASES: Mapping[str, Base] = {
     "INT": Base(pl.Int64(), "", _integer),
     "NUMBER": Base(pl.Int32(), "below 2^31", _number),
@@ -69,6 +75,7 @@ BASES: Mapping[str, Base] = {
     "DECIMAL": Base(pl.Float64(), "", _decimal),
     "PTR": Base(pl.Categorical(), "pointer, valid within one process", _category),
     "HEXID": Base(pl.Categorical(), "identifier", _category),
+    "PCI": Base(pl.Categorical(), "as NCCL prints it: `0000:5d:00` is 5d000", _pci),
     "NAME": Base(pl.Categorical(), "", _category),
     "HOSTNAME": Base(pl.Categorical(), "", _category),
     "WORD": Base(pl.String(), "", _text),
@@ -76,7 +83,7 @@ BASES: Mapping[str, Base] = {
     "CLOCK": Base(pl.String(), "time as a launcher or collector prints it", _text),
     "TEXT": Base(pl.String(), "", _text),
 }
-NUMBERS = [BASES[name] for name in ("INT", "NUMBER", "HEX", "DECIMAL", "PTR", "HEXID")]
+NUMBERS = [BASES[name] for name in ("INT", "NUMBER", "HEX", "DECIMAL", "PTR", "HEXID", "PCI")]
 # A terminal that is written out in place (an enumeration, a pattern of its own) is text from a small vocabulary.
 PLAIN = Base(pl.Categorical(), "", _category)
 

@@ -173,7 +173,7 @@ def _pieces(rows: pl.DataFrame, language: Language, hosts: pl.DataFrame) -> pl.D
         .filter(pl.col("second").is_not_null())
         .with_row_index("piece")
     )
-    at_beginning = split.filter("is_torn").select("source", host=pl.col("text").str.extract("([^:]+):[0-9]+:"))
+    at_beginning = split.filter("is_torn").select("source", host=pl.col("text").str.split(":").list.first())
     hosts = pl.concat([hosts, at_beginning]).drop_nulls().unique()
     whole = (
         split.select("piece", "source", "second", grown=pl.col("second").str.split(":").list.first())

@@ -6,6 +6,7 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.columns import text_of
 from ncclforensics.data.subsystems import QUESTIONS, SHOWN_BY
 from ncclforensics.frames import Run
 
@@ -45,8 +46,8 @@ def _gdr(transport: pl.DataFrame) -> str:
     """Over the connections seen to an RDMA-capable network."""
     if transport.is_empty():
         return "unknown"
-    over_network = transport.filter(pl.col("medium").cast(pl.String).is_in(["NET", "COLLNET"]))
-    rdma = over_network.filter(~pl.col("network").cast(pl.String).str.contains("Socket", literal=True))
+    over_network = transport.filter(pl.col("medium").is_in(["NET", "COLLNET"]))
+    rdma = over_network.filter(~text_of("network").str.contains("Socket", literal=True))
     if rdma.is_empty():
         return "not-applicable"
     return "all" if rdma["is_gdr"].all() else "some" if rdma["is_gdr"].any() else "none"

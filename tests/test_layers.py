@@ -24,6 +24,7 @@ ORDER = (
     "span",
     "formats",
     "nearest",
+    "columns",
     "frames",
     "analyses",
     "rules",
@@ -39,6 +40,18 @@ OPEN_TO_ALL = ("errors", "data")
 PATTERNS = {
     "sources.py": "the user's own pattern for a rank in a file's name",
     "views/exchange.py": "control characters in the program's own output",
+}
+# What Polars reads as a pattern unless it is told that the text is literal, and who applies patterns, and which.
+OF_PATTERNS = {
+    "contains", "count_matches", "extract", "extract_all", "extract_groups", "find", "replace", "replace_all",
+}  # fmt: skip
+APPLYING = {
+    "lines.py": "escape sequences and control bytes, before there are lines",
+    "decoration.py": "those of the grammars",
+    "language.py": "those of the grammars",
+    "matching.py": "those of the grammars",
+    "parse.py": "those of the grammars",
+    "nearest.py": "those of the grammars",
 }
 TERMINAL = ("rich", "textual")
 
@@ -120,6 +133,31 @@ def test_only_the_command_line_knows_arguments(path: Path) -> None:
 @every_module
 def test_only_grammars_know_what_a_line_looks_like(path: Path) -> None:
     assert path.relative_to(PACKAGE).as_posix() in PATTERNS or "re" not in libraries(path)
+
+
+def applied_patterns(code: str) -> list[str]:
+    """The calls of Polars' methods on text that read a pattern."""
+    return [
+        ast.unparse(node)
+        for node in ast.walk(ast.parse(code))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in OF_PATTERNS
+        and isinstance(node.func.value, ast.Attribute)
+        and node.func.value.attr == "str"
+        and not any(keyword.arg == "literal" for keyword in node.keywords)
+    ]
+
+
+@every_module
+def test_only_what_applies_grammars_searches_for_patterns(path: Path) -> None:
+    assert path.relative_to(PACKAGE).as_posix() in APPLYING or applied_patterns(path.read_text(encoding="utf-8")) == []
+
+
+def test_a_pattern_on_a_column_is_found() -> None:
+    code = 'rows.filter(pl.col("a").str.contains("^x"), pl.col("b").str.contains("^", literal=True))'
+
+    assert applied_patterns(code) == ["pl.col('a').str.contains('^x')"]
 
 
 @every_module

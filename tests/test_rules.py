@@ -38,6 +38,15 @@ def test_is_kept_silent_by_an_incident(one: Rule) -> None:
         assert one.name not in {finding["rule"] for finding in checked(incident).json["findings"]}, incident.name
 
 
+@every_rule
+def test_has_nothing_to_say_where_it_is_not_asked(one: Rule) -> None:
+    for incident in ALL:
+        run = checked(incident).report.run
+
+        if run.call(one.function, one.of) is None:
+            assert list(run.call(one.function)) == [], incident.name
+
+
 def test_every_category_of_ours_is_expected_somewhere_and_forbidden_somewhere() -> None:
     expected = {c for i in ALL for c in (*i.case["expected_findings"], *i.case["expected_notes"])}
     forbidden = {c for i in ALL for c in i.case["must_not_report"]}
@@ -60,7 +69,7 @@ def test_a_second_rule_of_one_name_is_refused() -> None:
 
 
 def test_a_finding_gets_what_the_rule_left_out() -> None:
-    def call(function: Callable[..., Iterator[Finding]]) -> Iterator[Finding]:
+    def call(function: Callable[..., Iterator[Finding]], of: tuple[str, ...]) -> Iterator[Finding]:
         if function is rules.all_rules()[0].function:
             yield Finding("title", "detail", "certain")
 

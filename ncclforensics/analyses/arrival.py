@@ -65,9 +65,7 @@ def lateness(
 
 def _clocks(communicator: pl.DataFrame) -> pl.DataFrame:
     """How far each host's clock is ahead: the largest communicator is complete on all of them at the same moment."""
-    ends = communicator.filter(
-        (pl.col("phase").cast(pl.String) == "COMPLETE") & (pl.col("nranks") == pl.col("nranks").max())
-    )
+    ends = communicator.filter((pl.col("phase") == "COMPLETE") & (pl.col("nranks") == pl.col("nranks").max()))
     timed = _timed(ends, "host")
     hosts = timed.group_by("host").agg(pl.col("time").min())
     return hosts.select("host", ahead=pl.col("time") - hosts["time"].median())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from ncclforensics.columns import OWNER, text_of
 from ncclforensics.frames import analysis
 
 TRANSPORT = {
@@ -35,7 +36,7 @@ def transport(connection: pl.DataFrame) -> pl.DataFrame:
 
     A connection over the network is printed at both of its ends: the larger of the two numbers counts.
     """
-    medium = pl.col("form").cast(pl.String).str.split("_").list.first().str.to_uppercase()
+    medium = text_of("form").str.split("_").list.first().str.to_uppercase()
     means = pl.coalesce(pl.col("network", "means", "copies").cast(pl.String))
     gdr = pl.when(pl.col("gdr").is_not_null()).then(pl.lit("GDRDMA"))
     by_end = connection.group_by(
@@ -62,13 +63,13 @@ def channels(
     The lines name no communicator: they stand before the COMPLETE line (or behind the first line) that the same thread
     prints for it. Versions before the summary line print rings, on rank 0 only.
     """
-    thread = ["host", "pid", "tid"]
+    thread = [*OWNER, "tid"]
     place = ["source", "line", "pos", *thread]
     counted = channel_count.select(*place, "coll", "nvls", "p2p")
     rings = (
         ring.sort("pos")
         .select(*place, total=pl.coalesce(pl.col("channels"), pl.col("channel") + 1).cast(pl.Int32))
-        .join(counted.select("host", "pid").unique(), on=["host", "pid"], how="anti")
+        .join(counted.select("host", "pid").unique(), on=OWNER, how="anti")
     )
     told = pl.concat(
         [counted, rings.select(*place, pl.col("total").alias("coll"), nvls=None, p2p=None)], how="vertical_relaxed"
@@ -82,8 +83,8 @@ def channels(
 
 def of_communicator(told: pl.DataFrame, communicator: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
     """Rows that were printed while a communicator was made, with its job, key and actor; rows of none are left out."""
-    thread = ["host", "pid", "tid"]
-    is_end = (pl.col("phase").cast(pl.String) == "COMPLETE") | (pl.col("form").cast(pl.String) == "completed")
+    thread = [*OWNER, "tid"]
+    is_end = (pl.col("phase") == "COMPLETE") | (pl.col("form") == "completed")
     named = communicator.select("comm", *thread, "pos", at="pos", is_end=is_end.fill_null(False)).sort("pos")
     told = told.sort("pos")
     behind = told.join_asof(named.filter("is_end"), on="pos", by=thread, strategy="forward", check_sortedness=False)
@@ -93,6 +94,6 @@ def of_communicator(told: pl.DataFrame, communicator: pl.DataFrame, member: pl.D
         told.with_columns(comm=pl.coalesce(behind["comm"], before["comm"]), at=pl.coalesce(behind["at"], before["at"]))
         .filter(pl.col("comm").is_not_null())
         .sort("at")
-        .join_asof(seats, left_on="at", right_on="born_pos", by=["host", "pid", "comm"], check_sortedness=False)
+        .join_asof(seats, left_on="at", right_on="born_pos", by=[*OWNER, "comm"], check_sortedness=False)
         .filter(pl.col("key").is_not_null())
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from ncclforensics.columns import OWNER, text_of
 from ncclforensics.data.cuda import kind
 from ncclforensics.frames import analysis
 
@@ -36,15 +37,15 @@ def cuda_error(
 ) -> pl.DataFrame:
     """One row per line, without those of a process that was leaving already."""
     place = ["source", "line", "pos"]
-    numbers = rank.select("job", "rank", "host", "pid").unique(["host", "pid"], keep="none")
+    numbers = rank.select("job", "rank", "host", "pid").unique(OWNER, keep="none")
     leaving = trouble.filter("at_exit").select("source", "line")
     ours = failure.filter(form="cuda").join(leaving, on=["source", "line"], how="anti")
     frames = [
         ours.select(
             "host", "pid", "code", "error", *place,
-            file=pl.col("site").cast(pl.String).str.extract(r"((?:[a-z0-9_]+/)?[a-z0-9_]+)\.[a-z]+:[0-9]+$"),
+            file=_file("site"),
             teller=pl.lit("NCCL"),
-        ).join(numbers, on=["host", "pid"], how="left"),
+        ).join(numbers, on=OWNER, how="left"),
         watchdog.filter(form="cuda").select("error", *place, rank="global_rank", teller=pl.lit("PyTorch")),
         test_failure.filter(form="cuda").select("error", *place, host="node", teller=pl.lit("nccl-tests")),
         death.filter(how="gpu-error").select(
@@ -62,3 +63,9 @@ def cuda_error(
         .filter(pl.col("kind") != "exiting")
         .sort("source", "line")
     )
+
+
+def _file(site: str) -> pl.Expr:
+    """The file of a site with its folder and without its ending: `transport/nvls` of src/transport/nvls.cc:157."""
+    parts = text_of(site).str.split("/").list.tail(2).list.join("/").str.split(".")
+    return parts.list.head(parts.list.len() - 1).list.join(".")

@@ -14,6 +14,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.analyses.trouble import LOST
+from ncclforensics.columns import text_of
 from ncclforensics.data.processes import (
     ABORT,
     KILL,
@@ -132,7 +133,7 @@ def death(
         each.owner = who.owner(each)
         if each.teller == KERNEL:  # which tells of every program of the host, and of other days
             each.final = each.owner is not None
-    spoke = set(trouble.filter(~pl.col("at_exit")).select(pl.col("host").cast(pl.String), "pid").iter_rows())
+    spoke = set(trouble.filter(~pl.col("at_exit")).select(text_of("host"), "pid").iter_rows())
     errors = bool(call_error.height or test_failure.height)
     _order(told, aborts=bool(watchdog.height or work.height or errors), errors=errors, spoke=spoke)
     _settle(told, source, is_over=bool(errors or not trouble.filter(kind=LOST, at_exit=False).is_empty()))
@@ -367,7 +368,7 @@ _DISTINCT = ["source", "rank", "launcher_rank", "exception", "says"]
 
 def _thrown(exception: pl.DataFrame, gpu_exception: pl.DataFrame) -> Iterator[_Told]:
     """Exceptions by which the application ended; one that no rank is printed for may have been caught."""
-    errors = exception.filter(pl.col("form").cast(pl.String) == "error").unique(_DISTINCT, keep="first")
+    errors = exception.filter(pl.col("form") == "error").unique(_DISTINCT, keep="first")
     for row in errors.to_dicts():
         name = row["exception"].rpartition(".")[2]
         second = name in SECOND_HAND_CLASSES or row["says"].startswith(SECOND_HAND_MESSAGES) or STORE in row["says"]

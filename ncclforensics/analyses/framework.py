@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 import polars as pl
 
 from ncclforensics.analyses.case import Case, Judgement, Row
+from ncclforensics.columns import text_of
 from ncclforensics.data.names import ranks_text
 from ncclforensics.frames import analysis
 
@@ -59,7 +60,7 @@ def work(work_timeout: pl.DataFrame, work_status: pl.DataFrame) -> pl.DataFrame:
         how="diagonal",
     )
     named = both.with_columns(
-        guid=pl.col("guid").cast(pl.String).fill_null(""),
+        guid=text_of("guid").fill_null(""),
         rank=pl.coalesce("global_rank", "launcher_rank").cast(pl.Int32),
     ).sort("pos")
     # Where no line names the global rank and no group is named either, there is one group, and its ranks are the job's.

@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.analyses.naming import Member, by_key, named
+from ncclforensics.columns import OWNER, text_of
 from ncclforensics.frames import analysis
 
 PROCESS = {
@@ -75,7 +76,7 @@ RANK = {
 }
 
 _BIRTH = ["rank", "nranks", "cudadev", "busid", "commid", "parent", "child", "color", "creator"]
-_OWNER = ["host", "pid", "comm"]
+_POINTER = [*OWNER, "comm"]
 
 
 @analysis(PROCESS)
@@ -124,24 +125,26 @@ def process(source: pl.DataFrame, speaker: pl.DataFrame, work: pl.DataFrame) -> 
 @analysis(LIFE)
 def life(communicator: pl.DataFrame, ending: pl.DataFrame, milestone: pl.DataFrame) -> pl.DataFrame:
     """One row per communicator of a process, from its birth to its end. Pointers are told apart by incarnation."""
-    event = pl.when(pl.col("form") == "begun").then(pl.lit("START")).otherwise(pl.col("phase").cast(pl.String))
-    births = communicator.select("source", "line", "pos", *_OWNER, *_BIRTH, event=event)
-    ends = ending.select("source", "line", "pos", *_OWNER, "rank", event=pl.col("event").fill_null("Destroy COMPLETE"))
-    same_line = ["event", *_OWNER, "rank", "nranks", "commid", "parent", "child", "color"]
+    event = pl.when(pl.col("form") == "begun").then(pl.lit("START")).otherwise(text_of("phase"))
+    births = communicator.select("source", "line", "pos", *_POINTER, *_BIRTH, event=event)
+    ends = ending.select(
+        "source", "line", "pos", *_POINTER, "rank", event=pl.col("event").fill_null("Destroy COMPLETE")
+    )
+    same_line = ["event", *_POINTER, "rank", "nranks", "commid", "parent", "child", "color"]
     events = (
-        pl.concat([births, ends.with_columns(pl.col("event").cast(pl.String))], how="diagonal")
+        pl.concat([births, ends.with_columns(text_of("event"))], how="diagonal")
         .sort("pos")
         .with_columns(copy=pl.int_range(pl.len()).over(*same_line, "source"))
         .unique([*same_line, "copy"], keep="first", maintain_order=True)  # one line in two files is one event
-        .with_columns(before=pl.col("event").shift().over(_OWNER))
+        .with_columns(before=pl.col("event").shift().over(_POINTER))
         .with_columns(
             born=(pl.col("event") == "START") | (pl.col("event").eq("COMPLETE") & pl.col("before").ne_missing("START"))
         )
-        .with_columns(incarnation=pl.col("born").cast(pl.Int64).cum_sum().over(_OWNER))
+        .with_columns(incarnation=pl.col("born").cast(pl.Int64).cum_sum().over(_POINTER))
     )
     is_end = ~pl.col("event").is_in(["START", "COMPLETE"])
     lives = (
-        events.group_by([*_OWNER, "incarnation"], maintain_order=True)
+        events.group_by([*_POINTER, "incarnation"], maintain_order=True)
         .agg(
             *(pl.col(name).drop_nulls().first() for name in _BIRTH),
             pl.col("pos").first().alias("born_pos"),
@@ -156,13 +159,13 @@ def life(communicator: pl.DataFrame, ending: pl.DataFrame, milestone: pl.DataFra
         .sort("born_pos")
     )
     # Rings are connected at the end of init: a COMPLETE line that is lost is not missed.
-    connected = milestone.filter(pl.col("form").cast(pl.String).is_in(["rings", "trees"])).select("host", "pid", "pos")
+    connected = milestone.filter(pl.col("form").is_in(["rings", "trees"])).select("host", "pid", "pos")
     latest = connected.sort("pos").join_asof(
         lives.select("host", "pid", "comm", "incarnation", "born_pos"),
-        left_on="pos", right_on="born_pos", by=["host", "pid"], strategy="backward", check_sortedness=False,
+        left_on="pos", right_on="born_pos", by=OWNER, strategy="backward", check_sortedness=False,
     )  # fmt: skip
-    through = latest.select(*_OWNER, "incarnation", through=True).unique()
-    return lives.join(through, on=[*_OWNER, "incarnation"], how="left", maintain_order="left").with_columns(
+    through = latest.select(*_POINTER, "incarnation", through=True).unique()
+    return lives.join(through, on=[*_POINTER, "incarnation"], how="left", maintain_order="left").with_columns(
         is_complete=pl.col("is_complete") | pl.col("through").fill_null(False)
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.analyses.connections import of_communicator
+from ncclforensics.columns import OWNER, PLACE, text_of
 from ncclforensics.frames import analysis
 
 LAYOUT = {
@@ -55,7 +56,7 @@ def layout(member: pl.DataFrame, placement: pl.DataFrame, channels: pl.DataFrame
     opened = channels.select("job", "key", "actor", "coll", "nvls", at="source", on="line")
     seats = (
         member.with_columns(nth=pl.int_range(pl.len(), dtype=pl.Int32).over("job", "actor", order_by="born_pos"))
-        .join(told, on=["host", "pid", "comm"], how="left")
+        .join(told, on=[*OWNER, "comm"], how="left")
         .join(opened, on=["job", "key", "actor"], how="left")
         .with_columns(here=pl.len().over("job", "key", "host"))
     )
@@ -69,7 +70,7 @@ def layout(member: pl.DataFrame, placement: pl.DataFrame, channels: pl.DataFrame
             pl.col("localranks").max(),
             pl.col("host").n_unique().cast(pl.Int32).alias("hosts"),
             pl.col("here").max().cast(pl.Int32),
-            pl.col("busid").cast(pl.String).sort().str.join(" ").alias("gpus"),
+            text_of("busid").sort().str.join(" ").alias("gpus"),
             pl.col("nth").first(),
             pl.col("coll").max(),
             pl.col("nvls").max(),
@@ -102,15 +103,14 @@ def fabric(topology_node: pl.DataFrame, graph: pl.DataFrame, nvls: pl.DataFrame)
 
     A dump of the topology shows the links, a search for rings the paths it found, and multicast needs NVSwitch.
     """
-    place = ["host", "pid", "source", "line"]
-    is_switch = pl.col("form").cast(pl.String) == "nvswitch"
-    linked = topology_node.filter(pl.col("link").cast(pl.String) == "NVL").select(
-        *place, fabric=pl.when(is_switch).then(pl.lit("NVSwitch")).otherwise(pl.lit("NVLink"))
+    is_switch = pl.col("form") == "nvswitch"
+    linked = topology_node.filter(pl.col("link") == "NVL").select(
+        *PLACE, fabric=pl.when(is_switch).then(pl.lit("NVSwitch")).otherwise(pl.lit("NVLink"))
     )
-    rings = graph.filter((pl.col("pattern") == 4) & (pl.col("type_intra").cast(pl.String) == "NVL")).select(
-        *place, fabric=pl.lit("NVLink")
+    rings = graph.filter((pl.col("pattern") == 4) & (pl.col("type_intra") == "NVL")).select(
+        *PLACE, fabric=pl.lit("NVLink")
     )
-    multicast = nvls.filter(pl.col("form").cast(pl.String) == "multicast").select(*place, fabric=pl.lit("multicast"))
+    multicast = nvls.filter(pl.col("form") == "multicast").select(*PLACE, fabric=pl.lit("multicast"))
     return (
         pl.concat([linked, rings, multicast])
         .sort("source", "line")
@@ -145,11 +145,11 @@ def ring_host(
     )
     ordered = (
         told.join(whole.select("job", "key", "nranks", "nodes"), on=["job", "key"])
-        .with_columns(rank=pl.col("order").cast(pl.String).str.extract_all("[0-9]+"))
+        .with_columns(rank=text_of("order").str.strip_chars(" ").str.split(" "))
+        .with_columns(pl.col("rank").list.eval(pl.element().cast(pl.Int32, strict=False).drop_nulls()))
         .filter(pl.col("rank").list.len() == pl.col("nranks"))
         .select("job", "key", "channel", "nranks", "nodes", "source", "line", "rank")
         .explode("rank")
-        .with_columns(pl.col("rank").cast(pl.Int32))
         .join(member.select("job", "key", "rank", "host"), on=["job", "key", "rank"], maintain_order="left")
     )
     moves = pl.col("host") != pl.col("host").shift(1, fill_value=pl.col("host").last())
@@ -159,7 +159,7 @@ def ring_host(
         .agg(
             pl.col("host").n_unique().cast(pl.Int32).alias("hosts"),
             pl.col("moves").sum().cast(pl.Int32).alias("crossings"),
-            pl.col("host").cast(pl.String).head(8).str.join(" ").alias("walk"),
+            text_of("host").head(8).str.join(" ").alias("walk"),
             pl.col("nodes").first(),
         )
         .filter(pl.col("hosts") == pl.col("nodes"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from ncclforensics.columns import PLACE, text_of
 from ncclforensics.frames import analysis
 
 LINK = {
@@ -16,14 +17,13 @@ LINK = {
     "line": pl.Int32(),
 }
 MEGABITS = 8000  # in a GB/s
-WHOLE_NUMBER = r"([0-9a-f]+)$"  # of a node's id: what follows the system's number
 
 
 @analysis(LINK, of=("topology_node", "net_device"))
 def link(topology_node: pl.DataFrame, net_device: pl.DataFrame) -> pl.DataFrame:
     """One row per host and device, as the first process tells it that does."""
-    form, through = pl.col("form").cast(pl.String), pl.col("link").cast(pl.String)
-    own = pl.col("id").cast(pl.String).str.extract(WHOLE_NUMBER)
+    form, through = text_of("form"), pl.col("link")
+    own = text_of("id").str.split("-").list.last()  # what follows the system's number
     dumped = topology_node.sort("source", "line").with_columns(
         # The links of a GPU stand below it.
         below=pl.when(form == "gpu").then(own).forward_fill().over("host", "pid")
@@ -34,14 +34,13 @@ def link(topology_node: pl.DataFrame, net_device: pl.DataFrame) -> pl.DataFrame:
         .when(form.is_in(["gpu", "nic"]) & (through == "PCI"))
         .then(form)
     )
-    place = ["host", "pid", "source", "line"]
     within = dumped.select(
-        *place, kind=kind, device=pl.when(form == "nvswitch").then("below").otherwise(own), rate="bw"
+        *PLACE, kind=kind, device=pl.when(form == "nvswitch").then("below").otherwise(own), rate="bw"
     ).filter(pl.col("kind").is_not_null())
     ports = net_device.filter(pl.col("speed") > 0).select(
-        *place,
+        *PLACE,
         kind=pl.lit("net"),
-        device=pl.format("{}:{}", pl.col("device").cast(pl.String), pl.col("port").fill_null(1)),
+        device=pl.format("{}:{}", text_of("device"), pl.col("port").fill_null(1)),
         rate=pl.col("speed") / MEGABITS,
     )
     return (

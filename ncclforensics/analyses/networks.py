@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from ncclforensics.columns import OWNER, PLACE, text_of
 from ncclforensics.data.networks import RDMA, SOCKET, TCP_PROVIDERS
 from ncclforensics.frames import analysis
 
@@ -16,6 +17,7 @@ CHOSEN_NETWORK = {
     "host": pl.Categorical(),
     "pid": pl.Int32(),
     "network": pl.String(),  # as NCCL names it: IB, Socket, AWS Libfabric
+    "family": pl.String(),  # the same without its version: IBext on one line, IBext_v8 on another
     "provider": pl.String(),  # of Libfabric
     "is_rdma": pl.Boolean(),  # known to move data without the kernel's TCP
     "spans": pl.Boolean(),  # its job runs on several nodes
@@ -56,9 +58,6 @@ DIRECT_ACCESS = {
     "line": pl.Int32(),  # of a receive that is not direct; else of the first one
 }
 
-_OWNER = ["host", "pid"]
-_PLACE = [*_OWNER, "source", "line"]
-
 
 @analysis(CHOSEN_NETWORK)
 def chosen_network(
@@ -76,46 +75,41 @@ def chosen_network(
     libfabric_error: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per process and network."""
-    named = milestone.filter(pl.col("network").is_not_null()).select(*_PLACE, pl.col("network").cast(pl.String))
+    named = milestone.filter(pl.col("network").is_not_null()).select(*PLACE, text_of("network"))
     assigned = plugin.filter(
-        (_text("form") == "assigned") & _text("kind").fill_null("NET").eq("NET") & pl.col("plugin").is_not_null()
-    ).select(*_PLACE, network=_text("plugin"))
-    over = connection.filter((_text("form") == "net") & pl.col("network").is_not_null())
-    used = over.select(*_PLACE, network=_text("network"))
-    told = pl.concat(
-        [named, *(more.join(named, on=_OWNER, how="anti") for more in (assigned,))], how="vertical_relaxed"
-    )
-    told = pl.concat([told, used.join(told, on=_OWNER, how="anti")], how="vertical_relaxed")
+        (pl.col("form") == "assigned") & pl.col("kind").fill_null("NET").eq("NET") & pl.col("plugin").is_not_null()
+    ).select(*PLACE, network=text_of("plugin"))
+    over = connection.filter((pl.col("form") == "net") & pl.col("network").is_not_null())
+    used = over.select(*PLACE, network=text_of("network"))
+    told = pl.concat([named, *(more.join(named, on=OWNER, how="anti") for more in (assigned,))], how="vertical_relaxed")
+    told = pl.concat([told, used.join(told, on=OWNER, how="anti")], how="vertical_relaxed")
     rows = (
         told.sort("source", "line")
-        .group_by(*_OWNER, "network", maintain_order=True)
+        .group_by(*OWNER, "network", maintain_order=True)
         .agg(pl.col("source", "line").first())
         .with_columns(network=pl.col("network").str.strip_chars())
     )
-    jobs = rank.select(*_OWNER, "job").unique(_OWNER)
-    rows = rows.join(jobs, on=_OWNER, how="left")
-    rows = rows.join(_spanning(rows, used, placement, rank, member), on=_OWNER, how="left")
+    jobs = rank.select(*OWNER, "job").unique(OWNER)
+    rows = rows.join(jobs, on=OWNER, how="left")
+    rows = rows.join(_spanning(rows, used, placement, rank, member), on=OWNER, how="left")
     providers = (
-        libfabric.filter(_text("form") == "provider")
-        .group_by(_OWNER)
-        .agg(provider=_text("provider").drop_nulls().last())
+        libfabric.filter(pl.col("form") == "provider")
+        .group_by(OWNER)
+        .agg(provider=text_of("provider").drop_nulls().last())
     )
     why = _reasons(setting, net_devices, shared_library, ib_unusable, libfabric_error, plugin)
-    rows = rows.join(providers, on=_OWNER, how="left").join(why, on=_OWNER, how="left")
+    rows = rows.join(providers, on=OWNER, how="left").join(why, on=OWNER, how="left")
     for group in (["job", "host"], ["job"]):  # a process whose own lines were cut has the reason of its neighbours
         rows = rows.with_columns(
             pl.coalesce(name, pl.col(name).drop_nulls().first().over(*group, "network")).alias(name)
             for name in ("reason", "variable", "why_source", "why_line")
         )
-    base = pl.col("network").str.split("_v").list.first()
+    family = pl.col("network").str.split("_v").list.first()
     return rows.with_columns(
-        is_rdma=base.is_in(RDMA) & pl.col("provider").fill_null("").is_in(TCP_PROVIDERS).not_(),
+        family=family,
+        is_rdma=family.is_in(RDMA) & pl.col("provider").fill_null("").is_in(TCP_PROVIDERS).not_(),
         variable=pl.when(pl.col("reason").is_in([CHOSEN, NO_DEVICE])).then("variable"),
     ).select(list(CHOSEN_NETWORK))
-
-
-def _text(column: str) -> pl.Expr:
-    return pl.col(column).cast(pl.String)
 
 
 def _spanning(
@@ -125,14 +119,14 @@ def _spanning(
 
     Processes without a job (their communicators were cut out of the log) count as one.
     """
-    seats = rows.select(*_OWNER, "job").unique(_OWNER)
-    placed = placement.group_by(_OWNER).agg(pl.col("nnodes").max(), pl.col("mnnvl").max())
+    seats = rows.select(*OWNER, "job").unique(OWNER)
+    placed = placement.group_by(OWNER).agg(pl.col("nnodes").max(), pl.col("mnnvl").max())
     sizes = member.group_by("job").agg(nranks=pl.col("nranks").max())
     seen = rank.group_by("job").agg(seen=pl.len())
-    carrying = used.select(_OWNER).unique().with_columns(carries=pl.lit(value=True))
+    carrying = used.select(OWNER).unique().with_columns(carries=pl.lit(value=True))
     told = (
-        seats.join(placed, on=_OWNER, how="left")
-        .join(carrying, on=_OWNER, how="left")
+        seats.join(placed, on=OWNER, how="left")
+        .join(carrying, on=OWNER, how="left")
         .join(sizes, on="job", how="left")
         .join(seen, on="job", how="left")
     )
@@ -141,7 +135,7 @@ def _spanning(
     is_alone = pl.col("job").is_null() & carries.not_()
     absent = (pl.col("nranks") > pl.col("seen")).fill_null(value=False) & pl.col("nnodes").is_null()
     return told.select(
-        *_OWNER,
+        *OWNER,
         spans=((is_apart & is_alone.not_()) | (pl.col("nnodes").max().over("job") > 1) | (absent & carries)).fill_null(
             value=False
         ),
@@ -159,27 +153,27 @@ def _reasons(
     plugin: pl.DataFrame,
 ) -> pl.DataFrame:
     """The first of REASONS that a process's lines give."""
-    value, variable = _text("value").str.to_lowercase(), _text("variable")
+    value, variable = text_of("value").str.to_lowercase(), text_of("variable")
     is_choice = ((variable == "NCCL_NET") & (value == "socket")) | ((variable == "NCCL_IB_DISABLE") & (value == "1"))
-    spoken = pl.concat_str(variable, pl.lit("="), _text("value"))
-    devices, missing = _text("form"), ["not_opened", "not_found"]
-    is_verbs = _text("library").str.contains("libibverbs", literal=True)
+    spoken = pl.concat_str(variable, pl.lit("="), text_of("value"))
+    devices, missing = pl.col("form"), ["not_opened", "not_found"]
+    is_verbs = text_of("library").str.contains("libibverbs", literal=True)
     lost = ["no_provider", "getinfo", "too_old"]
-    failed = (_text("form") == "failed") & (_text("kind") == "NET") & _text("plugin").is_in(["IB", SOCKET]).not_()
+    failed = (pl.col("form") == "failed") & (pl.col("kind") == "NET") & pl.col("plugin").is_in(["IB", SOCKET]).not_()
     found = [
         (CHOSEN, setting.filter(is_choice).with_columns(said=spoken)),
         (PRESENT, net_devices.filter(devices == "ib")),
         (UNOPENED, ib_unusable.filter(devices.is_in(["open", "query"]))),
-        (PLUGIN, libfabric_error.filter(_text("form").is_in(lost))),
+        (PLUGIN, libfabric_error.filter(pl.col("form").is_in(lost))),
         (PLUGIN, plugin.filter(failed)),
-        (LIBRARY, shared_library.filter(_text("form").is_in(missing) & is_verbs)),
+        (LIBRARY, shared_library.filter(pl.col("form").is_in(missing) & is_verbs)),
         (NO_DEVICE, net_devices.filter(devices.is_in(["ib_none", "ib_empty"]))),
         (UNTRIED, net_devices.filter(devices == "socket")),
     ]
     said = pl.concat(
         [
             rows.select(
-                *_PLACE,
+                *PLACE,
                 reason=pl.lit(reason),
                 rank=pl.lit(REASONS.index(reason)),
                 said=pl.col("said") if "said" in rows else pl.lit(None, pl.String),
@@ -190,7 +184,7 @@ def _reasons(
     )
     first = (
         said.sort("rank", "source", "line", maintain_order=True)
-        .group_by(_OWNER, maintain_order=True)
+        .group_by(OWNER, maintain_order=True)
         .agg(
             pl.col("reason").first(),
             pl.col("said").first(),
@@ -198,9 +192,9 @@ def _reasons(
             why_line=pl.col("line").first(),
         )
     )
-    lists = setting.filter(variable == "NCCL_IB_HCA").group_by(_OWNER).agg(listed=spoken.first())
+    lists = setting.filter(variable == "NCCL_IB_HCA").group_by(OWNER).agg(listed=spoken.first())
     return (
-        first.join(lists, on=_OWNER, how="left")
+        first.join(lists, on=OWNER, how="left")
         .with_columns(variable=pl.when(pl.col("reason") == CHOSEN).then("said").otherwise("listed"))
         .drop("said", "listed")
     )
@@ -219,14 +213,14 @@ def direct_access(
 
     Sends read GPU memory over PCIe, which NCCL avoids on many machines: only receives tell whether GPUDirect is there.
     """
-    seats = chosen_network.filter("is_rdma", "spans").unique(_OWNER, keep="first", maintain_order=True)
-    over = connection.filter(_text("form").is_in(["net", "collnet"])).with_columns(
-        is_receive=_text("direction").fill_null("receive") == "receive", is_direct=pl.col("gdr").is_not_null()
+    seats = chosen_network.filter("is_rdma", "spans").unique(OWNER, keep="first", maintain_order=True)
+    over = connection.filter(pl.col("form").is_in(["net", "collnet"])).with_columns(
+        is_receive=pl.col("direction").fill_null("receive") == "receive", is_direct=pl.col("gdr").is_not_null()
     )
     is_receive, is_direct = pl.col("is_receive"), pl.col("is_direct")
     counted = (
         over.sort(is_receive & is_direct.not_(), "line", descending=[True, False])
-        .group_by(_OWNER, maintain_order=True)
+        .group_by(OWNER, maintain_order=True)
         .agg(
             receives=is_receive.sum().cast(pl.Int64),
             direct=(is_receive & is_direct).sum().cast(pl.Int64),
@@ -236,34 +230,34 @@ def direct_access(
             on=pl.col("line").first(),
         )
     )
-    form, state = _text("form"), _text("state")
-    able = gpu_direct.filter(_text("net").fill_null("").is_in([SOCKET]).not_())
+    form, state = pl.col("form"), pl.col("state")
+    able = gpu_direct.filter(pl.col("net").fill_null("").is_in([SOCKET]).not_())
     closed = pl.concat(
         [
-            able.filter((form.is_in(["hca", "gpu_unable"])) & (state == "Disabled")).select(_PLACE),
-            libfabric_error.filter(form == "gdr_off").select(_PLACE),
-            rocm.filter(form == "no_gdr").select(_PLACE),
+            able.filter((form.is_in(["hca", "gpu_unable"])) & (state == "Disabled")).select(PLACE),
+            libfabric_error.filter(form == "gdr_off").select(PLACE),
+            rocm.filter(form == "no_gdr").select(PLACE),
         ]
     )
     is_open = (state == "Enabled") | form.is_in(["dmabuf", "hca_module", "data_direct"])
-    far = able.filter(form.is_in(["gpu", "gpu_rank"]) & (state == "Disabled")).select(_PLACE)
+    far = able.filter(form.is_in(["gpu", "gpu_rank"]) & (state == "Disabled")).select(PLACE)
     levels = setting.filter(
-        _text("variable").is_in(["NCCL_NET_GDR_LEVEL", "NCCL_IB_GDR_LEVEL", "NCCL_IB_CUDA_SUPPORT"])
+        pl.col("variable").is_in(["NCCL_NET_GDR_LEVEL", "NCCL_IB_GDR_LEVEL", "NCCL_IB_CUDA_SUPPORT"])
     )
-    level = levels.group_by(_OWNER).agg(
-        level=pl.concat_str(_text("variable"), pl.lit("="), _text("value")).first(),
+    level = levels.group_by(OWNER).agg(
+        level=pl.concat_str(text_of("variable"), pl.lit("="), text_of("value")).first(),
         at_level=pl.col("source").first(),
         on_level=pl.col("line").first(),
     )
     return (
         seats.drop("source", "line", "why_source", "why_line")
-        .join(counted, on=_OWNER)
-        .join(_first(closed, "closed"), on=_OWNER, how="left")
+        .join(counted, on=OWNER)
+        .join(_first(closed, "closed"), on=OWNER, how="left")
         .join(
-            able.filter(is_open).select(_OWNER).unique().with_columns(is_open=pl.lit(value=True)), on=_OWNER, how="left"
+            able.filter(is_open).select(OWNER).unique().with_columns(is_open=pl.lit(value=True)), on=OWNER, how="left"
         )
-        .join(_first(far, "far"), on=_OWNER, how="left")
-        .join(level, on=_OWNER, how="left")
+        .join(_first(far, "far"), on=OWNER, how="left")
+        .join(level, on=OWNER, how="left")
         .with_columns(
             pl.col("is_open").fill_null(value=False),
             is_closed=pl.col("at_closed").is_not_null(),
@@ -279,6 +273,6 @@ def direct_access(
 
 def _first(rows: pl.DataFrame, name: str) -> pl.DataFrame:
     """The first line of each process."""
-    return rows.group_by(_OWNER).agg(
+    return rows.group_by(OWNER).agg(
         pl.col("source").first().alias(f"at_{name}"), pl.col("line").first().alias(f"on_{name}")
     )

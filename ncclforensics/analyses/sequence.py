@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import polars as pl
 
+from ncclforensics.columns import OWNER
+from ncclforensics.data.versions import releases
 from ncclforensics.frames import analysis
 
 POINT_TO_POINT = ["Send", "Recv", "PutSignal", "Signal", "WaitSignal"]
@@ -107,8 +109,7 @@ _FACTORS = (
 
 def _lines(operation: pl.DataFrame, replay: pl.DataFrame, process: pl.DataFrame) -> pl.DataFrame:
     """COLL lines, or CALL lines of processes that print no COLL line; of two copies of a log, one."""
-    owner = ["host", "pid"]
-    columns = [*owner, "comm", "name", "count", "datatype", "op", "root", "opcount", "nranks", "source", "line", "pos"]
+    columns = [*OWNER, "comm", "name", "count", "datatype", "op", "root", "opcount", "nranks", "source", "line", "pos"]
     told = operation.rename({"called": "name"}).select(columns)
     calls = told
     if replay.height:  # millions of calls are not copied for the sake of no line
@@ -118,27 +119,27 @@ def _lines(operation: pl.DataFrame, replay: pl.DataFrame, process: pl.DataFrame)
             .with_columns(opcount=pl.lit(None, dtype=pl.Int64), nranks=pl.lit(None, dtype=pl.Int32))
         )
         calls = pl.concat([told, replayed.select(columns)])
-    several = process.filter(pl.col("sources").list.len() > 1).select(owner)
+    several = process.filter(pl.col("sources").list.len() > 1).select(OWNER)
     if several.is_empty() or calls.is_empty():
         return calls
-    line = [*owner, "comm", "name", "count", "datatype", "op", "root", "opcount"]
+    line = [*OWNER, "comm", "name", "count", "datatype", "op", "root", "opcount"]
     files = (
-        calls.join(several, on=owner)
-        .group_by([*owner, "source"])
+        calls.join(several, on=OWNER)
+        .group_by([*OWNER, "source"])
         .agg(calls=pl.len(), print=pl.struct(line).hash().sort_by("pos").implode())
     )
-    copies = files.sort("source").filter(pl.struct(*owner, "print").is_first_distinct().not_())
-    return calls.join(copies.select(*owner, "source"), on=[*owner, "source"], how="anti")
+    copies = files.sort("source").filter(pl.struct(*OWNER, "print").is_first_distinct().not_())
+    return calls.join(copies.select(*OWNER, "source"), on=[*OWNER, "source"], how="anti")
 
 
 def only_replayed(operation: pl.DataFrame, replay: pl.DataFrame) -> pl.DataFrame:
     """CALL lines of processes that print no COLL line; of the others they say everything twice."""
-    return replay.join(operation.select("host", "pid").unique(), on=["host", "pid"], how="anti")
+    return replay.join(operation.select("host", "pid").unique(), on=OWNER, how="anti")
 
 
 def _of_members(calls: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
     """Each call with the incarnation of its pointer that was alive: the last one born before it (`seat`)."""
-    owner = ["host", "pid", "comm"]
+    owner = [*OWNER, "comm"]
     seats = member.sort("born_pos").with_row_index("seat")
     born = seats.select("seat", *owner, "born_pos")
     found = calls.select(*owner, "pos").join_asof(
@@ -157,17 +158,12 @@ def _of_members(calls: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
 
 def _counts_calls(version: pl.DataFrame) -> pl.Expr:
     """Whether opCount is the number of the call, on all members: 0 at the first one seen, one more at each other."""
-    releases = version["version"].cast(pl.String).unique().to_list()
-    if not releases or any(_release(v) >= OPCOUNT_UNRELIABLE_FROM for v in releases):
+    versions = releases(version["version"])
+    if not versions or versions[-1] >= OPCOUNT_UNRELIABLE_FROM:
         return pl.lit(False)
     from_head = pl.col("opcount").eq(pl.col("counted")) | pl.col("in_tail")
     step = (pl.col("opcount") - pl.col("counted")).n_unique().over("seat", "in_tail") == 1
     return (from_head & step & pl.col("collective")).fill_null(False).all().over("key")
-
-
-def _release(version: str) -> tuple[int, int]:
-    numbers = version.split("+")[0].split(".")
-    return int(numbers[0]), int(numbers[1]) if len(numbers) > 1 and numbers[1].isdecimal() else 0
 
 
 @analysis(LAST_CALL, of=("call",))
@@ -201,7 +197,7 @@ def match(call: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
     """Sends and receives of every pair of ranks, matched in order; only pairs that do not come out even."""
     messages = call.filter(pl.col("name").is_in(pl.Series(["Send", "Recv"], dtype=pl.Categorical()).implode()))
     seats = member.select("key", peer="actor", root="rank").unique(["key", "root"])
-    both = messages.join(seats, on=["key", "root"]).with_columns(is_send=pl.col("name").cast(pl.String) == "Send")
+    both = messages.join(seats, on=["key", "root"]).with_columns(is_send=pl.col("name") == "Send")
     both = both.with_columns(
         sender=pl.when("is_send").then("actor").otherwise("peer"),
         receiver=pl.when("is_send").then("peer").otherwise("actor"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.analyses.sequence import only_replayed
+from ncclforensics.columns import OWNER
 from ncclforensics.frames import analysis
 
 GAP = {
@@ -64,10 +65,9 @@ def _of_unknown_communicators(operation: pl.DataFrame, replay: pl.DataFrame, cal
 
 def _without_birth(process: pl.DataFrame, life: pl.DataFrame) -> pl.DataFrame:
     """Processes that have no communicator yet, or are still inside the init of one: what comes next was not read."""
-    owner = ["host", "pid"]
-    unborn = process.join(life.select(owner).unique(), on=owner, how="anti")
+    unborn = process.join(life.select(OWNER).unique(), on=OWNER, how="anti")
     inside = process.join(
-        life.filter(~pl.col("is_complete") & pl.col("end").is_null()).select(owner), on=owner, how="semi"
+        life.filter(~pl.col("is_complete") & pl.col("end").is_null()).select(OWNER), on=OWNER, how="semi"
     )
     return pl.concat([frame.select(pl.col("sources").explode().alias("source")) for frame in (unborn, inside)])
 

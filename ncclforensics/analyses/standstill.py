@@ -86,24 +86,12 @@ def waiting(case: Case) -> Judgement | None:
     judgement.victims = sorted(set(out) - set(judgement.culprits))
     cut = [actor for actor in case.actors if case.process(actor)["is_cut"]]
     if len(cut) > MANY * len(case.actors):
-        return Judgement(
-            "undecidable",
-            "the files end inside a line: their last calls were lost in a buffer, so their absence proves nothing",
-            "likely",
-            victims=judgement.victims,
-            collect=COLLECT_UNBUFFERED,
-            exhibits=[{"what": "context", **case.last_line(actor)} for actor in cut[:3]],
-        )
+        reason = "the files end inside a line: their last calls were lost in a buffer, so their absence proves nothing"
+        return _unproven(case, judgement, reason, cut, COLLECT_UNBUFFERED)
     dropped = [actor for actor in judgement.culprits if case.lost_lines(actor)]
     if dropped:
-        return Judgement(
-            "undecidable",
-            "lines that are alike were printed once for all ranks: that a rank shows no call proves nothing",
-            "likely",
-            victims=judgement.victims,
-            collect=COLLECT_EVERY_LINE,
-            exhibits=[{"what": "context", **case.last_line(actor)} for actor in dropped[:3]],
-        )
+        reason = "lines that are alike were printed once for all ranks: that a rank shows no call proves nothing"
+        return _unproven(case, judgement, reason, dropped, COLLECT_EVERY_LINE)
     keys = {w["key"] for w in case.waits if w["waits_for"] in judgement.culprits}
     if any(case.unseen(key) for key in keys):
         judgement.doubt("likely")
@@ -115,6 +103,13 @@ def waiting(case: Case) -> Judgement | None:
         judgement.doubt("possible")
     unseen = _explained_by_absent(case, judgement)
     return unseen or judgement
+
+
+def _unproven(case: Case, judgement: Judgement, reason: str, actors: list[int], collect: list[str]) -> Judgement:
+    """In place of an accusation: calls of these ranks may be missing from the logs alone."""
+    answer = Judgement("undecidable", reason, "likely", victims=judgement.victims, collect=collect)
+    answer.show("context", [case.last_line(actor) for actor in actors[:3]])
+    return answer
 
 
 def _lagging(case: Case, culprits: list[int]) -> Judgement:

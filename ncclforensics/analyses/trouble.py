@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.data.verbs import DEVICE_DEAD, PORT_DOWN
+from ncclforensics.columns import OWNER, begins_with, text_of
+from ncclforensics.data.verbs import DOWN
 from ncclforensics.frames import analysis
 
 # form of the `failure` frame -> what such a line says
@@ -36,7 +37,6 @@ CLASSES = {
     **dict.fromkeys(["connecting", "connecting_again", "cuda_ignored"], ""),
 }
 FLUSHED = 5  # IBV_WC_WR_FLUSH_ERR: the queue pair had failed before
-DOWN = [*PORT_DOWN, *DEVICE_DEAD]  # the events of a port that mean something; the others do no harm
 SHUTTING_DOWN = "driver shutting down"  # the process was already leaving
 
 TROUBLE = {
@@ -72,26 +72,23 @@ def trouble(
     member: pl.DataFrame,
 ) -> pl.DataFrame:
     """Every failure line that means something, with the rank that printed it and the rank it names."""
-    owner = ["host", "pid"]
-    speakers = rank.group_by(owner).agg(
+    speakers = rank.group_by(OWNER).agg(
         pl.col("job").first(), actor=pl.when(pl.len() == 1).then(pl.col("actor").first())
     )
-    leaving = member.group_by(owner).agg(leaves=pl.col("end_pos").min())
-    kind = pl.col("form").cast(pl.String).replace_strict(CLASSES, default="", return_dtype=pl.String)
+    leaving = member.group_by(OWNER).agg(leaves=pl.col("end_pos").min())
+    kind = text_of("form").replace_strict(CLASSES, default="", return_dtype=pl.String)
     local = (
         rank.sort("rank")
         .with_columns(localrank=pl.int_range(pl.len(), dtype=pl.Int32).over("job", "host"))
         .select("job", "host", "localrank", names="actor")
     )
-    requests = libfabric_error.filter(pl.col("form").cast(pl.String).is_in(["request", "remote_write"]))
+    requests = libfabric_error.filter(pl.col("form").is_in(["request", "remote_write"]))
     of_plugin = requests.select(
-        *owner, "error", "source", "line", "pos", form=pl.lit("libfabric_request").cast(pl.Categorical())
+        *OWNER, "error", "source", "line", "pos", form=pl.lit("libfabric_request").cast(pl.Categorical())
     )
-    is_harmless = (pl.col("form").cast(pl.String) == "ib_event") & pl.any_horizontal(
-        pl.col("error").str.starts_with(text) for text in DOWN
-    ).not_()
+    is_harmless = (pl.col("form") == "ib_event") & begins_with("error", DOWN).not_()
     survived = completion_error.filter("is_survived").select("source", "line")
-    ended = member.group_by("job").agg(is_over=(pl.col("end").cast(pl.String) == "Destroy").fill_null(False).all())
+    ended = member.group_by("job").agg(is_over=(pl.col("end") == "Destroy").fill_null(False).all())
     return (
         pl.concat([failure, of_plugin], how="diagonal_relaxed")
         .with_columns(kind=kind)
@@ -99,10 +96,10 @@ def trouble(
         .join(survived, on=["source", "line"], how="anti")
         .with_columns(kind=pl.when(pl.col("status") == FLUSHED).then(pl.lit(AFTER)).otherwise("kind"))
         .filter(pl.col("error").fill_null("").str.contains(SHUTTING_DOWN, literal=True).not_())
-        .join(speakers, on=owner, how="inner")
+        .join(speakers, on=OWNER, how="inner")
         .join(ended, on="job", how="left")
         .filter(((pl.col("kind") == NETWORK) & pl.col("is_over")).fill_null(False).not_())  # the run outlived it
-        .join(leaving, on=owner, how="left")
+        .join(leaving, on=OWNER, how="left")
         .join(local, on=["job", "host", "localrank"], how="left")
         .with_columns(at_exit=(pl.col("pos") > pl.col("leaves")).fill_null(False))
         .sort("pos")

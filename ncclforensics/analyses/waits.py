@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from ncclforensics.columns import text_of
 from ncclforensics.frames import analysis
 
 WAIT = {
@@ -70,7 +71,7 @@ def _collective(
         .join(last_call.select("actor", "key", "calls"), on=["actor", "key"], how="left")
         .with_columns(pl.col("calls").fill_null(0))
         .join(visible.select("actor", "is_visible"), on="actor")
-        .select("job", "key", "actor", "calls", "is_visible", left=pl.col("end").cast(pl.String) == "Destroy")
+        .select("job", "key", "actor", "calls", "is_visible", left=pl.col("end") == "Destroy")
     )
     behind = seats.filter((pl.col("calls") < pl.col("calls").max().over("key")) & pl.col("is_visible"))
     ahead = seats.filter(~pl.col("left").fill_null(False)).select("key", waiter="actor", made="calls")
@@ -92,7 +93,7 @@ def _messages(call: pl.DataFrame, match: pl.DataFrame, visible: pl.DataFrame) ->
         kind=pl.when(sent_more).then(pl.lit("send")).otherwise(pl.lit("recv")),
     ).join(visible.filter("is_visible").select(waits_for="actor"), on="waits_for")
     messages = call.filter(pl.col("nth").is_null() & pl.col("key").is_in(uneven["key"].unique().implode()))
-    named = messages.with_columns(kind=pl.col("name").cast(pl.String).str.to_lowercase())
+    named = messages.with_columns(kind=text_of("name").str.to_lowercase())
     turn = pl.int_range(pl.len()).over("actor", "key", "root", "kind", order_by="pos")
     seats = messages.select("key", waits_for="actor", root="place").unique()
     lines = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-Version = tuple[int, ...]
+from ncclforensics.data.versions import Version
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ STATUS = {
 # Events by the beginning of their text. A port that went down, and a device that died, are causes.
 PORT_DOWN = ["port error"]
 DEVICE_DEAD = ["local catastrophic error"]
+DOWN = [*PORT_DOWN, *DEVICE_DEAD]  # the events that mean something; the others do no harm
 
 # A queue pair whose first few calls fail has never worked; the same line later is something that broke.
 EARLY_CALLS = 8

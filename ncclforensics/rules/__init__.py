@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib import import_module
 from inspect import cleandoc
-from typing import Any
 
 from ncclforensics.errors import UsageError
 
@@ -100,6 +99,7 @@ class Rule:
     category: Category
     severity: Severity
     function: Callable[..., Iterator[Finding]]
+    of: tuple[str, ...]  # the frames whose rows it judges
     hang: bool  # it explains why a job stands still, and sees enough in both ends of each file
 
     @property
@@ -124,10 +124,11 @@ _RULES: dict[str, Rule] = {}
 
 
 def rule(
-    category: Category, severity: Severity, *, hang: bool = False
+    category: Category, severity: Severity, *, of: tuple[str, ...] = (), hang: bool = False
 ) -> Callable[[Callable[..., Iterator[Finding]]], Callable[..., Iterator[Finding]]]:
     """Register a function as a rule; a second rule of that name is refused.
 
+    `of`: the frames whose rows it judges. Where these are all empty it is not asked, for it has nothing to say.
     `hang`: the command `hang` asks it too; all others are asked by `check` alone, which reads every line.
     """
 
@@ -135,7 +136,7 @@ def rule(
         name = function.__name__.replace("_", "-")
         if name in _RULES:
             raise ValueError(f"two rules are called {name}: {_RULES[name].function.__module__}, {function.__module__}")
-        _RULES[name] = Rule(name, category, severity, function, hang)
+        _RULES[name] = Rule(name, category, severity, function, of, hang)
         return function
 
     return register
@@ -164,12 +165,13 @@ def chosen(*, everything: bool, select: Iterable[str] = (), ignore: Iterable[str
 
 
 def findings(
-    call: Callable[[Callable[..., Iterator[Finding]]], Any], asked: Iterable[Rule] | None = None
+    call: Callable[[Callable[..., Iterator[Finding]], tuple[str, ...]], Iterable[Finding] | None],
+    asked: Iterable[Rule] | None = None,
 ) -> list[Finding]:
-    """What these rules say (all if none are given); `call` supplies a function with the frames its parameters name."""
+    """What these rules say (all if none are given); `call` supplies a function with frames, as `Run.call` does."""
     said: list[Finding] = []
     for one in all_rules() if asked is None else asked:
-        for finding in call(one.function):
+        for finding in call(one.function, one.of) or ():
             finding.rule = one.name
             finding.category = finding.category or one.category
             finding.severity = finding.severity or one.severity

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.data.advisories import ADVISORIES, LARGE_SCALE, Version
+from ncclforensics.columns import text_of
+from ncclforensics.data.advisories import ADVISORIES, LARGE_SCALE
+from ncclforensics.data.versions import release
 from ncclforensics.rules import Category, Finding, Line, Role, Severity, rule
 from ncclforensics.rules.grouped import shown
 
@@ -14,7 +16,7 @@ STUCK = ["stuck-together"]
 PLACE = {"source": pl.Int32(), "line": pl.Int32()}
 
 
-@rule(Category.ENVIRONMENT, Severity.INFO)
+@rule(Category.ENVIRONMENT, Severity.INFO, of=("exhibit", "failure", "work_timeout", "ib_unusable"))
 def ver_known_defect(
     version: pl.DataFrame,
     verdict: pl.DataFrame,
@@ -33,15 +35,25 @@ def ver_known_defect(
     Do: run again with the release named or a later one, everything else unchanged; state n of m runs.
     Sources: NCCL release notes; nccl#1273, nccl#1573, facebookresearch/nccl#53.
     """
+    releases = version.filter(~text_of("form").fill_null("").str.starts_with("rccl")).sort("source", "line")
+    releases = releases.with_columns(text_of("version")).unique("version", keep="first").sort("version")
+    concerned = [
+        (row, advisory)
+        for row in releases.to_dicts()
+        for advisory in ADVISORIES
+        if advisory.concerns(release(row["version"]))
+    ]
+    if not concerned:
+        return
     stuck = verdict.filter(pl.col("verdict").is_in(STUCK))
     hung = exhibit.join(stuck.select("job"), on="job", how="semi").select(*PLACE)
     incomplete = verdict.filter(pl.col("verdict") == "init-incomplete")
     several = member.group_by("job", "actor").agg(pl.col("key").n_unique()).filter(pl.col("key") > 1)
     connecting = exhibit.join(incomplete.select("job"), on="job", how="semi")
     connecting = connecting.join(several.select("job"), on="job", how="semi").select(*PLACE)
-    form, site = pl.col("form").cast(pl.String), pl.col("site").cast(pl.String)
+    form, site = text_of("form"), text_of("site")
     mixed = topology_detection.filter(form.is_in(["mixed_architecture", "mixed_vendors"])).select(*PLACE)
-    called = pl.col("called").cast(pl.String).is_in(["Send", "Recv"])
+    called = pl.col("called").is_in(["Send", "Recv"])
     network = failure.filter(form.str.starts_with("ib_") | form.is_in(["peer_closed", "transfer_failed"]))
     large = member.filter(pl.col("nranks") >= LARGE_SCALE)
     nothing = pl.DataFrame(schema=PLACE)
@@ -57,28 +69,14 @@ def ver_known_defect(
         "several communicators": connecting,
         "large scale": hung if not large.is_empty() else nothing,
     }
-    releases = version.filter(~form.fill_null("").str.starts_with("rccl")).sort("source", "line")
-    releases = releases.with_columns(pl.col("version").cast(pl.String)).unique("version", keep="first")
-    for row in releases.sort("version").to_dicts():
-        release = _release(row["version"])
-        for advisory in ADVISORIES:
-            shows = symptoms[advisory.symptom]
-            if advisory.concerns(release) and not shows.is_empty():
-                fixed = ".".join(map(str, advisory.fixed))
-                yield Finding(
-                    title=f"NCCL {row['version'].partition('+')[0]} has a known defect that looks like this",
-                    detail=f"{advisory.what}; mended in {fixed} ({advisory.slug}, {advisory.source})",
-                    certainty="possible",
-                    role=Role.CONTEXT,
-                    evidence=[Line(row["source"], row["line"], "version"), *shown(shows, "symptom")[:2]],
-                )
-
-
-def _release(text: str) -> Version:
-    """The numbers of a version.
-
-    >>> _release("2.18.6+cuda12.4")
-    (2, 18, 6)
-    """
-    numbers = text.partition("+")[0].split("-")[0].split(".")
-    return tuple(int(number) for number in numbers if number.isdigit())
+    for row, advisory in concerned:
+        shows = symptoms[advisory.symptom]
+        if not shows.is_empty():
+            fixed = ".".join(map(str, advisory.fixed))
+            yield Finding(
+                title=f"NCCL {row['version'].partition('+')[0]} has a known defect that looks like this",
+                detail=f"{advisory.what}; mended in {fixed} ({advisory.slug}, {advisory.source})",
+                certainty="possible",
+                role=Role.CONTEXT,
+                evidence=[Line(row["source"], row["line"], "version"), *shown(shows, "symptom")[:2]],
+            )

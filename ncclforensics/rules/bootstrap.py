@@ -7,20 +7,20 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.analyses.trouble import HARD, LOST, NETWORK
+from ncclforensics.columns import OWNER, PLACE, begins_with, text_of
 from ncclforensics.rules import Category, Finding, Role, Severity, rule
 from ncclforensics.rules.grouped import shown, together
 
-OWNER = ["host", "pid"]
-PLACE = [*OWNER, "source", "line"]
 REFUSALS = ["connect_failed", "connect_returned", "connect_given_up", "connect_exceeded", "poll_failed"]
-LOCAL_NAMES = r"^(lo|docker.*|veth.*|cni.*|virbr.*|br-.*|tunl.*|flannel.*|cali.*)$"  # that end at their own host
-LOCAL_ADDRESSES = r"^(fe80:|::1)"
+LOOPBACK = "lo"
+BRIDGES = ["docker", "veth", "cni", "virbr", "br-", "tunl", "flannel", "cali"]  # that end at their own host
+LOCAL_ADDRESSES = ["fe80:", "::1"]
 SYSTEM_ERROR = 2  # ncclSystemError
 FAMILIES = (2, 10)  # AF_INET, AF_INET6
 OPEN_FILES = "Too many open files"
 
 
-@rule(Category.BOOTSTRAP, Severity.ERROR, hang=True)
+@rule(Category.BOOTSTRAP, Severity.ERROR, of=("failure",), hang=True)
 def boot_no_interface(failure: pl.DataFrame, setting: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """No network interface of the host fits what NCCL was told to use.
 
@@ -33,7 +33,7 @@ def boot_no_interface(failure: pl.DataFrame, setting: pl.DataFrame, rank: pl.Dat
     rows = failure.filter(pl.col("form").is_in(["no_interface", "no_such_interface"]))
     if rows.is_empty():
         return
-    asked = setting.filter(pl.col("variable").cast(pl.String).is_in(["NCCL_SOCKET_IFNAME", "NCCL_OOB_NET_IFNAME"]))
+    asked = setting.filter(pl.col("variable").is_in(["NCCL_SOCKET_IFNAME", "NCCL_OOB_NET_IFNAME"]))
     told = asked.join(rows.select(OWNER).unique(), on=OWNER, how="semi")
     values = sorted({f"{name}={value}" for name, value in told.select("variable", "value").iter_rows()})
     finding = together(
@@ -45,7 +45,7 @@ def boot_no_interface(failure: pl.DataFrame, setting: pl.DataFrame, rank: pl.Dat
     yield finding
 
 
-@rule(Category.BOOTSTRAP, Severity.ERROR, hang=True)
+@rule(Category.BOOTSTRAP, Severity.ERROR, of=("milestone",), hang=True)
 def boot_wrong_interface(
     milestone: pl.DataFrame, trouble: pl.DataFrame, verdict: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -58,26 +58,23 @@ def boot_wrong_interface(
     Sources: nccl#286, horovod#310, nccl#1291, pytorch#68893.
     """
     stuck = verdict.filter(pl.col("verdict").is_in(["init-incomplete", "init-failed", "rank-missing"]))["job"]
-    refused = trouble.filter(pl.col("form").cast(pl.String).is_in(REFUSALS))["job"]
+    refused = trouble.filter(pl.col("form").is_in(REFUSALS))["job"]
     jobs = rank.filter(pl.col("job").is_in({*stuck, *refused}))
     ours = jobs.select("job", *OWNER).unique(OWNER)
     if jobs["host"].n_unique() < 2:
         return
-    local = milestone.filter(
-        (pl.col("form").cast(pl.String) == "bootstrap")
-        & (
-            pl.col("interface").cast(pl.String).str.contains(LOCAL_NAMES)
-            | pl.col("address").cast(pl.String).str.contains(LOCAL_ADDRESSES)
-        )
-    ).join(ours, on=OWNER, how="semi")
-    for (name,), rows in local.group_by(pl.col("interface").cast(pl.String), maintain_order=True):
+    is_bridge = (pl.col("interface") == LOOPBACK) | begins_with("interface", BRIDGES)
+    is_local = is_bridge | begins_with("address", LOCAL_ADDRESSES)
+    offered = milestone.filter((pl.col("form") == "bootstrap") & is_local)
+    local = offered.join(ours, on=OWNER, how="semi")
+    for (name,), rows in local.group_by(text_of("interface"), maintain_order=True):
         detail = "no other host can reach that, and init did not come to its end"
         yield together(
             rows, rank, f"{{who}} offer{'' if rows.height > 1 else 's'} an address of {name}", detail, "likely"
         )
 
 
-@rule(Category.BOOTSTRAP, Severity.ERROR, hang=True)
+@rule(Category.BOOTSTRAP, Severity.ERROR, of=("failure",), hang=True)
 def boot_connect_failed(failure: pl.DataFrame, trouble: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A connection between ranks could not be made.
 
@@ -89,7 +86,7 @@ def boot_connect_failed(failure: pl.DataFrame, trouble: pl.DataFrame, rank: pl.D
     """
     leaving = trouble.filter("at_exit").select("source", "line")
     rows = failure.filter(pl.col("form").is_in(REFUSALS)).join(leaving, on=["source", "line"], how="anti")
-    why = pl.coalesce("error", pl.col("reason").cast(pl.String), pl.lit("no answer"))
+    why = pl.coalesce("error", text_of("reason"), pl.lit("no answer"))
     lost = not trouble.filter(kind=LOST, at_exit=False).is_empty()
     for (reason,), some in rows.with_columns(why=why).group_by("why", maintain_order=True):
         peers = sorted(some["peer"].cast(pl.String).drop_nulls().unique().to_list())
@@ -101,9 +98,7 @@ def boot_connect_failed(failure: pl.DataFrame, trouble: pl.DataFrame, rank: pl.D
         yield finding
     known = trouble.filter(pl.col("kind").is_in([HARD, NETWORK])).select(OWNER).unique()
     proxies = failure.filter(
-        (pl.col("form") == "proxy_failed")
-        & (pl.col("operation").cast(pl.String) == "Connect")
-        & (pl.col("result") == SYSTEM_ERROR)
+        (pl.col("form") == "proxy_failed") & (pl.col("operation") == "Connect") & (pl.col("result") == SYSTEM_ERROR)
     ).join(known, on=OWNER, how="anti")
     if not proxies.is_empty():
         detail = "NCCL's proxy thread failed to connect to a peer: a system error, which no line here names"
@@ -111,7 +106,7 @@ def boot_connect_failed(failure: pl.DataFrame, trouble: pl.DataFrame, rank: pl.D
         yield together(proxies, rank, "{who} could not connect over the network", detail, "likely")
 
 
-@rule(Category.BOOTSTRAP, Severity.ERROR, hang=True)
+@rule(Category.BOOTSTRAP, Severity.ERROR, of=("failure", "socket_error"), hang=True)
 def boot_message_truncated(
     failure: pl.DataFrame,
     socket_error: pl.DataFrame,
@@ -149,7 +144,7 @@ def boot_message_truncated(
     )  # fmt: skip
 
 
-@rule(Category.BOOTSTRAP, Severity.INFO)
+@rule(Category.BOOTSTRAP, Severity.INFO, of=("stranger",))
 def boot_foreign_connection(stranger: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """Somebody who is no rank of this job connected to one of NCCL's ports.
 
@@ -165,7 +160,7 @@ def boot_foreign_connection(stranger: pl.DataFrame, rank: pl.DataFrame) -> Itera
         )  # fmt: skip
 
 
-@rule(Category.BOOTSTRAP, Severity.ERROR, hang=True)
+@rule(Category.BOOTSTRAP, Severity.ERROR, of=("failure", "socket_error", "unix_socket"), hang=True)
 def limits_open_files(
     failure: pl.DataFrame, socket_error: pl.DataFrame, unix_socket: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -177,7 +172,7 @@ def limits_open_files(
     Do: ulimit -n 131072 in the launcher's context (print it under srun or mpirun); LimitNOFILE of slurmd.
     Sources: NCCL user guide, troubleshooting/runtime (file descriptors).
     """
-    reason = pl.col("reason").cast(pl.String)
+    reason = text_of("reason")
     rows = pl.concat(
         [
             failure.filter(pl.col("error").str.contains(OPEN_FILES, literal=True)).select(PLACE),

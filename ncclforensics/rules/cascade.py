@@ -7,12 +7,13 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.analyses.trouble import AFTER
+from ncclforensics.columns import text_of
 from ncclforensics.rules import Category, Finding, Role, Severity, rule
 from ncclforensics.rules.accused import accuse, verdicts
 from ncclforensics.rules.cuda import met
 
 
-@rule(Category.PEER_LOST, Severity.ERROR, hang=True)
+@rule(Category.PEER_LOST, Severity.ERROR, of=("verdict",), hang=True)
 def remote_closed_follow_the_pointer(
     verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.DataFrame, death: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -31,7 +32,7 @@ def remote_closed_follow_the_pointer(
         yield finding
 
 
-@rule(Category.PEER_LOST, Severity.ERROR, hang=True)
+@rule(Category.PEER_LOST, Severity.ERROR, of=("test_failure", "call_error"), hang=True)
 def remote_error_returned(
     test_failure: pl.DataFrame, call_error: pl.DataFrame, trouble: pl.DataFrame, death: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -47,8 +48,8 @@ def remote_error_returned(
     if not known.is_empty() or death.filter(pl.col("is_first") & pl.col("is_final")).height:
         return
     remote = pl.lit("remote process exited or there was a network error")
-    tests = test_failure.filter(pl.col("error").cast(pl.String).str.contains(remote, literal=True))
-    calls = call_error.filter(pl.col("error_text").cast(pl.String).str.contains(remote, literal=True))
+    tests = test_failure.filter(text_of("error").str.contains(remote, literal=True))
+    calls = call_error.filter(text_of("error_text").str.contains(remote, literal=True))
     rows = pl.concat(
         [
             tests.select("source", "line", host="node", rank=pl.lit(None, pl.Int32)),

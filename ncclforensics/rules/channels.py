@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.columns import OWNER, text_of
 from ncclforensics.data.tuning import CHANNEL_CAPS
 from ncclforensics.data.yardsticks import DEGRADED_LINK, FEW_CHANNELS, FULL_NODE, MANY_NODES, NORMAL_CHANNELS
 from ncclforensics.rules import Category, Finding, Line, Role, Severity, rule
@@ -19,13 +20,13 @@ ROOMY = ["NVSwitch", "multicast"]
 def _caps(setting: pl.DataFrame) -> pl.DataFrame:
     """Variables that bind the number of channels from above, with the bound."""
     return (
-        setting.filter(pl.col("variable").cast(pl.String).is_in(CHANNEL_CAPS))
-        .with_columns(cap=pl.col("value").cast(pl.String).cast(pl.Int64, strict=False))
+        setting.filter(pl.col("variable").is_in(CHANNEL_CAPS))
+        .with_columns(cap=text_of("value").cast(pl.Int64, strict=False))
         .filter(pl.col("cap") > 0)
     )
 
 
-@rule(Category.CHANNEL_UNDERCOUNT, Severity.WARNING)
+@rule(Category.CHANNEL_UNDERCOUNT, Severity.WARNING, of=("setting",))
 def chan_capped_by_env(
     setting: pl.DataFrame,
     channels: pl.DataFrame,
@@ -43,16 +44,15 @@ def chan_capped_by_env(
     Do: unset the variable on all ranks, also in /etc/nccl.conf and ~/.nccl.conf, and run again.
     Sources: nccl: src/graph/connect.cc; nccl#522 (left over from a test).
     """
-    owner = ["host", "pid"]
     larger = layout.filter(pl.col("nranks") > 1).select("job", "key", "nranks", "local", "nodes")
-    opened = channels.join(larger, on=["job", "key"]).join(rank.select("job", "actor", *owner), on=["job", "actor"])
-    bound = _caps(setting).join(opened.select(*owner, "key", "coll", "local", of="nranks"), on=owner)
+    opened = channels.join(larger, on=["job", "key"]).join(rank.select("job", "actor", *OWNER), on=["job", "actor"])
+    bound = _caps(setting).join(opened.select(*OWNER, "key", "coll", "local", of="nranks"), on=OWNER)
     bound = bound.filter(pl.col("coll") == pl.col("cap"))
-    found = searched.group_by(*owner, "key").agg(
+    found = searched.group_by(*OWNER, "key").agg(
         found=pl.col("channels").max(), at=pl.col("source").first(), on=pl.col("line").first()
     )
-    roomy = fabric.filter(pl.col("fabric").is_in(ROOMY)).select(*owner, is_roomy=pl.lit(value=True)).unique()
-    judged = bound.join(found, on=[*owner, "key"], how="left").join(roomy, on=owner, how="left")
+    roomy = fabric.filter(pl.col("fabric").is_in(ROOMY)).select(*OWNER, is_roomy=pl.lit(value=True)).unique()
+    judged = bound.join(found, on=[*OWNER, "key"], how="left").join(roomy, on=OWNER, how="left")
     is_searched = (pl.col("found") > pl.col("cap")).fill_null(value=False)
     is_small = (pl.col("cap") < NORMAL_CHANNELS) & pl.col("is_roomy") & (pl.col("local") >= FULL_NODE)
     judged = judged.with_columns(
@@ -79,7 +79,7 @@ def chan_capped_by_env(
         yield finding
 
 
-@rule(Category.CHANNEL_UNDERCOUNT, Severity.WARNING)
+@rule(Category.CHANNEL_UNDERCOUNT, Severity.WARNING, of=("layout",))
 def chan_undercount(
     layout: pl.DataFrame, setting: pl.DataFrame, fabric: pl.DataFrame, member: pl.DataFrame, transport: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -92,15 +92,16 @@ def chan_undercount(
     Do: NCCL_DEBUG_SUBSYS=INIT,GRAPH and NCCL_TOPO_DUMP_FILE on the hosts named; compare maxBw and `Pattern` lines.
     Sources: nccl#652, nccl#524, nccl#1664; MLPerf logs (channels by machine); field guides.
     """
-    asked = setting.filter(pl.col("field").cast(pl.String).str.contains("CTA").fill_null(value=False))
+    asked = setting.filter(text_of("field").str.contains("CTA", literal=True).fill_null(value=False))
     capped = pl.concat([_caps(setting).select("host", "pid"), asked.select("host", "pid")]).unique()
-    by_hand = member.join(capped, on=["host", "pid"], how="semi").select("job", "key").unique()
+    by_hand = member.join(capped, on=OWNER, how="semi").select("job", "key").unique()
     free = layout.filter((pl.col("nranks") > 1) & pl.col("coll").is_not_null() & pl.col("line").is_not_null())
     free = free.join(by_hand, on=["job", "key"], how="anti")
     alike = ["job", "nranks", "nodes", "gpus", "nth"]
     said: set[str] = set()
     complete = free.filter(pl.col("seen") == pl.col("nranks"))
-    for _, same in complete.sort("source", "line").group_by(alike, maintain_order=True):
+    unequal = complete.filter(pl.col("coll").n_unique().over(alike) > 1)
+    for _, same in unequal.sort("source", "line").group_by(alike, maintain_order=True):
         most = same["coll"].max()
         less = same.filter(pl.col("coll") < most)
         if less.is_empty() or less.height * 2 > same.height:
@@ -113,15 +114,17 @@ def chan_undercount(
                 "communicators of the same size, on the same GPUs of other hosts, have more",
                 [Line(other["source"], other["line"], "a sister")],
             )  # fmt: skip
-    roomy = member.join(fabric.filter(pl.col("fabric").is_in(ROOMY)), on=["host", "pid"], how="semi")["key"].unique()
-    networks = set(transport.filter(pl.col("medium") == "NET")["network"].cast(pl.String).drop_nulls())
     full = free.filter(
         (pl.col("local") >= FULL_NODE)
         & (pl.col("nranks") == pl.col("local") * pl.col("nodes"))
         & (pl.col("coll") <= FEW_CHANNELS)
-        & pl.col("key").is_in(roomy.implode())
-        & ((pl.col("nodes") == 1) | pl.lit(networks == {"IB"}))
     )
+    if full.is_empty():
+        return
+    roomy = member.join(fabric.filter(pl.col("fabric").is_in(ROOMY)), on=OWNER, how="semi")["key"].unique()
+    networks = set(transport.filter(pl.col("medium") == "NET")["network"].cast(pl.String).drop_nulls())
+    is_fast = (pl.col("nodes") == 1) | pl.lit(networks == {"IB"})
+    full = full.filter(pl.col("key").is_in(roomy.implode()) & is_fast)
     for row in full.to_dicts():
         if row["key"] not in said:
             yield _undercount(
@@ -133,7 +136,7 @@ def chan_undercount(
 def _undercount(
     row: dict[str, Any], member: pl.DataFrame, title: str, certainty: str, detail: str, more: list[Line]
 ) -> Finding:
-    ours = member.filter((pl.col("job") == row["job"]) & (pl.col("key").cast(pl.String) == row["key"]))
+    ours = member.filter((pl.col("job") == row["job"]) & (pl.col("key") == row["key"]))
     hosts = sorted(ours["host"].cast(pl.String).unique())
     return Finding(
         title=f"a communicator of {row['nranks']} ranks on {', '.join(hosts[:4])} has {title}",
@@ -145,7 +148,7 @@ def _undercount(
     )
 
 
-@rule(Category.CHANNEL_UNDERCOUNT, Severity.WARNING)
+@rule(Category.CHANNEL_UNDERCOUNT, Severity.WARNING, of=("searched", "channels"))
 def chan_differs_across_ranks(
     searched: pl.DataFrame, channels: pl.DataFrame, member: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -161,8 +164,9 @@ def chan_differs_across_ranks(
     seats = member.with_columns(here=here).select("job", "key", "actor", "here")
     rings = searched.filter(pl.col("pattern") == RING).join(seats, on=["job", "key", "actor"])
     rings = rings.with_columns(total=pl.col("channels") * pl.min_horizontal("bw_intra", "bw_inter"))
+    unequal = rings.filter(pl.col("total").n_unique().over("job", "key") > 1)
     worst: dict[str, pl.DataFrame] = {}
-    for (job, _), rows in rings.sort("source", "line").group_by("job", "key", maintain_order=True):
+    for (job, _), rows in unequal.sort("source", "line").group_by("job", "key", maintain_order=True):
         hosts = rows.group_by("host", maintain_order=True).agg(pl.col("total").min())
         most, least = hosts["total"].max(), hosts["total"].min()
         below = hosts.filter(pl.col("total") <= DEGRADED_LINK * pl.lit(most))["host"]
@@ -179,18 +183,18 @@ def chan_differs_across_ranks(
         finding.evidence.append(Line(others["source"][0], others["line"][0], "another host"))
         yield finding
     both = channels.join(member.select("job", "key", "actor", "host", "pid"), on=["job", "key", "actor"])
+    both = both.filter(pl.col("coll").n_unique().over("job", "key") > 1)
     for _, rows in both.sort("source", "line").group_by("job", "key", maintain_order=True):
-        if rows["coll"].n_unique() > 1:
-            counts = rows["coll"].value_counts().sort("count", "coll")
-            odd = rows.filter(pl.col("coll") == counts["coll"][0])
-            usual = counts["coll"][-1]
-            finding = together(
-                odd, rank, f"{{who}} opened {counts['coll'][0]} channels, the other ranks {usual}",
-                "ranks of one communicator must open equally many", "likely", communicator=rows["key"][0],
-            )  # fmt: skip
-            other = rows.filter(pl.col("coll") == usual)
-            finding.evidence.append(Line(other["source"][0], other["line"][0], "another rank"))
-            yield finding
+        counts = rows["coll"].value_counts().sort("count", "coll")
+        odd = rows.filter(pl.col("coll") == counts["coll"][0])
+        usual = counts["coll"][-1]
+        finding = together(
+            odd, rank, f"{{who}} opened {counts['coll'][0]} channels, the other ranks {usual}",
+            "ranks of one communicator must open equally many", "likely", communicator=rows["key"][0],
+        )  # fmt: skip
+        other = rows.filter(pl.col("coll") == usual)
+        finding.evidence.append(Line(other["source"][0], other["line"][0], "another rank"))
+        yield finding
 
 
 def _found(rows: pl.DataFrame) -> str:
@@ -198,7 +202,7 @@ def _found(rows: pl.DataFrame) -> str:
     return f"{row['channels']} channels of {row['bw_intra']:g}/{row['bw_inter']:g} GB/s"
 
 
-@rule(Category.CHANNEL_UNDERCOUNT, Severity.INFO)
+@rule(Category.CHANNEL_UNDERCOUNT, Severity.INFO, of=("channel_count",))
 def chan_alltoall_few_per_peer(
     channel_count: pl.DataFrame, operation: pl.DataFrame, placement: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -209,7 +213,7 @@ def chan_alltoall_few_per_peer(
     Do: measure with NCCL_NCHANNELS_PER_NET_PEER=4.
     Sources: nccl#1272.
     """
-    pairwise = operation.filter(pl.col("called").cast(pl.String).is_in(["Send", "Recv", "AlltoAll", "AllToAll"]))
+    pairwise = operation.filter(pl.col("called").is_in(["Send", "Recv", "AlltoAll", "AllToAll"]))
     nodes = placement["nnodes"].max()
     few = channel_count.filter(pl.col("perpeer") == 1)
     if pairwise.is_empty() or few.is_empty() or not isinstance(nodes, int) or nodes < MANY_NODES:

@@ -10,7 +10,7 @@ from ncclforensics.rules import Category, Finding, Role, Severity, rule
 from ncclforensics.rules.grouped import shown
 
 
-@rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, hang=True)
+@rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("speaker",), hang=True)
 def read_launcher_decoration(speaker: pl.DataFrame) -> Iterator[Finding]:
     """Ray left out lines that are alike but for their numbers: lines of other ranks.
 

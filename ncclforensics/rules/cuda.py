@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.columns import OWNER, text_of
 from ncclforensics.data.cuda import HARDWARE, HIDDEN, OTHER, POISONED, UNUSABLE
 from ncclforensics.data.processes import XIDS
 from ncclforensics.rules import Category, Finding, Role, Severity, rule
@@ -28,7 +29,7 @@ def _each(cuda_error: pl.DataFrame, *kinds: str) -> Iterator[tuple[str, pl.DataF
         yield str(error), rows
 
 
-@rule(Category.CUDA_ERROR, Severity.ERROR, hang=True)
+@rule(Category.CUDA_ERROR, Severity.ERROR, of=("cuda_error",), hang=True)
 def cuda_sticky_error(cuda_error: pl.DataFrame, hardware_event: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A kernel spoiled the CUDA context, and whoever called CUDA next found out.
 
@@ -48,7 +49,7 @@ def cuda_sticky_error(cuda_error: pl.DataFrame, hardware_event: pl.DataFrame, ra
         yield finding
 
 
-@rule(Category.CUDA_ERROR, Severity.ERROR, hang=True)
+@rule(Category.CUDA_ERROR, Severity.ERROR, of=("cuda_error", "hardware_event"), hang=True)
 def cuda_gpu_fault(
     cuda_error: pl.DataFrame, hardware_event: pl.DataFrame, rank: pl.DataFrame, death: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -62,14 +63,14 @@ def cuda_gpu_fault(
     """
     for error, some in _each(cuda_error, HARDWARE):
         yield met(some, rank, f"GPU fault on {{who}}: {error}", "CUDA says so", "certain")
-    events = hardware_event.filter(pl.col("form").cast(pl.String).is_in(["xid", "lost"]))
+    events = hardware_event.filter(pl.col("form").is_in(["xid", "lost"]))
     events = events.with_columns(xid=pl.when(form="lost").then(79).otherwise("xid")).filter(pl.col("xid").is_in(XIDS))
     if events.is_empty():
         return
-    ours = rank.filter(pl.col("pid").is_not_null()).with_columns(_gpu("busid"), node=_short("host"))
+    ours = rank.filter(pl.col("pid").is_not_null()).with_columns(node=_short("host"))
     lost_one = not death.filter(pl.col("is_final")).is_empty()
     found = []
-    for event in events.sort("source", "line").with_columns(_gpu("busid"), short=_short("node")).to_dicts():
+    for event in events.sort("source", "line").with_columns(short=_short("node")).to_dicts():
         here = [row for row in ours.to_dicts() if event["short"] in (None, row["node"])]
         named = [row for row in here if row["pid"] == event["pid"]]
         hit = named or ([row for row in here if row["busid"] == event["busid"]] if event["short"] else [])
@@ -93,17 +94,10 @@ def cuda_gpu_fault(
 
 
 def _short(column: str) -> pl.Expr:
-    return pl.col(column).cast(pl.String).str.split(".").list.first()
+    return text_of(column).str.split(".").list.first()
 
 
-def _gpu(column: str) -> pl.Expr:
-    """A PCI address as NCCL writes it: `0000:5d:00` is 5d000."""
-    digits = pl.col(column).cast(pl.String).str.replace(r"\.[0-9]+$", "").str.replace(r"^[0-9a-fA-F]+:", "")
-    plain = digits.str.replace(":", "").str.to_lowercase().str.strip_chars_start("0")
-    return pl.when(pl.col(column).cast(pl.String).str.contains(":")).then(plain + "0").otherwise(digits).alias(column)
-
-
-@rule(Category.CUDA_ERROR, Severity.ERROR, hang=True)
+@rule(Category.CUDA_ERROR, Severity.ERROR, of=("cuda_error",), hang=True)
 def cuda_initialization_error(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """CUDA cannot be used in this process.
 
@@ -117,7 +111,7 @@ def cuda_initialization_error(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> I
         yield met(rows, rank, f"CUDA is not usable on {{who}}: {error}", "the first call of CUDA failed", "likely")
 
 
-@rule(Category.CUDA_ERROR, Severity.ERROR, hang=True)
+@rule(Category.CUDA_ERROR, Severity.ERROR, of=("cuda_error", "library"), hang=True)
 def cuda_gpu_hidden(
     cuda_error: pl.DataFrame, library: pl.DataFrame, rank: pl.DataFrame, trouble: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -135,13 +129,13 @@ def cuda_gpu_hidden(
     gave_up = trouble.filter(form="unwinding").select("host", "pid").unique()
     lookups = library.filter(
         (pl.col("form") == "call")
-        & pl.col("driver_call").cast(pl.String).str.starts_with("nvmlDeviceGetHandle")
+        & text_of("driver_call").str.starts_with("nvmlDeviceGetHandle")
         & pl.col("error").str.starts_with("Not Found")
-    ).join(gave_up, on=["host", "pid"], how="semi")
+    ).join(gave_up, on=OWNER, how="semi")
     if not lookups.is_empty():
         numbered = lookups.join(
-            rank.select("host", "pid", number="rank").unique(["host", "pid"], keep="none"),
-            on=["host", "pid"],
+            rank.select("host", "pid", number="rank").unique(OWNER, keep="none"),
+            on=OWNER,
             how="left",
         ).with_columns(rank="number")
         yield met(
@@ -150,7 +144,7 @@ def cuda_gpu_hidden(
         )  # fmt: skip
 
 
-@rule(Category.CUDA_ERROR, Severity.ERROR, hang=True)
+@rule(Category.CUDA_ERROR, Severity.ERROR, of=("cuda_error",), hang=True)
 def cuda_call_failed(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A call of CUDA's failed inside NCCL.
 

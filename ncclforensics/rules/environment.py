@@ -7,6 +7,7 @@ from difflib import get_close_matches
 
 import polars as pl
 
+from ncclforensics.columns import OWNER, text_of
 from ncclforensics.data.tuning import DEAD, KNOWN, OF_OTHERS, OWN_PER_RANK, READ_BY_ALL, SLOWING
 from ncclforensics.rules import Category, Finding, Role, Severity, rule
 from ncclforensics.rules.grouped import shown, together
@@ -19,12 +20,10 @@ ALIKE = 0.85  # how much a misspelt name looks like a true one
 
 def echoed(setting: pl.DataFrame) -> pl.DataFrame:
     """What each process says it read from its environment: `variable` and `value` as text."""
-    return setting.filter(pl.col("form").cast(pl.String).is_in(ECHOES)).with_columns(
-        pl.col("variable", "value").cast(pl.String)
-    )
+    return setting.filter(pl.col("form").is_in(ECHOES)).with_columns(pl.col("variable", "value").cast(pl.String))
 
 
-@rule(Category.ENVIRONMENT, Severity.WARNING)
+@rule(Category.ENVIRONMENT, Severity.WARNING, of=("setting",))
 def env_differs_across_ranks(setting: pl.DataFrame, member: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A variable of NCCL differs between the ranks of a job.
 
@@ -35,15 +34,13 @@ def env_differs_across_ranks(setting: pl.DataFrame, member: pl.DataFrame, rank: 
     Do: export it alike on all ranks (mpirun -x NAME); look into /etc/nccl.conf and ~/.nccl.conf of the hosts named.
     Sources: nccl#1328, nccl#286; NCCL 2.31 diagnostics.
     """
-    owner = ["host", "pid"]
-    ours = rank.select("job", *owner).unique()
-    said = echoed(setting).filter(~pl.col("variable").is_in(OWN_PER_RANK)).join(ours, on=owner)
-    steady = said.filter((pl.col("value").n_unique() == 1).over(*owner, "variable")).sort("source", "line")
-    steady = steady.unique([*owner, "variable"], keep="first", maintain_order=True)
-    for _, rows in steady.group_by("job", "variable", maintain_order=True):
+    ours = rank.select("job", *OWNER).unique()
+    said = echoed(setting).filter(~pl.col("variable").is_in(OWN_PER_RANK)).join(ours, on=OWNER)
+    steady = said.filter((pl.col("value").n_unique() == 1).over(*OWNER, "variable")).sort("source", "line")
+    steady = steady.unique([*OWNER, "variable"], keep="first", maintain_order=True)
+    unequal = steady.filter(pl.col("value").n_unique().over("job", "variable") > 1)
+    for _, rows in unequal.group_by("job", "variable", maintain_order=True):
         counts = rows["value"].value_counts().sort("count", "value")
-        if counts.height < 2:
-            continue
         odd, usual = counts["value"][0], counts["value"][-1]
         few = rows.filter(pl.col("value") == odd)
         name = rows["variable"][0]
@@ -54,17 +51,17 @@ def env_differs_across_ranks(setting: pl.DataFrame, member: pl.DataFrame, rank: 
         )  # fmt: skip
         finding.evidence = finding.evidence[:3] + shown(rows.filter(pl.col("value") == usual), "another rank")[:1]
         yield finding
-    done = member.filter("is_complete").select("job", *owner).unique()
-    talks = done.join(said.select(owner).unique(), on=owner, how="semi")  # echoes are switched on there
+    done = member.filter("is_complete").select("job", *OWNER).unique()
+    talks = done.join(said.select(OWNER).unique(), on=OWNER, how="semi")  # echoes are switched on there
     for _, rows in steady.filter(pl.col("variable").is_in(READ_BY_ALL)).group_by("job", "variable"):
         if rows["value"].n_unique() > 1:
             continue
         all_of_job = talks.filter(pl.col("job") == rows["job"][0])
-        lacking = all_of_job.join(rows.select(owner), on=owner, how="anti")
+        lacking = all_of_job.join(rows.select(OWNER), on=OWNER, how="anti")
         hosts = set(lacking["host"].cast(pl.String))
         if lacking.is_empty() or hosts & set(rows["host"].cast(pl.String)):
             continue  # some ranks of a host have it: more likely that it is read late than that it is not set
-        first = setting.join(lacking, on=owner, how="semi").sort("source", "line").unique(owner, keep="first")
+        first = setting.join(lacking, on=OWNER, how="semi").sort("source", "line").unique(OWNER, keep="first")
         finding = together(
             first, rank, f"{rows['variable'][0]}={rows['value'][0]} is set everywhere but on {{who}}",
             "these ranks echo other variables, and every rank reads this one", "likely",
@@ -73,7 +70,7 @@ def env_differs_across_ranks(setting: pl.DataFrame, member: pl.DataFrame, rank: 
         yield finding
 
 
-@rule(Category.ENVIRONMENT, Severity.INFO)
+@rule(Category.ENVIRONMENT, Severity.INFO, of=("setting",))
 def env_debug_left_on(
     setting: pl.DataFrame, transport: pl.DataFrame, fabric: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -89,8 +86,8 @@ def env_debug_left_on(
         (pl.col("variable").is_in(list(SLOWING)) & ~pl.col("value").is_in(["0", ""]))
         | ((pl.col("variable") == "NCCL_P2P_LEVEL") & pl.col("value").is_in(["LOC", "0"]))
     )
-    by_other_means = transport.filter(pl.col("medium").cast(pl.String) != "P2P")["host"].unique()
-    direct = transport.filter(pl.col("medium").cast(pl.String) == "P2P")["host"].unique()
+    by_other_means = transport.filter(pl.col("medium") != "P2P")["host"].unique()
+    direct = transport.filter(pl.col("medium") == "P2P")["host"].unique()
     idle = fabric.filter(pl.col("host").is_in(by_other_means.implode()) & ~pl.col("host").is_in(direct.implode()))
     for _, rows in slow.sort("source", "line").group_by("variable", "value", maintain_order=True):
         name, value = rows["variable"][0], rows["value"][0]
@@ -106,7 +103,7 @@ def env_debug_left_on(
         yield finding
 
 
-@rule(Category.ENVIRONMENT, Severity.INFO)
+@rule(Category.ENVIRONMENT, Severity.INFO, of=("setting_status",))
 def env_dead_variable(setting_status: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A variable is set that this NCCL does not read.
 
@@ -115,8 +112,8 @@ def env_dead_variable(setting_status: pl.DataFrame, rank: pl.DataFrame) -> Itera
     Do: remove it or set its successor.
     Sources: NCCL's tags; NCCL 2.30.3 and later say so themselves (src/misc/param.cc).
     """
-    idle = setting_status.filter(pl.col("form").cast(pl.String).is_in(WITHOUT_EFFECT))
-    idle = idle.with_columns(pl.col("variable").cast(pl.String)).filter(
+    idle = setting_status.filter(pl.col("form").is_in(WITHOUT_EFFECT))
+    idle = idle.with_columns(text_of("variable")).filter(
         pl.col("variable").str.starts_with("NCCL_")
         & ~pl.col("variable").is_in(OF_OTHERS)
         & (~pl.col("variable").is_in(KNOWN) | pl.col("variable").is_in(list(DEAD)))
@@ -134,7 +131,7 @@ def env_dead_variable(setting_status: pl.DataFrame, rank: pl.DataFrame) -> Itera
         yield together(rows, rank, f"{name} has no effect on {{who}}", detail, "certain", role=Role.CONTEXT)
 
 
-@rule(Category.ENVIRONMENT, Severity.INFO)
+@rule(Category.ENVIRONMENT, Severity.INFO, of=("setting_refused",))
 def env_value_refused(setting_refused: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A variable has a value that NCCL did not take.
 
@@ -143,7 +140,7 @@ def env_value_refused(setting_refused: pl.DataFrame, rank: pl.DataFrame) -> Iter
     Do: correct the value, or remove the variable.
     Sources: nccl: src/misc/param.cc, src/init.cc.
     """
-    bad = setting_refused.filter(pl.col("form").cast(pl.String).is_in(NOT_TAKEN) & pl.col("variable").is_not_null())
+    bad = setting_refused.filter(pl.col("form").is_in(NOT_TAKEN) & pl.col("variable").is_not_null())
     for _, rows in bad.sort("source", "line").group_by("variable", "given", maintain_order=True):
         row = rows.row(0, named=True)
         given = f"={row['given']}" if row["given"] else ""

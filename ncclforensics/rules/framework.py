@@ -10,7 +10,7 @@ from ncclforensics.data.names import ranks_text
 from ncclforensics.rules import Category, Finding, Line, Role, Severity, rule
 
 
-@rule(Category.TIMEOUT, Severity.ERROR, hang=True)
+@rule(Category.TIMEOUT, Severity.ERROR, of=("work",), hang=True)
 def torch_watchdog_timeout(work: pl.DataFrame) -> Iterator[Finding]:
     """PyTorch's watchdog gave up waiting for a collective.
 
@@ -38,7 +38,7 @@ def torch_watchdog_timeout(work: pl.DataFrame) -> Iterator[Finding]:
         )
 
 
-@rule(Category.TIMEOUT, Severity.INFO, hang=True)
+@rule(Category.TIMEOUT, Severity.INFO, of=("work_status",), hang=True)
 def torch_first_reporter(work_status: pl.DataFrame) -> Iterator[Finding]:
     """Ranks that merely pass on that another rank timed out.
 
@@ -62,7 +62,7 @@ def torch_first_reporter(work_status: pl.DataFrame) -> Iterator[Finding]:
         )
 
 
-@rule(Category.TIMEOUT, Severity.ERROR, hang=True)
+@rule(Category.TIMEOUT, Severity.ERROR, of=("watchdog",), hang=True)
 def torch_heartbeat_stuck(watchdog: pl.DataFrame) -> Iterator[Finding]:
     """A watchdog thread of PyTorch itself is stuck.
 

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.columns import OWNER
 from ncclforensics.data.networks import PEERMEM_UNSEEN
+from ncclforensics.data.versions import releases
 from ncclforensics.rules import Category, Finding, Role, Severity, rule
 from ncclforensics.rules.grouped import shown, together
 
-OWNER = ["host", "pid"]
 OFF = ["LOC", "0"]  # levels, and values of NCCL_IB_CUDA_SUPPORT, that switch it off
 FORCED = ["SYS", "5"]
 
@@ -24,7 +25,7 @@ def _is_switched_off() -> pl.Expr:
     return pl.col("level").str.split("=").list.last().is_in(OFF).fill_null(value=False)
 
 
-@rule(Category.GDR_MISSING, Severity.WARNING)
+@rule(Category.GDR_MISSING, Severity.WARNING, of=("direct_access",))
 def gdr_disabled_hca(direct_access: pl.DataFrame, version: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """NCCL found no way for the NIC to reach GPU memory: neither a kernel module nor DMA-BUF.
 
@@ -39,7 +40,8 @@ def gdr_disabled_hca(direct_access: pl.DataFrame, version: pl.DataFrame, rank: p
     closed = _staged(direct_access).filter(pl.col("is_closed") & pl.col("is_open").not_() & _is_switched_off().not_())
     if closed.height:
         detail = "NCCL found neither nvidia-peermem nor DMA-BUF there; data is copied through host memory"
-        if _is_old(version):
+        versions = releases(version["version"])
+        if versions and versions[-1] <= PEERMEM_UNSEEN:
             detail += "; this version of NCCL may fail to see a module that is loaded"
         reasons = shown(closed.select(*OWNER, source="why_source", line="why_line"), "why")
         finding = together(closed, rank, "{who}: GPUDirect RDMA is off", detail, "certain")
@@ -47,14 +49,7 @@ def gdr_disabled_hca(direct_access: pl.DataFrame, version: pl.DataFrame, rank: p
         yield finding
 
 
-def _is_old(version: pl.DataFrame) -> bool:
-    """Every version seen looks for the older module's entry only."""
-    printed = version["version"].cast(pl.String).drop_nulls().unique().to_list()
-    numbers = [tuple(int(part) for part in one.split("+")[0].split(".") if part.isdigit()) for one in printed]
-    return bool(numbers) and all(one <= PEERMEM_UNSEEN for one in numbers)
-
-
-@rule(Category.GDR_MISSING, Severity.WARNING)
+@rule(Category.GDR_MISSING, Severity.WARNING, of=("direct_access",))
 def gdr_missing_suffix(direct_access: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """Connections over an RDMA network do not go into GPU memory, though no line says that they could not.
 
@@ -81,7 +76,7 @@ def gdr_missing_suffix(direct_access: pl.DataFrame, rank: pl.DataFrame) -> Itera
         yield finding
 
 
-@rule(Category.GDR_MISSING, Severity.WARNING)
+@rule(Category.GDR_MISSING, Severity.WARNING, of=("direct_access",))
 def gdr_disabled_by_distance(direct_access: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A GPU receives through host memory because the NIC in use is too far away in the PCI tree.
 
@@ -103,7 +98,7 @@ def gdr_disabled_by_distance(direct_access: pl.DataFrame, rank: pl.DataFrame) ->
         yield finding
 
 
-@rule(Category.GDR_MISSING, Severity.INFO)
+@rule(Category.GDR_MISSING, Severity.INFO, of=("direct_access",))
 def gdr_switched_off(direct_access: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A variable switches GPUDirect RDMA off.
 
@@ -124,7 +119,7 @@ def gdr_switched_off(direct_access: pl.DataFrame, rank: pl.DataFrame) -> Iterato
         yield finding
 
 
-@rule(Category.ENVIRONMENT, Severity.INFO)
+@rule(Category.ENVIRONMENT, Severity.INFO, of=("setting",))
 def gdr_forced_level(setting: pl.DataFrame, chosen_network: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """GPUDirect RDMA is forced at any distance of GPU and NIC.
 
@@ -135,9 +130,7 @@ def gdr_forced_level(setting: pl.DataFrame, chosen_network: pl.DataFrame, rank: 
     Sources: nccl#652, Megatron-Bridge#1638.
     """
     apart = chosen_network.filter("is_rdma", "spans").select(OWNER).unique()
-    is_forced = (pl.col("variable").cast(pl.String) == "NCCL_NET_GDR_LEVEL") & pl.col("value").cast(pl.String).is_in(
-        FORCED
-    )
+    is_forced = (pl.col("variable") == "NCCL_NET_GDR_LEVEL") & pl.col("value").is_in(FORCED)
     forced = setting.filter(is_forced).join(apart, on=OWNER, how="semi")
     if forced.height:
         title = "{who}: GPUDirect RDMA is forced across the sockets of a host"

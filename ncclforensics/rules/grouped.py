@@ -6,6 +6,7 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.columns import OWNER, text_of
 from ncclforensics.data.names import ranks_text
 from ncclforensics.rules import Finding, Line
 
@@ -18,7 +19,7 @@ def together(rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str, ce
     `{who}` in the title becomes the ranks, or the hosts where no rank is known; `more`: further fields of the finding.
     """
     if "host" in rows:
-        ours = rank.join(rows.select("host", "pid").unique(), on=["host", "pid"], how="semi")
+        ours = rank.join(rows.select("host", "pid").unique(), on=OWNER, how="semi")
         ranks = sorted(ours["rank"].drop_nulls().unique().to_list())
         hosts = sorted(rows["host"].cast(pl.String).drop_nulls().unique().to_list())
     else:
@@ -38,12 +39,15 @@ def shown(rows: pl.DataFrame, what: str = "") -> list[Line]:
     """A few of the lines, of as many hosts as there are."""
     ordered = rows.sort("source", "line")
     if "host" in rows:  # by name: the same lines whatever the order in which the files were given
-        ordered = rows.with_columns(_host=pl.col("host").cast(pl.String)).sort(
-            "_host", "pid" if "pid" in rows else "source", "line"
-        )
+        ordered = rows.with_columns(_host=text_of("host")).sort("_host", "pid" if "pid" in rows else "source", "line")
         first = pl.int_range(pl.len()).over("_host")
         ordered = ordered.with_columns(_nth=first).sort("_nth", "_host", maintain_order=True)
     return [Line(source, line, what) for source, line in ordered.select("source", "line").head(SHOWN).iter_rows()]
+
+
+def first(column: pl.Series) -> Any:
+    """The first value that is there, if there is any."""
+    return column.first(ignore_nulls=True)
 
 
 def who(ranks: list[int], hosts: list[str], rank: pl.DataFrame) -> str:

@@ -10,7 +10,7 @@ from ncclforensics.rules import Category, Finding, Role, Severity, rule
 from ncclforensics.rules.accused import accuse, verdicts
 
 
-@rule(Category.LAGGING_RANK, Severity.ERROR, hang=True)
+@rule(Category.LAGGING_RANK, Severity.ERROR, of=("verdict",), hang=True)
 def coll_lagging_ranks(verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """Some ranks have not made the call that the others are in, and wait for nobody themselves.
 
@@ -24,7 +24,7 @@ def coll_lagging_ranks(verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.Da
         yield accuse(row, exhibit, rank, "{who} never called {what}")
 
 
-@rule(Category.HANG, Severity.ERROR, hang=True)
+@rule(Category.HANG, Severity.ERROR, of=("verdict",), hang=True)
 def p2p_unmatched_send_recv(verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A Send has no matching Recv on the other rank, or the reverse.
 
@@ -37,7 +37,7 @@ def p2p_unmatched_send_recv(verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: 
         yield accuse(row, exhibit, rank, "{who} did not post the counterpart of {what}")
 
 
-@rule(Category.HANG, Severity.ERROR, hang=True)
+@rule(Category.HANG, Severity.ERROR, of=("verdict",), hang=True)
 def coll_cross_comm_order(verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """Ranks use two communicators in different orders and wait for each other.
 
@@ -51,7 +51,7 @@ def coll_cross_comm_order(verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl
         yield accuse(row, exhibit, rank, "{who} uses communicators in another order: deadlock " + where)
 
 
-@rule(Category.HANG, Severity.ERROR, hang=True)
+@rule(Category.HANG, Severity.ERROR, of=("verdict",), hang=True)
 def coll_all_ranks_same_op_stuck(verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """Every rank made the same calls, and yet there are signs that the last one did not finish.
 
@@ -65,7 +65,7 @@ def coll_all_ranks_same_op_stuck(verdict: pl.DataFrame, exhibit: pl.DataFrame, r
         yield accuse(row, exhibit, rank, title if row["name"] else "communication failed, and no rank goes on")
 
 
-@rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, hang=True)
+@rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("verdict",), hang=True)
 def read_subsystem_gap(verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """These logs cannot tell whether and why the job hangs.
 

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.analyses.deaths import GPU_MEMORY, HOST_MEMORY, SIGNAL
+from ncclforensics.columns import PLACE, text_of
 from ncclforensics.data.cuda import MEMORY
 from ncclforensics.data.processes import BUS_ERROR, KILL
+from ncclforensics.data.versions import CUMEM_HOST, CUMEM_HOST_OPTIONAL, release
 from ncclforensics.rules import Category, Finding, Severity, rule
 from ncclforensics.rules.cuda import met
 from ncclforensics.rules.grouped import together
@@ -17,7 +19,7 @@ from ncclforensics.rules.processes import ended, first_ends
 SHARED = ["transport/shm", "misc/shmutils", "include/shm"]
 
 
-@rule(Category.OOM, Severity.ERROR, hang=True)
+@rule(Category.OOM, Severity.ERROR, of=("death",), hang=True)
 def oom_host(death: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """The system killed a process because the host, the container or the job had no memory left.
 
@@ -39,7 +41,7 @@ def oom_host(death: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     yield ended(rows, rank, "{who} killed: no memory left on the host", f"{tellers} says so", certainty)
 
 
-@rule(Category.OOM, Severity.ERROR, hang=True)
+@rule(Category.OOM, Severity.ERROR, of=("death",), hang=True)
 def oom_gpu(death: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """The application found no memory left on a GPU, and ended.
 
@@ -56,7 +58,7 @@ def oom_gpu(death: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
         yield ended(rows, rank, "no memory left on the GPU of {who}", detail, certainty)
 
 
-@rule(Category.OOM, Severity.ERROR, hang=True)
+@rule(Category.OOM, Severity.ERROR, of=("cuda_error", "failure"), hang=True)
 def cuda_oom_in_nccl(cuda_error: pl.DataFrame, failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """NCCL found no memory left for its buffers.
 
@@ -78,7 +80,7 @@ def cuda_oom_in_nccl(cuda_error: pl.DataFrame, failure: pl.DataFrame, rank: pl.D
         yield together(refused, rank, f"no {what} memory left for NCCL on {{who}}", detail, "certain")
 
 
-@rule(Category.SHM, Severity.ERROR, hang=True)
+@rule(Category.SHM, Severity.ERROR, of=("failure", "shared_memory", "death"), hang=True)
 def shm_too_small(
     failure: pl.DataFrame, shared_memory: pl.DataFrame, death: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -90,13 +92,13 @@ def shm_too_small(
     Do: --shm-size=1g --ulimit memlock=-1, or an emptyDir of medium Memory in Kubernetes; rm stale /dev/shm/nccl-*.
     Sources: nccl#290, nccl#342, nccl#983, nccl-tests#143, nccl-tests#166, vllm#1710.
     """
-    owner = ["host", "pid", "source", "line"]
     space = pl.col("error").fill_null("").str.contains("No space left", literal=True)
-    calls = pl.col("form").eq("system_call") & pl.col("operation").cast(pl.String).str.contains("fallocate") & space
+    is_size = text_of("operation").str.contains("fallocate", literal=True)
+    calls = pl.col("form").eq("system_call") & is_size & space
     rows = pl.concat(
         [
-            failure.filter(pl.col("form").eq("shared_memory_full") | calls.fill_null(False)).select(owner),
-            shared_memory.filter(space & (pl.col("form") != "again")).select(owner),
+            failure.filter(pl.col("form").eq("shared_memory_full") | calls.fill_null(False)).select(PLACE),
+            shared_memory.filter(space & (pl.col("form") != "again")).select(PLACE),
         ]
     )
     if not rows.is_empty():
@@ -108,7 +110,7 @@ def shm_too_small(
         yield ended(crashed, rank, "{who} crashed with SIGBUS: /dev/shm may be too small", detail, "likely")
 
 
-@rule(Category.SHM, Severity.WARNING)
+@rule(Category.SHM, Severity.WARNING, of=("shared_memory",))
 def shm_unlinked_by_systemd(shared_memory: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """Shared memory vanished under NCCL.
 
@@ -123,7 +125,7 @@ def shm_unlinked_by_systemd(shared_memory: pl.DataFrame, rank: pl.DataFrame) -> 
         yield together(gone, rank, title, "NCCL found its own segment gone", "likely")
 
 
-@rule(Category.SHM, Severity.ERROR, hang=True)
+@rule(Category.SHM, Severity.ERROR, of=("cuda_error",), hang=True)
 def shm_cuda_invalid_argument(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """CUDA would not register a shared memory segment.
 
@@ -138,7 +140,7 @@ def shm_cuda_invalid_argument(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> I
         yield met(some, rank, "shared memory could not be registered with CUDA on {who}", detail, "possible")
 
 
-@rule(Category.SHM, Severity.ERROR, hang=True)
+@rule(Category.SHM, Severity.ERROR, of=("cuda_error",), hang=True)
 def cumem_host_no_numa(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """NCCL's host memory by cuMem does not work in this container.
 
@@ -156,12 +158,14 @@ def cumem_host_no_numa(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator
 
 def _is_cumem() -> pl.Expr:
     """Versions that allocate shared host memory by cuMem and do not fall back."""
-    numbers = pl.col("version").str.extract_all("[0-9]+").list.eval(pl.element().cast(pl.Int32))
-    number = numbers.list.get(0) * 10000 + numbers.list.get(1) * 100 + numbers.list.get(2, null_on_oob=True)
-    return number.is_between(22400, 22604).fill_null(False)
+
+    def concerned(version: str) -> bool:
+        return CUMEM_HOST <= release(version) < CUMEM_HOST_OPTIONAL
+
+    return pl.col("version").map_elements(concerned, return_dtype=pl.Boolean).fill_null(False)
 
 
-@rule(Category.SHM, Severity.ERROR, hang=True)
+@rule(Category.SHM, Severity.ERROR, of=("failure",), hang=True)
 def cumem_host_asymmetric(failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """One rank shares host memory by cuMem, its peer by /dev/shm.
 
@@ -172,7 +176,7 @@ def cumem_host_asymmetric(failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator
     Sources: nccl#2190.
     """
     rows = failure.filter(form="shared_memory").filter(
-        (pl.col("bytes") == 0) & ~pl.col("path").cast(pl.String).str.contains("nccl", literal=True)
+        (pl.col("bytes") == 0) & ~text_of("path").str.contains("nccl", literal=True)
     )
     if not rows.is_empty():
         detail = "the segment's name makes no sense and its size is 0: it is a handle of another kind"

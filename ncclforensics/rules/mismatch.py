@@ -10,7 +10,7 @@ from ncclforensics.rules import Category, Finding, Severity, rule
 from ncclforensics.rules.accused import accuse, verdicts
 
 
-@rule(Category.COLLECTIVE_MISMATCH, Severity.ERROR, hang=True)
+@rule(Category.COLLECTIVE_MISMATCH, Severity.ERROR, of=("verdict",), hang=True)
 def coll_order_mismatch(verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """The ranks of one communicator differ on the nth call: function, count, datatype, op or root.
 

@@ -15,7 +15,7 @@ NVLS = "transport/nvls"
 INVALID = "invalid argument"
 
 
-@rule(Category.NVLS, Severity.ERROR, hang=True)
+@rule(Category.NVLS, Severity.ERROR, of=("nvlink_fabric", "cuda_error"), hang=True)
 def nvls_multicast_bind_failed(
     nvlink_fabric: pl.DataFrame, cuda_error: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -44,7 +44,7 @@ def nvls_multicast_bind_failed(
         yield finding
 
 
-@rule(Category.NVLS, Severity.ERROR, hang=True)
+@rule(Category.NVLS, Severity.ERROR, of=("cuda_error",), hang=True)
 def nvls_container_without_caps(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """NVLink SHARP is found but may not be used, as in a container without its capability.
 
@@ -58,7 +58,7 @@ def nvls_container_without_caps(cuda_error: pl.DataFrame, rank: pl.DataFrame) ->
         yield met(rows, rank, "NVLink SHARP does not work on {who}", "CUDA says: invalid argument", "likely")
 
 
-@rule(Category.CUDA_ERROR, Severity.ERROR, hang=True)
+@rule(Category.CUDA_ERROR, Severity.ERROR, of=("cuda_error",), hang=True)
 def fabricmanager_not_running(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """CUDA waits for the NVSwitches to be set up.
 
@@ -75,7 +75,7 @@ def fabricmanager_not_running(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> I
         )
 
 
-@rule(Category.NVLS, Severity.ERROR, hang=True)
+@rule(Category.NVLS, Severity.ERROR, of=("nvlink_fabric", "cuda_error"), hang=True)
 def mnnvl_imex(nvlink_fabric: pl.DataFrame, cuda_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """NVLink between the nodes is there, and IMEX does not let NCCL use it.
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.columns import OWNER, text_of
 from ncclforensics.data.names import ranks_text
 from ncclforensics.rules import Category, Finding, Line, Role, Severity, rule
 from ncclforensics.rules.grouped import shown, together
@@ -14,7 +15,6 @@ from ncclforensics.rules.grouped import shown, together
 RING = 4
 FAR = "SYS"
 NEAR = ["PIX", "PXB", "PXN", "P2C"]
-HEXADECIMAL = r"^[0-9a-f]{1,8}(,[0-9a-f]{8})*$"
 
 
 def _seats(member: pl.DataFrame, layout: pl.DataFrame) -> dict[tuple[int, str], list[dict[str, Any]]]:
@@ -32,7 +32,7 @@ def _crossings(hosts: list[str]) -> int:
     return sum(a != b for a, b in zip(hosts, hosts[1:] + hosts[:1], strict=True))
 
 
-@rule(Category.PLACEMENT, Severity.INFO)
+@rule(Category.PLACEMENT, Severity.INFO, of=("layout",))
 def place_ranks_not_contiguous(
     member: pl.DataFrame, layout: pl.DataFrame, placement: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -81,7 +81,7 @@ def place_ranks_not_contiguous(
         yield finding
 
 
-@rule(Category.PLACEMENT, Severity.WARNING)
+@rule(Category.PLACEMENT, Severity.WARNING, of=("ring_host",))
 def place_ring_crosses_too_often(
     ring: pl.DataFrame, ring_host: pl.DataFrame, placement: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -106,7 +106,7 @@ def place_ring_crosses_too_often(
         )
 
 
-@rule(Category.PLACEMENT, Severity.WARNING)
+@rule(Category.PLACEMENT, Severity.WARNING, of=("searched",))
 def place_nic_far_from_gpu(searched: pl.DataFrame, layout: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """The way from GPUs to their NICs leads over the link between CPUs.
 
@@ -120,7 +120,7 @@ def place_nic_far_from_gpu(searched: pl.DataFrame, layout: pl.DataFrame, rank: p
     rings = (
         searched.filter(pl.col("pattern") == RING).join(spread, on=["job", "key"], how="semi").sort("source", "line")
     )
-    path = pl.col("type_inter").cast(pl.String)
+    path = pl.col("type_inter")
     far, near = rings.filter(path == FAR), rings.filter(path.is_in(NEAR))
     worse = far.filter(~pl.col("host").is_in(near["host"].implode()))
     if worse.is_empty():
@@ -138,7 +138,7 @@ def place_nic_far_from_gpu(searched: pl.DataFrame, layout: pl.DataFrame, rank: p
     yield finding
 
 
-@rule(Category.PLACEMENT, Severity.WARNING)
+@rule(Category.PLACEMENT, Severity.WARNING, of=("connection",))
 def topo_nic_gpu_crossed(connection: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """On one host the GPUs use each other's NICs, compared with the other hosts.
 
@@ -150,14 +150,14 @@ def topo_nic_gpu_crossed(connection: pl.DataFrame, rank: pl.DataFrame) -> Iterat
     Sources: nccl#820, nccl#2193, nccl#1933.
     """
     sent = connection.filter(
-        (pl.col("form").cast(pl.String) == "net") & (pl.col("direction").cast(pl.String) == "send")
+        (pl.col("form") == "net") & (pl.col("direction") == "send")
         & pl.col("netdev").is_not_null() & pl.col("proxy").is_null()
     ).sort("source", "line")  # fmt: skip
     uses = sent.group_by("host", "fromdev", maintain_order=True).agg(
         pl.col("netdev").n_unique().alias("nics"), pl.col("netdev").first(), pl.col("pid", "source", "line").first()
     )
     hosts = (
-        uses.with_columns(pl.col("fromdev").cast(pl.String))
+        uses.with_columns(text_of("fromdev"))
         .sort("fromdev")
         .group_by("host", maintain_order=True)
         .agg(
@@ -166,7 +166,7 @@ def topo_nic_gpu_crossed(connection: pl.DataFrame, rank: pl.DataFrame) -> Iterat
             pl.col("netdev").sort().cast(pl.String).str.join(" ").alias("devices"),
             pl.format("{}-{}", "fromdev", "netdev").str.join(" ").alias("pairs"),
         )
-        .filter((pl.col("nics") == 1) & pl.col("gpus").str.contains(" "))
+        .filter((pl.col("nics") == 1) & pl.col("gpus").str.contains(" ", literal=True))
     )
     for _, same in hosts.group_by("gpus", "devices", maintain_order=True):
         counts = same["pairs"].value_counts().sort("count", "pairs")
@@ -181,7 +181,7 @@ def topo_nic_gpu_crossed(connection: pl.DataFrame, rank: pl.DataFrame) -> Iterat
         yield finding
 
 
-@rule(Category.PLACEMENT, Severity.WARNING)
+@rule(Category.PLACEMENT, Severity.WARNING, of=("affinity",))
 def affinity_missing(affinity: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """Several ranks of a host are bound to the same single CPU.
 
@@ -192,12 +192,12 @@ def affinity_missing(affinity: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Fin
     Sources: NCCL user guide, performance (affinity); nccl-tests#264.
     """
     bound = affinity.with_columns(mask=pl.coalesce(pl.col("allowed", "cpus").cast(pl.String)))
-    bound = bound.filter(
-        pl.col("form").cast(pl.String).is_in(["set", "chosen", "empty"]) & pl.col("mask").is_not_null()
-    ).sort("source", "line")
-    bound = bound.unique(["host", "pid"], keep="first", maintain_order=True)
+    bound = bound.filter(pl.col("form").is_in(["set", "chosen", "empty"]) & pl.col("mask").is_not_null()).sort(
+        "source", "line"
+    )
+    bound = bound.unique(OWNER, keep="first", maintain_order=True)
     cores = {mask: _cores(mask, is_set) for mask, is_set in bound.select(
-        "mask", pl.col("form").cast(pl.String) == "set").unique().iter_rows()}  # fmt: skip
+        "mask", pl.col("form") == "set").unique().iter_rows()}  # fmt: skip
     narrow = bound.filter(pl.col("mask").is_in([mask for mask, count in cores.items() if count == 1]))
     crowded = narrow.filter(pl.len().over("host", "mask") > 1)
     for _, rows in crowded.group_by("mask", maintain_order=True):

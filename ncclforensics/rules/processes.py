@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.analyses.deaths import EXCEPTION, EXIT, HOST_MEMORY, NODE, SIGNAL, weighed
+from ncclforensics.columns import text_of
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.processes import BUS_ERROR, KILL, signal_name
 from ncclforensics.rules import Category, Finding, Line, Role, Severity, rule
@@ -47,7 +48,7 @@ def short(message: str) -> str:
     return message if len(message) <= LONGEST else message[:LONGEST] + "…"
 
 
-@rule(Category.APPLICATION_ERROR, Severity.ERROR, hang=True)
+@rule(Category.APPLICATION_ERROR, Severity.ERROR, of=("death",), hang=True)
 def app_exception(death: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """The application ended by an exception of its own.
 
@@ -65,7 +66,7 @@ def app_exception(death: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
         yield ended(rows, rank, f"{{who}} raised {name}: {short(rows['says'][0])}", detail, certainty)
 
 
-@rule(Category.APPLICATION_ERROR, Severity.ERROR, hang=True)
+@rule(Category.APPLICATION_ERROR, Severity.ERROR, of=("death",), hang=True)
 def app_process_died(death: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A process was killed, crashed or gave up, and its launcher says which was the first.
 
@@ -101,7 +102,7 @@ def app_process_died(death: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Findin
             yield ended(rows, rank, f"{{who}} {verb} {signal_name(signal)}{where}", detail, "certain")
 
 
-@rule(Category.APPLICATION_ERROR, Severity.ERROR, hang=True)
+@rule(Category.APPLICATION_ERROR, Severity.ERROR, of=("death",), hang=True)
 def segfault_in_libnccl(death: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """The kernel saw a process crash inside NCCL's library.
 
@@ -117,7 +118,7 @@ def segfault_in_libnccl(death: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Fin
         yield ended(rows, rank, f"{{who}} crashed inside {where}", "the kernel logged a segmentation fault", "likely")
 
 
-@rule(Category.APPLICATION_ERROR, Severity.INFO)
+@rule(Category.APPLICATION_ERROR, Severity.INFO, of=("job_end",))
 def job_ended_by_scheduler(job_end: pl.DataFrame) -> Iterator[Finding]:
     """The scheduler ended the job, at its time limit or for another job.
 
@@ -127,7 +128,7 @@ def job_ended_by_scheduler(job_end: pl.DataFrame) -> Iterator[Finding]:
     Sources: sbatch(1), Slurm job state codes.
     """
     said = job_end.filter(pl.col("cause").is_not_null()).sort("source", "line")
-    for (cause,), rows in said.group_by(pl.col("cause").cast(pl.String), maintain_order=True):
+    for (cause,), rows in said.group_by(text_of("cause"), maintain_order=True):
         reason = str(cause).partition(",")[0].lower()
         yield Finding(
             f"the scheduler ended the job: {reason}",

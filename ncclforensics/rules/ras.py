@@ -14,7 +14,7 @@ from ncclforensics.rules import Category, Finding, Line, Role, Severity, rule
 SHOWN = 4
 
 
-@rule(Category.PEER_LOST, Severity.WARNING, hang=True)
+@rule(Category.PEER_LOST, Severity.WARNING, of=("ras_state",), hang=True)
 def ras_incomplete_dead(ras_state: pl.DataFrame, ras_seat: pl.DataFrame) -> Iterator[Finding]:
     """RAS gets no answer from processes of the job.
 
@@ -45,7 +45,7 @@ def ras_incomplete_dead(ras_state: pl.DataFrame, ras_seat: pl.DataFrame) -> Iter
         )
 
 
-@rule(Category.LAGGING_RANK, Severity.INFO, hang=True)
+@rule(Category.LAGGING_RANK, Severity.INFO, of=("ras_state",), hang=True)
 def ras_mismatch_transient(
     ras_state: pl.DataFrame, ras_snapshot: pl.DataFrame, verdict: pl.DataFrame
 ) -> Iterator[Finding]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.columns import OWNER
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.yardsticks import LATE_CALLS, LATE_SECONDS, LATE_SHARE, LONG_INIT, LONG_PHASE
 from ncclforensics.rules import Category, Finding, Line, Role, Severity, rule
@@ -15,7 +16,7 @@ MEETING = ["bootstrap", "allgathers"]  # phases in which ranks wait for one anot
 OWN = ["kernels", "alloc", "topo", "graphs", "connections"]
 
 
-@rule(Category.STRAGGLER, Severity.WARNING)
+@rule(Category.STRAGGLER, Severity.WARNING, of=("lateness",))
 def slow_rank_comes_late(lateness: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """Some ranks come to most collectives long after the others.
 
@@ -46,13 +47,11 @@ def slow_rank_comes_late(lateness: pl.DataFrame, rank: pl.DataFrame) -> Iterator
             continue
         seen.add(str(ranks))
         worst = rows.row(0, named=True)
-        calls = lateness.filter(
-            (pl.col("key").cast(pl.String) == worst["key"]) & (pl.col("actor") == worst["actor"])
-        ).sort("late", descending=True)
+        calls = lateness.filter((pl.col("key") == worst["key"]) & (pl.col("actor") == worst["actor"])).sort(
+            "late", descending=True
+        )
         others = lateness.filter(
-            (pl.col("key").cast(pl.String) == worst["key"])
-            & (pl.col("nth") == calls["nth"][0])
-            & (pl.col("actor") != worst["actor"])
+            (pl.col("key") == worst["key"]) & (pl.col("nth") == calls["nth"][0]) & (pl.col("actor") != worst["actor"])
         ).sort((pl.col("host") != calls["host"][0]), "late")  # of one host, whose clock is the same
         hosts = sorted(ours["host"].cast(pl.String).unique())
         verb = "comes" if len(ranks) == 1 else "come"
@@ -67,7 +66,7 @@ def slow_rank_comes_late(lateness: pl.DataFrame, rank: pl.DataFrame) -> Iterator
         )
 
 
-@rule(Category.STRAGGLER, Severity.INFO)
+@rule(Category.STRAGGLER, Severity.INFO, of=("init_timing",))
 def boot_slow_init(init_timing: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """The creation of communicators took long, and the timings tell where.
 
@@ -79,13 +78,13 @@ def boot_slow_init(init_timing: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Fi
     Sources: NCCL user guide, logging (Init timings, 2.22 and later).
     """
     numbered = init_timing.join(
-        rank.group_by("host", "pid").agg(number=pl.col("rank").first(), n=pl.len()), on=["host", "pid"], how="left"
+        rank.group_by("host", "pid").agg(number=pl.col("rank").first(), n=pl.len()), on=OWNER, how="left"
     )
     waits = pl.sum_horizontal(MEETING)
     for _, rows in (
         numbered.with_columns(waited=waits)
         .sort("source", "line")
-        .unique(["host", "pid", "creator", "nranks"], keep="first", maintain_order=True)
+        .unique([*OWNER, "creator", "nranks"], keep="first", maintain_order=True)
         .group_by("creator", "nranks", maintain_order=True)
     ):
         longest = rows.sort("total", descending=True).row(0, named=True)

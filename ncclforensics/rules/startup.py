@@ -12,7 +12,7 @@ from ncclforensics.rules import Category, Finding, Role, Severity, rule
 from ncclforensics.rules.accused import accuse, verdicts
 
 
-@rule(Category.INIT_FAILURE, Severity.ERROR, hang=True)
+@rule(Category.INIT_FAILURE, Severity.ERROR, of=("verdict",), hang=True)
 def boot_init_refused(
     verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.DataFrame, trouble: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -24,7 +24,7 @@ def boot_init_refused(
     Do: correct what the cited warning names; compare RANK, WORLD_SIZE, CUDA_VISIBLE_DEVICES, NCCL versions of ranks.
     Sources: nccl: src/bootstrap.cc, src/init.cc; nccl#418, nccl#1176, nccl#1273.
     """
-    twice = trouble.filter(pl.col("form").cast(pl.String).is_in(["gpu_twice", "gpu_shared"]))["job"].unique()
+    twice = trouble.filter(pl.col("form").is_in(["gpu_twice", "gpu_shared"]))["job"].unique()
     for row in verdicts(verdict, "init-failed"):
         finding = accuse(row, exhibit, rank, "init was refused: ")
         finding.title += row["reason"]
@@ -38,7 +38,7 @@ def boot_init_refused(
         yield finding
 
 
-@rule(Category.MISSING_RANK, Severity.ERROR, hang=True)
+@rule(Category.MISSING_RANK, Severity.ERROR, of=("verdict",), hang=True)
 def boot_rank_missing(verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """Ranks that the others wait for in init are in no log: they never came.
 
@@ -51,7 +51,7 @@ def boot_rank_missing(verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.Dat
         yield accuse(row, exhibit, rank, "{who} never came to init")
 
 
-@rule(Category.HANG, Severity.ERROR, hang=True)
+@rule(Category.HANG, Severity.ERROR, of=("verdict",), hang=True)
 def boot_init_incomplete(verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """Some ranks began the creation of a communicator and did not come out of it.
 
@@ -68,7 +68,7 @@ def boot_init_incomplete(verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.
         )
 
 
-@rule(Category.MISSING_RANK, Severity.INFO, hang=True)
+@rule(Category.MISSING_RANK, Severity.INFO, of=("verdict",), hang=True)
 def read_missing_log_is_evidence(verdict: pl.DataFrame) -> Iterator[Finding]:
     """The logs name more ranks than were given.
 

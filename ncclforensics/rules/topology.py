@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.columns import OWNER, text_of
 from ncclforensics.data.yardsticks import DEGRADED_LINK
 from ncclforensics.rules import Category, Finding, Line, Role, Severity, rule
 from ncclforensics.rules.environment import echoed
@@ -17,7 +18,7 @@ OVER_PCIE = ["PIX", "PXB", "PHB", "SYS"]
 FIRST_CALLS = 1  # a hang at a later call has another cause
 
 
-@rule(Category.P2P, Severity.WARNING)
+@rule(Category.P2P, Severity.WARNING, of=("p2p_failure",))
 def p2p_disabled_between_connected(p2p_failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """The driver refuses access between GPUs that a link connects.
 
@@ -27,7 +28,7 @@ def p2p_disabled_between_connected(p2p_failure: pl.DataFrame, rank: pl.DataFrame
     Do: nvidia-smi topo -p2p r; systemctl status nvidia-fabricmanager; nvidia-smi nvlink -s; drain the host.
     Sources: nccl: src/graph/paths.cc.
     """
-    refused = p2p_failure.filter(pl.col("form").cast(pl.String).is_in(["nvlink_disabled", "disabled"]))
+    refused = p2p_failure.filter(pl.col("form").is_in(["nvlink_disabled", "disabled"]))
     for _, rows in refused.sort("source", "line").group_by("form", maintain_order=True):
         is_fatal = rows["form"].cast(pl.String)[0] == "nvlink_disabled"
         pairs = rows.select("gpu", "other_gpu").unique().sort("gpu", "other_gpu").rows()
@@ -40,7 +41,7 @@ def p2p_disabled_between_connected(p2p_failure: pl.DataFrame, rank: pl.DataFrame
         yield finding
 
 
-@rule(Category.P2P, Severity.WARNING)
+@rule(Category.P2P, Severity.WARNING, of=("fabric",))
 def p2p_nvlink_pair_on_shm_or_net(
     transport: pl.DataFrame, fabric: pl.DataFrame, layout: pl.DataFrame, setting: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -58,7 +59,7 @@ def p2p_nvlink_pair_on_shm_or_net(
     yield from _around_nvlink(transport, fabric, rank, media, "")
 
 
-@rule(Category.SHM, Severity.WARNING)
+@rule(Category.SHM, Severity.WARNING, of=("fabric",))
 def shm_in_place_of_nvlink(
     transport: pl.DataFrame, fabric: pl.DataFrame, setting: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -89,7 +90,7 @@ def _around_nvlink(
     transport: pl.DataFrame, fabric: pl.DataFrame, rank: pl.DataFrame, media: list[str], why: str
 ) -> Iterator[Finding]:
     """Connections by other means than peer access on hosts where the log shows NVLink."""
-    around = transport.filter(pl.col("medium").cast(pl.String).is_in(media))
+    around = transport.filter(pl.col("medium").is_in(media))
     around = around.join(fabric.select("host").unique(), on="host", how="semi").sort("source", "line")
     for _, rows in around.group_by("medium", maintain_order=True):
         way = "shared memory" if rows["medium"].cast(pl.String)[0] == "SHM" else "the network"
@@ -106,7 +107,7 @@ def _around_nvlink(
         )
 
 
-@rule(Category.TOPOLOGY, Severity.WARNING)
+@rule(Category.TOPOLOGY, Severity.WARNING, of=("link",))
 def nvlink_count_differs(link: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A GPU has fewer NVLinks to the switches than the other GPUs.
 
@@ -119,7 +120,7 @@ def nvlink_count_differs(link: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Fin
     yield from _slow(switched, rank, LOST, "fewer NVLinks than the other GPUs", "NVLink", "GPU")
 
 
-@rule(Category.TOPOLOGY, Severity.WARNING)
+@rule(Category.TOPOLOGY, Severity.WARNING, of=("link",))
 def topo_narrow_pcie(link: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A PCIe link is far narrower or slower than that of its siblings.
 
@@ -136,7 +137,7 @@ def topo_narrow_pcie(link: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding
         yield from _slow(same, rank, DEGRADED_LINK, "a PCIe link far slower than its siblings", "PCIe", "NIC")
 
 
-@rule(Category.TOPOLOGY, Severity.WARNING)
+@rule(Category.TOPOLOGY, Severity.WARNING, of=("link", "port_change"))
 def topo_nic_speed_low(link: pl.DataFrame, port_change: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A network port runs below the rate that the same port has on other hosts, or fell while the job ran.
 
@@ -145,9 +146,9 @@ def topo_nic_speed_low(link: pl.DataFrame, port_change: pl.DataFrame, rank: pl.D
     Do: ibstat, mlxlink -d DEVICE, perfquery -x; change cable or port.
     Sources: nccl: src/transport/net_ib (speed change detected).
     """
-    fallen = port_change.filter(
-        (pl.col("form").cast(pl.String) == "speed") & (pl.col("speed") < pl.col("old_speed"))
-    ).sort("source", "line")
+    fallen = port_change.filter((pl.col("form") == "speed") & (pl.col("speed") < pl.col("old_speed"))).sort(
+        "source", "line"
+    )
     for _, rows in fallen.group_by("device", "port", "old_speed", "speed", maintain_order=True):
         row = rows.row(0, named=True)
         yield together(
@@ -169,7 +170,7 @@ def _slow(same: pl.DataFrame, rank: pl.DataFrame, below: float, what: str, label
         return
     for _, rows in few.group_by("host", maintain_order=True):
         host, devices = rows["host"].cast(pl.String)[0], sorted(rows["device"])
-        bus = rank.filter(pl.col("host").cast(pl.String) == host).filter(pl.col("busid").cast(pl.String).is_in(devices))
+        bus = rank.filter(pl.col("host") == host).filter(pl.col("busid").is_in(devices))
         other = same.filter(pl.col("rate") == best).row(0, named=True)
         yield Finding(
             title=f"{noun} {', '.join(devices[:4])} on {host}: {what}",
@@ -181,7 +182,7 @@ def _slow(same: pl.DataFrame, rank: pl.DataFrame, below: float, what: str, label
         )
 
 
-@rule(Category.TOPOLOGY, Severity.INFO)
+@rule(Category.TOPOLOGY, Severity.INFO, of=("topology_detection",))
 def topo_sys_not_visible(
     topology_detection: pl.DataFrame, topology_file: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -193,9 +194,9 @@ def topo_sys_not_visible(
     Do: mount /sys in the container; set NCCL_TOPO_FILE to the vendor's file for this machine.
     Sources: nccl#977, nccl#326; nccl-tests#182; NCCL user guide, topology detection.
     """
-    loaded = topology_file.filter(pl.col("form").cast(pl.String).is_in(["file", "named", "unnamed"]))
-    form, file = pl.col("form").cast(pl.String), pl.col("file").cast(pl.String)
-    is_link = file.str.contains("max_link_speed|max_link_width").fill_null(value=False)
+    loaded = topology_file.filter(pl.col("form").is_in(["file", "named", "unnamed"]))
+    form, file = pl.col("form"), text_of("file")
+    is_link = file.str.contains_any(["max_link_speed", "max_link_width"]).fill_null(value=False)
     blind = topology_detection.filter(
         ((form == "no_parent") | ((form == "unreadable") & is_link)) & ~pl.col("host").is_in(loaded["host"].implode())
     )
@@ -209,7 +210,7 @@ def topo_sys_not_visible(
         )  # fmt: skip
 
 
-@rule(Category.TOPOLOGY, Severity.WARNING)
+@rule(Category.TOPOLOGY, Severity.WARNING, of=("topology_file", "xml_error", "limit"))
 def topo_file_bad(
     topology_file: pl.DataFrame, xml_error: pl.DataFrame, limit: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -221,8 +222,8 @@ def topo_file_bad(
     Do: compare with what NCCL_TOPO_DUMP_FILE writes on this machine, or unset NCCL_TOPO_FILE.
     Sources: nccl: src/graph/xml.cc, src/graph/topo.h; nccl#2304.
     """
-    given = topology_file.filter(pl.col("form").cast(pl.String) == "file")["host"].unique()
-    form, value = pl.col("form").cast(pl.String), pl.col("value").cast(pl.String)
+    given = topology_file.filter(pl.col("form") == "file")["host"].unique()
+    form, value = pl.col("form"), pl.col("value")
     unknown = topology_file.filter(
         form.is_in(["unknown_word"]) & (value.fill_null("") != "") & pl.col("host").is_in(given.implode())
     )
@@ -240,7 +241,7 @@ def topo_file_bad(
             yield finding
 
 
-@rule(Category.NVLS, Severity.WARNING)
+@rule(Category.NVLS, Severity.WARNING, of=("mnnvl",))
 def mnnvl_unused(
     placement: pl.DataFrame, mnnvl: pl.DataFrame, setting: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -253,11 +254,11 @@ def mnnvl_unused(
     Sources: nccl: src/mnnvl.cc; NCCL user guide, multi-node NVLink.
     """
     off = echoed(setting).filter((pl.col("variable") == "NCCL_MNNVL_ENABLE") & (pl.col("value") == "0"))
-    told = mnnvl.filter((pl.col("form").cast(pl.String) == "fabric") & pl.col("uuid").is_not_null())
-    told = told.filter(~pl.col("uuid").cast(pl.String).str.contains(r"^0+[.]0+$"))
+    told = mnnvl.filter((pl.col("form") == "fabric") & pl.col("uuid").is_not_null())
+    told = told.filter(text_of("uuid").str.strip_chars("0.") != "")  # all zeros: there is no fabric
     idle = placement.filter((pl.col("nnodes") > 1) & (pl.col("mnnvl") == 0)).sort("source", "line")
-    idle = idle.unique(["host", "pid"], keep="first", maintain_order=True)
-    told = told.join(idle.select("host", "pid"), on=["host", "pid"], how="semi").sort("source", "line")
+    idle = idle.unique(OWNER, keep="first", maintain_order=True)
+    told = told.join(idle.select("host", "pid"), on=OWNER, how="semi").sort("source", "line")
     if not off.is_empty() or told["host"].n_unique() < 2 or told["uuid"].n_unique() > 1:
         return
     parts = {"clique": "cliques", "state": "states", "health_mask": "health masks"}
@@ -269,7 +270,7 @@ def mnnvl_unused(
     yield finding
 
 
-@rule(Category.P2P, Severity.WARNING)
+@rule(Category.P2P, Severity.WARNING, of=("graph",))
 def p2p_hang_acs_iommu(
     verdict: pl.DataFrame,
     work: pl.DataFrame,
@@ -291,10 +292,10 @@ def p2p_hang_acs_iommu(
     sequence = max(work["sequence"].drop_nulls().to_list(), default=FIRST_CALLS + 2)
     nth = pl.col("ordinal").fill_null(sequence - 1)
     early = verdict.filter((pl.col("verdict") == "stuck-together") & (nth <= FIRST_CALLS))
-    direct = transport.filter(pl.col("medium").cast(pl.String) == "P2P").sort("source", "line")
-    others = transport.filter(pl.col("medium").cast(pl.String) == "NET")
+    direct = transport.filter(pl.col("medium") == "P2P").sort("source", "line")
+    others = transport.filter(pl.col("medium") == "NET")
     over_pcie = graph.filter(
-        (pl.col("pattern") == RING) & pl.col("type_intra").cast(pl.String).is_in(OVER_PCIE)
+        (pl.col("pattern") == RING) & pl.col("type_intra").is_in(OVER_PCIE)
     ).sort("source", "line")  # fmt: skip
     if early.is_empty() or direct.is_empty() or over_pcie.is_empty() or rank["host"].n_unique() > 1:
         return

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.columns import OWNER
 from ncclforensics.data.tuning import BUFFER, TOO_MANY, TUNED
 from ncclforensics.rules import Category, Finding, Role, Severity, rule
 from ncclforensics.rules.environment import echoed
@@ -15,7 +16,7 @@ FORCING = ["NCCL_ALGO", "NCCL_PROTO"]
 UNORDERED = ["Socket"]  # networks that do not keep 128 bytes together; libfabric's efa is another
 
 
-@rule(Category.ENVIRONMENT, Severity.INFO)
+@rule(Category.ENVIRONMENT, Severity.INFO, of=("setting",))
 def tune_forced_algo(setting: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """Algorithm or protocol is forced by a variable.
 
@@ -35,7 +36,7 @@ def tune_forced_algo(setting: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Find
         )  # fmt: skip
 
 
-@rule(Category.ENVIRONMENT, Severity.WARNING)
+@rule(Category.ENVIRONMENT, Severity.WARNING, of=("setting",))
 def tune_forced_proto_ll128(
     setting: pl.DataFrame, transport: pl.DataFrame, libfabric: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -54,9 +55,9 @@ def tune_forced_proto_ll128(
         & ~pl.col("value").str.contains("^", literal=True)
         & ~pl.col("value").str.to_uppercase().str.contains("SIMPLE", literal=True)
     )
-    net = transport.filter(pl.col("medium").cast(pl.String) == "NET")
-    efa = libfabric.filter(pl.col("provider").cast(pl.String) == "efa")
-    unfit = net if not efa.is_empty() else net.filter(pl.col("network").cast(pl.String).is_in(UNORDERED))
+    net = transport.filter(pl.col("medium") == "NET")
+    efa = libfabric.filter(pl.col("provider") == "efa")
+    unfit = net if not efa.is_empty() else net.filter(pl.col("network").is_in(UNORDERED))
     if forced.is_empty() or unfit.is_empty():
         return
     value, network = forced["value"][0], unfit["transport"][0]
@@ -68,7 +69,7 @@ def tune_forced_proto_ll128(
     yield finding
 
 
-@rule(Category.ENVIRONMENT, Severity.ERROR)
+@rule(Category.ENVIRONMENT, Severity.ERROR, of=("no_algorithm",))
 def tune_no_algorithm_left(no_algorithm: pl.DataFrame, setting: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """NCCL_ALGO and NCCL_PROTO leave a function no algorithm.
 
@@ -78,7 +79,7 @@ def tune_no_algorithm_left(no_algorithm: pl.DataFrame, setting: pl.DataFrame, ra
     Do: unset NCCL_ALGO and NCCL_PROTO, or allow Ring and Simple beside what was asked for.
     Sources: TensorRT-LLM#953, nccl#1304.
     """
-    failed = no_algorithm.filter(pl.col("form").cast(pl.String).is_in(["none", "token", "prefix"]))
+    failed = no_algorithm.filter(pl.col("form").is_in(["none", "token", "prefix"]))
     forced = echoed(setting).filter(pl.col("variable").is_in(FORCING)).sort("source", "line")
     for _, rows in failed.sort("source", "line").group_by("form", "collective", "token", maintain_order=True):
         row = rows.row(0, named=True)
@@ -95,7 +96,7 @@ def tune_no_algorithm_left(no_algorithm: pl.DataFrame, setting: pl.DataFrame, ra
         yield finding
 
 
-@rule(Category.ENVIRONMENT, Severity.INFO)
+@rule(Category.ENVIRONMENT, Severity.INFO, of=("setting",))
 def tune_blog_variables(setting: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """Many tuning variables are set at once.
 
@@ -115,7 +116,7 @@ def tune_blog_variables(setting: pl.DataFrame, rank: pl.DataFrame) -> Iterator[F
     yield finding
 
 
-@rule(Category.ENVIRONMENT, Severity.INFO)
+@rule(Category.ENVIRONMENT, Severity.INFO, of=("setting", "tuning_limit"))
 def tune_small_buffer(setting: pl.DataFrame, tuning_limit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """The buffers are smaller than NCCL's default, or than what a tuner asks for.
 
@@ -131,7 +132,7 @@ def tune_small_buffer(setting: pl.DataFrame, tuning_limit: pl.DataFrame, rank: p
             rows, rank, f"NCCL_BUFFSIZE={rows['value'][0]} on {{who}}", f"NCCL's own size is {BUFFER}", "certain",
             role=Role.CONTEXT,
         )  # fmt: skip
-    clamped = tuning_limit.filter(pl.col("form").cast(pl.String) == "chunk")
+    clamped = tuning_limit.filter(pl.col("form") == "chunk")
     if not clamped.is_empty():
         row = clamped.sort("chunk", descending=True).row(0, named=True)
         yield together(
@@ -140,7 +141,7 @@ def tune_small_buffer(setting: pl.DataFrame, tuning_limit: pl.DataFrame, rank: p
         )  # fmt: skip
 
 
-@rule(Category.ENVIRONMENT, Severity.INFO)
+@rule(Category.ENVIRONMENT, Severity.INFO, of=("algorithm_choice",))
 def tune_algorithm_switches(
     algorithm_choice: pl.DataFrame, member: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -151,12 +152,11 @@ def tune_algorithm_switches(
     Do: compare the times of both; unset NCCL_TUNER_PLUGIN to see NCCL's own choice.
     Sources: nccl: src/enqueue.cc (Algo … proto …); NCCL user guide, NCCL_TUNER_PLUGIN.
     """
-    owner = ["host", "pid"]
-    larger = member.filter(pl.col("nranks") > 1).group_by(owner).len().filter(pl.col("len") == 1)
+    larger = member.filter(pl.col("nranks") > 1).group_by(OWNER).len().filter(pl.col("len") == 1)
     choices = algorithm_choice.filter(pl.col("algorithm").is_not_null() & pl.col("bytes").is_not_null())
     how = pl.concat_str(pl.col("algorithm", "protocol").cast(pl.String), separator="/")
-    chosen = choices.join(larger, on=owner, how="semi").with_columns(how=how).sort("source", "line")
-    for _, rows in chosen.group_by(*owner, "collective", "bytes", maintain_order=True):
+    chosen = choices.join(larger, on=OWNER, how="semi").with_columns(how=how).sort("source", "line")
+    for _, rows in chosen.group_by(*OWNER, "collective", "bytes", maintain_order=True):
         ways = rows["how"].unique(maintain_order=True)
         if ways.len() > 1:
             row = rows.row(0, named=True)

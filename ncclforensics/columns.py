@@ -1,0 +1,20 @@
+"""Columns that frames have in common. Categories are compared with words as they are; only their text is searched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import polars as pl
+
+OWNER = ["host", "pid"]  # the process that a line is of
+PLACE = [*OWNER, "source", "line"]  # and where it stands
+
+
+def text_of(column: str) -> pl.Expr:
+    """The text of a column of words: to search in it, to cut it, and to sort by it whatever the order of the lines."""
+    return pl.col(column).cast(pl.String)
+
+
+def begins_with(column: str, texts: Iterable[str]) -> pl.Expr:
+    """Whether a word begins with one of these texts; null where there is none."""
+    return pl.any_horizontal(text_of(column).str.starts_with(text) for text in texts)
