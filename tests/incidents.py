@@ -55,6 +55,11 @@ class Incident:
         return [self.case["truth"], *self.case.get("other_jobs", [])]
 
     @property
+    def speaking(self) -> set[str]:
+        """The rules that `check` has a finding of, as its report.md tells."""
+        return set((self.folder / "report.md").read_text(encoding="utf-8").rpartition("\n\n")[2].split("`")[1::2])
+
+    @property
     def logs(self) -> list[str]:
         """The inputs, relative to the folder: everything but the case and its golden report."""
         return sorted(path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*.log"))

@@ -126,7 +126,9 @@ def test_the_report_is_what_report_md_shows(incident: Incident, golden: Callable
     text = terminal.text(answer(incident).report, width=100, everything=not incident.is_hang)
 
     title = incident.name.replace("-", " ")
-    page = f"# {title[0].upper()}{title[1:]}\n\n{incident.case['what_happened']}\n\n```text\n{text}```\n"
+    rules = sorted({f"`{finding['rule']}`" for finding in checked(incident).json["findings"]})
+    speaking = f"Rules that speak: {', '.join(rules) or 'none'}."
+    page = f"# {title[0].upper()}{title[1:]}\n\n{incident.case['what_happened']}\n\n```text\n{text}```\n\n{speaking}\n"
     golden(incident.folder / "report.md", page)
 
 
