@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from ncclforensics import rules
+
 CORPUS = Path(__file__).parents[2] / "shared" / "corpus"
 
 # The time an example takes is the machine's affair; the same ones are drawn every time, so that a run can be repeated.
@@ -43,6 +45,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("NO_COLOR", "1")
+
+
+@pytest.fixture(autouse=True)
+def _no_rule_breaks_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failed(one: rules.Rule, error: Exception) -> rules.Finding:
+        raise error
+
+    monkeypatch.setattr(rules, "failed", failed)
 
 
 @pytest.fixture

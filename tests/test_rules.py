@@ -77,6 +77,22 @@ def test_a_finding_gets_what_the_rule_left_out() -> None:
     assert finding.remedy == first.section("Do")
 
 
+def test_a_rule_that_breaks_down_costs_no_other_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # tests let it raise
+    broken, sound = rules.all_rules()[:2]
+
+    def call(function: Callable[..., Iterator[Finding]], of: tuple[str, ...]) -> Iterator[Finding]:
+        if function is broken.function:
+            raise KeyError("\x1b[31mhost")
+        yield Finding("title", "detail", "certain")
+
+    found = {finding.rule: finding for finding in rules.findings(call, [broken, sound])}
+
+    assert found[sound.name].title == "title"
+    assert (found[broken.name].severity, found[broken.name].category) == ("info", "incomplete-evidence")
+    assert broken.name in found[broken.name].title
+
+
 @every_rule
 def test_its_page_is_its_docstring(one: Rule, golden: Callable[[Path, str], None]) -> None:
     golden(ROOT / "docs" / "rules" / f"{one.name}.md", _page(one))

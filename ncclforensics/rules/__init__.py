@@ -171,13 +171,30 @@ def findings(
     """What these rules say (all if none are given); `call` supplies a function with frames, as `Run.call` does."""
     said: list[Finding] = []
     for one in all_rules() if asked is None else asked:
-        for finding in call(one.function, one.of) or ():
+        try:
+            found = list(call(one.function, one.of) or ())
+        except Exception as error:  # a defect of one rule must not cost the answers of all others
+            found = [failed(one, error)]
+        for finding in found:
             finding.rule = one.name
             finding.category = finding.category or one.category
             finding.severity = finding.severity or one.severity
             finding.remedy = finding.remedy or one.section("Do")
             said.append(finding)
     return sorted(said, key=_order)
+
+
+def failed(one: Rule, error: Exception) -> Finding:
+    """What is said in place of a rule that broke down."""
+    return Finding(
+        f"the rule {one.name} broke down on these logs, so whatever it judges is not told",
+        f"{type(error).__name__}: {error}",
+        "certain",
+        role=Role.CONTEXT,
+        severity=Severity.INFO,
+        category=Category.INCOMPLETE_EVIDENCE,
+        remedy=f"Report this as a defect of the program. `--ignore {one.name}` leaves the rule out.",
+    )
 
 
 def _order(finding: Finding) -> tuple[int, int, int, str]:
