@@ -36,10 +36,11 @@ def pxn_state(
     large = placement.filter((pl.col("nnodes") > 1) & (pl.col("localranks") >= FULL_NODE))
     if calls.is_empty() or large.is_empty():
         return
+    nodes = max(large["nnodes"].to_list())
     for rows, why in ((off, "NCCL_PXN_DISABLE=1 is set"), (old, "the network plugin is of the old interface v4")):
         if not rows.is_empty():
             yield together(
                 rows, rank, "PXN is off on {who}",
-                f"{why}; calls go from peer to peer over {max(large['nnodes'].to_list())} nodes", "possible", role=Role.CONTEXT,
+                f"{why}; calls go from peer to peer over {nodes} nodes", "possible", role=Role.CONTEXT,
             )  # fmt: skip
             return
