@@ -29,9 +29,16 @@ class Question:
     asks: str
     frames: tuple[str, ...]  # any of them answers it
     needs: str  # what to set so that they are printed
+    also: tuple[str, ...] = ()  # come by the same switch, but only where there is something to say
 
 
 QUESTIONS = (
+    Question(
+        "what NCCL itself warned of",
+        ("communicator", "milestone", "connection", "operation", "setting", "failure", "warning", "plugin"),
+        "NCCL_DEBUG=WARN, or INFO",
+        ("usage", "stranger", "shared_memory", "google_net_note", "ib_incompatible", "p2p_failure"),
+    ),
     Question(
         "who called what, and in which order",
         ("operation", "replay", "request", "work", "ras_state"),
@@ -46,11 +53,13 @@ QUESTIONS = (
         "why this network and this plugin were chosen",
         ("net_devices", "plugin", "libfabric", "google_net"),
         "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET",
+        ("failover", "ib_unusable"),
     ),
     Question(
         "how far GPUs and NICs are from one another",
         ("topology_node", "topology_path"),
         "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH",
+        ("affinity", "topology_detection", "topology_file"),
     ),
     Question(
         "which algorithm and protocol each call used",
@@ -61,5 +70,22 @@ QUESTIONS = (
         "which variables were set",
         ("setting",),
         "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV",
+        ("setting_status", "setting_refused"),
+    ),
+    Question(
+        "which rank comes late, and which group is slow",
+        ("lateness", "ended_operation", "ras_state"),
+        "NCCL_DEBUG_SUBSYS=INIT,COLL NCCL_DEBUG_TIMESTAMP_LEVELS=ALL (2.26 and later), or NCCL's Inspector (2.28)",
+    ),
+    Question(
+        "how long each phase of init took",
+        ("init_timing", "bootstrap_timing"),
+        "NCCL 2.22 and later: NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,BOOTSTRAP,PROFILE",
+    ),
+    Question(
+        "what kernel, launcher and framework reported of devices and processes",
+        ("hardware_event", "kernel_kill"),
+        "dmesg -T or journalctl -k of every node; the job's own stdout and stderr",
+        ("work_status", "watchdog", "job_end", "speaker"),
     ),
 )
