@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.data.variables import COLLECT_CALLS, NOTHING_SAID
 from ncclforensics.rules import Category, Finding, Role, Severity, rule
 from ncclforensics.rules.grouped import shown
 
@@ -29,3 +30,27 @@ def read_launcher_decoration(speaker: pl.DataFrame) -> Iterator[Finding]:
             role=Role.CONTEXT,
             evidence=shown(dropped.with_columns(line="dropped_line")),
         )
+
+
+@rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO)
+def read_nothing_of_nccl(
+    process: pl.DataFrame,
+    work: pl.DataFrame,
+    death: pl.DataFrame,
+    ras_state: pl.DataFrame,
+    test_failure: pl.DataFrame,
+    ended_operation: pl.DataFrame,
+) -> Iterator[Finding]:
+    """The files hold no line of NCCL's, and nothing else that tells of a job.
+
+    Means: nothing was examined, and that nothing was found says nothing: NCCL was silent, wrote elsewhere, or these are
+    other files.
+    Not when: a report of RAS, PyTorch's watchdogs, a launcher or the Inspector tells of the job.
+    Do: set NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL NCCL_DEBUG_FILE=/path/%h.%p.log on every rank and run again.
+    Sources: NCCL user guide, troubleshooting/logging.
+    """
+    if all(frame.is_empty() for frame in (process, work, death, ras_state, test_failure, ended_operation)):
+        yield Finding(
+            NOTHING_SAID, "nothing was examined, so that nothing was found says nothing", "certain", role=Role.CONTEXT,
+            remedy="Set " + COLLECT_CALLS[0],
+        )  # fmt: skip
