@@ -73,19 +73,19 @@ QUESTIONS = (
         ("setting_status", "setting_refused"),
     ),
     Question(
-        "which rank comes late, and which group is slow",
+        "which rank comes late, which group is slow",
         ("lateness", "ended_operation", "ras_state"),
-        "NCCL_DEBUG_SUBSYS=INIT,COLL NCCL_DEBUG_TIMESTAMP_LEVELS=ALL (2.26 and later), or NCCL's Inspector (2.28)",
+        "COLL, and NCCL_DEBUG_TIMESTAMP_LEVELS=ALL (2.26)",
     ),
     Question(
         "how long each phase of init took",
         ("init_timing", "bootstrap_timing"),
-        "NCCL 2.22 and later: NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,BOOTSTRAP,PROFILE",
+        "NCCL_DEBUG=INFO with NCCL 2.22 or later",
     ),
     Question(
-        "what kernel, launcher and framework reported of devices and processes",
+        "what the kernel saw of GPUs, links, memory",
         ("hardware_event", "kernel_kill"),
-        "dmesg -T or journalctl -k of every node; the job's own stdout and stderr",
+        "dmesg -T of every node; the job's stdout, stderr",
         ("work_status", "watchdog", "job_end", "speaker"),
     ),
 )
