@@ -53,7 +53,7 @@ QUESTIONS = (
         "why this network and this plugin were chosen",
         ("net_devices", "plugin", "libfabric", "google_net"),
         "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET",
-        ("failover", "ib_unusable"),
+        ("failover", "ib_unusable", "collnet", "sharp"),
     ),
     Question(
         "how far GPUs and NICs are from one another",
