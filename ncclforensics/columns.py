@@ -18,3 +18,8 @@ def text_of(column: str) -> pl.Expr:
 def begins_with(column: str, texts: Iterable[str]) -> pl.Expr:
     """Whether a word begins with one of these texts; null where there is none."""
     return pl.any_horizontal(text_of(column).str.starts_with(text) for text in texts)
+
+
+def short_host(column: str) -> pl.Expr:
+    """A host's name without its domain."""
+    return text_of(column).str.split(".").list.first()

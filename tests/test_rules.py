@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ncclforensics import rules
+from ncclforensics.data.names import sentence
 from ncclforensics.rules import HEADINGS, Category, Finding, Rule, Severity, rule
 from tests.incidents import ALL, ROOT, Incident, checked
 
@@ -106,7 +107,7 @@ def test_there_is_no_page_without_a_rule() -> None:
 
 def _page(one: Rule) -> str:
     texts = {heading: one.section(heading) for heading in HEADINGS}
-    texts |= {heading: text[:1].upper() + text[1:] for heading, text in texts.items() if heading != "Sources"}
+    texts |= {heading: sentence(text) for heading, text in texts.items() if heading != "Sources"}
     sections = [f"## {heading}\n\n{text}\n" for heading, text in texts.items()]
     facts = f"Category `{one.category}`, severity `{one.severity}`.\n"
     return "\n".join([f"# {one.name}\n", one.page.splitlines()[0] + "\n", facts, *sections])

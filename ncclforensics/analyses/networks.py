@@ -99,6 +99,12 @@ def chosen_network(
     )
     why = _reasons(setting, net_devices, shared_library, ib_unusable, libfabric_error, plugin)
     rows = rows.join(providers, on=OWNER, how="left").join(why, on=OWNER, how="left")
+    # That InfiniBand was not looked for shows by a line that is absent: it says nothing where others have a reason.
+    is_told = (pl.col("reason") != UNTRIED).fill_null(value=False).any().over("job", "network")
+    is_absent = ((pl.col("reason") == UNTRIED) & is_told).fill_null(value=False)
+    rows = rows.with_columns(
+        pl.when(is_absent.not_()).then(name).alias(name) for name in ("reason", "why_source", "why_line")
+    )
     for group in (["job", "host"], ["job"]):  # a process whose own lines were cut has the reason of its neighbours
         rows = rows.with_columns(
             pl.coalesce(name, pl.col(name).drop_nulls().first().over(*group, "network")).alias(name)

@@ -48,6 +48,24 @@ def printable(name: str) -> str:
     return "".join(character if character.isprintable() else "?" for character in name)
 
 
+# A sentence that begins with one of these keeps it as it is typed.
+COMMANDS = (
+    "dmesg", "docker", "gdb", "ibstat", "lspci", "mlxlink", "modprobe", "mpirun", "nvidia-imex-ctl", "nvidia-smi",
+    "py-spy", "srun", "systemctl", "ulimit",
+)  # fmt: skip
+
+
+def sentence(text: str) -> str:
+    """A text as a sentence: with a capital, unless it begins with a command, and a full stop.
+
+    >>> sentence("see dmesg"), sentence("ulimit -l unlimited")
+    ('See dmesg.', 'ulimit -l unlimited.')
+    """
+    first = text.partition(" ")[0].rstrip(",;:")
+    begun = text if first in COMMANDS else text[:1].upper() + text[1:]
+    return begun + "." * (not begun.endswith("."))
+
+
 def ranks_text(numbers: Iterable[int]) -> str:
     """Ranks as a person would write them.
 

@@ -29,9 +29,16 @@ class Question:
     asks: str
     frames: tuple[str, ...]  # any of them answers it
     needs: str  # what to set so that they are printed
+    also: tuple[str, ...] = ()  # come by the same switch, but only where there is something to say
 
 
 QUESTIONS = (
+    Question(
+        "what NCCL itself warned of",
+        ("communicator", "milestone", "connection", "operation", "setting", "failure", "warning", "plugin"),
+        "NCCL_DEBUG=WARN, or INFO",
+        ("usage", "stranger", "shared_memory", "google_net_note", "ib_incompatible", "p2p_failure"),
+    ),
     Question(
         "who called what, and in which order",
         ("operation", "replay", "request", "work", "ras_state"),
@@ -46,11 +53,13 @@ QUESTIONS = (
         "why this network and this plugin were chosen",
         ("net_devices", "plugin", "libfabric", "google_net"),
         "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET",
+        ("failover", "ib_unusable", "collnet", "sharp"),
     ),
     Question(
         "how far GPUs and NICs are from one another",
         ("topology_node", "topology_path"),
         "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH",
+        ("affinity", "topology_detection", "topology_file"),
     ),
     Question(
         "which algorithm and protocol each call used",
@@ -61,5 +70,22 @@ QUESTIONS = (
         "which variables were set",
         ("setting",),
         "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV",
+        ("setting_status", "setting_refused"),
+    ),
+    Question(
+        "which rank comes late, which group is slow",
+        ("lateness", "ended_operation", "ras_state"),
+        "COLL, and NCCL_DEBUG_TIMESTAMP_LEVELS=ALL (2.26)",
+    ),
+    Question(
+        "how long each phase of init took",
+        ("init_timing", "bootstrap_timing"),
+        "NCCL_DEBUG=INFO with NCCL 2.22 or later",
+    ),
+    Question(
+        "what the kernel saw of GPUs, links, memory",
+        ("hardware_event", "kernel_kill"),
+        "dmesg -T of every node; the job's stdout, stderr",
+        ("work_status", "watchdog", "job_end", "speaker"),
     ),
 )

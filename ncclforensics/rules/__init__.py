@@ -44,6 +44,7 @@ class Category(StrEnum):
     PLACEMENT = "placement"
     ENVIRONMENT = "environment"
     STRAGGLER = "straggler"
+    LINK_ERROR = "link-error"
     APPLICATION_ERROR = "application-error"
 
 

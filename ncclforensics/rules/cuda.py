@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.columns import OWNER, text_of
+from ncclforensics.columns import OWNER, short_host, text_of
 from ncclforensics.data.cuda import HARDWARE, HIDDEN, OTHER, POISONED, UNUSABLE
 from ncclforensics.data.processes import XIDS
 from ncclforensics.rules import Category, Finding, Role, Severity, rule
@@ -67,10 +67,10 @@ def cuda_gpu_fault(
     events = events.with_columns(xid=pl.when(form="lost").then(79).otherwise("xid")).filter(pl.col("xid").is_in(XIDS))
     if events.is_empty():
         return
-    ours = rank.filter(pl.col("pid").is_not_null()).with_columns(node=_short("host"))
+    ours = rank.filter(pl.col("pid").is_not_null()).with_columns(node=short_host("host"))
     lost_one = not death.filter(pl.col("is_final")).is_empty()
     found = []
-    for event in events.sort("source", "line").with_columns(short=_short("node")).to_dicts():
+    for event in events.sort("source", "line").with_columns(short=short_host("node")).to_dicts():
         here = [row for row in ours.to_dicts() if event["short"] in (None, row["node"])]
         named = [row for row in here if row["pid"] == event["pid"]]
         hit = named or ([row for row in here if row["busid"] == event["busid"]] if event["short"] else [])
@@ -91,10 +91,6 @@ def cuda_gpu_fault(
             hosts=hosts,
             evidence=shown(lines),
         )
-
-
-def _short(column: str) -> pl.Expr:
-    return text_of(column).str.split(".").list.first()
 
 
 @rule(Category.CUDA_ERROR, Severity.ERROR, of=("cuda_error",), hang=True)

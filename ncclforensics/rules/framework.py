@@ -29,13 +29,17 @@ def torch_watchdog_timeout(work: pl.DataFrame) -> Iterator[Finding]:
         group = f" of process group {guid}" if guid else ""
         yield Finding(
             title=f"the watchdogs of {ranks_text(ranks)} timed out at work {', '.join(map(str, works))}{group}",
-            detail=", ".join(sorted({name.strip("_") for name in rows["operation"].drop_nulls()}))
-            or "no call is named",
+            detail=_called(rows),
             certainty="certain",
             ranks=ranks,
             role=Role.CONSEQUENCE,
             evidence=[Line(source, line, "timed out") for source, line in rows.select("source", "line").head(4).rows()],
         )
+
+
+def _called(rows: pl.DataFrame) -> str:
+    names = sorted({name.strip("_") for name in rows["operation"].drop_nulls()})
+    return f"what they waited for: {', '.join(names)}" if names else "no call is named"
 
 
 @rule(Category.TIMEOUT, Severity.INFO, of=("work_status",), hang=True)

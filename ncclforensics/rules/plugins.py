@@ -143,6 +143,12 @@ def net_plugin_over_tcp(libfabric: pl.DataFrame, chosen_network: pl.DataFrame, r
         yield together(rows, rank, "{who}: the Libfabric plugin runs over TCP", detail, "certain")
 
 
+OF_REGISTRATION = (
+    "Print ulimit -l in the job's own context; see that plugin, libfabric and GPU driver are releases that go "
+    "together; to narrow it down, run once with NCCL_NET_GDR_LEVEL=LOC."
+)
+
+
 @rule(Category.NET_PLUGIN, Severity.ERROR, of=("libfabric_error",), hang=True)
 def net_plugin_request_failed(
     libfabric_error: pl.DataFrame, member: pl.DataFrame, rank: pl.DataFrame
@@ -163,10 +169,12 @@ def net_plugin_request_failed(
         code, error = first(rows["rc"]), first(rows["error"])
         said = ", ".join(part for part in (f"RC {code}" if code is not None else "", str(error or "")) if part)
         what = "could not register memory" if is_memory else "failed in a transfer"
-        yield together(rows, rank, f"{{who}}: the Libfabric plugin {what}", f"it says {said or 'no more'}", "certain")
+        remedy = OF_REGISTRATION if is_memory else ""
+        detail = f"it says {said or 'no more'}"
+        yield together(rows, rank, f"{{who}}: the Libfabric plugin {what}", detail, "certain", remedy=remedy)
         if is_memory:
             detail = "what libfabric cannot register, it cannot send from"
-            more = {"category": Category.MEMORY_REGISTRATION, "role": Role.CONSEQUENCE}
+            more = {"category": Category.MEMORY_REGISTRATION, "role": Role.CONSEQUENCE, "remedy": remedy}
             yield together(rows, rank, "{who}: memory could not be registered with the NIC", detail, "certain", **more)
 
 

@@ -27,7 +27,7 @@ def boot_init_refused(
     twice = trouble.filter(pl.col("form").is_in(["gpu_twice", "gpu_shared"]))["job"].unique()
     for row in verdicts(verdict, "init-failed"):
         finding = accuse(row, exhibit, rank, "init was refused: ")
-        finding.title += row["reason"]
+        finding.title += row["reason"].removeprefix("init was refused; ")
         if row["reason"].startswith(FAILED):  # of a fault that has a finding of its own
             where = ranks_text(finding.ranks) or ", ".join(finding.hosts)
             finding.title = f"{FAILED} on {where}: {row['reason'].removeprefix(FAILED + ': ')}"

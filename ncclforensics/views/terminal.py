@@ -16,7 +16,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 from rich.text import Text
 
-from ncclforensics.data.names import datatype, operation_text, printable, ranks_text, reduction
+from ncclforensics.data.names import datatype, operation_text, printable, ranks_text, reduction, sentence
 from ncclforensics.data.variables import COLLECT_CALLS, NOTHING_SAID
 from ncclforensics.parse import COUNTS
 from ncclforensics.report import Report
@@ -84,7 +84,10 @@ _GAP = "read-subsystem-gap"
 
 
 def _all(report: Report, verbose: bool) -> list[RenderableType]:
-    parts: list[RenderableType] = [_coverage(report), _heading("RUN"), Padding(_run(report, verbose), (0, 0, 0, 2))]
+    run = _run(report, verbose)
+    parts: list[RenderableType] = [_coverage(report)]
+    if run.row_count:
+        parts += [_heading("RUN"), Padding(run, (0, 0, 0, 2))]
     for finding in report.findings:
         parts += _told(report, finding)
     if not report.findings:
@@ -99,14 +102,10 @@ def _told(report: Report, finding: Finding) -> list[RenderableType]:
     said = [finding.detail, finding.remedy]
     return [
         head.append(finding.title, "bold"),
-        *(Padding(Text(_sentence(line)), (0, 0, 0, 2)) for line in said if line),
+        *(Padding(Text(sentence(line)), (0, 0, 0, 2)) for line in said if line),
         Padding(Text(f"{finding.role} · rule {finding.rule}", style="dim"), (0, 0, 0, 2)),
         *_lines_of(report, finding),
     ]
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + "." * (not text.endswith("."))
 
 
 def _not_shown(report: Report) -> list[RenderableType]:
@@ -179,7 +178,7 @@ def _job(report: Report, row: Row, verbose: bool) -> list[RenderableType]:
     head = Text.assemble(("\n", ""), (row["verdict"].upper(), style), (f"  ({row['certainty']})  ", "dim"))
     parts: list[RenderableType] = [head.append(finding.title if finding else row["reason"], "bold")]
     if finding and finding.detail:
-        parts.append(Padding(Text(_sentence(finding.detail)), (0, 0, 0, 2)))
+        parts.append(Padding(Text(sentence(finding.detail)), (0, 0, 0, 2)))
     parts += _culprits(report, row)
     parts += _grid(report, row)
     parts += _mismatch(report, row)

@@ -1,0 +1,28 @@
+"""What logs cannot show is said: every rule reads frames that some question stands for."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from ncclforensics import frames, rules
+from ncclforensics.data.subsystems import QUESTIONS
+from ncclforensics.rules import Rule
+
+
+def parsed(name: str, seen: frozenset[str] = frozenset()) -> set[str]:
+    """The frames that a frame is made of, itself included."""
+    one = frames.analyses().get(name)
+    if one is None or name in seen:
+        return {name}
+    needs = inspect.signature(one.function).parameters
+    return {name}.union(*(parsed(need, seen | {name}) for need in needs))
+
+
+@pytest.mark.parametrize("one", rules.all_rules(), ids=lambda one: one.name)
+def test_a_rule_without_its_frames_has_a_question(one: Rule) -> None:
+    asked = {frame for question in QUESTIONS for frame in (*question.frames, *question.also)}
+    needs = [set(parsed(name)) for name in inspect.signature(one.function).parameters if name != "rank"]
+
+    assert any(need & asked for need in needs), f"{one.name} is silent without its lines, and no question says so"
