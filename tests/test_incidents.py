@@ -14,9 +14,7 @@ from ncclforensics.views.exchange import as_object
 from tests.incidents import ALL, HANGS, INCIDENTS, Answer, Incident, Json, answer, checked
 
 # Where the program is known to be wrong, and how; xfail is strict, so that a mended one is noticed.
-KNOWN_WRONG: dict[str, str] = {
-    "a-rank-sends-to-itself-alone": "NCCL refused a group on one rank, and the verdict says that none failed: no-hang",
-}
+KNOWN_WRONG: dict[str, str] = {}
 # What a case may have without a line that shows it: it is about absence.
 ABSENCE = {Category.INCOMPLETE_EVIDENCE, Category.MISSING_RANK}
 

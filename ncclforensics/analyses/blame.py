@@ -50,6 +50,7 @@ QUESTIONS: tuple[Callable[[Case], Judgement | None], ...] = (
     standstill.all_alike_in_trouble,
     snapshots.at_work,
     standstill.invisible,
+    standstill.returned_an_error,
     standstill.partly_seen,
     standstill.nothing_wrong,
 )

@@ -299,6 +299,23 @@ def invisible(case: Case) -> Judgement | None:
     return judgement
 
 
+def returned_an_error(case: Case) -> Judgement | None:
+    """All made the same calls, and then one came back with an error that no failure explains."""
+    late = [
+        trouble
+        for trouble in case.troubles
+        if trouble["form"] == "unwinding" and not trouble["at_exit"] and trouble["actor"] is not None
+        if (last := case.last_call(trouble["actor"])) is not None and trouble["pos"] > last["pos"]
+    ]
+    if not late:
+        return None
+    who = ranks_text(case.numbers(sorted({trouble["actor"] for trouble in late})))
+    reason = f"all ranks made the same calls, and then NCCL returned an error to {who}; what came of it is not here"
+    judgement = Judgement("undecidable", reason, "likely", collect=[f"what the program of {who} printed"])
+    judgement.show("failure", late[:2])
+    return judgement
+
+
 def partly_seen(case: Case) -> Judgement | None:
     """The ranks seen agree, but the logs name others; and nobody came to the end of the run."""
     if not case.absent or any(row["end"] == "Destroy" for row in case.seats):
