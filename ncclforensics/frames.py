@@ -22,7 +22,7 @@ from ncclforensics.formats import all_formats, language
 from ncclforensics.grammar import Shape
 from ncclforensics.language import Language
 from ncclforensics.lines import CHUNK
-from ncclforensics.parse import NO_TALLY, SPEAKER, Parsed, parse, sift
+from ncclforensics.parse import COUNTS, NO_TALLY, SPEAKER, Parsed, parse, sift
 from ncclforensics.reading import Reading
 from ncclforensics.sources import Source
 from ncclforensics.span import Span
@@ -50,6 +50,7 @@ SOURCE_COLUMNS = {
     "damaged": pl.Int64(),  # lines
     "dropped": pl.Int64(),  # lines that a collector counted and did not pass on
     "lines": pl.Int64(),  # read
+    "recognised": pl.Int64(),  # of these
     "problem": pl.String(),
 }
 
@@ -240,7 +241,8 @@ class Run:
         return found
 
     def _sources(self) -> pl.DataFrame:
-        damaged = dict(self.tally.select("source", "damaged").iter_rows())
+        counted = {row["source"]: row for row in self.tally.to_dicts()}
+        none = dict.fromkeys(COUNTS, 0)
         dropped = dict(pl.concat(self._speakers).group_by("source").agg(pl.col("dropped").sum()).iter_rows())
         rows = [
             (
@@ -249,9 +251,10 @@ class Run:
                 r.is_whole or r.is_binary,
                 r.is_cut,
                 r.source.rank_hint,
-                damaged.get(r.number, 0),
+                counted.get(r.number, none)["damaged"],
                 dropped.get(r.number, 0),
                 r.lines_read,
+                counted.get(r.number, none)["recognised"],
                 "; ".join(r.problems),
             )
             for r in self.readings

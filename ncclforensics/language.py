@@ -58,10 +58,12 @@ class Language:
     shapes: tuple[Shape, ...]
     opening: str  # regex of a line's beginning, to find lines buried in others
     heads: tuple[Shape, ...]  # what lines begin with: the end of it is the blank behind the word behind `mark`
+    bare: tuple[tuple[Shape, frozenset[str]], ...]  # what is left of a head where nobody is named, and of which heads
     mark: str
     catch_all: str  # the frame whose rows count as unrecognised
     counter: str  # the column of the first shape that differs in lines that are otherwise the same
     decorations: tuple[Shape, ...]  # what may stand in front of a line, put there by others
+    tag: str  # regex of a decoration that is so telling that it is known inside of a text, too
     guests: tuple[Guest, ...] = ()  # formats that only some sources hold
     spoken: tuple[str, ...] = ()  # the names of those whose shapes are among `shapes`
 

@@ -175,6 +175,9 @@ def _parsed_heads(texts: pl.Series, language: Language) -> _Heads:
         fields = texts.to_frame("text").select(_fields(pl.col("text"), head.patterns[0].regex)).unnest(FIELDS)
         kinds += fields[HIT].is_not_null().cast(pl.Int64) * (1 << bit)
         values[head.frame] = fields.select(base.cast(pl.col(name)).alias(name) for name, base in head.columns.items())
+    for bare, of in language.bare:
+        bits = sum(1 << bit for bit, head in enumerate(language.heads) if head.frame in of)
+        kinds |= texts.str.contains(bare.patterns[0].regex).cast(pl.Int64) * bits
     who = pl.DataFrame(
         {name: _first_of([table[name] for table in values.values()]) for name in ("host", "pid")},
         schema={name: KNOWN[name] for name in ("host", "pid")},

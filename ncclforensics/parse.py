@@ -10,7 +10,7 @@ from ncclforensics.grammar import FORM, Pattern
 from ncclforensics.language import Language
 from ncclforensics.matching import KNOWN, distinct, has_opening, match
 
-DEPTH = 4  # lines that one physical line may be torn together from
+DEPTH = 64  # lines that one physical line may be put together from: torn into one another, or pasted
 
 COUNTS = ("recognised", "application", "unrecognised", "damaged")
 
@@ -185,8 +185,11 @@ def _pieces(rows: pl.DataFrame, language: Language, hosts: pl.DataFrame) -> pl.D
     )
     split = split.join(whole, on="piece", how="left", maintain_order="left")
     before = pl.col("text").str.head(_length("text") - _length(pl.coalesce("whole", "second")))
-    # What stands before a line may be half a row of a format whose lines have no beginning of their own.
-    first = (split if language.spoken else split.filter(is_torn)).with_columns(text=before, cut=True)
+    # What stands before a line may be half a row of a format whose lines have no beginning of their own. A line that
+    # begins behind a blank was pasted there, and the one before is not cut.
+    first = (split if language.spoken else split.filter(is_torn)).with_columns(
+        text=before.str.replace(f"(?:{language.tag})+$", "").str.strip_chars_end(" "), cut=~before.str.ends_with(" ")
+    )
     second = split.with_columns(text=pl.when(is_torn).then("whole").otherwise(pl.coalesce("whole", "second")))
     return pl.concat([first, second.drop_nulls("text")]).select(rows.columns)
 

@@ -317,6 +317,29 @@ def test_the_counts_of_real_logs_sum_to_their_lines(corpus: Path) -> None:
             assert counted.get(reading.number, 0) == len(text.removesuffix(b"\n").split(b"\n"))
 
 
+def test_lines_pasted_into_one_are_all_found_and_count_as_one() -> None:
+    tag = "(Worker pid=7) "
+    pasted = "it says: " + " ".join([tag + CALL.format(host="node1", n=n) for n in range(20)]) + " what now?\n"
+
+    parsed = parse(rows_of(pasted), LANGUAGE)
+
+    counts = [n for piece in parsed.frames["operation"] for n in piece["count"].to_list()]
+    assert sorted(counts) == list(range(19))  # the last one has text behind it that nobody can tell from its own
+    assert parsed.tally.select(COUNTS).row(0) == (1, 0, 0, 0)
+
+
+def test_a_line_without_its_process_is_known_by_what_it_says() -> None:
+    told = "[Service thread] Error encountered progressing operation=Connect, res=3, closing connection"
+    text = f"proxy.cc:1501 NCCL WARN {told}\nNCCL INFO Connected all rings\nI wish NCCL INFO were on\n"
+
+    parsed = parse(rows_of(text), LANGUAGE)
+
+    (failure,) = parsed.frames["failure"]
+    assert failure.select("form", "host", "pid").row(0) == ("service_failed", None, None)
+    assert parsed.speakers.is_empty()
+    assert parsed.tally.select(COUNTS).row(0) == (2, 1, 0, 0)
+
+
 # What is sifted out of a block is what parsing it line by line would have found.
 
 COUNTED = [

@@ -50,7 +50,7 @@ def printable(name: str) -> str:
 
 # A sentence that begins with one of these keeps it as it is typed.
 COMMANDS = (
-    "dmesg", "docker", "gdb", "ibstat", "lspci", "mlxlink", "modprobe", "mpirun", "nvidia-imex-ctl", "nvidia-smi",
+    "dmesg", "docker", "gdb", "ibstat", "ip", "lspci", "mlxlink", "modprobe", "mpirun", "nvidia-imex-ctl", "nvidia-smi",
     "py-spy", "srun", "systemctl", "ulimit",
 )  # fmt: skip
 

@@ -21,6 +21,8 @@ KINDS = {
     "ras_event": "ras-report",
     "ended_operation": "inspector",
     "version": "nccl-log",
+    "failure": "nccl-log",
+    "warning": "nccl-log",
     "speaker": "nccl-log",
 }
 # In the order of trial: the calls are nearly all there is in a long log.
@@ -45,6 +47,11 @@ GRAMMARS = (
 )
 # What begins a line, up to the first character of what it says.
 HEADS = ("_info", "_note", "_warn", "_attn", "_call", "_trace", "_plugin", "_signed")
+# What is left of them where nobody is named.
+BARE = {
+    "_bare_info": frozenset({"_info", "_note", "_plugin"}),
+    "_bare_warn": frozenset({"_warn", "_note", "_plugin", "_signed"}),
+}
 
 
 @lru_cache(maxsize=1)
@@ -55,8 +62,10 @@ def language() -> Language:
         shapes,
         opening=grammar.load("prefix").regex("_opening"),
         heads=tuple(grammar.load("prefix").part(name) for name in HEADS),
+        bare=tuple((grammar.load("prefix").part(name), of) for name, of in BARE.items()),
         mark=grammar.load("prefix").regex("_MARK"),
         catch_all="unknown",
         counter="opcount",
+        tag=grammar.load("launcher").regex("_actor_tag"),
         decorations=(*grammar.load("launcher").shapes, *grammar.load("deduplicated").shapes),
     )

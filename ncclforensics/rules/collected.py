@@ -34,15 +34,9 @@ def read_launcher_decoration(speaker: pl.DataFrame) -> Iterator[Finding]:
 
 @rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO)
 def read_nothing_of_nccl(
-    process: pl.DataFrame,
-    work: pl.DataFrame,
-    death: pl.DataFrame,
-    ras_state: pl.DataFrame,
-    test_failure: pl.DataFrame,
-    ended_operation: pl.DataFrame,
-    call_error: pl.DataFrame,
+    source: pl.DataFrame, process: pl.DataFrame, call_error: pl.DataFrame, failure: pl.DataFrame
 ) -> Iterator[Finding]:
-    """The files hold no line of a process of NCCL's, and nothing else that tells of a job but an error of its own.
+    """The files hold no line of NCCL's, and nothing else that tells of a job but an error of its own.
 
     Means: nothing was examined, and that nothing was found says nothing: NCCL was silent, wrote elsewhere, or these are
     other files. Where the application reports an error of NCCL's, its first warning is what is lacking.
@@ -50,13 +44,13 @@ def read_nothing_of_nccl(
     Do: set NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL NCCL_DEBUG_FILE=/path/%h.%p.log on every rank and run again.
     Sources: NCCL user guide, troubleshooting/logging.
     """
-    told = (process, work, ras_state, test_failure, ended_operation)
-    if any(not frame.is_empty() for frame in told) or (call_error.is_empty() and not death.is_empty()):
-        return
-    title, detail = NOTHING_SAID, "nothing was examined, so that nothing was found says nothing"
-    if not call_error.is_empty():
+    if not call_error.is_empty() and process.is_empty() and failure.is_empty():
         title = "the application reports an error of NCCL's, and NCCL's own lines are not here"
         detail = "the first warning that NCCL prints on each rank says what failed"
+    elif source["recognised"].sum() == 0:
+        title, detail = NOTHING_SAID, "nothing was examined, so that nothing was found says nothing"
+    else:
+        return
     yield Finding(
         title, detail, "certain", role=Role.CONTEXT, evidence=shown(call_error.select("source", "line"))[:2],
         remedy="Set " + COLLECT_CALLS[0],

@@ -178,6 +178,39 @@ def net_plugin_request_failed(
             yield together(rows, rank, "{who}: memory could not be registered with the NIC", detail, "certain", **more)
 
 
+UNWINDING = ["service_failed", "proxy_failed", "proxy_call_failed"]
+OF_MEMORY = ("reg_mr", "RegMr", "reg mr")
+
+
+@rule(Category.NET_PLUGIN, Severity.ERROR, of=("plugin_warning",), hang=True)
+def net_plugin_warned(plugin_warning: pl.DataFrame, failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+    """A plugin warned of something, and NCCL's proxy failed in the same process.
+
+    Means: the plugin's warning is the cause; that the proxy failed (operation=Connect) only follows from it.
+    Not when: nothing failed after the warning: plugins also warn of what they can do without.
+    Do: look the text up in the plugin's own notes; see that plugin, driver and NCCL are releases that go together.
+    Sources: nccl: src/proxy.cc; formats: plugins; GoogleCloudPlatform's GPUDirect-TCPX guide.
+    """
+    failed = failure.filter(pl.col("form").is_in(UNWINDING)).select(OWNER).unique()
+    rows = plugin_warning.join(failed, on=OWNER, how="semi", nulls_equal=True).sort("source", "line")
+    if rows.is_empty():
+        return
+    said = text_of("message")
+    title, detail = "{who}: the network plugin failed", f"it warns: {first(rows['message'])}"
+    yield together(rows, rank, title, detail, "likely")
+    memory = rows.filter(
+        pl.any_horizontal(
+            column.str.contains(text, literal=True) for text in OF_MEMORY for column in (said, text_of("signature"))
+        )
+    )
+    if not memory.is_empty():
+        yield together(
+            memory, rank, "{who}: the plugin could not register memory with the NIC",
+            f"it warns: {first(memory['message'])}", "likely", category=Category.MEMORY_REGISTRATION,
+            role=Role.CONSEQUENCE,
+        )  # fmt: skip
+
+
 @rule(Category.NET_PLUGIN, Severity.ERROR, of=("google_net_note",), hang=True)
 def net_plugin_tcpx_error(google_net_note: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """Google's TCPX plugin reports an error.
