@@ -43,9 +43,10 @@ SCHEMA = {
 
 
 def shown(raw: bytes) -> str:
-    """A line as evidence shows it: safe on a terminal, 500 characters at most."""
+    """A line as evidence quotes it: without control characters but for tabs, 500 characters at most."""
     text = raw[: 4 * SHOWN].decode("utf-8", "replace").rstrip("\r\n")
-    return str(_cleaned(pl.Series([text]))[0]).strip()[:SHOWN]
+    bare = pl.Series([text]).str.replace_all(_ESCAPES, "").str.replace_all("\r", "", literal=True)
+    return str(bare.str.replace_all(_CONTROLS, "")[0]).strip()[:SHOWN]
 
 
 def _cleaned(texts: pl.Series) -> pl.Series:

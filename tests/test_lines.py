@@ -134,6 +134,10 @@ def test_an_endless_line_needs_no_more_memory_than_a_few_chunks() -> None:
     assert rows["damaged"].to_list() == [True, False]
 
 
+def test_evidence_keeps_tabs_and_nothing_else_that_controls() -> None:
+    assert lines.shown(b"\x1b[4mGPU0\tNV18\r 50%\r\x07100%\r\n") == "GPU0\tNV18 50%100%"
+
+
 def test_what_is_shown_of_a_line_is_safe_and_short() -> None:
     shown = lines.shown(b"\x1b[31m" + b"x" * 3000 + b"\r\n")
 

@@ -94,6 +94,6 @@ def _result(report: Report, finding: Finding, number: int) -> dict[str, Any]:
 
 def _location(place: dict[str, Any]) -> dict[str, Any]:
     path = Path(place["path"])
-    region = {"startLine": place["line"], "snippet": {"text": printable(place["text"])}}
+    region = {"startLine": place["line"], "snippet": {"text": place["text"]}}
     uri = path.as_uri() if path.is_absolute() else quote(path.as_posix())
     return {"physicalLocation": {"artifactLocation": {"uri": uri}, **({"region": region} if place["line"] else {})}}

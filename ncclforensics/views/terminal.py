@@ -331,7 +331,7 @@ def _lines_of(report: Report, finding: Finding) -> list[RenderableType]:
     table.add_column(style="cyan", overflow="fold")
     table.add_column(overflow="fold", ratio=1)
     for line in lines:
-        table.add_row(line["what"], _place(report, line), Text(line["text"]))
+        table.add_row(line["what"], _place(report, line), Text(line["text"].replace("\t", " ")))
     return [Padding(table, (0, 0, 0, 2))] if lines else []
 
 
