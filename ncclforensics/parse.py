@@ -10,7 +10,7 @@ from ncclforensics.grammar import FORM, Pattern
 from ncclforensics.language import Language
 from ncclforensics.matching import KNOWN, distinct, has_opening, match
 
-DEPTH = 64  # lines that one physical line may be put together from: torn into one another, or pasted
+DEPTH = 4  # lines that one physical line may be torn together from
 
 COUNTS = ("recognised", "application", "unrecognised", "damaged")
 
@@ -107,10 +107,12 @@ def parse(rows: pl.DataFrame, language: Language, hosts: pl.DataFrame | None = N
     """
     frames: dict[str, list[pl.DataFrame]] = {}
     whole, unknown = match(rows, language, frames)
-    beginnings, torn, pieces = _hosts(whole), [whole.clear()], unknown
+    beginnings = _hosts(whole)
+    known = pl.concat([beginnings, *([] if hosts is None else [hosts])])
+    pasted, pieces = match(_unpasted(unknown, language, known), language, frames)
+    torn = [pasted]
     for _ in range(DEPTH):
-        everyone = pl.concat([_hosts(whole), *map(_hosts, torn), *([] if hosts is None else [hosts])])
-        pieces = _pieces(pieces, language, everyone)
+        pieces = _pieces(pieces, language, pl.concat([known, *map(_hosts, torn)]))
         if pieces.is_empty():
             break
         more, pieces = match(pieces, language, frames)
@@ -153,6 +155,38 @@ def _speakers(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def _unpasted(rows: pl.DataFrame, language: Language, hosts: pl.DataFrame) -> pl.DataFrame:
+    """The lines taken apart that others were pasted into: where one begins behind a blank, the one before has ended.
+
+    Such a beginning is believed if its host is known, or stands there more than once; but not if the end of the line
+    before may have grown onto a known name (`0x55node1`): then it was torn.
+    """
+    opening = f" ({language.opening})"
+    found = rows.with_row_index("whole").filter(pl.col("text").str.contains(opening))
+    if found.is_empty():
+        return rows
+    begun = rows.filter(pl.col("text").str.contains(f"^{language.opening}"))
+    hosts = pl.concat([hosts, begun.select("source", host=_before_colon("text"))]).unique()
+    inner = found.select("whole", "source", pl.col("text").str.extract_all(opening)).explode("text")
+    inner = inner.with_columns(host=_before_colon("text").str.strip_chars(" "))
+    known = inner.join(hosts, on=["source", "host"], how="semi")
+    grown = inner.join(hosts, on="source", suffix="_true").filter(pl.col("host").str.ends_with(pl.col("host_true")))
+    repeated = inner.filter(pl.len().over("source", "host") > 1).join(grown, on=["source", "host"], how="anti")
+    doubted = inner.join(pl.concat([known, repeated]), on=["source", "host"], how="anti")
+    pasted = found.join(doubted, on="whole", how="anti")
+    each = pasted.with_columns(pl.col("text").str.replace_all(opening, "\n${1}").str.split("\n")).explode("text")
+    each = each.with_columns(
+        text=(pl.col("text") + " ").str.replace(f"(?:{language.tag})+$", "").str.strip_chars_end(" "),
+        cut=pl.col("cut") & pl.col("whole").is_last_distinct(),
+    )
+    others = rows.with_row_index("whole").join(pasted, on="whole", how="anti")
+    return pl.concat([others, each]).drop("whole")
+
+
+def _before_colon(column: str) -> pl.Expr:
+    return pl.col(column).str.split(":").list.first()
+
+
 def _pieces(rows: pl.DataFrame, language: Language, hosts: pl.DataFrame) -> pl.DataFrame:
     """The lines that are buried in other lines: behind text of any kind, or behind a line that was cut.
 
@@ -176,7 +210,7 @@ def _pieces(rows: pl.DataFrame, language: Language, hosts: pl.DataFrame) -> pl.D
     at_beginning = split.filter("is_torn").select("source", host=pl.col("text").str.split(":").list.first())
     hosts = pl.concat([hosts, at_beginning]).drop_nulls().unique()
     whole = (
-        split.select("piece", "source", "second", grown=pl.col("second").str.split(":").list.first())
+        split.select("piece", "source", "second", grown=_before_colon("second"))
         .join(hosts, on="source")
         .filter(pl.col("grown").str.ends_with(pl.col("host")))
         .sort(pl.col("host").str.len_bytes(), descending=True)
@@ -185,11 +219,8 @@ def _pieces(rows: pl.DataFrame, language: Language, hosts: pl.DataFrame) -> pl.D
     )
     split = split.join(whole, on="piece", how="left", maintain_order="left")
     before = pl.col("text").str.head(_length("text") - _length(pl.coalesce("whole", "second")))
-    # What stands before a line may be half a row of a format whose lines have no beginning of their own. A line that
-    # begins behind a blank was pasted there, and the one before is not cut.
-    first = (split if language.spoken else split.filter(is_torn)).with_columns(
-        text=before.str.replace(f"(?:{language.tag})+$", "").str.strip_chars_end(" "), cut=~before.str.ends_with(" ")
-    )
+    # What stands before a line may be half a row of a format whose lines have no beginning of their own.
+    first = (split if language.spoken else split.filter(is_torn)).with_columns(text=before, cut=True)
     second = split.with_columns(text=pl.when(is_torn).then("whole").otherwise(pl.coalesce("whole", "second")))
     return pl.concat([first, second.drop_nulls("text")]).select(rows.columns)
 
