@@ -46,6 +46,7 @@ MACHINE_DEVICE = {
     "is_redirecting": pl.Boolean(),  # access control sends peer traffic by way of the CPU
     "line": pl.Int32(),
     "link_line": pl.Int32(),
+    "acs_line": pl.Int32(),
 }
 GPU_LINK = {
     **PLACE,
@@ -187,6 +188,7 @@ def _ways(root: Element) -> Iterator[dict[str, Any]]:
     gpus = [gpu for gpu in root.all("gpu") if gpu.above("pci")]
     nics = {name: nic for nic in root.all("net") if nic.above("pci") and (name := nic.attributes.get("name"))}
     links = {id(gpu): _links(gpu) for gpu in gpus}
+    ends = {(id(gpu), link.attributes.get("target")): link.line for gpu in gpus for link in gpu.all("nvlink", "xgmi")}
     for gpu in gpus:
         switched, direct, kind = links[id(gpu)]
         for other in gpus:
@@ -196,7 +198,8 @@ def _ways(root: Element) -> Iterator[dict[str, Any]]:
             through = min(switched, links[id(other)][0])
             count = direct.get(busid, 0) or through
             way = (f"{kind}{count}" if kind == "NV" else kind) if count else trees.path(gpu, other)
-            yield {"device": _gpu(gpu), "other": _gpu(other), "path": way, "line": gpu.line}
+            line = ends.get((id(gpu), busid), gpu.line)
+            yield {"device": _gpu(gpu), "other": _gpu(other), "path": way, "line": line}
         for name, nic in nics.items():
             yield {"device": _gpu(gpu), "other": name, "path": trees.path(gpu, nic), "line": gpu.line}
 
@@ -349,7 +352,7 @@ def _on_bus(
         elif (device_here := here.get(owner)) is not None:
             if what == "acs":
                 device_here["is_redirecting"] = row["src_valid"] == "+" and row["req_redir"] == "+"
-                device_here["link_line"] = device_here.get("link_line") or line
+                device_here["acs_line"] = line
             else:
                 can = "_can" if str(row["form"]) == "can" else ""
                 device_here[f"speed{can}"] = _rate(row["speed"])
