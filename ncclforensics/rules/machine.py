@@ -78,6 +78,23 @@ def _links(way: str) -> int:
 
 def fewer_nvlinks(device_pair: pl.DataFrame, gpu_link: pl.DataFrame) -> Iterator[tuple[str | None, Oddity]]:
     """GPUs with fewer NVLinks than the others, where the others have as many as one another."""
+    told: set[tuple[int | str, ...]] = set()
+    counted = gpu_link.filter((pl.col("tool") == "nvidia-smi nvlink") & pl.col("links").is_not_null())
+    for (source, _, host, _), rows in counted.group_by("source", "dump", "host", "model", maintain_order=True):
+        most = int(rows["links"].max() or 0)  # type: ignore[arg-type]  # Polars types a maximum as any literal
+        few = rows.filter((pl.col("links") < most) & (pl.col("down") > 0))
+        if few.is_empty() or few.height * 2 > rows.height:
+            continue
+        names = [str(name) for name in few["device"]]
+        told.add((int(str(source)), *names))
+        other = rows.filter(pl.col("links") == most).row(0, named=True)
+        down = few.with_columns(at=pl.coalesce("down_line", "line")).select("at").to_series().to_list()
+        yield None if host is None else str(host), Oddity(
+            f"{', '.join(names[:SHOWN])}: NVLinks are down",
+            f"{few['links'].to_list()[0]} of {most} are up; the other GPUs have all", Severity.WARNING, "certain",
+            [Line(int(str(source)), line, what) for line, what in [*((line, "NVLink") for line in down[:SHOWN]),
+                                                                  (other["line"], "another")]],
+        )  # fmt: skip
     for source, host, pairs in _dumps(device_pair, "path"):
         gpus = _gpus(pairs)
         links = {pair: _links(way) for pair, (way, _) in pairs.items() if pair[0] in gpus and pair[1] in gpus}
@@ -97,6 +114,8 @@ def fewer_nvlinks(device_pair: pl.DataFrame, gpu_link: pl.DataFrame) -> Iterator
         odd = [gpu for gpu in gpus if all(count < usual for pair, count in links.items() if gpu in pair)]
         if len(odd) * 2 >= len(gpus) or any(a not in odd and b not in odd for a, b in lower):
             continue  # a mesh, or pairs that a bridge connects
+        if (source, *odd) in told:
+            continue
         ways = sorted({pairs[pair][0] for pair in lower})
         normal = next(pair for pair, count in links.items() if count == usual)
         lines = [Line(source, pairs[pair][1], pair[0]) for pair in lower if pair[0] in odd]
@@ -106,21 +125,6 @@ def fewer_nvlinks(device_pair: pl.DataFrame, gpu_link: pl.DataFrame) -> Iterator
             if len(odd) == 1
             else f"{', '.join(odd[:SHOWN])} reach the other GPUs over fewer NVLinks than these reach one another",
             f"{', '.join(ways)} against NV{usual}", Severity.WARNING, "likely", evidence,
-        )  # fmt: skip
-    counted = gpu_link.filter((pl.col("tool") == "nvidia-smi nvlink") & pl.col("links").is_not_null())
-    for (source, _, host, _), rows in counted.group_by("source", "dump", "host", "model", maintain_order=True):
-        most = int(rows["links"].max() or 0)  # type: ignore[arg-type]  # Polars types a maximum as any literal
-        few = rows.filter((pl.col("links") < most) & (pl.col("down") > 0))
-        if few.is_empty() or few.height * 2 > rows.height:
-            continue
-        names = [str(name) for name in few["device"]]
-        other = rows.filter(pl.col("links") == most).row(0, named=True)
-        down = few.with_columns(at=pl.coalesce("down_line", "line")).select("at").to_series().to_list()
-        yield None if host is None else str(host), Oddity(
-            f"{', '.join(names[:SHOWN])}: NVLinks are down",
-            f"{few['links'].to_list()[0]} of {most} are up; the other GPUs have all", Severity.WARNING, "certain",
-            [Line(int(str(source)), line, what) for line, what in [*((line, "NVLink") for line in down[:SHOWN]),
-                                                                  (other["line"], "another")]],
         )  # fmt: skip
 
 
@@ -135,13 +139,13 @@ def narrow_links(machine_device: pl.DataFrame) -> Iterator[tuple[str | None, Odd
         # At rest a GPU trains its link down, and lspci shows that; NCCL's XML holds what the link is able to.
         may_rest = (pl.col("tool") == "lspci") & (pl.col("kind") == "gpu")
         speed = pl.when(may_rest).then(None).otherwise(pl.col("speed"))
-        rated = rows.with_columns(rate=pl.col("width") * speed.fill_null(speed.max()).fill_null(1.0))
+        rated = rows.with_columns(rate=pl.col("width") * speed.fill_null(speed.max()).fill_null(1.0), judged=speed)
         best = float(str(rated["rate"].max()))
         few = rated.filter(pl.col("rate") < best)
         if rows["model"][0] is not None and not few.is_empty() and few.height * 2 <= rows.height:
             odd, usual = few.row(0, named=True), rated.filter(pl.col("rate") == best).row(0, named=True)
             yield place, Oddity(
-                f"{noun} {', '.join(few['device'].to_list()[:SHOWN])}: a PCIe link slower than its siblings",
+                f"{_named(noun, few)}: a PCIe link slower than its siblings",
                 f"{_pcie(odd)} against {_pcie(usual)}", Severity.WARNING, "likely" if kind == "gpu" else "possible",
                 [*(Line(where, line, "PCIe") for line in few["link_line"].to_list()[:SHOWN]),
                  Line(where, usual["link_line"], "another")],
@@ -150,14 +154,20 @@ def narrow_links(machine_device: pl.DataFrame) -> Iterator[tuple[str | None, Odd
         half = rows.filter((pl.col("width") * 2 <= pl.col("width_can")) & (pl.col("width_can") == FULL_WIDTH))
         if not half.is_empty():
             yield place, Oddity(
-                f"{noun} {', '.join(half['device'].to_list()[:SHOWN])}: fewer PCIe lanes than the device has",
-                f"x{half['width'][0]} of x{FULL_WIDTH}; it may be the slot's width", Severity.INFO, "possible",
+                f"{_named(noun, half)}: fewer PCIe lanes than the device has",
+                f"{half['width'][0]} of {FULL_WIDTH} lanes; it may be the slot's width", Severity.INFO, "possible",
                 [Line(where, line, "PCIe") for line in half["link_line"].to_list()[:SHOWN]],
             )  # fmt: skip
 
 
+def _named(noun: str, rows: pl.DataFrame) -> str:
+    """`GPU 1b:00.0`; `GPU1` and `mlx5_0` say themselves what they are."""
+    names = ", ".join(rows["device"].to_list()[:SHOWN])
+    return f"{noun} {names}" if ":" in names else names
+
+
 def _pcie(row: dict[str, Any]) -> str:
-    return f"x{row['width']}" + (f" at {row['speed']:g} GT/s" if row["speed"] else "")
+    return f"{row['width']} lanes" + (f" at {row['judged']:g} GT/s" if row["judged"] else "")
 
 
 def far_nics(device_pair: pl.DataFrame) -> Iterator[tuple[str | None, Oddity]]:

@@ -22,6 +22,7 @@ from ncclforensics.parse import COUNTS
 from ncclforensics.report import Report
 from ncclforensics.rules import Finding, Severity
 from ncclforensics.summary import not_shown, summary, versions
+from ncclforensics.views.machines import machines
 
 Row = dict[str, Any]
 STYLE = {"error": "bold red", "warning": "bold yellow", "info": "cyan", "no-hang": "bold green"}
@@ -85,6 +86,8 @@ _GAP = "read-subsystem-gap"
 
 def _all(report: Report, verbose: bool) -> list[RenderableType]:
     parts: list[RenderableType] = [_coverage(report), _heading("RUN"), Padding(_run(report, verbose), (0, 0, 0, 2))]
+    for name, table in machines(report):
+        parts += [_heading(f"MACHINE {name} (! differs from the others)"), Padding(table, (0, 0, 0, 2))]
     for finding in report.findings:
         parts += _told(report, finding)
     if not report.findings:
