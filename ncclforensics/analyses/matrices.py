@@ -10,8 +10,8 @@ import polars as pl
 
 ITSELF = ("X", "0", "N/A")  # what stands where a device meets itself
 PEER_ACCESS = {"OK", "CNS", "GNS", "TNS", "NS", "DR", "U"}
-# Words of the columns that are no devices: CPU Affinity, NUMA Affinity, GPU NUMA ID.
-NO_DEVICE = {"CPU", "NUMA", "GPU", "Affinity", "ID"}
+# Words of the columns that are no devices: CPU Affinity, NUMA Affinity, GPU NUMA ID, with or without blanks between.
+NO_DEVICE = {"CPU", "NUMA", "GPU", "Affinity", "ID", "AffinityNUMA", "AffinityGPU"}
 TABLES = {"Weight": "weight", "Hops": "hops", "Link Type": "type"}
 
 Owner = tuple[int, int | None, str | None]  # the source, and the process that a launcher names

@@ -78,7 +78,7 @@ def _links(way: str) -> int:
 
 def fewer_nvlinks(device_pair: pl.DataFrame, gpu_link: pl.DataFrame) -> Iterator[tuple[str | None, Oddity]]:
     """GPUs with fewer NVLinks than the others, where the others have as many as one another."""
-    told: set[tuple[int | str, ...]] = set()
+    told: set[tuple[object, ...]] = set()
     counted = gpu_link.filter((pl.col("tool") == "nvidia-smi nvlink") & pl.col("links").is_not_null())
     for (source, _, host, _), rows in counted.group_by("source", "dump", "host", "model", maintain_order=True):
         most = int(rows["links"].max() or 0)  # type: ignore[arg-type]  # Polars types a maximum as any literal
@@ -86,7 +86,7 @@ def fewer_nvlinks(device_pair: pl.DataFrame, gpu_link: pl.DataFrame) -> Iterator
         if few.is_empty() or few.height * 2 > rows.height:
             continue
         names = [str(name) for name in few["device"]]
-        told.add((int(str(source)), *names))
+        told.add((source, host, *names))
         other = rows.filter(pl.col("links") == most).row(0, named=True)
         down = few.with_columns(at=pl.coalesce("down_line", "line")).select("at").to_series().to_list()
         yield None if host is None else str(host), Oddity(
@@ -114,7 +114,7 @@ def fewer_nvlinks(device_pair: pl.DataFrame, gpu_link: pl.DataFrame) -> Iterator
         odd = [gpu for gpu in gpus if all(count < usual for pair, count in links.items() if gpu in pair)]
         if len(odd) * 2 >= len(gpus) or any(a not in odd and b not in odd for a, b in lower):
             continue  # a mesh, or pairs that a bridge connects
-        if (source, *odd) in told:
+        if (source, host, *odd) in told:
             continue
         ways = sorted({pairs[pair][0] for pair in lower})
         normal = next(pair for pair, count in links.items() if count == usual)
