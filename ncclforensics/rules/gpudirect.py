@@ -9,6 +9,7 @@ import polars as pl
 from ncclforensics.data.networks import PEERMEM_UNSEEN
 from ncclforensics.rules import Category, Finding, Line, Role, Severity, rule
 from ncclforensics.rules.grouped import shown, together
+from ncclforensics.rules.machine import explained, far_nics
 
 OWNER = ["host", "pid"]
 OFF = ["LOC", "0"]  # levels, and values of NCCL_IB_CUDA_SUPPORT, that switch it off
@@ -137,7 +138,9 @@ def gdr_missing_suffix(direct_access: pl.DataFrame, rank: pl.DataFrame) -> Itera
 
 
 @rule(Category.GDR_MISSING, Severity.WARNING)
-def gdr_disabled_by_distance(direct_access: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+def gdr_disabled_by_distance(
+    direct_access: pl.DataFrame, device_pair: pl.DataFrame, rank: pl.DataFrame
+) -> Iterator[Finding]:
     """A GPU receives through host memory because the NIC in use is too far away in the PCI tree.
 
     Means: not a matter of drivers: the path from the NIC to the GPU crosses more of the machine than NCCL allows.
@@ -155,7 +158,7 @@ def gdr_disabled_by_distance(direct_access: pl.DataFrame, rank: pl.DataFrame) ->
         title = "{who}: no GPUDirect RDMA, GPU and NIC are too far apart"
         finding = together(far, rank, title, "data is copied through host memory", "likely")
         finding.evidence = [*reasons[:2], *finding.evidence[:2]]
-        yield finding
+        yield from explained([finding], far_nics(device_pair))
 
 
 @rule(Category.GDR_MISSING, Severity.INFO)

@@ -59,6 +59,23 @@ def told_once(found: Iterable[tuple[str | None, Oddity]], role: Role = Role.CAUS
         )
 
 
+def explained(
+    findings: Iterable[Finding], *found: Iterable[tuple[str | None, Oddity]], role: Role = Role.CONSEQUENCE
+) -> Iterator[Finding]:
+    """What the log shows of a host, joined by what a dump shows that is known to be of the same host."""
+    of_host: dict[str, Oddity] = {}
+    for host, one in (each for many in found for each in many):
+        if host and one.severity is Severity.WARNING:
+            of_host.setdefault(host, one)
+    for finding in findings:
+        for host in finding.hosts:
+            if host in of_host:
+                finding.detail += f"; a dump of {host} shows: {of_host[host].title} ({of_host[host].detail})"
+                finding.evidence += [Line(line.source, line.line, "the dump") for line in of_host[host].evidence[:1]]
+                finding.role = role
+        yield finding
+
+
 def _dumps(device_pair: pl.DataFrame, table: str) -> Iterator[tuple[int, str | None, Pairs]]:
     """Source, host, and pairs of each dump that holds such a table."""
     rows = device_pair.filter(pl.col("table") == table)
@@ -80,21 +97,22 @@ def fewer_nvlinks(device_pair: pl.DataFrame, gpu_link: pl.DataFrame) -> Iterator
     """GPUs with fewer NVLinks than the others, where the others have as many as one another."""
     told: set[tuple[object, ...]] = set()
     counted = gpu_link.filter((pl.col("tool") == "nvidia-smi nvlink") & pl.col("links").is_not_null())
-    for (source, _, host, _), rows in counted.group_by("source", "dump", "host", "model", maintain_order=True):
-        most = int(rows["links"].max() or 0)  # type: ignore[arg-type]  # Polars types a maximum as any literal
-        few = rows.filter((pl.col("links") < most) & (pl.col("down") > 0))
-        if few.is_empty() or few.height * 2 > rows.height:
-            continue
-        names = [str(name) for name in few["device"]]
-        told.add((source, host, *names))
-        other = rows.filter(pl.col("links") == most).row(0, named=True)
-        down = few.with_columns(at=pl.coalesce("down_line", "line")).select("at").to_series().to_list()
-        yield None if host is None else str(host), Oddity(
-            f"{', '.join(names[:SHOWN])}: NVLinks are down",
-            f"{few['links'].to_list()[0]} of {most} are up; the other GPUs have all", Severity.WARNING, "certain",
-            [Line(int(str(source)), line, what) for line, what in [*((line, "NVLink") for line in down[:SHOWN]),
-                                                                  (other["line"], "another")]],
-        )  # fmt: skip
+    for _, same in counted.group_by("model", maintain_order=True):
+        most = max(same["links"].to_list())
+        odd_ones = same.filter((pl.col("links") < most) & (pl.col("down") > 0))
+        if odd_ones.is_empty() or odd_ones.height * 2 > same.height:
+            continue  # without a bridge all links of a GPU are down
+        other = same.filter(pl.col("links") == most).row(0, named=True)
+        for (source, _, host), few in odd_ones.group_by("source", "dump", "host", maintain_order=True):
+            names = [str(name) for name in few["device"]]
+            told.add((source, host, *names))
+            down = few.select(pl.coalesce("down_line", "line")).to_series().to_list()
+            lines = [Line(int(str(source)), line, "NVLink") for line in down[:SHOWN]]
+            yield None if host is None else str(host), Oddity(
+                f"{', '.join(names[:SHOWN])}: NVLinks are down",
+                f"{few['links'].to_list()[0]} are up, and {most} on other GPUs of this model",
+                Severity.WARNING, "certain", [*lines, Line(other["source"], other["line"], "another")],
+            )  # fmt: skip
     for source, host, pairs in _dumps(device_pair, "path"):
         gpus = _gpus(pairs)
         links = {pair: _links(way) for pair, (way, _) in pairs.items() if pair[0] in gpus and pair[1] in gpus}

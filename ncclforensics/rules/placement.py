@@ -10,7 +10,7 @@ import polars as pl
 from ncclforensics.data.names import ranks_text
 from ncclforensics.rules import Category, Finding, Line, Role, Severity, rule
 from ncclforensics.rules.grouped import shown, together
-from ncclforensics.rules.machine import far_nics, told_once
+from ncclforensics.rules.machine import explained, far_nics, told_once
 
 RING = 4
 FAR = "SYS"
@@ -119,7 +119,14 @@ def place_nic_far_from_gpu(
     Do: nvidia-smi topo -m; choose GPUs and NICs of one socket; NCCL_IB_HCA; in a VM load the vendor's topology file.
     Sources: field guides (NIC on the other NUMA node); NCCL user guide, NCCL_NET_GDR_LEVEL.
     """
-    yield from told_once(far_nics(device_pair))
+    found = list(explained(_far_on_the_way(searched, layout, rank), far_nics(device_pair), role=Role.CAUSE))
+    known = {host for finding in found for host in finding.hosts}
+    yield from found
+    yield from told_once((host, one) for host, one in far_nics(device_pair) if host not in known)
+
+
+def _far_on_the_way(searched: pl.DataFrame, layout: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+    """Hosts whose search for rings found no shorter path."""
     spread = layout.filter(pl.col("nodes") > 1).select("job", "key")
     rings = (
         searched.filter(pl.col("pattern") == RING).join(spread, on=["job", "key"], how="semi").sort("source", "line")

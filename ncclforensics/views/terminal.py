@@ -85,7 +85,10 @@ _GAP = "read-subsystem-gap"
 
 
 def _all(report: Report, verbose: bool) -> list[RenderableType]:
-    parts: list[RenderableType] = [_coverage(report), _heading("RUN"), Padding(_run(report, verbose), (0, 0, 0, 2))]
+    run = _run(report, verbose)
+    parts: list[RenderableType] = [_coverage(report)]
+    if run.row_count:
+        parts += [_heading("RUN"), Padding(run, (0, 0, 0, 2))]
     for name, table in machines(report):
         parts += [_heading(f"MACHINE {name} (! differs from the others)"), Padding(table, (0, 0, 0, 2))]
     for finding in report.findings:
