@@ -166,8 +166,16 @@ def test_peer_access_belongs_to_the_matrix_of_the_same_machine(tmp_path: Path) -
 
     assert len(as_object(report)["topology"]) == 1
     assert pairs(report) == BOTH
-    assert pairs(report, "p2p")["GPU3", "GPU0"] == "CNS"
-    assert pairs(report, "p2p")["GPU0", "GPU1"] == "OK"
+    assert pairs(report, "p2p w")["GPU3", "GPU0"] == "CNS"
+    assert pairs(report, "p2p w")["GPU0", "GPU1"] == "OK"
+
+
+@pytest.mark.parametrize(("what", "told_of"), [("r", ["p2p"]), ("w", ["p2p"]), ("p", []), ("a", [])])
+def test_only_reading_and_writing_must_be_allowed_over_nvlink(what: str, told_of: list[str], tmp_path: Path) -> None:
+    refused = "\tGPU0\tGPU1\n GPU0\tX\tNS\n GPU1\tNS\tX\n"
+    report = told(tmp_path, tabs(rows(GPUS[:2])) + f"$ nvidia-smi topo -p2p {what}\n" + refused)
+
+    assert [finding.category for finding in report.findings] == told_of
 
 
 def test_a_second_matrix_is_a_second_dump(tmp_path: Path) -> None:

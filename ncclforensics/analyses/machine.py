@@ -25,7 +25,7 @@ DUMP = {
 }
 DEVICE_PAIR = {
     **PLACE,
-    "table": pl.String(),  # path, p2p (peer access), type, weight, hops, access
+    "table": pl.String(),  # path; p2p r, p2p w (peer access); of rocm-smi type, weight, hops, access
     "device": pl.String(),
     "other": pl.String(),
     "path": pl.String(),  # NV18, PIX, PXB, PHB, NODE, SYS; or the table's own words
@@ -115,7 +115,7 @@ def dump(
     """One row for each description of a machine: how many GPUs and NICs it names."""
     prompts = _hosts(device_command, pci_command)
     rows: list[dict[str, Any]] = []
-    for tables in matrices(device_head, device_row, rocm_table, rocm_row, device_alias):
+    for tables in matrices(device_head, device_row, rocm_table, rocm_row, device_alias, device_command):
         names = list(dict.fromkeys(name for table in tables for name in table.devices))
         gpus = sum(name.startswith("GPU") for name in names)
         place = _of_matrix(tables, prompts)
@@ -146,7 +146,7 @@ def dump(
 
 def _of_matrix(tables: list[Matrix], prompts: dict[int, list[tuple[int, str]]]) -> dict[str, Any]:
     (source, _, node), line = tables[0].owner, tables[0].line
-    tool = "nvidia-smi" if tables[0].kind in ("path", "p2p") else "rocm-smi"
+    tool = "nvidia-smi" if tables[0].kind.startswith(("path", "p2p")) else "rocm-smi"
     return {"source": source, "dump": line, "host": _host(prompts, source, line, node), "tool": tool}
 
 
@@ -170,7 +170,7 @@ def device_pair(
     """How each device of a dump reaches each other one: the cells of a matrix, or the shortest way in NCCL's XML."""
     prompts = _hosts(device_command)
     rows: list[dict[str, Any]] = []
-    for tables in matrices(device_head, device_row, rocm_table, rocm_row, device_alias):
+    for tables in matrices(device_head, device_row, rocm_table, rocm_row, device_alias, device_command):
         place = _of_matrix(tables, prompts)
         for table in tables:
             rows += (
@@ -253,7 +253,7 @@ def machine_device(
     """The GPUs, NICs, bridges and NVSwitches that a dump names, each with its PCIe link where the dump shows it."""
     prompts = _hosts(device_command, pci_command)
     rows: list[dict[str, Any]] = []
-    for tables in matrices(device_head, device_row, rocm_table, rocm_row, device_alias):
+    for tables in matrices(device_head, device_row, rocm_table, rocm_row, device_alias, device_command):
         names = {number: name for table in tables for number, name in table.names.items()}
         seen: set[str] = set()
         for table in tables:
@@ -452,12 +452,13 @@ def dump_problem(
     rocm_table: pl.DataFrame,
     rocm_row: pl.DataFrame,
     device_alias: pl.DataFrame,
+    device_command: pl.DataFrame,
     xml_line: pl.DataFrame,
     xml_rest: pl.DataFrame,
 ) -> pl.DataFrame:
     """What is broken in a dump, in words: rows that are missing, cells out of place, XML that ends too early."""
     rows: list[dict[str, Any]] = []
-    for tables in matrices(device_head, device_row, rocm_table, rocm_row, device_alias):
+    for tables in matrices(device_head, device_row, rocm_table, rocm_row, device_alias, device_command):
         for table in tables:
             rows += (
                 {"source": table.owner[0], "line": line, "problem": f"matrix at line {line}: {words}"}

@@ -84,6 +84,7 @@ def matrices(
     rocm_table: pl.DataFrame,
     rocm_row: pl.DataFrame,
     device_alias: pl.DataFrame,
+    device_command: pl.DataFrame,
 ) -> list[list[Matrix]]:
     """The matrices of each dump: those that follow one another and tell different things of the same GPUs."""
     lines = [(row, "head") for row in device_head.to_dicts()]
@@ -91,6 +92,7 @@ def matrices(
     lines += [(row, "rocm") for row in rocm_row.to_dicts()]
     lines += [(row, "table") for row in rocm_table.filter(pl.col("table").is_not_null()).to_dicts()]
     lines += [(row, "alias") for row in device_alias.to_dicts()]
+    lines += [(row, "command") for row in device_command.filter(pl.col("arguments").is_not_null()).to_dicts()]
     found: dict[Owner, list[Matrix]] = {}
     titles: dict[Owner, str] = {}
     for row, what in sorted(lines, key=lambda each: each[0]["pos"]):
@@ -99,18 +101,38 @@ def matrices(
         line = row["line"]
         if what == "table":
             titles[owner] = TABLES.get(row["table"], "access")
+        elif what == "command":
+            titles[owner] = _asked_for(str(row["arguments"]).split())
         elif what == "head":
             named = [word for word in f"GPU{row['columns']}".split() if word not in NO_DEVICE]
-            mine.append(Matrix(owner, line, titles.get(owner, ""), named))
+            mine.append(Matrix(owner, line, _title(titles, owner), named))
         elif what == "alias":
             if mine:
                 mine[-1].names[f"NIC{row['nic_index']}"] = row["called"]
         else:
             each = _row(row, what)
             if not mine or each.device in (seen.device for seen in mine[-1].rows):
-                mine.append(Matrix(owner, line, titles.get(owner, "")))
+                mine.append(Matrix(owner, line, _title(titles, owner)))
             mine[-1].rows.append(each)
     return [dump for mine in found.values() for dump in _dumps(mine)]
+
+
+def _asked_for(arguments: list[str]) -> str:
+    """Which peer access a matrix tells of.
+
+    >>> _asked_for(["-p2p", "r"]), _asked_for(["-m"])
+    ('p2p r', '')
+    """
+    after = arguments[arguments.index("-p2p") + 1 :] if "-p2p" in arguments else []
+    return f"p2p {after[0]}" if after else ""
+
+
+def _title(titles: dict[Owner, str], owner: Owner) -> str:
+    """What the next matrix is about; a command of nvidia-smi prints one, a title of rocm-smi stands above it."""
+    title = titles.get(owner, "")
+    if title.startswith("p2p"):
+        titles.pop(owner)
+    return title
 
 
 def _row(row: dict[str, object], what: str) -> Row:
@@ -129,8 +151,8 @@ def _dumps(mine: Iterable[Matrix]) -> Iterator[list[Matrix]]:
         if not matrix.rows:
             continue  # a line of columns without a row is nothing
         words = {cell for row in matrix.rows for cell in row.cells} - set(ITSELF)
-        if not matrix.kind:
-            matrix.kind = "p2p" if words and words <= PEER_ACCESS else "path"
+        if not matrix.kind or matrix.kind.startswith("p2p"):
+            matrix.kind = (matrix.kind or "p2p") if words and words <= PEER_ACCESS else "path"
         elif words & {"XGMI", "PCIE"}:
             matrix.kind = "type"  # printed under a wrong title by some versions
         gpus = [name for name in matrix.devices if name.startswith("GPU")]

@@ -17,6 +17,8 @@ FAR = "SYS"
 SHOWN = 4
 MANY = 3  # GPUs from which on one is the odd one out
 FULL_WIDTH = 16
+# What NVLink gives: reading, writing, NVLink itself. PCIe's own (p) and atomics (a) may be absent beside it.
+PEER_ACCESS = ("p2p r", "p2p w", "p2p n")
 
 Dump = tuple[int, int]
 Pairs = dict[tuple[str, str], tuple[str, int]]  # both devices -> how the first reaches the second, the line
@@ -221,7 +223,7 @@ def _nearest(pairs: Pairs) -> dict[str, tuple[str, list[str]]]:
 
 def refused_peers(device_pair: pl.DataFrame) -> Iterator[tuple[str | None, Oddity]]:
     """GPUs that NVLink connects and between which the driver does not allow access, as the same dump shows."""
-    access = device_pair.filter((pl.col("table") == "p2p") & ~pl.col("path").is_in(["OK", "X", "U"]))
+    access = device_pair.filter(pl.col("table").is_in(PEER_ACCESS) & ~pl.col("path").is_in(["OK", "X", "U"]))
     place = ["source", "dump", "host", "device", "other"]
     linked = device_pair.filter((pl.col("table") == "path") & pl.col("path").str.starts_with("NV"))
     both = access.join(
