@@ -429,6 +429,17 @@ def test_lspci_names_gpus_nics_and_their_links(tmp_path: Path) -> None:
     assert devices.filter(kind="bridge")["is_redirecting"].to_list() == [True]
 
 
+@pytest.mark.parametrize(("alike", "severity"), [(1, "info"), (3, "warning")])
+def test_one_narrow_link_of_two_is_no_fault_yet(alike: int, severity: str, tmp_path: Path) -> None:
+    text = ""
+    for place in range(alike + 1):
+        text += f"{place + 1}0:00.0 3D controller [0302]: NVIDIA Corporation GA100 [A100 PCIe 80GB] [10de:20b5]\n"
+        text += f"\t\tLnkSta:\tSpeed 16GT/s, Width x{16 if place else 8}\n"
+    report = told(tmp_path, text)
+
+    assert [(finding.rule, finding.severity) for finding in report.findings] == [("topo-narrow-pcie", severity)]
+
+
 def test_the_tree_of_lspci_does_not_count_gpus(tmp_path: Path) -> None:
     text = "-+-[0000:00]-+-00.0  Advanced Micro Devices, Inc. [AMD] Device 14a4\n"
     text += " |           +-01.1-[c1]----00.0  NVIDIA Corporation AD102GL [RTX 6000 Ada Generation]\n"

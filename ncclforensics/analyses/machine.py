@@ -307,7 +307,9 @@ def _pcie(element: Element) -> dict[str, Any]:
     if not above:
         return {}
     told, cpu = above[-1].attributes, element.above("cpu")
-    model = f"{told.get('vendor', '?')}:{told.get('device', '?')}" if "device" in told else told.get("class")
+    # Without numbers, GPUs of one class are taken for alike; NICs are not, for there are those of the host's own.
+    is_gpu = told.get("class", "").startswith(trees.GPUS)
+    model = f"{told.get('vendor', '?')}:{told['device']}" if "device" in told else told["class"] if is_gpu else None
     return {
         "model": model,
         "numa": cpu[-1].attributes.get("numaid") if cpu else None,

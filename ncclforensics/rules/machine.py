@@ -17,6 +17,7 @@ FAR = "SYS"
 SHOWN = 4
 MANY = 3  # GPUs from which on one is the odd one out
 FULL_WIDTH = 16
+RARE = 4  # devices alike, for one that is not
 # What NVLink gives: reading, writing, NVLink itself. PCIe's own (p) and atomics (a) may be absent beside it.
 PEER_ACCESS = ("p2p r", "p2p w", "p2p n")
 
@@ -163,10 +164,12 @@ def narrow_links(machine_device: pl.DataFrame) -> Iterator[tuple[str | None, Odd
         best = float(str(rated["rate"].max()))
         few = rated.filter(pl.col("rate") < best)
         if rows["model"][0] is not None and not few.is_empty() and few.height * 2 <= rows.height:
+            is_rare = few.height * RARE <= rows.height  # slots may differ: one of two is no fault yet
             odd, usual = few.row(0, named=True), rated.filter(pl.col("rate") == best).row(0, named=True)
             yield place, Oddity(
                 f"{_named(noun, few)}: a PCIe link slower than its siblings",
-                f"{_pcie(odd)} against {_pcie(usual)}", Severity.WARNING, "likely" if kind == "gpu" else "possible",
+                f"{_pcie(odd)} against {_pcie(usual)}", Severity.WARNING if is_rare else Severity.INFO,
+                "likely" if is_rare and kind == "gpu" else "possible",
                 [*(Line(where, line, "PCIe") for line in few["link_line"].to_list()[:SHOWN]),
                  Line(where, usual["link_line"], "another")],
             )  # fmt: skip
