@@ -262,7 +262,7 @@ def _analyzed(
         forget_spooled()
     if not quiet:
         for reading in report.run.readings:
-            for problem in reading.problems:
+            for problem in report.problems(reading.number):
                 typer.echo(f"{printable(reading.source.path)} {problem}", err=True)
     return report
 

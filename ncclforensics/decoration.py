@@ -20,8 +20,8 @@ def decorations(sample: pl.DataFrame, language: Language) -> tuple[Pattern, ...]
     """What stands in front of the lines of one source, outermost first, judged by lines of its beginning and end.
 
     A shape that may be something else (priority -1) is believed only where nearly all lines have it, and one that is
-    hardly a shape (-2) only where nearly all lines of ours stand behind it: `INFO: ` is no host name. What any
-    line with a tag may have (1) is looked for wherever there are tags.
+    hardly a shape (-2) only where nearly all lines of ours stand behind it: `INFO: ` is no host name; or where nearly
+    all lines have it and hide a guest's. What any line with a tag may have (1) is looked for wherever there are tags.
     """
     found: list[Pattern] = []
     sample = pl.concat([sample.head(SAMPLED), sample.tail(SAMPLED)])
@@ -36,6 +36,8 @@ def decorations(sample: pl.DataFrame, language: Language) -> tuple[Pattern, ...]
                 has_it = sample["text"].str.contains(pattern.regex)
                 share = float(cast(float, has_it.mean() or 0))
                 of_ours = float(cast(float, has_it.filter(is_ours).mean() or 0))
+                if share >= NEARLY_ALL and shape.priority < -1 and not is_ours.any():
+                    of_ours = share * _hides(pattern, sample, language)
                 if max(share if shape.priority >= -1 else 0, of_ours) >= (SOME if shape.priority >= 0 else NEARLY_ALL):
                     likely.append((shape.priority >= -1, share, pattern))  # `0: ` is a task before it is a host
         if not likely:
@@ -57,6 +59,12 @@ def peeled(rows: pl.DataFrame, language: Language, patterns: Iterable[Pattern]) 
         known = [pl.coalesce(label, label.name) if label.name in rows else label for label in labels]
         rows = rows.with_columns(*known, text=bare)
     return rows
+
+
+def _hides(pattern: Pattern, sample: pl.DataFrame, language: Language) -> bool:
+    """Whether lines of some guest stand behind it, and are seen nowhere as long as it stands in front of them."""
+    bare = peeled(sample, language, [pattern])["text"]
+    return any(guest.speaks(bare) and not guest.speaks(sample["text"]) for guest in language.guests)
 
 
 def _is_hit(fields: pl.DataFrame) -> pl.Series:

@@ -57,6 +57,11 @@ class Report:
         true, text = self.quotes.get((source, line), (line if line > 0 else None, ""))
         return {"path": self.run.readings[source].source.path, "line": true, "text": text}
 
+    def problems(self, source: int) -> list[str]:
+        """What is wrong with one source: with reading it, and with the dumps that it holds."""
+        told = self.run["dump_problem"].filter(pl.col("source") == source)
+        return [*self.run.readings[source].problems, *told.sort("line", maintain_order=True)["problem"]]
+
     def numbers(self, actors: list[int]) -> list[int]:
         """Rank numbers of actors, known ones only."""
         ranks = self.run["rank"].filter(pl.col("actor").is_in(actors))["rank"]

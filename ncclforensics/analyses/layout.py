@@ -97,11 +97,15 @@ def searched(graph: pl.DataFrame, communicator: pl.DataFrame, member: pl.DataFra
     )
 
 
-@analysis(FABRIC, of=("topology_node", "graph", "nvls"))
-def fabric(topology_node: pl.DataFrame, graph: pl.DataFrame, nvls: pl.DataFrame) -> pl.DataFrame:
+@analysis(FABRIC, of=("topology_node", "graph", "nvls", "device_row"))
+def fabric(
+    topology_node: pl.DataFrame, graph: pl.DataFrame, nvls: pl.DataFrame, device_pair: pl.DataFrame
+) -> pl.DataFrame:
     """The processes whose GPUs are seen to be linked by NVLink, and the first line that shows it.
 
-    A dump of the topology shows the links, a search for rings the paths it found, and multicast needs NVSwitch.
+    A dump of the topology shows the links, a search for rings the paths it found, and multicast needs NVSwitch. Of a
+    host as a whole (no `pid`) nvidia-smi topo shows them: only where a launcher or a prompt names the host, and where
+    NVLink connects every GPU with every other, for GPUs may be numbered in another order.
     """
     is_switch = pl.col("form") == "nvswitch"
     linked = topology_node.filter(pl.col("link") == "NVL").select(
@@ -111,8 +115,27 @@ def fabric(topology_node: pl.DataFrame, graph: pl.DataFrame, nvls: pl.DataFrame)
         *PLACE, fabric=pl.lit("NVLink")
     )
     multicast = nvls.filter(pl.col("form") == "multicast").select(*PLACE, fabric=pl.lit("multicast"))
+    between = device_pair.filter(
+        (pl.col("table") == "path")
+        & pl.col("host").is_not_null()
+        & pl.col("device").str.starts_with("GPU")
+        & pl.col("other").str.starts_with("GPU")
+    )
+    is_linked = pl.col("path").str.starts_with("NV")
+    whole = (
+        between.group_by("host", "source", "dump", maintain_order=True)
+        .agg(pl.col("line").min(), is_linked=is_linked.all())
+        .filter("is_linked")
+        .select(
+            pl.col("host").cast(pl.Categorical),
+            pl.lit(None, dtype=pl.Int32).alias("pid"),
+            "source",
+            "line",
+            fabric=pl.lit("NVLink"),
+        )
+    )
     return (
-        pl.concat([linked, rings, multicast])
+        pl.concat([linked, rings, multicast, whole])
         .sort("source", "line")
         .group_by("host", "pid", "fabric", maintain_order=True)
         .agg(pl.col("source", "line").first())

@@ -57,9 +57,9 @@ QUESTIONS = (
     ),
     Question(
         "how far GPUs and NICs are from one another",
-        ("topology_node", "topology_path"),
-        "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH",
-        ("affinity", "topology_detection", "topology_file"),
+        ("topology_node", "topology_path", "device_pair"),
+        "NCCL_DEBUG_SUBSYS=INIT,GRAPH; nvidia-smi topo -m",
+        ("affinity", "topology_detection", "topology_file", "machine_device", "gpu_link"),
     ),
     Question(
         "which algorithm and protocol each call used",

@@ -12,6 +12,7 @@ from ncclforensics.data.tuning import CHANNEL_CAPS
 from ncclforensics.data.yardsticks import DEGRADED_LINK, FEW_CHANNELS, FULL_NODE, MANY_NODES, NORMAL_CHANNELS
 from ncclforensics.rules import Category, Finding, Line, Role, Severity, rule
 from ncclforensics.rules.grouped import together
+from ncclforensics.rules.machine import explained, fewer_nvlinks, narrow_links
 
 RING = 4  # pattern of a search
 ROOMY = ["NVSwitch", "multicast"]
@@ -81,7 +82,14 @@ def chan_capped_by_env(
 
 @rule(Category.CHANNEL_UNDERCOUNT, Severity.WARNING, of=("layout",))
 def chan_undercount(
-    layout: pl.DataFrame, setting: pl.DataFrame, fabric: pl.DataFrame, member: pl.DataFrame, transport: pl.DataFrame
+    layout: pl.DataFrame,
+    setting: pl.DataFrame,
+    fabric: pl.DataFrame,
+    member: pl.DataFrame,
+    transport: pl.DataFrame,
+    device_pair: pl.DataFrame,
+    gpu_link: pl.DataFrame,
+    machine_device: pl.DataFrame,
 ) -> Iterator[Finding]:
     """A communicator has fewer channels than those that are made like it, or than its machines give.
 
@@ -92,6 +100,13 @@ def chan_undercount(
     Do: NCCL_DEBUG_SUBSYS=INIT,GRAPH and NCCL_TOPO_DUMP_FILE on the hosts named; compare maxBw and `Pattern` lines.
     Sources: nccl#652, nccl#524, nccl#1664; MLPerf logs (channels by machine); field guides.
     """
+    found = _fewer_than_others(layout, setting, fabric, member, transport)
+    yield from explained(found, fewer_nvlinks(device_pair, gpu_link), narrow_links(machine_device))
+
+
+def _fewer_than_others(
+    layout: pl.DataFrame, setting: pl.DataFrame, fabric: pl.DataFrame, member: pl.DataFrame, transport: pl.DataFrame
+) -> Iterator[Finding]:
     asked = setting.filter(text_of("field").str.contains("CTA", literal=True).fill_null(value=False))
     capped = pl.concat([_caps(setting).select("host", "pid"), asked.select("host", "pid")]).unique()
     by_hand = member.join(capped, on=OWNER, how="semi").select("job", "key").unique()
@@ -150,7 +165,13 @@ def _undercount(
 
 @rule(Category.CHANNEL_UNDERCOUNT, Severity.WARNING, of=("searched", "channels"))
 def chan_differs_across_ranks(
-    searched: pl.DataFrame, channels: pl.DataFrame, member: pl.DataFrame, rank: pl.DataFrame
+    searched: pl.DataFrame,
+    channels: pl.DataFrame,
+    member: pl.DataFrame,
+    rank: pl.DataFrame,
+    device_pair: pl.DataFrame,
+    gpu_link: pl.DataFrame,
+    machine_device: pl.DataFrame,
 ) -> Iterator[Finding]:
     """Ranks of one communicator found different rings, or opened different numbers of channels.
 
@@ -160,6 +181,13 @@ def chan_differs_across_ranks(
     Do: on the hosts named compare nvidia-smi topo -m, nvidia-smi nvlink -s, ibstat and NCCL variables with the others.
     Sources: nccl release notes 2.21.5, 2.22.3, 2.24.3, 2.26.2; nccl: src/graph/connect.cc.
     """
+    found = _differing(searched, channels, member, rank)
+    yield from explained(found, fewer_nvlinks(device_pair, gpu_link), narrow_links(machine_device))
+
+
+def _differing(
+    searched: pl.DataFrame, channels: pl.DataFrame, member: pl.DataFrame, rank: pl.DataFrame
+) -> Iterator[Finding]:
     here = pl.len().over("job", "key", "host")
     seats = member.with_columns(here=here).select("job", "key", "actor", "here")
     rings = searched.filter(pl.col("pattern") == RING).join(seats, on=["job", "key", "actor"])

@@ -9,8 +9,9 @@ import polars as pl
 from ncclforensics.columns import OWNER
 from ncclforensics.data.networks import PEERMEM_UNSEEN
 from ncclforensics.data.versions import releases
-from ncclforensics.rules import Category, Finding, Role, Severity, rule
+from ncclforensics.rules import Category, Finding, Line, Role, Severity, rule
 from ncclforensics.rules.grouped import shown, together
+from ncclforensics.rules.machine import explained, far_nics
 
 OFF = ["LOC", "0"]  # levels, and values of NCCL_IB_CUDA_SUPPORT, that switch it off
 FORCED = ["SYS", "5"]
@@ -26,27 +27,87 @@ def _is_switched_off() -> pl.Expr:
 
 
 @rule(Category.GDR_MISSING, Severity.WARNING, of=("direct_access",))
-def gdr_disabled_hca(direct_access: pl.DataFrame, version: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+def gdr_disabled_hca(
+    direct_access: pl.DataFrame, version: pl.DataFrame, loaded_module: pl.DataFrame, rank: pl.DataFrame
+) -> Iterator[Finding]:
     """NCCL found no way for the NIC to reach GPU memory: neither a kernel module nor DMA-BUF.
 
     Means: every byte between nodes is copied through host memory, which costs a third to two thirds of the throughput.
     Not when: DMA-BUF is available on the GPU, or some connection says /GDRDMA; the network is not RDMA; the job runs on
-    one host; the GPU does not support it (GeForce).
+    one host; the GPU does not support it (GeForce); lsmod shows the module and this NCCL does not look for it, which
+    is a finding of its own.
     Do: load nvidia-peermem (modprobe) on that host, again after each boot, with OFED installed before the GPU driver;
     or use the open kernel driver with a kernel that offers DMA-BUF. Up to NCCL 2.22.3 a loaded nvidia-peermem may go
     unseen: upgrade to 2.23.4.
     Sources: nccl#1537, nccl#1343, nccl#897, nccl#1939, nccl#1676; NCCL documentation gpu_troubleshooting.
     """
-    closed = _staged(direct_access).filter(pl.col("is_closed") & pl.col("is_open").not_() & _is_switched_off().not_())
+    closed = _closed(direct_access)
+    loaded = _with_peermem(loaded_module)
+    if _is_old(version):
+        closed = closed.join(loaded, on="host", how="anti")
     if closed.height:
         detail = "NCCL found neither nvidia-peermem nor DMA-BUF there; data is copied through host memory"
-        versions = releases(version["version"])
-        if versions and versions[-1] <= PEERMEM_UNSEEN:
+        if _is_old(version):
             detail += "; this version of NCCL may fail to see a module that is loaded"
         reasons = shown(closed.select(*OWNER, source="why_source", line="why_line"), "why")
         finding = together(closed, rank, "{who}: GPUDirect RDMA is off", detail, "certain")
         finding.evidence = [*reasons[:2], *finding.evidence[:2]]
+        of_hosts = closed.select("host").unique()
+        present = loaded.join(of_hosts, on="host", how="semi")
+        # A list without the module, but with the driver, of one of these hosts.
+        listed = loaded_module.filter(pl.col("is_listing") & (pl.col("module") == "nvidia"))
+        absent = listed.join(of_hosts.cast(pl.String), on="host", how="semi").join(
+            loaded.cast({"host": pl.String}), on="host", how="anti"
+        )
+        if not present.is_empty():
+            finding.detail += "; lsmod shows the module: loaded later, or not taken by the RDMA driver"
+            finding.evidence += shown(present, "lsmod")[:1]
+        elif not absent.is_empty():
+            finding.detail += "; the host's lsmod lists no nvidia_peermem"
+            finding.evidence += [Line(row["source"], row["line"], "lsmod") for row in absent.head(1).to_dicts()]
         yield finding
+
+
+@rule(Category.GDR_MISSING, Severity.WARNING, of=("direct_access",))
+def gdr_false_negative_old_nccl(
+    direct_access: pl.DataFrame, version: pl.DataFrame, loaded_module: pl.DataFrame, rank: pl.DataFrame
+) -> Iterator[Finding]:
+    """This NCCL says that GPUDirect RDMA is off, on a host where nvidia_peermem is loaded.
+
+    Means: up to 2.22.3 NCCL looks for the entry of the older nv_peer_mem only, and stages all data through host memory
+    although the NIC could reach GPU memory: 10 in place of 180 GB/s in one report.
+    Not when: nv_peer_mem is loaded as well; lsmod is of another host, or of one that nobody names; the module was
+    loaded after the job had started.
+    Do: NCCL 2.23.4 or later; until then load nv_peer_mem, or use DMA-BUF (open kernel driver).
+    Sources: nccl#1676; release notes of 2.23.4.
+    """
+    unseen = _closed(direct_access) if _is_old(version) else direct_access.clear()
+    loaded = _with_peermem(loaded_module)
+    rows = unseen.join(loaded, on="host", how="semi")
+    if rows.height:
+        detail = "nvidia_peermem is loaded there, and NCCL up to 2.22.3 looks for nv_peer_mem only"
+        finding = together(rows, rank, "{who}: GPUDirect RDMA is off for no reason", detail, "likely")
+        reasons = shown(rows.select(*OWNER, source="why_source", line="why_line"), "why")
+        proof = shown(loaded.join(rows, on="host", how="semi"), "lsmod")
+        finding.evidence = [*reasons[:2], *proof[:1], *finding.evidence[:1]]
+        yield finding
+
+
+def _closed(direct_access: pl.DataFrame) -> pl.DataFrame:
+    """Processes that NCCL found no kernel module nor DMA-BUF for."""
+    return _staged(direct_access).filter(pl.col("is_closed") & pl.col("is_open").not_() & _is_switched_off().not_())
+
+
+def _is_old(version: pl.DataFrame) -> bool:
+    """Every version seen looks for the older module's entry only."""
+    versions = releases(version["version"])
+    return bool(versions) and versions[-1] <= PEERMEM_UNSEEN
+
+
+def _with_peermem(loaded_module: pl.DataFrame) -> pl.DataFrame:
+    """Hosts whose lsmod shows the module that newer drivers bring, and where it does."""
+    named = loaded_module.filter((pl.col("module") == "nvidia_peermem") & pl.col("host").is_not_null())
+    return named.select(pl.col("host").cast(pl.Categorical), "source", "line")
 
 
 @rule(Category.GDR_MISSING, Severity.WARNING, of=("direct_access",))
@@ -77,7 +138,9 @@ def gdr_missing_suffix(direct_access: pl.DataFrame, rank: pl.DataFrame) -> Itera
 
 
 @rule(Category.GDR_MISSING, Severity.WARNING, of=("direct_access",))
-def gdr_disabled_by_distance(direct_access: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+def gdr_disabled_by_distance(
+    direct_access: pl.DataFrame, device_pair: pl.DataFrame, rank: pl.DataFrame
+) -> Iterator[Finding]:
     """A GPU receives through host memory because the NIC in use is too far away in the PCI tree.
 
     Means: not a matter of drivers: the path from the NIC to the GPU crosses more of the machine than NCCL allows.
@@ -95,7 +158,7 @@ def gdr_disabled_by_distance(direct_access: pl.DataFrame, rank: pl.DataFrame) ->
         title = "{who}: no GPUDirect RDMA, GPU and NIC are too far apart"
         finding = together(far, rank, title, "data is copied through host memory", "likely")
         finding.evidence = [*reasons[:2], *finding.evidence[:2]]
-        yield finding
+        yield from explained([finding], far_nics(device_pair))
 
 
 @rule(Category.GDR_MISSING, Severity.INFO, of=("direct_access",))

@@ -11,6 +11,7 @@ from ncclforensics.columns import OWNER, text_of
 from ncclforensics.data.names import ranks_text
 from ncclforensics.rules import Category, Finding, Line, Role, Severity, rule
 from ncclforensics.rules.grouped import shown, together
+from ncclforensics.rules.machine import explained, far_nics, told_once
 
 RING = 4
 FAR = "SYS"
@@ -106,16 +107,26 @@ def place_ring_crosses_too_often(
         )
 
 
-@rule(Category.PLACEMENT, Severity.WARNING, of=("searched",))
-def place_nic_far_from_gpu(searched: pl.DataFrame, layout: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+@rule(Category.PLACEMENT, Severity.WARNING, of=("searched", "device_pair"))
+def place_nic_far_from_gpu(
+    searched: pl.DataFrame, layout: pl.DataFrame, device_pair: pl.DataFrame, rank: pl.DataFrame
+) -> Iterator[Finding]:
     """The way from GPUs to their NICs leads over the link between CPUs.
 
     Means: NICs hang on another socket than the GPUs that use them: 20 to 40 % less bandwidth, and no GPUDirect.
-    It is a warning where other hosts of the job do better, a note where all are alike.
+    It is a warning where other hosts of the job do better, or most GPUs of the host; a note where all are alike.
     Not when: the ranks are on one host; a virtual machine shows no topology, and the vendor's file is not loaded.
     Do: nvidia-smi topo -m; choose GPUs and NICs of one socket; NCCL_IB_HCA; in a VM load the vendor's topology file.
     Sources: field guides (NIC on the other NUMA node); NCCL user guide, NCCL_NET_GDR_LEVEL.
     """
+    found = list(explained(_far_on_the_way(searched, layout, rank), far_nics(device_pair), role=Role.CAUSE))
+    known = {host for finding in found for host in finding.hosts}
+    yield from found
+    yield from told_once((host, one) for host, one in far_nics(device_pair) if host not in known)
+
+
+def _far_on_the_way(searched: pl.DataFrame, layout: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+    """Hosts whose search for rings found no shorter path."""
     spread = layout.filter(pl.col("nodes") > 1).select("job", "key")
     rings = (
         searched.filter(pl.col("pattern") == RING).join(spread, on=["job", "key"], how="semi").sort("source", "line")

@@ -11,6 +11,7 @@ from ncclforensics.data.yardsticks import DEGRADED_LINK
 from ncclforensics.rules import Category, Finding, Line, Role, Severity, rule
 from ncclforensics.rules.environment import echoed
 from ncclforensics.rules.grouped import shown, together
+from ncclforensics.rules.machine import fewer_nvlinks, narrow_links, refused_peers, told_once
 
 LOST = 0.97  # of the rate of NVLinks: one of eighteen is missing
 RING = 4  # pattern of a search
@@ -18,8 +19,10 @@ OVER_PCIE = ["PIX", "PXB", "PHB", "SYS"]
 FIRST_CALLS = 1  # a hang at a later call has another cause
 
 
-@rule(Category.P2P, Severity.WARNING, of=("p2p_failure",))
-def p2p_disabled_between_connected(p2p_failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+@rule(Category.P2P, Severity.WARNING, of=("p2p_failure", "device_pair"))
+def p2p_disabled_between_connected(
+    p2p_failure: pl.DataFrame, device_pair: pl.DataFrame, rank: pl.DataFrame
+) -> Iterator[Finding]:
     """The driver refuses access between GPUs that a link connects.
 
     Means: the link exists, and the driver reports peer access as off: fabric manager, driver state, virtualisation or a
@@ -39,6 +42,7 @@ def p2p_disabled_between_connected(p2p_failure: pl.DataFrame, rank: pl.DataFrame
         if is_fatal:
             finding.severity = Severity.ERROR
         yield finding
+    yield from told_once(refused_peers(device_pair))
 
 
 @rule(Category.P2P, Severity.WARNING, of=("fabric",))
@@ -107,26 +111,32 @@ def _around_nvlink(
         )
 
 
-@rule(Category.TOPOLOGY, Severity.WARNING, of=("link",))
-def nvlink_count_differs(link: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
-    """A GPU has fewer NVLinks to the switches than the other GPUs.
+@rule(Category.TOPOLOGY, Severity.WARNING, of=("link", "device_pair", "gpu_link"))
+def nvlink_count_differs(
+    link: pl.DataFrame, device_pair: pl.DataFrame, gpu_link: pl.DataFrame, rank: pl.DataFrame
+) -> Iterator[Finding]:
+    """A GPU has fewer NVLinks than the other GPUs.
 
-    Means: links are down; every ring through this GPU is as slow as what is left.
-    Not when: the machines are of different kinds on purpose.
+    Means: links are down; every ring through this GPU is as slow as what is left. NCCL's log, nvidia-smi topo -m,
+    nvidia-smi nvlink -s and NCCL's XML show it.
+    Not when: the machines are of different kinds on purpose; GPUs form a mesh of unequal links (V100), or bridges join
+    them in pairs; a GPU is in MIG mode.
     Do: nvidia-smi nvlink -s and -e, dmesg for Xid 74; drain the host.
     Sources: nccl: src/graph/topo.cc (NVL[…] is the sum of the links); NCCL 2.31, ras.rst, Diagnostics.
     """
     switched = link.filter((pl.col("kind") == "nvswitch") & (pl.col("rate") > 0))
     yield from _slow(switched, rank, LOST, "fewer NVLinks than the other GPUs", "NVLink", "GPU")
+    yield from told_once(fewer_nvlinks(device_pair, gpu_link))
 
 
-@rule(Category.TOPOLOGY, Severity.WARNING, of=("link",))
-def topo_narrow_pcie(link: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+@rule(Category.TOPOLOGY, Severity.WARNING, of=("link", "machine_device"))
+def topo_narrow_pcie(link: pl.DataFrame, machine_device: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A PCIe link is far narrower or slower than that of its siblings.
 
     Means: the link was trained to fewer lanes or an older generation, or a virtual machine reports it so; what goes
     over it, GPUDirect above all, is slow.
-    Not when: all are alike, which may be the platform; the devices are of different kinds, as NICs for storage are.
+    Not when: all are alike, which may be the platform; the devices are of different kinds, as NICs for storage are; a
+    GPU is at rest and has trained its link down (2.5GT/s).
     Do: lspci -vv (LnkSta against LnkCap); reseat the card, look at the BIOS; in a VM give NCCL a topology file.
     Sources: nccl-tests#256; mlxlink documentation.
     """
@@ -135,6 +145,7 @@ def topo_narrow_pcie(link: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding
     nics = link.filter((pl.col("kind") == "nic") & (pl.col("rate") > 0))
     for _, same in nics.group_by("device", maintain_order=True):
         yield from _slow(same, rank, DEGRADED_LINK, "a PCIe link far slower than its siblings", "PCIe", "NIC")
+    yield from told_once(narrow_links(machine_device))
 
 
 @rule(Category.TOPOLOGY, Severity.WARNING, of=("link", "port_change"))

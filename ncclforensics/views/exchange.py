@@ -53,7 +53,7 @@ def as_object(report: Report) -> dict[str, Any]:
     }
     if len(jobs) > 1:
         out["jobs"] = [_hang(report, row) for row in jobs]
-    return {**out, "benchmarks": [], "counters": [], "links": [], "topology": []}
+    return {**out, "benchmarks": [], "counters": [], "links": [], "topology": _topology(report)}
 
 
 def _inputs(report: Report) -> list[Row]:
@@ -69,10 +69,17 @@ def _inputs(report: Report) -> list[Row]:
                 "bytes_read": reading.bytes_read,
                 "lines": sum(counts.values()),
                 **counts,
-                "problems": reading.problems,
+                "problems": report.problems(reading.number),
             }
         )
     return rows
+
+
+def _topology(report: Report) -> list[Row]:
+    rows = report.run["dump"].select("source", "gpus", "nics").iter_rows()
+    return [
+        {"path": report.run.readings[source].source.path, "gpus": gpus, "nics": nics} for source, gpus, nics in rows
+    ]
 
 
 def _finding(report: Report, finding: Finding) -> Row:

@@ -22,6 +22,7 @@ from ncclforensics.parse import COUNTS
 from ncclforensics.report import Report
 from ncclforensics.rules import Finding, Severity
 from ncclforensics.summary import not_shown, summary, versions
+from ncclforensics.views.machines import machines
 
 Row = dict[str, Any]
 STYLE = {"error": "bold red", "warning": "bold yellow", "info": "cyan", "no-hang": "bold green"}
@@ -88,6 +89,8 @@ def _all(report: Report, verbose: bool) -> list[RenderableType]:
     parts: list[RenderableType] = [_coverage(report)]
     if run.row_count:
         parts += [_heading("RUN"), Padding(run, (0, 0, 0, 2))]
+    for name, table in machines(report):
+        parts += [_heading(f"MACHINE {name} (! differs from the others)"), Padding(table, (0, 0, 0, 2))]
     for finding in report.findings:
         parts += _told(report, finding)
     if not report.findings:
@@ -354,7 +357,11 @@ def _all_last(report: Report, row: Row) -> list[RenderableType]:
 
 
 def _problems(report: Report) -> list[RenderableType]:
-    told = [f"{reading.source.path} {problem}" for reading in report.run.readings for problem in reading.problems]
+    told = [
+        f"{reading.source.path} {problem}"
+        for reading in report.run.readings
+        for problem in report.problems(reading.number)
+    ]
     return [Text.assemble(("\nproblem  ", STYLE["warning"]), printable(line)) for line in told[:MOST_LINES]]
 
 
