@@ -145,12 +145,13 @@ class Run:
                     return waiting.batches
                 rare = _Batch(self.language)
                 for plain in work(reading):
-                    rare.language = reading.language
                     rows = peeled(plain, reading.language, reading.decorations) if reading.decorations else plain
                     if _size(rows) < CHUNK // 4:
-                        small.add(reading.language, rows)
+                        small.add(reading.hears(rows), rows)
                         continue
-                    rare.add(self._sift(_Batch(reading.language, [rows]), lock))
+                    others = self._sift(_Batch(reading.language, [rows]), lock)
+                    rare.language = reading.hears(others)
+                    rare.add(others)
                     if rare.size >= BATCH:
                         self._parse(rare.taken(), lock)
                 for rows in rare.rows:

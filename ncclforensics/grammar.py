@@ -67,6 +67,7 @@ BASES: Mapping[str, Base] = {
     "NUMBER": Base(pl.Int32(), "below 2^31", _number),
     "HEX": Base(pl.Int64(), "printed in hexadecimal", _hexadecimal),
     "DECIMAL": Base(pl.Float64(), "", _decimal),
+    "FLOAT": Base(pl.Float64(), "null where it says N/A", _decimal),
     "PTR": Base(pl.Categorical(), "pointer, valid within one process", _category),
     "HEXID": Base(pl.Categorical(), "identifier", _category),
     "NAME": Base(pl.Categorical(), "", _category),
@@ -76,7 +77,7 @@ BASES: Mapping[str, Base] = {
     "CLOCK": Base(pl.String(), "time as a launcher or collector prints it", _text),
     "TEXT": Base(pl.String(), "", _text),
 }
-NUMBERS = [BASES[name] for name in ("INT", "NUMBER", "HEX", "DECIMAL", "PTR", "HEXID")]
+NUMBERS = [BASES[name] for name in ("INT", "NUMBER", "HEX", "DECIMAL", "FLOAT", "PTR", "HEXID")]
 # A terminal that is written out in place (an enumeration, a pattern of its own) is text from a small vocabulary.
 PLAIN = Base(pl.Categorical(), "", _category)
 

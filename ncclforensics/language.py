@@ -42,6 +42,11 @@ class Guest:
     shapes: tuple[Shape, ...]
     signs: tuple[Shape, ...]
 
+    @property
+    def anchors(self) -> set[str]:
+        """Of these one is in every text that is a sign."""
+        return {pattern.anchor for sign in self.signs for pattern in sign.patterns}
+
     def speaks(self, texts: pl.Series) -> bool:
         """Whether a line of its own stands among these texts."""
         patterns = [pattern for sign in self.signs for pattern in sign.patterns]
@@ -49,6 +54,15 @@ class Guest:
             texts.str.contains(pattern.anchor, literal=True).any() and texts.str.contains(pattern.regex).any()
             for pattern in patterns
         )
+
+    def is_hinted(self, texts: pl.Series) -> bool:
+        """Whether what a sign must contain stands anywhere in these texts."""
+        return bool(texts.str.contains_any(sorted(self.anchors)).any())
+
+    def own(self, texts: pl.Series) -> int:
+        """How many of these texts are signs."""
+        patterns = [pattern.regex for sign in self.signs for pattern in sign.patterns]
+        return sum(int(texts.str.contains(pattern).sum()) for pattern in patterns)
 
 
 @dataclass(frozen=True)
@@ -64,10 +78,17 @@ class Language:
     decorations: tuple[Shape, ...]  # what may stand in front of a line, put there by others
     guests: tuple[Guest, ...] = ()  # formats that only some sources hold
     spoken: tuple[str, ...] = ()  # the names of those whose shapes are among `shapes`
+    bare: Language | None = None  # the same without them
 
     def among(self, texts: pl.Series) -> Language:
-        """The language of a source that holds these texts: the shapes of the guests that speak in it, too."""
-        return self._with([guest for guest in self.guests if guest.speaks(texts)])
+        """The language of a source that holds these texts, too: with the shapes of the guests that speak in them."""
+        silent = [guest for guest in self.guests if guest.name not in self.spoken]
+        signs = sorted(set().union(*(guest.anchors for guest in silent)))
+        texts = texts.filter(~texts.str.contains(self.mark, literal=True))  # most lines, and none of a guest's own
+        if not signs or not texts.str.contains_any(signs).any():
+            return self
+        heard = {*self.spoken, *(guest.name for guest in silent if guest.speaks(texts))}
+        return (self.bare or self)._with([guest for guest in self.guests if guest.name in heard])
 
     @cached_property
     def whole(self) -> Language:
@@ -80,7 +101,7 @@ class Language:
             return self
         if names not in self._variants:
             shapes = (*self.shapes, *(shape for guest in guests for shape in guest.shapes))
-            self._variants[names] = replace(self, shapes=shapes, spoken=names)
+            self._variants[names] = replace(self, shapes=shapes, spoken=names, bare=self)
         return self._variants[names]
 
     @cached_property

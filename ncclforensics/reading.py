@@ -68,6 +68,11 @@ class Reading:
         """All that the windows have left out."""
         yield from self._guarded(self._grow(self.source.size, 0))
 
+    def hears(self, rows: pl.DataFrame) -> Language:
+        """What its lines may say, now that these have been read: a format may begin in the middle of a log."""
+        self.language = self.language.among(rows["text"])
+        return self.language
+
     def _guarded(self, work: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
         try:
             yield from work

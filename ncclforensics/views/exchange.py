@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import isfinite
 from typing import Any
 
 import orjson
@@ -53,7 +54,7 @@ def as_object(report: Report) -> dict[str, Any]:
     }
     if len(jobs) > 1:
         out["jobs"] = [_hang(report, row) for row in jobs]
-    return {**out, "benchmarks": [], "counters": [], "links": [], "topology": []}
+    return {**out, "benchmarks": _benchmarks(report), "counters": [], "links": [], "topology": []}
 
 
 def _inputs(report: Report) -> list[Row]:
@@ -73,6 +74,30 @@ def _inputs(report: Report) -> list[Row]:
             }
         )
     return rows
+
+
+def _benchmarks(report: Report) -> list[Row]:
+    return [
+        {
+            "path": report.run.readings[row["source"]].source.path,
+            "tool": row["tool"],
+            "collective": row["collective"],
+            "nranks": row["nranks"],
+            "hosts": row["hosts"],
+            "rows": row["rows"],
+            "avg_busbw_GBps": _finite(row["average"]),
+            "max_busbw_GBps": row["max_busbw"],
+            "max_busbw_bytes": row["max_size"],
+            "wrong": None if row["wrong"] is None else int(row["wrong"]),
+            "complete": row["complete"],
+            "unfinished_bytes": row["unfinished"],
+        }
+        for row in report.run["benchmark"].to_dicts()
+    ]
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and isfinite(value) else None
 
 
 def _finding(report: Report, finding: Finding) -> Row:
