@@ -59,6 +59,7 @@ BENCHMARK = {
     "groups": pl.Int64(),  # communicators side by side
     "hosts": pl.List(pl.String()),
     "gpus": pl.List(pl.String()),  # models
+    "parameters": pl.String(),  # the line that tells them, as it was read
     "min_bytes": pl.Int64(),
     "max_bytes": pl.Int64(),
     "step": pl.Int64(),
@@ -89,7 +90,7 @@ class _Table:
 
     number: int
     seen: set[str] = field(default_factory=set)  # forms of lines
-    parameters: tuple[object, ...] = ()
+    parameters: str = ""
     rank: int = -1  # of the last device
     rows: int = 0
     size: int = -1  # of the last row
@@ -144,7 +145,7 @@ class _Stream:
         if form == "parameters":
             table.parameters = event["parameters"]
             # Copies of one run that stand in one another have the same ones; a run with others was started later.
-            self._open = [one for one in self._open if one.parameters in ((), table.parameters)]
+            self._open = [one for one in self._open if one.parameters in ("", table.parameters)]
         return table
 
     def _device(self, rank: int) -> _Table:
@@ -161,7 +162,7 @@ class _Stream:
         if kind == "units":
             early = [one for one in early if "words" in one.seen] or self._open[-1:]
         table = early[0] if early else self._new()
-        table.seen.add(kind)
+        table.seen |= {kind, form}
         if form == "words":
             table.is_paired = event["second"] is not None
         return table
@@ -217,11 +218,8 @@ def benchmark_line(
     test_failure: pl.DataFrame,
 ) -> pl.DataFrame:
     """Every line of a run of nccl-tests, and the run that it belongs to."""
-    parameters = ["nthread", "ngpus", "minbytes", "maxbytes", "step", "step_kind", "iters", "validation"]
     told = {
-        "test_setting": test_setting.with_columns(
-            parameters=pl.concat_list(pl.col(parameters).cast(pl.String).fill_null(""))
-        ),
+        "test_setting": _with_parameters(test_setting),
         "test_device": test_device,
         "table_head": table_head,
         "table_row": table_row,
@@ -243,12 +241,28 @@ def benchmark_line(
     return pl.DataFrame(list(_assigned(events)), schema=BENCHMARK_LINE, orient="row")
 
 
+def _with_parameters(test_setting: pl.DataFrame) -> pl.DataFrame:
+    """What a run was asked for as one text, in `parameters`."""
+    names = [
+        "nthread",
+        "ngpus",
+        "minbytes",
+        "maxbytes",
+        "step",
+        "step_kind",
+        "iters",
+        "agg_iters",
+        "validation",
+        "graph",
+    ]
+    values = pl.concat_str([pl.col(name).cast(pl.String).fill_null("") for name in names], separator=" ")
+    return test_setting.with_columns(parameters=pl.when(pl.col("nthread").is_not_null()).then(values))
+
+
 def _assigned(events: pl.DataFrame) -> Iterator[tuple[Any, ...]]:
     numbers = iter(range(events.height))
     streams: dict[tuple[Any, ...], _Stream] = {}
     for event in events.iter_rows(named=True):
-        if event["parameters"] is not None:
-            event["parameters"] = tuple(event["parameters"])
         place = event["source"], event["line"]
         if event["frame"] == "test_failure":  # of any rank of the run
             ours = [stream for (source, *_), stream in streams.items() if source == event["source"]]
@@ -324,7 +338,7 @@ def benchmark(
         failed=(pl.col("frame") == "test_failure").any(),
     )
     parts = {
-        "test_setting": test_setting,
+        "test_setting": _with_parameters(test_setting),
         "test_device": test_device,
         "test_end": test_end,
         "table_row": table_row,
@@ -337,7 +351,7 @@ def benchmark(
         told["test_setting"]
         .group_by("benchmark")
         .agg(
-            pl.col("version", "headers", "library", "step", "step_kind", "graph").drop_nulls().first(),
+            pl.col("version", "headers", "library", "step", "step_kind", "graph", "parameters").drop_nulls().first(),
             *(pl.col(name).drop_nulls().first().alias(alias) for name, alias in _SETTINGS.items()),
             named=pl.col("collective").cast(pl.String).drop_nulls().first(),
             is_amd=(pl.col("form").cast(pl.String) == "rccl").any(),

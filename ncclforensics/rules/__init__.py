@@ -45,6 +45,8 @@ class Category(StrEnum):
     PLACEMENT = "placement"
     ENVIRONMENT = "environment"
     STRAGGLER = "straggler"
+    BENCHMARK_SLOW = "benchmark-slow"
+    BENCHMARK_WRONG = "benchmark-wrong"
     APPLICATION_ERROR = "application-error"
 
 
