@@ -353,3 +353,44 @@ def test_a_long_sweep_takes_no_time(read: Read) -> None:
 
     assert only(report)["rows"] == len(rows)
     assert perf_counter() - start < 2
+
+
+# Other tools.
+
+
+@pytest.mark.parametrize(("unit", "rate"), [("Gb/sec", 12.5), ("MB/sec", 0.1048576), ("MiB/sec", 0.1048576)])
+def test_the_head_of_perftest_tells_the_unit(read: Read, unit: str, rate: float) -> None:
+    report = read(
+        "                    RDMA_Write BW Test",
+        " Dual-port       : OFF\t\tDevice         : mlx5_0",
+        f" #bytes     #iterations    BW peak[{unit}]    BW average[{unit}]   MsgRate[Mpps]",
+        " 65536      5000             0.00               100.00 \t\t     0.747900",
+    )
+
+    (row,) = report.run["link_measurement"].to_dicts()
+    assert (row["test"], row["device"], row["size"]) == ("RDMA_Write BW Test", "mlx5_0", 65536)
+    assert row["gbps"] == pytest.approx(rate)
+    assert as_object(report)["benchmarks"][0]["rows"] == 1
+
+
+def test_the_matrices_of_p2p_bandwidth_say_whether_peers_were_used(read: Read) -> None:
+    report = read(
+        "[P2P (Peer-to-Peer) GPU Bandwidth Latency Test]",
+        "P2P Connectivity Matrix",
+        "     D\\D     0     1",
+        "     0\t     1     1",
+        "Unidirectional P2P=Disabled Bandwidth Matrix (GB/s)",
+        "   D\\D     0      1 ",
+        "     0 2495.32  39.80 ",
+        "     1  39.77 2499.10 ",
+        "Unidirectional P2P=Enabled Bandwidth (P2P Writes) Matrix (GB/s)",
+        "   D\\D     0      1 ",
+        "     0 2495.32 392.80 ",
+    )
+
+    apart = [row for row in report.run["gpu_pair"].to_dicts() if row["row"] != row["column"]]
+    assert [(row["with_peers"], row["row"], row["column"], row["value"]) for row in apart] == [
+        (False, 0, 1, 39.80),
+        (False, 1, 0, 39.77),
+        (True, 0, 1, 392.80),
+    ]

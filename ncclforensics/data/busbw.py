@@ -29,9 +29,7 @@ _A100 = ("A100-SXM4-40GB", "NVIDIA A100-SXM4-40GB", "A100-SXM4-80GB", "NVIDIA A1
 MACHINES = (
     Machine(_V100, 8, 150, (110, 135), None, f"{_AZURE}, ND40rs v2: at least 110"),
     Machine(_A100, 8, 300, (228, 237), None, f"{_GUIDE}: 234.9; {_AZURE}: at least 228"),
-    Machine(
-        ("NVIDIA H100 80GB HBM3",), 8, 450, (360, 370), (460, 482), f"{_GUIDE}: 367 and 480; {_AZURE}: at least 460"
-    ),
+    Machine(("NVIDIA H100 80GB HBM3",), 8, 450, (360, 370), (460, 482), f"{_GUIDE}: 367, 480; {_AZURE}: at least 460"),
     Machine(("NVIDIA H200",), 8, 450, (360, 370), (460, 482), f"{_GUIDE}: 367 and 480; {_AZURE}: at least 431"),
     Machine(("NVIDIA B200",), 8, 900, (673, 683), (838, 846), f"{_GUIDE}: 682 and 838"),
     Machine(("AMD Instinct MI300X",), 8, 448, (304, 317), None, "AMD, MI300X system validation: at least 304"),
@@ -57,3 +55,8 @@ DIP = 0.6  # of the smaller neighbour; an algorithm or protocol that was chosen 
 DIP_FROM = 1 << 20  # bytes
 PLACE = 0.7  # of the faster half, at every large size
 SLOW_OF_A_SWEEP = 0.7  # of what the better runs of the same kind reach
+
+# Pairs of GPUs of one host: a matrix is even where so many cells are within so much of the median.
+EVEN_SHARE, EVEN_WITHIN = 0.75, 0.10
+SLOW_PAIR = 0.7  # of the median
+FEWEST_PAIRS = 6  # cells

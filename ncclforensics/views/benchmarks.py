@@ -1,4 +1,4 @@
-"""What nccl-tests measured, for a person: a line for each run, the largest sizes, and busbw over size as a plot."""
+"""What was measured, for a person: a line for each test, the largest sizes, and busbw over size as a plot."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ Row = dict[str, Any]
 def benchmarks(report: Report, verbose: bool) -> list[RenderableType]:
     """All runs of nccl-tests, in the order in which they stand in the files."""
     rows = report.run["benchmark"].to_dicts()
+    others = _others(report)
     if not rows:
-        return []
+        return others
     shown = rows if verbose else rows[:MOST]
     parts: list[RenderableType] = [Text("\nBENCHMARKS", style="bold"), Padding(_list(shown), (0, 0, 0, 2))]
     if len(shown) < len(rows):
@@ -36,6 +37,30 @@ def benchmarks(report: Report, verbose: bool) -> list[RenderableType]:
     if len(rows) <= DRAWN or verbose:
         for row in rows:
             parts += _one(row, report.run["measurement"])
+    return parts + others
+
+
+def _others(report: Report) -> list[RenderableType]:
+    """Tests of links and of pairs of GPUs, a line for each."""
+    tables, links = _table("test", "device", "sizes", "best", "typical latency"), report.run["link_measurement"]
+    for _, rows in links.group_by("table", maintain_order=True):
+        best = rows["gbps"].max()
+        latency = [f"{value:.2f} us" for value in rows["us"].drop_nulls().sort().head(1)]
+        tables.add_row(
+            printable(rows["test"][0] or "?"), printable(rows["device"][0] or "?"), str(rows.height),
+            _figure(best), *(latency or [""]),
+        )  # fmt: skip
+    matrices, pairs = _table("between GPUs", "pairs", "median", "least"), report.run["gpu_pair"]
+    apart = pairs.filter((pl.col("row") != pl.col("column")) & (pl.col("kind") == "bandwidth"))
+    for _, rows in apart.group_by("matrix", maintain_order=True):
+        matrices.add_row(
+            printable(rows["test"][0] or "?"), str(rows.height), _figure(rows["value"].median()),
+            _figure(rows["value"].min()),
+        )  # fmt: skip
+    parts: list[RenderableType] = []
+    for title, table in (("LINKS MEASURED", tables), ("PAIRS MEASURED", matrices)):
+        if table.row_count:
+            parts += [Text(f"\n{title}", style="bold"), Padding(table, (0, 0, 0, 2))]
     return parts
 
 
@@ -63,8 +88,8 @@ def _known(value: object) -> str:
     return "?" if value is None else str(value)
 
 
-def _figure(value: float | None) -> str:
-    return "?" if value is None else f"{value:.1f} GB/s"
+def _figure(value: Any) -> str:
+    return "" if value is None else f"{value:.1f} GB/s"
 
 
 def _size(size: int | None) -> str:
