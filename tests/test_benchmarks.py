@@ -394,3 +394,66 @@ def test_the_matrices_of_p2p_bandwidth_say_whether_peers_were_used(read: Read) -
         (False, 1, 0, 39.77),
         (True, 0, 1, 392.80),
     ]
+
+
+# JSON.
+
+
+def as_json(*, sizes: int = 2) -> str:
+    half = '{"time":199.05,"alg_bw":42.14,"bus_bw":79.02,"nwrong":0}'
+    results = ",".join(
+        f'{{"size":{8388608 << n},"count":{2097152 << n},"type":"float","redop":"sum","root":"    -1",'
+        f'"out_of_place":{half},"in_place":{half.replace("0}", "null}")},"actual_iterations":20}}'
+        for n in range(sizes)
+    )
+    device = '{"rank":%d,"group":0,"pid":41880,"hostname":"gpu-a012","device":%d,"device_info":"NVIDIA H200"}'
+    return (
+        '{"version":1,"start_time":"2026-03-02 11:04:57","args":[".\\/build\\/all_reduce_perf","-J","o.json"],'
+        '"env":["TOKEN=secret"],"nccl_version":22807,"config":{"nthreads":1,"ngpus":1,"minimum_bytes":8388608,'
+        '"maximum_bytes":16777216,"step_factor":2,"warmup_iters":5,"iterations":20,"aggregated_iterations":1,'
+        f'"validation":1,"graph":0,"devices":[{device % (0, 0)},{device % (1, 1)}]}},"results":[{results}],'
+        '"out_of_bounds":{"count":0,"okay":"true"},"average_bus_bandwidith":{"bandwidith":79.02,"okay":"unchecked"}}'
+    )
+
+
+def test_json_fills_the_same_frames(read: Read) -> None:
+    report = read(as_json())
+
+    assert figures(report, "half", "size", "busbw", "wrong") == [
+        ("out-of-place", 8388608, 79.02, 0),
+        ("in-place", 8388608, 79.02, None),
+        ("out-of-place", 16777216, 79.02, 0),
+        ("in-place", 16777216, 79.02, None),
+    ]
+    row = only(report)
+    assert (row["collective"], row["nranks"], row["average"], row["complete"]) == ("all_reduce", 2, 79.02, True)
+    (given,) = as_object(report)["inputs"]
+    assert given["kind"] == "nccl-tests"
+    assert given["lines"] == given["recognised"] == len(report.run["benchmark_line"])
+    assert "secret" not in str(as_object(report))
+
+
+def test_json_that_was_cut_off_gives_what_it_holds(read: Read) -> None:
+    whole = as_json()
+    cut = whole.index('"in_place"', whole.index("16777216", whole.index("results"))) + 30
+
+    report = read(whole[:cut], end="")
+
+    assert [size for (size,) in figures(report, "size")] == [8388608, 8388608, 16777216]
+    assert not only(report)["complete"]
+    assert as_object(report)["inputs"][0]["problems"] == ["is JSON that was cut off"]
+
+
+def test_infinity_is_no_obstacle(read: Read) -> None:
+    report = read(as_json(sizes=1).replace('"bus_bw":79.02', '"bus_bw":inf'))
+
+    assert only(report)["rows"] == 1
+
+
+def test_evidence_in_json_is_its_one_line(read: Read) -> None:
+    report = read(as_json(sizes=1).replace('"nwrong":0}', '"nwrong":12}'))
+
+    (finding,) = [one for one in as_object(report)["findings"] if one["rule"] == "bench-wrong-results"]
+    assert {line["line"] for line in finding["evidence"]} == {1}
+    assert finding["evidence"][0]["text"].startswith('{"version":1')
+    assert "secret" not in str(finding)
