@@ -71,10 +71,16 @@ class Reading:
         yield from self._guarded(self._grow(self.source.size, 0))
 
     def document(self) -> bytes:
-        """All of it."""
+        """All of it, as far as it can be read."""
         self.is_document = self.is_whole = True
-        with self.source.open() as stream:
-            return stream.read()
+        data = bytearray()
+        try:
+            with self.source.open() as stream:
+                while block := stream.read(STEP):
+                    data += block
+        except DAMAGED_ARCHIVE as error:
+            self.problems.append(f"is damaged: {error}")
+        return bytes(data)
 
     def beginning(self) -> bytes:
         """Enough to tell what it is; nothing where that cannot be read."""

@@ -396,6 +396,16 @@ def test_the_matrices_of_p2p_bandwidth_say_whether_peers_were_used(read: Read) -
     ]
 
 
+def test_numbers_too_large_for_any_column_do_no_harm(read: Read) -> None:
+    large = "9" * 30
+
+    report = read(
+        *devices("a"), devices("a")[0].replace("Rank  0", f"Rank {large}"), *TABLE, ROW.replace("8388608", large, 1)
+    )
+
+    assert only(report)["nranks"] == 1
+
+
 # JSON.
 
 
@@ -457,3 +467,15 @@ def test_evidence_in_json_is_its_one_line(read: Read) -> None:
     assert {line["line"] for line in finding["evidence"]} == {1}
     assert finding["evidence"][0]["text"].startswith('{"version":1')
     assert "secret" not in str(finding)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        '"config":{"devices":7},"results":{"a":[1',
+        '"config":[],"args":5,"results":[1,"x",{"size":"a","out_of_place":[]}]}',
+        '"config":{"devices":[{"pid":99999999999999999999}]},"out_of_bounds":1,"average_bus_bandwidth":"x"}',
+    ],
+)
+def test_json_of_any_other_shape_does_no_harm(read: Read, parts: str) -> None:
+    assert not measured(read('{"version":1,"start_time":"x",' + parts))

@@ -220,9 +220,9 @@ def benchmark_line(
     """Every line of a run of nccl-tests, and the run that it belongs to."""
     told = {
         "test_setting": _with_parameters(test_setting),
-        "test_device": test_device,
+        "test_device": test_device.drop_nulls("rank"),  # numbers too large for their column are null
         "table_head": table_head,
-        "table_row": table_row,
+        "table_row": table_row.drop_nulls("size"),
         "row_rest": row_rest,
         "test_end": test_end,
         "test_failure": test_failure.filter(pl.col("form").cast(pl.String) != "unwinding"),

@@ -33,7 +33,7 @@ def records(data: bytes) -> tuple[list[Record], list[str]]:
             whole = orjson.loads(text)
         except orjson.JSONDecodeError as error:
             return [], [f"is no JSON: {error}"]
-    return list(_rows(whole)), problems
+    return list(_rows(_object(whole))), problems
 
 
 def _mended(text: str) -> tuple[str, bool]:
@@ -63,60 +63,60 @@ def _mended(text: str) -> tuple[str, bool]:
 
 
 def _rows(whole: Mapping[str, Any]) -> Iterator[Record]:
-    config = whole.get("config") or {}
-    if args := whole.get("args"):
+    config = _object(whole.get("config"))
+    if args := _array(whole.get("args")):
         program = PurePath(str(args[0])).name.removesuffix("_mpi")
         if program.endswith("_perf"):
             yield "test_setting", {"form": "start", "collective": program.removesuffix("_perf")}
-    yield "test_setting", {"form": "version", "library": whole.get("nccl_version")}
+    yield "test_setting", {"form": "version", "library": _small(whole.get("nccl_version"))}
     step = "step_factor" if "step_factor" in config else "step_bytes"
     names = {
         "nthread": "nthreads", "ngpus": "ngpus", "minbytes": "minimum_bytes", "maxbytes": "maximum_bytes", "step": step,
         "iters": "iterations", "agg_iters": "aggregated_iterations", "validation": "validation", "graph": "graph",
     }  # fmt: skip
-    told = {column: _integer(config.get(name)) for column, name in names.items()}
+    wide = ("minbytes", "maxbytes", "step")
+    told = {column: (_integer if column in wide else _small)(config.get(name)) for column, name in names.items()}
     if config:
         yield "test_setting", {"form": "parameters", **told, "step_kind": step.removeprefix("step_")}
-    for device in config.get("devices") or []:
+    for device in map(_object, _array(config.get("devices"))):
         yield (
             "test_device",
             {
                 "form": "",
-                "rank": device.get("rank"),
-                "group": device.get("group"),
-                "pid": device.get("pid"),
-                "host": device.get("hostname"),
-                "device": device.get("device"),
-                "gpu": device.get("device_info"),
+                "rank": _small(device.get("rank")),
+                "group": _small(device.get("group")),
+                "pid": _small(device.get("pid")),
+                "host": _text(device.get("hostname")),
+                "device": _small(device.get("device")),
+                "gpu": _text(device.get("device_info")),
             },
         )
     if "results" in whole:
         yield "table_head", {"form": "", "sized": "size", "checked": "#wrong", "second": "time"}
         yield "table_head", {"form": "units", "unit": "us"}
-    for result in whole.get("results") or []:
+    for result in map(_object, _array(whole.get("results"))):
         yield "table_row", _result(result)
-    if bounds := whole.get("out_of_bounds"):
+    if bounds := _object(whole.get("out_of_bounds")):
         outcome = "OK" if bounds.get("okay") == "true" else "FAILED"
-        yield "test_end", {"form": "bounds", "failed": bounds.get("count"), "outcome": outcome}
+        yield "test_end", {"form": "bounds", "failed": _integer(bounds.get("count")), "outcome": outcome}
     # Misspelt from 2.17.3 to 2.17.8.
-    if average := whole.get("average_bus_bandwidth") or whole.get("average_bus_bandwidith"):
+    if average := _object(whole.get("average_bus_bandwidth") or whole.get("average_bus_bandwidith")):
         value = _number(average.get("bandwidth", average.get("bandwidith")))
         against = {"true": "OK", "false": "FAILED"}.get(str(average.get("okay")))
         yield "test_end", {"form": "average", "average": value, "outcome": against}
 
 
 def _result(result: Mapping[str, Any]) -> dict[str, Any]:
-    redop = result.get("redop")
-    row = {
+    row: dict[str, Any] = {
         "form": "",
         "size": _integer(result.get("size")),
         "count": _integer(result.get("count")),
-        "type": result.get("type"),
-        "redop": redop or None,
+        "type": _text(result.get("type")),
+        "redop": _text(result.get("redop")) or None,
         "root": _integer(result.get("root")),
     }
     for prefix, name in (("", "out_of_place"), ("in_", "in_place")):
-        half = result.get(name) or {}
+        half = _object(result.get(name))
         wrong = half.get("nwrong")
         row |= {
             f"{prefix}time": _number(half.get("time", half.get("cpu_time"))),
@@ -127,12 +127,30 @@ def _result(result: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
+def _object(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _array(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
 def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
+def _small(value: object) -> int | None:
+    number = _integer(value)
+    return number if number is not None and abs(number) < 1 << 31 else None
+
+
 def _integer(value: object) -> int | None:
-    """A number, or the text of one (the root is padded with blanks)."""
-    with suppress(TypeError, ValueError):
-        return int(str(value).strip())
+    """A number, or the text of one (the root is padded with blanks), if it is no larger than a column holds."""
+    with suppress(ValueError):
+        number = int(str(value).strip())
+        return number if abs(number) < 1 << 63 else None
     return None
