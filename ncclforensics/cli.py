@@ -190,7 +190,7 @@ def check(
         until=until,
     )
     _show(report, form, output, fail_on=fail_on, verbose=verbose, no_color=no_color, everything=True)
-    raise typer.Exit(_exit_code(report, fail_on))
+    raise typer.Exit(_exit_code(report, fail_on, is_measured=report.run["benchmark"].height > 0))
 
 
 @app.command()
@@ -324,10 +324,12 @@ def _show(
         sys.stdout.flush()
 
 
-def _exit_code(report: Report, fail_on: FailOn) -> Exit:
+def _exit_code(report: Report, fail_on: FailOn, *, is_measured: bool = False) -> Exit:
     if any(finding.severity in SERIOUS[fail_on] for finding in report.findings):
         return Exit.FINDINGS
     verdicts = {row["verdict"] for row in report.verdicts}
+    if is_measured and not verdicts:  # a benchmark alone is not asked who hangs
+        return Exit.NOTHING
     return Exit.UNDECIDABLE if not verdicts or "undecidable" in verdicts else Exit.NOTHING
 
 

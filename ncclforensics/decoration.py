@@ -19,25 +19,31 @@ SOME, NEARLY_ALL = 0.05, 0.8  # of the lines of a sample
 def decorations(sample: pl.DataFrame, language: Language) -> tuple[Pattern, ...]:
     """What stands in front of the lines of one source, outermost first, judged by lines of its beginning and end.
 
-    A shape that may be something else (priority -1) is believed only where nearly all lines have it, and one that is
-    hardly a shape (-2) only where nearly all lines of ours stand behind it: `INFO: ` is no host name; or where nearly
-    all lines have it and hide a guest's. What any line with a tag may have (1) is looked for wherever there are tags.
+    A shape that may be something else (priority -1) is believed only where nearly all lines of the beginning have it or
+    nearly all of the end (launchers tell of a failure without their own tag, once for each task), and one that is
+    hardly a shape (-2) only where nearly all lines of ours stand behind it: `INFO: ` is no host name. Signs of a guest
+    are as good as lines of ours. What any line with a tag may have (1) is looked for wherever there are tags.
     """
     found: list[Pattern] = []
-    sample = pl.concat([sample.head(SAMPLED), sample.tail(SAMPLED)])
+    ends = [sample.head(SAMPLED), sample.tail(SAMPLED)]
+    sample = pl.concat([end.with_columns(is_end=pl.lit(bool(place))) for place, end in enumerate(ends)])
     while len(found) < DEPTH:
         sample = sample.filter(pl.col("text") != "")
         is_ours = sample["text"].str.contains(language.opening)
         if is_ours.any() and sample["text"].filter(is_ours).str.contains(f"^(?:{language.opening})").all():
             break  # bare
+        guests = [guest for guest in language.guests if guest.is_hinted(sample["text"])]
+        bare = sum(guest.own(sample["text"]) for guest in guests)
         likely: list[tuple[bool, float, Pattern]] = []
         for shape in (each for each in language.decorations if each.priority <= 0):
             for pattern in shape.patterns:
                 has_it = sample["text"].str.contains(pattern.regex)
-                share = float(cast(float, has_it.mean() or 0))
-                of_ours = float(cast(float, has_it.filter(is_ours).mean() or 0))
-                if share >= NEARLY_ALL and shape.priority < -1 and not is_ours.any():
-                    of_ours = share * _hides(pattern, sample, language)
+                share = max(_share(has_it.filter(sample["is_end"] == end)) for end in (False, True))
+                of_ours = _share(has_it.filter(is_ours))
+                if guests and shape.priority < 0:
+                    behind = peeled(sample.filter(has_it), language, [pattern])["text"]
+                    revealed = sum(guest.own(behind) for guest in guests)
+                    of_ours = max(of_ours, revealed / (revealed + bare or 1))
                 if max(share if shape.priority >= -1 else 0, of_ours) >= (SOME if shape.priority >= 0 else NEARLY_ALL):
                     likely.append((shape.priority >= -1, share, pattern))  # `0: ` is a task before it is a host
         if not likely:
@@ -47,6 +53,10 @@ def decorations(sample: pl.DataFrame, language: Language) -> tuple[Pattern, ...]
     if found:
         found += [pattern for shape in language.decorations if shape.priority > 0 for pattern in shape.patterns]
     return tuple(found)
+
+
+def _share(hits: pl.Series) -> float:
+    return float(cast(float, hits.mean() or 0))
 
 
 def peeled(rows: pl.DataFrame, language: Language, patterns: Iterable[Pattern]) -> pl.DataFrame:
@@ -59,12 +69,6 @@ def peeled(rows: pl.DataFrame, language: Language, patterns: Iterable[Pattern]) 
         known = [pl.coalesce(label, label.name) if label.name in rows else label for label in labels]
         rows = rows.with_columns(*known, text=bare)
     return rows
-
-
-def _hides(pattern: Pattern, sample: pl.DataFrame, language: Language) -> bool:
-    """Whether lines of some guest stand behind it, and are seen nowhere as long as it stands in front of them."""
-    bare = peeled(sample, language, [pattern])["text"]
-    return any(guest.speaks(bare) and not guest.speaks(sample["text"]) for guest in language.guests)
 
 
 def _is_hit(fields: pl.DataFrame) -> pl.Series:

@@ -18,11 +18,11 @@ import polars as pl
 
 from ncclforensics.columns import OWNER, text_of
 from ncclforensics.decoration import peeled
-from ncclforensics.formats import all_formats, language
+from ncclforensics.formats import all_formats, document, language
 from ncclforensics.grammar import Shape
 from ncclforensics.language import Language
 from ncclforensics.lines import CHUNK
-from ncclforensics.parse import COUNTS, NO_TALLY, SPEAKER, Parsed, parse, sift
+from ncclforensics.parse import COUNTS, NO_HOSTS, NO_TALLY, SPEAKER, Parsed, parse, sift
 from ncclforensics.reading import Reading
 from ncclforensics.sources import Source
 from ncclforensics.span import Span
@@ -112,7 +112,7 @@ class Run:
             if reading.source.problem:
                 reading.problems.append(reading.source.problem)
                 reading.is_whole = True  # there is nothing more to be had
-        readable = [reading for reading in self.readings if not reading.problems]
+        readable = [reading for reading in self.readings if not reading.problems and not self._is_document(reading)]
         self._take(readable, lambda reading: reading.start(whole=whole))
 
     def read_on(self, wanted: pl.DataFrame) -> None:
@@ -127,6 +127,26 @@ class Run:
         self._frames.clear()
         for name in ("_true_hosts", "_ends", "kinds"):
             self.__dict__.pop(name, None)
+
+    def _is_document(self, reading: Reading) -> bool:
+        """Whether a source is one object; then all its records are taken."""
+        kind = document(reading.beginning())
+        if kind is None:
+            return False
+        records, problems = kind.records(reading.document())
+        reading.problems += problems
+        reading.lines_read = len(records)
+        rows: dict[str, list[dict[str, Any]]] = {}
+        for number, (frame, columns) in enumerate(records, 1):
+            rows.setdefault(frame, []).append({"source": reading.number, "line": number, **columns})
+        origin = {"source": pl.Int32(), "line": pl.Int32()}
+        frames = {
+            name: [pl.DataFrame(each, schema_overrides=origin, infer_schema_length=None)] for name, each in rows.items()
+        }
+        tally = {"source": reading.number, **dict.fromkeys(COUNTS, 0), "recognised": len(records)}
+        counted = pl.DataFrame([tally], schema=NO_TALLY.schema)
+        self._keep(Parsed(frames, counted, NO_HOSTS, pl.DataFrame(schema=SPEAKER)), Lock())
+        return True
 
     def _take(self, readings: list[Reading], work: Callable[[Reading], Iterator[pl.DataFrame]]) -> None:
         """Parse what `work` yields of each reading, small files together, on THREADS threads.
@@ -147,12 +167,13 @@ class Run:
                     return waiting.batches
                 rare = _Batch(self.language)
                 for plain in work(reading):
-                    rare.language = reading.language
                     rows = peeled(plain, reading.language, reading.decorations) if reading.decorations else plain
                     if _size(rows) < CHUNK // 4:
-                        small.add(reading.language, rows)
+                        small.add(reading.hears(rows), rows)
                         continue
-                    rare.add(self._sift(_Batch(reading.language, [rows]), lock))
+                    others = self._sift(_Batch(reading.language, [rows]), lock)
+                    rare.language = reading.hears(others)
+                    rare.add(others)
                     if rare.size >= BATCH:
                         self._parse(rare.taken(), lock)
                 for rows in rare.rows:

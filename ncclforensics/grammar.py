@@ -73,6 +73,7 @@ BASES: Mapping[str, Base] = {
     "NUMBER": Base(pl.Int32(), "below 2^31", _number),
     "HEX": Base(pl.Int64(), "printed in hexadecimal", _hexadecimal),
     "DECIMAL": Base(pl.Float64(), "", _decimal),
+    "FLOAT": Base(pl.Float64(), "null where it says N/A", _decimal),
     "PTR": Base(pl.Categorical(), "pointer, valid within one process", _category),
     "HEXID": Base(pl.Categorical(), "identifier", _category),
     "PCI": Base(pl.Categorical(), "as NCCL prints it: `0000:5d:00` is 5d000", _pci),
@@ -83,7 +84,7 @@ BASES: Mapping[str, Base] = {
     "CLOCK": Base(pl.String(), "time as a launcher or collector prints it", _text),
     "TEXT": Base(pl.String(), "", _text),
 }
-NUMBERS = [BASES[name] for name in ("INT", "NUMBER", "HEX", "DECIMAL", "PTR", "HEXID", "PCI")]
+NUMBERS = [BASES[name] for name in ("INT", "NUMBER", "HEX", "DECIMAL", "FLOAT", "PTR", "HEXID", "PCI")]
 # A terminal that is written out in place (an enumeration, a pattern of its own) is text from a small vocabulary.
 PLAIN = Base(pl.Categorical(), "", _category)
 

@@ -46,6 +46,15 @@ class Guest:
         """Whether a line of its own stands among these texts."""
         return bool(texts.str.contains(self.telling).any())
 
+    def own(self, texts: pl.Series) -> int:
+        """How many of these texts are signs."""
+        return int(texts.str.contains(self.telling).sum())
+
+    def is_hinted(self, texts: pl.Series) -> bool:
+        """Whether what a sign contains stands anywhere in these texts."""
+        anchors = sorted({pattern.anchor for sign in self.signs for pattern in sign.patterns} - {""})
+        return bool(anchors) and bool(texts.str.contains_any(anchors).any())
+
     @property
     def telling(self) -> str:
         """A regex of its signs."""
@@ -73,11 +82,16 @@ class Language:
     tag: str  # regex of a decoration that is so telling that it is known inside of a text, too
     guests: tuple[Guest, ...] = ()  # formats that only some sources hold
     spoken: tuple[str, ...] = ()  # the names of those whose shapes are among `shapes`
+    plain: Language | None = None  # the same without them
 
     def among(self, texts: pl.Series) -> Language:
-        """The language of a source that holds these texts: the shapes of the guests that speak in it, too."""
-        is_alone = not self.guests or not texts.str.contains(self._signs).any()
-        return self._with([] if is_alone else [guest for guest in self.guests if guest.speaks(texts)])
+        """The language of a source that holds these texts, too: with the shapes of the guests that speak in them."""
+        silent = [guest for guest in self.guests if guest.name not in self.spoken]
+        texts = texts.filter(~texts.str.contains(self.mark, literal=True))  # most lines, and none of a guest's own
+        if not silent or texts.is_empty() or not texts.str.contains(self._signs).any():
+            return self
+        heard = {*self.spoken, *(guest.name for guest in silent if guest.speaks(texts))}
+        return (self.plain or self)._with([guest for guest in self.guests if guest.name in heard])
 
     @cached_property
     def whole(self) -> Language:
@@ -90,12 +104,12 @@ class Language:
             return self
         if names not in self._variants:
             shapes = (*self.shapes, *(shape for guest in guests for shape in guest.shapes))
-            self._variants[names] = replace(self, shapes=shapes, spoken=names)
+            self._variants[names] = replace(self, shapes=shapes, spoken=names, plain=self)
         return self._variants[names]
 
     @cached_property
     def _signs(self) -> str:
-        return "|".join(guest.telling for guest in self.guests)
+        return "|".join(guest.telling for guest in self.guests if guest.name not in self.spoken)
 
     @cached_property
     def _variants(self) -> dict[tuple[str, ...], Language]:

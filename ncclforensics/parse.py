@@ -28,7 +28,7 @@ SPEAKER = {
     "dropped": pl.Int64(),  # lines that a collector counted and did not pass on
     "dropped_line": pl.Int32(),  # the first line that says so
 }
-_NO_HOSTS = pl.DataFrame(schema={"source": pl.Int32(), "host": pl.String()})
+NO_HOSTS = pl.DataFrame(schema={"source": pl.Int32(), "host": pl.String()})
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ def sift(rows: pl.DataFrame, language: Language) -> tuple[Parsed, pl.DataFrame]:
     fields = models["text"].str.extract_groups(pattern.regex).struct.unnest()
     is_known = (fields[language.counter] == models["counter"]).fill_null(False)
     if not is_known.any():
-        return Parsed({}, NO_TALLY, _NO_HOSTS, _speakers(rows.clear())), rows
+        return Parsed({}, NO_TALLY, NO_HOSTS, _speakers(rows.clear())), rows
     columns = [name for name in pattern.columns if name != language.counter]
     typed = fields.select(
         pl.lit(pattern.form).cast(pl.Categorical).alias(FORM),

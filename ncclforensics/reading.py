@@ -22,6 +22,7 @@ from ncclforensics.sources import DAMAGED_ARCHIVE, Source
 WINDOW = 64 << 10  # bytes at each end to begin with
 SMALL = 4 * WINDOW  # a file up to this size is read whole
 STEP = 1 << 20  # bytes searched for ends of lines at once; they stay in the processor's cache
+BEGINNING, QUOTED = 200, 50  # bytes that tell an object from lines; and of those what is shown
 SAMPLE = 32 << 10  # bytes at each end that tell a log from a core file
 
 
@@ -43,6 +44,7 @@ class Reading:
     is_whole: bool = False
     is_cut: bool = False  # the last line has no end
     is_binary: bool = False
+    is_document: bool = False  # one object and no lines: `line` is the number of a record
     decorations: tuple[Pattern, ...] = ()  # what stands in front of its lines, outermost first
     lines_read: int = 0
     head_stop: int = 0
@@ -67,6 +69,31 @@ class Reading:
     def finish(self) -> Iterator[pl.DataFrame]:
         """All that the windows have left out."""
         yield from self._guarded(self._grow(self.source.size, 0))
+
+    def document(self) -> bytes:
+        """All of it, as far as it can be read."""
+        self.is_document = self.is_whole = True
+        data = bytearray()
+        try:
+            with self.source.open() as stream:
+                while block := stream.read(STEP):
+                    data += block
+        except DAMAGED_ARCHIVE as error:
+            self.problems.append(f"is damaged: {error}")
+        return bytes(data)
+
+    def beginning(self) -> bytes:
+        """Enough to tell what it is; nothing where that cannot be read."""
+        try:
+            with self.source.open() as stream:
+                return stream.read(BEGINNING)
+        except DAMAGED_ARCHIVE:
+            return b""
+
+    def hears(self, rows: pl.DataFrame) -> Language:
+        """What its lines may say, now that these have been read: a format may begin in the middle of a log."""
+        self.language = self.language.among(rows["text"])
+        return self.language
 
     def _guarded(self, work: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
         try:
@@ -154,6 +181,10 @@ class Reading:
 
     def quote(self, wanted: list[int]) -> dict[int, tuple[int, str]]:
         """The true number and the text of some lines (negative: counted from the end), read a second time."""
+        if (
+            self.is_document
+        ):  # it is one line, whichever record is meant; further on may stand what is nobody's business
+            return dict.fromkeys(wanted, (1, lines.shown(self.beginning()[:QUOTED])))
         total = self._count() if min(wanted) < 0 else 0
         number = {line: line if line > 0 else total + 1 + line for line in wanted}
         found: dict[int, bytes] = {}

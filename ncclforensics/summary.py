@@ -7,6 +7,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.columns import text_of
+from ncclforensics.data.names import version_text
 from ncclforensics.data.subsystems import QUESTIONS, SHOWN_BY
 from ncclforensics.frames import Run
 
@@ -37,9 +38,11 @@ def summary(run: Run) -> Row:
 
 
 def versions(run: Run) -> list[str]:
-    """NCCL's versions as the logs print them; where none does, as RAS reports do."""
+    """NCCL's versions as the logs print them; where none does, as RAS reports or nccl-tests do."""
     printed = sorted(run["version"]["version"].cast(pl.String).unique().to_list())
-    return printed or sorted(run["ras_snapshot"]["version"].drop_nulls().unique().to_list())
+    if not printed:
+        printed = sorted(run["ras_snapshot"]["version"].drop_nulls().unique().to_list())
+    return printed or [version_text(code) for code in sorted(run["benchmark"]["library"].drop_nulls().unique())]
 
 
 def _gdr(transport: pl.DataFrame) -> str:

@@ -99,3 +99,24 @@ def operation_text(call: dict[str, Any]) -> str:
         more.append(f"{'to' if name == 'Send' else 'from'} {call['root']}")
     place = "" if call.get("ordinal") is None else f" #{call['ordinal']}"
     return f"{name}{place} ({', '.join(more)})"
+
+
+def bytes_text(size: int) -> str:
+    """A number of bytes in the largest unit that leaves it whole, or nearly so.
+
+    >>> [bytes_text(size) for size in (0, 1000, 1048576, 8589934592, 26549638485)]
+    ['0 B', '1000 B', '1 MiB', '8 GiB', '24.7 GiB']
+    """
+    power = min(max(size.bit_length() - 1, 0) // 10, 4)
+    value = size / (1 << 10 * power)
+    return f"{value:.1f}".removesuffix(".0") + f" {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
+
+
+def version_text(code: int) -> str:
+    """NCCL's version by its number, which changed its form in 2.9.
+
+    >>> version_text(2804), version_text(22807)
+    ('2.8.4', '2.28.7')
+    """
+    unit = 10000 if code >= 10000 else 1000
+    return f"{code // unit}.{code % unit // 100}.{code % 100}"

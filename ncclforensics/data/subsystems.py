@@ -88,4 +88,10 @@ QUESTIONS = (
         "dmesg -T of every node; the job's stdout, stderr",
         ("work_status", "watchdog", "job_end", "speaker"),
     ),
+    Question(
+        "what bandwidth these machines reach",
+        ("table_row", "link_row", "pair_row"),
+        "all_reduce_perf of nccl-tests; ib_write_bw; nvbandwidth",
+        ("test_failure", "test_refusal", "link_failure", "test_device", "test_setting"),
+    ),
 )

@@ -66,14 +66,18 @@ def coll_all_ranks_same_op_stuck(verdict: pl.DataFrame, exhibit: pl.DataFrame, r
 
 
 @rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("verdict",), hang=True)
-def read_subsystem_gap(verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+def read_subsystem_gap(
+    verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.DataFrame, benchmark: pl.DataFrame
+) -> Iterator[Finding]:
     """These logs cannot tell whether and why the job hangs.
 
     Means: the lines that would decide it are not there: calls need the subsystem COLL, and every rank's log is needed.
-    Not when: a rule names a culprit.
+    Not when: a rule names a culprit; all there is are runs of nccl-tests that came to their end.
     Do: set NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL NCCL_DEBUG_FILE=/path/%h.%p.log on all ranks and run again.
     Sources: nccl: src/debug.cc of each tag; NCCL documentation troubleshooting/logging.rst; nccl#857.
     """
+    if benchmark.height and benchmark["complete"].all():
+        return
     for row in verdicts(verdict, "undecidable"):
         finding = accuse(row, exhibit, rank, "not decidable from these logs")
         finding.role = Role.CONTEXT

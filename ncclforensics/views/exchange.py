@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import isfinite
 from typing import Any
 
 import orjson
@@ -53,7 +54,13 @@ def as_object(report: Report) -> dict[str, Any]:
     }
     if len(jobs) > 1:
         out["jobs"] = [_hang(report, row) for row in jobs]
-    return {**out, "benchmarks": [], "counters": [], "links": [], "topology": _topology(report)}
+    return {
+        **out,
+        "benchmarks": _benchmarks(report) + _links(report) + _pairs(report),
+        "counters": [],
+        "links": [],
+        "topology": _topology(report),
+    }
 
 
 def _inputs(report: Report) -> list[Row]:
@@ -80,6 +87,86 @@ def _topology(report: Report) -> list[Row]:
     return [
         {"path": report.run.readings[source].source.path, "gpus": gpus, "nics": nics} for source, gpus, nics in rows
     ]
+
+
+def _benchmarks(report: Report) -> list[Row]:
+    return [
+        {
+            "path": report.run.readings[row["source"]].source.path,
+            "tool": row["tool"],
+            "collective": row["collective"],
+            "nranks": row["nranks"],
+            "hosts": row["hosts"],
+            "rows": row["rows"],
+            "avg_busbw_GBps": _finite(row["average"]),
+            "max_busbw_GBps": row["max_busbw"],
+            "max_busbw_bytes": row["max_size"],
+            "wrong": None if _finite(row["wrong"]) is None else int(row["wrong"]),
+            "complete": row["complete"],
+            "unfinished_bytes": row["unfinished"],
+        }
+        for row in report.run["benchmark"].to_dicts()
+    ]
+
+
+def _links(report: Report) -> list[Row]:
+    """Tests of one link: they know no collective, no ranks and no bus bandwidth."""
+    tables = (
+        report.run["link_measurement"]
+        .group_by("source", "table", maintain_order=True)
+        .agg(
+            pl.col("test", "device").first(),
+            rows=pl.len(),
+            best=pl.col("gbps").max(),
+            size=pl.col("size").sort_by("gbps", nulls_last=False).last(),
+            us=pl.col("us").min(),
+        )
+    )
+    return [
+        {
+            **_without_collective(report, row, "perftest"),
+            "test": row["test"],
+            "device": row["device"],
+            "max_bandwidth_GBps": row["best"],
+            "max_bandwidth_bytes": row["size"] if row["best"] is not None else None,
+            "min_latency_us": row["us"],
+        }
+        for row in tables.to_dicts()
+    ]
+
+
+def _pairs(report: Report) -> list[Row]:
+    """Matrices of bandwidth between GPUs; a row is a cell."""
+    cells = report.run["gpu_pair"].filter(pl.col("kind") == "bandwidth")
+    matrices = cells.group_by("source", "matrix", maintain_order=True).agg(
+        pl.col("tool", "test").first(), rows=pl.len(), best=pl.col("value").max(), least=pl.col("value").min()
+    )
+    return [
+        {
+            **_without_collective(report, row, row["tool"]),
+            "test": row["test"],
+            "max_bandwidth_GBps": row["best"],
+            "min_bandwidth_GBps": row["least"],
+        }
+        for row in matrices.to_dicts()
+    ]
+
+
+def _without_collective(report: Report, row: Row, tool: str) -> Row:
+    """What the contract asks of a benchmark, of one that knows no ranks and no bus bandwidth."""
+    unknown = ("avg_busbw_GBps", "max_busbw_GBps", "max_busbw_bytes", "wrong", "complete")
+    return {
+        "path": report.run.readings[row["source"]].source.path,
+        "tool": tool,
+        "collective": None,
+        "nranks": None,
+        "rows": row["rows"],
+        **dict.fromkeys(unknown),
+    }
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and isfinite(value) else None
 
 
 def _finding(report: Report, finding: Finding) -> Row:

@@ -22,6 +22,7 @@ from ncclforensics.parse import COUNTS
 from ncclforensics.report import Report
 from ncclforensics.rules import Finding, Severity
 from ncclforensics.summary import not_shown, summary, versions
+from ncclforensics.views.benchmarks import benchmarks
 from ncclforensics.views.machines import machines
 
 Row = dict[str, Any]
@@ -85,12 +86,12 @@ _GAP = "read-subsystem-gap"
 
 
 def _all(report: Report, verbose: bool) -> list[RenderableType]:
-    run = _run(report, verbose)
     parts: list[RenderableType] = [_coverage(report)]
-    if run.row_count:
+    if (run := _run(report, verbose)).row_count:
         parts += [_heading("RUN"), Padding(run, (0, 0, 0, 2))]
     for name, table in machines(report):
         parts += [_heading(f"MACHINE {name} (! differs from the others)"), Padding(table, (0, 0, 0, 2))]
+    parts += benchmarks(report, verbose)
     for finding in report.findings:
         parts += _told(report, finding)
     if not report.findings:
@@ -164,8 +165,12 @@ def _coverage(report: Report) -> Text:
     jobs, files = len(report.verdicts), len(report.run.readings)
     of_world = f" of {world!r}" if world and world != seen and jobs == 1 else f" in {jobs} jobs" if jobs > 1 else ""
     partly = sum(not reading.is_whole and not reading.problems for reading in report.run.readings)
-    told = [
-        f"{seen} rank{'s' * (seen != 1)}{of_world}" + f" on {hosts} host{'s' * (hosts != 1)}" * bool(hosts or not seen),
+    measured = report.run["benchmark"].height
+    told = [f"{measured} benchmark{'s' * (measured != 1)}"] if measured else []
+    if seen or not measured:
+        of_hosts = f" on {hosts} host{'s' * (hosts != 1)}" * bool(hosts or not seen)
+        told.append(f"{seen} rank{'s' * (seen != 1)}{of_world}{of_hosts}")
+    told += [
         f"NCCL {', '.join(told_versions)}" if told_versions else "NCCL version unknown",
         f"{files} file{'s' * (files != 1)}" + (f", {partly} read at both ends only" if partly else ""),
         f"{nccl:,} NCCL lines, {(tally['recognised'] or 0) / nccl:.0%} recognised" if nccl else "no NCCL lines",

@@ -1,0 +1,66 @@
+"""What nvbandwidth and p2pBandwidthLatencyTest measured between the GPUs of a host."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from ncclforensics.frames import analysis
+
+PAIR = {
+    "matrix": pl.Int32(),  # number of the matrix, over all files
+    "tool": pl.String(),  # nvbandwidth or p2pBandwidthLatencyTest
+    "test": pl.String(),  # as it is called
+    "kind": pl.String(),  # bandwidth (GB/s) or latency (us)
+    "with_peers": pl.Boolean(),  # GPUs reach one another directly; null where the tool does not say
+    "row": pl.Int32(),  # the GPU at the left; the host's memory in tests of nvbandwidth that say so
+    "column": pl.Int32(),
+    "value": pl.Float64(),
+    "source": pl.Int32(),
+    "line": pl.Int32(),
+}
+
+
+@analysis(PAIR, of=("pair_matrix",))
+def gpu_pair(
+    pair_test: pl.DataFrame, pair_matrix: pl.DataFrame, pair_columns: pl.DataFrame, pair_row: pl.DataFrame
+) -> pl.DataFrame:
+    """One row per cell of a matrix that holds a figure."""
+    form = pl.col("form").cast(pl.String)
+    words = pl.concat_str(
+        pl.col("direction").cast(pl.String) + "directional", "P2P=" + pl.col("peers").cast(pl.String),
+        separator=" ", ignore_nulls=True,
+    )  # fmt: skip
+    matrices = (
+        pair_matrix.sort("pos")
+        .with_row_index("matrix")
+        .select(
+            "source",
+            "pos",
+            "matrix",
+            tool=pl.when(form == "nvbandwidth")
+            .then(pl.lit("nvbandwidth"))
+            .otherwise(pl.lit("p2pBandwidthLatencyTest")),
+            words=words,
+            kind=pl.when(form == "latency").then(pl.lit("latency")).otherwise(pl.lit("bandwidth")),
+            with_peers=pl.col("peers").cast(pl.String) == "Enabled",
+        )
+    )
+    tests = pair_test.sort("pos").select("source", "pos", named=pl.col("test").cast(pl.String))
+    columns = pair_columns.sort("pos").select("source", "pos", columns=pl.col("columns").cast(pl.String))
+    rows = pair_row.sort("pos").select("source", "line", "pos", "row", cells=pl.col("cells").cast(pl.String))
+    for more in (matrices, tests, columns):
+        rows = rows.join_asof(more, on="pos", by="source", check_sortedness=False)
+    listed = rows.filter(pl.col("matrix").is_not_null() & pl.col("columns").is_not_null()).with_columns(
+        pl.col("cells", "columns").str.split(" ").list.filter(pl.element() != "")
+    )
+    whole = listed.filter(pl.col("cells").list.len() == pl.col("columns").list.len())
+    is_named = pl.col("tool") == "nvbandwidth"
+    return (
+        whole.explode("cells", "columns")
+        .with_columns(
+            test=pl.when(is_named).then("named").otherwise("words"),
+            column=pl.col("columns").cast(pl.Int32),
+            value=pl.col("cells").cast(pl.Float64, strict=False),
+        )
+        .filter(pl.col("value").is_not_null())
+    )

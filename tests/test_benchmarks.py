@@ -1,0 +1,481 @@
+"""Tables of nccl-tests: every layout gives the numbers that stand in it, torn and cut ones what they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import pytest
+
+from ncclforensics import analyze
+from ncclforensics.report import Report
+from ncclforensics.views.exchange import as_object
+
+Row = dict[str, Any]
+Read = Callable[..., Report]
+
+BANNER = "#                                                              out-of-place                       in-place"
+WORDS = "#   size   count   type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong"
+UNITS = "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)"
+TABLE = (BANNER, WORDS, UNITS)
+BEGUN, LEFT, RIGHT = (  # as they are printed, one after the other
+    "     8388608       2097152     float     sum      -1",
+    "   199.05   42.14   79.02      0",
+    "   199.70   42.01   78.76      0",
+)
+ROW = BEGUN + LEFT + RIGHT
+FOOT = ("# Out of bounds values : 0 OK", "# Avg bus bandwidth    : 78.89 ")
+
+
+def parameters(least: int = 8388608, most: int = 8388608) -> str:
+    return (
+        f"# nThread 1 nGpus 1 minBytes {least} maxBytes {most} step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 "
+        "validation: 1 graph: 0"
+    )
+
+
+def devices(*hosts: str) -> list[str]:
+    return [
+        f"#  Rank {rank:2} Group  0 Pid {41880 + rank:6} on {host:>10} device  0 [0000:1b:00] NVIDIA H100 80GB HBM3"
+        for rank, host in enumerate(hosts)
+    ]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    def make(*lines: str, end: str = "\n") -> Report:
+        file = tmp_path / "out.txt"
+        file.write_text("\n".join(lines) + end)
+        return analyze([str(file)], everything=True)
+
+    return make
+
+
+def measured(report: Report) -> list[Row]:
+    return report.run["measurement"].to_dicts()
+
+
+def only(report: Report) -> Row:
+    (row,) = report.run["benchmark"].to_dicts()
+    return row
+
+
+def figures(report: Report, *names: str) -> list[tuple[Any, ...]]:
+    return [tuple(row[name] for name in names) for row in measured(report)]
+
+
+def rules(report: Report) -> set[str]:
+    return {finding.rule for finding in report.findings}
+
+
+# Layouts.
+
+
+def test_a_row_has_two_halves(read: Read) -> None:
+    report = read(*TABLE, ROW, *FOOT)
+
+    assert figures(report, "half", "size", "us", "algbw", "busbw", "wrong") == [
+        ("out-of-place", 8388608, 199.05, 42.14, 79.02, 0),
+        ("in-place", 8388608, 199.70, 42.01, 78.76, 0),
+    ]
+    assert only(report)["average"] == 78.89
+    assert only(report)["complete"]
+
+
+@pytest.mark.parametrize(
+    ("row", "redop", "root"),
+    [
+        ("  1024  256  float  sum  31.70  0.03  0.06  1e-07  30.70  0.03  0.06  N/A", "sum", None),
+        ("  1024  256  float  sum  2  31.70  0.03  0.06  1e-07  30.70  0.03  0.06  N/A", "sum", 2),
+        ("  1024  256  float  2  31.70  0.03  0.06  1e-07  30.70  0.03  0.06  N/A", None, 2),
+        ("  1024  256  float  31.70  0.03  0.06  1e-07  30.70  0.03  0.06  N/A", None, None),
+    ],
+    ids=["all_reduce", "reduce", "broadcast", "all_gather"],
+)
+def test_how_many_numbers_there_are_tells_an_old_tables_columns(
+    read: Read, row: str, redop: str | None, root: int | None
+) -> None:
+    head = "#  size  count  type  time  algbw  busbw  error  time  algbw  busbw  error"
+
+    first = measured(read(BANNER, head, UNITS, row))[0]
+
+    assert (first["redop"], first["root"], first["us"], first["busbw"]) == (redop, root, 31.7, 0.06)
+    assert (first["wrong"], first["deviation"]) == (None, 1e-07)
+
+
+def test_without_a_unit_the_first_version_means_milliseconds(read: Read) -> None:
+    head = "#      bytes     N    type      op     time  algbw  busbw      res     time  algbw  busbw      res"
+
+    report = read(head, "  33554432  8388608  float  sum  0.381  88.07  154.12  1e-06  0.382  87.84  153.72  1e-06")
+
+    assert [us for (us,) in figures(report, "us")] == [381.0, 382.0]
+
+
+def test_large_numbers_are_read_in_any_form(read: Read) -> None:
+    report = read(
+        *TABLE,
+        "  17179869184  4294967296  float  sum  -1  1.2e+07  1234.5  12345  1.04858e+06  123456  1e+05  inf  N/A",
+    )
+
+    assert figures(report, "us", "algbw", "busbw", "wrong") == [
+        (1.2e7, 1234.5, 12345, 1048580),
+        (123456, 1e5, float("inf"), None),
+    ]
+    assert as_object(report)["benchmarks"][0]["wrong"] == 1048580
+
+
+def test_a_stamp_behind_a_row_and_columns_per_iteration_do_no_harm(read: Read) -> None:
+    per_iteration = (
+        "  8388608  2097152  float  sum  -1  199.05  42.14  79.02  0  197.10  204.61  203.90  0.82"
+        "  199.70  42.01  78.76  0  198.02  203.11  202.40  0.61  2026-03-02 11:04:57"
+    )
+
+    report = read(*TABLE, ROW + " 2026-03-02 11:04:57", per_iteration)
+
+    assert figures(report, "us", "occurrence") == [(199.05, 1), (199.70, 1), (199.05, 2), (199.70, 2)]
+
+
+def test_hypercube_prints_no_operation(read: Read) -> None:
+    report = read(*TABLE, "  1024  256  float           -1  31.70  0.03  0.03  0  30.70  0.03  0.03  0")
+
+    assert figures(report, "redop", "root") == [(None, -1), (None, -1)]
+
+
+def test_one_half_alone_is_the_one_that_the_banner_names(read: Read) -> None:
+    half = "     8388608       2097152     float     sum      -1   199.05   42.14   79.02      0"
+    head = "#       size         count      type   redop    root     time   algbw   busbw #wrong"
+
+    report = read("#                           in-place", head, UNITS, half, *FOOT)
+
+    assert figures(report, "half", "busbw") == [("in-place", 79.02)]
+
+
+def test_amds_device_lines_and_collapsed_blanks(read: Read) -> None:
+    report = read(
+        parameters(),
+        "rccl-tests: Version develop:1a2b3c4",
+        "# Using devices",
+        "# Rank 0 Pid 4711 on node1 device 0 [0000:05:00.0] AMD Instinct MI300X",
+        "# Rank 1 Pid 4711 on node1 device 1 [0000:26:00.0] AMD Instinct MI300X",
+        "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong",
+        "8388608 2097152 float sum -1 199.05 42.14 42.14 0 199.70 42.01 42.01 0",
+        "# Avg bus bandwidth : 42.075",
+    )
+
+    assert (only(report)["tool"], only(report)["nranks"], only(report)["average"]) == ("rccl-tests", 2, 42.075)
+
+
+# Which collective, and on how many ranks.
+
+
+@pytest.mark.parametrize(
+    ("algbw", "busbw", "redop", "collective", "nranks"),
+    [
+        (259.78, 487.09, "sum", "all_reduce", 16),
+        (259.78, 227.31, "sum", "reduce_scatter", 8),
+        (259.78, 227.31, "none", None, 8),
+        (0.52, 0.97, "sum", None, None),
+    ],
+)
+def test_the_arithmetic_of_a_table_tells_what_it_is(
+    read: Read, algbw: float, busbw: float, redop: str, collective: str | None, nranks: int | None
+) -> None:
+    report = read(
+        *TABLE, f"  17179869184  4294967296  float  {redop}  -1  66132  {algbw}  {busbw}  0  66132  {algbw}  {busbw}  0"
+    )
+
+    assert (only(report)["collective"], only(report)["nranks"]) == (collective, nranks)
+
+
+def test_a_command_line_tells_the_collective(read: Read) -> None:
+    report = read("+ srun -n 2 ./build/all_gather_perf_mpi -b 8M", parameters(), *devices("a", "b"), *TABLE, ROW)
+
+    assert only(report)["collective"] == "all_gather"
+
+
+# Torn and tagged.
+
+
+def test_a_torn_row_is_put_together_again(read: Read) -> None:
+    log = "gpu-a013:41888:42107 [3] NCCL INFO Connected all rings"
+
+    report = read(*TABLE, BEGUN + log, log, LEFT + RIGHT, *FOOT)
+
+    assert figures(report, "us", "busbw", "line") == [(199.05, 79.02, 4), (199.70, 78.76, 4)]
+    assert report.run["milestone"].height == 2
+
+
+def test_a_row_torn_twice_is_put_together_again(read: Read) -> None:
+    log = "gpu-a013:41888:42107 [3] NCCL INFO Connected all rings"
+
+    report = read(log, *TABLE, BEGUN + log, LEFT + log, RIGHT, *FOOT)
+
+    assert figures(report, "half", "us") == [("out-of-place", 199.05), ("in-place", 199.70)]
+    assert only(report)["rows"] == 1
+
+
+def test_tags_of_mpi_may_stand_inside_a_row(read: Read) -> None:
+    tag = "[1,0]<stdout>:"
+
+    report = read(*(tag + line for line in TABLE), tag + BEGUN + tag + LEFT + tag + RIGHT)
+
+    assert [us for (us,) in figures(report, "us")] == [199.05, 199.70]
+
+
+def test_a_table_may_begin_deep_in_a_log(read: Read) -> None:
+    log = ["gpu-a013:41888:42107 [3] NCCL INFO some text that no grammar knows"] * 2000
+
+    report = read(*log, *TABLE, ROW, *FOOT, *log)
+
+    assert only(report)["rows"] == 1
+
+
+# Several runs.
+
+
+def test_runs_one_after_the_other_are_told_apart(read: Read) -> None:
+    one = [parameters(), *devices("a", "b"), *TABLE, ROW, *FOOT]
+
+    report = read(*one, *one)
+
+    assert [row["rows"] for row in report.run["benchmark"].to_dicts()] == [1, 1]
+    assert "bench-not-mpi" not in rules(report)
+
+
+def test_copies_side_by_side_are_a_test_without_mpi(read: Read) -> None:
+    double = ROW.replace("8388608 ", "16777216", 1)
+    head = [parameters(8388608, 16777216), "# Using devices"]
+    both = [line for line in (*TABLE, ROW, double) for _ in range(2)]
+
+    report = read(*head, *head, *devices("a"), *devices("b"), *both, *FOOT, *FOOT)
+
+    assert [(row["rows"], row["nranks"]) for row in report.run["benchmark"].to_dicts()] == [(2, 1), (2, 1)]
+    assert "bench-not-mpi" in rules(report)
+
+
+# Cut off.
+
+
+def test_the_size_that_never_came_back_is_the_one_behind_the_last_row(read: Read) -> None:
+    report = read(parameters(8388608, 1 << 30), *devices("a", "b"), *TABLE, ROW)
+
+    assert only(report)["unfinished"] == 16777216
+    assert not only(report)["complete"]
+    assert "16 MiB never came back" in next(f for f in report.findings if f.rule == "bench-run-cut-off").title
+
+
+def test_a_row_that_was_begun_names_the_size_itself(read: Read) -> None:
+    begun = "    33554432       8388608     float     sum      -1gpu-a012: Test timeout (60s) common.cu:640"
+
+    report = read(parameters(8388608, 1 << 30), *devices("a", "b"), *TABLE, ROW, begun, "b: Test timeout (60s) x.cu:1")
+
+    assert (only(report)["unfinished"], only(report)["rows"]) == (33554432, 1)
+    assert "bench-timed-out" in rules(report)
+
+
+@pytest.mark.parametrize("length", [20, 55, 70, 95])
+def test_a_row_that_was_cut_holds_nothing_that_is_not_there(read: Read, length: int) -> None:
+    report = read(
+        parameters(8388608, 1 << 30),
+        *devices("a", "b"),
+        *TABLE,
+        ROW,
+        ROW[:length].replace("8388608", "16777216", 1),
+        end="",
+    )
+
+    assert {size for (size,) in figures(report, "size")} == {8388608}
+
+
+# Judgement.
+
+
+def host_of_eight(busbw: float, size: int = 8 << 30, gpu: str = "NVIDIA H100 80GB HBM3") -> list[str]:
+    algbw = busbw / 1.75
+    row = f"  {size}  {size // 4}  float  sum  -1  {size / algbw / 1e3:.1f}  {algbw:.2f}  {busbw:.2f}  0"
+    return [
+        "# Collective test starting: all_reduce_perf",
+        parameters(size, size),
+        *(line.replace("NVIDIA H100 80GB HBM3", gpu) for line in devices(*["a"] * 8)),
+        *TABLE,
+        row + row[row.index("-1") + 2 :],
+        *FOOT,
+    ]
+
+
+@pytest.mark.parametrize("busbw", [480, 365, 320])
+def test_a_host_that_reaches_what_its_kind_does_is_not_accused(read: Read, busbw: float) -> None:
+    assert not rules(read(*host_of_eight(busbw)))
+
+
+def test_the_share_is_told_with_its_arithmetic(read: Read) -> None:
+    (finding,) = read(*host_of_eight(180)).findings
+
+    assert (finding.severity, finding.certainty) == ("warning", "likely")
+    assert "180.0 GB/s at 8 GiB, 50%" in finding.title
+    assert "2 (8 - 1) / 8" in finding.detail
+
+
+def test_small_sizes_and_unknown_machines_are_not_judged(read: Read) -> None:
+    assert not rules(read(*host_of_eight(40, size=1 << 20)))
+    assert not rules(read(*host_of_eight(40, gpu="NVIDIA H20")))
+
+
+def test_sockets_explain_what_is_missing_between_hosts(read: Read) -> None:
+    size, busbw = 8 << 30, 3.1
+    row = f"  {size}  {size // 4}  float  sum  -1  5196000  1.65  {busbw}  0  5196000  1.65  {busbw}  0"
+    log = "gpu-a012:41880:42107 [0] NCCL INFO "
+
+    report = read(
+        "# Collective test starting: all_reduce_perf",
+        parameters(size, size),
+        *devices(*["gpu-a012"] * 8, *["gpu-a013"] * 8),
+        f"{log}NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.1<0>",
+        f"{log}NET/IB: [0] mlx5_0:uverbs0:1/IB provider=Mlx5 speed=400000 context=0x5581 pciPath=/sys/x ar=1",
+        f"{log}Channel 00/0 : 7[7] -> 8[0] [receive] via NET/Socket/0",
+        *TABLE,
+        row,
+        *FOOT,
+    )
+
+    (finding,) = [one for one in report.findings if one.rule == "bench-expected-table"]
+    assert finding.role == "consequence"
+    assert "sockets" in finding.detail
+
+
+def test_a_long_sweep_takes_no_time(read: Read) -> None:
+    rows = [ROW.replace("8388608", str(8388608 + step), 1) for step in range(0, 40000, 4)]
+    start = perf_counter()
+
+    report = read(parameters(8388608, 1 << 30), *devices("a", "b"), *TABLE, *rows, *FOOT)
+
+    assert only(report)["rows"] == len(rows)
+    assert perf_counter() - start < 2
+
+
+# Other tools.
+
+
+@pytest.mark.parametrize(("unit", "rate"), [("Gb/sec", 12.5), ("MB/sec", 0.1048576), ("MiB/sec", 0.1048576)])
+def test_the_head_of_perftest_tells_the_unit(read: Read, unit: str, rate: float) -> None:
+    report = read(
+        "                    RDMA_Write BW Test",
+        " Dual-port       : OFF\t\tDevice         : mlx5_0",
+        f" #bytes     #iterations    BW peak[{unit}]    BW average[{unit}]   MsgRate[Mpps]",
+        " 65536      5000             0.00               100.00 \t\t     0.747900",
+    )
+
+    (row,) = report.run["link_measurement"].to_dicts()
+    assert (row["test"], row["device"], row["size"]) == ("RDMA_Write BW Test", "mlx5_0", 65536)
+    assert row["gbps"] == pytest.approx(rate)
+    assert as_object(report)["benchmarks"][0]["rows"] == 1
+
+
+def test_the_matrices_of_p2p_bandwidth_say_whether_peers_were_used(read: Read) -> None:
+    report = read(
+        "[P2P (Peer-to-Peer) GPU Bandwidth Latency Test]",
+        "P2P Connectivity Matrix",
+        "     D\\D     0     1",
+        "     0\t     1     1",
+        "Unidirectional P2P=Disabled Bandwidth Matrix (GB/s)",
+        "   D\\D     0      1 ",
+        "     0 2495.32  39.80 ",
+        "     1  39.77 2499.10 ",
+        "Unidirectional P2P=Enabled Bandwidth (P2P Writes) Matrix (GB/s)",
+        "   D\\D     0      1 ",
+        "     0 2495.32 392.80 ",
+    )
+
+    apart = [row for row in report.run["gpu_pair"].to_dicts() if row["row"] != row["column"]]
+    assert [(row["with_peers"], row["row"], row["column"], row["value"]) for row in apart] == [
+        (False, 0, 1, 39.80),
+        (False, 1, 0, 39.77),
+        (True, 0, 1, 392.80),
+    ]
+
+
+def test_numbers_too_large_for_any_column_do_no_harm(read: Read) -> None:
+    large = "9" * 30
+
+    report = read(
+        *devices("a"), devices("a")[0].replace("Rank  0", f"Rank {large}"), *TABLE, ROW.replace("8388608", large, 1)
+    )
+
+    assert only(report)["nranks"] == 1
+
+
+# JSON.
+
+
+def as_json(*, sizes: int = 2) -> str:
+    half = '{"time":199.05,"alg_bw":42.14,"bus_bw":79.02,"nwrong":0}'
+    results = ",".join(
+        f'{{"size":{8388608 << n},"count":{2097152 << n},"type":"float","redop":"sum","root":"    -1",'
+        f'"out_of_place":{half},"in_place":{half.replace("0}", "null}")},"actual_iterations":20}}'
+        for n in range(sizes)
+    )
+    device = '{"rank":%d,"group":0,"pid":41880,"hostname":"gpu-a012","device":%d,"device_info":"NVIDIA H200"}'
+    return (
+        '{"version":1,"start_time":"2026-03-02 11:04:57","args":[".\\/build\\/all_reduce_perf","-J","o.json"],'
+        '"env":["TOKEN=secret"],"nccl_version":22807,"config":{"nthreads":1,"ngpus":1,"minimum_bytes":8388608,'
+        '"maximum_bytes":16777216,"step_factor":2,"warmup_iters":5,"iterations":20,"aggregated_iterations":1,'
+        f'"validation":1,"graph":0,"devices":[{device % (0, 0)},{device % (1, 1)}]}},"results":[{results}],'
+        '"out_of_bounds":{"count":0,"okay":"true"},"average_bus_bandwidith":{"bandwidith":79.02,"okay":"unchecked"}}'
+    )
+
+
+def test_json_fills_the_same_frames(read: Read) -> None:
+    report = read(as_json())
+
+    assert figures(report, "half", "size", "busbw", "wrong") == [
+        ("out-of-place", 8388608, 79.02, 0),
+        ("in-place", 8388608, 79.02, None),
+        ("out-of-place", 16777216, 79.02, 0),
+        ("in-place", 16777216, 79.02, None),
+    ]
+    row = only(report)
+    assert (row["collective"], row["nranks"], row["average"], row["complete"]) == ("all_reduce", 2, 79.02, True)
+    (given,) = as_object(report)["inputs"]
+    assert given["kind"] == "nccl-tests"
+    assert given["lines"] == given["recognised"] == len(report.run["benchmark_line"])
+    assert "secret" not in str(as_object(report))
+
+
+def test_json_that_was_cut_off_gives_what_it_holds(read: Read) -> None:
+    whole = as_json()
+    cut = whole.index('"in_place"', whole.index("16777216", whole.index("results"))) + 30
+
+    report = read(whole[:cut], end="")
+
+    assert [size for (size,) in figures(report, "size")] == [8388608, 8388608, 16777216]
+    assert not only(report)["complete"]
+    assert as_object(report)["inputs"][0]["problems"] == ["is JSON that was cut off"]
+
+
+def test_infinity_is_no_obstacle(read: Read) -> None:
+    report = read(as_json(sizes=1).replace('"bus_bw":79.02', '"bus_bw":inf'))
+
+    assert only(report)["rows"] == 1
+
+
+def test_evidence_in_json_is_its_one_line(read: Read) -> None:
+    report = read(as_json(sizes=1).replace('"nwrong":0}', '"nwrong":12}'))
+
+    (finding,) = [one for one in as_object(report)["findings"] if one["rule"] == "bench-wrong-results"]
+    assert {line["line"] for line in finding["evidence"]} == {1}
+    assert finding["evidence"][0]["text"].startswith('{"version":1')
+    assert "secret" not in str(finding)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        '"config":{"devices":7},"results":{"a":[1',
+        '"config":[],"args":5,"results":[1,"x",{"size":"a","out_of_place":[]}]}',
+        '"config":{"devices":[{"pid":99999999999999999999}]},"out_of_bounds":1,"average_bus_bandwidth":"x"}',
+    ],
+)
+def test_json_of_any_other_shape_does_no_harm(read: Read, parts: str) -> None:
+    assert not measured(read('{"version":1,"start_time":"x",' + parts))
