@@ -95,7 +95,7 @@ def facts_of(run: Run) -> Counter[tuple[str, frozenset[Row]]]:
 
 
 @given(st.lists(mutated(), min_size=1, max_size=3))
-@settings(max_examples=50)
+@settings(max_examples=30)
 def test_every_line_is_counted_exactly_once(texts: list[bytes]) -> None:
     rows = rows_of(*texts)
 
@@ -176,7 +176,7 @@ def test_both_of_two_complete_lines_without_a_newline_between_them_are_saved() -
 
 
 @given(first=st.sampled_from(HEADED), second=st.sampled_from(EXAMPLES), data=st.data())
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_a_torn_line_never_invents_a_host(first: str, second: str, data: st.DataObject) -> None:
     """From behind its own prefix on, a line may be torn anywhere."""
     torn = first[: data.draw(st.integers(first.index(LANGUAGE.mark), len(first)))] + second
@@ -292,7 +292,7 @@ def _survives(text: bytes) -> None:
 
 
 @given(mutated() | st.binary(max_size=300) | st.text(max_size=100).map(lambda text: text.encode("utf-16")))
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_no_input_raises(text: bytes) -> None:
     _survives(text)
 

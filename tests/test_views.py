@@ -16,6 +16,8 @@ from tests.incidents import ALL, INCIDENTS, Incident, answer
 
 SCREEN = 60  # lines
 
+every_incident = pytest.mark.parametrize("incident", ALL, ids=lambda incident: incident.name)
+
 
 def of(name: str) -> Report:
     return answer(Incident(INCIDENTS / name)).report
@@ -30,6 +32,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Report:
     return analyze([str(folder)])
 
 
+@pytest.mark.xdist_group("large")
 def test_512_ranks_fit_on_one_screen(large: Report) -> None:
     shown = terminal.text(large).splitlines()
 
@@ -43,16 +46,18 @@ def test_a_large_report_says_how_much_it_leaves_out(large: Report) -> None:
     assert "hosts more" in document.markdown(large)
 
 
+@pytest.mark.xdist_group("large")
 def test_verbose_leaves_no_rank_out(large: Report) -> None:
     shown = terminal.text(large, verbose=True).partition("LAST CALL OF EVERY RANK")[2]
 
     assert {int(rank) for rank in re.findall(r"^  (\d+) ", shown, re.MULTILINE)} >= set(range(512))
 
 
-def test_every_incident_fits_on_one_screen_unless_it_is_two() -> None:
-    for incident in ALL:
-        shown = answer(incident)
-        assert len(terminal.text(shown.report).splitlines()) <= SCREEN * len(shown.jobs), incident.name
+@every_incident
+def test_an_incident_fits_on_one_screen_unless_it_is_two(incident: Incident) -> None:
+    shown = answer(incident)
+
+    assert len(terminal.text(shown.report).splitlines()) <= SCREEN * len(shown.jobs)
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
@@ -73,14 +78,14 @@ def test_the_width_changes_no_word() -> None:
     assert narrow == wide
 
 
-def test_evidence_is_shown_whole() -> None:
-    for incident in ALL:
-        for finding in answer(incident).json["findings"]:
-            if finding["severity"] == "info":
-                continue
-            shown = "".join(terminal.text(answer(incident).report).split())
+@every_incident
+def test_evidence_is_shown_whole(incident: Incident) -> None:
+    shown = "".join(terminal.text(answer(incident).report).split())
+
+    for finding in answer(incident).json["findings"]:
+        if finding["severity"] != "info":
             for line in finding["evidence"][: terminal.MOST_LINES]:
-                assert "".join(line["text"].split()) in shown or "…" in shown, incident.name
+                assert "".join(line["text"].split()) in shown or "…" in shown
 
 
 def test_files_of_one_name_are_told_apart() -> None:
@@ -138,11 +143,12 @@ def test_a_log_cannot_end_the_fence(tmp_path: Path) -> None:
     assert "`````.log does not exist" in page
 
 
-def test_json_holds_no_control_character() -> None:
-    for incident in ALL:
-        text = exchange.json(answer(incident).report).decode()
-        assert [character for character in text if character != "\n" and not character.isprintable()] == []
-        assert json.loads(text)["schema_version"] == 1
+@every_incident
+def test_json_holds_no_control_character(incident: Incident) -> None:
+    text = exchange.json(answer(incident).report).decode()
+
+    assert [character for character in text if character != "\n" and not character.isprintable()] == []
+    assert json.loads(text)["schema_version"] == 1
 
 
 def test_what_an_info_finding_says_is_a_note() -> None:
