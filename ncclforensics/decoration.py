@@ -24,14 +24,16 @@ def decorations(sample: pl.DataFrame, language: Language) -> tuple[Pattern, ...]
     hardly a shape (-2) only where nearly all lines of ours stand behind it: `INFO: ` is no host name. Signs of a guest
     are as good as lines of ours. What any line with a tag may have (1) is looked for wherever there are tags.
     """
+    if _is_bare(sample["text"], language):
+        return ()
     found: list[Pattern] = []
     ends = [sample.head(SAMPLED), sample.tail(SAMPLED)]
     sample = pl.concat([end.with_columns(is_end=pl.lit(bool(place))) for place, end in enumerate(ends)])
     while len(found) < DEPTH:
         sample = sample.filter(pl.col("text") != "")
+        if _is_bare(sample["text"], language):
+            break
         is_ours = sample["text"].str.contains(language.opening)
-        if is_ours.any() and sample["text"].filter(is_ours).str.contains(f"^(?:{language.opening})").all():
-            break  # bare
         guests = [guest for guest in language.guests if guest.is_hinted(sample["text"])]
         bare = sum(guest.own(sample["text"]) for guest in guests)
         likely: list[tuple[bool, float, Pattern]] = []
@@ -53,6 +55,12 @@ def decorations(sample: pl.DataFrame, language: Language) -> tuple[Pattern, ...]
     if found:
         found += [pattern for shape in language.decorations if shape.priority > 0 for pattern in shape.patterns]
     return tuple(found)
+
+
+def _is_bare(texts: pl.Series, language: Language) -> bool:
+    """Whether nothing stands in front of any line of ours, and there are such lines."""
+    ours = texts.filter(texts.str.contains(language.opening))
+    return bool(ours.len()) and bool(ours.str.contains(f"^(?:{language.opening})").all())
 
 
 def _share(hits: pl.Series) -> float:

@@ -91,8 +91,12 @@ class Reading:
             return b""
 
     def hears(self, rows: pl.DataFrame) -> Language:
-        """What its lines may say, now that these have been read: a format may begin in the middle of a log."""
-        self.language = self.language.among(rows["text"])
+        """What its lines may say, now that these have been read: a format may begin in the middle of a log.
+
+        The sample tells it of short files, and of long ones that are read in windows.
+        """
+        if self.source.size > 2 * SAMPLE and not self.tail_start:
+            self.language = self.language.among(rows["text"])
         return self.language
 
     def _guarded(self, work: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:

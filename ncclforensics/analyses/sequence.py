@@ -73,12 +73,12 @@ def call(
     calls = _of_members(_lines(operation, replay, process), member)
     collective = ~pl.col("name").is_in(pl.Series(POINT_TO_POINT, dtype=pl.Categorical()).implode())
     unread = source.filter(~pl.col("is_whole"))["source"]
+    # One after another: side by side, what each needs for a while would stand in memory at the same time.
     calls = calls.with_columns(
-        collective=collective,
-        in_tail=pl.col("source").is_in(unread.implode()) & (pl.col("line") < 0),
-        counted=pl.int_range(pl.len(), dtype=pl.Int32).over("seat"),
-        signature=_signature(collective),
+        collective=collective, in_tail=pl.col("source").is_in(unread.implode()) & (pl.col("line") < 0)
     )
+    calls = calls.with_columns(counted=pl.int_range(pl.len(), dtype=pl.Int32).over("seat"))
+    calls = calls.with_columns(signature=_signature(pl.col("collective")))
     nth = pl.col("counted")
     if not calls["collective"].all():
         nth = (pl.col("collective").cum_sum() - 1).over("seat")
