@@ -165,15 +165,17 @@ def _coverage(report: Report) -> Text:
     jobs, files = len(report.verdicts), len(report.run.readings)
     of_world = f" of {world!r}" if world and world != seen and jobs == 1 else f" in {jobs} jobs" if jobs > 1 else ""
     partly = sum(not reading.is_whole and not reading.problems for reading in report.run.readings)
-    measured = report.run["benchmark"].height
-    told = [f"{measured} benchmark{'s' * (measured != 1)}"] if measured else []
-    if seen or not measured:
+    measured, described = report.run["benchmark"].height, report.run["dump"].height
+    others = ((measured, "benchmark", "benchmarks"), (described, "dump of a machine", "dumps of machines"))
+    told = [f"{many} {one if many == 1 else several}" for many, one, several in others if many]
+    lines = "known lines" if told and not seen else "NCCL lines"
+    if seen or not told:
         of_hosts = f" on {hosts} host{'s' * (hosts != 1)}" * bool(hosts or not seen)
         told.append(f"{seen} rank{'s' * (seen != 1)}{of_world}{of_hosts}")
     told += [
         f"NCCL {', '.join(told_versions)}" if told_versions else "NCCL version unknown",
         f"{files} file{'s' * (files != 1)}" + (f", {partly} read at both ends only" if partly else ""),
-        f"{nccl:,} NCCL lines, {(tally['recognised'] or 0) / nccl:.0%} recognised" if nccl else "no NCCL lines",
+        f"{nccl:,} {lines}, {(tally['recognised'] or 0) / nccl:.0%} recognised" if nccl else "no NCCL lines",
     ]
     if tally.get("damaged"):
         told.append(f"{tally['damaged']:,} damaged")
