@@ -24,8 +24,6 @@ def decorations(sample: pl.DataFrame, language: Language) -> tuple[Pattern, ...]
     hardly a shape (-2) only where nearly all lines of ours stand behind it: `INFO: ` is no host name. Signs of a guest
     are as good as lines of ours. What any line with a tag may have (1) is looked for wherever there are tags.
     """
-    if _is_bare(sample["text"], language):
-        return ()
     found: list[Pattern] = []
     ends = [sample.head(SAMPLED), sample.tail(SAMPLED)]
     sample = pl.concat([end.with_columns(is_end=pl.lit(bool(place))) for place, end in enumerate(ends)])
@@ -55,6 +53,15 @@ def decorations(sample: pl.DataFrame, language: Language) -> tuple[Pattern, ...]
     if found:
         found += [pattern for shape in language.decorations if shape.priority > 0 for pattern in shape.patterns]
     return tuple(found)
+
+
+def decorated(samples: pl.DataFrame, language: Language) -> list[int]:
+    """The sources (columns `source`, `text`) that may have decorations: not where all lines of ours stand bare."""
+    ours = samples.filter(pl.col("text").str.contains(language.mark, literal=True))
+    ours = ours.filter(pl.col("text").str.contains(language.opening))
+    is_bare = pl.col("text").str.contains(f"^(?:{language.opening})")
+    bare = ours.group_by("source").agg(is_bare=is_bare.all()).filter("is_bare")
+    return samples.join(bare, on="source", how="anti")["source"].unique().sort().to_list()
 
 
 def _is_bare(texts: pl.Series, language: Language) -> bool:

@@ -23,7 +23,7 @@ from ncclforensics.grammar import Shape
 from ncclforensics.language import Language
 from ncclforensics.lines import CHUNK
 from ncclforensics.parse import COUNTS, NO_HOSTS, NO_TALLY, SPEAKER, Parsed, parse, sift
-from ncclforensics.reading import Reading
+from ncclforensics.reading import Reading, survey
 from ncclforensics.sources import Source
 from ncclforensics.span import Span
 
@@ -112,6 +112,7 @@ class Run:
             if reading.source.problem:
                 reading.problems.append(reading.source.problem)
                 reading.is_whole = True  # there is nothing more to be had
+        survey([reading for reading in self.readings if not reading.problems], self.language)
         readable = [reading for reading in self.readings if not reading.problems and not self._is_document(reading)]
         self._take(readable, lambda reading: reading.start(whole=whole))
 
@@ -130,7 +131,7 @@ class Run:
 
     def _is_document(self, reading: Reading) -> bool:
         """Whether a source is one object; then all its records are taken."""
-        kind = document(reading.beginning())
+        kind = document(reading.beginning)
         if kind is None:
             return False
         records, problems = kind.records(reading.document())
@@ -221,12 +222,18 @@ class Run:
     def kinds(self) -> dict[int, str]:
         """Source -> the contract's `inputs[].kind`, of the sources that hold any line of ours."""
         kinds = [each for one in all_formats().values() for each in one.KINDS.items()]
-        return {source: kind for frame, kind in kinds for source in self[frame]["source"].unique().to_list()}
+        filled = [(frame, kind) for frame, kind in kinds if not self.is_empty(frame)]
+        return {source: kind for frame, kind in filled for source in self[frame]["source"].unique().to_list()}
 
     def __getitem__(self, name: str) -> pl.DataFrame:
         if name not in self._frames:
             self._frames[name] = self._made(name)
         return self._frames[name]
+
+    def is_empty(self, name: str) -> bool:
+        """Whether a frame has no rows; what no line was found for need not be made to know it."""
+        is_parsed = name not in _ANALYSES and name not in ("source", "speaker")
+        return (is_parsed and name not in self._frames and name not in self._parsed) or self[name].is_empty()
 
     def _made(self, name: str) -> pl.DataFrame:
         if name == "source":
@@ -246,7 +253,7 @@ class Run:
 
     def call(self, function: Callable[..., Any], of: tuple[str, ...] = ()) -> Any:
         """Call a function with the frames that its parameters name; where those of `of` are all empty, give None."""
-        if of and all(self[frame].is_empty() for frame in of):
+        if of and all(map(self.is_empty, of)):
             return None
         return function(**{name: self[name] for name in inspect.signature(function).parameters})
 

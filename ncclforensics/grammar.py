@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property
@@ -84,7 +84,7 @@ BASES: Mapping[str, Base] = {
     "CLOCK": Base(pl.String(), "time as a launcher or collector prints it", _text),
     "TEXT": Base(pl.String(), "", _text),
 }
-NUMBERS = [BASES[name] for name in ("INT", "NUMBER", "HEX", "DECIMAL", "FLOAT", "PTR", "HEXID", "PCI")]
+NUMBERS = ("INT", "NUMBER", "HEX", "DECIMAL", "FLOAT", "PTR", "HEXID", "PCI")
 # A terminal that is written out in place (an enumeration, a pattern of its own) is text from a small vocabulary.
 PLAIN = Base(pl.Categorical(), "", _category)
 
@@ -137,6 +137,14 @@ class Shape:
         return {FORM: pl.Categorical(), **{name: base.dtype for name, base in self.columns.items()}}
 
 
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """What tells of some frames."""
+
+    regex: str  # of any of their lines
+    anchors: list[str]  # literals, one of which stands in nearly every such line
+
+
 class Grammar:
     """A `.lark` file.
 
@@ -160,24 +168,29 @@ class Grammar:
         def derived() -> list[Any]:
             from ncclforensics import derivation
 
+            examples, needs = _comments(self.path.read_text(encoding="utf-8"))
             return [
-                [rule, priority, [asdict(pattern) for pattern in patterns], terminals]
+                {
+                    "frame": rule,
+                    "priority": priority,
+                    "patterns": [asdict(pattern) for pattern in patterns],
+                    "columns": {column: base_of(terminal, self.name) for column, terminal in terminals.items()},
+                    "examples": examples.get(rule, ()),
+                    "needs": needs,
+                }
                 for rule, priority, patterns, terminals in derivation.rules(self.path, *parts)
             ]
 
-        examples, needs = _comments(self.path.read_text(encoding="utf-8"))
-        return tuple(
-            Shape(
-                rule,
-                self.name,
-                tuple(_pattern(**pattern) for pattern in patterns),
-                {column: base_of(terminal, self.name) for column, terminal in terminals.items()},
-                examples.get(rule, ()),
-                needs,
-                priority,
-            )
-            for rule, priority, patterns, terminals in _remembered(self.path, what, derived)
-        )
+        return tuple(_shape(self.name, **found) for found in _remembered(self.path, what, derived))
+
+    def signs(self, frames: Collection[str]) -> Signs:
+        """By what a line of these frames is known, without the shapes themselves."""
+
+        def derived() -> dict[str, Any]:
+            patterns = [pattern for shape in self.shapes if shape.frame in frames for pattern in shape.patterns]
+            return asdict(Signs(_any_of(patterns), sorted({pattern.anchor for pattern in patterns} - {""})))
+
+        return Signs(**_remembered(self.path, f"signs of {', '.join(sorted(frames))}", derived))
 
     def regex(self, part: str) -> str:
         """The regex of a part, without columns: to search for inside a line."""
@@ -216,7 +229,7 @@ def _remembered(path: Path, what: str, derive: Callable[[], Any]) -> Any:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ncclforensics"
     except RuntimeError:  # a user without a home
         return derive()
-    file = folder / f"{path.stem}-{what.strip('_')}-{key[:16]}.json"
+    file = folder / f"{path.stem}-{key[:16]}.json"
     with suppress(OSError, orjson.JSONDecodeError):
         return orjson.loads(file.read_bytes())
     result = orjson.loads(orjson.dumps(derive()))
@@ -231,19 +244,36 @@ def _remembered(path: Path, what: str, derive: Callable[[], Any]) -> Any:
 @cache
 def _everything(folder: Path) -> bytes:
     """A digest of all that patterns are derived from: the grammars, which import one another, and the derivation."""
-    texts = [file.read_bytes() for file in sorted(folder.glob("*.lark"))]
-    return hashlib.sha256(b"".join([_DERIVATION.read_bytes(), *texts])).digest()
+    texts = [file.read_bytes() for file in (Path(__file__), HERE / "derivation.py", *sorted(folder.glob("*.lark")))]
+    return hashlib.sha256(b"".join(texts)).digest()
+
+
+def _shape(
+    grammar: str,
+    *,
+    frame: str,
+    priority: int,
+    patterns: Iterable[Mapping[str, Any]],
+    columns: Mapping[str, str],
+    examples: Iterable[str],
+    needs: str,
+) -> Shape:
+    """A shape, fresh from the derivation or from the cache, which knows neither tuples nor bases."""
+    bases = {column: BASES.get(base, PLAIN) for column, base in columns.items()}
+    return Shape(frame, grammar, tuple(_pattern(**each) for each in patterns), bases, tuple(examples), needs, priority)
 
 
 def _pattern(
     columns: Iterable[str], between: Mapping[str, Iterable[str]], behind: Mapping[str, Behind], **rest: Any
 ) -> Pattern:
-    """A pattern, fresh from the derivation or from the cache, which knows no tuples."""
     around = {name: tuple(parts) for name, parts in between.items()}
     return Pattern(columns=tuple(columns), between=around, behind=behind, **rest)
 
 
-_DERIVATION = HERE / "derivation.py"
+def _any_of(patterns: Iterable[Pattern]) -> str:
+    """One regex for all of these, without names: a call of the engine costs more than what it has to look at."""
+    pieces = "|".join(pattern.regex for pattern in patterns).split("(?P<")
+    return "(?:".join([pieces[0], *(piece.partition(">")[2] for piece in pieces[1:])])
 
 
 def _comments(text: str) -> tuple[dict[str, tuple[str, ...]], str]:
@@ -262,13 +292,13 @@ def _comments(text: str) -> tuple[dict[str, tuple[str, ...]], str]:
     return examples, needs
 
 
-def base_of(name: str, grammar: str) -> Base:
-    """The base terminal that `COUNT: INT` is made of. Lark's trees no longer tell: INT stands expanded in them."""
+def base_of(name: str, grammar: str) -> str:
+    """The base terminal that `COUNT: INT` is made of, if any. Lark's trees do not tell: INT stands expanded there."""
     home, _, own = name.rpartition("__")
     made_of = _plain_definitions(home or grammar).get(own)
     if made_of is None:
-        return BASES.get(own, PLAIN)
-    return BASES.get(made_of) or base_of(made_of, home or grammar)
+        return own if own in BASES else ""
+    return made_of if made_of in BASES else base_of(made_of, home or grammar)
 
 
 @cache

@@ -9,7 +9,7 @@ from operator import attrgetter
 
 import polars as pl
 
-from ncclforensics.grammar import Base, Pattern, Shape
+from ncclforensics.grammar import Base, Pattern, Shape, Signs, load
 
 TELLING = 3  # characters of a beginning by which a line is sent to its pattern
 REST = "rest"  # the column that holds what stands behind a decoration
@@ -34,13 +34,16 @@ class Trial:
         return min(map(len, self.starts)) >= TELLING
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Guest:
-    """A format whose lines may stand among others, and the shapes that tell of it: a line of one, and it is there."""
+    """A format whose lines may stand among others, and the frames that tell of it: a line of one, and it is there.
+
+    Most guests are absent from most runs, so its shapes are loaded once it is heard.
+    """
 
     name: str
-    shapes: tuple[Shape, ...]
-    signs: tuple[Shape, ...]
+    grammars: tuple[str, ...]
+    signs: tuple[str, ...]
 
     def speaks(self, texts: pl.Series) -> bool:
         """Whether a line of its own stands among these texts."""
@@ -52,19 +55,22 @@ class Guest:
 
     def is_hinted(self, texts: pl.Series) -> bool:
         """Whether what a sign contains stands anywhere in these texts."""
-        anchors = sorted({pattern.anchor for sign in self.signs for pattern in sign.patterns} - {""})
+        anchors = sorted({anchor for each in self._signs for anchor in each.anchors})
         return bool(anchors) and bool(texts.str.contains_any(anchors).any())
 
-    @property
+    @cached_property
     def telling(self) -> str:
         """A regex of its signs."""
-        return _any_of(self.signs)
+        return "|".join(each.regex for each in self._signs if each.regex)
 
+    @cached_property
+    def shapes(self) -> tuple[Shape, ...]:
+        """What its lines look like."""
+        return tuple(shape for name in self.grammars for shape in load(name).shapes)
 
-def _any_of(shapes: Sequence[Shape]) -> str:
-    """One regex for all of these, without names: a call of the engine costs more than what it has to look at."""
-    pieces = "|".join(pattern.regex for shape in shapes for pattern in shape.patterns).split("(?P<")
-    return "(?:".join([pieces[0], *(piece.partition(">")[2] for piece in pieces[1:])])
+    @cached_property
+    def _signs(self) -> list[Signs]:
+        return [load(name).signs(self.signs) for name in self.grammars]
 
 
 @dataclass(frozen=True)
@@ -92,6 +98,12 @@ class Language:
             return self
         heard = {*self.spoken, *(guest.name for guest in silent if guest.speaks(texts))}
         return (self.plain or self)._with([guest for guest in self.guests if guest.name in heard])
+
+    def of_each(self, samples: pl.DataFrame) -> dict[int, Language]:
+        """The languages of the sources that hold these texts (columns `source`, `text`), where guests speak in them."""
+        foreign = samples.filter(~pl.col("text").str.contains(self.mark, literal=True))
+        signs = foreign.filter(pl.col("text").str.contains(self._signs))
+        return {int(rows["source"][0]): self.among(rows["text"]) for rows in signs.partition_by("source")}
 
     @cached_property
     def whole(self) -> Language:

@@ -7,13 +7,13 @@ one at its tail (what was called last); both grow on demand until they meet.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import polars as pl
 
 from ncclforensics import lines
-from ncclforensics.decoration import decorations, peeled
+from ncclforensics.decoration import decorated, decorations, peeled
 from ncclforensics.grammar import Pattern
 from ncclforensics.language import Language
 from ncclforensics.parse import parse
@@ -22,6 +22,7 @@ from ncclforensics.sources import DAMAGED_ARCHIVE, Source
 WINDOW = 64 << 10  # bytes at each end to begin with
 SMALL = 4 * WINDOW  # a file up to this size is read whole
 STEP = 1 << 20  # bytes searched for ends of lines at once; they stay in the processor's cache
+TOGETHER = 64  # sources judged at once
 BEGINNING, QUOTED = 200, 50  # bytes that tell an object from lines; and of those what is shown
 SAMPLE = 32 << 10  # bytes at each end that tell a log from a core file
 
@@ -45,6 +46,7 @@ class Reading:
     is_cut: bool = False  # the last line has no end
     is_binary: bool = False
     is_document: bool = False  # one object and no lines: `line` is the number of a record
+    beginning: bytes = b""  # enough to tell an object from lines
     decorations: tuple[Pattern, ...] = ()  # what stands in front of its lines, outermost first
     lines_read: int = 0
     head_stop: int = 0
@@ -82,13 +84,28 @@ class Reading:
             self.problems.append(f"is damaged: {error}")
         return bytes(data)
 
-    def beginning(self) -> bytes:
-        """Enough to tell what it is; nothing where that cannot be read."""
+    def sample(self) -> bytes:
+        """Its beginning and its end, by which it is judged; nothing where they cannot be read, or are no text."""
         try:
             with self.source.open() as stream:
-                return stream.read(BEGINNING)
+                data = stream.read(SAMPLE)
+                self.beginning = data[:BEGINNING]
+                if self.source.seekable and self.source.size > 2 * SAMPLE:
+                    stream.seek(-SAMPLE, 2)
+                    data += b"\n" + stream.read()
         except DAMAGED_ARCHIVE:
-            return b""
+            return b""  # told of when the rest is read
+        if data.startswith(REPORT) and any(name in data[:TITLED] for name in NAMED):
+            self.problems.append("is a report of this program, skipped")
+            self.is_binary = True
+        elif self._is_binary(data):
+            self.problems.append("is not a log: binary data, skipped")
+            self.is_binary = True
+        return b"" if self.is_binary else data
+
+    def _is_binary(self, data: bytes) -> bool:
+        strange = data.count(b"\x00") + (0 if data.isascii() else data.decode("utf-8", "replace").count("\ufffd"))
+        return strange * 10 > len(data) and not parse(lines.block(data, 1), self.language).frames
 
     def hears(self, rows: pl.DataFrame) -> Language:
         """What its lines may say, now that these have been read: a format may begin in the middle of a log.
@@ -107,36 +124,13 @@ class Reading:
             self.is_whole = True  # there is no more to be had
 
     def _begin(self, whole: bool) -> Iterator[pl.DataFrame]:
-        if self._is_no_log():
-            self.is_binary = True
-        elif whole or not self.source.seekable or self.source.size <= SMALL:
+        if self.is_binary:
+            return
+        if whole or not self.source.seekable or self.source.size <= SMALL:
             yield from self._all()
         else:
             self.tail_start = self.source.size
             yield from self._grow(WINDOW, WINDOW)
-
-    def _is_no_log(self) -> bool:
-        try:
-            with self.source.open() as stream:
-                sample = stream.read(SAMPLE)
-                if sample.startswith(REPORT) and any(name in sample[:TITLED] for name in NAMED):
-                    self.problems.append("is a report of this program, skipped")
-                    return True
-                if self.source.seekable and self.source.size > 2 * SAMPLE:
-                    stream.seek(-SAMPLE, 2)
-                    sample += b"\n" + stream.read()
-        except DAMAGED_ARCHIVE:
-            return False  # told of when the rest is read
-        strange = sample.decode("utf-8", "replace").count("\ufffd") + sample.count(b"\x00")
-        if strange * 10 <= len(sample):
-            texts = lines.texts(sample)
-            self.decorations = decorations(texts, self.language)
-            self.language = self.language.among(peeled(texts, self.language, self.decorations)["text"])
-            return False
-        if parse(lines.block(sample, 1), self.language).frames:
-            return False
-        self.problems.append("is not a log: binary data, skipped")
-        return True
 
     def _all(self) -> Iterator[pl.DataFrame]:
         try:
@@ -188,7 +182,7 @@ class Reading:
         if (
             self.is_document
         ):  # it is one line, whichever record is meant; further on may stand what is nobody's business
-            return dict.fromkeys(wanted, (1, lines.shown(self.beginning()[:QUOTED])))
+            return dict.fromkeys(wanted, (1, lines.shown(self.beginning[:QUOTED])))
         total = self._count() if min(wanted) < 0 else 0
         number = {line: line if line > 0 else total + 1 + line for line in wanted}
         found: dict[int, bytes] = {}
@@ -212,6 +206,24 @@ class Reading:
             while size := stream.readinto(buffer):
                 total, last = total + buffer.count(b"\n", 0, size), buffer[size - 1]
         return total + (last != 10)
+
+
+def survey(readings: Sequence[Reading], language: Language) -> None:
+    """Find out what stands in front of the lines of each source, and which guests speak in it.
+
+    Judged by both ends of each, and many sources at once: a call of the engine costs more than what it has to look at.
+    """
+    for start in range(0, len(readings), TOGETHER):
+        some = {reading.number: reading for reading in readings[start : start + TOGETHER]}
+        samples = lines.texts({number: reading.sample() for number, reading in some.items()})
+        for number in decorated(samples, language):
+            texts = samples.filter(source=number)
+            if found := decorations(texts, language):
+                some[number].decorations = found
+                bare = peeled(texts, language, found).select(samples.columns)
+                samples = pl.concat([samples.filter(pl.col("source") != number), bare])
+        for number, heard in language.of_each(samples).items():
+            some[number].language = heard
 
 
 def _picked(stream: io.BufferedIOBase, wanted: set[int]) -> Iterator[tuple[int, bytes]]:

@@ -13,7 +13,6 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, Protocol, cast
 
-from ncclforensics import grammar
 from ncclforensics.formats import nccl
 from ncclforensics.language import Guest, Language
 
@@ -52,9 +51,5 @@ def document(beginning: bytes) -> Document | None:
 @lru_cache(maxsize=1)
 def language() -> Language:
     """The shapes of NCCL's lines, and the guests among them."""
-    guests = []
-    for name, one in all_formats().items():
-        if one.SIGNS:
-            shapes = tuple(shape for grammar_name in one.GRAMMARS for shape in grammar.load(grammar_name).shapes)
-            guests.append(Guest(name, shapes, tuple(shape for shape in shapes if shape.frame in one.SIGNS)))
+    guests = [Guest(name, one.GRAMMARS, one.SIGNS) for name, one in all_formats().items() if one.SIGNS]
     return replace(nccl.language(), guests=tuple(guests))
