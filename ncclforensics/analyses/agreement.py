@@ -19,6 +19,7 @@ FIELDS = ("name", *ARGUMENTS)
 HORIZON = 500  # calls after the divergence that are compared
 
 Token = tuple[int, int]  # which communicator (to this rank), signature
+Calls = tuple[list[Token], list[Row]]
 
 
 def differing_calls(case: Case) -> Judgement | None:
@@ -94,7 +95,9 @@ def _passed_by(case: Case, key: str) -> Judgement | None:
     made = case.collectives_at(key, nth)
     makers = {row["actor"] for row in made}
     lacking = sorted({w["waits_for"] for w in edges if w["nth"] == nth})
-    passed = [s for s in lacking if any(_has_passed(case, key, nth, maker, s) for maker in sorted(makers)[:3])]
+    some = sorted(makers)[:3]
+    made_by = {actor: _tokens(case.calls_of(actor), case) for actor in {*some, *lacking}}
+    passed = [s for s in lacking if any(_has_passed(key, nth, made_by[maker], made_by[s]) for maker in some)]
     if not passed or len(passed) < len(lacking):
         return None  # somebody just has not come so far
     if len(passed) == len(makers):
@@ -119,24 +122,23 @@ def _passed_by(case: Case, key: str) -> Judgement | None:
     return judgement
 
 
-def _has_passed(case: Case, key: str, nth: int, maker: int, lacking: int) -> bool:
+def _has_passed(key: str, nth: int, maker: Calls, lacking: Calls) -> bool:
     """Whether `lacking` has made calls that `maker` made only after the call in question."""
-    theirs = _tokens(case.calls_of(maker), case)
-    place = next((n for n, row in enumerate(theirs[1]) if row["key"] == key and row["nth"] == nth), None)
+    theirs, their_rows = maker
+    place = next((n for n, row in enumerate(their_rows) if row["key"] == key and row["nth"] == nth), None)
     if place is None:
         return False
-    after = theirs[0][place + 1 :]
-    mine, rows = _tokens(case.calls_of(lacking), case)
+    after = theirs[place + 1 :]
+    mine, rows = lacking
     before = [n for n, row in enumerate(rows) if row["key"] == key]
     rest = mine[before[-1] + 1 :] if before else mine
-    model_rest = theirs[0][:place]
-    last_common = next((n for n in range(place - 1, -1, -1) if theirs[1][n]["key"] == key), -1)
-    between = model_rest[last_common + 1 :]
+    last_common = next((n for n in range(place - 1, -1, -1) if their_rows[n]["key"] == key), -1)
+    between = theirs[last_common + 1 : place]
     tail = rest[len(between) :] if rest[: len(between)] == between else rest
-    return bool(tail) and bool(after) and tail[0] == after[0] and theirs[0][place] not in tail[:1]
+    return bool(tail) and bool(after) and tail[0] == after[0] and theirs[place] not in tail[:1]
 
 
-def _tokens(calls: pl.DataFrame, case: Case) -> tuple[list[Token], list[Row]]:
+def _tokens(calls: pl.DataFrame, case: Case) -> Calls:
     rows = calls.filter(pl.col("nth").is_not_null()).tail(HORIZON).to_dicts()
     return [(case.roles[row["actor"], row["key"]], row["signature"]) for row in rows], rows
 
