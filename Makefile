@@ -10,6 +10,8 @@ PYTHON := $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# An editable install compiles nothing, and where Python may not keep what it compiles, every start would do it again.
+COMPILE := @$(BIN)/python -m compileall -q ncclforensics
 
 .PHONY: demo test bench bench-volume clean
 .DELETE_ON_ERROR:
@@ -40,8 +42,10 @@ $(BIN)/python:
 
 $(VENV)/installed: pyproject.toml | $(BIN)/python
 	$(PIP) install --editable .
+	$(COMPILE)
 	@touch $@
 
 $(VENV)/installed-dev: pyproject.toml | $(BIN)/python
 	$(PIP) install --editable '.[dev]'
+	$(COMPILE)
 	@touch $@ $(VENV)/installed

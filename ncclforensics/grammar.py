@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -24,6 +25,7 @@ from ncclforensics import __version__
 if TYPE_CHECKING:
     from lark import Lark
 
+KEPT = 90 * 24 * 3600  # seconds
 HERE = Path(__file__).parent
 GRAMMARS = HERE / "grammars" if (HERE / "grammars").is_dir() else HERE.parent / "grammars"
 
@@ -238,6 +240,9 @@ def _remembered(path: Path, what: str, derive: Callable[[], Any]) -> Any:
         new = file.with_suffix(f".{os.getpid()}")
         new.write_bytes(orjson.dumps(result))
         new.replace(file)
+        for old in folder.glob(f"{path.stem}-*.json"):  # of versions that are no longer used
+            if old.stat().st_mtime < time.time() - KEPT:
+                old.unlink(missing_ok=True)
     return result
 
 
