@@ -11,8 +11,9 @@ import polars as pl
 
 from ncclforensics import grammar, lines
 from ncclforensics.decoration import decorations, peeled
-from ncclforensics.grammar import Shape
+from ncclforensics.grammar import FORM, Shape
 from ncclforensics.language import Language
+from ncclforensics.matching import match
 
 NEAR = 12  # characters that a shape must know literally of a line to be called near
 
@@ -33,18 +34,17 @@ class Anatomy:
 
 def anatomy(line: str, language: Language) -> Anatomy:
     """Take one line apart."""
-    rows = lines.cleaned(lines.block(line.encode("utf-8", "replace"), 1))[:1]
+    rows = lines.cleaned(lines.block(line.encode("utf-8", "replace") + b"\n", 1))[:1]
     bare = peeled(rows, language, decorations(rows, language))
     text = str(bare["text"][0]) if bare.height else ""
     labels = {name: bare[name][0] for name in language.labels if name in bare.columns}
-    column = pl.Series([text])
-    for trial in language.trials:
-        shape, pattern = trial.shape, trial.pattern
-        if shape.frame != language.catch_all and column.str.contains(pattern.regex)[0]:
-            values = column.str.extract_groups(pattern.regex).struct.unnest()
-            typed = values.select(shape.columns[name].cast(pl.col(name)).alias(name) for name in pattern.columns)
-            fields = {name: value for name, value in typed.row(0, named=True).items() if value is not None}
-            return Anatomy(text, labels, shape, pattern.form, fields)
+    found: dict[str, list[pl.DataFrame]] = {}
+    match(bare, language, found)
+    for frame, tables in found.items():
+        (row,) = pl.concat(tables).to_dicts()
+        shape = next(each for each in language.shapes if each.frame == frame)
+        fields = {name: row[name] for name in shape.columns if row.get(name) is not None}
+        return Anatomy(text, labels, shape, row[FORM], fields)
     literal, at, shape, expected = _nearest(text, language)
     return Anatomy(text, labels, None, nearest=shape if literal >= NEAR else None, at=at, expected=expected)
 

@@ -28,6 +28,13 @@ def test_what_a_launcher_put_in_front_is_told_apart() -> None:
     assert (found.shape.frame, found.labels["launcher_rank"], found.text) == ("operation", 3, CALL)
 
 
+def test_a_line_from_which_its_process_was_cut_away_is_known_by_what_it_says() -> None:
+    found = anatomy("NCCL INFO Using network Socket", LANGUAGE)
+
+    assert found.shape is not None
+    assert (found.shape.frame, found.fields) == ("milestone", {"network": "Socket"})
+
+
 @pytest.mark.parametrize(
     ("spoiled", "known", "expected"),
     [("recvbuff 0x7f", 'recvbuff "', "_BUFFER"), ("count 8", "count x", "COUNT"), ("op 0", "OP 0", '" op "')],
