@@ -1,4 +1,4 @@
-"""What tools of the fabric: perfquery, ibqueryerrors, iblinkinfo, ibnetdiscover, ibstat and their like tell of ports."""
+"""What tools of the fabric tell: perfquery, ibqueryerrors, iblinkinfo, ibnetdiscover, ibstat and their like."""
 
 from __future__ import annotations
 
