@@ -26,7 +26,7 @@ COUNTER = {
     "unit": pl.String(),  # errors, bytes, packets, events, ticks
     "is_saturated": pl.Boolean(),  # it stuck at the most it can hold: at least this
 }
-SAMPLE = {**COUNTER, "sample": pl.Int32()}  # which time it was told in its source, from 0 on
+COUNTER_SAMPLE = {**COUNTER, "sample": pl.Int32()}  # which time it was told in its source, from 0 on
 PORT_STATE = {
     "source": pl.Int32(),
     "line": pl.Int32(),
@@ -61,8 +61,8 @@ def port_state(fabric_port: pl.DataFrame, host_port: pl.DataFrame) -> pl.DataFra
     return pl.concat([fabric_port, host_port]).sort("source", "line", maintain_order=True)
 
 
-@analysis(SAMPLE, of=("counter",))
-def sample(counter: pl.DataFrame) -> pl.DataFrame:
+@analysis(COUNTER_SAMPLE, of=("counter",))
+def counter_sample(counter: pl.DataFrame) -> pl.DataFrame:
     """The counters, each with the number of the dump in its source: a file may hold one, a pair or a series."""
     again = pl.int_range(pl.len(), dtype=pl.Int32).over("source", *PORT, "name")
     return counter.sort("source", "line", maintain_order=True).with_columns(sample=again)

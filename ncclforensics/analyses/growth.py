@@ -47,10 +47,10 @@ SEPARATORS = ["/", "_", "-", ".", " ", "\\"]
 WIDTHS, NEAR = (8, 16, 32), 0.75
 
 
-@analysis(COUNTER_DELTA, of=("sample",))
-def counter_delta(sample: pl.DataFrame, source: pl.DataFrame) -> pl.DataFrame:
+@analysis(COUNTER_DELTA, of=("counter_sample",))
+def counter_delta(counter_sample: pl.DataFrame, source: pl.DataFrame) -> pl.DataFrame:
     """One row for each counter and each pair of dumps that follow one another."""
-    ordered = _in_order(_keyed(sample, source))
+    ordered = _in_order(_keyed(counter_sample, source))
     earlier = pl.col("value", "moment", "source", "line", "is_saturated", "rank", "first_traffic")
     pairs = ordered.with_columns(earlier.shift(1).over("key", "name").name.prefix("before_"))
     pairs = pairs.filter(pl.col("before_line").is_not_null())
@@ -142,10 +142,10 @@ def _in_order(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-@analysis(COUNTER_GROWTH, of=("sample",))
-def counter_growth(sample: pl.DataFrame, source: pl.DataFrame, counter_delta: pl.DataFrame) -> pl.DataFrame:
+@analysis(COUNTER_GROWTH, of=("counter_sample",))
+def counter_growth(counter_sample: pl.DataFrame, source: pl.DataFrame, counter_delta: pl.DataFrame) -> pl.DataFrame:
     """One row for each counter of each port: what it is now, and how it grew over all dumps that tell it."""
-    ordered = _in_order(_keyed(sample, source))
+    ordered = _in_order(_keyed(counter_sample, source))
     last = ordered.group_by("key", "name", maintain_order=True).agg(
         pl.col(*PORT, "unit", "value", "is_saturated", "source", "line").last(), dumps=pl.len()
     )

@@ -92,7 +92,7 @@ def _topology(report: Report) -> list[Row]:
 
 def _counters(report: Report) -> list[Row]:
     """One for each port and each time it was asked; data is in bytes, whatever the tool counts in."""
-    told = report.run["sample"].filter(pl.col("value") != 0)
+    told = report.run["counter_sample"].filter(pl.col("value") != 0)
     asked = told.group_by("source", *PORT, "sample", maintain_order=True).agg("name", "value", "moment", "is_saturated")
     return [
         {
