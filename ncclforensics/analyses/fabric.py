@@ -40,20 +40,18 @@ def _node(column: str) -> pl.Expr:
     return text_of(column).str.strip_chars(" :").replace("", None)
 
 
-def _word(column: str) -> pl.Expr:
-    """Of a node's description, `host device`, the words, where it is one of a host."""
+def host_and_device(column: str) -> tuple[pl.Expr, pl.Expr]:
+    """What the description of a node tells, `host device`, where it is one of a host; `HCA-1` is no device's name."""
     words = pl.col(column).str.split(" ")
     is_host = (words.list.len() == 2) & pl.any_horizontal(words.list.last().str.starts_with(each) for each in ADAPTERS)
-    return pl.when(is_host).then(words)
+    host, device = pl.when(is_host).then(words.list.first()), pl.when(is_host).then(words.list.last())
+    return host, pl.when(~device.str.starts_with("HCA-")).then(device)
 
 
 def _named(rows: pl.DataFrame) -> pl.DataFrame:
-    """Fill in host and device from the node, where it names them. `HCA-1` is a place and no device."""
-    host, device = _word("node").list.first(), _word("node").list.last()
-    return rows.with_columns(
-        host=pl.coalesce("host", host),
-        device=pl.coalesce("device", pl.when(~device.str.starts_with("HCA-")).then(device)),
-    )
+    """Fill in host and device from the node, where it names them."""
+    host, device = host_and_device("node")
+    return rows.with_columns(host=pl.coalesce("host", host), device=pl.coalesce("device", device))
 
 
 def _filled(rows: pl.DataFrame, columns: dict[str, pl.DataType]) -> pl.DataFrame:
@@ -460,7 +458,7 @@ def _adapters(adapter: pl.DataFrame, adapter_port: pl.DataFrame, adapter_field: 
         told.filter(text_of("field").is_in(list(FIELDS)))
         .with_columns(field=text_of("field").replace(FIELDS), value=pl.col("value").str.strip_chars())
         .unique(["source", "head_line", "field"], keep="first", maintain_order=True)
-        .select("source", line="head_line", field="field", value="value")
+        .select("source", line="head_line", field="field", value="value", field_line="line")
     )
     wide = [
         values.filter(pl.col("field") == field).select("source", "line", pl.col("value").alias(field))
@@ -469,6 +467,9 @@ def _adapters(adapter: pl.DataFrame, adapter_port: pl.DataFrame, adapter_field: 
     rows = ports.join(guids.unique(["source", "adapter_line"]), on=["source", "adapter_line"], how="left")
     for each in wide:
         rows = rows.join(each, on=["source", "line"], how="left")
+    stated = values.filter(pl.col("field") == "state").select("source", "line", "field_line")
+    rows = rows.join(stated, on=["source", "line"], how="left")
+    rows = rows.with_columns(line=pl.coalesce("field_line", "line"))  # the line that tells most
     lid = pl.col("base_lid").cast(pl.Int32, strict=False)
     return rows.with_columns(lid=_configured(lid), rate=pl.col("rate").str.split(" ").list.first()).sort(
         "source", "line"
