@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-GRAMMARS = ("sysfs", "commands")
+GRAMMARS = ("sysfs", "collected")
 SIGNS = ("port_counter_file", "port_file", "port_gid_file")
 KINDS = {"port_file": "ib-state", "port_gid_file": "ib-state", "port_counter_file": "ib-counters"}
