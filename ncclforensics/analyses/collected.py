@@ -18,7 +18,7 @@ COLLECTED = {
 }
 # A date as `date` prints it is in words: the zone, which is none of the clock's, stands before the year.
 DATE, DATE_OF_TWELVE = "%a %b %d %H:%M:%S %Y", "%a %b %d %I:%M:%S %p %Y"
-YEAR = 1970  # of a clock that tells none: there is none here
+YEAR = 1970  # stands for one that a clock does not tell; such a time is not believed
 
 
 @analysis(COLLECTED, of=("dump_host", "dump_time", "dump_command", "device_command", "map_head"))
@@ -48,7 +48,7 @@ def collected(
     own = pl.concat([dump_command.filter(is_local), device_command], how="diagonal_relaxed")
     is_named = text_of("prompt_host") != "localhost"
     prompts = own.filter(is_named).select(*at, heading_host=text_of("prompt_host"))
-    maps = map_head.select(*at, taken=as_time(text_of("taken"), YEAR))
+    maps = map_head.filter(pl.col("taken").is_not_null()).select(*at, taken=as_time(text_of("taken"), YEAR))
     return pl.concat([hosts, times, prompts, maps], how="diagonal").sort(at)
 
 
@@ -79,6 +79,7 @@ def placed(rows: pl.DataFrame, collected: pl.DataFrame) -> pl.DataFrame:
         .sort("_row")
     )
     printed = as_time(text_of("launcher_time"), YEAR)
+    printed = pl.when(printed.dt.year() > YEAR).then(printed)
     return rows.with_columns(told["heading_host"], told["taken"]).with_columns(
         told_host=pl.coalesce(text_of("launcher_node"), "heading_host"), moment=pl.coalesce(printed, "taken")
     )

@@ -26,7 +26,7 @@ COUNTER = {
     "unit": pl.String(),  # errors, bytes, packets, events, ticks
     "is_saturated": pl.Boolean(),  # it stuck at the most it can hold: at least this
 }
-SAMPLE = {**COUNTER, "sample": pl.Int32()}  # which time it was told in its source, from 0 on
+COUNTER_SAMPLE = {**COUNTER, "sample": pl.Int32()}  # which time it was told in its source, from 0 on
 PORT_STATE = {
     "source": pl.Int32(),
     "line": pl.Int32(),
@@ -49,6 +49,15 @@ PORT_STATE = {
 }
 
 
+def dump_of(path: str) -> pl.Expr:
+    """What names a dump, of a column of paths: its file; where files hold one value each, what they stand below."""
+    is_value = pl.col(path).str.contains("/infiniband/", literal=True) & pl.col(path).str.contains(
+        "/ports/", literal=True
+    )
+    above = pl.col(path).str.split("/infiniband/").list.first()
+    return pl.when(is_value).then(above).otherwise(path)
+
+
 @analysis(COUNTER, of=("fabric_counter", "host_counter"))
 def counter(fabric_counter: pl.DataFrame, host_counter: pl.DataFrame) -> pl.DataFrame:
     """Every counter that a dump tells, zero or not, its unit converted as its tool means it."""
@@ -61,8 +70,8 @@ def port_state(fabric_port: pl.DataFrame, host_port: pl.DataFrame) -> pl.DataFra
     return pl.concat([fabric_port, host_port]).sort("source", "line", maintain_order=True)
 
 
-@analysis(SAMPLE, of=("counter",))
-def sample(counter: pl.DataFrame) -> pl.DataFrame:
+@analysis(COUNTER_SAMPLE, of=("counter",))
+def counter_sample(counter: pl.DataFrame) -> pl.DataFrame:
     """The counters, each with the number of the dump in its source: a file may hold one, a pair or a series."""
     again = pl.int_range(pl.len(), dtype=pl.Int32).over("source", *PORT, "name")
     return counter.sort("source", "line", maintain_order=True).with_columns(sample=again)

@@ -297,6 +297,7 @@ def fabric_port(
     linked_node: pl.DataFrame,
     link_line: pl.DataFrame,
     link_alone: pl.DataFrame,
+    counters_of: pl.DataFrame,
     counters_port: pl.DataFrame,
     map_node: pl.DataFrame,
     map_port: pl.DataFrame,
@@ -315,7 +316,7 @@ def fabric_port(
     adapters = _adapters(adapter, adapter_port, adapter_field)
     statuses = _statuses(port_status, status_field)
     found = [
-        placed(_linked(linked_node, counters_port, links), collected),
+        placed(_linked(linked_node, counters_of, counters_port, links), collected),
         placed(_mapped(map_node, map_port), collected),
         placed(_listed(listed_port), collected),
         placed(adapters, collected).with_columns(host="told_host"),
@@ -346,12 +347,16 @@ def _stated(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _linked(linked_node: pl.DataFrame, counters_port: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:
+def _linked(
+    linked_node: pl.DataFrame, counters_of: pl.DataFrame, counters_port: pl.DataFrame, links: pl.DataFrame
+) -> pl.DataFrame:
     """What iblinkinfo prints, and ibqueryerrors below a port. `Could be` is what both ends are able to."""
     heads = pl.concat(
         [
             linked_node.select(*OWNER, "line", head_guid=_guid("guid"), head_node=_node("named")),
-            counters_port.select(*OWNER, "line", head_guid=_guid("guid")),
+            under(counters_port, counters_of.select(*OWNER, "line", head_node=_node("node"))).select(
+                *OWNER, "line", "head_node", head_guid=_guid("guid")
+            ),
         ],
         how="diagonal_relaxed",
     ).sort("source", "line")

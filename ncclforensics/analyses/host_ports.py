@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from ncclforensics.analyses.counters import PORT_STATE
+from ncclforensics.analyses.counters import PORT_STATE, dump_of
 from ncclforensics.analyses.printed import coded, number, whole
 from ncclforensics.analyses.sessions import Commands, Row, framed, located, mlxlinks, place_of
 from ncclforensics.data.counters import LANES
@@ -29,11 +29,13 @@ def host_port(
     exported: pl.DataFrame,
     dump_command: pl.DataFrame,
     collected: pl.DataFrame,
+    source: pl.DataFrame,
 ) -> pl.DataFrame:
     """The ports whose state, speed or interface a host's own tools tell."""
     at = partial(located, collected=collected)
+    dumps = source.select("source", dump=dump_of("path"))
     rows: list[Row] = [
-        *_files_of_ports(at(port_file), at(device_file)),
+        *_files_of_ports(at(port_file.join(dumps, on="source")), at(device_file.join(dumps, on="source"))),
         *_verbs_ports(at(pl.concat([verbs_device, verbs_attribute], how="diagonal"))),
         *_rdma_links(at(rdma_link)),
         *_netdevs(at(port_netdev)),
@@ -62,13 +64,13 @@ def _guid(text: object) -> str | None:
 
 def _files_of_ports(files: list[Row], of_devices: list[Row]) -> Iterator[Row]:
     guids = {
-        (row["source"], row["launcher_node"], str(row["device"])): _guid(row["value"])
+        (row["dump"], row["launcher_node"], str(row["device"])): _guid(row["value"])
         for row in of_devices
         if str(row["device_file"]) == "node_guid"
     }
     here: dict[tuple[Any, ...], Row] = {}
     for row in files:
-        owner = (row["source"], row["launcher_node"], str(row["device"]), row["port"])
+        owner = (row["dump"], row["launcher_node"], str(row["device"]), row["port"])
         name = str(row["file"])
         if name in here.get(owner, {}):  # the port again: another dump
             yield _file_port(owner, here.pop(owner), guids)
@@ -78,7 +80,7 @@ def _files_of_ports(files: list[Row], of_devices: list[Row]) -> Iterator[Row]:
 
 
 def _file_port(owner: tuple[Any, ...], told: dict[str, Any], guids: dict[Any, str | None]) -> Row:
-    source, node, device, port = owner
+    dump, node, device, port = owner
     rate = str(told.get("rate", ""))  # 400 Gb/sec (4X NDR)
     width, _, speed = rate.rpartition("(")[2].removesuffix(")").partition(" ")
     lid = str(told.get("lid", "")).removeprefix("0x")
@@ -87,7 +89,7 @@ def _file_port(owner: tuple[Any, ...], told: dict[str, Any], guids: dict[Any, st
         "device": device,
         "port": port,
         "lid": int(lid, 16) or None if lid and all(each in "0123456789abcdefABCDEF" for each in lid[:8]) else None,
-        "guid": guids.get((source, node, device)),
+        "guid": guids.get((dump, node, device)),
         "state": STATE_CODES.get(coded(told.get("state")) or 0),
         "physical_state": PHYSICAL_CODES.get(coded(told.get("phys_state")) or 0),
         "rate_Gbps": number(rate),

@@ -92,3 +92,7 @@ SIGNALLED = {
 # What the second word of a node's description begins with where the first one is the host.
 ADAPTERS = ("mlx", "HCA-", "hfi1", "qib", "ibp", "roce", "rdma", "irdma", "bnxt", "cxgb", "hns", "efa")
 AGGREGATION = "Mellanox Technologies Aggregation Node"  # of SHARP, inside a switch; no host
+
+# Words in names of files that tell which dump is the earlier one.
+BEFORE = ("before", "baseline", "pre", "start", "begin", "first", "old", "t0")
+AFTER = ("after", "post", "end", "later", "last", "second", "new", "t1")
