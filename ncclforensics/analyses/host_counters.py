@@ -15,7 +15,7 @@ from ncclforensics.data.counters import CANONICAL, MOST, WORD
 from ncclforensics.data.host_counters import EXPORTED, NO_COUNTERS, OF_GPUS, unit
 from ncclforensics.frames import analysis
 
-EXPORTED_SAMPLE = {
+METRIC_VALUE = {
     "source": pl.Int32(),
     "line": pl.Int32(),
     "moment": pl.Datetime("us"),
@@ -27,6 +27,7 @@ EXPORTED_SAMPLE = {
     "value": pl.Float64(),
 }
 NETDEV_DEVICE = {"host": pl.String(), "source": pl.Int32(), "netdev": pl.String(), "device": pl.String()}
+HOST_PROBLEM = {"source": pl.Int32(), "line": pl.Int32(), "problem": pl.String()}
 MLXLINK_COUNTERS = {
     "Symbol Errors": "symbol_error",
     "Effective Physical Errors": "effective_physical_errors",
@@ -37,7 +38,7 @@ Devices = dict[tuple[str | None, int | None, str], str]
 
 
 @analysis(
-    COUNTER, of=("port_counter_file", "rdma_statistic", "nic_counter", "mlxlink_field", "exported", "nvlink_port")
+    COUNTER, of=("port_counter_file", "rdma_statistic", "nic_counter", "mlxlink_field", "metric_value", "nvlink_port")
 )
 def host_counter(
     port_counter_file: pl.DataFrame,
@@ -47,7 +48,7 @@ def host_counter(
     nic_counter: pl.DataFrame,
     mlxlink_section: pl.DataFrame,
     mlxlink_field: pl.DataFrame,
-    exported: pl.DataFrame,
+    metric_value: pl.DataFrame,
     nvlink_port: pl.DataFrame,
     dump_command: pl.DataFrame,
     collected: pl.DataFrame,
@@ -61,7 +62,7 @@ def host_counter(
         *_of_statistics(rdma_statistic, rdma_more, collected),
         *_of_ethernet(nic_statistics, nic_counter, collected, commands, devices),
         *_of_links(mlxlink_section, mlxlink_field, collected, commands),
-        *_of_samples(exported, devices),
+        *_of_samples(metric_value, devices),
         *_of_nvlinks(located(nvlink_port, collected)),
     ]
     return framed(rows, COUNTER)
@@ -167,8 +168,8 @@ def _of_links(
                 yield {**place, "line": told[field]["line"], **_counted(name, value), "is_saturated": False}
 
 
-def _of_samples(exported: pl.DataFrame, devices: Devices) -> Iterator[Row]:
-    for row in exported.to_dicts():
+def _of_samples(metric_value: pl.DataFrame, devices: Devices) -> Iterator[Row]:
+    for row in metric_value.to_dicts():
         family, name, value = row["family"], str(row["name"]), row["value"]
         if value is None or not 0 <= value < LARGEST:
             continue
@@ -210,8 +211,8 @@ def _of_nvlinks(nvlinks: list[Row]) -> Iterator[Row]:
             yield {**place_of(row), "device": here[owner], "port": row["port"], **_counted(name, value)}
 
 
-@analysis(EXPORTED_SAMPLE, of=("metric",))
-def exported(metric: pl.DataFrame, collected: pl.DataFrame) -> pl.DataFrame:
+@analysis(METRIC_VALUE, of=("metric",))
+def metric_value(metric: pl.DataFrame, collected: pl.DataFrame) -> pl.DataFrame:
     """Each sample of an exporter: of which device, on which host, when."""
     rows = []
     for row in located(metric, collected):
@@ -234,7 +235,7 @@ def exported(metric: pl.DataFrame, collected: pl.DataFrame) -> pl.DataFrame:
                 "value": number(row["sample"]),
             }
         )
-    return framed(rows, EXPORTED_SAMPLE)
+    return framed(rows, METRIC_VALUE)
 
 
 def _name(instance: str | None) -> str | None:
@@ -258,3 +259,22 @@ def _labels(text: str) -> dict[str, str]:
         name, _, value = piece.partition('="')
         found[name.strip().lower()] = value.removesuffix('"')
     return found
+
+
+@analysis(HOST_PROBLEM, of=("unread_file", "nic_statistics"))
+def host_problem(unread_file: pl.DataFrame, nic_statistics: pl.DataFrame, dump_command: pl.DataFrame) -> pl.DataFrame:
+    """What is missing from what hosts told, in words: files that were not read, statistics of nobody."""
+    of_files = unread_file.group_by("source", "error", maintain_order=True).agg(pl.col("line").min(), files=pl.len())
+    commands = Commands(dump_command)
+    rows: list[Row] = [
+        {"source": source, "line": line, "problem": f"line {line}: {files} files of ports could not be read: {error}"}
+        for source, error, line, files in of_files.iter_rows()
+    ]
+    for (source,), heads in nic_statistics.group_by("source", maintain_order=True):
+        lines = [
+            line for line in heads["line"].to_list() if not commands.arguments(int(str(source)), line, ("ethtool",))
+        ]
+        if len(lines) > 1:
+            problem = f"line {lines[0]}: {len(lines)} statistics of ethtool do not tell their interface, left out"
+            rows.append({"source": source, "line": lines[0], "problem": problem})
+    return framed(rows, HOST_PROBLEM)

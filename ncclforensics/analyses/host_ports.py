@@ -16,7 +16,7 @@ from ncclforensics.data.host_counters import PHYSICAL, PHYSICAL_CODES, SPEED_COD
 from ncclforensics.frames import analysis
 
 
-@analysis(PORT_STATE, of=("port_file", "verbs_device", "rdma_link", "port_netdev", "mlxlink_field", "exported"))
+@analysis(PORT_STATE, of=("port_file", "verbs_device", "rdma_link", "port_netdev", "mlxlink_field", "metric_value"))
 def host_port(
     port_file: pl.DataFrame,
     device_file: pl.DataFrame,
@@ -26,7 +26,7 @@ def host_port(
     port_netdev: pl.DataFrame,
     mlxlink_section: pl.DataFrame,
     mlxlink_field: pl.DataFrame,
-    exported: pl.DataFrame,
+    metric_value: pl.DataFrame,
     dump_command: pl.DataFrame,
     collected: pl.DataFrame,
     source: pl.DataFrame,
@@ -40,7 +40,7 @@ def host_port(
         *_rdma_links(at(rdma_link)),
         *_netdevs(at(port_netdev)),
         *_linked(mlxlinks(mlxlink_section, mlxlink_field, collected, Commands(dump_command))),
-        *_sampled(exported),
+        *_sampled(metric_value),
     ]
     return framed(rows, PORT_STATE)
 
@@ -189,10 +189,10 @@ def _gigabits(speed: str) -> float | None:
     return number(speed.split("G")[0]) if "G" in speed else None
 
 
-def _sampled(exported: pl.DataFrame) -> Iterator[Row]:
+def _sampled(metric_value: pl.DataFrame) -> Iterator[Row]:
     """What node_exporter tells of a port in several samples: its state and rate."""
     wanted = {"state_id", "physical_state_id", "rate_bytes_per_second"}
-    ports = exported.filter((pl.col("family") == "node_infiniband_") & pl.col("name").is_in(wanted))
+    ports = metric_value.filter((pl.col("family") == "node_infiniband_") & pl.col("name").is_in(wanted))
     place = ["source", "moment", "host", "device", "port"]
     for key, rows in ports.sort("source", "line").group_by(place, maintain_order=True):
         told: dict[str, float] = dict(rows.select("name", "value").drop_nulls().iter_rows())

@@ -165,8 +165,10 @@ def link_quality(
     return framed(rows, LINK_QUALITY)
 
 
-@analysis(INTERFACE, of=("exported",))
-def interface(exported: pl.DataFrame) -> pl.DataFrame:
+@analysis(INTERFACE, of=("metric_value",))
+def interface(metric_value: pl.DataFrame) -> pl.DataFrame:
     """The MTU of each network interface, as node_exporter tells."""
     told = (pl.col("family") == "node_network_") & (pl.col("name") == "mtu_bytes") & (pl.col("value") < LARGEST)
-    return exported.filter(told).select("source", "line", "host", netdev="device", mtu=pl.col("value").cast(pl.Int32))
+    return metric_value.filter(told).select(
+        "source", "line", "host", netdev="device", mtu=pl.col("value").cast(pl.Int32)
+    )
