@@ -24,6 +24,8 @@ WIDEST = (1 << 63) // WORD - 1  # words, in bytes, that a column holds
 STATES = {"initialize": "initializing", "init": "initializing", "active_defer": "active"}
 KINDS = {"S": "switch", "H": "host", "R": "router", "Switch": "switch", "Ca": "host", "CA": "host", "Router": "router"}
 DISCARDS, RECEIVE_ERRORS = "PortXmitDiscards", "PortRcvErrors"
+# What ibqueryerrors looks for.
+ERRORS = [name for name, unit in UNITS.items() if unit != "bytes" and not name.endswith("packets")]
 # More than this many lines that say the same are one problem.
 FEW = 3
 
@@ -127,6 +129,7 @@ def fabric_counter(
     counter_long: pl.DataFrame,
     counters_of: pl.DataFrame,
     counters_port: pl.DataFrame,
+    counters_summary: pl.DataFrame,
     check_warning: pl.DataFrame,
     diagnosed_port: pl.DataFrame,
     diagnosed_counter: pl.DataFrame,
@@ -135,9 +138,11 @@ def fabric_counter(
 ) -> pl.DataFrame:
     """The counters of ports, each in the unit that Linux gives it; those of a whole node have port 255."""
     queried = _queried(counter_head, counter_line, counter_long)
+    reported = _reported(counters_of, counters_port)
     found = [
         placed(queried, collected).with_columns(host="told_host"),
-        placed(_reported(counters_of, counters_port), collected),
+        placed(reported, collected),
+        placed(_unmentioned(reported, counters_summary), collected),
         placed(_checked(check_warning), collected),
         placed(_diagnosed(diagnosed_port, diagnosed_counter), collected),
     ]
@@ -240,6 +245,32 @@ def _reported(counters_of: pl.DataFrame, counters_port: pl.DataFrame) -> pl.Data
     # The sum of all ports counts only where no port is told by itself.
     is_sum = pl.col("port") == ALL_PORTS
     return pairs.filter(~is_sum | is_sum.all().over(*OWNER, "head_line"))
+
+
+def _unmentioned(pairs: pl.DataFrame, counters_summary: pl.DataFrame) -> pl.DataFrame:
+    """Zeros that ibqueryerrors left out: what another run tells of a port, and this one, that saw as many nodes, not.
+
+    Only of runs that came to their end, asked everybody, and print whatever is not zero.
+    """
+    at = ["source", "line"]
+    form = text_of("form")
+    runs = counters_summary.filter(form == "").select(*at, "nodes", run="line").sort(at)
+    notes = counters_summary.filter(form != "").sort(at)
+    notes = notes.join_asof(runs, on="line", by="source", strategy="backward", check_sortedness=False)
+    is_partial = (pl.col("failures") > 0) | pl.col("thresholds").is_not_null() | pl.col("suppressed").is_not_null()
+    partial = notes.filter(is_partial.fill_null(value=False)).select("source", "run")
+    whole = runs.join(partial, on=["source", "run"], how="anti")
+    told = (
+        pairs.filter(pl.col("counter").replace(CANONICAL).is_in(ERRORS) & (pl.col("port") != ALL_PORTS))
+        .sort(at)
+        .join_asof(whole, on="line", by="source", strategy="forward", check_sortedness=False)
+        .filter(pl.col("run").is_not_null())
+    )
+    who = ["guid", "port", "counter"]
+    known = told.group_by(*who, "nodes", maintain_order=True).agg(pl.col("node").drop_nulls().first())
+    absent = known.join(whole, on="nodes").join(told, on=[*who, "source", "run"], how="anti")
+    labels = [pl.lit(None, pairs.schema[name]).alias(name) for name in ("launcher_time", "launcher_node")]
+    return absent.with_columns(*labels, value=pl.lit(0, pl.Int64), is_narrow=pl.lit(value=True))
 
 
 def _checked(check_warning: pl.DataFrame) -> pl.DataFrame:

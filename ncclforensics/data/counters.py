@@ -96,3 +96,32 @@ AGGREGATION = "Mellanox Technologies Aggregation Node"  # of SHARP, inside a swi
 # Words in names of files that tell which dump is the earlier one.
 BEFORE = ("before", "baseline", "pre", "start", "begin", "first", "old", "t0")
 AFTER = ("after", "post", "end", "later", "last", "second", "new", "t1")
+
+# From how much growth on a counter tells of a fault of the link. The defaults that infiniband-diags suggests in
+# error_thresholds, but for what a job feels at once: a link that went down, or was trained again.
+LINK_LIMITS = {
+    "link_downed": 1,
+    "link_error_recovery": 1,
+    "symbol_error": 10,
+    "port_rcv_errors": 10,
+    "local_link_integrity_errors": 1,
+    "excessive_buffer_overrun_errors": 1,
+}
+OFTEN = 10  # link_error_recovery: infiniband-diags error_thresholds
+REMOTE_LIMIT = 100  # port_rcv_remote_physical_errors: infiniband-diags error_thresholds
+DISCARD_LIMIT = 100  # port_xmit_discards: infiniband-diags error_thresholds
+# Ticks of waiting have no unit in common: a port is compared with the others that carried traffic.
+WAIT_RATIO, WAIT_LEAST, SIBLINGS = 10, 1_000_000, 4
+# What grew since nobody knows when: only much, with a second sign, and on few ports of those that are told.
+LONG_AGO = 1000
+WHAT = {
+    "link_downed": "the link went down",
+    "link_error_recovery": "the link was trained again",
+    "symbol_error": "symbol errors",
+    "port_rcv_errors": "packets received in error",
+    "local_link_integrity_errors": "local link integrity errors",
+    "excessive_buffer_overrun_errors": "buffer overruns",
+    "port_rcv_remote_physical_errors": "packets that were bad before they came",
+    "port_xmit_discards": "packets dropped on the way out",
+    "port_xmit_wait": "ticks of waiting for credits",
+}
