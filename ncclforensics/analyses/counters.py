@@ -51,11 +51,10 @@ PORT_STATE = {
 
 def dump_of(path: str) -> pl.Expr:
     """What names a dump, of a column of paths: its file; where files hold one value each, what they stand below."""
-    is_value = pl.col(path).str.contains("/infiniband/", literal=True) & pl.col(path).str.contains(
-        "/ports/", literal=True
-    )
+    is_below = pl.col(path).str.contains("/infiniband/", literal=True)
+    is_value = pl.col(path).str.contains("/ports/", literal=True) | pl.col(path).str.ends_with("/node_guid")
     above = pl.col(path).str.split("/infiniband/").list.first()
-    return pl.when(is_value).then(above).otherwise(path)
+    return pl.when(is_below & is_value).then(above).otherwise(path)
 
 
 @analysis(COUNTER, of=("fabric_counter", "host_counter"))

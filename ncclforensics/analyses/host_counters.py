@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
@@ -141,20 +142,25 @@ def _of_ethernet(
     heads: pl.DataFrame, counters: pl.DataFrame, collected: pl.DataFrame, commands: Commands, devices: Devices
 ) -> Iterator[Row]:
     """Where several blocks do not tell their interface, nobody knows what they are of: they are left out."""
+    names = {place: _interface(commands, *place) for place in heads.select("source", "line").iter_rows()}
+    nameless = Counter(source for (source, _), name in names.items() if name is None)
     netdev: str | None = None
-    nameless: dict[int, int] = {}
     for row in located(pl.concat([heads, counters], how="diagonal"), collected):
         source = row["source"]
         if row["title"] is not None:
-            told = commands.arguments(source, row["line"], ("ethtool",))
-            netdev = next((word for word in told if not word.startswith("-")), None)
-            nameless[source] = nameless.get(source, 0) + (netdev is None)
+            netdev = names[source, row["line"]]
             continue
         value = whole(row["count"])
-        is_known = netdev is not None or nameless.get(source, 0) < 2
+        is_known = netdev is not None or nameless[source] == 1
         if value is not None and is_known and row["form"] != "queue":
             device = _device_of(netdev, source, row["told_host"], devices)
             yield {**place_of(row), "device": device, **_counted(str(row["counter"]), value)}
+
+
+def _interface(commands: Commands, source: int, line: int) -> str | None:
+    """The interface that ethtool was asked for."""
+    told = commands.arguments(source, line, ("ethtool",))
+    return next((word for word in told if not word.startswith("-")), None)
 
 
 def _of_links(
