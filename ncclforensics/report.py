@@ -13,7 +13,7 @@ from ncclforensics.rules import Finding, Rule, chosen, findings
 from ncclforensics.selection import Selection
 
 Row = dict[str, Any]
-PROBLEMS = ("dump_problem", "fabric_problem")  # frames that say what is broken in a dump
+PROBLEMS = ("dump_problem", "fabric_problem", "host_problem")  # frames that say what is broken in a dump
 # The worst verdict first: with several jobs in a folder it is the one that is reported as `hang`.
 BADNESS = (
     "init-failed",

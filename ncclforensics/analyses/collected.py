@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.columns import text_of
+from ncclforensics.data.host_counters import LOCAL_TOOLS
 from ncclforensics.frames import analysis
 from ncclforensics.span import as_time
 
@@ -20,12 +21,13 @@ DATE, DATE_OF_TWELVE = "%a %b %d %H:%M:%S %Y", "%a %b %d %I:%M:%S %p %Y"
 YEAR = 1970  # stands for one that a clock does not tell; such a time is not believed
 
 
-@analysis(COLLECTED, of=("dump_host", "dump_time", "dump_command", "map_head"))
+@analysis(COLLECTED, of=("dump_host", "dump_time", "dump_command", "device_command", "map_head"))
 def collected(
     dump_host: pl.DataFrame,
     dump_ruler: pl.DataFrame,
     dump_time: pl.DataFrame,
     dump_command: pl.DataFrame,
+    device_command: pl.DataFrame,
     map_head: pl.DataFrame,
 ) -> pl.DataFrame:
     """Headings, prompts and dates: the host and the time of what follows, until the next one says otherwise."""
@@ -42,8 +44,10 @@ def collected(
         taken=pl.coalesce(as_time(text_of("taken"), YEAR), _date(text_of("dated"))),
     )
     # A command that is told whom to ask asks another host.
-    own = dump_command.filter(pl.col("arguments").is_null() & pl.col("prompt_host").is_not_null())
-    prompts = own.select(*at, heading_host=text_of("prompt_host"))
+    is_local = pl.col("arguments").is_null() | text_of("tool").is_in(LOCAL_TOOLS)
+    own = pl.concat([dump_command.filter(is_local), device_command], how="diagonal_relaxed")
+    is_named = text_of("prompt_host") != "localhost"
+    prompts = own.filter(is_named).select(*at, heading_host=text_of("prompt_host"))
     maps = map_head.filter(pl.col("taken").is_not_null()).select(*at, taken=as_time(text_of("taken"), YEAR))
     return pl.concat([hosts, times, prompts, maps], how="diagonal").sort(at)
 

@@ -49,6 +49,14 @@ PORT_STATE = {
 }
 
 
+def dump_of(path: str) -> pl.Expr:
+    """What names a dump, of a column of paths: its file; where files hold one value each, what they stand below."""
+    is_below = pl.col(path).str.contains("/infiniband/", literal=True)
+    is_value = pl.col(path).str.contains("/ports/", literal=True) | pl.col(path).str.ends_with("/node_guid")
+    above = pl.col(path).str.split("/infiniband/").list.first()
+    return pl.when(is_below & is_value).then(above).otherwise(path)
+
+
 @analysis(COUNTER, of=("fabric_counter", "host_counter"))
 def counter(fabric_counter: pl.DataFrame, host_counter: pl.DataFrame) -> pl.DataFrame:
     """Every counter that a dump tells, zero or not, its unit converted as its tool means it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.analyses.counters import PORT
+from ncclforensics.analyses.counters import PORT, dump_of
 from ncclforensics.data.counters import AFTER, BEFORE, UNITS
 from ncclforensics.frames import analysis
 
@@ -103,7 +103,7 @@ def _keyed(sample: pl.DataFrame, source: pl.DataFrame) -> pl.DataFrame:
     A device without a host may be any host's: only two files whose names are the same but for words such as `before`
     and `after` tell of the same one.
     """
-    words = pl.col("path").str.to_lowercase().str.replace_many(dict.fromkeys(SEPARATORS, " ")).str.split(" ")
+    words = dump_of("path").str.to_lowercase().str.replace_many(dict.fromkeys(SEPARATORS, " ")).str.split(" ")
     marks = [*BEFORE, *AFTER]
     named = source.select(
         "source",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
@@ -9,12 +10,13 @@ import polars as pl
 
 from ncclforensics.analyses.counters import COUNTER
 from ncclforensics.analyses.printed import LARGEST, number, whole
-from ncclforensics.analyses.sessions import Row, Sessions, framed, mlxlinks, place_of
+from ncclforensics.analyses.sessions import Commands, Row, framed, located, mlxlinks, place_of
 from ncclforensics.columns import text_of
-from ncclforensics.data.host_counters import EXPORTED, MOST, NO_COUNTERS, OF_GPUS, WORD, unit
+from ncclforensics.data.counters import CANONICAL, MOST, WORD
+from ncclforensics.data.host_counters import EXPORTED, NO_COUNTERS, OF_GPUS, unit
 from ncclforensics.frames import analysis
 
-SAMPLE = {
+METRIC_VALUE = {
     "source": pl.Int32(),
     "line": pl.Int32(),
     "moment": pl.Datetime("us"),
@@ -26,6 +28,7 @@ SAMPLE = {
     "value": pl.Float64(),
 }
 NETDEV_DEVICE = {"host": pl.String(), "source": pl.Int32(), "netdev": pl.String(), "device": pl.String()}
+HOST_PROBLEM = {"source": pl.Int32(), "line": pl.Int32(), "problem": pl.String()}
 MLXLINK_COUNTERS = {
     "Symbol Errors": "symbol_error",
     "Effective Physical Errors": "effective_physical_errors",
@@ -35,7 +38,9 @@ MLXLINK_COUNTERS = {
 Devices = dict[tuple[str | None, int | None, str], str]
 
 
-@analysis(COUNTER, of=("port_counter_file", "rdma_statistic", "nic_counter", "mlxlink_field", "sample", "nvlink_port"))
+@analysis(
+    COUNTER, of=("port_counter_file", "rdma_statistic", "nic_counter", "mlxlink_field", "metric_value", "nvlink_port")
+)
 def host_counter(
     port_counter_file: pl.DataFrame,
     rdma_statistic: pl.DataFrame,
@@ -44,24 +49,24 @@ def host_counter(
     nic_counter: pl.DataFrame,
     mlxlink_section: pl.DataFrame,
     mlxlink_field: pl.DataFrame,
-    sample: pl.DataFrame,
+    metric_value: pl.DataFrame,
     nvlink_port: pl.DataFrame,
-    host_command: pl.DataFrame,
-    device_command: pl.DataFrame,
+    dump_command: pl.DataFrame,
+    collected: pl.DataFrame,
     netdev_device: pl.DataFrame,
 ) -> pl.DataFrame:
     """The counters that a host's own tools tell of its ports and of its GPUs' links."""
-    sessions = Sessions(host_command, device_command)
+    commands = Commands(dump_command)
     devices = {(host, source, netdev): device for host, source, netdev, device in netdev_device.iter_rows()}
     rows: list[Row] = [
-        *_of_files(port_counter_file, sessions),
-        *_of_statistics(rdma_statistic, rdma_more, sessions),
-        *_of_ethernet(nic_statistics, nic_counter, sessions, devices),
-        *_of_links(mlxlink_section, mlxlink_field, sessions),
-        *_of_samples(sample, devices),
-        *_of_nvlinks(nvlink_port, sessions),
+        *_of_files(located(port_counter_file, collected)),
+        *_of_statistics(rdma_statistic, rdma_more, collected),
+        *_of_ethernet(nic_statistics, nic_counter, collected, commands, devices),
+        *_of_links(mlxlink_section, mlxlink_field, collected, commands),
+        *_of_samples(metric_value, devices),
+        *_of_nvlinks(located(nvlink_port, collected)),
     ]
-    return framed(({**dict.fromkeys(COUNTER), **row} for row in rows), COUNTER).sort("source", "line")
+    return framed(rows, COUNTER)
 
 
 def _counted(name: str, value: int, *, is_words: bool = False) -> Row:
@@ -71,26 +76,24 @@ def _counted(name: str, value: int, *, is_words: bool = False) -> Row:
     return {"name": name, "value": value * WORD if is_data else value, "unit": unit(name), "is_saturated": is_saturated}
 
 
-def _of_files(files: pl.DataFrame, sessions: Sessions) -> Iterator[Row]:
-    for row in files.sort("source", "line").to_dicts():
-        name, value = str(row["counter"]).lower(), whole(row["value"])
+def _of_files(files: list[Row]) -> Iterator[Row]:
+    for row in files:
+        name, value = str(row["counter"]).removesuffix("_64"), whole(row["value"])  # before kernel 4.5 counters_ext
         if value is not None and name not in NO_COUNTERS:
-            name = name.removesuffix("_64")  # before kernel 4.5, of `counters_ext`
+            name = CANONICAL.get(name, name)
             yield {
-                **place_of(row, sessions), "device": str(row["device"]), "port": row["port"],
+                **place_of(row), "device": str(row["device"]), "port": row["port"],
                 **_counted(name, value, is_words=True),
             }  # fmt: skip
 
 
-def _of_statistics(first: pl.DataFrame, more: pl.DataFrame, sessions: Sessions) -> Iterator[Row]:
+def _of_statistics(first: pl.DataFrame, more: pl.DataFrame, collected: pl.DataFrame) -> Iterator[Row]:
     """Pairs of names and values, which a mail or `-p` may have broken into several lines."""
-    wanted = ["source", "line", "launcher_node", "text"]
-    begun = first.with_columns(text=text_of("statistics").fill_null("")).select(*wanted, "device", "port")
-    broken = more.with_columns(text=text_of("more")).select(wanted)
-    lines = pl.concat([begun, broken], how="diagonal").sort("source", "line")
+    begun = first.with_columns(text=text_of("statistics").fill_null(""))
+    broken = more.with_columns(text=text_of("more"))
     link: Row | None = None
     name, last = "", (0, 0)
-    for row in lines.to_dicts():
+    for row in located(pl.concat([begun, broken], how="diagonal"), collected):
         here = (row["source"], row["line"])
         if row["device"] is not None:
             link, name = row, ""
@@ -106,7 +109,7 @@ def _of_statistics(first: pl.DataFrame, more: pl.DataFrame, sessions: Sessions) 
             elif name:
                 if name not in NO_COUNTERS:
                     port = {"device": str(link["device"]), "port": link["port"]}
-                    yield {**place_of(row, sessions), **port, **_counted(name, value)}
+                    yield {**place_of(row), **port, **_counted(name, value)}
                 name = ""
 
 
@@ -116,42 +119,54 @@ def netdev_device(
     rdma_link: pl.DataFrame,
     gid_row: pl.DataFrame,
     port_gid_file: pl.DataFrame,
-    host_command: pl.DataFrame,
+    collected: pl.DataFrame,
 ) -> pl.DataFrame:
     """Which RDMA device a network interface is of: on a host (then no source is told), or else within a source."""
-    sessions = Sessions(host_command)
     pairs = set()
     for rows in (port_netdev, rdma_link, gid_row, port_gid_file):
-        for row in rows.filter(pl.col("netdev").is_not_null()).to_dicts():
-            host = place_of(row, sessions)["host"]
+        for row in located(rows.filter(pl.col("netdev").is_not_null()), collected):
+            host = row["told_host"]
             pairs.add((host, None if host else row["source"], str(row["netdev"]), str(row["device"])))
     ordered = sorted(pairs, key=repr)
     return pl.DataFrame(ordered, schema=NETDEV_DEVICE, orient="row")
 
 
-def device_of(netdev: str | None, source: int, host: str | None, devices: Devices) -> str | None:
+def _device_of(netdev: str | None, source: int, host: str | None, devices: Devices) -> str | None:
     """The RDMA device of a network interface, where a list of the same host or source tells."""
     if netdev is None:
         return None
     return devices.get((host, None, netdev)) or devices.get((None, source, netdev)) or netdev
 
 
-def _of_ethernet(heads: pl.DataFrame, counters: pl.DataFrame, sessions: Sessions, devices: Devices) -> Iterator[Row]:
-    lines = [(source, line, None) for source, line in heads.select("source", "line").iter_rows()]
-    for source, line, row in sorted(
-        [*lines, *((row["source"], row["line"], row) for row in counters.to_dicts())], key=lambda each: each[:2]
-    ):
-        if row is None:
-            words = [word for word in sessions.arguments(source, line, ("ethtool",)) if not word.startswith("-")]
-            netdev = words[0] if words else None
-        elif row["form"] != "queue" and (value := whole(row["count"])) is not None:
-            place = place_of(row, sessions)
-            device = device_of(netdev, source, place["host"], devices)
-            yield {**place, "device": device, "port": None, **_counted(str(row["counter"]), value)}
+def _of_ethernet(
+    heads: pl.DataFrame, counters: pl.DataFrame, collected: pl.DataFrame, commands: Commands, devices: Devices
+) -> Iterator[Row]:
+    """Where several blocks do not tell their interface, nobody knows what they are of: they are left out."""
+    names = {place: _interface(commands, *place) for place in heads.select("source", "line").iter_rows()}
+    nameless = Counter(source for (source, _), name in names.items() if name is None)
+    netdev: str | None = None
+    for row in located(pl.concat([heads, counters], how="diagonal"), collected):
+        source = row["source"]
+        if row["title"] is not None:
+            netdev = names[source, row["line"]]
+            continue
+        value = whole(row["count"])
+        is_known = netdev is not None or nameless[source] == 1
+        if value is not None and is_known and row["form"] != "queue":
+            device = _device_of(netdev, source, row["told_host"], devices)
+            yield {**place_of(row), "device": device, **_counted(str(row["counter"]), value)}
 
 
-def _of_links(sections: pl.DataFrame, fields: pl.DataFrame, sessions: Sessions) -> Iterator[Row]:
-    for place, told in mlxlinks(sections, fields, sessions):
+def _interface(commands: Commands, source: int, line: int) -> str | None:
+    """The interface that ethtool was asked for."""
+    told = commands.arguments(source, line, ("ethtool",))
+    return next((word for word in told if not word.startswith("-")), None)
+
+
+def _of_links(
+    sections: pl.DataFrame, fields: pl.DataFrame, collected: pl.DataFrame, commands: Commands
+) -> Iterator[Row]:
+    for place, told in mlxlinks(sections, fields, collected, commands):
         for field, name in MLXLINK_COUNTERS.items():
             value = whole(told[field]["said"]) if field in told else None
             if value is not None:
@@ -159,8 +174,8 @@ def _of_links(sections: pl.DataFrame, fields: pl.DataFrame, sessions: Sessions) 
                 yield {**place, "line": told[field]["line"], **_counted(name, value), "is_saturated": False}
 
 
-def _of_samples(sample: pl.DataFrame, devices: Devices) -> Iterator[Row]:
-    for row in sample.to_dicts():
+def _of_samples(metric_value: pl.DataFrame, devices: Devices) -> Iterator[Row]:
+    for row in metric_value.to_dicts():
         family, name, value = row["family"], str(row["name"]), row["value"]
         if value is None or not 0 <= value < LARGEST:
             continue
@@ -171,7 +186,7 @@ def _of_samples(sample: pl.DataFrame, devices: Devices) -> Iterator[Row]:
             most = MOST.get(linux, -1) * (WORD if linux.endswith("_data") else 1)
             yield {**place, **_counted(linux, int(value)), "is_saturated": int(value) == most}
         elif family == "node_network_" and name.endswith("_total") and row["device"] != "lo":
-            device = device_of(row["device"], row["source"], row["host"], devices)
+            device = _device_of(row["device"], row["source"], row["host"], devices)
             yield {**place, "device": device, **_counted(bare, int(value))}
         elif family == "DCGM_FI_":
             counted, link = _of_dcgm(bare)
@@ -191,22 +206,22 @@ def _of_dcgm(name: str) -> tuple[str | None, int | None]:
     return OF_GPUS.get(name.removesuffix("_TOTAL")), None
 
 
-def _of_nvlinks(nvlink_port: pl.DataFrame, sessions: Sessions) -> Iterator[Row]:
+def _of_nvlinks(nvlinks: list[Row]) -> Iterator[Row]:
     here: dict[tuple[int, object], str] = {}
-    for row in nvlink_port.sort("source", "line").to_dicts():
+    for row in nvlinks:
         owner, form = (row["source"], row["launcher_node"]), str(row["form"])
         if form == "gpu":
             here[owner] = f"GPU{row['gpu']}"
         elif form == "errors" and owner in here and (value := whole(row["errors"])) is not None:
             name = f"nvlink_{str(row['counter']).lower().replace(' ', '_')}"
-            yield {**place_of(row, sessions), "device": here[owner], "port": row["port"], **_counted(name, value)}
+            yield {**place_of(row), "device": here[owner], "port": row["port"], **_counted(name, value)}
 
 
-@analysis(SAMPLE, of=("metric",))
-def sample(metric: pl.DataFrame) -> pl.DataFrame:
+@analysis(METRIC_VALUE, of=("metric",))
+def metric_value(metric: pl.DataFrame, collected: pl.DataFrame) -> pl.DataFrame:
     """Each sample of an exporter: of which device, on which host, when."""
     rows = []
-    for row in metric.to_dicts():
+    for row in located(metric, collected):
         labels = _labels(str(row["labels"]))
         instance = labels.get("hostname") or labels.get("host") or labels.get("node") or labels.get("instance")
         device = f"GPU{labels['gpu']}" if row["family"] == "DCGM_FI_" and "gpu" in labels else labels.get("device")
@@ -217,8 +232,8 @@ def sample(metric: pl.DataFrame) -> pl.DataFrame:
                 "line": row["line"],
                 "moment": datetime.fromtimestamp(stamp / 1000, UTC).replace(tzinfo=None)
                 if stamp is not None and 0 <= stamp < 1 << 42
-                else None,
-                "host": row["launcher_node"] or _name(instance),
+                else row["moment"],
+                "host": _name(instance) or row["told_host"],
                 "family": str(row["family"]),
                 "name": str(row["metric"]),
                 "device": device,
@@ -226,7 +241,7 @@ def sample(metric: pl.DataFrame) -> pl.DataFrame:
                 "value": number(row["sample"]),
             }
         )
-    return framed(rows, SAMPLE)
+    return framed(rows, METRIC_VALUE)
 
 
 def _name(instance: str | None) -> str | None:
@@ -250,3 +265,22 @@ def _labels(text: str) -> dict[str, str]:
         name, _, value = piece.partition('="')
         found[name.strip().lower()] = value.removesuffix('"')
     return found
+
+
+@analysis(HOST_PROBLEM, of=("unread_file", "nic_statistics"))
+def host_problem(unread_file: pl.DataFrame, nic_statistics: pl.DataFrame, dump_command: pl.DataFrame) -> pl.DataFrame:
+    """What is missing from what hosts told, in words: files that were not read, statistics of nobody."""
+    of_files = unread_file.group_by("source", "error", maintain_order=True).agg(pl.col("line").min(), files=pl.len())
+    commands = Commands(dump_command)
+    rows: list[Row] = [
+        {"source": source, "line": line, "problem": f"line {line}: {files} files of ports could not be read: {error}"}
+        for source, error, line, files in of_files.iter_rows()
+    ]
+    for (source,), heads in nic_statistics.group_by("source", maintain_order=True):
+        lines = [
+            line for line in heads["line"].to_list() if not commands.arguments(int(str(source)), line, ("ethtool",))
+        ]
+        if len(lines) > 1:
+            problem = f"line {lines[0]}: {len(lines)} statistics of ethtool do not tell their interface, left out"
+            rows.append({"source": source, "line": lines[0], "problem": problem})
+    return framed(rows, HOST_PROBLEM)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import polars as pl
 
-from ncclforensics.analyses.counters import PORT_STATE
+from ncclforensics.analyses.counters import PORT_STATE, dump_of
 from ncclforensics.analyses.printed import coded, number, whole
-from ncclforensics.analyses.sessions import Row, Sessions, framed, mlxlinks, place_of
-from ncclforensics.data.host_counters import PHYSICAL, PHYSICAL_CODES, SPEED_CODES, SPEEDS, STATE_CODES, STATES
+from ncclforensics.analyses.sessions import Commands, Row, framed, located, mlxlinks, place_of
+from ncclforensics.data.counters import LANES
+from ncclforensics.data.host_counters import PHYSICAL, PHYSICAL_CODES, SPEED_CODES, STATE_CODES, STATES
 from ncclforensics.frames import analysis
 
 
-@analysis(PORT_STATE, of=("port_file", "verbs_device", "rdma_link", "port_netdev", "mlxlink_field", "sample"))
+@analysis(PORT_STATE, of=("port_file", "verbs_device", "rdma_link", "port_netdev", "mlxlink_field", "metric_value"))
 def host_port(
     port_file: pl.DataFrame,
     device_file: pl.DataFrame,
@@ -24,20 +26,23 @@ def host_port(
     port_netdev: pl.DataFrame,
     mlxlink_section: pl.DataFrame,
     mlxlink_field: pl.DataFrame,
-    sample: pl.DataFrame,
-    host_command: pl.DataFrame,
+    metric_value: pl.DataFrame,
+    dump_command: pl.DataFrame,
+    collected: pl.DataFrame,
+    source: pl.DataFrame,
 ) -> pl.DataFrame:
     """The ports whose state, speed or interface a host's own tools tell."""
-    sessions = Sessions(host_command)
+    at = partial(located, collected=collected)
+    dumps = source.select("source", dump=dump_of("path"))
     rows: list[Row] = [
-        *_files_of_ports(port_file, device_file, sessions),
-        *_verbs_ports(verbs_device, verbs_attribute, sessions),
-        *_rdma_links(rdma_link, sessions),
-        *_netdevs(port_netdev, sessions),
-        *_linked(mlxlink_section, mlxlink_field, sessions),
-        *_sampled(sample),
+        *_files_of_ports(at(port_file.join(dumps, on="source")), at(device_file.join(dumps, on="source"))),
+        *_verbs_ports(at(pl.concat([verbs_device, verbs_attribute], how="diagonal"))),
+        *_rdma_links(at(rdma_link)),
+        *_netdevs(at(port_netdev)),
+        *_linked(mlxlinks(mlxlink_section, mlxlink_field, collected, Commands(dump_command))),
+        *_sampled(metric_value),
     ]
-    return framed(({**dict.fromkeys(PORT_STATE), **row} for row in rows), PORT_STATE).sort("source", "line")
+    return framed(rows, PORT_STATE)
 
 
 def _rated(width: str | None, speed: str | None) -> Row:
@@ -47,7 +52,7 @@ def _rated(width: str | None, speed: str | None) -> Row:
     ({'width': '4X', 'speed': 'NDR', 'rate_Gbps': 400.0}, {'width': '4X', 'speed': None, 'rate_Gbps': None})
     """
     lanes = whole((width or "").upper().removesuffix("X"))
-    rate = lanes * SPEEDS[speed] if lanes and speed in SPEEDS else None
+    rate = lanes * LANES[speed] if lanes and speed in LANES else None
     return {"width": width.upper() if width else None, "speed": speed, "rate_Gbps": rate}
 
 
@@ -57,58 +62,56 @@ def _guid(text: object) -> str | None:
     return f"0x{digits}" if len(digits) == 16 else None
 
 
-def _files_of_ports(files: pl.DataFrame, of_devices: pl.DataFrame, sessions: Sessions) -> Iterator[Row]:
+def _files_of_ports(files: list[Row], of_devices: list[Row]) -> Iterator[Row]:
     guids = {
-        (row["source"], row["launcher_node"], str(row["device"])): _guid(row["value"])
-        for row in of_devices.filter(pl.col("device_file") == "node_guid").to_dicts()
+        (row["dump"], row["launcher_node"], str(row["device"])): _guid(row["value"])
+        for row in of_devices
+        if str(row["device_file"]) == "node_guid"
     }
     here: dict[tuple[Any, ...], Row] = {}
-    for row in files.sort("source", "line").to_dicts():
-        owner = (row["source"], row["launcher_node"], str(row["device"]), row["port"])
+    for row in files:
+        owner = (row["dump"], row["launcher_node"], str(row["device"]), row["port"])
         name = str(row["file"])
-        if name in here.get(owner, {"line": ""}) and owner in here:  # the port again: another dump
-            yield _file_port(owner, here.pop(owner), guids, sessions)
-        here.setdefault(owner, {"line": row["line"]})[name] = str(row["value"])
+        if name in here.get(owner, {}):  # the port again: another dump
+            yield _file_port(owner, here.pop(owner), guids)
+        here.setdefault(owner, place_of(row))[name] = str(row["value"])
     for owner, told in here.items():
-        yield _file_port(owner, told, guids, sessions)
+        yield _file_port(owner, told, guids)
 
 
-def _file_port(owner: tuple[Any, ...], told: dict[str, Any], guids: dict[Any, str | None], sessions: Sessions) -> Row:
-    source, node, device, port = owner
+def _file_port(owner: tuple[Any, ...], told: dict[str, Any], guids: dict[Any, str | None]) -> Row:
+    dump, node, device, port = owner
     rate = str(told.get("rate", ""))  # 400 Gb/sec (4X NDR)
     width, _, speed = rate.rpartition("(")[2].removesuffix(")").partition(" ")
     lid = str(told.get("lid", "")).removeprefix("0x")
     return {
-        "source": source,
-        "line": told["line"],
-        "host": sessions.host(source, told["line"], node),
+        **{name: told[name] for name in ("source", "line", "host", "moment")},
         "device": device,
         "port": port,
         "lid": int(lid, 16) or None if lid and all(each in "0123456789abcdefABCDEF" for each in lid[:8]) else None,
-        "guid": guids.get((source, node, device)),
+        "guid": guids.get((dump, node, device)),
         "state": STATE_CODES.get(coded(told.get("state")) or 0),
         "physical_state": PHYSICAL_CODES.get(coded(told.get("phys_state")) or 0),
         "rate_Gbps": number(rate),
         "width": width if "(" in rate else None,
-        "speed": speed if speed in SPEEDS else None,
+        "speed": speed if speed in LANES else None,
         "link_layer": told.get("link_layer"),
     }
 
 
-def _verbs_ports(heads: pl.DataFrame, attributes: pl.DataFrame, sessions: Sessions) -> Iterator[Row]:
-    lines = sorted([*heads.to_dicts(), *attributes.to_dicts()], key=lambda row: (row["source"], row["line"]))
+def _verbs_ports(lines: list[Row]) -> Iterator[Row]:
     device: Row = {}
     port: Row | None = None
     for row in lines:
         form = row["form"]
-        if "key" not in row:
+        if row["device"] is not None:
             if port:
                 yield port
             device, port = {"device": str(row["device"])}, None
         elif form == "port" and device:
             if port:
                 yield port
-            port = {**place_of(row, sessions), **device, "port": row["port"]}
+            port = {**place_of(row), **device, "port": row["port"]}
         elif form == "state" and port:
             port["state"] = STATES.get(str(row["state"]).lower())
         elif form == "layer" and port:
@@ -135,10 +138,10 @@ def _verbs_told(key: str, value: str, port: Row) -> Row:
     return {}
 
 
-def _rdma_links(links: pl.DataFrame, sessions: Sessions) -> Iterator[Row]:
-    for row in links.to_dicts():
+def _rdma_links(links: list[Row]) -> Iterator[Row]:
+    for row in links:
         yield {
-            **place_of(row, sessions),
+            **place_of(row),
             "device": str(row["device"]),
             "port": row["port"],
             "lid": row["lid"] or None,
@@ -149,15 +152,15 @@ def _rdma_links(links: pl.DataFrame, sessions: Sessions) -> Iterator[Row]:
         }
 
 
-def _netdevs(netdevs: pl.DataFrame, sessions: Sessions) -> Iterator[Row]:
-    for row in netdevs.to_dicts():  # whether the interface is up says nothing of the port
+def _netdevs(netdevs: list[Row]) -> Iterator[Row]:
+    for row in netdevs:  # whether the interface is up says nothing of the port
         state = STATES.get(str(row["verbose_state"]).lower())
         place = {"device": str(row["device"]), "port": row["port"], "netdev": str(row["netdev"])}
-        yield {**place_of(row, sessions), **place, "state": state}
+        yield {**place_of(row), **place, "state": state}
 
 
-def _linked(sections: pl.DataFrame, fields: pl.DataFrame, sessions: Sessions) -> Iterator[Row]:
-    for place, told in mlxlinks(sections, fields, sessions):
+def _linked(links: Iterable[tuple[Row, dict[str, Row]]]) -> Iterator[Row]:
+    for place, told in links:
         said = {field: str(row["said"]).strip() for field, row in told.items()}
         if "State" not in said:
             continue
@@ -172,8 +175,8 @@ def _linked(sections: pl.DataFrame, fields: pl.DataFrame, sessions: Sessions) ->
             "physical_state": PHYSICAL.get(said.get("Physical state", "").upper()),
             **rated,
             "rate_Gbps": _gigabits(speed) if not kind else rated["rate_Gbps"],
-            "speed_supported": able if kind == "IB" and able in SPEEDS else None,
-            "link_layer": "InfiniBand" if kind == "IB" else "Ethernet" if speed and not kind else None,
+            "speed_supported": able if kind == "IB" and able in LANES else None,
+            "link_layer": {"IB": "InfiniBand", "NVLink": "NVLink", "": "Ethernet" if speed else None}.get(kind),
         }
 
 
@@ -186,10 +189,10 @@ def _gigabits(speed: str) -> float | None:
     return number(speed.split("G")[0]) if "G" in speed else None
 
 
-def _sampled(sample: pl.DataFrame) -> Iterator[Row]:
+def _sampled(metric_value: pl.DataFrame) -> Iterator[Row]:
     """What node_exporter tells of a port in several samples: its state and rate."""
     wanted = {"state_id", "physical_state_id", "rate_bytes_per_second"}
-    ports = sample.filter((pl.col("family") == "node_infiniband_") & pl.col("name").is_in(wanted))
+    ports = metric_value.filter((pl.col("family") == "node_infiniband_") & pl.col("name").is_in(wanted))
     place = ["source", "moment", "host", "device", "port"]
     for key, rows in ports.sort("source", "line").group_by(place, maintain_order=True):
         told: dict[str, float] = dict(rows.select("name", "value").drop_nulls().iter_rows())

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.analyses.printed import LARGEST, number, whole
-from ncclforensics.analyses.sessions import Row, Sessions, framed, mlxlinks, option, place_of
+from ncclforensics.analyses.sessions import Commands, Row, framed, located, mlxlinks, option, place_of
 from ncclforensics.frames import analysis
 
 PORT_GID = {
@@ -62,20 +62,20 @@ def port_gid(
     verbs_attribute: pl.DataFrame,
     verbs_gid: pl.DataFrame,
     port_gid_file: pl.DataFrame,
-    host_command: pl.DataFrame,
+    collected: pl.DataFrame,
 ) -> pl.DataFrame:
     """The GIDs of every port."""
-    sessions = Sessions(host_command)
     rows = []
-    for row in gid_row.to_dicts():
+    for row in located(gid_row, collected):
         version = {"v1": 1, "v2": 2}.get(str(row["gid_version"]))
         place = {"device": str(row["device"]), "port": row["port"], "index": row["gid_index"]}
         told = _addressed(row["long_gid"])
         netdev = None if row["netdev"] is None else str(row["netdev"])
-        rows.append({**place_of(row, sessions), **place, **told, "version": version, "netdev": netdev})
-    rows += _verbs_gids(verbs_device, verbs_attribute, verbs_gid, sessions)
-    rows += _gid_files(port_gid_file, sessions)
-    return framed(({**dict.fromkeys(PORT_GID), **row} for row in rows), PORT_GID).sort("source", "line")
+        rows.append({**place_of(row), **place, **told, "version": version, "netdev": netdev})
+    ports = verbs_attribute.filter(pl.col("form") == "port")
+    rows += _verbs_gids(located(pl.concat([verbs_device, ports, verbs_gid], how="diagonal"), collected))
+    rows += _gid_files(located(port_gid_file, collected))
+    return framed(rows, PORT_GID)
 
 
 def _addressed(gid: object) -> Row:
@@ -89,24 +89,22 @@ def _addressed(gid: object) -> Row:
     return {"gid": text, "is_ipv4": is_ipv4, "is_link_local": text.startswith("fe80:")}
 
 
-def _verbs_gids(heads: pl.DataFrame, attributes: pl.DataFrame, gids: pl.DataFrame, sessions: Sessions) -> Iterator[Row]:
-    ports = attributes.filter(pl.col("form") == "port")
-    everything = [*heads.to_dicts(), *ports.to_dicts(), *gids.to_dicts()]
+def _verbs_gids(lines: list[Row]) -> Iterator[Row]:
     device = port = None
-    for row in sorted(everything, key=lambda each: (each["source"], each["line"])):
-        if "gid" in row:
+    for row in lines:
+        if row["gid"] is not None:
             version = VERSIONS.get(str(row["gid_type"]))
             place = {"device": device, "port": port, "index": row["gid_index"], "version": version}
-            yield {**place_of(row, sessions), **place, **_addressed(row["gid"])}
-        elif "key" in row:
-            port = row["port"]
-        else:
+            yield {**place_of(row), **place, **_addressed(row["gid"])}
+        elif row["device"] is not None:
             device = str(row["device"])
+        else:
+            port = row["port"]
 
 
-def _gid_files(files: pl.DataFrame, sessions: Sessions) -> Iterator[Row]:
+def _gid_files(files: list[Row]) -> Iterator[Row]:
     here: dict[tuple[object, ...], Row] = {}
-    for row in files.sort("source", "line").to_dicts():
+    for row in files:
         place = {"device": str(row["device"]), "port": row["port"], "index": row["gid_index"]}
         one = here.setdefault((row["source"], row["launcher_node"], *place.values()), {})
         if row["form"] == "type":
@@ -114,24 +112,26 @@ def _gid_files(files: pl.DataFrame, sessions: Sessions) -> Iterator[Row]:
         elif row["form"] == "netdev":
             one["netdev"] = str(row["netdev"])
         else:
-            one.update({**place_of(row, sessions), **place, **_addressed(row["gid"])})
+            one.update({**place_of(row), **place, **_addressed(row["gid"])})
     empty = ("0000:0000:0000:0000:0000:0000:0000:0000", "fe80:0000:0000:0000:0000:0000:0000:0000")
     return (one for one in here.values() if one.get("gid") and one["gid"] not in empty)
 
 
 @analysis(LOSSLESS, of=("qos_row",))
-def lossless(qos: pl.DataFrame, qos_row: pl.DataFrame, host_command: pl.DataFrame) -> pl.DataFrame:
+def lossless(
+    qos: pl.DataFrame, qos_row: pl.DataFrame, dump_command: pl.DataFrame, collected: pl.DataFrame
+) -> pl.DataFrame:
     """Which priorities of an interface pause in place of dropping, as mlnx_qos tells."""
-    sessions = Sessions(host_command)
+    commands = Commands(dump_command)
     rows, trust = [], None
-    for row in sorted([*qos.to_dicts(), *qos_row.to_dicts()], key=lambda each: (each["source"], each["line"])):
-        if row["form"] == "trust":
+    for row in located(pl.concat([qos, qos_row], how="diagonal"), collected):
+        if row["trust"] is not None:
             trust = str(row["trust"])
-        if str(row.get("row")) != "enabled":
+        if str(row["row"]) != "enabled":
             continue
-        arguments = sessions.arguments(row["source"], row["line"], ("mlnx_qos",))
+        arguments = commands.arguments(row["source"], row["line"], ("mlnx_qos",))
         flags = [whole(cell) for cell in str(row["cells"]).split()]
-        place = {**place_of(row, sessions), "netdev": option(arguments, "-i", "--interface")}
+        place = {**place_of(row), "netdev": option(arguments, "-i", "--interface")}
         rows.append({**place, "priorities": [n for n, flag in enumerate(flags) if flag], "trust": trust})
         trust = None
     return framed(rows, LOSSLESS)
@@ -139,11 +139,14 @@ def lossless(qos: pl.DataFrame, qos_row: pl.DataFrame, host_command: pl.DataFram
 
 @analysis(LINK_QUALITY, of=("mlxlink_field",))
 def link_quality(
-    mlxlink_section: pl.DataFrame, mlxlink_field: pl.DataFrame, host_command: pl.DataFrame
+    mlxlink_section: pl.DataFrame,
+    mlxlink_field: pl.DataFrame,
+    dump_command: pl.DataFrame,
+    collected: pl.DataFrame,
 ) -> pl.DataFrame:
     """How well a link is received, as mlxlink tells: errors per bit, before and after they were corrected."""
     rows = []
-    for place, told in mlxlinks(mlxlink_section, mlxlink_field, Sessions(host_command)):
+    for place, told in mlxlinks(mlxlink_section, mlxlink_field, collected, Commands(dump_command)):
         said = {field: str(row["said"]).strip() for field, row in told.items()}
         effective = next((name for name in ("Effective Physical BER", "Symbol BER") if name in said), None)
         rows.append(
@@ -162,8 +165,10 @@ def link_quality(
     return framed(rows, LINK_QUALITY)
 
 
-@analysis(INTERFACE, of=("sample",))
-def interface(sample: pl.DataFrame) -> pl.DataFrame:
+@analysis(INTERFACE, of=("metric_value",))
+def interface(metric_value: pl.DataFrame) -> pl.DataFrame:
     """The MTU of each network interface, as node_exporter tells."""
     told = (pl.col("family") == "node_network_") & (pl.col("name") == "mtu_bytes") & (pl.col("value") < LARGEST)
-    return sample.filter(told).select("source", "line", "host", netdev="device", mtu=pl.col("value").cast(pl.Int32))
+    return metric_value.filter(told).select(
+        "source", "line", "host", netdev="device", mtu=pl.col("value").cast(pl.Int32)
+    )

@@ -6,17 +6,12 @@ ethtool counters; DCGM field identifiers.
 
 from __future__ import annotations
 
-WORD = 4  # bytes: `port_xmit_data` and `port_rcv_data` count words, as the InfiniBand architecture does
+from ncclforensics.data.counters import UNITS
 
-# Counters of PortCounters stick at the most that their bits hold. Those of 32 bits are 64 wide on all newer devices.
-MOST = {
-    "symbol_error": 0xFFFF, "port_rcv_errors": 0xFFFF, "port_rcv_remote_physical_errors": 0xFFFF,
-    "port_rcv_switch_relay_errors": 0xFFFF, "port_xmit_discards": 0xFFFF, "vl15_dropped": 0xFFFF,
-    "link_error_recovery": 0xFF, "link_downed": 0xFF, "port_xmit_constraint_errors": 0xFF,
-    "port_rcv_constraint_errors": 0xFF, "local_link_integrity_errors": 0xF, "excessive_buffer_overrun_errors": 0xF,
-    "port_xmit_data": 0xFFFFFFFF, "port_rcv_data": 0xFFFFFFFF, "port_xmit_packets": 0xFFFFFFFF,
-    "port_rcv_packets": 0xFFFFFFFF, "port_xmit_wait": 0xFFFFFFFF,
-}  # fmt: skip
+# These tell of the host they run on, whatever they are told.
+LOCAL_TOOLS = (
+    "ethtool", "rdma", "ibv_devinfo", "show_gids", "ibdev2netdev", "mlnx_qos", "mlxlink", "mstlink", "grep", "cat",
+)  # fmt: skip
 
 # How node_exporter calls what Linux calls otherwise; `_total` is cut off before. Its bytes are bytes already.
 EXPORTED = {
@@ -57,7 +52,6 @@ EXPORTED = {
     "roce_adp_retransmits": "roce_adp_retrans",
     "roce_adp_retransmits_timeout": "roce_adp_retrans_to",
     "roce_slow_restart_used": "roce_slow_restart",
-    "symbol_error": "symbol_error",
 }
 
 # What DCGM counts of a GPU's NVLinks, PCIe link and memory, in the words that nvidia-smi has for NVLinks.
@@ -80,11 +74,8 @@ OF_GPUS = {
 # Files beside the counters that count nothing: how long Linux remembers what it read.
 NO_COUNTERS = ("lifespan",)
 
-# The lanes' rate in Gb/s, as names: by the code of verbs, and by what a 4X port reaches.
-SPEEDS = {"SDR": 2.5, "DDR": 5.0, "QDR": 10.0, "FDR10": 10.0, "FDR": 14.0, "EDR": 25.0, "HDR": 50.0, "NDR": 100.0,
-          "XDR": 200.0}  # fmt: skip
+# As verbs code what Linux spells.
 SPEED_CODES = {1: "SDR", 2: "DDR", 4: "QDR", 8: "FDR10", 16: "FDR", 32: "EDR", 64: "HDR", 128: "NDR", 256: "XDR"}
-
 STATES = {"down": "down", "init": "initializing", "initialize": "initializing", "armed": "armed", "active": "active",
           "active_defer": "active", "nop": None}  # fmt: skip
 STATE_CODES = {1: "down", 2: "initializing", 3: "armed", 4: "active", 5: "active"}
@@ -105,6 +96,8 @@ def unit(name: str) -> str:
     >>> unit("symbol_error"), unit("np_cnp_sent"), unit("roce_slow_restart"), unit("req_cqe_flush_error")
     ('errors', 'packets', 'events', 'errors')
     """
+    if name in UNITS:
+        return UNITS[name]
     if name.endswith(("_data", "_bytes", "_octets")) or "_bytes" in name:
         return "bytes"
     if name.endswith("_wait"):

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-GRAMMARS = ("ethernet", "commands")
+GRAMMARS = ("ethernet", "collected")
 SIGNS = ("nic_statistics", "qos")
 KINDS = {"qos": "ib-state", "nic_counter": "ib-counters"}

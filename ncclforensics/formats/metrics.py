@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-GRAMMARS = ("metrics", "commands")
+GRAMMARS = ("metrics", "collected")
 SIGNS = ("metric",)
 KINDS = {"metric": "ib-counters"}

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-GRAMMARS = ("mlxlink", "commands")
+GRAMMARS = ("mlxlink", "collected")
 SIGNS = ("mlxlink_section", "mlxlink_field")
 KINDS = {"mlxlink_field": "ib-counters"}

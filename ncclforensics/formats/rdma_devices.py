@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-GRAMMARS = ("rdmadevices", "commands")
+GRAMMARS = ("rdmadevices", "collected")
 SIGNS = ("verbs_device", "gid_row", "port_netdev")
 KINDS = dict.fromkeys(SIGNS, "ib-state")

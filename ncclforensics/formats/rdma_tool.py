@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-GRAMMARS = ("rdmatool", "commands")
+GRAMMARS = ("rdmatool", "collected")
 SIGNS = ("rdma_link", "rdma_statistic", "rdma_other")
 KINDS = {"rdma_other": "ib-state", "rdma_link": "ib-state", "rdma_statistic": "ib-counters"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
-GRAMMARS = ("sysfs", "commands")
+GRAMMARS = ("sysfs", "collected")
 SIGNS = ("port_counter_file", "port_file", "port_gid_file")
-KINDS = {"port_file": "ib-state", "port_gid_file": "ib-state", "port_counter_file": "ib-counters"}
+KINDS = {
+    "device_file": "ib-state", "port_file": "ib-state", "port_gid_file": "ib-state", "port_counter_file": "ib-counters",
+}  # fmt: skip

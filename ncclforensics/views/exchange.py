@@ -10,7 +10,7 @@ import orjson
 import polars as pl
 
 from ncclforensics import __version__
-from ncclforensics.analyses.counters import PORT
+from ncclforensics.analyses.counters import PORT, dump_of
 from ncclforensics.data.variables import COLLECT_CALLS, NOTHING_SAID
 from ncclforensics.parse import COUNTS
 from ncclforensics.report import Report, Row, operation
@@ -92,12 +92,13 @@ def _topology(report: Report) -> list[Row]:
 
 def _counters(report: Report) -> list[Row]:
     """One for each port and each time it was asked; data is in bytes, whatever the tool counts in."""
-    told = report.run["counter_sample"].filter(pl.col("value") != 0)
-    asked = told.group_by("source", *PORT, "sample", maintain_order=True).agg("name", "value", "moment", "is_saturated")
+    dumps = report.run["source"].select("source", dump=dump_of("path"))
+    told = report.run["counter_sample"].filter(pl.col("value") != 0).join(dumps, on="source", maintain_order="left")
+    asked = told.group_by("dump", *PORT, "sample", maintain_order=True).agg("name", "value", "moment", "is_saturated")
     return [
         {
             **{name: row[name] for name in PORT},
-            "path": report.run.readings[row["source"]].source.path,
+            "path": row["dump"],
             "moment": None if row["moment"][0] is None else row["moment"][0].isoformat(),
             "nonzero": dict(zip(row["name"], row["value"], strict=True)),
             "saturated": [name for name, is_stuck in zip(row["name"], row["is_saturated"], strict=True) if is_stuck],
