@@ -130,11 +130,11 @@ class Run:
             self.__dict__.pop(name, None)
 
     def _is_document(self, reading: Reading) -> bool:
-        """Whether a source is one object; then all its records are taken."""
-        kind = document(reading.beginning)
-        if kind is None:
+        """Whether a source is one object, or one value; then all its records are taken."""
+        read = document(reading.beginning, reading.source.path)
+        if read is None:
             return False
-        records, problems = kind.records(reading.document())
+        records, problems = read(reading.document())
         reading.problems += problems
         reading.lines_read = len(records)
         rows: dict[str, list[dict[str, Any]]] = {}

@@ -13,6 +13,7 @@ from ncclforensics.rules import Finding, Rule, chosen, findings
 from ncclforensics.selection import Selection
 
 Row = dict[str, Any]
+PROBLEMS = ("dump_problem", "fabric_problem", "host_problem")  # frames that say what is broken in a dump
 # The worst verdict first: with several jobs in a folder it is the one that is reported as `hang`.
 BADNESS = (
     "init-failed",
@@ -59,7 +60,7 @@ class Report:
 
     def problems(self, source: int) -> list[str]:
         """What is wrong with one source: with reading it, and with the dumps that it holds."""
-        told = self.run["dump_problem"].filter(pl.col("source") == source)
+        told = pl.concat([self.run[name].filter(pl.col("source") == source) for name in PROBLEMS])
         return [*self.run.readings[source].problems, *told.sort("line", maintain_order=True)["problem"]]
 
     def numbers(self, actors: list[int]) -> list[int]:

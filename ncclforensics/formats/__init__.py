@@ -7,9 +7,9 @@ for everywhere; every other format is a guest: its shapes are tried on the sourc
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any, Protocol, cast
 
@@ -25,14 +25,27 @@ class Format(Protocol):
     SIGNS: tuple[str, ...]  # frames: a source with a line of these holds this format; empty: look for it everywhere
 
 
+Records = tuple[list[tuple[str, dict[str, Any]]], list[str]]  # frames and columns in order, and what is wrong
+
+
 class Document(Format, Protocol):
     """A format that is no lines but one object; its records take the place of lines."""
 
     OPENING: bytes  # how it begins
     TELLING: bytes  # and what stands in its beginning
 
-    def records(self, data: bytes) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
+    def records(self, data: bytes) -> Records:
         """Frame and columns of every record, in order, and what is wrong with the whole."""
+
+
+class Folder(Format, Protocol):
+    """A format of many files with a bare value each: what it is of is told by where it stands."""
+
+    def holds(self, path: str, beginning: bytes) -> bool:
+        """Whether a file at this path that begins so is one of them."""
+
+    def value(self, path: str, data: bytes) -> Records:
+        """Frame and columns of the one record that it is."""
 
 
 @lru_cache(maxsize=1)
@@ -42,10 +55,18 @@ def all_formats() -> Mapping[str, Format]:
     return {name: cast(Format, import_module(f"{__name__}.{name}")) for name in found}
 
 
-def document(beginning: bytes) -> Document | None:
-    """The format of something that begins so, if it is one object and no lines."""
-    documents = [cast(Document, one) for one in all_formats().values() if hasattr(one, "records")]
-    return next((one for one in documents if beginning.startswith(one.OPENING) and one.TELLING in beginning), None)
+def document(beginning: bytes, path: str) -> Callable[[bytes], Records] | None:
+    """What reads something that begins so and stands there, if it is an object, or a value of many, and no lines."""
+    for one in all_formats().values():
+        if hasattr(one, "records"):
+            whole = cast(Document, one)
+            if beginning.startswith(whole.OPENING) and whole.TELLING in beginning:
+                return whole.records
+        if hasattr(one, "holds"):
+            folder = cast(Folder, one)
+            if folder.holds(path, beginning):
+                return partial(folder.value, path)
+    return None
 
 
 @lru_cache(maxsize=1)

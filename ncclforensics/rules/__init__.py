@@ -45,6 +45,8 @@ class Category(StrEnum):
     ENVIRONMENT = "environment"
     STRAGGLER = "straggler"
     LINK_ERROR = "link-error"
+    LINK_DEGRADED = "link-degraded"
+    CONGESTION = "congestion"
     BENCHMARK_SLOW = "benchmark-slow"
     BENCHMARK_WRONG = "benchmark-wrong"
     APPLICATION_ERROR = "application-error"

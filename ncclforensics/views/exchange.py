@@ -10,6 +10,7 @@ import orjson
 import polars as pl
 
 from ncclforensics import __version__
+from ncclforensics.analyses.counters import PORT, dump_of
 from ncclforensics.data.variables import COLLECT_CALLS, NOTHING_SAID
 from ncclforensics.parse import COUNTS
 from ncclforensics.report import Report, Row, operation
@@ -57,8 +58,8 @@ def as_object(report: Report) -> dict[str, Any]:
     return {
         **out,
         "benchmarks": _benchmarks(report) + _links(report) + _pairs(report),
-        "counters": [],
-        "links": [],
+        "counters": _counters(report),
+        "links": _ports(report),
         "topology": _topology(report),
     }
 
@@ -86,6 +87,37 @@ def _topology(report: Report) -> list[Row]:
     rows = report.run["dump"].select("source", "gpus", "nics").iter_rows()
     return [
         {"path": report.run.readings[source].source.path, "gpus": gpus, "nics": nics} for source, gpus, nics in rows
+    ]
+
+
+def _counters(report: Report) -> list[Row]:
+    """One for each port and each time it was asked; data is in bytes, whatever the tool counts in."""
+    dumps = report.run["source"].select("source", dump=dump_of("path"))
+    told = report.run["counter_sample"].filter(pl.col("value") != 0).join(dumps, on="source", maintain_order="left")
+    asked = told.group_by("dump", *PORT, "sample", maintain_order=True).agg("name", "value", "moment", "is_saturated")
+    return [
+        {
+            **{name: row[name] for name in PORT},
+            "path": row["dump"],
+            "moment": None if row["moment"][0] is None else row["moment"][0].isoformat(),
+            "nonzero": dict(zip(row["name"], row["value"], strict=True)),
+            "saturated": [name for name, is_stuck in zip(row["name"], row["is_saturated"], strict=True) if is_stuck],
+        }
+        for row in asked.to_dicts()
+    ]
+
+
+def _ports(report: Report) -> list[Row]:
+    """One for each port, as the last dump that names it tells; what the last one leaves out, earlier ones fill in."""
+    known = report.run["port_state"].drop("line", "moment").group_by("source", *PORT, maintain_order=True)
+    rows = known.agg(pl.all().drop_nulls().last()).to_dicts()
+    return [
+        {
+            **{name: row[name] for name in PORT},
+            "path": report.run.readings[row.pop("source")].source.path,
+            **{name: value for name, value in row.items() if name not in PORT},
+        }
+        for row in rows
     ]
 
 

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 from rich.text import Text
 
+from ncclforensics.analyses.counters import PORT
 from ncclforensics.data.names import datatype, operation_text, printable, ranks_text, reduction, sentence
 from ncclforensics.data.variables import COLLECT_CALLS, NOTHING_SAID
 from ncclforensics.parse import COUNTS
@@ -23,6 +24,7 @@ from ncclforensics.report import Report
 from ncclforensics.rules import Finding, Severity
 from ncclforensics.summary import not_shown, summary, versions
 from ncclforensics.views.benchmarks import benchmarks
+from ncclforensics.views.counters import counters
 from ncclforensics.views.machines import machines
 
 Row = dict[str, Any]
@@ -91,7 +93,7 @@ def _all(report: Report, verbose: bool) -> list[RenderableType]:
         parts += [_heading("RUN"), Padding(run, (0, 0, 0, 2))]
     for name, table in machines(report):
         parts += [_heading(f"MACHINE {name} (! differs from the others)"), Padding(table, (0, 0, 0, 2))]
-    parts += benchmarks(report, verbose)
+    parts += benchmarks(report, verbose) + counters(report, verbose)
     for finding in report.findings:
         parts += _told(report, finding)
     if not report.findings:
@@ -166,7 +168,12 @@ def _coverage(report: Report) -> Text:
     of_world = f" of {world!r}" if world and world != seen and jobs == 1 else f" in {jobs} jobs" if jobs > 1 else ""
     partly = sum(not reading.is_whole and not reading.problems for reading in report.run.readings)
     measured, described = report.run["benchmark"].height, report.run["dump"].height
-    others = ((measured, "benchmark", "benchmarks"), (described, "dump of a machine", "dumps of machines"))
+    counted = report.run["counter_growth"]["key"].n_unique() or report.run["port_state"].select(*PORT).n_unique()
+    others = (
+        (measured, "benchmark", "benchmarks"),
+        (described, "dump of a machine", "dumps of machines"),
+        (counted, "port", "ports"),
+    )
     told = [f"{many} {one if many == 1 else several}" for many, one, several in others if many]
     lines = "known lines" if told and not seen else "NCCL lines"
     if seen or not told:

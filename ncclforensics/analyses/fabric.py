@@ -1,0 +1,543 @@
+"""What tools of the fabric tell: perfquery, ibqueryerrors, iblinkinfo, ibnetdiscover, ibstat and their like."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from ncclforensics.analyses.collected import OWNER, placed, under
+from ncclforensics.analyses.counters import COUNTER, PORT_STATE
+from ncclforensics.columns import text_of
+from ncclforensics.data.counters import ADAPTERS, CANONICAL, DETAILS, LANES, MOST, NO_COUNTERS, SIGNALLED, UNITS, WORD
+from ncclforensics.frames import analysis
+
+FABRIC_NODE = {
+    "lid": pl.Int32(),
+    "guid": pl.String(),
+    "node": pl.String(),
+    "kind": pl.String(),  # switch, host, router
+}
+FABRIC_PROBLEM = {"source": pl.Int32(), "line": pl.Int32(), "problem": pl.String()}
+
+ALL_PORTS = 255  # of a node together
+AT = ["source", "line", "moment"]
+WIDEST = (1 << 63) // WORD - 1  # words, in bytes, that a column holds
+STATES = {"initialize": "initializing", "init": "initializing", "active_defer": "active"}
+KINDS = {"S": "switch", "H": "host", "R": "router", "Switch": "switch", "Ca": "host", "CA": "host", "Router": "router"}
+DISCARDS, RECEIVE_ERRORS = "PortXmitDiscards", "PortRcvErrors"
+# What ibqueryerrors looks for.
+ERRORS = [name for name, unit in UNITS.items() if unit != "bytes" and not name.endswith("packets")]
+# More than this many lines that say the same are one problem.
+FEW = 3
+
+
+def _guid(column: str) -> pl.Expr:
+    """A GUID with all its digits, as text."""
+    digits = text_of(column).str.strip_prefix("0x").str.to_lowercase().str.zfill(16)
+    return pl.when(text_of(column).is_not_null()).then(pl.lit("0x") + digits)
+
+
+def _node(column: str) -> pl.Expr:
+    return text_of(column).str.strip_chars(" :").replace("", None)
+
+
+def host_and_device(column: str) -> tuple[pl.Expr, pl.Expr]:
+    """What the description of a node tells, `host device`, where it is one of a host; `HCA-1` is no device's name."""
+    words = pl.col(column).str.split(" ")
+    is_host = (words.list.len() == 2) & pl.any_horizontal(words.list.last().str.starts_with(each) for each in ADAPTERS)
+    host, device = pl.when(is_host).then(words.list.first()), pl.when(is_host).then(words.list.last())
+    return host, pl.when(~device.str.starts_with("HCA-")).then(device)
+
+
+def _named(rows: pl.DataFrame) -> pl.DataFrame:
+    """Fill in host and device from the node, where it names them."""
+    host, device = host_and_device("node")
+    return rows.with_columns(host=pl.coalesce("host", host), device=pl.coalesce("device", device))
+
+
+def _filled(rows: pl.DataFrame, columns: dict[str, pl.DataType]) -> pl.DataFrame:
+    missing = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in columns.items() if name not in rows.columns]
+    return rows.with_columns(missing).select(list(columns)).cast(pl.Schema(columns))
+
+
+@analysis(FABRIC_NODE, of=("map_node", "map_port", "listed_port", "listed_node", "linked_node", "link_line"))
+def fabric_node(
+    map_node: pl.DataFrame,
+    map_port: pl.DataFrame,
+    listed_port: pl.DataFrame,
+    listed_node: pl.DataFrame,
+    linked_node: pl.DataFrame,
+    link_line: pl.DataFrame,
+) -> pl.DataFrame:
+    """What LID and what GUID is whose: one row each, where all dumps agree on it."""
+    switches = map_node.select("lid", guid=_guid("node_guid"), node=_node("node"), kind=text_of("form"))
+    hosts = under(map_port, map_node.select(*OWNER, "line", "node_guid", head_node="node", kind=text_of("form")))
+    ports = hosts.filter(pl.col("lid").is_not_null()).select(
+        "lid", guid=_guid("node_guid"), node=_node("head_node"), kind="kind"
+    )
+    listed = listed_node.select(
+        "lid", guid=_guid("guid"), node=_node("node"), kind=text_of("node_kind").replace_strict(KINDS)
+    )
+    ends = [
+        each.select(
+            lid=f"{side}lid", guid=_guid(f"{side}guid"), node=_node(f"{side}node"), kind=pl.lit(None, pl.String())
+        )
+        for each in (listed_port, link_line)
+        for side in ("", "peer_")
+    ]
+    heads = linked_node.select("guid", "named", "node_kind", *OWNER, "line")
+    near = under(link_line.select(*OWNER, "line", "lid", port_guid="guid"), heads)
+    linked = near.select(
+        "lid",
+        guid=pl.coalesce(_guid("guid"), _guid("port_guid")),
+        node=_node("named"),
+        kind=text_of("node_kind").replace_strict(KINDS),
+    )
+    told = pl.concat([switches, ports, listed, *ends, linked], how="vertical_relaxed").filter(
+        pl.col("node").is_not_null()
+    )
+    return told.group_by("lid", "guid", "node", maintain_order=True).agg(pl.col("kind").drop_nulls().first())
+
+
+def _known(rows: pl.DataFrame, fabric_node: pl.DataFrame) -> pl.DataFrame:
+    """Fill in the node, and the GUID, of what is known by its LID or by its GUID only, where the fabric's map knows."""
+    for key, more in (("guid", "lid"), ("lid", "guid")):
+        one = (
+            fabric_node.filter(pl.col(key).is_not_null() & (pl.col(key) != 0 if key == "lid" else True))
+            .group_by(key)
+            .agg(
+                pl.when(pl.col("node").n_unique() == 1).then(pl.col("node").first()).alias("_node"),
+                pl.when(pl.col(more).drop_nulls().n_unique() == 1)
+                .then(pl.col(more).drop_nulls().first())
+                .alias("_more"),
+            )
+        )
+        rows = rows.join(one, on=key, how="left", maintain_order="left")
+        # A LID is of one fabric, and dumps of several may lie in one folder: it is asked only where it is all there is.
+        is_asked = pl.lit(True) if key == "guid" else pl.col("guid").is_null()
+        fills = [pl.coalesce("node", pl.when(is_asked).then("_node")).alias("node")]
+        fills += [pl.coalesce("guid", "_more").alias("guid")] if more == "guid" else []
+        rows = rows.with_columns(fills).drop("_node", "_more")
+    return _named(rows)
+
+
+@analysis(COUNTER, of=("counter_line", "counter_long", "counters_port", "check_warning", "diagnosed_counter"))
+def fabric_counter(
+    counter_head: pl.DataFrame,
+    counter_line: pl.DataFrame,
+    counter_long: pl.DataFrame,
+    counters_of: pl.DataFrame,
+    counters_port: pl.DataFrame,
+    counters_summary: pl.DataFrame,
+    check_warning: pl.DataFrame,
+    diagnosed_port: pl.DataFrame,
+    diagnosed_counter: pl.DataFrame,
+    fabric_node: pl.DataFrame,
+    collected: pl.DataFrame,
+) -> pl.DataFrame:
+    """The counters of ports, each in the unit that Linux gives it; those of a whole node have port 255."""
+    queried = _queried(counter_head, counter_line, counter_long)
+    reported = _reported(counters_of, counters_port)
+    found = [
+        placed(queried, collected).with_columns(host="told_host"),
+        placed(reported, collected),
+        placed(_unmentioned(reported, counters_summary), collected),
+        placed(_checked(check_warning), collected),
+        placed(_diagnosed(diagnosed_port, diagnosed_counter), collected),
+    ]
+    rows = pl.concat([_filled(_measured(each), {**COUNTER, "is_narrow": pl.Boolean()}) for each in found])
+    most = pl.col("name").replace_strict(MOST, default=None, return_dtype=pl.Int64)
+    is_stuck = pl.col("is_narrow") & (pl.col("value") == most)
+    is_data = pl.col("unit") == "bytes"
+    in_bytes = pl.when(pl.col("value") <= WIDEST).then(pl.col("value") * WORD)
+    rows = rows.with_columns(
+        is_saturated=is_stuck.fill_null(False), value=pl.when(is_data).then(in_bytes).otherwise("value")
+    )
+    return _known(rows.drop("is_narrow"), fabric_node).filter(pl.col("value").is_not_null())
+
+
+def _measured(rows: pl.DataFrame) -> pl.DataFrame:
+    """With the name that Linux has for a counter, and its unit; of special counters, what their name tells."""
+    name = pl.col("counter").replace_strict(CANONICAL, default=None, return_dtype=pl.String)
+    own = pl.col("counter").replace_strict(_own_names(rows["counter"]), default=None, return_dtype=pl.String)
+    guess = (
+        pl.when(
+            pl.col("counter").str.contains("XmtData", literal=True)
+            | pl.col("counter").str.contains("RcvData", literal=True)
+        )
+        .then(pl.lit("bytes"))
+        .when(pl.col("counter").str.contains("Wait", literal=True))
+        .then(pl.lit("ticks"))
+        .when(pl.col("counter").str.contains("Error", literal=True))
+        .then(pl.lit("errors"))
+        .otherwise(pl.lit("events"))
+    )
+    unit = name.replace_strict(UNITS, default=None, return_dtype=pl.String)
+    return rows.with_columns(name=pl.coalesce(name, own), unit=pl.coalesce(unit, guess))
+
+
+def _own_names(counters: pl.Series) -> dict[str, str]:
+    """Names in Linux's way of writing: `PortLocalPhysicalErrors` is port_local_physical_errors."""
+    return {name: _snake(name) for name in counters.unique().drop_nulls()}
+
+
+def _snake(name: str) -> str:
+    """Words joined by underscores.
+
+    >>> _snake("PortLocalPhysicalErrors"), _snake("PortFECCorrectedSymbolCounter"), _snake("port_xmit_wait")
+    ('port_local_physical_errors', 'port_fec_corrected_symbol_counter', 'port_xmit_wait')
+    """
+    out = ""
+    for at, letter in enumerate(name):
+        after, before = name[at + 1 : at + 2], name[at - 1 : at]
+        is_start = letter.isupper() and (before.islower() or (before.isupper() and after.islower()))
+        out += ("_" if at and is_start else "") + letter.lower()
+    return out
+
+
+def _queried(counter_head: pl.DataFrame, counter_line: pl.DataFrame, counter_long: pl.DataFrame) -> pl.DataFrame:
+    """What perfquery prints. Where the head is missing, the first counter tells the port and nothing tells whose."""
+    counters = pl.concat([counter_line, counter_long], how="diagonal_relaxed").with_columns(
+        counter=pl.coalesce(text_of("counter"), text_of("long_counter"))
+    )
+    counters = counters.sort("source", "line")
+    selects = counters.filter(pl.col("counter") == "PortSelect")
+    headed = under(selects, counter_head.select(*OWNER, "line"))
+    orphans = headed.filter((pl.col("line") - pl.col("head_line")).fill_null(2) > 1)
+    heads = pl.concat(
+        [
+            counter_head.select(*OWNER, "line", "lid", "port", head_form=text_of("form")),
+            orphans.select(*OWNER, "line", port=pl.col("count").cast(pl.Int32, strict=False)),
+        ],
+        how="diagonal_relaxed",
+    )
+    rows = under(counters.filter(~pl.col("counter").is_in(NO_COUNTERS)), heads.sort("source", "line"))
+    return rows.with_columns(value="count", is_narrow=pl.col("head_form") == "plain")
+
+
+def _reported(counters_of: pl.DataFrame, counters_port: pl.DataFrame) -> pl.DataFrame:
+    """What ibqueryerrors prints: a line for each port, `[name == value (the same for people)]`."""
+    heads = counters_of.select(*OWNER, "line", node=_node("node"))
+    ports = under(counters_port, heads).with_columns(
+        guid=_guid("guid"),
+        port=text_of("port_name").replace("ALL", str(ALL_PORTS)).cast(pl.Int32, strict=False),
+        pair=pl.col("counts").str.strip_chars(" []").str.split("] ["),
+    )
+    pairs = ports.explode("pair").with_columns(half=pl.col("pair").str.splitn(" == ", 2))
+    count = pl.col("half").struct.field("field_1").str.strip_chars().str.splitn(" ", 2).struct
+    pairs = pairs.with_columns(
+        counter=pl.col("half").struct.field("field_0").str.strip_chars(" []"),
+        value=count.field("field_0").cast(pl.Int64, strict=False),
+        is_narrow=count.field("field_1").is_null(),
+    )
+    above = pl.when(pl.col("counter").is_in([DISCARDS, RECEIVE_ERRORS])).then("counter").forward_fill()
+    pairs = pairs.with_columns(above=above.over("source", "line"))
+    there, back = DETAILS, {true: printed for printed, true in DETAILS.items()}
+    exchanged = (
+        pl.when(pl.col("above") == DISCARDS)
+        .then(pl.col("counter").replace(there))
+        .when(pl.col("above") == RECEIVE_ERRORS)
+        .then(pl.col("counter").replace(back))
+        .otherwise("counter")
+    )
+    pairs = pairs.with_columns(counter=exchanged)
+    # The sum of all ports counts only where no port is told by itself.
+    is_sum = pl.col("port") == ALL_PORTS
+    return pairs.filter(~is_sum | is_sum.all().over(*OWNER, "head_line"))
+
+
+def _unmentioned(pairs: pl.DataFrame, counters_summary: pl.DataFrame) -> pl.DataFrame:
+    """Zeros that ibqueryerrors left out: what another run tells of a port, and this one, that saw as many nodes, not.
+
+    Only of runs that came to their end, asked everybody, and print whatever is not zero.
+    """
+    at = ["source", "line"]
+    form = text_of("form")
+    runs = counters_summary.filter(form == "").select(*at, "nodes", run="line").sort(at)
+    notes = counters_summary.filter(form != "").sort(at)
+    notes = notes.join_asof(runs, on="line", by="source", strategy="backward", check_sortedness=False)
+    is_partial = (pl.col("failures") > 0) | pl.col("thresholds").is_not_null() | pl.col("suppressed").is_not_null()
+    partial = notes.filter(is_partial.fill_null(value=False)).select("source", "run")
+    whole = runs.join(partial, on=["source", "run"], how="anti")
+    told = (
+        pairs.filter(pl.col("counter").replace(CANONICAL).is_in(ERRORS) & (pl.col("port") != ALL_PORTS))
+        .sort(at)
+        .join_asof(whole, on="line", by="source", strategy="forward", check_sortedness=False)
+        .filter(pl.col("run").is_not_null())
+    )
+    who = ["guid", "port", "counter"]
+    known = told.group_by(*who, "nodes", maintain_order=True).agg(pl.col("node").drop_nulls().first())
+    absent = known.join(whole, on="nodes").join(told, on=[*who, "source", "run"], how="anti")
+    labels = [pl.lit(None, pairs.schema[name]).alias(name) for name in ("launcher_time", "launcher_node")]
+    return absent.with_columns(*labels, value=pl.lit(0, pl.Int64), is_narrow=pl.lit(value=True))
+
+
+def _checked(check_warning: pl.DataFrame) -> pl.DataFrame:
+    """What ibcheckerrors warns of; older ones tell the LID only in the verdict below."""
+    warnings = check_warning.filter(text_of("form") == "")
+    verdicts = check_warning.filter(text_of("form") == "checked").select(
+        "source", "line", verdict_lid="lid", verdict_port="port_name", node="node"
+    )
+    joined = (
+        warnings.drop("node")
+        .sort("source", "line")
+        .join_asof(verdicts.sort("source", "line"), on="line", by="source", strategy="forward", check_sortedness=False)
+    )
+    port = text_of("verdict_port").replace("all", str(ALL_PORTS)).cast(pl.Int32, strict=False)
+    return joined.with_columns(
+        counter=text_of("counter"),
+        value="count",
+        is_narrow=True,
+        lid=pl.coalesce("lid", "verdict_lid"),
+        port=pl.coalesce("port", port),
+        node=_node("node"),
+    )
+
+
+def _diagnosed(diagnosed_port: pl.DataFrame, diagnosed_counter: pl.DataFrame) -> pl.DataFrame:
+    """What ibdiagnet2.pm holds; a counter of 64 bits takes the place of its narrow twin."""
+    heads = diagnosed_port.select(
+        *OWNER,
+        "line",
+        "port",
+        pl.col("lid").cast(pl.Int32, strict=False),
+        guid=_guid("guid"),
+        # `leaf-4/U1/3`: the port stands behind the last stroke.
+        node=pl.col("port_name")
+        .str.split("/")
+        .list.slice(0, pl.col("port_name").str.split("/").list.len() - 1)
+        .list.join("/"),
+    )
+    wide = text_of("counter").str.ends_with("_extended")
+    rows = under(diagnosed_counter, heads).with_columns(
+        counter=text_of("counter").str.strip_suffix("_extended"), is_narrow=~wide, value="count"
+    )
+    return (
+        rows.filter(pl.col("value").is_not_null())
+        .sort("source", "line")
+        .unique(["source", "head_line", "counter"], keep="last", maintain_order=True)
+    )
+
+
+@analysis(
+    PORT_STATE,
+    of=("link_line", "link_alone", "map_port", "listed_port", "adapter_port", "port_status", "check_state"),
+)
+def fabric_port(
+    linked_node: pl.DataFrame,
+    link_line: pl.DataFrame,
+    link_alone: pl.DataFrame,
+    counters_of: pl.DataFrame,
+    counters_port: pl.DataFrame,
+    map_node: pl.DataFrame,
+    map_port: pl.DataFrame,
+    listed_port: pl.DataFrame,
+    adapter: pl.DataFrame,
+    adapter_port: pl.DataFrame,
+    adapter_field: pl.DataFrame,
+    port_status: pl.DataFrame,
+    status_field: pl.DataFrame,
+    check_state: pl.DataFrame,
+    fabric_node: pl.DataFrame,
+    collected: pl.DataFrame,
+) -> pl.DataFrame:
+    """The ports of a fabric and of its hosts: their state, their speed, and whom they lead to."""
+    links = pl.concat([link_line, link_alone], how="diagonal_relaxed").sort("source", "line")
+    adapters = _adapters(adapter, adapter_port, adapter_field)
+    statuses = _statuses(port_status, status_field)
+    found = [
+        placed(_linked(linked_node, counters_of, counters_port, links), collected),
+        placed(_mapped(map_node, map_port), collected),
+        placed(_listed(listed_port), collected),
+        placed(adapters, collected).with_columns(host="told_host"),
+        placed(statuses, collected).with_columns(host="told_host"),
+        placed(check_state, collected),
+    ]
+    rows = pl.concat([_filled(_stated(each), PORT_STATE) for each in found])
+    return _known(rows, fabric_node)
+
+
+def _stated(rows: pl.DataFrame) -> pl.DataFrame:
+    """With states and rates in one spelling."""
+    if "physical" in rows.columns:
+        rows = rows.rename({"physical": "physical_state"})
+    for name in ("state", "physical_state", "width", "speed", "rate"):
+        if name not in rows.columns:
+            rows = rows.with_columns(pl.lit(None, dtype=pl.String).alias(name))
+    state = text_of("state").str.to_lowercase()
+    width, speed = text_of("width").str.to_uppercase(), text_of("speed")
+    lane = speed.replace_strict(LANES, default=None, return_dtype=pl.Float64)
+    lanes = width.str.strip_suffix("X").cast(pl.Float64, strict=False)
+    return rows.with_columns(
+        state=state.replace(STATES),
+        physical_state=text_of("physical_state"),
+        width=pl.when(width.str.strip_suffix("X").cast(pl.Int32, strict=False).is_not_null()).then(width),
+        speed=pl.when(lane.is_not_null()).then(speed),
+        rate_Gbps=pl.coalesce(text_of("rate").cast(pl.Float64, strict=False), lane * lanes),
+    )
+
+
+def _linked(
+    linked_node: pl.DataFrame, counters_of: pl.DataFrame, counters_port: pl.DataFrame, links: pl.DataFrame
+) -> pl.DataFrame:
+    """What iblinkinfo prints, and ibqueryerrors below a port. `Could be` is what both ends are able to."""
+    heads = pl.concat(
+        [
+            linked_node.select(*OWNER, "line", head_guid=_guid("guid"), head_node=_node("named")),
+            under(counters_port, counters_of.select(*OWNER, "line", head_node=_node("node"))).select(
+                *OWNER, "line", "head_node", head_guid=_guid("guid")
+            ),
+        ],
+        how="diagonal_relaxed",
+    ).sort("source", "line")
+    signalled = text_of("speed").replace_strict(SIGNALLED, default=None, return_dtype=pl.String)
+    hints = text_of("hint").str.strip_chars("() ").str.split("Could be ")
+    said = hints.list.eval(pl.element().str.strip_chars())
+    wider = said.list.eval(pl.element().filter(pl.element().str.ends_with("X"))).list.first()
+    faster = said.list.eval(pl.element().filter(pl.element().str.ends_with("Gbps"))).list.first()
+    return under(links, heads).with_columns(
+        node=pl.coalesce(_node("node"), "head_node"),
+        # A host's line has the GUID of the port, a switch's none, and stands below the switch's own.
+        guid=pl.coalesce(_guid("guid"), "head_guid"),
+        speed=pl.coalesce(text_of("speed_name"), signalled),
+        width_supported=wider,
+        speed_supported=faster.str.strip_suffix(" Gbps").replace_strict(
+            SIGNALLED, default=None, return_dtype=pl.String
+        ),
+        peer_guid=_guid("peer_guid"),
+        peer_node=_node("peer_node"),
+    )
+
+
+def _mapped(map_node: pl.DataFrame, map_port: pl.DataFrame) -> pl.DataFrame:
+    """What ibnetdiscover prints: links that are up."""
+    heads = map_node.select(*OWNER, "line", head_lid="lid", head_guid=_guid("node_guid"), head_node=_node("node"))
+    return under(map_port, heads).with_columns(
+        lid=pl.coalesce("lid", "head_lid"),
+        guid="head_guid",
+        node="head_node",
+        peer_guid=_guid("peer_guid"),
+        peer_node=_node("peer_node"),
+        link_layer=pl.lit("InfiniBand"),
+    )
+
+
+def _listed(listed_port: pl.DataFrame) -> pl.DataFrame:
+    """What ibnetdiscover -p prints; a port that leads to nobody says nothing of its speed."""
+    is_linked = pl.col("peer_lid").is_not_null()
+    return listed_port.with_columns(
+        guid=_guid("guid"),
+        node=pl.coalesce(_node("node"), _node("bare_node")),
+        width=pl.when(is_linked).then(text_of("width")),
+        speed=pl.when(is_linked).then(text_of("speed")),
+        peer_guid=_guid("peer_guid"),
+        peer_node=_node("peer_node"),
+        link_layer=pl.lit("InfiniBand"),
+    )
+
+
+FIELDS = {
+    "State": "state",
+    "Physical state": "physical_state",
+    "Rate": "rate",
+    "Base lid": "base_lid",
+    "Link layer": "link_layer",
+}
+
+
+def _adapters(adapter: pl.DataFrame, adapter_port: pl.DataFrame, adapter_field: pl.DataFrame) -> pl.DataFrame:
+    """What ibstat prints: a block for each port."""
+    ports = under(adapter_port, adapter.select(*OWNER, "line", device=text_of("device")))
+    ports = ports.select(*OWNER, "line", "launcher_time", "device", "port", adapter_line="head_line")
+    told = under(adapter_field, ports.select(*OWNER, "line", "adapter_line"))
+    # The fields of the adapter stand above its first port.
+    whole = under(adapter_field, adapter.select(*OWNER, "line"))
+    guids = whole.filter(text_of("field") == "Node GUID").select(
+        "source", adapter_line="head_line", guid=_guid("value")
+    )
+    values = (
+        told.filter(text_of("field").is_in(list(FIELDS)))
+        .with_columns(field=text_of("field").replace(FIELDS), value=pl.col("value").str.strip_chars())
+        .unique(["source", "head_line", "field"], keep="first", maintain_order=True)
+        .select("source", line="head_line", field="field", value="value", field_line="line")
+    )
+    wide = [
+        values.filter(pl.col("field") == field).select("source", "line", pl.col("value").alias(field))
+        for field in FIELDS.values()
+    ]
+    rows = ports.join(guids.unique(["source", "adapter_line"]), on=["source", "adapter_line"], how="left")
+    for each in wide:
+        rows = rows.join(each, on=["source", "line"], how="left")
+    stated = values.filter(pl.col("field") == "state").select("source", "line", "field_line")
+    rows = rows.join(stated, on=["source", "line"], how="left")
+    rows = rows.with_columns(line=pl.coalesce("field_line", "line"))  # the line that tells most
+    lid = pl.col("base_lid").cast(pl.Int32, strict=False)
+    return rows.with_columns(lid=_configured(lid), rate=pl.col("rate").str.split(" ").list.first()).sort(
+        "source", "line"
+    )
+
+
+def _configured(lid: pl.Expr) -> pl.Expr:
+    """0 and 65535 are no LIDs."""
+    return pl.when((lid > 0) & (lid < 65535)).then(lid)
+
+
+def _statuses(port_status: pl.DataFrame, status_field: pl.DataFrame) -> pl.DataFrame:
+    """What ibstatus prints: a block for each port."""
+    heads = port_status.select(*OWNER, "line", "launcher_time", device=text_of("device"), port="port")
+    told = ["state", "physical", "rate", "width", "speed", "link_layer", "lid"]
+    blocks = (
+        under(status_field, heads.select(*OWNER, "line"))
+        .group_by("source", "head_line")
+        .agg(pl.col(told).drop_nulls().first())
+        .rename({"head_line": "line"})
+    )
+    rows = heads.join(blocks, on=["source", "line"], how="left").sort("source", "line")
+    return rows.with_columns(lid=_configured(text_of("lid").str.to_integer(base=16, strict=False).cast(pl.Int32)))
+
+
+@analysis(
+    FABRIC_PROBLEM,
+    of=("counter_line", "map_port", "tool_failure", "counters_summary", "link_line", "adapter_field", "counters_port"),
+)
+def fabric_problem(
+    counter_head: pl.DataFrame,
+    counter_line: pl.DataFrame,
+    counters_of: pl.DataFrame,
+    counters_port: pl.DataFrame,
+    counters_summary: pl.DataFrame,
+    map_node: pl.DataFrame,
+    map_port: pl.DataFrame,
+    linked_node: pl.DataFrame,
+    link_line: pl.DataFrame,
+    adapter: pl.DataFrame,
+    adapter_port: pl.DataFrame,
+    tool_failure: pl.DataFrame,
+) -> pl.DataFrame:
+    """What is missing from a dump, in words: heads that tell whose the lines are, and nodes that did not answer."""
+    switch_links = link_line.filter(pl.col("guid").is_null() & pl.col("node").is_null() & pl.col("peer_guid").is_null())
+    headless = [
+        (counter_line, counter_head, "counters before the first head: nothing tells whose they are"),
+        (counters_port, counters_of, "a port before the first `Errors for`: nothing tells its node"),
+        (map_port, map_node, "links before the first node: nothing tells whose they are"),
+        (switch_links, linked_node, "links before the first node: nothing tells whose they are"),
+        (adapter_port, adapter, "a port before the first adapter: nothing tells its device"),
+    ]
+    found = []
+    for rows, heads, words in headless:
+        lost = under(rows, heads.select(*OWNER, "line")).filter(pl.col("head_line").is_null())
+        first = lost.group_by("source", maintain_order=True).agg(pl.col("line").min())
+        found.append(first.select("source", "line", problem=pl.format("line {}: " + words, "line")))
+    said = pl.col("says").str.strip_chars().str.slice(0, 120)
+    failures = tool_failure.with_columns(problem=pl.format("line {}: the tool failed: {}", "line", said))
+    several = failures.group_by("source", maintain_order=True).agg(
+        pl.col("line").first(), count=pl.len(), problem=pl.col("problem").first()
+    )
+    more = pl.format("{} (and {} lines like it)", "problem", pl.col("count") - 1)
+    found.append(
+        several.select("source", "line", problem=pl.when(pl.col("count") > FEW).then(more).otherwise("problem"))
+    )
+    unanswered = counters_summary.filter(pl.col("failures") > 0)
+    found.append(
+        unanswered.select("source", "line", problem=pl.format("line {}: {} ports did not answer", "line", "failures"))
+    )
+    return pl.concat(found, how="vertical_relaxed").unique(maintain_order=True)

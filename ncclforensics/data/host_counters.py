@@ -1,0 +1,110 @@
+"""What a host's tools call the counters of its ports, what they count, and how much each can hold.
+
+Sources: kernel Documentation/ABI/stable/sysfs-class-infiniband; IBTA PortCounters; node_exporter and procfs; mlx5
+ethtool counters; DCGM field identifiers.
+"""
+
+from __future__ import annotations
+
+from ncclforensics.data.counters import UNITS
+
+# These tell of the host they run on, whatever they are told.
+LOCAL_TOOLS = (
+    "ethtool", "rdma", "ibv_devinfo", "show_gids", "ibdev2netdev", "mlnx_qos", "mlxlink", "mstlink", "grep", "cat",
+)  # fmt: skip
+
+# How node_exporter calls what Linux calls otherwise; `_total` is cut off before. Its bytes are bytes already.
+EXPORTED = {
+    "port_errors_received": "port_rcv_errors",
+    "port_receive_remote_physical_errors": "port_rcv_remote_physical_errors",
+    "port_receive_switch_relay_errors": "port_rcv_switch_relay_errors",
+    "port_discards_transmitted": "port_xmit_discards",
+    "port_discards_received": "port_rcv_discards",
+    "port_constraint_errors_received": "port_rcv_constraint_errors",
+    "port_constraint_errors_transmitted": "port_xmit_constraint_errors",
+    "port_transmit_wait": "port_xmit_wait",
+    "port_data_received_bytes": "port_rcv_data",
+    "port_data_transmitted_bytes": "port_xmit_data",
+    "port_packets_received": "port_rcv_packets",
+    "port_packets_transmitted": "port_xmit_packets",
+    "multicast_packets_received": "multicast_rcv_packets",
+    "multicast_packets_transmitted": "multicast_xmit_packets",
+    "unicast_packets_received": "unicast_rcv_packets",
+    "unicast_packets_transmitted": "unicast_xmit_packets",
+    "legacy_data_received_bytes": "legacy_port_rcv_data",
+    "legacy_data_transmitted_bytes": "legacy_port_xmit_data",
+    "duplicate_requests_packets": "duplicate_request",
+    "implied_nak_seq_errors": "implied_nak_seq_err",
+    "local_ack_timeout_errors": "local_ack_timeout_err",
+    "out_of_buffer_drops": "out_of_buffer",
+    "out_of_sequence_packets_received": "out_of_sequence",
+    "packet_sequence_errors": "packet_seq_err",
+    "rnr_nak_retry_packets_received": "rnr_nak_retry_err",
+    "req_cqes_errors": "req_cqe_error",
+    "req_cqes_flush_errors": "req_cqe_flush_error",
+    "resp_cqes_errors": "resp_cqe_error",
+    "resp_cqes_flush_errors": "resp_cqe_flush_error",
+    "np_cnp_packets_sent": "np_cnp_sent",
+    "np_ecn_marked_roce_packets_received": "np_ecn_marked_roce_packets",
+    "rp_cnp_packets_handled": "rp_cnp_handled",
+    "rp_cnp_ignored_packets_received": "rp_cnp_ignored",
+    "rx_icrc_encapsulated_errors": "rx_icrc_encapsulated",
+    "roce_adp_retransmits": "roce_adp_retrans",
+    "roce_adp_retransmits_timeout": "roce_adp_retrans_to",
+    "roce_slow_restart_used": "roce_slow_restart",
+}
+
+# What DCGM counts of a GPU's NVLinks, PCIe link and memory, in the words that nvidia-smi has for NVLinks.
+OF_GPUS = {
+    "DEV_NVLINK_CRC_FLIT_ERROR_COUNT": "nvlink_crc_flit_errors",
+    "DEV_NVLINK_CRC_DATA_ERROR_COUNT": "nvlink_crc_data_errors",
+    "DEV_NVLINK_REPLAY_ERROR_COUNT": "nvlink_replay_errors",
+    "DEV_NVLINK_RECOVERY_ERROR_COUNT": "nvlink_recovery_errors",
+    "DEV_NVLINK_ECC_DATA_ERROR_COUNT": "nvlink_ecc_errors",
+    "DEV_PCIE_REPLAY_COUNTER": "pcie_replay",
+    "DEV_ECC_SBE_VOL": "ecc_corrected_volatile",
+    "DEV_ECC_DBE_VOL": "ecc_uncorrected_volatile",
+    "DEV_ECC_SBE_AGG": "ecc_corrected_aggregate",
+    "DEV_ECC_DBE_AGG": "ecc_uncorrected_aggregate",
+    "DEV_UNCORRECTABLE_REMAPPED_ROWS": "uncorrected_remapped_rows",
+    "DEV_CORRECTABLE_REMAPPED_ROWS": "corrected_remapped_rows",
+    "DEV_ROW_REMAP_FAILURE": "row_remap_failure",
+}
+
+# Files beside the counters that count nothing: how long Linux remembers what it read.
+NO_COUNTERS = ("lifespan",)
+
+# As verbs code what Linux spells.
+SPEED_CODES = {1: "SDR", 2: "DDR", 4: "QDR", 8: "FDR10", 16: "FDR", 32: "EDR", 64: "HDR", 128: "NDR", 256: "XDR"}
+STATES = {"down": "down", "init": "initializing", "initialize": "initializing", "armed": "armed", "active": "active",
+          "active_defer": "active", "nop": None}  # fmt: skip
+STATE_CODES = {1: "down", 2: "initializing", 3: "armed", 4: "active", 5: "active"}
+PHYSICAL_CODES = {1: "Sleep", 2: "Polling", 3: "Disabled", 4: "PortConfigurationTraining", 5: "LinkUp",
+                  6: "LinkErrorRecovery", 7: "Phy Test"}  # fmt: skip
+PHYSICAL = {"LINK_UP": "LinkUp", "LINKUP": "LinkUp", "POLLING": "Polling", "DISABLED": "Disabled", "SLEEP": "Sleep",
+            "LINK_ERROR_RECOVER": "LinkErrorRecovery", "PHY_TEST": "Phy Test"}  # fmt: skip
+
+_ERRORS = ("err", "discard", "drop", "bad_", "out_of_", "missed", "crc", "ecc_", "replay", "downed", "recovery",
+           "overrun", "integrity", "icrc", "nak", "remap", "stall", "unplug")  # fmt: skip
+
+
+def unit(name: str) -> str:
+    """What a counter counts, by its name.
+
+    >>> unit("port_xmit_data"), unit("port_xmit_wait"), unit("rx_prio3_pause_duration"), unit("rx_prio3_pause")
+    ('bytes', 'ticks', 'microseconds', 'packets')
+    >>> unit("symbol_error"), unit("np_cnp_sent"), unit("roce_slow_restart"), unit("req_cqe_flush_error")
+    ('errors', 'packets', 'events', 'errors')
+    """
+    if name in UNITS:
+        return UNITS[name]
+    if name.endswith(("_data", "_bytes", "_octets")) or "_bytes" in name:
+        return "bytes"
+    if name.endswith("_wait"):
+        return "ticks"
+    if name.endswith("_duration"):
+        return "microseconds"
+    if any(word in name for word in _ERRORS):
+        return "errors"
+    is_of_packets = ("packets", "pkts", "_pause", "_requests", "cnp", "ecn_marked", "frames", "multicast", "broadcast")
+    return "packets" if any(word in name for word in is_of_packets) else "events"

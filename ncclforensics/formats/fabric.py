@@ -1,0 +1,17 @@
+"""What tools of an InfiniBand fabric print: perfquery, ibqueryerrors, iblinkinfo, ibnetdiscover, ibstat, sminfo."""
+
+from __future__ import annotations
+
+GRAMMARS = ("portcounters", "fabriclinks", "portstates", "fabricmap", "subnet", "collected")
+COUNTERS = ("counter_head", "counter_line", "check_warning", "counters_of", "counters_port")
+STATES = ("adapter", "port_status")
+FABRIC = (
+    "link_line", "link_alone", "map_head", "map_node", "map_port", "listed_port", "listed_node", "check_state",
+    "manager", "manager_log", "fabric_ping", "switch_supply",
+)  # fmt: skip
+SIGNS = (*COUNTERS, *STATES, *FABRIC)
+KINDS = {
+    **dict.fromkeys(FABRIC, "ib-fabric"),
+    **dict.fromkeys(STATES, "ib-state"),
+    **dict.fromkeys(COUNTERS, "ib-counters"),
+}

@@ -1,0 +1,7 @@
+"""What exporters for Prometheus tell of ports, interfaces and GPUs: node_exporter, DCGM."""
+
+from __future__ import annotations
+
+GRAMMARS = ("metrics", "collected")
+SIGNS = ("metric",)
+KINDS = {"metric": "ib-counters"}

@@ -1,0 +1,29 @@
+"""What mlxlink writes with --json: sections, and their fields as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ncclforensics.objects import an_object, loaded
+
+GRAMMARS = ()
+SIGNS = ()
+KINDS: Mapping[str, str] = {}
+OPENING = b"{"
+TELLING = b'"Operational Info"'
+Record = tuple[str, dict[str, Any]]
+
+
+def records(data: bytes) -> tuple[list[Record], list[str]]:
+    """The sections with their fields, as the printed ones have them."""
+    whole, problems = loaded(data)
+    return list(_sections(an_object(an_object(an_object(whole).get("result")).get("output")))), problems
+
+
+def _sections(output: Mapping[str, Any]) -> Iterator[Record]:
+    for section, fields in output.items():
+        yield "mlxlink_section", {"form": "", "section": section}
+        for field, said in an_object(fields).items():
+            if isinstance(said, str):  # values of each lane stand in lists
+                yield "mlxlink_field", {"form": "", "field": field, "said": said}

@@ -1,0 +1,7 @@
+"""The RDMA devices of a host as OFED's tools list them: ibv_devinfo, show_gids, ibdev2netdev."""
+
+from __future__ import annotations
+
+GRAMMARS = ("rdmadevices", "collected")
+SIGNS = ("verbs_device", "gid_row", "port_netdev")
+KINDS = dict.fromkeys(SIGNS, "ib-state")

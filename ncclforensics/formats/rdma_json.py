@@ -1,0 +1,36 @@
+"""What the rdma tool writes with -j: an array with an object for each link."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ncclforensics.objects import a_small, a_text, an_array, an_integer, an_object, loaded
+
+GRAMMARS = ()
+SIGNS = ()
+KINDS: Mapping[str, str] = {}
+OPENING = b"["
+TELLING = b'"ifname"'
+NO_STATISTICS = ("ifindex", "port", "lid", "sm_lid", "lmc", "netdev_index")
+Record = tuple[str, dict[str, Any]]
+
+
+def records(data: bytes) -> tuple[list[Record], list[str]]:
+    """The links and their statistics."""
+    whole, problems = loaded(data)
+    return [each for link in an_array(whole) for each in _link(an_object(link))], problems
+
+
+def _link(link: Mapping[str, Any]) -> Iterator[Record]:
+    device, port = a_text(link.get("ifname")), a_small(link.get("port"))
+    if device is None or port is None:
+        return  # of `ip link`, say
+    place = {"form": "", "device": device, "port": port}
+    if "state" in link:
+        said = {name: a_text(link.get(name)) for name in ("state", "physical_state", "netdev")}
+        yield "rdma_link", {**place, **said, "lid": a_small(link.get("lid"))}
+        return
+    counted = {name: an_integer(value) for name, value in link.items() if name not in NO_STATISTICS}
+    pairs = (f"{name} {value}" for name, value in counted.items() if value is not None and value >= 0)
+    yield "rdma_statistic", {**place, "statistics": " ".join(pairs)}

@@ -1,0 +1,58 @@
+"""The files below /sys/class/infiniband themselves, copied with their folders; or all of them as one object of JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from ncclforensics.objects import a_small, an_object, loaded
+
+GRAMMARS = ()
+SIGNS = ()
+KINDS: Mapping[str, str] = {}
+OPENING = b"{"
+TELLING = b"/infiniband/"
+COUNTERS = ("counters", "hw_counters", "counters_ext")
+OF_A_PORT = ("state", "phys_state", "rate", "link_layer", "lid", "sm_lid")
+OF_A_DEVICE = ("board_id", "fw_ver", "hca_type", "node_desc", "node_guid", "sys_image_guid")
+Record = tuple[str, dict[str, Any]]
+
+
+def records(data: bytes) -> tuple[list[Record], list[str]]:
+    """Every file of an object whose keys are paths."""
+    whole, problems = loaded(data)
+    files = an_object(whole).items()
+    return [each for path, value in files if isinstance(value, str) for each in _record(path, value)], problems
+
+
+def holds(path: str, beginning: bytes) -> bool:
+    """Whether it is such a file: one line, at such a place."""
+    return b"\n" not in beginning.rstrip(b"\n") and any(_record(path, ""))
+
+
+def value(path: str, data: bytes) -> tuple[list[Record], list[str]]:
+    """The one value of a file."""
+    return list(_record(path, data.decode("utf-8", "replace"))), []
+
+
+def _record(path: str, text: str) -> Iterator[Record]:
+    parts, said = PurePosixPath(path).parts, text.strip()
+    if "ports" not in parts[1:]:
+        if len(parts) > 2 and parts[-3] == "infiniband" and parts[-1] in OF_A_DEVICE:
+            yield "device_file", {"form": "", "device": parts[-2], "device_file": parts[-1], "value": said}
+        return
+    place = len(parts) - 1 - parts[::-1].index("ports")
+    below = parts[place + 2 :]
+    port = {"form": "", "device": parts[place - 1], "port": a_small(parts[place + 1]) if below else None}
+    match below:
+        case (folder, counter) if folder in COUNTERS:
+            yield "port_counter_file", {**port, "counter": counter, "value": said}
+        case (file,) if file in OF_A_PORT:
+            yield "port_file", {**port, "file": file, "value": said}
+        case ("gids", index):
+            yield "port_gid_file", {**port, "gid_index": a_small(index), "gid": said}
+        case ("gid_attrs", "types", index):
+            yield "port_gid_file", {**port, "form": "type", "gid_index": a_small(index), "gid_type": said}
+        case ("gid_attrs", "ndevs", index):
+            yield "port_gid_file", {**port, "form": "netdev", "gid_index": a_small(index), "netdev": said}
