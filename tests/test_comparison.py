@@ -113,6 +113,19 @@ def test_what_only_one_run_tells_is_no_difference_but_is_named() -> None:
     assert all(one.needs for one in comparison.not_compared)
 
 
+def test_tests_of_different_collectives_have_nothing_in_common(tmp_path: Path) -> None:
+    table = (FIXTURES / "pairs/a-benchmark-is-slower-at-large-sizes/good/all_reduce.log").read_text(encoding="utf-8")
+    (tmp_path / "good.log").write_text(table, encoding="utf-8")
+    (tmp_path / "bad.log").write_text(table.replace("all_reduce", "broadcast"), encoding="utf-8")
+    comparison = compared(read(str(tmp_path / "good.log")), read(str(tmp_path / "bad.log")))
+
+    assert not comparison.is_enough
+    assert {(one.topic, one.absent) for one in comparison.not_compared} == {
+        ("bandwidth", "common"),
+        ("shape", "common"),
+    }
+
+
 def test_a_variable_explains_what_it_moves() -> None:
     moved = [one for one in answer(FIXTURES / "pairs" / "a-variable-was-left-over").differences if one.follows]
 

@@ -96,10 +96,10 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class NotCompared:
-    """What one run does not tell, and what the other says of it."""
+    """What one run does not tell, and what the other says of it; or what each tells, where nothing is in common."""
 
     topic: str
-    absent: str  # good or bad
+    absent: str  # good, bad or common
     needs: str
     told: list[str]
 
@@ -130,8 +130,9 @@ class Comparison:
 
     @property
     def is_enough(self) -> bool:
-        """Both runs tell something in common that could differ and matter."""
-        return any(one.name in self.compared for one in topics() if one.kind is not Kind.CONTEXT) or self.matters
+        """Both runs tell something in common that could differ and matter; that the versions agree says nothing yet."""
+        slight = {"versions", "shape", *(one.name for one in topics() if one.kind is Kind.CONTEXT)}
+        return self.matters or not set(self.compared) <= slight
 
     @property
     def matters(self) -> bool:

@@ -39,6 +39,9 @@ def compared(good: Report, bad: Report) -> Comparison:
         if ours.is_empty() or theirs.is_empty():
             absent.append(_not_compared(topic, ours, theirs))
             continue
+        if not _is_common(topic, ours, theirs):
+            absent.append(_nothing_in_common(topic, ours, theirs))
+            continue
         both.append(topic.name)
         if topic.unit:
             found += facts.fact_differences(topic, ours, theirs)
@@ -82,6 +85,20 @@ def _not_compared(topic: Topic, good: pl.DataFrame, bad: pl.DataFrame) -> NotCom
         return NotCompared(topic.name, absent, topic.needs, [what for (what,), _ in named])
     values = named.agg(pl.col("value").head(SHOWN).str.join(", "))
     return NotCompared(topic.name, absent, topic.needs, [f"{what}: {value}" for what, value in values.iter_rows()])
+
+
+def _is_common(topic: Topic, good: pl.DataFrame, bad: pl.DataFrame) -> bool:
+    """Whether both tell of the same thing, and not merely of the same kind of thing."""
+    if topic.absence_tells:
+        return True
+    columns = ["what", "size"] if topic.unit else ["what", "side", "unit", "size"]
+    return good.join(bad, on=columns, how="semi", nulls_equal=True).height > 0
+
+
+def _nothing_in_common(topic: Topic, good: pl.DataFrame, bad: pl.DataFrame) -> NotCompared:
+    named = (("GOOD", good), ("BAD", bad))
+    told = [f"{side}: {', '.join(rows['what'].unique(maintain_order=True).head(SHOWN))}" for side, rows in named]
+    return NotCompared(topic.name, "common", topic.needs, told)
 
 
 def _ordered(found: list[Difference], absent: list[NotCompared]) -> Iterator[Difference]:

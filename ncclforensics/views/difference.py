@@ -160,11 +160,15 @@ def _not_compared(absent: list[NotCompared]) -> list[RenderableType]:
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold", ratio=1)
     for one in absent:
-        other = "BAD" if one.absent == "good" else "GOOD"
+        begin = {
+            "good": "GOOD does not tell; BAD: ",
+            "bad": "BAD does not tell; GOOD: ",
+            "common": "nothing in common; ",
+        }[one.absent]
         shown = [_short(printable(each)) for each in one.told[:MOST_TOLD]]
         more = len(one.told) - len(shown)
         rest = f" and {more} more" if more > 0 else ""
-        table.add_row(one.topic, f"{one.absent.upper()} does not tell; {other}: {'; '.join(shown)}{rest}")
+        table.add_row(one.topic, f"{begin}{'; '.join(shown)}{rest}")
         table.add_row("", Text(f"to compare it: {one.needs}", style="dim"))
     return [heading("NOT COMPARED"), indented(table)]
 
