@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from enum import IntEnum, StrEnum
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,6 +23,7 @@ from ncclforensics.errors import ForensicsError, UsageError
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from ncclforensics.comparison import Comparison
     from ncclforensics.report import Report
 
 
@@ -49,6 +50,14 @@ class Format(StrEnum):
     MARKDOWN = "markdown"
     JUNIT = "junit"
     SARIF = "sarif"
+
+
+class Sheet(StrEnum):
+    """How a comparison is printed."""
+
+    TEXT = "text"
+    JSON = "json"
+    MARKDOWN = "markdown"
 
 
 class FailOn(StrEnum):
@@ -82,6 +91,10 @@ Paths = Annotated[
         help="Files, folders, globs, or - for standard input; .gz .zst .xz .bz2 are read as they are.",
     ),
 ]
+_SIDE = "A file, a folder or a quoted glob of the run that"
+Good = Annotated[str, typer.Argument(metavar="GOOD", help=f"{_SIDE} was as it should be.")]
+Bad = Annotated[str, typer.Argument(metavar="BAD", help=f"{_SIDE} was not.")]
+SheetOption = Annotated[Sheet, typer.Option("--format", help="How to print the comparison.")]
 FormatOption = Annotated[Format, typer.Option("--format", help="How to print the report.")]
 Output = Annotated[
     Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the report there, not to stdout.")
@@ -194,6 +207,53 @@ def check(
 
 
 @app.command()
+def diff(
+    good: Good,
+    bad: Bad,
+    form: SheetOption = Sheet.TEXT,
+    output: Output = None,
+    rank_from: RankFrom = None,
+    ranks: Ranks = None,
+    host: Host = None,
+    comm: Comm = None,
+    since: Since = None,
+    until: Until = None,
+    quiet: Quiet = False,
+    no_color: NoColor = False,
+) -> None:
+    """What differs between two runs that matters: how they came out, and what may explain it. Reads every byte.
+
+    Logs, benchmarks and dumps of machines alike; what only one of both tells is named and never counted as a
+    difference. Exit code 0: nothing that matters differs, 1: something does, 3: too little in common to tell.
+    """
+    from ncclforensics.comparison.compared import compared
+    from ncclforensics.sources import forget_spooled
+
+    def read(path: str) -> Report:
+        return _read(
+            [path],
+            full=True,
+            quiet=quiet,
+            everything=True,
+            rank_from=rank_from,
+            ranks=ranks,
+            host=host,
+            comm=comm,
+            since=since,
+            until=until,
+        )
+
+    try:
+        comparison = compared(read(good), read(bad))
+    finally:
+        forget_spooled()
+    _put(_drawn(comparison, form, color=_is_colored(output, no_color)), output)
+    if not comparison.is_enough:
+        raise typer.Exit(Exit.UNDECIDABLE)
+    raise typer.Exit(Exit.FINDINGS if comparison.matters else Exit.NOTHING)
+
+
+@app.command()
 def explain(
     rule: Annotated[str | None, typer.Argument(metavar="RULE", help="A rule's name, as findings give it.")] = None,
     line: Annotated[
@@ -225,7 +285,16 @@ def demo(form: FormatOption = Format.TEXT, no_color: NoColor = False) -> None:
     raise typer.Exit(_exit_code(report, FailOn.WARNING))
 
 
-def _analyzed(
+def _analyzed(paths: list[str], *, full: bool, quiet: bool, **more: Any) -> Report:
+    from ncclforensics.sources import forget_spooled
+
+    try:
+        return _read(paths, full=full, quiet=quiet, **more)
+    finally:
+        forget_spooled()
+
+
+def _read(
     paths: list[str],
     *,
     full: bool,
@@ -240,26 +309,23 @@ def _analyzed(
     since: str | None = None,
     until: str | None = None,
 ) -> Report:
+    """The report on these paths; what is wrong with them goes to stderr."""
     from ncclforensics import selection
-    from ncclforensics.sources import forget_spooled
 
     shown = selection.Selection(selection.ranks(ranks) if ranks else frozenset(), host, comm)
-    try:
-        with _Bar() if sys.stderr.isatty() and not quiet else nullcontext() as bar:
-            report = analyze(
-                paths,
-                whole=full,
-                everything=everything,
-                select=select,
-                ignore=ignore,
-                rank_from=rank_from,
-                selection=shown,
-                since=since,
-                until=until,
-                progress=bar.tell if bar else lambda done, total: None,
-            )
-    finally:
-        forget_spooled()
+    with _Bar() if sys.stderr.isatty() and not quiet else nullcontext() as bar:
+        report = analyze(
+            paths,
+            whole=full,
+            everything=everything,
+            select=select,
+            ignore=ignore,
+            rank_from=rank_from,
+            selection=shown,
+            since=since,
+            until=until,
+            progress=bar.tell if bar else lambda done, total: None,
+        )
     if not quiet:
         for reading in report.run.readings:
             for problem in report.problems(reading.number):
@@ -314,9 +380,27 @@ def _show(
     else:
         from ncclforensics.views import terminal
 
-        color = output is None and sys.stdout.isatty() and not no_color
+        color = _is_colored(output, no_color)
         width = terminal.width_of_terminal()
         data = terminal.text(report, width=width, color=color, verbose=verbose, everything=everything).encode()
+    _put(data, output)
+
+
+def _drawn(comparison: Comparison, form: Sheet, *, color: bool) -> bytes:
+    from ncclforensics.views import difference, difference_exchange, terminal
+
+    if form is Sheet.JSON:
+        return difference_exchange.json(comparison)
+    if form is Sheet.MARKDOWN:
+        return difference.markdown(comparison).encode()
+    return difference.text(comparison, width=terminal.width_of_terminal(), color=color).encode()
+
+
+def _is_colored(output: Path | None, no_color: bool) -> bool:
+    return output is None and sys.stdout.isatty() and not no_color
+
+
+def _put(data: bytes, output: Path | None) -> None:
     if output is not None:
         output.write_bytes(data)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ import polars as pl
 
 from ncclforensics.data.names import datatype, reduction
 from ncclforensics.frames import Run
-from ncclforensics.rules import Finding, Rule, chosen, findings
+from ncclforensics.rules import Finding, Line, Rule, chosen, findings
 from ncclforensics.selection import Selection
 
 Row = dict[str, Any]
@@ -57,6 +58,10 @@ class Report:
         """Path, line and text of one line; the text is empty for lines that no finding cites."""
         true, text = self.quotes.get((source, line), (line if line > 0 else None, ""))
         return {"path": self.run.readings[source].source.path, "line": true, "text": text}
+
+    def cite(self, lines: Iterable[Line]) -> None:
+        """Read the text of more lines than the findings cite."""
+        self.quotes |= self.run.quote({(line.source, line.line) for line in lines} - set(self.quotes))
 
     def problems(self, source: int) -> list[str]:
         """What is wrong with one source: with reading it, and with the dumps that it holds."""

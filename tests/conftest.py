@@ -37,10 +37,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of one incident go to one worker, so that its answers are computed once."""
+    """Tests of one incident or pair go to one worker, so that its answers are computed once."""
     for item in items:
-        if isinstance(item, pytest.Function) and hasattr(item, "callspec") and "incident" in item.callspec.params:
-            item.add_marker(pytest.mark.xdist_group(item.callspec.params["incident"].name))
+        params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        for kind in {"incident", "pair"} & set(params):
+            item.add_marker(pytest.mark.xdist_group(params[kind].name))
 
 
 @pytest.fixture(autouse=True)

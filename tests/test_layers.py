@@ -31,6 +31,7 @@ ORDER = (
     "summary",
     "selection",
     "report",
+    "comparison",
     "views",
     "__init__",
     "cli",

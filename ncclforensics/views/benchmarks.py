@@ -6,21 +6,19 @@ from typing import Any
 
 import polars as pl
 from rich.console import RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ncclforensics.analyses.benchmarks import HALVES, OUT
+from ncclforensics.analyses.benchmarks import HALVES
 from ncclforensics.data.busbw import AS_ON_A_RING, DOUBLED, machine_of
 from ncclforensics.data.names import bytes_text, printable
 from ncclforensics.report import Report
+from ncclforensics.views.plots import ENOUGH, plot
+from ncclforensics.views.screen import headed, heading, indented, known
 
 MOST = 12  # runs in the list, unless all is asked for
 DRAWN = 2  # runs that are few enough to be shown one by one
 LARGEST = 4  # sizes
-ENOUGH = 5  # sizes that are worth a plot
-HEIGHT, WIDTH = 14, 76  # of a plot, in characters
-TICKS = 6
 Row = dict[str, Any]
 
 
@@ -31,9 +29,9 @@ def benchmarks(report: Report, verbose: bool) -> list[RenderableType]:
     if not rows:
         return others
     shown = rows if verbose else rows[:MOST]
-    parts: list[RenderableType] = [Text("\nBENCHMARKS", style="bold"), Padding(_list(shown), (0, 0, 0, 2))]
+    parts: list[RenderableType] = [heading("BENCHMARKS"), indented(_list(shown))]
     if len(shown) < len(rows):
-        parts.append(Padding(Text(f"and {len(rows) - len(shown)} more", style="dim"), (0, 0, 0, 2)))
+        parts.append(indented(Text(f"and {len(rows) - len(shown)} more", style="dim")))
     if len(rows) <= DRAWN or verbose:
         for row in rows:
             parts += _one(row, report.run["measurement"])
@@ -42,7 +40,10 @@ def benchmarks(report: Report, verbose: bool) -> list[RenderableType]:
 
 def _others(report: Report) -> list[RenderableType]:
     """Tests of links and of pairs of GPUs, a line for each."""
-    tables, links = _table("test", "device", "sizes", "best", "typical latency"), report.run["link_measurement"]
+    tables, links = (
+        headed("test", "device", "sizes", "best", "typical latency", figures=True),
+        report.run["link_measurement"],
+    )
     for _, rows in links.group_by("table", maintain_order=True):
         best = rows["gbps"].max()
         latency = [f"{value:.2f} us" for value in rows["us"].drop_nulls().sort().head(1)]
@@ -50,7 +51,7 @@ def _others(report: Report) -> list[RenderableType]:
             printable(rows["test"][0] or "?"), printable(rows["device"][0] or "?"), str(rows.height),
             _figure(best), *(latency or [""]),
         )  # fmt: skip
-    matrices, pairs = _table("between GPUs", "pairs", "median", "least"), report.run["gpu_pair"]
+    matrices, pairs = headed("between GPUs", "pairs", "median", "least", figures=True), report.run["gpu_pair"]
     apart = pairs.filter((pl.col("row") != pl.col("column")) & (pl.col("kind") == "bandwidth"))
     for _, rows in apart.group_by("matrix", maintain_order=True):
         matrices.add_row(
@@ -60,32 +61,21 @@ def _others(report: Report) -> list[RenderableType]:
     parts: list[RenderableType] = []
     for title, table in (("LINKS MEASURED", tables), ("PAIRS MEASURED", matrices)):
         if table.row_count:
-            parts += [Text(f"\n{title}", style="bold"), Padding(table, (0, 0, 0, 2))]
+            parts += [heading(title), indented(table)]
     return parts
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, pad_edge=False, header_style="dim")
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left", overflow="fold")
-    return table
-
-
 def _list(rows: list[Row]) -> Table:
-    table = _table("", "ranks", "hosts", "rows", "average", "best busbw", "at", "wrong", "")
+    table = headed("", "ranks", "hosts", "rows", "average", "best busbw", "at", "wrong", "", figures=True)
     for row in rows:
         failed = bool(row["wrong"] or row["failed_checks"])
         table.add_row(
-            printable(row["collective"] or "?"), _known(row["nranks"]), _known(len(row["hosts"] or []) or None),
-            str(row["rows"]), _known(row["average"]), _figure(row["max_busbw"]), _size(row["max_size"]),
+            printable(row["collective"] or "?"), known(row["nranks"]), known(len(row["hosts"] or []) or None),
+            str(row["rows"]), known(row["average"]), _figure(row["max_busbw"]), _size(row["max_size"]),
             Text(f"{row['wrong'] or 0:.0f}" if row["wrong"] is not None else "?", style="bold red" if failed else ""),
             Text("" if row["complete"] else "cut off", style="bold yellow"),
         )  # fmt: skip
     return table
-
-
-def _known(value: object) -> str:
-    return "?" if value is None else str(value)
 
 
 def _figure(value: Any) -> str:
@@ -101,7 +91,7 @@ def _one(row: Row, measurement: pl.DataFrame) -> list[RenderableType]:
     sizes = ours["size"].unique().sort()
     if sizes.is_empty():
         return []
-    table = _table("size", "time", "busbw", "in place", "busbw")
+    table = headed("size", "time", "busbw", "in place", "busbw", figures=True)
     for size in sizes.tail(LARGEST):
         sides = {one["half"]: one for one in ours.filter(pl.col("size") == size).to_dicts()}
         cells = [
@@ -111,34 +101,18 @@ def _one(row: Row, measurement: pl.DataFrame) -> list[RenderableType]:
         ]
         table.add_row(bytes_text(size), *cells)
     title = Text(f"\n{row['collective'] or '?'}, the largest sizes", style="dim")
-    parts: list[RenderableType] = [Padding(title, (0, 0, 0, 2)), Padding(table, (0, 0, 0, 2))]
+    parts: list[RenderableType] = [indented(title), indented(table)]
     if sizes.len() >= ENOUGH and (ours["busbw"] > 0).any():
-        parts.append(Padding(Text("\n" + _plot(row, ours)), (0, 0, 0, 2)))
+        parts.append(indented(Text("\n" + _plot(row, ours))))
     return parts
 
 
 def _plot(row: Row, ours: pl.DataFrame) -> str:
     """Busbw over size, and between which lines it is expected to end up."""
-    import plotext  # type: ignore[import-untyped]  # it has no types, and is loaded only where it is needed
-
     curves = ours.filter((pl.col("size") > 0) & (pl.col("occurrence") == 1)).sort("size")
-    plotext.clear_figure()
-    plotext.theme("clear")
-    plotext.plotsize(WIDTH, HEIGHT)
-    plotext.xscale("log")
-    for half, marker in zip(HALVES, ("braille", "."), strict=True):
-        side = curves.filter(pl.col("half") == half)
-        if side.height:
-            draw = plotext.plot if half == OUT else plotext.scatter
-            draw(side["size"].to_list(), side["busbw"].to_list(), marker=marker, label=f"busbw {half}, GB/s")
-    ends = [curves["size"].min(), curves["size"].max()]
-    for value in _expected(row):
-        plotext.plot(ends, [value, value], marker="-")
-    sizes = curves["size"].unique().sort()
-    ticks = sizes.gather_every(max(1, -(-sizes.len() // TICKS))).to_list()
-    plotext.xticks(ticks, [bytes_text(size) for size in ticks])
-    plotext.ylim(0, None)
-    return str(plotext.uncolorize(plotext.build())).rstrip()
+    sides = {half: list(curves.filter(pl.col("half") == half).select("size", "busbw").iter_rows()) for half in HALVES}
+    named = {f"busbw {half}, GB/s": points for half, points in sides.items() if points}
+    return plot(named, levels=_expected(row))
 
 
 def _expected(row: Row) -> tuple[float, ...]:

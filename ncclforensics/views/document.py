@@ -9,9 +9,14 @@ from ncclforensics.views import terminal
 def markdown(report: Report, *, everything: bool = False) -> str:
     """The terminal's report as Markdown; text from logs stands in fences that it cannot end."""
     body = terminal.text(report, width=120, everything=everything)
-    fence = "`" * max(3, _longest_run(body) + 1)
     title = " and ".join(dict.fromkeys(row["verdict"] for row in report.verdicts)) or "no NCCL log"
-    return f"## ncclforensics: {title}\n\n{fence}text\n{body}{fence}\n"
+    return fenced(f"ncclforensics: {title}", body)
+
+
+def fenced(title: str, body: str) -> str:
+    """A section with text that is shown as it is."""
+    fence = "`" * max(3, _longest_run(body) + 1)
+    return f"## {title}\n\n{fence}text\n{body}{fence}\n"
 
 
 def _longest_run(text: str) -> int:

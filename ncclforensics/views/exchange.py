@@ -37,7 +37,12 @@ NO_LOG: dict[str, Any] = {
 
 def json(report: Report) -> bytes:
     """The report as one JSON object, keys in the contract's order."""
-    text = orjson.dumps(as_object(report), option=orjson.OPT_INDENT_2) + b"\n"
+    return written(as_object(report))
+
+
+def written(answer: dict[str, Any]) -> bytes:
+    """An object as JSON that no terminal obeys."""
+    text = orjson.dumps(answer, option=orjson.OPT_INDENT_2) + b"\n"
     return _CONTROLS.sub(lambda found: b"\\u%04x" % ord(found[0].decode()), text)
 
 
@@ -47,7 +52,7 @@ def as_object(report: Report) -> dict[str, Any]:
     out: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "tool": {"name": "ncclforensics", "version": __version__},
-        "inputs": _inputs(report),
+        "inputs": inputs(report),
         "run": summary(report.run),
         "not_shown": not_shown(report.run),
         "findings": [_finding(report, finding) for finding in report.findings],
@@ -64,7 +69,8 @@ def as_object(report: Report) -> dict[str, Any]:
     }
 
 
-def _inputs(report: Report) -> list[Row]:
+def inputs(report: Report) -> list[Row]:
+    """Each file, and how many of its lines are what."""
     tally = {row["source"]: row for row in report.run.tally.to_dicts()}
     rows = []
     for reading in report.run.readings:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from ncclforensics.data.names import printable
 from ncclforensics.report import Report
+from ncclforensics.views.screen import headed
 
 ODD = "bold red"
 WAYS = ("PIX", "PXB", "PHB", "NODE", "SYS")  # the shortest first
@@ -53,9 +54,7 @@ def _table(cells: list[tuple[str, str, str]], names: dict[str, str]) -> Table:
     is_even = bool(usual) and usual[0][1] * 2 > total and usual[0][0].startswith("NV")
     nearest = {gpu: next((way for way in WAYS if way in ways), "") for gpu, ways in nics.items()}
     is_near = any(way in WAYS[:2] for way in nearest.values())
-    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, pad_edge=False, header_style="dim")
-    for column in ("", "other GPUs", "nearest NIC")[: 3 if nics else 2]:
-        table.add_column(column, overflow="fold")
+    table = headed(*("", "other GPUs", "nearest NIC")[: 3 if nics else 2])
     for device in dict.fromkeys([*gpus, *nics]):
         row = [Text(device), _reached(gpus.get(device, {}), usual[0][0] if is_even else None)]
         if nics:

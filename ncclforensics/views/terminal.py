@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import polars as pl
-from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
@@ -26,9 +23,9 @@ from ncclforensics.summary import not_shown, summary, versions
 from ncclforensics.views.benchmarks import benchmarks
 from ncclforensics.views.counters import counters
 from ncclforensics.views.machines import machines
+from ncclforensics.views.screen import STYLE, bare, drawn, headed, heading, indented, known, place_of
 
 Row = dict[str, Any]
-STYLE = {"error": "bold red", "warning": "bold yellow", "info": "cyan", "no-hang": "bold green"}
 MOST_CULPRITS = 8
 MOST_GROUPS = 6
 MOST_LINES = 6
@@ -40,19 +37,8 @@ def text(
     report: Report, *, width: int = 100, color: bool = False, verbose: bool = False, everything: bool = False
 ) -> str:
     """The verdict as lines of text, with ANSI colours or without; `everything`: the run and all findings instead."""
-    out = io.StringIO()
-    console = Console(
-        file=out,
-        width=width,
-        color_system="standard" if color else None,
-        force_terminal=color,
-        highlight=False,
-        emoji=False,
-        markup=False,
-        _environ={},
-    )
-    console.print(Group(*(_all(report, verbose) if everything else _parts(report, verbose))))
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+    parts = _all(report, verbose) if everything else _parts(report, verbose)
+    return drawn(parts, width=width, color=color)
 
 
 def progress() -> Progress:
@@ -62,7 +48,7 @@ def progress() -> Progress:
 
 
 def _parts(report: Report, verbose: bool) -> list[RenderableType]:
-    parts: list[RenderableType] = [_coverage(report)]
+    parts: list[RenderableType] = [coverage(report)]
     jobs = report.verdicts
     for place, row in enumerate(jobs):
         if place and row["verdict"] == "no-hang" and not verbose and len(jobs) > 3:
@@ -73,7 +59,7 @@ def _parts(report: Report, verbose: bool) -> list[RenderableType]:
         parts += _job(report, row, verbose)
     if not jobs:
         parts.append(Text(f"\nUNDECIDABLE  {NOTHING_SAID}", style="bold"))
-        parts += [_heading("COLLECT"), *(Padding(Text(step), (0, 0, 0, 2)) for step in COLLECT_CALLS)]
+        parts += [heading("COLLECT"), *(indented(Text(step)) for step in COLLECT_CALLS)]
     told = [id(_finding_of(report, row)) for row in jobs]
     for finding in report.findings:
         if id(finding) not in told and finding.severity is not Severity.INFO:
@@ -88,11 +74,11 @@ _GAP = "read-subsystem-gap"
 
 
 def _all(report: Report, verbose: bool) -> list[RenderableType]:
-    parts: list[RenderableType] = [_coverage(report)]
+    parts: list[RenderableType] = [coverage(report)]
     if (run := _run(report, verbose)).row_count:
-        parts += [_heading("RUN"), Padding(run, (0, 0, 0, 2))]
+        parts += [heading("RUN"), indented(run)]
     for name, table in machines(report):
-        parts += [_heading(f"MACHINE {name} (! differs from the others)"), Padding(table, (0, 0, 0, 2))]
+        parts += [heading(f"MACHINE {name} (! differs from the others)"), indented(table)]
     parts += benchmarks(report, verbose) + counters(report, verbose)
     for finding in report.findings:
         parts += _told(report, finding)
@@ -108,8 +94,8 @@ def _told(report: Report, finding: Finding) -> list[RenderableType]:
     said = [finding.detail, finding.remedy]
     return [
         head.append(finding.title, "bold"),
-        *(Padding(Text(sentence(line)), (0, 0, 0, 2)) for line in said if line),
-        Padding(Text(f"{finding.role} · rule {finding.rule}", style="dim"), (0, 0, 0, 2)),
+        *(indented(Text(sentence(line))) for line in said if line),
+        indented(Text(f"{finding.role} · rule {finding.rule}", style="dim")),
         *_lines_of(report, finding),
     ]
 
@@ -119,12 +105,12 @@ def _not_shown(report: Report) -> list[RenderableType]:
     rows = not_shown(report.run)
     if not rows:
         return []
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False, pad_edge=False)
+    table = bare()
     table.add_column(overflow="fold", ratio=1)
     table.add_column(style="dim", overflow="fold", ratio=1)
     for row in rows:
         table.add_row(row["question"], row["needs"])
-    return [_heading("WHAT THESE LOGS CANNOT SHOW"), Padding(table, (0, 0, 0, 2))]
+    return [heading("WHAT THESE LOGS CANNOT SHOW"), indented(table)]
 
 
 def _run(report: Report, verbose: bool) -> Table:
@@ -142,7 +128,7 @@ def _run(report: Report, verbose: bool) -> Table:
         "communicators": ", ".join(f"{count} {kind} of {size} ranks" for (kind, size), count in sorted(sizes.items())),
         "subsystems": ", ".join(run["debug"]["subsystems_seen"]),
     }
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False, pad_edge=False)
+    table = bare()
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, line in lines.items():
@@ -157,7 +143,8 @@ def _list(names: list[str], verbose: bool) -> str:
     return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
-def _coverage(report: Report) -> Text:
+def coverage(report: Report) -> Text:
+    """What was read, in a line."""
     tally = report.run.tally.select(*COUNTS).sum().row(0, named=True) if report.run.readings else {}
     nccl = (tally["recognised"] or 0) + (tally["unrecognised"] or 0)
     seen, world = report.run["rank"].height, report.run["member"]["nranks"].max()
@@ -195,7 +182,7 @@ def _job(report: Report, row: Row, verbose: bool) -> list[RenderableType]:
     head = Text.assemble(("\n", ""), (row["verdict"].upper(), style), (f"  ({row['certainty']})  ", "dim"))
     parts: list[RenderableType] = [head.append(finding.title if finding else row["reason"], "bold")]
     if finding and finding.detail:
-        parts.append(Padding(Text(sentence(finding.detail)), (0, 0, 0, 2)))
+        parts.append(indented(Text(sentence(finding.detail))))
     parts += _culprits(report, row)
     parts += _grid(report, row)
     parts += _mismatch(report, row)
@@ -208,7 +195,7 @@ def _job(report: Report, row: Row, verbose: bool) -> list[RenderableType]:
     if steps:
         title = "RUN NOW" if row["culprits"] else "COLLECT"
         shown = steps if verbose else steps[:MOST_LINES]
-        parts += [_heading(title), *(Padding(Text(step), (0, 0, 0, 2)) for step in shown)]
+        parts += [heading(title), *(indented(Text(step)) for step in shown)]
     return parts
 
 
@@ -216,40 +203,25 @@ def _finding_of(report: Report, row: Row) -> Finding | None:
     return next((finding for finding in report.findings if finding.job == row["job"]), None)
 
 
-def _heading(title: str) -> Text:
-    return Text(f"\n{title}", style="bold")
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, pad_edge=False, header_style="dim")
-    for column in columns:
-        table.add_column(column, overflow="fold", no_wrap=column in ("rank", "host", "GPU", "pid"))
-    return table
-
-
 def _culprits(report: Report, row: Row) -> list[RenderableType]:
     last = {call["actor"]: call for call in report.last_calls(row["job"])}
     ranks = report.run["rank"].filter(pl.col("actor").is_in(row["culprits"])).sort("rank").to_dicts()
-    table = _table("rank", "host", "GPU", "pid", "last call", "at")
+    table = headed("rank", "host", "GPU", "pid", "last call", "at")
     for rank in ranks[:MOST_CULPRITS]:
         call = last.get(rank["actor"])
         place = report.cited(call["source"], call["line"]) if call else {}
         table.add_row(
-            _known(rank["rank"]), _known(rank["host"]), _known(rank["cudadev"]), _known(rank["pid"]),
+            known(rank["rank"]), known(rank["host"]), known(rank["cudadev"]), known(rank["pid"]),
             f"{operation_text(call)} on {call['key']}" if call else "none seen",
-            _place(report, place) if call else "",
+            place_of(report, place) if call else "",
         )  # fmt: skip
     for number in row["missing"][:MOST_CULPRITS]:
         table.add_row(str(number), "?", "?", "?", "no log", "")
     if not table.row_count:
         return []
     more = len(ranks) - MOST_CULPRITS
-    rest = [Padding(Text(f"and {more} more", style="dim"), (0, 0, 0, 2))] if more > 0 else []
-    return [_heading("CULPRIT" if table.row_count == 1 else "CULPRITS"), Padding(table, (0, 0, 0, 2)), *rest]
-
-
-def _known(value: object) -> str:
-    return "?" if value is None else str(value)
+    rest = [indented(Text(f"and {more} more", style="dim"))] if more > 0 else []
+    return [heading("CULPRIT" if table.row_count == 1 else "CULPRITS"), indented(table), *rest]
 
 
 def _grid(report: Report, row: Row) -> list[RenderableType]:
@@ -258,21 +230,17 @@ def _grid(report: Report, row: Row) -> list[RenderableType]:
     if not row["culprits"] or ranks.height < 2:
         return []
     marks = {**dict.fromkeys(row["victims"], ("·", "yellow")), **dict.fromkeys(row["culprits"], ("X", STYLE["error"]))}
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False, pad_edge=False)
-    hosts = [(_known(name[0]), rows) for name, rows in ranks.group_by("host", maintain_order=True)]
-    guilty = {_known(ranks.filter(pl.col("actor") == actor)["host"][0]) for actor in row["culprits"]}
+    table = bare()
+    hosts = [(known(name[0]), rows) for name, rows in ranks.group_by("host", maintain_order=True)]
+    guilty = {known(ranks.filter(pl.col("actor") == actor)["host"][0]) for actor in row["culprits"]}
     hosts = sorted(hosts, key=lambda item: item[0] not in guilty)
     for host, rows in hosts[:MOST_HOSTS]:
         line = Text()
         for actor in rows["actor"]:
             line.append(*marks.get(actor, ("-", "dim")))
         table.add_row(ranks_text(rows["rank"].drop_nulls()), host, line)
-    more = (
-        [Padding(Text(f"and {len(hosts) - MOST_HOSTS} hosts more", style="dim"), (0, 0, 0, 2))]
-        if len(hosts) > MOST_HOSTS
-        else []
-    )
-    return [_heading("RANKS (X culprit, · waits, - neither)"), Padding(table, (0, 0, 0, 2)), *more]
+    more = [indented(Text(f"and {len(hosts) - MOST_HOSTS} hosts more", style="dim"))] if len(hosts) > MOST_HOSTS else []
+    return [heading("RANKS (X culprit, · waits, - neither)"), indented(table), *more]
 
 
 def _mismatch(report: Report, row: Row) -> list[RenderableType]:
@@ -287,13 +255,13 @@ def _mismatch(report: Report, row: Row) -> list[RenderableType]:
     if len(shown) < 2:
         return []
     number = dict(report.run["rank"].select("actor", "rank").iter_rows())
-    table = _table("", *(f"rank {number[shown[side]['actor']]} ({side})" for side in ("minority", "majority")))
+    table = headed("", *(f"rank {number[shown[side]['actor']]} ({side})" for side in ("minority", "majority")))
     for name, show in _FIELDS.items():
         mine, theirs = (show(shown[side]) for side in ("minority", "majority"))
         differs = mine != theirs
         table.add_row(f"{'≠' if differs else ' '} {name}", mine, theirs, style="bold red" if differs else "")
     how = {"arguments": "same call, other arguments", "another": "another call"}.get(row["how"], f"{row['how']} call")
-    return [_heading(f"THE CALL ({how})"), Padding(table, (0, 0, 0, 2))]
+    return [heading(f"THE CALL ({how})"), indented(table)]
 
 
 _FIELDS: dict[str, Callable[[Row], str]] = {
@@ -302,7 +270,7 @@ _FIELDS: dict[str, Callable[[Row], str]] = {
     "datatype": lambda call: str(datatype(call["datatype"])),
     "op": lambda call: str(reduction(call["name"], call["op"]) or "-"),
     "root": lambda call: str(call["root"]),
-    "place": lambda call: f"#{_known(call['ordinal'])} on {call['key']}",
+    "place": lambda call: f"#{known(call['ordinal'])} on {call['key']}",
 }
 
 
@@ -315,11 +283,11 @@ def _waits(report: Report, row: Row, verbose: bool) -> list[RenderableType]:
         groups.setdefault((what, _ranks(report.numbers(wait["waits_for"]), verbose)), []).append(wait["waiter"])
     if not groups:
         return []
-    table = _table("who", "waits in", "for")
+    table = headed("who", "waits in", "for")
     ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
     for (what, for_whom), waiters in ordered if verbose else ordered[:MOST_GROUPS]:
         table.add_row(_ranks(report.numbers(waiters), verbose), what, for_whom)
-    return [_heading("WHO WAITS FOR WHOM"), Padding(table, (0, 0, 0, 2))]
+    return [heading("WHO WAITS FOR WHOM"), indented(table)]
 
 
 def _ranks(numbers: list[int], verbose: bool) -> str:
@@ -337,37 +305,28 @@ def _calls_of_waits(report: Report, row: Row) -> list[Row]:
 
 def _evidence(report: Report, finding: Finding) -> list[RenderableType]:
     lines = _lines_of(report, finding)
-    return [_heading("EVIDENCE"), *lines] if lines else []
+    return [heading("EVIDENCE"), *lines] if lines else []
 
 
 def _lines_of(report: Report, finding: Finding) -> list[RenderableType]:
     """The lines that a finding cites, each with what it shows and where it stands."""
     lines = report.evidence(finding)[:MOST_LINES]
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False, show_edge=False, pad_edge=False)
+    table = bare()
     table.add_column(style="dim", no_wrap=True)
     table.add_column(style="cyan", overflow="fold")
     table.add_column(overflow="fold", ratio=1)
     for line in lines:
-        table.add_row(line["what"], _place(report, line), Text(line["text"].replace("\t", " ")))
-    return [Padding(table, (0, 0, 0, 2))] if lines else []
-
-
-def _place(report: Report, line: Row) -> str:
-    """File and line; the folders too, where two files have one name."""
-    path = Path(line["path"])
-    same = [Path(r.source.path).absolute() for r in report.run.readings if r.source.path.endswith(path.name)]
-    folders = {one.parent for one in same if one.name == path.name}
-    name = os.path.relpath(path, os.path.commonpath(folders)) if len(folders) > 1 else path.name
-    return printable(f"{name}:{_known(line['line'])}")
+        table.add_row(line["what"], place_of(report, line), Text(line["text"].replace("\t", " ")))
+    return [indented(table)] if lines else []
 
 
 def _all_last(report: Report, row: Row) -> list[RenderableType]:
-    table = _table("rank", "host", "last call", "at")
+    table = headed("rank", "host", "last call", "at")
     for call in report.last_calls(row["job"]):
         place = report.cited(call["source"], call["line"])
-        where = _place(report, place)
-        table.add_row(_known(call["rank"]), _known(call["host"]), f"{operation_text(call)} on {call['key']}", where)
-    return [_heading("LAST CALL OF EVERY RANK"), Padding(table, (0, 0, 0, 2))] if table.row_count else []
+        where = place_of(report, place)
+        table.add_row(known(call["rank"]), known(call["host"]), f"{operation_text(call)} on {call['key']}", where)
+    return [heading("LAST CALL OF EVERY RANK"), indented(table)] if table.row_count else []
 
 
 def _problems(report: Report) -> list[RenderableType]:
