@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 from pathlib import Path
 
 import polars as pl
@@ -48,16 +49,15 @@ def by_pattern(shape: Shape, text: str) -> Fields | None:
     return None
 
 
-@every_shape
-def test_every_rule_has_an_example(shape: Shape) -> None:
-    assert shape.examples, f"{shape.grammar}.lark: put a line `//> …` directly above `{shape.frame}`"
+def test_every_rule_has_an_example_directly_above_it() -> None:
+    assert [f"{shape.grammar}.lark: {shape.frame}" for shape in SHAPES if not shape.examples] == []
 
 
-@every_shape
-def test_every_alternative_of_a_rule_has_an_example(shape: Shape) -> None:
-    shown = {found[0] for example in shape.examples if (found := by_pattern(shape, example))}
+def test_every_alternative_of_a_rule_has_an_example() -> None:
+    forms = {(shape.frame, pattern.form) for shape in SHAPES for pattern in shape.patterns}
+    shown = [(shape, by_pattern(shape, example)) for shape in SHAPES for example in shape.examples]
 
-    assert shown == {pattern.form for pattern in shape.patterns}
+    assert forms - {(shape.frame, found[0]) for shape, found in shown if found} == set()
 
 
 @every_shape
@@ -78,19 +78,18 @@ def test_no_rule_that_is_tried_earlier_claims_the_example_of_another(shape: Shap
         assert [rival.frame for rival in rivals if by_pattern(rival, example)] == [], example
 
 
-@every_shape
-def test_every_line_that_matches_contains_the_anchor(shape: Shape) -> None:
-    for example in shape.examples:
-        for pattern in shape.patterns:
+def test_every_line_that_matches_contains_the_anchor() -> None:
+    for shape in SHAPES:
+        for example, pattern in product(shape.examples, shape.patterns):
             assert pattern.anchor in example or not re.search(pattern.regex, example)
 
 
-@every_shape
-def test_every_pattern_compiles_and_fills_its_columns(shape: Shape) -> None:
-    for pattern in shape.patterns:
-        fields = pl.Series(["no line of ours"]).str.extract_groups(pattern.regex)
+def test_every_pattern_compiles_and_fills_its_columns() -> None:
+    for shape in SHAPES:
+        for pattern in shape.patterns:
+            fields = pl.Series(["no line of ours"]).str.extract_groups(pattern.regex)
 
-        assert set(fields.struct.fields) == set(pattern.columns) <= set(shape.columns)
+            assert set(fields.struct.fields) == set(pattern.columns) <= set(shape.columns), shape.frame
 
 
 @every_shape
