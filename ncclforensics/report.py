@@ -62,6 +62,10 @@ class Report:
         told = self.run["dump_problem"].filter(pl.col("source") == source)
         return [*self.run.readings[source].problems, *told.sort("line", maintain_order=True)["problem"]]
 
+    def finding_of(self, row: Row) -> Finding | None:
+        """The finding that puts a job's verdict into words."""
+        return next((finding for finding in self.findings if finding.job == row["job"]), None)
+
     def numbers(self, actors: list[int]) -> list[int]:
         """Rank numbers of actors, known ones only."""
         ranks = self.run["rank"].filter(pl.col("actor").is_in(actors))["rank"]
@@ -69,10 +73,7 @@ class Report:
 
     def last_calls(self, job: int) -> list[Row]:
         """The last call of every rank of a job, in the order of ranks."""
-        ends = self.run["last_call"].group_by("actor").agg(pl.col("pos").max())
-        calls = self.run["call"]
-        last = calls.filter(pl.col("job") == job, pl.col("pos").is_in(ends["pos"].implode()))
-        last = last.join(ends, on=["actor", "pos"], how="semi")
+        last = self.run["shown_call"].filter((pl.col("job") == job) & pl.col("is_last"))
         ranks = self.run["rank"].select("actor", "rank", "host", "pid", "cudadev")
         return self._selected(last.join(ranks, on="actor", how="left").sort("rank", nulls_last=True))
 
