@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import polars as pl
@@ -38,6 +40,14 @@ class Report:
     quotes: dict[tuple[int, int], tuple[int, str]]
     selection: Selection
     asked: list[Rule]
+    hashes: dict[int, str] = field(default_factory=dict)  # source -> SHA-256 of its bytes, where they were wanted
+
+    def hash_inputs(self) -> None:
+        """Read every file once more, for a document that says what it was made of."""
+        for reading in self.run.readings:
+            if not reading.source.problem:
+                with suppress(OSError), open(reading.source.file, "rb") as stream:
+                    self.hashes[reading.number] = hashlib.file_digest(stream, "sha256").hexdigest()
 
     @property
     def verdicts(self) -> list[Row]:
@@ -56,6 +66,10 @@ class Report:
         """Path, line and text of one line; the text is empty for lines that no finding cites."""
         true, text = self.quotes.get((source, line), (line if line > 0 else None, ""))
         return {"path": self.run.readings[source].source.path, "line": true, "text": text}
+
+    def path_of(self, source: int) -> str:
+        """The path of a source, as the user gave it."""
+        return self.run.readings[source].source.path
 
     def problems(self, source: int) -> list[str]:
         """What is wrong with one source: with reading it, and with the dumps that it holds."""

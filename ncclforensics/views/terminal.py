@@ -227,7 +227,7 @@ def _culprits(report: Report, row: Row) -> list[RenderableType]:
         table.add_row(
             _known(rank["rank"]), _known(rank["host"]), _known(rank["cudadev"]), _known(rank["pid"]),
             f"{operation_text(call)} on {call['key']}" if call else "none seen",
-            _place(report, place) if call else "",
+            place_of(report, place) if call else "",
         )  # fmt: skip
     for number in row["missing"][:MOST_CULPRITS]:
         table.add_row(str(number), "?", "?", "?", "no log", "")
@@ -338,11 +338,11 @@ def _lines_of(report: Report, finding: Finding) -> list[RenderableType]:
     table.add_column(style="cyan", overflow="fold")
     table.add_column(overflow="fold", ratio=1)
     for line in lines:
-        table.add_row(line["what"], _place(report, line), Text(line["text"].replace("\t", " ")))
+        table.add_row(line["what"], place_of(report, line), Text(line["text"].replace("\t", " ")))
     return [Padding(table, (0, 0, 0, 2))] if lines else []
 
 
-def _place(report: Report, line: Row) -> str:
+def place_of(report: Report, line: Row) -> str:
     """File and line; the folders too, where two files have one name."""
     path = Path(line["path"])
     same = [Path(r.source.path).absolute() for r in report.run.readings if r.source.path.endswith(path.name)]
@@ -355,7 +355,7 @@ def _all_last(report: Report, row: Row) -> list[RenderableType]:
     table = _table("rank", "host", "last call", "at")
     for call in report.last_calls(row["job"]):
         place = report.cited(call["source"], call["line"])
-        where = _place(report, place)
+        where = place_of(report, place)
         table.add_row(_known(call["rank"]), _known(call["host"]), f"{operation_text(call)} on {call['key']}", where)
     return [_heading("LAST CALL OF EVERY RANK"), Padding(table, (0, 0, 0, 2))] if table.row_count else []
 
