@@ -23,6 +23,7 @@ from ncclforensics.errors import ForensicsError, UsageError
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from ncclforensics.redaction import Pseudonyms
     from ncclforensics.report import Report
     from ncclforensics.views.cover import Cover
 
@@ -112,6 +113,15 @@ Select = Annotated[
 Ignore = Annotated[
     list[str] | None, typer.Option("--ignore", metavar="RULE|CATEGORY", help="Do not ask these; as often as needed.")
 ]
+Redact = Annotated[
+    bool, typer.Option("--redact", help="Pseudonyms for hosts, addresses, users and paths; secrets vanish.")
+]
+RedactMap = Annotated[
+    Path | None,
+    typer.Option(
+        "--redact-map", metavar="FILE", help="Keep there what stands for what, and go on with it; implies --redact."
+    ),
+]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No progress bar, no warnings on stderr.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Also the last call of every rank, and lists in full.")]
 NoColor = Annotated[bool, typer.Option("--no-color", envvar="NO_COLOR", help="No colours.")]
@@ -145,6 +155,8 @@ def hang(
     comm: Comm = None,
     since: Since = None,
     until: Until = None,
+    redact: Redact = False,
+    redact_map: RedactMap = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
     no_color: NoColor = False,
@@ -153,6 +165,8 @@ def hang(
     report = _analyzed(
         paths, full=full, rank_from=rank_from, quiet=quiet, ranks=ranks, host=host, comm=comm, since=since, until=until
     )
+    if redact or redact_map:
+        report, _ = _redacted(report, redact_map)
     _show(report, form, output, fail_on=fail_on, verbose=verbose, no_color=no_color)
     raise typer.Exit(_exit_code(report, fail_on))
 
@@ -171,6 +185,8 @@ def check(
     comm: Comm = None,
     since: Since = None,
     until: Until = None,
+    redact: Redact = False,
+    redact_map: RedactMap = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
     no_color: NoColor = False,
@@ -190,6 +206,8 @@ def check(
         since=since,
         until=until,
     )
+    if redact or redact_map:
+        report, _ = _redacted(report, redact_map)
     _show(report, form, output, fail_on=fail_on, verbose=verbose, no_color=no_color, everything=True)
     raise typer.Exit(_exit_code(report, fail_on, is_measured=report.run["benchmark"].height > 0))
 
@@ -212,6 +230,8 @@ def report(
     comm: Comm = None,
     since: Since = None,
     until: Until = None,
+    redact: Redact = False,
+    redact_map: RedactMap = None,
     quiet: Quiet = False,
 ) -> None:
     """An attachment to a postmortem: HTML in one file that opens offline, Markdown, or JSON. Reads every byte."""
@@ -232,26 +252,41 @@ def report(
         since=since,
         until=until,
     )
-    output.write_bytes(written(answer, title, words))
+    command = sys.argv[1:]
+    if redact or redact_map:
+        answer, known = _redacted(answer, redact_map)
+        title, words = known.text(title) if title else None, known.text(words)
+        command = [known.argument(each) for each in command]
+    output.write_bytes(written(answer, title, words, command))
     raise typer.Exit(_exit_code(answer, fail_on, is_measured=answer.run["benchmark"].height > 0))
 
 
-def _html(answer: Report, title: str | None, note: str) -> bytes:
+def _redacted(report: Report, mapping: Path | None) -> tuple[Report, Pseudonyms]:
+    from ncclforensics import redaction
+
+    known = redaction.pseudonyms(report.run, mapping)
+    redacted = redaction.redacted(report, known)
+    if mapping is not None:
+        redaction.write(known, mapping)
+    return redacted, known
+
+
+def _html(answer: Report, title: str | None, note: str, command: list[str]) -> bytes:
     try:
         from ncclforensics.views import postmortem
     except ModuleNotFoundError as missing:
         wanted = f"{missing.name} is not installed; for HTML: pip install 'ncclforensics[report]'"
         raise UsageError(f"{wanted}; .md and .json need nothing more") from missing
-    return postmortem.html(answer, _cover(answer, title, note))
+    return postmortem.html(answer, _cover(answer, title, note, command))
 
 
-def _markdown(answer: Report, title: str | None, note: str) -> bytes:
+def _markdown(answer: Report, title: str | None, note: str, command: list[str]) -> bytes:
     from ncclforensics.views import document
 
-    return document.postmortem(answer, _cover(answer, title, note)).encode()
+    return document.postmortem(answer, _cover(answer, title, note, command)).encode()
 
 
-def _json(answer: Report, title: str | None, note: str) -> bytes:
+def _json(answer: Report, title: str | None, note: str, command: list[str]) -> bytes:
     from ncclforensics.views import exchange
 
     return exchange.json(answer)
@@ -260,13 +295,13 @@ def _json(answer: Report, title: str | None, note: str) -> bytes:
 _WRITTEN_AS = {".html": _html, ".md": _markdown, ".json": _json}
 
 
-def _cover(answer: Report, title: str | None, note: str) -> Cover:
+def _cover(answer: Report, title: str | None, note: str, command: list[str]) -> Cover:
     from shlex import join
 
     from ncclforensics.views import document
     from ncclforensics.views.cover import Cover
 
-    return Cover(title or document.headline(answer), note, join(["ncclforensics", *sys.argv[1:]]))
+    return Cover(title or document.headline(answer), note, join(["ncclforensics", *command]))
 
 
 @app.command()
