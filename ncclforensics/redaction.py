@@ -130,7 +130,7 @@ class Pseudonyms:
         """A path, folder by folder; what every machine has stays, and so do the suffix and the rank it is of."""
         if path in self.names or path == STDIN:
             return self.names.get(path, path)
-        if path.startswith(private.SYSTEM_PATHS):
+        if f"{path}/".startswith(private.SYSTEM_PATHS):
             return "/".join(self._known(part) for part in path.split("/"))
         *folders, name = path.split("/")
         told = [self._folder(folder, before) for before, folder in zip(["", *folders], folders, strict=False)]
@@ -289,7 +289,7 @@ class RedactedRun(Run):
     """A run whose frames are redacted as they are asked for; what they say was worked out from the originals."""
 
     def __init__(self, run: Run, known: Pseudonyms) -> None:
-        self._run, self._known = run, known
+        self._run, self._known, self._saved = run, known, None
         self._frames: dict[str, pl.DataFrame] = {}
         self.language = run.language
         self.readings = [
@@ -347,6 +347,7 @@ def _mapped(column: pl.Series, change: Callable[[str], str]) -> pl.Series:
 def redacted(report: Report, known: Pseudonyms) -> Report:
     """The same report with pseudonyms: findings and verdicts are those of the originals."""
     host = report.selection.host
+    own = {rule.name: rule.section("Do") for rule in report.asked}  # the program's words, which name nobody
     return Report(
         RedactedRun(report.run, known),
         [
@@ -354,7 +355,7 @@ def redacted(report: Report, known: Pseudonyms) -> Report:
                 finding,
                 title=known.text(finding.title),
                 detail=known.text(finding.detail),
-                remedy=known.text(finding.remedy),
+                remedy=finding.remedy if finding.remedy == own[finding.rule] else known.text(finding.remedy),
                 hosts=[known.host(name) for name in finding.hosts],
             )
             for finding in report.findings

@@ -111,7 +111,7 @@ def test_addresses_that_share_a_network_share_it_afterwards(one: Any, other: Any
         ("2.27.7+cuda12.4 at 11:04:57 on 0000:5d:00.0, std::vector", True),
         ("NET/IB/0/GDRDMA P2P/CUMEM transport/net_ib.cc:910 (socketProgress)", True),
         ("key 0 color 1, NCCL_IB_PKEY set to 3; PAGER=less monkey=banana key=0", True),
-        ("/dev/shm/nccl-Xq8LzA /sys/class/net/eth0/speed /proc/cpuinfo", True),
+        ("files of /sys: /dev/shm/nccl-Xq8LzA /sys/class/net/eth0/speed /proc/cpuinfo", True),
     ],
 )
 def test_what_tells_nobody_stays_and_what_tells_goes(text: str, kept: bool) -> None:

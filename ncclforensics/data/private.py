@@ -19,7 +19,7 @@ NO_HOSTS = ("hca",)  # a device, by the base HOSTNAME
 EVERYWHERE = ("localhost", "localhost.localdomain", "master", "unknown", "none")  # names of hosts that are nobody's
 
 # Folders that every machine has, and the beginnings of libraries that say what is wrong.
-SYSTEM_PATHS = ("/dev/", "/sys/", "/proc/", "/etc/nccl", "/etc/libibverbs", "/var/run/nvidia", "/run/nvidia")
+SYSTEM_PATHS = ("/dev/", "/sys/", "/proc/", "/etc/nccl", "/etc/libibverbs", "/var/run/nvidia", "/run/nvidia", "/path/")
 COMMON_FOLDERS = (
     ".", "..", "~", "bin", "data", "dist-packages", "etc", "home", "include", "lib", "lib64", "local", "log", "logs",
     "mnt", "opt", "root", "run", "scratch", "share", "site-packages", "srv", "tmp", "Users", "usr", "var",
@@ -27,5 +27,17 @@ COMMON_FOLDERS = (
 )  # fmt: skip
 HOMES = ("home", "Users")
 COMMON_USERS = ("root", "ubuntu", "nobody", "nvidia")
-COMMON_FILES = ("libnccl", "librccl", "libibverbs", "libmlx", "libcuda", "libnvidia", "libfabric", "libefa", "libc.so")
+COMMON_FILES = (
+    ".nccl.conf",
+    "nccl.conf",
+    "libnccl",
+    "librccl",
+    "libibverbs",
+    "libmlx",
+    "libcuda",
+    "libnvidia",
+    "libfabric",
+    "libefa",
+    "libc.so",
+)
 LONGEST_SUFFIX = 5  # characters of a file's suffix, which is kept
