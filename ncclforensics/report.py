@@ -44,8 +44,9 @@ class Report:
 
     def hash_inputs(self) -> None:
         """Read every file once more, for a document that says what it was made of."""
+        self.hashes |= self.run.hashes
         for reading in self.run.readings:
-            if not reading.source.problem:
+            if not reading.source.problem and reading.number not in self.hashes:
                 with suppress(OSError), open(reading.source.file, "rb") as stream:
                     self.hashes[reading.number] = hashlib.file_digest(stream, "sha256").hexdigest()
 

@@ -13,6 +13,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "ncclforensics"
 # A module may import what stands before it; `errors` and `data` are open to all.
 ORDER = (
+    "saved",
     "sources",
     "lines",
     "grammar",
@@ -32,6 +33,7 @@ ORDER = (
     "selection",
     "report",
     "redaction",
+    "saving",
     "views",
     "__init__",
     "cli",

@@ -15,6 +15,7 @@ from ncclforensics import analyze, cli, views
 from ncclforensics.report import Report
 from ncclforensics.views import document, postmortem
 from ncclforensics.views.cover import Cover
+from ncclforensics.views.exchange import as_object
 from tests.browser import CHROMIUM, Browser
 from tests.incidents import INCIDENTS, ROOT, Incident, checked
 
@@ -184,6 +185,12 @@ def test_text_from_logs_stays_text(hostile: Path) -> None:
     assert [character for character in text if not (character.isprintable() or character == "\n")] == []
     assert len(text) < MOST
     Outline(text)
+
+
+def test_a_page_of_ours_in_a_folder_of_logs_is_not_read(hostile: Path) -> None:
+    problems = [one["problems"] for one in as_object(analyze([str(hostile.parent)]))["inputs"]]
+
+    assert sorted(problems) == [[], ["is a report of this program, skipped"]]
 
 
 def test_html_and_pictures_in_a_note_stay_text() -> None:
