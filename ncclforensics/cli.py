@@ -81,7 +81,7 @@ Paths = Annotated[
     list[str],
     typer.Argument(
         metavar="PATH",
-        help="Files, folders, globs, or - for standard input; .gz .zst .xz .bz2 are read as they are.",
+        help="Files, folders, globs, saved runs, or - for standard input; .gz .zst .xz .bz2 are read as they are.",
     ),
 ]
 FormatOption = Annotated[Format, typer.Option("--format", help="How to print the report.")]
@@ -302,6 +302,29 @@ def _cover(answer: Report, title: str | None, note: str, command: list[str]) -> 
     from ncclforensics.views.cover import Cover
 
     return Cover(title or document.headline(answer), note, join(["ncclforensics", *command]))
+
+
+@app.command()
+def save(
+    paths: Paths,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "-o", "--output", metavar="NAME.ncclf", help="Where to keep the run; other commands take it as PATH."
+        ),
+    ],
+    rank_from: RankFrom = None,
+    redact: Redact = False,
+    redact_map: RedactMap = None,
+    quiet: Quiet = False,
+) -> None:
+    """Parse once and keep the run: one file that is accepted wherever PATH is. Reads every byte."""
+    from ncclforensics import saving
+
+    answer = _analyzed(paths, full=True, everything=True, hashed=True, rank_from=rank_from, quiet=quiet)
+    if redact or redact_map:
+        answer, _ = _redacted(answer, redact_map)
+    saving.save(answer, output)
 
 
 @app.command()
