@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from ncclforensics.comparison import Comparison
+    from ncclforensics.redaction import Pseudonyms
     from ncclforensics.report import Report
+    from ncclforensics.views.cover import Cover
 
 
 # Polars' allocator gives memory back only under pressure; a tool that runs on a login node gives it back at once.
@@ -88,7 +90,7 @@ Paths = Annotated[
     list[str],
     typer.Argument(
         metavar="PATH",
-        help="Files, folders, globs, or - for standard input; .gz .zst .xz .bz2 are read as they are.",
+        help="Files, folders, globs, saved runs, or - for standard input; .gz .zst .xz .bz2 are read as they are.",
     ),
 ]
 _SIDE = "A file, a folder or a quoted glob of the run that"
@@ -124,6 +126,15 @@ Select = Annotated[
 Ignore = Annotated[
     list[str] | None, typer.Option("--ignore", metavar="RULE|CATEGORY", help="Do not ask these; as often as needed.")
 ]
+Redact = Annotated[
+    bool, typer.Option("--redact", help="Pseudonyms for hosts, addresses, users and paths; secrets vanish.")
+]
+RedactMap = Annotated[
+    Path | None,
+    typer.Option(
+        "--redact-map", metavar="FILE", help="Keep there what stands for what, and go on with it; implies --redact."
+    ),
+]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No progress bar, no warnings on stderr.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Also the last call of every rank, and lists in full.")]
 NoColor = Annotated[bool, typer.Option("--no-color", envvar="NO_COLOR", help="No colours.")]
@@ -157,6 +168,8 @@ def hang(
     comm: Comm = None,
     since: Since = None,
     until: Until = None,
+    redact: Redact = False,
+    redact_map: RedactMap = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
     no_color: NoColor = False,
@@ -165,6 +178,8 @@ def hang(
     report = _analyzed(
         paths, full=full, rank_from=rank_from, quiet=quiet, ranks=ranks, host=host, comm=comm, since=since, until=until
     )
+    if redact or redact_map:
+        report, _ = _redacted(report, redact_map)
     _show(report, form, output, fail_on=fail_on, verbose=verbose, no_color=no_color)
     raise typer.Exit(_exit_code(report, fail_on))
 
@@ -183,6 +198,8 @@ def check(
     comm: Comm = None,
     since: Since = None,
     until: Until = None,
+    redact: Redact = False,
+    redact_map: RedactMap = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
     no_color: NoColor = False,
@@ -202,6 +219,8 @@ def check(
         since=since,
         until=until,
     )
+    if redact or redact_map:
+        report, _ = _redacted(report, redact_map)
     _show(report, form, output, fail_on=fail_on, verbose=verbose, no_color=no_color, everything=True)
     raise typer.Exit(_exit_code(report, fail_on, is_measured=report.run["benchmark"].height > 0))
 
@@ -254,6 +273,121 @@ def diff(
 
 
 @app.command()
+def report(
+    paths: Paths,
+    output: Annotated[
+        Path,
+        typer.Option("-o", "--output", metavar="FILE", help="Where to write it; its suffix is .html, .md or .json."),
+    ],
+    title: Annotated[str | None, typer.Option("--title", help="The title, in place of the verdict.")] = None,
+    note: Annotated[
+        Path | None, typer.Option("--note", metavar="FILE.md", help="Your own words, in Markdown, to stand in front.")
+    ] = None,
+    fail_on: FailOnOption = FailOn.WARNING,
+    rank_from: RankFrom = None,
+    ranks: Ranks = None,
+    host: Host = None,
+    comm: Comm = None,
+    since: Since = None,
+    until: Until = None,
+    redact: Redact = False,
+    redact_map: RedactMap = None,
+    quiet: Quiet = False,
+) -> None:
+    """An attachment to a postmortem: HTML in one file that opens offline, Markdown, or JSON. Reads every byte."""
+    written = _WRITTEN_AS.get(output.suffix)
+    if written is None:
+        raise UsageError(f"{output}: the suffix says what to write: {', '.join(_WRITTEN_AS)}")
+    words = note.read_text(encoding="utf-8", errors="replace") if note else ""
+    answer = _analyzed(
+        paths,
+        full=True,
+        everything=True,
+        hashed=True,
+        rank_from=rank_from,
+        quiet=quiet,
+        ranks=ranks,
+        host=host,
+        comm=comm,
+        since=since,
+        until=until,
+    )
+    command = sys.argv[1:]
+    if redact or redact_map:
+        answer, known = _redacted(answer, redact_map)
+        title, words = known.text(title) if title else None, known.text(words)
+        command = [known.argument(each) for each in command]
+    output.write_bytes(written(answer, title, words, command))
+    raise typer.Exit(_exit_code(answer, fail_on, is_measured=answer.run["benchmark"].height > 0))
+
+
+def _redacted(report: Report, mapping: Path | None) -> tuple[Report, Pseudonyms]:
+    from ncclforensics import redaction
+
+    known = redaction.pseudonyms(report.run, mapping)
+    redacted = redaction.redacted(report, known)
+    if mapping is not None:
+        redaction.write(known, mapping)
+    return redacted, known
+
+
+def _html(answer: Report, title: str | None, note: str, command: list[str]) -> bytes:
+    try:
+        from ncclforensics.views import postmortem
+    except ModuleNotFoundError as missing:
+        wanted = f"{missing.name} is not installed; for HTML: pip install 'ncclforensics[report]'"
+        raise UsageError(f"{wanted}; .md and .json need nothing more") from missing
+    return postmortem.html(answer, _cover(answer, title, note, command))
+
+
+def _markdown(answer: Report, title: str | None, note: str, command: list[str]) -> bytes:
+    from ncclforensics.views import document
+
+    return document.postmortem(answer, _cover(answer, title, note, command)).encode()
+
+
+def _json(answer: Report, title: str | None, note: str, command: list[str]) -> bytes:
+    from ncclforensics.views import exchange
+
+    return exchange.json(answer)
+
+
+_WRITTEN_AS = {".html": _html, ".md": _markdown, ".json": _json}
+
+
+def _cover(answer: Report, title: str | None, note: str, command: list[str]) -> Cover:
+    from shlex import join
+
+    from ncclforensics.views import document
+    from ncclforensics.views.cover import Cover
+
+    return Cover(title or document.headline(answer), note, join(["ncclforensics", *command]))
+
+
+@app.command()
+def save(
+    paths: Paths,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "-o", "--output", metavar="NAME.ncclf", help="Where to keep the run; other commands take it as PATH."
+        ),
+    ],
+    rank_from: RankFrom = None,
+    redact: Redact = False,
+    redact_map: RedactMap = None,
+    quiet: Quiet = False,
+) -> None:
+    """Parse once and keep the run: one file that is accepted wherever PATH is. Reads every byte."""
+    from ncclforensics import saving
+
+    answer = _analyzed(paths, full=True, everything=True, hashed=True, rank_from=rank_from, quiet=quiet)
+    if redact or redact_map:
+        answer, _ = _redacted(answer, redact_map)
+    saving.save(answer, output)
+
+
+@app.command()
 def explain(
     rule: Annotated[str | None, typer.Argument(metavar="RULE", help="A rule's name, as findings give it.")] = None,
     line: Annotated[
@@ -300,6 +434,7 @@ def _read(
     full: bool,
     quiet: bool,
     everything: bool = False,
+    hashed: bool = False,
     select: Iterable[str] = (),
     ignore: Iterable[str] = (),
     rank_from: str | None = None,
@@ -326,6 +461,8 @@ def _read(
             until=until,
             progress=bar.tell if bar else lambda done, total: None,
         )
+    if hashed:
+        report.hash_inputs()
     if not quiet:
         for reading in report.run.readings:
             for problem in report.problems(reading.number):

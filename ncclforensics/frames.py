@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from threading import Lock
 from typing import Any
@@ -24,6 +24,7 @@ from ncclforensics.language import Language
 from ncclforensics.lines import CHUNK
 from ncclforensics.parse import COUNTS, NO_HOSTS, NO_TALLY, SPEAKER, Parsed, parse, sift
 from ncclforensics.reading import Reading, survey
+from ncclforensics.saved import Saved
 from ncclforensics.sources import Source
 from ncclforensics.span import Span
 
@@ -99,8 +100,12 @@ class Run:
         self, sources: Iterable[Source], *, whole: bool, span: Span | None = None, progress: Progress = lambda _: None
     ) -> None:
         self.language: Language = language()
-        in_order = sorted(sources, key=lambda source: _natural(source.path))
-        self.readings = [Reading(source, number, self.language) for number, source in enumerate(in_order)]
+        found = list(sources)
+        in_order = sorted(_inputs(found), key=lambda one: _natural(one[0].path))
+        self.readings = [Reading(source, number, self.language) for number, (source, _, _) in enumerate(in_order)]
+        self._stored = {number: (saved, at) for number, (_, saved, at) in enumerate(in_order) if saved is not None}
+        # A saved run that is all there is: its frames are taken as they are.
+        self._saved = found[0].saved if len(found) == 1 and span is None else None
         self._span = span
         self._progress = progress
         self._parsed: dict[str, list[pl.DataFrame]] = {}
@@ -108,13 +113,36 @@ class Run:
         self._hosts: list[pl.DataFrame] = []
         self._speakers: list[pl.DataFrame] = [pl.DataFrame(schema=SPEAKER)]
         self._frames: dict[str, pl.DataFrame] = {}
+        self._restore()
         for reading in self.readings:
             if reading.source.problem:
                 reading.problems.append(reading.source.problem)
                 reading.is_whole = True  # there is nothing more to be had
-        survey([reading for reading in self.readings if not reading.problems], self.language)
-        readable = [reading for reading in self.readings if not reading.problems and not self._is_document(reading)]
+        fresh = [one for one in self.readings if one.number not in self._stored and not one.problems]
+        survey(fresh, self.language)
+        readable = [reading for reading in fresh if not reading.problems and not self._is_document(reading)]
         self._take(readable, lambda reading: reading.start(whole=whole))
+
+    def _restore(self) -> None:
+        """Take what saved runs hold in place of reading; frames of one that is not alone are numbered anew."""
+        numbers: dict[Saved, dict[int, int]] = {}
+        for number, (saved, at) in self._stored.items():
+            numbers.setdefault(saved, {})[at] = number
+            told, reading = saved.inputs[at], self.readings[number]
+            reading.is_whole, reading.lines_read, reading.is_cut = True, told["lines_read"], told["is_cut"]
+            reading.is_binary, reading.is_document = told["is_binary"], told["is_document"]
+            reading.problems += [str(problem) for problem in told["problems"]]
+            counted = {"source": number, **{name: told[name] for name in COUNTS}}
+            self._tallies.append(pl.DataFrame([counted], schema=NO_TALLY.schema))
+        if self._saved and not (self._saved.is_ours and all(at == number for number, (_, at) in self._stored.items())):
+            self._saved = None
+        for saved, own in numbers.items():
+            if saved.holds("speaker"):
+                self._speakers.append(_renumbered(saved.frame("speaker", SPEAKER), own))
+            for shape in () if self._saved else self.language.whole.shapes:
+                if saved.holds(shape.frame):
+                    rows = saved.frame(shape.frame)
+                    self._parsed.setdefault(shape.frame, []).append(_renumbered(rows.drop("pos"), own))
 
     def read_on(self, wanted: pl.DataFrame) -> None:
         """Read more of the sources named in `wanted` (columns `source`, `reach`: head, tail or all)."""
@@ -214,6 +242,11 @@ class Run:
                 self._parsed.setdefault(name, []).extend(pieces)
 
     @property
+    def hashes(self) -> dict[int, str]:
+        """Source -> SHA-256 of its bytes, where a saved run tells it."""
+        return {number: saved.inputs[at]["sha256"] for number, (saved, at) in self._stored.items()}
+
+    @property
     def tally(self) -> pl.DataFrame:
         """Lines of every source read so far, by kind: columns `source` and `parse.COUNTS`."""
         return pl.concat(self._tallies).group_by("source").sum() if self._tallies else NO_TALLY
@@ -221,25 +254,34 @@ class Run:
     @cached_property
     def kinds(self) -> dict[int, str]:
         """Source -> the contract's `inputs[].kind`, of the sources that hold any line of ours."""
+        if self._saved:
+            return {number: one["kind"] for number, one in enumerate(self._saved.inputs)}
         kinds = [each for one in all_formats().values() for each in one.KINDS.items()]
-        filled = [(frame, kind) for frame, kind in kinds if not self.is_empty(frame)]
+        filled = [(frame, kind) for frame, kind in kinds if self.has(frame)]
         return {source: kind for frame, kind in filled for source in self[frame]["source"].unique().to_list()}
+
+    def has(self, name: str) -> bool:
+        """Whether a frame has any row: not made where no line was found for it, nor read where a saved run tells."""
+        if name not in self._frames and self._saved:
+            return self._saved.frames.get(name, 0) > 0
+        is_parsed = name not in _ANALYSES and name not in ("source", "speaker")
+        is_absent = is_parsed and name not in self._frames and name not in self._parsed
+        return not is_absent and not self[name].is_empty()
 
     def __getitem__(self, name: str) -> pl.DataFrame:
         if name not in self._frames:
             self._frames[name] = self._made(name)
         return self._frames[name]
 
-    def is_empty(self, name: str) -> bool:
-        """Whether a frame has no rows; what no line was found for need not be made to know it."""
-        is_parsed = name not in _ANALYSES and name not in ("source", "speaker")
-        return (is_parsed and name not in self._frames and name not in self._parsed) or self[name].is_empty()
-
     def _made(self, name: str) -> pl.DataFrame:
         if name == "source":
             return self._sources()
         if name == "speaker":
             return self._speaking()
+        if self._saved and not self.has(name):
+            return pl.DataFrame(schema=self._schema(name))
+        if self._saved and self._saved.holds(name):
+            return self._saved.frame(name, self._schema(name))
         if name in _ANALYSES:
             one = _ANALYSES[name]
             computed: pl.DataFrame | None = self.call(one.function, one.of)
@@ -253,7 +295,7 @@ class Run:
 
     def call(self, function: Callable[..., Any], of: tuple[str, ...] = ()) -> Any:
         """Call a function with the frames that its parameters name; where those of `of` are all empty, give None."""
-        if of and all(map(self.is_empty, of)):
+        if of and not any(self.has(frame) for frame in of):
             return None
         return function(**{name: self[name] for name in inspect.signature(function).parameters})
 
@@ -264,6 +306,10 @@ class Run:
         for number, line in wanted:
             by_source.setdefault(number, []).append(line)
         for number, lines in by_source.items():
+            if number in self._stored:
+                saved, at = self._stored[number]
+                found |= {(number, line): (line, saved.cited.get((at, line), "")) for line in lines}
+                continue
             for line, (true, text) in self.readings[number].quote(lines).items():
                 found[number, line] = true, text
         return found
@@ -289,9 +335,16 @@ class Run:
         ]
         return pl.DataFrame(rows, schema=SOURCE_COLUMNS, orient="row")
 
+    def _schema(self, name: str) -> Mapping[str, pl.DataType]:
+        """The columns of a frame. Raises KeyError if there is no such frame."""
+        if name in _ANALYSES:
+            return _ANALYSES[name].columns
+        labels = {label: base.dtype for label, base in self.language.labels.items()}
+        shapes = {shape.frame: shape for shape in self.language.whole.shapes}
+        return {**ORIGIN, **labels, **shapes[name].schema}
+
     def _typed(self, shape: Shape) -> pl.DataFrame:
-        labels = {name: base.dtype for name, base in self.language.labels.items()}
-        schema = {**ORIGIN, **labels, **shape.schema}
+        schema = self._schema(shape.frame)
         parsed = self._parsed.get(shape.frame, [])
         if not parsed:
             return pl.DataFrame(schema=schema)
@@ -341,6 +394,23 @@ class Run:
         Lines counted from the end of a file get their true number once its windows have met.
         """
         return {r.number: r.lines_read + 1 if r.is_whole else 0 for r in self.readings}
+
+
+def _inputs(sources: list[Source]) -> list[tuple[Source, Saved | None, int]]:
+    """Each source; in place of a saved run all that it was made of, with the number that it has there."""
+    found: list[tuple[Source, Saved | None, int]] = []
+    for source in sources:
+        for at, told in enumerate(source.saved.inputs if source.saved else ()):
+            one = replace(source, path=told["path"], size=told["bytes"], rank_hint=told["rank_hint"], saved=None)
+            found.append((one, source.saved, at))
+        if not source.saved:
+            found.append((source, None, 0))
+    return found
+
+
+def _renumbered(rows: pl.DataFrame, numbers: Mapping[int, int]) -> pl.DataFrame:
+    """The rows with the numbers that their sources have in this run."""
+    return rows.with_columns(pl.col("source").replace_strict(numbers, return_dtype=pl.Int32))
 
 
 def _in_order(rows: pl.DataFrame, after: Mapping[int, int]) -> pl.DataFrame:

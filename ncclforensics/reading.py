@@ -29,8 +29,8 @@ SAMPLE = 32 << 10  # bytes at each end that tell a log from a core file
 
 # How this program's own reports begin. They quote lines, which must not count a second time.
 TITLE = b"## ncclforensics: "
-REPORT = (TITLE, b'{\n  "schema_version"', b'{\n  "$schema"', b"<?xml")
-NAMED = (TITLE, b'"name": "ncclforensics"', b'<testsuites name="ncclforensics"')
+REPORT = (TITLE, b"<!DOCTYPE html>", b'{\n  "schema_version"', b'{\n  "$schema"', b"<?xml")
+NAMED = (TITLE, b'content="ncclforensics ', b'"name": "ncclforensics"', b'<testsuites name="ncclforensics"')
 TITLED = 400  # bytes
 
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import zstandard
 
 from ncclforensics.errors import NoInputError, UsageError
+from ncclforensics.saved import BEGINNING, Saved, SavedError, is_saved
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -90,6 +91,7 @@ class Source:
     opener: Callable[[Path], io.BufferedIOBase]
     problem: str = ""
     rank_hint: int | None = None
+    saved: Saved | None = None  # a run that was saved: it stands for all its inputs
 
     def open(self) -> io.BufferedIOBase:
         """The bytes, decompressed. Raises OSError or one of DAMAGED_ARCHIVE."""
@@ -111,9 +113,14 @@ def _source(path: Path, name: str, *, may_wait: bool = False) -> Source:
         if not stat.S_ISREG(status.st_mode):
             return Source(name, path, 0, False, _plain, "is neither a file nor a folder")
         with open(path, "rb") as stream:
-            head = stream.read(8)
+            head = stream.read(BEGINNING)
     except OSError as error:
         return Source(name, path, 0, False, _plain, f"cannot be read: {error.strerror}")
+    if is_saved(head):
+        try:
+            return Source(name, path, status.st_size, False, _plain, saved=Saved(path))
+        except SavedError as error:
+            return Source(name, path, 0, False, _plain, str(error))
     for magic, opener in _MAGIC.items():
         if head.startswith(magic):
             return Source(name, path, status.st_size, False, opener)
@@ -126,7 +133,7 @@ def _spooled(stream: BinaryIO, name: str) -> Source:
         shutil.copyfileobj(stream, copy)
     _SPOOLED.append(Path(copy.name))
     spooled = _source(Path(copy.name), name)
-    return Source(name, spooled.file, spooled.size, False, spooled.opener, spooled.problem)
+    return replace(spooled, seekable=False)
 
 
 _SPOOLED: list[Path] = []
@@ -172,7 +179,9 @@ def find(paths: Iterable[str], rank_from: str = RANK_IN_NAME) -> list[Source]:
         for match in matches:
             for file in _inside(match) if match.is_dir() else (match,):
                 if (key := os.path.realpath(file)) not in sources:
-                    sources[key] = _source(file, _shown(file), may_wait=file == match)
+                    source = _source(file, _shown(file), may_wait=file == match)
+                    # Beside the logs it was made of, every line would count twice.
+                    sources[key] = source if file == match or not source.saved else _not_named(source)
     readable = [source for source in sources.values() if not source.problem]
     if not readable:
         told = "; ".join(f"{source.path} {source.problem}" for source in list(sources.values())[:3])
@@ -183,6 +192,10 @@ def find(paths: Iterable[str], rank_from: str = RANK_IN_NAME) -> list[Source]:
 def _shown(path: str | Path) -> str:
     """A path as text, whatever bytes it is made of."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def _not_named(source: Source) -> Source:
+    return Source(source.path, source.file, 0, False, _plain, "is a saved run in a folder: name it itself to read it")
 
 
 def _hint(path: str, pattern: re.Pattern[str]) -> int | None:

@@ -94,15 +94,15 @@ def _communicators(run: Run) -> list[Row]:
 
 
 def _level(run: Run) -> str | None:
-    if run["replay"].height or run["request"].height:
+    if run.has("replay") or run.has("request"):
         return "TRACE"
-    if run["communicator"].height or run["operation"].height or run["milestone"].height:
+    if run.has("communicator") or run.has("operation") or run.has("milestone"):
         return "INFO"
-    return "WARN" if run["warning"].height or run["failure"].height else None
+    return "WARN" if run.has("warning") or run.has("failure") else None
 
 
 def _subsystems(run: Run) -> list[str]:
-    return [name for name, frames in SHOWN_BY.items() if any(run[frame].height for frame in frames)]
+    return [name for name, frames in SHOWN_BY.items() if any(run.has(frame) for frame in frames)]
 
 
 def not_shown(run: Run) -> list[Row]:
@@ -110,5 +110,5 @@ def not_shown(run: Run) -> list[Row]:
     return [
         {"question": question.asks, "needs": question.needs}
         for question in QUESTIONS
-        if not any(run[frame].height for frame in question.frames)
+        if not any(run.has(frame) for frame in question.frames)
     ]

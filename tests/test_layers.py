@@ -14,6 +14,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "ncclforensics"
 # A module may import what stands before it; `errors` and `data` are open to all.
 ORDER = (
+    "saved",
     "sources",
     "lines",
     "grammar",
@@ -34,6 +35,8 @@ ORDER = (
     "selection",
     "report",
     "comparison",
+    "redaction",
+    "saving",
     "views",
     "__init__",
     "cli",
@@ -42,6 +45,7 @@ OPEN_TO_ALL = ("errors", "data")
 # A line of a log is described by a grammar and by nothing else: who works with patterns says here why.
 PATTERNS = {
     "sources.py": "the user's own pattern for a rank in a file's name",
+    "redaction.py": "words of any text, whoever printed it, and what stands behind the name of a secret",
     "views/exchange.py": "control characters in the program's own output",
 }
 # What Polars reads as a pattern unless it is told that the text is literal, and who applies patterns, and which.

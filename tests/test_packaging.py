@@ -52,6 +52,12 @@ def test_the_wheel_holds_every_grammar(wheel: Path) -> None:
     assert {f"ncclforensics/grammars/{path.name}" for path in (ROOT / "grammars").glob("*.lark")} <= packed
 
 
+def test_the_wheel_holds_the_page_of_a_postmortem(wheel: Path) -> None:
+    wanted = {f"ncclforensics/views/templates/postmortem.{suffix}" for suffix in ("css", "html.j2")}
+
+    assert wanted <= set(zipfile.ZipFile(wheel).namelist())
+
+
 def test_the_wheel_holds_nothing_but_the_program(wheel: Path) -> None:
     tops = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 from importlib import import_module
 from inspect import cleandoc
 
-from ncclforensics.errors import UsageError
+from ncclforensics.errors import ForensicsError, UsageError
 
 
 class Category(StrEnum):
@@ -178,6 +178,8 @@ def findings(
     for one in all_rules() if asked is None else asked:
         try:
             found = list(call(one.function, one.of) or ())
+        except ForensicsError:  # what the rule asked for cannot be read
+            raise
         except Exception as error:  # a defect of one rule must not cost the answers of all others
             found = [failed(one, error)]
         for finding in found:

@@ -112,10 +112,10 @@ def _plot(row: Row, ours: pl.DataFrame) -> str:
     curves = ours.filter((pl.col("size") > 0) & (pl.col("occurrence") == 1)).sort("size")
     sides = {half: list(curves.filter(pl.col("half") == half).select("size", "busbw").iter_rows()) for half in HALVES}
     named = {f"busbw {half}, GB/s": points for half, points in sides.items() if points}
-    return plot(named, levels=_expected(row))
+    return plot(named, levels=expected(row))
 
 
-def _expected(row: Row) -> tuple[float, ...]:
+def expected(row: Row) -> tuple[float, ...]:
     """What such a host reaches, from the least to the most."""
     hosts, gpus = row["hosts"] or [], row["gpus"] or []
     machine = machine_of(gpus[0], row["listed"]) if len(hosts) == len(gpus) == 1 else None

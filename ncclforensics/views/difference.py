@@ -11,7 +11,7 @@ from ncclforensics.comparison import Comparison, Curve, Difference, Kind, NotCom
 from ncclforensics.comparison.outcome import FINDINGS
 from ncclforensics.data.names import printable, sentence
 from ncclforensics.report import Report, Row
-from ncclforensics.views.document import fenced
+from ncclforensics.views.document import section
 from ncclforensics.views.plots import ENOUGH, plot
 from ncclforensics.views.screen import STYLE, bare, drawn, heading, indented, place_of
 from ncclforensics.views.terminal import coverage
@@ -32,7 +32,7 @@ def text(comparison: Comparison, *, width: int = 100, color: bool = False) -> st
 
 def markdown(comparison: Comparison) -> str:
     """The same for an issue or a chat."""
-    return fenced(f"ncclforensics diff: {headline(comparison)}", text(comparison, width=120))
+    return section(f"ncclforensics diff: {headline(comparison)}", text(comparison, width=120))
 
 
 def headline(comparison: Comparison) -> str:

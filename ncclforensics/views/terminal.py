@@ -60,7 +60,7 @@ def _parts(report: Report, verbose: bool) -> list[RenderableType]:
     if not jobs:
         parts.append(Text(f"\nUNDECIDABLE  {NOTHING_SAID}", style="bold"))
         parts += [heading("COLLECT"), *(indented(Text(step)) for step in COLLECT_CALLS)]
-    told = [id(_finding_of(report, row)) for row in jobs]
+    told = [id(report.finding_of(row)) for row in jobs]
     for finding in report.findings:
         if id(finding) not in told and finding.severity is not Severity.INFO:
             parts += _told(report, finding)
@@ -144,7 +144,7 @@ def _list(names: list[str], verbose: bool) -> str:
 
 
 def coverage(report: Report) -> Text:
-    """What was read, in a line."""
+    """What was read, in one line."""
     tally = report.run.tally.select(*COUNTS).sum().row(0, named=True) if report.run.readings else {}
     nccl = (tally["recognised"] or 0) + (tally["unrecognised"] or 0)
     seen, world = report.run["rank"].height, report.run["member"]["nranks"].max()
@@ -177,7 +177,7 @@ def coverage(report: Report) -> Text:
 
 
 def _job(report: Report, row: Row, verbose: bool) -> list[RenderableType]:
-    finding = _finding_of(report, row)
+    finding = report.finding_of(row)
     style = STYLE["no-hang"] if row["verdict"] == "no-hang" else STYLE[str(finding.severity) if finding else "info"]
     head = Text.assemble(("\n", ""), (row["verdict"].upper(), style), (f"  ({row['certainty']})  ", "dim"))
     parts: list[RenderableType] = [head.append(finding.title if finding else row["reason"], "bold")]
@@ -197,10 +197,6 @@ def _job(report: Report, row: Row, verbose: bool) -> list[RenderableType]:
         shown = steps if verbose else steps[:MOST_LINES]
         parts += [heading(title), *(indented(Text(step)) for step in shown)]
     return parts
-
-
-def _finding_of(report: Report, row: Row) -> Finding | None:
-    return next((finding for finding in report.findings if finding.job == row["job"]), None)
 
 
 def _culprits(report: Report, row: Row) -> list[RenderableType]:
@@ -248,7 +244,7 @@ def _mismatch(report: Report, row: Row) -> list[RenderableType]:
     if not row["how"]:
         return []
     sides = report.run["exhibit"].filter((pl.col("job") == row["job"]) & pl.col("what").is_in(["minority", "majority"]))
-    calls = sides.join(report.run["call"], on=["source", "line"], how="inner").unique(
+    calls = sides.join(report.run["shown_call"], on=["source", "line"], how="inner").unique(
         "what", keep="first", maintain_order=True
     )
     shown = {call["what"]: call for call in calls.to_dicts()}
@@ -300,7 +296,7 @@ def _ranks(numbers: list[int], verbose: bool) -> str:
 
 def _calls_of_waits(report: Report, row: Row) -> list[Row]:
     waits = report.run["wait"].filter(pl.col("job") == row["job"]).select("source", "line").unique()
-    return report.run["call"].join(waits, on=["source", "line"], how="semi").to_dicts()
+    return report.run["shown_call"].join(waits, on=["source", "line"], how="semi").to_dicts()
 
 
 def _evidence(report: Report, finding: Finding) -> list[RenderableType]:

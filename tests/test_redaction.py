@@ -1,0 +1,198 @@
+"""What leaves the house tells nobody's name, and says the same."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ncclforensics import cli, redaction
+from ncclforensics.redaction import Pseudonyms, is_secret
+from ncclforensics.report import Report
+from ncclforensics.views import exchange, terminal
+from tests.incidents import ALL, INCIDENTS, Incident, answer
+
+SAMPLE = [incident for number, incident in enumerate(ALL) if number % 9 == 0]
+ADDRESS = re.compile(r"(?<![0-9A-Za-z.])(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?![0-9A-Za-z.])")
+PRIVATE = st.integers(0, 2**24 - 1).map(lambda number: ipaddress.IPv4Address(10 << 24 | number))
+
+
+def known() -> Pseudonyms:
+    return Pseudonyms(b"a key")
+
+
+def holds(text: str, name: str) -> bool:
+    """Whether a name stands in a text, as a word or a part of one."""
+    return re.search(rf"(?<![0-9A-Za-z]){re.escape(name)}(?![0-9A-Za-z])", text) is not None
+
+
+def originals(report: Report, folder: Path) -> set[str]:
+    """Hosts, as the frames have them, and addresses and names of files, as the files have them."""
+    hosts = {str(name) for name in report.run["process"]["host"].cast(str).drop_nulls()}
+    hosts |= {str(name) for name in report.run["rank"]["host"].cast(str).drop_nulls()}
+    text = "".join(path.read_text(encoding="utf-8", errors="replace") for path in folder.rglob("*.log"))
+    addresses = {ipaddress.ip_address(found) for found in ADDRESS.findall(text) if _is_address(found)}
+    kept = {each for each in addresses if each.is_loopback or each.is_unspecified or each.is_multicast}
+    files = {path.name for path in folder.rglob("*.log") if not re.fullmatch("[a-z]+|rank[0-9]+", path.stem)}
+    return {*hosts - {"localhost"}, *map(str, addresses - kept), *files}
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def judgement(report: dict[str, Any]) -> dict[str, Any]:
+    """All that a report says in words that are its own."""
+    said = ("rule", "category", "severity", "certainty", "ranks", "communicator", "role")
+    findings = [
+        {name: finding[name] for name in said}
+        | {"lines": [line["line"] for line in finding["evidence"]], "hosts": len(finding["hosts"])}
+        for finding in report["findings"]
+    ]
+    hang = {name: value for name, value in report["hang"].items() if name not in ("reason", "collect_next")}
+    calls = [{**call, "path": None} for call in hang["last_operations"]]
+    return {"findings": findings, **hang, "last_operations": calls, "not_shown": report["not_shown"]}
+
+
+@pytest.mark.parametrize("incident", SAMPLE, ids=lambda incident: incident.name)
+def test_a_redacted_report_says_the_same_and_names_nobody(incident: Incident) -> None:
+    shown = answer(incident)
+    names = originals(shown.report, incident.folder)
+
+    leaving = redaction.redacted(shown.report, redaction.pseudonyms(shown.report.run))
+    data = exchange.json(leaving).decode()
+    text = terminal.text(leaving, width=250, verbose=True) + terminal.text(leaving, width=250, everything=True)
+
+    assert judgement(json.loads(data)) == judgement(shown.json)
+    assert [name for name in sorted(names) if holds(data, name) or holds(text, name)] == []
+
+
+def test_hosts_are_numbered_in_the_order_of_ranks() -> None:
+    report = answer(Incident(INCIDENTS / "one-rank-stops-before-an-allreduce")).report
+    leaving = redaction.redacted(report, redaction.pseudonyms(report.run))
+
+    ranks = leaving.run["rank"].sort("rank")
+    assert ranks["host"].cast(str).to_list() == ["host-01"] * 8 + ["host-02"] * 8
+    assert leaving.findings[0].title == "rank 11 on host-02 never called AllReduce #13 (1179648 x bfloat16, sum)"
+
+
+@given(PRIVATE, PRIVATE)
+def test_addresses_that_share_a_network_share_it_afterwards(one: Any, other: Any) -> None:
+    names = known()
+    a, b = (ipaddress.ip_address(names.text(str(each))) for each in (one, other))
+
+    def common(x: Any, y: Any) -> int:
+        return 32 - (int(x) ^ int(y)).bit_length()
+
+    assert common(a, b) == common(one, other)
+    assert a in ipaddress.ip_network("10.0.0.0/8")
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("127.0.0.1 0.0.0.0 ::1", True),
+        ("fe80::5c3a:11ff:fe22:3344", False),
+        ("::ffff:10.1.2.3", False),
+        ("fe80:0000:0000:0000:5c3a:11ff:fe22:3344", False),
+        ("5c:3a:11:22:33:44", False),
+        ("506b:4b03:00a1:b2c3", False),
+        ("2.27.7+cuda12.4 at 11:04:57 on 0000:5d:00.0, std::vector", True),
+        ("NET/IB/0/GDRDMA P2P/CUMEM transport/net_ib.cc:910 (socketProgress)", True),
+        ("key 0 color 1, NCCL_IB_PKEY set to 3; PAGER=less monkey=banana key=0", True),
+        ("files of /sys: /dev/shm/nccl-Xq8LzA /sys/class/net/eth0/speed /proc/cpuinfo", True),
+    ],
+)
+def test_what_tells_nobody_stays_and_what_tells_goes(text: str, kept: bool) -> None:
+    assert (known().text(text) == text) is kept
+
+
+def test_a_gid_made_of_an_address_is_that_of_the_other_address() -> None:
+    names = known()
+
+    assert names.text("::ffff:10.1.2.3") == f"::ffff:{names.text('10.1.2.3')}"
+    assert names.text("fe80::5c3a:11ff:fe22:3344").startswith("fe80::")
+
+
+def test_paths_are_told_folder_by_folder() -> None:
+    names = known()
+
+    told = names.text('File "/home/alice/acme/train.py", line 3: alice wrote /home/alice/acme/data.bin')
+    assert told == 'File "/home/user-01/dir-01/file-001.py", line 3: user-01 wrote /home/user-01/dir-01/file-002.bin'
+    assert names.text("/opt/acme/lib/libnccl-net.so") == "/opt/dir-01/lib/libnccl-net.so"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "WANDB_API_KEY=0123abcd0123abcd",
+        '"AWS_SECRET_ACCESS_KEY": "0123abcd/0123abcd+0123abcd"',
+        "+ export DB_PASSWORD='0123abcd'",
+        "Authorization: Bearer 0123abcd",
+        "env: HF_TOKEN=0123abcd PATH=/usr/bin",
+        "cloning with ghp_0123abcd",
+    ],
+)
+def test_secrets_vanish(text: str) -> None:
+    assert "0123abcd" not in known().text(text)
+
+
+def test_a_name_tells_whether_a_value_is_secret() -> None:
+    assert is_secret("MY_TOKEN", "abc")
+    assert not is_secret("NCCL_IB_PKEY", "3")
+    assert not is_secret("key", "0")
+
+
+def test_a_host_with_and_without_its_domain_is_one_host() -> None:
+    names = known()
+
+    assert names.host("gpu7") == "host-01"
+    assert names.host("gpu7.cluster.example") == "host-01.domain-01"
+    assert names.text("from gpu7.other.example, gpu7-ib0, gpu77") == "from host-01.domain-02, host-01-ib0, gpu77"
+
+
+def test_the_mapping_is_its_owners_alone_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mapping = tmp_path / "map.json"
+    logs = str(INCIDENTS / "one-rank-stops-before-an-allreduce" / "*.log")
+    wanted = ["hang", logs, "-q", "--redact-map", str(mapping)]
+
+    assert cli.main(wanted) == 1
+    first, kept = capsys.readouterr().out, json.loads(mapping.read_bytes())
+    assert cli.main([*wanted, "--host", "gpu-node-01"]) == 1
+
+    assert stat.S_IMODE(mapping.stat().st_mode) == 0o600
+    assert kept["names"]["gpu-node-01"] == "host-02"
+    assert json.loads(mapping.read_bytes()) == kept
+    assert "rank 11 on host-02 never called" in first
+    assert "ranks 8-15  host-02  " in capsys.readouterr().out
+
+
+def test_what_is_no_mapping_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "map.json").write_text('{"key": 7}', encoding="utf-8")
+
+    assert cli.main(["hang", str(INCIDENTS / "init-only"), "-q", "--redact-map", str(tmp_path / "map.json")]) == 2
+    assert "no mapping of this program" in capsys.readouterr().err
+
+
+def test_the_page_and_its_command_are_redacted_too(tmp_path: Path) -> None:
+    page, note = tmp_path / "page.md", tmp_path / "note.md"
+    note.write_text("gpu-node-01 was slow", encoding="utf-8")
+    logs = str(INCIDENTS / "one-rank-stops-before-an-allreduce")
+
+    cli.main(["report", logs, "-q", "--redact", "-o", str(page), "--note", str(note), "--title", "on gpu-node-00"])
+
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith("## ncclforensics: on host-01\n\nhost-02 was slow")
+    assert "gpu-node" not in text
+    assert "nccl_rank" not in text

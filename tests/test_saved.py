@@ -1,0 +1,266 @@
+"""A saved run says what its files said, can be read without this program, and harms nobody."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from ncclforensics import analyze, cli, redaction, saved
+from ncclforensics.saving import save
+from ncclforensics.views import exchange
+from tests.incidents import ALL, INCIDENTS, ROOT, Incident, checked
+from tests.test_redaction import judgement
+
+LOGS = str(INCIDENTS / "one-rank-stops-before-an-allreduce" / "*.log")
+SAMPLE = [incident for number, incident in enumerate(ALL) if number % 25 == 1]
+every_sample = pytest.mark.parametrize("incident", SAMPLE, ids=lambda incident: incident.name)
+Change = Callable[[dict[str, bytes]], None]
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A job in which rank 11 stops, saved."""
+    file = tmp_path_factory.mktemp("kept") / "run.ncclf"
+    assert cli.main(["save", LOGS, "-o", str(file), "-q"]) == 0
+    return file
+
+
+def said(paths: list[str], *, everything: bool = True) -> dict[str, Any]:
+    return exchange.as_object(analyze(paths, everything=everything, whole=True))
+
+
+@every_sample
+def test_a_saved_run_says_what_its_files_say(
+    incident: Incident, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = checked(incident)
+    file = tmp_path / "kept.ncclf"
+
+    save(answer.report, file)
+
+    assert said([str(file)]) == answer.json
+    monkeypatch.setattr(saved, "fingerprint", lambda: "another version")  # which works everything out again
+    assert said([str(file)]) == answer.json
+
+
+@every_sample
+def test_a_redacted_saved_run_says_the_same(
+    incident: Incident, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = checked(incident)
+    leaving = redaction.redacted(answer.report, redaction.pseudonyms(answer.report.run))
+
+    save(leaving, tmp_path / "kept.ncclf")
+
+    assert said([str(tmp_path / "kept.ncclf")]) == exchange.as_object(leaving)
+    monkeypatch.setattr(saved, "fingerprint", lambda: "another version")
+    assert judgement(said([str(tmp_path / "kept.ncclf")])) == judgement(answer.json)
+
+
+def test_nothing_of_the_originals_is_left_in_a_redacted_saved_run(tmp_path: Path) -> None:
+    file = tmp_path / "kept.ncclf"
+    assert cli.main(["save", LOGS, "-o", str(file), "-q", "--redact"]) == 0
+
+    with zipfile.ZipFile(file) as archive:
+        frames = {name: archive.read(name) for name in archive.namelist() if name.endswith(".parquet")}
+        text = archive.read("manifest.json").decode()
+    text += "".join(repr(pl.read_parquet(data).to_dicts()) for data in frames.values())
+
+    assert "host-02" in text
+    assert re.search("gpu-node|nccl_rank|fixtures", text) is None
+
+
+def test_the_report_of_a_saved_run_quotes_the_lines_without_the_files(kept: Path, tmp_path: Path) -> None:
+    assert cli.main(["report", str(kept), "-o", str(tmp_path / "a.json"), "-q"]) == 1
+
+    told = json.loads((tmp_path / "a.json").read_bytes())
+    assert "count 1048576 datatype 9" in told["findings"][0]["evidence"][-1]["text"]
+    assert told["inputs"][0]["path"].endswith("nccl_rank0.log")
+
+
+def test_a_saved_run_joins_other_logs(tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    shutil.copytree(INCIDENTS / "one-rank-stops-before-an-allreduce", folder, ignore=shutil.ignore_patterns("*.[!l]*"))
+    logs = sorted(map(str, folder.glob("*.log")))
+    file = tmp_path / "some.ncclf"
+    assert cli.main(["save", *logs[3:9], "-o", str(file), "-q"]) == 0
+
+    assert said([str(file), *logs[:3], *logs[9:]]) == said(logs)
+
+
+def test_a_time_can_be_asked_of_a_saved_run(tmp_path: Path) -> None:
+    folder = INCIDENTS / "one-rank-comes-late-to-every-step"
+    logs = sorted(map(str, folder.glob("*.log")))
+    assert cli.main(["save", *logs, "-o", str(tmp_path / "a.ncclf"), "-q"]) == 0
+
+    asked = {"everything": True, "since": "11:05:25"}
+    assert exchange.as_object(analyze([str(tmp_path / "a.ncclf")], **asked)) == exchange.as_object(
+        analyze(logs, **asked)
+    )
+
+
+def test_a_hang_needs_none_of_the_large_frames(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    frame = saved.Saved.frame
+
+    def noted(self: saved.Saved, name: str, *schema: Any) -> pl.DataFrame:
+        read.append(name)
+        return frame(self, name, *schema)
+
+    monkeypatch.setattr(saved.Saved, "frame", noted)
+    shown = exchange.as_object(analyze([str(kept)]))
+
+    assert shown["hang"]["culprits"] == [11]
+    assert not {"operation", "call", "replay", "connection"} & set(read)
+
+
+def test_a_large_frame_that_can_be_worked_out_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ncclforensics.saving.MOST_COMPUTED", 100)
+    report = analyze([LOGS], everything=True)
+    report.run["call"]
+    save(report, tmp_path / "kept.ncclf")
+
+    with zipfile.ZipFile(tmp_path / "kept.ncclf") as archive:
+        assert "frames/call.parquet" not in archive.namelist()
+    run = analyze([str(tmp_path / "kept.ncclf")]).run
+    assert run["call"].equals(report.run["call"])
+
+
+def test_a_saved_run_in_a_folder_of_logs_counts_nothing_twice(
+    kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(kept, tmp_path / "run.ncclf")
+    shutil.copy(LOGS.replace("*", "nccl_rank0"), tmp_path)
+
+    assert [one["lines"] for one in said([str(tmp_path)])["inputs"]] == [69, 0]
+    (tmp_path / "nccl_rank0.log").unlink()
+    assert cli.main(["hang", str(tmp_path)]) == 2
+    assert "name it itself to read it" in capsys.readouterr().err
+
+
+def test_what_goes_wrong_leaves_the_old_one(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "run.ncclf"
+    shutil.copy(kept, file)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pl.DataFrame, "write_parquet", full)
+    assert cli.main(["save", LOGS, "-o", str(file), "-q"]) == 2
+
+    assert file.read_bytes() == kept.read_bytes()
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_the_same_logs_make_the_same_file(kept: Path, tmp_path: Path) -> None:
+    assert cli.main(["save", LOGS, "-o", str(tmp_path / "again.ncclf"), "-q"]) == 0
+
+    with zipfile.ZipFile(kept) as one, zipfile.ZipFile(tmp_path / "again.ncclf") as other:
+        assert one.namelist() == other.namelist()
+        assert one.read("manifest.json") == other.read("manifest.json")
+
+
+def changed(kept: Path, file: Path, change: Change, *, pack: int = zipfile.ZIP_STORED) -> None:
+    """The same archive with members added, taken away or changed; checksums fit, as whoever means harm would see to."""
+    with zipfile.ZipFile(kept) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    change(members)
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(zipfile.ZipInfo(name), data, pack if name != "mimetype" else None)
+
+
+def manifest(key: str, value: Any) -> Change:
+    def change(members: dict[str, bytes]) -> None:
+        members["manifest.json"] = json.dumps(json.loads(members["manifest.json"]) | {key: value}).encode()
+
+    return change
+
+
+def member(name: str, data: bytes) -> Change:
+    return lambda members: members.update({name: data})
+
+
+def names_a_file_that_is_not_there(members: dict[str, bytes]) -> None:
+    rows = saved.io.BytesIO()
+    pl.read_parquet(members["frames/rank.parquet"]).with_columns(source=pl.lit(99, pl.Int32)).write_parquet(rows)
+    members["frames/rank.parquet"] = rows.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (manifest("schema", 2), "was saved by ncclforensics 0.1.0 with schema 2; this version reads up to 1"),
+        (manifest("inputs", [{"path": 7}]), "is a damaged saved run"),
+        (manifest("inputs", "../../etc/passwd"), "is a damaged saved run"),
+        (manifest("frames", {"rank": -1, "../x": "y"}), "is a damaged saved run"),
+        (member("manifest.json", b"[" * 100_000), "is a damaged saved run"),
+        (member("../../outside.parquet", b""), "it holds what does not belong there"),
+        (member("frames/../outside.parquet", b""), "it holds what does not belong there"),
+        (member("code.py", b""), "it holds what does not belong there"),
+        (member("frames/rank.parquet", b"PAR1 of no use PAR1"), "is a damaged saved run"),
+        (names_a_file_that_is_not_there, "names a file that is not there"),
+    ],
+)
+def test_what_means_harm_is_refused(
+    change: Change, told: str, kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed(kept, tmp_path / "bad.ncclf", change)
+
+    assert cli.main(["hang", str(tmp_path / "bad.ncclf")]) == 2
+    assert told in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.ncclf"]
+
+
+def test_packed_members_are_refused(kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changed(kept, tmp_path / "bad.ncclf", lambda members: None, pack=zipfile.ZIP_DEFLATED)
+
+    assert cli.main(["hang", str(tmp_path / "bad.ncclf")]) == 2
+    assert "its files are packed" in capsys.readouterr().err
+
+
+def test_a_frame_larger_than_any_run_is_refused(
+    kept: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(saved, "MOST_CELLS", 10)
+
+    assert cli.main(["hang", str(kept)]) == 2
+    assert "is no saved run of this program" in capsys.readouterr().err
+
+
+def test_one_damaged_saved_run_stops_no_other_input(kept: Path, tmp_path: Path) -> None:
+    (tmp_path / "cut.ncclf").write_bytes(kept.read_bytes()[:50_000])
+
+    told = said([str(tmp_path / "cut.ncclf"), LOGS])
+
+    assert told["hang"]["culprits"] == [11]
+    assert "is a damaged saved run" in "".join(problem for one in told["inputs"] for problem in one["problems"])
+
+
+@pytest.mark.parametrize("at", range(100, 260_000, 37_003))
+def test_a_bit_that_fell_over_is_found_or_does_not_matter(at: int, kept: Path, tmp_path: Path) -> None:
+    data = bytearray(kept.read_bytes())
+    data[at % len(data)] ^= 4
+    (tmp_path / "bad.ncclf").write_bytes(data)
+
+    assert cli.main(["hang", str(tmp_path / "bad.ncclf"), "-q"]) in (1, 2)
+
+
+def test_the_examples_of_the_documentation_run(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "docs" / "handing-on.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    shutil.copy(kept, tmp_path / "run.ncclf")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+
+    exec(code, names)
+
+    assert names["most"]["name"].to_list()[0] == "AllReduce"
