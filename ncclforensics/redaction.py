@@ -311,6 +311,10 @@ class RedactedRun(Run):
         """The kinds of the sources."""
         return self._run.kinds
 
+    def has(self, name: str) -> bool:
+        """Rows are neither added nor taken away."""
+        return self._run.has(name)
+
     def _made(self, name: str) -> pl.DataFrame:
         return frame(self._run[name], self._known)
 
