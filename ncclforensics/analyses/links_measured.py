@@ -14,6 +14,7 @@ LINK_MEASUREMENT = {
     "test": pl.String(),  # as the header calls it; null where there is none
     "device": pl.String(),
     "link_layer": pl.String(),
+    "of_gpu": pl.Boolean(),  # the buffers lie in the memory of a GPU; null where the test's head is not there
     "size": pl.Int64(),  # bytes
     "gbps": pl.Float64(),  # GB/s on average, 1e9 bytes
     "us": pl.Float64(),  # typical latency, in microseconds
@@ -24,7 +25,11 @@ LINK_MEASUREMENT = {
 
 @analysis(LINK_MEASUREMENT, of=("link_row",))
 def link_measurement(
-    link_title: pl.DataFrame, link_test: pl.DataFrame, link_head: pl.DataFrame, link_row: pl.DataFrame
+    link_title: pl.DataFrame,
+    link_memory: pl.DataFrame,
+    link_test: pl.DataFrame,
+    link_head: pl.DataFrame,
+    link_row: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per size that perftest measured, in GB/s whatever the unit."""
     form = pl.col("form").cast(pl.String)
@@ -44,13 +49,19 @@ def link_measurement(
     )
     devices = told.filter(pl.col("device").is_not_null()).select("source", "pos", "device", device_pos="pos")
     layers = told.filter(pl.col("link_layer").is_not_null()).select("source", "pos", "link_layer", layer_pos="pos")
+    # CUDA is opened before the title is printed, and after the table before it; ROCm is told below the title.
+    memories = link_memory.select("source", "pos", memory_pos="pos")
+    before = link_row.select("source", "pos", before="pos").sort("pos")
+    titles = titles.sort("pos").join_asof(before, on="pos", by="source", check_sortedness=False)
     rows = link_row.sort("pos")
-    for more in (heads, titles, devices, layers):
+    for more in (heads, titles, devices, layers, memories):
         rows = rows.join_asof(more.sort("pos"), on="pos", by="source", check_sortedness=False)
     title = pl.col("title").fill_null(-1)  # what stands above it tells of an earlier table
+    is_of_gpu = (pl.col("memory_pos") > pl.col("before").fill_null(-1)).fill_null(value=False)
     return rows.filter(pl.col("head").is_not_null()).with_columns(
         device=pl.when(pl.col("device_pos") >= title).then("device"),
         link_layer=pl.when(pl.col("layer_pos") >= title).then("link_layer"),
+        of_gpu=pl.when(pl.col("title").is_not_null()).then(is_of_gpu),
         gbps=pl.col("average") * pl.col("unit"),
         us="typical",
     )

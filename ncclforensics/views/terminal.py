@@ -153,7 +153,13 @@ def coverage(report: Report) -> Text:
     of_world = f" of {world!r}" if world and world != seen and jobs == 1 else f" in {jobs} jobs" if jobs > 1 else ""
     partly = sum(not reading.is_whole and not reading.problems for reading in report.run.readings)
     measured, described = report.run["benchmark"].height, report.run["dump"].height
-    others = ((measured, "benchmark", "benchmarks"), (described, "dump of a machine", "dumps of machines"))
+    links, pairs = report.run["link_measurement"]["table"].n_unique(), report.run["gpu_pair"]["matrix"].n_unique()
+    others = (
+        (measured, "benchmark", "benchmarks"),
+        (links, "test of a link", "tests of links"),
+        (pairs, "matrix of pairs", "matrices of pairs"),
+        (described, "dump of a machine", "dumps of machines"),
+    )
     told = [f"{many} {one if many == 1 else several}" for many, one, several in others if many]
     lines = "known lines" if told and not seen else "NCCL lines"
     if seen or not told:
