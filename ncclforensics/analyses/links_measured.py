@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from ncclforensics.columns import text_of
 from ncclforensics.frames import analysis
 
 # GB/s in the unit of a head; `MB/sec` too means 2^20 bytes (perftest, src/perftest_parameters.h).
@@ -32,20 +33,20 @@ def link_measurement(
     link_row: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per size that perftest measured, in GB/s whatever the unit."""
-    form = pl.col("form").cast(pl.String)
+    form = text_of("form")
     kind = pl.when(form == "bandwidth").then(pl.lit("BW")).otherwise(pl.lit("Latency"))
     titles = link_title.select(
-        "source", "pos", title=pl.col("pos"), test=pl.format("{} {} Test", pl.col("verb").cast(pl.String), kind)
+        "source", "pos", title=pl.col("pos"), test=pl.format("{} {} Test", text_of("verb"), kind)
     )
     heads = link_head.sort("pos").select(
-        "source", "pos", head=pl.col("pos"), unit=pl.col("unit").cast(pl.String).replace_strict(UNITS, default=None)
+        "source", "pos", head=pl.col("pos"), unit=text_of("unit").replace_strict(UNITS, default=None)
     )
     heads = heads.with_row_index("table")
     told = link_test.select(
         "source",
         "pos",
-        device=pl.col("device").cast(pl.String),
-        link_layer=pl.col("link_layer").cast(pl.String),
+        device=text_of("device"),
+        link_layer=text_of("link_layer"),
     )
     devices = told.filter(pl.col("device").is_not_null()).select("source", "pos", "device", device_pos="pos")
     layers = told.filter(pl.col("link_layer").is_not_null()).select("source", "pos", "link_layer", layer_pos="pos")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from ncclforensics.columns import text_of
 from ncclforensics.frames import analysis
 
 PAIR = {
@@ -29,9 +30,9 @@ def gpu_pair(
     pair_test: pl.DataFrame, pair_matrix: pl.DataFrame, pair_columns: pl.DataFrame, pair_row: pl.DataFrame
 ) -> pl.DataFrame:
     """One row per cell of a matrix that holds a figure."""
-    form = pl.col("form").cast(pl.String)
+    form = text_of("form")
     words = pl.concat_str(
-        pl.col("direction").cast(pl.String) + "directional", "P2P=" + pl.col("peers").cast(pl.String),
+        text_of("direction") + "directional", "P2P=" + text_of("peers"),
         separator=" ", ignore_nulls=True,
     )  # fmt: skip
     matrices = (
@@ -45,17 +46,17 @@ def gpu_pair(
             headed="pos",
             tool=pl.when(form.is_in(OF_PAIRS)).then(pl.lit("p2pBandwidthLatencyTest")).otherwise(pl.lit("nvbandwidth")),
             words=words,
-            part=pl.col("part").cast(pl.String),
-            of_gpus=form.is_in(OF_PAIRS) | (pl.col("side").cast(pl.String) == "GPU").fill_null(value=False),
+            part=text_of("part"),
+            of_gpus=form.is_in(OF_PAIRS) | (text_of("side") == "GPU").fill_null(value=False),
             kind=pl.when(form.is_in(["latency", *IN_NANOSECONDS]))
             .then(pl.lit("latency"))
             .otherwise(pl.lit("bandwidth")),
-            with_peers=pl.col("peers").cast(pl.String) == "Enabled",
+            with_peers=text_of("peers") == "Enabled",
         )
     )
-    tests = pair_test.sort("pos").select("source", "pos", began="pos", named=pl.col("test").cast(pl.String))
-    columns = pair_columns.sort("pos").select("source", "pos", columns=pl.col("columns").cast(pl.String))
-    rows = pair_row.sort("pos").select("source", "line", "pos", "row", cells=pl.col("cells").cast(pl.String))
+    tests = pair_test.sort("pos").select("source", "pos", began="pos", named=text_of("test"))
+    columns = pair_columns.sort("pos").select("source", "pos", columns=text_of("columns"))
+    rows = pair_row.sort("pos").select("source", "line", "pos", "row", cells=text_of("cells"))
     for more in (matrices, tests, columns):
         rows = rows.join_asof(more, on="pos", by="source", check_sortedness=False)
     # Rows of a test whose matrix has a head that is not known are not those of the matrix before it.

@@ -24,7 +24,8 @@ from ncclforensics.data.busbw import (
 )
 from ncclforensics.data.names import bytes_text
 from ncclforensics.rules import Category, Finding, Line, Role, Severity, rule
-from ncclforensics.rules.tables import Row, called, lines_of, rows_of
+from ncclforensics.rules.grouped import shown
+from ncclforensics.rules.tables import Row, called, rows_of
 
 
 @rule(Category.BENCHMARK_SLOW, Severity.WARNING, of=("benchmark",))
@@ -119,7 +120,7 @@ def _between(
         hosts=row["hosts"],
         evidence=[
             Line(best["source"], best["line"], "best"),
-            *lines_of(sockets if sockets.height else net)[:2] * is_explained,
+            *shown(sockets if sockets.height else net)[:2] * is_explained,
         ],
     )
 
@@ -160,7 +161,7 @@ def bench_dip_at_one_size(benchmark: pl.DataFrame, measurement: pl.DataFrame) ->
             certainty="likely",
             hosts=row["hosts"] or [],
             role=Role.CONTEXT,
-            evidence=lines_of(ours.sort("line"), "dip"),
+            evidence=shown(ours.sort("line"), "dip"),
         )
 
 
@@ -194,5 +195,5 @@ def bench_place_matters(benchmark: pl.DataFrame, measurement: pl.DataFrame) -> I
             certainty="likely",
             hosts=row["hosts"] or [],
             role=Role.CONTEXT,
-            evidence=lines_of(ours.sort("line")),
+            evidence=shown(ours.sort("line")),
         )

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.rules import Category, Finding, Line, Severity, rule
-
-SHOWN = 4  # lines of evidence
+from ncclforensics.rules.grouped import SHOWN, shown
 
 
 @rule(Category.TOPOLOGY, Severity.INFO, of=("numa_node",))
@@ -41,7 +40,7 @@ def topo_numa_without_memory(numa_node: pl.DataFrame, machine_device: pl.DataFra
             severity=Severity.WARNING if names else Severity.INFO,
             hosts=sorted(beside["host"].drop_nulls().unique()),
             evidence=[
-                *(Line(at, on, "no memory") for at, on in rows.select("source", "line").head(SHOWN).iter_rows()),
+                *shown(rows, "no memory"),
                 *(Line(at, on, "beside it") for at, on in beside.select("source", "gpu_line").head(1).iter_rows()),
             ],
         )
