@@ -78,12 +78,14 @@ COLUMNS = {
 }
 ASSEMBLY = {name: pl.List(pl.Struct(columns)) for name, columns in COLUMNS.items()}
 
+MEASURED_NOW = ("lspci", "nvidia-smi -q")  # tools that show the speed of a link as it is, at rest or not
+
 NVIDIA, AMD = "10de", "1002"
 SWITCH = "0x0680"  # class of an NVSwitch
 GRAPHICS = ("NVIDIA", "Advanced Micro Devices")
 Columns = dict[str, list[Any]]
 MATRICES = ("device_row", "rocm_row")
-ALL = (*MATRICES, "xml_line", "pci_device", "pci_branch", "pci_link")
+ALL = (*MATRICES, "xml_line", "pci_device", "pci_branch", "pci_link", "queried_gpu")
 
 
 def _frame(rows: Iterable[dict[str, Any]], schema: dict[str, Any]) -> pl.DataFrame:
@@ -184,7 +186,7 @@ def dump(
             gpus=(pl.col("kind") == "gpu").sum().cast(pl.Int32),
             nics=(pl.col("kind") == "nic").sum().cast(pl.Int32),
         )
-        .with_columns(line="dump")
+        .with_columns(nics=pl.when(pl.col("tool") != "nvidia-smi -q").then("nics"), line="dump")
     )
     # The tree of lspci does not say what a device is.
     first = pl.col("line", "launcher_node").sort_by("pos").first()
@@ -271,12 +273,23 @@ def machine_device(
     pci_device: pl.DataFrame,
     pci_link: pl.DataFrame,
     pci_acs: pl.DataFrame,
+    queried_gpu: pl.DataFrame,
     device_command: pl.DataFrame,
     pci_command: pl.DataFrame,
 ) -> pl.DataFrame:
     """The GPUs, NICs, bridges and NVSwitches that a dump names, each with its PCIe link where the dump shows it."""
-    on_bus = _frame(_on_bus(pci_device, pci_link, pci_acs, _hosts(device_command, pci_command)), MACHINE_DEVICE)
-    return pl.concat([_taken(dump_assembly, "devices"), on_bus])
+    prompts = _hosts(device_command, pci_command)
+    on_bus = _frame(_on_bus(pci_device, pci_link, pci_acs, prompts), MACHINE_DEVICE)
+    queried = _frame(_queried(queried_gpu, prompts), MACHINE_DEVICE)
+    return pl.concat([_taken(dump_assembly, "devices"), on_bus, queried])
+
+
+def _queried(queried_gpu: pl.DataFrame, prompts: dict[int, list[tuple[int, str]]]) -> Iterator[dict[str, Any]]:
+    """The GPUs of nvidia-smi -q."""
+    for row in queried_gpu.to_dicts():
+        host = _host(prompts, row["source"], row["dump"], row["launcher_node"])
+        told = {column: row[column] for column in MACHINE_DEVICE if column in row}
+        yield {**told, "host": host, "tool": "nvidia-smi -q", "kind": "gpu", "name": row["model"]}
 
 
 def _named(tables: list[Matrix]) -> Iterator[dict[str, Any]]:
