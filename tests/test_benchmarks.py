@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
@@ -479,3 +480,110 @@ def test_evidence_in_json_is_its_one_line(read: Read) -> None:
 )
 def test_json_of_any_other_shape_does_no_harm(read: Read, parts: str) -> None:
     assert not measured(read('{"version":1,"start_time":"x",' + parts))
+
+
+# --- nvbandwidth and perftest: their JSON, and heads of all kinds ---
+
+
+def nvbandwidth_json(status: str = "Passed") -> str:
+    tests = [
+        ("host_to_device_memcpy_ce", "memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)", [["55.1", "55.3"]]),
+        (
+            "device_to_device_memcpy_read_ce",
+            "memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)",
+            [["N/A", "392.80"], ["394.01", "N/A"]],
+        ),
+        ("host_device_latency_sm", "memory latency SM CPU(row) <-> GPU(column) (ns)", [["582.7", "574.6"]]),
+    ]
+    cases = [
+        {"name": name, "status": status, "bandwidth_description": told, "bandwidth_matrix": matrix}
+        for name, told, matrix in tests
+    ]
+    whole = {"CUDA Runtime Version": 12080, "GPU Device list": ["0: NVIDIA H100 (1b:00): (node)"], "testcases": cases}
+    return json.dumps({"nvbandwidth": whole}, indent=1)
+
+
+def pairs(report: Report) -> list[Row]:
+    return report.run["gpu_pair"].select("test", "kind", "row", "column", "value").to_dicts()
+
+
+def test_json_of_nvbandwidth_fills_the_frames_of_its_print(read: Read) -> None:
+    report = read(nvbandwidth_json())
+
+    assert pairs(report) == [
+        {"test": name, "kind": kind, "row": row, "column": column, "value": pytest.approx(value)}
+        for name, kind, row, column, value in (
+            ("host_to_device_memcpy_ce", "bandwidth", None, 0, 55.1),
+            ("host_to_device_memcpy_ce", "bandwidth", None, 1, 55.3),
+            ("device_to_device_memcpy_read_ce", "bandwidth", 0, 1, 392.8),
+            ("device_to_device_memcpy_read_ce", "bandwidth", 1, 0, 394.01),
+            ("host_device_latency_sm", "latency", None, 0, 0.5827),
+            ("host_device_latency_sm", "latency", None, 1, 0.5746),
+        )
+    ]
+    assert as_object(report)["inputs"][0]["kind"] == "gpu-bandwidth"
+
+
+def test_json_of_nvbandwidth_that_is_cut_off_or_failed_says_so(read: Read) -> None:
+    whole = nvbandwidth_json()
+    cut = read(whole[: whole.index("394.01")])
+    failed = read(nvbandwidth_json("Error"))
+
+    assert [row["value"] for row in pairs(cut)] == [55.1, 55.3, 392.8]
+    assert as_object(cut)["inputs"][0]["problems"] == ["is JSON that was cut off"]
+    assert as_object(failed)["inputs"][0]["problems"][0] == "test host_to_device_memcpy_ce ended as Error"
+
+
+@pytest.mark.parametrize(
+    "text", ['{"nvbandwidth": 7}', '{"nvbandwidth": {"testcases": [3, {"bandwidth_matrix": [[]]}]}}']
+)
+def test_json_of_nvbandwidth_of_another_shape_does_no_harm(read: Read, text: str) -> None:
+    assert pairs(read(text)) == []
+
+
+def test_rows_below_a_head_that_is_not_known_are_no_rows_of_the_matrix_before(read: Read) -> None:
+    report = read(
+        "Running device_to_device_memcpy_read_ce.", "memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)",
+        "           0         1", " 0       N/A    394.25", " 1    394.11       N/A", "",
+        "Running something_new.", "a head of another release", "           0         1", " 0      1.25      1.35",
+    )  # fmt: skip
+
+    assert [row["value"] for row in pairs(report)] == [394.25, 394.11]
+
+
+def perftest_json(results: str, more: str = "") -> str:
+    info = f'"test": "RDMA_Write_BW_Test",\n"Dual_port": "OFF",\n"Device": "mlx5_0",\n{more}"Link_type": "IB"'
+    return f'{{\n"test_info": {{\n{info}\n}},\n"results": {{\n{results}\n}}\n}}\n'
+
+
+@pytest.mark.parametrize(
+    ("average", "rate", "gbps"),
+    [
+        (388.92, 0.741805, 48.615),  # Gb/sec
+        (46362.81, 0.741805, 48.615),  # MiB/sec: the unit is told by the rate of messages alone
+        (388.92, 0.0, None),  # and not at all without it
+    ],
+)
+def test_json_of_perftest_is_read_in_the_unit_that_agrees(
+    read: Read, average: float, rate: float, gbps: float | None
+) -> None:
+    report = read(
+        perftest_json(f'"MsgSize": 65536,\n"n_iterations": 5000,\n"BW_average": {average},\n"MsgRate": {rate}')
+    )
+    (row,) = report.run["link_measurement"].to_dicts()
+
+    assert (row["test"], row["device"], row["size"], row["of_gpu"]) == ("RDMA_Write BW Test", "mlx5_0", 65536, False)
+    assert row["gbps"] == (gbps and pytest.approx(gbps, rel=1e-3))
+    unknown = ["does not tell the unit of its bandwidth"] * (gbps is None)
+    assert as_object(report)["inputs"][0]["problems"] == unknown
+
+
+def test_json_of_perftest_tells_latency_and_the_memory_of_a_gpu(read: Read) -> None:
+    latency = '"MsgSize": 2,\n"n_iterations": 1000,\n"t_min": 1.57,\n"t_max": 9.65,\n"t_typical": 1.84'
+    (row,) = read(perftest_json(latency, '"cuda_device": 0,\n')).run["link_measurement"].to_dicts()
+
+    assert (row["us"], row["gbps"], row["of_gpu"]) == (1.84, None, True)
+
+
+def test_json_of_perftest_without_results_says_so(read: Read) -> None:
+    assert as_object(read('{"test_info": {"test": "Send_BW_Test"}}'))["inputs"][0]["problems"] == ["holds no results"]

@@ -14,6 +14,7 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.columns import text_of
 from ncclforensics.data.busbw import DOUBLED, SHRUNK
 from ncclforensics.frames import analysis
 
@@ -225,14 +226,14 @@ def benchmark_line(
         "table_row": table_row.drop_nulls("size"),
         "row_rest": row_rest,
         "test_end": test_end,
-        "test_failure": test_failure.filter(pl.col("form").cast(pl.String) != "unwinding"),
+        "test_failure": test_failure.filter(text_of("form") != "unwinding"),
     }
     wanted = ["source", "line", "pos", "launcher_rank", "launcher_node", "form"]
     more = ["rank", "second", "size", "parameters"]
     events = pl.concat(
         [
             rows.select(*wanted, *(name for name in more if name in rows.columns)).with_columns(
-                pl.col("form").cast(pl.String), frame=pl.lit(frame)
+                text_of("form"), frame=pl.lit(frame)
             )
             for frame, rows in told.items()
         ],
@@ -285,9 +286,9 @@ def measurement(
     seat = ["benchmark", "row"]
     heads = table_head.join(benchmark_line.filter(pl.col("frame") == "table_head"), on=at).group_by("benchmark")
     units = heads.agg(
-        unit=pl.col("unit").cast(pl.String).drop_nulls().first(),
+        unit=text_of("unit").drop_nulls().first(),
         is_early=pl.col("sized_early").is_not_null().any(),
-        checked=pl.col("checked").cast(pl.String).drop_nulls().first(),
+        checked=text_of("checked").drop_nulls().first(),
     )
     rows = table_row.join(lines.filter(pl.col("frame") == "table_row"), on=at)
     begun = rows.select(*seat, *at, "size", "type", "redop", "root").unique(seat, keep="first", maintain_order=True)
@@ -300,7 +301,7 @@ def measurement(
     right = pieces.filter(pl.col("in_busbw").is_not_null() | pl.col("in_wrong").is_not_null()).select(
         *seat, *(pl.col(f"in_{name}").alias(name) for name in FIGURES), half=pl.lit(IN)
     )
-    checked = pl.col("wrong").cast(pl.String).cast(pl.Float64, strict=False)
+    checked = text_of("wrong").cast(pl.Float64, strict=False)
     in_ms = (pl.col("unit") == "ms") | (pl.col("unit").is_null() & pl.col("is_early"))
     return (
         pl.concat([left, right], how="vertical_relaxed")
@@ -353,23 +354,23 @@ def benchmark(
         .agg(
             pl.col("version", "headers", "library", "step", "step_kind", "graph", "parameters").drop_nulls().first(),
             *(pl.col(name).drop_nulls().first().alias(alias) for name, alias in _SETTINGS.items()),
-            named=pl.col("collective").cast(pl.String).drop_nulls().first(),
-            is_amd=(pl.col("form").cast(pl.String) == "rccl").any(),
+            named=text_of("collective").drop_nulls().first(),
+            is_amd=(text_of("form") == "rccl").any(),
         )
     )
     devices = (
         told["test_device"]
         .group_by("benchmark")
         .agg(
-            pl.col("host").cast(pl.String).unique().sort().alias("hosts"),
+            text_of("host").unique().sort().alias("hosts"),
             pl.col("gpu").unique().sort().alias("gpus"),
             listed=pl.len().cast(pl.Int64),
             groups=pl.col("group").n_unique().cast(pl.Int64),
             last_rank=pl.col("rank").max().cast(pl.Int64),
         )
     )
-    outcome = pl.col("outcome").cast(pl.String)
-    form = pl.col("form").cast(pl.String)
+    outcome = text_of("outcome")
+    form = text_of("form")
     ends = (
         told["test_end"]
         .group_by("benchmark")
@@ -378,7 +379,7 @@ def benchmark(
             average=pl.col("average").drop_nulls().first(),
             is_below=((form == "average") & (outcome == "FAILED")).any(),
             complete=(form == "average").any(),
-            concluded=pl.col("collective").cast(pl.String).drop_nulls().first(),
+            concluded=text_of("collective").drop_nulls().first(),
         )
     )
     best = measurement.filter(pl.col("busbw").is_finite()).sort("busbw", descending=True, maintain_order=True)
@@ -402,7 +403,7 @@ def benchmark(
     whole = ours
     for more in (settings, devices, ends, peaks, tables, begun):
         whole = whole.join(more, on="benchmark", how="left", maintain_order="left")
-    commands = test_command.select("source", "line", typed=pl.col("collective").cast(pl.String)).sort("source", "line")
+    commands = test_command.select("source", "line", typed=text_of("collective")).sort("source", "line")
     reduced = test_note.filter(pl.col("maxbytes").is_not_null()).select("source", "line", "maxbytes")
     rows = [_completed(row, measurement, commands, reduced) for row in whole.to_dicts()]
     return pl.DataFrame(rows, schema=BENCHMARK, orient="row").sort("source", "line")

@@ -11,6 +11,7 @@ import polars as pl
 from ncclforensics.analyses import trees
 from ncclforensics.analyses.matrices import ITSELF, Matrix, matrices
 from ncclforensics.analyses.trees import Document, Element, documents
+from ncclforensics.columns import text_of
 from ncclforensics.frames import analysis
 
 # A dump is named by its source and its first line. `host`: only where a launcher or a prompt names it, for the name of
@@ -68,12 +69,23 @@ LOADED_MODULE = {
     "line": pl.Int32(),
 }
 
+COLUMNS = {
+    "dumps": DUMP,
+    "pairs": DEVICE_PAIR,
+    "devices": MACHINE_DEVICE,
+    "links": GPU_LINK,
+    "problems": DUMP_PROBLEM,
+}
+ASSEMBLY = {name: pl.List(pl.Struct(columns)) for name, columns in COLUMNS.items()}
+
+MEASURED_NOW = ("lspci", "nvidia-smi -q")  # tools that show the speed of a link as it is, at rest or not
+
 NVIDIA, AMD = "10de", "1002"
 SWITCH = "0x0680"  # class of an NVSwitch
 GRAPHICS = ("NVIDIA", "Advanced Micro Devices")
 Columns = dict[str, list[Any]]
 MATRICES = ("device_row", "rocm_row")
-ALL = (*MATRICES, "xml_line", "pci_device", "pci_branch", "pci_link")
+ALL = (*MATRICES, "xml_line", "pci_device", "pci_branch", "pci_link", "queried_gpu")
 
 
 def _frame(rows: Iterable[dict[str, Any]], schema: dict[str, Any]) -> pl.DataFrame:
@@ -98,8 +110,8 @@ def _host(prompts: dict[int, list[tuple[int, str]]], source: int, line: int, nod
     return before[-1] if before else None
 
 
-@analysis(DUMP, of=ALL)
-def dump(
+@analysis(ASSEMBLY, of=(*MATRICES, "rocm_table", "xml_line"))
+def dump_assembly(
     device_head: pl.DataFrame,
     device_row: pl.DataFrame,
     rocm_table: pl.DataFrame,
@@ -107,25 +119,66 @@ def dump(
     device_alias: pl.DataFrame,
     device_command: pl.DataFrame,
     pci_command: pl.DataFrame,
-    pci_branch: pl.DataFrame,
     xml_line: pl.DataFrame,
     xml_rest: pl.DataFrame,
+) -> pl.DataFrame:
+    """All matrices and all XML in one row: what the frames on dumps are taken from."""
+    prompts = _hosts(device_command, pci_command)
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in ASSEMBLY}
+    for tables in matrices(device_head, device_row, rocm_table, rocm_row, device_alias, device_command):
+        place = _of_matrix(tables, prompts)
+        names = list(dict.fromkeys(name for table in tables for name in table.devices))
+        gpus = sum(name.startswith("GPU") for name in names)
+        nics = None if place["tool"] == "rocm-smi" else len(names) - gpus
+        found["dumps"].append({**place, "gpus": gpus, "nics": nics, "line": place["dump"]})
+        found["devices"] += ({**place, **device} for device in _named(tables))
+        for table in tables:
+            found["pairs"] += (
+                {**place, "table": table.kind, "device": row.device, "other": other, "path": cell, "line": row.line}
+                for row, other, cell in table.pairs()
+                if cell not in ITSELF or table.kind != "path"
+            )
+            found["problems"] += (
+                {"source": table.owner[0], "line": line, "problem": f"matrix at line {line}: {words}"}
+                for line, words in table.problems()
+            )
+    for document in documents(xml_line, xml_rest):
+        place = _of_document(document, prompts)
+        if document.root.tag == "graphs":
+            count = len({gpu.attributes.get("dev") for gpu in document.root.all("gpu")})
+            found["dumps"].append({**place, "gpus": count or None, "nics": None, "line": place["dump"]})
+        if document.root.tag == "system":
+            found["devices"] += ({**place, **device} for device in _attached(document.root))
+            found["links"] += ({**place, **link} for link in _nvlinks(document.root))
+        found["pairs"] += ({**place, "table": "path", **pair} for pair in _ways(document.root))
+        found["problems"] += (
+            {"source": document.source, "line": line, "problem": f"XML at line {line}: {words}"}
+            for line, words in document.problems
+        )
+    whole = {
+        name: [{column: row.get(column) for column in COLUMNS[name]} for row in rows] for name, rows in found.items()
+    }
+    return pl.DataFrame([whole], schema=ASSEMBLY)
+
+
+def _taken(dump_assembly: pl.DataFrame, name: str) -> pl.DataFrame:
+    """The rows of one kind."""
+    if dump_assembly.is_empty():
+        return pl.DataFrame(schema=COLUMNS[name])
+    return dump_assembly.select(name).explode(name).drop_nulls().unnest(name)
+
+
+@analysis(DUMP, of=ALL)
+def dump(
+    dump_assembly: pl.DataFrame,
+    pci_branch: pl.DataFrame,
+    device_command: pl.DataFrame,
+    pci_command: pl.DataFrame,
     machine_device: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row for each description of a machine: how many GPUs and NICs it names."""
     prompts = _hosts(device_command, pci_command)
     rows: list[dict[str, Any]] = []
-    for tables in matrices(device_head, device_row, rocm_table, rocm_row, device_alias, device_command):
-        names = list(dict.fromkeys(name for table in tables for name in table.devices))
-        gpus = sum(name.startswith("GPU") for name in names)
-        place = _of_matrix(tables, prompts)
-        nics = None if place["tool"] == "rocm-smi" else len(names) - gpus
-        rows.append({**place, "gpus": gpus, "nics": nics, "line": place["dump"]})
-    for document in documents(xml_line, xml_rest):
-        place = _of_document(document, prompts)
-        if document.root.tag == "graphs":
-            count = len({gpu.attributes.get("dev") for gpu in document.root.all("gpu")})
-            rows.append({**place, "gpus": count or None, "nics": None, "line": place["dump"]})
     counted = (
         machine_device.filter(~pl.col("tool").is_in(["nvidia-smi", "rocm-smi"]))
         .group_by("source", "dump", "host", "tool", maintain_order=True)
@@ -133,7 +186,7 @@ def dump(
             gpus=(pl.col("kind") == "gpu").sum().cast(pl.Int32),
             nics=(pl.col("kind") == "nic").sum().cast(pl.Int32),
         )
-        .with_columns(line="dump")
+        .with_columns(nics=pl.when(pl.col("tool") != "nvidia-smi -q").then("nics"), line="dump")
     )
     # The tree of lspci does not say what a device is.
     first = pl.col("line", "launcher_node").sort_by("pos").first()
@@ -141,7 +194,8 @@ def dump(
     for source, line, node in drawn.iter_rows():
         place = {"source": source, "dump": line, "host": _host(prompts, source, line, node), "tool": "lspci -t"}
         rows.append({**place, "gpus": None, "nics": None, "line": line})
-    return pl.concat([_frame(rows, DUMP), counted.select(list(DUMP))]).sort("source", "line")
+    assembled = _taken(dump_assembly, "dumps")
+    return pl.concat([assembled, _frame(rows, DUMP), counted.select(list(DUMP))]).sort("source", "line")
 
 
 def _of_matrix(tables: list[Matrix], prompts: dict[int, list[tuple[int, str]]]) -> dict[str, Any]:
@@ -156,32 +210,10 @@ def _of_document(document: Document, prompts: dict[int, list[tuple[int, str]]]) 
     return {"source": document.source, "dump": line, "host": host, "tool": f"NCCL {document.root.tag}"}
 
 
-@analysis(DEVICE_PAIR, of=(*MATRICES, "xml_line"))
-def device_pair(
-    device_head: pl.DataFrame,
-    device_row: pl.DataFrame,
-    rocm_table: pl.DataFrame,
-    rocm_row: pl.DataFrame,
-    device_alias: pl.DataFrame,
-    device_command: pl.DataFrame,
-    xml_line: pl.DataFrame,
-    xml_rest: pl.DataFrame,
-) -> pl.DataFrame:
+@analysis(DEVICE_PAIR, of=("dump_assembly",))
+def device_pair(dump_assembly: pl.DataFrame) -> pl.DataFrame:
     """How each device of a dump reaches each other one: the cells of a matrix, or the shortest way in NCCL's XML."""
-    prompts = _hosts(device_command)
-    rows: list[dict[str, Any]] = []
-    for tables in matrices(device_head, device_row, rocm_table, rocm_row, device_alias, device_command):
-        place = _of_matrix(tables, prompts)
-        for table in tables:
-            rows += (
-                {**place, "table": table.kind, "device": row.device, "other": other, "path": cell, "line": row.line}
-                for row, other, cell in table.pairs()
-                if cell not in ITSELF or table.kind != "path"
-            )
-    for document in documents(xml_line, xml_rest):
-        place = {**_of_document(document, prompts), "table": "path"}
-        rows += ({**place, **pair} for pair in _ways(document.root))
-    return _frame(rows, DEVICE_PAIR)
+    return _taken(dump_assembly, "pairs")
 
 
 def _ways(root: Element) -> Iterator[dict[str, Any]]:
@@ -237,49 +269,49 @@ def _rate(text: str | None) -> float | None:
 
 @analysis(MACHINE_DEVICE, of=ALL)
 def machine_device(
-    device_head: pl.DataFrame,
-    device_row: pl.DataFrame,
-    rocm_table: pl.DataFrame,
-    rocm_row: pl.DataFrame,
-    device_alias: pl.DataFrame,
-    device_command: pl.DataFrame,
-    xml_line: pl.DataFrame,
-    xml_rest: pl.DataFrame,
+    dump_assembly: pl.DataFrame,
     pci_device: pl.DataFrame,
     pci_link: pl.DataFrame,
     pci_acs: pl.DataFrame,
+    queried_gpu: pl.DataFrame,
+    device_command: pl.DataFrame,
     pci_command: pl.DataFrame,
 ) -> pl.DataFrame:
     """The GPUs, NICs, bridges and NVSwitches that a dump names, each with its PCIe link where the dump shows it."""
     prompts = _hosts(device_command, pci_command)
-    rows: list[dict[str, Any]] = []
-    for tables in matrices(device_head, device_row, rocm_table, rocm_row, device_alias, device_command):
-        names = {number: name for table in tables for number, name in table.names.items()}
-        seen: set[str] = set()
-        for table in tables:
-            for device in table.devices:
-                if device in seen:
-                    continue
-                seen.add(device)
-                row = next((each for each in table.rows if each.device == device), None)
-                near = [word for word in row.rest if word != "N/A"] if row else []
-                is_gpu = device.startswith("GPU")
-                rows.append(
-                    {
-                        **_of_matrix(tables, prompts),
-                        "kind": "gpu" if is_gpu else "nic",
-                        "device": device,
-                        "name": names.get(device, None if is_gpu or device.startswith("NIC") else device),
-                        "cpus": near[0] if near else None,
-                        "numa": near[1] if len(near) > 1 else None,
-                        "line": row.line if row else table.line,
-                    }
-                )
-    for document in documents(xml_line, xml_rest):
-        if document.root.tag == "system":
-            rows += ({**_of_document(document, prompts), **device} for device in _attached(document.root))
-    rows += _on_bus(pci_device, pci_link, pci_acs, prompts)
-    return _frame(rows, MACHINE_DEVICE)
+    on_bus = _frame(_on_bus(pci_device, pci_link, pci_acs, prompts), MACHINE_DEVICE)
+    queried = _frame(_queried(queried_gpu, prompts), MACHINE_DEVICE)
+    return pl.concat([_taken(dump_assembly, "devices"), on_bus, queried])
+
+
+def _queried(queried_gpu: pl.DataFrame, prompts: dict[int, list[tuple[int, str]]]) -> Iterator[dict[str, Any]]:
+    """The GPUs of nvidia-smi -q."""
+    for row in queried_gpu.to_dicts():
+        host = _host(prompts, row["source"], row["dump"], row["launcher_node"])
+        told = {column: row[column] for column in MACHINE_DEVICE if column in row}
+        yield {**told, "host": host, "tool": "nvidia-smi -q", "kind": "gpu", "name": row["model"]}
+
+
+def _named(tables: list[Matrix]) -> Iterator[dict[str, Any]]:
+    """The devices of the matrices of one dump, each once."""
+    names = {number: name for table in tables for number, name in table.names.items()}
+    seen: set[str] = set()
+    for table in tables:
+        for device in table.devices:
+            if device in seen:
+                continue
+            seen.add(device)
+            row = next((each for each in table.rows if each.device == device), None)
+            near = [word for word in row.rest if word != "N/A"] if row else []
+            is_gpu = device.startswith("GPU")
+            yield {
+                "kind": "gpu" if is_gpu else "nic",
+                "device": device,
+                "name": names.get(device, None if is_gpu or device.startswith("NIC") else device),
+                "cpus": near[0] if near else None,
+                "numa": near[1] if len(near) > 1 else None,
+                "line": row.line if row else table.line,
+            }
 
 
 def _attached(root: Element) -> Iterator[dict[str, Any]]:
@@ -381,9 +413,7 @@ def _kind(row: dict[str, Any]) -> str | None:
 
 
 @analysis(GPU_LINK, of=("nvlink_port", "xml_line"))
-def gpu_link(
-    nvlink_port: pl.DataFrame, device_command: pl.DataFrame, xml_line: pl.DataFrame, xml_rest: pl.DataFrame
-) -> pl.DataFrame:
+def gpu_link(nvlink_port: pl.DataFrame, device_command: pl.DataFrame, dump_assembly: pl.DataFrame) -> pl.DataFrame:
     """The NVLinks of each GPU: how many are up, how many down, what the driver has counted of errors."""
     prompts = _hosts(device_command)
     rows: list[dict[str, Any]] = []
@@ -411,13 +441,16 @@ def gpu_link(
                 gpu["links"], gpu["down"] = (gpu["links"] or 0) + is_up, (gpu["down"] or 0) + (not is_up)
                 if not is_up and gpu["down_line"] is None:
                     gpu["down_line"] = line
-    for document in documents(xml_line, xml_rest):
-        for gpu_element in document.root.all("gpu"):
-            switched, direct, kind = _links(gpu_element)
-            if kind == "NV" and document.root.tag == "system":
-                told = {"device": _gpu(gpu_element), "links": switched + sum(direct.values()), "line": gpu_element.line}
-                rows.append({**_of_document(document, prompts), "model": _pcie(gpu_element).get("model"), **told})
-    return _frame(rows, GPU_LINK)
+    return pl.concat([_frame(rows, GPU_LINK), _taken(dump_assembly, "links")])
+
+
+def _nvlinks(root: Element) -> Iterator[dict[str, Any]]:
+    """The NVLinks of each GPU of a topology."""
+    for gpu in root.all("gpu"):
+        switched, direct, kind = _links(gpu)
+        if kind == "NV":
+            model = _pcie(gpu).get("model")
+            yield {"device": _gpu(gpu), "model": model, "links": switched + sum(direct.values()), "line": gpu.line}
 
 
 @analysis(LOADED_MODULE, of=("kernel_module",))
@@ -447,31 +480,10 @@ def loaded_module(
     return _frame(rows, LOADED_MODULE)
 
 
-@analysis(DUMP_PROBLEM, of=(*MATRICES, "rocm_table", "xml_line", "nvlink_port"))
-def dump_problem(
-    device_head: pl.DataFrame,
-    device_row: pl.DataFrame,
-    rocm_table: pl.DataFrame,
-    rocm_row: pl.DataFrame,
-    device_alias: pl.DataFrame,
-    device_command: pl.DataFrame,
-    xml_line: pl.DataFrame,
-    xml_rest: pl.DataFrame,
-) -> pl.DataFrame:
+@analysis(DUMP_PROBLEM, of=("dump_assembly", "rocm_table"))
+def dump_problem(dump_assembly: pl.DataFrame, rocm_table: pl.DataFrame) -> pl.DataFrame:
     """What is broken in a dump, in words: rows that are missing, cells out of place, XML that ends too early."""
-    rows: list[dict[str, Any]] = []
-    for tables in matrices(device_head, device_row, rocm_table, rocm_row, device_alias, device_command):
-        for table in tables:
-            rows += (
-                {"source": table.owner[0], "line": line, "problem": f"matrix at line {line}: {words}"}
-                for line, words in table.problems()
-            )
-    failed = rocm_table.filter(pl.col("error").is_not_null())
-    for source, line, error in failed.select("source", "line", "error").iter_rows():
-        rows.append({"source": source, "line": line, "problem": f"line {line}: rocm-smi: {error}"})
-    for document in documents(xml_line, xml_rest):
-        rows += (
-            {"source": document.source, "line": line, "problem": f"XML at line {line}: {words}"}
-            for line, words in document.problems
-        )
-    return _frame(rows, DUMP_PROBLEM).unique(maintain_order=True)
+    failed = rocm_table.filter(pl.col("error").is_not_null()).select(
+        "source", "line", problem=pl.format("line {}: rocm-smi: {}", "line", text_of("error"))
+    )
+    return pl.concat([_taken(dump_assembly, "problems"), failed]).unique(maintain_order=True)

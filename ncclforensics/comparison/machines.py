@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from ncclforensics.analyses.machine import MEASURED_NOW
 from ncclforensics.columns import text_of
 from ncclforensics.comparison import topic
 
@@ -33,10 +34,13 @@ def machine(
         .select(*place, "value", what=pl.lit("way from a GPU to its nearest NIC"))
     )
     names = {"gpu": "GPU", "nic": "NIC", "bridge": "bridge", "switch": "NVSwitch"}
+    # At rest a GPU trains its link down to another speed, never to fewer lanes.
+    may_rest = pl.col("tool").is_in(MEASURED_NOW) & (pl.col("kind") == "gpu")
+    width = pl.format("x{}", "width")
     slots = machine_device.filter(pl.col("speed").is_not_null() & pl.col("width").is_not_null()).select(
         *place,
         what=pl.format("PCIe link of a {}", pl.col("kind").replace_strict(names, default="device")),
-        value=pl.format("{} GT/s x{}", "speed", "width"),
+        value=pl.when(may_rest).then(width).otherwise(pl.format("{} GT/s x{}", "speed", "width")),
     )
     redirecting = machine_device.filter(pl.col("is_redirecting").is_not_null()).select(
         *place,

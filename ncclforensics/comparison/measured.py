@@ -46,6 +46,7 @@ def links_measured(link_measurement: pl.DataFrame) -> pl.DataFrame:
     """One link of the network is slower or faster in the same test, without NCCL having a part in it."""
     named = link_measurement.with_columns(
         what=pl.concat_str(pl.col("test").fill_null("a link test"), "link_layer", separator=" on ", ignore_nulls=True)
+        + pl.when("of_gpu").then(pl.lit(", memory of a GPU")).otherwise(pl.lit(""))
     )
     wide = named.filter(pl.col("gbps").is_not_null() & (pl.col("size") >= DIP_FROM // 16)).select(
         "source", "line", "size", "what", value="gbps", unit=pl.lit("GB/s")

@@ -55,6 +55,13 @@ DIP = 0.6  # of the smaller neighbour; an algorithm or protocol that was chosen 
 DIP_FROM = 1 << 20  # bytes
 PLACE = 0.7  # of the faster half, at every large size
 SLOW_OF_A_SWEEP = 0.7  # of what the better runs of the same kind reach
+TREE_GAIN = 1.15  # of two hosts over more; a tree's gain is up to 2 (n - 1) / n, and noise a tenth (nccl-tests#169)
+ADDED_UP = 0.7  # of the sum of the NICs by themselves, each of which gives its rate alone (nccl#652)
+
+# From GPU memory against host memory, at sizes where the rate counts (thresholds: within 5 to 10 % is normal, GPUDirect
+# off or a far NIC costs 20 to 60 %).
+GPU_MEMORY_WATCH, GPU_MEMORY_BAD = 0.9, 0.8
+LARGE_MESSAGE = 64 << 10  # bytes
 
 # Pairs of GPUs of one host: a matrix is even where so many cells are within so much of the median.
 EVEN_SHARE, EVEN_WITHIN = 0.75, 0.10

@@ -9,9 +9,8 @@ import polars as pl
 
 from ncclforensics.data.busbw import EVEN_SHARE, EVEN_WITHIN, FEWEST_PAIRS, SLOW_PAIR
 from ncclforensics.data.verbs import STATUS
-from ncclforensics.rules import Category, Finding, Line, Severity, rule
-
-SHOWN = 4  # lines of evidence
+from ncclforensics.rules import Category, Finding, Severity, rule
+from ncclforensics.rules.grouped import SHOWN, shown
 
 
 @rule(Category.BENCHMARK_SLOW, Severity.WARNING, of=("gpu_pair",))
@@ -48,9 +47,7 @@ def bench_pair_below_others(gpu_pair: pl.DataFrame) -> Iterator[Finding]:
             else f"a pair of GPUs is slow: {told}",
             detail=f"{worst['value']:.1f} GB/s where the others have {usual:.1f} ({worst['test'] or worst['tool']})",
             certainty="likely",
-            evidence=[
-                Line(*place) for place in slow.select("source", "line").unique(maintain_order=True).head(SHOWN).rows()
-            ],
+            evidence=shown(slow),
         )
 
 
@@ -72,5 +69,5 @@ def bench_link_test_failed(link_failure: pl.DataFrame) -> Iterator[Finding]:
             title=f"a link test failed: {name}",
             detail=f"{meaning} (status {status}, vendor's syndrome {alike['syndrome'][0]})",
             certainty="certain",
-            evidence=[Line(*place) for place in alike.select("source", "line").head(SHOWN).rows()],
+            evidence=shown(alike),
         )

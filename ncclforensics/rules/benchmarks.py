@@ -8,14 +8,15 @@ import polars as pl
 
 from ncclforensics.data.names import bytes_text, version_text
 from ncclforensics.rules import Category, Finding, Line, Role, Severity, rule
-from ncclforensics.rules.tables import SHOWN, Row, called, lines_of, rows_of
+from ncclforensics.rules.grouped import SHOWN, shown
+from ncclforensics.rules.tables import Row, called, rows_of
 
 
 def _ends(test_end: pl.DataFrame, benchmark_line: pl.DataFrame, row: Row, form: str) -> list[Line]:
     """The lines of a run's footer of that form."""
     ours = benchmark_line.filter((pl.col("benchmark") == row["benchmark"]) & (pl.col("frame") == "test_end"))
     ends = test_end.filter(pl.col("form") == form).join(ours, on=["source", "line"], how="semi")
-    return lines_of(ends)
+    return shown(ends)
 
 
 @rule(Category.BENCHMARK_WRONG, Severity.ERROR, of=("benchmark",))
@@ -47,7 +48,7 @@ def bench_wrong_results(
             detail="; ".join(filter(None, [counted, checks])),
             certainty="certain",
             hosts=row["hosts"] or [],
-            evidence=[*lines_of(bad, "wrong"), *_ends(test_end, benchmark_line, row, "bounds")],
+            evidence=[*shown(bad, "wrong"), *_ends(test_end, benchmark_line, row, "bounds")],
         )
 
 
@@ -78,7 +79,7 @@ def bench_not_mpi(benchmark: pl.DataFrame, test_device: pl.DataFrame) -> Iterato
             detail="each process says that it is rank 0: the test was built without MPI=1, or another MPI started it",
             certainty="likely",
             hosts=sorted({host for row in copies for host in row["hosts"]}),
-            evidence=lines_of(starts, "rank 0"),
+            evidence=shown(starts, "rank 0"),
         )
 
 
@@ -130,7 +131,7 @@ def bench_run_cut_off(
             certainty="certain",
             hosts=row["hosts"] or [],
             role=Role.CONSEQUENCE if row["failed"] else Role.CONTEXT,
-            evidence=lines_of((table if table.height else lines).tail(1), "last"),
+            evidence=shown((table if table.height else lines).tail(1), "last"),
         )
 
 
@@ -155,7 +156,7 @@ def bench_timed_out(test_failure: pl.DataFrame) -> Iterator[Finding]:
         certainty="certain",
         hosts=hosts,
         role=Role.CONSEQUENCE,
-        evidence=lines_of(rows),
+        evidence=shown(rows),
     )
 
 
@@ -181,7 +182,7 @@ def bench_other_library(
             certainty="certain",
             hosts=row["hosts"] or [],
             role=Role.CONTEXT,
-            evidence=lines_of(told),
+            evidence=shown(told),
         )
 
 
@@ -211,5 +212,5 @@ def bench_refused(test_refusal: pl.DataFrame) -> Iterator[Finding]:
         title=f"a test refused to run: {said[str(first['form'])]}",
         detail="nothing was measured",
         certainty="certain",
-        evidence=lines_of(rows.sort("source", "line")),
+        evidence=shown(rows.sort("source", "line")),
     )

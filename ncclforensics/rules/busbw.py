@@ -1,4 +1,4 @@
-"""Bus bandwidth: against what such machines reach, over sizes, in and out of place, and over the runs of a sweep."""
+"""Bus bandwidth: against what such machines reach, over sizes, in and out of place."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from ncclforensics.data.busbw import (
     LARGE,
     LARGE_OVER_NETWORK,
     PLACE,
-    SLOW_OF_A_SWEEP,
     WATCH,
     WATCH_OVER_NETWORK,
     Machine,
@@ -25,7 +24,8 @@ from ncclforensics.data.busbw import (
 )
 from ncclforensics.data.names import bytes_text
 from ncclforensics.rules import Category, Finding, Line, Role, Severity, rule
-from ncclforensics.rules.tables import Row, called, lines_of, rows_of
+from ncclforensics.rules.grouped import shown
+from ncclforensics.rules.tables import Row, called, rows_of
 
 
 @rule(Category.BENCHMARK_SLOW, Severity.WARNING, of=("benchmark",))
@@ -120,7 +120,7 @@ def _between(
         hosts=row["hosts"],
         evidence=[
             Line(best["source"], best["line"], "best"),
-            *lines_of(sockets if sockets.height else net)[:2] * is_explained,
+            *shown(sockets if sockets.height else net)[:2] * is_explained,
         ],
     )
 
@@ -161,7 +161,7 @@ def bench_dip_at_one_size(benchmark: pl.DataFrame, measurement: pl.DataFrame) ->
             certainty="likely",
             hosts=row["hosts"] or [],
             role=Role.CONTEXT,
-            evidence=lines_of(ours.sort("line"), "dip"),
+            evidence=shown(ours.sort("line"), "dip"),
         )
 
 
@@ -195,53 +195,5 @@ def bench_place_matters(benchmark: pl.DataFrame, measurement: pl.DataFrame) -> I
             certainty="likely",
             hosts=row["hosts"] or [],
             role=Role.CONTEXT,
-            evidence=lines_of(ours.sort("line")),
-        )
-
-
-@rule(Category.BENCHMARK_SLOW, Severity.WARNING, of=("benchmark",))
-def bench_find_slow_node(benchmark: pl.DataFrame, measurement: pl.DataFrame) -> Iterator[Finding]:
-    """Of many runs of one test on different hosts, those with one host are slower.
-
-    Means: the host that is in all slow runs and in no fast one is slow, or its link. Where its partners are fast with
-    others, it is shown; a slow pair whose hosts are both fast elsewhere tells of the path between them.
-    Not when: the runs differ in collective, ranks, hosts per run, GPUs or type; more than half of them are slow; there
-    are fewer than three.
-    Do: run the test on this host alone; compare its links, clocks and NICs with a fast one's (nvidia-smi, ibstat).
-    Sources: nccl#349, DeepSpeed#1617, ROCm/cvs#280.
-    """
-    large = measurement.filter((pl.col("size") >= LARGE) & pl.col("busbw").is_finite())
-    best = large.group_by("benchmark").agg(
-        pl.col("type").first(),
-        busbw=pl.col("busbw").max(),
-        at=pl.col("line").sort_by("busbw").last(),
-        largest=pl.col("size").max(),
-    )
-    runs = benchmark.filter(pl.col("hosts").list.len() > 0).join(best, on="benchmark")
-    alike = ["collective", "nranks", "models", "type", "largest", "wide"]
-    described = runs.with_columns(wide=pl.col("hosts").list.len(), models=pl.col("gpus").list.join(","))
-    for _, rows in described.group_by(alike, maintain_order=True):
-        usual = float(rows["busbw"].quantile(0.75) or 0)  # where a quarter of the runs is as good or better
-        slow = rows.filter(pl.col("busbw") < SLOW_OF_A_SWEEP * usual)
-        fast = rows.filter(pl.col("busbw") >= SLOW_OF_A_SWEEP * usual)
-        sets = {tuple(hosts) for hosts in rows["hosts"].to_list()}
-        if slow.is_empty() or slow.height * 2 > rows.height or len(sets) < 3:
-            continue
-        sound = {host for hosts in fast["hosts"].to_list() for host in hosts}
-        common = set.intersection(*(set(hosts) for hosts in slow["hosts"].to_list()))
-        blamed = sorted(common - sound)
-        suspects = blamed or sorted(common)
-        if not suspects:
-            continue
-        worst = slow.sort("busbw").row(0, named=True)
-        who = suspects[0] if len(suspects) == 1 else f"{' and '.join(suspects)} together"
-        yield Finding(
-            title=f"{worst['collective'] or 'a test'} is slow with {who}: {worst['busbw']:.1f} GB/s, "
-            f"{usual:.1f} with other hosts",
-            detail=f"{slow.height} of {rows.height} runs are slow, and "
-            + ("it is in each of them and in no other" if len(blamed) == 1 else "these hosts are in each of them"),
-            certainty="likely" if len(blamed) == 1 and (slow.height > 1 or worst["wide"] == 1) else "possible",
-            hosts=suspects,
-            evidence=[Line(row["source"], row["at"], "slow") for row in slow.sort("busbw").head(2).to_dicts()]
-            + [Line(row["source"], row["at"], "usual") for row in fast.sort("source", "line").head(2).to_dicts()],
+            evidence=shown(ours.sort("line")),
         )

@@ -36,13 +36,14 @@ def together(rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str, ce
 
 
 def shown(rows: pl.DataFrame, what: str = "") -> list[Line]:
-    """A few of the lines, of as many hosts as there are."""
+    """A few of the lines, each once, of as many hosts as there are."""
     ordered = rows.sort("source", "line")
     if "host" in rows:  # by name: the same lines whatever the order in which the files were given
         ordered = rows.with_columns(_host=text_of("host")).sort("_host", "pid" if "pid" in rows else "source", "line")
         first = pl.int_range(pl.len()).over("_host")
         ordered = ordered.with_columns(_nth=first).sort("_nth", "_host", maintain_order=True)
-    return [Line(source, line, what) for source, line in ordered.select("source", "line").head(SHOWN).iter_rows()]
+    places = ordered.select("source", "line").unique(maintain_order=True).head(SHOWN)
+    return [Line(source, line, what) for source, line in places.iter_rows()]
 
 
 def first(column: pl.Series) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.analyses.machine import MEASURED_NOW
 from ncclforensics.rules import Category, Finding, Line, Role, Severity, rule
 
 NEAR = ("PIX", "PXB")
@@ -157,8 +158,8 @@ def narrow_links(machine_device: pl.DataFrame) -> Iterator[tuple[str | None, Odd
     ):
         where, place = int(str(source)), None if host is None else str(host)
         noun = "GPU" if kind == "gpu" else "NIC"
-        # At rest a GPU trains its link down, and lspci shows that; NCCL's XML holds what the link is able to.
-        may_rest = (pl.col("tool") == "lspci") & (pl.col("kind") == "gpu")
+        # At rest a GPU trains its link down, and lspci and nvidia-smi show that; NCCL's XML holds what it is able to.
+        may_rest = pl.col("tool").is_in(MEASURED_NOW) & (pl.col("kind") == "gpu")
         speed = pl.when(may_rest).then(None).otherwise(pl.col("speed"))
         rated = rows.with_columns(rate=pl.col("width") * speed.fill_null(speed.max()).fill_null(1.0), judged=speed)
         best = float(str(rated["rate"].max()))
@@ -298,3 +299,30 @@ def topo_acs_on(machine_device: pl.DataFrame) -> Iterator[Finding]:
             )  # fmt: skip
 
     yield from told_once(redirecting(), Role.CONTEXT)
+
+
+@rule(Category.CUDA_ERROR, Severity.WARNING, of=("queried_gpu",))
+def gpu_memory_errors(queried_gpu: pl.DataFrame, machine_device: pl.DataFrame) -> Iterator[Finding]:
+    """A GPU counts errors of its memory that cannot be corrected.
+
+    Means: a process that reads such a place is killed (Xid 48, 94, 95), and its peers wait for it; data that was not
+    noticed in time may be wrong. Where rows can no longer be remapped, the GPU is to be replaced.
+    Not when: the errors are in the aggregate alone, which counts a GPU's whole life; they can be corrected; rows wait
+    to be remapped, which a reset does.
+    Do: drain the host; dmesg -T | grep -i xid; reset the GPU, and dcgmi diag -r 3; replace it if it counts on.
+    Sources: NVIDIA, GPU memory error management; nvidia-smi(1).
+    """
+    hosts = machine_device.filter(pl.col("tool") == "nvidia-smi -q").select("source", "line", "host")
+    bad = queried_gpu.filter((pl.col("uncorrectable") > 0) | pl.col("is_unmapped"))
+    for row in bad.join(hosts, on=["source", "line"], how="left", maintain_order="left").to_dicts():
+        many = row["uncorrectable"] or 0
+        told = [f"{many} uncorrectable errors since the driver was loaded"] * (many > 0)
+        told += ["no spare row is left for a broken one"] * row["is_unmapped"]
+        yield Finding(
+            title=f"GPU {row['device']} has errors in its memory" + (f" on {row['host']}" if row["host"] else ""),
+            detail="; ".join(told),
+            certainty="certain",
+            severity=Severity.ERROR if row["is_unmapped"] else None,
+            hosts=[row["host"]] if row["host"] else [],
+            evidence=[Line(row["source"], row["error_line"], "errors"), Line(row["source"], row["line"], "the GPU")],
+        )

@@ -52,7 +52,7 @@ def _others(report: Report) -> list[RenderableType]:
             _figure(best), *(latency or [""]),
         )  # fmt: skip
     matrices, pairs = headed("between GPUs", "pairs", "median", "least", figures=True), report.run["gpu_pair"]
-    apart = pairs.filter((pl.col("row") != pl.col("column")) & (pl.col("kind") == "bandwidth"))
+    apart = pairs.filter(pl.col("row").ne_missing(pl.col("column")) & (pl.col("kind") == "bandwidth"))
     for _, rows in apart.group_by("matrix", maintain_order=True):
         matrices.add_row(
             printable(rows["test"][0] or "?"), str(rows.height), _figure(rows["value"].median()),

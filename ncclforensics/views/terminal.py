@@ -156,8 +156,11 @@ def coverage(report: Report) -> Text:
     partly = sum(not reading.is_whole and not reading.problems for reading in report.run.readings)
     measured, described = report.run["benchmark"].height, report.run["dump"].height
     counted = report.run["counter_growth"]["key"].n_unique() or report.run["port_state"].select(*PORT).n_unique()
+    links, pairs = report.run["link_measurement"]["table"].n_unique(), report.run["gpu_pair"]["matrix"].n_unique()
     others = (
         (measured, "benchmark", "benchmarks"),
+        (links, "test of a link", "tests of links"),
+        (pairs, "matrix of pairs", "matrices of pairs"),
         (described, "dump of a machine", "dumps of machines"),
         (counted, "port", "ports"),
     )

@@ -1,0 +1,7 @@
+"""What nvidia-smi -q tells of the GPUs of a host."""
+
+from __future__ import annotations
+
+GRAMMARS = ("gpuquery",)
+SIGNS = ("query_head",)
+KINDS = dict.fromkeys(SIGNS, "topology")
