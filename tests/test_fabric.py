@@ -360,23 +360,23 @@ def test_discards_follow_from_a_link_that_went_down(read: Read) -> None:
     assert said(report) == {"ctr-link-downed": "error", "ctr-discards": "info"}
 
 
-@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+DUMPS = [PLAIN, REPORTED, DIAGNOSED, TABLE, WARNED, LINKS, MAP, PORTS, IBSTAT, IBSTATUS]
+DAMAGE = [b"", b"\x1b]0;x\x07", b"\xff\xfe\x00", b"9" * 40, b"\n", b"[", b'"', b"-", b"0xffffffffffffffff"]
+
+
+@settings(max_examples=2, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_no_dump_that_is_cut_or_torn_breaks_anything(tmp_path: Path, data: st.DataObject) -> None:
-    whole = data.draw(st.sampled_from([PLAIN, REPORTED, DIAGNOSED, TABLE, WARNED, LINKS, MAP, PORTS, IBSTAT, IBSTATUS]))
-    raw = bytearray(whole.encode())
-    for _ in range(data.draw(st.integers(1, 4))):
-        place = data.draw(st.integers(0, max(len(raw) - 1, 0)))
-        raw[place : place + data.draw(st.integers(0, 9))] = data.draw(
-            st.sampled_from(
-                [b"", b"\x1b]0;x\x07", b"\xff\xfe\x00", b"9" * 40, b"\n", b"[", b'"', b"-", b"0xffffffffffffffff"]
-            )
-        )
-    (tmp_path / "dump").write_bytes(bytes(raw))
+    for number, whole in enumerate(DUMPS):
+        raw = bytearray(whole.encode())
+        for _ in range(4):
+            place = data.draw(st.integers(0, max(len(raw) - 1, 0)))
+            raw[place : place + data.draw(st.integers(0, 9))] = data.draw(st.sampled_from(DAMAGE))
+        (tmp_path / f"dump{number}").write_bytes(bytes(raw))
 
-    report = analyze([str(tmp_path / "dump")], everything=True)
+    report = analyze([str(tmp_path)], everything=True)
 
     shown = as_text(report, everything=True)
     assert "\x1b" not in shown
     assert "broke down" not in shown
-    assert as_object(report)["counters"] is not None
+    assert as_object(report)["counters"]
