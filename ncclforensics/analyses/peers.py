@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.analyses.counters import PORT
+from ncclforensics.analyses.fabric import host_and_device
 from ncclforensics.frames import analysis
 
 PORT_PEER = {
@@ -33,7 +34,7 @@ def aliases(rows: pl.DataFrame, prefix: str = "") -> pl.Expr:
 
 
 @analysis(PORT_PEER, of=("port_state",))
-def port_peer(port_state: pl.DataFrame, counter_growth: pl.DataFrame, fabric_node: pl.DataFrame) -> pl.DataFrame:
+def port_peer(port_state: pl.DataFrame, counter_growth: pl.DataFrame) -> pl.DataFrame:
     """For every port that is counted, the port at the other end."""
     linked = port_state.filter(pl.col("peer_port").is_not_null()).with_row_index("_link")
     counted = counter_growth.unique("key", keep="first", maintain_order=True).select("key", *PORT)
@@ -45,11 +46,16 @@ def port_peer(port_state: pl.DataFrame, counter_growth: pl.DataFrame, fabric_nod
         told = linked.with_columns(alias=aliases(linked, prefix)).select("_link", "alias").explode("alias")
         return told.join(keys, on="alias").group_by("_link").agg(pl.col("key").first())
 
-    hosts = counted.select(peer_key="key", peer_host="host", peer_device="device", peer_guid_="guid")
+    hosts = counted.select(peer_key="key", counted_host="host", counted_device="device", counted_guid="guid")
+    host, device = host_and_device("peer_node")
     both = (
         linked.join(end(""), on="_link")
         .join(end("peer_").rename({"key": "peer_key"}), on="_link", how="left")
         .join(hosts, on="peer_key", how="left")
-        .with_columns(peer_guid=pl.coalesce("peer_guid", "peer_guid_"))
+        .with_columns(
+            peer_host=pl.coalesce("counted_host", host),
+            peer_device=pl.coalesce("counted_device", device),
+            peer_guid=pl.coalesce("peer_guid", "counted_guid"),
+        )
     )
     return both.sort("source", "line").unique("key", keep="last", maintain_order=True)

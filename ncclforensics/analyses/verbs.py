@@ -114,10 +114,13 @@ def unanswered(
     verdict: pl.DataFrame,
     setting: pl.DataFrame,
     version: pl.DataFrame,
+    counter_growth: pl.DataFrame,
 ) -> pl.DataFrame:
     """Transfers to which no answer came; where a job has such in its first calls, only these."""
     is_event = (pl.col("form") == "ib_event") & begins_with("error", DOWN)
     down = failure.filter(is_event | (pl.col("form") == "ib_fatal"))["host"].cast(pl.String).drop_nulls().to_list()
+    fell = counter_growth.filter((pl.col("name") == "link_downed") & (pl.col("growth") > 0))
+    down += fell["host"].drop_nulls().to_list()
     died = verdict.filter(pl.col("verdict") == "rank-died")["job"].to_list()
     told = setting.filter(pl.col("variable") == "NCCL_IB_TIMEOUT").select(
         *OWNER, timeout=text_of("value").cast(pl.Int64, strict=False), set_source="source", set_line="line"

@@ -119,7 +119,7 @@ def told_by_log(
     processes = rank.join(related.select("host", "pid").unique(), on=["host", "pid"], how="semi")
     finding.ranks = sorted(processes["rank"].drop_nulls().unique().to_list())
     named = who(finding.ranks, [], rank) if finding.ranks else f"{related.height} transfers"
-    finding.detail += f"; in the log, transfers of {named} with this host failed: this link explains them"
+    finding.detail += f"; in the log, transfers of {named} with this host failed: if the times agree, this link is why"
     first = related.sort("source", "line").select("source", "line").head(2)
     finding.evidence += [Line(source, line, "log") for source, line in first.iter_rows()]
 
@@ -138,7 +138,7 @@ def ctr_link_downed(
     """
     rows = grown(counter_growth, {DOWN: 1})
     yield from _restarted(rows, counter_growth)
-    links = Links(_of_single_links(rows, counter_growth), port_peer)
+    links = Links(_of_single_links(rows, counter_growth, port_peer), port_peer)
     findings = []
     for near, far in links:
         both = near + far
@@ -166,14 +166,17 @@ def _restarted_nodes(rows: pl.DataFrame, counter_growth: pl.DataFrame) -> list[s
     return gone["_of"].sort().to_list()
 
 
-def _of_single_links(rows: pl.DataFrame, counter_growth: pl.DataFrame) -> pl.DataFrame:
-    return _nodes(rows).filter(~pl.col("_of").is_in(_restarted_nodes(rows, counter_growth))).drop("_of")
+def _of_single_links(rows: pl.DataFrame, counter_growth: pl.DataFrame, port_peer: pl.DataFrame) -> pl.DataFrame:
+    """Without the links of nodes that restarted, at both their ends."""
+    gone = _nodes(rows).filter(pl.col("_of").is_in(_restarted_nodes(rows, counter_growth)))["key"].to_list()
+    theirs = port_peer.filter(pl.col("key").is_in(gone))["peer_key"].drop_nulls().to_list()
+    return rows.filter(~pl.col("key").is_in([*gone, *theirs]))
 
 
 def _restarted(rows: pl.DataFrame, counter_growth: pl.DataFrame) -> Iterator[Finding]:
     for node in _restarted_nodes(rows, counter_growth):
         ports = _nodes(rows).filter(pl.col("_of") == node).to_dicts()
-        name = port_name(ports[0]).rpartition(" port ")[0].split(" mlx")[0]
+        name = ports[0]["host"] or port_name(ports[0]).rpartition(" port ")[0]
         detail = f"{len(ports)} of its ports lost their link{times(ports[0])}: it restarted, or lost its power"
         hosts = sorted({row["host"] for row in ports if row["host"]})
         yield _of_ports(f"{name} lost most of its links at once", detail, ports, hosts)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.data.counters import ADAPTERS
 from ncclforensics.rules import Category, Finding, Line, Role, Severity, rule
 from ncclforensics.rules.links import SHOWN, Row, at_most, port_name
 
@@ -23,6 +24,13 @@ def _to(row: Row) -> str:
     return f" to {port_name(row, 'peer_')}" if row["peer_port"] is not None else ""
 
 
+def _hosts(row: Row) -> list[str]:
+    """The hosts at the ends of a link."""
+    words = str(row["peer_node"] or "").split(" ")
+    peer = words[0] if len(words) == len(("host", "device")) and words[1].startswith(ADAPTERS) else None
+    return sorted({host for host in (row["host"], peer) if host})
+
+
 def _slowed(port_state: pl.DataFrame) -> Iterator[Finding]:
     """Links of which the tool says that both ends could do more. Both ends say so: one of them is told."""
     hinted = port_state.filter(pl.col("width_supported").is_not_null() | pl.col("speed_supported").is_not_null())
@@ -36,7 +44,7 @@ def _slowed(port_state: pl.DataFrame) -> Iterator[Finding]:
             f"the link of {port_name(row)}{_to(row)} runs at {_speed(row)} and could do {_speed(row, '_supported')}",
             "both ends are able to more: the cable, a transceiver, or a port that was limited",
             "certain",
-            hosts=[row["host"]] if row["host"] else [],
+            hosts=_hosts(row),
             evidence=[_line(row)],
         )
 
@@ -59,7 +67,7 @@ def _unequal(port_state: pl.DataFrame) -> Iterator[Finding]:
             f"the link of {port_name(row)}{_to(row)} runs at {row['rate_Gbps']:g} Gb/s",
             f"the {row['_full']} others between the same two run at {row['_most']:g} Gb/s",
             "likely",
-            hosts=[row["host"]] if row["host"] else [],
+            hosts=_hosts(row),
             evidence=[_line(row)],
         )
 
@@ -75,7 +83,7 @@ def _fell(port_state: pl.DataFrame) -> Iterator[Finding]:
                 f"the link of {port_name(last)}{_to(last)} fell {rates}",
                 f"between {first['moment']} and {last['moment']}",
                 "certain",
-                hosts=[last["host"]] if last["host"] else [],
+                hosts=_hosts(last),
                 evidence=[_line(last, "after"), _line(first, "before")],
             )
 
@@ -143,10 +151,10 @@ def ctr_port_lost(port_state: pl.DataFrame) -> Iterator[Finding]:
             where = f" ({last['physical_state']})" if last["physical_state"] else ""
             findings.append(
                 Finding(
-                    f"{port_name(last)} was active and is down{where}",
+                    f"{port_name(last)} was active and is down{where}" + (_to(first) and f", it led{_to(first)}"),
                     f"its link was lost between {first['moment']} and {last['moment']} and has not come back",
                     "certain",
-                    hosts=[last["host"]] if last["host"] else [],
+                    hosts=_hosts(last),
                     role=Role.CAUSE,
                     evidence=[_line(last, "after"), _line(first, "before")],
                 )

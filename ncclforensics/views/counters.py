@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from ncclforensics.data.counters import LINK_LIMITS
 from ncclforensics.data.names import printable
 from ncclforensics.report import Report, Row
 from ncclforensics.rules.links import port_name
@@ -17,7 +18,7 @@ from ncclforensics.rules.links import port_name
 MOST = 12  # rows, unless all is asked for
 LEVELS = "▁▂▃▄▅▆▇█"
 DRAWN = 3  # dumps from which on growth is drawn over time
-LONGEST = 24  # characters of a bar; and pairs of dumps in a line over time
+LONGEST = 16  # characters of a bar; and pairs of dumps in a line over time
 TRAFFIC = ("bytes", "packets")
 
 
@@ -26,10 +27,11 @@ def counters(report: Report, verbose: bool) -> list[RenderableType]:
     growth = report.run["counter_growth"].filter(
         ~pl.col("unit").is_in(TRAFFIC) | (pl.col("name") == "port_xmit_discards")
     )
+    is_of_link = pl.col("name").is_in(list(LINK_LIMITS))
     parts: list[RenderableType] = []
     if states := _states(report.run["port_state"]):
         parts += [Text("\nPORTS", style="bold"), Padding(Text(states), (0, 0, 0, 2))]
-    grew = growth.filter(pl.col("growth") > 0).sort(-pl.col("growth"), "key", "name").to_dicts()
+    grew = growth.filter(pl.col("growth") > 0).sort(~is_of_link, -pl.col("growth"), "key", "name").to_dicts()
     if grew:
         shown = grew if verbose else grew[:MOST]
         deltas = report.run["counter_delta"]
@@ -41,7 +43,10 @@ def counters(report: Report, verbose: bool) -> list[RenderableType]:
         ports = old.group_by("key", maintain_order=True).agg(
             pl.all().first(), told="name", values="value", stuck="is_saturated"
         )
-        ports = ports.sort(pl.col("values").list.max(), descending=True, maintain_order=True)
+        worst = old.filter(is_of_link).group_by("key").agg(worst=pl.col("value").max())
+        ports = ports.join(worst, on="key", how="left").sort(
+            "worst", descending=True, nulls_last=True, maintain_order=True
+        )
         rows = ports.to_dicts()
         shown = rows if verbose else rows[:MOST]
         parts += [Padding(_totals(shown), (0, 0, 0, 2)), *_more(len(rows) - len(shown))]
@@ -69,7 +74,7 @@ def _table(*columns: str) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, pad_edge=False, header_style="dim")
     for column in columns:
         is_number = column in ("before", "after", "grew")
-        table.add_column(column, overflow="fold", justify="right" if is_number else "left")
+        table.add_column(column, overflow="fold", justify="right" if is_number else "left", no_wrap=not column)
     return table
 
 
@@ -93,7 +98,7 @@ def _bar(value: int, most: int) -> str:
     """A bar whose length grows with the number of digits.
 
     >>> _bar(10, 1000), _bar(1000, 1000)
-    ('████████', '████████████████████████')
+    ('█████', '████████████████')
     """
     return LEVELS[-1] * max(1, round(LONGEST * log10(max(value, 1)) / max(log10(max(most, 2)), 1e-9)))
 
