@@ -25,6 +25,8 @@ from ncclforensics.data.busbw import (
 )
 from ncclforensics.data.names import bytes_text
 from ncclforensics.rules import Category, Finding, Line, Role, Severity, rule
+from ncclforensics.rules.machine import explained
+from ncclforensics.rules.portstates import degraded
 from ncclforensics.rules.tables import Row, called, lines_of, rows_of
 
 
@@ -200,7 +202,9 @@ def bench_place_matters(benchmark: pl.DataFrame, measurement: pl.DataFrame) -> I
 
 
 @rule(Category.BENCHMARK_SLOW, Severity.WARNING, of=("benchmark",))
-def bench_find_slow_node(benchmark: pl.DataFrame, measurement: pl.DataFrame) -> Iterator[Finding]:
+def bench_find_slow_node(
+    benchmark: pl.DataFrame, measurement: pl.DataFrame, port_state: pl.DataFrame
+) -> Iterator[Finding]:
     """Of many runs of one test on different hosts, those with one host are slower.
 
     Means: the host that is in all slow runs and in no fast one is slow, or its link. Where its partners are fast with
@@ -235,7 +239,7 @@ def bench_find_slow_node(benchmark: pl.DataFrame, measurement: pl.DataFrame) -> 
             continue
         worst = slow.sort("busbw").row(0, named=True)
         who = suspects[0] if len(suspects) == 1 else f"{' and '.join(suspects)} together"
-        yield Finding(
+        finding = Finding(
             title=f"{worst['collective'] or 'a test'} is slow with {who}: {worst['busbw']:.1f} GB/s, "
             f"{usual:.1f} with other hosts",
             detail=f"{slow.height} of {rows.height} runs are slow, and "
@@ -245,3 +249,4 @@ def bench_find_slow_node(benchmark: pl.DataFrame, measurement: pl.DataFrame) -> 
             evidence=[Line(row["source"], row["at"], "slow") for row in slow.sort("busbw").head(2).to_dicts()]
             + [Line(row["source"], row["at"], "usual") for row in fast.sort("source", "line").head(2).to_dicts()],
         )
+        yield from explained([finding], degraded(port_state))

@@ -244,15 +244,18 @@ def _long_ago(counter_growth: pl.DataFrame, port_peer: pl.DataFrame) -> list[Fin
     once = counter_growth.filter(pl.col("dumps") == 1)
     value = {name: pl.col("value").filter(pl.col("name") == name).max().fill_null(0) for name in LINK_LIMITS}
     stuck = (pl.col("is_saturated") & (pl.col("name") == SYMBOLS)).any()
-    is_bad = (stuck | (value[SYMBOLS] >= LONG_AGO)) & ((value[RECOVERED] >= 1) | (value[RECEIVED] >= OFTEN))
-    is_trained = (value[RECOVERED] >= OFTEN) & (value[SYMBOLS] >= OFTEN)
-    ports = once.group_by("key", "source", maintain_order=True).agg(is_bad=is_bad | is_trained)
+    is_much = stuck | (value[SYMBOLS] >= LONG_AGO) | (value[RECEIVED] >= LONG_AGO) | (value[RECOVERED] >= OFTEN)
+    # Links count when they come up, too, so that a total of one kind proves little.
+    signs = pl.sum_horizontal(value[name] >= limit for name, limit in LINK_LIMITS.items() if name != DOWN)
+    is_bad = is_much & (signs > 1)
+    ports = once.group_by("key", "source", maintain_order=True).agg(is_bad=is_bad)
     few = ports.filter(
         pl.col("is_bad")
         & ((pl.len().over("source") < SIBLINGS) | (pl.col("is_bad").mean().over("source") <= 1 / SIBLINGS))
     )
-    signs = [SYMBOLS, RECOVERED, RECEIVED, DOWN]
-    told = once.filter(pl.col("key").is_in(few["key"].to_list()) & pl.col("name").is_in(signs) & (pl.col("value") > 0))
+    told = once.filter(
+        pl.col("key").is_in(few["key"].to_list()) & pl.col("name").is_in(list(LINK_LIMITS)) & (pl.col("value") > 0)
+    )
     links = Links(told, port_peer)
     findings = []
     for near, far in links:
