@@ -22,6 +22,7 @@ ORDER = (
     "parse",
     "reading",
     "span",
+    "objects",
     "formats",
     "nearest",
     "columns",

@@ -10,6 +10,7 @@ import polars as pl
 from ncclforensics.columns import short_host, text_of
 from ncclforensics.data.counters import LINK_LIMITS, LONG_AGO, OFTEN, REMOTE_LIMIT, SIBLINGS, WHAT
 from ncclforensics.data.names import printable
+from ncclforensics.data.roce import LOSSES
 from ncclforensics.data.verbs import RETRY_EXCEEDED
 from ncclforensics.rules import Category, Finding, Line, Role, Severity, rule
 from ncclforensics.rules.grouped import who
@@ -338,13 +339,14 @@ def ctr_bad_elsewhere(counter_growth: pl.DataFrame, port_peer: pl.DataFrame) -> 
 
 @rule(Category.LINK_ERROR, Severity.INFO, of=("counter_growth",))
 def ctr_contradicts_log(
-    counter_growth: pl.DataFrame, completion_error: pl.DataFrame, rank: pl.DataFrame
+    counter_growth: pl.DataFrame, port_state: pl.DataFrame, completion_error: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
     """Transfers got no answer, and the counters of the ports that they used did not grow.
 
     Means: between these dumps the links were sound and stayed up: look for a peer that died or hangs, for routing, a
     wrong GID or a firewall, not for a cable.
-    Not when: the dumps were not taken before and after the failure; the counters of a port of these hosts are not told.
+    Not when: the dumps were not taken before and after the failure; the counters of a port of these hosts are not told;
+    a port of either host is down, or RDMA packets were lost, which bears the log out.
     Do: see which process ended first, and when; compare the times of the dumps with those of the log; ask the switch
     ports at the other end, too.
     Sources: verbs status 12 (rdma-core); NCCL documentation, networking.
@@ -361,6 +363,11 @@ def ctr_contradicts_log(
     sound = known.filter(pl.col("quiet") & pl.col("has_downs"))
     used = failed.select(short_host("host").alias("short"), device="hca").drop_nulls().unique()
     if used.is_empty() or used.join(sound, on=["short", "device"], how="anti").height:
+        return
+    ends = {*used["short"], *failed.select(short_host("peer_host")).to_series().drop_nulls()}
+    down = port_state.filter(short_host("host").is_in(ends) & (pl.col("state") == "down"))
+    lost = grown(counter_growth, LOSSES).filter(short_host("host").is_in(ends))
+    if down.height or lost.height:
         return
     shown = sound.join(used, on=["short", "device"], how="semi", maintain_order="left")
     processes = rank.join(failed.select("host", "pid").unique(), on=["host", "pid"], how="semi")

@@ -64,8 +64,8 @@ def nvswitch_error(switch_error: pl.DataFrame) -> Iterator[Finding]:
     Means: a fatal one takes links of several GPUs down: all processes on that host that use NVLink end. The log tells
     switch and port; the SXid tells what it was.
     Not when: it is called non-fatal, which is told as a note; it was logged on another day than the job ran.
-    Do: look for SXid in dmesg at that time; restart the host (or Fabric Manager after a reset of all GPUs); exchange the
-    baseboard if it comes again.
+    Do: look for SXid in dmesg at that time; restart the host (or Fabric Manager after a reset of all GPUs); have the
+    baseboard exchanged if it comes again.
     Sources: NVIDIA Fabric Manager user guide (SXid errors); NVIDIA Xid catalogue.
     """
     for gravity, severity, role in (("fatal", Severity.ERROR, Role.CAUSE), ("non-fatal", Severity.INFO, Role.CONTEXT)):

@@ -9,7 +9,10 @@ import polars as pl
 
 from ncclforensics.columns import short_host, text_of
 from ncclforensics.data.names import printable
+from ncclforensics.data.roce import LOSSES, NOTIFIED_LEAST
 from ncclforensics.rules import Category, Finding, Line, Role, Severity, rule
+from ncclforensics.rules.links import grown
+from ncclforensics.rules.roce_counters import on_ports, ports_named, summed
 
 SHOWN = 4
 Row = dict[str, object]
@@ -131,3 +134,26 @@ def roce_gid_type(port_gid: pl.DataFrame, port_state: pl.DataFrame, net_devices:
                 *([Line(other["source"], other["line"], "another")] if other else []),
             ],
         )
+
+
+@rule(Category.ENVIRONMENT, Severity.INFO, of=("counter_growth",))
+def roce_no_traffic_class(
+    counter_growth: pl.DataFrame, net_devices: pl.DataFrame, setting: pl.DataFrame
+) -> Iterator[Finding]:
+    """RoCE loses packets or is held back, and no traffic class is set for NCCL.
+
+    Means: without NCCL_IB_TC its packets travel in the class of everything else, which may be dropped.
+    Not when: the log shows no variables at all, or NCCL_IB_TC among them; the devices are InfiniBand; nothing is lost;
+    the hosts set the class of all RDMA traffic themselves (cma_roce_tos, a default of the NIC).
+    Do: set NCCL_IB_TC to the class of the lossless priority (often 106, DSCP 26), as the network's owner tells.
+    Sources: NCCL documentation, networking (NCCL_IB_TC).
+    """
+    uses_roce = net_devices["devices"].cast(pl.String).str.contains("/RoCE", literal=True).any()
+    told = setting.filter(pl.col("form") == "environment")
+    suffering = grown(counter_growth, {**LOSSES, "rp_cnp_handled": NOTIFIED_LEAST})
+    is_set = (pl.col("variable") == "NCCL_IB_TC").any()
+    if not uses_roce or told.is_empty() or suffering.is_empty() or setting.select(is_set).item():
+        return
+    detail = f"{summed(suffering)}; the log shows which variables are set, and NCCL_IB_TC is none of them"
+    title = f"no traffic class is set for RoCE, and it suffers at {ports_named(suffering)}"
+    yield on_ports(suffering, title, detail, certainty="possible", role=Role.CONTEXT)

@@ -77,8 +77,8 @@ def ctr_port_down_in_use(
 
     Means: its link was lost: cable, transceiver, or the port of the switch is disabled (Polling: nobody answers at the
     other end; Disabled: somebody switched it off). A job that begins now leaves the NIC out, or fails.
-    Not when: the port is down on other hosts too, and no log uses it: then it was never connected; the log is of
-    another time than the dump.
+    Not when: the port is down on other hosts too, and no log uses it: then it was never connected; an earlier dump
+    shows it active, which is a finding of its own; the log is of another time than the dump.
     Do: look at both ends of the cable; ibportstate, mlxlink -d DEVICE; compare with the switch's view (iblinkinfo).
     Sources: InfiniBand specification, port states; NCCL documentation, networking.
     """
@@ -88,19 +88,24 @@ def ctr_port_down_in_use(
     down = last.filter(pl.col("state") == "down").join(others, on=["device", "port"], how="left", maintain_order="left")
     stations = last.group_by("device", "port").agg(all=pl.len())
     down = down.join(stations, on=["device", "port"], maintain_order="left")
+    told = port_state.filter((pl.col("state") == "active") & pl.col("moment").is_not_null())
+    lost = set(told.select("host", "device", "port").iter_rows())  # a rule of its own
     for row in down.to_dicts():
         host = None if row["host"] is None else row["host"].split(".")[0]
+        if (row["host"], row["device"], row["port"]) in lost:
+            continue
         is_used = any(where == host and f"]{row['device']}:" in devices for where, devices in listed)
         is_odd = (row["active"] or 0) >= OTHERS and (row["active"] or 0) == row["all"] - 1
         if not (is_used or is_odd):
             continue
         why = "the log uses it" if is_used else f"it is active on {row['active']} other hosts"
         how = f" ({row['physical_state']})" if row["physical_state"] else ""
-        failed = completion_error.filter((short_host("host") == host) & (pl.col("hca") == row["device"]))
+        own = (short_host("host") == host) & (pl.col("hca") == row["device"])
+        failed = completion_error.filter((own | (short_host("peer_host") == host)) & ~pl.col("at_exit"))
         evidence = [Line(source, at, "log") for source, at in failed.select("source", "line").head(2).iter_rows()]
         yield Finding(
             f"{port_name(row)} is down{how}",
-            why + ("; its transfers failed" if evidence else ""),
+            why + ("; transfers with this host failed" if evidence else ""),
             "certain" if evidence else "likely",
             severity=Severity.ERROR if is_used else Severity.WARNING,
             hosts=[row["host"]] if row["host"] else [],
