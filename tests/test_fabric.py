@@ -380,3 +380,21 @@ def test_no_dump_that_is_cut_or_torn_breaks_anything(tmp_path: Path, data: st.Da
     assert "\x1b" not in shown
     assert "broke down" not in shown
     assert as_object(report)["counters"]
+
+
+LOG = """\
+[{time}] node-a:20010:20017 [1] transport/net_ib.cc:1295 NCCL WARN NET/IB: Got completion from peer 10.0.4.12<45210> \
+with status=12 opcode=0 len=0 vendor err 129 (Send) hca mlx5_0
+"""
+
+
+@pytest.mark.parametrize(("minute", "is_why"), [("05", True), ("30", False)])
+def test_a_link_explains_what_failed_while_it_was_down_and_nothing_else(read: Read, minute: str, is_why: bool) -> None:
+    link = LINKS.replace("gpu-b012", "node-a")
+    before, after = perfquery(LinkDownedCounter=1), perfquery(LinkDownedCounter=2)
+    dumps = {"before": f"2026-03-02 11:00:00\n{before}", "after": f"2026-03-02 11:10:00\n{after}"}
+
+    report = read(links=link, log=LOG.format(time=f"2026-03-02 11:{minute}:00"), **dumps)
+
+    (down,) = [finding for finding in report.findings if finding.rule == "ctr-link-downed"]
+    assert ("in the log" in down.detail) == is_why

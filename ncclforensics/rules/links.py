@@ -99,30 +99,44 @@ class Links:
         return sorted({end for end in ends if end})
 
 
-def told_by_log(
-    finding: Finding, links: Links, rows: list[Row], completion_error: pl.DataFrame, rank: pl.DataFrame
-) -> None:
-    """Add the transfers that failed on the hosts at the ends of a link, where a log shows such."""
-    short = {host.split(".")[0] for host in finding.hosts}
-    devices = {row["host"].split(".")[0]: row["device"] for row in rows if row["host"] and row["device"]}
-    failed = completion_error.filter(~pl.col("at_exit")).with_columns(
+def told_by_log(finding: Finding, rows: list[Row], completion_error: pl.DataFrame, rank: pl.DataFrame) -> None:
+    """Add the transfers that failed on the hosts at the ends of a link, unless the times forbid it."""
+    log = completion_error.filter(~pl.col("at_exit")).with_columns(
         here=short_host("host"), there=text_of("peer_host").str.split(".").list.first()
     )
-    near = failed.filter(pl.col("here").is_in(short))
+    short = {host.split(".")[0] for host in finding.hosts}
+    devices = {row["host"].split(".")[0]: row["device"] for row in rows if row["host"] and row["device"]}
+    near = log.filter(pl.col("here").is_in(short))
     # A line names its own device: one of another device on this host is not of this link.
     other_device = pl.any_horizontal(
         False, *((pl.col("here") == host) & (pl.col("hca") != device) for host, device in devices.items())
     )
     near = near.filter(~other_device.fill_null(value=False))
-    related = pl.concat([near, failed.filter(pl.col("there").is_in(short))]).unique(["source", "line"])
+    related = pl.concat([near, log.filter(pl.col("there").is_in(short))]).unique(["source", "line"])
+    quiet, onset = _since(rows)
+    if quiet and onset:
+        within = pl.col("moment").is_between(quiet, onset)
+        related = related.filter(within.fill_null(value=True))
     if related.is_empty():
         return
     processes = rank.join(related.select("host", "pid").unique(), on=["host", "pid"], how="semi")
     finding.ranks = sorted(processes["rank"].drop_nulls().unique().to_list())
     named = who(finding.ranks, [], rank) if finding.ranks else f"{related.height} transfers"
-    finding.detail += f"; in the log, transfers of {named} with this host failed: if the times agree, this link is why"
-    first = related.sort("source", "line").select("source", "line").head(2)
-    finding.evidence += [Line(source, line, "log") for source, line in first.iter_rows()]
+    first = related.sort("source", "line")
+    when = first["moment"].drop_nulls().sort().head(1)
+    at = f" at {when[0]}" if when.len() and quiet else ""
+    finding.detail += f"; in the log, transfers of {named} with this host failed{at}: " + (
+        "in that time" if at else "if the times agree, this link is why"
+    )
+    finding.evidence += [
+        Line(source, line, "log") for source, line in first.select("source", "line").head(2).iter_rows()
+    ]
+
+
+def _since(rows: list[Row]) -> tuple[Any, Any]:
+    """The times between which the counters of a link began to grow, where they are told."""
+    told = [(row["quiet"], row["onset"]) for row in rows if row["quiet"] and row["onset"]]
+    return (min(quiet for quiet, _ in told), max(onset for _, onset in told)) if told else (None, None)
 
 
 @rule(Category.LINK_ERROR, Severity.ERROR, of=("counter_growth",))
@@ -150,7 +164,7 @@ def ctr_link_downed(
             title += f" (to {other})"
             detail += "; both ends counted it: the cable or a transceiver" if far else ""
         findings.append(_of_ports(title, detail, both, links.hosts(both)))
-        told_by_log(findings[-1], links, both, completion_error, rank)
+        told_by_log(findings[-1], both, completion_error, rank)
     yield from at_most(findings, "more links went down")
 
 
@@ -233,7 +247,7 @@ def ctr_link_quality(
         finding = _of_ports(f"the link of {port_name(near[0])} is bad", detail, near + far, links.hosts(near + far))
         if any(row["name"] == RECOVERED and row["growth"] >= OFTEN for row in near + far):
             finding.severity = Severity.ERROR
-        told_by_log(finding, links, near + far, completion_error, rank)
+        told_by_log(finding, near + far, completion_error, rank)
         findings.append(finding)
     findings += _long_ago(counter_growth, port_peer)
     yield from at_most(findings, "more links are bad")
