@@ -24,7 +24,7 @@ from ncclforensics.data.roce import (
     WORDS,
 )
 from ncclforensics.rules import Category, Finding, Role, Severity, rule
-from ncclforensics.rules.links import CERTAINTY, SHOWN, Links, Row, grown, lines, port_name, times, told_by_log
+from ncclforensics.rules.links import CERTAINTY, SHOWN, Row, grown, lines, port_name, times, told_by_log
 
 MANY = 3  # ports from which on it is not one link
 
@@ -70,7 +70,7 @@ def on_ports(rows: pl.DataFrame, title: str, detail: str, **more: object) -> Fin
 
 @rule(Category.CONGESTION, Severity.WARNING, of=("counter_growth",))
 def ctr_roce_loss(
-    counter_growth: pl.DataFrame, port_peer: pl.DataFrame, completion_error: pl.DataFrame, rank: pl.DataFrame
+    counter_growth: pl.DataFrame, completion_error: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
     """RDMA packets were lost and sent again.
 
@@ -93,7 +93,7 @@ def ctr_roce_loss(
     if ports >= MANY:
         detail += f"; on {ports} ports: the network drops packets, not one link"
     finding = on_ports(lost, f"RDMA packets were lost at {ports_named(lost)}", detail)
-    told_by_log(finding, Links(lost, port_peer), told, completion_error, rank)
+    told_by_log(finding, told, completion_error, rank)
     yield finding
 
 
@@ -133,7 +133,7 @@ def ctr_peer_not_ready(counter_growth: pl.DataFrame) -> Iterator[Finding]:
 
 @rule(Category.IB_ERROR, Severity.WARNING, of=("counter_growth",))
 def ctr_responder(
-    counter_growth: pl.DataFrame, port_peer: pl.DataFrame, completion_error: pl.DataFrame, rank: pl.DataFrame
+    counter_growth: pl.DataFrame, completion_error: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
     """Requests ended with an error at this port, or an access to memory was refused.
 
@@ -148,7 +148,7 @@ def ctr_responder(
         told = failed.to_dicts()
         detail = summed(failed) + times(told[0])
         finding = on_ports(failed, f"transfers failed at {ports_named(failed)}", detail, role=Role.CONSEQUENCE)
-        told_by_log(finding, Links(failed, port_peer), told, completion_error, rank)
+        told_by_log(finding, told, completion_error, rank)
         yield finding
 
 
