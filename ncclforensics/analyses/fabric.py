@@ -24,6 +24,8 @@ WIDEST = (1 << 63) // WORD - 1  # words, in bytes, that a column holds
 STATES = {"initialize": "initializing", "init": "initializing", "active_defer": "active"}
 KINDS = {"S": "switch", "H": "host", "R": "router", "Switch": "switch", "Ca": "host", "CA": "host", "Router": "router"}
 DISCARDS, RECEIVE_ERRORS = "PortXmitDiscards", "PortRcvErrors"
+_STROKES = {f"/{device}": f" {device}" for device in ADAPTERS}  # ibdiagnet's way to write a host's port
+PORT_TABLE, NAMES = "PM_INFO", ("NodeGUID", "PortGUID", "PortNumber")
 # What ibqueryerrors looks for.
 ERRORS = [name for name, unit in UNITS.items() if unit != "bytes" and not name.endswith("packets")]
 # More than this many lines that say the same are one problem.
@@ -120,7 +122,9 @@ def _known(rows: pl.DataFrame, fabric_node: pl.DataFrame) -> pl.DataFrame:
     return _named(rows)
 
 
-@analysis(COUNTER, of=("counter_line", "counter_long", "counters_port", "check_warning", "diagnosed_counter"))
+@analysis(
+    COUNTER, of=("counter_line", "counter_long", "counters_port", "check_warning", "diagnosed_counter", "table_edge")
+)
 def fabric_counter(
     counter_head: pl.DataFrame,
     counter_line: pl.DataFrame,
@@ -128,9 +132,12 @@ def fabric_counter(
     counters_of: pl.DataFrame,
     counters_port: pl.DataFrame,
     counters_summary: pl.DataFrame,
+    counters_setting: pl.DataFrame,
     check_warning: pl.DataFrame,
     diagnosed_port: pl.DataFrame,
     diagnosed_counter: pl.DataFrame,
+    table_edge: pl.DataFrame,
+    table_record: pl.DataFrame,
     fabric_node: pl.DataFrame,
     collected: pl.DataFrame,
 ) -> pl.DataFrame:
@@ -140,9 +147,10 @@ def fabric_counter(
     found = [
         placed(queried, collected).with_columns(host="told_host"),
         placed(reported, collected),
-        placed(_unmentioned(reported, counters_summary), collected),
+        placed(_unmentioned(reported, counters_summary, counters_setting), collected),
         placed(_checked(check_warning), collected),
         placed(_diagnosed(diagnosed_port, diagnosed_counter), collected),
+        placed(_tabled(table_edge, table_record), collected),
     ]
     rows = pl.concat([_filled(_measured(each), {**COUNTER, "is_narrow": pl.Boolean()}) for each in found])
     most = pl.col("name").replace_strict(MOST, default=None, return_dtype=pl.Int64)
@@ -245,16 +253,15 @@ def _reported(counters_of: pl.DataFrame, counters_port: pl.DataFrame) -> pl.Data
     return pairs.filter(~is_sum | is_sum.all().over(*OWNER, "head_line"))
 
 
-def _unmentioned(pairs: pl.DataFrame, counters_summary: pl.DataFrame) -> pl.DataFrame:
+def _unmentioned(pairs: pl.DataFrame, counters_summary: pl.DataFrame, counters_setting: pl.DataFrame) -> pl.DataFrame:
     """Zeros that ibqueryerrors left out: what another run tells of a port, and this one, that saw as many nodes, not.
 
     Only of runs that came to their end, asked everybody, and print whatever is not zero.
     """
     at = ["source", "line"]
-    form = text_of("form")
-    runs = counters_summary.filter(form == "").select(*at, "nodes", run="line").sort(at)
-    notes = counters_summary.filter(form != "").sort(at)
-    notes = notes.join_asof(runs, on="line", by="source", strategy="backward", check_sortedness=False)
+    runs = counters_summary.filter(text_of("form") == "").select(*at, "nodes", run="line").sort(at)
+    notes = pl.concat([counters_summary.filter(text_of("form") != ""), counters_setting], how="diagonal").sort(at)
+    notes = notes.drop("nodes").join_asof(runs, on="line", by="source", strategy="backward", check_sortedness=False)
     is_partial = (pl.col("failures") > 0) | pl.col("thresholds").is_not_null() | pl.col("suppressed").is_not_null()
     partial = notes.filter(is_partial.fill_null(value=False)).select("source", "run")
     whole = runs.join(partial, on=["source", "run"], how="anti")
@@ -295,27 +302,52 @@ def _checked(check_warning: pl.DataFrame) -> pl.DataFrame:
 
 def _diagnosed(diagnosed_port: pl.DataFrame, diagnosed_counter: pl.DataFrame) -> pl.DataFrame:
     """What ibdiagnet2.pm holds; a counter of 64 bits takes the place of its narrow twin."""
+    strokes = pl.col("port_name").str.split("/")
     heads = diagnosed_port.select(
         *OWNER,
         "line",
         "port",
         pl.col("lid").cast(pl.Int32, strict=False),
         guid=_guid("guid"),
-        # `leaf-4/U1/3`: the port stands behind the last stroke.
-        node=pl.col("port_name")
-        .str.split("/")
-        .list.slice(0, pl.col("port_name").str.split("/").list.len() - 1)
-        .list.join("/"),
+        # `leaf-4/U1/3`, `gpu-a012/mlx5_0/1`: the port stands behind the last stroke.
+        node=strokes.list.head(strokes.list.len() - 1).list.join("/").str.replace_many(_STROKES),
     )
-    wide = text_of("counter").str.ends_with("_extended")
-    rows = under(diagnosed_counter, heads).with_columns(
-        counter=text_of("counter").str.strip_suffix("_extended"), is_narrow=~wide, value="count"
+    rows = under(diagnosed_counter, heads).with_columns(counter=text_of("counter"), value="count")
+    return _widest(rows, ["source", "head_line"])
+
+
+def _widest(rows: pl.DataFrame, port: list[str]) -> pl.DataFrame:
+    """Of a counter that is told twice, the one of 64 bits; 0xfffffffffffffffe and the like is none."""
+    wide = pl.col("counter").str.ends_with("_extended")
+    named = rows.with_columns(is_narrow=~wide, counter=pl.col("counter").str.strip_suffix("_extended"))
+    told = named.filter(pl.col("value").is_not_null()).sort("is_narrow", descending=True, maintain_order=True)
+    return told.unique([*port, "counter"], keep="last", maintain_order=True)
+
+
+def _tabled(table_edge: pl.DataFrame, table_record: pl.DataFrame) -> pl.DataFrame:
+    """The table PM_INFO of ibdiagnet2.db_csv: the first record names the columns."""
+    edges = table_edge.select(*OWNER, "line", "section", edge=text_of("form"))
+    rows = under(table_record, edges).filter((pl.col("edge") == "start") & (text_of("section") == PORT_TABLE))
+    cells = rows.with_columns(cell=text_of("record").str.split(",")).with_columns(
+        place=pl.int_ranges(pl.col("cell").list.len())
     )
-    return (
-        rows.filter(pl.col("value").is_not_null())
-        .sort("source", "line")
-        .unique(["source", "head_line", "counter"], keep="last", maintain_order=True)
+    cells = cells.explode("cell", "place").with_columns(pl.col("cell").str.strip_chars('" '))
+    block = ["source", "head_line"]
+    is_head = pl.col("line") == pl.col("line").min().over(block)
+    names = cells.filter(is_head).select(*block, "place", counter="cell")
+    told = cells.filter(~is_head).join(names, on=[*block, "place"])
+    owners = told.group_by("source", "line").agg(
+        pl.col("cell").filter(pl.col("counter") == name).first().alias(column)
+        for name, column in (("NodeGUID", "guid"), ("PortNumber", "port"))
     )
+    hexadecimal = pl.col("cell").str.strip_prefix("0x").str.to_integer(base=16, strict=False)
+    value = pl.when(pl.col("cell").str.starts_with("0x")).then(hexadecimal)
+    counted = told.join(owners, on=["source", "line"]).with_columns(
+        guid=_guid("guid"),
+        port=pl.col("port").cast(pl.Int32, strict=False),
+        value=value.otherwise(pl.col("cell").cast(pl.Int64, strict=False)),
+    )
+    return _widest(counted.filter(~pl.col("counter").is_in(NAMES)), ["source", "line"])
 
 
 @analysis(

@@ -27,7 +27,8 @@ METRIC_VALUE = {
     "port": pl.Int32(),
     "value": pl.Float64(),
 }
-NETDEV_DEVICE = {"host": pl.String(), "source": pl.Int32(), "netdev": pl.String(), "device": pl.String()}
+NETDEV_DEVICE = {"host": pl.String(), "source": pl.Int32(), "netdev": pl.String(), "device": pl.String(),
+                 "port": pl.Int32()}  # fmt: skip
 HOST_PROBLEM = {"source": pl.Int32(), "line": pl.Int32(), "problem": pl.String()}
 MLXLINK_COUNTERS = {
     "Symbol Errors": "symbol_error",
@@ -35,7 +36,8 @@ MLXLINK_COUNTERS = {
     "Link Down Counter": "link_downed",
     "Link Error Recovery Counter": "link_error_recovery",
 }
-Devices = dict[tuple[str | None, int | None, str], str]
+Port = tuple[str | None, int | None]
+Devices = dict[tuple[str | None, int | None, str], Port]
 
 
 @analysis(
@@ -57,7 +59,9 @@ def host_counter(
 ) -> pl.DataFrame:
     """The counters that a host's own tools tell of its ports and of its GPUs' links."""
     commands = Commands(dump_command)
-    devices = {(host, source, netdev): device for host, source, netdev, device in netdev_device.iter_rows()}
+    devices = {
+        (host, source, netdev): (device, port) for host, source, netdev, device, port in netdev_device.iter_rows()
+    }
     rows: list[Row] = [
         *_of_files(located(port_counter_file, collected)),
         *_of_statistics(rdma_statistic, rdma_more, collected),
@@ -126,16 +130,18 @@ def netdev_device(
     for rows in (port_netdev, rdma_link, gid_row, port_gid_file):
         for row in located(rows.filter(pl.col("netdev").is_not_null()), collected):
             host = row["told_host"]
-            pairs.add((host, None if host else row["source"], str(row["netdev"]), str(row["device"])))
+            pairs.add((host, None if host else row["source"], str(row["netdev"]), str(row["device"]), row["port"]))
     ordered = sorted(pairs, key=repr)
     return pl.DataFrame(ordered, schema=NETDEV_DEVICE, orient="row")
 
 
-def _device_of(netdev: str | None, source: int, host: str | None, devices: Devices) -> str | None:
-    """The RDMA device of a network interface, where a list of the same host or source tells."""
+def _port_of(netdev: str | None, source: int, host: str | None, devices: Devices) -> Row:
+    """The port of a network interface, where a list of the same host or source tells."""
     if netdev is None:
-        return None
-    return devices.get((host, None, netdev)) or devices.get((None, source, netdev)) or netdev
+        return {}
+    unlisted = (netdev, None)
+    device, port = devices.get((host, None, netdev)) or devices.get((None, source, netdev)) or unlisted
+    return {"device": device, "port": port}
 
 
 def _of_ethernet(
@@ -153,8 +159,8 @@ def _of_ethernet(
         value = whole(row["count"])
         is_known = netdev is not None or nameless[source] == 1
         if value is not None and is_known and row["form"] != "queue":
-            device = _device_of(netdev, source, row["told_host"], devices)
-            yield {**place_of(row), "device": device, **_counted(str(row["counter"]), value)}
+            port = _port_of(netdev, source, row["told_host"], devices)
+            yield {**place_of(row), **port, **_counted(str(row["counter"]), value)}
 
 
 def _interface(commands: Commands, source: int, line: int) -> str | None:
@@ -186,8 +192,8 @@ def _of_samples(metric_value: pl.DataFrame, devices: Devices) -> Iterator[Row]:
             most = MOST.get(linux, -1) * (WORD if linux.endswith("_data") else 1)
             yield {**place, **_counted(linux, int(value)), "is_saturated": int(value) == most}
         elif family == "node_network_" and name.endswith("_total") and row["device"] != "lo":
-            device = _device_of(row["device"], row["source"], row["host"], devices)
-            yield {**place, "device": device, **_counted(bare, int(value))}
+            port = _port_of(row["device"], row["source"], row["host"], devices)
+            yield {**place, **port, **_counted(bare, int(value))}
         elif family == "DCGM_FI_":
             counted, link = _of_dcgm(bare)
             if counted:

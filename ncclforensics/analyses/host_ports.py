@@ -68,29 +68,33 @@ def _files_of_ports(files: list[Row], of_devices: list[Row]) -> Iterator[Row]:
         for row in of_devices
         if str(row["device_file"]) == "node_guid"
     }
-    here: dict[tuple[Any, ...], Row] = {}
+    here: dict[tuple[Any, ...], dict[str, Row]] = {}
     for row in files:
         owner = (row["dump"], row["launcher_node"], str(row["device"]), row["port"])
         name = str(row["file"])
         if name in here.get(owner, {}):  # the port again: another dump
             yield _file_port(owner, here.pop(owner), guids)
-        here.setdefault(owner, place_of(row))[name] = str(row["value"])
+        here.setdefault(owner, {})[name] = row
     for owner, told in here.items():
         yield _file_port(owner, told, guids)
 
 
-def _file_port(owner: tuple[Any, ...], told: dict[str, Any], guids: dict[Any, str | None]) -> Row:
+def _file_port(owner: tuple[Any, ...], files: dict[str, Row], guids: dict[Any, str | None]) -> Row:
     dump, node, device, port = owner
-    rate = str(told.get("rate", ""))  # 400 Gb/sec (4X NDR)
+    told = {name: str(row["value"]) for name, row in files.items()}
+    rate = told.get("rate", "")  # 400 Gb/sec (4X NDR)
     width, _, speed = rate.rpartition("(")[2].removesuffix(")").partition(" ")
-    lid = str(told.get("lid", "")).removeprefix("0x")
+    lid = told.get("lid", "").removeprefix("0x")
+    state = STATE_CODES.get(coded(told.get("state")) or 0)
+    # The line that shows what there is to say of it.
+    shown = ("rate", "state", "phys_state") if state == "active" else ("state", "phys_state", "rate")
     return {
-        **{name: told[name] for name in ("source", "line", "host", "moment")},
+        **place_of(next((files[name] for name in shown if name in files), next(iter(files.values())))),
         "device": device,
         "port": port,
         "lid": int(lid, 16) or None if lid and all(each in "0123456789abcdefABCDEF" for each in lid[:8]) else None,
         "guid": guids.get((dump, node, device)),
-        "state": STATE_CODES.get(coded(told.get("state")) or 0),
+        "state": state,
         "physical_state": PHYSICAL_CODES.get(coded(told.get("phys_state")) or 0),
         "rate_Gbps": number(rate),
         "width": width if "(" in rate else None,
@@ -114,19 +118,22 @@ def _verbs_ports(lines: list[Row]) -> Iterator[Row]:
             port = {**place_of(row), **device, "port": row["port"]}
         elif form == "state" and port:
             port["state"] = STATES.get(str(row["state"]).lower())
+            port["line"] = row["line"]
         elif form == "layer" and port:
             port["link_layer"] = str(row["link_layer"])
         elif row["key"] is not None and device:
-            (port if port is not None else device).update(_verbs_told(str(row["key"]), row["value"], port or {}))
+            (port if port is not None else device).update(_verbs_told(row, port or {}))
     if port:
         yield port
 
 
-def _verbs_told(key: str, value: str, port: Row) -> Row:
+def _verbs_told(row: Row, port: Row) -> Row:
+    key, value = str(row["key"]), str(row["value"])
     if key == "node_guid":
         return {"guid": _guid(value.strip())}
-    if key == "active_mtu":
-        return {"mtu": whole(value.split("(")[0])}
+    if key == "active_mtu":  # the line that shows what there is to say of a port that is up
+        shown = {"line": row["line"]} if port.get("state") == "active" else {}
+        return {"mtu": whole(value.split("(")[0]), **shown}
     if key == "port_lid":
         return {"lid": whole(value) or None}
     if key == "phys_state":
@@ -166,7 +173,6 @@ def _linked(links: Iterable[tuple[Row, dict[str, Row]]]) -> Iterator[Row]:
             continue
         kind, _, speed = said.get("Speed", "").rpartition("-")
         width = said.get("Width")
-        able = said.get("Enabled Link Speed", "").rpartition("(")[2].removesuffix(")").split(",")[0]
         rated = _rated(width if width and width[0].isdigit() else None, speed if kind == "IB" else None)
         yield {
             **place,
@@ -175,7 +181,6 @@ def _linked(links: Iterable[tuple[Row, dict[str, Row]]]) -> Iterator[Row]:
             "physical_state": PHYSICAL.get(said.get("Physical state", "").upper()),
             **rated,
             "rate_Gbps": _gigabits(speed) if not kind else rated["rate_Gbps"],
-            "speed_supported": able if kind == "IB" and able in LANES else None,
             "link_layer": {"IB": "InfiniBand", "NVLink": "NVLink", "": "Ethernet" if speed else None}.get(kind),
         }
 

@@ -30,6 +30,7 @@ LOSSLESS = {
     "netdev": pl.String(),
     "priorities": pl.List(pl.Int32()),  # that pause in place of dropping
     "trust": pl.String(),  # dscp, pcp
+    "trust_line": pl.Int32(),
 }
 LINK_QUALITY = {
     "source": pl.Int32(),
@@ -123,17 +124,18 @@ def lossless(
 ) -> pl.DataFrame:
     """Which priorities of an interface pause in place of dropping, as mlnx_qos tells."""
     commands = Commands(dump_command)
-    rows, trust = [], None
+    rows: list[Row] = []
+    trusted: Row = {}
     for row in located(pl.concat([qos, qos_row], how="diagonal"), collected):
         if row["trust"] is not None:
-            trust = str(row["trust"])
+            trusted = {"trust": str(row["trust"]), "trust_line": row["line"]}
         if str(row["row"]) != "enabled":
             continue
         arguments = commands.arguments(row["source"], row["line"], ("mlnx_qos",))
         flags = [whole(cell) for cell in str(row["cells"]).split()]
         place = {**place_of(row), "netdev": option(arguments, "-i", "--interface")}
-        rows.append({**place, "priorities": [n for n, flag in enumerate(flags) if flag], "trust": trust})
-        trust = None
+        rows.append({**place, "priorities": [n for n, flag in enumerate(flags) if flag], **trusted})
+        trusted = {}
     return framed(rows, LOSSLESS)
 
 

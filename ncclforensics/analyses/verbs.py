@@ -9,6 +9,7 @@ from ncclforensics.data.networks import IB_TIMEOUTS
 from ncclforensics.data.verbs import DOWN, EARLY_CALLS, RETRY_EXCEEDED
 from ncclforensics.data.versions import releases
 from ncclforensics.frames import analysis
+from ncclforensics.span import as_time
 
 COMPLETION_ERROR = {
     "job": pl.Int32(),  # null where no communicator of the process is seen
@@ -23,12 +24,14 @@ COMPLETION_ERROR = {
     "calls": pl.Int64(),  # that this process had made; null where its log shows none
     "is_survived": pl.Boolean(),  # NCCL goes on over other ports
     "at_exit": pl.Boolean(),  # after this process began to destroy or abort its communicators
+    "moment": pl.Datetime("us"),  # null where the line tells no day of a year
     "source": pl.Int32(),
     "line": pl.Int32(),
     "pos": pl.Int64(),
 }
 COMPLETIONS = ["ib_completion", "ib_completion_error", "ib_completion_nameless", "ib_completion_gin"]
 
+NO_YEAR = 1970  # stands for the year where a clock tells none
 UNANSWERED = {
     "job": pl.Int32(),
     "host": pl.Categorical(),
@@ -61,6 +64,7 @@ def completion_error(
     rank: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per completion with an error, in the order of each process's lines."""
+    printed_at = as_time(pl.coalesce(text_of("stamp"), text_of("launcher_time")), NO_YEAR)
     printed = failure.filter(pl.col("form").is_in(COMPLETIONS)).select(
         *OWNER,
         "status",
@@ -68,6 +72,7 @@ def completion_error(
         hca=text_of("hca"),
         peer=text_of("peer").str.split("<").list.first(),
         gid=text_of("local_gid"),
+        moment=pl.when(printed_at.dt.year() > NO_YEAR).then(printed_at),
         source="source",
         line="line",
         pos="pos",
@@ -80,6 +85,7 @@ def completion_error(
         hca=text_of("device"),
         peer=pl.lit(None, pl.String),
         gid=pl.lit(None, pl.String),
+        moment=pl.lit(None, pl.Datetime("us")),
         source="source",
         line="line",
         pos="pos",

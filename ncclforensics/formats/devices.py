@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-GRAMMARS = ("devices",)
+GRAMMARS = ("devices", "collected")
 SIGNS = ("device_row", "rocm_table", "gpu_numa", "nvlink_port")
 KINDS = dict.fromkeys(SIGNS, "topology")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 GRAMMARS = ("portcounters", "fabriclinks", "portstates", "fabricmap", "subnet", "collected")
-COUNTERS = ("counter_head", "counter_line", "check_warning", "counters_of", "counters_port")
+COUNTERS = ("counter_head", "counter_line", "check_warning", "counters_of", "counters_port", "counters_summary")
 STATES = ("adapter", "port_status")
 FABRIC = (
     "link_line", "link_alone", "map_head", "map_node", "map_port", "listed_port", "listed_node", "check_state",

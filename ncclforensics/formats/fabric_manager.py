@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-GRAMMARS = ("fabricmanager",)
+GRAMMARS = ("fabricmanager", "collected")
 SIGNS = ("switch_error", "manager_line")
 KINDS = dict.fromkeys(SIGNS, "fabric-manager")

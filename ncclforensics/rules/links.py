@@ -10,6 +10,7 @@ import polars as pl
 from ncclforensics.columns import short_host, text_of
 from ncclforensics.data.counters import LINK_LIMITS, LONG_AGO, OFTEN, REMOTE_LIMIT, SIBLINGS, WHAT
 from ncclforensics.data.names import printable
+from ncclforensics.data.roce import LOSSES
 from ncclforensics.data.verbs import RETRY_EXCEEDED
 from ncclforensics.rules import Category, Finding, Line, Role, Severity, rule
 from ncclforensics.rules.grouped import who
@@ -98,30 +99,44 @@ class Links:
         return sorted({end for end in ends if end})
 
 
-def told_by_log(
-    finding: Finding, links: Links, rows: list[Row], completion_error: pl.DataFrame, rank: pl.DataFrame
-) -> None:
-    """Add the transfers that failed on the hosts at the ends of a link, where a log shows such."""
-    short = {host.split(".")[0] for host in finding.hosts}
-    devices = {row["host"].split(".")[0]: row["device"] for row in rows if row["host"] and row["device"]}
-    failed = completion_error.filter(~pl.col("at_exit")).with_columns(
+def told_by_log(finding: Finding, rows: list[Row], completion_error: pl.DataFrame, rank: pl.DataFrame) -> None:
+    """Add the transfers that failed on the hosts at the ends of a link, unless the times forbid it."""
+    log = completion_error.filter(~pl.col("at_exit")).with_columns(
         here=short_host("host"), there=text_of("peer_host").str.split(".").list.first()
     )
-    near = failed.filter(pl.col("here").is_in(short))
+    short = {host.split(".")[0] for host in finding.hosts}
+    devices = {row["host"].split(".")[0]: row["device"] for row in rows if row["host"] and row["device"]}
+    near = log.filter(pl.col("here").is_in(short))
     # A line names its own device: one of another device on this host is not of this link.
     other_device = pl.any_horizontal(
         False, *((pl.col("here") == host) & (pl.col("hca") != device) for host, device in devices.items())
     )
     near = near.filter(~other_device.fill_null(value=False))
-    related = pl.concat([near, failed.filter(pl.col("there").is_in(short))]).unique(["source", "line"])
+    related = pl.concat([near, log.filter(pl.col("there").is_in(short))]).unique(["source", "line"])
+    quiet, onset = _since(rows)
+    if quiet and onset:
+        within = pl.col("moment").is_between(quiet, onset)
+        related = related.filter(within.fill_null(value=True))
     if related.is_empty():
         return
     processes = rank.join(related.select("host", "pid").unique(), on=["host", "pid"], how="semi")
     finding.ranks = sorted(processes["rank"].drop_nulls().unique().to_list())
     named = who(finding.ranks, [], rank) if finding.ranks else f"{related.height} transfers"
-    finding.detail += f"; in the log, transfers of {named} with this host failed: if the times agree, this link is why"
-    first = related.sort("source", "line").select("source", "line").head(2)
-    finding.evidence += [Line(source, line, "log") for source, line in first.iter_rows()]
+    first = related.sort("source", "line")
+    when = first["moment"].drop_nulls().sort().head(1)
+    at = f" at {when[0]}" if when.len() and quiet else ""
+    finding.detail += f"; in the log, transfers of {named} with this host failed{at}: " + (
+        "in that time" if at else "if the times agree, this link is why"
+    )
+    finding.evidence += [
+        Line(source, line, "log") for source, line in first.select("source", "line").head(2).iter_rows()
+    ]
+
+
+def _since(rows: list[Row]) -> tuple[Any, Any]:
+    """The times between which the counters of a link began to grow, where they are told."""
+    told = [(row["quiet"], row["onset"]) for row in rows if row["quiet"] and row["onset"]]
+    return (min(quiet for quiet, _ in told), max(onset for _, onset in told)) if told else (None, None)
 
 
 @rule(Category.LINK_ERROR, Severity.ERROR, of=("counter_growth",))
@@ -149,7 +164,7 @@ def ctr_link_downed(
             title += f" (to {other})"
             detail += "; both ends counted it: the cable or a transceiver" if far else ""
         findings.append(_of_ports(title, detail, both, links.hosts(both)))
-        told_by_log(findings[-1], links, both, completion_error, rank)
+        told_by_log(findings[-1], both, completion_error, rank)
     yield from at_most(findings, "more links went down")
 
 
@@ -232,7 +247,7 @@ def ctr_link_quality(
         finding = _of_ports(f"the link of {port_name(near[0])} is bad", detail, near + far, links.hosts(near + far))
         if any(row["name"] == RECOVERED and row["growth"] >= OFTEN for row in near + far):
             finding.severity = Severity.ERROR
-        told_by_log(finding, links, near + far, completion_error, rank)
+        told_by_log(finding, near + far, completion_error, rank)
         findings.append(finding)
     findings += _long_ago(counter_growth, port_peer)
     yield from at_most(findings, "more links are bad")
@@ -243,15 +258,18 @@ def _long_ago(counter_growth: pl.DataFrame, port_peer: pl.DataFrame) -> list[Fin
     once = counter_growth.filter(pl.col("dumps") == 1)
     value = {name: pl.col("value").filter(pl.col("name") == name).max().fill_null(0) for name in LINK_LIMITS}
     stuck = (pl.col("is_saturated") & (pl.col("name") == SYMBOLS)).any()
-    is_bad = (stuck | (value[SYMBOLS] >= LONG_AGO)) & ((value[RECOVERED] >= 1) | (value[RECEIVED] >= OFTEN))
-    is_trained = (value[RECOVERED] >= OFTEN) & (value[SYMBOLS] >= OFTEN)
-    ports = once.group_by("key", "source", maintain_order=True).agg(is_bad=is_bad | is_trained)
+    is_much = stuck | (value[SYMBOLS] >= LONG_AGO) | (value[RECEIVED] >= LONG_AGO) | (value[RECOVERED] >= OFTEN)
+    # Links count when they come up, too, so that a total of one kind proves little.
+    signs = pl.sum_horizontal(value[name] >= limit for name, limit in LINK_LIMITS.items() if name != DOWN)
+    is_bad = is_much & (signs > 1)
+    ports = once.group_by("key", "source", maintain_order=True).agg(is_bad=is_bad)
     few = ports.filter(
         pl.col("is_bad")
         & ((pl.len().over("source") < SIBLINGS) | (pl.col("is_bad").mean().over("source") <= 1 / SIBLINGS))
     )
-    signs = [SYMBOLS, RECOVERED, RECEIVED, DOWN]
-    told = once.filter(pl.col("key").is_in(few["key"].to_list()) & pl.col("name").is_in(signs) & (pl.col("value") > 0))
+    told = once.filter(
+        pl.col("key").is_in(few["key"].to_list()) & pl.col("name").is_in(list(LINK_LIMITS)) & (pl.col("value") > 0)
+    )
     links = Links(told, port_peer)
     findings = []
     for near, far in links:
@@ -321,13 +339,14 @@ def ctr_bad_elsewhere(counter_growth: pl.DataFrame, port_peer: pl.DataFrame) -> 
 
 @rule(Category.LINK_ERROR, Severity.INFO, of=("counter_growth",))
 def ctr_contradicts_log(
-    counter_growth: pl.DataFrame, completion_error: pl.DataFrame, rank: pl.DataFrame
+    counter_growth: pl.DataFrame, port_state: pl.DataFrame, completion_error: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
     """Transfers got no answer, and the counters of the ports that they used did not grow.
 
     Means: between these dumps the links were sound and stayed up: look for a peer that died or hangs, for routing, a
     wrong GID or a firewall, not for a cable.
-    Not when: the dumps were not taken before and after the failure; the counters of a port of these hosts are not told.
+    Not when: the dumps were not taken before and after the failure; the counters of a port of these hosts are not told;
+    a port of either host is down, or RDMA packets were lost, which bears the log out.
     Do: see which process ended first, and when; compare the times of the dumps with those of the log; ask the switch
     ports at the other end, too.
     Sources: verbs status 12 (rdma-core); NCCL documentation, networking.
@@ -344,6 +363,11 @@ def ctr_contradicts_log(
     sound = known.filter(pl.col("quiet") & pl.col("has_downs"))
     used = failed.select(short_host("host").alias("short"), device="hca").drop_nulls().unique()
     if used.is_empty() or used.join(sound, on=["short", "device"], how="anti").height:
+        return
+    ends = {*used["short"], *failed.select(short_host("peer_host")).to_series().drop_nulls()}
+    down = port_state.filter(short_host("host").is_in(ends) & (pl.col("state") == "down"))
+    lost = grown(counter_growth, LOSSES).filter(short_host("host").is_in(ends))
+    if down.height or lost.height:
         return
     shown = sound.join(used, on=["short", "device"], how="semi", maintain_order="left")
     processes = rank.join(failed.select("host", "pid").unique(), on=["host", "pid"], how="semi")

@@ -9,6 +9,7 @@ import polars as pl
 from ncclforensics.data.counters import ADAPTERS
 from ncclforensics.rules import Category, Finding, Line, Role, Severity, rule
 from ncclforensics.rules.links import SHOWN, Row, at_most, port_name
+from ncclforensics.rules.machine import Oddity
 
 
 def _line(row: Row, what: str = "") -> Line:
@@ -88,6 +89,17 @@ def _fell(port_state: pl.DataFrame) -> Iterator[Finding]:
             )
 
 
+def degraded(port_state: pl.DataFrame) -> Iterator[tuple[str | None, Oddity]]:
+    """Hosts with a link that is slower than it could be, for what is slow on them."""
+    for finding in _degraded(port_state):
+        for host in finding.hosts:
+            yield host, Oddity(finding.title, finding.detail, Severity.WARNING, finding.certainty, finding.evidence)
+
+
+def _degraded(port_state: pl.DataFrame) -> list[Finding]:
+    return [*_fell(port_state), *_slowed(port_state), *_unequal(port_state)]
+
+
 _SAME = ["host", "device", "guid", "port"]
 
 
@@ -102,7 +114,7 @@ def ctr_rate_downshift(port_state: pl.DataFrame) -> Iterator[Finding]:
     are not limited at either end.
     Sources: rdma-core iblinkinfo (Could be); NCCL documentation, networking; azurehpc-health-checks check_hw_ib.
     """
-    yield from at_most([*_fell(port_state), *_slowed(port_state), *_unequal(port_state)], "more links are degraded")
+    yield from at_most(_degraded(port_state), "more links are degraded")
 
 
 @rule(Category.LINK_DEGRADED, Severity.WARNING, of=("port_state",))

@@ -11,13 +11,15 @@ from ncclforensics.data.names import ranks_text
 from ncclforensics.data.yardsticks import LATE_CALLS, LATE_SECONDS, LATE_SHARE, LONG_INIT, LONG_PHASE
 from ncclforensics.rules import Category, Finding, Line, Role, Severity, rule
 from ncclforensics.rules.grouped import shown, together
+from ncclforensics.rules.machine import explained
+from ncclforensics.rules.portstates import degraded
 
 MEETING = ["bootstrap", "allgathers"]  # phases in which ranks wait for one another
 OWN = ["kernels", "alloc", "topo", "graphs", "connections"]
 
 
 @rule(Category.STRAGGLER, Severity.WARNING, of=("lateness",))
-def slow_rank_comes_late(lateness: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+def slow_rank_comes_late(lateness: pl.DataFrame, port_state: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """Some ranks come to most collectives long after the others.
 
     Means: the others wait for them in every step. The cause lies outside NCCL: input, a throttled or shared GPU, the
@@ -55,7 +57,7 @@ def slow_rank_comes_late(lateness: pl.DataFrame, rank: pl.DataFrame) -> Iterator
         ).sort((pl.col("host") != calls["host"][0]), "late")  # of one host, whose clock is the same
         hosts = sorted(ours["host"].cast(pl.String).unique())
         verb = "comes" if len(ranks) == 1 else "come"
-        yield Finding(
+        finding = Finding(
             title=f"{ranks_text(ranks)} on {', '.join(hosts[:4])} {verb} {worst['late']:.1f} s after the others",
             detail=f"in {worst['share']:.0%} of {worst['calls']} collectives, by up to {worst['longest']:.1f} s",
             certainty="likely",
@@ -64,6 +66,7 @@ def slow_rank_comes_late(lateness: pl.DataFrame, rank: pl.DataFrame) -> Iterator
             communicator=worst["key"],
             evidence=[*shown(calls.head(1), "late"), *shown(others.head(1), "the same call")],
         )
+        yield from explained([finding], degraded(port_state))
 
 
 @rule(Category.STRAGGLER, Severity.INFO, of=("init_timing",))

@@ -19,6 +19,8 @@ from ncclforensics.data.busbw import (
 from ncclforensics.data.names import bytes_text
 from ncclforensics.rules import Category, Finding, Line, Role, Severity, rule
 from ncclforensics.rules.environment import echoed
+from ncclforensics.rules.machine import explained
+from ncclforensics.rules.portstates import degraded
 
 # What runs must have in common to be compared; on how many hosts they are is told by `wide`.
 TEST = ["collective", "models", "type", "largest", "each"]
@@ -45,7 +47,9 @@ def _alike(benchmark: pl.DataFrame, measurement: pl.DataFrame) -> Iterator[pl.Da
 
 
 @rule(Category.BENCHMARK_SLOW, Severity.WARNING, of=("benchmark",))
-def bench_find_slow_node(benchmark: pl.DataFrame, measurement: pl.DataFrame) -> Iterator[Finding]:
+def bench_find_slow_node(
+    benchmark: pl.DataFrame, measurement: pl.DataFrame, port_state: pl.DataFrame
+) -> Iterator[Finding]:
     """Of many runs of one test on different hosts, those with one host are slower.
 
     Means: the host that is in all slow runs and in no fast one is slow, or its link. Where its partners are fast with
@@ -70,7 +74,7 @@ def bench_find_slow_node(benchmark: pl.DataFrame, measurement: pl.DataFrame) -> 
             continue
         worst = slow.sort("busbw").row(0, named=True)
         who = suspects[0] if len(suspects) == 1 else f"{' and '.join(suspects)} together"
-        yield Finding(
+        finding = Finding(
             title=f"{worst['collective'] or 'a test'} is slow with {who}: {worst['busbw']:.1f} GB/s, "
             f"{usual:.1f} with other hosts",
             detail=f"{slow.height} of {rows.height} runs are slow, and "
@@ -80,6 +84,7 @@ def bench_find_slow_node(benchmark: pl.DataFrame, measurement: pl.DataFrame) -> 
             evidence=[Line(row["source"], row["at"], "slow") for row in slow.sort("busbw").head(2).to_dicts()]
             + [Line(row["source"], row["at"], "usual") for row in fast.sort("source", "line").head(2).to_dicts()],
         )
+        yield from explained([finding], degraded(port_state))
 
 
 @rule(Category.BENCHMARK_SLOW, Severity.WARNING, of=("benchmark",))
