@@ -5,9 +5,9 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.analyses.collected import OWNER, placed, under
-from ncclforensics.analyses.counters import COUNTER, PORT_STATE
+from ncclforensics.analyses.counters import COUNTER
 from ncclforensics.columns import text_of
-from ncclforensics.data.counters import ADAPTERS, CANONICAL, DETAILS, LANES, MOST, NO_COUNTERS, SIGNALLED, UNITS, WORD
+from ncclforensics.data.counters import ADAPTERS, CANONICAL, DETAILS, MOST, NO_COUNTERS, UNITS, WORD
 from ncclforensics.frames import analysis
 
 FABRIC_NODE = {
@@ -19,10 +19,8 @@ FABRIC_NODE = {
 FABRIC_PROBLEM = {"source": pl.Int32(), "line": pl.Int32(), "problem": pl.String()}
 
 ALL_PORTS = 255  # of a node together
-AT = ["source", "line", "moment"]
 WIDEST = (1 << 63) // WORD - 1  # words, in bytes, that a column holds
-STATES = {"initialize": "initializing", "init": "initializing", "active_defer": "active"}
-KINDS = {"S": "switch", "H": "host", "R": "router", "Switch": "switch", "Ca": "host", "CA": "host", "Router": "router"}
+KINDS = {"Switch": "switch", "Ca": "host", "CA": "host", "Router": "router"}
 DISCARDS, RECEIVE_ERRORS = "PortXmitDiscards", "PortRcvErrors"
 _STROKES = {f"/{device}": f" {device}" for device in ADAPTERS}  # ibdiagnet's way to write a host's port
 PORT_TABLE, NAMES = "PM_INFO", ("NodeGUID", "PortGUID", "PortNumber")
@@ -32,13 +30,14 @@ ERRORS = [name for name, unit in UNITS.items() if unit != "bytes" and not name.e
 FEW = 3
 
 
-def _guid(column: str) -> pl.Expr:
+def guid_of(column: str) -> pl.Expr:
     """A GUID with all its digits, as text."""
     digits = text_of(column).str.strip_prefix("0x").str.to_lowercase().str.zfill(16)
     return pl.when(text_of(column).is_not_null()).then(pl.lit("0x") + digits)
 
 
-def _node(column: str) -> pl.Expr:
+def node_of(column: str) -> pl.Expr:
+    """The description of a node, without what iblinkinfo puts around it."""
     return text_of(column).str.strip_chars(" :").replace("", None)
 
 
@@ -56,7 +55,8 @@ def _named(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns(host=pl.coalesce("host", host), device=pl.coalesce("device", device))
 
 
-def _filled(rows: pl.DataFrame, columns: dict[str, pl.DataType]) -> pl.DataFrame:
+def filled(rows: pl.DataFrame, columns: dict[str, pl.DataType]) -> pl.DataFrame:
+    """With these columns and no others; what is not known is null."""
     missing = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in columns.items() if name not in rows.columns]
     return rows.with_columns(missing).select(list(columns)).cast(pl.Schema(columns))
 
@@ -71,17 +71,17 @@ def fabric_node(
     link_line: pl.DataFrame,
 ) -> pl.DataFrame:
     """What LID and what GUID is whose: one row each, where all dumps agree on it."""
-    switches = map_node.select("lid", guid=_guid("node_guid"), node=_node("node"), kind=text_of("form"))
+    switches = map_node.select("lid", guid=guid_of("node_guid"), node=node_of("node"), kind=text_of("form"))
     hosts = under(map_port, map_node.select(*OWNER, "line", "node_guid", head_node="node", kind=text_of("form")))
     ports = hosts.filter(pl.col("lid").is_not_null()).select(
-        "lid", guid=_guid("node_guid"), node=_node("head_node"), kind="kind"
+        "lid", guid=guid_of("node_guid"), node=node_of("head_node"), kind="kind"
     )
     listed = listed_node.select(
-        "lid", guid=_guid("guid"), node=_node("node"), kind=text_of("node_kind").replace_strict(KINDS)
+        "lid", guid=guid_of("guid"), node=node_of("node"), kind=text_of("node_kind").replace_strict(KINDS)
     )
     ends = [
         each.select(
-            lid=f"{side}lid", guid=_guid(f"{side}guid"), node=_node(f"{side}node"), kind=pl.lit(None, pl.String())
+            lid=f"{side}lid", guid=guid_of(f"{side}guid"), node=node_of(f"{side}node"), kind=pl.lit(None, pl.String())
         )
         for each in (listed_port, link_line)
         for side in ("", "peer_")
@@ -90,8 +90,8 @@ def fabric_node(
     near = under(link_line.select(*OWNER, "line", "lid", port_guid="guid"), heads)
     linked = near.select(
         "lid",
-        guid=pl.coalesce(_guid("guid"), _guid("port_guid")),
-        node=_node("named"),
+        guid=pl.coalesce(guid_of("guid"), guid_of("port_guid")),
+        node=node_of("named"),
         kind=text_of("node_kind").replace_strict(KINDS),
     )
     told = pl.concat([switches, ports, listed, *ends, linked], how="vertical_relaxed").filter(
@@ -100,7 +100,7 @@ def fabric_node(
     return told.group_by("lid", "guid", "node", maintain_order=True).agg(pl.col("kind").drop_nulls().first())
 
 
-def _known(rows: pl.DataFrame, fabric_node: pl.DataFrame) -> pl.DataFrame:
+def known(rows: pl.DataFrame, fabric_node: pl.DataFrame) -> pl.DataFrame:
     """Fill in the node, and the GUID, of what is known by its LID or by its GUID only, where the fabric's map knows."""
     for key, more in (("guid", "lid"), ("lid", "guid")):
         one = (
@@ -152,7 +152,7 @@ def fabric_counter(
         placed(_diagnosed(diagnosed_port, diagnosed_counter), collected),
         placed(_tabled(table_edge, table_record), collected),
     ]
-    rows = pl.concat([_filled(_measured(each), {**COUNTER, "is_narrow": pl.Boolean()}) for each in found])
+    rows = pl.concat([filled(_measured(each), {**COUNTER, "is_narrow": pl.Boolean()}) for each in found])
     most = pl.col("name").replace_strict(MOST, default=None, return_dtype=pl.Int64)
     is_stuck = pl.col("is_narrow") & (pl.col("value") == most)
     is_data = pl.col("unit") == "bytes"
@@ -160,7 +160,7 @@ def fabric_counter(
     rows = rows.with_columns(
         is_saturated=is_stuck.fill_null(False), value=pl.when(is_data).then(in_bytes).otherwise("value")
     )
-    return _known(rows.drop("is_narrow"), fabric_node).filter(pl.col("value").is_not_null())
+    return known(rows.drop("is_narrow"), fabric_node).filter(pl.col("value").is_not_null())
 
 
 def _measured(rows: pl.DataFrame) -> pl.DataFrame:
@@ -224,9 +224,9 @@ def _queried(counter_head: pl.DataFrame, counter_line: pl.DataFrame, counter_lon
 
 def _reported(counters_of: pl.DataFrame, counters_port: pl.DataFrame) -> pl.DataFrame:
     """What ibqueryerrors prints: a line for each port, `[name == value (the same for people)]`."""
-    heads = counters_of.select(*OWNER, "line", node=_node("node"))
+    heads = counters_of.select(*OWNER, "line", node=node_of("node"))
     ports = under(counters_port, heads).with_columns(
-        guid=_guid("guid"),
+        guid=guid_of("guid"),
         port=text_of("port_name").replace("ALL", str(ALL_PORTS)).cast(pl.Int32, strict=False),
         pair=pl.col("counts").str.strip_chars(" []").str.split("] ["),
     )
@@ -296,7 +296,7 @@ def _checked(check_warning: pl.DataFrame) -> pl.DataFrame:
         is_narrow=True,
         lid=pl.coalesce("lid", "verdict_lid"),
         port=pl.coalesce("port", port),
-        node=_node("node"),
+        node=node_of("node"),
     )
 
 
@@ -308,7 +308,7 @@ def _diagnosed(diagnosed_port: pl.DataFrame, diagnosed_counter: pl.DataFrame) ->
         "line",
         "port",
         pl.col("lid").cast(pl.Int32, strict=False),
-        guid=_guid("guid"),
+        guid=guid_of("guid"),
         # `leaf-4/U1/3`, `gpu-a012/mlx5_0/1`: the port stands behind the last stroke.
         node=strokes.list.head(strokes.list.len() - 1).list.join("/").str.replace_many(_STROKES),
     )
@@ -343,188 +343,11 @@ def _tabled(table_edge: pl.DataFrame, table_record: pl.DataFrame) -> pl.DataFram
     hexadecimal = pl.col("cell").str.strip_prefix("0x").str.to_integer(base=16, strict=False)
     value = pl.when(pl.col("cell").str.starts_with("0x")).then(hexadecimal)
     counted = told.join(owners, on=["source", "line"]).with_columns(
-        guid=_guid("guid"),
+        guid=guid_of("guid"),
         port=pl.col("port").cast(pl.Int32, strict=False),
         value=value.otherwise(pl.col("cell").cast(pl.Int64, strict=False)),
     )
     return _widest(counted.filter(~pl.col("counter").is_in(NAMES)), ["source", "line"])
-
-
-@analysis(
-    PORT_STATE,
-    of=("link_line", "link_alone", "map_port", "listed_port", "adapter_port", "port_status", "check_state"),
-)
-def fabric_port(
-    linked_node: pl.DataFrame,
-    link_line: pl.DataFrame,
-    link_alone: pl.DataFrame,
-    counters_of: pl.DataFrame,
-    counters_port: pl.DataFrame,
-    map_node: pl.DataFrame,
-    map_port: pl.DataFrame,
-    listed_port: pl.DataFrame,
-    adapter: pl.DataFrame,
-    adapter_port: pl.DataFrame,
-    adapter_field: pl.DataFrame,
-    port_status: pl.DataFrame,
-    status_field: pl.DataFrame,
-    check_state: pl.DataFrame,
-    fabric_node: pl.DataFrame,
-    collected: pl.DataFrame,
-) -> pl.DataFrame:
-    """The ports of a fabric and of its hosts: their state, their speed, and whom they lead to."""
-    links = pl.concat([link_line, link_alone], how="diagonal_relaxed").sort("source", "line")
-    adapters = _adapters(adapter, adapter_port, adapter_field)
-    statuses = _statuses(port_status, status_field)
-    found = [
-        placed(_linked(linked_node, counters_of, counters_port, links), collected),
-        placed(_mapped(map_node, map_port), collected),
-        placed(_listed(listed_port), collected),
-        placed(adapters, collected).with_columns(host="told_host"),
-        placed(statuses, collected).with_columns(host="told_host"),
-        placed(check_state, collected),
-    ]
-    rows = pl.concat([_filled(_stated(each), PORT_STATE) for each in found])
-    return _known(rows, fabric_node)
-
-
-def _stated(rows: pl.DataFrame) -> pl.DataFrame:
-    """With states and rates in one spelling."""
-    if "physical" in rows.columns:
-        rows = rows.rename({"physical": "physical_state"})
-    for name in ("state", "physical_state", "width", "speed", "rate"):
-        if name not in rows.columns:
-            rows = rows.with_columns(pl.lit(None, dtype=pl.String).alias(name))
-    state = text_of("state").str.to_lowercase()
-    width, speed = text_of("width").str.to_uppercase(), text_of("speed")
-    lane = speed.replace_strict(LANES, default=None, return_dtype=pl.Float64)
-    lanes = width.str.strip_suffix("X").cast(pl.Float64, strict=False)
-    return rows.with_columns(
-        state=state.replace(STATES),
-        physical_state=text_of("physical_state"),
-        width=pl.when(width.str.strip_suffix("X").cast(pl.Int32, strict=False).is_not_null()).then(width),
-        speed=pl.when(lane.is_not_null()).then(speed),
-        rate_Gbps=pl.coalesce(text_of("rate").cast(pl.Float64, strict=False), lane * lanes),
-    )
-
-
-def _linked(
-    linked_node: pl.DataFrame, counters_of: pl.DataFrame, counters_port: pl.DataFrame, links: pl.DataFrame
-) -> pl.DataFrame:
-    """What iblinkinfo prints, and ibqueryerrors below a port. `Could be` is what both ends are able to."""
-    heads = pl.concat(
-        [
-            linked_node.select(*OWNER, "line", head_guid=_guid("guid"), head_node=_node("named")),
-            under(counters_port, counters_of.select(*OWNER, "line", head_node=_node("node"))).select(
-                *OWNER, "line", "head_node", head_guid=_guid("guid")
-            ),
-        ],
-        how="diagonal_relaxed",
-    ).sort("source", "line")
-    signalled = text_of("speed").replace_strict(SIGNALLED, default=None, return_dtype=pl.String)
-    hints = text_of("hint").str.strip_chars("() ").str.split("Could be ")
-    said = hints.list.eval(pl.element().str.strip_chars())
-    wider = said.list.eval(pl.element().filter(pl.element().str.ends_with("X"))).list.first()
-    faster = said.list.eval(pl.element().filter(pl.element().str.ends_with("Gbps"))).list.first()
-    return under(links, heads).with_columns(
-        node=pl.coalesce(_node("node"), "head_node"),
-        # A host's line has the GUID of the port, a switch's none, and stands below the switch's own.
-        guid=pl.coalesce(_guid("guid"), "head_guid"),
-        speed=pl.coalesce(text_of("speed_name"), signalled),
-        width_supported=wider,
-        speed_supported=faster.str.strip_suffix(" Gbps").replace_strict(
-            SIGNALLED, default=None, return_dtype=pl.String
-        ),
-        peer_guid=_guid("peer_guid"),
-        peer_node=_node("peer_node"),
-    )
-
-
-def _mapped(map_node: pl.DataFrame, map_port: pl.DataFrame) -> pl.DataFrame:
-    """What ibnetdiscover prints: links that are up."""
-    heads = map_node.select(*OWNER, "line", head_lid="lid", head_guid=_guid("node_guid"), head_node=_node("node"))
-    return under(map_port, heads).with_columns(
-        lid=pl.coalesce("lid", "head_lid"),
-        guid="head_guid",
-        node="head_node",
-        peer_guid=_guid("peer_guid"),
-        peer_node=_node("peer_node"),
-        link_layer=pl.lit("InfiniBand"),
-    )
-
-
-def _listed(listed_port: pl.DataFrame) -> pl.DataFrame:
-    """What ibnetdiscover -p prints; a port that leads to nobody says nothing of its speed."""
-    is_linked = pl.col("peer_lid").is_not_null()
-    return listed_port.with_columns(
-        guid=_guid("guid"),
-        node=pl.coalesce(_node("node"), _node("bare_node")),
-        width=pl.when(is_linked).then(text_of("width")),
-        speed=pl.when(is_linked).then(text_of("speed")),
-        peer_guid=_guid("peer_guid"),
-        peer_node=_node("peer_node"),
-        link_layer=pl.lit("InfiniBand"),
-    )
-
-
-FIELDS = {
-    "State": "state",
-    "Physical state": "physical_state",
-    "Rate": "rate",
-    "Base lid": "base_lid",
-    "Link layer": "link_layer",
-}
-
-
-def _adapters(adapter: pl.DataFrame, adapter_port: pl.DataFrame, adapter_field: pl.DataFrame) -> pl.DataFrame:
-    """What ibstat prints: a block for each port."""
-    ports = under(adapter_port, adapter.select(*OWNER, "line", device=text_of("device")))
-    ports = ports.select(*OWNER, "line", "launcher_time", "device", "port", adapter_line="head_line")
-    told = under(adapter_field, ports.select(*OWNER, "line", "adapter_line"))
-    # The fields of the adapter stand above its first port.
-    whole = under(adapter_field, adapter.select(*OWNER, "line"))
-    guids = whole.filter(text_of("field") == "Node GUID").select(
-        "source", adapter_line="head_line", guid=_guid("value")
-    )
-    values = (
-        told.filter(text_of("field").is_in(list(FIELDS)))
-        .with_columns(field=text_of("field").replace(FIELDS), value=pl.col("value").str.strip_chars())
-        .unique(["source", "head_line", "field"], keep="first", maintain_order=True)
-        .select("source", line="head_line", field="field", value="value", field_line="line")
-    )
-    wide = [
-        values.filter(pl.col("field") == field).select("source", "line", pl.col("value").alias(field))
-        for field in FIELDS.values()
-    ]
-    rows = ports.join(guids.unique(["source", "adapter_line"]), on=["source", "adapter_line"], how="left")
-    for each in wide:
-        rows = rows.join(each, on=["source", "line"], how="left")
-    stated = values.filter(pl.col("field") == "state").select("source", "line", "field_line")
-    rows = rows.join(stated, on=["source", "line"], how="left")
-    rows = rows.with_columns(line=pl.coalesce("field_line", "line"))  # the line that tells most
-    lid = pl.col("base_lid").cast(pl.Int32, strict=False)
-    return rows.with_columns(lid=_configured(lid), rate=pl.col("rate").str.split(" ").list.first()).sort(
-        "source", "line"
-    )
-
-
-def _configured(lid: pl.Expr) -> pl.Expr:
-    """0 and 65535 are no LIDs."""
-    return pl.when((lid > 0) & (lid < 65535)).then(lid)
-
-
-def _statuses(port_status: pl.DataFrame, status_field: pl.DataFrame) -> pl.DataFrame:
-    """What ibstatus prints: a block for each port."""
-    heads = port_status.select(*OWNER, "line", "launcher_time", device=text_of("device"), port="port")
-    told = ["state", "physical", "rate", "width", "speed", "link_layer", "lid"]
-    blocks = (
-        under(status_field, heads.select(*OWNER, "line"))
-        .group_by("source", "head_line")
-        .agg(pl.col(told).drop_nulls().first())
-        .rename({"head_line": "line"})
-    )
-    rows = heads.join(blocks, on=["source", "line"], how="left").sort("source", "line")
-    return rows.with_columns(lid=_configured(text_of("lid").str.to_integer(base=16, strict=False).cast(pl.Int32)))
 
 
 @analysis(
