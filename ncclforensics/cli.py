@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from ncclforensics.report import Report
+    from ncclforensics.views.cover import Cover
 
 
 # Polars' allocator gives memory back only under pressure; a tool that runs on a login node gives it back at once.
@@ -194,6 +195,81 @@ def check(
 
 
 @app.command()
+def report(
+    paths: Paths,
+    output: Annotated[
+        Path,
+        typer.Option("-o", "--output", metavar="FILE", help="Where to write it; its suffix is .html, .md or .json."),
+    ],
+    title: Annotated[str | None, typer.Option("--title", help="The title, in place of the verdict.")] = None,
+    note: Annotated[
+        Path | None, typer.Option("--note", metavar="FILE.md", help="Your own words, in Markdown, to stand in front.")
+    ] = None,
+    fail_on: FailOnOption = FailOn.WARNING,
+    rank_from: RankFrom = None,
+    ranks: Ranks = None,
+    host: Host = None,
+    comm: Comm = None,
+    since: Since = None,
+    until: Until = None,
+    quiet: Quiet = False,
+) -> None:
+    """An attachment to a postmortem: HTML in one file that opens offline, Markdown, or JSON. Reads every byte."""
+    written = _WRITTEN_AS.get(output.suffix)
+    if written is None:
+        raise UsageError(f"{output}: the suffix says what to write: {', '.join(_WRITTEN_AS)}")
+    words = note.read_text(encoding="utf-8", errors="replace") if note else ""
+    answer = _analyzed(
+        paths,
+        full=True,
+        everything=True,
+        hashed=True,
+        rank_from=rank_from,
+        quiet=quiet,
+        ranks=ranks,
+        host=host,
+        comm=comm,
+        since=since,
+        until=until,
+    )
+    output.write_bytes(written(answer, title, words))
+    raise typer.Exit(_exit_code(answer, fail_on, is_measured=answer.run["benchmark"].height > 0))
+
+
+def _html(answer: Report, title: str | None, note: str) -> bytes:
+    try:
+        from ncclforensics.views import postmortem
+    except ModuleNotFoundError as missing:
+        wanted = f"{missing.name} is not installed; for HTML: pip install 'ncclforensics[report]'"
+        raise UsageError(f"{wanted}; .md and .json need nothing more") from missing
+    return postmortem.html(answer, _cover(answer, title, note))
+
+
+def _markdown(answer: Report, title: str | None, note: str) -> bytes:
+    from ncclforensics.views import document
+
+    return document.postmortem(answer, _cover(answer, title, note)).encode()
+
+
+def _json(answer: Report, title: str | None, note: str) -> bytes:
+    from ncclforensics.views import exchange
+
+    return exchange.json(answer)
+
+
+_WRITTEN_AS = {".html": _html, ".md": _markdown, ".json": _json}
+
+
+def _cover(answer: Report, title: str | None, note: str) -> Cover:
+    from shlex import join
+
+    from ncclforensics.views import document
+    from ncclforensics.views.cover import Cover
+
+    return Cover(title or document.headline(answer), note, join(["ncclforensics", *sys.argv[1:]]))
+
+
+@app.command()
 def explain(
     rule: Annotated[str | None, typer.Argument(metavar="RULE", help="A rule's name, as findings give it.")] = None,
     line: Annotated[
@@ -231,6 +307,7 @@ def _analyzed(
     full: bool,
     quiet: bool,
     everything: bool = False,
+    hashed: bool = False,
     select: Iterable[str] = (),
     ignore: Iterable[str] = (),
     rank_from: str | None = None,
@@ -258,6 +335,8 @@ def _analyzed(
                 until=until,
                 progress=bar.tell if bar else lambda done, total: None,
             )
+        if hashed:
+            report.hash_inputs()
     finally:
         forget_spooled()
     if not quiet:

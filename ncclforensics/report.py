@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import polars as pl
@@ -38,6 +40,14 @@ class Report:
     quotes: dict[tuple[int, int], tuple[int, str]]
     selection: Selection
     asked: list[Rule]
+    hashes: dict[int, str] = field(default_factory=dict)  # source -> SHA-256 of its bytes, where they were wanted
+
+    def hash_inputs(self) -> None:
+        """Read every file once more, for a document that says what it was made of."""
+        for reading in self.run.readings:
+            if not reading.source.problem:
+                with suppress(OSError), open(reading.source.file, "rb") as stream:
+                    self.hashes[reading.number] = hashlib.file_digest(stream, "sha256").hexdigest()
 
     @property
     def verdicts(self) -> list[Row]:
@@ -57,10 +67,18 @@ class Report:
         true, text = self.quotes.get((source, line), (line if line > 0 else None, ""))
         return {"path": self.run.readings[source].source.path, "line": true, "text": text}
 
+    def path_of(self, source: int) -> str:
+        """The path of a source, as the user gave it."""
+        return self.run.readings[source].source.path
+
     def problems(self, source: int) -> list[str]:
         """What is wrong with one source: with reading it, and with the dumps that it holds."""
         told = self.run["dump_problem"].filter(pl.col("source") == source)
         return [*self.run.readings[source].problems, *told.sort("line", maintain_order=True)["problem"]]
+
+    def finding_of(self, row: Row) -> Finding | None:
+        """The finding that puts a job's verdict into words."""
+        return next((finding for finding in self.findings if finding.job == row["job"]), None)
 
     def numbers(self, actors: list[int]) -> list[int]:
         """Rank numbers of actors, known ones only."""
@@ -69,10 +87,7 @@ class Report:
 
     def last_calls(self, job: int) -> list[Row]:
         """The last call of every rank of a job, in the order of ranks."""
-        ends = self.run["last_call"].group_by("actor").agg(pl.col("pos").max())
-        calls = self.run["call"]
-        last = calls.filter(pl.col("job") == job, pl.col("pos").is_in(ends["pos"].implode()))
-        last = last.join(ends, on=["actor", "pos"], how="semi")
+        last = self.run["shown_call"].filter((pl.col("job") == job) & pl.col("is_last"))
         ranks = self.run["rank"].select("actor", "rank", "host", "pid", "cudadev")
         return self._selected(last.join(ranks, on="actor", how="left").sort("rank", nulls_last=True))
 

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from ncclforensics import rules
+from ncclforensics import analyze, rules
+from ncclforensics.report import Report
+from tests.benchmarks.generate import Fault, FaultKind, Finish, Plan, generate
 
 CORPUS = Path(__file__).parents[2] / "shared" / "corpus"
 
@@ -69,6 +71,15 @@ def golden(request: pytest.FixtureRequest) -> Callable[[Path, str], None]:
         assert text == wanted, f"{path} differs; if that is meant: pytest --update, then read git diff"
 
     return compare
+
+
+@pytest.fixture(scope="session")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """512 ranks on 64 hosts, two of which stop."""
+    folder = tmp_path_factory.mktemp("large")
+    fault = Fault(FaultKind.LAGGING, (137, 400), "tp", None)
+    generate(Plan(nodes=64, tp=8, layers=1, steps=1, channels=1, finish=Finish.KILLED, fault=fault), folder)
+    return analyze([str(folder)])
 
 
 @pytest.fixture(scope="session")

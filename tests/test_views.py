@@ -11,7 +11,6 @@ import pytest
 from ncclforensics import analyze
 from ncclforensics.report import Report
 from ncclforensics.views import document, exchange, terminal
-from tests.benchmarks.generate import Fault, FaultKind, Finish, Plan, generate
 from tests.incidents import ALL, INCIDENTS, Incident, answer
 
 SCREEN = 60  # lines
@@ -21,15 +20,6 @@ every_incident = pytest.mark.parametrize("incident", ALL, ids=lambda incident: i
 
 def of(name: str) -> Report:
     return answer(Incident(INCIDENTS / name)).report
-
-
-@pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    """512 ranks on 64 hosts, two of which stop."""
-    folder = tmp_path_factory.mktemp("large")
-    fault = Fault(FaultKind.LAGGING, (137, 400), "tp", None)
-    generate(Plan(nodes=64, tp=8, layers=1, steps=1, channels=1, finish=Finish.KILLED, fault=fault), folder)
-    return analyze([str(folder)])
 
 
 @pytest.mark.xdist_group("large")

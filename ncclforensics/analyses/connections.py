@@ -18,6 +18,14 @@ TRANSPORT = {
     "line": pl.Int32(),  # the first of them
 }
 
+CONNECTED = {
+    "job": pl.Int32(),
+    "actor": pl.Int32(),
+    "peer": pl.Int32(),  # actor
+    "transport": pl.String(),
+    "connections": pl.Int64(),
+}
+
 CHANNELS = {
     "job": pl.Int32(),
     "key": pl.Categorical(),
@@ -30,27 +38,50 @@ CHANNELS = {
 }
 
 
+MEDIUM = text_of("form").str.split("_").list.first().str.to_uppercase()
+NAMED = pl.concat_str(
+    MEDIUM,
+    pl.coalesce(pl.col("network", "means", "copies").cast(pl.String)),
+    pl.when(pl.col("gdr").is_not_null()).then(pl.lit("GDRDMA")),
+    separator="/",
+    ignore_nulls=True,
+)
+
+
 @analysis(TRANSPORT, of=("connection",))
 def transport(connection: pl.DataFrame) -> pl.DataFrame:
     """Connections by host and transport.
 
     A connection over the network is printed at both of its ends: the larger of the two numbers counts.
     """
-    medium = text_of("form").str.split("_").list.first().str.to_uppercase()
-    means = pl.coalesce(pl.col("network", "means", "copies").cast(pl.String))
-    gdr = pl.when(pl.col("gdr").is_not_null()).then(pl.lit("GDRDMA"))
     by_end = connection.group_by(
         "host",
         "network",
         "direction",
-        medium=medium.cast(pl.Categorical),
-        transport=pl.concat_str(medium, means, gdr, separator="/", ignore_nulls=True),
+        medium=MEDIUM.cast(pl.Categorical),
+        transport=NAMED,
         is_gdr=pl.col("gdr").is_not_null(),
     ).agg(pl.len().cast(pl.Int64).alias("connections"), pl.col("source").first(), pl.col("line").first())
     return (
         by_end.sort("source", "line")
         .group_by("host", "medium", "transport", "network", "is_gdr", maintain_order=True)
         .agg(pl.col("connections").max(), pl.col("source").first(), pl.col("line").first())
+    )
+
+
+@analysis(CONNECTED, of=("connection",))
+def connected(connection: pl.DataFrame, communicator: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
+    """Which ranks are joined to which, over what, and by how many connections, over all communicators."""
+    told = connection.filter(pl.col("from").is_not_null() & pl.col("to").is_not_null())
+    told = told.select("host", "pid", "tid", "pos", "from", "to", transport=NAMED)
+    placed = of_communicator(told, communicator, member).select("job", "key", "from", "to", "transport")
+    seats = member.select("key", "actor", place=pl.col("rank").cast(pl.Int64)).unique(["key", "place"])
+    return (
+        placed.join(seats, left_on=["key", "from"], right_on=["key", "place"])
+        .join(seats.rename({"actor": "peer"}), left_on=["key", "to"], right_on=["key", "place"])
+        .group_by("job", "actor", "peer", "transport")
+        .agg(connections=pl.len().cast(pl.Int64))
+        .sort("job", "actor", "peer", "transport")
     )
 
 

@@ -132,7 +132,7 @@ def _plot(row: Row, ours: pl.DataFrame) -> str:
             draw = plotext.plot if half == OUT else plotext.scatter
             draw(side["size"].to_list(), side["busbw"].to_list(), marker=marker, label=f"busbw {half}, GB/s")
     ends = [curves["size"].min(), curves["size"].max()]
-    for value in _expected(row):
+    for value in expected(row):
         plotext.plot(ends, [value, value], marker="-")
     sizes = curves["size"].unique().sort()
     ticks = sizes.gather_every(max(1, -(-sizes.len() // TICKS))).to_list()
@@ -141,7 +141,7 @@ def _plot(row: Row, ours: pl.DataFrame) -> str:
     return str(plotext.uncolorize(plotext.build())).rstrip()
 
 
-def _expected(row: Row) -> tuple[float, ...]:
+def expected(row: Row) -> tuple[float, ...]:
     """What such a host reaches, from the least to the most."""
     hosts, gpus = row["hosts"] or [], row["gpus"] or []
     machine = machine_of(gpus[0], row["listed"]) if len(hosts) == len(gpus) == 1 else None

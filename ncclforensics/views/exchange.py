@@ -218,7 +218,7 @@ def _last(report: Report, call: Row) -> Row:
 def _waits(report: Report, job: int) -> list[Row]:
     number = dict(report.run["rank"].select("actor", "rank").iter_rows())
     cited = report.run["wait"].select("source", "line").unique()
-    calls = report.run["call"].select("source", "line", "ordinal").filter(pl.col("line").is_in(cited["line"].implode()))
+    calls = report.run["shown_call"].select("source", "line", "ordinal")
     ordinal = {
         (source, line): at for source, line, at in calls.join(cited, on=["source", "line"], how="semi").iter_rows()
     }

@@ -60,7 +60,7 @@ def progress() -> Progress:
 
 
 def _parts(report: Report, verbose: bool) -> list[RenderableType]:
-    parts: list[RenderableType] = [_coverage(report)]
+    parts: list[RenderableType] = [coverage(report)]
     jobs = report.verdicts
     for place, row in enumerate(jobs):
         if place and row["verdict"] == "no-hang" and not verbose and len(jobs) > 3:
@@ -72,7 +72,7 @@ def _parts(report: Report, verbose: bool) -> list[RenderableType]:
     if not jobs:
         parts.append(Text(f"\nUNDECIDABLE  {NOTHING_SAID}", style="bold"))
         parts += [_heading("COLLECT"), *(Padding(Text(step), (0, 0, 0, 2)) for step in COLLECT_CALLS)]
-    told = [id(_finding_of(report, row)) for row in jobs]
+    told = [id(report.finding_of(row)) for row in jobs]
     for finding in report.findings:
         if id(finding) not in told and finding.severity is not Severity.INFO:
             parts += _told(report, finding)
@@ -86,7 +86,7 @@ _GAP = "read-subsystem-gap"
 
 
 def _all(report: Report, verbose: bool) -> list[RenderableType]:
-    parts: list[RenderableType] = [_coverage(report)]
+    parts: list[RenderableType] = [coverage(report)]
     if (run := _run(report, verbose)).row_count:
         parts += [_heading("RUN"), Padding(run, (0, 0, 0, 2))]
     for name, table in machines(report):
@@ -155,7 +155,8 @@ def _list(names: list[str], verbose: bool) -> str:
     return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
-def _coverage(report: Report) -> Text:
+def coverage(report: Report) -> Text:
+    """What was read, in one line."""
     tally = report.run.tally.select(*COUNTS).sum().row(0, named=True) if report.run.readings else {}
     nccl = (tally["recognised"] or 0) + (tally["unrecognised"] or 0)
     seen, world = report.run["rank"].height, report.run["member"]["nranks"].max()
@@ -183,7 +184,7 @@ def _coverage(report: Report) -> Text:
 
 
 def _job(report: Report, row: Row, verbose: bool) -> list[RenderableType]:
-    finding = _finding_of(report, row)
+    finding = report.finding_of(row)
     style = STYLE["no-hang"] if row["verdict"] == "no-hang" else STYLE[str(finding.severity) if finding else "info"]
     head = Text.assemble(("\n", ""), (row["verdict"].upper(), style), (f"  ({row['certainty']})  ", "dim"))
     parts: list[RenderableType] = [head.append(finding.title if finding else row["reason"], "bold")]
@@ -203,10 +204,6 @@ def _job(report: Report, row: Row, verbose: bool) -> list[RenderableType]:
         shown = steps if verbose else steps[:MOST_LINES]
         parts += [_heading(title), *(Padding(Text(step), (0, 0, 0, 2)) for step in shown)]
     return parts
-
-
-def _finding_of(report: Report, row: Row) -> Finding | None:
-    return next((finding for finding in report.findings if finding.job == row["job"]), None)
 
 
 def _heading(title: str) -> Text:
@@ -230,7 +227,7 @@ def _culprits(report: Report, row: Row) -> list[RenderableType]:
         table.add_row(
             _known(rank["rank"]), _known(rank["host"]), _known(rank["cudadev"]), _known(rank["pid"]),
             f"{operation_text(call)} on {call['key']}" if call else "none seen",
-            _place(report, place) if call else "",
+            place_of(report, place) if call else "",
         )  # fmt: skip
     for number in row["missing"][:MOST_CULPRITS]:
         table.add_row(str(number), "?", "?", "?", "no log", "")
@@ -273,7 +270,7 @@ def _mismatch(report: Report, row: Row) -> list[RenderableType]:
     if not row["how"]:
         return []
     sides = report.run["exhibit"].filter((pl.col("job") == row["job"]) & pl.col("what").is_in(["minority", "majority"]))
-    calls = sides.join(report.run["call"], on=["source", "line"], how="inner").unique(
+    calls = sides.join(report.run["shown_call"], on=["source", "line"], how="inner").unique(
         "what", keep="first", maintain_order=True
     )
     shown = {call["what"]: call for call in calls.to_dicts()}
@@ -325,7 +322,7 @@ def _ranks(numbers: list[int], verbose: bool) -> str:
 
 def _calls_of_waits(report: Report, row: Row) -> list[Row]:
     waits = report.run["wait"].filter(pl.col("job") == row["job"]).select("source", "line").unique()
-    return report.run["call"].join(waits, on=["source", "line"], how="semi").to_dicts()
+    return report.run["shown_call"].join(waits, on=["source", "line"], how="semi").to_dicts()
 
 
 def _evidence(report: Report, finding: Finding) -> list[RenderableType]:
@@ -341,11 +338,11 @@ def _lines_of(report: Report, finding: Finding) -> list[RenderableType]:
     table.add_column(style="cyan", overflow="fold")
     table.add_column(overflow="fold", ratio=1)
     for line in lines:
-        table.add_row(line["what"], _place(report, line), Text(line["text"].replace("\t", " ")))
+        table.add_row(line["what"], place_of(report, line), Text(line["text"].replace("\t", " ")))
     return [Padding(table, (0, 0, 0, 2))] if lines else []
 
 
-def _place(report: Report, line: Row) -> str:
+def place_of(report: Report, line: Row) -> str:
     """File and line; the folders too, where two files have one name."""
     path = Path(line["path"])
     same = [Path(r.source.path).absolute() for r in report.run.readings if r.source.path.endswith(path.name)]
@@ -358,7 +355,7 @@ def _all_last(report: Report, row: Row) -> list[RenderableType]:
     table = _table("rank", "host", "last call", "at")
     for call in report.last_calls(row["job"]):
         place = report.cited(call["source"], call["line"])
-        where = _place(report, place)
+        where = place_of(report, place)
         table.add_row(_known(call["rank"]), _known(call["host"]), f"{operation_text(call)} on {call['key']}", where)
     return [_heading("LAST CALL OF EVERY RANK"), Padding(table, (0, 0, 0, 2))] if table.row_count else []
 

@@ -1,0 +1,235 @@
+"""Pictures for the postmortem: Altair describes them, vl-convert draws them as SVG, without a browser or the network.
+
+Colours are variables of the page's style sheet, so that one picture is readable on light and on dark.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from math import atan2, cos, degrees, pi, sin
+from typing import Any
+
+import altair as alt
+import polars as pl
+import vl_convert
+
+from ncclforensics.analyses.picture import LAST
+from ncclforensics.data.names import bytes_text, operation_text, printable, ranks_text
+from ncclforensics.report import Report, Row
+
+WIDTH = 600  # pixels; a narrow page shrinks them
+COLOURS = ["var(--blue)", "var(--orange)", "var(--green)", "var(--purple)", "var(--brown)", "var(--grey)"]
+CULPRIT, WAITS, NEITHER = "culprit", "waits", "neither"
+MOST_NODES = 12  # groups of ranks in the waiting graph
+MOST_SEATS = 64  # ranks that a matrix shows one by one; more are put together by host
+MOST_MARKS = 4096  # of a matrix
+MOST_TICKS = 6
+LONGEST = 28  # characters of a label
+RADIUS = 110  # pixels from the middle of a graph to its nodes
+
+Node = tuple[int, ...]  # actors
+
+
+def svg(chart: alt.TopLevelMixin) -> str:
+    """A chart as text of an SVG element, in the colours of the page."""
+    ink, paper = "var(--ink)", "var(--paper)"
+    styled = (
+        chart.properties(background="transparent")
+        .configure(font="system-ui, sans-serif", aria=False)
+        .configure_axis(
+            labelFontSize=12,
+            titleFontSize=12,
+            labelColor=ink,
+            titleColor=ink,
+            gridColor="var(--line)",
+            domainColor=ink,
+            tickColor=ink,
+        )
+        .configure_legend(labelFontSize=12, labelColor=ink, titleColor=ink, labelLimit=0, orient="bottom")
+        .configure_view(stroke=None)
+        .configure_text(color=ink)
+        .configure_point(stroke=paper)
+    )
+    return str(vl_convert.vegalite_to_svg(styled.to_dict()))
+
+
+def waiting(report: Report, row: Row) -> str:
+    """Who waits for whom as a graph: groups of ranks that wait alike, and an arrow to whom they wait for."""
+    nodes, edges = _groups(report, row)
+    if not edges or len(nodes) > MOST_NODES:
+        return ""
+    places = {node: _on_circle(number, len(nodes)) for number, node in enumerate(nodes)}
+    marks = [
+        {
+            "x": places[node][0],
+            "y": places[node][1],
+            **_beside(places[node][1]),
+            "label": _cut(ranks_text(report.numbers(list(node))) or f"{len(node)} ranks"),
+            "what": _cut(what),
+            "role": CULPRIT if set(node) & set(row["culprits"]) else WAITS,
+        }
+        for node, what in nodes.items()
+    ]
+    arrows = [_arrow(places[a], places[b]) for a, b in edges]
+    half = RADIUS + 50
+    tall = half if len(nodes) > 2 else half // 3
+
+    def at(x: str, y: str) -> dict[str, Any]:
+        return {
+            "x": alt.X(f"{x}:Q", axis=None, scale=alt.Scale(domain=[-2 * half, 2 * half])),
+            "y": alt.Y(f"{y}:Q", axis=None, scale=alt.Scale(domain=[tall, -tall])),
+        }
+
+    lines = alt.Chart(pl.DataFrame(arrows))
+    roles = alt.Color(
+        "role:N", title=None, scale=alt.Scale(domain=[CULPRIT, WAITS], range=["var(--red)", "var(--orange)"])
+    )
+    groups = alt.Chart(pl.DataFrame(marks))
+    return svg(
+        alt.layer(
+            lines.mark_rule(color="var(--ink)", strokeWidth=1.5).encode(**at("x", "y"), x2="x2", y2="y2"),
+            lines.mark_point(shape="triangle", filled=True, size=140, color="var(--ink)", opacity=1).encode(
+                **at("at_x", "at_y"), angle=alt.Angle("turn:Q", scale=None)
+            ),
+            groups.mark_circle(size=420, opacity=1).encode(**at("x", "y"), color=roles),
+            groups.mark_text(fontSize=13, fontWeight="bold").encode(**at("x", "label_at"), text="label:N"),
+            groups.mark_text(fontSize=11).encode(**at("x", "what_at"), text="what:N"),
+        ).properties(width=WIDTH, height=WIDTH * tall // (2 * half))
+    )
+
+
+def _groups(report: Report, row: Row) -> tuple[dict[Node, str], list[tuple[Node, Node]]]:
+    """Ranks that wait in one call for the same, and those waited for alike; and who waits for whom."""
+    calls = {(call["source"], call["line"]): call for call in report.run["shown_call"].to_dicts()}
+    waits = {wait["waiter"]: wait for wait in report.waits(row["job"])}
+    alike: dict[tuple[Any, ...], list[int]] = {}
+    for actor in sorted({*waits, *(each for wait in waits.values() for each in wait["waits_for"])}):
+        wait = waits.get(actor)
+        waited_by = () if wait else tuple(sorted(each for each in waits if actor in waits[each]["waits_for"]))
+        what = operation_text(calls.get((wait["source"], wait["line"]), {})) if wait else ""
+        targets = tuple(sorted(wait["waits_for"])) if wait else ()
+        alike.setdefault((what, wait["key"] if wait else "", targets, waited_by), []).append(actor)
+    nodes = {tuple(members): str(key[0]) for key, members in alike.items()}
+    targets_of = {tuple(members): set(key[2]) for key, members in alike.items()}
+    edges = [(a, b) for a in nodes for b in nodes if a != b and targets_of[a] & set(b)]
+    return nodes, edges
+
+
+def _on_circle(number: int, total: int) -> tuple[float, float]:
+    """Two nodes stand side by side; more of them lie on an ellipse, for labels are wide."""
+    turn = pi + 2 * pi * number / total
+    return 1.6 * RADIUS * cos(turn), RADIUS * sin(turn)
+
+
+def _beside(y: float) -> dict[str, float]:
+    """Where the two lines of a node's label stand: outside of the ellipse, where no arrow goes."""
+    return {"label_at": y - 36, "what_at": y - 21} if y < 1 else {"label_at": y + 24, "what_at": y + 39}
+
+
+def _arrow(start: tuple[float, float], end: tuple[float, float]) -> Row:
+    (x, y), (x2, y2) = start, end
+    head = 0.68  # of the way, so that two that go both ways can be told apart
+    turn = degrees(atan2(y2 - y, x2 - x)) + 90
+    return {"x": x, "y": y, "x2": x2, "y2": y2, "at_x": x + head * (x2 - x), "at_y": y + head * (y2 - y), "turn": turn}
+
+
+def _cut(text: str) -> str:
+    text = printable(text)
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
+def times(report: Report, row: Row) -> str:
+    """When each rank made its last call and printed failures, by its own host's clock."""
+    events = report.run["timeline"].filter(pl.col("job") == row["job"])
+    ranks = report.run["rank"].select("actor", "rank")
+    shown = events.join(ranks, on="actor").filter(pl.col("rank").is_not_null())
+    if shown["time"].n_unique() < 2:
+        return ""
+    role = pl.when(pl.col("actor").is_in(row["culprits"])).then(pl.lit(CULPRIT)).otherwise(pl.lit("others"))
+    shown = shown.with_columns(
+        role=role, kind=pl.when(pl.col("what") == LAST).then(pl.lit(LAST)).otherwise(pl.lit("failure"))
+    ).unique(["rank", "time", "kind"], maintain_order=True)
+    is_short = shown.select(pl.col("time").max() - pl.col("time").min() < timedelta(seconds=5)).item()
+    form = "%H:%M:%S.%L" if is_short else "%H:%M:%S"
+    return svg(
+        alt.Chart(shown.select("rank", "time", "role", "kind"))
+        .mark_point(filled=True, size=60, opacity=1)
+        .encode(
+            x=alt.X("time:T", title="time, by each host's own clock", axis=alt.Axis(format=form, labelOverlap=True)),
+            y=alt.Y(
+                "rank:Q",
+                title="rank",
+                scale=alt.Scale(reverse=True, zero=False, padding=12),
+                axis=alt.Axis(tickMinStep=1),
+            ),
+            shape=alt.Shape(
+                "kind:N", title=None, scale=alt.Scale(domain=[LAST, "failure"], range=["circle", "triangle"])
+            ),
+            color=alt.Color(
+                "role:N",
+                title=None,
+                scale=alt.Scale(domain=[CULPRIT, "others"], range=["var(--red)", "var(--blue)"]),
+            ),
+        )
+        .properties(width=WIDTH, height=max(120, min(420, 14 * shown["rank"].n_unique())))
+    )
+
+
+def connections(report: Report, job: int) -> tuple[str, str]:
+    """Who is connected to whom and over what, as a matrix; and what a row of it stands for."""
+    seats = report.run["rank"].filter(pl.col("job") == job).select("actor", "rank", "host")
+    unit = "rank" if seats.height <= MOST_SEATS else "host"
+    named = seats.select("actor", name=pl.col(unit).cast(pl.String))
+    told = report.run["connected"].filter(pl.col("job") == job)
+    cells = (
+        told.join(named, on="actor")
+        .join(named.rename({"actor": "peer", "name": "to"}), on="peer")
+        .group_by("name", "to", "transport")
+        .agg(pl.col("connections").sum())
+        .sort("name", "to", "connections", descending=[False, False, True])
+        .unique(["name", "to"], keep="first", maintain_order=True)
+    )
+    if cells.is_empty() or cells.height > MOST_MARKS:
+        return "", ""
+    order = seats.sort("rank", nulls_last=True)[unit].drop_nulls().cast(pl.String).unique(maintain_order=True).to_list()
+    labels = alt.Axis(labelOverlap=True, grid=False, labelLimit=120)
+    size = max(160, min(WIDTH - 160, 16 * len(order)))
+    chart = (
+        alt.Chart(cells.select("name", "to", "transport"))
+        .mark_rect(stroke="var(--paper)")
+        .encode(
+            x=alt.X("to:N", title=f"to {unit}", sort=order, scale=alt.Scale(domain=order), axis=labels),
+            y=alt.Y("name:N", title=f"from {unit}", sort=order, scale=alt.Scale(domain=order), axis=labels),
+            color=alt.Color("transport:N", title=None, scale=alt.Scale(range=COLOURS)),
+        )
+        .properties(width=size, height=size)
+    )
+    return svg(chart), unit
+
+
+def curve(row: Row, measured: pl.DataFrame, expected: tuple[float, ...]) -> str:
+    """Bus bandwidth over size of one benchmark, and between which lines such a machine is expected to end up."""
+    points = measured.filter((pl.col("size") > 0) & pl.col("busbw").is_finite()).sort("size")
+    if points["size"].n_unique() < 2:
+        return ""
+    ticks = points["size"].unique().sort()
+    shown = ticks.gather_every(-(-ticks.len() // MOST_TICKS)).to_list()
+    names = {size: bytes_text(size) for size in shown}
+    spoken = " : ".join(f"datum.value == {size} ? '{name}'" for size, name in names.items())
+    lines = (
+        alt.Chart(points.select("size", "busbw", "half"))
+        .mark_line(point=True)
+        .encode(
+            x=alt.X(
+                "size:Q",
+                title="size",
+                scale=alt.Scale(type="log", base=2, nice=False),
+                axis=alt.Axis(values=shown, labelExpr=f"{spoken} : ''", grid=False),
+            ),
+            y=alt.Y("busbw:Q", title="bus bandwidth, GB/s", scale=alt.Scale(zero=True)),
+            color=alt.Color("half:N", title=None, scale=alt.Scale(range=COLOURS[:2])),
+        )
+    )
+    limits = pl.DataFrame({"busbw": list(expected)}, schema={"busbw": pl.Float64})
+    rules = alt.Chart(limits).mark_rule(color="var(--green)", strokeDash=[6, 4], strokeWidth=1.5).encode(y="busbw:Q")
+    return svg(alt.layer(rules, lines).properties(width=WIDTH - 60, height=220))

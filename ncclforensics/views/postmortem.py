@@ -1,0 +1,232 @@
+"""The report as an attachment to a postmortem: one HTML file that needs nothing else, or Markdown."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markdown_it import MarkdownIt
+from markupsafe import Markup
+
+from ncclforensics import __version__
+from ncclforensics.data.names import operation_text, printable, ranks_text, sentence
+from ncclforensics.report import Report, Row
+from ncclforensics.rules import Severity
+from ncclforensics.views import charts, document, exchange
+from ncclforensics.views.benchmarks import expected
+from ncclforensics.views.cover import Cover
+from ncclforensics.views.terminal import coverage, place_of
+
+TEMPLATES = Path(__file__).parent / "templates"
+MOST_JOBS = 4  # that are told in full
+MOST_CURVES = 6
+SIDES = 2  # ranks of each side, in the calls side by side
+
+
+def html(report: Report, cover: Cover) -> bytes:
+    """One page: no script, no request, the style sheet the only thing its security policy allows."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_shown,
+    )
+    environment.filters["ranks"] = ranks_text
+    environment.filters["sentence"] = sentence
+    style = (TEMPLATES / "postmortem.css").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    page = environment.get_template("postmortem.html.j2").render(
+        **_content(report), cover=cover, note=_rendered(cover.note), style=Markup(style), digest=digest
+    )
+    return page.encode()
+
+
+def _shown(value: Any) -> Any:
+    """Text as it may stand on a page: marks that turn its direction or hide it become visible, too."""
+    if isinstance(value, Markup) or not isinstance(value, str):
+        return value
+    return printable(value.replace("\t", " "))
+
+
+def _rendered(note: str) -> Markup:
+    """The author's Markdown; HTML in it is shown as text, and pictures, which would be fetched, are links."""
+    return Markup(MarkdownIt("commonmark", {"html": False}).disable("image").enable("table").render(note))
+
+
+def _content(report: Report) -> dict[str, Any]:
+    jobs = document.judged(report)
+    return {
+        **exchange.as_object(report),
+        "tool_version": __version__,
+        "summary": summary(report),
+        "coverage": coverage(report).plain,
+        "worst": _worst(report),
+        "jobs": [_job(report, row) for row in jobs[:MOST_JOBS]],
+        "jobs_left": jobs[MOST_JOBS:],
+        "said": [_said(report, number) for number in range(len(report.findings))],
+        "curves": list(_curves(report)),
+        "settings": _settings(report),
+        "hashes": report.hashes,
+        "problems": [
+            (reading.source.path, problem)
+            for reading in report.run.readings
+            for problem in report.problems(reading.number)
+        ],
+    }
+
+
+def summary(report: Report) -> list[str]:
+    """Three sentences: what happened, what it means, how sure that is and what else was found."""
+    jobs = document.judged(report)
+    others = [each for each in report.findings if each.job is None and each.severity is not Severity.INFO]
+    besides = f"{len(others)} more finding{'s' * (len(others) != 1)}" if others else "nothing else was found"
+    if jobs:
+        row, finding = jobs[0], report.finding_of(jobs[0])
+        title, detail = (finding.title, finding.detail) if finding else (row["reason"], "")
+        waiting = f"{len(row['victims'])} rank{'s' * (len(row['victims']) != 1)} waited, " if row["victims"] else ""
+        more = f"{len(jobs)} jobs were judged and this is the worst, " if len(jobs) > 1 else ""
+        last = f"The verdict is {row['verdict']} ({row['certainty']}): {more}{waiting}{besides}"
+        steps = report.collect_next(row)
+        means = detail or (
+            others[0].title if others else f"What would settle it: {steps[0]}" if steps else row["reason"]
+        )
+        return [sentence(title), sentence(means), sentence(last)]
+    if not others:
+        return ["Nothing is wrong in what was read.", "No job was judged.", "What these logs cannot show stands below."]
+    last = f"This is {others[0].certainty}, and {len(others) - 1} more like it are listed below"
+    return [sentence(others[0].title), sentence(others[0].detail), sentence(last)]
+
+
+def _worst(report: Report) -> str:
+    """The word that stands for the page, and its colour."""
+    severities = [str(finding.severity) for finding in report.findings]
+    return next((each for each in ("error", "warning") if each in severities), "info")
+
+
+def _job(report: Report, row: Row) -> dict[str, Any]:
+    finding = report.finding_of(row)
+    matrix, unit = charts.connections(report, row["job"])
+    return {
+        "row": row,
+        "title": finding.title if finding else row["reason"],
+        "severity": str(finding.severity) if finding else "info",
+        "steps": report.collect_next(row),
+        "grid": _grid(report, row),
+        "culprits": _culprits(report, row),
+        "beside": _beside(report, row),
+        "waiting": Markup(charts.waiting(report, row)),
+        "waits": _waits(report, row),
+        "times": Markup(charts.times(report, row)),
+        "matrix": Markup(matrix),
+        "unit": unit,
+        "last": [
+            {**call, "what": operation_text(call), "at": place_of(report, report.cited(call["source"], call["line"]))}
+            for call in report.last_calls(row["job"])
+        ],
+    }
+
+
+def _grid(report: Report, row: Row) -> list[tuple[str, list[tuple[int | None, str]]]]:
+    """Each host with its ranks: culprit, waits or neither."""
+    role = {**dict.fromkeys(row["victims"], charts.WAITS), **dict.fromkeys(row["culprits"], charts.CULPRIT)}
+    ranks = report.run["rank"].filter(pl.col("job") == row["job"]).sort("rank", nulls_last=True)
+    lacking = [(rank, charts.CULPRIT if rank in row["missing"] else charts.NEITHER) for rank in row["absent"]]
+    unseen = [("no log", lacking)] if lacking else []
+    return [
+        (
+            str(host or "?"),
+            [(rank, role.get(actor, charts.NEITHER)) for rank, actor in rows.select("rank", "actor").rows()],
+        )
+        for (host,), rows in ranks.group_by("host", maintain_order=True)
+    ] + unseen
+
+
+def _culprits(report: Report, row: Row) -> list[Row]:
+    last = {call["actor"]: call for call in report.last_calls(row["job"])}
+    ranks = report.run["rank"].filter(pl.col("actor").is_in(row["culprits"])).sort("rank").to_dicts()
+    seen = [
+        {
+            **rank,
+            "what": f"{operation_text(call)} on {call['key']}" if call else "none seen",
+            "at": place_of(report, report.cited(call["source"], call["line"])) if call else "",
+        }
+        for rank in ranks
+        for call in [last.get(rank["actor"])]
+    ]
+    unseen = {"host": None, "cudadev": None, "pid": None, "what": "no log", "at": ""}
+    return seen + [{**unseen, "rank": number} for number in row["missing"]]
+
+
+def _beside(report: Report, row: Row) -> dict[str, Any] | None:
+    """The calls of both sides around the place where they part, by their number on the communicator."""
+    run = report.run
+    calls = run["shown_call"].filter((pl.col("job") == row["job"]) & pl.col("is_beside"))
+    if calls.is_empty():  # no call, or its place is not known
+        return None
+    shown = run["exhibit"].filter(pl.col("job") == row["job"])["actor"].drop_nulls().unique(maintain_order=True)
+    members = set(run["member"].filter(pl.col("key").cast(pl.String) == row["key"])["actor"])
+    actors = [actor for actor in shown if actor in members]
+    blamed = [actor for actor in actors if actor in row["culprits"]][:SIDES]
+    others = [actor for actor in actors if actor not in row["culprits"]][:SIDES]
+    if not blamed or not others:
+        return None
+    made = {(call["actor"], call["ordinal"]): call for call in calls.to_dicts()}
+    number = dict(run["rank"].select("actor", "rank").iter_rows())
+    rows = []
+    for ordinal in range(calls["ordinal"].min(), calls["ordinal"].max() + 1):  # type: ignore[operator,arg-type]
+        model = made.get((others[0], ordinal))
+        cells = []
+        for actor in blamed + others:
+            call = made.get((actor, ordinal))
+            is_other = actor in blamed and (call or {}).get("signature") != (model or {}).get("signature")
+            cells.append(
+                {
+                    "what": operation_text({**call, "ordinal": None}) if call else "",
+                    "at": place_of(report, report.cited(call["source"], call["line"])) if call else "",
+                    "differs": is_other,
+                }
+            )
+        rows.append((ordinal, ordinal == row["ordinal"], cells))
+    heads = [f"rank {number[actor]} ({'culprit' if actor in blamed else 'other'})" for actor in blamed + others]
+    return {"key": row["key"], "heads": heads, "rows": rows}
+
+
+def _waits(report: Report, row: Row) -> list[tuple[str, str, str]]:
+    """Who waits, in what, and for whom; ranks that wait alike in one line."""
+    calls = {(call["source"], call["line"]): call for call in report.run["shown_call"].to_dicts()}
+    alike: dict[tuple[str, str], list[int]] = {}
+    for wait in report.waits(row["job"]):
+        call = calls.get((wait["source"], wait["line"]))
+        what = f"{operation_text(call)} of {wait['key']}" if call else f"the init of {wait['key']}"
+        alike.setdefault((what, ranks_text(report.numbers(wait["waits_for"]))), []).append(wait["waiter"])
+    ordered = sorted(alike.items(), key=lambda item: -len(item[1]))
+    return [(ranks_text(report.numbers(waiters)), what, whom) for (what, whom), waiters in ordered]
+
+
+def _said(report: Report, number: int) -> dict[str, Any]:
+    finding = report.findings[number]
+    lines = [{**line, "at": place_of(report, line)} for line in report.evidence(finding)]
+    return {"finding": finding, "severity": str(finding.severity), "role": str(finding.role), "lines": lines}
+
+
+def _curves(report: Report) -> Iterator[tuple[str, Markup, bool]]:
+    measured = report.run["measurement"]
+    for row in report.run["benchmark"].head(MOST_CURVES).to_dicts():
+        limits = expected(row)
+        drawn = charts.curve(row, measured.filter(pl.col("benchmark") == row["benchmark"]), limits)
+        if drawn:
+            yield f"{row['collective'] or '?'}, {row['nranks'] or '?'} ranks", Markup(drawn), bool(limits)
+
+
+def _settings(report: Report) -> list[tuple[str, str, int]]:
+    """NCCL's variables as the logs print them: each with its value and on how many hosts it is seen."""
+    told = report.run["setting"].filter(pl.col("variable").is_not_null() & pl.col("value").is_not_null())
+    text = told.select(pl.col("variable", "value").cast(pl.String), "host")
+    return text.group_by("variable", "value").agg(pl.col("host").n_unique()).sort("variable", "value").rows()

@@ -1,0 +1,245 @@
+"""The attachment to a postmortem: it needs nothing but itself, shows who did it, and text from logs stays text."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from ncclforensics import analyze, cli, views
+from ncclforensics.report import Report
+from ncclforensics.views import document, postmortem
+from ncclforensics.views.cover import Cover
+from tests.browser import CHROMIUM, Browser
+from tests.incidents import INCIDENTS, ROOT, Incident, checked
+
+GOLDEN = ROOT / "fixtures" / "postmortems"
+TOLD = ["another-broadcast-root", "a-rank-never-starts", "a-healthy-benchmark"]
+NOTE = "It was **the loader**. ![x](https://pictures.example/a.png) <img src=//pictures.example/b.png>"
+COVER = Cover("Run 4711 stood still", NOTE, "ncclforensics report logs/ -o run-4711.html")
+MOST = 3_000_000  # bytes
+
+one_of_each = pytest.mark.parametrize("name", TOLD)
+
+
+def of(name: str) -> Report:
+    report = checked(Incident(INCIDENTS / name)).report
+    report.hashes = {reading.number: f"{reading.number:064x}" for reading in report.run.readings}
+    return report
+
+
+def page(report: Report) -> str:
+    return postmortem.html(report, COVER).decode()
+
+
+@pytest.fixture(scope="module")
+def large_page(large: Report) -> str:
+    return page(large)
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page on a log that means harm, whose author's note does, too."""
+    folder = tmp_path_factory.mktemp("hostile")
+    (folder / "<b>rank0\u202e.log").write_text(
+        "n1:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
+        "n1:7:7 [0] init.cc:3 NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1b000\n"
+        "n1:7:7 [0] NCCL INFO NCCL_IB_HCA set by environment to </code><script>alert`1`</script>\x1b[2J.\n"
+        "n1:7:7 [0] misc/socket.cc:3 NCCL WARN <script>alert(2)</script>\u202e\x1b]0;owned\x07 [31m & \u200b\n"
+        "n1:7:7 [0] NCCL INFO " + "<i>" * 400_000 + "\n"
+    )  # fmt: skip
+    file = folder / "page.html"
+    file.write_bytes(postmortem.html(analyze([str(folder)], everything=True), COVER))
+    return file
+
+
+def without_pictures(text: str) -> str:
+    """How a picture is drawn is the library's affair: a release of it must not change what is compared."""
+    return re.sub(r"<svg.*?</svg>", "<svg></svg>", text, flags=re.DOTALL)
+
+
+@one_of_each
+def test_the_page_is_as_it_was(name: str, golden: Callable[[Path, str], None]) -> None:
+    golden(GOLDEN / f"{name}.html", without_pictures(page(of(name))))
+
+
+@one_of_each
+def test_the_markdown_is_as_it_was(name: str, golden: Callable[[Path, str], None]) -> None:
+    golden(GOLDEN / f"{name}.md", document.postmortem(of(name), COVER))
+
+
+class Outline(HTMLParser):
+    """What a page is made of: its elements in order, and each with its attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in ("meta", "br", "path", "line"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in ("path", "line"):
+            assert self.open.pop() == tag
+
+    def named(self, tag: str) -> Iterator[dict[str, str | None]]:
+        return (attributes for name, attributes in self.elements if name == tag)
+
+
+@one_of_each
+def test_the_page_asks_for_nothing_and_runs_nothing(name: str) -> None:
+    outline = Outline(page(of(name)))
+    tags = Counter(tag for tag, _ in outline.elements)
+
+    assert outline.open == []
+    assert not {"script", "link", "img", "iframe", "object", "base", "form"} & set(tags)
+    assert tags["style"] == 1
+    assert not [key for _, attributes in outline.elements for key in attributes if key.startswith("on") or key == "src"]
+    (policy,) = (each["content"] for each in outline.named("meta") if each.get("http-equiv"))
+    assert policy is not None
+    assert policy.startswith("default-src 'none'; style-src 'sha256-")
+
+
+@one_of_each
+def test_the_page_can_be_read_aloud(name: str) -> None:
+    text = page(of(name))
+    outline = Outline(text)
+    tags = Counter(tag for tag, _ in outline.elements)
+    names = [attributes["id"] for _, attributes in outline.elements if "id" in attributes]
+
+    assert tags["main"] == tags["header"] == tags["nav"] == tags["h1"] == 1
+    assert tags["caption"] == tags["table"]
+    assert all(each.get("scope") in ("row", "col") for each in outline.named("th"))
+    assert max(Counter(names).values()) == 1
+    assert {(each["href"] or "")[1:] for each in outline.named("a") if (each["href"] or "").startswith("#")} <= set(
+        names
+    )
+    assert all(each.get("aria-label") for each in outline.named("figure"))
+
+
+def test_three_sentences_say_who_did_it() -> None:
+    said = postmortem.summary(of("one-rank-stops-before-an-allreduce"))
+
+    assert said[0] == "Rank 11 on gpu-node-01 never called AllReduce #13 (1179648 x bfloat16, sum)."
+    assert said[2] == "The verdict is lagging-ranks (certain): 15 ranks waited, 1 more finding."
+
+
+def test_a_benchmark_that_went_well_is_no_undecided_hang() -> None:
+    report = of("a-healthy-benchmark")
+
+    assert document.headline(report) == "no findings"
+    assert postmortem.summary(report)[0] == "Nothing is wrong in what was read."
+    assert "Dashed: between these lines such a machine is expected" in page(report)
+
+
+def test_a_finding_of_a_run_that_ended_well_is_its_headline() -> None:
+    assert (
+        document.headline(of("one-rank-comes-late-to-every-step")) == "rank 4 on h100-02 comes 2.0 s after the others"
+    )
+
+
+def test_the_calls_stand_side_by_side_where_they_part() -> None:
+    text = page(of("one-rank-stops-before-an-allreduce"))
+
+    (parting,) = re.findall(r'<tr class="parting">.*?</tr>', text)
+    assert '<th scope="row">13</th><td class="differs">not called' in parting
+    assert parting.count("AllReduce (1179648 x bfloat16, sum)") == 2
+
+
+def test_a_rank_without_a_log_stands_in_the_grid() -> None:
+    assert '<th scope="row" class="name">no log</th><td><span class="seat culprit"' in page(of("a-rank-never-starts"))
+
+
+def test_the_waiting_graph_points_at_the_culprit() -> None:
+    nodes, edges = postmortem.charts._groups(
+        of("one-rank-stops-before-an-allreduce"), of("one-rank-stops-before-an-allreduce").verdicts[0]
+    )
+
+    assert {end for _, end in edges} == {(11,)}
+    assert sorted(actor for node in nodes for actor in node) == list(range(16))
+
+
+@pytest.mark.xdist_group("large")
+def test_512_ranks_make_a_small_file(large_page: str) -> None:
+    assert len(large_page) < MOST
+    assert large_page.count('class="seat culprit"') == 2
+    assert large_page.count('class="seat ') == 512
+    assert "which host is connected to which" in large_page.lower()
+
+
+def test_text_from_logs_stays_text(hostile: Path) -> None:
+    text = hostile.read_text(encoding="utf-8")
+
+    assert "<script" not in text
+    assert "&lt;script&gt;alert`1`&lt;/script&gt;" in text
+    assert [character for character in text if not (character.isprintable() or character == "\n")] == []
+    assert len(text) < MOST
+    Outline(text)
+
+
+def test_html_and_pictures_in_a_note_stay_text() -> None:
+    text = page(of("a-healthy-benchmark"))
+
+    assert "<strong>the loader</strong>" in text
+    assert "&lt;img src=//pictures.example/b.png&gt;" in text
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not on this machine")
+@pytest.mark.xdist_group("large")
+def test_a_browser_opens_it_without_a_request_or_a_complaint(tmp_path: Path, hostile: Path, large_page: str) -> None:
+    (tmp_path / "large.html").write_text(large_page, encoding="utf-8")
+    (tmp_path / "hang.html").write_text(page(of("one-rank-stops-before-an-allreduce")), encoding="utf-8")
+
+    with Browser() as browser:
+        for file in (hostile, tmp_path / "large.html", tmp_path / "hang.html"):
+            browser.open(file)
+            assert browser.requests() == [file.as_uri()]
+            assert browser.complaints() == []
+        culprit = "document.querySelector('.seat.culprit')"
+        assert browser.value(f"{culprit}.textContent") == "11"
+        assert browser.value(f"{culprit}.checkVisibility()") is True
+        papers = []
+        for scheme in ("light", "dark"):
+            browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+            papers.append(browser.value("getComputedStyle(document.body).backgroundColor"))
+        assert papers == ["rgb(255, 255, 255)", "rgb(20, 23, 26)"]
+        for width in (1280, 400):
+            browser.call(
+                "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False
+            )
+            assert browser.value("document.documentElement.scrollWidth") <= width
+
+
+def test_the_suffix_says_what_is_written(tmp_path: Path) -> None:
+    logs = str(INCIDENTS / "another-broadcast-root" / "*.log")
+    note = tmp_path / "note.md"
+    note.write_text("see *here*", encoding="utf-8")
+
+    for name, begins in (("a.html", b"<!DOCTYPE html>"), ("a.md", b"## ncclforensics: T"), ("a.json", b'{\n  "schema')):
+        file = tmp_path / name
+        assert cli.main(["report", logs, "-o", str(file), "--title", "T", "--note", str(note), "-q"]) == 1
+        assert file.read_bytes().lstrip().startswith(begins)
+    assert "see *here*" in (tmp_path / "a.md").read_text(encoding="utf-8")
+    assert cli.main(["report", logs, "-o", str(tmp_path / "a.pdf"), "-q"]) == 2
+
+
+def test_what_html_needs_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delattr(views, "postmortem")
+    monkeypatch.delitem(sys.modules, "ncclforensics.views.postmortem")
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+
+    code = cli.main(["report", str(INCIDENTS / "init-only" / "*.log"), "-o", str(tmp_path / "a.html"), "-q"])
+
+    assert code == 2
+    assert "pip install 'ncclforensics[report]'" in capsys.readouterr().err
