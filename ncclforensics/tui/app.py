@@ -218,7 +218,7 @@ class Forensics(App[None]):
 
     def action_go(self, page: str) -> None:
         """Go to a screen, where one was on it."""
-        if self.page is None or self.page.NAME != page:
+        if self.page is None or page != self.page.NAME:
             self.go(Place(page))
 
     def action_step_back(self) -> None:
