@@ -13,7 +13,6 @@ from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.command import CommandPalette
 from textual.screen import Screen
-from textual.widgets import Static
 
 from ncclforensics.data.names import bytes_text, printable
 from ncclforensics.tui.benchmarks import Benchmarks
@@ -23,7 +22,7 @@ from ncclforensics.tui.log import Log
 from ncclforensics.tui.operations import Operations
 from ncclforensics.tui.page import TITLES, Page, Place
 from ncclforensics.tui.palette import Finder
-from ncclforensics.tui.prompts import Ask, Help
+from ncclforensics.tui.prompts import Ask, Choice, Help
 from ncclforensics.tui.ranks import Ranks
 from ncclforensics.tui.waiting import Waiting
 
@@ -57,7 +56,7 @@ class Forensics(App[None]):
     """Seven screens on one run."""
 
     TITLE = "ncclforensics"
-    CSS_PATH = "style.tcss"
+    CSS_PATH = Path(__file__).with_name("style.tcss")
     COMMANDS: ClassVar[set[Any]] = {Finder}
     COMMAND_PALETTE_BINDING = "ctrl+p"
     SCREENS: ClassVar[dict[str, Callable[[], Screen[Any]]]] = {
@@ -82,6 +81,7 @@ class Forensics(App[None]):
         super().__init__()
         self._request = request
         self.facts: Facts | None = None
+        self.opened: list[Page] = []  # screens that have been shown
         self._trail = [Place("incident")]
         self._at = 0
         self._read: tuple[int, int] = (0, 0)
@@ -150,7 +150,7 @@ class Forensics(App[None]):
     def _learn(self, facts: Facts) -> None:
         self.facts = facts
         self._stage = "" if facts.is_whole else self._stage
-        for page in self._pages():
+        for page in self.opened:  # also those behind, which would keep what is out of date in memory
             page.renew()
 
     def _broke(self, error: Exception) -> None:
@@ -161,6 +161,14 @@ class Forensics(App[None]):
         for page in self._pages():
             page.trouble(printable(said))
         self.complain(said)
+
+    async def run_action(self, *arguments: Any, **named: Any) -> bool:
+        """A defect behind one key is told, and the screen stays."""
+        try:
+            return await super().run_action(*arguments, **named)
+        except Exception as error:
+            self.complain(f"{type(error).__name__}: {error}")
+            return True
 
     def complain(self, text: str) -> None:
         """Show an error as a message."""
@@ -194,7 +202,7 @@ class Forensics(App[None]):
                 text.append(f" · {problems} with problems (on screen 1)", "bold")
             if not self.facts.is_whole:
                 text.append(" · verdict so far")
-        page.query_one("#state", Static).update(text)
+        page.tell("#state", text)
 
     # Where one is, and has been.
 
@@ -263,11 +271,23 @@ class Forensics(App[None]):
             self.complain("nothing has been read yet")
             return
         finding = self.page.finding() if isinstance(self.page, Incident) else None
-        what = f"the finding of {finding.rule}" if finding else "the whole incident"
-        name = f"{finding.rule if finding else 'incident'}.md"
-        if finding:
-            what += " (from other screens than this: the whole incident)"
-        self.push_screen(Ask(f"Write {what} to .md, .html or .json", name), lambda path: self._export(path, finding))
+        if finding is None:
+            self._ask_where("the whole incident", "incident.md", None)
+            return
+
+        def take(number: int | None) -> None:
+            if number == 0:
+                self._ask_where("the whole incident", "incident.md", None)
+            elif number == 1:
+                self._ask_where("this finding", f"{finding.rule}.md", finding)
+
+        self.push_screen(
+            Choice("Export what?", ["the whole incident", f"this finding: {printable(finding.title)}"]), take
+        )
+
+    def _ask_where(self, what: str, name: str, finding: Finding | None) -> None:
+        question = f"Write {what} to which file? Its suffix is .md, .html or .json"
+        self.push_screen(Ask(question, name), lambda path: self._export(path, finding))
 
     def _export(self, path: str | None, finding: Finding | None) -> None:
         facts = self.facts

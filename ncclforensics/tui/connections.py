@@ -48,7 +48,8 @@ class Table(Sheet):
         self.matrix, self.lines = matrix, lines
         longest = max((len(line) for line, _ in lines), default=0) + 2
         self.renew(self._label + 1 + 2 * len(matrix.ends) if matrix else longest)
-        self.put(0)
+        first = min(matrix.joints, key=lambda place: (not matrix.joints[place].is_odd, place)) if matrix else (0, 0)
+        self.put(*first)
 
     def cells(self, row: int) -> list[int]:
         """A mark for each end."""
@@ -128,7 +129,7 @@ class Connections(Page):
                 odd = sum(joint.is_odd for joint in matrix.joints.values())
                 title.append(f"   ! {odd} not like the others" if odd else "", "bold red")
             table.fill(matrix, lines)
-        self.query_one("#title", Static).update(title)
+        self.tell("#title", title)
 
     def on_sheet_moved(self) -> None:
         """Tell of the pair under the cursor."""
@@ -143,7 +144,7 @@ class Connections(Page):
                 text.append("\nnot like most pairs of this kind" if joint.is_odd else "", "bold red")
         elif table.lines:
             text.append(table.lines[table.at_row][0])
-        self.query_one("#detail", Static).update(text)
+        self.tell("#detail", text)
 
     def copied(self) -> str:
         """What is told of the pair."""

@@ -160,8 +160,8 @@ class Incident(Page):
             text.scroll_page_down(animate=False)
 
 
-def _line(cited: Cited) -> Text:
-    text = Text(no_wrap=True)
+def _line(cited: Cited, *, is_whole: bool = False) -> Text:
+    text = Text(no_wrap=not is_whole)
     text.append(f"{cited.what}  " if cited.what else "", "dim")
     text.append(cited.place, "cyan")
     return text.append(f"  {cited.text}")
@@ -187,5 +187,5 @@ def _told(node: Node, cited: Cited | None) -> list[RenderableType]:
     if node.evidence and cited is None:
         parts.append(Text("\nEvidence", "bold"))
         for each in node.evidence:
-            parts.append(Padding(_line(each), (0, 0, 0, 2)))
+            parts.append(Padding(_line(each, is_whole=True), (0, 0, 0, 2)))
     return parts

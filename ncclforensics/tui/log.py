@@ -57,6 +57,11 @@ class Lines(Sheet):
     def _number(self, row: int) -> int:
         return row + 1 if self.numbers is None else int(self.numbers[row])
 
+    def on_unmount(self) -> None:
+        """Close what is open."""
+        if self.file is not None:
+            self.file.close()
+
     def grown(self) -> None:
         """More lines are known."""
         self.renew(self._widest)
@@ -135,7 +140,7 @@ class Log(Page):
         self._logs = cast("list[logs.Log]", part)
         readable = [log for log in self._logs if not log.source.problem]
         if self._log is None and readable and self._wanted is None:
-            self._open(readable[0], 1)
+            self._open(next((log for log in readable if log.speakers), readable[0]), 1)
 
     def show(self, at: At) -> None:
         """Open a file at a line; a negative one is counted from the end."""
@@ -156,7 +161,7 @@ class Log(Page):
         return f"{self._log.name}:{lines.number}: {lines.file.text(lines.number)}"
 
     def on_unmount(self) -> None:
-        """Close what is open."""
+        """Nothing that runs in the background is wanted any more."""
         self._stop.set()
 
     def on_sheet_moved(self) -> None:
@@ -240,7 +245,7 @@ class Log(Page):
             text.append("  following" if self._follows else "", "bold")
             text.append(f"  {self._is_busy}" if self._is_busy else "", "italic")
             text.append(f"\n{file.note}" if file.note else "", "bold")
-        self.query_one("#title", Static).update(text)
+        self.tell("#title", text)
 
     # Other files, other lines.
 

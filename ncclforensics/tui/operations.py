@@ -155,13 +155,13 @@ class Operations(Page):
             title.append(f"  ({one.messages:,} sends and receives have no place here)", "dim")
         if one.unplaced:
             title.append(f"\n{one.unplaced:,} calls behind the unread middle are placed once every byte is read", "dim")
-        self.query_one("#title", Static).update(title)
+        self.tell("#title", title)
         column, cell = sheet.columns[min(sheet.at_cell, len(sheet.columns) - 1)], sheet.cell
         text = Text()
         text.append(f"{column.title} ", "bold")
         text.append(f"at {sheet.at_row:,}: {self._calls.told(one, sheet.at_row, column)}")
         text.append(f"\n{cell.at.place}" if cell and cell.at else "", "cyan")
-        self.query_one("#detail", Static).update(text)
+        self.tell("#detail", text)
 
     def on_sheet_opened(self) -> None:
         """Open the call in the log."""

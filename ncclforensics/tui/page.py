@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from rich.text import Text
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.events import Click
 from textual.screen import Screen
 from textual.widget import Widget
-from textual.widgets import Footer, Static
+from textual.widgets import Static
+
+from ncclforensics.data.names import printable
 
 if TYPE_CHECKING:
     from ncclforensics.tui.app import Forensics
+    from ncclforensics.tui.facts import Facts
 
 TITLES = {
     "incident": "Incident",
@@ -55,6 +59,28 @@ class Bar(Static):
             cast("Forensics", self.app).go(Place(page))
 
 
+class Keys(Static):
+    """The keys of a screen, each of which the mouse may press; Textual's own line of keys is made anew ten times."""
+
+    def __init__(self, bindings: Iterable[BindingType]) -> None:
+        self._ends: list[tuple[int, str]] = []
+        text = Text(no_wrap=True)
+        for binding in bindings:
+            if isinstance(binding, Binding) and binding.show:
+                key = binding.key.split(",")[0]
+                if key not in (known for _, known in self._ends):
+                    text.append(f" {binding.key_display or key}", "bold")
+                    text.append(f" {binding.description} ")
+                    self._ends.append((len(text), key))
+        super().__init__(text, id="keys")
+
+    def on_click(self, event: Click) -> None:
+        """Press the key under the mouse."""
+        key = next((key for end, key in self._ends if event.x < end), None)
+        if key is not None:
+            self.app.simulate_key(key)
+
+
 class Page(Screen[None]):
     """One screen: `body` says what it is made of, `draw` fills it, `show` moves its cursor to a place."""
 
@@ -65,6 +91,7 @@ class Page(Screen[None]):
         super().__init__()
         self._drawn: object = None
         self._wanted: At | None = None
+        self._told: dict[str, str] = {}
 
     @property
     def forensics(self) -> Forensics:
@@ -77,10 +104,13 @@ class Page(Screen[None]):
         yield from self.body()
         yield Static("", id="trouble", markup=False)
         yield Static("", id="state", markup=False)
-        yield Footer(show_command_palette=False)
+        everywhere = type(self.forensics).BINDINGS
+        helping = [each for each in everywhere if isinstance(each, Binding) and each.action == "help"]
+        yield Keys([*helping, *type(self).BINDINGS, *everywhere])  # those that do not fit are told by the first
 
     def on_mount(self) -> None:
         """Fill it with what is known by now."""
+        self.forensics.opened.append(self)
         self.renew()
 
     def on_screen_resume(self) -> None:
@@ -94,18 +124,24 @@ class Page(Screen[None]):
         self.forensics.tell_state()
         facts = self.forensics.facts
         if facts is not None and facts is not self._drawn:
-            from ncclforensics.tui.facts import Failed
-
             self._drawn = facts
-            part = facts.parts[self.NAME]
-            if isinstance(part, Failed):
-                self.trouble(f"this screen could not be made: {part.why}")
-            else:
-                self.trouble("")
-                self.draw(part)
+            self._draw(facts)
         if self._wanted is not None and self._drawn is not None:
             wanted, self._wanted = self._wanted, None
             self.show(wanted)
+
+    def _draw(self, facts: Facts) -> None:
+        from ncclforensics.tui.facts import Failed
+
+        part = facts.parts[self.NAME]
+        self.trouble("")
+        try:
+            if isinstance(part, Failed):
+                self.trouble(f"this screen could not be made: {part.why}")
+            else:
+                self.draw(part)
+        except Exception as error:  # a defect of one screen is told, and the others go on
+            self.trouble(printable(f"this screen could not be drawn: {type(error).__name__}: {error}"))
 
     def want(self, at: At) -> None:
         """Go to a place as soon as that can be done."""
@@ -117,6 +153,15 @@ class Page(Screen[None]):
         told = self.query_one("#trouble", Static)
         told.update(Text(text))
         told.display = bool(text)
+
+    def tell(self, where: str, text: Text) -> None:
+        """Put a text into one of the frames around the body; only another height is worth a new layout."""
+        before = self._told.get(where, "")
+        if text.markup != before:
+            self._told[where] = text.markup
+            is_higher = where == "#title" and text.markup.count("\n") != before.count("\n")
+            text.no_wrap, text.overflow = where != "#detail", "ellipsis"
+            self.query_one(where, Static).update(text, layout=is_higher or not before)
 
     def body(self) -> Iterable[Widget]:
         """The widgets between the bar and the state."""

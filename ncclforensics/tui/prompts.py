@@ -114,7 +114,7 @@ class Ask(ModalScreen[str | None]):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Take it."""
-        self.dismiss(event.value.strip())
+        self.dismiss(event.value)
 
     def action_cancel(self) -> None:
         """Take nothing."""

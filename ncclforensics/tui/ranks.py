@@ -204,7 +204,7 @@ class Ranks(Page):
                 title.append(f" {counts[state]} {str(state).partition(':')[0]}   ")
         title.append(f"by {ORDERS[self._order]}", "dim")
         title.append(f", only {self._filter}" if self._filter else "", "bold")
-        self.query_one("#title", Static).update(title)
+        self.tell("#title", title)
         self.query_one(Grid).fill(ordered)
         self.call_after_refresh(self._tell)
 
@@ -228,7 +228,7 @@ class Ranks(Page):
             text.append(seat.at.place if seat.at else "", "cyan")
             text.append(f"\n{seat.state}" + (f" · {seat.said}" if seat.said else ""))
             text.append(f"\nlast call: {seat.last or 'none seen'}")
-        self.query_one("#detail", Static).update(text)
+        self.tell("#detail", text)
 
     def show(self, at: At) -> None:
         """Put the cursor on a rank."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 import socket
 import sys
+from pathlib import Path
+from urllib.parse import urlsplit
 
 from aiohttp import web
 from textual_serve.server import Server
@@ -19,16 +21,17 @@ PROGRAM = [sys.executable, "-c", "from ncclforensics.cli import run; run()"]
 
 
 class _Server(Server):
-    """Textual's, which answers no page but its own."""
+    """Textual's, with a page that asks nobody else for anything, and that no other page may join."""
 
     async def on_startup(self, app: web.Application) -> None:
         """Say where the page is."""
         self.console.print(f"ncclforensics at {self.public_url} until ctrl+c", markup=False, highlight=False)
 
     async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
-        """Any page that a browser shows may try to connect to loopback: only this server's own may."""
-        own = {self.public_url, *(f"http://{name}:{self.port}" for name in LOOPBACK if self.host in LOOPBACK)}
-        if request.headers.get("Origin") not in own:
+        """Any page that a browser shows may try to connect to loopback; only one that came from here may."""
+        host = urlsplit(f"//{request.host}").hostname
+        is_own = request.headers.get("Origin") in (f"http://{request.host}", f"https://{request.host}")
+        if not is_own or (self.host in LOOPBACK and host not in LOOPBACK):  # a name of theirs may lead here, too
             raise web.HTTPForbidden(text=f"open {self.public_url} itself")
         return await super().handle_websocket(request)
 
@@ -41,4 +44,6 @@ def serve(paths: list[str], bind: str, port: int, *, rank_from: str | None, no_c
     command = [*PROGRAM, "tui", *options, *["--no-color"] * no_color, "--", *paths]
     name = socket.getfqdn() if bind in EVERYWHERE else bind
     url = f"http://{f'[{name}]' if ':' in name else name}:{port}"
-    _Server(shlex.join(command), host=bind, port=port, title="ncclforensics", public_url=url).serve()
+    templates = Path(__file__).with_name("templates")
+    program = shlex.join(command)
+    _Server(program, bind, port, title="ncclforensics", public_url=url, templates_path=templates).serve()

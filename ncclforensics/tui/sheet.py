@@ -8,12 +8,13 @@ from typing import ClassVar
 from rich.text import Text
 from textual import events
 from textual.binding import Binding, BindingType
-from textual.geometry import Size
+from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 CURSOR = "reverse bold"
+KEPT = 2000  # rows drawn that are kept
 SIDEWAYS = 20  # columns scrolled at once where a row has no cells
 
 
@@ -49,6 +50,7 @@ class Sheet(ScrollView, can_focus=True):
         super().__init__(id=name, classes="grid")
         self.at_row = 0
         self.at_cell = 0
+        self._strips: dict[int, Strip] = {}  # of rows without the cursor
 
     @property
     def rows(self) -> int:
@@ -74,6 +76,7 @@ class Sheet(ScrollView, can_focus=True):
 
     def renew(self, width: int) -> None:
         """The rows have changed, or the width of the widest has."""
+        self._strips.clear()
         size = Size(width, self.rows + self.HEAD)
         if self.virtual_size != size:
             self.virtual_size = size
@@ -86,22 +89,36 @@ class Sheet(ScrollView, can_focus=True):
         width = self.size.width
         row = int(self.scroll_offset.y) + y - self.HEAD
         if y < self.HEAD:
-            text = self.head(y)
+            strip = self._drawn(self.head(y))
         elif 0 <= row < self.rows:
-            text = self.text(row)
+            strip = self._strip(row)
         else:
             return Strip.blank(width, self.rich_style)
         left, fixed = int(self.scroll_offset.x), min(self.fixed, width)
-        strip = Strip(text.render(self.app.console))
         shown = strip.crop(fixed + left, left + width)
         if fixed:
             shown = Strip.join([strip.crop(0, fixed).extend_cell_length(fixed), shown])
         return shown.extend_cell_length(width).apply_style(self.rich_style)
 
+    def _drawn(self, text: Text) -> Strip:
+        return Strip(text.render(self.app.console))
+
+    def _strip(self, row: int) -> Strip:
+        if row == self.at_row:
+            return self._drawn(self.text(row))
+        strip = self._strips.get(row)
+        if strip is None:
+            if len(self._strips) >= KEPT:
+                self._strips.clear()
+            strip = self._strips[row] = self._drawn(self.text(row))
+        return strip
+
     def put(self, row: int, cell: int = 0, *, middle: bool = False) -> None:
         """Move the cursor, and let it be seen; `middle`: with as much above as below it, where it was out of sight."""
+        before, offset = self.at_row, self.scroll_offset
         self.at_row = max(0, min(row, self.rows - 1))
         self.at_cell = max(0, min(cell, len(self.cells(self.at_row)) - 1))
+        self._strips.pop(before, None)
         height = max(1, self.size.height - self.HEAD)
         top = int(self.scroll_offset.y)
         if not top <= self.at_row < top + height:
@@ -117,7 +134,11 @@ class Sheet(ScrollView, can_focus=True):
             now = int(self.scroll_offset.x)
             if not right <= now <= left:
                 self.scroll_to(x=max(0, right if now < right else left), animate=False, force=True, immediate=True)
-        self.refresh()
+        if self.scroll_offset == offset:
+            top = self.HEAD - int(offset.y)
+            self.refresh(*(Region(0, line + top, self.size.width, 1) for line in {before, self.at_row}))
+        else:
+            self.refresh()
         self.post_message(self.Moved(self))
 
     def action_move(self, by: int) -> None:

@@ -20,9 +20,7 @@ def show(paths: list[str], *, rank_from: str | None) -> None:
         named = tuple(_kept(folder) if path == STDIN else path for path in paths)
         is_shown = DRIVER or (sys.stdin.isatty() and sys.stdout.isatty())
         if not is_shown:
-            raise UsageError(
-                "the screens need a terminal; `check` prints what they show, --serve needs a browser"
-            )
+            raise UsageError("the screens need a terminal; `check` prints what they show, --serve needs a browser")
         Forensics(Request(named, rank_from)).run()
 
 

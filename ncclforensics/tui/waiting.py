@@ -22,7 +22,7 @@ class Waiting(Page):
 
     NAME = "waiting"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "log", "Log", tooltip="The call they wait in, in the log", priority=True),
+        Binding("enter", "log", "Log", key_display="enter", tooltip="The call they wait in, in the log", priority=True),
         Binding("r", "ranks", "Ranks", tooltip="The first of these ranks among all ranks"),
         Binding("o", "operations", "Operations", tooltip="The call they wait in among those of the others"),
     ]
@@ -67,7 +67,7 @@ class Waiting(Page):
             text.append(f"\n{one.at.place}" if one.at else "", "cyan")
             text.append("\ncycle: they are waited for by themselves" if one.is_cycle else "", "bold red")
             text.append("\nwho waits for them is shown further up" if one.is_above else "", "dim")
-        self.query_one("#detail", Static).update(text)
+        self.tell("#detail", text)
 
     def here(self) -> At:
         """The tree alone knows."""
