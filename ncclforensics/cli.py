@@ -76,6 +76,7 @@ DEMO = (
     HERE / "demo" if (HERE / "demo").is_dir() else HERE.parent / "fixtures/incidents/one-rank-stops-before-an-allreduce"
 )
 SOON = 0.5  # seconds until a progress bar appears
+INSTALL = "pip install 'ncclforensics[tui]'"
 
 app = typer.Typer(
     add_completion=False,
@@ -385,6 +386,37 @@ def save(
     if redact or redact_map:
         answer, _ = _redacted(answer, redact_map)
     saving.save(answer, output)
+
+
+@app.command()
+def tui(
+    paths: Paths,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Show it in a browser instead, to whoever can reach it.")
+    ] = False,
+    bind: Annotated[
+        str, typer.Option("--bind", metavar="ADDRESS", help="With --serve: the address to listen on.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", metavar="NUMBER", help="With --serve: the port.")] = 8000,
+    rank_from: RankFrom = None,
+    no_color: NoColor = False,
+) -> None:
+    """Browse a run on the screen: the verdict, ranks, calls, who waits for whom, connections, benchmarks, the log."""
+    if no_color:
+        os.environ["NO_COLOR"] = "1"  # read by the library of the screens
+    try:
+        if serve:
+            from ncclforensics.tui import serving
+
+            if bind not in serving.LOOPBACK:
+                typer.echo(f"{bind}: {serving.EXPOSED}", err=True)
+            serving.serve(paths, bind, port, rank_from=rank_from, no_color=no_color)
+        else:
+            from ncclforensics.tui import terminal
+
+            terminal.show(paths, rank_from=rank_from)
+    except ModuleNotFoundError as missing:
+        raise UsageError(f"{missing.name} is not installed; the screens need: {INSTALL}") from missing
 
 
 @app.command()

@@ -1,0 +1,515 @@
+"""The screens show what the command line says, at any size; what is broken is said and ends nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+from textual.binding import Binding
+from textual.pilot import Pilot
+from textual.widgets import Input, Tree
+
+from ncclforensics.report import Report
+from ncclforensics.tui import facts
+from ncclforensics.tui.app import Forensics, Request
+from ncclforensics.tui.connections import Table
+from ncclforensics.tui.incident import Incident
+from ncclforensics.tui.log import Lines, Log
+from ncclforensics.tui.operations import Sequence
+from ncclforensics.tui.page import TITLES
+from ncclforensics.tui.prompts import Help
+from ncclforensics.tui.ranks import Grid, Ranks
+from tests import browser, incidents
+from tests.incidents import INCIDENTS
+
+LAGGING = "one-rank-stops-before-an-allreduce"
+OTHER_ROOT = "another-broadcast-root"
+CYCLE = "communicators-in-opposite-order"
+SCREENS = Path(__file__).parent / "screens"
+SIZES = ((80, 24), (160, 48))
+SOON = 60  # seconds until something in the background must have happened
+Golden = Callable[[Path, str], None]
+Walk = Callable[[Forensics, Pilot[None]], Awaitable[None]]
+
+
+class Told(Forensics):
+    """The program with facts that are known already."""
+
+    def __init__(self, report: Report, *, is_whole: bool = True) -> None:
+        super().__init__(Request(("run",)))
+        self._known = facts.facts(report, is_whole=is_whole)
+
+    def _begin(self) -> None:
+        self._learn(self._known)
+
+
+@pytest.fixture(autouse=True)
+def _in_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the paths of the incident's report lead to its logs."""
+    monkeypatch.chdir(INCIDENTS / LAGGING)
+
+
+def of(name: str) -> Report:
+    return incidents.checked(incidents.Incident(INCIDENTS / name)).report
+
+
+def walk(app: Forensics, steps: Walk, size: tuple[int, int] = (80, 24)) -> None:
+    async def run() -> None:
+        async with app.run_test(size=size) as pilot:
+            await pilot.pause()
+            await steps(app, pilot)
+
+    asyncio.run(run())
+
+
+def text_of(app: Forensics) -> str:
+    """What stands on the screen, as a terminal without colours shows it."""
+    strips = app.screen._compositor.render_strips()
+    return "\n".join("".join(part.text for part in strip).rstrip() for strip in strips) + "\n"
+
+
+async def until(pilot: Pilot[None], is_so: Callable[[], bool]) -> None:
+    """Wait for something that happens in the background."""
+    for _ in range(int(SOON / 0.02)):
+        if is_so():
+            await pilot.pause()
+            return
+        await pilot.pause(0.02)
+    raise AssertionError("it never happened")
+
+
+def lines(app: Forensics) -> Lines:
+    return app.screen.query_one(Lines)
+
+
+def is_ready(app: Forensics) -> Callable[[], bool]:
+    """Whether the file of the log has been counted, and the line that was wanted is under the cursor."""
+
+    def ready() -> bool:
+        found = app.screen.query(Lines)
+        return (
+            bool(found)
+            and found.first().file is not None
+            and found.first().file.is_complete
+            and not app.page._wanted_line
+        )  # type: ignore[union-attr]
+
+    return ready
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+def test_every_screen_looks_as_it_should(size: tuple[int, int], golden: Golden) -> None:
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        for number, name in enumerate(TITLES, 1):
+            await pilot.press(str(number))
+            await pilot.pause()
+            if name == "log":
+                await until(pilot, is_ready(app))
+            golden(SCREENS / f"{size[0]}x{size[1]}" / f"{name}.txt", text_of(app))
+
+    walk(Told(of(LAGGING)), steps, size)
+
+
+def test_the_screens_say_what_the_command_line_says() -> None:
+    """The verdict, the culprit and every finding, taken from the same report."""
+    report = of(LAGGING)
+
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        shown = text_of(app)
+        assert report.findings[0].title[:60] in shown
+        assert "rank 11 on gpu-node-01, GPU 3" in shown
+        titles = [str(node.label) for node in app.screen.query_one(Tree).root.children]
+        for finding in report.findings:
+            if finding.role == "cause":
+                assert any(finding.title in title for title in titles)
+
+    walk(Told(report), steps, (160, 48))
+
+
+def test_enter_on_evidence_opens_the_log_at_that_line_and_back_returns() -> None:
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        await pilot.press("down", "down", "enter")
+        await until(pilot, is_ready(app))
+        assert isinstance(app.page, Log)
+        assert lines(app).number == 61
+        assert "nccl_rank9.log" in text_of(app)
+        await pilot.press("less_than_sign")
+        await until(pilot, lambda: isinstance(app.page, Incident))
+        await until(pilot, lambda: app.page is not None and app.page.here() == (0, -2))
+        await pilot.press("greater_than_sign")
+        await until(pilot, is_ready(app))
+        assert lines(app).number == 61
+
+    walk(Told(of(LAGGING)), steps)
+
+
+def test_the_next_odd_rank_is_the_culprit_and_leads_to_its_last_call() -> None:
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        await pilot.press("2", "n")
+        await pilot.pause()
+        seat = app.screen.query_one(Grid).seat
+        assert seat is not None
+        assert (seat.rank, seat.state.name) == (11, "CULPRIT")
+        await pilot.press("o")
+        await until(pilot, lambda: bool(app.screen.query(Sequence)) and app.screen.query_one(Sequence).at_row == 12)
+        sheet = app.screen.query_one(Sequence)
+        assert sheet.columns[sheet.at_cell].title == "rank 11"
+        await pilot.press("d")
+        assert sheet.at_row == 13
+        assert "no call here" in text_of(app)
+
+    walk(Told(of(LAGGING)), steps)
+
+
+def test_ranks_are_grouped_and_filtered() -> None:
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        await pilot.press("2", "f", *"X", "enter")
+        await pilot.pause()
+        assert [seat.rank for seat in app.screen.query_one(Grid).seats] == [11]
+        await pilot.press("f", "backspace", *"0-3", "enter", "s")
+        await pilot.pause()
+        assert [seat.rank for seat in app.screen.query_one(Grid).seats] == [0, 1, 2, 3]
+        assert "by state" in text_of(app)
+
+    walk(Told(of(LAGGING)), steps)
+
+
+def test_a_difference_is_marked_where_it_is() -> None:
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        await pilot.press("3")
+        await pilot.pause()
+        sheet = app.screen.query_one(Sequence)
+        assert sheet.communicator is not None
+        assert sheet.at_row == sheet.communicator.differs_at
+        cell = sheet.cell
+        assert cell is not None
+        assert cell.differs
+        assert cell.text == "Broadcast 65536 float16 ≠root 4"
+
+    walk(Told(of(OTHER_ROOT)), steps)
+
+
+def test_a_circle_is_shown_as_a_circle() -> None:
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        await pilot.press("4")
+        await pilot.pause()
+        shown = text_of(app)
+        assert "X rank 1 on gpu-node-00" in shown
+        assert "↻ rank 1" in shown
+
+    walk(Told(of(CYCLE)), steps)
+
+
+def test_512_ranks_fit_on_80_by_24_and_1024_have_a_place_each(large: Report) -> None:
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        await pilot.press("2")
+        await pilot.pause()
+        grid = app.screen.query_one(Grid)
+        assert len(grid.seats) == 512
+        assert grid.max_scroll_y == 0
+        assert text_of(app).count("X") == 3  # two ranks, and the legend
+        seats = [replace(seat, host=f"{seat.host}-{twin}") for twin in "ab" for seat in grid.seats]
+        assert isinstance(app.page, Ranks)
+        app.page.draw(seats)
+        await pilot.pause()
+        assert len(grid.seats) == 1024
+        assert grid.max_scroll_y == 0
+
+    walk(Told(large, is_whole=False), steps)
+
+
+def test_benchmarks_are_drawn_as_on_the_command_line() -> None:
+    report = of("a-host-below-its-kind")
+
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        await pilot.press("6")
+        await pilot.pause()
+        assert "BENCHMARKS" in text_of(app)
+        assert str(report.run["benchmark"]["collective"][0]) in text_of(app)
+
+    walk(Told(report), steps)
+
+
+def test_what_stands_out_among_connections_is_marked() -> None:
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        await pilot.press("5")
+        await pilot.pause()
+        table = app.screen.query_one(Table)
+        assert table.joint is not None
+        assert set(table.joint.transports) == {"NET/Socket"}
+        await pilot.press("v", "v")
+        assert "channel 0: 0 → 7" in text_of(app)
+
+    walk(Told(of(LAGGING)), steps)
+
+
+def test_help_names_every_key_of_the_screen() -> None:
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        for number, name in enumerate(TITLES, 1):
+            await pilot.press(str(number), "question_mark")
+            await pilot.pause()
+            assert isinstance(app.screen, Help)
+            shown = " ".join(text_of(app).replace("│", " ").split())
+            assert TITLES[name] in shown
+            for binding in type(app.page).BINDINGS:
+                assert isinstance(binding, Binding)
+                assert " ".join((binding.tooltip or binding.description).split()[:3]) in shown
+            await pilot.press("escape")
+
+    walk(Told(of(LAGGING)), steps, (120, 60))
+
+
+def test_search_outside_the_log_finds_ranks_and_findings() -> None:
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        await pilot.press("slash", *"rank 12")
+        await until(pilot, lambda: "rank 12 on gpu-node-01" in text_of(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, Ranks) and app.page is not None and app.page.here() == (12,))
+
+    walk(Told(of(LAGGING)), steps)
+
+
+def test_the_whole_incident_or_one_finding_is_written_and_nothing_written_over(tmp_path: Path) -> None:
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        for choice, name in (((), "whole.md"), (("down",), "one.json"), (("down",), "one.json")):
+            await pilot.press("e", *choice, "enter")
+            await pilot.pause()
+            app.screen.query_one(Input).value = str(tmp_path / name)
+            await pilot.press("enter")
+            await until(pilot, lambda name=name: (tmp_path / name).exists() and bool(app._notifications))
+        await until(pilot, lambda: any("File exists" in each.message for each in app._notifications))
+        assert "AllReduce #13" in (tmp_path / "whole.md").read_text(encoding="utf-8")
+        written = json.loads((tmp_path / "one.json").read_bytes())
+        assert [finding["rule"] for finding in written["findings"]] == ["coll-lagging-ranks"]
+
+    walk(Told(of(LAGGING)), steps)
+
+
+def test_copy_puts_the_line_on_the_clipboard() -> None:
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        await pilot.press("down", "y")
+        assert app.clipboard.startswith("nccl_rank8.log:62: gpu-node-01")
+
+    walk(Told(of(LAGGING)), steps)
+
+
+# Reading, and what may be wrong with it.
+
+
+def test_reading_in_the_background_comes_to_the_verdict() -> None:
+    """First by both ends of the files, then by every byte."""
+    seen: list[bool] = []
+
+    class Seen(Forensics):
+        def _learn(self, known: facts.Facts) -> None:
+            seen.append(known.is_whole)
+            super()._learn(known)
+
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: app.facts is not None and app.facts.is_whole)
+        assert "LAGGING-RANKS" in text_of(app)
+        assert "WARNING" in text_of(app)  # which only all rules find
+
+    walk(Seen(Request((str(INCIDENTS / LAGGING / "*.log"),))), steps)
+    assert seen == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        pytest.param(b"", "UNDECIDABLE", id="empty"),
+        pytest.param(bytes(range(256)) * 400, "binary data", id="foreign"),
+        pytest.param(gzip.compress(b"node:1:2 [0] NCCL INFO a line\n" * 9000)[:-9], "is damaged", id="truncated"),
+        pytest.param(None, "does not exist", id="absent"),
+    ],
+)
+def test_what_cannot_be_read_is_said(content: bytes | None, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "job.log"
+    if content is not None:
+        path.write_bytes(content)
+
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: said in " ".join(text_of(app).split()))
+        for key in "2345671":  # and no screen ends
+            await pilot.press(key)
+
+    walk(Forensics(Request((str(path),))), steps)
+
+
+def test_a_screen_that_cannot_be_made_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(report: Report, citer: object) -> object:
+        raise ValueError("no such\x1b[2J thing")
+
+    monkeypatch.setitem(facts.PARTS, "ranks", broken)
+
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        await pilot.press("2")
+        await pilot.pause()
+        assert "could not be made: ValueError: no such?[2J thing" in text_of(app)
+        await pilot.press("slash", *"rank 1", "escape", "1")
+        assert "LAGGING-RANKS" in text_of(app)
+
+    walk(Told(of(LAGGING)), steps)
+
+
+# The log.
+
+
+def opened(path: Path, steps: Walk, size: tuple[int, int] = (80, 24)) -> None:
+    """The log of a file that is no log of NCCL."""
+
+    async def at_the_log(app: Forensics, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: app.facts is not None)
+        await pilot.press("7")
+        await until(pilot, is_ready(app))
+        await steps(app, pilot)
+
+    app = Forensics(Request((str(path),), is_whole_wanted=False))
+    walk(app, at_the_log, size)
+
+
+def test_no_escape_and_no_markup_of_a_log_reaches_the_terminal(tmp_path: Path) -> None:
+    path = tmp_path / "job.log"
+    path.write_bytes(
+        b"\x1b]0;title\x07\x1b[2Ja\x1b[31mb \x9b31m \xc2\x9b2J\xff"
+        b" [bold]x[/bold] [link=file:///]y \xe2\x80\xae z\r\n\x1b"
+    )
+
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        shown = text_of(app)
+        assert "[bold]x[/bold] [link=file:///]y" in shown
+        assert all(character == "\n" or character.isprintable() for character in shown)
+
+    opened(path, steps)
+
+
+def test_any_line_is_shown_at_once_and_found_in_both_directions(tmp_path: Path) -> None:
+    path = tmp_path / "job.log"
+    path.write_bytes(b"".join(b"line %d of a log\n" % number for number in range(1, 200_001)))
+
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        await pilot.press("end")
+        assert "200000 line 200000 of a log" in text_of(app)
+        await pilot.press("g", *"123456", "enter")
+        await until(pilot, lambda: lines(app).number == 123_456)
+        assert "line 123456 of a log" in text_of(app)
+        await pilot.press("slash", *"line 7 ", "enter")  # behind the end it goes on at the beginning
+        await until(pilot, lambda: lines(app).number == 7)
+        await pilot.press("slash")
+        app.screen.query_one(Input).value = "re:line 1[0-9]{4}0 "
+        await pilot.press("enter")
+        await until(pilot, lambda: lines(app).number == 100_000)
+        await pilot.press("N")
+        await until(pilot, lambda: lines(app).number == 199_990)
+
+    opened(path, steps)
+
+
+def test_a_filter_leaves_the_lines_of_a_rank_a_level_and_a_family() -> None:
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        await pilot.press("7")
+        await until(pilot, is_ready(app))
+        for typed, count in (("family:operation rank:0", 34), ("level:info AllGather", 8), ("host:gpu-node-01", 0)):
+            await pilot.press("f")
+            app.screen.query_one(Input).value = typed
+            await pilot.press("enter")
+            await until(pilot, lambda: not cast("Log", app.page)._is_busy)
+            if count:
+                assert lines(app).rows == count, typed
+        assert lines(app).rows == 8  # one that leaves nothing is told, and not taken
+        await pilot.press("f", *[*"colour:red"], "enter", "f")
+        app.screen.query_one(Input).value = "level:loud"
+        await pilot.press("enter")
+        await until(pilot, lambda: any("level:loud" in each.message for each in app._notifications))
+
+    walk(Told(of(LAGGING)), steps)
+
+
+def test_a_file_that_grows_is_followed_and_one_that_shrinks_or_goes_ends_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "job.log"
+    path.write_text("one\ntwo\n")
+
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        await pilot.press("F")
+        with path.open("a") as file:
+            file.write("three\nfour\n")
+        await until(pilot, lambda: lines(app).number == 4)
+        assert "four" in text_of(app)
+        path.write_text("anew\n")
+        await until(pilot, lambda: "was shortened" in text_of(app))
+        assert lines(app).rows == 1
+        path.unlink()
+        await until(pilot, lambda: "is gone" in text_of(app))
+        assert "anew" in text_of(app)
+
+    opened(path, steps)
+
+
+@pytest.mark.skipif(browser.CHROMIUM is None, reason="there is no Chromium on this machine")
+def test_a_browser_shows_the_verdict_and_no_other_page_may_join(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-c", "from ncclforensics.cli import run; run()", "tui", "--serve", "--port", str(port)]
+    with subprocess.Popen([*command, str(INCIDENTS / LAGGING)], stdout=subprocess.PIPE) as server:
+        try:
+            assert server.stdout is not None
+            assert str(port) in server.stdout.readline().decode()
+            assert joined(port, "http://elsewhere.example") == b"403"
+            assert joined(port, f"http://127.0.0.1:{port}") == b"101"
+            with browser.Browser() as tab:
+                tab.call("Page.navigate", url=f"http://127.0.0.1:{port}/")
+                assert seen_in(tab, "LAGGING-RANKS rank 11")
+                assert {url.split("/")[2] for url in tab.requests()} == {f"127.0.0.1:{port}"}
+        finally:
+            server.terminate()
+
+
+def is_open(port: int) -> bool:
+    with socket.socket() as wire:
+        return wire.connect_ex(("127.0.0.1", port)) == 0
+
+
+def joined(port: int, origin: str) -> bytes:
+    """What the server answers to a page of some origin that wants to join."""
+    end = time.monotonic() + SOON
+    while not is_open(port) and time.monotonic() < end:
+        time.sleep(0.05)
+    with socket.create_connection(("127.0.0.1", port), timeout=SOON) as wire:
+        head = f"GET /ws HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nOrigin: {origin}\r\nUpgrade: websocket\r\n"
+        key = "Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        wire.sendall((head + key).encode())
+        return wire.recv(64).split()[1]
+
+
+DRAG = (("mousePressed", 2, 4), ("mouseMoved", 300, 200), ("mouseMoved", 700, 500), ("mouseReleased", 700, 500))
+SELECTED = """(() => {
+  const copy = new ClipboardEvent("copy", {clipboardData: new DataTransfer(), bubbles: true});
+  document.querySelector(".xterm")?.dispatchEvent(copy);
+  return copy.clipboardData.getData("text/plain");
+})()"""
+SHIFT = 8  # what makes the mouse select, where the program listens to it
+
+
+def seen_in(tab: browser.Browser, text: str) -> bool:
+    """Whether a text comes to stand in the terminal of a page, selected and copied as a person would."""
+    end = time.monotonic() + SOON
+    while time.monotonic() < end:
+        for kind, x, y in DRAG:
+            tab.call(
+                "Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", buttons=1, clickCount=1, modifiers=SHIFT
+            )
+        if text in str(tab.value(SELECTED)):
+            return True
+        time.sleep(0.2)
+    return False
