@@ -60,7 +60,6 @@ APPLYING = {
     "matching.py": "those of the grammars",
     "parse.py": "those of the grammars",
     "nearest.py": "those of the grammars",
-    "tui/logfile.py": "the user's own pattern in a search",
 }
 TERMINAL = ("rich", "textual")
 
