@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from ncclforensics.columns import text_of
 from ncclforensics.frames import analysis
 from ncclforensics.span import as_time
 
@@ -60,7 +61,7 @@ def lateness(
         .join(rank.select("job", "actor", "host"), on=["job", "actor"])
     )
     made = made.filter(pl.len().over("job", "key", "nth") == pl.col("nranks"))
-    clocks = _clocks(pl.concat([rows.select(_MEETING) for rows in (communicator, journal_init)]))
+    clocks = _clocks(pl.concat([rows.select(*_MEETING, text_of("stamp")) for rows in (communicator, journal_init)]))
     several = pl.col("host").n_unique().over("job") > 1
     corrected = made.join(clocks, on="host", how="left").filter(~several | pl.col("ahead").is_not_null())
     time = pl.col("time") - pl.col("ahead").fill_null(0)
@@ -68,7 +69,7 @@ def lateness(
     return corrected.with_columns(late=late, grain=pl.lit(0.0 if is_fine else 1.0))
 
 
-_MEETING = ["source", "line", "host", "stamp", "launcher_time", "phase", "nranks"]
+_MEETING = ["source", "line", "host", "launcher_time", "phase", "nranks"]
 
 
 def _clocks(communicator: pl.DataFrame) -> pl.DataFrame:

@@ -78,9 +78,9 @@ class Drill:
         return {name: value.format(amount=self.amount) for name, value in OF_NCCL.get(self.kind, {}).items()}
 
     @property
-    def stops(self) -> bool:
-        """Whether nothing can be measured after it."""
-        return self.kind in TRUTHS and self.kind is not Kind.SLOW
+    def is_in_steps(self) -> bool:
+        """Whether it strikes in the steps: after them nothing can be measured, or nothing that would mean anything."""
+        return self.kind in TRUTHS
 
     def record(self) -> dict[str, Any]:
         """As it is written down."""

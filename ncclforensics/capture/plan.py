@@ -56,7 +56,7 @@ class Plan:
     @property
     def sweep(self) -> list[tuple[str, int]]:
         """What is measured, in order: small sizes of everything first, for time may run out."""
-        if any(drill.stops for drill in self.drills):
+        if any(drill.is_in_steps for drill in self.drills):
             return []
         return [(name, size) for size in self.sizes for name in self.collectives]
 
@@ -166,7 +166,7 @@ class Plan:
 
     def _measured(self) -> str:
         if not self.sweep:
-            return "Measured: nothing, for a drill stops the ranks before"
+            return "Measured: nothing, for a drill disturbs the steps"
         names = ", ".join(self.collectives)
         return f"Measured: {names}; {_human(min(self.sizes))} to {_human(max(self.sizes))}, {ITERATIONS} times each"
 
