@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -120,16 +121,17 @@ def _watched(plan: Plan, children: list[Child], tell: Tell) -> str:
     """Wait for all; once one has failed, only as long as its peers need to notice."""
     ends = time.monotonic() + plan.limit_s
     total = plan.steps + len(plan.sweep)
+    peers: dict[Path, tuple[str, float]] = {}
     while True:
         for child in children:
             child.settle()
         alive = [child for child in children if not child.ended]
         if not alive:
             return ""
+        _see_peers(plan, peers)
+        ended = [*((child.ended, child.ended_at) for child in children if child.ended), *peers.values()]
         patience = [
-            child.ended_at + (GRACE if child.ended == "gave-up" else plan.stall_s + GRACE)
-            for child in children
-            if child.ended and child.ended != "finished"
+            at + (GRACE if how == "gave-up" else plan.stall_s + GRACE) for how, at in ended if how != "finished"
         ]
         now = time.monotonic()
         if now >= ends:
@@ -138,6 +140,15 @@ def _watched(plan: Plan, children: list[Child], tell: Tell) -> str:
             return "a rank had failed, and these did not end by themselves"
         tell(min(_lines(plan.folder / "measured.rank0.jsonl"), total), total)
         time.sleep(POLL)
+
+
+def _see_peers(plan: Plan, peers: dict[Path, tuple[str, float]]) -> None:
+    """How the ranks that others started ended, and when that was first seen."""
+    if plan.place is None:
+        return
+    for path in plan.folder.glob("launcher.rank*.jsonl"):
+        if path not in peers and (told := path.read_text(encoding="ascii").strip()):
+            peers[path] = json.loads(told.splitlines()[0])["ended"], time.monotonic()
 
 
 def _lines(path: Path) -> int:

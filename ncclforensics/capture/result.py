@@ -14,7 +14,7 @@ from ncclforensics.capture import surroundings, tables
 from ncclforensics.capture.inventory import free_bytes
 from ncclforensics.capture.journal import host, now
 from ncclforensics.capture.launch import Child, Tell, launch
-from ncclforensics.capture.plan import Plan
+from ncclforensics.capture.plan import GRACE, Plan
 from ncclforensics.errors import UsageError
 
 ROOM = 256 << 20  # bytes that must be free: the logs of a long capture, and some more
@@ -55,12 +55,18 @@ class Captured:
 
 def prepare(plan: Plan) -> None:
     """Make the folder. Raises UsageError if something of others is in it, or there is no room."""
-    if plan.leads:
-        if plan.folder.exists() and (not plan.folder.is_dir() or any(plan.folder.iterdir())):
-            raise UsageError(f"{plan.folder} is not empty; a capture wants a folder of its own")
-        if (free := free_bytes(plan.folder)) < ROOM:
-            raise UsageError(f"{plan.folder}: {free >> 20} MiB are free, a capture wants {ROOM >> 20}")
+    if _is_taken(plan):
+        raise UsageError(f"{plan.folder} is not empty; a capture wants a folder of its own")
+    if (free := free_bytes(plan.folder)) < ROOM:
+        raise UsageError(f"{plan.folder}: {free >> 20} MiB are free, a capture wants {ROOM >> 20}")
     plan.folder.mkdir(parents=True, exist_ok=True)
+
+
+def _is_taken(plan: Plan) -> bool:
+    """Whether the folder holds something; in a job of others, which write there already, an earlier capture."""
+    if plan.place is not None:
+        return any((plan.folder / name).exists() for name in (RECORD, f"journal.rank{plan.place.rank}.jsonl"))
+    return plan.folder.exists() and (not plan.folder.is_dir() or any(plan.folder.iterdir()))
 
 
 def capture(plan: Plan, tell: Tell) -> Captured:
@@ -81,6 +87,8 @@ def capture(plan: Plan, tell: Tell) -> Captured:
         _tabulate(plan, captured, facts)
     facts |= {"ended": now(), "complete": True, "ended_early": why, "ranks": captured.ranks}
     keep(plan.folder / RECORD if plan.leads else record, facts)
+    if plan.leads and plan.place is not None:
+        record.unlink()
     return captured
 
 
@@ -102,7 +110,7 @@ def _of(child: Child) -> Row:
 
 def _await(plan: Plan) -> str:
     """Wait for the ranks that others started; each leaves a file when it has ended."""
-    ends = time.monotonic() + plan.stall_s
+    ends = time.monotonic() + plan.stall_s + 2 * GRACE
     missing: list[int] = []
     while time.monotonic() < ends:
         missing = [rank for rank in range(plan.nranks) if not _has_ended(plan.folder, rank)]
