@@ -113,7 +113,8 @@ def _collectives(wanted: str | None) -> list[str]:
 def _largest(order: Order, memory: int) -> int:
     """The largest size whose buffers fit."""
     fits = memory // plan.COPIES
-    wanted = plan.size(order.largest) if order.largest else (fits if order.backend == "nccl" else plan.REHEARSED)
+    usual = fits if order.backend == "nccl" and order.ranks_per_gpu == 1 else min(fits, plan.REHEARSED)
+    wanted = plan.size(order.largest) if order.largest else usual
     if wanted > fits:
         raise UsageError(f"--max-bytes {order.largest}: a check takes {plan.COPIES} times as much; raise --memory")
     return max(wanted, plan.SMALLEST)

@@ -18,7 +18,7 @@ from ncclforensics.errors import UsageError
 SUBSYSTEMS = "INIT,ENV,NET,GRAPH,COLL,TUNING"
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "alltoall", "sendrecv")
 SMALLEST, FACTOR = 8, 4  # bytes, and from one size to the next
-REHEARSED = 4 << 20  # bytes: over sockets larger messages only take longer
+REHEARSED = 1 << 20  # bytes: over sockets larger messages only take longer
 COPIES = 6  # buffers of the largest size at once: in, out, and what a result is compared with
 WARMUP, ITERATIONS = 3, 10
 SHARE = 0.6  # of the time limit, for the sweep: the rest is for start, steps, and the way out
