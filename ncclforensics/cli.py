@@ -9,20 +9,24 @@ import os
 import sys
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from enum import IntEnum, StrEnum
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep, strftime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ncclforensics import __version__, analyze
+from ncclforensics.capture.scripts import Scheduler
 from ncclforensics.data.names import printable
 from ncclforensics.errors import ForensicsError, UsageError
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from ncclforensics.capture.drills import Drill
+    from ncclforensics.capture.plan import Plan
     from ncclforensics.comparison import Comparison
     from ncclforensics.redaction import Pseudonyms
     from ncclforensics.report import Report
@@ -224,6 +228,158 @@ def check(
         report, _ = _redacted(report, redact_map)
     _show(report, form, output, fail_on=fail_on, verbose=verbose, no_color=no_color, everything=True)
     raise typer.Exit(_exit_code(report, fail_on, is_measured=report.run["benchmark"].height > 0))
+
+
+class Backend(StrEnum):
+    """Over what the ranks of a capture talk."""
+
+    NCCL = "nccl"
+    GLOO = "gloo"
+
+
+@app.command()
+def capture(
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="DIR", help="A folder of its own; default capture-TIME.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run, and stop.")] = False,
+    backend: Annotated[
+        Backend, typer.Option("--backend", help="gloo rehearses on CPUs, without NCCL and without a GPU.")
+    ] = Backend.NCCL,
+    nproc: Annotated[
+        int | None, typer.Option("--nproc", min=1, help="Ranks to start here; default one per GPU, 4 with gloo.")
+    ] = None,
+    gpus: Annotated[str | None, typer.Option("--gpus", metavar="0,1", help="Only these GPUs, as CUDA counts.")] = None,
+    ranks_per_gpu: Annotated[
+        int, typer.Option("--ranks-per-gpu", min=1, help="Several ranks on one GPU: a rehearsal over sockets.")
+    ] = 1,
+    share: Annotated[bool, typer.Option("--share", help="Use GPUs that others are using, too.")] = False,
+    inject: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--inject",
+            metavar="DRILL",
+            help="A fault on purpose: hang:RANK@STEP, mismatch:RANK@STEP, slow:RANK:MS, crash:RANK@STEP, absent:RANK; "
+            "with NCCL also socket, no-gdr, channels:N. As often as needed.",
+        ),
+    ] = None,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="AllReduce calls before the measurements.")] = 30,
+    collectives: Annotated[
+        str | None, typer.Option("--collectives", metavar="LIST", help="Measure only these: all_reduce,all_gather,…")
+    ] = None,
+    max_bytes: Annotated[
+        str | None,
+        typer.Option("--max-bytes", metavar="SIZE", help="The largest message; default what --memory holds."),
+    ] = None,
+    memory: Annotated[
+        str, typer.Option("--memory", metavar="SIZE", help="Of each GPU, for the buffers of a rank.")
+    ] = "4G",
+    stall: Annotated[
+        float, typer.Option("--stall", metavar="SECONDS", min=1, help="A call that takes longer counts as hung.")
+    ] = 30,
+    limit: Annotated[
+        float, typer.Option("--limit", metavar="SECONDS", min=5, help="Everything has ended by then.")
+    ] = 600,
+    subsystems: Annotated[
+        str, typer.Option("--subsys", metavar="LIST", help="NCCL_DEBUG_SUBSYS of the ranks.")
+    ] = "INIT,ENV,NET,GRAPH,COLL,TUNING",
+    nccl_tests: Annotated[
+        str | None, typer.Option("--nccl-tests", metavar="PROGRAM", help="Run this all_reduce_perf, not our own ranks.")
+    ] = None,
+    script: Annotated[
+        Scheduler | None, typer.Option("--print", help="Write a job script for several hosts, and stop.")
+    ] = None,
+    nodes: Annotated[int, typer.Option("--nodes", min=1, help="Hosts in that script.")] = 2,
+    gpus_per_node: Annotated[int, typer.Option("--gpus-per-node", min=1, help="GPUs of each host in it.")] = 8,
+    repeat: Annotated[int, typer.Option("--repeat", min=1, help="Capture so often, each time in a folder below.")] = 1,
+    every: Annotated[float, typer.Option("--every", metavar="SECONDS", min=0, help="From one start to the next.")] = 0,
+    min_busbw: Annotated[
+        float | None,
+        typer.Option("--min-busbw", metavar="GB/S", help="Stop with 1 once all_reduce stays below this at every size."),
+    ] = None,
+    form: FormatOption = Format.TEXT,
+    fail_on: FailOnOption = FailOn.WARNING,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    no_color: NoColor = False,
+) -> None:
+    """Run instrumented collectives here, write fresh logs, and analyse them as `check` does."""
+    from ncclforensics.capture import order, scripts
+
+    wanted = order.Order(
+        folder=output,
+        backend=backend,
+        nproc=nproc,
+        gpus=gpus,
+        ranks_per_gpu=ranks_per_gpu,
+        share=share,
+        steps=steps,
+        inject=inject or (),
+        collectives=collectives,
+        largest=max_bytes,
+        memory=memory,
+        stall=stall,
+        limit=limit,
+        subsystems=subsystems,
+        program=nccl_tests,
+    )
+    if script is not None:
+        typer.echo(scripts.script(script, nodes, gpus_per_node, limit, wanted.arguments()), nl=False)
+        return
+    plan = order.planned(wanted, os.environ, strftime("capture-%Y%m%d-%H%M%S"))
+    if dry_run:
+        typer.echo("\n".join(map(printable, plan.described())))
+        return
+    is_enough = True
+    for turn in range(repeat):
+        began = monotonic()
+        one = plan if repeat == 1 else replace(plan, folder=plan.folder / f"turn-{turn + 1:03}")
+        is_enough = _captured(one, min_busbw, quiet=quiet)
+        if not is_enough or turn + 1 == repeat:
+            break
+        sleep(max(0.0, began + every - monotonic()))
+    if plan.place is not None and plan.place.rank > 0:
+        return  # rank 0 has the word
+    report = _analyzed([str(one.folder)], full=True, everything=True, quiet=quiet)
+    _show(report, form, None, fail_on=fail_on, verbose=verbose, no_color=no_color, everything=True)
+    if not quiet:
+        for drill in plan.drills:
+            typer.echo(_outcome(drill, report), err=True)
+    code = _exit_code(report, fail_on, is_measured=report.run["benchmark"].height > 0)
+    raise typer.Exit(code if is_enough else Exit.FINDINGS)
+
+
+def _captured(plan: Plan, least: float | None, *, quiet: bool) -> bool:
+    """Run one capture, and say what came of it; whether it was as fast as is wanted."""
+    from ncclforensics.capture import order, result
+
+    if not plan.program:
+        order.need_torch()
+    result.prepare(plan)
+    if not quiet:
+        typer.echo("\n".join(map(printable, plan.described())), err=True)
+    with _Bar("capturing") if sys.stderr.isatty() and not quiet else nullcontext() as bar:
+        captured = result.capture(plan, bar.tell if bar else lambda done, total: None)
+    busbw = captured.busbw
+    if not quiet:
+        for line in captured.told():
+            typer.echo(printable(line), err=True)
+    if least is None or not plan.leads:
+        return True
+    if busbw is None:
+        raise UsageError(f"{plan.folder}: no bandwidth was measured, so it cannot be held against --min-busbw")
+    return busbw >= least
+
+
+def _outcome(drill: Drill, report: Report) -> str:
+    """Whether the analysis finds what was done on purpose."""
+    if (truth := drill.truth) is None:
+        return f"Drill {drill.text}: NCCL was told so; whether it shows is in the report."
+    told = [row for row in report.verdicts if row["verdict"] == truth["finding"]]
+    named = [sorted({*report.numbers(row["culprits"]), *row["missing"]}) for row in told]
+    named += [finding.ranks for finding in report.findings if finding.category == truth["finding"]]
+    found = "the analysis names it" if truth["ranks"] in named else "the analysis does not name it"
+    return f"Drill {drill.text}: {truth['finding']} of rank {truth['ranks'][0]}; {found}."
 
 
 @app.command()
@@ -505,7 +661,8 @@ def _read(
 class _Bar(AbstractContextManager["_Bar"]):
     """A progress bar on stderr, from the moment on that reading takes longer than SOON."""
 
-    def __init__(self) -> None:
+    def __init__(self, doing: str = "reading") -> None:
+        self._doing = doing
         self._began = monotonic()
         self._progress: Progress | None = None
 
@@ -515,7 +672,7 @@ class _Bar(AbstractContextManager["_Bar"]):
         if self._progress is None and monotonic() - self._began > SOON:
             self._progress = terminal.progress()
             self._progress.start()
-            self._progress.add_task("reading", total=total)
+            self._progress.add_task(self._doing, total=total)
         if self._progress is not None:
             self._progress.update(self._progress.task_ids[0], completed=done)
 

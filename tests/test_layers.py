@@ -43,6 +43,10 @@ ORDER = (
     "cli",
 )
 OPEN_TO_ALL = ("errors", "data")
+# It makes a folder that is handed to the front door: only the command line knows it, and it knows no other room.
+BESIDE = "capture"
+# What runs on each rank of a capture needs nothing but PyTorch.
+ON_EACH_RANK = ("journal", "exercise", "worker", "warden")
 # A line of a log is described by a grammar and by nothing else: who works with patterns says here why.
 PATTERNS = {
     "sources.py": "the user's own pattern for a rank in a file's name",
@@ -111,7 +115,9 @@ def rooms_used(path: Path) -> set[str]:
 def arrows_against_the_order(room_of_it: str, used: set[str]) -> set[str]:
     if room_of_it in OPEN_TO_ALL:
         return used - set(OPEN_TO_ALL)
-    allowed = {*OPEN_TO_ALL, *ORDER[: ORDER.index(room_of_it) + 1]}
+    if room_of_it == BESIDE:
+        return used - {*OPEN_TO_ALL, BESIDE}
+    allowed = {*OPEN_TO_ALL, *ORDER[: ORDER.index(room_of_it) + 1], *({BESIDE} if room_of_it == "cli" else ())}
     return used - allowed
 
 
@@ -131,12 +137,23 @@ def test_a_module_imports_only_what_stands_before_it() -> None:
 
 
 def test_every_room_stands_in_the_order() -> None:
-    assert {room(path) for path in MODULES} <= {*ORDER, *OPEN_TO_ALL}
+    assert {room(path) for path in MODULES} <= {*ORDER, *OPEN_TO_ALL, BESIDE}
 
 
 def test_an_arrow_against_the_order_is_found() -> None:
     assert arrows_against_the_order("lines", {"sources", "errors", "frames", "views"}) == {"frames", "views"}
     assert arrows_against_the_order("data", {"errors", "lines"}) == {"lines"}
+    assert arrows_against_the_order("views", {"capture"}) == {"capture"}
+    assert arrows_against_the_order("capture", {"views", "capture"}) == {"views"}
+
+
+@pytest.mark.parametrize("name", ON_EACH_RANK)
+def test_what_runs_on_each_rank_of_a_capture_needs_pytorch_alone(name: str) -> None:
+    used = set(imports(PACKAGE / "capture" / f"{name}.py"))
+    ours = {full.removeprefix("ncclforensics.capture.").split(".")[0] for full in used if "ncclforensics" in full}
+
+    assert ours <= set(ON_EACH_RANK)
+    assert {full.split(".")[0] for full in used} - {"ncclforensics", "torch"} <= sys.stdlib_module_names
 
 
 def test_only_views_and_screens_know_the_terminal() -> None:

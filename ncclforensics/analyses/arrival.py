@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from ncclforensics.columns import text_of
 from ncclforensics.frames import analysis
 from ncclforensics.span import as_time
 
@@ -39,12 +40,17 @@ def _timed(rows: pl.DataFrame, *more: str) -> pl.DataFrame:
     )
 
 
-@analysis(LATENESS, of=("operation",))
+@analysis(LATENESS, of=("operation", "journal_call"))
 def lateness(
-    operation: pl.DataFrame, communicator: pl.DataFrame, call: pl.DataFrame, rank: pl.DataFrame
+    operation: pl.DataFrame,
+    communicator: pl.DataFrame,
+    journal_call: pl.DataFrame,
+    journal_init: pl.DataFrame,
+    call: pl.DataFrame,
+    rank: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per rank and collective that all ranks of a communicator made, where lines carry times."""
-    timed = _timed(operation)
+    timed = pl.concat([_timed(operation), _timed(journal_call)])
     if timed.is_empty():
         return pl.DataFrame(schema=LATENESS)
     is_fine = bool(timed["is_fine"].all())
@@ -55,12 +61,15 @@ def lateness(
         .join(rank.select("job", "actor", "host"), on=["job", "actor"])
     )
     made = made.filter(pl.len().over("job", "key", "nth") == pl.col("nranks"))
-    clocks = _clocks(communicator)
+    clocks = _clocks(pl.concat([rows.select(*_MEETING, text_of("stamp")) for rows in (communicator, journal_init)]))
     several = pl.col("host").n_unique().over("job") > 1
     corrected = made.join(clocks, on="host", how="left").filter(~several | pl.col("ahead").is_not_null())
     time = pl.col("time") - pl.col("ahead").fill_null(0)
     late = (time - time.median().over("job", "key", "nth")) / SECOND
     return corrected.with_columns(late=late, grain=pl.lit(0.0 if is_fine else 1.0))
+
+
+_MEETING = ["source", "line", "host", "launcher_time", "phase", "nranks"]
 
 
 def _clocks(communicator: pl.DataFrame) -> pl.DataFrame:

@@ -96,6 +96,7 @@ SAID = (
     "crash",
     "exception",
     "gpu_exception",
+    "journal_exit",
 )
 
 
@@ -109,6 +110,7 @@ def death(
     crash: pl.DataFrame,
     exception: pl.DataFrame,
     gpu_exception: pl.DataFrame,
+    journal_exit: pl.DataFrame,
     watchdog: pl.DataFrame,
     call_error: pl.DataFrame,
     work: pl.DataFrame,
@@ -125,6 +127,7 @@ def death(
         *_taken(job_end, worker_end, kernel_kill),
         *_crashed(crash),
         *_thrown(exception, gpu_exception),
+        *_captured(journal_exit),
     ]
     if not told:
         return pl.DataFrame(schema=DEATH)
@@ -379,6 +382,15 @@ def _thrown(exception: pl.DataFrame, gpu_exception: pl.DataFrame) -> Iterator[_T
     for row in gpu_exception.unique(["source", "rank", "launcher_rank", "form"], keep="first").to_dicts():
         how, says = (GPU_MEMORY, "CUDA out of memory") if row["form"] == "memory" else (GPU_ERROR, row["says"])
         yield _Told(how, row, "Python", rank=row["rank"], says=says, final=row["rank"] is not None)
+
+
+def _captured(journal_exit: pl.DataFrame) -> Iterator[_Told]:
+    """What `capture` saw of the ranks it started: those whose call failed, and those it took down, follow others."""
+    for row in journal_exit.filter(pl.col("how") != "finished").to_dicts():
+        signal = -row["code"] if row["code"] < 0 else None
+        follows = row["how"] in ("gave-up", "taken-down")
+        whose = {"rank": row["rank"], "node": row["node"], "pid": row["process"]}
+        yield _ended(row, "capture", row["code"], signal, time=row["stamp"], follows=follows, **whose)
 
 
 def _settle(told: list[_Told], source: pl.DataFrame, *, is_over: bool) -> None:

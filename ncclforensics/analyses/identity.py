@@ -80,10 +80,13 @@ _POINTER = [*OWNER, "comm"]
 
 
 @analysis(PROCESS)
-def process(source: pl.DataFrame, speaker: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
+def process(
+    source: pl.DataFrame, speaker: pl.DataFrame, journal_speaker: pl.DataFrame, work: pl.DataFrame
+) -> pl.DataFrame:
     """Every process that says anything, and the files that hold it."""
     per_file = (
-        speaker.sort("last_pos")
+        pl.concat([speaker.select(journal_speaker.columns), journal_speaker])
+        .sort("last_pos")
         .group_by("host", "pid", "source")
         .agg(
             pl.col("lines").sum(),
@@ -123,7 +126,9 @@ def process(source: pl.DataFrame, speaker: pl.DataFrame, work: pl.DataFrame) -> 
 
 
 @analysis(LIFE)
-def life(communicator: pl.DataFrame, ending: pl.DataFrame, milestone: pl.DataFrame) -> pl.DataFrame:
+def life(
+    communicator: pl.DataFrame, ending: pl.DataFrame, milestone: pl.DataFrame, journaled_life: pl.DataFrame
+) -> pl.DataFrame:
     """One row per communicator of a process, from its birth to its end. Pointers are told apart by incarnation."""
     event = pl.when(pl.col("form") == "begun").then(pl.lit("START")).otherwise(text_of("phase"))
     births = communicator.select("source", "line", "pos", *_POINTER, *_BIRTH, event=event)
@@ -132,7 +137,7 @@ def life(communicator: pl.DataFrame, ending: pl.DataFrame, milestone: pl.DataFra
     )
     same_line = ["event", *_POINTER, "rank", "nranks", "commid", "parent", "child", "color"]
     events = (
-        pl.concat([births, ends.with_columns(text_of("event"))], how="diagonal")
+        pl.concat([births, ends.with_columns(text_of("event")), journaled_life], how="diagonal")
         .sort("pos")
         .with_columns(copy=pl.int_range(pl.len()).over(*same_line, "source"))
         .unique([*same_line, "copy"], keep="first", maintain_order=True)  # one line in two files is one event

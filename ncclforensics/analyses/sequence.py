@@ -64,13 +64,14 @@ MATCH = {
 def call(
     operation: pl.DataFrame,
     replay: pl.DataFrame,
+    journaled_call: pl.DataFrame,
     member: pl.DataFrame,
     process: pl.DataFrame,
     source: pl.DataFrame,
     version: pl.DataFrame,
 ) -> pl.DataFrame:
     """Every call with the rank that made it and its place in the sequence of its communicator."""
-    calls = _of_members(_lines(operation, replay, process), member)
+    calls = _of_members(_lines(operation, replay, journaled_call, process), member)
     collective = ~pl.col("name").is_in(pl.Series(POINT_TO_POINT, dtype=pl.Categorical()).implode())
     unread = source.filter(~pl.col("is_whole"))["source"]
     # One after another: side by side, what each needs for a while would stand in memory at the same time.
@@ -107,18 +108,18 @@ _FACTORS = (
 )
 
 
-def _lines(operation: pl.DataFrame, replay: pl.DataFrame, process: pl.DataFrame) -> pl.DataFrame:
-    """COLL lines, or CALL lines of processes that print no COLL line; of two copies of a log, one."""
+def _lines(
+    operation: pl.DataFrame, replay: pl.DataFrame, journaled_call: pl.DataFrame, process: pl.DataFrame
+) -> pl.DataFrame:
+    """COLL lines, or CALL lines of processes that print no COLL line, or a journal; of two copies of a log, one."""
     columns = [*OWNER, "comm", "name", "count", "datatype", "op", "root", "opcount", "nranks", "source", "line", "pos"]
     told = operation.rename({"called": "name"}).select(columns)
     calls = told
-    if replay.height:  # millions of calls are not copied for the sake of no line
-        replayed = (
-            only_replayed(operation, replay)
-            .rename({"called": "name"})
-            .with_columns(opcount=pl.lit(None, dtype=pl.Int64), nranks=pl.lit(None, dtype=pl.Int32))
-        )
-        calls = pl.concat([told, replayed.select(columns)])
+    unnumbered = [rows for rows in (only_replayed(operation, replay), journaled_call) if rows.height]
+    if unnumbered:  # millions of calls are not copied for the sake of no line
+        without = {"opcount": pl.lit(None, dtype=pl.Int64), "nranks": pl.lit(None, dtype=pl.Int32)}
+        others = [rows.rename({"called": "name"}).with_columns(**without).select(columns) for rows in unnumbered]
+        calls = pl.concat([told, *others])
     several = process.filter(pl.col("sources").list.len() > 1).select(OWNER)
     if several.is_empty() or calls.is_empty():
         return calls

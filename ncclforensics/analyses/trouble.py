@@ -28,7 +28,7 @@ CLASSES = {
     **dict.fromkeys(
         ["size_mismatch", "connect_failed", "connect_returned", "connect_exceeded", "system_call"], NETWORK
     ),
-    **dict.fromkeys(["modify_qp", "connect_given_up", "poll_failed"], NETWORK),
+    **dict.fromkeys(["modify_qp", "connect_given_up", "poll_failed", "journal"], NETWORK),
     **dict.fromkeys(["ib_completion_gin", "ib_size_mismatch", "ib_bad_receive", "libfabric_request"], NETWORK),
     **dict.fromkeys(["peer_closed", "transfer_failed", "local_closed", "local_lost", "ras_dead"], LOST),
     **dict.fromkeys(["service_silent", "service_failed", "proxy_failed", "proxy_call_failed"], AFTER),
@@ -63,10 +63,11 @@ TROUBLE = {
 }
 
 
-@analysis(TROUBLE, of=("failure", "libfabric_error"))
+@analysis(TROUBLE, of=("failure", "libfabric_error", "journal_failure"))
 def trouble(
     failure: pl.DataFrame,
     libfabric_error: pl.DataFrame,
+    journal_failure: pl.DataFrame,
     completion_error: pl.DataFrame,
     rank: pl.DataFrame,
     member: pl.DataFrame,
@@ -86,11 +87,14 @@ def trouble(
     of_plugin = requests.select(
         *OWNER, "error", "source", "line", "pos", form=pl.lit("libfabric_request").cast(pl.Categorical())
     )
+    of_journal = journal_failure.select(
+        *OWNER, "source", "line", "pos", error="says", form=pl.lit("journal").cast(pl.Categorical())
+    )
     is_harmless = (pl.col("form") == "ib_event") & begins_with("error", DOWN).not_()
     survived = completion_error.filter("is_survived").select("source", "line")
     ended = member.group_by("job").agg(is_over=(pl.col("end") == "Destroy").fill_null(False).all())
     return (
-        pl.concat([failure, of_plugin], how="diagonal_relaxed")
+        pl.concat([failure, of_plugin, of_journal], how="diagonal_relaxed")
         .with_columns(kind=kind)
         .filter((pl.col("kind") != "") & is_harmless.fill_null(False).not_())
         .join(survived, on=["source", "line"], how="anti")

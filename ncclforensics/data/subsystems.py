@@ -41,7 +41,7 @@ QUESTIONS = (
     ),
     Question(
         "who called what, and in which order",
-        ("operation", "replay", "request", "work", "ras_state"),
+        ("operation", "replay", "request", "work", "ras_state", "journal_call"),
         "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL",
     ),
     Question(

@@ -1,4 +1,4 @@
-"""NCCL's own log, of any version from 2.3 to 2.30."""
+"""NCCL's own log, of any version from 2.3 to 2.30, and the journal that `capture` writes beside it."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ KINDS = {
     "ras_json": "ras-report",
     "ras_event": "ras-report",
     "ended_operation": "inspector",
+    "journal_init": "capture-journal",
+    "journal_call": "capture-journal",
+    "journal_exit": "capture-journal",
     "version": "nccl-log",
     "failure": "nccl-log",
     "warning": "nccl-log",
@@ -42,6 +45,7 @@ GRAMMARS = (
     "pytorch",
     "ras",
     "inspector",
+    "journal",
     "job",
     "prefix",
 )

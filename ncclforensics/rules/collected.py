@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.columns import OWNER
 from ncclforensics.data.variables import COLLECT_CALLS, NOTHING_SAID
 from ncclforensics.rules import Category, Finding, Role, Severity, rule
 from ncclforensics.rules.grouped import shown
@@ -30,6 +31,33 @@ def read_launcher_decoration(speaker: pl.DataFrame) -> Iterator[Finding]:
             role=Role.CONTEXT,
             evidence=shown(dropped.with_columns(line="dropped_line")),
         )
+
+
+@rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("journal_init",), hang=True)
+def read_journal_alone(journal_init: pl.DataFrame, speaker: pl.DataFrame) -> Iterator[Finding]:
+    """Ranks of a capture left a journal of their calls, and NCCL printed nothing for them.
+
+    Means: who called what, and who ended, is told by the journal alone. Over gloo there is no NCCL: GPUs, links and
+    network were not tried, and the figures say nothing of them.
+    Not when: NCCL's log of every rank lies beside its journal.
+    Do: on a machine with GPUs capture with --backend nccl; with it, give hang and check the whole folder.
+    Sources: docs/capture.md.
+    """
+    alone = journal_init.join(speaker.select(OWNER).unique(), on=OWNER, how="anti", maintain_order="left")
+    births = alone.filter(pl.col("phase") == "START")
+    if births.is_empty():
+        return
+    backend = str(births["backend"][0])
+    over_nccl = (
+        "NCCL's own logs are not here" if backend == "nccl" else f"the ranks talked over {backend}, without NCCL"
+    )
+    yield Finding(
+        title="no line of NCCL's: the journal of a capture carries the verdict",
+        detail=over_nccl,
+        certainty="certain",
+        role=Role.CONTEXT,
+        evidence=shown(births)[:1],
+    )
 
 
 @rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO)

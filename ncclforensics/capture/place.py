@@ -1,0 +1,69 @@
+"""Where this process stands in a job that srun, mpirun or torchrun started."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ncclforensics.errors import UsageError
+
+LOOPBACK = "127.0.0.1"
+PORTS, FIRST_PORT = 20_000, 30_000
+# rank, number of ranks, rank on its host, ranks on its host; the job's own name.
+LAUNCHERS = {
+    "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"),
+    "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "", "SLURM_JOB_ID"),
+    "mpirun": (
+        "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
+        "PMIX_NAMESPACE",
+    ),
+    "mpiexec": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_ID"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One rank of a job."""
+
+    launcher: str
+    rank: int
+    nranks: int
+    local: int
+    job: str
+    address: str
+    port: int
+
+
+def place(environment: Mapping[str, str]) -> Place | None:
+    """The rank that this process is to be; None where nobody started more than one.
+
+    Raises UsageError if the ranks could not find one another.
+    """
+    for launcher, (rank, size, local, local_size, job) in LAUNCHERS.items():
+        values = [environment.get(name, "") for name in (rank, size, local)]
+        if not all(value.isdigit() for value in values) or int(values[1]) < 2:
+            continue
+        name = environment.get(job, "")
+        alone = environment.get(local_size, "") == values[1] or environment.get("SLURM_STEP_NUM_NODES") == "1"
+        address = environment.get("MASTER_ADDR") or (
+            LOOPBACK if alone else _first_host(environment.get("SLURM_STEP_NODELIST", ""))
+        )
+        if not address:
+            raise UsageError(f"started by {launcher} on several hosts: MASTER_ADDR must name the host of rank 0")
+        port = environment.get("MASTER_PORT", "")
+        number = int(port) if port.isdigit() else FIRST_PORT + sum(name.encode()) % PORTS
+        mine, nranks, here = map(int, values)
+        return Place(launcher, mine, nranks, here, name, address, number)
+    return None
+
+
+def _first_host(names: str) -> str:
+    """The first of Slurm's list of hosts.
+
+    >>> _first_host("gpu[003-005,009],login1"), _first_host("a,b[1-2]"), _first_host("")
+    ('gpu003', 'a', '')
+    """
+    stem, bracket, rest = names.partition("[")
+    if not bracket or "," in stem:
+        return stem.partition(",")[0]
+    return stem + rest.partition("]")[0].partition(",")[0].partition("-")[0]

@@ -1,0 +1,92 @@
+"""Job scripts that run a capture over several hosts."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from enum import StrEnum
+
+
+class Scheduler(StrEnum):
+    """For what a script is written."""
+
+    SLURM = "slurm"
+    KUBERNETES = "kubernetes"
+    MPIRUN = "mpirun"
+
+
+PORT = 29500
+SLURM = """\
+#!/bin/bash
+#SBATCH --job-name=ncclforensics-capture
+#SBATCH --nodes={nodes}
+#SBATCH --ntasks-per-node={gpus}
+#SBATCH --gpus-per-node={gpus}
+#SBATCH --time={minutes}
+#SBATCH --output=%x-%j.out
+
+# One task per GPU; every host must see this folder and the program.
+srun --kill-on-bad-exit=0 {command} -o "$PWD/capture-$SLURM_JOB_ID"
+"""
+MPIRUN = """\
+#!/bin/bash
+# HOSTS: a file with a line for each of {nodes} hosts; the first one runs rank 0. Every host must see this folder.
+HOSTS=${{1:?usage: $0 HOSTFILE}}
+export MASTER_ADDR=$(head -n 1 "$HOSTS" | cut -d " " -f 1) MASTER_PORT={port}
+mpirun --hostfile "$HOSTS" -np {ranks} --map-by ppr:{gpus}:node -x PATH -x MASTER_ADDR -x MASTER_PORT \\
+  {command} -o "$PWD/capture-$(date +%Y%m%d-%H%M%S)"
+"""
+KUBERNETES = """\
+apiVersion: v1
+kind: Service
+metadata: {{name: ncclforensics-capture}}
+spec:
+  clusterIP: None
+  selector: {{job-name: ncclforensics-capture}}
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {{name: ncclforensics-capture}}
+spec:
+  completions: {nodes}
+  parallelism: {nodes}
+  completionMode: Indexed
+  backoffLimit: 0
+  activeDeadlineSeconds: {seconds}
+  template:
+    spec:
+      subdomain: ncclforensics-capture
+      restartPolicy: Never
+      containers:
+        - name: capture
+          image: IMAGE # with ncclforensics[capture] and the NCCL in question
+          command: [sh, -c]
+          args:
+            - >-
+              torchrun --no-python --nnodes {nodes} --nproc-per-node {gpus} --node-rank "$JOB_COMPLETION_INDEX"
+              --master-addr ncclforensics-capture-0.ncclforensics-capture --master-port {port}
+              {command} -o /results/capture
+          resources: {{limits: {{nvidia.com/gpu: {gpus}}}}}
+          volumeMounts:
+            - {{name: results, mountPath: /results}}
+            - {{name: shm, mountPath: /dev/shm}}
+      volumes:
+        - {{name: results, persistentVolumeClaim: {{claimName: CLAIM}}}} # all pods must see it
+        - {{name: shm, emptyDir: {{medium: Memory}}}}
+"""
+TEXTS = {Scheduler.SLURM: SLURM, Scheduler.KUBERNETES: KUBERNETES, Scheduler.MPIRUN: MPIRUN}
+START = 300  # seconds that images and imports may take on top
+
+
+def script(scheduler: Scheduler, nodes: int, gpus: int, limit: float, arguments: Sequence[str]) -> str:
+    """A script that runs `capture` with these arguments on every GPU of so many hosts."""
+    seconds = int(limit) + START
+    return TEXTS[scheduler].format(
+        nodes=nodes,
+        gpus=gpus,
+        ranks=nodes * gpus,
+        seconds=seconds,
+        minutes=-(-seconds // 60),
+        port=PORT,
+        command=shlex.join(["ncclforensics", "capture", *arguments]),
+    )

@@ -1,0 +1,629 @@
+"""Capture: what is planned, what a rank is told, that nobody is left behind, and that drills are found."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclforensics import analyze
+from ncclforensics.capture import order, result, surroundings, tables
+from ncclforensics.capture.drills import Drill, Kind, drill
+from ncclforensics.capture.inventory import Gpu
+from ncclforensics.capture.journal import Journal, plain
+from ncclforensics.capture.launch import launch
+from ncclforensics.capture.order import Order, planned
+from ncclforensics.capture.place import Place, place
+from ncclforensics.capture.plan import COLLECTIVES, Plan, sizes
+from ncclforensics.capture.scripts import Scheduler, script
+from ncclforensics.cli import main
+from ncclforensics.errors import UsageError
+from ncclforensics.views.exchange import as_object
+
+GPU = Gpu(0, 0, "GPU-0", "NVIDIA H100 80GB HBM3", 81559, 0, "570.1")
+FAKE_SMI = """#!/bin/sh
+case "$*" in
+*query-gpu*) echo "0, GPU-0, NVIDIA H100 80GB HBM3, 81559, {used}, 570.1"
+             echo "1, GPU-1, NVIDIA H100 80GB HBM3, 81559, 4, 570.1" ;;
+*compute-apps*) echo "GPU-0, 77" | grep "{apps}" ;;
+esac
+"""
+ORDER = Order(
+    folder=None,
+    backend="nccl",
+    nproc=None,
+    gpus=None,
+    ranks_per_gpu=1,
+    share=False,
+    steps=30,
+    inject=(),
+    collectives=None,
+    largest="1M",
+    memory="1G",
+    stall=30,
+    limit=60,
+    subsystems="INIT,COLL",
+    program=None,
+)
+
+
+@pytest.fixture
+def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
+    """Puts programs in front of all others."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def put(name: str, text: str) -> Path:
+        (folder / name).write_text(text, encoding="utf-8")
+        (folder / name).chmod(0o755)
+        return folder / name
+
+    return put
+
+
+def two_gpus(tool: Callable[[str, str], Path], *, used: int = 4, apps: str = "nothing") -> None:
+    tool("nvidia-smi", FAKE_SMI.format(used=used, apps=apps))
+
+
+def plan(folder: Path, **other: Any) -> Plan:
+    usual = Plan(
+        folder=folder,
+        backend="nccl",
+        nranks=2,
+        gpus=[GPU, replace(GPU, ordinal=1, uuid="GPU-1")],
+        ranks_per_gpu=1,
+        steps=30,
+        drills=(),
+        collectives=COLLECTIVES,
+        sizes=sizes(8, 1 << 20),
+        memory_bytes=1 << 30,
+        stall_s=30,
+        limit_s=60,
+        subsystems="INIT,COLL",
+        program=None,
+        place=None,
+    )
+    return replace(usual, **other)
+
+
+# What is planned
+
+
+def test_every_drill_is_read_as_it_is_written() -> None:
+    for text in ("hang:3@20", "mismatch:0@2", "slow:2:1500", "crash:1@0", "absent:1", "socket", "no-gdr", "channels:2"):
+        assert drill(text, 4, 30).text == text
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("hung:3@20", "no such drill"),
+        ("hang:3", "hang:RANK@STEP"),
+        ("hang:-1@2", "hang:RANK@STEP"),
+        ("hang:4@20", "ranks 0 to 3"),
+        ("crash:3@30", "steps 0 to 29"),
+        ("socket:1", "socket"),
+    ],
+)
+def test_a_drill_that_makes_no_sense_is_refused(text: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        drill(text, 4, 30)
+
+
+def test_the_ranks_write_all_that_a_maintainer_asks_for_into_the_folder(tmp_path: Path) -> None:
+    told = plan(tmp_path).variables(0)
+
+    assert (told["NCCL_DEBUG"], told["NCCL_DEBUG_SUBSYS"]) == ("INFO", "INIT,COLL")
+    written = [value for name, value in told.items() if name.endswith(("_FILE", "TMPDIR"))]
+    assert len(written) == 6
+    assert all(Path(value).is_relative_to(tmp_path) for value in written)
+    assert told["NCCL_SOCKET_IFNAME"] == "lo"
+    assert told["MASTER_ADDR"] == "127.0.0.1"
+
+
+def test_one_rank_dumps_the_topology_for_all(tmp_path: Path) -> None:
+    assert "NCCL_TOPO_DUMP_FILE" in plan(tmp_path).variables(0)
+    assert "NCCL_TOPO_DUMP_FILE" not in plan(tmp_path).variables(1)
+
+
+def test_ranks_that_share_a_gpu_are_hosts_of_their_own_and_a_rehearsal(tmp_path: Path) -> None:
+    shared = plan(tmp_path, nranks=4, ranks_per_gpu=2)
+
+    assert len({shared.variables(rank)["NCCL_HOSTID"] for rank in range(4)}) == 4
+    assert [gpu.ordinal for rank in range(4) if (gpu := shared.gpu_of(rank))] == [0, 0, 1, 1]
+    assert shared.is_rehearsal
+    assert "NCCL_HOSTID" not in plan(tmp_path).variables(0)
+    assert not plan(tmp_path).is_rehearsal
+
+
+@pytest.mark.parametrize(
+    ("text", "variables"),
+    [
+        ("socket", {"NCCL_NET": "Socket", "NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_IB_DISABLE": "1"}),
+        ("no-gdr", {"NCCL_NET_GDR_LEVEL": "LOC"}),
+        ("channels:2", {"NCCL_MAX_NCHANNELS": "2"}),
+    ],
+)
+def test_drills_of_nccl_are_variables(tmp_path: Path, text: str, variables: dict[str, str]) -> None:
+    told = plan(tmp_path, drills=[drill(text, 2, 30)]).variables(1)
+
+    assert variables.items() <= told.items()
+
+
+def test_gloo_talks_over_the_loopback_and_knows_nothing_of_nccl(tmp_path: Path) -> None:
+    told = plan(tmp_path, backend="gloo", gpus=[]).variables(0)
+
+    assert told["GLOO_SOCKET_IFNAME"] == "lo"
+    assert not [name for name in told if name.startswith("NCCL_")]
+
+
+def test_a_rank_that_is_absent_is_not_started_and_nothing_is_measured(tmp_path: Path) -> None:
+    without = plan(tmp_path, nranks=3, drills=[drill("absent:1", 3, 30)])
+
+    assert without.started_here == [(0, 0), (2, 2)]
+    assert without.sweep == []
+    assert plan(tmp_path).sweep[0] == ("all_reduce", 8)
+
+
+def test_ranks_come_from_the_gpus(tool: Callable[[str, str], Path]) -> None:
+    two_gpus(tool)
+
+    assert planned(ORDER, {}, "x").nranks == 2
+    assert planned(replace(ORDER, ranks_per_gpu=2), {}, "x").nranks == 4
+    assert [gpu.uuid for gpu in planned(replace(ORDER, ranks_per_gpu=2, gpus="1"), {}, "x").gpus] == ["GPU-1"]
+    assert [gpu.uuid for gpu in planned(ORDER, {"CUDA_VISIBLE_DEVICES": "1,0"}, "x").gpus] == ["GPU-1", "GPU-0"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"nproc": 4}, "--ranks-per-gpu 2"),
+        ({"gpus": "0"}, "--ranks-per-gpu 2"),
+        ({"gpus": "7"}, "no GPU 7"),
+        ({"collectives": "all_reduce,gossip"}, "gossip"),
+        ({"largest": "1G"}, "--memory"),
+        ({"largest": "much"}, "no size"),
+        ({"backend": "gloo", "inject": ("socket",)}, "needs NCCL"),
+        ({"program": "all_reduce_perf", "inject": ("hang:0@1",)}, "--nccl-tests"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_in_one_sentence(
+    tool: Callable[[str, str], Path], changed: dict[str, Any], says: str
+) -> None:
+    two_gpus(tool)
+
+    with pytest.raises(UsageError, match=says):
+        planned(replace(ORDER, **changed), {}, "x")
+
+
+@pytest.mark.parametrize("busy", [{"used": 30_000}, {"apps": "77"}])
+def test_a_gpu_in_use_by_others_is_refused_unless_told(tool: Callable[[str, str], Path], busy: dict[str, Any]) -> None:
+    two_gpus(tool, **busy)
+
+    with pytest.raises(UsageError, match=r"in use by others: GPU 0 .*--share"):
+        planned(ORDER, {}, "x")
+    assert planned(replace(ORDER, share=True), {}, "x").nranks == 2
+
+
+SLURM = {"SLURM_PROCID": "9", "SLURM_LOCALID": "1", "SLURM_STEP_NUM_TASKS": "16", "SLURM_JOB_ID": "7"}
+OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "found"),
+    [
+        ({}, None),
+        # A batch script of Slurm has SLURM_PROCID, too, without being a task of srun.
+        ({"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "16"}, None),
+        ({**SLURM, "SLURM_STEP_NODELIST": "gpu[03-04]"}, ("srun", 9, 16, 1, "gpu03")),
+        ({**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, ("mpirun", 1, 2, 1, "127.0.0.1")),
+        ({**OPEN_MPI, "MASTER_ADDR": "gpu03"}, ("mpirun", 1, 2, 1, "gpu03")),
+        (
+            {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "29500"},
+            ("torchrun", 3, 4, 1, "a"),
+        ),
+    ],
+)
+def test_a_rank_finds_its_place_in_the_job_of_a_launcher(environment: dict[str, str], found: Any) -> None:
+    where = place(environment)
+
+    assert (where and (where.launcher, where.rank, where.nranks, where.local, where.address)) == found
+
+
+def test_ranks_of_several_hosts_must_know_where_rank_0_is() -> None:
+    with pytest.raises(UsageError, match="MASTER_ADDR"):
+        place(OPEN_MPI)
+
+
+def test_in_a_job_of_others_all_ranks_name_the_communicator_alike(tmp_path: Path) -> None:
+    ranks = [plan(tmp_path, place=Place("srun", rank, 2, rank, "7", "gpu03", 30007)) for rank in (0, 1)]
+
+    assert ranks[0].run == ranks[1].run != plan(tmp_path / "other").run
+    assert [each.started_here for each in ranks] == [[(0, 0)], [(1, 1)]]
+    assert "NCCL_SOCKET_IFNAME" not in ranks[1].variables(1)
+
+
+@pytest.mark.parametrize("scheduler", [Scheduler.SLURM, Scheduler.MPIRUN])
+def test_a_job_script_is_one_that_the_shell_can_read(scheduler: Scheduler) -> None:
+    text = script(scheduler, 4, 8, 600, replace(ORDER, inject=("hang:3@20",)).arguments())
+
+    subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+    assert "ncclforensics capture --steps 30" in text
+    assert "--inject hang:3@20" in text
+    assert ("-np 32" in text) == (scheduler is Scheduler.MPIRUN)
+
+
+# What the command says
+
+
+def test_without_a_gpu_one_sentence_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    assert main(["capture", "-o", str(tmp_path / "c")]) == 2
+    assert "no GPU here (nvidia-smi is not here); --backend gloo rehearses" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("found", [None, "2.1.2"])
+def test_without_pytorch_the_command_that_installs_it_is_named(
+    found: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def version(_: str) -> str:
+        if found is None:
+            raise PackageNotFoundError
+        return found
+
+    monkeypatch.setattr(order, "version", version)
+
+    assert main(["capture", "--backend", "gloo", "-o", str(tmp_path / "c")]) == 2
+    assert "pip install 'ncclforensics[capture]'" in capsys.readouterr().err
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_dry_run_says_what_would_run_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["capture", "--backend", "gloo", "--inject", "hang:3@20", "--dry-run", "-o", str(tmp_path / "c")]
+
+    assert main(argv) == 0
+    said = capsys.readouterr().out
+    assert "4 ranks on CPUs, without NCCL" in said
+    assert "hang:3@20" in said
+    assert "Ends after 600 s at the latest" in said
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+
+    with pytest.raises(UsageError, match="a folder of its own"):
+        result.prepare(plan(tmp_path))
+
+
+def test_a_disk_that_is_full_leaves_no_record_that_looks_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = tmp_path / "capture.json"
+    result.keep(record, {"complete": False})
+
+    def full(*_: Any, **__: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+
+    with pytest.raises(UsageError, match="the disk is full"):
+        result.keep(record, {"complete": True})
+    assert json.loads(record.read_bytes()) == {"complete": False}
+
+
+def test_what_is_absent_around_a_capture_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("NCCL_ALGO", "Ring")
+    monkeypatch.setenv("NCCL_PLUGIN_TOKEN", "hush")
+    monkeypatch.setenv("UNRELATED", "hush")
+
+    absent = surroundings.collect(tmp_path / "before")
+
+    assert absent["nvidia-smi-topo"] == "nvidia-smi is not here"
+    variables = (tmp_path / "before" / "variables.txt").read_text(encoding="utf-8")
+    assert "NCCL_ALGO=Ring\n" in variables
+    assert "hush" not in variables
+
+
+# Nobody is left behind
+
+SLEEPER = "#!/bin/sh\nexec sleep 60\n"
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_the_time_limit_ends_everything(tmp_path: Path, tool: Callable[[str, str], Path]) -> None:
+    asleep = plan(tmp_path, program=str(tool("all_reduce_perf", SLEEPER)), limit_s=0.5)
+    began = time.monotonic()
+
+    (child,), why = launch(asleep, tmp_path / "capture.json", lambda done, total: None)
+
+    assert time.monotonic() - began < 10
+    assert "time limit" in why
+    assert child.ended == "taken-down"
+    assert not alive(child.process.pid)
+    (told,) = (tmp_path / "launcher.jsonl").read_text(encoding="ascii").splitlines()
+    assert '"ended":"taken-down"' in told
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_no_process_outlives_a_capture_that_is_ended(
+    how: signal.Signals, tmp_path: Path, tool: Callable[[str, str], Path]
+) -> None:
+    two_gpus(tool)
+    sleeper = tool("all_reduce_perf", SLEEPER.replace("exec", f"echo $$ > {tmp_path}/pid; exec"))
+    argv = ["capture", "--nccl-tests", str(sleeper), "-o", str(tmp_path / "c"), "-q"]
+    code = (
+        f"import signal; signal.signal(2, signal.default_int_handler); from ncclforensics.cli import main; main({argv})"
+    )
+    capture = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[1], stderr=subprocess.DEVNULL)
+    waited = time.monotonic() + 20
+    while not (tmp_path / "pid").exists() and time.monotonic() < waited:
+        time.sleep(0.05)
+    time.sleep(0.1)
+    pid = int((tmp_path / "pid").read_text(encoding="ascii"))
+    assert alive(pid)
+
+    capture.send_signal(how)
+    capture.wait(timeout=20)
+
+    waited = time.monotonic() + 5
+    while alive(pid) and time.monotonic() < waited:
+        time.sleep(0.05)
+    assert not alive(pid)
+
+
+def test_a_program_of_nccl_tests_is_run_instrumented_and_its_table_is_read(
+    tmp_path: Path, tool: Callable[[str, str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    two_gpus(tool)
+    table = "\n".join(tables.table(plan(tmp_path), "all_reduce", measured(2), DEVICES, complete=True))
+    program = tool("all_reduce_perf", f"#!/bin/sh\necho $NCCL_DEBUG $*\ncat <<E\n{table}\nE\n")
+
+    code = main(["capture", "--nccl-tests", str(program), "-o", str(tmp_path / "c"), "--format", "json", "-q"])
+
+    assert code == 0
+    (benchmark,) = json.loads(capsys.readouterr().out)["benchmarks"]
+    assert (benchmark["collective"], benchmark["nranks"], benchmark["complete"]) == ("all_reduce", 2, True)
+    first = (tmp_path / "c" / "nccl-tests.txt").read_text(encoding="utf-8").splitlines()[0]
+    assert first.startswith("INFO -b 8 -e ")
+    assert first.endswith("-g 2 -n 10 -w 3")
+    record = json.loads((tmp_path / "c" / "capture.json").read_bytes())
+    assert record["complete"]
+    assert [rank["ended"] for rank in record["ranks"]] == ["finished"]
+
+
+# What was measured
+
+DEVICES = [
+    {"rank": rank, "pid": 70 + rank, "host": "gpu-a012", "device": rank, "bus": "0000:5d:00", "name": "CPU"}
+    for rank in range(2)
+]
+
+
+def measured(nranks: int) -> list[dict[str, Any]]:
+    notes = {
+        rank: [
+            {
+                "collective": "all_reduce", "size": 8 << 20, "count": 2 << 20, "wrong": 0, "mean_us": 100.0 + rank,
+                "median_us": 99.0, "min_us": 90.0, "max_us": 120.0,
+            }
+        ]
+        for rank in range(2)
+    }  # fmt: skip
+    return tables.measurements(notes, nranks)
+
+
+def test_bandwidth_is_reckoned_as_nccl_tests_does() -> None:
+    (row,) = measured(2)
+
+    assert row["mean_us"] == 100.5
+    assert row["algbw_GBps"] == pytest.approx((8 << 20) / 100.5e3, abs=1e-3)
+    assert row["busbw_GBps"] == row["algbw_GBps"]  # 2 (n - 1) / n is 1 for two
+    assert row["ranks"]["1"] == {"median_us": 99.0, "min_us": 90.0, "max_us": 120.0}
+
+
+def test_a_size_that_some_rank_did_not_come_to_is_left_out() -> None:
+    assert measured(3) == []
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_table_is_read_back_and_one_that_was_cut_off_is_no_whole_one(tmp_path: Path, complete: bool) -> None:
+    lines = tables.table(plan(tmp_path), "all_reduce", measured(2), DEVICES, complete=complete)
+    (tmp_path / "all_reduce.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    (benchmark,) = as_object(analyze([str(tmp_path)], everything=True))["benchmarks"]
+
+    assert (benchmark["collective"], benchmark["nranks"], benchmark["rows"]) == ("all_reduce", 2, 1)
+    assert benchmark["max_busbw_GBps"] == pytest.approx(83.47)
+    assert benchmark["complete"] is complete
+
+
+# Journals, as ranks write them
+
+WORLD = {"comm": "0x1", "commid": "0x8f3bd2a4c1e07755", "nranks": 4, "device": None, "backend": "gloo"}
+
+
+def write_journals(folder: Path, fault: Drill | None, steps: int = 10) -> None:
+    for rank in range(4):
+        if fault and fault.kind is Kind.ABSENT and fault.rank == rank:
+            continue
+        journal = Journal(folder / f"journal.rank{rank}.jsonl", host="gpu-a012", pid=70 + rank, rank=rank)
+        journal.write(init="START", **WORLD)
+        if fault and fault.kind is Kind.ABSENT:
+            journal.write(failed="Init", says="DistStoreError: Timed out after 30 seconds waiting for clients")
+            continue
+        journal.write(init="COMPLETE", **WORLD)
+        for step in range(steps):
+            strikes = fault is not None and fault.rank == rank and fault.step == step
+            if strikes and fault.kind in (Kind.HANG, Kind.CRASH):
+                break
+            name = "Broadcast" if strikes else "AllReduce"
+            late = (fault.amount or 0) / 1000 if fault and fault.rank == rank else 0.0
+            journal.write(time=f"2026-03-02 11:0{step // 6}:{step % 6 * 10 + late:09.6f}", **call(step, name))
+            if fault and fault.step == step:
+                journal.write(failed="AllReduce", says="RuntimeError: Timed out waiting 30000ms for recv operation")
+                break
+            journal.write(done=step, comm="0x1")
+        else:
+            journal.write(init="DESTROY", **WORLD)
+
+
+def call(ordinal: int, name: str) -> dict[str, Any]:
+    return {"call": ordinal, "comm": "0x1", "name": name, "count": 1024, "datatype": 7, "op": 0, "root": 0}
+
+
+def write_end(folder: Path, rank: int, how: str, code: int) -> None:
+    Journal(folder / "launcher.jsonl").write(node="gpu-a012", process=70 + rank, rank=rank, ended=how, code=code)
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        ("hang:3@6", "lagging-ranks"),
+        ("hang:3@0", "lagging-ranks"),
+        ("mismatch:1@6", "collective-mismatch"),
+        ("absent:2", "rank-missing"),
+        ("crash:0@6", "rank-died"),
+    ],
+)
+def test_journals_alone_tell_what_a_drill_did(tmp_path: Path, text: str, verdict: str) -> None:
+    fault = drill(text, 4, 10)
+    write_journals(tmp_path, fault)
+    for rank in range(4):
+        if rank != fault.rank:
+            write_end(tmp_path, rank, "gave-up", 3)
+        elif fault.kind is not Kind.ABSENT:
+            write_end(tmp_path, rank, *(("signal", -9) if fault.kind is Kind.CRASH else ("taken-down", -15)))
+
+    told = as_object(analyze([str(tmp_path)]))
+
+    assert (told["hang"]["verdict"], told["hang"]["culprits"]) == (verdict, [fault.rank])
+    assert {given["kind"] for given in told["inputs"]} == {"capture-journal"}
+    assert [row["category"] for row in told["findings"] if row["severity"] == "info"] == ["incomplete-evidence"]
+
+
+def test_a_rank_that_comes_late_to_every_step_is_found_in_journals(tmp_path: Path) -> None:
+    write_journals(tmp_path, drill("slow:1:1500", 4, 10))
+
+    found = as_object(analyze([str(tmp_path)], everything=True))["findings"]
+
+    assert [row["ranks"] for row in found if row["category"] == "straggler"] == [[1]]
+
+
+def test_a_journal_of_a_sound_run_finds_nothing(tmp_path: Path) -> None:
+    write_journals(tmp_path, None)
+
+    told = as_object(analyze([str(tmp_path)], everything=True))
+
+    assert told["run"]["world_size"] == 4
+    assert [row["category"] for row in told["findings"]] == ["incomplete-evidence"]
+
+
+def test_all_called_the_same_and_failed_is_not_taken_for_a_run_that_went_well(tmp_path: Path) -> None:
+    for rank in range(4):
+        journal = Journal(tmp_path / f"journal.rank{rank}.jsonl", host="gpu-a012", pid=70 + rank, rank=rank)
+        journal.write(init="START", **WORLD)
+        journal.write(init="COMPLETE", **WORLD)
+        journal.write(**call(0, "AllReduce"))
+        journal.write(failed="AllReduce", says="RuntimeError: Timed out waiting 30000ms for recv operation")
+        write_end(tmp_path, rank, "gave-up", 3)
+
+    assert as_object(analyze([str(tmp_path)]))["hang"]["verdict"] == "stuck-together"
+
+
+BIRTH = (
+    "ncclCommInitRankConfig comm 0x55d1 rank {rank} nranks 4 cudaDev {rank} nvmlDev {rank} busId 5d000 "
+    "commId 0xfeed - Init {phase}"
+)
+CALL = (
+    "AllReduce: opCount {step:x} sendbuff 0x7f recvbuff 0x7f count 1024 datatype 7 op 0 root 0 comm 0x55d1 "
+    "[nranks=4] stream 0x56"
+)
+
+
+def nccl_log(rank: int, steps: int) -> Iterator[str]:
+    head = f"gpu-a012:{70 + rank}:{70 + rank} [{rank}] NCCL INFO "
+    yield from (head + BIRTH.format(rank=rank, phase=phase) for phase in ("START", "COMPLETE"))
+    yield from (head + CALL.format(step=step) for step in range(steps))
+
+
+@pytest.mark.parametrize("step", [0, 6])
+def test_calls_that_nccl_and_the_journal_tell_are_counted_once(tmp_path: Path, step: int) -> None:
+    """With a fault before the first call, too: then one rank has no line of NCCL's on any call."""
+    write_journals(tmp_path, drill(f"hang:3@{step}", 4, 10))
+    for rank in range(4):
+        lines = nccl_log(rank, step if rank == 3 else step + 1)
+        (tmp_path / f"nccl.{rank}.log").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    told = as_object(analyze([str(tmp_path)]))
+
+    (world,) = told["run"]["communicators"]
+    assert (world["id"], world["operations"]) == ("0xfeed", {"min": step, "max": step + 1})
+    assert (told["hang"]["verdict"], told["hang"]["culprits"]) == ("lagging-ranks", [3])
+    assert not [row for row in told["findings"] if row["rule"] == "read-journal-alone"]
+
+
+def test_an_error_is_one_line_of_the_journal_whatever_it_says(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.rank0.jsonl", host="gpu-a012", pid=70, rank=0)
+
+    journal.write(failed="AllReduce", says=plain(RuntimeError('a "quoted"\n\x1b[31m path C:\\x \u2028' + "x" * 1000)))
+
+    (given,) = as_object(analyze([str(tmp_path)]))["inputs"]
+    assert (given["lines"], given["recognised"]) == (1, 1)
+
+
+def test_a_journal_that_was_cut_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    write_journals(tmp_path, drill("hang:3@6", 4, 10))
+    path = tmp_path / "journal.rank0.jsonl"
+    path.write_bytes(path.read_bytes()[:-40] + b'\x00\xff\n{"journal":1,"time":\n')
+
+    told = as_object(analyze([str(tmp_path)]))
+
+    assert told["hang"]["culprits"] == [3]
+
+
+# With PyTorch
+
+
+@pytest.mark.parametrize(("text", "code"), [("hang:2@3", 1), ("crash:1@2", 1)])
+def test_a_live_drill_is_found(text: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch", reason="the extra `capture` is not installed")
+    argv = ["capture", "--backend", "gloo", "--nproc", "3", "--steps", "5", "--stall", "4", "--limit", "60"]
+
+    assert main([*argv, "--inject", text, "-o", str(tmp_path / "c")]) == code
+    assert f"Drill {text}" in (said := capsys.readouterr().err)
+    assert "the analysis names it" in said
+
+
+def test_a_live_capture_measures_and_checks_every_collective(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="the extra `capture` is not installed")
+    argv = ["capture", "--backend", "gloo", "--nproc", "3", "--steps", "2", "--max-bytes", "2K", "--limit", "60", "-q"]
+
+    assert main([*argv, "-o", str(tmp_path / "c")]) == 0
+    record = json.loads((tmp_path / "c" / "capture.json").read_bytes())
+    assert {row["collective"] for row in record["measured"]} == set(COLLECTIVES)
+    assert sum(row["wrong"] for row in record["measured"]) == 0
+    assert set(record["late_ms"]) == {"0", "1", "2"}
