@@ -22,6 +22,8 @@ WEIGHT = {
     "gpudirect": 75,
     "transports": 70,
     "machine": 65,
+    "counters": 63,  # errors of a link show in both, its speed only where it was trained again
+    "ports": 62,
     "links": 60,
     "versions": 55,
     "placement": 50,

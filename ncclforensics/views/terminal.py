@@ -165,7 +165,7 @@ def coverage(report: Report) -> Text:
         (counted, "port", "ports"),
     )
     told = [f"{many} {one if many == 1 else several}" for many, one, several in others if many]
-    is_journal = report.run["speaker"].is_empty() and not report.run.is_empty("journal_init")
+    is_journal = report.run["speaker"].is_empty() and report.run.has("journal_init")
     lines = "known lines" if (told and not seen) or is_journal else "NCCL lines"
     if seen or not told:
         of_hosts = f" on {hosts} host{'s' * (hosts != 1)}" * bool(hosts or not seen)
