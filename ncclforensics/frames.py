@@ -119,9 +119,10 @@ class Run:
                 reading.problems.append(reading.source.problem)
                 reading.is_whole = True  # there is nothing more to be had
         fresh = [one for one in self.readings if one.number not in self._stored and not one.problems]
-        survey(fresh, self.language)
-        readable = [reading for reading in fresh if not reading.problems and not self._is_document(reading)]
-        self._take(readable, lambda reading: reading.start(whole=whole))
+        of_lines = survey(fresh, self.language, self._is_document)
+        self._take(
+            [reading for reading in of_lines if not reading.problems], lambda reading: reading.start(whole=whole)
+        )
 
     def _restore(self) -> None:
         """Take what saved runs hold in place of reading; frames of one that is not alone are numbered anew."""
@@ -160,7 +161,7 @@ class Run:
     def _is_document(self, reading: Reading) -> bool:
         """Whether a source is one object, or one value; then all its records are taken."""
         read = document(reading.beginning, reading.source.path)
-        if read is None:
+        if read is None or reading.problems:
             return False
         records, problems = read(reading.document())
         reading.problems += problems

@@ -103,7 +103,11 @@ class Language:
         """The languages of the sources that hold these texts (columns `source`, `text`), where guests speak in them."""
         foreign = samples.filter(~pl.col("text").str.contains(self.mark, literal=True))
         signs = foreign.filter(pl.col("text").str.contains(self._signs))
-        return {int(rows["source"][0]): self.among(rows["text"]) for rows in signs.partition_by("source")}
+        heard: dict[int, list[Guest]] = {}
+        for guest in self.guests if signs.height else ():
+            for source in signs.filter(pl.col("text").str.contains(guest.telling))["source"].unique():
+                heard.setdefault(source, []).append(guest)
+        return {source: self._with(guests) for source, guests in heard.items()}
 
     @cached_property
     def whole(self) -> Language:

@@ -7,7 +7,7 @@ one at its tail (what was called last); both grow on demand until they meet.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import polars as pl
@@ -208,22 +208,26 @@ class Reading:
         return total + (last != 10)
 
 
-def survey(readings: Sequence[Reading], language: Language) -> None:
-    """Find out what stands in front of the lines of each source, and which guests speak in it.
+def survey(readings: Sequence[Reading], language: Language, is_object: Callable[[Reading], bool]) -> list[Reading]:
+    """Find out what the sources are, and give those that hold lines: what stands in front of these, who speaks in them.
 
     Judged by both ends of each, and many sources at once: a call of the engine costs more than what it has to look at.
     """
+    of_lines: list[Reading] = []
     for start in range(0, len(readings), TOGETHER):
-        some = {reading.number: reading for reading in readings[start : start + TOGETHER]}
-        samples = lines.texts({number: reading.sample() for number, reading in some.items()})
+        looked = [(reading, reading.sample()) for reading in readings[start : start + TOGETHER]]
+        some = {reading.number: (reading, data) for reading, data in looked if not is_object(reading)}
+        samples = lines.texts({number: data for number, (_, data) in some.items()})
         for number in decorated(samples, language):
             texts = samples.filter(source=number)
             if found := decorations(texts, language):
-                some[number].decorations = found
+                some[number][0].decorations = found
                 bare = peeled(texts, language, found).select(samples.columns)
                 samples = pl.concat([samples.filter(pl.col("source") != number), bare])
         for number, heard in language.of_each(samples).items():
-            some[number].language = heard
+            some[number][0].language = heard
+        of_lines += [reading for reading, _ in some.values()]
+    return of_lines
 
 
 def _picked(stream: io.BufferedIOBase, wanted: set[int]) -> Iterator[tuple[int, bytes]]:
