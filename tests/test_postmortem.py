@@ -138,7 +138,7 @@ def test_a_benchmark_that_went_well_is_no_undecided_hang() -> None:
     report = of("a-healthy-benchmark")
 
     assert document.headline(report) == "no findings"
-    assert postmortem.summary(report)[0] == "Nothing is wrong in what was read."
+    assert postmortem.summary(report)[0] == "Nothing wrong was found in what was read."
     assert "Dashed: between these lines such a machine is expected" in page(report)
 
 
@@ -250,3 +250,14 @@ def test_what_html_needs_is_named(
 
     assert code == 2
     assert "pip install 'ncclforensics[report]'" in capsys.readouterr().err
+
+
+def test_a_benchmark_whose_name_is_not_told_is_shown(tmp_path: Path) -> None:
+    table = (INCIDENTS / "a-healthy-benchmark" / "all_reduce.log").read_text(encoding="utf-8")
+    bare = table.replace("all_reduce", "").replace("     sum ", "    none ")
+    (tmp_path / "table.log").write_text(bare, encoding="utf-8")
+
+    report = analyze([str(tmp_path)], everything=True)
+
+    assert report.run["benchmark"]["collective"].to_list() == [None]
+    assert '<th scope="row">?</th>' in page(report)
