@@ -100,7 +100,11 @@ def summary(report: Report) -> list[str]:
         )
         return [sentence(title), sentence(means), sentence(last)]
     if not others:
-        return ["Nothing is wrong in what was read.", "No job was judged.", "What these logs cannot show stands below."]
+        return [
+            "Nothing wrong was found in what was read.",
+            "No job was judged.",
+            "What these logs cannot show stands below.",
+        ]
     last = f"This is {others[0].certainty}, and {len(others) - 1} more like it are listed below"
     return [sentence(others[0].title), sentence(others[0].detail), sentence(last)]
 
