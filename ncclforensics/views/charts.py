@@ -233,3 +233,18 @@ def curve(row: Row, measured: pl.DataFrame, expected: tuple[float, ...]) -> str:
     limits = pl.DataFrame({"busbw": list(expected)}, schema={"busbw": pl.Float64})
     rules = alt.Chart(limits).mark_rule(color="var(--green)", strokeDash=[6, 4], strokeWidth=1.5).encode(y="busbw:Q")
     return svg(alt.layer(rules, lines).properties(width=WIDTH - 60, height=220))
+
+
+def growth(rows: list[tuple[str, int]]) -> str:
+    """By how much counters grew, as bars that grow with the number of digits: port and counter, and the growth."""
+    shown = pl.DataFrame(rows, schema={"counter": pl.String, "growth": pl.Int64}, orient="row")
+    shown = shown.with_columns(told=pl.col("growth").map_elements(lambda value: f"{value:,}", return_dtype=pl.String))
+    order = shown["counter"].to_list()
+    bars = alt.Chart(shown).encode(y=alt.Y("counter:N", title=None, sort=order, axis=alt.Axis(labelLimit=0)))
+    length = alt.X("growth:Q", title="growth", scale=alt.Scale(type="symlog"), axis=alt.Axis(tickCount=5, format="~s"))
+    return svg(
+        alt.layer(
+            bars.mark_bar(color="var(--orange)").encode(x=length),
+            bars.mark_text(align="left", dx=4, fontSize=11).encode(x=length, text="told:N"),
+        ).properties(width=WIDTH // 2, height=max(40, 22 * len(rows)))
+    )

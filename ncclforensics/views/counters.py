@@ -6,7 +6,6 @@ from math import log10
 
 import polars as pl
 from rich.console import RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -14,47 +13,58 @@ from ncclforensics.data.counters import LINK_LIMITS
 from ncclforensics.data.names import printable
 from ncclforensics.report import Report, Row
 from ncclforensics.rules.links import port_name
+from ncclforensics.views.screen import headed, heading, indented
 
 MOST = 12  # rows, unless all is asked for
 LEVELS = "▁▂▃▄▅▆▇█"
 DRAWN = 3  # dumps from which on growth is drawn over time
 LONGEST = 16  # characters of a bar; and pairs of dumps in a line over time
 TRAFFIC = ("bytes", "packets")
+FIGURES = (2, 3, 4)  # columns of numbers
 
 
 def counters(report: Report, verbose: bool) -> list[RenderableType]:
     """The ports by state and rate, and the counters of errors and waiting: first those that grew."""
-    growth = report.run["counter_growth"].filter(
-        ~pl.col("unit").is_in(TRAFFIC) | (pl.col("name") == "port_xmit_discards")
-    )
-    is_of_link = pl.col("name").is_in(list(LINK_LIMITS))
     parts: list[RenderableType] = []
     if states := _states(report.run["port_state"]):
-        parts += [Text("\nPORTS", style="bold"), Padding(Text(states), (0, 0, 0, 2))]
-    grew = growth.filter(pl.col("growth") > 0).sort(~is_of_link, -pl.col("growth"), "key", "name").to_dicts()
-    if grew:
+        parts += [heading("PORTS"), indented(Text(states))]
+    if grew := grown(report):
         shown = grew if verbose else grew[:MOST]
-        deltas = report.run["counter_delta"]
-        parts += [Text("\nCOUNTERS THAT GREW", style="bold"), Padding(_grown(shown, deltas), (0, 0, 0, 2))]
+        parts += [heading("COUNTERS THAT GREW"), indented(_grown(shown, report.run["counter_delta"]))]
         parts += _more(len(grew) - len(shown))
-    old = growth.filter((pl.col("dumps") == 1) & (pl.col("value") > 0)).sort("key", "name")
-    if old.height:
-        parts += [Text("\nCOUNTERS IN ONE DUMP (totals since they were cleared)", style="bold")]
-        ports = old.group_by("key", maintain_order=True).agg(
-            pl.all().first(), told="name", values="value", stuck="is_saturated"
-        )
-        worst = old.filter(is_of_link).group_by("key").agg(worst=pl.col("value").max())
-        ports = ports.join(worst, on="key", how="left").sort(
-            "worst", descending=True, nulls_last=True, maintain_order=True
-        )
-        rows = ports.to_dicts()
-        shown = rows if verbose else rows[:MOST]
-        parts += [Padding(_totals(shown), (0, 0, 0, 2)), *_more(len(rows) - len(shown))]
-    return parts
+    return parts + _once(report, verbose)
+
+
+def grown(report: Report) -> list[Row]:
+    """What grew from the first dump of a port to the last, errors of links first (columns COUNTER_GROWTH)."""
+    growth = _telling(report).filter(pl.col("growth") > 0)
+    return growth.sort(~pl.col("name").is_in(list(LINK_LIMITS)), -pl.col("growth"), "key", "name").to_dicts()
+
+
+def _telling(report: Report) -> pl.DataFrame:
+    """All counters but those of traffic that arrived."""
+    is_traffic = pl.col("unit").is_in(TRAFFIC) & (pl.col("name") != "port_xmit_discards")
+    return report.run["counter_growth"].filter(~is_traffic)
+
+
+def _once(report: Report, verbose: bool) -> list[RenderableType]:
+    """The counters of ports that one dump tells of, the worst ports first."""
+    old = _telling(report).filter((pl.col("dumps") == 1) & (pl.col("value") > 0)).sort("key", "name")
+    if old.is_empty():
+        return []
+    ports = old.group_by("key", maintain_order=True).agg(
+        pl.all().first(), told="name", values="value", stuck="is_saturated"
+    )
+    worst = old.filter(pl.col("name").is_in(list(LINK_LIMITS))).group_by("key").agg(worst=pl.col("value").max())
+    ports = ports.join(worst, on="key", how="left").sort("worst", descending=True, nulls_last=True, maintain_order=True)
+    rows = ports.to_dicts()
+    shown = rows if verbose else rows[:MOST]
+    title = heading("COUNTERS IN ONE DUMP (totals since they were cleared)")
+    return [title, indented(_totals(shown)), *_more(len(rows) - len(shown))]
 
 
 def _more(left: int) -> list[RenderableType]:
-    return [Padding(Text(f"and {left} more (-v shows all)", style="dim"), (0, 0, 0, 2))] if left > 0 else []
+    return [indented(Text(f"and {left} more (-v shows all)", style="dim"))] if left > 0 else []
 
 
 def _states(port_state: pl.DataFrame) -> str:
@@ -70,18 +80,13 @@ def _states(port_state: pl.DataFrame) -> str:
     return ", ".join(words)
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, pad_edge=False, header_style="dim")
-    for column in columns:
-        is_number = column in ("before", "after", "grew")
-        table.add_column(column, overflow="fold", justify="right" if is_number else "left", no_wrap=not column)
-    return table
-
-
 def _grown(rows: list[Row], deltas: pl.DataFrame) -> Table:
     """A row for each counter; the bar is logarithmic, over time each pair of dumps is a level."""
     is_series = any(row["dumps"] >= DRAWN for row in rows)
-    table = _table("port", "counter", "before", "after", "grew", "over time" if is_series else "")
+    table = headed("port", "counter", "before", "after", "grew", "over time" if is_series else "")
+    for number in FIGURES:
+        table.columns[number].justify = "right"
+    table.columns[-1].no_wrap = True
     most = max(row["growth"] for row in rows)
     for row in rows:
         steps = deltas.filter((pl.col("key") == row["key"]) & (pl.col("name") == row["name"]))
@@ -115,7 +120,7 @@ def _levels(steps: list[int]) -> str:
 
 
 def _totals(rows: list[Row]) -> Table:
-    table = _table("port", "not zero")
+    table = headed("port", "not zero")
     for row in rows:
         told = zip(row["told"], row["values"], row["stuck"], strict=True)
         table.add_row(

@@ -14,10 +14,12 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 from ncclforensics import __version__
+from ncclforensics.analyses.counters import PORT
 from ncclforensics.data.names import operation_text, printable, ranks_text, sentence
 from ncclforensics.report import Report, Row
 from ncclforensics.rules import Severity
-from ncclforensics.views import charts, document, exchange
+from ncclforensics.rules.links import port_name
+from ncclforensics.views import charts, counters, document, exchange
 from ncclforensics.views.benchmarks import expected
 from ncclforensics.views.cover import Cover
 from ncclforensics.views.screen import place_of
@@ -26,6 +28,7 @@ from ncclforensics.views.terminal import coverage
 TEMPLATES = Path(__file__).parent / "templates"
 MOST_JOBS = 4  # that are told in full
 MOST_CURVES = 6
+MOST_COUNTERS, MOST_BARS, MOST_PORTS = 64, 16, 64
 SIDES = 2  # ranks of each side, in the calls side by side
 
 
@@ -73,6 +76,9 @@ def _content(report: Report) -> dict[str, Any]:
         "jobs_left": jobs[MOST_JOBS:],
         "said": [_said(report, number) for number in range(len(report.findings))],
         "curves": list(_curves(report)),
+        "counted": [{**row, "port_name": port_name(row)} for row in counters.grown(report)[:MOST_COUNTERS]],
+        "growth": Markup(_growth(report)),
+        "ports": [{**row, "port_name": port_name(row)} for row in _ports(report)],
         "settings": _settings(report),
         "hashes": report.hashes,
         "problems": [
@@ -228,6 +234,17 @@ def _curves(report: Report) -> Iterator[tuple[str, Markup, bool]]:
         drawn = charts.curve(row, measured.filter(pl.col("benchmark") == row["benchmark"]), limits)
         if drawn:
             yield f"{row['collective'] or '?'}, {row['nranks'] or '?'} ranks", Markup(drawn), bool(limits)
+
+
+def _growth(report: Report) -> str:
+    rows = [(f"{port_name(row)}, {row['name']}", row["growth"]) for row in counters.grown(report)[:MOST_BARS]]
+    return charts.growth([(printable(name), growth) for name, growth in rows]) if rows else ""
+
+
+def _ports(report: Report) -> list[Row]:
+    """The last state of the ports that are not up, or of all where they are few."""
+    last = report.run["port_state"].unique(list(PORT), keep="last", maintain_order=True)
+    return (last if last.height <= MOST_PORTS else last.filter(pl.col("state") != "active")).head(MOST_PORTS).to_dicts()
 
 
 def _settings(report: Report) -> list[tuple[str, str, int]]:
