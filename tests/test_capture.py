@@ -525,6 +525,40 @@ def test_journals_alone_tell_what_a_drill_did(tmp_path: Path, text: str, verdict
     assert [row["category"] for row in told["findings"] if row["severity"] == "info"] == ["incomplete-evidence"]
 
 
+def test_a_capture_that_was_interrupted_proves_no_hang(tmp_path: Path) -> None:
+    write_journals(tmp_path, None)
+    for rank in range(4):
+        path = tmp_path / f"journal.rank{rank}.jsonl"
+        lines = path.read_text(encoding="ascii").splitlines(keepends=True)
+        path.write_text("".join(lines[: 7 if rank == 2 else 9]), encoding="ascii")
+        write_end(tmp_path, rank, "taken-down", -15)
+
+    hang = as_object(analyze([str(tmp_path)]))["hang"]
+
+    assert (hang["verdict"], hang["culprits"], hang["certainty"]) == ("lagging-ranks", [2], "possible")
+
+
+@pytest.mark.parametrize(
+    ("record", "problem"),
+    [
+        ({"complete": False}, "did not come to its end"),
+        ({"complete": True, "ended_early": "the time limit of 8 s was reached"}, "ended early: the time limit of 8 s"),
+        ({"complete": True, "ended_early": ""}, None),
+    ],
+)
+def test_the_record_of_a_capture_says_whether_it_is_whole(
+    tmp_path: Path, record: dict[str, Any], problem: str | None
+) -> None:
+    write_journals(tmp_path, None)
+    facts = {"tool": "ncclforensics capture", "host": "gpu-a012", "began": "x", "described": ["  NCCL_DEBUG=INFO"]}
+    result.keep(tmp_path / "capture.json", {**facts, **record})
+
+    (given,) = [each for each in as_object(analyze([str(tmp_path)]))["inputs"] if "capture.json" in each["path"]]
+
+    assert [problem in told for told in given["problems"]] == [True] * (problem is not None)
+    assert given["lines"] == 0
+
+
 def test_a_rank_that_comes_late_to_every_step_is_found_in_journals(tmp_path: Path) -> None:
     write_journals(tmp_path, drill("slow:1:1500", 4, 10))
 

@@ -40,6 +40,7 @@ SIGNAL = "signal"  # killed or crashed
 EXIT = "exit"  # ended by itself, and not with success
 NODE = "node"  # went away with its node
 KERNEL = "the kernel"
+CAPTURE = "capture"
 STRENGTH = (HOST_MEMORY, NODE, GPU_MEMORY, GPU_ERROR, EXCEPTION, SIGNAL, EXIT)  # the more telling first
 
 DEATH = {
@@ -390,7 +391,7 @@ def _captured(journal_exit: pl.DataFrame) -> Iterator[_Told]:
         signal = -row["code"] if row["code"] < 0 else None
         follows = row["how"] in ("gave-up", "taken-down")
         whose = {"rank": row["rank"], "node": row["node"], "pid": row["process"]}
-        yield _ended(row, "capture", row["code"], signal, time=row["stamp"], follows=follows, **whose)
+        yield _ended(row, CAPTURE, row["code"], signal, time=row["stamp"], follows=follows, **whose)
 
 
 def _settle(told: list[_Told], source: pl.DataFrame, *, is_over: bool) -> None:

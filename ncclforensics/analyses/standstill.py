@@ -7,7 +7,7 @@ from collections import defaultdict
 import polars as pl
 
 from ncclforensics.analyses.case import Case, Judgement, Row
-from ncclforensics.analyses.deaths import EXIT, ended_text, weighed
+from ncclforensics.analyses.deaths import CAPTURE, EXIT, SIGNAL, ended_text, weighed
 from ncclforensics.analyses.trouble import AFTER, HARD, LOST, NETWORK
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.variables import COLLECT_CALLS, COLLECT_EVERY_LINE, COLLECT_UNBUFFERED
@@ -101,8 +101,17 @@ def waiting(case: Case) -> Judgement | None:
         judgement.doubt("likely")
     if any(case.is_doubtful(actor) for actor in judgement.culprits):
         judgement.doubt("possible")
+    if _was_interrupted(case):
+        judgement.reason += "; the capture was ended before any call had timed out, so it may just have come later"
+        judgement.doubt("possible")
     unseen = _explained_by_absent(case, judgement)
     return unseen or judgement
+
+
+def _was_interrupted(case: Case) -> bool:
+    """Whether a capture took down all its ranks, and no call of theirs had failed."""
+    told = [row for row in case.deaths if row["teller"] == CAPTURE]
+    return {row["actor"] for row in told if row["how"] == SIGNAL and not row["is_first"]} == set(case.actors)
 
 
 def _unproven(case: Case, judgement: Judgement, reason: str, actors: list[int], collect: list[str]) -> Judgement:

@@ -63,6 +63,8 @@ class Rank:
     def run(self) -> None:
         """Everything, from the rendezvous to the end."""
         self.journal.write(init="START", **self._birth)
+        nccl = torch.cuda.nccl.version() if dist.is_nccl_available() else ()
+        self.note(torch=str(torch.__version__), nccl=".".join(map(str, nccl)) or None)
         if self.device.type == "cuda":
             self._take_device()
         try:
@@ -82,7 +84,6 @@ class Rank:
         torch.cuda.set_device(self.device)
         share = self.plan["memory_bytes"] / torch.cuda.get_device_properties(self.device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(share, 1.0), self.device)
-        self.note(torch=torch.__version__, nccl=".".join(map(str, torch.cuda.nccl.version())))
 
     def _join(self) -> None:
         """Meet the others; on one node over a socket that was bound to the loopback before anybody started."""

@@ -1,0 +1,28 @@
+"""The record of a capture: one object, written when it begins and again when it has ended.
+
+It holds the plan and the figures, which stand in journals and tables too: nothing of it becomes a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+GRAMMARS = ()
+SIGNS = ()
+KINDS: Mapping[str, str] = {}
+OPENING = b'{\n "tool": "ncclforensics capture"'  # how it begins
+TELLING = b'"began"'  # and what stands next to that
+
+
+def records(data: bytes) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
+    """No rows; and whether the capture came to its end."""
+    try:
+        whole = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return [], ["is the record of a capture that was cut off"]
+    if not whole.get("complete"):
+        return [], ["is the record of a capture that did not come to its end"]
+    return [], [f"the capture ended early: {why}"] if (why := whole.get("ended_early")) else []
