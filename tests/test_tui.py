@@ -265,16 +265,13 @@ def test_what_stands_out_among_connections_is_marked() -> None:
 
 def test_help_names_every_key_of_the_screen() -> None:
     async def steps(app: Forensics, pilot: Pilot[None]) -> None:
-        for number, name in enumerate(TITLES, 1):
-            await pilot.press(str(number), "question_mark")
-            await pilot.pause()
-            assert isinstance(app.screen, Help)
-            shown = " ".join(text_of(app).replace("│", " ").split())
-            assert TITLES[name] in shown
-            for binding in type(app.page).BINDINGS:
-                assert isinstance(binding, Binding)
-                assert " ".join((binding.tooltip or binding.description).split()[:3]) in shown
-            await pilot.press("escape")
+        await pilot.press("7", "question_mark")
+        await pilot.pause()
+        assert isinstance(app.screen, Help)
+        shown = " ".join(text_of(app).replace("│", " ").split())
+        for binding in (*Log.BINDINGS, *Forensics.BINDINGS):
+            assert isinstance(binding, Binding)
+            assert " ".join((binding.tooltip or binding.description).split()[:3]) in shown
 
     walk(Told(of(LAGGING)), steps, (120, 60))
 
