@@ -516,3 +516,26 @@ def seen_in(tab: browser.Browser, text: str) -> bool:
             return True
         time.sleep(0.2)
     return False
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+    )
+
+
+def test_without_the_library_or_without_a_terminal_the_way_out_is_said() -> None:
+    absent = python("import sys; sys.modules['textual'] = None; from ncclforensics.cli import main; main(['tui', 'x'])")
+    piped = python("from ncclforensics.cli import main; print(main(['tui', 'x']))")
+
+    assert (
+        absent.stderr == "ncclforensics: textual is not installed; the screens need: pip install 'ncclforensics[tui]'\n"
+    )
+    assert piped.stderr.startswith("ncclforensics: the screens need a terminal")
+    assert piped.stdout == "2\n"
+
+
+def test_nothing_is_imported_before_the_first_paint_that_takes_long() -> None:
+    code = "import sys, ncclforensics.tui.terminal; print({'polars', 'lark', 'plotext', 'aiohttp'} & {*sys.modules})"
+
+    assert python(code).stdout == "set()\n"
