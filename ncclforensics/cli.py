@@ -572,7 +572,8 @@ def tui(
 
             terminal.show(paths, rank_from=rank_from)
     except ModuleNotFoundError as missing:
-        raise UsageError(f"{missing.name} is not installed; the screens need: {INSTALL}") from missing
+        library = str(missing.name).partition(".")[0]
+        raise UsageError(f"{library} is not installed; the screens need: {INSTALL}") from missing
 
 
 @app.command()

@@ -78,6 +78,13 @@ def text_of(app: Forensics) -> str:
     return "\n".join("".join(part.text for part in strip).rstrip() for strip in strips) + "\n"
 
 
+async def typed(app: Forensics, pilot: Pilot[None], text: str) -> None:
+    """Answer the question that is asked."""
+    await pilot.pause()
+    app.screen.query_one(Input).value = text
+    await pilot.press("enter")
+
+
 async def until(pilot: Pilot[None], is_so: Callable[[], bool]) -> None:
     """Wait for something that happens in the background."""
     for _ in range(int(SOON / 0.02)):
@@ -173,10 +180,13 @@ def test_the_next_odd_rank_is_the_culprit_and_leads_to_its_last_call() -> None:
 
 def test_ranks_are_grouped_and_filtered() -> None:
     async def steps(app: Forensics, pilot: Pilot[None]) -> None:
-        await pilot.press("2", "f", *"X", "enter")
+        await pilot.press("2", "f")
+        await typed(app, pilot, "X")
         await pilot.pause()
         assert [seat.rank for seat in app.screen.query_one(Grid).seats] == [11]
-        await pilot.press("f", "backspace", *"0-3", "enter", "s")
+        await pilot.press("f")
+        await typed(app, pilot, "0-3")
+        await pilot.press("s")
         await pilot.pause()
         assert [seat.rank for seat in app.screen.query_one(Grid).seats] == [0, 1, 2, 3]
         assert "by state" in text_of(app)
@@ -255,16 +265,13 @@ def test_what_stands_out_among_connections_is_marked() -> None:
 
 def test_help_names_every_key_of_the_screen() -> None:
     async def steps(app: Forensics, pilot: Pilot[None]) -> None:
-        for number, name in enumerate(TITLES, 1):
-            await pilot.press(str(number), "question_mark")
-            await pilot.pause()
-            assert isinstance(app.screen, Help)
-            shown = " ".join(text_of(app).replace("│", " ").split())
-            assert TITLES[name] in shown
-            for binding in type(app.page).BINDINGS:
-                assert isinstance(binding, Binding)
-                assert " ".join((binding.tooltip or binding.description).split()[:3]) in shown
-            await pilot.press("escape")
+        await pilot.press("7", "question_mark")
+        await pilot.pause()
+        assert isinstance(app.screen, Help)
+        shown = " ".join(text_of(app).replace("│", " ").split())
+        for binding in (*Log.BINDINGS, *Forensics.BINDINGS):
+            assert isinstance(binding, Binding)
+            assert " ".join((binding.tooltip or binding.description).split()[:3]) in shown
 
     walk(Told(of(LAGGING)), steps, (120, 60))
 
@@ -283,9 +290,7 @@ def test_the_whole_incident_or_one_finding_is_written_and_nothing_written_over(t
     async def steps(app: Forensics, pilot: Pilot[None]) -> None:
         for choice, name in (((), "whole.md"), (("down",), "one.json"), (("down",), "one.json")):
             await pilot.press("e", *choice, "enter")
-            await pilot.pause()
-            app.screen.query_one(Input).value = str(tmp_path / name)
-            await pilot.press("enter")
+            await typed(app, pilot, str(tmp_path / name))
             await until(pilot, lambda name=name: (tmp_path / name).exists() and bool(app._notifications))
         await until(pilot, lambda: any("File exists" in each.message for each in app._notifications))
         assert "AllReduce #13" in (tmp_path / "whole.md").read_text(encoding="utf-8")
@@ -340,8 +345,7 @@ def test_what_cannot_be_read_is_said(content: bytes | None, said: str, tmp_path:
 
     async def steps(app: Forensics, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: said in " ".join(text_of(app).split()))
-        for key in "2345671":  # and no screen ends
-            await pilot.press(key)
+        await pilot.press("2", "7")  # and no screen ends
 
     walk(Forensics(Request((str(path),))), steps)
 
@@ -400,14 +404,15 @@ def test_any_line_is_shown_at_once_and_found_in_both_directions(tmp_path: Path) 
     async def steps(app: Forensics, pilot: Pilot[None]) -> None:
         await pilot.press("end")
         assert "200000 line 200000 of a log" in text_of(app)
-        await pilot.press("g", *"123456", "enter")
+        await pilot.press("g")
+        await typed(app, pilot, "123456")
         await until(pilot, lambda: lines(app).number == 123_456)
         assert "line 123456 of a log" in text_of(app)
-        await pilot.press("slash", *"line 7 ", "enter")  # behind the end it goes on at the beginning
+        await pilot.press("slash")
+        await typed(app, pilot, "line 7 ")  # behind the end it goes on at the beginning
         await until(pilot, lambda: lines(app).number == 7)
         await pilot.press("slash")
-        app.screen.query_one(Input).value = "re:line 1[0-9]{4}0 "
-        await pilot.press("enter")
+        await typed(app, pilot, "re:line 1[0-9]{4}0 ")
         await until(pilot, lambda: lines(app).number == 100_000)
         await pilot.press("N")
         await until(pilot, lambda: lines(app).number == 199_990)
@@ -419,17 +424,15 @@ def test_a_filter_leaves_the_lines_of_a_rank_a_level_and_a_family() -> None:
     async def steps(app: Forensics, pilot: Pilot[None]) -> None:
         await pilot.press("7")
         await until(pilot, is_ready(app))
-        for typed, count in (("family:operation rank:0", 34), ("level:info AllGather", 8), ("host:gpu-node-01", 0)):
+        for words, count in (("family:operation rank:0", 34), ("level:info AllGather", 8), ("host:gpu-node-01", 0)):
             await pilot.press("f")
-            app.screen.query_one(Input).value = typed
-            await pilot.press("enter")
+            await typed(app, pilot, words)
             await until(pilot, lambda: not cast("Log", app.page)._is_busy)
             if count:
-                assert lines(app).rows == count, typed
+                assert lines(app).rows == count, words
         assert lines(app).rows == 8  # one that leaves nothing is told, and not taken
-        await pilot.press("f", *[*"colour:red"], "enter", "f")
-        app.screen.query_one(Input).value = "level:loud"
-        await pilot.press("enter")
+        await pilot.press("f")
+        await typed(app, pilot, "level:loud")
         await until(pilot, lambda: any("level:loud" in each.message for each in app._notifications))
 
     walk(Told(of(LAGGING)), steps)
@@ -513,3 +516,26 @@ def seen_in(tab: browser.Browser, text: str) -> bool:
             return True
         time.sleep(0.2)
     return False
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+    )
+
+
+def test_without_the_library_or_without_a_terminal_the_way_out_is_said() -> None:
+    absent = python("import sys; sys.modules['textual'] = None; from ncclforensics.cli import main; main(['tui', 'x'])")
+    piped = python("from ncclforensics.cli import main; print(main(['tui', 'x']))")
+
+    assert (
+        absent.stderr == "ncclforensics: textual is not installed; the screens need: pip install 'ncclforensics[tui]'\n"
+    )
+    assert piped.stderr.startswith("ncclforensics: the screens need a terminal")
+    assert piped.stdout == "2\n"
+
+
+def test_nothing_is_imported_before_the_first_paint_that_takes_long() -> None:
+    code = "import sys, ncclforensics.tui.terminal; print({'polars', 'lark', 'plotext', 'aiohttp'} & {*sys.modules})"
+
+    assert python(code).stdout == "set()\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from io import BytesIO
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -295,14 +296,21 @@ class Forensics(App[None]):
             return
         report = facts.report if finding is None else replace(facts.report, findings=[finding])
 
-        def write() -> str:
+        def write() -> bytes:
             with facts.lock:
                 data = exported(report, Path(path), " ".join(self._request.paths))
-            with open(path, "xb") as file:  # never over a file that is there
-                file.write(data)
-            return path
+            if not self.is_web:
+                with open(path, "xb") as file:  # never over a file that is there
+                    file.write(data)
+            return data
 
-        self.in_background(write, lambda written: self.notify(f"written: {printable(written)}", markup=False))
+        def done(data: bytes) -> None:
+            if self.is_web:  # the browser's machine gets it: a visitor writes nothing here
+                self.deliver_binary(BytesIO(data), save_filename=Path(path).name)
+            else:
+                self.notify(f"written: {printable(path)}", markup=False)
+
+        self.in_background(write, done)
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """What the palette offers beside what is found."""

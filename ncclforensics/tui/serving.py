@@ -16,7 +16,7 @@ from ncclforensics.sources import STDIN
 
 LOOPBACK = ("127.0.0.1", "localhost")
 EVERYWHERE = ("0.0.0.0", "::", "")
-EXPOSED = "whoever can reach this address reads these logs and can write files as you: there is no password"
+EXPOSED = "whoever can reach this address reads these logs: there is no password and no encryption"
 PROGRAM = [sys.executable, "-c", "from ncclforensics.cli import run; run()"]
 
 
@@ -30,7 +30,7 @@ class _Server(Server):
     async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
         """Any page that a browser shows may try to connect to loopback; only one that came from here may."""
         host = urlsplit(f"//{request.host}").hostname
-        is_own = request.headers.get("Origin") in (f"http://{request.host}", f"https://{request.host}")
+        is_own = request.headers.get("Origin") in (None, f"http://{request.host}", f"https://{request.host}")
         if not is_own or (self.host in LOOPBACK and host not in LOOPBACK):  # a name of theirs may lead here, too
             raise web.HTTPForbidden(text=f"open {self.public_url} itself")
         return await super().handle_websocket(request)

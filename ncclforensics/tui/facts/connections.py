@@ -13,8 +13,6 @@ from ncclforensics.data.names import printable
 from ncclforensics.report import Report, Row
 from ncclforensics.tui.facts.cited import Citer
 
-MOST_RINGS = 64
-
 
 @dataclass(frozen=True, slots=True)
 class Joint:
@@ -64,18 +62,20 @@ def connections(report: Report, _: Citer) -> Connections:
     run = report.run
     joined, rank = run["connected"], run["rank"]
     matrices: list[Matrix] = []
-    for job in [row["job"] for row in report.verdicts]:
+    jobs = [row["job"] for row in report.verdicts]
+    for place, job in enumerate(jobs, 1):
         pairs = joined.filter(pl.col("job") == job)
         if pairs.is_empty():
             continue
         seats = {row["actor"]: row for row in rank.filter(pl.col("job") == job).sort("rank").to_dicts()}
-        matrices.append(_by_rank(pairs.to_dicts(), seats))
+        of = f" (job {place})" if len(jobs) > 1 else ""
+        matrices.append(_by_rank(pairs.to_dicts(), seats, of))
         if len({seat["host"] for seat in seats.values()}) > 1:
-            matrices.append(_by_host(pairs.to_dicts(), seats))
+            matrices.append(_by_host(pairs.to_dicts(), seats, of))
     return Connections(matrices, _rings(report), _nics(report))
 
 
-def _by_rank(pairs: list[Row], seats: dict[int, Row]) -> Matrix:
+def _by_rank(pairs: list[Row], seats: dict[int, Row], of: str) -> Matrix:
     order = {actor: number for number, actor in enumerate(seats)}
     ends = [f"rank {_known(seat['rank'])} on {printable(str(seat['host']))}" for seat in seats.values()]
     found: dict[tuple[int, int], dict[str, int]] = {}
@@ -85,10 +85,10 @@ def _by_rank(pairs: list[Row], seats: dict[int, Row]) -> Matrix:
             place = order[pair["actor"]], order[pair["peer"]]
             found.setdefault(place, {})[pair["transport"]] = pair["connections"]
             kinds[place] = seats[pair["actor"]]["host"] == seats[pair["peer"]]["host"]
-    return Matrix("rank to rank", ends, _judged(found, kinds))
+    return Matrix(f"rank to rank{of}", ends, _judged(found, kinds))
 
 
-def _by_host(pairs: list[Row], seats: dict[int, Row]) -> Matrix:
+def _by_host(pairs: list[Row], seats: dict[int, Row], of: str) -> Matrix:
     hosts = list(dict.fromkeys(str(seat["host"]) for seat in seats.values()))
     order = {host: number for number, host in enumerate(hosts)}
     found: dict[tuple[int, int], dict[str, int]] = {}
@@ -98,7 +98,7 @@ def _by_host(pairs: list[Row], seats: dict[int, Row]) -> Matrix:
             ways = found.setdefault((order[str(ends[0]["host"])], order[str(ends[1]["host"])]), {})
             ways[pair["transport"]] = ways.get(pair["transport"], 0) + pair["connections"]
     kinds = {place: place[0] == place[1] for place in found}
-    return Matrix("host to host", [printable(host) for host in hosts], _judged(found, kinds))
+    return Matrix(f"host to host{of}", [printable(host) for host in hosts], _judged(found, kinds))
 
 
 def _judged(
@@ -128,8 +128,7 @@ def _rings(report: Report) -> list[str]:
         f"{row['key']}  channel {_known(row['channel'])}: {' → '.join(str(row['order']).split())}"
         for row in told.sort("key", "channel").to_dicts()
     ]
-    more = len(lines) - MOST_RINGS
-    return [printable(line) for line in lines[:MOST_RINGS]] + ([f"and {more} more"] if more > 0 else [])
+    return [printable(line) for line in lines]
 
 
 def _nics(report: Report) -> list[tuple[str, str, bool]]:

@@ -12,6 +12,7 @@ from ncclforensics.report import Report
 from ncclforensics.tui.facts.cited import Cited, Citer
 
 LONGEST = 32  # characters of a list of ranks
+DEEPEST = 40  # steps; what waits further behind stands below one another
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,30 +39,66 @@ class _Group:
 
 def waiting(report: Report, citer: Citer) -> list[Waiters]:
     """A tree for each that is waited for, by job."""
+    names = _Names(report)
     trees: list[Waiters] = []
     for verdict in report.verdicts:
-        groups = _groups(report, citer, verdict["job"])
-        names = _Names(report)
-        culprits = set(verdict["culprits"])
-        waiters = {actor for group in groups for actor in group.actors}
-        ends = sorted({actor for group in groups for actor in group.waits_for} - waiters)
-        shown: set[_Group] = set()
-        alike: dict[tuple[frozenset[_Group], bool], list[int]] = {}
-        for actor in ends:
-            behind = frozenset(group for group in groups if actor in group.waits_for)
-            alike.setdefault((behind, actor in culprits), []).append(actor)
-        for (_, is_culprit), actors in sorted(alike.items(), key=lambda item: not item[0][1]):
-            below = _below(groups, frozenset(actors), (), shown, names)
-            state = "to blame; " * is_culprit + "waits for nobody"
-            who, full = names.of(actors), names.of(actors, in_full=True)
-            trees.append(Waiters(tuple(actors), f"{who}: {state}", f"{full}: {state}", None, below, is_culprit))
-        while left := [group for group in groups if group not in shown]:  # nobody is at the end: they wait in a circle
-            first = min(left, key=lambda group: (not culprits & set(group.actors), group.actors))
-            trees.append(_node(groups, first, (), shown, names, culprits))
+        job = _Job(_groups(report, citer, verdict["job"]), names, set(verdict["culprits"]))
+        trees += job.trees()
         if verdict["missing"]:
             told = f"{ranks_text(verdict['missing'])}: to blame; no log shows it"
             trees.append(Waiters((), told, told, is_culprit=True))
     return trees
+
+
+class _Job:
+    """The trees of one job; each group of ranks is unfolded once."""
+
+    def __init__(self, groups: list[_Group], names: _Names, culprits: set[int]) -> None:
+        self._groups, self._names, self._culprits = groups, names, culprits
+        self._behind: dict[int, list[_Group]] = {}  # actor -> who waits for it
+        for group in groups:
+            for actor in group.waits_for:
+                self._behind.setdefault(actor, []).append(group)
+        self._shown: set[_Group] = set()
+
+    def trees(self) -> list[Waiters]:
+        """First those at whose root ranks wait for nobody; then circles."""
+        waiters = {actor for group in self._groups for actor in group.actors}
+        alike: dict[tuple[bool, tuple[_Group, ...]], list[int]] = {}
+        for actor in sorted(set(self._behind) - waiters):
+            alike.setdefault((actor not in self._culprits, tuple(self._behind[actor])), []).append(actor)
+        trees = []
+        for (is_innocent, groups), actors in sorted(alike.items(), key=lambda item: item[0][0]):
+            state = "waits for nobody" if is_innocent else "to blame; waits for nobody"
+            who, full = self._names.of(actors), self._names.of(actors, in_full=True)
+            root = Waiters(tuple(actors), f"{who}: {state}", f"{full}: {state}", is_culprit=not is_innocent)
+            self._unfold(list(groups), root.below)
+            trees.append(root)
+        in_circles = sorted(self._groups, key=lambda one: (not self._culprits & set(one.actors), one.actors))
+        for group in in_circles:
+            if group not in self._shown:
+                self._unfold([group], trees)
+        return trees
+
+    def _unfold(self, groups: list[_Group], into: list[Waiters]) -> None:
+        """Append groups with all that wait for them. No recursion: a pipeline may wait in a row of a thousand ranks."""
+        path: tuple[_Group, ...] = ()
+        left = [(group, into, path) for group in reversed(groups)]
+        while left:
+            group, above, path = left.pop()
+            title, full = (f"{self._names.of(group.actors, in_full=each)} in {group.what}" for each in (False, True))
+            is_cycle = group in path
+            is_culprit = not path and above is into and bool(self._culprits & set(group.actors))
+            node = Waiters(
+                group.actors, title, full, group.at, [], is_culprit, is_cycle, group in self._shown and not is_cycle
+            )
+            above.append(node)
+            if group in self._shown:
+                continue
+            self._shown.add(group)
+            follows = dict.fromkeys(one for actor in group.actors for one in self._behind.get(actor, ()))
+            below = node.below if len(path) < DEEPEST else above
+            left += [(one, below, (*path, group)) for one in reversed(follows)]
 
 
 class _Names:
@@ -95,28 +132,3 @@ def _groups(report: Report, citer: Citer, job: int) -> list[_Group]:
         )
         for (what, waits_for), waits in alike.items()
     ]  # fmt: skip
-
-
-def _below(
-    groups: list[_Group], actors: frozenset[int], path: tuple[_Group, ...], shown: set[_Group], names: _Names
-) -> list[Waiters]:
-    return [_node(groups, group, path, shown, names, set()) for group in groups if group.waits_for & actors]
-
-
-def _node(
-    groups: list[_Group],
-    group: _Group,
-    path: tuple[_Group, ...],
-    shown: set[_Group],
-    names: _Names,
-    culprits: set[int],
-) -> Waiters:
-    title, full = (f"{names.of(group.actors, in_full=each)} in {group.what}" for each in (False, True))
-    is_culprit = bool(culprits & set(group.actors))
-    if group in path:
-        return Waiters(group.actors, title, full, group.at, is_cycle=True)
-    if group in shown:
-        return Waiters(group.actors, title, full, group.at, is_above=True)
-    shown.add(group)
-    below = _below(groups, frozenset(group.actors), (*path, group), shown, names)
-    return Waiters(group.actors, title, full, group.at, below, is_culprit)
