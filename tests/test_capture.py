@@ -49,6 +49,7 @@ ORDER = Order(
     steps=30,
     inject=(),
     collectives=None,
+    algorithms=None,
     largest="1M",
     memory="1G",
     stall=30,
@@ -161,6 +162,30 @@ def test_drills_of_nccl_are_variables(tmp_path: Path, text: str, variables: dict
     told = plan(tmp_path, drills=[drill(text, 2, 30)]).variables(1)
 
     assert variables.items() <= told.items()
+
+
+def test_an_algorithm_is_measured_alone_in_a_folder_below(tmp_path: Path) -> None:
+    ring = plan(tmp_path, drills=[drill("hang:1@2", 2, 30)]).only("Ring")
+
+    assert ring.variables(0)["NCCL_ALGO"] == "Ring"
+    assert ring.folder == tmp_path / "ring"
+    assert {name for name, _ in ring.sweep} == {"all_reduce"}
+    assert "NCCL_ALGO" not in plan(tmp_path).variables(0)
+
+
+@pytest.mark.parametrize(("names", "backend"), [("Ring,Star", "nccl"), ("Ring", "gloo")])
+def test_algorithms_that_nccl_cannot_be_told_are_refused(names: str, backend: str) -> None:
+    with pytest.raises(UsageError, match="--algorithms"):
+        order.algorithms(replace(ORDER, algorithms=names, backend=backend))
+
+
+def test_a_bandwidth_is_held_against_the_least_one_only_if_it_was_measured(tmp_path: Path) -> None:
+    captured = result.Captured(tmp_path, [], "", measured(2))
+
+    assert captured.is_as_fast_as(80)
+    assert not captured.is_as_fast_as(90)
+    with pytest.raises(UsageError, match="no bandwidth was measured"):
+        result.Captured(tmp_path, [], "", []).is_as_fast_as(1)
 
 
 def test_gloo_talks_over_the_loopback_and_knows_nothing_of_nccl(tmp_path: Path) -> None:

@@ -38,6 +38,12 @@ class Captured:
         """The highest of all_reduce in GB/s; None where none was measured."""
         return max((row["busbw_GBps"] for row in self.measured if row["collective"] == "all_reduce"), default=None)
 
+    def is_as_fast_as(self, least: float) -> bool:
+        """Whether all_reduce reached so many GB/s. Raises UsageError if it was not measured."""
+        if self.busbw is None:
+            raise UsageError(f"{self.folder}: no bandwidth was measured, so it cannot be held against --min-busbw")
+        return self.busbw >= least
+
     def told(self) -> Iterator[str]:
         """In a few lines, for a person."""
         if self.why:

@@ -68,6 +68,25 @@ def factor(collective: str, nranks: int) -> float:
     return (nranks - 1) / nranks if collective in SHRUNK else 1.0
 
 
+def fastest(measured: Mapping[str, Sequence[Row]]) -> list[tuple[str, int, int]]:
+    """Which algorithm is the fastest, from which size to which; only sizes that all of them were measured at.
+
+    >>> told = {"Ring": [{"size": 8, "mean_us": 9.0}, {"size": 32, "mean_us": 9.0}, {"size": 128, "mean_us": 9.0}]}
+    >>> told["Tree"] = [{"size": 8, "mean_us": 5.0}, {"size": 32, "mean_us": 8.0}, {"size": 128, "mean_us": 20.0}]
+    >>> fastest(told)
+    [('Tree', 8, 32), ('Ring', 128, 128)]
+    """
+    times = {name: {row["size"]: row["mean_us"] for row in rows} for name, rows in measured.items()}
+    common = sorted(set.intersection(*(set(each) for each in times.values()))) if times else []
+    stretches: list[tuple[str, int, int]] = []
+    for size in common:
+        best = min(times, key=lambda name: times[name][size])
+        is_same = bool(stretches) and stretches[-1][0] == best
+        first = stretches.pop()[1] if is_same else size
+        stretches.append((best, first, size))
+    return stretches
+
+
 def table(plan: Plan, collective: str, rows: Sequence[Row], devices: Sequence[Row], *, complete: bool) -> Iterator[str]:
     """The lines of one table. Without its last lines it counts as cut off."""
     half = "in-place" if collective in IN_PLACE else "out-of-place"
