@@ -664,6 +664,19 @@ def test_a_journal_that_was_cut_is_read_as_far_as_it_goes(tmp_path: Path) -> Non
     assert told["hang"]["culprits"] == [3]
 
 
+def test_numbers_that_no_column_holds_do_no_harm(tmp_path: Path) -> None:
+    write_journals(tmp_path, drill("crash:0@6", 4, 10))
+    write_end(tmp_path, 0, "signal", -9)
+    write_end(tmp_path, 10**12, "exit", 10**30)
+    Journal(tmp_path / "journal.rank9.jsonl", host="gpu-a012", pid=10**12, rank=10**12).write(
+        init="START", **{**WORLD, "nranks": 10**12}
+    )
+
+    told = as_object(analyze([str(tmp_path)], everything=True))
+
+    assert (told["hang"]["verdict"], told["hang"]["culprits"]) == ("rank-died", [0])
+
+
 # With PyTorch
 
 

@@ -152,7 +152,7 @@ def _devices(plan: Plan) -> Sequence[Row]:
     """The ranks as nccl-tests lists them; a GPU that several share has no name by which it could be compared."""
     found = []
     for path in sorted(plan.folder.glob("journal.rank*.jsonl")):
-        first = json.loads(path.read_text(encoding="utf-8").partition("\n")[0])
+        first = next(tables.entries(path))  # whoever measured something had written where it is
         gpu = plan.gpu_of(first["device"] or 0) if first["device"] is not None else None
         name = "CPU" if gpu is None else gpu.name + (" (shared)" if plan.ranks_per_gpu > 1 else "")
         place = {"host": first["host"], "pid": first["pid"], "device": first["device"] or 0}

@@ -20,15 +20,10 @@ ROOTED = ("broadcast",)
 
 
 def notes(folder: Path) -> dict[int, list[Row]]:
-    """What every rank wrote down, by rank; a line that was cut is left out."""
+    """What every rank wrote down, by rank."""
     found: dict[int, list[Row]] = {}
     for path in folder.glob("measured.rank*.jsonl"):
-        rows = found.setdefault(int(path.suffixes[0].removeprefix(".rank")), [])
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                rows.append(json.loads(line))
-            except json.JSONDecodeError:
-                continue
+        found[int(path.suffixes[0].removeprefix(".rank"))] = list(entries(path))
     return found
 
 
@@ -124,7 +119,7 @@ def arrivals(folder: Path, steps: int) -> Row | None:
     times: dict[int, list[float]] = {}
     hosts = set()
     for path in folder.glob("journal.rank*.jsonl"):
-        called = [row for row in _entries(path) if "call" in row][:steps]
+        called = [row for row in entries(path) if "call" in row][:steps]
         hosts |= {row["host"] for row in called}
         if called:
             times[called[0]["rank"]] = [_seconds(row["time"]) for row in called]
@@ -138,7 +133,8 @@ def arrivals(folder: Path, steps: int) -> Row | None:
     }
 
 
-def _entries(path: Path) -> Iterator[Row]:
+def entries(path: Path) -> Iterator[Row]:
+    """The objects of a file of ours, one per line; one that was cut is left out."""
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             yield json.loads(line)
