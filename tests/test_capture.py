@@ -337,20 +337,17 @@ def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
         result.prepare(plan(tmp_path))
 
 
-def test_a_disk_that_is_full_leaves_no_record_that_looks_complete(
+def test_a_disk_that_is_full_is_said_and_the_capture_does_not_look_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record = tmp_path / "capture.json"
-    result.keep(record, {"complete": False})
-
-    def full(*_: Any, **__: Any) -> int:
+    def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(result, "launch", full)
 
-    with pytest.raises(UsageError, match="the disk is full"):
-        result.keep(record, {"complete": True})
-    assert json.loads(record.read_bytes()) == {"complete": False}
+    with pytest.raises(UsageError, match="the disk is full; the capture is not complete"):
+        result.capture(plan(tmp_path), lambda done, total: None)
+    assert json.loads((tmp_path / "capture.json").read_bytes())["complete"] is False
 
 
 def test_what_is_absent_around_a_capture_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,7 +76,16 @@ def _is_taken(plan: Plan) -> bool:
 
 
 def capture(plan: Plan, tell: Tell) -> Captured:
-    """Run it. Whatever ends it, the folder says how far it came."""
+    """Run it. Whatever ends it, the folder says how far it came. Raises UsageError if the disk is full."""
+    try:
+        return _capture(plan, tell)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise UsageError(f"{plan.folder}: the disk is full; the capture is not complete") from error
+
+
+def _capture(plan: Plan, tell: Tell) -> Captured:
     record = plan.folder / (f"plan.rank{plan.place.rank}.json" if plan.place else RECORD)
     facts: Row = {"tool": "ncclforensics capture", "host": host(), "began": now(), "complete": False}
     facts |= {"system": surroundings.system(), "plan": plan.record(), "described": list(plan.described())}
@@ -101,13 +110,8 @@ def capture(plan: Plan, tell: Tell) -> Captured:
 def keep(path: Path, facts: Row) -> None:
     """Write a record whole or not at all."""
     new = path.with_suffix(".new")
-    try:
-        new.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-        new.replace(path)
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise UsageError(f"{path}: the disk is full; the capture is not complete") from error
-        raise
+    new.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    new.replace(path)
 
 
 def _of(child: Child) -> Row:
