@@ -343,7 +343,7 @@ def _captured(plan: Plan, *, quiet: bool) -> Captured:
     result.prepare(plan)
     if not quiet:
         typer.echo("\n".join(map(printable, plan.described())), err=True)
-    with _Bar("capturing") if sys.stderr.isatty() and not quiet else nullcontext() as bar:
+    with _Bar("capturing", of_bytes=False) if sys.stderr.isatty() and not quiet else nullcontext() as bar:
         captured = result.capture(plan, bar.tell if bar else lambda done, total: None)
     if not quiet:
         for line in captured.told():
@@ -354,7 +354,7 @@ def _captured(plan: Plan, *, quiet: bool) -> Captured:
 def _outcome(drill: Drill, report: Report) -> str:
     """Whether the analysis finds what was done on purpose."""
     if (truth := drill.truth) is None:
-        return f"Drill {drill.text}: NCCL was told so; whether it shows is in the report."
+        return f"Drill {drill.text}: whether it shows is in the report."
     told = [row for row in report.verdicts if row["verdict"] == truth["finding"]]
     named = [sorted({*report.numbers(row["culprits"]), *row["missing"]}) for row in told]
     named += [finding.ranks for finding in report.findings if finding.category == truth["finding"]]
@@ -439,8 +439,8 @@ def _analyzed(
 class _Bar(AbstractContextManager["_Bar"]):
     """A progress bar on stderr, from the moment on that reading takes longer than SOON."""
 
-    def __init__(self, doing: str = "reading") -> None:
-        self._doing = doing
+    def __init__(self, doing: str = "reading", *, of_bytes: bool = True) -> None:
+        self._doing, self._of_bytes = doing, of_bytes
         self._began = monotonic()
         self._progress: Progress | None = None
 
@@ -448,7 +448,7 @@ class _Bar(AbstractContextManager["_Bar"]):
         from ncclforensics.views import terminal
 
         if self._progress is None and monotonic() - self._began > SOON:
-            self._progress = terminal.progress()
+            self._progress = terminal.progress(self._doing, of_bytes=self._of_bytes)
             self._progress.start()
             self._progress.add_task(self._doing, total=total)
         if self._progress is not None:

@@ -63,7 +63,7 @@ def planned(order: Order, environment: Mapping[str, str], named: str) -> Plan:
     drills = [drill(text, nranks, order.steps) for text in order.inject]
     if order.backend != "nccl" and (only := [each.kind for each in drills if each.kind in OF_NCCL]):
         raise UsageError(f"--inject {only[0]} needs NCCL, not --backend {order.backend}")
-    if order.program and any(each.truth for each in drills):
+    if order.program and any(each.is_in_steps for each in drills):
         raise UsageError("--nccl-tests runs a program of others: of the drills only socket, no-gdr and channels:N")
     memory = plan.size(order.memory)
     return Plan(

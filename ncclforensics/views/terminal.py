@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -53,9 +53,10 @@ def text(
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
-def progress() -> Progress:
+def progress(doing: str, *, of_bytes: bool) -> Progress:
     """A bar on stderr that goes away when the work is done."""
-    columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    amount = DownloadColumn() if of_bytes else MofNCompleteColumn()
+    columns = (TextColumn(doing), BarColumn(), amount, TimeRemainingColumn())
     return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
