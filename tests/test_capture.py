@@ -49,6 +49,7 @@ ORDER = Order(
     steps=30,
     inject=(),
     collectives=None,
+    algorithms=None,
     largest="1M",
     memory="1G",
     stall=30,
@@ -161,6 +162,30 @@ def test_drills_of_nccl_are_variables(tmp_path: Path, text: str, variables: dict
     told = plan(tmp_path, drills=[drill(text, 2, 30)]).variables(1)
 
     assert variables.items() <= told.items()
+
+
+def test_an_algorithm_is_measured_alone_in_a_folder_below(tmp_path: Path) -> None:
+    ring = plan(tmp_path, drills=[drill("hang:1@2", 2, 30)]).only("Ring")
+
+    assert ring.variables(0)["NCCL_ALGO"] == "Ring"
+    assert ring.folder == tmp_path / "ring"
+    assert {name for name, _ in ring.sweep} == {"all_reduce"}
+    assert "NCCL_ALGO" not in plan(tmp_path).variables(0)
+
+
+@pytest.mark.parametrize(("names", "backend"), [("Ring,Star", "nccl"), ("Ring", "gloo")])
+def test_algorithms_that_nccl_cannot_be_told_are_refused(names: str, backend: str) -> None:
+    with pytest.raises(UsageError, match="--algorithms"):
+        order.algorithms(replace(ORDER, algorithms=names, backend=backend))
+
+
+def test_a_bandwidth_is_held_against_the_least_one_only_if_it_was_measured(tmp_path: Path) -> None:
+    captured = result.Captured(tmp_path, [], "", measured(2))
+
+    assert captured.is_as_fast_as(80)
+    assert not captured.is_as_fast_as(90)
+    with pytest.raises(UsageError, match="no bandwidth was measured"):
+        result.Captured(tmp_path, [], "", []).is_as_fast_as(1)
 
 
 def test_gloo_talks_over_the_loopback_and_knows_nothing_of_nccl(tmp_path: Path) -> None:
@@ -312,20 +337,17 @@ def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
         result.prepare(plan(tmp_path))
 
 
-def test_a_disk_that_is_full_leaves_no_record_that_looks_complete(
+def test_a_disk_that_is_full_is_said_and_the_capture_does_not_look_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record = tmp_path / "capture.json"
-    result.keep(record, {"complete": False})
-
-    def full(*_: Any, **__: Any) -> int:
+    def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(result, "launch", full)
 
-    with pytest.raises(UsageError, match="the disk is full"):
-        result.keep(record, {"complete": True})
-    assert json.loads(record.read_bytes()) == {"complete": False}
+    with pytest.raises(UsageError, match="the disk is full; the capture is not complete"):
+        result.capture(plan(tmp_path), lambda done, total: None)
+    assert json.loads((tmp_path / "capture.json").read_bytes())["complete"] is False
 
 
 def test_what_is_absent_around_a_capture_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -637,6 +659,19 @@ def test_a_journal_that_was_cut_is_read_as_far_as_it_goes(tmp_path: Path) -> Non
     told = as_object(analyze([str(tmp_path)]))
 
     assert told["hang"]["culprits"] == [3]
+
+
+def test_numbers_that_no_column_holds_do_no_harm(tmp_path: Path) -> None:
+    write_journals(tmp_path, drill("crash:0@6", 4, 10))
+    write_end(tmp_path, 0, "signal", -9)
+    write_end(tmp_path, 10**12, "exit", 10**30)
+    Journal(tmp_path / "journal.rank9.jsonl", host="gpu-a012", pid=10**12, rank=10**12).write(
+        init="START", **{**WORLD, "nranks": 10**12}
+    )
+
+    told = as_object(analyze([str(tmp_path)], everything=True))
+
+    assert (told["hang"]["verdict"], told["hang"]["culprits"]) == ("rank-died", [0])
 
 
 # With PyTorch

@@ -387,7 +387,7 @@ def _thrown(exception: pl.DataFrame, gpu_exception: pl.DataFrame) -> Iterator[_T
 
 def _captured(journal_exit: pl.DataFrame) -> Iterator[_Told]:
     """What `capture` saw of the ranks it started: those whose call failed, and those it took down, follow others."""
-    for row in journal_exit.filter(pl.col("how") != "finished").to_dicts():
+    for row in journal_exit.filter(pl.col("how") != "finished").drop_nulls("code").to_dicts():
         signal = -row["code"] if row["code"] < 0 else None
         follows = row["how"] in ("gave-up", "taken-down")
         whose = {"rank": row["rank"], "node": row["node"], "pid": row["process"]}

@@ -18,6 +18,9 @@ FLOAT32, SUM = 7, 0  # ncclDataType_t, ncclRedOp_t
 BYTES = 4  # of a float
 PERIOD = 7  # elements after which the pattern repeats: results stay exact in 32 bits
 COMM = "0x1"
+# Renamed in 2.13, which warns of the old names.
+GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 class CallError(Exception):
@@ -93,12 +96,12 @@ def _all_reduce(comm: Communicator, given: torch.Tensor, got: torch.Tensor) -> N
 
 def _all_gather(comm: Communicator, given: torch.Tensor, got: torch.Tensor) -> None:
     comm.tell("AllGather", given.numel())
-    dist.all_gather_into_tensor(got, given)
+    GATHER(got, given)
 
 
 def _reduce_scatter(comm: Communicator, given: torch.Tensor, got: torch.Tensor) -> None:
     comm.tell("ReduceScatter", got.numel())
-    dist.reduce_scatter_tensor(got, given)
+    SCATTER(got, given)
 
 
 def _broadcast(comm: Communicator, given: torch.Tensor, got: torch.Tensor) -> None:

@@ -32,6 +32,7 @@ class Order:
     steps: int
     inject: Sequence[str]
     collectives: str | None
+    algorithms: str | None
     largest: str | None
     memory: str
     stall: float
@@ -42,7 +43,8 @@ class Order:
     def arguments(self) -> list[str]:
         """What a job script has to pass on."""
         options = {
-            "--steps": self.steps, "--collectives": self.collectives, "--max-bytes": self.largest,
+            "--steps": self.steps, "--collectives": self.collectives, "--algorithms": self.algorithms,
+            "--max-bytes": self.largest,
             "--memory": self.memory, "--stall": self.stall, "--limit": self.limit, "--subsys": self.subsystems,
             "--nccl-tests": self.program, "--backend": self.backend,
         }  # fmt: skip
@@ -61,7 +63,7 @@ def planned(order: Order, environment: Mapping[str, str], named: str) -> Plan:
     drills = [drill(text, nranks, order.steps) for text in order.inject]
     if order.backend != "nccl" and (only := [each.kind for each in drills if each.kind in OF_NCCL]):
         raise UsageError(f"--inject {only[0]} needs NCCL, not --backend {order.backend}")
-    if order.program and any(each.truth for each in drills):
+    if order.program and any(each.is_in_steps for each in drills):
         raise UsageError("--nccl-tests runs a program of others: of the drills only socket, no-gdr and channels:N")
     memory = plan.size(order.memory)
     return Plan(
@@ -81,6 +83,16 @@ def planned(order: Order, environment: Mapping[str, str], named: str) -> Plan:
         program=order.program,
         place=where,
     )
+
+
+def algorithms(order: Order) -> list[str]:
+    """The algorithms to compare. Raises UsageError if NCCL has no such one, or no say."""
+    names = order.algorithms.split(",") if order.algorithms else []
+    if names and (order.backend != "nccl" or order.program):
+        raise UsageError("--algorithms compares what NCCL chooses from, with our own ranks: --backend nccl alone")
+    if unknown := [name for name in names if name not in plan.ALGORITHMS]:
+        raise UsageError(f"--algorithms {unknown[0]}: there are {', '.join(plan.ALGORITHMS)}")
+    return names
 
 
 def _gpus(order: Order, environment: Mapping[str, str]) -> list[Gpu]:

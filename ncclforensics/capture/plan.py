@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,14 @@ from ncclforensics.capture.place import LOOPBACK, Place
 from ncclforensics.errors import UsageError
 
 SUBSYSTEMS = "INIT,ENV,NET,GRAPH,COLL,TUNING"
+ALGORITHMS = (
+    "Ring",
+    "Tree",
+    "NVLS",
+    "NVLSTree",
+    "CollnetDirect",
+    "CollnetChain",
+)  # of all_reduce, as NCCL_ALGO has them
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "alltoall", "sendrecv")
 SMALLEST, FACTOR = 8, 4  # bytes, and from one size to the next
 REHEARSED = 1 << 20  # bytes: over sockets larger messages only take longer
@@ -46,6 +54,12 @@ class Plan:
     subsystems: str
     program: str | None  # of nccl-tests, in place of our own ranks
     place: Place | None  # in a job that a launcher started; None: every rank is started here
+    algorithm: str | None = None  # the only one that NCCL may use
+
+    def only(self, algorithm: str) -> Plan:
+        """The same with all_reduce alone and one algorithm, in a folder below."""
+        folder = self.folder / algorithm.lower()
+        return replace(self, folder=folder, algorithm=algorithm, collectives=("all_reduce",), drills=(), steps=1)
 
     @property
     def run(self) -> str:
@@ -127,6 +141,8 @@ class Plan:
             told["NCCL_GRAPH_DUMP_FILE"] = str(self.folder / "graph.xml")
         if self.place is None:
             told["NCCL_SOCKET_IFNAME"] = "lo"
+        if self.algorithm:
+            told["NCCL_ALGO"] = self.algorithm
         if self.ranks_per_gpu > 1:
             # Two ranks of one host may not share a GPU; of two hosts they may. Hosts of one rank have only sockets.
             told |= {"NCCL_HOSTID": f"{host()}-{rank}", "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1"}

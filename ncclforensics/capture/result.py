@@ -38,6 +38,12 @@ class Captured:
         """The highest of all_reduce in GB/s; None where none was measured."""
         return max((row["busbw_GBps"] for row in self.measured if row["collective"] == "all_reduce"), default=None)
 
+    def is_as_fast_as(self, least: float) -> bool:
+        """Whether all_reduce reached so many GB/s. Raises UsageError if it was not measured."""
+        if self.busbw is None:
+            raise UsageError(f"{self.folder}: no bandwidth was measured, so it cannot be held against --min-busbw")
+        return self.busbw >= least
+
     def told(self) -> Iterator[str]:
         """In a few lines, for a person."""
         if self.why:
@@ -70,7 +76,16 @@ def _is_taken(plan: Plan) -> bool:
 
 
 def capture(plan: Plan, tell: Tell) -> Captured:
-    """Run it. Whatever ends it, the folder says how far it came."""
+    """Run it. Whatever ends it, the folder says how far it came. Raises UsageError if the disk is full."""
+    try:
+        return _capture(plan, tell)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise UsageError(f"{plan.folder}: the disk is full; the capture is not complete") from error
+
+
+def _capture(plan: Plan, tell: Tell) -> Captured:
     record = plan.folder / (f"plan.rank{plan.place.rank}.json" if plan.place else RECORD)
     facts: Row = {"tool": "ncclforensics capture", "host": host(), "began": now(), "complete": False}
     facts |= {"system": surroundings.system(), "plan": plan.record(), "described": list(plan.described())}
@@ -95,13 +110,8 @@ def capture(plan: Plan, tell: Tell) -> Captured:
 def keep(path: Path, facts: Row) -> None:
     """Write a record whole or not at all."""
     new = path.with_suffix(".new")
-    try:
-        new.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-        new.replace(path)
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise UsageError(f"{path}: the disk is full; the capture is not complete") from error
-        raise
+    new.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    new.replace(path)
 
 
 def _of(child: Child) -> Row:
@@ -146,7 +156,7 @@ def _devices(plan: Plan) -> Sequence[Row]:
     """The ranks as nccl-tests lists them; a GPU that several share has no name by which it could be compared."""
     found = []
     for path in sorted(plan.folder.glob("journal.rank*.jsonl")):
-        first = json.loads(path.read_text(encoding="utf-8").partition("\n")[0])
+        first = next(tables.entries(path))  # whoever measured something had written where it is
         gpu = plan.gpu_of(first["device"] or 0) if first["device"] is not None else None
         name = "CPU" if gpu is None else gpu.name + (" (shared)" if plan.ranks_per_gpu > 1 else "")
         place = {"host": first["host"], "pid": first["pid"], "device": first["device"] or 0}

@@ -20,15 +20,10 @@ ROOTED = ("broadcast",)
 
 
 def notes(folder: Path) -> dict[int, list[Row]]:
-    """What every rank wrote down, by rank; a line that was cut is left out."""
+    """What every rank wrote down, by rank."""
     found: dict[int, list[Row]] = {}
     for path in folder.glob("measured.rank*.jsonl"):
-        rows = found.setdefault(int(path.suffixes[0].removeprefix(".rank")), [])
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                rows.append(json.loads(line))
-            except json.JSONDecodeError:
-                continue
+        found[int(path.suffixes[0].removeprefix(".rank"))] = list(entries(path))
     return found
 
 
@@ -68,6 +63,25 @@ def factor(collective: str, nranks: int) -> float:
     return (nranks - 1) / nranks if collective in SHRUNK else 1.0
 
 
+def fastest(measured: Mapping[str, Sequence[Row]]) -> list[tuple[str, int, int]]:
+    """Which algorithm is the fastest, from which size to which; only sizes that all of them were measured at.
+
+    >>> told = {"Ring": [{"size": 8, "mean_us": 9.0}, {"size": 32, "mean_us": 9.0}, {"size": 128, "mean_us": 9.0}]}
+    >>> told["Tree"] = [{"size": 8, "mean_us": 5.0}, {"size": 32, "mean_us": 8.0}, {"size": 128, "mean_us": 20.0}]
+    >>> fastest(told)
+    [('Tree', 8, 32), ('Ring', 128, 128)]
+    """
+    times = {name: {row["size"]: row["mean_us"] for row in rows} for name, rows in measured.items()}
+    common = sorted(set.intersection(*(set(each) for each in times.values()))) if times else []
+    stretches: list[tuple[str, int, int]] = []
+    for size in common:
+        best = min(times, key=lambda name: times[name][size])
+        is_same = bool(stretches) and stretches[-1][0] == best
+        first = stretches.pop()[1] if is_same else size
+        stretches.append((best, first, size))
+    return stretches
+
+
 def table(plan: Plan, collective: str, rows: Sequence[Row], devices: Sequence[Row], *, complete: bool) -> Iterator[str]:
     """The lines of one table. Without its last lines it counts as cut off."""
     half = "in-place" if collective in IN_PLACE else "out-of-place"
@@ -105,7 +119,7 @@ def arrivals(folder: Path, steps: int) -> Row | None:
     times: dict[int, list[float]] = {}
     hosts = set()
     for path in folder.glob("journal.rank*.jsonl"):
-        called = [row for row in _entries(path) if "call" in row][:steps]
+        called = [row for row in entries(path) if "call" in row][:steps]
         hosts |= {row["host"] for row in called}
         if called:
             times[called[0]["rank"]] = [_seconds(row["time"]) for row in called]
@@ -119,7 +133,8 @@ def arrivals(folder: Path, steps: int) -> Row | None:
     }
 
 
-def _entries(path: Path) -> Iterator[Row]:
+def entries(path: Path) -> Iterator[Row]:
+    """The objects of a file of ours, one per line; one that was cut is left out."""
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             yield json.loads(line)

@@ -32,6 +32,8 @@ from ncclforensics.capture.exercise import (
 from ncclforensics.capture.journal import Journal, host, plain
 
 GAVE_UP = 3  # exit code: a call failed, and the journal says which
+# Up to 2.7 the faster of two servers never accepts on a socket that it was given (pytorch#150215).
+TAKES_SOCKETS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 8)
 STEP = 1 << 20  # bytes of the message of a step
 TRIPS = 50
 PARTS = 64
@@ -92,6 +94,7 @@ class Rank:
         self.store = dist.TCPStore(
             os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), self.nranks, serves, self.within,
             wait_for_workers=False, master_listen_fd=listening if serves and listening >= 0 else None,
+            use_libuv=TAKES_SOCKETS,
         )  # fmt: skip
         named = dist.PrefixStore("ncclforensics", self.store)
         dist.init_process_group(

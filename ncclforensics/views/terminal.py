@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -41,9 +41,10 @@ def text(
     return drawn(parts, width=width, color=color)
 
 
-def progress() -> Progress:
+def progress(doing: str, *, of_bytes: bool) -> Progress:
     """A bar on stderr that goes away when the work is done."""
-    columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    amount = DownloadColumn() if of_bytes else MofNCompleteColumn()
+    columns = (TextColumn(doing), BarColumn(), amount, TimeRemainingColumn())
     return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
