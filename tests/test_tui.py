@@ -122,6 +122,8 @@ def test_every_screen_looks_as_it_should(size: tuple[int, int], golden: Golden) 
             await pilot.pause()
             if name == "log":
                 await until(pilot, is_ready(app))
+            if name == "incident":
+                await until(pilot, lambda: "Culprits" in text_of(app))
             golden(SCREENS / f"{size[0]}x{size[1]}" / f"{name}.txt", text_of(app))
 
     walk(Told(of(LAGGING)), steps, size)
@@ -132,6 +134,7 @@ def test_the_screens_say_what_the_command_line_says() -> None:
     report = of(LAGGING)
 
     async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: "Culprits" in text_of(app))
         shown = text_of(app)
         assert report.findings[0].title[:60] in shown
         assert "rank 11 on gpu-node-01, GPU 3" in shown

@@ -101,8 +101,13 @@ class Incident(Page):
         return node, None
 
     def on_tree_node_highlighted(self, event: Tree.NodeHighlighted[Data]) -> None:
-        """Say all about it."""
-        node, cited = self._at(event.node.data or ())
+        """Say all about it, once the cursor has been seen to move."""
+        self.call_after_refresh(self._say, event.node.data or ())
+
+    def _say(self, path: Data) -> None:
+        if path != self.here():  # the cursor has moved on
+            return
+        node, cited = self._at(path)
         if node is not None:
             self.query_one("#told", Static).update(Group(*_told(node, cited)))
             self.query_one(VerticalScroll).scroll_home(animate=False)
