@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+import polars as pl
 import pytest
 from textual.binding import Binding
 from textual.pilot import Pilot
@@ -249,6 +250,26 @@ def test_benchmarks_are_drawn_as_on_the_command_line() -> None:
         await pilot.pause()
         assert "BENCHMARKS" in text_of(app)
         assert str(report.run["benchmark"]["collective"][0]) in text_of(app)
+
+    walk(Told(report), steps)
+
+
+def test_counters_that_a_finding_cites_come_first_and_zeros_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program may know such a frame or not."""
+    report = of(LAGGING)
+    cited = report.findings[0].evidence[0]
+    counted = {
+        "host": ["a", "b", "c"], "device": ["mlx5_0"] * 3, "name": ["x", "y", "symbol_error"], "value": [0, 7, 9],
+        "growth": [0, None, 2], "source": [0, 0, cited.source], "line": [1, 2, cited.line],
+    }  # fmt: skip
+    monkeypatch.setitem(report.run._frames, "counter_growth", pl.DataFrame(counted))
+
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        await pilot.press("6")
+        await pilot.pause()
+        rows = text_of(app).partition("COUNTERS")[2].split("\n")[2:4]
+        assert rows[0].split() == ["error", "c", "mlx5_0", "symbol_error", "9", "2"]
+        assert rows[1].split() == ["b", "mlx5_0", "y", "7"]
 
     walk(Told(report), steps)
 
