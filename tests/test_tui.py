@@ -563,3 +563,12 @@ def test_nothing_is_imported_before_the_first_paint_that_takes_long() -> None:
     code = "import sys, ncclforensics.tui.terminal; print({'polars', 'lark', 'plotext', 'aiohttp'} & {*sys.modules})"
 
     assert python(code).stdout == "set()\n"
+
+
+def test_ranks_that_connect_when_a_call_needs_it_are_joined_by_the_devices_that_are_printed() -> None:
+    """From 2.22 on, the thread that connects has made no communicator."""
+    joined = of("one-rank-calls-allgather-instead").run["connected"]
+
+    pairs = {(row["actor"], row["peer"]): row["transport"] for row in joined.to_dicts()}
+
+    assert pairs == {(rank, (rank + 1) % 8): "P2P/CUMEM" for rank in range(8)}
