@@ -4,6 +4,7 @@
 #   make test          everything a change must pass
 #   make bench         the command against awk, grep and a conventional parser
 #   make bench-volume  the same, and a job with long logs against one with short logs
+#   make bench-screens the screens: first paint, keys, memory
 #   make clean         remove what these made
 
 PYTHON := $(shell command -v python3.11 || command -v python3)
@@ -13,7 +14,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # An editable install compiles nothing, and where Python may not keep what it compiles, every start would do it again.
 COMPILE := @$(BIN)/python -m compileall -q ncclforensics
 
-.PHONY: demo test bench bench-volume clean
+.PHONY: demo test bench bench-volume bench-screens clean
 .DELETE_ON_ERROR:
 
 # `demo` ends with 1, for it finds something: that is its success.
@@ -31,6 +32,9 @@ bench: $(VENV)/installed-dev
 
 bench-volume: $(VENV)/installed-dev
 	$(BIN)/python -m tests.benchmarks.bench --cmd $(BIN)/ncclforensics --volume
+
+bench-screens: $(VENV)/installed-dev
+	$(BIN)/python -m tests.benchmarks.screens
 
 clean:
 	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+import polars as pl
 import pytest
 from textual.binding import Binding
 from textual.pilot import Pilot
@@ -122,6 +123,8 @@ def test_every_screen_looks_as_it_should(size: tuple[int, int], golden: Golden) 
             await pilot.pause()
             if name == "log":
                 await until(pilot, is_ready(app))
+            if name == "incident":
+                await until(pilot, lambda: "Culprits" in text_of(app))
             golden(SCREENS / f"{size[0]}x{size[1]}" / f"{name}.txt", text_of(app))
 
     walk(Told(of(LAGGING)), steps, size)
@@ -132,6 +135,7 @@ def test_the_screens_say_what_the_command_line_says() -> None:
     report = of(LAGGING)
 
     async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: "Culprits" in text_of(app))
         shown = text_of(app)
         assert report.findings[0].title[:60] in shown
         assert "rank 11 on gpu-node-01, GPU 3" in shown
@@ -246,6 +250,26 @@ def test_benchmarks_are_drawn_as_on_the_command_line() -> None:
         await pilot.pause()
         assert "BENCHMARKS" in text_of(app)
         assert str(report.run["benchmark"]["collective"][0]) in text_of(app)
+
+    walk(Told(report), steps)
+
+
+def test_counters_that_a_finding_cites_come_first_and_zeros_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program may know such a frame or not."""
+    report = of(LAGGING)
+    cited = report.findings[0].evidence[0]
+    counted = {
+        "host": ["a", "b", "c"], "device": ["mlx5_0"] * 3, "name": ["x", "y", "symbol_error"], "value": [0, 7, 9],
+        "growth": [0, None, 2], "source": [0, 0, cited.source], "line": [1, 2, cited.line],
+    }  # fmt: skip
+    monkeypatch.setitem(report.run._frames, "counter_growth", pl.DataFrame(counted))
+
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        await pilot.press("6")
+        await pilot.pause()
+        rows = text_of(app).partition("COUNTERS")[2].split("\n")[2:4]
+        assert rows[0].split() == ["error", "c", "mlx5_0", "symbol_error", "9", "2"]
+        assert rows[1].split() == ["b", "mlx5_0", "y", "7"]
 
     walk(Told(report), steps)
 
@@ -539,3 +563,12 @@ def test_nothing_is_imported_before_the_first_paint_that_takes_long() -> None:
     code = "import sys, ncclforensics.tui.terminal; print({'polars', 'lark', 'plotext', 'aiohttp'} & {*sys.modules})"
 
     assert python(code).stdout == "set()\n"
+
+
+def test_ranks_that_connect_when_a_call_needs_it_are_joined_by_the_devices_that_are_printed() -> None:
+    """From 2.22 on, the thread that connects has made no communicator."""
+    joined = of("one-rank-calls-allgather-instead").run["connected"]
+
+    pairs = {(row["actor"], row["peer"]): row["transport"] for row in joined.to_dicts()}
+
+    assert pairs == {(rank, (rank + 1) % 8): "P2P/CUMEM" for rank in range(8)}

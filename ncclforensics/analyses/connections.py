@@ -71,18 +71,46 @@ def transport(connection: pl.DataFrame) -> pl.DataFrame:
 
 @analysis(CONNECTED, of=("connection",))
 def connected(connection: pl.DataFrame, communicator: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
-    """Which ranks are joined to which, over what, and by how many connections, over all communicators."""
-    told = connection.filter(pl.col("from").is_not_null() & pl.col("to").is_not_null())
-    told = told.select("host", "pid", "tid", "pos", "from", "to", transport=NAMED)
-    placed = of_communicator(told, communicator, member).select("job", "key", "from", "to", "transport")
+    """Which ranks are joined to which, over what, and by how many connections, over all communicators.
+
+    The thread that makes a communicator says so; from 2.22 on, others connect when a call first needs it.
+    """
+    told = connection.filter(pl.col("from").is_not_null() & pl.col("to").is_not_null()).with_row_index("row")
+    told = told.select("row", "host", "pid", "tid", "pos", "from", "fromdev", "to", "todev", transport=NAMED)
+    placed = of_communicator(told, communicator, member).select("row", "job", "key", "from", "to", "transport")
     seats = member.select("key", "actor", place=pl.col("rank").cast(pl.Int64)).unique(["key", "place"])
-    return (
-        placed.join(seats, left_on=["key", "from"], right_on=["key", "place"])
-        .join(seats.rename({"actor": "peer"}), left_on=["key", "to"], right_on=["key", "place"])
-        .group_by("job", "actor", "peer", "transport")
-        .agg(connections=pl.len().cast(pl.Int64))
-        .sort("job", "actor", "peer", "transport")
+    by_thread = placed.join(seats, left_on=["key", "from"], right_on=["key", "place"]).join(
+        seats.rename({"actor": "peer"}), left_on=["key", "to"], right_on=["key", "place"]
     )
+    rest = told.join(placed, on="row", how="anti")
+    ends = ["job", "actor", "peer", "transport"]
+    return (
+        pl.concat([by_thread.select(ends), _by_device(rest, member).select(ends)])
+        .group_by(ends)
+        .agg(connections=pl.len().cast(pl.Int64))
+        .sort(ends)
+    )
+
+
+def _by_device(told: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
+    """Connections whose thread made no communicator: both ends, where all communicators that it may be of agree.
+
+    It may be of those in which this process has its number, and the other number is on the device that is printed.
+    """
+    seats = member.select(
+        *OWNER, "job", "key", "actor", place=pl.col("rank").cast(pl.Int64), dev=pl.col("cudadev").cast(pl.String)
+    )
+    here = seats.drop("dev")
+    there = seats.select("key", "place", "dev", other="actor")
+    found = []
+    for near, far, names in (("from", "to", ("actor", "other")), ("to", "from", ("other", "actor"))):
+        dev = pl.col(f"{far}dev").cast(pl.String)
+        mine = told.with_columns(dev=dev).join(here, left_on=[*OWNER, near], right_on=[*OWNER, "place"])
+        pairs = mine.join(there, left_on=["key", far, "dev"], right_on=["key", "place", "dev"])
+        found.append(pairs.select("row", "job", "transport", actor=names[0], peer=names[1]))
+    candidates = pl.concat(found)
+    agreed = pl.struct("actor", "peer").n_unique().over("row") == 1
+    return candidates.filter(agreed).unique("row", maintain_order=True)
 
 
 @analysis(CHANNELS, of=("channel_count", "ring"))

@@ -27,16 +27,13 @@ class Table(Sheet):
     def __init__(self) -> None:
         super().__init__()
         self.matrix: Matrix | None = None
+        self._label = 0  # characters of a name
         self.lines: list[tuple[str, bool]] = []  # in place of a matrix; true: it stands out
 
     @property
     def rows(self) -> int:
         """Ends, or lines."""
         return len(self.matrix.ends) if self.matrix else len(self.lines)
-
-    @property
-    def _label(self) -> int:
-        return min(LONGEST, max((len(end) for end in self.matrix.ends), default=0)) if self.matrix else 0
 
     @property
     def fixed(self) -> int:
@@ -46,6 +43,7 @@ class Table(Sheet):
     def fill(self, matrix: Matrix | None, lines: list[tuple[str, bool]]) -> None:
         """Show a matrix, or lines."""
         self.matrix, self.lines = matrix, lines
+        self._label = min(LONGEST, max(map(len, matrix.ends), default=0)) if matrix else 0
         longest = max((len(line) for line, _ in lines), default=0) + 2
         self.renew(self._label + 1 + 2 * len(matrix.ends) if matrix else longest)
         first = min(matrix.joints, key=lambda place: (not matrix.joints[place].is_odd, place)) if matrix else (0, 0)
@@ -69,7 +67,9 @@ class Table(Sheet):
             return text.append(f"{'!' if is_odd else ' '} {line}", style)
         name = self.matrix.ends[row]
         text.append(name[-self._label :].ljust(self._label + 1), "bold" if row == self.at_row else "dim")
-        for place in range(len(self.matrix.ends)):
+        first = int(self.scroll_offset.x) // 2  # only what is in view: a row may have thousands of cells
+        text.append("  " * first)
+        for place in range(first, min(first + self.size.width // 2 + 1, len(self.matrix.ends))):
             joint = self.matrix.joints.get((row, place))
             is_cursor = (row, place) == (self.at_row, self.at_cell)
             mark = joint.mark if joint else "\\" if row == place else "."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from rich.console import Group, RenderableType
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ncclforensics.tui.facts.cited import Cited
     from ncclforensics.tui.facts.incident import Node
 
+AT_REST = 0.05  # seconds
 WIDE = 120  # columns from which on the tree stands beside what it is about
 STYLE = {"error": "bold red", "warning": "bold yellow", "info": "cyan", "": "bold green"}
 Data = tuple[int, ...]  # the path of a node; a line of evidence has one number more, below zero
@@ -101,8 +103,13 @@ class Incident(Page):
         return node, None
 
     def on_tree_node_highlighted(self, event: Tree.NodeHighlighted[Data]) -> None:
-        """Say all about it."""
-        node, cited = self._at(event.node.data or ())
+        """Say all about it, once the cursor has come to rest: a key that is held down must not wait for texts."""
+        self.set_timer(AT_REST, partial(self._say, event.node.data or ()))
+
+    def _say(self, path: Data) -> None:
+        if path != self.here():  # the cursor has moved on
+            return
+        node, cited = self._at(path)
         if node is not None:
             self.query_one("#told", Static).update(Group(*_told(node, cited)))
             self.query_one(VerticalScroll).scroll_home(animate=False)

@@ -67,7 +67,7 @@ class LogFile:
         self.note = source.problem  # what happened to the file
         self.is_complete = bool(source.problem)  # all that was there has been looked at
         self._notes = _Notes()
-        self._kept: OrderedDict[int, list[str]] = OrderedDict()
+        self._kept: OrderedDict[tuple[int, int], list[str]] = OrderedDict()  # by step and where it ends
         self._lock = Lock()
         self._unpacked: tempfile._TemporaryFileWrapper[bytes] | None = None
         self._stream: BufferedIOBase | None = None
@@ -153,25 +153,24 @@ class LogFile:
             return ""
         notes = self._notes
         step = bisect_right(notes.numbers, number) - 1
-        texts = self._kept.get(step)
+        stop = notes.starts[step + 1] if step + 1 < len(notes.starts) else notes.size
+        texts = self._kept.get((step, stop))  # the last step may still grow
         if texts is None:
-            texts = self._texts(notes, step)
-            if step + 1 < len(notes.starts):  # the last may still grow
-                self._kept[step] = texts
-                if len(self._kept) > KEPT:
-                    self._kept.popitem(last=False)
+            texts = self._kept[step, stop] = self._texts(notes, step, stop)
+            if len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
         place = number - notes.numbers[step]
         return texts[place] if place < len(texts) else ""
 
-    def _texts(self, notes: _Notes, step: int) -> list[str]:
-        stop = notes.starts[step + 1] if step + 1 < len(notes.starts) else notes.size
+    def _texts(self, notes: _Notes, step: int, stop: int) -> list[str]:
         try:
             with self._lock:
                 blocks = list(_blocks(self._stream, notes, step, stop)) if self._stream else []
         except DAMAGED_ARCHIVE as error:
             self.note = f"cannot be read: {getattr(error, 'strerror', None) or error}"
             return []
-        return [printable(text) for rows in blocks for text in rows["text"].to_list()]
+        texts = (text for rows in blocks for text in rows["text"].to_list())
+        return [text if text.isprintable() else printable(text) for text in texts]
 
     def matches(
         self,

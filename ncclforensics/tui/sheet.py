@@ -100,6 +100,11 @@ class Sheet(ScrollView, can_focus=True):
             shown = Strip.join([strip.crop(0, fixed).extend_cell_length(fixed), shown])
         return shown.extend_cell_length(width).apply_style(self.rich_style)
 
+    def watch_scroll_x(self, old_value: float, new_value: float) -> None:
+        """Other cells come into view."""
+        super().watch_scroll_x(old_value, new_value)
+        self._strips.clear()
+
     def _drawn(self, text: Text) -> Strip:
         return Strip(text.render(self.app.console))
 

@@ -15,11 +15,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from textual.widgets import Tree
+
+    from ncclforensics.tui.app import Forensics
 
 MB = 1_000_000
-KEYS = 40  # presses of each key
+PRESSES = 25  # of two keys, there and back
+SLOWEST = 5  # seconds
 SCREENS = {"1": "incident", "2": "ranks", "3": "operations", "4": "waiting", "5": "connections", "7": "log"}
 LIMIT = 600  # seconds until everything must have been read
 
@@ -54,41 +60,70 @@ async def measure(folder: str, began: float) -> None:
     """In a fresh process: show the folder, press keys, and print how long it took."""
     from ncclforensics.tui.app import Forensics, Request
 
-    app = Forensics(Request((folder,)))
+    class Painted(Forensics):
+        """Reading begins when the first paint is done."""
+
+        def _begin(self) -> None:
+            print(f"  first paint         {time.time() - began:7.2f} s")
+            super()._begin()
+
+    app = Painted(Request((folder,)))
     async with app.run_test(size=(160, 48)) as pilot:
-        print(f"  first paint         {time.time() - began:7.2f} s")
-        busy = [await _timed(lambda: pilot.press("2"))]
+        keys = Keys(app)
+        await pilot.press("1")
         while app.facts is None:
-            busy.append(await _timed(lambda: pilot.press("down")))
+            await asyncio.sleep(0.01)
         print(f"  first verdict       {time.time() - began:7.2f} s")
+        await pilot.press("2")
         while not app.facts.is_whole and time.time() - began < LIMIT:
-            busy.append(await _timed(lambda: pilot.press("down")))
+            await keys.press("right", "left")
         print(f"  every byte read     {time.time() - began:7.2f} s")
-        _tell("keys while reading", busy)
+        keys.tell("ranks, while reading")
         for key, name in SCREENS.items():
-            first = await _timed(lambda key=key: pilot.press(key))
-            await pilot.pause(0.3)
-            taken = [await _timed(lambda press=press: pilot.press(press)) for press in ("down", "up") * (KEYS // 2)]
-            taken += [await _timed(lambda: pilot.press("pagedown")) for _ in range(KEYS // 4)]
-            _tell(f"{name} (opened in {1000 * first[0]:.0f} ms)", taken)
+            await pilot.press(key)
+            await pilot.pause(1)
+            for _ in range(PRESSES):
+                await keys.press(*("right", "left") if name == "ranks" else ("down", "up"))
+            keys.tell(name)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MB
     print(f"  peak memory         {peak:7.0f} MB")
 
 
-async def _timed(press: Callable[[], Awaitable[None]]) -> tuple[float, float]:
-    """Seconds by the clock, and of work in the thread of the screen."""
-    start, worked = time.perf_counter(), time.thread_time()
-    await press()
-    return time.perf_counter() - start, time.thread_time() - worked
+class Keys:
+    """Presses keys, and takes the time until the screen shows what they did; a Pilot would wait for an idle process."""
 
+    def __init__(self, app: Forensics) -> None:
+        self._app = app
+        self._taken: list[float] = []
 
-def _tell(name: str, taken: list[tuple[float, float]]) -> None:
-    clock, work = (sorted(1000 * each[kind] for each in taken) for kind in (0, 1))
-    late = int(0.95 * (len(taken) - 1))
-    print(
-        f"  {name:34} {len(taken):3} keys: median {statistics.median(clock):6.1f} ms, 95 % below {clock[late]:6.1f} ms;"
-        f" work {statistics.median(work):5.1f} ms, 95 % below {work[late]:5.1f} ms"
-    )
+    async def press(self, *keys: str) -> None:
+        """Each of them moves the cursor."""
+        for key in keys:
+            before, start = self._cursor(), time.perf_counter()
+            self._app.simulate_key(key)
+            while self._cursor() == before and time.perf_counter() - start < SLOWEST:
+                await asyncio.sleep(0.0005)
+            shown = asyncio.Event()
+            self._app.screen.call_after_refresh(shown.set)
+            await shown.wait()
+            self._taken.append(1000 * (time.perf_counter() - start))
+
+    def _cursor(self) -> object:
+        from ncclforensics.tui.sheet import Sheet
+
+        widget = self._app.screen.query_one("#focus")
+        return (
+            (widget.at_row, widget.at_cell) if isinstance(widget, Sheet) else cast("Tree[object]", widget).cursor_line
+        )
+
+    def tell(self, name: str) -> None:
+        """Print what was taken, and begin again."""
+        ordered = sorted(self._taken)
+        late = ordered[int(0.95 * (len(ordered) - 1))]
+        print(
+            f"  {name:22} {len(ordered):4} keys: median {statistics.median(ordered):6.1f} ms, 95 % below {late:6.1f} ms"
+        )
+        self._taken.clear()
 
 
 if __name__ == "__main__":

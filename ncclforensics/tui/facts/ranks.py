@@ -47,7 +47,6 @@ class Seat:
     state: State
     actor: int | None = None  # None: no log shows it
     last: str = ""  # its last call
-    ordinal: int | None = None
     at: Cited | None = None  # of that call; where there is none, where it joins its first communicator
     said: str = ""  # how it died
 
@@ -81,7 +80,6 @@ def ranks(report: Report, citer: Citer) -> list[Seat]:
             Seat(
                 row["job"], row["rank"], printable(row["host"] or "?"), row["cudadev"], row["pid"], state, actor,
                 printable(f"{operation_text(call)} of {call['key']}") if call else "",
-                call["ordinal"] if call else None,
                 citer.cite(call["source"], call["line"]) if call else begins.get(actor),
                 _died(deaths[actor]) if actor in deaths else "",
             )
