@@ -585,3 +585,9 @@ def test_ranks_that_connect_when_a_call_needs_it_are_joined_by_the_devices_that_
     pairs = {(row["actor"], row["peer"]): row["transport"] for row in joined.to_dicts()}
 
     assert pairs == {(rank, (rank + 1) % 8): "P2P/CUMEM" for rank in range(8)}
+
+
+def test_the_documents_show_the_screen_as_it_is() -> None:
+    shown = (SCREENS / "80x24" / "incident.txt").read_text(encoding="utf-8")
+
+    assert shown in (SCREENS.parents[1] / "docs" / "tui.md").read_text(encoding="utf-8")
