@@ -24,6 +24,8 @@ from ncclforensics.report import Report
 from ncclforensics.tui import facts
 from ncclforensics.tui.app import Forensics, Request
 from ncclforensics.tui.connections import Table
+from ncclforensics.tui.facts.connections import Connections
+from ncclforensics.tui.facts.ranks import Seat, State
 from ncclforensics.tui.incident import Incident
 from ncclforensics.tui.log import Lines, Log
 from ncclforensics.tui.operations import Sequence
@@ -224,6 +226,7 @@ def test_a_circle_is_shown_as_a_circle() -> None:
     walk(Told(of(CYCLE)), steps)
 
 
+@pytest.mark.xdist_group("large")
 def test_512_ranks_fit_on_80_by_24_and_1024_have_a_place_each(large: Report) -> None:
     async def steps(app: Forensics, pilot: Pilot[None]) -> None:
         await pilot.press("2")
@@ -272,6 +275,16 @@ def test_counters_that_a_finding_cites_come_first_and_zeros_not_at_all(monkeypat
         assert rows[1].split() == ["b", "mlx5_0", "y", "7"]
 
     walk(Told(report), steps)
+
+
+def test_ranks_are_told_with_the_nics_they_use_and_a_killed_one_as_dead() -> None:
+    nics = cast(
+        "Connections", facts.facts(of("one-host-numbers-its-nics-otherwise"), is_whole=True).parts["connections"]
+    )
+    seats = cast("list[Seat]", facts.facts(of("a-rank-is-killed"), is_whole=True).parts["ranks"])
+
+    assert nics.nics[0][:2] == ("rank 0 on h100-01", "mlx5_0:1/IB (GPUDirect)")
+    assert [seat.rank for seat in seats if seat.state is State.DIED_FIRST] == [12]
 
 
 def test_what_stands_out_among_connections_is_marked() -> None:
@@ -572,3 +585,9 @@ def test_ranks_that_connect_when_a_call_needs_it_are_joined_by_the_devices_that_
     pairs = {(row["actor"], row["peer"]): row["transport"] for row in joined.to_dicts()}
 
     assert pairs == {(rank, (rank + 1) % 8): "P2P/CUMEM" for rank in range(8)}
+
+
+def test_the_documents_show_the_screen_as_it_is() -> None:
+    shown = (SCREENS / "80x24" / "incident.txt").read_text(encoding="utf-8")
+
+    assert shown in (SCREENS.parents[1] / "docs" / "tui.md").read_text(encoding="utf-8")

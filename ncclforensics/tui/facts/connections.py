@@ -137,13 +137,12 @@ def _nics(report: Report) -> list[tuple[str, str, bool]]:
     over_network = run["connection"].filter(pl.col("netdev").is_not_null())
     if over_network.is_empty():
         return []
-    device = run["net_device"].filter(pl.col("index").is_not_null() & pl.col("device").is_not_null())
-    names = device.select("host", "pid", pl.col("index").cast(pl.Int64), name=text_of("device"))
+    names = _names(run["net_device"], run["net_devices"])
     used = (
         over_network.group_by("host", "pid", "dev", "netdev")
         .agg(is_gdr=pl.col("gdr").is_not_null().any(), connections=pl.len())
         .join(
-            names.unique(["host", "pid", "index"]),
+            names,
             left_on=["host", "pid", "netdev"],
             right_on=["host", "pid", "index"],
             how="left",
@@ -170,6 +169,21 @@ def _nics(report: Report) -> list[tuple[str, str, bool]]:
         )
         for row, told, gdr in rows.values()
     ]
+
+
+def _names(net_device: pl.DataFrame, net_devices: pl.DataFrame) -> pl.DataFrame:
+    """What each process calls its NICs by number: a line for each, or one for all (`[0]mlx5_0:1/IB [1]mlx5_1:1/IB`)."""
+    index = pl.col("index").cast(pl.Int64, strict=False)
+    alone = net_device.filter(pl.col("index").is_not_null() & pl.col("device").is_not_null())
+    listed = net_devices.select("host", "pid", each=text_of("devices").str.split(" ")).explode("each")
+    parts = listed.filter(pl.col("each").str.starts_with("[")).with_columns(
+        pl.col("each").str.strip_prefix("[").str.split_exact("]", 1).struct.rename_fields(["index", "name"])
+    )
+    told = [
+        alone.select("host", "pid", index, name=text_of("device")),
+        parts.unnest("each").select("host", "pid", index, "name"),
+    ]
+    return pl.concat(told).drop_nulls().unique(["host", "pid", "index"], keep="first", maintain_order=True)
 
 
 def _known(value: object) -> str:

@@ -74,8 +74,10 @@ def ranks(report: Report, citer: Citer) -> list[Seat]:
     seats = []
     for row in run["rank"].sort("job", "rank", nulls_last=True).to_dicts():
         actor, call = row["actor"], last.get(row["actor"])
-        is_named = actor in verdicts.get(row["job"], {}).get("culprits", ())
-        state = _state(is_named, actor in deaths, actor in waiters, actor in done)
+        verdict = verdicts.get(row["job"], {})
+        is_named = actor in verdict.get("culprits", ())
+        is_dead = actor in deaths or (is_named and verdict["verdict"] == "rank-died")
+        state = _state(is_named, is_dead, actor in waiters, actor in done)
         seats.append(
             Seat(
                 row["job"], row["rank"], printable(row["host"] or "?"), row["cudadev"], row["pid"], state, actor,
