@@ -16,7 +16,6 @@ from ncclforensics.rules import Finding, Line, Rule, chosen, findings
 from ncclforensics.selection import Selection
 
 Row = dict[str, Any]
-PROBLEMS = ("dump_problem", "fabric_problem", "host_problem")  # frames that say what is broken in a dump
 # The worst verdict first: with several jobs in a folder it is the one that is reported as `hang`.
 BADNESS = (
     "init-failed",
@@ -80,8 +79,8 @@ class Report:
 
     def problems(self, source: int) -> list[str]:
         """What is wrong with one source: with reading it, and with the dumps that it holds."""
-        told = pl.concat([self.run[name].filter(pl.col("source") == source) for name in PROBLEMS])
-        return [*self.run.readings[source].problems, *told.sort("line", maintain_order=True)["problem"]]
+        own = self.run.readings[source].problems
+        return [*own, *self.run["broken"].filter(source=source)["problem"]] if self.run.has("broken") else own
 
     def finding_of(self, row: Row) -> Finding | None:
         """The finding that puts a job's verdict into words."""

@@ -11,7 +11,7 @@ import pytest
 from ncclforensics import analyze
 from ncclforensics.report import Report
 from ncclforensics.views import document, exchange, terminal
-from tests.incidents import ALL, INCIDENTS, Incident, answer
+from tests.incidents import ALL, HANGS, INCIDENTS, Incident, answer
 
 SCREEN = 60  # lines
 
@@ -43,7 +43,7 @@ def test_verbose_leaves_no_rank_out(large: Report) -> None:
     assert {int(rank) for rank in re.findall(r"^  (\d+) ", shown, re.MULTILINE)} >= set(range(512))
 
 
-@every_incident
+@pytest.mark.parametrize("incident", HANGS, ids=lambda incident: incident.name)
 def test_an_incident_fits_on_one_screen_unless_it_is_two(incident: Incident) -> None:
     shown = answer(incident)
 

@@ -89,6 +89,12 @@ QUESTIONS = (
         ("work_status", "watchdog", "job_end", "speaker"),
     ),
     Question(
+        "whether links lost or spoiled what they carried",
+        ("counter", "port_state"),
+        "before and after: ibqueryerrors, perfquery -x; ethtool -S",
+        ("lossless", "switch_error", "link_quality"),
+    ),
+    Question(
         "what bandwidth these machines reach",
         ("table_row", "link_row", "pair_row"),
         "all_reduce_perf of nccl-tests; ib_write_bw; nvbandwidth",
