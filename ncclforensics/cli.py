@@ -681,10 +681,10 @@ class _Bar(AbstractContextManager["_Bar"]):
         self._progress: Progress | None = None
 
     def tell(self, done: int, total: int) -> None:
-        from ncclforensics.views import terminal
+        from ncclforensics.views.progress import progress
 
         if self._progress is None and monotonic() - self._began > SOON:
-            self._progress = terminal.progress(self._doing, of_bytes=self._of_bytes)
+            self._progress = progress(self._doing, of_bytes=self._of_bytes)
             self._progress.start()
             self._progress.add_task(self._doing, total=total)
         if self._progress is not None:

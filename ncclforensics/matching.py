@@ -22,7 +22,8 @@ from ncclforensics.lines import cleaned, is_strange
 # A group that is empty, at the end of a pattern: not null if it matched, whatever columns it has.
 HIT = "_hit"
 FIELDS = "_fields"
-KEY = 12  # characters by which texts are sorted; Polars keeps as many without a pointer
+KEY = 20  # characters by which texts are sorted
+FEW = 64  # texts that are sooner looked through than a pattern is compiled
 LAST = "\U0010ffff"
 NONE = -1
 AS_WRITTEN = pl.QueryOptFlags.none()
@@ -276,8 +277,9 @@ def _by_start(table: pl.DataFrame, trials: Sequence[Trial]) -> Iterator[tuple[Tr
             low, high = bisect_left(keys, start[:KEY]), bisect_left(keys, start[:KEY] + LAST)
             if low < high:
                 found.append(in_order.slice(ends[low], ends[high] - ends[low]))
-        if found:
-            yield trial, found[0] if len(found) == 1 else pl.concat(found)
+        part = found[0] if len(found) == 1 else pl.concat(found) if found else in_order.clear()
+        if part.height > FEW or any(trial.anchor in text for text in part["_text"]):
+            yield trial, part
 
 
 def _by_anchor(table: pl.DataFrame, trials: Sequence[Trial]) -> Iterator[tuple[Trial, pl.DataFrame]]:

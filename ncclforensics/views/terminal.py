@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import polars as pl
-from rich.console import Console, RenderableType
-from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -39,13 +38,6 @@ def text(
     """The verdict as lines of text, with ANSI colours or without; `everything`: the run and all findings instead."""
     parts = _all(report, verbose) if everything else _parts(report, verbose)
     return drawn(parts, width=width, color=color)
-
-
-def progress(doing: str, *, of_bytes: bool) -> Progress:
-    """A bar on stderr that goes away when the work is done."""
-    amount = DownloadColumn() if of_bytes else MofNCompleteColumn()
-    columns = (TextColumn(doing), BarColumn(), amount, TimeRemainingColumn())
-    return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
 def _parts(report: Report, verbose: bool) -> list[RenderableType]:
