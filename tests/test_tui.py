@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-import polars as pl
 import pytest
 from textual.binding import Binding
 from textual.pilot import Pilot
@@ -257,24 +256,20 @@ def test_benchmarks_are_drawn_as_on_the_command_line() -> None:
     walk(Told(report), steps)
 
 
-def test_counters_that_a_finding_cites_come_first_and_zeros_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The program may know such a frame or not."""
-    report = of(LAGGING)
-    cited = report.findings[0].evidence[0]
-    counted = {
-        "host": ["a", "b", "c"], "device": ["mlx5_0"] * 3, "name": ["x", "y", "symbol_error"], "value": [0, 7, 9],
-        "growth": [0, None, 2], "source": [0, 0, cited.source], "line": [1, 2, cited.line],
-    }  # fmt: skip
-    monkeypatch.setitem(report.run._frames, "counter_growth", pl.DataFrame(counted))
+def test_counters_that_grew_stand_with_what_they_prove() -> None:
+    report = of("a-cable-goes-bad-under-a-job")
 
     async def steps(app: Forensics, pilot: Pilot[None]) -> None:
         await pilot.press("6")
         await pilot.pause()
-        rows = text_of(app).partition("COUNTERS")[2].split("\n")[2:4]
-        assert rows[0].split() == ["error", "c", "mlx5_0", "symbol_error", "9", "2"]
-        assert rows[1].split() == ["b", "mlx5_0", "y", "7"]
+        rows = text_of(app).partition("COUNTERS THAT GREW")[2].split("\n")
+        grew = {tuple(row.split()[:6]) for row in rows if "symbol_error" in row or "xmit_wait" in row}
+        assert grew == {
+            ("error", "leaf-1", "port", "2", "symbol_error", "0"),
+            ("leaf-1", "port", "1", "port_xmit_wait", "9,184", "9,991"),
+        }
 
-    walk(Told(report), steps)
+    walk(Told(report), steps, size=(120, 60))
 
 
 def test_ranks_are_told_with_the_nics_they_use_and_a_killed_one_as_dead() -> None:

@@ -12,15 +12,16 @@ from rich.text import Text
 from ncclforensics.data.counters import LINK_LIMITS
 from ncclforensics.data.names import printable
 from ncclforensics.report import Report, Row
+from ncclforensics.rules import Severity
 from ncclforensics.rules.links import port_name
-from ncclforensics.views.screen import headed, heading, indented
+from ncclforensics.views.screen import STYLE, headed, heading, indented
 
 MOST = 12  # rows, unless all is asked for
 LEVELS = "▁▂▃▄▅▆▇█"
 DRAWN = 3  # dumps from which on growth is drawn over time
 LONGEST = 16  # characters of a bar; and pairs of dumps in a line over time
 TRAFFIC = ("bytes", "packets")
-FIGURES = (2, 3, 4)  # columns of numbers
+FIGURES = (3, 4, 5)  # columns of numbers
 
 
 def counters(report: Report, verbose: bool) -> list[RenderableType]:
@@ -30,7 +31,7 @@ def counters(report: Report, verbose: bool) -> list[RenderableType]:
         parts += [heading("PORTS"), indented(Text(states))]
     if grew := grown(report):
         shown = grew if verbose else grew[:MOST]
-        parts += [heading("COUNTERS THAT GREW"), indented(_grown(shown, report.run["counter_delta"]))]
+        parts += [heading("COUNTERS THAT GREW"), indented(_grown(shown, report))]
         parts += _more(len(grew) - len(shown))
     return parts + _once(report, verbose)
 
@@ -80,10 +81,11 @@ def _states(port_state: pl.DataFrame) -> str:
     return ", ".join(words)
 
 
-def _grown(rows: list[Row], deltas: pl.DataFrame) -> Table:
+def _grown(rows: list[Row], report: Report) -> Table:
     """A row for each counter; the bar is logarithmic, over time each pair of dumps is a level."""
+    deltas, cited = report.run["counter_delta"], _cited(report)
     is_series = any(row["dumps"] >= DRAWN for row in rows)
-    table = headed("port", "counter", "before", "after", "grew", "over time" if is_series else "")
+    table = headed("", "port", "counter", "before", "after", "grew", "over time" if is_series else "")
     for number in FIGURES:
         table.columns[number].justify = "right"
     table.columns[-1].no_wrap = True
@@ -92,11 +94,19 @@ def _grown(rows: list[Row], deltas: pl.DataFrame) -> Table:
         steps = deltas.filter((pl.col("key") == row["key"]) & (pl.col("name") == row["name"]))
         least = "≥ " if row["is_least"] else ""
         drawn = _levels(steps["growth"].fill_null(0).to_list()) if is_series else _bar(row["growth"], most)
+        severity = cited.get((row["source"], row["line"]), "")
         table.add_row(
-            port_name(row), printable(row["name"]), f"{steps['before'][0]:,}", f"{row['value']:,}",
-            f"{least}{row['growth']:,}", Text(drawn, style="yellow"),
+            Text(severity, style=STYLE.get(severity, "")), port_name(row), printable(row["name"]),
+            f"{steps['before'][0]:,}", f"{row['value']:,}", f"{least}{row['growth']:,}", Text(drawn, style="yellow"),
         )  # fmt: skip
     return table
+
+
+def _cited(report: Report) -> dict[tuple[int, int], str]:
+    """The severity of the worst finding that cites a line."""
+    order = list(Severity)
+    found = sorted(report.findings, key=lambda one: -order.index(one.severity or Severity.INFO))
+    return {(line.source, line.line): str(one.severity) for one in found for line in one.evidence}
 
 
 def _bar(value: int, most: int) -> str:
