@@ -19,12 +19,12 @@ import orjson
 import polars as pl
 
 from ncclforensics.data import private
+from ncclforensics.data.paths import STDIN
 from ncclforensics.errors import UsageError
 from ncclforensics.frames import Run
 from ncclforensics.grammar import BASES
 from ncclforensics.report import Report
 from ncclforensics.selection import Selection
-from ncclforensics.sources import STDIN
 
 GONE = "[removed]"
 _WORD = re.compile(r"[^\s\"'`()<>{}\[\],;=|]+")

@@ -24,13 +24,12 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import zstandard
 
+from ncclforensics.data.paths import STDIN
 from ncclforensics.errors import NoInputError, UsageError
 from ncclforensics.saved import BEGINNING, Saved, SavedError, is_saved
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
-
-STDIN = "-"
 
 # Compression is recognised by the first bytes, never by the name.
 _MAGIC: dict[bytes, Callable[[Path], io.BufferedIOBase]] = {

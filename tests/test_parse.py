@@ -95,7 +95,7 @@ def facts_of(run: Run) -> Counter[tuple[str, frozenset[Row]]]:
 
 
 @given(st.lists(mutated(), min_size=1, max_size=3))
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_every_line_is_counted_exactly_once(texts: list[bytes]) -> None:
     rows = rows_of(*texts)
 
@@ -176,7 +176,7 @@ def test_both_of_two_complete_lines_without_a_newline_between_them_are_saved() -
 
 
 @given(first=st.sampled_from(HEADED), second=st.sampled_from(EXAMPLES), data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=12)
 def test_a_torn_line_never_invents_a_host(first: str, second: str, data: st.DataObject) -> None:
     """From behind its own prefix on, a line may be torn anywhere."""
     torn = first[: data.draw(st.integers(first.index(LANGUAGE.mark), len(first)))] + second
@@ -255,7 +255,7 @@ def test_text_in_front_of_a_line_does_not_hide_it(decoration: str) -> None:
 
 
 @given(st.lists(mutated(), min_size=1, max_size=4), st.randoms(use_true_random=False))
-@settings(max_examples=20)
+@settings(max_examples=12)
 def test_the_order_of_files_does_not_change_what_is_said(texts: list[bytes], order: object) -> None:
     shuffled = sorted(texts, key=lambda _: order.random())  # type: ignore[attr-defined]
     with tempfile.TemporaryDirectory() as here, tempfile.TemporaryDirectory() as there:
@@ -263,7 +263,7 @@ def test_the_order_of_files_does_not_change_what_is_said(texts: list[bytes], ord
 
 
 @given(st.lists(st.sampled_from(EXAMPLES), min_size=2, max_size=20), st.integers(1, 19))
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_how_lines_are_split_over_files_does_not_change_what_is_said(texts: list[str], place: int) -> None:
     upper, lower = ("".join(f"{text}\n" for text in part) for part in (texts[:place], texts[place:]))
 
@@ -271,7 +271,7 @@ def test_how_lines_are_split_over_files_does_not_change_what_is_said(texts: list
 
 
 @given(st.lists(mutated(), min_size=1, max_size=3))
-@settings(max_examples=20)
+@settings(max_examples=12)
 def test_what_is_parsed_together_does_not_change_what_is_said(texts: list[bytes]) -> None:
     apart = sum((facts(found(text)) for text in texts), Counter[tuple[str, frozenset[Row]]]())
 
@@ -292,13 +292,13 @@ def _survives(text: bytes) -> None:
 
 
 @given(mutated() | st.binary(max_size=300) | st.text(max_size=100).map(lambda text: text.encode("utf-16")))
-@settings(max_examples=25)
+@settings(max_examples=15)
 def test_no_input_raises(text: bytes) -> None:
     _survives(text)
 
 
 @given(data=st.data())
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_distorted_log_of_the_real_world_raises(corpus: Path, data: st.DataObject) -> None:
     logs = sorted(path for path in (corpus / "nccl-logs").rglob("*") if path.is_file())
     log = data.draw(st.sampled_from(logs))

@@ -85,7 +85,7 @@ def all_lines(pieces: Iterator[pl.DataFrame]) -> list[int]:
     chunk=st.integers(1, 500),
     steps=st.lists(st.sampled_from(["head", "tail"]), max_size=12),
 )
-@settings(max_examples=35)
+@settings(max_examples=20)
 def test_windows_that_grow_give_the_same_rows_as_reading_whole(
     data: bytes, window: int, chunk: int, steps: list[str]
 ) -> None:

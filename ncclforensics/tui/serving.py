@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 from aiohttp import web
 from textual_serve.server import Server
 
+from ncclforensics.data.paths import STDIN
 from ncclforensics.errors import UsageError
-from ncclforensics.sources import STDIN
 
 LOOPBACK = ("127.0.0.1", "localhost")
 EVERYWHERE = ("0.0.0.0", "::", "")

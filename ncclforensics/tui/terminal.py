@@ -9,8 +9,8 @@ from pathlib import Path
 
 from textual.constants import DRIVER
 
+from ncclforensics.data.paths import STDIN
 from ncclforensics.errors import UsageError
-from ncclforensics.sources import STDIN
 from ncclforensics.tui.app import Forensics, Request
 
 
