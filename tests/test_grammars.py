@@ -25,7 +25,7 @@ SHAPES = [shape for name in grammar.names() for shape in grammar.load(name).shap
 # What is left of a line once it has been read: no control characters, no ends of lines of any kind.
 READABLE = st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Zl", "Zp"))
 
-EXAMPLES = 8  # of every rule; there are many rules
+EXAMPLES = 6  # of every rule; there are many rules
 
 every_shape = pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.frame)
 
