@@ -49,11 +49,13 @@ def shown_call(
     parting = verdict.filter(pl.col("ordinal").is_not_null()).select(
         "job", pl.col("key").cast(pl.Categorical), at="ordinal"
     )
-    near = call.filter(pl.col("key").is_in(parting["key"].implode())).join(parting, on=["job", "key"])
+    first, last = parting["at"].min(), parting["at"].max()  # few calls are left before anything is copied
+    about = pl.col("ordinal").is_between(pl.lit(first) - BESIDE, pl.lit(last) + BESIDE)
+    near = call.filter(about & pl.col("key").is_in(parting["key"].implode())).join(parting, on=["job", "key"])
     near = near.filter((pl.col("ordinal") - pl.col("at")).abs() <= BESIDE)
     chosen = pl.concat(
         [
-            call.join(ends.select("actor", "pos"), on=["actor", "pos"], how="semi"),
+            call.filter(pl.col("pos").is_in(ends["pos"].implode())).join(ends, on=["actor", "pos"], how="semi"),
             call.filter(pl.col("line").is_in(cited["line"].implode())).join(cited, on=["source", "line"], how="semi"),
             near.select(call.columns),
         ]

@@ -7,6 +7,9 @@ place of a call in the tail is its `opCount`, if in this communicator that numbe
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import add
+
 import polars as pl
 
 from ncclforensics.columns import OWNER
@@ -96,7 +99,9 @@ def _signature(collective: pl.Expr) -> pl.Expr:
     peer = pl.when(collective).then("root").otherwise(-1)
     numbers = [pl.col("name").to_physical(), pl.col("count"), pl.col("datatype"), pl.col("op"), peer]
     # Overflow wraps around; with odd factors of 61 bits no two calls of a program meet by chance.
-    return pl.sum_horizontal([number.cast(pl.Int64) * factor for number, factor in zip(numbers, _FACTORS, strict=True)])
+    # One after another: side by side, five columns would stand in memory.
+    known = (number.cast(pl.Int64).fill_null(0) for number in numbers)
+    return reduce(add, (number * factor for number, factor in zip(known, _FACTORS, strict=True)))
 
 
 _FACTORS = (
@@ -181,22 +186,16 @@ def last_call(call: pl.DataFrame) -> pl.DataFrame:
 def divergence(call: pl.DataFrame) -> pl.DataFrame:
     """The first place in each communicator where its members differ in name, count, datatype, op or root."""
     at = pl.col("key").to_physical().cast(pl.Int64) * (1 << 32) + pl.col("nth")  # one number: twice as fast as two
-    placed = call.lazy().filter(pl.col("nth").is_not_null())
     differing = (
-        placed.group_by(at=at)
+        call.lazy()
+        .group_by(at=at)
         .agg(lowest=pl.col("signature").min(), highest=pl.col("signature").max())
-        .filter(pl.col("lowest") != pl.col("highest"))
-        .collect(engine="streaming")
+        .filter(pl.col("at").is_not_null() & (pl.col("lowest") != pl.col("highest")))
+        .collect()
     )
     if differing.is_empty():
         return call.select("key", "nth").clear()
-    return (
-        placed.filter(at.is_in(differing["at"].implode()))
-        .group_by("key")
-        .agg(pl.col("nth").min())
-        .sort("key")
-        .collect()
-    )
+    return call.filter(at.is_in(differing["at"].implode())).group_by("key").agg(pl.col("nth").min()).sort("key")
 
 
 @analysis(MATCH, of=("call",))

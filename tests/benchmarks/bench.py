@@ -30,6 +30,8 @@ from tests.benchmarks.plan import RELEASES
 
 AWK = "/opCount/{last[$1]=$7}END{for(k in last)n++;print n}"
 MB = 1_000_000
+# Polars, which writes the families, sets up the allocator of this process, and its children would inherit that.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "_RJEM_MALLOC_CONF"}
 
 Timed = Callable[[], "Run"]
 
@@ -69,7 +71,7 @@ def run(command: list[str]) -> Run:
     """
     with tempfile.TemporaryFile() as output:
         start = time.perf_counter()
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.DEVNULL, env=ENVIRONMENT)
         _, status, usage = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - start
         process.returncode = os.waitstatus_to_exitcode(status)
