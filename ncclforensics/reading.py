@@ -32,6 +32,9 @@ TITLE = b"## ncclforensics: "
 REPORT = (TITLE, b"<!DOCTYPE html>", b'{\n  "schema_version"', b'{\n  "$schema"', b"<?xml")
 NAMED = (TITLE, b'content="ncclforensics ', b'"name": "ncclforensics"', b'<testsuites name="ncclforensics"')
 TITLED = 400  # bytes
+# What stands above the verdict in text, which may have been pasted below a heading.
+COUNTED, RECOGNISED = (b" NCCL lines, ", b" known lines, "), b"% recognised"
+HEADED = 1500  # bytes
 
 
 @dataclass(slots=True)
@@ -95,7 +98,7 @@ class Reading:
                     data += b"\n" + stream.read()
         except DAMAGED_ARCHIVE:
             return b""  # told of when the rest is read
-        if data.startswith(REPORT) and any(name in data[:TITLED] for name in NAMED):
+        if _is_report(data):
             self.problems.append("is a report of this program, skipped")
             self.is_binary = True
         elif self._is_binary(data):
@@ -206,6 +209,13 @@ class Reading:
             while size := stream.readinto(buffer):
                 total, last = total + buffer.count(b"\n", 0, size), buffer[size - 1]
         return total + (last != 10)
+
+
+def _is_report(data: bytes) -> bool:
+    if data.startswith(REPORT):
+        return any(name in data[:TITLED] for name in NAMED)
+    head, found, _ = b" ".join(data[:HEADED].split()).partition(RECOGNISED)  # it may be wrapped
+    return bool(found) and head.rstrip(b"0123456789.").endswith(COUNTED)
 
 
 def survey(readings: Sequence[Reading], language: Language, is_object: Callable[[Reading], bool]) -> list[Reading]:

@@ -275,7 +275,7 @@ def test_files_that_are_compressed_give_the_same_rows(tmp_path: Path) -> None:
     assert everything(packed) == everything(plain)
 
 
-@pytest.mark.parametrize("form", ["json", "markdown", "junit", "sarif"])
+@pytest.mark.parametrize("form", ["text", "json", "markdown", "junit", "sarif"])
 def test_a_report_among_the_logs_does_not_count_its_quotations_twice(tmp_path: Path, form: str) -> None:
     logs = sorted((INCIDENTS / "one-rank-stops-before-an-allreduce").glob("*.log"))
     for log in logs:
