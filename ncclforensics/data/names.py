@@ -39,6 +39,11 @@ def reduction(name: str | None, number: int | None) -> str | None:
     return OPERATIONS[number] if 0 <= number < len(OPERATIONS) else "user-defined"
 
 
+def known(value: object) -> str:
+    """A value, or a question mark."""
+    return "?" if value is None else str(value)
+
+
 def printable(name: str) -> str:
     r"""A name, such as a path, without what a terminal would act on.
 

@@ -70,7 +70,7 @@ def ctr_congestion(counter_growth: pl.DataFrame, port_peer: pl.DataFrame) -> Ite
     ).join(sent, on="key", how="semi", maintain_order="left")
     if waits.height <= SIBLINGS:
         return
-    usual = max(1, int(waits["growth"].median() or 0))  # type: ignore[arg-type]
+    usual = max(1, int(waits.select(pl.col("growth").median()).item() or 0))
     odd = waits.filter((pl.col("growth") >= WAIT_LEAST) & (pl.col("growth") >= WAIT_RATIO * usual))
     if odd.is_empty() or odd.height * SIBLINGS > waits.height:
         return

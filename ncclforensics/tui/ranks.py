@@ -12,6 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 from textual.widgets import Static
 
+from ncclforensics.data.names import known
 from ncclforensics.tui.page import At, Page, Place
 from ncclforensics.tui.prompts import Ask
 from ncclforensics.tui.sheet import CURSOR, Sheet
@@ -222,7 +223,7 @@ class Ranks(Page):
         seat = self.query_one(Grid).seat
         text = Text()
         if seat is not None:
-            where = f"GPU {_known(seat.gpu)}, pid {_known(seat.pid)}" if seat.actor is not None else ""
+            where = f"GPU {known(seat.gpu)}, pid {known(seat.pid)}" if seat.actor is not None else ""
             text.append(f"{seat.name} ", "bold")
             text.append(f"{seat.host} {where}  ")
             text.append(seat.at.place if seat.at else "", "cyan")
@@ -281,10 +282,6 @@ class Ranks(Page):
     def action_waiting(self) -> None:
         """Who waits for whom."""
         self.forensics.go(Place("waiting"))
-
-
-def _known(value: object) -> str:
-    return "?" if value is None else str(value)
 
 
 def _group(seat: Seat, order: str) -> str:

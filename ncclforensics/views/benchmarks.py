@@ -11,10 +11,10 @@ from rich.text import Text
 
 from ncclforensics.analyses.benchmarks import HALVES
 from ncclforensics.data.busbw import AS_ON_A_RING, DOUBLED, machine_of
-from ncclforensics.data.names import bytes_text, printable
+from ncclforensics.data.names import bytes_text, known, printable
 from ncclforensics.report import Report
 from ncclforensics.views.plots import ENOUGH, plot
-from ncclforensics.views.screen import headed, heading, indented, known
+from ncclforensics.views.screen import headed, heading, indented
 
 MOST = 12  # runs in the list, unless all is asked for
 DRAWN = 2  # runs that are few enough to be shown one by one

@@ -191,7 +191,8 @@ def _beside(report: Report, row: Row) -> dict[str, Any] | None:
     made = {(call["actor"], call["ordinal"]): call for call in calls.to_dicts()}
     number = dict(run["rank"].select("actor", "rank").iter_rows())
     rows = []
-    for ordinal in range(calls["ordinal"].min(), calls["ordinal"].max() + 1):  # type: ignore[operator,arg-type]
+    first, last = calls.select(first=pl.col("ordinal").min(), last=pl.col("ordinal").max()).row(0)
+    for ordinal in range(first, last + 1):
         model = made.get((others[0], ordinal))
         cells = []
         for actor in blamed + others:

@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ncclforensics.data.names import printable
+from ncclforensics.data.names import known, printable
 from ncclforensics.report import Report, Row
 
 STYLE = {"error": "bold red", "warning": "bold yellow", "info": "cyan", "no-hang": "bold green"}
@@ -59,11 +59,6 @@ def headed(*columns: str, figures: bool = False) -> Table:
         is_whole = column in _WHOLE
         table.add_column(column, justify="right" if is_figure else "left", overflow="fold", no_wrap=is_whole)
     return table
-
-
-def known(value: object) -> str:
-    """A value, or a question mark."""
-    return "?" if value is None else str(value)
 
 
 def place_of(report: Report, line: Row) -> str:

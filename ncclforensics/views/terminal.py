@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ncclforensics.analyses.counters import PORT
-from ncclforensics.data.names import datatype, operation_text, printable, ranks_text, reduction, sentence
+from ncclforensics.data.names import datatype, known, operation_text, printable, ranks_text, reduction, sentence
 from ncclforensics.data.variables import COLLECT_CALLS, NOTHING_SAID
 from ncclforensics.parse import COUNTS
 from ncclforensics.report import Report
@@ -22,7 +22,7 @@ from ncclforensics.summary import not_shown, summary, versions
 from ncclforensics.views.benchmarks import benchmarks
 from ncclforensics.views.counters import counters
 from ncclforensics.views.machines import machines
-from ncclforensics.views.screen import STYLE, bare, drawn, headed, heading, indented, known, place_of
+from ncclforensics.views.screen import STYLE, bare, drawn, headed, heading, indented, place_of
 
 Row = dict[str, Any]
 MOST_CULPRITS = 8

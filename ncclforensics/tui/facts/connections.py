@@ -9,7 +9,7 @@ import polars as pl
 
 from ncclforensics.analyses.connections import of_communicator
 from ncclforensics.columns import text_of
-from ncclforensics.data.names import printable
+from ncclforensics.data.names import known, printable
 from ncclforensics.report import Report, Row
 from ncclforensics.tui.facts.cited import Citer
 
@@ -77,7 +77,7 @@ def connections(report: Report, _: Citer) -> Connections:
 
 def _by_rank(pairs: list[Row], seats: dict[int, Row], of: str) -> Matrix:
     order = {actor: number for number, actor in enumerate(seats)}
-    ends = [f"rank {_known(seat['rank'])} on {printable(str(seat['host']))}" for seat in seats.values()]
+    ends = [f"rank {known(seat['rank'])} on {printable(str(seat['host']))}" for seat in seats.values()]
     found: dict[tuple[int, int], dict[str, int]] = {}
     kinds = {}
     for pair in pairs:
@@ -125,7 +125,7 @@ def _rings(report: Report) -> list[str]:
     told = of_communicator(run["ring"].select(columns), run["communicator"], run["member"])
     told = told.filter(pl.col("order").is_not_null()).unique(["key", "channel"], keep="first", maintain_order=True)
     lines = [
-        f"{row['key']}  channel {_known(row['channel'])}: {' → '.join(str(row['order']).split())}"
+        f"{row['key']}  channel {known(row['channel'])}: {' → '.join(str(row['order']).split())}"
         for row in told.sort("key", "channel").to_dicts()
     ]
     return [printable(line) for line in lines]
@@ -163,7 +163,7 @@ def _nics(report: Report) -> list[tuple[str, str, bool]]:
     with_gdr = sum(gdr for _, _, gdr in rows.values())
     return [
         (
-            printable(f"rank {_known(row['rank'])} on {row['host']}"),
+            printable(f"rank {known(row['rank'])} on {row['host']}"),
             printable(", ".join(told)),
             counts[len(told)] * 4 < counts.total() or (not gdr and with_gdr * 4 > 3 * len(rows)),
         )
@@ -184,7 +184,3 @@ def _names(net_device: pl.DataFrame, net_devices: pl.DataFrame) -> pl.DataFrame:
         parts.unnest("each").select("host", "pid", index, "name"),
     ]
     return pl.concat(told).drop_nulls().unique(["host", "pid", "index"], keep="first", maintain_order=True)
-
-
-def _known(value: object) -> str:
-    return "?" if value is None else str(value)

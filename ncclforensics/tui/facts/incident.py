@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from ncclforensics.data.names import operation_text, printable, ranks_text, sentence
+from ncclforensics.data.names import known, operation_text, printable, ranks_text, sentence
 from ncclforensics.data.variables import COLLECT_CALLS, NOTHING_SAID
 from ncclforensics.report import Report, Row
 from ncclforensics.rules import Finding, Role
@@ -69,14 +69,14 @@ def incident(report: Report, citer: Citer) -> Incident:
 
     others = [finding for finding in report.findings if id(finding) not in told]
     by_role = {role: [node(one) for one in others if one.role is role] for role in Role}
-    followed, known = by_role[Role.CONSEQUENCE], by_role[Role.CONTEXT]
+    followed, context = by_role[Role.CONSEQUENCE], by_role[Role.CONTEXT]
     nodes = [_verdict(report, citer, row, node, followed if not place else []) for place, row in enumerate(verdicts)]
     if not verdicts:
         sections = [*_sections([("", NOTHING_SAID)]), Section("Collect", list(COLLECT_CALLS))]
         nodes.append(Node("these logs do not tell whether the job hangs", "UNDECIDABLE", "", sections, below=followed))
     nodes += by_role[Role.CAUSE]
-    if known:
-        nodes.append(Node(f"{GROUPS[Role.CONTEXT]} ({len(known)})", "", below=known))
+    if context:
+        nodes.append(Node(f"{GROUPS[Role.CONTEXT]} ({len(context)})", "", below=context))
     problems = [
         printable(f"{reading.source.path} {problem}")
         for reading in report.run.readings
@@ -114,17 +114,13 @@ def _culprits(report: Report, citer: Citer, row: Row) -> list[str]:
     told = []
     for rank in ranks[:MOST_CULPRITS]:
         call = last.get(rank["actor"])
-        where = f"rank {_known(rank['rank'])} on {_known(rank['host'])}, GPU {_known(rank['cudadev'])}"
+        where = f"rank {known(rank['rank'])} on {known(rank['host'])}, GPU {known(rank['cudadev'])}"
         did = f"last call {operation_text(call)} of {call['key']}" if call else "no call seen"
         at = f", {citer.cite(call['source'], call['line']).place}" if call else ""
-        told.append(printable(f"{where}, pid {_known(rank['pid'])}: {did}{at}"))
+        told.append(printable(f"{where}, pid {known(rank['pid'])}: {did}{at}"))
     if len(ranks) > MOST_CULPRITS:
         told.append(f"and {len(ranks) - MOST_CULPRITS} more")
     return told + ([f"no log: {ranks_text(row['missing'])}"] if row["missing"] else [])
-
-
-def _known(value: object) -> str:
-    return "?" if value is None else str(value)
 
 
 def _sections(parts: list[tuple[str, str]], last: str = "") -> list[Section]:
