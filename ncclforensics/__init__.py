@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ncclforensics.selection import Selection
 
 __version__ = "0.1.0"
+FEW = 300_000  # lines whose frames are too small to be worth the engine's threads
 
 
 def analyze(
@@ -43,6 +44,7 @@ def analyze(
     """
     import ncclforensics.analyses  # noqa: F401  # registers the analyses
     from ncclforensics import sources
+    from ncclforensics.engine import alone
     from ncclforensics.frames import Run
     from ncclforensics.report import report
     from ncclforensics.rules import chosen
@@ -60,6 +62,11 @@ def analyze(
         progress(done, total)
 
     run = Run(found, whole=whole or everything or span is not None, span=span, progress=parsed)
-    while not (gap := run["gap"]).is_empty():
-        run.read_on(gap)
-    return report(run, selection, asked)
+
+    def judged() -> Report:
+        while not (gap := run["gap"]).is_empty():
+            run.read_on(gap)
+        return report(run, selection, asked)
+
+    is_small = sum(reading.lines_read for reading in run.readings) < FEW
+    return alone(judged) if is_small else judged()

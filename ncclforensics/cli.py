@@ -5,6 +5,7 @@ This module imports neither polars nor lark nor rich, so that `--help` answers a
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterable
@@ -571,6 +572,7 @@ def tui(
     no_color: NoColor = False,
 ) -> None:
     """Browse a run on the screen: the verdict, ranks, calls, who waits for whom, connections, benchmarks, the log."""
+    gc.enable()
     if no_color:
         os.environ["NO_COLOR"] = "1"  # read by the library of the screens
     try:
@@ -772,6 +774,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def run() -> None:
     """The console script."""
+    # What it makes it needs to the end; looking for what has become garbage takes a twentieth of a short run.
+    gc.disable()
     code = main()
     # Everything is written; to wind down the threads of Polars one by one would take another tenth of a second.
     for stream in (sys.stdout, sys.stderr):

@@ -58,10 +58,11 @@ def decorations(sample: pl.DataFrame, language: Language) -> tuple[Pattern, ...]
 def decorated(samples: pl.DataFrame, language: Language) -> list[int]:
     """The sources (columns `source`, `text`) that may have decorations: not where all lines of ours stand bare."""
     ours = samples.filter(pl.col("text").str.contains(language.mark, literal=True))
-    ours = ours.filter(pl.col("text").str.contains(language.opening))
-    is_bare = pl.col("text").str.contains(f"^(?:{language.opening})")
-    bare = ours.group_by("source").agg(is_bare=is_bare.all()).filter("is_bare")
-    return samples.join(bare, on="source", how="anti")["source"].unique().sort().to_list()
+    is_bare = ours["text"].str.contains(f"^(?:{language.opening})")
+    buried = ours.filter(~is_bare)
+    buried = buried.filter(pl.col("text").str.contains(language.opening))
+    bare = set(ours.filter(is_bare)["source"]) - set(buried["source"])
+    return sorted(set(samples["source"]) - bare)
 
 
 def _is_bare(texts: pl.Series, language: Language) -> bool:

@@ -18,6 +18,7 @@ import polars as pl
 
 from ncclforensics.columns import OWNER, text_of
 from ncclforensics.decoration import peeled
+from ncclforensics.engine import alone
 from ncclforensics.formats import all_formats, document, language
 from ncclforensics.grammar import Shape
 from ncclforensics.language import Language
@@ -213,7 +214,7 @@ class Run:
 
         left = _Batches()
         with ThreadPoolExecutor(THREADS) as pool:
-            workers = [pool.submit(worker) for _ in range(min(THREADS, len(readings)))]
+            workers = [pool.submit(alone, worker) for _ in range(min(THREADS, len(readings)))]
             for done in workers:
                 for batch in done.result():
                     for rows in batch.rows:
@@ -288,10 +289,15 @@ class Run:
             computed: pl.DataFrame | None = self.call(one.function, one.of)
             if computed is None:
                 return pl.DataFrame(schema=one.columns)
-            return computed.select(list(one.columns)).cast(pl.Schema(one.columns))
-        for shape in self.language.whole.shapes:
-            if shape.frame == name:
-                return self._typed(shape)
+            return pl.DataFrame([computed[column].cast(dtype) for column, dtype in one.columns.items()])
+        return self._typed(self._shape(name))
+
+    def _shape(self, name: str) -> Shape:
+        """The shape of a parsed frame. Raises KeyError if there is no such frame."""
+        for known in (self.language, self.language.whole):  # most that is asked for is NCCL's own
+            for shape in known.shapes:
+                if shape.frame == name:
+                    return shape
         raise KeyError(name)
 
     def call(self, function: Callable[..., Any], of: tuple[str, ...] = ()) -> Any:
@@ -341,8 +347,7 @@ class Run:
         if name in _ANALYSES:
             return _ANALYSES[name].columns
         labels = {label: base.dtype for label, base in self.language.labels.items()}
-        shapes = {shape.frame: shape for shape in self.language.whole.shapes}
-        return {**ORIGIN, **labels, **shapes[name].schema}
+        return {**ORIGIN, **labels, **self._shape(name).schema}
 
     def _typed(self, shape: Shape) -> pl.DataFrame:
         schema = self._schema(shape.frame)
@@ -497,7 +502,7 @@ class _Batches:
 
 def _size(rows: pl.DataFrame) -> int:
     """Bytes of text, ends of lines included."""
-    return int(rows["text"].str.len_bytes().sum()) + rows.height
+    return int(rows["text"].estimated_size()) + rows.height
 
 
 def _natural(name: str) -> list[tuple[bool, int, str]]:

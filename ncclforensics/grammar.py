@@ -144,7 +144,8 @@ class Signs:
     """What tells of some frames."""
 
     regex: str  # of any of their lines
-    anchors: list[str]  # literals, one of which stands in nearly every such line
+    anchors: list[str]  # literals, one of which stands in every such line
+    loose: str  # but for those that this regex has
 
 
 class Grammar:
@@ -190,7 +191,9 @@ class Grammar:
 
         def derived() -> dict[str, Any]:
             patterns = [pattern for shape in self.shapes if shape.frame in frames for pattern in shape.patterns]
-            return asdict(Signs(_any_of(patterns), sorted({pattern.anchor for pattern in patterns} - {""})))
+            anchors = sorted({pattern.anchor for pattern in patterns} - {""})
+            loose = [pattern for pattern in patterns if not pattern.anchor]
+            return asdict(Signs(_any_of(patterns), anchors, _any_of(loose)))
 
         return Signs(**_remembered(self.path, f"signs of {', '.join(sorted(frames))}", derived))
 

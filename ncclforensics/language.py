@@ -55,13 +55,13 @@ class Guest:
 
     def is_hinted(self, texts: pl.Series) -> bool:
         """Whether what a sign contains stands anywhere in these texts."""
-        anchors = sorted({anchor for each in self._signs for anchor in each.anchors})
+        anchors = sorted({anchor for each in self.marks for anchor in each.anchors})
         return bool(anchors) and bool(texts.str.contains_any(anchors).any())
 
     @cached_property
     def telling(self) -> str:
         """A regex of its signs."""
-        return "|".join(each.regex for each in self._signs if each.regex)
+        return "|".join(each.regex for each in self.marks if each.regex)
 
     @cached_property
     def shapes(self) -> tuple[Shape, ...]:
@@ -69,7 +69,8 @@ class Guest:
         return tuple(shape for name in self.grammars for shape in load(name).shapes)
 
     @cached_property
-    def _signs(self) -> list[Signs]:
+    def marks(self) -> list[Signs]:
+        """What tells of it, by grammar."""
         return [load(name).signs(self.signs) for name in self.grammars]
 
 
@@ -92,20 +93,20 @@ class Language:
 
     def among(self, texts: pl.Series) -> Language:
         """The language of a source that holds these texts, too: with the shapes of the guests that speak in them."""
+        texts = self._hints(texts.to_frame("text"))["text"]
         silent = [guest for guest in self.guests if guest.name not in self.spoken]
-        texts = texts.filter(~texts.str.contains(self.mark, literal=True))  # most lines, and none of a guest's own
-        if not silent or texts.is_empty() or not texts.str.contains(self._signs).any():
+        if texts.is_empty() or not silent or not texts.str.contains(self._signs).any():
             return self
         heard = {*self.spoken, *(guest.name for guest in silent if guest.speaks(texts))}
         return (self.plain or self)._with([guest for guest in self.guests if guest.name in heard])
 
     def of_each(self, samples: pl.DataFrame) -> dict[int, Language]:
         """The languages of the sources that hold these texts (columns `source`, `text`), where guests speak in them."""
-        foreign = samples.filter(~pl.col("text").str.contains(self.mark, literal=True))
-        signs = foreign.filter(pl.col("text").str.contains(self._signs))
+        hints = self._hints(samples)
+        is_any = bool(hints.height) and hints["text"].str.contains(self._signs).any()
         heard: dict[int, list[Guest]] = {}
-        for guest in self.guests if signs.height else ():
-            for source in signs.filter(pl.col("text").str.contains(guest.telling))["source"].unique():
+        for guest in self.guests if is_any else ():
+            for source in hints.filter(pl.col("text").str.contains(guest.telling))["source"].unique():
                 heard.setdefault(source, []).append(guest)
         return {source: self._with(guests) for source, guests in heard.items()}
 
@@ -126,6 +127,21 @@ class Language:
     @cached_property
     def _signs(self) -> str:
         return "|".join(guest.telling for guest in self.guests if guest.name not in self.spoken)
+
+    def _hints(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The rows whose text may be a sign of a guest: most lines bear the mark of ours, and guests' own never do."""
+        foreign = rows.filter(~pl.col("text").str.contains(self.mark, literal=True))
+        if foreign.is_empty():
+            return foreign
+        anchors, loose = self._hinting
+        return foreign.filter(pl.col("text").str.contains_any(anchors) | pl.col("text").str.contains(loose))
+
+    @cached_property
+    def _hinting(self) -> tuple[list[str], str]:
+        """Literals, one of which stands in every sign of a guest, and a regex of the signs that have none."""
+        signs = [each for guest in self.guests for each in guest.marks]
+        anchors = sorted({anchor for each in signs for anchor in each.anchors})
+        return anchors, "|".join(each.loose for each in signs if each.loose)
 
     @cached_property
     def _variants(self) -> dict[tuple[str, ...], Language]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain
 from typing import Protocol
 
 import polars as pl
@@ -46,6 +45,8 @@ SCHEMA = {
 def shown(raw: bytes) -> str:
     """A line as evidence quotes it: without control characters but for tabs, 500 characters at most."""
     text = raw[: 4 * SHOWN].decode("utf-8", "replace").rstrip("\r\n")
+    if text.isascii() and text.isprintable():
+        return text.strip()[:SHOWN]
     bare = pl.Series([text]).str.replace_all(_ESCAPES, "").str.replace_all("\r", "", literal=True)
     return str(bare.str.replace_all(_CONTROLS, "")[0]).strip()[:SHOWN]
 
@@ -105,11 +106,11 @@ def _has_long_line(data: bytes) -> bool:
 
 def texts(samples: Mapping[int, bytes]) -> pl.DataFrame:
     """The lines of some sources, cleaned: columns `source` and `text`."""
-    each = {number: _split(data.replace(b"\r\n", b"\n")) for number, data in samples.items()}
-    source = [number for number, lines in each.items() for _ in lines]
-    text = pl.Series("text", list(chain.from_iterable(each.values())), dtype=pl.String)
+    each = {number: data.replace(b"\r\n", b"\n").removesuffix(b"\n") + b"\n" for number, data in samples.items()}
+    text = _decoded(b"".join(each.values())).alias("text")
     if (needs := is_strange(text)).any():
         text = text.scatter(needs.arg_true(), _cleaned(text.filter(needs)))
+    source = [number for number, data in each.items() for _ in range(data.count(b"\n"))]
     return pl.DataFrame([pl.Series("source", source, dtype=SCHEMA["source"]), text])
 
 

@@ -50,7 +50,7 @@ def sift(rows: pl.DataFrame, language: Language) -> tuple[Parsed, pl.DataFrame]:
     """
     shape, pattern = language.trials[0].shape, language.trials[0].pattern
     cut = _cut_at_counter(rows, pattern, language.counter)
-    models, model = distinct(cut, ["left", "right"])
+    models, model = distinct(cut, ["source", "left", "right"])
     fields = models["text"].str.extract_groups(pattern.regex).struct.unnest()
     is_known = (fields[language.counter] == models["counter"]).fill_null(False)
     if not is_known.any():
@@ -61,18 +61,20 @@ def sift(rows: pl.DataFrame, language: Language) -> tuple[Parsed, pl.DataFrame]:
         *(shape.columns[name].cast(pl.col(name)).alias(name) for name in columns),
     )
     typed = typed.select(column for column in typed if column.null_count() < column.len())
-    is_like = is_known.gather(model)
+    if not is_known.all():
+        is_like = is_known.gather(model)
+        cut, model = cut.filter(is_like), model.filter(is_like)
     counter = shape.columns[language.counter].cast(pl.col("counter")).alias(language.counter)
-    known = cut.select("row", "source", "line", *_labels(cut, language), counter).hstack(typed[model])
-    known = known if is_like.all() else known.filter(is_like)
+    known = cut.select("source", "line", *_labels(cut, language), counter).hstack(typed[model])
     rest = rows.clear()
     if known.height < rows.height:
-        rest = rows.filter(~pl.int_range(rows.height, dtype=pl.UInt32, eager=True).is_in(known["row"].implode()))
-    known = known.drop("row")
-    counts = known.group_by("source").agg(recognised=pl.len().cast(pl.Int64))
+        is_other = pl.repeat(True, rows.height, eager=True).scatter(cut["row"], False)
+        rest = rows.filter(is_other)
+    speakers = _speakers(known, models.select("source", "line").hstack(typed), model)
+    counts = speakers.group_by("source").agg(recognised=pl.col("lines").sum())
     none = [pl.lit(0, dtype=pl.Int64).alias(name) for name in COUNTS[1:]]
     tally = counts.with_columns(none).select("source", *COUNTS)
-    return Parsed({shape.frame: [known]}, tally, _hosts(known), _speakers(known)), rest
+    return Parsed({shape.frame: [known]}, tally, _hosts(speakers), speakers), rest
 
 
 def _cut_at_counter(rows: pl.DataFrame, pattern: Pattern, column: str) -> pl.DataFrame:
@@ -138,11 +140,18 @@ def _identified(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _speakers(rows: pl.DataFrame) -> pl.DataFrame:
-    return (
+def _speakers(rows: pl.DataFrame, models: pl.DataFrame | None = None, model: pl.Series | None = None) -> pl.DataFrame:
+    """The stretches of sources in which processes speak.
+
+    `models`: rows that tell who speaks, if these do not; `model`: for every row the one it is like.
+    """
+    telling = _identified(rows if models is None else models)
+    owners, owner = distinct(telling, ["source", "host", "pid"])
+    place = (owner if model is None else owner.gather(model)).cast(pl.Int64)
+    stretches = (
         _identified(rows)
-        .filter(pl.col("host").is_not_null())
-        .group_by("source", "host", "pid", is_from_end=pl.col("line") < 0)
+        .with_columns(stretch=2 * place + (rows["line"] < 0))
+        .group_by("stretch")
         .agg(
             lines=pl.len().cast(pl.Int64),
             line=pl.col("line").min(),
@@ -151,8 +160,10 @@ def _speakers(rows: pl.DataFrame) -> pl.DataFrame:
             dropped=pl.col("launcher_repeats").sum().cast(pl.Int64),
             dropped_line=pl.col("line").filter(pl.col("launcher_repeats").is_not_null()).min(),
         )
-        .select(pl.col(name).cast(dtype) for name, dtype in SPEAKER.items())
     )
+    who = owners.select("source", "host", "pid")[stretches["stretch"] // 2]
+    each = stretches.hstack(who).filter(pl.col("host").is_not_null())
+    return each.select(pl.col(name).cast(dtype) for name, dtype in SPEAKER.items())
 
 
 def _unpasted(rows: pl.DataFrame, language: Language, hosts: pl.DataFrame) -> pl.DataFrame:

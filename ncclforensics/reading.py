@@ -95,7 +95,7 @@ class Reading:
                 self.beginning = data[:BEGINNING]
                 if self.source.seekable and self.source.size > 2 * SAMPLE:
                     stream.seek(-SAMPLE, 2)
-                    data += b"\n" + stream.read()
+                    data = _whole_lines(data, stream.read())
         except DAMAGED_ARCHIVE:
             return b""  # told of when the rest is read
         if _is_report(data):
@@ -216,6 +216,11 @@ def _is_report(data: bytes) -> bool:
         return any(name in data[:TITLED] for name in NAMED)
     head, found, _ = b" ".join(data[:HEADED].split()).partition(RECOGNISED)  # it may be wrapped
     return bool(found) and head.rstrip(b"0123456789.").endswith(COUNTED)
+
+
+def _whole_lines(head: bytes, tail: bytes) -> bytes:
+    """Both ends of a file, without the lines that are cut in the middle of it."""
+    return (head[: head.rfind(b"\n") + 1] or head + b"\n") + tail[tail.find(b"\n") + 1 :]
 
 
 def survey(readings: Sequence[Reading], language: Language, is_object: Callable[[Reading], bool]) -> list[Reading]:

@@ -28,6 +28,7 @@ ORDER = (
     "formats",
     "nearest",
     "columns",
+    "engine",
     "frames",
     "analyses",
     "rules",
