@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from threading import Lock
 from typing import Any
 
@@ -212,15 +212,17 @@ class Run:
                 for batch in waiting.ready(BATCH):
                     self._parse(batch, lock)
 
+        each_on_its_own = alone if len(readings) > 1 else _here
         left = _Batches()
         with ThreadPoolExecutor(THREADS) as pool:
-            workers = [pool.submit(alone, worker) for _ in range(min(THREADS, len(readings)))]
+            workers = [pool.submit(each_on_its_own, worker) for _ in range(min(THREADS, len(readings)))]
             for done in workers:
                 for batch in done.result():
                     for rows in batch.rows:
                         left.add(batch.language, rows)
-        for batch in left.ready(0):
-            self._parse(batch, lock)
+            halves = [half for batch in left.ready(0) for half in batch.halves()]
+            for parsed in [pool.submit(each_on_its_own, partial(self._parse, half, lock)) for half in halves]:
+                parsed.result()
 
     def _parse(self, batch: _Batch, lock: Lock) -> None:
         with lock:
@@ -475,6 +477,17 @@ class _Batch:
         self.rows.append(rows)
         self.size += _size(rows)
 
+    def halves(self) -> list[_Batch]:
+        """This batch, or two of about the same size, for two readers; a source is never in both."""
+        rows = pl.concat(self.rows, how="diagonal")
+        sizes = rows.group_by("source").agg(pl.col("text").str.len_bytes().sum()).sort("source")
+        before = sizes.filter(pl.col("text").cum_sum() <= self.size // 2)["source"]
+        if self.size < CHUNK or before.is_empty():
+            return [self]
+        is_first = rows["source"] <= before[-1]
+        parts = [rows.filter(is_first), rows.filter(~is_first)]
+        return [_Batch(self.language, [part], _size(part)) for part in parts]
+
     def taken(self) -> _Batch:
         """All of them; this batch is empty afterwards."""
         taken = _Batch(self.language, self.rows, self.size)
@@ -498,6 +511,10 @@ class _Batches:
     @property
     def batches(self) -> list[_Batch]:
         return [batch for batch in self._by_language.values() if batch.rows]
+
+
+def _here(work: Callable[[], Any]) -> Any:
+    return work()
 
 
 def _size(rows: pl.DataFrame) -> int:

@@ -12,10 +12,13 @@ import polars as pl
 from ncclforensics.grammar import Base, Pattern, Shape, Signs, load
 
 TELLING = 3  # characters of a beginning by which a line is sent to its pattern
+# A group that is empty, at the end of a pattern: not null if it matched, whatever columns it has.
+HIT = "_hit"
+FIELDS = "_fields"
 REST = "rest"  # the column that holds what stands behind a decoration
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Trial:
     """One alternative of a shape, as it is applied: to what stands behind the head of a line, or to a whole line."""
 
@@ -23,6 +26,7 @@ class Trial:
     shape: Shape
     pattern: Pattern
     head: str  # the head it stands behind; empty: none
+    kind: int  # a bit for that head; 0: none
     regex: str
     columns: Sequence[str]
     starts: Sequence[str]
@@ -32,6 +36,28 @@ class Trial:
     def is_telling(self) -> bool:
         """Whether the first characters of a text suffice to send it here."""
         return min(map(len, self.starts)) >= TELLING
+
+    @cached_property
+    def fields(self) -> pl.Expr:
+        """What the pattern finds in the column `_text`: FIELDS, of texts, and of these HIT is null where it fails."""
+        return fields(pl.col("_text"), self.regex)
+
+    @cached_property
+    def is_hit(self) -> pl.Expr:
+        """Whether a text of which it found something is one of its own (columns `_kind`, `_crowded`, `_cut`)."""
+        is_hit = pl.col(HIT).is_not_null()
+        if self.kind:
+            is_hit &= pl.col("_kind") & self.kind > 0
+        if self.pattern.is_greedy:  # free text may have swallowed the line that was torn into this one
+            is_hit &= ~pl.col("_crowded")
+        if self.pattern.is_open:  # the value that ends the line may be cut itself
+            is_hit &= ~pl.col("_cut")
+        return is_hit
+
+    @cached_property
+    def typed(self) -> list[pl.Expr]:
+        """The columns, made of what was found."""
+        return [self.shape.columns[name].cast(pl.col(name)).alias(name) for name in self.columns]
 
 
 @dataclass(frozen=True)
@@ -155,10 +181,10 @@ class Language:
         return [self._trial(number, *pair) for number, pair in enumerate(pairs)]
 
     def _trial(self, number: int, shape: Shape, pattern: Pattern) -> Trial:
-        for head in self.heads:
+        for bit, head in enumerate(self.heads):
             if behind := pattern.behind.get(head.frame):
-                return Trial(number, shape, pattern, head.frame, **behind)
-        return Trial(number, shape, pattern, "", pattern.regex, pattern.columns, [""], pattern.anchor)
+                return Trial(number, shape, pattern, head.frame, 1 << bit, **behind)
+        return Trial(number, shape, pattern, "", 0, pattern.regex, pattern.columns, [""], pattern.anchor)
 
     @cached_property
     def by_start(self) -> list[Trial]:
@@ -181,6 +207,11 @@ class Language:
         """What a decoration tells: columns that the rows of every frame may have."""
         columns = {name: base for shape in self.decorations for name, base in shape.columns.items()}
         return {name: base for name, base in columns.items() if name != REST}
+
+
+def fields(texts: pl.Expr, regex: str) -> pl.Expr:
+    """The groups of a pattern, as one column FIELDS, and HIT among them."""
+    return texts.str.extract_groups(f"{regex.removesuffix('$')}(?P<{HIT}>)$").alias(FIELDS)
 
 
 def anchors(trials: Sequence[Trial]) -> list[str]:

@@ -8,7 +8,7 @@ literal that it must contain, tells which patterns it meets at all.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
@@ -16,12 +16,9 @@ from itertools import groupby
 import polars as pl
 
 from ncclforensics.grammar import FORM
-from ncclforensics.language import Language, Trial, anchors
+from ncclforensics.language import FIELDS, HIT, Language, Trial, anchors, fields
 from ncclforensics.lines import cleaned, is_strange
 
-# A group that is empty, at the end of a pattern: not null if it matched, whatever columns it has.
-HIT = "_hit"
-FIELDS = "_fields"
 KEY = 20  # characters by which texts are sorted
 FEW = 64  # texts that are sooner looked through than a pattern is compiled
 LAST = "\U0010ffff"
@@ -182,9 +179,9 @@ def _parsed_heads(texts: pl.Series, language: Language) -> _Heads:
                 texts.len()
             )
             continue
-        fields = texts.to_frame("text").select(_fields(pl.col("text"), head.patterns[0].regex)).unnest(FIELDS)
-        kinds += fields[HIT].is_not_null().cast(pl.Int64) * (1 << bit)
-        values[head.frame] = fields.select(base.cast(pl.col(name)).alias(name) for name, base in head.columns.items())
+        found = texts.to_frame("text").select(fields(pl.col("text"), head.patterns[0].regex)).unnest(FIELDS)
+        kinds += found[HIT].is_not_null().cast(pl.Int64) * (1 << bit)
+        values[head.frame] = found.select(base.cast(pl.col(name)).alias(name) for name, base in head.columns.items())
     for bare, of in language.bare:
         bits = sum(1 << bit for bit, head in enumerate(language.heads) if head.frame in of)
         kinds |= texts.str.contains(bare.patterns[0].regex).cast(pl.Int64) * bits
@@ -198,10 +195,6 @@ def _parsed_heads(texts: pl.Series, language: Language) -> _Heads:
 def _first_of(columns: Sequence[pl.Series]) -> pl.Series:
     """The first of some columns that is not null, in every row."""
     return pl.select(pl.coalesce(*columns)).to_series()
-
-
-def _fields(texts: pl.Expr, regex: str) -> pl.Expr:
-    return texts.str.extract_groups(f"{regex.removesuffix('$')}(?P<{HIT}>)$").alias(FIELDS)
 
 
 def has_opening(texts: pl.Series, language: Language) -> pl.Series:
@@ -218,28 +211,25 @@ def _form(name: str) -> pl.Series:
 
 def _hits(models: pl.DataFrame, is_free: pl.Series, language: Language, *, is_headed: bool) -> Iterator[_Hits]:
     """Every text goes to the first trial that has it (columns `body`, `kind`, `cut`)."""
-    bits = {head.frame: 1 << bit for bit, head in enumerate(language.heads)}
     seats = pl.int_range(models.height, dtype=pl.UInt32, eager=True)
     crowded = has_opening(models["body"], language)
     table = models.select(_seat=seats, _kind="kind", _cut="cut", _crowded=crowded, _text="body")
     if is_headed:
-        yield from _settled(_by_start(table, language.by_start), is_free, bits)
+        yield from _settled(_by_start(table, language.by_start), is_free)
     others = language.by_anchor if is_headed else language.headless
     for _, alike in groupby(others, key=lambda trial: trial.shape.priority):
         if not is_free.any():
             break
-        yield from _settled(_by_anchor(table.filter(is_free), list(alike)), is_free, bits)
+        yield from _settled(_by_anchor(table.filter(is_free), list(alike)), is_free)
 
 
-def _settled(
-    attempts: Iterable[tuple[Trial, pl.DataFrame]], is_free: pl.Series, bits: Mapping[str, int]
-) -> Iterator[_Hits]:
+def _settled(attempts: Iterable[tuple[Trial, pl.DataFrame]], is_free: pl.Series) -> Iterator[_Hits]:
     """What trials have of the texts they are to meet; where several have one, it is the first one's.
 
     All are made at once, for the engine takes longer to start than to run. What has been given is free no longer.
     """
     made = list(attempts)
-    tables = pl.collect_all([_attempt(*each, bits) for each in made], optimizations=AS_WRITTEN)
+    tables = pl.collect_all([_attempt(*each) for each in made], optimizations=AS_WRITTEN)
     for (trial, _), values in zip(made, tables, strict=True):
         free = is_free[values["_seat"]]
         own = values if free.all() else values.filter(free)
@@ -249,24 +239,12 @@ def _settled(
             yield _Hits(trial, seats, own)
 
 
-def _attempt(trial: Trial, part: pl.DataFrame, bits: Mapping[str, int]) -> pl.LazyFrame:
+def _attempt(trial: Trial, part: pl.DataFrame) -> pl.LazyFrame:
     """Of some texts those that a trial has: its columns, and `_seat`."""
-    is_hit = pl.col(HIT).is_not_null()
-    if trial.head:
-        is_hit &= pl.col("_kind") & bits[trial.head] > 0
-    if trial.pattern.is_greedy:  # free text may have swallowed the line that was torn into this one
-        is_hit &= ~pl.col("_crowded")
-    if trial.pattern.is_open:  # the value that ends the line may be cut itself
-        is_hit &= ~pl.col("_cut")
     plan = part.lazy()
     if not all(trial.anchor in start for start in trial.starts):  # a pattern takes ten times as long to fail
         plan = plan.filter(pl.col("_text").str.contains(trial.anchor, literal=True))
-    return (
-        plan.with_columns(_fields(pl.col("_text"), trial.regex))
-        .unnest(FIELDS)
-        .filter(is_hit)
-        .select("_seat", *(trial.shape.columns[name].cast(pl.col(name)).alias(name) for name in trial.columns))
-    )
+    return plan.with_columns(trial.fields).unnest(FIELDS).filter(trial.is_hit).select("_seat", *trial.typed)
 
 
 def _by_start(table: pl.DataFrame, trials: Sequence[Trial]) -> Iterator[tuple[Trial, pl.DataFrame]]:
