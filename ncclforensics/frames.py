@@ -16,6 +16,7 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics import parquet
 from ncclforensics.columns import OWNER, text_of
 from ncclforensics.decoration import peeled
 from ncclforensics.engine import alone
@@ -107,6 +108,7 @@ class Run:
         self._stored = {number: (saved, at) for number, (_, saved, at) in enumerate(in_order) if saved is not None}
         # A saved run that is all there is: its frames are taken as they are.
         self._saved = found[0].saved if len(found) == 1 and span is None else None
+        self._cited: dict[Saved, dict[tuple[int, int], str]] = {}
         self._span = span
         self._progress = progress
         self._parsed: dict[str, list[pl.DataFrame]] = {}
@@ -140,10 +142,10 @@ class Run:
             self._saved = None
         for saved, own in numbers.items():
             if saved.holds("speaker"):
-                self._speakers.append(_renumbered(saved.frame("speaker", SPEAKER), own))
+                self._speakers.append(_renumbered(parquet.frame(saved, "speaker", SPEAKER), own))
             for shape in () if self._saved else self.language.whole.shapes:
                 if saved.holds(shape.frame):
-                    rows = saved.frame(shape.frame)
+                    rows = parquet.frame(saved, shape.frame)
                     self._parsed.setdefault(shape.frame, []).append(_renumbered(rows.drop("pos"), own))
 
     def read_on(self, wanted: pl.DataFrame) -> None:
@@ -285,7 +287,7 @@ class Run:
         if self._saved and not self.has(name):
             return pl.DataFrame(schema=self._schema(name))
         if self._saved and self._saved.holds(name):
-            return self._saved.frame(name, self._schema(name))
+            return parquet.frame(self._saved, name, self._schema(name))
         if name in _ANALYSES:
             one = _ANALYSES[name]
             computed: pl.DataFrame | None = self.call(one.function, one.of)
@@ -317,7 +319,9 @@ class Run:
         for number, lines in by_source.items():
             if number in self._stored:
                 saved, at = self._stored[number]
-                found |= {(number, line): (line, saved.cited.get((at, line), "")) for line in lines}
+                if saved not in self._cited:
+                    self._cited[saved] = parquet.cited(saved)
+                found |= {(number, line): (line, self._cited[saved].get((at, line), "")) for line in lines}
                 continue
             for line, (true, text) in self.readings[number].quote(lines).items():
                 found[number, line] = true, text

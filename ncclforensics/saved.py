@@ -2,25 +2,27 @@
 
 It is a ZIP archive whose members are stored as they are, so that each can be read where it lies; the first one is its
 type, by which it is recognised. Whoever wrote it may mean harm: nothing is unpacked into a folder, names are checked,
-and what is larger than any run is refused before it is read.
+and what is larger than any run is refused before it is read. What a frame holds is read in `parquet`, so that files are
+told from saved runs without Polars.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache, cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import orjson
-import polars as pl
 
 from ncclforensics.errors import NoInputError
+
+if TYPE_CHECKING:
+    import polars as pl
 
 SCHEMA = 1
 TYPE = b"application/vnd.ncclforensics.run"
@@ -28,16 +30,14 @@ _HEAD = 30  # bytes of a ZIP archive before the name of its first member
 BEGINNING = _HEAD + len("mimetype") + len(TYPE)  # bytes by which a saved run is known
 MOST_MEMBERS = 2000
 MOST_MANIFEST = 64 << 20  # bytes
-MOST_CELLS = 1 << 31  # rows times columns of one frame; 20 million calls are a quarter of it
-MANIFEST, CITED = "manifest.json", "cited"
+MANIFEST = "manifest.json"
 FIELDS: Mapping[str, type | tuple[type, ...]] = {
     "path": str, "kind": str, "bytes": int, "sha256": str, "problems": list, "rank_hint": (int, type(None)),
     "lines_read": int, "is_cut": bool, "is_binary": bool, "is_document": bool, "recognised": int, "application": int,
     "unrecognised": int, "damaged": int,
 }  # fmt: skip
-CITED_COLUMNS = {"source": pl.Int32(), "line": pl.Int32(), "text": pl.String()}
-# What reading damaged Parquet raises; the last one is how a defect of the library shows.
-_DAMAGE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, zipfile.BadZipFile, OSError, ValueError, EOFError)
+# What reading a damaged archive raises.
+_DAMAGE = (zipfile.BadZipFile, OSError, ValueError, EOFError)
 
 
 class SavedError(NoInputError):
@@ -50,7 +50,7 @@ def is_saved(head: bytes) -> bool:
 
 
 class Saved:
-    """A saved run that has been opened; its frames are read when they are asked for. Raises SavedError."""
+    """A saved run that has been opened; its frames are not yet read. Raises SavedError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -102,31 +102,16 @@ class Saved:
         """Whether the rows of this frame are there; a large one that can be worked out again is not kept."""
         return f"frames/{name}.parquet" in self._archive.NameToInfo
 
-    def frame(self, name: str, schema: Mapping[str, pl.DataType] | None = None) -> pl.DataFrame:
-        """The rows of a frame; `schema`: the columns it must have. Raises SavedError."""
+    def parquet(self, name: str) -> bytes:
+        """A frame as it lies in the file. Raises SavedError."""
         try:
-            data = io.BytesIO(self._archive.read(f"frames/{name}.parquet"))
-            lazy = pl.scan_parquet(data)
-            columns = lazy.collect_schema()
-            rows = lazy.select(pl.len()).collect().item()
-            if rows * len(columns) > MOST_CELLS:
-                raise SavedError(f"is no saved run of this program: {rows} rows in {name}")
-            found = lazy.collect()
-            if schema is not None:
-                found = found.select(list(schema)).cast(pl.Schema(schema))
-            if "source" in columns and not found["source"].is_between(0, len(self.inputs) - 1).all():
-                raise SavedError(f"is a damaged saved run: {name} names a file that is not there")
-        except SavedError:
-            raise
+            return self._archive.read(f"frames/{name}.parquet")
         except (*_DAMAGE, KeyError) as error:
-            raise SavedError(f"{self.path}: is a damaged saved run: frame {name}: {error}") from error
-        return found
+            raise self.damaged(name, error) from error
 
-    @cached_property
-    def cited(self) -> dict[tuple[int, int], str]:
-        """The texts of the lines that findings cite."""
-        rows = self.frame(CITED, CITED_COLUMNS)
-        return {(source, line): text or "" for source, line, text in rows.iter_rows()}
+    def damaged(self, name: str, error: BaseException) -> SavedError:
+        """What is said of a frame that cannot be read."""
+        return SavedError(f"{self.path}: is a damaged saved run: frame {name}: {error}")
 
 
 @cache

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from ncclforensics import __version__, saved
+from ncclforensics import __version__, parquet, saved
 from ncclforensics.frames import analyses
 from ncclforensics.parse import COUNTS
 from ncclforensics.report import Report
@@ -28,7 +28,7 @@ def save(report: Report, path: Path) -> None:
         if height and (name not in analyses() or height <= MOST_COMPUTED)
     }
     cited = [(source, line, text) for (source, _), (line, text) in report.quotes.items()]
-    lines = pl.DataFrame(cited, schema=saved.CITED_COLUMNS, orient="row").unique().sort("source", "line")
+    lines = pl.DataFrame(cited, schema=parquet.CITED_COLUMNS, orient="row").unique().sort("source", "line")
     manifest = {
         "schema": saved.SCHEMA,
         "tool": {"name": "ncclforensics", "version": __version__},
@@ -36,7 +36,7 @@ def save(report: Report, path: Path) -> None:
         "inputs": [_input(report, number) for number in range(len(run.readings))],
         "frames": rows,
     }
-    saved.write(path, manifest, {**kept, saved.CITED: lambda: lines})
+    saved.write(path, manifest, {**kept, parquet.CITED: lambda: lines})
 
 
 def _input(report: Report, number: int) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def test_what_differs_is_what_the_case_says_in_that_order(pair: Path) -> None:
 def test_the_exit_code_tells_whether_anything_matters(
     pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli, "analyze", lambda paths, **_: read(*paths))
+    monkeypatch.setattr("ncclforensics.cli.analyzing.analyze", lambda paths, **_: read(*paths))
     case, output = case_of(pair), tmp_path / "answer.json"
 
     with chdir(FIXTURES):

@@ -29,6 +29,7 @@ ORDER = (
     "nearest",
     "columns",
     "engine",
+    "parquet",
     "frames",
     "analyses",
     "rules",
@@ -197,7 +198,7 @@ def test_only_one_module_knows_lark() -> None:
     assert [named(path) for path in MODULES if "lark" in libraries(path)] == ["derivation.py"]
 
 
-@pytest.mark.parametrize("module", ["ncclforensics", "ncclforensics.cli"])
+@pytest.mark.parametrize("module", ["ncclforensics", "ncclforensics.cli", "ncclforensics.sources"])
 def test_what_answers_at_once_imports_nothing_heavy(module: str) -> None:
     code = f"import sys, {module}; print(*sorted(set(sys.modules) & {{'polars', 'lark', 'rich', 'textual'}}))"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
@@ -13,7 +14,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from ncclforensics import analyze, cli, redaction, saved
+from ncclforensics import analyze, cli, parquet, redaction, saved
 from ncclforensics.saving import save
 from ncclforensics.views import exchange
 from tests.incidents import ALL, INCIDENTS, ROOT, Incident, checked
@@ -109,13 +110,13 @@ def test_a_time_can_be_asked_of_a_saved_run(tmp_path: Path) -> None:
 
 def test_a_hang_needs_none_of_the_large_frames(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
-    frame = saved.Saved.frame
+    frame = parquet.frame
 
-    def noted(self: saved.Saved, name: str, *schema: Any) -> pl.DataFrame:
+    def noted(one: saved.Saved, name: str, *schema: Any) -> pl.DataFrame:
         read.append(name)
-        return frame(self, name, *schema)
+        return frame(one, name, *schema)
 
-    monkeypatch.setattr(saved.Saved, "frame", noted)
+    monkeypatch.setattr(parquet, "frame", noted)
     shown = exchange.as_object(analyze([str(kept)]))
 
     assert shown["hang"]["culprits"] == [11]
@@ -190,7 +191,7 @@ def member(name: str, data: bytes) -> Change:
 
 
 def names_a_file_that_is_not_there(members: dict[str, bytes]) -> None:
-    rows = saved.io.BytesIO()
+    rows = io.BytesIO()
     pl.read_parquet(members["frames/rank.parquet"]).with_columns(source=pl.lit(99, pl.Int32)).write_parquet(rows)
     members["frames/rank.parquet"] = rows.getvalue()
 
@@ -230,7 +231,7 @@ def test_packed_members_are_refused(kept: Path, tmp_path: Path, capsys: pytest.C
 def test_a_frame_larger_than_any_run_is_refused(
     kept: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(saved, "MOST_CELLS", 10)
+    monkeypatch.setattr(parquet, "MOST_CELLS", 10)
 
     assert cli.main(["hang", str(kept)]) == 2
     assert "is no saved run of this program" in capsys.readouterr().err

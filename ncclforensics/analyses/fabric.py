@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from ncclforensics.analyses.broken import PROBLEM
 from ncclforensics.analyses.collected import OWNER, placed, under
 from ncclforensics.analyses.counters import COUNTER
 from ncclforensics.columns import text_of
@@ -16,7 +17,6 @@ FABRIC_NODE = {
     "node": pl.String(),
     "kind": pl.String(),  # switch, host, router
 }
-FABRIC_PROBLEM = {"source": pl.Int32(), "line": pl.Int32(), "problem": pl.String()}
 
 ALL_PORTS = 255  # of a node together
 WIDEST = (1 << 63) // WORD - 1  # words, in bytes, that a column holds
@@ -351,7 +351,7 @@ def _tabled(table_edge: pl.DataFrame, table_record: pl.DataFrame) -> pl.DataFram
 
 
 @analysis(
-    FABRIC_PROBLEM,
+    PROBLEM,
     of=("counter_line", "map_port", "tool_failure", "counters_summary", "link_line", "adapter_field", "counters_port"),
 )
 def fabric_problem(

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import polars as pl
 
+from ncclforensics.analyses.broken import PROBLEM
 from ncclforensics.analyses.counters import COUNTER
 from ncclforensics.analyses.printed import LARGEST, number, whole
 from ncclforensics.analyses.sessions import Commands, Row, framed, located, mlxlinks, place_of
@@ -29,7 +30,6 @@ METRIC_VALUE = {
 }
 NETDEV_DEVICE = {"host": pl.String(), "source": pl.Int32(), "netdev": pl.String(), "device": pl.String(),
                  "port": pl.Int32()}  # fmt: skip
-HOST_PROBLEM = {"source": pl.Int32(), "line": pl.Int32(), "problem": pl.String()}
 MLXLINK_COUNTERS = {
     "Symbol Errors": "symbol_error",
     "Effective Physical Errors": "effective_physical_errors",
@@ -273,7 +273,7 @@ def _labels(text: str) -> dict[str, str]:
     return found
 
 
-@analysis(HOST_PROBLEM, of=("unread_file", "nic_statistics"))
+@analysis(PROBLEM, of=("unread_file", "nic_statistics"))
 def host_problem(unread_file: pl.DataFrame, nic_statistics: pl.DataFrame, dump_command: pl.DataFrame) -> pl.DataFrame:
     """What is missing from what hosts told, in words: files that were not read, statistics of nobody."""
     of_files = unread_file.group_by("source", "error", maintain_order=True).agg(pl.col("line").min(), files=pl.len())
@@ -289,4 +289,4 @@ def host_problem(unread_file: pl.DataFrame, nic_statistics: pl.DataFrame, dump_c
         if len(lines) > 1:
             problem = f"line {lines[0]}: {len(lines)} statistics of ethtool do not tell their interface, left out"
             rows.append({"source": source, "line": lines[0], "problem": problem})
-    return framed(rows, HOST_PROBLEM)
+    return framed(rows, PROBLEM)

@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.analyses import trees
+from ncclforensics.analyses.broken import PROBLEM
 from ncclforensics.analyses.matrices import ITSELF, Matrix, matrices
 from ncclforensics.analyses.trees import Document, Element, documents
 from ncclforensics.columns import text_of
@@ -59,7 +60,6 @@ GPU_LINK = {
     "line": pl.Int32(),
     "down_line": pl.Int32(),  # the first that is down
 }
-DUMP_PROBLEM = {"source": pl.Int32(), "line": pl.Int32(), "problem": pl.String()}
 LOADED_MODULE = {
     "source": pl.Int32(),
     "host": pl.String(),
@@ -74,7 +74,7 @@ COLUMNS = {
     "pairs": DEVICE_PAIR,
     "devices": MACHINE_DEVICE,
     "links": GPU_LINK,
-    "problems": DUMP_PROBLEM,
+    "problems": PROBLEM,
 }
 ASSEMBLY = {name: pl.List(pl.Struct(columns)) for name, columns in COLUMNS.items()}
 
@@ -480,7 +480,7 @@ def loaded_module(
     return _frame(rows, LOADED_MODULE)
 
 
-@analysis(DUMP_PROBLEM, of=("dump_assembly", "rocm_table"))
+@analysis(PROBLEM, of=("dump_assembly", "rocm_table"))
 def dump_problem(dump_assembly: pl.DataFrame, rocm_table: pl.DataFrame) -> pl.DataFrame:
     """What is broken in a dump, in words: rows that are missing, cells out of place, XML that ends too early."""
     failed = rocm_table.filter(pl.col("error").is_not_null()).select(
