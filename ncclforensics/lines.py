@@ -20,6 +20,7 @@ from ncclforensics.sources import DAMAGED_ARCHIVE
 CHUNK = 8 << 20  # bytes read at once
 SHOWN = 500  # characters of a line that evidence quotes
 LITTLE = 128 << 10  # bytes
+EDGE = 4096  # bytes in which a line is expected to end
 LONGEST = 1 << 16  # bytes kept of one line; nothing that NCCL prints comes near
 
 # ECMA-48: CSI, OSC and the other strings, two-byte escapes.
@@ -151,9 +152,14 @@ class Span:
     stop: int
 
     def read1(self, size: int, /) -> bytes:
-        """Some bytes, at most `size`; none at the end."""
+        """Some bytes, at most `size`, and of whole lines if these are not long; none at the end."""
+        size = min(size, self.stop - self.start)
+        if size > EDGE and self.start + size < self.stop:
+            self.stream.seek(self.start + size - EDGE)
+            edge = self.stream.read(EDGE)
+            size -= len(edge) - 1 - edge.rfind(b"\n") if b"\n" in edge else 0
         self.stream.seek(self.start)
-        data = self.stream.read(min(size, self.stop - self.start))
+        data = self.stream.read(size)
         self.start += len(data)
         return data
 
@@ -165,6 +171,8 @@ def _filled(stream: Readable, size: int) -> tuple[bytes, Exception | None]:
         while size > 0 and (piece := stream.read1(size)):
             pieces.append(piece)
             size -= len(piece)
+            if size < EDGE and piece.endswith(b"\n"):
+                break
     except DAMAGED_ARCHIVE as error:
         return b"".join(pieces), error
     return b"".join(pieces), None

@@ -85,21 +85,19 @@ def _cut_at_counter(rows: pl.DataFrame, pattern: Pattern, column: str) -> pl.Dat
     is_candidate = text.str.len_bytes() == text.str.len_chars()
     if pattern.is_open:
         is_candidate &= ~pl.col("cut")
-    return (
-        rows.with_row_index("row")
-        .filter(text.str.contains(before, literal=True))
-        .filter(is_candidate)
-        .with_columns(
-            start=text.str.find(before, literal=True) + len(before),
-            stop=text.str.find(behind, literal=True),
-        )
-        .with_columns(
-            counter=text.str.slice(start, stop - start),
-            left=text.str.head(start),
-            right=text.str.slice(stop),
-        )
-        .filter(pl.col("counter").str.contains(f"^(?:{counter})$"))
+    found = rows.with_row_index("row").with_columns(start=text.str.find(before, literal=True) + len(before))
+    found = _only(found, start.is_not_null() & is_candidate)
+    found = found.with_columns(stop=text.str.find(behind, literal=True))
+    found = found.with_columns(
+        counter=text.str.slice(start, stop - start), left=text.str.head(start), right=text.str.slice(stop)
     )
+    return _only(found, pl.col("counter").str.contains(f"^(?:{counter})$"))
+
+
+def _only(rows: pl.DataFrame, condition: pl.Expr) -> pl.DataFrame:
+    """The rows that fulfil a condition; as they are where all do, for to leave out nothing copies everything."""
+    is_wanted = rows.select(condition).to_series()
+    return rows if is_wanted.all() else rows.filter(is_wanted)
 
 
 def parse(rows: pl.DataFrame, language: Language, hosts: pl.DataFrame | None = None) -> Parsed:

@@ -138,7 +138,9 @@ class Reading:
     def _all(self) -> Iterator[pl.DataFrame]:
         try:
             with self.source.open() as stream:
-                for rows in lines.blocks(stream, self.number, lines.CHUNK):
+                is_long = self.source.seekable and self.source.size > lines.CHUNK
+                whole = lines.Span(stream, 0, self.source.size) if is_long else stream
+                for rows in lines.blocks(whole, self.number, lines.CHUNK):
                     yield self._counted(rows)
         except DAMAGED_ARCHIVE as error:
             self.problems.append(f"is damaged after line {self.lines_read}: {error}")

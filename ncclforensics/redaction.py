@@ -315,6 +315,10 @@ class RedactedRun(Run):
         """Rows are neither added nor taken away."""
         return self._run.has(name)
 
+    def quote(self, wanted: Iterable[tuple[int, int]]) -> dict[tuple[int, int], tuple[int, str]]:
+        """Lines that are read a second time are redacted, too."""
+        return {place: (line, self._known.text(text)) for place, (line, text) in self._run.quote(wanted).items()}
+
     def _made(self, name: str) -> pl.DataFrame:
         return frame(self._run[name], self._known)
 

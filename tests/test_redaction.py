@@ -87,6 +87,14 @@ def test_hosts_are_numbered_in_the_order_of_ranks() -> None:
     assert leaving.findings[0].title == "rank 11 on host-02 never called AllReduce #13 (1179648 x bfloat16, sum)"
 
 
+def test_lines_that_are_read_a_second_time_are_redacted() -> None:
+    report = answer(Incident(INCIDENTS / "one-rank-stops-before-an-allreduce")).report
+    leaving = redaction.redacted(report, redaction.pseudonyms(report.run))
+
+    assert report.run.quote([(0, 1)])[0, 1][1].startswith("gpu-node-00:")
+    assert leaving.run.quote([(0, 1)])[0, 1][1].startswith("host-01:")
+
+
 @given(PRIVATE, PRIVATE)
 def test_addresses_that_share_a_network_share_it_afterwards(one: Any, other: Any) -> None:
     names = known()

@@ -12,6 +12,14 @@ from ncclforensics.columns import OWNER, PLACE, text_of
 from ncclforensics.data.networks import RDMA, SOCKET, TCP_PROVIDERS
 from ncclforensics.frames import analysis
 
+TOLD_NETWORK = {
+    "host": pl.Categorical(),
+    "pid": pl.Int32(),
+    "network": pl.String(),
+    "source": pl.Int32(),
+    "line": pl.Int32(),  # the first that names it
+}
+
 CHOSEN_NETWORK = {
     "job": pl.Int32(),  # null where no communicator of the process is seen
     "host": pl.Categorical(),
@@ -59,9 +67,39 @@ DIRECT_ACCESS = {
 }
 
 
-@analysis(CHOSEN_NETWORK)
+@analysis(TOLD_NETWORK, of=("milestone", "plugin", "connection"))
+def told_network(milestone: pl.DataFrame, plugin: pl.DataFrame, connection: pl.DataFrame) -> pl.DataFrame:
+    """One row per process and network, by the lines that tell best: those before them are candidates."""
+    named = milestone.filter(pl.col("network").is_not_null()).select(*PLACE, text_of("network"))
+    assigned = plugin.filter(
+        (pl.col("form") == "assigned") & pl.col("kind").fill_null("NET").eq("NET") & pl.col("plugin").is_not_null()
+    ).select(*PLACE, network=text_of("plugin"))
+    told = named
+    for more in (assigned, _used(connection)):
+        told = pl.concat([told, more.join(told, on=OWNER, how="anti")], how="vertical_relaxed")
+    return (
+        told.sort("source", "line")
+        .group_by(*OWNER, "network", maintain_order=True)
+        .agg(pl.col("source", "line").first())
+        .with_columns(network=pl.col("network").str.strip_chars())
+    )
+
+
+@analysis(TOLD_NETWORK, of=("told_network",))
+def unlike_network(told_network: pl.DataFrame) -> pl.DataFrame:
+    """The same, if it is not the same network for all."""
+    return told_network.filter(pl.col("network").n_unique() > 1)
+
+
+def _used(connection: pl.DataFrame) -> pl.DataFrame:
+    """The networks that connections go over."""
+    over = connection.filter((pl.col("form") == "net") & pl.col("network").is_not_null())
+    return over.select(*PLACE, network=text_of("network"))
+
+
+@analysis(CHOSEN_NETWORK, of=("told_network",))
 def chosen_network(
-    milestone: pl.DataFrame,
+    told_network: pl.DataFrame,
     plugin: pl.DataFrame,
     connection: pl.DataFrame,
     placement: pl.DataFrame,
@@ -75,20 +113,7 @@ def chosen_network(
     libfabric_error: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per process and network."""
-    named = milestone.filter(pl.col("network").is_not_null()).select(*PLACE, text_of("network"))
-    assigned = plugin.filter(
-        (pl.col("form") == "assigned") & pl.col("kind").fill_null("NET").eq("NET") & pl.col("plugin").is_not_null()
-    ).select(*PLACE, network=text_of("plugin"))
-    over = connection.filter((pl.col("form") == "net") & pl.col("network").is_not_null())
-    used = over.select(*PLACE, network=text_of("network"))
-    told = pl.concat([named, *(more.join(named, on=OWNER, how="anti") for more in (assigned,))], how="vertical_relaxed")
-    told = pl.concat([told, used.join(told, on=OWNER, how="anti")], how="vertical_relaxed")
-    rows = (
-        told.sort("source", "line")
-        .group_by(*OWNER, "network", maintain_order=True)
-        .agg(pl.col("source", "line").first())
-        .with_columns(network=pl.col("network").str.strip_chars())
-    )
+    rows, used = told_network, _used(connection)
     jobs = rank.select(*OWNER, "job").unique(OWNER)
     rows = rows.join(jobs, on=OWNER, how="left")
     rows = rows.join(_spanning(rows, used, placement, rank, member), on=OWNER, how="left")
