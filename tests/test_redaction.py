@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclforensics import cli, redaction
+from ncclforensics import analyze, cli, redaction
 from ncclforensics.redaction import Pseudonyms, is_secret
 from ncclforensics.report import Report
 from ncclforensics.views import exchange, terminal
@@ -88,7 +88,7 @@ def test_hosts_are_numbered_in_the_order_of_ranks() -> None:
 
 
 def test_lines_that_are_read_a_second_time_are_redacted() -> None:
-    report = answer(Incident(INCIDENTS / "one-rank-stops-before-an-allreduce")).report
+    report = analyze([str(INCIDENTS / "one-rank-stops-before-an-allreduce" / "*.log")])
     leaving = redaction.redacted(report, redaction.pseudonyms(report.run))
 
     assert report.run.quote([(0, 1)])[0, 1][1].startswith("gpu-node-00:")
