@@ -123,9 +123,9 @@ class Run:
                 reading.is_whole = True  # there is nothing more to be had
         fresh = [one for one in self.readings if one.number not in self._stored and not one.problems]
         of_lines = survey(fresh, self.language, self._is_document)
-        self._take(
-            [reading for reading in of_lines if not reading.problems], lambda reading: reading.start(whole=whole)
-        )
+        readable = [reading for reading in of_lines if not reading.problems]
+        due = sum(reading.due(whole=whole) for reading in readable)
+        self._take(readable, lambda reading: reading.start(whole=whole), due)
 
     def _restore(self) -> None:
         """Take what saved runs hold in place of reading; frames of one that is not alone are numbered anew."""
@@ -156,7 +156,9 @@ class Run:
             end = reach[reading.number]
             return reading.finish() if end == "all" else reading.widen(head=end == "head", tail=end == "tail")
 
-        self._take([reading for reading in self.readings if reading.number in reach], more)
+        readings = [reading for reading in self.readings if reading.number in reach]
+        due = sum(reading.due(whole=reach[reading.number] == "all") for reading in readings)
+        self._take(readings, more, due)
         self._frames.clear()
         for name in ("_true_hosts", "_ends", "kinds"):
             self.__dict__.pop(name, None)
@@ -181,8 +183,11 @@ class Run:
         self._keep(Parsed(frames, counted, NO_HOSTS, pl.DataFrame(schema=SPEAKER)), Lock())
         return True
 
-    def _take(self, readings: list[Reading], work: Callable[[Reading], Iterator[pl.DataFrame]]) -> None:
-        """Parse what `work` yields of each reading, small files together, on THREADS threads.
+    def _take(self, readings: list[Reading], work: Callable[[Reading], Iterator[pl.DataFrame]], due: int) -> None:
+        """Parse what `work` yields of each reading, about `due` bytes, small files together, on THREADS threads.
+
+        One reader is enough for little: two would wait for one another, for whatever is not Polars' is done by one at a
+        time.
 
         What is parsed together of one source depends on that source alone, never on how the threads ran.
         """
@@ -214,10 +219,11 @@ class Run:
                 for batch in waiting.ready(BATCH):
                     self._parse(batch, lock)
 
-        each_on_its_own = alone if len(readings) > 1 else _here
+        readers = min(THREADS, len(readings)) if due > BATCH else 1
+        each_on_its_own = _here if due > BATCH and readers == 1 else alone
         left = _Batches()
-        with ThreadPoolExecutor(THREADS) as pool:
-            workers = [pool.submit(each_on_its_own, worker) for _ in range(min(THREADS, len(readings)))]
+        with ThreadPoolExecutor(readers) as pool:
+            workers = [pool.submit(each_on_its_own, worker) for _ in range(readers)]
             for done in workers:
                 for batch in done.result():
                     for rows in batch.rows:

@@ -62,6 +62,12 @@ class Reading:
         """Bytes of the file that were looked at."""
         return self.source.size if self.is_whole else self.head_stop + self.source.size - self.tail_start
 
+    def due(self, *, whole: bool) -> int:
+        """About how many bytes will be read next: all that is left, or windows (of an archive more than it is long)."""
+        read = self.bytes_read if self.lines_read else 0
+        left = self.source.size - read
+        return left if whole or not self.source.seekable else min(max(read, SMALL), left)
+
     def start(self, *, whole: bool) -> Iterator[pl.DataFrame]:
         """The source for the first time: all of it, or both ends."""
         yield from self._guarded(self._begin(whole))
