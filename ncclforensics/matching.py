@@ -84,6 +84,7 @@ class _Lines:
         labels = [name for name in self.table.columns if name in language.labels]
         lines = self.table.select("source", "line", *labels)[owned["row"]]
         start, caught = 0, []
+        heads: dict[str, pl.DataFrame] = {}  # those of all lines at once, for most lines have the same kind of head
         for number, count in owned.group_by("owner", maintain_order=True).len().iter_rows():
             one, part = hits[number], slice(start, start + count)
             start += count
@@ -92,7 +93,9 @@ class _Lines:
                 continue
             columns = lines[part].hstack([_form(one.trial.pattern.form).new_from_index(0, count)])
             if self.heads:
-                columns.hstack(self.heads.values[one.trial.head][owned["head"][part]], in_place=True)
+                if one.trial.head not in heads:
+                    heads[one.trial.head] = self.heads.values[one.trial.head][owned["head"]]
+                columns.hstack(heads[one.trial.head][part], in_place=True)
             if one.values.width:
                 columns.hstack(one.values[owned["place"][part]], in_place=True)
             frames.setdefault(one.trial.shape.frame, []).append(columns)
