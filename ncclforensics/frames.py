@@ -34,7 +34,8 @@ from ncclforensics.span import Span
 RARE, VERY_RARE = 3, 30
 FEW = 10_000  # rows; smaller pieces are put together before anything is computed on them
 BATCH = 4 * CHUNK  # of rare lines: every pattern costs its compilation, whatever it is applied to
-THREADS = 2  # readers at work at once; Polars uses its own threads inside each
+# Readers at work at once, one more than cores, for one always waits; each holds a batch in memory.
+READERS = min(pl.thread_pool_size() + 1, 8)
 Analysis = Callable[..., pl.DataFrame]
 Progress = Callable[[int], None]  # told how many bytes have been parsed since the last time
 
@@ -184,7 +185,7 @@ class Run:
         return True
 
     def _take(self, readings: list[Reading], work: Callable[[Reading], Iterator[pl.DataFrame]], due: int) -> None:
-        """Parse what `work` yields of each reading, about `due` bytes, small files together, on THREADS threads.
+        """Parse what `work` yields of each reading, about `due` bytes, small files together, on READERS threads.
 
         One reader is enough for little: two would wait for one another, for whatever is not Polars' is done by one at a
         time.
@@ -219,7 +220,7 @@ class Run:
                 for batch in waiting.ready(BATCH):
                     self._parse(batch, lock)
 
-        readers = min(THREADS, len(readings)) if due > BATCH else 1
+        readers = min(READERS, len(readings)) if due > BATCH else 1
         each_on_its_own = _here if due > BATCH and readers == 1 else alone
         left = _Batches()
         with ThreadPoolExecutor(readers) as pool:
@@ -228,8 +229,8 @@ class Run:
                 for batch in done.result():
                     for rows in batch.rows:
                         left.add(batch.language, rows)
-            halves = [half for batch in left.ready(0) for half in batch.halves()]
-            for parsed in [pool.submit(each_on_its_own, partial(self._parse, half, lock)) for half in halves]:
+            shares = [share for batch in left.ready(0) for share in batch.shares()]
+            for parsed in [pool.submit(each_on_its_own, partial(self._parse, share, lock)) for share in shares]:
                 parsed.result()
 
     def _parse(self, batch: _Batch, lock: Lock) -> None:
@@ -487,15 +488,16 @@ class _Batch:
         self.rows.append(rows)
         self.size += _size(rows)
 
-    def halves(self) -> list[_Batch]:
-        """This batch, or two of about the same size, for two readers; a source is never in both."""
-        rows = pl.concat(self.rows, how="diagonal")
-        sizes = rows.group_by("source").agg(pl.col("text").str.len_bytes().sum()).sort("source")
-        before = sizes.filter(pl.col("text").cum_sum() <= self.size // 2)["source"]
-        if self.size < CHUNK or before.is_empty():
+    def shares(self) -> list[_Batch]:
+        """This batch in parts of about the same size, at most one for each core; a source is never in two."""
+        count = min(pl.thread_pool_size(), self.size // CHUNK)
+        if count < 2:
             return [self]
-        is_first = rows["source"] <= before[-1]
-        parts = [rows.filter(is_first), rows.filter(~is_first)]
+        rows = pl.concat(self.rows, how="diagonal")
+        sizes = rows.group_by("source").agg(size=pl.col("text").str.len_bytes().sum()).sort("source")
+        before = pl.col("size").cum_sum() - pl.col("size")
+        shares = sizes.select("source", share=before * count // pl.col("size").sum())
+        parts = rows.join(shares, on="source", maintain_order="left").partition_by("share", include_key=False)
         return [_Batch(self.language, [part], _size(part)) for part in parts]
 
     def taken(self) -> _Batch:

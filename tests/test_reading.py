@@ -75,6 +75,12 @@ def everything(run: Run) -> dict[str, list[tuple[object, ...]]]:
     return {name: run[name].drop("pos").rows() for name in FRAMES}
 
 
+def spoken(run: Run) -> list[tuple[object, ...]]:
+    """Who speaks in which source, how often, and last in which line."""
+    stretches = run["speaker"].group_by("source", "host", "pid").agg(pl.col("lines").sum(), pl.col("last").max())
+    return stretches.sort("source", "pid").rows()
+
+
 def all_lines(pieces: Iterator[pl.DataFrame]) -> list[int]:
     return [line for piece in pieces for line in piece["line"]]
 
@@ -101,6 +107,21 @@ def test_windows_that_grow_give_the_same_rows_as_reading_whole(
         assert everything(grown) == everything(whole)
         assert grown.tally.rows() == whole.tally.rows()
         assert grown["source"].rows() == whole["source"].rows()
+
+
+@given(texts=st.lists(TEXTS, min_size=2, max_size=5), chunk=st.integers(1, 500))
+@settings(max_examples=15)
+def test_several_readers_give_the_same_rows_as_one(texts: list[bytes], chunk: int) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as monkeypatch:
+        paths = [written(Path(folder) / f"rank{number}.log", data) for number, data in enumerate(texts)]
+        alone = run_of(*paths)
+        _tiny(monkeypatch, chunk=chunk)
+        monkeypatch.setattr(frames, "BATCH", 0)
+        shared = run_of(*paths)
+
+        assert everything(shared) == everything(alone)
+        assert shared.tally.sort("source").rows() == alone.tally.sort("source").rows()
+        assert spoken(shared) == spoken(alone)
 
 
 @given(data=TEXTS, window=st.integers(1, 500))
