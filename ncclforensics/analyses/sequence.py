@@ -7,9 +7,6 @@ place of a call in the tail is its `opCount`, if in this communicator that numbe
 
 from __future__ import annotations
 
-from functools import reduce
-from operator import add
-
 import polars as pl
 
 from ncclforensics.columns import OWNER
@@ -82,7 +79,7 @@ def call(
         collective=collective, in_tail=pl.col("source").is_in(unread.implode()) & (pl.col("line") < 0)
     )
     calls = calls.with_columns(counted=pl.int_range(pl.len(), dtype=pl.Int32).over("seat"))
-    calls = calls.with_columns(signature=_signature(pl.col("collective")))
+    calls = calls.with_columns(signature=_signature(calls))
     nth = pl.col("counted")
     if not calls["collective"].all():
         nth = (pl.col("collective").cum_sum() - 1).over("seat")
@@ -94,23 +91,10 @@ def call(
     return calls.with_columns(ordinal=ordinal, nth=pl.when("collective").then(nth))
 
 
-def _signature(collective: pl.Expr) -> pl.Expr:
+def _signature(calls: pl.DataFrame) -> pl.Series:
     """A number that is equal for calls of equal name and arguments; the peer of a message is none of them."""
-    peer = pl.when(collective).then("root").otherwise(-1)
-    numbers = [pl.col("name").to_physical(), pl.col("count"), pl.col("datatype"), pl.col("op"), peer]
-    # Overflow wraps around; with odd factors of 61 bits no two calls of a program meet by chance.
-    # One after another: side by side, five columns would stand in memory.
-    known = (number.cast(pl.Int64).fill_null(0) for number in numbers)
-    return reduce(add, (number * factor for number, factor in zip(known, _FACTORS, strict=True)))
-
-
-_FACTORS = (
-    0x1E3779B97F4A7C15,
-    0x0BF58476D1CE4E5B,
-    0x14D049BB133111EB,
-    0x1A0761D6478BD643,
-    0x07037ED1A0B428DB,
-)
+    peer = pl.when("collective").then("root").otherwise(-1)
+    return calls.select("name", "count", "datatype", "op", peer=peer).hash_rows().reinterpret(signed=True)
 
 
 def _lines(
@@ -140,6 +124,8 @@ def _lines(
 
 def only_replayed(operation: pl.DataFrame, replay: pl.DataFrame) -> pl.DataFrame:
     """CALL lines of processes that print no COLL line; of the others they say everything twice."""
+    if replay.is_empty():
+        return replay
     return replay.join(operation.select("host", "pid").unique(), on=OWNER, how="anti")
 
 
