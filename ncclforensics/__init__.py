@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from ncclforensics.selection import Selection
 
 __version__ = "0.1.0"
-FEW = 300_000  # lines whose frames are too small to be worth the engine's threads
 
 
 def analyze(
@@ -44,7 +43,6 @@ def analyze(
     """
     import ncclforensics.analyses  # noqa: F401  # registers the analyses
     from ncclforensics import sources
-    from ncclforensics.engine import alone
     from ncclforensics.frames import Run
     from ncclforensics.report import report
     from ncclforensics.rules import chosen
@@ -68,5 +66,4 @@ def analyze(
             run.read_on(gap)
         return report(run, selection, asked)
 
-    is_small = sum(reading.lines_read for reading in run.readings) < FEW
-    return alone(judged) if is_small else judged()
+    return run.briefly(judged)

@@ -19,7 +19,7 @@ import polars as pl
 from ncclforensics import parquet
 from ncclforensics.columns import OWNER, text_of
 from ncclforensics.decoration import peeled
-from ncclforensics.engine import alone
+from ncclforensics.engine import Result, alone
 from ncclforensics.formats import all_formats, document, language
 from ncclforensics.grammar import Shape
 from ncclforensics.language import Language
@@ -33,6 +33,7 @@ from ncclforensics.span import Span
 # Times rarer than its true name a torn host name is: one that ends like it, and any other.
 RARE, VERY_RARE = 3, 30
 FEW = 10_000  # rows; smaller pieces are put together before anything is computed on them
+MANY = 300_000  # lines whose frames are worth the engine's threads
 BATCH = 4 * CHUNK  # of rare lines: every pattern costs its compilation, whatever it is applied to
 # Readers at work at once, one more than cores, for one always waits; each holds a batch in memory.
 READERS = min(pl.thread_pool_size() + 1, 8)
@@ -253,6 +254,10 @@ class Run:
             self._speakers.append(parsed.speakers)
             for name, pieces in parsed.frames.items():
                 self._parsed.setdefault(name, []).extend(pieces)
+
+    def briefly(self, work: Callable[[], Result]) -> Result:
+        """Do some work on the frames, and without the engine's threads where few lines were read."""
+        return alone(work) if sum(reading.lines_read for reading in self.readings) < MANY else work()
 
     @property
     def hashes(self) -> dict[int, str]:

@@ -88,8 +88,8 @@ class Report:
 
     def numbers(self, actors: list[int]) -> list[int]:
         """Rank numbers of actors, known ones only."""
-        ranks = self.run["rank"].filter(pl.col("actor").is_in(actors))["rank"]
-        return sorted(set(ranks.drop_nulls().to_list()))
+        number = dict(self.run["rank"].select("actor", "rank").iter_rows())
+        return sorted({number[actor] for actor in actors if number.get(actor) is not None})
 
     def last_calls(self, job: int) -> list[Row]:
         """The last call of every rank of a job, in the order of ranks."""

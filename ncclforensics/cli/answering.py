@@ -36,25 +36,27 @@ def show(
     everything: bool = False,
 ) -> None:
     """Put a report out in the form that was asked for."""
-    if form is Format.JSON:
-        from ncclforensics.views import exchange
 
-        data = exchange.json(report)
-    elif form is Format.MARKDOWN:
-        from ncclforensics.views import document
+    def drawn() -> bytes:
+        if form is Format.JSON:
+            from ncclforensics.views import exchange
 
-        data = document.markdown(report, everything=everything).encode()
-    elif form in (Format.JUNIT, Format.SARIF):
-        from ncclforensics.views import gates
+            return exchange.json(report)
+        if form is Format.MARKDOWN:
+            from ncclforensics.views import document
 
-        data = gates.junit(report, SERIOUS[fail_on]) if form is Format.JUNIT else gates.sarif(report)
-    else:
+            return document.markdown(report, everything=everything).encode()
+        if form in (Format.JUNIT, Format.SARIF):
+            from ncclforensics.views import gates
+
+            return gates.junit(report, SERIOUS[fail_on]) if form is Format.JUNIT else gates.sarif(report)
         from ncclforensics.views import terminal
 
         color = is_colored(output, no_color)
         width = terminal.width_of_terminal()
-        data = terminal.text(report, width=width, color=color, verbose=verbose, everything=everything).encode()
-    put(data, output)
+        return terminal.text(report, width=width, color=color, verbose=verbose, everything=everything).encode()
+
+    put(report.run.briefly(drawn), output)
 
 
 def is_colored(output: Path | None, no_color: bool) -> bool:
