@@ -134,11 +134,11 @@ def _of_members(calls: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
     owner = [*OWNER, "comm"]
     seats = member.sort("born_pos").with_row_index("seat")
     born = seats.select("seat", *owner, "born_pos")
-    found = calls.select(*owner, "pos").join_asof(
+    seat = calls.select(*owner, "pos").join_asof(
         born, left_on="pos", right_on="born_pos", by=owner, strategy="backward", check_sortedness=False
-    )
+    )["seat"]
     # Columns are gathered, not joined: a join would copy every other column of what may be millions of calls.
-    seated = calls.drop(owner).with_columns(found["seat"])
+    seated = calls.drop(owner).with_columns(seat)
     if seated["seat"].null_count():
         seated = seated.filter(pl.col("seat").is_not_null())
     place = {"job": "job", "actor": "actor", "key": "key", "place": "rank"}

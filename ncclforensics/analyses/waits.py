@@ -77,7 +77,9 @@ def _collective(
     ahead = seats.filter(~pl.col("left").fill_null(False)).select("key", waiter="actor", made="calls")
     edges = behind.join(ahead, on="key").filter(pl.col("made") > pl.col("calls"))
     edges = edges.select("job", "key", "waiter", nth="calls", waits_for="actor", kind=pl.lit("collective"))
-    lines = call.join(edges.select("key", "nth").unique(), on=["key", "nth"], how="semi")
+    places = edges.select("key", "nth").unique()
+    near = pl.col("nth").is_in(places["nth"].unique().implode()) & pl.col("key").is_in(places["key"].unique().implode())
+    lines = call.filter(near).join(places, on=["key", "nth"], how="semi")  # of few calls, for a join copies its keys
     lines = lines.select("key", "nth", "source", "line", "pos", waiter="actor")
     return edges.join(lines, on=["key", "nth", "waiter"], how="inner")
 
