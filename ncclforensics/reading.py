@@ -21,6 +21,7 @@ from ncclforensics.sources import DAMAGED_ARCHIVE, Source
 
 WINDOW = 64 << 10  # bytes at each end to begin with
 SMALL = 4 * WINDOW  # a file up to this size is read whole
+UNPACKED = 10  # bytes of a log for one of its archive
 STEP = 1 << 20  # bytes searched for ends of lines at once; they stay in the processor's cache
 TOGETHER = 64  # sources judged at once
 BEGINNING, QUOTED = 200, 50  # bytes that tell an object from lines; and of those what is shown
@@ -63,10 +64,12 @@ class Reading:
         return self.source.size if self.is_whole else self.head_stop + self.source.size - self.tail_start
 
     def due(self, *, whole: bool) -> int:
-        """About how many bytes will be read next: all that is left, or windows (of an archive more than it is long)."""
+        """About how many bytes will be read next: all that is left, or windows."""
+        if not self.source.seekable:
+            return UNPACKED * self.source.size
         read = self.bytes_read if self.lines_read else 0
         left = self.source.size - read
-        return left if whole or not self.source.seekable else min(max(read, SMALL), left)
+        return left if whole else min(max(read, SMALL), left)
 
     def start(self, *, whole: bool) -> Iterator[pl.DataFrame]:
         """The source for the first time: all of it, or both ends."""
