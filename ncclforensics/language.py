@@ -119,20 +119,19 @@ class Language:
 
     def among(self, texts: pl.Series) -> Language:
         """The language of a source that holds these texts, too: with the shapes of the guests that speak in them."""
-        texts = self._hints(texts.to_frame("text"))["text"]
         silent = [guest for guest in self.guests if guest.name not in self.spoken]
-        if texts.is_empty() or not silent or not texts.str.contains(self._signs).any():
+        texts = self._foreign(texts.to_frame("text"))["text"] if silent else texts.clear()
+        if texts.is_empty():
             return self
         heard = {*self.spoken, *(guest.name for guest in silent if guest.speaks(texts))}
         return (self.plain or self)._with([guest for guest in self.guests if guest.name in heard])
 
     def of_each(self, samples: pl.DataFrame) -> dict[int, Language]:
         """The languages of the sources that hold these texts (columns `source`, `text`), where guests speak in them."""
-        hints = self._hints(samples)
-        is_any = bool(hints.height) and hints["text"].str.contains(self._signs).any()
+        signs = self._foreign(samples)
         heard: dict[int, list[Guest]] = {}
-        for guest in self.guests if is_any else ():
-            for source in hints.filter(pl.col("text").str.contains(guest.telling))["source"].unique():
+        for guest in self.guests if signs.height else ():
+            for source in signs.filter(pl.col("text").str.contains(guest.telling))["source"].unique():
                 heard.setdefault(source, []).append(guest)
         return {source: self._with(guests) for source, guests in heard.items()}
 
@@ -154,13 +153,13 @@ class Language:
     def _signs(self) -> str:
         return "|".join(guest.telling for guest in self.guests if guest.name not in self.spoken)
 
-    def _hints(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """The rows whose text may be a sign of a guest: most lines bear the mark of ours, and guests' own never do."""
-        foreign = rows.filter(~pl.col("text").str.contains(self.mark, literal=True))
-        if foreign.is_empty():
-            return foreign
-        anchors, loose = self._hinting
-        return foreign.filter(pl.col("text").str.contains_any(anchors) | pl.col("text").str.contains(loose))
+    def _foreign(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The rows whose text is a sign of a silent guest: most bear our own mark, and few hold a guest's literal."""
+        others = rows.filter(~pl.col("text").str.contains(self.mark, literal=True))
+        if others.height:
+            anchors, loose = self._hinting
+            others = others.filter(pl.col("text").str.contains_any(anchors) | pl.col("text").str.contains(loose))
+        return others.filter(pl.col("text").str.contains(self._signs)) if others.height else others
 
     @cached_property
     def _hinting(self) -> tuple[list[str], str]:
