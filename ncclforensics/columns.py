@@ -6,6 +6,9 @@ from collections.abc import Iterable
 
 import polars as pl
 
+# `pos` orders the lines of one process, over all the files that hold them and both windows of each.
+SOURCE_BITS = 40
+BEHIND_GAP = 1 << (SOURCE_BITS - 1)
 OWNER = ["host", "pid"]  # the process that a line is of
 PLACE = [*OWNER, "source", "line"]  # and where it stands
 
@@ -23,3 +26,11 @@ def begins_with(column: str, texts: Iterable[str]) -> pl.Expr:
 def short_host(column: str) -> pl.Expr:
     """A host's name without its domain."""
     return text_of(column).str.split(".").list.first()
+
+
+def with_line(rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows with the `source` and the `line` that their `pos` stands for."""
+    line = pl.col("pos") % (1 << SOURCE_BITS)
+    line = pl.when(line < BEHIND_GAP >> 1).then(line).otherwise(line - BEHIND_GAP)
+    source = pl.col("pos") // (1 << SOURCE_BITS)
+    return rows.with_columns(source=source.cast(pl.Int32), line=line.cast(pl.Int32))

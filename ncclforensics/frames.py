@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from threading import Lock
 from typing import Any
@@ -17,15 +17,18 @@ from typing import Any
 import polars as pl
 
 from ncclforensics import parquet
-from ncclforensics.columns import OWNER, text_of
+from ncclforensics.batches import Batch, Batches, size_of
+from ncclforensics.columns import BEHIND_GAP, OWNER, SOURCE_BITS, text_of, with_line
 from ncclforensics.decoration import peeled
 from ncclforensics.engine import Result, alone
 from ncclforensics.formats import all_formats, document, language
 from ncclforensics.grammar import Shape
 from ncclforensics.language import Language
 from ncclforensics.lines import CHUNK
+from ncclforensics.matching import distinct
 from ncclforensics.parse import COUNTS, NO_HOSTS, NO_TALLY, SPEAKER, Parsed, parse, sift
 from ncclforensics.reading import Reading, survey
+from ncclforensics.repetition import REPEATED, Repetition, folded, together
 from ncclforensics.saved import Saved
 from ncclforensics.sources import Source
 from ncclforensics.span import Span
@@ -40,10 +43,8 @@ READERS = min(pl.thread_pool_size() + 1, 8)
 Analysis = Callable[..., pl.DataFrame]
 Progress = Callable[[int], None]  # told how many bytes have been parsed since the last time
 
-# `pos` orders the lines of one process, over all the files that hold them and both windows of each.
 ORIGIN = {"source": pl.Int32(), "line": pl.Int32(), "pos": pl.Int64()}
-SOURCE_BITS = 40
-
+REPETITION = "repetition"
 SPEAKER_COLUMNS = {**ORIGIN, **SPEAKER, "last_pos": pl.Int64()}
 
 SOURCE_COLUMNS = {
@@ -114,6 +115,7 @@ class Run:
         self._span = span
         self._progress = progress
         self._parsed: dict[str, list[pl.DataFrame]] = {}
+        self._repetitions: list[Repetition] = []
         self._tallies: list[pl.DataFrame] = []
         self._hosts: list[pl.DataFrame] = []
         self._speakers: list[pl.DataFrame] = [pl.DataFrame(schema=SPEAKER)]
@@ -195,9 +197,9 @@ class Run:
         """
         queue, lock = iter(readings), Lock()
 
-        def worker() -> list[_Batch]:
-            small = _Batches()  # of readings that are too short to be worth a call of their own
-            waiting = _Batches()  # rare lines of readings that have come to their end
+        def worker() -> list[Batch]:
+            small = Batches()  # of readings that are too short to be worth a call of their own
+            waiting = Batches()  # rare lines of readings that have come to their end
             while True:
                 with lock:
                     reading = next(queue, None)
@@ -205,13 +207,13 @@ class Run:
                     waiting.add(batch.language, self._sift(batch, lock))
                 if reading is None:
                     return waiting.batches
-                rare = _Batch(self.language)
+                rare = Batch(self.language)
                 for plain in work(reading):
                     rows = peeled(plain, reading.language, reading.decorations) if reading.decorations else plain
-                    if _size(rows) < CHUNK // 4:
+                    if size_of(rows) < CHUNK // 4:
                         small.add(reading.hears(rows), rows)
                         continue
-                    others = self._sift(_Batch(reading.language, [rows]), lock)
+                    others = self._sift(Batch(reading.language, [rows]), lock)
                     rare.language = reading.hears(others)
                     rare.add(others)
                     if rare.size >= BATCH:
@@ -223,7 +225,7 @@ class Run:
 
         readers = min(READERS, len(readings)) if due > BATCH else 1
         each_on_its_own = _here if due > BATCH and readers == 1 else alone
-        left = _Batches()
+        left = Batches()
         with ThreadPoolExecutor(readers) as pool:
             workers = [pool.submit(each_on_its_own, worker) for _ in range(readers)]
             for done in workers:
@@ -234,17 +236,17 @@ class Run:
             for parsed in [pool.submit(each_on_its_own, partial(self._parse, share, lock)) for share in shares]:
                 parsed.result()
 
-    def _parse(self, batch: _Batch, lock: Lock) -> None:
+    def _parse(self, batch: Batch, lock: Lock) -> None:
         with lock:
             hosts = pl.concat(self._hosts) if self._hosts else None
         self._keep(parse(pl.concat(batch.rows, how="diagonal"), batch.language, hosts), lock)
 
-    def _sift(self, batch: _Batch, lock: Lock) -> pl.DataFrame:
+    def _sift(self, batch: Batch, lock: Lock) -> pl.DataFrame:
         rows = pl.concat(batch.rows, how="diagonal")
         parsed, rest = sift(rows, batch.language)
         self._keep(parsed, lock)
         with lock:
-            self._progress(_size(rows))
+            self._progress(size_of(rows))
         return rest
 
     def _keep(self, parsed: Parsed, lock: Lock) -> None:
@@ -252,6 +254,7 @@ class Run:
             self._tallies.append(parsed.tally)
             self._hosts.append(parsed.hosts)
             self._speakers.append(parsed.speakers)
+            self._repetitions += [parsed.repetition] if parsed.repetition else []
             for name, pieces in parsed.frames.items():
                 self._parsed.setdefault(name, []).extend(pieces)
 
@@ -276,12 +279,15 @@ class Run:
             return {number: one["kind"] for number, one in enumerate(self._saved.inputs)}
         kinds = [each for one in all_formats().values() for each in one.KINDS.items()]
         filled = [(frame, kind) for frame, kind in kinds if self.has(frame)]
-        return {source: kind for frame, kind in filled for source in self[frame]["source"].unique().to_list()}
+        holding = {REPEATED if frame == self._commonest.frame else frame: kind for frame, kind in filled}
+        return {source: kind for frame, kind in holding.items() for source in self[frame]["source"].unique().to_list()}
 
     def has(self, name: str) -> bool:
         """Whether a frame has any row: not made where no line was found for it, nor read where a saved run tells."""
         if name not in self._frames and self._saved:
             return self._saved.frames.get(name, 0) > 0
+        if name == self._commonest.frame:
+            return not self[REPEATED].is_empty()
         is_parsed = name not in _ANALYSES and name not in ("source", "speaker")
         is_absent = is_parsed and name not in self._frames and name not in self._parsed
         return not is_absent and not self[name].is_empty()
@@ -296,6 +302,9 @@ class Run:
             return self._sources()
         if name == "speaker":
             return self._speaking()
+        if name in (REPEATED, REPETITION):
+            self._frames |= self._repeating()
+            return self._frames[name]
         if self._saved and not self.has(name):
             return pl.DataFrame(schema=self._schema(name))
         if self._saved and self._saved.holds(name):
@@ -306,7 +315,15 @@ class Run:
             if computed is None:
                 return pl.DataFrame(schema=one.columns)
             return pl.DataFrame([computed[column].cast(dtype) for column, dtype in one.columns.items()])
+        if name == self._commonest.frame:
+            lines = with_line(self[REPETITION]).drop("source")
+            return Repetition(self[REPEATED].drop("pos"), lines).unfolded().select(list(self._schema(name)))
         return self._typed(self._shape(name))
+
+    @property
+    def _commonest(self) -> Shape:
+        """The shape whose lines are kept as what repeats in them, and where."""
+        return self.language.trials[0].shape
 
     def _shape(self, name: str) -> Shape:
         """The shape of a parsed frame. Raises KeyError if there is no such frame."""
@@ -364,8 +381,46 @@ class Run:
         """The columns of a frame. Raises KeyError if there is no such frame."""
         if name in _ANALYSES:
             return _ANALYSES[name].columns
-        labels = {label: base.dtype for label, base in self.language.labels.items()}
-        return {**ORIGIN, **labels, **self._shape(name).schema}
+        return {**ORIGIN, **self._labels, **self._shape(name).schema}
+
+    @property
+    def _labels(self) -> dict[str, pl.DataType]:
+        return {label: base.dtype for label, base in self.language.labels.items()}
+
+    def _repeating(self) -> dict[str, pl.DataFrame]:
+        """The rows of the commonest shape: what its lines say, each once; and where, in the order of the lines."""
+        shape, counter = self._commonest, self.language.counter
+        own = ["line", counter, *self._labels]
+        as_rows = [self[shape.frame].drop("pos")] if self._saved else self._parsed.get(shape.frame, [])
+        pieces = self._repetitions + [folded(rows, own) for rows in as_rows]
+        if self._span:
+            pieces = [folded(self._span.of(each.unfolded()), own) for each in pieces]
+        shared = {name: dtype for name, dtype in shape.schema.items() if name != counter}
+        columns = {REPEATED: pl.UInt32(), "pos": pl.Int64(), counter: shape.schema[counter], **self._labels}
+        small = [each for each in pieces if 0 < each.lines.height < FEW]
+        large = [each for each in pieces if each.lines.height >= FEW]
+        pieces = ([together(small)] if small else []) + large
+        if not pieces:
+            return {REPEATED: pl.DataFrame(schema={**ORIGIN, **shared}), REPETITION: pl.DataFrame(schema=columns)}
+        said = _in_order(pl.concat([each.said for each in pieces], how="diagonal"), self._ends)
+        said = _joined([_renamed(said, self._true_hosts)], {**ORIGIN, **shared})
+        order = said["pos"].arg_sort()
+        once, place = distinct(said[order], ["source", *shared])
+        place = place.gather(order.arg_sort())
+        lines, start = [], 0
+        for each in pieces:
+            seats = (each.lines[REPEATED] + start).alias(REPEATED)
+            placed = _in_order(each.lines.with_columns(source=said["source"].gather(seats)), self._ends)
+            lines.append(placed.drop("source", "line").with_columns(place.gather(seats).alias(REPEATED)))
+            start += each.said.height
+        lines.sort(key=lambda rows: rows["pos"][0])
+        if all(self._ends.values()):  # nothing more will be read: the frames take the place of the pieces
+            self._repetitions = []
+            self._parsed.pop(shape.frame, None)
+        del pieces, small, large
+        whole = _joined(lines, columns)
+        whole = whole if whole["pos"].is_sorted() else whole.sort("pos", maintain_order=True)
+        return {REPEATED: once, REPETITION: whole}
 
     def _typed(self, shape: Shape) -> pl.DataFrame:
         schema = self._schema(shape.frame)
@@ -449,7 +504,7 @@ def _in_order(rows: pl.DataFrame, after: Mapping[int, int]) -> pl.DataFrame:
         last = pl.col("after")
     is_from_end = pl.col("line") < 0
     line = pl.when(is_from_end).then(pl.col("line") + last).otherwise("line").cast(pl.Int32)
-    behind_head = pl.when(is_from_end).then(1 << (SOURCE_BITS - 1)).otherwise(0)
+    behind_head = pl.when(is_from_end).then(BEHIND_GAP).otherwise(0)
     place = pl.col("source").cast(pl.Int64)
     return placed.with_columns(line=line, pos=line.cast(pl.Int64) + behind_head + place * (1 << SOURCE_BITS))
 
@@ -481,62 +536,8 @@ def _joined(pieces: list[pl.DataFrame], schema: Mapping[str, pl.DataType]) -> pl
     return pl.DataFrame(columns).with_columns(absent).select(list(schema)) if columns else pl.DataFrame(schema=schema)
 
 
-@dataclass(slots=True)
-class _Batch:
-    """Lines of one language that are to be parsed together, and the bytes of their text."""
-
-    language: Language
-    rows: list[pl.DataFrame] = field(default_factory=list)
-    size: int = 0
-
-    def add(self, rows: pl.DataFrame) -> None:
-        self.rows.append(rows)
-        self.size += _size(rows)
-
-    def shares(self) -> list[_Batch]:
-        """This batch in parts of about the same size, at most one for each core; a source is never in two."""
-        count = min(pl.thread_pool_size(), self.size // CHUNK)
-        if count < 2:
-            return [self]
-        rows = pl.concat(self.rows, how="diagonal")
-        sizes = rows.group_by("source").agg(size=pl.col("text").str.len_bytes().sum()).sort("source")
-        before = pl.col("size").cum_sum() - pl.col("size")
-        shares = sizes.select("source", share=before * count // pl.col("size").sum())
-        parts = rows.join(shares, on="source", maintain_order="left").partition_by("share", include_key=False)
-        return [_Batch(self.language, [part], _size(part)) for part in parts]
-
-    def taken(self) -> _Batch:
-        """All of them; this batch is empty afterwards."""
-        taken = _Batch(self.language, self.rows, self.size)
-        self.rows, self.size = [], 0
-        return taken
-
-
-class _Batches:
-    """A batch for each language."""
-
-    def __init__(self) -> None:
-        self._by_language: dict[tuple[str, ...], _Batch] = {}
-
-    def add(self, language: Language, rows: pl.DataFrame) -> None:
-        self._by_language.setdefault(language.spoken, _Batch(language)).add(rows)
-
-    def ready(self, size: int) -> list[_Batch]:
-        """Those that hold so many bytes, taken."""
-        return [batch.taken() for batch in self.batches if batch.size >= size]
-
-    @property
-    def batches(self) -> list[_Batch]:
-        return [batch for batch in self._by_language.values() if batch.rows]
-
-
 def _here(work: Callable[[], Any]) -> Any:
     return work()
-
-
-def _size(rows: pl.DataFrame) -> int:
-    """Bytes of text, ends of lines included."""
-    return int(rows["text"].estimated_size()) + rows.height
 
 
 def _natural(name: str) -> list[tuple[bool, int, str]]:

@@ -8,7 +8,8 @@ import polars as pl
 
 from ncclforensics.grammar import FORM, Pattern
 from ncclforensics.language import Language
-from ncclforensics.matching import KNOWN, distinct, has_opening, match
+from ncclforensics.matching import distinct, has_opening, match
+from ncclforensics.repetition import REPEATED, Repetition
 
 DEPTH = 4  # lines that one physical line may be torn together from
 
@@ -28,7 +29,7 @@ SPEAKER = {
     "dropped": pl.Int64(),  # lines that a collector counted and did not pass on
     "dropped_line": pl.Int32(),  # the first line that says so
 }
-NO_HOSTS = pl.DataFrame(schema={"source": pl.Int32(), "host": pl.String()})
+NO_HOSTS = pl.DataFrame(schema={"source": pl.Int32(), "host": pl.Categorical()})
 
 
 @dataclass(slots=True)
@@ -39,6 +40,7 @@ class Parsed:
     tally: pl.DataFrame
     hosts: pl.DataFrame  # columns `source`, `host`: who stands at the beginning of a line
     speakers: pl.DataFrame  # columns SPEAKER: the stretches of a source in which a process speaks
+    repetition: Repetition | None = None  # the rows of one frame, where most lines repeat
 
 
 def sift(rows: pl.DataFrame, language: Language) -> tuple[Parsed, pl.DataFrame]:
@@ -61,20 +63,23 @@ def sift(rows: pl.DataFrame, language: Language) -> tuple[Parsed, pl.DataFrame]:
         *(shape.columns[name].cast(pl.col(name)).alias(name) for name in columns),
     )
     typed = typed.select(column for column in typed if column.null_count() < column.len())
+    said = models.select("source", "line").hstack(typed)
     if not is_known.all():
         is_like = is_known.gather(model)
-        cut, model = cut.filter(is_like), model.filter(is_like)
+        cut, model = cut.filter(is_like), (is_known.cum_sum() - 1).cast(pl.UInt32).gather(model.filter(is_like))
+        said = said.filter(is_known)
     counter = shape.columns[language.counter].cast(pl.col("counter")).alias(language.counter)
-    known = cut.select("source", "line", *_labels(cut, language), counter).hstack(typed[model])
+    lines = cut.select("line", *_labels(cut, language), counter, repeated=model)
     rest = rows.clear()
-    if known.height < rows.height:
+    if lines.height < rows.height:
         is_other = pl.repeat(True, rows.height, eager=True).scatter(cut["row"], False)
         rest = rows.filter(is_other)
-    speakers = _speakers(known, models.select("source", "line").hstack(typed), model)
-    counts = speakers.group_by("source").agg(recognised=pl.col("lines").sum())
+    speakers = _speakers(lines, said)
     none = [pl.lit(0, dtype=pl.Int64).alias(name) for name in COUNTS[1:]]
-    tally = counts.with_columns(none).select("source", *COUNTS)
-    return Parsed({shape.frame: [known]}, tally, _hosts(speakers), speakers), rest
+    tally = (
+        speakers.group_by("source").agg(pl.col("lines").sum()).select("source", pl.col("lines").alias(COUNTS[0]), *none)
+    )
+    return Parsed({}, tally, speakers.select("source", "host"), speakers, Repetition(said, lines)), rest
 
 
 def _cut_at_counter(rows: pl.DataFrame, pattern: Pattern, column: str) -> pl.DataFrame:
@@ -109,10 +114,10 @@ def parse(rows: pl.DataFrame, language: Language, hosts: pl.DataFrame | None = N
     whole, unknown = match(rows, language, frames)
     beginnings = _hosts(whole)
     known = pl.concat([beginnings, *([] if hosts is None else [hosts])])
-    pasted, pieces = match(_unpasted(unknown, language, known), language, frames)
+    pasted, pieces = match(_unpasted(unknown, language, _named(known)), language, frames)
     torn = [pasted]
     for _ in range(DEPTH):
-        pieces = _pieces(pieces, language, pl.concat([known, *map(_hosts, torn)]))
+        pieces = _pieces(pieces, language, _named(pl.concat([known, *map(_hosts, torn)])))
         if pieces.is_empty():
             break
         more, pieces = match(pieces, language, frames)
@@ -126,42 +131,37 @@ def _labels(rows: pl.DataFrame, language: Language) -> list[str]:
 
 
 def _hosts(known: pl.DataFrame) -> pl.DataFrame:
-    return known.select("source", "host").drop_nulls().unique().cast({"host": pl.String})
+    return known.select("source", "host").drop_nulls().unique()
 
 
-def _identified(rows: pl.DataFrame) -> pl.DataFrame:
-    """Who says a line: the columns of KNOWN but for the last two; null where there are none."""
-    return rows.select(
-        pl.col(name) if name in rows.columns else pl.lit(None, dtype=dtype).alias(name)
-        for name, dtype in KNOWN.items()
-        if name not in ("caught", "cut")
-    )
+def _named(hosts: pl.DataFrame) -> pl.DataFrame:
+    return hosts.unique().cast({"host": pl.String})
 
 
-def _speakers(rows: pl.DataFrame, models: pl.DataFrame | None = None, model: pl.Series | None = None) -> pl.DataFrame:
-    """The stretches of sources in which processes speak.
-
-    `models`: rows that tell who speaks, if these do not; `model`: for every row the one it is like.
-    """
-    telling = _identified(rows if models is None else models)
-    owners, owner = distinct(telling, ["source", "host", "pid"])
-    place = (owner if model is None else owner.gather(model)).cast(pl.Int64)
+def _speakers(rows: pl.DataFrame, said: pl.DataFrame | None = None) -> pl.DataFrame:
+    """The stretches of sources in which processes speak. `said`: who speaks, where rows only have its number there."""
+    known = rows if said is None else said
+    who = [name for name in ("source", "host", "pid") if name in known.columns]
+    owners, owner = distinct(known.select(who), who)
+    place = (owner if said is None else owner.gather(rows[REPEATED])).cast(pl.Int64)
+    told: dict[str, pl.Expr] = {}
+    if "launcher_rank" in rows.columns:
+        told["launcher_ranks"] = pl.col("launcher_rank").drop_nulls().unique()
+    if "launcher_repeats" in rows.columns:
+        told["dropped"] = pl.col("launcher_repeats").sum()
+        told["dropped_line"] = pl.col("line").filter(pl.col("launcher_repeats").is_not_null()).min()
     stretches = (
-        _identified(rows)
-        .with_columns(stretch=2 * place + (rows["line"] < 0))
+        rows.with_columns(stretch=2 * place + (rows["line"] < 0))
         .group_by("stretch")
-        .agg(
-            lines=pl.len().cast(pl.Int64),
-            line=pl.col("line").min(),
-            last=pl.col("line").max(),
-            launcher_ranks=pl.col("launcher_rank").drop_nulls().unique(),
-            dropped=pl.col("launcher_repeats").sum().cast(pl.Int64),
-            dropped_line=pl.col("line").filter(pl.col("launcher_repeats").is_not_null()).min(),
-        )
+        .agg(lines=pl.len(), line=pl.col("line").min(), last=pl.col("line").max(), **told)
     )
-    who = owners.select("source", "host", "pid")[stretches["stretch"] // 2]
-    each = stretches.hstack(who).filter(pl.col("host").is_not_null())
+    each = stretches.hstack(owners[stretches["stretch"] // 2])
+    missing = {name: _NOBODY.get(name, pl.lit(None)) for name in SPEAKER if name not in each.columns}
+    each = each.with_columns(**missing).filter(pl.col("host").is_not_null())
     return each.select(pl.col(name).cast(dtype) for name, dtype in SPEAKER.items())
+
+
+_NOBODY = {"launcher_ranks": pl.lit([], dtype=SPEAKER["launcher_ranks"]), "dropped": pl.lit(0)}
 
 
 def _unpasted(rows: pl.DataFrame, language: Language, hosts: pl.DataFrame) -> pl.DataFrame:

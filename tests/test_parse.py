@@ -59,6 +59,8 @@ def joined(*parts: Parsed) -> dict[str, pl.DataFrame]:
     for part in parts:
         for name, frames in part.frames.items():
             pieces.setdefault(name, []).extend(frames)
+        if part.repetition:
+            pieces.setdefault("operation", []).append(part.repetition.unfolded())
     return {name: pl.concat(frames, how="diagonal") for name, frames in pieces.items()}
 
 
@@ -357,7 +359,7 @@ def test_sifting_finds_what_parsing_finds(texts: list[str]) -> None:
     sifted, rest = sift(rows, LANGUAGE)
     after, whole = parse(rest, LANGUAGE), parse(rows, LANGUAGE)
 
-    assert rest.height + sum(piece.height for piece in sifted.frames.get("operation", [])) == rows.height
+    assert rest.height + (sifted.repetition.lines.height if sifted.repetition else 0) == rows.height
     assert facts(joined(sifted, after)) == facts(joined(whole))
     both = pl.concat([sifted.tally, after.tally]).select(COUNTS).sum()
     assert both.row(0) == whole.tally.select(COUNTS).sum().row(0)
