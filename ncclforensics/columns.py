@@ -28,6 +28,12 @@ def short_host(column: str) -> pl.Expr:
     return text_of(column).str.split(".").list.first()
 
 
+def places_of(lines: pl.DataFrame) -> pl.Series:
+    """Every `pos` that lines (columns `source`, `line`) may have."""
+    at = lines.select(pos=pl.col("source").cast(pl.Int64) * (1 << SOURCE_BITS) + pl.col("line"))["pos"]
+    return pl.concat([at, at + BEHIND_GAP])
+
+
 def with_line(rows: pl.DataFrame) -> pl.DataFrame:
     """The rows with the `source` and the `line` that their `pos` stands for."""
     line = pl.col("pos") % (1 << SOURCE_BITS)

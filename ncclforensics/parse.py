@@ -86,23 +86,20 @@ def _cut_at_counter(rows: pl.DataFrame, pattern: Pattern, column: str) -> pl.Dat
     """The lines that may match, cut around the counter (columns `left`, `counter`, `right`)."""
     before, counter, behind = pattern.between[column]
     text, start, stop = pl.col("text"), pl.col("start"), pl.col("stop")
-    # Offsets are bytes, slices are characters: the same in ASCII, and the pattern knows nothing else.
-    is_candidate = text.str.len_bytes() == text.str.len_chars()
-    if pattern.is_open:
-        is_candidate &= ~pl.col("cut")
     found = rows.with_row_index("row").with_columns(start=text.str.find(before, literal=True) + len(before))
-    found = _only(found, start.is_not_null() & is_candidate)
+    is_candidate = start.is_not_null() & ~pl.col("cut") if pattern.is_open else start.is_not_null()
+    found = _only(found, is_candidate)
+    data = text.cast(pl.Binary).bin  # where something was found is told in bytes
     found = found.with_columns(stop=text.str.find(behind, literal=True))
-    found = found.with_columns(
-        counter=text.str.slice(start, stop - start), left=text.str.head(start), right=text.str.slice(stop)
-    )
+    number = data.slice(start, stop - start).cast(pl.String, strict=False)
+    found = found.with_columns(left=data.head(start), counter=number, right=data.slice(stop))
     return _only(found, pl.col("counter").str.contains(f"^(?:{counter})$"))
 
 
 def _only(rows: pl.DataFrame, condition: pl.Expr) -> pl.DataFrame:
     """The rows that fulfil a condition; as they are where all do, for to leave out nothing copies everything."""
     is_wanted = rows.select(condition).to_series()
-    return rows if is_wanted.all() else rows.filter(is_wanted)
+    return rows if is_wanted.all(ignore_nulls=False) else rows.filter(is_wanted)
 
 
 def parse(rows: pl.DataFrame, language: Language, hosts: pl.DataFrame | None = None) -> Parsed:
@@ -150,8 +147,11 @@ def _speakers(rows: pl.DataFrame, said: pl.DataFrame | None = None) -> pl.DataFr
     if "launcher_repeats" in rows.columns:
         told["dropped"] = pl.col("launcher_repeats").sum()
         told["dropped_line"] = pl.col("line").filter(pl.col("launcher_repeats").is_not_null()).min()
+    stretch = (2 * place + (rows["line"] < 0)).alias("stretch")
+    if stretch.is_sorted():  # most often: then nothing needs to be hashed, which takes twenty times as long
+        stretch = stretch.set_sorted()
     stretches = (
-        rows.with_columns(stretch=2 * place + (rows["line"] < 0))
+        rows.with_columns(stretch)
         .group_by("stretch")
         .agg(lines=pl.len(), line=pl.col("line").min(), last=pl.col("line").max(), **told)
     )

@@ -19,14 +19,13 @@ REPEATED = "repeated"
 class Repetition:
     """Some lines of one form."""
 
-    said: pl.DataFrame  # what they say but for the counter, and `source` and `line` of the first that says so
-    lines: (
-        pl.DataFrame
-    )  # of each line its number, the counter, what stood in front of it, and REPEATED: a row of `said`
+    said: pl.DataFrame  # what they say but for the counter, and the place of the first that says so
+    # Of each line its number, the counter, what stood in front of it, and REPEATED: what it says, a row of `said`.
+    lines: pl.DataFrame
 
     def unfolded(self) -> pl.DataFrame:
         """Every line with all that it says."""
-        each = self.said.drop("line")[self.lines[REPEATED]]
+        each = self.said.drop("line", "pos", strict=False)[self.lines[REPEATED]]
         return self.lines.drop(REPEATED).hstack(each)
 
 
@@ -35,9 +34,8 @@ def folded(rows: pl.DataFrame, own: Sequence[str]) -> Repetition:
     each = [name for name in own if name in rows.columns]
     shared = [name for name in rows.columns if name not in each]
     said, place = distinct(rows, shared)
-    return Repetition(
-        said.drop(name for name in each if name != "line"), rows.select(each).with_columns(repeated=place)
-    )
+    once = said.drop(name for name in each if name not in ("line", "pos"))
+    return Repetition(once, rows.select(each).with_columns(place.alias(REPEATED)))
 
 
 def together(pieces: Sequence[Repetition]) -> Repetition:

@@ -139,7 +139,7 @@ def _has_passed(key: str, nth: int, maker: Calls, lacking: Calls) -> bool:
 
 
 def _tokens(calls: pl.DataFrame, case: Case) -> Calls:
-    rows = calls.filter(pl.col("nth").is_not_null()).tail(HORIZON)["actor", "key", "nth", "signature"].to_dicts()
+    rows = case.told(calls.filter(pl.col("nth").is_not_null()).tail(HORIZON))
     return [(case.roles[row["actor"], row["key"]], row["signature"]) for row in rows], rows
 
 

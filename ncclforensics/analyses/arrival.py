@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.columns import text_of
+from ncclforensics.columns import text_of, with_line
 from ncclforensics.frames import analysis
+from ncclforensics.repetition import REPEATED
 from ncclforensics.span import as_time
 
 YEAR = 2000  # stands for the year in clocks without one; only differences count
@@ -29,12 +30,15 @@ LATENESS = {
 }
 
 
+_IS_TIMED = pl.col("stamp").is_not_null() | pl.col("launcher_time").is_not_null()
+
+
 def _timed(rows: pl.DataFrame, *more: str) -> pl.DataFrame:
     """The rows with a time, as microseconds in `time`."""
     text = pl.coalesce(pl.col("stamp", "launcher_time").cast(pl.String))
-    told = rows.filter(pl.col("stamp").is_not_null() | pl.col("launcher_time").is_not_null())
     return (
-        told.select("source", "line", *more, is_fine=text.str.contains(".", literal=True), time=as_time(text, YEAR))
+        rows.filter(_IS_TIMED)
+        .select("source", "line", *more, is_fine=text.str.contains(".", literal=True), time=as_time(text, YEAR))
         .with_columns(pl.col("time").dt.epoch("us"))
         .filter(pl.col("time").is_not_null())
     )
@@ -42,20 +46,25 @@ def _timed(rows: pl.DataFrame, *more: str) -> pl.DataFrame:
 
 @analysis(LATENESS, of=("operation", "journal_call"))
 def lateness(
-    operation: pl.DataFrame,
+    repeated: pl.DataFrame,
+    repetition: pl.DataFrame,
     communicator: pl.DataFrame,
     journal_call: pl.DataFrame,
     journal_init: pl.DataFrame,
     call: pl.DataFrame,
+    member: pl.DataFrame,
     rank: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per rank and collective that all ranks of a communicator made, where lines carry times."""
-    timed = pl.concat([_timed(operation), _timed(journal_call)])
+    lines = repetition.with_columns(repeated["stamp"].gather(repetition[REPEATED]))
+    timed = pl.concat([_timed(with_line(lines.filter(_IS_TIMED))), _timed(journal_call)])
     if timed.is_empty():
         return pl.DataFrame(schema=LATENESS)
     is_fine = bool(timed["is_fine"].all())
     made = (
-        call.filter(pl.col("nth").is_not_null() & (pl.col("nranks") >= ENOUGH))
+        with_line(call.filter(pl.col("nth").is_not_null()))
+        .join(member.select("job", "key", "actor", "nranks").unique(["key", "actor"]), on=["key", "actor"])
+        .filter(pl.col("nranks") >= ENOUGH)
         .select("job", "key", "actor", "nth", "nranks", "source", "line")
         .join(timed.select("source", "line", "time"), on=["source", "line"])
         .join(rank.select("job", "actor", "host"), on=["job", "actor"])

@@ -70,6 +70,7 @@ def judgement(
     member: pl.DataFrame,
     process: pl.DataFrame,
     call: pl.DataFrame,
+    call_line: pl.DataFrame,
     last_call: pl.DataFrame,
     divergence: pl.DataFrame,
     wait: pl.DataFrame,

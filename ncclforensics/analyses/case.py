@@ -10,6 +10,8 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.analyses.sequence import described
+
 Row = dict[str, Any]
 Frames = dict[str, pl.DataFrame]
 CERTAINTIES = ("certain", "likely", "possible")
@@ -26,7 +28,7 @@ EXHIBIT = {
 
 @dataclass(slots=True)
 class Judgement:
-    """A verdict and its grounds. `culprits` and `victims` are actors; `call` is a row of the frame `call`."""
+    """A verdict and its grounds. `culprits` and `victims` are actors; `call` is a call, described."""
 
     verdict: str
     reason: str
@@ -95,9 +97,11 @@ class Case:
         fits = only and (None in (self.world, self.shown) or self.world == self.shown)  # or they are of another job
         self.snapshots = frames["ras_snapshot"].to_dicts() if fits else []
         self.states = frames["ras_state"].to_dicts() if fits else []
-        calls = frames["call"]
-        self.calls = calls.filter(pl.col("job") == job) if calls["job"].n_unique() > 1 else calls
+        self._call_line, self._member = frames["call_line"], frames["member"]
+        calls, last = frames["call"], frames["last_call"]
+        self.calls = calls if only else calls.filter(pl.col("actor").is_in(list(self.actors)))
         self._calls_of: dict[int, pl.DataFrame] = {}
+        self._last: dict[int, int] = dict(last.group_by("actor").agg(pl.col("pos").max()).iter_rows())
         self.divergence = {
             row["key"]: row["nth"] for row in frames["divergence"].to_dicts() if row["key"] in self.members
         }
@@ -161,12 +165,17 @@ class Case:
 
     def last_call(self, actor: int) -> Row | None:
         """The last call of a rank, on any communicator."""
-        calls = self.calls_of(actor)
-        return calls.tail(1).to_dicts()[0] if calls.height else None
+        if actor not in self._last:
+            return None
+        return self.told(self.calls.filter((pl.col("pos") == self._last[actor]) & (pl.col("actor") == actor)))[-1]
 
     def collectives_at(self, key: str, nth: int) -> list[Row]:
         """What each member called as the nth collective of a communicator."""
-        return self.calls.filter((pl.col("key") == key) & (pl.col("nth") == nth)).to_dicts()
+        return self.told(self.calls.filter((pl.col("key") == key) & (pl.col("nth") == nth)))
+
+    def told(self, calls: pl.DataFrame) -> list[Row]:
+        """A few calls with all that is known of them."""
+        return described(calls, self._call_line, self._member).to_dicts()
 
     def unseen(self, key: str) -> int:
         """How many members of a communicator no log shows."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import polars as pl
 
+from ncclforensics.analyses.sequence import described
+from ncclforensics.columns import places_of, with_line
 from ncclforensics.frames import analysis
+from ncclforensics.repetition import REPEATED
 from ncclforensics.span import CLOCKS, as_time
 
 BESIDE = 4  # calls on each side of the one that did not come together
@@ -41,34 +44,42 @@ TIMELINE = {
 
 @analysis(SHOWN_CALL, of=("call",))
 def shown_call(
-    call: pl.DataFrame, last_call: pl.DataFrame, verdict: pl.DataFrame, wait: pl.DataFrame, exhibit: pl.DataFrame
+    call: pl.DataFrame,
+    call_line: pl.DataFrame,
+    member: pl.DataFrame,
+    last_call: pl.DataFrame,
+    verdict: pl.DataFrame,
+    wait: pl.DataFrame,
+    exhibit: pl.DataFrame,
 ) -> pl.DataFrame:
     """The calls that a report shows: the last of each rank, those waited in, those that prove, and their neighbours."""
     ends = last_call.group_by("actor").agg(pl.col("pos").max(), is_last=pl.lit(True))
     cited = pl.concat([frame.select("source", "line") for frame in (wait, exhibit)]).unique()
-    parting = verdict.filter(pl.col("ordinal").is_not_null()).select(
-        "job", pl.col("key").cast(pl.Categorical), at="ordinal"
-    )
+    parting = verdict.filter(pl.col("ordinal").is_not_null()).select(pl.col("key").cast(pl.Categorical), at="ordinal")
     first, last = parting["at"].min(), parting["at"].max()  # few calls are left before anything is copied
     about = pl.col("ordinal").is_between(pl.lit(first) - BESIDE, pl.lit(last) + BESIDE)
-    near = call.filter(about & pl.col("key").is_in(parting["key"].implode())).join(parting, on=["job", "key"])
+    near = call.filter(about & pl.col("key").is_in(parting["key"].implode())).join(parting, on="key")
     near = near.filter((pl.col("ordinal") - pl.col("at")).abs() <= BESIDE)
     chosen = pl.concat(
         [
             call.filter(pl.col("pos").is_in(ends["pos"].implode())).join(ends, on=["actor", "pos"], how="semi"),
-            call.filter(pl.col("line").is_in(cited["line"].implode())).join(cited, on=["source", "line"], how="semi"),
+            call.filter(pl.col("pos").is_in(places_of(cited).implode())),
             near.select(call.columns),
         ]
-    ).unique(["source", "line", "actor"])
-    marked = chosen.join(ends, on=["actor", "pos"], how="left")
-    beside = near.select("source", "line", "actor", is_beside=pl.lit(True))
-    marked = marked.join(beside, on=["source", "line", "actor"], how="left")
+    ).unique(["pos", "actor"])
+    marked = described(chosen, call_line, member).join(ends, on=["actor", "pos"], how="left")
+    beside = near.select("pos", "actor", is_beside=pl.lit(True))
+    marked = marked.join(beside, on=["pos", "actor"], how="left")
     return marked.with_columns(pl.col("is_last", "is_beside").fill_null(False)).sort("pos", "actor")
 
 
 @analysis(TIMELINE, of=("operation", "failure"))
 def timeline(
-    shown_call: pl.DataFrame, trouble: pl.DataFrame, operation: pl.DataFrame, failure: pl.DataFrame
+    shown_call: pl.DataFrame,
+    trouble: pl.DataFrame,
+    repeated: pl.DataFrame,
+    repetition: pl.DataFrame,
+    failure: pl.DataFrame,
 ) -> pl.DataFrame:
     """When each rank made its last call, and when failures were printed; no rows where lines carry no times."""
     events = pl.concat(
@@ -78,7 +89,8 @@ def timeline(
         ]
     )
     told = []
-    for frame in (operation, failure):
+    last = repetition.filter(pl.col("pos").is_in(shown_call.filter("is_last")["pos"].implode()))
+    for frame in (with_line(last.with_columns(repeated["stamp"].gather(last[REPEATED]))), failure):
         clocks = [name for name in CLOCKS if name in frame.columns]
         lines = frame.join(events.select("source", "line").unique(), on=["source", "line"], how="semi")
         printed = [as_time(pl.col(name).cast(pl.String), YEAR) for name in clocks]

@@ -9,31 +9,40 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.columns import OWNER
+from ncclforensics.columns import OWNER, with_line
 from ncclforensics.data.versions import releases
 from ncclforensics.frames import analysis
+from ncclforensics.repetition import REPEATED, Repetition, folded
 
-POINT_TO_POINT = ["Send", "Recv", "PutSignal", "Signal", "WaitSignal"]
+ARGUMENTS = ("count", "datatype", "op", "root")
+_MESSAGES = pl.Series(["Send", "Recv"], dtype=pl.Categorical()).implode()
+_POINT_TO_POINT = pl.Series(["Send", "Recv", "PutSignal", "Signal", "WaitSignal"], dtype=pl.Categorical()).implode()
 # From 2.27.3 opCount counts only what the network proxy does, and differs between ranks.
 OPCOUNT_UNRELIABLE_FROM = (2, 27)
 
-CALL = {
-    "job": pl.Int32(),
-    "actor": pl.Int32(),
-    "key": pl.Categorical(),
-    "place": pl.Int32(),  # rank in the communicator
-    "nranks": pl.Int32(),
+CALL_LINE = {
+    "host": pl.Categorical(),
+    "pid": pl.Int32(),
+    "comm": pl.Categorical(),
     "name": pl.Categorical(),
     "count": pl.Int64(),
     "datatype": pl.Int32(),
     "op": pl.Int32(),
     "root": pl.Int32(),  # the peer, for Send and Recv
+    "nranks": pl.Int32(),
+    "collective": pl.Boolean(),
+    "signature": pl.Int64(),  # equal for calls of equal name and arguments; the peer of a message is none of them
+    "source": pl.Int32(),
+    "pos": pl.Int64(),  # of the first line that says so
+}
+
+CALL = {
+    "actor": pl.Int32(),
+    "key": pl.Categorical(),
+    "call_line": pl.UInt32(),  # what the line says: a row of `call_line`
     "ordinal": pl.Int32(),  # among all calls of this actor on this communicator; null where the gap hides it
     "nth": pl.Int32(),  # among its collectives only; null for Send and Recv
-    "signature": pl.Int64(),
     "in_tail": pl.Boolean(),  # read in the window at the end of a file whose middle was not read
-    "source": pl.Int32(),
-    "line": pl.Int32(),
     "pos": pl.Int64(),
 }
 
@@ -41,6 +50,7 @@ LAST_CALL = {
     "actor": pl.Int32(),
     "key": pl.Categorical(),
     "calls": pl.Int32(),  # collectives made on this communicator
+    "lines": pl.Int64(),  # calls of any kind that were read
     "nth": pl.Int32(),
     "pos": pl.Int64(),
 }
@@ -60,9 +70,31 @@ MATCH = {
 }
 
 
+@analysis(CALL_LINE)
+def call_line(repeated: pl.DataFrame, replay: pl.DataFrame, journaled_call: pl.DataFrame) -> pl.DataFrame:
+    """What lines say of calls, each once: COLL lines, CALL lines of processes that print no COLL line, a journal."""
+    columns = [*OWNER, "comm", "name", *ARGUMENTS, "nranks", "source", "pos"]
+    others = [each.said for each in _unnumbered(repeated, replay, journaled_call)]
+    told = [repeated, *(rows.with_columns(nranks=pl.lit(None, dtype=pl.Int32)) for rows in others)]
+    lines = pl.concat([rows.rename({"called": "name"}).select(columns) for rows in told])
+    lines = lines.with_columns(collective=pl.col("name").is_in(_POINT_TO_POINT).not_())
+    peer = pl.when("collective").then("root").otherwise(-1)
+    signature = lines.select("name", "count", "datatype", "op", peer=peer).hash_rows().reinterpret(signed=True)
+    return lines.with_columns(signature=signature)
+
+
+def _unnumbered(repeated: pl.DataFrame, replay: pl.DataFrame, journaled_call: pl.DataFrame) -> list[Repetition]:
+    """What tells of calls beside COLL lines."""
+    both = [only_replayed(repeated, replay), journaled_call]
+    shared = [*OWNER, "comm", "called", *ARGUMENTS, "source", "line", "pos"]
+    return [folded(rows.select(shared), ["line", "pos"]) for rows in both if rows.height]
+
+
 @analysis(CALL)
 def call(
-    operation: pl.DataFrame,
+    call_line: pl.DataFrame,
+    repeated: pl.DataFrame,
+    repetition: pl.DataFrame,
     replay: pl.DataFrame,
     journaled_call: pl.DataFrame,
     member: pl.DataFrame,
@@ -71,81 +103,86 @@ def call(
     version: pl.DataFrame,
 ) -> pl.DataFrame:
     """Every call with the rank that made it and its place in the sequence of its communicator."""
-    calls = _of_members(_lines(operation, replay, journaled_call, process), member)
-    collective = ~pl.col("name").is_in(pl.Series(POINT_TO_POINT, dtype=pl.Categorical()).implode())
-    unread = source.filter(~pl.col("is_whole"))["source"]
+    made = [repetition.select("pos", "opcount", call_line=REPEATED)]
+    start = repeated.height
+    for each in _unnumbered(repeated, replay, journaled_call):
+        number = pl.col(REPEATED) + pl.lit(start, dtype=pl.UInt32)
+        made.append(each.lines.select("pos", opcount=pl.lit(None, dtype=pl.Int64), call_line=number))
+        start += each.said.height
+    calls = _once(pl.concat(made) if len(made) > 1 else made[0], call_line, process)
+    seats = member.sort("born_pos")
+    seat = _seats(calls, call_line, seats)
+    if seat.null_count():
+        calls, seat = calls.filter(seat.is_not_null()), seat.drop_nulls()
+    unread = source.filter(~pl.col("is_whole"))["source"].implode()
     # One after another: side by side, what each needs for a while would stand in memory at the same time.
-    calls = calls.with_columns(
-        collective=collective, in_tail=pl.col("source").is_in(unread.implode()) & (pl.col("line") < 0)
-    )
+    calls = calls.with_columns(seat, key=seats["key"].gather(seat), actor=seats["actor"].gather(seat))
     calls = calls.with_columns(counted=pl.int_range(pl.len(), dtype=pl.Int32).over("seat"))
-    calls = calls.with_columns(signature=_signature(calls))
+    collective = call_line["collective"].gather(calls["call_line"])
     nth = pl.col("counted")
-    if not calls["collective"].all():
-        nth = (pl.col("collective").cum_sum() - 1).over("seat")
-    if unread.is_empty() or not calls["in_tail"].any():
-        return calls.with_columns(ordinal="counted", nth=pl.when("collective").then(nth))
+    if not collective.all():
+        calls = calls.with_columns(collective)
+        nth = pl.when("collective").then((pl.col("collective").cum_sum() - 1).over("seat"))
+    if unread[0].is_empty():
+        return calls.with_columns(ordinal="counted", nth=nth, in_tail=pl.lit(value=False))
+    line = with_line(calls)
+    calls = calls.with_columns(
+        collective=collective,
+        in_tail=line.select(pl.col("source").is_in(unread) & (pl.col("line") < 0)).to_series(),
+    )
     by_opcount = pl.col("in_tail").any().over("key") & _counts_calls(version)
     ordinal = pl.when(by_opcount).then("opcount").when(~pl.col("in_tail")).then("counted")
     nth = pl.when(by_opcount).then("opcount").when(~pl.col("in_tail")).then(nth)
     return calls.with_columns(ordinal=ordinal, nth=pl.when("collective").then(nth))
 
 
-def _signature(calls: pl.DataFrame) -> pl.Series:
-    """A number that is equal for calls of equal name and arguments; the peer of a message is none of them."""
-    peer = pl.when("collective").then("root").otherwise(-1)
-    return calls.select("name", "count", "datatype", "op", peer=peer).hash_rows().reinterpret(signed=True)
+def described(calls: pl.DataFrame, call_line: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
+    """A few calls with all that is known of them: what the line says, where it stands, and whose it is."""
+    said = call_line.select("name", *ARGUMENTS, "signature", stated="nranks")[calls["call_line"]]
+    seats = member.select("job", "actor", "key", "nranks", place="rank").unique(["actor", "key"])
+    whose = with_line(calls.hstack(said)).join(seats, on=["actor", "key"], how="left", maintain_order="left")
+    return whose.with_columns(nranks=pl.coalesce("stated", "nranks"))
 
 
-def _lines(
-    operation: pl.DataFrame, replay: pl.DataFrame, journaled_call: pl.DataFrame, process: pl.DataFrame
-) -> pl.DataFrame:
-    """COLL lines, or CALL lines of processes that print no COLL line, or a journal; of two copies of a log, one."""
-    columns = [*OWNER, "comm", "name", "count", "datatype", "op", "root", "opcount", "nranks", "source", "line", "pos"]
-    told = operation.rename({"called": "name"}).select(columns)
-    calls = told
-    unnumbered = [rows for rows in (only_replayed(operation, replay), journaled_call) if rows.height]
-    if unnumbered:  # millions of calls are not copied for the sake of no line
-        without = {"opcount": pl.lit(None, dtype=pl.Int64), "nranks": pl.lit(None, dtype=pl.Int32)}
-        others = [rows.rename({"called": "name"}).with_columns(**without).select(columns) for rows in unnumbered]
-        calls = pl.concat([told, *others])
+def _once(calls: pl.DataFrame, call_line: pl.DataFrame, process: pl.DataFrame) -> pl.DataFrame:
+    """The calls, without those of a second copy of a log."""
     several = process.filter(pl.col("sources").list.len() > 1).select(OWNER)
     if several.is_empty() or calls.is_empty():
         return calls
-    line = [*OWNER, "comm", "name", "count", "datatype", "op", "root", "opcount"]
-    files = (
-        calls.join(several, on=OWNER)
-        .group_by([*OWNER, "source"])
-        .agg(calls=pl.len(), print=pl.struct(line).hash().sort_by("pos").implode())
-    )
+    told = [name for name in CALL_LINE if name not in ("nranks", "collective", "signature", "source", "pos")]
+    lines = call_line.with_columns(line=call_line.select(told).hash_rows()).with_row_index("call_line")
+    lines = lines.join(several, on=OWNER, how="semi")
+    made = calls.join(lines.select("call_line", *OWNER, "source", "line"), on="call_line")
+    files = made.group_by([*OWNER, "source"]).agg(print=pl.struct("line", "opcount").hash().sort_by("pos").implode())
     copies = files.sort("source").filter(pl.struct(*OWNER, "print").is_first_distinct().not_())
-    return calls.join(copies.select(*OWNER, "source"), on=[*OWNER, "source"], how="anti")
+    copied = lines.join(copies, on=[*OWNER, "source"], how="semi")["call_line"]
+    return calls.filter(pl.col("call_line").is_in(copied.implode()).not_())
 
 
-def only_replayed(operation: pl.DataFrame, replay: pl.DataFrame) -> pl.DataFrame:
+def only_replayed(repeated: pl.DataFrame, replay: pl.DataFrame) -> pl.DataFrame:
     """CALL lines of processes that print no COLL line; of the others they say everything twice."""
     if replay.is_empty():
         return replay
-    return replay.join(operation.select("host", "pid").unique(), on=OWNER, how="anti")
+    return replay.join(repeated.select("host", "pid").unique(), on=OWNER, how="anti")
 
 
-def _of_members(calls: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
-    """Each call with the incarnation of its pointer that was alive: the last one born before it (`seat`)."""
+def _seats(calls: pl.DataFrame, call_line: pl.DataFrame, seats: pl.DataFrame) -> pl.Series:
+    """Of each call the row of `seats`: the incarnation of its pointer that was alive, the last one born before it."""
     owner = [*OWNER, "comm"]
-    seats = member.sort("born_pos").with_row_index("seat")
-    born = seats.select("seat", *owner, "born_pos")
-    seat = calls.select(*owner, "pos").join_asof(
-        born, left_on="pos", right_on="born_pos", by=owner, strategy="backward", check_sortedness=False
-    )["seat"]
-    # Columns are gathered, not joined: a join would copy every other column of what may be millions of calls.
-    seated = calls.drop(owner).with_columns(seat)
-    if seated["seat"].null_count():
-        seated = seated.filter(pl.col("seat").is_not_null())
-    place = {"job": "job", "actor": "actor", "key": "key", "place": "rank"}
-    seated = seated.with_columns(**{name: seats[column].gather(seated["seat"]) for name, column in place.items()})
-    if seated["nranks"].null_count():
-        seated = seated.with_columns(pl.col("nranks").fill_null(seats["nranks"].gather(seated["seat"])))
-    return seated
+    seats = seats.with_row_index("seat")
+    first = seats.group_by(owner).agg(pl.col("seat", "born_pos").first(), is_again=pl.len() > 1)
+    of_line = call_line.select(*owner, "pos").join(first, on=owner, how="left", maintain_order="left")
+    seat = of_line["seat"].gather(calls["call_line"])
+    is_open = (of_line["is_again"] | (of_line["pos"] < of_line["born_pos"])).fill_null(value=False)
+    if not is_open.any():
+        return seat
+    rows = is_open.gather(calls["call_line"]).arg_true()
+    asked = of_line.select(owner)[calls["call_line"].gather(rows)].with_columns(calls["pos"].gather(rows))
+    alive = asked.join_asof(
+        seats.select("seat", *owner, "born_pos"),
+        left_on="pos", right_on="born_pos", by=owner, strategy="backward", check_sortedness=False,
+    )["seat"]  # fmt: skip
+    return seat.scatter(rows, alive)
 
 
 def _counts_calls(version: pl.DataFrame) -> pl.Expr:
@@ -163,18 +200,24 @@ def last_call(call: pl.DataFrame) -> pl.DataFrame:
     """The last collective of every rank on every communicator, and the last call of any kind (`pos`)."""
     return (
         call.group_by("actor", "key")
-        .agg((pl.col("nth").max() + 1).fill_null(0).alias("calls"), pl.col("nth").max(), pl.col("pos").max())
+        .agg(
+            (pl.col("nth").max() + 1).fill_null(0).alias("calls"),
+            pl.len().alias("lines"),
+            pl.col("nth").max(),
+            pl.col("pos").max(),
+        )
         .sort("actor", "pos")
     )
 
 
 @analysis(DIVERGENCE, of=("call",))
-def divergence(call: pl.DataFrame) -> pl.DataFrame:
+def divergence(call: pl.DataFrame, call_line: pl.DataFrame) -> pl.DataFrame:
     """The first place in each communicator where its members differ in name, count, datatype, op or root."""
     at = pl.col("key").to_physical().cast(pl.Int64) * (1 << 32) + pl.col("nth")  # one number: twice as fast as two
     differing = (
-        call.lazy()
-        .group_by(at=at)
+        call.select(at=at, signature=call_line["signature"].gather(call["call_line"]))
+        .lazy()
+        .group_by("at")
         .agg(lowest=pl.col("signature").min(), highest=pl.col("signature").max())
         .filter(pl.col("at").is_not_null() & (pl.col("lowest") != pl.col("highest")))
         .collect()
@@ -185,9 +228,10 @@ def divergence(call: pl.DataFrame) -> pl.DataFrame:
 
 
 @analysis(MATCH, of=("call",))
-def match(call: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
+def match(call: pl.DataFrame, call_line: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
     """Sends and receives of every pair of ranks, matched in order; only pairs that do not come out even."""
-    messages = call.filter(pl.col("name").is_in(pl.Series(["Send", "Recv"], dtype=pl.Categorical()).implode()))
+    is_message = call_line["name"].is_in(_MESSAGES).gather(call["call_line"])
+    messages = described(call.filter(is_message), call_line, member)
     seats = member.select("key", peer="actor", root="rank").unique(["key", "root"])
     both = messages.join(seats, on=["key", "root"]).with_columns(is_send=pl.col("name") == "Send")
     both = both.with_columns(

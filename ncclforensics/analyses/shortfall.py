@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.analyses.sequence import only_replayed
-from ncclforensics.columns import OWNER
+from ncclforensics.columns import OWNER, with_line
 from ncclforensics.frames import analysis
 
 GAP = {
@@ -18,7 +18,8 @@ GAP = {
 def gap(
     source: pl.DataFrame,
     process: pl.DataFrame,
-    operation: pl.DataFrame,
+    repeated: pl.DataFrame,
+    repetition: pl.DataFrame,
     replay: pl.DataFrame,
     failure: pl.DataFrame,
     call: pl.DataFrame,
@@ -30,15 +31,15 @@ def gap(
     partly = source.filter(~pl.col("is_whole")).select("source")
     if partly.is_empty():
         return pl.DataFrame(schema=GAP)
-    tail = call.filter("in_tail")
+    tail = with_line(call.filter("in_tail"))
     everything = [
         # No line of NCCL at either end: it may stand anywhere.
         partly.join(process.select(pl.col("sources").explode().alias("source")), on="source", how="anti"),
         # The place of these calls is not known unless those before them are counted.
         tail.filter(pl.col("ordinal").is_null()).select("source"),
     ]
-    more_head = [_of_unknown_communicators(operation, replay, call), _without_birth(process, life)]
-    more_tail = [_behind(tail, last_call), _at_the_edge(tail, divergence), _all_failures(failure, call)]
+    more_head = [_of_unknown_communicators(repeated, repetition, replay, tail), _without_birth(process, life)]
+    more_tail = [_behind(tail, last_call), _at_the_edge(tail, divergence), _all_failures(failure, tail)]
     wanted = [
         (frame.select("source"), reach)
         for reach, frames in (("all", everything), ("head", more_head), ("tail", more_tail))
@@ -56,11 +57,13 @@ def gap(
     )
 
 
-def _of_unknown_communicators(operation: pl.DataFrame, replay: pl.DataFrame, call: pl.DataFrame) -> pl.DataFrame:
+def _of_unknown_communicators(
+    repeated: pl.DataFrame, repetition: pl.DataFrame, replay: pl.DataFrame, tail: pl.DataFrame
+) -> pl.DataFrame:
     """Calls at the end whose communicator was not born in what was read: its birth lies further in."""
-    both = [operation, only_replayed(operation, replay)]
+    both = [with_line(repetition), only_replayed(repeated, replay)]
     told = pl.concat([frame.select("source", "line") for frame in both]).filter(pl.col("line") < 0)
-    return told.join(call.select("source", "line"), on=["source", "line"], how="anti")
+    return told.join(tail.select("source", "line"), on=["source", "line"], how="anti")
 
 
 def _without_birth(process: pl.DataFrame, life: pl.DataFrame) -> pl.DataFrame:
@@ -87,12 +90,12 @@ def _at_the_edge(tail: pl.DataFrame, divergence: pl.DataFrame) -> pl.DataFrame:
     return begins.join(divergence, on="key").filter(pl.col("first") >= pl.col("nth"))
 
 
-def _all_failures(failure: pl.DataFrame, call: pl.DataFrame) -> pl.DataFrame:
+def _all_failures(failure: pl.DataFrame, tail: pl.DataFrame) -> pl.DataFrame:
     """Windows in which failures stand from the first line on: what came before them is not seen (2.21 repeats one
     warning without end).
     """
     first = failure.filter(pl.col("line") < 0).group_by("source").agg(failed=pl.col("line").min())
-    called = call.filter(pl.col("line") < 0).group_by("source").agg(called=pl.col("line").min())
+    called = tail.group_by("source").agg(called=pl.col("line").min())
     return first.join(called, on="source", how="left").filter(
         pl.col("called").is_null() | (pl.col("failed") < pl.col("called"))
     )

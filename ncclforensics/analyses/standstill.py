@@ -151,7 +151,7 @@ def _show_first_edge(case: Case, judgement: Judgement) -> Row | None:
     judgement.key = first["key"]
     lines = [w for w in edges if (w["key"], w["nth"], w["kind"]) == (first["key"], first["nth"], first["kind"])]
     judgement.show("waiting", [{**w, "actor": w["waiter"]} for w in lines[:3]])
-    rows = case.calls.filter(pl.col("pos") == first["pos"]).to_dicts()
+    rows = case.told(case.calls.filter(pl.col("pos") == first["pos"]))
     judgement.call = rows[0] if rows else None
     return first
 
@@ -164,9 +164,10 @@ def _expected(case: Case, actor: int) -> Row | None:
     last = case.last_call(actor)
     if last is None:
         return None
-    same = (pl.col("key") == last["key"]) & (pl.col("ordinal") == last["ordinal"]) & (pl.col("name") == last["name"])
-    for model in case.calls.filter(same & (pl.col("actor") != actor)).head(MODELLED).to_dicts():
-        after = case.calls_of(model["actor"]).filter(pl.col("pos") > model["pos"]).head(1).to_dicts()
+    same = (pl.col("key") == last["key"]) & (pl.col("ordinal") == last["ordinal"]) & (pl.col("actor") != actor)
+    models = [model for model in case.told(case.calls.filter(same)) if model["name"] == last["name"]]
+    for model in models[:MODELLED]:
+        after = case.told(case.calls_of(model["actor"]).filter(pl.col("pos") > model["pos"]).head(1))
         if after and any(row["actor"] == actor for row in case.members[after[0]["key"]]):
             return after[0]
         if after:
@@ -220,7 +221,7 @@ def _circle(case: Case, out: dict[int, set[int]]) -> Judgement:
     few = [first[actor] for actor in judgement.culprits]
     many = [first[actor] for actor in inside if actor not in judgement.culprits] or few[1:]
     judgement.key = (many or few)[0]["key"]
-    rows = case.calls.filter(pl.col("pos") == (many or few)[0]["pos"]).to_dicts()
+    rows = case.told(case.calls.filter(pl.col("pos") == (many or few)[0]["pos"]))
     judgement.call = rows[0] if rows else None
     judgement.show("minority", [{**w, "actor": w["waiter"]} for w in few[:4]])
     judgement.show("majority", [{**w, "actor": w["waiter"]} for w in many[:2]])
@@ -285,7 +286,7 @@ def all_alike_in_trouble(case: Case) -> Judgement | None:
         sorted({t["actor"] for t in hard if t["actor"] is not None}) if len(hard) < len(case.actors) else []
     )
     judgement.victims = [actor for actor in case.actors if actor not in judgement.culprits]
-    last = max(case.calls.tail(1).to_dicts(), key=lambda row: row["pos"], default=None)
+    last = max(case.told(case.calls.tail(1)), key=lambda row: row["pos"], default=None)
     judgement.key, judgement.call = (last["key"], last) if last else (None, None)
     judgement.show("failure", shown[:4])
     judgement.show("context", [{**row, "source": row["end_source"], "line": row["end_line"]} for row in aborted[:2]])

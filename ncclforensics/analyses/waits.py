@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.columns import text_of
+from ncclforensics.analyses.sequence import described
+from ncclforensics.columns import text_of, with_line
 from ncclforensics.frames import analysis
 
 WAIT = {
@@ -30,13 +31,13 @@ VISIBLE = {
 
 
 @analysis(VISIBLE)
-def visible(rank: pl.DataFrame, call: pl.DataFrame) -> pl.DataFrame:
+def visible(rank: pl.DataFrame, last_call: pl.DataFrame) -> pl.DataFrame:
     """Whether a rank's log shows calls at all: without COLL lines, their absence proves nothing.
 
     A rank without any is believed to have made none only if most ranks of its job show theirs.
     """
-    made = call.group_by("actor").agg(pl.len().cast(pl.Int64))
-    counted = rank.join(made, on="actor", how="left").with_columns(calls=pl.col("len").fill_null(0))
+    made = last_call.group_by("actor").agg(pl.col("lines").sum())
+    counted = rank.join(made, on="actor", how="left").with_columns(calls=pl.col("lines").fill_null(0))
     most_show = (pl.col("calls") > 0).mean().over("job") > 0.5
     return counted.select("actor", "calls", is_visible=(pl.col("calls") > 0) | most_show)
 
@@ -44,6 +45,7 @@ def visible(rank: pl.DataFrame, call: pl.DataFrame) -> pl.DataFrame:
 @analysis(WAIT)
 def wait(
     call: pl.DataFrame,
+    call_line: pl.DataFrame,
     last_call: pl.DataFrame,
     match: pl.DataFrame,
     member: pl.DataFrame,
@@ -53,7 +55,7 @@ def wait(
     """Every edge of the waiting graph between two ranks whose logs we have."""
     edges = [
         _collective(call, last_call, member, visible),
-        _messages(call, match, visible),
+        _messages(call, call_line, match, member, visible),
         _init(member, rank),
     ]
     typed = [edge.select(list(WAIT)).cast(pl.Schema(WAIT)) for edge in edges]
@@ -80,11 +82,13 @@ def _collective(
     places = edges.select("key", "nth").unique()
     near = pl.col("nth").is_in(places["nth"].unique().implode()) & pl.col("key").is_in(places["key"].unique().implode())
     lines = call.filter(near).join(places, on=["key", "nth"], how="semi")  # of few calls, for a join copies its keys
-    lines = lines.select("key", "nth", "source", "line", "pos", waiter="actor")
+    lines = with_line(lines).select("key", "nth", "source", "line", "pos", waiter="actor")
     return edges.join(lines, on=["key", "nth", "waiter"], how="inner")
 
 
-def _messages(call: pl.DataFrame, match: pl.DataFrame, visible: pl.DataFrame) -> pl.DataFrame:
+def _messages(
+    call: pl.DataFrame, call_line: pl.DataFrame, match: pl.DataFrame, member: pl.DataFrame, visible: pl.DataFrame
+) -> pl.DataFrame:
     sent_more = pl.col("sends") > pl.col("receives")
     uneven = match.filter(pl.col("sends") != pl.col("receives"))
     edges = uneven.select(
@@ -95,6 +99,7 @@ def _messages(call: pl.DataFrame, match: pl.DataFrame, visible: pl.DataFrame) ->
         kind=pl.when(sent_more).then(pl.lit("send")).otherwise(pl.lit("recv")),
     ).join(visible.filter("is_visible").select(waits_for="actor"), on="waits_for")
     messages = call.filter(pl.col("nth").is_null() & pl.col("key").is_in(uneven["key"].unique().implode()))
+    messages = described(messages, call_line, member)
     named = messages.with_columns(kind=text_of("name").str.to_lowercase())
     turn = pl.int_range(pl.len()).over("actor", "key", "root", "kind", order_by="pos")
     seats = messages.select("key", waits_for="actor", root="place").unique()

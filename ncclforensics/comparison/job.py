@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.columns import text_of
+from ncclforensics.columns import text_of, with_line
 from ncclforensics.comparison import Kind, topic
 from ncclforensics.comparison.seats import of_rank, roles
 from ncclforensics.data.explaining import OF_LOGGING, OF_ONE_RUN
@@ -123,7 +123,7 @@ def placement(member: pl.DataFrame, layout: pl.DataFrame) -> pl.DataFrame:
 @topic(unit="rank", needs="NCCL_DEBUG_SUBSYS=INIT,COLL", kind=Kind.CONTEXT)
 def calls(last_call: pl.DataFrame, member: pl.DataFrame, call: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
     """One of both runs made more calls: it ran longer, or the other stopped; bandwidths and choices are not touched."""
-    first = call.group_by("actor", "key").agg(pl.col("source", "line").first())
+    first = with_line(call.group_by("actor", "key").agg(pl.col("pos").min())).drop("pos")
     seats = rank.select("actor", "rank", text_of("host"))
     named = member.select("job", "key", "actor").unique().join(roles(member), on=["job", "key"])
     return (

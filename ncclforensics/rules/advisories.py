@@ -22,7 +22,7 @@ def ver_known_defect(
     verdict: pl.DataFrame,
     exhibit: pl.DataFrame,
     failure: pl.DataFrame,
-    operation: pl.DataFrame,
+    repeated: pl.DataFrame,
     work_timeout: pl.DataFrame,
     topology_detection: pl.DataFrame,
     ib_unusable: pl.DataFrame,
@@ -58,7 +58,7 @@ def ver_known_defect(
     large = member.filter(pl.col("nranks") >= LARGE_SCALE)
     nothing = pl.DataFrame(schema=PLACE)
     symptoms = {
-        "pairwise": hung if not operation.filter(called).is_empty() else nothing,
+        "pairwise": hung if not repeated.filter(called).is_empty() else nothing,
         "silent time-out": work_timeout.select(*PLACE) if network.is_empty() else nothing,
         "truncated": failure.filter(form == "message_truncated").select(*PLACE),
         "shm over CUDA": failure.filter((form == "cuda") & site.str.contains("transport/shm.cc", literal=True)).select(

@@ -232,7 +232,7 @@ def _found(rows: pl.DataFrame) -> str:
 
 @rule(Category.CHANNEL_UNDERCOUNT, Severity.INFO, of=("channel_count",))
 def chan_alltoall_few_per_peer(
-    channel_count: pl.DataFrame, operation: pl.DataFrame, placement: pl.DataFrame, rank: pl.DataFrame
+    channel_count: pl.DataFrame, repeated: pl.DataFrame, placement: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
     """Send and receive over many nodes, with one channel per peer.
 
@@ -241,7 +241,7 @@ def chan_alltoall_few_per_peer(
     Do: measure with NCCL_NCHANNELS_PER_NET_PEER=4.
     Sources: nccl#1272.
     """
-    pairwise = operation.filter(pl.col("called").is_in(["Send", "Recv", "AlltoAll", "AllToAll"]))
+    pairwise = repeated.filter(pl.col("called").is_in(["Send", "Recv", "AlltoAll", "AllToAll"]))
     nodes = placement["nnodes"].max()
     few = channel_count.filter(pl.col("perpeer") == 1)
     if pairwise.is_empty() or few.is_empty() or not isinstance(nodes, int) or nodes < MANY_NODES:

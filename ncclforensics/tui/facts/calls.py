@@ -8,7 +8,9 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.analyses.sequence import described
 from ncclforensics.data.names import datatype, operation_text, printable, ranks_text, reduction
+from ncclforensics.frames import Run
 from ncclforensics.report import Report
 from ncclforensics.tui.facts.cited import Cited, Citer
 
@@ -54,9 +56,10 @@ class Cell:
 class Calls:
     """All communicators, and the frame of calls that stretches are taken from."""
 
-    def __init__(self, call: pl.DataFrame, communicators: list[Communicator], citer: Citer) -> None:
+    def __init__(self, run: Run, communicators: list[Communicator], citer: Citer) -> None:
         self.communicators = communicators
-        self._call, self._citer = call, citer
+        self._call, self._call_line, self._member = run["call"], run["call_line"], run["member"]
+        self._citer = citer
         self._kept: dict[tuple[str, int], dict[int, list[Row]]] = {}
 
     def row(self, communicator: Communicator, place: int, columns: list[Column]) -> list[Cell]:
@@ -93,7 +96,7 @@ class Calls:
                 (by >= block * BLOCK) & (by < (block + 1) * BLOCK) & (pl.col("key") == communicator.key)
             )
             kept = defaultdict(list)
-            for row in rows.select(*_SHOWN, communicator.by).to_dicts():
+            for row in described(rows, self._call_line, self._member).select(*_SHOWN, communicator.by).to_dicts():
                 kept[row[communicator.by]].append(row)
             if len(self._kept) >= KEPT:
                 self._kept.pop(next(iter(self._kept)))
@@ -149,9 +152,10 @@ def calls(report: Report, citer: Citer) -> Calls:
     run = report.run
     call = run["call"]
     counted = call.group_by("key").agg(
-        pl.col("nth").max(), pl.col("ordinal").max(), placed=pl.col("ordinal").count(), calls=pl.len(),
-        collectives=pl.col("nth").count(), nranks=pl.col("nranks").max(),
+        pl.col("nth").max(), pl.col("ordinal").max(), pl.col("actor", "call_line", "pos").first(),
+        placed=pl.col("ordinal").count(), calls=pl.len(), collectives=pl.col("nth").count(),
     )  # fmt: skip
+    counted = described(counted, run["call_line"], run["member"])
     last = call.group_by("key", "actor").agg(pl.col("nth", "ordinal").max())
     number = dict(run["rank"].select("actor", "rank").iter_rows())
     verdict = {row["key"]: row for row in reversed(report.verdicts) if row["key"] is not None}
@@ -176,7 +180,7 @@ def calls(report: Report, citer: Citer) -> Calls:
             )
         )  # fmt: skip
     found.sort(key=lambda one: (one.key not in verdict, one.differs_at is None, -one.nranks, one.key))
-    return Calls(call, found, citer)
+    return Calls(run, found, citer)
 
 
 def _stop(call: pl.DataFrame, verdict: Row | None, by: str) -> int | None:
