@@ -64,6 +64,10 @@ def _hexadecimal(column: pl.Expr) -> pl.Expr:
     return column.str.to_integer(base=16, strict=False)
 
 
+def _address(column: pl.Expr) -> pl.Expr:
+    return column.str.strip_prefix("0x").str.to_integer(base=16, dtype=pl.UInt64, strict=False)
+
+
 def _pci(column: pl.Expr) -> pl.Expr:
     # The number that NCCL makes of it: domain, bus, device and function, which kernels leave out, for GPUs have one.
     place = column.str.split(".").list.first().str.replace_all(":", "", literal=True)
@@ -77,6 +81,7 @@ BASES: Mapping[str, Base] = {
     "DECIMAL": Base(pl.Float64(), "", _decimal),
     "FLOAT": Base(pl.Float64(), "null where it says N/A", _decimal),
     "PTR": Base(pl.Categorical(), "pointer, valid within one process", _category),
+    "ADDRESS": Base(pl.UInt64(), "place in memory", _address),
     "HEXID": Base(pl.Categorical(), "identifier", _category),
     "PCI": Base(pl.Categorical(), "as NCCL prints it: `0000:5d:00` is 5d000", _pci),
     "NAME": Base(pl.Categorical(), "", _category),
@@ -86,7 +91,7 @@ BASES: Mapping[str, Base] = {
     "CLOCK": Base(pl.String(), "time as a launcher or collector prints it", _text),
     "TEXT": Base(pl.String(), "", _text),
 }
-NUMBERS = ("INT", "NUMBER", "HEX", "DECIMAL", "FLOAT", "PTR", "HEXID", "PCI")
+NUMBERS = ("INT", "NUMBER", "HEX", "DECIMAL", "FLOAT", "PTR", "ADDRESS", "HEXID", "PCI")
 # A terminal that is written out in place (an enumeration, a pattern of its own) is text from a small vocabulary.
 PLAIN = Base(pl.Categorical(), "", _category)
 

@@ -66,13 +66,14 @@ class _Lines:
         is_dirty = pl.repeat(False, models.height, eager=True) if is_clean else is_strange(models["body"])
         owner = pl.repeat(NONE, models.height, dtype=pl.Int32, eager=True)
         place = pl.repeat(0, models.height, dtype=pl.UInt32, eager=True)
-        hits = list(_hits(models, ~is_dirty, language, is_headed=self.heads is not None))
+        found = _hits(models, ~is_dirty, language, is_headed=self.heads is not None)
+        hits = sorted(found, key=lambda one: one.trial.head)
         for number, one in enumerate(hits):
             owner.scatter(one.places, number)
             place.scatter(one.places, pl.int_range(one.places.len(), dtype=pl.UInt32, eager=True))
-        found = pl.DataFrame({"row": self.row, "head": self.head, "owner": owner[model], "place": place[model]})
-        free = found["owner"] == NONE
-        owned = found.filter(~free).sort("owner", maintain_order=True)
+        owners = pl.DataFrame({"row": self.row, "head": self.head, "owner": owner[model], "place": place[model]})
+        free = owners["owner"] == NONE
+        owned = owners.filter(~free).sort("owner", maintain_order=True)
         known = self._said(owned, hits, language, frames)
         needs = is_dirty[model] & free
         return known, self.table[self.row.filter(free & ~needs)], self.table[self.row.filter(needs)]
@@ -84,27 +85,35 @@ class _Lines:
         labels = [name for name in self.table.columns if name in language.labels]
         lines = self.table.select("source", "line", *labels)[owned["row"]]
         start, caught = 0, []
-        heads: dict[str, pl.DataFrame] = {}  # those of all lines at once, for most lines have the same kind of head
-        for number, count in owned.group_by("owner", maintain_order=True).len().iter_rows():
-            one, part = hits[number], slice(start, start + count)
-            start += count
-            if one.trial.shape.frame == language.catch_all:
-                caught.append(number)
-                continue
-            columns = lines[part].hstack([_form(one.trial.pattern.form).new_from_index(0, count)])
-            if self.heads:
-                if one.trial.head not in heads:
-                    heads[one.trial.head] = self.heads.values[one.trial.head][owned["head"]]
-                columns.hstack(heads[one.trial.head][part], in_place=True)
-            if one.values.width:
-                columns.hstack(one.values[owned["place"][part]], in_place=True)
-            frames.setdefault(one.trial.shape.frame, []).append(columns)
+        counted = owned.group_by("owner", maintain_order=True).len().iter_rows()
+        for head, alike in groupby(counted, key=lambda each: hits[each[0]].trial.head):
+            counts = list(alike)
+            said = self._headed(head, owned["head"].slice(start, sum(count for _, count in counts)))
+            for number, count in counts:
+                one, part = hits[number], slice(start, start + count)
+                start += count
+                first, said = said.head(count), said.slice(count)
+                if one.trial.shape.frame == language.catch_all:
+                    caught.append(number)
+                    continue
+                columns = lines[part].hstack([_form(one.trial.pattern.form).new_from_index(0, count)])
+                columns.hstack(first, in_place=True)
+                if one.values.width:
+                    columns.hstack(one.values[owned["place"][part]], in_place=True)
+                frames.setdefault(one.trial.shape.frame, []).append(columns)
         cut = self.table["cut"][owned["row"]]
         who = lines.with_columns(cut=cut, caught=owned["owner"].is_in(caught))
         if self.heads:
             who.hstack(self.heads.who[owned["head"]], in_place=True)
         missing = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in KNOWN.items() if name not in who.columns]
         return who.with_columns(missing).select(list(KNOWN))
+
+    def _headed(self, head: str, places: pl.Series) -> pl.DataFrame:
+        """What heads of one kind say, for lines that have them; a column of nothing is left out."""
+        if self.heads is None:
+            return pl.DataFrame(height=places.len())
+        said = self.heads.values[head][places]
+        return said.select(column for column in said if column.null_count() < places.len())
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +248,7 @@ def _settled(attempts: Iterable[tuple[Trial, pl.DataFrame]], is_free: pl.Series)
         if own.height:
             seats = own.drop_in_place("_seat")
             is_free.scatter(seats, False)
-            yield _Hits(trial, seats, own)
+            yield _Hits(trial, seats, own.select(column for column in own if column.null_count() < own.height))
 
 
 def _attempt(trial: Trial, part: pl.DataFrame) -> pl.LazyFrame:

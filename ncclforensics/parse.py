@@ -73,7 +73,8 @@ def sift(rows: pl.DataFrame, language: Language) -> tuple[Parsed, pl.DataFrame]:
     rest = rows.clear()
     if lines.height < rows.height:
         is_other = pl.repeat(True, rows.height, eager=True).scatter(cut["row"], False)
-        rest = rows.filter(is_other)
+        # A text that is filtered keeps the whole block that it stands in; a new one keeps itself alone.
+        rest = rows.filter(is_other).with_columns(pl.col("text") + "")
     speakers = _speakers(lines, said)
     none = [pl.lit(0, dtype=pl.Int64).alias(name) for name in COUNTS[1:]]
     tally = (

@@ -249,7 +249,7 @@ def test_text_in_front_of_a_line_does_not_hide_it(decoration: str) -> None:
 
     seen = found(decorated)["operation"]
 
-    assert seen.drop("stamp").rows() == found(plain)["operation"].drop("stamp").rows()
+    assert seen.drop("stamp", strict=False).rows() == found(plain)["operation"].rows()
     assert counts(decorated)["recognised"] == 3
 
 
@@ -337,7 +337,8 @@ def test_a_line_without_its_process_is_known_by_what_it_says() -> None:
     parsed = parse(rows_of(text), LANGUAGE)
 
     (failure,) = parsed.frames["failure"]
-    assert failure.select("form", "host", "pid").row(0) == ("service_failed", None, None)
+    assert failure["form"].to_list() == ["service_failed"]
+    assert {"host", "pid"}.isdisjoint(failure.columns)
     assert parsed.speakers.is_empty()
     assert parsed.tally.select(COUNTS).row(0) == (2, 1, 0, 0)
 
