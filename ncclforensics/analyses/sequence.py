@@ -39,6 +39,7 @@ CALL_LINE = {
 CALL = {
     "actor": pl.Int32(),
     "key": pl.Categorical(),
+    "member": pl.UInt32(),  # both of them: a row of `member`
     "call_line": pl.UInt32(),  # what the line says: a row of `call_line`
     "ordinal": pl.Int32(),  # among all calls of this actor on this communicator; null where the gap hides it
     "nth": pl.Int32(),  # among its collectives only; null for Send and Recv
@@ -110,19 +111,18 @@ def call(
         made.append(each.lines.select("pos", opcount=pl.lit(None, dtype=pl.Int64), call_line=number))
         start += each.said.height
     calls = _once(pl.concat(made) if len(made) > 1 else made[0], call_line, process)
-    seats = member.sort("born_pos")
-    seat = _seats(calls, call_line, seats)
+    seat = _seats(calls, call_line, member)
     if seat.null_count():
         calls, seat = calls.filter(seat.is_not_null()), seat.drop_nulls()
     unread = source.filter(~pl.col("is_whole"))["source"].implode()
     # One after another: side by side, what each needs for a while would stand in memory at the same time.
-    calls = calls.with_columns(seat, key=seats["key"].gather(seat), actor=seats["actor"].gather(seat))
-    calls = calls.with_columns(counted=pl.int_range(pl.len(), dtype=pl.Int32).over("seat"))
+    calls = calls.with_columns(member=seat, key=member["key"].gather(seat), actor=member["actor"].gather(seat))
+    calls = calls.with_columns(counted=pl.int_range(pl.len(), dtype=pl.Int32).over("member"))
     collective = call_line["collective"].gather(calls["call_line"])
     nth = pl.col("counted")
     if not collective.all():
         calls = calls.with_columns(collective)
-        nth = pl.when("collective").then((pl.col("collective").cum_sum() - 1).over("seat"))
+        nth = pl.when("collective").then((pl.col("collective").cum_sum() - 1).over("member"))
     if unread[0].is_empty():
         return calls.with_columns(ordinal="counted", nth=nth, in_tail=pl.lit(value=False))
     line = with_line(calls)
@@ -139,9 +139,8 @@ def call(
 def described(calls: pl.DataFrame, call_line: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
     """A few calls with all that is known of them: what the line says, where it stands, and whose it is."""
     said = call_line.select("name", *ARGUMENTS, "signature", stated="nranks")[calls["call_line"]]
-    seats = member.select("job", "actor", "key", "nranks", place="rank").unique(["actor", "key"])
-    whose = with_line(calls.hstack(said)).join(seats, on=["actor", "key"], how="left", maintain_order="left")
-    return whose.with_columns(nranks=pl.coalesce("stated", "nranks"))
+    whose = member.select("job", "nranks", place="rank")[calls["member"]]
+    return with_line(calls.hstack(said).hstack(whose)).with_columns(nranks=pl.coalesce("stated", "nranks"))
 
 
 def _once(calls: pl.DataFrame, call_line: pl.DataFrame, process: pl.DataFrame) -> pl.DataFrame:
@@ -166,10 +165,10 @@ def only_replayed(repeated: pl.DataFrame, replay: pl.DataFrame) -> pl.DataFrame:
     return replay.join(repeated.select("host", "pid").unique(), on=OWNER, how="anti")
 
 
-def _seats(calls: pl.DataFrame, call_line: pl.DataFrame, seats: pl.DataFrame) -> pl.Series:
-    """Of each call the row of `seats`: the incarnation of its pointer that was alive, the last one born before it."""
+def _seats(calls: pl.DataFrame, call_line: pl.DataFrame, member: pl.DataFrame) -> pl.Series:
+    """Of each call the row of `member`: the incarnation of its pointer that was alive, the last one born before it."""
     owner = [*OWNER, "comm"]
-    seats = seats.with_row_index("seat")
+    seats = member.with_row_index("seat").sort("born_pos")
     first = seats.group_by(owner).agg(pl.col("seat", "born_pos").first(), is_again=pl.len() > 1)
     of_line = call_line.select(*owner, "pos").join(first, on=owner, how="left", maintain_order="left")
     seat = of_line["seat"].gather(calls["call_line"])
@@ -191,40 +190,62 @@ def _counts_calls(version: pl.DataFrame) -> pl.Expr:
     if not versions or versions[-1] >= OPCOUNT_UNRELIABLE_FROM:
         return pl.lit(False)
     from_head = pl.col("opcount").eq(pl.col("counted")) | pl.col("in_tail")
-    step = (pl.col("opcount") - pl.col("counted")).n_unique().over("seat", "in_tail") == 1
+    step = (pl.col("opcount") - pl.col("counted")).n_unique().over("member", "in_tail") == 1
     return (from_head & step & pl.col("collective")).fill_null(False).all().over("key")
 
 
 @analysis(LAST_CALL, of=("call",))
 def last_call(call: pl.DataFrame) -> pl.DataFrame:
     """The last collective of every rank on every communicator, and the last call of any kind (`pos`)."""
+    # By one column of numbers first, for keys of several columns are copied to be compared.
+    ends = call.group_by("member").agg(
+        pl.col("actor", "key").first(), pl.col("nth", "pos").max(), lines=pl.len().cast(pl.Int64)
+    )
     return (
-        call.group_by("actor", "key")
-        .agg(
-            (pl.col("nth").max() + 1).fill_null(0).alias("calls"),
-            pl.len().alias("lines"),
-            pl.col("nth").max(),
-            pl.col("pos").max(),
-        )
+        ends.group_by("actor", "key")
+        .agg(pl.col("lines").sum(), pl.col("nth", "pos").max(), calls=(pl.col("nth").max() + 1).fill_null(0))
         .sort("actor", "pos")
     )
 
 
 @analysis(DIVERGENCE, of=("call",))
-def divergence(call: pl.DataFrame, call_line: pl.DataFrame) -> pl.DataFrame:
+def divergence(
+    call: pl.DataFrame, call_line: pl.DataFrame, last_call: pl.DataFrame, member: pl.DataFrame
+) -> pl.DataFrame:
     """The first place in each communicator where its members differ in name, count, datatype, op or root."""
-    at = pl.col("key").to_physical().cast(pl.Int64) * (1 << 32) + pl.col("nth")  # one number: twice as fast as two
+    doubted = _doubted(call, call_line, last_call, member)
     differing = (
-        call.select(at=at, signature=call_line["signature"].gather(call["call_line"]))
-        .lazy()
-        .group_by("at")
-        .agg(lowest=pl.col("signature").min(), highest=pl.col("signature").max())
-        .filter(pl.col("at").is_not_null() & (pl.col("lowest") != pl.col("highest")))
-        .collect()
+        doubted.select("key", "nth", call_line["signature"].gather(doubted["call_line"]))
+        .group_by("key", "nth")
+        .agg(is_one=pl.col("signature").min() == pl.col("signature").max())
+        .filter(~pl.col("is_one"))
     )
-    if differing.is_empty():
-        return call.select("key", "nth").clear()
-    return call.filter(at.is_in(differing["at"].implode())).group_by("key").agg(pl.col("nth").min()).sort("key")
+    return differing.group_by("key").agg(pl.col("nth").min()).sort("key")
+
+
+def _doubted(
+    call: pl.DataFrame, call_line: pl.DataFrame, last_call: pl.DataFrame, member: pl.DataFrame
+) -> pl.DataFrame:
+    """The collectives that may differ from what other members made at the same place.
+
+    To compare place by place takes long. Up to the last place that all members have come to, the calls of most
+    communicators have the same checksum for each member, and then there is nothing to compare.
+    """
+    common = last_call.group_by("key").agg(common=pl.col("calls").min())
+    reached = member.select("key").join(common, on="key", how="left", maintain_order="left")["common"]
+    rows = call.select(
+        "member",
+        "nth",
+        common=reached.gather(call["member"]),
+        signature=call_line["signature"].gather(call["call_line"]),
+    )
+    is_common = pl.col("nth") < pl.col("common")
+    checked = pl.when(is_common).then(pl.col("signature") * (2 * pl.col("nth").cast(pl.Int64) + 1))
+    sums = rows.select("member", checked=checked).group_by("member").agg(pl.col("checked").sum())
+    keys = sums.select("checked", member["key"].gather(sums["member"]))
+    odd = keys.filter(pl.col("checked").n_unique().over("key") > 1)["key"].unique()
+    is_doubted = rows.select(~is_common).to_series() | call["key"].is_in(odd.implode())
+    return call.filter(is_doubted & call["nth"].is_not_null())
 
 
 @analysis(MATCH, of=("call",))
