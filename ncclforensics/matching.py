@@ -21,6 +21,7 @@ from ncclforensics.lines import cleaned, is_strange
 
 KEY = 20  # characters by which texts are sorted
 FEW = 64  # texts that are sooner looked through than a pattern is compiled
+MANY = 50_000  # texts that are searched at once
 LAST = "\U0010ffff"
 NONE = -1
 AS_WRITTEN = pl.QueryOptFlags.none()
@@ -238,17 +239,32 @@ def _hits(models: pl.DataFrame, is_free: pl.Series, language: Language, *, is_he
 def _settled(attempts: Iterable[tuple[Trial, pl.DataFrame]], is_free: pl.Series) -> Iterator[_Hits]:
     """What trials have of the texts they are to meet; where several have one, it is the first one's.
 
-    All are made at once, for the engine takes longer to start than to run. What has been given is free no longer.
+    Many are made at once, for the engine takes longer to start than to run; but no more than MANY texts meet them, for
+    what is found in these stands in memory meanwhile. What has been given is free no longer.
     """
-    made = list(attempts)
-    tables = pl.collect_all([_attempt(*each) for each in made], optimizations=AS_WRITTEN)
-    for (trial, _), values in zip(made, tables, strict=True):
-        free = is_free[values["_seat"]]
-        own = values if free.all() else values.filter(free)
-        if own.height:
-            seats = own.drop_in_place("_seat")
-            is_free.scatter(seats, False)
-            yield _Hits(trial, seats, own.select(column for column in own if column.null_count() < own.height))
+    for made in _in_portions(attempts):
+        tables = pl.collect_all([_attempt(*each) for each in made], optimizations=AS_WRITTEN)
+        for (trial, _), values in zip(made, tables, strict=True):
+            free = is_free[values["_seat"]]
+            own = values if free.all() else values.filter(free)
+            if own.height:
+                seats = own.drop_in_place("_seat")
+                is_free.scatter(seats, False)
+                yield _Hits(trial, seats, own.select(column for column in own if column.null_count() < own.height))
+
+
+def _in_portions(attempts: Iterable[tuple[Trial, pl.DataFrame]]) -> Iterator[list[tuple[Trial, pl.DataFrame]]]:
+    """Attempts in their order, so many at once that MANY texts are met; at least one."""
+    portion: list[tuple[Trial, pl.DataFrame]] = []
+    met = 0
+    for trial, part in attempts:
+        if portion and met + part.height > MANY:
+            yield portion
+            portion, met = [], 0
+        portion.append((trial, part))
+        met += part.height
+    if portion:
+        yield portion
 
 
 def _attempt(trial: Trial, part: pl.DataFrame) -> pl.LazyFrame:

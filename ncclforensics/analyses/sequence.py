@@ -14,6 +14,7 @@ from ncclforensics.data.versions import releases
 from ncclforensics.frames import analysis
 from ncclforensics.repetition import REPEATED, Repetition, folded
 
+SLICE = 1 << 19  # calls that are looked at at once
 ARGUMENTS = ("count", "datatype", "op", "root")
 _MESSAGES = pl.Series(["Send", "Recv"], dtype=pl.Categorical()).implode()
 _POINT_TO_POINT = pl.Series(["Send", "Recv", "PutSignal", "Signal", "WaitSignal"], dtype=pl.Categorical()).implode()
@@ -117,23 +118,35 @@ def call(
     unread = source.filter(~pl.col("is_whole"))["source"].implode()
     # One after another: side by side, what each needs for a while would stand in memory at the same time.
     calls = calls.with_columns(member=seat, key=member["key"].gather(seat), actor=member["actor"].gather(seat))
-    calls = calls.with_columns(counted=pl.int_range(pl.len(), dtype=pl.Int32).over("member"))
+    counted = _counted(seat, member.height)
     collective = call_line["collective"].gather(calls["call_line"])
-    nth = pl.col("counted")
+    nth = counted
     if not collective.all():
-        calls = calls.with_columns(collective)
-        nth = pl.when("collective").then((pl.col("collective").cum_sum() - 1).over("member"))
+        rows = collective.arg_true()
+        none = pl.repeat(None, calls.height, dtype=pl.Int32, eager=True)
+        nth = none.scatter(rows, _counted(seat.gather(rows), member.height))
+    calls = calls.with_columns(ordinal=counted, nth=nth, in_tail=pl.lit(value=False))
     if unread[0].is_empty():
-        return calls.with_columns(ordinal="counted", nth=nth, in_tail=pl.lit(value=False))
-    line = with_line(calls)
-    calls = calls.with_columns(
-        collective=collective,
-        in_tail=line.select(pl.col("source").is_in(unread) & (pl.col("line") < 0)).to_series(),
-    )
+        return calls
+    line = with_line(calls.select("pos"))
+    in_tail = line.select(pl.col("source").is_in(unread) & (pl.col("line") < 0)).to_series()
+    calls = calls.with_columns(collective=collective, in_tail=in_tail)
     by_opcount = pl.col("in_tail").any().over("key") & _counts_calls(version)
-    ordinal = pl.when(by_opcount).then("opcount").when(~pl.col("in_tail")).then("counted")
-    nth = pl.when(by_opcount).then("opcount").when(~pl.col("in_tail")).then(nth)
-    return calls.with_columns(ordinal=ordinal, nth=pl.when("collective").then(nth))
+    ordinal = pl.when(by_opcount).then("opcount").when(~pl.col("in_tail")).then("ordinal")
+    by_place = pl.when(by_opcount).then("opcount").when(~pl.col("in_tail")).then("nth")
+    return calls.with_columns(ordinal=ordinal, nth=pl.when("collective").then(by_place))
+
+
+def _counted(seat: pl.Series, seats: int) -> pl.Series:
+    """How many of the same seat stood before each; a part at a time, for all at once takes six times the memory."""
+    before = pl.repeat(0, seats, dtype=pl.Int32, eager=True)
+    counted = []
+    for part in seat.to_frame("seat").iter_slices(SLICE):
+        place = part.select(pl.int_range(pl.len(), dtype=pl.Int32).over("seat")).to_series()
+        counted.append(place + before.gather(part["seat"]))
+        last = part.with_columns(place=counted[-1]).group_by("seat").agg(pl.col("place").max() + 1)
+        before.scatter(last["seat"], last["place"])
+    return pl.concat(counted, rechunk=True) if counted else seat.cast(pl.Int32)
 
 
 def described(calls: pl.DataFrame, call_line: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
@@ -189,8 +202,8 @@ def _counts_calls(version: pl.DataFrame) -> pl.Expr:
     versions = releases(version["version"])
     if not versions or versions[-1] >= OPCOUNT_UNRELIABLE_FROM:
         return pl.lit(False)
-    from_head = pl.col("opcount").eq(pl.col("counted")) | pl.col("in_tail")
-    step = (pl.col("opcount") - pl.col("counted")).n_unique().over("member", "in_tail") == 1
+    from_head = pl.col("opcount").eq(pl.col("ordinal")) | pl.col("in_tail")
+    step = (pl.col("opcount") - pl.col("ordinal")).n_unique().over("member", "in_tail") == 1
     return (from_head & step & pl.col("collective")).fill_null(False).all().over("key")
 
 
@@ -233,19 +246,19 @@ def _doubted(
     """
     common = last_call.group_by("key").agg(common=pl.col("calls").min())
     reached = member.select("key").join(common, on="key", how="left", maintain_order="left")["common"]
-    rows = call.select(
-        "member",
-        "nth",
-        common=reached.gather(call["member"]),
-        signature=call_line["signature"].gather(call["call_line"]),
-    )
-    is_common = pl.col("nth") < pl.col("common")
-    checked = pl.when(is_common).then(pl.col("signature") * (2 * pl.col("nth").cast(pl.Int64) + 1))
-    sums = rows.select("member", checked=checked).group_by("member").agg(pl.col("checked").sum())
-    keys = sums.select("checked", member["key"].gather(sums["member"]))
-    odd = keys.filter(pl.col("checked").n_unique().over("key") > 1)["key"].unique()
-    is_doubted = rows.select(~is_common).to_series() | call["key"].is_in(odd.implode())
-    return call.filter(is_doubted & call["nth"].is_not_null())
+    sums = []
+    for part in call.iter_slices(SLICE):
+        signature, last = call_line["signature"].gather(part["call_line"]), reached.gather(part["member"])
+        check = pl.when(pl.col("nth") < last).then(signature * (2 * pl.col("nth").cast(pl.Int64) + 1))
+        sums.append(part.select("member", check=check).group_by("member").agg(pl.col("check").sum()))
+    total = pl.concat(sums).group_by("member").agg(pl.col("check").sum())
+    total = total.with_columns(member["key"].gather(total["member"]))
+    odd = total.filter(pl.col("check").n_unique().over("key") > 1)["key"].unique().implode()
+    doubted = [
+        part.filter(pl.col("nth").ge(reached.gather(part["member"])) | (pl.col("key").is_in(odd) & pl.col("nth").ge(0)))
+        for part in call.iter_slices(SLICE)
+    ]
+    return pl.concat(doubted)
 
 
 @analysis(MATCH, of=("call",))
