@@ -414,7 +414,7 @@ class Run:
             lines.append(placed.drop("source", "line").with_columns(place.gather(seats).alias(REPEATED)))
             start += each.said.height
         lines.sort(key=lambda rows: rows["pos"][0])
-        if all(self._ends.values()):  # nothing more will be read: the frames take the place of the pieces
+        if (self._ends > 0).all():  # nothing more will be read: the frames take the place of the pieces
             self._repetitions = []
             self._parsed.pop(shape.frame, None)
         del pieces, small, large
@@ -432,7 +432,7 @@ class Run:
         several = [pl.concat(small, how="diagonal")] if small else []
         pieces = [_in_order(rows, self._ends) for rows in several + large]
         pieces.sort(key=lambda rows: rows["pos"][0])
-        if all(self._ends.values()):  # nothing more will be read: the frame takes the place of its pieces
+        if (self._ends > 0).all():  # nothing more will be read: the frame takes the place of its pieces
             self._parsed.pop(shape.frame, None)
         del parsed, small, large, several
         whole = _joined(pieces, schema)
@@ -467,12 +467,13 @@ class Run:
         return {(host, pid): true for host, pid, true in torn.select("host", "pid", "host_true").iter_rows()}
 
     @cached_property
-    def _ends(self) -> dict[int, int]:
+    def _ends(self) -> pl.Series:
         """The number of the line behind the end of every source (0: unknown).
 
         Lines counted from the end of a file get their true number once its windows have met.
         """
-        return {r.number: r.lines_read + 1 if r.is_whole else 0 for r in self.readings}
+        ends = [reading.lines_read + 1 if reading.is_whole else 0 for reading in self.readings]
+        return pl.Series(ends, dtype=pl.Int32)
 
 
 def _inputs(sources: list[Source]) -> list[tuple[Source, Saved | None, int]]:
@@ -492,21 +493,16 @@ def _renumbered(rows: pl.DataFrame, numbers: Mapping[int, int]) -> pl.DataFrame:
     return rows.with_columns(pl.col("source").replace_strict(numbers, return_dtype=pl.Int32))
 
 
-def _in_order(rows: pl.DataFrame, after: Mapping[int, int]) -> pl.DataFrame:
-    """The rows with their true `line` and their `pos`. `after`: the number behind the last line, 0 if not known."""
-    if rows.height and rows["source"].n_unique() == 1:  # of one long file: a join would copy every column
-        last = pl.lit(after[int(rows["source"][0])], pl.Int32())
-        placed = rows
-    else:
-        schema = {"source": pl.Int32(), "after": pl.Int32()}
-        ends = pl.DataFrame(list(after.items()), schema=schema, orient="row")
-        placed = rows.join(ends, on="source", how="left", maintain_order="left")
-        last = pl.col("after")
-    is_from_end = pl.col("line") < 0
-    line = pl.when(is_from_end).then(pl.col("line") + last).otherwise("line").cast(pl.Int32)
-    behind_head = pl.when(is_from_end).then(BEHIND_GAP).otherwise(0)
-    place = pl.col("source").cast(pl.Int64)
-    return placed.with_columns(line=line, pos=line.cast(pl.Int64) + behind_head + place * (1 << SOURCE_BITS))
+def _in_order(rows: pl.DataFrame, ends: pl.Series) -> pl.DataFrame:
+    """The rows with their true `line` and their `pos`. `ends`: the number behind each source's last line, or 0."""
+    line, source = pl.col("line"), pl.col("source").cast(pl.Int64)
+    pos = line.cast(pl.Int64) + source * (1 << SOURCE_BITS)
+    if (rows["line"] > 0).all():
+        return rows.with_columns(pos=pos)
+    is_from_end = line < 0
+    true = pl.when(is_from_end).then(line + ends.gather(rows["source"])).otherwise(line)
+    placed = rows.with_columns(line=true, pos=pl.when(is_from_end).then(BEHIND_GAP).otherwise(0))
+    return placed.with_columns(pos=pl.col("pos") + pos)
 
 
 def _renamed(rows: pl.DataFrame, hosts: Mapping[tuple[str, int], str]) -> pl.DataFrame:
