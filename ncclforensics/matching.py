@@ -22,6 +22,7 @@ from ncclforensics.lines import cleaned, is_strange
 KEY = 20  # characters by which texts are sorted
 FEW = 64  # texts that are sooner looked through than a pattern is compiled
 MANY = 50_000  # texts that are searched at once
+WORD = 12  # characters in which the word behind a mark and its blank must stand
 LAST = "\U0010ffff"
 NONE = -1
 AS_WRITTEN = pl.QueryOptFlags.none()
@@ -144,20 +145,26 @@ def _cut(rows: pl.DataFrame, language: Language) -> tuple[_Lines, pl.DataFrame]:
     """The lines that have a head, cut behind it; all others as they are."""
     text, start, mark = pl.col("text"), pl.col("start"), language.mark
     at = rows["text"].str.find(mark, literal=True)
-    place = at.is_not_null().arg_true()
-    if place.is_empty():
+    is_marked = at.is_not_null()
+    if not is_marked.any():
         return _uncut(rows.clear()), rows
-    marked = pl.DataFrame({"row": place, "text": rows["text"].gather(place), "start": at.drop_nulls()})
+    place, here = is_marked.arg_true(), rows["text"].filter(is_marked)
+    marked = pl.DataFrame({"row": place, "text": here, "start": at.drop_nulls()})
     if not marked.select((text.str.len_bytes() == text.str.len_chars()).all()).item():
         # Offsets are bytes, slices are characters.
         before = text.str.splitn(mark, 2).struct.field("field_0")
         marked = marked.with_columns(start=before.str.len_chars())
-    stop = start + len(mark) + 1 + text.str.slice(start + len(mark)).str.find(" ", literal=True)
-    halves = (
-        marked.with_columns(stop=stop)
-        .select("row", head=text.str.head(pl.col("stop")), body=text.str.slice(pl.col("stop")))
-        .drop_nulls()
-    )
+    word = text.str.slice(start + len(mark), WORD)  # and no more of it, for a slice is a copy
+    stop = start + len(mark) + 1 + word.str.find(" ", literal=True)
+    # Cut at the same place, texts are not copied; and heads have few lengths.
+    lengths = marked.with_columns(stop=stop).drop_nulls().partition_by("stop", as_dict=True, include_key=False)
+    pieces = [
+        part.select("row", head=text.str.head(length), body=text.str.slice(length))
+        for (length,), part in lengths.items()
+    ]
+    if not pieces:
+        return _uncut(rows.clear()), rows
+    halves = pl.concat(pieces).sort("row")
     models, model = distinct(halves, ["head"])
     heads = _parsed_heads(models["head"], language)
     halves = halves.with_columns(head=model, kind=heads.kinds.gather(model)).filter(pl.col("kind") > 0)
