@@ -279,8 +279,13 @@ class Run:
             return {number: one["kind"] for number, one in enumerate(self._saved.inputs)}
         kinds = [each for one in all_formats().values() for each in one.KINDS.items()]
         filled = [(frame, kind) for frame, kind in kinds if self.has(frame)]
-        holding = {REPEATED if frame == self._commonest.frame else frame: kind for frame, kind in filled}
-        return {source: kind for frame, kind in holding.items() for source in self[frame]["source"].unique().to_list()}
+        return {source: kind for frame, kind in filled for source in self._holding(frame)}
+
+    def _holding(self, name: str) -> list[int]:
+        """The sources of a frame's rows, in order."""
+        name = REPEATED if name == self._commonest.frame else name
+        pieces = [self[name]] if name in self._frames or name == REPEATED or self._span else self._parsed[name]
+        return sorted({source for rows in pieces for source in rows["source"].unique()})
 
     def has(self, name: str) -> bool:
         """Whether a frame has any row: not made where no line was found for it, nor read where a saved run tells."""
@@ -289,8 +294,9 @@ class Run:
         if name == self._commonest.frame:
             return not self[REPEATED].is_empty()
         is_parsed = name not in _ANALYSES and name not in ("source", "speaker")
-        is_absent = is_parsed and name not in self._frames and name not in self._parsed
-        return not is_absent and not self[name].is_empty()
+        if is_parsed and name not in self._frames and not (self._span and name in self._parsed):
+            return any(rows.height for rows in self._parsed.get(name, ()))
+        return not self[name].is_empty()
 
     def __getitem__(self, name: str) -> pl.DataFrame:
         if name not in self._frames:
