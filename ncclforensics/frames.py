@@ -409,9 +409,9 @@ class Run:
         if not pieces:
             return {REPEATED: pl.DataFrame(schema={**ORIGIN, **shared}), REPETITION: pl.DataFrame(schema=columns)}
         said = _in_order(pl.concat([each.said for each in pieces], how="diagonal"), self._ends)
-        said = _joined([_renamed(said, self._true_hosts)], {**ORIGIN, **shared})
         order = said["pos"].arg_sort()
-        once, place = distinct(said[order], ["source", *shared])
+        in_order = _completed(_renamed(said, self._true_hosts), {**ORIGIN, **shared})[order]
+        once, place = distinct(in_order, ["source", *shared])
         place = place.gather(order.arg_sort())
         lines, start = [], 0
         for each in pieces:
@@ -419,14 +419,11 @@ class Run:
             placed = _in_order(each.lines.with_columns(source=said["source"].gather(seats)), self._ends)
             lines.append(placed.drop("source", "line").with_columns(place.gather(seats).alias(REPEATED)))
             start += each.said.height
-        lines.sort(key=lambda rows: rows["pos"][0])
         if (self._ends > 0).all():  # nothing more will be read: the frames take the place of the pieces
             self._repetitions = []
             self._parsed.pop(shape.frame, None)
         del pieces, small, large
-        whole = _joined(lines, columns)
-        whole = whole if whole["pos"].is_sorted() else whole.sort("pos", maintain_order=True)
-        return {REPEATED: once, REPETITION: whole}
+        return {REPEATED: once, REPETITION: _ordered(lines, columns)}
 
     def _typed(self, shape: Shape) -> pl.DataFrame:
         schema = self._schema(shape.frame)
@@ -437,16 +434,13 @@ class Run:
         large = [rows for rows in parsed if rows.height >= FEW]
         several = [pl.concat(small, how="diagonal")] if small else []
         pieces = [_in_order(rows, self._ends) for rows in several + large]
-        pieces.sort(key=lambda rows: rows["pos"][0])
         if (self._ends > 0).all():  # nothing more will be read: the frame takes the place of its pieces
             self._parsed.pop(shape.frame, None)
         del parsed, small, large, several
-        whole = _joined(pieces, schema)
+        whole = _ordered(pieces, schema)
         if self._span:
             whole = self._span.of(whole)
-        if "host" in whole.columns and self._true_hosts:
-            whole = _renamed(whole, self._true_hosts)
-        return whole if whole["pos"].is_sorted() else whole.sort("pos", maintain_order=True)
+        return _renamed(whole, self._true_hosts) if "host" in whole.columns else whole
 
     def _speaking(self) -> pl.DataFrame:
         stretches = pl.concat(self._speakers).with_columns(pl.col("last", "dropped_line") - pl.col("line"))
@@ -520,22 +514,42 @@ def _renamed(rows: pl.DataFrame, hosts: Mapping[tuple[str, int], str]) -> pl.Dat
     return named.with_columns(host=pl.coalesce("true", "host")).drop("true")
 
 
-def _joined(pieces: list[pl.DataFrame], schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
-    """One frame of many, column by column, so that never more than one column stands in memory twice."""
+def _ordered(pieces: list[pl.DataFrame], schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    """One frame of many, in the order of the lines; the list is emptied.
+
+    They are joined column by column, so that never more than one column stands in memory twice.
+    """
+    if any(rows.height >= FEW for rows in pieces):  # to put stretches of sources in order costs less than to sort
+        pieces[:] = [part for rows in pieces for part in _stretches(rows)]
+    pieces.sort(key=lambda rows: rows["pos"][0])
     columns = []
-    present = {name for rows in pieces for name in rows.columns}
-    for name, dtype in schema.items():
+    for name in [each for each in schema if any(each in rows.columns for rows in pieces)]:
         parts = [
-            rows.drop_in_place(name).cast(dtype)
+            rows.drop_in_place(name).cast(schema[name])
             if name in rows.columns
-            else pl.Series(name, [None], dtype=dtype).new_from_index(0, rows.height)
+            else pl.Series(name, [None], dtype=schema[name]).new_from_index(0, rows.height)
             for rows in pieces
-            if name in present
         ]
-        columns += [pl.concat(parts, rechunk=True)] if parts else []
-    absent = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in schema.items() if name not in present]
-    # A column of nothing is kept as one value, not as one per row.
-    return pl.DataFrame(columns).with_columns(absent).select(list(schema)) if columns else pl.DataFrame(schema=schema)
+        columns.append(pl.concat(parts, rechunk=True))
+    pieces.clear()
+    whole = pl.DataFrame(columns)
+    whole = whole if whole["pos"].is_sorted() else whole.sort("pos", maintain_order=True)
+    return _completed(whole, schema)
+
+
+def _completed(rows: pl.DataFrame, schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    """The rows with all columns; one of nothing is kept as one value, not as one per row."""
+    absent = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in schema.items() if name not in rows.columns]
+    return rows.with_columns(absent).select(list(schema))
+
+
+def _stretches(rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """The rows of one source after another, if they are in order."""
+    start = 0
+    rows = rows if rows.height >= FEW or rows["pos"].is_sorted() else rows.sort("pos", maintain_order=True)
+    for count in (rows["pos"] // (1 << SOURCE_BITS)).rle().struct.field("len"):
+        yield rows.slice(start, count)
+        start += count
 
 
 def _here(work: Callable[[], Any]) -> Any:
