@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import pairwise
 from threading import Lock
 from typing import Any
 
@@ -519,8 +520,8 @@ def _ordered(pieces: list[pl.DataFrame], schema: Mapping[str, pl.DataType]) -> p
 
     They are joined column by column, so that never more than one column stands in memory twice.
     """
-    if any(rows.height >= FEW for rows in pieces):  # to put stretches of sources in order costs less than to sort
-        pieces[:] = [part for rows in pieces for part in _stretches(rows)]
+    if any(rows.height >= FEW for rows in pieces):  # to sort them all at once takes as much memory again
+        pieces[:] = _by_source(pieces)
     pieces.sort(key=lambda rows: rows["pos"][0])
     columns = []
     for name in [each for each in schema if any(each in rows.columns for rows in pieces)]:
@@ -543,13 +544,25 @@ def _completed(rows: pl.DataFrame, schema: Mapping[str, pl.DataType]) -> pl.Data
     return rows.with_columns(absent).select(list(schema))
 
 
-def _stretches(rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    """The rows of one source after another, if they are in order."""
-    start = 0
-    rows = rows if rows.height >= FEW or rows["pos"].is_sorted() else rows.sort("pos", maintain_order=True)
-    for count in (rows["pos"] // (1 << SOURCE_BITS)).rle().struct.field("len"):
-        yield rows.slice(start, count)
-        start += count
+def _by_source(pieces: list[pl.DataFrame]) -> list[pl.DataFrame]:
+    """The same rows, those of each source in order."""
+    stretches: dict[int, list[pl.DataFrame]] = {}
+    for rows in pieces:
+        start = 0
+        runs = (rows["pos"] // (1 << SOURCE_BITS)).rle().struct.unnest()
+        for count, source in runs.iter_rows():
+            stretches.setdefault(source, []).append(rows.slice(start, count))
+            start += count
+    found = []
+    for parts in stretches.values():
+        parts.sort(key=lambda rows: rows["pos"][0])
+        ends = [(rows["pos"][0], rows["pos"][-1]) for rows in parts]
+        in_order = all(rows["pos"].is_sorted() for rows in parts)
+        if in_order and all(one[1] <= other[0] for one, other in pairwise(ends)):
+            found += parts
+        else:
+            found.append(pl.concat(parts, how="diagonal").sort("pos", maintain_order=True))
+    return found
 
 
 def _here(work: Callable[[], Any]) -> Any:
