@@ -30,14 +30,11 @@ LATENESS = {
 }
 
 
-_IS_TIMED = pl.col("stamp").is_not_null() | pl.col("launcher_time").is_not_null()
-
-
 def _timed(rows: pl.DataFrame, *more: str) -> pl.DataFrame:
     """The rows with a time, as microseconds in `time`."""
     text = pl.coalesce(pl.col("stamp", "launcher_time").cast(pl.String))
     return (
-        rows.filter(_IS_TIMED)
+        rows.filter(pl.col("stamp").is_not_null() | pl.col("launcher_time").is_not_null())
         .select("source", "line", *more, is_fine=text.str.contains(".", literal=True), time=as_time(text, YEAR))
         .with_columns(pl.col("time").dt.epoch("us"))
         .filter(pl.col("time").is_not_null())
@@ -56,8 +53,10 @@ def lateness(
     rank: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per rank and collective that all ranks of a communicator made, where lines carry times."""
-    lines = repetition.with_columns(repeated["stamp"].gather(repetition[REPEATED]))
-    timed = pl.concat([_timed(with_line(lines.filter(_IS_TIMED))), _timed(journal_call)])
+    is_stamped = repeated["stamp"].is_not_null().gather(repetition[REPEATED])
+    lines = repetition.filter(is_stamped | pl.col("launcher_time").is_not_null())
+    lines = with_line(lines.with_columns(repeated["stamp"].gather(lines[REPEATED])))
+    timed = pl.concat([_timed(lines), _timed(journal_call)])
     if timed.is_empty():
         return pl.DataFrame(schema=LATENESS)
     is_fine = bool(timed["is_fine"].all())

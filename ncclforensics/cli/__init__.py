@@ -24,7 +24,7 @@ from ncclforensics.errors import ForensicsError
 
 # Polars' allocator gives memory back only under pressure; a tool that runs on a login node gives it back at once.
 # Read when the library is loaded, so it is set before that.
-os.environ.setdefault("_RJEM_MALLOC_CONF", "background_thread:true,narenas:4,dirty_decay_ms:100,muzzy_decay_ms:0")
+os.environ.setdefault("_RJEM_MALLOC_CONF", "background_thread:true,narenas:2,dirty_decay_ms:100,muzzy_decay_ms:0")
 
 app = typer.Typer(
     add_completion=False,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.columns import OWNER
+from ncclforensics.columns import OWNER, PLACE
 from ncclforensics.data.tuning import BUFFER, TOO_MANY, TUNED
 from ncclforensics.rules import Category, Finding, Role, Severity, rule
 from ncclforensics.rules.environment import echoed
@@ -153,15 +153,15 @@ def tune_algorithm_switches(
     Sources: nccl: src/enqueue.cc (Algo … proto …); NCCL user guide, NCCL_TUNER_PLUGIN.
     """
     larger = member.filter(pl.col("nranks") > 1).group_by(OWNER).len().filter(pl.col("len") == 1)
-    choices = algorithm_choice.filter(pl.col("algorithm").is_not_null() & pl.col("bytes").is_not_null())
+    equal = [*OWNER, "collective", "bytes"]
+    choices = algorithm_choice.select(*PLACE, "collective", "bytes", "algorithm", "protocol")
+    choices = choices.join(larger, on=OWNER, how="semi").drop_nulls(["algorithm", "bytes"])
     how = pl.concat_str(pl.col("algorithm", "protocol").cast(pl.String), separator="/")
-    chosen = choices.join(larger, on=OWNER, how="semi").with_columns(how=how).sort("source", "line")
-    for _, rows in chosen.group_by(*OWNER, "collective", "bytes", maintain_order=True):
-        ways = rows["how"].unique(maintain_order=True)
-        if ways.len() > 1:
-            row = rows.row(0, named=True)
-            yield together(
-                rows.unique("how", keep="first", maintain_order=True), rank,
-                f"{row['collective'] or 'a call'} of {row['bytes']} bytes ran as {' and '.join(ways)} on {{who}}",
-                "equal calls were treated differently", "possible", role=Role.CONTEXT,
-            )  # fmt: skip
+    chosen = choices.with_columns(how=how).filter(pl.col("how").n_unique().over(equal) > 1).sort("source", "line")
+    for _, rows in chosen.group_by(equal, maintain_order=True):
+        row, ways = rows.row(0, named=True), rows.unique("how", keep="first", maintain_order=True)
+        yield together(
+            ways, rank,
+            f"{row['collective'] or 'a call'} of {row['bytes']} bytes ran as {' and '.join(ways['how'])} on {{who}}",
+            "equal calls were treated differently", "possible", role=Role.CONTEXT,
+        )  # fmt: skip
