@@ -81,7 +81,7 @@ BASES: Mapping[str, Base] = {
     "DECIMAL": Base(pl.Float64(), "", _decimal),
     "FLOAT": Base(pl.Float64(), "null where it says N/A", _decimal),
     "PTR": Base(pl.Categorical(), "pointer, valid within one process", _category),
-    "ADDRESS": Base(pl.UInt64(), "place in memory", _address),
+    "MEMORY_ADDRESS": Base(pl.UInt64(), "place in memory", _address),
     "HEXID": Base(pl.Categorical(), "identifier", _category),
     "PCI": Base(pl.Categorical(), "as NCCL prints it: `0000:5d:00` is 5d000", _pci),
     "NAME": Base(pl.Categorical(), "", _category),
@@ -91,7 +91,7 @@ BASES: Mapping[str, Base] = {
     "CLOCK": Base(pl.String(), "time as a launcher or collector prints it", _text),
     "TEXT": Base(pl.String(), "", _text),
 }
-NUMBERS = ("INT", "NUMBER", "HEX", "DECIMAL", "FLOAT", "PTR", "ADDRESS", "HEXID", "PCI")
+NUMBERS = ("INT", "NUMBER", "HEX", "DECIMAL", "FLOAT", "PTR", "MEMORY_ADDRESS", "HEXID", "PCI")
 # A terminal that is written out in place (an enumeration, a pattern of its own) is text from a small vocabulary.
 PLAIN = Base(pl.Categorical(), "", _category)
 

@@ -82,6 +82,10 @@ def _frames() -> Iterator[str]:
         yield from _parsed(shape)
     yield "## Computed\n"
     yield from _table("source", "Every file that was read.", _rows(frames.SOURCE_COLUMNS, frames.__name__))
+    nothing = frames.Run([], whole=True)
+    for name, told in REPEATING.items():
+        columns = nothing[name].schema.items()
+        yield from _table(name, told, [(column, _dtype(dtype), COMMON.get(column, "")) for column, dtype in columns])
     for name, computed in frames.analyses().items():
         told = (inspect.getdoc(computed.function) or "").partition("\n\n")[0].replace("\n", " ")
         yield from _table(name, told, _rows(computed.columns, computed.function.__module__))
@@ -94,6 +98,12 @@ def _parsed(shape: Shape) -> Iterator[str]:
     rows += [(name, _dtype(base.dtype), base.unit) for name, base in shape.columns.items()]
     yield from _table(shape.frame, f"{told}\n\nNeeds: {shape.needs}", rows)
 
+
+# The rows of `operation`, as they are kept.
+REPEATING = {
+    "repeated": "What lines of `operation` say but for `opcount`, each once, at the first of them.",
+    "repetition": "Every line of `operation`: where it stands, its `opcount`, and which row of `repeated` it says.",
+}
 
 # Columns that mean the same in every frame.
 COMMON = {

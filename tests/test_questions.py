@@ -13,6 +13,8 @@ from ncclforensics.rules import Rule
 
 def parsed(name: str, seen: frozenset[str] = frozenset()) -> set[str]:
     """The frames that a frame is made of, itself included."""
+    if name in ("repeated", "repetition"):
+        return {name, "operation"}
     one = frames.analyses().get(name)
     if one is None or name in seen:
         return {name}

@@ -109,14 +109,15 @@ def test_windows_that_grow_give_the_same_rows_as_reading_whole(
         assert grown["source"].rows() == whole["source"].rows()
 
 
-@given(texts=st.lists(TEXTS, min_size=2, max_size=5), chunk=st.integers(1, 500))
+@given(texts=st.lists(TEXTS, min_size=2, max_size=5), chunk=st.integers(1, 500), few=st.integers(0, 20))
 @settings(max_examples=15)
-def test_several_readers_give_the_same_rows_as_one(texts: list[bytes], chunk: int) -> None:
+def test_several_readers_give_the_same_rows_as_one(texts: list[bytes], chunk: int, few: int) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as monkeypatch:
         paths = [written(Path(folder) / f"rank{number}.log", data) for number, data in enumerate(texts)]
         alone = run_of(*paths)
         _tiny(monkeypatch, chunk=chunk)
         monkeypatch.setattr(frames, "BATCH", 0)
+        monkeypatch.setattr(frames, "FEW", few)
         shared = run_of(*paths)
 
         assert everything(shared) == everything(alone)

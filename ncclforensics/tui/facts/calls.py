@@ -152,7 +152,7 @@ def calls(report: Report, citer: Citer) -> Calls:
     run = report.run
     call = run["call"]
     counted = call.group_by("key").agg(
-        pl.col("nth").max(), pl.col("ordinal").max(), pl.col("actor", "call_line", "pos").first(),
+        pl.col("nth").max(), pl.col("ordinal").max(), pl.col("member", "call_line", "pos").first(),
         placed=pl.col("ordinal").count(), calls=pl.len(), collectives=pl.col("nth").count(),
     )  # fmt: skip
     counted = described(counted, run["call_line"], run["member"])

@@ -1,0 +1,67 @@
+"""What is skipped when millions of calls are compared, or looked at in parts, changes no answer."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ncclforensics.analyses import sequence
+
+CALLS = st.lists(st.lists(st.integers(0, 2), max_size=12), min_size=1, max_size=4)  # of each member, what it called
+
+
+def _frames(calls: list[list[int]]) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    """The frames `call`, `call_line` and `member` of communicators of two members each."""
+    signatures = [3, -(2**62), 2**63 - 1]
+    rows = [
+        (number, number, f"comm{number // 2}", what, nth, nth, False, 1000 * number + nth)
+        for number, made in enumerate(calls)
+        for nth, what in enumerate(made)
+    ]
+    order = ["member", "actor", "key", "call_line", "ordinal", "nth", "in_tail", "pos"]
+    call = pl.DataFrame(rows, schema={name: sequence.CALL[name] for name in order}, orient="row")
+    member = pl.DataFrame({"key": [f"comm{number // 2}" for number in range(len(calls))]})
+    return call, pl.DataFrame({"signature": signatures}), member.cast(pl.Categorical)
+
+
+def _expected(calls: list[list[int]]) -> list[tuple[str, int]]:
+    """Place by place."""
+    found = []
+    for number in range(0, len(calls) - 1, 2):
+        pairs = zip(calls[number], calls[number + 1], strict=False)
+        found += [(f"comm{number // 2}", nth) for nth, (one, other) in enumerate(pairs) if one != other][:1]
+    return found
+
+
+@given(CALLS, st.integers(1, 5))
+def test_the_first_difference_is_found_whatever_is_skipped(calls: list[list[int]], part: int) -> None:
+    call, call_line, member = _frames(calls)
+    if call.is_empty():
+        return
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(sequence, "SLICE", part)
+
+        found = sequence.divergence(call, call_line, sequence.last_call(call), member)
+
+    assert sorted(found.select(pl.col("key").cast(pl.String), "nth").rows()) == _expected(calls)
+
+
+def test_few_calls_of_a_long_run_are_compared() -> None:
+    calls = [[0, 1, 2] * 1000, [0, 1, 2] * 1000, [0] * 500, [0] * 400 + [1] + [0] * 99]
+    call, call_line, member = _frames(calls)
+
+    doubted = sequence._doubted(call, call_line, sequence.last_call(call), member)
+
+    assert doubted["key"].unique().to_list() == ["comm1"]
+
+
+@given(st.lists(st.integers(0, 3), max_size=30), st.integers(1, 7))
+def test_places_counted_in_parts_are_those_counted_at_once(seats: list[int], part: int) -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(sequence, "SLICE", part)
+
+        counted = sequence._counted(pl.Series(seats, dtype=pl.UInt32), 4)
+
+    assert counted.to_list() == [seats[:place].count(seat) for place, seat in enumerate(seats)]
