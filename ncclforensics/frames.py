@@ -38,9 +38,9 @@ from ncclforensics.span import Span
 RARE, VERY_RARE = 3, 30
 FEW = 10_000  # rows; smaller pieces are put together before anything is computed on them
 MANY = 300_000  # lines whose frames are worth the engine's threads
-BATCH = 4 * CHUNK  # of rare lines: every pattern costs its compilation, whatever it is applied to
-# Readers at work at once, one more than cores, for one always waits; each holds a batch in memory.
-READERS = min(pl.thread_pool_size() + 1, 8)
+LITTLE = 4 * CHUNK  # bytes that one reader has read before several have stopped waiting for one another
+BATCH = 6 * CHUNK  # of rare lines: every pattern costs its compilation, whatever it is applied to
+READERS = min(pl.thread_pool_size(), 8)  # at work at once; each holds a batch in memory
 Analysis = Callable[..., pl.DataFrame]
 Progress = Callable[[int], None]  # told how many bytes have been parsed since the last time
 
@@ -224,8 +224,8 @@ class Run:
                 for batch in waiting.ready(BATCH):
                     self._parse(batch, lock)
 
-        readers = min(READERS, len(readings)) if due > BATCH else 1
-        each_on_its_own = _here if due > BATCH and readers == 1 else alone
+        readers = min(READERS, len(readings)) if due > LITTLE else 1
+        each_on_its_own = _here if due > LITTLE and readers == 1 else alone
         left = Batches()
         with ThreadPoolExecutor(readers) as pool:
             workers = [pool.submit(each_on_its_own, worker) for _ in range(readers)]

@@ -117,6 +117,7 @@ def test_several_readers_give_the_same_rows_as_one(texts: list[bytes], chunk: in
         alone = run_of(*paths)
         _tiny(monkeypatch, chunk=chunk)
         monkeypatch.setattr(frames, "BATCH", 0)
+        monkeypatch.setattr(frames, "LITTLE", 0)
         monkeypatch.setattr(frames, "FEW", few)
         shared = run_of(*paths)
 
