@@ -3,7 +3,7 @@
 #   make demo          a verdict on an incident that ships with the program
 #   make test          everything a change must pass
 #   make bench         the command against awk, grep and a conventional parser
-#   make bench-volume  the same, and a job with long logs against one with short logs
+#   make bench-volume  the same, a job with long logs against one with short logs, and 2 GB of all families
 #   make bench-screens the screens: first paint, keys, memory
 #   make clean         remove what these made
 
