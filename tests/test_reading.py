@@ -110,7 +110,7 @@ def test_windows_that_grow_give_the_same_rows_as_reading_whole(
 
 
 @given(texts=st.lists(TEXTS, min_size=2, max_size=5), chunk=st.integers(1, 500), few=st.integers(0, 20))
-@settings(max_examples=15)
+@settings(max_examples=8)
 def test_several_readers_give_the_same_rows_as_one(texts: list[bytes], chunk: int, few: int) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as monkeypatch:
         paths = [written(Path(folder) / f"rank{number}.log", data) for number, data in enumerate(texts)]
