@@ -150,7 +150,7 @@ class Run:
                 self._speakers.append(_renumbered(parquet.frame(saved, "speaker", SPEAKER), own))
             for shape in () if self._saved else self.language.whole.shapes:
                 if saved.holds(shape.frame):
-                    rows = parquet.frame(saved, shape.frame)
+                    rows = _fitted(saved, shape)
                     self._parsed.setdefault(shape.frame, []).append(_renumbered(rows.drop("pos"), own))
 
     def read_on(self, wanted: pl.DataFrame) -> None:
@@ -487,6 +487,16 @@ def _inputs(sources: list[Source]) -> list[tuple[Source, Saved | None, int]]:
         if not source.saved:
             found.append((source, None, 0))
     return found
+
+
+def _fitted(saved: Saved, shape: Shape) -> pl.DataFrame:
+    """The rows of a saved frame in today's dtypes, whichever version wrote them. Raises SavedError."""
+    rows = parquet.frame(saved, shape.frame)
+    other = {name: base for name, base in shape.columns.items() if rows.schema.get(name, base.dtype) != base.dtype}
+    try:
+        return rows.with_columns(base.cast(pl.col(name).cast(pl.String)).alias(name) for name, base in other.items())
+    except pl.exceptions.PolarsError as error:
+        raise saved.damaged(shape.frame, error) from error
 
 
 def _renumbered(rows: pl.DataFrame, numbers: Mapping[int, int]) -> pl.DataFrame:

@@ -135,6 +135,23 @@ def test_a_large_frame_that_can_be_worked_out_is_not_kept(tmp_path: Path, monkey
     assert run["call"].equals(report.run["call"])
 
 
+def test_a_column_that_was_saved_as_words_is_read_as_numbers(
+    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = tmp_path / "older.ncclf"
+    with zipfile.ZipFile(kept) as archive, zipfile.ZipFile(older, "w", zipfile.ZIP_STORED) as rewritten:
+        for name in archive.namelist():
+            data = archive.read(name)
+            if name == "frames/operation.parquet":
+                words = io.BytesIO()
+                pl.read_parquet(io.BytesIO(data)).with_columns(pl.col("count").cast(pl.String)).write_parquet(words)
+                data = words.getvalue()
+            rewritten.writestr(zipfile.ZipInfo(name), data)
+    monkeypatch.setattr(saved, "fingerprint", lambda: "another version")
+
+    assert analyze([str(older)]).run["operation"].equals(analyze([str(kept)]).run["operation"])
+
+
 def test_a_saved_run_in_a_folder_of_logs_counts_nothing_twice(
     kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
