@@ -280,24 +280,26 @@ class Run:
             return {number: one["kind"] for number, one in enumerate(self._saved.inputs)}
         kinds = [each for one in all_formats().values() for each in one.KINDS.items()]
         filled = [(frame, kind) for frame, kind in kinds if self.has(frame)]
-        return {source: kind for frame, kind in filled for source in self._holding(frame)}
-
-    def _holding(self, name: str) -> list[int]:
-        """The sources of a frame's rows, in order."""
-        name = REPEATED if name == self._commonest.frame else name
-        pieces = [self[name]] if name in self._frames or name == REPEATED or self._span else self._parsed[name]
-        return sorted({source for rows in pieces for source in rows["source"].unique()})
+        return {
+            source: kind
+            for frame, kind in filled
+            for rows in self._rows_of(frame)
+            for source in rows["source"].unique()
+        }
 
     def has(self, name: str) -> bool:
         """Whether a frame has any row: not made where no line was found for it, nor read where a saved run tells."""
         if name not in self._frames and self._saved:
             return self._saved.frames.get(name, 0) > 0
+        return any(rows.height for rows in self._rows_of(name))
+
+    def _rows_of(self, name: str) -> list[pl.DataFrame]:
+        """What tells of the rows of a frame: its pieces, where it is not made yet and would hold all of them."""
         if name == self._commonest.frame:
-            return not self[REPEATED].is_empty()
+            return [self[REPEATED]]
         is_parsed = name not in _ANALYSES and name not in ("source", "speaker")
-        if is_parsed and name not in self._frames and not (self._span and name in self._parsed):
-            return any(rows.height for rows in self._parsed.get(name, ()))
-        return not self[name].is_empty()
+        pieces = self._parsed.get(name, [])
+        return pieces if is_parsed and name not in self._frames and not (self._span and pieces) else [self[name]]
 
     def __getitem__(self, name: str) -> pl.DataFrame:
         if name not in self._frames:
