@@ -60,9 +60,9 @@ def lateness(
     if timed.is_empty():
         return pl.DataFrame(schema=LATENESS)
     is_fine = bool(timed["is_fine"].all())
+    collectives = call.filter(pl.col("nth").is_not_null())
     made = (
-        with_line(call.filter(pl.col("nth").is_not_null()))
-        .join(member.select("job", "key", "actor", "nranks").unique(["key", "actor"]), on=["key", "actor"])
+        with_line(collectives.hstack(member.select("job", "nranks")[collectives["member"]]))
         .filter(pl.col("nranks") >= ENOUGH)
         .select("job", "key", "actor", "nth", "nranks", "source", "line")
         .join(timed.select("source", "line", "time"), on=["source", "line"])
