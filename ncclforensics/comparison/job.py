@@ -123,7 +123,8 @@ def placement(member: pl.DataFrame, layout: pl.DataFrame) -> pl.DataFrame:
 @topic(unit="rank", needs="NCCL_DEBUG_SUBSYS=INIT,COLL", kind=Kind.CONTEXT)
 def calls(last_call: pl.DataFrame, member: pl.DataFrame, call: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
     """One of both runs made more calls: it ran longer, or the other stopped; bandwidths and choices are not touched."""
-    first = with_line(call.group_by("actor", "key").agg(pl.col("pos").min())).drop("pos")
+    begun = call.group_by("member").agg(pl.col("actor", "key").first(), pl.col("pos").min())
+    first = with_line(begun.group_by("actor", "key").agg(pl.col("pos").min())).drop("pos")
     seats = rank.select("actor", "rank", text_of("host"))
     named = member.select("job", "key", "actor").unique().join(roles(member), on=["job", "key"])
     return (
