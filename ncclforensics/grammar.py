@@ -21,6 +21,7 @@ import orjson
 import polars as pl
 
 from ncclforensics import __version__
+from ncclforensics.errors import GrammarError
 
 if TYPE_CHECKING:
     from lark import Lark
@@ -87,7 +88,8 @@ BASES: Mapping[str, Base] = {
     "NAME": Base(pl.Categorical(), "", _category),
     "HOSTNAME": Base(pl.Categorical(), "", _category),
     "WORD": Base(pl.String(), "", _text),
-    "MOMENT": Base(pl.String(), "local time as printed, format chosen by the user", _text),
+    "LOCAL_TIME": Base(pl.String(), "as printed, format chosen by the user", _text),
+    "GLOG_TIME": Base(pl.String(), "month, day and time as glog prints them", _text),
     "CLOCK": Base(pl.String(), "time as a launcher or collector prints it", _text),
     "TEXT": Base(pl.String(), "", _text),
 }
@@ -320,6 +322,8 @@ def _plain_definitions(grammar: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for line in (GRAMMARS / f"{grammar}.lark").read_text(encoding="utf-8").splitlines():
         name, _, value = line.partition(": ")
+        if name.partition(".")[0] in BASES and grammar != "terminals":
+            raise GrammarError(f"{grammar}.lark: {name} is a base terminal; its dtype is not that of this one")
         if name.isupper() and value.replace("_", "").isalpha() and value.isupper():
             found[name] = value
         elif line.startswith("%import .") and "terminals" not in line:

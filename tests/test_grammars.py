@@ -172,6 +172,13 @@ def test_a_look_ahead_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         loaded(monkeypatch, tmp_path, "ahead: WHAT\nWHAT: /a(?=b)/\n")
 
 
+def test_a_terminal_that_would_borrow_the_dtype_of_a_base_terminal_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(GrammarError, match="PTR is a base terminal"):
+        loaded(monkeypatch, tmp_path, "borrowed: PTR\nPTR: /[a-z]+/\n")
+
+
 def test_a_column_that_stands_twice_in_one_alternative_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
