@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import pairwise
 from threading import Lock
 from typing import Any
 
@@ -19,11 +18,12 @@ import polars as pl
 
 from ncclforensics import parquet
 from ncclforensics.batches import Batch, Batches, size_of
-from ncclforensics.columns import BEHIND_GAP, OWNER, SOURCE_BITS, text_of, with_line
+from ncclforensics.columns import text_of, with_line
 from ncclforensics.decoration import peeled
 from ncclforensics.engine import Result, alone
 from ncclforensics.formats import all_formats, document, language
 from ncclforensics.grammar import Shape
+from ncclforensics.joining import completed, in_order, joined, renamed, with_small_together
 from ncclforensics.language import Language
 from ncclforensics.lines import CHUNK
 from ncclforensics.matching import distinct
@@ -36,7 +36,6 @@ from ncclforensics.span import Span
 
 # Times rarer than its true name a torn host name is: one that ends like it, and any other.
 RARE, VERY_RARE = 3, 30
-FEW = 10_000  # rows; smaller pieces are put together before anything is computed on them
 MANY = 300_000  # lines whose frames are worth the engine's threads
 LITTLE = 4 * CHUNK  # bytes that one reader has read before several have stopped waiting for one another
 BATCH = 6 * CHUNK  # of rare lines: every pattern costs its compilation, whatever it is applied to
@@ -406,52 +405,49 @@ class Run:
             pieces = [folded(self._span.of(each.unfolded()), own) for each in pieces]
         shared = {name: dtype for name, dtype in shape.schema.items() if name != counter}
         columns = {REPEATED: pl.UInt32(), "pos": pl.Int64(), counter: shape.schema[counter], **self._labels}
-        small = [each for each in pieces if 0 < each.lines.height < FEW]
-        large = [each for each in pieces if each.lines.height >= FEW]
-        pieces = ([together(small)] if small else []) + large
+        pieces = with_small_together(pieces, lambda each: each.lines.height, together)
         if not pieces:
             return {REPEATED: pl.DataFrame(schema={**ORIGIN, **shared}), REPETITION: pl.DataFrame(schema=columns)}
-        said = _in_order(pl.concat([each.said for each in pieces], how="diagonal"), self._ends)
+        said = in_order(pl.concat([each.said for each in pieces], how="diagonal"), self._ends)
         order = said["pos"].arg_sort()
-        in_order = _completed(_renamed(said, self._true_hosts), {**ORIGIN, **shared})[order]
-        once, place = distinct(in_order, ["source", *shared])
+        whole = completed(renamed(said, self._true_hosts), {**ORIGIN, **shared})[order]
+        once, place = distinct(whole, ["source", *shared])
         place = place.gather(order.arg_sort())
         lines, start = [], 0
         for each in pieces:
             seats = (each.lines[REPEATED] + start).alias(REPEATED)
-            placed = _in_order(each.lines.with_columns(source=said["source"].gather(seats)), self._ends)
+            placed = in_order(each.lines.with_columns(source=said["source"].gather(seats)), self._ends)
             lines.append(placed.drop("source", "line").with_columns(place.gather(seats).alias(REPEATED)))
             start += each.said.height
         if (self._ends > 0).all():  # nothing more will be read: the frames take the place of the pieces
             self._repetitions = []
             self._parsed.pop(shape.frame, None)
-        del pieces, small, large
-        return {REPEATED: once, REPETITION: _ordered(lines, columns)}
+        del pieces
+        return {REPEATED: once, REPETITION: joined(lines, columns)}
 
     def _typed(self, shape: Shape) -> pl.DataFrame:
         schema = self._schema(shape.frame)
-        parsed = self._parsed.get(shape.frame, [])
+        parsed = with_small_together(
+            self._parsed.get(shape.frame, []), lambda rows: rows.height, partial(pl.concat, how="diagonal")
+        )
         if not parsed:
             return pl.DataFrame(schema=schema)
-        small = [rows for rows in parsed if rows.height < FEW]
-        large = [rows for rows in parsed if rows.height >= FEW]
-        several = [pl.concat(small, how="diagonal")] if small else []
-        pieces = [_in_order(rows, self._ends) for rows in several + large]
+        pieces = [in_order(rows, self._ends) for rows in parsed]
         if (self._ends > 0).all():  # nothing more will be read: the frame takes the place of its pieces
             self._parsed.pop(shape.frame, None)
-        del parsed, small, large, several
-        whole = _ordered(pieces, schema)
+        del parsed
+        whole = joined(pieces, schema)
         if self._span:
             whole = self._span.of(whole)
-        return _renamed(whole, self._true_hosts) if "host" in whole.columns else whole
+        return renamed(whole, self._true_hosts) if "host" in whole.columns else whole
 
     def _speaking(self) -> pl.DataFrame:
         stretches = pl.concat(self._speakers).with_columns(pl.col("last", "dropped_line") - pl.col("line"))
-        placed = _in_order(stretches, self._ends)
+        placed = in_order(stretches, self._ends)
         placed = placed.with_columns(
             pl.col("last", "dropped_line") + pl.col("line"), last_pos=pl.col("pos") + pl.col("last")
         )
-        return _renamed(placed.select(list(SPEAKER_COLUMNS)).sort("pos"), self._true_hosts)
+        return renamed(placed.select(list(SPEAKER_COLUMNS)).sort("pos"), self._true_hosts)
 
     @cached_property
     def _true_hosts(self) -> dict[tuple[str, int], str]:
@@ -504,77 +500,6 @@ def _fitted(saved: Saved, shape: Shape) -> pl.DataFrame:
 def _renumbered(rows: pl.DataFrame, numbers: Mapping[int, int]) -> pl.DataFrame:
     """The rows with the numbers that their sources have in this run."""
     return rows.with_columns(pl.col("source").replace_strict(numbers, return_dtype=pl.Int32))
-
-
-def _in_order(rows: pl.DataFrame, ends: pl.Series) -> pl.DataFrame:
-    """The rows with their true `line` and their `pos`. `ends`: the number behind each source's last line, or 0."""
-    line, source = pl.col("line"), pl.col("source").cast(pl.Int64)
-    pos = line.cast(pl.Int64) + source * (1 << SOURCE_BITS)
-    if (rows["line"] > 0).all():
-        return rows.with_columns(pos=pos)
-    is_from_end = line < 0
-    true = pl.when(is_from_end).then(line + ends.gather(rows["source"])).otherwise(line)
-    placed = rows.with_columns(line=true, pos=pl.when(is_from_end).then(BEHIND_GAP).otherwise(0))
-    return placed.with_columns(pos=pl.col("pos") + pos)
-
-
-def _renamed(rows: pl.DataFrame, hosts: Mapping[tuple[str, int], str]) -> pl.DataFrame:
-    if not hosts:
-        return rows
-    schema = {"host": pl.Categorical(), "pid": pl.Int32(), "true": pl.Categorical()}
-    names = pl.DataFrame([(host, pid, true) for (host, pid), true in hosts.items()], schema=schema, orient="row")
-    named = rows.join(names, on=OWNER, how="left", maintain_order="left")
-    return named.with_columns(host=pl.coalesce("true", "host")).drop("true")
-
-
-def _ordered(pieces: list[pl.DataFrame], schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
-    """One frame of many, in the order of the lines; the list is emptied.
-
-    They are joined column by column, so that never more than one column stands in memory twice.
-    """
-    if any(rows.height >= FEW for rows in pieces):  # to sort them all at once takes as much memory again
-        pieces[:] = _by_source(pieces)
-    pieces.sort(key=lambda rows: rows["pos"][0])
-    columns = []
-    for name in [each for each in schema if any(each in rows.columns for rows in pieces)]:
-        parts = [
-            rows.drop_in_place(name).cast(schema[name])
-            if name in rows.columns
-            else pl.Series(name, [None], dtype=schema[name]).new_from_index(0, rows.height)
-            for rows in pieces
-        ]
-        columns.append(pl.concat(parts, rechunk=True))
-    pieces.clear()
-    whole = pl.DataFrame(columns)
-    whole = whole if whole["pos"].is_sorted() else whole.sort("pos", maintain_order=True)
-    return _completed(whole, schema)
-
-
-def _completed(rows: pl.DataFrame, schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
-    """The rows with all columns; one of nothing is kept as one value, not as one per row."""
-    absent = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in schema.items() if name not in rows.columns]
-    return rows.with_columns(absent).select(list(schema))
-
-
-def _by_source(pieces: list[pl.DataFrame]) -> list[pl.DataFrame]:
-    """The same rows, those of each source in order."""
-    stretches: dict[int, list[pl.DataFrame]] = {}
-    for rows in pieces:
-        start = 0
-        runs = (rows["pos"] // (1 << SOURCE_BITS)).rle().struct.unnest()
-        for count, source in runs.iter_rows():
-            stretches.setdefault(source, []).append(rows.slice(start, count))
-            start += count
-    found = []
-    for parts in stretches.values():
-        parts.sort(key=lambda rows: rows["pos"][0])
-        ends = [(rows["pos"][0], rows["pos"][-1]) for rows in parts]
-        in_order = all(rows["pos"].is_sorted() for rows in parts)
-        if in_order and all(one[1] <= other[0] for one, other in pairwise(ends)):
-            found += parts
-        else:
-            found.append(pl.concat(parts, how="diagonal").sort("pos", maintain_order=True))
-    return found
 
 
 def _here(work: Callable[[], Any]) -> Any:

@@ -32,6 +32,7 @@ ORDER = (
     "engine",
     "parquet",
     "batches",
+    "joining",
     "frames",
     "analyses",
     "rules",

@@ -13,7 +13,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ncclforensics import analyze, frames, lines, reading
+from ncclforensics import analyze, frames, joining, lines, reading
 from ncclforensics.cli import main
 from ncclforensics.formats import nccl
 from ncclforensics.frames import Run
@@ -118,7 +118,7 @@ def test_several_readers_give_the_same_rows_as_one(texts: list[bytes], chunk: in
         _tiny(monkeypatch, chunk=chunk)
         monkeypatch.setattr(frames, "BATCH", 0)
         monkeypatch.setattr(frames, "LITTLE", 0)
-        monkeypatch.setattr(frames, "FEW", few)
+        monkeypatch.setattr(joining, "FEW", few)
         shared = run_of(*paths)
 
         assert everything(shared) == everything(alone)
