@@ -319,7 +319,7 @@ def _by_anchor(table: pl.DataFrame, trials: Sequence[Trial]) -> Iterator[tuple[T
         )
         places = dict(zip(found["anchor"], found["place"], strict=True))
     for trial in trials:
-        if not trial.anchor:
-            yield trial, table
+        if not trial.anchor:  # free text: what stands behind another head would be met for nothing
+            yield trial, table.filter(pl.col("_kind") & trial.kind > 0) if trial.kind else table
         elif trial.anchor in places:
             yield trial, table[places[trial.anchor]]
