@@ -15,6 +15,7 @@ OPERATIONS = ("sum", "prod", "max", "min", "avg")
 REDUCTIONS = ("AllReduce", "Reduce", "ReduceScatter")
 ROOTED = ("Broadcast", "Reduce", "Gather", "Scatter")
 MESSAGES = ("Send", "Recv")
+PAIRWISE = (*MESSAGES, "AlltoAll", "AllToAll")  # every pair of ranks connects
 
 
 def datatype(number: int | None) -> str | None:

@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.columns import OWNER, text_of
+from ncclforensics.data.names import PAIRWISE
 from ncclforensics.data.tuning import CHANNEL_CAPS
 from ncclforensics.data.yardsticks import DEGRADED_LINK, FEW_CHANNELS, FULL_NODE, MANY_NODES, NORMAL_CHANNELS
 from ncclforensics.rules import Category, Finding, Line, Role, Severity, rule
@@ -241,7 +242,7 @@ def chan_alltoall_few_per_peer(
     Do: measure with NCCL_NCHANNELS_PER_NET_PEER=4.
     Sources: nccl#1272.
     """
-    pairwise = repeated.filter(pl.col("called").is_in(["Send", "Recv", "AlltoAll", "AllToAll"]))
+    pairwise = repeated.filter(pl.col("called").is_in(PAIRWISE))
     nodes = placement["nnodes"].max()
     few = channel_count.filter(pl.col("perpeer") == 1)
     if pairwise.is_empty() or few.is_empty() or not isinstance(nodes, int) or nodes < MANY_NODES:

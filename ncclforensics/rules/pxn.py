@@ -6,12 +6,11 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.data.names import PAIRWISE
 from ncclforensics.data.yardsticks import FULL_NODE
 from ncclforensics.rules import Category, Finding, Role, Severity, rule
 from ncclforensics.rules.environment import echoed
 from ncclforensics.rules.grouped import together
-
-PAIRWISE = ["Send", "Recv", "AlltoAll", "AllToAll"]
 
 
 @rule(Category.ENVIRONMENT, Severity.INFO, of=("operation",))
