@@ -156,7 +156,8 @@ def calls(report: Report, citer: Citer) -> Calls:
         placed=pl.col("ordinal").count(), calls=pl.len(), collectives=pl.col("nth").count(),
     )  # fmt: skip
     counted = described(counted, run["call_line"], run["member"])
-    last = call.group_by("key", "actor").agg(pl.col("nth", "ordinal").max())
+    ends_of = call.group_by("member").agg(pl.col("key", "actor").first(), pl.col("nth", "ordinal").max())
+    last = ends_of.group_by("key", "actor").agg(pl.col("nth", "ordinal").max())
     number = dict(run["rank"].select("actor", "rank").iter_rows())
     verdict = {row["key"]: row for row in reversed(report.verdicts) if row["key"] is not None}
     differs = dict(run["divergence"].select(pl.col("key").cast(pl.String), "nth").iter_rows())
