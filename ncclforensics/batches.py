@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from ncclforensics.language import Language
-from ncclforensics.lines import CHUNK
 
 
 @dataclass(slots=True)
@@ -22,18 +21,6 @@ class Batch:
         """Add lines of its language."""
         self.rows.append(rows)
         self.size += size_of(rows)
-
-    def shares(self) -> list[Batch]:
-        """This batch in parts of about the same size, at most one for each core; a source is never in two."""
-        count = min(pl.thread_pool_size(), self.size // CHUNK)
-        if count < 2:
-            return [self]
-        rows = pl.concat(self.rows, how="diagonal")
-        sizes = rows.group_by("source").agg(size=pl.col("text").str.len_bytes().sum()).sort("source")
-        before = pl.col("size").cum_sum() - pl.col("size")
-        shares = sizes.select("source", share=before * count // pl.col("size").sum())
-        parts = rows.join(shares, on="source", maintain_order="left").partition_by("share", include_key=False)
-        return [Batch(self.language, [part], size_of(part)) for part in parts]
 
     def taken(self) -> Batch:
         """All of them; this batch is empty afterwards."""

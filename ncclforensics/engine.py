@@ -1,13 +1,18 @@
-"""How Polars' engine is run: on its own threads, or on this one alone."""
+"""How Polars' engine is run: on its own threads, on this one alone, or on several of ours, each alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future
+from functools import partial
 from typing import TypeVar
 
 import polars as pl
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
+InTurn = Callable[[Callable[[Item], Result], Iterable[Item]], Iterator[Result]]
 
 
 def alone(work: Callable[[], Result]) -> Result:
@@ -31,3 +36,17 @@ def alone(work: Callable[[], Result]) -> Result:
     if failed:
         raise failed[0]
     return done[0]
+
+
+def in_turn(work: Callable[[Item], Result], items: Iterable[Item], pool: Executor, ahead: int) -> Iterator[Result]:
+    """What becomes of each item, in their order. So many at once are worked on in a pool; one is worked on here."""
+    if ahead < 2:
+        yield from map(work, items)
+        return
+    begun: deque[Future[Result]] = deque()
+    for item in items:
+        begun.append(pool.submit(alone, partial(work, item)))
+        if len(begun) == ahead:
+            yield begun.popleft().result()
+    while begun:
+        yield begun.popleft().result()

@@ -8,26 +8,22 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from threading import Lock
 from typing import Any
 
 import polars as pl
 
 from ncclforensics import parquet
-from ncclforensics.batches import Batch, Batches, size_of
 from ncclforensics.columns import text_of, with_line
-from ncclforensics.decoration import peeled
 from ncclforensics.engine import Result, alone
 from ncclforensics.formats import all_formats, document, language
 from ncclforensics.grammar import Shape
 from ncclforensics.joining import completed, in_order, joined, renamed, with_small_together
 from ncclforensics.language import Language
-from ncclforensics.lines import CHUNK
 from ncclforensics.matching import distinct
-from ncclforensics.parse import COUNTS, NO_HOSTS, NO_TALLY, SPEAKER, Parsed, parse, sift
+from ncclforensics.parse import COUNTS, NO_HOSTS, NO_TALLY, SPEAKER, Parsed
+from ncclforensics.readers import Readers
 from ncclforensics.reading import Reading, survey
 from ncclforensics.repetition import REPEATED, Repetition, folded, together
 from ncclforensics.saved import Saved
@@ -37,9 +33,6 @@ from ncclforensics.span import Span
 # Times rarer than its true name a torn host name is: one that ends like it, and any other.
 RARE, VERY_RARE = 3, 30
 MANY = 300_000  # lines whose frames are worth the engine's threads
-LITTLE = 4 * CHUNK  # bytes that one reader has read before several have stopped waiting for one another
-BATCH = 6 * CHUNK  # of rare lines: every pattern costs its compilation, whatever it is applied to
-READERS = min(pl.thread_pool_size(), 8)  # at work at once; each holds a batch in memory
 Analysis = Callable[..., pl.DataFrame]
 Progress = Callable[[int], None]  # told how many bytes have been parsed since the last time
 
@@ -113,11 +106,10 @@ class Run:
         self._saved = found[0].saved if len(found) == 1 and span is None else None
         self._cited: dict[Saved, dict[tuple[int, int], str]] = {}
         self._span = span
-        self._progress = progress
+        self._readers = Readers(self.language, self._keep, progress)
         self._parsed: dict[str, list[pl.DataFrame]] = {}
         self._repetitions: list[Repetition] = []
         self._tallies: list[pl.DataFrame] = []
-        self._hosts: list[pl.DataFrame] = []
         self._speakers: list[pl.DataFrame] = [pl.DataFrame(schema=SPEAKER)]
         self._frames: dict[str, pl.DataFrame] = {}
         self._restore()
@@ -129,7 +121,7 @@ class Run:
         of_lines = survey(fresh, self.language, self._is_document)
         readable = [reading for reading in of_lines if not reading.problems]
         due = sum(reading.due(whole=whole) for reading in readable)
-        self._take(readable, lambda reading: reading.start(whole=whole), due)
+        self._readers.take(readable, lambda reading: reading.start(whole=whole), due)
 
     def _restore(self) -> None:
         """Take what saved runs hold in place of reading; frames of one that is not alone are numbered anew."""
@@ -162,7 +154,7 @@ class Run:
 
         readings = [reading for reading in self.readings if reading.number in reach]
         due = sum(reading.due(whole=reach[reading.number] == "all") for reading in readings)
-        self._take(readings, more, due)
+        self._readers.take(readings, more, due)
         self._frames.clear()
         for name in ("_true_hosts", "_ends", "kinds"):
             self.__dict__.pop(name, None)
@@ -184,79 +176,15 @@ class Run:
         }
         tally = {"source": reading.number, **dict.fromkeys(COUNTS, 0), "recognised": len(records)}
         counted = pl.DataFrame([tally], schema=NO_TALLY.schema)
-        self._keep(Parsed(frames, counted, NO_HOSTS, pl.DataFrame(schema=SPEAKER)), Lock())
+        self._keep(Parsed(frames, counted, NO_HOSTS, pl.DataFrame(schema=SPEAKER)))
         return True
 
-    def _take(self, readings: list[Reading], work: Callable[[Reading], Iterator[pl.DataFrame]], due: int) -> None:
-        """Parse what `work` yields of each reading, about `due` bytes, small files together, on READERS threads.
-
-        One reader is enough for little: two would wait for one another, for whatever is not Polars' is done by one at a
-        time.
-
-        What is parsed together of one source depends on that source alone, never on how the threads ran.
-        """
-        queue, lock = iter(readings), Lock()
-
-        def worker() -> list[Batch]:
-            small = Batches()  # of readings that are too short to be worth a call of their own
-            waiting = Batches()  # rare lines of readings that have come to their end
-            while True:
-                with lock:
-                    reading = next(queue, None)
-                for batch in small.ready(0 if reading is None else CHUNK):
-                    waiting.add(batch.language, self._sift(batch, lock))
-                if reading is None:
-                    return waiting.batches
-                rare = Batch(self.language)
-                for plain in work(reading):
-                    rows = peeled(plain, reading.language, reading.decorations) if reading.decorations else plain
-                    if size_of(rows) < CHUNK // 4:
-                        small.add(reading.hears(rows), rows)
-                        continue
-                    others = self._sift(Batch(reading.language, [rows]), lock)
-                    rare.language = reading.hears(others)
-                    rare.add(others)
-                    if rare.size >= BATCH:
-                        self._parse(rare.taken(), lock)
-                for rows in rare.rows:
-                    waiting.add(rare.language, rows)
-                for batch in waiting.ready(BATCH):
-                    self._parse(batch, lock)
-
-        readers = min(READERS, len(readings)) if due > LITTLE else 1
-        each_on_its_own = _here if due > LITTLE and readers == 1 else alone
-        left = Batches()
-        with ThreadPoolExecutor(readers) as pool:
-            workers = [pool.submit(each_on_its_own, worker) for _ in range(readers)]
-            for done in workers:
-                for batch in done.result():
-                    for rows in batch.rows:
-                        left.add(batch.language, rows)
-            shares = [share for batch in left.ready(0) for share in batch.shares()]
-            for parsed in [pool.submit(each_on_its_own, partial(self._parse, share, lock)) for share in shares]:
-                parsed.result()
-
-    def _parse(self, batch: Batch, lock: Lock) -> None:
-        with lock:
-            hosts = pl.concat(self._hosts) if self._hosts else None
-        self._keep(parse(pl.concat(batch.rows, how="diagonal"), batch.language, hosts), lock)
-
-    def _sift(self, batch: Batch, lock: Lock) -> pl.DataFrame:
-        rows = pl.concat(batch.rows, how="diagonal")
-        parsed, rest = sift(rows, batch.language)
-        self._keep(parsed, lock)
-        with lock:
-            self._progress(size_of(rows))
-        return rest
-
-    def _keep(self, parsed: Parsed, lock: Lock) -> None:
-        with lock:
-            self._tallies.append(parsed.tally)
-            self._hosts.append(parsed.hosts)
-            self._speakers.append(parsed.speakers)
-            self._repetitions += [parsed.repetition] if parsed.repetition else []
-            for name, pieces in parsed.frames.items():
-                self._parsed.setdefault(name, []).extend(pieces)
+    def _keep(self, parsed: Parsed) -> None:
+        self._tallies.append(parsed.tally)
+        self._speakers.append(parsed.speakers)
+        self._repetitions += [parsed.repetition] if parsed.repetition else []
+        for name, pieces in parsed.frames.items():
+            self._parsed.setdefault(name, []).extend(pieces)
 
     def briefly(self, work: Callable[[], Result]) -> Result:
         """Do some work on the frames, and without the engine's threads where few lines were read."""
@@ -500,10 +428,6 @@ def _fitted(saved: Saved, shape: Shape) -> pl.DataFrame:
 def _renumbered(rows: pl.DataFrame, numbers: Mapping[int, int]) -> pl.DataFrame:
     """The rows with the numbers that their sources have in this run."""
     return rows.with_columns(pl.col("source").replace_strict(numbers, return_dtype=pl.Int32))
-
-
-def _here(work: Callable[[], Any]) -> Any:
-    return work()
 
 
 def _natural(name: str) -> list[tuple[bool, int, str]]:

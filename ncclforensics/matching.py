@@ -127,10 +127,18 @@ class _Hits:
     values: pl.DataFrame
 
 
-def match(
-    rows: pl.DataFrame, language: Language, frames: dict[str, list[pl.DataFrame]]
-) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Apply the shapes to lines, into `frames`. Gives the rows that some shape knows (KNOWN), and all others."""
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """What became of some lines."""
+
+    frames: dict[str, list[pl.DataFrame]]
+    known: pl.DataFrame  # rows of those that some shape knows (KNOWN)
+    unknown: pl.DataFrame  # all others, as they are
+
+
+def match(rows: pl.DataFrame, language: Language) -> Matched:
+    """Apply the shapes to lines."""
+    frames: dict[str, list[pl.DataFrame]] = {}
     headed, others = _cut(rows, language)
     known, unknown, dirty = headed.matched(language, frames, is_clean=False)
     needs = is_strange(others["text"])
@@ -138,7 +146,7 @@ def match(
     more, left, _ = late.matched(language, frames, is_clean=True)
     headless = _uncut(pl.concat([others.filter(~needs), never]))
     rest, application, _ = headless.matched(language, frames, is_clean=True)
-    return pl.concat([known, more, rest]), pl.concat([unknown, left, application])
+    return Matched(frames, pl.concat([known, more, rest]), pl.concat([unknown, left, application]))
 
 
 def _cut(rows: pl.DataFrame, language: Language) -> tuple[_Lines, pl.DataFrame]:

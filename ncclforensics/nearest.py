@@ -38,9 +38,7 @@ def anatomy(line: str, language: Language) -> Anatomy:
     bare = peeled(rows, language, decorations(rows, language))
     text = str(bare["text"][0]) if bare.height else ""
     labels = {name: bare[name][0] for name in language.labels if name in bare.columns}
-    found: dict[str, list[pl.DataFrame]] = {}
-    match(bare, language, found)
-    for frame, tables in found.items():
+    for frame, tables in match(bare, language).frames.items():
         (row,) = pl.concat(tables).to_dicts()
         shape = next(each for each in language.shapes if each.frame == frame)
         fields = {name: row[name] for name in shape.columns if row.get(name) is not None}

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from ncclforensics.engine import InTurn
 from ncclforensics.grammar import FORM, Pattern
 from ncclforensics.language import Language
-from ncclforensics.matching import distinct, has_opening, match
+from ncclforensics.matching import Matched, distinct, has_opening, match
 from ncclforensics.repetition import REPEATED, Repetition
 
 DEPTH = 4  # lines that one physical line may be torn together from
@@ -103,23 +104,37 @@ def _only(rows: pl.DataFrame, condition: pl.Expr) -> pl.DataFrame:
     return rows if is_wanted.all(ignore_nulls=False) else rows.filter(is_wanted)
 
 
-def parse(rows: pl.DataFrame, language: Language, hosts: pl.DataFrame | None = None) -> Parsed:
+def parse(
+    rows: pl.DataFrame,
+    language: Language,
+    hosts: pl.DataFrame | None = None,
+    in_turn: InTurn[pl.DataFrame, Matched] = map,
+    parts: int = 1,
+) -> Parsed:
     """Apply the shapes to lines (columns as in `lines.SCHEMA`), of one source or of many.
 
-    `hosts`: who else is known to stand at the beginning of a line (columns `source`, `host`).
+    `hosts`: who else is known to stand at the beginning of a line (columns `source`, `host`). `in_turn`: does what is
+    to be done with some parts of the lines, perhaps side by side.
     """
-    frames: dict[str, list[pl.DataFrame]] = {}
-    whole, unknown = match(rows, language, frames)
+    length = max(-(-rows.height // parts), 1)
+    matched = list(in_turn(lambda part: match(part, language), list(rows.iter_slices(length)) or [rows]))
+    whole, unknown = (pl.concat([getattr(part, name) for part in matched]) for name in ("known", "unknown"))
     beginnings = _hosts(whole)
     known = pl.concat([beginnings, *([] if hosts is None else [hosts])])
-    pasted, pieces = match(_unpasted(unknown, language, _named(known)), language, frames)
-    torn = [pasted]
+    pasted = match(_unpasted(unknown, language, _named(known)), language)
+    torn, pieces = [pasted.known], pasted.unknown
+    matched.append(pasted)
     for _ in range(DEPTH):
         pieces = _pieces(pieces, language, _named(pl.concat([known, *map(_hosts, torn)])))
         if pieces.is_empty():
             break
-        more, pieces = match(pieces, language, frames)
-        torn.append(more)
+        matched.append(match(pieces, language))
+        torn.append(matched[-1].known)
+        pieces = matched[-1].unknown
+    frames: dict[str, list[pl.DataFrame]] = {}
+    for part in matched:
+        for name, found in part.frames.items():
+            frames.setdefault(name, []).extend(found)
     tally = _tally(whole, unknown, pl.concat(torn), language)
     return Parsed(frames, tally, beginnings, _speakers(pl.concat([whole, *torn])))
 

@@ -13,7 +13,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ncclforensics import analyze, frames, joining, lines, reading
+from ncclforensics import analyze, joining, lines, readers, reading
 from ncclforensics.cli import main
 from ncclforensics.formats import nccl
 from ncclforensics.frames import Run
@@ -58,7 +58,7 @@ def _tiny(monkeypatch: pytest.MonkeyPatch, window: int = 200, chunk: int = 150) 
     monkeypatch.setattr(reading, "WINDOW", window)
     monkeypatch.setattr(reading, "SMALL", 0)
     monkeypatch.setattr(lines, "CHUNK", chunk)
-    monkeypatch.setattr(frames, "CHUNK", chunk)
+    monkeypatch.setattr(readers, "CHUNK", chunk)
 
 
 def written(path: Path, data: bytes) -> str:
@@ -109,15 +109,21 @@ def test_windows_that_grow_give_the_same_rows_as_reading_whole(
         assert grown["source"].rows() == whole["source"].rows()
 
 
-@given(texts=st.lists(TEXTS, min_size=2, max_size=5), chunk=st.integers(1, 500), few=st.integers(0, 20))
+@given(
+    texts=st.lists(TEXTS, min_size=1, max_size=5),
+    chunk=st.integers(1, 500),
+    batch=st.sampled_from([0, 10_000]),
+    few=st.integers(0, 20),
+)
 @settings(max_examples=8)
-def test_several_readers_give_the_same_rows_as_one(texts: list[bytes], chunk: int, few: int) -> None:
+def test_several_readers_give_the_same_rows_as_one(texts: list[bytes], chunk: int, batch: int, few: int) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as monkeypatch:
         paths = [written(Path(folder) / f"rank{number}.log", data) for number, data in enumerate(texts)]
         alone = run_of(*paths)
         _tiny(monkeypatch, chunk=chunk)
-        monkeypatch.setattr(frames, "BATCH", 0)
-        monkeypatch.setattr(frames, "LITTLE", 0)
+        monkeypatch.setattr(readers, "BATCH", batch)
+        monkeypatch.setattr(readers, "LITTLE", 0)
+        monkeypatch.setattr(readers, "THREADS", 4)  # one source alone has four hands, two have two each
         monkeypatch.setattr(joining, "FEW", few)
         shared = run_of(*paths)
 
