@@ -226,8 +226,11 @@ class Bench:
         self.figures += [*figures, ratio("large / small", figures[1], figures[0], 1.5)]
         self._check("hang large", runs["large"], truth)
 
-    def families(self, folder: Path, ranks: int, size: int, repetitions: int) -> None:
-        """Logs with every family of lines, each read whole; the lines of the families come on top of `size`."""
+    def families(self, folder: Path, ranks: int, size: int, repetitions: int, target: float | None = None) -> None:
+        """Logs with every family of lines, each read whole; the lines of the families come on top of `size`.
+
+        The target is one of large logs: of small ones, the start of the program takes a quarter of the time.
+        """
         if not self.available:
             return
         truth = self._generate(folder, ranks, size)
@@ -239,7 +242,7 @@ class Bench:
         self._check(name, runs, truth)
         peaks = [each.peak_bytes / MB for each in runs]
         self.figures += [
-            replace(throughput(name, total, seconds("families", runs)), target=100, wants=">="),
+            replace(throughput(name, total, seconds("families", runs)), target=target, wants=">="),
             Figure(f"{name}, peak", min(peaks), statistics.median(peaks), "MB", 1000),
         ]
 
@@ -296,7 +299,7 @@ def main(argv: list[str] | None = None) -> int:
             if wanted.volume:
                 bench.volume(Path(folder) / "volume", 128, MB, 16 * MB)
                 shutil.rmtree(Path(folder) / "volume", ignore_errors=True)
-                bench.families(Path(folder) / "families", 128, 12 * MB, 2)
+                bench.families(Path(folder) / "families", 128, 12 * MB, 3, 100)
             bench.help()
     except KeyboardInterrupt:
         return 130
