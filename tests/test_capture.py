@@ -642,6 +642,44 @@ def test_calls_that_nccl_and_the_journal_tell_are_counted_once(tmp_path: Path, s
     assert not [row for row in told["findings"] if row["rule"] == "read-journal-alone"]
 
 
+WATCHDOG = (
+    "[rank{rank}]:[E302 11:04:57.313306000 ProcessGroupNCCL.cpp:633] [Rank {rank}] Watchdog caught collective operation "
+    "timeout: WorkNCCL(SeqNum=7, OpType={name}, NumelIn=1024, NumelOut=1024, Timeout(ms)=30000) ran for 30013 "
+    "milliseconds before timing out.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [("hang:3@6", "lagging-ranks"), ("mismatch:1@6", "collective-mismatch"), ("crash:0@6", "rank-died")],
+)
+def test_ranks_that_pytorchs_watchdog_aborts_have_waited_and_did_not_die(
+    tmp_path: Path, text: str, verdict: str
+) -> None:
+    """Over NCCL a call that does not come back raises nothing: the process is aborted, and its journal just stops."""
+    fault = drill(text, 4, 10)
+    write_journals(tmp_path, fault)
+    for rank in range(4):
+        path = tmp_path / f"journal.rank{rank}.jsonl"
+        lines = path.read_text(encoding="ascii").replace('"gloo"', '"nccl"').splitlines(keepends=True)
+        path.write_text("".join(line for line in lines if '"failed"' not in line), encoding="ascii")
+        strikes = rank == fault.rank
+        called = [*nccl_log(rank, 6 if strikes and fault.kind is not Kind.MISMATCH else 7)]
+        if strikes and fault.kind is Kind.MISMATCH:
+            called[-1] = called[-1].replace("AllReduce", "Broadcast")
+        (tmp_path / f"nccl.{rank}.log").write_text("\n".join(called) + "\n", encoding="utf-8")
+        if not strikes or fault.kind is Kind.MISMATCH:
+            told = WATCHDOG.format(rank=rank, name="BROADCAST" if strikes else "ALLREDUCE")
+            (tmp_path / f"output.rank{rank}.txt").write_text(told, encoding="utf-8")
+            write_end(tmp_path, rank, "signal", -6)
+        else:
+            write_end(tmp_path, rank, *(("signal", -9) if fault.kind is Kind.CRASH else ("taken-down", -15)))
+
+    hang = as_object(analyze([str(tmp_path)]))["hang"]
+
+    assert (hang["verdict"], hang["culprits"], hang["certainty"]) == (verdict, [fault.rank], "certain")
+
+
 def test_an_error_is_one_line_of_the_journal_whatever_it_says(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.rank0.jsonl", host="gpu-a012", pid=70, rank=0)
 

@@ -10,6 +10,7 @@ from ncclforensics.analyses.case import Case, Judgement, Row
 from ncclforensics.analyses.deaths import CAPTURE, EXIT, SIGNAL, ended_text, weighed
 from ncclforensics.analyses.trouble import AFTER, HARD, LOST, NETWORK
 from ncclforensics.data.names import ranks_text
+from ncclforensics.data.processes import ABORT
 from ncclforensics.data.variables import COLLECT_CALLS, COLLECT_EVERY_LINE, COLLECT_UNBUFFERED
 
 MANY = 0.5
@@ -109,8 +110,11 @@ def waiting(case: Case) -> Judgement | None:
 
 
 def _was_interrupted(case: Case) -> bool:
-    """Whether a capture took down all its ranks, and no call of theirs had failed."""
-    told = [row for row in case.deaths if row["teller"] == CAPTURE]
+    """Whether a capture took down all its ranks, and no call of theirs had failed.
+
+    Over NCCL a call that does not come back fails in PyTorch's watchdog, which aborts the process.
+    """
+    told = [row for row in case.deaths if row["teller"] == CAPTURE and row["signal"] != ABORT]
     return {row["actor"] for row in told if row["how"] == SIGNAL and not row["is_first"]} == set(case.actors)
 
 

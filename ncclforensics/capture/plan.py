@@ -129,6 +129,8 @@ class Plan:
             "NCCL_DEBUG_FILE": str(self.folder / "nccl.%h.%p.log"),
             "NCCL_DEBUG_TIMESTAMP_LEVELS": "ALL",  # from 2.26 on
             "NCCL_DEBUG_TIMESTAMP_FORMAT": "[%F %T.%6f] ",
+            # NCCL's communicator is made at the first call, where nobody times it: who never came is missed before.
+            "TORCH_DIST_INIT_BARRIER": "1",
             "TORCH_FR_BUFFER_SIZE": TRACED,
             "TORCH_NCCL_TRACE_BUFFER_SIZE": TRACED,  # up to 2.7
             "TORCH_FR_DUMP_TEMP_FILE": str(self.folder / "flight.rank"),
