@@ -643,10 +643,36 @@ def test_calls_that_nccl_and_the_journal_tell_are_counted_once(tmp_path: Path, s
 
 
 WATCHDOG = (
-    "[rank{rank}]:[E302 11:04:57.313306000 ProcessGroupNCCL.cpp:633] [Rank {rank}] Watchdog caught collective operation "
-    "timeout: WorkNCCL(SeqNum=7, OpType={name}, NumelIn=1024, NumelOut=1024, Timeout(ms)=30000) ran for 30013 "
-    "milliseconds before timing out.\n"
+    "[rank{rank}]:[E302 11:04:57.313306000 ProcessGroupNCCL.cpp:633] [Rank {rank}] Watchdog caught collective "
+    "operation timeout: WorkNCCL(SeqNum=7, OpType={name}, NumelIn=1024, NumelOut=1024, Timeout(ms)=30000) ran for "
+    "30013 milliseconds before timing out.\n"
 )
+DUMP_SIGNAL = (
+    "[rank{rank}]:[E302 11:04:58.313306000 ProcessGroupNCCL.cpp:1785] [PG ID 0 PG GUID 0(default_pg) Rank {rank}] "
+    "Received a dump signal due to a collective timeout from  rank 0 and we will try our best to dump the debug info. "
+    "Last enqueued NCCL work: 6, last completed NCCL work: 6.This is most likely caused by incorrect usages of "
+    "collectives, e.g., wrong sizes used across ranks.\n"
+)
+
+
+def write_aborted(folder: Path, fault: Drill) -> None:
+    """A drill over NCCL: a call that does not come back raises nothing; its process is aborted, its journal stops."""
+    write_journals(folder, fault)
+    for rank in range(4):
+        path = folder / f"journal.rank{rank}.jsonl"
+        lines = path.read_text(encoding="ascii").replace('"gloo"', '"nccl"').splitlines(keepends=True)
+        path.write_text("".join(line for line in lines if '"failed"' not in line), encoding="ascii")
+        strikes = rank == fault.rank
+        called = [*nccl_log(rank, 6 if strikes and fault.kind is not Kind.MISMATCH else 7)]
+        if strikes and fault.kind is Kind.MISMATCH:
+            called[-1] = called[-1].replace("AllReduce", "Broadcast")
+        (folder / f"nccl.{rank}.log").write_text("\n".join(called) + "\n", encoding="utf-8")
+        if not strikes or fault.kind is Kind.MISMATCH:
+            told = WATCHDOG.format(rank=rank, name="BROADCAST" if strikes else "ALLREDUCE")
+            (folder / f"output.rank{rank}.txt").write_text(told, encoding="utf-8")
+            write_end(folder, rank, "signal", -6)
+        else:
+            write_end(folder, rank, *(("signal", -9) if fault.kind is Kind.CRASH else ("taken-down", -15)))
 
 
 @pytest.mark.parametrize(
@@ -656,28 +682,22 @@ WATCHDOG = (
 def test_ranks_that_pytorchs_watchdog_aborts_have_waited_and_did_not_die(
     tmp_path: Path, text: str, verdict: str
 ) -> None:
-    """Over NCCL a call that does not come back raises nothing: the process is aborted, and its journal just stops."""
     fault = drill(text, 4, 10)
-    write_journals(tmp_path, fault)
-    for rank in range(4):
-        path = tmp_path / f"journal.rank{rank}.jsonl"
-        lines = path.read_text(encoding="ascii").replace('"gloo"', '"nccl"').splitlines(keepends=True)
-        path.write_text("".join(line for line in lines if '"failed"' not in line), encoding="ascii")
-        strikes = rank == fault.rank
-        called = [*nccl_log(rank, 6 if strikes and fault.kind is not Kind.MISMATCH else 7)]
-        if strikes and fault.kind is Kind.MISMATCH:
-            called[-1] = called[-1].replace("AllReduce", "Broadcast")
-        (tmp_path / f"nccl.{rank}.log").write_text("\n".join(called) + "\n", encoding="utf-8")
-        if not strikes or fault.kind is Kind.MISMATCH:
-            told = WATCHDOG.format(rank=rank, name="BROADCAST" if strikes else "ALLREDUCE")
-            (tmp_path / f"output.rank{rank}.txt").write_text(told, encoding="utf-8")
-            write_end(tmp_path, rank, "signal", -6)
-        else:
-            write_end(tmp_path, rank, *(("signal", -9) if fault.kind is Kind.CRASH else ("taken-down", -15)))
+    write_aborted(tmp_path, fault)
 
     hang = as_object(analyze([str(tmp_path)]))["hang"]
 
     assert (hang["verdict"], hang["culprits"], hang["certainty"]) == (verdict, [fault.rank], "certain")
+
+
+def test_where_pytorch_and_nccl_tell_the_same_it_is_certain_and_the_call_is_named(tmp_path: Path) -> None:
+    write_aborted(tmp_path, drill("hang:3@6", 4, 10))
+    (tmp_path / "output.rank3.txt").write_text(DUMP_SIGNAL.format(rank=3), encoding="utf-8")
+
+    hang = as_object(analyze([str(tmp_path)]))["hang"]
+
+    assert (hang["verdict"], hang["culprits"], hang["certainty"]) == ("lagging-ranks", [3], "certain")
+    assert hang["operation"]["ordinal"] == 6
 
 
 def test_an_error_is_one_line_of_the_journal_whatever_it_says(tmp_path: Path) -> None:

@@ -36,12 +36,20 @@ VERDICT = {
     "collect": pl.List(pl.String()),  # what would settle it
 }
 
+
+def _desynchronised(case: Case) -> Judgement | None:
+    """What PyTorch says of the ranks' work; where NCCL's own lines prove the same, these, for they name the call."""
+    told = framework.desynchronised(case)
+    seen = standstill.waiting(case) if told else None
+    return seen if told and seen and (seen.certainty, seen.culprits) == ("certain", told.culprits) else told
+
+
 # The first of these to have an answer gives it.
 QUESTIONS: tuple[Callable[[Case], Judgement | None], ...] = (
     startup.refused,
     startup.failed,
     agreement.differing_calls,
-    framework.desynchronised,
+    _desynchronised,
     standstill.ended_first,
     standstill.died,
     startup.never_came,
