@@ -646,6 +646,8 @@ WATCHDOG = (
     "[rank{rank}]:[E302 11:04:57.313306000 ProcessGroupNCCL.cpp:633] [Rank {rank}] Watchdog caught collective "
     "operation timeout: WorkNCCL(SeqNum=7, OpType={name}, NumelIn=1024, NumelOut=1024, Timeout(ms)=30000) ran for "
     "30013 milliseconds before timing out.\n"
+    "[rank{rank}]:[E302 11:04:57.313506000 ProcessGroupNCCL.cpp:2271] [PG ID 0 PG GUID 0(default_pg) Rank {rank}]  "
+    "failure detected by watchdog at work sequence id: 7 PG status: last enqueued work: 7, last completed work: 6\n"
 )
 DUMP_SIGNAL = (
     "[rank{rank}]:[E302 11:04:58.313306000 ProcessGroupNCCL.cpp:1785] [PG ID 0 PG GUID 0(default_pg) Rank {rank}] "
