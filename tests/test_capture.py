@@ -702,6 +702,17 @@ def test_where_pytorch_and_nccl_tell_the_same_it_is_certain_and_the_call_is_name
     assert hang["operation"]["ordinal"] == 6
 
 
+def test_who_comes_late_is_known_by_the_journal_where_lines_of_nccl_have_no_times(tmp_path: Path) -> None:
+    """They have them from 2.26 on."""
+    write_journals(tmp_path, drill("slow:1:1500", 4, 10))
+    for rank in range(4):
+        (tmp_path / f"nccl.{rank}.log").write_text("\n".join(nccl_log(rank, 10)) + "\n", encoding="utf-8")
+
+    found = as_object(analyze([str(tmp_path)], everything=True))["findings"]
+
+    assert [row["ranks"] for row in found if row["category"] == "straggler"] == [[1]]
+
+
 def test_an_error_is_one_line_of_the_journal_whatever_it_says(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.rank0.jsonl", host="gpu-a012", pid=70, rank=0)
 

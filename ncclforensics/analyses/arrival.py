@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.columns import text_of, with_line
+from ncclforensics.columns import OWNER, text_of, with_line
+from ncclforensics.data.names import MESSAGES
 from ncclforensics.frames import analysis
 from ncclforensics.repetition import REPEATED
 from ncclforensics.span import as_time
@@ -61,13 +62,16 @@ def lateness(
         return pl.DataFrame(schema=LATENESS)
     is_fine = bool(timed["is_fine"].all())
     collectives = call.filter(pl.col("nth").is_not_null())
-    made = (
+    placed = (
         with_line(collectives.hstack(member.select("job", "nranks")[collectives["member"]]))
         .filter(pl.col("nranks") >= ENOUGH)
-        .select("job", "key", "actor", "nth", "nranks", "source", "line")
         .join(timed.select("source", "line", "time"), on=["source", "line"])
         .join(rank.select("job", "actor", "host"), on=["job", "actor"])
+        .select(_MADE)
     )
+    # Before 2.26 NCCL's lines have no times; the journal of a capture has its own of the same calls.
+    journaled = _journaled(journal_call, journal_init, rank).join(placed, on="job", how="anti")
+    made = pl.concat([placed, journaled])
     made = made.filter(pl.len().over("job", "key", "nth") == pl.col("nranks"))
     clocks = _clocks(pl.concat([rows.select(*_MEETING, text_of("stamp")) for rows in (communicator, journal_init)]))
     several = pl.col("host").n_unique().over("job") > 1
@@ -77,6 +81,20 @@ def lateness(
     return corrected.with_columns(late=late, grain=pl.lit(0.0 if is_fine else 1.0))
 
 
+def _journaled(journal_call: pl.DataFrame, journal_init: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
+    """The collectives that a journal tells of, whoever else does (columns _MADE)."""
+    collectives = journal_call.filter(text_of("called").is_in(MESSAGES).not_())
+    born = journal_init.filter(pl.col("phase") == "START").filter(pl.col("nranks") >= ENOUGH)
+    return (
+        _timed(collectives, *OWNER, "comm", "ordinal")
+        .join(born.select(*OWNER, "comm", "nranks", key="commid"), on=[*OWNER, "comm"])
+        .join(rank.select("job", "actor", *OWNER), on=OWNER)
+        .rename({"ordinal": "nth"})
+        .select(_MADE)
+    )
+
+
+_MADE = ["job", "key", "actor", "nth", "nranks", "host", "source", "line", "time"]
 _MEETING = ["source", "line", "host", "launcher_time", "phase", "nranks"]
 
 
