@@ -28,6 +28,8 @@ BEGINNING, QUOTED = 200, 50  # bytes that tell an object from lines; and of thos
 SAMPLE = 32 << 10  # bytes at each end that tell a log from a core file
 
 
+PICKLES = tuple(bytes([0x80, version]) for version in range(2, 6))  # as PyTorch's Flight Recorder writes them
+
 # How this program's own reports begin. They quote lines, which must not count a second time.
 TITLE = b"## ncclforensics: "
 REPORT = (TITLE, b"<!DOCTYPE html>", b'{\n  "schema_version"', b'{\n  "$schema"', b"<?xml")
@@ -110,8 +112,9 @@ class Reading:
         if _is_report(data):
             self.problems.append("is a report of this program, skipped")
             self.is_binary = True
-        elif self._is_binary(data):
-            self.problems.append("is not a log: binary data, skipped")
+        elif (is_pickle := data.startswith(PICKLES)) or self._is_binary(data):
+            kind = "a pickle, which is never loaded" if is_pickle else "binary data"
+            self.problems.append(f"is not a log: {kind}, skipped")
             self.is_binary = True
         return b"" if self.is_binary else data
 

@@ -82,6 +82,17 @@ class Report:
         own = self.run.readings[source].problems
         return [*own, *self.run["broken"].filter(source=source)["problem"]] if self.run.has("broken") else own
 
+    def troubles(self) -> list[tuple[str, str]]:
+        """Path and problem of the first source that has it, and how many more have the same."""
+        having: dict[str, list[str]] = {}
+        for reading in self.run.readings:
+            for problem in self.problems(reading.number):
+                having.setdefault(problem, []).append(reading.source.path)
+        return [
+            (paths[0], f"{problem} (and {len(paths) - 1} more like it)" if len(paths) > 1 else problem)
+            for problem, paths in having.items()
+        ]
+
     def finding_of(self, row: Row) -> Finding | None:
         """The finding that puts a job's verdict into words."""
         return next((finding for finding in self.findings if finding.job == row["job"]), None)

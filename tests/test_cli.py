@@ -108,6 +108,18 @@ def test_a_picture_is_named_and_skipped(say: Callable[..., Said], tmp_path: Path
     assert "Traceback" not in out
 
 
+def test_what_is_wrong_with_many_files_alike_is_said_once(say: Callable[..., Said], tmp_path: Path) -> None:
+    for rank in range(12):
+        (tmp_path / f"flight.rank{rank}").write_bytes(b"\x80\x02" + os.urandom(300))
+
+    _, out, err = say("hang", str(tmp_path))
+
+    assert (
+        err == f"{tmp_path}/flight.rank0 is not a log: a pickle, which is never loaded, skipped (and 11 more like it)\n"
+    )
+    assert out.count("flight.rank") == 1
+
+
 def test_a_log_without_nccl_lines_is_3_and_says_what_to_set(say: Callable[..., Said], tmp_path: Path) -> None:
     (tmp_path / "app.log").write_text("epoch 1 loss 3.2\n" * 50)
 

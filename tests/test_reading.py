@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import pickle
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -259,6 +260,13 @@ def test_what_is_no_text_is_named_and_skipped(tmp_path: Path, data: bytes) -> No
 
     assert run["source"]["problem"].to_list() == ["is not a log: binary data, skipped", ""]
     assert run["milestone"]["source"].to_list() == [1]
+
+
+def test_a_pickle_is_never_loaded_and_not_taken_for_text(tmp_path: Path) -> None:
+    dump = pickle.dumps({"entries": [f"NCCL INFO of step {step}" for step in range(99)]}, protocol=2)
+    run = run_of(written(tmp_path / "flight.rank0", dump), written(tmp_path / "rank0.log", LOG))
+
+    assert run["source"]["problem"].to_list() == ["is not a log: a pickle, which is never loaded, skipped", ""]
 
 
 def test_a_log_behind_a_hole_of_nul_bytes_is_still_a_log(tmp_path: Path) -> None:

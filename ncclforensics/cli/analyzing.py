@@ -69,9 +69,8 @@ def read(
     if hashed:
         report.hash_inputs()
     if not quiet:
-        for reading in report.run.readings:
-            for problem in report.problems(reading.number):
-                typer.echo(f"{printable(reading.source.path)} {problem}", err=True)
+        for path, problem in report.troubles():
+            typer.echo(f"{printable(path)} {problem}", err=True)
     return report
 
 

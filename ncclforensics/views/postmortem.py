@@ -81,11 +81,7 @@ def _content(report: Report) -> dict[str, Any]:
         "ports": [{**row, "port_name": port_name(row)} for row in _ports(report)],
         "settings": _settings(report),
         "hashes": report.hashes,
-        "problems": [
-            (reading.source.path, problem)
-            for reading in report.run.readings
-            for problem in report.problems(reading.number)
-        ],
+        "problems": report.troubles(),
     }
 
 

@@ -323,11 +323,7 @@ def _all_last(report: Report, row: Row) -> list[RenderableType]:
 
 
 def _problems(report: Report) -> list[RenderableType]:
-    told = [
-        f"{reading.source.path} {problem}"
-        for reading in report.run.readings
-        for problem in report.problems(reading.number)
-    ]
+    told = [f"{path} {problem}" for path, problem in report.troubles()]
     return [Text.assemble(("\nproblem  ", STYLE["warning"]), printable(line)) for line in told[:MOST_LINES]]
 
 
