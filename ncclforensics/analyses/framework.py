@@ -154,6 +154,7 @@ def timed_out(case: Case) -> Judgement | None:
     stuck = [row for row in rows if row["sequence"] is not None]
     seen = {row["rank"] for row in rows}
     numbers = {*(actor["rank"] for actor in case.actors.values()), *case.absent} - {None}
+    numbers |= set(range(max(seen, default=0)))  # who has the number 3 is not alone
     silent = ranks_text(sorted(numbers - seen)) if guid in WORLD else ""
     if not stuck or any(row["enqueued"] is None for row in rows):
         reason = "watchdogs timed out, and nothing tells how far each rank had come"

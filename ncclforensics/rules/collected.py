@@ -62,24 +62,36 @@ def read_journal_alone(journal_init: pl.DataFrame, speaker: pl.DataFrame) -> Ite
 
 @rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO)
 def read_nothing_of_nccl(
-    source: pl.DataFrame, process: pl.DataFrame, call_error: pl.DataFrame, failure: pl.DataFrame
+    source: pl.DataFrame,
+    process: pl.DataFrame,
+    call_error: pl.DataFrame,
+    failure: pl.DataFrame,
+    work: pl.DataFrame,
+    verdict: pl.DataFrame,
 ) -> Iterator[Finding]:
-    """The files hold no line of NCCL's, and nothing else that tells of a job but an error of its own.
+    """The files hold no line of NCCL's, and at most PyTorch or the application tells of an error.
 
     Means: nothing was examined, and that nothing was found says nothing: NCCL was silent, wrote elsewhere, or these are
-    other files. Where the application reports an error of NCCL's, its first warning is what is lacking.
-    Not when: a report of RAS, PyTorch's watchdogs, a launcher or the Inspector tells of the job.
+    other files. Where the application reports an error of NCCL's, its first warning is what is lacking; where PyTorch's
+    watchdogs timed out, what NCCL said of networks and connections before.
+    Not when: a report of RAS, a launcher or the Inspector tells of the job; PyTorch's counters name the rank.
     Do: set NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL NCCL_DEBUG_FILE=/path/%h.%p.log on every rank and run again.
     Sources: NCCL user guide, troubleshooting/logging.
     """
-    if not call_error.is_empty() and process.is_empty() and failure.is_empty():
+    timed_out = work.filter(pl.col("sequence").is_not_null())
+    is_silent = process.is_empty() and failure.is_empty()
+    cited = call_error
+    if is_silent and not call_error.is_empty():
         title = "the application reports an error of NCCL's, and NCCL's own lines are not here"
         detail = "the first warning that NCCL prints on each rank says what failed"
+    elif is_silent and not timed_out.is_empty() and not (verdict["culprits"].list.len() > 0).any():
+        title = "PyTorch's watchdogs tell of a time-out, and NCCL's own lines are not here"
+        detail, cited = "networks, connections and warnings stand in these alone", timed_out
     elif source["recognised"].sum() == 0:
         title, detail = NOTHING_SAID, "nothing was examined, so that nothing was found says nothing"
     else:
         return
     yield Finding(
-        title, detail, "certain", role=Role.CONTEXT, evidence=shown(call_error.select("source", "line"))[:2],
+        title, detail, "certain", role=Role.CONTEXT, evidence=shown(cited.select("source", "line"))[:2],
         remedy="Set " + COLLECT_CALLS[0],
     )  # fmt: skip

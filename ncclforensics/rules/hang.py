@@ -61,7 +61,8 @@ def coll_all_ranks_same_op_stuck(verdict: pl.DataFrame, exhibit: pl.DataFrame, r
     Sources: nccl#1730, nccl#1063, rccl#2191.
     """
     for row in verdicts(verdict, "stuck-together"):
-        title = "all ranks are in the same call, {what}, and it does not end"
+        who = "all ranks that tell of it" if row["certainty"] == "possible" else "all ranks"
+        title = f"{who} are in the same call, {{what}}, and it does not end"
         yield accuse(row, exhibit, rank, title if row["name"] else "communication failed, and no rank goes on")
 
 
