@@ -86,7 +86,7 @@ QUESTIONS = (
         "what the kernel saw of GPUs, links, memory",
         ("hardware_event", "kernel_kill"),
         "dmesg -T of every node; the job's stdout, stderr",
-        ("work_status", "watchdog", "job_end", "speaker"),
+        ("work_status", "watchdog", "fingerprint", "job_end", "speaker"),
     ),
     Question(
         "whether links lost or spoiled what they carried",

@@ -13,6 +13,7 @@ KINDS = {
     "work_status": "pytorch-log",
     "watchdog": "pytorch-log",
     "desync": "pytorch-log",
+    "fingerprint": "pytorch-log",
     "call_error": "pytorch-log",
     "ras_report": "ras-report",
     "ras_group": "ras-report",

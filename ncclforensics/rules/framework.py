@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import polars as pl
@@ -40,6 +41,45 @@ def torch_watchdog_timeout(work: pl.DataFrame) -> Iterator[Finding]:
 def _called(rows: pl.DataFrame) -> str:
     names = sorted({name.strip("_") for name in rows["operation"].drop_nulls()})
     return f"what they waited for: {', '.join(names)}" if names else "no call is named"
+
+
+@rule(Category.COLLECTIVE_MISMATCH, Severity.ERROR, of=("fingerprint",), hang=True)
+def torch_calls_differ(fingerprint: pl.DataFrame) -> Iterator[Finding]:
+    """PyTorch compared the calls of the ranks before it made them, and they differ.
+
+    Means: the ranks of a process group are not in the same call, or not with tensors of the same shape; without the
+    comparison (TORCH_DISTRIBUTED_DEBUG=DETAIL) they would have hung, or computed nonsense.
+    Not when: a rank of that number is meant: they are numbered in their process group, and a message cut behind its
+    first sentence does not name them.
+    Do: compare what each rank does before that call: a branch on data, on the rank, or on an error that was caught.
+    Sources: ProcessGroupWrapper.cpp of torch 1.13 to 2.10.
+    """
+    if fingerprint.is_empty():
+        return
+    called: dict[int, str] = {}
+    for row in fingerprint.filter(pl.col("mine").is_not_null()).to_dicts():
+        called[row["mine"]] = _print(row["operation"], row["sequence"], row["shape"])
+        called.setdefault(row["other"], _print(row["other_operation"], row["other_sequence"], row["other_shape"]))
+    usual, often = Counter(called.values()).most_common(1)[0] if called else ("", 0)
+    odd = sorted(rank for rank, call in called.items() if call != usual or 2 * often <= len(called))
+    telling = fingerprint.sort(pl.col("mine").is_in(odd), descending=True, maintain_order=True)
+    by_call = {call: ranks_text(rank for rank in called if called[rank] == call) for call in called.values()}
+    yield Finding(
+        title=f"{ranks_text(odd) or 'ranks'} of a process group called something else than the others"
+        if len(odd) < len(called) or not called
+        else f"{ranks_text(odd)} of a process group called different things",
+        detail="; ".join(f"{ranks}: {call}" for call, ranks in by_call.items())
+        or "the message is cut before their names",
+        certainty="certain",
+        ranks=odd,
+        evidence=[Line(source, line) for source, line in telling.select("source", "line").head(2).rows()],
+    )
+
+
+def _print(operation: str, sequence: int | None, shape: str | None) -> str:
+    """A call as PyTorch's fingerprint tells it."""
+    parts = [operation, f"[{shape}]" if shape else "", "" if sequence is None else f"as number {sequence}"]
+    return " ".join(part for part in parts if part)
 
 
 @rule(Category.TIMEOUT, Severity.INFO, of=("work_status",), hang=True)
