@@ -118,25 +118,23 @@ def parse(
     """
     length = max(-(-rows.height // parts), 1)
     matched = list(in_turn(lambda part: match(part, language), list(rows.iter_slices(length)) or [rows]))
-    whole, unknown = (pl.concat([getattr(part, name) for part in matched]) for name in ("known", "unknown"))
+    whole, unknown = pl.concat([part.known for part in matched]), pl.concat([part.unknown for part in matched])
     beginnings = _hosts(whole)
     known = pl.concat([beginnings, *([] if hosts is None else [hosts])])
-    pasted = match(_unpasted(unknown, language, _named(known)), language)
-    torn, pieces = [pasted.known], pasted.unknown
-    matched.append(pasted)
+    torn = [match(_unpasted(unknown, language, _named(known)), language)]
     for _ in range(DEPTH):
-        pieces = _pieces(pieces, language, _named(pl.concat([known, *map(_hosts, torn)])))
+        speaking = _named(pl.concat([known, *(_hosts(each.known) for each in torn)]))
+        pieces = _pieces(torn[-1].unknown, language, speaking)
         if pieces.is_empty():
             break
-        matched.append(match(pieces, language))
-        torn.append(matched[-1].known)
-        pieces = matched[-1].unknown
+        torn.append(match(pieces, language))
+    inside = pl.concat([each.known for each in torn])
     frames: dict[str, list[pl.DataFrame]] = {}
-    for part in matched:
+    for part in (*matched, *torn):
         for name, found in part.frames.items():
             frames.setdefault(name, []).extend(found)
-    tally = _tally(whole, unknown, pl.concat(torn), language)
-    return Parsed(frames, tally, beginnings, _speakers(pl.concat([whole, *torn])))
+    tally = _tally(whole, unknown, inside, language)
+    return Parsed(frames, tally, beginnings, _speakers(pl.concat([whole, inside])))
 
 
 def _labels(rows: pl.DataFrame, language: Language) -> list[str]:
