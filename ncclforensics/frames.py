@@ -205,11 +205,10 @@ class Run:
         """Source -> the contract's `inputs[].kind`, of the sources that hold any line of ours."""
         if self._saved:
             return {number: one["kind"] for number, one in enumerate(self._saved.inputs)}
-        kinds = [each for one in all_formats().values() for each in one.KINDS.items()]
-        filled = [(frame, kind) for frame, kind in kinds if self.has(frame)]
         return {
             source: kind
-            for frame, kind in filled
+            for one in all_formats().values()
+            for frame, kind in one.KINDS.items()
             for rows in self._rows_of(frame)
             for source in rows["source"].unique()
         }
