@@ -47,13 +47,12 @@ class Readers:
         hands = THREADS // readers if due > LITTLE else 1  # that each has
         left = Batches()
         with ThreadPoolExecutor(readers) as pool:
-            reading = [pool.submit(alone, partial(self._read, queue, work, hands)) for _ in range(readers)]
-            for done in reading:
+            for done in [pool.submit(alone, partial(self._read, queue, work, hands)) for _ in range(readers)]:
                 for batch in done.result():
                     for rows in batch.rows:
                         left.add(batch.language, rows)
-            for batch in left.ready(0):
-                pool.submit(alone, partial(self._parse, batch, THREADS)).result()
+        for batch in left.ready(0):
+            alone(partial(self._parse, batch, THREADS))
 
     def _read(self, queue: Iterator[Reading], work: Work, hands: int) -> list[Batch]:
         """Take readings from the queue until there are none; gives rare lines that are yet to be parsed."""
