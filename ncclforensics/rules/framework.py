@@ -61,13 +61,13 @@ def torch_calls_differ(fingerprint: pl.DataFrame) -> Iterator[Finding]:
         called[row["mine"]] = _print(row["operation"], row["sequence"], row["shape"])
         called.setdefault(row["other"], _print(row["other_operation"], row["other_sequence"], row["other_shape"]))
     usual, often = Counter(called.values()).most_common(1)[0] if called else ("", 0)
-    odd = sorted(rank for rank, call in called.items() if call != usual or 2 * often <= len(called))
+    is_usual = 2 * often > len(called)  # where no call has a majority, nobody is the odd one
+    odd = sorted(rank for rank, call in called.items() if call != usual or not is_usual)
     telling = fingerprint.sort(pl.col("mine").is_in(odd), descending=True, maintain_order=True)
     by_call = {call: ranks_text(rank for rank in called if called[rank] == call) for call in called.values()}
+    differently = "different things" if called and not is_usual else "something else than the others"
     yield Finding(
-        title=f"{ranks_text(odd) or 'ranks'} of a process group called something else than the others"
-        if len(odd) < len(called) or not called
-        else f"{ranks_text(odd)} of a process group called different things",
+        title=f"{ranks_text(odd) or 'ranks'} of a process group called {differently}",
         detail="; ".join(f"{ranks}: {call}" for call, ranks in by_call.items())
         or "the message is cut before their names",
         certainty="certain",
