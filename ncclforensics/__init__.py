@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ncclforensics.report import Report
-    from ncclforensics.selection import Selection
+    from ncclforensics.report.build import Report
+    from ncclforensics.report.selection import Selection
 
 __version__ = "0.1.0"
 
@@ -42,11 +42,11 @@ def analyze(
     or a rule or category does not exist.
     """
     import ncclforensics.analyses  # noqa: F401  # registers the analyses
-    from ncclforensics import sources
-    from ncclforensics.frames import Run
-    from ncclforensics.report import report
-    from ncclforensics.rules import chosen
-    from ncclforensics.span import Span, instant
+    from ncclforensics.frames.run import Run
+    from ncclforensics.frames.time_range import Span, instant
+    from ncclforensics.inputs import sources
+    from ncclforensics.report.build import report
+    from ncclforensics.rules.registry import chosen
 
     asked = chosen(everything=everything, select=select, ignore=ignore)
     span = Span(instant(since, "--since"), instant(until, "--until")) if since or until else None

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from ncclforensics import analyze, rules
-from ncclforensics.report import Report
+from ncclforensics import analyze
+from ncclforensics.report.build import Report
+from ncclforensics.rules import registry
+from ncclforensics.rules.finding import Finding
 from tests.benchmarks.generate import Fault, FaultKind, Finish, Plan, generate
 
 CORPUS = Path(__file__).parents[2] / "shared" / "corpus"
@@ -54,10 +56,10 @@ def _plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_rule_breaks_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failed(one: rules.Rule, error: Exception) -> rules.Finding:
+    def failed(one: registry.Rule, error: Exception) -> Finding:
         raise error
 
-    monkeypatch.setattr(rules, "failed", failed)
+    monkeypatch.setattr(registry, "failed", failed)
 
 
 @pytest.fixture

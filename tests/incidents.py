@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ncclforensics import analyze
-from ncclforensics.report import Report
-from ncclforensics.views import exchange
+from ncclforensics.report.build import Report
+from ncclforensics.views import json_report
 
 ROOT = Path(__file__).parents[1]
 INCIDENTS = ROOT / "fixtures" / "incidents"
@@ -68,7 +68,7 @@ class Incident:
         """Read the logs again: forwards or backwards, through windows or whole; ask the rules on a hang, or all."""
         with chdir(self.folder):
             report = analyze(self.logs[::-1] if backwards else self.logs, whole=whole, everything=everything)
-            return Answer(report, exchange.as_object(report))
+            return Answer(report, json_report.as_object(report))
 
 
 ALL = [Incident(path.parent) for path in sorted(INCIDENTS.glob("*/case.json"))]

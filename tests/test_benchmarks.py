@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from ncclforensics import analyze
-from ncclforensics.report import Report
-from ncclforensics.views.exchange import as_object
+from ncclforensics.report.build import Report
+from ncclforensics.views.json_report import as_object
 
 Row = dict[str, Any]
 Read = Callable[..., Report]

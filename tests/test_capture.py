@@ -18,18 +18,18 @@ from typing import Any
 import pytest
 
 from ncclforensics import analyze
-from ncclforensics.capture import order, result, surroundings, tables
-from ncclforensics.capture.drills import Drill, Kind, drill
+from ncclforensics.capture import environment, measurements, request, result
+from ncclforensics.capture.fault_injection import Drill, Kind, drill
 from ncclforensics.capture.inventory import Gpu
 from ncclforensics.capture.journal import Journal, plain
 from ncclforensics.capture.launch import launch
-from ncclforensics.capture.order import Order, planned
-from ncclforensics.capture.place import Place, place
+from ncclforensics.capture.launcher_rank import Place, place
 from ncclforensics.capture.plan import COLLECTIVES, Plan, sizes
+from ncclforensics.capture.request import Order, planned
 from ncclforensics.capture.scripts import Scheduler, script
 from ncclforensics.cli import main
 from ncclforensics.errors import UsageError
-from ncclforensics.views.exchange import as_object
+from ncclforensics.views.json_report import as_object
 
 GPU = Gpu(0, 0, "GPU-0", "NVIDIA H100 80GB HBM3", 81559, 0, "570.1")
 FAKE_SMI = """#!/bin/sh
@@ -176,7 +176,7 @@ def test_an_algorithm_is_measured_alone_in_a_folder_below(tmp_path: Path) -> Non
 @pytest.mark.parametrize(("names", "backend"), [("Ring,Star", "nccl"), ("Ring", "gloo")])
 def test_algorithms_that_nccl_cannot_be_told_are_refused(names: str, backend: str) -> None:
     with pytest.raises(UsageError, match="--algorithms"):
-        order.algorithms(replace(ORDER, algorithms=names, backend=backend))
+        request.algorithms(replace(ORDER, algorithms=names, backend=backend))
 
 
 def test_a_bandwidth_is_held_against_the_least_one_only_if_it_was_measured(tmp_path: Path) -> None:
@@ -312,7 +312,7 @@ def test_without_pytorch_the_command_that_installs_it_is_named(
             raise PackageNotFoundError
         return found
 
-    monkeypatch.setattr(order, "version", version)
+    monkeypatch.setattr(request, "version", version)
 
     assert main(["capture", "--backend", "gloo", "-o", str(tmp_path / "c")]) == 2
     assert "pip install 'ncclforensics[capture]'" in capsys.readouterr().err
@@ -356,7 +356,7 @@ def test_what_is_absent_around_a_capture_is_noted(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("NCCL_PLUGIN_TOKEN", "hush")
     monkeypatch.setenv("UNRELATED", "hush")
 
-    absent = surroundings.collect(tmp_path / "before")
+    absent = environment.collect(tmp_path / "before")
 
     assert absent["nvidia-smi-topo"] == "nvidia-smi is not here"
     variables = (tmp_path / "before" / "variables.txt").read_text(encoding="utf-8")
@@ -421,7 +421,7 @@ def test_a_program_of_nccl_tests_is_run_instrumented_and_its_table_is_read(
     tmp_path: Path, tool: Callable[[str, str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     two_gpus(tool)
-    table = "\n".join(tables.table(plan(tmp_path), "all_reduce", measured(2), DEVICES, complete=True))
+    table = "\n".join(measurements.table(plan(tmp_path), "all_reduce", measured(2), DEVICES, complete=True))
     program = tool("all_reduce_perf", f"#!/bin/sh\necho $NCCL_DEBUG $*\ncat <<E\n{table}\nE\n")
 
     code = main(["capture", "--nccl-tests", str(program), "-o", str(tmp_path / "c"), "--format", "json", "-q"])
@@ -455,7 +455,7 @@ def measured(nranks: int) -> list[dict[str, Any]]:
         ]
         for rank in range(2)
     }  # fmt: skip
-    return tables.measurements(notes, nranks)
+    return measurements.measurements(notes, nranks)
 
 
 def test_bandwidth_is_reckoned_as_nccl_tests_does() -> None:
@@ -473,7 +473,7 @@ def test_a_size_that_some_rank_did_not_come_to_is_left_out() -> None:
 
 @pytest.mark.parametrize("complete", [True, False])
 def test_a_table_is_read_back_and_one_that_was_cut_off_is_no_whole_one(tmp_path: Path, complete: bool) -> None:
-    lines = tables.table(plan(tmp_path), "all_reduce", measured(2), DEVICES, complete=complete)
+    lines = measurements.table(plan(tmp_path), "all_reduce", measured(2), DEVICES, complete=complete)
     (tmp_path / "all_reduce.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     (benchmark,) = as_object(analyze([str(tmp_path)], everything=True))["benchmarks"]

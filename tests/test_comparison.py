@@ -14,12 +14,12 @@ import polars as pl
 import pytest
 
 from ncclforensics import analyze, cli
-from ncclforensics.comparison import FACT, FIGURE, Comparison, Difference, Kind, facts, figures, topics
-from ncclforensics.comparison.compared import compared
-from ncclforensics.data.explaining import FOLLOWS, FOLLOWS_VARIABLE, WEIGHT
-from ncclforensics.report import Report
-from ncclforensics.selection import Selection
-from ncclforensics.views import difference, difference_exchange
+from ncclforensics.data.difference_weights import FOLLOWS, FOLLOWS_VARIABLE, WEIGHT
+from ncclforensics.diff import FACT, FIGURE, Comparison, Difference, Kind, facts, figures, topics
+from ncclforensics.diff.compare import compared
+from ncclforensics.report.build import Report
+from ncclforensics.report.selection import Selection
+from ncclforensics.views import json_difference, text_difference
 from tests.incidents import ROOT
 
 FIXTURES = ROOT / "fixtures"
@@ -61,7 +61,7 @@ def test_what_differs_is_what_the_case_says_in_that_order(pair: Path) -> None:
 def test_the_exit_code_tells_whether_anything_matters(
     pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ncclforensics.cli.analyzing.analyze", lambda paths, **_: read(*paths))
+    monkeypatch.setattr("ncclforensics.cli.analysis.analyze", lambda paths, **_: read(*paths))
     case, output = case_of(pair), tmp_path / "answer.json"
 
     with chdir(FIXTURES):
@@ -73,7 +73,7 @@ def test_the_exit_code_tells_whether_anything_matters(
 
 @every_pair
 def test_the_report_is_what_a_person_reads(pair: Path, golden: Golden) -> None:
-    text = difference.text(answer(pair))
+    text = text_difference.text(answer(pair))
 
     golden(pair / "report.md", f"# {pair.name}\n\n{case_of(pair)['what_happened']}\n\n```text\n{text}```\n")
 
@@ -293,7 +293,7 @@ def test_the_page_on_comparing_lists_every_topic_in_its_order() -> None:
 
 def test_the_report_on_the_page_is_what_diff_prints(golden: Golden) -> None:
     path = ROOT / "docs" / "comparing-runs.md"
-    shown = difference.text(answer(FIXTURES / "pairs" / "a-variable-was-left-over"), width=96)
+    shown = text_difference.text(answer(FIXTURES / "pairs" / "a-variable-was-left-over"), width=96)
     before, _, rest = path.read_text(encoding="utf-8").partition("<!-- report -->\n")
     _, _, after = rest.partition("<!-- end -->\n")
 
@@ -307,5 +307,5 @@ def test_names_that_a_terminal_would_obey_are_not_printed(tmp_path: Path) -> Non
     good, bad = (analyze([str(tmp_path / f"{side}.log")], everything=True) for side in ("good", "bad"))
     comparison = compared(good, bad)
 
-    for printed in (difference.text(comparison), difference_exchange.json(comparison).decode()):
+    for printed in (text_difference.text(comparison), json_difference.json(comparison).decode()):
         assert not any(character in printed for character in ("\x1b", "\x9b", "\x7f"))

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 import ncclforensics.analyses  # noqa: F401  # registers the analyses
-from ncclforensics import analyze, lines
-from ncclforensics.decoration import decorations, peeled
+from ncclforensics import analyze
 from ncclforensics.formats import nccl
-from ncclforensics.frames import Run
-from ncclforensics.sources import find
+from ncclforensics.frames.run import Run
+from ncclforensics.inputs import lines
+from ncclforensics.inputs.sources import find
+from ncclforensics.parsing.launcher_prefixes import decorations, peeled
 
 LANGUAGE = nccl.language()
 LINES = [

@@ -14,9 +14,10 @@ import polars as pl
 import pytest
 
 import ncclforensics.analyses  # noqa: F401  # registers the analyses
-from ncclforensics import cli, frames
+from ncclforensics import cli
 from ncclforensics.formats import language
-from ncclforensics.grammar import Shape
+from ncclforensics.frames import registry, run
+from ncclforensics.grammar.grammar_file import Shape
 from tests.incidents import ROOT
 
 DOCS = ROOT / "docs"
@@ -70,7 +71,7 @@ def test_frames_md_is_made_of_the_grammars_and_the_analyses(golden: Golden) -> N
 
 
 def test_every_frame_that_is_computed_says_what_it_is() -> None:
-    assert [name for name, computed in frames.analyses().items() if not inspect.getdoc(computed.function)] == []
+    assert [name for name, computed in registry.analyses().items() if not inspect.getdoc(computed.function)] == []
 
 
 def _frames() -> Iterator[str]:
@@ -81,12 +82,12 @@ def _frames() -> Iterator[str]:
     for shape in language().whole.shapes:
         yield from _parsed(shape)
     yield "## Computed\n"
-    yield from _table("source", "Every file that was read.", _rows(frames.SOURCE_COLUMNS, frames.__name__))
-    nothing = frames.Run([], whole=True)
+    yield from _table("source", "Every file that was read.", _rows(run.SOURCE_COLUMNS, run.__name__))
+    nothing = run.Run([], whole=True)
     for name, told in REPEATING.items():
         columns = nothing[name].schema.items()
         yield from _table(name, told, [(column, _dtype(dtype), COMMON.get(column, "")) for column, dtype in columns])
-    for name, computed in frames.analyses().items():
+    for name, computed in registry.analyses().items():
         told = (inspect.getdoc(computed.function) or "").partition("\n\n")[0].replace("\n", " ")
         yield from _table(name, told, _rows(computed.columns, computed.function.__module__))
 

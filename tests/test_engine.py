@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import polars as pl
 import pytest
 
-from ncclforensics.engine import alone
 from ncclforensics.errors import UsageError
-from ncclforensics.matching import distinct
+from ncclforensics.parsing.concurrency import alone
+from ncclforensics.parsing.matching import distinct
 
 
 def _squares(count: int) -> list[int]:

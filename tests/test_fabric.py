@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ncclforensics import analyze
-from ncclforensics.frames import Run
-from ncclforensics.report import Report
-from ncclforensics.sources import find
-from ncclforensics.views.exchange import as_object
-from ncclforensics.views.terminal import text as as_text
+from ncclforensics.frames.run import Run
+from ncclforensics.inputs.sources import find
+from ncclforensics.report.build import Report
+from ncclforensics.views.json_report import as_object
+from ncclforensics.views.text_report import text as as_text
 
 Read = Callable[..., Report]
 Parse = Callable[..., Run]

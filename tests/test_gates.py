@@ -10,10 +10,12 @@ import pytest
 import xmlschema
 from sarif_pydantic import Sarif
 
-from ncclforensics import analyze, lines
+from ncclforensics import analyze
 from ncclforensics.errors import UsageError
-from ncclforensics.rules import Severity, all_rules
-from ncclforensics.views import gates
+from ncclforensics.inputs import lines
+from ncclforensics.rules.finding import Severity
+from ncclforensics.rules.registry import all_rules
+from ncclforensics.views import ci_formats
 from tests.incidents import ALL, INCIDENTS, Incident, checked
 
 SERIOUS = ("error", "warning")
@@ -27,7 +29,7 @@ some_incidents = pytest.mark.parametrize("incident", ALL[::8], ids=lambda incide
 def test_junit_is_valid_and_fails_for_what_is_serious(incident: Incident) -> None:
     report = checked(incident).report
 
-    document = ET.fromstring(gates.junit(report, SERIOUS))
+    document = ET.fromstring(ci_formats.junit(report, SERIOUS))
 
     JUNIT.validate(document)
     serious = {finding.rule for finding in report.findings if finding.severity in SERIOUS}
@@ -39,15 +41,15 @@ def test_junit_is_valid_and_fails_for_what_is_serious(incident: Incident) -> Non
 def test_a_threshold_decides_what_fails() -> None:
     report = analyze([KILLED], everything=True)
 
-    assert ET.fromstring(gates.junit(report, ())).get("failures") == "0"
-    assert ET.fromstring(gates.junit(report, ("error",))).get("failures") != "0"
+    assert ET.fromstring(ci_formats.junit(report, ())).get("failures") == "0"
+    assert ET.fromstring(ci_formats.junit(report, ("error",))).get("failures") != "0"
 
 
 @some_incidents
 def test_sarif_is_valid_and_holds_every_finding_with_its_lines(incident: Incident) -> None:
     report = checked(incident).report
 
-    text = gates.sarif(report)
+    text = ci_formats.sarif(report)
 
     Sarif.model_validate_json(text)
     (run,) = json.loads(text)["runs"]
@@ -66,8 +68,8 @@ def test_what_xml_forbids_and_what_it_means_something_to_is_not_passed_on(tmp_pa
 
     report = analyze([str(tmp_path)], everything=True)
 
-    ET.fromstring(gates.junit(report, SERIOUS))
-    json.loads(gates.sarif(report))
+    ET.fromstring(ci_formats.junit(report, SERIOUS))
+    json.loads(ci_formats.sarif(report))
 
 
 def test_only_the_rules_selected_are_asked_and_none_that_is_ignored() -> None:
@@ -90,4 +92,4 @@ def test_a_rule_that_does_not_exist_is_refused(option: str) -> None:
 
 
 def test_every_severity_has_a_level() -> None:
-    assert set(gates.LEVELS) == set(Severity)
+    assert set(ci_formats.LEVELS) == set(Severity)

@@ -16,12 +16,12 @@ from hypothesis.extra.lark import LarkStrategy
 from lark import Token, Tree
 from lark.exceptions import LarkError
 
-from ncclforensics import grammar
 from ncclforensics.errors import GrammarError
-from ncclforensics.grammar import Grammar, Shape
+from ncclforensics.grammar import grammar_file
+from ncclforensics.grammar.grammar_file import Grammar, Shape
 
 DECORATIONS = ("launcher", "deduplicated")  # stand around lines, and are tried before all others
-SHAPES = [shape for name in grammar.names() for shape in grammar.load(name).shapes]
+SHAPES = [shape for name in grammar_file.names() for shape in grammar_file.load(name).shapes]
 # What is left of a line once it has been read: no control characters, no ends of lines of any kind.
 READABLE = st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Zl", "Zp"))
 
@@ -33,7 +33,7 @@ every_shape = pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.f
 @cache
 def all_lines(name: str) -> LarkStrategy:
     """What a grammar allows; to take it apart takes longer than to draw from it."""
-    return LarkStrategy(grammar.load(name).parser, None, {}, READABLE)
+    return LarkStrategy(grammar_file.load(name).parser, None, {}, READABLE)
 
 
 def lines_of(shape: Shape) -> LarkStrategy:
@@ -48,7 +48,7 @@ Fields = tuple[str, dict[str, str]]  # the alternative, and column -> text
 
 def by_lark(shape: Shape, text: str) -> Fields | None:
     try:
-        tree: Tree[Token] = grammar.load(shape.grammar).parser.parse(text, start=shape.frame)
+        tree: Tree[Token] = grammar_file.load(shape.grammar).parser.parse(text, start=shape.frame)
     except LarkError:
         return None
     form = "" if tree.data == shape.frame else str(tree.data)
@@ -151,9 +151,9 @@ def test_both_engines_refuse_and_accept_the_same_distorted_lines(shape: Shape) -
 
 
 def loaded(monkeypatch: pytest.MonkeyPatch, folder: Path, text: str) -> tuple[Shape, ...]:
-    (folder / "terminals.lark").write_text((grammar.GRAMMARS / "terminals.lark").read_text())
+    (folder / "terminals.lark").write_text((grammar_file.GRAMMARS / "terminals.lark").read_text())
     (folder / f"{folder.name}.lark").write_text("%import .terminals (INT, HEX, NAME, WORD, TEXT)\n" + text)
-    monkeypatch.setattr(grammar, "GRAMMARS", folder)
+    monkeypatch.setattr(grammar_file, "GRAMMARS", folder)
     return Grammar(folder.name).shapes
 
 
@@ -246,14 +246,14 @@ def test_what_is_remembered_is_what_was_derived(tmp_path: Path, monkeypatch: pyt
     derived, remembered = shapes_of("operation"), shapes_of("operation")
 
     assert list((tmp_path / "ncclforensics").iterdir())
-    assert derived == remembered == grammar.load("operation").shapes
+    assert derived == remembered == grammar_file.load("operation").shapes
 
 
 def test_a_grammar_loads_where_nothing_can_be_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a-file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a-file"))
 
-    assert shapes_of("operation") == grammar.load("operation").shapes
+    assert shapes_of("operation") == grammar_file.load("operation").shapes
 
 
 def test_a_grammar_loads_where_there_is_no_home(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +263,7 @@ def test_a_grammar_loads_where_there_is_no_home(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setattr(Path, "home", homeless)
 
-    assert shapes_of("operation") == grammar.load("operation").shapes
+    assert shapes_of("operation") == grammar_file.load("operation").shapes
 
 
 def test_damage_to_what_was_remembered_is_not_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,4 +272,4 @@ def test_damage_to_what_was_remembered_is_not_noticed(tmp_path: Path, monkeypatc
     for file in (tmp_path / "ncclforensics").iterdir():
         file.write_bytes(file.read_bytes()[:100])
 
-    assert shapes_of("operation") == grammar.load("operation").shapes
+    assert shapes_of("operation") == grammar_file.load("operation").shapes

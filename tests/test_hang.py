@@ -11,8 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ncclforensics import analyze, reading
-from ncclforensics.views.exchange import as_object
+from ncclforensics import analyze
+from ncclforensics.parsing import reading
+from ncclforensics.views.json_report import as_object
 from tests.benchmarks.generate import Fault, FaultKind, Finish, Layout, Plan, Truth, generate
 
 KINDS = {

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ncclforensics import analyze
-from ncclforensics.report import Report
-from ncclforensics.views.exchange import as_object
+from ncclforensics.report.build import Report
+from ncclforensics.views.json_report import as_object
 
 PORT = "/sys/class/infiniband/mlx5_0/ports/1"
 SYSFS = f"""\

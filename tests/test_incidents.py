@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from ncclforensics import analyze, lines, reading
-from ncclforensics.rules import Category
-from ncclforensics.views import terminal
-from ncclforensics.views.exchange import as_object
+from ncclforensics import analyze
+from ncclforensics.inputs import lines
+from ncclforensics.parsing import reading
+from ncclforensics.rules.finding import Category
+from ncclforensics.views import text_report
+from ncclforensics.views.json_report import as_object
 from tests.incidents import ALL, HANGS, INCIDENTS, Answer, Incident, Json, answer, checked
 
 # Where the program is known to be wrong, and how; xfail is strict, so that a mended one is noticed.
@@ -124,12 +126,12 @@ def _gist(job: Json) -> Json:
 
 @every_incident
 def test_the_report_is_what_report_md_shows(incident: Incident, golden: Callable[[Path, str], None]) -> None:
-    text = terminal.text(answer(incident).report, width=100, everything=not incident.is_hang)
+    shown = text_report.text(answer(incident).report, width=100, everything=not incident.is_hang)
 
     title = incident.name.replace("-", " ")
     rules = sorted({f"`{finding['rule']}`" for finding in checked(incident).json["findings"]})
     speaking = f"Rules that speak: {', '.join(rules) or 'none'}."
-    page = f"# {title[0].upper()}{title[1:]}\n\n{incident.case['what_happened']}\n\n```text\n{text}```\n\n{speaking}\n"
+    page = f"# {title[0].upper()}{title[1:]}\n\n{incident.case['what_happened']}\n\n```text\n{shown}```\n\n{speaking}\n"
     golden(incident.folder / "report.md", page)
 
 

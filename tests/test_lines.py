@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from ncclforensics import lines
+from ncclforensics.inputs import lines
 
 LOG = b"gpu-a012:41887:42107 [3] NCCL INFO Connected all rings\n"
 # Texts made of what makes trouble: ends of lines of all kinds, escapes, cut characters, control bytes.

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ncclforensics import analyze
-from ncclforensics.report import Report
-from ncclforensics.views.exchange import as_object
-from ncclforensics.views.terminal import text as as_text
+from ncclforensics.report.build import Report
+from ncclforensics.views.json_report import as_object
+from ncclforensics.views.text_report import text as as_text
 from tests.incidents import INCIDENTS
 
 Json = dict[str, Any]

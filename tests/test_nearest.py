@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ncclforensics.formats import nccl
-from ncclforensics.nearest import anatomy
+from ncclforensics.parsing.explain_line import anatomy
 
 LANGUAGE = nccl.language()
 CALL = (

@@ -74,7 +74,7 @@ def test_the_wheel_names_its_program_and_its_licence(wheel: Path) -> None:
 
 def test_a_line_is_parsed_with_the_installed_grammars(installed: Path, tmp_path: Path) -> None:
     code = (
-        "from ncclforensics import grammar; from ncclforensics.formats.nccl import language; "
+        "from ncclforensics.grammar import grammar_file as grammar; from ncclforensics.formats.nccl import language; "
         "print(grammar.GRAMMARS, len(language().shapes))"
     )
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ncclforensics import lines
 from ncclforensics.formats import nccl
-from ncclforensics.frames import Run
-from ncclforensics.parse import COUNTS, Parsed, parse, sift
-from ncclforensics.sources import find
+from ncclforensics.frames.run import Run
+from ncclforensics.inputs import lines
+from ncclforensics.inputs.sources import find
+from ncclforensics.parsing.parser import COUNTS, Parsed, parse, sift
 
 LANGUAGE = nccl.language()
 EXAMPLES = sorted({example for shape in LANGUAGE.shapes for example in shape.examples})

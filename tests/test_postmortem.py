@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from ncclforensics import analyze, cli, views
-from ncclforensics.report import Report
-from ncclforensics.views import document, postmortem
-from ncclforensics.views.cover import Cover
-from ncclforensics.views.exchange import as_object
+from ncclforensics.report.build import Report
+from ncclforensics.views import markdown, postmortem
+from ncclforensics.views.author_note import Cover
+from ncclforensics.views.json_report import as_object
 from tests.browser import CHROMIUM, Browser
 from tests.incidents import INCIDENTS, ROOT, Incident, checked
 
@@ -78,7 +78,7 @@ def test_the_page_is_as_it_was(name: str, golden: Callable[[Path, str], None]) -
 
 @one_of_each
 def test_the_markdown_is_as_it_was(name: str, golden: Callable[[Path, str], None]) -> None:
-    golden(GOLDEN / f"{name}.md", document.postmortem(of(name), COVER))
+    golden(GOLDEN / f"{name}.md", markdown.postmortem(of(name), COVER))
 
 
 class Outline(HTMLParser):
@@ -144,14 +144,14 @@ def test_three_sentences_say_who_did_it() -> None:
 def test_a_benchmark_that_went_well_is_no_undecided_hang() -> None:
     report = of("a-healthy-benchmark")
 
-    assert document.headline(report) == "no findings"
+    assert markdown.headline(report) == "no findings"
     assert postmortem.summary(report)[0] == "Nothing wrong was found in what was read."
     assert "Dashed: between these lines such a machine is expected" in told("a-healthy-benchmark")
 
 
 def test_a_finding_of_a_run_that_ended_well_is_its_headline() -> None:
     assert (
-        document.headline(of("one-rank-comes-late-to-every-step")) == "rank 4 on h100-02 comes 2.0 s after the others"
+        markdown.headline(of("one-rank-comes-late-to-every-step")) == "rank 4 on h100-02 comes 2.0 s after the others"
     )
 
 

@@ -6,23 +6,24 @@ import inspect
 
 import pytest
 
-from ncclforensics import frames, rules
 from ncclforensics.data.subsystems import QUESTIONS
-from ncclforensics.rules import Rule
+from ncclforensics.frames.registry import analyses
+from ncclforensics.rules import registry
+from ncclforensics.rules.registry import Rule
 
 
 def parsed(name: str, seen: frozenset[str] = frozenset()) -> set[str]:
     """The frames that a frame is made of, itself included."""
     if name in ("repeated", "repetition"):
         return {name, "operation"}
-    one = frames.analyses().get(name)
+    one = analyses().get(name)
     if one is None or name in seen:
         return {name}
     needs = inspect.signature(one.function).parameters
     return {name}.union(*(parsed(need, seen | {name}) for need in needs))
 
 
-@pytest.mark.parametrize("one", rules.all_rules(), ids=lambda one: one.name)
+@pytest.mark.parametrize("one", registry.all_rules(), ids=lambda one: one.name)
 def test_a_rule_without_its_frames_has_a_question(one: Rule) -> None:
     asked = {frame for question in QUESTIONS for frame in (*question.frames, *question.also)}
     needs = [set(parsed(name)) for name in inspect.signature(one.function).parameters if name != "rank"]

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ncclforensics import analyze, grammar
-from ncclforensics.views.exchange import as_object
+from ncclforensics import analyze
+from ncclforensics.grammar import grammar_file
+from ncclforensics.views.json_report import as_object
 from tests.incidents import INCIDENTS
 
 HASH = "8f3bd2a4c1e07755"
@@ -282,7 +283,7 @@ EVERY_TEXT = [
     for folder in sorted(INCIDENTS.glob("ras-*"))
     for log in sorted(folder.glob("*.log"))
     for line in log.read_text().splitlines()
-] + [example for name in ("ras", "inspector") for shape in grammar.load(name).shapes for example in shape.examples]
+] + [example for name in ("ras", "inspector") for shape in grammar_file.load(name).shapes for example in shape.examples]
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -14,14 +14,17 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ncclforensics import analyze, joining, lines, readers, reading
+from ncclforensics import analyze
 from ncclforensics.cli import main
 from ncclforensics.formats import nccl
-from ncclforensics.frames import Run
-from ncclforensics.parse import parse
-from ncclforensics.reading import Reading
-from ncclforensics.sources import find
-from ncclforensics.views.exchange import as_object
+from ncclforensics.frames import assemble
+from ncclforensics.frames.run import Run
+from ncclforensics.inputs import lines
+from ncclforensics.inputs.sources import find
+from ncclforensics.parsing import reading, workers
+from ncclforensics.parsing.parser import parse
+from ncclforensics.parsing.reading import Reading
+from ncclforensics.views.json_report import as_object
 from tests.incidents import INCIDENTS
 
 LOG = b"gpu-a012:41887:42107 [3] NCCL INFO Connected all rings\n"
@@ -59,7 +62,7 @@ def _tiny(monkeypatch: pytest.MonkeyPatch, window: int = 200, chunk: int = 150) 
     monkeypatch.setattr(reading, "WINDOW", window)
     monkeypatch.setattr(reading, "SMALL", 0)
     monkeypatch.setattr(lines, "CHUNK", chunk)
-    monkeypatch.setattr(readers, "CHUNK", chunk)
+    monkeypatch.setattr(workers, "CHUNK", chunk)
 
 
 def written(path: Path, data: bytes) -> str:
@@ -122,10 +125,10 @@ def test_several_readers_give_the_same_rows_as_one(texts: list[bytes], chunk: in
         paths = [written(Path(folder) / f"rank{number}.log", data) for number, data in enumerate(texts)]
         alone = run_of(*paths)
         _tiny(monkeypatch, chunk=chunk)
-        monkeypatch.setattr(readers, "BATCH", batch)
-        monkeypatch.setattr(readers, "LITTLE", 0)
-        monkeypatch.setattr(readers, "THREADS", 4)  # one source alone has four hands, two have two each
-        monkeypatch.setattr(joining, "FEW", few)
+        monkeypatch.setattr(workers, "BATCH", batch)
+        monkeypatch.setattr(workers, "LITTLE", 0)
+        monkeypatch.setattr(workers, "THREADS", 4)  # one source alone has four hands, two have two each
+        monkeypatch.setattr(assemble, "FEW", few)
         shared = run_of(*paths)
 
         assert everything(shared) == everything(alone)

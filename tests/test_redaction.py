@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclforensics import analyze, cli, redaction
-from ncclforensics.redaction import Pseudonyms, is_secret
-from ncclforensics.report import Report
-from ncclforensics.views import exchange, terminal
+from ncclforensics import analyze, cli
+from ncclforensics.report import redaction
+from ncclforensics.report.build import Report
+from ncclforensics.report.redaction import Pseudonyms, is_secret
+from ncclforensics.views import json_report, text_report
 from tests.incidents import ALL, INCIDENTS, Incident, answer
 
 SAMPLE = [incident for number, incident in enumerate(ALL) if number % 30 == 0]
@@ -71,8 +72,8 @@ def test_a_redacted_report_says_the_same_and_names_nobody(incident: Incident) ->
     names = originals(shown.report, incident.folder)
 
     leaving = redaction.redacted(shown.report, redaction.pseudonyms(shown.report.run))
-    data = exchange.json(leaving).decode()
-    text = terminal.text(leaving, width=250, verbose=True) + terminal.text(leaving, width=250, everything=True)
+    data = json_report.json(leaving).decode()
+    text = text_report.text(leaving, width=250, verbose=True) + text_report.text(leaving, width=250, everything=True)
 
     assert judgement(json.loads(data)) == judgement(shown.json)
     assert [name for name in sorted(names) if holds(data, name) or holds(text, name)] == []

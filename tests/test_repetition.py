@@ -6,7 +6,7 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclforensics.repetition import Repetition, folded, together
+from ncclforensics.parsing.templates import Repetition, folded, together
 
 SHARED = st.tuples(st.integers(0, 1), st.sampled_from(["AllReduce", "Send", None]), st.integers(0, 2))
 

@@ -7,16 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from ncclforensics import rules
 from ncclforensics.data.names import sentence
-from ncclforensics.rules import HEADINGS, Category, Finding, Rule, Severity, rule
+from ncclforensics.rules import registry
+from ncclforensics.rules.finding import Category, Finding, Severity
+from ncclforensics.rules.registry import HEADINGS, Rule, rule
 from tests.incidents import ALL, ROOT, Incident, checked
 
-every_rule = pytest.mark.parametrize("one", rules.all_rules(), ids=lambda one: one.name)
+every_rule = pytest.mark.parametrize("one", registry.all_rules(), ids=lambda one: one.name)
 
 
 def test_says_what_it_means_when_not_what_to_do_and_where_it_is_from() -> None:
-    for one in rules.all_rules():
+    for one in registry.all_rules():
         assert [heading for heading in HEADINGS if one.section(heading)] == list(HEADINGS), one.name
         assert one.page.splitlines()[0].endswith("."), one.name
 
@@ -29,11 +30,11 @@ def test_every_rule_is_shown_by_an_incident() -> None:
         for category in (*incident.case["expected_findings"], *incident.case["expected_notes"])
     }
 
-    assert [one.name for one in rules.all_rules() if (one.name, one.category) not in shown] == []
+    assert [one.name for one in registry.all_rules() if (one.name, one.category) not in shown] == []
 
 
 def test_every_rule_is_kept_silent_by_an_incident() -> None:
-    for one in rules.all_rules():
+    for one in registry.all_rules():
         forbidding = [incident for incident in ALL if one.category in incident.case["must_not_report"]]
 
         assert forbidding, one.name
@@ -44,7 +45,7 @@ def test_every_rule_is_kept_silent_by_an_incident() -> None:
 def test_a_rule_that_is_not_asked_has_nothing_to_say(incident: Incident) -> None:
     run = checked(incident).report.run
 
-    for one in rules.all_rules():
+    for one in registry.all_rules():
         if run.call(one.function, one.of) is None:
             assert list(run.call(one.function)) == [], one.name
 
@@ -57,14 +58,14 @@ def test_every_category_of_ours_is_expected_somewhere_and_forbidden_somewhere() 
 
 
 def test_names_are_slugs_and_unique() -> None:
-    names = [one.name for one in rules.all_rules()]
+    names = [one.name for one in registry.all_rules()]
 
     assert len(names) == len(set(names))
     assert all(name == name.lower() and "_" not in name for name in names)
 
 
 def test_a_second_rule_of_one_name_is_refused() -> None:
-    taken = rules.all_rules()[0].function
+    taken = registry.all_rules()[0].function
 
     with pytest.raises(ValueError, match=r"two rules are called .*: ncclforensics\.rules"):
         rule(Category.HANG, Severity.ERROR)(taken)
@@ -72,26 +73,26 @@ def test_a_second_rule_of_one_name_is_refused() -> None:
 
 def test_a_finding_gets_what_the_rule_left_out() -> None:
     def call(function: Callable[..., Iterator[Finding]], of: tuple[str, ...]) -> Iterator[Finding]:
-        if function is rules.all_rules()[0].function:
+        if function is registry.all_rules()[0].function:
             yield Finding("title", "detail", "certain")
 
-    (finding,) = rules.findings(call)
+    (finding,) = registry.findings(call)
 
-    first = rules.all_rules()[0]
+    first = registry.all_rules()[0]
     assert (finding.rule, finding.category, finding.severity) == (first.name, first.category, first.severity)
     assert finding.remedy == first.section("Do")
 
 
 def test_a_rule_that_breaks_down_costs_no_other_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # tests let it raise
-    broken, sound = rules.all_rules()[:2]
+    broken, sound = registry.all_rules()[:2]
 
     def call(function: Callable[..., Iterator[Finding]], of: tuple[str, ...]) -> Iterator[Finding]:
         if function is broken.function:
             raise KeyError("\x1b[31mhost")
         yield Finding("title", "detail", "certain")
 
-    found = {finding.rule: finding for finding in rules.findings(call, [broken, sound])}
+    found = {finding.rule: finding for finding in registry.findings(call, [broken, sound])}
 
     assert found[sound.name].title == "title"
     assert (found[broken.name].severity, found[broken.name].category) == ("info", "incomplete-evidence")
@@ -106,7 +107,7 @@ def test_its_page_is_its_docstring(one: Rule, golden: Callable[[Path, str], None
 def test_there_is_no_page_without_a_rule() -> None:
     pages = {path.stem for path in (ROOT / "docs" / "rules").glob("*.md")}
 
-    assert pages == {one.name for one in rules.all_rules()}
+    assert pages == {one.name for one in registry.all_rules()}
 
 
 def _page(one: Rule) -> str:

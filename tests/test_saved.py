@@ -14,9 +14,12 @@ from typing import Any
 import polars as pl
 import pytest
 
-from ncclforensics import analyze, cli, parquet, redaction, saved
-from ncclforensics.saving import save
-from ncclforensics.views import exchange
+from ncclforensics import analyze, cli
+from ncclforensics.archive import manifest as manifest_file
+from ncclforensics.archive import parquet
+from ncclforensics.archive.write import save
+from ncclforensics.report import redaction
+from ncclforensics.views import json_report
 from tests.incidents import ALL, INCIDENTS, ROOT, Incident, checked
 from tests.test_redaction import judgement
 
@@ -35,7 +38,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def said(paths: list[str], *, everything: bool = True) -> dict[str, Any]:
-    return exchange.as_object(analyze(paths, everything=everything, whole=True))
+    return json_report.as_object(analyze(paths, everything=everything, whole=True))
 
 
 @every_sample
@@ -48,7 +51,7 @@ def test_a_saved_run_says_what_its_files_say(
     save(answer.report, file)
 
     assert said([str(file)]) == answer.json
-    monkeypatch.setattr(saved, "fingerprint", lambda: "another version")  # which works everything out again
+    monkeypatch.setattr(manifest_file, "fingerprint", lambda: "another version")  # which works everything out again
     assert said([str(file)]) == answer.json
 
 
@@ -61,8 +64,8 @@ def test_a_redacted_saved_run_says_the_same(
 
     save(leaving, tmp_path / "kept.ncclf")
 
-    assert said([str(tmp_path / "kept.ncclf")]) == exchange.as_object(leaving)
-    monkeypatch.setattr(saved, "fingerprint", lambda: "another version")
+    assert said([str(tmp_path / "kept.ncclf")]) == json_report.as_object(leaving)
+    monkeypatch.setattr(manifest_file, "fingerprint", lambda: "another version")
     assert judgement(said([str(tmp_path / "kept.ncclf")])) == judgement(answer.json)
 
 
@@ -103,7 +106,7 @@ def test_a_time_can_be_asked_of_a_saved_run(tmp_path: Path) -> None:
     assert cli.main(["save", *logs, "-o", str(tmp_path / "a.ncclf"), "-q"]) == 0
 
     asked = {"everything": True, "since": "11:05:25"}
-    assert exchange.as_object(analyze([str(tmp_path / "a.ncclf")], **asked)) == exchange.as_object(
+    assert json_report.as_object(analyze([str(tmp_path / "a.ncclf")], **asked)) == json_report.as_object(
         analyze(logs, **asked)
     )
 
@@ -112,19 +115,19 @@ def test_a_hang_needs_none_of_the_large_frames(kept: Path, monkeypatch: pytest.M
     read: list[str] = []
     frame = parquet.frame
 
-    def noted(one: saved.Saved, name: str, *schema: Any) -> pl.DataFrame:
+    def noted(one: manifest_file.Saved, name: str, *schema: Any) -> pl.DataFrame:
         read.append(name)
         return frame(one, name, *schema)
 
     monkeypatch.setattr(parquet, "frame", noted)
-    shown = exchange.as_object(analyze([str(kept)]))
+    shown = json_report.as_object(analyze([str(kept)]))
 
     assert shown["hang"]["culprits"] == [11]
     assert not {"operation", "call", "replay", "connection"} & set(read)
 
 
 def test_a_large_frame_that_can_be_worked_out_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ncclforensics.saving.MOST_COMPUTED", 100)
+    monkeypatch.setattr("ncclforensics.archive.write.MOST_COMPUTED", 100)
     report = analyze([LOGS], everything=True)
     report.run["call"]
     save(report, tmp_path / "kept.ncclf")
@@ -147,7 +150,7 @@ def test_a_column_that_was_saved_as_words_is_read_as_numbers(
                 pl.read_parquet(io.BytesIO(data)).with_columns(pl.col("count").cast(pl.String)).write_parquet(words)
                 data = words.getvalue()
             rewritten.writestr(zipfile.ZipInfo(name), data)
-    monkeypatch.setattr(saved, "fingerprint", lambda: "another version")
+    monkeypatch.setattr(manifest_file, "fingerprint", lambda: "another version")
 
     assert analyze([str(older)]).run["operation"].equals(analyze([str(kept)]).run["operation"])
 

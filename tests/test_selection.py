@@ -7,8 +7,8 @@ import pytest
 
 from ncclforensics import analyze
 from ncclforensics.errors import UsageError
-from ncclforensics.selection import Selection, ranks
-from ncclforensics.span import Span, instant
+from ncclforensics.frames.time_range import Span, instant
+from ncclforensics.report.selection import Selection, ranks
 from tests.incidents import INCIDENTS
 
 LAGGING = str(INCIDENTS / "one-rank-stops-before-an-allreduce" / "*.log")

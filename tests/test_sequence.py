@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclforensics.analyses import sequence
+from ncclforensics.analyses.job import calls as sequence
 
 CALLS = st.lists(st.lists(st.integers(0, 2), max_size=12), min_size=1, max_size=4)  # of each member, what it called
 

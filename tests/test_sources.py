@@ -15,9 +15,9 @@ from types import SimpleNamespace
 import pytest
 import zstandard
 
-from ncclforensics import sources
 from ncclforensics.errors import NoInputError, UsageError
-from ncclforensics.sources import Source, find
+from ncclforensics.inputs import sources
+from ncclforensics.inputs.sources import Source, find
 
 LOG = b"gpu-a012:41887:42107 [3] NCCL INFO Connected all rings\n"
 PACKERS: dict[str, Callable[[bytes], bytes]] = {

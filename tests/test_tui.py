@@ -19,18 +19,18 @@ from textual.binding import Binding
 from textual.pilot import Pilot
 from textual.widgets import Input, Tree
 
-from ncclforensics.report import Report
-from ncclforensics.tui import facts
+from ncclforensics.report.build import Report
+from ncclforensics.tui import content
 from ncclforensics.tui.app import Forensics, Request
 from ncclforensics.tui.connections import Table
-from ncclforensics.tui.facts.connections import Connections
-from ncclforensics.tui.facts.ranks import Seat, State
+from ncclforensics.tui.content.connections import Connections
+from ncclforensics.tui.content.ranks import Seat, State
 from ncclforensics.tui.incident import Incident
 from ncclforensics.tui.log import Lines, Log
 from ncclforensics.tui.operations import Sequence
-from ncclforensics.tui.page import TITLES
 from ncclforensics.tui.prompts import Help
 from ncclforensics.tui.ranks import Grid, Ranks
+from ncclforensics.tui.screen import TITLES
 from tests import browser, incidents
 from tests.incidents import INCIDENTS
 
@@ -49,7 +49,7 @@ class Told(Forensics):
 
     def __init__(self, report: Report, *, is_whole: bool = True) -> None:
         super().__init__(Request(("run",)))
-        self._known = facts.facts(report, is_whole=is_whole)
+        self._known = content.facts(report, is_whole=is_whole)
 
     def _begin(self) -> None:
         self._learn(self._known)
@@ -274,9 +274,9 @@ def test_counters_that_grew_stand_with_what_they_prove() -> None:
 
 def test_ranks_are_told_with_the_nics_they_use_and_a_killed_one_as_dead() -> None:
     nics = cast(
-        "Connections", facts.facts(of("one-host-numbers-its-nics-otherwise"), is_whole=True).parts["connections"]
+        "Connections", content.facts(of("one-host-numbers-its-nics-otherwise"), is_whole=True).parts["connections"]
     )
-    seats = cast("list[Seat]", facts.facts(of("a-rank-is-killed"), is_whole=True).parts["ranks"])
+    seats = cast("list[Seat]", content.facts(of("a-rank-is-killed"), is_whole=True).parts["ranks"])
 
     assert nics.nics[0][:2] == ("rank 0 on h100-01", "mlx5_0:1/IB (GPUDirect)")
     assert [seat.rank for seat in seats if seat.state is State.DIED_FIRST] == [12]
@@ -348,7 +348,7 @@ def test_reading_in_the_background_comes_to_the_verdict() -> None:
     seen: list[bool] = []
 
     class Seen(Forensics):
-        def _learn(self, known: facts.Facts) -> None:
+        def _learn(self, known: content.Facts) -> None:
             seen.append(known.is_whole)
             super()._learn(known)
 
@@ -386,7 +386,7 @@ def test_a_screen_that_cannot_be_made_costs_no_other(monkeypatch: pytest.MonkeyP
     def broken(report: Report, citer: object) -> object:
         raise ValueError("no such\x1b[2J thing")
 
-    monkeypatch.setitem(facts.PARTS, "ranks", broken)
+    monkeypatch.setitem(content.PARTS, "ranks", broken)
 
     async def steps(app: Forensics, pilot: Pilot[None]) -> None:
         await pilot.press("2")

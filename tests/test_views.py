@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ncclforensics import analyze
-from ncclforensics.report import Report
-from ncclforensics.views import document, exchange, terminal
+from ncclforensics.report.build import Report
+from ncclforensics.views import json_report, markdown, text_report
 from tests.incidents import ALL, HANGS, INCIDENTS, Incident, answer
 
 SCREEN = 60  # lines
@@ -24,7 +24,7 @@ def of(name: str) -> Report:
 
 @pytest.mark.xdist_group("large")
 def test_512_ranks_fit_on_one_screen(large: Report) -> None:
-    shown = terminal.text(large).splitlines()
+    shown = text_report.text(large).splitlines()
 
     assert "512 ranks on 64 hosts" in shown[0]
     assert len(shown) <= SCREEN
@@ -32,13 +32,13 @@ def test_512_ranks_fit_on_one_screen(large: Report) -> None:
 
 
 def test_a_large_report_says_how_much_it_leaves_out(large: Report) -> None:
-    assert "hosts more" in terminal.text(large)
-    assert "hosts more" in document.markdown(large)
+    assert "hosts more" in text_report.text(large)
+    assert "hosts more" in markdown.markdown(large)
 
 
 @pytest.mark.xdist_group("large")
 def test_verbose_leaves_no_rank_out(large: Report) -> None:
-    shown = terminal.text(large, verbose=True).partition("LAST CALL OF EVERY RANK")[2]
+    shown = text_report.text(large, verbose=True).partition("LAST CALL OF EVERY RANK")[2]
 
     assert {int(rank) for rank in re.findall(r"^  (\d+) ", shown, re.MULTILINE)} >= set(range(512))
 
@@ -47,13 +47,13 @@ def test_verbose_leaves_no_rank_out(large: Report) -> None:
 def test_an_incident_fits_on_one_screen_unless_it_is_two(incident: Incident) -> None:
     shown = answer(incident)
 
-    assert len(terminal.text(shown.report).splitlines()) <= SCREEN * len(shown.jobs)
+    assert len(text_report.text(shown.report).splitlines()) <= SCREEN * len(shown.jobs)
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
 @pytest.mark.parametrize("name", ["an-extra-call", "two-jobs-in-one-folder", "the-network-fails-for-all"])
 def test_no_line_is_wider_than_the_terminal(name: str, width: int) -> None:
-    shown = terminal.text(of(name), width=width)
+    shown = text_report.text(of(name), width=width)
 
     assert max(map(len, shown.splitlines())) <= width
     assert all(line == line.rstrip() for line in shown.splitlines())
@@ -63,30 +63,30 @@ def test_no_line_is_wider_than_the_terminal(name: str, width: int) -> None:
 def test_the_width_changes_no_word() -> None:
     report = of("one-rank-stops-before-an-allreduce")
 
-    narrow, wide = (sorted(terminal.text(report, width=width).split()) for width in (100, 250))
+    narrow, wide = (sorted(text_report.text(report, width=width).split()) for width in (100, 250))
 
     assert narrow == wide
 
 
 @every_incident
 def test_evidence_is_shown_whole(incident: Incident) -> None:
-    shown = "".join(terminal.text(answer(incident).report).split())
+    shown = "".join(text_report.text(answer(incident).report).split())
 
     for finding in answer(incident).json["findings"]:
         if finding["severity"] != "info":
-            for line in finding["evidence"][: terminal.MOST_LINES]:
+            for line in finding["evidence"][: text_report.MOST_LINES]:
                 assert "".join(line["text"].split()) in shown or "…" in shown
 
 
 def test_files_of_one_name_are_told_apart() -> None:
-    shown = terminal.text(of("two-jobs-in-one-folder"))
+    shown = text_report.text(of("two-jobs-in-one-folder"))
 
     assert "job-4711/nccl_rank5.log:" in shown
     assert "job-4712/nccl_rank6.log:" in shown
 
 
 def test_ranks_of_several_jobs_are_not_counted_against_one() -> None:
-    shown = terminal.text(of("two-jobs-in-one-folder"))
+    shown = text_report.text(of("two-jobs-in-one-folder"))
 
     assert shown.startswith("16 ranks in 2 jobs on 1 host")
     assert "Job 1 of 2: 8 ranks" in shown
@@ -94,7 +94,7 @@ def test_ranks_of_several_jobs_are_not_counted_against_one() -> None:
 
 
 def test_both_calls_of_a_mismatch_stand_side_by_side() -> None:
-    shown = terminal.text(of("another-broadcast-root"))
+    shown = text_report.text(of("another-broadcast-root"))
 
     assert re.search(r"≠ root +4 +3$", shown, re.MULTILINE)
     assert re.search(r"^ +count +65536 +65536$", shown, re.MULTILINE)
@@ -103,14 +103,14 @@ def test_both_calls_of_a_mismatch_stand_side_by_side() -> None:
 def test_colour_is_only_there_when_asked_for() -> None:
     report = of("a-healthy-run")
 
-    plain, coloured = terminal.text(report), terminal.text(report, color=True)
+    plain, coloured = text_report.text(report), text_report.text(report, color=True)
 
     assert "\x1b[" not in plain
     assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
 
 
 def test_markdown_names_the_verdict_and_fences_the_rest() -> None:
-    page = document.markdown(of("a-rank-is-killed"))
+    page = markdown.markdown(of("a-rank-is-killed"))
 
     first, _, rest = page.partition("\n\n")
     assert first == "## ncclforensics: rank-died"
@@ -126,7 +126,7 @@ def test_a_log_cannot_end_the_fence(tmp_path: Path) -> None:
     )
     (tmp_path / "```.log").write_text("")
 
-    page = document.markdown(analyze([str(tmp_path), str(tmp_path / "`````.log")]))
+    page = markdown.markdown(analyze([str(tmp_path), str(tmp_path / "`````.log")]))
 
     fence = re.findall(r"^`+", page, re.MULTILINE)
     assert [len(mark) for mark in fence] == [6, 6]
@@ -135,11 +135,11 @@ def test_a_log_cannot_end_the_fence(tmp_path: Path) -> None:
 
 @every_incident
 def test_json_holds_no_control_character(incident: Incident) -> None:
-    text = exchange.json(answer(incident).report).decode()
+    text = json_report.json(answer(incident).report).decode()
 
     assert [character for character in text if character != "\n" and not character.isprintable()] == []
     assert json.loads(text)["schema_version"] == 1
 
 
 def test_what_an_info_finding_says_is_a_note() -> None:
-    assert "note  no log of rank 11" in terminal.text(of("the-culprits-log-is-absent"))
+    assert "note  no log of rank 11" in text_report.text(of("the-culprits-log-is-absent"))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ncclforensics.capture.tools import said
+from ncclforensics.capture.external_programs import said
 from ncclforensics.errors import UsageError
 
 SYSTEM = Path("/sys/class")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ncclforensics.capture.journal import Journal, host, now
-from ncclforensics.capture.place import LOOPBACK
+from ncclforensics.capture.launcher_rank import LOOPBACK
 from ncclforensics.capture.plan import GRACE, Plan
 
 POLL = 0.05  # seconds
@@ -99,13 +99,13 @@ def _rendezvous(plan: Plan) -> Iterator[Mapping[str, Any]]:
 
 def _started(plan: Plan, record: Path, rank: int, local: int, meeting: Mapping[str, Any]) -> Child:
     worker = [sys.executable, "-P", "-m", "ncclforensics.capture.worker", str(record), str(rank), str(local)]
-    warden = [sys.executable, "-P", "-m", "ncclforensics.capture.warden", str(os.getpid())]
+    guard = [sys.executable, "-P", "-m", "ncclforensics.capture.orphan_guard", str(os.getpid())]
     found = os.pathsep.join(filter(None, [str(PACKAGES), os.environ.get("PYTHONPATH", "")]))
     environment = {**os.environ, **plan.variables(rank), **meeting["environment"], "PYTHONPATH": found}
     name = "nccl-tests.txt" if plan.program else f"output.rank{rank}.txt"
     with open(plan.folder / name, "ab") as output:
         process = subprocess.Popen(
-            [*warden, *(plan.command() if plan.program else worker)],
+            [*guard, *(plan.command() if plan.program else worker)],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

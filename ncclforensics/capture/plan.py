@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ncclforensics.capture import drills
-from ncclforensics.capture.drills import Drill
+from ncclforensics.capture import fault_injection
+from ncclforensics.capture.fault_injection import Drill
 from ncclforensics.capture.inventory import Gpu
 from ncclforensics.capture.journal import host
-from ncclforensics.capture.place import LOOPBACK, Place
+from ncclforensics.capture.launcher_rank import LOOPBACK, Place
 from ncclforensics.errors import UsageError
 
 SUBSYSTEMS = "INIT,ENV,NET,GRAPH,COLL,TUNING"
@@ -81,7 +81,7 @@ class Plan:
             numbers = [(self.place.rank, self.place.local)]
         else:
             numbers = [(rank, rank) for rank in range(self.nranks)]
-        absent = {drill.rank for drill in self.drills if drill.kind is drills.Kind.ABSENT}
+        absent = {drill.rank for drill in self.drills if drill.kind is fault_injection.Kind.ABSENT}
         return [(rank, local) for rank, local in numbers if rank not in absent]
 
     @property
@@ -119,7 +119,7 @@ class Plan:
             own |= {"MASTER_ADDR": self.place.address, "MASTER_PORT": str(self.place.port)}
         if self.backend == "gloo":
             return own | ({"GLOO_SOCKET_IFNAME": "lo"} if own["MASTER_ADDR"] == LOOPBACK else {})
-        return own | self._of_nccl(rank) | drills.environment(self.drills)
+        return own | self._of_nccl(rank) | fault_injection.environment(self.drills)
 
     def _of_nccl(self, rank: int) -> dict[str, str]:
         told = {

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ncclforensics.capture import surroundings, tables
+from ncclforensics.capture import environment, measurements
 from ncclforensics.capture.inventory import free_bytes
 from ncclforensics.capture.journal import host, now
 from ncclforensics.capture.launch import Child, Tell, launch
@@ -88,15 +88,15 @@ def capture(plan: Plan, tell: Tell) -> Captured:
 def _capture(plan: Plan, tell: Tell) -> Captured:
     record = plan.folder / (f"plan.rank{plan.place.rank}.json" if plan.place else RECORD)
     facts: Row = {"tool": "ncclforensics capture", "host": host(), "began": now(), "complete": False}
-    facts |= {"system": surroundings.system(), "plan": plan.record(), "described": list(plan.described())}
+    facts |= {"system": environment.system(), "plan": plan.record(), "described": list(plan.described())}
     keep(record, facts)
     if plan.leads:
-        facts["absent"] = {"before": surroundings.collect(plan.folder / "before")}
+        facts["absent"] = {"before": environment.collect(plan.folder / "before")}
     children, why = launch(plan, record, tell)
     if plan.leads and plan.place is not None:
         why = _await(plan) or why
     if plan.leads:
-        facts["absent"]["after"] = surroundings.collect(plan.folder / "after", only_counters=True)
+        facts["absent"]["after"] = environment.collect(plan.folder / "after", only_counters=True)
     captured = Captured(plan.folder, [_of(child) for child in children], why, [])
     if plan.leads and not plan.program:
         _tabulate(plan, captured, facts)
@@ -136,18 +136,18 @@ def _has_ended(folder: Path, rank: int) -> bool:
 
 
 def _tabulate(plan: Plan, captured: Captured, facts: Row) -> None:
-    by_rank = tables.notes(plan.folder)
+    by_rank = measurements.notes(plan.folder)
     complete = len(by_rank) == plan.nranks and all(any("completed" in row for row in rows) for rows in by_rank.values())
-    captured.measured = tables.measurements(by_rank, plan.nranks)
+    captured.measured = measurements.measurements(by_rank, plan.nranks)
     for collective in dict.fromkeys(row["collective"] for row in captured.measured):
         rows = [row for row in captured.measured if row["collective"] == collective]
-        lines = tables.table(plan, collective, rows, _devices(plan), complete=complete)
+        lines = measurements.table(plan, collective, rows, _devices(plan), complete=complete)
         (plan.folder / f"{collective}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     facts["measured"] = captured.measured
     facts["compared"] = [row for row in by_rank.get(0, []) if "latency_to" in row or "parts" in row]
     facts["stopped"] = next((row for row in by_rank.get(0, []) if "stopped_before" in row), None)
     facts["libraries"] = next((row for row in by_rank.get(0, []) if "torch" in row), None)
-    facts["late_ms"] = tables.arrivals(plan.folder, plan.steps)
+    facts["late_ms"] = measurements.arrivals(plan.folder, plan.steps)
     for rank in by_rank:
         (plan.folder / f"measured.rank{rank}.jsonl").unlink()
 
@@ -156,7 +156,7 @@ def _devices(plan: Plan) -> Sequence[Row]:
     """The ranks as nccl-tests lists them; a GPU that several share has no name by which it could be compared."""
     found = []
     for path in sorted(plan.folder.glob("journal.rank*.jsonl")):
-        first = next(tables.entries(path))  # whoever measured something had written where it is
+        first = next(measurements.entries(path))  # whoever measured something had written where it is
         gpu = plan.gpu_of(first["device"] or 0) if first["device"] is not None else None
         name = "CPU" if gpu is None else gpu.name + (" (shared)" if plan.ranks_per_gpu > 1 else "")
         place = {"host": first["host"], "pid": first["pid"], "device": first["device"] or 0}

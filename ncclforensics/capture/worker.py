@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ncclforensics.capture.exercise import (
+from ncclforensics.capture.collectives import (
     BYTES,
     COLLECTIVES,
     COMM,

@@ -14,11 +14,11 @@ from typing import Annotated
 import typer
 
 from ncclforensics import __version__
-from ncclforensics.cli.answering import Exit
-from ncclforensics.cli.browsing import tui
-from ncclforensics.cli.handing import report, save
+from ncclforensics.cli.capture import capture
 from ncclforensics.cli.judging import check, demo, diff, explain, hang
-from ncclforensics.cli.measuring import capture
+from ncclforensics.cli.output import Exit
+from ncclforensics.cli.report_save import report, save
+from ncclforensics.cli.tui import tui
 from ncclforensics.data.names import printable
 from ncclforensics.errors import ForensicsError
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ncclforensics.cli.analyzing import analyzed, read, redacted
-from ncclforensics.cli.answering import Exit, exit_code, is_colored, put, show
+from ncclforensics.cli.analysis import analyzed, read, redacted
 from ncclforensics.cli.options import (
     Bad,
     Comm,
@@ -35,11 +34,12 @@ from ncclforensics.cli.options import (
     Until,
     Verbose,
 )
+from ncclforensics.cli.output import Exit, exit_code, is_colored, put, show
 from ncclforensics.errors import UsageError
 
 if TYPE_CHECKING:
-    from ncclforensics.comparison import Comparison
-    from ncclforensics.report import Report
+    from ncclforensics.diff import Comparison
+    from ncclforensics.report.build import Report
 
 PACKAGE = Path(__file__).parents[1]
 DEMO = (
@@ -136,8 +136,8 @@ def diff(
     Logs, benchmarks and dumps of machines alike; what only one of both tells is named and never counted as a
     difference. Exit code 0: nothing that matters differs, 1: something does, 3: too little in common to tell.
     """
-    from ncclforensics.comparison.compared import compared
-    from ncclforensics.sources import forget_spooled
+    from ncclforensics.diff.compare import compared
+    from ncclforensics.inputs.sources import forget_spooled
 
     def side(path: str) -> Report:
         return read(
@@ -164,13 +164,13 @@ def diff(
 
 
 def _drawn(comparison: Comparison, form: Sheet, *, color: bool) -> bytes:
-    from ncclforensics.views import difference, difference_exchange, terminal
+    from ncclforensics.views import json_difference, text_difference, text_report
 
     if form is Sheet.JSON:
-        return difference_exchange.json(comparison)
+        return json_difference.json(comparison)
     if form is Sheet.MARKDOWN:
-        return difference.markdown(comparison).encode()
-    return difference.text(comparison, width=terminal.width_of_terminal(), color=color).encode()
+        return text_difference.markdown(comparison).encode()
+    return text_difference.text(comparison, width=text_report.width_of_terminal(), color=color).encode()
 
 
 def explain(
@@ -181,19 +181,19 @@ def explain(
 ) -> None:
     """What a rule means, how sure it is and what would make it a false alarm; or what a line of a log is."""
     from ncclforensics.formats import language
-    from ncclforensics.nearest import anatomy
-    from ncclforensics.rules import all_rules
-    from ncclforensics.views import pages
+    from ncclforensics.parsing.explain_line import anatomy
+    from ncclforensics.rules.registry import all_rules
+    from ncclforensics.views import explain_text
 
     if (rule is None) == (line is None):
         raise UsageError("explain wants either the name of a rule or --line TEXT")
     if line is not None:
-        typer.echo(pages.of_line(anatomy(line, language().whole)))
+        typer.echo(explain_text.of_line(anatomy(line, language().whole)))
         return
     known = {each.name: each for each in all_rules()}
     if rule not in known:
         raise UsageError(f"{rule}: no such rule; there are {', '.join(sorted(known))}")
-    typer.echo(pages.of_rule(known[rule]))
+    typer.echo(explain_text.of_rule(known[rule]))
 
 
 def demo(form: FormatOption = Format.TEXT, no_color: NoColor = False) -> None:

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any, Protocol, cast
 
 from ncclforensics.formats import nccl
-from ncclforensics.language import Guest, Language
+from ncclforensics.grammar.dialect import Guest, Language
 
 
 class Format(Protocol):

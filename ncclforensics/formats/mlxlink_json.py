@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ncclforensics.objects import an_object, loaded
+from ncclforensics.inputs.tolerant_json import an_object, loaded
 
 GRAMMARS = ()
 SIGNS = ()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from ncclforensics import grammar
-from ncclforensics.language import Language
+from ncclforensics.grammar import grammar_file
+from ncclforensics.grammar.dialect import Language
 
 SIGNS = ()
 KINDS = {
@@ -62,15 +62,15 @@ BARE = {
 @lru_cache(maxsize=1)
 def language() -> Language:
     """The shapes of NCCL's lines."""
-    shapes = tuple(shape for name in GRAMMARS for shape in grammar.load(name).shapes)
+    shapes = tuple(shape for name in GRAMMARS for shape in grammar_file.load(name).shapes)
     return Language(
         shapes,
-        opening=grammar.load("prefix").regex("_opening"),
-        heads=tuple(grammar.load("prefix").part(name) for name in HEADS),
-        bare=tuple((grammar.load("prefix").part(name), of) for name, of in BARE.items()),
-        mark=grammar.load("prefix").regex("_MARK"),
+        opening=grammar_file.load("prefix").regex("_opening"),
+        heads=tuple(grammar_file.load("prefix").part(name) for name in HEADS),
+        bare=tuple((grammar_file.load("prefix").part(name), of) for name, of in BARE.items()),
+        mark=grammar_file.load("prefix").regex("_MARK"),
         catch_all="unknown",
         counter="opcount",
-        tag=grammar.load("launcher").regex("_actor_tag"),
-        decorations=(*grammar.load("launcher").shapes, *grammar.load("deduplicated").shapes),
+        tag=grammar_file.load("launcher").regex("_actor_tag"),
+        decorations=(*grammar_file.load("launcher").shapes, *grammar_file.load("deduplicated").shapes),
     )

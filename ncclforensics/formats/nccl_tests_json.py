@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 
-from ncclforensics.objects import a_number, a_small, a_text, an_array, an_integer, an_object, loaded
+from ncclforensics.inputs.tolerant_json import a_number, a_small, a_text, an_array, an_integer, an_object, loaded
 
 GRAMMARS = ()
 SIGNS = ()

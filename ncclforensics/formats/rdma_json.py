@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ncclforensics.objects import a_small, a_text, an_array, an_integer, an_object, loaded
+from ncclforensics.inputs.tolerant_json import a_small, a_text, an_array, an_integer, an_object, loaded
 
 GRAMMARS = ()
 SIGNS = ()

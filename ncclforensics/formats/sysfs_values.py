@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from ncclforensics.objects import a_small, an_object, loaded
+from ncclforensics.inputs.tolerant_json import a_small, an_object, loaded
 
 GRAMMARS = ()
 SIGNS = ()

@@ -21,18 +21,18 @@ from ncclforensics.tui.connections import Connections
 from ncclforensics.tui.incident import Incident
 from ncclforensics.tui.log import Log
 from ncclforensics.tui.operations import Operations
-from ncclforensics.tui.page import TITLES, Page, Place
 from ncclforensics.tui.palette import Finder
 from ncclforensics.tui.prompts import Ask, Choice, Help
 from ncclforensics.tui.ranks import Ranks
+from ncclforensics.tui.screen import TITLES, Page, Place
 from ncclforensics.tui.waiting import Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ncclforensics.report import Report
-    from ncclforensics.rules import Finding
-    from ncclforensics.tui.facts import Facts
+    from ncclforensics.report.build import Report
+    from ncclforensics.rules.finding import Finding
+    from ncclforensics.tui.content import Facts
 
 SOON = 0.25  # seconds between two looks at how far reading is
 MOST_PLACES = 200  # that one can go back to
@@ -106,7 +106,7 @@ class Forensics(App[None]):
     def _investigate(self) -> None:
         """In a thread: the verdict by the ends of the files; then all that the rules find in every byte."""
         from ncclforensics import analyze
-        from ncclforensics.tui.facts import facts
+        from ncclforensics.tui.content import facts
 
         try:
             request = self._request
@@ -327,14 +327,14 @@ class Forensics(App[None]):
 def exported(report: Report, path: Path, paths: str) -> bytes:
     """A report as `report -o` writes it, by the suffix of the file. Raises UsageError."""
     from ncclforensics.errors import UsageError
-    from ncclforensics.views import document, exchange
-    from ncclforensics.views.cover import Cover
+    from ncclforensics.views import json_report, markdown
+    from ncclforensics.views.author_note import Cover
 
-    cover = Cover(document.headline(report), "", f"ncclforensics tui {paths}")
+    cover = Cover(markdown.headline(report), "", f"ncclforensics tui {paths}")
     if path.suffix == ".json":
-        return exchange.json(report)
+        return json_report.json(report)
     if path.suffix == ".md":
-        return document.postmortem(report, cover).encode()
+        return markdown.postmortem(report, cover).encode()
     if path.suffix != ".html":
         raise UsageError(f"{path}: the suffix says what to write: .md, .html, .json")
     try:

@@ -11,10 +11,10 @@ from textual.containers import VerticalScroll
 from textual.widget import Widget
 from textual.widgets import Static
 
-from ncclforensics.tui.page import Page
+from ncclforensics.tui.screen import Page
 
 if TYPE_CHECKING:
-    from ncclforensics.tui.facts.measured import Measured
+    from ncclforensics.tui.content.measurements import Measured
 
 
 class Benchmarks(Page):

@@ -10,12 +10,12 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 from textual.widgets import Static
 
-from ncclforensics.tui.page import Page
-from ncclforensics.tui.sheet import CURSOR, Sheet
+from ncclforensics.tui.screen import Page
+from ncclforensics.tui.virtual_rows import CURSOR, Sheet
 
 if TYPE_CHECKING:
-    from ncclforensics.tui.facts.connections import Connections as Part
-    from ncclforensics.tui.facts.connections import Joint, Matrix
+    from ncclforensics.tui.content.connections import Connections as Part
+    from ncclforensics.tui.content.connections import Joint, Matrix
 
 STYLES = {"G": "green", "N": "yellow", "P": "cyan", "S": "magenta", "C": "blue"}
 LONGEST = 24  # characters of the name of a row
@@ -114,7 +114,7 @@ class Connections(Page):
         self._fill()
 
     def _fill(self) -> None:
-        from ncclforensics.tui.facts.connections import MARKS
+        from ncclforensics.tui.content.connections import MARKS
 
         table, title = self.query_one(Table), Text()
         if self._views:

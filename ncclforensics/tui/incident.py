@@ -15,13 +15,13 @@ from textual.widget import Widget
 from textual.widgets import Static, Tree
 from textual.widgets.tree import TreeNode
 
-from ncclforensics.tui.page import At, Page, Place
+from ncclforensics.tui.screen import At, Page, Place
 
 if TYPE_CHECKING:
-    from ncclforensics.rules import Finding
-    from ncclforensics.tui import facts
-    from ncclforensics.tui.facts.cited import Cited
-    from ncclforensics.tui.facts.incident import Node
+    from ncclforensics.rules.finding import Finding
+    from ncclforensics.tui import content
+    from ncclforensics.tui.content.evidence import Cited
+    from ncclforensics.tui.content.incident import Node
 
 AT_REST = 0.05  # seconds
 WIDE = 120  # columns from which on the tree stands beside what it is about
@@ -57,16 +57,16 @@ class Incident(Page):
         return cast("Tree[Data]", self.query_one(Tree))
 
     @property
-    def _part(self) -> facts.incident.Incident | None:
-        from ncclforensics.tui.facts import Failed
+    def _part(self) -> content.incident.Incident | None:
+        from ncclforensics.tui.content import Failed
 
         part = self.forensics.facts.parts[self.NAME] if self.forensics.facts else None
-        return None if isinstance(part, Failed) else cast("facts.incident.Incident | None", part)
+        return None if isinstance(part, Failed) else cast("content.incident.Incident | None", part)
 
     def draw(self, part: object) -> None:
         """Build the tree; the cursor stays where it was."""
         here = self.here()
-        incident = cast("facts.incident.Incident", part)
+        incident = cast("content.incident.Incident", part)
         tree = self._tree
         tree.clear()
         for number, node in enumerate(incident.nodes):

@@ -12,14 +12,14 @@ from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Static
 
-from ncclforensics.tui.page import At, Page
 from ncclforensics.tui.prompts import Ask, Choice
-from ncclforensics.tui.sheet import CURSOR, Sheet
+from ncclforensics.tui.screen import At, Page
+from ncclforensics.tui.virtual_rows import CURSOR, Sheet
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from ncclforensics.tui.facts import logs
+    from ncclforensics.tui.content import logs
     from ncclforensics.tui.logfile import LogFile
 
 AGAIN = 0.5  # seconds between two looks at a file that may grow
@@ -353,7 +353,7 @@ class Log(Page):
             return
 
         def work() -> pl.Series:
-            from ncclforensics.tui.facts import logs
+            from ncclforensics.tui.content import logs
             from ncclforensics.tui.logfile import filtered
 
             with facts.lock:

@@ -18,10 +18,10 @@ from time import sleep
 import polars as pl
 from polars.exceptions import ComputeError
 
-from ncclforensics import lines
 from ncclforensics.data.names import printable
 from ncclforensics.errors import UsageError
-from ncclforensics.sources import DAMAGED_ARCHIVE, Source
+from ncclforensics.inputs import lines
+from ncclforensics.inputs.sources import DAMAGED_ARCHIVE, Source
 
 STEP = 64 << 10  # bytes between two notes
 READ = 1 << 20  # bytes read at once

@@ -10,12 +10,12 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 from textual.widgets import Static
 
-from ncclforensics.tui.page import At, Page, Place
 from ncclforensics.tui.prompts import Ask, Choice
-from ncclforensics.tui.sheet import CURSOR, Sheet
+from ncclforensics.tui.screen import At, Page, Place
+from ncclforensics.tui.virtual_rows import CURSOR, Sheet
 
 if TYPE_CHECKING:
-    from ncclforensics.tui.facts.calls import Calls, Cell, Column, Communicator
+    from ncclforensics.tui.content.calls import Calls, Cell, Column, Communicator
 
 NARROWEST, WIDEST = 26, 48  # characters of a column
 GUTTER = 10

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, cast
 from rich.text import Text
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
-from ncclforensics.tui.page import Place
+from ncclforensics.tui.screen import Place
 
 if TYPE_CHECKING:
     from ncclforensics.tui.app import Forensics
-    from ncclforensics.tui.facts.calls import Calls
-    from ncclforensics.tui.facts.incident import Incident, Node
-    from ncclforensics.tui.facts.logs import Log
-    from ncclforensics.tui.facts.ranks import Seat
+    from ncclforensics.tui.content.calls import Calls
+    from ncclforensics.tui.content.incident import Incident, Node
+    from ncclforensics.tui.content.logs import Log
+    from ncclforensics.tui.content.ranks import Seat
 
 MOST = 40  # hits of a search among thousands of ranks
 Entry = tuple[str, str, Place]
@@ -46,7 +46,7 @@ class Finder(Provider):
 
 
 def _entries(app: Forensics) -> Iterator[Entry]:
-    from ncclforensics.tui.facts import Failed
+    from ncclforensics.tui.content import Failed
 
     made = app.facts.parts if app.facts else {}
     parts = {name: part for name, part in made.items() if not isinstance(part, Failed)}

@@ -14,7 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from ncclforensics.tui.page import TITLES, Page
+from ncclforensics.tui.screen import TITLES, Page
 
 if TYPE_CHECKING:
     from textual.app import App

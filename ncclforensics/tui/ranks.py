@@ -13,12 +13,12 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from ncclforensics.data.names import known
-from ncclforensics.tui.page import At, Page, Place
 from ncclforensics.tui.prompts import Ask
-from ncclforensics.tui.sheet import CURSOR, Sheet
+from ncclforensics.tui.screen import At, Page, Place
+from ncclforensics.tui.virtual_rows import CURSOR, Sheet
 
 if TYPE_CHECKING:
-    from ncclforensics.tui.facts.ranks import Seat
+    from ncclforensics.tui.content.ranks import Seat
 
 ORDERS = ("host", "state", "last call")
 LONGEST = 34  # characters of a label
@@ -97,7 +97,7 @@ class Grid(Sheet):
 
     def text(self, row: int) -> Text:
         """Labels and marks."""
-        from ncclforensics.tui.facts.ranks import MARKS
+        from ncclforensics.tui.content.ranks import MARKS
 
         line = self._lines[row]
         pieces = [(x, label, "dim") for x, label in line.labels]
@@ -186,7 +186,7 @@ class Ranks(Page):
             self.trouble("these files show no rank of an NCCL job")
 
     def _fill(self) -> None:
-        from ncclforensics.tui.facts.ranks import MARKS, State
+        from ncclforensics.tui.content.ranks import MARKS, State
 
         shown = [seat for seat in self._seats if _fits(seat, MARKS[seat.state], self._filter)]
         groups: dict[str, list[Seat]] = {}
@@ -264,7 +264,7 @@ class Ranks(Page):
 
     def action_next(self) -> None:
         """To the next rank that is not as it should be."""
-        from ncclforensics.tui.facts.ranks import State
+        from ncclforensics.tui.content.ranks import State
 
         grid = self.query_one(Grid)
         odd = [seat for seat in grid.seats if seat.state in (State.DIED_FIRST, State.CULPRIT, State.MISSING)]
@@ -296,7 +296,7 @@ def _fits(seat: Seat, mark: str, typed: str) -> bool:
         return True
     if typed[0].isdecimal():
         from ncclforensics.errors import UsageError
-        from ncclforensics.selection import ranks
+        from ncclforensics.report.selection import ranks
 
         try:
             return seat.rank in ranks(typed)

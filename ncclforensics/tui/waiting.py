@@ -11,10 +11,10 @@ from textual.widget import Widget
 from textual.widgets import Static, Tree
 from textual.widgets.tree import TreeNode
 
-from ncclforensics.tui.page import At, Page, Place
+from ncclforensics.tui.screen import At, Page, Place
 
 if TYPE_CHECKING:
-    from ncclforensics.tui.facts.waiting import Waiters
+    from ncclforensics.tui.content.waiting import Waiters
 
 
 class Waiting(Page):

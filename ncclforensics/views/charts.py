@@ -13,9 +13,9 @@ import altair as alt
 import polars as pl
 import vl_convert
 
-from ncclforensics.analyses.picture import LAST
+from ncclforensics.analyses.job.shown_calls import LAST
 from ncclforensics.data.names import bytes_text, operation_text, printable, ranks_text
-from ncclforensics.report import Report, Row
+from ncclforensics.report.build import Report, Row
 
 WIDTH = 600  # pixels; a narrow page shrinks them
 COLOURS = ["var(--blue)", "var(--orange)", "var(--green)", "var(--purple)", "var(--brown)", "var(--grey)"]

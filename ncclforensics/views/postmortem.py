@@ -14,16 +14,16 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 from ncclforensics import __version__
-from ncclforensics.analyses.counters import PORT
+from ncclforensics.analyses.fabric.counters import PORT
 from ncclforensics.data.names import operation_text, printable, ranks_text, sentence
-from ncclforensics.report import Report, Row
-from ncclforensics.rules import Severity
-from ncclforensics.rules.links import port_name
-from ncclforensics.views import charts, counters, document, exchange
-from ncclforensics.views.benchmarks import expected
-from ncclforensics.views.cover import Cover
-from ncclforensics.views.screen import place_of
-from ncclforensics.views.terminal import coverage
+from ncclforensics.report.build import Report, Row
+from ncclforensics.rules.fabric.links import port_name
+from ncclforensics.rules.finding import Severity
+from ncclforensics.views import charts, json_report, markdown, text_counters
+from ncclforensics.views.author_note import Cover
+from ncclforensics.views.text_benchmarks import expected
+from ncclforensics.views.text_layout import place_of
+from ncclforensics.views.text_report import coverage
 
 TEMPLATES = Path(__file__).parent / "templates"
 MOST_JOBS = 4  # that are told in full
@@ -65,9 +65,9 @@ def _rendered(note: str) -> Markup:
 
 
 def _content(report: Report) -> dict[str, Any]:
-    jobs = document.judged(report)
+    jobs = markdown.judged(report)
     return {
-        **exchange.as_object(report),
+        **json_report.as_object(report),
         "tool_version": __version__,
         "summary": summary(report),
         "coverage": coverage(report).plain,
@@ -76,7 +76,7 @@ def _content(report: Report) -> dict[str, Any]:
         "jobs_left": jobs[MOST_JOBS:],
         "said": [_said(report, number) for number in range(len(report.findings))],
         "curves": list(_curves(report)),
-        "counted": [{**row, "port_name": port_name(row)} for row in counters.grown(report)[:MOST_COUNTERS]],
+        "counted": [{**row, "port_name": port_name(row)} for row in text_counters.grown(report)[:MOST_COUNTERS]],
         "growth": Markup(_growth(report)),
         "ports": [{**row, "port_name": port_name(row)} for row in _ports(report)],
         "settings": _settings(report),
@@ -87,7 +87,7 @@ def _content(report: Report) -> dict[str, Any]:
 
 def summary(report: Report) -> list[str]:
     """Three sentences: what happened, what it means, how sure that is and what else was found."""
-    jobs = document.judged(report)
+    jobs = markdown.judged(report)
     others = [each for each in report.findings if each.job is None and each.severity is not Severity.INFO]
     besides = f"{len(others)} more finding{'s' * (len(others) != 1)}" if others else "nothing else was found"
     if jobs:
@@ -234,7 +234,7 @@ def _curves(report: Report) -> Iterator[tuple[str, Markup, bool]]:
 
 
 def _growth(report: Report) -> str:
-    rows = [(f"{port_name(row)}, {row['name']}", row["growth"]) for row in counters.grown(report)[:MOST_BARS]]
+    rows = [(f"{port_name(row)}, {row['name']}", row["growth"]) for row in text_counters.grown(report)[:MOST_BARS]]
     return charts.growth([(printable(name), growth) for name, growth in rows]) if rows else ""
 
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from ncclforensics import grammar
+from ncclforensics.grammar import grammar_file
 
 # What a healthy job prints, beside who is who and the calls, which the run itself has.
 HEALTHY = ("channel", "network", "topology", "tuning", "environment", "memory", "progress")
@@ -25,7 +25,7 @@ _NUMBER = re.compile(r"0x[0-9a-f]{5,}|\b[0-9]{4,7}\b")
 def bodies() -> dict[str, list[str]]:
     """Frame -> what its INFO examples say."""
     found: dict[str, list[str]] = {}
-    for shape in (shape for name in HEALTHY for shape in grammar.load(name).shapes):
+    for shape in (shape for name in HEALTHY for shape in grammar_file.load(name).shapes):
         if said := [_HEAD.sub("", example) for example in shape.examples if _HEAD.match(example)]:
             found[shape.frame] = said
     return found

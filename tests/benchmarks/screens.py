@@ -109,7 +109,7 @@ class Keys:
             self._taken.append(1000 * (time.perf_counter() - start))
 
     def _cursor(self) -> object:
-        from ncclforensics.tui.sheet import Sheet
+        from ncclforensics.tui.virtual_rows import Sheet
 
         widget = self._app.screen.query_one("#focus")
         return (

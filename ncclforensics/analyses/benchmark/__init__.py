@@ -1,0 +1,1 @@
+"""Measurements: nccl-tests, perftest, nvbandwidth."""

@@ -1,0 +1,68 @@
+"""Runs of perftest: what one link was measured to carry."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.registry import analysis
+
+# GB/s in the unit of a head; `MB/sec` too means 2^20 bytes (perftest, src/perftest_parameters.h).
+UNITS = {"Gb/sec": 1 / 8, "MB/sec": 2**20 / 1e9, "MiB/sec": 2**20 / 1e9}
+
+LINK_MEASUREMENT = {
+    "table": pl.Int32(),  # number of the table, over all files
+    "test": pl.String(),  # as the header calls it; null where there is none
+    "device": pl.String(),
+    "link_layer": pl.String(),
+    "of_gpu": pl.Boolean(),  # the buffers lie in the memory of a GPU; null where the test's head is not there
+    "size": pl.Int64(),  # bytes
+    "gbps": pl.Float64(),  # GB/s on average, 1e9 bytes
+    "us": pl.Float64(),  # typical latency, in microseconds
+    "source": pl.Int32(),
+    "line": pl.Int32(),
+}
+
+
+@analysis(LINK_MEASUREMENT, of=("link_row",))
+def link_measurement(
+    link_title: pl.DataFrame,
+    link_memory: pl.DataFrame,
+    link_test: pl.DataFrame,
+    link_head: pl.DataFrame,
+    link_row: pl.DataFrame,
+) -> pl.DataFrame:
+    """One row per size that perftest measured, in GB/s whatever the unit."""
+    form = text_of("form")
+    kind = pl.when(form == "bandwidth").then(pl.lit("BW")).otherwise(pl.lit("Latency"))
+    titles = link_title.select(
+        "source", "pos", title=pl.col("pos"), test=pl.format("{} {} Test", text_of("verb"), kind)
+    )
+    heads = link_head.sort("pos").select(
+        "source", "pos", head=pl.col("pos"), unit=text_of("unit").replace_strict(UNITS, default=None)
+    )
+    heads = heads.with_row_index("table")
+    told = link_test.select(
+        "source",
+        "pos",
+        device=text_of("device"),
+        link_layer=text_of("link_layer"),
+    )
+    devices = told.filter(pl.col("device").is_not_null()).select("source", "pos", "device", device_pos="pos")
+    layers = told.filter(pl.col("link_layer").is_not_null()).select("source", "pos", "link_layer", layer_pos="pos")
+    # CUDA is opened before the title is printed, and after the table before it; ROCm is told below the title.
+    memories = link_memory.select("source", "pos", memory_pos="pos")
+    before = link_row.select("source", "pos", before="pos").sort("pos")
+    titles = titles.sort("pos").join_asof(before, on="pos", by="source", check_sortedness=False)
+    rows = link_row.sort("pos")
+    for more in (heads, titles, devices, layers, memories):
+        rows = rows.join_asof(more.sort("pos"), on="pos", by="source", check_sortedness=False)
+    title = pl.col("title").fill_null(-1)  # what stands above it tells of an earlier table
+    is_of_gpu = (pl.col("memory_pos") > pl.col("before").fill_null(-1)).fill_null(value=False)
+    return rows.filter(pl.col("head").is_not_null()).with_columns(
+        device=pl.when(pl.col("device_pos") >= title).then("device"),
+        link_layer=pl.when(pl.col("layer_pos") >= title).then("link_layer"),
+        of_gpu=pl.when(pl.col("title").is_not_null()).then(is_of_gpu),
+        gbps=pl.col("average") * pl.col("unit"),
+        us="typical",
+    )

@@ -1,0 +1,1 @@
+"""Ports and their counters, in the fabric and on hosts."""

@@ -1,0 +1,191 @@
+"""The ports that tools of the fabric tell of: iblinkinfo, ibnetdiscover, ibqueryerrors, ibstat, ibstatus."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from ncclforensics.analyses.fabric.counters import PORT_STATE
+from ncclforensics.analyses.fabric.fabric_tools import filled, guid_of, known, node_of
+from ncclforensics.analyses.host.command_output import OWNER, placed, under
+from ncclforensics.data.counters import LANES, SIGNALLED
+from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.registry import analysis
+
+STATES = {"initialize": "initializing", "init": "initializing", "active_defer": "active"}
+
+
+@analysis(
+    PORT_STATE,
+    of=("link_line", "link_alone", "map_port", "listed_port", "adapter_port", "port_status", "check_state"),
+)
+def fabric_port(
+    linked_node: pl.DataFrame,
+    link_line: pl.DataFrame,
+    link_alone: pl.DataFrame,
+    counters_of: pl.DataFrame,
+    counters_port: pl.DataFrame,
+    map_node: pl.DataFrame,
+    map_port: pl.DataFrame,
+    listed_port: pl.DataFrame,
+    adapter: pl.DataFrame,
+    adapter_port: pl.DataFrame,
+    adapter_field: pl.DataFrame,
+    port_status: pl.DataFrame,
+    status_field: pl.DataFrame,
+    check_state: pl.DataFrame,
+    fabric_node: pl.DataFrame,
+    collected: pl.DataFrame,
+) -> pl.DataFrame:
+    """The ports of a fabric and of its hosts: their state, their speed, and whom they lead to."""
+    links = pl.concat([link_line, link_alone], how="diagonal_relaxed").sort("source", "line")
+    adapters = _adapters(adapter, adapter_port, adapter_field)
+    statuses = _statuses(port_status, status_field)
+    found = [
+        placed(_linked(linked_node, counters_of, counters_port, links), collected),
+        placed(_mapped(map_node, map_port), collected),
+        placed(_listed(listed_port), collected),
+        placed(adapters, collected).with_columns(host="told_host"),
+        placed(statuses, collected).with_columns(host="told_host"),
+        placed(check_state, collected),
+    ]
+    rows = pl.concat([filled(_stated(each), PORT_STATE) for each in found])
+    return known(rows, fabric_node)
+
+
+def _stated(rows: pl.DataFrame) -> pl.DataFrame:
+    """With states and rates in one spelling."""
+    if "physical" in rows.columns:
+        rows = rows.rename({"physical": "physical_state"})
+    for name in ("state", "physical_state", "width", "speed", "rate"):
+        if name not in rows.columns:
+            rows = rows.with_columns(pl.lit(None, dtype=pl.String).alias(name))
+    state = text_of("state").str.to_lowercase()
+    width, speed = text_of("width").str.to_uppercase(), text_of("speed")
+    lane = speed.replace_strict(LANES, default=None, return_dtype=pl.Float64)
+    lanes = width.str.strip_suffix("X").cast(pl.Float64, strict=False)
+    return rows.with_columns(
+        state=state.replace(STATES),
+        physical_state=text_of("physical_state"),
+        width=pl.when(width.str.strip_suffix("X").cast(pl.Int32, strict=False).is_not_null()).then(width),
+        speed=pl.when(lane.is_not_null()).then(speed),
+        rate_Gbps=pl.coalesce(text_of("rate").cast(pl.Float64, strict=False), lane * lanes),
+    )
+
+
+def _linked(
+    linked_node: pl.DataFrame, counters_of: pl.DataFrame, counters_port: pl.DataFrame, links: pl.DataFrame
+) -> pl.DataFrame:
+    """What iblinkinfo prints, and ibqueryerrors below a port. `Could be` is what both ends are able to."""
+    heads = pl.concat(
+        [
+            linked_node.select(*OWNER, "line", head_guid=guid_of("guid"), head_node=node_of("named")),
+            under(counters_port, counters_of.select(*OWNER, "line", head_node=node_of("node"))).select(
+                *OWNER, "line", "head_node", head_guid=guid_of("guid")
+            ),
+        ],
+        how="diagonal_relaxed",
+    ).sort("source", "line")
+    signalled = text_of("speed").replace_strict(SIGNALLED, default=None, return_dtype=pl.String)
+    hints = text_of("hint").str.strip_chars("() ").str.split("Could be ")
+    said = hints.list.eval(pl.element().str.strip_chars())
+    wider = said.list.eval(pl.element().filter(pl.element().str.ends_with("X"))).list.first()
+    faster = said.list.eval(pl.element().filter(pl.element().str.ends_with("Gbps"))).list.first()
+    return under(links, heads).with_columns(
+        node=pl.coalesce(node_of("node"), "head_node"),
+        # A host's line has the GUID of the port, a switch's none, and stands below the switch's own.
+        guid=pl.coalesce(guid_of("guid"), "head_guid"),
+        speed=pl.coalesce(text_of("speed_name"), signalled),
+        width_supported=wider,
+        speed_supported=faster.str.strip_suffix(" Gbps").replace_strict(
+            SIGNALLED, default=None, return_dtype=pl.String
+        ),
+        peer_guid=guid_of("peer_guid"),
+        peer_node=node_of("peer_node"),
+    )
+
+
+def _mapped(map_node: pl.DataFrame, map_port: pl.DataFrame) -> pl.DataFrame:
+    """What ibnetdiscover prints: links that are up."""
+    heads = map_node.select(*OWNER, "line", head_lid="lid", head_guid=guid_of("node_guid"), head_node=node_of("node"))
+    return under(map_port, heads).with_columns(
+        lid=pl.coalesce("lid", "head_lid"),
+        guid="head_guid",
+        node="head_node",
+        peer_guid=guid_of("peer_guid"),
+        peer_node=node_of("peer_node"),
+        link_layer=pl.lit("InfiniBand"),
+    )
+
+
+def _listed(listed_port: pl.DataFrame) -> pl.DataFrame:
+    """What ibnetdiscover -p prints; a port that leads to nobody says nothing of its speed."""
+    is_linked = pl.col("peer_lid").is_not_null()
+    return listed_port.with_columns(
+        guid=guid_of("guid"),
+        node=pl.coalesce(node_of("node"), node_of("bare_node")),
+        width=pl.when(is_linked).then(text_of("width")),
+        speed=pl.when(is_linked).then(text_of("speed")),
+        peer_guid=guid_of("peer_guid"),
+        peer_node=node_of("peer_node"),
+        link_layer=pl.lit("InfiniBand"),
+    )
+
+
+FIELDS = {
+    "State": "state",
+    "Physical state": "physical_state",
+    "Rate": "rate",
+    "Base lid": "base_lid",
+    "Link layer": "link_layer",
+}
+
+
+def _adapters(adapter: pl.DataFrame, adapter_port: pl.DataFrame, adapter_field: pl.DataFrame) -> pl.DataFrame:
+    """What ibstat prints: a block for each port."""
+    ports = under(adapter_port, adapter.select(*OWNER, "line", device=text_of("device")))
+    ports = ports.select(*OWNER, "line", "launcher_time", "device", "port", adapter_line="head_line")
+    told = under(adapter_field, ports.select(*OWNER, "line", "adapter_line"))
+    # The fields of the adapter stand above its first port.
+    whole = under(adapter_field, adapter.select(*OWNER, "line"))
+    guids = whole.filter(text_of("field") == "Node GUID").select(
+        "source", adapter_line="head_line", guid=guid_of("value")
+    )
+    values = (
+        told.filter(text_of("field").is_in(list(FIELDS)))
+        .with_columns(field=text_of("field").replace(FIELDS), value=pl.col("value").str.strip_chars())
+        .unique(["source", "head_line", "field"], keep="first", maintain_order=True)
+        .select("source", line="head_line", field="field", value="value", field_line="line")
+    )
+    wide = [
+        values.filter(pl.col("field") == field).select("source", "line", pl.col("value").alias(field))
+        for field in FIELDS.values()
+    ]
+    rows = ports.join(guids.unique(["source", "adapter_line"]), on=["source", "adapter_line"], how="left")
+    for each in wide:
+        rows = rows.join(each, on=["source", "line"], how="left")
+    stated = values.filter(pl.col("field") == "state").select("source", "line", "field_line")
+    rows = rows.join(stated, on=["source", "line"], how="left")
+    rows = rows.with_columns(line=pl.coalesce("field_line", "line"))  # the line that tells most
+    lid = pl.col("base_lid").cast(pl.Int32, strict=False)
+    return rows.with_columns(lid=_configured(lid), rate=pl.col("rate").str.split(" ").list.first()).sort(
+        "source", "line"
+    )
+
+
+def _configured(lid: pl.Expr) -> pl.Expr:
+    """0 and 65535 are no LIDs."""
+    return pl.when((lid > 0) & (lid < 65535)).then(lid)
+
+
+def _statuses(port_status: pl.DataFrame, status_field: pl.DataFrame) -> pl.DataFrame:
+    """What ibstatus prints: a block for each port."""
+    heads = port_status.select(*OWNER, "line", "launcher_time", device=text_of("device"), port="port")
+    told = ["state", "physical", "rate", "width", "speed", "link_layer", "lid"]
+    blocks = (
+        under(status_field, heads.select(*OWNER, "line"))
+        .group_by("source", "head_line")
+        .agg(pl.col(told).drop_nulls().first())
+        .rename({"head_line": "line"})
+    )
+    rows = heads.join(blocks, on=["source", "line"], how="left").sort("source", "line")
+    return rows.with_columns(lid=_configured(text_of("lid").str.to_integer(base=16, strict=False).cast(pl.Int32)))

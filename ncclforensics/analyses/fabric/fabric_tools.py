@@ -1,0 +1,398 @@
+"""What tools of the fabric tell: perfquery, ibqueryerrors, iblinkinfo, ibnetdiscover, ibstat and their like."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from ncclforensics.analyses.fabric.counters import COUNTER
+from ncclforensics.analyses.host.command_output import OWNER, placed, under
+from ncclforensics.analyses.host.damaged_dumps import PROBLEM
+from ncclforensics.data.counters import ADAPTERS, CANONICAL, DETAILS, MOST, NO_COUNTERS, UNITS, WORD
+from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.registry import analysis
+
+FABRIC_NODE = {
+    "lid": pl.Int32(),
+    "guid": pl.String(),
+    "node": pl.String(),
+    "kind": pl.String(),  # switch, host, router
+}
+
+ALL_PORTS = 255  # of a node together
+WIDEST = (1 << 63) // WORD - 1  # words, in bytes, that a column holds
+KINDS = {"Switch": "switch", "Ca": "host", "CA": "host", "Router": "router"}
+DISCARDS, RECEIVE_ERRORS = "PortXmitDiscards", "PortRcvErrors"
+_STROKES = {f"/{device}": f" {device}" for device in ADAPTERS}  # ibdiagnet's way to write a host's port
+PORT_TABLE, NAMES = "PM_INFO", ("NodeGUID", "PortGUID", "PortNumber")
+# What ibqueryerrors looks for.
+ERRORS = [name for name, unit in UNITS.items() if unit != "bytes" and not name.endswith("packets")]
+# More than this many lines that say the same are one problem.
+FEW = 3
+
+
+def guid_of(column: str) -> pl.Expr:
+    """A GUID with all its digits, as text."""
+    digits = text_of(column).str.strip_prefix("0x").str.to_lowercase().str.zfill(16)
+    return pl.when(text_of(column).is_not_null()).then(pl.lit("0x") + digits)
+
+
+def node_of(column: str) -> pl.Expr:
+    """The description of a node, without what iblinkinfo puts around it."""
+    return text_of(column).str.strip_chars(" :").replace("", None)
+
+
+def host_and_device(column: str) -> tuple[pl.Expr, pl.Expr]:
+    """What the description of a node tells, `host device`, where it is one of a host; `HCA-1` is no device's name."""
+    words = pl.col(column).str.split(" ")
+    is_host = (words.list.len() == 2) & pl.any_horizontal(words.list.last().str.starts_with(each) for each in ADAPTERS)
+    host, device = pl.when(is_host).then(words.list.first()), pl.when(is_host).then(words.list.last())
+    return host, pl.when(~device.str.starts_with("HCA-")).then(device)
+
+
+def _named(rows: pl.DataFrame) -> pl.DataFrame:
+    """Fill in host and device from the node, where it names them."""
+    host, device = host_and_device("node")
+    return rows.with_columns(host=pl.coalesce("host", host), device=pl.coalesce("device", device))
+
+
+def filled(rows: pl.DataFrame, columns: dict[str, pl.DataType]) -> pl.DataFrame:
+    """With these columns and no others; what is not known is null."""
+    missing = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in columns.items() if name not in rows.columns]
+    return rows.with_columns(missing).select(list(columns)).cast(pl.Schema(columns))
+
+
+@analysis(FABRIC_NODE, of=("map_node", "map_port", "listed_port", "listed_node", "linked_node", "link_line"))
+def fabric_node(
+    map_node: pl.DataFrame,
+    map_port: pl.DataFrame,
+    listed_port: pl.DataFrame,
+    listed_node: pl.DataFrame,
+    linked_node: pl.DataFrame,
+    link_line: pl.DataFrame,
+) -> pl.DataFrame:
+    """What LID and what GUID is whose: one row each, where all dumps agree on it."""
+    switches = map_node.select("lid", guid=guid_of("node_guid"), node=node_of("node"), kind=text_of("form"))
+    hosts = under(map_port, map_node.select(*OWNER, "line", "node_guid", head_node="node", kind=text_of("form")))
+    ports = hosts.filter(pl.col("lid").is_not_null()).select(
+        "lid", guid=guid_of("node_guid"), node=node_of("head_node"), kind="kind"
+    )
+    listed = listed_node.select(
+        "lid", guid=guid_of("guid"), node=node_of("node"), kind=text_of("node_kind").replace_strict(KINDS)
+    )
+    ends = [
+        each.select(
+            lid=f"{side}lid", guid=guid_of(f"{side}guid"), node=node_of(f"{side}node"), kind=pl.lit(None, pl.String())
+        )
+        for each in (listed_port, link_line)
+        for side in ("", "peer_")
+    ]
+    heads = linked_node.select("guid", "named", "node_kind", *OWNER, "line")
+    near = under(link_line.select(*OWNER, "line", "lid", port_guid="guid"), heads)
+    linked = near.select(
+        "lid",
+        guid=pl.coalesce(guid_of("guid"), guid_of("port_guid")),
+        node=node_of("named"),
+        kind=text_of("node_kind").replace_strict(KINDS),
+    )
+    told = pl.concat([switches, ports, listed, *ends, linked], how="vertical_relaxed").filter(
+        pl.col("node").is_not_null()
+    )
+    return told.group_by("lid", "guid", "node", maintain_order=True).agg(pl.col("kind").drop_nulls().first())
+
+
+def known(rows: pl.DataFrame, fabric_node: pl.DataFrame) -> pl.DataFrame:
+    """Fill in the node, and the GUID, of what is known by its LID or by its GUID only, where the fabric's map knows."""
+    for key, more in (("guid", "lid"), ("lid", "guid")):
+        one = (
+            fabric_node.filter(pl.col(key).is_not_null() & (pl.col(key) != 0 if key == "lid" else True))
+            .group_by(key)
+            .agg(
+                pl.when(pl.col("node").n_unique() == 1).then(pl.col("node").first()).alias("_node"),
+                pl.when(pl.col(more).drop_nulls().n_unique() == 1)
+                .then(pl.col(more).drop_nulls().first())
+                .alias("_more"),
+            )
+        )
+        rows = rows.join(one, on=key, how="left", maintain_order="left")
+        # A LID is of one fabric, and dumps of several may lie in one folder: it is asked only where it is all there is.
+        is_asked = pl.lit(True) if key == "guid" else pl.col("guid").is_null()
+        fills = [pl.coalesce("node", pl.when(is_asked).then("_node")).alias("node")]
+        fills += [pl.coalesce("guid", "_more").alias("guid")] if more == "guid" else []
+        rows = rows.with_columns(fills).drop("_node", "_more")
+    return _named(rows)
+
+
+@analysis(
+    COUNTER, of=("counter_line", "counter_long", "counters_port", "check_warning", "diagnosed_counter", "table_edge")
+)
+def fabric_counter(
+    counter_head: pl.DataFrame,
+    counter_line: pl.DataFrame,
+    counter_long: pl.DataFrame,
+    counters_of: pl.DataFrame,
+    counters_port: pl.DataFrame,
+    counters_summary: pl.DataFrame,
+    counters_setting: pl.DataFrame,
+    check_warning: pl.DataFrame,
+    diagnosed_port: pl.DataFrame,
+    diagnosed_counter: pl.DataFrame,
+    table_edge: pl.DataFrame,
+    table_record: pl.DataFrame,
+    fabric_node: pl.DataFrame,
+    collected: pl.DataFrame,
+) -> pl.DataFrame:
+    """The counters of ports, each in the unit that Linux gives it; those of a whole node have port 255."""
+    queried = _queried(counter_head, counter_line, counter_long)
+    reported = _reported(counters_of, counters_port)
+    found = [
+        placed(queried, collected).with_columns(host="told_host"),
+        placed(reported, collected),
+        placed(_unmentioned(reported, counters_summary, counters_setting), collected),
+        placed(_checked(check_warning), collected),
+        placed(_diagnosed(diagnosed_port, diagnosed_counter), collected),
+        placed(_tabled(table_edge, table_record), collected),
+    ]
+    rows = pl.concat([filled(_measured(each), {**COUNTER, "is_narrow": pl.Boolean()}) for each in found])
+    most = pl.col("name").replace_strict(MOST, default=None, return_dtype=pl.Int64)
+    is_stuck = pl.col("is_narrow") & (pl.col("value") == most)
+    is_data = pl.col("unit") == "bytes"
+    in_bytes = pl.when(pl.col("value") <= WIDEST).then(pl.col("value") * WORD)
+    rows = rows.with_columns(
+        is_saturated=is_stuck.fill_null(False), value=pl.when(is_data).then(in_bytes).otherwise("value")
+    )
+    return known(rows.drop("is_narrow"), fabric_node).filter(pl.col("value").is_not_null())
+
+
+def _measured(rows: pl.DataFrame) -> pl.DataFrame:
+    """With the name that Linux has for a counter, and its unit; of special counters, what their name tells."""
+    name = pl.col("counter").replace_strict(CANONICAL, default=None, return_dtype=pl.String)
+    own = pl.col("counter").replace_strict(_own_names(rows["counter"]), default=None, return_dtype=pl.String)
+    guess = (
+        pl.when(
+            pl.col("counter").str.contains("XmtData", literal=True)
+            | pl.col("counter").str.contains("RcvData", literal=True)
+        )
+        .then(pl.lit("bytes"))
+        .when(pl.col("counter").str.contains("Wait", literal=True))
+        .then(pl.lit("ticks"))
+        .when(pl.col("counter").str.contains("Error", literal=True))
+        .then(pl.lit("errors"))
+        .otherwise(pl.lit("events"))
+    )
+    unit = name.replace_strict(UNITS, default=None, return_dtype=pl.String)
+    return rows.with_columns(name=pl.coalesce(name, own), unit=pl.coalesce(unit, guess))
+
+
+def _own_names(counters: pl.Series) -> dict[str, str]:
+    """Names in Linux's way of writing: `PortLocalPhysicalErrors` is port_local_physical_errors."""
+    return {name: _snake(name) for name in counters.unique().drop_nulls()}
+
+
+def _snake(name: str) -> str:
+    """Words joined by underscores.
+
+    >>> _snake("PortLocalPhysicalErrors"), _snake("PortFECCorrectedSymbolCounter"), _snake("port_xmit_wait")
+    ('port_local_physical_errors', 'port_fec_corrected_symbol_counter', 'port_xmit_wait')
+    """
+    out = ""
+    for at, letter in enumerate(name):
+        after, before = name[at + 1 : at + 2], name[at - 1 : at]
+        is_start = letter.isupper() and (before.islower() or (before.isupper() and after.islower()))
+        out += ("_" if at and is_start else "") + letter.lower()
+    return out
+
+
+def _queried(counter_head: pl.DataFrame, counter_line: pl.DataFrame, counter_long: pl.DataFrame) -> pl.DataFrame:
+    """What perfquery prints. Where the head is missing, the first counter tells the port and nothing tells whose."""
+    counters = pl.concat([counter_line, counter_long], how="diagonal_relaxed").with_columns(
+        counter=pl.coalesce(text_of("counter"), text_of("long_counter"))
+    )
+    counters = counters.sort("source", "line")
+    selects = counters.filter(pl.col("counter") == "PortSelect")
+    headed = under(selects, counter_head.select(*OWNER, "line"))
+    orphans = headed.filter((pl.col("line") - pl.col("head_line")).fill_null(2) > 1)
+    heads = pl.concat(
+        [
+            counter_head.select(*OWNER, "line", "lid", "port", head_form=text_of("form")),
+            orphans.select(*OWNER, "line", port=pl.col("count").cast(pl.Int32, strict=False)),
+        ],
+        how="diagonal_relaxed",
+    )
+    rows = under(counters.filter(~pl.col("counter").is_in(NO_COUNTERS)), heads.sort("source", "line"))
+    return rows.with_columns(value="count", is_narrow=pl.col("head_form") == "plain")
+
+
+def _reported(counters_of: pl.DataFrame, counters_port: pl.DataFrame) -> pl.DataFrame:
+    """What ibqueryerrors prints: a line for each port, `[name == value (the same for people)]`."""
+    heads = counters_of.select(*OWNER, "line", node=node_of("node"))
+    ports = under(counters_port, heads).with_columns(
+        guid=guid_of("guid"),
+        port=text_of("port_name").replace("ALL", str(ALL_PORTS)).cast(pl.Int32, strict=False),
+        pair=pl.col("counts").str.strip_chars(" []").str.split("] ["),
+    )
+    pairs = ports.explode("pair").with_columns(half=pl.col("pair").str.splitn(" == ", 2))
+    count = pl.col("half").struct.field("field_1").str.strip_chars().str.splitn(" ", 2).struct
+    pairs = pairs.with_columns(
+        counter=pl.col("half").struct.field("field_0").str.strip_chars(" []"),
+        value=count.field("field_0").cast(pl.Int64, strict=False),
+        is_narrow=count.field("field_1").is_null(),
+    )
+    above = pl.when(pl.col("counter").is_in([DISCARDS, RECEIVE_ERRORS])).then("counter").forward_fill()
+    pairs = pairs.with_columns(above=above.over("source", "line"))
+    there, back = DETAILS, {true: printed for printed, true in DETAILS.items()}
+    exchanged = (
+        pl.when(pl.col("above") == DISCARDS)
+        .then(pl.col("counter").replace(there))
+        .when(pl.col("above") == RECEIVE_ERRORS)
+        .then(pl.col("counter").replace(back))
+        .otherwise("counter")
+    )
+    pairs = pairs.with_columns(counter=exchanged)
+    # The sum of all ports counts only where no port is told by itself.
+    is_sum = pl.col("port") == ALL_PORTS
+    return pairs.filter(~is_sum | is_sum.all().over(*OWNER, "head_line"))
+
+
+def _unmentioned(pairs: pl.DataFrame, counters_summary: pl.DataFrame, counters_setting: pl.DataFrame) -> pl.DataFrame:
+    """Zeros that ibqueryerrors left out: what another run tells of a port, and this one, that saw as many nodes, not.
+
+    Only of runs that came to their end, asked everybody, and print whatever is not zero.
+    """
+    at = ["source", "line"]
+    runs = counters_summary.filter(text_of("form") == "").select(*at, "nodes", run="line").sort(at)
+    notes = pl.concat([counters_summary.filter(text_of("form") != ""), counters_setting], how="diagonal").sort(at)
+    notes = notes.drop("nodes").join_asof(runs, on="line", by="source", strategy="backward", check_sortedness=False)
+    is_partial = (pl.col("failures") > 0) | pl.col("thresholds").is_not_null() | pl.col("suppressed").is_not_null()
+    partial = notes.filter(is_partial.fill_null(value=False)).select("source", "run")
+    whole = runs.join(partial, on=["source", "run"], how="anti")
+    told = (
+        pairs.filter(pl.col("counter").replace(CANONICAL).is_in(ERRORS) & (pl.col("port") != ALL_PORTS))
+        .sort(at)
+        .join_asof(whole, on="line", by="source", strategy="forward", check_sortedness=False)
+        .filter(pl.col("run").is_not_null())
+    )
+    who = ["guid", "port", "counter"]
+    known = told.group_by(*who, "nodes", maintain_order=True).agg(pl.col("node").drop_nulls().first())
+    absent = known.join(whole, on="nodes").join(told, on=[*who, "source", "run"], how="anti")
+    labels = [pl.lit(None, pairs.schema[name]).alias(name) for name in ("launcher_time", "launcher_node")]
+    return absent.with_columns(*labels, value=pl.lit(0, pl.Int64), is_narrow=pl.lit(value=True))
+
+
+def _checked(check_warning: pl.DataFrame) -> pl.DataFrame:
+    """What ibcheckerrors warns of; older ones tell the LID only in the verdict below."""
+    warnings = check_warning.filter(text_of("form") == "")
+    verdicts = check_warning.filter(text_of("form") == "checked").select(
+        "source", "line", verdict_lid="lid", verdict_port="port_name", node="node"
+    )
+    joined = (
+        warnings.drop("node")
+        .sort("source", "line")
+        .join_asof(verdicts.sort("source", "line"), on="line", by="source", strategy="forward", check_sortedness=False)
+    )
+    port = text_of("verdict_port").replace("all", str(ALL_PORTS)).cast(pl.Int32, strict=False)
+    return joined.with_columns(
+        counter=text_of("counter"),
+        value="count",
+        is_narrow=True,
+        lid=pl.coalesce("lid", "verdict_lid"),
+        port=pl.coalesce("port", port),
+        node=node_of("node"),
+    )
+
+
+def _diagnosed(diagnosed_port: pl.DataFrame, diagnosed_counter: pl.DataFrame) -> pl.DataFrame:
+    """What ibdiagnet2.pm holds; a counter of 64 bits takes the place of its narrow twin."""
+    strokes = pl.col("port_name").str.split("/")
+    heads = diagnosed_port.select(
+        *OWNER,
+        "line",
+        "port",
+        pl.col("lid").cast(pl.Int32, strict=False),
+        guid=guid_of("guid"),
+        # `leaf-4/U1/3`, `gpu-a012/mlx5_0/1`: the port stands behind the last stroke.
+        node=strokes.list.head(strokes.list.len() - 1).list.join("/").str.replace_many(_STROKES),
+    )
+    rows = under(diagnosed_counter, heads).with_columns(counter=text_of("counter"), value="count")
+    return _widest(rows, ["source", "head_line"])
+
+
+def _widest(rows: pl.DataFrame, port: list[str]) -> pl.DataFrame:
+    """Of a counter that is told twice, the one of 64 bits; 0xfffffffffffffffe and the like is none."""
+    wide = pl.col("counter").str.ends_with("_extended")
+    named = rows.with_columns(is_narrow=~wide, counter=pl.col("counter").str.strip_suffix("_extended"))
+    told = named.filter(pl.col("value").is_not_null()).sort("is_narrow", descending=True, maintain_order=True)
+    return told.unique([*port, "counter"], keep="last", maintain_order=True)
+
+
+def _tabled(table_edge: pl.DataFrame, table_record: pl.DataFrame) -> pl.DataFrame:
+    """The table PM_INFO of ibdiagnet2.db_csv: the first record names the columns."""
+    edges = table_edge.select(*OWNER, "line", "section", edge=text_of("form"))
+    rows = under(table_record, edges).filter((pl.col("edge") == "start") & (text_of("section") == PORT_TABLE))
+    cells = rows.with_columns(cell=text_of("record").str.split(",")).with_columns(
+        place=pl.int_ranges(pl.col("cell").list.len())
+    )
+    cells = cells.explode("cell", "place").with_columns(pl.col("cell").str.strip_chars('" '))
+    block = ["source", "head_line"]
+    is_head = pl.col("line") == pl.col("line").min().over(block)
+    names = cells.filter(is_head).select(*block, "place", counter="cell")
+    told = cells.filter(~is_head).join(names, on=[*block, "place"])
+    owners = told.group_by("source", "line").agg(
+        pl.col("cell").filter(pl.col("counter") == name).first().alias(column)
+        for name, column in (("NodeGUID", "guid"), ("PortNumber", "port"))
+    )
+    hexadecimal = pl.col("cell").str.strip_prefix("0x").str.to_integer(base=16, strict=False)
+    value = pl.when(pl.col("cell").str.starts_with("0x")).then(hexadecimal)
+    counted = told.join(owners, on=["source", "line"]).with_columns(
+        guid=guid_of("guid"),
+        port=pl.col("port").cast(pl.Int32, strict=False),
+        value=value.otherwise(pl.col("cell").cast(pl.Int64, strict=False)),
+    )
+    return _widest(counted.filter(~pl.col("counter").is_in(NAMES)), ["source", "line"])
+
+
+@analysis(
+    PROBLEM,
+    of=("counter_line", "map_port", "tool_failure", "counters_summary", "link_line", "adapter_field", "counters_port"),
+)
+def fabric_problem(
+    counter_head: pl.DataFrame,
+    counter_line: pl.DataFrame,
+    counters_of: pl.DataFrame,
+    counters_port: pl.DataFrame,
+    counters_summary: pl.DataFrame,
+    map_node: pl.DataFrame,
+    map_port: pl.DataFrame,
+    linked_node: pl.DataFrame,
+    link_line: pl.DataFrame,
+    adapter: pl.DataFrame,
+    adapter_port: pl.DataFrame,
+    tool_failure: pl.DataFrame,
+) -> pl.DataFrame:
+    """What is missing from a dump, in words: heads that tell whose the lines are, and nodes that did not answer."""
+    switch_links = link_line.filter(pl.col("guid").is_null() & pl.col("node").is_null() & pl.col("peer_guid").is_null())
+    headless = [
+        (counter_line, counter_head, "counters before the first head: nothing tells whose they are"),
+        (counters_port, counters_of, "a port before the first `Errors for`: nothing tells its node"),
+        (map_port, map_node, "links before the first node: nothing tells whose they are"),
+        (switch_links, linked_node, "links before the first node: nothing tells whose they are"),
+        (adapter_port, adapter, "a port before the first adapter: nothing tells its device"),
+    ]
+    found = []
+    for rows, heads, words in headless:
+        lost = under(rows, heads.select(*OWNER, "line")).filter(pl.col("head_line").is_null())
+        first = lost.group_by("source", maintain_order=True).agg(pl.col("line").min())
+        found.append(first.select("source", "line", problem=pl.format("line {}: " + words, "line")))
+    said = pl.col("says").str.strip_chars().str.slice(0, 120)
+    failures = tool_failure.with_columns(problem=pl.format("line {}: the tool failed: {}", "line", said))
+    several = failures.group_by("source", maintain_order=True).agg(
+        pl.col("line").first(), count=pl.len(), problem=pl.col("problem").first()
+    )
+    more = pl.format("{} (and {} lines like it)", "problem", pl.col("count") - 1)
+    found.append(
+        several.select("source", "line", problem=pl.when(pl.col("count") > FEW).then(more).otherwise("problem"))
+    )
+    unanswered = counters_summary.filter(pl.col("failures") > 0)
+    found.append(
+        unanswered.select("source", "line", problem=pl.format("line {}: {} ports did not answer", "line", "failures"))
+    )
+    return pl.concat(found, how="vertical_relaxed").unique(maintain_order=True)

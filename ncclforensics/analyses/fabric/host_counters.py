@@ -1,0 +1,292 @@
+"""The counters that tools of a host tell of its ports and of its GPUs' links, units converted as each means them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import polars as pl
+
+from ncclforensics.analyses.fabric.counters import COUNTER
+from ncclforensics.analyses.host.command_sessions import Commands, Row, framed, located, mlxlinks, place_of
+from ncclforensics.analyses.host.damaged_dumps import PROBLEM
+from ncclforensics.analyses.host.numbers import LARGEST, number, whole
+from ncclforensics.data.counters import CANONICAL, MOST, WORD
+from ncclforensics.data.host_counters import EXPORTED, NO_COUNTERS, OF_GPUS, unit
+from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.registry import analysis
+
+METRIC_VALUE = {
+    "source": pl.Int32(),
+    "line": pl.Int32(),
+    "moment": pl.Datetime("us"),
+    "host": pl.String(),
+    "family": pl.String(),
+    "name": pl.String(),
+    "device": pl.String(),
+    "port": pl.Int32(),
+    "value": pl.Float64(),
+}
+NETDEV_DEVICE = {"host": pl.String(), "source": pl.Int32(), "netdev": pl.String(), "device": pl.String(),
+                 "port": pl.Int32()}  # fmt: skip
+MLXLINK_COUNTERS = {
+    "Symbol Errors": "symbol_error",
+    "Effective Physical Errors": "effective_physical_errors",
+    "Link Down Counter": "link_downed",
+    "Link Error Recovery Counter": "link_error_recovery",
+}
+Port = tuple[str | None, int | None]
+Devices = dict[tuple[str | None, int | None, str], Port]
+
+
+@analysis(
+    COUNTER, of=("port_counter_file", "rdma_statistic", "nic_counter", "mlxlink_field", "metric_value", "nvlink_port")
+)
+def host_counter(
+    port_counter_file: pl.DataFrame,
+    rdma_statistic: pl.DataFrame,
+    rdma_more: pl.DataFrame,
+    nic_statistics: pl.DataFrame,
+    nic_counter: pl.DataFrame,
+    mlxlink_section: pl.DataFrame,
+    mlxlink_field: pl.DataFrame,
+    metric_value: pl.DataFrame,
+    nvlink_port: pl.DataFrame,
+    dump_command: pl.DataFrame,
+    collected: pl.DataFrame,
+    netdev_device: pl.DataFrame,
+) -> pl.DataFrame:
+    """The counters that a host's own tools tell of its ports and of its GPUs' links."""
+    commands = Commands(dump_command)
+    devices = {
+        (host, source, netdev): (device, port) for host, source, netdev, device, port in netdev_device.iter_rows()
+    }
+    rows: list[Row] = [
+        *_of_files(located(port_counter_file, collected)),
+        *_of_statistics(rdma_statistic, rdma_more, collected),
+        *_of_ethernet(nic_statistics, nic_counter, collected, commands, devices),
+        *_of_links(mlxlink_section, mlxlink_field, collected, commands),
+        *_of_samples(metric_value, devices),
+        *_of_nvlinks(located(nvlink_port, collected)),
+    ]
+    return framed(rows, COUNTER)
+
+
+def _counted(name: str, value: int, *, is_words: bool = False) -> Row:
+    """The name, value, unit of a counter; whether it stuck at the most it can hold."""
+    is_saturated = value == MOST.get(name, -1)
+    is_data = is_words and name.endswith("_data") and value < LARGEST // WORD
+    return {"name": name, "value": value * WORD if is_data else value, "unit": unit(name), "is_saturated": is_saturated}
+
+
+def _of_files(files: list[Row]) -> Iterator[Row]:
+    for row in files:
+        name, value = str(row["counter"]).removesuffix("_64"), whole(row["value"])  # before kernel 4.5 counters_ext
+        if value is not None and name not in NO_COUNTERS:
+            name = CANONICAL.get(name, name)
+            yield {
+                **place_of(row), "device": str(row["device"]), "port": row["port"],
+                **_counted(name, value, is_words=True),
+            }  # fmt: skip
+
+
+def _of_statistics(first: pl.DataFrame, more: pl.DataFrame, collected: pl.DataFrame) -> Iterator[Row]:
+    """Pairs of names and values, which a mail or `-p` may have broken into several lines."""
+    begun = first.with_columns(text=text_of("statistics").fill_null(""))
+    broken = more.with_columns(text=text_of("more"))
+    link: Row | None = None
+    name, last = "", (0, 0)
+    for row in located(pl.concat([begun, broken], how="diagonal"), collected):
+        here = (row["source"], row["line"])
+        if row["device"] is not None:
+            link, name = row, ""
+        elif here != (last[0], last[1] + 1):
+            link = None  # no line of a statistic stands above it
+        last = here
+        if link is None:
+            continue
+        for word in str(row["text"]).split():
+            value = whole(word)
+            if value is None:
+                name = word
+            elif name:
+                if name not in NO_COUNTERS:
+                    port = {"device": str(link["device"]), "port": link["port"]}
+                    yield {**place_of(row), **port, **_counted(name, value)}
+                name = ""
+
+
+@analysis(NETDEV_DEVICE, of=("port_netdev", "rdma_link", "gid_row", "port_gid_file"))
+def netdev_device(
+    port_netdev: pl.DataFrame,
+    rdma_link: pl.DataFrame,
+    gid_row: pl.DataFrame,
+    port_gid_file: pl.DataFrame,
+    collected: pl.DataFrame,
+) -> pl.DataFrame:
+    """Which RDMA device a network interface is of: on a host (then no source is told), or else within a source."""
+    pairs = set()
+    for rows in (port_netdev, rdma_link, gid_row, port_gid_file):
+        for row in located(rows.filter(pl.col("netdev").is_not_null()), collected):
+            host = row["told_host"]
+            pairs.add((host, None if host else row["source"], str(row["netdev"]), str(row["device"]), row["port"]))
+    ordered = sorted(pairs, key=repr)
+    return pl.DataFrame(ordered, schema=NETDEV_DEVICE, orient="row")
+
+
+def _port_of(netdev: str | None, source: int, host: str | None, devices: Devices) -> Row:
+    """The port of a network interface, where a list of the same host or source tells."""
+    if netdev is None:
+        return {}
+    unlisted = (netdev, None)
+    device, port = devices.get((host, None, netdev)) or devices.get((None, source, netdev)) or unlisted
+    return {"device": device, "port": port}
+
+
+def _of_ethernet(
+    heads: pl.DataFrame, counters: pl.DataFrame, collected: pl.DataFrame, commands: Commands, devices: Devices
+) -> Iterator[Row]:
+    """Where several blocks do not tell their interface, nobody knows what they are of: they are left out."""
+    names = {place: _interface(commands, *place) for place in heads.select("source", "line").iter_rows()}
+    nameless = Counter(source for (source, _), name in names.items() if name is None)
+    netdev: str | None = None
+    for row in located(pl.concat([heads, counters], how="diagonal"), collected):
+        source = row["source"]
+        if row["title"] is not None:
+            netdev = names[source, row["line"]]
+            continue
+        value = whole(row["count"])
+        is_known = netdev is not None or nameless[source] == 1
+        if value is not None and is_known and row["form"] != "queue":
+            port = _port_of(netdev, source, row["told_host"], devices)
+            yield {**place_of(row), **port, **_counted(str(row["counter"]), value)}
+
+
+def _interface(commands: Commands, source: int, line: int) -> str | None:
+    """The interface that ethtool was asked for."""
+    told = commands.arguments(source, line, ("ethtool",))
+    return next((word for word in told if not word.startswith("-")), None)
+
+
+def _of_links(
+    sections: pl.DataFrame, fields: pl.DataFrame, collected: pl.DataFrame, commands: Commands
+) -> Iterator[Row]:
+    for place, told in mlxlinks(sections, fields, collected, commands):
+        for field, name in MLXLINK_COUNTERS.items():
+            value = whole(told[field]["said"]) if field in told else None
+            if value is not None:
+                # The firmware's own counters are wide.
+                yield {**place, "line": told[field]["line"], **_counted(name, value), "is_saturated": False}
+
+
+def _of_samples(metric_value: pl.DataFrame, devices: Devices) -> Iterator[Row]:
+    for row in metric_value.to_dicts():
+        family, name, value = row["family"], str(row["name"]), row["value"]
+        if value is None or not 0 <= value < LARGEST:
+            continue
+        bare = name.removesuffix("_total")
+        place = {key: row[key] for key in ("source", "line", "moment", "host", "device", "port")}
+        if family == "node_infiniband_" and name.endswith("_total"):
+            linux = EXPORTED.get(bare, bare)
+            most = MOST.get(linux, -1) * (WORD if linux.endswith("_data") else 1)
+            yield {**place, **_counted(linux, int(value)), "is_saturated": int(value) == most}
+        elif family == "node_network_" and name.endswith("_total") and row["device"] != "lo":
+            port = _port_of(row["device"], row["source"], row["host"], devices)
+            yield {**place, **port, **_counted(bare, int(value))}
+        elif family == "DCGM_FI_":
+            counted, link = _of_dcgm(bare)
+            if counted:
+                yield {**place, "port": link, **_counted(counted, int(value))}
+
+
+def _of_dcgm(name: str) -> tuple[str | None, int | None]:
+    """What a field of DCGM counts, and of which NVLink.
+
+    >>> _of_dcgm("DEV_NVLINK_REPLAY_ERROR_COUNT_L3"), _of_dcgm("DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL")
+    (('nvlink_replay_errors', 3), ('nvlink_replay_errors', None))
+    """
+    bare, _, link = name.rpartition("_L")
+    if bare and link.isdigit():
+        return OF_GPUS.get(bare), int(link)
+    return OF_GPUS.get(name.removesuffix("_TOTAL")), None
+
+
+def _of_nvlinks(nvlinks: list[Row]) -> Iterator[Row]:
+    here: dict[tuple[int, object], str] = {}
+    for row in nvlinks:
+        owner, form = (row["source"], row["launcher_node"]), str(row["form"])
+        if form == "gpu":
+            here[owner] = f"GPU{row['gpu']}"
+        elif form == "errors" and owner in here and (value := whole(row["errors"])) is not None:
+            name = f"nvlink_{str(row['counter']).lower().replace(' ', '_')}"
+            yield {**place_of(row), "device": here[owner], "port": row["port"], **_counted(name, value)}
+
+
+@analysis(METRIC_VALUE, of=("metric",))
+def metric_value(metric: pl.DataFrame, collected: pl.DataFrame) -> pl.DataFrame:
+    """Each sample of an exporter: of which device, on which host, when."""
+    rows = []
+    for row in located(metric, collected):
+        labels = _labels(str(row["labels"]))
+        instance = labels.get("hostname") or labels.get("host") or labels.get("node") or labels.get("instance")
+        device = f"GPU{labels['gpu']}" if row["family"] == "DCGM_FI_" and "gpu" in labels else labels.get("device")
+        stamp = row["stamp_ms"]
+        rows.append(
+            {
+                "source": row["source"],
+                "line": row["line"],
+                "moment": datetime.fromtimestamp(stamp / 1000, UTC).replace(tzinfo=None)
+                if stamp is not None and 0 <= stamp < 1 << 42
+                else row["moment"],
+                "host": _name(instance) or row["told_host"],
+                "family": str(row["family"]),
+                "name": str(row["metric"]),
+                "device": device,
+                "port": whole(labels.get("port")),
+                "value": number(row["sample"]),
+            }
+        )
+    return framed(rows, METRIC_VALUE)
+
+
+def _name(instance: str | None) -> str | None:
+    """The host of an exporter's address; a number is no name.
+
+    >>> _name("gpu-a012:9100"), _name("localhost:9100"), _name("10.0.4.12:9100")
+    ('gpu-a012', None, None)
+    """
+    host = (instance or "").split(":")[0]
+    return host if host and host != "localhost" and not host.replace(".", "").isdigit() else None
+
+
+def _labels(text: str) -> dict[str, str]:
+    r"""The labels of a sample; their names in small letters, for exporters differ.
+
+    >>> _labels('device="mlx5_0",port="1",Hostname="a,b"')
+    {'device': 'mlx5_0', 'port': '1', 'hostname': 'a,b'}
+    """
+    found = {}
+    for piece in text.split('",'):
+        name, _, value = piece.partition('="')
+        found[name.strip().lower()] = value.removesuffix('"')
+    return found
+
+
+@analysis(PROBLEM, of=("unread_file", "nic_statistics"))
+def host_problem(unread_file: pl.DataFrame, nic_statistics: pl.DataFrame, dump_command: pl.DataFrame) -> pl.DataFrame:
+    """What is missing from what hosts told, in words: files that were not read, statistics of nobody."""
+    of_files = unread_file.group_by("source", "error", maintain_order=True).agg(pl.col("line").min(), files=pl.len())
+    commands = Commands(dump_command)
+    rows: list[Row] = [
+        {"source": source, "line": line, "problem": f"line {line}: {files} files of ports could not be read: {error}"}
+        for source, error, line, files in of_files.iter_rows()
+    ]
+    for (source,), heads in nic_statistics.group_by("source", maintain_order=True):
+        lines = [
+            line for line in heads["line"].to_list() if not commands.arguments(int(str(source)), line, ("ethtool",))
+        ]
+        if len(lines) > 1:
+            problem = f"line {lines[0]}: {len(lines)} statistics of ethtool do not tell their interface, left out"
+            rows.append({"source": source, "line": lines[0], "problem": problem})
+    return framed(rows, PROBLEM)

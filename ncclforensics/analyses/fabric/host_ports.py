@@ -1,0 +1,211 @@
+"""The ports of a host as its own tools tell them: state, speed, interface."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import polars as pl
+
+from ncclforensics.analyses.fabric.counters import PORT_STATE, dump_of
+from ncclforensics.analyses.host.command_sessions import Commands, Row, framed, located, mlxlinks, place_of
+from ncclforensics.analyses.host.numbers import coded, number, whole
+from ncclforensics.data.counters import LANES
+from ncclforensics.data.host_counters import PHYSICAL, PHYSICAL_CODES, SPEED_CODES, STATE_CODES, STATES
+from ncclforensics.frames.registry import analysis
+
+
+@analysis(PORT_STATE, of=("port_file", "verbs_device", "rdma_link", "port_netdev", "mlxlink_field", "metric_value"))
+def host_port(
+    port_file: pl.DataFrame,
+    device_file: pl.DataFrame,
+    verbs_device: pl.DataFrame,
+    verbs_attribute: pl.DataFrame,
+    rdma_link: pl.DataFrame,
+    port_netdev: pl.DataFrame,
+    mlxlink_section: pl.DataFrame,
+    mlxlink_field: pl.DataFrame,
+    metric_value: pl.DataFrame,
+    dump_command: pl.DataFrame,
+    collected: pl.DataFrame,
+    source: pl.DataFrame,
+) -> pl.DataFrame:
+    """The ports whose state, speed or interface a host's own tools tell."""
+    at = partial(located, collected=collected)
+    dumps = source.select("source", dump=dump_of("path"))
+    rows: list[Row] = [
+        *_files_of_ports(at(port_file.join(dumps, on="source")), at(device_file.join(dumps, on="source"))),
+        *_verbs_ports(at(pl.concat([verbs_device, verbs_attribute], how="diagonal"))),
+        *_rdma_links(at(rdma_link)),
+        *_netdevs(at(port_netdev)),
+        *_linked(mlxlinks(mlxlink_section, mlxlink_field, collected, Commands(dump_command))),
+        *_sampled(metric_value),
+    ]
+    return framed(rows, PORT_STATE)
+
+
+def _rated(width: str | None, speed: str | None) -> Row:
+    """What a port of so many lanes of that speed carries, in Gb/s.
+
+    >>> _rated("4X", "NDR"), _rated("4X", None)
+    ({'width': '4X', 'speed': 'NDR', 'rate_Gbps': 400.0}, {'width': '4X', 'speed': None, 'rate_Gbps': None})
+    """
+    lanes = whole((width or "").upper().removesuffix("X"))
+    rate = lanes * LANES[speed] if lanes and speed in LANES else None
+    return {"width": width.upper() if width else None, "speed": speed, "rate_Gbps": rate}
+
+
+def _guid(text: object) -> str | None:
+    """`0c42:a103:0054:b372` as the fabric prints it."""
+    digits = str(text).replace(":", "").lower().removeprefix("0x")
+    return f"0x{digits}" if len(digits) == 16 else None
+
+
+def _files_of_ports(files: list[Row], of_devices: list[Row]) -> Iterator[Row]:
+    guids = {
+        (row["dump"], row["launcher_node"], str(row["device"])): _guid(row["value"])
+        for row in of_devices
+        if str(row["device_file"]) == "node_guid"
+    }
+    here: dict[tuple[Any, ...], dict[str, Row]] = {}
+    for row in files:
+        owner = (row["dump"], row["launcher_node"], str(row["device"]), row["port"])
+        name = str(row["file"])
+        if name in here.get(owner, {}):  # the port again: another dump
+            yield _file_port(owner, here.pop(owner), guids)
+        here.setdefault(owner, {})[name] = row
+    for owner, told in here.items():
+        yield _file_port(owner, told, guids)
+
+
+def _file_port(owner: tuple[Any, ...], files: dict[str, Row], guids: dict[Any, str | None]) -> Row:
+    dump, node, device, port = owner
+    told = {name: str(row["value"]) for name, row in files.items()}
+    rate = told.get("rate", "")  # 400 Gb/sec (4X NDR)
+    width, _, speed = rate.rpartition("(")[2].removesuffix(")").partition(" ")
+    lid = told.get("lid", "").removeprefix("0x")
+    state = STATE_CODES.get(coded(told.get("state")) or 0)
+    # The line that shows what there is to say of it.
+    shown = ("rate", "state", "phys_state") if state == "active" else ("state", "phys_state", "rate")
+    return {
+        **place_of(next((files[name] for name in shown if name in files), next(iter(files.values())))),
+        "device": device,
+        "port": port,
+        "lid": int(lid, 16) or None if lid and all(each in "0123456789abcdefABCDEF" for each in lid[:8]) else None,
+        "guid": guids.get((dump, node, device)),
+        "state": state,
+        "physical_state": PHYSICAL_CODES.get(coded(told.get("phys_state")) or 0),
+        "rate_Gbps": number(rate),
+        "width": width if "(" in rate else None,
+        "speed": speed if speed in LANES else None,
+        "link_layer": told.get("link_layer"),
+    }
+
+
+def _verbs_ports(lines: list[Row]) -> Iterator[Row]:
+    device: Row = {}
+    port: Row | None = None
+    for row in lines:
+        form = row["form"]
+        if row["device"] is not None:
+            if port:
+                yield port
+            device, port = {"device": str(row["device"])}, None
+        elif form == "port" and device:
+            if port:
+                yield port
+            port = {**place_of(row), **device, "port": row["port"]}
+        elif form == "state" and port:
+            port["state"] = STATES.get(str(row["state"]).lower())
+            port["line"] = row["line"]
+        elif form == "layer" and port:
+            port["link_layer"] = str(row["link_layer"])
+        elif row["key"] is not None and device:
+            (port if port is not None else device).update(_verbs_told(row, port or {}))
+    if port:
+        yield port
+
+
+def _verbs_told(row: Row, port: Row) -> Row:
+    key, value = str(row["key"]), str(row["value"])
+    if key == "node_guid":
+        return {"guid": _guid(value.strip())}
+    if key == "active_mtu":  # the line that shows what there is to say of a port that is up
+        shown = {"line": row["line"]} if port.get("state") == "active" else {}
+        return {"mtu": whole(value.split("(")[0]), **shown}
+    if key == "port_lid":
+        return {"lid": whole(value) or None}
+    if key == "phys_state":
+        return {"physical_state": PHYSICAL_CODES.get(coded(value.strip()) or 0)}
+    if key == "active_width":
+        return {"width": value.split()[0]}
+    if key == "active_speed":
+        return _rated(port.get("width"), SPEED_CODES.get(coded(value.strip()) or 0))
+    return {}
+
+
+def _rdma_links(links: list[Row]) -> Iterator[Row]:
+    for row in links:
+        yield {
+            **place_of(row),
+            "device": str(row["device"]),
+            "port": row["port"],
+            "lid": row["lid"] or None,
+            "state": STATES.get(str(row["state"]).lower()),
+            "physical_state": PHYSICAL.get(str(row["physical_state"])),
+            "link_layer": "InfiniBand" if row["lid"] is not None else None,
+            "netdev": None if row["netdev"] is None else str(row["netdev"]),
+        }
+
+
+def _netdevs(netdevs: list[Row]) -> Iterator[Row]:
+    for row in netdevs:  # whether the interface is up says nothing of the port
+        state = STATES.get(str(row["verbose_state"]).lower())
+        place = {"device": str(row["device"]), "port": row["port"], "netdev": str(row["netdev"])}
+        yield {**place_of(row), **place, "state": state}
+
+
+def _linked(links: Iterable[tuple[Row, dict[str, Row]]]) -> Iterator[Row]:
+    for place, told in links:
+        said = {field: str(row["said"]).strip() for field, row in told.items()}
+        if "State" not in said:
+            continue
+        kind, _, speed = said.get("Speed", "").rpartition("-")
+        width = said.get("Width")
+        rated = _rated(width if width and width[0].isdigit() else None, speed if kind == "IB" else None)
+        yield {
+            **place,
+            "line": told["State"]["line"],
+            "state": STATES.get(said["State"].lower()),
+            "physical_state": PHYSICAL.get(said.get("Physical state", "").upper()),
+            **rated,
+            "rate_Gbps": _gigabits(speed) if not kind else rated["rate_Gbps"],
+            "link_layer": {"IB": "InfiniBand", "NVLink": "NVLink", "": "Ethernet" if speed else None}.get(kind),
+        }
+
+
+def _gigabits(speed: str) -> float | None:
+    """`400G`, as mlxlink calls the speed of an Ethernet port.
+
+    >>> _gigabits("400G"), _gigabits("N/A"), _gigabits("100GbE")
+    (400.0, None, 100.0)
+    """
+    return number(speed.split("G")[0]) if "G" in speed else None
+
+
+def _sampled(metric_value: pl.DataFrame) -> Iterator[Row]:
+    """What node_exporter tells of a port in several samples: its state and rate."""
+    wanted = {"state_id", "physical_state_id", "rate_bytes_per_second"}
+    ports = metric_value.filter((pl.col("family") == "node_infiniband_") & pl.col("name").is_in(wanted))
+    place = ["source", "moment", "host", "device", "port"]
+    for key, rows in ports.sort("source", "line").group_by(place, maintain_order=True):
+        told: dict[str, float] = dict(rows.select("name", "value").drop_nulls().iter_rows())
+        rate = told.get("rate_bytes_per_second")
+        yield {
+            **dict(zip(place, key, strict=True)),
+            "line": rows["line"][0],
+            "state": STATE_CODES.get(int(told.get("state_id", 0))),
+            "physical_state": PHYSICAL_CODES.get(int(told.get("physical_state_id", 0))),
+            "rate_Gbps": None if rate is None else rate * 8 / 1e9,
+        }

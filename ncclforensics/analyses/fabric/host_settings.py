@@ -1,0 +1,176 @@
+"""How the ports of a host are set up, and how well they receive: GIDs, priorities without loss, MTU, bit errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from ncclforensics.analyses.host.command_sessions import Commands, Row, framed, located, mlxlinks, option, place_of
+from ncclforensics.analyses.host.numbers import LARGEST, number, whole
+from ncclforensics.frames.registry import analysis
+
+PORT_GID = {
+    "source": pl.Int32(),
+    "line": pl.Int32(),
+    "host": pl.String(),
+    "device": pl.String(),
+    "port": pl.Int32(),
+    "index": pl.Int32(),
+    "gid": pl.String(),
+    "version": pl.Int32(),  # of RoCE; null: InfiniBand, or untold
+    "is_ipv4": pl.Boolean(),  # made of an IPv4 address
+    "is_link_local": pl.Boolean(),
+    "netdev": pl.String(),
+}
+LOSSLESS = {
+    "source": pl.Int32(),
+    "line": pl.Int32(),
+    "host": pl.String(),
+    "netdev": pl.String(),
+    "priorities": pl.List(pl.Int32()),  # that pause in place of dropping
+    "trust": pl.String(),  # dscp, pcp
+    "trust_line": pl.Int32(),
+}
+LINK_QUALITY = {
+    "source": pl.Int32(),
+    "line": pl.Int32(),
+    "host": pl.String(),
+    "device": pl.String(),
+    "port": pl.Int32(),
+    "minutes": pl.Float64(),  # since the counters were cleared
+    "effective_ber": pl.Float64(),  # what error correction left
+    "raw_ber": pl.Float64(),
+    "opcode": pl.Int32(),  # of troubleshooting: 0 is well
+    "recommendation": pl.String(),
+    "speed": pl.String(),
+    "ber_line": pl.Int32(),
+}
+INTERFACE = {
+    "source": pl.Int32(),
+    "line": pl.Int32(),
+    "host": pl.String(),
+    "netdev": pl.String(),
+    "mtu": pl.Int32(),
+}
+VERSIONS = {"RoCE v1": 1, "IB/RoCE v1": 1, "RoCE v2": 2}
+
+
+@analysis(PORT_GID, of=("gid_row", "verbs_gid", "port_gid_file"))
+def port_gid(
+    gid_row: pl.DataFrame,
+    verbs_device: pl.DataFrame,
+    verbs_attribute: pl.DataFrame,
+    verbs_gid: pl.DataFrame,
+    port_gid_file: pl.DataFrame,
+    collected: pl.DataFrame,
+) -> pl.DataFrame:
+    """The GIDs of every port."""
+    rows = []
+    for row in located(gid_row, collected):
+        version = {"v1": 1, "v2": 2}.get(str(row["gid_version"]))
+        place = {"device": str(row["device"]), "port": row["port"], "index": row["gid_index"]}
+        told = _addressed(row["long_gid"])
+        netdev = None if row["netdev"] is None else str(row["netdev"])
+        rows.append({**place_of(row), **place, **told, "version": version, "netdev": netdev})
+    ports = verbs_attribute.filter(pl.col("form") == "port")
+    rows += _verbs_gids(located(pl.concat([verbs_device, ports, verbs_gid], how="diagonal"), collected))
+    rows += _gid_files(located(port_gid_file, collected))
+    return framed(rows, PORT_GID)
+
+
+def _addressed(gid: object) -> Row:
+    """What a GID is made of.
+
+    >>> _addressed("0000:0000:0000:0000:0000:ffff:0a00:040c")["is_ipv4"], _addressed("::ffff:10.0.4.12")["is_ipv4"]
+    (True, True)
+    """
+    text = str(gid).lower()
+    is_ipv4 = text.startswith(("0000:0000:0000:0000:0000:ffff:", "::ffff:"))
+    return {"gid": text, "is_ipv4": is_ipv4, "is_link_local": text.startswith("fe80:")}
+
+
+def _verbs_gids(lines: list[Row]) -> Iterator[Row]:
+    device = port = None
+    for row in lines:
+        if row["gid"] is not None:
+            version = VERSIONS.get(str(row["gid_type"]))
+            place = {"device": device, "port": port, "index": row["gid_index"], "version": version}
+            yield {**place_of(row), **place, **_addressed(row["gid"])}
+        elif row["device"] is not None:
+            device = str(row["device"])
+        else:
+            port = row["port"]
+
+
+def _gid_files(files: list[Row]) -> Iterator[Row]:
+    here: dict[tuple[object, ...], Row] = {}
+    for row in files:
+        place = {"device": str(row["device"]), "port": row["port"], "index": row["gid_index"]}
+        one = here.setdefault((row["source"], row["launcher_node"], *place.values()), {})
+        if row["form"] == "type":
+            one["version"] = VERSIONS.get(str(row["gid_type"]))
+        elif row["form"] == "netdev":
+            one["netdev"] = str(row["netdev"])
+        else:
+            one.update({**place_of(row), **place, **_addressed(row["gid"])})
+    empty = ("0000:0000:0000:0000:0000:0000:0000:0000", "fe80:0000:0000:0000:0000:0000:0000:0000")
+    return (one for one in here.values() if one.get("gid") and one["gid"] not in empty)
+
+
+@analysis(LOSSLESS, of=("qos_row",))
+def lossless(
+    qos: pl.DataFrame, qos_row: pl.DataFrame, dump_command: pl.DataFrame, collected: pl.DataFrame
+) -> pl.DataFrame:
+    """Which priorities of an interface pause in place of dropping, as mlnx_qos tells."""
+    commands = Commands(dump_command)
+    rows: list[Row] = []
+    trusted: Row = {}
+    for row in located(pl.concat([qos, qos_row], how="diagonal"), collected):
+        if row["trust"] is not None:
+            trusted = {"trust": str(row["trust"]), "trust_line": row["line"]}
+        if str(row["row"]) != "enabled":
+            continue
+        arguments = commands.arguments(row["source"], row["line"], ("mlnx_qos",))
+        flags = [whole(cell) for cell in str(row["cells"]).split()]
+        place = {**place_of(row), "netdev": option(arguments, "-i", "--interface")}
+        rows.append({**place, "priorities": [n for n, flag in enumerate(flags) if flag], **trusted})
+        trusted = {}
+    return framed(rows, LOSSLESS)
+
+
+@analysis(LINK_QUALITY, of=("mlxlink_field",))
+def link_quality(
+    mlxlink_section: pl.DataFrame,
+    mlxlink_field: pl.DataFrame,
+    dump_command: pl.DataFrame,
+    collected: pl.DataFrame,
+) -> pl.DataFrame:
+    """How well a link is received, as mlxlink tells: errors per bit, before and after they were corrected."""
+    rows = []
+    for place, told in mlxlinks(mlxlink_section, mlxlink_field, collected, Commands(dump_command)):
+        said = {field: str(row["said"]).strip() for field, row in told.items()}
+        effective = next((name for name in ("Effective Physical BER", "Symbol BER") if name in said), None)
+        rows.append(
+            {
+                **place,
+                "minutes": number(said.get("Time Since Last Clear [Min]")),
+                "effective_ber": number(said.get(effective or "")),
+                "raw_ber": number(said.get("Raw Physical BER")),
+                "opcode": whole(said.get("Status Opcode")),
+                "recommendation": said.get("Recommendation"),
+                "speed": said.get("Speed"),
+                "line": next(iter(told.values()))["line"],
+                "ber_line": told[effective]["line"] if effective else None,
+            }
+        )
+    return framed(rows, LINK_QUALITY)
+
+
+@analysis(INTERFACE, of=("metric_value",))
+def interface(metric_value: pl.DataFrame) -> pl.DataFrame:
+    """The MTU of each network interface, as node_exporter tells."""
+    told = (pl.col("family") == "node_network_") & (pl.col("name") == "mtu_bytes") & (pl.col("value") < LARGEST)
+    return metric_value.filter(told).select(
+        "source", "line", "host", netdev="device", mtu=pl.col("value").cast(pl.Int32)
+    )

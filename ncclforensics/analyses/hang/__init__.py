@@ -1,0 +1,1 @@
+"""The verdict: who waits for whom, who differs, who did not start, who died."""

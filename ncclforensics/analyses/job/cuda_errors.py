@@ -1,0 +1,71 @@
+"""Errors of CUDA, whoever met them: NCCL, PyTorch's watchdog, the application, nccl-tests."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from ncclforensics.data.cuda import kind
+from ncclforensics.frames.columns import OWNER, text_of
+from ncclforensics.frames.registry import analysis
+
+CUDA_ERROR = {
+    "job": pl.Int32(),
+    "rank": pl.Int32(),
+    "host": pl.Categorical(),
+    "pid": pl.Int32(),
+    "version": pl.String(),  # of NCCL; null where none is known or several are
+    "teller": pl.String(),  # NCCL, PyTorch, the application, nccl-tests
+    "file": pl.String(),  # of NCCL's source: transport/nvls
+    "code": pl.Int64(),
+    "error": pl.String(),
+    "kind": pl.String(),
+    "source": pl.Int32(),
+    "line": pl.Int32(),
+    "pos": pl.Int64(),
+}
+
+
+@analysis(CUDA_ERROR, of=("failure", "watchdog", "test_failure", "death"))
+def cuda_error(
+    trouble: pl.DataFrame,
+    failure: pl.DataFrame,
+    watchdog: pl.DataFrame,
+    test_failure: pl.DataFrame,
+    death: pl.DataFrame,
+    rank: pl.DataFrame,
+    version: pl.DataFrame,
+) -> pl.DataFrame:
+    """One row per line, without those of a process that was leaving already."""
+    place = ["source", "line", "pos"]
+    numbers = rank.select("job", "rank", "host", "pid").unique(OWNER, keep="none")
+    leaving = trouble.filter("at_exit").select("source", "line")
+    ours = failure.filter(form="cuda").join(leaving, on=["source", "line"], how="anti")
+    frames = [
+        ours.select(
+            "host", "pid", "code", "error", *place,
+            file=_file("site"),
+            teller=pl.lit("NCCL"),
+        ).join(numbers, on=OWNER, how="left"),
+        watchdog.filter(form="cuda").select("error", *place, rank="global_rank", teller=pl.lit("PyTorch")),
+        test_failure.filter(form="cuda").select("error", *place, host="node", teller=pl.lit("nccl-tests")),
+        death.filter(how="gpu-error").select(
+            "job", "rank", "host", "pid", *place, error="says", teller=pl.lit("the application")
+        ),
+    ]  # fmt: skip
+    releases = version["version"].cast(pl.String).unique().to_list()
+    return (
+        pl.concat([frame.cast({"error": pl.String}) for frame in frames], how="diagonal_relaxed")
+        .with_columns(
+            error=pl.col("error").str.strip_chars("'. "),
+            version=pl.lit(releases[0] if len(releases) == 1 else None, dtype=pl.String),
+        )
+        .with_columns(kind=pl.col("error").map_elements(kind, return_dtype=pl.String))
+        .filter(pl.col("kind") != "exiting")
+        .sort("source", "line")
+    )
+
+
+def _file(site: str) -> pl.Expr:
+    """The file of a site with its folder and without its ending: `transport/nvls` of src/transport/nvls.cc:157."""
+    parts = text_of(site).str.split("/").list.tail(2).list.join("/").str.split(".")
+    return parts.list.head(parts.list.len() - 1).list.join(".")

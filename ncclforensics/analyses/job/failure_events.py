@@ -1,0 +1,110 @@
+"""Failure lines, sorted into causes and what follows from them.
+
+Order of causes (knowledge: cascade-order): a refusal or a hard fault of this rank; a network error other than a flush;
+a peer that went away; what an abort leaves behind. A class is only a cause if nothing of a stronger class exists.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from ncclforensics.data.verbs import DOWN
+from ncclforensics.frames.columns import OWNER, begins_with, text_of
+from ncclforensics.frames.registry import analysis
+
+# form of the `failure` frame -> what such a line says
+REFUSED = "refused"  # NCCL would not go on with init
+HARD = "hard"  # this rank's GPU, memory, driver or device failed
+NETWORK = "network"  # a transfer failed; either end or what is between may be at fault
+LOST = "lost"  # another process went away
+AFTER = "after"  # a consequence, always
+CLASSES = {
+    **dict.fromkeys(["gpu_twice", "gpu_shared", "rank_twice", "rank_count", "root_info", "version_mismatch"], REFUSED),
+    **dict.fromkeys(
+        ["message_truncated", "no_interface", "no_transport", "device_counts", "no_such_interface"], REFUSED
+    ),
+    **dict.fromkeys(["cuda", "ib_fatal", "shared_memory_full", "shared_memory", "out_of_memory", "verbs_call"], HARD),
+    **dict.fromkeys(["ib_completion", "ib_completion_error", "ib_completion_nameless", "ib_event"], NETWORK),
+    **dict.fromkeys(
+        ["size_mismatch", "connect_failed", "connect_returned", "connect_exceeded", "system_call"], NETWORK
+    ),
+    **dict.fromkeys(["modify_qp", "connect_given_up", "poll_failed", "journal"], NETWORK),
+    **dict.fromkeys(["ib_completion_gin", "ib_size_mismatch", "ib_bad_receive", "libfabric_request"], NETWORK),
+    **dict.fromkeys(["peer_closed", "transfer_failed", "local_closed", "local_lost", "ras_dead"], LOST),
+    **dict.fromkeys(["service_silent", "service_failed", "proxy_failed", "proxy_call_failed"], AFTER),
+    **dict.fromkeys(["asynchronous", "abort_state", "aborting", "unwinding", "fatal_event"], AFTER),
+    **dict.fromkeys(["collective_mismatch", "collective_mismatch_suspected"], HARD),
+    **dict.fromkeys(["connecting", "connecting_again", "cuda_ignored"], ""),
+}
+FLUSHED = 5  # IBV_WC_WR_FLUSH_ERR: the queue pair had failed before
+SHUTTING_DOWN = "driver shutting down"  # the process was already leaving
+
+TROUBLE = {
+    "job": pl.Int32(),
+    "actor": pl.Int32(),  # null where one process drives several ranks
+    "host": pl.Categorical(),
+    "pid": pl.Int32(),
+    "form": pl.Categorical(),
+    "kind": pl.String(),  # one of the classes above
+    "names": pl.Int32(),  # the rank (actor) that the line names, if it names one
+    "rank": pl.Int32(),
+    "other": pl.Int64(),
+    "nranks": pl.Int32(),
+    "nroots": pl.Int64(),
+    "otherroots": pl.Int64(),
+    "status": pl.Int64(),
+    "peer": pl.Categorical(),
+    "error": pl.String(),
+    "busid": pl.Int64(),
+    "at_exit": pl.Boolean(),  # after this process began to destroy or abort its communicators
+    "source": pl.Int32(),
+    "line": pl.Int32(),
+    "pos": pl.Int64(),
+}
+
+
+@analysis(TROUBLE, of=("failure", "libfabric_error", "journal_failure"))
+def trouble(
+    failure: pl.DataFrame,
+    libfabric_error: pl.DataFrame,
+    journal_failure: pl.DataFrame,
+    completion_error: pl.DataFrame,
+    rank: pl.DataFrame,
+    member: pl.DataFrame,
+) -> pl.DataFrame:
+    """Every failure line that means something, with the rank that printed it and the rank it names."""
+    speakers = rank.group_by(OWNER).agg(
+        pl.col("job").first(), actor=pl.when(pl.len() == 1).then(pl.col("actor").first())
+    )
+    leaving = member.group_by(OWNER).agg(leaves=pl.col("end_pos").min())
+    kind = text_of("form").replace_strict(CLASSES, default="", return_dtype=pl.String)
+    local = (
+        rank.sort("rank")
+        .with_columns(localrank=pl.int_range(pl.len(), dtype=pl.Int32).over("job", "host"))
+        .select("job", "host", "localrank", names="actor")
+    )
+    requests = libfabric_error.filter(pl.col("form").is_in(["request", "remote_write"]))
+    of_plugin = requests.select(
+        *OWNER, "error", "source", "line", "pos", form=pl.lit("libfabric_request").cast(pl.Categorical())
+    )
+    of_journal = journal_failure.select(
+        *OWNER, "source", "line", "pos", error="says", form=pl.lit("journal").cast(pl.Categorical())
+    )
+    is_harmless = (pl.col("form") == "ib_event") & begins_with("error", DOWN).not_()
+    survived = completion_error.filter("is_survived").select("source", "line")
+    ended = member.group_by("job").agg(is_over=(pl.col("end") == "Destroy").fill_null(False).all())
+    return (
+        pl.concat([failure, of_plugin, of_journal], how="diagonal_relaxed")
+        .with_columns(kind=kind)
+        .filter((pl.col("kind") != "") & is_harmless.fill_null(False).not_())
+        .join(survived, on=["source", "line"], how="anti")
+        .with_columns(kind=pl.when(pl.col("status") == FLUSHED).then(pl.lit(AFTER)).otherwise("kind"))
+        .filter(pl.col("error").fill_null("").str.contains(SHUTTING_DOWN, literal=True).not_())
+        .join(speakers, on=OWNER, how="inner")
+        .join(ended, on="job", how="left")
+        .filter(((pl.col("kind") == NETWORK) & pl.col("is_over")).fill_null(False).not_())  # the run outlived it
+        .join(leaving, on=OWNER, how="left")
+        .join(local, on=["job", "host", "localrank"], how="left")
+        .with_columns(at_exit=(pl.col("pos") > pl.col("leaves")).fill_null(False))
+        .sort("pos")
+    )

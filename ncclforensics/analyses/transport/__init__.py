@@ -1,0 +1,1 @@
+"""How ranks are connected: network, GPUDirect RDMA, transports, channels, placement."""

@@ -1,0 +1,189 @@
+"""How communicators lie on the machines, what the search for rings found there, and what the GPUs are linked by."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from ncclforensics.analyses.transport.connections import of_communicator
+from ncclforensics.frames.columns import OWNER, PLACE, text_of
+from ncclforensics.frames.registry import analysis
+
+LAYOUT = {
+    "job": pl.Int32(),
+    "key": pl.Categorical(),
+    "nranks": pl.Int32(),
+    "seen": pl.Int32(),  # ranks with a log
+    "nodes": pl.Int32(),  # null where neither the log says it nor all ranks are seen
+    "local": pl.Int32(),  # most ranks on one node
+    "gpus": pl.String(),  # the places that its GPUs have in their nodes, with the nodes' names left out
+    "nth": pl.Int32(),  # among the communicators of its first rank
+    "coll": pl.Int32(),  # channels
+    "nvls": pl.Int32(),
+    "source": pl.Int32(),
+    "line": pl.Int32(),  # that tells the channels
+}
+
+SEARCHED = {
+    "job": pl.Int32(),
+    "key": pl.Categorical(),
+    "actor": pl.Int32(),
+    "host": pl.Categorical(),
+    "pid": pl.Int32(),
+    "pattern": pl.Int32(),
+    "channels": pl.Int64(),
+    "bw_intra": pl.Float64(),  # GB/s of one channel
+    "bw_inter": pl.Float64(),
+    "type_intra": pl.Categorical(),  # the worst path between its GPUs: NVL, PIX, PHB, SYS
+    "type_inter": pl.Categorical(),  # and from a GPU to its NIC
+    "crossnic": pl.Int32(),
+    "source": pl.Int32(),
+    "line": pl.Int32(),
+}
+
+FABRIC = {
+    "host": pl.Categorical(),
+    "pid": pl.Int32(),
+    "fabric": pl.String(),  # NVLink, NVSwitch, multicast (an NVSwitch that also reduces)
+    "source": pl.Int32(),
+    "line": pl.Int32(),
+}
+
+
+@analysis(LAYOUT)
+def layout(member: pl.DataFrame, placement: pl.DataFrame, channels: pl.DataFrame) -> pl.DataFrame:
+    """One row per communicator that has come to be."""
+    told = placement.group_by("host", "pid", "comm").agg(pl.col("nnodes", "localranks").max())
+    opened = channels.select("job", "key", "actor", "coll", "nvls", at="source", on="line")
+    seats = (
+        member.with_columns(nth=pl.int_range(pl.len(), dtype=pl.Int32).over("job", "actor", order_by="born_pos"))
+        .join(told, on=[*OWNER, "comm"], how="left")
+        .join(opened, on=["job", "key", "actor"], how="left")
+        .with_columns(here=pl.len().over("job", "key", "host"))
+    )
+    return (
+        seats.sort("rank")
+        .group_by("job", "key", maintain_order=True)
+        .agg(
+            pl.col("nranks").first(),
+            pl.len().cast(pl.Int32).alias("seen"),
+            pl.col("nnodes").max(),
+            pl.col("localranks").max(),
+            pl.col("host").n_unique().cast(pl.Int32).alias("hosts"),
+            pl.col("here").max().cast(pl.Int32),
+            text_of("busid").sort().str.join(" ").alias("gpus"),
+            pl.col("nth").first(),
+            pl.col("coll").max(),
+            pl.col("nvls").max(),
+            pl.col("at").drop_nulls().first().alias("source"),
+            pl.col("on").drop_nulls().first().alias("line"),
+        )
+        .with_columns(
+            nodes=pl.coalesce("nnodes", pl.when(pl.col("seen") == pl.col("nranks")).then("hosts")),
+            local=pl.coalesce("localranks", pl.when(pl.col("seen") == pl.col("nranks")).then("here")),
+        )
+    )
+
+
+@analysis(SEARCHED, of=("graph",))
+def searched(graph: pl.DataFrame, communicator: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
+    """What each rank's search for rings and trees found, by communicator; pattern 4 is a ring."""
+    found = graph.filter(pl.col("pattern").is_not_null())
+    names = [name for name in SEARCHED if name not in ("job", "key", "actor")]
+    told = found.select(*names, "pos", "tid")
+    return (
+        of_communicator(told, communicator, member)
+        .group_by("job", "key", "actor", "host", "pid", "pattern", maintain_order=True)
+        .agg(pl.col(name).first() for name in names if name not in ("host", "pid", "pattern"))
+    )
+
+
+@analysis(FABRIC, of=("topology_node", "graph", "nvls", "device_row"))
+def fabric(
+    topology_node: pl.DataFrame, graph: pl.DataFrame, nvls: pl.DataFrame, device_pair: pl.DataFrame
+) -> pl.DataFrame:
+    """The processes whose GPUs are seen to be linked by NVLink, and the first line that shows it.
+
+    A dump of the topology shows the links, a search for rings the paths it found, and multicast needs NVSwitch. Of a
+    host as a whole (no `pid`) nvidia-smi topo shows them: only where a launcher or a prompt names the host, and where
+    NVLink connects every GPU with every other, for GPUs may be numbered in another order.
+    """
+    is_switch = pl.col("form") == "nvswitch"
+    linked = topology_node.filter(pl.col("link") == "NVL").select(
+        *PLACE, fabric=pl.when(is_switch).then(pl.lit("NVSwitch")).otherwise(pl.lit("NVLink"))
+    )
+    rings = graph.filter((pl.col("pattern") == 4) & (pl.col("type_intra") == "NVL")).select(
+        *PLACE, fabric=pl.lit("NVLink")
+    )
+    multicast = nvls.filter(pl.col("form") == "multicast").select(*PLACE, fabric=pl.lit("multicast"))
+    between = device_pair.filter(
+        (pl.col("table") == "path")
+        & pl.col("host").is_not_null()
+        & pl.col("device").str.starts_with("GPU")
+        & pl.col("other").str.starts_with("GPU")
+    )
+    is_linked = pl.col("path").str.starts_with("NV")
+    whole = (
+        between.group_by("host", "source", "dump", maintain_order=True)
+        .agg(pl.col("line").min(), is_linked=is_linked.all())
+        .filter("is_linked")
+        .select(
+            pl.col("host").cast(pl.Categorical),
+            pl.lit(None, dtype=pl.Int32).alias("pid"),
+            "source",
+            "line",
+            fabric=pl.lit("NVLink"),
+        )
+    )
+    return (
+        pl.concat([linked, rings, multicast, whole])
+        .sort("source", "line")
+        .group_by("host", "pid", "fabric", maintain_order=True)
+        .agg(pl.col("source", "line").first())
+    )
+
+
+RING_HOST = {
+    "job": pl.Int32(),
+    "key": pl.Categorical(),
+    "channel": pl.Int32(),
+    "nranks": pl.Int32(),
+    "hosts": pl.Int32(),  # that hold its ranks
+    "crossings": pl.Int32(),  # how often the ring changes the host
+    "walk": pl.String(),  # the hosts in the ring's order
+    "source": pl.Int32(),
+    "line": pl.Int32(),
+}
+
+
+@analysis(RING_HOST, of=("ring",))
+def ring_host(
+    ring: pl.DataFrame, communicator: pl.DataFrame, member: pl.DataFrame, layout: pl.DataFrame
+) -> pl.DataFrame:
+    """How often each ring changes the host; only of rings that are printed whole, over hosts with several ranks."""
+    whole = layout.filter(
+        (pl.col("seen") == pl.col("nranks")) & (pl.col("nodes") > 1) & (pl.col("nranks") > pl.col("nodes"))
+    )
+    told = of_communicator(
+        ring.select("source", "line", "pos", "host", "pid", "tid", "channel", "order"), communicator, member
+    )
+    ordered = (
+        told.join(whole.select("job", "key", "nranks", "nodes"), on=["job", "key"])
+        .with_columns(rank=text_of("order").str.strip_chars(" ").str.split(" "))
+        .with_columns(pl.col("rank").list.eval(pl.element().cast(pl.Int32, strict=False).drop_nulls()))
+        .filter(pl.col("rank").list.len() == pl.col("nranks"))
+        .select("job", "key", "channel", "nranks", "nodes", "source", "line", "rank")
+        .explode("rank")
+        .join(member.select("job", "key", "rank", "host"), on=["job", "key", "rank"], maintain_order="left")
+    )
+    moves = pl.col("host") != pl.col("host").shift(1, fill_value=pl.col("host").last())
+    return (
+        ordered.with_columns(moves=moves.over("job", "key", "source", "line"))
+        .group_by("job", "key", "channel", "nranks", "source", "line", maintain_order=True)
+        .agg(
+            pl.col("host").n_unique().cast(pl.Int32).alias("hosts"),
+            pl.col("moves").sum().cast(pl.Int32).alias("crossings"),
+            text_of("host").head(8).str.join(" ").alias("walk"),
+            pl.col("nodes").first(),
+        )
+        .filter(pl.col("hosts") == pl.col("nodes"))
+    )

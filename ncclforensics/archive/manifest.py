@@ -1,0 +1,152 @@
+"""A saved run: one file with the frames of a run as Parquet, and a manifest that says what they were made of.
+
+It is a ZIP archive whose members are stored as they are, so that each can be read where it lies; the first one is its
+type, by which it is recognised. Whoever wrote it may mean harm: nothing is unpacked into a folder, names are checked,
+and what is larger than any run is refused before it is read. What a frame holds is read in `parquet`, so that files are
+told from saved runs without Polars.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cache, cached_property
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import orjson
+
+from ncclforensics.errors import NoInputError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+SCHEMA = 1
+TYPE = b"application/vnd.ncclforensics.run"
+_HEAD = 30  # bytes of a ZIP archive before the name of its first member
+BEGINNING = _HEAD + len("mimetype") + len(TYPE)  # bytes by which a saved run is known
+MOST_MEMBERS = 2000
+MOST_MANIFEST = 64 << 20  # bytes
+MANIFEST = "manifest.json"
+FIELDS: Mapping[str, type | tuple[type, ...]] = {
+    "path": str, "kind": str, "bytes": int, "sha256": str, "problems": list, "rank_hint": (int, type(None)),
+    "lines_read": int, "is_cut": bool, "is_binary": bool, "is_document": bool, "recognised": int, "application": int,
+    "unrecognised": int, "damaged": int,
+}  # fmt: skip
+# What reading a damaged archive raises.
+_DAMAGE = (zipfile.BadZipFile, OSError, ValueError, EOFError)
+
+
+class SavedError(NoInputError):
+    """A saved run that cannot be read; says why."""
+
+
+def is_saved(head: bytes) -> bool:
+    """Whether a file that begins like this is a saved run."""
+    return head.startswith(b"PK\x03\x04") and head[_HEAD:BEGINNING] == b"mimetype" + TYPE
+
+
+class Saved:
+    """A saved run that has been opened; its frames are not yet read. Raises SavedError."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._archive = zipfile.ZipFile(path)
+        except _DAMAGE as error:
+            raise SavedError(f"is a damaged saved run: {error}") from error
+        self._check_members()
+        self.inputs, self.frames, self.made_by = self._manifest()
+
+    def _check_members(self) -> None:
+        members = self._archive.infolist()
+        names = [member.filename for member in members]
+        if len(members) > MOST_MEMBERS or len(set(names)) < len(names):
+            raise SavedError("is no saved run of this program: too many files in it, or two of one name")
+        for member in members:
+            folder, _, file = member.filename.rpartition("/")
+            is_frame = folder == "frames" and file.endswith(".parquet") and file[:-8].isidentifier()
+            if not is_frame and member.filename not in ("mimetype", MANIFEST):
+                raise SavedError("is no saved run of this program: it holds what does not belong there")
+            if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
+                raise SavedError("is no saved run of this program: its files are packed")
+
+    def _manifest(self) -> tuple[list[dict[str, Any]], dict[str, int], str]:
+        try:
+            if self._archive.getinfo(MANIFEST).file_size > MOST_MANIFEST:
+                raise SavedError("is no saved run of this program: its manifest is too long")
+            told = orjson.loads(self._archive.read(MANIFEST))
+            if told["schema"] > SCHEMA:
+                raise SavedError(
+                    f"was saved by ncclforensics {told['tool']['version']} with schema {told['schema']}; this version"
+                    f" reads up to {SCHEMA}: use that version or a later one"
+                )
+            inputs = [{name: each[name] for name in FIELDS} for each in told["inputs"]]
+            frames = {str(name): int(rows) for name, rows in told["frames"].items()}
+            made_by = str(told["made_by"])
+        except (*_DAMAGE, KeyError, TypeError, AttributeError) as error:
+            raise SavedError(f"is a damaged saved run: its manifest: {error!r}") from error
+        if not all(isinstance(each[name], kind) for each in inputs for name, kind in FIELDS.items()):
+            raise SavedError("is a damaged saved run: its manifest")
+        return inputs, frames, made_by
+
+    @cached_property
+    def is_ours(self) -> bool:
+        """Whether this very program made it: then what had been worked out is what it would work out again."""
+        return self.made_by == fingerprint()
+
+    def holds(self, name: str) -> bool:
+        """Whether the rows of this frame are there; a large one that can be worked out again is not kept."""
+        return f"frames/{name}.parquet" in self._archive.NameToInfo
+
+    def parquet(self, name: str) -> bytes:
+        """A frame as it lies in the file. Raises SavedError."""
+        try:
+            return self._archive.read(f"frames/{name}.parquet")
+        except (*_DAMAGE, KeyError) as error:
+            raise self.damaged(name, error) from error
+
+    def damaged(self, name: str, error: BaseException) -> SavedError:
+        """What is said of a frame that cannot be read."""
+        return SavedError(f"{self.path}: is a damaged saved run: frame {name}: {error}")
+
+
+@cache
+def fingerprint() -> str:
+    """A digest of the program and its grammars."""
+    package = Path(__file__).parents[1]
+    grammars = package / "grammars" if (package / "grammars").is_dir() else package.parent / "grammars"
+    files = [*sorted(package.rglob("*.py")), *sorted(grammars.glob("*.lark"))]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
+def write(path: Path, manifest: Mapping[str, Any], frames: Mapping[str, Callable[[], pl.DataFrame]]) -> None:
+    """Write a saved run, each frame when its turn comes; whatever happens, `path` holds the old run or the new one."""
+    with _replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr(_member("mimetype"), TYPE)
+        for name, made in frames.items():
+            with archive.open(_member(f"frames/{name}.parquet"), "w", force_zip64=True) as member:
+                made().write_parquet(member, compression="zstd")
+        archive.writestr(_member(MANIFEST), orjson.dumps(manifest, option=orjson.OPT_INDENT_2))
+
+
+def _member(name: str) -> zipfile.ZipInfo:
+    """Without the time: the same run makes the same file."""
+    return zipfile.ZipInfo(name)
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[IO[bytes]]:
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(new, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+    finally:
+        with suppress(FileNotFoundError):
+            new.unlink()

@@ -1,0 +1,73 @@
+"""What surrounds a capture: counters, topology, modules, versions, variables. Each may be absent; that is noted."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+
+from ncclforensics.capture.external_programs import said
+
+COMMANDS = {
+    "nvidia-smi": ["nvidia-smi"],
+    "nvidia-smi-topo": ["nvidia-smi", "topo", "-m"],
+    "nvidia-smi-nvlink": ["nvidia-smi", "nvlink", "--status"],
+    "lsmod": ["lsmod"],
+    "ibstat": ["ibstat"],
+    "lspci": ["lspci", "-tv"],
+}
+# Only what tells how a job was started and how NCCL was set: an environment holds secrets.
+TELLING = (
+    "NCCL_", "RCCL_", "TORCH_NCCL_", "TORCH_FR_", "GLOO_", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES",
+    "LD_LIBRARY_PATH", "FI_", "UCX_", "SLURM_JOB_ID", "SLURM_NODELIST", "SLURM_NTASKS", "OMPI_COMM_WORLD_",
+)  # fmt: skip
+SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
+COUNTERS = ("counters", "hw_counters")
+FACTS = ("state", "phys_state", "rate", "link_layer")
+INFINIBAND = Path("/sys/class/infiniband")
+
+
+def collect(folder: Path, *, only_counters: bool = False) -> dict[str, str]:
+    """Write everything that is there; what is not there, and why."""
+    folder.mkdir(parents=True)
+    absent = {}
+    counters = list(_counters(INFINIBAND))
+    if counters:
+        (folder / "infiniband.txt").write_text("".join(counters), encoding="utf-8")
+    else:
+        absent["infiniband"] = f"{INFINIBAND} has no device"
+    if only_counters:
+        return absent
+    for name, command in COMMANDS.items():
+        printed, problem = said(command)
+        if problem:
+            absent[name] = problem
+        if printed:
+            (folder / f"{name}.txt").write_bytes(printed)
+    (folder / "variables.txt").write_text("".join(_variables()), encoding="utf-8")
+    return absent
+
+
+def _counters(root: Path) -> Iterator[str]:
+    """Every counter of every port as `path:value`, as `grep -r .` prints them."""
+    for port in sorted(root.glob("*/ports/*")):
+        files = [port / fact for fact in FACTS] + [
+            file for kind in COUNTERS for file in sorted((port / kind).glob("*"))
+        ]
+        for file in files:
+            try:
+                yield f"{file}:{file.read_text(encoding='utf-8', errors='replace').strip()}\n"
+            except OSError:
+                continue  # a counter that the device does not keep
+
+
+def _variables() -> Iterator[str]:
+    for name, value in sorted(os.environ.items()):
+        if name.startswith(TELLING) and not any(word in name for word in SECRET) and value.isprintable():
+            yield f"{name}={value}\n"
+
+
+def system() -> dict[str, str]:
+    """This host's system."""
+    return {"kernel": platform.release(), "machine": platform.machine(), "python": platform.python_version()}

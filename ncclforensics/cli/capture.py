@@ -1,0 +1,189 @@
+"""A capture: collectives run here, and their logs judged."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import nullcontext
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from time import monotonic, sleep, strftime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ncclforensics.capture.scripts import Scheduler
+from ncclforensics.cli.analysis import Bar, analyzed
+from ncclforensics.cli.options import FailOn, FailOnOption, Format, FormatOption, NoColor, Quiet, Verbose
+from ncclforensics.cli.output import Exit, exit_code, show
+from ncclforensics.data.names import printable
+
+if TYPE_CHECKING:
+    from ncclforensics.capture.fault_injection import Drill
+    from ncclforensics.capture.plan import Plan
+    from ncclforensics.capture.result import Captured
+    from ncclforensics.report.build import Report
+
+
+class Backend(StrEnum):
+    """Over what the ranks of a capture talk."""
+
+    NCCL = "nccl"
+    GLOO = "gloo"
+
+
+def capture(
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="DIR", help="A folder of its own; default capture-TIME.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run, and stop.")] = False,
+    backend: Annotated[
+        Backend, typer.Option("--backend", help="gloo rehearses on CPUs, without NCCL and without a GPU.")
+    ] = Backend.NCCL,
+    nproc: Annotated[
+        int | None, typer.Option("--nproc", min=1, help="Ranks to start here; default one per GPU, 4 with gloo.")
+    ] = None,
+    gpus: Annotated[str | None, typer.Option("--gpus", metavar="0,1", help="Only these GPUs, as CUDA counts.")] = None,
+    ranks_per_gpu: Annotated[
+        int, typer.Option("--ranks-per-gpu", min=1, help="Several ranks on one GPU: a rehearsal over sockets.")
+    ] = 1,
+    share: Annotated[bool, typer.Option("--share", help="Use GPUs that others are using, too.")] = False,
+    inject: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--inject",
+            metavar="DRILL",
+            help="A fault on purpose: hang:RANK@STEP, mismatch:RANK@STEP, slow:RANK:MS, crash:RANK@STEP, absent:RANK; "
+            "with NCCL also socket, no-gdr, channels:N. As often as needed.",
+        ),
+    ] = None,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="AllReduce calls before the measurements.")] = 30,
+    collectives: Annotated[
+        str | None, typer.Option("--collectives", metavar="LIST", help="Measure only these: all_reduce,all_gather,…")
+    ] = None,
+    algorithms: Annotated[
+        str | None,
+        typer.Option(
+            "--algorithms", metavar="LIST", help="Also measure all_reduce with each of these alone: Ring,Tree"
+        ),
+    ] = None,
+    max_bytes: Annotated[
+        str | None,
+        typer.Option("--max-bytes", metavar="SIZE", help="The largest message; default what --memory holds."),
+    ] = None,
+    memory: Annotated[
+        str, typer.Option("--memory", metavar="SIZE", help="Of each GPU, for the buffers of a rank.")
+    ] = "4G",
+    stall: Annotated[
+        float, typer.Option("--stall", metavar="SECONDS", min=1, help="A call that takes longer counts as hung.")
+    ] = 30,
+    limit: Annotated[
+        float, typer.Option("--limit", metavar="SECONDS", min=5, help="Everything has ended by then.")
+    ] = 600,
+    subsystems: Annotated[
+        str, typer.Option("--subsys", metavar="LIST", help="NCCL_DEBUG_SUBSYS of the ranks.")
+    ] = "INIT,ENV,NET,GRAPH,COLL,TUNING",
+    nccl_tests: Annotated[
+        str | None, typer.Option("--nccl-tests", metavar="PROGRAM", help="Run this all_reduce_perf, not our own ranks.")
+    ] = None,
+    script: Annotated[
+        Scheduler | None, typer.Option("--print", help="Write a job script for several hosts, and stop.")
+    ] = None,
+    nodes: Annotated[int, typer.Option("--nodes", min=1, help="Hosts in that script.")] = 2,
+    gpus_per_node: Annotated[int, typer.Option("--gpus-per-node", min=1, help="GPUs of each host in it.")] = 8,
+    repeat: Annotated[int, typer.Option("--repeat", min=1, help="Capture so often, each time in a folder below.")] = 1,
+    every: Annotated[float, typer.Option("--every", metavar="SECONDS", min=0, help="From one start to the next.")] = 0,
+    min_busbw: Annotated[
+        float | None,
+        typer.Option("--min-busbw", metavar="GB/S", help="Stop with 1 once all_reduce stays below this at every size."),
+    ] = None,
+    form: FormatOption = Format.TEXT,
+    fail_on: FailOnOption = FailOn.WARNING,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    no_color: NoColor = False,
+) -> None:
+    """Run instrumented collectives here, write fresh logs, and analyse them as `check` does."""
+    from ncclforensics.capture import measurements, request, scripts
+
+    wanted = request.Order(
+        folder=output,
+        backend=backend,
+        nproc=nproc,
+        gpus=gpus,
+        ranks_per_gpu=ranks_per_gpu,
+        share=share,
+        steps=steps,
+        inject=inject or (),
+        collectives=collectives,
+        algorithms=algorithms,
+        largest=max_bytes,
+        memory=memory,
+        stall=stall,
+        limit=limit,
+        subsystems=subsystems,
+        program=nccl_tests,
+    )
+    if script is not None:
+        typer.echo(scripts.script(script, nodes, gpus_per_node, limit, wanted.arguments()), nl=False)
+        return
+    plan = request.planned(wanted, os.environ, strftime("capture-%Y%m%d-%H%M%S"))
+    compared = request.algorithms(wanted)
+    if dry_run:
+        typer.echo("\n".join(map(printable, plan.described())))
+        return
+    folder, is_enough = _turns(plan, repeat, every, min_busbw, quiet=quiet)
+    alone = {name: _captured(plan.only(name), quiet=quiet).measured for name in compared}
+    if not plan.leads:
+        return  # rank 0 has the word
+    for name, smallest, largest in measurements.fastest(alone):
+        typer.echo(f"fastest all_reduce from {smallest} to {largest} bytes: {name}", err=True)
+    report = analyzed([str(folder)], full=True, everything=True, quiet=quiet)
+    show(report, form, None, fail_on=fail_on, verbose=verbose, no_color=no_color, everything=True)
+    if not quiet:
+        for drill in plan.drills:
+            typer.echo(_outcome(drill, report), err=True)
+    code = exit_code(report, fail_on, is_measured=report.run["benchmark"].height > 0)
+    raise typer.Exit(code if is_enough else Exit.FINDINGS)
+
+
+def _turns(plan: Plan, repeat: int, every: float, least: float | None, *, quiet: bool) -> tuple[Path, bool]:
+    """Capture again and again, until it is slower than is wanted: the last folder, and whether it was fast enough."""
+    for turn in range(1, repeat + 1):
+        began = monotonic()
+        one = plan if repeat == 1 else replace(plan, folder=plan.folder / f"turn-{turn:03}")
+        captured = _captured(one, quiet=quiet)
+        if least is not None and plan.leads and not captured.is_as_fast_as(least):
+            return one.folder, False
+        if turn < repeat:
+            sleep(max(0.0, began + every - monotonic()))
+    return one.folder, True
+
+
+def _captured(plan: Plan, *, quiet: bool) -> Captured:
+    """Run one capture, and say what came of it."""
+    from ncclforensics.capture import request, result
+
+    if not plan.program:
+        request.need_torch()
+    result.prepare(plan)
+    if not quiet:
+        typer.echo("\n".join(map(printable, plan.described())), err=True)
+    with Bar("capturing", of_bytes=False) if sys.stderr.isatty() and not quiet else nullcontext() as bar:
+        captured = result.capture(plan, bar.tell if bar else lambda done, total: None)
+    if not quiet:
+        for line in captured.told():
+            typer.echo(printable(line), err=True)
+    return captured
+
+
+def _outcome(drill: Drill, report: Report) -> str:
+    """Whether the analysis finds what was done on purpose."""
+    if (truth := drill.truth) is None:
+        return f"Drill {drill.text}: whether it shows is in the report."
+    told = [row for row in report.verdicts if row["verdict"] == truth["finding"]]
+    named = [sorted({*report.numbers(row["culprits"]), *row["missing"]}) for row in told]
+    named += [finding.ranks for finding in report.findings if finding.category == truth["finding"]]
+    found = "the analysis names it" if truth["ranks"] in named else "the analysis does not name it"
+    return f"Drill {drill.text}: {truth['finding']} of rank {truth['ranks'][0]}; {found}."

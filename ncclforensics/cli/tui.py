@@ -1,0 +1,46 @@
+"""The screens, on this terminal or in a browser."""
+
+from __future__ import annotations
+
+import gc
+import os
+from typing import Annotated
+
+import typer
+
+from ncclforensics.cli.options import NoColor, Paths, RankFrom
+from ncclforensics.errors import UsageError
+
+INSTALL = "pip install 'ncclforensics[tui]'"
+
+
+def tui(
+    paths: Paths,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Show it in a browser instead, to whoever can reach it.")
+    ] = False,
+    bind: Annotated[
+        str, typer.Option("--bind", metavar="ADDRESS", help="With --serve: the address to listen on.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", metavar="NUMBER", help="With --serve: the port.")] = 8000,
+    rank_from: RankFrom = None,
+    no_color: NoColor = False,
+) -> None:
+    """Browse a run on the screen: the verdict, ranks, calls, who waits for whom, connections, benchmarks, the log."""
+    gc.enable()
+    if no_color:
+        os.environ["NO_COLOR"] = "1"  # read by the library of the screens
+    try:
+        if serve:
+            from ncclforensics.tui import web
+
+            if bind not in web.LOOPBACK:
+                typer.echo(f"{bind}: {web.EXPOSED}", err=True)
+            web.serve(paths, bind, port, rank_from=rank_from, no_color=no_color)
+        else:
+            from ncclforensics.tui import terminal
+
+            terminal.show(paths, rank_from=rank_from)
+    except ModuleNotFoundError as missing:
+        library = str(missing.name).partition(".")[0]
+        raise UsageError(f"{library} is not installed; the screens need: {INSTALL}") from missing

@@ -1,0 +1,192 @@
+"""Which ways NCCL chose: network, GPUDirect, transports, channels, rings, algorithms."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from ncclforensics.diff import topic
+from ncclforensics.diff.ranks import of_rank, roles
+from ncclforensics.frames.columns import OWNER, text_of
+
+_INIT = "NCCL_DEBUG=INFO (NCCL_DEBUG_SUBSYS unset, or with INIT in it)"
+_GRAPH = "NCCL_DEBUG_SUBSYS=INIT,GRAPH"
+# nccl: src/include/graph.h
+_PATTERNS = {1: "balanced trees", 2: "split trees", 3: "trees", 4: "rings", 5: "NVLS", 6: "CollNet"}
+
+
+@topic(unit="process", needs=_INIT)
+def network(chosen_network: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
+    """Data between nodes takes another network; TCP sockets in place of RDMA cost most of the bandwidth."""
+    spanning = of_rank(chosen_network.filter(pl.col("spans") & pl.col("is_needless").not_()), rank)
+    value = pl.concat_str("family", "provider", separator=" over ", ignore_nulls=True)
+    return spanning.select("rank", "host", "source", "line", what=pl.lit("network between nodes"), value=value)
+
+
+@topic(unit="host", needs="NCCL_DEBUG_SUBSYS=INIT,NET")
+def nics(
+    connection: pl.DataFrame, net_devices: pl.DataFrame, link: pl.DataFrame, chosen_network: pl.DataFrame
+) -> pl.DataFrame:
+    """A host offers or uses another number of NICs; each that is left out takes its share of the bandwidth."""
+    spanning = chosen_network.filter("spans").select("host").unique()
+    over = connection.filter((pl.col("form") == "net") & pl.col("netdev").is_not_null())
+    used = (
+        over.join(spanning, on="host", how="semi")
+        .group_by(text_of("host"), maintain_order=True)
+        .agg(
+            value=pl.col("netdev").n_unique().cast(pl.String),
+            source=pl.col("source").first(),
+            line=pl.col("line").first(),
+        )
+        .with_columns(what=pl.lit("NICs that carry connections"))
+    )
+    named = (
+        net_devices.filter(pl.col("form") == "ib")
+        .join(spanning, on="host", how="semi")
+        .unique("host", keep="first", maintain_order=True)
+        .select(
+            "source",
+            "line",
+            text_of("host"),
+            what=pl.lit("RDMA devices that NCCL found"),
+            value=text_of("devices").str.count_matches("[", literal=True).cast(pl.String),
+        )
+    )
+    rates = (
+        link.filter(pl.col("kind") == "net")
+        .sort("rate", descending=True)
+        .group_by(text_of("host"), maintain_order=True)
+        .agg(
+            value=pl.col("rate").map_elements(lambda rate: f"{rate:g}", return_dtype=pl.String).str.join(", ")
+            + " GB/s",
+            source=pl.col("source").first(),
+            line=pl.col("line").first(),
+        )
+        .with_columns(what=pl.lit("rate of the NICs"))
+    )
+    return pl.concat([used, named, rates], how="diagonal")
+
+
+@topic(unit="process", needs=_INIT)
+def gpudirect(direct_access: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
+    """NICs read and write GPU memory in one run and copy through the host's in the other: 30 to 60 % less without."""
+    receives, direct = pl.col("receives"), pl.col("direct")
+    value = (
+        pl.when(direct == receives)
+        .then(pl.lit("into GPU memory"))
+        .when(direct == 0)
+        .then(pl.lit("into host memory"))
+        .otherwise(pl.lit("some into host memory"))
+    )
+    told = of_rank(direct_access.filter(receives > 0), rank)
+    return told.select("rank", "host", "source", "line", what=pl.lit("receives from the network"), value=value)
+
+
+@topic(unit="host", needs=_INIT)
+def transports(transport: pl.DataFrame) -> pl.DataFrame:
+    """Ranks reach one another in another way, such as shared memory in place of NVLink, or copies without GPUDirect."""
+    # Ranks are numbered within their communicator on these lines, so whose host is at the other end is not asked.
+    is_network = pl.col("medium").cast(pl.String).is_in(["NET", "COLLNET"])
+    return transport.select(
+        "source",
+        "line",
+        text_of("host"),
+        what=pl.when(is_network)
+        .then(pl.lit("connections over the network"))
+        .otherwise(pl.lit("connections in a host")),
+        value="transport",
+    )
+
+
+@topic(unit="rank", needs=_INIT)
+def channels(channels: pl.DataFrame, member: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
+    """Fewer channels drive fewer links and less of each GPU: bandwidth falls with them."""
+    told = channels.join(roles(member), on=["job", "key"]).join(
+        rank.select("actor", "rank", text_of("host")), on="actor"
+    )
+    kinds = {"coll": "channels", "nvls": "NVLS channels", "p2p": "p2p channels"}
+    rows = told.unpivot(
+        list(kinds), index=["key", "role", "rank", "host", "source", "line"], variable_name="ends"
+    ).drop_nulls("value")
+    return rows.select(
+        "rank",
+        "host",
+        "source",
+        "line",
+        key=text_of("key"),
+        what=pl.format("{} of the {}", pl.col("ends").replace_strict(kinds), "role"),
+        value=pl.col("value").cast(pl.String),
+    )
+
+
+@topic(unit="process", needs=_GRAPH)
+def multicast(nvls: pl.DataFrame, channel_setting: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
+    """The switch reduces in one run only (NVLS, SHARP): AllReduce gains up to a third by it within a host."""
+    able = nvls.filter(pl.col("form").is_in(["multicast", "no_multicast"])).with_columns(
+        what=pl.lit("NVLink multicast"),
+        value=pl.when(pl.col("form") == "multicast").then(pl.lit("available")).otherwise(pl.lit("not available")),
+    )
+    connected = channel_setting.filter(pl.col("form").is_in(["collnet", "collnet_chain"])).with_columns(
+        what=pl.lit("CollNet"), value=pl.lit("connected")
+    )
+    named = ["host", "pid", "source", "line", "what", "value"]
+    told = pl.concat([able.select(named), connected.select(named)]).unique(
+        [*OWNER, "what", "value"], keep="first", maintain_order=True
+    )
+    return of_rank(told, rank).drop("pid")
+
+
+@topic(unit="rank", needs=_GRAPH)
+def search(searched: pl.DataFrame, member: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
+    """NCCL's search over the machine came to other rings: it sees other links, other paths, or other limits."""
+    told = searched.join(roles(member), on=["job", "key"]).join(rank.select("actor", number="rank"), on="actor")
+    return told.select(
+        "source",
+        "line",
+        text_of("host"),
+        rank="number",
+        key=text_of("key"),
+        what=pl.format(
+            "search for {} in the {}",
+            pl.col("pattern").replace_strict(
+                _PATTERNS, default=pl.format("pattern {}", "pattern"), return_dtype=pl.String
+            ),
+            "role",
+        ),
+        value=pl.format(
+            "{} channels of {}/{} GB/s over {}/{}",
+            "channels",
+            "bw_intra",
+            "bw_inter",
+            text_of("type_intra").fill_null("?"),
+            text_of("type_inter").fill_null("?"),
+        ),
+    )
+
+
+@topic(unit="ring", needs=_INIT)
+def rings(ring_host: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
+    """Rings change the host more often than there are hosts: data crosses the network more than once."""
+    told = ring_host.join(roles(member), on=["job", "key"])
+    return told.select(
+        "source",
+        "line",
+        key=text_of("key"),
+        what=pl.format("changes of the host in a ring of the {}", "role"),
+        value=pl.col("crossings").cast(pl.String),
+    )
+
+
+@topic(unit="call", needs="NCCL_DEBUG_SUBSYS=INIT,TUNING")
+def algorithms(algorithm_choice: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
+    """NCCL chose another algorithm or protocol for calls of the same size."""
+    chosen = algorithm_choice.filter(pl.col("collective").is_not_null() & pl.col("bytes").is_not_null())
+    width = pl.col("last_channel") - pl.col("first_channel") + 1
+    value = pl.concat_str(
+        text_of("algorithm"),
+        text_of("protocol"),
+        pl.when(width.is_not_null()).then(pl.format("on {} channels", width)),
+        separator=" ",
+        ignore_nulls=True,
+    )
+    told = of_rank(chosen.with_columns(value=value).filter(pl.col("value") != ""), rank)
+    return told.select("rank", "host", "source", "line", "value", what=text_of("collective"), size="bytes")

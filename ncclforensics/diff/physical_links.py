@@ -1,0 +1,40 @@
+"""What the wire did: the state of ports, and which of their counters of errors grew."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from ncclforensics.analyses.fabric.counters import PORT
+from ncclforensics.data.counters import LINK_LIMITS
+from ncclforensics.diff import topic
+
+PLACE = ["source", "line", "host"]
+
+
+@topic(unit="port", needs="ibstat, iblinkinfo or rdma link on both")
+def ports(port_state: pl.DataFrame) -> pl.DataFrame:
+    """Ports are down, slower or narrower in one run: traffic takes the others, or waits for this one."""
+    last = port_state.unique(list(PORT), keep="last", maintain_order=True)
+    width = pl.concat_str("width", "speed", separator=" ", ignore_nulls=True).replace("", None)
+    told = [pl.col("state"), width, pl.when(pl.col("rate_Gbps") > 0).then(pl.format("{} Gb/s", "rate_Gbps"))]
+    value = pl.concat_str(told, separator=", ", ignore_nulls=True).replace("", None)
+    layer = pl.format("{} port", pl.col("link_layer").fill_null("a"))
+    return last.select(*PLACE, what=layer, value=value).drop_nulls("value")
+
+
+@topic(unit="port", needs="two dumps of counters around each run: perfquery -x, ibqueryerrors or rdma statistic")
+def counters(counter_growth: pl.DataFrame) -> pl.DataFrame:
+    """Links corrupt or lose what they carry in one run only: what is sent again costs time, and may end the job."""
+    errors = counter_growth.filter((pl.col("unit") == "errors") | pl.col("name").is_in(list(LINK_LIMITS)))
+    grew = errors.filter(pl.col("growth").is_not_null()).select(
+        *PLACE,
+        what="name",
+        value=pl.when(pl.col("growth") > 0).then(pl.lit("grew")).otherwise(pl.lit("did not grow")),
+    )
+    # A total is since the counter was last cleared: only whether there is any can be compared, and is doubtful enough.
+    totals = errors.filter(pl.col("dumps") == 1).select(
+        *PLACE,
+        what=pl.format("{} in total", "name"),
+        value=pl.when(pl.col("value") > 0).then(pl.lit("not zero")).otherwise(pl.lit("zero")),
+    )
+    return pl.concat([grew, totals])

@@ -1,0 +1,1 @@
+"""Records to frames: the run with its named, typed tables, computed on first use."""

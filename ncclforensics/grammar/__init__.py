@@ -1,0 +1,1 @@
+"""Grammars to patterns: `.lark` files compiled into patterns, schemas and dialects."""

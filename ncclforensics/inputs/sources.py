@@ -1,0 +1,202 @@
+"""Paths become sources of bytes: files, folders, globs, standard input, compressed files.
+
+Nothing here knows what a log is. A source that cannot be read says so in `problem` and stops nobody else.
+"""
+
+from __future__ import annotations
+
+import bz2
+import glob
+import gzip
+import io
+import lzma
+import os
+import re
+import shutil
+import stat
+import sys
+import tempfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import zstandard
+
+from ncclforensics.archive.manifest import BEGINNING, Saved, SavedError, is_saved
+from ncclforensics.data.paths import STDIN
+from ncclforensics.errors import NoInputError, UsageError
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+# Compression is recognised by the first bytes, never by the name.
+_MAGIC: dict[bytes, Callable[[Path], io.BufferedIOBase]] = {
+    b"\x1f\x8b": lambda path: gzip.open(path, "rb"),
+    b"BZh": lambda path: bz2.open(path, "rb"),
+    b"\xfd7zXZ\x00": lambda path: lzma.open(path, "rb"),
+    b"\x28\xb5\x2f\xfd": lambda path: io.BufferedReader(_Zstd(path)),
+}
+# What the decompressors raise on a file that is cut or damaged.
+DAMAGED_ARCHIVE = (EOFError, lzma.LZMAError, zstandard.ZstdError, zlib.error, OSError, ValueError)
+
+
+class _Zstd(io.RawIOBase):
+    """A .zst file, frame after frame; `zstandard.open` ends after the first, and silently where a file is cut."""
+
+    _STEP = 1 << 12  # compressed bytes at once: repetitive text grows a thousandfold
+
+    def __init__(self, path: Path) -> None:
+        self._file = open(path, "rb")
+        self._frame = zstandard.ZstdDecompressor().decompressobj()
+        self._waiting = b""  # compressed
+        self._ready = b""  # decompressed
+        self._is_inside = False
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        view = memoryview(buffer).cast("B")
+        while not self._ready:
+            self._waiting = self._waiting or self._file.read(self._STEP)
+            if not self._waiting and self._is_inside:
+                raise EOFError("it ends inside a compressed frame")
+            if not self._waiting:
+                return 0
+            self._ready = self._frame.decompress(self._waiting)
+            self._is_inside = not self._frame.eof
+            self._waiting = self._frame.unused_data if self._frame.eof else b""
+            if self._frame.eof:
+                self._frame = zstandard.ZstdDecompressor().decompressobj()
+        size = min(len(view), len(self._ready))
+        view[:size], self._ready = self._ready[:size], self._ready[size:]
+        return size
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One readable thing: its name as the user gave it, where its bytes lie, and whether windows can be cut."""
+
+    path: str
+    file: Path
+    size: int
+    seekable: bool
+    opener: Callable[[Path], io.BufferedIOBase]
+    problem: str = ""
+    rank_hint: int | None = None
+    saved: Saved | None = None  # a run that was saved: it stands for all its inputs
+
+    def open(self) -> io.BufferedIOBase:
+        """The bytes, decompressed. Raises OSError or one of DAMAGED_ARCHIVE."""
+        return self.opener(self.file)
+
+
+def _plain(path: Path) -> io.BufferedIOBase:
+    return open(path, "rb")
+
+
+def _source(path: Path, name: str, *, may_wait: bool = False) -> Source:
+    """A source of one path; `may_wait`: a pipe named by the user is read to its end, one found in a folder never."""
+    try:
+        status = path.stat()
+        if stat.S_ISDIR(status.st_mode):
+            any(path.iterdir())  # a folder comes here if it could not be walked: the error says why
+        if stat.S_ISFIFO(status.st_mode) and may_wait:
+            return _spooled(open(path, "rb"), name)
+        if not stat.S_ISREG(status.st_mode):
+            return Source(name, path, 0, False, _plain, "is neither a file nor a folder")
+        with open(path, "rb") as stream:
+            head = stream.read(BEGINNING)
+    except OSError as error:
+        return Source(name, path, 0, False, _plain, f"cannot be read: {error.strerror}")
+    if is_saved(head):
+        try:
+            return Source(name, path, status.st_size, False, _plain, saved=Saved(path))
+        except SavedError as error:
+            return Source(name, path, 0, False, _plain, str(error))
+    for magic, opener in _MAGIC.items():
+        if head.startswith(magic):
+            return Source(name, path, status.st_size, False, opener)
+    return Source(name, path, status.st_size, True, _plain)
+
+
+def _spooled(stream: BinaryIO, name: str) -> Source:
+    """A pipe, copied to a temporary file: evidence is read a second time."""
+    with tempfile.NamedTemporaryFile(prefix="ncclforensics-", delete=False) as copy:
+        shutil.copyfileobj(stream, copy)
+    _SPOOLED.append(Path(copy.name))
+    spooled = _source(Path(copy.name), name)
+    return replace(spooled, seekable=False)
+
+
+_SPOOLED: list[Path] = []
+
+
+def forget_spooled() -> None:
+    """Delete the copies of pipes."""
+    while _SPOOLED:
+        _SPOOLED.pop().unlink(missing_ok=True)
+
+
+def _inside(folder: Path) -> Iterator[Path]:
+    denied: list[Path] = []
+    for parent, folders, names in os.walk(folder, onerror=lambda error: denied.append(Path(error.filename))):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (Path(parent) / name for name in sorted(names) if not name.startswith("."))
+    yield from denied
+
+
+RANK_IN_NAME = r"rank[^0-9A-Za-z]?([0-9]+)"
+
+
+def find(paths: Iterable[str], rank_from: str = RANK_IN_NAME) -> list[Source]:
+    """Every source that the paths name, each once, in the order given; folders are walked.
+
+    `rank_from`: a pattern whose first group finds a rank in a path; at most a hint, never believed over the log.
+    Raises NoInputError if nothing can be read, UsageError if the pattern is none.
+    """
+    try:
+        pattern = re.compile(rank_from)
+    except re.error as error:
+        raise UsageError(f"--rank-from {rank_from}: {error}") from error
+    if pattern.groups < 1:
+        raise UsageError(f"--rank-from {rank_from}: needs a group, such as {RANK_IN_NAME}")
+    sources: dict[str, Source] = {}
+    for path in paths:
+        if path == STDIN:
+            sources.setdefault(STDIN, _spooled(sys.stdin.buffer, STDIN))
+            continue
+        matches = [Path(path)] if os.path.lexists(path) else [Path(m) for m in sorted(glob.glob(path, recursive=True))]
+        if not matches:
+            sources.setdefault(path, Source(_shown(path), Path(path), 0, False, _plain, "does not exist"))
+        for match in matches:
+            for file in _inside(match) if match.is_dir() else (match,):
+                if (key := os.path.realpath(file)) not in sources:
+                    source = _source(file, _shown(file), may_wait=file == match)
+                    # Beside the logs it was made of, every line would count twice.
+                    sources[key] = source if file == match or not source.saved else _not_named(source)
+    readable = [source for source in sources.values() if not source.problem]
+    if not readable:
+        told = "; ".join(f"{source.path} {source.problem}" for source in list(sources.values())[:3])
+        raise NoInputError(told or "the folder holds no file")
+    return [replace(source, rank_hint=_hint(source.path, pattern)) for source in sources.values()]
+
+
+def _shown(path: str | Path) -> str:
+    """A path as text, whatever bytes it is made of."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def _not_named(source: Source) -> Source:
+    return Source(source.path, source.file, 0, False, _plain, "is a saved run in a folder: name it itself to read it")
+
+
+def _hint(path: str, pattern: re.Pattern[str]) -> int | None:
+    found = [match[1] for match in pattern.finditer(path)]
+    return int(found[-1]) if found and found[-1] and found[-1].isdecimal() and len(found[-1]) < 10 else None

@@ -1,0 +1,1 @@
+"""Findings to the answer on one run: summary, selection, redaction."""

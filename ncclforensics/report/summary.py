@@ -1,0 +1,114 @@
+"""What the logs tell about a run as a whole: the contract's `run`. Unknown is None, never 0 or a guess."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from ncclforensics.data.names import version_text
+from ncclforensics.data.subsystems import QUESTIONS, SHOWN_BY
+from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.run import Run
+
+Row = dict[str, Any]
+
+
+def summary(run: Run) -> Row:
+    """The contract's `run` object."""
+    ranks, member = run["rank"], run["member"]
+    hosts = sorted(run["process"]["host"].cast(pl.String).unique().to_list())
+    largest = member.filter(pl.col("nranks") == pl.col("nranks").max())
+    absent = sorted({number for numbers in run["verdict"]["absent"].to_list() for number in numbers})
+    placed = run["placement"].filter(pl.col("nranks") == pl.col("nranks").max())["nnodes"].max()
+    return {
+        "nccl_versions": versions(run),
+        "world_size": largest["nranks"].max(),
+        "ranks_seen": sorted(set(ranks["rank"].drop_nulls().to_list())),
+        "ranks_missing": absent,
+        "hosts": hosts,
+        "nodes": len(hosts) if hosts and not absent else placed,
+        "networks": sorted(run["milestone"]["network"].drop_nulls().unique().to_list()),
+        "gdr": _gdr(run["transport"]),
+        "transports": _transports(run["transport"]),
+        "channels": _channels(run["channels"], largest),
+        "communicators": _communicators(run),
+        "debug": {"level": _level(run), "subsystems_seen": _subsystems(run)},
+    }
+
+
+def versions(run: Run) -> list[str]:
+    """NCCL's versions as the logs print them; where none does, as RAS reports or nccl-tests do."""
+    printed = sorted(run["version"]["version"].cast(pl.String).unique().to_list())
+    if not printed:
+        printed = sorted(run["ras_snapshot"]["version"].drop_nulls().unique().to_list())
+    return printed or [version_text(code) for code in sorted(run["benchmark"]["library"].drop_nulls().unique())]
+
+
+def _gdr(transport: pl.DataFrame) -> str:
+    """Over the connections seen to an RDMA-capable network."""
+    if transport.is_empty():
+        return "unknown"
+    over_network = transport.filter(pl.col("medium").is_in(["NET", "COLLNET"]))
+    rdma = over_network.filter(~text_of("network").str.contains("Socket", literal=True))
+    if rdma.is_empty():
+        return "not-applicable"
+    return "all" if rdma["is_gdr"].all() else "some" if rdma["is_gdr"].any() else "none"
+
+
+def _transports(transport: pl.DataFrame) -> dict[str, int] | None:
+    counted = transport.group_by("transport").agg(pl.col("connections").sum()).sort("transport")
+    return dict(counted.iter_rows()) or None
+
+
+def _channels(channels: pl.DataFrame, largest: pl.DataFrame) -> dict[str, int | None]:
+    """Of the largest communicator; the most that any rank of it opened."""
+    of_largest = channels.join(largest.select("key").unique(), on="key", how="semi")
+    most: dict[str, int | None] = of_largest.select(pl.col("coll", "nvls", "p2p").max()).row(0, named=True)
+    return most
+
+
+def _communicators(run: Run) -> list[Row]:
+    opened = run["channels"].group_by("key").agg(pl.col("coll").max().alias("channels"))
+    member = run["member"].join(run["last_call"], on=["actor", "key"], how="left").join(opened, on="key", how="left")
+    groups = member.group_by("key", maintain_order=True).agg(
+        pl.col("nranks").max(),
+        pl.col("rank").n_unique().alias("seen"),
+        pl.col("creator").drop_nulls().first().cast(pl.String),
+        pl.col("parent_key").first(),
+        pl.col("channels").first(),
+        pl.col("calls").fill_null(0).min().alias("min"),
+        pl.col("calls").fill_null(0).max().alias("max"),
+    )
+    return [
+        {
+            "id": row["key"],
+            "kind": (row["creator"] or "").removeprefix("ncclComm").lower() if row["parent_key"] else "world",
+            "nranks": row["nranks"],
+            "ranks_seen": row["seen"],
+            "channels": row["channels"],
+            "operations": {"min": row["min"], "max": row["max"]},
+        }
+        for row in groups.to_dicts()
+    ]
+
+
+def _level(run: Run) -> str | None:
+    if run.has("replay") or run.has("request"):
+        return "TRACE"
+    if run.has("communicator") or run.has("operation") or run.has("milestone"):
+        return "INFO"
+    return "WARN" if run.has("warning") or run.has("failure") else None
+
+
+def _subsystems(run: Run) -> list[str]:
+    return [name for name, frames in SHOWN_BY.items() if any(run.has(frame) for frame in frames)]
+
+
+def not_shown(run: Run) -> list[Row]:
+    """What these logs cannot tell, and what to set so that the next ones do."""
+    return [
+        {"question": question.asks, "needs": question.needs}
+        for question in QUESTIONS
+        if not any(run.has(frame) for frame in question.frames)
+    ]

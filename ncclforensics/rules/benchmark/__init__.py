@@ -1,0 +1,1 @@
+"""Bandwidth against what is expected, and benchmarks that failed."""

@@ -1,0 +1,217 @@
+"""What a test of nccl-tests says of itself: wrong results, a table that is cut off, or none of all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from ncclforensics.data.names import bytes_text, version_text
+from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
+from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.benchmark_text import Row, called, rows_of
+from ncclforensics.rules.shared.grouping import SHOWN, shown
+
+
+def _ends(test_end: pl.DataFrame, benchmark_line: pl.DataFrame, row: Row, form: str) -> list[Line]:
+    """The lines of a run's footer of that form."""
+    ours = benchmark_line.filter((pl.col("benchmark") == row["benchmark"]) & (pl.col("frame") == "test_end"))
+    ends = test_end.filter(pl.col("form") == form).join(ours, on=["source", "line"], how="semi")
+    return shown(ends)
+
+
+@rule(Category.BENCHMARK_WRONG, Severity.ERROR, of=("benchmark",))
+def bench_wrong_results(
+    benchmark: pl.DataFrame, measurement: pl.DataFrame, test_end: pl.DataFrame, benchmark_line: pl.DataFrame
+) -> Iterator[Finding]:
+    """A test got wrong results.
+
+    Means: what was received is not what was sent, or sums are wrong. The data of a training run would be corrupted in
+    the same way, whatever the speed. Known causes: PCIe access control (ACS) between NIC and GPU, the protocol LL128
+    where the hardware does not keep its order, mismatched libraries, broken GPU memory or links.
+    Not when: N/A in the column (nothing was checked: -c 0, or the in-place half of alltoall and sendrecv).
+    Do: run once more with NCCL_PROTO=Simple, then with NCCL_P2P_DISABLE=1, then with NCCL_NET_GDR_LEVEL=LOC: what makes
+    it go away names the path; then halve the hosts until one is left.
+    Sources: nccl-tests, src/common.cu; nccl#831, nccl-tests#294.
+    """
+    for row in benchmark.to_dicts():
+        bad = rows_of(measurement, row).filter(pl.col("wrong") > 0)
+        if bad.is_empty() and not row["failed_checks"]:
+            continue
+        sizes = bad["size"].unique().sort().to_list()
+        where = f" at {', '.join(map(bytes_text, sizes[:SHOWN]))}" + f" and {len(sizes) - SHOWN} sizes more" * (
+            len(sizes) > SHOWN
+        )
+        counted = f"{row['wrong']:,.0f} elements are wrong{where}" if sizes else ""
+        checks = f"{row['failed_checks']} checks failed (one per rank and row)" if row["failed_checks"] else ""
+        yield Finding(
+            title=f"{called(row)} got wrong results",
+            detail="; ".join(filter(None, [counted, checks])),
+            certainty="certain",
+            hosts=row["hosts"] or [],
+            evidence=[*shown(bad, "wrong"), *_ends(test_end, benchmark_line, row, "bounds")],
+        )
+
+
+@rule(Category.BENCHMARK_WRONG, Severity.WARNING, of=("benchmark",))
+def bench_not_mpi(benchmark: pl.DataFrame, test_device: pl.DataFrame) -> Iterator[Finding]:
+    """Every process made a table of its own: the test was built or started without MPI.
+
+    Means: no table measures anything between the processes. Of one rank alone busbw is 0 and algbw is that of a copy
+    within the GPU; of several GPUs of one process it is that of the node, with the other copies beside it.
+    Not when: the tables came one after the other; they were meant to run side by side on GPUs of their own.
+    Do: build with MPI=1 MPI_HOME=...; start with mpirun or srun --mpi=pmix; the list of devices must show all ranks.
+    Sources: nccl-tests README (MPI=1).
+    """
+    for source, rows in benchmark.group_by("source", maintain_order=True):
+        runs = [row for row in rows.sort("line").to_dicts() if row["listed"] and row["parameters"]]
+        copies: list[Row] = []
+        for row in runs:
+            others = [one for one in runs if one is not row and one["parameters"] == row["parameters"]]
+            beside = [one for one in others if one["line"] < row["last_line"] and row["line"] < one["last_line"]]
+            copies += [row] if beside else []
+        if len(copies) < 2:
+            continue
+        size = max(row["listed"] for row in copies)
+        starts = test_device.filter((pl.col("source") == source[0]) & (pl.col("rank") == 0))
+        yield Finding(
+            title=f"{len(copies)} copies of {copies[0]['collective'] or 'a test'} ran side by side, each on "
+            + ("one rank" if size == 1 else f"{size} ranks"),
+            detail="each process says that it is rank 0: the test was built without MPI=1, or another MPI started it",
+            certainty="likely",
+            hosts=sorted({host for row in copies for host in row["hosts"]}),
+            evidence=shown(starts, "rank 0"),
+        )
+
+
+@rule(Category.BENCHMARK_SLOW, Severity.WARNING, of=("benchmark",))
+def bench_below_minimum(
+    benchmark: pl.DataFrame, test_end: pl.DataFrame, benchmark_line: pl.DataFrame
+) -> Iterator[Finding]:
+    """The average is below the minimum that the test was given.
+
+    Means: NCCL_TESTS_MIN_BW was set, and the average of all rows and both halves is below nine tenths of it.
+    Not when: the variable is not set (no word stands behind the average).
+    Do: the average mixes small sizes in; judge the largest sizes, and compare with a run of the same -b and -e.
+    Sources: nccl-tests, src/common.cu.
+    """
+    for row in benchmark.filter("is_below").to_dicts():
+        yield Finding(
+            title=f"{called(row)}: an average of {row['average']:g} GB/s is below the minimum asked for",
+            detail="the test itself calls it FAILED: NCCL_TESTS_MIN_BW",
+            certainty="certain",
+            hosts=row["hosts"] or [],
+            evidence=_ends(test_end, benchmark_line, row, "average"),
+        )
+
+
+@rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("benchmark",))
+def bench_run_cut_off(
+    benchmark: pl.DataFrame, benchmark_line: pl.DataFrame, test_refusal: pl.DataFrame
+) -> Iterator[Finding]:
+    """A table has no footer: the test did not come to its end, or its output was cut.
+
+    Means: the size behind the last row was being measured, and did not come back. Rank 0 prints a row only when it is
+    whole, unless something else pushes it out.
+    Not when: only a part of the output was copied, or the test was still running; the test refused to run.
+    Do: look at the processes of this test if they are still there; run again with -T 60, which ends a test that hangs.
+    Sources: nccl-tests, src/common.cu (stdout is line-buffered).
+    """
+    refused = set(test_refusal["source"])
+    for row in benchmark.filter(~pl.col("complete")).to_dicts():
+        lines = benchmark_line.filter(pl.col("benchmark") == row["benchmark"])
+        table = lines.filter(pl.col("frame").is_in(["table_row", "row_rest", "table_head"]))
+        if not row["rows"] and (row["min_bytes"] is None or row["source"] in refused):
+            continue
+        size = row["unfinished"]
+        told = f"{row['rows']} rows" + (f", the last of {bytes_text(row['last_size'])}" if row["rows"] else "")
+        yield Finding(
+            title=f"{called(row)} did not come to its end"
+            + (f": {bytes_text(size)} never came back" if size is not None else ""),
+            detail=f"{told}, and no footer" + "; a call failed, as the test says" * row["failed"],
+            certainty="certain",
+            hosts=row["hosts"] or [],
+            role=Role.CONSEQUENCE if row["failed"] else Role.CONTEXT,
+            evidence=shown((table if table.height else lines).tail(1), "last"),
+        )
+
+
+@rule(Category.TIMEOUT, Severity.ERROR, of=("test_failure",), hang=True)
+def bench_timed_out(test_failure: pl.DataFrame) -> Iterator[Finding]:
+    """A test gave up waiting for an operation.
+
+    Means: with -T a test ends itself when an operation takes longer than so many seconds: it hung. All ranks wait, so
+    that the host that says so need not be the guilty one.
+    Not when: the time given is shorter than the largest operation needs.
+    Do: run again with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL on every rank; judge those logs with `hang`.
+    Sources: nccl-tests, src/common.cu (testTimeout, exit code 4).
+    """
+    rows = test_failure.filter(pl.col("form") == "timeout").sort("source", "line")
+    if rows.is_empty():
+        return
+    hosts = sorted(rows["node"].cast(pl.String).unique().to_list())
+    seconds = rows.select(pl.col("seconds").max().fill_null(0)).item()
+    yield Finding(
+        title=f"a test timed out after {seconds} s on {', '.join(hosts[:SHOWN])}",
+        detail="an operation did not come to its end within the time that -T allows",
+        certainty="certain",
+        hosts=hosts,
+        role=Role.CONSEQUENCE,
+        evidence=shown(rows),
+    )
+
+
+@rule(Category.VERSION_MISMATCH, Severity.INFO, of=("benchmark",))
+def bench_other_library(
+    benchmark: pl.DataFrame, test_setting: pl.DataFrame, benchmark_line: pl.DataFrame
+) -> Iterator[Finding]:
+    """A test loaded another NCCL than it was built with.
+
+    Means: the loader found a library elsewhere: in the system, in a container, in LD_LIBRARY_PATH. What was measured is
+    the library named last, not the one that the build suggests.
+    Not when: the two numbers are the same, or the version of nccl-tests prints none (before 2.17.4).
+    Do: run ldd on the test's binary in the launcher's environment; build it against the library that is to be measured.
+    Sources: nccl-tests, src/common.cu (nccl-headers, nccl-library).
+    """
+    for row in benchmark.filter(pl.col("headers") != pl.col("library")).to_dicts():
+        ours = benchmark_line.filter((pl.col("benchmark") == row["benchmark"]) & (pl.col("frame") == "test_setting"))
+        told = test_setting.filter(pl.col("headers").is_not_null()).join(ours, on=["source", "line"], how="semi")
+        built, loaded = (version_text(row[name]) for name in ("headers", "library"))
+        yield Finding(
+            title=f"{called(row)} was built with NCCL {built} and ran with {loaded}",
+            detail=f"its header says nccl-headers={row['headers']} nccl-library={row['library']}",
+            certainty="certain",
+            hosts=row["hosts"] or [],
+            role=Role.CONTEXT,
+            evidence=shown(told),
+        )
+
+
+@rule(Category.APPLICATION_ERROR, Severity.ERROR, of=("test_refusal",))
+def bench_refused(test_refusal: pl.DataFrame) -> Iterator[Finding]:
+    """A test refused to run.
+
+    Means: it was asked for more GPUs than a host has, for an option that it does not know, or loads an NCCL that it was
+    not built for.
+    Not when: only a type was not known, for which it takes float.
+    Do: correct the command line: processes per host times -g (and -t) must not exceed the GPUs of a host.
+    Sources: nccl-tests, src/common.cu; rccl-tests, src/common.cu.
+    """
+    form = pl.col("form")
+    rows = test_refusal.filter(form.is_in(["gpus", "rccl_gpus", "versions", "implementation", "option"]))
+    if rows.is_empty():
+        return
+    first = rows.sort("source", "line").row(0, named=True)
+    said = {
+        "gpus": f"{first['wanted']} GPUs were asked for, {first['found']} are there",
+        "rccl_gpus": f"{first['wanted']} GPUs were asked for, {first['found']} are there",
+        "versions": f"it was built with NCCL {first['compiled']} and loads {first['library']}",
+        "implementation": "it does not know the implementation asked for",
+        "option": "it does not know an option",
+    }
+    yield Finding(
+        title=f"a test refused to run: {said[str(first['form'])]}",
+        detail="nothing was measured",
+        certainty="certain",
+        evidence=shown(rows.sort("source", "line")),
+    )

@@ -1,0 +1,241 @@
+"""Several runs of one test: on other hosts, on more hosts, over other NICs, with buffers in other memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from ncclforensics.data.busbw import (
+    ADDED_UP,
+    GPU_MEMORY_BAD,
+    GPU_MEMORY_WATCH,
+    LARGE,
+    LARGE_MESSAGE,
+    SLOW_OF_A_SWEEP,
+    TREE_GAIN,
+)
+from ncclforensics.data.names import bytes_text
+from ncclforensics.frames.columns import text_of
+from ncclforensics.rules.fabric.port_states import degraded
+from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
+from ncclforensics.rules.host.machine import explained
+from ncclforensics.rules.job.environment import echoed
+from ncclforensics.rules.registry import rule
+
+# What runs must have in common to be compared; on how many hosts they are is told by `wide`.
+TEST = ["collective", "models", "type", "largest", "each"]
+
+
+def _runs(benchmark: pl.DataFrame, measurement: pl.DataFrame) -> pl.DataFrame:
+    """The runs whose hosts are known, each with the best busbw it reached at large sizes, and the line of that."""
+    large = measurement.filter((pl.col("size") >= LARGE) & pl.col("busbw").is_finite())
+    best = large.group_by("benchmark").agg(
+        pl.col("type").first(),
+        busbw=pl.col("busbw").max(),
+        at=pl.col("line").sort_by("busbw").last(),
+        largest=pl.col("size").max(),
+    )
+    told = benchmark.filter(pl.col("hosts").list.len() > 0).join(best, on="benchmark", maintain_order="left")
+    wide = pl.col("hosts").list.len()
+    return told.with_columns(wide=wide, models=pl.col("gpus").list.join(","), each=pl.col("nranks") / wide)
+
+
+def _alike(benchmark: pl.DataFrame, measurement: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """Runs of the same test on as many hosts."""
+    for _, rows in _runs(benchmark, measurement).group_by([*TEST, "wide"], maintain_order=True):
+        yield rows
+
+
+@rule(Category.BENCHMARK_SLOW, Severity.WARNING, of=("benchmark",))
+def bench_find_slow_node(
+    benchmark: pl.DataFrame, measurement: pl.DataFrame, port_state: pl.DataFrame
+) -> Iterator[Finding]:
+    """Of many runs of one test on different hosts, those with one host are slower.
+
+    Means: the host that is in all slow runs and in no fast one is slow, or its link. Where its partners are fast with
+    others, it is shown; a slow pair whose hosts are both fast elsewhere tells of the path between them.
+    Not when: the runs differ in collective, ranks, hosts per run, GPUs or type; more than half of them are slow; there
+    are fewer than three.
+    Do: run the test on this host alone; compare its links, clocks and NICs with a fast one's (nvidia-smi, ibstat).
+    Sources: nccl#349, DeepSpeed#1617, ROCm/cvs#280.
+    """
+    for rows in _alike(benchmark, measurement):
+        usual = float(rows["busbw"].quantile(0.75) or 0)  # where a quarter of the runs is as good or better
+        slow = rows.filter(pl.col("busbw") < SLOW_OF_A_SWEEP * usual)
+        fast = rows.filter(pl.col("busbw") >= SLOW_OF_A_SWEEP * usual)
+        sets = {tuple(hosts) for hosts in rows["hosts"].to_list()}
+        if slow.is_empty() or slow.height * 2 > rows.height or len(sets) < 3:
+            continue
+        sound = {host for hosts in fast["hosts"].to_list() for host in hosts}
+        common = set.intersection(*(set(hosts) for hosts in slow["hosts"].to_list()))
+        blamed = sorted(common - sound)
+        suspects = blamed or sorted(common)
+        if not suspects:
+            continue
+        worst = slow.sort("busbw").row(0, named=True)
+        who = suspects[0] if len(suspects) == 1 else f"{' and '.join(suspects)} together"
+        finding = Finding(
+            title=f"{worst['collective'] or 'a test'} is slow with {who}: {worst['busbw']:.1f} GB/s, "
+            f"{usual:.1f} with other hosts",
+            detail=f"{slow.height} of {rows.height} runs are slow, and "
+            + ("it is in each of them and in no other" if len(blamed) == 1 else "these hosts are in each of them"),
+            certainty="likely" if len(blamed) == 1 and (slow.height > 1 or worst["wide"] == 1) else "possible",
+            hosts=suspects,
+            evidence=[Line(row["source"], row["at"], "slow") for row in slow.sort("busbw").head(2).to_dicts()]
+            + [Line(row["source"], row["at"], "usual") for row in fast.sort("source", "line").head(2).to_dicts()],
+        )
+        yield from explained([finding], degraded(port_state))
+
+
+@rule(Category.BENCHMARK_SLOW, Severity.WARNING, of=("benchmark",))
+def bench_good_bad_pair(benchmark: pl.DataFrame, measurement: pl.DataFrame) -> Iterator[Finding]:
+    """The same test gives far less bandwidth on one set of hosts than on another.
+
+    Means: something differs between the two sets: links, NICs, GPUDirect, channels, versions, variables.
+    Not when: the runs differ in collective, ranks, hosts per run, GPUs, type or largest size; there are three sets or
+    more, where the slow host is looked for; the sets share a host and the test ran once on each, which says little.
+    Do: run ncclforensics diff GOOD BAD on the two, with the logs of NCCL (NCCL_DEBUG=INFO) beside the tables.
+    Sources: nccl-tests#106, nccl#1114, nccl#1511.
+    """
+    for rows in _alike(benchmark, measurement):
+        by_set = rows.with_columns(pl.col("hosts").list.sort()).group_by("hosts", maintain_order=True)
+        sets = by_set.agg(pl.col("busbw").median(), pl.len(), pl.col("source", "at").first(), all=pl.col("busbw"))
+        sets = sets.sort("busbw")
+        if sets.height != 2:
+            continue
+        bad, good = sets.to_dicts()
+        is_apart = max(bad["all"]) < min(good["all"])
+        if bad["busbw"] >= SLOW_OF_A_SWEEP * good["busbw"] or not is_apart:
+            continue
+        if set(bad["hosts"]) & set(good["hosts"]) and rows.height == len((bad, good)):
+            continue
+        yield Finding(
+            title=f"{rows['collective'][0] or 'a test'} reaches {bad['busbw']:.1f} GB/s on {', '.join(bad['hosts'])}, "
+            f"{good['busbw']:.1f} on {', '.join(good['hosts'])}",
+            detail=f"{bad['busbw'] / good['busbw']:.0%}, with the same ranks, GPUs and sizes",
+            certainty="likely" if rows.height > len((bad, good)) else "possible",
+            hosts=bad["hosts"],
+            evidence=[Line(bad["source"], bad["at"], "bad"), Line(good["source"], good["at"], "good")],
+        )
+
+
+@rule(Category.BENCHMARK_SLOW, Severity.INFO, of=("benchmark",))
+def bench_two_node_tree_inflated(
+    benchmark: pl.DataFrame, measurement: pl.DataFrame, setting: pl.DataFrame
+) -> Iterator[Finding]:
+    """On two hosts all_reduce reaches more than on three and more.
+
+    Means: on two hosts a tree sends every byte over the network once, where a ring sends it nearly twice: busbw, which
+    is reckoned as on a ring, then exceeds what the NICs carry. The larger run is not slow, and two hosts are no
+    measure for it.
+    Not when: NCCL_ALGO keeps NCCL from trees; another collective; the runs differ in GPUs, ranks per host or size.
+    Do: compare from three hosts on, or with NCCL_ALGO=Ring on two.
+    Sources: nccl-tests#169.
+    """
+    forced = echoed(setting).filter(pl.col("variable") == "NCCL_ALGO")
+    if not forced.filter(text_of("value").str.to_lowercase().str.contains("tree", literal=True).not_()).is_empty():
+        return
+    runs = _runs(benchmark, measurement).filter(pl.col("collective") == "all_reduce")
+    for _, rows in runs.group_by(TEST, maintain_order=True):
+        two = rows.filter(pl.col("wide") == 2).sort("busbw")
+        more = rows.filter(pl.col("wide") > 2).sort("busbw")
+        if two.is_empty() or more.is_empty():
+            continue
+        small, large = two.row(-1, named=True), more.row(-1, named=True)
+        if small["busbw"] < TREE_GAIN * large["busbw"]:
+            continue
+        yield Finding(
+            title=f"all_reduce on two hosts reaches {small['busbw']:.1f} GB/s, on {large['wide']} hosts "
+            f"{large['busbw']:.1f}: two hosts are no measure",
+            detail="on two hosts a tree can exceed what the NICs carry; the larger run need not be slow",
+            certainty="likely",
+            role=Role.CONTEXT,
+            evidence=[
+                Line(small["source"], small["at"], "two"),
+                Line(large["source"], large["at"], f"{large['wide']}"),
+            ],
+        )
+
+
+@rule(Category.BENCHMARK_SLOW, Severity.WARNING, of=("benchmark",))
+def bench_scaling_by_nic(
+    benchmark: pl.DataFrame, measurement: pl.DataFrame, setting: pl.DataFrame
+) -> Iterator[Finding]:
+    """NICs that reach their rate one at a time do not add up when they are used together.
+
+    Means: the NICs share something: a PCIe switch's uplink, one path through the CPU (access control, ATS), a port of
+    the network.
+    Not when: NCCL_IB_HCA does not name single NICs in the logs of the runs, or the runs differ in anything else; the
+    GPUs of a host are the limit, which a run within one host tells.
+    Do: use the NICs in pairs to find those that disturb one another; check access control (lspci -vvv | grep ACSCtl)
+    and which PCIe switch each NIC hangs on (nvidia-smi topo -m).
+    Sources: nccl#652.
+    """
+    lists = echoed(setting).filter(pl.col("variable") == "NCCL_IB_HCA")
+    named = (
+        lists.with_columns(nics=text_of("value").str.strip_chars_start("=").str.split(","))
+        .filter(text_of("value").str.starts_with("^").not_())
+        .with_columns(pl.col("nics").list.sort())
+        .group_by("source")
+        .agg(pl.col("nics").first(), ways=pl.col("nics").n_unique())
+        .filter(pl.col("ways") == 1)
+    )
+    runs = _runs(benchmark, measurement).filter(pl.col("wide") > 1)
+    alone = runs.filter(pl.len().over("source") == 1).join(named, on="source", maintain_order="left")
+    for _, rows in alone.group_by([*TEST, "wide"], maintain_order=True):
+        singles = rows.filter(pl.col("nics").list.len() == 1).with_columns(nic=pl.col("nics").list.first())
+        best = dict(singles.group_by("nic").agg(pl.col("busbw").max()).iter_rows())
+        for row in rows.filter(pl.col("nics").list.len() > 1).to_dicts():
+            if not set(row["nics"]) <= set(best):
+                continue
+            together = sum(best[nic] for nic in row["nics"])
+            if row["busbw"] >= ADDED_UP * together:
+                continue
+            each = ", ".join(f"{nic} {best[nic]:.1f}" for nic in row["nics"])
+            yield Finding(
+                title=f"{', '.join(row['nics'])} do not add up: {row['busbw']:.1f} GB/s together, {together:.1f} by "
+                "themselves",
+                detail=f"one at a time: {each} GB/s; {row['busbw'] / together:.0%} is left of their sum",
+                certainty="likely",
+                hosts=row["hosts"],
+                evidence=[
+                    Line(row["source"], row["at"], "together"),
+                    *(Line(one["source"], one["at"], one["nic"]) for one in singles.head(3).to_dicts()),
+                ],
+            )
+
+
+@rule(Category.BENCHMARK_SLOW, Severity.WARNING, of=("link_measurement",))
+def bench_gpu_memory_slower(link_measurement: pl.DataFrame) -> Iterator[Finding]:
+    """A link carries less from a GPU's memory than from the host's.
+
+    Means: the way between NIC and GPU is narrow: they hang on different sockets or PCIe switches, access control sends
+    peer traffic through the CPU, the slot is narrow, or the module for peer memory is missing or slow.
+    Not when: the two tests differ in verb, device or size; messages are small; the GPU is of a kind whose memory the
+    NIC never reaches directly.
+    Do: choose the GPU next to the NIC (nvidia-smi topo -m; --use_cuda=N); check access control and the PCIe links of
+    both (lspci -vvv); lsmod | grep peermem, or --use_cuda_dmabuf.
+    Sources: field guides (within 5 to 10 % of host memory); perftest, README (GPUDirect).
+    """
+    large = link_measurement.filter((pl.col("size") >= LARGE_MESSAGE) & pl.col("gbps").is_not_null())
+    alike = ["test", "link_layer", "device", "size"]
+    for (of_test, _, device), rows in large.group_by(alike[:3], maintain_order=True):
+        host, gpu = (
+            rows.filter(pl.col("of_gpu") == of_gpu).sort("gbps").unique("size", keep="last") for of_gpu in (False, True)
+        )
+        both = gpu.join(host, on="size", suffix="_host").sort("size")
+        if of_test is None or both.is_empty():
+            continue
+        row = both.row(-1, named=True)
+        share = row["gbps"] / row["gbps_host"]
+        if share >= GPU_MEMORY_WATCH:
+            continue
+        yield Finding(
+            title=f"{device or 'a link'} carries {row['gbps']:.1f} GB/s from GPU memory, {row['gbps_host']:.1f} "
+            "from the host's",
+            detail=f"{share:.0%} at {bytes_text(row['size'])} ({of_test}); within a tenth is normal",
+            certainty="likely" if share < GPU_MEMORY_BAD else "possible",
+            severity=Severity.WARNING if share < GPU_MEMORY_BAD else Severity.INFO,
+            evidence=[Line(row["source"], row["line"], "GPU"), Line(row["source_host"], row["line_host"], "host")],
+        )

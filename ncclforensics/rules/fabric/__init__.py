@@ -1,0 +1,1 @@
+"""Links, ports and their counters."""

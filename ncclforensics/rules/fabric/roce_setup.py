@@ -1,0 +1,160 @@
+"""How hosts set up their RoCE ports: what must be alike on all of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import polars as pl
+
+from ncclforensics.data.names import printable
+from ncclforensics.data.roce import LOSSES, NOTIFIED_LEAST
+from ncclforensics.frames.columns import short_host, text_of
+from ncclforensics.rules.fabric.links import grown
+from ncclforensics.rules.fabric.roce_counters import on_ports, ports_named, summed
+from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
+from ncclforensics.rules.registry import rule
+
+SHOWN = 4
+Row = dict[str, object]
+
+
+def _named(row: Row, *names: str) -> str:
+    return printable(" ".join(str(row[name]) for name in ("host", *names) if row[name] is not None) or "a host")
+
+
+def _odd(rows: list[Row], column: str) -> tuple[list[Row], object, Row] | None:
+    """The rows that differ from the most, what the most have, and one of these; nothing where all are alike."""
+    counts = Counter(str(row[column]) for row in rows)
+    if len(counts) < 2:
+        return None
+    usual = counts.most_common(1)[0][0]
+    other = next(row for row in rows if str(row[column]) == usual)
+    return [row for row in rows if str(row[column]) != usual], other[column], other
+
+
+def _differing(rows: list[Row], column: str, what: str, name: str, certainty: str) -> Iterator[Finding]:
+    found = _odd(rows, column)
+    if found is None:
+        return
+    odd, usual, other = found
+    named = ", ".join(dict.fromkeys(_named(row, name) for row in odd[:SHOWN]))
+    yield Finding(
+        f"{named}: another {what} than on other hosts",
+        f"{what} {odd[0][column]}, and {usual} on {_named(other, name)}",
+        certainty,
+        hosts=sorted({str(row["host"]) for row in odd if row["host"]}),
+        evidence=[
+            *(Line(int(str(row["source"])), int(str(row["line"])), "differs") for row in odd[:SHOWN]),
+            Line(int(str(other["source"])), int(str(other["line"])), "others"),
+        ],
+    )
+
+
+@rule(Category.ENVIRONMENT, Severity.WARNING, of=("port_state", "interface"))
+def roce_mtu_differs(port_state: pl.DataFrame, interface: pl.DataFrame, port_gid: pl.DataFrame) -> Iterator[Finding]:
+    """Ports that talk to one another have unequal MTUs.
+
+    Means: connections take the smaller one, or large packets vanish on the way, and transfers get no answer.
+    Not when: the port is down, or belongs to another network; only one host is known; all hosts have the same.
+    Do: set the same MTU on every interface of the RDMA network (RoCE 9000 on the interface, 4096 of RDMA), and on the
+    switches; ping -M do -s 8972 to prove it.
+    Sources: field guides (MTU unequal between ends); NCCL documentation, networking.
+    """
+    ports = port_state.filter(
+        pl.col("mtu").is_not_null() & (pl.col("state") == "active") & (pl.col("link_layer") == "Ethernet")
+    )
+    for _, rows in ports.group_by("device", "port", maintain_order=True):
+        last = rows.unique(["source", "host"], keep="last", maintain_order=True).to_dicts()
+        yield from _differing(last, "mtu", "MTU of RDMA", "device", "likely")
+    used = pl.concat([port_state["netdev"], port_gid["netdev"]]).drop_nulls().unique().to_list()
+    for _, rows in interface.filter(pl.col("netdev").is_in(used)).group_by("netdev", maintain_order=True):
+        last = rows.unique(["source", "host"], keep="last", maintain_order=True).to_dicts()
+        yield from _differing(last, "mtu", "MTU of the interface", "netdev", "likely")
+
+
+@rule(Category.ENVIRONMENT, Severity.WARNING, of=("lossless",))
+def roce_flow_control_differs(lossless: pl.DataFrame) -> Iterator[Finding]:
+    """Hosts do not agree on which priority is without loss, or on what tells the priority of a packet.
+
+    Means: what one host sends without loss another drops when its buffers are full. NCCL's traffic must be in the same
+    lossless priority everywhere, on the switches as well.
+    Not when: only one interface is known; all are alike; the odd interface is of another network.
+    Do: run mlnx_qos -i INTERFACE --trust dscp --pfc 0,0,0,1,0,0,0,0 on all hosts; see the switches.
+    Sources: NVIDIA RoCE configuration guide; NCCL documentation, networking (NCCL_IB_TC).
+    """
+    told = lossless.unique(["source", "host", "netdev"], keep="last", maintain_order=True).sort("source", "line")
+    written = told.with_columns(
+        priorities=pl.when(pl.col("priorities").list.len() == 0)
+        .then(pl.lit("none"))
+        .otherwise(pl.col("priorities").cast(pl.List(pl.String)).list.join(","))
+    ).to_dicts()
+    yield from _differing(written, "priorities", "lossless priority", "netdev", "certain")
+    trusted = [{**row, "line": row["trust_line"]} for row in written if row["trust"] is not None]
+    yield from _differing(trusted, "trust", "trust", "netdev", "certain")
+
+
+@rule(Category.ENVIRONMENT, Severity.WARNING, of=("port_gid",))
+def roce_gid_type(port_gid: pl.DataFrame, port_state: pl.DataFrame, net_devices: pl.DataFrame) -> Iterator[Finding]:
+    """A RoCE port has no GID that the network can carry.
+
+    Means: without one of version 2, or with link-local ones alone, its traffic is not routed: the interface has no
+    address. NCCL takes a wrong GID, or fails to connect.
+    Not when: the port is InfiniBand, or down, or no log uses it and no other port of these dumps is set up.
+    Do: give the interface an address (ip addr), and look again with show_gids; leave NCCL_IB_GID_INDEX unset.
+    Sources: NCCL documentation, networking; nccl#426, nccl#1131; rdma-core ibv_devinfo.
+    """
+    roce = port_gid.filter(pl.col("version").is_not_null().any().over("source", "host", "device", "port"))
+    place = ["source", "host", "device", "port"]
+    ports = roce.group_by(place, maintain_order=True).agg(
+        has_second=(pl.col("version") == 2).any(),
+        has_address=((pl.col("version") == 2) & ~pl.col("is_link_local")).any(),
+        line=pl.col("line").first(),
+    )
+    down = port_state.filter(pl.col("state") == "down").select("device", "host")
+    sound, poor = ports.filter("has_address"), ports.filter(~pl.col("has_address"))
+    poor = poor.join(down, on=["device", "host"], how="anti", nulls_equal=True, maintain_order="left")
+    listed = net_devices.select(short_host("host"), text_of("devices")).drop_nulls().unique().rows()
+    for row in poor.to_dicts():
+        host = None if row["host"] is None else row["host"].split(".")[0]
+        in_use = any(f"]{row['device']}:" in devices for where, devices in listed if host in (None, where))
+        if not in_use and sound.is_empty():
+            continue
+        lacks = "only link-local GIDs" if row["has_second"] else "no GID of RoCE v2"
+        other = sound.row(0, named=True) if sound.height else None
+        detail = "the log uses this port" if in_use else "other ports have one made of an address"
+        yield Finding(
+            f"{_named(row, 'device')}: {lacks}",
+            f"{detail}; its interface has no address that the network carries",
+            "likely" if in_use else "possible",
+            severity=Severity.WARNING if in_use else Severity.INFO,
+            role=Role.CAUSE if in_use else Role.CONTEXT,
+            hosts=[row["host"]] if row["host"] else [],
+            evidence=[
+                Line(row["source"], row["line"]),
+                *([Line(other["source"], other["line"], "another")] if other else []),
+            ],
+        )
+
+
+@rule(Category.ENVIRONMENT, Severity.INFO, of=("counter_growth",))
+def roce_no_traffic_class(
+    counter_growth: pl.DataFrame, net_devices: pl.DataFrame, setting: pl.DataFrame
+) -> Iterator[Finding]:
+    """RoCE loses packets or is held back, and no traffic class is set for NCCL.
+
+    Means: without NCCL_IB_TC its packets travel in the class of everything else, which may be dropped.
+    Not when: the log shows no variables at all, or NCCL_IB_TC among them; the devices are InfiniBand; nothing is lost;
+    the hosts set the class of all RDMA traffic themselves (cma_roce_tos, a default of the NIC).
+    Do: set NCCL_IB_TC to the class of the lossless priority (often 106, DSCP 26), as the network's owner tells.
+    Sources: NCCL documentation, networking (NCCL_IB_TC).
+    """
+    uses_roce = net_devices["devices"].cast(pl.String).str.contains("/RoCE", literal=True).any()
+    told = setting.filter(pl.col("form") == "environment")
+    suffering = grown(counter_growth, {**LOSSES, "rp_cnp_handled": NOTIFIED_LEAST})
+    is_set = (pl.col("variable") == "NCCL_IB_TC").any()
+    if not uses_roce or told.is_empty() or suffering.is_empty() or setting.select(is_set).item():
+        return
+    detail = f"{summed(suffering)}; the log shows which variables are set, and NCCL_IB_TC is none of them"
+    title = f"no traffic class is set for RoCE, and it suffers at {ports_named(suffering)}"
+    yield on_ports(suffering, title, detail, certainty="possible", role=Role.CONTEXT)

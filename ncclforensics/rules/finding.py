@@ -1,0 +1,87 @@
+"""Findings: category, severity, certainty and role of a judgement, and the lines that prove it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Category(StrEnum):
+    """What a finding is about: the part of the contract's vocabulary that some rule uses."""
+
+    COLLECTIVE_MISMATCH = "collective-mismatch"
+    LAGGING_RANK = "lagging-rank"
+    HANG = "hang"
+    MISSING_RANK = "missing-rank"
+    INIT_FAILURE = "init-failure"
+    DUPLICATE_GPU = "duplicate-gpu"
+    PEER_LOST = "peer-lost"
+    TIMEOUT = "timeout"
+    INCOMPLETE_EVIDENCE = "incomplete-evidence"
+    SOCKET_FALLBACK = "socket-fallback"
+    NET_PLUGIN = "net-plugin"
+    GDR_MISSING = "gdr-missing"
+    CHANNEL_UNDERCOUNT = "channel-undercount"
+    BOOTSTRAP = "bootstrap"
+    IB_ERROR = "ib-error"
+    MEMORY_REGISTRATION = "memory-registration"
+    CUDA_ERROR = "cuda-error"
+    OOM = "oom"
+    SHM = "shm"
+    P2P = "p2p"
+    NVLS = "nvls"
+    VERSION_MISMATCH = "version-mismatch"
+    TOPOLOGY = "topology"
+    PLACEMENT = "placement"
+    ENVIRONMENT = "environment"
+    STRAGGLER = "straggler"
+    LINK_ERROR = "link-error"
+    LINK_DEGRADED = "link-degraded"
+    CONGESTION = "congestion"
+    BENCHMARK_SLOW = "benchmark-slow"
+    BENCHMARK_WRONG = "benchmark-wrong"
+    APPLICATION_ERROR = "application-error"
+
+
+class Severity(StrEnum):
+    """How bad it is."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+
+
+class Role(StrEnum):
+    """Where it stands in the chain of events."""
+
+    CAUSE = "cause"
+    CONSEQUENCE = "consequence"
+    CONTEXT = "context"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line that proves something: the source's number and the line's."""
+
+    source: int
+    line: int
+    what: str = ""
+
+
+@dataclass(slots=True)
+class Finding:
+    """What a rule says. `rule`, `category`, `severity` and `remedy` are filled in by the registry where left empty."""
+
+    title: str
+    detail: str
+    certainty: str
+    ranks: list[int] = field(default_factory=list)
+    hosts: list[str] = field(default_factory=list)
+    communicator: str | None = None
+    job: int | None = None  # whose verdict it puts into words
+    role: Role = Role.CAUSE
+    evidence: list[Line] = field(default_factory=list)
+    remedy: str = ""
+    severity: Severity | None = None
+    category: Category | None = None
+    rule: str = ""

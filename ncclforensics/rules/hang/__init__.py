@@ -1,0 +1,1 @@
+"""Ranks that wait, differ, or never started."""

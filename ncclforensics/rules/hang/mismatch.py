@@ -1,0 +1,29 @@
+"""Ranks that call different things."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from ncclforensics.rules.finding import Category, Finding, Severity
+from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.verdict_finding import accuse, verdicts
+
+
+@rule(Category.COLLECTIVE_MISMATCH, Severity.ERROR, of=("verdict",), hang=True)
+def coll_order_mismatch(verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+    """The ranks of one communicator differ on the nth call: function, count, datatype, op or root.
+
+    Means: the program issued different collectives. The first difference is the finding; all later ones follow.
+    Not when: the positions were shifted by lines that were lost (damaged lines, a log that begins in the middle).
+    Do: compare both calls with the program: rank-dependent branches, uneven data, parameter lists of unequal length.
+    Sources: nccl#147, nccl#296, pytorch#117883.
+    """
+    for row in verdicts(verdict, "collective-mismatch"):
+        finding = accuse(row, exhibit, rank, "{who} disagrees with the others at {what}")
+        verb = "disagree" if len(finding.ranks) > 1 else "disagrees"
+        finding.title = finding.title.replace("disagrees", verb, 1)
+        if row["how"] in ("arguments", "another"):
+            finding.detail += f"; differing: {', '.join(row['fields'])}"
+        yield finding

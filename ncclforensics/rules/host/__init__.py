@@ -1,0 +1,1 @@
+"""GPUs, NICs, PCIe, NUMA nodes and placement."""

@@ -1,0 +1,64 @@
+"""First causes, and what merely follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from ncclforensics.analyses.job.failure_events import AFTER
+from ncclforensics.frames.columns import text_of
+from ncclforensics.rules.finding import Category, Finding, Role, Severity
+from ncclforensics.rules.job.cuda_errors import met
+from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.verdict_finding import accuse, verdicts
+
+
+@rule(Category.PEER_LOST, Severity.ERROR, of=("verdict",), hang=True)
+def remote_closed_follow_the_pointer(
+    verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.DataFrame, death: pl.DataFrame
+) -> Iterator[Finding]:
+    """A process went away in the middle of the run; the others report lost connections.
+
+    Means: a rank whose log ends abruptly, without an error of its own, was killed or crashed. `Connection closed by
+    remote peer`, aborts and returned error codes on the other ranks follow from that.
+    Not when: the connections were closed after the ranks began to destroy or abort their communicators.
+    Do: on the culprit's host look for the OOM killer, Xid and segfaults (dmesg -T), and at the launcher's exit codes.
+    Sources: nccl#1232, nccl#795, LlamaFactory#6849.
+    """
+    for row in verdicts(verdict, "rank-died"):
+        finding = accuse(row, exhibit, rank, "{who} went away in the middle of the run")
+        if not death.filter(pl.col("is_first") & pl.col("actor").is_in(row["culprits"])).is_empty():
+            finding.role = Role.CONSEQUENCE  # of what ended it, which is a finding of its own
+        yield finding
+
+
+@rule(Category.PEER_LOST, Severity.ERROR, of=("test_failure", "call_error"), hang=True)
+def remote_error_returned(
+    test_failure: pl.DataFrame, call_error: pl.DataFrame, trouble: pl.DataFrame, death: pl.DataFrame, rank: pl.DataFrame
+) -> Iterator[Finding]:
+    """NCCL returned that a remote process exited or that the network failed, and no log tells which.
+
+    Means: the process that prints this is a victim. The other end, or what is between, failed before; without NCCL's
+    warnings nothing says who or how.
+    Not when: NCCL's own lines, or a launcher's, tell of a fault: those come first.
+    Do: run again with NCCL_DEBUG=WARN at least; look at the peers' hosts (dmesg -T, ibstat, exit codes).
+    Sources: nccl: src/init.cc (ncclGetErrorString); nccl-tests, common.cu.
+    """
+    known = trouble.filter(pl.col("kind") != AFTER)
+    if not known.is_empty() or death.filter(pl.col("is_first") & pl.col("is_final")).height:
+        return
+    remote = pl.lit("remote process exited or there was a network error")
+    tests = test_failure.filter(text_of("error").str.contains(remote, literal=True))
+    calls = call_error.filter(text_of("error_text").str.contains(remote, literal=True))
+    rows = pl.concat(
+        [
+            tests.select("source", "line", host="node", rank=pl.lit(None, pl.Int32)),
+            calls.select("source", "line", host=pl.lit(None, pl.Categorical()), rank="global_rank"),
+        ],
+        how="vertical_relaxed",
+    )
+    if not rows.is_empty():
+        finding = met(rows, rank, "{who} lost a peer, or the network failed", "no line says which, or why", "certain")
+        finding.role = Role.CONSEQUENCE
+        yield finding

@@ -1,0 +1,116 @@
+"""Variables as the job's script exports them: unknown to NCCL, never read, or not understood."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from pathlib import PurePath
+
+import polars as pl
+
+from ncclforensics.data.tuning import DEAD, KNOWN, OF_OTHERS, READ_BY_ALL
+from ncclforensics.frames.columns import text_of
+from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
+from ncclforensics.rules.job.environment import ALIKE, echoed
+from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.grouping import together
+
+
+def _plain(exported: pl.DataFrame) -> pl.DataFrame:
+    return exported.with_columns(
+        variable="NCCL_" + text_of("name"),
+        value=text_of("value").fill_null("").str.strip_chars("\"'"),
+    ).sort("source", "line")
+
+
+@rule(Category.ENVIRONMENT, Severity.INFO, of=("exported",))
+def env_not_echoed(
+    exported: pl.DataFrame, setting: pl.DataFrame, member: pl.DataFrame, rank: pl.DataFrame
+) -> Iterator[Finding]:
+    """A variable is exported, and NCCL does not know it or never read it.
+
+    Means: an unknown name is misspelt, long gone, or somebody else's. A known one that every rank reads, and that none
+    echoes though it echoes others, did not come to the ranks: the launcher does not pass it on.
+    Not when: the name is one of a framework's or plugin's; the value is empty; NCCL reads the variable only where it
+    needs it; no rank echoes any variable (subsystem ENV is off).
+    Do: correct the name; pass the variable on (mpirun -x NAME, srun --export=ALL,NAME), and look for its echo
+    `NAME set by environment to`.
+    Sources: nccl: src/misc/param.cc; NCCL user guide, troubleshooting (MPI); llm-d-benchmark#1862 (a typo).
+    """
+    told = _plain(exported)
+    unknown = told.filter(
+        (~pl.col("variable").is_in(KNOWN) | pl.col("variable").is_in(list(DEAD))) & ~pl.col("variable").is_in(OF_OTHERS)
+    )
+    for _, rows in unknown.group_by("variable", maintain_order=True):
+        name = rows["variable"][0]
+        near = get_close_matches(name, KNOWN, n=1, cutoff=ALIKE)
+        last, successor = DEAD.get(name, ("", ""))
+        if name in DEAD:
+            detail = "NCCL never read it" if last == "never read" else "NCCL no longer reads it"
+            detail += f": set {successor}" if successor else ""
+        else:
+            detail = f"{near[0]} may be meant" if near else "no version of NCCL knows it"
+        finding = together(
+            rows, rank, f"{name} is exported and has no effect on NCCL", detail,
+            "certain" if name in DEAD else "likely", role=Role.CONTEXT,
+        )  # fmt: skip
+        finding.remedy = "Correct the name." if near and name not in DEAD else "Remove it, or set what takes its place."
+        yield finding
+    said = set(echoed(setting)["variable"])
+    if not said or member.filter("is_complete").is_empty():
+        return
+    unread = told.filter(pl.col("variable").is_in(READ_BY_ALL - said) & (pl.col("value") != ""))
+    for _, rows in unread.group_by("variable", maintain_order=True):
+        name = rows["variable"][0]
+        finding = together(
+            rows, rank, f"{name}={rows['value'][-1]} is exported and did not come to the ranks",
+            f"they echo {', '.join(sorted(said)[:3])} and not this one, which every rank reads", "likely",
+        )  # fmt: skip
+        finding.severity = Severity.WARNING
+        first = setting.sort("source", "line").row(0, named=True)
+        finding.evidence = [*finding.evidence[:2], Line(first["source"], first["line"], "echoed")]
+        yield finding
+
+
+def _no_token(name: str) -> str:
+    """A token that is neither %h nor %p; empty if there is none. `%%` is a percent."""
+    for part in name.replace("%%", "").split("%")[1:]:
+        if part[:1].isalpha() and part[0] not in "hp":
+            return f"%{part[0]}"
+    return ""
+
+
+@rule(Category.ENVIRONMENT, Severity.INFO)
+def env_debug_file_pattern(
+    setting: pl.DataFrame, exported: pl.DataFrame, source: pl.DataFrame, rank: pl.DataFrame
+) -> Iterator[Finding]:
+    """The name of NCCL's log file holds a token that NCCL does not replace.
+
+    Means: only %h (host) and %p (process) are replaced. `%d`, `%r` and all others stay as they are: all ranks of a host
+    write the same file, and each empties it when it opens it.
+    Not when: the name holds %h and %p too: then each process has a file of its own in spite of it.
+    Do: NCCL_DEBUG_FILE=/path/%h.%p.log.
+    Sources: nccl: src/debug.cc of all tags; NCCL user guide, NCCL_DEBUG_FILE.
+    """
+    given = [
+        (row["source"], row["line"], row["value"])
+        for rows in (
+            echoed(setting).filter(pl.col("variable") == "NCCL_DEBUG_FILE"),
+            setting.filter(pl.col("form") == "debug_file").with_columns(value=pl.col("path")),
+            _plain(exported).filter(pl.col("variable") == "NCCL_DEBUG_FILE"),
+        )
+        for row in rows.select("source", "line", text_of("value")).to_dicts()
+        if row["value"]
+    ]
+    named = [(row["source"], 1, PurePath(row["path"]).name) for row in source.to_dicts() if row["lines"]]
+    wrong = sorted(each for each in [*given, *named] if _no_token(each[2]) and "%p" not in each[2])
+    if not wrong:
+        return
+    name = wrong[0][2]
+    yield Finding(
+        f"NCCL does not replace {_no_token(name)} in NCCL_DEBUG_FILE",
+        f"all ranks of a host write {PurePath(name).name} and empty it when they open it: lines are lost",
+        "certain",
+        role=Role.CONTEXT,
+        evidence=[Line(source, line) for source, line, _ in wrong[:3]],
+    )

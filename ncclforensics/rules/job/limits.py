@@ -1,0 +1,41 @@
+"""Limits of processes that NCCL itself calls unsafe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from ncclforensics.analyses.job.process_exits import SIGNAL
+from ncclforensics.rules.finding import Category, Finding, Role, Severity
+from ncclforensics.rules.job.process_exits import first_ends
+from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.grouping import shown, together
+
+SEGFAULT = 11
+
+
+@rule(Category.ENVIRONMENT, Severity.INFO, of=("launch_setting",))
+def limits_stack_unlimited(launch_setting: pl.DataFrame, death: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+    """The limit of the stack is unsafe for NCCL's threads.
+
+    Means: with `ulimit -s unlimited`, or a very small limit, NCCL's threads got a stack that large systems with NVLink
+    between nodes overrun: a crash while a communicator is made. NCCL 2.28 and later notice and give their threads a
+    size of their own.
+    Not when: NCCL says that it uses another size and no process crashed: then it is only worth knowing.
+    Do: set ulimit -s 8192 in the job's own context, before the launcher.
+    Sources: NCCL user guide, troubleshooting/runtime (stack size); release notes 2.27.6.
+    """
+    rows = launch_setting.filter(pl.col("form") == "stack")
+    if rows.is_empty():
+        return
+    crashed = first_ends(death, SIGNAL).filter(pl.col("signal") == SEGFAULT)
+    finding = together(
+        rows, rank, "the stack limit of {who} is unsafe for NCCL's threads", "NCCL gives them a size of its own",
+        "certain", role=Role.CONTEXT,
+    )  # fmt: skip
+    if not crashed.is_empty():
+        finding.severity, finding.role, finding.certainty = Severity.WARNING, Role.CAUSE, "possible"
+        finding.detail = "a process crashed with a segmentation fault"
+        finding.evidence = finding.evidence[:2] + shown(crashed.drop("host"), "crashed")[:1]
+    yield finding

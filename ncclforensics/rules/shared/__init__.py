@@ -1,0 +1,1 @@
+"""What several rules share: grouping of equal rows, the wording of verdicts and benchmarks."""

@@ -1,0 +1,45 @@
+"""A verdict put into the words of a finding: who, where, on what, shown by which lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import polars as pl
+
+from ncclforensics.data.names import operation_text, ranks_text
+from ncclforensics.rules.finding import Finding, Line
+
+Row = dict[str, Any]
+
+
+def verdicts(verdict: pl.DataFrame, *names: str) -> Iterator[Row]:
+    """The jobs with one of these verdicts."""
+    yield from verdict.filter(pl.col("verdict").is_in(names)).to_dicts()
+
+
+def accuse(row: Row, exhibit: pl.DataFrame, rank: pl.DataFrame, title: str) -> Finding:
+    """A finding on one job; `{who}` and `{what}` of the title become the culprits and the call."""
+    culprits = rank.filter(pl.col("actor").is_in(row["culprits"]))
+    numbers = sorted({*culprits["rank"].drop_nulls().to_list(), *row["missing"]})
+    hosts = sorted(culprits["host"].cast(pl.String).drop_nulls().unique().to_list())
+    places = culprits.filter(pl.col("rank").is_null()).select("host", "pid").iter_rows()
+    who = ranks_text(numbers) or ", ".join(f"process {pid} on {host}" for host, pid in places) or "nobody in particular"
+    where = f" on {hosts[0]}" if len(hosts) == 1 else ""
+    lines = exhibit.filter(pl.col("job") == row["job"])
+    evidence = [Line(e["source"], e["line"], e["what"]) for e in lines.to_dicts()]
+    subject = (
+        ranks_text(numbers)
+        if numbers and row["verdict"] not in ("init-failed", "undecidable", "stuck-together")
+        else ""
+    )
+    return Finding(
+        title=title.format(who=who + where, what=operation_text(row)),
+        detail=f"{subject} {row['reason']}".strip(),
+        certainty=row["certainty"],
+        ranks=numbers,
+        hosts=hosts,
+        communicator=row["key"],
+        evidence=evidence,
+        job=row["job"],
+    )

@@ -1,0 +1,1 @@
+"""Networks, plugins, GPUDirect RDMA, channels, InfiniBand and RoCE as NCCL reports them."""

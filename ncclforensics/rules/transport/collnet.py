@@ -1,0 +1,35 @@
+"""Reductions in the switches: CollNet and SHARP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from ncclforensics.rules.finding import Category, Finding, Role, Severity
+from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.grouping import shown, together
+
+
+@rule(Category.NET_PLUGIN, Severity.INFO, of=("collnet", "sharp"))
+def net_collnet_unavailable(collnet: pl.DataFrame, sharp: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+    """CollNet was asked for and could not be set up.
+
+    Means: the plugin got no SHARP job, mostly because no aggregation manager runs on the fabric or it has no resources
+    left. NCCL goes on with rings and trees, slower where SHARP was counted on.
+    Not when: NCCL itself leaves CollNet out because the communicator has too few nodes; nobody asked for it.
+    Do: see whether sharp_am runs beside the subnet manager (sharp_hello); or unset NCCL_COLLNET_ENABLE.
+    Sources: nccl: src/transport.cc; MLPerf training v1.1 logs; NVIDIA SHARP deployment guide.
+    """
+    failed = collnet.filter(pl.col("form") == "failed")
+    refused = sharp.filter(pl.col("form") == "init_failed")
+    if failed.is_empty() and refused.is_empty():
+        return
+    rows = refused if not refused.is_empty() else failed
+    why = f"the plugin says: {refused['error'][0]}; " if not refused.is_empty() else ""
+    finding = together(
+        rows, rank, "CollNet (SHARP) could not be set up on {who}", f"{why}NCCL goes on without it", "certain",
+        role=Role.CONTEXT,
+    )  # fmt: skip
+    finding.evidence = finding.evidence[:2] + shown(failed, "NCCL")[:1] * (not refused.is_empty())
+    yield finding

@@ -1,0 +1,179 @@
+"""The set-up of InfiniBand and RoCE: devices to open, memory to register, queue pairs to connect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from ncclforensics.data.verbs import BAD_ADDRESS, INVALID, MODIFY_QP, NO_MEMORY, TIMED_OUT, UNREACHABLE
+from ncclforensics.frames.columns import OWNER, text_of
+from ncclforensics.rules.finding import Category, Finding, Role, Severity
+from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.grouping import shown, together
+from ncclforensics.rules.transport.infiniband import NAMED
+
+REGISTRATIONS = ["ibv_reg_mr", "ibv_reg_mr_iova2", "ibv_reg_dmabuf_mr", "mlx5dv_reg_dmabuf_mr"]
+
+
+@rule(Category.IB_ERROR, Severity.ERROR, of=("failure",), hang=True)
+def ib_modify_qp_einval(failure: pl.DataFrame, setting: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+    """A queue pair could not be set up: an argument was refused.
+
+    Means: the GID index that was forced does not exist, or is of another RoCE version than the peer's.
+    Not when: a later attempt succeeded.
+    Do: unset NCCL_IB_GID_INDEX on NCCL 2.21 and later; before that set the index of RoCE v2 that show_gids tells.
+    Sources: NCCL documentation, networking; hint of NCCL 2.30.7.
+    """
+    rows = _modified(failure, INVALID)
+    if rows.height:
+        forced = setting.filter(pl.col("variable") == "NCCL_IB_GID_INDEX").join(
+            rows.select(OWNER), on=OWNER, how="semi"
+        )
+        because = f"; NCCL_IB_GID_INDEX={forced['value'][0]} is set" if forced.height else ""
+        finding = together(
+            rows,
+            rank,
+            "{who} could not set up a queue pair: invalid argument",
+            f"usually a GID index that does not fit{_ends(rows)}{because}",
+            "likely",
+        )
+        finding.evidence += shown(forced, "set")[:1]
+        yield finding
+
+
+@rule(Category.IB_ERROR, Severity.ERROR, of=("failure",), hang=True)
+def ib_modify_qp_timeout(failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+    """A queue pair could not be set up: the peer's address was not resolved in time.
+
+    Means: no path between these two ports: a link-local GID (fe80::) was chosen, or rails are not connected crosswise.
+    Not when: a later attempt succeeded (the line then ends with "retrying").
+    Do: choose the GID of the routed address; NCCL_CROSS_NIC=0 as a test for rails; ping between the two addresses.
+    Sources: nccl#769, nccl#2193; hint of NCCL 2.30.7.
+    """
+    rows = _modified(failure, TIMED_OUT)
+    if rows.height:
+        detail = f"the ports have no path to each other{_ends(rows)}"
+        if rows["local_gid"].cast(pl.String).str.starts_with("fe80").any():
+            detail += "; the GID in use is link-local, which is not routed"
+        yield together(rows, rank, "{who} could not set up a queue pair: timed out", detail, "likely")
+
+
+@rule(Category.IB_ERROR, Severity.ERROR, of=("failure",), hang=True)
+def ib_modify_qp_unreachable(failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+    """A queue pair could not be set up: no route, or no such device in this network namespace.
+
+    Means: the GID has no route to the peer's subnet, or its interface is not in the container.
+    Not when: a later attempt succeeded.
+    Do: try ip route get the peer's address over that interface; give the pod the interfaces of its NICs.
+    Sources: nccl-tests#185, nccl#925, mscclpp#431.
+    """
+    rows = _modified(failure, UNREACHABLE)
+    if rows.height:
+        reason = rows["reason"].cast(pl.String)[0]
+        detail = f"the system says: {reason}{_ends(rows)}"
+        yield together(rows, rank, "{who} could not set up a queue pair: no route to the peer", detail, "likely")
+
+
+def _modified(failure: pl.DataFrame, reasons: list[str]) -> pl.DataFrame:
+    """Attempts to set up a queue pair that failed for one of these reasons."""
+    tried = failure.filter(pl.col("form").is_in(["verbs_call", "modify_qp"]) & (pl.col("operation") == MODIFY_QP))
+    return tried.filter(pl.col("reason").is_in(reasons))
+
+
+def _ends(rows: pl.DataFrame) -> str:
+    told = rows.select(text_of("device"), "port", text_of("local_gid"), text_of("remote_gid")).drop_nulls()
+    if told.is_empty():
+        return ""
+    device, port, local, remote = told.row(0)
+    return f" ({device}:{port}, {local} to {remote})"
+
+
+@rule(Category.IB_ERROR, Severity.ERROR, of=("failure",), hang=True)
+def ib_call_failed(failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+    """A call into the verbs library failed, and with it the set-up of a connection.
+
+    Means: the kernel or the NIC refused a resource: completion queues, queue pairs, protection domains.
+    Not when: memory could not be registered, or a queue pair not be connected, which are rules of their own.
+    Do: print ulimit -l in the job; see rdma resource show; dmesg -T | grep mlx5 on that host.
+    Sources: nccl: src/misc/ibvwrap.cc; nccl-tests#206.
+    """
+    calls = failure.filter(pl.col("form").is_in(["verbs_call", "modify_qp", "verbs_post"]))
+    known = [*INVALID, *TIMED_OUT, *UNREACHABLE]
+    is_told = ((pl.col("operation") == MODIFY_QP) & pl.col("reason").is_in(known)).fill_null(value=False)
+    others = calls.filter(pl.col("operation").is_in(REGISTRATIONS).not_() & is_told.not_())
+    for (operation, reason), rows in others.sort(text_of("operation"), text_of("reason")).group_by(
+        "operation", "reason", maintain_order=True
+    ):
+        yield together(rows, rank, f"{{who}}: {operation} failed", f"the system says: {reason}", "certain")
+
+
+@rule(Category.MEMORY_REGISTRATION, Severity.ERROR, of=("failure",), hang=True)
+def ib_registration_failed_memlock(failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+    """The NIC could not pin memory: the limit on locked memory is the usual reason.
+
+    Means: registering a buffer or creating a queue needs locked memory, and the process may not lock enough.
+    Not when: the system says something else than "Cannot allocate memory"; the host is out of memory altogether.
+    Do: print ulimit -l inside the launcher's context (srun, mpirun, the pod), and make it unlimited there: limits.conf,
+    LimitMEMLOCK of the daemon, Slurm's PropagateResourceLimits.
+    Sources: NCCL documentation; nccl-tests#206, nccl#380.
+    """
+    needs = [*REGISTRATIONS, "ibv_create_qp", "ibv_create_cq"]
+    rows = failure.filter(
+        (pl.col("form") == "verbs_call") & pl.col("operation").is_in(needs) & pl.col("reason").is_in(NO_MEMORY)
+    )
+    if rows.height:
+        calls = ", ".join(sorted(rows["operation"].cast(pl.String).unique().to_list()))
+        title = "{who} may not lock enough memory for the NIC"
+        yield together(rows, rank, title, f"the call of {calls} failed: Cannot allocate memory", "likely")
+
+
+@rule(Category.MEMORY_REGISTRATION, Severity.ERROR, of=("failure",), hang=True)
+def ib_registration_failed(failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+    """A buffer could not be registered with the NIC.
+
+    Means: of GPU memory, the kernel module or DMA-BUF that NCCL counted on does not work; of host memory, a bad
+    mapping.
+    Not when: the system says "Cannot allocate memory": then the limit on locked memory.
+    Do: see lsmod | grep nvidia_peermem and dmesg -T for nvidia and mlx5; to confirm run once with
+    NCCL_NET_GDR_LEVEL=LOC, or with NCCL_DMABUF_ENABLE=0.
+    Sources: nccl: src/misc/ibvwrap.cc; nccl#1537, nccl#1939 (a module that is loaded and not registered).
+    """
+    rows = failure.filter((pl.col("form") == "verbs_call") & pl.col("operation").is_in(REGISTRATIONS))
+    rows = rows.filter(pl.col("reason").is_in(NO_MEMORY).not_()).sort(text_of("operation"), text_of("reason"))
+    for (operation, reason), group in rows.group_by("operation", "reason", maintain_order=True):
+        why = "; of GPU memory: nvidia-peermem or DMA-BUF does not work there" if str(reason) in BAD_ADDRESS else ""
+        detail = f"the call of {operation} failed: {reason}{why}"
+        yield together(group, rank, "{who} could not register memory with the NIC", detail, "certain")
+
+
+@rule(Category.IB_ERROR, Severity.WARNING, of=("ib_unusable",))
+def ib_device_open_failed(
+    ib_unusable: pl.DataFrame, chosen_network: pl.DataFrame, rank: pl.DataFrame
+) -> Iterator[Finding]:
+    """Devices are visible, and NCCL could not open them.
+
+    Means: the process sees NICs in /sys that it has no rights to: in a container the devices under /dev/infiniband were
+    not all passed.
+    Not when: the devices it can open carry the data, as where virtual functions of other pods are visible: then this is
+    noise, and only said as such.
+    Do: pass all of /dev/infiniband, or exclude the others: NCCL_IB_HCA=^mlx5_bond_0.
+    Sources: formats: NCCL's warnings (NET/IB: Unable to open device); nccl#2428.
+    """
+    shut = ib_unusable.filter(pl.col("form").is_in(["open", "query"]))
+    works = chosen_network.filter("is_rdma").select(OWNER).unique()
+    tcp = chosen_network.filter(pl.col("is_rdma").not_()).select(OWNER).unique()
+    for is_noise, rows in (
+        (True, shut.join(works, on=OWNER, how="semi")),
+        (False, shut.join(works, on=OWNER, how="anti").join(tcp, on=OWNER, how="anti")),
+    ):
+        if rows.height:
+            names = rows["device"].cast(pl.String).drop_nulls().unique().sort().to_list()
+            detail = f"{len(names)} devices ({', '.join(names[:NAMED])}{' …' if len(names) > NAMED else ''})"
+            finding = together(
+                rows, rank, "{who} could not open InfiniBand devices that are visible", detail, "certain"
+            )
+            if is_noise:
+                finding.severity, finding.role = Severity.INFO, Role.CONTEXT
+                finding.detail += "; others carry the data"
+            yield finding

@@ -1,0 +1,119 @@
+"""Which network the data goes over, and why not the fast one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from ncclforensics.analyses.transport.networks import CHOSEN, LIBRARY, NO_DEVICE, PLUGIN, PRESENT, UNOPENED, UNTRIED
+from ncclforensics.data.networks import SLINGSHOT, SOCKET
+from ncclforensics.frames.columns import OWNER, text_of
+from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
+from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.grouping import first, shown, together
+
+WHY = {
+    CHOSEN: "{variable} asks for it",
+    PRESENT: "InfiniBand devices were found there, and are not used",
+    UNOPENED: "InfiniBand devices are there and could not be opened: the container has no rights to /dev/infiniband",
+    PLUGIN: "the network plugin failed first; what NCCL tried after it does not matter",
+    LIBRARY: "libibverbs could not be opened: the image lacks rdma-core's libraries, or the machine has no RDMA",
+    NO_DEVICE: "NCCL found no RDMA device that is active",
+    UNTRIED: "NCCL did not look for InfiniBand, as with NCCL_IB_DISABLE=1 or NCCL_NET=Socket (ENV would show it)",
+    "": "the log does not show why: the lines of NCCL's init are not in it",
+}
+SEVERITY = {CHOSEN: Severity.INFO, UNTRIED: Severity.INFO, PRESENT: Severity.ERROR, UNOPENED: Severity.ERROR}
+
+
+@rule(Category.SOCKET_FALLBACK, Severity.WARNING, of=("chosen_network",))
+def net_socket_fallback(
+    chosen_network: pl.DataFrame, net_devices: pl.DataFrame, rank: pl.DataFrame
+) -> Iterator[Finding]:
+    """Data between nodes goes over TCP sockets.
+
+    Means: no RDMA device was usable, no plugin took over, and NCCL fell back to its last choice, often ten times
+    slower. Error: devices are there and were not used; info: a variable chose sockets.
+    Not when: all ranks are on one host or in one NVLink domain, which needs no network; a plugin carries the data
+    (Libfabric on EFA or Slingshot, gIB, FasTrak, TCPX, FastSocket); the machines have no RDMA NIC: then this is as fast
+    as it gets.
+    Do: in the container see /dev/infiniband, ibv_devinfo (PORT_ACTIVE) and ldconfig -p | grep ibverbs; print
+    NCCL_IB_HCA, NCCL_IB_DISABLE and NCCL_NET; on EFA, Slingshot or Google's A3 install and load the plugin.
+    Sources: nccl#952, nccl#766, oneflow#9115; formats: plugins, section 1.
+    """
+    slow = chosen_network.filter((pl.col("network") == SOCKET) & pl.col("spans") & pl.col("is_needless").not_())
+    if slow.is_empty():
+        return
+    slow = slow.join(_mixed(chosen_network).select("job").unique(), on="job", how="anti", nulls_equal=True)
+    slow = slow.join(_carried_otherwise(chosen_network), on="job", how="anti", nulls_equal=True)
+    slingshot = net_devices.filter(text_of("devices").str.contains(f"]{SLINGSHOT}", literal=True))
+    for (_, reason, variable), rows in slow.sort("source", "line").group_by(
+        "job", pl.col("reason").fill_null(""), "variable", maintain_order=True
+    ):
+        why = WHY[str(reason)].format(variable=variable)
+        if reason == NO_DEVICE and variable:
+            why += f", and {variable} may exclude it"
+        if reason in (NO_DEVICE, LIBRARY) and rows.join(slingshot, on=OWNER, how="semi").height:
+            why += "; the interfaces are Slingshot's, which needs the Libfabric plugin (aws-ofi-nccl)"
+        finding = together(
+            rows,
+            rank,
+            "{who}: data between nodes goes over TCP sockets",
+            why,
+            "certain" if rows["carries"][0] else "likely",
+        )
+        finding.severity = SEVERITY.get(str(reason), Severity.WARNING)
+        if reason in (CHOSEN, UNTRIED):
+            finding.role = Role.CONTEXT
+        elif reason == PLUGIN:
+            finding.role = Role.CONSEQUENCE
+        finding.evidence = [*_whys(rows), *finding.evidence][:4]
+        yield finding
+
+
+def _whys(rows: pl.DataFrame) -> list[Line]:
+    given = rows.filter(pl.col("why_line").is_not_null() & (pl.col("reason") != UNTRIED))
+    return shown(given.select(*OWNER, source="why_source", line="why_line"), "why")[:2]
+
+
+def _carried_otherwise(chosen_network: pl.DataFrame) -> pl.DataFrame:
+    """Jobs whose processes have a faster network besides (one per communicator)."""
+    return chosen_network.filter((pl.col("network") != SOCKET) & pl.col("carries")).select("job").unique()
+
+
+def _mixed(chosen_network: pl.DataFrame) -> pl.DataFrame:
+    """The processes of jobs in which some have one network only and others have another one only."""
+    one = chosen_network.filter(pl.len().over(OWNER) == 1).filter("spans")
+    return one.filter(pl.col("family").n_unique().over("job") > 1)
+
+
+@rule(Category.SOCKET_FALLBACK, Severity.ERROR, of=("unlike_network",), hang=True)
+def net_mixed_across_ranks(chosen_network: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+    """The ranks of one job chose different networks.
+
+    Means: each process chooses alone. The ends of a connection then speak different languages: set-up waits for ever
+    or fails. Look at the smaller group: it lacks a device, a library or the plugin that the others have.
+    Not when: a process has several communicators with a network each by its own configuration (netName).
+    Do: find why that group lacks the network of the others; set NCCL_NET=IB, or the plugin's name, on all ranks so that
+    the next such start fails at once.
+    Sources: nccl#234; formats: plugins, section 1.
+    """
+    for _, rows in _mixed(chosen_network).sort(text_of("host"), "pid").group_by("job", maintain_order=True):
+        sizes = rows.group_by("family").agg(pl.len()).sort("family")
+        least = sizes.filter(pl.col("len") == sizes["len"].min())["family"].to_list()
+        odd = SOCKET if SOCKET in least else least[0]
+        minority, others = rows.filter(pl.col("family") == odd), rows.filter(pl.col("family") != odd)
+        names = " or ".join(others["network"].unique().sort().to_list())
+        reason = first(minority["reason"])
+        why = WHY.get(str(reason), "").format(variable=first(minority["variable"]))
+        finding = together(
+            minority,
+            rank,
+            f"{{who}} chose the network {minority['network'][0]}, the other ranks {names}",
+            f"{why or 'each process chooses for itself'}; connections between the two groups cannot be made",
+            "certain",
+        )
+        finding.evidence = [*_whys(minority), *finding.evidence[:2], *shown(others)[:2]]
+        if SOCKET not in rows["family"].to_list():
+            finding.category = Category.NET_PLUGIN
+        yield finding

@@ -1,0 +1,46 @@
+"""PXN: whether GPUs reach a distant NIC over a neighbour's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from ncclforensics.data.names import PAIRWISE
+from ncclforensics.data.thresholds import FULL_NODE
+from ncclforensics.rules.finding import Category, Finding, Role, Severity
+from ncclforensics.rules.job.environment import echoed
+from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.grouping import together
+
+
+@rule(Category.ENVIRONMENT, Severity.INFO, of=("operation",))
+def pxn_state(
+    setting: pl.DataFrame,
+    gpu_direct: pl.DataFrame,
+    repeated: pl.DataFrame,
+    placement: pl.DataFrame,
+    rank: pl.DataFrame,
+) -> Iterator[Finding]:
+    """PXN is off, and calls go from peer to peer over several nodes with many GPUs.
+
+    Means: without PXN every GPU speaks with every GPU of the other nodes by its own NIC: more, smaller messages, and
+    traffic between rails. All-to-all on nodes of eight GPUs can be slower for it.
+    Not when: there are few GPUs per node, or no Send, Recv or all-to-all; it is measured to be fast enough.
+    Do: unset NCCL_PXN_DISABLE, or use a network plugin of a newer interface than v4, and measure again.
+    Sources: nccl#1189, nccl#918, nccl#1697, nccl#1114.
+    """
+    off = echoed(setting).filter((pl.col("variable") == "NCCL_PXN_DISABLE") & (pl.col("value") == "1"))
+    old = gpu_direct.filter(pl.col("form") == "no_pxn")
+    calls = repeated.filter(pl.col("called").is_in(PAIRWISE))
+    large = placement.filter((pl.col("nnodes") > 1) & (pl.col("localranks") >= FULL_NODE))
+    if calls.is_empty() or large.is_empty():
+        return
+    nodes = max(large["nnodes"].to_list())
+    for rows, why in ((off, "NCCL_PXN_DISABLE=1 is set"), (old, "the network plugin is of the old interface v4")):
+        if not rows.is_empty():
+            yield together(
+                rows, rank, "PXN is off on {who}",
+                f"{why}; calls go from peer to peer over {nodes} nodes", "possible", role=Role.CONTEXT,
+            )  # fmt: skip
+            return

@@ -1,0 +1,142 @@
+"""The GIDs of RoCE: the index that is forced, or was taken, tables that change or cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import polars as pl
+
+from ncclforensics.data.networks import GID_FOUND
+from ncclforensics.data.verbs import EARLY_CALLS, GID_CHANGED, MODIFY_QP, RETRY_EXCEEDED
+from ncclforensics.data.versions import releases
+from ncclforensics.frames.columns import OWNER, text_of
+from ncclforensics.rules.finding import Category, Finding, Role, Severity
+from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.grouping import together
+from ncclforensics.rules.transport.infiniband import NAMED, devices_text, failed_with
+
+
+def _of_roce(net_devices: pl.DataFrame) -> pl.DataFrame:
+    """The processes that use RoCE."""
+    return net_devices.filter(text_of("devices").str.contains("/RoCE", literal=True)).select(OWNER).unique()
+
+
+@rule(Category.ENVIRONMENT, Severity.INFO, of=("setting",))
+def roce_gid_forced_on_new_nccl(
+    setting: pl.DataFrame,
+    net_devices: pl.DataFrame,
+    version: pl.DataFrame,
+    failure: pl.DataFrame,
+    completion_error: pl.DataFrame,
+    rank: pl.DataFrame,
+) -> Iterator[Finding]:
+    """A GID index is forced on RoCE, though NCCL would find it itself.
+
+    Means: from 2.21 on NCCL chooses the index per device; a forced one is wrong as soon as a table changes.
+    Not when: the devices are InfiniBand; NCCL is older than 2.21.
+    Do: unset NCCL_IB_GID_INDEX.
+    Sources: NCCL documentation, networking; nccl#1131.
+    """
+    versions = releases(version["version"])
+    is_forced = (pl.col("variable") == "NCCL_IB_GID_INDEX") & text_of("value").str.starts_with("-").not_()
+    forced = setting.filter(is_forced).join(_of_roce(net_devices), on=OWNER, how="semi")
+    if forced.is_empty() or not versions or min(versions) < GID_FOUND:
+        return
+    failed = pl.concat(
+        [
+            failure.filter(pl.col("operation") == MODIFY_QP).select(OWNER),
+            failed_with(completion_error, RETRY_EXCEEDED).select(OWNER),
+        ]
+    ).join(forced.select(OWNER), on=OWNER, how="semi")
+    detail = "NCCL would choose the index itself, for each device"
+    finding = together(forced, rank, f"{{who}}: NCCL_IB_GID_INDEX={forced['value'][0]} is forced", detail, "possible")
+    finding.role = Role.CONTEXT
+    if failed.height:
+        finding.severity, finding.certainty = Severity.WARNING, "likely"
+        finding.detail += "; connections failed, which a wrong index explains"
+    yield finding
+
+
+@rule(Category.IB_ERROR, Severity.WARNING, of=("completion_error",), hang=True)
+def roce_gid_default_zero_old_nccl(
+    completion_error: pl.DataFrame,
+    queue_pair: pl.DataFrame,
+    setting: pl.DataFrame,
+    net_devices: pl.DataFrame,
+    version: pl.DataFrame,
+    rank: pl.DataFrame,
+) -> Iterator[Finding]:
+    """RoCE before NCCL 2.21 used GID index 0, which is RoCE v1 and link-local, and the peer did not answer.
+
+    Means: without NCCL_IB_GID_INDEX these versions take index 0, which a routed fabric does not carry.
+    Not when: NCCL is 2.21 or later; the devices are InfiniBand; the job had made progress; an index is set, or the log
+    would not show it.
+    Do: set NCCL_IB_GID_INDEX=3, which is the usual answer; show_gids tells the index of RoCE v2.
+    Sources: nccl#426, pytorch#81628.
+    """
+    versions = releases(version["version"])
+    if not versions or max(versions) >= GID_FOUND:
+        return
+    failed = failed_with(completion_error, RETRY_EXCEEDED).filter(
+        (pl.col("calls") <= EARLY_CALLS).fill_null(value=True)
+    )
+    failed = failed.join(_of_roce(net_devices), on=OWNER, how="semi")
+    zero = queue_pair.filter(pl.col("gid_index") == 0).select(OWNER).unique()
+    told = setting.filter(pl.col("form") == "environment").select(OWNER).unique()
+    chosen = setting.filter(pl.col("variable") == "NCCL_IB_GID_INDEX").select(OWNER).unique()
+    unset = told.join(chosen, on=OWNER, how="anti")
+    link_local = failed.filter(pl.col("gid").str.starts_with("fe80")).select(OWNER).unique()
+    wrong = failed.join(pl.concat([zero, unset, link_local]).unique(), on=OWNER, how="semi")
+    if wrong.height:
+        detail = f"this version of NCCL takes GID index 0 where none is set{devices_text(wrong)}"
+        yield together(wrong, rank, "{who}: RoCE with GID index 0 gets no answer", detail, "likely")
+
+
+@rule(Category.IB_ERROR, Severity.INFO, of=("port_change",))
+def roce_gid_changed(
+    port_change: pl.DataFrame, completion_error: pl.DataFrame, rank: pl.DataFrame
+) -> Iterator[Finding]:
+    """The GID table of a RoCE port changed while the job ran.
+
+    Means: an address was assigned anew, or the link flapped; what NCCL remembers may be stale, and connections made
+    later fail.
+    Not when: NCCL says that it refreshed the GID; no transfer fails: then it is only said.
+    Do: look for network managers, bonds that fail over and flapping links on that host.
+    Sources: nccl#1819, nccl#2183, nccl#2400.
+    """
+    form = pl.col("form")
+    fatal = port_change.filter(form == "gid_fatal")
+    changed = port_change.filter((form == "gid_table") | ((form == "unknown_event") & (pl.col("event") == GID_CHANGED)))
+    fresh = port_change.filter(form == "gid_refreshed").select(OWNER).unique()
+    if fatal.height:
+        detail = "NCCL could not follow the change of its GID, and gave the device up"
+        finding = together(fatal, rank, "{who} lost a RoCE device when its GID changed", detail, "certain")
+        finding.severity = Severity.ERROR
+        yield finding
+    changed = changed.join(fresh, on=OWNER, how="anti").join(fatal.select(OWNER), on=OWNER, how="anti")
+    if changed.height:
+        names = ", ".join(changed["device"].cast(pl.String).drop_nulls().unique().sort().to_list()[:NAMED])
+        failed = completion_error.filter(pl.col("at_exit").not_()).height
+        finding = together(changed, rank, "{who}: the GID table of a RoCE port changed", f"on {names}", "certain")
+        finding.role = Role.CAUSE if failed else Role.CONTEXT
+        if failed:
+            finding.severity, finding.certainty = Severity.WARNING, "likely"
+            finding.detail += "; transfers fail, which stale addresses explain"
+        yield finding
+
+
+@rule(Category.IB_ERROR, Severity.WARNING, of=("ib_unusable",))
+def roce_gid_read_fails_in_container(ib_unusable: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+    """NCCL could not read the types of a RoCE port's GIDs.
+
+    Means: the entries under /sys/class/infiniband/…/gid_attrs/types are not readable in the pod's network namespace, so
+    the index cannot be chosen.
+    Not when: the devices are InfiniBand.
+    Do: use NCCL 2.26 or later, or set NCCL_IB_GID_INDEX to the index of RoCE v2.
+    Sources: nccl#1573, nccl#1538.
+    """
+    rows = ib_unusable.filter(pl.col("form") == "gid_type")
+    if rows.height:
+        error: Any = rows["error"][0]
+        yield together(rows, rank, "{who} cannot read the types of RoCE's GIDs", f"the system says: {error}", "certain")

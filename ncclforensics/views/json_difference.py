@@ -1,0 +1,64 @@
+"""What differs between two runs, for machines: one JSON object, described in docs/comparing-runs.md."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ncclforensics import __version__
+from ncclforensics.diff import Comparison, Difference, Side
+from ncclforensics.report.build import Report, Row
+from ncclforensics.report.summary import summary
+from ncclforensics.views.json_report import SCHEMA_VERSION, inputs, written
+
+
+def json(comparison: Comparison) -> bytes:
+    """The comparison as JSON."""
+    return written(as_object(comparison))
+
+
+def as_object(comparison: Comparison) -> dict[str, Any]:
+    """The comparison with every difference, whatever a person would be shown of it."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "tool": {"name": "ncclforensics", "version": __version__},
+        "good": _run(comparison.good),
+        "bad": _run(comparison.bad),
+        "differs": comparison.matters if comparison.is_enough else None,
+        "differences": [_difference(comparison, one) for one in comparison.differences],
+        "compared": comparison.compared,
+        "not_compared": [
+            {"topic": one.topic, "absent": one.absent, "other_tells": one.told, "needs": one.needs}
+            for one in comparison.not_compared
+        ],
+        "curves": [
+            {
+                "title": curve.title,
+                "unit": curve.unit,
+                "points": [{"bytes": size, "good": good, "bad": bad} for size, good, bad in curve.points],
+            }
+            for curve in comparison.curves
+        ],
+    }
+
+
+def _run(report: Report) -> Row:
+    return {"inputs": inputs(report), "run": summary(report.run)}
+
+
+def _difference(comparison: Comparison, one: Difference) -> Row:
+    good, bad = comparison.evidence(one)
+    return {
+        "topic": one.topic,
+        "kind": one.kind,
+        "what": one.what,
+        "certainty": one.certainty,
+        "unit": one.unit or None,
+        "good": _side(one.good, good),
+        "bad": _side(one.bad, bad),
+        "means": one.means,
+        "follows_from": one.follows,
+    }
+
+
+def _side(side: Side, evidence: list[Row]) -> Row:
+    return {"values": [{"value": value, "count": many} for value, many in side.values], "evidence": evidence}

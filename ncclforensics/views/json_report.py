@@ -1,0 +1,271 @@
+"""The report for machines: the contract's JSON."""
+
+from __future__ import annotations
+
+import re
+from math import isfinite
+from typing import Any
+
+import orjson
+import polars as pl
+
+from ncclforensics import __version__
+from ncclforensics.analyses.fabric.counters import PORT, dump_of
+from ncclforensics.data.variables import COLLECT_CALLS, NOTHING_SAID
+from ncclforensics.parsing.parser import COUNTS
+from ncclforensics.report.build import Report, Row, operation
+from ncclforensics.report.summary import not_shown, summary
+from ncclforensics.rules.finding import Finding
+
+SCHEMA_VERSION = 1
+# What orjson leaves as it is and a terminal obeys: DEL, and the controls that begin with U+0080.
+_CONTROLS = re.compile(rb"\x7f|\xc2[\x80-\x9f]")
+NO_LOG: dict[str, Any] = {
+    "verdict": "undecidable",
+    "certainty": "certain",
+    "reason": NOTHING_SAID,
+    "culprits": [],
+    "victims": [],
+    "communicator": None,
+    "operation": None,
+    "mismatch": None,
+    "last_operations": [],
+    "waits_for": [],
+    "collect_next": COLLECT_CALLS,
+}
+
+
+def json(report: Report) -> bytes:
+    """The report as one JSON object, keys in the contract's order."""
+    return written(as_object(report))
+
+
+def written(answer: dict[str, Any]) -> bytes:
+    """An object as JSON that no terminal obeys."""
+    text = orjson.dumps(answer, option=orjson.OPT_INDENT_2) + b"\n"
+    return _CONTROLS.sub(lambda found: b"\\u%04x" % ord(found[0].decode()), text)
+
+
+def as_object(report: Report) -> dict[str, Any]:
+    """The report as the contract describes it; unknown is None."""
+    jobs = report.verdicts
+    out: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "tool": {"name": "ncclforensics", "version": __version__},
+        "inputs": inputs(report),
+        "run": summary(report.run),
+        "not_shown": not_shown(report.run),
+        "findings": [_finding(report, finding) for finding in report.findings],
+        "hang": _hang(report, jobs[0]) if jobs else NO_LOG,
+    }
+    if len(jobs) > 1:
+        out["jobs"] = [_hang(report, row) for row in jobs]
+    return {
+        **out,
+        "benchmarks": _benchmarks(report) + _links(report) + _pairs(report),
+        "counters": _counters(report),
+        "links": _ports(report),
+        "topology": _topology(report),
+    }
+
+
+def inputs(report: Report) -> list[Row]:
+    """Each file, and how many of its lines are what."""
+    tally = {row["source"]: row for row in report.run.tally.to_dicts()}
+    rows = []
+    for reading in report.run.readings:
+        counts = {name: tally.get(reading.number, {}).get(name, 0) for name in COUNTS}
+        rows.append(
+            {
+                "path": reading.source.path,
+                "kind": report.run.kinds.get(reading.number, "application"),
+                "bytes": reading.source.size,
+                "bytes_read": reading.bytes_read,
+                "lines": sum(counts.values()),
+                **counts,
+                "problems": report.problems(reading.number),
+            }
+        )
+    return rows
+
+
+def _topology(report: Report) -> list[Row]:
+    rows = report.run["dump"].select("source", "gpus", "nics").iter_rows()
+    return [
+        {"path": report.run.readings[source].source.path, "gpus": gpus, "nics": nics} for source, gpus, nics in rows
+    ]
+
+
+def _counters(report: Report) -> list[Row]:
+    """One for each port and each time it was asked; data is in bytes, whatever the tool counts in."""
+    dumps = report.run["source"].select("source", dump=dump_of("path"))
+    told = report.run["counter_sample"].filter(pl.col("value") != 0).join(dumps, on="source", maintain_order="left")
+    asked = told.group_by("dump", *PORT, "sample", maintain_order=True).agg("name", "value", "moment", "is_saturated")
+    return [
+        {
+            **{name: row[name] for name in PORT},
+            "path": row["dump"],
+            "moment": None if row["moment"][0] is None else row["moment"][0].isoformat(),
+            "nonzero": dict(zip(row["name"], row["value"], strict=True)),
+            "saturated": [name for name, is_stuck in zip(row["name"], row["is_saturated"], strict=True) if is_stuck],
+        }
+        for row in asked.to_dicts()
+    ]
+
+
+def _ports(report: Report) -> list[Row]:
+    """One for each port, as the last dump that names it tells; what the last one leaves out, earlier ones fill in."""
+    known = report.run["port_state"].drop("line", "moment").group_by("source", *PORT, maintain_order=True)
+    rows = known.agg(pl.all().drop_nulls().last()).to_dicts()
+    return [
+        {
+            **{name: row[name] for name in PORT},
+            "path": report.run.readings[row.pop("source")].source.path,
+            **{name: value for name, value in row.items() if name not in PORT},
+        }
+        for row in rows
+    ]
+
+
+def _benchmarks(report: Report) -> list[Row]:
+    return [
+        {
+            "path": report.run.readings[row["source"]].source.path,
+            "tool": row["tool"],
+            "collective": row["collective"],
+            "nranks": row["nranks"],
+            "hosts": row["hosts"],
+            "rows": row["rows"],
+            "avg_busbw_GBps": _finite(row["average"]),
+            "max_busbw_GBps": row["max_busbw"],
+            "max_busbw_bytes": row["max_size"],
+            "wrong": None if _finite(row["wrong"]) is None else int(row["wrong"]),
+            "complete": row["complete"],
+            "unfinished_bytes": row["unfinished"],
+        }
+        for row in report.run["benchmark"].to_dicts()
+    ]
+
+
+def _links(report: Report) -> list[Row]:
+    """Tests of one link: they know no collective, no ranks and no bus bandwidth."""
+    tables = (
+        report.run["link_measurement"]
+        .group_by("source", "table", maintain_order=True)
+        .agg(
+            pl.col("test", "device").first(),
+            rows=pl.len(),
+            best=pl.col("gbps").max(),
+            size=pl.col("size").sort_by("gbps", nulls_last=False).last(),
+            us=pl.col("us").min(),
+        )
+    )
+    return [
+        {
+            **_without_collective(report, row, "perftest"),
+            "test": row["test"],
+            "device": row["device"],
+            "max_bandwidth_GBps": row["best"],
+            "max_bandwidth_bytes": row["size"] if row["best"] is not None else None,
+            "min_latency_us": row["us"],
+        }
+        for row in tables.to_dicts()
+    ]
+
+
+def _pairs(report: Report) -> list[Row]:
+    """Matrices of bandwidth between GPUs; a row is a cell."""
+    cells = report.run["gpu_pair"].filter(pl.col("kind") == "bandwidth")
+    matrices = cells.group_by("source", "matrix", maintain_order=True).agg(
+        pl.col("tool", "test").first(), rows=pl.len(), best=pl.col("value").max(), least=pl.col("value").min()
+    )
+    return [
+        {
+            **_without_collective(report, row, row["tool"]),
+            "test": row["test"],
+            "max_bandwidth_GBps": row["best"],
+            "min_bandwidth_GBps": row["least"],
+        }
+        for row in matrices.to_dicts()
+    ]
+
+
+def _without_collective(report: Report, row: Row, tool: str) -> Row:
+    """What the contract asks of a benchmark, of one that knows no ranks and no bus bandwidth."""
+    unknown = ("avg_busbw_GBps", "max_busbw_GBps", "max_busbw_bytes", "wrong", "complete")
+    return {
+        "path": report.run.readings[row["source"]].source.path,
+        "tool": tool,
+        "collective": None,
+        "nranks": None,
+        "rows": row["rows"],
+        **dict.fromkeys(unknown),
+    }
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and isfinite(value) else None
+
+
+def _finding(report: Report, finding: Finding) -> Row:
+    evidence = [{name: line[name] for name in ("path", "line", "text")} for line in report.evidence(finding)]
+    return {
+        "rule": finding.rule,
+        "category": finding.category,
+        "severity": finding.severity,
+        "certainty": finding.certainty,
+        "title": finding.title,
+        "detail": finding.detail,
+        "remedy": finding.remedy,
+        "ranks": finding.ranks,
+        "hosts": finding.hosts,
+        "communicator": finding.communicator,
+        "role": finding.role,
+        "evidence": evidence,
+    }
+
+
+def _hang(report: Report, row: Row) -> Row:
+    named = report.numbers(row["culprits"])
+    return {
+        "verdict": row["verdict"],
+        "certainty": row["certainty"],
+        "reason": row["reason"],
+        "culprits": sorted({*named, *row["missing"]}),
+        "victims": report.numbers(row["victims"]),
+        "communicator": row["key"],
+        "operation": operation(row) if row["name"] is not None else None,
+        "mismatch": {"how": row["how"], "fields": row["fields"]} if row["how"] else None,
+        "last_operations": [_last(report, call) for call in report.last_calls(row["job"])],
+        "waits_for": _waits(report, row["job"]),
+        "collect_next": report.collect_next(row),
+    }
+
+
+def _last(report: Report, call: Row) -> Row:
+    place = report.cited(call["source"], call["line"])
+    return {
+        "rank": call["rank"],
+        "communicator": call["key"],
+        **operation(call),
+        "path": place["path"],
+        "line": place["line"],
+    }
+
+
+def _waits(report: Report, job: int) -> list[Row]:
+    number = dict(report.run["rank"].select("actor", "rank").iter_rows())
+    cited = report.run["wait"].select("source", "line").unique()
+    calls = report.run["shown_call"].select("source", "line", "ordinal")
+    ordinal = {
+        (source, line): at for source, line, at in calls.join(cited, on=["source", "line"], how="semi").iter_rows()
+    }
+    return [
+        {
+            "rank": number[wait["waiter"]],
+            "communicator": wait["key"],
+            "ordinal": ordinal.get((wait["source"], wait["line"])),
+            "for_ranks": report.numbers(wait["waits_for"]),
+        }
+        for wait in report.waits(job)
+    ]

@@ -1,0 +1,179 @@
+"""What differs between two runs, for a person: how it came out, what may explain it, what could not be compared."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from ncclforensics.data.names import printable, sentence
+from ncclforensics.diff import Comparison, Curve, Difference, Kind, NotCompared, Side
+from ncclforensics.diff.result import FINDINGS
+from ncclforensics.report.build import Report, Row
+from ncclforensics.views.markdown import section
+from ncclforensics.views.plots import ENOUGH, plot
+from ncclforensics.views.text_layout import STYLE, bare, drawn, heading, indented, place_of
+from ncclforensics.views.text_report import coverage
+
+MOST_VALUES = 3
+MOST_ALIKE = 6
+MOST_CURVES = 2
+MOST_CONTEXT = 8
+MOST_TOLD = 3
+LONGEST = 160  # characters of a value
+TITLES = {Kind.SYMPTOM: "HOW IT CAME OUT", Kind.DIFFERENCE: "WHAT DIFFERS (what explains most is first)"}
+
+
+def text(comparison: Comparison, *, width: int = 100, color: bool = False) -> str:
+    """The comparison as lines of text, with ANSI colours or without."""
+    return drawn(_parts(comparison), width=width, color=color)
+
+
+def markdown(comparison: Comparison) -> str:
+    """The same for an issue or a chat."""
+    return section(f"ncclforensics diff: {headline(comparison)}", text(comparison, width=120))
+
+
+def headline(comparison: Comparison) -> str:
+    """The answer in a few words."""
+    if not comparison.is_enough:
+        return "UNDECIDABLE  too little in common to compare"
+    if not comparison.matters:
+        return "ALIKE  nothing that matters differs"
+    symptoms, reasons = len(comparison.of(Kind.SYMPTOM)), len(comparison.of(Kind.DIFFERENCE))
+    told = [f"{symptoms} in how it came out"] * bool(symptoms) + [f"{reasons} in what may explain it"] * bool(reasons)
+    return f"DIFFERENT  {', '.join(told)}"
+
+
+def _parts(comparison: Comparison) -> list[RenderableType]:
+    parts: list[RenderableType] = [
+        Text.assemble(("GOOD  ", "bold green"), coverage(comparison.good)),
+        Text.assemble(("BAD   ", "bold red"), coverage(comparison.bad)),
+    ]
+    style = STYLE["error"] if comparison.matters else STYLE["no-hang"] if comparison.is_enough else STYLE["warning"]
+    parts.append(Text(f"\n{headline(comparison)}", style=style))
+    for kind, title in TITLES.items():
+        rows = comparison.of(kind)
+        parts += [heading(title)] if rows else []
+        for alike in _together(rows):
+            parts += _differences(comparison, alike)
+        parts += _curves(comparison.curves) if kind is Kind.SYMPTOM and rows else []
+    return [*parts, *_context(comparison), *_not_compared(comparison.not_compared), *_compared(comparison)]
+
+
+def _together(rows: list[Difference]) -> list[list[Difference]]:
+    """Neighbours of one topic; findings each stand for themselves."""
+    groups = groupby(enumerate(rows), lambda item: (item[1].topic, item[0] if item[1].topic == FINDINGS else None))
+    return [[one for _, one in group] for _, group in groups]
+
+
+def _differences(comparison: Comparison, alike: list[Difference]) -> list[RenderableType]:
+    """The first with its lines, the others of its topic in a line each."""
+    one, *others = alike
+    parts: list[RenderableType] = [
+        Text.assemble(("\n  ", ""), (printable(one.what), "bold"), (f"  ({one.topic}, {one.certainty})", "dim"))
+    ]
+    table = bare()
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold", ratio=1)
+    cited = comparison.evidence(one)
+    for name, style, side, report, lines in (
+        ("GOOD", "green", one.good, comparison.good, cited[0]),
+        ("BAD", "red", one.bad, comparison.bad, cited[1]),
+    ):
+        table.add_row(Text(name, style=style), Text(said(side, one.unit)))
+        for line in lines:
+            table.add_row("", _cited(report, line))
+    for other in others[:MOST_ALIKE]:
+        table.add_row("also", _in_a_line(other))
+    if len(others) > MOST_ALIKE:
+        table.add_row("", Text(f"and {len(others) - MOST_ALIKE} more of this kind", style="dim"))
+    parts.append(indented(indented(table)))
+    parts.append(indented(indented(Text(sentence(one.means)))))
+    if one.follows:
+        parts.append(indented(indented(Text(f"May follow from: {printable(', '.join(one.follows))}.", style="dim"))))
+    return parts
+
+
+def _in_a_line(one: Difference) -> Text:
+    good, bad = said(one.good, one.unit), said(one.bad, one.unit)
+    return Text.assemble((printable(one.what), ""), (": ", ""), (good, "green"), (" → ", "dim"), (bad, "red"))
+
+
+def said(side: Side, unit: str) -> str:
+    """`IB (15 processes), Socket (1 process)`; a value that all share stands without a number where there is one."""
+    shown = side.values[:MOST_VALUES]
+    told = [
+        _short(printable(value))
+        + (f" ({many} {plural(unit, many)})" if unit not in ("", "run", "job") and many else "")
+        for value, many in shown
+    ]
+    more = len(side.values) - len(shown)
+    return ", ".join(told) + (f" and {more} more" if more else "")
+
+
+def plural(unit: str, many: int) -> str:
+    """`rank`, `ranks`, `pairs of ranks`."""
+    first, of, rest = unit.partition(" of ")
+    return unit if many == 1 else f"{first}{'es' if first.endswith('s') else 's'}{of}{rest}"
+
+
+def _short(value: str) -> str:
+    return value if len(value) <= LONGEST else value[: LONGEST - 1] + "…"
+
+
+def _cited(report: Report, line: Row) -> Text:
+    place = Text(place_of(report, line), style="cyan")
+    return place.append("  " + " ".join(line["text"].split()), style="dim") if line["text"] else place
+
+
+def _curves(curves: list[Curve]) -> list[RenderableType]:
+    """Both runs over size."""
+    parts: list[RenderableType] = []
+    for curve in [each for each in curves if len(each.points) >= ENOUGH][:MOST_CURVES]:
+        good = [(size, value) for size, value, _ in curve.points]
+        bad = [(size, value) for size, _, value in curve.points]
+        drawing = plot({f"GOOD, {curve.unit}": good, f"BAD, {curve.unit}": bad})
+        parts += [indented(Text(f"\n{printable(curve.title)}", style="dim")), indented(Text(drawing))]
+    return parts
+
+
+def _context(comparison: Comparison) -> list[RenderableType]:
+    rows = comparison.of(Kind.CONTEXT)
+    if not rows:
+        return []
+    table = bare()
+    table.add_column(style="dim", overflow="fold")
+    table.add_column(overflow="fold", ratio=1)
+    for one in rows[:MOST_CONTEXT]:
+        table.add_row(printable(one.what), f"GOOD: {said(one.good, one.unit)}; BAD: {said(one.bad, one.unit)}")
+    more = len(rows) - MOST_CONTEXT
+    rest = [indented(Text(f"and {more} more", style="dim"))] if more > 0 else []
+    return [heading("CONTEXT (no reason by itself)"), indented(table), *rest]
+
+
+def _not_compared(absent: list[NotCompared]) -> list[RenderableType]:
+    if not absent:
+        return []
+    table = bare()
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold", ratio=1)
+    for one in absent:
+        begin = {
+            "good": "GOOD does not tell; BAD: ",
+            "bad": "BAD does not tell; GOOD: ",
+            "common": "nothing in common; ",
+        }[one.absent]
+        shown = [_short(printable(each)) for each in one.told[:MOST_TOLD]]
+        more = len(one.told) - len(shown)
+        rest = f" and {more} more" if more > 0 else ""
+        table.add_row(one.topic, f"{begin}{'; '.join(shown)}{rest}")
+        table.add_row("", Text(f"to compare it: {one.needs}", style="dim"))
+    return [heading("NOT COMPARED"), indented(table)]
+
+
+def _compared(comparison: Comparison) -> list[RenderableType]:
+    if not comparison.compared:
+        return []
+    return [Text(f"\nCompared: {', '.join(comparison.compared)}.", style="dim")]

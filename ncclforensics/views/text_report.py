@@ -1,0 +1,335 @@
+"""The report for a person: the verdict, the culprits and the proof on one screen."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import polars as pl
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ncclforensics.analyses.fabric.counters import PORT
+from ncclforensics.data.names import datatype, known, operation_text, printable, ranks_text, reduction, sentence
+from ncclforensics.data.variables import COLLECT_CALLS, NOTHING_SAID
+from ncclforensics.parsing.parser import COUNTS
+from ncclforensics.report.build import Report
+from ncclforensics.report.summary import not_shown, summary, versions
+from ncclforensics.rules.finding import Finding, Severity
+from ncclforensics.views.text_benchmarks import benchmarks
+from ncclforensics.views.text_counters import counters
+from ncclforensics.views.text_layout import STYLE, bare, drawn, headed, heading, indented, place_of
+from ncclforensics.views.text_machines import machines
+
+Row = dict[str, Any]
+MOST_CULPRITS = 8
+MOST_GROUPS = 6
+MOST_LINES = 6
+MOST_HOSTS = 8
+LONGEST_LIST = 48  # characters
+
+
+def text(
+    report: Report, *, width: int = 100, color: bool = False, verbose: bool = False, everything: bool = False
+) -> str:
+    """The verdict as lines of text, with ANSI colours or without; `everything`: the run and all findings instead."""
+    parts = _all(report, verbose) if everything else _parts(report, verbose)
+    return drawn(parts, width=width, color=color)
+
+
+def _parts(report: Report, verbose: bool) -> list[RenderableType]:
+    parts: list[RenderableType] = [coverage(report)]
+    jobs = report.verdicts
+    for place, row in enumerate(jobs):
+        if place and row["verdict"] == "no-hang" and not verbose and len(jobs) > 3:
+            continue
+        if len(jobs) > 1:
+            size = report.run["rank"].filter(pl.col("job") == row["job"]).height
+            parts.append(Text(f"\nJob {place + 1} of {len(jobs)}: {size} ranks", style="bold underline"))
+        parts += _job(report, row, verbose)
+    if not jobs:
+        parts.append(Text(f"\nUNDECIDABLE  {NOTHING_SAID}", style="bold"))
+        parts += [heading("COLLECT"), *(indented(Text(step)) for step in COLLECT_CALLS)]
+    told = [id(report.finding_of(row)) for row in jobs]
+    for finding in report.findings:
+        if id(finding) not in told and finding.severity is not Severity.INFO:
+            parts += _told(report, finding)
+    notes = [finding for finding in report.findings if finding.severity is Severity.INFO and finding.rule != _GAP]
+    parts += [Text.assemble(("\nnote  ", STYLE["info"]), f"{note.title}: {note.detail}") for note in notes]
+    parts += _problems(report)
+    return parts
+
+
+_GAP = "read-subsystem-gap"
+
+
+def _all(report: Report, verbose: bool) -> list[RenderableType]:
+    parts: list[RenderableType] = [coverage(report)]
+    if (run := _run(report, verbose)).row_count:
+        parts += [heading("RUN"), indented(run)]
+    for name, table in machines(report):
+        parts += [heading(f"MACHINE {name} (! differs from the others)"), indented(table)]
+    parts += benchmarks(report, verbose) + counters(report, verbose)
+    for finding in report.findings:
+        parts += _told(report, finding)
+    if not report.findings:
+        parts.append(Text("\nno findings", style=STYLE["no-hang"]))
+    return parts + _problems(report) + _not_shown(report)
+
+
+def _told(report: Report, finding: Finding) -> list[RenderableType]:
+    """A finding with all that belongs to it."""
+    severity = str(finding.severity)
+    head = Text.assemble(("\n", ""), (severity.upper(), STYLE[severity]), (f"  ({finding.certainty})  ", "dim"))
+    said = [finding.detail, finding.remedy]
+    return [
+        head.append(finding.title, "bold"),
+        *(indented(Text(sentence(line))) for line in said if line),
+        indented(Text(f"{finding.role} · rule {finding.rule}", style="dim")),
+        *_lines_of(report, finding),
+    ]
+
+
+def _not_shown(report: Report) -> list[RenderableType]:
+    """What these logs cannot tell, and what to set before the next run."""
+    rows = not_shown(report.run)
+    if not rows:
+        return []
+    table = bare()
+    table.add_column(overflow="fold", ratio=1)
+    table.add_column(style="dim", overflow="fold", ratio=1)
+    for row in rows:
+        table.add_row(row["question"], row["needs"])
+    return [heading("WHAT THESE LOGS CANNOT SHOW"), indented(table)]
+
+
+def _run(report: Report, verbose: bool) -> Table:
+    """What the logs tell about the run; a line for all that they tell nothing about is left out."""
+    run = summary(report.run)
+    sizes = Counter((each["kind"], each["nranks"]) for each in run["communicators"])
+    lines = {
+        "NCCL": ", ".join(run["nccl_versions"]),
+        "ranks": f"{ranks_text(run['ranks_seen'])} of {run['world_size']}" if run["world_size"] else "",
+        "missing": ranks_text(run["ranks_missing"]),
+        "hosts": _list(run["hosts"], verbose),
+        "network": ", ".join(run["networks"]) + f", GPUDirect RDMA: {run['gdr']}" * bool(run["networks"]),
+        "transports": ", ".join(f"{count} {name}" for name, count in (run["transports"] or {}).items()),
+        "channels": ", ".join(f"{count} {kind}" for kind, count in run["channels"].items() if count is not None),
+        "communicators": ", ".join(f"{count} {kind} of {size} ranks" for (kind, size), count in sorted(sizes.items())),
+        "subsystems": ", ".join(run["debug"]["subsystems_seen"]),
+    }
+    table = bare()
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, line in lines.items():
+        if line:
+            table.add_row(name, printable(line))
+    return table
+
+
+def _list(names: list[str], verbose: bool) -> str:
+    shown = names if verbose else names[:MOST_HOSTS]
+    more = len(names) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
+
+
+def coverage(report: Report) -> Text:
+    """What was read, in one line."""
+    tally = report.run.tally.select(*COUNTS).sum().row(0, named=True) if report.run.readings else {}
+    nccl = (tally["recognised"] or 0) + (tally["unrecognised"] or 0)
+    seen, world = report.run["rank"].height, report.run["member"]["nranks"].max()
+    known = report.run["rank"]["host"]
+    hosts = 0 if known.null_count() else known.n_unique()
+    told_versions = versions(report.run)
+    jobs, files = len(report.verdicts), len(report.run.readings)
+    of_world = f" of {world!r}" if world and world != seen and jobs == 1 else f" in {jobs} jobs" if jobs > 1 else ""
+    partly = sum(not reading.is_whole and not reading.problems for reading in report.run.readings)
+    measured, described = report.run["benchmark"].height, report.run["dump"].height
+    counted = report.run["counter_growth"]["key"].n_unique() or report.run["port_state"].select(*PORT).n_unique()
+    links, pairs = report.run["link_measurement"]["table"].n_unique(), report.run["gpu_pair"]["matrix"].n_unique()
+    others = (
+        (measured, "benchmark", "benchmarks"),
+        (links, "test of a link", "tests of links"),
+        (pairs, "matrix of pairs", "matrices of pairs"),
+        (described, "dump of a machine", "dumps of machines"),
+        (counted, "port", "ports"),
+    )
+    told = [f"{many} {one if many == 1 else several}" for many, one, several in others if many]
+    is_journal = report.run["speaker"].is_empty() and report.run.has("journal_init")
+    lines = "known lines" if (told and not seen) or is_journal else "NCCL lines"
+    if seen or not told:
+        of_hosts = f" on {hosts} host{'s' * (hosts != 1)}" * bool(hosts or not seen)
+        told.append(f"{seen} rank{'s' * (seen != 1)}{of_world}{of_hosts}")
+    told += [
+        f"NCCL {', '.join(told_versions)}" if told_versions else "NCCL version unknown",
+        f"{files} file{'s' * (files != 1)}" + (f", {partly} read at both ends only" if partly else ""),
+        f"{nccl:,} {lines}, {(tally['recognised'] or 0) / nccl:.0%} recognised" if nccl else "no NCCL lines",
+    ]
+    if tally.get("damaged"):
+        told.append(f"{tally['damaged']:,} damaged")
+    return Text(" · ".join(told), style="dim")
+
+
+def _job(report: Report, row: Row, verbose: bool) -> list[RenderableType]:
+    finding = report.finding_of(row)
+    style = STYLE["no-hang"] if row["verdict"] == "no-hang" else STYLE[str(finding.severity) if finding else "info"]
+    head = Text.assemble(("\n", ""), (row["verdict"].upper(), style), (f"  ({row['certainty']})  ", "dim"))
+    parts: list[RenderableType] = [head.append(finding.title if finding else row["reason"], "bold")]
+    if finding and finding.detail:
+        parts.append(indented(Text(sentence(finding.detail))))
+    parts += _culprits(report, row)
+    parts += _grid(report, row)
+    parts += _mismatch(report, row)
+    parts += _waits(report, row, verbose)
+    if finding:
+        parts += _evidence(report, finding)
+    if verbose:
+        parts += _all_last(report, row)
+    steps = report.collect_next(row)
+    if steps:
+        title = "RUN NOW" if row["culprits"] else "COLLECT"
+        shown = steps if verbose else steps[:MOST_LINES]
+        parts += [heading(title), *(indented(Text(step)) for step in shown)]
+    return parts
+
+
+def _culprits(report: Report, row: Row) -> list[RenderableType]:
+    last = {call["actor"]: call for call in report.last_calls(row["job"])}
+    ranks = report.run["rank"].filter(pl.col("actor").is_in(row["culprits"])).sort("rank").to_dicts()
+    table = headed("rank", "host", "GPU", "pid", "last call", "at")
+    for rank in ranks[:MOST_CULPRITS]:
+        call = last.get(rank["actor"])
+        place = report.cited(call["source"], call["line"]) if call else {}
+        table.add_row(
+            known(rank["rank"]), known(rank["host"]), known(rank["cudadev"]), known(rank["pid"]),
+            f"{operation_text(call)} on {call['key']}" if call else "none seen",
+            place_of(report, place) if call else "",
+        )  # fmt: skip
+    for number in row["missing"][:MOST_CULPRITS]:
+        table.add_row(str(number), "?", "?", "?", "no log", "")
+    if not table.row_count:
+        return []
+    more = len(ranks) - MOST_CULPRITS
+    rest = [indented(Text(f"and {more} more", style="dim"))] if more > 0 else []
+    return [heading("CULPRIT" if table.row_count == 1 else "CULPRITS"), indented(table), *rest]
+
+
+def _grid(report: Report, row: Row) -> list[RenderableType]:
+    """One mark a rank, one line a host: where the culprits sit."""
+    ranks = report.run["rank"].filter(pl.col("job") == row["job"]).sort("rank")
+    if not row["culprits"] or ranks.height < 2:
+        return []
+    marks = {**dict.fromkeys(row["victims"], ("·", "yellow")), **dict.fromkeys(row["culprits"], ("X", STYLE["error"]))}
+    table = bare()
+    hosts = [(known(name[0]), rows) for name, rows in ranks.group_by("host", maintain_order=True)]
+    guilty = {known(ranks.filter(pl.col("actor") == actor)["host"][0]) for actor in row["culprits"]}
+    hosts = sorted(hosts, key=lambda item: item[0] not in guilty)
+    for host, rows in hosts[:MOST_HOSTS]:
+        line = Text()
+        for actor in rows["actor"]:
+            line.append(*marks.get(actor, ("-", "dim")))
+        table.add_row(ranks_text(rows["rank"].drop_nulls()), host, line)
+    more = [indented(Text(f"and {len(hosts) - MOST_HOSTS} hosts more", style="dim"))] if len(hosts) > MOST_HOSTS else []
+    return [heading("RANKS (X culprit, · waits, - neither)"), indented(table), *more]
+
+
+def _mismatch(report: Report, row: Row) -> list[RenderableType]:
+    """Both calls side by side, the differing fields marked."""
+    if not row["how"]:
+        return []
+    sides = report.run["exhibit"].filter((pl.col("job") == row["job"]) & pl.col("what").is_in(["minority", "majority"]))
+    calls = sides.join(report.run["shown_call"], on=["source", "line"], how="inner").unique(
+        "what", keep="first", maintain_order=True
+    )
+    shown = {call["what"]: call for call in calls.to_dicts()}
+    if len(shown) < 2:
+        return []
+    number = dict(report.run["rank"].select("actor", "rank").iter_rows())
+    table = headed("", *(f"rank {number[shown[side]['actor']]} ({side})" for side in ("minority", "majority")))
+    for name, show in _FIELDS.items():
+        mine, theirs = (show(shown[side]) for side in ("minority", "majority"))
+        differs = mine != theirs
+        table.add_row(f"{'≠' if differs else ' '} {name}", mine, theirs, style="bold red" if differs else "")
+    how = {"arguments": "same call, other arguments", "another": "another call"}.get(row["how"], f"{row['how']} call")
+    return [heading(f"THE CALL ({how})"), indented(table)]
+
+
+_FIELDS: dict[str, Callable[[Row], str]] = {
+    "call": lambda call: str(call["name"]),
+    "count": lambda call: str(call["count"]),
+    "datatype": lambda call: str(datatype(call["datatype"])),
+    "op": lambda call: str(reduction(call["name"], call["op"]) or "-"),
+    "root": lambda call: str(call["root"]),
+    "place": lambda call: f"#{known(call['ordinal'])} on {call['key']}",
+}
+
+
+def _waits(report: Report, row: Row, verbose: bool) -> list[RenderableType]:
+    calls = {(call["source"], call["line"]): call for call in _calls_of_waits(report, row)}
+    groups: dict[tuple[str, str], list[int]] = {}
+    for wait in report.waits(row["job"]):
+        call = calls.get((wait["source"], wait["line"]))
+        what = f"{operation_text(call)} of {wait['key']}" if call else f"the init of {wait['key']}"
+        groups.setdefault((what, _ranks(report.numbers(wait["waits_for"]), verbose)), []).append(wait["waiter"])
+    if not groups:
+        return []
+    table = headed("who", "waits in", "for")
+    ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
+    for (what, for_whom), waiters in ordered if verbose else ordered[:MOST_GROUPS]:
+        table.add_row(_ranks(report.numbers(waiters), verbose), what, for_whom)
+    return [heading("WHO WAITS FOR WHOM"), indented(table)]
+
+
+def _ranks(numbers: list[int], verbose: bool) -> str:
+    """Ranks as text; a long list only begins, unless all is asked for."""
+    text = ranks_text(numbers)
+    if verbose or len(text) <= LONGEST_LIST:
+        return text
+    return f"{len(numbers)} ranks: {text[: text.rindex(',', 0, LONGEST_LIST)].removeprefix('ranks ')}, …"
+
+
+def _calls_of_waits(report: Report, row: Row) -> list[Row]:
+    waits = report.run["wait"].filter(pl.col("job") == row["job"]).select("source", "line").unique()
+    return report.run["shown_call"].join(waits, on=["source", "line"], how="semi").to_dicts()
+
+
+def _evidence(report: Report, finding: Finding) -> list[RenderableType]:
+    lines = _lines_of(report, finding)
+    return [heading("EVIDENCE"), *lines] if lines else []
+
+
+def _lines_of(report: Report, finding: Finding) -> list[RenderableType]:
+    """The lines that a finding cites, each with what it shows and where it stands."""
+    lines = report.evidence(finding)[:MOST_LINES]
+    table = bare()
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(style="cyan", overflow="fold")
+    table.add_column(overflow="fold", ratio=1)
+    for line in lines:
+        table.add_row(line["what"], place_of(report, line), Text(line["text"].replace("\t", " ")))
+    return [indented(table)] if lines else []
+
+
+def _all_last(report: Report, row: Row) -> list[RenderableType]:
+    table = headed("rank", "host", "last call", "at")
+    for call in report.last_calls(row["job"]):
+        place = report.cited(call["source"], call["line"])
+        where = place_of(report, place)
+        table.add_row(known(call["rank"]), known(call["host"]), f"{operation_text(call)} on {call['key']}", where)
+    return [heading("LAST CALL OF EVERY RANK"), indented(table)] if table.row_count else []
+
+
+def _problems(report: Report) -> list[RenderableType]:
+    told = [f"{path} {problem}" for path, problem in report.troubles()]
+    return [Text.assemble(("\nproblem  ", STYLE["warning"]), printable(line)) for line in told[:MOST_LINES]]
+
+
+def width_of_terminal() -> int:
+    """Columns of the terminal, 100 where there is none."""
+    try:
+        return os.get_terminal_size().columns
+    except OSError:
+        return int(os.environ.get("COLUMNS", "100"))

@@ -1,0 +1,276 @@
+"""The floor plan: folders follow the data flow, imports point one way, libraries stay in their room."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "ncclforensics"
+ROOMS = {
+    "inputs", "grammar", "formats", "parsing", "frames", "analyses", "rules", "report", "diff", "views", "tui", "cli",
+    "archive", "capture", "data",
+}  # fmt: skip
+TOPICS = {"job", "hang", "transport", "host", "fabric", "benchmark"}  # the rooms inside `analyses` and `rules`
+MOST_FILES, MOST_LINES = 5, 400
+# A module imports modules of its own layer or of layers before it. The longest prefix decides to which it belongs.
+LAYERS = (
+    "errors",
+    "data",
+    "archive.manifest",
+    "inputs",
+    "grammar",
+    "formats",
+    "parsing",
+    "archive.parquet",
+    "frames",
+    "analyses.job",
+    "analyses.host",
+    "analyses.fabric",
+    "analyses.transport",
+    "analyses.benchmark",
+    "analyses.hang",
+    "analyses",
+    "rules.finding",
+    "rules.registry",
+    "rules.shared",
+    "rules",
+    "report",
+    "archive.write",
+    "diff",
+    "views",
+    "api",
+    "tui",
+    "capture",
+    "cli",
+    "__main__",
+)
+# What runs on each rank of a capture needs nothing but PyTorch.
+ON_EACH_RANK = ("journal", "collectives", "worker", "orphan_guard")
+# A line of a log is described by a grammar and by nothing else: who works with patterns says here why.
+PATTERNS = {
+    "inputs/sources.py": "the user's own pattern for a rank in a file's name",
+    "report/redaction.py": "words of any text, whoever printed it, and what stands behind the name of a secret",
+    "views/json_report.py": "control characters in the program's own output",
+}
+# What Polars reads as a pattern unless it is told that the text is literal, and who applies patterns, and which.
+OF_PATTERNS = {
+    "contains", "count_matches", "extract", "extract_all", "extract_groups", "find", "replace", "replace_all",
+}  # fmt: skip
+APPLYING = {
+    "inputs/lines.py": "escape sequences and control bytes, before there are lines",
+    "parsing/launcher_prefixes.py": "those of the grammars",
+    "grammar/dialect.py": "those of the grammars",
+    "parsing/matching.py": "those of the grammars",
+    "parsing/parser.py": "those of the grammars",
+    "parsing/explain_line.py": "those of the grammars",
+}
+TERMINAL = ("rich", "textual")
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def module_name(path: Path) -> str:
+    """Dotted name below the package; the package itself is `api`, for it holds `analyze`."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts) or "api"
+
+
+NAMES = {module_name(path): path for path in MODULES}
+
+
+def layer(name: str) -> int:
+    """Index of the layer with the longest prefix of this module name. Raises ValueError if there is none."""
+    fitting = [one for one in LAYERS if name == one or name.startswith(f"{one}.")]
+    return LAYERS.index(max(fitting, key=len)) if fitting else LAYERS.index(name)
+
+
+@cache
+def imports(path: Path, *, type_checking: bool = False) -> frozenset[str]:
+    """Full names that a module imports at any level; those under TYPE_CHECKING only if asked for."""
+    return frozenset(_imports(path, type_checking))
+
+
+def _imports(path: Path, type_checking: bool) -> Iterator[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for_types = {
+        id(inner)
+        for outer in ast.walk(tree)
+        if isinstance(outer, ast.If) and ast.unparse(outer.test) == "TYPE_CHECKING"
+        for inner in ast.walk(outer)
+    }
+    for node in ast.walk(tree):
+        if id(node) in for_types and not type_checking:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def libraries(path: Path) -> set[str]:
+    return {name.split(".")[0] for name in imports(path)}
+
+
+def modules_used(path: Path, *, type_checking: bool = False) -> set[str]:
+    """Names of the project's own modules that a module imports."""
+    used = set()
+    for full in imports(path, type_checking=type_checking):
+        if full == "ncclforensics" or full.startswith("ncclforensics."):
+            name = full.removeprefix("ncclforensics").removeprefix(".")
+            if name == "__version__":
+                continue
+            while name and name not in NAMES:
+                name = name.rpartition(".")[0]
+            used.add(name or "api")
+    return used - {module_name(path)}
+
+
+def imports_against_the_flow(name: str, used: set[str]) -> set[str]:
+    return {one for one in used if layer(one) > layer(name)}
+
+
+def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """The import cycles of a graph of modules, each as the sorted names of its modules."""
+    reached: dict[str, set[str]] = {}
+    for start in graph:
+        seen, stack = set(), list(graph[start])
+        while stack:
+            name = stack.pop()
+            if name not in seen:
+                seen.add(name)
+                stack.extend(graph.get(name, ()))
+        reached[start] = seen
+    on_cycle = [start for start in graph if start in reached[start]]
+    found = {tuple(sorted({start} | {n for n in reached[start] if start in reached[n]})) for start in on_cycle}
+    return [list(one) for one in sorted(found)]
+
+
+def outside(*rooms: str) -> list[Path]:
+    """The modules of all other rooms."""
+    return [path for path in MODULES if module_name(path).split(".")[0] not in rooms]
+
+
+def named(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def test_the_top_of_the_package_shows_the_way_of_the_data() -> None:
+    folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+
+    assert folders == ROOMS
+    assert len(list(PACKAGE.glob("*.py"))) <= MOST_FILES
+
+
+@pytest.mark.parametrize("room", ["analyses", "rules"])
+def test_large_rooms_are_divided_by_topic(room: str) -> None:
+    assert {path.parent.name for path in (PACKAGE / room).glob("*/__init__.py")} - {"shared"} == TOPICS
+
+
+def test_no_module_is_longer_than_one_sitting() -> None:
+    lengths = {named(path): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
+
+    assert {name: length for name, length in lengths.items() if length > MOST_LINES} == {}
+
+
+def test_imports_follow_the_flow_of_the_data() -> None:
+    against = {name: imports_against_the_flow(name, modules_used(path)) for name, path in NAMES.items()}
+
+    assert {name: used for name, used in against.items() if used} == {}
+
+
+def test_an_import_against_the_flow_is_found() -> None:
+    assert imports_against_the_flow("inputs.lines", {"errors", "frames.run"}) == {"frames.run"}
+    assert imports_against_the_flow("analyses.job.calls", {"analyses.hang.verdict"}) == {"analyses.hang.verdict"}
+    assert imports_against_the_flow("views.plots", {"cli.hang"}) == {"cli.hang"}
+
+
+def test_no_modules_import_each_other() -> None:
+    assert cycles({name: modules_used(path, type_checking=True) for name, path in NAMES.items()}) == []
+
+
+def test_an_import_cycle_is_found() -> None:
+    assert cycles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [["b", "c"]]
+
+
+def test_rules_do_not_import_rules() -> None:
+    shared = ("rules.finding", "rules.registry", "rules.shared")
+    own = {name: path for name, path in NAMES.items() if name.startswith("rules.") and not name.startswith(shared)}
+    used = {
+        name: {one for one in modules_used(path) if one.startswith("rules.") and not one.startswith(shared)}
+        for name, path in own.items()
+    }
+
+    assert {name: rules for name, rules in used.items() if rules} == {}
+
+
+def test_capture_stands_apart_and_only_the_command_line_knows_it() -> None:
+    used = {name: {one.split(".")[0] for one in modules_used(path)} for name, path in NAMES.items()}
+
+    assert {name.split(".")[0] for name, rooms in used.items() if "capture" in rooms} <= {"capture", "cli"}
+    assert set().union(*(rooms for name, rooms in used.items() if name.startswith("capture"))) <= {
+        "capture", "data", "errors",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ON_EACH_RANK)
+def test_what_runs_on_each_rank_of_a_capture_needs_pytorch_alone(name: str) -> None:
+    used = set(imports(PACKAGE / "capture" / f"{name}.py"))
+    ours = {full.removeprefix("ncclforensics.capture.").split(".")[0] for full in used if "ncclforensics" in full}
+
+    assert ours <= set(ON_EACH_RANK)
+    assert {full.split(".")[0] for full in used} - {"ncclforensics", "torch"} <= sys.stdlib_module_names
+
+
+def test_only_views_and_screens_know_the_terminal() -> None:
+    assert [named(path) for path in outside("views", "tui") if libraries(path) & set(TERMINAL)] == []
+
+
+def test_only_the_command_line_knows_arguments() -> None:
+    assert [named(path) for path in outside("cli") if libraries(path) & {"typer", "click", "argparse"}] == []
+
+
+def test_only_grammars_know_what_a_line_looks_like() -> None:
+    assert {named(path) for path in MODULES if "re" in libraries(path)} == set(PATTERNS)
+
+
+def applied_patterns(code: str) -> list[str]:
+    """The calls of Polars' methods on text that read a pattern."""
+    return [
+        ast.unparse(node)
+        for node in ast.walk(ast.parse(code))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in OF_PATTERNS
+        and isinstance(node.func.value, ast.Attribute)
+        and node.func.value.attr == "str"
+        and not any(keyword.arg == "literal" for keyword in node.keywords)
+    ]
+
+
+def test_only_what_applies_grammars_searches_for_patterns() -> None:
+    assert {named(path) for path in MODULES if applied_patterns(path.read_text(encoding="utf-8"))} == set(APPLYING)
+
+
+def test_a_pattern_on_a_column_is_found() -> None:
+    code = 'rows.filter(pl.col("a").str.contains("^x"), pl.col("b").str.contains("^", literal=True))'
+
+    assert applied_patterns(code) == ["pl.col('a').str.contains('^x')"]
+
+
+def test_only_one_module_knows_lark() -> None:
+    assert [named(path) for path in MODULES if "lark" in libraries(path)] == ["grammar/compiler.py"]
+
+
+@pytest.mark.parametrize("module", ["ncclforensics", "ncclforensics.cli", "ncclforensics.inputs.sources"])
+def test_what_answers_at_once_imports_nothing_heavy(module: str) -> None:
+    code = f"import sys, {module}; print(*sorted(set(sys.modules) & {{'polars', 'lark', 'rich', 'textual'}}))"
+
+    said = subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parent, capture_output=True, text=True, check=True)
+
+    assert said.stdout.split() == []
