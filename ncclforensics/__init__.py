@@ -62,8 +62,8 @@ def analyze(
     run = Run(found, whole=whole or everything or span is not None, span=span, progress=parsed)
 
     def judged() -> Report:
-        while not (gap := run["gap"]).is_empty():
-            run.read_on(gap)
+        while not (read_next := run["read_next"]).is_empty():
+            run.read_on(read_next)
         return report(run, selection, asked)
 
     return run.briefly(judged)

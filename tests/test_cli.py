@@ -71,7 +71,7 @@ def test_wrong_usage_is_2(say: Callable[..., Said], argv: list[str]) -> None:
 @pytest.mark.parametrize(
     ("pattern", "says"),
     [("rank(", "unterminated subpattern"), ("rank[0-9]+", "needs a group")],
-    ids=["broken", "groupless"],
+    ids=["dump_damage", "groupless"],
 )
 def test_a_bad_rank_pattern_is_2_and_one_sentence(say: Callable[..., Said], pattern: str, says: str) -> None:
     code, out, err = say("hang", HEALTHY, "--rank-from", pattern)

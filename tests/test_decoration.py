@@ -14,7 +14,7 @@ from ncclforensics.inputs import lines
 from ncclforensics.inputs.sources import find
 from ncclforensics.parsing.launcher_prefixes import decorations, peeled
 
-LANGUAGE = nccl.language()
+LANGUAGE = nccl.dialect()
 LINES = [
     "gpu-a012:77:77 [0] NCCL INFO cudaDriverVersion 12040",
     "step 7: loss 0.25",

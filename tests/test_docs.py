@@ -15,7 +15,7 @@ import pytest
 
 import ncclforensics.analyses  # noqa: F401  # registers the analyses
 from ncclforensics import cli
-from ncclforensics.formats import language
+from ncclforensics.formats import dialect
 from ncclforensics.frames import registry, run
 from ncclforensics.grammar.grammar_file import Shape
 from tests.incidents import ROOT
@@ -79,7 +79,7 @@ def _frames() -> Iterator[str]:
     yield "The tables that analyses and rules read. Generated from `grammars/` and `analyses/` by `pytest --update`.\n"
     yield "Every parsed frame also has `source` (number of the file), `line`, and `pos` (order within one process).\n"
     yield "## Parsed: one row per line\n"
-    for shape in language().whole.shapes:
+    for shape in dialect().whole.shapes:
         yield from _parsed(shape)
     yield "## Computed\n"
     yield from _table("source", "Every file that was read.", _rows(run.SOURCE_COLUMNS, run.__name__))
@@ -102,14 +102,14 @@ def _parsed(shape: Shape) -> Iterator[str]:
 
 # The rows of `operation`, as they are kept.
 REPEATING = {
-    "repeated": "What lines of `operation` say but for `opcount`, each once, at the first of them.",
-    "repetition": "Every line of `operation`: where it stands, its `opcount`, and which row of `repeated` it says.",
+    "call_template": "What lines of `operation` say but for `opcount`, each once, at the first of them.",
+    "call_occurrence": "Every line of `operation`: its place, its `opcount`, and its row of `call_template`.",
 }
 
 # Columns that mean the same in every frame.
 COMMON = {
     "job": "number of the job; several jobs may lie in one folder",
-    "actor": "number of a rank, counted over all jobs",
+    "rank_id": "number of a rank, counted over all jobs",
     "key": "name of the communicator, equal on all its ranks",
     "source": "number of the file",
     "line": "line in it; negative: counted from the end of a file not read whole",

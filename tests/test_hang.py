@@ -84,7 +84,7 @@ def test_the_generated_fault_is_named_with_its_culprits(plan: Plan) -> None:
 
         hang = answer([folder])["hang"]
 
-    if not truth.visible:  # the lines of this version cannot show it
+    if not truth.visibility:  # the lines of this version cannot show it
         return
     assert (hang["verdict"], hang["culprits"]) == (truth.verdict, sorted(truth.culprits))
 

@@ -249,7 +249,7 @@ def test_priorities_without_loss(tmp_path: Path) -> None:
     report = told(tmp_path, f"[root@gpu-a012 ~]# mlnx_qos -i ens1f0\n{QOS}")
 
     columns = ["host", "netdev", "priorities", "trust"]
-    assert report.run["lossless"].select(columns).rows() == [("gpu-a012", "ens1f0", [3], "dscp")]
+    assert report.run["pfc"].select(columns).rows() == [("gpu-a012", "ens1f0", [3], "dscp")]
 
 
 WHOLE = SYSFS + VERBS + METRICS + RDMA + "\n" + ETHTOOL + MLXLINK + GIDS + QOS

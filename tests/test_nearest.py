@@ -7,7 +7,7 @@ import pytest
 from ncclforensics.formats import nccl
 from ncclforensics.parsing.explain_line import anatomy
 
-LANGUAGE = nccl.language()
+LANGUAGE = nccl.dialect()
 CALL = (
     "gpu-a012:41887:41887 [3] NCCL INFO AllReduce: opCount 1a sendbuff 0x7f recvbuff 0x7f count 8 datatype 7 op 0 "
     "root 0 comm 0x55d1 [nranks=16] stream 0x55"

@@ -18,7 +18,7 @@ from ncclforensics.inputs import lines
 from ncclforensics.inputs.sources import find
 from ncclforensics.parsing.parser import COUNTS, Parsed, parse, sift
 
-LANGUAGE = nccl.language()
+LANGUAGE = nccl.dialect()
 EXAMPLES = sorted({example for shape in LANGUAGE.shapes for example in shape.examples})
 HEADED = [example for example in EXAMPLES if pl.Series([example]).str.contains(f"^{LANGUAGE.opening}")[0]]
 CALL = (
@@ -59,8 +59,8 @@ def joined(*parts: Parsed) -> dict[str, pl.DataFrame]:
     for part in parts:
         for name, frames in part.frames.items():
             pieces.setdefault(name, []).extend(frames)
-        if part.repetition:
-            pieces.setdefault("operation", []).append(part.repetition.unfolded())
+        if part.call_occurrence:
+            pieces.setdefault("operation", []).append(part.call_occurrence.unfolded())
     return {name: pl.concat(frames, how="diagonal") for name, frames in pieces.items()}
 
 
@@ -360,7 +360,7 @@ def test_sifting_finds_what_parsing_finds(texts: list[str]) -> None:
     sifted, rest = sift(rows, LANGUAGE)
     after, whole = parse(rest, LANGUAGE), parse(rows, LANGUAGE)
 
-    assert rest.height + (sifted.repetition.lines.height if sifted.repetition else 0) == rows.height
+    assert rest.height + (sifted.call_occurrence.lines.height if sifted.call_occurrence else 0) == rows.height
     assert facts(joined(sifted, after)) == facts(joined(whole))
     both = pl.concat([sifted.tally, after.tally]).select(COUNTS).sum()
     assert both.row(0) == whole.tally.select(COUNTS).sum().row(0)

@@ -173,7 +173,7 @@ def test_the_waiting_graph_points_at_the_culprit() -> None:
     )
 
     assert {end for _, end in edges} == {(11,)}
-    assert sorted(actor for node in nodes for actor in node) == list(range(16))
+    assert sorted(rank_id for node in nodes for rank_id in node) == list(range(16))
 
 
 @pytest.mark.xdist_group("large")

@@ -14,7 +14,7 @@ from ncclforensics.rules.registry import Rule
 
 def parsed(name: str, seen: frozenset[str] = frozenset()) -> set[str]:
     """The frames that a frame is made of, itself included."""
-    if name in ("repeated", "repetition"):
+    if name in ("call_template", "call_occurrence"):
         return {name, "operation"}
     one = analyses().get(name)
     if one is None or name in seen:

@@ -209,7 +209,7 @@ def test_a_json_that_is_cut_yields_what_it_holds(tmp_path: Path) -> None:
     report, _ = told(tmp_path, whole[:at_last])
 
     assert report.run["ras_state"]["rank"].n_unique() == 7
-    assert report.run["ras_seat"]["nranks"].unique().to_list() == [8]
+    assert report.run["ras_member"]["nranks"].unique().to_list() == [8]
 
 
 def test_other_json_is_no_report(tmp_path: Path) -> None:

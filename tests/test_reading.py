@@ -156,7 +156,7 @@ def test_growing_either_window_comes_to_an_end(data: bytes, window: int) -> None
 def test_a_last_line_longer_than_the_window_is_read_at_once(tmp_path: Path) -> None:
     path = written(tmp_path / "rank0.log", LOG * 100 + b"x" * 3000 + b"\n")
 
-    found = Reading(find([path])[0], 0, nccl.language())
+    found = Reading(find([path])[0], 0, nccl.dialect())
     numbers = all_lines(found.start(whole=False))
 
     assert numbers[-1] == -1
@@ -296,10 +296,10 @@ def test_a_blank_line_before_a_warning_does_not_hide_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("line", [CALL.format(tid=77, n=26), INIT.format(n=3), WARN.format(n=45210)], ids=FRAMES[:3])
 def test_a_last_line_cut_anywhere_never_gives_a_wrong_value(line: str) -> None:
-    whole = parse(lines.block(line.encode() + b"\n", 1), nccl.language()).frames
+    whole = parse(lines.block(line.encode() + b"\n", 1), nccl.dialect()).frames
     cut = [lines.block(line[:end].encode(), 1, source=end) for end in range(1, len(line) + 1)]
 
-    found = parse(pl.concat(cut), nccl.language()).frames
+    found = parse(pl.concat(cut), nccl.dialect()).frames
 
     for name in ("operation", "communicator", "failure"):
         for row in pl.concat(found.get(name, []) or [pl.DataFrame()]).drop("source", strict=False).rows():

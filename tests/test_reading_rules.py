@@ -32,7 +32,7 @@ def process(rank: int, nranks: int = 2, **more: object) -> Json:
     return {**names, "rank": rank, "nranks": nranks, **more}
 
 
-def born(**who: object) -> str:
+def created(**who: object) -> str:
     return INIT.format(phase="START", **who) + INIT.format(phase="COMPLETE", **who)
 
 
@@ -56,9 +56,9 @@ VERSION = "NCCL version 2.27.7+cuda12.9\n"
 def test_read_prefix_is_device_not_rank(tmp_path: Path) -> None:
     """`[7]` is the device of the thread; behind a CUDA shutdown it is garbage."""
     garbage = "gpu-a012:4105:4105 [909195890] NCCL INFO Connected all rings\n"
-    logs = [born(**process(rank, dev=7 - rank)) for rank in range(2)]
+    logs = [created(**process(rank, dev=7 - rank)) for rank in range(2)]
 
-    report = read(tmp_path, logs[0], born(**process(1, dev=3, pid=4105)) + garbage)
+    report = read(tmp_path, logs[0], created(**process(1, dev=3, pid=4105)) + garbage)
 
     ranks = {row["pid"]: (row["rank"], row["cudadev"]) for row in report.run["rank"].to_dicts()}
     assert ranks == {4100: (0, 7), 4105: (1, 3)}
@@ -67,7 +67,7 @@ def test_read_prefix_is_device_not_rank(tmp_path: Path) -> None:
 def test_read_opcount_is_hex_and_datatype_and_op_are_numbers(tmp_path: Path) -> None:
     who = process(0, nranks=1)
 
-    report = read(tmp_path, VERSION + born(**who) + calls(["9", "a", "1f"], **who))
+    report = read(tmp_path, VERSION + created(**who) + calls(["9", "a", "1f"], **who))
 
     assert report.run["operation"]["opcount"].to_list() == [9, 10, 31]
     last = as_object(report)["hang"]["last_operations"][0]
@@ -76,7 +76,7 @@ def test_read_opcount_is_hex_and_datatype_and_op_are_numbers(tmp_path: Path) -> 
 
 def test_read_opcount_may_stay_zero(tmp_path: Path) -> None:
     """Calls are matched by their order: two calls with opCount 0 are two calls."""
-    logs = [born(**process(rank)) + calls(["0"] * count, **process(rank)) for rank, count in ((0, 5), (1, 4))]
+    logs = [created(**process(rank)) + calls(["0"] * count, **process(rank)) for rank, count in ((0, 5), (1, 4))]
 
     report = read(tmp_path, VERSION + logs[0], logs[1])
 
@@ -91,7 +91,7 @@ def test_read_comm_pointer_is_local(tmp_path: Path) -> None:
     texts = []
     for rank in range(2):
         who = process(rank, **again)
-        first = born(**who) + calls(["0", "1"], **who) + END.format(**who)
+        first = created(**who) + calls(["0", "1"], **who) + END.format(**who)
         texts.append(first + first.replace("8f3bd2a4c1e07755", "1c5b6a7f0e3d2211"))
 
     report = read(tmp_path, *texts)
@@ -102,7 +102,7 @@ def test_read_comm_pointer_is_local(tmp_path: Path) -> None:
 
 def test_read_subsystem_gap(tmp_path: Path) -> None:
     """No calls in the log is no proof of none: not decidable, and what to set is said."""
-    report = read(tmp_path, *(VERSION + born(**process(rank)) for rank in range(2)))
+    report = read(tmp_path, *(VERSION + created(**process(rank)) for rank in range(2)))
 
     found = as_object(report)["hang"]
     assert found["verdict"] == "undecidable"
@@ -124,10 +124,10 @@ def test_read_error_arrow_chain(tmp_path: Path) -> None:
     warning += "10.0.4.13<45210> with error 12, opcode 0, len 0, vendor err 129 (Send)\n"
     chain = "".join(f"gpu-a012:4100:4200 [0] NCCL INFO transport/net.cc:{n} -> 6\n" for n in (1134, 696, 780))
 
-    report = read(tmp_path, VERSION + born(**who) + warning + chain, VERSION + born(**process(1)))
+    report = read(tmp_path, VERSION + created(**who) + warning + chain, VERSION + created(**process(1)))
 
     assert report.run["failure"]["form"].cast(str).to_list()[0].startswith("ib_completion")
-    causes = {row["form"] for row in report.run["trouble"].to_dicts() if row["kind"] not in ("after", "")}
+    causes = {row["form"] for row in report.run["failure_event"].to_dicts() if row["kind"] not in ("after", "")}
     assert causes == {"ib_completion_error"}
 
 
@@ -135,9 +135,9 @@ def test_read_last_warning_may_be_unrelated(tmp_path: Path) -> None:
     """What a framework prints as `Last error:` is not a failure of its own."""
     told = "[rank0]: Last error:\n[rank0]: Attribute busid of node nic not found\n"
 
-    report = read(tmp_path, VERSION + born(**process(0, nranks=1)) + told)
+    report = read(tmp_path, VERSION + created(**process(0, nranks=1)) + told)
 
-    assert report.run["trouble"].is_empty()
+    assert report.run["failure_event"].is_empty()
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_read_warn_may_carry_function(tmp_path: Path, line: str, frame: str) -> 
 def test_read_channel_list_is_truncated(tmp_path: Path) -> None:
     """The printed ring ends early: no rank is missing because it is not in it."""
     ring = "gpu-a012:4100:4100 [0] NCCL INFO Channel 00/02 :    0   1   2   3\n"
-    logs = [born(**process(rank, nranks=8)) + END.format(**process(rank, nranks=8)) for rank in range(8)]
+    logs = [created(**process(rank, nranks=8)) + END.format(**process(rank, nranks=8)) for rank in range(8)]
 
     report = read(tmp_path, logs[0] + ring, *logs[1:])
 
@@ -198,7 +198,7 @@ def test_read_launcher_decoration(tmp_path: Path, tag: str) -> None:
     lines = [
         tag.format(rank=rank, pid=4100 + rank) + line
         for rank, count in ((0, 3), (1, 2))
-        for line in (born(**process(rank)) + calls(["0"] * count, **process(rank))).splitlines(keepends=True)
+        for line in (created(**process(rank)) + calls(["0"] * count, **process(rank))).splitlines(keepends=True)
     ]
 
     found = as_object(read(tmp_path, "".join(lines)))["hang"]
@@ -230,7 +230,7 @@ def test_read_missing_log_is_evidence(tmp_path: Path) -> None:
     """Ranks that the log promises and that no log shows are named, and lower the certainty."""
     report = read(
         tmp_path,
-        *(VERSION + born(**process(rank, nranks=4)) + END.format(**process(rank, nranks=4)) for rank in (0, 2)),
+        *(VERSION + created(**process(rank, nranks=4)) + END.format(**process(rank, nranks=4)) for rank in (0, 2)),
     )
 
     assert as_object(report)["run"]["ranks_missing"] == [1, 3]

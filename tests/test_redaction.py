@@ -53,7 +53,7 @@ def _is_address(text: str) -> bool:
     return True
 
 
-def judgement(report: dict[str, Any]) -> dict[str, Any]:
+def diagnosis(report: dict[str, Any]) -> dict[str, Any]:
     """All that a report says in words that are its own."""
     said = ("rule", "category", "severity", "certainty", "ranks", "communicator", "role")
     findings = [
@@ -75,7 +75,7 @@ def test_a_redacted_report_says_the_same_and_names_nobody(incident: Incident) ->
     data = json_report.json(leaving).decode()
     text = text_report.text(leaving, width=250, verbose=True) + text_report.text(leaving, width=250, everything=True)
 
-    assert judgement(json.loads(data)) == judgement(shown.json)
+    assert diagnosis(json.loads(data)) == diagnosis(shown.json)
     assert [name for name in sorted(names) if holds(data, name) or holds(text, name)] == []
 
 

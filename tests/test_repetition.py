@@ -19,16 +19,16 @@ def lines(draw: st.DrawFn) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def _unfolded(repetition: Repetition, like: pl.DataFrame) -> pl.DataFrame:
-    return repetition.unfolded().select(like.columns)
+def _unfolded(call_occurrence: Repetition, like: pl.DataFrame) -> pl.DataFrame:
+    return call_occurrence.unfolded().select(like.columns)
 
 
 @given(lines())
 def test_what_is_folded_unfolds_to_the_same_rows(rows: pl.DataFrame) -> None:
-    repetition = folded(rows, ["line", "opcount"])
+    call_occurrence = folded(rows, ["line", "opcount"])
 
-    assert _unfolded(repetition, rows).equals(rows)
-    shared = repetition.said.drop("line")
+    assert _unfolded(call_occurrence, rows).equals(rows)
+    shared = call_occurrence.said.drop("line")
     assert shared.height == rows.select(shared.columns).n_unique()
 
 

@@ -85,18 +85,18 @@ def test_a_finding_gets_what_the_rule_left_out() -> None:
 
 def test_a_rule_that_breaks_down_costs_no_other_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # tests let it raise
-    broken, sound = registry.all_rules()[:2]
+    dump_damage, sound = registry.all_rules()[:2]
 
     def call(function: Callable[..., Iterator[Finding]], of: tuple[str, ...]) -> Iterator[Finding]:
-        if function is broken.function:
+        if function is dump_damage.function:
             raise KeyError("\x1b[31mhost")
         yield Finding("title", "detail", "certain")
 
-    found = {finding.rule: finding for finding in registry.findings(call, [broken, sound])}
+    found = {finding.rule: finding for finding in registry.findings(call, [dump_damage, sound])}
 
     assert found[sound.name].title == "title"
-    assert (found[broken.name].severity, found[broken.name].category) == ("info", "incomplete-evidence")
-    assert broken.name in found[broken.name].title
+    assert (found[dump_damage.name].severity, found[dump_damage.name].category) == ("info", "incomplete-evidence")
+    assert dump_damage.name in found[dump_damage.name].title
 
 
 @every_rule

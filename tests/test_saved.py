@@ -21,7 +21,7 @@ from ncclforensics.archive.write import save
 from ncclforensics.report import redaction
 from ncclforensics.views import json_report
 from tests.incidents import ALL, INCIDENTS, ROOT, Incident, checked
-from tests.test_redaction import judgement
+from tests.test_redaction import diagnosis
 
 LOGS = str(INCIDENTS / "one-rank-stops-before-an-allreduce" / "*.log")
 SAMPLE = [incident for number, incident in enumerate(ALL) if number % 50 == 4]
@@ -66,7 +66,7 @@ def test_a_redacted_saved_run_says_the_same(
 
     assert said([str(tmp_path / "kept.ncclf")]) == json_report.as_object(leaving)
     monkeypatch.setattr(manifest_file, "fingerprint", lambda: "another version")
-    assert judgement(said([str(tmp_path / "kept.ncclf")])) == judgement(answer.json)
+    assert diagnosis(said([str(tmp_path / "kept.ncclf")])) == diagnosis(answer.json)
 
 
 def test_nothing_of_the_originals_is_left_in_a_redacted_saved_run(tmp_path: Path) -> None:

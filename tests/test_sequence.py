@@ -20,7 +20,7 @@ def _frames(calls: list[list[int]]) -> tuple[pl.DataFrame, pl.DataFrame, pl.Data
         for number, made in enumerate(calls)
         for nth, what in enumerate(made)
     ]
-    order = ["member", "actor", "key", "call_line", "ordinal", "nth", "in_tail", "pos"]
+    order = ["member", "rank_id", "key", "call_line", "ordinal", "nth", "in_tail", "pos"]
     call = pl.DataFrame(rows, schema={name: sequence.CALL[name] for name in order}, orient="row")
     member = pl.DataFrame({"key": [f"comm{number // 2}" for number in range(len(calls))]})
     return call, pl.DataFrame({"signature": signatures}), member.cast(pl.Categorical)
@@ -58,10 +58,10 @@ def test_few_calls_of_a_long_run_are_compared() -> None:
 
 
 @given(st.lists(st.integers(0, 3), max_size=30), st.integers(1, 7))
-def test_places_counted_in_parts_are_those_counted_at_once(seats: list[int], part: int) -> None:
+def test_places_counted_in_parts_are_those_counted_at_once(memberships: list[int], part: int) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(sequence, "SLICE", part)
 
-        counted = sequence._counted(pl.Series(seats, dtype=pl.UInt32), 4)
+        counted = sequence._counted(pl.Series(memberships, dtype=pl.UInt32), 4)
 
-    assert counted.to_list() == [seats[:place].count(seat) for place, seat in enumerate(seats)]
+    assert counted.to_list() == [memberships[:place].count(membership) for place, membership in enumerate(memberships)]

@@ -24,7 +24,7 @@ from ncclforensics.tui import content
 from ncclforensics.tui.app import Forensics, Request
 from ncclforensics.tui.connections import Table
 from ncclforensics.tui.content.connections import Connections
-from ncclforensics.tui.content.ranks import Seat, State
+from ncclforensics.tui.content.ranks import RankRow, State
 from ncclforensics.tui.incident import Incident
 from ncclforensics.tui.log import Lines, Log
 from ncclforensics.tui.operations import Sequence
@@ -169,9 +169,9 @@ def test_the_next_odd_rank_is_the_culprit_and_leads_to_its_last_call() -> None:
     async def steps(app: Forensics, pilot: Pilot[None]) -> None:
         await pilot.press("2", "n")
         await pilot.pause()
-        seat = app.screen.query_one(Grid).seat
-        assert seat is not None
-        assert (seat.rank, seat.state.name) == (11, "CULPRIT")
+        rank_row = app.screen.query_one(Grid).rank_row
+        assert rank_row is not None
+        assert (rank_row.rank, rank_row.state.name) == (11, "CULPRIT")
         await pilot.press("o")
         await until(pilot, lambda: bool(app.screen.query(Sequence)) and app.screen.query_one(Sequence).at_row == 12)
         sheet = app.screen.query_one(Sequence)
@@ -188,12 +188,12 @@ def test_ranks_are_grouped_and_filtered() -> None:
         await pilot.press("2", "f")
         await typed(app, pilot, "X")
         await pilot.pause()
-        assert [seat.rank for seat in app.screen.query_one(Grid).seats] == [11]
+        assert [rank_row.rank for rank_row in app.screen.query_one(Grid).rank_rows] == [11]
         await pilot.press("f")
         await typed(app, pilot, "0-3")
         await pilot.press("s")
         await pilot.pause()
-        assert [seat.rank for seat in app.screen.query_one(Grid).seats] == [0, 1, 2, 3]
+        assert [rank_row.rank for rank_row in app.screen.query_one(Grid).rank_rows] == [0, 1, 2, 3]
         assert "by state" in text_of(app)
 
     walk(Told(of(LAGGING)), steps)
@@ -231,14 +231,14 @@ def test_512_ranks_fit_on_80_by_24_and_1024_have_a_place_each(large: Report) -> 
         await pilot.press("2")
         await pilot.pause()
         grid = app.screen.query_one(Grid)
-        assert len(grid.seats) == 512
+        assert len(grid.rank_rows) == 512
         assert grid.max_scroll_y == 0
         assert text_of(app).count("X") == 3  # two ranks, and the legend
-        seats = [replace(seat, host=f"{seat.host}-{twin}") for twin in "ab" for seat in grid.seats]
+        rank_rows = [replace(rank_row, host=f"{rank_row.host}-{twin}") for twin in "ab" for rank_row in grid.rank_rows]
         assert isinstance(app.page, Ranks)
-        app.page.draw(seats)
+        app.page.draw(rank_rows)
         await pilot.pause()
-        assert len(grid.seats) == 1024
+        assert len(grid.rank_rows) == 1024
         assert grid.max_scroll_y == 0
 
     walk(Told(large, is_whole=False), steps)
@@ -276,10 +276,10 @@ def test_ranks_are_told_with_the_nics_they_use_and_a_killed_one_as_dead() -> Non
     nics = cast(
         "Connections", content.facts(of("one-host-numbers-its-nics-otherwise"), is_whole=True).parts["connections"]
     )
-    seats = cast("list[Seat]", content.facts(of("a-rank-is-killed"), is_whole=True).parts["ranks"])
+    rank_rows = cast("list[RankRow]", content.facts(of("a-rank-is-killed"), is_whole=True).parts["ranks"])
 
     assert nics.nics[0][:2] == ("rank 0 on h100-01", "mlx5_0:1/IB (GPUDirect)")
-    assert [seat.rank for seat in seats if seat.state is State.DIED_FIRST] == [12]
+    assert [rank_row.rank for rank_row in rank_rows if rank_row.state is State.DIED_FIRST] == [12]
 
 
 def test_what_stands_out_among_connections_is_marked() -> None:
@@ -383,10 +383,10 @@ def test_what_cannot_be_read_is_said(content: bytes | None, said: str, tmp_path:
 
 
 def test_a_screen_that_cannot_be_made_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(report: Report, citer: object) -> object:
+    def dump_damage(report: Report, citer: object) -> object:
         raise ValueError("no such\x1b[2J thing")
 
-    monkeypatch.setitem(content.PARTS, "ranks", broken)
+    monkeypatch.setitem(content.PARTS, "ranks", dump_damage)
 
     async def steps(app: Forensics, pilot: Pilot[None]) -> None:
         await pilot.press("2")
@@ -577,7 +577,7 @@ def test_ranks_that_connect_when_a_call_needs_it_are_joined_by_the_devices_that_
     """From 2.22 on, the thread that connects has made no communicator."""
     joined = of("one-rank-calls-allgather-instead").run["connected"]
 
-    pairs = {(row["actor"], row["peer"]): row["transport"] for row in joined.to_dicts()}
+    pairs = {(row["rank_id"], row["peer"]): row["transport"] for row in joined.to_dicts()}
 
     assert pairs == {(rank, (rank + 1) % 8): "P2P/CUMEM" for rank in range(8)}
 

@@ -45,8 +45,8 @@ def gpus(environment: Mapping[str, str]) -> tuple[list[Gpu], str]:
     for uuid, pid in (row for row in _rows(programs) if len(row) == 2 and row[1].isdigit()):
         on.setdefault(uuid, []).append(int(pid))
     found = [replace(gpu, programs=tuple(on.get(gpu.uuid, []))) for gpu in found]
-    visible = _visible(found, environment.get("CUDA_VISIBLE_DEVICES"))
-    return visible, "" if visible else "nvidia-smi lists no GPU that CUDA_VISIBLE_DEVICES lets through"
+    visibility = _visible(found, environment.get("CUDA_VISIBLE_DEVICES"))
+    return visibility, "" if visibility else "nvidia-smi lists no GPU that CUDA_VISIBLE_DEVICES lets through"
 
 
 def _rows(table: bytes) -> list[list[str]]:

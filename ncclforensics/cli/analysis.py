@@ -69,7 +69,7 @@ def read(
     if hashed:
         report.hash_inputs()
     if not quiet:
-        for path, problem in report.troubles():
+        for path, problem in report.input_problems():
             typer.echo(f"{printable(path)} {problem}", err=True)
     return report
 

@@ -180,7 +180,7 @@ def explain(
     ] = None,
 ) -> None:
     """What a rule means, how sure it is and what would make it a false alarm; or what a line of a log is."""
-    from ncclforensics.formats import language
+    from ncclforensics.formats import dialect
     from ncclforensics.parsing.explain_line import anatomy
     from ncclforensics.rules.registry import all_rules
     from ncclforensics.views import explain_text
@@ -188,7 +188,7 @@ def explain(
     if (rule is None) == (line is None):
         raise UsageError("explain wants either the name of a rule or --line TEXT")
     if line is not None:
-        typer.echo(explain_text.of_line(anatomy(line, language().whole)))
+        typer.echo(explain_text.of_line(anatomy(line, dialect().whole)))
         return
     known = {each.name: each for each in all_rules()}
     if rule not in known:

@@ -74,7 +74,7 @@ QUESTIONS = (
     ),
     Question(
         "which rank comes late, which group is slow",
-        ("lateness", "ended_operation", "ras_state"),
+        ("lag", "ended_operation", "ras_state"),
         "COLL, and NCCL_DEBUG_TIMESTAMP_LEVELS=ALL (2.26)",
     ),
     Question(
@@ -92,7 +92,7 @@ QUESTIONS = (
         "whether links lost or spoiled what they carried",
         ("counter", "port_state"),
         "before and after: ibqueryerrors, perfquery -x; ethtool -S",
-        ("lossless", "switch_error", "link_quality"),
+        ("pfc", "switch_error", "link_quality"),
     ),
     Question(
         "what bandwidth these machines reach",

@@ -100,9 +100,9 @@ def placement(member: pl.DataFrame, layout: pl.DataFrame) -> pl.DataFrame:
     """Ranks lie on the nodes in another order: neighbours in rings and groups are no longer on one node."""
     whole = layout.filter((pl.col("seen") == pl.col("nranks")) & (pl.col("nodes") > 1))
     largest = whole.sort("nranks", "nth", "key", descending=[True, False, False]).unique("job", keep="first")
-    seats = member.join(largest.select("job", "key"), on=["job", "key"], how="semi")
+    memberships = member.join(largest.select("job", "key"), on=["job", "key"], how="semi")
     nodes = (
-        seats.sort("rank")
+        memberships.sort("rank")
         .group_by("job", "host", maintain_order=True)
         .agg(pl.col("rank"), pl.col("source", "line").first())
         .with_columns(
@@ -123,14 +123,14 @@ def placement(member: pl.DataFrame, layout: pl.DataFrame) -> pl.DataFrame:
 @topic(unit="rank", needs="NCCL_DEBUG_SUBSYS=INIT,COLL", kind=Kind.CONTEXT)
 def calls(last_call: pl.DataFrame, member: pl.DataFrame, call: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
     """One of both runs made more calls: it ran longer, or the other stopped; bandwidths and choices are not touched."""
-    begun = call.group_by("member").agg(pl.col("actor", "key").first(), pl.col("pos").min())
-    first = with_line(begun.group_by("actor", "key").agg(pl.col("pos").min())).drop("pos")
-    seats = rank.select("actor", "rank", text_of("host"))
-    named = member.select("job", "key", "actor").unique().join(roles(member), on=["job", "key"])
+    begun = call.group_by("member").agg(pl.col("rank_id", "key").first(), pl.col("pos").min())
+    first = with_line(begun.group_by("rank_id", "key").agg(pl.col("pos").min())).drop("pos")
+    memberships = rank.select("rank_id", "rank", text_of("host"))
+    named = member.select("job", "key", "rank_id").unique().join(roles(member), on=["job", "key"])
     return (
-        last_call.join(named, on=["actor", "key"])
-        .join(first, on=["actor", "key"])
-        .join(seats, on="actor")
+        last_call.join(named, on=["rank_id", "key"])
+        .join(first, on=["rank_id", "key"])
+        .join(memberships, on="rank_id")
         .select(
             "rank",
             "host",

@@ -101,7 +101,7 @@ def transports(transport: pl.DataFrame) -> pl.DataFrame:
 def channels(channels: pl.DataFrame, member: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
     """Fewer channels drive fewer links and less of each GPU: bandwidth falls with them."""
     told = channels.join(roles(member), on=["job", "key"]).join(
-        rank.select("actor", "rank", text_of("host")), on="actor"
+        rank.select("rank_id", "rank", text_of("host")), on="rank_id"
     )
     kinds = {"coll": "channels", "nvls": "NVLS channels", "p2p": "p2p channels"}
     rows = told.unpivot(
@@ -136,9 +136,9 @@ def multicast(nvls: pl.DataFrame, channel_setting: pl.DataFrame, rank: pl.DataFr
 
 
 @topic(unit="rank", needs=_GRAPH)
-def search(searched: pl.DataFrame, member: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
+def search(graph_search: pl.DataFrame, member: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
     """NCCL's search over the machine came to other rings: it sees other links, other paths, or other limits."""
-    told = searched.join(roles(member), on=["job", "key"]).join(rank.select("actor", number="rank"), on="actor")
+    told = graph_search.join(roles(member), on=["job", "key"]).join(rank.select("rank_id", number="rank"), on="rank_id")
     return told.select(
         "source",
         "line",

@@ -9,8 +9,8 @@ from ncclforensics.frames.columns import OWNER, text_of
 
 def of_rank(rows: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
     """Rows of processes with the `rank` of each, null where it is not known."""
-    seats = rank.unique(OWNER, keep="first", maintain_order=True).select(*OWNER, "rank")
-    return rows.join(seats, on=OWNER, how="left", maintain_order="left").with_columns(host=text_of("host"))
+    memberships = rank.unique(OWNER, keep="first", maintain_order=True).select(*OWNER, "rank")
+    return rows.join(memberships, on=OWNER, how="left", maintain_order="left").with_columns(host=text_of("host"))
 
 
 def roles(member: pl.DataFrame) -> pl.DataFrame:

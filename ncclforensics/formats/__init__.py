@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any, Protocol, cast
 
 from ncclforensics.formats import nccl
-from ncclforensics.grammar.dialect import Guest, Language
+from ncclforensics.grammar.dialect import Dialect, Guest
 
 
 class Format(Protocol):
@@ -22,7 +22,9 @@ class Format(Protocol):
 
     GRAMMARS: tuple[str, ...]  # in the order of trial
     KINDS: Mapping[str, str]  # by the frames that a source fills: the contract's `inputs[].kind`, the last one counts
-    SIGNS: tuple[str, ...]  # frames: a source with a line of these holds this format; empty: look for it everywhere
+    SIGNATURES: tuple[
+        str, ...
+    ]  # frames: a source with a line of these holds this format; empty: look for it everywhere
 
 
 Records = tuple[list[tuple[str, dict[str, Any]]], list[str]]  # frames and columns in order, and what is wrong
@@ -31,8 +33,8 @@ Records = tuple[list[tuple[str, dict[str, Any]]], list[str]]  # frames and colum
 class Document(Format, Protocol):
     """A format that is no lines but one object; its records take the place of lines."""
 
-    OPENING: bytes  # how it begins
-    TELLING: bytes  # and what stands in its beginning
+    MAGIC: bytes  # how it begins
+    MARKER: bytes  # and what stands in its beginning
 
     def records(self, data: bytes) -> Records:
         """Frame and columns of every record, in order, and what is wrong with the whole."""
@@ -60,7 +62,7 @@ def document(beginning: bytes, path: str) -> Callable[[bytes], Records] | None:
     for one in all_formats().values():
         if hasattr(one, "records"):
             whole = cast(Document, one)
-            if beginning.startswith(whole.OPENING) and whole.TELLING in beginning:
+            if beginning.startswith(whole.MAGIC) and whole.MARKER in beginning:
                 return whole.records
         if hasattr(one, "holds"):
             folder = cast(Folder, one)
@@ -70,7 +72,7 @@ def document(beginning: bytes, path: str) -> Callable[[bytes], Records] | None:
 
 
 @lru_cache(maxsize=1)
-def language() -> Language:
+def dialect() -> Dialect:
     """The shapes of NCCL's lines, and the guests among them."""
-    guests = [Guest(name, one.GRAMMARS, one.SIGNS) for name, one in all_formats().items() if one.SIGNS]
-    return replace(nccl.language(), guests=tuple(guests))
+    guests = [Guest(name, one.GRAMMARS, one.SIGNATURES) for name, one in all_formats().items() if one.SIGNATURES]
+    return replace(nccl.dialect(), guests=tuple(guests))

@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 GRAMMARS = ("bus",)
-SIGNS = ("pci_device", "pci_link", "pci_acs", "pci_branch")
-KINDS = dict.fromkeys(SIGNS, "topology")
+SIGNATURES = ("pci_device", "pci_link", "pci_acs", "pci_branch")
+KINDS = dict.fromkeys(SIGNATURES, "topology")

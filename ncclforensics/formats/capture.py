@@ -11,10 +11,10 @@ from typing import Any
 import orjson
 
 GRAMMARS = ()
-SIGNS = ()
+SIGNATURES = ()
 KINDS: Mapping[str, str] = {}
-OPENING = b'{\n "tool": "ncclforensics capture"'  # how it begins
-TELLING = b'"began"'  # and what stands next to that
+MAGIC = b'{\n "tool": "ncclforensics capture"'  # how it begins
+MARKER = b'"began"'  # and what stands next to that
 
 
 def records(data: bytes) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:

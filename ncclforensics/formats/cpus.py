@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 GRAMMARS = ("cpus",)
-SIGNS = ("numa_node",)
-KINDS = dict.fromkeys(SIGNS, "topology")
+SIGNATURES = ("numa_node",)
+KINDS = dict.fromkeys(SIGNATURES, "topology")

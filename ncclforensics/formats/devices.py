@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 GRAMMARS = ("devices", "collected")
-SIGNS = ("device_row", "rocm_table", "gpu_numa", "nvlink_port")
-KINDS = dict.fromkeys(SIGNS, "topology")
+SIGNATURES = ("device_row", "rocm_table", "gpu_numa", "nvlink_port")
+KINDS = dict.fromkeys(SIGNATURES, "topology")

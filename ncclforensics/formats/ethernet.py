@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 GRAMMARS = ("ethernet", "collected")
-SIGNS = ("nic_statistics", "qos")
+SIGNATURES = ("nic_statistics", "qos")
 KINDS = {"qos": "ib-state", "nic_counter": "ib-counters"}

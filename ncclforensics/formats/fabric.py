@@ -9,7 +9,7 @@ FABRIC = (
     "link_line", "link_alone", "map_head", "map_node", "map_port", "listed_port", "listed_node", "check_state",
     "manager", "manager_log", "fabric_ping", "switch_supply",
 )  # fmt: skip
-SIGNS = (*COUNTERS, *STATES, *FABRIC)
+SIGNATURES = (*COUNTERS, *STATES, *FABRIC)
 KINDS = {
     **dict.fromkeys(FABRIC, "ib-fabric"),
     **dict.fromkeys(STATES, "ib-state"),

@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 GRAMMARS = ("fabricmanager", "collected")
-SIGNS = ("switch_error", "manager_line")
-KINDS = dict.fromkeys(SIGNS, "fabric-manager")
+SIGNATURES = ("switch_error", "manager_line")
+KINDS = dict.fromkeys(SIGNATURES, "fabric-manager")

@@ -1,5 +1,5 @@
 """The output of nvbandwidth and of CUDA's sample p2pBandwidthLatencyTest."""
 
 GRAMMARS = ("gpubandwidth",)
-SIGNS = ("pair_matrix",)
+SIGNATURES = ("pair_matrix",)
 KINDS = {"pair_matrix": "gpu-bandwidth"}

@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 GRAMMARS = ("gpuquery",)
-SIGNS = ("query_head",)
-KINDS = dict.fromkeys(SIGNS, "topology")
+SIGNATURES = ("query_head",)
+KINDS = dict.fromkeys(SIGNATURES, "topology")

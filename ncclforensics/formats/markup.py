@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 GRAMMARS = ("markup",)
-SIGNS = ("xml_line",)
-KINDS = dict.fromkeys(SIGNS, "topology")
+SIGNATURES = ("xml_line",)
+KINDS = dict.fromkeys(SIGNATURES, "topology")

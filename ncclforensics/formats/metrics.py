@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 GRAMMARS = ("metrics", "collected")
-SIGNS = ("metric",)
+SIGNATURES = ("metric",)
 KINDS = {"metric": "ib-counters"}

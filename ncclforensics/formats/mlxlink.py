@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 GRAMMARS = ("mlxlink", "collected")
-SIGNS = ("mlxlink_section", "mlxlink_field")
+SIGNATURES = ("mlxlink_section", "mlxlink_field")
 KINDS = {"mlxlink_field": "ib-counters"}

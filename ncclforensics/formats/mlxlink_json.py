@@ -8,10 +8,10 @@ from typing import Any
 from ncclforensics.inputs.tolerant_json import an_object, loaded
 
 GRAMMARS = ()
-SIGNS = ()
+SIGNATURES = ()
 KINDS: Mapping[str, str] = {}
-OPENING = b"{"
-TELLING = b'"Operational Info"'
+MAGIC = b"{"
+MARKER = b'"Operational Info"'
 Record = tuple[str, dict[str, Any]]
 
 

@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 GRAMMARS = ("modules",)
-SIGNS = ("kernel_module",)
-KINDS = dict.fromkeys(SIGNS, "topology")
+SIGNATURES = ("kernel_module",)
+KINDS = dict.fromkeys(SIGNATURES, "topology")

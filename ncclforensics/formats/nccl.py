@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 
 from ncclforensics.grammar import grammar_file
-from ncclforensics.grammar.dialect import Language
+from ncclforensics.grammar.dialect import Dialect
 
-SIGNS = ()
+SIGNATURES = ()
 KINDS = {
     "work_timeout": "pytorch-log",
     "work_status": "pytorch-log",
@@ -60,10 +60,10 @@ BARE = {
 
 
 @lru_cache(maxsize=1)
-def language() -> Language:
+def dialect() -> Dialect:
     """The shapes of NCCL's lines."""
     shapes = tuple(shape for name in GRAMMARS for shape in grammar_file.load(name).shapes)
-    return Language(
+    return Dialect(
         shapes,
         opening=grammar_file.load("prefix").regex("_opening"),
         heads=tuple(grammar_file.load("prefix").part(name) for name in HEADS),

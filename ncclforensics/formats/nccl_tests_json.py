@@ -12,10 +12,10 @@ from typing import Any
 from ncclforensics.inputs.tolerant_json import a_number, a_small, a_text, an_array, an_integer, an_object, loaded
 
 GRAMMARS = ()
-SIGNS = ()
+SIGNATURES = ()
 KINDS: Mapping[str, str] = {}
-OPENING = b'{"version":'  # how it begins
-TELLING = b'"start_time"'  # and what stands next to that
+MAGIC = b'{"version":'  # how it begins
+MARKER = b'"start_time"'  # and what stands next to that
 Record = tuple[str, dict[str, Any]]  # the frame, and the columns
 
 

@@ -8,10 +8,10 @@ from typing import Any
 from ncclforensics.inputs.tolerant_json import a_small, a_text, an_array, an_object, loaded
 
 GRAMMARS = ()
-SIGNS = ()
+SIGNATURES = ()
 KINDS: Mapping[str, str] = {}
-OPENING = b"{"
-TELLING = b'"nvbandwidth"'  # the only key of the object
+MAGIC = b"{"
+MARKER = b'"nvbandwidth"'  # the only key of the object
 Record = tuple[str, dict[str, Any]]  # the frame, and the columns
 
 

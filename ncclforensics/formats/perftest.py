@@ -1,5 +1,5 @@
 """The output of perftest: ib_write_bw and its like."""
 
 GRAMMARS = ("perftest",)
-SIGNS = ("link_title", "link_head")
+SIGNATURES = ("link_title", "link_head")
 KINDS = dict.fromkeys(("link_head", "link_row"), "perftest")

@@ -8,10 +8,10 @@ from typing import Any
 from ncclforensics.inputs.tolerant_json import a_number, a_small, a_text, an_integer, an_object, loaded
 
 GRAMMARS = ()
-SIGNS = ()
+SIGNATURES = ()
 KINDS: Mapping[str, str] = {}
-OPENING = b"{"
-TELLING = b'"test_info"'
+MAGIC = b"{"
+MARKER = b'"test_info"'
 UNITS = {"Gb/sec": 1e9 / 8, "MiB/sec": 1 << 20}  # bytes/s; the object does not tell which
 NEAR = 0.02  # of what the rate of messages tells
 Record = tuple[str, dict[str, Any]]  # the frame, and the columns

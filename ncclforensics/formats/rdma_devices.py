@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 GRAMMARS = ("rdmadevices", "collected")
-SIGNS = ("verbs_device", "gid_row", "port_netdev")
-KINDS = dict.fromkeys(SIGNS, "ib-state")
+SIGNATURES = ("verbs_device", "gid_row", "port_netdev")
+KINDS = dict.fromkeys(SIGNATURES, "ib-state")

@@ -8,10 +8,10 @@ from typing import Any
 from ncclforensics.inputs.tolerant_json import a_small, a_text, an_array, an_integer, an_object, loaded
 
 GRAMMARS = ()
-SIGNS = ()
+SIGNATURES = ()
 KINDS: Mapping[str, str] = {}
-OPENING = b"["
-TELLING = b'"ifname"'
+MAGIC = b"["
+MARKER = b'"ifname"'
 NO_STATISTICS = ("ifindex", "port", "lid", "sm_lid", "lmc", "netdev_index")
 Record = tuple[str, dict[str, Any]]
 

@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 GRAMMARS = ("rdmatool", "collected")
-SIGNS = ("rdma_link", "rdma_statistic", "rdma_other")
+SIGNATURES = ("rdma_link", "rdma_statistic", "rdma_other")
 KINDS = {"rdma_other": "ib-state", "rdma_link": "ib-state", "rdma_statistic": "ib-counters"}

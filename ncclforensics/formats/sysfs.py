@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 GRAMMARS = ("sysfs", "collected")
-SIGNS = ("port_counter_file", "port_file", "port_gid_file")
+SIGNATURES = ("port_counter_file", "port_file", "port_gid_file")
 KINDS = {
     "device_file": "ib-state", "port_file": "ib-state", "port_gid_file": "ib-state", "port_counter_file": "ib-counters",
 }  # fmt: skip

@@ -9,10 +9,10 @@ from typing import Any
 from ncclforensics.inputs.tolerant_json import a_small, an_object, loaded
 
 GRAMMARS = ()
-SIGNS = ()
+SIGNATURES = ()
 KINDS: Mapping[str, str] = {}
-OPENING = b"{"
-TELLING = b"/infiniband/"
+MAGIC = b"{"
+MARKER = b"/infiniband/"
 COUNTERS = ("counters", "hw_counters", "counters_ext")
 OF_A_PORT = ("state", "phys_state", "rate", "link_layer", "lid", "sm_lid")
 OF_A_DEVICE = ("board_id", "fw_ver", "hca_type", "node_desc", "node_guid", "sys_image_guid")

@@ -16,19 +16,19 @@ import polars as pl
 
 from ncclforensics.archive import parquet
 from ncclforensics.archive.manifest import Saved
-from ncclforensics.formats import all_formats, document, language
+from ncclforensics.formats import all_formats, dialect, document
 from ncclforensics.frames.assemble import completed, in_order, joined, renamed, with_small_together
 from ncclforensics.frames.columns import text_of, with_line
 from ncclforensics.frames.registry import analyses
 from ncclforensics.frames.time_range import Span
-from ncclforensics.grammar.dialect import Language
+from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.grammar.grammar_file import Shape
 from ncclforensics.inputs.sources import Source
 from ncclforensics.parsing.concurrency import Result, alone
 from ncclforensics.parsing.matching import distinct
 from ncclforensics.parsing.parser import COUNTS, NO_HOSTS, NO_TALLY, SPEAKER, Parsed
 from ncclforensics.parsing.reading import Reading, survey
-from ncclforensics.parsing.templates import REPEATED, Repetition, folded, together
+from ncclforensics.parsing.templates import CALL_TEMPLATE, Repetition, folded, together
 from ncclforensics.parsing.workers import Readers
 
 # Times rarer than its true name a torn host name is: one that ends like it, and any other.
@@ -37,7 +37,7 @@ MANY = 300_000  # lines whose frames are worth the engine's threads
 Progress = Callable[[int], None]  # told how many bytes have been parsed since the last time
 
 ORIGIN = {"source": pl.Int32(), "line": pl.Int32(), "pos": pl.Int64()}
-REPETITION = "repetition"
+CALL_OCCURRENCE = "call_occurrence"
 SPEAKER_COLUMNS = {**ORIGIN, **SPEAKER, "last_pos": pl.Int64()}
 
 SOURCE_COLUMNS = {
@@ -64,16 +64,16 @@ class Run:
     def __init__(
         self, sources: Iterable[Source], *, whole: bool, span: Span | None = None, progress: Progress = lambda _: None
     ) -> None:
-        self.language: Language = language()
+        self.dialect: Dialect = dialect()
         found = list(sources)
         in_order = sorted(_inputs(found), key=lambda one: _natural(one[0].path))
-        self.readings = [Reading(source, number, self.language) for number, (source, _, _) in enumerate(in_order)]
+        self.readings = [Reading(source, number, self.dialect) for number, (source, _, _) in enumerate(in_order)]
         self._stored = {number: (saved, at) for number, (_, saved, at) in enumerate(in_order) if saved is not None}
         # A saved run that is all there is: its frames are taken as they are.
         self._saved = found[0].saved if len(found) == 1 and span is None else None
         self._cited: dict[Saved, dict[tuple[int, int], str]] = {}
         self._span = span
-        self._readers = Readers(self.language, self._keep, progress)
+        self._readers = Readers(self.dialect, self._keep, progress)
         self._parsed: dict[str, list[pl.DataFrame]] = {}
         self._repetitions: list[Repetition] = []
         self._tallies: list[pl.DataFrame] = []
@@ -85,7 +85,7 @@ class Run:
                 reading.problems.append(reading.source.problem)
                 reading.is_whole = True  # there is nothing more to be had
         fresh = [one for one in self.readings if one.number not in self._stored and not one.problems]
-        of_lines = survey(fresh, self.language, self._is_document)
+        of_lines = survey(fresh, self.dialect, self._is_document)
         readable = [reading for reading in of_lines if not reading.problems]
         due = sum(reading.due(whole=whole) for reading in readable)
         self._readers.take(readable, lambda reading: reading.start(whole=whole), due)
@@ -106,7 +106,7 @@ class Run:
         for saved, own in numbers.items():
             if saved.holds("speaker"):
                 self._speakers.append(_renumbered(parquet.frame(saved, "speaker", SPEAKER), own))
-            for shape in () if self._saved else self.language.whole.shapes:
+            for shape in () if self._saved else self.dialect.whole.shapes:
                 if saved.holds(shape.frame):
                     rows = _fitted(saved, shape)
                     self._parsed.setdefault(shape.frame, []).append(_renumbered(rows.drop("pos"), own))
@@ -149,7 +149,7 @@ class Run:
     def _keep(self, parsed: Parsed) -> None:
         self._tallies.append(parsed.tally)
         self._speakers.append(parsed.speakers)
-        self._repetitions += [parsed.repetition] if parsed.repetition else []
+        self._repetitions += [parsed.call_occurrence] if parsed.call_occurrence else []
         for name, pieces in parsed.frames.items():
             self._parsed.setdefault(name, []).extend(pieces)
 
@@ -189,7 +189,7 @@ class Run:
     def _rows_of(self, name: str) -> list[pl.DataFrame]:
         """What tells of the rows of a frame: its pieces, where it is not made yet and would hold all of them."""
         if name == self._commonest.frame:
-            return [self[REPEATED]]
+            return [self[CALL_TEMPLATE]]
         is_parsed = name not in analyses() and name not in ("source", "speaker")
         pieces = self._parsed.get(name, [])
         return pieces if is_parsed and name not in self._frames and not (self._span and pieces) else [self[name]]
@@ -204,7 +204,7 @@ class Run:
             return self._sources()
         if name == "speaker":
             return self._speaking()
-        if name in (REPEATED, REPETITION):
+        if name in (CALL_TEMPLATE, CALL_OCCURRENCE):
             self._frames |= self._repeating()
             return self._frames[name]
         if self._saved and not self.has(name):
@@ -218,18 +218,18 @@ class Run:
                 return pl.DataFrame(schema=one.columns)
             return pl.DataFrame([computed[column].cast(dtype) for column, dtype in one.columns.items()])
         if name == self._commonest.frame:
-            lines = with_line(self[REPETITION]).drop("source")
-            return Repetition(self[REPEATED].drop("pos"), lines).unfolded().select(list(self._schema(name)))
+            lines = with_line(self[CALL_OCCURRENCE]).drop("source")
+            return Repetition(self[CALL_TEMPLATE].drop("pos"), lines).unfolded().select(list(self._schema(name)))
         return self._typed(self._shape(name))
 
     @property
     def _commonest(self) -> Shape:
         """The shape whose lines are kept as what repeats in them, and where."""
-        return self.language.trials[0].shape
+        return self.dialect.trials[0].shape
 
     def _shape(self, name: str) -> Shape:
         """The shape of a parsed frame. Raises KeyError if there is no such frame."""
-        for known in (self.language, self.language.whole):  # most that is asked for is NCCL's own
+        for known in (self.dialect, self.dialect.whole):  # most that is asked for is NCCL's own
             for shape in known.shapes:
                 if shape.frame == name:
                     return shape
@@ -287,21 +287,24 @@ class Run:
 
     @property
     def _labels(self) -> dict[str, pl.DataType]:
-        return {label: base.dtype for label, base in self.language.labels.items()}
+        return {label: base.dtype for label, base in self.dialect.labels.items()}
 
     def _repeating(self) -> dict[str, pl.DataFrame]:
         """The rows of the commonest shape: what its lines say, each once; and where, in the order of the lines."""
-        shape, counter = self._commonest, self.language.counter
+        shape, counter = self._commonest, self.dialect.counter
         own = ["line", counter, *self._labels]
         as_rows = [self[shape.frame].drop("pos")] if self._saved else self._parsed.get(shape.frame, [])
         pieces = self._repetitions + [folded(rows, own) for rows in as_rows]
         if self._span:
             pieces = [folded(self._span.of(each.unfolded()), own) for each in pieces]
         shared = {name: dtype for name, dtype in shape.schema.items() if name != counter}
-        columns = {REPEATED: pl.UInt32(), "pos": pl.Int64(), counter: shape.schema[counter], **self._labels}
+        columns = {CALL_TEMPLATE: pl.UInt32(), "pos": pl.Int64(), counter: shape.schema[counter], **self._labels}
         pieces = with_small_together(pieces, lambda each: each.lines.height, together)
         if not pieces:
-            return {REPEATED: pl.DataFrame(schema={**ORIGIN, **shared}), REPETITION: pl.DataFrame(schema=columns)}
+            return {
+                CALL_TEMPLATE: pl.DataFrame(schema={**ORIGIN, **shared}),
+                CALL_OCCURRENCE: pl.DataFrame(schema=columns),
+            }
         said = in_order(pl.concat([each.said for each in pieces], how="diagonal"), self._ends)
         order = said["pos"].arg_sort()
         whole = completed(renamed(said, self._true_hosts), {**ORIGIN, **shared})[order]
@@ -309,15 +312,15 @@ class Run:
         place = place.gather(order.arg_sort())
         lines, start = [], 0
         for each in pieces:
-            seats = (each.lines[REPEATED] + start).alias(REPEATED)
-            placed = in_order(each.lines.with_columns(source=said["source"].gather(seats)), self._ends)
-            lines.append(placed.drop("source", "line").with_columns(place.gather(seats).alias(REPEATED)))
+            memberships = (each.lines[CALL_TEMPLATE] + start).alias(CALL_TEMPLATE)
+            placed = in_order(each.lines.with_columns(source=said["source"].gather(memberships)), self._ends)
+            lines.append(placed.drop("source", "line").with_columns(place.gather(memberships).alias(CALL_TEMPLATE)))
             start += each.said.height
         if (self._ends > 0).all():  # nothing more will be read: the frames take the place of the pieces
             self._repetitions = []
             self._parsed.pop(shape.frame, None)
         del pieces
-        return {REPEATED: once, REPETITION: joined(lines, columns)}
+        return {CALL_TEMPLATE: once, CALL_OCCURRENCE: joined(lines, columns)}
 
     def _typed(self, shape: Shape) -> pl.DataFrame:
         schema = self._schema(shape.frame)

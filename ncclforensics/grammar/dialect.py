@@ -101,7 +101,7 @@ class Guest:
 
 
 @dataclass(frozen=True)
-class Language:
+class Dialect:
     """The shapes to look for, in the order of trial, and how a line of this kind begins."""
 
     shapes: tuple[Shape, ...]
@@ -115,9 +115,9 @@ class Language:
     tag: str  # regex of a decoration that is so telling that it is known inside of a text, too
     guests: tuple[Guest, ...] = ()  # formats that only some sources hold
     spoken: tuple[str, ...] = ()  # the names of those whose shapes are among `shapes`
-    plain: Language | None = None  # the same without them
+    plain: Dialect | None = None  # the same without them
 
-    def among(self, texts: pl.Series) -> Language:
+    def among(self, texts: pl.Series) -> Dialect:
         """The language of a source that holds these texts, too: with the shapes of the guests that speak in them."""
         silent = [guest for guest in self.guests if guest.name not in self.spoken]
         texts = self._foreign(texts.to_frame("text"))["text"] if silent else texts.clear()
@@ -126,7 +126,7 @@ class Language:
         heard = {*self.spoken, *(guest.name for guest in silent if guest.speaks(texts))}
         return (self.plain or self)._with([guest for guest in self.guests if guest.name in heard])
 
-    def of_each(self, samples: pl.DataFrame) -> dict[int, Language]:
+    def of_each(self, samples: pl.DataFrame) -> dict[int, Dialect]:
         """The languages of the sources that hold these texts (columns `source`, `text`), where guests speak in them."""
         signs = self._foreign(samples)
         heard: dict[int, list[Guest]] = {}
@@ -136,11 +136,11 @@ class Language:
         return {source: self._with(guests) for source, guests in heard.items()}
 
     @cached_property
-    def whole(self) -> Language:
+    def whole(self) -> Dialect:
         """With the shapes of all guests."""
         return self._with(self.guests)
 
-    def _with(self, guests: Sequence[Guest]) -> Language:
+    def _with(self, guests: Sequence[Guest]) -> Dialect:
         names = tuple(guest.name for guest in guests)
         if names == self.spoken:
             return self
@@ -169,7 +169,7 @@ class Language:
         return anchors, "|".join(each.loose for each in signs if each.loose)
 
     @cached_property
-    def _variants(self) -> dict[tuple[str, ...], Language]:
+    def _variants(self) -> dict[tuple[str, ...], Dialect]:
         return {}
 
     @cached_property

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from ncclforensics.grammar.dialect import Language
+from ncclforensics.grammar.dialect import Dialect
 
 
 @dataclass(slots=True)
 class Batch:
     """Lines of one language that are to be parsed together, and the bytes of their text."""
 
-    language: Language
+    dialect: Dialect
     rows: list[pl.DataFrame] = field(default_factory=list)
     size: int = 0
 
@@ -24,7 +24,7 @@ class Batch:
 
     def taken(self) -> Batch:
         """All of them; this batch is empty afterwards."""
-        taken = Batch(self.language, self.rows, self.size)
+        taken = Batch(self.dialect, self.rows, self.size)
         self.rows, self.size = [], 0
         return taken
 
@@ -35,9 +35,9 @@ class Batches:
     def __init__(self) -> None:
         self._by_language: dict[tuple[str, ...], Batch] = {}
 
-    def add(self, language: Language, rows: pl.DataFrame) -> None:
+    def add(self, dialect: Dialect, rows: pl.DataFrame) -> None:
         """Add lines of a language."""
-        self._by_language.setdefault(language.spoken, Batch(language)).add(rows)
+        self._by_language.setdefault(dialect.spoken, Batch(dialect)).add(rows)
 
     def ready(self, size: int) -> list[Batch]:
         """Those that hold so many bytes, taken."""

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.grammar import grammar_file
-from ncclforensics.grammar.dialect import Language
+from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.grammar.grammar_file import FORM, Shape
 from ncclforensics.inputs import lines
 from ncclforensics.parsing.launcher_prefixes import decorations, peeled
@@ -33,27 +33,27 @@ class Anatomy:
     expected: str = ""  # what it wants behind them
 
 
-def anatomy(line: str, language: Language) -> Anatomy:
+def anatomy(line: str, dialect: Dialect) -> Anatomy:
     """Take one line apart."""
     rows = lines.cleaned(lines.block(line.encode("utf-8", "replace") + b"\n", 1))[:1]
-    bare = peeled(rows, language, decorations(rows, language))
+    bare = peeled(rows, dialect, decorations(rows, dialect))
     text = str(bare["text"][0]) if bare.height else ""
-    labels = {name: bare[name][0] for name in language.labels if name in bare.columns}
-    for frame, tables in match(bare, language).frames.items():
+    labels = {name: bare[name][0] for name in dialect.labels if name in bare.columns}
+    for frame, tables in match(bare, dialect).frames.items():
         (row,) = pl.concat(tables).to_dicts()
-        shape = next(each for each in language.shapes if each.frame == frame)
+        shape = next(each for each in dialect.shapes if each.frame == frame)
         fields = {name: row[name] for name in shape.columns if row.get(name) is not None}
         return Anatomy(text, labels, shape, row[FORM], fields)
-    literal, at, shape, expected = _nearest(text, language)
+    literal, at, shape, expected = _nearest(text, dialect)
     return Anatomy(text, labels, None, nearest=shape if literal >= NEAR else None, at=at, expected=expected)
 
 
 End = tuple[int, int, Shape, str]  # characters that an alternative knows literally, and at all; what it wants then
 
 
-def _nearest(text: str, language: Language) -> End:
+def _nearest(text: str, dialect: Dialect) -> End:
     """The alternative that knows most of a text; only those that may know more than the best so far are tried."""
-    shapes = [shape for shape in language.shapes if shape.frame != language.catch_all]
+    shapes = [shape for shape in dialect.shapes if shape.frame != dialect.catch_all]
     alternatives = [
         (shape, pieces) for shape in shapes for pieces in grammar_file.load(shape.grammar).steps[shape.frame]
     ]

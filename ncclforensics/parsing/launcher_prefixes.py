@@ -8,7 +8,7 @@ from typing import cast
 
 import polars as pl
 
-from ncclforensics.grammar.dialect import REST, Language
+from ncclforensics.grammar.dialect import REST, Dialect
 from ncclforensics.grammar.grammar_file import Pattern
 
 DEPTH = 4  # decorations one in front of the other
@@ -16,7 +16,7 @@ SAMPLED = 200  # lines at each end that tell how a source is decorated
 SOME, NEARLY_ALL = 0.05, 0.8  # of the lines of a sample
 
 
-def decorations(sample: pl.DataFrame, language: Language) -> tuple[Pattern, ...]:
+def decorations(sample: pl.DataFrame, dialect: Dialect) -> tuple[Pattern, ...]:
     """What stands in front of the lines of one source, outermost first, judged by lines of its beginning and end.
 
     A shape that may be something else (priority -1) is believed only where nearly all lines of the beginning have it or
@@ -29,19 +29,19 @@ def decorations(sample: pl.DataFrame, language: Language) -> tuple[Pattern, ...]
     sample = pl.concat([end.with_columns(is_end=pl.lit(bool(place))) for place, end in enumerate(ends)])
     while len(found) < DEPTH:
         sample = sample.filter(pl.col("text") != "")
-        if _is_bare(sample["text"], language):
+        if _is_bare(sample["text"], dialect):
             break
-        is_ours = sample["text"].str.contains(language.opening)
-        guests = [guest for guest in language.guests if guest.is_hinted(sample["text"])]
+        is_ours = sample["text"].str.contains(dialect.opening)
+        guests = [guest for guest in dialect.guests if guest.is_hinted(sample["text"])]
         bare = sum(guest.own(sample["text"]) for guest in guests)
         likely: list[tuple[bool, float, Pattern]] = []
-        for shape in (each for each in language.decorations if each.priority <= 0):
+        for shape in (each for each in dialect.decorations if each.priority <= 0):
             for pattern in shape.patterns:
                 has_it = sample["text"].str.contains(pattern.regex)
                 share = max(_share(has_it.filter(sample["is_end"] == end)) for end in (False, True))
                 of_ours = _share(has_it.filter(is_ours))
                 if guests and shape.priority < 0:
-                    behind = peeled(sample.filter(has_it), language, [pattern])["text"]
+                    behind = peeled(sample.filter(has_it), dialect, [pattern])["text"]
                     revealed = sum(guest.own(behind) for guest in guests)
                     of_ours = max(of_ours, revealed / (revealed + bare or 1))
                 if max(share if shape.priority >= -1 else 0, of_ours) >= (SOME if shape.priority >= 0 else NEARLY_ALL):
@@ -49,38 +49,38 @@ def decorations(sample: pl.DataFrame, language: Language) -> tuple[Pattern, ...]
         if not likely:
             break
         found.append(max(likely, key=itemgetter(0, 1))[2])
-        sample = peeled(sample, language, found[-1:])
+        sample = peeled(sample, dialect, found[-1:])
     if found:
-        found += [pattern for shape in language.decorations if shape.priority > 0 for pattern in shape.patterns]
+        found += [pattern for shape in dialect.decorations if shape.priority > 0 for pattern in shape.patterns]
     return tuple(found)
 
 
-def decorated(samples: pl.DataFrame, language: Language) -> list[int]:
+def decorated(samples: pl.DataFrame, dialect: Dialect) -> list[int]:
     """The sources (columns `source`, `text`) that may have decorations: not where all lines of ours stand bare."""
-    ours = samples.filter(pl.col("text").str.contains(language.mark, literal=True))
-    is_bare = ours["text"].str.contains(f"^(?:{language.opening})")
+    ours = samples.filter(pl.col("text").str.contains(dialect.mark, literal=True))
+    is_bare = ours["text"].str.contains(f"^(?:{dialect.opening})")
     buried = ours.filter(~is_bare)
-    buried = buried.filter(pl.col("text").str.contains(language.opening))
+    buried = buried.filter(pl.col("text").str.contains(dialect.opening))
     bare = set(ours.filter(is_bare)["source"]) - set(buried["source"])
     return sorted(set(samples["source"]) - bare)
 
 
-def _is_bare(texts: pl.Series, language: Language) -> bool:
+def _is_bare(texts: pl.Series, dialect: Dialect) -> bool:
     """Whether nothing stands in front of any line of ours, and there are such lines."""
-    ours = texts.filter(texts.str.contains(language.opening))
-    return bool(ours.len()) and bool(ours.str.contains(f"^(?:{language.opening})").all())
+    ours = texts.filter(texts.str.contains(dialect.opening))
+    return bool(ours.len()) and bool(ours.str.contains(f"^(?:{dialect.opening})").all())
 
 
 def _share(hits: pl.Series) -> float:
     return float(cast(float, hits.mean() or 0))
 
 
-def peeled(rows: pl.DataFrame, language: Language, patterns: Iterable[Pattern]) -> pl.DataFrame:
+def peeled(rows: pl.DataFrame, dialect: Dialect, patterns: Iterable[Pattern]) -> pl.DataFrame:
     """The lines without what stands in front of them; what it says is kept (columns: some of `language.labels`)."""
     for pattern in patterns:
         fields = rows["text"].str.extract_groups(pattern.regex).struct.unnest()
         bare = pl.when(_is_hit(fields)).then(fields[REST].fill_null("")).otherwise(rows["text"])
-        labels = fields.select(base.cast(pl.col(name)) for name, base in language.labels.items() if name in fields)
+        labels = fields.select(base.cast(pl.col(name)) for name, base in dialect.labels.items() if name in fields)
         # The inner of two is the one that the program itself was started by.
         known = [pl.coalesce(label, label.name) if label.name in rows else label for label in labels]
         rows = rows.with_columns(*known, text=bare)

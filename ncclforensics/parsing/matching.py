@@ -15,7 +15,7 @@ from itertools import groupby
 
 import polars as pl
 
-from ncclforensics.grammar.dialect import FIELDS, HIT, Language, Trial, anchors, fields
+from ncclforensics.grammar.dialect import FIELDS, HIT, Dialect, Trial, anchors, fields
 from ncclforensics.grammar.grammar_file import FORM
 from ncclforensics.inputs.lines import cleaned, is_strange
 
@@ -60,7 +60,7 @@ class _Lines:
     kind: pl.Series
 
     def matched(
-        self, language: Language, frames: dict[str, list[pl.DataFrame]], *, is_clean: bool
+        self, dialect: Dialect, frames: dict[str, list[pl.DataFrame]], *, is_clean: bool
     ) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
         """The rows that some shape knows, those that none knows, and those that have to be cleaned first."""
         texts = pl.DataFrame({"kind": self.kind, "cut": self.table["cut"][self.row], "body": self.body})
@@ -68,7 +68,7 @@ class _Lines:
         is_dirty = pl.repeat(False, models.height, eager=True) if is_clean else is_strange(models["body"])
         owner = pl.repeat(NONE, models.height, dtype=pl.Int32, eager=True)
         place = pl.repeat(0, models.height, dtype=pl.UInt32, eager=True)
-        found = _hits(models, ~is_dirty, language, is_headed=self.heads is not None)
+        found = _hits(models, ~is_dirty, dialect, is_headed=self.heads is not None)
         hits = sorted(found, key=lambda one: one.trial.head)
         for number, one in enumerate(hits):
             owner.scatter(one.places, number)
@@ -76,15 +76,15 @@ class _Lines:
         owners = pl.DataFrame({"row": self.row, "head": self.head, "owner": owner[model], "place": place[model]})
         free = owners["owner"] == NONE
         owned = owners.filter(~free).sort("owner", maintain_order=True)
-        known = self._said(owned, hits, language, frames)
+        known = self._said(owned, hits, dialect, frames)
         needs = is_dirty[model] & free
         return known, self.table[self.row.filter(free & ~needs)], self.table[self.row.filter(needs)]
 
     def _said(
-        self, owned: pl.DataFrame, hits: Sequence[_Hits], language: Language, frames: dict[str, list[pl.DataFrame]]
+        self, owned: pl.DataFrame, hits: Sequence[_Hits], dialect: Dialect, frames: dict[str, list[pl.DataFrame]]
     ) -> pl.DataFrame:
         """Put heads and bodies together again, into `frames`; and tell whose lines these are (columns KNOWN)."""
-        labels = [name for name in self.table.columns if name in language.labels]
+        labels = [name for name in self.table.columns if name in dialect.labels]
         lines = self.table.select("source", "line", *labels)[owned["row"]]
         start, caught = 0, []
         counted = owned.group_by("owner", maintain_order=True).len().iter_rows()
@@ -95,7 +95,7 @@ class _Lines:
                 one, part = hits[number], slice(start, start + count)
                 start += count
                 first, said = said.head(count), said.slice(count)
-                if one.trial.shape.frame == language.catch_all:
+                if one.trial.shape.frame == dialect.catch_all:
                     caught.append(number)
                     continue
                 columns = lines[part].hstack([_form(one.trial.pattern.form).new_from_index(0, count)])
@@ -136,22 +136,22 @@ class Matched:
     unknown: pl.DataFrame  # all others, as they are
 
 
-def match(rows: pl.DataFrame, language: Language) -> Matched:
+def match(rows: pl.DataFrame, dialect: Dialect) -> Matched:
     """Apply the shapes to lines."""
     frames: dict[str, list[pl.DataFrame]] = {}
-    headed, others = _cut(rows, language)
-    known, unknown, dirty = headed.matched(language, frames, is_clean=False)
+    headed, others = _cut(rows, dialect)
+    known, unknown, dirty = headed.matched(dialect, frames, is_clean=False)
     needs = is_strange(others["text"])
-    late, never = _cut(cleaned(pl.concat([others.filter(needs), dirty])), language)
-    more, left, _ = late.matched(language, frames, is_clean=True)
+    late, never = _cut(cleaned(pl.concat([others.filter(needs), dirty])), dialect)
+    more, left, _ = late.matched(dialect, frames, is_clean=True)
     headless = _uncut(pl.concat([others.filter(~needs), never]))
-    rest, application, _ = headless.matched(language, frames, is_clean=True)
+    rest, application, _ = headless.matched(dialect, frames, is_clean=True)
     return Matched(frames, pl.concat([known, more, rest]), pl.concat([unknown, left, application]))
 
 
-def _cut(rows: pl.DataFrame, language: Language) -> tuple[_Lines, pl.DataFrame]:
+def _cut(rows: pl.DataFrame, dialect: Dialect) -> tuple[_Lines, pl.DataFrame]:
     """The lines that have a head, cut behind it; all others as they are."""
-    text, start, mark = pl.col("text"), pl.col("start"), language.mark
+    text, start, mark = pl.col("text"), pl.col("start"), dialect.mark
     at = rows["text"].str.find(mark, literal=True)
     is_marked = at.is_not_null()
     if not is_marked.any():
@@ -174,7 +174,7 @@ def _cut(rows: pl.DataFrame, language: Language) -> tuple[_Lines, pl.DataFrame]:
         return _uncut(rows.clear()), rows
     halves = pl.concat(pieces).sort("row")
     models, model = distinct(halves, ["head"])
-    heads = _parsed_heads(models["head"], language)
+    heads = _parsed_heads(models["head"], dialect)
     halves = halves.with_columns(head=model, kind=heads.kinds.gather(model)).filter(pl.col("kind") > 0)
     is_other = pl.repeat(True, rows.height, eager=True).scatter(halves["row"], False)
     return _Lines(rows, halves["row"], halves["body"], heads, halves["head"], halves["kind"]), rows.filter(is_other)
@@ -191,17 +191,17 @@ def distinct(rows: pl.DataFrame, by: Sequence[str]) -> tuple[pl.DataFrame, pl.Se
 
     Alike is what has the same hash, of 64 bits: to compare the texts themselves takes more than twice as long.
     """
-    seats = pl.int_range(rows.height, dtype=pl.UInt32, eager=True)
-    keys = pl.DataFrame({"seat": seats, "hash": rows.select(by).hash_rows()})
-    first = keys.select(pl.col("seat").first().over("hash")).to_series()
-    is_first = first == seats
+    memberships = pl.int_range(rows.height, dtype=pl.UInt32, eager=True)
+    keys = pl.DataFrame({"membership": memberships, "hash": rows.select(by).hash_rows()})
+    first = keys.select(pl.col("membership").first().over("hash")).to_series()
+    is_first = first == memberships
     return rows.filter(is_first), (is_first.cum_sum() - 1).cast(pl.UInt32).gather(first)
 
 
-def _parsed_heads(texts: pl.Series, language: Language) -> _Heads:
+def _parsed_heads(texts: pl.Series, dialect: Dialect) -> _Heads:
     kinds = pl.repeat(0, texts.len(), dtype=pl.Int64, eager=True)
     values = {}
-    for bit, head in enumerate(language.heads):
+    for bit, head in enumerate(dialect.heads):
         if not texts.str.contains(head.patterns[0].anchor, literal=True).any():
             values[head.frame] = pl.DataFrame(schema={name: base.dtype for name, base in head.columns.items()}).clear(
                 texts.len()
@@ -210,8 +210,8 @@ def _parsed_heads(texts: pl.Series, language: Language) -> _Heads:
         found = texts.to_frame("text").select(fields(pl.col("text"), head.patterns[0].regex)).unnest(FIELDS)
         kinds += found[HIT].is_not_null().cast(pl.Int64) * (1 << bit)
         values[head.frame] = found.select(base.cast(pl.col(name)).alias(name) for name, base in head.columns.items())
-    for bare, of in language.bare:
-        bits = sum(1 << bit for bit, head in enumerate(language.heads) if head.frame in of)
+    for bare, of in dialect.bare:
+        bits = sum(1 << bit for bit, head in enumerate(dialect.heads) if head.frame in of)
         kinds |= texts.str.contains(bare.patterns[0].regex).cast(pl.Int64) * bits
     who = pl.DataFrame(
         {name: _first_of([table[name] for table in values.values()]) for name in ("host", "pid")},
@@ -225,11 +225,11 @@ def _first_of(columns: Sequence[pl.Series]) -> pl.Series:
     return pl.select(pl.coalesce(*columns)).to_series()
 
 
-def has_opening(texts: pl.Series, language: Language) -> pl.Series:
+def has_opening(texts: pl.Series, dialect: Dialect) -> pl.Series:
     """Whether a line begins somewhere in a text."""
-    is_marked = texts.str.contains(language.mark, literal=True)
+    is_marked = texts.str.contains(dialect.mark, literal=True)
     marked = is_marked.arg_true()
-    return is_marked.scatter(marked, texts.gather(marked).str.contains(language.opening)) if marked.len() else is_marked
+    return is_marked.scatter(marked, texts.gather(marked).str.contains(dialect.opening)) if marked.len() else is_marked
 
 
 @cache
@@ -237,14 +237,14 @@ def _form(name: str) -> pl.Series:
     return pl.Series(FORM, [name], dtype=pl.Categorical())
 
 
-def _hits(models: pl.DataFrame, is_free: pl.Series, language: Language, *, is_headed: bool) -> Iterator[_Hits]:
+def _hits(models: pl.DataFrame, is_free: pl.Series, dialect: Dialect, *, is_headed: bool) -> Iterator[_Hits]:
     """Every text goes to the first trial that has it (columns `body`, `kind`, `cut`)."""
-    seats = pl.int_range(models.height, dtype=pl.UInt32, eager=True)
-    crowded = has_opening(models["body"], language)
-    table = models.select(_seat=seats, _kind="kind", _cut="cut", _crowded=crowded, _text="body")
+    memberships = pl.int_range(models.height, dtype=pl.UInt32, eager=True)
+    crowded = has_opening(models["body"], dialect)
+    table = models.select(_seat=memberships, _kind="kind", _cut="cut", _crowded=crowded, _text="body")
     if is_headed:
-        yield from _settled(_by_start(table, language.by_start), is_free)
-    others = language.by_anchor if is_headed else language.headless
+        yield from _settled(_by_start(table, dialect.by_start), is_free)
+    others = dialect.by_anchor if is_headed else dialect.headless
     for _, alike in groupby(others, key=lambda trial: trial.shape.priority):
         if not is_free.any():
             break
@@ -263,9 +263,11 @@ def _settled(attempts: Iterable[tuple[Trial, pl.DataFrame]], is_free: pl.Series)
             free = is_free[values["_seat"]]
             own = values if free.all() else values.filter(free)
             if own.height:
-                seats = own.drop_in_place("_seat")
-                is_free.scatter(seats, False)
-                yield _Hits(trial, seats, own.select(column for column in own if column.null_count() < own.height))
+                memberships = own.drop_in_place("_seat")
+                is_free.scatter(memberships, False)
+                yield _Hits(
+                    trial, memberships, own.select(column for column in own if column.null_count() < own.height)
+                )
 
 
 def _in_portions(attempts: Iterable[tuple[Trial, pl.DataFrame]]) -> Iterator[list[tuple[Trial, pl.DataFrame]]]:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from ncclforensics.grammar.dialect import Language
+from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.grammar.grammar_file import FORM, Pattern
 from ncclforensics.parsing.concurrency import InTurn
 from ncclforensics.parsing.matching import Matched, distinct, has_opening, match
-from ncclforensics.parsing.templates import REPEATED, Repetition
+from ncclforensics.parsing.templates import CALL_TEMPLATE, Repetition
 
 DEPTH = 4  # lines that one physical line may be torn together from
 
@@ -41,24 +41,24 @@ class Parsed:
     tally: pl.DataFrame
     hosts: pl.DataFrame  # columns `source`, `host`: who stands at the beginning of a line
     speakers: pl.DataFrame  # columns SPEAKER: the stretches of a source in which a process speaks
-    repetition: Repetition | None = None  # the rows of one frame, where most lines repeat
+    call_occurrence: Repetition | None = None  # the rows of one frame, where most lines repeat
 
 
-def sift(rows: pl.DataFrame, language: Language) -> tuple[Parsed, pl.DataFrame]:
+def sift(rows: pl.DataFrame, dialect: Dialect) -> tuple[Parsed, pl.DataFrame]:
     """Take out the lines of the commonest form, which are nearly all there is in a long log; and give back the others.
 
     A training loop prints the same calls again and again, and only a counter in them grows. So every line is cut before
     and behind the counter, and the pattern is applied once to all the lines that have the same two ends: more than
     twice as fast as applying it to every line.
     """
-    shape, pattern = language.trials[0].shape, language.trials[0].pattern
-    cut = _cut_at_counter(rows, pattern, language.counter)
+    shape, pattern = dialect.trials[0].shape, dialect.trials[0].pattern
+    cut = _cut_at_counter(rows, pattern, dialect.counter)
     models, model = distinct(cut, ["source", "left", "right"])
     fields = models["text"].str.extract_groups(pattern.regex).struct.unnest()
-    is_known = (fields[language.counter] == models["counter"]).fill_null(False)
+    is_known = (fields[dialect.counter] == models["counter"]).fill_null(False)
     if not is_known.any():
         return Parsed({}, NO_TALLY, NO_HOSTS, _speakers(rows.clear())), rows
-    columns = [name for name in pattern.columns if name != language.counter]
+    columns = [name for name in pattern.columns if name != dialect.counter]
     typed = fields.select(
         pl.lit(pattern.form).cast(pl.Categorical).alias(FORM),
         *(shape.columns[name].cast(pl.col(name)).alias(name) for name in columns),
@@ -69,8 +69,8 @@ def sift(rows: pl.DataFrame, language: Language) -> tuple[Parsed, pl.DataFrame]:
         is_like = is_known.gather(model)
         cut, model = cut.filter(is_like), (is_known.cum_sum() - 1).cast(pl.UInt32).gather(model.filter(is_like))
         said = said.filter(is_known)
-    counter = shape.columns[language.counter].cast(pl.col("counter")).alias(language.counter)
-    lines = cut.select("line", *_labels(cut, language), counter, repeated=model)
+    counter = shape.columns[dialect.counter].cast(pl.col("counter")).alias(dialect.counter)
+    lines = cut.select("line", *_labels(cut, dialect), counter, call_template=model)
     rest = rows.clear()
     if lines.height < rows.height:
         is_other = pl.repeat(True, rows.height, eager=True).scatter(cut["row"], False)
@@ -106,7 +106,7 @@ def _only(rows: pl.DataFrame, condition: pl.Expr) -> pl.DataFrame:
 
 def parse(
     rows: pl.DataFrame,
-    language: Language,
+    dialect: Dialect,
     hosts: pl.DataFrame | None = None,
     in_turn: InTurn[pl.DataFrame, Matched] = map,
     parts: int = 1,
@@ -117,28 +117,28 @@ def parse(
     to be done with some parts of the lines, perhaps side by side.
     """
     length = max(-(-rows.height // parts), 1)
-    matched = list(in_turn(lambda part: match(part, language), list(rows.iter_slices(length)) or [rows]))
+    matched = list(in_turn(lambda part: match(part, dialect), list(rows.iter_slices(length)) or [rows]))
     whole, unknown = pl.concat([part.known for part in matched]), pl.concat([part.unknown for part in matched])
     beginnings = _hosts(whole)
     known = pl.concat([beginnings, *([] if hosts is None else [hosts])])
-    torn = [match(_unpasted(unknown, language, _named(known)), language)]
+    torn = [match(_unpasted(unknown, dialect, _named(known)), dialect)]
     for _ in range(DEPTH):
         speaking = _named(pl.concat([known, *(_hosts(each.known) for each in torn)]))
-        pieces = _pieces(torn[-1].unknown, language, speaking)
+        pieces = _pieces(torn[-1].unknown, dialect, speaking)
         if pieces.is_empty():
             break
-        torn.append(match(pieces, language))
+        torn.append(match(pieces, dialect))
     inside = pl.concat([each.known for each in torn])
     frames: dict[str, list[pl.DataFrame]] = {}
     for part in (*matched, *torn):
         for name, found in part.frames.items():
             frames.setdefault(name, []).extend(found)
-    tally = _tally(whole, unknown, inside, language)
+    tally = _tally(whole, unknown, inside, dialect)
     return Parsed(frames, tally, beginnings, _speakers(pl.concat([whole, inside])))
 
 
-def _labels(rows: pl.DataFrame, language: Language) -> list[str]:
-    return [name for name in rows.columns if name in language.labels]
+def _labels(rows: pl.DataFrame, dialect: Dialect) -> list[str]:
+    return [name for name in rows.columns if name in dialect.labels]
 
 
 def _hosts(known: pl.DataFrame) -> pl.DataFrame:
@@ -154,7 +154,7 @@ def _speakers(rows: pl.DataFrame, said: pl.DataFrame | None = None) -> pl.DataFr
     known = rows if said is None else said
     who = [name for name in ("source", "host", "pid") if name in known.columns]
     owners, owner = distinct(known.select(who), who)
-    place = (owner if said is None else owner.gather(rows[REPEATED])).cast(pl.Int64)
+    place = (owner if said is None else owner.gather(rows[CALL_TEMPLATE])).cast(pl.Int64)
     told: dict[str, pl.Expr] = {}
     if "launcher_rank" in rows.columns:
         told["launcher_ranks"] = pl.col("launcher_rank").drop_nulls().unique()
@@ -178,28 +178,28 @@ def _speakers(rows: pl.DataFrame, said: pl.DataFrame | None = None) -> pl.DataFr
 _NOBODY = {"launcher_ranks": pl.lit([], dtype=SPEAKER["launcher_ranks"]), "dropped": pl.lit(0)}
 
 
-def _unpasted(rows: pl.DataFrame, language: Language, hosts: pl.DataFrame) -> pl.DataFrame:
+def _unpasted(rows: pl.DataFrame, dialect: Dialect, hosts: pl.DataFrame) -> pl.DataFrame:
     """The lines taken apart that others were pasted into: where one begins behind a blank, the one before has ended.
 
     Such a beginning is believed if its host is known, or stands there more than once; but not if the end of the line
     before may have grown onto a known name (`0x55node1`): then it was torn.
     """
-    opening = f" ({language.opening})"
+    opening = f" ({dialect.opening})"
     found = rows.with_row_index("whole").filter(pl.col("text").str.contains(opening))
     if found.is_empty():
         return rows
-    begun = rows.filter(pl.col("text").str.contains(f"^{language.opening}"))
+    begun = rows.filter(pl.col("text").str.contains(f"^{dialect.opening}"))
     hosts = pl.concat([hosts, begun.select("source", host=_before_colon("text"))]).unique()
     inner = found.select("whole", "source", pl.col("text").str.extract_all(opening)).explode("text")
     inner = inner.with_columns(host=_before_colon("text").str.strip_chars(" "))
     known = inner.join(hosts, on=["source", "host"], how="semi")
     grown = inner.join(hosts, on="source", suffix="_true").filter(pl.col("host").str.ends_with(pl.col("host_true")))
-    repeated = inner.filter(pl.len().over("source", "host") > 1).join(grown, on=["source", "host"], how="anti")
-    doubted = inner.join(pl.concat([known, repeated]), on=["source", "host"], how="anti")
+    call_template = inner.filter(pl.len().over("source", "host") > 1).join(grown, on=["source", "host"], how="anti")
+    doubted = inner.join(pl.concat([known, call_template]), on=["source", "host"], how="anti")
     pasted = found.join(doubted, on="whole", how="anti")
     each = pasted.with_columns(pl.col("text").str.replace_all(opening, "\n${1}").str.split("\n")).explode("text")
     each = each.with_columns(
-        text=(pl.col("text") + " ").str.replace(f"(?:{language.tag})+$", "").str.strip_chars_end(" "),
+        text=(pl.col("text") + " ").str.replace(f"(?:{dialect.tag})+$", "").str.strip_chars_end(" "),
         cut=pl.col("cut") & pl.col("whole").is_last_distinct(),
     )
     others = rows.with_row_index("whole").join(pasted, on="whole", how="anti")
@@ -210,16 +210,16 @@ def _before_colon(column: str) -> pl.Expr:
     return pl.col(column).str.split(":").list.first()
 
 
-def _pieces(rows: pl.DataFrame, language: Language, hosts: pl.DataFrame) -> pl.DataFrame:
+def _pieces(rows: pl.DataFrame, dialect: Dialect, hosts: pl.DataFrame) -> pl.DataFrame:
     """The lines that are buried in other lines: behind text of any kind, or behind a line that was cut.
 
     Where two lines were torn into one, the end of the first may have grown onto the host name of the second: such a
     piece is kept only with a host that stands at the beginning of some line of the same source.
     """
-    buried = rows.filter(has_opening(rows["text"], language))
+    buried = rows.filter(has_opening(rows["text"], dialect))
     if buried.is_empty():
         return buried
-    opening = language.opening
+    opening = dialect.opening
     parts = pl.col("text").str.extract_groups(f"^(?P<first>.*?)(?P<second>{opening}.*)$").struct
     halves = pl.col("text").str.extract_groups(f"^(?P<first>{opening}.*?)(?P<second>{opening}.*)$").struct
     at_start = pl.col("text").str.contains(f"^{opening}")
@@ -243,7 +243,7 @@ def _pieces(rows: pl.DataFrame, language: Language, hosts: pl.DataFrame) -> pl.D
     split = split.join(whole, on="piece", how="left", maintain_order="left")
     before = pl.col("text").str.head(_length("text") - _length(pl.coalesce("whole", "second")))
     # What stands before a line may be half a row of a format whose lines have no beginning of their own.
-    first = (split if language.spoken else split.filter(is_torn)).with_columns(text=before, cut=True)
+    first = (split if dialect.spoken else split.filter(is_torn)).with_columns(text=before, cut=True)
     second = split.with_columns(text=pl.when(is_torn).then("whole").otherwise(pl.coalesce("whole", "second")))
     return pl.concat([first, second.drop_nulls("text")]).select(rows.columns)
 
@@ -253,7 +253,7 @@ def _length(text: str | pl.Expr) -> pl.Expr:
     return column.str.len_chars().cast(pl.Int64)
 
 
-def _tally(whole: pl.DataFrame, unknown: pl.DataFrame, torn: pl.DataFrame, language: Language) -> pl.DataFrame:
+def _tally(whole: pl.DataFrame, unknown: pl.DataFrame, torn: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
     """Every physical line counted once. Columns `source` and COUNTS.
 
     `whole`: the lines known as they stand; `unknown`: all others; `torn`: what was found inside of those.
@@ -261,7 +261,7 @@ def _tally(whole: pl.DataFrame, unknown: pl.DataFrame, torn: pl.DataFrame, langu
     place = ["source", "line"]
     recognised = torn.filter(~pl.col("caught")).select(*place, recognised=True).unique()
     caught = torn.filter("caught").select(*place, caught=True).unique()
-    unknown = unknown.select(*place, "damaged", "cut", is_shattered=has_opening(unknown["text"], language))
+    unknown = unknown.select(*place, "damaged", "cut", is_shattered=has_opening(unknown["text"], dialect))
     rest = unknown.join(recognised, on=place, how="left").join(caught, on=place, how="left")
     is_recognised = pl.col("recognised").fill_null(False)
     is_caught = pl.col("caught").fill_null(False) & ~pl.col("cut") & ~is_recognised

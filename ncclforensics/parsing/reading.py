@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from ncclforensics.grammar.dialect import Language
+from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.grammar.grammar_file import Pattern
 from ncclforensics.inputs import lines
 from ncclforensics.inputs.sources import DAMAGED_ARCHIVE, Source
@@ -46,7 +46,7 @@ class Reading:
 
     source: Source
     number: int
-    language: Language  # what its lines may say; more, once a sample has been seen
+    dialect: Dialect  # what its lines may say; more, once a sample has been seen
     problems: list[str] = field(default_factory=list)
     is_whole: bool = False
     is_cut: bool = False  # the last line has no end
@@ -120,16 +120,16 @@ class Reading:
 
     def _is_binary(self, data: bytes) -> bool:
         strange = data.count(b"\x00") + (0 if data.isascii() else data.decode("utf-8", "replace").count("\ufffd"))
-        return strange * 10 > len(data) and not parse(lines.block(data, 1), self.language).frames
+        return strange * 10 > len(data) and not parse(lines.block(data, 1), self.dialect).frames
 
-    def hears(self, rows: pl.DataFrame) -> Language:
+    def hears(self, rows: pl.DataFrame) -> Dialect:
         """What its lines may say, now that these have been read: a format may begin in the middle of a log.
 
         The sample tells it of short files, and of long ones that are read in windows.
         """
         if self.source.size > 2 * SAMPLE and not self.tail_start:
-            self.language = self.language.among(rows["text"])
-        return self.language
+            self.dialect = self.dialect.among(rows["text"])
+        return self.dialect
 
     def _guarded(self, work: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
         try:
@@ -237,7 +237,7 @@ def _whole_lines(head: bytes, tail: bytes) -> bytes:
     return (head[: head.rfind(b"\n") + 1] or head + b"\n") + tail[tail.find(b"\n") + 1 :]
 
 
-def survey(readings: Sequence[Reading], language: Language, is_object: Callable[[Reading], bool]) -> list[Reading]:
+def survey(readings: Sequence[Reading], dialect: Dialect, is_object: Callable[[Reading], bool]) -> list[Reading]:
     """Find out what the sources are, and give those that hold lines: what stands in front of these, who speaks in them.
 
     Judged by both ends of each, and many sources at once: a call of the engine costs more than what it has to look at.
@@ -247,14 +247,14 @@ def survey(readings: Sequence[Reading], language: Language, is_object: Callable[
         looked = [(reading, reading.sample()) for reading in readings[start : start + TOGETHER]]
         some = {reading.number: (reading, data) for reading, data in looked if not is_object(reading)}
         samples = lines.texts({number: data for number, (_, data) in some.items()})
-        for number in decorated(samples, language):
+        for number in decorated(samples, dialect):
             texts = samples.filter(source=number)
-            if found := decorations(texts, language):
+            if found := decorations(texts, dialect):
                 some[number][0].decorations = found
-                bare = peeled(texts, language, found).select(samples.columns)
+                bare = peeled(texts, dialect, found).select(samples.columns)
                 samples = pl.concat([samples.filter(pl.col("source") != number), bare])
-        for number, heard in language.of_each(samples).items():
-            some[number][0].language = heard
+        for number, heard in dialect.of_each(samples).items():
+            some[number][0].dialect = heard
         of_lines += [reading for reading, _ in some.values()]
     return of_lines
 

@@ -12,7 +12,7 @@ import polars as pl
 
 from ncclforensics.parsing.matching import distinct
 
-REPEATED = "repeated"
+CALL_TEMPLATE = "call_template"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,8 @@ class Repetition:
 
     def unfolded(self) -> pl.DataFrame:
         """Every line with all that it says."""
-        each = self.said.drop("line", "pos", strict=False)[self.lines[REPEATED]]
-        return self.lines.drop(REPEATED).hstack(each)
+        each = self.said.drop("line", "pos", strict=False)[self.lines[CALL_TEMPLATE]]
+        return self.lines.drop(CALL_TEMPLATE).hstack(each)
 
 
 def folded(rows: pl.DataFrame, own: Sequence[str]) -> Repetition:
@@ -35,13 +35,13 @@ def folded(rows: pl.DataFrame, own: Sequence[str]) -> Repetition:
     shared = [name for name in rows.columns if name not in each]
     said, place = distinct(rows, shared)
     once = said.drop(name for name in each if name not in ("line", "pos"))
-    return Repetition(once, rows.select(each).with_columns(place.alias(REPEATED)))
+    return Repetition(once, rows.select(each).with_columns(place.alias(CALL_TEMPLATE)))
 
 
 def together(pieces: Sequence[Repetition]) -> Repetition:
     """All of them as one."""
     lines, start = [], 0
     for each in pieces:
-        lines.append(each.lines.with_columns(pl.col(REPEATED) + pl.lit(start, pl.UInt32)))
+        lines.append(each.lines.with_columns(pl.col(CALL_TEMPLATE) + pl.lit(start, pl.UInt32)))
         start += each.said.height
     return Repetition(pl.concat([each.said for each in pieces], how="diagonal"), pl.concat(lines, how="diagonal"))

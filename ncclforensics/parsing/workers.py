@@ -9,7 +9,7 @@ from threading import Lock
 
 import polars as pl
 
-from ncclforensics.grammar.dialect import Language
+from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.inputs.lines import CHUNK
 from ncclforensics.parsing.batches import Batch, Batches, size_of
 from ncclforensics.parsing.concurrency import alone, in_turn
@@ -26,8 +26,8 @@ Work = Callable[[Reading], Iterator[pl.DataFrame]]
 class Readers:
     """What becomes of lines is given to `keep`, by one thread at a time; `progress` is told how many bytes are done."""
 
-    def __init__(self, language: Language, keep: Callable[[Parsed], None], progress: Callable[[int], None]) -> None:
-        self._language = language
+    def __init__(self, dialect: Dialect, keep: Callable[[Parsed], None], progress: Callable[[int], None]) -> None:
+        self._language = dialect
         self._keep = keep
         self._progress = progress
         self._hosts: list[pl.DataFrame] = []  # who is known to stand at the beginning of a line
@@ -50,7 +50,7 @@ class Readers:
             for done in [pool.submit(alone, partial(self._read, queue, work, hands)) for _ in range(readers)]:
                 for batch in done.result():
                     for rows in batch.rows:
-                        left.add(batch.language, rows)
+                        left.add(batch.dialect, rows)
         for batch in left.ready(0):
             alone(partial(self._parse, batch, THREADS))
 
@@ -62,31 +62,31 @@ class Readers:
             with self._lock:
                 reading = next(queue, None)
             for batch in small.ready(0 if reading is None else CHUNK):
-                waiting.add(batch.language, self._sift(batch))
+                waiting.add(batch.dialect, self._sift(batch))
             if reading is None:
                 return waiting.batches
             rare = Batch(self._language)
             for others in in_turn(self._sift, self._large(reading, work, small), self._helpers, hands):
-                rare.language = reading.hears(others)
+                rare.dialect = reading.hears(others)
                 rare.add(others)
                 if rare.size >= BATCH * hands:
                     self._parse(rare.taken(), hands)
             for rows in rare.rows:
-                waiting.add(rare.language, rows)
+                waiting.add(rare.dialect, rows)
             for batch in waiting.ready(BATCH):
                 self._parse(batch, hands)
 
     def _large(self, reading: Reading, work: Work, small: Batches) -> Iterator[Batch]:
         """Lines that are worth a call of their own; others are put to `small`."""
         for plain in work(reading):
-            rows = peeled(plain, reading.language, reading.decorations) if reading.decorations else plain
+            rows = peeled(plain, reading.dialect, reading.decorations) if reading.decorations else plain
             if size_of(rows) < CHUNK // 4:
                 small.add(reading.hears(rows), rows)
             else:
-                yield Batch(reading.language, [rows], size_of(rows))
+                yield Batch(reading.dialect, [rows], size_of(rows))
 
     def _sift(self, batch: Batch) -> pl.DataFrame:
-        parsed, rest = sift(pl.concat(batch.rows, how="diagonal"), batch.language)
+        parsed, rest = sift(pl.concat(batch.rows, how="diagonal"), batch.dialect)
         with self._lock:
             self._hosts.append(parsed.hosts)
             self._keep(parsed)
@@ -99,7 +99,7 @@ class Readers:
         with self._lock:
             hosts = pl.concat(self._hosts) if self._hosts else None
         rows = pl.concat(batch.rows, how="diagonal")
-        parsed = parse(rows, batch.language, hosts, partial(in_turn, pool=self._helpers, ahead=parts), parts)
+        parsed = parse(rows, batch.dialect, hosts, partial(in_turn, pool=self._helpers, ahead=parts), parts)
         with self._lock:
             self._hosts.append(parsed.hosts)
             self._keep(parsed)

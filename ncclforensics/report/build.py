@@ -56,8 +56,8 @@ class Report:
     def verdicts(self) -> list[Row]:
         """One per job that has a selected rank, worst first; among equals the job with most ranks."""
         sizes = dict(self.run["rank"].group_by("job").len().iter_rows())
-        seats = self.run["rank"].join(self.run["member"].select("actor", "key"), on="actor", how="left")
-        shown = {each["job"] for each in self._selected(seats)}
+        memberships = self.run["rank"].join(self.run["member"].select("rank_id", "key"), on="rank_id", how="left")
+        shown = {each["job"] for each in self._selected(memberships)}
         rows = [row for row in self.run["verdict"].to_dicts() if row["job"] in shown]
         return sorted(rows, key=lambda row: (BADNESS.index(row["verdict"]), -sizes[row["job"]], row["job"]))
 
@@ -81,9 +81,9 @@ class Report:
     def problems(self, source: int) -> list[str]:
         """What is wrong with one source: with reading it, and with the dumps that it holds."""
         own = self.run.readings[source].problems
-        return [*own, *self.run["broken"].filter(source=source)["problem"]] if self.run.has("broken") else own
+        return [*own, *self.run["dump_damage"].filter(source=source)["problem"]] if self.run.has("dump_damage") else own
 
-    def troubles(self) -> list[tuple[str, str]]:
+    def input_problems(self) -> list[tuple[str, str]]:
         """Path and problem of the first source that has it, and how many more have the same."""
         having: dict[str, list[str]] = {}
         for reading in self.run.readings:
@@ -98,16 +98,16 @@ class Report:
         """The finding that puts a job's verdict into words."""
         return next((finding for finding in self.findings if finding.job == row["job"]), None)
 
-    def numbers(self, actors: list[int]) -> list[int]:
+    def numbers(self, rank_ids: list[int]) -> list[int]:
         """Rank numbers of actors, known ones only."""
-        number = dict(self.run["rank"].select("actor", "rank").iter_rows())
-        return sorted({number[actor] for actor in actors if number.get(actor) is not None})
+        number = dict(self.run["rank"].select("rank_id", "rank").iter_rows())
+        return sorted({number[rank_id] for rank_id in rank_ids if number.get(rank_id) is not None})
 
     def last_calls(self, job: int) -> list[Row]:
         """The last call of every rank of a job, in the order of ranks."""
         last = self.run["shown_call"].filter((pl.col("job") == job) & pl.col("is_last"))
-        ranks = self.run["rank"].select("actor", "rank", "host", "pid", "cudadev")
-        return self._selected(last.join(ranks, on="actor", how="left").sort("rank", nulls_last=True))
+        ranks = self.run["rank"].select("rank_id", "rank", "host", "pid", "cudadev")
+        return self._selected(last.join(ranks, on="rank_id", how="left").sort("rank", nulls_last=True))
 
     def _selected(self, rows: pl.DataFrame) -> list[Row]:
         """Of rows with `rank`, `host` and `key`, those that are to be shown."""
@@ -126,7 +126,7 @@ class Report:
             .agg(pl.col("waits_for"), pl.col("source").first(), pl.col("line").first())
             .unique("waiter", keep="first", maintain_order=True)
         )
-        place = self.run["rank"].select("rank", "host", waiter="actor")
+        place = self.run["rank"].select("rank", "host", waiter="rank_id")
         return self._selected(waits.join(place, on="waiter", how="left", maintain_order="left"))
 
     def collect_next(self, row: Row) -> list[str]:
@@ -136,7 +136,7 @@ class Report:
             wanted += _WHERE_MISSING
         elif row["verdict"] == "stuck-together":
             wanted += _WHERE_STUCK
-        culprits = self.run["rank"].filter(pl.col("actor").is_in(row["culprits"])).sort("rank")
+        culprits = self.run["rank"].filter(pl.col("rank_id").is_in(row["culprits"])).sort("rank")
         for process in culprits.unique(["host", "pid"], maintain_order=True).head(SHOWN_HOSTS).to_dicts():
             wanted += _commands(process, row["verdict"])
         if culprits.height > SHOWN_HOSTS:

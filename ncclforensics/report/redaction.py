@@ -243,8 +243,8 @@ def _hosts(run: Run) -> list[str]:
     """Every host that some column names: those of ranks first, in their order."""
     ranked = run["rank"].sort("job", "rank", nulls_last=True)["host"]
     found = [ranked]
-    labels = [name for name, base in run.language.labels.items() if base is BASES["HOSTNAME"]]
-    for shape in run.language.whole.shapes:
+    labels = [name for name, base in run.dialect.labels.items() if base is BASES["HOSTNAME"]]
+    for shape in run.dialect.whole.shapes:
         is_node = shape.grammar in redaction_rules.GRAMMARS_OF_NODES
         own = [
             name
@@ -293,7 +293,7 @@ class RedactedRun(Run):
     def __init__(self, run: Run, known: Pseudonyms) -> None:
         self._run, self._known, self._saved = run, known, None
         self._frames: dict[str, pl.DataFrame] = {}
-        self.language = run.language
+        self.dialect = run.dialect
         self.readings = [
             replace(
                 reading,

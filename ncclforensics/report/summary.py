@@ -70,7 +70,7 @@ def _channels(channels: pl.DataFrame, largest: pl.DataFrame) -> dict[str, int | 
 
 def _communicators(run: Run) -> list[Row]:
     opened = run["channels"].group_by("key").agg(pl.col("coll").max().alias("channels"))
-    member = run["member"].join(run["last_call"], on=["actor", "key"], how="left").join(opened, on="key", how="left")
+    member = run["member"].join(run["last_call"], on=["rank_id", "key"], how="left").join(opened, on="key", how="left")
     groups = member.group_by("key", maintain_order=True).agg(
         pl.col("nranks").max(),
         pl.col("rank").n_unique().alias("seen"),

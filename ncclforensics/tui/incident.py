@@ -155,8 +155,8 @@ class Incident(Page):
         """Show the first rank that the verdict names."""
         path = cast("Data", self.here())[:1]
         node, _ = self._at(path)
-        actors = node.actors if node else []
-        self.forensics.go(Place("ranks", tuple(actors[:1])))
+        rank_ids = node.rank_ids if node else []
+        self.forensics.go(Place("ranks", tuple(rank_ids[:1])))
 
     def action_scroll(self) -> None:
         """Scroll the text; at its end, from the beginning."""

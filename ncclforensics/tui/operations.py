@@ -180,17 +180,17 @@ class Operations(Page):
             one = known[at[0]]
             self._choose(one, cast("int", at[1]) if len(at) > 1 else None)
 
-    def _show_last(self, actor: int) -> None:
+    def _show_last(self, rank_id: int) -> None:
         """The communicator that a rank called last, at that call."""
         if self._calls is None:
             return
-        one = self._calls.last_of(actor)
+        one = self._calls.last_of(rank_id)
         if one is None:
             self.forensics.complain("no call of this rank is seen")
             return
-        self._choose(one, one.last.get(actor, one.places - 1))
+        self._choose(one, one.last.get(rank_id, one.places - 1))
         for number, column in enumerate(self._sheet.columns):
-            if actor in column.actors:
+            if rank_id in column.rank_ids:
                 self._sheet.at_cell = number
 
     def here(self) -> At:
@@ -241,8 +241,8 @@ class Operations(Page):
         """The last call of the ranks under the cursor."""
         one, sheet = self._sheet.communicator, self._sheet
         if one is not None and sheet.columns:
-            actors = sheet.columns[sheet.at_cell].actors
-            sheet.put(max((one.last.get(actor, 0) for actor in actors), default=0), sheet.at_cell, middle=True)
+            rank_ids = sheet.columns[sheet.at_cell].rank_ids
+            sheet.put(max((one.last.get(rank_id, 0) for rank_id in rank_ids), default=0), sheet.at_cell, middle=True)
 
     def action_apart(self) -> None:
         """Each rank in a column, or not."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ncclforensics.tui.content.calls import Calls
     from ncclforensics.tui.content.incident import Incident, Node
     from ncclforensics.tui.content.logs import Log
-    from ncclforensics.tui.content.ranks import Seat
+    from ncclforensics.tui.content.ranks import RankRow
 
 MOST = 40  # hits of a search among thousands of ranks
 Entry = tuple[str, str, Place]
@@ -52,9 +52,13 @@ def _entries(app: Forensics) -> Iterator[Entry]:
     parts = {name: part for name, part in made.items() if not isinstance(part, Failed)}
     if "incident" in parts:
         yield from _findings(cast("Incident", parts["incident"]).nodes, ())
-    for seat in cast("list[Seat]", parts.get("ranks", [])):
-        if seat.actor is not None:
-            yield f"{seat.name} on {seat.host}", str(seat.state), Place("ranks", (seat.actor,))
+    for rank_row in cast("list[RankRow]", parts.get("ranks", [])):
+        if rank_row.rank_id is not None:
+            yield (
+                f"{rank_row.name} on {rank_row.host}",
+                str(rank_row.state),
+                Place("ranks", (rank_row.rank_id,)),
+            )
     if "operations" in parts:
         for one in cast("Calls", parts["operations"]).communicators:
             yield f"communicator {one.key}", f"{one.nranks} ranks", Place("operations", (one.key,))

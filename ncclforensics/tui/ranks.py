@@ -18,7 +18,7 @@ from ncclforensics.tui.screen import At, Page, Place
 from ncclforensics.tui.virtual_rows import CURSOR, Sheet
 
 if TYPE_CHECKING:
-    from ncclforensics.tui.content.ranks import Seat
+    from ncclforensics.tui.content.ranks import RankRow
 
 ORDERS = ("host", "state", "last call")
 LONGEST = 34  # characters of a label
@@ -30,7 +30,7 @@ STYLES = {
 @dataclass(frozen=True, slots=True)
 class _Cell:
     x: int
-    seat: Seat
+    rank_row: RankRow
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class Grid(Sheet):
 
     def __init__(self) -> None:
         super().__init__()
-        self._groups: list[tuple[str, list[Seat]]] = []
+        self._groups: list[tuple[str, list[RankRow]]] = []
         self._lines: list[_Line] = []
 
     @property
@@ -52,42 +52,42 @@ class Grid(Sheet):
         """Lines of the grid."""
         return len(self._lines)
 
-    def fill(self, groups: list[tuple[str, list[Seat]]]) -> None:
+    def fill(self, groups: list[tuple[str, list[RankRow]]]) -> None:
         """Lay out the groups; the cursor stays on its rank."""
         self._groups = groups
-        here = self.seat
+        here = self.rank_row
         self._lines = _laid(groups, max(20, self.size.width), max(1, self.size.height))
         self.renew(max((line.cells[-1].x + 1 for line in self._lines if line.cells), default=0))
         if here is not None:
-            self.find_seat(here) if here.actor is None else self.find(here.actor)
+            self.find_rank_row(here) if here.rank_id is None else self.find(here.rank_id)
 
     def on_resize(self) -> None:
         """Another density may fit."""
         self.fill(self._groups)
 
     @property
-    def seat(self) -> Seat | None:
+    def rank_row(self) -> RankRow | None:
         """The rank under the cursor."""
         cells = self._lines[self.at_row].cells if self.at_row < len(self._lines) else []
-        return cells[self.at_cell].seat if self.at_cell < len(cells) else None
+        return cells[self.at_cell].rank_row if self.at_cell < len(cells) else None
 
     @property
-    def seats(self) -> list[Seat]:
+    def rank_rows(self) -> list[RankRow]:
         """All ranks that are shown, in their order."""
-        return [cell.seat for line in self._lines for cell in line.cells]
+        return [cell.rank_row for line in self._lines for cell in line.cells]
 
-    def find(self, actor: object) -> None:
+    def find(self, rank_id: object) -> None:
         """Put the cursor on a rank."""
-        self._put(lambda seat: seat.actor == actor)
+        self._put(lambda rank_row: rank_row.rank_id == rank_id)
 
-    def find_seat(self, wanted: Seat) -> None:
+    def find_rank_row(self, wanted: RankRow) -> None:
         """The same; also on one that no log shows."""
-        self._put(lambda seat: seat is wanted)
+        self._put(lambda rank_row: rank_row is wanted)
 
-    def _put(self, is_it: Callable[[Seat], bool]) -> None:
+    def _put(self, is_it: Callable[[RankRow], bool]) -> None:
         for row, line in enumerate(self._lines):
             for cell, one in enumerate(line.cells):
-                if is_it(one.seat):
+                if is_it(one.rank_row):
                     self.put(row, cell, middle=True)
                     return
 
@@ -102,7 +102,7 @@ class Grid(Sheet):
         line = self._lines[row]
         pieces = [(x, label, "dim") for x, label in line.labels]
         for number, cell in enumerate(line.cells):
-            mark = MARKS[cell.seat.state]
+            mark = MARKS[cell.rank_row.state]
             is_cursor = (row, number) == (self.at_row, self.at_cell)
             pieces.append((cell.x, mark, CURSOR if is_cursor else STYLES[mark]))
         text = Text(no_wrap=True)
@@ -112,45 +112,45 @@ class Grid(Sheet):
         return text
 
 
-def _laid(groups: list[tuple[str, list[Seat]]], width: int, height: int) -> list[_Line]:
+def _laid(groups: list[tuple[str, list[RankRow]]], width: int, height: int) -> list[_Line]:
     """With labels, in as many columns as are needed; without labels if that does not fit."""
     if not groups:
         return []
     label = min(LONGEST, max(len(name) for name, _ in groups))
-    marks = max(len(seats) for _, seats in groups)
+    marks = max(len(rank_rows) for _, rank_rows in groups)
     wide = label + 1 + marks + 2
     columns = max(1, width // wide)
     if wide <= width and len(groups) <= columns * height:
         needed = -(-len(groups) // height)
         lines = [_Line([], []) for _ in range(-(-len(groups) // needed))]
-        for number, (name, seats) in enumerate(groups):
+        for number, (name, rank_rows) in enumerate(groups):
             column, row = divmod(number, len(lines))
             left = column * wide
             lines[row].labels.append((left, name[:label]))
-            lines[row].cells += [_Cell(left + label + 1 + place, seat) for place, seat in enumerate(seats)]
+            lines[row].cells += [_Cell(left + label + 1 + place, rank_row) for place, rank_row in enumerate(rank_rows)]
         return lines
     if marks + label + 1 > width:  # groups longer than a line
         return _flowing(groups, width)
     lines, x = [_Line([], [])], 0
-    for _, seats in groups:
-        if x + len(seats) > width and lines[-1].cells:
+    for _, rank_rows in groups:
+        if x + len(rank_rows) > width and lines[-1].cells:
             lines.append(_Line([], []))
             x = 0
-        lines[-1].cells += [_Cell(x + place, seat) for place, seat in enumerate(seats)]
-        x += len(seats) + 1
+        lines[-1].cells += [_Cell(x + place, rank_row) for place, rank_row in enumerate(rank_rows)]
+        x += len(rank_rows) + 1
     return lines
 
 
-def _flowing(groups: list[tuple[str, list[Seat]]], width: int) -> list[_Line]:
+def _flowing(groups: list[tuple[str, list[RankRow]]], width: int) -> list[_Line]:
     """A line with the name of each group, and its marks below it."""
     lines = []
-    for name, seats in groups:
-        for start in range(0, len(seats), width - 2):
-            part = seats[start : start + width - 2]
-            labels = [(0, f"{name} ({len(seats)})"[: width - 1])] if start == 0 else []
+    for name, rank_rows in groups:
+        for start in range(0, len(rank_rows), width - 2):
+            part = rank_rows[start : start + width - 2]
+            labels = [(0, f"{name} ({len(rank_rows)})"[: width - 1])] if start == 0 else []
             if labels:
                 lines.append(_Line(labels, []))
-            lines.append(_Line([], [_Cell(2 + place, seat) for place, seat in enumerate(part)]))
+            lines.append(_Line([], [_Cell(2 + place, rank_row) for place, rank_row in enumerate(part)]))
     return lines
 
 
@@ -168,7 +168,7 @@ class Ranks(Page):
 
     def __init__(self) -> None:
         super().__init__()
-        self._seats: list[Seat] = []
+        self._seats: list[RankRow] = []
         self._order = 0
         self._filter = ""
 
@@ -180,7 +180,7 @@ class Ranks(Page):
 
     def draw(self, part: object) -> None:
         """All ranks."""
-        self._seats = cast("list[Seat]", part)
+        self._seats = cast("list[RankRow]", part)
         self._fill()
         if not self._seats:
             self.trouble("these files show no rank of an NCCL job")
@@ -188,16 +188,16 @@ class Ranks(Page):
     def _fill(self) -> None:
         from ncclforensics.tui.content.ranks import MARKS, State
 
-        shown = [seat for seat in self._seats if _fits(seat, MARKS[seat.state], self._filter)]
-        groups: dict[str, list[Seat]] = {}
-        for seat in shown:
-            groups.setdefault(_group(seat, ORDERS[self._order]), []).append(seat)
+        shown = [rank_row for rank_row in self._seats if _fits(rank_row, MARKS[rank_row.state], self._filter)]
+        groups: dict[str, list[RankRow]] = {}
+        for rank_row in shown:
+            groups.setdefault(_group(rank_row, ORDERS[self._order]), []).append(rank_row)
         ordered = list(groups.items())
         if ORDERS[self._order] == "state":
             ordered.sort(key=lambda item: list(State).index(item[1][0].state))
         elif ORDERS[self._order] == "last call":
             ordered.sort(key=lambda item: len(item[1]))
-        counts = Counter(seat.state for seat in shown)
+        counts = Counter(rank_row.state for rank_row in shown)
         title = Text()
         for state, mark in MARKS.items():
             if counts[state]:
@@ -215,20 +215,20 @@ class Ranks(Page):
 
     def on_sheet_opened(self) -> None:
         """Open its last call in the log."""
-        seat = self.query_one(Grid).seat
-        if seat is not None and seat.at is not None:
-            self.forensics.go(Place("log", (seat.at.source, seat.at.line)))
+        rank_row = self.query_one(Grid).rank_row
+        if rank_row is not None and rank_row.at is not None:
+            self.forensics.go(Place("log", (rank_row.at.source, rank_row.at.line)))
 
     def _tell(self) -> None:
-        seat = self.query_one(Grid).seat
+        rank_row = self.query_one(Grid).rank_row
         text = Text()
-        if seat is not None:
-            where = f"GPU {known(seat.gpu)}, pid {known(seat.pid)}" if seat.actor is not None else ""
-            text.append(f"{seat.name} ", "bold")
-            text.append(f"{seat.host} {where}  ")
-            text.append(seat.at.place if seat.at else "", "cyan")
-            text.append(f"\n{seat.state}" + (f" · {seat.said}" if seat.said else ""))
-            text.append(f"\nlast call: {seat.last or 'none seen'}")
+        if rank_row is not None:
+            where = f"GPU {known(rank_row.gpu)}, pid {known(rank_row.pid)}" if rank_row.rank_id is not None else ""
+            text.append(f"{rank_row.name} ", "bold")
+            text.append(f"{rank_row.host} {where}  ")
+            text.append(rank_row.at.place if rank_row.at else "", "cyan")
+            text.append(f"\n{rank_row.state}" + (f" · {rank_row.said}" if rank_row.said else ""))
+            text.append(f"\nlast call: {rank_row.last or 'none seen'}")
         self.tell("#detail", text)
 
     def show(self, at: At) -> None:
@@ -237,13 +237,13 @@ class Ranks(Page):
 
     def here(self) -> At:
         """The rank under the cursor."""
-        seat = self.query_one(Grid).seat
-        return (seat.actor,) if seat and seat.actor is not None else ()
+        rank_row = self.query_one(Grid).rank_row
+        return (rank_row.rank_id,) if rank_row and rank_row.rank_id is not None else ()
 
     def copied(self) -> str:
         """The rank and its last call."""
-        seat = self.query_one(Grid).seat
-        return f"{seat.name} on {seat.host}: {seat.last}" if seat else ""
+        rank_row = self.query_one(Grid).rank_row
+        return f"{rank_row.name} on {rank_row.host}: {rank_row.last}" if rank_row else ""
 
     def action_sort(self) -> None:
         """The next order."""
@@ -267,30 +267,38 @@ class Ranks(Page):
         from ncclforensics.tui.content.ranks import State
 
         grid = self.query_one(Grid)
-        odd = [seat for seat in grid.seats if seat.state in (State.DIED_FIRST, State.CULPRIT, State.MISSING)]
+        odd = [
+            rank_row
+            for rank_row in grid.rank_rows
+            if rank_row.state in (State.DIED_FIRST, State.CULPRIT, State.MISSING)
+        ]
         if odd:
-            here = grid.seat
-            follows = [seat for seat in odd if here is not None and grid.seats.index(seat) > grid.seats.index(here)]
-            grid.find_seat((follows or odd)[0])
+            here = grid.rank_row
+            follows = [
+                rank_row
+                for rank_row in odd
+                if here is not None and grid.rank_rows.index(rank_row) > grid.rank_rows.index(here)
+            ]
+            grid.find_rank_row((follows or odd)[0])
 
     def action_operations(self) -> None:
         """Its last call."""
-        seat = self.query_one(Grid).seat
-        if seat is not None and seat.actor is not None:
-            self.forensics.go(Place("operations", ("", seat.actor)))
+        rank_row = self.query_one(Grid).rank_row
+        if rank_row is not None and rank_row.rank_id is not None:
+            self.forensics.go(Place("operations", ("", rank_row.rank_id)))
 
     def action_waiting(self) -> None:
         """Who waits for whom."""
         self.forensics.go(Place("waiting"))
 
 
-def _group(seat: Seat, order: str) -> str:
+def _group(rank_row: RankRow, order: str) -> str:
     if order == "host":
-        return seat.host
-    return str(seat.state).partition(":")[0] if order == "state" else seat.last or "none seen"
+        return rank_row.host
+    return str(rank_row.state).partition(":")[0] if order == "state" else rank_row.last or "none seen"
 
 
-def _fits(seat: Seat, mark: str, typed: str) -> bool:
+def _fits(rank_row: RankRow, mark: str, typed: str) -> bool:
     """Whether a rank is among those asked for."""
     if not typed or typed == mark:
         return True
@@ -299,7 +307,7 @@ def _fits(seat: Seat, mark: str, typed: str) -> bool:
         from ncclforensics.report.selection import ranks
 
         try:
-            return seat.rank in ranks(typed)
+            return rank_row.rank in ranks(typed)
         except UsageError:
             pass
-    return typed in seat.host
+    return typed in rank_row.host

@@ -86,14 +86,14 @@ class Waiting(Page):
     def action_ranks(self) -> None:
         """The first of them."""
         one = self._waiters
-        if one is not None and one.actors:
-            self.forensics.go(Place("ranks", (one.actors[0],)))
+        if one is not None and one.rank_ids:
+            self.forensics.go(Place("ranks", (one.rank_ids[0],)))
 
     def action_operations(self) -> None:
         """Their call."""
         one = self._waiters
-        if one is not None and one.actors:
-            self.forensics.go(Place("operations", ("", one.actors[0])))
+        if one is not None and one.rank_ids:
+            self.forensics.go(Place("operations", ("", one.rank_ids[0])))
 
 
 def _add(above: TreeNode[Waiters], one: Waiters) -> None:

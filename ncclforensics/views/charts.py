@@ -103,12 +103,12 @@ def _groups(report: Report, row: Row) -> tuple[dict[Node, str], list[tuple[Node,
     calls = {(call["source"], call["line"]): call for call in report.run["shown_call"].to_dicts()}
     waits = {wait["waiter"]: wait for wait in report.waits(row["job"])}
     alike: dict[tuple[Any, ...], list[int]] = {}
-    for actor in sorted({*waits, *(each for wait in waits.values() for each in wait["waits_for"])}):
-        wait = waits.get(actor)
-        waited_by = () if wait else tuple(sorted(each for each in waits if actor in waits[each]["waits_for"]))
+    for rank_id in sorted({*waits, *(each for wait in waits.values() for each in wait["waits_for"])}):
+        wait = waits.get(rank_id)
+        waited_by = () if wait else tuple(sorted(each for each in waits if rank_id in waits[each]["waits_for"]))
         what = operation_text(calls.get((wait["source"], wait["line"]), {})) if wait else ""
         targets = tuple(sorted(wait["waits_for"])) if wait else ()
-        alike.setdefault((what, wait["key"] if wait else "", targets, waited_by), []).append(actor)
+        alike.setdefault((what, wait["key"] if wait else "", targets, waited_by), []).append(rank_id)
     nodes = {tuple(members): str(key[0]) for key, members in alike.items()}
     targets_of = {tuple(members): set(key[2]) for key, members in alike.items()}
     edges = [(a, b) for a in nodes for b in nodes if a != b and targets_of[a] & set(b)]
@@ -141,11 +141,11 @@ def _cut(text: str) -> str:
 def times(report: Report, row: Row) -> str:
     """When each rank made its last call and printed failures, by its own host's clock."""
     events = report.run["timeline"].filter(pl.col("job") == row["job"])
-    ranks = report.run["rank"].select("actor", "rank")
-    shown = events.join(ranks, on="actor").filter(pl.col("rank").is_not_null())
+    ranks = report.run["rank"].select("rank_id", "rank")
+    shown = events.join(ranks, on="rank_id").filter(pl.col("rank").is_not_null())
     if shown["time"].n_unique() < 2:
         return ""
-    role = pl.when(pl.col("actor").is_in(row["culprits"])).then(pl.lit(CULPRIT)).otherwise(pl.lit("others"))
+    role = pl.when(pl.col("rank_id").is_in(row["culprits"])).then(pl.lit(CULPRIT)).otherwise(pl.lit("others"))
     shown = shown.with_columns(
         role=role, kind=pl.when(pl.col("what") == LAST).then(pl.lit(LAST)).otherwise(pl.lit("failure"))
     ).unique(["rank", "time", "kind"], maintain_order=True)
@@ -177,13 +177,13 @@ def times(report: Report, row: Row) -> str:
 
 def connections(report: Report, job: int) -> tuple[str, str]:
     """Who is connected to whom and over what, as a matrix; and what a row of it stands for."""
-    seats = report.run["rank"].filter(pl.col("job") == job).select("actor", "rank", "host")
-    unit = "rank" if seats.height <= MOST_SEATS else "host"
-    named = seats.select("actor", name=pl.col(unit).cast(pl.String))
+    memberships = report.run["rank"].filter(pl.col("job") == job).select("rank_id", "rank", "host")
+    unit = "rank" if memberships.height <= MOST_SEATS else "host"
+    named = memberships.select("rank_id", name=pl.col(unit).cast(pl.String))
     told = report.run["connected"].filter(pl.col("job") == job)
     cells = (
-        told.join(named, on="actor")
-        .join(named.rename({"actor": "peer", "name": "to"}), on="peer")
+        told.join(named, on="rank_id")
+        .join(named.rename({"rank_id": "peer", "name": "to"}), on="peer")
         .group_by("name", "to", "transport")
         .agg(pl.col("connections").sum())
         .sort("name", "to", "connections", descending=[False, False, True])
@@ -191,7 +191,13 @@ def connections(report: Report, job: int) -> tuple[str, str]:
     )
     if cells.is_empty() or cells.height > MOST_MARKS:
         return "", ""
-    order = seats.sort("rank", nulls_last=True)[unit].drop_nulls().cast(pl.String).unique(maintain_order=True).to_list()
+    order = (
+        memberships.sort("rank", nulls_last=True)[unit]
+        .drop_nulls()
+        .cast(pl.String)
+        .unique(maintain_order=True)
+        .to_list()
+    )
     labels = alt.Axis(labelOverlap=True, grid=False, labelLimit=120)
     size = max(160, min(WIDTH - 160, 16 * len(order)))
     chart = (

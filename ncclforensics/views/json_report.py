@@ -254,7 +254,7 @@ def _last(report: Report, call: Row) -> Row:
 
 
 def _waits(report: Report, job: int) -> list[Row]:
-    number = dict(report.run["rank"].select("actor", "rank").iter_rows())
+    number = dict(report.run["rank"].select("rank_id", "rank").iter_rows())
     cited = report.run["wait"].select("source", "line").unique()
     calls = report.run["shown_call"].select("source", "line", "ordinal")
     ordinal = {

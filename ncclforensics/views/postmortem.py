@@ -81,7 +81,7 @@ def _content(report: Report) -> dict[str, Any]:
         "ports": [{**row, "port_name": port_name(row)} for row in _ports(report)],
         "settings": _settings(report),
         "hashes": report.hashes,
-        "problems": report.troubles(),
+        "problems": report.input_problems(),
     }
 
 
@@ -149,15 +149,15 @@ def _grid(report: Report, row: Row) -> list[tuple[str, list[tuple[int | None, st
     return [
         (
             str(host or "?"),
-            [(rank, role.get(actor, charts.NEITHER)) for rank, actor in rows.select("rank", "actor").rows()],
+            [(rank, role.get(rank_id, charts.NEITHER)) for rank, rank_id in rows.select("rank", "rank_id").rows()],
         )
         for (host,), rows in ranks.group_by("host", maintain_order=True)
     ] + unseen
 
 
 def _culprits(report: Report, row: Row) -> list[Row]:
-    last = {call["actor"]: call for call in report.last_calls(row["job"])}
-    ranks = report.run["rank"].filter(pl.col("actor").is_in(row["culprits"])).sort("rank").to_dicts()
+    last = {call["rank_id"]: call for call in report.last_calls(row["job"])}
+    ranks = report.run["rank"].filter(pl.col("rank_id").is_in(row["culprits"])).sort("rank").to_dicts()
     seen = [
         {
             **rank,
@@ -165,7 +165,7 @@ def _culprits(report: Report, row: Row) -> list[Row]:
             "at": place_of(report, report.cited(call["source"], call["line"])) if call else "",
         }
         for rank in ranks
-        for call in [last.get(rank["actor"])]
+        for call in [last.get(rank["rank_id"])]
     ]
     unseen = {"host": None, "cudadev": None, "pid": None, "what": "no log", "at": ""}
     return seen + [{**unseen, "rank": number} for number in row["missing"]]
@@ -177,23 +177,25 @@ def _beside(report: Report, row: Row) -> dict[str, Any] | None:
     calls = run["shown_call"].filter((pl.col("job") == row["job"]) & pl.col("is_beside"))
     if calls.is_empty():  # no call, or its place is not known
         return None
-    shown = run["exhibit"].filter(pl.col("job") == row["job"])["actor"].drop_nulls().unique(maintain_order=True)
-    members = set(run["member"].filter(pl.col("key").cast(pl.String) == row["key"])["actor"])
-    actors = [actor for actor in shown if actor in members]
-    blamed = [actor for actor in actors if actor in row["culprits"]][:SIDES]
-    others = [actor for actor in actors if actor not in row["culprits"]][:SIDES]
+    shown = (
+        run["verdict_evidence"].filter(pl.col("job") == row["job"])["rank_id"].drop_nulls().unique(maintain_order=True)
+    )
+    members = set(run["member"].filter(pl.col("key").cast(pl.String) == row["key"])["rank_id"])
+    rank_ids = [rank_id for rank_id in shown if rank_id in members]
+    blamed = [rank_id for rank_id in rank_ids if rank_id in row["culprits"]][:SIDES]
+    others = [rank_id for rank_id in rank_ids if rank_id not in row["culprits"]][:SIDES]
     if not blamed or not others:
         return None
-    made = {(call["actor"], call["ordinal"]): call for call in calls.to_dicts()}
-    number = dict(run["rank"].select("actor", "rank").iter_rows())
+    made = {(call["rank_id"], call["ordinal"]): call for call in calls.to_dicts()}
+    number = dict(run["rank"].select("rank_id", "rank").iter_rows())
     rows = []
     first, last = calls.select(first=pl.col("ordinal").min(), last=pl.col("ordinal").max()).row(0)
     for ordinal in range(first, last + 1):
         model = made.get((others[0], ordinal))
         cells = []
-        for actor in blamed + others:
-            call = made.get((actor, ordinal))
-            is_other = actor in blamed and (call or {}).get("signature") != (model or {}).get("signature")
+        for rank_id in blamed + others:
+            call = made.get((rank_id, ordinal))
+            is_other = rank_id in blamed and (call or {}).get("signature") != (model or {}).get("signature")
             cells.append(
                 {
                     "what": operation_text({**call, "ordinal": None}) if call else "",
@@ -202,7 +204,7 @@ def _beside(report: Report, row: Row) -> dict[str, Any] | None:
                 }
             )
         rows.append((ordinal, ordinal == row["ordinal"], cells))
-    heads = [f"rank {number[actor]} ({'culprit' if actor in blamed else 'other'})" for actor in blamed + others]
+    heads = [f"rank {number[rank_id]} ({'culprit' if rank_id in blamed else 'other'})" for rank_id in blamed + others]
     return {"key": row["key"], "heads": heads, "rows": rows}
 
 

@@ -197,11 +197,11 @@ def _job(report: Report, row: Row, verbose: bool) -> list[RenderableType]:
 
 
 def _culprits(report: Report, row: Row) -> list[RenderableType]:
-    last = {call["actor"]: call for call in report.last_calls(row["job"])}
-    ranks = report.run["rank"].filter(pl.col("actor").is_in(row["culprits"])).sort("rank").to_dicts()
+    last = {call["rank_id"]: call for call in report.last_calls(row["job"])}
+    ranks = report.run["rank"].filter(pl.col("rank_id").is_in(row["culprits"])).sort("rank").to_dicts()
     table = headed("rank", "host", "GPU", "pid", "last call", "at")
     for rank in ranks[:MOST_CULPRITS]:
-        call = last.get(rank["actor"])
+        call = last.get(rank["rank_id"])
         place = report.cited(call["source"], call["line"]) if call else {}
         table.add_row(
             known(rank["rank"]), known(rank["host"]), known(rank["cudadev"]), known(rank["pid"]),
@@ -225,12 +225,12 @@ def _grid(report: Report, row: Row) -> list[RenderableType]:
     marks = {**dict.fromkeys(row["victims"], ("·", "yellow")), **dict.fromkeys(row["culprits"], ("X", STYLE["error"]))}
     table = bare()
     hosts = [(known(name[0]), rows) for name, rows in ranks.group_by("host", maintain_order=True)]
-    guilty = {known(ranks.filter(pl.col("actor") == actor)["host"][0]) for actor in row["culprits"]}
+    guilty = {known(ranks.filter(pl.col("rank_id") == rank_id)["host"][0]) for rank_id in row["culprits"]}
     hosts = sorted(hosts, key=lambda item: item[0] not in guilty)
     for host, rows in hosts[:MOST_HOSTS]:
         line = Text()
-        for actor in rows["actor"]:
-            line.append(*marks.get(actor, ("-", "dim")))
+        for rank_id in rows["rank_id"]:
+            line.append(*marks.get(rank_id, ("-", "dim")))
         table.add_row(ranks_text(rows["rank"].drop_nulls()), host, line)
     more = [indented(Text(f"and {len(hosts) - MOST_HOSTS} hosts more", style="dim"))] if len(hosts) > MOST_HOSTS else []
     return [heading("RANKS (X culprit, · waits, - neither)"), indented(table), *more]
@@ -240,15 +240,17 @@ def _mismatch(report: Report, row: Row) -> list[RenderableType]:
     """Both calls side by side, the differing fields marked."""
     if not row["how"]:
         return []
-    sides = report.run["exhibit"].filter((pl.col("job") == row["job"]) & pl.col("what").is_in(["minority", "majority"]))
+    sides = report.run["verdict_evidence"].filter(
+        (pl.col("job") == row["job"]) & pl.col("what").is_in(["minority", "majority"])
+    )
     calls = sides.join(report.run["shown_call"], on=["source", "line"], how="inner").unique(
         "what", keep="first", maintain_order=True
     )
     shown = {call["what"]: call for call in calls.to_dicts()}
     if len(shown) < 2:
         return []
-    number = dict(report.run["rank"].select("actor", "rank").iter_rows())
-    table = headed("", *(f"rank {number[shown[side]['actor']]} ({side})" for side in ("minority", "majority")))
+    number = dict(report.run["rank"].select("rank_id", "rank").iter_rows())
+    table = headed("", *(f"rank {number[shown[side]['rank_id']]} ({side})" for side in ("minority", "majority")))
     for name, show in _FIELDS.items():
         mine, theirs = (show(shown[side]) for side in ("minority", "majority"))
         differs = mine != theirs
@@ -323,7 +325,7 @@ def _all_last(report: Report, row: Row) -> list[RenderableType]:
 
 
 def _problems(report: Report) -> list[RenderableType]:
-    told = [f"{path} {problem}" for path, problem in report.troubles()]
+    told = [f"{path} {problem}" for path, problem in report.input_problems()]
     return [Text.assemble(("\nproblem  ", STYLE["warning"]), printable(line)) for line in told[:MOST_LINES]]
 
 

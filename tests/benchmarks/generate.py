@@ -159,18 +159,18 @@ def truth_of(plan: Plan) -> Truth:
 def _truth(plan: Plan, steps: int, job: Job) -> Truth:
     ledger = Ledger(plan, steps, job)
     waits: list[Wait] = [wait for rank in range(plan.ranks) if (wait := ledger.wait(rank))]
-    judgement, how = judge(plan, ledger, waits), states(plan, job)
+    diagnosis, how = judge(plan, ledger, waits), states(plan, job)
     processes = {rank: Process(plan, rank) for rank in range(plan.ranks)}
     communicators = plan.communicators()
     return Truth(
-        judgement.verdict,
-        judgement.culprits,
-        tuple(r for r in how if how[r] == State.WAITING and r not in judgement.culprits),
+        diagnosis.verdict,
+        diagnosis.culprits,
+        tuple(r for r in how if how[r] == State.WAITING and r not in diagnosis.culprits),
         plan.fault.ranks if plan.fault else (),
         _is_visible(plan),
         plan.fault.kind.value if plan.fault else None,
-        judgement.communicator,
-        judgement.operation,
+        diagnosis.communicator,
+        diagnosis.operation,
         plan.ranks,
         plan.version,
         steps,

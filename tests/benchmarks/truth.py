@@ -50,7 +50,7 @@ class Wait:
 class Truth:
     """The record of one generated run.
 
-    `verdict` and `culprits` are what happened; `visible` says whether the lines can show it.
+    `verdict` and `culprits` are what happened; `visibility` says whether the lines can show it.
     `at_fault` are the ranks of the plan's fault: fewer than the culprits where no majority decides.
     """
 
@@ -58,7 +58,7 @@ class Truth:
     culprits: tuple[int, ...]
     victims: tuple[int, ...]
     at_fault: tuple[int, ...]
-    visible: bool
+    visibility: bool
     fault: str | None
     communicator: str | None
     operation: Operation | None
@@ -189,30 +189,30 @@ def _disputed(ledger: Ledger, fault: Fault, communicator: Communicator, waits: l
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class Diagnosis:
     verdict: str
     culprits: tuple[int, ...]
     communicator: str | None
     operation: Operation | None
 
 
-def judge(plan: Plan, ledger: Ledger, waits: list[Wait]) -> Judgement:
+def judge(plan: Plan, ledger: Ledger, waits: list[Wait]) -> Diagnosis:
     """Verdict, culprits and operation by the contract's rules."""
     fault = plan.fault
     if fault is None:
-        return Judgement("no-hang", (), None, None)
+        return Diagnosis("no-hang", (), None, None)
     mine = plan.communicators_of(fault.ranks[0])[fault.communicator]
     culprits = fault.ranks
     if fault.kind in INIT_FAULTS:
         name = "world" if fault.kind is FaultKind.RANK_MISSING else mine.name
-        return Judgement(VERDICTS[fault.kind], culprits, name, None)
+        return Diagnosis(VERDICTS[fault.kind], culprits, name, None)
     verdict = VERDICTS.get(fault.kind, "collective-mismatch")
     others = set(mine.members) - set(culprits)
     if verdict == "collective-mismatch" and 2 * len(others) <= len(mine.members):
         culprits = mine.members  # no majority: all that differ
     operation = _disputed(ledger, fault, mine, waits)
     name = mine.name if operation is None else operation.communicator
-    return Judgement(verdict, culprits, name, operation)
+    return Diagnosis(verdict, culprits, name, operation)
 
 
 def states(plan: Plan, job: Job) -> dict[int, str]:

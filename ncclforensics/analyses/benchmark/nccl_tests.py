@@ -21,7 +21,7 @@ from ncclforensics.frames.registry import analysis
 OUT, IN = "out-of-place", "in-place"
 HALVES = (OUT, IN)
 FIGURES = ("time", "algbw", "busbw", "wrong")
-OPENING = ("version", "rccl", "compiled", "start", "json", "parameters", "devices")
+MAGIC = ("version", "rccl", "compiled", "start", "json", "parameters", "devices")
 
 BENCHMARK_LINE = {
     "benchmark": pl.Int32(),
@@ -283,7 +283,7 @@ def measurement(
     """What was measured: a row per size and half. Rows that were torn apart are whole again."""
     at = ["source", "line"]
     lines = benchmark_line.filter(pl.col("frame").is_in(["table_row", "row_rest"]))
-    seat = ["benchmark", "row"]
+    membership = ["benchmark", "row"]
     heads = table_head.join(benchmark_line.filter(pl.col("frame") == "table_head"), on=at).group_by("benchmark")
     units = heads.agg(
         unit=text_of("unit").drop_nulls().first(),
@@ -291,28 +291,30 @@ def measurement(
         checked=text_of("checked").drop_nulls().first(),
     )
     rows = table_row.join(lines.filter(pl.col("frame") == "table_row"), on=at)
-    begun = rows.select(*seat, *at, "size", "type", "redop", "root").unique(seat, keep="first", maintain_order=True)
+    begun = rows.select(*membership, *at, "size", "type", "redop", "root").unique(
+        membership, keep="first", maintain_order=True
+    )
     pieces = pl.concat(
         [rows, row_rest.join(lines.filter(pl.col("frame") == "row_rest"), on=at)], how="diagonal_relaxed"
     )
     left = pieces.filter(pl.col("busbw").is_not_null() | pl.col("wrong").is_not_null()).select(
-        *seat, *FIGURES, half=pl.coalesce("half", pl.lit(OUT))
+        *membership, *FIGURES, half=pl.coalesce("half", pl.lit(OUT))
     )
     right = pieces.filter(pl.col("in_busbw").is_not_null() | pl.col("in_wrong").is_not_null()).select(
-        *seat, *(pl.col(f"in_{name}").alias(name) for name in FIGURES), half=pl.lit(IN)
+        *membership, *(pl.col(f"in_{name}").alias(name) for name in FIGURES), half=pl.lit(IN)
     )
     checked = text_of("wrong").cast(pl.Float64, strict=False)
     in_ms = (pl.col("unit") == "ms") | (pl.col("unit").is_null() & pl.col("is_early"))
     return (
         pl.concat([left, right], how="vertical_relaxed")
-        .join(begun, on=seat)
+        .join(begun, on=membership)
         .join(units, on="benchmark", how="left")
         .with_columns(
             us=pl.when(in_ms.fill_null(False)).then(1000 * pl.col("time")).otherwise("time"),
             wrong=pl.when(pl.col("checked") == "#wrong").then(checked),
             deviation=pl.when(pl.col("checked") != "#wrong").then(checked),
         )
-        .sort(*seat, pl.col("half") == IN)
+        .sort(*membership, pl.col("half") == IN)
         .with_columns(
             occurrence=pl.int_range(1, pl.len() + 1).over("benchmark", "half", "type", "redop", "root", "size")
         )

@@ -94,10 +94,10 @@ def _of_files(files: list[Row]) -> Iterator[Row]:
 def _of_statistics(first: pl.DataFrame, more: pl.DataFrame, collected: pl.DataFrame) -> Iterator[Row]:
     """Pairs of names and values, which a mail or `-p` may have broken into several lines."""
     begun = first.with_columns(text=text_of("statistics").fill_null(""))
-    broken = more.with_columns(text=text_of("more"))
+    dump_damage = more.with_columns(text=text_of("more"))
     link: Row | None = None
     name, last = "", (0, 0)
-    for row in located(pl.concat([begun, broken], how="diagonal"), collected):
+    for row in located(pl.concat([begun, dump_damage], how="diagonal"), collected):
         here = (row["source"], row["line"])
         if row["device"] is not None:
             link, name = row, ""

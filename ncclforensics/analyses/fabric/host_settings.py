@@ -119,9 +119,7 @@ def _gid_files(files: list[Row]) -> Iterator[Row]:
 
 
 @analysis(LOSSLESS, of=("qos_row",))
-def lossless(
-    qos: pl.DataFrame, qos_row: pl.DataFrame, dump_command: pl.DataFrame, collected: pl.DataFrame
-) -> pl.DataFrame:
+def pfc(qos: pl.DataFrame, qos_row: pl.DataFrame, dump_command: pl.DataFrame, collected: pl.DataFrame) -> pl.DataFrame:
     """Which priorities of an interface pause in place of dropping, as mlnx_qos tells."""
     commands = Commands(dump_command)
     rows: list[Row] = []

@@ -15,17 +15,17 @@ GAP = {
 
 
 @analysis(GAP)
-def gap(
+def read_next(
     source: pl.DataFrame,
     process: pl.DataFrame,
-    repeated: pl.DataFrame,
-    repetition: pl.DataFrame,
+    call_template: pl.DataFrame,
+    call_occurrence: pl.DataFrame,
     replay: pl.DataFrame,
     failure: pl.DataFrame,
     call: pl.DataFrame,
     last_call: pl.DataFrame,
     divergence: pl.DataFrame,
-    life: pl.DataFrame,
+    communicator_lifetime: pl.DataFrame,
 ) -> pl.DataFrame:
     """The files to read more of, and where; no rows when the windows suffice."""
     partly = source.filter(~pl.col("is_whole")).select("source")
@@ -38,7 +38,10 @@ def gap(
         # The place of these calls is not known unless those before them are counted.
         tail.filter(pl.col("ordinal").is_null()).select("source"),
     ]
-    more_head = [_of_unknown_communicators(repeated, repetition, replay, tail), _without_birth(process, life)]
+    more_head = [
+        _of_unknown_communicators(call_template, call_occurrence, replay, tail),
+        _without_birth(process, communicator_lifetime),
+    ]
     more_tail = [_behind(tail, last_call), _at_the_edge(tail, divergence), _all_failures(failure, tail)]
     wanted = [
         (frame.select("source"), reach)
@@ -58,19 +61,21 @@ def gap(
 
 
 def _of_unknown_communicators(
-    repeated: pl.DataFrame, repetition: pl.DataFrame, replay: pl.DataFrame, tail: pl.DataFrame
+    call_template: pl.DataFrame, call_occurrence: pl.DataFrame, replay: pl.DataFrame, tail: pl.DataFrame
 ) -> pl.DataFrame:
     """Calls at the end whose communicator was not born in what was read: its birth lies further in."""
-    both = [with_line(repetition), only_replayed(repeated, replay)]
+    both = [with_line(call_occurrence), only_replayed(call_template, replay)]
     told = pl.concat([frame.select("source", "line") for frame in both]).filter(pl.col("line") < 0)
     return told.join(tail.select("source", "line"), on=["source", "line"], how="anti")
 
 
-def _without_birth(process: pl.DataFrame, life: pl.DataFrame) -> pl.DataFrame:
+def _without_birth(process: pl.DataFrame, communicator_lifetime: pl.DataFrame) -> pl.DataFrame:
     """Processes that have no communicator yet, or are still inside the init of one: what comes next was not read."""
-    unborn = process.join(life.select(OWNER).unique(), on=OWNER, how="anti")
+    unborn = process.join(communicator_lifetime.select(OWNER).unique(), on=OWNER, how="anti")
     inside = process.join(
-        life.filter(~pl.col("is_complete") & pl.col("end").is_null()).select(OWNER), on=OWNER, how="semi"
+        communicator_lifetime.filter(~pl.col("is_complete") & pl.col("end").is_null()).select(OWNER),
+        on=OWNER,
+        how="semi",
     )
     return pl.concat([frame.select(pl.col("sources").explode().alias("source")) for frame in (unborn, inside)])
 

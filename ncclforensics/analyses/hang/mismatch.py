@@ -12,7 +12,7 @@ from itertools import takewhile
 
 import polars as pl
 
-from ncclforensics.analyses.hang.job import Case, Judgement, Row
+from ncclforensics.analyses.hang.job import Case, Diagnosis, Row
 
 ARGUMENTS = ("count", "datatype", "op", "root")
 FIELDS = ("name", *ARGUMENTS)
@@ -22,7 +22,7 @@ Token = tuple[int, int]  # which communicator (to this rank), signature
 Calls = tuple[list[Token], list[Row]]
 
 
-def differing_calls(case: Case) -> Judgement | None:
+def differing_calls(case: Case) -> Diagnosis | None:
     """The first call on which the members of a communicator differ."""
     found = [_diverged(case, key, nth) for key, nth in case.divergence.items()]
     if not found:
@@ -30,43 +30,43 @@ def differing_calls(case: Case) -> Judgement | None:
     if not found:
         return None
     first = min(found, key=lambda j: (not j.culprits, _moment(j)))
-    first.victims = [actor for actor in case.actors if actor not in first.culprits]
+    first.victims = [rank_id for rank_id in case.rank_ids if rank_id not in first.culprits]
     if len(first.culprits) == len(case.members[str(first.key)]):
         first.doubt("likely")
     if case.unseen(str(first.key)):
         first.doubt("likely")
     if any(row["is_inferred"] for row in case.members[str(first.key)]):
         first.doubt("likely")
-    if any(case.is_doubtful(actor) for actor in first.culprits):
+    if any(case.is_doubtful(rank_id) for rank_id in first.culprits):
         first.doubt("possible")
     return first
 
 
-def _moment(judgement: Judgement) -> int:
+def _moment(diagnosis: Diagnosis) -> int:
     """How far the culprit had come: several communicators may diverge, the first one is the cause."""
-    pos = [e["line"] for e in judgement.exhibits if e["what"] == "minority"]
+    pos = [e["line"] for e in diagnosis.evidence_lines if e["what"] == "minority"]
     return int(min(pos, default=0))
 
 
-def _diverged(case: Case, key: str, nth: int) -> Judgement:
+def _diverged(case: Case, key: str, nth: int) -> Diagnosis:
     groups: dict[int, list[Row]] = defaultdict(list)
     for row in case.collectives_at(key, nth):
         groups[row["signature"]].append(row)
     right = _majority(case, key, nth, groups)
     others = [row for signature, rows in groups.items() if signature != right for row in rows]
-    culprits = sorted({row["actor"] for row in others})
+    culprits = sorted({row["rank_id"] for row in others})
     model = (groups[right] if right is not None else next(iter(groups.values())))[0]
     against = others[0] if right is not None else list(groups.values())[1][0]
     how = _how(case, model, against)
     called = model if how != "extra" or right is not None else against
-    judgement = Judgement("collective-mismatch", "", culprits=culprits, key=key, call=called, how=how)
-    judgement.fields = [name for name in FIELDS if model[name] != against[name]]
+    diagnosis = Diagnosis("collective-mismatch", "", culprits=culprits, key=key, call=called, how=how)
+    diagnosis.fields = [name for name in FIELDS if model[name] != against[name]]
     if right is not None and len(groups[right]) <= len(others):
-        judgement.doubt("likely")  # the sister communicators decided which of two halves is right
-    judgement.reason = _told(how, against, model)
-    judgement.show("minority", others[:4])
-    judgement.show("majority", groups[right][:2] if right is not None else [model])
-    return judgement
+        diagnosis.doubt("likely")  # the sister communicators decided which of two halves is right
+    diagnosis.reason = _told(how, against, model)
+    diagnosis.show("minority", others[:4])
+    diagnosis.show("majority", groups[right][:2] if right is not None else [model])
+    return diagnosis
 
 
 def _majority(case: Case, key: str, nth: int, groups: dict[int, list[Row]]) -> int | None:
@@ -75,28 +75,28 @@ def _majority(case: Case, key: str, nth: int, groups: dict[int, list[Row]]) -> i
     if sizes[0][0] > sizes[1][0]:
         return sizes[0][1]
     some = next(iter(groups.values()))[0]
-    role, nranks = case.roles[some["actor"], key], some["nranks"]
+    role, nranks = case.roles[some["rank_id"], key], some["nranks"]
     sisters = [
         other
         for other, rows in case.members.items()
-        if other != key and rows[0]["nranks"] == nranks and case.roles[rows[0]["actor"], other] == role
+        if other != key and rows[0]["nranks"] == nranks and case.roles[rows[0]["rank_id"], other] == role
     ]
     theirs = {row["signature"] for other in sisters for row in case.collectives_at(other, nth)}
     agreed = theirs & set(groups)
     return agreed.pop() if len(theirs) == 1 and agreed else None
 
 
-def _passed_by(case: Case, key: str) -> Judgement | None:
+def _passed_by(case: Case, key: str) -> Diagnosis | None:
     """A call that some members never made, although they made later ones: left out there, or made too often here."""
     edges = [w for w in case.waits if w["key"] == key and w["kind"] == "collective"]
     if not edges:
         return None
     nth = min(w["nth"] for w in edges)
     made = case.collectives_at(key, nth)
-    makers = {row["actor"] for row in made}
+    makers = {row["rank_id"] for row in made}
     lacking = sorted({w["waits_for"] for w in edges if w["nth"] == nth})
     some = sorted(makers)[:3]
-    made_by = {actor: _tokens(case.calls_of(actor), case) for actor in {*some, *lacking}}
+    made_by = {rank_id: _tokens(case.calls_of(rank_id), case) for rank_id in {*some, *lacking}}
     passed = [s for s in lacking if any(_has_passed(key, nth, made_by[maker], made_by[s]) for maker in some)]
     if not passed or len(passed) < len(lacking):
         return None  # somebody just has not come so far
@@ -106,20 +106,20 @@ def _passed_by(case: Case, key: str) -> Judgement | None:
     culprits = passed if skipped else sorted(makers)
     how = "skipped" if skipped else "extra"
     call = next(row for row in made)
-    judgement = Judgement("collective-mismatch", "", culprits=culprits, key=key, call=call, how=how)
-    judgement.reason = (
+    diagnosis = Diagnosis("collective-mismatch", "", culprits=culprits, key=key, call=call, how=how)
+    diagnosis.reason = (
         f"made later calls without this one: {_call(call)} is missing in its sequence"
         if skipped
         else f"made one {_call(call)} more than the others, who went on without it"
     )
     if skipped:
-        judgement.show("minority", [row for s in passed[:4] if (row := case.last_call(s)) is not None])
-        judgement.show("majority", made[:2])
+        diagnosis.show("minority", [row for s in passed[:4] if (row := case.last_call(s)) is not None])
+        diagnosis.show("majority", made[:2])
     else:
-        judgement.show("minority", made[:4])
-        judgement.show("majority", [row for s in lacking[:2] if (row := case.last_call(s)) is not None])
-    judgement.doubt("likely")
-    return judgement
+        diagnosis.show("minority", made[:4])
+        diagnosis.show("majority", [row for s in lacking[:2] if (row := case.last_call(s)) is not None])
+    diagnosis.doubt("likely")
+    return diagnosis
 
 
 def _has_passed(key: str, nth: int, maker: Calls, lacking: Calls) -> bool:
@@ -140,7 +140,7 @@ def _has_passed(key: str, nth: int, maker: Calls, lacking: Calls) -> bool:
 
 def _tokens(calls: pl.DataFrame, case: Case) -> Calls:
     rows = case.told(calls.filter(pl.col("nth").is_not_null()).tail(HORIZON))
-    return [(case.roles[row["actor"], row["key"]], row["signature"]) for row in rows], rows
+    return [(case.roles[row["rank_id"], row["key"]], row["signature"]) for row in rows], rows
 
 
 def _how(case: Case, model: Row, against: Row) -> str:
@@ -164,7 +164,7 @@ def _how(case: Case, model: Row, against: Row) -> str:
 
 def _since_agreement(case: Case, row: Row) -> list[Token]:
     """The calls of a rank after the last one on which it agreed on this communicator."""
-    mine = case.calls_of(row["actor"])
+    mine = case.calls_of(row["rank_id"])
     agreed = mine.filter((pl.col("key") == row["key"]) & (pl.col("nth") == row["nth"] - 1))["pos"]
     since = mine.filter(pl.col("pos") > agreed[0]) if agreed.len() else mine
     return _tokens(since.head(HORIZON), case)[0]

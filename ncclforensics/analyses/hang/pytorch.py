@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 
 import polars as pl
 
-from ncclforensics.analyses.hang.job import Case, Judgement, Row
+from ncclforensics.analyses.hang.job import Case, Diagnosis, Row
 from ncclforensics.data.names import ranks_text
 from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.registry import analysis
@@ -93,23 +93,23 @@ def _groups(case: Case) -> list[tuple[str, list[Row]]]:
     return sorted(groups.items(), key=lambda item: -len(item[1]))
 
 
-def _judged(case: Case, verdict: str, reason: str, certainty: str, rows: list[Row], ranks: list[int]) -> Judgement:
-    by_rank = {actor["rank"]: number for number, actor in case.actors.items()}
-    judgement = Judgement(verdict, reason, certainty)
-    judgement.culprits = sorted(by_rank[rank] for rank in ranks if rank in by_rank)
-    judgement.missing = sorted(rank for rank in ranks if rank not in by_rank)
-    judgement.victims = sorted(actor for actor in case.actors if actor not in judgement.culprits)
+def _judged(case: Case, verdict: str, reason: str, certainty: str, rows: list[Row], ranks: list[int]) -> Diagnosis:
+    by_rank = {rank_id["rank"]: number for number, rank_id in case.rank_ids.items()}
+    diagnosis = Diagnosis(verdict, reason, certainty)
+    diagnosis.culprits = sorted(by_rank[rank] for rank in ranks if rank in by_rank)
+    diagnosis.missing = sorted(rank for rank in ranks if rank not in by_rank)
+    diagnosis.victims = sorted(rank_id for rank_id in case.rank_ids if rank_id not in diagnosis.culprits)
     accused = [row for row in rows if row["rank"] in ranks]
     waiting = [row for row in rows if row["rank"] not in ranks]
     call = next((row for row in waiting if row["operation"]), None)
     if call:
-        judgement.call = {"name": NAMES.get(call["operation"], call["operation"].strip("_").title())}
+        diagnosis.call = {"name": NAMES.get(call["operation"], call["operation"].strip("_").title())}
     for what, lines in (("culprit", accused[:4]), ("waiting", waiting[:3])):
-        judgement.show(what, [{**row, "actor": by_rank.get(row["rank"])} for row in lines])
-    return judgement
+        diagnosis.show(what, [{**row, "rank_id": by_rank.get(row["rank"])} for row in lines])
+    return diagnosis
 
 
-def desynchronised(case: Case) -> Judgement | None:
+def desynchronised(case: Case) -> Diagnosis | None:
     """A rank called less than the others wait for, or something else."""
     for guid, rows in _groups(case):
         at = max((row["sequence"] for row in rows if row["sequence"] is not None), default=0)
@@ -130,12 +130,12 @@ def desynchronised(case: Case) -> Judgement | None:
             reason = f"called something else than the others as work {at} of {name}"
             return _judged(case, "collective-mismatch", reason, "likely", rows, few)
     lagging = sorted({rank for row in case.desyncs for rank in row["ranks"]})
-    if lagging and len(lagging) < len(case.actors):
-        judgement = _judged(
+    if lagging and len(lagging) < len(case.rank_ids):
+        diagnosis = _judged(
             case, "lagging-ranks", "PyTorch's desync report names them as lagging", "likely", case.works, lagging
         )
-        judgement.show("culprit", [{**row, "actor": None} for row in case.desyncs[:2]])
-        return judgement
+        diagnosis.show("culprit", [{**row, "rank_id": None} for row in case.desyncs[:2]])
+        return diagnosis
     return None
 
 
@@ -143,7 +143,7 @@ def _is_idle(row: Row) -> bool:
     return row["completed"] is not None and bool(row["completed"] >= row["enqueued"])
 
 
-def timed_out(case: Case) -> Judgement | None:
+def timed_out(case: Case) -> Diagnosis | None:
     """Watchdogs timed out, and no counter tells of a rank that called less.
 
     A rank that printed nothing is not accused: the launcher takes the others down once the first watchdog has fired.
@@ -153,7 +153,7 @@ def timed_out(case: Case) -> Judgement | None:
     guid, rows = _groups(case)[0]
     stuck = [row for row in rows if row["sequence"] is not None]
     seen = {row["rank"] for row in rows}
-    numbers = {*(actor["rank"] for actor in case.actors.values()), *case.absent} - {None}
+    numbers = {*(rank_id["rank"] for rank_id in case.rank_ids.values()), *case.absent} - {None}
     numbers |= set(range(max(seen, default=0)))  # who has the number 3 is not alone
     silent = ranks_text(sorted(numbers - seen)) if guid in WORLD else ""
     if not stuck or any(row["enqueued"] is None for row in rows):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from ncclforensics.analyses.hang.job import Case, Judgement, Row
+from ncclforensics.analyses.hang.job import Case, Diagnosis, Row
 from ncclforensics.analyses.hang.ras_reports import place, sizes
 from ncclforensics.data.names import ranks_text
 
@@ -81,9 +81,11 @@ class Reports:
             for row in case.states
             if row["rank"] is not None and row["process"] is not None and row["communicator"] in self.worlds
         }
-        self.by_number = {actor["rank"]: number for number, actor in case.actors.items() if actor["rank"] is not None}
+        self.by_number = {
+            rank_id["rank"]: number for number, rank_id in case.rank_ids.items() if rank_id["rank"] is not None
+        }
         self.by_place = {
-            (a["host"], a["pid"], a["cudadev"]): number for number, a in case.actors.items() if a["pid"] is not None
+            (a["host"], a["pid"], a["cudadev"]): number for number, a in case.rank_ids.items() if a["pid"] is not None
         }
 
     def number(self, row: Row) -> int | None:
@@ -92,36 +94,36 @@ class Reports:
             return int(row["rank"])
         return self.numbers.get(place(row)) if row["process"] is not None else None
 
-    def actor(self, row: Row) -> int | None:
+    def rank_id(self, row: Row) -> int | None:
         """Whom a row speaks of."""
         number = self.number(row)
         return self.by_number.get(number) if number is not None else self.by_place.get(place(row))
 
-    def judged(self, verdict: str, reason: str, certainty: str, rows: list[Row]) -> Judgement:
+    def judged(self, verdict: str, reason: str, certainty: str, rows: list[Row]) -> Diagnosis:
         """Accuse the ranks that these rows speak of; cite them."""
-        judgement = Judgement(verdict, reason, certainty)
-        judgement.culprits = sorted({actor for row in rows if (actor := self.actor(row)) is not None})
-        unknown = {self.number(row) for row in rows if self.actor(row) is None}
-        judgement.missing = sorted(number for number in unknown if number is not None)
-        judgement.victims = sorted(set(self.case.actors) - set(judgement.culprits))
-        judgement.key = next((row["communicator"] for row in rows if row["communicator"]), None)
-        self.cite(judgement, "culprit", rows[:4])
-        return judgement
+        diagnosis = Diagnosis(verdict, reason, certainty)
+        diagnosis.culprits = sorted({rank_id for row in rows if (rank_id := self.rank_id(row)) is not None})
+        unknown = {self.number(row) for row in rows if self.rank_id(row) is None}
+        diagnosis.missing = sorted(number for number in unknown if number is not None)
+        diagnosis.victims = sorted(set(self.case.rank_ids) - set(diagnosis.culprits))
+        diagnosis.key = next((row["communicator"] for row in rows if row["communicator"]), None)
+        self.cite(diagnosis, "culprit", rows[:4])
+        return diagnosis
 
-    def cite(self, judgement: Judgement, what: str, rows: list[Row]) -> None:
+    def cite(self, diagnosis: Diagnosis, what: str, rows: list[Row]) -> None:
         """The line that names a rank, and that which says what it is said of it."""
         for row in rows:
-            actor = self.actor(row)
-            judgement.show(what, [{**row, "actor": actor, "line": row["rank_line"]}, {**row, "actor": actor}])
+            rank_id = self.rank_id(row)
+            diagnosis.show(what, [{**row, "rank_id": rank_id, "line": row["rank_line"]}, {**row, "rank_id": rank_id}])
 
 
-def accused(reports: Reports) -> Judgement | None:
+def accused(reports: Reports) -> Diagnosis | None:
     """Whom the reports accuse, the strongest ground first."""
     answers = (question(reports) for question in (_gone, _failed, _behind))
     return next((answer for answer in answers if answer is not None), None)
 
 
-def _gone(reports: Reports) -> Judgement | None:
+def _gone(reports: Reports) -> Diagnosis | None:
     """Processes that RAS does not reach: stopped, crashed, or cut off."""
     dead = [row for row in [*reports.latest, *reports.events] if row["said"] == "dead"]
     silent = [row for row in reports.latest if row["said"] == "missing"]
@@ -145,7 +147,7 @@ def _gone(reports: Reports) -> Judgement | None:
     return answer
 
 
-def _failed(reports: Reports) -> Judgement | None:
+def _failed(reports: Reports) -> Diagnosis | None:
     """Errors that ranks reported themselves."""
     errors = [row for row in reports.latest if row["said"] in ("initialization", "asynchronous")]
     if not errors:
@@ -158,19 +160,19 @@ def _failed(reports: Reports) -> Judgement | None:
     answer = reports.judged(
         "init-failed" if in_init else "stuck-together", f"reported {told} {when}, as RAS tells", "likely", first
     )
-    if answer.culprits and len(answer.culprits) >= MANY * len(reports.case.actors):
-        answer.culprits, answer.victims = [], sorted(reports.case.actors)
+    if answer.culprits and len(answer.culprits) >= MANY * len(reports.case.rank_ids):
+        answer.culprits, answer.victims = [], sorted(reports.case.rank_ids)
     if in_init or not answer.culprits:
         answer.reason = f"ranks {answer.reason}" if not answer.culprits else answer.reason
     else:
         numbers = ranks_text(reports.case.numbers(answer.culprits)) or "a rank"
         answer.reason = f"{numbers} {answer.reason}"
-    for e in answer.exhibits:
+    for e in answer.evidence_lines:
         e["what"] = "failure"
     return answer
 
 
-def _behind(reports: Reports) -> Judgement | None:
+def _behind(reports: Reports) -> Diagnosis | None:
     """Ranks that have launched less than the others, on none of their communicators more than anybody."""
     if not reports.tallies:
         return None
@@ -180,22 +182,22 @@ def _behind(reports: Reports) -> Judgement | None:
         totals = {rank: tally.total(rank) for rank in tally.counts}
         least, most = min(totals.values()), max(totals.values())
         for rank, total in totals.items():
-            actor = reports.actor(tally.rows[rank][0]) if rank is not None else None
-            if actor is None or rank is None:
+            rank_id = reports.rank_id(tally.rows[rank][0]) if rank is not None else None
+            if rank_id is None or rank is None:
                 continue
             if total > least:
-                ahead.add(actor)
+                ahead.add(rank_id)
             elif total < most or _is_odd(tally, rank):
-                low.setdefault(actor, (name, rank))
-    behind = {actor: seat for actor, seat in low.items() if actor not in ahead}
-    if not behind or len(behind) > MANY * len(reports.case.actors):
+                low.setdefault(rank_id, (name, rank))
+    behind = {rank_id: membership for rank_id, membership in low.items() if rank_id not in ahead}
+    if not behind or len(behind) > MANY * len(reports.case.rank_ids):
         return None
-    standing = {_moved(reports, *seat) for seat in behind.values()}
+    standing = {_moved(reports, *membership) for membership in behind.values()}
     if True in standing:
         return None  # the job runs
     name, rank = next(iter(behind.values()))
     tally = reports.tallies[-1][name]
-    odd = [seat for seat in behind.values() if _is_odd(reports.tallies[-1][seat[0]], seat[1])]
+    odd = [membership for membership in behind.values() if _is_odd(reports.tallies[-1][membership[0]], membership[1])]
     usual, mine = tally.usual(), tally.of(rank)
     lacking = max(usual, key=lambda operation: usual[operation] - mine.get(operation, 0))
     rows = [row for name, rank in behind.values() for row in reports.tallies[-1][name].rows[rank]]
@@ -203,7 +205,7 @@ def _behind(reports: Reports) -> Judgement | None:
     verdict = "collective-mismatch" if len(odd) == len(behind) else "lagging-ranks"
     answer = reports.judged(verdict, "", "likely" if standing == {False} else "possible", first)
     answer.culprits = sorted(behind)
-    answer.victims = sorted(set(reports.case.actors) - set(behind))
+    answer.victims = sorted(set(reports.case.rank_ids) - set(behind))
     answer.reason = _told(name, lacking, mine, usual, is_odd=bool(odd))
     answer.call = {"name": None if lacking == "collective" else lacking}
     if verdict == "collective-mismatch":
@@ -246,9 +248,9 @@ def _moved(reports: Reports, name: str, rank: int) -> bool | None:
     return known[-1].of(rank) != last.of(rank) or known[-1].usual() != last.usual()
 
 
-def at_work(case: Case) -> Judgement | None:
+def at_work(case: Case) -> Diagnosis | None:
     """There are RAS reports alone, and they accuse nobody."""
-    if case.seats or case.processes or not case.snapshots:
+    if case.memberships or case.processes or not case.snapshots:
         return None
     reports = Reports(case)
     last = reports.tallies[-1] if reports.tallies else {}
@@ -259,9 +261,9 @@ def at_work(case: Case) -> Judgement | None:
         or bool(divided(reports.latest))
         or any(report["is_fine"] is False for report in case.snapshots)
     )
-    begin = [{"actor": None, "source": each["source"], "line": each["line"]} for each in case.snapshots[:2]]
+    begin = [{"rank_id": None, "source": each["source"], "line": each["line"]} for each in case.snapshots[:2]]
     if moved:
-        answer = Judgement(
+        answer = Diagnosis(
             "no-hang", "ranks had launched more calls in the later RAS report: the job was running", "likely"
         )
     elif shared and any(last[name].total(rank) for name in shared for rank in last[name].counts):
@@ -269,17 +271,17 @@ def at_work(case: Case) -> Judgement | None:
             "no rank launched anything between the RAS reports: all are in one call, or busy outside of NCCL; "
             "RAS counts calls that were launched, not those that ended"
         )
-        answer = Judgement("undecidable", reason, "likely")
+        answer = Diagnosis("undecidable", reason, "likely")
         answer.collect = ["py-spy dump --native of one process on each host", "every rank's NCCL log"]
     elif differs:
         reason = "ranks differ in the RAS report, as those of a running job do, and none of them is behind all others"
-        answer = Judgement("undecidable", reason, "likely", collect=[AGAIN])
+        answer = Diagnosis("undecidable", reason, "likely", collect=[AGAIN])
     else:
         reason = (
             "all ranks answered RAS and agreed; but ranks that hang in one call that all have launched look the same, "
             "and one report does not tell"
         )
-        answer = Judgement("no-hang", reason, "possible", collect=[AGAIN])
+        answer = Diagnosis("no-hang", reason, "possible", collect=[AGAIN])
     answer.show("context", begin)
     return answer
 
@@ -309,14 +311,16 @@ def _grew(reports: Reports, name: str) -> bool:
     return any(last.total(rank) > first.total(rank) for rank in last.counts if rank in first.counts)
 
 
-def weighed(case: Case, answer: Judgement) -> Judgement:
+def weighed(case: Case, answer: Diagnosis) -> Diagnosis:
     """The logs' answer, with what RAS reports add: another answer where the logs have none, and doubt or support."""
     if not case.states:
         return answer
     theirs = accused(Reports(case))
     if theirs is None:
         return answer
-    is_open = answer.verdict == "undecidable" or (answer.verdict == "no-hang" and not (case.seats or case.processes))
+    is_open = answer.verdict == "undecidable" or (
+        answer.verdict == "no-hang" and not (case.memberships or case.processes)
+    )
     is_late = theirs.verdict == "rank-died" and not answer.culprits and not case.is_finished
     if is_open or is_late:
         return theirs
@@ -326,10 +330,10 @@ def weighed(case: Case, answer: Judgement) -> Judgement:
     if named and named <= set(answer.culprits):
         if answer.certainty == "possible":
             answer.certainty = "likely"
-        answer.exhibits += [{**e, "what": "context"} for e in theirs.exhibits[:2]]
+        answer.evidence_lines += [{**e, "what": "context"} for e in theirs.evidence_lines[:2]]
     elif theirs.certainty == "likely" and named and answer.culprits and not named & set(answer.culprits):
         numbers = ranks_text(case.numbers(named)) or "another rank"
         answer.doubt("likely")
         answer.reason += f"; RAS speaks of {numbers}, which {theirs.reason}"
-        answer.exhibits += [{**e, "what": "context"} for e in theirs.exhibits[:2]]
+        answer.evidence_lines += [{**e, "what": "context"} for e in theirs.evidence_lines[:2]]
     return answer

@@ -449,7 +449,7 @@ def sizes(states: list[Row]) -> dict[str, int]:
 
 
 @analysis(SEAT, of=("ras_state", "ras_snapshot"))
-def ras_seat(ras_state: pl.DataFrame, ras_snapshot: pl.DataFrame) -> pl.DataFrame:
+def ras_member(ras_state: pl.DataFrame, ras_snapshot: pl.DataFrame) -> pl.DataFrame:
     """Every rank of the job that RAS reports show, with the process behind it where one is named.
 
     A rank's number is its number in the largest communicator, if that one holds all processes.
@@ -467,22 +467,24 @@ def ras_seat(ras_state: pl.DataFrame, ras_snapshot: pl.DataFrame) -> pl.DataFram
         rows += [_from(row) for row in snapshots[:1] for _ in nameless]
         return pl.DataFrame(rows, schema=SEAT)
     world = [row for row in states if told.get(row["communicator"]) == nranks and row["rank"] is not None]
-    seats: dict[int, Row] = {}
+    memberships: dict[int, Row] = {}
     for row in sorted(world, key=lambda row: (row["process"] is None, row["report"])):
-        seats.setdefault(row["rank"], row)
-    taken = {place(row) for row in seats.values()}
+        memberships.setdefault(row["rank"], row)
+    taken = {place(row) for row in memberships.values()}
     lost = [row for row in processes.values() if row["communicator"] is None and place(row) not in taken]
-    nameless_ranks = [number for number, row in seats.items() if row["process"] is None and row["said"] == "missing"]
+    nameless_ranks = [
+        number for number, row in memberships.items() if row["process"] is None and row["said"] == "missing"
+    ]
     if len(lost) == len(nameless_ranks) == 1:  # up to 2.25 the one list has the ranks, the other the processes
-        seats[nameless_ranks[0]] = {**lost[0], "rank": nameless_ranks[0]}
-    silent = {number for number in nameless_ranks if seats[number]["process"] is None}
+        memberships[nameless_ranks[0]] = {**lost[0], "rank": nameless_ranks[0]}
+    silent = {number for number in nameless_ranks if memberships[number]["process"] is None}
     first = (states or snapshots)[0]
     rows = [
-        {"rank": number, "nranks": nranks, "source": seat["source"]}
-        | {name: seat.get(name) for name in ("node", "process", "gpu")}
+        {"rank": number, "nranks": nranks, "source": membership["source"]}
+        | {name: membership.get(name) for name in ("node", "process", "gpu")}
         for number in range(nranks)
         if number not in silent
-        for seat in [seats.get(number, {"source": first["source"]})]
+        for membership in [memberships.get(number, {"source": first["source"]})]
     ]
     return pl.DataFrame(rows, schema=SEAT)
 

@@ -12,7 +12,7 @@ from ncclforensics.data.names import MESSAGES
 from ncclforensics.frames.columns import OWNER, text_of, with_line
 from ncclforensics.frames.registry import analysis
 from ncclforensics.frames.time_range import as_time
-from ncclforensics.parsing.templates import REPEATED
+from ncclforensics.parsing.templates import CALL_TEMPLATE
 
 YEAR = 2000  # stands for the year in clocks without one; only differences count
 SECOND = 1e6  # in microseconds
@@ -21,7 +21,7 @@ ENOUGH = 3  # ranks, of which two can be wrong only together
 LATENESS = {
     "job": pl.Int32(),
     "key": pl.Categorical(),
-    "actor": pl.Int32(),
+    "rank_id": pl.Int32(),
     "host": pl.Categorical(),
     "nth": pl.Int32(),  # which collective of the communicator
     "late": pl.Float64(),  # seconds behind the median of the ranks
@@ -43,9 +43,9 @@ def _timed(rows: pl.DataFrame, *more: str) -> pl.DataFrame:
 
 
 @analysis(LATENESS, of=("operation", "journal_call"))
-def lateness(
-    repeated: pl.DataFrame,
-    repetition: pl.DataFrame,
+def lag(
+    call_template: pl.DataFrame,
+    call_occurrence: pl.DataFrame,
     communicator: pl.DataFrame,
     journal_call: pl.DataFrame,
     journal_init: pl.DataFrame,
@@ -54,9 +54,9 @@ def lateness(
     rank: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per rank and collective that all ranks of a communicator made, where lines carry times."""
-    is_stamped = repeated["stamp"].is_not_null().gather(repetition[REPEATED])
-    lines = repetition.filter(is_stamped | pl.col("launcher_time").is_not_null())
-    lines = with_line(lines.with_columns(repeated["stamp"].gather(lines[REPEATED])))
+    is_stamped = call_template["stamp"].is_not_null().gather(call_occurrence[CALL_TEMPLATE])
+    lines = call_occurrence.filter(is_stamped | pl.col("launcher_time").is_not_null())
+    lines = with_line(lines.with_columns(call_template["stamp"].gather(lines[CALL_TEMPLATE])))
     timed = pl.concat([_timed(lines), _timed(journal_call)])
     if timed.is_empty():
         return pl.DataFrame(schema=LATENESS)
@@ -66,7 +66,7 @@ def lateness(
         with_line(collectives.hstack(member.select("job", "nranks")[collectives["member"]]))
         .filter(pl.col("nranks") >= ENOUGH)
         .join(timed.select("source", "line", "time"), on=["source", "line"])
-        .join(rank.select("job", "actor", "host"), on=["job", "actor"])
+        .join(rank.select("job", "rank_id", "host"), on=["job", "rank_id"])
         .select(_MADE)
     )
     # Before 2.26 NCCL's lines have no times; the journal of a capture has its own of the same calls.
@@ -84,17 +84,17 @@ def lateness(
 def _journaled(journal_call: pl.DataFrame, journal_init: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
     """The collectives that a journal tells of, whoever else does (columns _MADE)."""
     collectives = journal_call.filter(text_of("called").is_in(MESSAGES).not_())
-    born = journal_init.filter(pl.col("phase") == "START").filter(pl.col("nranks") >= ENOUGH)
+    created = journal_init.filter(pl.col("phase") == "START").filter(pl.col("nranks") >= ENOUGH)
     return (
         _timed(collectives, *OWNER, "comm", "ordinal")
-        .join(born.select(*OWNER, "comm", "nranks", key="commid"), on=[*OWNER, "comm"])
-        .join(rank.select("job", "actor", *OWNER), on=OWNER)
+        .join(created.select(*OWNER, "comm", "nranks", key="commid"), on=[*OWNER, "comm"])
+        .join(rank.select("job", "rank_id", *OWNER), on=OWNER)
         .rename({"ordinal": "nth"})
         .select(_MADE)
     )
 
 
-_MADE = ["job", "key", "actor", "nth", "nranks", "host", "source", "line", "time"]
+_MADE = ["job", "key", "rank_id", "nth", "nranks", "host", "source", "line", "time"]
 _MEETING = ["source", "line", "host", "launcher_time", "phase", "nranks"]
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import polars as pl
 
 from ncclforensics.analyses.hang import init, mismatch, pytorch, ras_evidence, waiting
-from ncclforensics.analyses.hang.job import EXHIBIT, Case, Judgement, cases
+from ncclforensics.analyses.hang.job import EVIDENCE_LINE, Case, Diagnosis, cases
 from ncclforensics.frames.registry import analysis
 
 VERDICT = {
@@ -37,7 +37,7 @@ VERDICT = {
 }
 
 
-def _desynchronised(case: Case) -> Judgement | None:
+def _desynchronised(case: Case) -> Diagnosis | None:
     """What PyTorch says of the ranks' work; where NCCL's own lines prove the same, these, for they name the call."""
     told = pytorch.desynchronised(case)
     seen = waiting.waiting(case) if told else None
@@ -45,7 +45,7 @@ def _desynchronised(case: Case) -> Judgement | None:
 
 
 # The first of these to have an answer gives it.
-QUESTIONS: tuple[Callable[[Case], Judgement | None], ...] = (
+QUESTIONS: tuple[Callable[[Case], Diagnosis | None], ...] = (
     init.refused,
     init.failed,
     mismatch.differing_calls,
@@ -64,7 +64,7 @@ QUESTIONS: tuple[Callable[[Case], Judgement | None], ...] = (
 )
 
 
-def _judgements(frames: dict[str, pl.DataFrame]) -> list[tuple[Case, Judgement]]:
+def _judgements(frames: dict[str, pl.DataFrame]) -> list[tuple[Case, Diagnosis]]:
     found = []
     for case in cases(frames):
         answers = (question(case) for question in QUESTIONS)
@@ -72,8 +72,8 @@ def _judgements(frames: dict[str, pl.DataFrame]) -> list[tuple[Case, Judgement]]
     return found
 
 
-@analysis({**VERDICT, "exhibits": pl.List(pl.Struct(EXHIBIT))})
-def judgement(
+@analysis({**VERDICT, "evidence_lines": pl.List(pl.Struct(EVIDENCE_LINE))})
+def job_diagnosis(
     rank: pl.DataFrame,
     member: pl.DataFrame,
     process: pl.DataFrame,
@@ -82,9 +82,9 @@ def judgement(
     last_call: pl.DataFrame,
     divergence: pl.DataFrame,
     wait: pl.DataFrame,
-    visible: pl.DataFrame,
-    trouble: pl.DataFrame,
-    death: pl.DataFrame,
+    visibility: pl.DataFrame,
+    failure_event: pl.DataFrame,
+    process_exit: pl.DataFrame,
     milestone: pl.DataFrame,
     source: pl.DataFrame,
     version: pl.DataFrame,
@@ -92,23 +92,23 @@ def judgement(
     desync: pl.DataFrame,
     ras_snapshot: pl.DataFrame,
     ras_state: pl.DataFrame,
-    ras_seat: pl.DataFrame,
+    ras_member: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per job, with its exhibits."""
     rows = [
         {**answer.row(case.job), "absent": sorted({*case.absent, *answer.missing})}
         for case, answer in _judgements(locals())
     ]
-    return pl.DataFrame(rows, schema={**VERDICT, "exhibits": pl.List(pl.Struct(EXHIBIT))})
+    return pl.DataFrame(rows, schema={**VERDICT, "evidence_lines": pl.List(pl.Struct(EVIDENCE_LINE))})
 
 
 @analysis(VERDICT)
-def verdict(judgement: pl.DataFrame) -> pl.DataFrame:
+def verdict(job_diagnosis: pl.DataFrame) -> pl.DataFrame:
     """One row per job."""
-    return judgement
+    return job_diagnosis
 
 
-@analysis({"job": pl.Int32(), **EXHIBIT})
-def exhibit(judgement: pl.DataFrame) -> pl.DataFrame:
+@analysis({"job": pl.Int32(), **EVIDENCE_LINE})
+def verdict_evidence(job_diagnosis: pl.DataFrame) -> pl.DataFrame:
     """The lines that prove each verdict, most telling first."""
-    return judgement.select("job", "exhibits").explode("exhibits").drop_nulls().unnest("exhibits")
+    return job_diagnosis.select("job", "evidence_lines").explode("evidence_lines").drop_nulls().unnest("evidence_lines")

@@ -24,22 +24,22 @@ WAIT = {
 }
 
 VISIBLE = {
-    "actor": pl.Int32(),
+    "rank_id": pl.Int32(),
     "calls": pl.Int32(),  # lines of calls in this rank's log
     "is_visible": pl.Boolean(),  # the log would show a call if there were one
 }
 
 
 @analysis(VISIBLE)
-def visible(rank: pl.DataFrame, last_call: pl.DataFrame) -> pl.DataFrame:
+def visibility(rank: pl.DataFrame, last_call: pl.DataFrame) -> pl.DataFrame:
     """Whether a rank's log shows calls at all: without COLL lines, their absence proves nothing.
 
     A rank without any is believed to have made none only if most ranks of its job show theirs.
     """
-    made = last_call.group_by("actor").agg(pl.col("lines").sum())
-    counted = rank.join(made, on="actor", how="left").with_columns(calls=pl.col("lines").fill_null(0))
+    made = last_call.group_by("rank_id").agg(pl.col("lines").sum())
+    counted = rank.join(made, on="rank_id", how="left").with_columns(calls=pl.col("lines").fill_null(0))
     most_show = (pl.col("calls") > 0).mean().over("job") > 0.5
-    return counted.select("actor", "calls", is_visible=(pl.col("calls") > 0) | most_show)
+    return counted.select("rank_id", "calls", is_visible=(pl.col("calls") > 0) | most_show)
 
 
 @analysis(WAIT)
@@ -49,13 +49,13 @@ def wait(
     last_call: pl.DataFrame,
     match: pl.DataFrame,
     member: pl.DataFrame,
-    visible: pl.DataFrame,
+    visibility: pl.DataFrame,
     rank: pl.DataFrame,
 ) -> pl.DataFrame:
     """Every edge of the waiting graph between two ranks whose logs we have."""
     edges = [
-        _collective(call, last_call, member, visible),
-        _messages(call, call_line, match, member, visible),
+        _collective(call, last_call, member, visibility),
+        _messages(call, call_line, match, member, visibility),
         _init(member, rank),
     ]
     typed = [edge.select(list(WAIT)).cast(pl.Schema(WAIT)) for edge in edges]
@@ -63,31 +63,31 @@ def wait(
 
 
 def _collective(
-    call: pl.DataFrame, last_call: pl.DataFrame, member: pl.DataFrame, visible: pl.DataFrame
+    call: pl.DataFrame, last_call: pl.DataFrame, member: pl.DataFrame, visibility: pl.DataFrame
 ) -> pl.DataFrame:
-    seats = (
+    memberships = (
         member.filter(
             pl.col("is_complete") | pl.col("end").is_not_null() | pl.col("key").is_in(last_call["key"].implode())
         )
         .filter(pl.col("nranks") > 1)
-        .join(last_call.select("actor", "key", "calls"), on=["actor", "key"], how="left")
+        .join(last_call.select("rank_id", "key", "calls"), on=["rank_id", "key"], how="left")
         .with_columns(pl.col("calls").fill_null(0))
-        .join(visible.select("actor", "is_visible"), on="actor")
-        .select("job", "key", "actor", "calls", "is_visible", left=pl.col("end") == "Destroy")
+        .join(visibility.select("rank_id", "is_visible"), on="rank_id")
+        .select("job", "key", "rank_id", "calls", "is_visible", left=pl.col("end") == "Destroy")
     )
-    behind = seats.filter((pl.col("calls") < pl.col("calls").max().over("key")) & pl.col("is_visible"))
-    ahead = seats.filter(~pl.col("left").fill_null(False)).select("key", waiter="actor", made="calls")
+    behind = memberships.filter((pl.col("calls") < pl.col("calls").max().over("key")) & pl.col("is_visible"))
+    ahead = memberships.filter(~pl.col("left").fill_null(False)).select("key", waiter="rank_id", made="calls")
     edges = behind.join(ahead, on="key").filter(pl.col("made") > pl.col("calls"))
-    edges = edges.select("job", "key", "waiter", nth="calls", waits_for="actor", kind=pl.lit("collective"))
+    edges = edges.select("job", "key", "waiter", nth="calls", waits_for="rank_id", kind=pl.lit("collective"))
     places = edges.select("key", "nth").unique()
     near = pl.col("nth").is_in(places["nth"].unique().implode()) & pl.col("key").is_in(places["key"].unique().implode())
     lines = call.filter(near).join(places, on=["key", "nth"], how="semi")  # of few calls, for a join copies its keys
-    lines = with_line(lines).select("key", "nth", "source", "line", "pos", waiter="actor")
+    lines = with_line(lines).select("key", "nth", "source", "line", "pos", waiter="rank_id")
     return edges.join(lines, on=["key", "nth", "waiter"], how="inner")
 
 
 def _messages(
-    call: pl.DataFrame, call_line: pl.DataFrame, match: pl.DataFrame, member: pl.DataFrame, visible: pl.DataFrame
+    call: pl.DataFrame, call_line: pl.DataFrame, match: pl.DataFrame, member: pl.DataFrame, visibility: pl.DataFrame
 ) -> pl.DataFrame:
     sent_more = pl.col("sends") > pl.col("receives")
     uneven = match.filter(pl.col("sends") != pl.col("receives"))
@@ -97,17 +97,17 @@ def _messages(
         waiter=pl.when(sent_more).then("sender").otherwise("receiver"),
         waits_for=pl.when(sent_more).then("receiver").otherwise("sender"),
         kind=pl.when(sent_more).then(pl.lit("send")).otherwise(pl.lit("recv")),
-    ).join(visible.filter("is_visible").select(waits_for="actor"), on="waits_for")
+    ).join(visibility.filter("is_visible").select(waits_for="rank_id"), on="waits_for")
     messages = call.filter(pl.col("nth").is_null() & pl.col("key").is_in(uneven["key"].unique().implode()))
     messages = described(messages, call_line, member)
     named = messages.with_columns(kind=text_of("name").str.to_lowercase())
-    turn = pl.int_range(pl.len()).over("actor", "key", "root", "kind", order_by="pos")
-    seats = messages.select("key", waits_for="actor", root="place").unique()
+    turn = pl.int_range(pl.len()).over("rank_id", "key", "root", "kind", order_by="pos")
+    memberships = messages.select("key", waits_for="rank_id", root="place").unique()
     lines = (
         named.filter(pl.col("kind").is_in(["send", "recv"]))
         .with_columns(nth=turn)
-        .join(seats, on=["key", "root"])
-        .select("job", "key", "kind", "nth", "waits_for", "source", "line", "pos", waiter="actor")
+        .join(memberships, on=["key", "root"])
+        .select("job", "key", "kind", "nth", "waits_for", "source", "line", "pos", waiter="rank_id")
     )
     return edges.join(lines, on=["key", "kind", "nth", "waiter", "waits_for"], how="inner")
 
@@ -128,19 +128,21 @@ def _init(member: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
         .join(largest, on="job")
         .filter((pl.col("nranks") == pl.col("largest")) & (pl.col("world") <= pl.col("nranks")))
     )
-    came = member.select("key", waits_for="actor").unique()
-    absent = whole.join(rank.select("job", waits_for="actor"), on="job").join(came, on=["key", "waits_for"], how="anti")
+    came = member.select("key", waits_for="rank_id").unique()
+    absent = whole.join(rank.select("job", waits_for="rank_id"), on="job").join(
+        came, on=["key", "waits_for"], how="anti"
+    )
     children = member.filter(pl.col("parent_key").is_not_null())
     waiting = children.filter(~pl.col("is_complete") & pl.col("end").is_null())
-    present = children.select("parent_key", "birth", waits_for="actor").unique()
-    parents = member.select(parent_key="key", waits_for="actor").unique()
+    present = children.select("parent_key", "birth", waits_for="rank_id").unique()
+    parents = member.select(parent_key="key", waits_for="rank_id").unique()
     childless = waiting.join(parents, on="parent_key").join(
         present, on=["parent_key", "birth", "waits_for"], how="anti"
     )
     both = pl.concat([absent.select(_INIT), childless.select(_INIT)])
     return both.with_columns(kind=pl.lit("init"), nth=pl.lit(None, dtype=pl.Int32)).rename(
-        {"actor": "waiter", "born_pos": "pos"}
+        {"rank_id": "waiter", "created_pos": "pos"}
     )
 
 
-_INIT = ["job", "key", "actor", "waits_for", "source", "line", "born_pos"]
+_INIT = ["job", "key", "rank_id", "waits_for", "source", "line", "created_pos"]

@@ -15,7 +15,7 @@ PROBLEM = {
 
 
 @analysis(PROBLEM, of=("dump_problem", "fabric_problem", "host_problem"))
-def broken(dump_problem: pl.DataFrame, fabric_problem: pl.DataFrame, host_problem: pl.DataFrame) -> pl.DataFrame:
+def dump_damage(dump_problem: pl.DataFrame, fabric_problem: pl.DataFrame, host_problem: pl.DataFrame) -> pl.DataFrame:
     """Problems of all sources, in the order of their lines."""
     told = [each.select(list(PROBLEM)) for each in (dump_problem, fabric_problem, host_problem)]
     return pl.concat(told).sort("source", "line", maintain_order=True)

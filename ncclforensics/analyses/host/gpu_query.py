@@ -27,7 +27,7 @@ RATES = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}  # GT/s of a lane, b
 
 
 @analysis(QUERIED_GPU, of=("query_gpu",))
-def queried_gpu(query_head: pl.DataFrame, query_gpu: pl.DataFrame, query_field: pl.DataFrame) -> pl.DataFrame:
+def smi_gpu(query_head: pl.DataFrame, query_gpu: pl.DataFrame, query_field: pl.DataFrame) -> pl.DataFrame:
     """One row per GPU of a query."""
     place = ["source", "node"]
     node = text_of("launcher_node").fill_null("")  # what is unknown meets nothing

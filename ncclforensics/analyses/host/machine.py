@@ -85,7 +85,7 @@ SWITCH = "0x0680"  # class of an NVSwitch
 GRAPHICS = ("NVIDIA", "Advanced Micro Devices")
 Columns = dict[str, list[Any]]
 MATRICES = ("device_row", "rocm_row")
-ALL = (*MATRICES, "xml_line", "pci_device", "pci_branch", "pci_link", "queried_gpu")
+ALL = (*MATRICES, "xml_line", "pci_device", "pci_branch", "pci_link", "smi_gpu")
 
 
 def _frame(rows: Iterable[dict[str, Any]], schema: dict[str, Any]) -> pl.DataFrame:
@@ -273,20 +273,20 @@ def machine_device(
     pci_device: pl.DataFrame,
     pci_link: pl.DataFrame,
     pci_acs: pl.DataFrame,
-    queried_gpu: pl.DataFrame,
+    smi_gpu: pl.DataFrame,
     device_command: pl.DataFrame,
     pci_command: pl.DataFrame,
 ) -> pl.DataFrame:
     """The GPUs, NICs, bridges and NVSwitches that a dump names, each with its PCIe link where the dump shows it."""
     prompts = _hosts(device_command, pci_command)
     on_bus = _frame(_on_bus(pci_device, pci_link, pci_acs, prompts), MACHINE_DEVICE)
-    queried = _frame(_queried(queried_gpu, prompts), MACHINE_DEVICE)
+    queried = _frame(_queried(smi_gpu, prompts), MACHINE_DEVICE)
     return pl.concat([_taken(dump_assembly, "devices"), on_bus, queried])
 
 
-def _queried(queried_gpu: pl.DataFrame, prompts: dict[int, list[tuple[int, str]]]) -> Iterator[dict[str, Any]]:
+def _queried(smi_gpu: pl.DataFrame, prompts: dict[int, list[tuple[int, str]]]) -> Iterator[dict[str, Any]]:
     """The GPUs of nvidia-smi -q."""
-    for row in queried_gpu.to_dicts():
+    for row in smi_gpu.to_dicts():
         host = _host(prompts, row["source"], row["dump"], row["launcher_node"])
         told = {column: row[column] for column in MACHINE_DEVICE if column in row}
         yield {**told, "host": host, "tool": "nvidia-smi -q", "kind": "gpu", "name": row["model"]}

@@ -76,7 +76,7 @@ def _documents(source: int, rows: pl.DataFrame) -> list[Document]:
             problem(line, "declares entities, which are not expanded")
         elif form == "reference":
             problem(line, "refers to an entity, which is not expanded")
-        elif form == "broken" and not is_comment:
+        elif form == "dump_damage" and not is_comment:
             problem(line, "an element is broken off")
         text = "" if is_comment else row["elements"] or row["others"] or ""
         for tag, attributes, is_end, is_whole in _elements(text):

@@ -12,7 +12,7 @@ import polars as pl
 from ncclforensics.data.versions import releases
 from ncclforensics.frames.columns import OWNER, with_line
 from ncclforensics.frames.registry import analysis
-from ncclforensics.parsing.templates import REPEATED, Repetition, folded
+from ncclforensics.parsing.templates import CALL_TEMPLATE, Repetition, folded
 
 SLICE = 1 << 19  # calls that are looked at at once
 ARGUMENTS = ("count", "datatype", "op", "root")
@@ -38,7 +38,7 @@ CALL_LINE = {
 }
 
 CALL = {
-    "actor": pl.Int32(),
+    "rank_id": pl.Int32(),
     "key": pl.Categorical(),
     "member": pl.UInt32(),  # both of them: a row of `member`
     "call_line": pl.UInt32(),  # what the line says: a row of `call_line`
@@ -49,7 +49,7 @@ CALL = {
 }
 
 LAST_CALL = {
-    "actor": pl.Int32(),
+    "rank_id": pl.Int32(),
     "key": pl.Categorical(),
     "calls": pl.Int32(),  # collectives made on this communicator
     "lines": pl.Int64(),  # calls of any kind that were read
@@ -73,11 +73,11 @@ MATCH = {
 
 
 @analysis(CALL_LINE)
-def call_line(repeated: pl.DataFrame, replay: pl.DataFrame, journaled_call: pl.DataFrame) -> pl.DataFrame:
+def call_line(call_template: pl.DataFrame, replay: pl.DataFrame, journal_only_call: pl.DataFrame) -> pl.DataFrame:
     """What lines say of calls, each once: COLL lines, CALL lines of processes that print no COLL line, a journal."""
     columns = [*OWNER, "comm", "name", *ARGUMENTS, "nranks", "source", "pos"]
-    others = [each.said for each in _unnumbered(repeated, replay, journaled_call)]
-    told = [repeated, *(rows.with_columns(nranks=pl.lit(None, dtype=pl.Int32)) for rows in others)]
+    others = [each.said for each in _unnumbered(call_template, replay, journal_only_call)]
+    told = [call_template, *(rows.with_columns(nranks=pl.lit(None, dtype=pl.Int32)) for rows in others)]
     lines = pl.concat([rows.rename({"called": "name"}).select(columns) for rows in told])
     lines = lines.with_columns(collective=pl.col("name").is_in(_POINT_TO_POINT).not_())
     peer = pl.when("collective").then("root").otherwise(-1)
@@ -85,9 +85,9 @@ def call_line(repeated: pl.DataFrame, replay: pl.DataFrame, journaled_call: pl.D
     return lines.with_columns(signature=signature)
 
 
-def _unnumbered(repeated: pl.DataFrame, replay: pl.DataFrame, journaled_call: pl.DataFrame) -> list[Repetition]:
+def _unnumbered(call_template: pl.DataFrame, replay: pl.DataFrame, journal_only_call: pl.DataFrame) -> list[Repetition]:
     """What tells of calls beside COLL lines."""
-    both = [only_replayed(repeated, replay), journaled_call]
+    both = [only_replayed(call_template, replay), journal_only_call]
     shared = [*OWNER, "comm", "called", *ARGUMENTS, "source", "line", "pos"]
     return [folded(rows.select(shared), ["line", "pos"]) for rows in both if rows.height]
 
@@ -95,36 +95,38 @@ def _unnumbered(repeated: pl.DataFrame, replay: pl.DataFrame, journaled_call: pl
 @analysis(CALL)
 def call(
     call_line: pl.DataFrame,
-    repeated: pl.DataFrame,
-    repetition: pl.DataFrame,
+    call_template: pl.DataFrame,
+    call_occurrence: pl.DataFrame,
     replay: pl.DataFrame,
-    journaled_call: pl.DataFrame,
+    journal_only_call: pl.DataFrame,
     member: pl.DataFrame,
     process: pl.DataFrame,
     source: pl.DataFrame,
     version: pl.DataFrame,
 ) -> pl.DataFrame:
     """Every call with the rank that made it and its place in the sequence of its communicator."""
-    made = [repetition.select("pos", "opcount", call_line=REPEATED)]
-    start = repeated.height
-    for each in _unnumbered(repeated, replay, journaled_call):
-        number = pl.col(REPEATED) + pl.lit(start, dtype=pl.UInt32)
+    made = [call_occurrence.select("pos", "opcount", call_line=CALL_TEMPLATE)]
+    start = call_template.height
+    for each in _unnumbered(call_template, replay, journal_only_call):
+        number = pl.col(CALL_TEMPLATE) + pl.lit(start, dtype=pl.UInt32)
         made.append(each.lines.select("pos", opcount=pl.lit(None, dtype=pl.Int64), call_line=number))
         start += each.said.height
     calls = _once(pl.concat(made) if len(made) > 1 else made[0], call_line, process)
-    seat = _seats(calls, call_line, member)
-    if seat.null_count():
-        calls, seat = calls.filter(seat.is_not_null()), seat.drop_nulls()
+    membership = _seats(calls, call_line, member)
+    if membership.null_count():
+        calls, membership = calls.filter(membership.is_not_null()), membership.drop_nulls()
     unread = source.filter(~pl.col("is_whole"))["source"].implode()
     # One after another: side by side, what each needs for a while would stand in memory at the same time.
-    calls = calls.with_columns(member=seat, key=member["key"].gather(seat), actor=member["actor"].gather(seat))
-    counted = _counted(seat, member.height)
+    calls = calls.with_columns(
+        member=membership, key=member["key"].gather(membership), rank_id=member["rank_id"].gather(membership)
+    )
+    counted = _counted(membership, member.height)
     collective = call_line["collective"].gather(calls["call_line"])
     nth = counted
     if not collective.all():
         rows = collective.arg_true()
         none = pl.repeat(None, calls.height, dtype=pl.Int32, eager=True)
-        nth = none.scatter(rows, _counted(seat.gather(rows), member.height))
+        nth = none.scatter(rows, _counted(membership.gather(rows), member.height))
     calls = calls.with_columns(ordinal=counted, nth=nth, in_tail=pl.lit(value=False))
     if unread[0].is_empty():
         return calls
@@ -137,16 +139,16 @@ def call(
     return calls.with_columns(ordinal=ordinal, nth=pl.when("collective").then(by_place))
 
 
-def _counted(seat: pl.Series, seats: int) -> pl.Series:
+def _counted(membership: pl.Series, memberships: int) -> pl.Series:
     """How many of the same seat stood before each; a part at a time, for all at once takes six times the memory."""
-    before = pl.repeat(0, seats, dtype=pl.Int32, eager=True)
+    before = pl.repeat(0, memberships, dtype=pl.Int32, eager=True)
     counted = []
-    for part in seat.to_frame("seat").iter_slices(SLICE):
-        place = part.select(pl.int_range(pl.len(), dtype=pl.Int32).over("seat")).to_series()
-        counted.append(place + before.gather(part["seat"]))
-        last = part.with_columns(place=counted[-1]).group_by("seat").agg(pl.col("place").max() + 1)
-        before.scatter(last["seat"], last["place"])
-    return pl.concat(counted, rechunk=True) if counted else seat.cast(pl.Int32)
+    for part in membership.to_frame("membership").iter_slices(SLICE):
+        place = part.select(pl.int_range(pl.len(), dtype=pl.Int32).over("membership")).to_series()
+        counted.append(place + before.gather(part["membership"]))
+        last = part.with_columns(place=counted[-1]).group_by("membership").agg(pl.col("place").max() + 1)
+        before.scatter(last["membership"], last["place"])
+    return pl.concat(counted, rechunk=True) if counted else membership.cast(pl.Int32)
 
 
 def described(calls: pl.DataFrame, call_line: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
@@ -171,30 +173,30 @@ def _once(calls: pl.DataFrame, call_line: pl.DataFrame, process: pl.DataFrame) -
     return calls.filter(pl.col("call_line").is_in(copied.implode()).not_())
 
 
-def only_replayed(repeated: pl.DataFrame, replay: pl.DataFrame) -> pl.DataFrame:
+def only_replayed(call_template: pl.DataFrame, replay: pl.DataFrame) -> pl.DataFrame:
     """CALL lines of processes that print no COLL line; of the others they say everything twice."""
     if replay.is_empty():
         return replay
-    return replay.join(repeated.select("host", "pid").unique(), on=OWNER, how="anti")
+    return replay.join(call_template.select("host", "pid").unique(), on=OWNER, how="anti")
 
 
 def _seats(calls: pl.DataFrame, call_line: pl.DataFrame, member: pl.DataFrame) -> pl.Series:
     """Of each call the row of `member`: the incarnation of its pointer that was alive, the last one born before it."""
     owner = [*OWNER, "comm"]
-    seats = member.with_row_index("seat").sort("born_pos")
-    first = seats.group_by(owner).agg(pl.col("seat", "born_pos").first(), is_again=pl.len() > 1)
+    memberships = member.with_row_index("membership").sort("created_pos")
+    first = memberships.group_by(owner).agg(pl.col("membership", "created_pos").first(), is_again=pl.len() > 1)
     of_line = call_line.select(*owner, "pos").join(first, on=owner, how="left", maintain_order="left")
-    seat = of_line["seat"].gather(calls["call_line"])
-    is_open = (of_line["is_again"] | (of_line["pos"] < of_line["born_pos"])).fill_null(value=False)
+    membership = of_line["membership"].gather(calls["call_line"])
+    is_open = (of_line["is_again"] | (of_line["pos"] < of_line["created_pos"])).fill_null(value=False)
     if not is_open.any():
-        return seat
+        return membership
     rows = is_open.gather(calls["call_line"]).arg_true()
     asked = of_line.select(owner)[calls["call_line"].gather(rows)].with_columns(calls["pos"].gather(rows))
     alive = asked.join_asof(
-        seats.select("seat", *owner, "born_pos"),
-        left_on="pos", right_on="born_pos", by=owner, strategy="backward", check_sortedness=False,
-    )["seat"]  # fmt: skip
-    return seat.scatter(rows, alive)
+        memberships.select("membership", *owner, "created_pos"),
+        left_on="pos", right_on="created_pos", by=owner, strategy="backward", check_sortedness=False,
+    )["membership"]  # fmt: skip
+    return membership.scatter(rows, alive)
 
 
 def _counts_calls(version: pl.DataFrame) -> pl.Expr:
@@ -212,12 +214,12 @@ def last_call(call: pl.DataFrame) -> pl.DataFrame:
     """The last collective of every rank on every communicator, and the last call of any kind (`pos`)."""
     # By one column of numbers first, for keys of several columns are copied to be compared.
     ends = call.group_by("member").agg(
-        pl.col("actor", "key").first(), pl.col("nth", "pos").max(), lines=pl.len().cast(pl.Int64)
+        pl.col("rank_id", "key").first(), pl.col("nth", "pos").max(), lines=pl.len().cast(pl.Int64)
     )
     return (
-        ends.group_by("actor", "key")
+        ends.group_by("rank_id", "key")
         .agg(pl.col("lines").sum(), pl.col("nth", "pos").max(), calls=(pl.col("nth").max() + 1).fill_null(0))
-        .sort("actor", "pos")
+        .sort("rank_id", "pos")
     )
 
 
@@ -266,11 +268,11 @@ def match(call: pl.DataFrame, call_line: pl.DataFrame, member: pl.DataFrame) -> 
     """Sends and receives of every pair of ranks, matched in order; only pairs that do not come out even."""
     is_message = call_line["name"].is_in(_MESSAGES).gather(call["call_line"])
     messages = described(call.filter(is_message), call_line, member)
-    seats = member.select("key", peer="actor", root="rank").unique(["key", "root"])
-    both = messages.join(seats, on=["key", "root"]).with_columns(is_send=pl.col("name") == "Send")
+    memberships = member.select("key", peer="rank_id", root="rank").unique(["key", "root"])
+    both = messages.join(memberships, on=["key", "root"]).with_columns(is_send=pl.col("name") == "Send")
     both = both.with_columns(
-        sender=pl.when("is_send").then("actor").otherwise("peer"),
-        receiver=pl.when("is_send").then("peer").otherwise("actor"),
+        sender=pl.when("is_send").then("rank_id").otherwise("peer"),
+        receiver=pl.when("is_send").then("peer").otherwise("rank_id"),
         argument=pl.struct("count", "datatype").hash(),
     )
     pair = ["key", "sender", "receiver"]

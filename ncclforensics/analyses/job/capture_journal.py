@@ -53,7 +53,7 @@ _WRITTEN = ("journal_init", "journal_call", "journal_done", "journal_failure")
 
 
 @analysis(JOURNAL_SPEAKER, of=_WRITTEN)
-def journal_speaker(
+def journal_process(
     journal_init: pl.DataFrame,
     journal_call: pl.DataFrame,
     journal_done: pl.DataFrame,
@@ -73,7 +73,7 @@ def journal_speaker(
 
 
 @analysis(JOURNALED_LIFE, of=("journal_init",))
-def journaled_life(journal_init: pl.DataFrame, operation: pl.DataFrame) -> pl.DataFrame:
+def journal_only_lifetime(journal_init: pl.DataFrame, operation: pl.DataFrame) -> pl.DataFrame:
     """Births and ends of the communicators on which no member printed a call of NCCL's."""
     told = journal_init.join(operation.select(OWNER).unique(), on=OWNER, how="semi")
     alone = journal_init.join(told.select("commid").unique(), on="commid", how="anti", maintain_order="left")
@@ -82,7 +82,7 @@ def journaled_life(journal_init: pl.DataFrame, operation: pl.DataFrame) -> pl.Da
 
 
 @analysis(JOURNALED_CALL, of=("journal_call",))
-def journaled_call(journal_call: pl.DataFrame, journaled_life: pl.DataFrame) -> pl.DataFrame:
+def journal_only_call(journal_call: pl.DataFrame, journal_only_lifetime: pl.DataFrame) -> pl.DataFrame:
     """The calls on these communicators."""
     place = [*OWNER, "comm"]
-    return journal_call.join(journaled_life.select(place).unique(), on=place, how="semi", maintain_order="left")
+    return journal_call.join(journal_only_lifetime.select(place).unique(), on=place, how="semi", maintain_order="left")

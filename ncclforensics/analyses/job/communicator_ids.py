@@ -16,7 +16,7 @@ import polars as pl
 
 @dataclass(slots=True)
 class Member:
-    """A row of `life` while its job-wide identity is being worked out."""
+    """A row of `communicator_lifetime` while its job-wide identity is being worked out."""
 
     row: dict[str, Any]
     key: str = ""
@@ -25,7 +25,7 @@ class Member:
     parent: Member | None = None
     birth: int | None = None
     job: int = 0
-    actor: int | None = None
+    rank_id: int | None = None
 
     @property
     def owner(self) -> tuple[str, int]:
@@ -33,9 +33,9 @@ class Member:
         return self.row["host"], self.row["pid"]
 
 
-def named(life: pl.DataFrame) -> list[Member]:
-    """Every row of `life` with a size, in the order of birth, under its job-wide name."""
-    members = [Member(row) for row in life.filter(pl.col("nranks").is_not_null()).to_dicts()]
+def named(communicator_lifetime: pl.DataFrame) -> list[Member]:
+    """Every row of `communicator_lifetime` with a size, in the order of birth, under its job-wide name."""
+    members = [Member(row) for row in communicator_lifetime.filter(pl.col("nranks").is_not_null()).to_dicts()]
     newest: dict[tuple[str, int, str], Member] = {}
     counts: dict[tuple[str, int], int] = defaultdict(int)
     children: dict[int, int] = defaultdict(int)
@@ -78,11 +78,11 @@ def _split_by_creation(members: list[Member]) -> None:
     )
     for key, group in by_key([m for m in members if not m.is_inferred]).items():
         for distinction in distinctions:
-            seats = [(distinction(m), m.row["rank"]) for m in group]
-            ranks = {rank for _, rank in seats}
+            memberships = [(distinction(m), m.row["rank"]) for m in group]
+            ranks = {rank for _, rank in memberships}
             if len(ranks) == len(group):
                 break
-            if len(set(seats)) == len(group):
+            if len(set(memberships)) == len(group):
                 for m in group:
                     m.key = key + distinction(m)
                 break
@@ -103,9 +103,9 @@ def _split_by_order(members: list[Member]) -> None:
         place = (*m.owner, f"{m.key}, rank {m.row['rank']}")
         m.key, nth[place] = f"{m.key}, {nth[place] + 1}. of its size", nth[place] + 1
     for key, group in by_key(inferred).items():
-        seats: dict[int, list[Member]] = defaultdict(list)
-        for m in sorted(group, key=lambda m: (world[m.owner], m.row["born_pos"])):
-            seats[int(m.row["rank"])].append(m)
-        for held in seats.values():
+        memberships: dict[int, list[Member]] = defaultdict(list)
+        for m in sorted(group, key=lambda m: (world[m.owner], m.row["created_pos"])):
+            memberships[int(m.row["rank"])].append(m)
+        for held in memberships.values():
             for table, m in enumerate(held):
                 m.key = f"{key}, group {table + 1}"

@@ -14,7 +14,7 @@ CUDA_ERROR = {
     "host": pl.Categorical(),
     "pid": pl.Int32(),
     "version": pl.String(),  # of NCCL; null where none is known or several are
-    "teller": pl.String(),  # NCCL, PyTorch, the application, nccl-tests
+    "reporter": pl.String(),  # NCCL, PyTorch, the application, nccl-tests
     "file": pl.String(),  # of NCCL's source: transport/nvls
     "code": pl.Int64(),
     "error": pl.String(),
@@ -25,31 +25,31 @@ CUDA_ERROR = {
 }
 
 
-@analysis(CUDA_ERROR, of=("failure", "watchdog", "test_failure", "death"))
+@analysis(CUDA_ERROR, of=("failure", "watchdog", "test_failure", "process_exit"))
 def cuda_error(
-    trouble: pl.DataFrame,
+    failure_event: pl.DataFrame,
     failure: pl.DataFrame,
     watchdog: pl.DataFrame,
     test_failure: pl.DataFrame,
-    death: pl.DataFrame,
+    process_exit: pl.DataFrame,
     rank: pl.DataFrame,
     version: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per line, without those of a process that was leaving already."""
     place = ["source", "line", "pos"]
     numbers = rank.select("job", "rank", "host", "pid").unique(OWNER, keep="none")
-    leaving = trouble.filter("at_exit").select("source", "line")
+    leaving = failure_event.filter("at_exit").select("source", "line")
     ours = failure.filter(form="cuda").join(leaving, on=["source", "line"], how="anti")
     frames = [
         ours.select(
             "host", "pid", "code", "error", *place,
             file=_file("site"),
-            teller=pl.lit("NCCL"),
+            reporter=pl.lit("NCCL"),
         ).join(numbers, on=OWNER, how="left"),
-        watchdog.filter(form="cuda").select("error", *place, rank="global_rank", teller=pl.lit("PyTorch")),
-        test_failure.filter(form="cuda").select("error", *place, host="node", teller=pl.lit("nccl-tests")),
-        death.filter(how="gpu-error").select(
-            "job", "rank", "host", "pid", *place, error="says", teller=pl.lit("the application")
+        watchdog.filter(form="cuda").select("error", *place, rank="global_rank", reporter=pl.lit("PyTorch")),
+        test_failure.filter(form="cuda").select("error", *place, host="node", reporter=pl.lit("nccl-tests")),
+        process_exit.filter(how="gpu-error").select(
+            "job", "rank", "host", "pid", *place, error="says", reporter=pl.lit("the application")
         ),
     ]  # fmt: skip
     releases = version["version"].cast(pl.String).unique().to_list()

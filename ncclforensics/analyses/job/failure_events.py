@@ -41,7 +41,7 @@ SHUTTING_DOWN = "driver shutting down"  # the process was already leaving
 
 TROUBLE = {
     "job": pl.Int32(),
-    "actor": pl.Int32(),  # null where one process drives several ranks
+    "rank_id": pl.Int32(),  # null where one process drives several ranks
     "host": pl.Categorical(),
     "pid": pl.Int32(),
     "form": pl.Categorical(),
@@ -64,7 +64,7 @@ TROUBLE = {
 
 
 @analysis(TROUBLE, of=("failure", "libfabric_error", "journal_failure"))
-def trouble(
+def failure_event(
     failure: pl.DataFrame,
     libfabric_error: pl.DataFrame,
     journal_failure: pl.DataFrame,
@@ -74,14 +74,14 @@ def trouble(
 ) -> pl.DataFrame:
     """Every failure line that means something, with the rank that printed it and the rank it names."""
     speakers = rank.group_by(OWNER).agg(
-        pl.col("job").first(), actor=pl.when(pl.len() == 1).then(pl.col("actor").first())
+        pl.col("job").first(), rank_id=pl.when(pl.len() == 1).then(pl.col("rank_id").first())
     )
     leaving = member.group_by(OWNER).agg(leaves=pl.col("end_pos").min())
     kind = text_of("form").replace_strict(CLASSES, default="", return_dtype=pl.String)
     local = (
         rank.sort("rank")
         .with_columns(localrank=pl.int_range(pl.len(), dtype=pl.Int32).over("job", "host"))
-        .select("job", "host", "localrank", names="actor")
+        .select("job", "host", "localrank", names="rank_id")
     )
     requests = libfabric_error.filter(pl.col("form").is_in(["request", "remote_write"]))
     of_plugin = requests.select(

@@ -43,7 +43,7 @@ LIFE = {
     "child": pl.Int32(),
     "color": pl.Int64(),
     "creator": pl.Categorical(),
-    "born_pos": pl.Int64(),
+    "created_pos": pl.Int64(),
     "source": pl.Int32(),
     "line": pl.Int32(),  # of its first line
     "is_complete": pl.Boolean(),
@@ -56,7 +56,7 @@ LIFE = {
 MEMBER = {
     "job": pl.Int32(),
     "key": pl.Categorical(),  # equal on all ranks of one communicator
-    "actor": pl.Int32(),
+    "rank_id": pl.Int32(),
     "is_inferred": pl.Boolean(),  # the log prints nothing that is equal on all ranks
     "parent_key": pl.Categorical(),
     "birth": pl.Int32(),  # which child of its parent, counted from 0 or as NCCL numbers them
@@ -65,7 +65,7 @@ MEMBER = {
 
 RANK = {
     "job": pl.Int32(),
-    "actor": pl.Int32(),
+    "rank_id": pl.Int32(),
     "rank": pl.Int32(),  # in the largest communicator of the job
     "host": pl.Categorical(),
     "pid": pl.Int32(),
@@ -81,11 +81,11 @@ _POINTER = [*OWNER, "comm"]
 
 @analysis(PROCESS)
 def process(
-    source: pl.DataFrame, speaker: pl.DataFrame, journal_speaker: pl.DataFrame, work: pl.DataFrame
+    source: pl.DataFrame, speaker: pl.DataFrame, journal_process: pl.DataFrame, work: pl.DataFrame
 ) -> pl.DataFrame:
     """Every process that says anything, and the files that hold it."""
     per_file = (
-        pl.concat([speaker.select(journal_speaker.columns), journal_speaker])
+        pl.concat([speaker.select(journal_process.columns), journal_process])
         .sort("last_pos")
         .group_by("host", "pid", "source")
         .agg(
@@ -126,8 +126,8 @@ def process(
 
 
 @analysis(LIFE)
-def life(
-    communicator: pl.DataFrame, ending: pl.DataFrame, milestone: pl.DataFrame, journaled_life: pl.DataFrame
+def communicator_lifetime(
+    communicator: pl.DataFrame, ending: pl.DataFrame, milestone: pl.DataFrame, journal_only_lifetime: pl.DataFrame
 ) -> pl.DataFrame:
     """One row per communicator of a process, from its birth to its end. Pointers are told apart by incarnation."""
     event = pl.when(pl.col("form") == "begun").then(pl.lit("START")).otherwise(text_of("phase"))
@@ -137,22 +137,23 @@ def life(
     )
     same_line = ["event", *_POINTER, "rank", "nranks", "commid", "parent", "child", "color"]
     events = (
-        pl.concat([births, ends.with_columns(text_of("event")), journaled_life], how="diagonal")
+        pl.concat([births, ends.with_columns(text_of("event")), journal_only_lifetime], how="diagonal")
         .sort("pos")
         .with_columns(copy=pl.int_range(pl.len()).over(*same_line, "source"))
         .unique([*same_line, "copy"], keep="first", maintain_order=True)  # one line in two files is one event
         .with_columns(before=pl.col("event").shift().over(_POINTER))
         .with_columns(
-            born=(pl.col("event") == "START") | (pl.col("event").eq("COMPLETE") & pl.col("before").ne_missing("START"))
+            created=(pl.col("event") == "START")
+            | (pl.col("event").eq("COMPLETE") & pl.col("before").ne_missing("START"))
         )
-        .with_columns(incarnation=pl.col("born").cast(pl.Int64).cum_sum().over(_POINTER))
+        .with_columns(incarnation=pl.col("created").cast(pl.Int64).cum_sum().over(_POINTER))
     )
     is_end = ~pl.col("event").is_in(["START", "COMPLETE"])
-    lives = (
+    lifetimes = (
         events.group_by([*_POINTER, "incarnation"], maintain_order=True)
         .agg(
             *(pl.col(name).drop_nulls().first() for name in _BIRTH),
-            pl.col("pos").first().alias("born_pos"),
+            pl.col("pos").first().alias("created_pos"),
             pl.col("source").first(),
             pl.col("line").first(),
             (pl.col("event") == "COMPLETE").any().alias("is_complete"),
@@ -161,74 +162,76 @@ def life(
             pl.col("source").filter(is_end).last().alias("end_source"),
             pl.col("line").filter(is_end).last().alias("end_line"),
         )
-        .sort("born_pos")
+        .sort("created_pos")
     )
     # Rings are connected at the end of init: a COMPLETE line that is lost is not missed.
     connected = milestone.filter(pl.col("form").is_in(["rings", "trees"])).select("host", "pid", "pos")
     latest = connected.sort("pos").join_asof(
-        lives.select("host", "pid", "comm", "incarnation", "born_pos"),
-        left_on="pos", right_on="born_pos", by=OWNER, strategy="backward", check_sortedness=False,
+        lifetimes.select("host", "pid", "comm", "incarnation", "created_pos"),
+        left_on="pos", right_on="created_pos", by=OWNER, strategy="backward", check_sortedness=False,
     )  # fmt: skip
     through = latest.select(*_POINTER, "incarnation", through=True).unique()
-    return lives.join(through, on=[*_POINTER, "incarnation"], how="left", maintain_order="left").with_columns(
+    return lifetimes.join(through, on=[*_POINTER, "incarnation"], how="left", maintain_order="left").with_columns(
         is_complete=pl.col("is_complete") | pl.col("through").fill_null(False)
     )
 
 
 @analysis(MEMBER)
-def member(life: pl.DataFrame, process: pl.DataFrame) -> pl.DataFrame:
+def member(communicator_lifetime: pl.DataFrame, process: pl.DataFrame) -> pl.DataFrame:
     """Every communicator of every process under its job-wide name, with the actor (rank of the job) it belongs to."""
-    members, _ = _placed(life, process)
+    members, _ = _placed(communicator_lifetime, process)
     rows = [
         {
             **m.row,
             "job": m.job,
             "key": m.key,
-            "actor": m.actor,
+            "rank_id": m.rank_id,
             "is_inferred": m.is_inferred,
             "parent_key": m.parent.key if m.parent else None,
             "birth": m.birth,
         }
         for m in members
-        if m.actor is not None
+        if m.rank_id is not None
     ]
     return pl.DataFrame(rows, schema=MEMBER)
 
 
 @analysis(RANK)
-def rank(life: pl.DataFrame, process: pl.DataFrame, work: pl.DataFrame, ras_seat: pl.DataFrame) -> pl.DataFrame:
-    """The ranks of every job: one row per GPU that a process drives; `actor` is a number of our own for it.
+def rank(
+    communicator_lifetime: pl.DataFrame, process: pl.DataFrame, work: pl.DataFrame, ras_member: pl.DataFrame
+) -> pl.DataFrame:
+    """The ranks of every job: one row per GPU that a process drives; `rank_id` is a number of our own for it.
 
     A rank of which only PyTorch speaks has neither host nor process; of one that only RAS shows, `host` is an address.
     """
-    _, actors = _placed(life, process)
-    jobs, numbers = {actor["job"] for actor in actors}, {actor["rank"] for actor in actors}
+    _, rank_ids = _placed(communicator_lifetime, process)
+    jobs, numbers = {rank_id["job"] for rank_id in rank_ids}, {rank_id["rank"] for rank_id in rank_ids}
     if len(jobs) < 2:
-        world = life["nranks"].max()
-        shown = ras_seat if world is None else ras_seat.filter(pl.col("nranks") == world)
+        world = communicator_lifetime["nranks"].max()
+        shown = ras_member if world is None else ras_member.filter(pl.col("nranks") == world)
         theirs = shown.select("rank", "source", host="node", pid="process", cudadev="gpu")
         unseen = pl.concat([theirs, work.select("rank", "source").unique("rank", keep="first")], how="diagonal")
         unseen = unseen.filter(~pl.col("rank").is_in(numbers - {None}).fill_null(False))
         is_first = pl.col("rank").is_null() | pl.col("rank").is_first_distinct()
         nobody = {"job": min(jobs, default=0), "is_hinted": False}
-        actors += [
-            {**nobody, "actor": len(actors) + place, **row}
+        rank_ids += [
+            {**nobody, "rank_id": len(rank_ids) + place, **row}
             for place, row in enumerate(unseen.filter(is_first).sort("rank", nulls_last=True).to_dicts())
         ]
-    return pl.DataFrame(actors, schema=RANK)
+    return pl.DataFrame(rank_ids, schema=RANK)
 
 
-def _placed(life: pl.DataFrame, process: pl.DataFrame) -> tuple[list[Member], list[dict[str, Any]]]:
-    members = named(life)
+def _placed(communicator_lifetime: pl.DataFrame, process: pl.DataFrame) -> tuple[list[Member], list[dict[str, Any]]]:
+    members = named(communicator_lifetime)
     processes = process.to_dicts()
     jobs = _jobs(members, processes)
-    actors: list[dict[str, Any]] = []
+    rank_ids: list[dict[str, Any]] = []
     for number, owners in enumerate(jobs):
         ours = [m for m in members if m.owner in owners]
         for m in ours:
             m.job = number
-        actors += _actors(number, ours, [p for p in processes if (p["host"], p["pid"]) in owners], len(actors))
-    return members, actors
+        rank_ids += _actors(number, ours, [p for p in processes if (p["host"], p["pid"]) in owners], len(rank_ids))
+    return members, rank_ids
 
 
 def _jobs(members: list[Member], processes: list[dict[str, Any]]) -> list[set[tuple[str, int]]]:
@@ -282,13 +285,13 @@ def _crossed(members: list[Member]) -> list[tuple[tuple[str, int], tuple[str, in
 def _actors(job: int, members: list[Member], processes: list[dict[str, Any]], first: int) -> list[dict[str, Any]]:
     world = _world(members)
     by_process: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
-    actors: list[dict[str, Any]] = []
+    rank_ids: list[dict[str, Any]] = []
 
     def add(p: dict[str, Any], number: int | None, m: Member | None, *, hinted: bool) -> None:
         row = m.row if m else {}
-        actor = {
+        rank_id = {
             "job": job,
-            "actor": first + len(actors),
+            "rank_id": first + len(rank_ids),
             "rank": number,
             "host": p["host"],
             "pid": p["pid"],
@@ -297,31 +300,31 @@ def _actors(job: int, members: list[Member], processes: list[dict[str, Any]], fi
             "source": p["source"],
             "is_hinted": hinted,
         }
-        actors.append(actor)
-        by_process[p["host"], p["pid"]].append(actor)
+        rank_ids.append(rank_id)
+        by_process[p["host"], p["pid"]].append(rank_id)
         if m:
-            m.actor = actor["actor"]
+            m.rank_id = rank_id["rank_id"]
 
     hints = _usable_hints(world, members, processes)
     for p in processes:
         owner = (p["host"], p["pid"])
-        seats = [m for m in world if m.owner == owner] or [
+        memberships = [m for m in world if m.owner == owner] or [
             m
             for m in members
             if world and m.owner == owner and m.row["nranks"] == world[0].row["nranks"] and not m.row["is_complete"]
         ][:1]
         if hints:
             add(p, p["hint"], next((m for m in members if m.owner == owner), None), hinted=True)
-        elif seats:
-            for m in seats:
+        elif memberships:
+            for m in memberships:
                 add(p, m.row["rank"], m, hinted=False)
         else:
             taken = {m.row["rank"] for m in world}
             number = p["hint"] if p["hint"] not in taken else None
             add(p, number, next((m for m in members if m.owner == owner), None), hinted=number is not None)
     for m in members:
-        m.actor = _actor_of(m, by_process[m.owner])
-    return actors
+        m.rank_id = _actor_of(m, by_process[m.owner])
+    return rank_ids
 
 
 def _world(members: list[Member]) -> list[Member]:
@@ -329,7 +332,7 @@ def _world(members: list[Member]) -> list[Member]:
     groups = list(by_key(members).values())
     if not groups:
         return []
-    return max(groups, key=lambda g: (max(m.row["nranks"] for m in g), len(g), -min(m.row["born_pos"] for m in g)))
+    return max(groups, key=lambda g: (max(m.row["nranks"] for m in g), len(g), -min(m.row["created_pos"] for m in g)))
 
 
 def _usable_hints(world: list[Member], members: list[Member], processes: list[dict[str, Any]]) -> bool:
@@ -343,9 +346,9 @@ def _usable_hints(world: list[Member], members: list[Member], processes: list[di
 
 
 def _actor_of(m: Member, candidates: list[dict[str, Any]]) -> int | None:
-    if m.actor is not None or len(candidates) == 1:
-        return m.actor if m.actor is not None else int(candidates[0]["actor"])
-    if m.parent is not None and m.parent.actor is not None:
-        return m.parent.actor
-    same_gpu = [c["actor"] for c in candidates if c["cudadev"] == m.row["cudadev"] and c["busid"] == m.row["busid"]]
+    if m.rank_id is not None or len(candidates) == 1:
+        return m.rank_id if m.rank_id is not None else int(candidates[0]["rank_id"])
+    if m.parent is not None and m.parent.rank_id is not None:
+        return m.parent.rank_id
+    same_gpu = [c["rank_id"] for c in candidates if c["cudadev"] == m.row["cudadev"] and c["busid"] == m.row["busid"]]
     return int(same_gpu[0]) if len(same_gpu) == 1 else None

@@ -45,7 +45,7 @@ STRENGTH = (HOST_MEMORY, NODE, GPU_MEMORY, GPU_ERROR, EXCEPTION, SIGNAL, EXIT)  
 
 DEATH = {
     "job": pl.Int32(),
-    "actor": pl.Int32(),  # null where the line names no process that is known
+    "rank_id": pl.Int32(),  # null where the line names no process that is known
     "rank": pl.Int32(),
     "host": pl.Categorical(),
     "pid": pl.Int32(),
@@ -54,7 +54,7 @@ DEATH = {
     "how": pl.String(),
     "signal": pl.Int64(),
     "exit_code": pl.Int64(),
-    "teller": pl.String(),  # srun, mpirun, torchrun, the kernel, …
+    "reporter": pl.String(),  # srun, mpirun, torchrun, the kernel, …
     "name": pl.String(),  # class of the exception
     "says": pl.String(),
     "where": pl.String(),  # library in which it crashed
@@ -72,7 +72,7 @@ class _Told:
 
     how: str
     row: Row
-    teller: str
+    reporter: str
     rank: int | None = None  # in the job
     child: int | None = None  # as the launcher numbers its children: a rank only if the node fits
     node: str | None = None
@@ -102,7 +102,7 @@ SAID = (
 
 
 @analysis(DEATH, of=SAID)
-def death(
+def process_exit(
     process_end: pl.DataFrame,
     elastic_failure: pl.DataFrame,
     job_end: pl.DataFrame,
@@ -117,11 +117,11 @@ def death(
     work: pl.DataFrame,
     rank: pl.DataFrame,
     process: pl.DataFrame,
-    trouble: pl.DataFrame,
+    failure_event: pl.DataFrame,
     test_failure: pl.DataFrame,
     source: pl.DataFrame,
 ) -> pl.DataFrame:
-    """One row per process and statement; those of one process have the same `actor`."""
+    """One row per process and statement; those of one process have the same `rank_id`."""
     told = [
         *_launched(process_end, job_end),
         *_elastic(elastic_failure),
@@ -135,31 +135,31 @@ def death(
     who = _Who(rank, process, has_agents=elastic_failure.height > 0)
     for each in told:
         each.owner = who.owner(each)
-        if each.teller == KERNEL:  # which tells of every program of the host, and of other days
+        if each.reporter == KERNEL:  # which tells of every program of the host, and of other days
             each.final = each.owner is not None
-    spoke = set(trouble.filter(~pl.col("at_exit")).select(text_of("host"), "pid").iter_rows())
+    spoke = set(failure_event.filter(~pl.col("at_exit")).select(text_of("host"), "pid").iter_rows())
     errors = bool(call_error.height or test_failure.height)
     _order(told, aborts=bool(watchdog.height or work.height or errors), errors=errors, spoke=spoke)
-    _settle(told, source, is_over=bool(errors or not trouble.filter(kind=LOST, at_exit=False).is_empty()))
-    rows = [_row(each, actor) for each in told for actor in who.actors(each)]
+    _settle(told, source, is_over=bool(errors or not failure_event.filter(kind=LOST, at_exit=False).is_empty()))
+    rows = [_row(each, rank_id) for each in told for rank_id in who.rank_ids(each)]
     return pl.DataFrame(rows, schema=DEATH).sort("source", "line")
 
 
-def _row(each: _Told, actor: Row) -> Row:
+def _row(each: _Told, rank_id: Row) -> Row:
     place = {name: each.row[name] for name in ("source", "line", "pos")}
     host, pid = each.owner or (each.node, each.pid)
     return {
-        "job": actor.get("job"),
-        "actor": actor.get("actor"),
-        "rank": actor.get("rank", each.rank),
-        "host": actor.get("host", host),
-        "pid": actor.get("pid", pid),
+        "job": rank_id.get("job"),
+        "rank_id": rank_id.get("rank_id"),
+        "rank": rank_id.get("rank", each.rank),
+        "host": rank_id.get("host", host),
+        "pid": rank_id.get("pid", pid),
         "child": each.child,
         "node": each.node,
         "how": each.how,
         "signal": each.signal,
         "exit_code": each.code,
-        "teller": each.teller,
+        "reporter": each.reporter,
         "name": each.name,
         "says": each.says,
         "where": each.where,
@@ -210,7 +210,7 @@ class _Who:
             return speakers[0] if len(speakers) == 1 else None
         return None
 
-    def actors(self, each: _Told) -> list[Row]:
+    def rank_ids(self, each: _Told) -> list[Row]:
         """The ranks of the process; all of its node for a node that went away; one row of nobody if unknown."""
         if each.how == NODE:
             return [row for row in self._ranks if row["host"] and _same_host(each.node, row["host"])] or [{}]
@@ -231,9 +231,9 @@ def _of_code(code: int | None) -> int | None:
     return -code if code < 0 else code - SHELL if SHELL < code < SHELL + 65 else None
 
 
-def _ended(row: Row, teller: str, code: int | None, signal: int | None = None, **more: Any) -> _Told:
+def _ended(row: Row, reporter: str, code: int | None, signal: int | None = None, **more: Any) -> _Told:
     signal = signal or _of_code(code)
-    return _Told(SIGNAL if signal else EXIT, row, teller, signal=signal, code=code, **more)
+    return _Told(SIGNAL if signal else EXIT, row, reporter, signal=signal, code=code, **more)
 
 
 _TAKEN_DOWN = ["step_aborted", "terminated", "cancelled", "mpirun"]
@@ -260,7 +260,7 @@ def _launched(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterator[_Tol
                 each.node, each.follows = node, row["pos"] > down.get(row["source"], row["pos"])
                 for child in _numbers(row["tasks"]):
                     yield _Told(
-                        each.how, row, each.teller, child=child, node=_plain(node), signal=each.signal,
+                        each.how, row, each.reporter, child=child, node=_plain(node), signal=each.signal,
                         code=each.code, follows=each.follows,
                     )  # fmt: skip
             case "mpirun":
@@ -401,9 +401,9 @@ def _settle(told: list[_Told], source: pl.DataFrame, *, is_over: bool) -> None:
     lengths = dict(source.select("source", "lines").iter_rows())
     known = [each for each in told if each.final]
     for each in told:
-        if each.teller == KERNEL:
+        if each.reporter == KERNEL:
             others = [one for one in known if one.signal == each.signal and not one.follows]
-            each.final |= bool(others) and not any(one.teller == KERNEL for one in known)
+            each.final |= bool(others) and not any(one.reporter == KERNEL for one in known)
         elif not each.final:
             line = each.row["line"]
             is_last = line >= -NEAR if line < 0 else line >= lengths[each.row["source"]] - NEAR
@@ -438,13 +438,13 @@ def ended_text(row: Row) -> str:
         case "gpu-error":
             told = f"ended by a CUDA error ({row['says']})"
         case "host-memory":
-            told = f"was killed for want of memory, as {row['teller']} says"
+            told = f"was killed for want of memory, as {row['reporter']} says"
         case "node":
             told = "went away with its node"
         case "signal":
-            told = f"ended by {signal_name(row['signal'])}, as {row['teller']} says"
+            told = f"ended by {signal_name(row['signal'])}, as {row['reporter']} says"
         case _:
-            told = f"ended first, with exit code {row['exit_code']}, as {row['teller']} says"
+            told = f"ended first, with exit code {row['exit_code']}, as {row['reporter']} says"
     return told + "; the others lost it or wait for it"
 
 
@@ -452,7 +452,7 @@ def weighed(rows: Iterable[Row]) -> list[Row]:
     """One row for each process, the most telling one, those of unknown processes as they are."""
     best: dict[Any, Row] = {}
     for row in rows:
-        whose = row["actor"] if row["actor"] is not None else (row["source"], row["line"], row["child"])
+        whose = row["rank_id"] if row["rank_id"] is not None else (row["source"], row["line"], row["child"])
         if whose not in best or _telling(row) < _telling(best[whose]):
             best[whose] = row
     return list(best.values())
@@ -460,4 +460,4 @@ def weighed(rows: Iterable[Row]) -> list[Row]:
 
 def _telling(row: Row) -> tuple[int, bool, str, str]:
     """The smaller, the more a statement tells of why a process ended; the same whatever the order of files."""
-    return STRENGTH.index(row["how"]), not row["where"], row["teller"], row["says"]
+    return STRENGTH.index(row["how"]), not row["where"], row["reporter"], row["says"]

@@ -20,7 +20,7 @@ TRANSPORT = {
 
 CONNECTED = {
     "job": pl.Int32(),
-    "actor": pl.Int32(),
+    "rank_id": pl.Int32(),
     "peer": pl.Int32(),  # actor
     "transport": pl.String(),
     "connections": pl.Int64(),
@@ -29,7 +29,7 @@ CONNECTED = {
 CHANNELS = {
     "job": pl.Int32(),
     "key": pl.Categorical(),
-    "actor": pl.Int32(),
+    "rank_id": pl.Int32(),
     "coll": pl.Int32(),
     "nvls": pl.Int32(),
     "p2p": pl.Int32(),
@@ -78,12 +78,12 @@ def connected(connection: pl.DataFrame, communicator: pl.DataFrame, member: pl.D
     told = connection.filter(pl.col("from").is_not_null() & pl.col("to").is_not_null()).with_row_index("row")
     told = told.select("row", "host", "pid", "tid", "pos", "from", "fromdev", "to", "todev", transport=NAMED)
     placed = of_communicator(told, communicator, member).select("row", "job", "key", "from", "to", "transport")
-    seats = member.select("key", "actor", place=pl.col("rank").cast(pl.Int64)).unique(["key", "place"])
-    by_thread = placed.join(seats, left_on=["key", "from"], right_on=["key", "place"]).join(
-        seats.rename({"actor": "peer"}), left_on=["key", "to"], right_on=["key", "place"]
+    memberships = member.select("key", "rank_id", place=pl.col("rank").cast(pl.Int64)).unique(["key", "place"])
+    by_thread = placed.join(memberships, left_on=["key", "from"], right_on=["key", "place"]).join(
+        memberships.rename({"rank_id": "peer"}), left_on=["key", "to"], right_on=["key", "place"]
     )
     rest = told.join(placed, on="row", how="anti")
-    ends = ["job", "actor", "peer", "transport"]
+    ends = ["job", "rank_id", "peer", "transport"]
     return (
         pl.concat([by_thread.select(ends), _by_device(rest, member).select(ends)])
         .group_by(ends)
@@ -97,19 +97,19 @@ def _by_device(told: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
 
     It may be of those in which this process has its number, and the other number is on the device that is printed.
     """
-    seats = member.select(
-        *OWNER, "job", "key", "actor", place=pl.col("rank").cast(pl.Int64), dev=pl.col("cudadev").cast(pl.String)
+    memberships = member.select(
+        *OWNER, "job", "key", "rank_id", place=pl.col("rank").cast(pl.Int64), dev=pl.col("cudadev").cast(pl.String)
     )
-    here = seats.drop("dev")
-    there = seats.select("key", "place", "dev", other="actor")
+    here = memberships.drop("dev")
+    there = memberships.select("key", "place", "dev", other="rank_id")
     found = []
-    for near, far, names in (("from", "to", ("actor", "other")), ("to", "from", ("other", "actor"))):
+    for near, far, names in (("from", "to", ("rank_id", "other")), ("to", "from", ("other", "rank_id"))):
         dev = pl.col(f"{far}dev").cast(pl.String)
         mine = told.with_columns(dev=dev).join(here, left_on=[*OWNER, near], right_on=[*OWNER, "place"])
         pairs = mine.join(there, left_on=["key", far, "dev"], right_on=["key", "place", "dev"])
-        found.append(pairs.select("row", "job", "transport", actor=names[0], peer=names[1]))
+        found.append(pairs.select("row", "job", "transport", rank_id=names[0], peer=names[1]))
     candidates = pl.concat(found)
-    agreed = pl.struct("actor", "peer").n_unique().over("row") == 1
+    agreed = pl.struct("rank_id", "peer").n_unique().over("row") == 1
     return candidates.filter(agreed).unique("row", maintain_order=True)
 
 
@@ -135,7 +135,7 @@ def channels(
     )
     return (
         of_communicator(told, communicator, member)
-        .group_by("job", "key", "actor", maintain_order=True)
+        .group_by("job", "key", "rank_id", maintain_order=True)
         .agg(pl.col("coll", "nvls", "p2p").max(), pl.col("source").first(), pl.col("line").first())
     )
 
@@ -148,11 +148,11 @@ def of_communicator(told: pl.DataFrame, communicator: pl.DataFrame, member: pl.D
     told = told.sort("pos")
     behind = told.join_asof(named.filter("is_end"), on="pos", by=thread, strategy="forward", check_sortedness=False)
     before = told.join_asof(named, on="pos", by=thread, strategy="backward", check_sortedness=False)
-    seats = member.select("host", "pid", "comm", "job", "key", "actor", "born_pos").sort("born_pos")
+    memberships = member.select("host", "pid", "comm", "job", "key", "rank_id", "created_pos").sort("created_pos")
     return (
         told.with_columns(comm=pl.coalesce(behind["comm"], before["comm"]), at=pl.coalesce(behind["at"], before["at"]))
         .filter(pl.col("comm").is_not_null())
         .sort("at")
-        .join_asof(seats, left_on="at", right_on="born_pos", by=[*OWNER, "comm"], check_sortedness=False)
+        .join_asof(memberships, left_on="at", right_on="created_pos", by=[*OWNER, "comm"], check_sortedness=False)
         .filter(pl.col("key").is_not_null())
     )

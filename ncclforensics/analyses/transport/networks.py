@@ -68,7 +68,7 @@ DIRECT_ACCESS = {
 
 
 @analysis(TOLD_NETWORK, of=("milestone", "plugin", "connection"))
-def told_network(milestone: pl.DataFrame, plugin: pl.DataFrame, connection: pl.DataFrame) -> pl.DataFrame:
+def reported_network(milestone: pl.DataFrame, plugin: pl.DataFrame, connection: pl.DataFrame) -> pl.DataFrame:
     """One row per process and network, by the lines that tell best: those before them are candidates."""
     named = milestone.filter(pl.col("network").is_not_null()).select(*PLACE, text_of("network"))
     assigned = plugin.filter(
@@ -85,10 +85,10 @@ def told_network(milestone: pl.DataFrame, plugin: pl.DataFrame, connection: pl.D
     )
 
 
-@analysis(TOLD_NETWORK, of=("told_network",))
-def unlike_network(told_network: pl.DataFrame) -> pl.DataFrame:
+@analysis(TOLD_NETWORK, of=("reported_network",))
+def network_mismatch(reported_network: pl.DataFrame) -> pl.DataFrame:
     """The same, if it is not the same network for all."""
-    return told_network.filter(pl.col("network").n_unique() > 1)
+    return reported_network.filter(pl.col("network").n_unique() > 1)
 
 
 def _used(connection: pl.DataFrame) -> pl.DataFrame:
@@ -97,9 +97,9 @@ def _used(connection: pl.DataFrame) -> pl.DataFrame:
     return over.select(*PLACE, network=text_of("network"))
 
 
-@analysis(CHOSEN_NETWORK, of=("told_network",))
+@analysis(CHOSEN_NETWORK, of=("reported_network",))
 def chosen_network(
-    told_network: pl.DataFrame,
+    reported_network: pl.DataFrame,
     plugin: pl.DataFrame,
     connection: pl.DataFrame,
     placement: pl.DataFrame,
@@ -113,7 +113,7 @@ def chosen_network(
     libfabric_error: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per process and network."""
-    rows, used = told_network, _used(connection)
+    rows, used = reported_network, _used(connection)
     jobs = rank.select(*OWNER, "job").unique(OWNER)
     rows = rows.join(jobs, on=OWNER, how="left")
     rows = rows.join(_spanning(rows, used, placement, rank, member), on=OWNER, how="left")
@@ -150,13 +150,13 @@ def _spanning(
 
     Processes without a job (their communicators were cut out of the log) count as one.
     """
-    seats = rows.select(*OWNER, "job").unique(OWNER)
+    memberships = rows.select(*OWNER, "job").unique(OWNER)
     placed = placement.group_by(OWNER).agg(pl.col("nnodes").max(), pl.col("mnnvl").max())
     sizes = member.group_by("job").agg(nranks=pl.col("nranks").max())
     seen = rank.group_by("job").agg(seen=pl.len())
     carrying = used.select(OWNER).unique().with_columns(carries=pl.lit(value=True))
     told = (
-        seats.join(placed, on=OWNER, how="left")
+        memberships.join(placed, on=OWNER, how="left")
         .join(carrying, on=OWNER, how="left")
         .join(sizes, on="job", how="left")
         .join(seen, on="job", how="left")
@@ -244,7 +244,7 @@ def direct_access(
 
     Sends read GPU memory over PCIe, which NCCL avoids on many machines: only receives tell whether GPUDirect is there.
     """
-    seats = chosen_network.filter("is_rdma", "spans").unique(OWNER, keep="first", maintain_order=True)
+    memberships = chosen_network.filter("is_rdma", "spans").unique(OWNER, keep="first", maintain_order=True)
     over = connection.filter(pl.col("form").is_in(["net", "collnet"])).with_columns(
         is_receive=pl.col("direction").fill_null("receive") == "receive", is_direct=pl.col("gdr").is_not_null()
     )
@@ -281,7 +281,7 @@ def direct_access(
         on_level=pl.col("line").first(),
     )
     return (
-        seats.drop("source", "line", "why_source", "why_line")
+        memberships.drop("source", "line", "why_source", "why_line")
         .join(counted, on=OWNER)
         .join(_first(closed, "closed"), on=OWNER, how="left")
         .join(

@@ -26,7 +26,7 @@ LAYOUT = {
 SEARCHED = {
     "job": pl.Int32(),
     "key": pl.Categorical(),
-    "actor": pl.Int32(),
+    "rank_id": pl.Int32(),
     "host": pl.Categorical(),
     "pid": pl.Int32(),
     "pattern": pl.Int32(),
@@ -53,15 +53,15 @@ FABRIC = {
 def layout(member: pl.DataFrame, placement: pl.DataFrame, channels: pl.DataFrame) -> pl.DataFrame:
     """One row per communicator that has come to be."""
     told = placement.group_by("host", "pid", "comm").agg(pl.col("nnodes", "localranks").max())
-    opened = channels.select("job", "key", "actor", "coll", "nvls", at="source", on="line")
-    seats = (
-        member.with_columns(nth=pl.int_range(pl.len(), dtype=pl.Int32).over("job", "actor", order_by="born_pos"))
+    opened = channels.select("job", "key", "rank_id", "coll", "nvls", at="source", on="line")
+    memberships = (
+        member.with_columns(nth=pl.int_range(pl.len(), dtype=pl.Int32).over("job", "rank_id", order_by="created_pos"))
         .join(told, on=[*OWNER, "comm"], how="left")
-        .join(opened, on=["job", "key", "actor"], how="left")
+        .join(opened, on=["job", "key", "rank_id"], how="left")
         .with_columns(here=pl.len().over("job", "key", "host"))
     )
     return (
-        seats.sort("rank")
+        memberships.sort("rank")
         .group_by("job", "key", maintain_order=True)
         .agg(
             pl.col("nranks").first(),
@@ -85,14 +85,14 @@ def layout(member: pl.DataFrame, placement: pl.DataFrame, channels: pl.DataFrame
 
 
 @analysis(SEARCHED, of=("graph",))
-def searched(graph: pl.DataFrame, communicator: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
+def graph_search(graph: pl.DataFrame, communicator: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
     """What each rank's search for rings and trees found, by communicator; pattern 4 is a ring."""
     found = graph.filter(pl.col("pattern").is_not_null())
-    names = [name for name in SEARCHED if name not in ("job", "key", "actor")]
+    names = [name for name in SEARCHED if name not in ("job", "key", "rank_id")]
     told = found.select(*names, "pos", "tid")
     return (
         of_communicator(told, communicator, member)
-        .group_by("job", "key", "actor", "host", "pid", "pattern", maintain_order=True)
+        .group_by("job", "key", "rank_id", "host", "pid", "pattern", maintain_order=True)
         .agg(pl.col(name).first() for name in names if name not in ("host", "pid", "pattern"))
     )
 

@@ -19,10 +19,10 @@ FATAL = "Fatal"
 @rule(Category.LINK_ERROR, Severity.ERROR, of=("hardware_event",), hang=True)
 def kernel_link_event(
     hardware_event: pl.DataFrame,
-    trouble: pl.DataFrame,
+    failure_event: pl.DataFrame,
     completion_error: pl.DataFrame,
     process: pl.DataFrame,
-    death: pl.DataFrame,
+    process_exit: pl.DataFrame,
     rank: pl.DataFrame,
 ) -> Iterator[Finding]:
     """The kernel logged that a port lost its link, that a NIC died, or that an NVSwitch failed, and the job failed.
@@ -35,14 +35,14 @@ def kernel_link_event(
     Sources: mlx5_core and nvidia-nvswitch kernel messages; NVIDIA, XID errors; knowledge of first causes: NVRx, Aegis.
     """
     hosts = {str(host).split(".")[0] for host in process["host"].drop_nulls()}
-    failed = trouble.filter(pl.col("kind").is_in([NETWORK, LOST]) & ~pl.col("at_exit"))
+    failed = failure_event.filter(pl.col("kind").is_in([NETWORK, LOST]) & ~pl.col("at_exit"))
     named = {
         *failed["host"].drop_nulls().to_list(),
         *completion_error["host"].drop_nulls().to_list(),
         *completion_error["peer_host"].drop_nulls().to_list(),
     }
     form = pl.col("form")
-    lost_one = not death.filter(pl.col("is_final")).is_empty()
+    lost_one = not process_exit.filter(pl.col("is_final")).is_empty()
     of_network = hardware_event.filter(
         form.is_in(["cable", "fatal"]) | (form.is_in(OF_NETWORK) & (text_of("state").str.to_uppercase() == DOWN))
     )

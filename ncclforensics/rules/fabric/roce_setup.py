@@ -73,8 +73,8 @@ def roce_mtu_differs(port_state: pl.DataFrame, interface: pl.DataFrame, port_gid
         yield from _differing(last, "mtu", "MTU of the interface", "netdev", "likely")
 
 
-@rule(Category.ENVIRONMENT, Severity.WARNING, of=("lossless",))
-def roce_flow_control_differs(lossless: pl.DataFrame) -> Iterator[Finding]:
+@rule(Category.ENVIRONMENT, Severity.WARNING, of=("pfc",))
+def roce_flow_control_differs(pfc: pl.DataFrame) -> Iterator[Finding]:
     """Hosts do not agree on which priority is without loss, or on what tells the priority of a packet.
 
     Means: what one host sends without loss another drops when its buffers are full. NCCL's traffic must be in the same
@@ -83,7 +83,7 @@ def roce_flow_control_differs(lossless: pl.DataFrame) -> Iterator[Finding]:
     Do: run mlnx_qos -i INTERFACE --trust dscp --pfc 0,0,0,1,0,0,0,0 on all hosts; see the switches.
     Sources: NVIDIA RoCE configuration guide; NCCL documentation, networking (NCCL_IB_TC).
     """
-    told = lossless.unique(["source", "host", "netdev"], keep="last", maintain_order=True).sort("source", "line")
+    told = pfc.unique(["source", "host", "netdev"], keep="last", maintain_order=True).sort("source", "line")
     written = told.with_columns(
         priorities=pl.when(pl.col("priorities").list.len() == 0)
         .then(pl.lit("none"))

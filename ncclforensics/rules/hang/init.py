@@ -15,7 +15,7 @@ from ncclforensics.rules.shared.verdict_finding import accuse, verdicts
 
 @rule(Category.INIT_FAILURE, Severity.ERROR, of=("verdict",), hang=True)
 def boot_init_refused(
-    verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.DataFrame, trouble: pl.DataFrame
+    verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, rank: pl.DataFrame, failure_event: pl.DataFrame
 ) -> Iterator[Finding]:
     """NCCL refused to make a communicator, and says why.
 
@@ -25,9 +25,9 @@ def boot_init_refused(
     Do: correct what the cited warning names; compare RANK, WORLD_SIZE, CUDA_VISIBLE_DEVICES, NCCL versions of ranks.
     Sources: nccl: src/bootstrap.cc, src/init.cc; nccl#418, nccl#1176, nccl#1273.
     """
-    twice = trouble.filter(pl.col("form").is_in(["gpu_twice", "gpu_shared"]))["job"].unique()
+    twice = failure_event.filter(pl.col("form").is_in(["gpu_twice", "gpu_shared"]))["job"].unique()
     for row in verdicts(verdict, "init-failed"):
-        finding = accuse(row, exhibit, rank, "init was refused: ")
+        finding = accuse(row, verdict_evidence, rank, "init was refused: ")
         finding.title += row["reason"].removeprefix("init was refused; ")
         if row["reason"].startswith(FAILED):  # of a fault that has a finding of its own
             where = ranks_text(finding.ranks) or ", ".join(finding.hosts)
@@ -40,7 +40,7 @@ def boot_init_refused(
 
 
 @rule(Category.MISSING_RANK, Severity.ERROR, of=("verdict",), hang=True)
-def boot_rank_missing(verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+def boot_rank_missing(verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """Ranks that the others wait for in init are in no log: they never came.
 
     Means: their processes were not started, died before NCCL, or cannot reach the others.
@@ -49,11 +49,13 @@ def boot_rank_missing(verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.Dat
     Sources: nccl#857, nccl#429, nccl#719.
     """
     for row in verdicts(verdict, "rank-missing"):
-        yield accuse(row, exhibit, rank, "{who} never came to init")
+        yield accuse(row, verdict_evidence, rank, "{who} never came to init")
 
 
 @rule(Category.HANG, Severity.ERROR, of=("verdict",), hang=True)
-def boot_init_incomplete(verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+def boot_init_incomplete(
+    verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, rank: pl.DataFrame
+) -> Iterator[Finding]:
     """Some ranks began the creation of a communicator and did not come out of it.
 
     Means: creating a communicator is itself collective; it lacks a rank that is elsewhere, or stands in its network
@@ -65,7 +67,10 @@ def boot_init_incomplete(verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.
     for row in verdicts(verdict, "init-incomplete"):
         culprits = "{who} does not come to a communicator's init that the others are in"
         yield accuse(
-            row, exhibit, rank, culprits if row["culprits"] else "init of a communicator does not come to its end"
+            row,
+            verdict_evidence,
+            rank,
+            culprits if row["culprits"] else "init of a communicator does not come to its end",
         )
 
 

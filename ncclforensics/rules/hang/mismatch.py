@@ -12,7 +12,7 @@ from ncclforensics.rules.shared.verdict_finding import accuse, verdicts
 
 
 @rule(Category.COLLECTIVE_MISMATCH, Severity.ERROR, of=("verdict",), hang=True)
-def coll_order_mismatch(verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+def coll_order_mismatch(verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """The ranks of one communicator differ on the nth call: function, count, datatype, op or root.
 
     Means: the program issued different collectives. The first difference is the finding; all later ones follow.
@@ -21,7 +21,7 @@ def coll_order_mismatch(verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.D
     Sources: nccl#147, nccl#296, pytorch#117883.
     """
     for row in verdicts(verdict, "collective-mismatch"):
-        finding = accuse(row, exhibit, rank, "{who} disagrees with the others at {what}")
+        finding = accuse(row, verdict_evidence, rank, "{who} disagrees with the others at {what}")
         verb = "disagree" if len(finding.ranks) > 1 else "disagrees"
         finding.title = finding.title.replace("disagrees", verb, 1)
         if row["how"] in ("arguments", "another"):

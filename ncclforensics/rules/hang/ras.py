@@ -16,7 +16,7 @@ SHOWN = 4
 
 
 @rule(Category.PEER_LOST, Severity.WARNING, of=("ras_state",), hang=True)
-def ras_incomplete_dead(ras_state: pl.DataFrame, ras_seat: pl.DataFrame) -> Iterator[Finding]:
+def ras_incomplete_dead(ras_state: pl.DataFrame, ras_member: pl.DataFrame) -> Iterator[Finding]:
     """RAS gets no answer from processes of the job.
 
     Means: the RAS thread of such a process does not answer, although it does so even while the process hangs in a
@@ -25,7 +25,7 @@ def ras_incomplete_dead(ras_state: pl.DataFrame, ras_seat: pl.DataFrame) -> Iter
     Do: on the node named see whether the process is there (ps, dmesg -T); repeat ncclras -v a minute later.
     Sources: NCCL documentation troubleshooting/ras.rst; nccl: src/ras/peers.cc.
     """
-    seats = {place(row): row["rank"] for row in ras_seat.to_dicts() if row["process"] is not None}
+    memberships = {place(row): row["rank"] for row in ras_member.to_dicts() if row["process"] is not None}
     lost = ras_state.filter(pl.col("said").is_in(["dead", "missing"]))
     for (name,), rows in lost.group_by("communicator", maintain_order=True):
         if name is None and lost["communicator"].drop_nulls().len():
@@ -38,7 +38,7 @@ def ras_incomplete_dead(ras_state: pl.DataFrame, ras_seat: pl.DataFrame) -> Iter
             title=f"RAS gets no answer from {who}" + (f" of communicator {name}" if name else ""),
             detail=", ".join(places[:SHOWN]) or "the report does not name the processes",
             certainty="certain",
-            ranks=sorted({number for row in told if (number := seats.get(place(row))) is not None}),
+            ranks=sorted({number for row in told if (number := memberships.get(place(row))) is not None}),
             hosts=sorted({row["node"] for row in told if row["node"]}),
             communicator=name,
             role=Role.CONTEXT,

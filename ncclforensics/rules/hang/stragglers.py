@@ -19,8 +19,8 @@ MEETING = ["bootstrap", "allgathers"]  # phases in which ranks wait for one anot
 OWN = ["kernels", "alloc", "topo", "graphs", "connections"]
 
 
-@rule(Category.STRAGGLER, Severity.WARNING, of=("lateness",))
-def slow_rank_comes_late(lateness: pl.DataFrame, port_state: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+@rule(Category.STRAGGLER, Severity.WARNING, of=("lag",))
+def slow_rank_comes_late(lag: pl.DataFrame, port_state: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """Some ranks come to most collectives long after the others.
 
     Means: the others wait for them in every step. The cause lies outside NCCL: input, a throttled or shared GPU, the
@@ -31,7 +31,7 @@ def slow_rank_comes_late(lateness: pl.DataFrame, port_state: pl.DataFrame, rank:
     Sources: field guides (over 1 s at a barrier: the peers are late); NCCL user guide, NCCL_DEBUG_TIMESTAMP_FORMAT.
     """
     enough = LATE_SECONDS + pl.col("grain")
-    habit = lateness.group_by("job", "key", "actor", maintain_order=True).agg(
+    habit = lag.group_by("job", "key", "rank_id", maintain_order=True).agg(
         pl.len().alias("calls"),
         share=(pl.col("late") > enough).mean(),
         late=pl.col("late").filter(pl.col("late") > enough).median(),
@@ -44,17 +44,19 @@ def slow_rank_comes_late(lateness: pl.DataFrame, port_state: pl.DataFrame, rank:
     )
     seen: set[str] = set()
     for _, rows in few.sort("late", descending=True).group_by("job", "key", maintain_order=True):
-        ours = rank.join(rows.select("actor"), on="actor", how="semi")
+        ours = rank.join(rows.select("rank_id"), on="rank_id", how="semi")
         ranks = sorted(ours["rank"].drop_nulls().to_list())
         if str(ranks) in seen:
             continue
         seen.add(str(ranks))
         worst = rows.row(0, named=True)
-        calls = lateness.filter((pl.col("key") == worst["key"]) & (pl.col("actor") == worst["actor"])).sort(
+        calls = lag.filter((pl.col("key") == worst["key"]) & (pl.col("rank_id") == worst["rank_id"])).sort(
             "late", descending=True
         )
-        others = lateness.filter(
-            (pl.col("key") == worst["key"]) & (pl.col("nth") == calls["nth"][0]) & (pl.col("actor") != worst["actor"])
+        others = lag.filter(
+            (pl.col("key") == worst["key"])
+            & (pl.col("nth") == calls["nth"][0])
+            & (pl.col("rank_id") != worst["rank_id"])
         ).sort((pl.col("host") != calls["host"][0]), "late")  # of one host, whose clock is the same
         hosts = sorted(ours["host"].cast(pl.String).unique())
         verb = "comes" if len(ranks) == 1 else "come"

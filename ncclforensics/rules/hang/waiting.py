@@ -12,7 +12,7 @@ from ncclforensics.rules.shared.verdict_finding import accuse, verdicts
 
 
 @rule(Category.LAGGING_RANK, Severity.ERROR, of=("verdict",), hang=True)
-def coll_lagging_ranks(verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+def coll_lagging_ranks(verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """Some ranks have not made the call that the others are in, and wait for nobody themselves.
 
     Means: look at the ranks that did not make the call; those in it are victims. They are stuck outside NCCL (data
@@ -22,11 +22,13 @@ def coll_lagging_ranks(verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.Da
     Sources: nccl#1911, DeepSpark#132, NCCL documentation troubleshooting/ras.rst.
     """
     for row in verdicts(verdict, "lagging-ranks"):
-        yield accuse(row, exhibit, rank, "{who} never called {what}")
+        yield accuse(row, verdict_evidence, rank, "{who} never called {what}")
 
 
 @rule(Category.HANG, Severity.ERROR, of=("verdict",), hang=True)
-def p2p_unmatched_send_recv(verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+def p2p_unmatched_send_recv(
+    verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, rank: pl.DataFrame
+) -> Iterator[Finding]:
     """A Send has no matching Recv on the other rank, or the reverse.
 
     Means: sends and receives of each pair of ranks are matched in order; one of them was never posted.
@@ -35,11 +37,13 @@ def p2p_unmatched_send_recv(verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: 
     Sources: nccl#783, FlagScale#1256; NCCL user guide, point-to-point communication.
     """
     for row in verdicts(verdict, "p2p-unmatched"):
-        yield accuse(row, exhibit, rank, "{who} did not post the counterpart of {what}")
+        yield accuse(row, verdict_evidence, rank, "{who} did not post the counterpart of {what}")
 
 
 @rule(Category.HANG, Severity.ERROR, of=("verdict",), hang=True)
-def coll_cross_comm_order(verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+def coll_cross_comm_order(
+    verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, rank: pl.DataFrame
+) -> Iterator[Finding]:
     """Ranks use two communicators in different orders and wait for each other.
 
     Means: each side is in a call that the other will only make after its own; neither call can end.
@@ -49,11 +53,13 @@ def coll_cross_comm_order(verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl
     """
     for row in verdicts(verdict, "cross-communicator-deadlock"):
         where = "at {what}" if row["name"] else "in their init"
-        yield accuse(row, exhibit, rank, "{who} uses communicators in another order: deadlock " + where)
+        yield accuse(row, verdict_evidence, rank, "{who} uses communicators in another order: deadlock " + where)
 
 
 @rule(Category.HANG, Severity.ERROR, of=("verdict",), hang=True)
-def coll_all_ranks_same_op_stuck(verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+def coll_all_ranks_same_op_stuck(
+    verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, rank: pl.DataFrame
+) -> Iterator[Finding]:
     """Every rank made the same calls, and yet there are signs that the last one did not finish.
 
     Means: nothing is wrong with the order of calls: the transport failed, or a GPU stopped.
@@ -64,12 +70,12 @@ def coll_all_ranks_same_op_stuck(verdict: pl.DataFrame, exhibit: pl.DataFrame, r
     for row in verdicts(verdict, "stuck-together"):
         who = "all ranks that tell of it" if row["certainty"] == "possible" else "all ranks"
         title = f"{who} are in the same call, {{what}}, and it does not end"
-        yield accuse(row, exhibit, rank, title if row["name"] else "communication failed, and no rank goes on")
+        yield accuse(row, verdict_evidence, rank, title if row["name"] else "communication failed, and no rank goes on")
 
 
 @rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("verdict",), hang=True)
 def read_subsystem_gap(
-    verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.DataFrame, benchmark: pl.DataFrame
+    verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, rank: pl.DataFrame, benchmark: pl.DataFrame
 ) -> Iterator[Finding]:
     """These logs cannot tell whether and why the job hangs.
 
@@ -81,7 +87,7 @@ def read_subsystem_gap(
     if benchmark.height and benchmark["complete"].all():
         return
     for row in verdicts(verdict, "undecidable"):
-        finding = accuse(row, exhibit, rank, "not decidable from these logs")
+        finding = accuse(row, verdict_evidence, rank, "not decidable from these logs")
         finding.role = Role.CONTEXT
         finding.remedy = "Collect " + "; ".join(row["collect"]) if row["collect"] else ""
         yield finding

@@ -302,8 +302,8 @@ def topo_acs_on(machine_device: pl.DataFrame) -> Iterator[Finding]:
     yield from told_once(redirecting(), Role.CONTEXT)
 
 
-@rule(Category.CUDA_ERROR, Severity.WARNING, of=("queried_gpu",))
-def gpu_memory_errors(queried_gpu: pl.DataFrame, machine_device: pl.DataFrame) -> Iterator[Finding]:
+@rule(Category.CUDA_ERROR, Severity.WARNING, of=("smi_gpu",))
+def gpu_memory_errors(smi_gpu: pl.DataFrame, machine_device: pl.DataFrame) -> Iterator[Finding]:
     """A GPU counts errors of its memory that cannot be corrected.
 
     Means: a process that reads such a place is killed (Xid 48, 94, 95), and its peers wait for it; data that was not
@@ -314,7 +314,7 @@ def gpu_memory_errors(queried_gpu: pl.DataFrame, machine_device: pl.DataFrame) -
     Sources: NVIDIA, GPU memory error management; nvidia-smi(1).
     """
     hosts = machine_device.filter(pl.col("tool") == "nvidia-smi -q").select("source", "line", "host")
-    bad = queried_gpu.filter((pl.col("uncorrectable") > 0) | pl.col("is_unmapped"))
+    bad = smi_gpu.filter((pl.col("uncorrectable") > 0) | pl.col("is_unmapped"))
     for row in bad.join(hosts, on=["source", "line"], how="left", maintain_order="left").to_dicts():
         many = row["uncorrectable"] or 0
         told = [f"{many} uncorrectable errors since the driver was loaded"] * (many > 0)

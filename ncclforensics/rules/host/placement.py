@@ -23,10 +23,10 @@ def _seats(member: pl.DataFrame, layout: pl.DataFrame) -> dict[tuple[int, str], 
     """The ranks, in order, of every communicator that is seen whole and spans several hosts."""
     spread = layout.filter((pl.col("seen") == pl.col("nranks")) & (pl.col("nodes") > 1))
     rows = member.join(spread.select("job", "key", "nodes", "local"), on=["job", "key"]).sort("rank")
-    seats: dict[tuple[int, str], list[dict[str, Any]]] = {}
+    memberships: dict[tuple[int, str], list[dict[str, Any]]] = {}
     for row in rows.to_dicts():
-        seats.setdefault((row["job"], row["key"]), []).append(row)
-    return {key: held for key, held in seats.items() if len({row["host"] for row in held}) == held[0]["nodes"]}
+        memberships.setdefault((row["job"], row["key"]), []).append(row)
+    return {key: held for key, held in memberships.items() if len({row["host"] for row in held}) == held[0]["nodes"]}
 
 
 def _crossings(hosts: list[str]) -> int:
@@ -48,21 +48,21 @@ def place_ranks_not_contiguous(
     Sources: NCCL user guide, communicators; field guides.
     """
     joined = set(placement.filter(pl.col("mnnvl") == 1)["host"].cast(pl.String))
-    numbers = dict(rank.select("actor", "rank").iter_rows())
-    seats = _seats(member, layout)
+    numbers = dict(rank.select("rank_id", "rank").iter_rows())
+    memberships = _seats(member, layout)
     worlds: dict[int, tuple[int, str]] = {}
-    for job, key in seats:
-        is_dense = len(seats[job, key]) > seats[job, key][0]["nodes"]
-        if is_dense and (job not in worlds or len(seats[job, key]) > len(seats[worlds[job]])):
+    for job, key in memberships:
+        is_dense = len(memberships[job, key]) > memberships[job, key][0]["nodes"]
+        if is_dense and (job not in worlds or len(memberships[job, key]) > len(memberships[worlds[job]])):
             worlds[job] = job, key
     for job, place in worlds.items():
-        held = seats[place]
+        held = memberships[place]
         hosts = [row["host"] for row in held]
         if _crossings(hosts) <= len(set(hosts)) or joined & set(hosts):
             continue
         split = []
-        for (other, key), few in seats.items():
-            ours = sorted(numbers[row["actor"]] for row in few if numbers.get(row["actor"]) is not None)
+        for (other, key), few in memberships.items():
+            ours = sorted(numbers[row["rank_id"]] for row in few if numbers.get(row["rank_id"]) is not None)
             is_block = len(ours) == len(few) and ours == list(range(ours[0], ours[0] + len(ours)))
             if other == job and (other, key) != place and is_block and len(few) <= held[0]["local"]:
                 split.append((ours, few))
@@ -108,9 +108,9 @@ def place_ring_crosses_too_often(
         )
 
 
-@rule(Category.PLACEMENT, Severity.WARNING, of=("searched", "device_pair"))
+@rule(Category.PLACEMENT, Severity.WARNING, of=("graph_search", "device_pair"))
 def place_nic_far_from_gpu(
-    searched: pl.DataFrame, layout: pl.DataFrame, device_pair: pl.DataFrame, rank: pl.DataFrame
+    graph_search: pl.DataFrame, layout: pl.DataFrame, device_pair: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
     """The way from GPUs to their NICs leads over the link between CPUs.
 
@@ -120,17 +120,19 @@ def place_nic_far_from_gpu(
     Do: nvidia-smi topo -m; choose GPUs and NICs of one socket; NCCL_IB_HCA; in a VM load the vendor's topology file.
     Sources: field guides (NIC on the other NUMA node); NCCL user guide, NCCL_NET_GDR_LEVEL.
     """
-    found = list(explained(_far_on_the_way(searched, layout, rank), far_nics(device_pair), role=Role.CAUSE))
+    found = list(explained(_far_on_the_way(graph_search, layout, rank), far_nics(device_pair), role=Role.CAUSE))
     known = {host for finding in found for host in finding.hosts}
     yield from found
     yield from told_once((host, one) for host, one in far_nics(device_pair) if host not in known)
 
 
-def _far_on_the_way(searched: pl.DataFrame, layout: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+def _far_on_the_way(graph_search: pl.DataFrame, layout: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """Hosts whose search for rings found no shorter path."""
     spread = layout.filter(pl.col("nodes") > 1).select("job", "key")
     rings = (
-        searched.filter(pl.col("pattern") == RING).join(spread, on=["job", "key"], how="semi").sort("source", "line")
+        graph_search.filter(pl.col("pattern") == RING)
+        .join(spread, on=["job", "key"], how="semi")
+        .sort("source", "line")
     )
     path = pl.col("type_inter")
     far, near = rings.filter(path == FAR), rings.filter(path.is_in(NEAR))

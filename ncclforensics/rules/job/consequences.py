@@ -16,7 +16,7 @@ from ncclforensics.rules.shared.verdict_finding import accuse, verdicts
 
 @rule(Category.PEER_LOST, Severity.ERROR, of=("verdict",), hang=True)
 def remote_closed_follow_the_pointer(
-    verdict: pl.DataFrame, exhibit: pl.DataFrame, rank: pl.DataFrame, death: pl.DataFrame
+    verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, rank: pl.DataFrame, process_exit: pl.DataFrame
 ) -> Iterator[Finding]:
     """A process went away in the middle of the run; the others report lost connections.
 
@@ -27,15 +27,19 @@ def remote_closed_follow_the_pointer(
     Sources: nccl#1232, nccl#795, LlamaFactory#6849.
     """
     for row in verdicts(verdict, "rank-died"):
-        finding = accuse(row, exhibit, rank, "{who} went away in the middle of the run")
-        if not death.filter(pl.col("is_first") & pl.col("actor").is_in(row["culprits"])).is_empty():
+        finding = accuse(row, verdict_evidence, rank, "{who} went away in the middle of the run")
+        if not process_exit.filter(pl.col("is_first") & pl.col("rank_id").is_in(row["culprits"])).is_empty():
             finding.role = Role.CONSEQUENCE  # of what ended it, which is a finding of its own
         yield finding
 
 
 @rule(Category.PEER_LOST, Severity.ERROR, of=("test_failure", "call_error"), hang=True)
 def remote_error_returned(
-    test_failure: pl.DataFrame, call_error: pl.DataFrame, trouble: pl.DataFrame, death: pl.DataFrame, rank: pl.DataFrame
+    test_failure: pl.DataFrame,
+    call_error: pl.DataFrame,
+    failure_event: pl.DataFrame,
+    process_exit: pl.DataFrame,
+    rank: pl.DataFrame,
 ) -> Iterator[Finding]:
     """NCCL returned that a remote process exited or that the network failed, and no log tells which.
 
@@ -45,8 +49,8 @@ def remote_error_returned(
     Do: run again with NCCL_DEBUG=WARN at least; look at the peers' hosts (dmesg -T, ibstat, exit codes).
     Sources: nccl: src/init.cc (ncclGetErrorString); nccl-tests, common.cu.
     """
-    known = trouble.filter(pl.col("kind") != AFTER)
-    if not known.is_empty() or death.filter(pl.col("is_first") & pl.col("is_final")).height:
+    known = failure_event.filter(pl.col("kind") != AFTER)
+    if not known.is_empty() or process_exit.filter(pl.col("is_first") & pl.col("is_final")).height:
         return
     remote = pl.lit("remote process exited or there was a network error")
     tests = test_failure.filter(text_of("error").str.contains(remote, literal=True))

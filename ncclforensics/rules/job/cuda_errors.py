@@ -42,7 +42,7 @@ def cuda_sticky_error(cuda_error: pl.DataFrame, hardware_event: pl.DataFrame, ra
     Sources: vllm#4108, TensorRT-LLM#448, vllm#19890, nccl#750.
     """
     for error, rows in _each(cuda_error, POISONED):
-        tellers = ", ".join(sorted(set(rows["teller"])))
+        tellers = ", ".join(sorted(set(rows["reporter"])))
         finding = met(rows, rank, f"CUDA error on {{who}}: {error}", f"reported by {tellers}", "likely")
         finding.detail += "; an earlier kernel did it, and the line names who noticed"
         if set(rows["pid"]) & set(hardware_event.filter(pl.col("xid").is_in(XIDS))["pid"].drop_nulls()):
@@ -52,7 +52,7 @@ def cuda_sticky_error(cuda_error: pl.DataFrame, hardware_event: pl.DataFrame, ra
 
 @rule(Category.CUDA_ERROR, Severity.ERROR, of=("cuda_error", "hardware_event"), hang=True)
 def cuda_gpu_fault(
-    cuda_error: pl.DataFrame, hardware_event: pl.DataFrame, rank: pl.DataFrame, death: pl.DataFrame
+    cuda_error: pl.DataFrame, hardware_event: pl.DataFrame, rank: pl.DataFrame, process_exit: pl.DataFrame
 ) -> Iterator[Finding]:
     """A GPU, its memory or its NVLink failed.
 
@@ -69,7 +69,7 @@ def cuda_gpu_fault(
     if events.is_empty():
         return
     ours = rank.filter(pl.col("pid").is_not_null()).with_columns(node=short_host("host"))
-    lost_one = not death.filter(pl.col("is_final")).is_empty()
+    lost_one = not process_exit.filter(pl.col("is_final")).is_empty()
     found = []
     for event in events.sort("source", "line").with_columns(short=short_host("node")).to_dicts():
         here = [row for row in ours.to_dicts() if event["short"] in (None, row["node"])]
@@ -110,7 +110,7 @@ def cuda_initialization_error(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> I
 
 @rule(Category.CUDA_ERROR, Severity.ERROR, of=("cuda_error", "library"), hang=True)
 def cuda_gpu_hidden(
-    cuda_error: pl.DataFrame, library: pl.DataFrame, rank: pl.DataFrame, trouble: pl.DataFrame
+    cuda_error: pl.DataFrame, library: pl.DataFrame, rank: pl.DataFrame, failure_event: pl.DataFrame
 ) -> Iterator[Finding]:
     """A process looks for a GPU that it is not allowed to see, or that is not there.
 
@@ -123,7 +123,7 @@ def cuda_gpu_hidden(
     """
     for error, rows in _each(cuda_error, HIDDEN):
         yield met(rows, rank, f"a GPU is not visible to {{who}}: {error}", "CUDA refused the device", "certain")
-    gave_up = trouble.filter(form="unwinding").select("host", "pid").unique()
+    gave_up = failure_event.filter(form="unwinding").select("host", "pid").unique()
     lookups = library.filter(
         (pl.col("form") == "call")
         & text_of("driver_call").str.starts_with("nvmlDeviceGetHandle")
@@ -154,7 +154,7 @@ def cuda_call_failed(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[F
     for error, rows in _each(cuda_error.filter(pl.col("error") != "operation not permitted"), OTHER):
         files = sorted(rows["file"].drop_nulls().unique().to_list())
         where = f", in {', '.join(files)}" if files else ""
-        tellers = ", ".join(sorted(set(rows["teller"])))
+        tellers = ", ".join(sorted(set(rows["reporter"])))
         finding = met(rows, rank, f"CUDA error on {{who}}: {error}", f"reported by {tellers}{where}", "certain")
         if files == ["transport/p2p"]:
             finding.detail += ": direct access between GPUs failed"

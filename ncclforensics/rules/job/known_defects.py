@@ -17,13 +17,13 @@ STUCK = ["stuck-together"]
 PLACE = {"source": pl.Int32(), "line": pl.Int32()}
 
 
-@rule(Category.ENVIRONMENT, Severity.INFO, of=("exhibit", "failure", "work_timeout", "ib_unusable"))
+@rule(Category.ENVIRONMENT, Severity.INFO, of=("verdict_evidence", "failure", "work_timeout", "ib_unusable"))
 def ver_known_defect(
     version: pl.DataFrame,
     verdict: pl.DataFrame,
-    exhibit: pl.DataFrame,
+    verdict_evidence: pl.DataFrame,
     failure: pl.DataFrame,
-    repeated: pl.DataFrame,
+    call_template: pl.DataFrame,
     work_timeout: pl.DataFrame,
     topology_detection: pl.DataFrame,
     ib_unusable: pl.DataFrame,
@@ -47,10 +47,10 @@ def ver_known_defect(
     if not concerned:
         return
     stuck = verdict.filter(pl.col("verdict").is_in(STUCK))
-    hung = exhibit.join(stuck.select("job"), on="job", how="semi").select(*PLACE)
+    hung = verdict_evidence.join(stuck.select("job"), on="job", how="semi").select(*PLACE)
     incomplete = verdict.filter(pl.col("verdict") == "init-incomplete")
-    several = member.group_by("job", "actor").agg(pl.col("key").n_unique()).filter(pl.col("key") > 1)
-    connecting = exhibit.join(incomplete.select("job"), on="job", how="semi")
+    several = member.group_by("job", "rank_id").agg(pl.col("key").n_unique()).filter(pl.col("key") > 1)
+    connecting = verdict_evidence.join(incomplete.select("job"), on="job", how="semi")
     connecting = connecting.join(several.select("job"), on="job", how="semi").select(*PLACE)
     form, site = text_of("form"), text_of("site")
     mixed = topology_detection.filter(form.is_in(["mixed_architecture", "mixed_vendors"])).select(*PLACE)
@@ -59,7 +59,7 @@ def ver_known_defect(
     large = member.filter(pl.col("nranks") >= LARGE_SCALE)
     nothing = pl.DataFrame(schema=PLACE)
     symptoms = {
-        "pairwise": hung if not repeated.filter(called).is_empty() else nothing,
+        "pairwise": hung if not call_template.filter(called).is_empty() else nothing,
         "silent time-out": work_timeout.select(*PLACE) if network.is_empty() else nothing,
         "truncated": failure.filter(form == "message_truncated").select(*PLACE),
         "shm over CUDA": failure.filter((form == "cuda") & site.str.contains("transport/shm.cc", literal=True)).select(

@@ -16,7 +16,9 @@ SEGFAULT = 11
 
 
 @rule(Category.ENVIRONMENT, Severity.INFO, of=("launch_setting",))
-def limits_stack_unlimited(launch_setting: pl.DataFrame, death: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+def limits_stack_unlimited(
+    launch_setting: pl.DataFrame, process_exit: pl.DataFrame, rank: pl.DataFrame
+) -> Iterator[Finding]:
     """The limit of the stack is unsafe for NCCL's threads.
 
     Means: with `ulimit -s unlimited`, or a very small limit, NCCL's threads got a stack that large systems with NVLink
@@ -29,7 +31,7 @@ def limits_stack_unlimited(launch_setting: pl.DataFrame, death: pl.DataFrame, ra
     rows = launch_setting.filter(pl.col("form") == "stack")
     if rows.is_empty():
         return
-    crashed = first_ends(death, SIGNAL).filter(pl.col("signal") == SEGFAULT)
+    crashed = first_ends(process_exit, SIGNAL).filter(pl.col("signal") == SEGFAULT)
     finding = together(
         rows, rank, "the stack limit of {who} is unsafe for NCCL's threads", "NCCL gives them a size of its own",
         "certain", role=Role.CONTEXT,

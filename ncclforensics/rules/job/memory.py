@@ -20,8 +20,8 @@ from ncclforensics.rules.shared.grouping import together
 SHARED = ["transport/shm", "misc/shmutils", "include/shm"]
 
 
-@rule(Category.OOM, Severity.ERROR, of=("death",), hang=True)
-def oom_host(death: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+@rule(Category.OOM, Severity.ERROR, of=("process_exit",), hang=True)
+def oom_host(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """The system killed a process because the host, the container or the job had no memory left.
 
     Means: the process died by SIGKILL without a word of its own. The others' closed connections and time-outs follow.
@@ -31,19 +31,19 @@ def oom_host(death: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     peak at the same time on all ranks of a node.
     Sources: NVRx; Slurm, cgroup.conf; kernel, mm/oom_kill.c.
     """
-    killed = first_ends(death, HOST_MEMORY)
+    killed = first_ends(process_exit, HOST_MEMORY)
     if killed.is_empty():
         return
     # Slurm and a kernel outside of the container do not say which process it was: the one that was killed.
-    unknown = killed["actor"].is_null().any()
-    rows = pl.concat([killed, first_ends(death, SIGNAL).filter(signal=KILL)]) if unknown else killed
-    tellers = ", ".join(sorted(set(killed["teller"])))
+    unknown = killed["rank_id"].is_null().any()
+    rows = pl.concat([killed, first_ends(process_exit, SIGNAL).filter(signal=KILL)]) if unknown else killed
+    tellers = ", ".join(sorted(set(killed["reporter"])))
     certainty = "certain" if not unknown else "likely"
     yield ended(rows, rank, "{who} killed: no memory left on the host", f"{tellers} says so", certainty)
 
 
-@rule(Category.OOM, Severity.ERROR, of=("death",), hang=True)
-def oom_gpu(death: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+@rule(Category.OOM, Severity.ERROR, of=("process_exit",), hang=True)
+def oom_gpu(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """The application found no memory left on a GPU, and ended.
 
     Means: one rank's model, batch or cache did not fit; the others wait for it, or lose it.
@@ -52,7 +52,7 @@ def oom_gpu(death: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     Do: compare memory over ranks at that step; smaller batch, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.
     Sources: PyTorch, CUDA semantics (memory management).
     """
-    rows = first_ends(death, GPU_MEMORY)
+    rows = first_ends(process_exit, GPU_MEMORY)
     if not rows.is_empty():
         detail = "PyTorch's allocator says so; what other ranks report follows"
         certainty = "certain" if rows["rank"].is_not_null().all() else "likely"
@@ -81,9 +81,9 @@ def cuda_oom_in_nccl(cuda_error: pl.DataFrame, failure: pl.DataFrame, rank: pl.D
         yield together(refused, rank, f"no {what} memory left for NCCL on {{who}}", detail, "certain")
 
 
-@rule(Category.SHM, Severity.ERROR, of=("failure", "shared_memory", "death"), hang=True)
+@rule(Category.SHM, Severity.ERROR, of=("failure", "shared_memory", "process_exit"), hang=True)
 def shm_too_small(
-    failure: pl.DataFrame, shared_memory: pl.DataFrame, death: pl.DataFrame, rank: pl.DataFrame
+    failure: pl.DataFrame, shared_memory: pl.DataFrame, process_exit: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
     """/dev/shm is full, or smaller than NCCL needs.
 
@@ -105,7 +105,7 @@ def shm_too_small(
     if not rows.is_empty():
         yield together(rows, rank, "/dev/shm is too small on {who}", "a segment could not be given its size", "certain")
         return
-    crashed = first_ends(death, SIGNAL).filter(signal=BUS_ERROR)
+    crashed = first_ends(process_exit, SIGNAL).filter(signal=BUS_ERROR)
     if not crashed.is_empty():
         detail = "a bus error is what a full /dev/shm looks like to a program that writes to it"
         yield ended(crashed, rank, "{who} crashed with SIGBUS: /dev/shm may be too small", detail, "likely")

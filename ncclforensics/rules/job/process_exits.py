@@ -17,11 +17,11 @@ from ncclforensics.rules.shared.grouping import shown, who
 LONGEST = 160  # characters of a message
 
 
-def first_ends(death: pl.DataFrame, *how: str) -> pl.DataFrame:
+def first_ends(process_exit: pl.DataFrame, *how: str) -> pl.DataFrame:
     """Processes that ended of themselves, one row each: the most telling statement, if it is of one of these kinds."""
-    ended = death.filter(pl.col("is_first") & pl.col("is_final"))
-    best = pl.DataFrame(weighed(ended.to_dicts()), schema=death.schema).filter(pl.col("how").is_in(how))
-    return best.sort("rank", "child", "teller", "says", nulls_last=True)
+    ended = process_exit.filter(pl.col("is_first") & pl.col("is_final"))
+    best = pl.DataFrame(weighed(ended.to_dicts()), schema=process_exit.schema).filter(pl.col("how").is_in(how))
+    return best.sort("rank", "child", "reporter", "says", nulls_last=True)
 
 
 def ended(rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str, certainty: str) -> Finding:
@@ -31,7 +31,7 @@ def ended(rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str, certa
     children = sorted(rows.filter(pl.col("rank").is_null())["child"].drop_nulls().unique().to_list())
     named = who(ranks, hosts, rank)
     if not ranks and children:
-        named = f"{ranks_text(children).replace('rank', 'task')} of {rows['teller'][0]}, {named}".removesuffix(
+        named = f"{ranks_text(children).replace('rank', 'task')} of {rows['reporter'][0]}, {named}".removesuffix(
             ", a process"
         )
     return Finding(
@@ -49,8 +49,8 @@ def short(message: str) -> str:
     return message if len(message) <= LONGEST else message[:LONGEST] + "…"
 
 
-@rule(Category.APPLICATION_ERROR, Severity.ERROR, of=("death",), hang=True)
-def app_exception(death: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+@rule(Category.APPLICATION_ERROR, Severity.ERROR, of=("process_exit",), hang=True)
+def app_exception(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """The application ended by an exception of its own.
 
     Means: the cause is in the program, its data or its configuration; what the other ranks say about closed
@@ -60,15 +60,15 @@ def app_exception(death: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     Do: read the traceback above the line cited, of the rank that is named.
     Sources: PyTorch's excepthook ([rank3]:); torch.distributed.elastic, errors.
     """
-    for (name,), rows in first_ends(death, EXCEPTION).group_by("name", maintain_order=True):
+    for (name,), rows in first_ends(process_exit, EXCEPTION).group_by("name", maintain_order=True):
         everybody = rows["rank"].drop_nulls().n_unique() == rank["rank"].drop_nulls().n_unique() > 1
         detail = "every rank ended by it" if everybody else "it ended the program; what other ranks report follows"
         certainty = "certain" if rows["rank"].is_not_null().all() else "likely"
         yield ended(rows, rank, f"{{who}} raised {name}: {short(rows['says'][0])}", detail, certainty)
 
 
-@rule(Category.APPLICATION_ERROR, Severity.ERROR, of=("death",), hang=True)
-def app_process_died(death: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+@rule(Category.APPLICATION_ERROR, Severity.ERROR, of=("process_exit",), hang=True)
+def app_process_died(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A process was killed, crashed or gave up, and its launcher says which was the first.
 
     Means: the others lost their connections to it, or wait for it; launchers end them with SIGTERM afterwards, which
@@ -78,15 +78,15 @@ def app_process_died(death: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Findin
     Do: look on its host at dmesg -T (OOM killer, segfault, Xid), at the core file, and at what it printed last.
     Sources: srun(1), mpirun(1), torch.distributed.elastic; NCCL user guide, troubleshooting; nccl#795.
     """
-    ends = first_ends(death, SIGNAL, EXIT, NODE)
-    for_memory = not first_ends(death, HOST_MEMORY).filter(pl.col("actor").is_null()).is_empty()
+    ends = first_ends(process_exit, SIGNAL, EXIT, NODE)
+    for_memory = not first_ends(process_exit, HOST_MEMORY).filter(pl.col("rank_id").is_null()).is_empty()
     ends = ends.filter(
         ~pl.col("where").str.contains("libnccl", literal=True)
         & (pl.col("signal").fill_null(0) != BUS_ERROR)
         & ~(for_memory & (pl.col("signal").fill_null(0) == KILL))
     )
     for (how, signal, code), rows in ends.group_by("how", "signal", "exit_code", maintain_order=True):
-        tellers = ", ".join(sorted(set(rows["teller"])))
+        tellers = ", ".join(sorted(set(rows["reporter"])))
         if how == NODE:
             yield ended(rows, rank, "{who} went away with a node that failed", f"{tellers} says so", "certain")
         elif how == EXIT:
@@ -103,8 +103,8 @@ def app_process_died(death: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Findin
             yield ended(rows, rank, f"{{who}} {verb} {signal_name(signal)}{where}", detail, "certain")
 
 
-@rule(Category.APPLICATION_ERROR, Severity.ERROR, of=("death",), hang=True)
-def segfault_in_libnccl(death: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+@rule(Category.APPLICATION_ERROR, Severity.ERROR, of=("process_exit",), hang=True)
+def segfault_in_libnccl(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """The kernel saw a process crash inside NCCL's library.
 
     Means: a fault of NCCL or of a plugin it loaded, memory that the application overwrote, or a stack without limit on
@@ -114,7 +114,7 @@ def segfault_in_libnccl(death: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Fin
     Do: try without plugins (NCCL_NET_PLUGIN=none, NCCL_TUNER_PLUGIN=none) and with ulimit -s 8192; keep the core file.
     Sources: gpud, nccl component; NCCL user guide, troubleshooting/runtime (stack size).
     """
-    crashed = first_ends(death, SIGNAL).filter(pl.col("where").str.contains("libnccl", literal=True))
+    crashed = first_ends(process_exit, SIGNAL).filter(pl.col("where").str.contains("libnccl", literal=True))
     for (where,), rows in crashed.group_by("where", maintain_order=True):
         yield ended(rows, rank, f"{{who}} crashed inside {where}", "the kernel logged a segmentation fault", "likely")
 

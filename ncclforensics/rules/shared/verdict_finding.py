@@ -18,15 +18,15 @@ def verdicts(verdict: pl.DataFrame, *names: str) -> Iterator[Row]:
     yield from verdict.filter(pl.col("verdict").is_in(names)).to_dicts()
 
 
-def accuse(row: Row, exhibit: pl.DataFrame, rank: pl.DataFrame, title: str) -> Finding:
+def accuse(row: Row, verdict_evidence: pl.DataFrame, rank: pl.DataFrame, title: str) -> Finding:
     """A finding on one job; `{who}` and `{what}` of the title become the culprits and the call."""
-    culprits = rank.filter(pl.col("actor").is_in(row["culprits"]))
+    culprits = rank.filter(pl.col("rank_id").is_in(row["culprits"]))
     numbers = sorted({*culprits["rank"].drop_nulls().to_list(), *row["missing"]})
     hosts = sorted(culprits["host"].cast(pl.String).drop_nulls().unique().to_list())
     places = culprits.filter(pl.col("rank").is_null()).select("host", "pid").iter_rows()
     who = ranks_text(numbers) or ", ".join(f"process {pid} on {host}" for host, pid in places) or "nobody in particular"
     where = f" on {hosts[0]}" if len(hosts) == 1 else ""
-    lines = exhibit.filter(pl.col("job") == row["job"])
+    lines = verdict_evidence.filter(pl.col("job") == row["job"])
     evidence = [Line(e["source"], e["line"], e["what"]) for e in lines.to_dicts()]
     subject = (
         ranks_text(numbers)

@@ -48,7 +48,7 @@ def boot_no_interface(failure: pl.DataFrame, setting: pl.DataFrame, rank: pl.Dat
 
 @rule(Category.BOOTSTRAP, Severity.ERROR, of=("milestone",), hang=True)
 def boot_wrong_interface(
-    milestone: pl.DataFrame, trouble: pl.DataFrame, verdict: pl.DataFrame, rank: pl.DataFrame
+    milestone: pl.DataFrame, failure_event: pl.DataFrame, verdict: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
     """Ranks offer the others an address that ends at their own host.
 
@@ -59,7 +59,7 @@ def boot_wrong_interface(
     Sources: nccl#286, horovod#310, nccl#1291, pytorch#68893.
     """
     stuck = verdict.filter(pl.col("verdict").is_in(["init-incomplete", "init-failed", "rank-missing"]))["job"]
-    refused = trouble.filter(pl.col("form").is_in(REFUSALS))["job"]
+    refused = failure_event.filter(pl.col("form").is_in(REFUSALS))["job"]
     jobs = rank.filter(pl.col("job").is_in({*stuck, *refused}))
     ours = jobs.select("job", *OWNER).unique(OWNER)
     if jobs["host"].n_unique() < 2:
@@ -76,7 +76,7 @@ def boot_wrong_interface(
 
 
 @rule(Category.BOOTSTRAP, Severity.ERROR, of=("failure",), hang=True)
-def boot_connect_failed(failure: pl.DataFrame, trouble: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+def boot_connect_failed(failure: pl.DataFrame, failure_event: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A connection between ranks could not be made.
 
     Means: `No route to host`: a firewall, or an interface of another network. `Connection refused`: the peer is gone,
@@ -85,10 +85,10 @@ def boot_connect_failed(failure: pl.DataFrame, trouble: pl.DataFrame, rank: pl.D
     Do: test random high ports both ways (nc -l), not only ssh; open net.ipv4.ip_local_port_range between the hosts.
     Sources: nccl#1105, nccl-tests#15, horovod#789, espnet#1940; NCCL user guide, IP ports.
     """
-    leaving = trouble.filter("at_exit").select("source", "line")
+    leaving = failure_event.filter("at_exit").select("source", "line")
     rows = failure.filter(pl.col("form").is_in(REFUSALS)).join(leaving, on=["source", "line"], how="anti")
     why = pl.coalesce("error", text_of("reason"), pl.lit("no answer"))
-    lost = not trouble.filter(kind=LOST, at_exit=False).is_empty()
+    lost = not failure_event.filter(kind=LOST, at_exit=False).is_empty()
     for (reason,), some in rows.with_columns(why=why).group_by("why", maintain_order=True):
         peers = sorted(some["peer"].cast(pl.String).drop_nulls().unique().to_list())
         finding = together(
@@ -97,7 +97,7 @@ def boot_connect_failed(failure: pl.DataFrame, trouble: pl.DataFrame, rank: pl.D
         if lost and str(reason).startswith("Connection refused"):
             finding.role = Role.CONSEQUENCE
         yield finding
-    known = trouble.filter(pl.col("kind").is_in([HARD, NETWORK])).select(OWNER).unique()
+    known = failure_event.filter(pl.col("kind").is_in([HARD, NETWORK])).select(OWNER).unique()
     proxies = failure.filter(
         (pl.col("form") == "proxy_failed") & (pl.col("operation") == "Connect") & (pl.col("result") == SYSTEM_ERROR)
     ).join(known, on=OWNER, how="anti")

@@ -33,7 +33,7 @@ def _caps(setting: pl.DataFrame) -> pl.DataFrame:
 def chan_capped_by_env(
     setting: pl.DataFrame,
     channels: pl.DataFrame,
-    searched: pl.DataFrame,
+    graph_search: pl.DataFrame,
     layout: pl.DataFrame,
     fabric: pl.DataFrame,
     rank: pl.DataFrame,
@@ -48,10 +48,10 @@ def chan_capped_by_env(
     Sources: nccl: src/graph/connect.cc; nccl#522 (left over from a test).
     """
     larger = layout.filter(pl.col("nranks") > 1).select("job", "key", "nranks", "local", "nodes")
-    opened = channels.join(larger, on=["job", "key"]).join(rank.select("job", "actor", *OWNER), on=["job", "actor"])
+    opened = channels.join(larger, on=["job", "key"]).join(rank.select("job", "rank_id", *OWNER), on=["job", "rank_id"])
     bound = _caps(setting).join(opened.select(*OWNER, "key", "coll", "local", of="nranks"), on=OWNER)
     bound = bound.filter(pl.col("coll") == pl.col("cap"))
-    found = searched.group_by(*OWNER, "key").agg(
+    found = graph_search.group_by(*OWNER, "key").agg(
         found=pl.col("channels").max(), at=pl.col("source").first(), on=pl.col("line").first()
     )
     roomy = fabric.filter(pl.col("fabric").is_in(ROOMY)).select(*OWNER, is_roomy=pl.lit(value=True)).unique()
@@ -165,9 +165,9 @@ def _undercount(
     )
 
 
-@rule(Category.CHANNEL_UNDERCOUNT, Severity.WARNING, of=("searched", "channels"))
+@rule(Category.CHANNEL_UNDERCOUNT, Severity.WARNING, of=("graph_search", "channels"))
 def chan_differs_across_ranks(
-    searched: pl.DataFrame,
+    graph_search: pl.DataFrame,
     channels: pl.DataFrame,
     member: pl.DataFrame,
     rank: pl.DataFrame,
@@ -183,16 +183,16 @@ def chan_differs_across_ranks(
     Do: on the hosts named compare nvidia-smi topo -m, nvidia-smi nvlink -s, ibstat and NCCL variables with the others.
     Sources: nccl release notes 2.21.5, 2.22.3, 2.24.3, 2.26.2; nccl: src/graph/connect.cc.
     """
-    found = _differing(searched, channels, member, rank)
+    found = _differing(graph_search, channels, member, rank)
     yield from explained(found, fewer_nvlinks(device_pair, gpu_link), narrow_links(machine_device))
 
 
 def _differing(
-    searched: pl.DataFrame, channels: pl.DataFrame, member: pl.DataFrame, rank: pl.DataFrame
+    graph_search: pl.DataFrame, channels: pl.DataFrame, member: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
     here = pl.len().over("job", "key", "host")
-    seats = member.with_columns(here=here).select("job", "key", "actor", "here")
-    rings = searched.filter(pl.col("pattern") == RING).join(seats, on=["job", "key", "actor"])
+    memberships = member.with_columns(here=here).select("job", "key", "rank_id", "here")
+    rings = graph_search.filter(pl.col("pattern") == RING).join(memberships, on=["job", "key", "rank_id"])
     rings = rings.with_columns(total=pl.col("channels") * pl.min_horizontal("bw_intra", "bw_inter"))
     unequal = rings.filter(pl.col("total").n_unique().over("job", "key") > 1)
     worst: dict[str, pl.DataFrame] = {}
@@ -212,7 +212,7 @@ def _differing(
         )  # fmt: skip
         finding.evidence.append(Line(others["source"][0], others["line"][0], "another host"))
         yield finding
-    both = channels.join(member.select("job", "key", "actor", "host", "pid"), on=["job", "key", "actor"])
+    both = channels.join(member.select("job", "key", "rank_id", "host", "pid"), on=["job", "key", "rank_id"])
     both = both.filter(pl.col("coll").n_unique().over("job", "key") > 1)
     for _, rows in both.sort("source", "line").group_by("job", "key", maintain_order=True):
         counts = rows["coll"].value_counts().sort("count", "coll")
@@ -234,7 +234,7 @@ def _found(rows: pl.DataFrame) -> str:
 
 @rule(Category.CHANNEL_UNDERCOUNT, Severity.INFO, of=("channel_count",))
 def chan_alltoall_few_per_peer(
-    channel_count: pl.DataFrame, repeated: pl.DataFrame, placement: pl.DataFrame, rank: pl.DataFrame
+    channel_count: pl.DataFrame, call_template: pl.DataFrame, placement: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
     """Send and receive over many nodes, with one channel per peer.
 
@@ -243,7 +243,7 @@ def chan_alltoall_few_per_peer(
     Do: measure with NCCL_NCHANNELS_PER_NET_PEER=4.
     Sources: nccl#1272.
     """
-    pairwise = repeated.filter(pl.col("called").is_in(PAIRWISE))
+    pairwise = call_template.filter(pl.col("called").is_in(PAIRWISE))
     nodes = placement["nnodes"].max()
     few = channel_count.filter(pl.col("perpeer") == 1)
     if pairwise.is_empty() or few.is_empty() or not isinstance(nodes, int) or nodes < MANY_NODES:

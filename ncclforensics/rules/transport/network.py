@@ -87,7 +87,7 @@ def _mixed(chosen_network: pl.DataFrame) -> pl.DataFrame:
     return one.filter(pl.col("family").n_unique().over("job") > 1)
 
 
-@rule(Category.SOCKET_FALLBACK, Severity.ERROR, of=("unlike_network",), hang=True)
+@rule(Category.SOCKET_FALLBACK, Severity.ERROR, of=("network_mismatch",), hang=True)
 def net_mixed_across_ranks(chosen_network: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """The ranks of one job chose different networks.
 

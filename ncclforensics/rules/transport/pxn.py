@@ -18,7 +18,7 @@ from ncclforensics.rules.shared.grouping import together
 def pxn_state(
     setting: pl.DataFrame,
     gpu_direct: pl.DataFrame,
-    repeated: pl.DataFrame,
+    call_template: pl.DataFrame,
     placement: pl.DataFrame,
     rank: pl.DataFrame,
 ) -> Iterator[Finding]:
@@ -32,7 +32,7 @@ def pxn_state(
     """
     off = echoed(setting).filter((pl.col("variable") == "NCCL_PXN_DISABLE") & (pl.col("value") == "1"))
     old = gpu_direct.filter(pl.col("form") == "no_pxn")
-    calls = repeated.filter(pl.col("called").is_in(PAIRWISE))
+    calls = call_template.filter(pl.col("called").is_in(PAIRWISE))
     large = placement.filter((pl.col("nnodes") > 1) & (pl.col("localranks") >= FULL_NODE))
     if calls.is_empty() or large.is_empty():
         return

@@ -25,7 +25,7 @@ class Column:
     """Ranks that made the same calls where it matters, or one rank."""
 
     title: str
-    actors: tuple[int, ...]
+    rank_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +64,11 @@ class Calls:
 
     def row(self, communicator: Communicator, place: int, columns: list[Column]) -> list[Cell]:
         """The cells of one place."""
-        made = {call["actor"]: call for call in self._at(communicator, place)}
+        made = {call["rank_id"]: call for call in self._at(communicator, place)}
         signatures = Counter(call["signature"] for call in made.values())
         usual = signatures.most_common(1)[0][0] if signatures else None
         model = next((call for call in made.values() if call["signature"] == usual), None)
-        return [self._cell([made.get(actor) for actor in column.actors], model) for column in columns]
+        return [self._cell([made.get(rank_id) for rank_id in column.rank_ids], model) for column in columns]
 
     def _cell(self, calls: list[Row | None], model: Row | None) -> Cell:
         there = [call for call in calls if call is not None]
@@ -84,7 +84,7 @@ class Calls:
 
     def told(self, communicator: Communicator, place: int, column: Column) -> str:
         """A cell in full."""
-        call = next((each for each in self._at(communicator, place) if each["actor"] in column.actors), None)
+        call = next((each for each in self._at(communicator, place) if each["rank_id"] in column.rank_ids), None)
         return printable(operation_text(call)) if call else "no call here"
 
     def _at(self, communicator: Communicator, place: int) -> list[Row]:
@@ -103,9 +103,9 @@ class Calls:
             self._kept[communicator.key, block] = kept
         return kept.get(place, [])
 
-    def last_of(self, actor: int) -> Communicator | None:
+    def last_of(self, rank_id: int) -> Communicator | None:
         """The communicator that a rank made its last call on."""
-        calls = self._call.filter(pl.col("actor") == actor).select("key", "pos")
+        calls = self._call.filter(pl.col("rank_id") == rank_id).select("key", "pos")
         if calls.is_empty():
             return None
         key = calls.sort("pos")["key"][-1]
@@ -114,19 +114,19 @@ class Calls:
     def together(self, communicator: Communicator) -> list[Column]:
         """Ranks in columns: those that called the same at the difference and stopped at the same place."""
         at = communicator.differs_at if communicator.differs_at is not None else communicator.stops_at
-        made = {} if at is None else {call["actor"]: call["signature"] for call in self._at(communicator, at)}
+        made = {} if at is None else {call["rank_id"]: call["signature"] for call in self._at(communicator, at)}
         groups: dict[tuple[Any, int | None], list[int]] = defaultdict(list)
-        for actor in communicator.numbers:
-            groups[made.get(actor), communicator.last.get(actor)].append(actor)
+        for rank_id in communicator.numbers:
+            groups[made.get(rank_id), communicator.last.get(rank_id)].append(rank_id)
         ordered = sorted(groups.values(), key=len)
-        return [Column(_title([communicator.numbers[actor] for actor in group]), tuple(group)) for group in ordered]
+        return [Column(_title([communicator.numbers[rank_id] for rank_id in group]), tuple(group)) for group in ordered]
 
     def apart(self, communicator: Communicator) -> list[Column]:
         """A column for every rank."""
-        return [Column(f"rank {number}", (actor,)) for actor, number in communicator.numbers.items()]
+        return [Column(f"rank {number}", (rank_id,)) for rank_id, number in communicator.numbers.items()]
 
 
-_SHOWN = ("actor", *FIELDS, "ordinal", "signature", "source", "line")
+_SHOWN = ("rank_id", *FIELDS, "ordinal", "signature", "source", "line")
 
 
 def short(call: Row, marked: list[str] | None = None) -> str:
@@ -156,15 +156,15 @@ def calls(report: Report, citer: Citer) -> Calls:
         placed=pl.col("ordinal").count(), calls=pl.len(), collectives=pl.col("nth").count(),
     )  # fmt: skip
     counted = described(counted, run["call_line"], run["member"])
-    ends_of = call.group_by("member").agg(pl.col("key", "actor").first(), pl.col("nth", "ordinal").max())
-    last = ends_of.group_by("key", "actor").agg(pl.col("nth", "ordinal").max())
-    number = dict(run["rank"].select("actor", "rank").iter_rows())
+    ends_of = call.group_by("member").agg(pl.col("key", "rank_id").first(), pl.col("nth", "ordinal").max())
+    last = ends_of.group_by("key", "rank_id").agg(pl.col("nth", "ordinal").max())
+    number = dict(run["rank"].select("rank_id", "rank").iter_rows())
     verdict = {row["key"]: row for row in reversed(report.verdicts) if row["key"] is not None}
     differs = dict(run["divergence"].select(pl.col("key").cast(pl.String), "nth").iter_rows())
     members: dict[str, dict[int, str]] = defaultdict(dict)
-    for row in run["member"].sort("rank", nulls_last=True).select("key", "actor").to_dicts():
-        known = number.get(row["actor"])
-        members[row["key"]][row["actor"]] = "?" if known is None else str(known)
+    for row in run["member"].sort("rank", nulls_last=True).select("key", "rank_id").to_dicts():
+        known = number.get(row["rank_id"])
+        members[row["key"]][row["rank_id"]] = "?" if known is None else str(known)
     ends: dict[str, list[Row]] = defaultdict(list)
     for row in last.to_dicts():
         ends[row["key"]].append(row)
@@ -177,7 +177,7 @@ def calls(report: Report, citer: Citer) -> Calls:
                 key, row["nranks"], members[key], (row[by] if row[by] is not None else -1) + 1,
                 row["calls"] - row["placed"], row["placed"] - row["collectives"] if by == "nth" else 0, by,
                 differs.get(key) if by == "nth" else None, _stop(call, verdict.get(key), by),
-                {each["actor"]: each[by] for each in ends[key] if each[by] is not None},
+                {each["rank_id"]: each[by] for each in ends[key] if each[by] is not None},
             )
         )  # fmt: skip
     found.sort(key=lambda one: (one.key not in verdict, one.differs_at is None, -one.nranks, one.key))

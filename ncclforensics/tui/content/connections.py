@@ -67,33 +67,33 @@ def connections(report: Report, _: Citer) -> Connections:
         pairs = joined.filter(pl.col("job") == job)
         if pairs.is_empty():
             continue
-        seats = {row["actor"]: row for row in rank.filter(pl.col("job") == job).sort("rank").to_dicts()}
+        rank_rows = {row["rank_id"]: row for row in rank.filter(pl.col("job") == job).sort("rank").to_dicts()}
         of = f" (job {place})" if len(jobs) > 1 else ""
-        matrices.append(_by_rank(pairs.to_dicts(), seats, of))
-        if len({seat["host"] for seat in seats.values()}) > 1:
-            matrices.append(_by_host(pairs.to_dicts(), seats, of))
+        matrices.append(_by_rank(pairs.to_dicts(), rank_rows, of))
+        if len({rank_row["host"] for rank_row in rank_rows.values()}) > 1:
+            matrices.append(_by_host(pairs.to_dicts(), rank_rows, of))
     return Connections(matrices, _rings(report), _nics(report))
 
 
-def _by_rank(pairs: list[Row], seats: dict[int, Row], of: str) -> Matrix:
-    order = {actor: number for number, actor in enumerate(seats)}
-    ends = [f"rank {known(seat['rank'])} on {printable(str(seat['host']))}" for seat in seats.values()]
+def _by_rank(pairs: list[Row], rank_rows: dict[int, Row], of: str) -> Matrix:
+    order = {rank_id: number for number, rank_id in enumerate(rank_rows)}
+    ends = [f"rank {known(rank_row['rank'])} on {printable(str(rank_row['host']))}" for rank_row in rank_rows.values()]
     found: dict[tuple[int, int], dict[str, int]] = {}
     kinds = {}
     for pair in pairs:
-        if pair["actor"] in order and pair["peer"] in order:
-            place = order[pair["actor"]], order[pair["peer"]]
+        if pair["rank_id"] in order and pair["peer"] in order:
+            place = order[pair["rank_id"]], order[pair["peer"]]
             found.setdefault(place, {})[pair["transport"]] = pair["connections"]
-            kinds[place] = seats[pair["actor"]]["host"] == seats[pair["peer"]]["host"]
+            kinds[place] = rank_rows[pair["rank_id"]]["host"] == rank_rows[pair["peer"]]["host"]
     return Matrix(f"rank to rank{of}", ends, _judged(found, kinds))
 
 
-def _by_host(pairs: list[Row], seats: dict[int, Row], of: str) -> Matrix:
-    hosts = list(dict.fromkeys(str(seat["host"]) for seat in seats.values()))
+def _by_host(pairs: list[Row], rank_rows: dict[int, Row], of: str) -> Matrix:
+    hosts = list(dict.fromkeys(str(rank_row["host"]) for rank_row in rank_rows.values()))
     order = {host: number for number, host in enumerate(hosts)}
     found: dict[tuple[int, int], dict[str, int]] = {}
     for pair in pairs:
-        ends = [seats.get(pair[name]) for name in ("actor", "peer")]
+        ends = [rank_rows.get(pair[name]) for name in ("rank_id", "peer")]
         if ends[0] and ends[1]:
             ways = found.setdefault((order[str(ends[0]["host"])], order[str(ends[1]["host"])]), {})
             ways[pair["transport"]] = ways.get(pair["transport"], 0) + pair["connections"]
@@ -148,16 +148,16 @@ def _nics(report: Report) -> list[tuple[str, str, bool]]:
             how="left",
         )
     )
-    seats = run["rank"].select("host", "pid", "cudadev", "rank", "actor")
-    drives = seats.group_by("host", "pid").agg(ranks=pl.len())
-    placed = used.join(seats, on=["host", "pid"]).join(drives, on=["host", "pid"])
+    rank_rows = run["rank"].select("host", "pid", "cudadev", "rank", "rank_id")
+    drives = rank_rows.group_by("host", "pid").agg(ranks=pl.len())
+    placed = used.join(rank_rows, on=["host", "pid"]).join(drives, on=["host", "pid"])
     placed = placed.filter((pl.col("ranks") == 1) | (pl.col("dev") == pl.col("cudadev"))).sort("rank", "netdev")
     counts: Counter[int] = Counter()
     rows: dict[int, tuple[Row, list[str], bool]] = {}
     for row in placed.to_dicts():
         name = row["name"] or f"device {row['netdev']}"
-        first, told, gdr = rows.get(row["actor"], (row, [], False))
-        rows[row["actor"]] = first, [*told, name + " (GPUDirect)" * row["is_gdr"]], gdr or row["is_gdr"]
+        first, told, gdr = rows.get(row["rank_id"], (row, [], False))
+        rows[row["rank_id"]] = first, [*told, name + " (GPUDirect)" * row["is_gdr"]], gdr or row["is_gdr"]
     for _, told, _ in rows.values():
         counts[len(told)] += 1
     with_gdr = sum(gdr for _, _, gdr in rows.values())

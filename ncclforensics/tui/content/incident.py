@@ -36,7 +36,7 @@ class Node:
     below: list[Node] = field(default_factory=list)
     severity: str = ""  # error, warning, info; empty where nothing is wrong
     finding: Finding | None = None
-    actors: list[int] = field(default_factory=list)
+    rank_ids: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +109,11 @@ def _verdict(report: Report, citer: Citer, row: Row, node: Callable[[Finding], N
 
 def _culprits(report: Report, citer: Citer, row: Row) -> list[str]:
     """A line for each culprit: where it runs, and its last call."""
-    last = {call["actor"]: call for call in report.last_calls(row["job"])}
-    ranks = report.run["rank"].filter(pl.col("actor").is_in(row["culprits"])).sort("rank").to_dicts()
+    last = {call["rank_id"]: call for call in report.last_calls(row["job"])}
+    ranks = report.run["rank"].filter(pl.col("rank_id").is_in(row["culprits"])).sort("rank").to_dicts()
     told = []
     for rank in ranks[:MOST_CULPRITS]:
-        call = last.get(rank["actor"])
+        call = last.get(rank["rank_id"])
         where = f"rank {known(rank['rank'])} on {known(rank['host'])}, GPU {known(rank['cudadev'])}"
         did = f"last call {operation_text(call)} of {call['key']}" if call else "no call seen"
         at = f", {citer.cite(call['source'], call['line']).place}" if call else ""

@@ -36,7 +36,7 @@ MARKS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class RankRow:
     """One rank."""
 
     job: int
@@ -45,7 +45,7 @@ class Seat:
     gpu: int | None
     pid: int | None
     state: State
-    actor: int | None = None  # None: no log shows it
+    rank_id: int | None = None  # None: no log shows it
     last: str = ""  # its last call
     at: Cited | None = None  # of that call; where there is none, where it joins its first communicator
     said: str = ""  # how it died
@@ -59,39 +59,39 @@ class Seat:
 NOWHERE = "no log"
 
 
-def ranks(report: Report, citer: Citer) -> list[Seat]:
+def ranks(report: Report, citer: Citer) -> list[RankRow]:
     """All ranks by job and number, those that no log shows included."""
     run = report.run
     verdicts = {row["job"]: row for row in report.verdicts}
-    last = {call["actor"]: call for job in verdicts for call in report.last_calls(job)}
+    last = {call["rank_id"]: call for job in verdicts for call in report.last_calls(job)}
     waiters = set(run["wait"]["waiter"].to_list())
-    ended = run["member"].group_by("actor").agg(is_done=(pl.col("end") == "Destroy").fill_null(False).all())
-    done = set(ended.filter("is_done")["actor"].to_list())
-    final = run["death"].filter(pl.col("is_final") & pl.col("actor").is_not_null()).sort("pos")
-    deaths = {row["actor"]: row for row in final.reverse().to_dicts()}
-    first = run["member"].filter(pl.col("line").is_not_null()).unique("actor", keep="first", maintain_order=True)
-    begins = {row["actor"]: citer.cite(row["source"], row["line"]) for row in first.to_dicts()}
-    seats = []
+    ended = run["member"].group_by("rank_id").agg(is_done=(pl.col("end") == "Destroy").fill_null(False).all())
+    done = set(ended.filter("is_done")["rank_id"].to_list())
+    final = run["process_exit"].filter(pl.col("is_final") & pl.col("rank_id").is_not_null()).sort("pos")
+    process_exits = {row["rank_id"]: row for row in final.reverse().to_dicts()}
+    first = run["member"].filter(pl.col("line").is_not_null()).unique("rank_id", keep="first", maintain_order=True)
+    begins = {row["rank_id"]: citer.cite(row["source"], row["line"]) for row in first.to_dicts()}
+    rank_rows = []
     for row in run["rank"].sort("job", "rank", nulls_last=True).to_dicts():
-        actor, call = row["actor"], last.get(row["actor"])
+        rank_id, call = row["rank_id"], last.get(row["rank_id"])
         verdict = verdicts.get(row["job"], {})
-        is_named = actor in verdict.get("culprits", ())
-        is_dead = actor in deaths or (is_named and verdict["verdict"] == "rank-died")
-        state = _state(is_named, is_dead, actor in waiters, actor in done)
-        seats.append(
-            Seat(
-                row["job"], row["rank"], printable(row["host"] or "?"), row["cudadev"], row["pid"], state, actor,
+        is_named = rank_id in verdict.get("culprits", ())
+        is_dead = rank_id in process_exits or (is_named and verdict["verdict"] == "rank-died")
+        state = _state(is_named, is_dead, rank_id in waiters, rank_id in done)
+        rank_rows.append(
+            RankRow(
+                row["job"], row["rank"], printable(row["host"] or "?"), row["cudadev"], row["pid"], state, rank_id,
                 printable(f"{operation_text(call)} of {call['key']}") if call else "",
-                citer.cite(call["source"], call["line"]) if call else begins.get(actor),
-                _died(deaths[actor]) if actor in deaths else "",
+                citer.cite(call["source"], call["line"]) if call else begins.get(rank_id),
+                _died(process_exits[rank_id]) if rank_id in process_exits else "",
             )
         )  # fmt: skip
     absent = [
-        Seat(job, number, NOWHERE, None, None, State.MISSING)
+        RankRow(job, number, NOWHERE, None, None, State.MISSING)
         for job, row in verdicts.items()
         for number in sorted({*row["absent"], *row["missing"]})
     ]
-    return seats + absent
+    return rank_rows + absent
 
 
 def _state(is_named: bool, is_dead: bool, waits: bool, is_done: bool) -> State:
@@ -112,4 +112,4 @@ def _died(row: Row) -> str:
         row["says"] or "",
     ]
     told = ", ".join(each for each in details if each)
-    return printable(f"{row['teller']}: {row['how']}" + (f" ({told})" if told else ""))
+    return printable(f"{row['reporter']}: {row['how']}" + (f" ({told})" if told else ""))

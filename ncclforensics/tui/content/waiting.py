@@ -19,7 +19,7 @@ DEEPEST = 40  # steps; what waits further behind stands below one another
 class Waiters:
     """Ranks that wait in the same call for the same ranks; or the root of a tree, which waits for nobody."""
 
-    actors: tuple[int, ...]
+    rank_ids: tuple[int, ...]
     title: str
     full: str  # with all their numbers
     at: Cited | None = None
@@ -31,7 +31,7 @@ class Waiters:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    actors: tuple[int, ...]
+    rank_ids: tuple[int, ...]
     what: str
     waits_for: frozenset[int]
     at: Cited
@@ -57,24 +57,24 @@ class _Job:
         self._groups, self._names, self._culprits = groups, names, culprits
         self._behind: dict[int, list[_Group]] = {}  # actor -> who waits for it
         for group in groups:
-            for actor in group.waits_for:
-                self._behind.setdefault(actor, []).append(group)
+            for rank_id in group.waits_for:
+                self._behind.setdefault(rank_id, []).append(group)
         self._shown: set[_Group] = set()
 
     def trees(self) -> list[Waiters]:
         """First those at whose root ranks wait for nobody; then circles."""
-        waiters = {actor for group in self._groups for actor in group.actors}
+        waiters = {rank_id for group in self._groups for rank_id in group.rank_ids}
         alike: dict[tuple[bool, tuple[_Group, ...]], list[int]] = {}
-        for actor in sorted(set(self._behind) - waiters):
-            alike.setdefault((actor not in self._culprits, tuple(self._behind[actor])), []).append(actor)
+        for rank_id in sorted(set(self._behind) - waiters):
+            alike.setdefault((rank_id not in self._culprits, tuple(self._behind[rank_id])), []).append(rank_id)
         trees = []
-        for (is_innocent, groups), actors in sorted(alike.items(), key=lambda item: item[0][0]):
+        for (is_innocent, groups), rank_ids in sorted(alike.items(), key=lambda item: item[0][0]):
             state = "waits for nobody" if is_innocent else "to blame; waits for nobody"
-            who, full = self._names.of(actors), self._names.of(actors, in_full=True)
-            root = Waiters(tuple(actors), f"{who}: {state}", f"{full}: {state}", is_culprit=not is_innocent)
+            who, full = self._names.of(rank_ids), self._names.of(rank_ids, in_full=True)
+            root = Waiters(tuple(rank_ids), f"{who}: {state}", f"{full}: {state}", is_culprit=not is_innocent)
             self._unfold(list(groups), root.below)
             trees.append(root)
-        in_circles = sorted(self._groups, key=lambda one: (not self._culprits & set(one.actors), one.actors))
+        in_circles = sorted(self._groups, key=lambda one: (not self._culprits & set(one.rank_ids), one.rank_ids))
         for group in in_circles:
             if group not in self._shown:
                 self._unfold([group], trees)
@@ -86,31 +86,31 @@ class _Job:
         left = [(group, into, path) for group in reversed(groups)]
         while left:
             group, above, path = left.pop()
-            title, full = (f"{self._names.of(group.actors, in_full=each)} in {group.what}" for each in (False, True))
+            title, full = (f"{self._names.of(group.rank_ids, in_full=each)} in {group.what}" for each in (False, True))
             is_cycle = group in path
-            is_culprit = not path and above is into and bool(self._culprits & set(group.actors))
+            is_culprit = not path and above is into and bool(self._culprits & set(group.rank_ids))
             node = Waiters(
-                group.actors, title, full, group.at, [], is_culprit, is_cycle, group in self._shown and not is_cycle
+                group.rank_ids, title, full, group.at, [], is_culprit, is_cycle, group in self._shown and not is_cycle
             )
             above.append(node)
             if group in self._shown:
                 continue
             self._shown.add(group)
-            follows = dict.fromkeys(one for actor in group.actors for one in self._behind.get(actor, ()))
+            follows = dict.fromkeys(one for rank_id in group.rank_ids for one in self._behind.get(rank_id, ()))
             below = node.below if len(path) < DEEPEST else above
             left += [(one, below, (*path, group)) for one in reversed(follows)]
 
 
 class _Names:
     def __init__(self, report: Report) -> None:
-        rows = report.run["rank"].select("actor", "rank", "host").to_dicts()
-        self._rows = {row["actor"]: row for row in rows}
+        rows = report.run["rank"].select("rank_id", "rank", "host").to_dicts()
+        self._rows = {row["rank_id"]: row for row in rows}
 
-    def of(self, actors: Sequence[int], *, in_full: bool = False) -> str:
-        numbers = [self._rows[actor]["rank"] for actor in actors if self._rows[actor]["rank"] is not None]
-        hosts = sorted({str(self._rows[actor]["host"]) for actor in actors})
+    def of(self, rank_ids: Sequence[int], *, in_full: bool = False) -> str:
+        numbers = [self._rows[rank_id]["rank"] for rank_id in rank_ids if self._rows[rank_id]["rank"] is not None]
+        hosts = sorted({str(self._rows[rank_id]["host"]) for rank_id in rank_ids})
         where = f" on {hosts[0]}" if len(hosts) == 1 else f" on {len(hosts)} hosts"
-        told = ranks_text(numbers) or f"{len(actors)} ranks"
+        told = ranks_text(numbers) or f"{len(rank_ids)} ranks"
         if len(told) > LONGEST and not in_full:
             told = f"{len(numbers)} ranks: {told[: told.rindex(',', 0, LONGEST)].removeprefix('ranks ')}, …"
         return printable(told + where)
