@@ -46,7 +46,7 @@ def test_cli_md_is_what_help_prints(help_of: Callable[..., str], golden: Golden)
 
 def _exit_codes() -> str:
     meaning = {
-        cli.Exit.NOTHING: "nothing at or above the threshold of `--fail-on`",
+        cli.Exit.OK: "nothing at or above the threshold of `--fail-on`",
         cli.Exit.FINDINGS: "findings",
         cli.Exit.USAGE: "wrong usage, or no readable input at all",
         cli.Exit.UNDECIDABLE: "readable, but not enough to decide; the output says what to collect",

@@ -561,7 +561,7 @@ def test_without_the_library_or_without_a_terminal_the_way_out_is_said() -> None
     piped = python("from ncclforensics.cli import main; print(main(['tui', 'x']))")
 
     assert (
-        absent.stderr == "ncclforensics: textual is not installed; the screens need: pip install 'ncclforensics[tui]'\n"
+        absent.stderr == "ncclforensics: textual is not installed; `tui` needs it: pip install 'ncclforensics[tui]'\n"
     )
     assert piped.stderr.startswith("ncclforensics: the screens need a terminal")
     assert piped.stdout == "2\n"

@@ -1,4 +1,4 @@
-"""From paths to a report, with a progress bar; what is wrong with the inputs goes to stderr."""
+"""Load a report from paths, with a progress bar, and print the problems of the inputs to stderr."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from ncclforensics.report.build import Report
     from ncclforensics.report.redaction import Pseudonyms
 
-SOON = 0.5  # seconds until a progress bar appears
+BAR_DELAY = 0.5  # seconds until a progress bar appears
 
 
-def analyzed(paths: list[str], *, full: bool, quiet: bool, **more: Any) -> Report:
-    """What `read` returns, for commands that read once: no copy of a pipe is left behind."""
+def load_single_report(paths: list[str], *, full: bool, quiet: bool, **options: Any) -> Report:
+    """Call `load_report` and delete the temporary copies of pipes: for commands that load only one report."""
     from ncclforensics.inputs.sources import forget_spooled
 
     try:
-        return read(paths, full=full, quiet=quiet, **more)
+        return load_report(paths, full=full, quiet=quiet, **options)
     finally:
         forget_spooled()
 
 
-def read(
+def load_report(
     paths: list[str],
     *,
     full: bool,
@@ -49,11 +49,14 @@ def read(
     since: str | None = None,
     until: str | None = None,
 ) -> Report:
-    """The report on these paths; what is wrong with them goes to stderr."""
+    """Analyse these paths and print the problems of the inputs to stderr, unless `quiet`.
+
+    `hashed` adds the SHA-256 of every input; the other arguments are those of `analyze` and of the options.
+    """
     from ncclforensics.report import selection
 
     shown = selection.Selection(selection.ranks(ranks) if ranks else frozenset(), host, comm)
-    with Bar() if sys.stderr.isatty() and not quiet else nullcontext() as bar:
+    with ProgressBar() if sys.stderr.isatty() and not quiet else nullcontext() as bar:
         report = analyze(
             paths,
             whole=full,
@@ -64,7 +67,7 @@ def read(
             selection=shown,
             since=since,
             until=until,
-            progress=bar.tell if bar else lambda done, total: None,
+            progress=bar.update if bar else lambda done, total: None,
         )
     if hashed:
         report.hash_inputs()
@@ -74,22 +77,22 @@ def read(
     return report
 
 
-class Bar(AbstractContextManager["Bar"]):
-    """A progress bar on stderr, from the moment on that reading takes longer than SOON."""
+class ProgressBar(AbstractContextManager["ProgressBar"]):
+    """A progress bar on stderr that appears once the work takes longer than BAR_DELAY."""
 
-    def __init__(self, doing: str = "reading", *, of_bytes: bool = True) -> None:
-        self._doing, self._of_bytes = doing, of_bytes
+    def __init__(self, label: str = "reading", *, of_bytes: bool = True) -> None:
+        self._label, self._of_bytes = label, of_bytes
         self._began = monotonic()
         self._progress: Progress | None = None
 
-    def tell(self, done: int, total: int) -> None:
-        """How far it has come."""
+    def update(self, done: int, total: int) -> None:
+        """Show that `done` of `total` units are finished."""
         from ncclforensics.views.progress import progress
 
-        if self._progress is None and monotonic() - self._began > SOON:
-            self._progress = progress(self._doing, of_bytes=self._of_bytes)
+        if self._progress is None and monotonic() - self._began > BAR_DELAY:
+            self._progress = progress(self._label, of_bytes=self._of_bytes)
             self._progress.start()
-            self._progress.add_task(self._doing, total=total)
+            self._progress.add_task(self._label, total=total)
         if self._progress is not None:
             self._progress.update(self._progress.task_ids[0], completed=done)
 
@@ -98,12 +101,12 @@ class Bar(AbstractContextManager["Bar"]):
             self._progress.stop()
 
 
-def redacted(report: Report, mapping: Path | None) -> tuple[Report, Pseudonyms]:
-    """The report under pseudonyms, and these; `mapping`: the file that keeps them."""
+def redact_report(report: Report, map_file: Path | None) -> tuple[Report, Pseudonyms]:
+    """Return the report with pseudonyms, and the pseudonyms; read and write the pseudonym map in `map_file`."""
     from ncclforensics.report import redaction
 
-    known = redaction.pseudonyms(report.run, mapping)
-    without_names = redaction.redacted(report, known)
-    if mapping is not None:
-        redaction.write(known, mapping)
-    return without_names, known
+    pseudonyms = redaction.pseudonyms(report.run, map_file)
+    redacted = redaction.redacted(report, pseudonyms)
+    if map_file is not None:
+        redaction.write(pseudonyms, map_file)
+    return redacted, pseudonyms

@@ -1,4 +1,4 @@
-"""A capture: collectives run here, and their logs judged."""
+"""The command `capture`: run collectives on this machine and analyze their logs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ncclforensics.capture.scripts import Scheduler
-from ncclforensics.cli.analysis import Bar, analyzed
+from ncclforensics.cli.analysis import ProgressBar, load_single_report
 from ncclforensics.cli.options import FailOn, FailOnOption, Format, FormatOption, NoColor, Quiet, Verbose
-from ncclforensics.cli.output import Exit, exit_code, show
+from ncclforensics.cli.output import Exit, exit_code_of, write_report
 from ncclforensics.data.names import printable
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Backend(StrEnum):
-    """Over what the ranks of a capture talk."""
+    """Communication backends of a capture."""
 
     NCCL = "nccl"
     GLOO = "gloo"
@@ -35,76 +35,80 @@ class Backend(StrEnum):
 
 def capture(
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="DIR", help="A folder of its own; default capture-TIME.")
+        Path | None,
+        typer.Option("-o", "--output", metavar="DIR", help="New or empty folder; default capture-TIME."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run, and stop.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run, and exit.")] = False,
     backend: Annotated[
-        Backend, typer.Option("--backend", help="gloo rehearses on CPUs, without NCCL and without a GPU.")
+        Backend, typer.Option("--backend", help="gloo rehearses on CPUs, without NCCL or a GPU.")
     ] = Backend.NCCL,
     nproc: Annotated[
         int | None, typer.Option("--nproc", min=1, help="Ranks to start here; default one per GPU, 4 with gloo.")
     ] = None,
-    gpus: Annotated[str | None, typer.Option("--gpus", metavar="0,1", help="Only these GPUs, as CUDA counts.")] = None,
+    gpus: Annotated[str | None, typer.Option("--gpus", metavar="0,1", help="Use only these GPUs (CUDA index).")] = None,
     ranks_per_gpu: Annotated[
-        int, typer.Option("--ranks-per-gpu", min=1, help="Several ranks on one GPU: a rehearsal over sockets.")
+        int, typer.Option("--ranks-per-gpu", min=1, help="Put several ranks on each GPU: a rehearsal over sockets.")
     ] = 1,
-    share: Annotated[bool, typer.Option("--share", help="Use GPUs that others are using, too.")] = False,
+    share: Annotated[bool, typer.Option("--share", help="Also use GPUs on which other processes run.")] = False,
     inject: Annotated[
         list[str] | None,
         typer.Option(
             "--inject",
-            metavar="DRILL",
-            help="A fault on purpose: hang:RANK@STEP, mismatch:RANK@STEP, slow:RANK:MS, crash:RANK@STEP, absent:RANK; "
-            "with NCCL also socket, no-gdr, channels:N. As often as needed.",
+            metavar="FAULT",
+            help="Inject a fault (repeatable): hang:RANK@STEP, mismatch:RANK@STEP, slow:RANK:MS, crash:RANK@STEP, "
+            "absent:RANK; with NCCL also socket, no-gdr, channels:N.",
         ),
     ] = None,
     steps: Annotated[int, typer.Option("--steps", min=1, help="AllReduce calls before the measurements.")] = 30,
     collectives: Annotated[
-        str | None, typer.Option("--collectives", metavar="LIST", help="Measure only these: all_reduce,all_gather,…")
+        str | None,
+        typer.Option("--collectives", metavar="LIST", help="Measure only these: all_reduce,all_gather,…"),
     ] = None,
     algorithms: Annotated[
         str | None,
         typer.Option(
-            "--algorithms", metavar="LIST", help="Also measure all_reduce with each of these alone: Ring,Tree"
+            "--algorithms", metavar="LIST", help="Also measure all_reduce with each of these algorithms: Ring,Tree"
         ),
     ] = None,
     max_bytes: Annotated[
         str | None,
-        typer.Option("--max-bytes", metavar="SIZE", help="The largest message; default what --memory holds."),
+        typer.Option("--max-bytes", metavar="SIZE", help="Largest message; default as --memory allows."),
     ] = None,
     memory: Annotated[
-        str, typer.Option("--memory", metavar="SIZE", help="Of each GPU, for the buffers of a rank.")
+        str, typer.Option("--memory", metavar="SIZE", help="GPU memory for the buffers of each rank.")
     ] = "4G",
     stall: Annotated[
-        float, typer.Option("--stall", metavar="SECONDS", min=1, help="A call that takes longer counts as hung.")
+        float, typer.Option("--stall", metavar="SECONDS", min=1, help="Treat a call that takes longer as hung.")
     ] = 30,
     limit: Annotated[
-        float, typer.Option("--limit", metavar="SECONDS", min=5, help="Everything has ended by then.")
+        float, typer.Option("--limit", metavar="SECONDS", min=5, help="End the whole capture after this time.")
     ] = 600,
     subsystems: Annotated[
         str, typer.Option("--subsys", metavar="LIST", help="NCCL_DEBUG_SUBSYS of the ranks.")
     ] = "INIT,ENV,NET,GRAPH,COLL,TUNING",
     nccl_tests: Annotated[
-        str | None, typer.Option("--nccl-tests", metavar="PROGRAM", help="Run this all_reduce_perf, not our own ranks.")
+        str | None, typer.Option("--nccl-tests", metavar="PROGRAM", help="Run this all_reduce_perf instead of PyTorch.")
     ] = None,
     script: Annotated[
-        Scheduler | None, typer.Option("--print", help="Write a job script for several hosts, and stop.")
+        Scheduler | None, typer.Option("--print", help="Print a job script for several hosts, and exit.")
     ] = None,
-    nodes: Annotated[int, typer.Option("--nodes", min=1, help="Hosts in that script.")] = 2,
-    gpus_per_node: Annotated[int, typer.Option("--gpus-per-node", min=1, help="GPUs of each host in it.")] = 8,
-    repeat: Annotated[int, typer.Option("--repeat", min=1, help="Capture so often, each time in a folder below.")] = 1,
-    every: Annotated[float, typer.Option("--every", metavar="SECONDS", min=0, help="From one start to the next.")] = 0,
+    nodes: Annotated[int, typer.Option("--nodes", min=1, help="Number of hosts, with --print.")] = 2,
+    gpus_per_node: Annotated[int, typer.Option("--gpus-per-node", min=1, help="GPUs per host, with --print.")] = 8,
+    repeat: Annotated[int, typer.Option("--repeat", min=1, help="Number of captures; each gets a subfolder.")] = 1,
+    every: Annotated[
+        float, typer.Option("--every", metavar="SECONDS", min=0, help="Time between starts, with --repeat.")
+    ] = 0,
     min_busbw: Annotated[
         float | None,
-        typer.Option("--min-busbw", metavar="GB/S", help="Stop with 1 once all_reduce stays below this at every size."),
+        typer.Option("--min-busbw", metavar="GB/S", help="Exit with 1 once all_reduce stays below this at every size."),
     ] = None,
-    form: FormatOption = Format.TEXT,
+    report_format: FormatOption = Format.TEXT,
     fail_on: FailOnOption = FailOn.WARNING,
     quiet: Quiet = False,
     verbose: Verbose = False,
     no_color: NoColor = False,
 ) -> None:
-    """Run instrumented collectives here, write fresh logs, and analyse them as `check` does."""
+    """Run instrumented collectives on this machine and analyse their logs as `check` does."""
     from ncclforensics.capture import measurements, request, scripts
 
     wanted = request.Order(
@@ -139,12 +143,12 @@ def capture(
         return  # rank 0 has the word
     for name, smallest, largest in measurements.fastest(alone):
         typer.echo(f"fastest all_reduce from {smallest} to {largest} bytes: {name}", err=True)
-    report = analyzed([str(folder)], full=True, everything=True, quiet=quiet)
-    show(report, form, None, fail_on=fail_on, verbose=verbose, no_color=no_color, everything=True)
+    report = load_single_report([str(folder)], full=True, everything=True, quiet=quiet)
+    write_report(report, report_format, None, fail_on=fail_on, verbose=verbose, no_color=no_color, everything=True)
     if not quiet:
         for drill in plan.drills:
             typer.echo(_outcome(drill, report), err=True)
-    code = exit_code(report, fail_on, is_measured=report.run["benchmark"].height > 0)
+    code = exit_code_of(report, fail_on, has_benchmark=report.run["benchmark"].height > 0)
     raise typer.Exit(code if is_enough else Exit.FINDINGS)
 
 
@@ -170,8 +174,8 @@ def _captured(plan: Plan, *, quiet: bool) -> Captured:
     result.prepare(plan)
     if not quiet:
         typer.echo("\n".join(map(printable, plan.described())), err=True)
-    with Bar("capturing", of_bytes=False) if sys.stderr.isatty() and not quiet else nullcontext() as bar:
-        captured = result.capture(plan, bar.tell if bar else lambda done, total: None)
+    with ProgressBar("capturing", of_bytes=False) if sys.stderr.isatty() and not quiet else nullcontext() as bar:
+        captured = result.capture(plan, bar.update if bar else lambda done, total: None)
     if not quiet:
         for line in captured.told():
             typer.echo(printable(line), err=True)

@@ -1,4 +1,4 @@
-"""What the signatures of commands are made of: choices, and the options that several commands share."""
+"""Arguments and options that several commands share, and the values they accept."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 
 class Format(StrEnum):
-    """How a report is printed."""
+    """Output formats of a report."""
 
     TEXT = "text"
     JSON = "json"
@@ -19,8 +19,8 @@ class Format(StrEnum):
     SARIF = "sarif"
 
 
-class Sheet(StrEnum):
-    """How a comparison is printed."""
+class DiffFormat(StrEnum):
+    """Output formats of a comparison."""
 
     TEXT = "text"
     JSON = "json"
@@ -28,7 +28,7 @@ class Sheet(StrEnum):
 
 
 class FailOn(StrEnum):
-    """The lowest severity that makes exit code 1."""
+    """Thresholds of severity for exit code 1."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -39,51 +39,63 @@ Paths = Annotated[
     list[str],
     typer.Argument(
         metavar="PATH",
-        help="Files, folders, globs, saved runs, or - for standard input; .gz .zst .xz .bz2 are read as they are.",
+        help="Files, folders, globs, saved runs, or - for standard input. Reads .gz, .zst, .xz and .bz2 directly.",
     ),
 ]
-_SIDE = "A file, a folder or a quoted glob of the run that"
-Good = Annotated[str, typer.Argument(metavar="GOOD", help=f"{_SIDE} was as it should be.")]
-Bad = Annotated[str, typer.Argument(metavar="BAD", help=f"{_SIDE} was not.")]
-SheetOption = Annotated[Sheet, typer.Option("--format", help="How to print the comparison.")]
-FormatOption = Annotated[Format, typer.Option("--format", help="How to print the report.")]
+Good = Annotated[str, typer.Argument(metavar="GOOD", help="The good run: a file, a folder or a quoted glob.")]
+Bad = Annotated[str, typer.Argument(metavar="BAD", help="The bad run: a file, a folder or a quoted glob.")]
+DiffFormatOption = Annotated[DiffFormat, typer.Option("--format", help="Output format of the comparison.")]
+FormatOption = Annotated[Format, typer.Option("--format", help="Output format of the report.")]
 Output = Annotated[
-    Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the report there, not to stdout.")
+    Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write to this file instead of stdout.")
 ]
-FailOnOption = Annotated[FailOn, typer.Option("--fail-on", help="The lowest severity that makes exit code 1.")]
+FailOnOption = Annotated[FailOn, typer.Option("--fail-on", help="Lowest severity that gives exit code 1.")]
 Full = Annotated[
-    bool, typer.Option("--full", help="Read every byte, in place of both ends of each file as far as needed.")
+    bool,
+    typer.Option(
+        "--full", help="Read every byte. By default only both ends of each file are read, and more where it is needed."
+    ),
 ]
 RankFrom = Annotated[
     str | None,
     typer.Option(
-        "--rank-from", metavar="REGEX", help="Finds the rank in a path (first group), where the log does not tell it."
+        "--rank-from",
+        metavar="REGEX",
+        help="Take the rank from the path where a log does not show it: first group of REGEX.",
     ),
 ]
-Ranks = Annotated[str | None, typer.Option("--ranks", metavar="0-7,12", help="Show only what concerns these ranks.")]
-Host = Annotated[str | None, typer.Option("--host", metavar="NAME", help="Show only what concerns this host.")]
-Comm = Annotated[str | None, typer.Option("--comm", metavar="ID", help="Show only what concerns this communicator.")]
+Ranks = Annotated[
+    str | None,
+    typer.Option("--ranks", metavar="0-7,12", help="Show only findings about these ranks."),
+]
+Host = Annotated[
+    str | None,
+    typer.Option("--host", metavar="NAME", help="Show only findings about this host."),
+]
+Comm = Annotated[str | None, typer.Option("--comm", metavar="ID", help="Show only findings about this communicator.")]
 Since = Annotated[
     str | None,
-    typer.Option("--since", metavar="TIME", help="Judge only lines printed from then on, where lines have times."),
+    typer.Option("--since", metavar="TIME", help="Ignore lines before this time; lines without a time are kept."),
 ]
-Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Judge only lines printed up to then.")]
+Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Ignore lines after this time.")]
 Select = Annotated[
     list[str] | None,
-    typer.Option("--select", metavar="RULE|CATEGORY", help="Ask only these rules; may be given several times."),
+    typer.Option("--select", metavar="RULE|CATEGORY", help="Run only these rules (repeatable)."),
 ]
 Ignore = Annotated[
-    list[str] | None, typer.Option("--ignore", metavar="RULE|CATEGORY", help="Do not ask these; as often as needed.")
+    list[str] | None, typer.Option("--ignore", metavar="RULE|CATEGORY", help="Skip these rules (repeatable).")
 ]
 Redact = Annotated[
-    bool, typer.Option("--redact", help="Pseudonyms for hosts, addresses, users and paths; secrets vanish.")
+    bool, typer.Option("--redact", help="Replace hosts, addresses, users and paths by pseudonyms, and remove secrets.")
 ]
 RedactMap = Annotated[
     Path | None,
     typer.Option(
-        "--redact-map", metavar="FILE", help="Keep there what stands for what, and go on with it; implies --redact."
+        "--redact-map", metavar="FILE", help="Store the pseudonym map, and reuse it on the next run. Implies --redact."
     ),
 ]
-Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No progress bar, no warnings on stderr.")]
-Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Also the last call of every rank, and lists in full.")]
-NoColor = Annotated[bool, typer.Option("--no-color", envvar="NO_COLOR", help="No colours.")]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print no progress bar and no warnings.")]
+Verbose = Annotated[
+    bool, typer.Option("-v", "--verbose", help="Also show every rank's last call; do not shorten lists.")
+]
+NoColor = Annotated[bool, typer.Option("--no-color", envvar="NO_COLOR", help="Print without colours.")]

@@ -1,4 +1,4 @@
-"""The screens, on this terminal or in a browser."""
+"""The command `tui`: interactive screens, on this terminal or in a browser."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ INSTALL = "pip install 'ncclforensics[tui]'"
 def tui(
     paths: Paths,
     serve: Annotated[
-        bool, typer.Option("--serve", help="Show it in a browser instead, to whoever can reach it.")
+        bool, typer.Option("--serve", help="Serve the screens to browsers. There is no password.")
     ] = False,
     bind: Annotated[
-        str, typer.Option("--bind", metavar="ADDRESS", help="With --serve: the address to listen on.")
+        str, typer.Option("--bind", metavar="ADDRESS", help="Address to listen on, with --serve.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", metavar="NUMBER", help="With --serve: the port.")] = 8000,
+    port: Annotated[int, typer.Option("--port", metavar="NUMBER", help="Port to listen on, with --serve.")] = 8000,
     rank_from: RankFrom = None,
     no_color: NoColor = False,
 ) -> None:
-    """Browse a run on the screen: the verdict, ranks, calls, who waits for whom, connections, benchmarks, the log."""
+    """Browse a run interactively: verdict, ranks, calls, waiting ranks, connections, benchmarks and logs."""
     gc.enable()
     if no_color:
-        os.environ["NO_COLOR"] = "1"  # read by the library of the screens
+        os.environ["NO_COLOR"] = "1"  # Textual reads this variable
     try:
         if serve:
             from ncclforensics.tui import web
@@ -43,4 +43,4 @@ def tui(
             terminal.show(paths, rank_from=rank_from)
     except ModuleNotFoundError as missing:
         library = str(missing.name).partition(".")[0]
-        raise UsageError(f"{library} is not installed; the screens need: {INSTALL}") from missing
+        raise UsageError(f"{library} is not installed; `tui` needs it: {INSTALL}") from missing

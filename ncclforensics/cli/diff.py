@@ -1,0 +1,86 @@
+"""The command `diff`: two runs compared."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from ncclforensics.cli.analysis import load_report
+from ncclforensics.cli.options import (
+    Bad,
+    Comm,
+    DiffFormat,
+    DiffFormatOption,
+    Good,
+    Host,
+    NoColor,
+    Output,
+    Quiet,
+    RankFrom,
+    Ranks,
+    Since,
+    Until,
+)
+from ncclforensics.cli.output import Exit, is_colored, write_bytes
+
+if TYPE_CHECKING:
+    from ncclforensics.diff import Comparison
+    from ncclforensics.report.build import Report
+
+
+def diff(
+    good: Good,
+    bad: Bad,
+    diff_format: DiffFormatOption = DiffFormat.TEXT,
+    output: Output = None,
+    rank_from: RankFrom = None,
+    ranks: Ranks = None,
+    host: Host = None,
+    comm: Comm = None,
+    since: Since = None,
+    until: Until = None,
+    quiet: Quiet = False,
+    no_color: NoColor = False,
+) -> None:
+    """Compare a good run with a bad one: their results, and the differences that may explain them. Reads every byte.
+
+    The runs may consist of logs, benchmarks and dumps of machines. What only one run contains is listed, but not
+    counted as a difference. Exit code 0: no relevant difference, 1: relevant differences, 3: too little in common to
+    compare.
+    """
+    from ncclforensics.diff.compare import compared
+    from ncclforensics.inputs.sources import forget_spooled
+
+    def load(path: str) -> Report:
+        return load_report(
+            [path],
+            full=True,
+            quiet=quiet,
+            everything=True,
+            rank_from=rank_from,
+            ranks=ranks,
+            host=host,
+            comm=comm,
+            since=since,
+            until=until,
+        )
+
+    try:
+        comparison = compared(load(good), load(bad))
+    finally:
+        forget_spooled()
+    write_bytes(_rendered(comparison, diff_format, color=is_colored(output, no_color)), output)
+    if not comparison.is_enough:
+        raise typer.Exit(Exit.UNDECIDABLE)
+    raise typer.Exit(Exit.FINDINGS if comparison.matters else Exit.OK)
+
+
+def _rendered(comparison: Comparison, diff_format: DiffFormat, *, color: bool) -> bytes:
+    from ncclforensics.views import json_difference, text_difference, text_report
+
+    if diff_format is DiffFormat.JSON:
+        return json_difference.json(comparison)
+    if diff_format is DiffFormat.MARKDOWN:
+        return text_difference.markdown(comparison).encode()
+    return text_difference.text(comparison, width=text_report.width_of_terminal(), color=color).encode()

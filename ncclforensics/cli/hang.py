@@ -1,0 +1,56 @@
+"""The command `hang`: the verdict on a hung job."""
+
+from __future__ import annotations
+
+import typer
+
+from ncclforensics.cli.analysis import load_single_report, redact_report
+from ncclforensics.cli.options import (
+    Comm,
+    FailOn,
+    FailOnOption,
+    Format,
+    FormatOption,
+    Full,
+    Host,
+    NoColor,
+    Output,
+    Paths,
+    Quiet,
+    RankFrom,
+    Ranks,
+    Redact,
+    RedactMap,
+    Since,
+    Until,
+    Verbose,
+)
+from ncclforensics.cli.output import exit_code_of, write_report
+
+
+def hang(
+    paths: Paths,
+    report_format: FormatOption = Format.TEXT,
+    output: Output = None,
+    fail_on: FailOnOption = FailOn.WARNING,
+    full: Full = False,
+    rank_from: RankFrom = None,
+    ranks: Ranks = None,
+    host: Host = None,
+    comm: Comm = None,
+    since: Since = None,
+    until: Until = None,
+    redact: Redact = False,
+    redact_map: RedactMap = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    no_color: NoColor = False,
+) -> None:
+    """Find the ranks that block a hung job: the verdict, culprits, victims and the log lines that prove it."""
+    report = load_single_report(
+        paths, full=full, rank_from=rank_from, quiet=quiet, ranks=ranks, host=host, comm=comm, since=since, until=until
+    )
+    if redact or redact_map:
+        report, _ = redact_report(report, redact_map)
+    write_report(report, report_format, output, fail_on=fail_on, verbose=verbose, no_color=no_color)
+    raise typer.Exit(exit_code_of(report, fail_on))

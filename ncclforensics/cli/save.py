@@ -1,0 +1,33 @@
+"""The command `save`: a parsed run as one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ncclforensics.cli.analysis import load_single_report, redact_report
+from ncclforensics.cli.options import Paths, Quiet, RankFrom, Redact, RedactMap
+
+
+def save(
+    paths: Paths,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "-o", "--output", metavar="NAME.ncclf", help="The file to write; every command accepts it as PATH."
+        ),
+    ],
+    rank_from: RankFrom = None,
+    redact: Redact = False,
+    redact_map: RedactMap = None,
+    quiet: Quiet = False,
+) -> None:
+    """Parse a run once and save it as one file, which every command accepts as PATH. Reads every byte."""
+    from ncclforensics.archive import write
+
+    report = load_single_report(paths, full=True, everything=True, hashed=True, rank_from=rank_from, quiet=quiet)
+    if redact or redact_map:
+        report, _ = redact_report(report, redact_map)
+    write.save(report, output)
