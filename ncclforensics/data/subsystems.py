@@ -37,7 +37,7 @@ QUESTIONS = (
         "what NCCL itself warned of",
         ("communicator", "milestone", "connection", "operation", "setting", "failure", "warning", "plugin"),
         "NCCL_DEBUG=WARN, or INFO",
-        ("usage", "stranger", "shared_memory", "google_net_note", "ib_incompatible", "p2p_failure"),
+        ("usage", "unexpected_peer", "shared_memory", "google_net_note", "ib_incompatible", "p2p_failure"),
     ),
     Question(
         "who called what, and in which order",

@@ -63,10 +63,10 @@ def environment(setting: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
 
 
 @topic(unit="job", needs=_INIT)
-def shape(layout: pl.DataFrame, member: pl.DataFrame, benchmark: pl.DataFrame) -> pl.DataFrame:
+def shape(communicator_placement: pl.DataFrame, member: pl.DataFrame, benchmark: pl.DataFrame) -> pl.DataFrame:
     """Another number of ranks or nodes is another job: what else differs may follow from it alone."""
     first = member.group_by("job", "key").agg(pl.col("source", "line").first())
-    told = layout.drop("source", "line").join(first, on=["job", "key"])
+    told = communicator_placement.drop("source", "line").join(first, on=["job", "key"])
     largest = (
         told.sort("nranks", "nth", "key", descending=[True, False, False])
         .unique("job", keep="first", maintain_order=True)
@@ -96,9 +96,9 @@ def groups(member: pl.DataFrame) -> pl.DataFrame:
 
 
 @topic(unit="job", needs=_INIT)
-def placement(member: pl.DataFrame, layout: pl.DataFrame) -> pl.DataFrame:
+def placement(member: pl.DataFrame, communicator_placement: pl.DataFrame) -> pl.DataFrame:
     """Ranks lie on the nodes in another order: neighbours in rings and groups are no longer on one node."""
-    whole = layout.filter((pl.col("seen") == pl.col("nranks")) & (pl.col("nodes") > 1))
+    whole = communicator_placement.filter((pl.col("ranks_seen") == pl.col("nranks")) & (pl.col("nodes") > 1))
     largest = whole.sort("nranks", "nth", "key", descending=[True, False, False]).unique("job", keep="first")
     memberships = member.join(largest.select("job", "key"), on=["job", "key"], how="semi")
     nodes = (

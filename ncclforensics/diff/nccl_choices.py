@@ -17,7 +17,7 @@ _PATTERNS = {1: "balanced trees", 2: "split trees", 3: "trees", 4: "rings", 5: "
 @topic(unit="process", needs=_INIT)
 def network(chosen_network: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
     """Data between nodes takes another network; TCP sockets in place of RDMA cost most of the bandwidth."""
-    spanning = of_rank(chosen_network.filter(pl.col("spans") & pl.col("is_needless").not_()), rank)
+    spanning = of_rank(chosen_network.filter(pl.col("spans_nodes") & pl.col("is_network_unneeded").not_()), rank)
     value = pl.concat_str("family", "provider", separator=" over ", ignore_nulls=True)
     return spanning.select("rank", "host", "source", "line", what=pl.lit("network between nodes"), value=value)
 
@@ -27,7 +27,7 @@ def nics(
     connection: pl.DataFrame, net_devices: pl.DataFrame, link: pl.DataFrame, chosen_network: pl.DataFrame
 ) -> pl.DataFrame:
     """A host offers or uses another number of NICs; each that is left out takes its share of the bandwidth."""
-    spanning = chosen_network.filter("spans").select("host").unique()
+    spanning = chosen_network.filter("spans_nodes").select("host").unique()
     over = connection.filter((pl.col("form") == "net") & pl.col("netdev").is_not_null())
     used = (
         over.join(spanning, on="host", how="semi")
@@ -67,7 +67,7 @@ def nics(
 
 
 @topic(unit="process", needs=_INIT)
-def gpudirect(direct_access: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
+def gpudirect(gdr_connections: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
     """NICs read and write GPU memory in one run and copy through the host's in the other: 30 to 60 % less without."""
     receives, direct = pl.col("receives"), pl.col("direct")
     value = (
@@ -77,7 +77,7 @@ def gpudirect(direct_access: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
         .then(pl.lit("into host memory"))
         .otherwise(pl.lit("some into host memory"))
     )
-    told = of_rank(direct_access.filter(receives > 0), rank)
+    told = of_rank(gdr_connections.filter(receives > 0), rank)
     return told.select("rank", "host", "source", "line", what=pl.lit("receives from the network"), value=value)
 
 
@@ -172,7 +172,7 @@ def rings(ring_host: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
         "line",
         key=text_of("key"),
         what=pl.format("changes of the host in a ring of the {}", "role"),
-        value=pl.col("crossings").cast(pl.String),
+        value=pl.col("host_changes").cast(pl.String),
     )
 
 

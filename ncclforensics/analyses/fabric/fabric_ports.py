@@ -6,7 +6,7 @@ import polars as pl
 
 from ncclforensics.analyses.fabric.counters import PORT_STATE
 from ncclforensics.analyses.fabric.fabric_tools import filled, guid_of, known, node_of
-from ncclforensics.analyses.host.command_output import OWNER, placed, under
+from ncclforensics.analyses.host.command_output import OUTPUT_KEY, add_heading_above, add_origin
 from ncclforensics.data.counters import LANES, SIGNALLED
 from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.registry import analysis
@@ -34,19 +34,19 @@ def fabric_port(
     status_field: pl.DataFrame,
     check_state: pl.DataFrame,
     fabric_node: pl.DataFrame,
-    collected: pl.DataFrame,
+    output_heading: pl.DataFrame,
 ) -> pl.DataFrame:
     """The ports of a fabric and of its hosts: their state, their speed, and whom they lead to."""
     links = pl.concat([link_line, link_alone], how="diagonal_relaxed").sort("source", "line")
     adapters = _adapters(adapter, adapter_port, adapter_field)
     statuses = _statuses(port_status, status_field)
     found = [
-        placed(_linked(linked_node, counters_of, counters_port, links), collected),
-        placed(_mapped(map_node, map_port), collected),
-        placed(_listed(listed_port), collected),
-        placed(adapters, collected).with_columns(host="told_host"),
-        placed(statuses, collected).with_columns(host="told_host"),
-        placed(check_state, collected),
+        add_origin(_linked(linked_node, counters_of, counters_port, links), output_heading),
+        add_origin(_mapped(map_node, map_port), output_heading),
+        add_origin(_listed(listed_port), output_heading),
+        add_origin(adapters, output_heading).with_columns(host="origin_host"),
+        add_origin(statuses, output_heading).with_columns(host="origin_host"),
+        add_origin(check_state, output_heading),
     ]
     rows = pl.concat([filled(_stated(each), PORT_STATE) for each in found])
     return known(rows, fabric_node)
@@ -78,9 +78,9 @@ def _linked(
     """What iblinkinfo prints, and ibqueryerrors below a port. `Could be` is what both ends are able to."""
     heads = pl.concat(
         [
-            linked_node.select(*OWNER, "line", head_guid=guid_of("guid"), head_node=node_of("named")),
-            under(counters_port, counters_of.select(*OWNER, "line", head_node=node_of("node"))).select(
-                *OWNER, "line", "head_node", head_guid=guid_of("guid")
+            linked_node.select(*OUTPUT_KEY, "line", head_guid=guid_of("guid"), head_node=node_of("named")),
+            add_heading_above(counters_port, counters_of.select(*OUTPUT_KEY, "line", head_node=node_of("node"))).select(
+                *OUTPUT_KEY, "line", "head_node", head_guid=guid_of("guid")
             ),
         ],
         how="diagonal_relaxed",
@@ -90,7 +90,7 @@ def _linked(
     said = hints.list.eval(pl.element().str.strip_chars())
     wider = said.list.eval(pl.element().filter(pl.element().str.ends_with("X"))).list.first()
     faster = said.list.eval(pl.element().filter(pl.element().str.ends_with("Gbps"))).list.first()
-    return under(links, heads).with_columns(
+    return add_heading_above(links, heads).with_columns(
         node=pl.coalesce(node_of("node"), "head_node"),
         # A host's line has the GUID of the port, a switch's none, and stands below the switch's own.
         guid=pl.coalesce(guid_of("guid"), "head_guid"),
@@ -106,8 +106,10 @@ def _linked(
 
 def _mapped(map_node: pl.DataFrame, map_port: pl.DataFrame) -> pl.DataFrame:
     """What ibnetdiscover prints: links that are up."""
-    heads = map_node.select(*OWNER, "line", head_lid="lid", head_guid=guid_of("node_guid"), head_node=node_of("node"))
-    return under(map_port, heads).with_columns(
+    heads = map_node.select(
+        *OUTPUT_KEY, "line", head_lid="lid", head_guid=guid_of("node_guid"), head_node=node_of("node")
+    )
+    return add_heading_above(map_port, heads).with_columns(
         lid=pl.coalesce("lid", "head_lid"),
         guid="head_guid",
         node="head_node",
@@ -142,11 +144,11 @@ FIELDS = {
 
 def _adapters(adapter: pl.DataFrame, adapter_port: pl.DataFrame, adapter_field: pl.DataFrame) -> pl.DataFrame:
     """What ibstat prints: a block for each port."""
-    ports = under(adapter_port, adapter.select(*OWNER, "line", device=text_of("device")))
-    ports = ports.select(*OWNER, "line", "launcher_time", "device", "port", adapter_line="head_line")
-    told = under(adapter_field, ports.select(*OWNER, "line", "adapter_line"))
+    ports = add_heading_above(adapter_port, adapter.select(*OUTPUT_KEY, "line", device=text_of("device")))
+    ports = ports.select(*OUTPUT_KEY, "line", "launcher_time", "device", "port", adapter_line="head_line")
+    told = add_heading_above(adapter_field, ports.select(*OUTPUT_KEY, "line", "adapter_line"))
     # The fields of the adapter stand above its first port.
-    whole = under(adapter_field, adapter.select(*OWNER, "line"))
+    whole = add_heading_above(adapter_field, adapter.select(*OUTPUT_KEY, "line"))
     guids = whole.filter(text_of("field") == "Node GUID").select(
         "source", adapter_line="head_line", guid=guid_of("value")
     )
@@ -179,10 +181,10 @@ def _configured(lid: pl.Expr) -> pl.Expr:
 
 def _statuses(port_status: pl.DataFrame, status_field: pl.DataFrame) -> pl.DataFrame:
     """What ibstatus prints: a block for each port."""
-    heads = port_status.select(*OWNER, "line", "launcher_time", device=text_of("device"), port="port")
+    heads = port_status.select(*OUTPUT_KEY, "line", "launcher_time", device=text_of("device"), port="port")
     told = ["state", "physical", "rate", "width", "speed", "link_layer", "lid"]
     blocks = (
-        under(status_field, heads.select(*OWNER, "line"))
+        add_heading_above(status_field, heads.select(*OUTPUT_KEY, "line"))
         .group_by("source", "head_line")
         .agg(pl.col(told).drop_nulls().first())
         .rename({"head_line": "line"})

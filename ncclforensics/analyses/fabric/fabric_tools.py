@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.analyses.fabric.counters import COUNTER
-from ncclforensics.analyses.host.command_output import OWNER, placed, under
+from ncclforensics.analyses.host.command_output import OUTPUT_KEY, add_heading_above, add_origin
 from ncclforensics.analyses.host.damaged_dumps import PROBLEM
 from ncclforensics.data.counters import ADAPTERS, CANONICAL, DETAILS, MOST, NO_COUNTERS, UNITS, WORD
 from ncclforensics.frames.columns import text_of
@@ -72,7 +72,9 @@ def fabric_node(
 ) -> pl.DataFrame:
     """What LID and what GUID is whose: one row each, where all dumps agree on it."""
     switches = map_node.select("lid", guid=guid_of("node_guid"), node=node_of("node"), kind=text_of("form"))
-    hosts = under(map_port, map_node.select(*OWNER, "line", "node_guid", head_node="node", kind=text_of("form")))
+    hosts = add_heading_above(
+        map_port, map_node.select(*OUTPUT_KEY, "line", "node_guid", head_node="node", kind=text_of("form"))
+    )
     ports = hosts.filter(pl.col("lid").is_not_null()).select(
         "lid", guid=guid_of("node_guid"), node=node_of("head_node"), kind="kind"
     )
@@ -86,8 +88,8 @@ def fabric_node(
         for each in (listed_port, link_line)
         for side in ("", "peer_")
     ]
-    heads = linked_node.select("guid", "named", "node_kind", *OWNER, "line")
-    near = under(link_line.select(*OWNER, "line", "lid", port_guid="guid"), heads)
+    heads = linked_node.select("guid", "named", "node_kind", *OUTPUT_KEY, "line")
+    near = add_heading_above(link_line.select(*OUTPUT_KEY, "line", "lid", port_guid="guid"), heads)
     linked = near.select(
         "lid",
         guid=pl.coalesce(guid_of("guid"), guid_of("port_guid")),
@@ -139,18 +141,18 @@ def fabric_counter(
     table_edge: pl.DataFrame,
     table_record: pl.DataFrame,
     fabric_node: pl.DataFrame,
-    collected: pl.DataFrame,
+    output_heading: pl.DataFrame,
 ) -> pl.DataFrame:
     """The counters of ports, each in the unit that Linux gives it; those of a whole node have port 255."""
     queried = _queried(counter_head, counter_line, counter_long)
     reported = _reported(counters_of, counters_port)
     found = [
-        placed(queried, collected).with_columns(host="told_host"),
-        placed(reported, collected),
-        placed(_unmentioned(reported, counters_summary, counters_setting), collected),
-        placed(_checked(check_warning), collected),
-        placed(_diagnosed(diagnosed_port, diagnosed_counter), collected),
-        placed(_tabled(table_edge, table_record), collected),
+        add_origin(queried, output_heading).with_columns(host="origin_host"),
+        add_origin(reported, output_heading),
+        add_origin(_unmentioned(reported, counters_summary, counters_setting), output_heading),
+        add_origin(_checked(check_warning), output_heading),
+        add_origin(_diagnosed(diagnosed_port, diagnosed_counter), output_heading),
+        add_origin(_tabled(table_edge, table_record), output_heading),
     ]
     rows = pl.concat([filled(_measured(each), {**COUNTER, "is_narrow": pl.Boolean()}) for each in found])
     most = pl.col("name").replace_strict(MOST, default=None, return_dtype=pl.Int64)
@@ -209,23 +211,23 @@ def _queried(counter_head: pl.DataFrame, counter_line: pl.DataFrame, counter_lon
     )
     counters = counters.sort("source", "line")
     selects = counters.filter(pl.col("counter") == "PortSelect")
-    headed = under(selects, counter_head.select(*OWNER, "line"))
+    headed = add_heading_above(selects, counter_head.select(*OUTPUT_KEY, "line"))
     orphans = headed.filter((pl.col("line") - pl.col("head_line")).fill_null(2) > 1)
     heads = pl.concat(
         [
-            counter_head.select(*OWNER, "line", "lid", "port", head_form=text_of("form")),
-            orphans.select(*OWNER, "line", port=pl.col("count").cast(pl.Int32, strict=False)),
+            counter_head.select(*OUTPUT_KEY, "line", "lid", "port", head_form=text_of("form")),
+            orphans.select(*OUTPUT_KEY, "line", port=pl.col("count").cast(pl.Int32, strict=False)),
         ],
         how="diagonal_relaxed",
     )
-    rows = under(counters.filter(~pl.col("counter").is_in(NO_COUNTERS)), heads.sort("source", "line"))
+    rows = add_heading_above(counters.filter(~pl.col("counter").is_in(NO_COUNTERS)), heads.sort("source", "line"))
     return rows.with_columns(value="count", is_narrow=pl.col("head_form") == "plain")
 
 
 def _reported(counters_of: pl.DataFrame, counters_port: pl.DataFrame) -> pl.DataFrame:
     """What ibqueryerrors prints: a line for each port, `[name == value (the same for people)]`."""
-    heads = counters_of.select(*OWNER, "line", node=node_of("node"))
-    ports = under(counters_port, heads).with_columns(
+    heads = counters_of.select(*OUTPUT_KEY, "line", node=node_of("node"))
+    ports = add_heading_above(counters_port, heads).with_columns(
         guid=guid_of("guid"),
         port=text_of("port_name").replace("ALL", str(ALL_PORTS)).cast(pl.Int32, strict=False),
         pair=pl.col("counts").str.strip_chars(" []").str.split("] ["),
@@ -250,7 +252,7 @@ def _reported(counters_of: pl.DataFrame, counters_port: pl.DataFrame) -> pl.Data
     pairs = pairs.with_columns(counter=exchanged)
     # The sum of all ports counts only where no port is told by itself.
     is_sum = pl.col("port") == ALL_PORTS
-    return pairs.filter(~is_sum | is_sum.all().over(*OWNER, "head_line"))
+    return pairs.filter(~is_sum | is_sum.all().over(*OUTPUT_KEY, "head_line"))
 
 
 def _unmentioned(pairs: pl.DataFrame, counters_summary: pl.DataFrame, counters_setting: pl.DataFrame) -> pl.DataFrame:
@@ -304,7 +306,7 @@ def _diagnosed(diagnosed_port: pl.DataFrame, diagnosed_counter: pl.DataFrame) ->
     """What ibdiagnet2.pm holds; a counter of 64 bits takes the place of its narrow twin."""
     strokes = pl.col("port_name").str.split("/")
     heads = diagnosed_port.select(
-        *OWNER,
+        *OUTPUT_KEY,
         "line",
         "port",
         pl.col("lid").cast(pl.Int32, strict=False),
@@ -312,7 +314,7 @@ def _diagnosed(diagnosed_port: pl.DataFrame, diagnosed_counter: pl.DataFrame) ->
         # `leaf-4/U1/3`, `gpu-a012/mlx5_0/1`: the port stands behind the last stroke.
         node=strokes.list.head(strokes.list.len() - 1).list.join("/").str.replace_many(_STROKES),
     )
-    rows = under(diagnosed_counter, heads).with_columns(counter=text_of("counter"), value="count")
+    rows = add_heading_above(diagnosed_counter, heads).with_columns(counter=text_of("counter"), value="count")
     return _widest(rows, ["source", "head_line"])
 
 
@@ -326,8 +328,10 @@ def _widest(rows: pl.DataFrame, port: list[str]) -> pl.DataFrame:
 
 def _tabled(table_edge: pl.DataFrame, table_record: pl.DataFrame) -> pl.DataFrame:
     """The table PM_INFO of ibdiagnet2.db_csv: the first record names the columns."""
-    edges = table_edge.select(*OWNER, "line", "section", edge=text_of("form"))
-    rows = under(table_record, edges).filter((pl.col("edge") == "start") & (text_of("section") == PORT_TABLE))
+    edges = table_edge.select(*OUTPUT_KEY, "line", "section", edge=text_of("form"))
+    rows = add_heading_above(table_record, edges).filter(
+        (pl.col("edge") == "start") & (text_of("section") == PORT_TABLE)
+    )
     cells = rows.with_columns(cell=text_of("record").str.split(",")).with_columns(
         place=pl.int_ranges(pl.col("cell").list.len())
     )
@@ -379,7 +383,7 @@ def fabric_problem(
     ]
     found = []
     for rows, heads, words in headless:
-        lost = under(rows, heads.select(*OWNER, "line")).filter(pl.col("head_line").is_null())
+        lost = add_heading_above(rows, heads.select(*OUTPUT_KEY, "line")).filter(pl.col("head_line").is_null())
         first = lost.group_by("source", maintain_order=True).agg(pl.col("line").min())
         found.append(first.select("source", "line", problem=pl.format("line {}: " + words, "line")))
     said = pl.col("says").str.strip_chars().str.slice(0, 120)

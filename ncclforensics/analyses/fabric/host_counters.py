@@ -9,9 +9,16 @@ from datetime import UTC, datetime
 import polars as pl
 
 from ncclforensics.analyses.fabric.counters import COUNTER
-from ncclforensics.analyses.host.command_sessions import Commands, Row, framed, located, mlxlinks, place_of
+from ncclforensics.analyses.host.command_sessions import (
+    CommandHistory,
+    Row,
+    frame_from_rows,
+    mlxlink_outputs,
+    origin_of,
+    rows_with_origin,
+)
 from ncclforensics.analyses.host.damaged_dumps import PROBLEM
-from ncclforensics.analyses.host.numbers import LARGEST, number, whole
+from ncclforensics.analyses.host.numbers import LARGEST, parse_float, parse_integer
 from ncclforensics.data.counters import CANONICAL, MOST, WORD
 from ncclforensics.data.host_counters import EXPORTED, NO_COUNTERS, OF_GPUS, unit
 from ncclforensics.frames.columns import text_of
@@ -54,23 +61,23 @@ def host_counter(
     metric_value: pl.DataFrame,
     nvlink_port: pl.DataFrame,
     dump_command: pl.DataFrame,
-    collected: pl.DataFrame,
+    output_heading: pl.DataFrame,
     netdev_device: pl.DataFrame,
 ) -> pl.DataFrame:
     """The counters that a host's own tools tell of its ports and of its GPUs' links."""
-    commands = Commands(dump_command)
+    commands = CommandHistory(dump_command)
     devices = {
         (host, source, netdev): (device, port) for host, source, netdev, device, port in netdev_device.iter_rows()
     }
     rows: list[Row] = [
-        *_of_files(located(port_counter_file, collected)),
-        *_of_statistics(rdma_statistic, rdma_more, collected),
-        *_of_ethernet(nic_statistics, nic_counter, collected, commands, devices),
-        *_of_links(mlxlink_section, mlxlink_field, collected, commands),
+        *_of_files(rows_with_origin(port_counter_file, output_heading)),
+        *_of_statistics(rdma_statistic, rdma_more, output_heading),
+        *_of_ethernet(nic_statistics, nic_counter, output_heading, commands, devices),
+        *_of_links(mlxlink_section, mlxlink_field, output_heading, commands),
         *_of_samples(metric_value, devices),
-        *_of_nvlinks(located(nvlink_port, collected)),
+        *_of_nvlinks(rows_with_origin(nvlink_port, output_heading)),
     ]
-    return framed(rows, COUNTER)
+    return frame_from_rows(rows, COUNTER)
 
 
 def _counted(name: str, value: int, *, is_words: bool = False) -> Row:
@@ -82,22 +89,25 @@ def _counted(name: str, value: int, *, is_words: bool = False) -> Row:
 
 def _of_files(files: list[Row]) -> Iterator[Row]:
     for row in files:
-        name, value = str(row["counter"]).removesuffix("_64"), whole(row["value"])  # before kernel 4.5 counters_ext
+        name, value = (
+            str(row["counter"]).removesuffix("_64"),
+            parse_integer(row["value"]),
+        )  # before kernel 4.5 counters_ext
         if value is not None and name not in NO_COUNTERS:
             name = CANONICAL.get(name, name)
             yield {
-                **place_of(row), "device": str(row["device"]), "port": row["port"],
+                **origin_of(row), "device": str(row["device"]), "port": row["port"],
                 **_counted(name, value, is_words=True),
             }  # fmt: skip
 
 
-def _of_statistics(first: pl.DataFrame, more: pl.DataFrame, collected: pl.DataFrame) -> Iterator[Row]:
+def _of_statistics(first: pl.DataFrame, more: pl.DataFrame, output_heading: pl.DataFrame) -> Iterator[Row]:
     """Pairs of names and values, which a mail or `-p` may have broken into several lines."""
     begun = first.with_columns(text=text_of("statistics").fill_null(""))
     dump_damage = more.with_columns(text=text_of("more"))
     link: Row | None = None
     name, last = "", (0, 0)
-    for row in located(pl.concat([begun, dump_damage], how="diagonal"), collected):
+    for row in rows_with_origin(pl.concat([begun, dump_damage], how="diagonal"), output_heading):
         here = (row["source"], row["line"])
         if row["device"] is not None:
             link, name = row, ""
@@ -107,13 +117,13 @@ def _of_statistics(first: pl.DataFrame, more: pl.DataFrame, collected: pl.DataFr
         if link is None:
             continue
         for word in str(row["text"]).split():
-            value = whole(word)
+            value = parse_integer(word)
             if value is None:
                 name = word
             elif name:
                 if name not in NO_COUNTERS:
                     port = {"device": str(link["device"]), "port": link["port"]}
-                    yield {**place_of(row), **port, **_counted(name, value)}
+                    yield {**origin_of(row), **port, **_counted(name, value)}
                 name = ""
 
 
@@ -123,13 +133,13 @@ def netdev_device(
     rdma_link: pl.DataFrame,
     gid_row: pl.DataFrame,
     port_gid_file: pl.DataFrame,
-    collected: pl.DataFrame,
+    output_heading: pl.DataFrame,
 ) -> pl.DataFrame:
     """Which RDMA device a network interface is of: on a host (then no source is told), or else within a source."""
     pairs = set()
     for rows in (port_netdev, rdma_link, gid_row, port_gid_file):
-        for row in located(rows.filter(pl.col("netdev").is_not_null()), collected):
-            host = row["told_host"]
+        for row in rows_with_origin(rows.filter(pl.col("netdev").is_not_null()), output_heading):
+            host = row["origin_host"]
             pairs.add((host, None if host else row["source"], str(row["netdev"]), str(row["device"]), row["port"]))
     ordered = sorted(pairs, key=repr)
     return pl.DataFrame(ordered, schema=NETDEV_DEVICE, orient="row")
@@ -145,36 +155,40 @@ def _port_of(netdev: str | None, source: int, host: str | None, devices: Devices
 
 
 def _of_ethernet(
-    heads: pl.DataFrame, counters: pl.DataFrame, collected: pl.DataFrame, commands: Commands, devices: Devices
+    heads: pl.DataFrame,
+    counters: pl.DataFrame,
+    output_heading: pl.DataFrame,
+    commands: CommandHistory,
+    devices: Devices,
 ) -> Iterator[Row]:
     """Where several blocks do not tell their interface, nobody knows what they are of: they are left out."""
     names = {place: _interface(commands, *place) for place in heads.select("source", "line").iter_rows()}
     nameless = Counter(source for (source, _), name in names.items() if name is None)
     netdev: str | None = None
-    for row in located(pl.concat([heads, counters], how="diagonal"), collected):
+    for row in rows_with_origin(pl.concat([heads, counters], how="diagonal"), output_heading):
         source = row["source"]
         if row["title"] is not None:
             netdev = names[source, row["line"]]
             continue
-        value = whole(row["count"])
+        value = parse_integer(row["count"])
         is_known = netdev is not None or nameless[source] == 1
         if value is not None and is_known and row["form"] != "queue":
-            port = _port_of(netdev, source, row["told_host"], devices)
-            yield {**place_of(row), **port, **_counted(str(row["counter"]), value)}
+            port = _port_of(netdev, source, row["origin_host"], devices)
+            yield {**origin_of(row), **port, **_counted(str(row["counter"]), value)}
 
 
-def _interface(commands: Commands, source: int, line: int) -> str | None:
+def _interface(commands: CommandHistory, source: int, line: int) -> str | None:
     """The interface that ethtool was asked for."""
     told = commands.arguments(source, line, ("ethtool",))
     return next((word for word in told if not word.startswith("-")), None)
 
 
 def _of_links(
-    sections: pl.DataFrame, fields: pl.DataFrame, collected: pl.DataFrame, commands: Commands
+    sections: pl.DataFrame, fields: pl.DataFrame, output_heading: pl.DataFrame, commands: CommandHistory
 ) -> Iterator[Row]:
-    for place, told in mlxlinks(sections, fields, collected, commands):
+    for place, told in mlxlink_outputs(sections, fields, output_heading, commands):
         for field, name in MLXLINK_COUNTERS.items():
-            value = whole(told[field]["said"]) if field in told else None
+            value = parse_integer(told[field]["said"]) if field in told else None
             if value is not None:
                 # The firmware's own counters are wide.
                 yield {**place, "line": told[field]["line"], **_counted(name, value), "is_saturated": False}
@@ -218,16 +232,16 @@ def _of_nvlinks(nvlinks: list[Row]) -> Iterator[Row]:
         owner, form = (row["source"], row["launcher_node"]), str(row["form"])
         if form == "gpu":
             here[owner] = f"GPU{row['gpu']}"
-        elif form == "errors" and owner in here and (value := whole(row["errors"])) is not None:
+        elif form == "errors" and owner in here and (value := parse_integer(row["errors"])) is not None:
             name = f"nvlink_{str(row['counter']).lower().replace(' ', '_')}"
-            yield {**place_of(row), "device": here[owner], "port": row["port"], **_counted(name, value)}
+            yield {**origin_of(row), "device": here[owner], "port": row["port"], **_counted(name, value)}
 
 
 @analysis(METRIC_VALUE, of=("metric",))
-def metric_value(metric: pl.DataFrame, collected: pl.DataFrame) -> pl.DataFrame:
+def metric_value(metric: pl.DataFrame, output_heading: pl.DataFrame) -> pl.DataFrame:
     """Each sample of an exporter: of which device, on which host, when."""
     rows = []
-    for row in located(metric, collected):
+    for row in rows_with_origin(metric, output_heading):
         labels = _labels(str(row["labels"]))
         instance = labels.get("hostname") or labels.get("host") or labels.get("node") or labels.get("instance")
         device = f"GPU{labels['gpu']}" if row["family"] == "DCGM_FI_" and "gpu" in labels else labels.get("device")
@@ -239,15 +253,15 @@ def metric_value(metric: pl.DataFrame, collected: pl.DataFrame) -> pl.DataFrame:
                 "moment": datetime.fromtimestamp(stamp / 1000, UTC).replace(tzinfo=None)
                 if stamp is not None and 0 <= stamp < 1 << 42
                 else row["moment"],
-                "host": _name(instance) or row["told_host"],
+                "host": _name(instance) or row["origin_host"],
                 "family": str(row["family"]),
                 "name": str(row["metric"]),
                 "device": device,
-                "port": whole(labels.get("port")),
-                "value": number(row["sample"]),
+                "port": parse_integer(labels.get("port")),
+                "value": parse_float(row["sample"]),
             }
         )
-    return framed(rows, METRIC_VALUE)
+    return frame_from_rows(rows, METRIC_VALUE)
 
 
 def _name(instance: str | None) -> str | None:
@@ -277,7 +291,7 @@ def _labels(text: str) -> dict[str, str]:
 def host_problem(unread_file: pl.DataFrame, nic_statistics: pl.DataFrame, dump_command: pl.DataFrame) -> pl.DataFrame:
     """What is missing from what hosts told, in words: files that were not read, statistics of nobody."""
     of_files = unread_file.group_by("source", "error", maintain_order=True).agg(pl.col("line").min(), files=pl.len())
-    commands = Commands(dump_command)
+    commands = CommandHistory(dump_command)
     rows: list[Row] = [
         {"source": source, "line": line, "problem": f"line {line}: {files} files of ports could not be read: {error}"}
         for source, error, line, files in of_files.iter_rows()
@@ -289,4 +303,4 @@ def host_problem(unread_file: pl.DataFrame, nic_statistics: pl.DataFrame, dump_c
         if len(lines) > 1:
             problem = f"line {lines[0]}: {len(lines)} statistics of ethtool do not tell their interface, left out"
             rows.append({"source": source, "line": lines[0], "problem": problem})
-    return framed(rows, PROBLEM)
+    return frame_from_rows(rows, PROBLEM)

@@ -9,8 +9,15 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.analyses.fabric.counters import PORT_STATE, dump_of
-from ncclforensics.analyses.host.command_sessions import Commands, Row, framed, located, mlxlinks, place_of
-from ncclforensics.analyses.host.numbers import coded, number, whole
+from ncclforensics.analyses.host.command_sessions import (
+    CommandHistory,
+    Row,
+    frame_from_rows,
+    mlxlink_outputs,
+    origin_of,
+    rows_with_origin,
+)
+from ncclforensics.analyses.host.numbers import parse_code, parse_float, parse_integer
 from ncclforensics.data.counters import LANES
 from ncclforensics.data.host_counters import PHYSICAL, PHYSICAL_CODES, SPEED_CODES, STATE_CODES, STATES
 from ncclforensics.frames.registry import analysis
@@ -28,21 +35,21 @@ def host_port(
     mlxlink_field: pl.DataFrame,
     metric_value: pl.DataFrame,
     dump_command: pl.DataFrame,
-    collected: pl.DataFrame,
+    output_heading: pl.DataFrame,
     source: pl.DataFrame,
 ) -> pl.DataFrame:
     """The ports whose state, speed or interface a host's own tools tell."""
-    at = partial(located, collected=collected)
+    at = partial(rows_with_origin, output_heading=output_heading)
     dumps = source.select("source", dump=dump_of("path"))
     rows: list[Row] = [
         *_files_of_ports(at(port_file.join(dumps, on="source")), at(device_file.join(dumps, on="source"))),
         *_verbs_ports(at(pl.concat([verbs_device, verbs_attribute], how="diagonal"))),
         *_rdma_links(at(rdma_link)),
         *_netdevs(at(port_netdev)),
-        *_linked(mlxlinks(mlxlink_section, mlxlink_field, collected, Commands(dump_command))),
+        *_linked(mlxlink_outputs(mlxlink_section, mlxlink_field, output_heading, CommandHistory(dump_command))),
         *_sampled(metric_value),
     ]
-    return framed(rows, PORT_STATE)
+    return frame_from_rows(rows, PORT_STATE)
 
 
 def _rated(width: str | None, speed: str | None) -> Row:
@@ -51,7 +58,7 @@ def _rated(width: str | None, speed: str | None) -> Row:
     >>> _rated("4X", "NDR"), _rated("4X", None)
     ({'width': '4X', 'speed': 'NDR', 'rate_Gbps': 400.0}, {'width': '4X', 'speed': None, 'rate_Gbps': None})
     """
-    lanes = whole((width or "").upper().removesuffix("X"))
+    lanes = parse_integer((width or "").upper().removesuffix("X"))
     rate = lanes * LANES[speed] if lanes and speed in LANES else None
     return {"width": width.upper() if width else None, "speed": speed, "rate_Gbps": rate}
 
@@ -85,18 +92,18 @@ def _file_port(owner: tuple[Any, ...], files: dict[str, Row], guids: dict[Any, s
     rate = told.get("rate", "")  # 400 Gb/sec (4X NDR)
     width, _, speed = rate.rpartition("(")[2].removesuffix(")").partition(" ")
     lid = told.get("lid", "").removeprefix("0x")
-    state = STATE_CODES.get(coded(told.get("state")) or 0)
+    state = STATE_CODES.get(parse_code(told.get("state")) or 0)
     # The line that shows what there is to say of it.
     shown = ("rate", "state", "phys_state") if state == "active" else ("state", "phys_state", "rate")
     return {
-        **place_of(next((files[name] for name in shown if name in files), next(iter(files.values())))),
+        **origin_of(next((files[name] for name in shown if name in files), next(iter(files.values())))),
         "device": device,
         "port": port,
         "lid": int(lid, 16) or None if lid and all(each in "0123456789abcdefABCDEF" for each in lid[:8]) else None,
         "guid": guids.get((dump, node, device)),
         "state": state,
-        "physical_state": PHYSICAL_CODES.get(coded(told.get("phys_state")) or 0),
-        "rate_Gbps": number(rate),
+        "physical_state": PHYSICAL_CODES.get(parse_code(told.get("phys_state")) or 0),
+        "rate_Gbps": parse_float(rate),
         "width": width if "(" in rate else None,
         "speed": speed if speed in LANES else None,
         "link_layer": told.get("link_layer"),
@@ -115,7 +122,7 @@ def _verbs_ports(lines: list[Row]) -> Iterator[Row]:
         elif form == "port" and device:
             if port:
                 yield port
-            port = {**place_of(row), **device, "port": row["port"]}
+            port = {**origin_of(row), **device, "port": row["port"]}
         elif form == "state" and port:
             port["state"] = STATES.get(str(row["state"]).lower())
             port["line"] = row["line"]
@@ -133,22 +140,22 @@ def _verbs_told(row: Row, port: Row) -> Row:
         return {"guid": _guid(value.strip())}
     if key == "active_mtu":  # the line that shows what there is to say of a port that is up
         shown = {"line": row["line"]} if port.get("state") == "active" else {}
-        return {"mtu": whole(value.split("(")[0]), **shown}
+        return {"mtu": parse_integer(value.split("(")[0]), **shown}
     if key == "port_lid":
-        return {"lid": whole(value) or None}
+        return {"lid": parse_integer(value) or None}
     if key == "phys_state":
-        return {"physical_state": PHYSICAL_CODES.get(coded(value.strip()) or 0)}
+        return {"physical_state": PHYSICAL_CODES.get(parse_code(value.strip()) or 0)}
     if key == "active_width":
         return {"width": value.split()[0]}
     if key == "active_speed":
-        return _rated(port.get("width"), SPEED_CODES.get(coded(value.strip()) or 0))
+        return _rated(port.get("width"), SPEED_CODES.get(parse_code(value.strip()) or 0))
     return {}
 
 
 def _rdma_links(links: list[Row]) -> Iterator[Row]:
     for row in links:
         yield {
-            **place_of(row),
+            **origin_of(row),
             "device": str(row["device"]),
             "port": row["port"],
             "lid": row["lid"] or None,
@@ -163,7 +170,7 @@ def _netdevs(netdevs: list[Row]) -> Iterator[Row]:
     for row in netdevs:  # whether the interface is up says nothing of the port
         state = STATES.get(str(row["verbose_state"]).lower())
         place = {"device": str(row["device"]), "port": row["port"], "netdev": str(row["netdev"])}
-        yield {**place_of(row), **place, "state": state}
+        yield {**origin_of(row), **place, "state": state}
 
 
 def _linked(links: Iterable[tuple[Row, dict[str, Row]]]) -> Iterator[Row]:
@@ -191,7 +198,7 @@ def _gigabits(speed: str) -> float | None:
     >>> _gigabits("400G"), _gigabits("N/A"), _gigabits("100GbE")
     (400.0, None, 100.0)
     """
-    return number(speed.split("G")[0]) if "G" in speed else None
+    return parse_float(speed.split("G")[0]) if "G" in speed else None
 
 
 def _sampled(metric_value: pl.DataFrame) -> Iterator[Row]:

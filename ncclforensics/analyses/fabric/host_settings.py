@@ -6,8 +6,16 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.host.command_sessions import Commands, Row, framed, located, mlxlinks, option, place_of
-from ncclforensics.analyses.host.numbers import LARGEST, number, whole
+from ncclforensics.analyses.host.command_sessions import (
+    CommandHistory,
+    Row,
+    frame_from_rows,
+    mlxlink_outputs,
+    option,
+    origin_of,
+    rows_with_origin,
+)
+from ncclforensics.analyses.host.numbers import LARGEST, parse_float, parse_integer
 from ncclforensics.frames.registry import analysis
 
 PORT_GID = {
@@ -63,20 +71,20 @@ def port_gid(
     verbs_attribute: pl.DataFrame,
     verbs_gid: pl.DataFrame,
     port_gid_file: pl.DataFrame,
-    collected: pl.DataFrame,
+    output_heading: pl.DataFrame,
 ) -> pl.DataFrame:
     """The GIDs of every port."""
     rows = []
-    for row in located(gid_row, collected):
+    for row in rows_with_origin(gid_row, output_heading):
         version = {"v1": 1, "v2": 2}.get(str(row["gid_version"]))
         place = {"device": str(row["device"]), "port": row["port"], "index": row["gid_index"]}
         told = _addressed(row["long_gid"])
         netdev = None if row["netdev"] is None else str(row["netdev"])
-        rows.append({**place_of(row), **place, **told, "version": version, "netdev": netdev})
+        rows.append({**origin_of(row), **place, **told, "version": version, "netdev": netdev})
     ports = verbs_attribute.filter(pl.col("form") == "port")
-    rows += _verbs_gids(located(pl.concat([verbs_device, ports, verbs_gid], how="diagonal"), collected))
-    rows += _gid_files(located(port_gid_file, collected))
-    return framed(rows, PORT_GID)
+    rows += _verbs_gids(rows_with_origin(pl.concat([verbs_device, ports, verbs_gid], how="diagonal"), output_heading))
+    rows += _gid_files(rows_with_origin(port_gid_file, output_heading))
+    return frame_from_rows(rows, PORT_GID)
 
 
 def _addressed(gid: object) -> Row:
@@ -96,7 +104,7 @@ def _verbs_gids(lines: list[Row]) -> Iterator[Row]:
         if row["gid"] is not None:
             version = VERSIONS.get(str(row["gid_type"]))
             place = {"device": device, "port": port, "index": row["gid_index"], "version": version}
-            yield {**place_of(row), **place, **_addressed(row["gid"])}
+            yield {**origin_of(row), **place, **_addressed(row["gid"])}
         elif row["device"] is not None:
             device = str(row["device"])
         else:
@@ -113,28 +121,30 @@ def _gid_files(files: list[Row]) -> Iterator[Row]:
         elif row["form"] == "netdev":
             one["netdev"] = str(row["netdev"])
         else:
-            one.update({**place_of(row), **place, **_addressed(row["gid"])})
+            one.update({**origin_of(row), **place, **_addressed(row["gid"])})
     empty = ("0000:0000:0000:0000:0000:0000:0000:0000", "fe80:0000:0000:0000:0000:0000:0000:0000")
     return (one for one in here.values() if one.get("gid") and one["gid"] not in empty)
 
 
 @analysis(LOSSLESS, of=("qos_row",))
-def pfc(qos: pl.DataFrame, qos_row: pl.DataFrame, dump_command: pl.DataFrame, collected: pl.DataFrame) -> pl.DataFrame:
+def pfc(
+    qos: pl.DataFrame, qos_row: pl.DataFrame, dump_command: pl.DataFrame, output_heading: pl.DataFrame
+) -> pl.DataFrame:
     """Which priorities of an interface pause in place of dropping, as mlnx_qos tells."""
-    commands = Commands(dump_command)
+    commands = CommandHistory(dump_command)
     rows: list[Row] = []
     trusted: Row = {}
-    for row in located(pl.concat([qos, qos_row], how="diagonal"), collected):
+    for row in rows_with_origin(pl.concat([qos, qos_row], how="diagonal"), output_heading):
         if row["trust"] is not None:
             trusted = {"trust": str(row["trust"]), "trust_line": row["line"]}
         if str(row["row"]) != "enabled":
             continue
         arguments = commands.arguments(row["source"], row["line"], ("mlnx_qos",))
-        flags = [whole(cell) for cell in str(row["cells"]).split()]
-        place = {**place_of(row), "netdev": option(arguments, "-i", "--interface")}
+        flags = [parse_integer(cell) for cell in str(row["cells"]).split()]
+        place = {**origin_of(row), "netdev": option(arguments, "-i", "--interface")}
         rows.append({**place, "priorities": [n for n, flag in enumerate(flags) if flag], **trusted})
         trusted = {}
-    return framed(rows, LOSSLESS)
+    return frame_from_rows(rows, LOSSLESS)
 
 
 @analysis(LINK_QUALITY, of=("mlxlink_field",))
@@ -142,27 +152,27 @@ def link_quality(
     mlxlink_section: pl.DataFrame,
     mlxlink_field: pl.DataFrame,
     dump_command: pl.DataFrame,
-    collected: pl.DataFrame,
+    output_heading: pl.DataFrame,
 ) -> pl.DataFrame:
     """How well a link is received, as mlxlink tells: errors per bit, before and after they were corrected."""
     rows = []
-    for place, told in mlxlinks(mlxlink_section, mlxlink_field, collected, Commands(dump_command)):
+    for place, told in mlxlink_outputs(mlxlink_section, mlxlink_field, output_heading, CommandHistory(dump_command)):
         said = {field: str(row["said"]).strip() for field, row in told.items()}
         effective = next((name for name in ("Effective Physical BER", "Symbol BER") if name in said), None)
         rows.append(
             {
                 **place,
-                "minutes": number(said.get("Time Since Last Clear [Min]")),
-                "effective_ber": number(said.get(effective or "")),
-                "raw_ber": number(said.get("Raw Physical BER")),
-                "opcode": whole(said.get("Status Opcode")),
+                "minutes": parse_float(said.get("Time Since Last Clear [Min]")),
+                "effective_ber": parse_float(said.get(effective or "")),
+                "raw_ber": parse_float(said.get("Raw Physical BER")),
+                "opcode": parse_integer(said.get("Status Opcode")),
                 "recommendation": said.get("Recommendation"),
                 "speed": said.get("Speed"),
                 "line": next(iter(told.values()))["line"],
                 "ber_line": told[effective]["line"] if effective else None,
             }
         )
-    return framed(rows, LINK_QUALITY)
+    return frame_from_rows(rows, LINK_QUALITY)
 
 
 @analysis(INTERFACE, of=("metric_value",))

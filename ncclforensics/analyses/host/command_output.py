@@ -9,7 +9,7 @@ from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.registry import analysis
 from ncclforensics.frames.time_range import as_time
 
-OWNER = ["source", "launcher_rank", "launcher_node"]  # who printed what may be one output
+OUTPUT_KEY = ["source", "launcher_rank", "launcher_node"]  # who printed what may be one output
 COLLECTED = {
     "source": pl.Int32(),
     "line": pl.Int32(),  # from here on
@@ -22,7 +22,7 @@ YEAR = 1970  # stands for one that a clock does not tell; such a time is not bel
 
 
 @analysis(COLLECTED, of=("dump_host", "dump_time", "dump_command", "device_command", "map_head"))
-def collected(
+def output_heading(
     dump_host: pl.DataFrame,
     dump_ruler: pl.DataFrame,
     dump_time: pl.DataFrame,
@@ -56,19 +56,19 @@ def _date(text: pl.Expr) -> pl.Expr:
     words = text.str.split(" ").list.eval(pl.element().filter(pl.element() != ""))
     day, clock = words.list.head(3).list.join(" "), words.list.get(3, null_on_oob=True)
     half, year = words.list.get(4, null_on_oob=True), words.list.last()
-    whole = pl.concat_str([words.list.head(4).list.join(" "), year], separator=" ")
+    parse_integer = pl.concat_str([words.list.head(4).list.join(" "), year], separator=" ")
     of_twelve = pl.concat_str([day, clock, half, year], separator=" ")
     return pl.coalesce(
         of_twelve.str.strptime(pl.Datetime("us"), DATE_OF_TWELVE, strict=False),
-        whole.str.strptime(pl.Datetime("us"), DATE, strict=False),
+        parse_integer.str.strptime(pl.Datetime("us"), DATE, strict=False),
     )
 
 
-def placed(rows: pl.DataFrame, collected: pl.DataFrame) -> pl.DataFrame:
-    """The same rows with the host (`told_host`) and the time (`moment`) that stand above or in front of them."""
+def add_origin(rows: pl.DataFrame, output_heading: pl.DataFrame) -> pl.DataFrame:
+    """The same rows with the host (`origin_host`) and the time (`moment`) that stand above or in front of them."""
     headings = pl.concat(
         [
-            collected.with_columns(_is_row=False),
+            output_heading.with_columns(_is_row=False),
             rows.select("source", "line").with_row_index("_row").with_columns(_is_row=True),
         ],
         how="diagonal",
@@ -81,19 +81,19 @@ def placed(rows: pl.DataFrame, collected: pl.DataFrame) -> pl.DataFrame:
     printed = as_time(text_of("launcher_time"), YEAR)
     printed = pl.when(printed.dt.year() > YEAR).then(printed)
     return rows.with_columns(told["heading_host"], told["taken"]).with_columns(
-        told_host=pl.coalesce(text_of("launcher_node"), "heading_host"), moment=pl.coalesce(printed, "taken")
+        origin_host=pl.coalesce(text_of("launcher_node"), "heading_host"), moment=pl.coalesce(printed, "taken")
     )
 
 
-def under(rows: pl.DataFrame, heads: pl.DataFrame) -> pl.DataFrame:
+def add_heading_above(rows: pl.DataFrame, heads: pl.DataFrame) -> pl.DataFrame:
     """Every row with the columns of the last head above it, of the same owner: `head_line` and what else heads have."""
     numbered = heads.with_columns(head_line=pl.col("line")).with_row_index("_head")
     both = pl.concat(
         [
-            numbered.select("_head", *OWNER, "line", _is_row=pl.lit(False)),
+            numbered.select("_head", *OUTPUT_KEY, "line", _is_row=pl.lit(False)),
             rows.with_row_index("_row").with_columns(_is_row=True),
         ],
         how="diagonal_relaxed",
     ).sort("source", "line", "_is_row")
-    filled = both.with_columns(pl.col("_head").forward_fill().over(OWNER)).filter("_is_row").drop("_is_row")
-    return filled.join(numbered.drop(*OWNER, "line"), on="_head", how="left").sort("_row").drop("_head", "_row")
+    filled = both.with_columns(pl.col("_head").forward_fill().over(OUTPUT_KEY)).filter("_is_row").drop("_is_row")
+    return filled.join(numbered.drop(*OUTPUT_KEY, "line"), on="_head", how="left").sort("_row").drop("_head", "_row")

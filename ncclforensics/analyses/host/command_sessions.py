@@ -9,15 +9,15 @@ from typing import Any
 
 import polars as pl
 
-from ncclforensics.analyses.host.command_output import placed
-from ncclforensics.analyses.host.numbers import whole
+from ncclforensics.analyses.host.command_output import add_origin
+from ncclforensics.analyses.host.numbers import parse_integer
 
 Row = dict[str, Any]
 Command = tuple[int, str, list[str]]  # line, tool, its arguments
-TOOLS_OF_LINKS = ("mlxlink", "mstlink")
+MLXLINK_TOOLS = ("mlxlink", "mstlink")
 
 
-class Commands:
+class CommandHistory:
     """The commands of every source, in order."""
 
     def __init__(self, dump_command: pl.DataFrame) -> None:
@@ -44,35 +44,35 @@ def option(arguments: list[str], *names: str) -> str | None:
     return next(behind, None)
 
 
-def framed(rows: Iterable[Row], schema: dict[str, Any]) -> pl.DataFrame:
+def frame_from_rows(rows: Iterable[Row], schema: dict[str, Any]) -> pl.DataFrame:
     """Rows as a frame, by source and line; a column that a row lacks is null."""
     whole_rows = [{**dict.fromkeys(schema), **row} for row in rows]
     return pl.DataFrame(whole_rows, schema=schema, orient="row").sort("source", "line", maintain_order=True)
 
 
-def located(rows: pl.DataFrame, collected: pl.DataFrame) -> list[Row]:
+def rows_with_origin(rows: pl.DataFrame, output_heading: pl.DataFrame) -> list[Row]:
     """Rows in the order of lines, each with its host and time."""
-    return placed(rows, collected).sort("source", "line").to_dicts()
+    return add_origin(rows, output_heading).sort("source", "line").to_dicts()
 
 
-def place_of(row: Row) -> Row:
-    """Where a row that has been `placed` stands, of which host and when."""
-    return {"source": row["source"], "line": row["line"], "host": row["told_host"], "moment": row["moment"]}
+def origin_of(row: Row) -> Row:
+    """Where a row that has been `add_origin` stands, of which host and when."""
+    return {"source": row["source"], "line": row["line"], "host": row["origin_host"], "moment": row["moment"]}
 
 
-def mlxlinks(
-    sections: pl.DataFrame, fields: pl.DataFrame, collected: pl.DataFrame, commands: Commands
+def mlxlink_outputs(
+    sections: pl.DataFrame, fields: pl.DataFrame, output_heading: pl.DataFrame, commands: CommandHistory
 ) -> Iterator[tuple[Row, dict[str, Row]]]:
     """Place and fields of each output of mlxlink: it begins with what is operational."""
     place: Row = {}
     told: dict[str, Row] = {}
-    for row in located(pl.concat([sections, fields], how="diagonal"), collected):
+    for row in rows_with_origin(pl.concat([sections, fields], how="diagonal"), output_heading):
         if str(row["section"]) == "Operational Info" or place.get("source") != row["source"]:
             if told:
                 yield place, told
-            arguments = commands.arguments(row["source"], row["line"], TOOLS_OF_LINKS)
-            port = whole(option(arguments, "-p", "--port"))
-            place = {**place_of(row), "device": option(arguments, "-d", "--device"), "port": port}
+            arguments = commands.arguments(row["source"], row["line"], MLXLINK_TOOLS)
+            port = parse_integer(option(arguments, "-p", "--port"))
+            place = {**origin_of(row), "device": option(arguments, "-d", "--device"), "port": port}
             told = {}
         if row["field"] is not None:
             told[str(row["field"])] = row

@@ -1,24 +1,24 @@
-"""Numbers as tools print them; what is none is null."""
+"""Parse the numbers that command-line tools print; a text without a number gives None."""
 
 from __future__ import annotations
 
-LARGEST = 1 << 63  # that no column holds
+LARGEST = 1 << 63  # the first number that no Int64 column holds
 
 
-def whole(text: object) -> int | None:
-    """A number as printed, none that no column holds.
+def parse_integer(text: object) -> int | None:
+    """Parse an unsigned decimal integer; None for any other text and for numbers from LARGEST on.
 
-    >>> whole("12"), whole("N/A"), whole(str(1 << 64)), whole(None)
+    >>> parse_integer("12"), parse_integer("N/A"), parse_integer(str(1 << 64)), parse_integer(None)
     (12, None, None, None)
     """
     digits = str(text).strip()
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 20 and int(digits) < LARGEST else None
 
 
-def number(text: object) -> float | None:
-    """The number that a text begins with.
+def parse_float(text: object) -> float | None:
+    """Parse the number that a text begins with.
 
-    >>> number("400 Gb/sec (4X NDR)"), number("15E-255"), number("N/A")
+    >>> parse_float("400 Gb/sec (4X NDR)"), parse_float("15E-255"), parse_float("N/A")
     (400.0, 1.5e-254, None)
     """
     words = str(text).split()
@@ -28,11 +28,12 @@ def number(text: object) -> float | None:
         return None
 
 
-def coded(text: object) -> int | None:
-    """The number in the parentheses, or in front of the colon.
+def parse_code(text: object) -> int | None:
+    """Parse the numeric code of an enumerated value: in parentheses behind it, or in front of a colon.
 
-    >>> coded("1024 (3)"), coded("4: ACTIVE"), coded("LINK_UP")
+    >>> parse_code("1024 (3)"), parse_code("4: ACTIVE"), parse_code("LINK_UP")
     (3, 4, None)
     """
-    words = str(text)
-    return whole(words.rpartition("(")[2].removesuffix(")")) if words.endswith(")") else whole(words.split(":")[0])
+    shown = str(text)
+    digits = shown.rpartition("(")[2].removesuffix(")") if shown.endswith(")") else shown.split(":")[0]
+    return parse_integer(digits)

@@ -114,7 +114,7 @@ def completion_error(
 
 
 @analysis(UNANSWERED, of=("completion_error",))
-def unanswered(
+def unanswered_transfer(
     completion_error: pl.DataFrame,
     failure: pl.DataFrame,
     verdict: pl.DataFrame,

@@ -70,14 +70,14 @@ def transport(connection: pl.DataFrame) -> pl.DataFrame:
 
 
 @analysis(CONNECTED, of=("connection",))
-def connected(connection: pl.DataFrame, communicator: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
+def rank_connection(connection: pl.DataFrame, communicator: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
     """Which ranks are joined to which, over what, and by how many connections, over all communicators.
 
     The thread that makes a communicator says so; from 2.22 on, others connect when a call first needs it.
     """
     told = connection.filter(pl.col("from").is_not_null() & pl.col("to").is_not_null()).with_row_index("row")
     told = told.select("row", "host", "pid", "tid", "pos", "from", "fromdev", "to", "todev", transport=NAMED)
-    placed = of_communicator(told, communicator, member).select("row", "job", "key", "from", "to", "transport")
+    placed = join_communicator(told, communicator, member).select("row", "job", "key", "from", "to", "transport")
     memberships = member.select("key", "rank_id", place=pl.col("rank").cast(pl.Int64)).unique(["key", "place"])
     by_thread = placed.join(memberships, left_on=["key", "from"], right_on=["key", "place"]).join(
         memberships.rename({"rank_id": "peer"}), left_on=["key", "to"], right_on=["key", "place"]
@@ -134,13 +134,13 @@ def channels(
         [counted, rings.select(*place, pl.col("total").alias("coll"), nvls=None, p2p=None)], how="vertical_relaxed"
     )
     return (
-        of_communicator(told, communicator, member)
+        join_communicator(told, communicator, member)
         .group_by("job", "key", "rank_id", maintain_order=True)
         .agg(pl.col("coll", "nvls", "p2p").max(), pl.col("source").first(), pl.col("line").first())
     )
 
 
-def of_communicator(told: pl.DataFrame, communicator: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
+def join_communicator(told: pl.DataFrame, communicator: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
     """Rows that were printed while a communicator was made, with its job, key and actor; rows of none are left out."""
     thread = [*OWNER, "tid"]
     is_end = (pl.col("phase") == "COMPLETE") | (pl.col("form") == "completed")

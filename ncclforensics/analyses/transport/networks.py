@@ -28,13 +28,13 @@ CHOSEN_NETWORK = {
     "family": pl.String(),  # the same without its version: IBext on one line, IBext_v8 on another
     "provider": pl.String(),  # of Libfabric
     "is_rdma": pl.Boolean(),  # known to move data without the kernel's TCP
-    "spans": pl.Boolean(),  # its job runs on several nodes
-    "carries": pl.Boolean(),  # connections over it are seen, in this process or in another of the job
-    "is_needless": pl.Boolean(),  # all nodes are in one NVLink domain
+    "spans_nodes": pl.Boolean(),  # its job runs on several nodes
+    "carries_data": pl.Boolean(),  # connections over it are seen, in this process or in another of the job
+    "is_network_unneeded": pl.Boolean(),  # all nodes are in one NVLink domain
     "reason": pl.String(),  # why not InfiniBand: one of the words below
     "variable": pl.String(),  # that had a part in it, with its value
-    "why_source": pl.Int32(),
-    "why_line": pl.Int32(),
+    "reason_source": pl.Int32(),
+    "reason_line": pl.Int32(),
     "source": pl.Int32(),
     "line": pl.Int32(),
 }
@@ -60,8 +60,8 @@ DIRECT_ACCESS = {
     "is_open": pl.Boolean(),  # some line says that the NIC can reach GPU memory
     "is_far": pl.Boolean(),  # GPU and NIC are further apart than allowed
     "level": pl.String(),  # of NCCL_NET_GDR_LEVEL
-    "why_source": pl.Int32(),
-    "why_line": pl.Int32(),
+    "reason_source": pl.Int32(),
+    "reason_line": pl.Int32(),
     "source": pl.Int32(),
     "line": pl.Int32(),  # of a receive that is not direct; else of the first one
 }
@@ -128,12 +128,12 @@ def chosen_network(
     is_told = (pl.col("reason") != UNTRIED).fill_null(value=False).any().over("job", "network")
     is_absent = ((pl.col("reason") == UNTRIED) & is_told).fill_null(value=False)
     rows = rows.with_columns(
-        pl.when(is_absent.not_()).then(name).alias(name) for name in ("reason", "why_source", "why_line")
+        pl.when(is_absent.not_()).then(name).alias(name) for name in ("reason", "reason_source", "reason_line")
     )
     for group in (["job", "host"], ["job"]):  # a process whose own lines were cut has the reason of its neighbours
         rows = rows.with_columns(
             pl.coalesce(name, pl.col(name).drop_nulls().first().over(*group, "network")).alias(name)
-            for name in ("reason", "variable", "why_source", "why_line")
+            for name in ("reason", "variable", "reason_source", "reason_line")
         )
     family = pl.col("network").str.split("_v").list.first()
     return rows.with_columns(
@@ -154,7 +154,7 @@ def _spanning(
     placed = placement.group_by(OWNER).agg(pl.col("nnodes").max(), pl.col("mnnvl").max())
     sizes = member.group_by("job").agg(nranks=pl.col("nranks").max())
     seen = rank.group_by("job").agg(seen=pl.len())
-    carrying = used.select(OWNER).unique().with_columns(carries=pl.lit(value=True))
+    carrying = used.select(OWNER).unique().with_columns(carries_data=pl.lit(value=True))
     told = (
         memberships.join(placed, on=OWNER, how="left")
         .join(carrying, on=OWNER, how="left")
@@ -162,16 +162,16 @@ def _spanning(
         .join(seen, on="job", how="left")
     )
     is_apart = pl.col("host").n_unique().over("job") > 1
-    carries = pl.col("carries").fill_null(value=False).any().over("job")
-    is_alone = pl.col("job").is_null() & carries.not_()
+    carries_data = pl.col("carries_data").fill_null(value=False).any().over("job")
+    is_alone = pl.col("job").is_null() & carries_data.not_()
     absent = (pl.col("nranks") > pl.col("seen")).fill_null(value=False) & pl.col("nnodes").is_null()
     return told.select(
         *OWNER,
-        spans=((is_apart & is_alone.not_()) | (pl.col("nnodes").max().over("job") > 1) | (absent & carries)).fill_null(
-            value=False
-        ),
-        carries=carries,
-        is_needless=(pl.col("mnnvl").max().over("job") > 0).fill_null(value=False) & carries.not_(),
+        spans_nodes=(
+            (is_apart & is_alone.not_()) | (pl.col("nnodes").max().over("job") > 1) | (absent & carries_data)
+        ).fill_null(value=False),
+        carries_data=carries_data,
+        is_network_unneeded=(pl.col("mnnvl").max().over("job") > 0).fill_null(value=False) & carries_data.not_(),
     )
 
 
@@ -219,8 +219,8 @@ def _reasons(
         .agg(
             pl.col("reason").first(),
             pl.col("said").first(),
-            why_source=pl.col("source").first(),
-            why_line=pl.col("line").first(),
+            reason_source=pl.col("source").first(),
+            reason_line=pl.col("line").first(),
         )
     )
     lists = setting.filter(variable == "NCCL_IB_HCA").group_by(OWNER).agg(listed=spoken.first())
@@ -232,7 +232,7 @@ def _reasons(
 
 
 @analysis(DIRECT_ACCESS, of=("chosen_network",))
-def direct_access(
+def gdr_connections(
     chosen_network: pl.DataFrame,
     connection: pl.DataFrame,
     gpu_direct: pl.DataFrame,
@@ -244,7 +244,7 @@ def direct_access(
 
     Sends read GPU memory over PCIe, which NCCL avoids on many machines: only receives tell whether GPUDirect is there.
     """
-    memberships = chosen_network.filter("is_rdma", "spans").unique(OWNER, keep="first", maintain_order=True)
+    memberships = chosen_network.filter("is_rdma", "spans_nodes").unique(OWNER, keep="first", maintain_order=True)
     over = connection.filter(pl.col("form").is_in(["net", "collnet"])).with_columns(
         is_receive=pl.col("direction").fill_null("receive") == "receive", is_direct=pl.col("gdr").is_not_null()
     )
@@ -281,7 +281,7 @@ def direct_access(
         on_level=pl.col("line").first(),
     )
     return (
-        memberships.drop("source", "line", "why_source", "why_line")
+        memberships.drop("source", "line", "reason_source", "reason_line")
         .join(counted, on=OWNER)
         .join(_first(closed, "closed"), on=OWNER, how="left")
         .join(
@@ -293,8 +293,8 @@ def direct_access(
             pl.col("is_open").fill_null(value=False),
             is_closed=pl.col("at_closed").is_not_null(),
             is_far=pl.col("at_far").is_not_null(),
-            why_source=pl.coalesce("at_closed", "at_level", "at_far"),
-            why_line=pl.coalesce("on_closed", "on_level", "on_far"),
+            reason_source=pl.coalesce("at_closed", "at_level", "at_far"),
+            reason_line=pl.coalesce("on_closed", "on_level", "on_far"),
             source="at",
             line="on",
         )

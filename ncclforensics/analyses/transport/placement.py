@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.analyses.transport.connections import of_communicator
+from ncclforensics.analyses.transport.connections import join_communicator
 from ncclforensics.frames.columns import OWNER, PLACE, text_of
 from ncclforensics.frames.registry import analysis
 
@@ -12,7 +12,7 @@ LAYOUT = {
     "job": pl.Int32(),
     "key": pl.Categorical(),
     "nranks": pl.Int32(),
-    "seen": pl.Int32(),  # ranks with a log
+    "ranks_seen": pl.Int32(),  # ranks with a log
     "nodes": pl.Int32(),  # null where neither the log says it nor all ranks are seen
     "local": pl.Int32(),  # most ranks on one node
     "gpus": pl.String(),  # the places that its GPUs have in their nodes, with the nodes' names left out
@@ -43,14 +43,14 @@ SEARCHED = {
 FABRIC = {
     "host": pl.Categorical(),
     "pid": pl.Int32(),
-    "fabric": pl.String(),  # NVLink, NVSwitch, multicast (an NVSwitch that also reduces)
+    "interconnect": pl.String(),  # NVLink, NVSwitch, multicast (an NVSwitch that also reduces)
     "source": pl.Int32(),
     "line": pl.Int32(),
 }
 
 
 @analysis(LAYOUT)
-def layout(member: pl.DataFrame, placement: pl.DataFrame, channels: pl.DataFrame) -> pl.DataFrame:
+def communicator_placement(member: pl.DataFrame, placement: pl.DataFrame, channels: pl.DataFrame) -> pl.DataFrame:
     """One row per communicator that has come to be."""
     told = placement.group_by("host", "pid", "comm").agg(pl.col("nnodes", "localranks").max())
     opened = channels.select("job", "key", "rank_id", "coll", "nvls", at="source", on="line")
@@ -65,7 +65,7 @@ def layout(member: pl.DataFrame, placement: pl.DataFrame, channels: pl.DataFrame
         .group_by("job", "key", maintain_order=True)
         .agg(
             pl.col("nranks").first(),
-            pl.len().cast(pl.Int32).alias("seen"),
+            pl.len().cast(pl.Int32).alias("ranks_seen"),
             pl.col("nnodes").max(),
             pl.col("localranks").max(),
             pl.col("host").n_unique().cast(pl.Int32).alias("hosts"),
@@ -78,8 +78,8 @@ def layout(member: pl.DataFrame, placement: pl.DataFrame, channels: pl.DataFrame
             pl.col("on").drop_nulls().first().alias("line"),
         )
         .with_columns(
-            nodes=pl.coalesce("nnodes", pl.when(pl.col("seen") == pl.col("nranks")).then("hosts")),
-            local=pl.coalesce("localranks", pl.when(pl.col("seen") == pl.col("nranks")).then("here")),
+            nodes=pl.coalesce("nnodes", pl.when(pl.col("ranks_seen") == pl.col("nranks")).then("hosts")),
+            local=pl.coalesce("localranks", pl.when(pl.col("ranks_seen") == pl.col("nranks")).then("here")),
         )
     )
 
@@ -91,14 +91,14 @@ def graph_search(graph: pl.DataFrame, communicator: pl.DataFrame, member: pl.Dat
     names = [name for name in SEARCHED if name not in ("job", "key", "rank_id")]
     told = found.select(*names, "pos", "tid")
     return (
-        of_communicator(told, communicator, member)
+        join_communicator(told, communicator, member)
         .group_by("job", "key", "rank_id", "host", "pid", "pattern", maintain_order=True)
         .agg(pl.col(name).first() for name in names if name not in ("host", "pid", "pattern"))
     )
 
 
 @analysis(FABRIC, of=("topology_node", "graph", "nvls", "device_row"))
-def fabric(
+def gpu_interconnect(
     topology_node: pl.DataFrame, graph: pl.DataFrame, nvls: pl.DataFrame, device_pair: pl.DataFrame
 ) -> pl.DataFrame:
     """The processes whose GPUs are seen to be linked by NVLink, and the first line that shows it.
@@ -109,12 +109,12 @@ def fabric(
     """
     is_switch = pl.col("form") == "nvswitch"
     linked = topology_node.filter(pl.col("link") == "NVL").select(
-        *PLACE, fabric=pl.when(is_switch).then(pl.lit("NVSwitch")).otherwise(pl.lit("NVLink"))
+        *PLACE, interconnect=pl.when(is_switch).then(pl.lit("NVSwitch")).otherwise(pl.lit("NVLink"))
     )
     rings = graph.filter((pl.col("pattern") == 4) & (pl.col("type_intra") == "NVL")).select(
-        *PLACE, fabric=pl.lit("NVLink")
+        *PLACE, interconnect=pl.lit("NVLink")
     )
-    multicast = nvls.filter(pl.col("form") == "multicast").select(*PLACE, fabric=pl.lit("multicast"))
+    multicast = nvls.filter(pl.col("form") == "multicast").select(*PLACE, interconnect=pl.lit("multicast"))
     between = device_pair.filter(
         (pl.col("table") == "path")
         & pl.col("host").is_not_null()
@@ -131,13 +131,13 @@ def fabric(
             pl.lit(None, dtype=pl.Int32).alias("pid"),
             "source",
             "line",
-            fabric=pl.lit("NVLink"),
+            interconnect=pl.lit("NVLink"),
         )
     )
     return (
         pl.concat([linked, rings, multicast, whole])
         .sort("source", "line")
-        .group_by("host", "pid", "fabric", maintain_order=True)
+        .group_by("host", "pid", "interconnect", maintain_order=True)
         .agg(pl.col("source", "line").first())
     )
 
@@ -148,8 +148,8 @@ RING_HOST = {
     "channel": pl.Int32(),
     "nranks": pl.Int32(),
     "hosts": pl.Int32(),  # that hold its ranks
-    "crossings": pl.Int32(),  # how often the ring changes the host
-    "walk": pl.String(),  # the hosts in the ring's order
+    "host_changes": pl.Int32(),  # how often the ring changes the host
+    "host_order": pl.String(),  # the hosts in the ring's order
     "source": pl.Int32(),
     "line": pl.Int32(),
 }
@@ -157,13 +157,13 @@ RING_HOST = {
 
 @analysis(RING_HOST, of=("ring",))
 def ring_host(
-    ring: pl.DataFrame, communicator: pl.DataFrame, member: pl.DataFrame, layout: pl.DataFrame
+    ring: pl.DataFrame, communicator: pl.DataFrame, member: pl.DataFrame, communicator_placement: pl.DataFrame
 ) -> pl.DataFrame:
     """How often each ring changes the host; only of rings that are printed whole, over hosts with several ranks."""
-    whole = layout.filter(
-        (pl.col("seen") == pl.col("nranks")) & (pl.col("nodes") > 1) & (pl.col("nranks") > pl.col("nodes"))
+    whole = communicator_placement.filter(
+        (pl.col("ranks_seen") == pl.col("nranks")) & (pl.col("nodes") > 1) & (pl.col("nranks") > pl.col("nodes"))
     )
-    told = of_communicator(
+    told = join_communicator(
         ring.select("source", "line", "pos", "host", "pid", "tid", "channel", "order"), communicator, member
     )
     ordered = (
@@ -181,8 +181,8 @@ def ring_host(
         .group_by("job", "key", "channel", "nranks", "source", "line", maintain_order=True)
         .agg(
             pl.col("host").n_unique().cast(pl.Int32).alias("hosts"),
-            pl.col("moves").sum().cast(pl.Int32).alias("crossings"),
-            text_of("host").head(8).str.join(" ").alias("walk"),
+            pl.col("moves").sum().cast(pl.Int32).alias("host_changes"),
+            text_of("host").head(8).str.join(" ").alias("host_order"),
             pl.col("nodes").first(),
         )
         .filter(pl.col("hosts") == pl.col("nodes"))

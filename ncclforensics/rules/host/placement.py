@@ -19,9 +19,9 @@ FAR = "SYS"
 NEAR = ["PIX", "PXB", "PXN", "P2C"]
 
 
-def _seats(member: pl.DataFrame, layout: pl.DataFrame) -> dict[tuple[int, str], list[dict[str, Any]]]:
+def _seats(member: pl.DataFrame, communicator_placement: pl.DataFrame) -> dict[tuple[int, str], list[dict[str, Any]]]:
     """The ranks, in order, of every communicator that is seen whole and spans several hosts."""
-    spread = layout.filter((pl.col("seen") == pl.col("nranks")) & (pl.col("nodes") > 1))
+    spread = communicator_placement.filter((pl.col("ranks_seen") == pl.col("nranks")) & (pl.col("nodes") > 1))
     rows = member.join(spread.select("job", "key", "nodes", "local"), on=["job", "key"]).sort("rank")
     memberships: dict[tuple[int, str], list[dict[str, Any]]] = {}
     for row in rows.to_dicts():
@@ -34,9 +34,9 @@ def _crossings(hosts: list[str]) -> int:
     return sum(a != b for a, b in zip(hosts, hosts[1:] + hosts[:1], strict=True))
 
 
-@rule(Category.PLACEMENT, Severity.INFO, of=("layout",))
+@rule(Category.PLACEMENT, Severity.INFO, of=("communicator_placement",))
 def place_ranks_not_contiguous(
-    member: pl.DataFrame, layout: pl.DataFrame, placement: pl.DataFrame, rank: pl.DataFrame
+    member: pl.DataFrame, communicator_placement: pl.DataFrame, placement: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
     """The ranks of a host are not consecutive.
 
@@ -49,7 +49,7 @@ def place_ranks_not_contiguous(
     """
     joined = set(placement.filter(pl.col("mnnvl") == 1)["host"].cast(pl.String))
     numbers = dict(rank.select("rank_id", "rank").iter_rows())
-    memberships = _seats(member, layout)
+    memberships = _seats(member, communicator_placement)
     worlds: dict[int, tuple[int, str]] = {}
     for job, key in memberships:
         is_dense = len(memberships[job, key]) > memberships[job, key][0]["nodes"]
@@ -96,12 +96,12 @@ def place_ring_crosses_too_often(
     Sources: nccl: src/graph/connect.cc, src/graph/search.cc (falling back to simple order); nccl#514 (cut lines).
     """
     joined = placement.filter(pl.col("mnnvl") == 1).is_empty()
-    worst = ring_host.filter((pl.col("crossings") > pl.col("hosts")) & pl.lit(joined)).sort("source", "line")
+    worst = ring_host.filter((pl.col("host_changes") > pl.col("hosts")) & pl.lit(joined)).sort("source", "line")
     for _, rows in worst.group_by("job", "key", maintain_order=True):
         row = rows.row(0, named=True)
         yield Finding(
-            title=f"rings change the host {row['crossings']} times where {row['hosts']} would do",
-            detail=f"{rows.height} rings over {row['nranks']} ranks; ring {row['channel']} runs {row['walk']}",
+            title=f"rings change the host {row['host_changes']} times where {row['hosts']} would do",
+            detail=f"{rows.height} rings over {row['nranks']} ranks; ring {row['channel']} runs {row['host_order']}",
             certainty="likely",
             communicator=row["key"],
             evidence=shown(rows, "ring"),
@@ -110,7 +110,7 @@ def place_ring_crosses_too_often(
 
 @rule(Category.PLACEMENT, Severity.WARNING, of=("graph_search", "device_pair"))
 def place_nic_far_from_gpu(
-    graph_search: pl.DataFrame, layout: pl.DataFrame, device_pair: pl.DataFrame, rank: pl.DataFrame
+    graph_search: pl.DataFrame, communicator_placement: pl.DataFrame, device_pair: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
     """The way from GPUs to their NICs leads over the link between CPUs.
 
@@ -120,15 +120,19 @@ def place_nic_far_from_gpu(
     Do: nvidia-smi topo -m; choose GPUs and NICs of one socket; NCCL_IB_HCA; in a VM load the vendor's topology file.
     Sources: field guides (NIC on the other NUMA node); NCCL user guide, NCCL_NET_GDR_LEVEL.
     """
-    found = list(explained(_far_on_the_way(graph_search, layout, rank), far_nics(device_pair), role=Role.CAUSE))
+    found = list(
+        explained(_far_on_the_way(graph_search, communicator_placement, rank), far_nics(device_pair), role=Role.CAUSE)
+    )
     known = {host for finding in found for host in finding.hosts}
     yield from found
     yield from told_once((host, one) for host, one in far_nics(device_pair) if host not in known)
 
 
-def _far_on_the_way(graph_search: pl.DataFrame, layout: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+def _far_on_the_way(
+    graph_search: pl.DataFrame, communicator_placement: pl.DataFrame, rank: pl.DataFrame
+) -> Iterator[Finding]:
     """Hosts whose search for rings found no shorter path."""
-    spread = layout.filter(pl.col("nodes") > 1).select("job", "key")
+    spread = communicator_placement.filter(pl.col("nodes") > 1).select("job", "key")
     rings = (
         graph_search.filter(pl.col("pattern") == RING)
         .join(spread, on=["job", "key"], how="semi")

@@ -46,9 +46,13 @@ def p2p_disabled_between_connected(
     yield from told_once(refused_peers(device_pair))
 
 
-@rule(Category.P2P, Severity.WARNING, of=("fabric",))
+@rule(Category.P2P, Severity.WARNING, of=("gpu_interconnect",))
 def p2p_nvlink_pair_on_shm_or_net(
-    transport: pl.DataFrame, fabric: pl.DataFrame, layout: pl.DataFrame, setting: pl.DataFrame, rank: pl.DataFrame
+    transport: pl.DataFrame,
+    gpu_interconnect: pl.DataFrame,
+    communicator_placement: pl.DataFrame,
+    setting: pl.DataFrame,
+    rank: pl.DataFrame,
 ) -> Iterator[Finding]:
     """GPUs that NVLink connects talk through shared memory or the network.
 
@@ -60,13 +64,13 @@ def p2p_nvlink_pair_on_shm_or_net(
     """
     if not _without_p2p(setting).is_empty():
         return
-    media = ["SHM", "NET"] if layout["nodes"].max() == 1 else ["SHM"]  # several hosts need the network
-    yield from _around_nvlink(transport, fabric, rank, media, "")
+    media = ["SHM", "NET"] if communicator_placement["nodes"].max() == 1 else ["SHM"]  # several hosts need the network
+    yield from _around_nvlink(transport, gpu_interconnect, rank, media, "")
 
 
-@rule(Category.SHM, Severity.WARNING, of=("fabric",))
+@rule(Category.SHM, Severity.WARNING, of=("gpu_interconnect",))
 def shm_in_place_of_nvlink(
-    transport: pl.DataFrame, fabric: pl.DataFrame, setting: pl.DataFrame, rank: pl.DataFrame
+    transport: pl.DataFrame, gpu_interconnect: pl.DataFrame, setting: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
     """A variable turned peer access off, and GPUs that NVLink connects talk through shared memory.
 
@@ -78,7 +82,7 @@ def shm_in_place_of_nvlink(
     given = _without_p2p(setting)
     if not given.is_empty():
         why = f"; {given['variable'][0]}={given['value'][0]} is set"
-        for finding in _around_nvlink(transport, fabric, rank, ["SHM"], why):
+        for finding in _around_nvlink(transport, gpu_interconnect, rank, ["SHM"], why):
             finding.role, finding.certainty = Role.CONSEQUENCE, "certain"
             yield finding
 
@@ -92,16 +96,16 @@ def _without_p2p(setting: pl.DataFrame) -> pl.DataFrame:
 
 
 def _around_nvlink(
-    transport: pl.DataFrame, fabric: pl.DataFrame, rank: pl.DataFrame, media: list[str], why: str
+    transport: pl.DataFrame, gpu_interconnect: pl.DataFrame, rank: pl.DataFrame, media: list[str], why: str
 ) -> Iterator[Finding]:
     """Connections by other means than peer access on hosts where the log shows NVLink."""
     around = transport.filter(pl.col("medium").is_in(media))
-    around = around.join(fabric.select("host").unique(), on="host", how="semi").sort("source", "line")
+    around = around.join(gpu_interconnect.select("host").unique(), on="host", how="semi").sort("source", "line")
     for _, rows in around.group_by("medium", maintain_order=True):
         way = "shared memory" if rows["medium"].cast(pl.String)[0] == "SHM" else "the network"
         hosts = sorted(rows["host"].cast(pl.String).unique())
         of_host = rank.join(rows.select("host").unique(), on="host", how="semi")
-        proof = fabric.join(rows.select("host").unique(), on="host", how="semi").sort("source", "line")
+        proof = gpu_interconnect.join(rows.select("host").unique(), on="host", how="semi").sort("source", "line")
         yield Finding(
             title=f"GPUs on NVLink talk through {way} on {', '.join(hosts[:4])}",
             detail=f"{rows['connections'].sum()} connections {rows['transport'][0]}{why}",
@@ -288,7 +292,7 @@ def p2p_hang_acs_iommu(
     work: pl.DataFrame,
     transport: pl.DataFrame,
     graph: pl.DataFrame,
-    fabric: pl.DataFrame,
+    gpu_interconnect: pl.DataFrame,
     rank: pl.DataFrame,
 ) -> Iterator[Finding]:
     """GPUs on PCIe access each other directly, and the first collective does not come to its end.
@@ -311,7 +315,7 @@ def p2p_hang_acs_iommu(
     ).sort("source", "line")  # fmt: skip
     if early.is_empty() or direct.is_empty() or over_pcie.is_empty() or rank["host"].n_unique() > 1:
         return
-    if fabric.is_empty() and others.is_empty():
+    if gpu_interconnect.is_empty() and others.is_empty():
         yield Finding(
             title=f"direct access over PCIe on {rank['host'].cast(pl.String)[0]}, and the first call hangs",
             detail="the usual cause is an IOMMU or ACS that turns transfers between GPUs round",

@@ -73,7 +73,7 @@ def env_differs_across_ranks(setting: pl.DataFrame, member: pl.DataFrame, rank: 
 
 @rule(Category.ENVIRONMENT, Severity.INFO, of=("setting",))
 def env_debug_left_on(
-    setting: pl.DataFrame, transport: pl.DataFrame, fabric: pl.DataFrame, rank: pl.DataFrame
+    setting: pl.DataFrame, transport: pl.DataFrame, gpu_interconnect: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
     """A variable is set that helps to find a fault and costs speed.
 
@@ -89,7 +89,9 @@ def env_debug_left_on(
     )
     by_other_means = transport.filter(pl.col("medium") != "P2P")["host"].unique()
     direct = transport.filter(pl.col("medium") == "P2P")["host"].unique()
-    idle = fabric.filter(pl.col("host").is_in(by_other_means.implode()) & ~pl.col("host").is_in(direct.implode()))
+    idle = gpu_interconnect.filter(
+        pl.col("host").is_in(by_other_means.implode()) & ~pl.col("host").is_in(direct.implode())
+    )
     for _, rows in slow.sort("source", "line").group_by("variable", "value", maintain_order=True):
         name, value = rows["variable"][0], rows["value"][0]
         finding = together(

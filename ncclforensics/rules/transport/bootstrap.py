@@ -145,8 +145,8 @@ def boot_message_truncated(
     )  # fmt: skip
 
 
-@rule(Category.BOOTSTRAP, Severity.INFO, of=("stranger",))
-def boot_foreign_connection(stranger: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+@rule(Category.BOOTSTRAP, Severity.INFO, of=("unexpected_peer",))
+def boot_foreign_connection(unexpected_peer: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """Somebody who is no rank of this job connected to one of NCCL's ports.
 
     Means: a port scanner, another job, or a process of an earlier run. NCCL drops the connection and goes on.
@@ -154,9 +154,10 @@ def boot_foreign_connection(stranger: pl.DataFrame, rank: pl.DataFrame) -> Itera
     Do: leave the ports of the job out of security scans; NCCL_RAS_ADDR=localhost:PORT keeps RAS on the host.
     Sources: nccl#1996; nccl: src/misc/socket.cc.
     """
-    if not stranger.is_empty():
+    if not unexpected_peer.is_empty():
         yield together(
-            stranger, rank, "a stranger connected to a port of NCCL on {who}", "the connection was dropped", "possible",
+            unexpected_peer, rank, "an unexpected peer connected to a port of NCCL on {who}",
+            "NCCL dropped the connection", "possible",
             role=Role.CONTEXT,
         )  # fmt: skip
 

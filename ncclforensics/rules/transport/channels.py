@@ -34,8 +34,8 @@ def chan_capped_by_env(
     setting: pl.DataFrame,
     channels: pl.DataFrame,
     graph_search: pl.DataFrame,
-    layout: pl.DataFrame,
-    fabric: pl.DataFrame,
+    communicator_placement: pl.DataFrame,
+    gpu_interconnect: pl.DataFrame,
     rank: pl.DataFrame,
 ) -> Iterator[Finding]:
     """A variable allows fewer channels than the machine has.
@@ -47,14 +47,18 @@ def chan_capped_by_env(
     Do: unset the variable on all ranks, also in /etc/nccl.conf and ~/.nccl.conf, and run again.
     Sources: nccl: src/graph/connect.cc; nccl#522 (left over from a test).
     """
-    larger = layout.filter(pl.col("nranks") > 1).select("job", "key", "nranks", "local", "nodes")
+    larger = communicator_placement.filter(pl.col("nranks") > 1).select("job", "key", "nranks", "local", "nodes")
     opened = channels.join(larger, on=["job", "key"]).join(rank.select("job", "rank_id", *OWNER), on=["job", "rank_id"])
     bound = _caps(setting).join(opened.select(*OWNER, "key", "coll", "local", of="nranks"), on=OWNER)
     bound = bound.filter(pl.col("coll") == pl.col("cap"))
     found = graph_search.group_by(*OWNER, "key").agg(
         found=pl.col("channels").max(), at=pl.col("source").first(), on=pl.col("line").first()
     )
-    roomy = fabric.filter(pl.col("fabric").is_in(ROOMY)).select(*OWNER, is_roomy=pl.lit(value=True)).unique()
+    roomy = (
+        gpu_interconnect.filter(pl.col("interconnect").is_in(ROOMY))
+        .select(*OWNER, is_roomy=pl.lit(value=True))
+        .unique()
+    )
     judged = bound.join(found, on=[*OWNER, "key"], how="left").join(roomy, on=OWNER, how="left")
     is_searched = (pl.col("found") > pl.col("cap")).fill_null(value=False)
     is_small = (pl.col("cap") < NORMAL_CHANNELS) & pl.col("is_roomy") & (pl.col("local") >= FULL_NODE)
@@ -82,11 +86,11 @@ def chan_capped_by_env(
         yield finding
 
 
-@rule(Category.CHANNEL_UNDERCOUNT, Severity.WARNING, of=("layout",))
+@rule(Category.CHANNEL_UNDERCOUNT, Severity.WARNING, of=("communicator_placement",))
 def chan_undercount(
-    layout: pl.DataFrame,
+    communicator_placement: pl.DataFrame,
     setting: pl.DataFrame,
-    fabric: pl.DataFrame,
+    gpu_interconnect: pl.DataFrame,
     member: pl.DataFrame,
     transport: pl.DataFrame,
     device_pair: pl.DataFrame,
@@ -102,21 +106,27 @@ def chan_undercount(
     Do: NCCL_DEBUG_SUBSYS=INIT,GRAPH and NCCL_TOPO_DUMP_FILE on the hosts named; compare maxBw and `Pattern` lines.
     Sources: nccl#652, nccl#524, nccl#1664; MLPerf logs (channels by machine); field guides.
     """
-    found = _fewer_than_others(layout, setting, fabric, member, transport)
+    found = _fewer_than_others(communicator_placement, setting, gpu_interconnect, member, transport)
     yield from explained(found, fewer_nvlinks(device_pair, gpu_link), narrow_links(machine_device))
 
 
 def _fewer_than_others(
-    layout: pl.DataFrame, setting: pl.DataFrame, fabric: pl.DataFrame, member: pl.DataFrame, transport: pl.DataFrame
+    communicator_placement: pl.DataFrame,
+    setting: pl.DataFrame,
+    gpu_interconnect: pl.DataFrame,
+    member: pl.DataFrame,
+    transport: pl.DataFrame,
 ) -> Iterator[Finding]:
     asked = setting.filter(text_of("field").str.contains("CTA", literal=True).fill_null(value=False))
     capped = pl.concat([_caps(setting).select("host", "pid"), asked.select("host", "pid")]).unique()
     by_hand = member.join(capped, on=OWNER, how="semi").select("job", "key").unique()
-    free = layout.filter((pl.col("nranks") > 1) & pl.col("coll").is_not_null() & pl.col("line").is_not_null())
+    free = communicator_placement.filter(
+        (pl.col("nranks") > 1) & pl.col("coll").is_not_null() & pl.col("line").is_not_null()
+    )
     free = free.join(by_hand, on=["job", "key"], how="anti")
     alike = ["job", "nranks", "nodes", "gpus", "nth"]
     said: set[str] = set()
-    complete = free.filter(pl.col("seen") == pl.col("nranks"))
+    complete = free.filter(pl.col("ranks_seen") == pl.col("nranks"))
     unequal = complete.filter(pl.col("coll").n_unique().over(alike) > 1)
     for _, same in unequal.sort("source", "line").group_by(alike, maintain_order=True):
         most = same["coll"].max()
@@ -138,7 +148,9 @@ def _fewer_than_others(
     )
     if full.is_empty():
         return
-    roomy = member.join(fabric.filter(pl.col("fabric").is_in(ROOMY)), on=OWNER, how="semi")["key"].unique()
+    roomy = member.join(gpu_interconnect.filter(pl.col("interconnect").is_in(ROOMY)), on=OWNER, how="semi")[
+        "key"
+    ].unique()
     networks = set(transport.filter(pl.col("medium") == "NET")["network"].cast(pl.String).drop_nulls())
     is_fast = (pl.col("nodes") == 1) | pl.lit(networks == {"IB"})
     full = full.filter(pl.col("key").is_in(roomy.implode()) & is_fast)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.transport.connections import of_communicator
+from ncclforensics.analyses.transport.connections import join_communicator
 from ncclforensics.data.verbs import RETRY_EXCEEDED
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
@@ -88,7 +88,7 @@ def cross_nic_on_isolated_rails(
     told = connection.filter((pl.col("form") == "net") & pl.col("netdev").is_not_null() & pl.col("proxy").is_null())
     if errors.is_empty() or told.is_empty() or not forbidden.is_empty():
         return
-    placed = of_communicator(
+    placed = join_communicator(
         told.select(
             "source", "line", "pos", "host", "pid", "tid", "channel", "conn", "from", "to", "direction", "netdev"
         ),

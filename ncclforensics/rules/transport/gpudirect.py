@@ -18,18 +18,18 @@ OFF = ["LOC", "0"]  # levels, and values of NCCL_IB_CUDA_SUPPORT, that switch it
 FORCED = ["SYS", "5"]
 
 
-def _staged(direct_access: pl.DataFrame) -> pl.DataFrame:
+def _staged(gdr_connections: pl.DataFrame) -> pl.DataFrame:
     """Processes none of whose receives goes into GPU memory."""
-    return direct_access.filter((pl.col("receives") > 0) & (pl.col("direct") == 0))
+    return gdr_connections.filter((pl.col("receives") > 0) & (pl.col("direct") == 0))
 
 
 def _is_switched_off() -> pl.Expr:
     return pl.col("level").str.split("=").list.last().is_in(OFF).fill_null(value=False)
 
 
-@rule(Category.GDR_MISSING, Severity.WARNING, of=("direct_access",))
+@rule(Category.GDR_MISSING, Severity.WARNING, of=("gdr_connections",))
 def gdr_disabled_hca(
-    direct_access: pl.DataFrame, version: pl.DataFrame, loaded_module: pl.DataFrame, rank: pl.DataFrame
+    gdr_connections: pl.DataFrame, version: pl.DataFrame, loaded_module: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
     """NCCL found no way for the NIC to reach GPU memory: neither a kernel module nor DMA-BUF.
 
@@ -42,7 +42,7 @@ def gdr_disabled_hca(
     unseen: upgrade to 2.23.4.
     Sources: nccl#1537, nccl#1343, nccl#897, nccl#1939, nccl#1676; NCCL documentation gpu_troubleshooting.
     """
-    closed = _closed(direct_access)
+    closed = _closed(gdr_connections)
     loaded = _with_peermem(loaded_module)
     if _is_old(version):
         closed = closed.join(loaded, on="host", how="anti")
@@ -50,7 +50,7 @@ def gdr_disabled_hca(
         detail = "NCCL found neither nvidia-peermem nor DMA-BUF there; data is copied through host memory"
         if _is_old(version):
             detail += "; this version of NCCL may fail to see a module that is loaded"
-        reasons = shown(closed.select(*OWNER, source="why_source", line="why_line"), "why")
+        reasons = shown(closed.select(*OWNER, source="reason_source", line="reason_line"), "why")
         finding = together(closed, rank, "{who}: GPUDirect RDMA is off", detail, "certain")
         finding.evidence = [*reasons[:2], *finding.evidence[:2]]
         of_hosts = closed.select("host").unique()
@@ -69,9 +69,9 @@ def gdr_disabled_hca(
         yield finding
 
 
-@rule(Category.GDR_MISSING, Severity.WARNING, of=("direct_access",))
+@rule(Category.GDR_MISSING, Severity.WARNING, of=("gdr_connections",))
 def gdr_false_negative_old_nccl(
-    direct_access: pl.DataFrame, version: pl.DataFrame, loaded_module: pl.DataFrame, rank: pl.DataFrame
+    gdr_connections: pl.DataFrame, version: pl.DataFrame, loaded_module: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
     """This NCCL says that GPUDirect RDMA is off, on a host where nvidia_peermem is loaded.
 
@@ -82,21 +82,21 @@ def gdr_false_negative_old_nccl(
     Do: NCCL 2.23.4 or later; until then load nv_peer_mem, or use DMA-BUF (open kernel driver).
     Sources: nccl#1676; release notes of 2.23.4.
     """
-    unseen = _closed(direct_access) if _is_old(version) else direct_access.clear()
+    unseen = _closed(gdr_connections) if _is_old(version) else gdr_connections.clear()
     loaded = _with_peermem(loaded_module)
     rows = unseen.join(loaded, on="host", how="semi")
     if rows.height:
         detail = "nvidia_peermem is loaded there, and NCCL up to 2.22.3 looks for nv_peer_mem only"
         finding = together(rows, rank, "{who}: GPUDirect RDMA is off for no reason", detail, "likely")
-        reasons = shown(rows.select(*OWNER, source="why_source", line="why_line"), "why")
+        reasons = shown(rows.select(*OWNER, source="reason_source", line="reason_line"), "why")
         proof = shown(loaded.join(rows, on="host", how="semi"), "lsmod")
         finding.evidence = [*reasons[:2], *proof[:1], *finding.evidence[:1]]
         yield finding
 
 
-def _closed(direct_access: pl.DataFrame) -> pl.DataFrame:
+def _closed(gdr_connections: pl.DataFrame) -> pl.DataFrame:
     """Processes that NCCL found no kernel module nor DMA-BUF for."""
-    return _staged(direct_access).filter(pl.col("is_closed") & pl.col("is_open").not_() & _is_switched_off().not_())
+    return _staged(gdr_connections).filter(pl.col("is_closed") & pl.col("is_open").not_() & _is_switched_off().not_())
 
 
 def _is_old(version: pl.DataFrame) -> bool:
@@ -111,8 +111,8 @@ def _with_peermem(loaded_module: pl.DataFrame) -> pl.DataFrame:
     return named.select(pl.col("host").cast(pl.Categorical), "source", "line")
 
 
-@rule(Category.GDR_MISSING, Severity.WARNING, of=("direct_access",))
-def gdr_missing_suffix(direct_access: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+@rule(Category.GDR_MISSING, Severity.WARNING, of=("gdr_connections",))
+def gdr_missing_suffix(gdr_connections: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """Connections over an RDMA network do not go into GPU memory, though no line says that they could not.
 
     Means: NCCL staged the data through host memory. Where only some hosts do, the kernel module is missing there; where
@@ -123,10 +123,10 @@ def gdr_missing_suffix(direct_access: pl.DataFrame, rank: pl.DataFrame) -> Itera
     prints the reason per NIC and GPU.
     Sources: nccl#897, Mellanox/nv_peer_memory#56; NCCL user guide, NCCL_NET_GDR_LEVEL.
     """
-    staged = _staged(direct_access)
+    staged = _staged(gdr_connections)
     unexplained = (pl.col("is_closed").not_() | pl.col("is_open")) & pl.col("is_far").not_() & _is_switched_off().not_()
     for (job, network), rows in staged.filter(unexplained).group_by("job", "network", maintain_order=True):
-        of_job = direct_access.filter((pl.col("job") == job) if job is not None else pl.col("job").is_null())
+        of_job = gdr_connections.filter((pl.col("job") == job) if job is not None else pl.col("job").is_null())
         others = of_job.filter(pl.col("direct") > 0).join(rows.select("host"), on="host", how="anti")
         if others.height:
             detail = "the other hosts receive into GPU memory: the kernel module is missing here"
@@ -138,9 +138,9 @@ def gdr_missing_suffix(direct_access: pl.DataFrame, rank: pl.DataFrame) -> Itera
         yield finding
 
 
-@rule(Category.GDR_MISSING, Severity.WARNING, of=("direct_access",))
+@rule(Category.GDR_MISSING, Severity.WARNING, of=("gdr_connections",))
 def gdr_disabled_by_distance(
-    direct_access: pl.DataFrame, device_pair: pl.DataFrame, rank: pl.DataFrame
+    gdr_connections: pl.DataFrame, device_pair: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
     """A GPU receives through host memory because the NIC in use is too far away in the PCI tree.
 
@@ -151,19 +151,19 @@ def gdr_disabled_by_distance(
     where ACS is known to be off.
     Sources: nccl: src/graph/paths.cc; nccl#412.
     """
-    far = _staged(direct_access).filter(
+    far = _staged(gdr_connections).filter(
         pl.col("is_far") & (pl.col("is_closed").not_() | pl.col("is_open")) & _is_switched_off().not_()
     )
     if far.height:
-        reasons = shown(far.select(*OWNER, source="why_source", line="why_line"), "why")
+        reasons = shown(far.select(*OWNER, source="reason_source", line="reason_line"), "why")
         title = "{who}: no GPUDirect RDMA, GPU and NIC are too far apart"
         finding = together(far, rank, title, "data is copied through host memory", "likely")
         finding.evidence = [*reasons[:2], *finding.evidence[:2]]
         yield from explained([finding], far_nics(device_pair))
 
 
-@rule(Category.GDR_MISSING, Severity.INFO, of=("direct_access",))
-def gdr_switched_off(direct_access: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+@rule(Category.GDR_MISSING, Severity.INFO, of=("gdr_connections",))
+def gdr_switched_off(gdr_connections: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A variable switches GPUDirect RDMA off.
 
     Means: NCCL_NET_GDR_LEVEL=LOC (or 0), or NCCL_IB_CUDA_SUPPORT=0, sends all data through host memory; a usual test
@@ -172,13 +172,13 @@ def gdr_switched_off(direct_access: pl.DataFrame, rank: pl.DataFrame) -> Iterato
     Do: unset it on all ranks, also in /etc/nccl.conf, once the test is done.
     Sources: NCCL user guide, environment variables; nccl#304.
     """
-    off = _staged(direct_access).filter(_is_switched_off())
+    off = _staged(gdr_connections).filter(_is_switched_off())
     for (level,), rows in off.group_by("level", maintain_order=True):
         finding = together(
             rows, rank, f"{{who}}: {level} switches GPUDirect RDMA off", "data is copied through host memory", "certain"
         )
         finding.role = Role.CONTEXT
-        why = shown(rows.select(*OWNER, source="why_source", line="why_line").drop_nulls(), "set")
+        why = shown(rows.select(*OWNER, source="reason_source", line="reason_line").drop_nulls(), "set")
         finding.evidence = [*why[:2], *finding.evidence[:2]]
         yield finding
 
@@ -193,7 +193,7 @@ def gdr_forced_level(setting: pl.DataFrame, chosen_network: pl.DataFrame, rank: 
     Do: unset it and compare; before 2.27 some platforms needed it.
     Sources: nccl#652, Megatron-Bridge#1638.
     """
-    apart = chosen_network.filter("is_rdma", "spans").select(OWNER).unique()
+    apart = chosen_network.filter("is_rdma", "spans_nodes").select(OWNER).unique()
     is_forced = (pl.col("variable") == "NCCL_NET_GDR_LEVEL") & pl.col("value").is_in(FORCED)
     forced = setting.filter(is_forced).join(apart, on=OWNER, how="semi")
     if forced.height:

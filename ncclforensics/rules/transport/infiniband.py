@@ -74,8 +74,8 @@ def _no_answer(errors: pl.DataFrame, rank: pl.DataFrame, when: str) -> Finding:
     return finding
 
 
-@rule(Category.IB_ERROR, Severity.ERROR, of=("unanswered",), hang=True)
-def ib_timeout_at_start(unanswered: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+@rule(Category.IB_ERROR, Severity.ERROR, of=("unanswered_transfer",), hang=True)
+def ib_timeout_at_start(unanswered_transfer: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A peer did not answer over InfiniBand or RoCE in the first calls of the job.
 
     Means: the two NICs have never reached each other: routing, VLAN, a wrong GID, rails that are not connected. That
@@ -85,13 +85,13 @@ def ib_timeout_at_start(unanswered: pl.DataFrame, rank: pl.DataFrame) -> Iterato
     show_gids.
     Sources: nccl#426, nccl#902, pytorch#81628, nccl#1664, nccl#1405.
     """
-    errors = unanswered.filter("is_early")
+    errors = unanswered_transfer.filter("is_early")
     if errors.height:
         yield _no_answer(errors, rank, ", in the first calls: they have never reached each other")
 
 
-@rule(Category.IB_ERROR, Severity.ERROR, of=("unanswered",), hang=True)
-def ib_timeout_mid_run(unanswered: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+@rule(Category.IB_ERROR, Severity.ERROR, of=("unanswered_transfer",), hang=True)
+def ib_timeout_mid_run(unanswered_transfer: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A peer did not answer over InfiniBand or RoCE, in a job that had run or of which the log does not tell.
 
     Means: a link that flaps, congestion, a switch that restarts, or a peer that died. The line names the other end; a
@@ -102,7 +102,7 @@ def ib_timeout_mid_run(unanswered: pl.DataFrame, rank: pl.DataFrame) -> Iterator
     NCCL_IB_RETRY_CNT only after that.
     Sources: nccl#905, nccl#902, nccl#1814; release notes of 2.23.4.
     """
-    errors = unanswered.filter(pl.col("is_early").not_())
+    errors = unanswered_transfer.filter(pl.col("is_early").not_())
     if errors.height:
         calls = errors["calls"].max()
         yield _no_answer(errors, rank, "" if calls is None else f", after {calls!r} calls")
@@ -110,7 +110,7 @@ def ib_timeout_mid_run(unanswered: pl.DataFrame, rank: pl.DataFrame) -> Iterator
 
 @rule(Category.IB_ERROR, Severity.ERROR, of=("completion_error",), hang=True)
 def ib_local_protection(
-    completion_error: pl.DataFrame, direct_access: pl.DataFrame, connection: pl.DataFrame, rank: pl.DataFrame
+    completion_error: pl.DataFrame, gdr_connections: pl.DataFrame, connection: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
     """A NIC was not allowed to read or write the memory it was given.
 

@@ -41,7 +41,9 @@ def net_socket_fallback(
     NCCL_IB_HCA, NCCL_IB_DISABLE and NCCL_NET; on EFA, Slingshot or Google's A3 install and load the plugin.
     Sources: nccl#952, nccl#766, oneflow#9115; formats: plugins, section 1.
     """
-    slow = chosen_network.filter((pl.col("network") == SOCKET) & pl.col("spans") & pl.col("is_needless").not_())
+    slow = chosen_network.filter(
+        (pl.col("network") == SOCKET) & pl.col("spans_nodes") & pl.col("is_network_unneeded").not_()
+    )
     if slow.is_empty():
         return
     slow = slow.join(_mixed(chosen_network).select("job").unique(), on="job", how="anti", nulls_equal=True)
@@ -60,7 +62,7 @@ def net_socket_fallback(
             rank,
             "{who}: data between nodes goes over TCP sockets",
             why,
-            "certain" if rows["carries"][0] else "likely",
+            "certain" if rows["carries_data"][0] else "likely",
         )
         finding.severity = SEVERITY.get(str(reason), Severity.WARNING)
         if reason in (CHOSEN, UNTRIED):
@@ -72,18 +74,18 @@ def net_socket_fallback(
 
 
 def _whys(rows: pl.DataFrame) -> list[Line]:
-    given = rows.filter(pl.col("why_line").is_not_null() & (pl.col("reason") != UNTRIED))
-    return shown(given.select(*OWNER, source="why_source", line="why_line"), "why")[:2]
+    given = rows.filter(pl.col("reason_line").is_not_null() & (pl.col("reason") != UNTRIED))
+    return shown(given.select(*OWNER, source="reason_source", line="reason_line"), "why")[:2]
 
 
 def _carried_otherwise(chosen_network: pl.DataFrame) -> pl.DataFrame:
     """Jobs whose processes have a faster network besides (one per communicator)."""
-    return chosen_network.filter((pl.col("network") != SOCKET) & pl.col("carries")).select("job").unique()
+    return chosen_network.filter((pl.col("network") != SOCKET) & pl.col("carries_data")).select("job").unique()
 
 
 def _mixed(chosen_network: pl.DataFrame) -> pl.DataFrame:
     """The processes of jobs in which some have one network only and others have another one only."""
-    one = chosen_network.filter(pl.len().over(OWNER) == 1).filter("spans")
+    one = chosen_network.filter(pl.len().over(OWNER) == 1).filter("spans_nodes")
     return one.filter(pl.col("family").n_unique().over("job") > 1)
 
 

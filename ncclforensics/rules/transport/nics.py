@@ -105,7 +105,7 @@ def net_fewer_nics_than_node_has(
     Do: on that host compare ibdev2netdev or ibstat with a healthy one; a name mistyped in NCCL_IB_HCA is not reported.
     Sources: llm-d-benchmark#1862, nccl#652, nccl#977.
     """
-    ours = chosen_network.filter("is_rdma", "spans").select(*OWNER, "job").unique()
+    ours = chosen_network.filter("is_rdma", "spans_nodes").select(*OWNER, "job").unique()
     listed = net_devices.filter(pl.col("form") == "ib").join(ours, on=OWNER)
     devices = text_of("devices")
     ports = devices.str.count_matches("/IB", literal=True) + devices.str.count_matches("/RoCE", literal=True)
@@ -137,7 +137,7 @@ def net_management_nic_included(
     Do: name the NICs of the data path: NCCL_IB_HCA=^mlx5_bond_0, or an exact list with a leading =.
     Sources: nccl#1412, nccl#302, nccl#224.
     """
-    apart = chosen_network.filter("is_rdma", "spans").select(OWNER).unique()
+    apart = chosen_network.filter("is_rdma", "spans_nodes").select(OWNER).unique()
     names = text_of("devices")
     both = names.str.contains("/IB", literal=True) & names.str.contains("/RoCE", literal=True)
     mixed = net_devices.filter((pl.col("form") == "ib") & both).join(apart, on=OWNER, how="semi")

@@ -28,7 +28,9 @@ def net_plugin_failed_then_fell_through(
     form = pl.col("form")
     lost = libfabric_error.filter(form.is_in(["no_provider", "getinfo", "too_old"]))
     works = chosen_network.filter(pl.col("network") != SOCKET).select(OWNER).unique()
-    needless = chosen_network.filter((pl.col("network") == SOCKET) & pl.col("spans").not_()).select(OWNER).unique()
+    needless = (
+        chosen_network.filter((pl.col("network") == SOCKET) & pl.col("spans_nodes").not_()).select(OWNER).unique()
+    )
     lost = lost.join(works, on=OWNER, how="anti").join(needless, on=OWNER, how="anti")
     if lost.height:
         error = first(lost["error"])
@@ -92,7 +94,7 @@ def net_plugin_not_loaded(
     asked = setting.filter((pl.col("variable") == "NCCL_NET_PLUGIN") & (value != "none"))
     asked = pl.concat([asked.select(OWNER), plugin.filter((form == "requested") & (kind == "NET")).select(OWNER)])
     loaded = plugin.filter(form.is_in(["loaded", "opened", "p2p"]) & (kind == "NET")).select(OWNER).unique()
-    fast = chosen_network.filter((pl.col("network") != SOCKET) | pl.col("spans").not_()).select(OWNER).unique()
+    fast = chosen_network.filter((pl.col("network") != SOCKET) | pl.col("spans_nodes").not_()).select(OWNER).unique()
     missing = missing.join(asked.unique(), on=OWNER, how="semi")
     missing = missing.join(loaded, on=OWNER, how="anti").join(fast, on=OWNER, how="anti")
     if missing.height:
@@ -136,7 +138,7 @@ def net_plugin_over_tcp(libfabric: pl.DataFrame, chosen_network: pl.DataFrame, r
     Sources: formats: plugins, section 1 (provider tcp, sockets, tcp;ofi_rxm).
     """
     slow = libfabric.filter(pl.col("provider").is_in(TCP_PROVIDERS))
-    apart = chosen_network.filter(pl.col("spans") & (pl.col("network") != SOCKET)).select(OWNER).unique()
+    apart = chosen_network.filter(pl.col("spans_nodes") & (pl.col("network") != SOCKET)).select(OWNER).unique()
     for (provider,), rows in (
         slow.join(apart, on=OWNER, how="semi").sort("source", "line").group_by("provider", maintain_order=True)
     ):

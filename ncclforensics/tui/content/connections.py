@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from ncclforensics.analyses.transport.connections import of_communicator
+from ncclforensics.analyses.transport.connections import join_communicator
 from ncclforensics.data.names import known, printable
 from ncclforensics.frames.columns import text_of
 from ncclforensics.report.build import Report, Row
@@ -60,7 +60,7 @@ MARKS = {
 def connections(report: Report, _: Citer) -> Connections:
     """Matrices of the jobs whose logs tell connections; rings and NICs as the logs print them."""
     run = report.run
-    joined, rank = run["connected"], run["rank"]
+    joined, rank = run["rank_connection"], run["rank"]
     matrices: list[Matrix] = []
     jobs = [row["job"] for row in report.verdicts]
     for place, job in enumerate(jobs, 1):
@@ -122,7 +122,7 @@ def _rings(report: Report) -> list[str]:
     if run["ring"].is_empty():
         return []
     columns = ("source", "line", "pos", "host", "pid", "tid", "channel", "order")
-    told = of_communicator(run["ring"].select(columns), run["communicator"], run["member"])
+    told = join_communicator(run["ring"].select(columns), run["communicator"], run["member"])
     told = told.filter(pl.col("order").is_not_null()).unique(["key", "channel"], keep="first", maintain_order=True)
     lines = [
         f"{row['key']}  channel {known(row['channel'])}: {' → '.join(str(row['order']).split())}"
