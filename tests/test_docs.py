@@ -1,4 +1,4 @@
-"""Pages that are generated say what the program says; what a README shows exists."""
+"""Generated pages agree with the program; commands, options and links in the documentation exist."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
@@ -17,10 +18,11 @@ import ncclforensics.analyses  # noqa: F401  # registers the analyses
 from ncclforensics import cli
 from ncclforensics.formats import dialect
 from ncclforensics.frames import registry, run
-from ncclforensics.grammar.grammar_file import Shape
+from ncclforensics.grammar.grammar_file import GRAMMARS, Shape
 from tests.incidents import ROOT
 
 DOCS = ROOT / "docs"
+FRAMES = DOCS / "frames"
 COMMANDS = [command.callback.__name__ for command in cli.app.registered_commands if command.callback]
 Golden = Callable[[Path, str], None]
 
@@ -35,7 +37,7 @@ def help_of(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     return ask
 
 
-def test_cli_md_is_what_help_prints(help_of: Callable[..., str], golden: Golden) -> None:
+def test_cli_md_holds_what_help_prints(help_of: Callable[..., str], golden: Golden) -> None:
     parts = ["# Commands\n\nGenerated from `--help` by `pytest --update`.\n"]
     for command in ([], *([name] for name in COMMANDS)):
         parts.append(f"## {' '.join(['ncclforensics', *command])}\n\n```text\n{help_of(*command).strip()}\n```\n")
@@ -62,48 +64,105 @@ def test_every_command_and_every_option_has_help(help_of: Callable[..., str]) ->
         options = re.findall(r"^  (-\S.*)$", text, re.MULTILINE)
         assert len(options) >= 2
         for option in options:
-            told = option.partition("  ")[2] or text.partition(option)[2].splitlines()[1]
-            assert told.strip(), option
+            description = option.partition("  ")[2] or text.partition(option)[2].splitlines()[1]
+            assert description.strip(), option
 
 
-def test_frames_md_is_made_of_the_grammars_and_the_analyses(golden: Golden) -> None:
-    golden(DOCS / "frames.md", "\n".join(_frames()))
+def test_frame_pages_agree_with_grammars_and_analyses(golden: Golden) -> None:
+    pages = _frame_pages()
+    for name, page in pages.items():
+        golden(FRAMES / f"{name}.md", page.text)
+
+    golden(DOCS / "frames.md", "\n".join(_frame_index(pages)))
+    assert {path.stem for path in FRAMES.glob("*.md")} == set(pages)
 
 
-def test_every_frame_that_is_computed_says_what_it_is() -> None:
+def test_every_computed_frame_has_a_description() -> None:
     assert [name for name, computed in registry.analyses().items() if not inspect.getdoc(computed.function)] == []
 
 
-def _frames() -> Iterator[str]:
+@dataclass(frozen=True, slots=True)
+class FramePage:
+    """One page of docs/frames: the frames of one grammar or of the analyses of one room."""
+
+    summary: str
+    frames: list[str]
+    text: str
+
+
+def _frame_pages() -> dict[str, FramePage]:
+    shapes: dict[str, list[Shape]] = {}
+    for shape in dialect().whole.shapes:
+        shapes.setdefault(shape.grammar, []).append(shape)
+    computed: dict[str, list[str]] = {}
+    for name, analysis in registry.analyses().items():
+        computed.setdefault(analysis.function.__module__.split(".")[2], []).append(name)
+    pages = {grammar: _parsed_page(grammar, shapes[grammar]) for grammar in sorted(shapes)}
+    pages |= {f"analyses-{room}": _computed_page(room, sorted(computed[room])) for room in sorted(computed)}
+    return pages | {"run": _run_page()}
+
+
+def _frame_index(pages: dict[str, FramePage]) -> Iterator[str]:
     yield "# Frames\n"
     yield "The tables that analyses and rules read. Generated from `grammars/` and `analyses/` by `pytest --update`.\n"
     yield "Every parsed frame also has `source` (number of the file), `line`, and `pos` (order within one process).\n"
-    yield "## Parsed: one row per line\n"
-    for shape in dialect().whole.shapes:
-        yield from _parsed(shape)
-    yield "## Computed\n"
-    yield from _table("source", "Every file that was read.", _rows(run.SOURCE_COLUMNS, run.__name__))
-    nothing = run.Run([], whole=True)
-    for name, told in REPEATING.items():
-        columns = nothing[name].schema.items()
-        yield from _table(name, told, [(column, _dtype(dtype), COMMON.get(column, "")) for column, dtype in columns])
-    for name, computed in registry.analyses().items():
-        told = (inspect.getdoc(computed.function) or "").partition("\n\n")[0].replace("\n", " ")
-        yield from _table(name, told, _rows(computed.columns, computed.function.__module__))
+    parsed = [name for name in pages if name != "run" and not name.startswith("analyses-")]
+    for title, names in {
+        "Parsed: one row per line": parsed,
+        "Computed by analyses": [name for name in pages if name.startswith("analyses-")],
+        "Kept by the run": ["run"],
+    }.items():
+        yield f"## {title}\n\n| page | frames |\n|---|---|"
+        for name in names:
+            page = pages[name]
+            links = ", ".join(f"[`{frame}`](frames/{name}.md#{frame})" for frame in page.frames)
+            yield f"| **{name}**: {page.summary} | {links} |"
+        yield ""
+
+
+def _page(title: str, summary: str, tables: dict[str, Iterator[str]]) -> FramePage:
+    parts = [f"# {title}\n", f"{summary} All frames: [frames.md](../frames.md).\n"]
+    return FramePage(summary, list(tables), "\n".join([*parts, *(line for table in tables.values() for line in table)]))
+
+
+def _parsed_page(grammar: str, shapes: list[Shape]) -> FramePage:
+    text = (GRAMMARS / f"{grammar}.lark").read_text(encoding="utf-8").partition("// needs:")[0]
+    summary = " ".join(line.removeprefix("//").strip() for line in text.splitlines()).strip().replace("|", "\\|")
+    return _page(f"Frames of grammars/{grammar}.lark", summary, {shape.frame: _parsed(shape) for shape in shapes})
+
+
+def _computed_page(room: str, names: list[str]) -> FramePage:
+    package = sys.modules[f"ncclforensics.analyses.{room}"]
+    tables = {}
+    for name in names:
+        computed = registry.analyses()[name]
+        description = (inspect.getdoc(computed.function) or "").partition("\n\n")[0].replace("\n", " ")
+        tables[name] = _table(name, description, _rows(computed.columns, computed.function.__module__))
+    return _page(f"Frames of analyses/{room}", inspect.getdoc(package) or "", tables)
+
+
+def _run_page() -> FramePage:
+    empty = run.Run([], whole=True)
+    tables = {"source": _table("source", "Every file that was read.", _rows(run.SOURCE_COLUMNS, run.__name__))}
+    for name, description in TEMPLATE_FRAMES.items():
+        columns = empty[name].schema.items()
+        rows = [(column, _dtype(dtype), COMMON.get(column, "")) for column, dtype in columns]
+        tables[name] = _table(name, description, rows)
+    return _page("Frames of the run", "The sources, and the calls as they are stored.", tables)
 
 
 def _parsed(shape: Shape) -> Iterator[str]:
     forms = list(dict.fromkeys(pattern.form for pattern in shape.patterns if pattern.form))
-    told = f"Lines of `grammars/{shape.grammar}.lark`, such as `{shape.examples[0]}`"
+    description = f"Such as `{shape.examples[0]}`\n\nNeeds: {shape.needs}"
     rows = [("form", "Categorical", ", ".join(forms) or "always empty")] if forms else []
     rows += [(name, _dtype(base.dtype), base.unit) for name, base in shape.columns.items()]
-    yield from _table(shape.frame, f"{told}\n\nNeeds: {shape.needs}", rows)
+    yield from _table(shape.frame, description, rows)
 
 
-# The rows of `operation`, as they are kept.
-REPEATING = {
-    "call_template": "What lines of `operation` say but for `opcount`, each once, at the first of them.",
-    "call_occurrence": "Every line of `operation`: its place, its `opcount`, and its row of `call_template`.",
+# How the rows of `operation` are stored.
+TEMPLATE_FRAMES = {
+    "call_template": "The messages of `operation` without their `opcount`, each once, with the line of the first.",
+    "call_occurrence": "Every line of `operation`: its position, its `opcount`, and its row of `call_template`.",
 }
 
 # Columns that mean the same in every frame.
@@ -143,19 +202,15 @@ def _dtype(dtype: pl.DataType) -> str:
     return str(dtype).split("(")[0] if isinstance(dtype, pl.Categorical) else str(dtype).replace("|", "\\|")
 
 
-def _table(name: str, told: str, rows: list[tuple[str, str, str]]) -> Iterator[str]:
-    yield f"### {name}\n\n{told}\n"
+def _table(name: str, description: str, rows: list[tuple[str, str, str]]) -> Iterator[str]:
+    yield f"## {name}\n\n{description}\n"
     yield "| column | dtype | meaning |\n|---|---|---|"
     yield from (f"| `{column}` | {dtype} | {meaning.replace('|', chr(92) + '|')} |" for column, dtype, meaning in rows)
     yield ""
 
 
-def test_what_the_readme_runs_exists(help_of: Callable[..., str]) -> None:
-    readme = ROOT / "README.md"
-    if not readme.exists():
-        pytest.skip("there is no README yet")
-
-    text = readme.read_text(encoding="utf-8")
+def test_commands_and_options_in_the_readme_exist(help_of: Callable[..., str]) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
     shown = re.findall(r"^ *(?:[^|\n]*\| )?ncclforensics ([a-z-]+)([^\n`#]*)", text, re.MULTILINE)
 
     assert shown
@@ -167,7 +222,7 @@ def test_what_the_readme_runs_exists(help_of: Callable[..., str]) -> None:
                 assert option in known, f"{command} {option}"
 
 
-def test_links_between_pages_lead_somewhere() -> None:
+def test_links_between_pages_lead_to_existing_files() -> None:
     for page in [*DOCS.rglob("*.md"), *ROOT.glob("*.md")]:
         # A table of frames holds example lines of logs, which may look like links to a number.
         for target in re.findall(r"\]\(([^)#:]+[.][a-z]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
