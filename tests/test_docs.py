@@ -18,7 +18,8 @@ import ncclforensics.analyses  # noqa: F401  # registers the analyses
 from ncclforensics import cli
 from ncclforensics.formats import dialect
 from ncclforensics.frames import registry, run
-from ncclforensics.grammar.grammar_file import GRAMMARS, Shape
+from ncclforensics.grammar.grammar_file import GRAMMARS
+from ncclforensics.grammar.patterns import Shape
 from tests.incidents import ROOT
 
 DOCS = ROOT / "docs"
@@ -92,7 +93,7 @@ class FramePage:
 
 def _frame_pages() -> dict[str, FramePage]:
     shapes: dict[str, list[Shape]] = {}
-    for shape in dialect().whole.shapes:
+    for shape in dialect().with_all_formats.shapes:
         shapes.setdefault(shape.grammar, []).append(shape)
     computed: dict[str, list[str]] = {}
     for name, analysis in registry.analyses().items():

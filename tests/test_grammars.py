@@ -18,7 +18,8 @@ from lark.exceptions import LarkError
 
 from ncclforensics.errors import GrammarError
 from ncclforensics.grammar import grammar_file
-from ncclforensics.grammar.grammar_file import Grammar, Shape
+from ncclforensics.grammar.grammar_file import Grammar
+from ncclforensics.grammar.patterns import Shape
 
 DECORATIONS = ("launcher", "deduplicated")  # stand around lines, and are tried before all others
 SHAPES = [shape for name in grammar_file.names() for shape in grammar_file.load(name).shapes]

@@ -20,7 +20,7 @@ from ncclforensics.parsing.parser import COUNTS, Parsed, parse, sift
 
 LANGUAGE = nccl.dialect()
 EXAMPLES = sorted({example for shape in LANGUAGE.shapes for example in shape.examples})
-HEADED = [example for example in EXAMPLES if pl.Series([example]).str.contains(f"^{LANGUAGE.opening}")[0]]
+HEADED = [example for example in EXAMPLES if pl.Series([example]).str.contains(f"^{LANGUAGE.prefix_regex}")[0]]
 CALL = (
     "{host}:77:77 [0] NCCL INFO AllReduce: opCount 1a sendbuff 0x7f recvbuff 0x7f count {n} datatype 7 op 0 root 0 "
     "comm 0x55d1c3e0 [nranks=8] stream 0x55d1b0"
@@ -135,9 +135,9 @@ def test_two_lines_torn_into_one_count_as_one_line() -> None:
 
 def test_a_line_goes_to_the_first_alternative_that_has_it() -> None:
     text, first = pl.Series(EXAMPLES), dict[int, tuple[str, str]]()
-    for trial in LANGUAGE.trials:
-        for place in text.str.contains(trial.pattern.regex).arg_true():
-            first.setdefault(place, (trial.shape.frame, trial.pattern.form))
+    for candidate in LANGUAGE.candidates:
+        for place in text.str.contains(candidate.pattern.regex).arg_true():
+            first.setdefault(place, (candidate.shape.frame, candidate.pattern.form))
 
     shown = {
         place: (name, form)
@@ -181,7 +181,7 @@ def test_both_of_two_complete_lines_without_a_newline_between_them_are_saved() -
 @settings(max_examples=12)
 def test_a_torn_line_never_invents_a_host(first: str, second: str, data: st.DataObject) -> None:
     """From behind its own prefix on, a line may be torn anywhere."""
-    torn = first[: data.draw(st.integers(first.index(LANGUAGE.mark), len(first)))] + second
+    torn = first[: data.draw(st.integers(first.index(LANGUAGE.prefix_marker), len(first)))] + second
 
     frames = found(f"{torn}\n{first}\n{second}\n").values()
     hosts = {host for frame in frames if "host" in frame for host in frame["host"].drop_nulls()}

@@ -21,7 +21,7 @@ MOST_COMPUTED = 1_000_000  # rows; a computed frame with more is worked out agai
 def save(report: Report, path: Path) -> None:
     """Write everything that a later analysis needs in place of the files."""
     run = report.run
-    parsed = [shape.frame for shape in run.dialect.whole.shapes]
+    parsed = [shape.frame for shape in run.dialect.with_all_formats.shapes]
     rows = {name: run[name].height for name in [*parsed, "speaker", *analyses()]}
     kept: dict[str, Callable[[], pl.DataFrame]] = {
         name: partial(run.__getitem__, name)

@@ -29,7 +29,7 @@ def explain(
     if (rule is None) == (line is None):
         raise UsageError("give explain either the name of a rule or --line TEXT")
     if line is not None:
-        typer.echo(explain_text.of_line(anatomy(line, dialect().whole)))
+        typer.echo(explain_text.of_line(anatomy(line, dialect().with_all_formats)))
         return
     rules = {registered.name: registered for registered in all_rules()}
     if rule not in rules:

@@ -1,7 +1,8 @@
-"""What an input may be. One module per format: its grammars, what a source that holds its lines is called.
+"""Input formats, one module for each: its grammars, and what an input that holds its lines is called.
 
 A new format is one grammar and one module here; the modules are found by walking the package. NCCL's own log is looked
-for everywhere; every other format is a guest: its shapes are tried on the sources that hold a line of its signs.
+for in every input. Other formats are embedded: their shapes are tried only on inputs that hold a line of their
+signature frames.
 """
 
 from __future__ import annotations
@@ -14,65 +15,68 @@ from importlib import import_module
 from typing import Any, Protocol, cast
 
 from ncclforensics.formats import nccl
-from ncclforensics.grammar.dialect import Dialect, Guest
+from ncclforensics.grammar.dialect import Dialect, EmbeddedFormat
 
 
 class Format(Protocol):
-    """The names a module of this package defines."""
+    """The names that every module of this package defines."""
 
-    GRAMMARS: tuple[str, ...]  # in the order of trial
-    KINDS: Mapping[str, str]  # by the frames that a source fills: the contract's `inputs[].kind`, the last one counts
-    SIGNATURES: tuple[
-        str, ...
-    ]  # frames: a source with a line of these holds this format; empty: look for it everywhere
+    GRAMMARS: tuple[str, ...]  # in the order they are tried
+    # Frames; an input with a line of one of them holds this format. Empty: found otherwise, or looked for everywhere.
+    SIGNATURES: tuple[str, ...]
+    KINDS: Mapping[str, str]  # frame -> `inputs[].kind` of an input that fills it; the last entry that fits counts
 
 
-Records = tuple[list[tuple[str, dict[str, Any]]], list[str]]  # frames and columns in order, and what is wrong
+Records = tuple[list[tuple[str, dict[str, Any]]], list[str]]  # frame and columns of each record in order; problems
 
 
 class Document(Format, Protocol):
-    """A format that is no lines but one object; its records take the place of lines."""
+    """A format that is one JSON object instead of lines; its records take the place of lines."""
 
-    MAGIC: bytes  # how it begins
-    MARKER: bytes  # and what stands in its beginning
+    MAGIC: bytes  # the first bytes
+    MARKER: bytes  # bytes that stand somewhere in its beginning
 
     def records(self, data: bytes) -> Records:
-        """Frame and columns of every record, in order, and what is wrong with the whole."""
+        """Frame and columns of every record, in order, and the problems of the document as a whole."""
 
 
 class Folder(Format, Protocol):
-    """A format of many files with a bare value each: what it is of is told by where it stands."""
+    """A format of many files that hold a single value each; the path says what it is the value of."""
 
     def holds(self, path: str, beginning: bytes) -> bool:
-        """Whether a file at this path that begins so is one of them."""
+        """Whether the file at this path, with this beginning, belongs to the format."""
 
     def value(self, path: str, data: bytes) -> Records:
-        """Frame and columns of the one record that it is."""
+        """Frame and columns of the one record in the file."""
 
 
 @lru_cache(maxsize=1)
 def all_formats() -> Mapping[str, Format]:
     """Every module of this package, by name."""
-    found = [module.name for module in pkgutil.iter_modules(__path__)]
-    return {name: cast(Format, import_module(f"{__name__}.{name}")) for name in found}
+    names = [module.name for module in pkgutil.iter_modules(__path__)]
+    return {name: cast(Format, import_module(f"{__name__}.{name}")) for name in names}
 
 
 def document(beginning: bytes, path: str) -> Callable[[bytes], Records] | None:
-    """What reads something that begins so and stands there, if it is an object, or a value of many, and no lines."""
-    for one in all_formats().values():
-        if hasattr(one, "records"):
-            whole = cast(Document, one)
-            if beginning.startswith(whole.MAGIC) and whole.MARKER in beginning:
-                return whole.records
-        if hasattr(one, "holds"):
-            folder = cast(Folder, one)
-            if folder.holds(path, beginning):
-                return partial(folder.value, path)
+    """The reader of a file with this beginning and path, if it is a JSON document or a single value; None for lines."""
+    for candidate in all_formats().values():
+        if hasattr(candidate, "records"):
+            as_document = cast(Document, candidate)
+            if beginning.startswith(as_document.MAGIC) and as_document.MARKER in beginning:
+                return as_document.records
+        if hasattr(candidate, "holds"):
+            as_folder = cast(Folder, candidate)
+            if as_folder.holds(path, beginning):
+                return partial(as_folder.value, path)
     return None
 
 
 @lru_cache(maxsize=1)
 def dialect() -> Dialect:
-    """The shapes of NCCL's lines, and the guests among them."""
-    guests = [Guest(name, one.GRAMMARS, one.SIGNATURES) for name, one in all_formats().items() if one.SIGNATURES]
-    return replace(nccl.dialect(), guests=tuple(guests))
+    """The shapes of NCCL's lines, with all other formats as embedded formats."""
+    embedded = [
+        EmbeddedFormat(name, module.GRAMMARS, module.SIGNATURES)
+        for name, module in all_formats().items()
+        if module.SIGNATURES
+    ]
+    return replace(nccl.dialect(), embedded_formats=tuple(embedded))

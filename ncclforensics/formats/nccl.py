@@ -29,7 +29,7 @@ KINDS = {
     "warning": "nccl-log",
     "speaker": "nccl-log",
 }
-# In the order of trial: the calls are nearly all there is in a long log.
+# In the order they are tried: calls come first, for they are nearly all there is in a long log.
 GRAMMARS = (
     "operation",
     "channel",
@@ -50,10 +50,10 @@ GRAMMARS = (
     "job",
     "prefix",
 )
-# What begins a line, up to the first character of what it says.
-HEADS = ("_info", "_note", "_warn", "_attn", "_call", "_trace", "_plugin", "_signed")
-# What is left of them where nobody is named.
-BARE = {
+# Prefix rules: the beginning of a line, up to the first character of its message.
+PREFIXES = ("_info", "_note", "_warn", "_attn", "_call", "_trace", "_plugin", "_signed")
+# Prefixes without host and process, as in excerpts, and the prefix rules they stand for.
+SHORT_PREFIXES = {
     "_bare_info": frozenset({"_info", "_note", "_plugin"}),
     "_bare_warn": frozenset({"_warn", "_note", "_plugin", "_signed"}),
 }
@@ -61,16 +61,17 @@ BARE = {
 
 @lru_cache(maxsize=1)
 def dialect() -> Dialect:
-    """The shapes of NCCL's lines."""
+    """The shapes and prefixes of NCCL's lines, without embedded formats."""
+    prefix, launcher = grammar_file.load("prefix"), grammar_file.load("launcher")
     shapes = tuple(shape for name in GRAMMARS for shape in grammar_file.load(name).shapes)
     return Dialect(
         shapes,
-        opening=grammar_file.load("prefix").regex("_opening"),
-        heads=tuple(grammar_file.load("prefix").part(name) for name in HEADS),
-        bare=tuple((grammar_file.load("prefix").part(name), of) for name, of in BARE.items()),
-        mark=grammar_file.load("prefix").regex("_MARK"),
+        prefix_regex=prefix.part_regex("_opening"),
+        prefixes=tuple(prefix.part_shape(name) for name in PREFIXES),
+        short_prefixes=tuple((prefix.part_shape(name), shortened) for name, shortened in SHORT_PREFIXES.items()),
+        prefix_marker=prefix.part_regex("_MARK"),
         catch_all="unknown",
         counter="opcount",
-        tag=grammar_file.load("launcher").regex("_actor_tag"),
-        decorations=(*grammar_file.load("launcher").shapes, *grammar_file.load("deduplicated").shapes),
+        launcher_prefixes=(*launcher.shapes, *grammar_file.load("deduplicated").shapes),
+        tag_regex=launcher.part_regex("_actor_tag"),
     )

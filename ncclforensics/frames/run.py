@@ -22,7 +22,7 @@ from ncclforensics.frames.columns import text_of, with_line
 from ncclforensics.frames.registry import analyses
 from ncclforensics.frames.time_range import Span
 from ncclforensics.grammar.dialect import Dialect
-from ncclforensics.grammar.grammar_file import Shape
+from ncclforensics.grammar.patterns import Shape
 from ncclforensics.inputs.sources import Source
 from ncclforensics.parsing.concurrency import Result, alone
 from ncclforensics.parsing.matching import distinct
@@ -106,7 +106,7 @@ class Run:
         for saved, own in numbers.items():
             if saved.holds("speaker"):
                 self._speakers.append(_renumbered(parquet.frame(saved, "speaker", SPEAKER), own))
-            for shape in () if self._saved else self.dialect.whole.shapes:
+            for shape in () if self._saved else self.dialect.with_all_formats.shapes:
                 if saved.holds(shape.frame):
                     rows = _fitted(saved, shape)
                     self._parsed.setdefault(shape.frame, []).append(_renumbered(rows.drop("pos"), own))
@@ -225,11 +225,11 @@ class Run:
     @property
     def _commonest(self) -> Shape:
         """The shape whose lines are kept as what repeats in them, and where."""
-        return self.dialect.trials[0].shape
+        return self.dialect.candidates[0].shape
 
     def _shape(self, name: str) -> Shape:
         """The shape of a parsed frame. Raises KeyError if there is no such frame."""
-        for known in (self.dialect, self.dialect.whole):  # most that is asked for is NCCL's own
+        for known in (self.dialect, self.dialect.with_all_formats):  # most that is asked for is NCCL's own
             for shape in known.shapes:
                 if shape.frame == name:
                     return shape

@@ -1,7 +1,6 @@
-"""From the rule trees of a `.lark` file to patterns: what Lark parses, a regular expression finds.
+"""Compile the rules of a `.lark` file to regular expressions.
 
-The one module that imports Lark, and the one place that touches its internals (Lark is pinned in pyproject.toml): the
-raw trees of a grammar's rules. The result is remembered by `grammar`, so most starts of the program do not come here.
+The only module that imports Lark. `grammar_file` caches the results, so most starts of the program do not come here.
 """
 
 from __future__ import annotations
@@ -16,16 +15,18 @@ from lark import Lark, Token, Tree
 from lark.load_grammar import FromPackageLoader, GrammarBuilder
 
 from ncclforensics.errors import GrammarError
-from ncclforensics.grammar.grammar_file import NUMBERS, RESERVED, Behind, Pattern, base_of
+from ncclforensics.grammar.column_types import NUMERIC, column_type_name
+from ncclforensics.grammar.patterns import RESERVED, Pattern, Suffix
 
-LONG, MANY = 16, 24  # characters of a beginning that are looked at, and beginnings of one alternative
+MAX_START_LENGTH = 16  # characters of a literal start that are kept
+MAX_STARTS = 24  # literal starts of one alternative; more are given up
 
 if TYPE_CHECKING:
     from lark.load_grammar import Definition
 
 
 def parser(path: Path, rules: Iterable[str]) -> Lark:
-    """Lark's own parser, which may start at any of these rules."""
+    """Lark's own parser for a grammar, which may start at any of these rules."""
     return Lark(
         path.read_text(encoding="utf-8"),
         start=list(rules),
@@ -36,36 +37,36 @@ def parser(path: Path, rules: Iterable[str]) -> Lark:
     )
 
 
-def rules(path: Path, *parts: str) -> Iterator[tuple[str, int, tuple[Pattern, ...], dict[str, str]]]:
-    """Name, priority, patterns, and column -> terminal of every rule that stands in the file, or of the parts named.
+def compile_rules(path: Path, *rules: str) -> Iterator[tuple[str, int, tuple[Pattern, ...], dict[str, str]]]:
+    """Compile the rules of a file, or only those named: yields name, priority, patterns, and column -> terminal.
 
-    Imported rules and rules starting with `_` are only parts. Raises GrammarError.
+    Without names, imported rules and rules whose name begins with `_` are left out, as they are only parts of others.
+    Raises GrammarError.
     """
     definitions = _definitions(path)
-    own = (name for name, one in definitions.items() if not (one.is_term or name.startswith("_") or "__" in name))
-    for name in parts or own:
+    in_file = (name for name, one in definitions.items() if not (one.is_term or name.startswith("_") or "__" in name))
+    for name in rules or in_file:
         definition = definitions[name]
-        walk = _Walk(definitions, path.stem, name)
-        patterns = tuple(walk.pattern(alternative) for alternative in _alternatives(definition.tree))
+        compiler = _AlternativeCompiler(definitions, path, name)
+        patterns = tuple(compiler.pattern(alternative) for alternative in _alternatives(definition.tree))
         priority = int(getattr(definition.options, "priority", None) or 0)
-        yield str(name), priority, patterns, dict(walk.terminals)
+        yield str(name), priority, patterns, dict(compiler.terminals)
 
 
-def part(path: Path, rule: str) -> str:
-    """The regex of a rule that is only a part, without columns and anchors: to search for inside a line."""
-    return _Walk(_definitions(path), path.stem, rule).part(rule)
+def part_regex(path: Path, rule: str) -> str:
+    """The regex of a rule or terminal, without columns and anchors: to search for inside a line."""
+    return _AlternativeCompiler(_definitions(path), path, rule).part_regex(rule)
 
 
-def steps(path: Path, rules: Iterable[str]) -> dict[str, list[list[tuple[str, str]]]]:
-    """Every alternative of rules as the pieces that a line goes through: the regex of each, and what it is called."""
+def pieces(path: Path, rules: Iterable[str]) -> dict[str, list[list[tuple[str, str]]]]:
+    """Rule -> its alternatives, each as pieces in order: (regex, name shown to users)."""
     definitions = _definitions(path)
-    found: dict[str, list[list[tuple[str, str]]]] = {}
+    by_rule: dict[str, list[list[tuple[str, str]]]] = {}
     for rule in rules:
         for alternative in _alternatives(definitions[rule].tree):
-            walk = _Walk(definitions, path.stem, rule)
-            walk.pattern(alternative)  # the alternative is one, before its pieces are
-            found.setdefault(rule, []).append(walk.pieces(alternative))
-    return found
+            compiler = _AlternativeCompiler(definitions, path, rule)
+            by_rule.setdefault(rule, []).append(compiler.pieces(alternative))
+    return by_rule
 
 
 def _definitions(path: Path) -> dict[str, Definition]:
@@ -81,75 +82,79 @@ def _alternatives(tree: Tree[Token]) -> list[Tree[Token]]:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A part of a pattern: its regex, and the literal text of it (None: not a literal)."""
+    """A compiled part of a pattern."""
 
     regex: str
-    literal: str | None = None
+    literal: str | None = None  # the text it stands for; None: not a literal
     anchor: str = ""
-    borrowed: str = ""  # an anchor inside a rule referred to, such as a prefix: many shapes share it
+    shared_anchor: str = ""  # inside a rule referred to, such as a prefix: less selective, for many shapes share it
     is_open: bool = False
     is_optional: bool = False
     column: str = ""
-    starts: tuple[str, ...] = ("",)  # literal texts, with one of which it begins
-    is_start: bool = False  # it is nothing else
+    starts: tuple[str, ...] = ("",)  # literals; every matching text begins with one of them
+    is_only_starts: bool = False  # matches exactly these literals
 
 
-class _Walk:
-    """Turns one alternative of a rule into a pattern."""
+class _AlternativeCompiler:
+    """Compiles the alternatives of one rule to patterns."""
 
-    def __init__(self, definitions: Mapping[str, Definition], grammar: str, rule: str) -> None:
+    def __init__(self, definitions: Mapping[str, Definition], path: Path, rule: str) -> None:
         self._definitions = definitions
-        self._grammar = grammar
-        self._place = f"{grammar}.lark, rule {rule}"
+        self._path = path
+        self._rule = f"{path.name}, rule {rule}"  # for error messages
         self._columns: list[str] = []
-        self._open: list[str] = []
-        self._between: dict[str, tuple[str, str, str]] = {}
+        self._expanding: list[str] = []  # rules and terminals being expanded, to detect recursion
+        self._delimiters: dict[str, tuple[str, str, str]] = {}
         self.terminals: dict[str, str] = {}
 
     def pattern(self, alternative: Tree[Token]) -> Pattern:
-        self._columns, self._between, form = [], {}, ""
+        self._columns, self._delimiters, form = [], {}, ""
         if alternative.data == "alias":
             form = str(alternative.children[1].name)  # type: ignore[union-attr]  # Lark types an alias as a token
             alternative = alternative.children[0]  # type: ignore[assignment]
         piece = self._piece(alternative, inside=None)
-        anchor = piece.anchor or piece.borrowed
-        behind = dict(self._behind([alternative]))
-        return Pattern(form, f"^{piece.regex}$", anchor, tuple(self._columns), piece.is_open, self._between, behind)
+        anchor = piece.anchor or piece.shared_anchor
+        columns, suffixes = tuple(self._columns), dict(self._suffixes([alternative]))
+        return Pattern(form, f"^{piece.regex}$", anchor, columns, piece.is_open, self._delimiters, suffixes)
 
-    def _behind(self, nodes: list[object]) -> Iterator[tuple[str, Behind]]:
-        """What stands behind each of the parts that an alternative begins with, the one inside the other."""
+    def _suffixes(self, nodes: list[object]) -> Iterator[tuple[str, Suffix]]:
+        """The part rules that an alternative begins with, outermost first, each with what follows it."""
         while isinstance(nodes[0], Tree) and nodes[0].data in ("expansion", "value"):
             nodes = [*nodes[0].children, *nodes[1:]]
         name = "" if isinstance(nodes[0], Token | Tree) else str(getattr(nodes[0], "name", nodes[0]))
         if name and not self._definitions[name].is_term and len(nodes) > 1:
-            walk = _Walk(self._definitions, self._grammar, name)
-            piece = _sequence([walk._piece(node, inside=None) for node in nodes[1:]])
+            compiler = _AlternativeCompiler(self._definitions, self._path, name)
+            piece = _sequence([compiler._piece(node, inside=None) for node in nodes[1:]])
             yield (
                 name,
                 {
                     "regex": f"^{piece.regex}$",
-                    "columns": walk._columns,
+                    "columns": compiler._columns,
                     "starts": list(piece.starts),
-                    "anchor": piece.anchor or piece.borrowed,
+                    "anchor": piece.anchor or piece.shared_anchor,
                 },
             )
             if len(parts := self._definitions[name].tree.children) == 1:
-                yield from self._behind([*parts, *nodes[1:]])
+                yield from self._suffixes([*parts, *nodes[1:]])
 
-    def pieces(self, node: object) -> list[tuple[str, str]]:
-        """The pieces of an alternative, parts such as a prefix opened."""
+    def pieces(self, alternative: Tree[Token]) -> list[tuple[str, str]]:
+        """The pieces of an alternative, with parts such as a prefix expanded: (regex, name shown to users)."""
+        self.pattern(alternative)  # raises GrammarError where the alternative is none as a whole
+        return self._pieces(alternative)
+
+    def _pieces(self, node: object) -> list[tuple[str, str]]:
         if isinstance(node, Tree) and node.data in ("alias", "expansion", "literal", "value"):
             children = node.children[:1] if node.data == "alias" else node.children
-            return [piece for child in children for piece in self.pieces(child)]
+            return [piece for child in children for piece in self._pieces(child)]
         name = "" if isinstance(node, Token | Tree) else str(getattr(node, "name", node))
         if name and not self._definitions[name].is_term and len(self._definitions[name].tree.children) == 1:
-            return self.pieces(self._definitions[name].tree.children[0])
+            return self._pieces(self._definitions[name].tree.children[0])
         piece = self._piece(node, inside="")
         shown = f'"{piece.literal}"' if piece.literal is not None else name.rpartition("__")[2] or "an optional part"
         return [(piece.regex, shown)]
 
-    def part(self, rule: str) -> str:
-        """The regex of a rule without columns."""
+    def part_regex(self, rule: str) -> str:
+        """The regex of a rule or terminal, without columns."""
         return self._piece(self._definitions[rule].tree, inside=rule).regex
 
     def _piece(self, node: object, inside: str | None) -> _Piece:
@@ -165,83 +170,97 @@ class _Walk:
                 return self._piece(children[0], inside)
             case "expansion":
                 pieces = [self._piece(child, inside) for child in children]
-                for before, piece, behind in zip(pieces, pieces[1:], pieces[2:], strict=False):
-                    if piece.column and before.literal and behind.literal:
-                        self._between[piece.column] = (before.literal, piece.regex, behind.literal)
+                for before, piece, after in zip(pieces, pieces[1:], pieces[2:], strict=False):
+                    if piece.column and before.literal and after.literal:
+                        self._delimiters[piece.column] = (before.literal, piece.regex, after.literal)
                 return _sequence(pieces)
             case "expansions":
                 return _choice([self._piece(child, inside) for child in children])
             case "maybe":
                 inner = self._piece(children[0], inside)
                 starts = ("", *inner.starts)
-                optional = f"(?:{inner.regex})?"
-                return _Piece(optional, is_open=inner.is_open, is_optional=True, starts=starts, is_start=inner.is_start)
+                return _Piece(
+                    f"(?:{inner.regex})?",
+                    is_open=inner.is_open,
+                    is_optional=True,
+                    starts=starts,
+                    is_only_starts=inner.is_only_starts,
+                )
             case "expr":
                 return self._repeated(children, inside)
-        raise GrammarError(f"{self._place}: `{node.data}` cannot become a line pattern")
+        raise GrammarError(f"{self._rule}: `{node.data}` cannot become a line pattern")
 
     def _repeated(self, children: list[object], inside: str | None) -> _Piece:
-        inner, sign = self._piece(children[0], inside), str(children[1])
-        if len(children) == 2 and sign in ("?", "*", "+"):
-            starts = inner.starts if sign == "+" else ("", *inner.starts)
+        inner, operator = self._piece(children[0], inside), str(children[1])
+        if len(children) == 2 and operator in ("?", "*", "+"):
+            starts = inner.starts if operator == "+" else ("", *inner.starts)
             return _Piece(
-                f"(?:{inner.regex}){sign}",
+                f"(?:{inner.regex}){operator}",
                 is_open=inner.is_open,
-                is_optional=sign != "+",
+                is_optional=operator != "+",
                 starts=starts,
-                is_start=inner.is_start and sign == "?",
+                is_only_starts=inner.is_only_starts and operator == "?",
             )
-        raise GrammarError(f"{self._place}: repetition `{sign}` is not supported")
+        raise GrammarError(f"{self._rule}: repetition `{operator}` is not supported")
 
     def _symbol(self, symbol: object, inside: str | None) -> _Piece:
         name = str(getattr(symbol, "name", symbol))
         if name not in self._definitions:
-            raise GrammarError(f"{self._place}: `{name}` is not defined")
-        if name in self._open:
-            raise GrammarError(f"{self._place}: `{name}` refers to itself, a line pattern cannot")
+            raise GrammarError(f"{self._rule}: `{name}` is not defined")
+        if name in self._expanding:
+            raise GrammarError(f"{self._rule}: `{name}` refers to itself, a line pattern cannot")
         definition = self._definitions[name]
-        self._open.append(name)
-        is_column = definition.is_term and inside is None and not name.startswith("_")  # also where imported
+        self._expanding.append(name)
+        is_column = (
+            definition.is_term and inside is None and not name.startswith("_")
+        )  # the same for imported terminals
         piece = self._piece(definition.tree, name if definition.is_term else inside)
-        self._open.pop()
+        self._expanding.pop()
         if not definition.is_term:
-            return replace(piece, literal=None, anchor="", borrowed=piece.anchor or piece.borrowed, column="")
+            return replace(piece, literal=None, anchor="", shared_anchor=piece.anchor or piece.shared_anchor, column="")
         if not is_column:
             return piece
         column = name.rpartition("__")[2].lower()
         if column in self._columns:
-            raise GrammarError(f"{self._place}: `{column.upper()}` stands twice in one alternative")
+            raise GrammarError(f"{self._rule}: `{column.upper()}` stands twice in one alternative")
         if column in RESERVED:
-            raise GrammarError(f"{self._place}: `{column.upper()}` is a column that every frame has")
+            raise GrammarError(f"{self._rule}: `{column.upper()}` is the name of a column that every frame has")
         self._columns.append(column)
         self.terminals[column] = name
-        is_open = base_of(name, self._grammar) in NUMBERS or piece.regex.rstrip(")").endswith(("]+", "]*"))
+        is_open = column_type_name(name, self._path) in NUMERIC or piece.regex.rstrip(")").endswith(("]+", "]*"))
         return _Piece(
             f"(?P<{column}>{piece.regex})",
             is_open=is_open,
             column=column,
             starts=piece.starts,
-            is_start=piece.is_start,
+            is_only_starts=piece.is_only_starts,
         )
 
     def _literal(self, token: Token) -> _Piece:
         if token.type == "REGEXP":
             body, flags = str(token)[1:].rsplit("/", 1)
             if flags or "(?" in body or "\\b" in body:
-                raise GrammarError(f"{self._place}: {token} uses what the two engines do not share")
-            body = body.replace("\\/", "/")
-            body = _uncapture(body)
+                raise GrammarError(
+                    f"{self._rule}: {token} uses flags, look-around or \\b, which the two engines do not share"
+                )
+            body = _without_captures(body.replace("\\/", "/"))
             return _Piece(f"(?:{body})" if "|" in body else body)
         if token.type == "STRING":
             text = str(ast.literal_eval(str(token)))
-            return _Piece(_quoted(text), text, text, starts=(text[:LONG],), is_start=len(text) <= LONG)
-        raise GrammarError(f"{self._place}: {token.type} cannot become a line pattern")
+            return _Piece(
+                _quoted(text),
+                text,
+                text,
+                starts=(text[:MAX_START_LENGTH],),
+                is_only_starts=len(text) <= MAX_START_LENGTH,
+            )
+        raise GrammarError(f"{self._rule}: {token.type} cannot become a line pattern")
 
 
-def _uncapture(regex: str) -> str:
+def _without_captures(regex: str) -> str:
     r"""Plain groups of a grammar's regex become non-capturing; `\(` stays a parenthesis.
 
-    >>> _uncapture(r"([0-9]+|\(nil\))")
+    >>> _without_captures(r"([0-9]+|\(nil\))")
     '(?:[0-9]+|\\(nil\\))'
     """
     out, escaped, in_class = [], False, False
@@ -258,19 +277,22 @@ def _uncapture(regex: str) -> str:
 
 
 def _starts(pieces: Iterable[_Piece]) -> tuple[tuple[str, ...], bool]:
-    """What a sequence may begin with, and whether that is all of it."""
+    """The literals that a sequence may begin with, and whether it matches exactly these."""
     starts: tuple[str, ...] = ("",)
     for piece in pieces:
-        longer = tuple(dict.fromkeys((before + start)[:LONG] for before in starts for start in piece.starts))
-        if len(longer) > MANY:
+        longer = tuple(
+            dict.fromkeys((before + start)[:MAX_START_LENGTH] for before in starts for start in piece.starts)
+        )
+        if len(longer) > MAX_STARTS:
             return starts, False
         starts = longer
-        if not piece.is_start:
+        if not piece.is_only_starts:
             return starts, False
     return starts, True
 
 
 def _quoted(text: str) -> str:
+    """A regex that matches exactly this text, in both engines."""
     return "".join(f"\\{c}" if c in "\\.+*?()|[]{}^$#&-~" else c for c in text)
 
 
@@ -278,7 +300,9 @@ def _sequence(pieces: list[_Piece]) -> _Piece:
     regex = "".join(piece.regex for piece in pieces)
     if all(piece.literal is not None for piece in pieces):
         text = "".join(piece.literal or "" for piece in pieces)
-        return _Piece(regex, text, text, starts=(text[:LONG],), is_start=len(text) <= LONG)
+        return _Piece(
+            regex, text, text, starts=(text[:MAX_START_LENGTH],), is_only_starts=len(text) <= MAX_START_LENGTH
+        )
     runs, run = [""], ""
     for piece in pieces:
         run = run + piece.literal if piece.literal is not None else ""
@@ -288,9 +312,9 @@ def _sequence(pieces: list[_Piece]) -> _Piece:
         is_open |= piece.is_open
         if not piece.is_optional:
             break
-    borrowed = max((piece.borrowed for piece in pieces), key=len)
-    starts, is_start = _starts(pieces)
-    return _Piece(regex, None, max(runs, key=len), borrowed, is_open, starts=starts, is_start=is_start)
+    shared_anchor = max((piece.shared_anchor for piece in pieces), key=len)
+    starts, is_only_starts = _starts(pieces)
+    return _Piece(regex, None, max(runs, key=len), shared_anchor, is_open, starts=starts, is_only_starts=is_only_starts)
 
 
 def _choice(pieces: list[_Piece]) -> _Piece:
@@ -298,8 +322,8 @@ def _choice(pieces: list[_Piece]) -> _Piece:
         return pieces[0]
     regex = "|".join(piece.regex for piece in pieces)
     starts = tuple(dict.fromkeys(start for piece in pieces for start in piece.starts))
-    is_start = all(piece.is_start for piece in pieces)
-    if len(starts) > MANY:
-        starts, is_start = ("",), False
+    is_only_starts = all(piece.is_only_starts for piece in pieces)
+    if len(starts) > MAX_STARTS:
+        starts, is_only_starts = ("",), False
     is_open = any(piece.is_open for piece in pieces)
-    return _Piece(f"(?:{regex})", is_open=is_open, starts=starts, is_start=is_start)
+    return _Piece(f"(?:{regex})", is_open=is_open, starts=starts, is_only_starts=is_only_starts)

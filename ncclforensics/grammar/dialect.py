@@ -1,4 +1,4 @@
-"""What a kind of input may say: its shapes in the order of trial, and how its lines begin."""
+"""The pattern table of one kind of input: its shapes in the order they are tried, and the prefixes of its lines."""
 
 from __future__ import annotations
 
@@ -9,210 +9,214 @@ from operator import attrgetter
 
 import polars as pl
 
-from ncclforensics.grammar.grammar_file import Base, Pattern, Shape, Signs, load
+from ncclforensics.grammar.column_types import ColumnType
+from ncclforensics.grammar.grammar_file import load
+from ncclforensics.grammar.patterns import Pattern, Shape, Signature
 
-TELLING = 3  # characters of a beginning by which a line is sent to its pattern
-# A group that is empty, at the end of a pattern: not null if it matched, whatever columns it has.
-HIT = "_hit"
+MIN_START = 3  # characters; a shorter literal start does not select a pattern
+# An empty group at the end of every pattern: not null where the pattern matched, whatever columns it has.
+MATCHED = "_matched"
 FIELDS = "_fields"
-REST = "rest"  # the column that holds what stands behind a decoration
+REST = "rest"  # the column that holds the line after a launcher prefix
 
 
 @dataclass(frozen=True)
-class Trial:
-    """One alternative of a shape, as it is applied: to what stands behind the head of a line, or to a whole line."""
+class Candidate:
+    """One alternative of a shape, as it is applied: to the text after the prefix of a line, or to the whole line."""
 
     number: int
     shape: Shape
     pattern: Pattern
-    head: str  # the head it stands behind; empty: none
-    kind: int  # a bit for that head; 0: none
+    prefix: str  # the prefix rule it begins with; empty: none
+    prefix_bit: int  # the bit of that prefix in the column `_kind`; 0: none
     regex: str
     columns: Sequence[str]
     starts: Sequence[str]
     anchor: str
 
     @property
-    def is_telling(self) -> bool:
-        """Whether the first characters of a text suffice to send it here."""
-        return min(map(len, self.starts)) >= TELLING
+    def has_literal_start(self) -> bool:
+        """Whether the first characters of a text are enough to select this pattern."""
+        return min(map(len, self.starts)) >= MIN_START
 
     @cached_property
     def fields(self) -> pl.Expr:
-        """What the pattern finds in the column `_text`: FIELDS, of texts, and of these HIT is null where it fails."""
+        """The pattern applied to the column `_text`: a struct FIELDS of texts, whose MATCHED is null on a mismatch."""
         return fields(pl.col("_text"), self.regex)
 
     @cached_property
-    def is_hit(self) -> pl.Expr:
-        """Whether a text of which it found something is one of its own (columns `_kind`, `_crowded`, `_cut`)."""
-        is_hit = pl.col(HIT).is_not_null()
-        if self.kind:
-            is_hit &= pl.col("_kind") & self.kind > 0
-        if self.pattern.is_greedy:  # free text may have swallowed the line that was torn into this one
-            is_hit &= ~pl.col("_crowded")
-        if self.pattern.is_open:  # the value that ends the line may be cut itself
-            is_hit &= ~pl.col("_cut")
-        return is_hit
+    def is_match(self) -> pl.Expr:
+        """Whether a text belongs to this pattern, from MATCHED and the columns `_kind`, `_crowded` and `_cut`."""
+        is_match = pl.col(MATCHED).is_not_null()
+        if self.prefix_bit:
+            is_match &= pl.col("_kind") & self.prefix_bit > 0
+        if self.pattern.is_greedy:  # free text may include a second line that was torn into this one
+            is_match &= ~pl.col("_crowded")
+        if self.pattern.is_open:  # the last value may be cut
+            is_match &= ~pl.col("_cut")
+        return is_match
 
     @cached_property
     def typed(self) -> list[pl.Expr]:
-        """The columns, made of what was found."""
+        """The columns, cast from the matched texts to their types."""
         return [self.shape.columns[name].cast(pl.col(name)).alias(name) for name in self.columns]
 
 
 @dataclass(frozen=True)
-class Guest:
-    """A format whose lines may stand among others, and the frames that tell of it: a line of one, and it is there.
+class EmbeddedFormat:
+    """A format whose lines may stand among NCCL's, and the frames whose lines prove that it is present.
 
-    Most guests are absent from most runs, so its shapes are loaded once it is heard.
+    Most formats are absent from most runs, so shapes are loaded only where a signature was found.
     """
 
     name: str
     grammars: tuple[str, ...]
-    signs: tuple[str, ...]
+    signature_frames: tuple[str, ...]
 
-    def speaks(self, texts: pl.Series) -> bool:
-        """Whether a line of its own stands among these texts."""
-        return bool(texts.str.contains(self.telling).any())
+    def is_in(self, texts: pl.Series) -> bool:
+        """Whether any text is a line of the signature frames."""
+        return bool(texts.str.contains(self.signature_regex).any())
 
-    def own(self, texts: pl.Series) -> int:
-        """How many of these texts are signs."""
-        return int(texts.str.contains(self.telling).sum())
+    def count_in(self, texts: pl.Series) -> int:
+        """How many texts are lines of the signature frames."""
+        return int(texts.str.contains(self.signature_regex).sum())
 
-    def is_hinted(self, texts: pl.Series) -> bool:
-        """Whether what a sign contains stands anywhere in these texts."""
-        anchors = sorted({anchor for each in self.marks for anchor in each.anchors})
+    def may_be_in(self, texts: pl.Series) -> bool:
+        """Whether an anchor of a signature stands anywhere in the texts: quicker than `is_in`, with false positives."""
+        anchors = sorted({anchor for signature in self.signatures for anchor in signature.anchors})
         return bool(anchors) and bool(texts.str.contains_any(anchors).any())
 
     @cached_property
-    def telling(self) -> str:
-        """A regex of its signs."""
-        return "|".join(each.regex for each in self.marks if each.regex)
+    def signature_regex(self) -> str:
+        """A regex that matches every line of the signature frames."""
+        return "|".join(signature.regex for signature in self.signatures if signature.regex)
 
     @cached_property
-    def shapes(self) -> tuple[Shape, ...]:
-        """What its lines look like."""
-        return tuple(shape for name in self.grammars for shape in load(name).shapes)
-
-    @cached_property
-    def marks(self) -> list[Signs]:
-        """What tells of it, by grammar."""
-        return [load(name).signs(self.signs) for name in self.grammars]
+    def signatures(self) -> list[Signature]:
+        """The signatures of this format, one for each of its grammars."""
+        return [load(name).signature(self.signature_frames) for name in self.grammars]
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """The shapes to look for, in the order of trial, and how a line of this kind begins."""
+    """The shapes to look for, in the order they are tried, and the prefixes of lines."""
 
     shapes: tuple[Shape, ...]
-    opening: str  # regex of a line's beginning, to find lines buried in others
-    heads: tuple[Shape, ...]  # what lines begin with: the end of it is the blank behind the word behind `mark`
-    bare: tuple[tuple[Shape, frozenset[str]], ...]  # what is left of a head where nobody is named, and of which heads
-    mark: str
+    prefix_regex: str  # the beginning of a line, to find lines inside others
+    prefixes: tuple[Shape, ...]  # prefix rules; a prefix ends with the blank after the word after `prefix_marker`
+    short_prefixes: tuple[tuple[Shape, frozenset[str]], ...]  # without host and process; and the prefixes they shorten
+    prefix_marker: str  # a literal in every prefix
     catch_all: str  # the frame whose rows count as unrecognised
     counter: str  # the column of the first shape that differs in lines that are otherwise the same
-    decorations: tuple[Shape, ...]  # what may stand in front of a line, put there by others
-    tag: str  # regex of a decoration that is so telling that it is known inside of a text, too
-    guests: tuple[Guest, ...] = ()  # formats that only some sources hold
-    spoken: tuple[str, ...] = ()  # the names of those whose shapes are among `shapes`
-    plain: Dialect | None = None  # the same without them
+    launcher_prefixes: tuple[Shape, ...]  # what launchers and collectors put in front of a line
+    tag_regex: str  # a launcher prefix so distinctive that it is also recognised inside a text
+    embedded_formats: tuple[EmbeddedFormat, ...] = ()  # formats that only some sources hold
+    detected: tuple[str, ...] = ()  # names of the embedded formats whose shapes are in `shapes`
+    base: Dialect | None = None  # the same dialect without them
 
-    def among(self, texts: pl.Series) -> Dialect:
-        """The language of a source that holds these texts, too: with the shapes of the guests that speak in them."""
-        silent = [guest for guest in self.guests if guest.name not in self.spoken]
-        texts = self._foreign(texts.to_frame("text"))["text"] if silent else texts.clear()
+    def including_formats_in(self, texts: pl.Series) -> Dialect:
+        """This dialect with the shapes of embedded formats whose signatures stand in the texts."""
+        absent = [embedded for embedded in self.embedded_formats if embedded.name not in self.detected]
+        texts = self._signature_rows(texts.to_frame("text"))["text"] if absent else texts.clear()
         if texts.is_empty():
             return self
-        heard = {*self.spoken, *(guest.name for guest in silent if guest.speaks(texts))}
-        return (self.plain or self)._with([guest for guest in self.guests if guest.name in heard])
+        present = {*self.detected, *(embedded.name for embedded in absent if embedded.is_in(texts))}
+        return (self.base or self)._including([one for one in self.embedded_formats if one.name in present])
 
-    def of_each(self, samples: pl.DataFrame) -> dict[int, Dialect]:
-        """The languages of the sources that hold these texts (columns `source`, `text`), where guests speak in them."""
-        signs = self._foreign(samples)
-        heard: dict[int, list[Guest]] = {}
-        for guest in self.guests if signs.height else ():
-            for source in signs.filter(pl.col("text").str.contains(guest.telling))["source"].unique():
-                heard.setdefault(source, []).append(guest)
-        return {source: self._with(guests) for source, guests in heard.items()}
+    def by_source(self, samples: pl.DataFrame) -> dict[int, Dialect]:
+        """The dialects of sources that hold embedded formats, by samples of their lines (columns `source`, `text`)."""
+        rows = self._signature_rows(samples)
+        detected: dict[int, list[EmbeddedFormat]] = {}
+        for embedded in self.embedded_formats if rows.height else ():
+            for source in rows.filter(pl.col("text").str.contains(embedded.signature_regex))["source"].unique():
+                detected.setdefault(source, []).append(embedded)
+        return {source: self._including(formats) for source, formats in detected.items()}
 
     @cached_property
-    def whole(self) -> Dialect:
-        """With the shapes of all guests."""
-        return self._with(self.guests)
+    def with_all_formats(self) -> Dialect:
+        """This dialect with the shapes of all embedded formats."""
+        return self._including(self.embedded_formats)
 
-    def _with(self, guests: Sequence[Guest]) -> Dialect:
-        names = tuple(guest.name for guest in guests)
-        if names == self.spoken:
+    def _including(self, formats: Sequence[EmbeddedFormat]) -> Dialect:
+        names = tuple(embedded.name for embedded in formats)
+        if names == self.detected:
             return self
         if names not in self._variants:
-            shapes = (*self.shapes, *(shape for guest in guests for shape in guest.shapes))
-            self._variants[names] = replace(self, shapes=shapes, spoken=names, plain=self)
+            shapes = (
+                *self.shapes,
+                *(shape for embedded in formats for name in embedded.grammars for shape in load(name).shapes),
+            )
+            self._variants[names] = replace(self, shapes=shapes, detected=names, base=self)
         return self._variants[names]
 
     @cached_property
-    def _signs(self) -> str:
-        return "|".join(guest.telling for guest in self.guests if guest.name not in self.spoken)
+    def _absent_signatures(self) -> str:
+        absent = [embedded for embedded in self.embedded_formats if embedded.name not in self.detected]
+        return "|".join(embedded.signature_regex for embedded in absent)
 
-    def _foreign(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """The rows whose text is a sign of a silent guest: most bear our own mark, and few hold a guest's literal."""
-        others = rows.filter(~pl.col("text").str.contains(self.mark, literal=True))
+    def _signature_rows(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The rows whose text is a signature line of a format that this dialect lacks.
+
+        NCCL's own lines and lines without any anchor are excluded first: that leaves few for the large regex.
+        """
+        others = rows.filter(~pl.col("text").str.contains(self.prefix_marker, literal=True))
         if others.height:
-            anchors, loose = self._hinting
-            others = others.filter(pl.col("text").str.contains_any(anchors) | pl.col("text").str.contains(loose))
-        return others.filter(pl.col("text").str.contains(self._signs)) if others.height else others
+            anchors, unanchored = self._signature_hints
+            others = others.filter(pl.col("text").str.contains_any(anchors) | pl.col("text").str.contains(unanchored))
+        return others.filter(pl.col("text").str.contains(self._absent_signatures)) if others.height else others
 
     @cached_property
-    def _hinting(self) -> tuple[list[str], str]:
-        """Literals, one of which stands in every sign of a guest, and a regex of the signs that have none."""
-        signs = [each for guest in self.guests for each in guest.marks]
-        anchors = sorted({anchor for each in signs for anchor in each.anchors})
-        return anchors, "|".join(each.loose for each in signs if each.loose)
+    def _signature_hints(self) -> tuple[list[str], str]:
+        """Literals, one of which stands in every signature line, and a regex of the signatures without a literal."""
+        signatures = [signature for embedded in self.embedded_formats for signature in embedded.signatures]
+        anchors = sorted({anchor for signature in signatures for anchor in signature.anchors})
+        return anchors, "|".join(signature.unanchored for signature in signatures if signature.unanchored)
 
     @cached_property
     def _variants(self) -> dict[tuple[str, ...], Dialect]:
         return {}
 
     @cached_property
-    def trials(self) -> list[Trial]:
-        """Every alternative, most important shape first."""
+    def candidates(self) -> list[Candidate]:
+        """Every alternative, by descending priority of its shape."""
         ordered = sorted(self.shapes, key=lambda shape: -shape.priority)
         pairs = [(shape, pattern) for shape in ordered for pattern in shape.patterns]
-        return [self._trial(number, *pair) for number, pair in enumerate(pairs)]
+        return [self._candidate(number, *pair) for number, pair in enumerate(pairs)]
 
-    def _trial(self, number: int, shape: Shape, pattern: Pattern) -> Trial:
-        for bit, head in enumerate(self.heads):
-            if behind := pattern.behind.get(head.frame):
-                return Trial(number, shape, pattern, head.frame, 1 << bit, **behind)
-        return Trial(number, shape, pattern, "", 0, pattern.regex, pattern.columns, [""], pattern.anchor)
-
-    @cached_property
-    def by_start(self) -> list[Trial]:
-        """What stands behind a head and begins with a telling text: no later trial may have such a line."""
-        return [trial for trial in self.trials if trial.head and trial.is_telling and trial.shape.priority >= 0]
+    def _candidate(self, number: int, shape: Shape, pattern: Pattern) -> Candidate:
+        for bit, prefix in enumerate(self.prefixes):
+            if suffix := pattern.suffixes.get(prefix.frame):
+                return Candidate(number, shape, pattern, prefix.frame, 1 << bit, **suffix)
+        return Candidate(number, shape, pattern, "", 0, pattern.regex, pattern.columns, [""], pattern.anchor)
 
     @cached_property
-    def by_anchor(self) -> list[Trial]:
-        """What else stands behind a head."""
-        early = set(map(attrgetter("number"), self.by_start))
-        return [trial for trial in self.trials if trial.head and trial.number not in early]
+    def by_start(self) -> list[Candidate]:
+        """Candidates with a prefix and a literal start. No later candidate may match a line of theirs."""
+        return [one for one in self.candidates if one.prefix and one.has_literal_start and one.shape.priority >= 0]
 
     @cached_property
-    def headless(self) -> list[Trial]:
-        """What has no head: lines of others, and the few that NCCL prints without a prefix."""
-        return [trial for trial in self.trials if not trial.head]
+    def by_anchor(self) -> list[Candidate]:
+        """The other candidates with a prefix."""
+        by_start = set(map(attrgetter("number"), self.by_start))
+        return [candidate for candidate in self.candidates if candidate.prefix and candidate.number not in by_start]
 
     @cached_property
-    def labels(self) -> dict[str, Base]:
-        """What a decoration tells: columns that the rows of every frame may have."""
-        columns = {name: base for shape in self.decorations for name, base in shape.columns.items()}
-        return {name: base for name, base in columns.items() if name != REST}
+    def without_prefix(self) -> list[Candidate]:
+        """Candidates without a prefix: lines of other programs, and the few that NCCL prints so."""
+        return [candidate for candidate in self.candidates if not candidate.prefix]
+
+    @cached_property
+    def labels(self) -> dict[str, ColumnType]:
+        """Columns of launcher prefixes, which the rows of every frame may have."""
+        columns = {name: kind for shape in self.launcher_prefixes for name, kind in shape.columns.items()}
+        return {name: kind for name, kind in columns.items() if name != REST}
 
 
 def fields(texts: pl.Expr, regex: str) -> pl.Expr:
-    """The groups of a pattern, as one column FIELDS, and HIT among them."""
-    return texts.str.extract_groups(f"{regex.removesuffix('$')}(?P<{HIT}>)$").alias(FIELDS)
+    """The groups of a pattern as one struct column FIELDS, with MATCHED among them."""
+    return texts.str.extract_groups(f"{regex.removesuffix('$')}(?P<{MATCHED}>)$").alias(FIELDS)
 
 
-def anchors(trials: Sequence[Trial]) -> list[str]:
-    """What a text must contain to meet any of these at all; the empty one is contained in every text."""
-    return sorted({trial.anchor for trial in trials} - {""})
+def anchors(candidates: Sequence[Candidate]) -> list[str]:
+    """The distinct anchors of candidates: a text with none of them can only match a candidate without an anchor."""
+    return sorted({candidate.anchor for candidate in candidates} - {""})

@@ -37,7 +37,7 @@ class Batches:
 
     def add(self, dialect: Dialect, rows: pl.DataFrame) -> None:
         """Add lines of a language."""
-        self._by_language.setdefault(dialect.spoken, Batch(dialect)).add(rows)
+        self._by_language.setdefault(dialect.detected, Batch(dialect)).add(rows)
 
     def ready(self, size: int) -> list[Batch]:
         """Those that hold so many bytes, taken."""

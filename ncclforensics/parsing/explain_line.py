@@ -11,7 +11,7 @@ import polars as pl
 
 from ncclforensics.grammar import grammar_file
 from ncclforensics.grammar.dialect import Dialect
-from ncclforensics.grammar.grammar_file import FORM, Shape
+from ncclforensics.grammar.patterns import FORM, Shape
 from ncclforensics.inputs import lines
 from ncclforensics.parsing.launcher_prefixes import decorations, peeled
 from ncclforensics.parsing.matching import match
@@ -55,7 +55,7 @@ def _nearest(text: str, dialect: Dialect) -> End:
     """The alternative that knows most of a text; only those that may know more than the best so far are tried."""
     shapes = [shape for shape in dialect.shapes if shape.frame != dialect.catch_all]
     alternatives = [
-        (shape, pieces) for shape in shapes for pieces in grammar_file.load(shape.grammar).steps[shape.frame]
+        (shape, pieces) for shape in shapes for pieces in grammar_file.load(shape.grammar).pieces[shape.frame]
     ]
     hopes = [_hope(text, pieces) for _, pieces in alternatives]
     best: End = (-1, 0, shapes[0], "")

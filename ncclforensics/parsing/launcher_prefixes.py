@@ -9,7 +9,7 @@ from typing import cast
 import polars as pl
 
 from ncclforensics.grammar.dialect import REST, Dialect
-from ncclforensics.grammar.grammar_file import Pattern
+from ncclforensics.grammar.patterns import Pattern
 
 DEPTH = 4  # decorations one in front of the other
 SAMPLED = 200  # lines at each end that tell how a source is decorated
@@ -21,8 +21,9 @@ def decorations(sample: pl.DataFrame, dialect: Dialect) -> tuple[Pattern, ...]:
 
     A shape that may be something else (priority -1) is believed only where nearly all lines of the beginning have it or
     nearly all of the end (launchers tell of a failure without their own tag, once for each task), and one that is
-    hardly a shape (-2) only where nearly all lines of ours stand behind it: `INFO: ` is no host name. Signs of a guest
-    are as good as lines of ours. What any line with a tag may have (1) is looked for wherever there are tags.
+    hardly a shape (-2) only where nearly all lines of ours stand behind it: `INFO: ` is no host name. Signatures
+    of embedded formats are as good as lines of ours. What any line with a tag may have (1) is looked for wherever
+    there are tags.
     """
     found: list[Pattern] = []
     ends = [sample.head(SAMPLED), sample.tail(SAMPLED)]
@@ -31,18 +32,18 @@ def decorations(sample: pl.DataFrame, dialect: Dialect) -> tuple[Pattern, ...]:
         sample = sample.filter(pl.col("text") != "")
         if _is_bare(sample["text"], dialect):
             break
-        is_ours = sample["text"].str.contains(dialect.opening)
-        guests = [guest for guest in dialect.guests if guest.is_hinted(sample["text"])]
-        bare = sum(guest.own(sample["text"]) for guest in guests)
+        is_ours = sample["text"].str.contains(dialect.prefix_regex)
+        embedded_formats = [embedded for embedded in dialect.embedded_formats if embedded.may_be_in(sample["text"])]
+        bare = sum(embedded.count_in(sample["text"]) for embedded in embedded_formats)
         likely: list[tuple[bool, float, Pattern]] = []
-        for shape in (each for each in dialect.decorations if each.priority <= 0):
+        for shape in (each for each in dialect.launcher_prefixes if each.priority <= 0):
             for pattern in shape.patterns:
                 has_it = sample["text"].str.contains(pattern.regex)
                 share = max(_share(has_it.filter(sample["is_end"] == end)) for end in (False, True))
                 of_ours = _share(has_it.filter(is_ours))
-                if guests and shape.priority < 0:
+                if embedded_formats and shape.priority < 0:
                     behind = peeled(sample.filter(has_it), dialect, [pattern])["text"]
-                    revealed = sum(guest.own(behind) for guest in guests)
+                    revealed = sum(embedded.count_in(behind) for embedded in embedded_formats)
                     of_ours = max(of_ours, revealed / (revealed + bare or 1))
                 if max(share if shape.priority >= -1 else 0, of_ours) >= (SOME if shape.priority >= 0 else NEARLY_ALL):
                     likely.append((shape.priority >= -1, share, pattern))  # `0: ` is a task before it is a host
@@ -51,24 +52,24 @@ def decorations(sample: pl.DataFrame, dialect: Dialect) -> tuple[Pattern, ...]:
         found.append(max(likely, key=itemgetter(0, 1))[2])
         sample = peeled(sample, dialect, found[-1:])
     if found:
-        found += [pattern for shape in dialect.decorations if shape.priority > 0 for pattern in shape.patterns]
+        found += [pattern for shape in dialect.launcher_prefixes if shape.priority > 0 for pattern in shape.patterns]
     return tuple(found)
 
 
 def decorated(samples: pl.DataFrame, dialect: Dialect) -> list[int]:
     """The sources (columns `source`, `text`) that may have decorations: not where all lines of ours stand bare."""
-    ours = samples.filter(pl.col("text").str.contains(dialect.mark, literal=True))
-    is_bare = ours["text"].str.contains(f"^(?:{dialect.opening})")
+    ours = samples.filter(pl.col("text").str.contains(dialect.prefix_marker, literal=True))
+    is_bare = ours["text"].str.contains(f"^(?:{dialect.prefix_regex})")
     buried = ours.filter(~is_bare)
-    buried = buried.filter(pl.col("text").str.contains(dialect.opening))
+    buried = buried.filter(pl.col("text").str.contains(dialect.prefix_regex))
     bare = set(ours.filter(is_bare)["source"]) - set(buried["source"])
     return sorted(set(samples["source"]) - bare)
 
 
 def _is_bare(texts: pl.Series, dialect: Dialect) -> bool:
     """Whether nothing stands in front of any line of ours, and there are such lines."""
-    ours = texts.filter(texts.str.contains(dialect.opening))
-    return bool(ours.len()) and bool(ours.str.contains(f"^(?:{dialect.opening})").all())
+    ours = texts.filter(texts.str.contains(dialect.prefix_regex))
+    return bool(ours.len()) and bool(ours.str.contains(f"^(?:{dialect.prefix_regex})").all())
 
 
 def _share(hits: pl.Series) -> float:

@@ -1,4 +1,4 @@
-"""Texts times trials: which alternative has each line, and the values it finds in it.
+"""Texts times candidates: which alternative has each line, and the values it finds in it.
 
 Lines of a log repeat, but for who says them. So a line is cut behind its head (`host:pid:tid [dev] NCCL INFO `); heads
 are parsed once each, what stands behind them once each, and both are put together again. How a text begins, or a
@@ -15,8 +15,8 @@ from itertools import groupby
 
 import polars as pl
 
-from ncclforensics.grammar.dialect import FIELDS, HIT, Dialect, Trial, anchors, fields
-from ncclforensics.grammar.grammar_file import FORM
+from ncclforensics.grammar.dialect import FIELDS, MATCHED, Candidate, Dialect, anchors, fields
+from ncclforensics.grammar.patterns import FORM
 from ncclforensics.inputs.lines import cleaned, is_strange
 
 KEY = 20  # characters by which texts are sorted
@@ -50,7 +50,7 @@ class _Heads:
 
 @dataclass(frozen=True, slots=True)
 class _Lines:
-    """Some lines of a table, each as the text that trials are applied to."""
+    """Some lines of a table, each as the text that candidates are applied to."""
 
     table: pl.DataFrame
     row: pl.Series  # of the table
@@ -69,7 +69,7 @@ class _Lines:
         owner = pl.repeat(NONE, models.height, dtype=pl.Int32, eager=True)
         place = pl.repeat(0, models.height, dtype=pl.UInt32, eager=True)
         found = _hits(models, ~is_dirty, dialect, is_headed=self.heads is not None)
-        hits = sorted(found, key=lambda one: one.trial.head)
+        hits = sorted(found, key=lambda one: one.candidate.prefix)
         for number, one in enumerate(hits):
             owner.scatter(one.places, number)
             place.scatter(one.places, pl.int_range(one.places.len(), dtype=pl.UInt32, eager=True))
@@ -88,21 +88,21 @@ class _Lines:
         lines = self.table.select("source", "line", *labels)[owned["row"]]
         start, caught = 0, []
         counted = owned.group_by("owner", maintain_order=True).len().iter_rows()
-        for head, alike in groupby(counted, key=lambda each: hits[each[0]].trial.head):
+        for head, alike in groupby(counted, key=lambda each: hits[each[0]].candidate.prefix):
             counts = list(alike)
             said = self._headed(head, owned["head"].slice(start, sum(count for _, count in counts)))
             for number, count in counts:
                 one, part = hits[number], slice(start, start + count)
                 start += count
                 first, said = said.head(count), said.slice(count)
-                if one.trial.shape.frame == dialect.catch_all:
+                if one.candidate.shape.frame == dialect.catch_all:
                     caught.append(number)
                     continue
-                columns = lines[part].hstack([_form(one.trial.pattern.form).new_from_index(0, count)])
+                columns = lines[part].hstack([_form(one.candidate.pattern.form).new_from_index(0, count)])
                 columns.hstack(first, in_place=True)
                 if one.values.width:
                     columns.hstack(one.values[owned["place"][part]], in_place=True)
-                frames.setdefault(one.trial.shape.frame, []).append(columns)
+                frames.setdefault(one.candidate.shape.frame, []).append(columns)
         cut = self.table["cut"][owned["row"]]
         who = lines.with_columns(cut=cut, caught=owned["owner"].is_in(caught))
         if self.heads:
@@ -120,9 +120,9 @@ class _Lines:
 
 @dataclass(frozen=True, slots=True)
 class _Hits:
-    """The texts that a trial has: their places, and a row of values for each."""
+    """The texts that a candidate has: their places, and a row of values for each."""
 
-    trial: Trial
+    candidate: Candidate
     places: pl.Series
     values: pl.DataFrame
 
@@ -151,7 +151,7 @@ def match(rows: pl.DataFrame, dialect: Dialect) -> Matched:
 
 def _cut(rows: pl.DataFrame, dialect: Dialect) -> tuple[_Lines, pl.DataFrame]:
     """The lines that have a head, cut behind it; all others as they are."""
-    text, start, mark = pl.col("text"), pl.col("start"), dialect.mark
+    text, start, mark = pl.col("text"), pl.col("start"), dialect.prefix_marker
     at = rows["text"].str.find(mark, literal=True)
     is_marked = at.is_not_null()
     if not is_marked.any():
@@ -201,17 +201,17 @@ def distinct(rows: pl.DataFrame, by: Sequence[str]) -> tuple[pl.DataFrame, pl.Se
 def _parsed_heads(texts: pl.Series, dialect: Dialect) -> _Heads:
     kinds = pl.repeat(0, texts.len(), dtype=pl.Int64, eager=True)
     values = {}
-    for bit, head in enumerate(dialect.heads):
+    for bit, head in enumerate(dialect.prefixes):
         if not texts.str.contains(head.patterns[0].anchor, literal=True).any():
             values[head.frame] = pl.DataFrame(schema={name: base.dtype for name, base in head.columns.items()}).clear(
                 texts.len()
             )
             continue
         found = texts.to_frame("text").select(fields(pl.col("text"), head.patterns[0].regex)).unnest(FIELDS)
-        kinds += found[HIT].is_not_null().cast(pl.Int64) * (1 << bit)
+        kinds += found[MATCHED].is_not_null().cast(pl.Int64) * (1 << bit)
         values[head.frame] = found.select(base.cast(pl.col(name)).alias(name) for name, base in head.columns.items())
-    for bare, of in dialect.bare:
-        bits = sum(1 << bit for bit, head in enumerate(dialect.heads) if head.frame in of)
+    for bare, of in dialect.short_prefixes:
+        bits = sum(1 << bit for bit, head in enumerate(dialect.prefixes) if head.frame in of)
         kinds |= texts.str.contains(bare.patterns[0].regex).cast(pl.Int64) * bits
     who = pl.DataFrame(
         {name: _first_of([table[name] for table in values.values()]) for name in ("host", "pid")},
@@ -227,9 +227,13 @@ def _first_of(columns: Sequence[pl.Series]) -> pl.Series:
 
 def has_opening(texts: pl.Series, dialect: Dialect) -> pl.Series:
     """Whether a line begins somewhere in a text."""
-    is_marked = texts.str.contains(dialect.mark, literal=True)
+    is_marked = texts.str.contains(dialect.prefix_marker, literal=True)
     marked = is_marked.arg_true()
-    return is_marked.scatter(marked, texts.gather(marked).str.contains(dialect.opening)) if marked.len() else is_marked
+    return (
+        is_marked.scatter(marked, texts.gather(marked).str.contains(dialect.prefix_regex))
+        if marked.len()
+        else is_marked
+    )
 
 
 @cache
@@ -238,62 +242,64 @@ def _form(name: str) -> pl.Series:
 
 
 def _hits(models: pl.DataFrame, is_free: pl.Series, dialect: Dialect, *, is_headed: bool) -> Iterator[_Hits]:
-    """Every text goes to the first trial that has it (columns `body`, `kind`, `cut`)."""
+    """Every text goes to the first candidate that has it (columns `body`, `kind`, `cut`)."""
     memberships = pl.int_range(models.height, dtype=pl.UInt32, eager=True)
     crowded = has_opening(models["body"], dialect)
     table = models.select(_seat=memberships, _kind="kind", _cut="cut", _crowded=crowded, _text="body")
     if is_headed:
         yield from _settled(_by_start(table, dialect.by_start), is_free)
-    others = dialect.by_anchor if is_headed else dialect.headless
-    for _, alike in groupby(others, key=lambda trial: trial.shape.priority):
+    others = dialect.by_anchor if is_headed else dialect.without_prefix
+    for _, alike in groupby(others, key=lambda candidate: candidate.shape.priority):
         if not is_free.any():
             break
         yield from _settled(_by_anchor(table.filter(is_free), list(alike)), is_free)
 
 
-def _settled(attempts: Iterable[tuple[Trial, pl.DataFrame]], is_free: pl.Series) -> Iterator[_Hits]:
-    """What trials have of the texts they are to meet; where several have one, it is the first one's.
+def _settled(attempts: Iterable[tuple[Candidate, pl.DataFrame]], is_free: pl.Series) -> Iterator[_Hits]:
+    """What candidates have of the texts they are to meet; where several have one, it is the first one's.
 
     Many are made at once, for the engine takes longer to start than to run; but no more than MANY texts meet them, for
     what is found in these stands in memory meanwhile. What has been given is free no longer.
     """
     for made in _in_portions(attempts):
         tables = pl.collect_all([_attempt(*each) for each in made], optimizations=AS_WRITTEN)
-        for (trial, _), values in zip(made, tables, strict=True):
+        for (candidate, _), values in zip(made, tables, strict=True):
             free = is_free[values["_seat"]]
             own = values if free.all() else values.filter(free)
             if own.height:
                 memberships = own.drop_in_place("_seat")
                 is_free.scatter(memberships, False)
                 yield _Hits(
-                    trial, memberships, own.select(column for column in own if column.null_count() < own.height)
+                    candidate, memberships, own.select(column for column in own if column.null_count() < own.height)
                 )
 
 
-def _in_portions(attempts: Iterable[tuple[Trial, pl.DataFrame]]) -> Iterator[list[tuple[Trial, pl.DataFrame]]]:
+def _in_portions(attempts: Iterable[tuple[Candidate, pl.DataFrame]]) -> Iterator[list[tuple[Candidate, pl.DataFrame]]]:
     """Attempts in their order, so many at once that MANY texts are met; at least one."""
-    portion: list[tuple[Trial, pl.DataFrame]] = []
+    portion: list[tuple[Candidate, pl.DataFrame]] = []
     met = 0
-    for trial, part in attempts:
+    for candidate, part in attempts:
         if portion and met + part.height > MANY:
             yield portion
             portion, met = [], 0
-        portion.append((trial, part))
+        portion.append((candidate, part))
         met += part.height
     if portion:
         yield portion
 
 
-def _attempt(trial: Trial, part: pl.DataFrame) -> pl.LazyFrame:
-    """Of some texts those that a trial has: its columns, and `_seat`."""
+def _attempt(candidate: Candidate, part: pl.DataFrame) -> pl.LazyFrame:
+    """Of some texts those that a candidate has: its columns, and `_seat`."""
     plan = part.lazy()
-    if not all(trial.anchor in start for start in trial.starts):  # a pattern takes ten times as long to fail
-        plan = plan.filter(pl.col("_text").str.contains(trial.anchor, literal=True))
-    return plan.with_columns(trial.fields).unnest(FIELDS).filter(trial.is_hit).select("_seat", *trial.typed)
+    if not all(candidate.anchor in start for start in candidate.starts):  # a pattern takes ten times as long to fail
+        plan = plan.filter(pl.col("_text").str.contains(candidate.anchor, literal=True))
+    return (
+        plan.with_columns(candidate.fields).unnest(FIELDS).filter(candidate.is_match).select("_seat", *candidate.typed)
+    )
 
 
-def _by_start(table: pl.DataFrame, trials: Sequence[Trial]) -> Iterator[tuple[Trial, pl.DataFrame]]:
-    """Trials with the texts that begin as they do, all searched for at once in the sorted beginnings."""
+def _by_start(table: pl.DataFrame, candidates: Sequence[Candidate]) -> Iterator[tuple[Candidate, pl.DataFrame]]:
+    """Candidates with the texts that begin as they do, all searched for at once in the sorted beginnings."""
     groups = (
         table.select("_seat", key=pl.col("_text").str.head(KEY))
         .group_by("key")
@@ -303,21 +309,21 @@ def _by_start(table: pl.DataFrame, trials: Sequence[Trial]) -> Iterator[tuple[Tr
     keys = groups["key"].to_list()
     ends = [0, *groups["count"].cum_sum()]
     in_order = table[groups["_seat"].explode()]
-    for trial in trials:
+    for candidate in candidates:
         found = []
-        for start in trial.starts:
+        for start in candidate.starts:
             low, high = bisect_left(keys, start[:KEY]), bisect_left(keys, start[:KEY] + LAST)
             if low < high:
                 found.append(in_order.slice(ends[low], ends[high] - ends[low]))
         part = found[0] if len(found) == 1 else pl.concat(found) if found else in_order.clear()
-        if part.height > FEW or any(trial.anchor in text for text in part["_text"]):
-            yield trial, part
+        if part.height > FEW or any(candidate.anchor in text for text in part["_text"]):
+            yield candidate, part
 
 
-def _by_anchor(table: pl.DataFrame, trials: Sequence[Trial]) -> Iterator[tuple[Trial, pl.DataFrame]]:
-    """Trials with the texts that contain their anchor, all searched for at once."""
+def _by_anchor(table: pl.DataFrame, candidates: Sequence[Candidate]) -> Iterator[tuple[Candidate, pl.DataFrame]]:
+    """Candidates with the texts that contain their anchor, all searched for at once."""
     places: dict[str, pl.Series] = {}
-    if wanted := anchors(trials):
+    if wanted := anchors(candidates):
         found = (
             table.select(anchor=pl.col("_text").str.extract_many(wanted, overlapping=True))
             .with_row_index("place")
@@ -328,8 +334,8 @@ def _by_anchor(table: pl.DataFrame, trials: Sequence[Trial]) -> Iterator[tuple[T
             .agg(pl.col("place").filter(pl.col("place").ne_missing(pl.col("place").shift())))
         )
         places = dict(zip(found["anchor"], found["place"], strict=True))
-    for trial in trials:
-        if not trial.anchor:  # free text: what stands behind another head would be met for nothing
-            yield trial, table.filter(pl.col("_kind") & trial.kind > 0) if trial.kind else table
-        elif trial.anchor in places:
-            yield trial, table[places[trial.anchor]]
+    for candidate in candidates:
+        if not candidate.anchor:  # free text: what stands behind another head would be met for nothing
+            yield candidate, table.filter(pl.col("_kind") & candidate.prefix_bit > 0) if candidate.prefix_bit else table
+        elif candidate.anchor in places:
+            yield candidate, table[places[candidate.anchor]]

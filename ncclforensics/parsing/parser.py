@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from ncclforensics.grammar.dialect import Dialect
-from ncclforensics.grammar.grammar_file import FORM, Pattern
+from ncclforensics.grammar.patterns import FORM, Pattern
 from ncclforensics.parsing.concurrency import InTurn
 from ncclforensics.parsing.matching import Matched, distinct, has_opening, match
 from ncclforensics.parsing.templates import CALL_TEMPLATE, Repetition
@@ -51,7 +51,7 @@ def sift(rows: pl.DataFrame, dialect: Dialect) -> tuple[Parsed, pl.DataFrame]:
     and behind the counter, and the pattern is applied once to all the lines that have the same two ends: more than
     twice as fast as applying it to every line.
     """
-    shape, pattern = dialect.trials[0].shape, dialect.trials[0].pattern
+    shape, pattern = dialect.candidates[0].shape, dialect.candidates[0].pattern
     cut = _cut_at_counter(rows, pattern, dialect.counter)
     models, model = distinct(cut, ["source", "left", "right"])
     fields = models["text"].str.extract_groups(pattern.regex).struct.unnest()
@@ -86,7 +86,7 @@ def sift(rows: pl.DataFrame, dialect: Dialect) -> tuple[Parsed, pl.DataFrame]:
 
 def _cut_at_counter(rows: pl.DataFrame, pattern: Pattern, column: str) -> pl.DataFrame:
     """The lines that may match, cut around the counter (columns `left`, `counter`, `right`)."""
-    before, counter, behind = pattern.between[column]
+    before, counter, behind = pattern.delimiters[column]
     text, start, stop = pl.col("text"), pl.col("start"), pl.col("stop")
     found = rows.with_row_index("row").with_columns(start=text.str.find(before, literal=True) + len(before))
     is_candidate = start.is_not_null() & ~pl.col("cut") if pattern.is_open else start.is_not_null()
@@ -184,11 +184,11 @@ def _unpasted(rows: pl.DataFrame, dialect: Dialect, hosts: pl.DataFrame) -> pl.D
     Such a beginning is believed if its host is known, or stands there more than once; but not if the end of the line
     before may have grown onto a known name (`0x55node1`): then it was torn.
     """
-    opening = f" ({dialect.opening})"
+    opening = f" ({dialect.prefix_regex})"
     found = rows.with_row_index("whole").filter(pl.col("text").str.contains(opening))
     if found.is_empty():
         return rows
-    begun = rows.filter(pl.col("text").str.contains(f"^{dialect.opening}"))
+    begun = rows.filter(pl.col("text").str.contains(f"^{dialect.prefix_regex}"))
     hosts = pl.concat([hosts, begun.select("source", host=_before_colon("text"))]).unique()
     inner = found.select("whole", "source", pl.col("text").str.extract_all(opening)).explode("text")
     inner = inner.with_columns(host=_before_colon("text").str.strip_chars(" "))
@@ -199,7 +199,7 @@ def _unpasted(rows: pl.DataFrame, dialect: Dialect, hosts: pl.DataFrame) -> pl.D
     pasted = found.join(doubted, on="whole", how="anti")
     each = pasted.with_columns(pl.col("text").str.replace_all(opening, "\n${1}").str.split("\n")).explode("text")
     each = each.with_columns(
-        text=(pl.col("text") + " ").str.replace(f"(?:{dialect.tag})+$", "").str.strip_chars_end(" "),
+        text=(pl.col("text") + " ").str.replace(f"(?:{dialect.tag_regex})+$", "").str.strip_chars_end(" "),
         cut=pl.col("cut") & pl.col("whole").is_last_distinct(),
     )
     others = rows.with_row_index("whole").join(pasted, on="whole", how="anti")
@@ -219,7 +219,7 @@ def _pieces(rows: pl.DataFrame, dialect: Dialect, hosts: pl.DataFrame) -> pl.Dat
     buried = rows.filter(has_opening(rows["text"], dialect))
     if buried.is_empty():
         return buried
-    opening = dialect.opening
+    opening = dialect.prefix_regex
     parts = pl.col("text").str.extract_groups(f"^(?P<first>.*?)(?P<second>{opening}.*)$").struct
     halves = pl.col("text").str.extract_groups(f"^(?P<first>{opening}.*?)(?P<second>{opening}.*)$").struct
     at_start = pl.col("text").str.contains(f"^{opening}")
@@ -243,7 +243,7 @@ def _pieces(rows: pl.DataFrame, dialect: Dialect, hosts: pl.DataFrame) -> pl.Dat
     split = split.join(whole, on="piece", how="left", maintain_order="left")
     before = pl.col("text").str.head(_length("text") - _length(pl.coalesce("whole", "second")))
     # What stands before a line may be half a row of a format whose lines have no beginning of their own.
-    first = (split if dialect.spoken else split.filter(is_torn)).with_columns(text=before, cut=True)
+    first = (split if dialect.detected else split.filter(is_torn)).with_columns(text=before, cut=True)
     second = split.with_columns(text=pl.when(is_torn).then("whole").otherwise(pl.coalesce("whole", "second")))
     return pl.concat([first, second.drop_nulls("text")]).select(rows.columns)
 

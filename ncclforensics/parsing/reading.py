@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from ncclforensics.grammar.dialect import Dialect
-from ncclforensics.grammar.grammar_file import Pattern
+from ncclforensics.grammar.patterns import Pattern
 from ncclforensics.inputs import lines
 from ncclforensics.inputs.sources import DAMAGED_ARCHIVE, Source
 from ncclforensics.parsing.launcher_prefixes import decorated, decorations, peeled
@@ -128,7 +128,7 @@ class Reading:
         The sample tells it of short files, and of long ones that are read in windows.
         """
         if self.source.size > 2 * SAMPLE and not self.tail_start:
-            self.dialect = self.dialect.among(rows["text"])
+            self.dialect = self.dialect.including_formats_in(rows["text"])
         return self.dialect
 
     def _guarded(self, work: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
@@ -253,7 +253,7 @@ def survey(readings: Sequence[Reading], dialect: Dialect, is_object: Callable[[R
                 some[number][0].decorations = found
                 bare = peeled(texts, dialect, found).select(samples.columns)
                 samples = pl.concat([samples.filter(pl.col("source") != number), bare])
-        for number, heard in dialect.of_each(samples).items():
+        for number, heard in dialect.by_source(samples).items():
             some[number][0].dialect = heard
         of_lines += [reading for reading, _ in some.values()]
     return of_lines

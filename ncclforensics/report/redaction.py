@@ -22,7 +22,7 @@ from ncclforensics.data import redaction_rules
 from ncclforensics.data.paths import STDIN
 from ncclforensics.errors import UsageError
 from ncclforensics.frames.run import Run
-from ncclforensics.grammar.grammar_file import BASES
+from ncclforensics.grammar.column_types import COLUMN_TYPES
 from ncclforensics.report.build import Report
 from ncclforensics.report.selection import Selection
 
@@ -243,13 +243,14 @@ def _hosts(run: Run) -> list[str]:
     """Every host that some column names: those of ranks first, in their order."""
     ranked = run["rank"].sort("job", "rank", nulls_last=True)["host"]
     found = [ranked]
-    labels = [name for name, base in run.dialect.labels.items() if base is BASES["HOSTNAME"]]
-    for shape in run.dialect.whole.shapes:
+    labels = [name for name, base in run.dialect.labels.items() if base is COLUMN_TYPES["HOSTNAME"]]
+    for shape in run.dialect.with_all_formats.shapes:
         is_node = shape.grammar in redaction_rules.GRAMMARS_OF_NODES
         own = [
             name
             for name, base in shape.columns.items()
-            if (base is BASES["HOSTNAME"] and name not in redaction_rules.NO_HOSTS) or (name == "node" and is_node)
+            if (base is COLUMN_TYPES["HOSTNAME"] and name not in redaction_rules.NO_HOSTS)
+            or (name == "node" and is_node)
         ]
         frame = run[shape.frame] if own or labels else None
         if frame is not None and frame.height:

@@ -85,7 +85,7 @@ def wanted(typed: str, families: list[str]) -> Wanted:
 def families(report: Report) -> list[str]:
     """The grammars of which the run holds lines."""
     run = report.run
-    return sorted({shape.grammar for shape in run.dialect.whole.shapes if run.has(shape.frame)})
+    return sorted({shape.grammar for shape in run.dialect.with_all_formats.shapes if run.has(shape.frame)})
 
 
 def parsed_lines(report: Report, source: int, filter_: Wanted) -> pl.Series:
@@ -98,7 +98,7 @@ def parsed_lines(report: Report, source: int, filter_: Wanted) -> pl.Series:
     )
 
     def found() -> Iterator[pl.DataFrame]:
-        for shape in run.dialect.whole.shapes:
+        for shape in run.dialect.with_all_formats.shapes:
             if (filter_.family and shape.grammar != filter_.family) or not run.has(shape.frame):
                 continue
             frame = run[shape.frame]

@@ -1,0 +1,109 @@
+"""Column types: the base terminals of `terminals.lark`, with the dtype and cast of columns made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import polars as pl
+
+from ncclforensics.errors import GrammarError
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnType:
+    """A base terminal: the dtype of columns made of it, and the cast from matched text to values."""
+
+    dtype: pl.DataType
+    unit: str
+    cast: Callable[[pl.Expr], pl.Expr]
+
+
+def _text(column: pl.Expr) -> pl.Expr:
+    return column
+
+
+def _category(column: pl.Expr) -> pl.Expr:
+    return column.cast(pl.Categorical)
+
+
+def _integer(column: pl.Expr) -> pl.Expr:
+    return column.cast(pl.Int64, strict=False)
+
+
+def _number(column: pl.Expr) -> pl.Expr:
+    return column.cast(pl.Int32, strict=False)
+
+
+def _decimal(column: pl.Expr) -> pl.Expr:
+    return column.cast(pl.Float64, strict=False)
+
+
+def _hexadecimal(column: pl.Expr) -> pl.Expr:
+    # More than 63 bits cannot be a counter: null, rather than a number that wrapped around.
+    return column.str.to_integer(base=16, strict=False)
+
+
+def _address(column: pl.Expr) -> pl.Expr:
+    return column.str.strip_prefix("0x").str.to_integer(base=16, dtype=pl.UInt64, strict=False)
+
+
+def _pci(column: pl.Expr) -> pl.Expr:
+    # NCCL's number: domain, bus, device and function. Kernels omit the function, which is 0 for GPUs.
+    address = column.str.split(".").list.first().str.replace_all(":", "", literal=True)
+    return (address.str.to_lowercase().str.strip_chars_start("0") + "0").cast(pl.Categorical)
+
+
+COLUMN_TYPES: Mapping[str, ColumnType] = {
+    "INT": ColumnType(pl.Int64(), "", _integer),
+    "NUMBER": ColumnType(pl.Int32(), "below 2^31", _number),
+    "HEX": ColumnType(pl.Int64(), "printed in hexadecimal", _hexadecimal),
+    "DECIMAL": ColumnType(pl.Float64(), "", _decimal),
+    "FLOAT": ColumnType(pl.Float64(), "null where it says N/A", _decimal),
+    "PTR": ColumnType(pl.Categorical(), "pointer, valid within one process", _category),
+    "MEMORY_ADDRESS": ColumnType(pl.UInt64(), "memory address", _address),
+    "HEXID": ColumnType(pl.Categorical(), "identifier", _category),
+    "PCI": ColumnType(pl.Categorical(), "as NCCL prints it: `0000:5d:00` is 5d000", _pci),
+    "NAME": ColumnType(pl.Categorical(), "", _category),
+    "HOSTNAME": ColumnType(pl.Categorical(), "", _category),
+    "WORD": ColumnType(pl.String(), "", _text),
+    "LOCAL_TIME": ColumnType(pl.String(), "as printed, format chosen by the user", _text),
+    "GLOG_TIME": ColumnType(pl.String(), "month, day and time as glog prints them", _text),
+    "CLOCK": ColumnType(pl.String(), "time as a launcher or collector prints it", _text),
+    "TEXT": ColumnType(pl.String(), "", _text),
+}
+NUMERIC = ("INT", "NUMBER", "HEX", "DECIMAL", "FLOAT", "PTR", "MEMORY_ADDRESS", "HEXID", "PCI")
+# A terminal with a pattern of its own, or a list of words, is text from a small vocabulary.
+VOCABULARY = ColumnType(pl.Categorical(), "", _category)
+
+
+def column_type_name(terminal: str, grammar: Path) -> str:
+    """Follow definitions such as `COUNT: INT` to the base terminal: its key in COLUMN_TYPES, or "" if there is none.
+
+    `grammar` is the path of the file that uses the terminal. Lark's trees cannot answer this: they hold INT expanded.
+    Raises GrammarError if a grammar redefines a base terminal.
+    """
+    stem, _, own_name = terminal.rpartition("__")
+    path = grammar.with_stem(stem) if stem else grammar
+    target = _terminal_aliases(path).get(own_name)
+    if target is None:
+        return own_name if own_name in COLUMN_TYPES else ""
+    return target if target in COLUMN_TYPES else column_type_name(target, path)
+
+
+@cache
+def _terminal_aliases(path: Path) -> dict[str, str]:
+    """Terminals that only rename another one (`COUNT: INT`), imported ones included."""
+    aliases: dict[str, str] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        name, _, value = line.partition(": ")
+        if name.partition(".")[0] in COLUMN_TYPES and path.stem != "terminals":
+            raise GrammarError(f"{path.name}: {name} is a base terminal and cannot be redefined")
+        if name.isupper() and value.replace("_", "").isalpha() and value.isupper():
+            aliases[name] = value
+        elif line.startswith("%import .") and "terminals" not in line:
+            imported, _, rest = line.removeprefix("%import .").partition(" (")
+            aliases = {**_terminal_aliases(path.with_stem(imported)), **aliases} if rest else aliases
+    return aliases

@@ -1,0 +1,77 @@
+"""What a grammar is compiled into: shapes, and their patterns as regular expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypedDict
+
+import polars as pl
+
+from ncclforensics.grammar.column_types import ColumnType
+
+FORM = "form"  # the column that names the alternative that matched
+RESERVED = (FORM, "source", "line", "pos", "after")  # columns of every frame, some only while frames are assembled
+
+
+class Suffix(TypedDict):
+    """The part of a pattern after the prefix rule that it begins with."""
+
+    regex: str
+    columns: list[str]
+    starts: list[str]  # literals; every matching text begins with one of them
+    anchor: str  # a literal in every matching text; empty if there is none
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """One alternative of a rule, as a regular expression that Rust and Python read alike."""
+
+    form: str
+    regex: str
+    anchor: str  # a literal in every matching line; empty if there is none
+    columns: tuple[str, ...]
+    is_open: bool  # ends with a value that would still match if the line were cut inside it
+    delimiters: Mapping[str, tuple[str, ...]]  # column -> literal before it, regex of its value, literal after it
+    suffixes: Mapping[str, Suffix]  # by the prefix rules it begins with, outermost first
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether free text ends the line."""
+        return self.regex.rstrip("$)?").endswith((".+", ".*"))
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One rule of a grammar: its frame, patterns, column types and example lines."""
+
+    frame: str
+    grammar: str
+    patterns: tuple[Pattern, ...]
+    columns: Mapping[str, ColumnType]
+    examples: tuple[str, ...]
+    needs: str  # how to have such lines printed: the `// needs:` line of the grammar
+    priority: int
+
+    @property
+    def schema(self) -> dict[str, pl.DataType]:
+        """Column -> dtype, without `source` and `line`, which every parsed frame carries."""
+        return {FORM: pl.Categorical(), **{name: column_type.dtype for name, column_type in self.columns.items()}}
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """How lines of some frames of one grammar are recognised, without loading its shapes."""
+
+    regex: str  # matches every line of these frames
+    anchors: list[str]  # each line contains one of these literals, unless it matches `unanchored`
+    unanchored: str  # regex of the patterns that have no anchor; empty if all have one
+
+
+def any_of(patterns: Iterable[Pattern]) -> str:
+    """One regex that matches whatever any pattern matches, without group names.
+
+    A single regex, because a call of the engine costs more than the search itself.
+    """
+    head, *rest = "|".join(pattern.regex for pattern in patterns).split("(?P<")
+    return "(?:".join([head, *(piece.partition(">")[2] for piece in rest)])
