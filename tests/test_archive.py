@@ -18,6 +18,8 @@ from ncclforensics import analyze, cli
 from ncclforensics.archive import manifest as manifest_file
 from ncclforensics.archive import parquet
 from ncclforensics.archive.write import save
+from ncclforensics.frames.run import Run
+from ncclforensics.inputs.sources import find
 from ncclforensics.report import redaction
 from ncclforensics.views import json_report
 from tests.incidents import ALL, INCIDENTS, ROOT, Incident, checked
@@ -98,6 +100,17 @@ def test_a_saved_run_joins_other_logs(tmp_path: Path) -> None:
     assert cli.main(["save", *logs[3:9], "-o", str(file), "-q"]) == 0
 
     assert said([str(file), *logs[:3], *logs[9:]]) == said(logs)
+
+
+def test_rows_of_a_shared_grammar_are_read_once_from_a_saved_run_beside_another_file(tmp_path: Path) -> None:
+    dump = "$ perfquery -x 12 1\n# Port counters: Lid 12 port 1\nPortSelect:......................1\n"
+    (tmp_path / "a.txt").write_text(dump)
+    (tmp_path / "b.txt").write_text(dump.replace("Lid 12", "Lid 13"))
+    assert cli.main(["save", str(tmp_path / "a.txt"), "-o", str(tmp_path / "a.ncclf"), "-q"]) in (0, 1)
+
+    run = Run(find([str(tmp_path / "a.ncclf"), str(tmp_path / "b.txt")]), whole=True)
+
+    assert run["dump_command"].height == 2
 
 
 def test_a_time_can_be_asked_of_a_saved_run(tmp_path: Path) -> None:

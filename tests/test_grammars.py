@@ -17,6 +17,7 @@ from lark import Token, Tree
 from lark.exceptions import LarkError
 
 from ncclforensics.errors import GrammarError
+from ncclforensics.formats import all_formats, dialect
 from ncclforensics.grammar import grammar_file
 from ncclforensics.grammar.grammar_file import Grammar
 from ncclforensics.grammar.patterns import Shape
@@ -274,3 +275,10 @@ def test_damage_to_what_was_remembered_is_not_noticed(tmp_path: Path, monkeypatc
         file.write_bytes(file.read_bytes()[:100])
 
     assert shapes_of("operation") == grammar_file.load("operation").shapes
+
+
+def test_a_dialect_holds_the_shapes_of_a_grammar_once_however_many_formats_name_it() -> None:
+    frames = [shape.frame for shape in dialect().with_all_formats.shapes]
+
+    assert "collected" in [name for one in all_formats().values() for name in one.GRAMMARS]
+    assert sorted(frames) == sorted(set(frames))

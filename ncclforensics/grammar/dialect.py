@@ -142,10 +142,9 @@ class Dialect:
         if names == self.detected:
             return self
         if names not in self._variants:
-            shapes = (
-                *self.shapes,
-                *(shape for embedded in formats for name in embedded.grammars for shape in load(name).shapes),
-            )
+            # Formats share grammars such as `collected`, whose shapes must not be there twice.
+            grammars = dict.fromkeys(name for embedded in formats for name in embedded.grammars)
+            shapes = (*self.shapes, *(shape for name in grammars for shape in load(name).shapes))
             self._variants[names] = replace(self, shapes=shapes, detected=names, base=self)
         return self._variants[names]
 
