@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.analyses.host.machine import MEASURED_NOW
+from ncclforensics.analyses.host.machine_devices import CURRENT_SPEED_TOOLS
 from ncclforensics.diff import topic
 from ncclforensics.frames.columns import text_of
 
@@ -35,7 +35,7 @@ def machine(
     )
     names = {"gpu": "GPU", "nic": "NIC", "bridge": "bridge", "switch": "NVSwitch"}
     # At rest a GPU trains its link down to another speed, never to fewer lanes.
-    may_rest = pl.col("tool").is_in(MEASURED_NOW) & (pl.col("kind") == "gpu")
+    may_rest = pl.col("tool").is_in(CURRENT_SPEED_TOOLS) & (pl.col("kind") == "gpu")
     width = pl.format("x{}", "width")
     slots = machine_device.filter(pl.col("speed").is_not_null() & pl.col("width").is_not_null()).select(
         *place,

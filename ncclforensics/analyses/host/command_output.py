@@ -1,4 +1,4 @@
-"""Outputs of tools that were collected into one file: which host and which time each is of."""
+"""Host and time of the tool outputs in a file: from headings, prompts and dates above them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.registry import analysis
 from ncclforensics.frames.time_range import as_time
 
-OUTPUT_KEY = ["source", "launcher_rank", "launcher_node"]  # who printed what may be one output
-COLLECTED = {
+OUTPUT_KEY = ["source", "launcher_rank", "launcher_node"]  # lines with equal values may be one output
+OUTPUT_HEADING = {
     "source": pl.Int32(),
-    "line": pl.Int32(),  # from here on
+    "line": pl.Int32(),  # valid from here on
     "heading_host": pl.String(),
     "taken": pl.Datetime("us"),
 }
-# A date as `date` prints it is in words: the zone, which is none of the clock's, stands before the year.
-DATE, DATE_OF_TWELVE = "%a %b %d %H:%M:%S %Y", "%a %b %d %I:%M:%S %p %Y"
-YEAR = 1970  # stands for one that a clock does not tell; such a time is not believed
+# Output of `date`, without the time zone in front of the year; with a clock of 24 or of 12 hours.
+DATE, DATE_12_HOURS = "%a %b %d %H:%M:%S %Y", "%a %b %d %I:%M:%S %p %Y"
+NO_YEAR = 1970  # the year of times that are printed without one; they are not used
 
 
-@analysis(COLLECTED, of=("dump_host", "dump_time", "dump_command", "device_command", "map_head"))
+@analysis(OUTPUT_HEADING, of=("dump_host", "dump_time", "dump_command", "device_command", "map_head"))
 def output_heading(
     dump_host: pl.DataFrame,
     dump_ruler: pl.DataFrame,
@@ -30,42 +30,45 @@ def output_heading(
     device_command: pl.DataFrame,
     map_head: pl.DataFrame,
 ) -> pl.DataFrame:
-    """Headings, prompts and dates: the host and the time of what follows, until the next one says otherwise."""
-    at = ["source", "line"]
-    # A word alone is a host where rulers stand around it.
-    rulers = dump_ruler.select(at)
+    """One row per heading, prompt or date: the host or the time of the lines below it, until the next one."""
+    place = ["source", "line"]
+    # A single word is a host name if rulers stand above and below it.
+    rulers = dump_ruler.select(place)
     above, below = rulers.with_columns(pl.col("line") + 1), rulers.with_columns(pl.col("line") - 1)
-    alone = dump_host.filter(text_of("form") == "alone").join(above, on=at, how="semi").join(below, on=at, how="semi")
-    headed = pl.concat([alone, dump_host.filter(text_of("form") != "alone")])
-    hosts = headed.select(*at, heading_host=pl.coalesce(text_of("headed_host"), text_of("bare_host")))
-    times = dump_time.select(
-        *at,
-        heading_host=text_of("headed_host"),
-        taken=pl.coalesce(as_time(text_of("taken"), YEAR), _date(text_of("dated"))),
+    ruled = (
+        dump_host.filter(text_of("form") == "alone").join(above, on=place, how="semi").join(below, on=place, how="semi")
     )
-    # A command that is told whom to ask asks another host.
+    headed = pl.concat([ruled, dump_host.filter(text_of("form") != "alone")])
+    hosts = headed.select(*place, heading_host=pl.coalesce(text_of("headed_host"), text_of("bare_host")))
+    times = dump_time.select(
+        *place,
+        heading_host=text_of("headed_host"),
+        taken=pl.coalesce(as_time(text_of("taken"), NO_YEAR), _date(text_of("dated"))),
+    )
+    # A command with arguments may query another host.
     is_local = pl.col("arguments").is_null() | text_of("tool").is_in(LOCAL_TOOLS)
-    own = pl.concat([dump_command.filter(is_local), device_command], how="diagonal_relaxed")
+    local = pl.concat([dump_command.filter(is_local), device_command], how="diagonal_relaxed")
     is_named = text_of("prompt_host") != "localhost"
-    prompts = own.filter(is_named).select(*at, heading_host=text_of("prompt_host"))
-    maps = map_head.filter(pl.col("taken").is_not_null()).select(*at, taken=as_time(text_of("taken"), YEAR))
-    return pl.concat([hosts, times, prompts, maps], how="diagonal").sort(at)
+    prompts = local.filter(is_named).select(*place, heading_host=text_of("prompt_host"))
+    maps = map_head.filter(pl.col("taken").is_not_null()).select(*place, taken=as_time(text_of("taken"), NO_YEAR))
+    return pl.concat([hosts, times, prompts, maps], how="diagonal").sort(place)
 
 
 def _date(text: pl.Expr) -> pl.Expr:
+    """Parse the output of `date`."""
     words = text.str.split(" ").list.eval(pl.element().filter(pl.element() != ""))
     day, clock = words.list.head(3).list.join(" "), words.list.get(3, null_on_oob=True)
     half, year = words.list.get(4, null_on_oob=True), words.list.last()
-    parse_integer = pl.concat_str([words.list.head(4).list.join(" "), year], separator=" ")
-    of_twelve = pl.concat_str([day, clock, half, year], separator=" ")
+    of_24_hours = pl.concat_str([words.list.head(4).list.join(" "), year], separator=" ")
+    of_12_hours = pl.concat_str([day, clock, half, year], separator=" ")
     return pl.coalesce(
-        of_twelve.str.strptime(pl.Datetime("us"), DATE_OF_TWELVE, strict=False),
-        parse_integer.str.strptime(pl.Datetime("us"), DATE, strict=False),
+        of_12_hours.str.strptime(pl.Datetime("us"), DATE_12_HOURS, strict=False),
+        of_24_hours.str.strptime(pl.Datetime("us"), DATE, strict=False),
     )
 
 
 def add_origin(rows: pl.DataFrame, output_heading: pl.DataFrame) -> pl.DataFrame:
-    """The same rows with the host (`origin_host`) and the time (`moment`) that stand above or in front of them."""
+    """Add to each row its host (`origin_host`) and time (`moment`): from its launcher prefix, or the heading above."""
     headings = pl.concat(
         [
             output_heading.with_columns(_is_row=False),
@@ -73,20 +76,20 @@ def add_origin(rows: pl.DataFrame, output_heading: pl.DataFrame) -> pl.DataFrame
         ],
         how="diagonal",
     ).sort("source", "line", "_is_row")
-    told = (
+    filled = (
         headings.with_columns(pl.col("heading_host", "taken").forward_fill().over("source"))
         .filter("_is_row")
         .sort("_row")
     )
-    printed = as_time(text_of("launcher_time"), YEAR)
-    printed = pl.when(printed.dt.year() > YEAR).then(printed)
-    return rows.with_columns(told["heading_host"], told["taken"]).with_columns(
-        origin_host=pl.coalesce(text_of("launcher_node"), "heading_host"), moment=pl.coalesce(printed, "taken")
+    launched = as_time(text_of("launcher_time"), NO_YEAR)
+    launched = pl.when(launched.dt.year() > NO_YEAR).then(launched)
+    return rows.with_columns(filled["heading_host"], filled["taken"]).with_columns(
+        origin_host=pl.coalesce(text_of("launcher_node"), "heading_host"), moment=pl.coalesce(launched, "taken")
     )
 
 
 def add_heading_above(rows: pl.DataFrame, heads: pl.DataFrame) -> pl.DataFrame:
-    """Every row with the columns of the last head above it, of the same owner: `head_line` and what else heads have."""
+    """Add to each row the columns of the last head above it in the same output, and its line as `head_line`."""
     numbered = heads.with_columns(head_line=pl.col("line")).with_row_index("_head")
     both = pl.concat(
         [

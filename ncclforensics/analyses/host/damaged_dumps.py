@@ -1,4 +1,4 @@
-"""What is broken in dumps, whichever tool wrote them."""
+"""Damage in the output of tools: truncated files, missing rows, values that cannot be read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import polars as pl
 
 from ncclforensics.frames.registry import analysis
 
-# Columns of every frame that names what is broken.
+# Columns of every frame on damage.
 PROBLEM = {
     "source": pl.Int32(),
     "line": pl.Int32(),
@@ -16,6 +16,6 @@ PROBLEM = {
 
 @analysis(PROBLEM, of=("dump_problem", "fabric_problem", "host_problem"))
 def dump_damage(dump_problem: pl.DataFrame, fabric_problem: pl.DataFrame, host_problem: pl.DataFrame) -> pl.DataFrame:
-    """Problems of all sources, in the order of their lines."""
-    told = [each.select(list(PROBLEM)) for each in (dump_problem, fabric_problem, host_problem)]
-    return pl.concat(told).sort("source", "line", maintain_order=True)
+    """One row per problem in a dump of any kind, in the order of lines."""
+    problems = [frame.select(list(PROBLEM)) for frame in (dump_problem, fabric_problem, host_problem)]
+    return pl.concat(problems).sort("source", "line", maintain_order=True)

@@ -1,4 +1,4 @@
-"""The links of GPUs and NICs, as dumps of the topology and lists of devices tell them."""
+"""Rates of NVLink, PCIe and network ports, as NCCL prints its topology and its network devices."""
 
 from __future__ import annotations
 
@@ -10,41 +10,41 @@ from ncclforensics.frames.registry import analysis
 LINK = {
     "host": pl.Categorical(),
     "pid": pl.Int32(),
-    "kind": pl.String(),  # nvswitch: a GPU's links to the switches; gpu, nic: their PCIe link; net: a port's rate
-    "device": pl.String(),  # its place in the node, or its name
+    "kind": pl.String(),  # nvswitch: a GPU's NVLinks to switches; gpu, nic: its PCIe link; net: a network port
+    "device": pl.String(),  # PCI address, or device:port
     "rate": pl.Float64(),  # GB/s
     "source": pl.Int32(),
     "line": pl.Int32(),
 }
-MEGABITS = 8000  # in a GB/s
+MEGABITS_PER_GIGABYTE = 8000
 
 
 @analysis(LINK, of=("topology_node", "net_device"))
 def link(topology_node: pl.DataFrame, net_device: pl.DataFrame) -> pl.DataFrame:
-    """One row per host and device, as the first process tells it that does."""
-    form, through = text_of("form"), pl.col("link")
-    own = text_of("id").str.split("-").list.last()  # what follows the system's number
-    dumped = topology_node.sort("source", "line").with_columns(
-        # The links of a GPU stand below it.
-        below=pl.when(form == "gpu").then(own).forward_fill().over("host", "pid")
+    """One row per host, kind and device: the first line that shows its rate."""
+    form, link_type = text_of("form"), pl.col("link")
+    pci_address = text_of("id").str.split("-").list.last()  # behind the number of the system
+    nodes = topology_node.sort("source", "line").with_columns(
+        # The links of a GPU are printed below it.
+        gpu=pl.when(form == "gpu").then(pci_address).forward_fill().over("host", "pid")
     )
     kind = (
-        pl.when((form == "nvswitch") & (through == "NVL"))
+        pl.when((form == "nvswitch") & (link_type == "NVL"))
         .then(pl.lit("nvswitch"))
-        .when(form.is_in(["gpu", "nic"]) & (through == "PCI"))
+        .when(form.is_in(["gpu", "nic"]) & (link_type == "PCI"))
         .then(form)
     )
-    within = dumped.select(
-        *PLACE, kind=kind, device=pl.when(form == "nvswitch").then("below").otherwise(own), rate="bw"
+    internal = nodes.select(
+        *PLACE, kind=kind, device=pl.when(form == "nvswitch").then("gpu").otherwise(pci_address), rate="bw"
     ).filter(pl.col("kind").is_not_null())
     ports = net_device.filter(pl.col("speed") > 0).select(
         *PLACE,
         kind=pl.lit("net"),
         device=pl.format("{}:{}", text_of("device"), pl.col("port").fill_null(1)),
-        rate=pl.col("speed") / MEGABITS,
+        rate=pl.col("speed") / MEGABITS_PER_GIGABYTE,
     )
     return (
-        pl.concat([within, ports], how="vertical_relaxed")
+        pl.concat([internal, ports], how="vertical_relaxed")
         .sort("source", "line")
         .group_by("host", "kind", "device", maintain_order=True)
         .agg(pl.col("pid", "rate", "source", "line").first())

@@ -1,4 +1,4 @@
-"""NCCL's XML as a tree. Lines are taken as they are: nothing is expanded or fetched, and what is broken is told."""
+"""Read NCCL's XML into a tree, line by line. No entity is expanded or fetched; damage is listed as problems."""
 
 from __future__ import annotations
 
@@ -9,62 +9,62 @@ import polars as pl
 
 ROOTS = ("system", "graphs")
 BRIDGE = "0x0604"
-GPUS = ("0x03", "0x12")  # classes of PCI devices: display controllers, accelerators
+GPUS = ("0x03", "0x12")  # PCI classes: display controllers, accelerators
 NICS = ("0x02",)
 
 
 @dataclass(slots=True)
 class Element:
-    """An element, its attributes, and the elements it stands in."""
+    """An XML element with its attributes, its parent and its children."""
 
     tag: str
     attributes: dict[str, str]
     line: int
     parent: Element | None = None
-    inside: list[Element] = field(default_factory=list)
+    children: list[Element] = field(default_factory=list)
 
     def all(self, *tags: str) -> Iterator[Element]:
-        """The elements of these names inside, at any depth."""
-        for each in self.inside:
-            if each.tag in tags:
-                yield each
-            yield from each.all(*tags)
+        """Yield the descendants with these tags."""
+        for child in self.children:
+            if child.tag in tags:
+                yield child
+            yield from child.all(*tags)
 
     def above(self, tag: str) -> list[Element]:
-        """The elements of that name that it stands in, or is itself, the outermost first."""
-        outer = self.parent.above(tag) if self.parent else []
-        return [*outer, self] if self.tag == tag else outer
+        """List the ancestors with this tag, outermost first; the element itself counts."""
+        ancestors = self.parent.above(tag) if self.parent else []
+        return [*ancestors, self] if self.tag == tag else ancestors
 
 
 @dataclass(slots=True)
 class Document:
-    """One topology, or the graphs of one."""
+    """One XML document: a topology (root `system`) or the graphs found in one (root `graphs`)."""
 
     source: int
     root: Element
-    node: str | None  # as a launcher names it
+    node: str | None  # host in the launcher prefix
     problems: list[tuple[int, str]] = field(default_factory=list)
 
 
-def documents(xml_line: pl.DataFrame, xml_rest: pl.DataFrame) -> list[Document]:
-    """Every document of every source, as far as it can be read."""
-    found: list[Document] = []
-    both = pl.concat([xml_line, xml_rest], how="diagonal").sort("pos")
-    for (source,), rows in both.group_by("source", maintain_order=True):
-        found += _documents(int(str(source)), rows)
-    return found
+def read_documents(xml_line: pl.DataFrame, xml_rest: pl.DataFrame) -> list[Document]:
+    """Read every document of every source, as far as it is intact."""
+    documents: list[Document] = []
+    lines = pl.concat([xml_line, xml_rest], how="diagonal").sort("pos")
+    for (source,), rows in lines.group_by("source", maintain_order=True):
+        documents += _documents_of_source(int(str(source)), rows)
+    return documents
 
 
-def _documents(source: int, rows: pl.DataFrame) -> list[Document]:
-    found: list[Document] = []
-    here: Element | None = None
-    waiting: list[tuple[int, str]] = []  # problems in front of the first element
+def _documents_of_source(source: int, rows: pl.DataFrame) -> list[Document]:
+    documents: list[Document] = []
+    current: Element | None = None  # the innermost element that is open
+    leading_problems: list[tuple[int, str]] = []  # those above the first element
     is_comment = False
 
-    def problem(line: int, words: str) -> None:
-        told = found[-1].problems if found else waiting
-        if words not in (other for _, other in told):
-            told.append((line, words))
+    def add_problem(line: int, text: str) -> None:
+        problems = documents[-1].problems if documents else leading_problems
+        if text not in (other for _, other in problems):
+            problems.append((line, text))
 
     for row in rows.to_dicts():
         form, line = str(row["form"]), row["line"]
@@ -73,40 +73,40 @@ def _documents(source: int, rows: pl.DataFrame) -> list[Document]:
         elif form == "comment":
             is_comment = True
         elif form == "declaration":
-            problem(line, "declares entities, which are not expanded")
+            add_problem(line, "declares entities, which are not expanded")
         elif form == "reference":
-            problem(line, "refers to an entity, which is not expanded")
+            add_problem(line, "refers to an entity, which is not expanded")
         elif form == "dump_damage" and not is_comment:
-            problem(line, "an element is broken off")
+            add_problem(line, "an element is broken off")
         text = "" if is_comment else row["elements"] or row["others"] or ""
-        for tag, attributes, is_end, is_whole in _elements(text):
-            if is_end:
-                above = here.above(tag) if here else []
-                here = above[-1].parent if above else here
+        for tag, attributes, is_end_tag, is_closed in _tags(text):
+            if is_end_tag:
+                open_elements = current.above(tag) if current else []
+                current = open_elements[-1].parent if open_elements else current
                 continue
-            if tag in ROOTS or not found:
-                if here is not None and found:
-                    problem(line, f"ends inside <{here.tag}>")
+            if tag in ROOTS or not documents:
+                if current is not None and documents:
+                    add_problem(line, f"ends inside <{current.tag}>")
                 root = Element(tag if tag in ROOTS else "system", {}, line)
-                found.append(Document(source, root, row["launcher_node"], waiting))
-                waiting, here = [], root
+                documents.append(Document(source, root, row["launcher_node"], leading_problems))
+                leading_problems, current = [], root
                 if tag in ROOTS:
                     root.attributes = attributes
                     continue
-                problem(line, "its beginning is missing")
-            here = here or found[-1].root
-            made = Element(tag, attributes, line, here)
-            here.inside.append(made)
-            here = here if is_whole else made
-    if here is not None and found:
-        found[-1].problems.append((found[-1].root.line, f"ends inside <{here.tag}>"))
-    return found
+                add_problem(line, "its beginning is missing")
+            current = current or documents[-1].root
+            child = Element(tag, attributes, line, current)
+            current.children.append(child)
+            current = current if is_closed else child
+    if current is not None and documents:
+        documents[-1].problems.append((documents[-1].root.line, f"ends inside <{current.tag}>"))
+    return documents
 
 
-def _elements(text: str) -> Iterator[tuple[str, dict[str, str], bool, bool]]:
-    """Name, attributes, whether it is an end, and whether it is whole.
+def _tags(text: str) -> Iterator[tuple[str, dict[str, str], bool, bool]]:
+    """Yield each tag: name, attributes, whether it is an end tag, whether it closes itself.
 
-    >>> list(_elements('<gpu dev="0" sm="90"/></pci> <!-- GPU 0 -->'))
+    >>> list(_tags('<gpu dev="0" sm="90"/></pci> <!-- GPU 0 -->'))
     [('gpu', {'dev': '0', 'sm': '90'}, False, True), ('pci', {}, True, False)]
     """
     for piece in text.split(">"):
@@ -114,23 +114,23 @@ def _elements(text: str) -> Iterator[tuple[str, dict[str, str], bool, bool]]:
         if not inner or inner.startswith("!"):
             continue
         name, _, rest = inner.rstrip("/ ").partition(" ")
-        words = rest.split('"')
-        pairs = zip(words[::2], words[1::2], strict=False)
+        parts = rest.split('"')
+        pairs = zip(parts[::2], parts[1::2], strict=False)
         attributes = {key.strip().rstrip("="): value for key, value in pairs}
         yield name.removeprefix("/"), attributes, name.startswith("/") or inner.startswith("/"), inner.endswith("/")
 
 
-def path(one: Element, other: Element) -> str:
-    """How the PCIe devices that two elements stand in reach each other, in the words of nvidia-smi."""
-    mine, theirs = one.above("pci"), other.above("pci")
-    shared = [a for a, b in zip(mine, theirs, strict=False) if a is b]
+def pci_path(first: Element, second: Element) -> str:
+    """Name the path between the PCI devices around two elements as nvidia-smi does: PIX, PXB, PHB or SYS."""
+    first_pci, second_pci = first.above("pci"), second.above("pci")
+    shared = [a for a, b in zip(first_pci, second_pci, strict=False) if a is b]
     if shared:
-        bridges = max(len(mine), len(theirs)) - len(shared)
+        bridges = max(len(first_pci), len(second_pci)) - len(shared)
         return "PIX" if bridges <= 1 else "PXB"
-    same_cpu = one.above("cpu")[-1:] and one.above("cpu")[-1:] == other.above("cpu")[-1:]
-    return "PHB" if same_cpu else "SYS"
+    is_same_cpu = first.above("cpu")[-1:] and first.above("cpu")[-1:] == second.above("cpu")[-1:]
+    return "PHB" if is_same_cpu else "SYS"
 
 
 def is_leaf(pci: Element) -> bool:
-    """Whether it is a device and no bridge."""
-    return not any(each.tag == "pci" for each in pci.inside)
+    """Whether a PCI element is a device and no bridge."""
+    return not any(child.tag == "pci" for child in pci.children)

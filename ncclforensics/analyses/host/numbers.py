@@ -37,3 +37,19 @@ def parse_code(text: object) -> int | None:
     shown = str(text)
     digits = shown.rpartition("(")[2].removesuffix(")") if shown.endswith(")") else shown.split(":")[0]
     return parse_integer(digits)
+
+
+def parse_short_integer(text: str | None) -> int | None:
+    """Parse an unsigned integer of at most nine digits, which an Int32 column holds."""
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
+def parse_transfer_rate(text: str | None) -> float | None:
+    """Parse the GT/s of a PCIe lane.
+
+    >>> parse_transfer_rate("16.0 GT/s PCIe"), parse_transfer_rate("32GT/s"), parse_transfer_rate("Unknown speed")
+    (16.0, 32.0, None)
+    """
+    number = (text or "").removesuffix("PCIe").strip().removesuffix("GT/s").strip()
+    digits = number.replace(".", "", 1)
+    return float(number) if digits.isascii() and digits.isdigit() else None

@@ -1,55 +1,56 @@
-"""Matrices of how devices reach one another, as nvidia-smi and rocm-smi print them: bound to their columns."""
+"""Read topology matrices of nvidia-smi and rocm-smi: which path connects each pair of devices."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import takewhile
+from typing import Any
 
 import polars as pl
 
-ITSELF = ("X", "0", "N/A")  # what stands where a device meets itself
+ITSELF = ("X", "0", "N/A")  # cells of a device and itself
 PEER_ACCESS = {"OK", "CNS", "GNS", "TNS", "NS", "DR", "U"}
-# Words of the columns that are no devices: CPU Affinity, NUMA Affinity, GPU NUMA ID, with or without blanks between.
+# Words of column titles that are not devices: CPU Affinity, NUMA Affinity, GPU NUMA ID, also without blanks.
 NO_DEVICE = {"CPU", "NUMA", "GPU", "Affinity", "ID", "AffinityNUMA", "AffinityGPU"}
 TABLES = {"Weight": "weight", "Hops": "hops", "Link Type": "type"}
 
-Owner = tuple[int, int | None, str | None]  # the source, and the process that a launcher names
+Owner = tuple[int, int | None, str | None]  # source, rank and node in the launcher prefix
 
 
 @dataclass(slots=True)
 class Row:
-    """A row of a matrix: the device, and what stands behind it."""
+    """A row of a matrix: a device, its cells, and the columns behind them."""
 
     device: str
     cells: list[str]
-    rest: list[str]  # CPUs and NUMA nodes
+    affinity: list[str]  # CPUs, NUMA nodes
     line: int
 
 
 @dataclass(slots=True)
 class Matrix:
-    """One matrix. `columns` is empty where the line that names them is missing."""
+    """One matrix. `columns` is empty where the line of column titles is missing."""
 
     owner: Owner
     line: int
     kind: str
     columns: list[str] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
-    names: dict[str, str] = field(default_factory=dict)  # of NICs that are only numbered
+    names: dict[str, str] = field(default_factory=dict)  # NIC0 -> mlx5_0, from the legend
 
     @property
     def devices(self) -> list[str]:
-        """All that are named, in the order of the columns."""
+        """All devices of columns and rows, in the order of the columns."""
         return list(dict.fromkeys([*self.columns, *(row.device for row in self.rows)]))
 
     @property
     def heads(self) -> list[str]:
-        """What the columns are; without their line, the rows tell: both have the same order."""
+        """The devices of the columns; without their line those of the rows, which have the same order."""
         return self.columns or [row.device for row in self.rows]
 
     def pairs(self) -> Iterator[tuple[Row, str, str]]:
-        """The row, the other device, and what stands between them, of the rows that can be bound."""
+        """Yield row, other device and cell, of all rows that are not shifted."""
         for row in self.rows:
             if not self.is_shifted(row):
                 for other, cell in zip(self.heads, row.cells, strict=False):
@@ -57,15 +58,15 @@ class Matrix:
                         yield row, other, cell
 
     def is_shifted(self, row: Row) -> bool:
-        """Whether a device does not meet itself where it should: then no cell can be believed."""
+        """Whether the cell of a device and itself is in another column: then no cell of the row is used."""
         if self.kind == "access":
             return False
-        place = self.heads.index(row.device) if row.device in self.heads else len(row.cells)
-        own = row.cells[place] if place < len(row.cells) else None
+        column = self.heads.index(row.device) if row.device in self.heads else len(row.cells)
+        own = row.cells[column] if column < len(row.cells) else None
         return (own is not None and own not in ITSELF) or ("X" in row.cells and own != "X")
 
     def problems(self) -> Iterator[tuple[int, str]]:
-        """What is wrong with it: lines, and words."""
+        """Yield line and description of each defect."""
         if not self.columns:
             yield self.line, "the line that names the columns is missing"
         for row in self.rows:
@@ -78,7 +79,7 @@ class Matrix:
             yield self.line, f"rows are missing: {', '.join(absent)}"
 
 
-def matrices(
+def read_matrices(
     device_head: pl.DataFrame,
     device_row: pl.DataFrame,
     rocm_table: pl.DataFrame,
@@ -86,58 +87,80 @@ def matrices(
     device_alias: pl.DataFrame,
     device_command: pl.DataFrame,
 ) -> list[list[Matrix]]:
-    """The matrices of each dump: those that follow one another and tell different things of the same GPUs."""
+    """Read the matrices of each dump: consecutive ones with different tables of the same GPUs are one dump."""
     lines = [(row, "head") for row in device_head.to_dicts()]
     lines += [(row, "row") for row in device_row.to_dicts()]
     lines += [(row, "rocm") for row in rocm_row.to_dicts()]
     lines += [(row, "table") for row in rocm_table.filter(pl.col("table").is_not_null()).to_dicts()]
     lines += [(row, "alias") for row in device_alias.to_dicts()]
     lines += [(row, "command") for row in device_command.filter(pl.col("arguments").is_not_null()).to_dicts()]
-    found: dict[Owner, list[Matrix]] = {}
+    matrices: dict[Owner, list[Matrix]] = {}
     titles: dict[Owner, str] = {}
-    for row, what in sorted(lines, key=lambda each: each[0]["pos"]):
+    for row, kind in sorted(lines, key=lambda line: line[0]["pos"]):
         owner = row["source"], row["launcher_rank"], row["launcher_node"]
-        mine = found.setdefault(owner, [])
+        of_owner = matrices.setdefault(owner, [])
         line = row["line"]
-        if what == "table":
+        if kind == "table":
             titles[owner] = TABLES.get(row["table"], "access")
-        elif what == "command":
-            titles[owner] = _asked_for(str(row["arguments"]).split())
-        elif what == "head":
+        elif kind == "command":
+            titles[owner] = _access_table(str(row["arguments"]).split())
+        elif kind == "head":
             named = [word for word in f"GPU{row['columns']}".split() if word not in NO_DEVICE]
-            mine.append(Matrix(owner, line, _title(titles, owner), named))
-        elif what == "alias":
-            if mine:
-                mine[-1].names[f"NIC{row['nic_index']}"] = row["called"]
+            of_owner.append(Matrix(owner, line, _take_title(titles, owner), named))
+        elif kind == "alias":
+            if of_owner:
+                of_owner[-1].names[f"NIC{row['nic_index']}"] = row["called"]
         else:
-            each = _row(row, what)
-            if not mine or each.device in (seen.device for seen in mine[-1].rows):
-                mine.append(Matrix(owner, line, _title(titles, owner)))
-            mine[-1].rows.append(each)
-    return [dump for mine in found.values() for dump in _dumps(mine)]
+            matrix_row = _read_row(row, is_rocm=kind == "rocm")
+            if not of_owner or matrix_row.device in (other.device for other in of_owner[-1].rows):
+                of_owner.append(Matrix(owner, line, _take_title(titles, owner)))
+            of_owner[-1].rows.append(matrix_row)
+    return [dump for of_owner in matrices.values() for dump in _split_dumps(of_owner)]
 
 
-def _asked_for(arguments: list[str]) -> str:
-    """Which peer access a matrix tells of.
+def matrix_device_rows(matrices: list[Matrix]) -> Iterator[dict[str, Any]]:
+    """List the devices of the matrices of one dump, with CPU and NUMA affinity."""
+    names = {number: name for matrix in matrices for number, name in matrix.names.items()}
+    listed: set[str] = set()
+    for matrix in matrices:
+        for device in matrix.devices:
+            if device in listed:
+                continue
+            listed.add(device)
+            row = next((row for row in matrix.rows if row.device == device), None)
+            affinity = [word for word in row.affinity if word != "N/A"] if row else []
+            is_gpu = device.startswith("GPU")
+            yield {
+                "kind": "gpu" if is_gpu else "nic",
+                "device": device,
+                "name": names.get(device, None if is_gpu or device.startswith("NIC") else device),
+                "cpus": affinity[0] if affinity else None,
+                "numa": affinity[1] if len(affinity) > 1 else None,
+                "line": row.line if row else matrix.line,
+            }
 
-    >>> _asked_for(["-p2p", "r"]), _asked_for(["-m"])
+
+def _access_table(arguments: list[str]) -> str:
+    """Name the table that the options of nvidia-smi topo ask for, if it is one on peer access.
+
+    >>> _access_table(["-p2p", "r"]), _access_table(["-m"])
     ('p2p r', '')
     """
-    after = arguments[arguments.index("-p2p") + 1 :] if "-p2p" in arguments else []
-    return f"p2p {after[0]}" if after else ""
+    kinds = arguments[arguments.index("-p2p") + 1 :] if "-p2p" in arguments else []
+    return f"p2p {kinds[0]}" if kinds else ""
 
 
-def _title(titles: dict[Owner, str], owner: Owner) -> str:
-    """What the next matrix is about; a command of nvidia-smi prints one, a title of rocm-smi stands above it."""
+def _take_title(titles: dict[Owner, str], owner: Owner) -> str:
+    """The table of the next matrix. A command of nvidia-smi is used up by it; a title of rocm-smi stays valid."""
     title = titles.get(owner, "")
     if title.startswith("p2p"):
         titles.pop(owner)
     return title
 
 
-def _row(row: dict[str, object], what: str) -> Row:
+def _read_row(row: dict[str, object], *, is_rocm: bool) -> Row:
     line = int(str(row["line"]))
-    if what == "rocm":
+    if is_rocm:
         return Row(f"GPU{row['gpu']}", str(row["links"]).split(), [], line)
     device = f"GPU{row['gpu']}" if row["gpu"] is not None else str(row["nic"])
     words = str(row["paths"] or row["nic_paths"]).split()
@@ -145,19 +168,20 @@ def _row(row: dict[str, object], what: str) -> Row:
     return Row(device, cells, words[len(cells) :], line)
 
 
-def _dumps(mine: Iterable[Matrix]) -> Iterator[list[Matrix]]:
+def _split_dumps(matrices: Iterable[Matrix]) -> Iterator[list[Matrix]]:
+    """Decide what each matrix shows, and begin a dump where the GPUs change or a table repeats."""
     dump: list[Matrix] = []
-    for matrix in mine:
+    for matrix in matrices:
         if not matrix.rows:
-            continue  # a line of columns without a row is nothing
-        words = {cell for row in matrix.rows for cell in row.cells} - set(ITSELF)
+            continue  # a line of column titles only
+        values = {cell for row in matrix.rows for cell in row.cells} - set(ITSELF)
         if not matrix.kind or matrix.kind.startswith("p2p"):
-            matrix.kind = (matrix.kind or "p2p") if words and words <= PEER_ACCESS else "path"
-        elif words & {"XGMI", "PCIE"}:
+            matrix.kind = (matrix.kind or "p2p") if values and values <= PEER_ACCESS else "path"
+        elif values & {"XGMI", "PCIE"}:
             matrix.kind = "type"  # printed under a wrong title by some versions
         gpus = [name for name in matrix.devices if name.startswith("GPU")]
-        before = [name for name in dump[0].devices if name.startswith("GPU")] if dump else []
-        if dump and (before != gpus or matrix.kind in (other.kind for other in dump)):
+        previous = [name for name in dump[0].devices if name.startswith("GPU")] if dump else []
+        if dump and (previous != gpus or matrix.kind in (other.kind for other in dump)):
             yield dump
             dump = []
         dump.append(matrix)

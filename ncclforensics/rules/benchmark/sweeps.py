@@ -19,9 +19,9 @@ from ncclforensics.data.names import bytes_text
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.fabric.port_states import degraded
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
-from ncclforensics.rules.host.machine import explained
 from ncclforensics.rules.job.environment import echoed
 from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.dump_faults import explain_by_dumps
 
 # What runs must have in common to be compared; on how many hosts they are is told by `wide`.
 TEST = ["collective", "models", "type", "largest", "each"]
@@ -85,7 +85,7 @@ def bench_find_slow_node(
             evidence=[Line(row["source"], row["at"], "slow") for row in slow.sort("busbw").head(2).to_dicts()]
             + [Line(row["source"], row["at"], "usual") for row in fast.sort("source", "line").head(2).to_dicts()],
         )
-        yield from explained([finding], degraded(port_state))
+        yield from explain_by_dumps([finding], degraded(port_state))
 
 
 @rule(Category.BENCHMARK_SLOW, Severity.WARNING, of=("benchmark",))

@@ -9,8 +9,8 @@ import polars as pl
 from ncclforensics.data.counters import ADAPTERS
 from ncclforensics.rules.fabric.links import SHOWN, Row, at_most, port_name
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
-from ncclforensics.rules.host.machine import Oddity
 from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.dump_faults import DumpFault
 
 
 def _line(row: Row, what: str = "") -> Line:
@@ -90,11 +90,11 @@ def _fell(port_state: pl.DataFrame) -> Iterator[Finding]:
             )
 
 
-def degraded(port_state: pl.DataFrame) -> Iterator[tuple[str | None, Oddity]]:
+def degraded(port_state: pl.DataFrame) -> Iterator[tuple[str | None, DumpFault]]:
     """Hosts with a link that is slower than it could be, for what is slow on them."""
     for finding in _degraded(port_state):
         for host in finding.hosts:
-            yield host, Oddity(finding.title, finding.detail, Severity.WARNING, finding.certainty, finding.evidence)
+            yield host, DumpFault(finding.title, finding.detail, Severity.WARNING, finding.certainty, finding.evidence)
 
 
 def _degraded(port_state: pl.DataFrame) -> list[Finding]:

@@ -11,8 +11,8 @@ from ncclforensics.data.thresholds import LATE_CALLS, LATE_SECONDS, LATE_SHARE, 
 from ncclforensics.frames.columns import OWNER
 from ncclforensics.rules.fabric.port_states import degraded
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
-from ncclforensics.rules.host.machine import explained
 from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.dump_faults import explain_by_dumps
 from ncclforensics.rules.shared.grouping import shown, together
 
 MEETING = ["bootstrap", "allgathers"]  # phases in which ranks wait for one another
@@ -69,7 +69,7 @@ def slow_rank_comes_late(lag: pl.DataFrame, port_state: pl.DataFrame, rank: pl.D
             communicator=worst["key"],
             evidence=[*shown(calls.head(1), "late"), *shown(others.head(1), "the same call")],
         )
-        yield from explained([finding], degraded(port_state))
+        yield from explain_by_dumps([finding], degraded(port_state))
 
 
 @rule(Category.STRAGGLER, Severity.INFO, of=("init_timing",))

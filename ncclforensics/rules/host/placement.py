@@ -10,9 +10,10 @@ import polars as pl
 from ncclforensics.data.names import ranks_text
 from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
-from ncclforensics.rules.host.machine import explained, far_nics, told_once
 from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.dump_faults import explain_by_dumps, merge_faults
 from ncclforensics.rules.shared.grouping import shown, together
+from ncclforensics.rules.shared.machine_faults import far_nics
 
 RING = 4
 FAR = "SYS"
@@ -121,14 +122,16 @@ def place_nic_far_from_gpu(
     Sources: field guides (NIC on the other NUMA node); NCCL user guide, NCCL_NET_GDR_LEVEL.
     """
     found = list(
-        explained(_far_on_the_way(graph_search, communicator_placement, rank), far_nics(device_pair), role=Role.CAUSE)
+        explain_by_dumps(
+            _far_nics_in_logs(graph_search, communicator_placement, rank), far_nics(device_pair), role=Role.CAUSE
+        )
     )
     known = {host for finding in found for host in finding.hosts}
     yield from found
-    yield from told_once((host, one) for host, one in far_nics(device_pair) if host not in known)
+    yield from merge_faults((host, fault) for host, fault in far_nics(device_pair) if host not in known)
 
 
-def _far_on_the_way(
+def _far_nics_in_logs(
     graph_search: pl.DataFrame, communicator_placement: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
     """Hosts whose search for rings found no shorter path."""

@@ -9,10 +9,11 @@ import polars as pl
 from ncclforensics.data.thresholds import DEGRADED_LINK
 from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
-from ncclforensics.rules.host.machine import fewer_nvlinks, narrow_links, refused_peers, told_once
 from ncclforensics.rules.job.environment import echoed
 from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.dump_faults import merge_faults
 from ncclforensics.rules.shared.grouping import shown, together
+from ncclforensics.rules.shared.machine_faults import fewer_nvlinks, narrow_links, refused_peers
 
 LOST = 0.97  # of the rate of NVLinks: one of eighteen is missing
 RING = 4  # pattern of a search
@@ -43,7 +44,7 @@ def p2p_disabled_between_connected(
         if is_fatal:
             finding.severity = Severity.ERROR
         yield finding
-    yield from told_once(refused_peers(device_pair))
+    yield from merge_faults(refused_peers(device_pair))
 
 
 @rule(Category.P2P, Severity.WARNING, of=("gpu_interconnect",))
@@ -131,7 +132,7 @@ def nvlink_count_differs(
     """
     switched = link.filter((pl.col("kind") == "nvswitch") & (pl.col("rate") > 0))
     yield from _slow(switched, rank, LOST, "fewer NVLinks than the other GPUs", "NVLink", "GPU")
-    yield from told_once(fewer_nvlinks(device_pair, gpu_link))
+    yield from merge_faults(fewer_nvlinks(device_pair, gpu_link))
 
 
 @rule(Category.TOPOLOGY, Severity.WARNING, of=("link", "machine_device"))
@@ -150,7 +151,7 @@ def topo_narrow_pcie(link: pl.DataFrame, machine_device: pl.DataFrame, rank: pl.
     nics = link.filter((pl.col("kind") == "nic") & (pl.col("rate") > 0))
     for _, same in nics.group_by("device", maintain_order=True):
         yield from _slow(same, rank, DEGRADED_LINK, "a PCIe link far slower than its siblings", "PCIe", "NIC")
-    yield from told_once(narrow_links(machine_device))
+    yield from merge_faults(narrow_links(machine_device))
 
 
 @rule(Category.TOPOLOGY, Severity.WARNING, of=("link", "port_change"))

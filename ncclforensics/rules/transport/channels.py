@@ -12,9 +12,10 @@ from ncclforensics.data.thresholds import DEGRADED_LINK, FEW_CHANNELS, FULL_NODE
 from ncclforensics.data.tuning import CHANNEL_CAPS
 from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
-from ncclforensics.rules.host.machine import explained, fewer_nvlinks, narrow_links
 from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.dump_faults import explain_by_dumps
 from ncclforensics.rules.shared.grouping import together
+from ncclforensics.rules.shared.machine_faults import fewer_nvlinks, narrow_links
 
 RING = 4  # pattern of a search
 ROOMY = ["NVSwitch", "multicast"]
@@ -107,7 +108,7 @@ def chan_undercount(
     Sources: nccl#652, nccl#524, nccl#1664; MLPerf logs (channels by machine); field guides.
     """
     found = _fewer_than_others(communicator_placement, setting, gpu_interconnect, member, transport)
-    yield from explained(found, fewer_nvlinks(device_pair, gpu_link), narrow_links(machine_device))
+    yield from explain_by_dumps(found, fewer_nvlinks(device_pair, gpu_link), narrow_links(machine_device))
 
 
 def _fewer_than_others(
@@ -196,7 +197,7 @@ def chan_differs_across_ranks(
     Sources: nccl release notes 2.21.5, 2.22.3, 2.24.3, 2.26.2; nccl: src/graph/connect.cc.
     """
     found = _differing(graph_search, channels, member, rank)
-    yield from explained(found, fewer_nvlinks(device_pair, gpu_link), narrow_links(machine_device))
+    yield from explain_by_dumps(found, fewer_nvlinks(device_pair, gpu_link), narrow_links(machine_device))
 
 
 def _differing(

@@ -10,9 +10,10 @@ from ncclforensics.data.networks import PEERMEM_UNSEEN
 from ncclforensics.data.versions import releases
 from ncclforensics.frames.columns import OWNER
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
-from ncclforensics.rules.host.machine import explained, far_nics
 from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.dump_faults import explain_by_dumps
 from ncclforensics.rules.shared.grouping import shown, together
+from ncclforensics.rules.shared.machine_faults import far_nics
 
 OFF = ["LOC", "0"]  # levels, and values of NCCL_IB_CUDA_SUPPORT, that switch it off
 FORCED = ["SYS", "5"]
@@ -159,7 +160,7 @@ def gdr_disabled_by_distance(
         title = "{who}: no GPUDirect RDMA, GPU and NIC are too far apart"
         finding = together(far, rank, title, "data is copied through host memory", "likely")
         finding.evidence = [*reasons[:2], *finding.evidence[:2]]
-        yield from explained([finding], far_nics(device_pair))
+        yield from explain_by_dumps([finding], far_nics(device_pair))
 
 
 @rule(Category.GDR_MISSING, Severity.INFO, of=("gdr_connections",))

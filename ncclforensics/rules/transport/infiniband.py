@@ -10,9 +10,8 @@ from ncclforensics.data.verbs import DEVICE_DEAD, FLUSHED, LOCAL_PROTECTION, POR
 from ncclforensics.frames.columns import OWNER, begins_with, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.completions import NAMED, devices_text, failed_with
 from ncclforensics.rules.shared.grouping import shown, together
-
-NAMED = 4  # peers or devices, in a title
 
 
 def _peers(errors: pl.DataFrame) -> list[str]:
@@ -43,17 +42,6 @@ def _accused(errors: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str, 
         known = errors["peer_host"].drop_nulls().unique().to_list()
         finding.hosts = sorted({*finding.hosts, *known})
     return finding
-
-
-def failed_with(completion_error: pl.DataFrame, *statuses: int) -> pl.DataFrame:
-    """Completions with one of these statuses, but for those of a process that was leaving."""
-    return completion_error.filter(pl.col("status").is_in(statuses) & pl.col("at_exit").not_())
-
-
-def devices_text(errors: pl.DataFrame) -> str:
-    """` on mlx5_0, mlx5_1`."""
-    hcas = errors["hca"].drop_nulls().unique().sort().to_list()
-    return f" on {', '.join(hcas[:NAMED])}" if hcas else ""
 
 
 def _no_answer(errors: pl.DataFrame, rank: pl.DataFrame, when: str) -> Finding:

@@ -10,8 +10,8 @@ from ncclforensics.data.verbs import BAD_ADDRESS, INVALID, MODIFY_QP, NO_MEMORY,
 from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.completions import NAMED
 from ncclforensics.rules.shared.grouping import shown, together
-from ncclforensics.rules.transport.infiniband import NAMED
 
 REGISTRATIONS = ["ibv_reg_mr", "ibv_reg_mr_iova2", "ibv_reg_dmabuf_mr", "mlx5dv_reg_dmabuf_mr"]
 

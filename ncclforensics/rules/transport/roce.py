@@ -13,8 +13,8 @@ from ncclforensics.data.versions import releases
 from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.completions import NAMED, devices_text, failed_with
 from ncclforensics.rules.shared.grouping import together
-from ncclforensics.rules.transport.infiniband import NAMED, devices_text, failed_with
 
 
 def _of_roce(net_devices: pl.DataFrame) -> pl.DataFrame:
