@@ -6,8 +6,9 @@ import inspect
 
 import pytest
 
-from ncclforensics.data.subsystems import QUESTIONS
 from ncclforensics.frames.registry import analyses
+from ncclforensics.grammar.grammar_file import load
+from ncclforensics.report.questions import QUESTIONS, Question
 from ncclforensics.rules import registry
 from ncclforensics.rules.registry import Rule
 
@@ -25,7 +26,13 @@ def parsed(name: str, seen: frozenset[str] = frozenset()) -> set[str]:
 
 @pytest.mark.parametrize("one", registry.all_rules(), ids=lambda one: one.name)
 def test_a_rule_without_its_frames_has_a_question(one: Rule) -> None:
-    asked = {frame for question in QUESTIONS for frame in (*question.frames, *question.also)}
+    asked = {frame for question in QUESTIONS for frame in (*question.frames, *question.related)}
     needs = [set(parsed(name)) for name in inspect.signature(one.function).parameters if name != "rank"]
 
     assert any(need & asked for need in needs), f"{one.name} is silent without its lines, and no question says so"
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.text)
+def test_a_question_says_what_to_set_by_the_grammars_that_answer_it(question: Question) -> None:
+    assert question.grammars
+    assert all(load(name).needs in question.needs for name in question.grammars)

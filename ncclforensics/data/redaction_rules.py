@@ -1,24 +1,24 @@
-"""What tells who somebody is, and what may stay because it tells nobody."""
+"""Redaction: which names and tokens are secret, and which hosts, paths and users are common enough to stay.
 
-# Words of a variable's name behind which a secret stands (as GitHub's and Gitleaks' generic rules have them).
+Which columns hold hosts, identifiers and secrets is declared by the formats.
+"""
+
+# Words in the name of a variable whose value is a secret (as in GitHub's and Gitleaks' generic rules).
 SECRET_WORDS = (
     "SECRET", "SECRETS", "TOKEN", "TOKENS", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "CREDENTIALS", "KEY",
     "APIKEY", "AUTH", "AUTHORIZATION", "COOKIE", "BEARER", "PRIVATE", "SIGNATURE", "SAS", "DSN",
 )  # fmt: skip
-# How tokens of well-known services begin, whatever stands in front of them: GitHub, Hugging Face, OpenAI, AWS, Slack,
-# GitLab, Google, NVIDIA NGC, JSON Web Tokens.
+# The first characters of tokens that are secret under any name: GitHub, Hugging Face, OpenAI, AWS,
+# Slack, GitLab, Google, NVIDIA NGC, JSON Web Tokens.
 SECRET_BEGINNINGS = (
     "ghp_", "gho_", "ghs_", "github_pat_", "hf_", "sk-", "AKIA", "ASIA", "xoxb-", "xoxp-", "glpat-", "AIza", "nvapi-",
     "eyJhbGci",
 )  # fmt: skip
-PLAIN_NUMBER = 6  # digits from which a number behind such a name may be a secret
+PLAIN_NUMBER = 6  # digits; a shorter number is no secret, whatever the variable's name
 
-# Columns that hold a host's name by another base than HOSTNAME: `node`, in these grammars.
-GRAMMARS_OF_NODES = ("job", "inspector", "ras")
-NO_HOSTS = ("hca",)  # a device, by the base HOSTNAME
-EVERYWHERE = ("localhost", "localhost.localdomain", "master", "unknown", "none")  # names of hosts that are nobody's
+EVERYWHERE = ("localhost", "localhost.localdomain", "master", "unknown", "none")  # host names that identify no host
 
-# Folders that every machine has, and the beginnings of libraries that say what is wrong.
+# Folders that every machine has; and files and libraries that a reader needs to see to find the fault.
 SYSTEM_PATHS = ("/dev/", "/sys/", "/proc/", "/etc/nccl", "/etc/libibverbs", "/var/run/nvidia", "/run/nvidia", "/path/")
 COMMON_FOLDERS = (
     ".", "..", "~", "bin", "data", "dist-packages", "etc", "home", "include", "lib", "lib64", "local", "log", "logs",
@@ -40,4 +40,4 @@ COMMON_FILES = (
     "libefa",
     "libc.so",
 )
-LONGEST_SUFFIX = 5  # characters of a file's suffix, which is kept
+LONGEST_SUFFIX = 5  # characters; a longer suffix of a file name is not kept

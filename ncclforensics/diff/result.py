@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ncclforensics.data.subsystems import QUESTIONS
 from ncclforensics.diff import Difference, Kind, NotCompared, Side
 from ncclforensics.frames.run import Run
 from ncclforensics.report.build import Report, Row
+from ncclforensics.report.questions import QUESTIONS
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 
 FINDINGS = "findings"
@@ -98,7 +98,7 @@ def _could_show(other: Run, own: Run, told: Finding) -> bool:
     asked = [
         question
         for question in QUESTIONS
-        if any(_holds(own, frame, places) for frame in (*question.frames, *question.also))
+        if any(_holds(own, frame, places) for frame in (*question.frames, *question.related))
     ]
     return all(any(other[frame].height for frame in question.frames) for question in asked)
 

@@ -14,6 +14,7 @@ from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any, Protocol, cast
 
+from ncclforensics.data.nouns import Noun
 from ncclforensics.formats import nccl
 from ncclforensics.grammar.dialect import Dialect, EmbeddedFormat
 
@@ -25,6 +26,17 @@ class Format(Protocol):
     # Frames; an input with a line of one of them holds this format. Empty: found otherwise, or looked for everywhere.
     SIGNATURES: tuple[str, ...]
     KINDS: Mapping[str, str]  # frame -> `inputs[].kind` of an input that fills it; the last entry that fits counts
+
+
+class OptionalNames(Protocol):
+    """The names that a module of this package may define besides."""
+
+    NOUN: Noun  # what reports call and count its contents
+    # Redaction replaces columns of the type HOSTNAME. A format says where else hosts stand, and where not.
+    HOST_COLUMNS: Mapping[str, tuple[str, ...]]  # grammar -> further columns that hold names of hosts
+    NO_HOST_COLUMNS: tuple[str, ...]  # columns of type HOSTNAME that hold something else
+    ID_COLUMNS: tuple[tuple[str, str], ...]  # frame and column of identifiers that are unique to a machine
+    SECRET_COLUMNS: tuple[tuple[str, str, str], ...]  # frame, column of a variable's name, column of its value
 
 
 Records = tuple[list[tuple[str, dict[str, Any]]], list[str]]  # frame and columns of each record in order; problems
@@ -55,6 +67,16 @@ def all_formats() -> Mapping[str, Format]:
     """Every module of this package, by name."""
     names = [module.name for module in pkgutil.iter_modules(__path__)]
     return {name: cast(Format, import_module(f"{__name__}.{name}")) for name in names}
+
+
+def declared(name: str) -> list[Any]:
+    """The values of an optional name, of all formats that define it."""
+    return [getattr(module, name) for module in all_formats().values() if hasattr(module, name)]
+
+
+def nouns() -> list[Noun]:
+    """What reports count, each noun once."""
+    return list(dict.fromkeys(declared("NOUN")))
 
 
 def document(beginning: bytes, path: str) -> Callable[[bytes], Records] | None:

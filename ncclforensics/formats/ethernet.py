@@ -1,7 +1,10 @@
-"""An Ethernet port below RoCE: ethtool -S, mlnx_qos."""
+"""Counters and settings of Ethernet ports that carry RoCE: ethtool -S, mlnx_qos."""
 
 from __future__ import annotations
+
+from ncclforensics.data import nouns
 
 GRAMMARS = ("ethernet", "collected")
 SIGNATURES = ("nic_statistics", "qos")
 KINDS = {"qos": "ib-state", "nic_counter": "ib-counters"}
+NOUN = nouns.PORT

@@ -1,6 +1,8 @@
-"""What tools of an InfiniBand fabric print: perfquery, ibqueryerrors, iblinkinfo, ibnetdiscover, ibstat, sminfo."""
+"""Output of InfiniBand fabric tools: perfquery, ibqueryerrors, iblinkinfo, ibnetdiscover, ibstat, sminfo."""
 
 from __future__ import annotations
+
+from ncclforensics.data import nouns
 
 GRAMMARS = ("portcounters", "fabriclinks", "portstates", "fabricmap", "subnet", "collected")
 COUNTERS = ("counter_head", "counter_line", "check_warning", "counters_of", "counters_port", "counters_summary")
@@ -15,3 +17,4 @@ KINDS = {
     **dict.fromkeys(STATES, "ib-state"),
     **dict.fromkeys(COUNTERS, "ib-counters"),
 }
+NOUN = nouns.PORT

@@ -1,7 +1,10 @@
-"""What nvidia-smi -q tells of the GPUs of a host."""
+"""GPUs of a host, as nvidia-smi -q describes them."""
 
 from __future__ import annotations
+
+from ncclforensics.data import nouns
 
 GRAMMARS = ("gpuquery",)
 SIGNATURES = ("query_head",)
 KINDS = dict.fromkeys(SIGNATURES, "topology")
+NOUN = nouns.MACHINE_DUMP

@@ -1,7 +1,10 @@
-"""What ibdiagnet leaves behind."""
+"""Files that ibdiagnet writes."""
 
 from __future__ import annotations
+
+from ncclforensics.data import nouns
 
 GRAMMARS = ("ibdiagnet", "collected")
 SIGNATURES = ("diagnosed_port", "diagnosed_excess", "table_edge", "ibdiagnet_says")
 KINDS = dict.fromkeys(SIGNATURES, "ib-counters")
+NOUN = nouns.PORT

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from ncclforensics.data import nouns
+
 GRAMMARS = ("markup",)
 SIGNATURES = ("xml_line",)
 KINDS = dict.fromkeys(SIGNATURES, "topology")
+NOUN = nouns.MACHINE_DUMP

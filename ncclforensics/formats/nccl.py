@@ -1,4 +1,4 @@
-"""NCCL's own log, of any version from 2.3 to 2.30, and the journal that `capture` writes beside it."""
+"""NCCL's own log, of any version from 2.3 to 2.30, with PyTorch's and RAS's lines, and the journal of `capture`."""
 
 from __future__ import annotations
 
@@ -50,6 +50,26 @@ GRAMMARS = (
     "job",
     "prefix",
 )
+# A frame shows that its subsystem was switched on (nccl: src/debug.cc); an absent frame shows nothing.
+SUBSYSTEMS = {
+    "INIT": ("communicator", "placement"),
+    "BOOTSTRAP": ("bootstrap_timing",),
+    "COLL": ("operation", "plan"),
+    "CALL": ("replay", "request"),
+    "NET": ("queue_pair",),
+    "GRAPH": ("topology_node", "topology_path", "graph", "graph_channel"),
+    "TUNING": ("algorithm_choice", "algorithm_estimate", "algorithm_allowed"),
+    "ENV": ("setting",),
+    "ALLOC": ("allocation",),
+    "REG": ("registration",),
+    "PROXY": ("proxy_call",),
+    "NVLS": ("nvls_memory",),
+    "RAS": ("ras_thread", "ras_peer", "ras_connection", "ras_timeout"),
+}
+HOST_COLUMNS = {"job": ("node",), "inspector": ("node",), "ras": ("node",)}
+NO_HOST_COLUMNS = ("hca",)  # a NIC, printed where other versions print a host
+ID_COLUMNS = (("topology_node", "guid"),)
+SECRET_COLUMNS = (("setting", "variable", "value"), ("exported", "name", "value"))
 # Prefix rules: the beginning of a line, up to the first character of its message.
 PREFIXES = ("_info", "_note", "_warn", "_attn", "_call", "_trace", "_plugin", "_signed")
 # Prefixes without host and process, as in excerpts, and the prefix rules they stand for.

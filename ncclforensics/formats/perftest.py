@@ -1,5 +1,10 @@
-"""The output of perftest: ib_write_bw and its like."""
+"""Output of perftest: ib_write_bw and the other tests of the package."""
+
+from __future__ import annotations
+
+from ncclforensics.data import nouns
 
 GRAMMARS = ("perftest",)
 SIGNATURES = ("link_title", "link_head")
 KINDS = dict.fromkeys(("link_head", "link_row"), "perftest")
+NOUN = nouns.LINK_TEST

@@ -21,6 +21,7 @@ import polars as pl
 from ncclforensics.data import redaction_rules
 from ncclforensics.data.paths import STDIN
 from ncclforensics.errors import UsageError
+from ncclforensics.formats import declared
 from ncclforensics.frames.run import Run
 from ncclforensics.grammar.column_types import COLUMN_TYPES
 from ncclforensics.report.build import Report
@@ -228,8 +229,9 @@ def pseudonyms(run: Run, mapping: Path | None = None) -> Pseudonyms:
             known.set(Path(path).name, Path(told).name)
     for value in _secrets(run):
         known.set(value, GONE)
-    for guid in run["topology_node"]["guid"].cast(pl.String).drop_nulls().unique().sort():
-        known.set(guid, known.digest(guid, 32).hex()[: len(guid)])
+    for frame, column in (place for places in declared("ID_COLUMNS") for place in places):
+        for identifier in run[frame][column].cast(pl.String).drop_nulls().unique().sort():
+            known.set(identifier, known.digest(identifier, 32).hex()[: len(identifier)])
     return known
 
 
@@ -243,14 +245,14 @@ def _hosts(run: Run) -> list[str]:
     """Every host that some column names: those of ranks first, in their order."""
     ranked = run["rank"].sort("job", "rank", nulls_last=True)["host"]
     found = [ranked]
+    more_hosts = {grammar: names for columns in declared("HOST_COLUMNS") for grammar, names in columns.items()}
+    no_hosts = {name for names in declared("NO_HOST_COLUMNS") for name in names}
     labels = [name for name, base in run.dialect.labels.items() if base is COLUMN_TYPES["HOSTNAME"]]
     for shape in run.dialect.with_all_formats.shapes:
-        is_node = shape.grammar in redaction_rules.GRAMMARS_OF_NODES
         own = [
             name
             for name, base in shape.columns.items()
-            if (base is COLUMN_TYPES["HOSTNAME"] and name not in redaction_rules.NO_HOSTS)
-            or (name == "node" and is_node)
+            if (base is COLUMN_TYPES["HOSTNAME"] and name not in no_hosts) or name in more_hosts.get(shape.grammar, ())
         ]
         frame = run[shape.frame] if own or labels else None
         if frame is not None and frame.height:
@@ -263,9 +265,9 @@ def _hosts(run: Run) -> list[str]:
 def _secrets(run: Run) -> list[str]:
     """Values of variables whose names say that they are secret, wherever else they stand."""
     found = []
-    for frame, name in (("setting", "variable"), ("exported", "name")):
-        told = run[frame].select(pl.col(name, "value").cast(pl.String)).drop_nulls().unique()
-        found += [value for variable, value in told.iter_rows() if is_secret(variable, value)]
+    for frame, name, value in (place for places in declared("SECRET_COLUMNS") for place in places):
+        told = run[frame].select(pl.col(name, value).cast(pl.String)).drop_nulls().unique()
+        found += [text for variable, text in told.iter_rows() if is_secret(variable, text)]
     return sorted(found)
 
 

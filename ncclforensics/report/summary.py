@@ -7,9 +7,10 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.data.names import version_text
-from ncclforensics.data.subsystems import QUESTIONS, SHOWN_BY
+from ncclforensics.formats import nccl
 from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.run import Run
+from ncclforensics.report.questions import QUESTIONS
 
 Row = dict[str, Any]
 
@@ -102,13 +103,13 @@ def _level(run: Run) -> str | None:
 
 
 def _subsystems(run: Run) -> list[str]:
-    return [name for name, frames in SHOWN_BY.items() if any(run.has(frame) for frame in frames)]
+    return [name for name, frames in nccl.SUBSYSTEMS.items() if any(run.has(frame) for frame in frames)]
 
 
 def not_shown(run: Run) -> list[Row]:
     """What these logs cannot tell, and what to set so that the next ones do."""
     return [
-        {"question": question.asks, "needs": question.needs}
+        {"question": question.text, "needs": question.needs}
         for question in QUESTIONS
         if not any(run.has(frame) for frame in question.frames)
     ]

@@ -12,9 +12,11 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ncclforensics.analyses.fabric.counters import PORT
 from ncclforensics.data.names import datatype, known, operation_text, printable, ranks_text, reduction, sentence
+from ncclforensics.data.nouns import Noun
 from ncclforensics.data.variables import COLLECT_CALLS, NOTHING_SAID
+from ncclforensics.formats import nouns
+from ncclforensics.frames.run import Run
 from ncclforensics.parsing.parser import COUNTS
 from ncclforensics.report.build import Report
 from ncclforensics.report.summary import not_shown, summary, versions
@@ -147,17 +149,11 @@ def coverage(report: Report) -> Text:
     jobs, files = len(report.verdicts), len(report.run.readings)
     of_world = f" of {world!r}" if world and world != seen and jobs == 1 else f" in {jobs} jobs" if jobs > 1 else ""
     partly = sum(not reading.is_whole and not reading.problems for reading in report.run.readings)
-    measured, described = report.run["benchmark"].height, report.run["dump"].height
-    counted = report.run["counter_growth"]["key"].n_unique() or report.run["port_state"].select(*PORT).n_unique()
-    links, pairs = report.run["link_measurement"]["table"].n_unique(), report.run["gpu_pair"]["matrix"].n_unique()
-    others = (
-        (measured, "benchmark", "benchmarks"),
-        (links, "test of a link", "tests of links"),
-        (pairs, "matrix of pairs", "matrices of pairs"),
-        (described, "dump of a machine", "dumps of machines"),
-        (counted, "port", "ports"),
-    )
-    told = [f"{many} {one if many == 1 else several}" for many, one, several in others if many]
+    told = [
+        f"{count} {noun.singular if count == 1 else noun.plural}"
+        for noun in nouns()
+        if (count := _count(report.run, noun))
+    ]
     is_journal = report.run["speaker"].is_empty() and report.run.has("journal_init")
     lines = "known lines" if (told and not seen) or is_journal else "NCCL lines"
     if seen or not told:
@@ -171,6 +167,13 @@ def coverage(report: Report) -> Text:
     if tally.get("damaged"):
         told.append(f"{tally['damaged']:,} damaged")
     return Text(" · ".join(told), style="dim")
+
+
+def _count(run: Run, noun: Noun) -> int:
+    for frame, columns in noun.frames:
+        if height := (run[frame].select(columns).n_unique() if columns else run[frame].height):
+            return height
+    return 0
 
 
 def _job(report: Report, row: Row, verbose: bool) -> list[RenderableType]:

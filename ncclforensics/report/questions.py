@@ -1,103 +1,96 @@
-"""Which lines show that a subsystem of NCCL's log was on, and what nobody can tell without it (nccl: src/debug.cc)."""
+"""Questions that a log answers only if certain lines are in it, and how to have those lines printed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# A frame shows that its subsystem was switched on; an absent frame shows nothing.
-SHOWN_BY = {
-    "INIT": ("communicator", "placement"),
-    "BOOTSTRAP": ("bootstrap_timing",),
-    "COLL": ("operation", "plan"),
-    "CALL": ("replay", "request"),
-    "NET": ("queue_pair",),
-    "GRAPH": ("topology_node", "topology_path", "graph", "graph_channel"),
-    "TUNING": ("algorithm_choice", "algorithm_estimate", "algorithm_allowed"),
-    "ENV": ("setting",),
-    "ALLOC": ("allocation",),
-    "REG": ("registration",),
-    "PROXY": ("proxy_call",),
-    "NVLS": ("nvls_memory",),
-    "RAS": ("ras_thread", "ras_peer", "ras_connection", "ras_timeout"),
-}
+from ncclforensics.grammar.grammar_file import load
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
     """What a log answers only if certain lines are in it."""
 
-    asks: str
-    frames: tuple[str, ...]  # any of them answers it
-    needs: str  # what to set so that they are printed
-    also: tuple[str, ...] = ()  # come by the same switch, but only where there is something to say
+    text: str  # a noun clause
+    frames: tuple[str, ...]  # rows in any of them answer it
+    grammars: tuple[str, ...]  # their `// needs:` lines say how to have such lines printed
+    related: tuple[str, ...] = ()  # frames of lines that need the same, but are printed only when something happens
+    more_needs: str = ""  # what is needed besides
+
+    @property
+    def needs(self) -> str:
+        """What to set or to run so that the next logs answer it."""
+        return "; ".join(filter(None, [*(load(name).needs for name in self.grammars), self.more_needs]))
 
 
 QUESTIONS = (
     Question(
-        "what NCCL itself warned of",
+        "what NCCL warned about",
         ("communicator", "milestone", "connection", "operation", "setting", "failure", "warning", "plugin"),
-        "NCCL_DEBUG=WARN, or INFO",
+        ("warning",),
         ("usage", "unexpected_peer", "shared_memory", "google_net_note", "ib_incompatible", "p2p_failure"),
     ),
     Question(
-        "who called what, and in which order",
+        "which rank called what, in which order",
         ("operation", "replay", "request", "work", "ras_state", "journal_call"),
-        "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL",
+        ("operation",),
     ),
     Question(
         "which ranks there are, and how they are connected",
         ("communicator", "connection"),
-        "NCCL_DEBUG=INFO (NCCL_DEBUG_SUBSYS unset, or with INIT in it)",
+        ("init",),
     ),
     Question(
         "why this network and this plugin were chosen",
         ("net_devices", "plugin", "libfabric", "google_net"),
-        "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET",
+        ("network",),
         ("failover", "ib_unusable", "collnet", "sharp"),
     ),
     Question(
         "how far GPUs and NICs are from one another",
         ("topology_node", "topology_path", "device_pair"),
-        "NCCL_DEBUG_SUBSYS=INIT,GRAPH; nvidia-smi topo -m",
+        ("topology", "devices"),
         ("affinity", "topology_detection", "topology_file", "machine_device", "gpu_link"),
     ),
     Question(
         "which algorithm and protocol each call used",
         ("algorithm_choice",),
-        "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,TUNING",
+        ("tuning",),
     ),
     Question(
         "which variables were set",
         ("setting",),
-        "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV",
+        ("environment",),
         ("setting_status", "setting_refused"),
     ),
     Question(
-        "which rank comes late, which group is slow",
+        "which ranks arrive late, which communicators are slow",
         ("lag", "ended_operation", "ras_state"),
-        "COLL, and NCCL_DEBUG_TIMESTAMP_LEVELS=ALL (2.26)",
+        ("operation",),
+        more_needs="NCCL_DEBUG_TIMESTAMP_LEVELS=ALL (NCCL 2.26 or later)",
     ),
     Question(
         "how long each phase of init took",
         ("init_timing", "bootstrap_timing"),
-        "NCCL_DEBUG=INFO with NCCL 2.22 or later",
+        ("prefix",),
+        more_needs="NCCL 2.22 or later",
     ),
     Question(
-        "what the kernel saw of GPUs, links, memory",
+        "which GPU, link and memory faults the kernel logged",
         ("hardware_event", "kernel_kill"),
-        "dmesg -T of every node; the job's stdout, stderr",
+        ("job",),
         ("work_status", "watchdog", "fingerprint", "job_end", "speaker"),
     ),
     Question(
-        "whether links lost or spoiled what they carried",
+        "whether links lost or corrupted packets",
         ("counter", "port_state"),
-        "before and after: ibqueryerrors, perfquery -x; ethtool -S",
+        ("portcounters", "ethernet"),
         ("pfc", "switch_error", "link_quality"),
     ),
     Question(
         "what bandwidth these machines reach",
         ("table_row", "link_row", "pair_row"),
-        "all_reduce_perf of nccl-tests; ib_write_bw; nvbandwidth",
+        ("nccltests", "perftest", "gpubandwidth"),
         ("test_failure", "test_refusal", "link_failure", "test_device", "test_setting"),
     ),
 )

@@ -1,0 +1,24 @@
+"""How reports name and count what an input format holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Noun:
+    """A countable thing, and the frames whose rows are it."""
+
+    singular: str
+    plural: str
+    # Frame -> columns whose distinct values are counted; no columns: its rows. The first frame with rows counts.
+    frames: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+BENCHMARK = Noun("benchmark", "benchmarks", (("benchmark", ()),))
+LINK_TEST = Noun("test of a link", "tests of links", (("link_measurement", ("table",)),))
+PAIR_MATRIX = Noun("matrix of pairs", "matrices of pairs", (("gpu_pair", ("matrix",)),))
+MACHINE_DUMP = Noun("dump of a machine", "dumps of machines", (("dump", ()),))
+PORT = Noun(
+    "port", "ports", (("counter_growth", ("key",)), ("port_state", ("host", "device", "port", "lid", "guid", "node")))
+)
