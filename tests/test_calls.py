@@ -1,4 +1,4 @@
-"""What is skipped when millions of calls are compared, or looked at in parts, changes no answer."""
+"""Slices and checksums, used on millions of calls, do not change the frames of calls."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclforensics.analyses.job import calls as sequence
+from ncclforensics.analyses.job import calls as call_frames
 
 CALLS = st.lists(st.lists(st.integers(0, 2), max_size=12), min_size=1, max_size=4)  # of each member, what it called
 
@@ -21,13 +21,13 @@ def _frames(calls: list[list[int]]) -> tuple[pl.DataFrame, pl.DataFrame, pl.Data
         for nth, what in enumerate(made)
     ]
     order = ["member", "rank_id", "key", "call_line", "ordinal", "nth", "in_tail", "pos"]
-    call = pl.DataFrame(rows, schema={name: sequence.CALL[name] for name in order}, orient="row")
+    call = pl.DataFrame(rows, schema={name: call_frames.CALL[name] for name in order}, orient="row")
     member = pl.DataFrame({"key": [f"comm{number // 2}" for number in range(len(calls))]})
     return call, pl.DataFrame({"signature": signatures}), member.cast(pl.Categorical)
 
 
 def _expected(calls: list[list[int]]) -> list[tuple[str, int]]:
-    """Place by place."""
+    """Return the first divergence of each communicator, comparing call by call."""
     found = []
     for number in range(0, len(calls) - 1, 2):
         pairs = zip(calls[number], calls[number + 1], strict=False)
@@ -36,32 +36,32 @@ def _expected(calls: list[list[int]]) -> list[tuple[str, int]]:
 
 
 @given(CALLS, st.integers(1, 5))
-def test_the_first_difference_is_found_whatever_is_skipped(calls: list[list[int]], part: int) -> None:
+def test_first_divergence_is_found_with_slices_and_checksums(calls: list[list[int]], part: int) -> None:
     call, call_line, member = _frames(calls)
     if call.is_empty():
         return
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(sequence, "SLICE", part)
+        monkeypatch.setattr(call_frames, "SLICE_ROWS", part)
 
-        found = sequence.divergence(call, call_line, sequence.last_call(call), member)
+        found = call_frames.divergence(call, call_line, call_frames.last_call(call), member)
 
     assert sorted(found.select(pl.col("key").cast(pl.String), "nth").rows()) == _expected(calls)
 
 
-def test_few_calls_of_a_long_run_are_compared() -> None:
+def test_only_communicators_with_differing_checksums_are_compared() -> None:
     calls = [[0, 1, 2] * 1000, [0, 1, 2] * 1000, [0] * 500, [0] * 400 + [1] + [0] * 99]
     call, call_line, member = _frames(calls)
 
-    doubted = sequence._doubted(call, call_line, sequence.last_call(call), member)
+    candidates = call_frames._possibly_differing(call, call_line, call_frames.last_call(call), member)
 
-    assert doubted["key"].unique().to_list() == ["comm1"]
+    assert candidates["key"].unique().to_list() == ["comm1"]
 
 
 @given(st.lists(st.integers(0, 3), max_size=30), st.integers(1, 7))
-def test_places_counted_in_parts_are_those_counted_at_once(memberships: list[int], part: int) -> None:
+def test_calls_numbered_in_slices_equal_calls_numbered_at_once(memberships: list[int], part: int) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(sequence, "SLICE", part)
+        monkeypatch.setattr(call_frames, "SLICE_ROWS", part)
 
-        counted = sequence._counted(pl.Series(memberships, dtype=pl.UInt32), 4)
+        counted = call_frames._count_within(pl.Series(memberships, dtype=pl.UInt32), 4)
 
     assert counted.to_list() == [memberships[:place].count(membership) for place, membership in enumerate(memberships)]

@@ -103,7 +103,18 @@ def test_text_and_json_say_the_same_of_a_rank_that_is_behind(tmp_path: Path) -> 
     by_json, hang_by_json = told(tmp_path, printed(ranks))
 
     behind = (pl.col("rank") == 5) & (pl.col("operation") == "AllReduce")
-    columns = ["report", "communicator", "nranks", "rank", "node", "process", "gpu", "said", "operation", "launched"]
+    columns = [
+        "report",
+        "communicator",
+        "nranks",
+        "rank",
+        "node",
+        "process",
+        "gpu",
+        "state_kind",
+        "operation",
+        "launched",
+    ]
     assert (
         by_text.run["ras_state"]
         .filter(behind)

@@ -1,8 +1,8 @@
-"""Do the ranks of a communicator call the same things in the same order? If not: who differs, and how.
+"""Find the first call on which the ranks of a communicator differ, the ranks that differ, and how.
 
-Compare the nth collective of every member by name, count, datatype, op and root (formats: section 5.4). A call that
-is left out or added shifts all that follow; it may also leave the sequence of its communicator equal, only shorter, so
-that it shows against the calls on other communicators.
+Compare the nth collective of every member by name, count, datatype, op and root (formats: section 5.4). A skipped
+or an extra call shifts all later ones. It may also leave the sequence of its communicator equal but shorter; then it
+shows only in the order against calls on other communicators.
 """
 
 from __future__ import annotations
@@ -12,181 +12,196 @@ from itertools import takewhile
 
 import polars as pl
 
-from ncclforensics.analyses.hang.job import Case, Diagnosis, Row
+from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
 
 ARGUMENTS = ("count", "datatype", "op", "root")
 FIELDS = ("name", *ARGUMENTS)
-HORIZON = 500  # calls after the divergence that are compared
+COMPARED_CALLS = 500  # compared after the divergence
 
-Token = tuple[int, int]  # which communicator (to this rank), signature
-Calls = tuple[list[Token], list[Row]]
+Token = tuple[int, int]  # the communicator's index on this rank, signature of the call
+TokensAndRows = tuple[list[Token], list[Row]]
 
 
-def differing_calls(case: Case) -> Diagnosis | None:
-    """The first call on which the members of a communicator differ."""
-    found = [_diverged(case, key, nth) for key, nth in case.divergence.items()]
-    if not found:
-        found = [j for key in sorted({w["key"] for w in case.waits}) if (j := _passed_by(case, key)) is not None]
-    if not found:
+def find_divergent_calls(job: Job) -> Diagnosis | None:
+    """Find the first call on which the members of a communicator differ."""
+    candidates = [_judge_divergence(job, key, nth) for key, nth in job.divergence.items()]
+    if not candidates:
+        candidates = [
+            diagnosis
+            for key in sorted({edge["key"] for edge in job.waits})
+            if (diagnosis := _judge_skipped_call(job, key)) is not None
+        ]
+    if not candidates:
         return None
-    first = min(found, key=lambda j: (not j.culprits, _moment(j)))
-    first.victims = [rank_id for rank_id in case.rank_ids if rank_id not in first.culprits]
-    if len(first.culprits) == len(case.members[str(first.key)]):
-        first.doubt("likely")
-    if case.unseen(str(first.key)):
-        first.doubt("likely")
-    if any(row["is_inferred"] for row in case.members[str(first.key)]):
-        first.doubt("likely")
-    if any(case.is_doubtful(rank_id) for rank_id in first.culprits):
-        first.doubt("possible")
-    return first
+    earliest = min(candidates, key=lambda diagnosis: (not diagnosis.culprits, _minority_line(diagnosis)))
+    earliest.victims = [rank_id for rank_id in job.rank_ids if rank_id not in earliest.culprits]
+    if len(earliest.culprits) == len(job.members[str(earliest.key)]):
+        earliest.lower_certainty("likely")
+    if job.count_unseen_members(str(earliest.key)):
+        earliest.lower_certainty("likely")
+    if any(row["is_inferred"] for row in job.members[str(earliest.key)]):
+        earliest.lower_certainty("likely")
+    if any(job.may_lack_lines(rank_id) for rank_id in earliest.culprits):
+        earliest.lower_certainty("possible")
+    return earliest
 
 
-def _moment(diagnosis: Diagnosis) -> int:
-    """How far the culprit had come: several communicators may diverge, the first one is the cause."""
-    pos = [e["line"] for e in diagnosis.evidence_lines if e["what"] == "minority"]
-    return int(min(pos, default=0))
+def _minority_line(diagnosis: Diagnosis) -> int:
+    """Return the line of the first minority call: of several diverging communicators the earliest is the cause."""
+    lines = [cited["line"] for cited in diagnosis.evidence_lines if cited["what"] == "minority"]
+    return int(min(lines, default=0))
 
 
-def _diverged(case: Case, key: str, nth: int) -> Diagnosis:
+def _judge_divergence(job: Job, key: str, nth: int) -> Diagnosis:
     groups: dict[int, list[Row]] = defaultdict(list)
-    for row in case.collectives_at(key, nth):
+    for row in job.collectives_at(key, nth):
         groups[row["signature"]].append(row)
-    right = _majority(case, key, nth, groups)
-    others = [row for signature, rows in groups.items() if signature != right for row in rows]
-    culprits = sorted({row["rank_id"] for row in others})
-    model = (groups[right] if right is not None else next(iter(groups.values())))[0]
-    against = others[0] if right is not None else list(groups.values())[1][0]
-    how = _how(case, model, against)
-    called = model if how != "extra" or right is not None else against
-    diagnosis = Diagnosis("collective-mismatch", "", culprits=culprits, key=key, call=called, how=how)
-    diagnosis.fields = [name for name in FIELDS if model[name] != against[name]]
-    if right is not None and len(groups[right]) <= len(others):
-        diagnosis.doubt("likely")  # the sister communicators decided which of two halves is right
-    diagnosis.reason = _told(how, against, model)
-    diagnosis.show("minority", others[:4])
-    diagnosis.show("majority", groups[right][:2] if right is not None else [model])
+    majority = _majority_signature(job, key, nth, groups)
+    differing = [row for signature, rows in groups.items() if signature != majority for row in rows]
+    culprits = sorted({row["rank_id"] for row in differing})
+    majority_call = (groups[majority] if majority is not None else next(iter(groups.values())))[0]
+    minority_call = differing[0] if majority is not None else list(groups.values())[1][0]
+    how = _classify_difference(job, majority_call, minority_call)
+    call = majority_call if how != "extra" or majority is not None else minority_call
+    diagnosis = Diagnosis("collective-mismatch", "", culprits=culprits, key=key, call=call, how=how)
+    diagnosis.fields = [name for name in FIELDS if majority_call[name] != minority_call[name]]
+    if majority is not None and len(groups[majority]) <= len(differing):
+        diagnosis.lower_certainty("likely")  # a tie, decided by the sister communicators
+    diagnosis.reason = _describe_difference(how, minority_call, majority_call)
+    diagnosis.add_evidence("minority", differing[:4])
+    diagnosis.add_evidence("majority", groups[majority][:2] if majority is not None else [majority_call])
     return diagnosis
 
 
-def _majority(case: Case, key: str, nth: int, groups: dict[int, list[Row]]) -> int | None:
-    """The signature that is right: that of most members, or where they are even, that of the sister communicators."""
+def _majority_signature(job: Job, key: str, nth: int, groups: dict[int, list[Row]]) -> int | None:
+    """Return the signature of most members, or in a tie that of the sister communicators; None if still undecided."""
     sizes = sorted(((len(rows), signature) for signature, rows in groups.items()), reverse=True)
     if sizes[0][0] > sizes[1][0]:
         return sizes[0][1]
-    some = next(iter(groups.values()))[0]
-    role, nranks = case.roles[some["rank_id"], key], some["nranks"]
-    sisters = [
-        other
-        for other, rows in case.members.items()
-        if other != key and rows[0]["nranks"] == nranks and case.roles[rows[0]["rank_id"], other] == role
+    sample = next(iter(groups.values()))[0]
+    index, nranks = job.communicator_index[sample["rank_id"], key], sample["nranks"]
+    sister_keys = [
+        sister
+        for sister, rows in job.members.items()
+        if sister != key and rows[0]["nranks"] == nranks and job.communicator_index[rows[0]["rank_id"], sister] == index
     ]
-    theirs = {row["signature"] for other in sisters for row in case.collectives_at(other, nth)}
-    agreed = theirs & set(groups)
-    return agreed.pop() if len(theirs) == 1 and agreed else None
+    expected = {row["signature"] for sister in sister_keys for row in job.collectives_at(sister, nth)}
+    agreed_signatures = expected & set(groups)
+    return agreed_signatures.pop() if len(expected) == 1 and agreed_signatures else None
 
 
-def _passed_by(case: Case, key: str) -> Diagnosis | None:
-    """A call that some members never made, although they made later ones: left out there, or made too often here."""
-    edges = [w for w in case.waits if w["key"] == key and w["kind"] == "collective"]
+def _judge_skipped_call(job: Job, key: str) -> Diagnosis | None:
+    """Judge a call that some members lack although they made later ones: skipped by them, or extra on the others."""
+    edges = [edge for edge in job.waits if edge["key"] == key and edge["kind"] == "collective"]
     if not edges:
         return None
-    nth = min(w["nth"] for w in edges)
-    made = case.collectives_at(key, nth)
-    makers = {row["rank_id"] for row in made}
-    lacking = sorted({w["waits_for"] for w in edges if w["nth"] == nth})
-    some = sorted(makers)[:3]
-    made_by = {rank_id: _tokens(case.calls_of(rank_id), case) for rank_id in {*some, *lacking}}
-    passed = [s for s in lacking if any(_has_passed(key, nth, made_by[maker], made_by[s]) for maker in some)]
-    if not passed or len(passed) < len(lacking):
-        return None  # somebody just has not come so far
-    if len(passed) == len(makers):
-        return None  # even: no telling which of the two is right
-    skipped = len(passed) < len(makers)
-    culprits = passed if skipped else sorted(makers)
-    how = "skipped" if skipped else "extra"
-    call = next(row for row in made)
+    nth = min(edge["nth"] for edge in edges)
+    calls = job.collectives_at(key, nth)
+    callers = {row["rank_id"] for row in calls}
+    lacking = sorted({edge["waits_for"] for edge in edges if edge["nth"] == nth})
+    sample = sorted(callers)[:3]
+    made_by = {rank_id: _call_tokens(job.calls_of(rank_id), job) for rank_id in {*sample, *lacking}}
+    passed_by = [
+        rank_id
+        for rank_id in lacking
+        if any(_went_past(key, nth, made_by[maker], made_by[rank_id]) for maker in sample)
+    ]
+    if not passed_by or len(passed_by) < len(lacking):
+        return None  # a lacking rank has only not reached this call
+    if len(passed_by) == len(callers):
+        return None  # a tie: either side may be right
+    is_skipped = len(passed_by) < len(callers)
+    culprits = passed_by if is_skipped else sorted(callers)
+    how = "skipped" if is_skipped else "extra"
+    call = next(row for row in calls)
     diagnosis = Diagnosis("collective-mismatch", "", culprits=culprits, key=key, call=call, how=how)
     diagnosis.reason = (
-        f"made later calls without this one: {_call(call)} is missing in its sequence"
-        if skipped
-        else f"made one {_call(call)} more than the others, who went on without it"
+        f"made later calls but not this one: {_call_text(call)} is missing from its sequence"
+        if is_skipped
+        else f"made one more {_call_text(call)} than the others, which continued without it"
     )
-    if skipped:
-        diagnosis.show("minority", [row for s in passed[:4] if (row := case.last_call(s)) is not None])
-        diagnosis.show("majority", made[:2])
+    if is_skipped:
+        diagnosis.add_evidence(
+            "minority", [row for rank_id in passed_by[:4] if (row := job.last_call(rank_id)) is not None]
+        )
+        diagnosis.add_evidence("majority", calls[:2])
     else:
-        diagnosis.show("minority", made[:4])
-        diagnosis.show("majority", [row for s in lacking[:2] if (row := case.last_call(s)) is not None])
-    diagnosis.doubt("likely")
+        diagnosis.add_evidence("minority", calls[:4])
+        diagnosis.add_evidence(
+            "majority", [row for rank_id in lacking[:2] if (row := job.last_call(rank_id)) is not None]
+        )
+    diagnosis.lower_certainty("likely")
     return diagnosis
 
 
-def _has_passed(key: str, nth: int, maker: Calls, lacking: Calls) -> bool:
-    """Whether `lacking` has made calls that `maker` made only after the call in question."""
-    theirs, their_rows = maker
-    place = next((n for n, row in enumerate(their_rows) if row["key"] == key and row["nth"] == nth), None)
-    if place is None:
+def _went_past(key: str, nth: int, maker: TokensAndRows, lacking: TokensAndRows) -> bool:
+    """Whether `lacking` made calls that `maker` made only after its nth collective on this communicator."""
+    expected, maker_rows = maker
+    position = next((index for index, row in enumerate(maker_rows) if row["key"] == key and row["nth"] == nth), None)
+    if position is None:
         return False
-    after = theirs[place + 1 :]
-    mine, rows = lacking
-    before = [n for n, row in enumerate(rows) if row["key"] == key]
-    rest = mine[before[-1] + 1 :] if before else mine
-    last_common = next((n for n in range(place - 1, -1, -1) if their_rows[n]["key"] == key), -1)
-    between = theirs[last_common + 1 : place]
-    tail = rest[len(between) :] if rest[: len(between)] == between else rest
-    return bool(tail) and bool(after) and tail[0] == after[0] and theirs[place] not in tail[:1]
+    after = expected[position + 1 :]
+    actual, rows = lacking
+    before = [index for index, row in enumerate(rows) if row["key"] == key]
+    following = actual[before[-1] + 1 :] if before else actual
+    last_common = next((index for index in range(position - 1, -1, -1) if maker_rows[index]["key"] == key), -1)
+    in_between = expected[last_common + 1 : position]
+    remaining = following[len(in_between) :] if following[: len(in_between)] == in_between else following
+    return bool(remaining) and bool(after) and remaining[0] == after[0] and expected[position] not in remaining[:1]
 
 
-def _tokens(calls: pl.DataFrame, case: Case) -> Calls:
-    rows = case.told(calls.filter(pl.col("nth").is_not_null()).tail(HORIZON))
-    return [(case.roles[row["rank_id"], row["key"]], row["signature"]) for row in rows], rows
+def _call_tokens(calls: pl.DataFrame, job: Job) -> TokensAndRows:
+    rows = job.describe(calls.filter(pl.col("nth").is_not_null()).tail(COMPARED_CALLS))
+    return [(job.communicator_index[row["rank_id"], row["key"]], row["signature"]) for row in rows], rows
 
 
-def _how(case: Case, model: Row, against: Row) -> str:
-    """Align the two sequences again behind the difference, and see which explanation carries furthest.
+def _classify_difference(job: Job, majority_call: Row, minority_call: Row) -> str:
+    """Classify a difference by the explanation that aligns the longest part of both sequences after it.
 
-    A call that was left out shows at once among the calls on all communicators, and on its own only at the next one.
+    Calls on all communicators are compared: a skipped call shows there at once, and on its own communicator only at the
+    next call.
     """
-    theirs, mine = (_since_agreement(case, row) for row in (model, against))
-    alike = _common(theirs, mine)
-    theirs, mine = theirs[alike:], mine[alike:]
-    explained = {
-        "skipped": _common(theirs[1:], mine),
-        "extra": _common(theirs, mine[1:]),
-        "arguments": _common(theirs[1:], mine[1:]),
-        "swapped": _common(theirs[2:], mine[2:]) + 1 if len(mine) > 1 and theirs[:2] == mine[:2][::-1] else -1,
+    expected, actual = (_tokens_since_agreement(job, row) for row in (majority_call, minority_call))
+    agreeing = _common_prefix(expected, actual)
+    expected, actual = expected[agreeing:], actual[agreeing:]
+    alignments = {
+        "skipped": _common_prefix(expected[1:], actual),
+        "extra": _common_prefix(expected, actual[1:]),
+        "arguments": _common_prefix(expected[1:], actual[1:]),
+        "swapped": _common_prefix(expected[2:], actual[2:]) + 1
+        if len(actual) > 1 and expected[:2] == actual[:2][::-1]
+        else -1,
     }
-    furthest = max(explained.values())
-    how = next(name for name in ("arguments", *explained) if explained[name] == furthest)
-    return how if how != "arguments" or model["name"] == against["name"] else "another"
+    furthest = max(alignments.values())
+    how = next(name for name in ("arguments", *alignments) if alignments[name] == furthest)
+    return how if how != "arguments" or majority_call["name"] == minority_call["name"] else "another"
 
 
-def _since_agreement(case: Case, row: Row) -> list[Token]:
-    """The calls of a rank after the last one on which it agreed on this communicator."""
-    mine = case.calls_of(row["rank_id"])
-    agreed = mine.filter((pl.col("key") == row["key"]) & (pl.col("nth") == row["nth"] - 1))["pos"]
-    since = mine.filter(pl.col("pos") > agreed[0]) if agreed.len() else mine
-    return _tokens(since.head(HORIZON), case)[0]
+def _tokens_since_agreement(job: Job, row: Row) -> list[Token]:
+    """Return the calls of a rank after the last one on this communicator that agrees with the others."""
+    actual = job.calls_of(row["rank_id"])
+    agreed_pos = actual.filter((pl.col("key") == row["key"]) & (pl.col("nth") == row["nth"] - 1))["pos"]
+    since = actual.filter(pl.col("pos") > agreed_pos[0]) if agreed_pos.len() else actual
+    return _call_tokens(since.head(COMPARED_CALLS), job)[0]
 
 
-def _common(one: list[Token], other: list[Token]) -> int:
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+def _common_prefix(left: list[Token], right: list[Token]) -> int:
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False)))
 
 
-def _told(how: str, mine: Row, theirs: Row) -> str:
+def _describe_difference(how: str, actual: Row, expected: Row) -> str:
     match how:
         case "skipped":
-            return f"left out one call: {_call(theirs)}"
+            return f"skipped one call: {_call_text(expected)}"
         case "extra":
-            return f"made one call more: {_call(mine)}"
+            return f"made one extra call: {_call_text(actual)}"
         case "swapped":
-            return f"made two calls in the other order: {_call(mine)} before {_call(theirs)}"
+            return f"made two calls in the opposite order: {_call_text(actual)} before {_call_text(expected)}"
         case "another":
-            return f"called {mine['name']} where the others called {theirs['name']}"
-    differing = [name for name in ARGUMENTS if mine[name] != theirs[name]]
-    return f"made the same call with another {' and '.join(differing) or 'argument'}"
+            return f"called {actual['name']} where the others called {expected['name']}"
+    differing = [name for name in ARGUMENTS if actual[name] != expected[name]]
+    return f"made the same call with a different {' and '.join(differing) or 'argument'}"
 
 
-def _call(row: Row) -> str:
+def _call_text(row: Row) -> str:
     return f"{row['name']} of {row['count']}"

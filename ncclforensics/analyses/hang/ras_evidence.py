@@ -1,7 +1,7 @@
-"""What RAS reports add to the verdict: processes that do not answer, errors, ranks that have launched less.
+"""Add RAS reports to the verdict: processes that do not answer, errors, ranks that have launched fewer calls.
 
-One report is a snapshot, in which the ranks of a running job differ; two tell what stands still. Where the logs name a
-culprit, they are believed, for they show every call in its order.
+One report is a snapshot, in which the ranks of a running job differ; two reports show which ranks make no progress.
+A culprit that the logs name takes precedence, because logs show every call in its order.
 """
 
 from __future__ import annotations
@@ -9,36 +9,38 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from ncclforensics.analyses.hang.job import Case, Diagnosis, Row
-from ncclforensics.analyses.hang.ras_reports import place, sizes
+from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
+from ncclforensics.analyses.hang.ras_reports import communicator_sizes, process_place
 from ncclforensics.data.names import ranks_text
 
-MANY = 0.5
-NO_COUNT = ("missing", "dead")
-FOLLOWS = "Remote process error"  # the error of a rank whose peer failed
-AGAIN = "a second RAS report, some minutes after the first: ncclras -v (or -f json) on a host of the job"
+MAJORITY = 0.5
+UNREACHABLE = ("missing", "dead")
+REMOTE_ERROR = "Remote process error"  # the error of a rank whose peer failed
+COLLECT_SECOND_REPORT = (
+    "a second RAS report, some minutes after the first: ncclras -v (or -f json) on a host of the job"
+)
 
 Counts = dict[str, int]  # operation -> calls launched
 
 
 @dataclass(slots=True)
 class _Tally:
-    """What the ranks of one communicator had launched, in one report. The key None stands for all ranks not named."""
+    """Launched calls of the ranks of one communicator in one report; the key None holds all ranks not named."""
 
     counts: dict[int | None, Counts] = field(default_factory=lambda: defaultdict(dict))
     weights: dict[tuple[str, int], int] = field(default_factory=lambda: defaultdict(int))
     rows: dict[int | None, list[Row]] = field(default_factory=lambda: defaultdict(list))
 
-    def of(self, rank: int | None) -> Counts:
-        """By operation; one that the text does not name for a rank is that of the ranks it merely counts."""
+    def counts_of_rank(self, rank: int | None) -> Counts:
+        """Return the rank's calls by operation; where the text does not name the rank, those of the counted ranks."""
         return {**self.counts.get(None, {}), **self.counts[rank]}
 
-    def total(self, rank: int | None) -> int:
-        """Calls of all kinds that the report tells of."""
-        return sum(self.of(rank).values())
+    def total_of_rank(self, rank: int | None) -> int:
+        """Return the number of calls of all operations in the report."""
+        return sum(self.counts_of_rank(rank).values())
 
-    def usual(self) -> Counts:
-        """What most ranks had launched, by operation; of even numbers the higher."""
+    def usual_counts(self) -> Counts:
+        """Return what most ranks had launched, by operation; in a tie the higher number."""
         most: dict[str, tuple[int, int]] = {}
         for (operation, launched), ranks in self.weights.items():
             most[operation] = max(most.get(operation, (0, 0)), (ranks, launched))
@@ -46,140 +48,149 @@ class _Tally:
 
 
 def _tallies(states: list[Row]) -> dict[str, _Tally]:
-    """By communicator."""
-    found: dict[str, _Tally] = defaultdict(_Tally)
+    """Count launched calls by communicator."""
+    by_name: dict[str, _Tally] = defaultdict(_Tally)
     for row in states:
-        if row["said"] != "launched" or row["communicator"] is None:
+        if row["state_kind"] != "launched" or row["communicator"] is None:
             continue
-        tally, operation, launched = found[row["communicator"]], row["operation"], row["launched"]
-        before = tally.counts[row["rank"]].get(operation, launched)
-        # Several sets of ranks that are not named: none of those that are is said to be behind all of them.
-        tally.counts[row["rank"]][operation] = min(before, launched)
+        tally, operation, launched = by_name[row["communicator"]], row["operation"], row["launched"]
+        lowest = tally.counts[row["rank"]].get(operation, launched)
+        # Several sets of counted ranks: keep the lowest count, so that a named rank is not behind all of them.
+        tally.counts[row["rank"]][operation] = min(lowest, launched)
         tally.weights[operation, launched] += row["ranks"]
         tally.rows[row["rank"]].append(row)
-    return found
+    return by_name
 
 
 class Reports:
-    """The reports on one job, the latest last."""
+    """The RAS reports on one job, in the order of time."""
 
-    def __init__(self, case: Case) -> None:
-        self.case = case
-        timed = all(report["time"] for report in case.snapshots)
-        order = sorted(case.snapshots, key=lambda report: (report["time"] if timed else "", report["report"]))
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        timed = all(report["time"] for report in job.snapshots)
+        order = sorted(job.snapshots, key=lambda report: (report["time"] if timed else "", report["report"]))
         of_report: dict[int | None, list[Row]] = defaultdict(list)
-        for row in case.states:
+        for row in job.states:
             of_report[row["report"]].append(row)
-        self.each = [of_report[report["report"]] for report in order]
+        self.by_report = [of_report[report["report"]] for report in order]
         self.events = of_report[None]
-        self.latest = self.each[-1] if self.each else []
-        self.tallies = [_tallies(states) for states in self.each]
-        self.sizes = sizes(case.states)
-        self.worlds = {name for name, size in self.sizes.items() if size == case.shown}
+        self.latest = self.by_report[-1] if self.by_report else []
+        self.tallies = [_tallies(states) for states in self.by_report]
+        self.communicator_sizes = communicator_sizes(job.states)
+        self.world_communicators = {name for name, size in self.communicator_sizes.items() if size == job.ras_nranks}
         self.numbers = {
-            place(row): row["rank"]
-            for row in case.states
-            if row["rank"] is not None and row["process"] is not None and row["communicator"] in self.worlds
+            process_place(row): row["rank"]
+            for row in job.states
+            if row["rank"] is not None
+            and row["process"] is not None
+            and row["communicator"] in self.world_communicators
         }
-        self.by_number = {
-            rank_id["rank"]: number for number, rank_id in case.rank_ids.items() if rank_id["rank"] is not None
-        }
+        self.by_number = {row["rank"]: rank_id for rank_id, row in job.rank_ids.items() if row["rank"] is not None}
         self.by_place = {
-            (a["host"], a["pid"], a["cudadev"]): number for number, a in case.rank_ids.items() if a["pid"] is not None
+            (row["host"], row["pid"], row["cudadev"]): rank_id
+            for rank_id, row in job.rank_ids.items()
+            if row["pid"] is not None
         }
 
     def number(self, row: Row) -> int | None:
-        """The rank's number in the job."""
-        if row["rank"] is not None and row["communicator"] in self.worlds:
+        """Return the rank's number in the job, or None if the reports do not show it."""
+        if row["rank"] is not None and row["communicator"] in self.world_communicators:
             return int(row["rank"])
-        return self.numbers.get(place(row)) if row["process"] is not None else None
+        return self.numbers.get(process_place(row)) if row["process"] is not None else None
 
     def rank_id(self, row: Row) -> int | None:
-        """Whom a row speaks of."""
+        """Return the id of the rank in a row, or None if the logs do not know it."""
         number = self.number(row)
-        return self.by_number.get(number) if number is not None else self.by_place.get(place(row))
+        return self.by_number.get(number) if number is not None else self.by_place.get(process_place(row))
 
-    def judged(self, verdict: str, reason: str, certainty: str, rows: list[Row]) -> Diagnosis:
-        """Accuse the ranks that these rows speak of; cite them."""
+    def diagnose(self, verdict: str, reason: str, certainty: str, rows: list[Row]) -> Diagnosis:
+        """Return a diagnosis with the ranks of these rows as culprits, citing the rows."""
         diagnosis = Diagnosis(verdict, reason, certainty)
         diagnosis.culprits = sorted({rank_id for row in rows if (rank_id := self.rank_id(row)) is not None})
         unknown = {self.number(row) for row in rows if self.rank_id(row) is None}
         diagnosis.missing = sorted(number for number in unknown if number is not None)
-        diagnosis.victims = sorted(set(self.case.rank_ids) - set(diagnosis.culprits))
+        diagnosis.victims = sorted(set(self.job.rank_ids) - set(diagnosis.culprits))
         diagnosis.key = next((row["communicator"] for row in rows if row["communicator"]), None)
         self.cite(diagnosis, "culprit", rows[:4])
         return diagnosis
 
     def cite(self, diagnosis: Diagnosis, what: str, rows: list[Row]) -> None:
-        """The line that names a rank, and that which says what it is said of it."""
+        """Cite the line that names a rank and the line that gives its state."""
         for row in rows:
             rank_id = self.rank_id(row)
-            diagnosis.show(what, [{**row, "rank_id": rank_id, "line": row["rank_line"]}, {**row, "rank_id": rank_id}])
+            diagnosis.add_evidence(
+                what, [{**row, "rank_id": rank_id, "line": row["rank_line"]}, {**row, "rank_id": rank_id}]
+            )
 
 
-def accused(reports: Reports) -> Diagnosis | None:
-    """Whom the reports accuse, the strongest ground first."""
-    answers = (question(reports) for question in (_gone, _failed, _behind))
-    return next((answer for answer in answers if answer is not None), None)
+def diagnose_reports(reports: Reports) -> Diagnosis | None:
+    """Return the diagnosis of the RAS reports alone: dead processes, else errors, else ranks that are behind."""
+    answers = (question(reports) for question in (_find_unreachable, _find_reported_errors, _find_ranks_behind))
+    return next((diagnosis for diagnosis in answers if diagnosis is not None), None)
 
 
-def _gone(reports: Reports) -> Diagnosis | None:
-    """Processes that RAS does not reach: stopped, crashed, or cut off."""
-    dead = [row for row in [*reports.latest, *reports.events] if row["said"] == "dead"]
-    silent = [row for row in reports.latest if row["said"] == "missing"]
-    if not dead and not silent:
+def _find_unreachable(reports: Reports) -> Diagnosis | None:
+    """Find processes that RAS does not reach: stopped, crashed or cut off."""
+    dead = [row for row in [*reports.latest, *reports.events] if row["state_kind"] == "dead"]
+    unreachable = [row for row in reports.latest if row["state_kind"] == "missing"]
+    if not dead and not unreachable:
         return None
     if dead:
-        # The text names the processes that are dead; which ranks they were stands with the communicators.
-        places = {place(row) for row in dead if row["process"] is not None}
-        rows = dead + [row for row in silent if place(row) in places]
+        # The list of dead processes names no ranks; the communicators do.
+        places = {process_place(row) for row in dead if row["process"] is not None}
+        rows = dead + [row for row in unreachable if process_place(row) in places]
         reason = "could not be reached by RAS for a minute and is considered dead: crashed, killed, stopped or cut off"
-        answer = reports.judged("rank-died", reason, "likely", rows)
-        if not answer.culprits and not answer.missing:
-            answer.collect = ["ncclras -v, which lists all processes that are dead"]
-        return answer
-    before = [place(row) for states in reports.each[:-1] for row in states if row["said"] in NO_COUNT]
-    again = any(place(row) in before for row in silent)
-    reason = "did not answer the RAS query, which a process does even while it hangs: stopped, crashed or cut off"
-    answer = reports.judged("rank-died", reason, "likely" if again else "possible", silent)
-    if not again:
-        answer.collect = ["a second RAS report, a minute later: a process that is gone is DEAD by then"]
-    return answer
+        diagnosis = reports.diagnose("rank-died", reason, "likely", rows)
+        if not diagnosis.culprits and not diagnosis.missing:
+            diagnosis.collect = ["ncclras -v, which lists all dead processes"]
+        return diagnosis
+    earlier_places = [
+        process_place(row) for states in reports.by_report[:-1] for row in states if row["state_kind"] in UNREACHABLE
+    ]
+    is_repeated = any(process_place(row) in earlier_places for row in unreachable)
+    reason = "did not answer the RAS query, although even a hanging process answers: stopped, crashed or cut off"
+    diagnosis = reports.diagnose("rank-died", reason, "likely" if is_repeated else "possible", unreachable)
+    if not is_repeated:
+        diagnosis.collect = ["a second RAS report, a minute later: it shows a process that is gone as DEAD"]
+    return diagnosis
 
 
-def _failed(reports: Reports) -> Diagnosis | None:
-    """Errors that ranks reported themselves."""
-    errors = [row for row in reports.latest if row["said"] in ("initialization", "asynchronous")]
+def _find_reported_errors(reports: Reports) -> Diagnosis | None:
+    """Find ranks that reported errors."""
+    errors = [row for row in reports.latest if row["state_kind"] in ("initialization", "asynchronous")]
     if not errors:
         return None
-    own = [row for row in errors if row["error"] != FOLLOWS] or errors
-    in_init = [row for row in own if row["said"] == "initialization"]
-    first = in_init or own
-    told = ", ".join(sorted({str(row["error"]) for row in first if row["error"]})) or "an error"
+    own = [row for row in errors if row["error"] != REMOTE_ERROR] or errors
+    in_init = [row for row in own if row["state_kind"] == "initialization"]
+    reported = in_init or own
+    error_names = ", ".join(sorted({str(row["error"]) for row in reported if row["error"]})) or "an error"
     when = "in the init of a communicator" if in_init else "while it ran"
-    answer = reports.judged(
-        "init-failed" if in_init else "stuck-together", f"reported {told} {when}, as RAS tells", "likely", first
+    diagnosis = reports.diagnose(
+        "init-failed" if in_init else "stuck-together",
+        f"reported {error_names} {when}, according to RAS",
+        "likely",
+        reported,
     )
-    if answer.culprits and len(answer.culprits) >= MANY * len(reports.case.rank_ids):
-        answer.culprits, answer.victims = [], sorted(reports.case.rank_ids)
-    if in_init or not answer.culprits:
-        answer.reason = f"ranks {answer.reason}" if not answer.culprits else answer.reason
+    if diagnosis.culprits and len(diagnosis.culprits) >= MAJORITY * len(reports.job.rank_ids):
+        diagnosis.culprits, diagnosis.victims = [], sorted(reports.job.rank_ids)
+    if in_init or not diagnosis.culprits:
+        diagnosis.reason = f"ranks {diagnosis.reason}" if not diagnosis.culprits else diagnosis.reason
     else:
-        numbers = ranks_text(reports.case.numbers(answer.culprits)) or "a rank"
-        answer.reason = f"{numbers} {answer.reason}"
-    for e in answer.evidence_lines:
-        e["what"] = "failure"
-    return answer
+        numbers = ranks_text(reports.job.rank_numbers(diagnosis.culprits)) or "a rank"
+        diagnosis.reason = f"{numbers} {diagnosis.reason}"
+    for cited in diagnosis.evidence_lines:
+        cited["what"] = "failure"
+    return diagnosis
 
 
-def _behind(reports: Reports) -> Diagnosis | None:
-    """Ranks that have launched less than the others, on none of their communicators more than anybody."""
+def _find_ranks_behind(reports: Reports) -> Diagnosis | None:
+    """Find ranks that launched fewer calls than others on one communicator, and on none more than others."""
     if not reports.tallies:
         return None
     ahead: set[int] = set()
-    low: dict[int, tuple[str, int]] = {}  # actor -> communicator and rank in it
+    ranks_behind: dict[int, tuple[str, int]] = {}  # rank id -> communicator and rank in it
     for name, tally in reports.tallies[-1].items():
-        totals = {rank: tally.total(rank) for rank in tally.counts}
+        totals = {rank: tally.total_of_rank(rank) for rank in tally.counts}
         least, most = min(totals.values()), max(totals.values())
         for rank, total in totals.items():
             rank_id = reports.rank_id(tally.rows[rank][0]) if rank is not None else None
@@ -187,153 +198,173 @@ def _behind(reports: Reports) -> Diagnosis | None:
                 continue
             if total > least:
                 ahead.add(rank_id)
-            elif total < most or _is_odd(tally, rank):
-                low.setdefault(rank_id, (name, rank))
-    behind = {rank_id: membership for rank_id, membership in low.items() if rank_id not in ahead}
-    if not behind or len(behind) > MANY * len(reports.case.rank_ids):
+            elif total < most or _made_other_call(tally, rank):
+                ranks_behind.setdefault(rank_id, (name, rank))
+    only_behind = {rank_id: membership for rank_id, membership in ranks_behind.items() if rank_id not in ahead}
+    if not only_behind or len(only_behind) > MAJORITY * len(reports.job.rank_ids):
         return None
-    standing = {_moved(reports, *membership) for membership in behind.values()}
-    if True in standing:
-        return None  # the job runs
-    name, rank = next(iter(behind.values()))
+    progress = {_made_progress(reports, *membership) for membership in only_behind.values()}
+    if True in progress:
+        return None  # the job makes progress
+    name, rank = next(iter(only_behind.values()))
     tally = reports.tallies[-1][name]
-    odd = [membership for membership in behind.values() if _is_odd(reports.tallies[-1][membership[0]], membership[1])]
-    usual, mine = tally.usual(), tally.of(rank)
-    lacking = max(usual, key=lambda operation: usual[operation] - mine.get(operation, 0))
-    rows = [row for name, rank in behind.values() for row in reports.tallies[-1][name].rows[rank]]
-    first = [row for row in rows if row["operation"] == lacking] or rows
-    verdict = "collective-mismatch" if len(odd) == len(behind) else "lagging-ranks"
-    answer = reports.judged(verdict, "", "likely" if standing == {False} else "possible", first)
-    answer.culprits = sorted(behind)
-    answer.victims = sorted(set(reports.case.rank_ids) - set(behind))
-    answer.reason = _told(name, lacking, mine, usual, is_odd=bool(odd))
-    answer.call = {"name": None if lacking == "collective" else lacking}
+    other_callers = [
+        membership
+        for membership in only_behind.values()
+        if _made_other_call(reports.tallies[-1][membership[0]], membership[1])
+    ]
+    usual_counts, launched = tally.usual_counts(), tally.counts_of_rank(rank)
+    lacking = max(usual_counts, key=lambda operation: usual_counts[operation] - launched.get(operation, 0))
+    rows = [row for name, rank in only_behind.values() for row in reports.tallies[-1][name].rows[rank]]
+    reported = [row for row in rows if row["operation"] == lacking] or rows
+    verdict = "collective-mismatch" if len(other_callers) == len(only_behind) else "lagging-ranks"
+    diagnosis = reports.diagnose(verdict, "", "likely" if progress == {False} else "possible", reported)
+    diagnosis.culprits = sorted(only_behind)
+    diagnosis.victims = sorted(set(reports.job.rank_ids) - set(only_behind))
+    diagnosis.reason = _describe_counts(name, lacking, launched, usual_counts, is_odd=bool(other_callers))
+    diagnosis.call = {"name": None if lacking == "collective" else lacking}
     if verdict == "collective-mismatch":
-        answer.how, answer.fields = "another", ["name"]
-    if standing == {False}:
-        answer.reason += "; neither count moved between the reports"
+        diagnosis.how, diagnosis.fields = "another", ["name"]
+    if progress == {False}:
+        diagnosis.reason += "; neither count changed between the reports"
         earlier = next(tallies[name] for tallies in reports.tallies[-2::-1] if rank in tallies[name].counts)
-        reports.cite(answer, "culprit", [row for row in earlier.rows[rank] if row["operation"] == lacking])
+        reports.cite(diagnosis, "culprit", [row for row in earlier.rows[rank] if row["operation"] == lacking])
     else:
-        answer.reason += "; in one report, and ranks of a running job differ, too"
-        answer.collect = [AGAIN]
-    seated = {rank for communicator, rank in behind.values() if communicator == name}
-    others = [row for rank, rows in tally.rows.items() if rank not in seated for row in rows]
-    waiting = [row for row in others if row["operation"] == lacking and row["launched"] == usual[lacking]]
-    reports.cite(answer, "waiting", waiting[:2])
-    return answer
+        diagnosis.reason += "; this is one report, and the ranks of a running job differ, too"
+        diagnosis.collect = [COLLECT_SECOND_REPORT]
+    behind_in_communicator = {rank for communicator, rank in only_behind.values() if communicator == name}
+    others = [row for rank, rows in tally.rows.items() if rank not in behind_in_communicator for row in rows]
+    waiting = [row for row in others if row["operation"] == lacking and row["launched"] == usual_counts[lacking]]
+    reports.cite(diagnosis, "waiting", waiting[:2])
+    return diagnosis
 
 
-def _is_odd(tally: _Tally, rank: int) -> bool:
-    """Less of one operation than most, more of another: it called something else."""
-    usual, mine = tally.usual(), tally.of(rank)
-    return any(mine[each] < usual[each] for each in mine) and any(mine[each] > usual[each] for each in mine)
-
-
-def _told(name: str, lacking: str, mine: Counts, usual: Counts, *, is_odd: bool) -> str:
-    what = "calls" if lacking == "collective" else lacking
-    reason = f"had launched {mine.get(lacking, 0)} {what} on {name}, the others {usual[lacking]}"
-    more = [each for each in mine if mine[each] > usual.get(each, 0)]
-    return reason + (
-        f", but {mine[more[0]]} {more[0]} where the others had {usual[more[0]]}" if is_odd and more else ""
+def _made_other_call(tally: _Tally, rank: int) -> bool:
+    """Whether a rank launched fewer of one operation than most and more of another: it made a different call."""
+    usual_counts, launched = tally.usual_counts(), tally.counts_of_rank(rank)
+    return any(launched[name] < usual_counts[name] for name in launched) and any(
+        launched[name] > usual_counts[name] for name in launched
     )
 
 
-def _moved(reports: Reports, name: str, rank: int) -> bool | None:
-    """Whether a rank, or those before it, had launched more between two reports; null where only one tells."""
-    last = reports.tallies[-1][name]
+def _describe_counts(name: str, lacking: str, launched: Counts, usual_counts: Counts, *, is_odd: bool) -> str:
+    what = "calls" if lacking == "collective" else lacking
+    reason = f"had launched {launched.get(lacking, 0)} {what} on {name}, the others {usual_counts[lacking]}"
+    more = [operation for operation in launched if launched[operation] > usual_counts.get(operation, 0)]
+    return reason + (
+        f", but {launched[more[0]]} {more[0]} where the others had {usual_counts[more[0]]}" if is_odd and more else ""
+    )
+
+
+def _made_progress(reports: Reports, name: str, rank: int) -> bool | None:
+    """Whether a rank or its communicator launched calls between two reports; None if only one report shows it."""
+    latest = reports.tallies[-1][name]
     known = [tallies[name] for tallies in reports.tallies[:-1] if name in tallies and rank in tallies[name].counts]
     if not known:
         return None
-    return known[-1].of(rank) != last.of(rank) or known[-1].usual() != last.usual()
-
-
-def at_work(case: Case) -> Diagnosis | None:
-    """There are RAS reports alone, and they accuse nobody."""
-    if case.memberships or case.processes or not case.snapshots:
-        return None
-    reports = Reports(case)
-    last = reports.tallies[-1] if reports.tallies else {}
-    shared = [name for name in last if any(name in earlier for earlier in reports.tallies[:-1])]
-    moved = [name for name in shared if _grew(reports, name)]
-    differs = (
-        bool(uneven(reports.latest))
-        or bool(divided(reports.latest))
-        or any(report["is_fine"] is False for report in case.snapshots)
+    previous = known[-1]
+    return (
+        previous.counts_of_rank(rank) != latest.counts_of_rank(rank) or previous.usual_counts() != latest.usual_counts()
     )
-    begin = [{"rank_id": None, "source": each["source"], "line": each["line"]} for each in case.snapshots[:2]]
-    if moved:
-        answer = Diagnosis(
+
+
+def judge_ras_reports_alone(job: Job) -> Diagnosis | None:
+    """Judge a job that is known only from RAS reports, where these name no culprit."""
+    if job.memberships or job.processes or not job.snapshots:
+        return None
+    reports = Reports(job)
+    latest_tallies = reports.tallies[-1] if reports.tallies else {}
+    in_several_reports = [name for name in latest_tallies if any(name in earlier for earlier in reports.tallies[:-1])]
+    with_progress = [name for name in in_several_reports if _launched_more(reports, name)]
+    differs = (
+        bool(ranks_differing_in_counts(reports.latest))
+        or bool(ranks_differing_in_status(reports.latest))
+        or any(report["is_fine"] is False for report in job.snapshots)
+    )
+    report_starts = [
+        {"rank_id": None, "source": report["source"], "line": report["line"]} for report in job.snapshots[:2]
+    ]
+    if with_progress:
+        diagnosis = Diagnosis(
             "no-hang", "ranks had launched more calls in the later RAS report: the job was running", "likely"
         )
-    elif shared and any(last[name].total(rank) for name in shared for rank in last[name].counts):
+    elif in_several_reports and any(
+        latest_tallies[name].total_of_rank(rank) for name in in_several_reports for rank in latest_tallies[name].counts
+    ):
         reason = (
-            "no rank launched anything between the RAS reports: all are in one call, or busy outside of NCCL; "
-            "RAS counts calls that were launched, not those that ended"
+            "no rank launched a call between the RAS reports: all ranks are in one call, or busy outside NCCL; "
+            "RAS counts launched calls, not completed ones"
         )
-        answer = Diagnosis("undecidable", reason, "likely")
-        answer.collect = ["py-spy dump --native of one process on each host", "every rank's NCCL log"]
+        diagnosis = Diagnosis("undecidable", reason, "likely")
+        diagnosis.collect = ["py-spy dump --native of one process on each host", "every rank's NCCL log"]
     elif differs:
-        reason = "ranks differ in the RAS report, as those of a running job do, and none of them is behind all others"
-        answer = Diagnosis("undecidable", reason, "likely", collect=[AGAIN])
+        reason = "the ranks differ in the RAS report, as those of a running job do, and no rank is behind all others"
+        diagnosis = Diagnosis("undecidable", reason, "likely", collect=[COLLECT_SECOND_REPORT])
     else:
         reason = (
-            "all ranks answered RAS and agreed; but ranks that hang in one call that all have launched look the same, "
-            "and one report does not tell"
+            "all ranks answered RAS and agree; ranks that hang in a call that all have launched look the same, "
+            "and one report cannot show the difference"
         )
-        answer = Diagnosis("no-hang", reason, "possible", collect=[AGAIN])
-    answer.show("context", begin)
-    return answer
+        diagnosis = Diagnosis("no-hang", reason, "possible", collect=[COLLECT_SECOND_REPORT])
+    diagnosis.add_evidence("context", report_starts)
+    return diagnosis
 
 
-def divided(states: list[Row]) -> dict[str, list[Row]]:
-    """The communicators whose ranks differ in status: a row of each status."""
-    found: dict[str, dict[str, Row]] = defaultdict(dict)
+def ranks_differing_in_status(states: list[Row]) -> dict[str, list[Row]]:
+    """Return communicator -> one row of each status, where the ranks differ in status."""
+    by_name: dict[str, dict[str, Row]] = defaultdict(dict)
     for row in states:
-        if row["said"] == "status" and row["communicator"] is not None:
-            found[row["communicator"]].setdefault(row["status"], row)
-    return {name: list(rows.values()) for name, rows in found.items() if len(rows) > 1}
+        if row["state_kind"] == "status" and row["communicator"] is not None:
+            by_name[row["communicator"]].setdefault(row["status"], row)
+    return {name: list(rows.values()) for name, rows in by_name.items() if len(rows) > 1}
 
 
-def uneven(states: list[Row]) -> dict[str, list[Row]]:
-    """The communicators whose ranks have launched different numbers of calls: a row of each number."""
-    found: dict[str, dict[str, dict[int, Row]]] = defaultdict(lambda: defaultdict(dict))
+def ranks_differing_in_counts(states: list[Row]) -> dict[str, list[Row]]:
+    """Return communicator -> one row of each number of calls, where the ranks have launched different numbers."""
+    by_name: dict[str, dict[str, dict[int, Row]]] = defaultdict(lambda: defaultdict(dict))
     for row in states:
-        if row["said"] == "launched" and row["communicator"] is not None:
-            found[row["communicator"]][row["operation"]].setdefault(row["launched"], row)
-    counts = {name: [c for c in operations.values() if len(c) > 1] for name, operations in found.items()}
-    return {name: [row for each in many for row in each.values()] for name, many in counts.items() if many}
+        if row["state_kind"] == "launched" and row["communicator"] is not None:
+            by_name[row["communicator"]][row["operation"]].setdefault(row["launched"], row)
+    counts = {name: [rows for rows in operations.values() if len(rows) > 1] for name, operations in by_name.items()}
+    return {
+        name: [row for rows in differing for row in rows.values()] for name, differing in counts.items() if differing
+    }
 
 
-def _grew(reports: Reports, name: str) -> bool:
-    last = reports.tallies[-1][name]
+def _launched_more(reports: Reports, name: str) -> bool:
+    latest = reports.tallies[-1][name]
     first = next(tallies[name] for tallies in reports.tallies if name in tallies)
-    return any(last.total(rank) > first.total(rank) for rank in last.counts if rank in first.counts)
+    return any(latest.total_of_rank(rank) > first.total_of_rank(rank) for rank in latest.counts if rank in first.counts)
 
 
-def weighed(case: Case, answer: Diagnosis) -> Diagnosis:
-    """The logs' answer, with what RAS reports add: another answer where the logs have none, and doubt or support."""
-    if not case.states:
-        return answer
-    theirs = accused(Reports(case))
-    if theirs is None:
-        return answer
-    is_open = answer.verdict == "undecidable" or (
-        answer.verdict == "no-hang" and not (case.memberships or case.processes)
+def add_ras_evidence(job: Job, diagnosis: Diagnosis) -> Diagnosis:
+    """Return the logs' diagnosis, replaced, supported or weakened by the RAS reports."""
+    if not job.states:
+        return diagnosis
+    ras_diagnosis = diagnose_reports(Reports(job))
+    if ras_diagnosis is None:
+        return diagnosis
+    is_undecided = diagnosis.verdict == "undecidable" or (
+        diagnosis.verdict == "no-hang" and not (job.memberships or job.processes)
     )
-    is_late = theirs.verdict == "rank-died" and not answer.culprits and not case.is_finished
-    if is_open or is_late:
-        return theirs
-    if answer.verdict == "no-hang":
-        return answer  # the logs show that the calls were made after all
-    named = set(theirs.culprits)
-    if named and named <= set(answer.culprits):
-        if answer.certainty == "possible":
-            answer.certainty = "likely"
-        answer.evidence_lines += [{**e, "what": "context"} for e in theirs.evidence_lines[:2]]
-    elif theirs.certainty == "likely" and named and answer.culprits and not named & set(answer.culprits):
-        numbers = ranks_text(case.numbers(named)) or "another rank"
-        answer.doubt("likely")
-        answer.reason += f"; RAS speaks of {numbers}, which {theirs.reason}"
-        answer.evidence_lines += [{**e, "what": "context"} for e in theirs.evidence_lines[:2]]
-    return answer
+    has_no_culprit = ras_diagnosis.verdict == "rank-died" and not diagnosis.culprits and not job.is_finished
+    if is_undecided or has_no_culprit:
+        return ras_diagnosis
+    if diagnosis.verdict == "no-hang":
+        return diagnosis  # the logs show that the calls were made
+    ras_culprits = set(ras_diagnosis.culprits)
+    if ras_culprits and ras_culprits <= set(diagnosis.culprits):
+        if diagnosis.certainty == "possible":
+            diagnosis.certainty = "likely"
+        diagnosis.evidence_lines += [{**cited, "what": "context"} for cited in ras_diagnosis.evidence_lines[:2]]
+    elif (
+        ras_diagnosis.certainty == "likely"
+        and ras_culprits
+        and diagnosis.culprits
+        and not ras_culprits & set(diagnosis.culprits)
+    ):
+        numbers = ranks_text(job.rank_numbers(ras_culprits)) or "another rank"
+        diagnosis.lower_certainty("likely")
+        diagnosis.reason += f"; but RAS names {numbers}, which {ras_diagnosis.reason}"
+        diagnosis.evidence_lines += [{**cited, "what": "context"} for cited in ras_diagnosis.evidence_lines[:2]]
+    return diagnosis

@@ -1,8 +1,8 @@
-"""The verdict on every job: what is wrong, who did it, which call did not come together, and the lines that say so.
+"""Compute the verdict on every job: the fault, the culprits, the call concerned, and the lines that show it.
 
-The order of the questions is the order of causes: was init refused, did the ranks disagree on a call, did someone never
-come to init, did a process die, who waits for whom, is there any other sign of a fault, and if not, could these logs
-have shown one (design, the verdict; knowledge: collective mismatch and hang, root cause against cascade).
+The checks run in the order of causes: refused or failed init, ranks that differ on a call, processes that ended, ranks
+that never joined init, ranks that wait for others, other signs of a fault, and at last whether these logs could show a
+hang (design, the verdict; knowledge: collective mismatch and hang, root cause against cascade).
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from collections.abc import Callable
 import polars as pl
 
 from ncclforensics.analyses.hang import init, mismatch, pytorch, ras_evidence, waiting
-from ncclforensics.analyses.hang.job import EVIDENCE_LINE, Case, Diagnosis, cases
+from ncclforensics.analyses.hang.job import EVIDENCE_LINE, Diagnosis, Job, all_jobs
 from ncclforensics.frames.registry import analysis
 
 VERDICT = {
     "job": pl.Int32(),
     "verdict": pl.String(),
     "certainty": pl.String(),
-    "culprits": pl.List(pl.Int32()),  # actors
+    "culprits": pl.List(pl.Int32()),  # rank ids
     "victims": pl.List(pl.Int32()),
-    "missing": pl.List(pl.Int32()),  # rank numbers that are to blame and that no log shows
-    "absent": pl.List(pl.Int32()),  # all rank numbers that no log shows
+    "missing": pl.List(pl.Int32()),  # rank numbers of culprits without a log
+    "absent": pl.List(pl.Int32()),  # all rank numbers without a log
     "key": pl.String(),
     "ordinal": pl.Int32(),
     "name": pl.String(),
@@ -31,45 +31,49 @@ VERDICT = {
     "op": pl.Int32(),
     "root": pl.Int32(),
     "how": pl.String(),  # of a mismatch: skipped, extra, swapped, arguments, another
-    "fields": pl.List(pl.String()),  # that differ
+    "fields": pl.List(pl.String()),  # of the call that differ
     "reason": pl.String(),
-    "collect": pl.List(pl.String()),  # what would settle it
+    "collect": pl.List(pl.String()),  # further inputs that would decide an open question
 }
 
 
-def _desynchronised(case: Case) -> Diagnosis | None:
-    """What PyTorch says of the ranks' work; where NCCL's own lines prove the same, these, for they name the call."""
-    told = pytorch.desynchronised(case)
-    seen = waiting.waiting(case) if told else None
-    return seen if told and seen and (seen.certainty, seen.culprits) == ("certain", told.culprits) else told
+def _find_desync(job: Job) -> Diagnosis | None:
+    """Find a desync that PyTorch reports; prefer NCCL's lines where they prove the same, because they name the call."""
+    reported = pytorch.find_desync(job)
+    proven = waiting.find_waited_for_ranks(job) if reported else None
+    if reported and proven and (proven.certainty, proven.culprits) == ("certain", reported.culprits):
+        return proven
+    return reported
 
 
-# The first of these to have an answer gives it.
-QUESTIONS: tuple[Callable[[Case], Diagnosis | None], ...] = (
-    init.refused,
-    init.failed,
-    mismatch.differing_calls,
-    _desynchronised,
-    waiting.ended_first,
-    waiting.died,
-    init.never_came,
-    waiting.waiting,
-    pytorch.timed_out,
-    waiting.all_alike_in_trouble,
-    ras_evidence.at_work,
-    waiting.invisible,
-    waiting.returned_an_error,
-    waiting.partly_seen,
-    waiting.nothing_wrong,
+# Applied in this order; the first diagnosis that is not None holds. The last check always returns one.
+QUESTIONS: tuple[Callable[[Job], Diagnosis | None], ...] = (
+    init.find_refused_init,
+    init.find_failed_init,
+    mismatch.find_divergent_calls,
+    _find_desync,
+    waiting.find_first_exit,
+    waiting.find_lost_process,
+    init.find_unfinished_init,
+    waiting.find_waited_for_ranks,
+    pytorch.find_watchdog_timeout,
+    waiting.find_transport_failure,
+    ras_evidence.judge_ras_reports_alone,
+    waiting.find_missing_call_lines,
+    waiting.find_returned_error,
+    waiting.find_missing_logs,
+    waiting.conclude_no_hang,
 )
 
 
-def _judgements(frames: dict[str, pl.DataFrame]) -> list[tuple[Case, Diagnosis]]:
-    found = []
-    for case in cases(frames):
-        answers = (question(case) for question in QUESTIONS)
-        found.append((case, ras_evidence.weighed(case, next(answer for answer in answers if answer is not None))))
-    return found
+def _diagnose_jobs(frames: dict[str, pl.DataFrame]) -> list[tuple[Job, Diagnosis]]:
+    """Return every job with the first diagnosis of QUESTIONS, completed by its RAS reports."""
+    diagnoses = []
+    for job in all_jobs(frames):
+        answers = (question(job) for question in QUESTIONS)
+        diagnosis = next(answer for answer in answers if answer is not None)
+        diagnoses.append((job, ras_evidence.add_ras_evidence(job, diagnosis)))
+    return diagnoses
 
 
 @analysis({**VERDICT, "evidence_lines": pl.List(pl.Struct(EVIDENCE_LINE))})
@@ -94,21 +98,21 @@ def job_diagnosis(
     ras_state: pl.DataFrame,
     ras_member: pl.DataFrame,
 ) -> pl.DataFrame:
-    """One row per job, with its exhibits."""
+    """One row per job: its verdict with the evidence lines."""
     rows = [
-        {**answer.row(case.job), "absent": sorted({*case.absent, *answer.missing})}
-        for case, answer in _judgements(locals())
+        {**diagnosis.row(job.number), "absent": sorted({*job.absent, *diagnosis.missing})}
+        for job, diagnosis in _diagnose_jobs(locals())
     ]
     return pl.DataFrame(rows, schema={**VERDICT, "evidence_lines": pl.List(pl.Struct(EVIDENCE_LINE))})
 
 
 @analysis(VERDICT)
 def verdict(job_diagnosis: pl.DataFrame) -> pl.DataFrame:
-    """One row per job."""
+    """One row per job: verdict, certainty, culprits, victims, the call concerned, and the reason."""
     return job_diagnosis
 
 
 @analysis({"job": pl.Int32(), **EVIDENCE_LINE})
 def verdict_evidence(job_diagnosis: pl.DataFrame) -> pl.DataFrame:
-    """The lines that prove each verdict, most telling first."""
+    """The lines that prove each verdict, the strongest first."""
     return job_diagnosis.select("job", "evidence_lines").explode("evidence_lines").drop_nulls().unnest("evidence_lines")

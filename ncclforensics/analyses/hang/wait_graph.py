@@ -1,13 +1,13 @@
-"""Who waits for whom: a rank has made a call that another member of the communicator has not.
+"""Build the wait graph: an edge from each rank that made a call to the members that did not make it.
 
-A line says "called", never "completed": a rank may have run ahead, so an edge means "cannot be past this call".
+Log lines show that a call was made, not that it completed, so an edge means "cannot be past this call".
 """
 
 from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.analyses.job.calls import described
+from ncclforensics.analyses.job.calls import describe_calls
 from ncclforensics.frames.columns import text_of, with_line
 from ncclforensics.frames.registry import analysis
 
@@ -18,28 +18,28 @@ WAIT = {
     "nth": pl.Int32(),  # of the collective, or of the message of this pair; null for init
     "waiter": pl.Int32(),
     "waits_for": pl.Int32(),
-    "source": pl.Int32(),  # the waiter's line
+    "source": pl.Int32(),  # of the line of the waiter's call
     "line": pl.Int32(),
     "pos": pl.Int64(),
 }
 
 VISIBLE = {
     "rank_id": pl.Int32(),
-    "calls": pl.Int32(),  # lines of calls in this rank's log
+    "calls": pl.Int32(),  # call lines in this rank's log
     "is_visible": pl.Boolean(),  # the log would show a call if there were one
 }
 
 
 @analysis(VISIBLE)
 def visibility(rank: pl.DataFrame, last_call: pl.DataFrame) -> pl.DataFrame:
-    """Whether a rank's log shows calls at all: without COLL lines, their absence proves nothing.
+    """Whether a rank's log shows calls: without COLL lines, a missing call proves nothing.
 
-    A rank without any is believed to have made none only if most ranks of its job show theirs.
+    A rank without call lines counts as having made none only if the logs of most ranks of its job show calls.
     """
-    made = last_call.group_by("rank_id").agg(pl.col("lines").sum())
-    counted = rank.join(made, on="rank_id", how="left").with_columns(calls=pl.col("lines").fill_null(0))
+    lines_by_rank = last_call.group_by("rank_id").agg(pl.col("lines").sum())
+    by_rank = rank.join(lines_by_rank, on="rank_id", how="left").with_columns(calls=pl.col("lines").fill_null(0))
     most_show = (pl.col("calls") > 0).mean().over("job") > 0.5
-    return counted.select("rank_id", "calls", is_visible=(pl.col("calls") > 0) | most_show)
+    return by_rank.select("rank_id", "calls", is_visible=(pl.col("calls") > 0) | most_show)
 
 
 @analysis(WAIT)
@@ -52,17 +52,17 @@ def wait(
     visibility: pl.DataFrame,
     rank: pl.DataFrame,
 ) -> pl.DataFrame:
-    """Every edge of the waiting graph between two ranks whose logs we have."""
+    """Every edge of the wait graph between two ranks with a log."""
     edges = [
-        _collective(call, last_call, member, visibility),
-        _messages(call, call_line, match, member, visibility),
-        _init(member, rank),
+        _collective_edges(call, last_call, member, visibility),
+        _message_edges(call, call_line, match, member, visibility),
+        _init_edges(member, rank),
     ]
-    typed = [edge.select(list(WAIT)).cast(pl.Schema(WAIT)) for edge in edges]
-    return pl.concat(typed).unique().sort("pos", "waits_for")
+    edge_frames = [edge.select(list(WAIT)).cast(pl.Schema(WAIT)) for edge in edges]
+    return pl.concat(edge_frames).unique().sort("pos", "waits_for")
 
 
-def _collective(
+def _collective_edges(
     call: pl.DataFrame, last_call: pl.DataFrame, member: pl.DataFrame, visibility: pl.DataFrame
 ) -> pl.DataFrame:
     memberships = (
@@ -80,13 +80,15 @@ def _collective(
     edges = behind.join(ahead, on="key").filter(pl.col("made") > pl.col("calls"))
     edges = edges.select("job", "key", "waiter", nth="calls", waits_for="rank_id", kind=pl.lit("collective"))
     places = edges.select("key", "nth").unique()
-    near = pl.col("nth").is_in(places["nth"].unique().implode()) & pl.col("key").is_in(places["key"].unique().implode())
-    lines = call.filter(near).join(places, on=["key", "nth"], how="semi")  # of few calls, for a join copies its keys
+    nths, keys = (places[name].unique().implode() for name in ("nth", "key"))
+    is_near = pl.col("nth").is_in(nths) & pl.col("key").is_in(keys)
+    # Filter before the join, which copies its keys.
+    lines = call.filter(is_near).join(places, on=["key", "nth"], how="semi")
     lines = with_line(lines).select("key", "nth", "source", "line", "pos", waiter="rank_id")
     return edges.join(lines, on=["key", "nth", "waiter"], how="inner")
 
 
-def _messages(
+def _message_edges(
     call: pl.DataFrame, call_line: pl.DataFrame, match: pl.DataFrame, member: pl.DataFrame, visibility: pl.DataFrame
 ) -> pl.DataFrame:
     sent_more = pl.col("sends") > pl.col("receives")
@@ -99,50 +101,50 @@ def _messages(
         kind=pl.when(sent_more).then(pl.lit("send")).otherwise(pl.lit("recv")),
     ).join(visibility.filter("is_visible").select(waits_for="rank_id"), on="waits_for")
     messages = call.filter(pl.col("nth").is_null() & pl.col("key").is_in(uneven["key"].unique().implode()))
-    messages = described(messages, call_line, member)
+    messages = describe_calls(messages, call_line, member)
     named = messages.with_columns(kind=text_of("name").str.to_lowercase())
-    turn = pl.int_range(pl.len()).over("rank_id", "key", "root", "kind", order_by="pos")
+    message_number = pl.int_range(pl.len()).over("rank_id", "key", "root", "kind", order_by="pos")
     memberships = messages.select("key", waits_for="rank_id", root="place").unique()
     lines = (
         named.filter(pl.col("kind").is_in(["send", "recv"]))
-        .with_columns(nth=turn)
+        .with_columns(nth=message_number)
         .join(memberships, on=["key", "root"])
         .select("job", "key", "kind", "nth", "waits_for", "source", "line", "pos", waiter="rank_id")
     )
     return edges.join(lines, on=["key", "kind", "nth", "waiter", "waits_for"], how="inner")
 
 
-def _init(member: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
-    """A rank inside the init of a communicator waits for the members that have not come to it.
+def _init_edges(member: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
+    """Return an edge from each rank inside the init of a communicator to each member that has not begun it.
 
-    Who the members are is known where the communicator is as large as the job's numbering (rank r is rank r), or where
-    it is the n-th child of a parent and a member of the parent has no n-th child.
+    The members are known if the communicator holds all ranks of the job, with the same numbers, or if it is the n-th
+    child of a parent and a member of the parent has no n-th child.
     """
     inside = member.filter(~pl.col("is_complete") & pl.col("end").is_null())
     if inside.is_empty():
         return pl.DataFrame(schema=WAIT)
-    size = rank.group_by("job").agg(world=pl.col("rank").max() + 1)
+    job_size = rank.group_by("job").agg(world=pl.col("rank").max() + 1)
     largest = member.group_by("job").agg(largest=pl.col("nranks").max())
-    whole = (
-        inside.join(size, on="job")
+    of_whole_job = (
+        inside.join(job_size, on="job")
         .join(largest, on="job")
         .filter((pl.col("nranks") == pl.col("largest")) & (pl.col("world") <= pl.col("nranks")))
     )
-    came = member.select("key", waits_for="rank_id").unique()
-    absent = whole.join(rank.select("job", waits_for="rank_id"), on="job").join(
-        came, on=["key", "waits_for"], how="anti"
+    joined = member.select("key", waits_for="rank_id").unique()
+    absent = of_whole_job.join(rank.select("job", waits_for="rank_id"), on="job").join(
+        joined, on=["key", "waits_for"], how="anti"
     )
     children = member.filter(pl.col("parent_key").is_not_null())
     waiting = children.filter(~pl.col("is_complete") & pl.col("end").is_null())
-    present = children.select("parent_key", "birth", waits_for="rank_id").unique()
+    present = children.select("parent_key", "child_number", waits_for="rank_id").unique()
     parents = member.select(parent_key="key", waits_for="rank_id").unique()
     childless = waiting.join(parents, on="parent_key").join(
-        present, on=["parent_key", "birth", "waits_for"], how="anti"
+        present, on=["parent_key", "child_number", "waits_for"], how="anti"
     )
-    both = pl.concat([absent.select(_INIT), childless.select(_INIT)])
-    return both.with_columns(kind=pl.lit("init"), nth=pl.lit(None, dtype=pl.Int32)).rename(
+    edges = pl.concat([absent.select(_INIT_COLUMNS), childless.select(_INIT_COLUMNS)])
+    return edges.with_columns(kind=pl.lit("init"), nth=pl.lit(None, dtype=pl.Int32)).rename(
         {"rank_id": "waiter", "created_pos": "pos"}
     )
 
 
-_INIT = ["job", "key", "rank_id", "waits_for", "source", "line", "created_pos"]
+_INIT_COLUMNS = ["job", "key", "rank_id", "waits_for", "source", "line", "created_pos"]

@@ -1,1 +1,1 @@
-"""Who is who, what each rank called, which processes ended, and which lines report a failure."""
+"""The job: its processes, communicators and ranks, their calls, ended processes, and failures."""

@@ -1,7 +1,7 @@
-"""What only the journal of `capture` tells: where NCCL prints its calls, every call of a rank stands in both.
+"""Processes, communicators and calls from the journals of `capture`, where NCCL printed no calls.
 
-A communicator is taken from one of the two for all its members: else the ranks that never came to a call, and so have
-no line of NCCL's on it, would seem to be on another one.
+If NCCL prints calls, a rank's calls are both in its log and in its journal. All members of a communicator are taken
+from the same one of the two: else ranks that made no call, and so have no NCCL line, would appear on another one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import polars as pl
 from ncclforensics.frames.columns import OWNER
 from ncclforensics.frames.registry import analysis
 
-JOURNALED_LIFE = {
+JOURNAL_LIFETIME = {
     "host": pl.Categorical(),
     "pid": pl.Int32(),
     "comm": pl.Categorical(),
@@ -19,12 +19,12 @@ JOURNALED_LIFE = {
     "nranks": pl.Int32(),
     "cudadev": pl.Int32(),
     "commid": pl.Categorical(),
-    "event": pl.String(),  # as NCCL's own lines call it: START, COMPLETE, Destroy COMPLETE
+    "event": pl.String(),  # as NCCL's lines name it: START, COMPLETE, Destroy COMPLETE
     "source": pl.Int32(),
     "line": pl.Int32(),
     "pos": pl.Int64(),
 }
-JOURNALED_CALL = {
+JOURNAL_ONLY_CALL = {
     "host": pl.Categorical(),
     "pid": pl.Int32(),
     "comm": pl.Categorical(),
@@ -39,31 +39,31 @@ JOURNALED_CALL = {
     "pos": pl.Int64(),
 }
 
-JOURNAL_SPEAKER = {
+JOURNAL_PROCESS = {
     "host": pl.Categorical(),
     "pid": pl.Int32(),
     "source": pl.Int32(),
     "lines": pl.Int64(),
     "pos": pl.Int64(),
     "last_pos": pl.Int64(),
-    "last": pl.Int32(),  # its last line
+    "last": pl.Int32(),  # line number of its last line
     "launcher_ranks": pl.List(pl.Int32()),
 }
-_WRITTEN = ("journal_init", "journal_call", "journal_done", "journal_failure")
+JOURNAL_FRAMES = ("journal_init", "journal_call", "journal_done", "journal_failure")
 
 
-@analysis(JOURNAL_SPEAKER, of=_WRITTEN)
+@analysis(JOURNAL_PROCESS, of=JOURNAL_FRAMES)
 def journal_process(
     journal_init: pl.DataFrame,
     journal_call: pl.DataFrame,
     journal_done: pl.DataFrame,
     journal_failure: pl.DataFrame,
 ) -> pl.DataFrame:
-    """Every process that writes a journal, as `speaker` tells of those that print lines of NCCL's."""
+    """One row per process and journal that it wrote, with the columns of `speaker`."""
     frames = (journal_init, journal_call, journal_done, journal_failure)
-    place = ["source", "line", "pos", "launcher_rank"]
-    written = pl.concat([rows.select(*OWNER, *place) for rows in frames]).sort("pos")
-    return written.group_by(*OWNER, "source", maintain_order=True).agg(
+    columns = ["source", "line", "pos", "launcher_rank"]
+    lines = pl.concat([rows.select(*OWNER, *columns) for rows in frames]).sort("pos")
+    return lines.group_by(*OWNER, "source", maintain_order=True).agg(
         lines=pl.len(),
         pos=pl.col("pos").min(),
         last_pos=pl.col("pos").max(),
@@ -72,17 +72,23 @@ def journal_process(
     )
 
 
-@analysis(JOURNALED_LIFE, of=("journal_init",))
+@analysis(JOURNAL_LIFETIME, of=("journal_init",))
 def journal_only_lifetime(journal_init: pl.DataFrame, operation: pl.DataFrame) -> pl.DataFrame:
-    """Births and ends of the communicators on which no member printed a call of NCCL's."""
-    told = journal_init.join(operation.select(OWNER).unique(), on=OWNER, how="semi")
-    alone = journal_init.join(told.select("commid").unique(), on="commid", how="anti", maintain_order="left")
+    """Creation and end of the communicators on which no member printed an NCCL call."""
+    with_nccl_calls = journal_init.join(operation.select(OWNER).unique(), on=OWNER, how="semi")
+    journal_only = journal_init.join(
+        with_nccl_calls.select("commid").unique(), on="commid", how="anti", maintain_order="left"
+    )
     phase = pl.col("phase").cast(pl.String)
-    return alone.with_columns(event=pl.when(phase == "DESTROY").then(pl.lit("Destroy COMPLETE")).otherwise(phase))
+    return journal_only.with_columns(
+        event=pl.when(phase == "DESTROY").then(pl.lit("Destroy COMPLETE")).otherwise(phase)
+    )
 
 
-@analysis(JOURNALED_CALL, of=("journal_call",))
+@analysis(JOURNAL_ONLY_CALL, of=("journal_call",))
 def journal_only_call(journal_call: pl.DataFrame, journal_only_lifetime: pl.DataFrame) -> pl.DataFrame:
-    """The calls on these communicators."""
-    place = [*OWNER, "comm"]
-    return journal_call.join(journal_only_lifetime.select(place).unique(), on=place, how="semi", maintain_order="left")
+    """The journal's calls on the communicators of `journal_only_lifetime`."""
+    pointer = [*OWNER, "comm"]
+    return journal_call.join(
+        journal_only_lifetime.select(pointer).unique(), on=pointer, how="semi", maintain_order="left"
+    )

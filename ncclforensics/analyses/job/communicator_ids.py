@@ -1,7 +1,7 @@
-"""Names for communicators that are equal on all their ranks.
+"""Name communicators equally on all their ranks.
 
-`commId` where NCCL prints one; parent, number and colour of the split for children; and where nothing is printed, the
-order of creation, which is an inference.
+The name is the `commId` if NCCL prints one; for children, the parent with number and colour of the split; if nothing is
+printed, it is inferred from the order of creation.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class Member:
 
     row: dict[str, Any]
     key: str = ""
-    created: int = 0  # place among the communicators of its process
+    created: int = 0  # position among the communicators of its process
     is_inferred: bool = False
     parent: Member | None = None
-    birth: int | None = None
+    child_number: int | None = None
     job: int = 0
     rank_id: int | None = None
 
@@ -33,8 +33,8 @@ class Member:
         return self.row["host"], self.row["pid"]
 
 
-def named(communicator_lifetime: pl.DataFrame) -> list[Member]:
-    """Every row of `communicator_lifetime` with a size, in the order of birth, under its job-wide name."""
+def name_communicators(communicator_lifetime: pl.DataFrame) -> list[Member]:
+    """Return the rows of `communicator_lifetime` that state a size, in the order of creation, with their key."""
     members = [Member(row) for row in communicator_lifetime.filter(pl.col("nranks").is_not_null()).to_dicts()]
     newest: dict[tuple[str, int, str], Member] = {}
     counts: dict[tuple[str, int], int] = defaultdict(int)
@@ -47,7 +47,7 @@ def named(communicator_lifetime: pl.DataFrame) -> list[Member]:
         nth_child = row["child"]
         if m.parent is not None and nth_child is None:
             nth_child, children[id(m.parent)] = children[id(m.parent)], children[id(m.parent)] + 1
-        m.birth = nth_child
+        m.child_number = nth_child
         if m.parent is not None:
             m.key = f"{m.parent.key}/{nth_child}.{row['color']}"
         elif row["commid"]:
@@ -56,27 +56,27 @@ def named(communicator_lifetime: pl.DataFrame) -> list[Member]:
             m.key, m.is_inferred = f"split of an unseen communicator/{nth_child}.{row['color']}:{row['nranks']}", True
         else:
             m.key, m.is_inferred = f"unnamed, {row['nranks']} ranks", True
-    _split_by_creation(members)
-    _split_by_order(members)
+    _separate_equal_ids(members)
+    _separate_unnamed(members)
     return members
 
 
-def by_key(members: list[Member]) -> dict[str, list[Member]]:
-    """The members of each communicator."""
+def group_by_key(members: list[Member]) -> dict[str, list[Member]]:
+    """Return key -> members of the communicator."""
     grouped: dict[str, list[Member]] = defaultdict(list)
     for m in members:
         grouped[m.key].append(m)
     return grouped
 
 
-def _split_by_creation(members: list[Member]) -> None:
-    """One commId, two communicators: they differ in size, or were created at different places of every program."""
+def _separate_equal_ids(members: list[Member]) -> None:
+    """Separate communicators of equal commId by their size or their position among those of a process."""
     distinctions: tuple[Callable[[Member], str], ...] = (
         lambda m: f":{m.row['nranks']}",
         lambda m: f"#{m.created}",
         lambda m: f":{m.row['nranks']}#{m.created}",
     )
-    for key, group in by_key([m for m in members if not m.is_inferred]).items():
+    for key, group in group_by_key([m for m in members if not m.is_inferred]).items():
         for distinction in distinctions:
             memberships = [(distinction(m), m.row["rank"]) for m in group]
             ranks = {rank for _, rank in memberships}
@@ -88,24 +88,24 @@ def _split_by_creation(members: list[Member]) -> None:
                 break
 
 
-def _split_by_order(members: list[Member]) -> None:
-    """Without any id: the j-th communicator of a shape in which a process is rank r meets the j-th ones of the others.
+def _separate_unnamed(members: list[Member]) -> None:
+    """Separate communicators without an id: the j-th process with rank r joins the j-th processes with other ranks.
 
-    In the order of the processes' world ranks this is right for blocks (tensor parallel) and for strides (data
-    parallel) alike.
+    In the order of the processes' job ranks this is right both for blocks (tensor parallelism) and for strides (data
+    parallelism).
     """
     inferred = [m for m in members if m.is_inferred]
     world: dict[tuple[str, int], int] = {}
     for m in sorted(inferred, key=lambda m: -int(m.row["nranks"])):
         world.setdefault(m.owner, int(m.row["rank"]))
     nth: dict[tuple[str, int, str], int] = defaultdict(int)
-    for m in inferred:  # the same shape created again in one process
+    for m in inferred:  # a process created several of the same size
         place = (*m.owner, f"{m.key}, rank {m.row['rank']}")
         m.key, nth[place] = f"{m.key}, {nth[place] + 1}. of its size", nth[place] + 1
-    for key, group in by_key(inferred).items():
+    for key, group in group_by_key(inferred).items():
         memberships: dict[int, list[Member]] = defaultdict(list)
         for m in sorted(group, key=lambda m: (world[m.owner], m.row["created_pos"])):
             memberships[int(m.row["rank"])].append(m)
-        for held in memberships.values():
-            for table, m in enumerate(held):
-                m.key = f"{key}, group {table + 1}"
+        for members_of_rank in memberships.values():
+            for group_number, m in enumerate(members_of_rank):
+                m.key = f"{key}, group {group_number + 1}"

@@ -1,4 +1,4 @@
-"""Errors of CUDA, whoever met them: NCCL, PyTorch's watchdog, the application, nccl-tests."""
+"""CUDA errors that NCCL, PyTorch's watchdog, the application or nccl-tests report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CUDA_ERROR = {
     "rank": pl.Int32(),
     "host": pl.Categorical(),
     "pid": pl.Int32(),
-    "version": pl.String(),  # of NCCL; null where none is known or several are
+    "version": pl.String(),  # of NCCL; null if none or several are in the logs
     "reporter": pl.String(),  # NCCL, PyTorch, the application, nccl-tests
     "file": pl.String(),  # of NCCL's source: transport/nvls
     "code": pl.Int64(),
@@ -35,13 +35,13 @@ def cuda_error(
     rank: pl.DataFrame,
     version: pl.DataFrame,
 ) -> pl.DataFrame:
-    """One row per line, without those of a process that was leaving already."""
+    """One row per line that reports a CUDA error, except from processes that were already exiting."""
     place = ["source", "line", "pos"]
     numbers = rank.select("job", "rank", "host", "pid").unique(OWNER, keep="none")
-    leaving = failure_event.filter("at_exit").select("source", "line")
-    ours = failure.filter(form="cuda").join(leaving, on=["source", "line"], how="anti")
+    exiting = failure_event.filter("at_exit").select("source", "line")
+    of_nccl = failure.filter(form="cuda").join(exiting, on=["source", "line"], how="anti")
     frames = [
-        ours.select(
+        of_nccl.select(
             "host", "pid", "code", "error", *place,
             file=_file("site"),
             reporter=pl.lit("NCCL"),
@@ -66,6 +66,6 @@ def cuda_error(
 
 
 def _file(site: str) -> pl.Expr:
-    """The file of a site with its folder and without its ending: `transport/nvls` of src/transport/nvls.cc:157."""
+    """Return folder and file name of a source location: `transport/nvls` of src/transport/nvls.cc:157."""
     parts = text_of(site).str.split("/").list.tail(2).list.join("/").str.split(".")
     return parts.list.head(parts.list.len() - 1).list.join(".")

@@ -1,7 +1,7 @@
-"""Failure lines, sorted into causes and what follows from them.
+"""Classify failure lines as causes or consequences.
 
 Order of causes (knowledge: cascade-order): a refusal or a hard fault of this rank; a network error other than a flush;
-a peer that went away; what an abort leaves behind. A class is only a cause if nothing of a stronger class exists.
+a lost peer; the consequences of an abort. An event is a cause only if there is none of a stronger class.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from ncclforensics.frames.columns import OWNER, begins_with, text_of
 from ncclforensics.frames.registry import analysis
 
 # form of the `failure` frame -> what such a line says
-REFUSED = "refused"  # NCCL would not go on with init
+REFUSED = "refused"  # NCCL refused to continue init
 HARD = "hard"  # this rank's GPU, memory, driver or device failed
-NETWORK = "network"  # a transfer failed; either end or what is between may be at fault
-LOST = "lost"  # another process went away
-AFTER = "after"  # a consequence, always
+NETWORK = "network"  # a transfer failed; either end or the link may be at fault
+LOST = "lost"  # the connection to another process was lost
+AFTER = "after"  # always a consequence of another failure
 CLASSES = {
     **dict.fromkeys(["gpu_twice", "gpu_shared", "rank_twice", "rank_count", "root_info", "version_mismatch"], REFUSED),
     **dict.fromkeys(
@@ -37,16 +37,16 @@ CLASSES = {
     **dict.fromkeys(["connecting", "connecting_again", "cuda_ignored"], ""),
 }
 FLUSHED = 5  # IBV_WC_WR_FLUSH_ERR: the queue pair had failed before
-SHUTTING_DOWN = "driver shutting down"  # the process was already leaving
+SHUTTING_DOWN = "driver shutting down"  # the process was already exiting
 
-TROUBLE = {
+FAILURE_EVENT = {
     "job": pl.Int32(),
     "rank_id": pl.Int32(),  # null where one process drives several ranks
     "host": pl.Categorical(),
     "pid": pl.Int32(),
     "form": pl.Categorical(),
     "kind": pl.String(),  # one of the classes above
-    "names": pl.Int32(),  # the rank (actor) that the line names, if it names one
+    "named_rank_id": pl.Int32(),  # id of the rank that the line names, if any
     "rank": pl.Int32(),
     "other": pl.Int64(),
     "nranks": pl.Int32(),
@@ -63,7 +63,7 @@ TROUBLE = {
 }
 
 
-@analysis(TROUBLE, of=("failure", "libfabric_error", "journal_failure"))
+@analysis(FAILURE_EVENT, of=("failure", "libfabric_error", "journal_failure"))
 def failure_event(
     failure: pl.DataFrame,
     libfabric_error: pl.DataFrame,
@@ -72,16 +72,16 @@ def failure_event(
     rank: pl.DataFrame,
     member: pl.DataFrame,
 ) -> pl.DataFrame:
-    """Every failure line that means something, with the rank that printed it and the rank it names."""
-    speakers = rank.group_by(OWNER).agg(
+    """Every failure line that has a class, with the rank that printed it and the rank that it names."""
+    owners = rank.group_by(OWNER).agg(
         pl.col("job").first(), rank_id=pl.when(pl.len() == 1).then(pl.col("rank_id").first())
     )
-    leaving = member.group_by(OWNER).agg(leaves=pl.col("end_pos").min())
+    exit_times = member.group_by(OWNER).agg(exit_pos=pl.col("end_pos").min())
     kind = text_of("form").replace_strict(CLASSES, default="", return_dtype=pl.String)
-    local = (
+    ranks_by_localrank = (
         rank.sort("rank")
         .with_columns(localrank=pl.int_range(pl.len(), dtype=pl.Int32).over("job", "host"))
-        .select("job", "host", "localrank", names="rank_id")
+        .select("job", "host", "localrank", named_rank_id="rank_id")
     )
     requests = libfabric_error.filter(pl.col("form").is_in(["request", "remote_write"]))
     of_plugin = requests.select(
@@ -92,7 +92,7 @@ def failure_event(
     )
     is_harmless = (pl.col("form") == "ib_event") & begins_with("error", DOWN).not_()
     survived = completion_error.filter("is_survived").select("source", "line")
-    ended = member.group_by("job").agg(is_over=(pl.col("end") == "Destroy").fill_null(False).all())
+    ended = member.group_by("job").agg(is_completed=(pl.col("end") == "Destroy").fill_null(False).all())
     return (
         pl.concat([failure, of_plugin, of_journal], how="diagonal_relaxed")
         .with_columns(kind=kind)
@@ -100,11 +100,13 @@ def failure_event(
         .join(survived, on=["source", "line"], how="anti")
         .with_columns(kind=pl.when(pl.col("status") == FLUSHED).then(pl.lit(AFTER)).otherwise("kind"))
         .filter(pl.col("error").fill_null("").str.contains(SHUTTING_DOWN, literal=True).not_())
-        .join(speakers, on=OWNER, how="inner")
+        .join(owners, on=OWNER, how="inner")
         .join(ended, on="job", how="left")
-        .filter(((pl.col("kind") == NETWORK) & pl.col("is_over")).fill_null(False).not_())  # the run outlived it
-        .join(leaving, on=OWNER, how="left")
-        .join(local, on=["job", "host", "localrank"], how="left")
-        .with_columns(at_exit=(pl.col("pos") > pl.col("leaves")).fill_null(False))
+        .filter(
+            ((pl.col("kind") == NETWORK) & pl.col("is_completed")).fill_null(False).not_()
+        )  # the run completed in spite of it
+        .join(exit_times, on=OWNER, how="left")
+        .join(ranks_by_localrank, on=["job", "host", "localrank"], how="left")
+        .with_columns(at_exit=(pl.col("pos") > pl.col("exit_pos")).fill_null(False))
         .sort("pos")
     )

@@ -1,17 +1,17 @@
-"""What a report shows of the calls, small however many there are: the last, those around the verdict, and when."""
+"""Select the few calls that a report shows: last calls, waiting calls, evidence and their neighbours; and times."""
 
 from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.analyses.job.calls import described
+from ncclforensics.analyses.job.calls import describe_calls
 from ncclforensics.frames.columns import places_of, with_line
 from ncclforensics.frames.registry import analysis
 from ncclforensics.frames.time_range import CLOCKS, as_time
 from ncclforensics.parsing.templates import CALL_TEMPLATE
 
-BESIDE = 4  # calls on each side of the one that did not come together
-YEAR = 2000  # stands for the year in clocks without one
+NEIGHBOURS = 4  # neighbours on each side of the verdict's call
+YEAR = 2000  # assumed for clocks without a year
 LAST = "last call"
 
 SHOWN_CALL = {
@@ -25,8 +25,8 @@ SHOWN_CALL = {
     "root": pl.Int32(),
     "ordinal": pl.Int32(),
     "signature": pl.Int64(),
-    "is_last": pl.Boolean(),  # of its rank, whichever communicator it was on
-    "is_beside": pl.Boolean(),  # on the verdict's communicator, near the call that did not come together
+    "is_last": pl.Boolean(),  # the last call of its rank on any communicator
+    "is_beside": pl.Boolean(),  # on the verdict's communicator, near the verdict's call
     "source": pl.Int32(),
     "line": pl.Int32(),
     "pos": pl.Int64(),
@@ -52,24 +52,30 @@ def shown_call(
     wait: pl.DataFrame,
     verdict_evidence: pl.DataFrame,
 ) -> pl.DataFrame:
-    """The calls that a report shows: the last of each rank, those waited in, those that prove, and their neighbours."""
-    ends = last_call.group_by("rank_id").agg(pl.col("pos").max(), is_last=pl.lit(True))
+    """The calls that a report shows: the last of each rank, calls that ranks wait in, evidence and their neighbours."""
+    last_calls = last_call.group_by("rank_id").agg(pl.col("pos").max(), is_last=pl.lit(True))
     cited = pl.concat([frame.select("source", "line") for frame in (wait, verdict_evidence)]).unique()
-    parting = verdict.filter(pl.col("ordinal").is_not_null()).select(pl.col("key").cast(pl.Categorical), at="ordinal")
-    first, last = parting["at"].min(), parting["at"].max()  # few calls are left before anything is copied
-    about = pl.col("ordinal").is_between(pl.lit(first) - BESIDE, pl.lit(last) + BESIDE)
-    near = call.filter(about & pl.col("key").is_in(parting["key"].implode())).join(parting, on="key")
-    near = near.filter((pl.col("ordinal") - pl.col("at")).abs() <= BESIDE)
+    divergence_points = verdict.filter(pl.col("ordinal").is_not_null()).select(
+        pl.col("key").cast(pl.Categorical), at="ordinal"
+    )
+    first, last = divergence_points["at"].min(), divergence_points["at"].max()  # filter by range first: joins copy
+    is_near = pl.col("ordinal").is_between(pl.lit(first) - NEIGHBOURS, pl.lit(last) + NEIGHBOURS)
+    neighbours = call.filter(is_near & pl.col("key").is_in(divergence_points["key"].implode())).join(
+        divergence_points, on="key"
+    )
+    neighbours = neighbours.filter((pl.col("ordinal") - pl.col("at")).abs() <= NEIGHBOURS)
     chosen = pl.concat(
         [
-            call.filter(pl.col("pos").is_in(ends["pos"].implode())).join(ends, on=["rank_id", "pos"], how="semi"),
+            call.filter(pl.col("pos").is_in(last_calls["pos"].implode())).join(
+                last_calls, on=["rank_id", "pos"], how="semi"
+            ),
             call.filter(pl.col("pos").is_in(places_of(cited).implode())),
-            near.select(call.columns),
+            neighbours.select(call.columns),
         ]
     ).unique(["pos", "rank_id"])
-    marked = described(chosen, call_line, member).join(ends, on=["rank_id", "pos"], how="left")
-    beside = near.select("pos", "rank_id", is_beside=pl.lit(True))
-    marked = marked.join(beside, on=["pos", "rank_id"], how="left")
+    marked = describe_calls(chosen, call_line, member).join(last_calls, on=["rank_id", "pos"], how="left")
+    is_neighbour = neighbours.select("pos", "rank_id", is_beside=pl.lit(True))
+    marked = marked.join(is_neighbour, on=["pos", "rank_id"], how="left")
     return marked.with_columns(pl.col("is_last", "is_beside").fill_null(False)).sort("pos", "rank_id")
 
 
@@ -81,19 +87,19 @@ def timeline(
     call_occurrence: pl.DataFrame,
     failure: pl.DataFrame,
 ) -> pl.DataFrame:
-    """When each rank made its last call, and when failures were printed; no rows where lines carry no times."""
+    """Times of each rank's last call and of failure lines; no rows where lines have no times."""
     events = pl.concat(
         [
             shown_call.filter("is_last").select("job", "rank_id", "source", "line", what=pl.lit(LAST)),
             failure_event.select("job", "rank_id", "source", "line", what="kind"),
         ]
     )
-    told = []
+    timed_lines = []
     last = call_occurrence.filter(pl.col("pos").is_in(shown_call.filter("is_last")["pos"].implode()))
     for frame in (with_line(last.with_columns(call_template["stamp"].gather(last[CALL_TEMPLATE]))), failure):
         clocks = [name for name in CLOCKS if name in frame.columns]
         lines = frame.join(events.select("source", "line").unique(), on=["source", "line"], how="semi")
-        printed = [as_time(pl.col(name).cast(pl.String), YEAR) for name in clocks]
-        told.append(lines.select("source", "line", time=pl.coalesce(printed)))
-    times = pl.concat(told).filter(pl.col("time").is_not_null()).unique(["source", "line"])
-    return events.join(times, on=["source", "line"]).sort("time", "rank_id", "line")
+        times = [as_time(pl.col(name).cast(pl.String), YEAR) for name in clocks]
+        timed_lines.append(lines.select("source", "line", time=pl.coalesce(times)))
+    line_times = pl.concat(timed_lines).filter(pl.col("time").is_not_null()).unique(["source", "line"])
+    return events.join(line_times, on=["source", "line"]).sort("time", "rank_id", "line")

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.hang.ras_evidence import divided, uneven
-from ncclforensics.analyses.hang.ras_reports import place
+from ncclforensics.analyses.hang.ras_evidence import ranks_differing_in_counts, ranks_differing_in_status
+from ncclforensics.analyses.hang.ras_reports import process_place
 from ncclforensics.data.names import ranks_text
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
@@ -25,8 +25,8 @@ def ras_incomplete_dead(ras_state: pl.DataFrame, ras_member: pl.DataFrame) -> It
     Do: on the node named see whether the process is there (ps, dmesg -T); repeat ncclras -v a minute later.
     Sources: NCCL documentation troubleshooting/ras.rst; nccl: src/ras/peers.cc.
     """
-    memberships = {place(row): row["rank"] for row in ras_member.to_dicts() if row["process"] is not None}
-    lost = ras_state.filter(pl.col("said").is_in(["dead", "missing"]))
+    memberships = {process_place(row): row["rank"] for row in ras_member.to_dicts() if row["process"] is not None}
+    lost = ras_state.filter(pl.col("state_kind").is_in(["dead", "missing"]))
     for (name,), rows in lost.group_by("communicator", maintain_order=True):
         if name is None and lost["communicator"].drop_nulls().len():
             continue  # the communicators say which ranks these processes were
@@ -38,11 +38,11 @@ def ras_incomplete_dead(ras_state: pl.DataFrame, ras_member: pl.DataFrame) -> It
             title=f"RAS gets no answer from {who}" + (f" of communicator {name}" if name else ""),
             detail=", ".join(places[:SHOWN]) or "the report does not name the processes",
             certainty="certain",
-            ranks=sorted({number for row in told if (number := memberships.get(place(row))) is not None}),
+            ranks=sorted({number for row in told if (number := memberships.get(process_place(row))) is not None}),
             hosts=sorted({row["node"] for row in told if row["node"]}),
             communicator=name,
             role=Role.CONTEXT,
-            evidence=[Line(row["source"], row["line"], row["said"]) for row in told[:SHOWN]],
+            evidence=[Line(row["source"], row["line"], row["state_kind"]) for row in told[:SHOWN]],
         )
 
 
@@ -61,7 +61,7 @@ def ras_mismatch_transient(
     if ras_snapshot.is_empty() or not verdict["verdict"].is_in(["no-hang", "undecidable"]).all():
         return
     latest = ras_state.filter(pl.col("report") == ras_snapshot["report"].max()).to_dicts()
-    for name, rows in {**uneven(latest), **divided(latest)}.items():
+    for name, rows in {**ranks_differing_in_counts(latest), **ranks_differing_in_status(latest)}.items():
         differing = sorted({row["status"] or f"{row['launched']} {row['operation']}" for row in rows})
         yield Finding(
             title=f"the ranks of communicator {name} differ in the RAS report",

@@ -30,12 +30,12 @@ def slow_rank_comes_late(lag: pl.DataFrame, port_state: pl.DataFrame, rank: pl.D
     Do: on the hosts named nvidia-smi -q -d PERFORMANCE,CLOCK; compare step times and data loading; py-spy dump.
     Sources: field guides (over 1 s at a barrier: the peers are late); NCCL user guide, NCCL_DEBUG_TIMESTAMP_FORMAT.
     """
-    enough = LATE_SECONDS + pl.col("grain")
+    enough = LATE_SECONDS + pl.col("clock_resolution")
     habit = lag.group_by("job", "key", "rank_id", maintain_order=True).agg(
         pl.len().alias("calls"),
-        share=(pl.col("late") > enough).mean(),
-        late=pl.col("late").filter(pl.col("late") > enough).median(),
-        longest=pl.col("late").max(),
+        share=(pl.col("lag") > enough).mean(),
+        late=pl.col("lag").filter(pl.col("lag") > enough).median(),
+        longest=pl.col("lag").max(),
     )
     slow = habit.filter((pl.col("calls") >= LATE_CALLS) & (pl.col("share") >= LATE_SHARE))
     members = habit.group_by("job", "key").agg(pl.len().alias("ranks"))
@@ -51,13 +51,13 @@ def slow_rank_comes_late(lag: pl.DataFrame, port_state: pl.DataFrame, rank: pl.D
         seen.add(str(ranks))
         worst = rows.row(0, named=True)
         calls = lag.filter((pl.col("key") == worst["key"]) & (pl.col("rank_id") == worst["rank_id"])).sort(
-            "late", descending=True
+            "lag", descending=True
         )
         others = lag.filter(
             (pl.col("key") == worst["key"])
             & (pl.col("nth") == calls["nth"][0])
             & (pl.col("rank_id") != worst["rank_id"])
-        ).sort((pl.col("host") != calls["host"][0]), "late")  # of one host, whose clock is the same
+        ).sort((pl.col("host") != calls["host"][0]), "lag")  # of one host, whose clock is the same
         hosts = sorted(ours["host"].cast(pl.String).unique())
         verb = "comes" if len(ranks) == 1 else "come"
         finding = Finding(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.job.process_exits import SIGNAL
+from ncclforensics.analyses.job.exit_reports import SIGNAL
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.job.process_exits import first_ends
 from ncclforensics.rules.registry import rule

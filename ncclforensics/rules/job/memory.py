@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.job.process_exits import GPU_MEMORY, HOST_MEMORY, SIGNAL
+from ncclforensics.analyses.job.exit_reports import GPU_MEMORY, HOST_MEMORY, SIGNAL
 from ncclforensics.data.cuda import MEMORY
 from ncclforensics.data.processes import BUS_ERROR, KILL
 from ncclforensics.data.versions import CUMEM_HOST, CUMEM_HOST_OPTIONAL, release

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.job.process_exits import EXCEPTION, EXIT, HOST_MEMORY, NODE, SIGNAL, weighed
+from ncclforensics.analyses.job.exit_reports import EXCEPTION, EXIT, HOST_MEMORY, NODE, SIGNAL
+from ncclforensics.analyses.job.process_exits import strongest_reports
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.processes import BUS_ERROR, KILL, signal_name
 from ncclforensics.frames.columns import text_of
@@ -20,7 +21,9 @@ LONGEST = 160  # characters of a message
 def first_ends(process_exit: pl.DataFrame, *how: str) -> pl.DataFrame:
     """Processes that ended of themselves, one row each: the most telling statement, if it is of one of these kinds."""
     ended = process_exit.filter(pl.col("is_first") & pl.col("is_final"))
-    best = pl.DataFrame(weighed(ended.to_dicts()), schema=process_exit.schema).filter(pl.col("how").is_in(how))
+    best = pl.DataFrame(strongest_reports(ended.to_dicts()), schema=process_exit.schema).filter(
+        pl.col("how").is_in(how)
+    )
     return best.sort("rank", "child", "reporter", "says", nulls_last=True)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from ncclforensics.analyses.job.calls import described
+from ncclforensics.analyses.job.calls import describe_calls
 from ncclforensics.data.names import datatype, operation_text, printable, ranks_text, reduction
 from ncclforensics.frames.run import Run
 from ncclforensics.report.build import Report
@@ -96,7 +96,7 @@ class Calls:
                 (by >= block * BLOCK) & (by < (block + 1) * BLOCK) & (pl.col("key") == communicator.key)
             )
             kept = defaultdict(list)
-            for row in described(rows, self._call_line, self._member).select(*_SHOWN, communicator.by).to_dicts():
+            for row in describe_calls(rows, self._call_line, self._member).select(*_SHOWN, communicator.by).to_dicts():
                 kept[row[communicator.by]].append(row)
             if len(self._kept) >= KEPT:
                 self._kept.pop(next(iter(self._kept)))
@@ -155,7 +155,7 @@ def calls(report: Report, citer: Citer) -> Calls:
         pl.col("nth").max(), pl.col("ordinal").max(), pl.col("member", "call_line", "pos").first(),
         placed=pl.col("ordinal").count(), calls=pl.len(), collectives=pl.col("nth").count(),
     )  # fmt: skip
-    counted = described(counted, run["call_line"], run["member"])
+    counted = describe_calls(counted, run["call_line"], run["member"])
     ends_of = call.group_by("member").agg(pl.col("key", "rank_id").first(), pl.col("nth", "ordinal").max())
     last = ends_of.group_by("key", "rank_id").agg(pl.col("nth", "ordinal").max())
     number = dict(run["rank"].select("rank_id", "rank").iter_rows())

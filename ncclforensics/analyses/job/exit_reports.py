@@ -1,0 +1,233 @@
+"""Read the reports of ended processes: from launchers, the kernel, the application, and the journal of a capture."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+from ncclforensics.data.processes import (
+    ABORT,
+    KILL,
+    OUT_OF_MEMORY,
+    REASONS,
+    SECOND_HAND_CLASSES,
+    SECOND_HAND_MESSAGES,
+    SHELL,
+    STORE,
+)
+
+Row = dict[str, Any]
+Owner = tuple[str, int]
+
+EXCEPTION = "exception"  # an uncaught Python exception
+GPU_MEMORY = "gpu-memory"  # the GPU ran out of memory
+GPU_ERROR = "gpu-error"  # a CUDA call of the application failed
+HOST_MEMORY = "host-memory"  # the host, the container or the job ran out of memory
+SIGNAL = "signal"  # killed or crashed
+EXIT = "exit"  # exited with an error code
+NODE = "node"  # its node failed
+KERNEL = "the kernel"
+CAPTURE = "capture"
+STRENGTH = (HOST_MEMORY, NODE, GPU_MEMORY, GPU_ERROR, EXCEPTION, SIGNAL, EXIT)  # the most specific first
+
+
+@dataclass(slots=True)
+class ExitReport:
+    """One report of the end of one process, before its rank is known."""
+
+    how: str
+    row: Row
+    reporter: str
+    rank: int | None = None  # in the job
+    child: int | None = None  # the launcher's number of the process: a rank only if the node fits
+    node: str | None = None
+    pid: int | None = None
+    signal: int | None = None
+    code: int | None = None
+    name: str = ""
+    says: str = ""
+    where: str = ""
+    time: str = ""
+    follows: bool = False
+    final: bool = True
+    owner: Owner | None = field(default=None)
+
+
+def _signal_of_code(code: int | None) -> int | None:
+    """Return the signal that an exit code of a shell or of Python's subprocess stands for, or None."""
+    if code is None:
+        return None
+    return -code if code < 0 else code - SHELL if SHELL < code < SHELL + 65 else None
+
+
+def _exit_report(row: Row, reporter: str, code: int | None, signal: int | None = None, **more: Any) -> ExitReport:
+    signal = signal or _signal_of_code(code)
+    return ExitReport(SIGNAL if signal else EXIT, row, reporter, signal=signal, code=code, **more)
+
+
+_CANCEL_FORMS = ["step_aborted", "terminated", "cancelled", "mpirun"]
+
+
+def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterator[ExitReport]:
+    """Yield the reports of srun, mpirun and similar launchers; those after `Job step aborted` follow from it."""
+    cancelled_from: dict[int, int] = {}
+    for row in job_end.sort("pos").to_dicts():
+        if row["form"] in _CANCEL_FORMS:
+            cancelled_from.setdefault(row["source"], row["pos"])
+    previous: Row = {}
+    has_exit_code: dict[int, bool] = {}
+    for row in process_end.sort("pos").to_dicts():
+        node, code = row["node"], row["exit_code"]
+        match row["form"]:
+            case "" | None | "signal":
+                if row["form"] == "signal" and row["reason"] in OUT_OF_MEMORY:
+                    report = ExitReport(HOST_MEMORY, row, "Slurm", signal=KILL)
+                elif row["form"] == "signal" and row["reason"] not in REASONS:
+                    continue
+                else:
+                    report = _exit_report(row, "srun", code, REASONS.get(row["reason"]))
+                report.node, report.follows = node, row["pos"] > cancelled_from.get(row["source"], row["pos"])
+                for child in _task_numbers(row["tasks"]):
+                    yield ExitReport(
+                        report.how, row, report.reporter, child=child, node=_single_node(node), signal=report.signal,
+                        code=report.code, follows=report.follows,
+                    )  # fmt: skip
+            case "mpirun":
+                yield _exit_report(
+                    row, "mpirun", None, row["signal"], child=row["rank"], node=node, pid=row["pid"] or None
+                )
+            case "mpirun_code" if previous.get("form") == "mpirun_process" and _is_next_line(previous, row):
+                yield _exit_report(row, "mpirun", code, child=previous["rank"])
+            case "mpi_abort":
+                yield ExitReport(EXIT, row, "MPI", child=row["rank"], says="MPI_Abort was called")
+            case "pals_signal" | "pals":
+                ended_pids = _exit_report(row, "the launcher (PALS)", code, row["signal"], child=row["rank"], node=node)
+                # PALS reports one process per node, in the order of their ends.
+                ended_pids.follows = has_exit_code.setdefault(row["source"], False)
+                has_exit_code[row["source"]] = True
+                yield ended_pids
+            case "hydra_code" if previous.get("form") == "hydra" and _is_next_line(previous, row):
+                yield _exit_report(row, "mpirun", code, node=previous["node"], pid=previous["pid"])
+            case "pdsh" | "clush":
+                yield _exit_report(row, row["form"], code, node=node)
+            case "deepspeed":
+                yield _exit_report(row, "DeepSpeed's launcher", code)
+        previous = row
+
+
+def _single_node(node: str) -> str | None:
+    """Return the name of a single node; None for a list of nodes."""
+    return None if "[" in node else node
+
+
+def _task_numbers(tasks: str) -> Iterator[int]:
+    for blocks in tasks.split(","):
+        first, _, last = blocks.partition("-")
+        if first.isdigit():
+            yield from range(int(first), int(last if last.isdigit() else first) + 1)
+
+
+def _is_next_line(earlier: Row, later: Row) -> bool:
+    return bool(earlier["source"] == later["source"] and 0 < later["line"] - earlier["line"] <= NEAR)
+
+
+NEAR = 2  # lines between two lines of one table; several launchers may print at the same time
+
+
+def torchrun_reports(elastic_failure: pl.DataFrame) -> Iterator[ExitReport]:
+    """Yield torchrun's reports: its table of failures or the first failure of each node, and processes it ended."""
+    rows = elastic_failure.sort("pos").to_dicts()
+    ended_pids = {row["pid"] for row in rows if row["form"] in ("closing", "stuck")}
+    sources_with_table = {row["source"] for row in rows if row["form"] == "exit_code"}
+    blocks: dict[int, dict[str, Row]] = defaultdict(dict)  # source -> lines of the table entry being read
+    for row in rows:
+        block = blocks[row["source"]]
+        if row["form"] in ("time", "host", "rank"):
+            block[row["form"]] = row
+        elif row["form"] == "exit_code":
+            rank_row, host, time = block.get("rank"), block.get("host"), block.get("time")
+            is_same_entry = rank_row is not None and _is_next_line(rank_row, row)
+            yield _exit_report(
+                row,
+                "torchrun",
+                row["exit_code"],
+                rank=rank_row["rank"] if rank_row and is_same_entry else None,
+                node=host["node"] if host and is_same_entry else None,
+                pid=row["pid"],
+                time=time["time"] if time and is_same_entry else "",
+                follows=row["pid"] in ended_pids,
+            )
+            block.clear()
+        elif row["form"] == "failed" and row["source"] not in sources_with_table:
+            yield _exit_report(row, "torchrun", row["exit_code"], pid=row["pid"], follows=row["pid"] in ended_pids)
+
+
+def system_reports(job_end: pl.DataFrame, worker_end: pl.DataFrame, kernel_kill: pl.DataFrame) -> Iterator[ExitReport]:
+    """Yield processes that the system ended: out of memory, failed nodes, segmentation faults."""
+    for row in kernel_kill.to_dicts():
+        process_fields = {"node": row["node"], "pid": row["pid"]}
+        if row["form"] in ("out_of_memory", "chosen"):
+            yield ExitReport(HOST_MEMORY, row, KERNEL, signal=KILL, says=row["program"], **process_fields)
+        elif row["form"] in ("segfault", "protection_fault"):
+            yield ExitReport(SIGNAL, row, KERNEL, signal=11, says=row["program"], where=row["where"], **process_fields)
+    for row in job_end.to_dicts():
+        if row["form"] == "out_of_memory":
+            yield ExitReport(HOST_MEMORY, row, "Slurm", signal=KILL)
+        elif row["form"] == "node_failure":
+            yield ExitReport(NODE, row, "Slurm", node=row["node"])
+    for row in worker_end.to_dicts():
+        if row["form"].startswith("kubernetes"):
+            yield ExitReport(HOST_MEMORY, row, "Kubernetes", signal=KILL, says=row["pod"] or "")
+        elif row["exception"] == "OutOfMemory":
+            yield ExitReport(HOST_MEMORY, row, "Ray", signal=KILL, says=row["says"])
+
+
+def crash_reports(crash: pl.DataFrame) -> Iterator[ExitReport]:
+    """Yield the last lines of crashed processes."""
+    for row in crash.to_dicts():
+        process_fields = {"node": row["node"], "pid": row["pid"], "rank": row["rank"]}
+        match row["form"]:
+            case "mpi_signal" | "ucx":
+                yield _exit_report(row, "the process", None, row["signal"], **process_fields)
+            case "python":
+                reason = next((number for text, number in REASONS.items() if row["says"].startswith(text)), ABORT)
+                yield _exit_report(row, "Python", None, reason, says=row["says"], **process_fields)
+            case "shell" if row["reason"] in REASONS:
+                yield _exit_report(row, "the shell", None, REASONS[row["reason"]], **process_fields)
+            case "heap":
+                yield ExitReport(
+                    SIGNAL, row, "the C library", signal=ABORT, says=row["says"] or "corrupted heap", **process_fields
+                )
+
+
+_DISTINCT = ["source", "rank", "launcher_rank", "exception", "says"]
+
+
+def exception_reports(exception: pl.DataFrame, gpu_exception: pl.DataFrame) -> Iterator[ExitReport]:
+    """Yield uncaught exceptions of the application; one that names no rank may have been caught."""
+    errors = exception.filter(pl.col("form") == "error").unique(_DISTINCT, keep="first")
+    for row in errors.to_dicts():
+        name = row["exception"].rpartition(".")[2]
+        is_second_hand = (
+            name in SECOND_HAND_CLASSES or row["says"].startswith(SECOND_HAND_MESSAGES) or STORE in row["says"]
+        )
+        yield ExitReport(
+            EXCEPTION, row, "Python", rank=row["rank"], name=f"{name}Error", says=row["says"],
+            follows=is_second_hand, final=row["rank"] is not None,
+        )  # fmt: skip
+    for row in gpu_exception.unique(["source", "rank", "launcher_rank", "form"], keep="first").to_dicts():
+        how, says = (GPU_MEMORY, "CUDA out of memory") if row["form"] == "memory" else (GPU_ERROR, row["says"])
+        yield ExitReport(how, row, "Python", rank=row["rank"], says=says, final=row["rank"] is not None)
+
+
+def capture_reports(journal_exit: pl.DataFrame) -> Iterator[ExitReport]:
+    """Yield the ends that `capture` recorded; ranks whose call failed or that it ended follow from others."""
+    for row in journal_exit.filter(pl.col("how") != "finished").drop_nulls("code").to_dicts():
+        signal = -row["code"] if row["code"] < 0 else None
+        follows = row["how"] in ("gave-up", "taken-down")
+        process_fields = {"rank": row["rank"], "node": row["node"], "pid": row["process"]}
+        yield _exit_report(row, CAPTURE, row["code"], signal, time=row["stamp"], follows=follows, **process_fields)
