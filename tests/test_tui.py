@@ -22,14 +22,14 @@ from textual.widgets import Input, Tree
 from ncclforensics.report.build import Report
 from ncclforensics.tui import content
 from ncclforensics.tui.app import Forensics, Request
-from ncclforensics.tui.connections import Table
+from ncclforensics.tui.connections import MatrixTable
 from ncclforensics.tui.content.connections import Connections
 from ncclforensics.tui.content.ranks import RankRow, State
 from ncclforensics.tui.incident import Incident
-from ncclforensics.tui.log import Lines, Log
-from ncclforensics.tui.operations import Sequence
+from ncclforensics.tui.log import Log, LogLines
+from ncclforensics.tui.operations import CallTable
 from ncclforensics.tui.prompts import Help
-from ncclforensics.tui.ranks import Grid, Ranks
+from ncclforensics.tui.ranks import RankGrid, Ranks
 from ncclforensics.tui.screen import TITLES
 from tests import browser, incidents
 from tests.incidents import INCIDENTS
@@ -44,15 +44,15 @@ Golden = Callable[[Path, str], None]
 Walk = Callable[[Forensics, Pilot[None]], Awaitable[None]]
 
 
-class Told(Forensics):
+class LoadedApp(Forensics):
     """The program with facts that are known already."""
 
     def __init__(self, report: Report, *, is_whole: bool = True) -> None:
         super().__init__(Request(("run",)))
-        self._known = content.facts(report, is_whole=is_whole)
+        self._known = content.build_content(report, is_whole=is_whole)
 
     def _begin(self) -> None:
-        self._learn(self._known)
+        self._set_content(self._known)
 
 
 @pytest.fixture(autouse=True)
@@ -97,20 +97,20 @@ async def until(pilot: Pilot[None], is_so: Callable[[], bool]) -> None:
     raise AssertionError("it never happened")
 
 
-def lines(app: Forensics) -> Lines:
-    return app.screen.query_one(Lines)
+def lines(app: Forensics) -> LogLines:
+    return app.screen.query_one(LogLines)
 
 
 def is_ready(app: Forensics) -> Callable[[], bool]:
     """Whether the file of the log has been counted, and the line that was wanted is under the cursor."""
 
     def ready() -> bool:
-        found = app.screen.query(Lines)
+        found = app.screen.query(LogLines)
         return (
             bool(found)
             and found.first().file is not None
             and found.first().file.is_complete
-            and not app.page._wanted_line
+            and not app.page._requested_line
         )  # type: ignore[union-attr]
 
     return ready
@@ -128,7 +128,7 @@ def test_every_screen_looks_as_it_should(size: tuple[int, int], golden: Golden) 
                 await until(pilot, lambda: "Culprits" in text_of(app))
             golden(SCREENS / f"{size[0]}x{size[1]}" / f"{name}.txt", text_of(app))
 
-    walk(Told(of(LAGGING)), steps, size)
+    walk(LoadedApp(of(LAGGING)), steps, size)
 
 
 def test_the_screens_say_what_the_command_line_says() -> None:
@@ -145,7 +145,7 @@ def test_the_screens_say_what_the_command_line_says() -> None:
             if finding.role == "cause":
                 assert any(finding.title in title for title in titles)
 
-    walk(Told(report), steps, (160, 48))
+    walk(LoadedApp(report), steps, (160, 48))
 
 
 def test_enter_on_evidence_opens_the_log_at_that_line_and_back_returns() -> None:
@@ -157,30 +157,32 @@ def test_enter_on_evidence_opens_the_log_at_that_line_and_back_returns() -> None
         assert "nccl_rank9.log" in text_of(app)
         await pilot.press("less_than_sign")
         await until(pilot, lambda: isinstance(app.page, Incident))
-        await until(pilot, lambda: app.page is not None and app.page.here() == (0, -2))
+        await until(pilot, lambda: app.page is not None and app.page.cursor_position() == (0, -2))
         await pilot.press("greater_than_sign")
         await until(pilot, is_ready(app))
         assert lines(app).number == 61
 
-    walk(Told(of(LAGGING)), steps)
+    walk(LoadedApp(of(LAGGING)), steps)
 
 
 def test_the_next_odd_rank_is_the_culprit_and_leads_to_its_last_call() -> None:
     async def steps(app: Forensics, pilot: Pilot[None]) -> None:
         await pilot.press("2", "n")
         await pilot.pause()
-        rank_row = app.screen.query_one(Grid).rank_row
+        rank_row = app.screen.query_one(RankGrid).rank_row
         assert rank_row is not None
         assert (rank_row.rank, rank_row.state.name) == (11, "CULPRIT")
         await pilot.press("o")
-        await until(pilot, lambda: bool(app.screen.query(Sequence)) and app.screen.query_one(Sequence).at_row == 12)
-        sheet = app.screen.query_one(Sequence)
-        assert sheet.columns[sheet.at_cell].title == "rank 11"
+        await until(
+            pilot, lambda: bool(app.screen.query(CallTable)) and app.screen.query_one(CallTable).cursor_row == 12
+        )
+        sheet = app.screen.query_one(CallTable)
+        assert sheet.columns[sheet.cursor_cell].title == "rank 11"
         await pilot.press("d")
-        assert sheet.at_row == 13
+        assert sheet.cursor_row == 13
         assert "no call here" in text_of(app)
 
-    walk(Told(of(LAGGING)), steps)
+    walk(LoadedApp(of(LAGGING)), steps)
 
 
 def test_ranks_are_grouped_and_filtered() -> None:
@@ -188,30 +190,30 @@ def test_ranks_are_grouped_and_filtered() -> None:
         await pilot.press("2", "f")
         await typed(app, pilot, "X")
         await pilot.pause()
-        assert [rank_row.rank for rank_row in app.screen.query_one(Grid).rank_rows] == [11]
+        assert [rank_row.rank for rank_row in app.screen.query_one(RankGrid).rank_rows] == [11]
         await pilot.press("f")
         await typed(app, pilot, "0-3")
         await pilot.press("s")
         await pilot.pause()
-        assert [rank_row.rank for rank_row in app.screen.query_one(Grid).rank_rows] == [0, 1, 2, 3]
+        assert [rank_row.rank for rank_row in app.screen.query_one(RankGrid).rank_rows] == [0, 1, 2, 3]
         assert "by state" in text_of(app)
 
-    walk(Told(of(LAGGING)), steps)
+    walk(LoadedApp(of(LAGGING)), steps)
 
 
 def test_a_difference_is_marked_where_it_is() -> None:
     async def steps(app: Forensics, pilot: Pilot[None]) -> None:
         await pilot.press("3")
         await pilot.pause()
-        sheet = app.screen.query_one(Sequence)
+        sheet = app.screen.query_one(CallTable)
         assert sheet.communicator is not None
-        assert sheet.at_row == sheet.communicator.differs_at
+        assert sheet.cursor_row == sheet.communicator.differs_at
         cell = sheet.cell
         assert cell is not None
         assert cell.differs
         assert cell.text == "Broadcast 65536 float16 ≠root 4"
 
-    walk(Told(of(OTHER_ROOT)), steps)
+    walk(LoadedApp(of(OTHER_ROOT)), steps)
 
 
 def test_a_circle_is_shown_as_a_circle() -> None:
@@ -222,7 +224,7 @@ def test_a_circle_is_shown_as_a_circle() -> None:
         assert "X rank 1 on gpu-node-00" in shown
         assert "↻ rank 1" in shown
 
-    walk(Told(of(CYCLE)), steps)
+    walk(LoadedApp(of(CYCLE)), steps)
 
 
 @pytest.mark.xdist_group("large")
@@ -230,7 +232,7 @@ def test_512_ranks_fit_on_80_by_24_and_1024_have_a_place_each(large: Report) -> 
     async def steps(app: Forensics, pilot: Pilot[None]) -> None:
         await pilot.press("2")
         await pilot.pause()
-        grid = app.screen.query_one(Grid)
+        grid = app.screen.query_one(RankGrid)
         assert len(grid.rank_rows) == 512
         assert grid.max_scroll_y == 0
         assert text_of(app).count("X") == 3  # two ranks, and the legend
@@ -241,7 +243,7 @@ def test_512_ranks_fit_on_80_by_24_and_1024_have_a_place_each(large: Report) -> 
         assert len(grid.rank_rows) == 1024
         assert grid.max_scroll_y == 0
 
-    walk(Told(large, is_whole=False), steps)
+    walk(LoadedApp(large, is_whole=False), steps)
 
 
 def test_benchmarks_are_drawn_as_on_the_command_line() -> None:
@@ -253,7 +255,7 @@ def test_benchmarks_are_drawn_as_on_the_command_line() -> None:
         assert "BENCHMARKS" in text_of(app)
         assert str(report.run["benchmark"]["collective"][0]) in text_of(app)
 
-    walk(Told(report), steps)
+    walk(LoadedApp(report), steps)
 
 
 def test_counters_that_grew_stand_with_what_they_prove() -> None:
@@ -269,30 +271,31 @@ def test_counters_that_grew_stand_with_what_they_prove() -> None:
             ("leaf-1", "port", "1", "port_xmit_wait", "9,184", "9,991"),
         }
 
-    walk(Told(report), steps, size=(120, 60))
+    walk(LoadedApp(report), steps, size=(120, 60))
 
 
 def test_ranks_are_told_with_the_nics_they_use_and_a_killed_one_as_dead() -> None:
     nics = cast(
-        "Connections", content.facts(of("one-host-numbers-its-nics-otherwise"), is_whole=True).parts["connections"]
+        "Connections",
+        content.build_content(of("one-host-numbers-its-nics-otherwise"), is_whole=True).parts["connections"],
     )
-    rank_rows = cast("list[RankRow]", content.facts(of("a-rank-is-killed"), is_whole=True).parts["ranks"])
+    rank_rows = cast("list[RankRow]", content.build_content(of("a-rank-is-killed"), is_whole=True).parts["ranks"])
 
     assert nics.nics[0][:2] == ("rank 0 on h100-01", "mlx5_0:1/IB (GPUDirect)")
-    assert [rank_row.rank for rank_row in rank_rows if rank_row.state is State.DIED_FIRST] == [12]
+    assert [rank_row.rank for rank_row in rank_rows if rank_row.state is State.CULPRIT_DIED] == [12]
 
 
 def test_what_stands_out_among_connections_is_marked() -> None:
     async def steps(app: Forensics, pilot: Pilot[None]) -> None:
         await pilot.press("5")
         await pilot.pause()
-        table = app.screen.query_one(Table)
-        assert table.joint is not None
-        assert set(table.joint.transports) == {"NET/Socket"}
+        table = app.screen.query_one(MatrixTable)
+        assert table.pair is not None
+        assert set(table.pair.transports) == {"NET/Socket"}
         await pilot.press("v", "v")
         assert "channel 0: 0 → 7" in text_of(app)
 
-    walk(Told(of(LAGGING)), steps)
+    walk(LoadedApp(of(LAGGING)), steps)
 
 
 def test_help_names_every_key_of_the_screen() -> None:
@@ -305,7 +308,7 @@ def test_help_names_every_key_of_the_screen() -> None:
             assert isinstance(binding, Binding)
             assert " ".join((binding.tooltip or binding.description).split()[:3]) in shown
 
-    walk(Told(of(LAGGING)), steps, (120, 60))
+    walk(LoadedApp(of(LAGGING)), steps, (120, 60))
 
 
 def test_search_outside_the_log_finds_ranks_and_findings() -> None:
@@ -313,9 +316,12 @@ def test_search_outside_the_log_finds_ranks_and_findings() -> None:
         await pilot.press("slash", *"rank 12")
         await until(pilot, lambda: "rank 12 on gpu-node-01" in text_of(app))
         await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, Ranks) and app.page is not None and app.page.here() == (12,))
+        await until(
+            pilot,
+            lambda: isinstance(app.screen, Ranks) and app.page is not None and app.page.cursor_position() == (12,),
+        )
 
-    walk(Told(of(LAGGING)), steps)
+    walk(LoadedApp(of(LAGGING)), steps)
 
 
 def test_the_whole_incident_or_one_finding_is_written_and_nothing_written_over(tmp_path: Path) -> None:
@@ -329,7 +335,7 @@ def test_the_whole_incident_or_one_finding_is_written_and_nothing_written_over(t
         written = json.loads((tmp_path / "one.json").read_bytes())
         assert [finding["rule"] for finding in written["findings"]] == ["coll-lagging-ranks"]
 
-    walk(Told(of(LAGGING)), steps)
+    walk(LoadedApp(of(LAGGING)), steps)
 
 
 def test_copy_puts_the_line_on_the_clipboard() -> None:
@@ -337,7 +343,7 @@ def test_copy_puts_the_line_on_the_clipboard() -> None:
         await pilot.press("down", "y")
         assert app.clipboard.startswith("nccl_rank8.log:62: gpu-node-01")
 
-    walk(Told(of(LAGGING)), steps)
+    walk(LoadedApp(of(LAGGING)), steps)
 
 
 # Reading, and what may be wrong with it.
@@ -348,12 +354,12 @@ def test_reading_in_the_background_comes_to_the_verdict() -> None:
     seen: list[bool] = []
 
     class Seen(Forensics):
-        def _learn(self, known: content.Facts) -> None:
+        def _set_content(self, known: content.RunContent) -> None:
             seen.append(known.is_whole)
-            super()._learn(known)
+            super()._set_content(known)
 
     async def steps(app: Forensics, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: app.facts is not None and app.facts.is_whole)
+        await until(pilot, lambda: app.content is not None and app.content.is_whole)
         assert "LAGGING-RANKS" in text_of(app)
         assert "WARNING" in text_of(app)  # which only all rules find
 
@@ -386,16 +392,16 @@ def test_a_screen_that_cannot_be_made_costs_no_other(monkeypatch: pytest.MonkeyP
     def dump_damage(report: Report, citer: object) -> object:
         raise ValueError("no such\x1b[2J thing")
 
-    monkeypatch.setitem(content.PARTS, "ranks", dump_damage)
+    monkeypatch.setitem(content.BUILDERS, "ranks", dump_damage)
 
     async def steps(app: Forensics, pilot: Pilot[None]) -> None:
         await pilot.press("2")
         await pilot.pause()
-        assert "could not be made: ValueError: no such?[2J thing" in text_of(app)
+        assert "could not be built: ValueError: no such?[2J thing" in text_of(app)
         await pilot.press("slash", *"rank 1", "escape", "1")
         assert "LAGGING-RANKS" in text_of(app)
 
-    walk(Told(of(LAGGING)), steps)
+    walk(LoadedApp(of(LAGGING)), steps)
 
 
 # The log.
@@ -405,12 +411,12 @@ def opened(path: Path, steps: Walk, size: tuple[int, int] = (80, 24)) -> None:
     """The log of a file that is no log of NCCL."""
 
     async def at_the_log(app: Forensics, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: app.facts is not None)
+        await until(pilot, lambda: app.content is not None)
         await pilot.press("7")
         await until(pilot, is_ready(app))
         await steps(app, pilot)
 
-    app = Forensics(Request((str(path),), is_whole_wanted=False))
+    app = Forensics(Request((str(path),), is_full_read_wanted=False))
     walk(app, at_the_log, size)
 
 
@@ -459,7 +465,7 @@ def test_a_filter_leaves_the_lines_of_a_rank_a_level_and_a_family() -> None:
         for words, count in (("family:operation rank:0", 34), ("level:info AllGather", 8), ("host:gpu-node-01", 0)):
             await pilot.press("f")
             await typed(app, pilot, words)
-            await until(pilot, lambda: not cast("Log", app.page)._is_busy)
+            await until(pilot, lambda: not cast("Log", app.page)._activity)
             if count:
                 assert lines(app).rows == count, words
         assert lines(app).rows == 8  # one that leaves nothing is told, and not taken
@@ -467,7 +473,7 @@ def test_a_filter_leaves_the_lines_of_a_rank_a_level_and_a_family() -> None:
         await typed(app, pilot, "level:loud")
         await until(pilot, lambda: any("level:loud" in each.message for each in app._notifications))
 
-    walk(Told(of(LAGGING)), steps)
+    walk(LoadedApp(of(LAGGING)), steps)
 
 
 def test_a_file_that_grows_is_followed_and_one_that_shrinks_or_goes_ends_nothing(tmp_path: Path) -> None:
@@ -563,7 +569,7 @@ def test_without_the_library_or_without_a_terminal_the_way_out_is_said() -> None
     assert (
         absent.stderr == "ncclforensics: textual is not installed; `tui` needs it: pip install 'ncclforensics[tui]'\n"
     )
-    assert piped.stderr.startswith("ncclforensics: the screens need a terminal")
+    assert piped.stderr.startswith("ncclforensics: `tui` needs a terminal")
     assert piped.stdout == "2\n"
 
 
@@ -582,7 +588,11 @@ def test_ranks_that_connect_when_a_call_needs_it_are_joined_by_the_devices_that_
     assert pairs == {(rank, (rank + 1) % 8): "P2P/CUMEM" for rank in range(8)}
 
 
-def test_the_documents_show_the_screen_as_it_is() -> None:
+def test_the_documents_show_the_screen_as_it_is(golden: Golden) -> None:
+    """The screen itself is compared by `test_every_screen_looks_as_it_should`, which runs before."""
     shown = (SCREENS / "80x24" / "incident.txt").read_text(encoding="utf-8")
+    document = SCREENS.parents[1] / "docs" / "tui.md"
+    before, _, rest = document.read_text(encoding="utf-8").partition("<!-- screen: incident -->\n")
+    _, _, after = rest.partition("<!-- end -->\n")
 
-    assert shown in (SCREENS.parents[1] / "docs" / "tui.md").read_text(encoding="utf-8")
+    golden(document, f"{before}<!-- screen: incident -->\n\n```text\n{shown}```\n\n<!-- end -->\n{after}")

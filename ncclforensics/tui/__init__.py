@@ -1,1 +1,1 @@
-"""The walk through a run: one module for each screen. What they show is made in `facts`, of the CLI's frames."""
+"""The interactive screens, one module each. `content` builds what they show from a report."""

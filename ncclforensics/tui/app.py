@@ -1,4 +1,4 @@
-"""The program on the screen: it reads in the background, and remembers where one has been."""
+"""The Textual application: reads the run in the background, switches screens, and keeps the navigation history."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.text import Text
 from textual.app import App, SystemCommand
@@ -24,7 +24,7 @@ from ncclforensics.tui.operations import Operations
 from ncclforensics.tui.palette import Finder
 from ncclforensics.tui.prompts import Ask, Choice, Help
 from ncclforensics.tui.ranks import Ranks
-from ncclforensics.tui.screen import TITLES, Page, Place
+from ncclforensics.tui.screen import TITLES, Page, Place, Result
 from ncclforensics.tui.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -32,29 +32,28 @@ if TYPE_CHECKING:
 
     from ncclforensics.report.build import Report
     from ncclforensics.rules.finding import Finding
-    from ncclforensics.tui.content import Facts
+    from ncclforensics.tui.content import RunContent
 
-SOON = 0.25  # seconds between two looks at how far reading is
-MOST_PLACES = 200  # that one can go back to
+STATUS_INTERVAL = 0.25  # seconds between two updates of the reading progress
+HISTORY_LENGTH = 200  # places to go back to
 DARK, LIGHT = "textual-dark", "textual-light"
-Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is to be read, and how it is shown."""
+    """What to read."""
 
     paths: tuple[str, ...]
     rank_from: str | None = None
-    is_whole_wanted: bool = True  # after the first verdict, read every byte and ask all rules
+    is_full_read_wanted: bool = True  # after the first verdict, read every byte and run all rules
 
 
-class _StoppedError(Exception):
-    """Nobody waits for the answer any more."""
+class _CancelledError(Exception):
+    """The application has ended while a thread was reading."""
 
 
 class Forensics(App[None]):
-    """Seven screens on one run."""
+    """The application with its seven screens."""
 
     TITLE = "ncclforensics"
     CSS_PATH = Path(__file__).with_name("style.tcss")
@@ -81,98 +80,100 @@ class Forensics(App[None]):
     def __init__(self, request: Request) -> None:
         super().__init__()
         self._request = request
-        self.facts: Facts | None = None
-        self.opened: list[Page] = []  # screens that have been shown
-        self._trail = [Place("incident")]
-        self._at = 0
-        self._read: tuple[int, int] = (0, 0)
+        self.content: RunContent | None = None
+        self.opened_pages: list[Page] = []  # screens that have been shown
+        self._history = [Place("incident")]
+        self._history_index = 0
+        self._progress: tuple[int, int] = (0, 0)
         self._stage = "reading both ends of each file"
         self._stop = Event()
 
     def on_mount(self) -> None:
-        """Paint first; then read."""
+        """Show the first screen, then begin to read."""
         self.theme = DARK
         self.push_screen("incident")
-        self.set_interval(SOON, self.tell_state)
+        self.set_interval(STATUS_INTERVAL, self.update_status)
         self.call_after_refresh(self._begin)
 
     def on_unmount(self) -> None:
-        """Whoever still reads need not go on."""
+        """Cancel reading."""
         self._stop.set()
 
     def _begin(self) -> None:
-        Thread(target=self._investigate, daemon=True).start()
+        Thread(target=self._read_run, daemon=True).start()
 
-    def _investigate(self) -> None:
-        """In a thread: the verdict by the ends of the files; then all that the rules find in every byte."""
+    def _read_run(self) -> None:
+        """Analyze both ends of each file, then every byte with all rules. Runs in a thread."""
         from ncclforensics import analyze
-        from ncclforensics.tui.content import facts
+        from ncclforensics.tui.content import build_content
 
         try:
             request = self._request
-            report = analyze(request.paths, rank_from=request.rank_from, progress=self._progress)
-            self._tell(self._learn, facts(report, is_whole=False))
-            if request.is_whole_wanted:
+            report = analyze(request.paths, rank_from=request.rank_from, progress=self._update_progress)
+            self._call_in_app(self._set_content, build_content(report, is_whole=False))
+            if request.is_full_read_wanted:
                 self._stage = "reading every byte"
-                report = analyze(request.paths, everything=True, rank_from=request.rank_from, progress=self._progress)
-                self._tell(self._learn, facts(report, is_whole=True))
-        except _StoppedError:
+                report = analyze(
+                    request.paths, everything=True, rank_from=request.rank_from, progress=self._update_progress
+                )
+                self._call_in_app(self._set_content, build_content(report, is_whole=True))
+        except _CancelledError:
             return
-        except Exception as error:  # whatever it is, the screen stays, and says it
-            self._tell(self._broke, error)
+        except Exception as error:  # any failure is shown; the screens stay
+            self._call_in_app(self._show_failure, error)
 
-    def _progress(self, done: int, total: int) -> None:
+    def _update_progress(self, done: int, total: int) -> None:
         if self._stop.is_set():
-            raise _StoppedError
-        self._read = done, total
+            raise _CancelledError
+        self._progress = done, total
 
-    def _tell(self, function: Callable[..., None], *arguments: object) -> None:
-        """From a thread: have something done by the program, unless it has ended."""
+    def _call_in_app(self, function: Callable[..., None], *arguments: object) -> None:
+        """Call a function in the thread of the application, unless it has ended."""
         if self._stop.is_set() or not self.is_running:
             return
         try:
             self.call_from_thread(function, *arguments)
-        except RuntimeError:  # it ended in between
+        except RuntimeError:  # the application ended in between
             pass
 
-    def in_background(self, work: Callable[[], Answer], done: Callable[[Answer], None]) -> None:
-        """Do something that may take long in a thread of its own; `done` gets the answer. Errors become messages."""
+    def run_in_background(self, work: Callable[[], Result], done: Callable[[Result], None]) -> None:
+        """Call `work` in a thread, and then `done` with its result. Exceptions become notifications."""
 
         def run() -> None:
             try:
-                answer = work()
-            except Exception as error:  # an error of one request is told, and nothing else ends
-                self._tell(self.complain, str(error) or type(error).__name__)
+                result = work()
+            except Exception as error:  # one failed request must not end the application
+                self._call_in_app(self.show_error, str(error) or type(error).__name__)
             else:
-                self._tell(done, answer)
+                self._call_in_app(done, result)
 
         Thread(target=run, daemon=True).start()
 
-    def _learn(self, facts: Facts) -> None:
-        self.facts = facts
-        self._stage = "" if facts.is_whole else self._stage
-        for page in self.opened:  # also those behind, which would keep what is out of date in memory
-            page.renew()
+    def _set_content(self, content: RunContent) -> None:
+        self.content = content
+        self._stage = "" if content.is_whole else self._stage
+        for page in self.opened_pages:  # hidden screens, too: they would keep outdated content in memory
+            page.refresh_content()
 
-    def _broke(self, error: Exception) -> None:
+    def _show_failure(self, error: Exception) -> None:
         from ncclforensics.errors import ForensicsError
 
-        said = str(error) if isinstance(error, ForensicsError | OSError) else f"{type(error).__name__}: {error}"
-        self._stage = f"reading ended: {printable(said)}"
+        message = str(error) if isinstance(error, ForensicsError | OSError) else f"{type(error).__name__}: {error}"
+        self._stage = f"reading failed: {printable(message)}"
         for page in self._pages():
-            page.trouble(printable(said))
-        self.complain(said)
+            page.show_problem(printable(message))
+        self.show_error(message)
 
     async def run_action(self, *arguments: Any, **named: Any) -> bool:
-        """A defect behind one key is told, and the screen stays."""
+        """Show an exception of an action as a notification instead of ending the application."""
         try:
             return await super().run_action(*arguments, **named)
         except Exception as error:
-            self.complain(f"{type(error).__name__}: {error}")
+            self.show_error(f"{type(error).__name__}: {error}")
             return True
 
-    def complain(self, text: str) -> None:
-        """Show an error as a message."""
+    def show_error(self, text: str) -> None:
+        """Show an error as a notification."""
         self.notify(printable(text), severity="error", markup=False)
 
     def _pages(self) -> list[Page]:
@@ -180,152 +181,152 @@ class Forensics(App[None]):
 
     @property
     def page(self) -> Page | None:
-        """The screen that is shown, below whatever dialog stands in front of it."""
+        """The current screen, below any dialog."""
         pages = self._pages()
         return pages[-1] if pages else None
 
-    def tell_state(self) -> None:
-        """How far reading is, and what went wrong with it."""
+    def update_status(self) -> None:
+        """Show in the status line how far reading is, and how many files have problems."""
         page = self.page
         if page is None or not page.is_mounted:
             return
         text = Text(no_wrap=True, overflow="ellipsis")
-        done, total = self._read
+        done, total = self._progress
         if self._stage and total:
             text.append(f"{self._stage}: {done / total:.0%} of {bytes_text(total)}" if done < total else self._stage)
         else:
-            text.append(self._stage or "read whole")
-        if self.facts is not None:
-            readings = self.facts.report.run.readings
+            text.append(self._stage or "all read")
+        if self.content is not None:
+            readings = self.content.report.run.readings
             text.append(f" · {len(readings)} file{'s' * (len(readings) != 1)}")
             problems = sum(bool(reading.problems) for reading in readings)
             if problems:
                 text.append(f" · {problems} with problems (on screen 1)", "bold")
-            if not self.facts.is_whole:
-                text.append(" · verdict so far")
-        page.tell("#state", text)
+            if not self.content.is_whole:
+                text.append(" · preliminary verdict")
+        page.set_text("#state", text)
 
-    # Where one is, and has been.
+    # Navigation.
 
     def go(self, place: Place) -> None:
-        """Go to a place, and remember this one."""
-        self._remember()
-        self._trail = [*self._trail[: self._at + 1], place][-MOST_PLACES:]
-        self._at = len(self._trail) - 1
+        """Go to a place, and add it to the history."""
+        self._save_position()
+        self._history = [*self._history[: self._history_index + 1], place][-HISTORY_LENGTH:]
+        self._history_index = len(self._history) - 1
         self._show(place)
 
-    def _remember(self) -> None:
+    def _save_position(self) -> None:
         if self.page is not None:
-            self._trail[self._at] = Place(self.page.NAME, self.page.here())
+            self._history[self._history_index] = Place(self.page.NAME, self.page.cursor_position())
 
     def _show(self, place: Place) -> None:
         page = self.get_screen(place.page)
         assert isinstance(page, Page)
         if self.page is not page:
             self.switch_screen(place.page)
-        page.want(place.at)
+        page.request_position(place.position)
 
     def action_go(self, page: str) -> None:
-        """Go to a screen, where one was on it."""
+        """Go to a screen; its cursor stays where it was."""
         if self.page is None or page != self.page.NAME:
             self.go(Place(page))
 
     def action_step_back(self) -> None:
-        """Go where one came from."""
+        """Go back in the history."""
         self._step(-1)
 
     def action_step_forward(self) -> None:
-        """Go where one came back from."""
+        """Go forward in the history."""
         self._step(1)
 
     def _step(self, by: int) -> None:
-        if 0 <= (to := self._at + by) < len(self._trail):
-            self._remember()
-            self._at = to
-            self._show(self._trail[self._at])
+        if 0 <= (to := self._history_index + by) < len(self._history):
+            self._save_position()
+            self._history_index = to
+            self._show(self._history[self._history_index])
 
-    # What every screen can do.
+    # Actions of all screens.
 
     def action_help(self) -> None:
-        """All keys."""
+        """Show all keys."""
         if self.page is not None:
             self.push_screen(Help(self.page, self))
 
     def action_search(self) -> None:
-        """Search: in the log its lines, on every other screen findings, ranks, communicators and files."""
-        self.push_screen(CommandPalette(providers=[Finder], placeholder="a finding, a rank, a communicator, a file"))
+        """Search findings, ranks, communicators and files; the log screen searches its lines instead."""
+        self.push_screen(CommandPalette(providers=[Finder], placeholder="finding, rank, communicator or file"))
 
     def action_theme(self) -> None:
-        """Light or dark."""
+        """Switch between the light and the dark theme."""
         self.theme = DARK if self.theme == LIGHT else LIGHT
 
     def action_copy(self) -> None:
-        """Copy what the cursor stands on to the clipboard of the terminal."""
-        text = self.page.copied() if self.page else ""
+        """Copy what is under the cursor to the clipboard of the terminal."""
+        text = self.page.clipboard_text() if self.page else ""
         if text:
             self.copy_to_clipboard(text)
             self.notify(f"copied: {text[:60]}", markup=False)
 
     def action_export(self) -> None:
         """Write the finding under the cursor, or the whole incident, to a file."""
-        if self.facts is None or self.page is None:
-            self.complain("nothing has been read yet")
+        if self.content is None or self.page is None:
+            self.show_error("nothing to export: reading has not finished")
             return
         finding = self.page.finding() if isinstance(self.page, Incident) else None
         if finding is None:
-            self._ask_where("the whole incident", "incident.md", None)
+            self._ask_for_file("the whole incident", "incident.md", None)
             return
 
-        def take(number: int | None) -> None:
+        def export_choice(number: int | None) -> None:
             if number == 0:
-                self._ask_where("the whole incident", "incident.md", None)
+                self._ask_for_file("the whole incident", "incident.md", None)
             elif number == 1:
-                self._ask_where("this finding", f"{finding.rule}.md", finding)
+                self._ask_for_file("this finding", f"{finding.rule}.md", finding)
 
         self.push_screen(
-            Choice("Export what?", ["the whole incident", f"this finding: {printable(finding.title)}"]), take
+            Choice("Export what?", ["the whole incident", f"this finding: {printable(finding.title)}"]), export_choice
         )
 
-    def _ask_where(self, what: str, name: str, finding: Finding | None) -> None:
-        question = f"Write {what} to which file? Its suffix is .md, .html or .json"
+    def _ask_for_file(self, subject: str, name: str, finding: Finding | None) -> None:
+        question = f"Write {subject} to which file (.md, .html or .json)?"
         self.push_screen(Ask(question, name), lambda path: self._export(path, finding))
 
     def _export(self, path: str | None, finding: Finding | None) -> None:
-        facts = self.facts
-        if not path or facts is None:
+        content = self.content
+        if not path or content is None:
             return
-        report = facts.report if finding is None else replace(facts.report, findings=[finding])
+        report = content.report if finding is None else replace(content.report, findings=[finding])
 
         def write() -> bytes:
-            with facts.lock:
-                data = exported(report, Path(path), " ".join(self._request.paths))
+            with content.lock:
+                data = render_export(report, Path(path), " ".join(self._request.paths))
             if not self.is_web:
-                with open(path, "xb") as file:  # never over a file that is there
+                with open(path, "xb") as file:  # never overwrite a file
                     file.write(data)
             return data
 
         def done(data: bytes) -> None:
-            if self.is_web:  # the browser's machine gets it: a visitor writes nothing here
+            if self.is_web:  # a visitor may download, but not write on this machine
                 self.deliver_binary(BytesIO(data), save_filename=Path(path).name)
             else:
                 self.notify(f"written: {printable(path)}", markup=False)
 
-        self.in_background(write, done)
+        self.run_in_background(write, done)
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        """What the palette offers beside what is found."""
+        """List the commands of the palette."""
         for page, title in TITLES.items():
             yield SystemCommand(title, f"Go to the screen {title}", lambda page=page: self.action_go(page))
-        yield SystemCommand("Help", "All keys", self.action_help)
+        yield SystemCommand("Help", "Show all keys", self.action_help)
         yield SystemCommand(
             "Export", "Write the incident, or the finding under the cursor, to a file", self.action_export
         )
-        yield SystemCommand("Light or dark", "Change the colours", self.action_theme)
+        yield SystemCommand("Light or dark", "Switch the theme", self.action_theme)
         yield SystemCommand("Quit", "Leave the program", self.exit)
 
 
-def exported(report: Report, path: Path, paths: str) -> bytes:
-    """A report as `report -o` writes it, by the suffix of the file. Raises UsageError."""
+def render_export(report: Report, path: Path, paths: str) -> bytes:
+    """Render a report in the format of the suffix, as `report -o` does. Raises UsageError if it is unknown."""
     from ncclforensics.errors import UsageError
     from ncclforensics.views import json_report, markdown
     from ncclforensics.views.author_note import Cover
@@ -336,9 +337,10 @@ def exported(report: Report, path: Path, paths: str) -> bytes:
     if path.suffix == ".md":
         return markdown.postmortem(report, cover).encode()
     if path.suffix != ".html":
-        raise UsageError(f"{path}: the suffix says what to write: .md, .html, .json")
+        raise UsageError(f"{path}: unknown suffix; use .md, .html or .json")
     try:
         from ncclforensics.views import postmortem
     except ModuleNotFoundError as missing:
-        raise UsageError(f"{missing.name} is not installed; for HTML: pip install 'ncclforensics[report]'") from missing
+        install = "pip install 'ncclforensics[report]'"
+        raise UsageError(f"{missing.name} is not installed; for HTML run {install}") from missing
     return postmortem.html(report, cover)

@@ -1,4 +1,4 @@
-"""What was measured, with curves against what is expected; machines; counters."""
+"""The benchmarks screen: benchmark curves with the expected values, machines and counters."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from textual.widgets import Static
 from ncclforensics.tui.screen import Page
 
 if TYPE_CHECKING:
-    from ncclforensics.tui.content.measurements import Measured
+    from ncclforensics.tui.content.measurements import MeasurementsPart
 
 
 class Benchmarks(Page):
-    """what was measured against what is expected, how machines are built, and counters."""
+    """Benchmarks with the expected values, machines and counters."""
 
     NAME = "benchmarks"
     AUTO_FOCUS = "#measured"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("space", "down", "Down", show=False, tooltip="A screenful down"),
+        Binding("space", "down", "Down", show=False, tooltip="Scroll down one page"),
     ]
 
-    def body(self) -> Iterable[Widget]:
-        """One long page."""
+    def compose_body(self) -> Iterable[Widget]:
+        """Create one scrollable text."""
         with VerticalScroll(id="measured", can_focus=True):
-            yield Static("", id="told", markup=False)
+            yield Static("", id="text", markup=False)
 
     def draw(self, part: object) -> None:
-        """Everything, as the command line draws it."""
-        shown = cast("Measured", part)
-        if not shown.parts:
-            self.trouble("these files hold no benchmark, no dump of a machine and no counters")
-        self.query_one("#told", Static).update(Group(*shown.parts))
+        """Show the tables and plots of the command line."""
+        measurements = cast("MeasurementsPart", part)
+        if not measurements.parts:
+            self.show_problem("no benchmark, no machine description and no counters in these files")
+        self.query_one("#text", Static).update(Group(*measurements.parts))
 
     def action_down(self) -> None:
-        """Down."""
+        """Scroll down one page."""
         self.query_one(VerticalScroll).scroll_page_down(animate=False)

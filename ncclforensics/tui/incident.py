@@ -1,4 +1,4 @@
-"""The verdict and what led to it: findings as a tree, and each with its meaning, remedy and evidence."""
+"""The incident screen: a tree of verdicts and findings, and the explanation of the selected one."""
 
 from __future__ import annotations
 
@@ -15,151 +15,153 @@ from textual.widget import Widget
 from textual.widgets import Static, Tree
 from textual.widgets.tree import TreeNode
 
-from ncclforensics.tui.screen import At, Page, Place
+from ncclforensics.tui.screen import Page, Place, Position
 
 if TYPE_CHECKING:
     from ncclforensics.rules.finding import Finding
     from ncclforensics.tui import content
-    from ncclforensics.tui.content.evidence import Cited
+    from ncclforensics.tui.content.evidence import CitedLine
     from ncclforensics.tui.content.incident import Node
 
-AT_REST = 0.05  # seconds
-WIDE = 120  # columns from which on the tree stands beside what it is about
+EXPLAIN_DELAY = 0.05  # seconds that the cursor must rest before the explanation is drawn
+WIDE = 120  # columns of a terminal that has room for tree and explanation side by side
 STYLE = {"error": "bold red", "warning": "bold yellow", "info": "cyan", "": "bold green"}
-Data = tuple[int, ...]  # the path of a node; a line of evidence has one number more, below zero
+NodePath = tuple[int, ...]  # child indices from the root; a line of evidence adds its negative number
 
 
 class Incident(Page):
-    """what happened, why it is thought so, and what to do."""
+    """The verdict, the findings with their evidence, and what to do next."""
 
     NAME = "incident"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("r", "ranks", "Its ranks", tooltip="Show the first rank that the verdict names among all ranks"),
-        Binding("left_square_bracket,right_square_bracket", "scroll", "Scroll", show=False, tooltip="Scroll the text"),
+        Binding("r", "ranks", "Ranks", tooltip="Go to the first rank that the verdict names"),
+        Binding(
+            "left_square_bracket,right_square_bracket", "scroll", "Scroll", show=False, tooltip="Scroll the explanation"
+        ),
     ]
 
-    def body(self) -> Iterable[Widget]:
-        """The tree, and what is to be said of the node under the cursor."""
-        tree: Tree[Data] = Tree("", id="focus")
+    def compose_body(self) -> Iterable[Widget]:
+        """Create the tree and the explanation."""
+        tree: Tree[NodePath] = Tree("", id="focus")
         tree.show_root = False
         tree.guide_depth = 2
         with Container(id="incident"):
             yield tree
             with VerticalScroll(can_focus=False):
-                yield Static("reading …", id="told", markup=False)
+                yield Static("reading …", id="explanation", markup=False)
 
     def on_resize(self) -> None:
-        """Use the room that there is."""
+        """Put the explanation beside the tree if the terminal is wide enough."""
         self.query_one("#incident").set_class(self.app.size.width >= WIDE, "wide")
 
     @property
-    def _tree(self) -> Tree[Data]:
-        return cast("Tree[Data]", self.query_one(Tree))
+    def _tree(self) -> Tree[NodePath]:
+        return cast("Tree[NodePath]", self.query_one(Tree))
 
     @property
     def _part(self) -> content.incident.Incident | None:
-        from ncclforensics.tui.content import Failed
+        from ncclforensics.tui.content import FailedPart
 
-        part = self.forensics.facts.parts[self.NAME] if self.forensics.facts else None
-        return None if isinstance(part, Failed) else cast("content.incident.Incident | None", part)
+        part = self.controller.content.parts[self.NAME] if self.controller.content else None
+        return None if isinstance(part, FailedPart) else cast("content.incident.Incident | None", part)
 
     def draw(self, part: object) -> None:
-        """Build the tree; the cursor stays where it was."""
-        here = self.here()
+        """Build the tree; the cursor stays at its position."""
+        position = self.cursor_position()
         incident = cast("content.incident.Incident", part)
         tree = self._tree
         tree.clear()
         for number, node in enumerate(incident.nodes):
             self._add(tree.root, node, (number,))
-        self.trouble("\n".join(incident.problems[:3]) if incident.problems else "")
+        self.show_problem("\n".join(incident.problems[:3]) if incident.problems else "")
         tree.root.expand()
-        self.call_after_refresh(self.show, here or (0,))
+        self.call_after_refresh(self.go_to, position or (0,))
 
-    def _add(self, above: TreeNode[Data], node: Node, path: Data) -> None:
+    def _add(self, parent: TreeNode[NodePath], node: Node, path: NodePath) -> None:
         label = Text(no_wrap=True)
-        if node.mark:
-            label.append(f"{node.mark} ", STYLE[node.severity])
-        label.append(node.title, "bold" if node.mark else "italic")
+        if node.label:
+            label.append(f"{node.label} ", STYLE[node.severity])
+        label.append(node.title, "bold" if node.label else "italic")
         if node.certainty:
             label.append(f" ({node.certainty})", "dim")
-        is_open = bool(node.severity != "info" and node.mark) or not node.mark
-        made = above.add(label, path, expand=is_open, allow_expand=bool(node.evidence or node.below))
-        for number, below in enumerate(node.below):
-            self._add(made, below, (*path, number))
+        is_open = bool(node.severity != "info" and node.label) or not node.label
+        branch = parent.add(label, path, expand=is_open, allow_expand=bool(node.evidence or node.children))
+        for number, child in enumerate(node.children):
+            self._add(branch, child, (*path, number))
         for number, cited in enumerate(node.evidence, 1):
-            made.add_leaf(_line(cited), (*path, -number))
+            branch.add_leaf(_line(cited), (*path, -number))
 
-    def _at(self, path: Data) -> tuple[Node | None, Cited | None]:
-        """The node at a path, and the line of evidence, if it is one."""
+    def _find(self, path: NodePath) -> tuple[Node | None, CitedLine | None]:
+        """Return the node at a path, and the line of evidence if the path leads to one."""
         part, node = self._part, None
-        below = part.nodes if part else []
+        children = part.nodes if part else []
         for number in path:
             if number < 0:
                 return node, node.evidence[-number - 1] if node and len(node.evidence) >= -number else None
-            if number >= len(below):
+            if number >= len(children):
                 return None, None
-            node = below[number]
-            below = node.below
+            node = children[number]
+            children = node.children
         return node, None
 
-    def on_tree_node_highlighted(self, event: Tree.NodeHighlighted[Data]) -> None:
-        """Say all about it, once the cursor has come to rest: a key that is held down must not wait for texts."""
-        self.set_timer(AT_REST, partial(self._say, event.node.data or ()))
+    def on_tree_node_highlighted(self, event: Tree.NodeHighlighted[NodePath]) -> None:
+        """Explain the node once the cursor rests: a key that is held down must not wait for the text."""
+        self.set_timer(EXPLAIN_DELAY, partial(self._explain, event.node.data or ()))
 
-    def _say(self, path: Data) -> None:
-        if path != self.here():  # the cursor has moved on
+    def _explain(self, path: NodePath) -> None:
+        if path != self.cursor_position():  # the cursor has moved on
             return
-        node, cited = self._at(path)
+        node, cited = self._find(path)
         if node is not None:
-            self.query_one("#told", Static).update(Group(*_told(node, cited)))
+            self.query_one("#explanation", Static).update(Group(*_explanation(node, cited)))
             self.query_one(VerticalScroll).scroll_home(animate=False)
 
-    def on_tree_node_selected(self, event: Tree.NodeSelected[Data]) -> None:
-        """Evidence opens the log."""
-        _, cited = self._at(event.node.data or ())
+    def on_tree_node_selected(self, event: Tree.NodeSelected[NodePath]) -> None:
+        """Open the log at a line of evidence."""
+        _, cited = self._find(event.node.data or ())
         if cited is not None:
-            self.forensics.go(Place("log", (cited.source, cited.line)))
+            self.controller.go(Place("log", (cited.source, cited.line)))
 
-    def show(self, at: At) -> None:
-        """Put the cursor on a node of the tree."""
+    def go_to(self, position: Position) -> None:
+        """Put the cursor on the node with this path."""
         nodes = [self._tree.root]
         while nodes:
             node = nodes.pop()
-            if node.data == at:
-                above = node.parent
-                while above is not None:
-                    above.expand()
-                    above = above.parent
+            if node.data == position:
+                parent = node.parent
+                while parent is not None:
+                    parent.expand()
+                    parent = parent.parent
                 self.call_after_refresh(self._tree.move_cursor, node)
                 return
             nodes += node.children
 
-    def here(self) -> At:
-        """The path of the node under the cursor."""
+    def cursor_position(self) -> Position:
+        """Return the path of the node under the cursor."""
         node = self._tree.cursor_node
         return (node.data or ()) if node else ()
 
     def finding(self) -> Finding | None:
-        """The finding under the cursor."""
-        node, _ = self._at(cast("Data", self.here()))
+        """Return the finding under the cursor, if there is one."""
+        node, _ = self._find(cast("NodePath", self.cursor_position()))
         return node.finding if node else None
 
-    def copied(self) -> str:
-        """The line of evidence, or the finding."""
-        node, cited = self._at(cast("Data", self.here()))
+    def clipboard_text(self) -> str:
+        """Return the line of evidence, or the title of the finding."""
+        node, cited = self._find(cast("NodePath", self.cursor_position()))
         if cited is not None:
-            return f"{cited.place}: {cited.text}"
-        return f"{node.mark} {node.title}".strip() if node else ""
+            return f"{cited.location}: {cited.text}"
+        return f"{node.label} {node.title}".strip() if node else ""
 
     def action_ranks(self) -> None:
-        """Show the first rank that the verdict names."""
-        path = cast("Data", self.here())[:1]
-        node, _ = self._at(path)
+        """Go to the first rank that the verdict names."""
+        path = cast("NodePath", self.cursor_position())[:1]
+        node, _ = self._find(path)
         rank_ids = node.rank_ids if node else []
-        self.forensics.go(Place("ranks", tuple(rank_ids[:1])))
+        self.controller.go(Place("ranks", tuple(rank_ids[:1])))
 
     def action_scroll(self) -> None:
-        """Scroll the text; at its end, from the beginning."""
+        """Scroll the explanation down; from its end, back to the top."""
         text = self.query_one(VerticalScroll)
         if text.scroll_offset.y >= text.max_scroll_y:
             text.scroll_home(animate=False)
@@ -167,32 +169,32 @@ class Incident(Page):
             text.scroll_page_down(animate=False)
 
 
-def _line(cited: Cited, *, is_whole: bool = False) -> Text:
-    text = Text(no_wrap=not is_whole)
-    text.append(f"{cited.what}  " if cited.what else "", "dim")
-    text.append(cited.place, "cyan")
+def _line(cited: CitedLine, *, is_wrapped: bool = False) -> Text:
+    text = Text(no_wrap=not is_wrapped)
+    text.append(f"{cited.label}  " if cited.label else "", "dim")
+    text.append(cited.location, "cyan")
     return text.append(f"  {cited.text}")
 
 
-def _told(node: Node, cited: Cited | None) -> list[RenderableType]:
-    """All that is to be said of a node; of a line of evidence first the line itself."""
+def _explanation(node: Node, cited: CitedLine | None) -> list[RenderableType]:
+    """Render the sections and the evidence of a node; for a line of evidence, the line comes first."""
     parts: list[RenderableType] = []
     if cited is not None:
         parts += [
-            Text(cited.place, "cyan"),
-            Text(cited.text or "(the log shows it)"),
+            Text(cited.location, "cyan"),
+            Text(cited.text or "(open the log to see the line)"),
             Text("enter opens the log\n", "dim"),
         ]
-    head = Text(f"{node.mark}  " if node.mark else "", STYLE[node.severity])
+    head = Text(f"{node.label}  " if node.label else "", STYLE[node.severity])
     parts.append(head.append(node.title, "bold"))
     for section in node.sections:
         if section.title:
             parts.append(Text(f"\n{section.title}", "bold"))
         parts += [Padding(Text(line), (0, 0, 0, 2 if section.title else 0)) for line in section.lines]
     if not node.sections:
-        parts += [Text(f"{below.mark} {below.title}") for below in node.below]
+        parts += [Text(f"{child.label} {child.title}") for child in node.children]
     if node.evidence and cited is None:
         parts.append(Text("\nEvidence", "bold"))
-        for each in node.evidence:
-            parts.append(Padding(_line(each, is_whole=True), (0, 0, 0, 2)))
+        for line in node.evidence:
+            parts.append(Padding(_line(line, is_wrapped=True), (0, 0, 0, 2)))
     return parts

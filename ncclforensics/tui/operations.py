@@ -1,4 +1,4 @@
-"""The calls of all ranks of a communicator side by side, aligned by their place; what differs is marked."""
+"""The operations screen: the calls of all ranks of a communicator side by side, aligned by position."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from ncclforensics.tui.prompts import Ask, Choice
-from ncclforensics.tui.screen import At, Page, Place
-from ncclforensics.tui.virtual_rows import CURSOR, Sheet
+from ncclforensics.tui.screen import Page, Place, Position
+from ncclforensics.tui.virtual_rows import CURSOR, VirtualRows
 
 if TYPE_CHECKING:
     from ncclforensics.tui.content.calls import Calls, Cell, Column, Communicator
@@ -21,8 +21,8 @@ NARROWEST, WIDEST = 26, 48  # characters of a column
 GUTTER = 10
 
 
-class Sequence(Sheet):
-    """A row for each place in the sequence, a column for each group of ranks."""
+class CallTable(VirtualRows):
+    """A table with a row for each position in the sequence and a column for each group of ranks."""
 
     HEAD = 1
 
@@ -34,12 +34,12 @@ class Sequence(Sheet):
 
     @property
     def rows(self) -> int:
-        """Places in the sequence."""
-        return self.communicator.places if self.communicator else 0
+        """Return the length of the sequence."""
+        return self.communicator.length if self.communicator else 0
 
     @property
     def fixed(self) -> int:
-        """The places."""
+        """Return the width of the position numbers."""
         return GUTTER
 
     @property
@@ -48,12 +48,12 @@ class Sequence(Sheet):
         return max(NARROWEST, min(WIDEST, room))
 
     def fill(self, calls: Calls, communicator: Communicator, columns: list[Column]) -> None:
-        """Show a communicator."""
+        """Show the calls of a communicator in these columns."""
         self.calls, self.communicator, self.columns = calls, communicator, columns
-        self.renew(GUTTER + self._width * len(columns))
+        self.rows_changed(GUTTER + self._width * len(columns))
 
     def cells(self, row: int) -> list[int]:
-        """Where the columns begin."""
+        """Return the first character of each column."""
         return [GUTTER + number * self._width for number in range(len(self.columns))]
 
     def _row(self, row: int) -> list[Cell]:
@@ -63,25 +63,25 @@ class Sequence(Sheet):
 
     @property
     def cell(self) -> Cell | None:
-        """The cell under the cursor."""
-        cells = self._row(self.at_row) if self.rows else []
-        return cells[self.at_cell] if self.at_cell < len(cells) else None
+        """Return the cell under the cursor."""
+        cells = self._row(self.cursor_row) if self.rows else []
+        return cells[self.cursor_cell] if self.cursor_cell < len(cells) else None
 
     def head(self, line: int) -> Text:
-        """The ranks."""
-        text = Text("   place  ", "bold", no_wrap=True, end="")
+        """Render the titles of the columns."""
+        text = Text("position  ", "bold", no_wrap=True, end="")
         for column in self.columns:
             text.append(_fit(column.title, self._width), "bold underline")
         return text
 
     def text(self, row: int) -> Text:
-        """The calls at one place, side by side."""
+        """Render the calls at one position."""
         cells = self._row(row)
-        is_odd = any(cell.differs for cell in cells)
+        has_difference = any(cell.differs for cell in cells)
         text = Text(no_wrap=True, end="")
-        text.append(f"{'≠' if is_odd else ' '}{row:>8} ", "bold red" if is_odd else "dim")
+        text.append(f"{'≠' if has_difference else ' '}{row:>8} ", "bold red" if has_difference else "dim")
         for number, cell in enumerate(cells):
-            is_cursor = (row, number) == (self.at_row, self.at_cell)
+            is_cursor = (row, number) == (self.cursor_row, self.cursor_cell)
             style = CURSOR if is_cursor else "bold red" if cell.differs else ""
             text.append(_fit(cell.text or ("(no call)" if cell.differs else "·"), self._width), style)
         return text
@@ -92,173 +92,187 @@ def _fit(text: str, width: int) -> str:
 
 
 class Operations(Page):
-    """the calls of all ranks, aligned by their place in the sequence of a communicator."""
+    """The calls of all ranks, aligned by their position in the sequence of a communicator."""
 
     NAME = "operations"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("c", "communicators", "Communicators", tooltip="Choose a communicator"),
-        Binding("d", "difference", "Difference", tooltip="To the first place where ranks called different things"),
-        Binding("l", "last", "Last call", tooltip="To the last call of the ranks under the cursor"),
-        Binding("u", "apart", "Apart", tooltip="Every rank in a column of its own, or ranks that are alike together"),
-        Binding("colon,g", "place", "Place", show=False, tooltip="To a place by its number"),
+        Binding("d", "difference", "Difference", tooltip="Go to the first different call"),
+        Binding("l", "last", "Last call", tooltip="Go to the last call of the ranks under the cursor"),
+        Binding("u", "ungroup", "Ungroup", tooltip="One column per rank, or per group of ranks with the same calls"),
+        Binding("colon,g", "position", "Position", show=False, tooltip="Go to a position by its number"),
     ]
 
     def __init__(self) -> None:
         super().__init__()
         self._calls: Calls | None = None
-        self._is_apart = False
+        self._is_ungrouped = False
 
-    def body(self) -> Iterable[Widget]:
-        """Which communicator, its calls, and the one under the cursor in full."""
+    def compose_body(self) -> Iterable[Widget]:
+        """Create the title, the table and the details."""
         yield Static("", id="title", markup=False)
-        yield Sequence()
+        yield CallTable()
         yield Static("", id="detail", markup=False)
 
     @property
-    def _sheet(self) -> Sequence:
-        return self.query_one(Sequence)
+    def _table(self) -> CallTable:
+        return self.query_one(CallTable)
 
     def draw(self, part: object) -> None:
-        """The communicator that was shown, or the first."""
+        """Show the same communicator as before, or the first."""
         self._calls = cast("Calls", part)
-        shown = self._sheet.communicator
-        known = {one.key: one for one in self._calls.communicators}
-        if not known:
-            self.trouble("these files show no call: NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL prints them")
-        elif shown is not None and shown.key in known:
-            self._choose(known[shown.key], at=self._sheet.at_row)
+        shown = self._table.communicator
+        by_key = {communicator.key: communicator for communicator in self._calls.communicators}
+        if not by_key:
+            self.show_problem("no calls in these logs; NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL prints them")
+        elif shown is not None and shown.key in by_key:
+            self._choose(by_key[shown.key], position=self._table.cursor_row)
         else:
             self._choose(self._calls.communicators[0])
 
-    def _choose(self, one: Communicator, at: int | None = None) -> None:
+    def _choose(self, communicator: Communicator, position: int | None = None) -> None:
         if self._calls is None:
             return
-        columns = self._calls.apart(one) if self._is_apart else self._calls.together(one)
-        self._sheet.fill(self._calls, one, columns)
-        first = one.differs_at if one.differs_at is not None else one.stops_at
-        place = at if at is not None else first if first is not None else one.places - 1
-        self.call_after_refresh(self._sheet.put, place, self._sheet.at_cell, middle=True)
+        columns = (
+            self._calls.single_columns(communicator)
+            if self._is_ungrouped
+            else self._calls.grouped_columns(communicator)
+        )
+        self._table.fill(self._calls, communicator, columns)
+        first = communicator.differs_at if communicator.differs_at is not None else communicator.stops_at
+        if position is None:
+            position = first if first is not None else communicator.length - 1
+        self.call_after_refresh(self._table.put, position, self._table.cursor_cell, middle=True)
 
-    def on_sheet_moved(self) -> None:
-        """Tell of the call under the cursor."""
-        sheet, one = self._sheet, self._sheet.communicator
-        if one is None or self._calls is None or not sheet.columns:
+    def on_virtual_rows_moved(self) -> None:
+        """Show the communicator, and the call under the cursor."""
+        table, communicator = self._table, self._table.communicator
+        if communicator is None or self._calls is None or not table.columns:
             return
-        title = Text()
-        title.append(one.key, "bold cyan")
-        title.append(f"  {one.nranks} ranks, {one.places:,} {'collectives' if one.by == 'nth' else 'messages'}")
-        if one.differs_at is not None:
-            title.append(f"  ≠ first difference at {one.differs_at:,}", "bold red")
-        elif one.stops_at is not None:
-            title.append(f"  stopped at {one.stops_at:,}", "bold red")
-        if one.messages:
-            title.append(f"  ({one.messages:,} sends and receives have no place here)", "dim")
-        if one.unplaced:
-            title.append(f"\n{one.unplaced:,} calls behind the unread middle are placed once every byte is read", "dim")
-        self.tell("#title", title)
-        column, cell = sheet.columns[min(sheet.at_cell, len(sheet.columns) - 1)], sheet.cell
+        self.set_text("#title", _title(communicator))
+        column, cell = table.columns[min(table.cursor_cell, len(table.columns) - 1)], table.cell
         text = Text()
         text.append(f"{column.title} ", "bold")
-        text.append(f"at {sheet.at_row:,}: {self._calls.told(one, sheet.at_row, column)}")
-        text.append(f"\n{cell.at.place}" if cell and cell.at else "", "cyan")
-        self.tell("#detail", text)
+        text.append(f"at {table.cursor_row:,}: {self._calls.describe(communicator, table.cursor_row, column)}")
+        text.append(f"\n{cell.cited.location}" if cell and cell.cited else "", "cyan")
+        self.set_text("#detail", text)
 
-    def on_sheet_opened(self) -> None:
-        """Open the call in the log."""
-        cell = self._sheet.cell
-        if cell is not None and cell.at is not None:
-            self.forensics.go(Place("log", (cell.at.source, cell.at.line)))
+    def on_virtual_rows_opened(self) -> None:
+        """Open the log at the call under the cursor."""
+        cell = self._table.cell
+        if cell is not None and cell.cited is not None:
+            self.controller.go(Place("log", (cell.cited.source, cell.cited.line)))
 
-    def show(self, at: At) -> None:
-        """A communicator and a place in it; or the communicator of a rank's last call."""
+    def go_to(self, position: Position) -> None:
+        """Go to (communicator key, position), or to the last call of a rank: ("", rank_id)."""
         if self._calls is None:
             return
-        known = {one.key: one for one in self._calls.communicators}
-        if len(at) == 2 and at[0] == "":
-            self._show_last(cast("int", at[1]))
-        elif at[0] in known:
-            one = known[at[0]]
-            self._choose(one, cast("int", at[1]) if len(at) > 1 else None)
+        by_key = {communicator.key: communicator for communicator in self._calls.communicators}
+        if len(position) == 2 and position[0] == "":
+            self._show_last(cast("int", position[1]))
+        elif position[0] in by_key:
+            communicator = by_key[position[0]]
+            self._choose(communicator, cast("int", position[1]) if len(position) > 1 else None)
 
     def _show_last(self, rank_id: int) -> None:
-        """The communicator that a rank called last, at that call."""
+        """Show the last call of a rank, on its communicator."""
         if self._calls is None:
             return
-        one = self._calls.last_of(rank_id)
-        if one is None:
-            self.forensics.complain("no call of this rank is seen")
+        communicator = self._calls.last_of(rank_id)
+        if communicator is None:
+            self.controller.show_error("no call of this rank in these logs")
             return
-        self._choose(one, one.last.get(rank_id, one.places - 1))
-        for number, column in enumerate(self._sheet.columns):
+        self._choose(communicator, communicator.last.get(rank_id, communicator.length - 1))
+        for number, column in enumerate(self._table.columns):
             if rank_id in column.rank_ids:
-                self._sheet.at_cell = number
+                self._table.cursor_cell = number
 
-    def here(self) -> At:
-        """The communicator and the place."""
-        one = self._sheet.communicator
-        return (one.key, self._sheet.at_row) if one else ()
+    def cursor_position(self) -> Position:
+        """Return the key of the communicator and the position in its sequence."""
+        communicator = self._table.communicator
+        return (communicator.key, self._table.cursor_row) if communicator else ()
 
-    def copied(self) -> str:
-        """The call under the cursor."""
-        one, sheet = self._sheet.communicator, self._sheet
-        if one is None or self._calls is None or not sheet.columns:
+    def clipboard_text(self) -> str:
+        """Return the call under the cursor."""
+        communicator, table = self._table.communicator, self._table
+        if communicator is None or self._calls is None or not table.columns:
             return ""
-        column = sheet.columns[sheet.at_cell]
-        return f"{column.title}: {self._calls.told(one, sheet.at_row, column)} of {one.key}"
+        column = table.columns[table.cursor_cell]
+        return f"{column.title}: {self._calls.describe(communicator, table.cursor_row, column)} of {communicator.key}"
 
     def action_communicators(self) -> None:
-        """Choose one."""
+        """Ask for a communicator and show it."""
         calls = self._calls
         if calls is None or not calls.communicators:
             return
         options = [
-            f"{'≠' if one.differs_at is not None else ' '} {one.key}  {one.nranks} ranks, {one.places:,} calls"
-            for one in calls.communicators
+            f"{'≠' if communicator.differs_at is not None else ' '} {communicator.key}  "
+            f"{communicator.nranks} ranks, {communicator.length:,} calls"
+            for communicator in calls.communicators
         ]
 
-        def take(number: int | None) -> None:
+        def choose(number: int | None) -> None:
             if number is not None:
                 self._choose(calls.communicators[number])
 
-        self.app.push_screen(Choice("Which communicator?", options), take)
+        self.app.push_screen(Choice("Which communicator?", options), choose)
 
     def action_difference(self) -> None:
-        """The first difference, here or in another communicator."""
-        one = self._sheet.communicator
-        if one is None or self._calls is None:
+        """Go to the first difference, on this communicator or on another one."""
+        communicator = self._table.communicator
+        if communicator is None or self._calls is None:
             return
-        differing = [each for each in self._calls.communicators if each.differs_at is not None]
-        if one in differing:
-            self._choose(one, one.differs_at)
+        differing = [candidate for candidate in self._calls.communicators if candidate.differs_at is not None]
+        if communicator in differing:
+            self._choose(communicator, communicator.differs_at)
         elif differing:
             self._choose(differing[0], differing[0].differs_at)
-        elif one.stops_at is not None:
-            self._choose(one, one.stops_at)
+        elif communicator.stops_at is not None:
+            self._choose(communicator, communicator.stops_at)
         else:
-            self.notify("all ranks called the same things, as far as they are seen")
+            self.notify("no difference: all ranks made the same calls, as far as these logs show")
 
     def action_last(self) -> None:
-        """The last call of the ranks under the cursor."""
-        one, sheet = self._sheet.communicator, self._sheet
-        if one is not None and sheet.columns:
-            rank_ids = sheet.columns[sheet.at_cell].rank_ids
-            sheet.put(max((one.last.get(rank_id, 0) for rank_id in rank_ids), default=0), sheet.at_cell, middle=True)
+        """Go to the last call of the ranks under the cursor."""
+        communicator, table = self._table.communicator, self._table
+        if communicator is not None and table.columns:
+            rank_ids = table.columns[table.cursor_cell].rank_ids
+            last = max((communicator.last.get(rank_id, 0) for rank_id in rank_ids), default=0)
+            table.put(last, table.cursor_cell, middle=True)
 
-    def action_apart(self) -> None:
-        """Each rank in a column, or not."""
-        one = self._sheet.communicator
-        self._is_apart = not self._is_apart
-        if one is not None:
-            self._sheet.at_cell = 0
-            self._choose(one, self._sheet.at_row)
+    def action_ungroup(self) -> None:
+        """Switch between a column per rank and a column per group of ranks."""
+        communicator = self._table.communicator
+        self._is_ungrouped = not self._is_ungrouped
+        if communicator is not None:
+            self._table.cursor_cell = 0
+            self._choose(communicator, self._table.cursor_row)
 
-    def action_place(self) -> None:
-        """Ask for a number."""
+    def action_position(self) -> None:
+        """Ask for a position and go to it."""
 
-        def take(typed: str | None) -> None:
+        def go(typed: str | None) -> None:
             if typed and typed.isdecimal() and len(typed) < 19:
-                self._sheet.put(int(typed), self._sheet.at_cell, middle=True)
+                self._table.put(int(typed), self._table.cursor_cell, middle=True)
             elif typed:
-                self.forensics.complain(f"{typed}: not the number of a place")
+                self.controller.show_error(f"{typed}: not a position; type a number")
 
-        self.app.push_screen(Ask("To which place?"), take)
+        self.app.push_screen(Ask("Go to which position?"), go)
+
+
+def _title(communicator: Communicator) -> Text:
+    kind = "collectives" if communicator.position_column == "nth" else "sends and receives"
+    title = Text()
+    title.append(communicator.key, "bold cyan")
+    title.append(f"  {communicator.nranks} ranks, {communicator.length:,} {kind}")
+    if communicator.differs_at is not None:
+        title.append(f"  ≠ first difference at {communicator.differs_at:,}", "bold red")
+    elif communicator.stops_at is not None:
+        title.append(f"  stopped at {communicator.stops_at:,}", "bold red")
+    if communicator.p2p_calls:
+        title.append(f"  ({communicator.p2p_calls:,} sends and receives not shown)", "dim")
+    if communicator.calls_without_position:
+        title.append(
+            f"\n{communicator.calls_without_position:,} calls not shown until the whole file has been read", "dim"
+        )
+    return title

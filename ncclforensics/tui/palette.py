@@ -1,4 +1,4 @@
-"""What search and the palette find: findings, ranks, communicators, files, and all commands."""
+"""The command palette and the search: findings, ranks, communicators, files and commands."""
 
 from __future__ import annotations
 
@@ -9,47 +9,46 @@ from typing import TYPE_CHECKING, cast
 from rich.text import Text
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
-from ncclforensics.tui.screen import Place
+from ncclforensics.tui.screen import Controller, Place
 
 if TYPE_CHECKING:
-    from ncclforensics.tui.app import Forensics
     from ncclforensics.tui.content.calls import Calls
     from ncclforensics.tui.content.incident import Incident, Node
     from ncclforensics.tui.content.logs import Log
     from ncclforensics.tui.content.ranks import RankRow
 
-MOST = 40  # hits of a search among thousands of ranks
-Entry = tuple[str, str, Place]
+MOST_HITS = 40
+Entry = tuple[str, str, Place]  # title, details, where it is shown
 
 
 class Finder(Provider):
-    """Searches what the screens show."""
+    """Searches the content of all screens."""
 
     async def discover(self) -> Hits:
-        """Before anything is typed: the screens and what can be done."""
+        """List all commands, before anything is typed."""
         for command in self.app.get_system_commands(self.screen):
             yield DiscoveryHit(Text(command.title), command.callback, text=command.title, help=command.help)
 
     async def search(self, query: str) -> Hits:
-        """What fits to what is typed."""
+        """List the commands and entries that match the query."""
         matcher = self.matcher(query)
         for command in self.app.get_system_commands(self.screen):
             if (score := matcher.match(command.title)) > 0:
                 yield Hit(score, Text(command.title), command.callback, text=command.title, help=command.help)
-        app = cast("Forensics", self.app)
+        controller = cast("Controller", self.app)
         words = query.lower().split()
-        found = 0
-        for title, told, place in _entries(app):
-            if found < MOST and all(word in f"{title} {told}".lower() for word in words):
-                found += 1
-                yield Hit(1 - found / 1000, Text(title), partial(app.go, place), text=title, help=told)
+        hits = 0
+        for title, details, place in _entries(controller):
+            if hits < MOST_HITS and all(word in f"{title} {details}".lower() for word in words):
+                hits += 1
+                yield Hit(1 - hits / 1000, Text(title), partial(controller.go, place), text=title, help=details)
 
 
-def _entries(app: Forensics) -> Iterator[Entry]:
-    from ncclforensics.tui.content import Failed
+def _entries(controller: Controller) -> Iterator[Entry]:
+    from ncclforensics.tui.content import FailedPart
 
-    made = app.facts.parts if app.facts else {}
-    parts = {name: part for name, part in made.items() if not isinstance(part, Failed)}
+    all_parts = controller.content.parts if controller.content else {}
+    parts = {name: part for name, part in all_parts.items() if not isinstance(part, FailedPart)}
     if "incident" in parts:
         yield from _findings(cast("Incident", parts["incident"]).nodes, ())
     for rank_row in cast("list[RankRow]", parts.get("ranks", [])):
@@ -60,14 +59,18 @@ def _entries(app: Forensics) -> Iterator[Entry]:
                 Place("ranks", (rank_row.rank_id,)),
             )
     if "operations" in parts:
-        for one in cast("Calls", parts["operations"]).communicators:
-            yield f"communicator {one.key}", f"{one.nranks} ranks", Place("operations", (one.key,))
+        for communicator in cast("Calls", parts["operations"]).communicators:
+            yield (
+                f"communicator {communicator.key}",
+                f"{communicator.nranks} ranks",
+                Place("operations", (communicator.key,)),
+            )
     for log in cast("list[Log]", parts.get("log", [])):
-        yield f"file {log.name}", log.speakers, Place("log", (log.number, 1))
+        yield f"file {log.name}", log.rank_text, Place("log", (log.number, 1))
 
 
 def _findings(nodes: list[Node], path: tuple[int, ...]) -> Iterator[Entry]:
     for number, node in enumerate(nodes):
-        if node.mark:
-            yield f"{node.mark} {node.title}", node.certainty, Place("incident", (*path, number))
-        yield from _findings(node.below, (*path, number))
+        if node.label:
+            yield f"{node.label} {node.title}", node.certainty, Place("incident", (*path, number))
+        yield from _findings(node.children, (*path, number))

@@ -1,4 +1,4 @@
-"""What stands in front of a screen for a moment: all keys, a list to choose from, a line to be typed."""
+"""Dialogs: the list of keys, a choice from a list, and a line of input."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Help(ModalScreen[None]):
-    """All keys, those of the screen first."""
+    """All keys: those of the current screen first."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,question_mark,enter", "dismiss", "Close"),
@@ -32,14 +32,14 @@ class Help(ModalScreen[None]):
         self._page, self._owner = page, app
 
     def compose(self) -> ComposeResult:
-        """Tables of keys."""
+        """Create the tables of keys."""
         with VerticalScroll():
             title = TITLES[self._page.NAME]
-            yield Static(Text(f"{title}: {(type(self._page).__doc__ or '').strip()}"), markup=False)
+            yield Static(Text(f"{title}. {(type(self._page).__doc__ or '').strip()}"), markup=False)
             yield Static(_table(type(self._page).BINDINGS))
-            yield Static(Text("\nEverywhere"), markup=False)
+            yield Static(Text("\nOn every screen"), markup=False)
             yield Static(_table(type(self._owner).BINDINGS))
-            yield Static(_more())
+            yield Static(_common_keys())
 
 
 _NAMES = {
@@ -59,18 +59,18 @@ def _table(bindings: Iterable[BindingType]) -> Table:
     return table
 
 
-def _more() -> Table:
+def _common_keys() -> Table:
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column(no_wrap=True, style="bold", min_width=22)
     table.add_column()
-    table.add_row("up down left right", "Move; page up, page down, home, end, mouse and wheel as anywhere")
-    table.add_row("enter", "Open what the cursor stands on; evidence opens the log at that line")
+    table.add_row("up down left right", "Move; page up, page down, home, end, mouse and wheel work as usual")
+    table.add_row("enter", "Open what is under the cursor; evidence opens the log at its line")
     table.add_row("ctrl+p", "Command palette")
     return table
 
 
 class Choice(ModalScreen[int | None]):
-    """Choose one of a list by its number."""
+    """Choose an option; the result is its index, or None."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Close")]
 
@@ -79,26 +79,26 @@ class Choice(ModalScreen[int | None]):
         self._title, self._options, self._chosen = title, options, chosen
 
     def compose(self) -> ComposeResult:
-        """The list."""
+        """Create the list."""
         with Vertical():
             yield Static(Text(self._title), markup=False)
             yield OptionList(*(Option(Text(option, no_wrap=True)) for option in self._options), markup=False)
 
     def on_mount(self) -> None:
-        """Begin at what is chosen now."""
+        """Highlight the current option."""
         self.query_one(OptionList).highlighted = self._chosen if self._options else None
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Take it."""
+        """Return the answer."""
         self.dismiss(event.option_index)
 
     def action_cancel(self) -> None:
-        """Take nothing."""
+        """Close without an answer."""
         self.dismiss(None)
 
 
 class Ask(ModalScreen[str | None]):
-    """Type one line."""
+    """Enter one line of text; the result is the text, or None."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Close")]
 
@@ -107,15 +107,15 @@ class Ask(ModalScreen[str | None]):
         self._question, self._value = question, value
 
     def compose(self) -> ComposeResult:
-        """The question and the line."""
+        """Create the question and the input line."""
         with Vertical():
             yield Static(Text(self._question), markup=False)
             yield Input(self._value)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Take it."""
+        """Return the answer."""
         self.dismiss(event.value)
 
     def action_cancel(self) -> None:
-        """Take nothing."""
+        """Close without an answer."""
         self.dismiss(None)

@@ -1,4 +1,4 @@
-"""All ranks on one screen: a mark for each, by host."""
+"""The ranks screen: a grid with a mark for each rank, grouped by host."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from textual.widgets import Static
 
 from ncclforensics.data.names import known
 from ncclforensics.tui.prompts import Ask
-from ncclforensics.tui.screen import At, Page, Place
-from ncclforensics.tui.virtual_rows import CURSOR, Sheet
+from ncclforensics.tui.screen import Page, Place, Position
+from ncclforensics.tui.virtual_rows import CURSOR, VirtualRows
 
 if TYPE_CHECKING:
     from ncclforensics.tui.content.ranks import RankRow
 
 ORDERS = ("host", "state", "last call")
-LONGEST = 34  # characters of a label
+LONGEST = 34  # characters of a group label
 STYLES = {
     "D": "bold red", "X": "bold red", "?": "bold magenta", "d": "red", "·": "yellow", "-": "", "+": "green",
 }  # fmt: skip
@@ -39,8 +39,8 @@ class _Line:
     cells: list[_Cell]
 
 
-class Grid(Sheet):
-    """Groups of ranks, as dense as they have to be to fit."""
+class RankGrid(VirtualRows):
+    """A grid of groups of ranks; the layout becomes denser until everything fits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,61 +49,61 @@ class Grid(Sheet):
 
     @property
     def rows(self) -> int:
-        """Lines of the grid."""
+        """Return the number of lines."""
         return len(self._lines)
 
     def fill(self, groups: list[tuple[str, list[RankRow]]]) -> None:
         """Lay out the groups; the cursor stays on its rank."""
         self._groups = groups
-        here = self.rank_row
-        self._lines = _laid(groups, max(20, self.size.width), max(1, self.size.height))
-        self.renew(max((line.cells[-1].x + 1 for line in self._lines if line.cells), default=0))
-        if here is not None:
-            self.find_rank_row(here) if here.rank_id is None else self.find(here.rank_id)
+        current = self.rank_row
+        self._lines = _layout(groups, max(20, self.size.width), max(1, self.size.height))
+        self.rows_changed(max((line.cells[-1].x + 1 for line in self._lines if line.cells), default=0))
+        if current is not None:
+            self.find_rank_row(current) if current.rank_id is None else self.find(current.rank_id)
 
     def on_resize(self) -> None:
-        """Another density may fit."""
+        """Lay out the groups for the new size."""
         self.fill(self._groups)
 
     @property
     def rank_row(self) -> RankRow | None:
-        """The rank under the cursor."""
-        cells = self._lines[self.at_row].cells if self.at_row < len(self._lines) else []
-        return cells[self.at_cell].rank_row if self.at_cell < len(cells) else None
+        """Return the rank under the cursor."""
+        cells = self._lines[self.cursor_row].cells if self.cursor_row < len(self._lines) else []
+        return cells[self.cursor_cell].rank_row if self.cursor_cell < len(cells) else None
 
     @property
     def rank_rows(self) -> list[RankRow]:
-        """All ranks that are shown, in their order."""
+        """Return all ranks of the grid, in order."""
         return [cell.rank_row for line in self._lines for cell in line.cells]
 
     def find(self, rank_id: object) -> None:
-        """Put the cursor on a rank."""
+        """Move the cursor to the rank with this id."""
         self._put(lambda rank_row: rank_row.rank_id == rank_id)
 
     def find_rank_row(self, wanted: RankRow) -> None:
-        """The same; also on one that no log shows."""
+        """Move the cursor to this rank, which may have no id because there is no log of it."""
         self._put(lambda rank_row: rank_row is wanted)
 
-    def _put(self, is_it: Callable[[RankRow], bool]) -> None:
+    def _put(self, is_wanted: Callable[[RankRow], bool]) -> None:
         for row, line in enumerate(self._lines):
-            for cell, one in enumerate(line.cells):
-                if is_it(one.rank_row):
-                    self.put(row, cell, middle=True)
+            for index, cell in enumerate(line.cells):
+                if is_wanted(cell.rank_row):
+                    self.put(row, index, middle=True)
                     return
 
     def cells(self, row: int) -> list[int]:
-        """Where the marks stand."""
+        """Return the column of each mark."""
         return [cell.x for cell in self._lines[row].cells] if row < len(self._lines) else []
 
     def text(self, row: int) -> Text:
-        """Labels and marks."""
+        """Render the labels and marks of a line."""
         from ncclforensics.tui.content.ranks import MARKS
 
         line = self._lines[row]
         pieces = [(x, label, "dim") for x, label in line.labels]
         for number, cell in enumerate(line.cells):
             mark = MARKS[cell.rank_row.state]
-            is_cursor = (row, number) == (self.at_row, self.at_cell)
+            is_cursor = (row, number) == (self.cursor_row, self.cursor_cell)
             pieces.append((cell.x, mark, CURSOR if is_cursor else STYLES[mark]))
         text = Text(no_wrap=True)
         for x, piece, style in sorted(pieces):
@@ -112,37 +112,39 @@ class Grid(Sheet):
         return text
 
 
-def _laid(groups: list[tuple[str, list[RankRow]]], width: int, height: int) -> list[_Line]:
-    """With labels, in as many columns as are needed; without labels if that does not fit."""
+def _layout(groups: list[tuple[str, list[RankRow]]], width: int, height: int) -> list[_Line]:
+    """Lay out groups with labels in as many columns as needed, or without labels if that does not fit."""
     if not groups:
         return []
-    label = min(LONGEST, max(len(name) for name, _ in groups))
+    label_width = min(LONGEST, max(len(name) for name, _ in groups))
     marks = max(len(rank_rows) for _, rank_rows in groups)
-    wide = label + 1 + marks + 2
-    columns = max(1, width // wide)
-    if wide <= width and len(groups) <= columns * height:
+    column_width = label_width + 1 + marks + 2
+    columns = max(1, width // column_width)
+    if column_width <= width and len(groups) <= columns * height:
         needed = -(-len(groups) // height)
         lines = [_Line([], []) for _ in range(-(-len(groups) // needed))]
         for number, (name, rank_rows) in enumerate(groups):
             column, row = divmod(number, len(lines))
-            left = column * wide
-            lines[row].labels.append((left, name[:label]))
-            lines[row].cells += [_Cell(left + label + 1 + place, rank_row) for place, rank_row in enumerate(rank_rows)]
+            left = column * column_width
+            lines[row].labels.append((left, name[:label_width]))
+            lines[row].cells += [
+                _Cell(left + label_width + 1 + index, rank_row) for index, rank_row in enumerate(rank_rows)
+            ]
         return lines
-    if marks + label + 1 > width:  # groups longer than a line
-        return _flowing(groups, width)
+    if marks + label_width + 1 > width:  # the largest group is longer than a line
+        return _layout_long_groups(groups, width)
     lines, x = [_Line([], [])], 0
     for _, rank_rows in groups:
         if x + len(rank_rows) > width and lines[-1].cells:
             lines.append(_Line([], []))
             x = 0
-        lines[-1].cells += [_Cell(x + place, rank_row) for place, rank_row in enumerate(rank_rows)]
+        lines[-1].cells += [_Cell(x + index, rank_row) for index, rank_row in enumerate(rank_rows)]
         x += len(rank_rows) + 1
     return lines
 
 
-def _flowing(groups: list[tuple[str, list[RankRow]]], width: int) -> list[_Line]:
-    """A line with the name of each group, and its marks below it."""
+def _layout_long_groups(groups: list[tuple[str, list[RankRow]]], width: int) -> list[_Line]:
+    """Lay out each group as a line with its name and lines with its marks."""
     lines = []
     for name, rank_rows in groups:
         for start in range(0, len(rank_rows), width - 2):
@@ -150,45 +152,45 @@ def _flowing(groups: list[tuple[str, list[RankRow]]], width: int) -> list[_Line]
             labels = [(0, f"{name} ({len(rank_rows)})"[: width - 1])] if start == 0 else []
             if labels:
                 lines.append(_Line(labels, []))
-            lines.append(_Line([], [_Cell(2 + place, rank_row) for place, rank_row in enumerate(part)]))
+            lines.append(_Line([], [_Cell(2 + index, rank_row) for index, rank_row in enumerate(part)]))
     return lines
 
 
 class Ranks(Page):
-    """every rank and what became of it; odd ones out stand out."""
+    """Every rank with its state; marks distinguish culprits, waiting ranks and dead ranks."""
 
     NAME = "ranks"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("s", "sort", "Sort", tooltip="Group by host, by state, by last call (the rarest first)"),
-        Binding("f", "filter", "Filter", tooltip="Show only some: ranks 0-7,12, part of a host's name, or a mark"),
-        Binding("n", "next", "Next odd", tooltip="To the next rank that died, is to blame or is missing"),
-        Binding("o", "operations", "Operations", tooltip="Its last call among those of the others"),
-        Binding("w", "waiting", "Waiting", show=False, tooltip="Who waits for whom"),
+        Binding("s", "sort", "Sort", tooltip="Group by host, by state, or by last call (rarest first)"),
+        Binding("f", "filter", "Filter", tooltip="Show only some ranks: 0-7,12, part of a host name, or a mark"),
+        Binding("n", "next", "Next culprit", tooltip="Go to the next rank that is a culprit or missing"),
+        Binding("o", "operations", "Operations", tooltip="Compare its last call with the calls of other ranks"),
+        Binding("w", "waiting", "Waiting", show=False, tooltip="Go to the waiting screen"),
     ]
 
     def __init__(self) -> None:
         super().__init__()
-        self._seats: list[RankRow] = []
+        self._rank_rows: list[RankRow] = []
         self._order = 0
         self._filter = ""
 
-    def body(self) -> Iterable[Widget]:
-        """Legend, grid, and the rank under the cursor."""
+    def compose_body(self) -> Iterable[Widget]:
+        """Create the legend, the grid and the details."""
         yield Static("", id="title", markup=False)
-        yield Grid()
+        yield RankGrid()
         yield Static("", id="detail", markup=False)
 
     def draw(self, part: object) -> None:
-        """All ranks."""
-        self._seats = cast("list[RankRow]", part)
+        """Show all ranks."""
+        self._rank_rows = cast("list[RankRow]", part)
         self._fill()
-        if not self._seats:
-            self.trouble("these files show no rank of an NCCL job")
+        if not self._rank_rows:
+            self.show_problem("no rank of an NCCL job in these files")
 
     def _fill(self) -> None:
         from ncclforensics.tui.content.ranks import MARKS, State
 
-        shown = [rank_row for rank_row in self._seats if _fits(rank_row, MARKS[rank_row.state], self._filter)]
+        shown = [rank_row for rank_row in self._rank_rows if _passes(rank_row, MARKS[rank_row.state], self._filter)]
         groups: dict[str, list[RankRow]] = {}
         for rank_row in shown:
             groups.setdefault(_group(rank_row, ORDERS[self._order]), []).append(rank_row)
@@ -205,101 +207,101 @@ class Ranks(Page):
                 title.append(f" {counts[state]} {str(state).partition(':')[0]}   ")
         title.append(f"by {ORDERS[self._order]}", "dim")
         title.append(f", only {self._filter}" if self._filter else "", "bold")
-        self.tell("#title", title)
-        self.query_one(Grid).fill(ordered)
-        self.call_after_refresh(self._tell)
+        self.set_text("#title", title)
+        self.query_one(RankGrid).fill(ordered)
+        self.call_after_refresh(self._show_details)
 
-    def on_sheet_moved(self) -> None:
-        """Tell of the rank under the cursor."""
-        self._tell()
+    def on_virtual_rows_moved(self) -> None:
+        """Show the details of the rank under the cursor."""
+        self._show_details()
 
-    def on_sheet_opened(self) -> None:
-        """Open its last call in the log."""
-        rank_row = self.query_one(Grid).rank_row
-        if rank_row is not None and rank_row.at is not None:
-            self.forensics.go(Place("log", (rank_row.at.source, rank_row.at.line)))
+    def on_virtual_rows_opened(self) -> None:
+        """Open the log at the last call of the rank."""
+        rank_row = self.query_one(RankGrid).rank_row
+        if rank_row is not None and rank_row.cited is not None:
+            self.controller.go(Place("log", (rank_row.cited.source, rank_row.cited.line)))
 
-    def _tell(self) -> None:
-        rank_row = self.query_one(Grid).rank_row
+    def _show_details(self) -> None:
+        rank_row = self.query_one(RankGrid).rank_row
         text = Text()
         if rank_row is not None:
-            where = f"GPU {known(rank_row.gpu)}, pid {known(rank_row.pid)}" if rank_row.rank_id is not None else ""
+            process = f"GPU {known(rank_row.gpu)}, pid {known(rank_row.pid)}" if rank_row.rank_id is not None else ""
             text.append(f"{rank_row.name} ", "bold")
-            text.append(f"{rank_row.host} {where}  ")
-            text.append(rank_row.at.place if rank_row.at else "", "cyan")
-            text.append(f"\n{rank_row.state}" + (f" · {rank_row.said}" if rank_row.said else ""))
-            text.append(f"\nlast call: {rank_row.last or 'none seen'}")
-        self.tell("#detail", text)
+            text.append(f"{rank_row.host} {process}  ")
+            text.append(rank_row.cited.location if rank_row.cited else "", "cyan")
+            text.append(f"\n{rank_row.state}" + (f" · {rank_row.exit_text}" if rank_row.exit_text else ""))
+            text.append(f"\nlast call: {rank_row.last_call or 'none seen'}")
+        self.set_text("#detail", text)
 
-    def show(self, at: At) -> None:
-        """Put the cursor on a rank."""
-        self.call_after_refresh(self.query_one(Grid).find, at[0])
+    def go_to(self, position: Position) -> None:
+        """Move the cursor to a rank."""
+        self.call_after_refresh(self.query_one(RankGrid).find, position[0])
 
-    def here(self) -> At:
-        """The rank under the cursor."""
-        rank_row = self.query_one(Grid).rank_row
+    def cursor_position(self) -> Position:
+        """Return the id of the rank under the cursor."""
+        rank_row = self.query_one(RankGrid).rank_row
         return (rank_row.rank_id,) if rank_row and rank_row.rank_id is not None else ()
 
-    def copied(self) -> str:
-        """The rank and its last call."""
-        rank_row = self.query_one(Grid).rank_row
-        return f"{rank_row.name} on {rank_row.host}: {rank_row.last}" if rank_row else ""
+    def clipboard_text(self) -> str:
+        """Return the rank and its last call."""
+        rank_row = self.query_one(RankGrid).rank_row
+        return f"{rank_row.name} on {rank_row.host}: {rank_row.last_call}" if rank_row else ""
 
     def action_sort(self) -> None:
-        """The next order."""
+        """Group by the next criterion."""
         self._order = (self._order + 1) % len(ORDERS)
         self._fill()
 
     def action_filter(self) -> None:
-        """Ask what is to be shown."""
+        """Ask which ranks to show."""
 
-        def take(typed: str | None) -> None:
+        def set_filter(typed: str | None) -> None:
             if typed is not None:
                 self._filter = typed
                 self._fill()
 
         self.app.push_screen(
-            Ask("Only which ranks? 0-7,12, part of a host's name, or a mark such as X", self._filter), take
+            Ask("Show which ranks: 0-7,12, part of a host name, or a mark such as X?", self._filter), set_filter
         )
 
     def action_next(self) -> None:
-        """To the next rank that is not as it should be."""
+        """Go to the next culprit or missing rank."""
         from ncclforensics.tui.content.ranks import State
 
-        grid = self.query_one(Grid)
-        odd = [
+        grid = self.query_one(RankGrid)
+        suspects = [
             rank_row
             for rank_row in grid.rank_rows
-            if rank_row.state in (State.DIED_FIRST, State.CULPRIT, State.MISSING)
+            if rank_row.state in (State.CULPRIT_DIED, State.CULPRIT, State.MISSING)
         ]
-        if odd:
-            here = grid.rank_row
-            follows = [
+        if suspects:
+            current = grid.rank_row
+            later = [
                 rank_row
-                for rank_row in odd
-                if here is not None and grid.rank_rows.index(rank_row) > grid.rank_rows.index(here)
+                for rank_row in suspects
+                if current is not None and grid.rank_rows.index(rank_row) > grid.rank_rows.index(current)
             ]
-            grid.find_rank_row((follows or odd)[0])
+            grid.find_rank_row((later or suspects)[0])
 
     def action_operations(self) -> None:
-        """Its last call."""
-        rank_row = self.query_one(Grid).rank_row
+        """Go to the last call of the rank."""
+        rank_row = self.query_one(RankGrid).rank_row
         if rank_row is not None and rank_row.rank_id is not None:
-            self.forensics.go(Place("operations", ("", rank_row.rank_id)))
+            self.controller.go(Place("operations", ("", rank_row.rank_id)))
 
     def action_waiting(self) -> None:
-        """Who waits for whom."""
-        self.forensics.go(Place("waiting"))
+        """Go to the waiting screen."""
+        self.controller.go(Place("waiting"))
 
 
 def _group(rank_row: RankRow, order: str) -> str:
     if order == "host":
         return rank_row.host
-    return str(rank_row.state).partition(":")[0] if order == "state" else rank_row.last or "none seen"
+    return str(rank_row.state).partition(":")[0] if order == "state" else rank_row.last_call or "none seen"
 
 
-def _fits(rank_row: RankRow, mark: str, typed: str) -> bool:
-    """Whether a rank is among those asked for."""
+def _passes(rank_row: RankRow, mark: str, typed: str) -> bool:
+    """Whether a rank passes the filter."""
     if not typed or typed == mark:
         return True
     if typed[0].isdecimal():

@@ -1,10 +1,10 @@
-"""What all screens share: the bar of screens on top, the state of reading below, and where one stands."""
+"""What all screens share: the bar of screens, the status line, the key bar, and the position of the cursor."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar, cast
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -17,8 +17,7 @@ from textual.widgets import Static
 from ncclforensics.data.names import printable
 
 if TYPE_CHECKING:
-    from ncclforensics.tui.app import Forensics
-    from ncclforensics.tui.content import Facts
+    from ncclforensics.tui.content import RunContent
 
 TITLES = {
     "incident": "Incident",
@@ -29,26 +28,47 @@ TITLES = {
     "benchmarks": "Benchmarks",
     "log": "Log",
 }
-At = tuple[object, ...]
+Position = tuple[object, ...]
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A screen, and what its cursor stands on; each screen says what that is."""
+    """A screen, and the position of the cursor on it; each screen defines its own kind of position."""
 
     page: str
-    at: At = ()
+    position: Position = ()
 
 
-class Bar(Static):
-    """The screens by their keys; the one that is shown stands in brackets."""
+class Controller(Protocol):
+    """What screens need of the application: the content of the run, navigation, and background work."""
 
-    def __init__(self, name: str) -> None:
+    BINDINGS: ClassVar[list[BindingType]]
+    content: RunContent | None
+    opened_pages: list[Page]
+
+    def go(self, place: Place) -> None:
+        """Go to a place, and add it to the history."""
+
+    def update_status(self) -> None:
+        """Show the reading progress in the status line of the current screen."""
+
+    def run_in_background(self, work: Callable[[], Result], done: Callable[[Result], None]) -> None:
+        """Call `work` in a thread, and then `done` with its result."""
+
+    def show_error(self, text: str) -> None:
+        """Show an error as a notification."""
+
+
+class ScreenBar(Static):
+    """The titles of all screens with their keys; the current screen is in brackets."""
+
+    def __init__(self, current: str) -> None:
         self._ends: list[tuple[int, str]] = []
         text = Text(no_wrap=True)
         for number, (page, title) in enumerate(TITLES.items(), 1):
             text.append(" " if number > 1 else "")
-            text.append(f"[{number} {title}]" if page == name else f"{number} {title}", "bold" * (page == name))
+            text.append(f"[{number} {title}]" if page == current else f"{number} {title}", "bold" * (page == current))
             self._ends.append((len(text), page))
         super().__init__(text, id="bar")
 
@@ -56,11 +76,11 @@ class Bar(Static):
         """Go to the screen under the mouse."""
         page = next((page for end, page in self._ends if event.x < end), None)
         if page is not None:
-            cast("Forensics", self.app).go(Place(page))
+            cast("Controller", self.app).go(Place(page))
 
 
-class Keys(Static):
-    """The keys of a screen, each of which the mouse may press; Textual's own line of keys is made anew ten times."""
+class KeyBar(Static):
+    """The keys of a screen; a click presses the key. Textual's own footer is rebuilt ten times as often."""
 
     def __init__(self, bindings: Iterable[BindingType]) -> None:
         self._ends: list[tuple[int, str]] = []
@@ -68,7 +88,7 @@ class Keys(Static):
         for binding in bindings:
             if isinstance(binding, Binding) and binding.show:
                 key = binding.key.split(",")[0]
-                if key not in (known for _, known in self._ends):
+                if key not in (shown for _, shown in self._ends):
                     text.append(f" {binding.key_display or key}", "bold")
                     text.append(f" {binding.description} ")
                     self._ends.append((len(text), key))
@@ -82,7 +102,7 @@ class Keys(Static):
 
 
 class Page(Screen[None]):
-    """One screen: `body` says what it is made of, `draw` fills it, `show` moves its cursor to a place."""
+    """One screen: `compose_body` creates its widgets, `draw` fills them, `go_to` moves the cursor."""
 
     NAME: ClassVar[str]
     AUTO_FOCUS = "#focus"
@@ -90,94 +110,95 @@ class Page(Screen[None]):
     def __init__(self) -> None:
         super().__init__()
         self._drawn: object = None
-        self._wanted: At | None = None
-        self._told: dict[str, str] = {}
+        self._requested_position: Position | None = None
+        self._shown_markup: dict[str, str] = {}
 
     @property
-    def forensics(self) -> Forensics:
-        """The program."""
-        return cast("Forensics", self.app)
+    def controller(self) -> Controller:
+        """The application."""
+        return cast("Controller", self.app)
 
     def compose(self) -> ComposeResult:
-        """Bar, body, state, keys."""
-        yield Bar(self.NAME)
-        yield from self.body()
-        yield Static("", id="trouble", markup=False)
+        """Create the screen bar, the body, the problem line, the status line and the key bar."""
+        yield ScreenBar(self.NAME)
+        yield from self.compose_body()
+        yield Static("", id="problem", markup=False)
         yield Static("", id="state", markup=False)
-        everywhere = type(self.forensics).BINDINGS
-        helping = [each for each in everywhere if isinstance(each, Binding) and each.action == "help"]
-        yield Keys([*helping, *type(self).BINDINGS, *everywhere])  # those that do not fit are told by the first
+        global_bindings = type(self.controller).BINDINGS
+        help_keys = [key for key in global_bindings if isinstance(key, Binding) and key.action == "help"]
+        # Help comes first: it lists the keys for which the bar has no room.
+        yield KeyBar([*help_keys, *type(self).BINDINGS, *global_bindings])
 
     def on_mount(self) -> None:
-        """Fill it with what is known by now."""
-        self.forensics.opened.append(self)
-        self.renew()
+        """Draw the content that is available now."""
+        self.controller.opened_pages.append(self)
+        self.refresh_content()
 
     def on_screen_resume(self) -> None:
-        """More may have become known while another screen was shown."""
-        self.renew()
+        """Draw the content that arrived while another screen was shown."""
+        self.refresh_content()
 
-    def renew(self) -> None:
-        """Draw what is known, if it has not been drawn yet, and go where one wants to be."""
+    def refresh_content(self) -> None:
+        """Draw the content if it has changed, and go to the requested position."""
         if not self.is_mounted:
             return
-        self.forensics.tell_state()
-        facts = self.forensics.facts
-        if facts is not None and facts is not self._drawn:
-            self._drawn = facts
-            self._draw(facts)
-        if self._wanted is not None and self._drawn is not None:
-            wanted, self._wanted = self._wanted, None
-            self.show(wanted)
+        self.controller.update_status()
+        content = self.controller.content
+        if content is not None and content is not self._drawn:
+            self._drawn = content
+            self._draw(content)
+        if self._requested_position is not None and self._drawn is not None:
+            position, self._requested_position = self._requested_position, None
+            self.go_to(position)
 
-    def _draw(self, facts: Facts) -> None:
-        from ncclforensics.tui.content import Failed
+    def _draw(self, content: RunContent) -> None:
+        from ncclforensics.tui.content import FailedPart
 
-        part = facts.parts[self.NAME]
-        self.trouble("")
+        part = content.parts[self.NAME]
+        self.show_problem("")
         try:
-            if isinstance(part, Failed):
-                self.trouble(f"this screen could not be made: {part.why}")
+            if isinstance(part, FailedPart):
+                self.show_problem(f"the content of this screen could not be built: {part.error}")
             else:
                 self.draw(part)
-        except Exception as error:  # a defect of one screen is told, and the others go on
-            self.trouble(printable(f"this screen could not be drawn: {type(error).__name__}: {error}"))
+        except Exception as error:  # a defect of one screen must not end the others
+            self.show_problem(printable(f"this screen could not be drawn: {type(error).__name__}: {error}"))
 
-    def want(self, at: At) -> None:
-        """Go to a place as soon as that can be done."""
-        self._wanted = at or None
-        self.renew()
+    def request_position(self, position: Position) -> None:
+        """Go to a position as soon as the content is drawn."""
+        self._requested_position = position or None
+        self.refresh_content()
 
-    def trouble(self, text: str) -> None:
-        """Say what is wrong with this screen; nothing if the text is empty."""
-        told = self.query_one("#trouble", Static)
-        told.update(Text(text))
-        told.display = bool(text)
+    def show_problem(self, text: str) -> None:
+        """Show a problem below the body; hide the line if the text is empty."""
+        line = self.query_one("#problem", Static)
+        line.update(Text(text))
+        line.display = bool(text)
 
-    def tell(self, where: str, text: Text) -> None:
-        """Put a text into one of the frames around the body; only another height is worth a new layout."""
-        before = self._told.get(where, "")
+    def set_text(self, selector: str, text: Text) -> None:
+        """Set the text of a widget around the body; compute a new layout only if its height changes."""
+        before = self._shown_markup.get(selector, "")
         if text.markup != before:
-            self._told[where] = text.markup
-            is_higher = where == "#title" and text.markup.count("\n") != before.count("\n")
-            text.no_wrap, text.overflow = where != "#detail", "ellipsis"
-            self.query_one(where, Static).update(text, layout=is_higher or not before)
+            self._shown_markup[selector] = text.markup
+            has_new_height = selector == "#title" and text.markup.count("\n") != before.count("\n")
+            text.no_wrap, text.overflow = selector != "#detail", "ellipsis"
+            self.query_one(selector, Static).update(text, layout=has_new_height or not before)
 
-    def body(self) -> Iterable[Widget]:
-        """The widgets between the bar and the state."""
+    def compose_body(self) -> Iterable[Widget]:
+        """Create the widgets between the screen bar and the status line."""
         raise NotImplementedError
 
     def draw(self, part: object) -> None:
-        """Fill the widgets."""
+        """Fill the widgets with the part of the content that belongs to this screen."""
         raise NotImplementedError
 
-    def show(self, at: At) -> None:
-        """Move the cursor; what is not there is left alone."""
+    def go_to(self, position: Position) -> None:
+        """Move the cursor to a position; ignore positions that do not exist."""
 
-    def here(self) -> At:
-        """Where the cursor stands, as `show` takes it."""
+    def cursor_position(self) -> Position:
+        """Return the position of the cursor, in the form that `go_to` takes."""
         return ()
 
-    def copied(self) -> str:
-        """What `y` copies: what the cursor stands on."""
+    def clipboard_text(self) -> str:
+        """Return the text that `y` copies: what is under the cursor."""
         return ""

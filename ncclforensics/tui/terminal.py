@@ -1,4 +1,4 @@
-"""How the screens come up in this terminal."""
+"""Run the screens in this terminal."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ncclforensics.tui.app import Forensics, Request
 
 
 def show(paths: list[str], *, rank_from: str | None) -> None:
-    """Show the screens until the user leaves them. Raises UsageError where there is no terminal."""
+    """Show the screens until the user quits. Raises UsageError if there is no terminal."""
     with tempfile.TemporaryDirectory(prefix="ncclforensics-") as folder:
-        named = tuple(_kept(folder) if path == STDIN else path for path in paths)
-        is_shown = DRIVER or (sys.stdin.isatty() and sys.stdout.isatty())
-        if not is_shown:
-            raise UsageError("the screens need a terminal; `check` prints what they show, --serve needs a browser")
-        Forensics(Request(named, rank_from)).run()
+        files = tuple(_copy_stdin(folder) if path == STDIN else path for path in paths)
+        has_terminal = DRIVER or (sys.stdin.isatty() and sys.stdout.isatty())
+        if not has_terminal:
+            raise UsageError("`tui` needs a terminal; use `check` to print the findings, or --serve for a browser")
+        Forensics(Request(files, rank_from)).run()
 
 
-def _kept(folder: str) -> str:
-    """What comes in through standard input, as a file; then the keyboard takes its place."""
+def _copy_stdin(folder: str) -> str:
+    """Copy standard input to a file, reconnect it to the keyboard, and return the path of the copy."""
     copy = Path(folder, "stdin")
     with open(copy, "wb") as file:
         while data := sys.stdin.buffer.read(1 << 20):
@@ -33,7 +33,7 @@ def _kept(folder: str) -> str:
     try:
         keyboard = os.open("/dev/tty", os.O_RDONLY)
     except OSError as error:
-        raise UsageError(f"- was read, but there is no keyboard to go on with: {error.strerror}") from error
+        raise UsageError(f"cannot open the keyboard after reading standard input: {error.strerror}") from error
     os.dup2(keyboard, sys.stdin.fileno())
     os.close(keyboard)
     return str(copy)

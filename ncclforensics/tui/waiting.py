@@ -1,4 +1,4 @@
-"""Who waits for whom, as a tree from those that wait for nobody."""
+"""The waiting screen: a tree of waiting ranks; the roots are the ranks that do not wait."""
 
 from __future__ import annotations
 
@@ -11,28 +11,35 @@ from textual.widget import Widget
 from textual.widgets import Static, Tree
 from textual.widgets.tree import TreeNode
 
-from ncclforensics.tui.screen import At, Page, Place
+from ncclforensics.tui.screen import Page, Place, Position
 
 if TYPE_CHECKING:
     from ncclforensics.tui.content.waiting import Waiters
 
 
 class Waiting(Page):
-    """who waits for whom: at the root who waits for nobody, below each those who wait for it."""
+    """Which ranks wait for which: below each entry are the ranks that wait for it."""
 
     NAME = "waiting"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "log", "Log", key_display="enter", tooltip="The call they wait in, in the log", priority=True),
-        Binding("r", "ranks", "Ranks", tooltip="The first of these ranks among all ranks"),
-        Binding("o", "operations", "Operations", tooltip="The call they wait in among those of the others"),
+        Binding(
+            "enter",
+            "log",
+            "Log",
+            key_display="enter",
+            tooltip="Open the log at this call",
+            priority=True,
+        ),
+        Binding("r", "ranks", "Ranks", tooltip="Go to the first of these ranks"),
+        Binding("o", "operations", "Operations", tooltip="Compare this call with the calls of other ranks"),
     ]
 
-    def body(self) -> Iterable[Widget]:
-        """The tree."""
+    def compose_body(self) -> Iterable[Widget]:
+        """Create the title, the tree and the details."""
         tree: Tree[Waiters] = Tree("", id="focus")
         tree.show_root = False
         tree.guide_depth = 3
-        yield Static("Below each stand those who wait for it.", id="title", markup=False)
+        yield Static("Below each entry are the ranks that wait for it.", id="title", markup=False)
         yield tree
         yield Static("", id="detail", markup=False)
 
@@ -50,62 +57,62 @@ class Waiting(Page):
         trees = cast("list[Waiters]", part)
         tree = self._tree
         tree.clear()
-        for one in trees:
-            _add(tree.root, one)
+        for waiters in trees:
+            _add(tree.root, waiters)
         tree.root.expand()
         if not trees:
-            self.trouble("nobody is seen to wait for anybody")
+            self.show_problem("no waiting rank found in these logs")
         elif tree.root.children:
             self.call_after_refresh(tree.move_cursor, tree.root.children[0])
 
     def on_tree_node_highlighted(self, event: Tree.NodeHighlighted[Waiters]) -> None:
-        """All that is known of it."""
-        one = event.node.data
+        """Show the details of the node."""
+        waiters = event.node.data
         text = Text()
-        if one is not None:
-            text.append(one.full)
-            text.append(f"\n{one.at.place}" if one.at else "", "cyan")
-            text.append("\ncycle: they are waited for by themselves" if one.is_cycle else "", "bold red")
-            text.append("\nwho waits for them is shown further up" if one.is_above else "", "dim")
-        self.tell("#detail", text)
+        if waiters is not None:
+            text.append(waiters.full_title)
+            text.append(f"\n{waiters.cited.location}" if waiters.cited else "", "cyan")
+            text.append("\ncycle: these ranks wait for themselves" if waiters.is_cycle else "", "bold red")
+            text.append("\nthe ranks that wait for them are listed above" if waiters.is_listed_above else "", "dim")
+        self.set_text("#detail", text)
 
-    def here(self) -> At:
-        """The tree alone knows."""
+    def cursor_position(self) -> Position:
+        """Return no position: the tree is rebuilt on every visit."""
         return ()
 
-    def copied(self) -> str:
-        """The node."""
-        return self._waiters.full if self._waiters else ""
+    def clipboard_text(self) -> str:
+        """Return the title of the node with all rank numbers."""
+        return self._waiters.full_title if self._waiters else ""
 
     def action_log(self) -> None:
-        """The line they wait in."""
-        one = self._waiters
-        if one is not None and one.at is not None:
-            self.forensics.go(Place("log", (one.at.source, one.at.line)))
+        """Open the log at the call in which the ranks wait."""
+        waiters = self._waiters
+        if waiters is not None and waiters.cited is not None:
+            self.controller.go(Place("log", (waiters.cited.source, waiters.cited.line)))
 
     def action_ranks(self) -> None:
-        """The first of them."""
-        one = self._waiters
-        if one is not None and one.rank_ids:
-            self.forensics.go(Place("ranks", (one.rank_ids[0],)))
+        """Go to the first of these ranks."""
+        waiters = self._waiters
+        if waiters is not None and waiters.rank_ids:
+            self.controller.go(Place("ranks", (waiters.rank_ids[0],)))
 
     def action_operations(self) -> None:
-        """Their call."""
-        one = self._waiters
-        if one is not None and one.rank_ids:
-            self.forensics.go(Place("operations", ("", one.rank_ids[0])))
+        """Go to the call in which the ranks wait."""
+        waiters = self._waiters
+        if waiters is not None and waiters.rank_ids:
+            self.controller.go(Place("operations", ("", waiters.rank_ids[0])))
 
 
-def _add(above: TreeNode[Waiters], one: Waiters) -> None:
+def _add(parent: TreeNode[Waiters], waiters: Waiters) -> None:
     label = Text(no_wrap=True)
-    if one.is_culprit:
+    if waiters.is_culprit:
         label.append("X ", "bold red")
-    elif one.is_cycle:
+    elif waiters.is_cycle:
         label.append("↻ ", "bold red")
     else:
-        label.append("↑ " if one.is_above else "", "dim")
-    label.append(one.title, "bold" if one.is_culprit else "")
-    label.append("  (cycle)" if one.is_cycle else "  (see above)" if one.is_above else "", "dim")
-    node = above.add(label, one, expand=True, allow_expand=bool(one.below))
-    for below in one.below:
-        _add(node, below)
+        label.append("↑ " if waiters.is_listed_above else "", "dim")
+    label.append(waiters.title, "bold" if waiters.is_culprit else "")
+    label.append("  (cycle)" if waiters.is_cycle else "  (see above)" if waiters.is_listed_above else "", "dim")
+    node = parent.add(label, waiters, expand=True, allow_expand=bool(waiters.children))
+    for child in waiters.children:
+        _add(node, child)

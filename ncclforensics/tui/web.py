@@ -1,4 +1,4 @@
-"""How the screens come up in browsers: each visit is a program of its own, joined to the page by a web socket."""
+"""Serve the screens to browsers: each visit starts its own process, connected to the page by a web socket."""
 
 from __future__ import annotations
 
@@ -16,30 +16,32 @@ from ncclforensics.errors import UsageError
 
 LOOPBACK = ("127.0.0.1", "localhost")
 EVERYWHERE = ("0.0.0.0", "::", "")
-EXPOSED = "whoever can reach this address reads these logs: there is no password and no encryption"
+EXPOSED = "everyone who can reach this address can read these logs: there is no password and no encryption"
 PROGRAM = [sys.executable, "-c", "from ncclforensics.cli import run; run()"]
 
 
 class _Server(Server):
-    """Textual's, with a page that asks nobody else for anything, and that no other page may join."""
+    """Textual's server, with a page that loads nothing from elsewhere, and an origin check for web sockets."""
 
     async def on_startup(self, app: web.Application) -> None:
-        """Say where the page is."""
+        """Print the address of the page."""
         self.console.print(f"ncclforensics at {self.public_url} until ctrl+c", markup=False, highlight=False)
 
     async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
-        """Any page that a browser shows may try to connect to loopback; only one that came from here may."""
+        """Refuse pages of other origins: any page in a browser can try to connect to loopback."""
         host = urlsplit(f"//{request.host}").hostname
         is_own = request.headers.get("Origin") in (None, f"http://{request.host}", f"https://{request.host}")
-        if not is_own or (self.host in LOOPBACK and host not in LOOPBACK):  # a name of theirs may lead here, too
-            raise web.HTTPForbidden(text=f"open {self.public_url} itself")
+        if not is_own or (
+            self.host in LOOPBACK and host not in LOOPBACK
+        ):  # DNS rebinding: a foreign name may resolve to loopback
+            raise web.HTTPForbidden(text=f"open {self.public_url} directly")
         return await super().handle_websocket(request)
 
 
 def serve(paths: list[str], bind: str, port: int, *, rank_from: str | None, no_color: bool) -> None:
-    """Serve the screens until interrupted. Raises UsageError for what can be read only once."""
+    """Serve the screens until interrupted. Raises UsageError for standard input, which cannot be read per visit."""
     if STDIN in paths:
-        raise UsageError("- can be read only once, and every visit reads: give --serve files")
+        raise UsageError("--serve reads the input at every visit, but standard input can be read only once; use files")
     options = [f"--rank-from={rank_from}"] if rank_from is not None else []
     command = [*PROGRAM, "tui", *options, *["--no-color"] * no_color, "--", *paths]
     name = socket.getfqdn() if bind in EVERYWHERE else bind

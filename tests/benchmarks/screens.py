@@ -71,11 +71,11 @@ async def measure(folder: str, began: float) -> None:
     async with app.run_test(size=(160, 48)) as pilot:
         keys = Keys(app)
         await pilot.press("1")
-        while app.facts is None:
+        while app.content is None:
             await asyncio.sleep(0.01)
         print(f"  first verdict       {time.time() - began:7.2f} s")
         await pilot.press("2")
-        while not app.facts.is_whole and time.time() - began < LIMIT:
+        while not app.content.is_whole and time.time() - began < LIMIT:
             await keys.press("right", "left")
         print(f"  every byte read     {time.time() - began:7.2f} s")
         keys.tell("ranks, while reading")
@@ -109,11 +109,13 @@ class Keys:
             self._taken.append(1000 * (time.perf_counter() - start))
 
     def _cursor(self) -> object:
-        from ncclforensics.tui.virtual_rows import Sheet
+        from ncclforensics.tui.virtual_rows import VirtualRows
 
         widget = self._app.screen.query_one("#focus")
         return (
-            (widget.at_row, widget.at_cell) if isinstance(widget, Sheet) else cast("Tree[object]", widget).cursor_line
+            (widget.cursor_row, widget.cursor_cell)
+            if isinstance(widget, VirtualRows)
+            else cast("Tree[object]", widget).cursor_line
         )
 
     def tell(self, name: str) -> None:

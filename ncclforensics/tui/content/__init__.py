@@ -1,4 +1,4 @@
-"""What the screens show, made of one report in the background: no frame is computed while somebody waits for a key."""
+"""The content of all screens, built from one report in the background, so that no key waits for a frame."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from ncclforensics.tui.content.evidence import Citer
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
-    """What stands in place of a part that could not be made."""
+class FailedPart:
+    """Takes the place of a part whose builder raised an exception."""
 
-    why: str
+    error: str
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class RunContent:
     """The parts of one report, by the name of the screen that shows them."""
 
     report: Report
-    is_whole: bool  # every byte was read, and all rules were asked
+    is_whole: bool  # every byte was read, and all rules were run
     parts: dict[str, object] = field(default_factory=dict)
-    lock: Lock = field(default_factory=Lock)  # of the run: its frames are computed by one thread at a time
+    lock: Lock = field(default_factory=Lock)  # of the run: only one thread at a time may compute frames
 
 
-PARTS: dict[str, Callable[[Report, Citer], object]] = {
-    "incident": incident.incident,
-    "log": logs.logs,
-    "ranks": ranks.ranks,
-    "operations": calls.calls,
-    "waiting": waiting.waiting,
-    "connections": connections.connections,
-    "benchmarks": measurements.measured,
+BUILDERS: dict[str, Callable[[Report, Citer], object]] = {
+    "incident": incident.build_incident,
+    "log": logs.list_logs,
+    "ranks": ranks.list_ranks,
+    "operations": calls.build_calls,
+    "waiting": waiting.build_waiting_trees,
+    "connections": connections.build_connections,
+    "benchmarks": measurements.build_measurements,
 }
 
 
-def facts(report: Report, *, is_whole: bool) -> Facts:
-    """Everything that the screens show of a report; a part that breaks down costs none of the others."""
+def build_content(report: Report, *, is_whole: bool) -> RunContent:
+    """Build the content of every screen; a builder that raises costs only its own screen."""
     citer = Citer(report)
-    made = Facts(report, is_whole)
-    for name, part in PARTS.items():
+    content = RunContent(report, is_whole)
+    for name, build_part in BUILDERS.items():
         try:
-            made.parts[name] = part(report, citer)
+            content.parts[name] = build_part(report, citer)
         except Exception as error:  # a defect of one screen must not cost all others
-            made.parts[name] = Failed(printable(f"{type(error).__name__}: {error}"))
-    return made
+            content.parts[name] = FailedPart(printable(f"{type(error).__name__}: {error}"))
+    return content

@@ -1,4 +1,4 @@
-"""Who is joined to whom and over what, by rank and by host; rings; the NICs of each rank. What stands out is marked."""
+"""The content of the connections screen: transports between ranks and hosts, rings, and the NICs of each rank."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ncclforensics.tui.content.evidence import Citer
 
 
 @dataclass(frozen=True, slots=True)
-class Joint:
-    """How one end is joined to another."""
+class PairTransports:
+    """The transports between one sender and one receiver."""
 
     transports: dict[str, int]  # transport -> connections
-    is_odd: bool  # not over what most pairs of this kind are joined by
+    is_unusual: bool  # most pairs of this kind (within a host, between hosts) use other transports
 
     @property
     def mark(self) -> str:
-        """One letter for what carries most of it."""
+        """Return the letter of the transport with the most connections."""
         most = max(self.transports, key=lambda name: self.transports[name])
         if most.startswith("NET"):
             return "G" if most.endswith("GDRDMA") else "N"
@@ -32,20 +32,20 @@ class Joint:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Ends by number, and the joints between them."""
+    """Ranks or hosts, and the pairs of them that are connected, by index (sender, receiver)."""
 
     title: str
     ends: list[str]
-    joints: dict[tuple[int, int], Joint]
+    pairs: dict[tuple[int, int], PairTransports]
 
 
 @dataclass(frozen=True, slots=True)
 class Connections:
-    """What the screen shows."""
+    """The views of the screen."""
 
     matrices: list[Matrix]
     rings: list[str]
-    nics: list[tuple[str, str, bool]]  # rank, NICs, whether it stands out
+    nics: list[tuple[str, str, bool]]  # rank, NICs, whether they are unusual
 
 
 MARKS = {
@@ -57,82 +57,82 @@ MARKS = {
 }
 
 
-def connections(report: Report, _: Citer) -> Connections:
-    """Matrices of the jobs whose logs tell connections; rings and NICs as the logs print them."""
+def build_connections(report: Report, _: Citer) -> Connections:
+    """Build the matrices of each job whose logs show connections, and the lists of rings and NICs."""
     run = report.run
-    joined, rank = run["rank_connection"], run["rank"]
+    connected, rank = run["rank_connection"], run["rank"]
     matrices: list[Matrix] = []
     jobs = [row["job"] for row in report.verdicts]
-    for place, job in enumerate(jobs, 1):
-        pairs = joined.filter(pl.col("job") == job)
+    for number, job in enumerate(jobs, 1):
+        pairs = connected.filter(pl.col("job") == job)
         if pairs.is_empty():
             continue
         rank_rows = {row["rank_id"]: row for row in rank.filter(pl.col("job") == job).sort("rank").to_dicts()}
-        of = f" (job {place})" if len(jobs) > 1 else ""
-        matrices.append(_by_rank(pairs.to_dicts(), rank_rows, of))
+        suffix = f" (job {number})" if len(jobs) > 1 else ""
+        matrices.append(_by_rank(pairs.to_dicts(), rank_rows, suffix))
         if len({rank_row["host"] for rank_row in rank_rows.values()}) > 1:
-            matrices.append(_by_host(pairs.to_dicts(), rank_rows, of))
+            matrices.append(_by_host(pairs.to_dicts(), rank_rows, suffix))
     return Connections(matrices, _rings(report), _nics(report))
 
 
-def _by_rank(pairs: list[Row], rank_rows: dict[int, Row], of: str) -> Matrix:
+def _by_rank(pairs: list[Row], rank_rows: dict[int, Row], suffix: str) -> Matrix:
     order = {rank_id: number for number, rank_id in enumerate(rank_rows)}
     ends = [f"rank {known(rank_row['rank'])} on {printable(str(rank_row['host']))}" for rank_row in rank_rows.values()]
-    found: dict[tuple[int, int], dict[str, int]] = {}
-    kinds = {}
+    transports: dict[tuple[int, int], dict[str, int]] = {}
+    is_one_host = {}
     for pair in pairs:
         if pair["rank_id"] in order and pair["peer"] in order:
             place = order[pair["rank_id"]], order[pair["peer"]]
-            found.setdefault(place, {})[pair["transport"]] = pair["connections"]
-            kinds[place] = rank_rows[pair["rank_id"]]["host"] == rank_rows[pair["peer"]]["host"]
-    return Matrix(f"rank to rank{of}", ends, _judged(found, kinds))
+            transports.setdefault(place, {})[pair["transport"]] = pair["connections"]
+            is_one_host[place] = rank_rows[pair["rank_id"]]["host"] == rank_rows[pair["peer"]]["host"]
+    return Matrix(f"rank to rank{suffix}", ends, _mark_unusual(transports, is_one_host))
 
 
-def _by_host(pairs: list[Row], rank_rows: dict[int, Row], of: str) -> Matrix:
+def _by_host(pairs: list[Row], rank_rows: dict[int, Row], suffix: str) -> Matrix:
     hosts = list(dict.fromkeys(str(rank_row["host"]) for rank_row in rank_rows.values()))
     order = {host: number for number, host in enumerate(hosts)}
-    found: dict[tuple[int, int], dict[str, int]] = {}
+    transports: dict[tuple[int, int], dict[str, int]] = {}
     for pair in pairs:
         ends = [rank_rows.get(pair[name]) for name in ("rank_id", "peer")]
         if ends[0] and ends[1]:
-            ways = found.setdefault((order[str(ends[0]["host"])], order[str(ends[1]["host"])]), {})
-            ways[pair["transport"]] = ways.get(pair["transport"], 0) + pair["connections"]
-    kinds = {place: place[0] == place[1] for place in found}
-    return Matrix(f"host to host{of}", [printable(host) for host in hosts], _judged(found, kinds))
+            names = transports.setdefault((order[str(ends[0]["host"])], order[str(ends[1]["host"])]), {})
+            names[pair["transport"]] = names.get(pair["transport"], 0) + pair["connections"]
+    is_one_host = {place: place[0] == place[1] for place in transports}
+    return Matrix(f"host to host{suffix}", [printable(host) for host in hosts], _mark_unusual(transports, is_one_host))
 
 
-def _judged(
-    found: dict[tuple[int, int], dict[str, int]], kinds: dict[tuple[int, int], bool]
-) -> dict[tuple[int, int], Joint]:
-    """What most pairs use, within a host and between hosts, is usual; what less than a quarter use stands out."""
+def _mark_unusual(
+    transports: dict[tuple[int, int], dict[str, int]], is_one_host: dict[tuple[int, int], bool]
+) -> dict[tuple[int, int], PairTransports]:
+    """Mark the pairs whose set of transports less than a quarter of the pairs of their kind use."""
     usual: dict[bool, Counter[frozenset[str]]] = {True: Counter(), False: Counter()}
-    for place, ways in found.items():
-        usual[kinds[place]][frozenset(ways)] += 1
+    for place, names in transports.items():
+        usual[is_one_host[place]][frozenset(names)] += 1
 
-    def is_odd(place: tuple[int, int], ways: dict[str, int]) -> bool:
-        counts = usual[kinds[place]]
-        return counts[frozenset(ways)] * 4 < counts.total()
+    def is_unusual(place: tuple[int, int], names: dict[str, int]) -> bool:
+        counts = usual[is_one_host[place]]
+        return counts[frozenset(names)] * 4 < counts.total()
 
-    return {place: Joint(ways, is_odd(place, ways)) for place, ways in found.items()}
+    return {place: PairTransports(names, is_unusual(place, names)) for place, names in transports.items()}
 
 
 def _rings(report: Report) -> list[str]:
-    """The rings of each communicator, once for each channel, as its first rank prints them."""
+    """Return a line for each ring: communicator, channel, and the order of ranks as the first rank prints it."""
     run = report.run
     if run["ring"].is_empty():
         return []
     columns = ("source", "line", "pos", "host", "pid", "tid", "channel", "order")
-    told = join_communicator(run["ring"].select(columns), run["communicator"], run["member"])
-    told = told.filter(pl.col("order").is_not_null()).unique(["key", "channel"], keep="first", maintain_order=True)
+    rings = join_communicator(run["ring"].select(columns), run["communicator"], run["member"])
+    rings = rings.filter(pl.col("order").is_not_null()).unique(["key", "channel"], keep="first", maintain_order=True)
     lines = [
         f"{row['key']}  channel {known(row['channel'])}: {' → '.join(str(row['order']).split())}"
-        for row in told.sort("key", "channel").to_dicts()
+        for row in rings.sort("key", "channel").to_dicts()
     ]
     return [printable(line) for line in lines]
 
 
 def _nics(report: Report) -> list[tuple[str, str, bool]]:
-    """The NICs over which each rank is connected."""
+    """Return for each rank its name, the NICs of its connections, and whether they are unusual."""
     run = report.run
     over_network = run["connection"].filter(pl.col("netdev").is_not_null())
     if over_network.is_empty():
@@ -149,38 +149,41 @@ def _nics(report: Report) -> list[tuple[str, str, bool]]:
         )
     )
     rank_rows = run["rank"].select("host", "pid", "cudadev", "rank", "rank_id")
-    drives = rank_rows.group_by("host", "pid").agg(ranks=pl.len())
-    placed = used.join(rank_rows, on=["host", "pid"]).join(drives, on=["host", "pid"])
+    rank_counts = rank_rows.group_by("host", "pid").agg(ranks=pl.len())
+    placed = used.join(rank_rows, on=["host", "pid"]).join(rank_counts, on=["host", "pid"])
     placed = placed.filter((pl.col("ranks") == 1) | (pl.col("dev") == pl.col("cudadev"))).sort("rank", "netdev")
     counts: Counter[int] = Counter()
     rows: dict[int, tuple[Row, list[str], bool]] = {}
     for row in placed.to_dicts():
         name = row["name"] or f"device {row['netdev']}"
-        first, told, gdr = rows.get(row["rank_id"], (row, [], False))
-        rows[row["rank_id"]] = first, [*told, name + " (GPUDirect)" * row["is_gdr"]], gdr or row["is_gdr"]
-    for _, told, _ in rows.values():
-        counts[len(told)] += 1
-    with_gdr = sum(gdr for _, _, gdr in rows.values())
+        first, nics, has_gdr = rows.get(row["rank_id"], (row, [], False))
+        rows[row["rank_id"]] = first, [*nics, name + " (GPUDirect)" * row["is_gdr"]], has_gdr or row["is_gdr"]
+    for _, nics, _ in rows.values():
+        counts[len(nics)] += 1
+    with_gdr = sum(has_gdr for _, _, has_gdr in rows.values())
     return [
         (
             printable(f"rank {known(row['rank'])} on {row['host']}"),
-            printable(", ".join(told)),
-            counts[len(told)] * 4 < counts.total() or (not gdr and with_gdr * 4 > 3 * len(rows)),
+            printable(", ".join(nics)),
+            counts[len(nics)] * 4 < counts.total() or (not has_gdr and with_gdr * 4 > 3 * len(rows)),
         )
-        for row, told, gdr in rows.values()
+        for row, nics, has_gdr in rows.values()
     ]
 
 
 def _names(net_device: pl.DataFrame, net_devices: pl.DataFrame) -> pl.DataFrame:
-    """What each process calls its NICs by number: a line for each, or one for all (`[0]mlx5_0:1/IB [1]mlx5_1:1/IB`)."""
+    """Return the NIC names of each process by index.
+
+    NCCL prints a line for each NIC, or one for all: `[0]mlx5_0:1/IB [1]mlx5_1:1/IB`.
+    """
     index = pl.col("index").cast(pl.Int64, strict=False)
-    alone = net_device.filter(pl.col("index").is_not_null() & pl.col("device").is_not_null())
-    listed = net_devices.select("host", "pid", each=text_of("devices").str.split(" ")).explode("each")
-    parts = listed.filter(pl.col("each").str.starts_with("[")).with_columns(
-        pl.col("each").str.strip_prefix("[").str.split_exact("]", 1).struct.rename_fields(["index", "name"])
+    from_single_lines = net_device.filter(pl.col("index").is_not_null() & pl.col("device").is_not_null())
+    listed = net_devices.select("host", "pid", entry=text_of("devices").str.split(" ")).explode("entry")
+    parts = listed.filter(pl.col("entry").str.starts_with("[")).with_columns(
+        pl.col("entry").str.strip_prefix("[").str.split_exact("]", 1).struct.rename_fields(["index", "name"])
     )
-    told = [
-        alone.select("host", "pid", index, name=text_of("device")),
-        parts.unnest("each").select("host", "pid", index, "name"),
+    names = [
+        from_single_lines.select("host", "pid", index, name=text_of("device")),
+        parts.unnest("entry").select("host", "pid", index, "name"),
     ]
-    return pl.concat(told).drop_nulls().unique(["host", "pid", "index"], keep="first", maintain_order=True)
+    return pl.concat(names).drop_nulls().unique(["host", "pid", "index"], keep="first", maintain_order=True)

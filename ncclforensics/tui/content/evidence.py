@@ -1,4 +1,4 @@
-"""Lines that prove something, as a screen names them and finds them again."""
+"""Cited lines of sources: how a screen names them and finds them again."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from ncclforensics.report.build import Report
 
 
 @dataclass(frozen=True, slots=True)
-class Cited:
-    """A line of a source. `line` as frames number it: from the end of a file (-1 is the last) if not read whole."""
+class CitedLine:
+    """A line of a source. `line` counts from 1, or from the end (-1 is the last) in a file that was not read whole."""
 
     source: int
     line: int
-    place: str  # file:line
+    location: str  # file:line
     text: str = ""
-    what: str = ""
+    label: str = ""  # what the line shows: waiting, culprit, minority, …
 
 
 class Citer:
-    """Names the sources of a report: the file, and the folders too, where two files have one name."""
+    """Cite lines of a report; a file is named with its folders if two files have the same name."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -40,9 +40,11 @@ class Citer:
             for path in paths
         ]
 
-    def cite(self, source: int, line: int, what: str = "") -> Cited:
-        """A line of a frame; its text, if a finding cites it."""
-        told = self._report.cited(source, line)
-        number = line if told["line"] is None else told["line"]
-        where = str(number) if number > 0 else f"line {-number} from the end"
-        return Cited(source, number, f"{self.names[source]}:{where}", printable(told["text"].replace("\t", " ")), what)
+    def cite(self, source: int, line: int, label: str = "") -> CitedLine:
+        """Cite a line of a frame; its text is known only if a finding cites it."""
+        cited = self._report.cited(source, line)
+        number = line if cited["line"] is None else cited["line"]
+        line_text = str(number) if number > 0 else f"line {-number} from the end"
+        return CitedLine(
+            source, number, f"{self.names[source]}:{line_text}", printable(cited["text"].replace("\t", " ")), label
+        )

@@ -1,4 +1,4 @@
-"""The files of the run, and which of their lines are of a rank, of a host, or of a family of shapes."""
+"""The content of the log screen: the files of the run, and the filter on their lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ncclforensics.report.build import Report
 from ncclforensics.report.selection import ranks as ranks_of
 from ncclforensics.tui.content.evidence import Citer
 
-LEVELS = ("WARN", "INFO", "ATTN", "TRACE", "CALL", "ABORT")  # as NCCL writes them, behind its name
+LEVELS = ("WARN", "INFO", "ATTN", "TRACE", "CALL", "ABORT")  # as NCCL prints them after its name
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +24,12 @@ class Log:
     number: int
     name: str
     source: Source
-    speakers: str  # the ranks that speak in it
+    rank_text: str  # the ranks whose lines it holds
     problems: list[str]
 
 
-def logs(report: Report, citer: Citer) -> list[Log]:
-    """All files, in the order of their names."""
+def list_logs(report: Report, citer: Citer) -> list[Log]:
+    """List all files of the run with their ranks and problems."""
     rank = report.run["rank"].select("host", "pid", "rank")
     placed = report.run["process"].explode("sources").join(rank, on=["host", "pid"])
     numbers = dict(placed.group_by("sources").agg(pl.col("rank").drop_nulls()).iter_rows())
@@ -43,8 +43,8 @@ def logs(report: Report, citer: Citer) -> list[Log]:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A filter on lines, as the user types it: `rank:0-7 host:NAME level:warn family:init words to be found`."""
+class LineFilter:
+    """A filter on lines. The user types `rank:0-7 host:NAME level:warn family:init TEXT`."""
 
     ranks: frozenset[int] = frozenset()
     host: str = ""
@@ -53,70 +53,70 @@ class Wanted:
     text: str = ""
 
     @property
-    def asks_frames(self) -> bool:
-        """Whether only what was parsed tells which lines are meant."""
+    def needs_frames(self) -> bool:
+        """Whether the filter needs parsed frames: the text of a line does not name its rank, host or family."""
         return bool(self.ranks or self.host or self.family)
 
 
-def wanted(typed: str, families: list[str]) -> Wanted:
-    """Raises UsageError where a word is not understood.
+def parse_filter(typed: str, families: list[str]) -> LineFilter:
+    """Parse a filter. Raises UsageError for an unknown level or family, or a malformed list of ranks.
 
-    >>> wanted("rank:3 level:warn timed out", [])
-    Wanted(ranks=frozenset({3}), host='', level='WARN', family='', text='timed out')
+    >>> parse_filter("rank:3 level:warn timed out", [])
+    LineFilter(ranks=frozenset({3}), host='', level='WARN', family='', text='timed out')
     """
-    known: dict[str, str] = {}
+    conditions: dict[str, str] = {}
     words = []
     for word in typed.split():
         name, colon, value = word.partition(":")
         if colon and value and name in ("rank", "ranks", "host", "level", "family"):
-            known[name.removesuffix("s")] = value
+            conditions[name.removesuffix("s")] = value
         else:
             words.append(word)
-    level = known.get("level", "").upper()
+    level = conditions.get("level", "").upper()
     if level and level not in LEVELS:
-        raise UsageError(f"level:{known['level']}: no level; there are {', '.join(LEVELS).lower()}")
-    family = known.get("family", "")
+        raise UsageError(f"level:{conditions['level']}: unknown level; the levels are {', '.join(LEVELS).lower()}")
+    family = conditions.get("family", "")
     if family and family not in families:
-        raise UsageError(f"family:{family}: no family of lines; there are {', '.join(families)}")
-    ranks = ranks_of(known["rank"]) if "rank" in known else frozenset()
-    return Wanted(ranks, known.get("host", ""), level, family, " ".join(words))
+        raise UsageError(f"family:{family}: unknown family; the families are {', '.join(families)}")
+    ranks = ranks_of(conditions["rank"]) if "rank" in conditions else frozenset()
+    return LineFilter(ranks, conditions.get("host", ""), level, family, " ".join(words))
 
 
 def families(report: Report) -> list[str]:
-    """The grammars of which the run holds lines."""
+    """Return the names of the grammars that recognised lines of this run."""
     run = report.run
     return sorted({shape.grammar for shape in run.dialect.with_all_formats.shapes if run.has(shape.frame)})
 
 
-def parsed_lines(report: Report, source: int, filter_: Wanted) -> pl.Series:
-    """The lines of one source that were parsed and are wanted; negative: counted from the end."""
+def parsed_lines(report: Report, source: int, line_filter: LineFilter) -> pl.Series:
+    """Return the parsed lines of a source that pass the filter; negative numbers count from the end."""
     run = report.run
-    owners = run["rank"].filter(pl.col("rank").is_in(list(filter_.ranks)))
-    drives = run["rank"].group_by("host", "pid").agg(ranks=pl.len())
-    owners = owners.join(drives, on=["host", "pid"], how="left").select(
+    owners = run["rank"].filter(pl.col("rank").is_in(list(line_filter.ranks)))
+    rank_counts = run["rank"].group_by("host", "pid").agg(ranks=pl.len())
+    owners = owners.join(rank_counts, on=["host", "pid"], how="left").select(
         "host", "pid", dev=pl.when(pl.col("ranks") > 1).then("cudadev")
     )
 
-    def found() -> Iterator[pl.DataFrame]:
+    def matching_rows() -> Iterator[pl.DataFrame]:
         for shape in run.dialect.with_all_formats.shapes:
-            if (filter_.family and shape.grammar != filter_.family) or not run.has(shape.frame):
+            if (line_filter.family and shape.grammar != line_filter.family) or not run.has(shape.frame):
                 continue
             frame = run[shape.frame]
             rows = frame.filter(pl.col("source") == source)
-            if filter_.host:
-                rows = rows.filter(pl.col("host") == filter_.host) if "host" in frame.columns else rows.clear()
-            if filter_.ranks:
-                rows = _of(rows, owners)
+            if line_filter.host:
+                rows = rows.filter(pl.col("host") == line_filter.host) if "host" in frame.columns else rows.clear()
+            if line_filter.ranks:
+                rows = _rows_of_ranks(rows, owners)
             yield rows.select("line")
 
-    return pl.concat([pl.DataFrame(schema={"line": pl.Int32()}), *found()])["line"].unique().sort()
+    return pl.concat([pl.DataFrame(schema={"line": pl.Int32()}), *matching_rows()])["line"].unique().sort()
 
 
-def _of(rows: pl.DataFrame, owners: pl.DataFrame) -> pl.DataFrame:
-    """The lines of these processes; where one drives several ranks, those of the device."""
+def _rows_of_ranks(rows: pl.DataFrame, owners: pl.DataFrame) -> pl.DataFrame:
+    """Keep the rows of these processes; for a process with several ranks, the rows of the device."""
     if not {"host", "pid"} <= set(rows.columns):
         return rows.clear()
     if "dev" not in rows.columns:
         return rows.join(owners, on=["host", "pid"], how="semi")
-    both = rows.select("line", "host", "pid", own="dev").join(owners, on=["host", "pid"])
-    return both.filter(pl.col("dev").is_null() | (pl.col("dev") == pl.col("own")))
+    joined = rows.select("line", "host", "pid", line_dev="dev").join(owners, on=["host", "pid"])
+    return joined.filter(pl.col("dev").is_null() | (pl.col("dev") == pl.col("line_dev")))

@@ -1,4 +1,4 @@
-"""What was measured, what machines are and what ports counted, as the command line draws it."""
+"""The content of the benchmarks screen: benchmarks, machines and counters, as `check` prints them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ncclforensics.views.text_machines import machines
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """What the screen shows."""
+class MeasurementsPart:
+    """The tables and plots of the screen."""
 
     parts: list[RenderableType]
 
 
-def measured(report: Report, _: Citer) -> Measured:
-    """Benchmarks and machines of the run, and its ports and counters."""
+def build_measurements(report: Report, _: Citer) -> MeasurementsPart:
+    """Collect the tables of benchmarks, machines, ports and counters."""
     parts = benchmarks(report, True)
     for name, table in machines(report):
         parts += [heading(f"MACHINE {name} (! differs from the others)"), indented(table)]
-    return Measured(parts + counters(report, True))
+    return MeasurementsPart(parts + counters(report, True))

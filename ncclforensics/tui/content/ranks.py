@@ -1,4 +1,4 @@
-"""Every rank of the run, and what became of it."""
+"""The content of the ranks screen: every rank of the run and its state."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ import polars as pl
 
 from ncclforensics.data.names import operation_text, printable
 from ncclforensics.report.build import Report, Row
-from ncclforensics.tui.content.evidence import Cited, Citer
+from ncclforensics.tui.content.evidence import CitedLine, Citer
 
 
 class State(StrEnum):
-    """What became of a rank, the worst first; several may be true, and the first counts."""
+    """States of a rank, worst first; if several apply, the first one is shown."""
 
-    DIED_FIRST = "died, and the verdict names it"
-    CULPRIT = "lagging or to blame: the verdict names it"
-    MISSING = "missing: no log shows it"
-    DEAD = "dead"
-    WAITING = "waiting"
-    NEITHER = "neither waits nor is to blame"
+    CULPRIT_DIED = "died (culprit): its process has ended, and the verdict names it"
+    CULPRIT = "culprit: the verdict names it"
+    MISSING = "missing: there is no log of it"
+    DEAD = "dead: its process has ended"
+    WAITING = "waiting: for another rank"
+    UNAFFECTED = "unaffected: neither waiting nor a culprit"
     DONE = "done: it destroyed all its communicators"
 
 
 MARKS = {
-    State.DIED_FIRST: "D",
+    State.CULPRIT_DIED: "D",
     State.CULPRIT: "X",
     State.MISSING: "?",
     State.DEAD: "d",
     State.WAITING: "·",
-    State.NEITHER: "-",
+    State.UNAFFECTED: "-",
     State.DONE: "+",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class RankRow:
-    """One rank."""
+    """One rank with its state and last call."""
 
     job: int
     rank: int | None
@@ -45,22 +45,22 @@ class RankRow:
     gpu: int | None
     pid: int | None
     state: State
-    rank_id: int | None = None  # None: no log shows it
-    last: str = ""  # its last call
-    at: Cited | None = None  # of that call; where there is none, where it joins its first communicator
-    said: str = ""  # how it died
+    rank_id: int | None = None  # None: there is no log of it
+    last_call: str = ""
+    cited: CitedLine | None = None  # the last call; without one, where it joins its first communicator
+    exit_text: str = ""  # how its process ended
 
     @property
     def name(self) -> str:
-        """`rank 3`."""
+        """Return a name such as `rank 3`."""
         return f"rank {'?' if self.rank is None else self.rank}"
 
 
-NOWHERE = "no log"
+NO_HOST = "no log"
 
 
-def ranks(report: Report, citer: Citer) -> list[RankRow]:
-    """All ranks by job and number, those that no log shows included."""
+def list_ranks(report: Report, citer: Citer) -> list[RankRow]:
+    """List all ranks by job and number, including those without a log."""
     run = report.run
     verdicts = {row["job"]: row for row in report.verdicts}
     last = {call["rank_id"]: call for job in verdicts for call in report.last_calls(job)}
@@ -75,41 +75,41 @@ def ranks(report: Report, citer: Citer) -> list[RankRow]:
     for row in run["rank"].sort("job", "rank", nulls_last=True).to_dicts():
         rank_id, call = row["rank_id"], last.get(row["rank_id"])
         verdict = verdicts.get(row["job"], {})
-        is_named = rank_id in verdict.get("culprits", ())
-        is_dead = rank_id in process_exits or (is_named and verdict["verdict"] == "rank-died")
-        state = _state(is_named, is_dead, rank_id in waiters, rank_id in done)
+        is_culprit = rank_id in verdict.get("culprits", ())
+        is_dead = rank_id in process_exits or (is_culprit and verdict["verdict"] == "rank-died")
+        state = _state(is_culprit, is_dead, rank_id in waiters, rank_id in done)
         rank_rows.append(
             RankRow(
                 row["job"], row["rank"], printable(row["host"] or "?"), row["cudadev"], row["pid"], state, rank_id,
                 printable(f"{operation_text(call)} of {call['key']}") if call else "",
                 citer.cite(call["source"], call["line"]) if call else begins.get(rank_id),
-                _died(process_exits[rank_id]) if rank_id in process_exits else "",
+                _exit_text(process_exits[rank_id]) if rank_id in process_exits else "",
             )
         )  # fmt: skip
     absent = [
-        RankRow(job, number, NOWHERE, None, None, State.MISSING)
+        RankRow(job, number, NO_HOST, None, None, State.MISSING)
         for job, row in verdicts.items()
         for number in sorted({*row["absent"], *row["missing"]})
     ]
     return rank_rows + absent
 
 
-def _state(is_named: bool, is_dead: bool, waits: bool, is_done: bool) -> State:
-    if is_named:
-        return State.DIED_FIRST if is_dead else State.CULPRIT
+def _state(is_culprit: bool, is_dead: bool, is_waiting: bool, is_done: bool) -> State:
+    if is_culprit:
+        return State.CULPRIT_DIED if is_dead else State.CULPRIT
     if is_dead:
         return State.DEAD
-    if waits:
+    if is_waiting:
         return State.WAITING
-    return State.DONE if is_done else State.NEITHER
+    return State.DONE if is_done else State.UNAFFECTED
 
 
-def _died(row: Row) -> str:
+def _exit_text(row: Row) -> str:
     details = [
         f"signal {row['signal']}" if row["signal"] is not None else "",
         f"exit code {row['exit_code']}" if row["exit_code"] is not None else "",
         row["name"] or "",
         row["says"] or "",
     ]
-    told = ", ".join(each for each in details if each)
-    return printable(f"{row['reporter']}: {row['how']}" + (f" ({told})" if told else ""))
+    detail_text = ", ".join(filter(None, details))
+    return printable(f"{row['reporter']}: {row['how']}" + (f" ({detail_text})" if detail_text else ""))

@@ -1,4 +1,4 @@
-"""Who waits for whom, as a tree: at the root who waits for nobody, below each those who wait for it."""
+"""The content of the waiting screen: trees of waiting ranks. The roots do not wait."""
 
 from __future__ import annotations
 
@@ -9,96 +9,109 @@ import polars as pl
 
 from ncclforensics.data.names import operation_text, printable, ranks_text
 from ncclforensics.report.build import Report
-from ncclforensics.tui.content.evidence import Cited, Citer
+from ncclforensics.tui.content.evidence import CitedLine, Citer
 
-LONGEST = 32  # characters of a list of ranks
-DEEPEST = 40  # steps; what waits further behind stands below one another
+LONGEST = 32  # characters of a shortened list of ranks
+DEEPEST = 40  # levels of a tree; deeper groups become siblings
 
 
 @dataclass(frozen=True, slots=True)
 class Waiters:
-    """Ranks that wait in the same call for the same ranks; or the root of a tree, which waits for nobody."""
+    """Ranks that wait in the same call for the same ranks; or the root of a tree, which does not wait."""
 
     rank_ids: tuple[int, ...]
     title: str
-    full: str  # with all their numbers
-    at: Cited | None = None
-    below: list[Waiters] = field(default_factory=list)
+    full_title: str  # with all rank numbers
+    cited: CitedLine | None = None
+    children: list[Waiters] = field(default_factory=list)
     is_culprit: bool = False
-    is_cycle: bool = False  # it stands further up: who waits here is waited for by itself
-    is_above: bool = False  # what is below it has been shown already
+    is_cycle: bool = False  # it is its own ancestor: these ranks wait for themselves
+    is_listed_above: bool = False  # its children are shown in an earlier tree
 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
     rank_ids: tuple[int, ...]
-    what: str
+    call: str
     waits_for: frozenset[int]
-    at: Cited
+    cited: CitedLine
 
 
-def waiting(report: Report, citer: Citer) -> list[Waiters]:
-    """A tree for each that is waited for, by job."""
+def build_waiting_trees(report: Report, citer: Citer) -> list[Waiters]:
+    """Build the trees of all jobs: one for each group of ranks that others wait for."""
     names = _Names(report)
     trees: list[Waiters] = []
     for verdict in report.verdicts:
         job = _Job(_groups(report, citer, verdict["job"]), names, set(verdict["culprits"]))
         trees += job.trees()
         if verdict["missing"]:
-            told = f"{ranks_text(verdict['missing'])}: to blame; no log shows it"
-            trees.append(Waiters((), told, told, is_culprit=True))
+            title = f"{ranks_text(verdict['missing'])}: culprit; there is no log of it"
+            trees.append(Waiters((), title, title, is_culprit=True))
     return trees
 
 
 class _Job:
-    """The trees of one job; each group of ranks is unfolded once."""
+    """The trees of one job; each group of ranks is expanded once."""
 
     def __init__(self, groups: list[_Group], names: _Names, culprits: set[int]) -> None:
         self._groups, self._names, self._culprits = groups, names, culprits
-        self._behind: dict[int, list[_Group]] = {}  # actor -> who waits for it
+        self._waiters_of: dict[int, list[_Group]] = {}  # rank_id -> the groups that wait for it
         for group in groups:
             for rank_id in group.waits_for:
-                self._behind.setdefault(rank_id, []).append(group)
+                self._waiters_of.setdefault(rank_id, []).append(group)
         self._shown: set[_Group] = set()
 
     def trees(self) -> list[Waiters]:
-        """First those at whose root ranks wait for nobody; then circles."""
+        """Build the trees whose root does not wait, and then those of cycles."""
         waiters = {rank_id for group in self._groups for rank_id in group.rank_ids}
-        alike: dict[tuple[bool, tuple[_Group, ...]], list[int]] = {}
-        for rank_id in sorted(set(self._behind) - waiters):
-            alike.setdefault((rank_id not in self._culprits, tuple(self._behind[rank_id])), []).append(rank_id)
+        same_waiters: dict[tuple[bool, tuple[_Group, ...]], list[int]] = {}
+        for rank_id in sorted(set(self._waiters_of) - waiters):
+            same_waiters.setdefault((rank_id not in self._culprits, tuple(self._waiters_of[rank_id])), []).append(
+                rank_id
+            )
         trees = []
-        for (is_innocent, groups), rank_ids in sorted(alike.items(), key=lambda item: item[0][0]):
-            state = "waits for nobody" if is_innocent else "to blame; waits for nobody"
-            who, full = self._names.of(rank_ids), self._names.of(rank_ids, in_full=True)
-            root = Waiters(tuple(rank_ids), f"{who}: {state}", f"{full}: {state}", is_culprit=not is_innocent)
-            self._unfold(list(groups), root.below)
+        for (is_no_culprit, groups), rank_ids in sorted(same_waiters.items(), key=lambda item: item[0][0]):
+            state = "not waiting" if is_no_culprit else "culprit; not waiting"
+            short, full = self._names.of(rank_ids), self._names.of(rank_ids, in_full=True)
+            root = Waiters(tuple(rank_ids), f"{short}: {state}", f"{full}: {state}", is_culprit=not is_no_culprit)
+            self._expand(list(groups), root.children)
             trees.append(root)
-        in_circles = sorted(self._groups, key=lambda one: (not self._culprits & set(one.rank_ids), one.rank_ids))
-        for group in in_circles:
+        by_culprit = sorted(self._groups, key=lambda group: (not self._culprits & set(group.rank_ids), group.rank_ids))
+        for group in by_culprit:  # the groups that are left wait in a cycle
             if group not in self._shown:
-                self._unfold([group], trees)
+                self._expand([group], trees)
         return trees
 
-    def _unfold(self, groups: list[_Group], into: list[Waiters]) -> None:
-        """Append groups with all that wait for them. No recursion: a pipeline may wait in a row of a thousand ranks."""
+    def _expand(self, groups: list[_Group], siblings: list[Waiters]) -> None:
+        """Append groups with all that wait for them. Not recursive: a pipeline may have a chain of a thousand ranks."""
         path: tuple[_Group, ...] = ()
-        left = [(group, into, path) for group in reversed(groups)]
-        while left:
-            group, above, path = left.pop()
-            title, full = (f"{self._names.of(group.rank_ids, in_full=each)} in {group.what}" for each in (False, True))
-            is_cycle = group in path
-            is_culprit = not path and above is into and bool(self._culprits & set(group.rank_ids))
-            node = Waiters(
-                group.rank_ids, title, full, group.at, [], is_culprit, is_cycle, group in self._shown and not is_cycle
+        pending = [(group, siblings, path) for group in reversed(groups)]
+        while pending:
+            group, parents, path = pending.pop()
+            title, full = (
+                f"{self._names.of(group.rank_ids, in_full=in_full)} in {group.call}" for in_full in (False, True)
             )
-            above.append(node)
+            is_cycle = group in path
+            is_culprit = not path and parents is siblings and bool(self._culprits & set(group.rank_ids))
+            node = Waiters(
+                group.rank_ids,
+                title,
+                full,
+                group.cited,
+                [],
+                is_culprit,
+                is_cycle,
+                group in self._shown and not is_cycle,
+            )
+            parents.append(node)
             if group in self._shown:
                 continue
             self._shown.add(group)
-            follows = dict.fromkeys(one for rank_id in group.rank_ids for one in self._behind.get(rank_id, ()))
-            below = node.below if len(path) < DEEPEST else above
-            left += [(one, below, (*path, group)) for one in reversed(follows)]
+            waiters = dict.fromkeys(
+                waiter for rank_id in group.rank_ids for waiter in self._waiters_of.get(rank_id, ())
+            )
+            children = node.children if len(path) < DEEPEST else parents
+            pending += [(waiter, children, (*path, group)) for waiter in reversed(waiters)]
 
 
 class _Names:
@@ -110,25 +123,25 @@ class _Names:
         numbers = [self._rows[rank_id]["rank"] for rank_id in rank_ids if self._rows[rank_id]["rank"] is not None]
         hosts = sorted({str(self._rows[rank_id]["host"]) for rank_id in rank_ids})
         where = f" on {hosts[0]}" if len(hosts) == 1 else f" on {len(hosts)} hosts"
-        told = ranks_text(numbers) or f"{len(rank_ids)} ranks"
-        if len(told) > LONGEST and not in_full:
-            told = f"{len(numbers)} ranks: {told[: told.rindex(',', 0, LONGEST)].removeprefix('ranks ')}, …"
-        return printable(told + where)
+        text = ranks_text(numbers) or f"{len(rank_ids)} ranks"
+        if len(text) > LONGEST and not in_full:
+            text = f"{len(numbers)} ranks: {text[: text.rindex(',', 0, LONGEST)].removeprefix('ranks ')}, …"
+        return printable(text + where)
 
 
 def _groups(report: Report, citer: Citer, job: int) -> list[_Group]:
-    cited = report.run["wait"].filter(pl.col("job") == job).select("source", "line").unique()
-    calls = report.run["shown_call"].join(cited, on=["source", "line"], how="semi").to_dicts()
-    call = {(row["source"], row["line"]): row for row in calls}
-    alike: dict[tuple[str, frozenset[int]], list[dict[str, object]]] = {}
+    waiting_lines = report.run["wait"].filter(pl.col("job") == job).select("source", "line").unique()
+    calls = report.run["shown_call"].join(waiting_lines, on=["source", "line"], how="semi").to_dicts()
+    call_at = {(row["source"], row["line"]): row for row in calls}
+    groups: dict[tuple[str, frozenset[int]], list[dict[str, object]]] = {}
     for wait in report.waits(job):
-        made = call.get((wait["source"], wait["line"]))
-        what = f"{operation_text(made)} of {wait['key']}" if made else f"the init of {wait['key']}"
-        alike.setdefault((printable(what), frozenset(wait["waits_for"])), []).append(wait)
+        call = call_at.get((wait["source"], wait["line"]))
+        call_text = f"{operation_text(call)} of {wait['key']}" if call else f"the init of {wait['key']}"
+        groups.setdefault((printable(call_text), frozenset(wait["waits_for"])), []).append(wait)
     return [
         _Group(
-            tuple(int(str(wait["waiter"])) for wait in waits), what, waits_for,
+            tuple(int(str(wait["waiter"])) for wait in waits), call_text, waits_for,
             citer.cite(int(str(waits[0]["source"])), int(str(waits[0]["line"]))),
         )
-        for (what, waits_for), waits in alike.items()
+        for (call_text, waits_for), waits in groups.items()
     ]  # fmt: skip
