@@ -99,7 +99,9 @@ class Calls:
             )
             rows_at = defaultdict(list)
             for row in (
-                describe_calls(rows, self._call_line, self._member).select(*_SHOWN, communicator.position_column).to_dicts()
+                describe_calls(rows, self._call_line, self._member)
+                .select(*_SHOWN, communicator.position_column)
+                .to_dicts()
             ):
                 rows_at[row[communicator.position_column]].append(row)
             if len(self._blocks) >= CACHED_BLOCKS:
