@@ -1,3 +1,3 @@
-"""What stands for something else than a file."""
+"""Paths with a special meaning."""
 
 STDIN = "-"  # the path of standard input

@@ -1,17 +1,17 @@
-"""NCCL's variables: which cap, force or slow down, which may differ from rank to rank, and which do nothing."""
+"""NCCL's environment variables: those that cap, force or slow down, those that may differ by rank, those without effect."""
 
-# nccl: src/graph/connect.cc, src/init.cc. They bind the number of channels from above.
+# They limit the number of channels (nccl: src/graph/connect.cc, src/init.cc).
 CHANNEL_CAPS = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_NRINGS", "NCCL_MAX_CTAS")
 
-# Set to find a fault or to keep clear of one; they cost speed while they stay (nccl#631, nccl#2021, NCCL user guide).
-# NCCL_IB_DISABLE is not here: what it leads to is judged with the network.
+# Set to find or avoid a fault; they cost speed while they are set (nccl#631, nccl#2021, NCCL user guide).
+# NCCL_IB_DISABLE is not listed: the rules on networks report its effect.
 SLOWING = {
     "NCCL_P2P_DISABLE": "no direct access between GPUs",
     "NCCL_SHM_DISABLE": "no shared memory between processes of a host",
     "NCCL_CHECK_POINTERS": "every call checks its pointers",
 }
 
-# Legitimately different from host to host or rank to rank.
+# They may differ between hosts or ranks.
 OWN_PER_RANK = {
     "NCCL_SOCKET_IFNAME", "NCCL_OOB_NET_IFNAME", "NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_IB_ADDR_RANGE",
     "NCCL_HOSTID",
@@ -21,13 +21,13 @@ OWN_PER_RANK = {
     "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN", "NCCL_IBVERBS_LIB",
 }  # fmt: skip
 
-# Every rank reads these while its first communicator is made, whatever its hardware, and echoes what is set.
+# Every rank reads these when it creates its first communicator, on any hardware, and prints those that are set.
 READ_BY_ALL = {
     "NCCL_ALGO", "NCCL_PROTO", "NCCL_MAX_NCHANNELS", "NCCL_MIN_NCHANNELS", "NCCL_BUFFSIZE", "NCCL_CROSS_NIC",
     "NCCL_CUMEM_ENABLE", "NCCL_NTHREADS", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE",
 }  # fmt: skip
 
-# What guides to tuning set by the handful (nccl#1454, nccl#846; the NCCL user guide discourages them in production).
+# Variables of tuning guides (nccl#1454, nccl#846); the NCCL user guide discourages them in production.
 TUNED = {
     "NCCL_ALGO", "NCCL_BUFFSIZE", "NCCL_CROSS_NIC", "NCCL_IB_ADAPTIVE_ROUTING", "NCCL_IB_PCI_RELAXED_ORDERING",
     "NCCL_IB_QPS_PER_CONNECTION", "NCCL_IB_RETRY_CNT", "NCCL_IB_SPLIT_DATA_ON_QPS", "NCCL_IB_TIMEOUT",
@@ -40,7 +40,7 @@ TOO_MANY = 5
 
 BUFFER = 4 << 20  # bytes; NCCL_BUFFSIZE where it is not set (NCCL user guide)
 
-# Removed from NCCL, with the last version that read them and what took their place (NCCL's tags).
+# Not read by NCCL any more: last version that read it, and its replacement (NCCL's tags).
 DEAD = {
     "NCCL_IB_CUDA_SUPPORT": ("2.3.7", "NCCL_NET_GDR_LEVEL"),
     "NCCL_IB_GDR_LEVEL": ("2.3.7", "NCCL_NET_GDR_LEVEL"),
@@ -59,16 +59,16 @@ DEAD = {
     "NCCL_NCHUNKS_COARSE": ("never read", ""),
 }
 
-# Read by others than NCCL: PyTorch, plugins, container images.
-OF_OTHERS = {
+# Read by PyTorch, plugins and container images, not by NCCL.
+FOREIGN = {
     "NCCL_IBEXT_DISABLE", "NCCL_ASYNC_ERROR_HANDLING", "NCCL_BLOCKING_WAIT", "NCCL_DESYNC_DEBUG", "NCCL_VERSION",
     "NCCL_TRACE_BUFFER_SIZE", "NCCL_ENABLE_MONITORING", "NCCL_SHARP_DISABLE", "NCCL_FASTRAK_ENABLE",
-    # Of nccl-tests.
+    # Read by nccl-tests.
     "NCCL_TESTS_DEVICE", "NCCL_TESTS_MIN_BW", "NCCL_TESTS_SPLIT", "NCCL_TESTS_SPLIT_MASK",
     "NCCL_TESTS_ALLTOALLV_PRINT_SUMMARY",
 }  # fmt: skip
 
-# Read by NCCL 2.30.7, each with NCCL_ in front (its parameter macros and environment look-ups).
+# Read by NCCL 2.30.7, without the prefix NCCL_ (its parameter macros and environment look-ups).
 _NAMES = """
 ALGO ALLGATHERV_ENABLE ALLOC_P2P_NET_LL_BUFFERS BUFFSIZE CGA_CLUSTER_SIZE CHECKS_DISABLE CHECK_MODE
 CHECK_POINTERS CHUNK_SIZE COLLNET_ENABLE COLLNET_NODE_THRESHOLD COMM_BLOCKING COMM_ID

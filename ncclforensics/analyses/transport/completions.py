@@ -1,4 +1,4 @@
-"""Completions with an error: which process, on which NIC, to which host, and how far the job had come."""
+"""InfiniBand completions with an error: process, NIC, peer host, and the number of calls made before."""
 
 from __future__ import annotations
 
@@ -15,24 +15,27 @@ COMPLETION_ERROR = {
     "job": pl.Int32(),  # null where no communicator of the process is seen
     "host": pl.Categorical(),
     "pid": pl.Int32(),
-    "status": pl.Int64(),  # of the completion, as verbs count them
+    "status": pl.Int64(),  # of the completion (enum ibv_wc_status)
     "vendor_error": pl.Int64(),
     "hca": pl.String(),
-    "peer": pl.String(),  # address of the other process
-    "peer_host": pl.String(),  # its host, where some log tells whose address that is
-    "gid": pl.String(),  # of this side; printed for RoCE
-    "calls": pl.Int64(),  # that this process had made; null where its log shows none
-    "is_survived": pl.Boolean(),  # NCCL goes on over other ports
-    "at_exit": pl.Boolean(),  # after this process began to destroy or abort its communicators
-    "moment": pl.Datetime("us"),  # null where the line tells no day of a year
+    "peer": pl.String(),  # address of the peer process
+    "peer_host": pl.String(),  # where another log names the host of that address
+    "gid": pl.String(),  # local GID, which NCCL prints for RoCE
+    "calls": pl.Int64(),  # made by this process before; null where its log shows none
+    "is_survived": pl.Boolean(),  # NCCL continued over other ports
+    "at_exit": pl.Boolean(),  # the process had begun to destroy or abort its communicators
+    "moment": pl.Datetime("us"),  # null where the line has no full date
     "source": pl.Int32(),
     "line": pl.Int32(),
     "pos": pl.Int64(),
 }
 COMPLETIONS = ["ib_completion", "ib_completion_error", "ib_completion_nameless", "ib_completion_gin"]
 
-NO_YEAR = 1970  # stands for the year where a clock tells none
-UNANSWERED = {
+NO_YEAR = 1970  # the year of times that are printed without one
+# Forms of `failover` after which a process cannot go on, and those that it survives.
+FATAL_FORMS = ["fatal", "too_many", "no_replacement", "failed_for_good", "given_up", "device_lost"]
+SURVIVED_FORMS = ["failed", "not_fatal", "replaced"]
+UNANSWERED_TRANSFER = {
     "job": pl.Int32(),
     "host": pl.Categorical(),
     "pid": pl.Int32(),
@@ -40,13 +43,13 @@ UNANSWERED = {
     "peer": pl.String(),
     "peer_host": pl.String(),
     "calls": pl.Int64(),
-    "is_early": pl.Boolean(),  # in the first calls
+    "is_early": pl.Boolean(),  # within the first calls
     "is_survived": pl.Boolean(),
-    "is_consequence": pl.Boolean(),  # its job lost a process, or a port or device of either end failed
-    "timeout": pl.Int64(),  # NCCL_IB_TIMEOUT of this process, where that is below NCCL's default
+    "is_consequence": pl.Boolean(),  # its job lost a process, or a port or device at either end failed
+    "timeout": pl.Int64(),  # NCCL_IB_TIMEOUT of this process, if below NCCL's default
     "default": pl.Int64(),
     "set_source": pl.Int32(),
-    "set_line": pl.Int32(),  # that tells the time-out
+    "set_line": pl.Int32(),  # of the setting
     "source": pl.Int32(),
     "line": pl.Int32(),
 }
@@ -63,21 +66,21 @@ def completion_error(
     member: pl.DataFrame,
     rank: pl.DataFrame,
 ) -> pl.DataFrame:
-    """One row per completion with an error, in the order of each process's lines."""
-    printed_at = as_time(pl.coalesce(text_of("stamp"), text_of("launcher_time")), NO_YEAR)
-    printed = failure.filter(pl.col("form").is_in(COMPLETIONS)).select(
+    """One row per completion with an error, in the order of lines."""
+    printed_time = as_time(pl.coalesce(text_of("stamp"), text_of("launcher_time")), NO_YEAR)
+    of_nccl = failure.filter(pl.col("form").is_in(COMPLETIONS)).select(
         *OWNER,
         "status",
         "vendor_error",
         hca=text_of("hca"),
         peer=text_of("peer").str.split("<").list.first(),
         gid=text_of("local_gid"),
-        moment=pl.when(printed_at.dt.year() > NO_YEAR).then(printed_at),
+        moment=pl.when(printed_time.dt.year() > NO_YEAR).then(printed_time),
         source="source",
         line="line",
         pos="pos",
     )
-    of_ucx = ucx_error.select(  # "Transport retry count exceeded" is all that it says
+    of_ucx = ucx_error.select(  # UCX reports only "Transport retry count exceeded"
         host=text_of("ucx_host").cast(pl.Categorical()),
         pid=pl.col("process").cast(pl.Int32),
         status=pl.lit(RETRY_EXCEEDED, pl.Int64),
@@ -90,30 +93,29 @@ def completion_error(
         line="line",
         pos="pos",
     )
-    errors = pl.concat([printed, of_ucx], how="vertical_relaxed").sort("pos")
-    concerned = operation.select(*OWNER, "pos").join(errors.select(OWNER).unique(), on=OWNER, how="semi")
-    called = concerned.sort("pos").with_columns(calls=pl.int_range(1, pl.len() + 1).over(OWNER))
-    lasting = ["fatal", "too_many", "no_replacement", "failed_for_good", "given_up", "device_lost"]
-    kept = failover.filter(pl.col("form").is_in(["failed", "not_fatal", "replaced"])).select(OWNER).unique()
-    lost = failover.filter(pl.col("form").is_in(lasting)).select(OWNER).unique()
-    survived = kept.join(lost, on=OWNER, how="anti").with_columns(is_survived=pl.lit(value=True))
-    ends = member.group_by(OWNER).agg(leaves=pl.col("end_pos").min())
+    errors = pl.concat([of_nccl, of_ucx], how="vertical_relaxed").sort("pos")
+    calls = operation.select(*OWNER, "pos").join(errors.select(OWNER).unique(), on=OWNER, how="semi")
+    counted = calls.sort("pos").with_columns(calls=pl.int_range(1, pl.len() + 1).over(OWNER))
+    failed_over = failover.filter(pl.col("form").is_in(SURVIVED_FORMS)).select(OWNER).unique()
+    ended = failover.filter(pl.col("form").is_in(FATAL_FORMS)).select(OWNER).unique()
+    survived = failed_over.join(ended, on=OWNER, how="anti").with_columns(is_survived=pl.lit(value=True))
+    shutdowns = member.group_by(OWNER).agg(shutdown_pos=pl.col("end_pos").min())
     return (
         errors.join(rank.select(*OWNER, "job").unique(OWNER), on=OWNER, how="left")
-        .join_asof(called, on="pos", by=OWNER, strategy="backward", check_sortedness=False)
+        .join_asof(counted, on="pos", by=OWNER, strategy="backward", check_sortedness=False)
         .join(survived, on=OWNER, how="left")
-        .join(ends, on=OWNER, how="left")
-        .join(_addresses(milestone, net_devices), left_on="peer", right_on="address", how="left")
+        .join(shutdowns, on=OWNER, how="left")
+        .join(_peer_hosts(milestone, net_devices), left_on="peer", right_on="address", how="left")
         .with_columns(
             pl.col("is_survived").fill_null(value=False),
-            at_exit=(pl.col("pos") > pl.col("leaves")).fill_null(value=False),
+            at_exit=(pl.col("pos") > pl.col("shutdown_pos")).fill_null(value=False),
         )
         .sort("pos")
         .select(pl.col(name).cast(dtype) for name, dtype in COMPLETION_ERROR.items())
     )
 
 
-@analysis(UNANSWERED, of=("completion_error",))
+@analysis(UNANSWERED_TRANSFER, of=("completion_error",))
 def unanswered_transfer(
     completion_error: pl.DataFrame,
     failure: pl.DataFrame,
@@ -122,18 +124,18 @@ def unanswered_transfer(
     version: pl.DataFrame,
     counter_growth: pl.DataFrame,
 ) -> pl.DataFrame:
-    """Transfers to which no answer came; where a job has such in its first calls, only these."""
+    """One row per transfer without an answer; of a job with such transfers in its first calls, only these."""
     is_event = (pl.col("form") == "ib_event") & begins_with("error", DOWN)
     down = failure.filter(is_event | (pl.col("form") == "ib_fatal"))["host"].cast(pl.String).drop_nulls().to_list()
-    fell = counter_growth.filter((pl.col("name") == "link_downed") & (pl.col("growth") > 0))
-    down += fell["host"].drop_nulls().to_list()
+    link_losses = counter_growth.filter((pl.col("name") == "link_downed") & (pl.col("growth") > 0))
+    down += link_losses["host"].drop_nulls().to_list()
     died = verdict.filter(pl.col("verdict") == "rank-died")["job"].to_list()
-    told = setting.filter(pl.col("variable") == "NCCL_IB_TIMEOUT").select(
+    timeouts = setting.filter(pl.col("variable") == "NCCL_IB_TIMEOUT").select(
         *OWNER, timeout=text_of("value").cast(pl.Int64, strict=False), set_source="source", set_line="line"
     )
     oldest = releases(version["version"])[:1]
-    known = [default for since, default in IB_TIMEOUTS.items() for one in oldest if since <= one]
-    low = told.with_columns(default=pl.lit(known[-1] if known else None, pl.Int64))
+    defaults = [default for since, default in IB_TIMEOUTS.items() for release in oldest if since <= release]
+    low = timeouts.with_columns(default=pl.lit(defaults[-1] if defaults else None, pl.Int64))
     low = low.filter(pl.col("timeout") < pl.col("default")).unique(OWNER, keep="first", maintain_order=True)
     is_consequence = pl.any_horizontal(
         pl.col("job").is_in(died), pl.col("host").is_in(down), pl.col("peer_host").is_in(down)
@@ -147,14 +149,14 @@ def unanswered_transfer(
     )
 
 
-def _addresses(milestone: pl.DataFrame, net_devices: pl.DataFrame) -> pl.DataFrame:
-    """Whose address is which: the interface that each process says it uses for its side channel."""
-    told = milestone.filter(pl.col("address").is_not_null()).select(
+def _peer_hosts(milestone: pl.DataFrame, net_devices: pl.DataFrame) -> pl.DataFrame:
+    """Map addresses to hosts, from the interface that each process prints for its out-of-band connections."""
+    of_bootstrap = milestone.filter(pl.col("address").is_not_null()).select(
         address=text_of("address").str.splitn(":", 2).struct.field("field_1").str.split("<").list.first(),
         peer_host=text_of("host"),
     )
-    listed = net_devices.filter(pl.col("oob_address").is_not_null()).select(
+    of_devices = net_devices.filter(pl.col("oob_address").is_not_null()).select(
         address=text_of("oob_address"), peer_host=text_of("host")
     )
-    both = pl.concat([told, listed]).drop_nulls().unique()
-    return both.filter(pl.len().over("address") == 1)  # containers may share one
+    addresses = pl.concat([of_bootstrap, of_devices]).drop_nulls().unique()
+    return addresses.filter(pl.len().over("address") == 1)  # containers may share an address

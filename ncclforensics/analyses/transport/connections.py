@@ -1,4 +1,4 @@
-"""How ranks are connected, as NCCL decided it: transports, GPUDirect RDMA, channels of communicators."""
+"""How NCCL connected the ranks: transports, GPUDirect RDMA, channels per communicator."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.frames.registry import analysis
 
 TRANSPORT = {
-    "host": pl.Categorical(),  # whose log says it
+    "host": pl.Categorical(),  # of the process that printed it
     "medium": pl.Categorical(),  # P2P, SHM, NET, COLLNET
     "transport": pl.String(),  # P2P/CUMEM, NET/IB/GDRDMA
     "network": pl.Categorical(),
     "is_gdr": pl.Boolean(),
     "connections": pl.Int64(),
     "source": pl.Int32(),
-    "line": pl.Int32(),  # the first of them
+    "line": pl.Int32(),  # the first connection
 }
 
-CONNECTED = {
+RANK_CONNECTION = {
     "job": pl.Int32(),
     "rank_id": pl.Int32(),
-    "peer": pl.Int32(),  # actor
+    "peer": pl.Int32(),  # rank id of the other end
     "transport": pl.String(),
     "connections": pl.Int64(),
 }
@@ -37,9 +37,8 @@ CHANNELS = {
     "line": pl.Int32(),
 }
 
-
 MEDIUM = text_of("form").str.split("_").list.first().str.to_uppercase()
-NAMED = pl.concat_str(
+TRANSPORT_NAME = pl.concat_str(
     MEDIUM,
     pl.coalesce(pl.col("network", "means", "copies").cast(pl.String)),
     pl.when(pl.col("gdr").is_not_null()).then(pl.lit("GDRDMA")),
@@ -50,16 +49,16 @@ NAMED = pl.concat_str(
 
 @analysis(TRANSPORT, of=("connection",))
 def transport(connection: pl.DataFrame) -> pl.DataFrame:
-    """Connections by host and transport.
+    """One row per host and transport, with the number of connections.
 
-    A connection over the network is printed at both of its ends: the larger of the two numbers counts.
+    NCCL prints a network connection at both ends: the larger of the two numbers counts.
     """
     by_end = connection.group_by(
         "host",
         "network",
         "direction",
         medium=MEDIUM.cast(pl.Categorical),
-        transport=NAMED,
+        transport=TRANSPORT_NAME,
         is_gdr=pl.col("gdr").is_not_null(),
     ).agg(pl.len().cast(pl.Int64).alias("connections"), pl.col("source").first(), pl.col("line").first())
     return (
@@ -69,20 +68,23 @@ def transport(connection: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-@analysis(CONNECTED, of=("connection",))
+@analysis(RANK_CONNECTION, of=("connection",))
 def rank_connection(connection: pl.DataFrame, communicator: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
-    """Which ranks are joined to which, over what, and by how many connections, over all communicators.
+    """One row per pair of ranks and transport, with the number of connections in all communicators.
 
-    The thread that makes a communicator says so; from 2.22 on, others connect when a call first needs it.
+    The thread that creates a communicator prints its connections; from NCCL 2.22 on, other threads connect when a call
+    first needs it.
     """
-    told = connection.filter(pl.col("from").is_not_null() & pl.col("to").is_not_null()).with_row_index("row")
-    told = told.select("row", "host", "pid", "tid", "pos", "from", "fromdev", "to", "todev", transport=NAMED)
-    placed = join_communicator(told, communicator, member).select("row", "job", "key", "from", "to", "transport")
+    printed = connection.filter(pl.col("from").is_not_null() & pl.col("to").is_not_null()).with_row_index("row")
+    printed = printed.select(
+        "row", "host", "pid", "tid", "pos", "from", "fromdev", "to", "todev", transport=TRANSPORT_NAME
+    )
+    assigned = join_communicator(printed, communicator, member).select("row", "job", "key", "from", "to", "transport")
     memberships = member.select("key", "rank_id", place=pl.col("rank").cast(pl.Int64)).unique(["key", "place"])
-    by_thread = placed.join(memberships, left_on=["key", "from"], right_on=["key", "place"]).join(
+    by_thread = assigned.join(memberships, left_on=["key", "from"], right_on=["key", "place"]).join(
         memberships.rename({"rank_id": "peer"}), left_on=["key", "to"], right_on=["key", "place"]
     )
-    rest = told.join(placed, on="row", how="anti")
+    rest = printed.join(assigned, on="row", how="anti")
     ends = ["job", "rank_id", "peer", "transport"]
     return (
         pl.concat([by_thread.select(ends), _by_device(rest, member).select(ends)])
@@ -92,35 +94,35 @@ def rank_connection(connection: pl.DataFrame, communicator: pl.DataFrame, member
     )
 
 
-def _by_device(told: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
-    """Connections whose thread made no communicator: both ends, where all communicators that it may be of agree.
+def _by_device(connections: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
+    """Find both ends of connections whose thread created no communicator, if all candidate communicators agree.
 
-    It may be of those in which this process has its number, and the other number is on the device that is printed.
+    A communicator is a candidate if this process has the printed rank in it and the other rank has the printed device.
     """
     memberships = member.select(
         *OWNER, "job", "key", "rank_id", place=pl.col("rank").cast(pl.Int64), dev=pl.col("cudadev").cast(pl.String)
     )
-    here = memberships.drop("dev")
-    there = memberships.select("key", "place", "dev", other="rank_id")
-    found = []
+    local = memberships.drop("dev")
+    remote = memberships.select("key", "place", "dev", other="rank_id")
+    pairs = []
     for near, far, names in (("from", "to", ("rank_id", "other")), ("to", "from", ("other", "rank_id"))):
         dev = pl.col(f"{far}dev").cast(pl.String)
-        mine = told.with_columns(dev=dev).join(here, left_on=[*OWNER, near], right_on=[*OWNER, "place"])
-        pairs = mine.join(there, left_on=["key", far, "dev"], right_on=["key", "place", "dev"])
-        found.append(pairs.select("row", "job", "transport", rank_id=names[0], peer=names[1]))
-    candidates = pl.concat(found)
-    agreed = pl.struct("rank_id", "peer").n_unique().over("row") == 1
-    return candidates.filter(agreed).unique("row", maintain_order=True)
+        ends = connections.with_columns(dev=dev).join(local, left_on=[*OWNER, near], right_on=[*OWNER, "place"])
+        both_ends = ends.join(remote, left_on=["key", far, "dev"], right_on=["key", "place", "dev"])
+        pairs.append(both_ends.select("row", "job", "transport", rank_id=names[0], peer=names[1]))
+    candidates = pl.concat(pairs)
+    is_unique = pl.struct("rank_id", "peer").n_unique().over("row") == 1
+    return candidates.filter(is_unique).unique("row", maintain_order=True)
 
 
 @analysis(CHANNELS, of=("channel_count", "ring"))
 def channels(
     channel_count: pl.DataFrame, ring: pl.DataFrame, communicator: pl.DataFrame, member: pl.DataFrame
 ) -> pl.DataFrame:
-    """The channels that each rank opened in each communicator.
+    """One row per rank and communicator: the number of channels of each kind.
 
-    The lines name no communicator: they stand before the COMPLETE line (or behind the first line) that the same thread
-    prints for it. Versions before the summary line print rings, on rank 0 only.
+    The lines name no communicator: the same thread prints them before the COMPLETE line (or after the first line) of
+    the communicator. NCCL versions without the summary line print rings, on rank 0 only.
     """
     thread = [*OWNER, "tid"]
     place = ["source", "line", "pos", *thread]
@@ -130,27 +132,27 @@ def channels(
         .select(*place, total=pl.coalesce(pl.col("channels"), pl.col("channel") + 1).cast(pl.Int32))
         .join(counted.select("host", "pid").unique(), on=OWNER, how="anti")
     )
-    told = pl.concat(
+    printed = pl.concat(
         [counted, rings.select(*place, pl.col("total").alias("coll"), nvls=None, p2p=None)], how="vertical_relaxed"
     )
     return (
-        join_communicator(told, communicator, member)
+        join_communicator(printed, communicator, member)
         .group_by("job", "key", "rank_id", maintain_order=True)
         .agg(pl.col("coll", "nvls", "p2p").max(), pl.col("source").first(), pl.col("line").first())
     )
 
 
-def join_communicator(told: pl.DataFrame, communicator: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
-    """Rows that were printed while a communicator was made, with its job, key and actor; rows of none are left out."""
+def join_communicator(rows: pl.DataFrame, communicator: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
+    """Add job, key and rank id to rows that a thread printed while it created a communicator; drop all other rows."""
     thread = [*OWNER, "tid"]
     is_end = (pl.col("phase") == "COMPLETE") | (pl.col("form") == "completed")
     named = communicator.select("comm", *thread, "pos", at="pos", is_end=is_end.fill_null(False)).sort("pos")
-    told = told.sort("pos")
-    behind = told.join_asof(named.filter("is_end"), on="pos", by=thread, strategy="forward", check_sortedness=False)
-    before = told.join_asof(named, on="pos", by=thread, strategy="backward", check_sortedness=False)
+    rows = rows.sort("pos")
+    following = rows.join_asof(named.filter("is_end"), on="pos", by=thread, strategy="forward", check_sortedness=False)
+    preceding = rows.join_asof(named, on="pos", by=thread, strategy="backward", check_sortedness=False)
     memberships = member.select("host", "pid", "comm", "job", "key", "rank_id", "created_pos").sort("created_pos")
     return (
-        told.with_columns(comm=pl.coalesce(behind["comm"], before["comm"]), at=pl.coalesce(behind["at"], before["at"]))
+        rows.with_columns(pl.coalesce(following[name], preceding[name]).alias(name) for name in ("comm", "at"))
         .filter(pl.col("comm").is_not_null())
         .sort("at")
         .join_asof(memberships, left_on="at", right_on="created_pos", by=[*OWNER, "comm"], check_sortedness=False)

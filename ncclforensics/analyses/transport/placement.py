@@ -1,4 +1,4 @@
-"""How communicators lie on the machines, what the search for rings found there, and what the GPUs are linked by."""
+"""Placement of communicators on nodes, results of NCCL's graph search, GPU interconnects, host order of rings."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from ncclforensics.analyses.transport.connections import join_communicator
 from ncclforensics.frames.columns import OWNER, PLACE, text_of
 from ncclforensics.frames.registry import analysis
 
-LAYOUT = {
+COMMUNICATOR_PLACEMENT = {
     "job": pl.Int32(),
     "key": pl.Categorical(),
     "nranks": pl.Int32(),
     "ranks_seen": pl.Int32(),  # ranks with a log
-    "nodes": pl.Int32(),  # null where neither the log says it nor all ranks are seen
+    "nodes": pl.Int32(),  # null where the log does not print it and not all ranks have a log
     "local": pl.Int32(),  # most ranks on one node
-    "gpus": pl.String(),  # the places that its GPUs have in their nodes, with the nodes' names left out
-    "nth": pl.Int32(),  # among the communicators of its first rank
+    "gpus": pl.String(),  # PCI addresses of its GPUs, without the hosts
+    "nth": pl.Int32(),  # index among the communicators of its first rank
     "coll": pl.Int32(),  # channels
     "nvls": pl.Int32(),
     "source": pl.Int32(),
-    "line": pl.Int32(),  # that tells the channels
+    "line": pl.Int32(),  # of the channel counts
 }
 
-SEARCHED = {
+GRAPH_SEARCH = {
     "job": pl.Int32(),
     "key": pl.Categorical(),
     "rank_id": pl.Int32(),
@@ -33,14 +33,14 @@ SEARCHED = {
     "channels": pl.Int64(),
     "bw_intra": pl.Float64(),  # GB/s of one channel
     "bw_inter": pl.Float64(),
-    "type_intra": pl.Categorical(),  # the worst path between its GPUs: NVL, PIX, PHB, SYS
-    "type_inter": pl.Categorical(),  # and from a GPU to its NIC
+    "type_intra": pl.Categorical(),  # the worst path between GPUs: NVL, PIX, PHB, SYS
+    "type_inter": pl.Categorical(),  # the worst path between GPU and NIC
     "crossnic": pl.Int32(),
     "source": pl.Int32(),
     "line": pl.Int32(),
 }
 
-FABRIC = {
+GPU_INTERCONNECT = {
     "host": pl.Categorical(),
     "pid": pl.Int32(),
     "interconnect": pl.String(),  # NVLink, NVSwitch, multicast (an NVSwitch that also reduces)
@@ -49,16 +49,16 @@ FABRIC = {
 }
 
 
-@analysis(LAYOUT)
+@analysis(COMMUNICATOR_PLACEMENT)
 def communicator_placement(member: pl.DataFrame, placement: pl.DataFrame, channels: pl.DataFrame) -> pl.DataFrame:
-    """One row per communicator that has come to be."""
-    told = placement.group_by("host", "pid", "comm").agg(pl.col("nnodes", "localranks").max())
+    """One row per communicator that was created."""
+    printed = placement.group_by("host", "pid", "comm").agg(pl.col("nnodes", "localranks").max())
     opened = channels.select("job", "key", "rank_id", "coll", "nvls", at="source", on="line")
     memberships = (
         member.with_columns(nth=pl.int_range(pl.len(), dtype=pl.Int32).over("job", "rank_id", order_by="created_pos"))
-        .join(told, on=[*OWNER, "comm"], how="left")
+        .join(printed, on=[*OWNER, "comm"], how="left")
         .join(opened, on=["job", "key", "rank_id"], how="left")
-        .with_columns(here=pl.len().over("job", "key", "host"))
+        .with_columns(ranks_on_host=pl.len().over("job", "key", "host"))
     )
     return (
         memberships.sort("rank")
@@ -69,7 +69,7 @@ def communicator_placement(member: pl.DataFrame, placement: pl.DataFrame, channe
             pl.col("nnodes").max(),
             pl.col("localranks").max(),
             pl.col("host").n_unique().cast(pl.Int32).alias("hosts"),
-            pl.col("here").max().cast(pl.Int32),
+            pl.col("ranks_on_host").max().cast(pl.Int32),
             text_of("busid").sort().str.join(" ").alias("gpus"),
             pl.col("nth").first(),
             pl.col("coll").max(),
@@ -79,33 +79,33 @@ def communicator_placement(member: pl.DataFrame, placement: pl.DataFrame, channe
         )
         .with_columns(
             nodes=pl.coalesce("nnodes", pl.when(pl.col("ranks_seen") == pl.col("nranks")).then("hosts")),
-            local=pl.coalesce("localranks", pl.when(pl.col("ranks_seen") == pl.col("nranks")).then("here")),
+            local=pl.coalesce("localranks", pl.when(pl.col("ranks_seen") == pl.col("nranks")).then("ranks_on_host")),
         )
     )
 
 
-@analysis(SEARCHED, of=("graph",))
+@analysis(GRAPH_SEARCH, of=("graph",))
 def graph_search(graph: pl.DataFrame, communicator: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
-    """What each rank's search for rings and trees found, by communicator; pattern 4 is a ring."""
-    found = graph.filter(pl.col("pattern").is_not_null())
-    names = [name for name in SEARCHED if name not in ("job", "key", "rank_id")]
-    told = found.select(*names, "pos", "tid")
+    """One row per rank, communicator and pattern of NCCL's graph search; pattern 4 is a ring."""
+    results = graph.filter(pl.col("pattern").is_not_null())
+    names = [name for name in GRAPH_SEARCH if name not in ("job", "key", "rank_id")]
+    printed = results.select(*names, "pos", "tid")
     return (
-        join_communicator(told, communicator, member)
+        join_communicator(printed, communicator, member)
         .group_by("job", "key", "rank_id", "host", "pid", "pattern", maintain_order=True)
         .agg(pl.col(name).first() for name in names if name not in ("host", "pid", "pattern"))
     )
 
 
-@analysis(FABRIC, of=("topology_node", "graph", "nvls", "device_row"))
+@analysis(GPU_INTERCONNECT, of=("topology_node", "graph", "nvls", "device_row"))
 def gpu_interconnect(
     topology_node: pl.DataFrame, graph: pl.DataFrame, nvls: pl.DataFrame, device_pair: pl.DataFrame
 ) -> pl.DataFrame:
-    """The processes whose GPUs are seen to be linked by NVLink, and the first line that shows it.
+    """One row per process and interconnect of its GPUs, with the first line that shows it.
 
-    A dump of the topology shows the links, a search for rings the paths it found, and multicast needs NVSwitch. Of a
-    host as a whole (no `pid`) nvidia-smi topo shows them: only where a launcher or a prompt names the host, and where
-    NVLink connects every GPU with every other, for GPUs may be numbered in another order.
+    NCCL prints the links of its topology and the paths of its graph search; multicast needs NVSwitch. nvidia-smi topo
+    counts for a host (`pid` is null) if a launcher or a prompt names that host and if NVLink connects all of its GPUs:
+    NCCL may number the GPUs in another order.
     """
     is_switch = pl.col("form") == "nvswitch"
     linked = topology_node.filter(pl.col("link") == "NVL").select(
@@ -122,7 +122,7 @@ def gpu_interconnect(
         & pl.col("other").str.starts_with("GPU")
     )
     is_linked = pl.col("path").str.starts_with("NV")
-    whole = (
+    hosts = (
         between.group_by("host", "source", "dump", maintain_order=True)
         .agg(pl.col("line").min(), is_linked=is_linked.all())
         .filter("is_linked")
@@ -135,7 +135,7 @@ def gpu_interconnect(
         )
     )
     return (
-        pl.concat([linked, rings, multicast, whole])
+        pl.concat([linked, rings, multicast, hosts])
         .sort("source", "line")
         .group_by("host", "pid", "interconnect", maintain_order=True)
         .agg(pl.col("source", "line").first())
@@ -147,9 +147,9 @@ RING_HOST = {
     "key": pl.Categorical(),
     "channel": pl.Int32(),
     "nranks": pl.Int32(),
-    "hosts": pl.Int32(),  # that hold its ranks
-    "host_changes": pl.Int32(),  # how often the ring changes the host
-    "host_order": pl.String(),  # the hosts in the ring's order
+    "hosts": pl.Int32(),  # with ranks of the communicator
+    "host_changes": pl.Int32(),  # hops between hosts along the closed ring
+    "host_order": pl.String(),  # the first hosts in the order of the ring
     "source": pl.Int32(),
     "line": pl.Int32(),
 }
@@ -159,15 +159,18 @@ RING_HOST = {
 def ring_host(
     ring: pl.DataFrame, communicator: pl.DataFrame, member: pl.DataFrame, communicator_placement: pl.DataFrame
 ) -> pl.DataFrame:
-    """How often each ring changes the host; only of rings that are printed whole, over hosts with several ranks."""
-    whole = communicator_placement.filter(
+    """One row per ring, with its hops between hosts.
+
+    Only complete rings of communicators on several hosts with several ranks each.
+    """
+    spread = communicator_placement.filter(
         (pl.col("ranks_seen") == pl.col("nranks")) & (pl.col("nodes") > 1) & (pl.col("nranks") > pl.col("nodes"))
     )
-    told = join_communicator(
+    printed = join_communicator(
         ring.select("source", "line", "pos", "host", "pid", "tid", "channel", "order"), communicator, member
     )
     ordered = (
-        told.join(whole.select("job", "key", "nranks", "nodes"), on=["job", "key"])
+        printed.join(spread.select("job", "key", "nranks", "nodes"), on=["job", "key"])
         .with_columns(rank=text_of("order").str.strip_chars(" ").str.split(" "))
         .with_columns(pl.col("rank").list.eval(pl.element().cast(pl.Int32, strict=False).drop_nulls()))
         .filter(pl.col("rank").list.len() == pl.col("nranks"))
@@ -175,13 +178,13 @@ def ring_host(
         .explode("rank")
         .join(member.select("job", "key", "rank", "host"), on=["job", "key", "rank"], maintain_order="left")
     )
-    moves = pl.col("host") != pl.col("host").shift(1, fill_value=pl.col("host").last())
+    is_hop = pl.col("host") != pl.col("host").shift(1, fill_value=pl.col("host").last())
     return (
-        ordered.with_columns(moves=moves.over("job", "key", "source", "line"))
+        ordered.with_columns(is_hop=is_hop.over("job", "key", "source", "line"))
         .group_by("job", "key", "channel", "nranks", "source", "line", maintain_order=True)
         .agg(
             pl.col("host").n_unique().cast(pl.Int32).alias("hosts"),
-            pl.col("moves").sum().cast(pl.Int32).alias("host_changes"),
+            pl.col("is_hop").sum().cast(pl.Int32).alias("host_changes"),
             text_of("host").head(8).str.join(" ").alias("host_order"),
             pl.col("nodes").first(),
         )

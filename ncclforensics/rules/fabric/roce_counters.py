@@ -8,6 +8,7 @@ import polars as pl
 
 from ncclforensics.data.names import printable
 from ncclforensics.data.roce import (
+    COUNTER_TEXTS,
     DISCARDS_LEAST,
     LOSSES,
     LOSSES_EVER,
@@ -21,7 +22,6 @@ from ncclforensics.data.roce import (
     SENT,
     STALLED,
     STORMS,
-    WORDS,
 )
 from ncclforensics.rules.fabric.links import CERTAINTY, SHOWN, Row, grown, lines, port_name, times, told_by_log
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
@@ -35,7 +35,9 @@ def counted(row: Row) -> str:
     least = "at least " if row["is_least"] or row["is_saturated"] else ""
     amount = row["value"] if row["growth"] is None else row["growth"]
     name = row["name"]
-    words = name.removeprefix("nvlink_").replace("_", " ") if name.startswith("nvlink_") else WORDS.get(name, name)
+    words = (
+        name.removeprefix("nvlink_").replace("_", " ") if name.startswith("nvlink_") else COUNTER_TEXTS.get(name, name)
+    )
     return printable(f"{least}{amount:,} {words}")
 
 
@@ -45,7 +47,7 @@ def summed(rows: pl.DataFrame) -> str:
     totals = rows.group_by("name", maintain_order=True).agg(
         amount.sum().alias("growth"), pl.col("is_least", "is_saturated").any(), value=pl.lit(0)
     )
-    order = {name: place for place, name in enumerate(WORDS)}
+    order = {name: place for place, name in enumerate(COUNTER_TEXTS)}
     told = sorted(totals.to_dicts(), key=lambda row: order.get(row["name"], len(order)))
     return ", ".join(map(counted, told[:SHOWN]))
 

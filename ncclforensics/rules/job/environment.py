@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 import polars as pl
 
-from ncclforensics.data.tuning import DEAD, KNOWN, OF_OTHERS, OWN_PER_RANK, READ_BY_ALL, SLOWING
+from ncclforensics.data.tuning import DEAD, FOREIGN, KNOWN, OWN_PER_RANK, READ_BY_ALL, SLOWING
 from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
@@ -118,7 +118,7 @@ def env_dead_variable(setting_status: pl.DataFrame, rank: pl.DataFrame) -> Itera
     idle = setting_status.filter(pl.col("form").is_in(WITHOUT_EFFECT))
     idle = idle.with_columns(text_of("variable")).filter(
         pl.col("variable").str.starts_with("NCCL_")
-        & ~pl.col("variable").is_in(OF_OTHERS)
+        & ~pl.col("variable").is_in(FOREIGN)
         & (~pl.col("variable").is_in(KNOWN) | pl.col("variable").is_in(list(DEAD)))
     )
     for _, rows in idle.sort("source", "line").group_by("variable", maintain_order=True):

@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 import polars as pl
 
-from ncclforensics.data.tuning import DEAD, KNOWN, OF_OTHERS, READ_BY_ALL
+from ncclforensics.data.tuning import DEAD, FOREIGN, KNOWN, READ_BY_ALL
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.job.environment import ALIKE, echoed
@@ -39,7 +39,7 @@ def env_not_echoed(
     """
     told = _plain(exported)
     unknown = told.filter(
-        (~pl.col("variable").is_in(KNOWN) | pl.col("variable").is_in(list(DEAD))) & ~pl.col("variable").is_in(OF_OTHERS)
+        (~pl.col("variable").is_in(KNOWN) | pl.col("variable").is_in(list(DEAD))) & ~pl.col("variable").is_in(FOREIGN)
     )
     for _, rows in unknown.group_by("variable", maintain_order=True):
         name = rows["variable"][0]
