@@ -1,4 +1,4 @@
-"""NCCL's environment variables: those that cap, force or slow down, those that may differ by rank, those without effect."""
+"""NCCL's environment variables: which cap or slow down, which may differ by rank, which have no effect."""
 
 # They limit the number of channels (nccl: src/graph/connect.cc, src/init.cc).
 CHANNEL_CAPS = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_NRINGS", "NCCL_MAX_CTAS")

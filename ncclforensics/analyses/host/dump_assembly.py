@@ -1,27 +1,16 @@
-"""Topology matrices and NCCL's XML of all sources, and what they say of a machine: dumps, pairs, problems."""
+"""Read topology matrices and NCCL's XML of all sources once, for the frames on machine dumps."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import polars as pl
 
 from ncclforensics.analyses.host.damaged_dumps import PROBLEM
-from ncclforensics.analyses.host.dump_tables import (
-    DEVICE_PAIR,
-    DUMP,
-    GPU_LINK,
-    MACHINE_DEVICE,
-    PromptHosts,
-    Row,
-    host_at,
-    prompt_hosts,
-    rows_frame,
-)
+from ncclforensics.analyses.host.dump_origin import MATRIX_FRAMES, PromptHosts, Row, host_at, prompt_hosts
+from ncclforensics.analyses.host.dumps import DEVICE_PAIR, DUMP
+from ncclforensics.analyses.host.machine_devices import GPU_LINK, MACHINE_DEVICE
 from ncclforensics.analyses.host.nccl_topology import device_rows, nvlink_rows, path_rows
 from ncclforensics.analyses.host.nccl_xml import Document, read_documents
 from ncclforensics.analyses.host.topology_matrix import ITSELF, Matrix, matrix_device_rows, read_matrices
-from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.registry import analysis
 
 TABLES = {
@@ -32,8 +21,6 @@ TABLES = {
     "problems": PROBLEM,
 }
 ASSEMBLY = {name: pl.List(pl.Struct(columns)) for name, columns in TABLES.items()}
-MATRIX_FRAMES = ("device_row", "rocm_row")
-DUMP_FRAMES = (*MATRIX_FRAMES, "xml_line", "pci_device", "pci_branch", "pci_link", "smi_gpu")
 
 
 @analysis(ASSEMBLY, of=(*MATRIX_FRAMES, "rocm_table", "xml_line"))
@@ -48,7 +35,7 @@ def dump_assembly(
     xml_line: pl.DataFrame,
     xml_rest: pl.DataFrame,
 ) -> pl.DataFrame:
-    """Read all matrices and all XML once, into one row with one list of structs per table."""
+    """One row: the tables of all matrices and all XML, each as a list of structs."""
     prompts = prompt_hosts(device_command, pci_command)
     tables: dict[str, list[Row]] = {name: [] for name in ASSEMBLY}
     for matrices in read_matrices(device_head, device_row, rocm_table, rocm_row, device_alias, device_command):
@@ -99,55 +86,3 @@ def _add_document(tables: dict[str, list[Row]], document: Document, prompts: Pro
         {"source": source, "line": line, "problem": f"XML at line {line}: {problem}"}
         for line, problem in document.problems
     )
-
-
-def assembled_table(dump_assembly: pl.DataFrame, name: str) -> pl.DataFrame:
-    """One table of the assembly as a frame."""
-    if dump_assembly.is_empty():
-        return pl.DataFrame(schema=TABLES[name])
-    return dump_assembly.select(name).explode(name).drop_nulls().unnest(name)
-
-
-@analysis(DUMP, of=DUMP_FRAMES)
-def dump(
-    dump_assembly: pl.DataFrame,
-    pci_branch: pl.DataFrame,
-    device_command: pl.DataFrame,
-    pci_command: pl.DataFrame,
-    machine_device: pl.DataFrame,
-) -> pl.DataFrame:
-    """One row per description of a machine: the number of GPUs and NICs in it."""
-    prompts = prompt_hosts(device_command, pci_command)
-    trees: list[dict[str, Any]] = []
-    counted = (
-        machine_device.filter(~pl.col("tool").is_in(["nvidia-smi", "rocm-smi"]))
-        .group_by("source", "dump", "host", "tool", maintain_order=True)
-        .agg(
-            gpus=(pl.col("kind") == "gpu").sum().cast(pl.Int32),
-            nics=(pl.col("kind") == "nic").sum().cast(pl.Int32),
-        )
-        .with_columns(nics=pl.when(pl.col("tool") != "nvidia-smi -q").then("nics"), line="dump")
-    )
-    # The tree of lspci -t does not show which device is a GPU or a NIC.
-    first = pl.col("line", "launcher_node").sort_by("pos").first()
-    branches = pci_branch.group_by("source", maintain_order=True).agg(first)
-    for source, line, node in branches.iter_rows():
-        origin = {"source": source, "dump": line, "host": host_at(prompts, source, line, node), "tool": "lspci -t"}
-        trees.append({**origin, "gpus": None, "nics": None, "line": line})
-    assembled = assembled_table(dump_assembly, "dumps")
-    return pl.concat([assembled, rows_frame(trees, DUMP), counted.select(list(DUMP))]).sort("source", "line")
-
-
-@analysis(DEVICE_PAIR, of=("dump_assembly",))
-def device_pair(dump_assembly: pl.DataFrame) -> pl.DataFrame:
-    """One row per pair of devices in a dump: the cell of a matrix, or the best path in NCCL's XML."""
-    return assembled_table(dump_assembly, "pairs")
-
-
-@analysis(PROBLEM, of=("dump_assembly", "rocm_table"))
-def dump_problem(dump_assembly: pl.DataFrame, rocm_table: pl.DataFrame) -> pl.DataFrame:
-    """Damage in matrices and XML: missing rows, shifted cells, XML that ends too early, errors of rocm-smi."""
-    failed = rocm_table.filter(pl.col("error").is_not_null()).select(
-        "source", "line", problem=pl.format("line {}: rocm-smi: {}", "line", text_of("error"))
-    )
-    return pl.concat([assembled_table(dump_assembly, "problems"), failed]).unique(maintain_order=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.analyses.host.dump_tables import host_at, prompt_hosts, rows_frame
+from ncclforensics.analyses.host.dump_origin import host_at, prompt_hosts, rows_frame
 from ncclforensics.frames.registry import analysis
 
 LOADED_MODULE = {

@@ -7,18 +7,46 @@ from typing import Any
 
 import polars as pl
 
-from ncclforensics.analyses.host.dump_assembly import DUMP_FRAMES, assembled_table
-from ncclforensics.analyses.host.dump_tables import (
-    GPU_LINK,
-    MACHINE_DEVICE,
+from ncclforensics.analyses.host.dump_origin import (
+    DUMP_FRAMES,
+    DUMP_ORIGIN,
     PromptHosts,
     Row,
+    assembled_table,
     host_at,
     prompt_hosts,
     rows_frame,
 )
 from ncclforensics.analyses.host.numbers import parse_short_integer, parse_transfer_rate
 from ncclforensics.frames.registry import analysis
+
+MACHINE_DEVICE = {
+    **DUMP_ORIGIN,
+    "kind": pl.String(),  # gpu, nic, bridge, switch
+    "device": pl.String(),  # GPU0, NIC0, or the PCI address
+    "name": pl.String(),  # of a NIC; model of a PCI device
+    "model": pl.String(),  # vendor and device number: devices of one model may be compared
+    "cpus": pl.String(),  # with affinity to it
+    "numa": pl.String(),
+    "speed": pl.Float64(),  # GT/s of the PCIe link
+    "width": pl.Int32(),  # lanes
+    "speed_can": pl.Float64(),  # the device's maximum
+    "width_can": pl.Int32(),
+    "is_redirecting": pl.Boolean(),  # access control (ACS) routes peer traffic through the root complex
+    "line": pl.Int32(),
+    "link_line": pl.Int32(),
+    "acs_line": pl.Int32(),
+}
+GPU_LINK = {
+    **DUMP_ORIGIN,
+    "device": pl.String(),
+    "model": pl.String(),
+    "links": pl.Int32(),  # NVLinks that are up
+    "down": pl.Int32(),
+    "errors": pl.Int64(),  # counted by the driver since it was loaded
+    "line": pl.Int32(),
+    "down_line": pl.Int32(),  # the first that is down
+}
 
 # Tools that show the current speed of a PCIe link, which a GPU at rest lowers.
 CURRENT_SPEED_TOOLS = ("lspci", "nvidia-smi -q")
@@ -42,7 +70,7 @@ def machine_device(
     prompts = prompt_hosts(device_command, pci_command)
     lspci = rows_frame(_lspci_rows(pci_device, pci_link, pci_acs, prompts), MACHINE_DEVICE)
     nvidia_smi = rows_frame(_nvidia_smi_rows(smi_gpu, prompts), MACHINE_DEVICE)
-    return pl.concat([assembled_table(dump_assembly, "devices"), lspci, nvidia_smi])
+    return pl.concat([assembled_table(dump_assembly, "devices", MACHINE_DEVICE), lspci, nvidia_smi])
 
 
 def _nvidia_smi_rows(smi_gpu: pl.DataFrame, prompts: PromptHosts) -> Iterator[Row]:
@@ -141,4 +169,4 @@ def gpu_link(nvlink_port: pl.DataFrame, device_command: pl.DataFrame, dump_assem
                 gpu["links"], gpu["down"] = (gpu["links"] or 0) + is_up, (gpu["down"] or 0) + (not is_up)
                 if not is_up and gpu["down_line"] is None:
                     gpu["down_line"] = line
-    return pl.concat([rows_frame(rows, GPU_LINK), assembled_table(dump_assembly, "links")])
+    return pl.concat([rows_frame(rows, GPU_LINK), assembled_table(dump_assembly, "links", GPU_LINK)])

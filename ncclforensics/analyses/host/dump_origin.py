@@ -1,4 +1,4 @@
-"""Columns of the frames on machine dumps, and the host that each dump is of.
+"""The origin of machine dumps: columns that name a dump, and the host that it is of.
 
 A dump is the output of one tool: a topology matrix, NCCL's XML, lspci, nvidia-smi. It is named by its source and its
 first line.
@@ -17,47 +17,8 @@ PromptHosts = dict[int, list[tuple[int, str]]]  # source -> line and host of its
 # `host` is null unless a launcher or a prompt names it: the name of a file proves nothing.
 DUMP_ORIGIN = {"source": pl.Int32(), "dump": pl.Int32(), "host": pl.String(), "tool": pl.String()}
 
-DUMP = {
-    **DUMP_ORIGIN,
-    "gpus": pl.Int32(),  # null where the dump does not list GPUs
-    "nics": pl.Int32(),
-    "line": pl.Int32(),
-}
-DEVICE_PAIR = {
-    **DUMP_ORIGIN,
-    "table": pl.String(),  # path; p2p r, p2p w (peer access); of rocm-smi type, weight, hops, access
-    "device": pl.String(),
-    "other": pl.String(),
-    "path": pl.String(),  # NV18, PIX, PXB, PHB, NODE, SYS; or the table's own words
-    "line": pl.Int32(),
-}
-MACHINE_DEVICE = {
-    **DUMP_ORIGIN,
-    "kind": pl.String(),  # gpu, nic, bridge, switch
-    "device": pl.String(),  # GPU0, NIC0, or the PCI address
-    "name": pl.String(),  # of a NIC; model of a PCI device
-    "model": pl.String(),  # vendor and device number: devices of one model may be compared
-    "cpus": pl.String(),  # with affinity to it
-    "numa": pl.String(),
-    "speed": pl.Float64(),  # GT/s of the PCIe link
-    "width": pl.Int32(),  # lanes
-    "speed_can": pl.Float64(),  # the device's maximum
-    "width_can": pl.Int32(),
-    "is_redirecting": pl.Boolean(),  # access control (ACS) routes peer traffic through the root complex
-    "line": pl.Int32(),
-    "link_line": pl.Int32(),
-    "acs_line": pl.Int32(),
-}
-GPU_LINK = {
-    **DUMP_ORIGIN,
-    "device": pl.String(),
-    "model": pl.String(),
-    "links": pl.Int32(),  # NVLinks that are up
-    "down": pl.Int32(),
-    "errors": pl.Int64(),  # counted by the driver since it was loaded
-    "line": pl.Int32(),
-    "down_line": pl.Int32(),  # the first that is down
-}
+MATRIX_FRAMES = ("device_row", "rocm_row")
+DUMP_FRAMES = (*MATRIX_FRAMES, "xml_line", "pci_device", "pci_branch", "pci_link", "smi_gpu")
 
 
 def rows_frame(rows: Iterable[Row], schema: dict[str, Any]) -> pl.DataFrame:
@@ -81,3 +42,10 @@ def host_at(prompts: PromptHosts, source: int, line: int, launcher_node: str | N
         return str(launcher_node)
     above = [host for prompt_line, host in prompts.get(source, []) if prompt_line < line]
     return above[-1] if above else None
+
+
+def assembled_table(dump_assembly: pl.DataFrame, name: str, schema: dict[str, Any]) -> pl.DataFrame:
+    """One table of the frame `dump_assembly` as a frame of its own."""
+    if dump_assembly.is_empty():
+        return pl.DataFrame(schema=schema)
+    return dump_assembly.select(name).explode(name).drop_nulls().unnest(name)
