@@ -19,9 +19,9 @@ from ncclforensics.data.names import bytes_text
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.fabric.port_states import degraded
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
-from ncclforensics.rules.job.environment import echoed
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.dump_faults import explain_by_dumps
+from ncclforensics.rules.shared.environment_settings import environment_settings
 
 # What runs must have in common to be compared; on how many hosts they are is told by `wide`.
 TEST = ["collective", "models", "type", "largest", "each"]
@@ -133,7 +133,7 @@ def bench_two_node_tree_inflated(
     Do: compare from three hosts on, or with NCCL_ALGO=Ring on two.
     Sources: nccl-tests#169.
     """
-    forced = echoed(setting).filter(pl.col("variable") == "NCCL_ALGO")
+    forced = environment_settings(setting).filter(pl.col("variable") == "NCCL_ALGO")
     if not forced.filter(text_of("value").str.to_lowercase().str.contains("tree", literal=True).not_()).is_empty():
         return
     runs = _runs(benchmark, measurement).filter(pl.col("collective") == "all_reduce")
@@ -172,7 +172,7 @@ def bench_scaling_by_nic(
     and which PCIe switch each NIC hangs on (nvidia-smi topo -m).
     Sources: nccl#652.
     """
-    lists = echoed(setting).filter(pl.col("variable") == "NCCL_IB_HCA")
+    lists = environment_settings(setting).filter(pl.col("variable") == "NCCL_IB_HCA")
     named = (
         lists.with_columns(nics=text_of("value").str.strip_chars_start("=").str.split(","))
         .filter(text_of("value").str.starts_with("^").not_())

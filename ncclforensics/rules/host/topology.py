@@ -9,9 +9,9 @@ import polars as pl
 from ncclforensics.data.thresholds import DEGRADED_LINK
 from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
-from ncclforensics.rules.job.environment import echoed
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.dump_faults import merge_faults
+from ncclforensics.rules.shared.environment_settings import environment_settings
 from ncclforensics.rules.shared.grouping import shown, together
 from ncclforensics.rules.shared.machine_faults import fewer_nvlinks, narrow_links, refused_peers
 
@@ -90,7 +90,7 @@ def shm_in_place_of_nvlink(
 
 def _without_p2p(setting: pl.DataFrame) -> pl.DataFrame:
     """Settings that turn peer access off."""
-    return echoed(setting).filter(
+    return environment_settings(setting).filter(
         ((pl.col("variable") == "NCCL_P2P_DISABLE") & (pl.col("value") != "0"))
         | ((pl.col("variable") == "NCCL_P2P_LEVEL") & pl.col("value").is_in(["LOC", "0"]))
     )
@@ -270,7 +270,7 @@ def mnnvl_unused(
     Do: compare `fabric UUID … cliqueId … state … healthMask` over the ranks; nvidia-imex-ctl -H -N: all nodes READY.
     Sources: nccl: src/mnnvl.cc; NCCL user guide, multi-node NVLink.
     """
-    off = echoed(setting).filter((pl.col("variable") == "NCCL_MNNVL_ENABLE") & (pl.col("value") == "0"))
+    off = environment_settings(setting).filter((pl.col("variable") == "NCCL_MNNVL_ENABLE") & (pl.col("value") == "0"))
     told = mnnvl.filter((pl.col("form") == "fabric") & pl.col("uuid").is_not_null())
     told = told.filter(text_of("uuid").str.strip_chars("0.") != "")  # all zeros: there is no fabric
     idle = placement.filter((pl.col("nnodes") > 1) & (pl.col("mnnvl") == 0)).sort("source", "line")

@@ -1,4 +1,4 @@
-"""First causes, and what merely follows from them."""
+"""Findings that follow from a cause with a finding of its own."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import polars as pl
 from ncclforensics.analyses.job.failure_events import AFTER
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
-from ncclforensics.rules.job.cuda_errors import met
 from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.grouping import error_finding
 from ncclforensics.rules.shared.verdict_finding import accuse, verdicts
 
 
@@ -18,7 +18,7 @@ from ncclforensics.rules.shared.verdict_finding import accuse, verdicts
 def remote_closed_follow_the_pointer(
     verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, rank: pl.DataFrame, process_exit: pl.DataFrame
 ) -> Iterator[Finding]:
-    """A process went away in the middle of the run; the others report lost connections.
+    """A process ended in the middle of the run; the other ranks report lost connections.
 
     Means: a rank whose log ends abruptly, without an error of its own, was killed or crashed. `Connection closed by
     remote peer`, aborts and returned error codes on the other ranks follow from that.
@@ -27,9 +27,9 @@ def remote_closed_follow_the_pointer(
     Sources: nccl#1232, nccl#795, LlamaFactory#6849.
     """
     for row in verdicts(verdict, "rank-died"):
-        finding = accuse(row, verdict_evidence, rank, "{who} went away in the middle of the run")
+        finding = accuse(row, verdict_evidence, rank, "{who} ended in the middle of the run")
         if not process_exit.filter(pl.col("is_first") & pl.col("rank_id").is_in(row["culprits"])).is_empty():
-            finding.role = Role.CONSEQUENCE  # of what ended it, which is a finding of its own
+            finding.role = Role.CONSEQUENCE  # of the cause of its end, which has its own finding
         yield finding
 
 
@@ -41,20 +41,20 @@ def remote_error_returned(
     process_exit: pl.DataFrame,
     rank: pl.DataFrame,
 ) -> Iterator[Finding]:
-    """NCCL returned that a remote process exited or that the network failed, and no log tells which.
+    """NCCL returned that a remote process exited or that the network failed; no log shows which.
 
-    Means: the process that prints this is a victim. The other end, or what is between, failed before; without NCCL's
-    warnings nothing says who or how.
-    Not when: NCCL's own lines, or a launcher's, tell of a fault: those come first.
-    Do: run again with NCCL_DEBUG=WARN at least; look at the peers' hosts (dmesg -T, ibstat, exit codes).
+    Means: the process that prints this is a victim. The other end or the network failed before; without NCCL's
+    warnings the logs do not show which, or how.
+    Not when: lines of NCCL or of a launcher report a fault: that fault is the cause.
+    Do: run again with at least NCCL_DEBUG=WARN; check the peers' hosts (dmesg -T, ibstat, exit codes).
     Sources: nccl: src/init.cc (ncclGetErrorString); nccl-tests, common.cu.
     """
-    known = failure_event.filter(pl.col("kind") != AFTER)
-    if not known.is_empty() or process_exit.filter(pl.col("is_first") & pl.col("is_final")).height:
+    causes = failure_event.filter(pl.col("kind") != AFTER)
+    if not causes.is_empty() or process_exit.filter(pl.col("is_first") & pl.col("is_final")).height:
         return
-    remote = pl.lit("remote process exited or there was a network error")
-    tests = test_failure.filter(text_of("error").str.contains(remote, literal=True))
-    calls = call_error.filter(text_of("error_text").str.contains(remote, literal=True))
+    remote_error = pl.lit("remote process exited or there was a network error")
+    tests = test_failure.filter(text_of("error").str.contains(remote_error, literal=True))
+    calls = call_error.filter(text_of("error_text").str.contains(remote_error, literal=True))
     rows = pl.concat(
         [
             tests.select("source", "line", host="node", rank=pl.lit(None, pl.Int32)),
@@ -63,6 +63,8 @@ def remote_error_returned(
         how="vertical_relaxed",
     )
     if not rows.is_empty():
-        finding = met(rows, rank, "{who} lost a peer, or the network failed", "no line says which, or why", "certain")
+        finding = error_finding(
+            rows, rank, "{who} lost a peer, or the network failed", "the logs do not show which, or why", "certain"
+        )
         finding.role = Role.CONSEQUENCE
         yield finding

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from difflib import get_close_matches
 
 import polars as pl
 
@@ -11,17 +10,11 @@ from ncclforensics.data.tuning import DEAD, FOREIGN, KNOWN, OWN_PER_RANK, READ_B
 from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.environment_settings import environment_settings, similar_variable
 from ncclforensics.rules.shared.grouping import shown, together
 
-ECHOES = ["environment", "parsed"]
 NOT_TAKEN = ["invalid", "too_low", "too_high", "no_power", "address", "merge", "policy"]
 WITHOUT_EFFECT = ["unused", "unknown", "deprecated"]
-ALIKE = 0.85  # how much a misspelt name looks like a true one
-
-
-def echoed(setting: pl.DataFrame) -> pl.DataFrame:
-    """What each process says it read from its environment: `variable` and `value` as text."""
-    return setting.filter(pl.col("form").is_in(ECHOES)).with_columns(pl.col("variable", "value").cast(pl.String))
 
 
 @rule(Category.ENVIRONMENT, Severity.WARNING, of=("setting",))
@@ -36,7 +29,7 @@ def env_differs_across_ranks(setting: pl.DataFrame, member: pl.DataFrame, rank: 
     Sources: nccl#1328, nccl#286; NCCL 2.31 diagnostics.
     """
     ours = rank.select("job", *OWNER).unique()
-    said = echoed(setting).filter(~pl.col("variable").is_in(OWN_PER_RANK)).join(ours, on=OWNER)
+    said = environment_settings(setting).filter(~pl.col("variable").is_in(OWN_PER_RANK)).join(ours, on=OWNER)
     steady = said.filter((pl.col("value").n_unique() == 1).over(*OWNER, "variable")).sort("source", "line")
     steady = steady.unique([*OWNER, "variable"], keep="first", maintain_order=True)
     unequal = steady.filter(pl.col("value").n_unique().over("job", "variable") > 1)
@@ -83,7 +76,7 @@ def env_debug_left_on(
     Do: unset it, and mend what it was set for (IOMMU and ACS, /dev/shm, containers that do not share IPC).
     Sources: nccl#631, nccl#2021; NCCL user guide, environment variables.
     """
-    slow = echoed(setting).filter(
+    slow = environment_settings(setting).filter(
         (pl.col("variable").is_in(list(SLOWING)) & ~pl.col("value").is_in(["0", ""]))
         | ((pl.col("variable") == "NCCL_P2P_LEVEL") & pl.col("value").is_in(["LOC", "0"]))
     )
@@ -124,11 +117,11 @@ def env_dead_variable(setting_status: pl.DataFrame, rank: pl.DataFrame) -> Itera
     for _, rows in idle.sort("source", "line").group_by("variable", maintain_order=True):
         name = rows["variable"][0]
         last, successor = DEAD.get(name, ("", ""))
-        near = get_close_matches(name, KNOWN, n=1, cutoff=ALIKE)
+        similar = similar_variable(name)
         if successor:
             detail = f"{'NCCL never read it' if last == 'never read' else 'NCCL no longer reads it'}: set {successor}"
-        elif name not in DEAD and near:
-            detail = f"{near[0]} may be meant"
+        elif name not in DEAD and similar:
+            detail = f"{similar} may be meant"
         else:
             detail = f"NCCL read it up to {last}" if last[:1].isdigit() else "NCCL does not know it"
         yield together(rows, rank, f"{name} has no effect on {{who}}", detail, "certain", role=Role.CONTEXT)

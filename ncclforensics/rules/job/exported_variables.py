@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from difflib import get_close_matches
 from pathlib import PurePath
 
 import polars as pl
@@ -11,8 +10,8 @@ import polars as pl
 from ncclforensics.data.tuning import DEAD, FOREIGN, KNOWN, READ_BY_ALL
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
-from ncclforensics.rules.job.environment import ALIKE, echoed
 from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.environment_settings import environment_settings, similar_variable
 from ncclforensics.rules.shared.grouping import together
 
 
@@ -43,20 +42,22 @@ def env_not_echoed(
     )
     for _, rows in unknown.group_by("variable", maintain_order=True):
         name = rows["variable"][0]
-        near = get_close_matches(name, KNOWN, n=1, cutoff=ALIKE)
+        similar = similar_variable(name)
         last, successor = DEAD.get(name, ("", ""))
         if name in DEAD:
             detail = "NCCL never read it" if last == "never read" else "NCCL no longer reads it"
             detail += f": set {successor}" if successor else ""
         else:
-            detail = f"{near[0]} may be meant" if near else "no version of NCCL knows it"
+            detail = f"{similar} may be meant" if similar else "no version of NCCL knows it"
         finding = together(
             rows, rank, f"{name} is exported and has no effect on NCCL", detail,
             "certain" if name in DEAD else "likely", role=Role.CONTEXT,
         )  # fmt: skip
-        finding.remedy = "Correct the name." if near and name not in DEAD else "Remove it, or set what takes its place."
+        finding.remedy = (
+            "Correct the name." if similar and name not in DEAD else "Remove it, or set what takes its place."
+        )
         yield finding
-    said = set(echoed(setting)["variable"])
+    said = set(environment_settings(setting)["variable"])
     if not said or member.filter("is_complete").is_empty():
         return
     unread = told.filter(pl.col("variable").is_in(READ_BY_ALL - said) & (pl.col("value") != ""))
@@ -95,7 +96,7 @@ def env_debug_file_pattern(
     given = [
         (row["source"], row["line"], row["value"])
         for rows in (
-            echoed(setting).filter(pl.col("variable") == "NCCL_DEBUG_FILE"),
+            environment_settings(setting).filter(pl.col("variable") == "NCCL_DEBUG_FILE"),
             setting.filter(pl.col("form") == "debug_file").with_columns(value=pl.col("path")),
             _plain(exported).filter(pl.col("variable") == "NCCL_DEBUG_FILE"),
         )

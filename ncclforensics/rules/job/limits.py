@@ -8,8 +8,8 @@ import polars as pl
 
 from ncclforensics.analyses.job.exit_reports import SIGNAL
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
-from ncclforensics.rules.job.process_exits import first_ends
 from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.ended_processes import first_exits
 from ncclforensics.rules.shared.grouping import shown, together
 
 SEGFAULT = 11
@@ -31,7 +31,7 @@ def limits_stack_unlimited(
     rows = launch_setting.filter(pl.col("form") == "stack")
     if rows.is_empty():
         return
-    crashed = first_ends(process_exit, SIGNAL).filter(pl.col("signal") == SEGFAULT)
+    crashed = first_exits(process_exit, SIGNAL).filter(pl.col("signal") == SEGFAULT)
     finding = together(
         rows, rank, "the stack limit of {who} is unsafe for NCCL's threads", "NCCL gives them a size of its own",
         "certain", role=Role.CONTEXT,

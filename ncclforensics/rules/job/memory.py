@@ -12,10 +12,9 @@ from ncclforensics.data.processes import BUS_ERROR, KILL
 from ncclforensics.data.versions import CUMEM_HOST, CUMEM_HOST_OPTIONAL, release
 from ncclforensics.frames.columns import PLACE, text_of
 from ncclforensics.rules.finding import Category, Finding, Severity
-from ncclforensics.rules.job.cuda_errors import met
-from ncclforensics.rules.job.process_exits import ended, first_ends
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.grouping import together
+from ncclforensics.rules.shared.ended_processes import exit_finding, first_exits
+from ncclforensics.rules.shared.grouping import error_finding, together
 
 SHARED = ["transport/shm", "misc/shmutils", "include/shm"]
 
@@ -31,15 +30,15 @@ def oom_host(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding
     peak at the same time on all ranks of a node.
     Sources: NVRx; Slurm, cgroup.conf; kernel, mm/oom_kill.c.
     """
-    killed = first_ends(process_exit, HOST_MEMORY)
+    killed = first_exits(process_exit, HOST_MEMORY)
     if killed.is_empty():
         return
     # Slurm and a kernel outside of the container do not say which process it was: the one that was killed.
     unknown = killed["rank_id"].is_null().any()
-    rows = pl.concat([killed, first_ends(process_exit, SIGNAL).filter(signal=KILL)]) if unknown else killed
+    rows = pl.concat([killed, first_exits(process_exit, SIGNAL).filter(signal=KILL)]) if unknown else killed
     tellers = ", ".join(sorted(set(killed["reporter"])))
     certainty = "certain" if not unknown else "likely"
-    yield ended(rows, rank, "{who} killed: no memory left on the host", f"{tellers} says so", certainty)
+    yield exit_finding(rows, rank, "{who} killed: no memory left on the host", f"{tellers} says so", certainty)
 
 
 @rule(Category.OOM, Severity.ERROR, of=("process_exit",), hang=True)
@@ -52,11 +51,11 @@ def oom_gpu(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]
     Do: compare memory over ranks at that step; smaller batch, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.
     Sources: PyTorch, CUDA semantics (memory management).
     """
-    rows = first_ends(process_exit, GPU_MEMORY)
+    rows = first_exits(process_exit, GPU_MEMORY)
     if not rows.is_empty():
         detail = "PyTorch's allocator says so; what other ranks report follows"
         certainty = "certain" if rows["rank"].is_not_null().all() else "likely"
-        yield ended(rows, rank, "no memory left on the GPU of {who}", detail, certainty)
+        yield exit_finding(rows, rank, "no memory left on the GPU of {who}", detail, certainty)
 
 
 @rule(Category.OOM, Severity.ERROR, of=("cuda_error", "failure"), hang=True)
@@ -71,7 +70,9 @@ def cuda_oom_in_nccl(cuda_error: pl.DataFrame, failure: pl.DataFrame, rank: pl.D
     """
     errors = cuda_error.filter(kind=MEMORY)
     if not errors.is_empty():
-        yield met(errors, rank, "no GPU memory left for NCCL on {who}", "CUDA refused it: out of memory", "certain")
+        yield error_finding(
+            errors, rank, "no GPU memory left for NCCL on {who}", "CUDA refused it: out of memory", "certain"
+        )
         return
     refused = failure.filter(form="out_of_memory")
     if not refused.is_empty():
@@ -105,10 +106,10 @@ def shm_too_small(
     if not rows.is_empty():
         yield together(rows, rank, "/dev/shm is too small on {who}", "a segment could not be given its size", "certain")
         return
-    crashed = first_ends(process_exit, SIGNAL).filter(signal=BUS_ERROR)
+    crashed = first_exits(process_exit, SIGNAL).filter(signal=BUS_ERROR)
     if not crashed.is_empty():
         detail = "a bus error is what a full /dev/shm looks like to a program that writes to it"
-        yield ended(crashed, rank, "{who} crashed with SIGBUS: /dev/shm may be too small", detail, "likely")
+        yield exit_finding(crashed, rank, "{who} crashed with SIGBUS: /dev/shm may be too small", detail, "likely")
 
 
 @rule(Category.SHM, Severity.WARNING, of=("shared_memory",))
@@ -138,7 +139,7 @@ def shm_cuda_invalid_argument(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> I
     rows = cuda_error.filter(pl.col("file").is_in(SHARED) & ~_is_cumem())
     for (error,), some in rows.filter(pl.col("kind") != MEMORY).group_by("error", maintain_order=True):
         detail = f"CUDA says: {error}"
-        yield met(some, rank, "shared memory could not be registered with CUDA on {who}", detail, "possible")
+        yield error_finding(some, rank, "shared memory could not be registered with CUDA on {who}", detail, "possible")
 
 
 @rule(Category.SHM, Severity.ERROR, of=("cuda_error",), hang=True)
@@ -154,7 +155,7 @@ def cumem_host_no_numa(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator
     rows = cuda_error.filter((pl.col("file") == "transport/shm") & _is_cumem())
     for (error,), some in rows.group_by("error", maintain_order=True):
         title = "host memory by cuMem does not work on {who}"
-        yield met(some, rank, title, f"CUDA says: {error}", "likely")
+        yield error_finding(some, rank, title, f"CUDA says: {error}", "likely")
 
 
 def _is_cumem() -> pl.Expr:

@@ -7,44 +7,13 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.analyses.job.exit_reports import EXCEPTION, EXIT, HOST_MEMORY, NODE, SIGNAL
-from ncclforensics.analyses.job.process_exits import strongest_reports
-from ncclforensics.data.names import ranks_text
 from ncclforensics.data.processes import BUS_ERROR, KILL, signal_name
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.grouping import shown, who
+from ncclforensics.rules.shared.ended_processes import exit_finding, first_exits
 
 LONGEST = 160  # characters of a message
-
-
-def first_ends(process_exit: pl.DataFrame, *how: str) -> pl.DataFrame:
-    """Processes that ended of themselves, one row each: the most telling statement, if it is of one of these kinds."""
-    ended = process_exit.filter(pl.col("is_first") & pl.col("is_final"))
-    best = pl.DataFrame(strongest_reports(ended.to_dicts()), schema=process_exit.schema).filter(
-        pl.col("how").is_in(how)
-    )
-    return best.sort("rank", "child", "reporter", "says", nulls_last=True)
-
-
-def ended(rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str, certainty: str) -> Finding:
-    """One finding on processes that ended alike; `{who}`: their ranks, or the numbers that the launcher gave them."""
-    ranks = sorted(rows["rank"].drop_nulls().unique().to_list())
-    hosts = sorted({*rows["host"].cast(pl.String).drop_nulls().to_list(), *rows["node"].drop_nulls().to_list()})
-    children = sorted(rows.filter(pl.col("rank").is_null())["child"].drop_nulls().unique().to_list())
-    named = who(ranks, hosts, rank)
-    if not ranks and children:
-        named = f"{ranks_text(children).replace('rank', 'task')} of {rows['reporter'][0]}, {named}".removesuffix(
-            ", a process"
-        )
-    return Finding(
-        title=title.replace("{who}", named),
-        detail=detail,
-        certainty=certainty,
-        ranks=ranks,
-        hosts=hosts,
-        evidence=shown(rows.sort("source", "line").unique(["source", "line"], maintain_order=True).drop("host")),
-    )
 
 
 def short(message: str) -> str:
@@ -63,11 +32,11 @@ def app_exception(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Fi
     Do: read the traceback above the line cited, of the rank that is named.
     Sources: PyTorch's excepthook ([rank3]:); torch.distributed.elastic, errors.
     """
-    for (name,), rows in first_ends(process_exit, EXCEPTION).group_by("name", maintain_order=True):
+    for (name,), rows in first_exits(process_exit, EXCEPTION).group_by("name", maintain_order=True):
         everybody = rows["rank"].drop_nulls().n_unique() == rank["rank"].drop_nulls().n_unique() > 1
         detail = "every rank ended by it" if everybody else "it ended the program; what other ranks report follows"
         certainty = "certain" if rows["rank"].is_not_null().all() else "likely"
-        yield ended(rows, rank, f"{{who}} raised {name}: {short(rows['says'][0])}", detail, certainty)
+        yield exit_finding(rows, rank, f"{{who}} raised {name}: {short(rows['says'][0])}", detail, certainty)
 
 
 @rule(Category.APPLICATION_ERROR, Severity.ERROR, of=("process_exit",), hang=True)
@@ -81,8 +50,8 @@ def app_process_died(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Iterator
     Do: look on its host at dmesg -T (OOM killer, segfault, Xid), at the core file, and at what it printed last.
     Sources: srun(1), mpirun(1), torch.distributed.elastic; NCCL user guide, troubleshooting; nccl#795.
     """
-    ends = first_ends(process_exit, SIGNAL, EXIT, NODE)
-    for_memory = not first_ends(process_exit, HOST_MEMORY).filter(pl.col("rank_id").is_null()).is_empty()
+    ends = first_exits(process_exit, SIGNAL, EXIT, NODE)
+    for_memory = not first_exits(process_exit, HOST_MEMORY).filter(pl.col("rank_id").is_null()).is_empty()
     ends = ends.filter(
         ~pl.col("where").str.contains("libnccl", literal=True)
         & (pl.col("signal").fill_null(0) != BUS_ERROR)
@@ -91,11 +60,11 @@ def app_process_died(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Iterator
     for (how, signal, code), rows in ends.group_by("how", "signal", "exit_code", maintain_order=True):
         tellers = ", ".join(sorted(set(rows["reporter"])))
         if how == NODE:
-            yield ended(rows, rank, "{who} went away with a node that failed", f"{tellers} says so", "certain")
+            yield exit_finding(rows, rank, "{who} went away with a node that failed", f"{tellers} says so", "certain")
         elif how == EXIT:
             told = rows["says"][0] or f"ended with exit code {code}"
             detail = f"the first to end, as {tellers} tells it; nothing here says why"
-            finding = ended(rows, rank, f"{{who}}: {told}", detail, "likely")
+            finding = exit_finding(rows, rank, f"{{who}}: {told}", detail, "likely")
             finding.severity = Severity.WARNING
             yield finding
         else:
@@ -103,7 +72,7 @@ def app_process_died(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Iterator
             verb = "was killed by" if signal == KILL else "crashed with"
             where = rows["where"][0] and f" in {rows['where'][0]}"
             detail = f"the first to end, as {tellers} tells it"
-            yield ended(rows, rank, f"{{who}} {verb} {signal_name(signal)}{where}", detail, "certain")
+            yield exit_finding(rows, rank, f"{{who}} {verb} {signal_name(signal)}{where}", detail, "certain")
 
 
 @rule(Category.APPLICATION_ERROR, Severity.ERROR, of=("process_exit",), hang=True)
@@ -117,9 +86,11 @@ def segfault_in_libnccl(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Itera
     Do: try without plugins (NCCL_NET_PLUGIN=none, NCCL_TUNER_PLUGIN=none) and with ulimit -s 8192; keep the core file.
     Sources: gpud, nccl component; NCCL user guide, troubleshooting/runtime (stack size).
     """
-    crashed = first_ends(process_exit, SIGNAL).filter(pl.col("where").str.contains("libnccl", literal=True))
+    crashed = first_exits(process_exit, SIGNAL).filter(pl.col("where").str.contains("libnccl", literal=True))
     for (where,), rows in crashed.group_by("where", maintain_order=True):
-        yield ended(rows, rank, f"{{who}} crashed inside {where}", "the kernel logged a segmentation fault", "likely")
+        yield exit_finding(
+            rows, rank, f"{{who}} crashed inside {where}", "the kernel logged a segmentation fault", "likely"
+        )
 
 
 @rule(Category.APPLICATION_ERROR, Severity.INFO, of=("job_end",))

@@ -35,6 +35,17 @@ def together(rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str, ce
     )
 
 
+def error_finding(rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str, certainty: str) -> Finding:
+    """Return one finding on all processes that report the same error (columns `rank`, `host`, `source`, `line`).
+
+    `{who}` in the title becomes the ranks, or the hosts if no rank is known.
+    """
+    ranks = sorted(rows["rank"].drop_nulls().unique().to_list())
+    hosts = sorted(rows["host"].cast(pl.String).drop_nulls().unique().to_list())
+    title = title.replace("{who}", who(ranks, hosts, rank))
+    return Finding(title, detail, certainty, ranks=ranks, hosts=hosts, evidence=shown(rows))
+
+
 def shown(rows: pl.DataFrame, what: str = "") -> list[Line]:
     """A few of the lines, each once, of as many hosts as there are."""
     ordered = rows.sort("source", "line")

@@ -10,8 +10,8 @@ from ncclforensics.analyses.transport.connections import join_communicator
 from ncclforensics.data.verbs import RETRY_EXCEEDED
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
-from ncclforensics.rules.job.environment import echoed
 from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.environment_settings import environment_settings
 from ncclforensics.rules.shared.grouping import shown, together
 
 PAIRS = 3  # fewer that share nothing may be chance
@@ -84,7 +84,9 @@ def cross_nic_on_isolated_rails(
     Sources: nccl#2193, nccl#1933; hint of NCCL 2.30.7.
     """
     errors = _unanswered(completion_error)
-    forbidden = echoed(setting).filter((pl.col("variable") == "NCCL_CROSS_NIC") & (pl.col("value") == "0"))
+    forbidden = environment_settings(setting).filter(
+        (pl.col("variable") == "NCCL_CROSS_NIC") & (pl.col("value") == "0")
+    )
     told = connection.filter((pl.col("form") == "net") & pl.col("netdev").is_not_null() & pl.col("proxy").is_null())
     if errors.is_empty() or told.is_empty() or not forbidden.is_empty():
         return

@@ -8,9 +8,8 @@ import polars as pl
 
 from ncclforensics.data.cuda import FABRIC
 from ncclforensics.rules.finding import Category, Finding, Severity
-from ncclforensics.rules.job.cuda_errors import met
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.grouping import together
+from ncclforensics.rules.shared.grouping import error_finding, together
 
 NVLS = "transport/nvls"
 INVALID = "invalid argument"
@@ -36,7 +35,9 @@ def nvls_multicast_bind_failed(
         yield together(bound, rank, said, detail, "likely")
     older = cuda_error.filter((pl.col("file") == NVLS) & (pl.col("error") != INVALID))
     for (error,), rows in older.group_by("error", maintain_order=True):
-        yield met(rows, rank, "NVLink SHARP could not set up its multicast memory on {who}", f"{error}", "likely")
+        yield error_finding(
+            rows, rank, "NVLink SHARP could not set up its multicast memory on {who}", f"{error}", "likely"
+        )
     without = nvlink_fabric.filter(form="without_multicast")
     if not without.is_empty():
         detail = f"CUDA error {without['code'][0]}: {without['cuda_error'][0]}; NCCL goes on without it"
@@ -56,7 +57,7 @@ def nvls_container_without_caps(cuda_error: pl.DataFrame, rank: pl.DataFrame) ->
     """
     rows = cuda_error.filter((pl.col("file") == NVLS) & (pl.col("error") == INVALID))
     if not rows.is_empty():
-        yield met(rows, rank, "NVLink SHARP does not work on {who}", "CUDA says: invalid argument", "likely")
+        yield error_finding(rows, rank, "NVLink SHARP does not work on {who}", "CUDA says: invalid argument", "likely")
 
 
 @rule(Category.CUDA_ERROR, Severity.ERROR, of=("cuda_error",), hang=True)
@@ -71,7 +72,7 @@ def fabricmanager_not_running(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> I
     """
     rows = cuda_error.filter(kind=FABRIC)
     if not rows.is_empty():
-        yield met(
+        yield error_finding(
             rows, rank, "Fabric Manager is not running on {who}", "CUDA says: system not yet initialized", "likely"
         )
 
@@ -94,4 +95,4 @@ def mnnvl_imex(nvlink_fabric: pl.DataFrame, cuda_error: pl.DataFrame, rank: pl.D
     refused = cuda_error.filter((pl.col("file") == "transport/p2p") & (pl.col("error") == "operation not permitted"))
     if not refused.is_empty():
         detail = "opening a peer's memory is not permitted: IMEX channels are not writable"
-        yield met(refused, rank, "NVLink between nodes does not work on {who}", detail, "likely")
+        yield error_finding(refused, rank, "NVLink between nodes does not work on {who}", detail, "likely")

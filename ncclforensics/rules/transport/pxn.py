@@ -9,8 +9,8 @@ import polars as pl
 from ncclforensics.data.names import PAIRWISE
 from ncclforensics.data.thresholds import FULL_NODE
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
-from ncclforensics.rules.job.environment import echoed
 from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.environment_settings import environment_settings
 from ncclforensics.rules.shared.grouping import together
 
 
@@ -30,7 +30,7 @@ def pxn_state(
     Do: unset NCCL_PXN_DISABLE, or use a network plugin of a newer interface than v4, and measure again.
     Sources: nccl#1189, nccl#918, nccl#1697, nccl#1114.
     """
-    off = echoed(setting).filter((pl.col("variable") == "NCCL_PXN_DISABLE") & (pl.col("value") == "1"))
+    off = environment_settings(setting).filter((pl.col("variable") == "NCCL_PXN_DISABLE") & (pl.col("value") == "1"))
     old = gpu_direct.filter(pl.col("form") == "no_pxn")
     calls = call_template.filter(pl.col("called").is_in(PAIRWISE))
     large = placement.filter((pl.col("nnodes") > 1) & (pl.col("localranks") >= FULL_NODE))

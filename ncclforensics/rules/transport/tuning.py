@@ -9,8 +9,8 @@ import polars as pl
 from ncclforensics.data.tuning import BUFFER, TOO_MANY, TUNED
 from ncclforensics.frames.columns import OWNER, PLACE
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
-from ncclforensics.rules.job.environment import echoed
 from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.environment_settings import environment_settings
 from ncclforensics.rules.shared.grouping import shown, together
 
 FORCING = ["NCCL_ALGO", "NCCL_PROTO"]
@@ -27,7 +27,7 @@ def tune_forced_algo(setting: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Find
     Do: run again without the variable and compare; if it must stay, measure it again with each new version.
     Sources: nccl#1304, nccl#846; NCCL user guide, NCCL_ALGO and NCCL_PROTO.
     """
-    forced = echoed(setting).filter(pl.col("variable").is_in(FORCING) & (pl.col("value") != ""))
+    forced = environment_settings(setting).filter(pl.col("variable").is_in(FORCING) & (pl.col("value") != ""))
     for _, rows in forced.sort("source", "line").group_by("variable", "value", maintain_order=True):
         name, value = rows["variable"][0], rows["value"][0]
         what = "the algorithm" if name == "NCCL_ALGO" else "the protocol"
@@ -50,7 +50,7 @@ def tune_forced_proto_ll128(
     Do: unset NCCL_PROTO, and check results with nccl-tests (-c 1).
     Sources: nccl#281, nccl#831, nccl#1081, aws-ofi-nccl#850.
     """
-    forced = echoed(setting).filter(
+    forced = environment_settings(setting).filter(
         (pl.col("variable") == "NCCL_PROTO")
         & pl.col("value").str.to_uppercase().str.contains("LL128", literal=True)
         & ~pl.col("value").str.contains("^", literal=True)
@@ -81,7 +81,7 @@ def tune_no_algorithm_left(no_algorithm: pl.DataFrame, setting: pl.DataFrame, ra
     Sources: TensorRT-LLM#953, nccl#1304.
     """
     failed = no_algorithm.filter(pl.col("form").is_in(["none", "token", "prefix"]))
-    forced = echoed(setting).filter(pl.col("variable").is_in(FORCING)).sort("source", "line")
+    forced = environment_settings(setting).filter(pl.col("variable").is_in(FORCING)).sort("source", "line")
     for _, rows in failed.sort("source", "line").group_by("form", "collective", "token", maintain_order=True):
         row = rows.row(0, named=True)
         given = ", ".join(
@@ -107,7 +107,7 @@ def tune_blog_variables(setting: pl.DataFrame, rank: pl.DataFrame) -> Iterator[F
     Do: run again with none of them, then add them one by one.
     Sources: nccl#1454, nccl#846; NCCL user guide (discouraged in production).
     """
-    tuned = echoed(setting).filter(pl.col("variable").is_in(TUNED)).sort("source", "line")
+    tuned = environment_settings(setting).filter(pl.col("variable").is_in(TUNED)).sort("source", "line")
     names = sorted(tuned["variable"].unique())
     if len(names) < TOO_MANY:
         return
@@ -126,7 +126,7 @@ def tune_small_buffer(setting: pl.DataFrame, tuning_limit: pl.DataFrame, rank: p
     Do: unset NCCL_BUFFSIZE, or raise it to what the tuner asks for.
     Sources: NCCL user guide, NCCL_BUFFSIZE (4 MiB); nccl: src/enqueue.cc (chunk size exceeds buffer max).
     """
-    given = echoed(setting).filter(pl.col("variable") == "NCCL_BUFFSIZE")
+    given = environment_settings(setting).filter(pl.col("variable") == "NCCL_BUFFSIZE")
     small = given.filter(pl.col("value").cast(pl.Int64, strict=False).is_between(1, BUFFER - 1))
     for _, rows in small.sort("source", "line").group_by("value", maintain_order=True):
         yield together(

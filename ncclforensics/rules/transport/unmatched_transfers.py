@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.rules.finding import Category, Finding, Severity
-from ncclforensics.rules.job.environment import echoed
 from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.environment_settings import environment_settings
 from ncclforensics.rules.shared.grouping import shown, together
 
 SIZES = ["size_mismatch", "ib_size_mismatch", "ib_bad_receive"]
@@ -36,7 +36,7 @@ def coll_size_mismatch_at_transport(
     first = rows.row(0, named=True)
     here = first["received"] if first["received"] is not None else first["remote_size"]
     there = first["expected"] if first["expected"] is not None else first["local_size"]
-    said = echoed(setting).filter(pl.col("variable").is_in(CHUNKING))
+    said = environment_settings(setting).filter(pl.col("variable").is_in(CHUNKING))
     unequal = said.filter(pl.col("value").n_unique().over("variable") > 1)
     names = ", ".join(sorted(unequal["variable"].unique()))
     detail = f"{here} bytes came where {there} were expected" if here and there else "the sizes of the two ends differ"

@@ -1,0 +1,36 @@
+"""Findings on processes that ended first: one row for each process, and the finding on those that ended alike."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from ncclforensics.analyses.job.process_exits import strongest_reports
+from ncclforensics.data.names import ranks_text
+from ncclforensics.rules.finding import Finding
+from ncclforensics.rules.shared.grouping import shown, who
+
+
+def first_exits(process_exit: pl.DataFrame, *kinds: str) -> pl.DataFrame:
+    """Return the processes that ended by themselves, one row each: the strongest report, if it is of these kinds."""
+    exits = process_exit.filter(pl.col("is_first") & pl.col("is_final"))
+    strongest = pl.DataFrame(strongest_reports(exits.to_dicts()), schema=process_exit.schema)
+    return strongest.filter(pl.col("how").is_in(kinds)).sort("rank", "child", "reporter", "says", nulls_last=True)
+
+
+def exit_finding(rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str, certainty: str) -> Finding:
+    """Return one finding on processes that ended alike; `{who}` becomes their ranks, or the launcher's task numbers."""
+    ranks = sorted(rows["rank"].drop_nulls().unique().to_list())
+    hosts = sorted({*rows["host"].cast(pl.String).drop_nulls().to_list(), *rows["node"].drop_nulls().to_list()})
+    tasks = sorted(rows.filter(pl.col("rank").is_null())["child"].drop_nulls().unique().to_list())
+    processes = who(ranks, hosts, rank)
+    if not ranks and tasks:
+        tasks_text = ranks_text(tasks).replace("rank", "task")
+        processes = f"{tasks_text} of {rows['reporter'][0]}, {processes}".removesuffix(", a process")
+    return Finding(
+        title=title.replace("{who}", processes),
+        detail=detail,
+        certainty=certainty,
+        ranks=ranks,
+        hosts=hosts,
+        evidence=shown(rows.sort("source", "line").unique(["source", "line"], maintain_order=True).drop("host")),
+    )
