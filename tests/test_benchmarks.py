@@ -77,12 +77,12 @@ def rules(report: Report) -> set[str]:
 def test_a_row_has_two_halves(read: Read) -> None:
     report = read(*TABLE, ROW, *FOOT)
 
-    assert figures(report, "half", "size", "us", "algbw", "busbw", "wrong") == [
+    assert figures(report, "half", "size", "time_us", "algbw", "busbw", "wrong") == [
         ("out-of-place", 8388608, 199.05, 42.14, 79.02, 0),
         ("in-place", 8388608, 199.70, 42.01, 78.76, 0),
     ]
     assert only(report)["average"] == 78.89
-    assert only(report)["complete"]
+    assert only(report)["is_complete"]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_how_many_numbers_there_are_tells_an_old_tables_columns(
 
     first = measured(read(BANNER, head, UNITS, row))[0]
 
-    assert (first["redop"], first["root"], first["us"], first["busbw"]) == (redop, root, 31.7, 0.06)
+    assert (first["redop"], first["root"], first["time_us"], first["busbw"]) == (redop, root, 31.7, 0.06)
     assert (first["wrong"], first["deviation"]) == (None, 1e-07)
 
 
@@ -111,7 +111,7 @@ def test_without_a_unit_the_first_version_means_milliseconds(read: Read) -> None
 
     report = read(head, "  33554432  8388608  float  sum  0.381  88.07  154.12  1e-06  0.382  87.84  153.72  1e-06")
 
-    assert [us for (us,) in figures(report, "us")] == [381.0, 382.0]
+    assert [us for (us,) in figures(report, "time_us")] == [381.0, 382.0]
 
 
 def test_large_numbers_are_read_in_any_form(read: Read) -> None:
@@ -120,7 +120,7 @@ def test_large_numbers_are_read_in_any_form(read: Read) -> None:
         "  17179869184  4294967296  float  sum  -1  1.2e+07  1234.5  12345  1.04858e+06  123456  1e+05  inf  N/A",
     )
 
-    assert figures(report, "us", "algbw", "busbw", "wrong") == [
+    assert figures(report, "time_us", "algbw", "busbw", "wrong") == [
         (1.2e7, 1234.5, 12345, 1048580),
         (123456, 1e5, float("inf"), None),
     ]
@@ -135,7 +135,7 @@ def test_a_stamp_behind_a_row_and_columns_per_iteration_do_no_harm(read: Read) -
 
     report = read(*TABLE, ROW + " 2026-03-02 11:04:57", per_iteration)
 
-    assert figures(report, "us", "occurrence") == [(199.05, 1), (199.70, 1), (199.05, 2), (199.70, 2)]
+    assert figures(report, "time_us", "occurrence") == [(199.05, 1), (199.70, 1), (199.05, 2), (199.70, 2)]
 
 
 def test_hypercube_prints_no_operation(read: Read) -> None:
@@ -204,7 +204,7 @@ def test_a_torn_row_is_put_together_again(read: Read) -> None:
 
     report = read(*TABLE, BEGUN + log, log, LEFT + RIGHT, *FOOT)
 
-    assert figures(report, "us", "busbw", "line") == [(199.05, 79.02, 4), (199.70, 78.76, 4)]
+    assert figures(report, "time_us", "busbw", "line") == [(199.05, 79.02, 4), (199.70, 78.76, 4)]
     assert report.run["milestone"].height == 2
 
 
@@ -213,7 +213,7 @@ def test_a_row_torn_twice_is_put_together_again(read: Read) -> None:
 
     report = read(log, *TABLE, BEGUN + log, LEFT + log, RIGHT, *FOOT)
 
-    assert figures(report, "half", "us") == [("out-of-place", 199.05), ("in-place", 199.70)]
+    assert figures(report, "half", "time_us") == [("out-of-place", 199.05), ("in-place", 199.70)]
     assert only(report)["rows"] == 1
 
 
@@ -222,7 +222,7 @@ def test_tags_of_mpi_may_stand_inside_a_row(read: Read) -> None:
 
     report = read(*(tag + line for line in TABLE), tag + BEGUN + tag + LEFT + tag + RIGHT)
 
-    assert [us for (us,) in figures(report, "us")] == [199.05, 199.70]
+    assert [us for (us,) in figures(report, "time_us")] == [199.05, 199.70]
 
 
 def test_a_table_may_begin_deep_in_a_log(read: Read) -> None:
@@ -262,8 +262,8 @@ def test_copies_side_by_side_are_a_test_without_mpi(read: Read) -> None:
 def test_the_size_that_never_came_back_is_the_one_behind_the_last_row(read: Read) -> None:
     report = read(parameters(8388608, 1 << 30), *devices("a", "b"), *TABLE, ROW)
 
-    assert only(report)["unfinished"] == 16777216
-    assert not only(report)["complete"]
+    assert only(report)["unfinished_size"] == 16777216
+    assert not only(report)["is_complete"]
     assert "16 MiB never came back" in next(f for f in report.findings if f.rule == "bench-run-cut-off").title
 
 
@@ -272,7 +272,7 @@ def test_a_row_that_was_begun_names_the_size_itself(read: Read) -> None:
 
     report = read(parameters(8388608, 1 << 30), *devices("a", "b"), *TABLE, ROW, begun, "b: Test timeout (60s) x.cu:1")
 
-    assert (only(report)["unfinished"], only(report)["rows"]) == (33554432, 1)
+    assert (only(report)["unfinished_size"], only(report)["rows"]) == (33554432, 1)
     assert "bench-timed-out" in rules(report)
 
 
@@ -370,7 +370,7 @@ def test_the_head_of_perftest_tells_the_unit(read: Read, unit: str, rate: float)
 
     (row,) = report.run["link_measurement"].to_dicts()
     assert (row["test"], row["device"], row["size"]) == ("RDMA_Write BW Test", "mlx5_0", 65536)
-    assert row["gbps"] == pytest.approx(rate)
+    assert row["bandwidth_GBps"] == pytest.approx(rate)
     assert as_object(report)["benchmarks"][0]["rows"] == 1
 
 
@@ -390,7 +390,7 @@ def test_the_matrices_of_p2p_bandwidth_say_whether_peers_were_used(read: Read) -
     )
 
     apart = [row for row in report.run["gpu_pair"].to_dicts() if row["row"] != row["column"]]
-    assert [(row["with_peers"], row["row"], row["column"], row["value"]) for row in apart] == [
+    assert [(row["has_peer_access"], row["row"], row["column"], row["value"]) for row in apart] == [
         (False, 0, 1, 39.80),
         (False, 1, 0, 39.77),
         (True, 0, 1, 392.80),
@@ -437,7 +437,7 @@ def test_json_fills_the_same_frames(read: Read) -> None:
         ("in-place", 16777216, 79.02, None),
     ]
     row = only(report)
-    assert (row["collective"], row["nranks"], row["average"], row["complete"]) == ("all_reduce", 2, 79.02, True)
+    assert (row["collective"], row["nranks"], row["average"], row["is_complete"]) == ("all_reduce", 2, 79.02, True)
     (given,) = as_object(report)["inputs"]
     assert given["kind"] == "nccl-tests"
     assert given["lines"] == given["recognised"] == len(report.run["benchmark_line"])
@@ -451,7 +451,7 @@ def test_json_that_was_cut_off_gives_what_it_holds(read: Read) -> None:
     report = read(whole[:cut], end="")
 
     assert [size for (size,) in figures(report, "size")] == [8388608, 8388608, 16777216]
-    assert not only(report)["complete"]
+    assert not only(report)["is_complete"]
     assert as_object(report)["inputs"][0]["problems"] == ["is JSON that was cut off"]
 
 
@@ -557,7 +557,7 @@ def perftest_json(results: str, more: str = "") -> str:
 
 
 @pytest.mark.parametrize(
-    ("average", "rate", "gbps"),
+    ("average", "rate", "bandwidth"),
     [
         (388.92, 0.741805, 48.615),  # Gb/sec
         (46362.81, 0.741805, 48.615),  # MiB/sec: the unit is told by the rate of messages alone
@@ -565,7 +565,7 @@ def perftest_json(results: str, more: str = "") -> str:
     ],
 )
 def test_json_of_perftest_is_read_in_the_unit_that_agrees(
-    read: Read, average: float, rate: float, gbps: float | None
+    read: Read, average: float, rate: float, bandwidth: float | None
 ) -> None:
     report = read(
         perftest_json(f'"MsgSize": 65536,\n"n_iterations": 5000,\n"BW_average": {average},\n"MsgRate": {rate}')
@@ -573,8 +573,8 @@ def test_json_of_perftest_is_read_in_the_unit_that_agrees(
     (row,) = report.run["link_measurement"].to_dicts()
 
     assert (row["test"], row["device"], row["size"], row["of_gpu"]) == ("RDMA_Write BW Test", "mlx5_0", 65536, False)
-    assert row["gbps"] == (gbps and pytest.approx(gbps, rel=1e-3))
-    unknown = ["does not tell the unit of its bandwidth"] * (gbps is None)
+    assert row["bandwidth_GBps"] == (bandwidth and pytest.approx(bandwidth, rel=1e-3))
+    unknown = ["does not tell the unit of its bandwidth"] * (bandwidth is None)
     assert as_object(report)["inputs"][0]["problems"] == unknown
 
 
@@ -582,7 +582,7 @@ def test_json_of_perftest_tells_latency_and_the_memory_of_a_gpu(read: Read) -> N
     latency = '"MsgSize": 2,\n"n_iterations": 1000,\n"t_min": 1.57,\n"t_max": 9.65,\n"t_typical": 1.84'
     (row,) = read(perftest_json(latency, '"cuda_device": 0,\n')).run["link_measurement"].to_dicts()
 
-    assert (row["us"], row["gbps"], row["of_gpu"]) == (1.84, None, True)
+    assert (row["latency_us"], row["bandwidth_GBps"], row["of_gpu"]) == (1.84, None, True)
 
 
 def test_json_of_perftest_without_results_says_so(read: Read) -> None:

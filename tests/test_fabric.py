@@ -266,57 +266,59 @@ def perfquery(lid: int = 12, **counters: int) -> str:
     return head + "".join(f"{name}:".ljust(33, ".") + f"{value}\n" for name, value in counters.items())
 
 
-def growth(run: Run, name: str) -> dict[str, Any]:
-    (row,) = run["counter_growth"].filter(pl.col("name") == name).to_dicts()
+def counter_row(run: Run, name: str) -> dict[str, Any]:
+    (row,) = run["counter_increase"].filter(pl.col("name") == name).to_dicts()
     return row
 
 
 def test_names_of_files_tell_which_dump_is_the_earlier_one(parse: Parse) -> None:
-    row = growth(parse(b_before=perfquery(LinkDownedCounter=1), a_after=perfquery(LinkDownedCounter=4)), "link_downed")
+    row = counter_row(
+        parse(b_before=perfquery(LinkDownedCounter=1), a_after=perfquery(LinkDownedCounter=4)), "link_downed"
+    )
 
-    assert (row["growth"], row["order"], row["is_reset"]) == (3, "name", False)
+    assert (row["increase"], row["order"], row["is_reset"]) == (3, "name", False)
 
 
 def test_times_tell_it_better_and_give_the_moment_of_onset(read: Read) -> None:
     dumps = [f"2026-03-02 11:0{minute}:00\n" + perfquery(SymbolErrorCounter=count) for minute, count in
              enumerate((5, 5, 25, 45))]  # fmt: skip
     report = read(c=dumps[0], d=dumps[3], a=dumps[1], b=dumps[2])
-    row = growth(report.run, "symbol_error")
+    row = counter_row(report.run, "symbol_error")
 
-    assert (row["growth"], row["order"], row["seconds"], row["dumps"]) == (40, "time", 180.0, 4)
-    assert (row["quiet"].minute, row["onset"].minute) == (1, 2)
+    assert (row["increase"], row["order"], row["seconds"], row["dumps"]) == (40, "time", 180.0, 4)
+    assert (row["last_unchanged"].minute, row["first_increase"].minute) == (1, 2)
     assert said(report) == {"ctr-link-quality": "warning"}
     assert "▁██" in as_text(report, everything=True)
 
 
 def test_traffic_tells_it_where_nothing_else_does(parse: Parse) -> None:
     earlier = perfquery(LinkDownedCounter=1, PortXmitPkts=10)
-    row = growth(parse(a=perfquery(LinkDownedCounter=2, PortXmitPkts=99), b=earlier), "link_downed")
+    row = counter_row(parse(a=perfquery(LinkDownedCounter=2, PortXmitPkts=99), b=earlier), "link_downed")
 
-    assert (row["growth"], row["order"]) == (1, "traffic")
+    assert (row["increase"], row["order"]) == (1, "traffic")
 
 
 def test_a_counter_that_fell_was_reset_and_one_that_sticks_grew_by_at_least_so_much(parse: Parse) -> None:
     before = perfquery(SymbolErrorCounter=9, PortRcvErrors=500, PortXmitWait=4294967295)
     run = parse(before=before, after=perfquery(SymbolErrorCounter=65535, PortRcvErrors=20, PortXmitWait=4294967295))
 
-    stuck, reset, full = (growth(run, name) for name in ("symbol_error", "port_rcv_errors", "port_xmit_wait"))
-    assert (stuck["growth"], stuck["is_least"], stuck["is_reset"]) == (65526, True, False)
-    assert (reset["growth"], reset["is_least"], reset["is_reset"]) == (20, True, True)
-    assert full["growth"] is None
+    stuck, reset, full = (counter_row(run, name) for name in ("symbol_error", "port_rcv_errors", "port_xmit_wait"))
+    assert (stuck["increase"], stuck["is_lower_bound"], stuck["is_reset"]) == (65526, True, False)
+    assert (reset["increase"], reset["is_lower_bound"], reset["is_reset"]) == (20, True, True)
+    assert full["increase"] is None
 
 
 def test_a_narrow_counter_of_another_kind_wraps(parse: Parse) -> None:
     head = "# PortFlowCtlCounters counters: Lid 12 port 1\nPortSelect:......................1\n"
     dumps = [head + "PortXmitFlowPkts:................" + f"{value}\n" for value in (4294967000, 500)]
-    row = growth(parse(before=dumps[0], after=dumps[1]), "port_xmit_flow_pkts")
+    row = counter_row(parse(before=dumps[0], after=dumps[1]), "port_xmit_flow_pkts")
 
-    assert (row["growth"], row["is_reset"]) == (796, False)
+    assert (row["increase"], row["is_reset"]) == (796, False)
 
 
 def test_devices_of_hosts_that_nobody_names_are_not_taken_for_one(parse: Parse) -> None:
     dump = "/sys/class/infiniband/mlx5_0/ports/1/counters/link_downed:{}\n"
-    rows = parse(node1=dump.format(1), node2=dump.format(5))["counter_growth"]
+    rows = parse(node1=dump.format(1), node2=dump.format(5))["counter_increase"]
 
     assert rows["dumps"].to_list() == [1, 1]
 
@@ -328,10 +330,10 @@ SUMMARY = "\n## Summary: 4 nodes checked, 1 bad nodes found\n## Thresholds: {}\n
 def test_what_ibqueryerrors_leaves_out_is_zero_if_it_prints_all_that_is_not(
     parse: Parse, thresholds: str, known: int | None
 ) -> None:
-    quiet = SUMMARY.format(thresholds)
+    last_unchanged = SUMMARY.format(thresholds)
     loud = REPORTED.replace("65535", "500") + SUMMARY.format("")
 
-    assert growth(parse(before=quiet, after=loud), "symbol_error")["growth"] == known
+    assert counter_row(parse(before=last_unchanged, after=loud), "symbol_error")["increase"] == known
 
 
 # What is a fault, and what is none.

@@ -36,7 +36,7 @@ def bandwidth(benchmark: pl.DataFrame, measurement: pl.DataFrame) -> pl.DataFram
         "size",
         side=pl.col("half").fill_null(OUT),
         what=pl.concat_str(pl.col("test"), *how, separator=" ", ignore_nulls=True),
-        value=pl.when(is_large).then("busbw").otherwise("us"),
+        value=pl.when(is_large).then("busbw").otherwise("time_us"),
         unit=pl.when(is_large).then(pl.lit("GB/s")).otherwise(pl.lit("us")),
     )
 
@@ -48,11 +48,11 @@ def links_measured(link_measurement: pl.DataFrame) -> pl.DataFrame:
         what=pl.concat_str(pl.col("test").fill_null("a link test"), "link_layer", separator=" on ", ignore_nulls=True)
         + pl.when("of_gpu").then(pl.lit(", memory of a GPU")).otherwise(pl.lit(""))
     )
-    wide = named.filter(pl.col("gbps").is_not_null() & (pl.col("size") >= DIP_FROM // 16)).select(
-        "source", "line", "size", "what", value="gbps", unit=pl.lit("GB/s")
+    wide = named.filter(pl.col("bandwidth_GBps").is_not_null() & (pl.col("size") >= DIP_FROM // 16)).select(
+        "source", "line", "size", "what", value="bandwidth_GBps", unit=pl.lit("GB/s")
     )
-    late = named.filter(pl.col("us").is_not_null()).select(
-        "source", "line", "size", "what", value="us", unit=pl.lit("us")
+    late = named.filter(pl.col("latency_us").is_not_null()).select(
+        "source", "line", "size", "what", value="latency_us", unit=pl.lit("us")
     )
     return pl.concat([wide, late])
 
@@ -61,8 +61,8 @@ def links_measured(link_measurement: pl.DataFrame) -> pl.DataFrame:
 def pairs_measured(gpu_pair: pl.DataFrame) -> pl.DataFrame:
     """GPUs of one host reach one another, or the host's memory, slower or faster in the same test."""
     cells = gpu_pair.filter((pl.col("kind") == "bandwidth") & (pl.col("row") != pl.col("column")).fill_null(value=True))
-    how = pl.when(pl.col("with_peers")).then(pl.lit("with peer access"))
-    without = pl.when(pl.col("with_peers").not_()).then(pl.lit("without peer access"))
+    how = pl.when(pl.col("has_peer_access")).then(pl.lit("with peer access"))
+    without = pl.when(pl.col("has_peer_access").not_()).then(pl.lit("without peer access"))
     named = cells.with_columns(
         what=pl.concat_str(pl.coalesce("test", "tool"), how, without, separator=" ", ignore_nulls=True)
     )

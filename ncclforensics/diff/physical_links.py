@@ -23,13 +23,13 @@ def ports(port_state: pl.DataFrame) -> pl.DataFrame:
 
 
 @topic(unit="port", needs="two dumps of counters around each run: perfquery -x, ibqueryerrors or rdma statistic")
-def counters(counter_growth: pl.DataFrame) -> pl.DataFrame:
+def counters(counter_increase: pl.DataFrame) -> pl.DataFrame:
     """Links corrupt or lose what they carry in one run only: what is sent again costs time, and may end the job."""
-    errors = counter_growth.filter((pl.col("unit") == "errors") | pl.col("name").is_in(list(LINK_LIMITS)))
-    grew = errors.filter(pl.col("growth").is_not_null()).select(
+    errors = counter_increase.filter((pl.col("unit") == "errors") | pl.col("name").is_in(list(LINK_LIMITS)))
+    grew = errors.filter(pl.col("increase").is_not_null()).select(
         *PLACE,
         what="name",
-        value=pl.when(pl.col("growth") > 0).then(pl.lit("grew")).otherwise(pl.lit("did not grow")),
+        value=pl.when(pl.col("increase") > 0).then(pl.lit("grew")).otherwise(pl.lit("did not grow")),
     )
     # A total is since the counter was last cleared: only whether there is any can be compared, and is doubtful enough.
     totals = errors.filter(pl.col("dumps") == 1).select(

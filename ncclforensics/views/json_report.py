@@ -140,8 +140,8 @@ def _benchmarks(report: Report) -> list[Row]:
             "max_busbw_GBps": row["max_busbw"],
             "max_busbw_bytes": row["max_size"],
             "wrong": None if _finite(row["wrong"]) is None else int(row["wrong"]),
-            "complete": row["complete"],
-            "unfinished_bytes": row["unfinished"],
+            "complete": row["is_complete"],
+            "unfinished_bytes": row["unfinished_size"],
         }
         for row in report.run["benchmark"].to_dicts()
     ]
@@ -155,9 +155,9 @@ def _links(report: Report) -> list[Row]:
         .agg(
             pl.col("test", "device").first(),
             rows=pl.len(),
-            best=pl.col("gbps").max(),
-            size=pl.col("size").sort_by("gbps", nulls_last=False).last(),
-            us=pl.col("us").min(),
+            best=pl.col("bandwidth_GBps").max(),
+            size=pl.col("size").sort_by("bandwidth_GBps", nulls_last=False).last(),
+            latency_us=pl.col("latency_us").min(),
         )
     )
     return [
@@ -167,7 +167,7 @@ def _links(report: Report) -> list[Row]:
             "device": row["device"],
             "max_bandwidth_GBps": row["best"],
             "max_bandwidth_bytes": row["size"] if row["best"] is not None else None,
-            "min_latency_us": row["us"],
+            "min_latency_us": row["latency_us"],
         }
         for row in tables.to_dicts()
     ]

@@ -17,8 +17,8 @@ from ncclforensics import __version__
 from ncclforensics.analyses.fabric.counters import PORT
 from ncclforensics.data.names import operation_text, printable, ranks_text, sentence
 from ncclforensics.report.build import Report, Row
-from ncclforensics.rules.fabric.links import port_name
 from ncclforensics.rules.finding import Severity
+from ncclforensics.rules.shared.port_text import port_name
 from ncclforensics.views import charts, json_report, markdown, text_counters
 from ncclforensics.views.author_note import Cover
 from ncclforensics.views.text_benchmarks import expected
@@ -236,7 +236,7 @@ def _curves(report: Report) -> Iterator[tuple[str, Markup, bool]]:
 
 
 def _growth(report: Report) -> str:
-    rows = [(f"{port_name(row)}, {row['name']}", row["growth"]) for row in text_counters.grown(report)[:MOST_BARS]]
+    rows = [(f"{port_name(row)}, {row['name']}", row["increase"]) for row in text_counters.grown(report)[:MOST_BARS]]
     return charts.growth([(printable(name), growth) for name, growth in rows]) if rows else ""
 
 

@@ -45,8 +45,8 @@ def _others(report: Report) -> list[RenderableType]:
         report.run["link_measurement"],
     )
     for _, rows in links.group_by("table", maintain_order=True):
-        best = rows["gbps"].max()
-        latency = [f"{value:.2f} us" for value in rows["us"].drop_nulls().sort().head(1)]
+        best = rows["bandwidth_GBps"].max()
+        latency = [f"{value:.2f} us" for value in rows["latency_us"].drop_nulls().sort().head(1)]
         tables.add_row(
             printable(rows["test"][0] or "?"), printable(rows["device"][0] or "?"), str(rows.height),
             _figure(best), *(latency or [""]),
@@ -73,7 +73,7 @@ def _list(rows: list[Row]) -> Table:
             printable(row["collective"] or "?"), known(row["nranks"]), known(len(row["hosts"] or []) or None),
             str(row["rows"]), known(row["average"]), _figure(row["max_busbw"]), _size(row["max_size"]),
             Text(f"{row['wrong'] or 0:.0f}" if row["wrong"] is not None else "?", style="bold red" if failed else ""),
-            Text("" if row["complete"] else "cut off", style="bold yellow"),
+            Text("" if row["is_complete"] else "cut off", style="bold yellow"),
         )  # fmt: skip
     return table
 
@@ -97,7 +97,9 @@ def _one(row: Row, measurement: pl.DataFrame) -> list[RenderableType]:
         cells = [
             cell
             for half in HALVES
-            for cell in ((f"{sides[half]['us']:,.0f} us", _figure(sides[half]["busbw"])) if half in sides else ("", ""))
+            for cell in (
+                (f"{sides[half]['time_us']:,.0f} us", _figure(sides[half]["busbw"])) if half in sides else ("", "")
+            )
         ]
         table.add_row(bytes_text(size), *cells)
     title = Text(f"\n{row['collective'] or '?'}, the largest sizes", style="dim")
@@ -118,7 +120,7 @@ def _plot(row: Row, ours: pl.DataFrame) -> str:
 def expected(row: Row) -> tuple[float, ...]:
     """What such a host reaches, from the least to the most."""
     hosts, gpus = row["hosts"] or [], row["gpus"] or []
-    machine = machine_of(gpus[0], row["listed"]) if len(hosts) == len(gpus) == 1 else None
+    machine = machine_of(gpus[0], row["listed_devices"]) if len(hosts) == len(gpus) == 1 else None
     if machine is None or row["collective"] not in AS_ON_A_RING:
         return ()
     by_switch = machine.offloaded if row["collective"] in DOUBLED else None

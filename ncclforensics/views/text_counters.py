@@ -12,8 +12,8 @@ from rich.text import Text
 from ncclforensics.data.counters import LINK_LIMITS
 from ncclforensics.data.names import printable
 from ncclforensics.report.build import Report, Row
-from ncclforensics.rules.fabric.links import port_name
 from ncclforensics.rules.finding import Severity
+from ncclforensics.rules.shared.port_text import port_name
 from ncclforensics.views.text_layout import STYLE, headed, heading, indented
 
 MOST = 12  # rows, unless all is asked for
@@ -38,14 +38,14 @@ def counters(report: Report, verbose: bool) -> list[RenderableType]:
 
 def grown(report: Report) -> list[Row]:
     """What grew from the first dump of a port to the last, errors of links first (columns COUNTER_GROWTH)."""
-    growth = _telling(report).filter(pl.col("growth") > 0)
-    return growth.sort(~pl.col("name").is_in(list(LINK_LIMITS)), -pl.col("growth"), "key", "name").to_dicts()
+    counters = _telling(report).filter(pl.col("increase") > 0)
+    return counters.sort(~pl.col("name").is_in(list(LINK_LIMITS)), -pl.col("increase"), "key", "name").to_dicts()
 
 
 def _telling(report: Report) -> pl.DataFrame:
     """All counters but those of traffic that arrived."""
     is_traffic = pl.col("unit").is_in(TRAFFIC) & (pl.col("name") != "port_xmit_discards")
-    return report.run["counter_growth"].filter(~is_traffic)
+    return report.run["counter_increase"].filter(~is_traffic)
 
 
 def _once(report: Report, verbose: bool) -> list[RenderableType]:
@@ -89,15 +89,15 @@ def _grown(rows: list[Row], report: Report) -> Table:
     for number in FIGURES:
         table.columns[number].justify = "right"
     table.columns[-1].no_wrap = True
-    most = max(row["growth"] for row in rows)
+    most = max(row["increase"] for row in rows)
     for row in rows:
         steps = deltas.filter((pl.col("key") == row["key"]) & (pl.col("name") == row["name"]))
-        least = "≥ " if row["is_least"] else ""
-        drawn = _levels(steps["growth"].fill_null(0).to_list()) if is_series else _bar(row["growth"], most)
+        least = "≥ " if row["is_lower_bound"] else ""
+        drawn = _levels(steps["increase"].fill_null(0).to_list()) if is_series else _bar(row["increase"], most)
         severity = cited.get((row["source"], row["line"]), "")
         table.add_row(
             Text(severity, style=STYLE.get(severity, "")), port_name(row), printable(row["name"]),
-            f"{steps['before'][0]:,}", f"{row['value']:,}", f"{least}{row['growth']:,}", Text(drawn, style="yellow"),
+            f"{steps['before'][0]:,}", f"{row['value']:,}", f"{least}{row['increase']:,}", Text(drawn, style="yellow"),
         )  # fmt: skip
     return table
 

@@ -12,7 +12,7 @@ PAIR = {
     "tool": pl.String(),  # nvbandwidth or p2pBandwidthLatencyTest
     "test": pl.String(),  # as it is called
     "kind": pl.String(),  # bandwidth (GB/s) or latency (us)
-    "with_peers": pl.Boolean(),  # GPUs reach one another directly; null where the tool does not say
+    "has_peer_access": pl.Boolean(),  # GPUs reach one another directly; null where the tool does not say
     "row": pl.Int32(),  # the GPU at the left; null where that is the host's memory, or all GPUs
     "column": pl.Int32(),
     "value": pl.Float64(),
@@ -51,7 +51,7 @@ def gpu_pair(
             kind=pl.when(form.is_in(["latency", *IN_NANOSECONDS]))
             .then(pl.lit("latency"))
             .otherwise(pl.lit("bandwidth")),
-            with_peers=text_of("peers") == "Enabled",
+            has_peer_access=text_of("peers") == "Enabled",
         )
     )
     tests = pair_test.sort("pos").select("source", "pos", began="pos", named=text_of("test"))

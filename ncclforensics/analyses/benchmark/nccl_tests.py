@@ -40,7 +40,7 @@ MEASUREMENT = {
     "redop": pl.Categorical(),  # null where there is none
     "root": pl.Int64(),  # -1: the collective has none
     "occurrence": pl.Int32(),  # of this size, type, operation and root, where the sweep was repeated
-    "us": pl.Float64(),  # time of one operation, in microseconds
+    "time_us": pl.Float64(),  # time of one operation, in microseconds
     "algbw": pl.Float64(),  # GB/s
     "busbw": pl.Float64(),  # GB/s
     "wrong": pl.Float64(),  # elements; null where nothing was checked
@@ -56,8 +56,8 @@ BENCHMARK = {
     "headers": pl.Int32(),  # NCCL's version code at compile time
     "library": pl.Int32(),  # and at run time
     "nranks": pl.Int64(),  # of the communicator, by the devices listed or by busbw / algbw
-    "listed": pl.Int64(),  # devices
-    "groups": pl.Int64(),  # communicators side by side
+    "listed_devices": pl.Int64(),  # devices
+    "communicators": pl.Int64(),  # communicators side by side
     "hosts": pl.List(pl.String()),
     "gpus": pl.List(pl.String()),  # models
     "parameters": pl.String(),  # the line that tells them, as it was read
@@ -72,13 +72,13 @@ BENCHMARK = {
     "wrong": pl.Float64(),  # elements in all rows; null where nothing was checked
     "failed_checks": pl.Int64(),  # `Out of bounds values`
     "average": pl.Float64(),  # GB/s, as printed
-    "is_below": pl.Boolean(),  # the average is below NCCL_TESTS_MIN_BW
-    "complete": pl.Boolean(),  # the footer is there
+    "is_below_minimum": pl.Boolean(),  # the average is below NCCL_TESTS_MIN_BW
+    "is_complete": pl.Boolean(),  # the footer is there
     "max_busbw": pl.Float64(),  # GB/s, of both halves
     "max_size": pl.Int64(),  # the size it was measured at
     "last_size": pl.Int64(),  # of the last whole row
-    "unfinished": pl.Int64(),  # the size whose measurement never came back, where the run was cut off
-    "failed": pl.Boolean(),  # the test says that a call failed
+    "unfinished_size": pl.Int64(),  # the size whose measurement never came back, where the run was cut off
+    "has_failed": pl.Boolean(),  # the test says that a call failed
     "source": pl.Int32(),
     "line": pl.Int32(),  # the first
     "last_line": pl.Int32(),
@@ -310,7 +310,7 @@ def measurement(
         .join(begun, on=membership)
         .join(units, on="benchmark", how="left")
         .with_columns(
-            us=pl.when(in_ms.fill_null(False)).then(1000 * pl.col("time")).otherwise("time"),
+            time_us=pl.when(in_ms.fill_null(False)).then(1000 * pl.col("time")).otherwise("time"),
             wrong=pl.when(pl.col("checked") == "#wrong").then(checked),
             deviation=pl.when(pl.col("checked") != "#wrong").then(checked),
         )
@@ -338,7 +338,7 @@ def benchmark(
         pl.col("source").first(),
         pl.col("line").first(),
         pl.col("line").last().alias("last_line"),
-        failed=(pl.col("frame") == "test_failure").any(),
+        has_failed=(pl.col("frame") == "test_failure").any(),
     )
     parts = {
         "test_setting": _with_parameters(test_setting),
@@ -366,8 +366,8 @@ def benchmark(
         .agg(
             text_of("host").unique().sort().alias("hosts"),
             pl.col("gpu").unique().sort().alias("gpus"),
-            listed=pl.len().cast(pl.Int64),
-            groups=pl.col("group").n_unique().cast(pl.Int64),
+            listed_devices=pl.len().cast(pl.Int64),
+            communicators=pl.col("group").n_unique().cast(pl.Int64),
             last_rank=pl.col("rank").max().cast(pl.Int64),
         )
     )
@@ -379,8 +379,8 @@ def benchmark(
         .agg(
             failed_checks=pl.col("failed").drop_nulls().first(),
             average=pl.col("average").drop_nulls().first(),
-            is_below=((form == "average") & (outcome == "FAILED")).any(),
-            complete=(form == "average").any(),
+            is_below_minimum=((form == "average") & (outcome == "FAILED")).any(),
+            is_complete=(form == "average").any(),
             concluded=text_of("collective").drop_nulls().first(),
         )
     )
@@ -426,12 +426,12 @@ def _completed(
     row["nranks"] = _nranks(row, share)
     row["tool"] = "rccl-tests" if row["is_amd"] else "nccl-tests"
     row["rows"] = row["rows"] or 0
-    row["complete"] = bool(row["complete"])
-    row["is_below"], row["is_checked"] = bool(row["is_below"]), bool(row["is_checked"])
+    row["is_complete"] = bool(row["is_complete"])
+    row["is_below_minimum"], row["is_checked"] = bool(row["is_below_minimum"]), bool(row["is_checked"])
     within = (pl.col("source") == row["source"]) & pl.col("line").is_between(row["line"], row["last_line"])
     if (less := reduced.filter(within)).height:
         row["max_bytes"] = less["maxbytes"][0]
-    row["unfinished"] = None if row["complete"] else _unfinished(row)
+    row["unfinished_size"] = None if row["is_complete"] else _unfinished(row)
     return {name: row[name] for name in BENCHMARK}
 
 
@@ -453,7 +453,7 @@ def _rounding(name: str) -> pl.Expr:
 
 def _nranks(row: dict[str, Any], share: tuple[float, float] | None) -> int | None:
     """By the highest rank that is listed, or by the one number that explains the table."""
-    if row["last_rank"] is not None and (row["groups"] or 1) == 1:
+    if row["last_rank"] is not None and (row["communicators"] or 1) == 1:
         return int(row["last_rank"]) + 1
     if row["last_rank"] is not None or share is None:
         return None

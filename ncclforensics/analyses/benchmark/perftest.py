@@ -17,8 +17,8 @@ LINK_MEASUREMENT = {
     "link_layer": pl.String(),
     "of_gpu": pl.Boolean(),  # the buffers lie in the memory of a GPU; null where the test's head is not there
     "size": pl.Int64(),  # bytes
-    "gbps": pl.Float64(),  # GB/s on average, 1e9 bytes
-    "us": pl.Float64(),  # typical latency, in microseconds
+    "bandwidth_GBps": pl.Float64(),  # GB/s on average, 1e9 bytes
+    "latency_us": pl.Float64(),  # typical latency, in microseconds
     "source": pl.Int32(),
     "line": pl.Int32(),
 }
@@ -63,6 +63,6 @@ def link_measurement(
         device=pl.when(pl.col("device_pos") >= title).then("device"),
         link_layer=pl.when(pl.col("layer_pos") >= title).then("link_layer"),
         of_gpu=pl.when(pl.col("title").is_not_null()).then(is_of_gpu),
-        gbps=pl.col("average") * pl.col("unit"),
-        us="typical",
+        bandwidth_GBps=pl.col("average") * pl.col("unit"),
+        latency_us="typical",
     )

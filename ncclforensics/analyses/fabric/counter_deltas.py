@@ -13,8 +13,8 @@ COUNTER_DELTA = {
     **WHO,
     "before": pl.Int64(),
     "after": pl.Int64(),
-    "growth": pl.Int64(),  # null where both are stuck
-    "is_least": pl.Boolean(),  # it may have grown by more: it was reset between them, or got stuck
+    "increase": pl.Int64(),  # null where both are stuck
+    "is_lower_bound": pl.Boolean(),  # it may have grown by more: it was reset between them, or got stuck
     "is_reset": pl.Boolean(),
     "seconds": pl.Float64(),  # between them, where both dumps tell their time
     "order": pl.String(),  # what tells which dump is the earlier one: time, place (in one file), name, traffic
@@ -25,18 +25,18 @@ COUNTER_DELTA = {
     "before_source": pl.Int32(),
     "before_line": pl.Int32(),
 }
-COUNTER_GROWTH = {
+COUNTER_INCREASE = {
     **WHO,
     "dumps": pl.UInt32(),  # that tell it; with one there is no growth to be seen
     "value": pl.Int64(),  # in the last one
     "is_saturated": pl.Boolean(),
-    "growth": pl.Int64(),  # from the first to the last; null where that is not known
-    "is_least": pl.Boolean(),
+    "increase": pl.Int64(),  # from the first to the last; null where that is not known
+    "is_lower_bound": pl.Boolean(),
     "is_reset": pl.Boolean(),
     "seconds": pl.Float64(),
     "order": pl.String(),
-    "onset": pl.Datetime("us"),  # of the first dump in which it had grown
-    "quiet": pl.Datetime("us"),  # of the last one in which it had not
+    "first_increase": pl.Datetime("us"),  # of the first dump in which it had grown
+    "last_unchanged": pl.Datetime("us"),  # of the last one in which it had not
     "source": pl.Int32(),
     "line": pl.Int32(),
     "before_source": pl.Int32(),
@@ -79,9 +79,9 @@ def counter_delta(counter_sample: pl.DataFrame, source: pl.DataFrame) -> pl.Data
     return pairs.with_columns(
         before="before_value",
         after="value",
-        growth=grown,
+        increase=grown,
         is_reset=fell & ~wrapped,
-        is_least=(fell & ~wrapped) | (pl.col("is_saturated") & ~pl.col("before_is_saturated")),
+        is_lower_bound=(fell & ~wrapped) | (pl.col("is_saturated") & ~pl.col("before_is_saturated")),
         seconds=(pl.col("moment") - pl.col("before_moment")).dt.total_microseconds() / 1e6,
         order=order,
     )
@@ -142,27 +142,27 @@ def _in_order(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-@analysis(COUNTER_GROWTH, of=("counter_sample",))
-def counter_growth(counter_sample: pl.DataFrame, source: pl.DataFrame, counter_delta: pl.DataFrame) -> pl.DataFrame:
+@analysis(COUNTER_INCREASE, of=("counter_sample",))
+def counter_increase(counter_sample: pl.DataFrame, source: pl.DataFrame, counter_delta: pl.DataFrame) -> pl.DataFrame:
     """One row for each counter of each port: what it is now, and how it grew over all dumps that tell it."""
     ordered = _in_order(_keyed(counter_sample, source))
     last = ordered.group_by("key", "name", maintain_order=True).agg(
         pl.col(*PORT, "unit", "value", "is_saturated", "source", "line").last(), dumps=pl.len()
     )
-    grew = pl.col("growth") > 0
+    grew = pl.col("increase") > 0
     over = counter_delta.group_by("key", "name").agg(
-        pl.when(pl.col("growth").is_not_null().any()).then(pl.col("growth").sum()).alias("growth"),
-        pl.col("is_least", "is_reset").any(),
+        pl.when(pl.col("increase").is_not_null().any()).then(pl.col("increase").sum()).alias("increase"),
+        pl.col("is_lower_bound", "is_reset").any(),
         pl.when(pl.col("seconds").is_not_null().all()).then(pl.col("seconds").sum()).alias("seconds"),
         # The weakest of them is what can be said of all.
         order=pl.coalesce(
             *(pl.col("order").filter(pl.col("order") == each).first() for each in ("traffic", "name", "place", "time"))
         ),
-        onset=pl.col("moment").filter(grew).first(),
-        quiet=pl.col("before_moment").filter(grew).first(),
+        first_increase=pl.col("moment").filter(grew).first(),
+        last_unchanged=pl.col("before_moment").filter(grew).first(),
         before_source=pl.col("before_source").first(),
         before_line=pl.col("before_line").first(),
     )
     return last.join(over, on=["key", "name"], how="left", maintain_order="left").with_columns(
-        pl.col("is_least", "is_reset").fill_null(value=False)
+        pl.col("is_lower_bound", "is_reset").fill_null(value=False)
     )

@@ -34,10 +34,10 @@ def aliases(rows: pl.DataFrame, prefix: str = "") -> pl.Expr:
 
 
 @analysis(PORT_PEER, of=("port_state",))
-def port_peer(port_state: pl.DataFrame, counter_growth: pl.DataFrame) -> pl.DataFrame:
+def port_peer(port_state: pl.DataFrame, counter_increase: pl.DataFrame) -> pl.DataFrame:
     """For every port that is counted, the port at the other end."""
     linked = port_state.filter(pl.col("peer_port").is_not_null()).with_row_index("_link")
-    counted = counter_growth.unique("key", keep="first", maintain_order=True).select("key", *PORT)
+    counted = counter_increase.unique("key", keep="first", maintain_order=True).select("key", *PORT)
     by_alias = counted.with_columns(alias=aliases(counted)).explode("alias").drop_nulls("alias")
     keys = by_alias.group_by("alias").agg(pl.col("key").first(), many=pl.col("key").n_unique())
     keys = keys.filter(pl.col("many") == 1).drop("many")

@@ -122,12 +122,12 @@ def unanswered_transfer(
     verdict: pl.DataFrame,
     setting: pl.DataFrame,
     version: pl.DataFrame,
-    counter_growth: pl.DataFrame,
+    counter_increase: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per transfer without an answer; of a job with such transfers in its first calls, only these."""
     is_event = (pl.col("form") == "ib_event") & begins_with("error", DOWN)
     down = failure.filter(is_event | (pl.col("form") == "ib_fatal"))["host"].cast(pl.String).drop_nulls().to_list()
-    link_losses = counter_growth.filter((pl.col("name") == "link_downed") & (pl.col("growth") > 0))
+    link_losses = counter_increase.filter((pl.col("name") == "link_downed") & (pl.col("increase") > 0))
     down += link_losses["host"].drop_nulls().to_list()
     died = verdict.filter(pl.col("verdict") == "rank-died")["job"].to_list()
     timeouts = setting.filter(pl.col("variable") == "NCCL_IB_TIMEOUT").select(

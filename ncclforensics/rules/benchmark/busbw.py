@@ -46,8 +46,8 @@ def bench_expected_table(
     Sources: busbw measured and accepted: stas00/ml-engineering, azurehpc-health-checks, AMD system validation guides;
     shares: field guides; nccl#412, nccl#766.
     """
-    for row in benchmark.filter(pl.col("collective").is_in(AS_ON_A_RING) & (pl.col("groups") == 1)).to_dicts():
-        whole = row["listed"] == row["nranks"] and row["hosts"]
+    for row in benchmark.filter(pl.col("collective").is_in(AS_ON_A_RING) & (pl.col("communicators") == 1)).to_dicts():
+        whole = row["listed_devices"] == row["nranks"] and row["hosts"]
         if not whole or len(row["gpus"]) != 1 or row["nranks"] % len(row["hosts"]):
             continue
         each = row["nranks"] // len(row["hosts"])

@@ -26,7 +26,9 @@ def bench_pair_below_others(gpu_pair: pl.DataFrame) -> Iterator[Finding]:
     Sources: NVIDIA/nvbandwidth; cuda-samples, p2pBandwidthLatencyTest; field guides.
     """
     cells = gpu_pair.filter(
-        (pl.col("kind") == "bandwidth") & (pl.col("row") != pl.col("column")) & pl.col("with_peers").fill_null(True)
+        (pl.col("kind") == "bandwidth")
+        & (pl.col("row") != pl.col("column"))
+        & pl.col("has_peer_access").fill_null(True)
     )
     for _, rows in cells.group_by("matrix", maintain_order=True):
         usual = median(rows["value"])

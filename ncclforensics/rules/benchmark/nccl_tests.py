@@ -64,7 +64,7 @@ def bench_not_mpi(benchmark: pl.DataFrame, test_device: pl.DataFrame) -> Iterato
     Sources: nccl-tests README (MPI=1).
     """
     for source, rows in benchmark.group_by("source", maintain_order=True):
-        runs = [row for row in rows.sort("line").to_dicts() if row["listed"] and row["parameters"]]
+        runs = [row for row in rows.sort("line").to_dicts() if row["listed_devices"] and row["parameters"]]
         copies: list[Row] = []
         for row in runs:
             others = [one for one in runs if one is not row and one["parameters"] == row["parameters"]]
@@ -72,7 +72,7 @@ def bench_not_mpi(benchmark: pl.DataFrame, test_device: pl.DataFrame) -> Iterato
             copies += [row] if beside else []
         if len(copies) < 2:
             continue
-        size = max(row["listed"] for row in copies)
+        size = max(row["listed_devices"] for row in copies)
         starts = test_device.filter((pl.col("source") == source[0]) & (pl.col("rank") == 0))
         yield Finding(
             title=f"{len(copies)} copies of {copies[0]['collective'] or 'a test'} ran side by side, each on "
@@ -95,7 +95,7 @@ def bench_below_minimum(
     Do: the average mixes small sizes in; judge the largest sizes, and compare with a run of the same -b and -e.
     Sources: nccl-tests, src/common.cu.
     """
-    for row in benchmark.filter("is_below").to_dicts():
+    for row in benchmark.filter("is_below_minimum").to_dicts():
         yield Finding(
             title=f"{called(row)}: an average of {row['average']:g} GB/s is below the minimum asked for",
             detail="the test itself calls it FAILED: NCCL_TESTS_MIN_BW",
@@ -118,20 +118,20 @@ def bench_run_cut_off(
     Sources: nccl-tests, src/common.cu (stdout is line-buffered).
     """
     refused = set(test_refusal["source"])
-    for row in benchmark.filter(~pl.col("complete")).to_dicts():
+    for row in benchmark.filter(~pl.col("is_complete")).to_dicts():
         lines = benchmark_line.filter(pl.col("benchmark") == row["benchmark"])
         table = lines.filter(pl.col("frame").is_in(["table_row", "row_rest", "table_head"]))
         if not row["rows"] and (row["min_bytes"] is None or row["source"] in refused):
             continue
-        size = row["unfinished"]
+        size = row["unfinished_size"]
         told = f"{row['rows']} rows" + (f", the last of {bytes_text(row['last_size'])}" if row["rows"] else "")
         yield Finding(
             title=f"{called(row)} did not come to its end"
             + (f": {bytes_text(size)} never came back" if size is not None else ""),
-            detail=f"{told}, and no footer" + "; a call failed, as the test says" * row["failed"],
+            detail=f"{told}, and no footer" + "; a call failed, as the test says" * row["has_failed"],
             certainty="certain",
             hosts=row["hosts"] or [],
-            role=Role.CONSEQUENCE if row["failed"] else Role.CONTEXT,
+            role=Role.CONSEQUENCE if row["has_failed"] else Role.CONTEXT,
             evidence=shown((table if table.height else lines).tail(1), "last"),
         )
 

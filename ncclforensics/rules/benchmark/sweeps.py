@@ -17,9 +17,9 @@ from ncclforensics.data.busbw import (
 )
 from ncclforensics.data.names import bytes_text
 from ncclforensics.frames.columns import text_of
-from ncclforensics.rules.fabric.port_states import degraded
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.degraded_links import degraded_hosts
 from ncclforensics.rules.shared.dump_faults import explain_by_dumps
 from ncclforensics.rules.shared.environment_settings import environment_settings
 
@@ -85,7 +85,7 @@ def bench_find_slow_node(
             evidence=[Line(row["source"], row["at"], "slow") for row in slow.sort("busbw").head(2).to_dicts()]
             + [Line(row["source"], row["at"], "usual") for row in fast.sort("source", "line").head(2).to_dicts()],
         )
-        yield from explain_by_dumps([finding], degraded(port_state))
+        yield from explain_by_dumps([finding], degraded_hosts(port_state))
 
 
 @rule(Category.BENCHMARK_SLOW, Severity.WARNING, of=("benchmark",))
@@ -218,22 +218,23 @@ def bench_gpu_memory_slower(link_measurement: pl.DataFrame) -> Iterator[Finding]
     both (lspci -vvv); lsmod | grep peermem, or --use_cuda_dmabuf.
     Sources: field guides (within 5 to 10 % of host memory); perftest, README (GPUDirect).
     """
-    large = link_measurement.filter((pl.col("size") >= LARGE_MESSAGE) & pl.col("gbps").is_not_null())
+    large = link_measurement.filter((pl.col("size") >= LARGE_MESSAGE) & pl.col("bandwidth_GBps").is_not_null())
     alike = ["test", "link_layer", "device", "size"]
     for (of_test, _, device), rows in large.group_by(alike[:3], maintain_order=True):
         host, gpu = (
-            rows.filter(pl.col("of_gpu") == of_gpu).sort("gbps").unique("size", keep="last") for of_gpu in (False, True)
+            rows.filter(pl.col("of_gpu") == of_gpu).sort("bandwidth_GBps").unique("size", keep="last")
+            for of_gpu in (False, True)
         )
         both = gpu.join(host, on="size", suffix="_host").sort("size")
         if of_test is None or both.is_empty():
             continue
         row = both.row(-1, named=True)
-        share = row["gbps"] / row["gbps_host"]
+        share = row["bandwidth_GBps"] / row["bandwidth_GBps_host"]
         if share >= GPU_MEMORY_WATCH:
             continue
         yield Finding(
-            title=f"{device or 'a link'} carries {row['gbps']:.1f} GB/s from GPU memory, {row['gbps_host']:.1f} "
-            "from the host's",
+            title=f"{device or 'a link'} carries {row['bandwidth_GBps']:.1f} GB/s from GPU memory and "
+            f"{row['bandwidth_GBps_host']:.1f} GB/s from host memory",
             detail=f"{share:.0%} at {bytes_text(row['size'])} ({of_test}); within a tenth is normal",
             certainty="likely" if share < GPU_MEMORY_BAD else "possible",
             severity=Severity.WARNING if share < GPU_MEMORY_BAD else Severity.INFO,

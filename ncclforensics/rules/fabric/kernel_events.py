@@ -1,4 +1,4 @@
-"""What the kernel says of links, beside a network that failed."""
+"""Link and device failures in the kernel log, reported if the job's network or a process failed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ncclforensics.frames.columns import short_host, text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Severity
 from ncclforensics.rules.registry import rule
 
-OF_NETWORK = ["link", "port", "cable", "fatal"]
+NETWORK_FORMS = ["link", "port", "cable", "fatal"]
 DOWN = "DOWN"
 FATAL = "Fatal"
 
@@ -27,50 +27,51 @@ def kernel_link_event(
 ) -> Iterator[Finding]:
     """The kernel logged that a port lost its link, that a NIC died, or that an NVSwitch failed, and the job failed.
 
-    Means: a cable, a transceiver, a switch or the device itself; transfers that fail on that host, or to it, follow.
-    Not when: the job shows no failure of its network or of a process, for a kernel's log tells of other days too; the
-    host is none of this job's; the link came up, or an NVSwitch speaks of an error that is not fatal.
+    Means: a cable, a transceiver, a switch or the device itself; transfers on that host, or to it, then fail.
+    Not when: the job shows no failure of its network or of a process, because a kernel log covers other days too; the
+    host is not part of this job; the link came up, or an NVSwitch reported an error that is not fatal.
     Do: compare the times of both logs; mlxlink -d DEVICE -m, ibstat and link_downed counters; for NVSwitch drain the
     node and run NVIDIA's field diagnostic.
     Sources: mlx5_core and nvidia-nvswitch kernel messages; NVIDIA, XID errors; knowledge of first causes: NVRx, Aegis.
     """
     hosts = {str(host).split(".")[0] for host in process["host"].drop_nulls()}
     failed = failure_event.filter(pl.col("kind").is_in([NETWORK, LOST]) & ~pl.col("at_exit"))
-    named = {
+    failed_hosts = {
         *failed["host"].drop_nulls().to_list(),
         *completion_error["host"].drop_nulls().to_list(),
         *completion_error["peer_host"].drop_nulls().to_list(),
     }
     form = pl.col("form")
-    lost_one = not process_exit.filter(pl.col("is_final")).is_empty()
-    of_network = hardware_event.filter(
-        form.is_in(["cable", "fatal"]) | (form.is_in(OF_NETWORK) & (text_of("state").str.to_uppercase() == DOWN))
+    has_lost_process = not process_exit.filter(pl.col("is_final")).is_empty()
+    network_events = hardware_event.filter(
+        form.is_in(["cable", "fatal"]) | (form.is_in(NETWORK_FORMS) & (text_of("state").str.to_uppercase() == DOWN))
     )
-    of_switch = hardware_event.filter((form == "sxid") & (pl.col("severity") == FATAL))
-    both = [(of_network, bool(named)), (of_switch, bool(named) or lost_one)]
-    for events, is_asked in both:
-        told = events.with_columns(short=short_host("node")).filter(
-            pl.lit(is_asked) & (pl.col("short").is_null() | pl.col("short").is_in(hosts))
+    switch_events = hardware_event.filter((form == "sxid") & (pl.col("severity") == FATAL))
+    candidates = [(network_events, bool(failed_hosts)), (switch_events, bool(failed_hosts) or has_lost_process)]
+    for events, is_relevant in candidates:
+        of_job = events.with_columns(short=short_host("node")).filter(
+            pl.lit(is_relevant) & (pl.col("short").is_null() | pl.col("short").is_in(hosts))
         )
-        if told.is_empty():
+        if of_job.is_empty():
             continue
-        where = sorted(told["short"].drop_nulls().unique().to_list())
-        proven = sorted(set(where) & {name.split(".")[0] for name in named})
-        lines = told.sort("source", "line").select("source", "line")
+        event_hosts = sorted(of_job["short"].drop_nulls().unique().to_list())
+        confirmed = sorted(set(event_hosts) & {name.split(".")[0] for name in failed_hosts})
+        lines = of_job.sort("source", "line").select("source", "line")
+        ranks = rank.filter(short_host("host").is_in(confirmed or event_hosts))["rank"].drop_nulls()
         yield Finding(
-            f"{_what(told)} on {', '.join(where) or 'a host that the line does not name'}",
-            _why(proven, failed),
-            "likely" if proven else "possible",
-            ranks=sorted(rank.filter(short_host("host").is_in(proven or where))["rank"].drop_nulls().to_list()),
-            hosts=where,
+            f"{_event_text(of_job)} on {', '.join(event_hosts) or 'a host that the line does not name'}",
+            _relation(confirmed, failed),
+            "likely" if confirmed else "possible",
+            ranks=sorted(ranks.to_list()),
+            hosts=event_hosts,
             evidence=[Line(source, line, "kernel") for source, line in lines.head(3).iter_rows()]
             + [Line(source, line, "failed") for source, line in failed.select("source", "line").head(1).iter_rows()],
         )
 
 
-def _what(told: pl.DataFrame) -> str:
-    """What happened to which device, by the first line."""
-    row = told.sort("source", "line").row(0, named=True)
+def _event_text(events: pl.DataFrame) -> str:
+    """Describe the first of these kernel events and its device."""
+    row = events.sort("source", "line").row(0, named=True)
     match row["form"]:
         case "sxid":
             return f"an NVSwitch reported a fatal error (SXid {row['xid']}: {row['fault']})"
@@ -81,9 +82,10 @@ def _what(told: pl.DataFrame) -> str:
     return f"the link of {row['netdev']} went down"
 
 
-def _why(proven: list[str], failed: pl.DataFrame) -> str:
-    if proven:
-        return f"transfers of {', '.join(proven)} failed; compare the times of both logs"
+def _relation(confirmed: list[str], failed: pl.DataFrame) -> str:
+    """State how the events relate to the failure of the job: `confirmed` are hosts with both."""
+    if confirmed:
+        return f"transfers of {', '.join(confirmed)} failed; compare the times of both logs"
     if failed.is_empty():
-        return "a process of this run was lost; the line may be of another day"
-    return "transfers failed on other hosts; the line may be of another day"
+        return "a process of this run was lost; the line may be from another day"
+    return "transfers failed on other hosts; the line may be from another day"

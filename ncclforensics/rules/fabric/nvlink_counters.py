@@ -1,4 +1,4 @@
-"""NVLinks and NVSwitches by what their drivers count and log, and links by their bit errors."""
+"""NVLinks and NVSwitches, by the counters and logs of their drivers; and links by their bit error rate."""
 
 from __future__ import annotations
 
@@ -8,65 +8,65 @@ import polars as pl
 
 from ncclforensics.data.names import printable
 from ncclforensics.data.roce import LEAST_MINUTES, NVLINK_ERRORS, NVLINK_EVER, NVLINK_FATAL, WORST_RATE
-from ncclforensics.rules.fabric.links import SHOWN, Row, grown, times
-from ncclforensics.rules.fabric.roce_counters import on_ports, summed
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.port_counters import SHOWN, counter_finding, increased
+from ncclforensics.rules.shared.port_text import Row, host_counters_text, period_text
 
 
-def _link(row: Row) -> str:
-    """`gpu-a012 GPU3 NVLink 5`."""
+def _nvlink_name(row: Row) -> str:
+    """Return `gpu-a012 GPU3 NVLink 5`, or `gpu-a012 GPU3 NVLinks` for a counter of all of them."""
     link = "NVLinks" if row["port"] is None else f"NVLink {row['port']}"
     return printable(" ".join(filter(None, (row["host"], row["device"], link))))
 
 
-@rule(Category.LINK_ERROR, Severity.WARNING, of=("counter_growth",))
-def nvlink_errors(counter_growth: pl.DataFrame) -> Iterator[Finding]:
-    """An NVLink garbles what it carries, or had to be recovered.
+@rule(Category.LINK_ERROR, Severity.WARNING, of=("counter_increase",))
+def nvlink_errors(counter_increase: pl.DataFrame) -> Iterator[Finding]:
+    """An NVLink corrupts data, or had to be recovered.
 
-    Means: replays and CRC errors are repaired at a cost in bandwidth; a link that is recovered stands still meanwhile,
-    and one that is not ends the process (Xid 74). One link of many: its connector, the GPU, or the NVSwitch behind it.
-    Not when: a hundred replays or fewer between two dumps; a single dump shows a few, for the counters are as old as
-    the driver's start; all links count alike.
-    Do: run nvidia-smi nvlink -e before and after a run; dmesg for Xid 74 and SXid; drain the host, reset
-    the GPU, exchange it if it comes again.
+    Means: replays and CRC errors are repaired at a cost in bandwidth; a link transfers nothing while it is recovered,
+    and a failed recovery ends the process (Xid 74). One link of many: its connector, the GPU, or the NVSwitch behind
+    it.
+    Not when: a hundred replays or fewer between two dumps; a single dump shows a few, because the counters start when
+    the driver is loaded; all links count alike.
+    Do: run nvidia-smi nvlink -e before and after a run; look in dmesg for Xid 74 and SXid; drain the host, reset the
+    GPU, and replace it if the errors come back.
     Sources: DCGM documentation (NVLink counters); NVIDIA Xid catalogue (74); nvidia-smi documentation.
     """
-    fatal = grown(counter_growth, dict.fromkeys(NVLINK_FATAL, 1))
-    bad = pl.concat([fatal, grown(counter_growth, NVLINK_ERRORS)])
+    fatal = increased(counter_increase, dict.fromkeys(NVLINK_FATAL, 1))
+    bad = pl.concat([fatal, increased(counter_increase, NVLINK_ERRORS)])
     if bad.height:
-        told = bad.to_dicts()
-        names = list(dict.fromkeys(map(_link, told)))
-        detail = summed(bad) + times(told[0])
+        rows = bad.to_dicts()
+        names = list(dict.fromkeys(map(_nvlink_name, rows)))
+        detail = host_counters_text(bad) + period_text(rows[0])
         title = f"{', '.join(names[:SHOWN])}{' and others' if len(names) > SHOWN else ''}: errors"
         severity = Severity.ERROR if fatal.height else Severity.WARNING
-        yield on_ports(bad, title, detail, severity=severity)
+        yield counter_finding(bad, title, detail, severity=severity)
         return
-    yield from _once(counter_growth)
+    yield from _error_totals(counter_increase)
 
 
-def _once(counter_growth: pl.DataFrame) -> Iterator[Finding]:
-    """What a single dump tells: many on one link, and none on most of the others."""
+def _error_totals(counter_increase: pl.DataFrame) -> Iterator[Finding]:
+    """Report a link for which a single dump shows many errors, where it shows none for most other links."""
     names = [*NVLINK_FATAL, *NVLINK_ERRORS]
-    once = counter_growth.filter((pl.col("dumps") == 1) & pl.col("name").is_in(names))
-    few = (pl.col("value") > 0).mean().over("name") < 0.5
-    worst = once.filter((pl.col("value") >= NVLINK_EVER) & few).sort(-pl.col("value"), "source", "line")
+    single = counter_increase.filter((pl.col("dumps") == 1) & pl.col("name").is_in(names))
+    is_rare = (pl.col("value") > 0).mean().over("name") < 0.5
+    worst = single.filter((pl.col("value") >= NVLINK_EVER) & is_rare).sort(-pl.col("value"), "source", "line")
     if worst.height:
-        told = worst.to_dicts()
-        detail = f"{summed(worst)} since the driver was loaded, and none on most other links"
-        title = f"{_link(told[0])}: errors at some time"
-        yield on_ports(worst, title, detail, severity=Severity.WARNING, certainty="possible")
+        detail = f"{host_counters_text(worst)} since the driver was loaded, and none on most other links"
+        title = f"{_nvlink_name(worst.row(0, named=True))}: errors at some time"
+        yield counter_finding(worst, title, detail, severity=Severity.WARNING, certainty="possible")
 
 
 @rule(Category.LINK_ERROR, Severity.ERROR, of=("switch_error",))
 def nvswitch_error(switch_error: pl.DataFrame) -> Iterator[Finding]:
     """An NVSwitch reported an error to Fabric Manager.
 
-    Means: a fatal one takes links of several GPUs down: all processes on that host that use NVLink end. The log tells
-    switch and port; the SXid tells what it was.
-    Not when: it is called non-fatal, which is told as a note; it was logged on another day than the job ran.
+    Means: a fatal error takes links of several GPUs down: all processes on that host that use NVLink end. The log names
+    switch and port; the SXid identifies the error.
+    Not when: the log calls it non-fatal, which is reported as a note; it was logged on another day than the job ran.
     Do: look for SXid in dmesg at that time; restart the host (or Fabric Manager after a reset of all GPUs); have the
-    baseboard exchanged if it comes again.
+    baseboard replaced if the error comes back.
     Sources: NVIDIA Fabric Manager user guide (SXid errors); NVIDIA Xid catalogue.
     """
     for gravity, severity, role in (("fatal", Severity.ERROR, Role.CAUSE), ("non-fatal", Severity.INFO, Role.CONTEXT)):
@@ -89,22 +89,23 @@ def nvswitch_error(switch_error: pl.DataFrame) -> Iterator[Finding]:
 
 @rule(Category.LINK_ERROR, Severity.WARNING, of=("link_quality",))
 def link_bit_errors(link_quality: pl.DataFrame) -> Iterator[Finding]:
-    """A link receives more wrong bits than error correction can repair.
+    """A link receives more bit errors than error correction can repair.
 
     Means: packets are lost on that link: the cable, a transceiver, dust.
-    Not when: the counters were cleared less than ten minutes before, for so few bits say nothing; raw errors are many
-    and effective ones are none, which is how links with error correction work; the tool says 15E-255, which is none.
-    Do: run mlxlink -d DEVICE -m -c again after a while; clean or exchange cable and transceiver; look at the other end.
+    Not when: the counters were cleared less than ten minutes before, which is too short to judge; there are many raw
+    errors and no effective ones, which is normal for links with error correction; the tool prints 15E-255, which is
+    zero.
+    Do: run mlxlink -d DEVICE -m -c again after a while; clean or replace cable and transceiver; check the other end.
     Sources: NVIDIA practice for mlxlink (effective BER above 1E-12); ibdiagnet (threshold of BER).
     """
     judged = link_quality.filter(pl.col("minutes").fill_null(0) >= LEAST_MINUTES)
     for row in judged.filter(pl.col("effective_ber") > WORST_RATE).to_dicts():
         advice = row["recommendation"]
-        said = f"; mlxlink says: {printable(advice)}" if advice and row["opcode"] else ""
+        hint = f"; mlxlink recommends: {printable(advice)}" if advice and row["opcode"] else ""
         name = printable(" ".join(filter(None, (row["host"], row["device"] or "a link"))))
         yield Finding(
-            f"{name} receives too many wrong bits",
-            f"effective errors per bit {row['effective_ber']:.0e} over {row['minutes']:.0f} minutes{said}",
+            f"{name} receives too many bit errors",
+            f"effective bit error rate {row['effective_ber']:.0e} over {row['minutes']:.0f} minutes{hint}",
             "likely",
             hosts=[row["host"]] if row["host"] else [],
             evidence=[Line(row["source"], row["ber_line"])],

@@ -1,4 +1,4 @@
-"""RDMA traffic by the counters of hosts: losses, congestion notifications, pauses, peers that are not ready."""
+"""RDMA traffic by the counters of hosts: packet loss, congestion notifications, pauses, receivers not ready."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.data.names import printable
 from ncclforensics.data.roce import (
-    COUNTER_TEXTS,
     DISCARDS_LEAST,
     LOSSES,
     LOSSES_EVER,
@@ -23,260 +21,243 @@ from ncclforensics.data.roce import (
     STALLED,
     STORMS,
 )
-from ncclforensics.rules.fabric.links import CERTAINTY, SHOWN, Row, grown, lines, port_name, times, told_by_log
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.port_counters import (
+    add_failed_transfers,
+    counter_finding,
+    counter_lines,
+    increased,
+)
+from ncclforensics.rules.shared.port_text import (
+    host_counter_text,
+    host_counters_text,
+    period_text,
+    port_name,
+    port_names,
+)
 
-MANY = 3  # ports from which on it is not one link
-
-
-def counted(row: Row) -> str:
-    """`91,234 time-outs without an answer`, of a row of `counter_growth`; of all time where there is one dump."""
-    least = "at least " if row["is_least"] or row["is_saturated"] else ""
-    amount = row["value"] if row["growth"] is None else row["growth"]
-    name = row["name"]
-    words = (
-        name.removeprefix("nvlink_").replace("_", " ") if name.startswith("nvlink_") else COUNTER_TEXTS.get(name, name)
-    )
-    return printable(f"{least}{amount:,} {words}")
-
-
-def summed(rows: pl.DataFrame) -> str:
-    """The same of several ports together, what proves most first."""
-    amount = pl.coalesce("growth", "value")
-    totals = rows.group_by("name", maintain_order=True).agg(
-        amount.sum().alias("growth"), pl.col("is_least", "is_saturated").any(), value=pl.lit(0)
-    )
-    order = {name: place for place, name in enumerate(COUNTER_TEXTS)}
-    told = sorted(totals.to_dicts(), key=lambda row: order.get(row["name"], len(order)))
-    return ", ".join(map(counted, told[:SHOWN]))
+MANY_PORTS = 3  # from which on the network is at fault rather than one link
 
 
-def ports_named(rows: pl.DataFrame) -> str:
-    """The ports of these rows, a few by name."""
-    names = list(dict.fromkeys(port_name(row) for row in rows.to_dicts()))
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
-
-
-def on_ports(rows: pl.DataFrame, title: str, detail: str, **more: object) -> Finding:
-    """One finding on counters that grew; the weakest order of dumps among them tells how sure it is."""
-    told = rows.sort("source", "line").to_dicts()
-    grades = [CERTAINTY.get(row["order"] or "", "possible") for row in told]
-    certainty = max(grades, key=["certain", "likely", "possible"].index)
-    hosts = sorted({row["host"] for row in told if row["host"]})
-    finding = Finding(title, detail, certainty, hosts=hosts, evidence=lines(told))
-    for name, value in more.items():
-        setattr(finding, name, value)
-    return finding
-
-
-@rule(Category.CONGESTION, Severity.WARNING, of=("counter_growth",))
+@rule(Category.CONGESTION, Severity.WARNING, of=("counter_increase",))
 def ctr_roce_loss(
-    counter_growth: pl.DataFrame, completion_error: pl.DataFrame, rank: pl.DataFrame
+    counter_increase: pl.DataFrame, completion_error: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
     """RDMA packets were lost and sent again.
 
-    Means: on one port: its link or its peer; on many: the network drops what it should not, for flow control is off or
-    set up unequally, or congestion is not held back. Each loss stalls a transfer; too many end the job with status 12.
-    Not when: packets only arrive out of sequence, which is what adaptive routing does; there is one dump and few were
-    lost; the counters did not grow between two dumps.
-    Do: compare mlnx_qos -i INTERFACE on all hosts and on the switches (one lossless priority, with the traffic class of
-    NCCL_IB_TC in it); look for discards (ethtool -S) and link errors of the ports named.
+    Means: on one port: its link or its peer; on many ports: the network drops packets that it should not drop, because
+    flow control is off or differs between hosts, or congestion control does not work. Each loss stalls a transfer; too
+    many end the job with status 12.
+    Not when: packets only arrive out of sequence, as with adaptive routing; there is one dump and few packets were
+    lost; the counters did not increase between two dumps.
+    Do: compare mlnx_qos -i INTERFACE on all hosts and on the switches (one lossless priority that contains the traffic
+    class of NCCL_IB_TC); look for discards (ethtool -S) and link errors of these ports.
     Sources: NCCL documentation, networking; nccl#394; kernel documentation of mlx5 counters.
     """
-    lost = grown(counter_growth, LOSSES)
+    lost = increased(counter_increase, LOSSES)
     lost = lost.filter(pl.col("name").is_in(PROOFS).any().over("key"))
     if lost.is_empty():
-        yield from _lost_at_some_time(counter_growth)
+        yield from _loss_totals(counter_increase)
         return
     ports = lost["key"].n_unique()
-    told = lost.sort(-pl.col("growth"), "source", "line").to_dicts()
-    detail = summed(lost) + times(told[0])
-    if ports >= MANY:
+    rows = lost.sort(-pl.col("increase"), "source", "line").to_dicts()
+    detail = host_counters_text(lost) + period_text(rows[0])
+    if ports >= MANY_PORTS:
         detail += f"; on {ports} ports: the network drops packets, not one link"
-    finding = on_ports(lost, f"RDMA packets were lost at {ports_named(lost)}", detail)
-    told_by_log(finding, told, completion_error, rank)
+    finding = counter_finding(lost, f"RDMA packets were lost at {port_names(lost)}", detail)
+    add_failed_transfers(finding, rows, completion_error, rank)
     yield finding
 
 
-def _lost_at_some_time(counter_growth: pl.DataFrame) -> Iterator[Finding]:
-    """What a single dump tells, where it is as much as stopped a job of others."""
+def _loss_totals(counter_increase: pl.DataFrame) -> Iterator[Finding]:
+    """Report the totals of a single dump that are as large as in a known hang (data/roce.py)."""
     limit = pl.col("name").replace_strict(LOSSES_EVER, default=None, return_dtype=pl.Int64)
-    ever = counter_growth.filter((pl.col("dumps") == 1) & (pl.col("value") >= limit))
-    if ever.height:
-        detail = f"{summed(ever)}, since nobody knows when"
-        title = f"RDMA packets were lost at some time at {ports_named(ever)}"
-        yield on_ports(ever, title, detail, severity=Severity.INFO, role=Role.CONTEXT)
+    totals = counter_increase.filter((pl.col("dumps") == 1) & (pl.col("value") >= limit))
+    if totals.height:
+        detail = f"{host_counters_text(totals)}; when they were counted is unknown"
+        title = f"RDMA packets were lost at some time at {port_names(totals)}"
+        yield counter_finding(totals, title, detail, severity=Severity.INFO, role=Role.CONTEXT)
 
 
-@rule(Category.CONGESTION, Severity.WARNING, of=("counter_growth",))
-def ctr_peer_not_ready(counter_growth: pl.DataFrame) -> Iterator[Finding]:
-    """Packets came for which nobody had posted a receive.
+@rule(Category.CONGESTION, Severity.WARNING, of=("counter_increase",))
+def ctr_peer_not_ready(counter_increase: pl.DataFrame) -> Iterator[Finding]:
+    """Packets arrived before the receiver had posted a receive request.
 
-    Means: the receiving process comes too late: its CPU is busy or starved, or it hangs. `rnr_nak_retry_err` is
-    counted where data is sent and accuses the peer, `out_of_buffer` where it comes in and accuses this host.
-    Not when: there is one dump; fewer than a hundred came; the counter is the one of the host's own TCP traffic.
-    Do: look at the CPUs of the receiving host (top, taskset -p), and for a rank that comes late.
+    Means: the receiving process is late: its CPU is busy or starved, or it hangs. `rnr_nak_retry_err` is counted at the
+    sender and points to the peer, `out_of_buffer` is counted at the receiver and points to this host.
+    Not when: there is one dump; fewer than 100 packets; the counter is the one of the host's own TCP traffic.
+    Do: look at the CPUs of the receiving host (top, taskset -p), and for a straggler rank on it.
     Sources: NCCL documentation, networking; kernel documentation of mlx5 counters.
     """
-    late = grown(counter_growth, NOT_READY)
-    if late.is_empty():
+    not_ready = increased(counter_increase, NOT_READY)
+    if not_ready.is_empty():
         return
-    told_so = late.filter(pl.col("name") == "rnr_nak_retry_err")
-    own = late.filter(pl.col("name") != "rnr_nak_retry_err")
-    when = times(late.row(0, named=True))
-    if own.height:
-        detail = summed(own) + when + (f"; {ports_named(told_so)}: {summed(told_so)}" if told_so.height else "")
-        yield on_ports(own, f"{ports_named(own)} was not ready to receive", detail, certainty="likely")
+    at_sender = not_ready.filter(pl.col("name") == "rnr_nak_retry_err")
+    at_receiver = not_ready.filter(pl.col("name") != "rnr_nak_retry_err")
+    period = period_text(not_ready.row(0, named=True))
+    if at_receiver.height:
+        senders = f"; {port_names(at_sender)}: {host_counters_text(at_sender)}" if at_sender.height else ""
+        detail = host_counters_text(at_receiver) + period + senders
+        title = f"{port_names(at_receiver)} was not ready to receive"
+        yield counter_finding(at_receiver, title, detail, certainty="likely")
     else:
-        title = f"the peers of {ports_named(told_so)} were not ready to receive"
-        yield on_ports(told_so, title, summed(told_so) + when, certainty="possible")
+        title = f"the peers of {port_names(at_sender)} were not ready to receive"
+        yield counter_finding(at_sender, title, host_counters_text(at_sender) + period, certainty="possible")
 
 
-@rule(Category.IB_ERROR, Severity.WARNING, of=("counter_growth",))
+@rule(Category.IB_ERROR, Severity.WARNING, of=("counter_increase",))
 def ctr_responder(
-    counter_growth: pl.DataFrame, completion_error: pl.DataFrame, rank: pl.DataFrame
+    counter_increase: pl.DataFrame, completion_error: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
-    """Requests ended with an error at this port, or an access to memory was refused.
+    """Requests at this port completed with an error, or a memory access was refused.
 
-    Means: what NCCL prints as completions with a status. Refused accesses (status 10 at the peer) are of memory whose
-    registration has gone: the peer's process ended, or GPUDirect does not work there.
-    Not when: only flushed requests are counted, which is how connections are closed; there is one dump.
-    Do: see which process failed first; on the host that refuses look at GPUDirect (nvidia-peermem, DMA-BUF) and at ACS.
+    Means: NCCL prints these as completions with a status. A refused access (status 10 at the peer) concerns memory
+    that is no longer registered: the peer's process ended, or GPUDirect does not work there.
+    Not when: only flushed requests are counted, which closing a connection causes; there is one dump.
+    Do: find the process that failed first; on the host that refuses check GPUDirect (nvidia-peermem, DMA-BUF) and ACS.
     Sources: kernel documentation of mlx5 counters; rdma-core (status of completions).
     """
-    failed = grown(counter_growth, REFUSED)
+    failed = increased(counter_increase, REFUSED)
     if failed.height:
-        told = failed.to_dicts()
-        detail = summed(failed) + times(told[0])
-        finding = on_ports(failed, f"transfers failed at {ports_named(failed)}", detail, role=Role.CONSEQUENCE)
-        told_by_log(finding, told, completion_error, rank)
+        rows = failed.to_dicts()
+        detail = host_counters_text(failed) + period_text(rows[0])
+        title = f"transfers failed at {port_names(failed)}"
+        finding = counter_finding(failed, title, detail, role=Role.CONSEQUENCE)
+        add_failed_transfers(finding, rows, completion_error, rank)
         yield finding
 
 
-@rule(Category.CONGESTION, Severity.WARNING, of=("counter_growth",))
-def roce_notifications(counter_growth: pl.DataFrame) -> Iterator[Finding]:
-    """Senders were told to slow down for a good part of what they sent.
+@rule(Category.CONGESTION, Severity.WARNING, of=("counter_increase",))
+def roce_notifications(counter_increase: pl.DataFrame) -> Iterator[Finding]:
+    """Senders received congestion notifications for a large share of what they sent.
 
-    Means: switches mark packets because queues fill up: too many send to one, or paths are shared unevenly. The rate of
-    these ports is held down.
-    Not when: they are fewer than one in a thousand packets sent, which is how congestion control is meant to work; no
-    packets are counted beside them; there is one dump.
-    Do: see who receives (np_ecn_marked_roce_packets), and whether one link of many is overused; check ECN thresholds.
+    Means: switches mark packets because queues fill up: too many senders to one receiver, or paths are shared unevenly.
+    Congestion control reduces the rate of these ports.
+    Not when: there are fewer than one notification per thousand packets sent, which is how congestion control is meant
+    to work; no sent packets are counted; there is one dump.
+    Do: find the receiver (np_ecn_marked_roce_packets), and check whether one of several links is overloaded; check ECN
+    thresholds.
     Sources: NVIDIA practice on DCQCN (about 0.1 %); NCCL documentation, networking.
     """
-    sent = counter_growth.filter(pl.col("name").is_in(SENT) & (pl.col("growth") > 0))
-    packets = sent.group_by("key").agg(sent=pl.col("growth").max())
-    told = counter_growth.filter((pl.col("name") == "rp_cnp_handled") & (pl.col("growth") >= NOTIFIED_LEAST))
-    slowed = told.join(packets, on="key", maintain_order="left").filter(
-        pl.col("growth") > pl.col("sent") * NOTIFIED_SHARE
+    sent = counter_increase.filter(pl.col("name").is_in(SENT) & (pl.col("increase") > 0))
+    packets = sent.group_by("key").agg(sent=pl.col("increase").max())
+    notified = counter_increase.filter((pl.col("name") == "rp_cnp_handled") & (pl.col("increase") >= NOTIFIED_LEAST))
+    slowed = notified.join(packets, on="key", maintain_order="left").filter(
+        pl.col("increase") > pl.col("sent") * NOTIFIED_SHARE
     )
     if slowed.height:
-        worst = slowed.sort(-pl.col("growth") / pl.col("sent")).row(0, named=True)
-        share = worst["growth"] / worst["sent"]
+        worst = slowed.sort(-pl.col("increase") / pl.col("sent")).row(0, named=True)
+        share = worst["increase"] / worst["sent"]
         detail = (
-            f"{port_name(worst)}: {worst['growth']:,} notifications for {worst['sent']:,} packets sent ({share:.1%})"
+            f"{port_name(worst)}: {worst['increase']:,} notifications for {worst['sent']:,} packets sent ({share:.1%})"
         )
-        title = f"congestion held back {ports_named(slowed)}"
-        yield on_ports(slowed, title, detail)
+        yield counter_finding(slowed, f"congestion control slowed down {port_names(slowed)}", detail)
 
 
-@rule(Category.ENVIRONMENT, Severity.WARNING, of=("counter_growth",))
-def roce_notifications_ignored(counter_growth: pl.DataFrame) -> Iterator[Finding]:
-    """Senders were told to slow down and did not, for congestion control is switched off there.
+@rule(Category.ENVIRONMENT, Severity.WARNING, of=("counter_increase",))
+def roce_notifications_ignored(counter_increase: pl.DataFrame) -> Iterator[Finding]:
+    """Senders ignored congestion notifications, because congestion control is switched off there.
 
-    Means: this port goes on at full rate while the others yield: unfair, and a cause of pauses and losses.
+    Means: this port keeps sending at full rate while the others slow down: unfair, and a cause of pauses and losses.
     Not when: the counter is zero.
     Do: switch it on, alike on all hosts: echo 1 > /sys/class/net/INTERFACE/ecn/roce_rp/enable/PRIORITY, and roce_np.
     Sources: kernel documentation of mlx5 counters (rp_cnp_ignored); NVIDIA RoCE configuration guide.
     """
-    grew = pl.coalesce("growth", pl.when(pl.col("dumps") == 1).then("value")) > 0
-    deaf = counter_growth.filter((pl.col("name") == "rp_cnp_ignored") & grew)
-    if deaf.height:
-        detail = f"{counted(deaf.row(0, named=True))}: congestion control is off at these ports"
-        yield on_ports(deaf, f"{ports_named(deaf)} ignored notifications of congestion", detail)
+    is_counted = pl.coalesce("increase", pl.when(pl.col("dumps") == 1).then("value")) > 0
+    ignored = counter_increase.filter((pl.col("name") == "rp_cnp_ignored") & is_counted)
+    if ignored.height:
+        detail = f"{host_counter_text(ignored.row(0, named=True))}: congestion control is off at these ports"
+        yield counter_finding(ignored, f"{port_names(ignored)} ignored congestion notifications", detail)
 
 
-def _pauses(counter_growth: pl.DataFrame, way: str, what: str) -> pl.DataFrame:
+def _pauses(counter_increase: pl.DataFrame, direction: str, quantity: str) -> pl.DataFrame:
+    """Return the pause counters of all priorities that increased: `tx` or `rx`, `pause` or `pause_duration`."""
     name = pl.col("name")
-    of_priority = name.str.starts_with(f"{way}_prio") & name.str.ends_with(f"_{what}")
-    return counter_growth.filter(of_priority & (pl.col("growth") > 0))
+    is_pause = name.str.starts_with(f"{direction}_prio") & name.str.ends_with(f"_{quantity}")
+    return counter_increase.filter(is_pause & (pl.col("increase") > 0))
 
 
-@rule(Category.CONGESTION, Severity.WARNING, of=("counter_growth",))
-def roce_pauses(counter_growth: pl.DataFrame) -> Iterator[Finding]:
-    """A host pauses the network in front of it, or is paused by it, for much of the time.
+@rule(Category.CONGESTION, Severity.WARNING, of=("counter_increase",))
+def roce_pauses(counter_increase: pl.DataFrame) -> Iterator[Finding]:
+    """A host pauses the network, or the network pauses it, for much of the time.
 
-    Means: a host that sends pauses is the slow receiver: its PCIe link, its memory or a stalled device does not take
-    what comes in, and the pause spreads to all that send to it. A host that receives them is held up by the network.
+    Means: a host that sends pauses is the slow receiver: its PCIe link, its memory or a stalled device does not accept
+    the data, and the pause spreads to all its senders. A host that receives pauses is held up by the network.
     Not when: fewer than ten thousand frames; less than a twentieth of the time, where that is known; all hosts alike.
     Do: on the host that sends them: PCIe width and speed of the NIC, ethtool -S for outbound_pci_stalled, other load;
     a watchdog against pause storms on the switches.
     Sources: kernel documentation of mlx5 counters; NVIDIA RoCE configuration guide; IEEE 802.1Qbb.
     """
-    yield from _storms(counter_growth)
-    sent, received = (_much_paused(counter_growth, way) for way in ("tx", "rx"))
+    yield from _pause_storms(counter_increase)
+    sent, received = (_long_pauses(counter_increase, direction) for direction in ("tx", "rx"))
     if sent.height:
-        told = sent.to_dicts()
+        worst = sent.row(0, named=True)
         detail = (
-            f"{told[0]['growth']:,} pauses sent ({told[0]['name']}){times(told[0])}: it takes too slowly what comes in"
+            f"{worst['increase']:,} pauses sent ({worst['name']}){period_text(worst)}: "
+            "the host accepts incoming data too slowly"
         )
-        yield on_ports(sent, f"{ports_named(sent)} paused the network", detail)
-    elif received.height:  # who is paused is a victim of who pauses
-        told = received.to_dicts()
-        detail = f"{told[0]['growth']:,} pauses received ({told[0]['name']}){times(told[0])}: look for who sends them"
-        yield on_ports(received, f"{ports_named(received)} was paused by the network", detail, role=Role.CONSEQUENCE)
+        yield counter_finding(sent, f"{port_names(sent)} paused the network", detail)
+    elif received.height:  # where pauses are sent, the receivers of pauses are only victims
+        worst = received.row(0, named=True)
+        detail = (
+            f"{worst['increase']:,} pauses received ({worst['name']}){period_text(worst)}: "
+            "look for the host that sends them"
+        )
+        title = f"{port_names(received)} was paused by the network"
+        yield counter_finding(received, title, detail, role=Role.CONSEQUENCE)
 
 
-def _storms(counter_growth: pl.DataFrame) -> Iterator[Finding]:
-    grew = pl.coalesce("growth", pl.when(pl.col("dumps") == 1).then("value")) > 0
-    storms = counter_growth.filter(pl.col("name").is_in(STORMS) & grew)
+def _pause_storms(counter_increase: pl.DataFrame) -> Iterator[Finding]:
+    is_counted = pl.coalesce("increase", pl.when(pl.col("dumps") == 1).then("value")) > 0
+    storms = counter_increase.filter(pl.col("name").is_in(STORMS) & is_counted)
     if storms.height:
-        detail = f"{counted(storms.row(0, named=True))}: the device stood still and paused the network all the time"
-        title = f"{ports_named(storms)}: a storm of pauses was cut off"
-        severity = Severity.ERROR if storms["growth"].null_count() == 0 else Severity.WARNING
-        yield on_ports(storms, title, detail, severity=severity)
+        detail = f"{host_counter_text(storms.row(0, named=True))}: the device stalled and paused the network "
+        detail += "continuously"
+        title = f"{port_names(storms)}: a pause storm was cut off"
+        severity = Severity.ERROR if storms["increase"].null_count() == 0 else Severity.WARNING
+        yield counter_finding(storms, title, detail, severity=severity)
 
 
-def _much_paused(counter_growth: pl.DataFrame, way: str) -> pl.DataFrame:
-    """Ports with many pauses; where their length and the time are known, only those that were paused for long."""
-    frames = _pauses(counter_growth, way, "pause").filter(pl.col("growth") >= PAUSES_LEAST)
-    length = (
-        _pauses(counter_growth, way, "pause_duration")
+def _long_pauses(counter_increase: pl.DataFrame, direction: str) -> pl.DataFrame:
+    """Return ports with many pauses, the most first; where their duration is known, only if they were long."""
+    frames = _pauses(counter_increase, direction, "pause").filter(pl.col("increase") >= PAUSES_LEAST)
+    duration = (
+        _pauses(counter_increase, direction, "pause_duration")
         .group_by("key")
-        .agg(share=(pl.col("growth") / 1e6 / pl.col("seconds")).max())
+        .agg(share=(pl.col("increase") / 1e6 / pl.col("seconds")).max())
     )
     return (
-        frames.join(length, on="key", how="left", maintain_order="left")
+        frames.join(duration, on="key", how="left", maintain_order="left")
         .filter((pl.col("share") >= PAUSED_SHARE).fill_null(value=True))
-        .sort(-pl.col("growth"), "source", "line")
+        .sort(-pl.col("increase"), "source", "line")
         .unique("key", keep="first", maintain_order=True)
     )
 
 
-@rule(Category.CONGESTION, Severity.WARNING, of=("counter_growth",))
-def roce_discards(counter_growth: pl.DataFrame) -> Iterator[Finding]:
-    """A NIC dropped packets that came in, for it had no room for them.
+@rule(Category.CONGESTION, Severity.WARNING, of=("counter_increase",))
+def roce_discards(counter_increase: pl.DataFrame) -> Iterator[Finding]:
+    """A NIC dropped incoming packets because it had no room for them.
 
-    Means: the host takes data too slowly (PCIe), or flow control does not stop the senders: on a priority that should
-    be without loss it is off somewhere on the way.
-    Not when: fewer than a hundred were dropped; they are of another priority's traffic; there is one dump.
+    Means: the host accepts data too slowly (PCIe), or flow control does not stop the senders: on a lossless priority it
+    is off somewhere on the path.
+    Not when: fewer than 100 packets were dropped; they are of another priority's traffic; there is one dump.
     Do: compare mlnx_qos -i INTERFACE with the switch; PCIe width and speed; ethtool -S for outbound_pci_stalled.
     Sources: kernel documentation of mlx5 counters; infiniband-diags error_thresholds.
     """
     name = pl.col("name")
-    of_priority = name.str.starts_with("rx_prio") & (name.str.ends_with("_discards") | name.str.ends_with("_discard"))
-    dropped = counter_growth.filter((of_priority | (name == "rx_discards_phy")) & (pl.col("growth") >= DISCARDS_LEAST))
+    is_discard = name.str.starts_with("rx_prio") & (name.str.ends_with("_discards") | name.str.ends_with("_discard"))
+    is_many = pl.col("increase") >= DISCARDS_LEAST
+    dropped = counter_increase.filter((is_discard | (name == "rx_discards_phy")) & is_many)
     if dropped.is_empty():
         return
-    told = dropped.sort(-pl.col("growth")).to_dicts()
-    detail = summed(dropped) + times(told[0])
-    stalled = counter_growth.filter(
-        name.is_in(STALLED) & (pl.col("growth") > 0) & pl.col("key").is_in(dropped["key"].to_list())
+    worst = dropped.sort(-pl.col("increase")).row(0, named=True)
+    detail = host_counters_text(dropped) + period_text(worst)
+    stalled = counter_increase.filter(
+        name.is_in(STALLED) & (pl.col("increase") > 0) & pl.col("key").is_in(dropped["key"].to_list())
     )
     if stalled.height:
-        detail += f"; {counted(stalled.row(0, named=True))}: its PCIe link does not take the data"
-    finding = on_ports(dropped, f"{ports_named(dropped)} dropped packets that came in", detail)
-    finding.evidence += lines(stalled.to_dicts())[:1]
+        detail += f"; {host_counter_text(stalled.row(0, named=True))}: its PCIe link does not accept the data"
+    finding = counter_finding(dropped, f"{port_names(dropped)} dropped incoming packets", detail)
+    finding.evidence += counter_lines(stalled.to_dicts())[:1]
     yield finding

@@ -1,4 +1,4 @@
-"""How hosts set up their RoCE ports: what must be alike on all of them."""
+"""RoCE settings that must be alike on all hosts: MTU, PFC, GIDs, traffic class."""
 
 from __future__ import annotations
 
@@ -10,55 +10,57 @@ import polars as pl
 from ncclforensics.data.names import printable
 from ncclforensics.data.roce import LOSSES, NOTIFIED_LEAST
 from ncclforensics.frames.columns import short_host, text_of
-from ncclforensics.rules.fabric.links import grown
-from ncclforensics.rules.fabric.roce_counters import on_ports, ports_named, summed
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.port_counters import counter_finding, increased
+from ncclforensics.rules.shared.port_text import host_counters_text, port_names
 
 SHOWN = 4
 Row = dict[str, object]
 
 
-def _named(row: Row, *names: str) -> str:
-    return printable(" ".join(str(row[name]) for name in ("host", *names) if row[name] is not None) or "a host")
+def _port_text(row: Row, *columns: str) -> str:
+    """Return the host and the values of these columns, as in `node1 mlx5_0`."""
+    return printable(" ".join(str(row[name]) for name in ("host", *columns) if row[name] is not None) or "a host")
 
 
-def _odd(rows: list[Row], column: str) -> tuple[list[Row], object, Row] | None:
-    """The rows that differ from the most, what the most have, and one of these; nothing where all are alike."""
+def _minority(rows: list[Row], column: str) -> tuple[list[Row], Row] | None:
+    """Return the rows that differ from the commonest value, and one row that has it; None where all are alike."""
     counts = Counter(str(row[column]) for row in rows)
     if len(counts) < 2:
         return None
     usual = counts.most_common(1)[0][0]
-    other = next(row for row in rows if str(row[column]) == usual)
-    return [row for row in rows if str(row[column]) != usual], other[column], other
+    reference = next(row for row in rows if str(row[column]) == usual)
+    return [row for row in rows if str(row[column]) != usual], reference
 
 
-def _differing(rows: list[Row], column: str, what: str, name: str, certainty: str) -> Iterator[Finding]:
-    found = _odd(rows, column)
+def _differing(rows: list[Row], column: str, label: str, device: str, certainty: str) -> Iterator[Finding]:
+    """Report rows whose value in a column differs from the commonest; `device` is the column that names the port."""
+    found = _minority(rows, column)
     if found is None:
         return
-    odd, usual, other = found
-    named = ", ".join(dict.fromkeys(_named(row, name) for row in odd[:SHOWN]))
+    minority, reference = found
+    names = ", ".join(dict.fromkeys(_port_text(row, device) for row in minority[:SHOWN]))
     yield Finding(
-        f"{named}: another {what} than on other hosts",
-        f"{what} {odd[0][column]}, and {usual} on {_named(other, name)}",
+        f"{names}: {label} differs from that of other hosts",
+        f"{label} {minority[0][column]}, and {reference[column]} on {_port_text(reference, device)}",
         certainty,
-        hosts=sorted({str(row["host"]) for row in odd if row["host"]}),
+        hosts=sorted({str(row["host"]) for row in minority if row["host"]}),
         evidence=[
-            *(Line(int(str(row["source"])), int(str(row["line"])), "differs") for row in odd[:SHOWN]),
-            Line(int(str(other["source"])), int(str(other["line"])), "others"),
+            *(Line(int(str(row["source"])), int(str(row["line"])), "differs") for row in minority[:SHOWN]),
+            Line(int(str(reference["source"])), int(str(reference["line"])), "others"),
         ],
     )
 
 
 @rule(Category.ENVIRONMENT, Severity.WARNING, of=("port_state", "interface"))
 def roce_mtu_differs(port_state: pl.DataFrame, interface: pl.DataFrame, port_gid: pl.DataFrame) -> Iterator[Finding]:
-    """Ports that talk to one another have unequal MTUs.
+    """Ports that communicate with each other have different MTUs.
 
-    Means: connections take the smaller one, or large packets vanish on the way, and transfers get no answer.
+    Means: connections use the smaller one, or large packets are lost on the path and transfers get no answer.
     Not when: the port is down, or belongs to another network; only one host is known; all hosts have the same.
     Do: set the same MTU on every interface of the RDMA network (RoCE 9000 on the interface, 4096 of RDMA), and on the
-    switches; ping -M do -s 8972 to prove it.
+    switches; check it with ping -M do -s 8972.
     Sources: field guides (MTU unequal between ends); NCCL documentation, networking.
     """
     ports = port_state.filter(
@@ -66,48 +68,48 @@ def roce_mtu_differs(port_state: pl.DataFrame, interface: pl.DataFrame, port_gid
     )
     for _, rows in ports.group_by("device", "port", maintain_order=True):
         last = rows.unique(["source", "host"], keep="last", maintain_order=True).to_dicts()
-        yield from _differing(last, "mtu", "MTU of RDMA", "device", "likely")
+        yield from _differing(last, "mtu", "RDMA MTU", "device", "likely")
     used = pl.concat([port_state["netdev"], port_gid["netdev"]]).drop_nulls().unique().to_list()
     for _, rows in interface.filter(pl.col("netdev").is_in(used)).group_by("netdev", maintain_order=True):
         last = rows.unique(["source", "host"], keep="last", maintain_order=True).to_dicts()
-        yield from _differing(last, "mtu", "MTU of the interface", "netdev", "likely")
+        yield from _differing(last, "mtu", "interface MTU", "netdev", "likely")
 
 
 @rule(Category.ENVIRONMENT, Severity.WARNING, of=("pfc",))
 def roce_flow_control_differs(pfc: pl.DataFrame) -> Iterator[Finding]:
-    """Hosts do not agree on which priority is without loss, or on what tells the priority of a packet.
+    """Hosts differ in which priority is lossless (PFC), or in what determines the priority of a packet (trust).
 
-    Means: what one host sends without loss another drops when its buffers are full. NCCL's traffic must be in the same
-    lossless priority everywhere, on the switches as well.
-    Not when: only one interface is known; all are alike; the odd interface is of another network.
-    Do: run mlnx_qos -i INTERFACE --trust dscp --pfc 0,0,0,1,0,0,0,0 on all hosts; see the switches.
+    Means: traffic that is lossless on one host is dropped on another when its buffers are full. NCCL's traffic must be
+    in the same lossless priority everywhere, on the switches as well.
+    Not when: only one interface is known; all are alike; the interface that differs belongs to another network.
+    Do: run mlnx_qos -i INTERFACE --trust dscp --pfc 0,0,0,1,0,0,0,0 on all hosts; check the switches.
     Sources: NVIDIA RoCE configuration guide; NCCL documentation, networking (NCCL_IB_TC).
     """
-    told = pfc.unique(["source", "host", "netdev"], keep="last", maintain_order=True).sort("source", "line")
-    written = told.with_columns(
+    last = pfc.unique(["source", "host", "netdev"], keep="last", maintain_order=True).sort("source", "line")
+    settings = last.with_columns(
         priorities=pl.when(pl.col("priorities").list.len() == 0)
         .then(pl.lit("none"))
         .otherwise(pl.col("priorities").cast(pl.List(pl.String)).list.join(","))
     ).to_dicts()
-    yield from _differing(written, "priorities", "lossless priority", "netdev", "certain")
-    trusted = [{**row, "line": row["trust_line"]} for row in written if row["trust"] is not None]
-    yield from _differing(trusted, "trust", "trust", "netdev", "certain")
+    yield from _differing(settings, "priorities", "lossless priority", "netdev", "certain")
+    trusted = [{**row, "line": row["trust_line"]} for row in settings if row["trust"] is not None]
+    yield from _differing(trusted, "trust", "trust state", "netdev", "certain")
 
 
 @rule(Category.ENVIRONMENT, Severity.WARNING, of=("port_gid",))
 def roce_gid_type(port_gid: pl.DataFrame, port_state: pl.DataFrame, net_devices: pl.DataFrame) -> Iterator[Finding]:
-    """A RoCE port has no GID that the network can carry.
+    """A RoCE port has no GID that the network can route.
 
-    Means: without one of version 2, or with link-local ones alone, its traffic is not routed: the interface has no
-    address. NCCL takes a wrong GID, or fails to connect.
+    Means: without a GID of RoCE v2, or with link-local ones only, its traffic is not routed: the interface has no
+    address. NCCL selects a wrong GID, or fails to connect.
     Not when: the port is InfiniBand, or down, or no log uses it and no other port of these dumps is set up.
-    Do: give the interface an address (ip addr), and look again with show_gids; leave NCCL_IB_GID_INDEX unset.
+    Do: give the interface an address (ip addr), and check with show_gids; leave NCCL_IB_GID_INDEX unset.
     Sources: NCCL documentation, networking; nccl#426, nccl#1131; rdma-core ibv_devinfo.
     """
     roce = port_gid.filter(pl.col("version").is_not_null().any().over("source", "host", "device", "port"))
     place = ["source", "host", "device", "port"]
     ports = roce.group_by(place, maintain_order=True).agg(
-        has_second=(pl.col("version") == 2).any(),
+        has_v2=(pl.col("version") == 2).any(),
         has_address=((pl.col("version") == 2) & ~pl.col("is_link_local")).any(),
         line=pl.col("line").first(),
     )
@@ -117,15 +119,15 @@ def roce_gid_type(port_gid: pl.DataFrame, port_state: pl.DataFrame, net_devices:
     listed = net_devices.select(short_host("host"), text_of("devices")).drop_nulls().unique().rows()
     for row in poor.to_dicts():
         host = None if row["host"] is None else row["host"].split(".")[0]
-        in_use = any(f"]{row['device']}:" in devices for where, devices in listed if host in (None, where))
+        in_use = any(f"]{row['device']}:" in devices for name, devices in listed if host in (None, name))
         if not in_use and sound.is_empty():
             continue
-        lacks = "only link-local GIDs" if row["has_second"] else "no GID of RoCE v2"
+        lacks = "only link-local GIDs" if row["has_v2"] else "no GID of RoCE v2"
         other = sound.row(0, named=True) if sound.height else None
-        detail = "the log uses this port" if in_use else "other ports have one made of an address"
+        detail = "the log uses this port" if in_use else "other ports have one that is made from an address"
         yield Finding(
-            f"{_named(row, 'device')}: {lacks}",
-            f"{detail}; its interface has no address that the network carries",
+            f"{_port_text(row, 'device')}: {lacks}",
+            f"{detail}; its interface has no routable address",
             "likely" if in_use else "possible",
             severity=Severity.WARNING if in_use else Severity.INFO,
             role=Role.CAUSE if in_use else Role.CONTEXT,
@@ -137,24 +139,24 @@ def roce_gid_type(port_gid: pl.DataFrame, port_state: pl.DataFrame, net_devices:
         )
 
 
-@rule(Category.ENVIRONMENT, Severity.INFO, of=("counter_growth",))
+@rule(Category.ENVIRONMENT, Severity.INFO, of=("counter_increase",))
 def roce_no_traffic_class(
-    counter_growth: pl.DataFrame, net_devices: pl.DataFrame, setting: pl.DataFrame
+    counter_increase: pl.DataFrame, net_devices: pl.DataFrame, setting: pl.DataFrame
 ) -> Iterator[Finding]:
-    """RoCE loses packets or is held back, and no traffic class is set for NCCL.
+    """RoCE loses packets or is slowed down by congestion, and no traffic class is set for NCCL.
 
-    Means: without NCCL_IB_TC its packets travel in the class of everything else, which may be dropped.
+    Means: without NCCL_IB_TC its packets travel in the default class, in which packets may be dropped.
     Not when: the log shows no variables at all, or NCCL_IB_TC among them; the devices are InfiniBand; nothing is lost;
     the hosts set the class of all RDMA traffic themselves (cma_roce_tos, a default of the NIC).
-    Do: set NCCL_IB_TC to the class of the lossless priority (often 106, DSCP 26), as the network's owner tells.
+    Do: set NCCL_IB_TC to the class of the lossless priority (often 106, DSCP 26), as your network team defines it.
     Sources: NCCL documentation, networking (NCCL_IB_TC).
     """
     uses_roce = net_devices["devices"].cast(pl.String).str.contains("/RoCE", literal=True).any()
-    told = setting.filter(pl.col("form") == "environment")
-    suffering = grown(counter_growth, {**LOSSES, "rp_cnp_handled": NOTIFIED_LEAST})
+    variables = setting.filter(pl.col("form") == "environment")
+    affected = increased(counter_increase, {**LOSSES, "rp_cnp_handled": NOTIFIED_LEAST})
     is_set = (pl.col("variable") == "NCCL_IB_TC").any()
-    if not uses_roce or told.is_empty() or suffering.is_empty() or setting.select(is_set).item():
+    if not uses_roce or variables.is_empty() or affected.is_empty() or setting.select(is_set).item():
         return
-    detail = f"{summed(suffering)}; the log shows which variables are set, and NCCL_IB_TC is none of them"
-    title = f"no traffic class is set for RoCE, and it suffers at {ports_named(suffering)}"
-    yield on_ports(suffering, title, detail, certainty="possible", role=Role.CONTEXT)
+    detail = f"{host_counters_text(affected)}; the log shows which variables are set, and NCCL_IB_TC is not among them"
+    title = f"no traffic class is set for RoCE, and {port_names(affected)} lose packets or are slowed down"
+    yield counter_finding(affected, title, detail, certainty="possible", role=Role.CONTEXT)

@@ -9,9 +9,9 @@ import polars as pl
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.thresholds import LATE_CALLS, LATE_SECONDS, LATE_SHARE, LONG_INIT, LONG_PHASE
 from ncclforensics.frames.columns import OWNER
-from ncclforensics.rules.fabric.port_states import degraded
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.degraded_links import degraded_hosts
 from ncclforensics.rules.shared.dump_faults import explain_by_dumps
 from ncclforensics.rules.shared.grouping import shown, together
 
@@ -69,7 +69,7 @@ def slow_rank_comes_late(lag: pl.DataFrame, port_state: pl.DataFrame, rank: pl.D
             communicator=worst["key"],
             evidence=[*shown(calls.head(1), "late"), *shown(others.head(1), "the same call")],
         )
-        yield from explain_by_dumps([finding], degraded(port_state))
+        yield from explain_by_dumps([finding], degraded_hosts(port_state))
 
 
 @rule(Category.STRAGGLER, Severity.INFO, of=("init_timing",))

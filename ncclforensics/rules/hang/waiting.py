@@ -84,7 +84,7 @@ def read_subsystem_gap(
     Do: set NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL NCCL_DEBUG_FILE=/path/%h.%p.log on all ranks and run again.
     Sources: nccl: src/debug.cc of each tag; NCCL documentation troubleshooting/logging.rst; nccl#857.
     """
-    if benchmark.height and benchmark["complete"].all():
+    if benchmark.height and benchmark["is_complete"].all():
         return
     for row in verdicts(verdict, "undecidable"):
         finding = accuse(row, verdict_evidence, rank, "not decidable from these logs")

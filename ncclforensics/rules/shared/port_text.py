@@ -1,0 +1,76 @@
+"""How findings and views name ports and state what their counters counted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from ncclforensics.data.counters import LINK_DOWNED, LINK_RETRAINED, WHAT
+from ncclforensics.data.names import printable
+from ncclforensics.data.roce import COUNTER_TEXTS
+
+Row = dict[str, Any]
+SHOWN = 4  # ports or counters that are named; the others are only counted
+
+
+def port_name(row: Row, prefix: str = "") -> str:
+    """Return `gpu-a012 mlx5_0 port 1`, `leaf-4 port 7` or `LID 12 port 1`: as much as is known of a port.
+
+    The row holds the columns of PORT, each with the prefix.
+    """
+    host, device, node, lid, guid, port = (
+        row.get(f"{prefix}{name}") for name in ("host", "device", "node", "lid", "guid", "port")
+    )
+    switch = str(node).removeprefix("MF0;").split(":")[0] if node else None
+    known = " ".join(filter(None, (host, device))) if host else switch or device
+    owner = known or (f"LID {lid}" if lid is not None else guid) or "unknown device"
+    return printable(f"{owner} port {'?' if port is None else port}")
+
+
+def port_names(rows: pl.DataFrame) -> str:
+    """Name the ports of these rows, at most SHOWN of them: `node1 mlx5_0 port 1, node2 mlx5_0 port 1 and 6 more`."""
+    names = list(dict.fromkeys(port_name(row) for row in rows.to_dicts()))
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+def period_text(row: Row) -> str:
+    """Return ` between 11:04:00 and 11:05:00`, the dumps between which a counter first increased; or nothing."""
+    if row["first_increase"] is not None and row["last_unchanged"] is not None:
+        return f" between {row['last_unchanged']} and {row['first_increase']}"
+    return ""
+
+
+def increase_text(row: Row) -> str:
+    """Return `12 symbol errors`, `at least 65,532 symbol errors` (saturated or reset), `the link went down once`.
+
+    The row is one of `counter_increase`, of a counter of the fabric.
+    """
+    least = "at least " if row["is_lower_bound"] else ""
+    what = WHAT[row["name"]]
+    if row["name"] in (LINK_DOWNED, LINK_RETRAINED):
+        return f"{what} {least}{row['increase']:,} times" if row["increase"] != 1 or least else f"{what} once"
+    return f"{least}{row['increase']:,} {what}"
+
+
+def host_counter_text(row: Row) -> str:
+    """Return `91,234 ACK timeouts`: the increase of a host's counter, or its total where there is one dump."""
+    least = "at least " if row["is_lower_bound"] or row["is_saturated"] else ""
+    amount = row["value"] if row["increase"] is None else row["increase"]
+    name = row["name"]
+    words = (
+        name.removeprefix("nvlink_").replace("_", " ") if name.startswith("nvlink_") else COUNTER_TEXTS.get(name, name)
+    )
+    return printable(f"{least}{amount:,} {words}")
+
+
+def host_counters_text(rows: pl.DataFrame) -> str:
+    """Sum each counter over all ports and list at most SHOWN of the sums, those that prove most first."""
+    amount = pl.coalesce("increase", "value")
+    totals = rows.group_by("name", maintain_order=True).agg(
+        amount.sum().alias("increase"), pl.col("is_lower_bound", "is_saturated").any(), value=pl.lit(0)
+    )
+    order = {name: place for place, name in enumerate(COUNTER_TEXTS)}
+    ordered = sorted(totals.to_dicts(), key=lambda row: order.get(row["name"], len(order)))
+    return ", ".join(map(host_counter_text, ordered[:SHOWN]))
