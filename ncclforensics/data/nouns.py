@@ -20,5 +20,5 @@ LINK_TEST = Noun("test of a link", "tests of links", (("link_measurement", ("tab
 PAIR_MATRIX = Noun("matrix of pairs", "matrices of pairs", (("gpu_pair", ("matrix",)),))
 MACHINE_DUMP = Noun("dump of a machine", "dumps of machines", (("dump", ()),))
 PORT = Noun(
-    "port", "ports", (("counter_growth", ("key",)), ("port_state", ("host", "device", "port", "lid", "guid", "node")))
+    "port", "ports", (("counter_increase", ("key",)), ("port_state", ("host", "device", "port", "lid", "guid", "node")))
 )

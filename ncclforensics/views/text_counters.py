@@ -37,7 +37,7 @@ def counters(report: Report, verbose: bool) -> list[RenderableType]:
 
 
 def grown(report: Report) -> list[Row]:
-    """What grew from the first dump of a port to the last, errors of links first (columns COUNTER_GROWTH)."""
+    """What grew from the first dump of a port to the last, errors of links first (columns COUNTER_INCREASE)."""
     counters = _telling(report).filter(pl.col("increase") > 0)
     return counters.sort(~pl.col("name").is_in(list(LINK_LIMITS)), -pl.col("increase"), "key", "name").to_dicts()
 

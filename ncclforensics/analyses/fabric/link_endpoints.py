@@ -9,7 +9,7 @@ from ncclforensics.analyses.fabric.fabric_tools import host_and_device
 from ncclforensics.frames.registry import analysis
 
 PORT_PEER = {
-    "key": pl.String(),  # of counter_growth
+    "key": pl.String(),  # of counter_increase
     "peer_key": pl.String(),  # null where nothing is counted at the other end
     **{f"peer_{name}": dtype for name, dtype in PORT.items()},
     "rate_Gbps": pl.Float64(),
