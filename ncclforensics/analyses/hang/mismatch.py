@@ -111,6 +111,8 @@ def _judge_skipped_call(job: Job, key: str) -> Diagnosis | None:
     if len(passed_by) == len(callers):
         return None  # a tie: either side may be right
     is_skipped = len(passed_by) < len(callers)
+    if is_skipped and any(edge["waiter"] in passed_by and edge["waits_for"] not in passed_by for edge in job.waits):
+        return None  # its line may be lost, and a rank that it waits for explains the hang without that
     culprits = passed_by if is_skipped else sorted(callers)
     how = "skipped" if is_skipped else "extra"
     call = next(row for row in calls)

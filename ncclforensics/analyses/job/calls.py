@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from ncclforensics.analyses.job.call_alignment import corrected
 from ncclforensics.data.versions import releases
 from ncclforensics.frames.columns import OWNER, with_line
 from ncclforensics.frames.registry import analysis
@@ -16,7 +17,6 @@ from ncclforensics.parsing.templates import CALL_TEMPLATE, Repetition, folded
 
 SLICE_ROWS = 1 << 19  # rows processed at a time, to bound memory
 ARGUMENTS = ("count", "datatype", "op", "root")
-_MESSAGES = pl.Series(["Send", "Recv"], dtype=pl.Categorical()).implode()
 _POINT_TO_POINT = pl.Series(["Send", "Recv", "PutSignal", "Signal", "WaitSignal"], dtype=pl.Categorical()).implode()
 # From 2.27.3 opCount counts only operations of the network proxy, and differs between ranks.
 OPCOUNT_UNRELIABLE_FROM = (2, 27)
@@ -62,15 +62,6 @@ DIVERGENCE = {
     "nth": pl.Int32(),  # the first collective in which members of the communicator differ
 }
 
-MATCH = {
-    "key": pl.Categorical(),
-    "sender": pl.Int32(),
-    "receiver": pl.Int32(),
-    "sends": pl.Int32(),
-    "receives": pl.Int32(),
-    "differs_at": pl.Int32(),  # first pair whose count or datatype differ
-}
-
 
 @analysis(CALL_LINE)
 def call_line(call_template: pl.DataFrame, replay: pl.DataFrame, journal_only_call: pl.DataFrame) -> pl.DataFrame:
@@ -95,7 +86,7 @@ def _other_templates(
 
 
 @analysis(CALL)
-def call(
+def logged_call(
     call_line: pl.DataFrame,
     call_template: pl.DataFrame,
     call_occurrence: pl.DataFrame,
@@ -106,7 +97,7 @@ def call(
     source: pl.DataFrame,
     version: pl.DataFrame,
 ) -> pl.DataFrame:
-    """Every call with its rank and its number on its communicator."""
+    """Every call with its rank and its number on its communicator, counted as the logs show it."""
     occurrences = [call_occurrence.select("pos", "opcount", call_line=CALL_TEMPLATE)]
     offset = call_template.height
     for template in _other_templates(call_template, replay, journal_only_call):
@@ -219,11 +210,34 @@ def _opcount_counts_calls(version: pl.DataFrame) -> pl.Expr:
     return (from_head & step & pl.col("collective")).fill_null(False).all().over("key")
 
 
+@analysis(CALL, of=("logged_call",))
+def call(logged_call: pl.DataFrame, call_gap: pl.DataFrame) -> pl.DataFrame:
+    """Every call with the rank that made it and its place in the sequence of its communicator, lost lines counted."""
+    return corrected(logged_call, call_gap)
+
+
+@analysis(LAST_CALL, of=("logged_call",))
+def logged_end(logged_call: pl.DataFrame) -> pl.DataFrame:
+    """The last collective of every rank on every communicator as the logs show it; columns as in `last_call`."""
+    return _last_calls(logged_call)
+
+
+@analysis({"key": pl.Categorical()}, of=("logged_end",))
+def uneven_key(logged_end: pl.DataFrame) -> pl.DataFrame:
+    """Communicators whose members show unequal numbers of collectives."""
+    ends = logged_end.group_by("key").agg(is_even=pl.col("calls").min() == pl.col("calls").max())
+    return ends.filter(~pl.col("is_even")).select("key")
+
+
 @analysis(LAST_CALL, of=("call",))
-def last_call(call: pl.DataFrame) -> pl.DataFrame:
+def last_call(call: pl.DataFrame, logged_end: pl.DataFrame, call_gap: pl.DataFrame) -> pl.DataFrame:
     """The last collective of every rank on every communicator, and the last call of any kind (`pos`)."""
+    return logged_end if call_gap.is_empty() else _last_calls(call)
+
+
+def _last_calls(calls: pl.DataFrame) -> pl.DataFrame:
     # Group by a single integer column first: keys of several columns would be copied.
-    last_calls = call.group_by("member").agg(
+    last_calls = calls.group_by("member").agg(
         pl.col("rank_id", "key").first(), pl.col("nth", "pos").max(), lines=pl.len().cast(pl.Int64)
     )
     return (
@@ -233,12 +247,31 @@ def last_call(call: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+@analysis(DIVERGENCE, of=("logged_call",))
+def logged_divergence(
+    logged_call: pl.DataFrame, call_line: pl.DataFrame, logged_end: pl.DataFrame, member: pl.DataFrame
+) -> pl.DataFrame:
+    """The first place in each communicator where its members differ, as the logs show it; columns as `divergence`."""
+    return _differences(logged_call, call_line, logged_end, member)
+
+
 @analysis(DIVERGENCE, of=("call",))
 def divergence(
-    call: pl.DataFrame, call_line: pl.DataFrame, last_call: pl.DataFrame, member: pl.DataFrame
+    call: pl.DataFrame,
+    call_line: pl.DataFrame,
+    last_call: pl.DataFrame,
+    member: pl.DataFrame,
+    logged_divergence: pl.DataFrame,
+    call_gap: pl.DataFrame,
 ) -> pl.DataFrame:
     """The first collective of each communicator in which its members differ in name, count, datatype, op or root."""
-    candidates = _possibly_differing(call, call_line, last_call, member)
+    return logged_divergence if call_gap.is_empty() else _differences(call, call_line, last_call, member)
+
+
+def _differences(
+    calls: pl.DataFrame, call_line: pl.DataFrame, last_calls: pl.DataFrame, member: pl.DataFrame
+) -> pl.DataFrame:
+    candidates = _possibly_differing(calls, call_line, last_calls, member)
     differing = (
         candidates.select("key", "nth", call_line["signature"].gather(candidates["call_line"]))
         .group_by("key", "nth")
@@ -271,27 +304,3 @@ def _possibly_differing(
         for part in call.iter_slices(SLICE_ROWS)
     ]
     return pl.concat(candidates)
-
-
-@analysis(MATCH, of=("call",))
-def match(call: pl.DataFrame, call_line: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
-    """Sends and receives of each pair of ranks, matched in order; only pairs with unmatched or differing messages."""
-    is_message = call_line["name"].is_in(_MESSAGES).gather(call["call_line"])
-    messages = describe_calls(call.filter(is_message), call_line, member)
-    memberships = member.select("key", peer="rank_id", root="rank").unique(["key", "root"])
-    sources = messages.join(memberships, on=["key", "root"]).with_columns(is_send=pl.col("name") == "Send")
-    sources = sources.with_columns(
-        sender=pl.when("is_send").then("rank_id").otherwise("peer"),
-        receiver=pl.when("is_send").then("peer").otherwise("rank_id"),
-        argument=pl.struct("count", "datatype").hash(),
-    )
-    pair = ["key", "sender", "receiver"]
-    sources = sources.with_columns(turn=pl.int_range(pl.len()).over(*pair, "is_send", order_by="pos"))
-    differing = sources.group_by([*pair, "turn"]).agg(pl.col("argument").n_unique()).filter(pl.col("argument") > 1)
-    return (
-        sources.group_by(pair)
-        .agg(sends=pl.col("is_send").sum().cast(pl.Int64), receives=(~pl.col("is_send")).sum().cast(pl.Int64))
-        .join(differing.group_by(pair).agg(differs_at=pl.col("turn").min()), on=pair, how="left")
-        .filter((pl.col("sends") != pl.col("receives")) | pl.col("differs_at").is_not_null())
-        .sort(pair)
-    )

@@ -1,0 +1,199 @@
+"""Places of calls corrected for lines that a log lost: compare each member's sequence with that of most members.
+
+A COLL line can be missing from a log although the rank made the call: torn by another process, dropped by a collector,
+cut out by hand. The sequence of that rank then continues one place too early, and every later call looks different.
+Where NCCL's `opCount` counts calls (2.3 to 2.7, 2.12 to 2.26; NCCL log lines, section 5.3) it shows which happened: it
+jumps where a line was lost, and goes on by one where the rank left the call out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from ncclforensics.frames.registry import analysis
+
+CALL_GAP = {
+    "key": pl.Categorical(),
+    "member": pl.UInt32(),  # row of `member`
+    "rank_id": pl.Int32(),
+    "nth": pl.Int32(),  # place of the first missing collective, in the sequence of the majority
+    "missing": pl.Int32(),  # collectives that stand in the majority's log and not in this one
+    "later": pl.Int32(),  # collectives behind the gap, all of which agree with the majority
+    "is_lost": pl.Boolean(),  # the counter shows that lines were lost; null: they were lost, or the rank left them out
+}
+
+MOST_MISSING = 8  # collectives in one gap; more is another program, not a lost line
+MOST_GAPS = 64  # of one member
+ENOUGH = 2  # calls behind a gap that have to agree; one alone agrees by chance too often
+
+Row = dict[str, Any]
+
+
+@analysis(CALL_GAP, of=("logged_divergence", "uneven_key"))
+def call_gap(
+    logged_divergence: pl.DataFrame,
+    uneven_key: pl.DataFrame,
+    logged_call: pl.DataFrame,
+    call_line: pl.DataFrame,
+    call_occurrence: pl.DataFrame,
+    member: pl.DataFrame,
+) -> pl.DataFrame:
+    """Places where the log of one member lacks collectives that the others show, while it agrees with them afterwards.
+
+    Columns as in CALL_GAP. Only communicators whose members differ or end at unequal places are looked at, and of
+    these only those whose places are all known.
+    """
+    keys = pl.concat([logged_divergence["key"], uneven_key["key"]]).unique()
+    place = pl.int_range(pl.len()).over("rank_id", order_by="created_pos")
+    shapes = member.with_row_index("member").select("member", "key", "nranks", place=place)
+    odd = shapes.filter(pl.col("key").is_in(keys.implode())).select("nranks", "place").unique()
+    compared = shapes.join(odd, on=["nranks", "place"], how="semi")
+    calls = logged_call.filter(pl.col("member").is_in(compared["member"].implode()) & pl.col("nth").is_not_null())
+    counters = call_occurrence.select("pos", "opcount").filter(pl.col("pos").is_in(calls["pos"].implode()))
+    calls = calls.join(counters, on="pos", how="left", maintain_order="left")
+    calls = calls.with_columns(call_line["signature"].gather(calls["call_line"]))
+    calls = calls.join(compared.select("member", "nranks", "place"), on="member", how="left", maintain_order="left")
+    rows: list[Row] = []
+    for group in calls.sort("member", "nth").partition_by("nranks", "place", maintain_order=True):
+        members = group.partition_by("member", maintain_order=True)
+        for key in group["key"].unique(maintain_order=True):
+            if key in keys:
+                own = [one for one in members if one["key"][0] == key]
+                model = own_model if (own_model := _model(own)) is not None else _model(members)
+                rows += [gap for one in own if model is not None and one is not model for gap in _gaps_of(one, model)]
+    return pl.DataFrame(rows, schema=CALL_GAP)
+
+
+def corrected(calls: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFrame:
+    """The calls with `nth` and `ordinal` shifted behind every gap of their member; the same frame if there is none."""
+    if gaps.is_empty():
+        return calls
+    # A gap is given in the majority's numbering: minus all that is missing before it, it is the place in this log.
+    before = gaps.sort("member", "nth").with_columns(
+        until=pl.col("missing").cum_sum().over("member"), seen=pl.col("missing").cum_sum().over("member")
+    )
+    steps = before.select("member", place=pl.col("nth") - pl.col("seen") + pl.col("missing"), shift="until")
+    of_members = pl.col("member").is_in(gaps["member"].implode())
+    odd = calls.with_row_index("row").filter(of_members)
+    collectives = odd.filter(pl.col("nth").is_not_null()).join_asof(
+        steps.sort("place").with_columns(pl.col("place").cast(pl.Int32)),
+        left_on="nth", right_on="place", by="member", strategy="backward", check_sortedness=False,
+    )  # fmt: skip
+    shift = odd.join(collectives.select("row", "shift"), on="row", how="left", maintain_order="left")
+    shift = shift.with_columns(pl.col("shift").forward_fill().over("member").fill_null(0).cast(pl.Int32))
+    zero = pl.repeat(0, calls.height, dtype=pl.Int32, eager=True)
+    by_row = zero.scatter(shift["row"], shift["shift"])
+    return calls.with_columns(nth=pl.col("nth") + by_row, ordinal=pl.col("ordinal") + by_row)
+
+
+def _model(members: list[pl.DataFrame]) -> pl.DataFrame | None:
+    """The member whose sequence most others share up to the shorter end, longest first; None if none has a majority.
+
+    Two members of one communicator have none: there, the communicators of equal size that each rank created at the
+    same place decide, for programs run the same calls on all of them.
+    """
+    best, most = None, 1
+    seen: list[pl.DataFrame] = []
+    for member in sorted(members, key=lambda calls: -calls.height):
+        if any(_first_difference(member, other) is None for other in seen):
+            continue
+        seen.append(member)
+        alike = sum(_first_difference(member, other) is None for other in members)
+        if alike > most:
+            best, most = member, alike
+    return best if most * 2 > len(members) else None
+
+
+def _first_difference(one: pl.DataFrame, other: pl.DataFrame, start: int = 0, shift: int = 0) -> int | None:
+    """The first place from `start` on where `one` differs from `other` `shift` places later; None if nowhere."""
+    length = min(one.height, other.height - shift) - start
+    if length <= 0:
+        return None
+    differs = one["signature"].slice(start, length) != other["signature"].slice(start + shift, length)
+    return start + int(differs.arg_max() or 0) if differs.any() else None
+
+
+def _gaps_of(member: pl.DataFrame, model: pl.DataFrame) -> list[Row]:
+    found: list[Row] = []
+    start = shift = 0
+    is_lost: bool | None
+    while len(found) < MOST_GAPS:
+        place = _first_difference(member, model, start, shift)
+        jump = _first_jump(member, model, start, shift)
+        if place is None and jump is None:
+            break
+        if jump is not None and (place is None or jump[0] <= place):
+            (place, missing), is_lost = jump, True
+        else:
+            assert place is not None
+            missing = _missing(member, model, place, shift)
+            if not missing:
+                break
+            is_lost = _is_lost(member, model, place, shift, missing)
+        if is_lost is False:
+            break  # this rank left the call out; from there on it runs another program
+        found.append(
+            {
+                "key": member["key"][0],
+                "member": member["member"][0],
+                "rank_id": member["rank_id"][0],
+                "nth": place + shift,
+                "missing": missing,
+                "later": member.height - place,
+                "is_lost": is_lost,
+            }
+        )
+        start, shift = place, shift + missing
+    return found
+
+
+def _missing(member: pl.DataFrame, model: pl.DataFrame, place: int, shift: int) -> int:
+    """How many collectives of the model are left out at a place, so that all that follows agrees; 0 if no number does.
+
+    What follows may lack further lines: the next gap has to lie ENOUGH calls behind this one.
+    """
+    for missing in range(1, MOST_MISSING + 1):
+        if place + shift + missing > model.height - 1 and member.height - place > 0:
+            return 0
+        following = _first_difference(member, model, place, shift + missing)
+        agreeing = (member.height if following is None else following) - place
+        if (following is None and agreeing > 0) or agreeing >= ENOUGH * 4:
+            return missing
+    return 0
+
+
+def _counts(member: pl.DataFrame, start: int, stop: int) -> bool:
+    """Whether the counter goes up by one at every collective of this stretch."""
+    steps = member["opcount"].slice(start, stop - start).diff().drop_nulls()
+    return steps.len() > 0 and bool((steps == 1).all())
+
+
+def _is_lost(member: pl.DataFrame, model: pl.DataFrame, place: int, shift: int, missing: int) -> bool | None:
+    """Whether the counter jumps at the gap as the model's does; None where it does not count calls there."""
+    first = max(place - 1, 0)
+    if not _counts(model, first + shift, place + shift + missing + 1):
+        return None
+    step = member["opcount"][place] - (member["opcount"][place - 1] if place else -1)
+    return True if step == missing + 1 else False if step == 1 else None
+
+
+def _first_jump(member: pl.DataFrame, model: pl.DataFrame, start: int, shift: int) -> tuple[int, int] | None:
+    """The first place whose counter is ahead of the model's at the same place, and by how much; None if nowhere.
+
+    Only where the counter counts every collective in the model and goes up by one elsewhere in this member.
+    """
+    length = min(member.height, model.height - shift) - start
+    if length <= 0 or member["opcount"].null_count() or model["opcount"].null_count():
+        return None
+    if not _counts(model, 0, model.height) or model["opcount"][0] != 0:
+        return None
+    ahead = member["opcount"].slice(start, length) - model["opcount"].slice(start + shift, length)
+    if not (ahead != 0).any():
+        return None
+    place = int((ahead != 0).arg_max() or 0)
+    missing = int(ahead[place])
+    rest = member["opcount"].slice(start + place).diff().drop_nulls()
+    is_one_jump = missing > 0 and bool((rest >= 1).all())
+    return (start + place, missing) if is_one_jump else None
