@@ -188,7 +188,8 @@ class Job:
     def count_unseen_members(self, key: str) -> int:
         """Count the members of a communicator that have no log."""
         rows = self.members[key]
-        return max(0, int(rows[0]["nranks"]) - len({row["rank"] for row in rows}))
+        ranks = {row["rank"] for row in rows}
+        return max(0, int(rows[0]["nranks"]) - (len(rows) if None in ranks else len(ranks)))
 
     def count_dropped_lines(self, rank_id: int) -> int:
         """Count the lines that a collector dropped from the files of this rank."""

@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.analyses.job.communicator_ids import Member, group_by_key, name_communicators
+from ncclforensics.analyses.job.missing_init import inferred_members
 from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.frames.registry import analysis
 
@@ -177,9 +178,11 @@ def communicator_lifetime(
 
 
 @analysis(MEMBER)
-def member(communicator_lifetime: pl.DataFrame, process: pl.DataFrame) -> pl.DataFrame:
+def member(
+    communicator_lifetime: pl.DataFrame, calls_without_init: pl.DataFrame, process: pl.DataFrame
+) -> pl.DataFrame:
     """Every membership: a communicator of a process, with its job-wide key and the rank of the job."""
-    members, _ = _assign_ranks(communicator_lifetime, process)
+    members, _ = _assign_ranks(communicator_lifetime, calls_without_init, process)
     rows = [
         {
             **m.row,
@@ -198,13 +201,17 @@ def member(communicator_lifetime: pl.DataFrame, process: pl.DataFrame) -> pl.Dat
 
 @analysis(RANK)
 def rank(
-    communicator_lifetime: pl.DataFrame, process: pl.DataFrame, work: pl.DataFrame, ras_member: pl.DataFrame
+    communicator_lifetime: pl.DataFrame,
+    calls_without_init: pl.DataFrame,
+    process: pl.DataFrame,
+    work: pl.DataFrame,
+    ras_member: pl.DataFrame,
 ) -> pl.DataFrame:
     """The ranks of every job: one row per GPU that a process drives, numbered by `rank_id` over all jobs.
 
     A rank that only PyTorch reports has neither host nor process; for a rank that only RAS shows, `host` is an address.
     """
-    _, rank_rows = _assign_ranks(communicator_lifetime, process)
+    _, rank_rows = _assign_ranks(communicator_lifetime, calls_without_init, process)
     jobs, numbers = {rank_id["job"] for rank_id in rank_rows}, {rank_id["rank"] for rank_id in rank_rows}
     if len(jobs) < 2:
         largest = communicator_lifetime["nranks"].max()
@@ -222,10 +229,11 @@ def rank(
 
 
 def _assign_ranks(
-    communicator_lifetime: pl.DataFrame, process: pl.DataFrame
+    communicator_lifetime: pl.DataFrame, calls_without_init: pl.DataFrame, process: pl.DataFrame
 ) -> tuple[list[Member], list[dict[str, Any]]]:
     members = name_communicators(communicator_lifetime)
     processes = process.to_dicts()
+    members += inferred_members(calls_without_init, members, processes)
     jobs = _jobs(members, processes)
     rank_rows: list[dict[str, Any]] = []
     for job_number, owners in enumerate(jobs):
@@ -321,7 +329,7 @@ def _ranks_of_job(job: int, members: list[Member], processes: list[dict[str, Any
             add(p, p["hint"], next((m for m in members if m.owner == owner), None), is_hinted=True)
         elif memberships:
             for m in memberships:
-                add(p, m.row["rank"], m, is_hinted=False)
+                add(p, p["hint"] if m.row["rank"] is None else m.row["rank"], m, is_hinted=m.row["rank"] is None)
         else:
             taken_numbers = {m.row["rank"] for m in largest}
             number = p["hint"] if p["hint"] not in taken_numbers else None

@@ -1,0 +1,165 @@
+"""Communicators whose Init lines are not in the logs: NCCL_DEBUG_SUBSYS=COLL, `tail`, a rotated or pasted log.
+
+A COLL line names the communicator by its pointer in that process and states its size. Which processes share one has to
+be inferred: from the size, from the calls made on it, and from the members whose Init lines are there. Where several
+communicators of one size made the same calls (tensor-parallel groups, say), nothing tells them apart; they are kept
+as one sequence that all of their ranks follow.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import polars as pl
+
+from ncclforensics.analyses.job.communicator_ids import Member
+from ncclforensics.frames.columns import OWNER
+from ncclforensics.frames.registry import analysis
+
+OPENING = 64  # first collectives by which sequences are told apart
+ALIKE = 0.5  # share of the different calls of one sequence that another of the same communicator has, at least
+
+CALLS_WITHOUT_INIT = {
+    "host": pl.Categorical(),
+    "pid": pl.Int32(),
+    "comm": pl.Categorical(),
+    "nranks": pl.Int32(),
+    "source": pl.Int32(),
+    "first_pos": pl.Int64(),
+    "signatures": pl.List(pl.Int64()),  # of the different calls
+    "opening": pl.List(pl.Int64()),  # of the first OPENING collectives, in order
+}
+
+Row = dict[str, Any]
+
+
+@analysis(CALLS_WITHOUT_INIT, of=("call_template",))
+def calls_without_init(
+    call_template: pl.DataFrame,
+    call_line: pl.DataFrame,
+    call_occurrence: pl.DataFrame,
+    communicator_lifetime: pl.DataFrame,
+) -> pl.DataFrame:
+    """Pointers of communicators on which calls were made before any Init line of theirs, one row per process."""
+    pointer = [*OWNER, "comm"]
+    created = communicator_lifetime.group_by(pointer).agg(pl.col("created_pos").min())
+    lines = call_line.with_row_index("call_line").head(call_template.height)  # the COLL lines stand first
+    lines = lines.join(created, on=pointer, how="left", maintain_order="left")
+    lines = lines.filter(pl.col("created_pos").is_null() | (pl.col("pos") < pl.col("created_pos")))
+    lines = lines.filter(pl.col("nranks") > 1)
+    if lines.is_empty():
+        return pl.DataFrame(schema=CALLS_WITHOUT_INIT)
+    first = lines.group_by(pointer, maintain_order=True).agg(
+        pl.col("nranks").max(), pl.col("source").first(), first_pos=pl.col("pos").min(), signatures=pl.col("signature")
+    )
+    made = call_occurrence.select("pos", call_line="call_template").filter(
+        pl.col("call_line").is_in(lines["call_line"].implode())
+    )
+    ordered = made.join(lines.filter("collective").select("call_line", *pointer, "signature"), on="call_line")
+    opening = ordered.sort("pos").group_by(pointer).agg(opening=pl.col("signature").head(OPENING))
+    return (
+        first.join(opening, on=pointer, how="left")
+        .with_columns(pl.col("signatures").list.unique(), pl.col("opening").fill_null([]))
+        .sort("first_pos")
+        .select(list(CALLS_WITHOUT_INIT))
+    )
+
+
+def inferred_members(streams: pl.DataFrame, members: list[Member], processes: list[Row]) -> list[Member]:
+    """A member for every row of `calls_without_init`, under a name that its communicator's other members share."""
+    hints = {(p["host"], p["pid"]): p["hint"] for p in processes}
+    rows = streams.to_dicts()
+    joined = [_joined(row, members, hints) for row in rows]
+    rest = [row for row, member in zip(rows, joined, strict=True) if member is None]
+    found = [member for member in joined if member is not None]
+    sizes: dict[int, list[Row]] = defaultdict(list)
+    for row in rest:
+        sizes[row["nranks"]].append(row)
+    for nranks, group in sorted(sizes.items()):
+        for number, alike in enumerate(_classes(group, nranks)):
+            key = f"unnamed, {nranks} ranks, {number + 1}. of its size"
+            numbers = [hints.get((row["host"], row["pid"])) for row in alike]
+            known = {number for number in numbers if number is not None and number < nranks}
+            is_numbered = len(known) == len(alike)
+            found += [_member(row, key, numbers[place] if is_numbered else None) for place, row in enumerate(alike)]
+    return found
+
+
+def _joined(row: Row, members: list[Member], hints: dict[tuple[str, int], int | None]) -> Member | None:
+    """The member that a process is of a communicator whose Init lines other processes show; None if that is open."""
+    owner = (row["host"], row["pid"])
+    groups: dict[str, list[Member]] = defaultdict(list)
+    for m in members:
+        if m.row["nranks"] == row["nranks"]:
+            groups[m.key].append(m)
+    vacant = []
+    for key, group in groups.items():
+        free = set(range(row["nranks"])) - {m.row["rank"] for m in group}
+        if free and owner not in {m.owner for m in group}:
+            vacant.append((key, free))
+    if len(vacant) != 1:
+        return None
+    key, free = vacant[0]
+    hint = hints.get(owner)
+    if hint not in free and len(free) > 1:
+        return None
+    rank = hint if hint in free else next(iter(free))
+    return _member(row, key, rank)
+
+
+def _member(row: Row, key: str, rank: int | None) -> Member:
+    nothing = dict.fromkeys(
+        ("cudadev", "busid", "commid", "parent", "child", "color", "creator", "end", "end_pos", "end_source"), None
+    )
+    lifetime = {
+        **nothing, **{name: row[name] for name in ("host", "pid", "comm", "nranks", "source")}, "incarnation": 0,
+        "rank": rank, "created_pos": row["first_pos"], "line": None, "is_complete": True, "end_line": None,
+    }  # fmt: skip
+    return Member(lifetime, key=key, is_inferred=True)
+
+
+def _classes(rows: list[Row], nranks: int) -> list[list[Row]]:
+    """Groups of streams that follow one sequence of calls, at most one of each process in a group."""
+    classes: list[list[Row]] = []
+    for row in rows:
+        owner = (row["host"], row["pid"])
+        open_ones = [one for one in classes if owner not in {(other["host"], other["pid"]) for other in one}]
+        best = max(open_ones, key=lambda one: _likeness(row, one[0]), default=None)
+        if best is not None and _likeness(row, best[0]) >= ALIKE:
+            best.append(row)
+        else:
+            classes.append([row])
+    return [part for one in classes for part in _programs(one, nranks)]
+
+
+def _likeness(one: Row, other: Row) -> float:
+    mine, theirs = set(one["signatures"]), set(other["signatures"])
+    return len(mine & theirs) / max(1, min(len(mine), len(theirs)))
+
+
+def _programs(rows: list[Row], nranks: int) -> list[list[Row]]:
+    """Streams of a class that is larger than a communicator, parted by how they begin: pipeline stages differ.
+
+    A part smaller than a communicator cannot be one: its members differ from their peers, and stay with them.
+    """
+    if len(rows) <= nranks:
+        return [rows]
+    parts: list[list[Row]] = []
+    for row in sorted(rows, key=lambda row: -len(row["opening"])):
+        part = next((part for part in parts if _agree(part[0]["opening"], row["opening"])), None)
+        if part is None:
+            parts.append([row])
+        else:
+            part.append(row)
+    large = [part for part in parts if len(part) >= nranks] or [[]]
+    for part in parts:
+        if len(part) < nranks:
+            max(large, key=len).extend(part)
+    return [sorted(part, key=lambda row: row["first_pos"]) for part in large]
+
+
+def _agree(one: list[int], other: list[int]) -> bool:
+    """Whether two sequences are equal up to the end of the shorter one."""
+    length = min(len(one), len(other))
+    return one[:length] == other[:length]
