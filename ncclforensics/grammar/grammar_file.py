@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from ncclforensics import __version__
+from ncclforensics.errors import GrammarError
 from ncclforensics.grammar.column_types import COLUMN_TYPES, VOCABULARY, column_type_name
 from ncclforensics.grammar.patterns import Pattern, Shape, Signature, Suffix, any_of
 
@@ -108,6 +109,10 @@ class Grammar:
         """The `// needs:` line of the file: how to have its lines printed; empty if there is none."""
         return _read_comments(self.path.read_text(encoding="utf-8"))[1]
 
+    def form_classes(self, frame: str) -> dict[str, str]:
+        """Form -> class, from the `// class:` comments beside the alternatives of a rule. Raises GrammarError."""
+        return _read_classes(self.path.read_text(encoding="utf-8")).get(frame, {})
+
     @cached_property
     def parser(self) -> Lark:
         """Lark's own parser, for `parse(line, start=frame)`: the reference for the compiled patterns."""
@@ -182,6 +187,23 @@ def _read_comments(text: str) -> tuple[dict[str, tuple[str, ...]], str]:
             name = line.partition(":")[0].partition(".")[0].strip()
             examples[name], pending = tuple(pending), []
     return examples, needs
+
+
+def _read_classes(text: str) -> dict[str, dict[str, str]]:
+    """Frame -> form -> the text of the `// class:` comment at the end of the alternative's line.
+
+    Raises GrammarError if two alternatives of one form have different classes.
+    """
+    classes: dict[str, dict[str, str]] = {}
+    frame = ""
+    for line in text.splitlines():
+        if line[:1].islower() and ":" in line:
+            frame = line.partition(":")[0].partition(".")[0].strip()
+        alternative, mark, name = line.partition("  // class: ")
+        form = alternative.rpartition("-> ")[2].strip()
+        if mark and classes.setdefault(frame, {}).setdefault(form, name) != name:
+            raise GrammarError(f"{frame}, form {form}: classes {classes[frame][form]} and {name}")
+    return classes
 
 
 @cache

@@ -11,31 +11,16 @@ import polars as pl
 from ncclforensics.data.verbs import DOWN
 from ncclforensics.frames.columns import OWNER, begins_with, text_of
 from ncclforensics.frames.registry import analysis
+from ncclforensics.grammar.grammar_file import load
 
-# form of the `failure` frame -> what such a line says
+# Classes of failure lines. Each alternative of `failure` in warning.lark names its class in a comment beside it.
 REFUSED = "refused"  # NCCL refused to continue init
 HARD = "hard"  # this rank's GPU, memory, driver or device failed
 NETWORK = "network"  # a transfer failed; either end or the link may be at fault
 LOST = "lost"  # the connection to another process was lost
 AFTER = "after"  # always a consequence of another failure
-CLASSES = {
-    **dict.fromkeys(["gpu_twice", "gpu_shared", "rank_twice", "rank_count", "root_info", "version_mismatch"], REFUSED),
-    **dict.fromkeys(
-        ["message_truncated", "no_interface", "no_transport", "device_counts", "no_such_interface"], REFUSED
-    ),
-    **dict.fromkeys(["cuda", "ib_fatal", "shared_memory_full", "shared_memory", "out_of_memory", "verbs_call"], HARD),
-    **dict.fromkeys(["ib_completion", "ib_completion_error", "ib_completion_nameless", "ib_event"], NETWORK),
-    **dict.fromkeys(
-        ["size_mismatch", "connect_failed", "connect_returned", "connect_exceeded", "system_call"], NETWORK
-    ),
-    **dict.fromkeys(["modify_qp", "connect_given_up", "poll_failed", "journal"], NETWORK),
-    **dict.fromkeys(["ib_completion_gin", "ib_size_mismatch", "ib_bad_receive", "libfabric_request"], NETWORK),
-    **dict.fromkeys(["peer_closed", "transfer_failed", "local_closed", "local_lost", "ras_dead"], LOST),
-    **dict.fromkeys(["service_silent", "service_failed", "proxy_failed", "proxy_call_failed"], AFTER),
-    **dict.fromkeys(["asynchronous", "abort_state", "aborting", "unwinding", "fatal_event"], AFTER),
-    **dict.fromkeys(["collective_mismatch", "collective_mismatch_suspected"], HARD),
-    **dict.fromkeys(["connecting", "connecting_again", "cuda_ignored"], ""),
-}
+CONTEXT = "context"  # neither: retries, warnings that NCCL continues after, and lines that no verdict rests on
+CLASSES = (REFUSED, HARD, NETWORK, LOST, AFTER, CONTEXT)
 FLUSHED = 5  # IBV_WC_WR_FLUSH_ERR: the queue pair had failed before
 SHUTTING_DOWN = "driver shutting down"  # the process was already exiting
 
@@ -77,7 +62,8 @@ def failure_event(
         pl.col("job").first(), rank_id=pl.when(pl.len() == 1).then(pl.col("rank_id").first())
     )
     exit_times = member.group_by(OWNER).agg(exit_pos=pl.col("end_pos").min())
-    kind = text_of("form").replace_strict(CLASSES, default="", return_dtype=pl.String)
+    classes = load("warning").form_classes("failure")
+    own_failures = failure.with_columns(kind=text_of("form").replace_strict(classes, return_dtype=pl.String))
     ranks_by_localrank = (
         rank.sort("rank")
         .with_columns(localrank=pl.int_range(pl.len(), dtype=pl.Int32).over("job", "host"))
@@ -85,18 +71,29 @@ def failure_event(
     )
     requests = libfabric_error.filter(pl.col("form").is_in(["request", "remote_write"]))
     of_plugin = requests.select(
-        *OWNER, "error", "source", "line", "pos", form=pl.lit("libfabric_request").cast(pl.Categorical())
+        *OWNER,
+        "error",
+        "source",
+        "line",
+        "pos",
+        form=pl.lit("libfabric_request").cast(pl.Categorical()),
+        kind=pl.lit(NETWORK),
     )
     of_journal = journal_failure.select(
-        *OWNER, "source", "line", "pos", error="says", form=pl.lit("journal").cast(pl.Categorical())
+        *OWNER,
+        "source",
+        "line",
+        "pos",
+        error="says",
+        form=pl.lit("journal").cast(pl.Categorical()),
+        kind=pl.lit(NETWORK),
     )
     is_harmless = (pl.col("form") == "ib_event") & begins_with("error", DOWN).not_()
     survived = completion_error.filter("is_survived").select("source", "line")
     ended = member.group_by("job").agg(is_completed=(pl.col("end") == "Destroy").fill_null(False).all())
     return (
-        pl.concat([failure, of_plugin, of_journal], how="diagonal_relaxed")
-        .with_columns(kind=kind)
-        .filter((pl.col("kind") != "") & is_harmless.fill_null(False).not_())
+        pl.concat([own_failures, of_plugin, of_journal], how="diagonal_relaxed")
+        .filter((pl.col("kind") != CONTEXT) & is_harmless.fill_null(False).not_())
         .join(survived, on=["source", "line"], how="anti")
         .with_columns(kind=pl.when(pl.col("status") == FLUSHED).then(pl.lit(AFTER)).otherwise("kind"))
         .filter(pl.col("error").fill_null("").str.contains(SHUTTING_DOWN, literal=True).not_())
