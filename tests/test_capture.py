@@ -19,14 +19,14 @@ import pytest
 
 from ncclforensics import analyze
 from ncclforensics.capture import environment, measurements, request, result
-from ncclforensics.capture.fault_injection import Drill, Kind, drill
+from ncclforensics.capture.fault_injection import FaultKind, InjectedFault, parse_fault
 from ncclforensics.capture.inventory import Gpu
 from ncclforensics.capture.journal import Journal, plain
 from ncclforensics.capture.launch import launch
-from ncclforensics.capture.launcher_rank import Place, place
+from ncclforensics.capture.launcher_rank import LauncherRank, detect_launcher_rank
 from ncclforensics.capture.plan import COLLECTIVES, Plan, sizes
-from ncclforensics.capture.request import Order, planned
-from ncclforensics.capture.scripts import Scheduler, script
+from ncclforensics.capture.request import CaptureRequest, build_plan
+from ncclforensics.capture.scripts import Scheduler, job_script
 from ncclforensics.cli import main
 from ncclforensics.errors import UsageError
 from ncclforensics.views.json_report import as_object
@@ -39,7 +39,7 @@ case "$*" in
 *compute-apps*) echo "GPU-0, 77" | grep "{apps}" ;;
 esac
 """
-ORDER = Order(
+REQUEST = CaptureRequest(
     folder=None,
     backend="nccl",
     nproc=None,
@@ -87,7 +87,7 @@ def plan(folder: Path, **other: Any) -> Plan:
         gpus=[GPU, replace(GPU, ordinal=1, uuid="GPU-1")],
         ranks_per_gpu=1,
         steps=30,
-        drills=(),
+        faults=(),
         collectives=COLLECTIVES,
         sizes=sizes(8, 1 << 20),
         memory_bytes=1 << 30,
@@ -95,7 +95,7 @@ def plan(folder: Path, **other: Any) -> Plan:
         limit_s=60,
         subsystems="INIT,COLL",
         program=None,
-        place=None,
+        launcher_rank=None,
     )
     return replace(usual, **other)
 
@@ -105,13 +105,13 @@ def plan(folder: Path, **other: Any) -> Plan:
 
 def test_every_drill_is_read_as_it_is_written() -> None:
     for text in ("hang:3@20", "mismatch:0@2", "slow:2:1500", "crash:1@0", "absent:1", "socket", "no-gdr", "channels:2"):
-        assert drill(text, 4, 30).text == text
+        assert parse_fault(text, 4, 30).text == text
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("hung:3@20", "no such drill"),
+        ("hung:3@20", "unknown fault"),
         ("hang:3", "hang:RANK@STEP"),
         ("hang:-1@2", "hang:RANK@STEP"),
         ("hang:4@20", "ranks 0 to 3"),
@@ -121,7 +121,7 @@ def test_every_drill_is_read_as_it_is_written() -> None:
 )
 def test_a_drill_that_makes_no_sense_is_refused(text: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        drill(text, 4, 30)
+        parse_fault(text, 4, 30)
 
 
 def test_the_ranks_write_all_that_a_maintainer_asks_for_into_the_folder(tmp_path: Path) -> None:
@@ -159,13 +159,13 @@ def test_ranks_that_share_a_gpu_are_hosts_of_their_own_and_a_rehearsal(tmp_path:
     ],
 )
 def test_drills_of_nccl_are_variables(tmp_path: Path, text: str, variables: dict[str, str]) -> None:
-    told = plan(tmp_path, drills=[drill(text, 2, 30)]).variables(1)
+    told = plan(tmp_path, faults=[parse_fault(text, 2, 30)]).variables(1)
 
     assert variables.items() <= told.items()
 
 
 def test_an_algorithm_is_measured_alone_in_a_folder_below(tmp_path: Path) -> None:
-    ring = plan(tmp_path, drills=[drill("hang:1@2", 2, 30)]).only("Ring")
+    ring = plan(tmp_path, faults=[parse_fault("hang:1@2", 2, 30)]).with_algorithm("Ring")
 
     assert ring.variables(0)["NCCL_ALGO"] == "Ring"
     assert ring.folder == tmp_path / "ring"
@@ -176,16 +176,16 @@ def test_an_algorithm_is_measured_alone_in_a_folder_below(tmp_path: Path) -> Non
 @pytest.mark.parametrize(("names", "backend"), [("Ring,Star", "nccl"), ("Ring", "gloo")])
 def test_algorithms_that_nccl_cannot_be_told_are_refused(names: str, backend: str) -> None:
     with pytest.raises(UsageError, match="--algorithms"):
-        request.algorithms(replace(ORDER, algorithms=names, backend=backend))
+        request.algorithms(replace(REQUEST, algorithms=names, backend=backend))
 
 
 def test_a_bandwidth_is_held_against_the_least_one_only_if_it_was_measured(tmp_path: Path) -> None:
-    captured = result.Captured(tmp_path, [], "", measured(2))
+    captured = result.CaptureResult(tmp_path, [], "", measured(2))
 
-    assert captured.is_as_fast_as(80)
-    assert not captured.is_as_fast_as(90)
+    assert captured.reaches(80)
+    assert not captured.reaches(90)
     with pytest.raises(UsageError, match="no bandwidth was measured"):
-        result.Captured(tmp_path, [], "", []).is_as_fast_as(1)
+        result.CaptureResult(tmp_path, [], "", []).reaches(1)
 
 
 def test_gloo_talks_over_the_loopback_and_knows_nothing_of_nccl(tmp_path: Path) -> None:
@@ -196,9 +196,9 @@ def test_gloo_talks_over_the_loopback_and_knows_nothing_of_nccl(tmp_path: Path) 
 
 
 def test_a_rank_that_is_absent_is_not_started_and_nothing_is_measured(tmp_path: Path) -> None:
-    without = plan(tmp_path, nranks=3, drills=[drill("absent:1", 3, 30)])
+    without = plan(tmp_path, nranks=3, faults=[parse_fault("absent:1", 3, 30)])
 
-    assert without.started_here == [(0, 0), (2, 2)]
+    assert without.local_ranks == [(0, 0), (2, 2)]
     assert without.sweep == []
     assert plan(tmp_path).sweep[0] == ("all_reduce", 8)
 
@@ -206,10 +206,10 @@ def test_a_rank_that_is_absent_is_not_started_and_nothing_is_measured(tmp_path: 
 def test_ranks_come_from_the_gpus(tool: Callable[[str, str], Path]) -> None:
     two_gpus(tool)
 
-    assert planned(ORDER, {}, "x").nranks == 2
-    assert planned(replace(ORDER, ranks_per_gpu=2), {}, "x").nranks == 4
-    assert [gpu.uuid for gpu in planned(replace(ORDER, ranks_per_gpu=2, gpus="1"), {}, "x").gpus] == ["GPU-1"]
-    assert [gpu.uuid for gpu in planned(ORDER, {"CUDA_VISIBLE_DEVICES": "1,0"}, "x").gpus] == ["GPU-1", "GPU-0"]
+    assert build_plan(REQUEST, {}, "x").nranks == 2
+    assert build_plan(replace(REQUEST, ranks_per_gpu=2), {}, "x").nranks == 4
+    assert [gpu.uuid for gpu in build_plan(replace(REQUEST, ranks_per_gpu=2, gpus="1"), {}, "x").gpus] == ["GPU-1"]
+    assert [gpu.uuid for gpu in build_plan(REQUEST, {"CUDA_VISIBLE_DEVICES": "1,0"}, "x").gpus] == ["GPU-1", "GPU-0"]
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_ranks_come_from_the_gpus(tool: Callable[[str, str], Path]) -> None:
         ({"gpus": "7"}, "no GPU 7"),
         ({"collectives": "all_reduce,gossip"}, "gossip"),
         ({"largest": "1G"}, "--memory"),
-        ({"largest": "much"}, "no size"),
+        ({"largest": "much"}, "not a size"),
         ({"backend": "gloo", "inject": ("socket",)}, "needs NCCL"),
         ({"program": "all_reduce_perf", "inject": ("hang:0@1",)}, "--nccl-tests"),
     ],
@@ -231,7 +231,7 @@ def test_what_cannot_be_done_is_refused_in_one_sentence(
     two_gpus(tool)
 
     with pytest.raises(UsageError, match=says):
-        planned(replace(ORDER, **changed), {}, "x")
+        build_plan(replace(REQUEST, **changed), {}, "x")
 
 
 @pytest.mark.parametrize("busy", [{"used": 30_000}, {"apps": "77"}])
@@ -239,8 +239,8 @@ def test_a_gpu_in_use_by_others_is_refused_unless_told(tool: Callable[[str, str]
     two_gpus(tool, **busy)
 
     with pytest.raises(UsageError, match=r"in use by others: GPU 0 .*--share"):
-        planned(ORDER, {}, "x")
-    assert planned(replace(ORDER, share=True), {}, "x").nranks == 2
+        build_plan(REQUEST, {}, "x")
+    assert build_plan(replace(REQUEST, share=True), {}, "x").nranks == 2
 
 
 SLURM = {"SLURM_PROCID": "9", "SLURM_LOCALID": "1", "SLURM_STEP_NUM_TASKS": "16", "SLURM_JOB_ID": "7"}
@@ -263,27 +263,27 @@ OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM
     ],
 )
 def test_a_rank_finds_its_place_in_the_job_of_a_launcher(environment: dict[str, str], found: Any) -> None:
-    where = place(environment)
+    where = detect_launcher_rank(environment)
 
     assert (where and (where.launcher, where.rank, where.nranks, where.local, where.address)) == found
 
 
 def test_ranks_of_several_hosts_must_know_where_rank_0_is() -> None:
     with pytest.raises(UsageError, match="MASTER_ADDR"):
-        place(OPEN_MPI)
+        detect_launcher_rank(OPEN_MPI)
 
 
 def test_in_a_job_of_others_all_ranks_name_the_communicator_alike(tmp_path: Path) -> None:
-    ranks = [plan(tmp_path, place=Place("srun", rank, 2, rank, "7", "gpu03", 30007)) for rank in (0, 1)]
+    ranks = [plan(tmp_path, launcher_rank=LauncherRank("srun", rank, 2, rank, "7", "gpu03", 30007)) for rank in (0, 1)]
 
-    assert ranks[0].run == ranks[1].run != plan(tmp_path / "other").run
-    assert [each.started_here for each in ranks] == [[(0, 0)], [(1, 1)]]
+    assert ranks[0].communicator_id == ranks[1].communicator_id != plan(tmp_path / "other").communicator_id
+    assert [rank_plan.local_ranks for rank_plan in ranks] == [[(0, 0)], [(1, 1)]]
     assert "NCCL_SOCKET_IFNAME" not in ranks[1].variables(1)
 
 
 @pytest.mark.parametrize("scheduler", [Scheduler.SLURM, Scheduler.MPIRUN])
 def test_a_job_script_is_one_that_the_shell_can_read(scheduler: Scheduler) -> None:
-    text = script(scheduler, 4, 8, 600, replace(ORDER, inject=("hang:3@20",)).arguments())
+    text = job_script(scheduler, 4, 8, 600, replace(REQUEST, inject=("hang:3@20",)).arguments())
 
     subprocess.run(["bash", "-n"], input=text, text=True, check=True)
     assert "ncclforensics capture --steps 30" in text
@@ -300,7 +300,7 @@ def test_without_a_gpu_one_sentence_says_what_to_do(
     monkeypatch.setenv("PATH", str(tmp_path))
 
     assert main(["capture", "-o", str(tmp_path / "c")]) == 2
-    assert "no GPU here (nvidia-smi is not here); --backend gloo rehearses" in capsys.readouterr().err
+    assert "no GPU found (nvidia-smi not found); use --backend gloo" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("found", [None, "2.1.2"])
@@ -333,7 +333,7 @@ def test_a_dry_run_says_what_would_run_and_writes_nothing(tmp_path: Path, capsys
 def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
 
-    with pytest.raises(UsageError, match="a folder of its own"):
+    with pytest.raises(UsageError, match="a new or empty folder"):
         result.prepare(plan(tmp_path))
 
 
@@ -358,7 +358,7 @@ def test_what_is_absent_around_a_capture_is_noted(tmp_path: Path, monkeypatch: p
 
     absent = environment.collect(tmp_path / "before")
 
-    assert absent["nvidia-smi-topo"] == "nvidia-smi is not here"
+    assert absent["nvidia-smi-topo"] == "nvidia-smi not found"
     variables = (tmp_path / "before" / "variables.txt").read_text(encoding="utf-8")
     assert "NCCL_ALGO=Ring\n" in variables
     assert "hush" not in variables
@@ -488,19 +488,19 @@ def test_a_table_is_read_back_and_one_that_was_cut_off_is_no_whole_one(tmp_path:
 WORLD = {"comm": "0x1", "commid": "0x8f3bd2a4c1e07755", "nranks": 4, "device": None, "backend": "gloo"}
 
 
-def write_journals(folder: Path, fault: Drill | None, steps: int = 10) -> None:
+def write_journals(folder: Path, fault: InjectedFault | None, steps: int = 10) -> None:
     for rank in range(4):
-        if fault and fault.kind is Kind.ABSENT and fault.rank == rank:
+        if fault and fault.kind is FaultKind.ABSENT and fault.rank == rank:
             continue
         journal = Journal(folder / f"journal.rank{rank}.jsonl", host="gpu-a012", pid=70 + rank, rank=rank)
         journal.write(init="START", **WORLD)
-        if fault and fault.kind is Kind.ABSENT:
+        if fault and fault.kind is FaultKind.ABSENT:
             journal.write(failed="Init", says="DistStoreError: Timed out after 30 seconds waiting for clients")
             continue
         journal.write(init="COMPLETE", **WORLD)
         for step in range(steps):
             strikes = fault is not None and fault.rank == rank and fault.step == step
-            if strikes and fault.kind in (Kind.HANG, Kind.CRASH):
+            if strikes and fault.kind in (FaultKind.HANG, FaultKind.CRASH):
                 break
             name = "Broadcast" if strikes else "AllReduce"
             late = (fault.amount or 0) / 1000 if fault and fault.rank == rank else 0.0
@@ -532,13 +532,13 @@ def write_end(folder: Path, rank: int, how: str, code: int) -> None:
     ],
 )
 def test_journals_alone_tell_what_a_drill_did(tmp_path: Path, text: str, verdict: str) -> None:
-    fault = drill(text, 4, 10)
+    fault = parse_fault(text, 4, 10)
     write_journals(tmp_path, fault)
     for rank in range(4):
         if rank != fault.rank:
             write_end(tmp_path, rank, "gave-up", 3)
-        elif fault.kind is not Kind.ABSENT:
-            write_end(tmp_path, rank, *(("signal", -9) if fault.kind is Kind.CRASH else ("taken-down", -15)))
+        elif fault.kind is not FaultKind.ABSENT:
+            write_end(tmp_path, rank, *(("signal", -9) if fault.kind is FaultKind.CRASH else ("taken-down", -15)))
 
     told = as_object(analyze([str(tmp_path)]))
 
@@ -573,7 +573,7 @@ def test_the_record_of_a_capture_says_whether_it_is_whole(
 ) -> None:
     write_journals(tmp_path, None)
     facts = {"tool": "ncclforensics capture", "host": "gpu-a012", "began": "x", "described": ["  NCCL_DEBUG=INFO"]}
-    result.keep(tmp_path / "capture.json", {**facts, **record})
+    result.write_record(tmp_path / "capture.json", {**facts, **record})
 
     (given,) = [each for each in as_object(analyze([str(tmp_path)]))["inputs"] if "capture.json" in each["path"]]
 
@@ -582,7 +582,7 @@ def test_the_record_of_a_capture_says_whether_it_is_whole(
 
 
 def test_a_rank_that_comes_late_to_every_step_is_found_in_journals(tmp_path: Path) -> None:
-    write_journals(tmp_path, drill("slow:1:1500", 4, 10))
+    write_journals(tmp_path, parse_fault("slow:1:1500", 4, 10))
 
     found = as_object(analyze([str(tmp_path)], everything=True))["findings"]
 
@@ -629,7 +629,7 @@ def nccl_log(rank: int, steps: int) -> Iterator[str]:
 @pytest.mark.parametrize("step", [0, 6])
 def test_calls_that_nccl_and_the_journal_tell_are_counted_once(tmp_path: Path, step: int) -> None:
     """With a fault before the first call, too: then one rank has no line of NCCL's on any call."""
-    write_journals(tmp_path, drill(f"hang:3@{step}", 4, 10))
+    write_journals(tmp_path, parse_fault(f"hang:3@{step}", 4, 10))
     for rank in range(4):
         lines = nccl_log(rank, step if rank == 3 else step + 1)
         (tmp_path / f"nccl.{rank}.log").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -657,7 +657,7 @@ DUMP_SIGNAL = (
 )
 
 
-def write_aborted(folder: Path, fault: Drill) -> None:
+def write_aborted(folder: Path, fault: InjectedFault) -> None:
     """A drill over NCCL: a call that does not come back raises nothing; its process is aborted, its journal stops."""
     write_journals(folder, fault)
     for rank in range(4):
@@ -665,16 +665,16 @@ def write_aborted(folder: Path, fault: Drill) -> None:
         lines = path.read_text(encoding="ascii").replace('"gloo"', '"nccl"').splitlines(keepends=True)
         path.write_text("".join(line for line in lines if '"failed"' not in line), encoding="ascii")
         strikes = rank == fault.rank
-        called = [*nccl_log(rank, 6 if strikes and fault.kind is not Kind.MISMATCH else 7)]
-        if strikes and fault.kind is Kind.MISMATCH:
+        called = [*nccl_log(rank, 6 if strikes and fault.kind is not FaultKind.MISMATCH else 7)]
+        if strikes and fault.kind is FaultKind.MISMATCH:
             called[-1] = called[-1].replace("AllReduce", "Broadcast")
         (folder / f"nccl.{rank}.log").write_text("\n".join(called) + "\n", encoding="utf-8")
-        if not strikes or fault.kind is Kind.MISMATCH:
+        if not strikes or fault.kind is FaultKind.MISMATCH:
             told = WATCHDOG.format(rank=rank, name="BROADCAST" if strikes else "ALLREDUCE")
             (folder / f"output.rank{rank}.txt").write_text(told, encoding="utf-8")
             write_end(folder, rank, "signal", -6)
         else:
-            write_end(folder, rank, *(("signal", -9) if fault.kind is Kind.CRASH else ("taken-down", -15)))
+            write_end(folder, rank, *(("signal", -9) if fault.kind is FaultKind.CRASH else ("taken-down", -15)))
 
 
 @pytest.mark.parametrize(
@@ -684,7 +684,7 @@ def write_aborted(folder: Path, fault: Drill) -> None:
 def test_ranks_that_pytorchs_watchdog_aborts_have_waited_and_did_not_die(
     tmp_path: Path, text: str, verdict: str
 ) -> None:
-    fault = drill(text, 4, 10)
+    fault = parse_fault(text, 4, 10)
     write_aborted(tmp_path, fault)
 
     hang = as_object(analyze([str(tmp_path)]))["hang"]
@@ -693,7 +693,7 @@ def test_ranks_that_pytorchs_watchdog_aborts_have_waited_and_did_not_die(
 
 
 def test_where_pytorch_and_nccl_tell_the_same_it_is_certain_and_the_call_is_named(tmp_path: Path) -> None:
-    write_aborted(tmp_path, drill("hang:3@6", 4, 10))
+    write_aborted(tmp_path, parse_fault("hang:3@6", 4, 10))
     (tmp_path / "output.rank3.txt").write_text(DUMP_SIGNAL.format(rank=3), encoding="utf-8")
 
     hang = as_object(analyze([str(tmp_path)]))["hang"]
@@ -704,7 +704,7 @@ def test_where_pytorch_and_nccl_tell_the_same_it_is_certain_and_the_call_is_name
 
 def test_who_comes_late_is_known_by_the_journal_where_lines_of_nccl_have_no_times(tmp_path: Path) -> None:
     """They have them from 2.26 on."""
-    write_journals(tmp_path, drill("slow:1:1500", 4, 10))
+    write_journals(tmp_path, parse_fault("slow:1:1500", 4, 10))
     for rank in range(4):
         (tmp_path / f"nccl.{rank}.log").write_text("\n".join(nccl_log(rank, 10)) + "\n", encoding="utf-8")
 
@@ -723,7 +723,7 @@ def test_an_error_is_one_line_of_the_journal_whatever_it_says(tmp_path: Path) ->
 
 
 def test_a_journal_that_was_cut_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
-    write_journals(tmp_path, drill("hang:3@6", 4, 10))
+    write_journals(tmp_path, parse_fault("hang:3@6", 4, 10))
     path = tmp_path / "journal.rank0.jsonl"
     path.write_bytes(path.read_bytes()[:-40] + b'\x00\xff\n{"journal":1,"time":\n')
 
@@ -733,7 +733,7 @@ def test_a_journal_that_was_cut_is_read_as_far_as_it_goes(tmp_path: Path) -> Non
 
 
 def test_numbers_that_no_column_holds_do_no_harm(tmp_path: Path) -> None:
-    write_journals(tmp_path, drill("crash:0@6", 4, 10))
+    write_journals(tmp_path, parse_fault("crash:0@6", 4, 10))
     write_end(tmp_path, 0, "signal", -9)
     write_end(tmp_path, 10**12, "exit", 10**30)
     Journal(tmp_path / "journal.rank9.jsonl", host="gpu-a012", pid=10**12, rank=10**12).write(
@@ -754,8 +754,8 @@ def test_a_live_drill_is_found(text: str, code: int, tmp_path: Path, capsys: pyt
     argv = ["capture", "--backend", "gloo", "--nproc", "3", "--steps", "5", "--stall", "4", "--limit", "60"]
 
     assert main([*argv, "--inject", text, "-o", str(tmp_path / "c")]) == code
-    assert f"Drill {text}" in (said := capsys.readouterr().err)
-    assert "the analysis names it" in said
+    assert f"Injected fault {text}" in (said := capsys.readouterr().err)
+    assert "the analysis reports it" in said
 
 
 def test_a_live_capture_measures_and_checks_every_collective(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
-"""Fresh, instrumented logs from the GPUs at hand: plan, launch, exercise, collect.
+"""Live captures: run instrumented collectives on the GPUs of this machine and write fresh logs into a folder.
 
-It stands beside the way of the data: it makes a folder that is handed to the front door, and only `cli` imports it.
-`worker`, `exercise` and `journal` run on each rank and import the standard library and torch alone.
+This package is separate from the analysis, which reads the folder afterwards; only `cli` imports it. `worker`,
+`collectives` and `journal` run on each rank and import only the standard library and torch.
 """

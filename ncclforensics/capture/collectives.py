@@ -1,4 +1,4 @@
-"""The collectives that are exercised: each with its buffers, a check of its result, and its entry in the journal."""
+"""The collectives of a capture: their buffers, the check of the result, and the entries in the journal."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from ncclforensics.capture.journal import Journal, plain
 
 FLOAT32, SUM = 7, 0  # ncclDataType_t, ncclRedOp_t
 BYTES = 4  # of a float
-PERIOD = 7  # elements after which the pattern repeats: results stay exact in 32 bits
+PERIOD = 7  # the pattern repeats after so few elements that sums stay exact in float32
 COMM = "0x1"
-# Renamed in 2.13, which warns of the old names.
+# PyTorch 2.13 renamed these functions and warns about the old names.
 GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
-class CallError(Exception):
-    """A call came back with an error, which stands in the journal: this rank ends because of it."""
+class CallFailedError(Exception):
+    """A call failed, and the journal holds the error; the rank ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """What one rank measured of one collective at one size."""
+    """The measurement of one rank for one collective and size."""
 
-    size: int  # bytes per rank, the larger of what it sends and receives
+    size: int  # bytes per rank: the larger of input and output
     count: int  # elements, as nccl-tests counts them
     microseconds: list[float]  # of each iteration
-    wrong: int  # elements
+    wrong: int  # wrong elements
 
     def row(self, collective: str) -> dict[str, Any]:
-        """As it is written down."""
+        """Return the measurement as a JSON object."""
         spread = {"median": median(self.microseconds), "min": min(self.microseconds), "max": max(self.microseconds)}
         mean = sum(self.microseconds) / len(self.microseconds)
         return {
@@ -48,198 +48,198 @@ class Timing:
 
 
 class Communicator:
-    """The world, whose every call is written down before it is made."""
+    """The communicator of all ranks; it writes every call to the journal before the call is made."""
 
     def __init__(self, journal: Journal, rank: int, nranks: int, device: torch.device) -> None:
         self.rank, self.nranks, self.device = rank, nranks, device
         self._journal = journal
         self._calls = 0
 
-    def tell(self, name: str, count: int, root: int = 0) -> None:
-        """Write down the call that comes next."""
+    def journal_call(self, name: str, count: int, root: int = 0) -> None:
+        """Write the next call to the journal."""
         self._journal.write(call=self._calls, comm=COMM, name=name, count=count, datatype=FLOAT32, op=SUM, root=root)
         self._calls += 1
 
     @contextmanager
-    def calling(self, name: str) -> Iterator[None]:
-        """An error of what is called in here ends this rank, and the journal says which it was."""
+    def completing(self, name: str) -> Iterator[None]:
+        """Journal the completion of the calls inside, or the failure. Raises CallFailedError if one fails."""
         try:
             yield
-            self.settle()
+            self.synchronize()
         except RuntimeError as error:  # DistError and its children are RuntimeErrors
             self._journal.write(failed=name, says=plain(error))
-            raise CallError(str(error)) from error
+            raise CallFailedError(str(error)) from error
         self._journal.write(done=max(self._calls - 1, 0), comm=COMM)
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Wait until the device is idle."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
     def floats(self, count: int) -> torch.Tensor:
-        """A buffer."""
+        """Allocate a buffer of float32 elements."""
         return torch.empty(count, dtype=torch.float32, device=self.device)
 
     def pattern(self, count: int, first: float) -> torch.Tensor:
-        """What a rank contributes: it differs from element to element."""
+        """Return the input of a rank, which differs from element to element."""
         return torch.arange(count, dtype=torch.float32, device=self.device).remainder_(PERIOD).add_(first)
 
 
-# What a collective does with its buffers: it tells of its calls and makes them.
-Move = Callable[[Communicator, torch.Tensor, torch.Tensor], None]
+# Journals and runs a collective on (communicator, input, output).
+Run = Callable[[Communicator, torch.Tensor, torch.Tensor], None]
 
 
-def _all_reduce(comm: Communicator, given: torch.Tensor, got: torch.Tensor) -> None:
-    comm.tell("AllReduce", got.numel())
-    dist.all_reduce(got)
+def _all_reduce(comm: Communicator, sent: torch.Tensor, received: torch.Tensor) -> None:
+    comm.journal_call("AllReduce", received.numel())
+    dist.all_reduce(received)
 
 
-def _all_gather(comm: Communicator, given: torch.Tensor, got: torch.Tensor) -> None:
-    comm.tell("AllGather", given.numel())
-    GATHER(got, given)
+def _all_gather(comm: Communicator, sent: torch.Tensor, received: torch.Tensor) -> None:
+    comm.journal_call("AllGather", sent.numel())
+    GATHER(received, sent)
 
 
-def _reduce_scatter(comm: Communicator, given: torch.Tensor, got: torch.Tensor) -> None:
-    comm.tell("ReduceScatter", got.numel())
-    SCATTER(got, given)
+def _reduce_scatter(comm: Communicator, sent: torch.Tensor, received: torch.Tensor) -> None:
+    comm.journal_call("ReduceScatter", received.numel())
+    SCATTER(received, sent)
 
 
-def _broadcast(comm: Communicator, given: torch.Tensor, got: torch.Tensor) -> None:
-    comm.tell("Broadcast", got.numel())
-    dist.broadcast(got, src=0)
+def _broadcast(comm: Communicator, sent: torch.Tensor, received: torch.Tensor) -> None:
+    comm.journal_call("Broadcast", received.numel())
+    dist.broadcast(received, src=0)
 
 
-def _all_to_all(comm: Communicator, given: torch.Tensor, got: torch.Tensor) -> None:
-    comm.tell("AlltoAll", got.numel() // comm.nranks)
-    dist.all_to_all_single(got, given)
+def _all_to_all(comm: Communicator, sent: torch.Tensor, received: torch.Tensor) -> None:
+    comm.journal_call("AlltoAll", received.numel() // comm.nranks)
+    dist.all_to_all_single(received, sent)
 
 
-def _send_recv(comm: Communicator, given: torch.Tensor, got: torch.Tensor) -> None:
+def _send_recv(comm: Communicator, sent: torch.Tensor, received: torch.Tensor) -> None:
     to, source = (comm.rank + 1) % comm.nranks, (comm.rank - 1) % comm.nranks
-    comm.tell("Send", given.numel(), to)
-    comm.tell("Recv", got.numel(), source)
-    moves = [dist.P2POp(dist.isend, given, to), dist.P2POp(dist.irecv, got, source)]
-    for work in dist.batch_isend_irecv(moves):
+    comm.journal_call("Send", sent.numel(), to)
+    comm.journal_call("Recv", received.numel(), source)
+    transfers = [dist.P2POp(dist.isend, sent, to), dist.P2POp(dist.irecv, received, source)]
+    for work in dist.batch_isend_irecv(transfers):
         work.wait()
 
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """How large its buffers are (1, or one per rank: n), and what must come out: `first` of each part of the result."""
+    """A collective: its buffer sizes in shares (1, or n: one per rank), and the first element of each expected part."""
 
-    move: Move
-    given: str  # "1", "n", or "" where it works in place
-    got: str
-    first: Callable[[int, int], list[float]]  # of rank and number of ranks
+    run: Run
+    sent: str  # "1", "n", or "" if it works in place
+    received: str
+    first: Callable[[int, int], list[float]]  # called with rank and number of ranks
 
     def buffers(self, comm: Communicator, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """What goes in and what comes out, of `size` bytes for the larger of both."""
-        share = max(size // BYTES // (comm.nranks if "n" in (self.given, self.got) else 1), 1)
+        """Allocate the input and output buffers; the larger one has `size` bytes."""
+        share = max(size // BYTES // (comm.nranks if "n" in (self.sent, self.received) else 1), 1)
         length = {"1": share, "n": share * comm.nranks}
-        got = comm.floats(length[self.got])
-        given = comm.pattern(length[self.given], comm.rank + 1) if self.given else got
-        return given, got
+        received = comm.floats(length[self.received])
+        sent = comm.pattern(length[self.sent], comm.rank + 1) if self.sent else received
+        return sent, received
 
-    def wrong(self, comm: Communicator, given: torch.Tensor, got: torch.Tensor) -> int:
-        """Elements that came out wrong, of one call."""
-        if not self.given:
-            got.copy_(comm.pattern(got.numel(), comm.rank + 1))
+    def count_wrong(self, comm: Communicator, sent: torch.Tensor, received: torch.Tensor) -> int:
+        """Run the collective once and count the wrong elements of the result."""
+        if not self.sent:
+            received.copy_(comm.pattern(received.numel(), comm.rank + 1))
         else:
-            got.fill_(-1)
-        self.move(comm, given, got)
-        comm.settle()
+            received.fill_(-1)
+        self.run(comm, sent, received)
+        comm.synchronize()
         firsts = self.first(comm.rank, comm.nranks)
-        summed = comm.nranks if self.move in (_all_reduce, _reduce_scatter) else 1
-        count = got.numel() // len(firsts)
-        offset = comm.rank * count if self.given == "n" else 0  # its share of what everybody gives
-        parts = zip(got.split(count), firsts, strict=True)
-        wanted = [(part, (comm.pattern(offset + count, 0)[offset:]) * summed + first) for part, first in parts]
-        return int(sum((part != right).sum().item() for part, right in wanted))
+        summands = comm.nranks if self.run in (_all_reduce, _reduce_scatter) else 1
+        count = received.numel() // len(firsts)
+        offset = comm.rank * count if self.sent == "n" else 0  # this rank's share of the inputs
+        parts = zip(received.split(count), firsts, strict=True)
+        expected = [(part, (comm.pattern(offset + count, 0)[offset:]) * summands + first) for part, first in parts]
+        return int(sum((part != correct).sum().item() for part, correct in expected))
 
 
 def _total(_: int, n: int) -> list[float]:
     return [n * (n + 1) / 2]
 
 
-def _everyone(_: int, n: int) -> list[float]:
+def _all_ranks(_: int, n: int) -> list[float]:
     return [rank + 1.0 for rank in range(n)]
 
 
 COLLECTIVES = {
     "all_reduce": Collective(_all_reduce, "", "1", _total),
-    "all_gather": Collective(_all_gather, "1", "n", _everyone),
+    "all_gather": Collective(_all_gather, "1", "n", _all_ranks),
     "reduce_scatter": Collective(_reduce_scatter, "n", "1", _total),
     "broadcast": Collective(_broadcast, "", "1", lambda rank, n: [1.0]),
-    "alltoall": Collective(_all_to_all, "n", "n", _everyone),
+    "alltoall": Collective(_all_to_all, "n", "n", _all_ranks),
     "sendrecv": Collective(_send_recv, "1", "1", lambda rank, n: [(rank - 1) % n + 1.0]),
 }
 
 
 def measure(comm: Communicator, name: str, size: int, *, warmup: int, iterations: int) -> Timing:
     """Warm up, check one result, and time each iteration."""
-    one = COLLECTIVES[name]
-    given, got = one.buffers(comm, size)
-    with comm.calling(name):
-        wrong = one.wrong(comm, given, got)
+    collective = COLLECTIVES[name]
+    sent, received = collective.buffers(comm, size)
+    with comm.completing(name):
+        wrong = collective.count_wrong(comm, sent, received)
         for _ in range(warmup):
-            one.move(comm, given, got)
-        comm.settle()
-        timed = _by_events if comm.device.type == "cuda" else _by_clock
-        times = timed(comm, lambda: one.move(comm, given, got), iterations)
-    larger = max(given.numel(), got.numel())
+            collective.run(comm, sent, received)
+        comm.synchronize()
+        time_calls = _by_events if comm.device.type == "cuda" else _by_clock
+        times = time_calls(comm, lambda: collective.run(comm, sent, received), iterations)
+    larger = max(sent.numel(), received.numel())
     return Timing(larger * BYTES, larger, times, wrong)
 
 
-def _by_clock(comm: Communicator, move: Callable[[], None], iterations: int) -> list[float]:
+def _by_clock(comm: Communicator, call: Callable[[], None], iterations: int) -> list[float]:
     times = []
     for _ in range(iterations):
         began = time.perf_counter()
-        move()
+        call()
         times.append((time.perf_counter() - began) * 1e6)
     return times
 
 
-def _by_events(comm: Communicator, move: Callable[[], None], iterations: int) -> list[float]:
-    """The time on the device between what stands before a call and what stands behind it."""
-    marks = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(iterations)]
-    for began, ended in marks:
+def _by_events(comm: Communicator, call: Callable[[], None], iterations: int) -> list[float]:
+    """Return the times on the device between an event before each call and one after it."""
+    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(iterations)]
+    for began, ended in events:
         began.record()
-        move()
+        call()
         ended.record()
-    comm.settle()
-    return [began.elapsed_time(ended) * 1e3 for began, ended in marks]
+    comm.synchronize()
+    return [began.elapsed_time(ended) * 1e3 for began, ended in events]
 
 
 def round_trips(comm: Communicator, peer: int, trips: int) -> float | None:
-    """Half of a round trip of eight bytes between rank 0 and another, in microseconds; None for all others."""
+    """Return half of the round trip of eight bytes between rank 0 and a peer in microseconds; None on other ranks."""
     if comm.rank not in (0, peer):
         return None
     other = peer if comm.rank == 0 else 0
     message = comm.pattern(2, 0)
     order = (("Send", dist.send), ("Recv", dist.recv))
     times = []
-    with comm.calling("Send"):
+    with comm.completing("Send"):
         for _ in range(trips):
             began = time.perf_counter()
-            for name, move in order if comm.rank == 0 else order[::-1]:
-                comm.tell(name, message.numel(), other)
-                move(message, other)
-            comm.settle()
+            for name, call in order if comm.rank == 0 else order[::-1]:
+                comm.journal_call(name, message.numel(), other)
+                call(message, other)
+            comm.synchronize()
             times.append((time.perf_counter() - began) * 1e6 / 2)
     return round(median(times), 3)
 
 
-def pieces(comm: Communicator, size: int, parts: int) -> tuple[float, float]:
-    """Microseconds of one large AllReduce, and of the same bytes in many small ones."""
-    whole = comm.pattern(max(size // BYTES, parts), 0)
+def large_and_split(comm: Communicator, size: int, parts: int) -> tuple[float, float]:
+    """Return the microseconds of one large AllReduce, and of the same bytes in many small ones."""
+    large = comm.pattern(max(size // BYTES, parts), 0)
     times = []
-    with comm.calling("AllReduce"):
+    with comm.completing("AllReduce"):
         for _ in range(2):  # the first warms up
-            for tensors in ([whole], list(whole.chunk(parts))):
-                comm.settle()
+            for tensors in ([large], list(large.chunk(parts))):
+                comm.synchronize()
                 began = time.perf_counter()
                 for tensor in tensors:
                     _all_reduce(comm, tensor, tensor)
-                comm.settle()
+                comm.synchronize()
                 times.append(round((time.perf_counter() - began) * 1e6, 3))
     return times[-2], times[-1]

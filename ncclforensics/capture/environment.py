@@ -1,4 +1,4 @@
-"""What surrounds a capture: counters, topology, modules, versions, variables. Each may be absent; that is noted."""
+"""Collect the environment of a capture: counters, topology, modules, versions and variables."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import platform
 from collections.abc import Iterator
 from pathlib import Path
 
-from ncclforensics.capture.external_programs import said
+from ncclforensics.capture.external_programs import run_program
 
 COMMANDS = {
     "nvidia-smi": ["nvidia-smi"],
@@ -17,19 +17,19 @@ COMMANDS = {
     "ibstat": ["ibstat"],
     "lspci": ["lspci", "-tv"],
 }
-# Only what tells how a job was started and how NCCL was set: an environment holds secrets.
-TELLING = (
+# Only variables of launchers and of NCCL: the rest of the environment may hold secrets.
+VARIABLE_PREFIXES = (
     "NCCL_", "RCCL_", "TORCH_NCCL_", "TORCH_FR_", "GLOO_", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES",
     "LD_LIBRARY_PATH", "FI_", "UCX_", "SLURM_JOB_ID", "SLURM_NODELIST", "SLURM_NTASKS", "OMPI_COMM_WORLD_",
 )  # fmt: skip
 SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 COUNTERS = ("counters", "hw_counters")
-FACTS = ("state", "phys_state", "rate", "link_layer")
+PORT_FILES = ("state", "phys_state", "rate", "link_layer")
 INFINIBAND = Path("/sys/class/infiniband")
 
 
 def collect(folder: Path, *, only_counters: bool = False) -> dict[str, str]:
-    """Write everything that is there; what is not there, and why."""
+    """Write what is available into the folder; return the reason for each part that is absent."""
     folder.mkdir(parents=True)
     absent = {}
     counters = list(_counters(INFINIBAND))
@@ -40,7 +40,7 @@ def collect(folder: Path, *, only_counters: bool = False) -> dict[str, str]:
     if only_counters:
         return absent
     for name, command in COMMANDS.items():
-        printed, problem = said(command)
+        printed, problem = run_program(command)
         if problem:
             absent[name] = problem
         if printed:
@@ -50,24 +50,24 @@ def collect(folder: Path, *, only_counters: bool = False) -> dict[str, str]:
 
 
 def _counters(root: Path) -> Iterator[str]:
-    """Every counter of every port as `path:value`, as `grep -r .` prints them."""
+    """Yield every counter of every port as `path:value`, as `grep -r .` prints them."""
     for port in sorted(root.glob("*/ports/*")):
-        files = [port / fact for fact in FACTS] + [
+        files = [port / fact for fact in PORT_FILES] + [
             file for kind in COUNTERS for file in sorted((port / kind).glob("*"))
         ]
         for file in files:
             try:
                 yield f"{file}:{file.read_text(encoding='utf-8', errors='replace').strip()}\n"
             except OSError:
-                continue  # a counter that the device does not keep
+                continue  # the device does not support this counter
 
 
 def _variables() -> Iterator[str]:
     for name, value in sorted(os.environ.items()):
-        if name.startswith(TELLING) and not any(word in name for word in SECRET) and value.isprintable():
+        if name.startswith(VARIABLE_PREFIXES) and not any(word in name for word in SECRET) and value.isprintable():
             yield f"{name}={value}\n"
 
 
 def system() -> dict[str, str]:
-    """This host's system."""
+    """Return the versions of the kernel, the machine and Python."""
     return {"kernel": platform.release(), "machine": platform.machine(), "python": platform.python_version()}

@@ -1,24 +1,24 @@
-"""Other programs, each of which may be absent."""
+"""Run external programs, which may be absent."""
 
 from __future__ import annotations
 
 import subprocess
 from collections.abc import Sequence
 
-PATIENCE = 15.0  # seconds; a driver that hangs must not hold up the capture
+TIMEOUT = 15.0  # seconds; a hanging driver must not block the capture
 
 
-def said(command: Sequence[str]) -> tuple[bytes, str]:
-    """What a program prints, and what went wrong (empty: nothing)."""
+def run_program(command: Sequence[str]) -> tuple[bytes, str]:
+    """Run a program; return its output and the problem, which is empty on success."""
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PATIENCE,
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=TIMEOUT,
             check=False,
         )  # fmt: skip
     except FileNotFoundError:
-        return b"", f"{command[0]} is not here"
+        return b"", f"{command[0]} not found"
     except subprocess.TimeoutExpired:
-        return b"", f"did not end within {PATIENCE:.0f} s"
+        return b"", f"did not end within {TIMEOUT:.0f} s"
     except OSError as error:
         return b"", str(error.strerror)
     return done.stdout, f"ended with {done.returncode}" if done.returncode else ""

@@ -1,4 +1,4 @@
-"""Drills: faults made on purpose, whose truth is known."""
+"""Injected faults: faults caused on purpose, for which the correct finding is known."""
 
 from __future__ import annotations
 
@@ -11,110 +11,113 @@ from ncclforensics.data.thresholds import LATE_SECONDS
 from ncclforensics.errors import UsageError
 
 
-class Kind(StrEnum):
-    """What a drill does."""
+class FaultKind(StrEnum):
+    """Kinds of injected faults."""
 
     HANG = "hang"  # a rank stops outside of any call
     MISMATCH = "mismatch"  # a rank calls Broadcast where the others call AllReduce
-    SLOW = "slow"  # a rank comes late to every step
+    SLOW = "slow"  # a rank enters every step late
     CRASH = "crash"  # a rank is killed
     ABSENT = "absent"  # a rank is never started
     SOCKET = "socket"  # no network but sockets, and nothing but the network
     NO_GDR = "no-gdr"  # the network may not reach the GPU's memory
-    CHANNELS = "channels"  # no more than so many channels
+    CHANNELS = "channels"  # limit the number of channels
 
 
-# How each is written, and which verdict or category must name the rank.
-WRITTEN = {
-    Kind.HANG: "hang:RANK@STEP",
-    Kind.MISMATCH: "mismatch:RANK@STEP",
-    Kind.SLOW: "slow:RANK:MS",
-    Kind.CRASH: "crash:RANK@STEP",
-    Kind.ABSENT: "absent:RANK",
-    Kind.SOCKET: "socket",
-    Kind.NO_GDR: "no-gdr",
-    Kind.CHANNELS: "channels:N",
+# Syntax of --inject.
+SYNTAX = {
+    FaultKind.HANG: "hang:RANK@STEP",
+    FaultKind.MISMATCH: "mismatch:RANK@STEP",
+    FaultKind.SLOW: "slow:RANK:MS",
+    FaultKind.CRASH: "crash:RANK@STEP",
+    FaultKind.ABSENT: "absent:RANK",
+    FaultKind.SOCKET: "socket",
+    FaultKind.NO_GDR: "no-gdr",
+    FaultKind.CHANNELS: "channels:N",
 }
-TRUTHS = {
-    Kind.HANG: "lagging-ranks",
-    Kind.MISMATCH: "collective-mismatch",
-    Kind.SLOW: "straggler",
-    Kind.CRASH: "rank-died",
-    Kind.ABSENT: "rank-missing",
+# The verdict, or the category of the finding, that must name the rank.
+EXPECTED_FINDINGS = {
+    FaultKind.HANG: "lagging-ranks",
+    FaultKind.MISMATCH: "collective-mismatch",
+    FaultKind.SLOW: "straggler",
+    FaultKind.CRASH: "rank-died",
+    FaultKind.ABSENT: "rank-missing",
 }
-OF_NCCL = {
-    # On one host traffic would never touch a network.
-    Kind.SOCKET: {"NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1", "NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"},
-    Kind.NO_GDR: {"NCCL_NET_GDR_LEVEL": "LOC"},
-    Kind.CHANNELS: {"NCCL_MIN_NCHANNELS": "1", "NCCL_MAX_NCHANNELS": "{amount}"},
+NCCL_VARIABLES = {
+    # P2P and SHM are switched off, because traffic within one host would not use the network.
+    FaultKind.SOCKET: {"NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1", "NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"},
+    FaultKind.NO_GDR: {"NCCL_NET_GDR_LEVEL": "LOC"},
+    FaultKind.CHANNELS: {"NCCL_MIN_NCHANNELS": "1", "NCCL_MAX_NCHANNELS": "{amount}"},
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Drill:
-    """One fault: whose, at which step, and how much of it."""
+class InjectedFault:
+    """One injected fault: its kind, rank, step and amount."""
 
-    kind: Kind
+    kind: FaultKind
     rank: int | None = None
     step: int | None = None
     amount: int | None = None  # milliseconds, or channels
 
     @property
-    def truth(self) -> dict[str, Any] | None:
-        """What an analysis must find; None where all may go well in spite of it."""
-        is_told = self.kind in TRUTHS and (self.kind is not Kind.SLOW or (self.amount or 0) > LATE_SECONDS * 1000)
-        return {"finding": TRUTHS[self.kind], "ranks": [self.rank]} if is_told else None
+    def expected(self) -> dict[str, Any] | None:
+        """Return the finding that the analysis must report; None if the run may be healthy in spite of the fault."""
+        is_visible = self.kind in EXPECTED_FINDINGS and (
+            self.kind is not FaultKind.SLOW or (self.amount or 0) > LATE_SECONDS * 1000
+        )
+        return {"finding": EXPECTED_FINDINGS[self.kind], "ranks": [self.rank]} if is_visible else None
 
     @property
     def text(self) -> str:
-        """As it is written on the command line."""
+        """Return the fault in the syntax of --inject."""
         values = {"RANK": self.rank, "STEP": self.step, "MS": self.amount, "N": self.amount}
-        text = WRITTEN[self.kind]
+        text = SYNTAX[self.kind]
         for name, value in values.items():
             text = text.replace(name, str(value))
         return text
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables by which NCCL is made to do it."""
-        return {name: value.format(amount=self.amount) for name, value in OF_NCCL.get(self.kind, {}).items()}
+        """Return the NCCL variables that cause the fault."""
+        return {name: value.format(amount=self.amount) for name, value in NCCL_VARIABLES.get(self.kind, {}).items()}
 
     @property
     def is_in_steps(self) -> bool:
-        """Whether it strikes in the steps: after them nothing can be measured, or nothing that would mean anything."""
-        return self.kind in TRUTHS
+        """Whether the fault disturbs the steps, so that measurements after them would be impossible or meaningless."""
+        return self.kind in EXPECTED_FINDINGS
 
     def record(self) -> dict[str, Any]:
-        """As it is written down."""
-        return {**asdict(self), "truth": self.truth}
+        """Return the fault as an entry of `capture.json`."""
+        return {**asdict(self), "truth": self.expected}
 
 
-def drill(text: str, nranks: int, steps: int) -> Drill:
-    """A drill as it is written on the command line. Raises UsageError if it makes no sense.
+def parse_fault(text: str, nranks: int, steps: int) -> InjectedFault:
+    """Parse a fault in the syntax of --inject. Raises UsageError if it is not valid.
 
-    >>> drill("hang:3@20", 4, 30)
+    >>> parse_fault("hang:3@20", 4, 30)
     Drill(kind=<Kind.HANG: 'hang'>, rank=3, step=20, amount=None)
-    >>> drill("slow:1:1500", 4, 30).amount, drill("channels:2", 4, 30).environment["NCCL_MAX_NCHANNELS"]
+    >>> parse_fault("slow:1:1500", 4, 30).amount, parse_fault("channels:2", 4, 30).environment["NCCL_MAX_NCHANNELS"]
     (1500, '2')
     """
     name, _, rest = text.partition(":")
-    if name not in list(Kind):
-        raise UsageError(f"--inject {text}: no such drill; there are {', '.join(WRITTEN.values())}")
-    kind = Kind(name)
-    separator = "@" if "@" in WRITTEN[kind] else ":"
+    if name not in list(FaultKind):
+        raise UsageError(f"--inject {text}: unknown fault; use one of {', '.join(SYNTAX.values())}")
+    kind = FaultKind(name)
+    separator = "@" if "@" in SYNTAX[kind] else ":"
     parts = rest.split(separator) if rest else []
-    wanted = WRITTEN[kind].replace("@", ":").split(":")[1:]
-    if len(parts) != len(wanted) or not all(part.isascii() and part.isdigit() for part in parts):
-        raise UsageError(f"--inject {text}: it is written {WRITTEN[kind]}")
-    values = dict(zip(wanted, map(int, parts), strict=True))
-    made = Drill(kind, values.get("RANK"), values.get("STEP"), values.get("MS", values.get("N")))
-    if made.rank is not None and made.rank >= nranks:
+    parameters = SYNTAX[kind].replace("@", ":").split(":")[1:]
+    if len(parts) != len(parameters) or not all(part.isascii() and part.isdigit() for part in parts):
+        raise UsageError(f"--inject {text}: expected {SYNTAX[kind]}")
+    values = dict(zip(parameters, map(int, parts), strict=True))
+    fault = InjectedFault(kind, values.get("RANK"), values.get("STEP"), values.get("MS", values.get("N")))
+    if fault.rank is not None and fault.rank >= nranks:
         raise UsageError(f"--inject {text}: there are ranks 0 to {nranks - 1}")
-    if made.step is not None and made.step >= steps:
-        raise UsageError(f"--inject {text}: there are steps 0 to {steps - 1}; --steps makes more")
-    return made
+    if fault.step is not None and fault.step >= steps:
+        raise UsageError(f"--inject {text}: there are steps 0 to {steps - 1}; raise --steps")
+    return fault
 
 
-def environment(drills: Sequence[Drill]) -> dict[str, str]:
-    """The variables of all drills."""
-    return {name: value for each in drills for name, value in each.environment.items()}
+def environment(faults: Sequence[InjectedFault]) -> dict[str, str]:
+    """Return the NCCL variables of all faults."""
+    return {name: value for fault in faults for name, value in fault.environment.items()}

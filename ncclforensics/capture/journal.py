@@ -1,6 +1,6 @@
-"""The journal of one rank: a line before every call, so that the last one shows where it stopped.
+"""The journal of one rank: it writes a line before every call, so that the last line shows where the rank stopped.
 
-The shape of its lines is described in `grammars/journal.lark`.
+The format of the lines is described in `grammars/journal.lark`.
 """
 
 from __future__ import annotations
@@ -12,36 +12,36 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-SHOWN = 300  # characters of an error's text
-# What would need an escape in JSON stands as something else: a line has one shape.
+LONGEST_ERROR = 300  # characters
+# Replace characters that JSON would escape, so that every line has one simple format.
 PLAIN = str.maketrans({'"': "'", "\\": "/"})
 
 
 class Journal:
-    """One file, which whole lines are appended to: what is written is there, however the process ends."""
+    """A file of lines, appended with single unbuffered writes, so that no line is lost when the process ends."""
 
-    def __init__(self, path: Path, **head: Any) -> None:
+    def __init__(self, path: Path, **common_fields: Any) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        self._head = head
+        self._common_fields = common_fields
 
-    def write(self, **told: Any) -> None:
+    def write(self, **fields: Any) -> None:
         """Append a line. Raises OSError if the disk is full."""
-        line = json.dumps({"journal": 1, "time": now(), **self._head, **told}, separators=(",", ":")) + "\n"
+        line = json.dumps({"journal": 1, "time": now(), **self._common_fields, **fields}, separators=(",", ":")) + "\n"
         os.write(self._file, line.encode("ascii"))
 
 
 def now() -> str:
-    """Local time without a zone, as NCCL prints it, to the microsecond."""
+    """Return the local time without a zone, as NCCL prints it, in microseconds."""
     return datetime.now().isoformat(sep=" ", timespec="microseconds")
 
 
 def host() -> str:
-    """This host's name, of the characters that NCCL's lines may have there."""
+    """Return the host name, restricted to the characters that NCCL's lines may contain there."""
     name = socket.gethostname()
     return "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in name) or "localhost"
 
 
 def plain(error: BaseException) -> str:
-    """An error as one line without quotes."""
+    """Return the error as one line without quotes."""
     text = " ".join(f"{type(error).__name__}: {error}".split())
-    return "".join(c if " " <= c <= "~" else "?" for c in text)[:SHOWN].translate(PLAIN)
+    return "".join(c if " " <= c <= "~" else "?" for c in text)[:LONGEST_ERROR].translate(PLAIN)

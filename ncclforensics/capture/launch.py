@@ -1,4 +1,4 @@
-"""Starts the ranks, watches them, and lets none of them outlive the capture."""
+"""Start the ranks, watch them, and end them with the capture."""
 
 from __future__ import annotations
 
@@ -17,78 +17,78 @@ from typing import Any
 
 from ncclforensics.capture.journal import Journal, host, now
 from ncclforensics.capture.launcher_rank import LOOPBACK
-from ncclforensics.capture.plan import GRACE, Plan
+from ncclforensics.capture.plan import GRACE_PERIOD, Plan
 
 POLL = 0.05  # seconds
-KILL_AFTER = 2.0  # seconds between asking and killing
+KILL_AFTER = 2.0  # seconds from SIGTERM to SIGKILL
 GAVE_UP = 3  # the exit code of a rank whose call failed
 PACKAGES = Path(__file__).parents[2]
 OUTCOMES = ("finished", "exit", "signal", "gave-up", "taken-down")
-Tell = Callable[[int, int], None]  # told how much of the whole is done
+Progress = Callable[[int, int], None]  # called with (done, total)
 
 
 @dataclass(slots=True)
 class Child:
-    """A process of ours, which leads a group of its own."""
+    """A child process, which leads its own process group."""
 
     rank: int
     process: subprocess.Popen[bytes]
     ended: str = ""  # one of OUTCOMES
-    ended_at: float = 0.0  # on the clock that only counts
-    time: str = ""  # on the clock of the journals
+    ended_at: float = 0.0  # monotonic clock
+    time: str = ""  # as journals write it
 
     @property
     def code(self) -> int | None:
-        """Its exit code; negative for a signal."""
+        """Return the exit code; negative for a signal."""
         return self.process.returncode
 
-    def settle(self) -> None:
-        """See whether it has ended, and how."""
+    def poll(self) -> None:
+        """Check whether the process has ended, and how."""
         if self.ended or self.process.poll() is None:
             return
         code, self.ended_at, self.time = self.process.returncode, time.monotonic(), now()
         self.ended = "finished" if code == 0 else "gave-up" if code == GAVE_UP else "signal" if code < 0 else "exit"
 
     def send(self, number: int) -> None:
-        """Send a signal to it and to all that it started."""
+        """Send a signal to the process group."""
         try:
             os.killpg(self.process.pid, number)
         except ProcessLookupError:
-            pass  # it went by itself
+            pass  # it has already ended
 
 
-def launch(plan: Plan, record: Path, tell: Tell) -> tuple[list[Child], str]:
-    """Run all ranks of this process to their end or the time limit; and why it ended before its time (or empty)."""
-    journal = Journal(plan.folder / _launcher(plan))
+def launch(plan: Plan, record: Path, progress: Progress) -> tuple[list[Child], str]:
+    """Run the ranks of this process; return them, and the reason of an early end (or an empty text)."""
+    journal = Journal(plan.folder / _launcher_file(plan))
     children: list[Child] = []
-    why = ""
+    ended_early = ""
     try:
-        with _rendezvous(plan) as meeting:
-            for rank, local in [(0, 0)] if plan.program else plan.started_here:
-                children.append(_started(plan, record, rank, local, meeting))
-        why = _watched(plan, children, tell)
-        return children, why
-    finally:  # whatever happened: Ctrl-C, too
+        with _rendezvous(plan) as rendezvous:
+            for rank, local in [(0, 0)] if plan.program else plan.local_ranks:
+                children.append(_start(plan, record, rank, local, rendezvous))
+        ended_early = _watch(plan, children, progress)
+        return children, ended_early
+    finally:  # also on Ctrl-C
         for child in children:
-            child.settle()
+            child.poll()
         end_all(children)
         for child in children:
             journal.write(**_exit(child))
 
 
-def _launcher(plan: Plan) -> str:
-    return f"launcher.rank{plan.place.rank}.jsonl" if plan.place else "launcher.jsonl"
+def _launcher_file(plan: Plan) -> str:
+    return f"launcher.rank{plan.launcher_rank.rank}.jsonl" if plan.launcher_rank else "launcher.jsonl"
 
 
 def _exit(child: Child) -> dict[str, Any]:
-    how = {"ended": child.ended or "taken-down", "code": child.code}
-    return {"time": child.time or now(), "node": host(), "process": child.process.pid, "rank": child.rank, **how}
+    outcome = {"ended": child.ended or "taken-down", "code": child.code}
+    return {"time": child.time or now(), "node": host(), "process": child.process.pid, "rank": child.rank, **outcome}
 
 
 @contextmanager
 def _rendezvous(plan: Plan) -> Iterator[Mapping[str, Any]]:
-    """On one host the socket of the rendezvous is bound before anybody starts: to the loopback, and nobody takes it."""
-    if plan.place is not None:
+    """Bind the socket of a local rendezvous to the loopback before any rank starts, so that its port stays free."""
+    if plan.launcher_rank is not None:
         yield {"environment": {}, "sockets": ()}
         return
     with socket.create_server((LOOPBACK, 0)) as listening:
@@ -97,11 +97,11 @@ def _rendezvous(plan: Plan) -> Iterator[Mapping[str, Any]]:
         yield {"environment": variables, "sockets": (number,)}
 
 
-def _started(plan: Plan, record: Path, rank: int, local: int, meeting: Mapping[str, Any]) -> Child:
+def _start(plan: Plan, record: Path, rank: int, local: int, rendezvous: Mapping[str, Any]) -> Child:
     worker = [sys.executable, "-P", "-m", "ncclforensics.capture.worker", str(record), str(rank), str(local)]
     guard = [sys.executable, "-P", "-m", "ncclforensics.capture.orphan_guard", str(os.getpid())]
-    found = os.pathsep.join(filter(None, [str(PACKAGES), os.environ.get("PYTHONPATH", "")]))
-    environment = {**os.environ, **plan.variables(rank), **meeting["environment"], "PYTHONPATH": found}
+    python_path = os.pathsep.join(filter(None, [str(PACKAGES), os.environ.get("PYTHONPATH", "")]))
+    environment = {**os.environ, **plan.variables(rank), **rendezvous["environment"], "PYTHONPATH": python_path}
     name = "nccl-tests.txt" if plan.program else f"output.rank{rank}.txt"
     with open(plan.folder / name, "ab") as output:
         process = subprocess.Popen(
@@ -112,46 +112,48 @@ def _started(plan: Plan, record: Path, rank: int, local: int, meeting: Mapping[s
             env=environment,
             cwd=plan.folder,
             start_new_session=True,
-            pass_fds=meeting["sockets"] if rank == 0 else (),
+            pass_fds=rendezvous["sockets"] if rank == 0 else (),
         )
     return Child(rank, process)
 
 
-def _watched(plan: Plan, children: list[Child], tell: Tell) -> str:
-    """Wait for all; once one has failed, only as long as its peers need to notice."""
-    ends = time.monotonic() + plan.limit_s
+def _watch(plan: Plan, children: list[Child], progress: Progress) -> str:
+    """Wait for all ranks; after a failure, only as long as the other ranks need to detect it."""
+    deadline = time.monotonic() + plan.limit_s
     total = plan.steps + len(plan.sweep)
     peers: dict[Path, tuple[str, float]] = {}
     while True:
         for child in children:
-            child.settle()
+            child.poll()
         alive = [child for child in children if not child.ended]
         if not alive:
             return ""
-        _see_peers(plan, peers)
+        _update_peers(plan, peers)
         ended = [*((child.ended, child.ended_at) for child in children if child.ended), *peers.values()]
-        patience = [
-            at + (GRACE if how == "gave-up" else plan.stall_s + GRACE) for how, at in ended if how != "finished"
+        deadlines = [
+            ended_at + (GRACE_PERIOD if outcome == "gave-up" else plan.stall_s + GRACE_PERIOD)
+            for outcome, ended_at in ended
+            if outcome != "finished"
         ]
         now = time.monotonic()
-        if now >= ends:
+        if now >= deadline:
             return f"the time limit of {plan.limit_s:.0f} s was reached"
-        if patience and now >= min(patience):
-            return "a rank had failed, and these did not end by themselves"
-        tell(min(_lines(plan.folder / "measured.rank0.jsonl"), total), total)
+        if deadlines and now >= min(deadlines):
+            return "a rank failed, and other ranks did not end by themselves"
+        progress(min(_count_lines(plan.folder / "measured.rank0.jsonl"), total), total)
         time.sleep(POLL)
 
 
-def _see_peers(plan: Plan, peers: dict[Path, tuple[str, float]]) -> None:
-    """How the ranks that others started ended, and when that was first seen."""
-    if plan.place is None:
+def _update_peers(plan: Plan, peers: dict[Path, tuple[str, float]]) -> None:
+    """Record how the ranks of other launcher processes ended, and when this was first seen."""
+    if plan.launcher_rank is None:
         return
     for path in plan.folder.glob("launcher.rank*.jsonl"):
-        if path not in peers and (told := path.read_text(encoding="ascii").strip()):
-            peers[path] = json.loads(told.splitlines()[0])["ended"], time.monotonic()
+        if path not in peers and (text := path.read_text(encoding="ascii").strip()):
+            peers[path] = json.loads(text.splitlines()[0])["ended"], time.monotonic()
 
 
-def _lines(path: Path) -> int:
+def _count_lines(path: Path) -> int:
     try:
         return path.read_bytes().count(b"\n")
     except FileNotFoundError:
@@ -159,15 +161,15 @@ def _lines(path: Path) -> int:
 
 
 def end_all(children: list[Child]) -> None:
-    """End what still runs: first let it say where it stands, then ask, then kill, each with all its children."""
+    """End all running children: request a stack trace, then SIGTERM, then SIGKILL, for each process group."""
     running = [child for child in children if not child.ended]
     for number in (signal.SIGUSR1, signal.SIGTERM):
         for child in running:
             child.send(number)
-        waited = time.monotonic() + (0.5 if number == signal.SIGUSR1 else KILL_AFTER)
-        while time.monotonic() < waited and any(child.process.poll() is None for child in running):
+        deadline = time.monotonic() + (0.5 if number == signal.SIGUSR1 else KILL_AFTER)
+        while time.monotonic() < deadline and any(child.process.poll() is None for child in running):
             time.sleep(POLL)
-    for child in children:  # a group may outlive its leader
+    for child in children:  # a process group may outlive its leader
         child.send(signal.SIGKILL)
         child.process.wait()
         child.ended = child.ended or "taken-down"

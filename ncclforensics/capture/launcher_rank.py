@@ -1,4 +1,4 @@
-"""Where this process stands in a job that srun, mpirun or torchrun started."""
+"""Detect the rank of this process in a job that srun, mpirun or torchrun started."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ncclforensics.errors import UsageError
 
 LOOPBACK = "127.0.0.1"
 PORTS, FIRST_PORT = 20_000, 30_000
-# rank, number of ranks, rank on its host, ranks on its host; the job's own name.
+# Variables: rank, number of ranks, rank on its host, ranks on its host, name of the job.
 LAUNCHERS = {
     "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"),
     "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "", "SLURM_JOB_ID"),
@@ -22,8 +22,8 @@ LAUNCHERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """One rank of a job."""
+class LauncherRank:
+    """The rank that a launcher assigned to this process."""
 
     launcher: str
     rank: int
@@ -34,31 +34,31 @@ class Place:
     port: int
 
 
-def place(environment: Mapping[str, str]) -> Place | None:
-    """The rank that this process is to be; None where nobody started more than one.
+def detect_launcher_rank(environment: Mapping[str, str]) -> LauncherRank | None:
+    """Return the rank that a launcher assigned to this process; None without a launcher or with a single rank.
 
-    Raises UsageError if the ranks could not find one another.
+    Raises UsageError if the address of rank 0 is unknown.
     """
     for launcher, (rank, size, local, local_size, job) in LAUNCHERS.items():
         values = [environment.get(name, "") for name in (rank, size, local)]
         if not all(value.isdigit() for value in values) or int(values[1]) < 2:
             continue
         name = environment.get(job, "")
-        alone = environment.get(local_size, "") == values[1] or environment.get("SLURM_STEP_NUM_NODES") == "1"
+        is_one_host = environment.get(local_size, "") == values[1] or environment.get("SLURM_STEP_NUM_NODES") == "1"
         address = environment.get("MASTER_ADDR") or (
-            LOOPBACK if alone else _first_host(environment.get("SLURM_STEP_NODELIST", ""))
+            LOOPBACK if is_one_host else _first_host(environment.get("SLURM_STEP_NODELIST", ""))
         )
         if not address:
-            raise UsageError(f"started by {launcher} on several hosts: MASTER_ADDR must name the host of rank 0")
+            raise UsageError(f"started by {launcher} on several hosts; set MASTER_ADDR to the host of rank 0")
         port = environment.get("MASTER_PORT", "")
         number = int(port) if port.isdigit() else FIRST_PORT + sum(name.encode()) % PORTS
-        mine, nranks, here = map(int, values)
-        return Place(launcher, mine, nranks, here, name, address, number)
+        rank_number, nranks, local_rank = map(int, values)
+        return LauncherRank(launcher, rank_number, nranks, local_rank, name, address, number)
     return None
 
 
 def _first_host(names: str) -> str:
-    """The first of Slurm's list of hosts.
+    """Return the first host of a Slurm node list.
 
     >>> _first_host("gpu[003-005,009],login1"), _first_host("a,b[1-2]"), _first_host("")
     ('gpu003', 'a', '')

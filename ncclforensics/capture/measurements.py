@@ -1,4 +1,4 @@
-"""What was measured, out of every rank's own notes: tables as nccl-tests prints them, and the figures behind them."""
+"""Combine the measurements of all ranks, and print them as tables in the layout of nccl-tests."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ REDUCING = ("all_reduce", "reduce_scatter")
 ROOTED = ("broadcast",)
 
 
-def notes(folder: Path) -> dict[int, list[Row]]:
-    """What every rank wrote down, by rank."""
-    found: dict[int, list[Row]] = {}
+def read_measurements(folder: Path) -> dict[int, list[Row]]:
+    """Read the measurement files of all ranks, by rank."""
+    rows_of: dict[int, list[Row]] = {}
     for path in folder.glob("measured.rank*.jsonl"):
-        found[int(path.suffixes[0].removeprefix(".rank"))] = list(entries(path))
-    return found
+        rows_of[int(path.suffixes[0].removeprefix(".rank"))] = list(entries(path))
+    return rows_of
 
 
 def measurements(by_rank: Mapping[int, Sequence[Row]], nranks: int) -> list[Row]:
-    """One row per collective and size that every rank measured; the time is the mean over the ranks."""
-    told: dict[tuple[str, int], dict[int, Row]] = defaultdict(dict)
+    """Return a row per collective and size that every rank measured, with the mean time over the ranks."""
+    by_size: dict[tuple[str, int], dict[int, Row]] = defaultdict(dict)
     for rank, rows in by_rank.items():
         for row in rows:
             if "collective" in row:
-                told[row["collective"], row["size"]][rank] = row
-    return [_measured(name, size, ranks) for (name, size), ranks in told.items() if len(ranks) == nranks]
+                by_size[row["collective"], row["size"]][rank] = row
+    return [_combine(name, size, ranks) for (name, size), ranks in by_size.items() if len(ranks) == nranks]
 
 
-def _measured(name: str, size: int, ranks: Mapping[int, Row]) -> Row:
+def _combine(name: str, size: int, ranks: Mapping[int, Row]) -> Row:
     mean = sum(row["mean_us"] for row in ranks.values()) / len(ranks)
     algbw = size / mean / 1e3  # bytes in a microsecond are MB/s
     first = next(iter(ranks.values()))
@@ -53,7 +53,7 @@ def _measured(name: str, size: int, ranks: Mapping[int, Row]) -> Row:
 
 
 def factor(collective: str, nranks: int) -> float:
-    """What nccl-tests multiplies algbw with.
+    """Return the factor from algbw to busbw, as nccl-tests defines it.
 
     >>> factor("all_reduce", 4), factor("all_gather", 4), factor("broadcast", 4)
     (1.5, 0.75, 1.0)
@@ -64,27 +64,27 @@ def factor(collective: str, nranks: int) -> float:
 
 
 def fastest(measured: Mapping[str, Sequence[Row]]) -> list[tuple[str, int, int]]:
-    """Which algorithm is the fastest, from which size to which; only sizes that all of them were measured at.
+    """Return the fastest algorithm for each range of sizes: (name, first size, last size).
 
-    >>> told = {"Ring": [{"size": 8, "mean_us": 9.0}, {"size": 32, "mean_us": 9.0}, {"size": 128, "mean_us": 9.0}]}
-    >>> told["Tree"] = [{"size": 8, "mean_us": 5.0}, {"size": 32, "mean_us": 8.0}, {"size": 128, "mean_us": 20.0}]
-    >>> fastest(told)
+    >>> rows = {"Ring": [{"size": 8, "mean_us": 9.0}, {"size": 32, "mean_us": 9.0}, {"size": 128, "mean_us": 9.0}]}
+    >>> rows["Tree"] = [{"size": 8, "mean_us": 5.0}, {"size": 32, "mean_us": 8.0}, {"size": 128, "mean_us": 20.0}]
+    >>> fastest(rows)
     [('Tree', 8, 32), ('Ring', 128, 128)]
     """
     times = {name: {row["size"]: row["mean_us"] for row in rows} for name, rows in measured.items()}
-    common = sorted(set.intersection(*(set(each) for each in times.values()))) if times else []
-    stretches: list[tuple[str, int, int]] = []
+    common = sorted(set.intersection(*(set(sizes) for sizes in times.values()))) if times else []
+    ranges: list[tuple[str, int, int]] = []
     for size in common:
         best = min(times, key=lambda name: times[name][size])
-        is_same = bool(stretches) and stretches[-1][0] == best
-        first = stretches.pop()[1] if is_same else size
-        stretches.append((best, first, size))
-    return stretches
+        is_same = bool(ranges) and ranges[-1][0] == best
+        first = ranges.pop()[1] if is_same else size
+        ranges.append((best, first, size))
+    return ranges
 
 
 def table(plan: Plan, collective: str, rows: Sequence[Row], devices: Sequence[Row], *, complete: bool) -> Iterator[str]:
-    """The lines of one table. Without its last lines it counts as cut off."""
-    half = "in-place" if collective in IN_PLACE else "out-of-place"
+    """Yield the lines of a table; an incomplete one lacks the last lines, so that readers see that it was cut off."""
+    placement = "in-place" if collective in IN_PLACE else "out-of-place"
     reduced = "sum" if collective in REDUCING else "none"
     root = 0 if collective in ROOTED else -1
     yield "# Measured by ncclforensics capture over torch.distributed, in the layout of nccl-tests."
@@ -95,11 +95,12 @@ def table(plan: Plan, collective: str, rows: Sequence[Row], devices: Sequence[Ro
     )
     yield "#"
     yield "# Using devices"
-    for one in devices:
-        place = f"Pid {one['pid']:6} on {one['host']:>10} device {one['device']:2} [{one['bus']}] {one['name']}"
-        yield f"#  Rank {one['rank']:2} Group  0 {place}"
+    for device in devices:
+        process = f"Pid {device['pid']:6} on {device['host']:>10}"
+        gpu = f"device {device['device']:2} [{device['bus']}] {device['name']}"
+        yield f"#  Rank {device['rank']:2} Group  0 {process} {gpu}"
     yield "#"
-    yield f"#{'':58}{half}"
+    yield f"#{'':58}{placement}"
     yield "#       size         count      type   redop    root     time   algbw   busbw #wrong"
     yield "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)"
     for row in rows:
@@ -114,27 +115,27 @@ def table(plan: Plan, collective: str, rows: Sequence[Row], devices: Sequence[Ro
         yield f"# Collective test concluded: {collective}_perf"
 
 
-def arrivals(folder: Path, steps: int) -> Row | None:
-    """How many milliseconds each rank came behind the median of the ranks, in the median of the steps; of one host."""
+def median_lags(folder: Path, steps: int) -> Row | None:
+    """Return the median lag of each rank behind the median rank in ms; None for several hosts."""
     times: dict[int, list[float]] = {}
     hosts = set()
     for path in folder.glob("journal.rank*.jsonl"):
-        called = [row for row in entries(path) if "call" in row][:steps]
-        hosts |= {row["host"] for row in called}
-        if called:
-            times[called[0]["rank"]] = [_seconds(row["time"]) for row in called]
+        calls = [row for row in entries(path) if "call" in row][:steps]
+        hosts |= {row["host"] for row in calls}
+        if calls:
+            times[calls[0]["rank"]] = [_seconds(row["time"]) for row in calls]
     if len(times) < 2 or len(hosts) > 1:
         return None
-    made = min(map(len, times.values()))
-    middle = [median(times[rank][step] for rank in times) for step in range(made)]
+    common_steps = min(map(len, times.values()))
+    median_times = [median(times[rank][step] for rank in times) for step in range(common_steps)]
     return {
-        str(rank): round(1e3 * median(mine[step] - middle[step] for step in range(made)), 3)
-        for rank, mine in sorted(times.items())
+        str(rank): round(1e3 * median(rank_times[step] - median_times[step] for step in range(common_steps)), 3)
+        for rank, rank_times in sorted(times.items())
     }
 
 
 def entries(path: Path) -> Iterator[Row]:
-    """The objects of a file of ours, one per line; one that was cut is left out."""
+    """Yield the JSON objects of a file, one per line; skip truncated lines."""
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             yield json.loads(line)

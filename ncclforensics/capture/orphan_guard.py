@@ -1,6 +1,6 @@
-"""Binds a process to the life of the one that started it, and becomes the program it is told to run.
+"""Run a program that the kernel kills when the parent process ends.
 
-`python -m ncclforensics.capture.orphan_guard PARENT PROGRAM…`: however the parent ends, the kernel ends the program.
+Usage: `python -m ncclforensics.capture.orphan_guard PARENT PROGRAM…`. It works however the parent ends (Linux).
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import os
 import signal
 import sys
 
-PR_SET_PDEATHSIG = 1  # prctl(2); kept by the program that takes this one's place
+PR_SET_PDEATHSIG = 1  # prctl(2); the setting survives exec
 
 
 def main(parent: int, program: list[str]) -> None:
-    """Never returns."""
+    """Replace this process by the program; does not return."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it went before it could be watched
+    if os.getppid() != parent:  # the parent ended before prctl took effect
         os._exit(1)
     os.execvp(program[0], program)
 

@@ -1,4 +1,4 @@
-"""What the user asked for, made into a plan that this machine can carry out; or one sentence on why it cannot."""
+"""Turn the options of `capture` into a plan for this machine, or raise UsageError if it is impossible."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ncclforensics.capture import inventory, plan
-from ncclforensics.capture.fault_injection import OF_NCCL, drill
+from ncclforensics.capture.fault_injection import NCCL_VARIABLES, parse_fault
 from ncclforensics.capture.inventory import Gpu
-from ncclforensics.capture.launcher_rank import Place, place
+from ncclforensics.capture.launcher_rank import LauncherRank, detect_launcher_rank
 from ncclforensics.capture.plan import Plan
 from ncclforensics.errors import UsageError
 
 OLDEST_TORCH = (2, 4)
 INSTALL = "pip install 'ncclforensics[capture]'"
-REHEARSED_RANKS = 4
+REHEARSAL_RANKS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """The options of the command, as they were given."""
+class CaptureRequest:
+    """The options of the command, as the user gave them."""
 
     folder: Path | None
     backend: str
@@ -41,7 +41,7 @@ class Order:
     program: str | None
 
     def arguments(self) -> list[str]:
-        """What a job script has to pass on."""
+        """Return the options that a job script must pass on."""
         options = {
             "--steps": self.steps, "--collectives": self.collectives, "--algorithms": self.algorithms,
             "--max-bytes": self.largest,
@@ -50,94 +50,98 @@ class Order:
         }  # fmt: skip
         given = [(name, str(value)) for name, value in options.items() if value is not None]
         given += [("--inject", text) for text in self.inject]
-        return [word for pair in given for word in pair]
+        return [argument for pair in given for argument in pair]
 
 
-def planned(order: Order, environment: Mapping[str, str], named: str) -> Plan:
-    """The plan. `named`: the folder where none was given. Raises UsageError."""
-    where = place(environment)
-    if where is not None and order.folder is None:
-        raise UsageError(f"started by {where.launcher}: -o must name one folder that all hosts see")
-    found = _gpus(order, environment) if order.backend == "nccl" else []
-    nranks = _nranks(order, where, found)
-    drills = [drill(text, nranks, order.steps) for text in order.inject]
-    if order.backend != "nccl" and (only := [each.kind for each in drills if each.kind in OF_NCCL]):
-        raise UsageError(f"--inject {only[0]} needs NCCL, not --backend {order.backend}")
-    if order.program and any(each.is_in_steps for each in drills):
-        raise UsageError("--nccl-tests runs a program of others: of the drills only socket, no-gdr and channels:N")
-    memory = plan.size(order.memory)
+def build_plan(request: CaptureRequest, environment: Mapping[str, str], default_folder: str) -> Plan:
+    """Build the plan. Raises UsageError if this machine cannot carry it out."""
+    launcher_rank = detect_launcher_rank(environment)
+    if launcher_rank is not None and request.folder is None:
+        raise UsageError(f"started by {launcher_rank.launcher}: -o must name a folder that all hosts share")
+    found = _gpus(request, environment) if request.backend == "nccl" else []
+    nranks = _nranks(request, launcher_rank, found)
+    faults = [parse_fault(text, nranks, request.steps) for text in request.inject]
+    if request.backend != "nccl" and (nccl_only := [fault.kind for fault in faults if fault.kind in NCCL_VARIABLES]):
+        raise UsageError(f"--inject {nccl_only[0]} needs NCCL, not --backend {request.backend}")
+    if request.program and any(fault.is_in_steps for fault in faults):
+        raise UsageError("--nccl-tests supports only the faults socket, no-gdr and channels:N")
+    memory = plan.parse_size(request.memory)
     return Plan(
-        folder=(order.folder or Path(named)).absolute(),
-        backend=order.backend,
+        folder=(request.folder or Path(default_folder)).absolute(),
+        backend=request.backend,
         nranks=nranks,
         gpus=found,
-        ranks_per_gpu=order.ranks_per_gpu,
-        steps=order.steps,
-        drills=drills,
-        collectives=_collectives(order.collectives),
-        sizes=plan.sizes(plan.SMALLEST, _largest(order, memory)),
+        ranks_per_gpu=request.ranks_per_gpu,
+        steps=request.steps,
+        faults=faults,
+        collectives=_collectives(request.collectives),
+        sizes=plan.sizes(plan.SMALLEST, _largest(request, memory)),
         memory_bytes=memory,
-        stall_s=order.stall,
-        limit_s=order.limit,
-        subsystems=order.subsystems,
-        program=order.program,
-        place=where,
+        stall_s=request.stall,
+        limit_s=request.limit,
+        subsystems=request.subsystems,
+        program=request.program,
+        launcher_rank=launcher_rank,
     )
 
 
-def algorithms(order: Order) -> list[str]:
-    """The algorithms to compare. Raises UsageError if NCCL has no such one, or no say."""
-    names = order.algorithms.split(",") if order.algorithms else []
-    if names and (order.backend != "nccl" or order.program):
-        raise UsageError("--algorithms compares what NCCL chooses from, with our own ranks: --backend nccl alone")
+def algorithms(request: CaptureRequest) -> list[str]:
+    """Return the algorithms to compare. Raises UsageError for unknown ones, and without NCCL."""
+    names = request.algorithms.split(",") if request.algorithms else []
+    if names and (request.backend != "nccl" or request.program):
+        raise UsageError("--algorithms needs --backend nccl, and cannot be combined with --nccl-tests")
     if unknown := [name for name in names if name not in plan.ALGORITHMS]:
-        raise UsageError(f"--algorithms {unknown[0]}: there are {', '.join(plan.ALGORITHMS)}")
+        raise UsageError(f"--algorithms {unknown[0]}: unknown algorithm; use {', '.join(plan.ALGORITHMS)}")
     return names
 
 
-def _gpus(order: Order, environment: Mapping[str, str]) -> list[Gpu]:
-    found, why = inventory.gpus(environment)
+def _gpus(request: CaptureRequest, environment: Mapping[str, str]) -> list[Gpu]:
+    found, problem = inventory.gpus(environment)
     if not found:
-        raise UsageError(f"no GPU here ({why}); --backend gloo rehearses a capture without one")
-    return inventory.chosen(found, order.gpus, share=order.share)
+        raise UsageError(f"no GPU found ({problem}); use --backend gloo for a rehearsal on CPUs")
+    return inventory.choose_gpus(found, request.gpus, share=request.share)
 
 
-def _nranks(order: Order, where: Place | None, found: Sequence[Gpu]) -> int:
-    if where is not None:
-        return where.nranks
-    most = len(found) * order.ranks_per_gpu
-    nranks = order.nproc or (most if found else REHEARSED_RANKS)
+def _nranks(request: CaptureRequest, launcher_rank: LauncherRank | None, found: Sequence[Gpu]) -> int:
+    if launcher_rank is not None:
+        return launcher_rank.nranks
+    most = len(found) * request.ranks_per_gpu
+    nranks = request.nproc or (most if found else REHEARSAL_RANKS)
     if found and nranks > most:
-        each = -(-nranks // len(found))
-        raise UsageError(f"{nranks} ranks on {len(found)} GPUs: --ranks-per-gpu {each} puts them there")
-    if nranks < 2 and not order.program:
-        raise UsageError("one GPU, one rank: nothing to talk to; --ranks-per-gpu 2 rehearses with two ranks on it")
+        per_gpu = -(-nranks // len(found))
+        raise UsageError(
+            f"{nranks} ranks need more than {len(found)} GPUs; set --ranks-per-gpu {per_gpu} for a rehearsal"
+        )
+    if nranks < 2 and not request.program:
+        raise UsageError("one GPU gives only one rank; set --ranks-per-gpu 2 for a rehearsal with two ranks")
     return nranks
 
 
 def _collectives(wanted: str | None) -> list[str]:
     names = wanted.split(",") if wanted else list(plan.COLLECTIVES)
     if unknown := [name for name in names if name not in plan.COLLECTIVES]:
-        raise UsageError(f"--collectives {unknown[0]}: there are {', '.join(plan.COLLECTIVES)}")
+        raise UsageError(f"--collectives {unknown[0]}: unknown collective; use {', '.join(plan.COLLECTIVES)}")
     return names
 
 
-def _largest(order: Order, memory: int) -> int:
-    """The largest size whose buffers fit."""
-    fits = memory // plan.COPIES
-    usual = fits if order.backend == "nccl" and order.ranks_per_gpu == 1 else min(fits, plan.REHEARSED)
-    wanted = plan.size(order.largest) if order.largest else usual
+def _largest(request: CaptureRequest, memory: int) -> int:
+    """Return the largest message size whose buffers fit into the memory."""
+    fits = memory // plan.BUFFERS_PER_RANK
+    default = fits if request.backend == "nccl" and request.ranks_per_gpu == 1 else min(fits, plan.REHEARSAL_MAX_BYTES)
+    wanted = plan.parse_size(request.largest) if request.largest else default
     if wanted > fits:
-        raise UsageError(f"--max-bytes {order.largest}: a check takes {plan.COPIES} times as much; raise --memory")
+        raise UsageError(
+            f"--max-bytes {request.largest} needs {plan.BUFFERS_PER_RANK} times as much memory; raise --memory"
+        )
     return max(wanted, plan.SMALLEST)
 
 
-def need_torch() -> None:
-    """Raise UsageError if PyTorch is missing or too old; it is not loaded."""
+def check_torch() -> None:
+    """Raise UsageError if PyTorch is missing or too old, without importing it."""
     try:
         found = version("torch")
     except PackageNotFoundError:
-        raise UsageError(f"capture runs its ranks with PyTorch, which is not installed: {INSTALL}") from None
+        raise UsageError(f"capture needs PyTorch, which is not installed: {INSTALL}") from None
     numbers = tuple(int(part) for part in found.split(".")[:2] if part.isdigit())
     if numbers < OLDEST_TORCH:
-        raise UsageError(f"PyTorch {found} is too old for capture, which wants 2.4 or later: {INSTALL}")
+        raise UsageError(f"PyTorch {found} is too old; capture needs 2.4 or later: {INSTALL}")

@@ -1,4 +1,4 @@
-"""Job scripts that run a capture over several hosts."""
+"""Write job scripts that run a capture on several hosts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Scheduler(StrEnum):
-    """For what a script is written."""
+    """Schedulers and launchers for which scripts can be written."""
 
     SLURM = "slurm"
     KUBERNETES = "kubernetes"
@@ -75,11 +75,11 @@ spec:
         - {{name: shm, emptyDir: {{medium: Memory}}}}
 """
 TEXTS = {Scheduler.SLURM: SLURM, Scheduler.KUBERNETES: KUBERNETES, Scheduler.MPIRUN: MPIRUN}
-START = 300  # seconds that images and imports may take on top
+START = 300  # seconds added for pulling images and importing libraries
 
 
-def script(scheduler: Scheduler, nodes: int, gpus: int, limit: float, arguments: Sequence[str]) -> str:
-    """A script that runs `capture` with these arguments on every GPU of so many hosts."""
+def job_script(scheduler: Scheduler, nodes: int, gpus: int, limit: float, arguments: Sequence[str]) -> str:
+    """Return a script that runs `capture` with these arguments on every GPU of `nodes` hosts."""
     seconds = int(limit) + START
     return TEXTS[scheduler].format(
         nodes=nodes,

@@ -20,9 +20,9 @@ from ncclforensics.cli.output import Exit, exit_code_of, write_report
 from ncclforensics.data.names import printable
 
 if TYPE_CHECKING:
-    from ncclforensics.capture.fault_injection import Drill
+    from ncclforensics.capture.fault_injection import InjectedFault
     from ncclforensics.capture.plan import Plan
-    from ncclforensics.capture.result import Captured
+    from ncclforensics.capture.result import CaptureResult
     from ncclforensics.report.build import Report
 
 
@@ -111,7 +111,7 @@ def capture(
     """Run instrumented collectives on this machine and analyse their logs as `check` does."""
     from ncclforensics.capture import measurements, request, scripts
 
-    wanted = request.Order(
+    capture_request = request.CaptureRequest(
         folder=output,
         backend=backend,
         nproc=nproc,
@@ -130,64 +130,66 @@ def capture(
         program=nccl_tests,
     )
     if script is not None:
-        typer.echo(scripts.script(script, nodes, gpus_per_node, limit, wanted.arguments()), nl=False)
+        typer.echo(scripts.job_script(script, nodes, gpus_per_node, limit, capture_request.arguments()), nl=False)
         return
-    plan = request.planned(wanted, os.environ, strftime("capture-%Y%m%d-%H%M%S"))
-    compared = request.algorithms(wanted)
+    plan = request.build_plan(capture_request, os.environ, strftime("capture-%Y%m%d-%H%M%S"))
+    compared_algorithms = request.algorithms(capture_request)
     if dry_run:
-        typer.echo("\n".join(map(printable, plan.described())))
+        typer.echo("\n".join(map(printable, plan.describe())))
         return
-    folder, is_enough = _turns(plan, repeat, every, min_busbw, quiet=quiet)
-    alone = {name: _captured(plan.only(name), quiet=quiet).measured for name in compared}
-    if not plan.leads:
-        return  # rank 0 has the word
-    for name, smallest, largest in measurements.fastest(alone):
+    folder, is_fast_enough = _repeat_capture(plan, repeat, every, min_busbw, quiet=quiet)
+    measured = {name: _run_capture(plan.with_algorithm(name), quiet=quiet).measured for name in compared_algorithms}
+    if not plan.is_leader:
+        return  # rank 0 reports
+    for name, smallest, largest in measurements.fastest(measured):
         typer.echo(f"fastest all_reduce from {smallest} to {largest} bytes: {name}", err=True)
     report = load_single_report([str(folder)], full=True, everything=True, quiet=quiet)
     write_report(report, report_format, None, fail_on=fail_on, verbose=verbose, no_color=no_color, everything=True)
     if not quiet:
-        for drill in plan.drills:
-            typer.echo(_outcome(drill, report), err=True)
+        for fault in plan.faults:
+            typer.echo(_fault_result(fault, report), err=True)
     code = exit_code_of(report, fail_on, has_benchmark=report.run["benchmark"].height > 0)
-    raise typer.Exit(code if is_enough else Exit.FINDINGS)
+    raise typer.Exit(code if is_fast_enough else Exit.FINDINGS)
 
 
-def _turns(plan: Plan, repeat: int, every: float, least: float | None, *, quiet: bool) -> tuple[Path, bool]:
-    """Capture again and again, until it is slower than is wanted: the last folder, and whether it was fast enough."""
+def _repeat_capture(
+    plan: Plan, repeat: int, every: float, min_busbw: float | None, *, quiet: bool
+) -> tuple[Path, bool]:
+    """Run captures until one is too slow; return the last folder, and whether it was fast enough."""
     for turn in range(1, repeat + 1):
         began = monotonic()
-        one = plan if repeat == 1 else replace(plan, folder=plan.folder / f"turn-{turn:03}")
-        captured = _captured(one, quiet=quiet)
-        if least is not None and plan.leads and not captured.is_as_fast_as(least):
-            return one.folder, False
+        turn_plan = plan if repeat == 1 else replace(plan, folder=plan.folder / f"turn-{turn:03}")
+        captured = _run_capture(turn_plan, quiet=quiet)
+        if min_busbw is not None and plan.is_leader and not captured.reaches(min_busbw):
+            return turn_plan.folder, False
         if turn < repeat:
             sleep(max(0.0, began + every - monotonic()))
-    return one.folder, True
+    return turn_plan.folder, True
 
 
-def _captured(plan: Plan, *, quiet: bool) -> Captured:
-    """Run one capture, and say what came of it."""
+def _run_capture(plan: Plan, *, quiet: bool) -> CaptureResult:
+    """Run one capture, and print its plan and results to stderr."""
     from ncclforensics.capture import request, result
 
     if not plan.program:
-        request.need_torch()
+        request.check_torch()
     result.prepare(plan)
     if not quiet:
-        typer.echo("\n".join(map(printable, plan.described())), err=True)
+        typer.echo("\n".join(map(printable, plan.describe())), err=True)
     with ProgressBar("capturing", of_bytes=False) if sys.stderr.isatty() and not quiet else nullcontext() as bar:
         captured = result.capture(plan, bar.update if bar else lambda done, total: None)
     if not quiet:
-        for line in captured.told():
+        for line in captured.summary():
             typer.echo(printable(line), err=True)
     return captured
 
 
-def _outcome(drill: Drill, report: Report) -> str:
-    """Whether the analysis finds what was done on purpose."""
-    if (truth := drill.truth) is None:
-        return f"Drill {drill.text}: whether it shows is in the report."
-    told = [row for row in report.verdicts if row["verdict"] == truth["finding"]]
-    named = [sorted({*report.numbers(row["culprits"]), *row["missing"]}) for row in told]
-    named += [finding.ranks for finding in report.findings if finding.category == truth["finding"]]
-    found = "the analysis names it" if truth["ranks"] in named else "the analysis does not name it"
-    return f"Drill {drill.text}: {truth['finding']} of rank {truth['ranks'][0]}; {found}."
+def _fault_result(fault: InjectedFault, report: Report) -> str:
+    """Say whether the analysis reports the injected fault."""
+    if (expected := fault.expected) is None:
+        return f"Injected fault {fault.text}: the report shows whether it had an effect."
+    rows = [row for row in report.verdicts if row["verdict"] == expected["finding"]]
+    reported = [sorted({*report.numbers(row["culprits"]), *row["missing"]}) for row in rows]
+    reported += [finding.ranks for finding in report.findings if finding.category == expected["finding"]]
+    result = "the analysis reports it" if expected["ranks"] in reported else "the analysis does not report it"
+    return f"Injected fault {fault.text}: expected {expected['finding']} of rank {expected['ranks'][0]}; {result}."
