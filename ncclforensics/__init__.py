@@ -42,14 +42,16 @@ def analyze(
     or a rule or category does not exist.
     """
     import ncclforensics.analyses  # noqa: F401  # registers the analyses
-    from ncclforensics.frames.run import Run
-    from ncclforensics.frames.time_range import Span, instant
+    from ncclforensics.frames.open_run import open_run
+    from ncclforensics.frames.run import limit_threads
+    from ncclforensics.frames.time_range import TimeRange, parse_time
     from ncclforensics.inputs import sources
+    from ncclforensics.inputs.read_policy import ReadPolicy
     from ncclforensics.report.build import report
     from ncclforensics.rules.registry import chosen
 
-    asked = chosen(everything=everything, select=select, ignore=ignore)
-    span = Span(instant(since, "--since"), instant(until, "--until")) if since or until else None
+    rules = chosen(everything=everything, select=select, ignore=ignore)
+    time_range = TimeRange(parse_time(since, "--since"), parse_time(until, "--until")) if since or until else None
     found = sources.find(paths, rank_from or sources.RANK_IN_NAME)
     total = sum(source.size for source in found)
     done = 0
@@ -59,11 +61,11 @@ def analyze(
         done += size
         progress(done, total)
 
-    run = Run(found, whole=whole or everything or span is not None, span=span, progress=parsed)
+    policy = ReadPolicy(whole=whole or everything or time_range is not None)
+    run = open_run(found, policy, time_range=time_range, progress=parsed)
 
-    def judged() -> Report:
-        while not (read_next := run["read_next"]).is_empty():
-            run.read_on(read_next)
-        return report(run, selection, asked)
+    def judge() -> Report:
+        run.read_until_decided()
+        return report(run, selection, rules)
 
-    return run.briefly(judged)
+    return limit_threads(run, judge)

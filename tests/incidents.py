@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from ncclforensics import analyze
-from ncclforensics.report.build import Report
+from ncclforensics.frames.open_run import open_run
+from ncclforensics.inputs.read_policy import ReadPolicy
+from ncclforensics.inputs.sources import find
+from ncclforensics.report.build import Report, report
 from ncclforensics.views import json_report
 
 ROOT = Path(__file__).parents[1]
@@ -69,6 +72,14 @@ class Incident:
         with chdir(self.folder):
             report = analyze(self.logs[::-1] if backwards else self.logs, whole=whole, everything=everything)
             return Answer(report, json_report.as_object(report))
+
+    def answer_in_windows(self, policy: ReadPolicy) -> Answer:
+        """Read the logs again through windows of these sizes, and ask the rules on a hang."""
+        with chdir(self.folder):
+            run = open_run(find(self.logs), policy)
+            run.read_until_decided()
+            answered = report(run)
+            return Answer(answered, json_report.as_object(answered))
 
 
 ALL = [Incident(path.parent) for path in sorted(INCIDENTS.glob("*/case.json"))]

@@ -18,7 +18,8 @@ from ncclforensics import analyze, cli
 from ncclforensics.archive import manifest as manifest_file
 from ncclforensics.archive import parquet
 from ncclforensics.archive.write import save
-from ncclforensics.frames.run import Run
+from ncclforensics.frames.open_run import open_run
+from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.sources import find
 from ncclforensics.report import redaction
 from ncclforensics.views import json_report
@@ -108,7 +109,7 @@ def test_rows_of_a_shared_grammar_are_read_once_from_a_saved_run_beside_another_
     (tmp_path / "b.txt").write_text(dump.replace("Lid 12", "Lid 13"))
     assert cli.main(["save", str(tmp_path / "a.txt"), "-o", str(tmp_path / "a.ncclf"), "-q"]) in (0, 1)
 
-    run = Run(find([str(tmp_path / "a.ncclf"), str(tmp_path / "b.txt")]), whole=True)
+    run = open_run(find([str(tmp_path / "a.ncclf"), str(tmp_path / "b.txt")]), ReadPolicy(whole=True))
 
     assert run["dump_command"].height == 2
 

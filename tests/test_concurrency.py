@@ -8,43 +8,46 @@ import polars as pl
 import pytest
 
 from ncclforensics.errors import UsageError
-from ncclforensics.parsing.concurrency import alone
-from ncclforensics.parsing.matching import distinct
+from ncclforensics.parsing.concurrency import single_threaded
+from ncclforensics.parsing.templates import distinct_rows
 
 
 def _squares(count: int) -> list[int]:
     return pl.DataFrame({"n": range(count)}).select(pl.col("n") ** 2).to_series().to_list()
 
 
-def test_what_is_done_alone_is_done_once_and_gives_what_it_gives() -> None:
-    asked: list[int] = []
+def test_single_threaded_work_runs_once_and_returns_its_result() -> None:
+    calls: list[int] = []
 
     def work() -> list[int]:
-        asked.append(1)
+        calls.append(1)
         return _squares(5)
 
-    assert alone(work) == [0, 1, 4, 9, 16]
-    assert asked == [1]
+    assert single_threaded(work) == [0, 1, 4, 9, 16]
+    assert calls == [1]
 
 
 @pytest.mark.parametrize("error", [UsageError("no such rule"), KeyError("rank"), KeyboardInterrupt()])
-def test_what_is_done_alone_raises_what_it_raises(error: BaseException) -> None:
+def test_single_threaded_work_raises_its_own_error(error: BaseException) -> None:
     def work() -> None:
         raise error
 
     with pytest.raises(type(error)) as raised:
-        alone(work)
+        single_threaded(work)
     assert raised.value is error
 
 
-def test_several_work_alone_side_by_side_and_one_inside_of_another() -> None:
+def test_single_threaded_work_may_run_in_several_threads_and_nested() -> None:
     with ThreadPoolExecutor(2) as pool:
-        answers = [pool.submit(alone, lambda count=count: alone(lambda: _squares(count))) for count in (3, 4)]
+        answers = [
+            pool.submit(single_threaded, lambda count=count: single_threaded(lambda: _squares(count)))
+            for count in (3, 4)
+        ]
         assert [answer.result() for answer in answers] == [[0, 1, 4], [0, 1, 4, 9]]
 
 
-def test_rows_that_are_alike_have_one_model_and_others_have_none_in_common() -> None:
+def test_distinct_rows_keeps_the_first_of_equal_rows_and_numbers_the_others() -> None:
     rows = pl.DataFrame({"left": ["a", "b", "a", "a", None, None], "right": ["x", "x", "x", "y", "y", "y"]})
-    models, model = distinct(rows, rows.columns)
-    assert models.rows() == [("a", "x"), ("b", "x"), ("a", "y"), (None, "y")]
-    assert models[model].rows() == rows.rows()
+    first, number = distinct_rows(rows, rows.columns)
+    assert first.rows() == [("a", "x"), ("b", "x"), ("a", "y"), (None, "y")]
+    assert first[number].rows() == rows.rows()

@@ -17,6 +17,7 @@ from ncclforensics import analyze, cli
 from ncclforensics.data.difference_weights import FOLLOWS, FOLLOWS_VARIABLE, WEIGHT
 from ncclforensics.diff import FACT, FIGURE, Comparison, Difference, Kind, facts, figures, topics
 from ncclforensics.diff.compare import compared
+from ncclforensics.frames.protocol import call_with
 from ncclforensics.report.build import Report
 from ncclforensics.report.selection import Selection
 from ncclforensics.views import json_difference, text_difference
@@ -279,7 +280,7 @@ def test_no_column_of_a_topic_is_dropped() -> None:
     run = read("incidents/infiniband-runs-well/*.log").run
 
     for each in topics():
-        assert set(run.call(each.function).columns) <= set(FACT if each.unit else FIGURE), each.name
+        assert set(call_with(run, each.function).columns) <= set(FACT if each.unit else FIGURE), each.name
 
 
 def test_the_page_on_comparing_lists_every_topic_in_its_order() -> None:

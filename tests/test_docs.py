@@ -18,6 +18,7 @@ import ncclforensics.analyses  # noqa: F401  # registers the analyses
 from ncclforensics import cli
 from ncclforensics.formats import dialect
 from ncclforensics.frames import registry, run
+from ncclforensics.frames.open_run import open_run
 from ncclforensics.grammar.grammar_file import GRAMMARS
 from ncclforensics.grammar.patterns import Shape
 from tests.incidents import ROOT
@@ -143,7 +144,7 @@ def _computed_page(room: str, names: list[str]) -> FramePage:
 
 
 def _run_page() -> FramePage:
-    empty = run.Run([], whole=True)
+    empty = open_run([])
     tables = {"source": _table("source", "Every file that was read.", _rows(run.SOURCE_COLUMNS, run.__name__))}
     for name, description in TEMPLATE_FRAMES.items():
         columns = empty[name].schema.items()

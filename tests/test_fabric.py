@@ -13,7 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ncclforensics import analyze
+from ncclforensics.frames.open_run import open_run
 from ncclforensics.frames.run import Run
+from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.sources import find
 from ncclforensics.report.build import Report
 from ncclforensics.views.json_report import as_object
@@ -75,7 +77,7 @@ def parse(tmp_path: Path) -> Parse:
     def reading(**files: str) -> Run:
         for name, text in files.items():
             (tmp_path / name).write_text(text)
-        return Run(find([str(tmp_path)]), whole=True)
+        return open_run(find([str(tmp_path)]), ReadPolicy(whole=True))
 
     return reading
 

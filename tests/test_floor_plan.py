@@ -28,6 +28,7 @@ LAYERS = (
     "formats",
     "parsing",
     "archive.parquet",
+    "archive.restore",
     "frames",
     "analyses.job",
     "analyses.host",

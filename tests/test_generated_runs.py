@@ -8,11 +8,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ncclforensics import analyze
-from ncclforensics.parsing import reading
+from ncclforensics.frames.open_run import open_run
+from ncclforensics.inputs.read_policy import ReadPolicy
+from ncclforensics.inputs.sources import find
+from ncclforensics.report.build import report
 from ncclforensics.views.json_report import as_object
 from tests.benchmarks.generate import Fault, FaultKind, Finish, Layout, Plan, Truth, generate
 
@@ -63,15 +66,15 @@ def told(out: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None)
 @given(plan=plans())
-def test_windows_give_the_verdict_of_the_whole_files(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "WINDOW", 8 << 10)
-    monkeypatch.setattr(reading, "SMALL", 8 << 10)
+def test_windows_give_the_verdict_of_the_whole_files(plan: Plan) -> None:
     with TemporaryDirectory() as folder:
         generate(plan, Path(folder))
+        run = open_run(find([folder]), ReadPolicy(window=8 << 10, small_file=8 << 10))
+        run.read_until_decided()
 
-        windows, whole = answer([folder]), answer([folder], whole=True)
+        windows, whole = as_object(report(run)), answer([folder], whole=True)
 
     assert told(windows) == told(whole)
 

@@ -9,7 +9,7 @@ import pytest
 
 from ncclforensics import analyze
 from ncclforensics.inputs import lines
-from ncclforensics.parsing import reading
+from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.rules.finding import Category
 from ncclforensics.views import text_report
 from ncclforensics.views.json_report import as_object
@@ -109,12 +109,10 @@ def _without_order(report: Json) -> Json:
 
 
 @other_hangs
-def test_small_windows_give_the_verdict_of_a_full_read(incident: Incident, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_windows_give_the_verdict_of_a_full_read(incident: Incident) -> None:
     whole = answer(incident)
-    monkeypatch.setattr(reading, "WINDOW", 2 << 10)
-    monkeypatch.setattr(reading, "SMALL", 4 << 10)
 
-    windows = incident.answer()
+    windows = incident.answer_in_windows(ReadPolicy(window=2 << 10, small_file=4 << 10))
 
     assert [_gist(job) for job in windows.jobs] == [_gist(job) for job in whole.jobs]
     assert found(windows, "error", "warning") == found(whole, "error", "warning")

@@ -9,10 +9,11 @@ import pytest
 import ncclforensics.analyses  # noqa: F401  # registers the analyses
 from ncclforensics import analyze
 from ncclforensics.formats import nccl
-from ncclforensics.frames.run import Run
+from ncclforensics.frames.open_run import open_run
 from ncclforensics.inputs import lines
+from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.sources import find
-from ncclforensics.parsing.launcher_prefixes import decorations, peeled
+from ncclforensics.parsing.launcher_prefixes import detect_prefixes, strip_prefixes
 
 LANGUAGE = nccl.dialect()
 LINES = [
@@ -24,7 +25,7 @@ LINES = [
 
 def texts(decorated: list[str]) -> list[str]:
     rows = lines.block("\n".join([*decorated, ""]).encode(), 1)
-    return peeled(rows, LANGUAGE, decorations(rows, LANGUAGE))["text"].to_list()
+    return strip_prefixes(rows, LANGUAGE, detect_prefixes(rows, LANGUAGE))["text"].to_list()
 
 
 @pytest.mark.parametrize(
@@ -87,7 +88,7 @@ def test_the_launcher_tells_the_rank_where_nccl_does_not(tmp_path: Path) -> None
     ]
     (tmp_path / "job.log").write_text("\n".join([*both, ""]))
 
-    run = Run(find([str(tmp_path)]), whole=True)
+    run = open_run(find([str(tmp_path)]), ReadPolicy(whole=True))
 
     assert dict(run["process"].select("host", "hint").iter_rows()) == {"n0": 0, "n1": 1}
     assert run["operation"]["launcher_rank"].to_list() == [1, 0, 1, 0, 0]

@@ -114,7 +114,7 @@ def pairs(report: Report, table: str = "path") -> dict[Pair, str]:
 
 
 def problems(report: Report) -> list[str]:
-    return [problem for each in report.run.readings for problem in report.problems(each.number)]
+    return [problem for each in report.run.inputs for problem in report.problems(each.number)]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.__name__)

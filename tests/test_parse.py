@@ -13,10 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ncclforensics.formats import nccl
+from ncclforensics.frames.open_run import open_run
 from ncclforensics.frames.run import Run
 from ncclforensics.inputs import lines
+from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.sources import find
-from ncclforensics.parsing.parser import COUNTS, Parsed, parse, sift
+from ncclforensics.parsing.parser import COUNTS, Parsed, parse, parse_by_template
 
 LANGUAGE = nccl.dialect()
 EXAMPLES = sorted({example for shape in LANGUAGE.shapes for example in shape.examples})
@@ -59,8 +61,8 @@ def joined(*parts: Parsed) -> dict[str, pl.DataFrame]:
     for part in parts:
         for name, frames in part.frames.items():
             pieces.setdefault(name, []).extend(frames)
-        if part.call_occurrence:
-            pieces.setdefault("operation", []).append(part.call_occurrence.unfolded())
+        if part.encoded:
+            pieces.setdefault("operation", []).append(part.encoded.decode())
     return {name: pl.concat(frames, how="diagonal") for name, frames in pieces.items()}
 
 
@@ -86,7 +88,7 @@ def run_over(folder: Path, texts: Sequence[bytes], *, whole: bool = True) -> Run
     paths = [folder / f"{number}.log" for number in range(len(texts))]
     for path, text in zip(paths, texts, strict=True):
         path.write_bytes(text)
-    return Run(find(map(str, paths)), whole=whole)
+    return open_run(find(map(str, paths)), ReadPolicy(whole=whole))
 
 
 def facts_of(run: Run) -> Counter[tuple[str, frozenset[Row]]]:
@@ -310,10 +312,10 @@ def test_no_distorted_log_of_the_real_world_raises(corpus: Path, data: st.DataOb
 
 
 def test_the_counts_of_real_logs_sum_to_their_lines(corpus: Path) -> None:
-    run = Run(find([str(corpus / "nccl-logs")]), whole=True)
+    run = open_run(find([str(corpus / "nccl-logs")]), ReadPolicy(whole=True))
     counted = dict(run.tally.select("source", pl.sum_horizontal(COUNTS)).rows())
 
-    for reading in run.readings:
+    for reading in run.inputs:
         if not reading.problems and reading.source.seekable:
             text = Path(reading.source.path).read_bytes()
             assert counted.get(reading.number, 0) == len(text.removesuffix(b"\n").split(b"\n"))
@@ -357,10 +359,10 @@ COUNTED = [
 @given(st.lists(st.sampled_from(COUNTED) | st.sampled_from(EXAMPLES) | st.just("é: opCount 1 sendbuff "), max_size=30))
 def test_sifting_finds_what_parsing_finds(texts: list[str]) -> None:
     rows = rows_of("\n".join([*texts, ""]))
-    sifted, rest = sift(rows, LANGUAGE)
+    sifted, rest = parse_by_template(rows, LANGUAGE)
     after, whole = parse(rest, LANGUAGE), parse(rows, LANGUAGE)
 
-    assert rest.height + (sifted.call_occurrence.lines.height if sifted.call_occurrence else 0) == rows.height
+    assert rest.height + (sifted.encoded.occurrences.height if sifted.encoded else 0) == rows.height
     assert facts(joined(sifted, after)) == facts(joined(whole))
     both = pl.concat([sifted.tally, after.tally]).select(COUNTS).sum()
     assert both.row(0) == whole.tally.select(COUNTS).sum().row(0)

@@ -31,7 +31,7 @@ one_of_each = pytest.mark.parametrize("name", TOLD)
 
 def of(name: str) -> Report:
     report = checked(Incident(INCIDENTS / name)).report
-    report.hashes = {reading.number: f"{reading.number:064x}" for reading in report.run.readings}
+    report.hashes = {reading.number: f"{reading.number:064x}" for reading in report.run.inputs}
     return report
 
 

@@ -6,6 +6,7 @@ import gzip
 import pickle
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -17,13 +18,13 @@ from hypothesis import strategies as st
 from ncclforensics import analyze
 from ncclforensics.cli import main
 from ncclforensics.formats import nccl
-from ncclforensics.frames import assemble
+from ncclforensics.frames.open_run import open_run
 from ncclforensics.frames.run import Run
 from ncclforensics.inputs import lines
+from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.sources import find
-from ncclforensics.parsing import reading, workers
+from ncclforensics.inputs.windows import InputReader
 from ncclforensics.parsing.parser import parse
-from ncclforensics.parsing.reading import Reading
 from ncclforensics.views.json_report import as_object
 from tests.incidents import INCIDENTS
 
@@ -52,17 +53,12 @@ TEXTS = st.builds(
 FRAMES = ("operation", "communicator", "failure", "warning")
 
 
-@pytest.fixture
-def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+WHOLE = ReadPolicy(whole=True)
+
+
+def tiny(window: int = 200, chunk: int = 150, **more: int) -> ReadPolicy:
     """Windows of a few lines, chunks of less than one."""
-    _tiny(monkeypatch)
-
-
-def _tiny(monkeypatch: pytest.MonkeyPatch, window: int = 200, chunk: int = 150) -> None:
-    monkeypatch.setattr(reading, "WINDOW", window)
-    monkeypatch.setattr(reading, "SMALL", 0)
-    monkeypatch.setattr(lines, "CHUNK", chunk)
-    monkeypatch.setattr(workers, "CHUNK", chunk)
+    return ReadPolicy(window=window, small_file=0, chunk=chunk, **more)
 
 
 def written(path: Path, data: bytes) -> str:
@@ -71,8 +67,8 @@ def written(path: Path, data: bytes) -> str:
     return str(path)
 
 
-def run_of(*paths: str, whole: bool = True) -> Run:
-    return Run(find(paths), whole=whole)
+def run_of(*paths: str, policy: ReadPolicy = WHOLE) -> Run:
+    return open_run(find(paths), policy)
 
 
 def everything(run: Run) -> dict[str, list[tuple[object, ...]]]:
@@ -99,11 +95,10 @@ def all_lines(pieces: Iterator[pl.DataFrame]) -> list[int]:
 def test_windows_that_grow_give_the_same_rows_as_reading_whole(
     data: bytes, window: int, chunk: int, steps: list[str]
 ) -> None:
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as monkeypatch:
+    with tempfile.TemporaryDirectory() as folder:
         path = written(Path(folder) / "rank0.log", data)
         whole = run_of(path)
-        _tiny(monkeypatch, window, chunk)
-        grown = run_of(path, whole=False)
+        grown = run_of(path, policy=tiny(window, chunk))
 
         for step in [*steps, "all"]:
             grown.read_on(pl.DataFrame({"source": [0], "reach": [step]}))
@@ -121,15 +116,12 @@ def test_windows_that_grow_give_the_same_rows_as_reading_whole(
 )
 @settings(max_examples=8)
 def test_several_readers_give_the_same_rows_as_one(texts: list[bytes], chunk: int, batch: int, few: int) -> None:
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as monkeypatch:
+    with tempfile.TemporaryDirectory() as folder:
         paths = [written(Path(folder) / f"rank{number}.log", data) for number, data in enumerate(texts)]
         alone = run_of(*paths)
-        _tiny(monkeypatch, chunk=chunk)
-        monkeypatch.setattr(workers, "BATCH", batch)
-        monkeypatch.setattr(workers, "LITTLE", 0)
-        monkeypatch.setattr(workers, "THREADS", 4)  # one source alone has four hands, two have two each
-        monkeypatch.setattr(assemble, "FEW", few)
-        shared = run_of(*paths)
+        # One source alone has four workers, two have two each.
+        policy = replace(WHOLE, chunk=chunk, batch=batch, one_thread=0, threads=4, small_frame=few)
+        shared = run_of(*paths, policy=policy)
 
         assert everything(shared) == everything(alone)
         assert shared.tally.sort("source").rows() == alone.tally.sort("source").rows()
@@ -139,49 +131,45 @@ def test_several_readers_give_the_same_rows_as_one(texts: list[bytes], chunk: in
 @given(data=TEXTS, window=st.integers(1, 500))
 @settings(max_examples=15)
 def test_growing_either_window_comes_to_an_end(data: bytes, window: int) -> None:
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as monkeypatch:
-        _tiny(monkeypatch, window)
+    with tempfile.TemporaryDirectory() as folder:
         for end in ("head", "tail"):
-            run = run_of(written(Path(folder) / "rank0.log", data), whole=False)
+            run = run_of(written(Path(folder) / "rank0.log", data), policy=tiny(window))
 
             steps = 0
-            while not run.readings[0].is_whole:
+            while not run.inputs[0].is_whole:
                 run.read_on(pl.DataFrame({"source": [0], "reach": [end]}))
                 steps += 1
 
             assert steps < 20
 
 
-@pytest.mark.usefixtures("tiny")
 def test_a_last_line_longer_than_the_window_is_read_at_once(tmp_path: Path) -> None:
     path = written(tmp_path / "rank0.log", LOG * 100 + b"x" * 3000 + b"\n")
 
-    found = Reading(find([path])[0], 0, nccl.dialect())
-    numbers = all_lines(found.start(whole=False))
+    found = InputReader(find([path])[0], 0, tiny())
+    numbers = all_lines(found.start())
 
     assert numbers[-1] == -1
 
 
-@pytest.mark.usefixtures("tiny")
 def test_a_window_costs_the_same_whatever_the_length_of_the_file(tmp_path: Path) -> None:
     read = []
     for length in (100, 10_000):
-        run = run_of(written(tmp_path / f"{length}.log", LOG * length), whole=False)
-        read.append(run.readings[0].bytes_read)
+        run = run_of(written(tmp_path / f"{length}.log", LOG * length), policy=tiny())
+        read.append(run.inputs[0].bytes_read)
 
     assert read[0] == read[1] < 600
 
 
 def test_a_small_file_is_read_whole_at_once(tmp_path: Path) -> None:
-    run = run_of(written(tmp_path / "rank0.log", LOG * 100), whole=False)
+    run = run_of(written(tmp_path / "rank0.log", LOG * 100), policy=ReadPolicy())
 
     assert run["source"]["is_whole"].to_list() == [True]
 
 
-@pytest.mark.usefixtures("tiny")
 def test_lines_of_a_tail_get_their_true_number_once_the_windows_met(tmp_path: Path) -> None:
     text = "".join(f"{CALL.format(tid=77, n=n)}\n" for n in range(40)).encode()
-    run = run_of(written(tmp_path / "rank0.log", text), whole=False)
+    run = run_of(written(tmp_path / "rank0.log", text), policy=tiny())
     assert run["operation"]["line"].min() == -1  # the window at the end holds one call
 
     run.read_on(pl.DataFrame({"source": [0], "reach": ["all"]}))
@@ -190,38 +178,35 @@ def test_lines_of_a_tail_get_their_true_number_once_the_windows_met(tmp_path: Pa
     assert run["operation"]["count"].to_list() == list(range(40))
 
 
-@pytest.mark.usefixtures("tiny")
 def test_calls_stand_in_order_although_the_middle_was_not_read(tmp_path: Path) -> None:
     text = "".join(f"{CALL.format(tid=77, n=n)}\n" for n in range(40)).encode()
 
-    run = run_of(written(tmp_path / "rank0.log", text), whole=False)
+    run = run_of(written(tmp_path / "rank0.log", text), policy=tiny())
 
     assert run["operation"]["count"].is_sorted()
     assert run["operation"]["count"].to_list()[-1] == 39
 
 
-@pytest.mark.usefixtures("tiny")
 def test_a_file_that_vanishes_while_its_windows_grow_is_named(tmp_path: Path) -> None:
     path = written(tmp_path / "rank0.log", LOG * 100)
-    run = run_of(path, whole=False)
+    run = run_of(path, policy=tiny())
 
     Path(path).unlink()
     run.read_on(pl.DataFrame({"source": [0], "reach": ["tail"]}))
 
     assert "No such file" in run["source"]["problem"][0]
-    assert run.readings[0].is_whole  # nothing asks for more of it
+    assert run.inputs[0].is_whole  # nothing asks for more of it
 
 
-@pytest.mark.usefixtures("tiny")
 def test_a_file_that_shrinks_while_its_windows_grow_does_no_harm(tmp_path: Path) -> None:
     path = written(tmp_path / "rank0.log", LOG * 100)
-    run = run_of(path, whole=False)
+    run = run_of(path, policy=tiny())
 
     Path(path).write_bytes(LOG)
     for reach in ("tail", "head", "all"):
         run.read_on(pl.DataFrame({"source": [0], "reach": [reach]}))
 
-    assert run.readings[0].is_whole
+    assert run.inputs[0].is_whole
 
 
 # Damage and other things than logs.
@@ -310,7 +295,7 @@ def test_files_that_are_compressed_give_the_same_rows(tmp_path: Path) -> None:
     text = "".join(f"{CALL.format(tid=77, n=n)}\n" for n in range(100)).encode()
 
     plain = run_of(written(tmp_path / "a.log", text))
-    packed = run_of(written(tmp_path / "b.log", gzip.compress(text)), whole=False)
+    packed = run_of(written(tmp_path / "b.log", gzip.compress(text)), policy=ReadPolicy())
 
     assert everything(packed) == everything(plain)
 

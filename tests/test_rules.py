@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ncclforensics.data.names import sentence
+from ncclforensics.frames.protocol import call_with
 from ncclforensics.rules import registry
 from ncclforensics.rules.finding import Category, Finding, Severity
 from ncclforensics.rules.registry import HEADINGS, Rule, rule
@@ -46,8 +47,8 @@ def test_a_rule_that_is_not_asked_has_nothing_to_say(incident: Incident) -> None
     run = checked(incident).report.run
 
     for one in registry.all_rules():
-        if run.call(one.function, one.of) is None:
-            assert list(run.call(one.function)) == [], one.name
+        if call_with(run, one.function, one.of) is None:
+            assert list(call_with(run, one.function)) == [], one.name
 
 
 def test_every_category_of_ours_is_expected_somewhere_and_forbidden_somewhere() -> None:

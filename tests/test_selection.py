@@ -1,4 +1,4 @@
-"""What a report shows, and the span of time that is judged."""
+"""What a report shows, and the time range that is judged."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from ncclforensics import analyze
 from ncclforensics.errors import UsageError
-from ncclforensics.frames.time_range import Span, instant
+from ncclforensics.frames.time_range import TimeRange, parse_time
 from ncclforensics.report.selection import Selection, ranks
 from tests.incidents import INCIDENTS
 
@@ -54,14 +54,14 @@ PRINTED = {
 
 @pytest.mark.parametrize(("clock", "times"), PRINTED.values(), ids=PRINTED)
 @pytest.mark.parametrize("day", ["2026-03-02T", ""])
-def test_a_span_keeps_what_was_printed_in_it(clock: str, times: list[str], day: str) -> None:
+def test_a_time_range_keeps_what_was_printed_in_it(clock: str, times: list[str], day: str) -> None:
     rows = pl.DataFrame({clock: [*times, None, "at noon"]})
-    before, after = Span(until=instant(f"{day}11:04:58", "")), Span(since=instant(f"{day}11:04:58", ""))
+    before, after = TimeRange(until=parse_time(f"{day}11:04:58", "")), TimeRange(since=parse_time(f"{day}11:04:58", ""))
 
-    assert before.of(rows)[clock].to_list() == [times[0], None, "at noon"]
-    assert after.of(rows)[clock].to_list() == [times[1], None, "at noon"]
+    assert before.filter(rows)[clock].to_list() == [times[0], None, "at noon"]
+    assert after.filter(rows)[clock].to_list() == [times[1], None, "at noon"]
 
 
 def test_what_is_no_time_is_refused() -> None:
     with pytest.raises(UsageError, match="--since yesterday"):
-        instant("yesterday", "--since")
+        parse_time("yesterday", "--since")

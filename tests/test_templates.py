@@ -6,7 +6,7 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclforensics.parsing.templates import Repetition, folded, together
+from ncclforensics.parsing.templates import EncodedRows, concat, encode
 
 SHARED = st.tuples(st.integers(0, 1), st.sampled_from(["AllReduce", "Send", None]), st.integers(0, 2))
 
@@ -19,21 +19,21 @@ def lines(draw: st.DrawFn) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def _unfolded(call_occurrence: Repetition, like: pl.DataFrame) -> pl.DataFrame:
-    return call_occurrence.unfolded().select(like.columns)
+def _decoded(encoded: EncodedRows, like: pl.DataFrame) -> pl.DataFrame:
+    return encoded.decode().select(like.columns)
 
 
 @given(lines())
-def test_what_is_folded_unfolds_to_the_same_rows(rows: pl.DataFrame) -> None:
-    call_occurrence = folded(rows, ["line", "opcount"])
+def test_encoded_rows_decode_to_the_same_rows(rows: pl.DataFrame) -> None:
+    encoded = encode(rows, ["line", "opcount"])
 
-    assert _unfolded(call_occurrence, rows).equals(rows)
-    shared = call_occurrence.said.drop("line")
-    assert shared.height == rows.select(shared.columns).n_unique()
+    assert _decoded(encoded, rows).equals(rows)
+    templates = encoded.templates.drop("line")
+    assert templates.height == rows.select(templates.columns).n_unique()
 
 
 @given(st.lists(lines(), min_size=1, max_size=4))
-def test_pieces_put_together_unfold_one_after_another(pieces: list[pl.DataFrame]) -> None:
-    whole = together([folded(rows, ["line", "opcount"]) for rows in pieces])
+def test_concatenated_pieces_decode_one_after_another(pieces: list[pl.DataFrame]) -> None:
+    whole = concat([encode(rows, ["line", "opcount"]) for rows in pieces])
 
-    assert _unfolded(whole, pieces[0]).equals(pl.concat(pieces))
+    assert _decoded(whole, pieces[0]).equals(pl.concat(pieces))

@@ -34,14 +34,14 @@ def save(report: Report, path: Path) -> None:
         "schema": manifest.SCHEMA,
         "tool": {"name": "ncclforensics", "version": __version__},
         "made_by": manifest.fingerprint(),
-        "inputs": [_input(report, number) for number in range(len(run.readings))],
+        "inputs": [_input(report, number) for number in range(len(run.inputs))],
         "frames": rows,
     }
     manifest.write(path, contents, {**kept, parquet.CITED: lambda: lines})
 
 
 def _input(report: Report, number: int) -> dict[str, Any]:
-    reading = report.run.readings[number]
+    reading = report.run.inputs[number]
     counted = {row["source"]: row for row in report.run.tally.to_dicts()}.get(number, {})
     return {
         "path": reading.source.path,

@@ -36,6 +36,7 @@ def write_report(
     everything: bool = False,
 ) -> None:
     """Write a report in this format to a file, or to stdout if `output` is None."""
+    from ncclforensics.frames.run import limit_threads
 
     def render() -> bytes:
         if report_format is Format.JSON:
@@ -58,7 +59,7 @@ def write_report(
         width = text_report.width_of_terminal()
         return text_report.text(report, width=width, color=color, verbose=verbose, everything=everything).encode()
 
-    write_bytes(report.run.briefly(render), output)
+    write_bytes(limit_threads(report.run, render), output)
 
 
 def is_colored(output: Path | None, no_color: bool) -> bool:

@@ -11,6 +11,7 @@ from ncclforensics.diff import Comparison, Curve, Difference, Kind, NotCompared,
 from ncclforensics.diff.ranks import roles
 from ncclforensics.diff.result import finding_differences, is_decided, verdict_differences
 from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.protocol import call_with
 from ncclforensics.report.build import Report
 
 SHOWN = 3  # values of what only one run tells
@@ -55,7 +56,7 @@ def compared(good: Report, bad: Report) -> Comparison:
 
 def _asked(topic: Topic, report: Report, alike: list[str]) -> pl.DataFrame:
     """What a run says to a topic, as far as it is to be shown."""
-    rows: pl.DataFrame = report.run.call(topic.function)
+    rows: pl.DataFrame = call_with(report.run, topic.function)
     if not topic.unit:
         return figures.in_full(rows)
     told = facts.in_full(rows)

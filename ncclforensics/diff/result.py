@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ncclforensics.diff import Difference, Kind, NotCompared, Side
-from ncclforensics.frames.run import Run
+from ncclforensics.frames.protocol import Frames
 from ncclforensics.report.build import Report, Row
 from ncclforensics.report.questions import QUESTIONS
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
@@ -65,7 +65,9 @@ def _by_rule(report: Report) -> dict[str, Finding]:
     return {finding.rule: finding for finding in reversed(report.findings)}
 
 
-def _finding_difference(told: Finding, mine: Finding | None, yours: Finding | None, other: Run, own: Run) -> Difference:
+def _finding_difference(
+    told: Finding, mine: Finding | None, yours: Finding | None, other: Frames, own: Frames
+) -> Difference:
     worst = min((each.severity for each in (mine, yours) if each and each.severity), key=list(Severity).index)
     is_shown = (mine is not None and yours is not None) or _could_show(other, own, told)
     means = told.detail or told.title
@@ -92,7 +94,7 @@ def _finding_side(findings: Iterable[Finding | None]) -> Side:
     return Side([(each.title, 1) for each in told], [line for each in told for line in each.evidence[:SHOWN]])
 
 
-def _could_show(other: Run, own: Run, told: Finding) -> bool:
+def _could_show(other: Frames, own: Frames, told: Finding) -> bool:
     """Whether the other run logs what the lines of this finding are among."""
     places = {(line.source, line.line) for line in told.evidence}
     asked = [
@@ -103,7 +105,7 @@ def _could_show(other: Run, own: Run, told: Finding) -> bool:
     return all(any(other[frame].height for frame in question.frames) for question in asked)
 
 
-def _holds(run: Run, frame: str, places: set[tuple[int, int]]) -> bool:
+def _holds(run: Frames, frame: str, places: set[tuple[int, int]]) -> bool:
     rows = run[frame]
     if rows.is_empty() or "line" not in rows.columns:
         return False

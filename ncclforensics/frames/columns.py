@@ -1,4 +1,7 @@
-"""Columns that frames have in common. Categories are compared with words as they are; only their text is searched."""
+"""Columns that many frames share, and expressions on them.
+
+Compare Categorical columns as they are; cast them to text only to search or cut the text.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,21 @@ from collections.abc import Iterable
 
 import polars as pl
 
-# `pos` orders the lines of one process, over all the files that hold them and both windows of each.
+# `pos` orders the lines of one process, over all its files and both windows of each: source, then line.
 SOURCE_BITS = 40
-BEHIND_GAP = 1 << (SOURCE_BITS - 1)
-OWNER = ["host", "pid"]  # the process that a line is of
-PLACE = [*OWNER, "source", "line"]  # and where it stands
+TAIL_OFFSET = 1 << (SOURCE_BITS - 1)  # added for lines of the tail, numbered from the end of a file
+ORIGIN = {"source": pl.Int32(), "line": pl.Int32(), "pos": pl.Int64()}
+OWNER = ["host", "pid"]  # the process that printed a line
+PLACE = [*OWNER, "source", "line"]
 
 
 def text_of(column: str) -> pl.Expr:
-    """The text of a column of words: to search in it, to cut it, and to sort by it whatever the order of the lines."""
+    """The text of a Categorical column: to search in it, to cut it, and to sort by it whatever the order of lines."""
     return pl.col(column).cast(pl.String)
 
 
 def begins_with(column: str, texts: Iterable[str]) -> pl.Expr:
-    """Whether a word begins with one of these texts; null where there is none."""
+    """Whether a Categorical column begins with one of these texts; null where it is null."""
     return pl.any_horizontal(text_of(column).str.starts_with(text) for text in texts)
 
 
@@ -28,15 +32,15 @@ def short_host(column: str) -> pl.Expr:
     return text_of(column).str.split(".").list.first()
 
 
-def places_of(lines: pl.DataFrame) -> pl.Series:
-    """Every `pos` that lines (columns `source`, `line`) may have."""
+def possible_positions(lines: pl.DataFrame) -> pl.Series:
+    """Every `pos` that lines (columns `source`, `line`) may have, in the head or the tail of a file."""
     at = lines.select(pos=pl.col("source").cast(pl.Int64) * (1 << SOURCE_BITS) + pl.col("line"))["pos"]
-    return pl.concat([at, at + BEHIND_GAP])
+    return pl.concat([at, at + TAIL_OFFSET])
 
 
 def with_line(rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows with the `source` and the `line` that their `pos` stands for."""
+    """Add the `source` and `line` that `pos` stands for."""
     line = pl.col("pos") % (1 << SOURCE_BITS)
-    line = pl.when(line < BEHIND_GAP >> 1).then(line).otherwise(line - BEHIND_GAP)
+    line = pl.when(line < TAIL_OFFSET >> 1).then(line).otherwise(line - TAIL_OFFSET)
     source = pl.col("pos") // (1 << SOURCE_BITS)
     return rows.with_columns(source=source.cast(pl.Int32), line=line.cast(pl.Int32))

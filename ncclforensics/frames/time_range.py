@@ -1,4 +1,4 @@
-"""A span of time: the rows of frames that were printed in it, by whichever clock their lines carry."""
+"""Keep the rows of frames that were printed in a time range, by the most exact time that their lines carry."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import polars as pl
 
 from ncclforensics.errors import UsageError
 
-# Columns that hold a time as it was printed, the most exact first; zones are not looked at.
+# Columns that hold a time as it was printed, the most exact first. Time zones are ignored.
 CLOCKS = ("stamp", "moment", "launcher_time")
 FORMATS = (
     "%Y-%m-%d %H:%M:%S%.f",  # NCCL from 2.26 on, with or without a fraction
@@ -23,14 +23,14 @@ Instant = datetime | time
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """From `since` to `until`, both included; a time without a day is meant on every day."""
+class TimeRange:
+    """From `since` to `until`, both included; a time without a date applies to every day."""
 
     since: Instant | None = None
     until: Instant | None = None
 
-    def of(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """The rows printed in the span; a row without a time stays."""
+    def filter(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Keep the rows printed in the range; a row without a time stays."""
         clocks = [name for name in CLOCKS if name in rows.columns and rows[name].null_count() < rows.height]
         if not clocks:
             return rows
@@ -48,29 +48,29 @@ class Span:
 
 
 def as_time(text: pl.Expr, year: int) -> pl.Expr:
-    """A time as any clock prints it; null where it is none. `year` completes those that leave it out."""
+    """Parse a time in any of the known formats; null where it is none. `year` completes times without a year."""
 
     def read(printed: pl.Expr, form: str) -> pl.Expr:
         return printed.str.strptime(pl.Datetime("us"), form, strict=False)
 
-    # PyTorch leaves out the zero of the month.
-    whole = pl.when(text.str.find(" ", literal=True) == len("813")).then("0" + text).otherwise(text)
+    # PyTorch omits the leading zero of the month.
+    padded = pl.when(text.str.find(" ", literal=True) == len("813")).then("0" + text).otherwise(text)
     return pl.coalesce(
         *(read(text, form) for form in FORMATS),
         read(text.str.head(TO_THE_SECOND), WITH_ZONE),
-        *(read(pl.lit(f"{year} ") + each, f"%Y {form}") for form in WITHOUT_YEAR for each in (text, whole)),
+        *(read(pl.lit(f"{year} ") + printed, f"%Y {form}") for form in WITHOUT_YEAR for printed in (text, padded)),
     )
 
 
-def instant(text: str | None, option: str) -> Instant | None:
-    """What the user means by a time. Raises UsageError."""
+def parse_time(text: str | None, option: str) -> Instant | None:
+    """Parse the time given to a command line option. Raises UsageError."""
     if text is None:
         return None
     kinds: tuple[Callable[[str], Instant], ...] = (datetime.fromisoformat, time.fromisoformat)
-    for read in kinds:
+    for parse in kinds:
         try:
-            found = read(text)
+            instant = parse(text)
         except ValueError:
             continue
-        return found.replace(tzinfo=None)
+        return instant.replace(tzinfo=None)
     raise UsageError(f"{option} {text}: not a time such as 2026-03-02T11:04:57 or 11:04:57")

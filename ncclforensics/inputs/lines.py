@@ -144,7 +144,7 @@ class Readable(Protocol):
 
 
 @dataclass(slots=True)
-class Span:
+class ByteRange:
     """A stretch of a stream as a stream of its own."""
 
     stream: io.BufferedIOBase

@@ -1,4 +1,4 @@
-"""Lines that wait to be parsed together, for every pattern costs its compilation, whatever it is applied to."""
+"""Batch lines of one dialect, to amortise regex compilation."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ from ncclforensics.grammar.dialect import Dialect
 
 @dataclass(slots=True)
 class Batch:
-    """Lines of one language that are to be parsed together, and the bytes of their text."""
+    """Lines of one dialect that are parsed together, and the bytes of their text."""
 
     dialect: Dialect
     rows: list[pl.DataFrame] = field(default_factory=list)
     size: int = 0
 
     def add(self, rows: pl.DataFrame) -> None:
-        """Add lines of its language."""
+        """Add lines of the batch's dialect."""
         self.rows.append(rows)
-        self.size += size_of(rows)
+        self.size += byte_size(rows)
 
-    def taken(self) -> Batch:
-        """All of them; this batch is empty afterwards."""
+    def take(self) -> Batch:
+        """Move all lines into a new batch; this one is empty afterwards."""
         taken = Batch(self.dialect, self.rows, self.size)
         self.rows, self.size = [], 0
         return taken
 
 
 class Batches:
-    """A batch for each language."""
+    """One batch for each dialect."""
 
     def __init__(self) -> None:
-        self._by_language: dict[tuple[str, ...], Batch] = {}
+        self._by_dialect: dict[tuple[str, ...], Batch] = {}
 
     def add(self, dialect: Dialect, rows: pl.DataFrame) -> None:
-        """Add lines of a language."""
-        self._by_language.setdefault(dialect.detected, Batch(dialect)).add(rows)
+        """Add lines to the batch of their dialect."""
+        self._by_dialect.setdefault(dialect.detected, Batch(dialect)).add(rows)
 
-    def ready(self, size: int) -> list[Batch]:
-        """Those that hold so many bytes, taken."""
-        return [batch.taken() for batch in self.batches if batch.size >= size]
+    def take(self, at_least: int) -> list[Batch]:
+        """Move out every batch that holds lines and at least so many bytes."""
+        return [batch.take() for batch in self.filled if batch.size >= at_least]
 
     @property
-    def batches(self) -> list[Batch]:
-        """Those that hold lines."""
-        return [batch for batch in self._by_language.values() if batch.rows]
+    def filled(self) -> list[Batch]:
+        """Batches that hold lines."""
+        return [batch for batch in self._by_dialect.values() if batch.rows]
 
 
-def size_of(rows: pl.DataFrame) -> int:
+def byte_size(rows: pl.DataFrame) -> int:
     """Bytes of text, ends of lines included."""
     return int(rows["text"].estimated_size()) + rows.height

@@ -1,4 +1,4 @@
-"""How Polars' engine is run: on its own threads, on this one alone, or on several of ours, each alone."""
+"""Run work with Polars on one thread, or map a function over items in a thread pool."""
 
 from __future__ import annotations
 
@@ -12,41 +12,43 @@ import polars as pl
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-InTurn = Callable[[Callable[[Item], Result], Iterable[Item]], Iterator[Result]]
+OrderedMap = Callable[[Callable[[Item], Result], Iterable[Item]], Iterator[Result]]
 
 
-def alone(work: Callable[[], Result]) -> Result:
-    """Do some work with the engine on this thread alone. Raises what `work` raises.
+def single_threaded(work: Callable[[], Result]) -> Result:
+    """Call `work` with Polars on this thread only. Raises what `work` raises.
 
-    Inside of a function that the engine itself calls, it hands nothing to its threads, lest they wait for this one. On
-    a frame of few rows the handing over is most of what a call costs (Polars 2.1, 2 cores: 0.2 ms of 0.25), and readers
-    that already share the cores among them gain nothing by it.
+    Inside a function that Polars itself calls, it hands nothing to its thread pool, to avoid a deadlock. On frames of
+    few rows, handing over is most of what a call costs (Polars 2.1, 2 cores: 0.2 ms of 0.25), and readers that share
+    the cores already gain nothing by it.
     """
-    done: list[Result] = []
-    failed: list[BaseException] = []
+    results: list[Result] = []
+    errors: list[BaseException] = []
 
     def inside(frame: pl.DataFrame) -> pl.DataFrame:
         try:
-            done.append(work())
-        except BaseException as error:  # to be raised as it is: the engine would make an error of its own of it
-            failed.append(error)
+            results.append(work())
+        except BaseException as error:  # Polars would replace it by an error of its own
+            errors.append(error)
         return frame
 
     pl.LazyFrame({"": [0]}).map_batches(inside).collect()
-    if failed:
-        raise failed[0]
-    return done[0]
+    if errors:
+        raise errors[0]
+    return results[0]
 
 
-def in_turn(work: Callable[[Item], Result], items: Iterable[Item], pool: Executor, ahead: int) -> Iterator[Result]:
-    """What becomes of each item, in their order. So many at once are worked on in a pool; one is worked on here."""
-    if ahead < 2:
-        yield from map(work, items)
+def ordered_map(
+    function: Callable[[Item], Result], items: Iterable[Item], pool: Executor, workers: int
+) -> Iterator[Result]:
+    """Yield `function(item)` in the order of items, up to `workers` at once; fewer than 2 work on this thread."""
+    if workers < 2:
+        yield from map(function, items)
         return
-    begun: deque[Future[Result]] = deque()
+    pending: deque[Future[Result]] = deque()
     for item in items:
-        begun.append(pool.submit(alone, partial(work, item)))
-        if len(begun) == ahead:
-            yield begun.popleft().result()
-    while begun:
-        yield begun.popleft().result()
+        pending.append(pool.submit(single_threaded, partial(function, item)))
+        if len(pending) == workers:
+            yield pending.popleft().result()
+    while pending:
+        yield pending.popleft().result()

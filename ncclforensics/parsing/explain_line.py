@@ -13,7 +13,7 @@ from ncclforensics.grammar import grammar_file
 from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.grammar.patterns import FORM, Shape
 from ncclforensics.inputs import lines
-from ncclforensics.parsing.launcher_prefixes import decorations, peeled
+from ncclforensics.parsing.launcher_prefixes import detect_prefixes, strip_prefixes
 from ncclforensics.parsing.matching import match
 
 NEAR = 12  # characters that a shape must know literally of a line to be called near
@@ -36,7 +36,7 @@ class Anatomy:
 def anatomy(line: str, dialect: Dialect) -> Anatomy:
     """Take one line apart."""
     rows = lines.cleaned(lines.block(line.encode("utf-8", "replace") + b"\n", 1))[:1]
-    bare = peeled(rows, dialect, decorations(rows, dialect))
+    bare = strip_prefixes(rows, dialect, detect_prefixes(rows, dialect))
     text = str(bare["text"][0]) if bare.height else ""
     labels = {name: bare[name][0] for name in dialect.labels if name in bare.columns}
     for frame, tables in match(bare, dialect).frames.items():

@@ -16,7 +16,7 @@ SAMPLED = 200  # lines at each end that tell how a source is decorated
 SOME, NEARLY_ALL = 0.05, 0.8  # of the lines of a sample
 
 
-def decorations(sample: pl.DataFrame, dialect: Dialect) -> tuple[Pattern, ...]:
+def detect_prefixes(sample: pl.DataFrame, dialect: Dialect) -> tuple[Pattern, ...]:
     """What stands in front of the lines of one source, outermost first, judged by lines of its beginning and end.
 
     A shape that may be something else (priority -1) is believed only where nearly all lines of the beginning have it or
@@ -42,7 +42,7 @@ def decorations(sample: pl.DataFrame, dialect: Dialect) -> tuple[Pattern, ...]:
                 share = max(_share(has_it.filter(sample["is_end"] == end)) for end in (False, True))
                 of_ours = _share(has_it.filter(is_ours))
                 if embedded_formats and shape.priority < 0:
-                    behind = peeled(sample.filter(has_it), dialect, [pattern])["text"]
+                    behind = strip_prefixes(sample.filter(has_it), dialect, [pattern])["text"]
                     revealed = sum(embedded.count_in(behind) for embedded in embedded_formats)
                     of_ours = max(of_ours, revealed / (revealed + bare or 1))
                 if max(share if shape.priority >= -1 else 0, of_ours) >= (SOME if shape.priority >= 0 else NEARLY_ALL):
@@ -50,13 +50,13 @@ def decorations(sample: pl.DataFrame, dialect: Dialect) -> tuple[Pattern, ...]:
         if not likely:
             break
         found.append(max(likely, key=itemgetter(0, 1))[2])
-        sample = peeled(sample, dialect, found[-1:])
+        sample = strip_prefixes(sample, dialect, found[-1:])
     if found:
         found += [pattern for shape in dialect.launcher_prefixes if shape.priority > 0 for pattern in shape.patterns]
     return tuple(found)
 
 
-def decorated(samples: pl.DataFrame, dialect: Dialect) -> list[int]:
+def may_have_prefixes(samples: pl.DataFrame, dialect: Dialect) -> list[int]:
     """The sources (columns `source`, `text`) that may have decorations: not where all lines of ours stand bare."""
     ours = samples.filter(pl.col("text").str.contains(dialect.prefix_marker, literal=True))
     is_bare = ours["text"].str.contains(f"^(?:{dialect.prefix_regex})")
@@ -76,7 +76,7 @@ def _share(hits: pl.Series) -> float:
     return float(cast(float, hits.mean() or 0))
 
 
-def peeled(rows: pl.DataFrame, dialect: Dialect, patterns: Iterable[Pattern]) -> pl.DataFrame:
+def strip_prefixes(rows: pl.DataFrame, dialect: Dialect, patterns: Iterable[Pattern]) -> pl.DataFrame:
     """The lines without what stands in front of them; what it says is kept (columns: some of `language.labels`)."""
     for pattern in patterns:
         fields = rows["text"].str.extract_groups(pattern.regex).struct.unnest()

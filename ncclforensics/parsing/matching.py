@@ -18,6 +18,7 @@ import polars as pl
 from ncclforensics.grammar.dialect import FIELDS, MATCHED, Candidate, Dialect, anchors, fields
 from ncclforensics.grammar.patterns import FORM
 from ncclforensics.inputs.lines import cleaned, is_strange
+from ncclforensics.parsing.templates import distinct_rows
 
 KEY = 20  # characters by which texts are sorted
 FEW = 64  # texts that are sooner looked through than a pattern is compiled
@@ -64,7 +65,7 @@ class _Lines:
     ) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
         """The rows that some shape knows, those that none knows, and those that have to be cleaned first."""
         texts = pl.DataFrame({"kind": self.kind, "cut": self.table["cut"][self.row], "body": self.body})
-        models, model = distinct(texts, texts.columns) if self.heads else (texts, self.row)
+        models, model = distinct_rows(texts, texts.columns) if self.heads else (texts, self.row)
         is_dirty = pl.repeat(False, models.height, eager=True) if is_clean else is_strange(models["body"])
         owner = pl.repeat(NONE, models.height, dtype=pl.Int32, eager=True)
         place = pl.repeat(0, models.height, dtype=pl.UInt32, eager=True)
@@ -173,7 +174,7 @@ def _cut(rows: pl.DataFrame, dialect: Dialect) -> tuple[_Lines, pl.DataFrame]:
     if not pieces:
         return _uncut(rows.clear()), rows
     halves = pl.concat(pieces).sort("row")
-    models, model = distinct(halves, ["head"])
+    models, model = distinct_rows(halves, ["head"])
     heads = _parsed_heads(models["head"], dialect)
     halves = halves.with_columns(head=model, kind=heads.kinds.gather(model)).filter(pl.col("kind") > 0)
     is_other = pl.repeat(True, rows.height, eager=True).scatter(halves["row"], False)
@@ -184,18 +185,6 @@ def _uncut(rows: pl.DataFrame) -> _Lines:
     """Lines without a head."""
     none = pl.repeat(0, rows.height, dtype=pl.UInt32, eager=True)
     return _Lines(rows, pl.int_range(rows.height, dtype=pl.UInt32, eager=True), rows["text"], None, none, none)
-
-
-def distinct(rows: pl.DataFrame, by: Sequence[str]) -> tuple[pl.DataFrame, pl.Series]:
-    """The first rows of those that are alike in some columns, and for every row the place of the one it is like.
-
-    Alike is what has the same hash, of 64 bits: to compare the texts themselves takes more than twice as long.
-    """
-    memberships = pl.int_range(rows.height, dtype=pl.UInt32, eager=True)
-    keys = pl.DataFrame({"membership": memberships, "hash": rows.select(by).hash_rows()})
-    first = keys.select(pl.col("membership").first().over("hash")).to_series()
-    is_first = first == memberships
-    return rows.filter(is_first), (is_first.cum_sum() - 1).cast(pl.UInt32).gather(first)
 
 
 def _parsed_heads(texts: pl.Series, dialect: Dialect) -> _Heads:

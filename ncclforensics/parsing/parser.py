@@ -8,9 +8,9 @@ import polars as pl
 
 from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.grammar.patterns import FORM, Pattern
-from ncclforensics.parsing.concurrency import InTurn
-from ncclforensics.parsing.matching import Matched, distinct, has_opening, match
-from ncclforensics.parsing.templates import CALL_TEMPLATE, Repetition
+from ncclforensics.parsing.concurrency import OrderedMap
+from ncclforensics.parsing.matching import Matched, has_opening, match
+from ncclforensics.parsing.templates import CALL_TEMPLATE, EncodedRows, distinct_rows
 
 DEPTH = 4  # lines that one physical line may be torn together from
 
@@ -41,10 +41,10 @@ class Parsed:
     tally: pl.DataFrame
     hosts: pl.DataFrame  # columns `source`, `host`: who stands at the beginning of a line
     speakers: pl.DataFrame  # columns SPEAKER: the stretches of a source in which a process speaks
-    call_occurrence: Repetition | None = None  # the rows of one frame, where most lines repeat
+    encoded: EncodedRows | None = None  # rows of the most frequent pattern
 
 
-def sift(rows: pl.DataFrame, dialect: Dialect) -> tuple[Parsed, pl.DataFrame]:
+def parse_by_template(rows: pl.DataFrame, dialect: Dialect) -> tuple[Parsed, pl.DataFrame]:
     """Take out the lines of the commonest form, which are nearly all there is in a long log; and give back the others.
 
     A training loop prints the same calls again and again, and only a counter in them grows. So every line is cut before
@@ -53,7 +53,7 @@ def sift(rows: pl.DataFrame, dialect: Dialect) -> tuple[Parsed, pl.DataFrame]:
     """
     shape, pattern = dialect.candidates[0].shape, dialect.candidates[0].pattern
     cut = _cut_at_counter(rows, pattern, dialect.counter)
-    models, model = distinct(cut, ["source", "left", "right"])
+    models, model = distinct_rows(cut, ["source", "left", "right"])
     fields = models["text"].str.extract_groups(pattern.regex).struct.unnest()
     is_known = (fields[dialect.counter] == models["counter"]).fill_null(False)
     if not is_known.any():
@@ -81,7 +81,7 @@ def sift(rows: pl.DataFrame, dialect: Dialect) -> tuple[Parsed, pl.DataFrame]:
     tally = (
         speakers.group_by("source").agg(pl.col("lines").sum()).select("source", pl.col("lines").alias(COUNTS[0]), *none)
     )
-    return Parsed({}, tally, speakers.select("source", "host"), speakers, Repetition(said, lines)), rest
+    return Parsed({}, tally, speakers.select("source", "host"), speakers, EncodedRows(said, lines)), rest
 
 
 def _cut_at_counter(rows: pl.DataFrame, pattern: Pattern, column: str) -> pl.DataFrame:
@@ -108,16 +108,16 @@ def parse(
     rows: pl.DataFrame,
     dialect: Dialect,
     hosts: pl.DataFrame | None = None,
-    in_turn: InTurn[pl.DataFrame, Matched] = map,
+    ordered_map: OrderedMap[pl.DataFrame, Matched] = map,
     parts: int = 1,
 ) -> Parsed:
     """Apply the shapes to lines (columns as in `lines.SCHEMA`), of one source or of many.
 
-    `hosts`: who else is known to stand at the beginning of a line (columns `source`, `host`). `in_turn`: does what is
-    to be done with some parts of the lines, perhaps side by side.
+    `hosts`: who else is known to stand at the beginning of a line (columns `source`, `host`). `ordered_map`: applies
+    a function to `parts` parts of the lines, perhaps in parallel.
     """
     length = max(-(-rows.height // parts), 1)
-    matched = list(in_turn(lambda part: match(part, dialect), list(rows.iter_slices(length)) or [rows]))
+    matched = list(ordered_map(lambda part: match(part, dialect), list(rows.iter_slices(length)) or [rows]))
     whole, unknown = pl.concat([part.known for part in matched]), pl.concat([part.unknown for part in matched])
     beginnings = _hosts(whole)
     known = pl.concat([beginnings, *([] if hosts is None else [hosts])])
@@ -153,7 +153,7 @@ def _speakers(rows: pl.DataFrame, said: pl.DataFrame | None = None) -> pl.DataFr
     """The stretches of sources in which processes speak. `said`: who speaks, where rows only have its number there."""
     known = rows if said is None else said
     who = [name for name in ("source", "host", "pid") if name in known.columns]
-    owners, owner = distinct(known.select(who), who)
+    owners, owner = distinct_rows(known.select(who), who)
     place = (owner if said is None else owner.gather(rows[CALL_TEMPLATE])).cast(pl.Int64)
     told: dict[str, pl.Expr] = {}
     if "launcher_rank" in rows.columns:

@@ -1,4 +1,4 @@
-"""Many sources, read and parsed side by side."""
+"""Read and parse many inputs in parallel threads."""
 
 from __future__ import annotations
 
@@ -10,96 +10,108 @@ from threading import Lock
 import polars as pl
 
 from ncclforensics.grammar.dialect import Dialect
-from ncclforensics.inputs.lines import CHUNK
-from ncclforensics.parsing.batches import Batch, Batches, size_of
-from ncclforensics.parsing.concurrency import alone, in_turn
-from ncclforensics.parsing.launcher_prefixes import peeled
-from ncclforensics.parsing.parser import Parsed, parse, sift
-from ncclforensics.parsing.reading import Reading
+from ncclforensics.inputs.read_policy import ReadPolicy
+from ncclforensics.inputs.windows import InputReader
+from ncclforensics.parsing.batches import Batch, Batches, byte_size
+from ncclforensics.parsing.concurrency import ordered_map, single_threaded
+from ncclforensics.parsing.detect_formats import InputFormat
+from ncclforensics.parsing.launcher_prefixes import strip_prefixes
+from ncclforensics.parsing.parser import Parsed, parse, parse_by_template
 
-LITTLE = 4 * CHUNK  # bytes that one reader has read before several have stopped waiting for one another
-BATCH = 6 * CHUNK  # of rare lines: every pattern costs its compilation, whatever it is applied to
-THREADS = min(pl.thread_pool_size(), 8)  # at work at once; each holds a batch in memory
-Work = Callable[[Reading], Iterator[pl.DataFrame]]
+Job = tuple[InputReader, InputFormat]
+Read = Callable[[InputReader], Iterator[pl.DataFrame]]  # yields the lines to parse
 
 
-class Readers:
-    """What becomes of lines is given to `keep`, by one thread at a time; `progress` is told how many bytes are done."""
+class ParallelParser:
+    """Parses lines of many inputs. Calls `on_parsed` from one thread at a time, `progress` with the bytes parsed."""
 
-    def __init__(self, dialect: Dialect, keep: Callable[[Parsed], None], progress: Callable[[int], None]) -> None:
-        self._language = dialect
-        self._keep = keep
+    def __init__(
+        self,
+        dialect: Dialect,
+        policy: ReadPolicy,
+        on_parsed: Callable[[Parsed], None],
+        progress: Callable[[int], None],
+    ) -> None:
+        self._dialect = dialect
+        self._policy = policy
+        self._on_parsed = on_parsed
         self._progress = progress
-        self._hosts: list[pl.DataFrame] = []  # who is known to stand at the beginning of a line
+        self._hosts: list[pl.DataFrame] = []  # hosts seen at the beginning of a line
         self._lock = Lock()
-        self._helpers = ThreadPoolExecutor(THREADS)  # no thread is started before there is something to do
+        self._helpers = ThreadPoolExecutor(policy.threads)  # starts no thread before it gets work
 
-    def take(self, readings: list[Reading], work: Work, due: int) -> None:
-        """Parse what `work` yields of each reading, about `due` bytes, small files together.
+    def parse(self, jobs: list[Job], read: Read, remaining: int) -> None:
+        """Parse what `read` yields of each input, about `remaining` bytes in all; small files are parsed together.
 
-        One reader is enough for little: two would wait for one another, for whatever is not Polars' is done by one at a
-        time. Where there are fewer readings than threads, those that are left do parts of a reader's work.
+        One reader is enough for few bytes: two would wait for each other, because Python code runs in one thread at a
+        time. Where there are fewer inputs than threads, the other threads help the readers.
 
-        What is parsed together of one source depends on that source alone, never on how the threads ran.
+        What is parsed together of one input depends on that input alone, never on how threads are scheduled.
         """
-        queue = iter(readings)
-        readers = min(THREADS, len(readings)) if due > LITTLE else 1
-        hands = THREADS // readers if due > LITTLE else 1  # that each has
+        queue = iter(jobs)
+        is_parallel = remaining > self._policy.one_thread
+        readers = min(self._policy.threads, len(jobs)) if is_parallel else 1
+        workers = self._policy.threads // readers if is_parallel else 1  # of each reader
         left = Batches()
         with ThreadPoolExecutor(readers) as pool:
-            for done in [pool.submit(alone, partial(self._read, queue, work, hands)) for _ in range(readers)]:
-                for batch in done.result():
+            reading = [pool.submit(single_threaded, partial(self._read, queue, read, workers)) for _ in range(readers)]
+            for future in reading:
+                for batch in future.result():
                     for rows in batch.rows:
                         left.add(batch.dialect, rows)
-        for batch in left.ready(0):
-            alone(partial(self._parse, batch, THREADS))
+        for batch in left.take(at_least=0):
+            single_threaded(partial(self._parse, batch, self._policy.threads))
 
-    def _read(self, queue: Iterator[Reading], work: Work, hands: int) -> list[Batch]:
-        """Take readings from the queue until there are none; gives rare lines that are yet to be parsed."""
-        small = Batches()  # of readings that are too short to be worth a call of their own
-        waiting = Batches()  # rare lines of readings that have come to their end
+    def _read(self, queue: Iterator[Job], read: Read, workers: int) -> list[Batch]:
+        """Work on inputs from the queue until it is empty; return the rare lines that are still to be parsed."""
+        small = Batches()  # lines of inputs that are too short for a call of their own
+        rare_lines = Batches()  # of inputs that have been read
         while True:
             with self._lock:
-                reading = next(queue, None)
-            for batch in small.ready(0 if reading is None else CHUNK):
-                waiting.add(batch.dialect, self._sift(batch))
-            if reading is None:
-                return waiting.batches
-            rare = Batch(self._language)
-            for others in in_turn(self._sift, self._large(reading, work, small), self._helpers, hands):
-                rare.dialect = reading.hears(others)
+                job = next(queue, None)
+            for batch in small.take(at_least=0 if job is None else self._policy.chunk):
+                rare_lines.add(batch.dialect, self._parse_by_template(batch))
+            if job is None:
+                return rare_lines.filled
+            reader, form = job
+            rare = Batch(self._dialect)
+            chunks = self._large_chunks(reader, form, read, small)
+            for others in ordered_map(self._parse_by_template, chunks, self._helpers, workers):
+                rare.dialect = form.learn(others, reader)
                 rare.add(others)
-                if rare.size >= BATCH * hands:
-                    self._parse(rare.taken(), hands)
+                if rare.size >= self._policy.batch * workers:
+                    self._parse(rare.take(), workers)
             for rows in rare.rows:
-                waiting.add(rare.dialect, rows)
-            for batch in waiting.ready(BATCH):
-                self._parse(batch, hands)
+                rare_lines.add(rare.dialect, rows)
+            for batch in rare_lines.take(at_least=self._policy.batch):
+                self._parse(batch, workers)
 
-    def _large(self, reading: Reading, work: Work, small: Batches) -> Iterator[Batch]:
-        """Lines that are worth a call of their own; others are put to `small`."""
-        for plain in work(reading):
-            rows = peeled(plain, reading.dialect, reading.decorations) if reading.decorations else plain
-            if size_of(rows) < CHUNK // 4:
-                small.add(reading.hears(rows), rows)
+    def _large_chunks(self, reader: InputReader, form: InputFormat, read: Read, small: Batches) -> Iterator[Batch]:
+        """Yield lines that are worth a call of their own; add the others to `small`."""
+        for lines in read(reader):
+            rows = strip_prefixes(lines, form.dialect, form.prefixes) if form.prefixes else lines
+            if byte_size(rows) < self._policy.chunk // 4:
+                small.add(form.learn(rows, reader), rows)
             else:
-                yield Batch(reading.dialect, [rows], size_of(rows))
+                yield Batch(form.dialect, [rows], byte_size(rows))
 
-    def _sift(self, batch: Batch) -> pl.DataFrame:
-        parsed, rest = sift(pl.concat(batch.rows, how="diagonal"), batch.dialect)
+    def _parse_by_template(self, batch: Batch) -> pl.DataFrame:
+        """Parse the lines of the most frequent pattern; return the others."""
+        parsed, others = parse_by_template(pl.concat(batch.rows, how="diagonal"), batch.dialect)
         with self._lock:
             self._hosts.append(parsed.hosts)
-            self._keep(parsed)
+            self._on_parsed(parsed)
             self._progress(batch.size)
-        return rest
+        return others
 
-    def _parse(self, batch: Batch, hands: int) -> None:
-        """Parse rare lines, in parts if there are many and several hands."""
-        parts = max(min(hands, batch.size // CHUNK), 1)
+    def _parse(self, batch: Batch, workers: int) -> None:
+        """Parse rare lines, in parts if there are many and several workers."""
+        parts = max(min(workers, batch.size // self._policy.chunk), 1)
         with self._lock:
             hosts = pl.concat(self._hosts) if self._hosts else None
         rows = pl.concat(batch.rows, how="diagonal")
-        parsed = parse(rows, batch.dialect, hosts, partial(in_turn, pool=self._helpers, ahead=parts), parts)
+        in_pool = partial(ordered_map, pool=self._helpers, workers=parts)
+        parsed = parse(rows, batch.dialect, hosts, in_pool, parts)
         with self._lock:
             self._hosts.append(parsed.hosts)
-            self._keep(parsed)
+            self._on_parsed(parsed)

@@ -6,12 +6,13 @@ import hashlib
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import polars as pl
 
 from ncclforensics.data.names import datatype, reduction
-from ncclforensics.frames.run import Run
+from ncclforensics.frames.protocol import Frames, call_with
 from ncclforensics.report.selection import Selection
 from ncclforensics.rules.finding import Finding, Line
 from ncclforensics.rules.registry import Rule, chosen, findings
@@ -37,7 +38,7 @@ BADNESS = (
 class Report:
     """Everything a view shows; text of evidence is read when it is asked for."""
 
-    run: Run
+    run: Frames
     findings: list[Finding]
     quotes: dict[tuple[int, int], tuple[int, str]]
     selection: Selection
@@ -47,7 +48,7 @@ class Report:
     def hash_inputs(self) -> None:
         """Read every file once more, for a document that says what it was made of."""
         self.hashes |= self.run.hashes
-        for reading in self.run.readings:
+        for reading in self.run.inputs:
             if not reading.source.problem and reading.number not in self.hashes:
                 with suppress(OSError), open(reading.source.file, "rb") as stream:
                     self.hashes[reading.number] = hashlib.file_digest(stream, "sha256").hexdigest()
@@ -68,7 +69,7 @@ class Report:
     def cited(self, source: int, line: int) -> Row:
         """Path, line and text of one line; the text is empty for lines that no finding cites."""
         true, text = self.quotes.get((source, line), (line if line > 0 else None, ""))
-        return {"path": self.run.readings[source].source.path, "line": true, "text": text}
+        return {"path": self.run.inputs[source].source.path, "line": true, "text": text}
 
     def cite(self, lines: Iterable[Line]) -> None:
         """Read the text of more lines than the findings cite."""
@@ -76,17 +77,17 @@ class Report:
 
     def path_of(self, source: int) -> str:
         """The path of a source, as the user gave it."""
-        return self.run.readings[source].source.path
+        return self.run.inputs[source].source.path
 
     def problems(self, source: int) -> list[str]:
         """What is wrong with one source: with reading it, and with the dumps that it holds."""
-        own = self.run.readings[source].problems
+        own = self.run.inputs[source].problems
         return [*own, *self.run["dump_damage"].filter(source=source)["problem"]] if self.run.has("dump_damage") else own
 
     def input_problems(self) -> list[tuple[str, str]]:
         """Path and problem of the first source that has it, and how many more have the same."""
         having: dict[str, list[str]] = {}
-        for reading in self.run.readings:
+        for reading in self.run.inputs:
             for problem in self.problems(reading.number):
                 having.setdefault(problem, []).append(reading.source.path)
         return [
@@ -175,11 +176,15 @@ def _commands(process: Row, verdict: str) -> list[str]:
     ]
 
 
-def report(run: Run, selection: Selection | None = None, asked: list[Rule] | None = None) -> Report:
+def report(run: Frames, selection: Selection | None = None, asked: list[Rule] | None = None) -> Report:
     """Ask the rules (those on a hang if none are given), and read the lines that they cite."""
     selection = selection or Selection()
     asked = chosen(everything=False) if asked is None else asked
-    said = [each for each in findings(run.call, asked) if selection.shows(each.ranks, each.hosts, each.communicator)]
+    said = [
+        each
+        for each in findings(partial(call_with, run), asked)
+        if selection.shows(each.ranks, each.hosts, each.communicator)
+    ]
     cited = {(line.source, line.line) for finding in said for line in finding.evidence}
     return Report(run, said, run.quote(cited), selection, asked)
 

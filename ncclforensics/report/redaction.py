@@ -22,8 +22,9 @@ from ncclforensics.data import redaction_rules
 from ncclforensics.data.paths import STDIN
 from ncclforensics.errors import UsageError
 from ncclforensics.formats import declared
-from ncclforensics.frames.run import Run
+from ncclforensics.frames.protocol import Frames
 from ncclforensics.grammar.column_types import COLUMN_TYPES
+from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.report.build import Report
 from ncclforensics.report.selection import Selection
 
@@ -215,13 +216,13 @@ def is_secret(name: str, value: str) -> bool:
     )
 
 
-def pseudonyms(run: Run, mapping: Path | None = None) -> Pseudonyms:
+def pseudonyms(run: Frames, mapping: Path | None = None) -> Pseudonyms:
     """What is known of a run's hosts, files and users, in the order of ranks; continued from `mapping` if it exists."""
     hosts = _hosts(run)
     known = _read(mapping) if mapping is not None and mapping.exists() else Pseudonyms(_key(run, hosts))
     for name in hosts:
         known.host(name)
-    for reading in run.readings:
+    for reading in run.inputs:
         path = reading.source.path
         told = known.path(path, reading.source.rank_hint)
         known.set(path, told)
@@ -235,13 +236,13 @@ def pseudonyms(run: Run, mapping: Path | None = None) -> Pseudonyms:
     return known
 
 
-def _key(run: Run, hosts: Iterable[str]) -> bytes:
+def _key(run: Frames, hosts: Iterable[str]) -> bytes:
     """The same logs get the same pseudonyms; who has not got them cannot compute the key."""
     told = [column.cast(pl.String).drop_nulls() for column in (run["rank"]["pid"], run["member"]["comm"])]
     return hashlib.sha256("\n".join(sorted([*hosts, *told[0], *told[1]])).encode()).digest()
 
 
-def _hosts(run: Run) -> list[str]:
+def _hosts(run: Frames) -> list[str]:
     """Every host that some column names: those of ranks first, in their order."""
     ranked = run["rank"].sort("job", "rank", nulls_last=True)["host"]
     found = [ranked]
@@ -262,7 +263,7 @@ def _hosts(run: Run) -> list[str]:
     return list(dict.fromkeys([*first, *sorted(names)]))
 
 
-def _secrets(run: Run) -> list[str]:
+def _secrets(run: Frames) -> list[str]:
     """Values of variables whose names say that they are secret, wherever else they stand."""
     found = []
     for frame, name, value in (place for places in declared("SECRET_COLUMNS") for place in places):
@@ -290,25 +291,34 @@ def write(known: Pseudonyms, mapping: Path) -> None:
     new.replace(mapping)
 
 
-class RedactedRun(Run):
+class RedactedRun:
     """A run whose frames are redacted as they are asked for; what they say was worked out from the originals."""
 
-    def __init__(self, run: Run, known: Pseudonyms) -> None:
-        self._run, self._known, self._saved = run, known, None
+    def __init__(self, run: Frames, known: Pseudonyms) -> None:
+        self._run, self._known = run, known
         self._frames: dict[str, pl.DataFrame] = {}
-        self.dialect = run.dialect
-        self.readings = [
+        self.inputs = [
             replace(
                 reading,
                 source=replace(reading.source, path=known.path(reading.source.path)),
                 problems=[known.text(problem) for problem in reading.problems],
             )
-            for reading in run.readings
+            for reading in run.inputs
         ]
 
     @property
+    def dialect(self) -> Dialect:
+        """Describes the parsed frames."""
+        return self._run.dialect
+
+    @property
+    def hashes(self) -> dict[int, str]:
+        """Number of an input -> SHA-256 of its bytes, where a saved run holds it."""
+        return self._run.hashes
+
+    @property
     def tally(self) -> pl.DataFrame:
-        """Numbers are nobody's."""
+        """Lines read of every input, by kind."""
         return self._run.tally
 
     @property
@@ -324,8 +334,10 @@ class RedactedRun(Run):
         """Lines that are read a second time are redacted, too."""
         return {place: (line, self._known.text(text)) for place, (line, text) in self._run.quote(wanted).items()}
 
-    def _made(self, name: str) -> pl.DataFrame:
-        return frame(self._run[name], self._known)
+    def __getitem__(self, name: str) -> pl.DataFrame:
+        if name not in self._frames:
+            self._frames[name] = frame(self._run[name], self._known)
+        return self._frames[name]
 
 
 def frame(rows: pl.DataFrame, known: Pseudonyms) -> pl.DataFrame:

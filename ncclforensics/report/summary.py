@@ -9,13 +9,13 @@ import polars as pl
 from ncclforensics.data.names import version_text
 from ncclforensics.formats import nccl
 from ncclforensics.frames.columns import text_of
-from ncclforensics.frames.run import Run
+from ncclforensics.frames.protocol import Frames
 from ncclforensics.report.questions import QUESTIONS
 
 Row = dict[str, Any]
 
 
-def summary(run: Run) -> Row:
+def summary(run: Frames) -> Row:
     """The contract's `run` object."""
     ranks, member = run["rank"], run["member"]
     hosts = sorted(run["process"]["host"].cast(pl.String).unique().to_list())
@@ -38,7 +38,7 @@ def summary(run: Run) -> Row:
     }
 
 
-def versions(run: Run) -> list[str]:
+def versions(run: Frames) -> list[str]:
     """NCCL's versions as the logs print them; where none does, as RAS reports or nccl-tests do."""
     printed = sorted(run["version"]["version"].cast(pl.String).unique().to_list())
     if not printed:
@@ -69,7 +69,7 @@ def _channels(channels: pl.DataFrame, largest: pl.DataFrame) -> dict[str, int | 
     return most
 
 
-def _communicators(run: Run) -> list[Row]:
+def _communicators(run: Frames) -> list[Row]:
     opened = run["channels"].group_by("key").agg(pl.col("coll").max().alias("channels"))
     member = run["member"].join(run["last_call"], on=["rank_id", "key"], how="left").join(opened, on="key", how="left")
     groups = member.group_by("key", maintain_order=True).agg(
@@ -94,7 +94,7 @@ def _communicators(run: Run) -> list[Row]:
     ]
 
 
-def _level(run: Run) -> str | None:
+def _level(run: Frames) -> str | None:
     if run.has("replay") or run.has("request"):
         return "TRACE"
     if run.has("communicator") or run.has("operation") or run.has("milestone"):
@@ -102,11 +102,11 @@ def _level(run: Run) -> str | None:
     return "WARN" if run.has("warning") or run.has("failure") else None
 
 
-def _subsystems(run: Run) -> list[str]:
+def _subsystems(run: Frames) -> list[str]:
     return [name for name, frames in nccl.SUBSYSTEMS.items() if any(run.has(frame) for frame in frames)]
 
 
-def not_shown(run: Run) -> list[Row]:
+def not_shown(run: Frames) -> list[Row]:
     """What these logs cannot tell, and what to set so that the next ones do."""
     return [
         {"question": question.text, "needs": question.needs}

@@ -93,7 +93,7 @@ def findings(
     call: Callable[[Callable[..., Iterator[Finding]], tuple[str, ...]], Iterable[Finding] | None],
     asked: Iterable[Rule] | None = None,
 ) -> list[Finding]:
-    """What these rules say (all if none are given); `call` supplies a function with frames, as `Run.call` does."""
+    """What these rules say (all if none are given); `call` supplies a function with frames, as `call_with` does."""
     said: list[Finding] = []
     for one in all_rules() if asked is None else asked:
         try:

@@ -197,7 +197,7 @@ class Forensics(App[None]):
         else:
             text.append(self._stage or "all read")
         if self.content is not None:
-            readings = self.content.report.run.readings
+            readings = self.content.report.run.inputs
             text.append(f" · {len(readings)} file{'s' * (len(readings) != 1)}")
             problems = sum(bool(reading.problems) for reading in readings)
             if problems:

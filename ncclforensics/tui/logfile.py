@@ -212,7 +212,7 @@ def _blocks(stream: BufferedIOBase, notes: _LineIndex, step: int, stop: int) -> 
     """Yield the cleaned lines from an index entry on, in order."""
     start = notes.starts[step]
     chunk = min(lines.CHUNK, max(STEP, stop - start))
-    for rows in lines.blocks(lines.Span(stream, start, stop), chunk=chunk, first=notes.numbers[step]):
+    for rows in lines.blocks(lines.ByteRange(stream, start, stop), chunk=chunk, first=notes.numbers[step]):
         cleaned = lines.cleaned(rows)
         yield cleaned if cleaned is rows else cleaned.sort("line")
 

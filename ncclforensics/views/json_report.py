@@ -73,7 +73,7 @@ def inputs(report: Report) -> list[Row]:
     """Each file, and how many of its lines are what."""
     tally = {row["source"]: row for row in report.run.tally.to_dicts()}
     rows = []
-    for reading in report.run.readings:
+    for reading in report.run.inputs:
         counts = {name: tally.get(reading.number, {}).get(name, 0) for name in COUNTS}
         rows.append(
             {
@@ -91,9 +91,7 @@ def inputs(report: Report) -> list[Row]:
 
 def _topology(report: Report) -> list[Row]:
     rows = report.run["dump"].select("source", "gpus", "nics").iter_rows()
-    return [
-        {"path": report.run.readings[source].source.path, "gpus": gpus, "nics": nics} for source, gpus, nics in rows
-    ]
+    return [{"path": report.run.inputs[source].source.path, "gpus": gpus, "nics": nics} for source, gpus, nics in rows]
 
 
 def _counters(report: Report) -> list[Row]:
@@ -120,7 +118,7 @@ def _ports(report: Report) -> list[Row]:
     return [
         {
             **{name: row[name] for name in PORT},
-            "path": report.run.readings[row.pop("source")].source.path,
+            "path": report.run.inputs[row.pop("source")].source.path,
             **{name: value for name, value in row.items() if name not in PORT},
         }
         for row in rows
@@ -130,7 +128,7 @@ def _ports(report: Report) -> list[Row]:
 def _benchmarks(report: Report) -> list[Row]:
     return [
         {
-            "path": report.run.readings[row["source"]].source.path,
+            "path": report.run.inputs[row["source"]].source.path,
             "tool": row["tool"],
             "collective": row["collective"],
             "nranks": row["nranks"],
@@ -194,7 +192,7 @@ def _without_collective(report: Report, row: Row, tool: str) -> Row:
     """What the contract asks of a benchmark, of one that knows no ranks and no bus bandwidth."""
     unknown = ("avg_busbw_GBps", "max_busbw_GBps", "max_busbw_bytes", "wrong", "complete")
     return {
-        "path": report.run.readings[row["source"]].source.path,
+        "path": report.run.inputs[row["source"]].source.path,
         "tool": tool,
         "collective": None,
         "nranks": None,

@@ -64,7 +64,7 @@ def headed(*columns: str, figures: bool = False) -> Table:
 def place_of(report: Report, line: Row) -> str:
     """File and line; the folders too, where two files have one name."""
     path = Path(line["path"])
-    same = [Path(r.source.path).absolute() for r in report.run.readings if r.source.path.endswith(path.name)]
+    same = [Path(r.source.path).absolute() for r in report.run.inputs if r.source.path.endswith(path.name)]
     folders = {one.parent for one in same if one.name == path.name}
     name = os.path.relpath(path, os.path.commonpath(folders)) if len(folders) > 1 else path.name
     return printable(f"{name}:{known(line['line'])}")

@@ -30,7 +30,7 @@ def machines(report: Report) -> list[tuple[str, Table]]:
         told = names.filter((pl.col("source") == source) & (pl.col("dump") == dump))
         cells = rows.select("device", "other", "path").rows()
         key = repr(sorted(cells))
-        file = Path(report.run.readings[int(str(source))].source.path).name
+        file = Path(report.run.inputs[int(str(source))].source.path).name
         groups.setdefault(key, []).append(str(host or file))
         if key not in tables:
             tables[key] = _table(cells, dict(told.select("device", "name").iter_rows()))

@@ -16,7 +16,7 @@ from ncclforensics.data.names import datatype, known, operation_text, printable,
 from ncclforensics.data.nouns import Noun
 from ncclforensics.data.variables import COLLECT_CALLS, NOTHING_SAID
 from ncclforensics.formats import nouns
-from ncclforensics.frames.run import Run
+from ncclforensics.frames.protocol import Frames
 from ncclforensics.parsing.parser import COUNTS
 from ncclforensics.report.build import Report
 from ncclforensics.report.summary import not_shown, summary, versions
@@ -140,15 +140,15 @@ def _list(names: list[str], verbose: bool) -> str:
 
 def coverage(report: Report) -> Text:
     """What was read, in one line."""
-    tally = report.run.tally.select(*COUNTS).sum().row(0, named=True) if report.run.readings else {}
+    tally = report.run.tally.select(*COUNTS).sum().row(0, named=True) if report.run.inputs else {}
     nccl = (tally["recognised"] or 0) + (tally["unrecognised"] or 0)
     seen, world = report.run["rank"].height, report.run["member"]["nranks"].max()
     known = report.run["rank"]["host"]
     hosts = 0 if known.null_count() else known.n_unique()
     told_versions = versions(report.run)
-    jobs, files = len(report.verdicts), len(report.run.readings)
+    jobs, files = len(report.verdicts), len(report.run.inputs)
     of_world = f" of {world!r}" if world and world != seen and jobs == 1 else f" in {jobs} jobs" if jobs > 1 else ""
-    partly = sum(not reading.is_whole and not reading.problems for reading in report.run.readings)
+    partly = sum(not reading.is_whole and not reading.problems for reading in report.run.inputs)
     told = [
         f"{count} {noun.singular if count == 1 else noun.plural}"
         for noun in nouns()
@@ -169,7 +169,7 @@ def coverage(report: Report) -> Text:
     return Text(" · ".join(told), style="dim")
 
 
-def _count(run: Run, noun: Noun) -> int:
+def _count(run: Frames, noun: Noun) -> int:
     for frame, columns in noun.frames:
         if height := (run[frame].select(columns).n_unique() if columns else run[frame].height):
             return height

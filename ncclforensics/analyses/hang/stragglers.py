@@ -11,8 +11,8 @@ import polars as pl
 from ncclforensics.data.names import MESSAGES
 from ncclforensics.frames.columns import OWNER, text_of, with_line
 from ncclforensics.frames.registry import analysis
+from ncclforensics.frames.templated import of_template
 from ncclforensics.frames.time_range import as_time
-from ncclforensics.parsing.templates import CALL_TEMPLATE
 
 YEAR = 2000  # assumed for clocks without a year; only differences are used
 SECOND = 1e6  # in microseconds
@@ -54,9 +54,9 @@ def lag(
     rank: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per rank and collective that all ranks of a communicator made, where lines have times."""
-    is_stamped = call_template["stamp"].is_not_null().gather(call_occurrence[CALL_TEMPLATE])
+    is_stamped = of_template(call_occurrence, call_template, "stamp").is_not_null()
     lines = call_occurrence.filter(is_stamped | pl.col("launcher_time").is_not_null())
-    lines = with_line(lines.with_columns(call_template["stamp"].gather(lines[CALL_TEMPLATE])))
+    lines = with_line(lines.with_columns(of_template(lines, call_template, "stamp")))
     timed = pl.concat([_rows_with_time(lines), _rows_with_time(journal_call)])
     if timed.is_empty():
         return pl.DataFrame(schema=LAG)

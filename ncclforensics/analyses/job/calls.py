@@ -13,7 +13,7 @@ from ncclforensics.analyses.job.call_alignment import corrected
 from ncclforensics.data.versions import releases
 from ncclforensics.frames.columns import OWNER, with_line
 from ncclforensics.frames.registry import analysis
-from ncclforensics.parsing.templates import CALL_TEMPLATE, Repetition, folded
+from ncclforensics.parsing.templates import distinct_rows
 
 SLICE_ROWS = 1 << 19  # rows processed at a time, to bound memory
 ARGUMENTS = ("count", "datatype", "op", "root")
@@ -67,22 +67,26 @@ DIVERGENCE = {
 def call_line(call_template: pl.DataFrame, replay: pl.DataFrame, journal_only_call: pl.DataFrame) -> pl.DataFrame:
     """The distinct calls: of COLL lines, of CALL lines of processes without COLL lines, and of journals."""
     columns = [*OWNER, "comm", "name", *ARGUMENTS, "nranks", "source", "pos"]
-    templates = [template.said for template in _other_templates(call_template, replay, journal_only_call)]
-    frames = [call_template, *(rows.with_columns(nranks=pl.lit(None, dtype=pl.Int32)) for rows in templates)]
-    lines = pl.concat([rows.rename({"called": "name"}).select(columns) for rows in frames])
+    others = [lines for lines, _ in _other_calls(call_template, replay, journal_only_call)]
+    without_nranks = [rows.with_columns(nranks=pl.lit(None, dtype=pl.Int32)) for rows in others]
+    lines = pl.concat([rows.rename({"called": "name"}).select(columns) for rows in (call_template, *without_nranks)])
     lines = lines.with_columns(collective=pl.col("name").is_in(_POINT_TO_POINT).not_())
     peer = pl.when("collective").then("root").otherwise(-1)
     signature = lines.select("name", "count", "datatype", "op", peer=peer).hash_rows().reinterpret(signed=True)
     return lines.with_columns(signature=signature)
 
 
-def _other_templates(
+def _other_calls(
     call_template: pl.DataFrame, replay: pl.DataFrame, journal_only_call: pl.DataFrame
-) -> list[Repetition]:
-    """Return the templates of calls that are not COLL lines."""
-    sources = [replay_only_calls(call_template, replay), journal_only_call]
-    columns = [*OWNER, "comm", "called", *ARGUMENTS, "source", "line", "pos"]
-    return [folded(rows.select(columns), ["line", "pos"]) for rows in sources if rows.height]
+) -> list[tuple[pl.DataFrame, pl.DataFrame]]:
+    """Calls that are not COLL lines: the distinct lines, and of every call its `pos` and the number of its line."""
+    shared = [*OWNER, "comm", "called", *ARGUMENTS, "source"]
+    others = []
+    for rows in (replay_only_calls(call_template, replay), journal_only_call):
+        if rows.height:
+            lines, line = distinct_rows(rows.select(*shared, "pos"), shared)
+            others.append((lines, rows.select("pos", call_line=line)))
+    return others
 
 
 @analysis(CALL)
@@ -98,14 +102,12 @@ def logged_call(
     version: pl.DataFrame,
 ) -> pl.DataFrame:
     """Every call with its rank and its number on its communicator, counted as the logs show it."""
-    occurrences = [call_occurrence.select("pos", "opcount", call_line=CALL_TEMPLATE)]
+    occurrences = [call_occurrence.select("pos", "opcount", call_line="call_template")]
     offset = call_template.height
-    for template in _other_templates(call_template, replay, journal_only_call):
-        template_number = pl.col(CALL_TEMPLATE) + pl.lit(offset, dtype=pl.UInt32)
-        occurrences.append(
-            template.lines.select("pos", opcount=pl.lit(None, dtype=pl.Int64), call_line=template_number)
-        )
-        offset += template.said.height
+    for lines, others in _other_calls(call_template, replay, journal_only_call):
+        line_number = pl.col("call_line") + pl.lit(offset, dtype=pl.UInt32)
+        occurrences.append(others.select("pos", opcount=pl.lit(None, dtype=pl.Int64), call_line=line_number))
+        offset += lines.height
     calls = _without_copies(pl.concat(occurrences) if len(occurrences) > 1 else occurrences[0], call_line, process)
     membership = _member_of_calls(calls, call_line, member)
     if membership.null_count():

@@ -5,10 +5,10 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.analyses.job.calls import describe_calls
-from ncclforensics.frames.columns import places_of, with_line
+from ncclforensics.frames.columns import possible_positions, with_line
 from ncclforensics.frames.registry import analysis
+from ncclforensics.frames.templated import of_template
 from ncclforensics.frames.time_range import CLOCKS, as_time
-from ncclforensics.parsing.templates import CALL_TEMPLATE
 
 NEIGHBOURS = 4  # neighbours on each side of the verdict's call
 YEAR = 2000  # assumed for clocks without a year
@@ -69,7 +69,7 @@ def shown_call(
             call.filter(pl.col("pos").is_in(last_calls["pos"].implode())).join(
                 last_calls, on=["rank_id", "pos"], how="semi"
             ),
-            call.filter(pl.col("pos").is_in(places_of(cited).implode())),
+            call.filter(pl.col("pos").is_in(possible_positions(cited).implode())),
             neighbours.select(call.columns),
         ]
     ).unique(["pos", "rank_id"])
@@ -96,7 +96,7 @@ def timeline(
     )
     timed_lines = []
     last = call_occurrence.filter(pl.col("pos").is_in(shown_call.filter("is_last")["pos"].implode()))
-    for frame in (with_line(last.with_columns(call_template["stamp"].gather(last[CALL_TEMPLATE]))), failure):
+    for frame in (with_line(last.with_columns(of_template(last, call_template, "stamp"))), failure):
         clocks = [name for name in CLOCKS if name in frame.columns]
         lines = frame.join(events.select("source", "line").unique(), on=["source", "line"], how="semi")
         times = [as_time(pl.col(name).cast(pl.String), YEAR) for name in clocks]

@@ -10,7 +10,7 @@ import polars as pl
 
 from ncclforensics.analyses.job.calls import describe_calls
 from ncclforensics.data.names import datatype, operation_text, printable, ranks_text, reduction
-from ncclforensics.frames.run import Run
+from ncclforensics.frames.protocol import Frames
 from ncclforensics.report.build import Report
 from ncclforensics.tui.content.evidence import CitedLine, Citer
 
@@ -56,7 +56,7 @@ class Cell:
 class Calls:
     """All communicators, and the frame from which their calls are fetched in blocks."""
 
-    def __init__(self, run: Run, communicators: list[Communicator], citer: Citer) -> None:
+    def __init__(self, run: Frames, communicators: list[Communicator], citer: Citer) -> None:
         self.communicators = communicators
         self._call, self._call_line, self._member = run["call"], run["call_line"], run["member"]
         self._citer = citer

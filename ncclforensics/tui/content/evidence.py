@@ -27,7 +27,7 @@ class Citer:
 
     def __init__(self, report: Report) -> None:
         self._report = report
-        paths = [Path(reading.source.path) for reading in report.run.readings]
+        paths = [Path(reading.source.path) for reading in report.run.inputs]
         folders: dict[str, set[Path]] = defaultdict(set)
         for path in paths:
             folders[path.name].add(path.absolute().parent)

@@ -83,7 +83,7 @@ def build_incident(report: Report, citer: Citer) -> Incident:
         nodes.append(Node(f"{GROUPS[Role.CONTEXT]} ({len(context)})", "", children=context))
     problems = [
         printable(f"{reading.source.path} {problem}")
-        for reading in report.run.readings
+        for reading in report.run.inputs
         for problem in report.problems(reading.number)
     ]
     return Incident(nodes, problems)

@@ -38,7 +38,7 @@ def list_logs(report: Report, citer: Citer) -> list[Log]:
             reading.number, citer.names[reading.number], reading.source,
             ranks_text(numbers.get(reading.number, [])), report.problems(reading.number),
         )
-        for reading in report.run.readings
+        for reading in report.run.inputs
     ]  # fmt: skip
 
 

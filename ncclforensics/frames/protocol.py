@@ -1,0 +1,52 @@
+"""What rules and reports need of a run, be it redacted or not."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import polars as pl
+
+from ncclforensics.grammar.dialect import Dialect
+from ncclforensics.inputs.windows import InputReader
+
+
+class Frames(Protocol):
+    """The frames of one run by name, and the inputs they were made of."""
+
+    @property
+    def dialect(self) -> Dialect:
+        """Describes the parsed frames."""
+
+    @property
+    def inputs(self) -> list[InputReader]:
+        """Every input, by number: the column `source` of frames."""
+
+    @property
+    def hashes(self) -> dict[int, str]:
+        """Number of an input -> SHA-256 of its bytes, where a saved run holds it."""
+
+    @property
+    def tally(self) -> pl.DataFrame:
+        """Lines read of every input, by kind: columns `source` and `parser.COUNTS`."""
+
+    @property
+    def kinds(self) -> dict[int, str]:
+        """Number of an input -> the contract's `inputs[].kind`, of inputs with any line of a known format."""
+
+    def __getitem__(self, name: str) -> pl.DataFrame:
+        """The frame of this name. Raises KeyError if there is none."""
+
+    def has(self, name: str) -> bool:
+        """Whether a frame has rows; does not compute a parsed frame to find out."""
+
+    def quote(self, wanted: Iterable[tuple[int, int]]) -> dict[tuple[int, int], tuple[int, str]]:
+        """Read lines a second time: (source, line) -> (line numbered from the start, text)."""
+
+
+def call_with(frames: Frames, function: Callable[..., Any], of: tuple[str, ...] = ()) -> Any:
+    """Call a function with the frames that its parameters name; None if the frames of `of` are all empty."""
+    if of and not any(frames.has(frame) for frame in of):
+        return None
+    return function(**{name: frames[name] for name in inspect.signature(function).parameters})

@@ -1,0 +1,74 @@
+"""The frame of the most frequent pattern (NCCL's calls), kept as templates and occurrences.
+
+Analyses that need only what the lines have in common, or only where they stand, ask for the frame TEMPLATES or
+OCCURRENCES and save decoding every line; `of_template` looks up columns of a line's template.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+from ncclforensics.frames.assemble import assemble, with_all_columns, with_hosts, with_positions
+from ncclforensics.frames.columns import ORIGIN, with_line
+from ncclforensics.grammar.patterns import Shape
+from ncclforensics.parsing import templates
+from ncclforensics.parsing.templates import CALL_TEMPLATE, EncodedRows, distinct_rows
+
+TEMPLATES, OCCURRENCES = CALL_TEMPLATE, "call_occurrence"
+
+
+@dataclass(frozen=True)
+class TemplatedFrame:
+    """A parsed frame whose rows differ mostly in one column, `counter`."""
+
+    shape: Shape
+    counter: str
+    labels: Mapping[str, pl.DataType]  # columns of launcher prefixes
+
+    @property
+    def frame(self) -> str:
+        """Its name."""
+        return self.shape.frame
+
+    def encode(self, rows: pl.DataFrame) -> EncodedRows:
+        """Encode parsed rows (without `pos`)."""
+        return templates.encode(rows, ["line", self.counter, *self.labels])
+
+    def decode(
+        self, call_template: pl.DataFrame, call_occurrence: pl.DataFrame, schema: Mapping[str, pl.DataType]
+    ) -> pl.DataFrame:
+        """One row per line, with the columns of `schema`."""
+        lines = with_line(call_occurrence).drop("source")
+        return EncodedRows(call_template.drop("pos"), lines).decode().select(list(schema))
+
+    def assemble(
+        self, pieces: list[EncodedRows], ends: pl.Series, true_hosts: Mapping[tuple[str, int], str]
+    ) -> dict[str, pl.DataFrame]:
+        """The frames TEMPLATES and OCCURRENCES, both in the order of lines. `pieces` is emptied, to save memory."""
+        shared = {name: dtype for name, dtype in self.shape.schema.items() if name != self.counter}
+        counter = self.shape.schema[self.counter]
+        columns = {CALL_TEMPLATE: pl.UInt32(), "pos": pl.Int64(), self.counter: counter, **self.labels}
+        if not pieces:
+            return {TEMPLATES: pl.DataFrame(schema={**ORIGIN, **shared}), OCCURRENCES: pl.DataFrame(schema=columns)}
+        first_rows = with_positions(pl.concat([piece.templates for piece in pieces], how="diagonal"), ends)
+        order = first_rows["pos"].arg_sort()
+        ordered = with_all_columns(with_hosts(first_rows, true_hosts), {**ORIGIN, **shared})[order]
+        call_template, template = distinct_rows(ordered, ["source", *shared])
+        template = template.gather(order.arg_sort())
+        occurrences, start = [], 0
+        for piece in pieces:
+            rows = (piece.occurrences[CALL_TEMPLATE] + start).alias(CALL_TEMPLATE)
+            placed = with_positions(piece.occurrences.with_columns(source=first_rows["source"].gather(rows)), ends)
+            placed = placed.drop("source", "line")
+            occurrences.append(placed.with_columns(template.gather(rows).alias(CALL_TEMPLATE)))
+            start += piece.templates.height
+        pieces.clear()
+        return {TEMPLATES: call_template, OCCURRENCES: assemble(occurrences, columns)}
+
+
+def of_template(call_occurrence: pl.DataFrame, call_template: pl.DataFrame, column: str) -> pl.Series:
+    """One column of the template of every occurrence."""
+    return call_template[column].gather(call_occurrence[CALL_TEMPLATE])

@@ -1,0 +1,30 @@
+"""How much of the inputs is read at once, and by how many threads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from ncclforensics.inputs.lines import CHUNK
+
+WINDOW = 64 << 10  # bytes
+MOST_THREADS = 8  # each holds a batch of lines in memory
+
+
+def _threads() -> int:
+    return min(pl.thread_pool_size(), MOST_THREADS)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPolicy:
+    """Sizes that decide how inputs are read and parsed; none of them changes what is found in bytes that were read."""
+
+    whole: bool = False  # read every byte instead of windows at both ends of each file
+    window: int = WINDOW  # bytes first read at each end of a file
+    small_file: int = 4 * WINDOW  # bytes; a file up to this size is read whole
+    chunk: int = CHUNK  # bytes read and parsed at once
+    one_thread: int = 4 * CHUNK  # bytes; less than that is read faster by one thread than by several
+    batch: int = 6 * CHUNK  # bytes of rare lines parsed at once, to amortise regex compilation
+    threads: int = field(default_factory=_threads)
+    small_frame: int = 10_000  # rows; smaller pieces of a frame are concatenated before anything is computed on them

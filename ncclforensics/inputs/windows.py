@@ -1,0 +1,207 @@
+"""Read one input as lines: whole, or through windows at its head and its tail that grow until they meet.
+
+A hang is decided by the two ends of each file: the head says which rank this is, the tail which call came last.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from ncclforensics.inputs import lines
+from ncclforensics.inputs.read_policy import ReadPolicy
+from ncclforensics.inputs.sources import DAMAGED_ARCHIVE, Source
+
+UNPACKED = 10  # bytes of text expected for one byte of a compressed file
+STEP = 1 << 20  # bytes searched for ends of lines at once; they stay in the processor's cache
+BEGINNING, QUOTED = 200, 50  # bytes by which a JSON document is recognised; and of those what evidence quotes
+SAMPLE = 32 << 10  # bytes at each end by which formats are detected
+
+
+@dataclass(slots=True)
+class InputReader:
+    """One source, and how far it has been read. `start`, `widen` and `finish` yield lines, each line once."""
+
+    source: Source
+    number: int
+    policy: ReadPolicy = field(default_factory=ReadPolicy)
+    problems: list[str] = field(default_factory=list)
+    is_whole: bool = False
+    is_cut: bool = False  # the last line has no `\n`
+    is_binary: bool = False
+    is_document: bool = False  # one JSON object or value instead of lines: `line` is the number of a record
+    beginning: bytes = b""
+    lines_read: int = 0
+    head_stop: int = 0  # byte where the window at the head ends
+    tail_start: int = 0  # byte where the window at the tail begins
+    head_lines: int = 0
+    tail_lines: int = 0
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of the file that were looked at."""
+        return self.source.size if self.is_whole else self.head_stop + self.source.size - self.tail_start
+
+    @property
+    def is_windowed(self) -> bool:
+        """Whether only windows at the two ends were read."""
+        return self.tail_start > 0
+
+    def remaining(self, *, whole: bool) -> int:
+        """Estimate the bytes that will be read next: all that is left, or windows."""
+        if not self.source.seekable:
+            return UNPACKED * self.source.size
+        read = self.bytes_read if self.lines_read else 0
+        left = self.source.size - read
+        return left if whole else min(max(read, self.policy.small_file), left)
+
+    def start(self) -> Iterator[pl.DataFrame]:
+        """Read the source for the first time: all of it, or both ends, as the policy says."""
+        yield from self._with_errors_reported(self._begin())
+
+    def widen(self, *, head: bool = False, tail: bool = False) -> Iterator[pl.DataFrame]:
+        """Double the window at one end, or at both."""
+        before, after = self.head_stop, self.source.size - self.tail_start
+        yield from self._with_errors_reported(self._grow(2 * before if head else before, 2 * after if tail else after))
+
+    def finish(self) -> Iterator[pl.DataFrame]:
+        """Read everything between the windows."""
+        yield from self._with_errors_reported(self._grow(self.source.size, 0))
+
+    def read_document(self) -> bytes:
+        """Read all bytes, as far as possible; damage is added to `problems`."""
+        self.is_document = self.is_whole = True
+        data = bytearray()
+        try:
+            with self.source.open() as stream:
+                while block := stream.read(STEP):
+                    data += block
+        except DAMAGED_ARCHIVE as error:
+            self.problems.append(f"is damaged: {error}")
+        return bytes(data)
+
+    def sample(self) -> bytes:
+        """Read the whole lines within SAMPLE bytes of both ends; nothing where they cannot be read."""
+        try:
+            with self.source.open() as stream:
+                data = stream.read(SAMPLE)
+                self.beginning = data[:BEGINNING]
+                if self.source.seekable and self.source.size > 2 * SAMPLE:
+                    stream.seek(-SAMPLE, 2)
+                    data = _without_cut_lines(data, stream.read())
+        except DAMAGED_ARCHIVE:
+            return b""  # reported when the rest is read
+        return data
+
+    def _with_errors_reported(self, pieces: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+        try:
+            yield from pieces
+        except OSError as error:
+            self.problems.append(f"cannot be read: {error.strerror or error}")
+            self.is_whole = True  # asking for more of it is useless
+
+    def _begin(self) -> Iterator[pl.DataFrame]:
+        if self.is_binary:
+            return
+        if self.policy.whole or not self.source.seekable or self.source.size <= self.policy.small_file:
+            yield from self._read_whole()
+        else:
+            self.tail_start = self.source.size
+            yield from self._grow(self.policy.window, self.policy.window)
+
+    def _read_whole(self) -> Iterator[pl.DataFrame]:
+        try:
+            with self.source.open() as stream:
+                is_long = self.source.seekable and self.source.size > self.policy.chunk
+                content = lines.ByteRange(stream, 0, self.source.size) if is_long else stream
+                for rows in lines.blocks(content, self.number, self.policy.chunk):
+                    yield self._counted(rows)
+        except DAMAGED_ARCHIVE as error:
+            self.problems.append(f"is damaged after line {self.lines_read}: {error}")
+        self.is_whole = True
+
+    def _counted(self, rows: pl.DataFrame) -> pl.DataFrame:
+        self.lines_read += rows.height
+        self.is_cut |= bool(rows["cut"].any())
+        return rows
+
+    def _grow(self, head: int, tail: int) -> Iterator[pl.DataFrame]:
+        """Make the windows `head` and `tail` bytes long; a window never shrinks."""
+        if self.is_whole or self.is_binary:
+            return
+        with self.source.open() as stream:
+            stop = max(min(lines.line_start(stream, head, self.source.size), self.tail_start), self.head_stop)
+            start = self._tail_start(stream, tail, stop)
+            grown = lines.ByteRange(stream, self.head_stop, stop)
+            for rows in lines.blocks(grown, self.number, self.policy.chunk, self.head_lines + 1):
+                self.head_lines += rows.height
+                yield self._counted(rows)
+            self.head_stop = stop
+            while start < self.tail_start:
+                begin = self._tail_start(stream, self.source.size - self.tail_start + self.policy.chunk, start)
+                grown = lines.ByteRange(stream, begin, self.tail_start)
+                rows = pl.concat(lines.blocks(grown, self.number, self.policy.chunk))
+                self.tail_start = begin
+                yield self._counted(rows.with_columns(pl.col("line") - (rows.height + self.tail_lines + 1)))
+                self.tail_lines += rows.height
+        self.is_whole = self.head_stop >= self.tail_start
+
+    def _tail_start(self, stream: io.BufferedIOBase, tail: int, floor: int) -> int:
+        """The first beginning of a line in the last `tail` bytes, not before `floor`.
+
+        Where these bytes hold no beginning of a line, more bytes are taken.
+        """
+        size = self.source.size
+        wants_more = tail > size - self.tail_start
+        while True:
+            start = min(max(lines.line_start(stream, size - tail, size), floor), self.tail_start)
+            if start < self.tail_start or start == floor or not wants_more:
+                return start
+            tail *= 2
+
+    def quote(self, wanted: list[int]) -> dict[int, tuple[int, str]]:
+        """Read lines (negative: numbered from the end) a second time: number -> (number from the start, text)."""
+        if self.is_document:  # all its records stand on one line; behind its beginning there may be private data
+            return dict.fromkeys(wanted, (1, lines.shown(self.beginning[:QUOTED])))
+        total = self._count_lines() if min(wanted) < 0 else 0
+        numbers = {line: line if line > 0 else total + 1 + line for line in wanted}
+        texts: dict[int, bytes] = {}
+        skipped = 0
+        try:
+            with self.source.open() as stream:
+                if total and min(numbers.values()) > self.head_lines:  # all of them stand in the window at the tail
+                    stream.seek(self.tail_start)
+                    skipped = total - self.tail_lines
+                for number, text in _numbered(stream, {number - skipped for number in numbers.values()}):
+                    texts[number + skipped] = texts.get(number + skipped, b"") + text
+        except DAMAGED_ARCHIVE:
+            pass  # the damage was reported when the lines were parsed
+        return {line: (number, lines.shown(texts[number])) for line, number in numbers.items() if number in texts}
+
+    def _count_lines(self) -> int:
+        total, last = 0, 10
+        buffer = bytearray(STEP)
+        with self.source.open() as stream:
+            while size := stream.readinto(buffer):
+                total, last = total + buffer.count(b"\n", 0, size), buffer[size - 1]
+        return total + (last != 10)
+
+
+def _without_cut_lines(head: bytes, tail: bytes) -> bytes:
+    """Both ends of a file, without the lines that are cut in the middle of it."""
+    return (head[: head.rfind(b"\n") + 1] or head + b"\n") + tail[tail.find(b"\n") + 1 :]
+
+
+def _numbered(stream: io.BufferedIOBase, wanted: set[int]) -> Iterator[tuple[int, bytes]]:
+    """Yield lines by their number, from 1. A long line comes in pieces, and of each piece only the beginning."""
+    number = 1
+    while number <= max(wanted) and (data := stream.read(STEP)):
+        end = number + data.count(b"\n")
+        if any(number <= line <= end for line in wanted):
+            for line, text in enumerate(data.split(b"\n"), number):
+                if line in wanted and text:
+                    yield line, text[: 4 * lines.SHOWN]
+        number = end

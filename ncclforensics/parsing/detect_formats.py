@@ -1,0 +1,89 @@
+"""Detect from samples of both ends whether an input is a log, its dialect, and its launcher prefixes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+from ncclforensics.grammar.dialect import Dialect
+from ncclforensics.grammar.patterns import Pattern
+from ncclforensics.inputs import lines
+from ncclforensics.inputs.windows import SAMPLE, InputReader
+from ncclforensics.parsing.launcher_prefixes import detect_prefixes, may_have_prefixes, strip_prefixes
+from ncclforensics.parsing.parser import parse
+
+PICKLES = tuple(bytes([0x80, version]) for version in range(2, 6))  # as PyTorch's Flight Recorder writes them
+
+# How this program's own reports begin. They quote lines, which must not count a second time.
+TITLE = b"## ncclforensics: "
+REPORT_STARTS = (TITLE, b"<!DOCTYPE html>", b'{\n  "schema_version"', b'{\n  "$schema"', b"<?xml")
+REPORT_NAMES = (TITLE, b'content="ncclforensics ', b'"name": "ncclforensics"', b'<testsuites name="ncclforensics"')
+NAME_WITHIN = 400  # bytes
+# The line above the verdict in a text report, which may have been pasted below a heading.
+LINE_COUNTS, RECOGNISED = (b" NCCL lines, ", b" known lines, "), b"% recognised"
+COUNT_WITHIN = 1500  # bytes
+
+
+@dataclass(slots=True)
+class InputFormat:
+    """What the lines of one input may look like."""
+
+    dialect: Dialect
+    prefixes: tuple[Pattern, ...] = ()  # of launchers and collectors, outermost first
+
+    def learn(self, rows: pl.DataFrame, reader: InputReader) -> Dialect:
+        """Add the embedded formats that begin in these lines, and return the dialect.
+
+        The sample shows them in short files, and in long ones that are read in windows.
+        """
+        if reader.source.size > 2 * SAMPLE and not reader.is_windowed:
+            self.dialect = self.dialect.including_formats_in(rows["text"])
+        return self.dialect
+
+
+def reject_non_log(reader: InputReader, sample: bytes, dialect: Dialect) -> bool:
+    """Whether a sample shows that an input is no log; then the reason is added to the input's problems."""
+    if _is_report(sample):
+        problem = "is a report of this program, skipped"
+    elif sample.startswith(PICKLES):
+        problem = "is not a log: a pickle, which is never loaded, skipped"
+    elif _is_binary(sample, dialect):
+        problem = "is not a log: binary data, skipped"
+    else:
+        return False
+    reader.problems.append(problem)
+    reader.is_binary = True
+    return True
+
+
+def _is_report(sample: bytes) -> bool:
+    if sample.startswith(REPORT_STARTS):
+        return any(name in sample[:NAME_WITHIN] for name in REPORT_NAMES)
+    before, percent, _ = b" ".join(sample[:COUNT_WITHIN].split()).partition(RECOGNISED)  # the line may be wrapped
+    return bool(percent) and before.rstrip(b"0123456789.").endswith(LINE_COUNTS)
+
+
+def _is_binary(sample: bytes, dialect: Dialect) -> bool:
+    undecodable = 0 if sample.isascii() else sample.decode("utf-8", "replace").count("\ufffd")
+    is_mostly_text = (sample.count(b"\x00") + undecodable) * 10 <= len(sample)
+    return not is_mostly_text and not parse(lines.block(sample, 1), dialect).frames
+
+
+def detect_formats(samples: Mapping[int, bytes], dialect: Dialect) -> dict[int, InputFormat]:
+    """The format of each of these inputs: number -> format.
+
+    Many inputs are looked at in one call, because a call of Polars costs more than matching one sample.
+    """
+    formats = {number: InputFormat(dialect) for number in samples}
+    texts = lines.texts(samples)
+    for number in may_have_prefixes(texts, dialect):
+        own = texts.filter(source=number)
+        if prefixes := detect_prefixes(own, dialect):
+            formats[number].prefixes = prefixes
+            bare = strip_prefixes(own, dialect, prefixes).select(texts.columns)
+            texts = pl.concat([texts.filter(pl.col("source") != number), bare])
+    for number, detected in dialect.by_source(texts).items():
+        formats[number].dialect = detected
+    return formats

@@ -1,0 +1,117 @@
+"""Read and parse all inputs: their records, as pieces of frames by input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import polars as pl
+
+from ncclforensics.formats import dialect, document
+from ncclforensics.inputs.read_policy import ReadPolicy
+from ncclforensics.inputs.sources import Source
+from ncclforensics.inputs.windows import InputReader
+from ncclforensics.parsing.detect_formats import InputFormat, detect_formats, reject_non_log
+from ncclforensics.parsing.parser import COUNTS, NO_HOSTS, NO_TALLY, SPEAKER, Parsed
+from ncclforensics.parsing.templates import EncodedRows
+from ncclforensics.parsing.workers import ParallelParser
+
+SAMPLED_TOGETHER = 64  # inputs
+Progress = Callable[[int], None]  # called with the bytes parsed since the last call
+
+
+class Records:
+    """What has been parsed so far of some inputs, and what is needed to read more of them.
+
+    The constructor reads nothing: `load` does.
+    """
+
+    def __init__(self, sources: Sequence[Source], policy: ReadPolicy, progress: Progress) -> None:
+        self.dialect = dialect()
+        self.policy = policy
+        self.inputs = [InputReader(source, number, policy) for number, source in enumerate(sources)]
+        self.frames: dict[str, list[pl.DataFrame]] = {}  # parsed frame -> its pieces
+        self.encoded: list[EncodedRows] = []  # pieces of the frame of the most frequent pattern
+        self.tallies: list[pl.DataFrame] = []
+        self.speakers: list[pl.DataFrame] = [pl.DataFrame(schema=SPEAKER)]
+        self._formats: dict[int, InputFormat] = {}
+        self._parser = ParallelParser(self.dialect, policy, self.add, progress)
+
+    def add(self, parsed: Parsed) -> None:
+        """Add what was parsed of some lines."""
+        self.tallies.append(parsed.tally)
+        self.speakers.append(parsed.speakers)
+        self.encoded += [parsed.encoded] if parsed.encoded else []
+        for name, pieces in parsed.frames.items():
+            self.frames.setdefault(name, []).extend(pieces)
+
+    def detect(self, readers: Sequence[InputReader]) -> None:
+        """Detect the formats of inputs; those that are JSON documents or bare values are read at once."""
+        for start in range(0, len(readers), SAMPLED_TOGETHER):
+            group = [(reader, reader.sample()) for reader in readers[start : start + SAMPLED_TOGETHER]]
+            rejected = {reader.number for reader, data in group if reject_non_log(reader, data, self.dialect)}
+            samples = {
+                reader.number: b"" if reader.number in rejected else data
+                for reader, data in group
+                if not self._add_document(reader)
+            }
+            self._formats |= detect_formats(samples, self.dialect)
+
+    def _add_document(self, reader: InputReader) -> bool:
+        """Add the records of an input that is one JSON object or one value; False for an input of lines."""
+        read = document(reader.beginning, reader.source.path)
+        if read is None or reader.problems:
+            return False
+        records, problems = read(reader.read_document())
+        reader.problems += problems
+        reader.lines_read = len(records)
+        rows: dict[str, list[dict[str, Any]]] = {}
+        for number, (frame, columns) in enumerate(records, 1):
+            rows.setdefault(frame, []).append({"source": reader.number, "line": number, **columns})
+        origin = {"source": pl.Int32(), "line": pl.Int32()}
+        frames = {
+            name: [pl.DataFrame(own, schema_overrides=origin, infer_schema_length=None)] for name, own in rows.items()
+        }
+        tally = {"source": reader.number, **dict.fromkeys(COUNTS, 0), "recognised": len(records)}
+        counted = pl.DataFrame([tally], schema=NO_TALLY.schema)
+        self.add(Parsed(frames, counted, NO_HOSTS, pl.DataFrame(schema=SPEAKER)))
+        return True
+
+    def read(self) -> None:
+        """Read every input whose format was detected for the first time: all of it, or both ends."""
+        readers = [reader for reader in self._lines_of(self.inputs) if not reader.problems]
+        self._parse(readers, InputReader.start, dict.fromkeys((r.number for r in readers), self.policy.whole))
+
+    def read_more(self, reach: Mapping[int, str]) -> None:
+        """Read more of some inputs: number -> `head` or `tail` (double that window) or `all`."""
+
+        def more(reader: InputReader) -> Iterator[pl.DataFrame]:
+            end = reach[reader.number]
+            return reader.finish() if end == "all" else reader.widen(head=end == "head", tail=end == "tail")
+
+        readers = self._lines_of([reader for reader in self.inputs if reader.number in reach])
+        self._parse(readers, more, {number: end == "all" for number, end in reach.items()})
+
+    def _lines_of(self, readers: Sequence[InputReader]) -> list[InputReader]:
+        return [reader for reader in readers if reader.number in self._formats]
+
+    def _parse(
+        self,
+        readers: list[InputReader],
+        read: Callable[[InputReader], Iterator[pl.DataFrame]],
+        is_whole: Mapping[int, bool],
+    ) -> None:
+        remaining = sum(reader.remaining(whole=is_whole[reader.number]) for reader in readers)
+        self._parser.parse([(reader, self._formats[reader.number]) for reader in readers], read, remaining)
+
+
+def load(sources: Sequence[Source], policy: ReadPolicy, progress: Progress = lambda _: None) -> Records:
+    """Read and parse the inputs as far as the policy says; those of saved runs are left to `archive.restore`."""
+    records = Records(sources, policy, progress)
+    for reader in records.inputs:
+        if reader.source.problem:
+            reader.problems.append(reader.source.problem)
+            reader.is_whole = True  # asking for more of it is useless
+    records.detect([reader for reader in records.inputs if not reader.problems and not reader.source.saved])
+    records.read()
+    return records
