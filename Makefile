@@ -1,7 +1,10 @@
 # All that a machine needs beforehand: Python 3.11 or later, and make.
 #
 #   make demo          a verdict on an incident that ships with the program
+#   make quick         what to run after every edit: style, types, and the fast tests
 #   make test          everything a change must pass
+#   make corpus        all real logs beside the repository, of which `make test` reads a sample
+#   make nightly       all tests, with many more examples of every property, on all incidents and real logs
 #   make bench         the command against awk, grep and a conventional parser
 #   make bench-volume  the same, a job with long logs against one with short logs, and 2 GB of all families
 #   make bench-screens the screens: first paint, keys, memory
@@ -14,18 +17,38 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # An editable install compiles nothing, and where Python may not keep what it compiles, every start would do it again.
 COMPILE := @$(BIN)/python -m compileall -q ncclforensics
 
-.PHONY: demo test bench bench-volume bench-screens clean
+# The modules with tests that a change needs at once; `-m "not slow"` leaves their expensive tests out.
+QUICK := $(addprefix tests/test_,$(addsuffix .py,floor_plan words lines sources launcher_prefixes explain_line templates \
+	selection grammars rules subsystems incidents))
+PYTEST := $(BIN)/pytest -n auto --dist loadgroup
+
+.PHONY: demo quick test corpus nightly bench bench-volume bench-screens clean
 .DELETE_ON_ERROR:
 
 # `demo` ends with 1, for it finds something: that is its success.
 demo: $(VENV)/installed
 	@$(BIN)/ncclforensics demo; test $$? -eq 1
 
+quick: export NCCLFORENSICS_TESTS = quick
+quick: $(VENV)/installed-dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(PYTEST) -m "not slow" $(QUICK)
+
 test: $(VENV)/installed-dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/pytest -n auto --dist loadgroup
+	$(PYTEST)
+
+corpus: export NCCLFORENSICS_TESTS = full
+corpus: $(VENV)/installed-dev
+	$(PYTEST) tests/test_corpus.py
+
+nightly: export NCCLFORENSICS_TESTS = full
+nightly: $(VENV)/installed-dev
+	$(PYTEST)
 
 bench: $(VENV)/installed-dev
 	$(BIN)/python -m tests.benchmarks.bench --cmd $(BIN)/ncclforensics

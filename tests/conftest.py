@@ -14,6 +14,7 @@ from ncclforensics import analyze
 from ncclforensics.report.build import Report
 from ncclforensics.rules import registry
 from ncclforensics.rules.finding import Finding
+from tests import budget, incidents
 from tests.benchmarks.generate import Fault, FaultKind, Finish, Plan, generate
 
 CORPUS = Path(__file__).parents[2] / "shared" / "corpus"
@@ -32,8 +33,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What earlier runs derived from the grammars must not hide an error: all workers begin with an empty cache."""
-    if hasattr(config, "workerinput"):
+    """Let all workers begin without compiled grammars, so that an error in compiling them shows; not in a quick run."""
+    if hasattr(config, "workerinput") or budget.IS_QUICK:
         return
     cache = tempfile.TemporaryDirectory(prefix="ncclforensics-cache-")
     os.environ["XDG_CACHE_HOME"] = cache.name
@@ -41,11 +42,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of one incident or pair go to one worker, so that its answers are computed once."""
+    """Group tests that share a cached result on one worker, and mark those that `make quick` leaves out."""
+    quick = {incident.name for incident in incidents.one_of_each_kind()}
     for item in items:
         params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
         for kind in {"incident", "pair"} & set(params):
             item.add_marker(pytest.mark.xdist_group(params[kind].name))
+        if "incident" in params and params["incident"].name not in quick:
+            item.add_marker(pytest.mark.slow)
+        if "shape" in params:
+            item.add_marker(pytest.mark.xdist_group(params["shape"].grammar))
 
 
 @pytest.fixture(autouse=True)

@@ -44,8 +44,7 @@ class Incident:
 
     @property
     def case(self) -> Json:
-        case: Json = json.loads((self.folder / "case.json").read_text(encoding="utf-8"))
-        return case
+        return _case(self.folder)
 
     @property
     def is_hang(self) -> bool:
@@ -58,9 +57,9 @@ class Incident:
         return [self.case["truth"], *self.case.get("other_jobs", [])]
 
     @property
-    def speaking(self) -> set[str]:
-        """The rules that `check` has a finding of, as its report.md tells."""
-        return set((self.folder / "report.md").read_text(encoding="utf-8").rpartition("\n\n")[2].split("`")[1::2])
+    def rules(self) -> frozenset[str]:
+        """The rules with a finding in `check`, by the last line of report.md."""
+        return _rules(self.folder)
 
     @property
     def logs(self) -> list[str]:
@@ -82,8 +81,29 @@ class Incident:
             return Answer(answered, json_report.as_object(answered))
 
 
+@cache
+def _case(folder: Path) -> Json:
+    case: Json = json.loads((folder / "case.json").read_text(encoding="utf-8"))
+    return case
+
+
+@cache
+def _rules(folder: Path) -> frozenset[str]:
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    return frozenset(text.rpartition("\n\n")[2].split("`")[1::2])
+
+
 ALL = [Incident(path.parent) for path in sorted(INCIDENTS.glob("*/case.json"))]
 HANGS = [incident for incident in ALL if incident.is_hang]
+
+
+def one_of_each_kind() -> list[Incident]:
+    """The smallest incident of every command and verdict."""
+    sizes = {incident: sum((incident.folder / log).stat().st_size for log in incident.logs) for incident in ALL}
+    kinds: dict[tuple[bool, str | None], Incident] = {}
+    for incident in sorted(ALL, key=lambda incident: (-sizes[incident], incident.name)):
+        kinds[incident.is_hang, incident.case["truth"].get("verdict")] = incident
+    return list(kinds.values())
 
 
 @cache

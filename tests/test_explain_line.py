@@ -35,6 +35,7 @@ def test_a_line_from_which_its_process_was_cut_away_is_known_by_what_it_says() -
     assert (found.shape.frame, found.fields) == ("milestone", {"network": "Socket"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spoiled", "known", "expected"),
     [("recvbuff 0x7f", 'recvbuff "', "_BUFFER"), ("count 8", "count x", "COUNT"), ("op 0", "OP 0", '" op "')],
@@ -50,6 +51,7 @@ def test_the_nearest_shape_says_where_it_stops(spoiled: str, known: str, expecte
     assert CALL.startswith(line[: found.at])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", ["step 7: loss 0.25", "", "INFO: ready"])
 def test_a_line_of_the_application_is_near_to_nothing(line: str) -> None:
     found = anatomy(line, LANGUAGE)

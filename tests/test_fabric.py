@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclforensics import analyze
@@ -20,6 +20,7 @@ from ncclforensics.inputs.sources import find
 from ncclforensics.report.build import Report
 from ncclforensics.views.json_report import as_object
 from ncclforensics.views.text_report import text as as_text
+from tests.budget import examples
 
 Read = Callable[..., Report]
 Parse = Callable[..., Run]
@@ -368,7 +369,7 @@ DUMPS = [PLAIN, REPORTED, DIAGNOSED, TABLE, WARNED, LINKS, MAP, PORTS, IBSTAT, I
 DAMAGE = [b"", b"\x1b]0;x\x07", b"\xff\xfe\x00", b"9" * 40, b"\n", b"[", b'"', b"-", b"0xffffffffffffffff"]
 
 
-@settings(max_examples=2, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(2, with_fixtures=True)
 @given(st.data())
 def test_no_dump_that_is_cut_or_torn_breaks_anything(tmp_path: Path, data: st.DataObject) -> None:
     for number, whole in enumerate(DUMPS):

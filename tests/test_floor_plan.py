@@ -5,13 +5,15 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[1] / "ncclforensics"
+from tests.source import MODULES, PACKAGE, nodes
+
+pytestmark = pytest.mark.xdist_group("source")
 ROOMS = {
     "inputs", "grammar", "formats", "parsing", "frames", "analyses", "rules", "report", "diff", "views", "tui", "cli",
     "archive", "capture", "data",
@@ -72,7 +74,6 @@ APPLYING = {
     "parsing/explain_line.py": "those of the grammars",
 }
 TERMINAL = ("rich", "textual")
-MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
 def module_name(path: Path) -> str:
@@ -97,14 +98,13 @@ def imports(path: Path, *, type_checking: bool = False) -> frozenset[str]:
 
 
 def _imports(path: Path, type_checking: bool) -> Iterator[str]:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
     for_types = {
         id(inner)
-        for outer in ast.walk(tree)
+        for outer in nodes(path)
         if isinstance(outer, ast.If) and ast.unparse(outer.test) == "TYPE_CHECKING"
         for inner in ast.walk(outer)
     }
-    for node in ast.walk(tree):
+    for node in nodes(path):
         if id(node) in for_types and not type_checking:
             continue
         if isinstance(node, ast.Import):
@@ -240,11 +240,11 @@ def test_only_grammars_know_what_a_line_looks_like() -> None:
     assert {named(path) for path in MODULES if "re" in libraries(path)} == set(PATTERNS)
 
 
-def applied_patterns(code: str) -> list[str]:
+def applied_patterns(syntax: Iterable[ast.AST]) -> list[str]:
     """The calls of Polars' methods on text that read a pattern."""
     return [
         ast.unparse(node)
-        for node in ast.walk(ast.parse(code))
+        for node in syntax
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and node.func.attr in OF_PATTERNS
@@ -255,13 +255,13 @@ def applied_patterns(code: str) -> list[str]:
 
 
 def test_only_what_applies_grammars_searches_for_patterns() -> None:
-    assert {named(path) for path in MODULES if applied_patterns(path.read_text(encoding="utf-8"))} == set(APPLYING)
+    assert {named(path) for path in MODULES if applied_patterns(nodes(path))} == set(APPLYING)
 
 
 def test_a_pattern_on_a_column_is_found() -> None:
     code = 'rows.filter(pl.col("a").str.contains("^x"), pl.col("b").str.contains("^", literal=True))'
 
-    assert applied_patterns(code) == ["pl.col('a').str.contains('^x')"]
+    assert applied_patterns(ast.walk(ast.parse(code))) == ["pl.col('a').str.contains('^x')"]
 
 
 def test_only_one_module_knows_lark() -> None:

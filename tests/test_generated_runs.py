@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclforensics import analyze
@@ -18,6 +18,7 @@ from ncclforensics.inputs.sources import find
 from ncclforensics.report.build import report
 from ncclforensics.views.json_report import as_object
 from tests.benchmarks.generate import Fault, FaultKind, Finish, Layout, Plan, Truth, generate
+from tests.budget import examples
 
 KINDS = {
     FaultKind.LAGGING: ("tp", "dp", "world"),
@@ -66,7 +67,7 @@ def told(out: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=12, deadline=None)
+@examples(4)
 @given(plan=plans())
 def test_windows_give_the_verdict_of_the_whole_files(plan: Plan) -> None:
     with TemporaryDirectory() as folder:
@@ -79,7 +80,7 @@ def test_windows_give_the_verdict_of_the_whole_files(plan: Plan) -> None:
     assert told(windows) == told(whole)
 
 
-@settings(max_examples=12, deadline=None)
+@examples(4)
 @given(plan=plans())
 def test_the_generated_fault_is_named_with_its_culprits(plan: Plan) -> None:
     with TemporaryDirectory() as folder:
@@ -92,7 +93,7 @@ def test_the_generated_fault_is_named_with_its_culprits(plan: Plan) -> None:
     assert (hang["verdict"], hang["culprits"]) == (truth.verdict, sorted(truth.culprits))
 
 
-@settings(max_examples=10, deadline=None)
+@examples(3)
 @given(plan=plans(), seed=st.integers(0, 2**16))
 def test_the_order_of_the_files_does_not_matter(plan: Plan, seed: int) -> None:
     with TemporaryDirectory() as folder:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.lark import LarkStrategy
 from lark import Token, Tree
@@ -21,13 +21,14 @@ from ncclforensics.formats import all_formats, dialect
 from ncclforensics.grammar import grammar_file
 from ncclforensics.grammar.grammar_file import Grammar
 from ncclforensics.grammar.patterns import Shape
+from tests.budget import examples
 
 DECORATIONS = ("launcher", "deduplicated")  # stand around lines, and are tried before all others
 SHAPES = [shape for name in grammar_file.names() for shape in grammar_file.load(name).shapes]
 # What is left of a line once it has been read: no control characters, no ends of lines of any kind.
 READABLE = st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Zl", "Zp"))
 
-EXAMPLES = 6  # of every rule; there are many rules
+EXAMPLES = 2  # of every rule; there are many rules
 
 every_shape = pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.frame)
 
@@ -67,17 +68,27 @@ def by_pattern(shape: Shape, text: str) -> Fields | None:
     return None
 
 
+@cache
+def examples_by_pattern() -> list[tuple[str, str, Fields | None]]:
+    """Frame, example and fields of all examples of all rules."""
+    return [(shape.frame, text, by_pattern(shape, text)) for shape in SHAPES for text in shape.examples]
+
+
 def test_every_rule_has_an_example_directly_above_it() -> None:
     assert [f"{shape.grammar}.lark: {shape.frame}" for shape in SHAPES if not shape.examples] == []
 
 
 def test_every_alternative_of_a_rule_has_an_example() -> None:
     forms = {(shape.frame, pattern.form) for shape in SHAPES for pattern in shape.patterns}
-    shown = [(shape, by_pattern(shape, example)) for shape in SHAPES for example in shape.examples]
 
-    assert forms - {(shape.frame, found[0]) for shape, found in shown if found} == set()
+    assert forms - {(frame, fields[0]) for frame, _, fields in examples_by_pattern() if fields} == set()
 
 
+def test_every_example_matches_a_pattern_of_its_rule() -> None:
+    assert [(frame, example) for frame, example, fields in examples_by_pattern() if fields is None] == []
+
+
+@pytest.mark.slow
 @every_shape
 def test_both_engines_find_the_same_fields_in_the_examples(shape: Shape) -> None:
     for example in shape.examples:
@@ -117,9 +128,10 @@ def test_every_pattern_compiles_and_fills_its_columns() -> None:
             assert set(fields.struct.fields) == set(pattern.columns) <= set(shape.columns), shape.frame
 
 
+@pytest.mark.slow
 @every_shape
 def test_both_engines_find_the_same_fields_in_whatever_the_grammar_allows(shape: Shape) -> None:
-    @settings(max_examples=EXAMPLES)
+    @examples(EXAMPLES)
     @given(lines_of(shape))
     def agree(text: str) -> None:
         reference = by_lark(shape, text)
@@ -130,11 +142,12 @@ def test_both_engines_find_the_same_fields_in_whatever_the_grammar_allows(shape:
     agree()
 
 
+@pytest.mark.slow
 @every_shape
 def test_both_engines_refuse_and_accept_the_same_distorted_lines(shape: Shape) -> None:
     words = sorted({word for example in shape.examples for word in example.split(" ")})
 
-    @settings(max_examples=EXAMPLES)
+    @examples(EXAMPLES)
     @given(st.data())
     def agree(data: st.DataObject) -> None:
         line = data.draw(st.sampled_from(shape.examples)).split(" ")
@@ -262,7 +275,7 @@ def test_a_grammar_loads_where_there_is_no_home(monkeypatch: pytest.MonkeyPatch)
     def homeless() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
-    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", homeless)
 
     assert shapes_of("operation") == grammar_file.load("operation").shapes

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclforensics import analyze
 from ncclforensics.report.build import Report
 from ncclforensics.views.json_report import as_object
+from tests.budget import examples
 
 PORT = "/sys/class/infiniband/mlx5_0/ports/1"
 SYSFS = f"""\
@@ -255,7 +256,7 @@ def test_priorities_without_loss(tmp_path: Path) -> None:
 WHOLE = SYSFS + VERBS + METRICS + RDMA + "\n" + ETHTOOL + MLXLINK + GIDS + QOS
 
 
-@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@examples(2, with_fixtures=True)
 @given(start=st.integers(0, len(WHOLE)), stop=st.integers(0, len(WHOLE)), noise=st.binary(max_size=20))
 def test_damaged_dumps_do_no_harm(tmp_path: Path, start: int, stop: int, noise: bytes) -> None:
     (tmp_path / "dump").write_bytes(WHOLE[:start].encode() + noise + WHOLE[stop:].encode())

@@ -7,11 +7,12 @@ import tracemalloc
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 from ncclforensics.inputs import lines
+from tests.budget import examples
 
 LOG = b"gpu-a012:41887:42107 [3] NCCL INFO Connected all rings\n"
 # Texts made of what makes trouble: ends of lines of all kinds, escapes, cut characters, control bytes.
@@ -101,7 +102,7 @@ def test_any_chunk_size_gives_the_same_lines(data: bytes, chunk: int) -> None:
     assert_frame_equal(read(data, chunk), read(data))
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(
     st.integers(-3, 3), st.sampled_from([b"\n", b"\r\n", b""]), st.integers(500, 1 << 17), st.sampled_from(["x", "é"])
 )

@@ -9,13 +9,14 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclforensics import analyze
 from ncclforensics.report.build import Report
 from ncclforensics.views.json_report import as_object
 from ncclforensics.views.text_report import text as as_text
+from tests.budget import examples
 from tests.incidents import INCIDENTS
 
 Json = dict[str, Any]
@@ -491,7 +492,7 @@ def dumps() -> list[str]:
 
 
 @given(data=st.data())
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(5, with_fixtures=True)
 def test_a_mangled_dump_never_stops_the_program(data: st.DataObject, tmp_path: Path) -> None:
     text = data.draw(st.sampled_from(dumps()))
     for _ in range(data.draw(st.integers(1, 6))):

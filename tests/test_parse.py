@@ -9,7 +9,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclforensics.formats import nccl
@@ -19,6 +19,7 @@ from ncclforensics.inputs import lines
 from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.sources import find
 from ncclforensics.parsing.parser import COUNTS, Parsed, parse, parse_by_template
+from tests.budget import examples, sample
 
 LANGUAGE = nccl.dialect()
 EXAMPLES = sorted({example for shape in LANGUAGE.shapes for example in shape.examples})
@@ -99,7 +100,7 @@ def facts_of(run: Run) -> Counter[tuple[str, frozenset[Row]]]:
 
 
 @given(st.lists(mutated(), min_size=1, max_size=3))
-@settings(max_examples=15)
+@examples(6)
 def test_every_line_is_counted_exactly_once(texts: list[bytes]) -> None:
     rows = rows_of(*texts)
 
@@ -151,7 +152,7 @@ def test_a_line_goes_to_the_first_alternative_that_has_it() -> None:
 
 
 @given(st.lists(st.sampled_from(EXAMPLES), min_size=1, max_size=12))
-@settings(max_examples=15)
+@examples(6)
 def test_lines_are_found_together_as_they_are_found_alone(examples: list[str]) -> None:
     together = found("\n".join(examples) + "\n")
 
@@ -180,7 +181,7 @@ def test_both_of_two_complete_lines_without_a_newline_between_them_are_saved() -
 
 
 @given(first=st.sampled_from(HEADED), second=st.sampled_from(EXAMPLES), data=st.data())
-@settings(max_examples=12)
+@examples(5)
 def test_a_torn_line_never_invents_a_host(first: str, second: str, data: st.DataObject) -> None:
     """From behind its own prefix on, a line may be torn anywhere."""
     torn = first[: data.draw(st.integers(first.index(LANGUAGE.prefix_marker), len(first)))] + second
@@ -259,7 +260,7 @@ def test_text_in_front_of_a_line_does_not_hide_it(decoration: str) -> None:
 
 
 @given(st.lists(mutated(), min_size=1, max_size=4), st.randoms(use_true_random=False))
-@settings(max_examples=12)
+@examples(5)
 def test_the_order_of_files_does_not_change_what_is_said(texts: list[bytes], order: object) -> None:
     shuffled = sorted(texts, key=lambda _: order.random())  # type: ignore[attr-defined]
     with tempfile.TemporaryDirectory() as here, tempfile.TemporaryDirectory() as there:
@@ -267,7 +268,7 @@ def test_the_order_of_files_does_not_change_what_is_said(texts: list[bytes], ord
 
 
 @given(st.lists(st.sampled_from(EXAMPLES), min_size=2, max_size=20), st.integers(1, 19))
-@settings(max_examples=15)
+@examples(6)
 def test_how_lines_are_split_over_files_does_not_change_what_is_said(texts: list[str], place: int) -> None:
     upper, lower = ("".join(f"{text}\n" for text in part) for part in (texts[:place], texts[place:]))
 
@@ -275,7 +276,7 @@ def test_how_lines_are_split_over_files_does_not_change_what_is_said(texts: list
 
 
 @given(st.lists(mutated(), min_size=1, max_size=3))
-@settings(max_examples=12)
+@examples(5)
 def test_what_is_parsed_together_does_not_change_what_is_said(texts: list[bytes]) -> None:
     apart = sum((facts(found(text)) for text in texts), Counter[tuple[str, frozenset[Row]]]())
 
@@ -296,13 +297,13 @@ def _survives(text: bytes) -> None:
 
 
 @given(mutated() | st.binary(max_size=300) | st.text(max_size=100).map(lambda text: text.encode("utf-16")))
-@settings(max_examples=15)
+@examples(6)
 def test_no_input_raises(text: bytes) -> None:
     _survives(text)
 
 
 @given(data=st.data())
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(5, with_fixtures=True)
 def test_no_distorted_log_of_the_real_world_raises(corpus: Path, data: st.DataObject) -> None:
     logs = sorted(path for path in (corpus / "nccl-logs").rglob("*") if path.is_file())
     log = data.draw(st.sampled_from(logs))
@@ -312,7 +313,8 @@ def test_no_distorted_log_of_the_real_world_raises(corpus: Path, data: st.DataOb
 
 
 def test_the_counts_of_real_logs_sum_to_their_lines(corpus: Path) -> None:
-    run = open_run(find([str(corpus / "nccl-logs")]), ReadPolicy(whole=True))
+    logs = sample((path for path in (corpus / "nccl-logs").rglob("*") if path.is_file()), 6)
+    run = open_run(find(map(str, logs)), ReadPolicy(whole=True))
     counted = dict(run.tally.select("source", pl.sum_horizontal(COUNTS)).rows())
 
     for reading in run.inputs:

@@ -8,12 +8,13 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclforensics import analyze
 from ncclforensics.grammar import grammar_file
 from ncclforensics.views.json_report import as_object
+from tests.budget import examples
 from tests.incidents import INCIDENTS
 
 HASH = "8f3bd2a4c1e07755"
@@ -297,7 +298,7 @@ EVERY_TEXT = [
 ] + [example for name in ("ras", "inspector") for shape in grammar_file.load(name).shapes for example in shape.examples]
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(12, with_fixtures=True)
 @given(
     st.lists(
         st.tuples(st.sampled_from(EVERY_TEXT), st.sampled_from(["", "99999999999999999999"])).map(

@@ -12,7 +12,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclforensics import analyze
@@ -26,6 +26,7 @@ from ncclforensics.inputs.sources import find
 from ncclforensics.inputs.windows import InputReader
 from ncclforensics.parsing.parser import parse
 from ncclforensics.views.json_report import as_object
+from tests.budget import examples
 from tests.incidents import INCIDENTS
 
 LOG = b"gpu-a012:41887:42107 [3] NCCL INFO Connected all rings\n"
@@ -91,7 +92,7 @@ def all_lines(pieces: Iterator[pl.DataFrame]) -> list[int]:
     chunk=st.integers(1, 500),
     steps=st.lists(st.sampled_from(["head", "tail"]), max_size=12),
 )
-@settings(max_examples=20)
+@examples(13)
 def test_windows_that_grow_give_the_same_rows_as_reading_whole(
     data: bytes, window: int, chunk: int, steps: list[str]
 ) -> None:
@@ -114,7 +115,7 @@ def test_windows_that_grow_give_the_same_rows_as_reading_whole(
     batch=st.sampled_from([0, 10_000]),
     few=st.integers(0, 20),
 )
-@settings(max_examples=8)
+@examples(5)
 def test_several_readers_give_the_same_rows_as_one(texts: list[bytes], chunk: int, batch: int, few: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         paths = [written(Path(folder) / f"rank{number}.log", data) for number, data in enumerate(texts)]
@@ -129,7 +130,7 @@ def test_several_readers_give_the_same_rows_as_one(texts: list[bytes], chunk: in
 
 
 @given(data=TEXTS, window=st.integers(1, 500))
-@settings(max_examples=15)
+@examples(10)
 def test_growing_either_window_comes_to_an_end(data: bytes, window: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for end in ("head", "tail"):

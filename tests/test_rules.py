@@ -27,7 +27,7 @@ def test_every_rule_is_shown_by_an_incident() -> None:
     shown = {
         (name, category)
         for incident in ALL
-        for name in incident.speaking
+        for name in incident.rules
         for category in (*incident.case["expected_findings"], *incident.case["expected_notes"])
     }
 
@@ -39,9 +39,10 @@ def test_every_rule_is_kept_silent_by_an_incident() -> None:
         forbidding = [incident for incident in ALL if one.category in incident.case["must_not_report"]]
 
         assert forbidding, one.name
-        assert [incident.name for incident in forbidding if one.name in incident.speaking] == [], one.name
+        assert [incident.name for incident in forbidding if one.name in incident.rules] == [], one.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("incident", ALL[::4], ids=lambda incident: incident.name)
 def test_a_rule_that_is_not_asked_has_nothing_to_say(incident: Incident) -> None:
     run = checked(incident).report.run

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+
+import pytest
 
 from ncclforensics.formats import dialect
 from tests.incidents import ROOT
+from tests.source import MODULES, PACKAGE, nodes
 
-PACKAGE = ROOT / "ncclforensics"
+pytestmark = pytest.mark.xdist_group("source")
 GLOSSARY = ROOT / "docs" / "glossary.md"
 # Where a refused word is the word of others: of a library, of a tool, of the JSON contract.
 ALLOWED: set[tuple[str, str]] = set()
@@ -34,9 +37,9 @@ def is_private(name: str) -> bool:
     return lowered in AS_NAME or not AS_PART.isdisjoint(lowered.split("_"))
 
 
-def names(tree: ast.AST) -> Iterator[tuple[str, int]]:
+def names(syntax: Iterable[ast.AST]) -> Iterator[tuple[str, int]]:
     """The names that a module defines, and the strings in it that may be names of columns, with their lines."""
-    for node in ast.walk(tree):
+    for node in syntax:
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 yield name, node.lineno
@@ -50,15 +53,15 @@ def names(tree: ast.AST) -> Iterator[tuple[str, int]]:
                 yield text, node.lineno
 
 
-def private_names(code: str) -> list[tuple[str, int]]:
-    return sorted({(name, line) for name, line in names(ast.parse(code)) if is_private(name)}, key=lambda hit: hit[1])
+def private_names(syntax: Iterable[ast.AST]) -> list[tuple[str, int]]:
+    return sorted({(name, line) for name, line in names(syntax) if is_private(name)}, key=lambda hit: hit[1])
 
 
 def test_the_package_uses_no_private_words_as_names() -> None:
     refused = []
-    for path in sorted(PACKAGE.rglob("*.py")):
+    for path in MODULES:
         module = path.relative_to(PACKAGE).as_posix()
-        hits = private_names(path.read_text(encoding="utf-8"))
+        hits = private_names(nodes(path))
         refused += [f"{module}:{line} {name}" for name, line in hits if (module, name) not in ALLOWED]
         refused += [module for part in path.relative_to(PACKAGE).with_suffix("").parts if is_private(part)]
 
@@ -80,7 +83,7 @@ def told(each):
 """
     expected = ["each", "told", "guest_lines", "said", "standstill", "seat", "drill_count"]
 
-    assert sorted(name for name, _ in private_names(code)) == sorted(expected)
+    assert sorted(name for name, _ in private_names(ast.walk(ast.parse(code)))) == sorted(expected)
 
 
 def test_the_glossary_lists_private_words() -> None:

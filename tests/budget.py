@@ -1,0 +1,37 @@
+"""How much the suite tries: `make test` takes samples, `make corpus` and `make nightly` take everything."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterable
+from typing import TypeVar
+
+from hypothesis import HealthCheck, settings
+
+IS_FULL = os.environ.get("NCCLFORENSICS_TESTS") == "full"
+IS_QUICK = os.environ.get("NCCLFORENSICS_TESTS") == "quick"
+NIGHTLY_FACTOR = 20
+
+Item = TypeVar("Item")
+
+
+def examples(count: int, *, with_fixtures: bool = False) -> settings:
+    """Settings for a property: so many examples in `make test`, many times more in `make nightly`.
+
+    `with_fixtures` permits fixtures that are set up once for all examples of a property.
+    """
+    number = count * NIGHTLY_FACTOR if IS_FULL else count
+    if with_fixtures:
+        allowed = [*settings.default.suppress_health_check, HealthCheck.function_scoped_fixture]
+        return settings(max_examples=number, suppress_health_check=allowed)
+    return settings(max_examples=number)
+
+
+def sample(items: Iterable[Item], share: int) -> list[Item]:
+    """One item in `share`, chosen by a hash of its name or text; all of them in a full run."""
+    return [item for item in items if IS_FULL or _hash(item) % share == 0]
+
+
+def _hash(item: object) -> int:
+    return zlib.crc32(str(getattr(item, "name", item)).encode())
