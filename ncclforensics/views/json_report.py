@@ -11,7 +11,7 @@ import polars as pl
 
 from ncclforensics import __version__
 from ncclforensics.analyses.fabric.counters import PORT, dump_of
-from ncclforensics.data.variables import COLLECT_CALLS, NOTHING_SAID
+from ncclforensics.data.variables import COLLECT_CALLS, NO_NCCL_LINES
 from ncclforensics.parsing.parser import COUNTS
 from ncclforensics.report.build import Report, Row, operation
 from ncclforensics.report.summary import not_shown, summary
@@ -23,7 +23,7 @@ _CONTROLS = re.compile(rb"\x7f|\xc2[\x80-\x9f]")
 NO_LOG: dict[str, Any] = {
     "verdict": "undecidable",
     "certainty": "certain",
-    "reason": NOTHING_SAID,
+    "reason": NO_NCCL_LINES,
     "culprits": [],
     "victims": [],
     "communicator": None,

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from ncclforensics.data.names import datatype, known, operation_text, printable, ranks_text, reduction, sentence
 from ncclforensics.data.nouns import Noun
-from ncclforensics.data.variables import COLLECT_CALLS, NOTHING_SAID
+from ncclforensics.data.variables import COLLECT_CALLS, NO_NCCL_LINES
 from ncclforensics.formats import nouns
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.parsing.parser import COUNTS
@@ -53,7 +53,7 @@ def _parts(report: Report, verbose: bool) -> list[RenderableType]:
             parts.append(Text(f"\nJob {place + 1} of {len(jobs)}: {size} ranks", style="bold underline"))
         parts += _job(report, row, verbose)
     if not jobs:
-        parts.append(Text(f"\nUNDECIDABLE  {NOTHING_SAID}", style="bold"))
+        parts.append(Text(f"\nUNDECIDABLE  {NO_NCCL_LINES}", style="bold"))
         parts += [heading("COLLECT"), *(indented(Text(step)) for step in COLLECT_CALLS)]
     told = [id(report.finding_of(row)) for row in jobs]
     for finding in report.findings:

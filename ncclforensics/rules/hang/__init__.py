@@ -1,1 +1,1 @@
-"""Ranks that wait, differ, or never started."""
+"""Rules on hangs: failed init, diverging calls, waiting ranks, RAS reports, stragglers."""

@@ -1,4 +1,4 @@
-"""Communicators that never came to be."""
+"""Communicators that were not created."""
 
 from __future__ import annotations
 
@@ -17,75 +17,75 @@ from ncclforensics.rules.shared.verdict_finding import accuse, verdicts
 def boot_init_refused(
     verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, rank: pl.DataFrame, failure_event: pl.DataFrame
 ) -> Iterator[Finding]:
-    """NCCL refused to make a communicator, and says why.
+    """NCCL refused to create a communicator and states the reason.
 
-    Means: the arguments or the environment of the ranks contradict one another: one rank number used twice, different
+    Means: the arguments or the environment of the ranks contradict each other: one rank number used twice, different
     numbers of ranks, different versions of NCCL, one GPU used by two ranks, no usable network interface.
-    Not when: the communicator came to be after all; the warning stems from a stranger's connection.
+    Not when: the communicator was created later; the warning concerns an unexpected connection from another job.
     Do: correct what the cited warning names; compare RANK, WORLD_SIZE, CUDA_VISIBLE_DEVICES, NCCL versions of ranks.
     Sources: nccl: src/bootstrap.cc, src/init.cc; nccl#418, nccl#1176, nccl#1273.
     """
-    twice = failure_event.filter(pl.col("form").is_in(["gpu_twice", "gpu_shared"]))["job"].unique()
+    jobs_with_shared_gpu = failure_event.filter(pl.col("form").is_in(["gpu_twice", "gpu_shared"]))["job"].unique()
     for row in verdicts(verdict, "init-failed"):
         finding = accuse(row, verdict_evidence, rank, "init was refused: ")
         finding.title += row["reason"].removeprefix("init was refused; ")
-        if row["reason"].startswith(FAILED):  # of a fault that has a finding of its own
+        if row["reason"].startswith(FAILED):  # the fault has its own finding
             where = ranks_text(finding.ranks) or ", ".join(finding.hosts)
             finding.title = f"{FAILED} on {where}: {row['reason'].removeprefix(FAILED + ': ')}"
-            finding.detail = "NCCL went back out of init there; the warning before that says why"
+            finding.detail = "NCCL returned an error from init there; the warning before it gives the reason"
             finding.role = Role.CONSEQUENCE
-        if row["job"] in twice:
+        if row["job"] in jobs_with_shared_gpu:
             finding.category = Category.DUPLICATE_GPU
         yield finding
 
 
 @rule(Category.MISSING_RANK, Severity.ERROR, of=("verdict",), hang=True)
 def boot_rank_missing(verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
-    """Ranks that the others wait for in init are in no log: they never came.
+    """Ranks that the others wait for in init have no log: they never joined.
 
-    Means: their processes were not started, died before NCCL, or cannot reach the others.
-    Not when: their logs were not collected; some rank's init came to its end, so they must have been there.
-    Do: see on their hosts whether the processes exist and what they print before NCCL; check the launcher's output.
+    Means: their processes were not started, ended before NCCL's init, or cannot reach the others.
+    Not when: their logs were not collected; another rank completed this init, so all ranks joined it.
+    Do: check on their hosts whether the processes exist and what they print before NCCL; check the launcher's output.
     Sources: nccl#857, nccl#429, nccl#719.
     """
     for row in verdicts(verdict, "rank-missing"):
-        yield accuse(row, verdict_evidence, rank, "{who} never came to init")
+        yield accuse(row, verdict_evidence, rank, "{who} never joined init")
 
 
 @rule(Category.HANG, Severity.ERROR, of=("verdict",), hang=True)
 def boot_init_incomplete(
     verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
-    """Some ranks began the creation of a communicator and did not come out of it.
+    """Some ranks began to create a communicator and did not complete it.
 
-    Means: creating a communicator is itself collective; it lacks a rank that is elsewhere, or stands in its network
-    set-up.
+    Means: creating a communicator is a collective call; a rank has not made it, or the network set-up does not
+    complete.
     Not when: the log was copied while init was still running.
     Do: take the stack of the ranks that did not begin it; if all began it, check interface, firewall and plugin.
     Sources: nccl#857, nccl#429, nccl#634; NCCL user guide, usage/communicators.
     """
     for row in verdicts(verdict, "init-incomplete"):
-        culprits = "{who} does not come to a communicator's init that the others are in"
+        culprits = "{who} did not join a communicator's init that the others are in"
         yield accuse(
             row,
             verdict_evidence,
             rank,
-            culprits if row["culprits"] else "init of a communicator does not come to its end",
+            culprits if row["culprits"] else "init of a communicator does not complete",
         )
 
 
 @rule(Category.MISSING_RANK, Severity.INFO, of=("verdict",), hang=True)
 def read_missing_log_is_evidence(verdict: pl.DataFrame) -> Iterator[Finding]:
-    """The logs name more ranks than were given.
+    """The logs name ranks that have no log.
 
-    Means: nothing can be said about the ranks whose logs are absent; "all agree" holds for those seen only.
-    Not when: these ranks never came to init, which is a finding of its own.
-    Do: collect the absent logs, too.
+    Means: the analysis cannot judge ranks without a log; "all ranks agree" holds only for the ranks in these logs.
+    Not when: these ranks never joined init, which is a separate finding.
+    Do: collect the missing logs, too.
     Sources: pytorch fr_trace --allow-incomplete-ranks; nccl#719.
     """
     for row in verdict.to_dicts():
-        unblamed = sorted(set(row["absent"]) - set(row["missing"]))
-        if unblamed:
-            absent = ranks_text(unblamed)
-            detail = "the largest communicator has more ranks than logs were given"
-            yield Finding(f"no log of {absent}", detail, "certain", ranks=unblamed, role=Role.CONTEXT)
+        without_log = sorted(set(row["absent"]) - set(row["missing"]))
+        if without_log:
+            absent = ranks_text(without_log)
+            detail = "the largest communicator has more ranks than there are logs"
+            yield Finding(f"no log of {absent}", detail, "certain", ranks=without_log, role=Role.CONTEXT)

@@ -1,4 +1,4 @@
-"""Ranks that call different things."""
+"""Ranks whose calls differ."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ncclforensics.rules.shared.verdict_finding import accuse, verdicts
 def coll_order_mismatch(verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """The ranks of one communicator differ on the nth call: function, count, datatype, op or root.
 
-    Means: the program issued different collectives. The first difference is the finding; all later ones follow.
-    Not when: the positions were shifted by lines that were lost (damaged lines, a log that begins in the middle).
+    Means: the program made different collectives. The first difference is the finding; later ones follow from it.
+    Not when: lost lines shifted the positions of calls (damaged lines, a log that begins in the middle).
     Do: compare both calls with the program: rank-dependent branches, uneven data, parameter lists of unequal length.
     Sources: nccl#147, nccl#296, pytorch#117883.
     """
     for row in verdicts(verdict, "collective-mismatch"):
-        finding = accuse(row, verdict_evidence, rank, "{who} disagrees with the others at {what}")
-        verb = "disagree" if len(finding.ranks) > 1 else "disagrees"
-        finding.title = finding.title.replace("disagrees", verb, 1)
+        finding = accuse(row, verdict_evidence, rank, "{who} differs from the others at {what}")
+        verb = "differ" if len(finding.ranks) > 1 else "differs"
+        finding.title = finding.title.replace("differs", verb, 1)
         if row["how"] in ("arguments", "another"):
             finding.detail += f"; differing: {', '.join(row['fields'])}"
         yield finding

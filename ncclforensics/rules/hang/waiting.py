@@ -1,4 +1,4 @@
-"""Ranks that wait: for one that lags, for one another, or all together."""
+"""Ranks that wait for lagging ranks, for each other, or all in the same call."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ncclforensics.rules.shared.verdict_finding import accuse, verdicts
 
 @rule(Category.LAGGING_RANK, Severity.ERROR, of=("verdict",), hang=True)
 def coll_lagging_ranks(verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
-    """Some ranks have not made the call that the others are in, and wait for nobody themselves.
+    """Some ranks did not make the call that the others are in, and wait for no other rank.
 
-    Means: look at the ranks that did not make the call; those in it are victims. They are stuck outside NCCL (data
-    loader, exception, checkpoint, a GPU kernel that never ends) or have left.
+    Means: the ranks that did not make the call are the culprits; the ranks in it are victims. The culprits are stuck
+    outside NCCL (data loader, exception, checkpoint, a GPU kernel that never ends) or have ended.
     Not when: the log was copied from a running job; a rank's file ends inside a line (its last calls may be lost).
-    Do: on the culprit's host take the stack of the process (py-spy dump --pid, gdb -p) before anything is restarted.
+    Do: on the culprit's host take the stack of the process (py-spy dump --pid, gdb -p) before restarting anything.
     Sources: nccl#1911, DeepSpark#132, NCCL documentation troubleshooting/ras.rst.
     """
     for row in verdicts(verdict, "lagging-ranks"):
@@ -37,7 +37,7 @@ def p2p_unmatched_send_recv(
     Sources: nccl#783, FlagScale#1256; NCCL user guide, point-to-point communication.
     """
     for row in verdicts(verdict, "p2p-unmatched"):
-        yield accuse(row, verdict_evidence, rank, "{who} did not post the counterpart of {what}")
+        yield accuse(row, verdict_evidence, rank, "{who} did not post the call that matches {what}")
 
 
 @rule(Category.HANG, Severity.ERROR, of=("verdict",), hang=True)
@@ -46,41 +46,43 @@ def coll_cross_comm_order(
 ) -> Iterator[Finding]:
     """Ranks use two communicators in different orders and wait for each other.
 
-    Means: each side is in a call that the other will only make after its own; neither call can end.
-    Not when: the calls run on streams that do not wait for one another: then nobody would stand still here.
-    Do: make all ranks use their communicators in one order; NCCL_LAUNCH_ORDER_IMPLICIT=1 (2.26 and later) may help.
+    Means: each side is in a call that the other makes only after its own; neither call can complete.
+    Not when: the calls run on streams that do not wait for each other: then they do not block each other.
+    Do: use the communicators in the same order on all ranks; NCCL_LAUNCH_ORDER_IMPLICIT=1 (2.26 and later) may help.
     Sources: nccl#195, nccl#208, nccl#522, nccl#574, nccl#783; NCCL user guide, usage/communicators.
     """
     for row in verdicts(verdict, "cross-communicator-deadlock"):
         where = "at {what}" if row["name"] else "in their init"
-        yield accuse(row, verdict_evidence, rank, "{who} uses communicators in another order: deadlock " + where)
+        yield accuse(row, verdict_evidence, rank, "{who} uses communicators in a different order: deadlock " + where)
 
 
 @rule(Category.HANG, Severity.ERROR, of=("verdict",), hang=True)
 def coll_all_ranks_same_op_stuck(
     verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
-    """Every rank made the same calls, and yet there are signs that the last one did not finish.
+    """Every rank made the same calls, but failures show that the last call did not complete.
 
-    Means: nothing is wrong with the order of calls: the transport failed, or a GPU stopped.
-    Not when: the signs stem from the end of the run (aborts and closed connections at exit).
+    Means: the order of calls is correct: the transport failed, or a GPU stopped.
+    Not when: the failures belong to the end of the run (aborts and closed connections at exit).
     Do: read the first network or CUDA warning; check link counters, Xid messages in dmesg and nvidia-smi on its host.
     Sources: nccl#1730, nccl#1063, rccl#2191.
     """
     for row in verdicts(verdict, "stuck-together"):
-        who = "all ranks that tell of it" if row["certainty"] == "possible" else "all ranks"
-        title = f"{who} are in the same call, {{what}}, and it does not end"
-        yield accuse(row, verdict_evidence, rank, title if row["name"] else "communication failed, and no rank goes on")
+        ranks = "all reporting ranks" if row["certainty"] == "possible" else "all ranks"
+        title = f"{ranks} are in the same call, {{what}}, and it does not complete"
+        yield accuse(
+            row, verdict_evidence, rank, title if row["name"] else "communication failed, and no rank makes progress"
+        )
 
 
 @rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("verdict",), hang=True)
 def read_subsystem_gap(
     verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, rank: pl.DataFrame, benchmark: pl.DataFrame
 ) -> Iterator[Finding]:
-    """These logs cannot tell whether and why the job hangs.
+    """These logs do not show whether and why the job hangs.
 
-    Means: the lines that would decide it are not there: calls need the subsystem COLL, and every rank's log is needed.
-    Not when: a rule names a culprit; all there is are runs of nccl-tests that came to their end.
+    Means: the deciding lines are missing: calls need the subsystem COLL, and every rank's log is needed.
+    Not when: a rule names a culprit; the logs are only of completed runs of nccl-tests.
     Do: set NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL NCCL_DEBUG_FILE=/path/%h.%p.log on all ranks and run again.
     Sources: nccl: src/debug.cc of each tag; NCCL documentation troubleshooting/logging.rst; nccl#857.
     """

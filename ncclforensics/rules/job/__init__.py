@@ -1,1 +1,1 @@
-"""The job as it was run: variables, versions, processes, exceptions, memory, and how its logs were collected."""
+"""Rules on the job: variables, versions, ended processes, exceptions, memory, PyTorch, and missing log lines."""

@@ -1,4 +1,4 @@
-"""Variables as the job's script exports them: unknown to NCCL, never read, or not understood."""
+"""Variables that the job's script exports: unknown to NCCL, never read, or with a value that NCCL does not support."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ncclforensics.rules.shared.environment_settings import environment_settings
 from ncclforensics.rules.shared.grouping import together
 
 
-def _plain(exported: pl.DataFrame) -> pl.DataFrame:
+def _unquoted(exported: pl.DataFrame) -> pl.DataFrame:
     return exported.with_columns(
         variable="NCCL_" + text_of("name"),
         value=text_of("value").fill_null("").str.strip_chars("\"'"),
@@ -28,16 +28,16 @@ def env_not_echoed(
 ) -> Iterator[Finding]:
     """A variable is exported, and NCCL does not know it or never read it.
 
-    Means: an unknown name is misspelt, long gone, or somebody else's. A known one that every rank reads, and that none
-    echoes though it echoes others, did not come to the ranks: the launcher does not pass it on.
-    Not when: the name is one of a framework's or plugin's; the value is empty; NCCL reads the variable only where it
-    needs it; no rank echoes any variable (subsystem ENV is off).
-    Do: correct the name; pass the variable on (mpirun -x NAME, srun --export=ALL,NAME), and look for its echo
+    Means: an unknown name is misspelt, was removed, or belongs to other software. A known variable that every rank
+    reads, and that no rank prints although it prints others, did not reach the ranks: the launcher does not pass it on.
+    Not when: a framework or plugin reads the name; the value is empty; NCCL reads the variable only if it needs it; no
+    rank prints any variable (subsystem ENV is off).
+    Do: correct the name; pass the variable on (mpirun -x NAME, srun --export=ALL,NAME), and check that the log shows
     `NAME set by environment to`.
     Sources: nccl: src/misc/param.cc; NCCL user guide, troubleshooting (MPI); llm-d-benchmark#1862 (a typo).
     """
-    told = _plain(exported)
-    unknown = told.filter(
+    exports = _unquoted(exported)
+    unknown = exports.filter(
         (~pl.col("variable").is_in(KNOWN) | pl.col("variable").is_in(list(DEAD))) & ~pl.col("variable").is_in(FOREIGN)
     )
     for _, rows in unknown.group_by("variable", maintain_order=True):
@@ -57,24 +57,24 @@ def env_not_echoed(
             "Correct the name." if similar and name not in DEAD else "Remove it, or set what takes its place."
         )
         yield finding
-    said = set(environment_settings(setting)["variable"])
-    if not said or member.filter("is_complete").is_empty():
+    printed = set(environment_settings(setting)["variable"])
+    if not printed or member.filter("is_complete").is_empty():
         return
-    unread = told.filter(pl.col("variable").is_in(READ_BY_ALL - said) & (pl.col("value") != ""))
+    unread = exports.filter(pl.col("variable").is_in(READ_BY_ALL - printed) & (pl.col("value") != ""))
     for _, rows in unread.group_by("variable", maintain_order=True):
         name = rows["variable"][0]
         finding = together(
-            rows, rank, f"{name}={rows['value'][-1]} is exported and did not come to the ranks",
-            f"they echo {', '.join(sorted(said)[:3])} and not this one, which every rank reads", "likely",
+            rows, rank, f"{name}={rows['value'][-1]} is exported but did not reach the ranks",
+            f"they print {', '.join(sorted(printed)[:3])} but not this variable, which every rank reads", "likely",
         )  # fmt: skip
         finding.severity = Severity.WARNING
         first = setting.sort("source", "line").row(0, named=True)
-        finding.evidence = [*finding.evidence[:2], Line(first["source"], first["line"], "echoed")]
+        finding.evidence = [*finding.evidence[:2], Line(first["source"], first["line"], "printed")]
         yield finding
 
 
-def _no_token(name: str) -> str:
-    """A token that is neither %h nor %p; empty if there is none. `%%` is a percent."""
+def _unknown_token(name: str) -> str:
+    """Return a token that is neither %h nor %p, or an empty string. `%%` is a percent sign."""
     for part in name.replace("%%", "").split("%")[1:]:
         if part[:1].isalpha() and part[0] not in "hp":
             return f"%{part[0]}"
@@ -85,33 +85,33 @@ def _no_token(name: str) -> str:
 def env_debug_file_pattern(
     setting: pl.DataFrame, exported: pl.DataFrame, source: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
-    """The name of NCCL's log file holds a token that NCCL does not replace.
+    """The name of NCCL's log file contains a token that NCCL does not replace.
 
-    Means: only %h (host) and %p (process) are replaced. `%d`, `%r` and all others stay as they are: all ranks of a host
-    write the same file, and each empties it when it opens it.
-    Not when: the name holds %h and %p too: then each process has a file of its own in spite of it.
+    Means: only %h (host) and %p (process) are replaced. `%d`, `%r` and all others remain: all ranks of a host write the
+    same file, and each truncates it on opening.
+    Not when: the name also contains %p: then each process has its own file.
     Do: NCCL_DEBUG_FILE=/path/%h.%p.log.
     Sources: nccl: src/debug.cc of all tags; NCCL user guide, NCCL_DEBUG_FILE.
     """
-    given = [
+    settings = [
         (row["source"], row["line"], row["value"])
         for rows in (
             environment_settings(setting).filter(pl.col("variable") == "NCCL_DEBUG_FILE"),
             setting.filter(pl.col("form") == "debug_file").with_columns(value=pl.col("path")),
-            _plain(exported).filter(pl.col("variable") == "NCCL_DEBUG_FILE"),
+            _unquoted(exported).filter(pl.col("variable") == "NCCL_DEBUG_FILE"),
         )
         for row in rows.select("source", "line", text_of("value")).to_dicts()
         if row["value"]
     ]
-    named = [(row["source"], 1, PurePath(row["path"]).name) for row in source.to_dicts() if row["lines"]]
-    wrong = sorted(each for each in [*given, *named] if _no_token(each[2]) and "%p" not in each[2])
-    if not wrong:
+    file_names = [(row["source"], 1, PurePath(row["path"]).name) for row in source.to_dicts() if row["lines"]]
+    affected = sorted(place for place in [*settings, *file_names] if _unknown_token(place[2]) and "%p" not in place[2])
+    if not affected:
         return
-    name = wrong[0][2]
+    name = affected[0][2]
     yield Finding(
-        f"NCCL does not replace {_no_token(name)} in NCCL_DEBUG_FILE",
-        f"all ranks of a host write {PurePath(name).name} and empty it when they open it: lines are lost",
+        f"NCCL does not replace {_unknown_token(name)} in NCCL_DEBUG_FILE",
+        f"all ranks of a host write {PurePath(name).name} and truncate it on opening: lines are lost",
         "certain",
         role=Role.CONTEXT,
-        evidence=[Line(source, line) for source, line, _ in wrong[:3]],
+        evidence=[Line(source, line) for source, line, _ in affected[:3]],
     )

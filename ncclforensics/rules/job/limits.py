@@ -1,4 +1,4 @@
-"""Limits of processes that NCCL itself calls unsafe."""
+"""Process limits that NCCL reports as unsafe."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ SEGFAULT = 11
 def limits_stack_unlimited(
     launch_setting: pl.DataFrame, process_exit: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
-    """The limit of the stack is unsafe for NCCL's threads.
+    """The stack limit is unsafe for NCCL's threads.
 
-    Means: with `ulimit -s unlimited`, or a very small limit, NCCL's threads got a stack that large systems with NVLink
-    between nodes overrun: a crash while a communicator is made. NCCL 2.28 and later notice and give their threads a
-    size of their own.
-    Not when: NCCL says that it uses another size and no process crashed: then it is only worth knowing.
-    Do: set ulimit -s 8192 in the job's own context, before the launcher.
+    Means: with `ulimit -s unlimited`, or a very small limit, NCCL's threads get a stack that overflows on large systems
+    with NVLink between nodes: a crash while a communicator is created. NCCL 2.28 and later detect this and set the
+    stack size of their threads.
+    Not when: NCCL reports that it uses another size and no process crashed: then it is only context.
+    Do: set ulimit -s 8192 in the job's environment, before the launcher.
     Sources: NCCL user guide, troubleshooting/runtime (stack size); release notes 2.27.6.
     """
     rows = launch_setting.filter(pl.col("form") == "stack")
@@ -33,7 +33,7 @@ def limits_stack_unlimited(
         return
     crashed = first_exits(process_exit, SIGNAL).filter(pl.col("signal") == SEGFAULT)
     finding = together(
-        rows, rank, "the stack limit of {who} is unsafe for NCCL's threads", "NCCL gives them a size of its own",
+        rows, rank, "the stack limit of {who} is unsafe for NCCL's threads", "NCCL sets their stack size itself",
         "certain", role=Role.CONTEXT,
     )  # fmt: skip
     if not crashed.is_empty():

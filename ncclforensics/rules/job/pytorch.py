@@ -1,4 +1,4 @@
-"""What PyTorch says of a run."""
+"""Time-outs and mismatches that PyTorch reports."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ncclforensics.rules.registry import rule
 
 @rule(Category.TIMEOUT, Severity.ERROR, of=("work",), hang=True)
 def torch_watchdog_timeout(work: pl.DataFrame) -> Iterator[Finding]:
-    """PyTorch's watchdog gave up waiting for a collective.
+    """PyTorch's watchdog timed out on a collective.
 
-    Means: on these ranks a work of the process group did not end in time; they are victims. The culprit is a rank whose
-    counters are lower, or one that prints nothing.
-    Not when: the lines are copies of one message (it comes up to four times), which are counted once; the time-out was
+    Means: on these ranks a work of the process group did not complete in time; they are victims. The culprit is a rank
+    with lower counters, or one without output.
+    Not when: the lines are copies of one message (PyTorch prints up to four), which count once; the time-out was
     set shorter than a checkpoint or the first step takes.
     Do: compare last enqueued and last completed work over ranks; set TORCH_NCCL_TRACE_BUFFER_SIZE for a flight record.
     Sources: ProcessGroupNCCL.cpp of torch 1.13 to 2.10.
@@ -31,7 +31,7 @@ def torch_watchdog_timeout(work: pl.DataFrame) -> Iterator[Finding]:
         group = f" of process group {guid}" if guid else ""
         yield Finding(
             title=f"the watchdogs of {ranks_text(ranks)} timed out at work {', '.join(map(str, works))}{group}",
-            detail=_called(rows),
+            detail=_operations_text(rows),
             certainty="certain",
             ranks=ranks,
             role=Role.CONSEQUENCE,
@@ -39,69 +39,71 @@ def torch_watchdog_timeout(work: pl.DataFrame) -> Iterator[Finding]:
         )
 
 
-def _called(rows: pl.DataFrame) -> str:
+def _operations_text(rows: pl.DataFrame) -> str:
     names = sorted({name.strip("_") for name in rows["operation"].drop_nulls()})
-    return f"what they waited for: {', '.join(names)}" if names else "no call is named"
+    return f"waiting for: {', '.join(names)}" if names else "the messages name no operation"
 
 
 @rule(Category.COLLECTIVE_MISMATCH, Severity.ERROR, of=("fingerprint",), hang=True)
 def torch_calls_differ(fingerprint: pl.DataFrame) -> Iterator[Finding]:
-    """PyTorch compared the calls of the ranks before it made them, and they differ.
+    """PyTorch compared the calls of the ranks before making them, and they differ.
 
-    Means: the ranks of a process group are not in the same call, or not with tensors of the same shape; without the
-    comparison (TORCH_DISTRIBUTED_DEBUG=DETAIL) they would have hung, or computed nonsense.
-    Not when: a rank of that number is meant: they are numbered in their process group, and a message cut behind its
-    first sentence does not name them.
-    Do: compare what each rank does before that call: a branch on data, on the rank, or on an error that was caught.
+    Means: the ranks of a process group are not in the same call, or pass tensors of different shapes; without this
+    check (TORCH_DISTRIBUTED_DEBUG=DETAIL) they would hang, or compute wrong results.
+    Not when: job ranks are meant: the numbers here are those of the process group, and a message that is cut after its
+    first sentence names none.
+    Do: compare what each rank does before that call: a branch on data, on the rank, or on a caught error.
     Sources: ProcessGroupWrapper.cpp of torch 1.13 to 2.10.
     """
     if fingerprint.is_empty():
         return
     called: dict[int, str] = {}
     for row in fingerprint.filter(pl.col("mine").is_not_null()).to_dicts():
-        called[row["mine"]] = _print(row["operation"], row["sequence"], row["shape"])
-        called.setdefault(row["other"], _print(row["other_operation"], row["other_sequence"], row["other_shape"]))
-    usual, often = Counter(called.values()).most_common(1)[0] if called else ("", 0)
-    is_usual = 2 * often > len(called)  # where no call has a majority, nobody is the odd one
-    odd = sorted(rank for rank, call in called.items() if call != usual or not is_usual)
-    telling = fingerprint.sort(pl.col("mine").is_in(odd), descending=True, maintain_order=True)
+        called[row["mine"]] = _fingerprint_text(row["operation"], row["sequence"], row["shape"])
+        called.setdefault(
+            row["other"], _fingerprint_text(row["other_operation"], row["other_sequence"], row["other_shape"])
+        )
+    usual_call, count = Counter(called.values()).most_common(1)[0] if called else ("", 0)
+    has_majority = 2 * count > len(called)  # else no rank differs from a majority
+    minority = sorted(rank for rank, call in called.items() if call != usual_call or not has_majority)
+    evidence = fingerprint.sort(pl.col("mine").is_in(minority), descending=True, maintain_order=True)
     by_call = {call: ranks_text(rank for rank in called if called[rank] == call) for call in called.values()}
-    differently = "different things" if called and not is_usual else "something else than the others"
+    difference = "different operations" if called and not has_majority else "another operation than the others"
     yield Finding(
-        title=f"{ranks_text(odd) or 'ranks'} of a process group called {differently}",
+        title=f"{ranks_text(minority) or 'ranks'} of a process group called {difference}",
         detail="; ".join(f"{ranks}: {call}" for call, ranks in by_call.items())
-        or "the message is cut before their names",
+        or "the message is cut before the operations",
         certainty="certain",
-        ranks=odd,
-        evidence=[Line(source, line) for source, line in telling.select("source", "line").head(2).rows()],
+        ranks=minority,
+        evidence=[Line(source, line) for source, line in evidence.select("source", "line").head(2).rows()],
     )
 
 
-def _print(operation: str, sequence: int | None, shape: str | None) -> str:
-    """A call as PyTorch's fingerprint tells it."""
+def _fingerprint_text(operation: str, sequence: int | None, shape: str | None) -> str:
+    """Format a call of PyTorch's fingerprint."""
     parts = [operation, f"[{shape}]" if shape else "", "" if sequence is None else f"as number {sequence}"]
     return " ".join(part for part in parts if part)
 
 
 @rule(Category.TIMEOUT, Severity.INFO, of=("work_status",), hang=True)
 def torch_first_reporter(work_status: pl.DataFrame) -> Iterator[Finding]:
-    """Ranks that merely pass on that another rank timed out.
+    """Ranks report only the time-out of another rank.
 
-    Means: the rank named was the first whose watchdog fired. That is a victim's clock: it waited longest, and need not
-    be the culprit; the ranks that pass it on may have nothing outstanding.
-    Not when: the rank speaks of its own time-out (`from this local rank`).
-    Do: read the flight records of all ranks, or their last enqueued work, not only what these ranks print.
+    Means: the watchdog of the named rank was the first to time out. That rank is a victim: it waited longest, and need
+    not be the culprit; the ranks that relay its time-out may have no outstanding work.
+    Not when: the rank reports its own time-out (`from this local rank`).
+    Do: read the flight records of all ranks, or their last enqueued work, not only the messages of these ranks.
     Sources: ProcessGroupNCCL.cpp of torch 2.4 to 2.10; DeepSpeed#7533.
     """
     for (reporter,), rows in (
         work_status.filter(form="relayed").sort("source", "line").group_by("reporter", maintain_order=True)
     ):
-        told = sorted(rows["global_rank"].drop_nulls().unique().to_list())
+        relaying = sorted(rows["global_rank"].drop_nulls().unique().to_list())
         yield Finding(
-            title=f"rank {reporter} timed out first; {ranks_text(told) or 'others'} only passed it on",
-            detail="the first to time out is a victim, not yet the culprit",
+            title=f"rank {reporter} timed out first; {ranks_text(relaying) or 'others'} only relayed it",
+            detail="the first rank to time out is a victim and need not be the culprit",
             certainty="certain",
-            ranks=told,
+            ranks=relaying,
             role=Role.CONTEXT,
             evidence=[Line(source, line) for source, line in rows.select("source", "line").head(4).rows()],
         )
@@ -109,20 +111,21 @@ def torch_first_reporter(work_status: pl.DataFrame) -> Iterator[Finding]:
 
 @rule(Category.TIMEOUT, Severity.ERROR, of=("watchdog",), hang=True)
 def torch_heartbeat_stuck(watchdog: pl.DataFrame) -> Iterator[Finding]:
-    """A watchdog thread of PyTorch itself is stuck.
+    """A watchdog thread of PyTorch is stuck.
 
-    Means: it waits inside a call of CUDA or NCCL, or for Python's interpreter lock that another thread holds. That is
-    not a collective that timed out: what the GPU does is not known.
-    Not when: the process was being taken down already.
-    Do: native stack of that process (py-spy dump --native, gdb); TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC only gains time.
+    Means: it waits inside a CUDA or NCCL call, or for Python's global interpreter lock. This is not a collective that
+    timed out: the state of the GPU is unknown.
+    Not when: the process was already being ended.
+    Do: take the native stack of that process (py-spy dump --native, gdb); a longer
+    TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC only delays the abort.
     Sources: ProcessGroupNCCL.cpp of torch 2.3 to 2.10; VLM-R1#257.
     """
     stuck = watchdog.filter(form="stuck").sort("source", "line")
     if not stuck.is_empty():
         ranks = sorted(stuck["global_rank"].drop_nulls().unique().to_list())
         yield Finding(
-            title=f"the watchdog of {ranks_text(ranks) or 'a rank'} is stuck itself",
-            detail=f"it made no progress for {stuck['seconds'].max()!r} seconds: CUDA, NCCL or Python's lock holds it",
+            title=f"the watchdog of {ranks_text(ranks) or 'a rank'} is stuck",
+            detail=f"no progress for {stuck['seconds'].max()!r} seconds: it waits for CUDA, NCCL or Python's lock",
             certainty="likely",
             ranks=ranks,
             evidence=[Line(source, line) for source, line in stuck.select("source", "line").head(4).rows()],
