@@ -1,4 +1,4 @@
-"""How nccl-tests reckons its bandwidths, and what they come to on known machines."""
+"""How nccl-tests computes bus bandwidth, what known machines reach, and thresholds of benchmark rules."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ DOUBLED = ("all_reduce", "all_reduce_bias")  # 2 (n - 1) / n
 SHRUNK = ("all_gather", "reduce_scatter", "alltoall", "alltoallv", "gather", "scatter")  # (n - 1) / n; all others: 1
 
 
+# The two halves of a table of nccl-tests: separate buffers for input and output, or one for both.
+OUT_OF_PLACE, IN_PLACE = "out-of-place", "in-place"
+HALVES = (OUT_OF_PLACE, IN_PLACE)
+
+
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the GPUs of one host reach among themselves, all of them together, in GB/s of bus bandwidth."""
+    """The bus bandwidth that all GPUs of one host reach among themselves, in GB/s."""
 
     models: tuple[str, ...]  # as nccl-tests prints them
-    gpus: int  # of a host
-    wire: float  # one way, of one GPU's links
+    gpus: int  # per host
+    link: float  # of all links of one GPU, in one direction
     ring: tuple[float, float]  # measured: all_reduce, all_gather, reduce_scatter over rings
     offloaded: tuple[float, float] | None  # all_reduce where the switch reduces (NVLS)
     source: str
@@ -37,33 +42,33 @@ MACHINES = (
 
 
 def machine_of(gpu: str, gpus: int) -> Machine | None:
-    """The kind of host that has so many GPUs of that model, where it is known."""
-    return next((one for one in MACHINES if gpu in one.models and one.gpus == gpus), None)
+    """Return the kind of host with `gpus` GPUs of the model `gpu`; None if it is not known."""
+    return next((machine for machine in MACHINES if gpu in machine.models and machine.gpus == gpus), None)
 
 
-# What reaches the ring's figure. Only all_reduce gains by a switch that reduces.
+# Collectives that reach the figure of `ring`. Only all_reduce is faster where the switch reduces.
 AS_ON_A_RING = ("all_reduce", "all_gather", "reduce_scatter")
 
-# Bytes from which a figure tells of bandwidth: below, latency decides (formats: interconnects, section 3).
+# Bytes from which on bandwidth decides; below, latency does (formats: interconnects, section 3).
 LARGE, LARGE_OVER_NETWORK = 256 << 20, 1 << 30
 
-# Share of what is expected: below WATCH worth a look, below BAD something is wrong (thresholds; interconnects, 3).
+# Share of the expected bandwidth: a note below WATCH, a warning below BAD (thresholds; interconnects, 3).
 WATCH, BAD = 0.85, 0.70
 WATCH_OVER_NETWORK, BAD_OVER_NETWORK = 0.75, 0.50
 
-DIP = 0.6  # of the smaller neighbour; an algorithm or protocol that was chosen too early or too late costs as much
+DIP = 0.6  # of the smaller neighbour; an algorithm or protocol chosen at the wrong size costs that much
 DIP_FROM = 1 << 20  # bytes
-PLACE = 0.7  # of the faster half, at every large size
-SLOW_OF_A_SWEEP = 0.7  # of what the better runs of the same kind reach
-TREE_GAIN = 1.15  # of two hosts over more; a tree's gain is up to 2 (n - 1) / n, and noise a tenth (nccl-tests#169)
-ADDED_UP = 0.7  # of the sum of the NICs by themselves, each of which gives its rate alone (nccl#652)
+PLACE = 0.7  # of the faster half of the table, at every large size
+SLOW_RUN = 0.7  # of what the better runs of the same test reach
+TREE_GAIN = 1.15  # of two hosts over more hosts; a tree gains up to 2 (n - 1) / n, noise is a tenth (nccl-tests#169)
+COMBINED_NICS = 0.7  # of the sum of what the NICs reach one at a time (nccl#652)
 
-# From GPU memory against host memory, at sizes where the rate counts (thresholds: within 5 to 10 % is normal, GPUDirect
-# off or a far NIC costs 20 to 60 %).
+# Bandwidth from GPU memory as a share of that from host memory, for large messages (thresholds: within 5 to 10 % is
+# normal; without GPUDirect, or with a distant NIC, it is 20 to 60 % less).
 GPU_MEMORY_WATCH, GPU_MEMORY_BAD = 0.9, 0.8
 LARGE_MESSAGE = 64 << 10  # bytes
 
-# Pairs of GPUs of one host: a matrix is even where so many cells are within so much of the median.
+# GPU pairs of one host: a matrix is even if this share of its cells is within this distance of the median.
 EVEN_SHARE, EVEN_WITHIN = 0.75, 0.10
 SLOW_PAIR = 0.7  # of the median
 FEWEST_PAIRS = 6  # cells

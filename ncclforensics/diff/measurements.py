@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.analyses.benchmark.nccl_tests import OUT
-from ncclforensics.data.busbw import DIP_FROM
+from ncclforensics.data.busbw import DIP_FROM, OUT_OF_PLACE
 from ncclforensics.diff import Kind, topic
 
 _TESTS = "the same test on both: all_reduce_perf -b 8 -e 8G -f 2 -g 1 of nccl-tests"
@@ -34,7 +33,7 @@ def bandwidth(benchmark: pl.DataFrame, measurement: pl.DataFrame) -> pl.DataFram
         "source",
         "line",
         "size",
-        side=pl.col("half").fill_null(OUT),
+        side=pl.col("half").fill_null(OUT_OF_PLACE),
         what=pl.concat_str(pl.col("test"), *how, separator=" ", ignore_nulls=True),
         value=pl.when(is_large).then("busbw").otherwise("time_us"),
         unit=pl.when(is_large).then(pl.lit("GB/s")).otherwise(pl.lit("us")),

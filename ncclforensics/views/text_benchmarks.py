@@ -9,8 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ncclforensics.analyses.benchmark.nccl_tests import HALVES
-from ncclforensics.data.busbw import AS_ON_A_RING, DOUBLED, machine_of
+from ncclforensics.data.busbw import AS_ON_A_RING, DOUBLED, HALVES, machine_of
 from ncclforensics.data.names import bytes_text, known, printable
 from ncclforensics.report.build import Report
 from ncclforensics.views.plots import ENOUGH, plot

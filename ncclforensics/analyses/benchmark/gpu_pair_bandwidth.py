@@ -1,4 +1,4 @@
-"""What nvbandwidth and p2pBandwidthLatencyTest measured between the GPUs of a host."""
+"""Bandwidth and latency between the GPUs of a host, measured by nvbandwidth or p2pBandwidthLatencyTest."""
 
 from __future__ import annotations
 
@@ -7,31 +7,30 @@ import polars as pl
 from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.registry import analysis
 
-PAIR = {
+GPU_PAIR = {
     "matrix": pl.Int32(),  # number of the matrix, over all files
     "tool": pl.String(),  # nvbandwidth or p2pBandwidthLatencyTest
-    "test": pl.String(),  # as it is called
+    "test": pl.String(),  # its name
     "kind": pl.String(),  # bandwidth (GB/s) or latency (us)
-    "has_peer_access": pl.Boolean(),  # GPUs reach one another directly; null where the tool does not say
-    "row": pl.Int32(),  # the GPU at the left; null where that is the host's memory, or all GPUs
-    "column": pl.Int32(),
+    "has_peer_access": pl.Boolean(),  # null if the tool does not print it
+    "row": pl.Int32(),  # the GPU of the table's row; null if that is host memory, or all GPUs
+    "column": pl.Int32(),  # the GPU of the table's column
     "value": pl.Float64(),
     "source": pl.Int32(),
     "line": pl.Int32(),
 }
 
-
-OF_PAIRS = ("access", "bandwidth", "latency")  # forms of p2pBandwidthLatencyTest
+P2P_TEST_FORMS = ("access", "bandwidth", "latency")  # forms of p2pBandwidthLatencyTest
 IN_NANOSECONDS = ("host_latency", "pair_latency")
 
 
-@analysis(PAIR, of=("pair_matrix",))
+@analysis(GPU_PAIR, of=("pair_matrix",))
 def gpu_pair(
     pair_test: pl.DataFrame, pair_matrix: pl.DataFrame, pair_columns: pl.DataFrame, pair_row: pl.DataFrame
 ) -> pl.DataFrame:
-    """One row per cell of a matrix that holds a figure."""
+    """One row per matrix cell with a value."""
     form = text_of("form")
-    words = pl.concat_str(
+    p2p_test = pl.concat_str(
         text_of("direction") + "directional", "P2P=" + text_of("peers"),
         separator=" ", ignore_nulls=True,
     )  # fmt: skip
@@ -43,36 +42,38 @@ def gpu_pair(
             "pos",
             "matrix",
             "form",
-            headed="pos",
-            tool=pl.when(form.is_in(OF_PAIRS)).then(pl.lit("p2pBandwidthLatencyTest")).otherwise(pl.lit("nvbandwidth")),
-            words=words,
+            matrix_pos="pos",
+            tool=pl.when(form.is_in(P2P_TEST_FORMS))
+            .then(pl.lit("p2pBandwidthLatencyTest"))
+            .otherwise(pl.lit("nvbandwidth")),
+            p2p_test=p2p_test,
             part=text_of("part"),
-            of_gpus=form.is_in(OF_PAIRS) | (text_of("side") == "GPU").fill_null(value=False),
+            has_gpu_rows=form.is_in(P2P_TEST_FORMS) | (text_of("side") == "GPU").fill_null(value=False),
             kind=pl.when(form.is_in(["latency", *IN_NANOSECONDS]))
             .then(pl.lit("latency"))
             .otherwise(pl.lit("bandwidth")),
             has_peer_access=text_of("peers") == "Enabled",
         )
     )
-    tests = pair_test.sort("pos").select("source", "pos", began="pos", named=text_of("test"))
+    tests = pair_test.sort("pos").select("source", "pos", test_pos="pos", nvbandwidth_test=text_of("test"))
     columns = pair_columns.sort("pos").select("source", "pos", columns=text_of("columns"))
     rows = pair_row.sort("pos").select("source", "line", "pos", "row", cells=text_of("cells"))
-    for more in (matrices, tests, columns):
-        rows = rows.join_asof(more, on="pos", by="source", check_sortedness=False)
-    # Rows of a test whose matrix has a head that is not known are not those of the matrix before it.
-    is_headed = pl.col("matrix").is_not_null() & (pl.col("headed") > pl.col("began").fill_null(-1))
-    listed = rows.filter(is_headed & pl.col("columns").is_not_null()).with_columns(
+    for context in (matrices, tests, columns):
+        rows = rows.join_asof(context, on="pos", by="source", check_sortedness=False)
+    # A test may print a matrix whose title is unrecognised: its rows do not belong to the matrix before it.
+    is_titled = pl.col("matrix").is_not_null() & (pl.col("matrix_pos") > pl.col("test_pos").fill_null(-1))
+    listed = rows.filter(is_titled & pl.col("columns").is_not_null()).with_columns(
         pl.col("cells", "columns").str.split(" ").list.filter(pl.element() != "")
     )
-    whole = listed.filter(pl.col("cells").list.len() == pl.col("columns").list.len())
-    is_named = pl.col("tool") == "nvbandwidth"
+    complete = listed.filter(pl.col("cells").list.len() == pl.col("columns").list.len())
+    is_nvbandwidth = pl.col("tool") == "nvbandwidth"
     return (
-        whole.explode("cells", "columns")
+        complete.explode("cells", "columns")
         .with_columns(
-            test=pl.when(is_named)
-            .then(pl.concat_str("named", "part", separator=" ", ignore_nulls=True))
-            .otherwise("words"),
-            row=pl.when("of_gpus").then("row"),
+            test=pl.when(is_nvbandwidth)
+            .then(pl.concat_str("nvbandwidth_test", "part", separator=" ", ignore_nulls=True))
+            .otherwise("p2p_test"),
+            row=pl.when("has_gpu_rows").then("row"),
             column=pl.col("columns").cast(pl.Int32),
             value=pl.col("cells").cast(pl.Float64, strict=False)
             / pl.when(form.is_in(IN_NANOSECONDS)).then(1000).otherwise(1),

@@ -1,1 +1,1 @@
-"""Bandwidth against what is expected, and benchmarks that failed."""
+"""Benchmarks that are slower than expected, wrong, or failed."""

@@ -1,4 +1,4 @@
-"""Bus bandwidth: against what such machines reach, over sizes, in and out of place."""
+"""Bus bandwidth: compared with known machines, between sizes, and between in-place and out-of-place."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.benchmark.nccl_tests import IN, OUT
 from ncclforensics.data.busbw import (
     AS_ON_A_RING,
     BAD,
@@ -14,8 +13,10 @@ from ncclforensics.data.busbw import (
     DIP,
     DIP_FROM,
     DOUBLED,
+    IN_PLACE,
     LARGE,
     LARGE_OVER_NETWORK,
+    OUT_OF_PLACE,
     PLACE,
     WATCH,
     WATCH_OVER_NETWORK,
@@ -33,13 +34,14 @@ from ncclforensics.rules.shared.grouping import shown
 def bench_expected_table(
     benchmark: pl.DataFrame, measurement: pl.DataFrame, link: pl.DataFrame, transport: pl.DataFrame
 ) -> Iterator[Finding]:
-    """A test reaches far less bus bandwidth than such machines do.
+    """A test reaches far less bus bandwidth than machines of this kind do.
 
-    Means: within a host, links are missing or slow (NVLink, fabric manager), a GPU is throttled or shared, or something
-    was switched off. Between hosts, data takes sockets or the host's memory (no GPUDirect RDMA), NICs are not used, or
-    one of them is slow. Steps tell: 7/8 is one of eight NICs; a half is no GPUDirect, or half of the NICs.
+    Means: within a host, links are missing or slow (NVLink, fabric manager), a GPU is throttled or shared, or a feature
+    was switched off. Between hosts, data takes sockets or host memory (no GPUDirect RDMA), NICs are not used, or one of
+    them is slow. The share is a hint: 7/8 means that one of eight NICs is missing; a half means no GPUDirect, or half
+    of the NICs.
     Not when: sizes are small, where latency decides (below 256 MB in a host, 1 GB between hosts); the machine is not
-    known; less than a whole host takes part; collectives that reduce in the switch (NVLS, SHARP) may exceed the wire,
+    known; only part of a host takes part; collectives that reduce in the switch (NVLS, SHARP) may exceed the link rate,
     and so may a tree on two hosts, which is no fault.
     Do: compare with the same test on another host; look for lines on GPUDirect, channels and transports in NCCL's log
     (NCCL_DEBUG=INFO); nvidia-smi topo -m, nvidia-smi nvlink -s, ibstat.
@@ -47,18 +49,19 @@ def bench_expected_table(
     shares: field guides; nccl#412, nccl#766.
     """
     for row in benchmark.filter(pl.col("collective").is_in(AS_ON_A_RING) & (pl.col("communicators") == 1)).to_dicts():
-        whole = row["listed_devices"] == row["nranks"] and row["hosts"]
-        if not whole or len(row["gpus"]) != 1 or row["nranks"] % len(row["hosts"]):
+        are_all_listed = row["listed_devices"] == row["nranks"] and row["hosts"]
+        if not are_all_listed or len(row["gpus"]) != 1 or row["nranks"] % len(row["hosts"]):
             continue
-        each = row["nranks"] // len(row["hosts"])
-        machine = machine_of(row["gpus"][0], each)
+        ranks_per_host = row["nranks"] // len(row["hosts"])
+        machine = machine_of(row["gpus"][0], ranks_per_host)
         if len(row["hosts"]) == 1 and machine:
-            yield from _within(row, machine, measurement)
+            yield from _below_machine(row, machine, measurement)
         elif len(row["hosts"]) > 1:
-            yield from _between(row, each, machine, measurement, link, transport)
+            yield from _below_nics(row, ranks_per_host, machine, measurement, link, transport)
 
 
 def _best(row: Row, measurement: pl.DataFrame, size: int) -> Row | None:
+    """Return the measurement with the highest busbw at this size or above; None if there is none."""
     rows = rows_of(measurement, row).filter((pl.col("size") >= size) & pl.col("busbw").is_finite())
     best = rows.sort("busbw", descending=True).head(1).to_dicts()
     return best[0] if best else None
@@ -69,20 +72,20 @@ def _factor(row: Row) -> str:
     return f"2 ({n} - 1) / {n}" if row["collective"] in DOUBLED else f"({n} - 1) / {n}"
 
 
-def _within(row: Row, machine: Machine, measurement: pl.DataFrame) -> Iterator[Finding]:
+def _below_machine(row: Row, machine: Machine, measurement: pl.DataFrame) -> Iterator[Finding]:
     best = _best(row, measurement, LARGE)
     low, high = machine.ring
     if best is None or best["busbw"] >= WATCH * low:
         return
     share = best["busbw"] / low
-    by_switch = machine.offloaded if row["collective"] in DOUBLED else None
-    switched = f"; {by_switch[0]:.0f} to {by_switch[1]:.0f} where the switch reduces" if by_switch else ""
+    offloaded = machine.offloaded if row["collective"] in DOUBLED else None
+    switched = f"; {offloaded[0]:.0f} to {offloaded[1]:.0f} where the switch reduces" if offloaded else ""
     yield Finding(
         title=f"{row['collective']} on {row['nranks']} {row['gpus'][0]}: {best['busbw']:.1f} GB/s at "
-        f"{bytes_text(best['size'])}, {share:.0%} of what such a host reaches",
-        detail=f"that is algbw {best['algbw']:.1f} * {_factor(row)}; measured elsewhere: {low:.0f} to {high:.0f} GB/s "
-        f"over rings{switched} ({machine.source}); the wire of a GPU: {machine.wire:.0f} GB/s one way, "
-        f"of which this is {best['busbw'] / machine.wire:.0%}",
+        f"{bytes_text(best['size'])}, {share:.0%} of what a host of this kind reaches",
+        detail=f"busbw is algbw {best['algbw']:.1f} * {_factor(row)}; measured elsewhere: {low:.0f} to {high:.0f} GB/s "
+        f"over rings{switched} ({machine.source}); the links of a GPU carry {machine.link:.0f} GB/s one way, "
+        f"of which this is {best['busbw'] / machine.link:.0%}",
         certainty="likely" if share < BAD else "possible",
         severity=Severity.WARNING if share < BAD else Severity.INFO,
         hosts=row["hosts"],
@@ -90,31 +93,38 @@ def _within(row: Row, machine: Machine, measurement: pl.DataFrame) -> Iterator[F
     )
 
 
-def _between(
-    row: Row, each: int, machine: Machine | None, measurement: pl.DataFrame, link: pl.DataFrame, transport: pl.DataFrame
+def _below_nics(
+    row: Row,
+    ranks_per_host: int,
+    machine: Machine | None,
+    measurement: pl.DataFrame,
+    link: pl.DataFrame,
+    transport: pl.DataFrame,
 ) -> Iterator[Finding]:
     best = _best(row, measurement, LARGE_OVER_NETWORK)
-    ours = pl.col("host").is_in(row["hosts"])
+    is_of_run = pl.col("host").is_in(row["hosts"])
     nics = (
-        link.filter(ours & (pl.col("kind") == "net")).group_by("host").agg(pl.len().alias("nics"), pl.col("rate").sum())
+        link.filter(is_of_run & (pl.col("kind") == "net"))
+        .group_by("host")
+        .agg(pl.len().alias("nics"), pl.col("rate").sum())
     )
-    if best is None or nics["rate"].n_unique() != 1 or (nics["nics"] > each).any():
+    if best is None or nics["rate"].n_unique() != 1 or (nics["nics"] > ranks_per_host).any():
         return
     rate, count = float(nics["rate"][0]), int(nics["nics"][0])
     ceiling = min(rate, machine.ring[0]) if machine else rate
     share = best["busbw"] / ceiling
     if share >= WATCH_OVER_NETWORK:
         return
-    net = transport.filter(ours & (pl.col("medium").cast(pl.String) == "NET"))
+    net = transport.filter(is_of_run & (pl.col("medium").cast(pl.String) == "NET"))
     sockets = net.filter(pl.col("transport").str.contains("Socket", literal=True))
     is_explained = net.height > 0 and (sockets.height > 0 or not net["is_gdr"].any())
-    why = "data goes over sockets" if sockets.height else "no connection uses GPUDirect RDMA"
+    explanation = "data goes over sockets" if sockets.height else "no connection uses GPUDirect RDMA"
     yield Finding(
         title=f"{row['collective']} on {row['nranks']} ranks of {len(row['hosts'])} hosts: {best['busbw']:.1f} GB/s at "
         f"{bytes_text(best['size'])}, {share:.0%} of what the NICs of a host carry",
-        detail=f"that is algbw {best['algbw']:.1f} * {_factor(row)}; a host's NICs ({count}) carry {rate:.0f} GB/s"
+        detail=f"busbw is algbw {best['algbw']:.1f} * {_factor(row)}; a host's NICs ({count}) carry {rate:.0f} GB/s"
         + (f", its GPUs {machine.ring[0]:.0f} among themselves" if machine else "")
-        + f"; {why}" * is_explained,
+        + f"; {explanation}" * is_explained,
         certainty="likely" if share < BAD_OVER_NETWORK else "possible",
         severity=Severity.WARNING if share < BAD_OVER_NETWORK else Severity.INFO,
         role=Role.CONSEQUENCE if is_explained else Role.CAUSE,
@@ -130,10 +140,10 @@ def _between(
 def bench_dip_at_one_size(benchmark: pl.DataFrame, measurement: pl.DataFrame) -> Iterator[Finding]:
     """At one size a test is much slower than at the sizes below and above.
 
-    Means: NCCL changes algorithm or protocol there, too early or too late for this network; or something disturbed that
-    one measurement.
-    Not when: only one of the two halves dips; the size is small; the sizes around it were not measured.
-    Do: measure once more; if it stays, compare NCCL_ALGO=Ring with Tree, and NCCL_PROTO, around this size.
+    Means: NCCL changes algorithm or protocol at this size, too early or too late for this network; or other load
+    disturbed that one measurement.
+    Not when: only the in-place or only the out-of-place half dips; the size is small; its neighbours were not measured.
+    Do: run the test again; if the dip stays, compare NCCL_ALGO=Ring with Tree, and NCCL_PROTO, around this size.
     Sources: nccl: src/graph/tuning.cc; field guides (measure the crossover of ring and tree).
     """
     figures = measurement.filter(
@@ -141,38 +151,40 @@ def bench_dip_at_one_size(benchmark: pl.DataFrame, measurement: pl.DataFrame) ->
     ).sort("benchmark", "half", "type", "redop", "root", "size")
     kind = ["benchmark", "half", "type", "redop", "root"]
     below, above = pl.col("busbw").shift(1).over(kind), pl.col("busbw").shift(-1).over(kind)
-    around = pl.when(below.is_not_null() & above.is_not_null()).then(pl.min_horizontal(below, above))
-    dips = figures.with_columns(around=around).filter(
-        pl.col("around").is_not_null() & (pl.col("busbw") < DIP * pl.col("around")) & (pl.col("size") >= DIP_FROM)
+    neighbours = pl.when(below.is_not_null() & above.is_not_null()).then(pl.min_horizontal(below, above))
+    dips = figures.with_columns(neighbours=neighbours).filter(
+        pl.col("neighbours").is_not_null()
+        & (pl.col("busbw") < DIP * pl.col("neighbours"))
+        & (pl.col("size") >= DIP_FROM)
     )
     halves = figures.group_by("benchmark", "size").agg(all=pl.col("half").n_unique())
     both = dips.join(halves, on=["benchmark", "size"]).filter(
         pl.col("half").n_unique().over("benchmark", "size") == pl.col("all")
     )
     for row in benchmark.to_dicts():
-        ours = rows_of(both, row).sort("size")
-        if ours.is_empty():
+        of_run = rows_of(both, row).sort("size")
+        if of_run.is_empty():
             continue
-        worst = ours.sort(pl.col("busbw") / pl.col("around")).row(0, named=True)
-        sizes = ours["size"].unique(maintain_order=True).to_list()
+        worst = of_run.sort(pl.col("busbw") / pl.col("neighbours")).row(0, named=True)
+        sizes = of_run["size"].unique(maintain_order=True).to_list()
         yield Finding(
-            title=f"{called(row)}: a dip at {', '.join(map(bytes_text, sizes))}",
+            title=f"{called(row)} is slow at {', '.join(map(bytes_text, sizes))}",
             detail=f"{worst['busbw']:.1f} GB/s at {bytes_text(worst['size'])}, "
-            f"{worst['around']:.1f} or more at the sizes next to it",
+            f"{worst['neighbours']:.1f} GB/s or more at the next smaller and larger size",
             certainty="likely",
             hosts=row["hosts"] or [],
             role=Role.CONTEXT,
-            evidence=shown(ours.sort("line"), "dip"),
+            evidence=shown(of_run.sort("line"), "dip"),
         )
 
 
 @rule(Category.BENCHMARK_SLOW, Severity.INFO, of=("benchmark",))
 def bench_place_matters(benchmark: pl.DataFrame, measurement: pl.DataFrame) -> Iterator[Finding]:
-    """In place and out of place differ much, at all large sizes.
+    """In-place and out-of-place bandwidth differ much at all large sizes.
 
-    Means: the two halves use other buffers and are measured one after the other; the same links carry both. Registered
-    buffers, memory of other kinds, or clocks that rise or fall during the test make such a difference.
-    Not when: it is so at single sizes, or at small ones; alltoall and sendrecv, which copy when they are in place.
+    Means: the two halves use different buffers over the same links, one after the other. Registered buffers, memory of
+    different kinds, or clocks that change during the test cause such a difference.
+    Not when: only single or small sizes differ; alltoall and sendrecv, which copy when they are in place.
     Do: measure with more iterations (-n 100 -w 20); compare -R 0 with -R 1; watch the clocks.
     Sources: nccl-tests, doc/PERFORMANCE.md.
     """
@@ -180,21 +192,22 @@ def bench_place_matters(benchmark: pl.DataFrame, measurement: pl.DataFrame) -> I
     sides = large.pivot(
         "half", index=["benchmark", "row", "size", "source", "line"], values="busbw", aggregate_function="first"
     )
-    if not {IN, OUT} <= set(sides.columns):
+    if not {IN_PLACE, OUT_OF_PLACE} <= set(sides.columns):
         return
-    slower = pl.min_horizontal(IN, OUT) / pl.max_horizontal(IN, OUT)
+    slower = pl.min_horizontal(IN_PLACE, OUT_OF_PLACE) / pl.max_horizontal(IN_PLACE, OUT_OF_PLACE)
     for row in benchmark.filter(pl.col("collective").is_in([*AS_ON_A_RING, "broadcast", "reduce"])).to_dicts():
-        ours = sides.filter(pl.col("benchmark") == row["benchmark"]).drop_nulls([IN, OUT])
-        is_in_place = ours.select((pl.col(IN) < pl.col(OUT)).all() | (pl.col(IN) > pl.col(OUT)).all()).item()
-        if ours.height < 2 or not is_in_place or ours.select(slower.max()).item() >= PLACE:
+        of_run = sides.filter(pl.col("benchmark") == row["benchmark"]).drop_nulls([IN_PLACE, OUT_OF_PLACE])
+        is_below, is_above = pl.col(IN_PLACE) < pl.col(OUT_OF_PLACE), pl.col(IN_PLACE) > pl.col(OUT_OF_PLACE)
+        is_consistent = of_run.select(is_below.all() | is_above.all()).item()
+        if of_run.height < 2 or not is_consistent or of_run.select(slower.max()).item() >= PLACE:
             continue
-        last = ours.sort("size").row(-1, named=True)
-        less, more = sorted([(last[IN], IN), (last[OUT], OUT)])
+        last = of_run.sort("size").row(-1, named=True)
+        less, more = sorted([(last[IN_PLACE], IN_PLACE), (last[OUT_OF_PLACE], OUT_OF_PLACE)])
         yield Finding(
             title=f"{called(row)}: {less[1]} is slower than {more[1]} at all large sizes",
             detail=f"{less[0]:.1f} against {more[0]:.1f} GB/s at {bytes_text(last['size'])}",
             certainty="likely",
             hosts=row["hosts"] or [],
             role=Role.CONTEXT,
-            evidence=shown(ours.sort("line")),
+            evidence=shown(of_run.sort("line")),
         )

@@ -1,4 +1,4 @@
-"""What the Inspector profiler measured: speed by communicator."""
+"""Bandwidth per communicator, as the NCCL Inspector plugin measured it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from ncclforensics.rules.finding import Category, Finding, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import shown
 
-CALLS = 5  # fewer say nothing of a communicator
-GROUPS = 3  # two differ, and nothing tells which of them is usual
+CALLS = 5  # per communicator; fewer are not reliable
+GROUPS = 3  # with two, it is unknown which of them is normal
 
 
 @rule(Category.STRAGGLER, Severity.WARNING, of=("ended_operation",))
 def one_slow_group(ended_operation: pl.DataFrame) -> Iterator[Finding]:
     """One of several groups of ranks is far slower than the others in the same collective of the same size.
 
-    Means: a host, a NIC or a GPU of that group is slower; a host that all slow groups share is the suspect.
-    Not when: the groups differ in size or in the number of their nodes; fewer than three groups are measured; a rank
-    that comes late makes its peers wait, which is taken out by the shortest time that any rank measured.
+    Means: a host, a NIC or a GPU of that group is slower; a host that all slow groups share is the likely cause.
+    Not when: the groups differ in size or in the number of their nodes; fewer than three groups are measured. Waiting
+    for a late rank does not count: of each call the shortest time that any rank measured is used.
     Do: compare the hosts named with those of the other groups: nvidia-smi -q -d PERFORMANCE,CLOCK, ibstat, nvidia-smi
     topo -m; run nccl-tests on that group alone.
     Sources: nccl#820; NCCL Inspector.
@@ -38,21 +38,21 @@ def one_slow_group(ended_operation: pl.DataFrame) -> Iterator[Finding]:
         .filter(pl.col("calls") >= CALLS)
         .sort("busbw", "commhash")
     )
-    said: set[str] = set()
+    reported: set[str] = set()
     for key, same in groups.sort(*alike, "busbw", descending=True).group_by(alike, maintain_order=True):
         usual = median(same["busbw"].to_list())
         slow = same.filter(pl.col("busbw") <= DEGRADED_LINK * usual)
         if same.height < GROUPS or slow.is_empty() or slow.height * 2 >= same.height:
             continue
-        new = slow.filter(~pl.col("commhash").is_in(list(said)))
+        new = slow.filter(~pl.col("commhash").is_in(list(reported)))
         if new.is_empty():
             continue
-        said.update(new["commhash"])
+        reported.update(new["commhash"])
         rows = measured.join(new.select("commhash"), on="commhash", how="semi")
         lines = rows.filter((pl.col("operation") == key[0]) & (pl.col("bytes") == key[1])).sort("source", "line")
         others = measured.join(same.join(slow, on="commhash", how="anti").select("commhash"), on="commhash", how="semi")
         others = others.filter((pl.col("operation") == key[0]) & (pl.col("bytes") == key[1])).sort("source", "line")
-        hosts = _shared(rows)
+        hosts = _common_hosts(rows)
         plural = "a group" if new.height == 1 else f"{new.height} groups"
         yield Finding(
             f"{key[0]} of {key[1]} bytes is slow in {plural} of {key[2]} ranks, on {', '.join(hosts[:4])}",
@@ -68,8 +68,8 @@ def one_slow_group(ended_operation: pl.DataFrame) -> Iterator[Finding]:
         )
 
 
-def _shared(rows: pl.DataFrame) -> list[str]:
-    """The hosts that all of these groups share, or all of theirs if there is none."""
+def _common_hosts(rows: pl.DataFrame) -> list[str]:
+    """List the hosts that all of these groups share; all hosts of the groups if they share none."""
     hosts = [set(group["node"]) for _, group in rows.group_by("commhash")]
     common = set.intersection(*hosts)
     return sorted(common or set.union(*hosts))

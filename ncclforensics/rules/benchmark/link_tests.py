@@ -1,4 +1,4 @@
-"""What other tests of bandwidth found: of one network link (perftest), of pairs of GPUs (nvbandwidth and the like)."""
+"""Bandwidth tests of one network link (perftest) and of GPU pairs (nvbandwidth, p2pBandwidthLatencyTest)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ncclforensics.rules.shared.grouping import SHOWN, shown
 
 @rule(Category.BENCHMARK_SLOW, Severity.WARNING, of=("gpu_pair",))
 def bench_pair_below_others(gpu_pair: pl.DataFrame) -> Iterator[Finding]:
-    """Some pairs of GPUs are slower than all others of a host that is otherwise even.
+    """Some GPU pairs are slower than all other pairs of the host, which are equally fast.
 
     Means: the links of one GPU, or of one direction, are degraded: NVLink lanes that are down, a switch, a PCIe slot
-    that runs narrow.
-    Not when: the host is not even (GPUs linked in part, in pairs, or through CPUs), where such differences belong;
-    fewer than three GPUs were measured; peers were switched off for the test.
-    Do: look at nvidia-smi nvlink -s and -e of the GPUs named; nvidia-smi topo -m; dmesg -T | grep -i xid; test again.
+    with too few lanes.
+    Not when: GPUs of this host are linked only partly, in pairs, or through CPUs, where such differences are normal;
+    fewer than three GPUs were measured; peer access was switched off for the test.
+    Do: check nvidia-smi nvlink -s and -e of these GPUs; nvidia-smi topo -m; dmesg -T | grep -i xid; test again.
     Sources: NVIDIA/nvbandwidth; cuda-samples, p2pBandwidthLatencyTest; field guides.
     """
     cells = gpu_pair.filter(
@@ -39,16 +39,17 @@ def bench_pair_below_others(gpu_pair: pl.DataFrame) -> Iterator[Finding]:
             continue
         pairs = [(row["row"], row["column"]) for row in slow.to_dicts()]
         common = set.intersection(*(set(pair) for pair in pairs))
-        told = ", ".join(f"{a} to {b}" for a, b in pairs[:SHOWN]) + f" and {len(pairs) - SHOWN} more" * (
+        names = ", ".join(f"{a} to {b}" for a, b in pairs[:SHOWN]) + f" and {len(pairs) - SHOWN} more" * (
             len(pairs) > SHOWN
         )
         worst = slow.row(0, named=True)
-        many = len(pairs) > 1 and len(common) == 1
+        is_one_gpu = len(pairs) > 1 and len(common) == 1
         yield Finding(
-            title=f"GPU {next(iter(common))} is slow with others: {told}"
-            if many
-            else f"a pair of GPUs is slow: {told}",
-            detail=f"{worst['value']:.1f} GB/s where the others have {usual:.1f} ({worst['test'] or worst['tool']})",
+            title=f"all slow GPU pairs include GPU {next(iter(common))}: {names}"
+            if is_one_gpu
+            else f"slow GPU pair: {names}",
+            detail=f"{worst['value']:.1f} GB/s; the median of all pairs is {usual:.1f} GB/s "
+            f"({worst['test'] or worst['tool']})",
             certainty="likely",
             evidence=shown(slow),
         )
@@ -58,19 +59,19 @@ def bench_pair_below_others(gpu_pair: pl.DataFrame) -> Iterator[Finding]:
 def bench_link_test_failed(link_failure: pl.DataFrame) -> Iterator[Finding]:
     """A test of one network link ended with an error of the NIC.
 
-    Means: the link, or one of its ends, does not work, without NCCL having any part in it. The status tells where to
-    look, as it does in NCCL's own messages.
-    Not when: the other side of the test was not started, or is not reached (`Couldn't connect`), which says nothing
-    about the link.
+    Means: the link, or one of its ends, does not work, independently of NCCL. The status has the same meaning as in
+    NCCL's own messages.
+    Not when: the other side of the test was not started, or cannot be reached (`Couldn't connect`), which proves
+    nothing about the link.
     Do: run the same test between other hosts, and without GPU memory; ibstat, perfquery -x, dmesg -T on both ends.
     Sources: perftest, src/perftest_resources.c; rdma-core, libibverbs/verbs.h (ibv_wc_status).
     """
     rows = link_failure.filter(pl.col("status").is_not_null()).sort("source", "line")
     for (status,), alike in rows.group_by("status", maintain_order=True):
-        name, meaning, _ = STATUS.get(int(str(status)), (f"status {status}", "a status that is not known here", ""))
+        name, meaning, _ = STATUS.get(int(str(status)), (f"status {status}", "unknown status", ""))
         yield Finding(
             title=f"a link test failed: {name}",
-            detail=f"{meaning} (status {status}, vendor's syndrome {alike['syndrome'][0]})",
+            detail=f"{meaning} (status {status}, vendor syndrome {alike['syndrome'][0]})",
             certainty="certain",
             evidence=shown(alike),
         )

@@ -1,4 +1,4 @@
-"""What a test of nccl-tests says of itself: wrong results, a table that is cut off, or none of all ranks."""
+"""Failures that nccl-tests reports or shows: wrong results, a missing footer, timeouts, a test without MPI."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ncclforensics.rules.shared.grouping import SHOWN, shown
 
 
 def _ends(test_end: pl.DataFrame, benchmark_line: pl.DataFrame, row: Row, form: str) -> list[Line]:
-    """The lines of a run's footer of that form."""
-    ours = benchmark_line.filter((pl.col("benchmark") == row["benchmark"]) & (pl.col("frame") == "test_end"))
-    ends = test_end.filter(pl.col("form") == form).join(ours, on=["source", "line"], how="semi")
+    """Cite the lines of this form in a run's footer."""
+    footer = benchmark_line.filter((pl.col("benchmark") == row["benchmark"]) & (pl.col("frame") == "test_end"))
+    ends = test_end.filter(pl.col("form") == form).join(footer, on=["source", "line"], how="semi")
     return shown(ends)
 
 
@@ -24,14 +24,14 @@ def _ends(test_end: pl.DataFrame, benchmark_line: pl.DataFrame, row: Row, form: 
 def bench_wrong_results(
     benchmark: pl.DataFrame, measurement: pl.DataFrame, test_end: pl.DataFrame, benchmark_line: pl.DataFrame
 ) -> Iterator[Finding]:
-    """A test got wrong results.
+    """A test received wrong results.
 
-    Means: what was received is not what was sent, or sums are wrong. The data of a training run would be corrupted in
-    the same way, whatever the speed. Known causes: PCIe access control (ACS) between NIC and GPU, the protocol LL128
+    Means: received data differs from what was sent, or sums are wrong. Training on this machine would be corrupted in
+    the same way. Known causes: PCIe access control (ACS) between NIC and GPU, the protocol LL128
     where the hardware does not keep its order, mismatched libraries, broken GPU memory or links.
-    Not when: N/A in the column (nothing was checked: -c 0, or the in-place half of alltoall and sendrecv).
-    Do: run once more with NCCL_PROTO=Simple, then with NCCL_P2P_DISABLE=1, then with NCCL_NET_GDR_LEVEL=LOC: what makes
-    it go away names the path; then halve the hosts until one is left.
+    Not when: the column shows N/A (results were not checked: -c 0, or the in-place half of alltoall and sendrecv).
+    Do: run again with NCCL_PROTO=Simple, then with NCCL_P2P_DISABLE=1, then with NCCL_NET_GDR_LEVEL=LOC: the setting
+    that removes the errors shows the faulty path; then halve the hosts until one is left.
     Sources: nccl-tests, src/common.cu; nccl#831, nccl-tests#294.
     """
     for row in benchmark.to_dicts():
@@ -39,13 +39,13 @@ def bench_wrong_results(
         if bad.is_empty() and not row["failed_checks"]:
             continue
         sizes = bad["size"].unique().sort().to_list()
-        where = f" at {', '.join(map(bytes_text, sizes[:SHOWN]))}" + f" and {len(sizes) - SHOWN} sizes more" * (
+        where = f" at {', '.join(map(bytes_text, sizes[:SHOWN]))}" + f" and {len(sizes) - SHOWN} more sizes" * (
             len(sizes) > SHOWN
         )
         counted = f"{row['wrong']:,.0f} elements are wrong{where}" if sizes else ""
         checks = f"{row['failed_checks']} checks failed (one per rank and row)" if row["failed_checks"] else ""
         yield Finding(
-            title=f"{called(row)} got wrong results",
+            title=f"{called(row)} received wrong results",
             detail="; ".join(filter(None, [counted, checks])),
             certainty="certain",
             hosts=row["hosts"] or [],
@@ -55,11 +55,11 @@ def bench_wrong_results(
 
 @rule(Category.BENCHMARK_WRONG, Severity.WARNING, of=("benchmark",))
 def bench_not_mpi(benchmark: pl.DataFrame, test_device: pl.DataFrame) -> Iterator[Finding]:
-    """Every process made a table of its own: the test was built or started without MPI.
+    """Every process printed its own table: the test was built or started without MPI.
 
-    Means: no table measures anything between the processes. Of one rank alone busbw is 0 and algbw is that of a copy
-    within the GPU; of several GPUs of one process it is that of the node, with the other copies beside it.
-    Not when: the tables came one after the other; they were meant to run side by side on GPUs of their own.
+    Means: no table measures traffic between the processes. With one rank busbw is 0 and algbw is that of a copy within
+    the GPU; with several GPUs in one process it is that of the node while the other copies run.
+    Not when: the tables were printed one after the other; several tests were meant to run at once on separate GPUs.
     Do: build with MPI=1 MPI_HOME=...; start with mpirun or srun --mpi=pmix; the list of devices must show all ranks.
     Sources: nccl-tests README (MPI=1).
     """
@@ -67,17 +67,17 @@ def bench_not_mpi(benchmark: pl.DataFrame, test_device: pl.DataFrame) -> Iterato
         runs = [row for row in rows.sort("line").to_dicts() if row["listed_devices"] and row["parameters"]]
         copies: list[Row] = []
         for row in runs:
-            others = [one for one in runs if one is not row and one["parameters"] == row["parameters"]]
-            beside = [one for one in others if one["line"] < row["last_line"] and row["line"] < one["last_line"]]
-            copies += [row] if beside else []
+            equal = [other for other in runs if other is not row and other["parameters"] == row["parameters"]]
+            if any(other["line"] < row["last_line"] and row["line"] < other["last_line"] for other in equal):
+                copies.append(row)
         if len(copies) < 2:
             continue
         size = max(row["listed_devices"] for row in copies)
         starts = test_device.filter((pl.col("source") == source[0]) & (pl.col("rank") == 0))
         yield Finding(
-            title=f"{len(copies)} copies of {copies[0]['collective'] or 'a test'} ran side by side, each on "
+            title=f"{len(copies)} copies of {copies[0]['collective'] or 'a test'} ran at the same time, each on "
             + ("one rank" if size == 1 else f"{size} ranks"),
-            detail="each process says that it is rank 0: the test was built without MPI=1, or another MPI started it",
+            detail="each process is rank 0 of its own run: the test was built without MPI=1, or with a different MPI",
             certainty="likely",
             hosts=sorted({host for row in copies for host in row["hosts"]}),
             evidence=shown(starts, "rank 0"),
@@ -88,17 +88,17 @@ def bench_not_mpi(benchmark: pl.DataFrame, test_device: pl.DataFrame) -> Iterato
 def bench_below_minimum(
     benchmark: pl.DataFrame, test_end: pl.DataFrame, benchmark_line: pl.DataFrame
 ) -> Iterator[Finding]:
-    """The average is below the minimum that the test was given.
+    """The average bus bandwidth is below the minimum that was set for the test.
 
     Means: NCCL_TESTS_MIN_BW was set, and the average of all rows and both halves is below nine tenths of it.
-    Not when: the variable is not set (no word stands behind the average).
-    Do: the average mixes small sizes in; judge the largest sizes, and compare with a run of the same -b and -e.
+    Not when: the variable is not set (neither OK nor FAILED follows the average).
+    Do: the average includes small sizes: judge the largest sizes, and compare with a run of the same -b and -e.
     Sources: nccl-tests, src/common.cu.
     """
     for row in benchmark.filter("is_below_minimum").to_dicts():
         yield Finding(
-            title=f"{called(row)}: an average of {row['average']:g} GB/s is below the minimum asked for",
-            detail="the test itself calls it FAILED: NCCL_TESTS_MIN_BW",
+            title=f"{called(row)}: the average of {row['average']:g} GB/s is below NCCL_TESTS_MIN_BW",
+            detail="the test printed FAILED",
             certainty="certain",
             hosts=row["hosts"] or [],
             evidence=_ends(test_end, benchmark_line, row, "average"),
@@ -109,12 +109,12 @@ def bench_below_minimum(
 def bench_run_cut_off(
     benchmark: pl.DataFrame, benchmark_line: pl.DataFrame, test_refusal: pl.DataFrame
 ) -> Iterator[Finding]:
-    """A table has no footer: the test did not come to its end, or its output was cut.
+    """A table has no footer: the test did not finish, or its output was cut off.
 
-    Means: the size behind the last row was being measured, and did not come back. Rank 0 prints a row only when it is
-    whole, unless something else pushes it out.
+    Means: the measurement of the size after the last row did not finish. Rank 0 prints a row when the row is complete,
+    unless its output is flushed earlier.
     Not when: only a part of the output was copied, or the test was still running; the test refused to run.
-    Do: look at the processes of this test if they are still there; run again with -T 60, which ends a test that hangs.
+    Do: look at the processes of this test if they still exist; run again with -T 60, which ends a test that hangs.
     Sources: nccl-tests, src/common.cu (stdout is line-buffered).
     """
     refused = set(test_refusal["source"])
@@ -124,11 +124,11 @@ def bench_run_cut_off(
         if not row["rows"] and (row["min_bytes"] is None or row["source"] in refused):
             continue
         size = row["unfinished_size"]
-        told = f"{row['rows']} rows" + (f", the last of {bytes_text(row['last_size'])}" if row["rows"] else "")
+        rows = f"{row['rows']} rows" + (f", the last of {bytes_text(row['last_size'])}" if row["rows"] else "")
         yield Finding(
-            title=f"{called(row)} did not come to its end"
-            + (f": {bytes_text(size)} never came back" if size is not None else ""),
-            detail=f"{told}, and no footer" + "; a call failed, as the test says" * row["has_failed"],
+            title=f"{called(row)} did not finish"
+            + (f": the measurement of {bytes_text(size)} did not return" if size is not None else ""),
+            detail=f"{rows}, and no footer" + "; the test printed that a call failed" * row["has_failed"],
             certainty="certain",
             hosts=row["hosts"] or [],
             role=Role.CONSEQUENCE if row["has_failed"] else Role.CONTEXT,
@@ -140,10 +140,10 @@ def bench_run_cut_off(
 def bench_timed_out(test_failure: pl.DataFrame) -> Iterator[Finding]:
     """A test gave up waiting for an operation.
 
-    Means: with -T a test ends itself when an operation takes longer than so many seconds: it hung. All ranks wait, so
-    that the host that says so need not be the guilty one.
-    Not when: the time given is shorter than the largest operation needs.
-    Do: run again with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL on every rank; judge those logs with `hang`.
+    Means: with -T a test exits when an operation takes longer than the given number of seconds: it hung. All ranks
+    wait, so that the host that reports the timeout need not be the cause.
+    Not when: the given time is shorter than the largest operation needs.
+    Do: run again with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL on every rank, and analyse those logs with `hang`.
     Sources: nccl-tests, src/common.cu (testTimeout, exit code 4).
     """
     rows = test_failure.filter(pl.col("form") == "timeout").sort("source", "line")
@@ -153,7 +153,7 @@ def bench_timed_out(test_failure: pl.DataFrame) -> Iterator[Finding]:
     seconds = rows.select(pl.col("seconds").max().fill_null(0)).item()
     yield Finding(
         title=f"a test timed out after {seconds} s on {', '.join(hosts[:SHOWN])}",
-        detail="an operation did not come to its end within the time that -T allows",
+        detail="an operation did not finish within the time given by -T",
         certainty="certain",
         hosts=hosts,
         role=Role.CONSEQUENCE,
@@ -165,25 +165,27 @@ def bench_timed_out(test_failure: pl.DataFrame) -> Iterator[Finding]:
 def bench_other_library(
     benchmark: pl.DataFrame, test_setting: pl.DataFrame, benchmark_line: pl.DataFrame
 ) -> Iterator[Finding]:
-    """A test loaded another NCCL than it was built with.
+    """A test loaded another NCCL version than it was built with.
 
-    Means: the loader found a library elsewhere: in the system, in a container, in LD_LIBRARY_PATH. What was measured is
-    the library named last, not the one that the build suggests.
+    Means: the loader found another library: in the system, in a container, in LD_LIBRARY_PATH. The test measured the
+    loaded library, not the one it was built with.
     Not when: the two numbers are the same, or the version of nccl-tests prints none (before 2.17.4).
-    Do: run ldd on the test's binary in the launcher's environment; build it against the library that is to be measured.
+    Do: run ldd on the test's binary in the launcher's environment; build it with the library that you want to measure.
     Sources: nccl-tests, src/common.cu (nccl-headers, nccl-library).
     """
     for row in benchmark.filter(pl.col("headers") != pl.col("library")).to_dicts():
-        ours = benchmark_line.filter((pl.col("benchmark") == row["benchmark"]) & (pl.col("frame") == "test_setting"))
-        told = test_setting.filter(pl.col("headers").is_not_null()).join(ours, on=["source", "line"], how="semi")
+        settings = benchmark_line.filter(
+            (pl.col("benchmark") == row["benchmark"]) & (pl.col("frame") == "test_setting")
+        )
+        headers = test_setting.filter(pl.col("headers").is_not_null()).join(settings, on=["source", "line"], how="semi")
         built, loaded = (version_text(row[name]) for name in ("headers", "library"))
         yield Finding(
             title=f"{called(row)} was built with NCCL {built} and ran with {loaded}",
-            detail=f"its header says nccl-headers={row['headers']} nccl-library={row['library']}",
+            detail=f"the test printed nccl-headers={row['headers']} nccl-library={row['library']}",
             certainty="certain",
             hosts=row["hosts"] or [],
             role=Role.CONTEXT,
-            evidence=shown(told),
+            evidence=shown(headers),
         )
 
 
@@ -191,9 +193,9 @@ def bench_other_library(
 def bench_refused(test_refusal: pl.DataFrame) -> Iterator[Finding]:
     """A test refused to run.
 
-    Means: it was asked for more GPUs than a host has, for an option that it does not know, or loads an NCCL that it was
-    not built for.
-    Not when: only a type was not known, for which it takes float.
+    Means: its command line requests more GPUs than a host has or an unknown option, or the test loaded an NCCL that it
+    was not built for.
+    Not when: only a data type was not known, for which the test uses float.
     Do: correct the command line: processes per host times -g (and -t) must not exceed the GPUs of a host.
     Sources: nccl-tests, src/common.cu; rccl-tests, src/common.cu.
     """
@@ -202,16 +204,16 @@ def bench_refused(test_refusal: pl.DataFrame) -> Iterator[Finding]:
     if rows.is_empty():
         return
     first = rows.sort("source", "line").row(0, named=True)
-    said = {
-        "gpus": f"{first['wanted']} GPUs were asked for, {first['found']} are there",
-        "rccl_gpus": f"{first['wanted']} GPUs were asked for, {first['found']} are there",
+    reasons = {
+        "gpus": f"{first['wanted']} GPUs were requested, {first['found']} are available",
+        "rccl_gpus": f"{first['wanted']} GPUs were requested, {first['found']} are available",
         "versions": f"it was built with NCCL {first['compiled']} and loads {first['library']}",
-        "implementation": "it does not know the implementation asked for",
-        "option": "it does not know an option",
+        "implementation": "the requested implementation is unknown",
+        "option": "unknown option",
     }
     yield Finding(
-        title=f"a test refused to run: {said[str(first['form'])]}",
-        detail="nothing was measured",
+        title=f"a test refused to run: {reasons[str(first['form'])]}",
+        detail="the test measured nothing",
         certainty="certain",
         evidence=shown(rows.sort("source", "line")),
     )

@@ -1,4 +1,4 @@
-"""Several runs of one test: on other hosts, on more hosts, over other NICs, with buffers in other memory."""
+"""Several runs of one test compared: on other hosts, on more hosts, over other NICs, with buffers in GPU memory."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.data.busbw import (
-    ADDED_UP,
+    COMBINED_NICS,
     GPU_MEMORY_BAD,
     GPU_MEMORY_WATCH,
     LARGE,
     LARGE_MESSAGE,
-    SLOW_OF_A_SWEEP,
+    SLOW_RUN,
     TREE_GAIN,
 )
 from ncclforensics.data.names import bytes_text
@@ -23,27 +23,29 @@ from ncclforensics.rules.shared.degraded_links import degraded_hosts
 from ncclforensics.rules.shared.dump_faults import explain_by_dumps
 from ncclforensics.rules.shared.environment_settings import environment_settings
 
-# What runs must have in common to be compared; on how many hosts they are is told by `wide`.
-TEST = ["collective", "models", "type", "largest", "each"]
+# Columns that are equal for runs of the same test. Their number of hosts, `host_count`, may differ.
+TEST = ["collective", "models", "type", "largest", "ranks_per_host"]
 
 
 def _runs(benchmark: pl.DataFrame, measurement: pl.DataFrame) -> pl.DataFrame:
-    """The runs whose hosts are known, each with the best busbw it reached at large sizes, and the line of that."""
+    """Return the runs whose hosts are known, with their best busbw at large sizes and its line, `best_line`."""
     large = measurement.filter((pl.col("size") >= LARGE) & pl.col("busbw").is_finite())
     best = large.group_by("benchmark").agg(
         pl.col("type").first(),
         busbw=pl.col("busbw").max(),
-        at=pl.col("line").sort_by("busbw").last(),
+        best_line=pl.col("line").sort_by("busbw").last(),
         largest=pl.col("size").max(),
     )
-    told = benchmark.filter(pl.col("hosts").list.len() > 0).join(best, on="benchmark", maintain_order="left")
-    wide = pl.col("hosts").list.len()
-    return told.with_columns(wide=wide, models=pl.col("gpus").list.join(","), each=pl.col("nranks") / wide)
+    runs = benchmark.filter(pl.col("hosts").list.len() > 0).join(best, on="benchmark", maintain_order="left")
+    count = pl.col("hosts").list.len()
+    return runs.with_columns(
+        host_count=count, models=pl.col("gpus").list.join(","), ranks_per_host=pl.col("nranks") / count
+    )
 
 
-def _alike(benchmark: pl.DataFrame, measurement: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    """Runs of the same test on as many hosts."""
-    for _, rows in _runs(benchmark, measurement).group_by([*TEST, "wide"], maintain_order=True):
+def _equal_runs(benchmark: pl.DataFrame, measurement: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """Yield the runs of each test on each number of hosts."""
+    for _, rows in _runs(benchmark, measurement).group_by([*TEST, "host_count"], maintain_order=True):
         yield rows
 
 
@@ -51,39 +53,45 @@ def _alike(benchmark: pl.DataFrame, measurement: pl.DataFrame) -> Iterator[pl.Da
 def bench_find_slow_node(
     benchmark: pl.DataFrame, measurement: pl.DataFrame, port_state: pl.DataFrame
 ) -> Iterator[Finding]:
-    """Of many runs of one test on different hosts, those with one host are slower.
+    """Of several runs of one test on different hosts, those that include one host are slower.
 
-    Means: the host that is in all slow runs and in no fast one is slow, or its link. Where its partners are fast with
-    others, it is shown; a slow pair whose hosts are both fast elsewhere tells of the path between them.
+    Means: a host that takes part in all slow runs and in no fast one is slow, or its link is. Two hosts that are slow
+    only with each other point to the path between them.
     Not when: the runs differ in collective, ranks, hosts per run, GPUs or type; more than half of them are slow; there
     are fewer than three.
-    Do: run the test on this host alone; compare its links, clocks and NICs with a fast one's (nvidia-smi, ibstat).
+    Do: run the test on this host alone; compare its links, clocks and NICs with a fast host (nvidia-smi, ibstat).
     Sources: nccl#349, DeepSpeed#1617, ROCm/cvs#280.
     """
-    for rows in _alike(benchmark, measurement):
-        usual = float(rows["busbw"].quantile(0.75) or 0)  # where a quarter of the runs is as good or better
-        slow = rows.filter(pl.col("busbw") < SLOW_OF_A_SWEEP * usual)
-        fast = rows.filter(pl.col("busbw") >= SLOW_OF_A_SWEEP * usual)
+    for rows in _equal_runs(benchmark, measurement):
+        usual = float(rows["busbw"].quantile(0.75) or 0)  # a quarter of the runs reach it
+        slow = rows.filter(pl.col("busbw") < SLOW_RUN * usual)
+        fast = rows.filter(pl.col("busbw") >= SLOW_RUN * usual)
         sets = {tuple(hosts) for hosts in rows["hosts"].to_list()}
         if slow.is_empty() or slow.height * 2 > rows.height or len(sets) < 3:
             continue
-        sound = {host for hosts in fast["hosts"].to_list() for host in hosts}
+        fast_hosts = {host for hosts in fast["hosts"].to_list() for host in hosts}
         common = set.intersection(*(set(hosts) for hosts in slow["hosts"].to_list()))
-        blamed = sorted(common - sound)
-        suspects = blamed or sorted(common)
+        only_slow = sorted(common - fast_hosts)
+        suspects = only_slow or sorted(common)
         if not suspects:
             continue
         worst = slow.sort("busbw").row(0, named=True)
-        who = suspects[0] if len(suspects) == 1 else f"{' and '.join(suspects)} together"
+        names = suspects[0] if len(suspects) == 1 else f"{' and '.join(suspects)} together"
         finding = Finding(
-            title=f"{worst['collective'] or 'a test'} is slow with {who}: {worst['busbw']:.1f} GB/s, "
-            f"{usual:.1f} with other hosts",
+            title=f"{worst['collective'] or 'a test'} is slow with {names}: {worst['busbw']:.1f} GB/s, "
+            f"and {usual:.1f} GB/s with other hosts",
             detail=f"{slow.height} of {rows.height} runs are slow, and "
-            + ("it is in each of them and in no other" if len(blamed) == 1 else "these hosts are in each of them"),
-            certainty="likely" if len(blamed) == 1 and (slow.height > 1 or worst["wide"] == 1) else "possible",
+            + (
+                "this host takes part in each of them and in no other run"
+                if len(only_slow) == 1
+                else "these hosts take part in each of them"
+            ),
+            certainty="likely" if len(only_slow) == 1 and (slow.height > 1 or worst["host_count"] == 1) else "possible",
             hosts=suspects,
-            evidence=[Line(row["source"], row["at"], "slow") for row in slow.sort("busbw").head(2).to_dicts()]
-            + [Line(row["source"], row["at"], "usual") for row in fast.sort("source", "line").head(2).to_dicts()],
+            evidence=[Line(row["source"], row["best_line"], "slow") for row in slow.sort("busbw").head(2).to_dicts()]
+            + [
+                Line(row["source"], row["best_line"], "usual") for row in fast.sort("source", "line").head(2).to_dicts()
+            ],
         )
         yield from explain_by_dumps([finding], degraded_hosts(port_state))
 
@@ -92,31 +100,34 @@ def bench_find_slow_node(
 def bench_good_bad_pair(benchmark: pl.DataFrame, measurement: pl.DataFrame) -> Iterator[Finding]:
     """The same test gives far less bandwidth on one set of hosts than on another.
 
-    Means: something differs between the two sets: links, NICs, GPUDirect, channels, versions, variables.
+    Means: the two sets differ in links, NICs, GPUDirect, channels, versions or variables.
     Not when: the runs differ in collective, ranks, hosts per run, GPUs, type or largest size; there are three sets or
-    more, where the slow host is looked for; the sets share a host and the test ran once on each, which says little.
-    Do: run ncclforensics diff GOOD BAD on the two, with the logs of NCCL (NCCL_DEBUG=INFO) beside the tables.
+    more, for which bench-find-slow-node looks for the slow host; the sets share a host and the test ran once on each,
+    which proves little.
+    Do: run ncclforensics diff GOOD BAD on the two, with NCCL's logs (NCCL_DEBUG=INFO) in the same folders.
     Sources: nccl-tests#106, nccl#1114, nccl#1511.
     """
-    for rows in _alike(benchmark, measurement):
+    for rows in _equal_runs(benchmark, measurement):
         by_set = rows.with_columns(pl.col("hosts").list.sort()).group_by("hosts", maintain_order=True)
-        sets = by_set.agg(pl.col("busbw").median(), pl.len(), pl.col("source", "at").first(), all=pl.col("busbw"))
+        sets = by_set.agg(
+            pl.col("busbw").median(), pl.len(), pl.col("source", "best_line").first(), all=pl.col("busbw")
+        )
         sets = sets.sort("busbw")
         if sets.height != 2:
             continue
         bad, good = sets.to_dicts()
         is_apart = max(bad["all"]) < min(good["all"])
-        if bad["busbw"] >= SLOW_OF_A_SWEEP * good["busbw"] or not is_apart:
+        if bad["busbw"] >= SLOW_RUN * good["busbw"] or not is_apart:
             continue
         if set(bad["hosts"]) & set(good["hosts"]) and rows.height == len((bad, good)):
             continue
         yield Finding(
-            title=f"{rows['collective'][0] or 'a test'} reaches {bad['busbw']:.1f} GB/s on {', '.join(bad['hosts'])}, "
-            f"{good['busbw']:.1f} on {', '.join(good['hosts'])}",
+            title=f"{rows['collective'][0] or 'a test'} reaches {bad['busbw']:.1f} GB/s on {', '.join(bad['hosts'])} "
+            f"and {good['busbw']:.1f} GB/s on {', '.join(good['hosts'])}",
             detail=f"{bad['busbw'] / good['busbw']:.0%}, with the same ranks, GPUs and sizes",
             certainty="likely" if rows.height > len((bad, good)) else "possible",
             hosts=bad["hosts"],
-            evidence=[Line(bad["source"], bad["at"], "bad"), Line(good["source"], good["at"], "good")],
+            evidence=[Line(bad["source"], bad["best_line"], "bad"), Line(good["source"], good["best_line"], "good")],
         )
 
 
@@ -124,11 +135,11 @@ def bench_good_bad_pair(benchmark: pl.DataFrame, measurement: pl.DataFrame) -> I
 def bench_two_node_tree_inflated(
     benchmark: pl.DataFrame, measurement: pl.DataFrame, setting: pl.DataFrame
 ) -> Iterator[Finding]:
-    """On two hosts all_reduce reaches more than on three and more.
+    """all_reduce reaches more bus bandwidth on two hosts than on three or more.
 
     Means: on two hosts a tree sends every byte over the network once, where a ring sends it nearly twice: busbw, which
-    is reckoned as on a ring, then exceeds what the NICs carry. The larger run is not slow, and two hosts are no
-    measure for it.
+    assumes a ring, then exceeds what the NICs carry. The larger run is not slow; a run on two hosts is no reference
+    for it.
     Not when: NCCL_ALGO keeps NCCL from trees; another collective; the runs differ in GPUs, ranks per host or size.
     Do: compare from three hosts on, or with NCCL_ALGO=Ring on two.
     Sources: nccl-tests#169.
@@ -138,8 +149,8 @@ def bench_two_node_tree_inflated(
         return
     runs = _runs(benchmark, measurement).filter(pl.col("collective") == "all_reduce")
     for _, rows in runs.group_by(TEST, maintain_order=True):
-        two = rows.filter(pl.col("wide") == 2).sort("busbw")
-        more = rows.filter(pl.col("wide") > 2).sort("busbw")
+        two = rows.filter(pl.col("host_count") == 2).sort("busbw")
+        more = rows.filter(pl.col("host_count") > 2).sort("busbw")
         if two.is_empty() or more.is_empty():
             continue
         small, large = two.row(-1, named=True), more.row(-1, named=True)
@@ -147,13 +158,13 @@ def bench_two_node_tree_inflated(
             continue
         yield Finding(
             title=f"all_reduce on two hosts reaches {small['busbw']:.1f} GB/s, on {large['wide']} hosts "
-            f"{large['busbw']:.1f}: two hosts are no measure",
-            detail="on two hosts a tree can exceed what the NICs carry; the larger run need not be slow",
+            f"{large['busbw']:.1f}: two hosts are no reference",
+            detail="on two hosts busbw of a tree can exceed what the NICs carry; the larger run need not be slow",
             certainty="likely",
             role=Role.CONTEXT,
             evidence=[
-                Line(small["source"], small["at"], "two"),
-                Line(large["source"], large["at"], f"{large['wide']}"),
+                Line(small["source"], small["best_line"], "two"),
+                Line(large["source"], large["best_line"], f"{large['wide']}"),
             ],
         )
 
@@ -162,14 +173,14 @@ def bench_two_node_tree_inflated(
 def bench_scaling_by_nic(
     benchmark: pl.DataFrame, measurement: pl.DataFrame, setting: pl.DataFrame
 ) -> Iterator[Finding]:
-    """NICs that reach their rate one at a time do not add up when they are used together.
+    """NICs that reach their rate one at a time reach less than the sum when they are used together.
 
-    Means: the NICs share something: a PCIe switch's uplink, one path through the CPU (access control, ATS), a port of
-    the network.
+    Means: the NICs share a bottleneck: a PCIe switch's uplink, one path through the CPU (access control, ATS), a port
+    of the network.
     Not when: NCCL_IB_HCA does not name single NICs in the logs of the runs, or the runs differ in anything else; the
-    GPUs of a host are the limit, which a run within one host tells.
-    Do: use the NICs in pairs to find those that disturb one another; check access control (lspci -vvv | grep ACSCtl)
-    and which PCIe switch each NIC hangs on (nvidia-smi topo -m).
+    GPUs of a host are the limit, as a run within one host shows.
+    Do: use the NICs in pairs to find those that slow each other down; check access control (lspci -vvv | grep ACSCtl)
+    and the PCIe switch of each NIC (nvidia-smi topo -m).
     Sources: nccl#652.
     """
     lists = environment_settings(setting).filter(pl.col("variable") == "NCCL_IB_HCA")
@@ -178,40 +189,43 @@ def bench_scaling_by_nic(
         .filter(text_of("value").str.starts_with("^").not_())
         .with_columns(pl.col("nics").list.sort())
         .group_by("source")
-        .agg(pl.col("nics").first(), ways=pl.col("nics").n_unique())
-        .filter(pl.col("ways") == 1)
+        .agg(pl.col("nics").first(), lists=pl.col("nics").n_unique())
+        .filter(pl.col("lists") == 1)
     )
-    runs = _runs(benchmark, measurement).filter(pl.col("wide") > 1)
-    alone = runs.filter(pl.len().over("source") == 1).join(named, on="source", maintain_order="left")
-    for _, rows in alone.group_by([*TEST, "wide"], maintain_order=True):
+    runs = _runs(benchmark, measurement).filter(pl.col("host_count") > 1)
+    known = runs.filter(pl.len().over("source") == 1).join(named, on="source", maintain_order="left")
+    for _, rows in known.group_by([*TEST, "host_count"], maintain_order=True):
         singles = rows.filter(pl.col("nics").list.len() == 1).with_columns(nic=pl.col("nics").list.first())
         best = dict(singles.group_by("nic").agg(pl.col("busbw").max()).iter_rows())
         for row in rows.filter(pl.col("nics").list.len() > 1).to_dicts():
             if not set(row["nics"]) <= set(best):
                 continue
-            together = sum(best[nic] for nic in row["nics"])
-            if row["busbw"] >= ADDED_UP * together:
+            total = sum(best[nic] for nic in row["nics"])
+            if row["busbw"] >= COMBINED_NICS * total:
                 continue
-            each = ", ".join(f"{nic} {best[nic]:.1f}" for nic in row["nics"])
+            single_rates = ", ".join(f"{nic} {best[nic]:.1f}" for nic in row["nics"])
             yield Finding(
-                title=f"{', '.join(row['nics'])} do not add up: {row['busbw']:.1f} GB/s together, {together:.1f} by "
-                "themselves",
-                detail=f"one at a time: {each} GB/s; {row['busbw'] / together:.0%} is left of their sum",
+                title=f"{', '.join(row['nics'])} reach {row['busbw']:.1f} GB/s together, and {total:.1f} GB/s as "
+                "the sum of single runs",
+                detail=f"one at a time: {single_rates} GB/s; together they reach {row['busbw'] / total:.0%} of the sum",
                 certainty="likely",
                 hosts=row["hosts"],
                 evidence=[
-                    Line(row["source"], row["at"], "together"),
-                    *(Line(one["source"], one["at"], one["nic"]) for one in singles.head(3).to_dicts()),
+                    Line(row["source"], row["best_line"], "together"),
+                    *(
+                        Line(single["source"], single["best_line"], single["nic"])
+                        for single in singles.head(3).to_dicts()
+                    ),
                 ],
             )
 
 
 @rule(Category.BENCHMARK_SLOW, Severity.WARNING, of=("link_measurement",))
 def bench_gpu_memory_slower(link_measurement: pl.DataFrame) -> Iterator[Finding]:
-    """A link carries less from a GPU's memory than from the host's.
+    """A link carries less data from GPU memory than from host memory.
 
-    Means: the way between NIC and GPU is narrow: they hang on different sockets or PCIe switches, access control sends
-    peer traffic through the CPU, the slot is narrow, or the module for peer memory is missing or slow.
+    Means: the path between NIC and GPU is slow: they are on different sockets or PCIe switches, access control sends
+    peer traffic through the CPU, the slot has few lanes, or the module for peer memory is missing or slow.
     Not when: the two tests differ in verb, device or size; messages are small; the GPU is of a kind whose memory the
     NIC never reaches directly.
     Do: choose the GPU next to the NIC (nvidia-smi topo -m; --use_cuda=N); check access control and the PCIe links of
