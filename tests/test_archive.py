@@ -45,7 +45,7 @@ def said(paths: list[str], *, everything: bool = True) -> dict[str, Any]:
 
 
 @every_sample
-def test_a_saved_run_says_what_its_files_say(
+def test_a_saved_run_gives_the_report_of_its_files(
     incident: Incident, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = checked(incident)
@@ -59,7 +59,7 @@ def test_a_saved_run_says_what_its_files_say(
 
 
 @every_sample
-def test_a_redacted_saved_run_says_the_same(
+def test_a_redacted_saved_run_gives_the_same_verdict(
     incident: Incident, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = checked(incident)
@@ -72,7 +72,7 @@ def test_a_redacted_saved_run_says_the_same(
     assert diagnosis(said([str(tmp_path / "kept.ncclf")])) == diagnosis(answer.json)
 
 
-def test_nothing_of_the_originals_is_left_in_a_redacted_saved_run(tmp_path: Path) -> None:
+def test_a_redacted_saved_run_contains_no_original_name(tmp_path: Path) -> None:
     file = tmp_path / "kept.ncclf"
     assert cli.main(["save", LOGS, "-o", str(file), "-q", "--redact"]) == 0
 
@@ -114,7 +114,7 @@ def test_rows_of_a_shared_grammar_are_read_once_from_a_saved_run_beside_another_
     assert run["dump_command"].height == 2
 
 
-def test_a_time_can_be_asked_of_a_saved_run(tmp_path: Path) -> None:
+def test_a_saved_run_can_be_limited_to_a_time_range(tmp_path: Path) -> None:
     folder = INCIDENTS / "one-rank-comes-late-to-every-step"
     logs = sorted(map(str, folder.glob("*.log")))
     assert cli.main(["save", *logs, "-o", str(tmp_path / "a.ncclf"), "-q"]) == 0
@@ -125,7 +125,7 @@ def test_a_time_can_be_asked_of_a_saved_run(tmp_path: Path) -> None:
     )
 
 
-def test_a_hang_needs_none_of_the_large_frames(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hang_reads_no_large_frame_of_a_saved_run(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
     frame = parquet.frame
 
@@ -140,7 +140,7 @@ def test_a_hang_needs_none_of_the_large_frames(kept: Path, monkeypatch: pytest.M
     assert not {"operation", "call", "replay", "connection"} & set(read)
 
 
-def test_a_large_frame_that_can_be_worked_out_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_computed_frame_is_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ncclforensics.archive.write.MOST_COMPUTED", 100)
     report = analyze([LOGS], everything=True)
     report.run["call"]
@@ -181,7 +181,7 @@ def test_a_saved_run_in_a_folder_of_logs_counts_nothing_twice(
     assert "name it itself to read it" in capsys.readouterr().err
 
 
-def test_what_goes_wrong_leaves_the_old_one(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_save_keeps_the_old_file(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "run.ncclf"
     shutil.copy(kept, file)
 
@@ -245,7 +245,7 @@ def names_a_file_that_is_not_there(members: dict[str, bytes]) -> None:
         (names_a_file_that_is_not_there, "names a file that is not there"),
     ],
 )
-def test_what_means_harm_is_refused(
+def test_malicious_saved_runs_are_refused(
     change: Change, told: str, kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     changed(kept, tmp_path / "bad.ncclf", change)
@@ -281,7 +281,7 @@ def test_one_damaged_saved_run_stops_no_other_input(kept: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("at", range(100, 260_000, 74_003))
-def test_a_bit_that_fell_over_is_found_or_does_not_matter(at: int, kept: Path, tmp_path: Path) -> None:
+def test_a_flipped_bit_is_detected_or_harmless(at: int, kept: Path, tmp_path: Path) -> None:
     data = bytearray(kept.read_bytes())
     data[at % len(data)] ^= 4
     (tmp_path / "bad.ncclf").write_bytes(data)

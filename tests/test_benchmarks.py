@@ -127,7 +127,7 @@ def test_large_numbers_are_read_in_any_form(read: Read) -> None:
     assert as_object(report)["benchmarks"][0]["wrong"] == 1048580
 
 
-def test_a_stamp_behind_a_row_and_columns_per_iteration_do_no_harm(read: Read) -> None:
+def test_a_time_after_a_row_and_columns_per_iteration_are_ignored(read: Read) -> None:
     per_iteration = (
         "  8388608  2097152  float  sum  -1  199.05  42.14  79.02  0  197.10  204.61  203.90  0.82"
         "  199.70  42.01  78.76  0  198.02  203.11  202.40  0.61  2026-03-02 11:04:57"
@@ -144,7 +144,7 @@ def test_hypercube_prints_no_operation(read: Read) -> None:
     assert figures(report, "redop", "root") == [(None, -1), (None, -1)]
 
 
-def test_one_half_alone_is_the_one_that_the_banner_names(read: Read) -> None:
+def test_a_row_with_one_half_has_the_half_that_the_banner_names(read: Read) -> None:
     half = "     8388608       2097152     float     sum      -1   199.05   42.14   79.02      0"
     head = "#       size         count      type   redop    root     time   algbw   busbw #wrong"
 
@@ -153,7 +153,7 @@ def test_one_half_alone_is_the_one_that_the_banner_names(read: Read) -> None:
     assert figures(report, "half", "busbw") == [("in-place", 79.02)]
 
 
-def test_amds_device_lines_and_collapsed_blanks(read: Read) -> None:
+def test_device_lines_of_rccl_tests_with_collapsed_blanks_are_read(read: Read) -> None:
     report = read(
         parameters(),
         "rccl-tests: Version develop:1a2b3c4",
@@ -180,7 +180,7 @@ def test_amds_device_lines_and_collapsed_blanks(read: Read) -> None:
         (0.52, 0.97, "sum", None, None),
     ],
 )
-def test_the_arithmetic_of_a_table_tells_what_it_is(
+def test_the_collective_is_inferred_from_the_ratio_of_busbw_to_algbw(
     read: Read, algbw: float, busbw: float, redop: str, collective: str | None, nranks: int | None
 ) -> None:
     report = read(
@@ -199,7 +199,7 @@ def test_a_command_line_tells_the_collective(read: Read) -> None:
 # Torn and tagged.
 
 
-def test_a_torn_row_is_put_together_again(read: Read) -> None:
+def test_a_torn_row_is_reassembled(read: Read) -> None:
     log = "gpu-a013:41888:42107 [3] NCCL INFO Connected all rings"
 
     report = read(*TABLE, BEGUN + log, log, LEFT + RIGHT, *FOOT)
@@ -208,7 +208,7 @@ def test_a_torn_row_is_put_together_again(read: Read) -> None:
     assert report.run["milestone"].height == 2
 
 
-def test_a_row_torn_twice_is_put_together_again(read: Read) -> None:
+def test_a_row_torn_twice_is_reassembled(read: Read) -> None:
     log = "gpu-a013:41888:42107 [3] NCCL INFO Connected all rings"
 
     report = read(log, *TABLE, BEGUN + log, LEFT + log, RIGHT, *FOOT)
@@ -236,7 +236,7 @@ def test_a_table_may_begin_deep_in_a_log(read: Read) -> None:
 # Several runs.
 
 
-def test_runs_one_after_the_other_are_told_apart(read: Read) -> None:
+def test_consecutive_runs_are_distinguished(read: Read) -> None:
     one = [parameters(), *devices("a", "b"), *TABLE, ROW, *FOOT]
 
     report = read(*one, *one)
@@ -268,7 +268,7 @@ def test_the_unfinished_size_follows_the_last_row(read: Read) -> None:
     assert "the measurement of 16 MiB did not return" in finding.title
 
 
-def test_a_row_that_was_begun_names_the_size_itself(read: Read) -> None:
+def test_a_partial_row_names_the_unfinished_size(read: Read) -> None:
     begun = "    33554432       8388608     float     sum      -1gpu-a012: Test timeout (60s) common.cu:640"
 
     report = read(parameters(8388608, 1 << 30), *devices("a", "b"), *TABLE, ROW, begun, "b: Test timeout (60s) x.cu:1")
@@ -278,7 +278,7 @@ def test_a_row_that_was_begun_names_the_size_itself(read: Read) -> None:
 
 
 @pytest.mark.parametrize("length", [20, 55, 70, 95])
-def test_a_row_that_was_cut_holds_nothing_that_is_not_there(read: Read, length: int) -> None:
+def test_a_cut_row_holds_only_the_values_printed(read: Read, length: int) -> None:
     report = read(
         parameters(8388608, 1 << 30),
         *devices("a", "b"),
@@ -308,11 +308,11 @@ def host_of_eight(busbw: float, size: int = 8 << 30, gpu: str = "NVIDIA H100 80G
 
 
 @pytest.mark.parametrize("busbw", [480, 365, 320])
-def test_a_host_that_reaches_what_its_kind_does_is_not_accused(read: Read, busbw: float) -> None:
+def test_a_host_with_the_expected_busbw_has_no_finding(read: Read, busbw: float) -> None:
     assert not rules(read(*host_of_eight(busbw)))
 
 
-def test_the_share_is_told_with_its_arithmetic(read: Read) -> None:
+def test_a_finding_on_busbw_shows_the_expected_value_and_the_share(read: Read) -> None:
     (finding,) = read(*host_of_eight(180)).findings
 
     assert (finding.severity, finding.certainty) == ("warning", "likely")
@@ -320,12 +320,12 @@ def test_the_share_is_told_with_its_arithmetic(read: Read) -> None:
     assert "2 (8 - 1) / 8" in finding.detail
 
 
-def test_small_sizes_and_unknown_machines_are_not_judged(read: Read) -> None:
+def test_small_sizes_and_unknown_machines_have_no_finding_on_busbw(read: Read) -> None:
     assert not rules(read(*host_of_eight(40, size=1 << 20)))
     assert not rules(read(*host_of_eight(40, gpu="NVIDIA H20")))
 
 
-def test_sockets_explain_what_is_missing_between_hosts(read: Read) -> None:
+def test_sockets_explain_a_low_busbw_between_hosts(read: Read) -> None:
     size, busbw = 8 << 30, 3.1
     row = f"  {size}  {size // 4}  float  sum  -1  5196000  1.65  {busbw}  0  5196000  1.65  {busbw}  0"
     log = "gpu-a012:41880:42107 [0] NCCL INFO "
@@ -347,7 +347,7 @@ def test_sockets_explain_what_is_missing_between_hosts(read: Read) -> None:
     assert "sockets" in finding.detail
 
 
-def test_a_long_sweep_takes_no_time(read: Read) -> None:
+def test_a_long_sweep_is_read_in_linear_time(read: Read) -> None:
     rows = [ROW.replace("8388608", str(8388608 + step), 1) for step in range(0, 40000, 4)]
     start = perf_counter()
 
@@ -361,7 +361,7 @@ def test_a_long_sweep_takes_no_time(read: Read) -> None:
 
 
 @pytest.mark.parametrize(("unit", "rate"), [("Gb/sec", 12.5), ("MB/sec", 0.1048576), ("MiB/sec", 0.1048576)])
-def test_the_head_of_perftest_tells_the_unit(read: Read, unit: str, rate: float) -> None:
+def test_the_header_of_perftest_gives_the_unit(read: Read, unit: str, rate: float) -> None:
     report = read(
         "                    RDMA_Write BW Test",
         " Dual-port       : OFF\t\tDevice         : mlx5_0",
@@ -398,7 +398,7 @@ def test_the_matrices_of_p2p_bandwidth_say_whether_peers_were_used(read: Read) -
     ]
 
 
-def test_numbers_too_large_for_any_column_do_no_harm(read: Read) -> None:
+def test_numbers_too_large_for_their_column_become_null(read: Read) -> None:
     large = "9" * 30
 
     report = read(
@@ -445,7 +445,7 @@ def test_json_fills_the_same_frames(read: Read) -> None:
     assert "secret" not in str(as_object(report))
 
 
-def test_json_that_was_cut_off_gives_what_it_holds(read: Read) -> None:
+def test_truncated_json_gives_the_records_before_the_cut(read: Read) -> None:
     whole = as_json()
     cut = whole.index('"in_place"', whole.index("16777216", whole.index("results"))) + 30
 
@@ -456,7 +456,7 @@ def test_json_that_was_cut_off_gives_what_it_holds(read: Read) -> None:
     assert as_object(report)["inputs"][0]["problems"] == ["is JSON that was cut off"]
 
 
-def test_infinity_is_no_obstacle(read: Read) -> None:
+def test_infinity_in_json_is_accepted(read: Read) -> None:
     report = read(as_json(sizes=1).replace('"bus_bw":79.02', '"bus_bw":inf'))
 
     assert only(report)["rows"] == 1
@@ -479,7 +479,7 @@ def test_evidence_in_json_is_its_one_line(read: Read) -> None:
         '"config":{"devices":[{"pid":99999999999999999999}]},"out_of_bounds":1,"average_bus_bandwidth":"x"}',
     ],
 )
-def test_json_of_any_other_shape_does_no_harm(read: Read, parts: str) -> None:
+def test_json_of_an_unknown_structure_is_ignored(read: Read, parts: str) -> None:
     assert not measured(read('{"version":1,"start_time":"x",' + parts))
 
 
@@ -508,7 +508,7 @@ def pairs(report: Report) -> list[Row]:
     return report.run["gpu_pair"].select("test", "kind", "row", "column", "value").to_dicts()
 
 
-def test_json_of_nvbandwidth_fills_the_frames_of_its_print(read: Read) -> None:
+def test_json_of_nvbandwidth_fills_the_same_frames_as_its_text(read: Read) -> None:
     report = read(nvbandwidth_json())
 
     assert pairs(report) == [
@@ -525,7 +525,7 @@ def test_json_of_nvbandwidth_fills_the_frames_of_its_print(read: Read) -> None:
     assert as_object(report)["inputs"][0]["kind"] == "gpu-bandwidth"
 
 
-def test_json_of_nvbandwidth_that_is_cut_off_or_failed_says_so(read: Read) -> None:
+def test_truncated_or_failed_json_of_nvbandwidth_is_reported(read: Read) -> None:
     whole = nvbandwidth_json()
     cut = read(whole[: whole.index("394.01")])
     failed = read(nvbandwidth_json("Error"))
@@ -538,11 +538,11 @@ def test_json_of_nvbandwidth_that_is_cut_off_or_failed_says_so(read: Read) -> No
 @pytest.mark.parametrize(
     "text", ['{"nvbandwidth": 7}', '{"nvbandwidth": {"testcases": [3, {"bandwidth_matrix": [[]]}]}}']
 )
-def test_json_of_nvbandwidth_of_another_shape_does_no_harm(read: Read, text: str) -> None:
+def test_json_of_nvbandwidth_of_an_unknown_structure_is_ignored(read: Read, text: str) -> None:
     assert pairs(read(text)) == []
 
 
-def test_rows_below_a_head_that_is_not_known_are_no_rows_of_the_matrix_before(read: Read) -> None:
+def test_rows_below_an_unknown_header_do_not_join_the_previous_matrix(read: Read) -> None:
     report = read(
         "Running device_to_device_memcpy_read_ce.", "memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)",
         "           0         1", " 0       N/A    394.25", " 1    394.11       N/A", "",
@@ -579,12 +579,12 @@ def test_json_of_perftest_is_read_in_the_unit_that_agrees(
     assert as_object(report)["inputs"][0]["problems"] == unknown
 
 
-def test_json_of_perftest_tells_latency_and_the_memory_of_a_gpu(read: Read) -> None:
+def test_json_of_perftest_gives_latency_and_gpu_memory(read: Read) -> None:
     latency = '"MsgSize": 2,\n"n_iterations": 1000,\n"t_min": 1.57,\n"t_max": 9.65,\n"t_typical": 1.84'
     (row,) = read(perftest_json(latency, '"cuda_device": 0,\n')).run["link_measurement"].to_dicts()
 
     assert (row["latency_us"], row["bandwidth_GBps"], row["of_gpu"]) == (1.84, None, True)
 
 
-def test_json_of_perftest_without_results_says_so(read: Read) -> None:
+def test_json_of_perftest_without_results_is_reported(read: Read) -> None:
     assert as_object(read('{"test_info": {"test": "Send_BW_Test"}}'))["inputs"][0]["problems"] == ["holds no results"]

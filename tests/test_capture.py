@@ -103,7 +103,7 @@ def plan(folder: Path, **other: Any) -> Plan:
 # What is planned
 
 
-def test_every_drill_is_read_as_it_is_written() -> None:
+def test_a_fault_is_parsed_back_from_its_own_text() -> None:
     for text in ("hang:3@20", "mismatch:0@2", "slow:2:1500", "crash:1@0", "absent:1", "socket", "no-gdr", "channels:2"):
         assert parse_fault(text, 4, 30).text == text
 
@@ -119,12 +119,12 @@ def test_every_drill_is_read_as_it_is_written() -> None:
         ("socket:1", "socket"),
     ],
 )
-def test_a_drill_that_makes_no_sense_is_refused(text: str, says: str) -> None:
+def test_a_malformed_fault_is_refused(text: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         parse_fault(text, 4, 30)
 
 
-def test_the_ranks_write_all_that_a_maintainer_asks_for_into_the_folder(tmp_path: Path) -> None:
+def test_the_ranks_write_logs_and_dumps_into_the_folder(tmp_path: Path) -> None:
     told = plan(tmp_path).variables(0)
 
     assert (told["NCCL_DEBUG"], told["NCCL_DEBUG_SUBSYS"]) == ("INFO", "INIT,COLL")
@@ -158,7 +158,7 @@ def test_ranks_that_share_a_gpu_are_hosts_of_their_own_and_a_rehearsal(tmp_path:
         ("channels:2", {"NCCL_MAX_NCHANNELS": "2"}),
     ],
 )
-def test_drills_of_nccl_are_variables(tmp_path: Path, text: str, variables: dict[str, str]) -> None:
+def test_faults_inside_nccl_are_set_by_variables(tmp_path: Path, text: str, variables: dict[str, str]) -> None:
     told = plan(tmp_path, faults=[parse_fault(text, 2, 30)]).variables(1)
 
     assert variables.items() <= told.items()
@@ -188,7 +188,7 @@ def test_a_bandwidth_is_held_against_the_least_one_only_if_it_was_measured(tmp_p
         result.CaptureResult(tmp_path, [], "", []).reaches(1)
 
 
-def test_gloo_talks_over_the_loopback_and_knows_nothing_of_nccl(tmp_path: Path) -> None:
+def test_gloo_uses_the_loopback_and_no_variable_of_nccl(tmp_path: Path) -> None:
     told = plan(tmp_path, backend="gloo", gpus=[]).variables(0)
 
     assert told["GLOO_SOCKET_IFNAME"] == "lo"
@@ -225,7 +225,7 @@ def test_ranks_come_from_the_gpus(tool: Callable[[str, str], Path]) -> None:
         ({"program": "all_reduce_perf", "inject": ("hang:0@1",)}, "--nccl-tests"),
     ],
 )
-def test_what_cannot_be_done_is_refused_in_one_sentence(
+def test_an_impossible_request_is_refused_in_one_sentence(
     tool: Callable[[str, str], Path], changed: dict[str, Any], says: str
 ) -> None:
     two_gpus(tool)
@@ -235,7 +235,7 @@ def test_what_cannot_be_done_is_refused_in_one_sentence(
 
 
 @pytest.mark.parametrize("busy", [{"used": 30_000}, {"apps": "77"}])
-def test_a_gpu_in_use_by_others_is_refused_unless_told(tool: Callable[[str, str], Path], busy: dict[str, Any]) -> None:
+def test_a_gpu_in_use_is_refused_unless_allowed(tool: Callable[[str, str], Path], busy: dict[str, Any]) -> None:
     two_gpus(tool, **busy)
 
     with pytest.raises(UsageError, match=r"in use by others: GPU 0 .*--share"):
@@ -262,7 +262,7 @@ OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM
         ),
     ],
 )
-def test_a_rank_finds_its_place_in_the_job_of_a_launcher(environment: dict[str, str], found: Any) -> None:
+def test_rank_and_world_size_are_taken_from_the_launcher(environment: dict[str, str], found: Any) -> None:
     where = detect_launcher_rank(environment)
 
     assert (where and (where.launcher, where.rank, where.nranks, where.local, where.address)) == found
@@ -273,7 +273,7 @@ def test_ranks_of_several_hosts_must_know_where_rank_0_is() -> None:
         detect_launcher_rank(OPEN_MPI)
 
 
-def test_in_a_job_of_others_all_ranks_name_the_communicator_alike(tmp_path: Path) -> None:
+def test_ranks_started_by_a_launcher_share_the_communicator_key(tmp_path: Path) -> None:
     ranks = [plan(tmp_path, launcher_rank=LauncherRank("srun", rank, 2, rank, "7", "gpu03", 30007)) for rank in (0, 1)]
 
     assert ranks[0].communicator_id == ranks[1].communicator_id != plan(tmp_path / "other").communicator_id
@@ -337,9 +337,7 @@ def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
         result.prepare(plan(tmp_path))
 
 
-def test_a_disk_that_is_full_is_said_and_the_capture_does_not_look_complete(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_reported_and_the_capture_is_incomplete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -350,7 +348,7 @@ def test_a_disk_that_is_full_is_said_and_the_capture_does_not_look_complete(
     assert json.loads((tmp_path / "capture.json").read_bytes())["complete"] is False
 
 
-def test_what_is_absent_around_a_capture_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_external_programs_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("NCCL_ALGO", "Ring")
     monkeypatch.setenv("NCCL_PLUGIN_TOKEN", "hush")
@@ -376,7 +374,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def test_the_time_limit_ends_everything(tmp_path: Path, tool: Callable[[str, str], Path]) -> None:
+def test_the_time_limit_ends_all_processes(tmp_path: Path, tool: Callable[[str, str], Path]) -> None:
     asleep = plan(tmp_path, program=str(tool("all_reduce_perf", SLEEPER)), limit_s=0.5)
     began = time.monotonic()
 
@@ -458,7 +456,7 @@ def measured(nranks: int) -> list[dict[str, Any]]:
     return measurements.measurements(notes, nranks)
 
 
-def test_bandwidth_is_reckoned_as_nccl_tests_does() -> None:
+def test_bandwidth_is_computed_as_in_nccl_tests() -> None:
     (row,) = measured(2)
 
     assert row["mean_us"] == 100.5
@@ -467,12 +465,12 @@ def test_bandwidth_is_reckoned_as_nccl_tests_does() -> None:
     assert row["ranks"]["1"] == {"median_us": 99.0, "min_us": 90.0, "max_us": 120.0}
 
 
-def test_a_size_that_some_rank_did_not_come_to_is_left_out() -> None:
+def test_a_size_that_a_rank_did_not_reach_is_left_out() -> None:
     assert measured(3) == []
 
 
 @pytest.mark.parametrize("complete", [True, False])
-def test_a_table_is_read_back_and_one_that_was_cut_off_is_no_whole_one(tmp_path: Path, complete: bool) -> None:
+def test_a_written_table_is_read_back_and_a_truncated_one_is_incomplete(tmp_path: Path, complete: bool) -> None:
     lines = measurements.table(plan(tmp_path), "all_reduce", measured(2), DEVICES, complete=complete)
     (tmp_path / "all_reduce.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -531,7 +529,7 @@ def write_end(folder: Path, rank: int, how: str, code: int) -> None:
         ("crash:0@6", "rank-died"),
     ],
 )
-def test_journals_alone_tell_what_a_drill_did(tmp_path: Path, text: str, verdict: str) -> None:
+def test_journals_alone_show_the_injected_fault(tmp_path: Path, text: str, verdict: str) -> None:
     fault = parse_fault(text, 4, 10)
     write_journals(tmp_path, fault)
     for rank in range(4):
@@ -547,7 +545,7 @@ def test_journals_alone_tell_what_a_drill_did(tmp_path: Path, text: str, verdict
     assert [row["category"] for row in told["findings"] if row["severity"] == "info"] == ["incomplete-evidence"]
 
 
-def test_a_capture_that_was_interrupted_proves_no_hang(tmp_path: Path) -> None:
+def test_an_interrupted_capture_is_no_hang(tmp_path: Path) -> None:
     write_journals(tmp_path, None)
     for rank in range(4):
         path = tmp_path / f"journal.rank{rank}.jsonl"
@@ -568,7 +566,7 @@ def test_a_capture_that_was_interrupted_proves_no_hang(tmp_path: Path) -> None:
         ({"complete": True, "ended_early": ""}, None),
     ],
 )
-def test_the_record_of_a_capture_says_whether_it_is_whole(
+def test_the_record_of_a_capture_shows_whether_it_is_complete(
     tmp_path: Path, record: dict[str, Any], problem: str | None
 ) -> None:
     write_journals(tmp_path, None)
@@ -589,7 +587,7 @@ def test_a_rank_that_comes_late_to_every_step_is_found_in_journals(tmp_path: Pat
     assert [row["ranks"] for row in found if row["category"] == "straggler"] == [[1]]
 
 
-def test_a_journal_of_a_sound_run_finds_nothing(tmp_path: Path) -> None:
+def test_the_journal_of_a_healthy_run_has_no_finding(tmp_path: Path) -> None:
     write_journals(tmp_path, None)
 
     told = as_object(analyze([str(tmp_path)], everything=True))
@@ -598,7 +596,7 @@ def test_a_journal_of_a_sound_run_finds_nothing(tmp_path: Path) -> None:
     assert [row["category"] for row in told["findings"]] == ["incomplete-evidence"]
 
 
-def test_all_called_the_same_and_failed_is_not_taken_for_a_run_that_went_well(tmp_path: Path) -> None:
+def test_a_failed_run_with_equal_calls_is_not_healthy(tmp_path: Path) -> None:
     for rank in range(4):
         journal = Journal(tmp_path / f"journal.rank{rank}.jsonl", host="gpu-a012", pid=70 + rank, rank=rank)
         journal.write(init="START", **WORLD)
@@ -627,7 +625,7 @@ def nccl_log(rank: int, steps: int) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("step", [0, 6])
-def test_calls_that_nccl_and_the_journal_tell_are_counted_once(tmp_path: Path, step: int) -> None:
+def test_calls_in_both_journal_and_log_are_counted_once(tmp_path: Path, step: int) -> None:
     """With a fault before the first call, too: then one rank has no line of NCCL's on any call."""
     write_journals(tmp_path, parse_fault(f"hang:3@{step}", 4, 10))
     for rank in range(4):
@@ -681,9 +679,7 @@ def write_aborted(folder: Path, fault: InjectedFault) -> None:
     ("text", "verdict"),
     [("hang:3@6", "lagging-ranks"), ("mismatch:1@6", "collective-mismatch"), ("crash:0@6", "rank-died")],
 )
-def test_ranks_that_pytorchs_watchdog_aborts_have_waited_and_did_not_die(
-    tmp_path: Path, text: str, verdict: str
-) -> None:
+def test_ranks_aborted_by_the_watchdog_are_victims(tmp_path: Path, text: str, verdict: str) -> None:
     fault = parse_fault(text, 4, 10)
     write_aborted(tmp_path, fault)
 
@@ -692,7 +688,7 @@ def test_ranks_that_pytorchs_watchdog_aborts_have_waited_and_did_not_die(
     assert (hang["verdict"], hang["culprits"], hang["certainty"]) == (verdict, [fault.rank], "certain")
 
 
-def test_where_pytorch_and_nccl_tell_the_same_it_is_certain_and_the_call_is_named(tmp_path: Path) -> None:
+def test_pytorch_and_nccl_in_agreement_give_certainty_and_the_call(tmp_path: Path) -> None:
     write_aborted(tmp_path, parse_fault("hang:3@6", 4, 10))
     (tmp_path / "output.rank3.txt").write_text(DUMP_SIGNAL.format(rank=3), encoding="utf-8")
 
@@ -702,7 +698,7 @@ def test_where_pytorch_and_nccl_tell_the_same_it_is_certain_and_the_call_is_name
     assert hang["operation"]["ordinal"] == 6
 
 
-def test_who_comes_late_is_known_by_the_journal_where_lines_of_nccl_have_no_times(tmp_path: Path) -> None:
+def test_stragglers_are_found_in_journals_where_the_log_has_no_times(tmp_path: Path) -> None:
     """They have them from 2.26 on."""
     write_journals(tmp_path, parse_fault("slow:1:1500", 4, 10))
     for rank in range(4):
@@ -713,7 +709,7 @@ def test_who_comes_late_is_known_by_the_journal_where_lines_of_nccl_have_no_time
     assert [row["ranks"] for row in found if row["category"] == "straggler"] == [[1]]
 
 
-def test_an_error_is_one_line_of_the_journal_whatever_it_says(tmp_path: Path) -> None:
+def test_an_error_of_several_lines_is_one_line_of_the_journal(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.rank0.jsonl", host="gpu-a012", pid=70, rank=0)
 
     journal.write(failed="AllReduce", says=plain(RuntimeError('a "quoted"\n\x1b[31m path C:\\x \u2028' + "x" * 1000)))
@@ -722,7 +718,7 @@ def test_an_error_is_one_line_of_the_journal_whatever_it_says(tmp_path: Path) ->
     assert (given["lines"], given["recognised"]) == (1, 1)
 
 
-def test_a_journal_that_was_cut_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+def test_a_truncated_journal_is_read_up_to_the_cut(tmp_path: Path) -> None:
     write_journals(tmp_path, parse_fault("hang:3@6", 4, 10))
     path = tmp_path / "journal.rank0.jsonl"
     path.write_bytes(path.read_bytes()[:-40] + b'\x00\xff\n{"journal":1,"time":\n')
@@ -732,7 +728,7 @@ def test_a_journal_that_was_cut_is_read_as_far_as_it_goes(tmp_path: Path) -> Non
     assert told["hang"]["culprits"] == [3]
 
 
-def test_numbers_that_no_column_holds_do_no_harm(tmp_path: Path) -> None:
+def test_numbers_beyond_their_column_become_null(tmp_path: Path) -> None:
     write_journals(tmp_path, parse_fault("crash:0@6", 4, 10))
     write_end(tmp_path, 0, "signal", -9)
     write_end(tmp_path, 10**12, "exit", 10**30)
@@ -749,7 +745,9 @@ def test_numbers_that_no_column_holds_do_no_harm(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "code"), [("hang:2@3", 1), ("crash:1@2", 1)])
-def test_a_live_drill_is_found(text: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_fault_of_a_live_capture_is_found(
+    text: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("torch", reason="the extra `capture` is not installed")
     argv = ["capture", "--backend", "gloo", "--nproc", "3", "--steps", "5", "--stall", "4", "--limit", "60"]
 

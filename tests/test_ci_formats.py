@@ -38,7 +38,7 @@ def test_junit_is_valid_and_fails_for_what_is_serious(incident: Incident) -> Non
     assert document.get("tests") == str(len(all_rules()))
 
 
-def test_a_threshold_decides_what_fails() -> None:
+def test_fail_on_decides_which_testcases_fail() -> None:
     report = analyze([KILLED], everything=True)
 
     assert ET.fromstring(ci_formats.junit(report, ())).get("failures") == "0"
@@ -62,7 +62,7 @@ def test_sarif_is_valid_and_holds_every_finding_with_its_lines(incident: Inciden
             assert place["region"]["snippet"]["text"] == lines.shown(line)
 
 
-def test_what_xml_forbids_and_what_it_means_something_to_is_not_passed_on(tmp_path: Path) -> None:
+def test_characters_that_xml_forbids_are_removed_and_markup_is_escaped(tmp_path: Path) -> None:
     warning = "\x07<b>&amp; ]]> Error: could not open \ufffe"
     (tmp_path / "a b.log").write_text(f"node1:77:77 [0] init.cc:1 NCCL WARN {warning}\n", encoding="utf-8")
 
@@ -72,7 +72,7 @@ def test_what_xml_forbids_and_what_it_means_something_to_is_not_passed_on(tmp_pa
     json.loads(ci_formats.sarif(report))
 
 
-def test_only_the_rules_selected_are_asked_and_none_that_is_ignored() -> None:
+def test_select_and_ignore_choose_the_rules() -> None:
     whole = {finding.rule for finding in analyze([KILLED], everything=True).findings}
     assert "remote-closed-follow-the-pointer" in whole
 

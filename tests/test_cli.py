@@ -42,12 +42,12 @@ def say(capfdbinary: pytest.CaptureFixture[bytes]) -> Callable[..., Said]:
 @pytest.mark.parametrize(
     ("paths", "code"), [(HEALTHY, 0), (LAGGING, 1), (UNDECIDABLE, 3)], ids=["healthy", "lagging", "undecidable"]
 )
-def test_the_exit_code_is_the_answer(say: Callable[..., Said], paths: str, code: int) -> None:
+def test_the_exit_code_depends_on_the_verdict(say: Callable[..., Said], paths: str, code: int) -> None:
     assert say("hang", paths)[0] == code
 
 
 @pytest.mark.parametrize(("threshold", "code"), [("error", 1), ("warning", 1), ("never", 0)])
-def test_the_threshold_decides_what_is_a_finding(say: Callable[..., Said], threshold: str, code: int) -> None:
+def test_fail_on_sets_the_exit_code(say: Callable[..., Said], threshold: str, code: int) -> None:
     assert say("hang", LAGGING, "--fail-on", threshold)[0] == code
 
 
@@ -97,7 +97,7 @@ def test_one_missing_path_does_not_stop_the_others(say: Callable[..., Said]) -> 
     assert json.loads(out)["inputs"][-1]["problems"] == ["does not exist"]
 
 
-def test_a_picture_is_named_and_skipped(say: Callable[..., Said], tmp_path: Path) -> None:
+def test_a_binary_file_is_named_and_skipped(say: Callable[..., Said], tmp_path: Path) -> None:
     picture = tmp_path / "plot.png"
     picture.write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + zlib.compress(os.urandom(4096)))
 
@@ -108,7 +108,7 @@ def test_a_picture_is_named_and_skipped(say: Callable[..., Said], tmp_path: Path
     assert "Traceback" not in out
 
 
-def test_what_is_wrong_with_many_files_alike_is_said_once(say: Callable[..., Said], tmp_path: Path) -> None:
+def test_equal_problems_of_many_files_are_reported_once(say: Callable[..., Said], tmp_path: Path) -> None:
     for rank in range(12):
         (tmp_path / f"flight.rank{rank}").write_bytes(b"\x80\x02" + os.urandom(300))
 
@@ -155,7 +155,7 @@ def test_a_file_that_cannot_be_written_is_2_and_one_sentence(say: Callable[..., 
     assert err == f"ncclforensics: {tmp_path}/no/report.txt No such file or directory\n"
 
 
-def test_quiet_says_nothing_on_stderr(say: Callable[..., Said]) -> None:
+def test_quiet_prints_nothing_on_stderr(say: Callable[..., Said]) -> None:
     assert say("hang", HEALTHY, "nowhere.log", "--quiet")[2] == ""
 
 
@@ -176,7 +176,7 @@ def test_there_is_no_colour_off_a_terminal_nor_where_it_is_refused(
     assert "\x1b" not in say("hang", LAGGING, "--no-color")[1]
 
 
-def test_a_rank_comes_from_the_path_where_the_log_does_not_tell_it(say: Callable[..., Said], tmp_path: Path) -> None:
+def test_the_rank_is_taken_from_the_path_where_the_log_has_none(say: Callable[..., Said], tmp_path: Path) -> None:
     for name in ("worker-4.log", "worker-7.log"):
         (tmp_path / name).write_text(INFO.replace("12", name[7] * 3) + "Bootstrap : Using eth0:10.0.0.1<0>\n")
 
@@ -193,11 +193,11 @@ def test_the_demo_shows_a_verdict(say: Callable[..., Said]) -> None:
     assert "rank 11" in out
 
 
-def test_the_version_is_told(say: Callable[..., Said]) -> None:
+def test_version_prints_the_version(say: Callable[..., Said]) -> None:
     assert say("--version") == (0, f"ncclforensics {__version__}\n", "")
 
 
-def test_what_a_log_or_its_name_holds_cannot_command_the_terminal(say: Callable[..., Said], tmp_path: Path) -> None:
+def test_control_characters_of_logs_and_file_names_are_not_printed(say: Callable[..., Said], tmp_path: Path) -> None:
     evil = b"\x1b]0;pwned\x07\x1b[2J\x9b31m\xc2\x9b31m\x7f\r\x08"
     log = b"".join(
         INFO.encode() + line + evil + b"\n"
@@ -357,7 +357,7 @@ def _objects(report: dict[str, Any], place: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", ["one-rank-stops-before-an-allreduce", "init-only", "two-jobs-in-one-folder"])
-def test_json_is_the_contract(say: Callable[..., Said], name: str) -> None:
+def test_json_has_the_keys_and_types_of_the_contract(say: Callable[..., Said], name: str) -> None:
     report = json.loads(say("hang", str(INCIDENTS / name / "**" / "*.log"), "--format", "json")[1])
 
     for place, fields in TYPES.items():
@@ -379,7 +379,7 @@ def test_json_has_the_keys_of_the_contract_without_any_log(say: Callable[..., Sa
     assert report["hang"]["collect_next"]
 
 
-def test_json_is_the_same_every_time(say: Callable[..., Said]) -> None:
+def test_json_is_deterministic(say: Callable[..., Said]) -> None:
     assert say("hang", LAGGING, "--format", "json") == say("hang", LAGGING, "--format", "json")
 
 
@@ -388,7 +388,7 @@ def _python(code: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe)
 
 
-def test_help_answers_at_once() -> None:
+def test_help_starts_quickly() -> None:
     """Nothing heavy is imported: these modules take longer than all the rest together."""
     code = """
 import sys

@@ -54,12 +54,12 @@ def told(comparison: Comparison) -> list[list[str]]:
 
 
 @every_pair
-def test_what_differs_is_what_the_case_says_in_that_order(pair: Path) -> None:
+def test_differences_are_those_of_the_case_in_that_order(pair: Path) -> None:
     assert told(answer(pair)) == case_of(pair)["differences"]
 
 
 @every_pair
-def test_the_exit_code_tells_whether_anything_matters(
+def test_the_exit_code_shows_whether_a_difference_matters(
     pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ncclforensics.cli.analysis.analyze", lambda paths, **_: read(*paths))
@@ -73,14 +73,14 @@ def test_the_exit_code_tells_whether_anything_matters(
 
 
 @every_pair
-def test_the_report_is_what_a_person_reads(pair: Path, golden: Golden) -> None:
+def test_the_text_of_a_difference_is_as_recorded(pair: Path, golden: Golden) -> None:
     text = text_difference.text(answer(pair))
 
     golden(pair / "report.md", f"# {pair.name}\n\n{case_of(pair)['what_happened']}\n\n```text\n{text}```\n")
 
 
 @every_pair
-def test_the_same_differs_whichever_run_is_called_good(pair: Path) -> None:
+def test_swapping_the_runs_gives_the_same_differences(pair: Path) -> None:
     forth = {(one.topic, one.what.partition(" at ")[0]) for one in answer(pair).differences}
     back = {(one.topic, one.what.partition(" at ")[0]) for one in answer(pair, backwards=True).differences}
 
@@ -96,7 +96,7 @@ def test_a_run_does_not_differ_from_itself(pair: Path) -> None:
 
 
 @every_pair
-def test_evidence_stands_where_it_is_said_to_stand(pair: Path) -> None:
+def test_evidence_is_quoted_from_its_file_and_line(pair: Path) -> None:
     comparison = answer(pair)
 
     for one in comparison.differences:
@@ -106,7 +106,7 @@ def test_evidence_stands_where_it_is_said_to_stand(pair: Path) -> None:
             assert line["text"]
 
 
-def test_what_only_one_run_tells_is_no_difference_but_is_named() -> None:
+def test_a_topic_of_only_one_run_is_listed_as_not_compared() -> None:
     comparison = answer(FIXTURES / "pairs" / "a-log-and-a-benchmark")
 
     assert not comparison.matters
@@ -127,14 +127,14 @@ def test_tests_of_different_collectives_have_nothing_in_common(tmp_path: Path) -
     }
 
 
-def test_a_variable_explains_what_it_moves() -> None:
+def test_a_changed_variable_explains_the_differences_it_causes() -> None:
     moved = [one for one in answer(FIXTURES / "pairs" / "a-variable-was-left-over").differences if one.follows]
 
     assert {one.topic for one in moved} == {"channels"}
     assert {name for one in moved for name in one.follows} == {"NCCL_MAX_NCHANNELS"}
 
 
-def test_only_what_concerns_the_selected_ranks_is_compared() -> None:
+def test_only_the_selected_ranks_are_compared() -> None:
     case = case_of(FIXTURES / "pairs" / "a-variable-was-left-over")
     with chdir(FIXTURES):
         good, bad = (read(case[side], Selection(frozenset({3}))) for side in ("good", "bad"))
@@ -143,7 +143,7 @@ def test_only_what_concerns_the_selected_ranks_is_compared() -> None:
     assert (channels.good.values, channels.bad.values) == ([("8", 1)], [("2", 1)])
 
 
-def test_a_communicator_of_one_run_selects_its_counterpart_of_the_other() -> None:
+def test_a_selected_communicator_is_matched_in_the_other_run() -> None:
     case = case_of(FIXTURES / "pairs" / "the-same-job-on-other-hosts")
     with chdir(FIXTURES):
         key = read(case["good"]).run["member"]["key"][0]
@@ -181,7 +181,7 @@ def test_one_rank_of_many_that_differs_is_a_difference() -> None:
     assert [one.bad.values for one in differences("network", good, bad)] == [[("IB", 31), ("Socket", 1)]]
 
 
-def test_another_share_of_the_same_values_is_a_difference_beyond_a_tenth() -> None:
+def test_another_share_of_ranks_is_a_difference_beyond_a_tenth() -> None:
     half = facts_of(*[("receives", "direct", None)] * 8, *[("receives", "host", None)] * 8)
     nearly = facts_of(*[("receives", "direct", None)] * 9, *[("receives", "host", None)] * 8)
     most = facts_of(*[("receives", "direct", None)] * 2, *[("receives", "host", None)] * 14)
@@ -198,7 +198,7 @@ def test_a_fact_that_one_run_lacks_is_a_difference_of_variables_alone() -> None:
     assert differences("channels", good, bad) == []
 
 
-def test_sizes_with_the_same_difference_are_told_together() -> None:
+def test_consecutive_sizes_with_one_difference_are_grouped() -> None:
     good = facts_of(*[("AllReduce", "RING LL", 1 << n) for n in range(10, 14)])
     bad = facts_of(*[("AllReduce", "TREE LL", 1 << n) for n in range(10, 13)], ("AllReduce", "RING SIMPLE", 1 << 13))
 
@@ -229,13 +229,13 @@ GOOD = [100.0, 150.0, 200.0, 250.0]
         ([80.0, 150.0, 160.0, 250.0], None),  # two that are no neighbours
     ],
 )
-def test_a_bandwidth_differs_where_it_lies_beyond_noise_and_accident(bad: list[float], sizes: str | None) -> None:
+def test_a_bandwidth_differs_beyond_noise_and_outliers(bad: list[float], sizes: str | None) -> None:
     told = differences("bandwidth", figures_of(GOOD), figures_of(bad))
 
     assert [one.what for one in told] == ([f"bandwidth of all_reduce at {sizes} sizes)"] if sizes else [])
 
 
-def test_what_a_run_varies_by_itself_is_noise() -> None:
+def test_variation_within_a_run_is_noise() -> None:
     good = pl.concat([figures_of([100.0, 100.0]), figures_of([70.0, 70.0]), figures_of([101.0, 99.0])])
 
     assert differences("bandwidth", good, figures_of([72.0, 75.0])) == []
@@ -251,7 +251,7 @@ def test_latency_differs_from_twice_on() -> None:
     ]
 
 
-def test_a_gpu_whose_link_rests_is_no_other_machine(tmp_path: Path) -> None:
+def test_an_idle_pcie_link_is_no_difference(tmp_path: Path) -> None:
     query = (FIXTURES / "incidents/machines-that-only-look-odd/h100.nvidia-smi.log").read_text(encoding="utf-8")
     (tmp_path / "good.log").write_text(query, encoding="utf-8")
     (tmp_path / "bad.log").write_text(query.replace("Current                   : 5", "Current                   : 1"))
@@ -264,7 +264,7 @@ def test_a_gpu_whose_link_rests_is_no_other_machine(tmp_path: Path) -> None:
 # --- the tables behind it ---
 
 
-def test_every_topic_has_a_weight_and_nothing_follows_from_what_there_is_not() -> None:
+def test_every_topic_has_a_weight_and_explanations_name_topics() -> None:
     names = {each.name for each in topics() if each.kind is not Kind.CONTEXT} | {"findings", "verdict"}
 
     assert names == set(WEIGHT)
@@ -272,7 +272,7 @@ def test_every_topic_has_a_weight_and_nothing_follows_from_what_there_is_not() -
     assert set(FOLLOWS) <= names
 
 
-def test_every_topic_says_what_it_means_and_what_it_needs() -> None:
+def test_every_topic_documents_its_meaning_and_inputs() -> None:
     assert [each.name for each in topics() if not each.means or not each.needs] == []
 
 
@@ -301,7 +301,7 @@ def test_the_report_on_the_page_is_what_diff_prints(golden: Golden) -> None:
     golden(path, f"{before}<!-- report -->\n```text\n{shown}```\n<!-- end -->\n{after}")
 
 
-def test_names_that_a_terminal_would_obey_are_not_printed(tmp_path: Path) -> None:
+def test_control_characters_in_names_are_not_printed(tmp_path: Path) -> None:
     log = (FIXTURES / "incidents/infiniband-runs-well/node-a.rank0.log").read_text(encoding="utf-8")
     (tmp_path / "good.log").write_text(log, encoding="utf-8")
     (tmp_path / "bad.log").write_text(log.replace("Using network IB", "Using network \x1b[2JIB\x9b"), encoding="utf-8")

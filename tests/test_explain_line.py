@@ -14,21 +14,21 @@ CALL = (
 )
 
 
-def test_a_line_that_a_shape_knows_is_taken_apart() -> None:
+def test_a_known_line_is_explained_by_its_fields() -> None:
     found = anatomy(CALL, LANGUAGE)
 
     assert found.shape is not None
     assert (found.shape.frame, found.fields["called"], found.fields["opcount"]) == ("operation", "AllReduce", 26)
 
 
-def test_what_a_launcher_put_in_front_is_told_apart() -> None:
+def test_a_launcher_prefix_is_explained_separately() -> None:
     found = anatomy("[1,3]<stdout>:" + CALL, LANGUAGE)
 
     assert found.shape is not None
     assert (found.shape.frame, found.labels["launcher_rank"], found.text) == ("operation", 3, CALL)
 
 
-def test_a_line_from_which_its_process_was_cut_away_is_known_by_what_it_says() -> None:
+def test_a_line_without_its_prefix_is_explained_by_its_message() -> None:
     found = anatomy("NCCL INFO Using network Socket", LANGUAGE)
 
     assert found.shape is not None
@@ -40,7 +40,7 @@ def test_a_line_from_which_its_process_was_cut_away_is_known_by_what_it_says() -
     ("spoiled", "known", "expected"),
     [("recvbuff 0x7f", 'recvbuff "', "_BUFFER"), ("count 8", "count x", "COUNT"), ("op 0", "OP 0", '" op "')],
 )
-def test_the_nearest_shape_says_where_it_stops(spoiled: str, known: str, expected: str) -> None:
+def test_the_nearest_shape_shows_where_it_stops_matching(spoiled: str, known: str, expected: str) -> None:
     line = CALL.replace(spoiled, known, 1)
 
     found = anatomy(line, LANGUAGE)
@@ -53,7 +53,7 @@ def test_the_nearest_shape_says_where_it_stops(spoiled: str, known: str, expecte
 
 @pytest.mark.slow
 @pytest.mark.parametrize("line", ["step 7: loss 0.25", "", "INFO: ready"])
-def test_a_line_of_the_application_is_near_to_nothing(line: str) -> None:
+def test_a_line_of_the_application_has_no_nearest_shape(line: str) -> None:
     found = anatomy(line, LANGUAGE)
 
     assert (found.shape, found.nearest) == (None, None)

@@ -105,7 +105,7 @@ def said(report: Report) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("text", [PLAIN, OLD, REPORTED, DIAGNOSED, TABLE, WARNED])
-def test_a_counter_is_the_same_whichever_tool_tells_it(parse: Parse, text: str) -> None:
+def test_a_counter_is_the_same_from_every_tool(parse: Parse, text: str) -> None:
     told = counted(parse(a=text), port=1)
 
     assert told["symbol_error"] == (65535, True)  # stuck: this or more
@@ -113,7 +113,7 @@ def test_a_counter_is_the_same_whichever_tool_tells_it(parse: Parse, text: str) 
     assert "port_rcv_errors" not in told  # not available is not zero
 
 
-def test_data_is_words_of_four_bytes_and_sticks_only_where_it_is_narrow(parse: Parse) -> None:
+def test_data_counters_count_words_of_four_bytes_and_saturate_if_narrow(parse: Parse) -> None:
     plain, extended = counted(parse(a=PLAIN)), counted(parse(a=EXTENDED))
 
     assert plain["port_rcv_data"] == (4000, False)
@@ -134,7 +134,7 @@ Errors for 0x2c903006e29b0 "MF0;leaf-1:MQM9700/U1"
     assert rows.select("port", "value", "guid").rows() == [(1, 4, LEAF), (2, 5, LEAF)]
 
 
-def test_details_of_discards_and_receive_errors_are_told_by_their_place(parse: Parse) -> None:
+def test_details_of_discards_and_receive_errors_depend_on_their_heading(parse: Parse) -> None:
     text = """\
 Errors for 0x2c903006e29b0 "leaf-1"
    GUID 0x2c903006e29b0 port 1: [PortXmitDiscards == 7] [PortDLIDMappingErrors == 7] [PortRcvErrors == 3] \
@@ -172,7 +172,7 @@ SW     1  3 0x0002c903006e29b0 4x ???                                    'MF0;le
 
 
 @pytest.mark.parametrize("text", [LINKS, IN_LINES, MAP, PORTS])
-def test_a_link_is_the_same_whichever_tool_tells_it(parse: Parse, text: str) -> None:
+def test_a_link_is_the_same_from_every_tool(parse: Parse, text: str) -> None:
     ports = parse(a=text)["port_state"]
 
     (link,) = ports.filter((pl.col("guid") == LEAF) & (pl.col("port") == 2)).to_dicts()
@@ -180,13 +180,13 @@ def test_a_link_is_the_same_whichever_tool_tells_it(parse: Parse, text: str) -> 
     assert (link["peer_node"], link["peer_port"], link["peer_lid"]) == ("gpu-b012 mlx5_0", 1, 12)
 
 
-def test_the_map_of_the_fabric_names_what_is_known_by_its_lid_only(parse: Parse) -> None:
+def test_a_fabric_map_names_nodes_known_by_lid(parse: Parse) -> None:
     run = parse(a=LINKS, b=PLAIN)
 
     assert run["counter"].select("host", "device", "guid").unique().rows() == [("gpu-b012", "mlx5_0", HOST)]
 
 
-def test_a_time_that_is_told_in_any_form_is_the_time_of_what_follows(parse: Parse) -> None:
+def test_a_time_in_any_format_applies_to_the_output_below(parse: Parse) -> None:
     heads = ("Mon Mar  2 11:00:00 UTC 2026", "Mon Mar  2 11:00:00 AM CET 2026", "=== 2026-03-02 11:00:00 ===",
              "# date: 2026-03-02T11:00:00Z")  # fmt: skip
 
@@ -194,7 +194,7 @@ def test_a_time_that_is_told_in_any_form_is_the_time_of_what_follows(parse: Pars
         assert set(parse(a=f"{head}\n{PLAIN}")["counter"]["moment"]) == {datetime(2026, 3, 2, 11)}, head
 
 
-def test_a_host_stands_in_a_heading_a_prompt_or_between_rulers(parse: Parse) -> None:
+def test_the_host_is_read_from_headings_prompts_and_rulers(parse: Parse) -> None:
     heads = ("===== gpu-b012 =====", "----------------\ngpu-b012\n----------------", "root@gpu-b012:~# perfquery")
 
     for head in heads:
@@ -228,7 +228,7 @@ Infiniband device 'mlx5_0' port 1 status:
 
 
 @pytest.mark.parametrize("text", [IBSTAT, IBSTAT.replace("\t", ""), IBSTATUS])
-def test_a_port_is_the_same_whichever_tool_of_its_host_tells_it(parse: Parse, text: str) -> None:
+def test_a_port_is_the_same_from_every_tool_of_its_host(parse: Parse, text: str) -> None:
     (port,) = parse(a=text)["port_state"].to_dicts()
 
     told = {
@@ -240,7 +240,7 @@ def test_a_port_is_the_same_whichever_tool_of_its_host_tells_it(parse: Parse, te
     }  # fmt: skip
 
 
-def test_json_tells_what_is_not_zero_and_what_is_stuck(read: Read) -> None:
+def test_json_lists_nonzero_and_saturated_counters(read: Read) -> None:
     (port,) = as_object(read(a=PLAIN))["counters"]
 
     assert (port["lid"], port["port"]) == (12, 1)
@@ -248,7 +248,7 @@ def test_json_tells_what_is_not_zero_and_what_is_stuck(read: Read) -> None:
     assert port["saturated"] == ["symbol_error", "port_xmit_data"]
 
 
-def test_a_dump_whose_beginning_is_missing_yields_what_it_holds_and_says_so(read: Read) -> None:
+def test_a_dump_without_its_beginning_is_read_and_reported(read: Read) -> None:
     report = read(a="SymbolErrorCounter:..............9\nLinkDownedCounter:...............2\n" + PLAIN)
 
     assert report.problems(0) == ["line 1: counters before the first head: nothing tells whose they are"]
@@ -274,7 +274,7 @@ def counter_row(run: Run, name: str) -> dict[str, Any]:
     return row
 
 
-def test_names_of_files_tell_which_dump_is_the_earlier_one(parse: Parse) -> None:
+def test_file_names_order_dumps(parse: Parse) -> None:
     row = counter_row(
         parse(b_before=perfquery(LinkDownedCounter=1), a_after=perfquery(LinkDownedCounter=4)), "link_downed"
     )
@@ -282,7 +282,7 @@ def test_names_of_files_tell_which_dump_is_the_earlier_one(parse: Parse) -> None
     assert (row["increase"], row["order"], row["is_reset"]) == (3, "name", False)
 
 
-def test_times_tell_it_better_and_give_the_moment_of_onset(read: Read) -> None:
+def test_times_order_dumps_and_date_the_first_increase(read: Read) -> None:
     dumps = [f"2026-03-02 11:0{minute}:00\n" + perfquery(SymbolErrorCounter=count) for minute, count in
              enumerate((5, 5, 25, 45))]  # fmt: skip
     report = read(c=dumps[0], d=dumps[3], a=dumps[1], b=dumps[2])
@@ -294,14 +294,14 @@ def test_times_tell_it_better_and_give_the_moment_of_onset(read: Read) -> None:
     assert "▁██" in as_text(report, everything=True)
 
 
-def test_traffic_tells_it_where_nothing_else_does(parse: Parse) -> None:
+def test_traffic_orders_dumps_without_times_and_names(parse: Parse) -> None:
     earlier = perfquery(LinkDownedCounter=1, PortXmitPkts=10)
     row = counter_row(parse(a=perfquery(LinkDownedCounter=2, PortXmitPkts=99), b=earlier), "link_downed")
 
     assert (row["increase"], row["order"]) == (1, "traffic")
 
 
-def test_a_counter_that_fell_was_reset_and_one_that_sticks_grew_by_at_least_so_much(parse: Parse) -> None:
+def test_decreased_counters_were_reset_and_saturated_ones_give_a_minimum(parse: Parse) -> None:
     before = perfquery(SymbolErrorCounter=9, PortRcvErrors=500, PortXmitWait=4294967295)
     run = parse(before=before, after=perfquery(SymbolErrorCounter=65535, PortRcvErrors=20, PortXmitWait=4294967295))
 
@@ -319,7 +319,7 @@ def test_a_narrow_counter_of_another_kind_wraps(parse: Parse) -> None:
     assert (row["increase"], row["is_reset"]) == (796, False)
 
 
-def test_devices_of_hosts_that_nobody_names_are_not_taken_for_one(parse: Parse) -> None:
+def test_devices_of_unnamed_hosts_are_not_merged(parse: Parse) -> None:
     dump = "/sys/class/infiniband/mlx5_0/ports/1/counters/link_downed:{}\n"
     rows = parse(node1=dump.format(1), node2=dump.format(5))["counter_increase"]
 
@@ -330,7 +330,7 @@ SUMMARY = "\n## Summary: 4 nodes checked, 1 bad nodes found\n## Thresholds: {}\n
 
 
 @pytest.mark.parametrize(("thresholds", "known"), [("", 500), ("[SymbolErrorCounter = 10]", None)])
-def test_what_ibqueryerrors_leaves_out_is_zero_if_it_prints_all_that_is_not(
+def test_counters_omitted_by_ibqueryerrors_are_zero_if_it_prints_the_rest(
     parse: Parse, thresholds: str, known: int | None
 ) -> None:
     last_unchanged = SUMMARY.format(thresholds)
@@ -348,7 +348,7 @@ def test_totals_of_one_dump_are_a_note(read: Read) -> None:
     assert said(report) == {"ctr-need-delta": "info"}
 
 
-def test_a_link_that_was_bad_at_some_time_is_possible_if_few_are(read: Read) -> None:
+def test_errors_of_unknown_age_are_possible_if_few_links_have_them(read: Read) -> None:
     bad, good = perfquery(1, SymbolErrorCounter=65535, LinkErrorRecoveryCounter=8), {"SymbolErrorCounter": 3}
     ports = "".join(perfquery(lid, **good) for lid in range(2, 9))
 
@@ -371,7 +371,7 @@ DAMAGE = [b"", b"\x1b]0;x\x07", b"\xff\xfe\x00", b"9" * 40, b"\n", b"[", b'"', b
 
 @examples(2, with_fixtures=True)
 @given(st.data())
-def test_no_dump_that_is_cut_or_torn_breaks_anything(tmp_path: Path, data: st.DataObject) -> None:
+def test_damaged_dumps_raise_no_error(tmp_path: Path, data: st.DataObject) -> None:
     for number, whole in enumerate(DUMPS):
         raw = bytearray(whole.encode())
         for _ in range(4):
@@ -394,7 +394,7 @@ with status=12 opcode=0 len=0 vendor err 129 (Send) hca mlx5_0
 
 
 @pytest.mark.parametrize(("minute", "is_why"), [("05", True), ("30", False)])
-def test_a_link_explains_what_failed_while_it_was_down_and_nothing_else(read: Read, minute: str, is_why: bool) -> None:
+def test_a_link_that_went_down_explains_only_failures_of_that_time(read: Read, minute: str, is_why: bool) -> None:
     link = LINKS.replace("gpu-b012", "node-a")
     before, after = perfquery(LinkDownedCounter=1), perfquery(LinkDownedCounter=2)
     dumps = {"before": f"2026-03-02 11:00:00\n{before}", "after": f"2026-03-02 11:10:00\n{after}"}

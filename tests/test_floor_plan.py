@@ -161,7 +161,7 @@ def named(path: Path) -> str:
     return path.relative_to(PACKAGE).as_posix()
 
 
-def test_the_top_of_the_package_shows_the_way_of_the_data() -> None:
+def test_the_package_has_the_rooms_of_the_floor_plan() -> None:
     folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
 
     assert folders == ROOMS
@@ -173,7 +173,7 @@ def test_large_rooms_are_divided_by_topic(room: str) -> None:
     assert {path.parent.name for path in (PACKAGE / room).glob("*/__init__.py")} - {"shared"} == TOPICS
 
 
-def test_no_module_is_longer_than_one_sitting() -> None:
+def test_no_module_exceeds_the_line_limit() -> None:
     lengths = {named(path): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
 
     assert {name: length for name, length in lengths.items() if length > MOST_LINES} == {}
@@ -210,7 +210,7 @@ def test_rules_do_not_import_rules() -> None:
     assert {name: rules for name, rules in used.items() if rules} == {}
 
 
-def test_capture_stands_apart_and_only_the_command_line_knows_it() -> None:
+def test_only_cli_imports_capture_and_capture_imports_little() -> None:
     used = {name: {one.split(".")[0] for one in modules_used(path)} for name, path in NAMES.items()}
 
     assert {name.split(".")[0] for name, rooms in used.items() if "capture" in rooms} <= {"capture", "cli"}
@@ -220,7 +220,7 @@ def test_capture_stands_apart_and_only_the_command_line_knows_it() -> None:
 
 
 @pytest.mark.parametrize("name", ON_EACH_RANK)
-def test_what_runs_on_each_rank_of_a_capture_needs_pytorch_alone(name: str) -> None:
+def test_code_on_each_rank_of_a_capture_imports_only_pytorch(name: str) -> None:
     used = set(imports(PACKAGE / "capture" / f"{name}.py"))
     ours = {full.removeprefix("ncclforensics.capture.").split(".")[0] for full in used if "ncclforensics" in full}
 
@@ -228,15 +228,15 @@ def test_what_runs_on_each_rank_of_a_capture_needs_pytorch_alone(name: str) -> N
     assert {full.split(".")[0] for full in used} - {"ncclforensics", "torch"} <= sys.stdlib_module_names
 
 
-def test_only_views_and_screens_know_the_terminal() -> None:
+def test_only_views_and_tui_import_terminal_libraries() -> None:
     assert [named(path) for path in outside("views", "tui") if libraries(path) & set(TERMINAL)] == []
 
 
-def test_only_the_command_line_knows_arguments() -> None:
+def test_only_cli_imports_argument_parsers() -> None:
     assert [named(path) for path in outside("cli") if libraries(path) & {"typer", "click", "argparse"}] == []
 
 
-def test_only_grammars_know_what_a_line_looks_like() -> None:
+def test_only_listed_modules_import_re() -> None:
     assert {named(path) for path in MODULES if "re" in libraries(path)} == set(PATTERNS)
 
 
@@ -254,7 +254,7 @@ def applied_patterns(syntax: Iterable[ast.AST]) -> list[str]:
     ]
 
 
-def test_only_what_applies_grammars_searches_for_patterns() -> None:
+def test_only_listed_modules_apply_patterns_to_columns() -> None:
     assert {named(path) for path in MODULES if applied_patterns(nodes(path))} == set(APPLYING)
 
 
@@ -264,12 +264,12 @@ def test_a_pattern_on_a_column_is_found() -> None:
     assert applied_patterns(ast.walk(ast.parse(code))) == ["pl.col('a').str.contains('^x')"]
 
 
-def test_only_one_module_knows_lark() -> None:
+def test_only_one_module_imports_lark() -> None:
     assert [named(path) for path in MODULES if "lark" in libraries(path)] == ["grammar/compiler.py"]
 
 
 @pytest.mark.parametrize("module", ["ncclforensics", "ncclforensics.cli", "ncclforensics.inputs.sources"])
-def test_what_answers_at_once_imports_nothing_heavy(module: str) -> None:
+def test_fast_commands_import_no_heavy_library(module: str) -> None:
     code = f"import sys, {module}; print(*sorted(set(sys.modules) & {{'polars', 'lark', 'rich', 'textual'}}))"
 
     said = subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parent, capture_output=True, text=True, check=True)

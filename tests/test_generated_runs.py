@@ -69,7 +69,7 @@ def told(out: dict[str, Any]) -> dict[str, Any]:
 
 @examples(4)
 @given(plan=plans())
-def test_windows_give_the_verdict_of_the_whole_files(plan: Plan) -> None:
+def test_windows_give_the_verdict_of_a_full_read(plan: Plan) -> None:
     with TemporaryDirectory() as folder:
         generate(plan, Path(folder))
         run = open_run(find([folder]), ReadPolicy(window=8 << 10, small_file=8 << 10))

@@ -98,7 +98,7 @@ def test_both_engines_find_the_same_fields_in_the_examples(shape: Shape) -> None
         assert by_pattern(shape, example) == reference
 
 
-def test_no_rule_that_is_tried_earlier_claims_the_example_of_another() -> None:
+def test_no_rule_matches_the_example_of_a_later_rule() -> None:
     examples = pl.DataFrame(
         [(shape.frame, text) for shape in SHAPES for text in shape.examples], ["of", "text"], orient="row"
     )
@@ -130,7 +130,7 @@ def test_every_pattern_compiles_and_fills_its_columns() -> None:
 
 @pytest.mark.slow
 @every_shape
-def test_both_engines_find_the_same_fields_in_whatever_the_grammar_allows(shape: Shape) -> None:
+def test_both_engines_find_the_same_fields_in_generated_lines(shape: Shape) -> None:
     @examples(EXAMPLES)
     @given(lines_of(shape))
     def agree(text: str) -> None:
@@ -194,9 +194,7 @@ def test_a_terminal_that_would_borrow_the_dtype_of_a_base_terminal_is_refused(
         loaded(monkeypatch, tmp_path, "borrowed: PTR\nPTR: /[a-z]+/\n")
 
 
-def test_a_column_that_stands_twice_in_one_alternative_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_repeated_column_in_one_alternative_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(GrammarError, match="`COUNT` stands twice"):
         loaded(monkeypatch, tmp_path, 'twice: COUNT " of " COUNT\nCOUNT: INT\n')
 
@@ -255,7 +253,7 @@ def shapes_of(name: str) -> tuple[Shape, ...]:
     return Grammar(name).shapes
 
 
-def test_what_is_remembered_is_what_was_derived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_shapes_equal_compiled_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
     derived, remembered = shapes_of("operation"), shapes_of("operation")
@@ -264,14 +262,14 @@ def test_what_is_remembered_is_what_was_derived(tmp_path: Path, monkeypatch: pyt
     assert derived == remembered == grammar_file.load("operation").shapes
 
 
-def test_a_grammar_loads_where_nothing_can_be_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_grammar_loads_without_a_writable_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a-file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a-file"))
 
     assert shapes_of("operation") == grammar_file.load("operation").shapes
 
 
-def test_a_grammar_loads_where_there_is_no_home(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_grammar_loads_without_a_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     def homeless() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
@@ -281,7 +279,7 @@ def test_a_grammar_loads_where_there_is_no_home(monkeypatch: pytest.MonkeyPatch)
     assert shapes_of("operation") == grammar_file.load("operation").shapes
 
 
-def test_damage_to_what_was_remembered_is_not_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_cache_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     shapes_of("operation")
     for file in (tmp_path / "ncclforensics").iterdir():

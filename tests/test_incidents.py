@@ -48,7 +48,7 @@ def found(answer: Answer, *severities: str) -> set[str]:
 
 
 @pytest.mark.parametrize("incident", judged(ALL))
-def test_the_verdict_is_the_truth(incident: Incident) -> None:
+def test_the_verdict_is_that_of_the_case(incident: Incident) -> None:
     jobs = answer(incident).jobs
 
     assert [claims(job, truth) for job, truth in zip(jobs, incident.truths, strict=True)] == incident.truths
@@ -60,7 +60,7 @@ def test_ranks_without_a_log_are_named(incident: Incident) -> None:
 
 
 @pytest.mark.parametrize("incident", judged([one for one in ALL if "must_collect" in one.case]))
-def test_an_absent_log_that_would_decide_is_asked_for(incident: Incident) -> None:
+def test_a_missing_log_that_would_decide_is_requested(incident: Incident) -> None:
     wanted = answer(incident).json["hang"]["collect_next"]
 
     assert any(incident.case["must_collect"] in step for step in wanted), wanted
@@ -75,12 +75,12 @@ def test_the_findings_are_those_expected(incident: Incident) -> None:
 
 
 @every_incident
-def test_nothing_is_reported_that_must_not_be(incident: Incident) -> None:
+def test_no_forbidden_category_is_reported(incident: Incident) -> None:
     assert not found(checked(incident), "error", "warning", "info") & set(incident.case["must_not_report"])
 
 
 @every_incident
-def test_all_evidence_stands_where_it_is_said_to_stand(incident: Incident) -> None:
+def test_evidence_is_quoted_from_its_file_and_line(incident: Incident) -> None:
     for finding in checked(incident).json["findings"]:
         assert finding["evidence"] or finding["category"] in ABSENCE, finding["title"]
         for evidence in finding["evidence"]:
@@ -100,7 +100,7 @@ def test_every_line_is_counted(incident: Incident) -> None:
 
 @pytest.mark.slow
 @some_hangs
-def test_the_order_of_the_paths_changes_nothing(incident: Incident) -> None:
+def test_the_order_of_the_paths_does_not_change_the_report(incident: Incident) -> None:
     forwards, backwards = checked(incident).json, incident.answer(backwards=True, everything=True).json
 
     assert _without_order(backwards) == _without_order(forwards)
@@ -126,7 +126,7 @@ def _gist(job: Json) -> Json:
 
 
 @every_incident
-def test_the_report_is_what_report_md_shows(incident: Incident, golden: Callable[[Path, str], None]) -> None:
+def test_report_md_holds_the_printed_report(incident: Incident, golden: Callable[[Path, str], None]) -> None:
     shown = text_report.text(answer(incident).report, width=100, everything=not incident.is_hang)
 
     title = incident.name.replace("-", " ")
@@ -137,7 +137,7 @@ def test_the_report_is_what_report_md_shows(incident: Incident, golden: Callable
 
 
 @every_incident
-def test_a_case_is_small_and_says_where_it_comes_from(incident: Incident) -> None:
+def test_a_case_is_small_and_names_its_origin(incident: Incident) -> None:
     case = incident.case
 
     assert sum((incident.folder / log).stat().st_size for log in incident.logs) < 200 << 10

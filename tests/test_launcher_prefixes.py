@@ -52,7 +52,7 @@ def texts(decorated: list[str]) -> list[str]:
         "n1: [1,3]<stdout>:",
     ],
 )
-def test_a_decoration_is_split_off_every_line(front: str) -> None:
+def test_a_launcher_prefix_is_removed_from_every_line(front: str) -> None:
     assert texts([front + line for line in LINES]) == LINES
 
 
@@ -66,15 +66,15 @@ def test_a_decoration_is_split_off_every_line(front: str) -> None:
         ["[2026-03-02 11:04:57] " + LINES[0], "[2026-03-02 11:04:58] " + LINES[2]],
     ],
 )
-def test_what_only_looks_like_one_stays(plain: list[str]) -> None:
+def test_text_that_resembles_a_launcher_prefix_stays(plain: list[str]) -> None:
     assert texts(plain) == plain
 
 
-def test_an_empty_line_behind_a_decoration_is_empty() -> None:
+def test_a_line_with_only_a_launcher_prefix_is_empty() -> None:
     assert texts(["[1,0]<stdout>:" + LINES[0], "[1,0]<stdout>:", "[1,0]<stdout>: "]) == [LINES[0], "", ""]
 
 
-def test_the_launcher_tells_the_rank_where_nccl_does_not(tmp_path: Path) -> None:
+def test_the_launcher_prefix_gives_the_rank_where_nccl_does_not(tmp_path: Path) -> None:
     """The log of a run whose beginning is lost: calls on a communicator that nobody names."""
     call = (
         "{host}:{pid}:{pid} [0] NCCL INFO AllReduce: opCount {n} sendbuff 0x7f recvbuff 0x7f count 8 datatype 7 op 0 "
@@ -94,7 +94,7 @@ def test_the_launcher_tells_the_rank_where_nccl_does_not(tmp_path: Path) -> None
     assert run["operation"]["launcher_rank"].to_list() == [1, 0, 1, 0, 0]
 
 
-def test_evidence_is_quoted_with_its_decoration(tmp_path: Path) -> None:
+def test_evidence_is_quoted_with_its_launcher_prefix(tmp_path: Path) -> None:
     twice = "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 9d000"
     warning = f"[1,0]<stdout>:n0:10:11 [0] init.cc:795 NCCL WARN {twice}"
     (tmp_path / "job.log").write_text("\n".join([*(f"[1,0]<stdout>:{line}" for line in LINES), warning, ""]))

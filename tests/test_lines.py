@@ -58,7 +58,7 @@ def test_only_a_last_line_without_its_end_is_cut() -> None:
     assert read(b"whole\n")["cut"].to_list() == [False]
 
 
-def test_bytes_that_are_no_text_damage_their_line_and_no_other() -> None:
+def test_invalid_utf_8_damages_only_its_line() -> None:
     rows = read(b"before\nhal\xfff\nafter\n")
 
     assert rows["damaged"].to_list() == [False, True, False]
@@ -121,7 +121,7 @@ def test_a_line_too_long_to_be_kept_keeps_its_beginning_and_is_marked() -> None:
     assert rows["damaged"].to_list() == [True, False]
 
 
-def test_an_endless_line_needs_no_more_memory_than_a_few_chunks() -> None:
+def test_a_huge_line_is_read_in_bounded_memory() -> None:
     chunk = 1 << 16
     endless = io.BytesIO(b"x" * (20 << 20) + b"\n" + LOG)
 
@@ -135,7 +135,7 @@ def test_an_endless_line_needs_no_more_memory_than_a_few_chunks() -> None:
     assert rows["damaged"].to_list() == [True, False]
 
 
-def test_evidence_keeps_tabs_and_nothing_else_that_controls() -> None:
+def test_evidence_keeps_tabs_and_no_other_control_character() -> None:
     assert lines.shown(b"\x1b[4mGPU0\tNV18\r 50%\r\x07100%\r\n") == "GPU0\tNV18 50%100%"
 
 

@@ -58,7 +58,7 @@ def test_the_wheel_holds_the_page_of_a_postmortem(wheel: Path) -> None:
     assert wanted <= set(zipfile.ZipFile(wheel).namelist())
 
 
-def test_the_wheel_holds_nothing_but_the_program(wheel: Path) -> None:
+def test_the_wheel_holds_only_the_package(wheel: Path) -> None:
     tops = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
 
     assert {top for top in tops if not top.endswith(".dist-info")} == {"ncclforensics"}
@@ -93,7 +93,7 @@ def test_the_installed_demo_finds_the_culprit(installed: Path, tmp_path: Path) -
     assert re.search(r"rank \d+", said.stdout)
 
 
-def test_the_installed_program_says_its_version(installed: Path, tmp_path: Path) -> None:
+def test_the_installed_program_prints_its_version(installed: Path, tmp_path: Path) -> None:
     said = tried([installed / "ncclforensics", "--version"], tmp_path)
 
     assert said.stdout.strip().endswith("0.1.0")

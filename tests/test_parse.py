@@ -121,7 +121,7 @@ def test_every_line_is_counted_exactly_once(texts: list[bytes]) -> None:
         ("half\xff a line".encode("latin-1"), "damaged"),
     ],
 )
-def test_a_line_is_counted_as_what_it_is(line: str | bytes, kind: str) -> None:
+def test_a_line_is_counted_in_its_category(line: str | bytes, kind: str) -> None:
     text = (line if isinstance(line, bytes) else line.encode()) + b"\n"
 
     assert counts(text) == {**dict.fromkeys(COUNTS, 0), kind: 1}
@@ -136,7 +136,7 @@ def test_two_lines_torn_into_one_count_as_one_line() -> None:
 # What is behind a head is found as if the line had not been cut there.
 
 
-def test_a_line_goes_to_the_first_alternative_that_has_it() -> None:
+def test_the_first_matching_alternative_gets_the_line() -> None:
     text, first = pl.Series(EXAMPLES), dict[int, tuple[str, str]]()
     for candidate in LANGUAGE.candidates:
         for place in text.str.contains(candidate.pattern.regex).arg_true():
@@ -153,7 +153,7 @@ def test_a_line_goes_to_the_first_alternative_that_has_it() -> None:
 
 @given(st.lists(st.sampled_from(EXAMPLES), min_size=1, max_size=12))
 @examples(6)
-def test_lines_are_found_together_as_they_are_found_alone(examples: list[str]) -> None:
+def test_lines_parsed_together_give_the_rows_of_lines_parsed_separately(examples: list[str]) -> None:
     together = found("\n".join(examples) + "\n")
 
     assert facts(together) == sum((facts(found(example + "\n")) for example in examples), Counter())
@@ -163,7 +163,7 @@ def test_lines_are_found_together_as_they_are_found_alone(examples: list[str]) -
 
 
 @pytest.mark.parametrize("end", [len(CALL.format(host="node1", n=1)), 170, 100, 60, 28])
-def test_a_line_torn_into_another_is_saved(end: int) -> None:
+def test_a_line_torn_into_another_is_recovered(end: int) -> None:
     whole = CALL.format(host="node2", n=9)
     first = CALL.format(host="node1", n=1)
 
@@ -172,7 +172,7 @@ def test_a_line_torn_into_another_is_saved(end: int) -> None:
     assert ("node2", 2) in calls.select("host", "count").rows()
 
 
-def test_both_of_two_complete_lines_without_a_newline_between_them_are_saved() -> None:
+def test_two_complete_lines_without_a_newline_between_them_are_recovered() -> None:
     torn = CALL.format(host="node1", n=1) + CALL.format(host="node2", n=2)
 
     calls = found(f"{CALL.format(host='node2', n=9)}\n{torn}\n")["operation"]
@@ -192,7 +192,7 @@ def test_a_torn_line_never_invents_a_host(first: str, second: str, data: st.Data
     assert hosts <= {"gpu-a012", "node1"}
 
 
-def test_a_line_torn_into_another_is_saved_in_a_file_that_holds_calls_only(tmp_path: Path) -> None:
+def test_a_torn_line_is_recovered_in_a_file_of_calls_only(tmp_path: Path) -> None:
     calls = [CALL.format(host="node1", n=1), CALL.format(host="node2", n=2)]
     torn = CALL.format(host="node1", n=3)[:100] + CALL.format(host="node2", n=4)
 
@@ -209,7 +209,7 @@ def test_lines_torn_into_one_keep_their_order(tmp_path: Path) -> None:
     assert run["operation"]["count"].to_list() == [0, 1, 2, 3, 0, 1, 2, 3]
 
 
-def test_a_host_that_no_whole_line_names_is_not_believed() -> None:
+def test_a_host_named_only_in_torn_lines_is_ignored() -> None:
     torn = CALL.format(host="node1", n=1)[:100] + CALL.format(host="node2", n=2)
 
     frames = found(f"{CALL.format(host='node1', n=9)}\n{torn}\n")
@@ -217,7 +217,7 @@ def test_a_host_that_no_whole_line_names_is_not_believed() -> None:
     assert frames["operation"]["host"].unique().to_list() == ["node1"]
 
 
-def test_a_torn_line_is_judged_by_its_own_file_alone() -> None:
+def test_a_torn_line_is_split_by_the_hosts_of_its_own_file() -> None:
     torn = CALL.format(host="node1", n=1)[:100] + CALL.format(host="node2", n=2) + "\n"
     other = CALL.format(host="node2", n=9) + "\n"
 
@@ -261,7 +261,7 @@ def test_text_in_front_of_a_line_does_not_hide_it(decoration: str) -> None:
 
 @given(st.lists(mutated(), min_size=1, max_size=4), st.randoms(use_true_random=False))
 @examples(5)
-def test_the_order_of_files_does_not_change_what_is_said(texts: list[bytes], order: object) -> None:
+def test_the_order_of_files_does_not_change_the_rows(texts: list[bytes], order: object) -> None:
     shuffled = sorted(texts, key=lambda _: order.random())  # type: ignore[attr-defined]
     with tempfile.TemporaryDirectory() as here, tempfile.TemporaryDirectory() as there:
         assert facts_of(run_over(Path(here), texts)) == facts_of(run_over(Path(there), shuffled))
@@ -269,7 +269,7 @@ def test_the_order_of_files_does_not_change_what_is_said(texts: list[bytes], ord
 
 @given(st.lists(st.sampled_from(EXAMPLES), min_size=2, max_size=20), st.integers(1, 19))
 @examples(6)
-def test_how_lines_are_split_over_files_does_not_change_what_is_said(texts: list[str], place: int) -> None:
+def test_the_distribution_of_lines_over_files_does_not_change_the_rows(texts: list[str], place: int) -> None:
     upper, lower = ("".join(f"{text}\n" for text in part) for part in (texts[:place], texts[place:]))
 
     assert facts(found(upper, lower)) == facts(found(upper + lower))
@@ -277,7 +277,7 @@ def test_how_lines_are_split_over_files_does_not_change_what_is_said(texts: list
 
 @given(st.lists(mutated(), min_size=1, max_size=3))
 @examples(5)
-def test_what_is_parsed_together_does_not_change_what_is_said(texts: list[bytes]) -> None:
+def test_parsing_files_together_does_not_change_the_rows(texts: list[bytes]) -> None:
     apart = sum((facts(found(text)) for text in texts), Counter[tuple[str, frozenset[Row]]]())
 
     assert facts(found(*texts)) == apart
@@ -304,7 +304,7 @@ def test_no_input_raises(text: bytes) -> None:
 
 @given(data=st.data())
 @examples(5, with_fixtures=True)
-def test_no_distorted_log_of_the_real_world_raises(corpus: Path, data: st.DataObject) -> None:
+def test_distorted_real_logs_raise_no_error(corpus: Path, data: st.DataObject) -> None:
     logs = sorted(path for path in (corpus / "nccl-logs").rglob("*") if path.is_file())
     log = data.draw(st.sampled_from(logs))
     beginning = log.read_bytes()[:20_000].decode("utf-8", "replace").split("\n")
@@ -323,7 +323,7 @@ def test_the_counts_of_real_logs_sum_to_their_lines(corpus: Path) -> None:
             assert counted.get(reading.number, 0) == len(text.removesuffix(b"\n").split(b"\n"))
 
 
-def test_lines_pasted_into_one_are_all_found_and_count_as_one() -> None:
+def test_many_lines_joined_into_one_are_recovered_and_count_as_one() -> None:
     tag = "(Worker pid=7) "
     pasted = "it says: " + " ".join([tag + CALL.format(host="node1", n=n) for n in range(20)]) + " what now?\n"
 
@@ -334,7 +334,7 @@ def test_lines_pasted_into_one_are_all_found_and_count_as_one() -> None:
     assert parsed.tally.select(COUNTS).row(0) == (1, 0, 0, 0)
 
 
-def test_a_line_without_its_process_is_known_by_what_it_says() -> None:
+def test_a_line_without_its_prefix_is_matched_by_its_message() -> None:
     told = "[Service thread] Error encountered progressing operation=Connect, res=3, closing connection"
     text = f"proxy.cc:1501 NCCL WARN {told}\nNCCL INFO Connected all rings\nI wish NCCL INFO were on\n"
 
@@ -359,7 +359,7 @@ COUNTED = [
 
 
 @given(st.lists(st.sampled_from(COUNTED) | st.sampled_from(EXAMPLES) | st.just("é: opCount 1 sendbuff "), max_size=30))
-def test_sifting_finds_what_parsing_finds(texts: list[str]) -> None:
+def test_parsing_by_template_gives_the_rows_of_parsing_line_by_line(texts: list[str]) -> None:
     rows = rows_of("\n".join([*texts, ""]))
     sifted, rest = parse_by_template(rows, LANGUAGE)
     after, whole = parse(rest, LANGUAGE), parse(rows, LANGUAGE)

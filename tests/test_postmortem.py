@@ -72,12 +72,12 @@ def without_pictures(text: str) -> str:
 
 
 @one_of_each
-def test_the_page_is_as_it_was(name: str, golden: Callable[[Path, str], None]) -> None:
+def test_the_html_page_is_as_recorded(name: str, golden: Callable[[Path, str], None]) -> None:
     golden(GOLDEN / f"{name}.html", without_pictures(told(name)))
 
 
 @one_of_each
-def test_the_markdown_is_as_it_was(name: str, golden: Callable[[Path, str], None]) -> None:
+def test_the_markdown_page_is_as_recorded(name: str, golden: Callable[[Path, str], None]) -> None:
     golden(GOLDEN / f"{name}.md", markdown.postmortem(of(name), COVER))
 
 
@@ -104,7 +104,7 @@ class Outline(HTMLParser):
 
 
 @one_of_each
-def test_the_page_asks_for_nothing_and_runs_nothing(name: str) -> None:
+def test_the_page_loads_nothing_and_has_no_script(name: str) -> None:
     outline = Outline(told(name))
     tags = Counter(tag for tag, _ in outline.elements)
 
@@ -118,7 +118,7 @@ def test_the_page_asks_for_nothing_and_runs_nothing(name: str) -> None:
 
 
 @one_of_each
-def test_the_page_can_be_read_aloud(name: str) -> None:
+def test_the_page_is_accessible_to_screen_readers(name: str) -> None:
     text = told(name)
     outline = Outline(text)
     tags = Counter(tag for tag, _ in outline.elements)
@@ -134,14 +134,14 @@ def test_the_page_can_be_read_aloud(name: str) -> None:
     assert all(each.get("aria-label") for each in outline.named("figure"))
 
 
-def test_three_sentences_say_who_did_it() -> None:
+def test_the_summary_names_the_culprit_in_three_sentences() -> None:
     said = postmortem.summary(of("one-rank-stops-before-an-allreduce"))
 
     assert said[0] == "Rank 11 on gpu-node-01 never called AllReduce #13 (1179648 x bfloat16, sum)."
     assert said[2] == "The verdict is lagging-ranks (certain): 15 ranks waited, 1 more finding."
 
 
-def test_a_benchmark_that_went_well_is_no_undecided_hang() -> None:
+def test_a_healthy_benchmark_has_no_headline_on_a_hang() -> None:
     report = of("a-healthy-benchmark")
 
     assert markdown.headline(report) == "no findings"
@@ -149,13 +149,13 @@ def test_a_benchmark_that_went_well_is_no_undecided_hang() -> None:
     assert "Dashed: between these lines such a machine is expected" in told("a-healthy-benchmark")
 
 
-def test_a_finding_of_a_run_that_ended_well_is_its_headline() -> None:
+def test_the_first_finding_is_the_headline_where_nothing_hangs() -> None:
     assert (
         markdown.headline(of("one-rank-comes-late-to-every-step")) == "rank 4 on h100-02 comes 2.0 s after the others"
     )
 
 
-def test_the_calls_stand_side_by_side_where_they_part() -> None:
+def test_the_calls_are_side_by_side_at_the_first_difference() -> None:
     text = told("one-rank-stops-before-an-allreduce")
 
     (parting,) = re.findall(r'<tr class="parting">.*?</tr>', text)
@@ -163,7 +163,7 @@ def test_the_calls_stand_side_by_side_where_they_part() -> None:
     assert parting.count("AllReduce (1179648 x bfloat16, sum)") == 2
 
 
-def test_a_rank_without_a_log_stands_in_the_grid() -> None:
+def test_a_rank_without_a_log_is_in_the_grid() -> None:
     assert '<th scope="row" class="name">no log</th><td><span class="seat culprit"' in told("a-rank-never-starts")
 
 
@@ -184,7 +184,7 @@ def test_512_ranks_make_a_small_file(large_page: str) -> None:
     assert "which host is connected to which" in large_page.lower()
 
 
-def test_text_from_logs_stays_text(hostile: Path) -> None:
+def test_text_from_logs_is_escaped(hostile: Path) -> None:
     text = hostile.read_text(encoding="utf-8")
 
     assert "<script" not in text
@@ -194,13 +194,13 @@ def test_text_from_logs_stays_text(hostile: Path) -> None:
     Outline(text)
 
 
-def test_a_page_of_ours_in_a_folder_of_logs_is_not_read(hostile: Path) -> None:
+def test_a_saved_page_in_a_folder_of_logs_is_skipped(hostile: Path) -> None:
     problems = [one["problems"] for one in as_object(analyze([str(hostile.parent)]))["inputs"]]
 
     assert sorted(problems) == [[], ["is a report of this program, skipped"]]
 
 
-def test_html_and_pictures_in_a_note_stay_text() -> None:
+def test_html_and_images_in_a_note_are_escaped() -> None:
     text = told("a-healthy-benchmark")
 
     assert "<strong>the loader</strong>" in text
@@ -209,7 +209,7 @@ def test_html_and_pictures_in_a_note_stay_text() -> None:
 
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not on this machine")
 @pytest.mark.xdist_group("large")
-def test_a_browser_opens_it_without_a_request_or_a_complaint(tmp_path: Path, hostile: Path, large_page: str) -> None:
+def test_a_browser_opens_the_page_without_requests_or_errors(tmp_path: Path, hostile: Path, large_page: str) -> None:
     (tmp_path / "large.html").write_text(large_page, encoding="utf-8")
     (tmp_path / "hang.html").write_text(told("one-rank-stops-before-an-allreduce"), encoding="utf-8")
 
@@ -233,7 +233,7 @@ def test_a_browser_opens_it_without_a_request_or_a_complaint(tmp_path: Path, hos
             assert browser.value("document.documentElement.scrollWidth") <= width
 
 
-def test_the_suffix_says_what_is_written(tmp_path: Path) -> None:
+def test_the_suffix_sets_the_format(tmp_path: Path) -> None:
     logs = str(INCIDENTS / "a-healthy-benchmark" / "*.log")
     note = tmp_path / "note.md"
     note.write_text("see *here*", encoding="utf-8")
@@ -246,7 +246,7 @@ def test_the_suffix_says_what_is_written(tmp_path: Path) -> None:
     assert cli.main(["report", logs, "-o", str(tmp_path / "a.pdf"), "-q"]) == 2
 
 
-def test_what_html_needs_is_named(
+def test_missing_libraries_for_html_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delattr(views, "postmortem")
@@ -259,7 +259,7 @@ def test_what_html_needs_is_named(
     assert "pip install 'ncclforensics[report]'" in capsys.readouterr().err
 
 
-def test_a_benchmark_whose_name_is_not_told_is_shown(tmp_path: Path) -> None:
+def test_a_benchmark_without_a_name_is_shown(tmp_path: Path) -> None:
     table = (INCIDENTS / "a-healthy-benchmark" / "all_reduce.log").read_text(encoding="utf-8")
     bare = table.replace("all_reduce", "").replace("     sum ", "    none ")
     (tmp_path / "table.log").write_text(bare, encoding="utf-8")

@@ -90,7 +90,7 @@ def told(tmp_path: Path, *reports: str) -> tuple[Any, Json]:
     return report, as_object(report)["hang"]
 
 
-def test_text_and_json_say_the_same_of_a_rank_that_is_behind(tmp_path: Path) -> None:
+def test_text_and_json_give_the_same_lagging_rank(tmp_path: Path) -> None:
     text = (
         f"{table(8, 'MISMATCH')}Warnings\n========\n\n#0-0 ({HASH}) MISMATCH\n"
         "  Communicator ranks have different AllReduce operation counts\n"
@@ -129,7 +129,7 @@ def test_text_and_json_say_the_same_of_a_rank_that_is_behind(tmp_path: Path) -> 
     assert by_json.run["verdict"]["certainty"].to_list() == ["possible"]
 
 
-def test_two_reports_tell_a_rank_that_stands_from_a_job_that_runs(tmp_path: Path) -> None:
+def test_two_reports_distinguish_a_stuck_rank_from_a_running_job(tmp_path: Path) -> None:
     first = printed([member(rank, 41 - (rank == 5)) for rank in range(8)])
     later = printed([member(rank, 61 - (rank == 5)) for rank in range(8)], time="11:14:57")
 
@@ -152,7 +152,7 @@ def test_the_time_of_the_reports_counts_not_the_order_of_the_files(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("dead", "certainty"), [(False, "possible"), (True, "likely")])
-def test_a_process_that_does_not_answer(tmp_path: Path, dead: bool, certainty: str) -> None:
+def test_a_process_that_does_not_answer_is_reported(tmp_path: Path, dead: bool, certainty: str) -> None:
     report, hang = told(tmp_path, printed([member(rank) for rank in range(7)], [lost(7, dead=dead)]))
 
     assert (hang["verdict"], hang["culprits"]) == ("rank-died", [7])
@@ -167,7 +167,7 @@ def test_a_rank_that_called_something_else_is_no_laggard(tmp_path: Path) -> None
     assert (hang["verdict"], hang["culprits"]) == ("collective-mismatch", [5])
 
 
-def test_one_rank_ahead_of_all_others_accuses_nobody(tmp_path: Path) -> None:
+def test_one_rank_ahead_of_the_others_gives_no_culprit(tmp_path: Path) -> None:
     _, hang = told(tmp_path, printed([member(rank, 41 + (rank == 5)) for rank in range(8)]))
 
     assert (hang["verdict"], hang["culprits"]) == ("undecidable", [])
@@ -189,7 +189,7 @@ def test_an_error_of_a_rank_counts_more_than_what_its_peers_say(tmp_path: Path) 
     assert (hang["verdict"], hang["culprits"]) == ("stuck-together", [2])
 
 
-def test_an_error_in_init(tmp_path: Path) -> None:
+def test_an_error_in_init_is_reported(tmp_path: Path) -> None:
     text = (
         f"{table(8, 'ERROR')}Errors\n======\n\n#0-0 ({HASH}) ERROR\n  Initialization error on 1 rank\n"
         "  Rank 3 reported System error -- GPU 3 managed by process 41890 on node 10.0.4.12\n\nWarnings\n========\n\n"
@@ -214,7 +214,7 @@ def test_up_to_225_the_missing_process_and_the_missing_rank_stand_apart(tmp_path
     assert report.run["rank"].filter(pl.col("rank") == 21).select("host", "pid").row(0) == ("10.0.4.13", 41908)
 
 
-def test_a_json_that_is_cut_yields_what_it_holds(tmp_path: Path) -> None:
+def test_truncated_json_gives_the_ranks_before_the_cut(tmp_path: Path) -> None:
     whole = printed([member(rank) for rank in range(7)], [lost(7, dead=True)])
     at_last = whole.index('"missing_ranks": [')
 
@@ -224,7 +224,7 @@ def test_a_json_that_is_cut_yields_what_it_holds(tmp_path: Path) -> None:
     assert report.run["ras_member"]["nranks"].unique().to_list() == [8]
 
 
-def test_other_json_is_no_report(tmp_path: Path) -> None:
+def test_other_json_is_not_taken_for_a_report(tmp_path: Path) -> None:
     report, _ = told(tmp_path, json.dumps({"rank": 3, "size": 8, "pid": 41, "host": "a", "timestamp": "1"}, indent=2))
 
     assert report.run["ras_snapshot"].is_empty()
@@ -250,7 +250,7 @@ EVENT = """{
 @pytest.mark.parametrize(
     "event", ["[2026-03-02 11:04:57] PEER_DEAD: Process 41890 on node 10.0.4.12 managing GPU 3 \n", EVENT]
 )
-def test_a_death_that_the_monitor_saw(tmp_path: Path, event: str) -> None:
+def test_a_process_exit_reported_by_the_monitor_is_found(tmp_path: Path, event: str) -> None:
     _, hang = told(tmp_path, printed([member(rank) for rank in range(8)]), event)
 
     assert (hang["verdict"], hang["culprits"]) == ("rank-died", [3])
@@ -281,7 +281,7 @@ def test_a_report_of_the_same_ranks_confirms_the_logs(tmp_path: Path) -> None:
     assert both["run"]["ranks_seen"] == alone["run"]["ranks_seen"]
 
 
-def test_logs_that_end_well_outweigh_a_report_taken_before(tmp_path: Path) -> None:
+def test_a_clean_end_in_the_logs_outweighs_an_earlier_report(tmp_path: Path) -> None:
     logs = sorted(str(path) for path in (INCIDENTS / "a-healthy-run").rglob("*.log"))
     size = as_object(analyze(logs))["run"]["world_size"]
     ras = tmp_path / "ras.txt"
@@ -307,7 +307,7 @@ EVERY_TEXT = [
         max_size=60,
     )
 )
-def test_lines_in_any_order_with_any_numbers_get_some_answer(tmp_path: Path, torn: list[str]) -> None:
+def test_lines_in_any_order_with_any_numbers_raise_no_error(tmp_path: Path, torn: list[str]) -> None:
     _, hang = told(tmp_path, "\n".join(torn))
 
     assert hang["verdict"]

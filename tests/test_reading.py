@@ -93,9 +93,7 @@ def all_lines(pieces: Iterator[pl.DataFrame]) -> list[int]:
     steps=st.lists(st.sampled_from(["head", "tail"]), max_size=12),
 )
 @examples(13)
-def test_windows_that_grow_give_the_same_rows_as_reading_whole(
-    data: bytes, window: int, chunk: int, steps: list[str]
-) -> None:
+def test_growing_windows_give_the_rows_of_a_full_read(data: bytes, window: int, chunk: int, steps: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = written(Path(folder) / "rank0.log", data)
         whole = run_of(path)
@@ -131,7 +129,7 @@ def test_several_readers_give_the_same_rows_as_one(texts: list[bytes], chunk: in
 
 @given(data=TEXTS, window=st.integers(1, 500))
 @examples(10)
-def test_growing_either_window_comes_to_an_end(data: bytes, window: int) -> None:
+def test_growing_windows_terminates(data: bytes, window: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for end in ("head", "tail"):
             run = run_of(written(Path(folder) / "rank0.log", data), policy=tiny(window))
@@ -179,7 +177,7 @@ def test_lines_of_a_tail_get_their_true_number_once_the_windows_met(tmp_path: Pa
     assert run["operation"]["count"].to_list() == list(range(40))
 
 
-def test_calls_stand_in_order_although_the_middle_was_not_read(tmp_path: Path) -> None:
+def test_calls_have_their_positions_although_the_middle_was_not_read(tmp_path: Path) -> None:
     text = "".join(f"{CALL.format(tid=77, n=n)}\n" for n in range(40)).encode()
 
     run = run_of(written(tmp_path / "rank0.log", text), policy=tiny())
@@ -199,7 +197,7 @@ def test_a_file_that_vanishes_while_its_windows_grow_is_named(tmp_path: Path) ->
     assert run.inputs[0].is_whole  # nothing asks for more of it
 
 
-def test_a_file_that_shrinks_while_its_windows_grow_does_no_harm(tmp_path: Path) -> None:
+def test_a_file_that_shrinks_while_its_windows_grow_raises_no_error(tmp_path: Path) -> None:
     path = written(tmp_path / "rank0.log", LOG * 100)
     run = run_of(path, policy=tiny())
 
@@ -244,7 +242,7 @@ def test_an_archive_with_a_damaged_middle_keeps_its_beginning(tmp_path: Path) ->
     ],
     ids=["PNG", "core file", "noise"],
 )
-def test_what_is_no_text_is_named_and_skipped(tmp_path: Path, data: bytes) -> None:
+def test_binary_files_are_named_and_skipped(tmp_path: Path, data: bytes) -> None:
     run = run_of(written(tmp_path / "a", data), written(tmp_path / "rank0.log", LOG))
 
     assert run["source"]["problem"].to_list() == ["is not a log: binary data, skipped", ""]
@@ -258,13 +256,13 @@ def test_a_pickle_is_never_loaded_and_not_taken_for_text(tmp_path: Path) -> None
     assert run["source"]["problem"].to_list() == ["is not a log: a pickle, which is never loaded, skipped", ""]
 
 
-def test_a_log_behind_a_hole_of_nul_bytes_is_still_a_log(tmp_path: Path) -> None:
+def test_a_log_after_a_block_of_nul_bytes_is_read(tmp_path: Path) -> None:
     run = run_of(written(tmp_path / "rank0.log", b"\x00" * 300_000 + b"\n" + LOG * 10))
 
     assert run["milestone"].height == 10
 
 
-def test_an_empty_file_holds_nothing_and_is_no_problem(tmp_path: Path) -> None:
+def test_an_empty_file_is_no_problem(tmp_path: Path) -> None:
     run = run_of(written(tmp_path / "a.log", b""), written(tmp_path / "rank0.log", LOG))
 
     assert run["source"]["problem"].to_list() == ["", ""]
@@ -302,7 +300,7 @@ def test_files_that_are_compressed_give_the_same_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["text", "json", "markdown", "junit", "sarif"])
-def test_a_report_among_the_logs_does_not_count_its_quotations_twice(tmp_path: Path, form: str) -> None:
+def test_a_report_among_the_logs_is_skipped(tmp_path: Path, form: str) -> None:
     logs = sorted((INCIDENTS / "one-rank-stops-before-an-allreduce").glob("*.log"))
     for log in logs:
         (tmp_path / log.name).write_bytes(log.read_bytes())

@@ -67,7 +67,7 @@ def diagnosis(report: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("incident", SAMPLE, ids=lambda incident: incident.name)
-def test_a_redacted_report_says_the_same_and_names_nobody(incident: Incident) -> None:
+def test_a_redacted_report_has_the_same_findings_and_no_names(incident: Incident) -> None:
     shown = answer(incident)
     names = originals(shown.report, incident.folder)
 
@@ -88,7 +88,7 @@ def test_hosts_are_numbered_in_the_order_of_ranks() -> None:
     assert leaving.findings[0].title == "rank 11 on host-02 never called AllReduce #13 (1179648 x bfloat16, sum)"
 
 
-def test_lines_that_are_read_a_second_time_are_redacted() -> None:
+def test_lines_reread_for_evidence_are_redacted() -> None:
     report = analyze([str(INCIDENTS / "one-rank-stops-before-an-allreduce" / "*.log")])
     leaving = redaction.redacted(report, redaction.pseudonyms(report.run))
 
@@ -97,7 +97,7 @@ def test_lines_that_are_read_a_second_time_are_redacted() -> None:
 
 
 @given(PRIVATE, PRIVATE)
-def test_addresses_that_share_a_network_share_it_afterwards(one: Any, other: Any) -> None:
+def test_addresses_of_one_network_share_a_network_after_redaction(one: Any, other: Any) -> None:
     names = known()
     a, b = (ipaddress.ip_address(names.text(str(each))) for each in (one, other))
 
@@ -123,18 +123,18 @@ def test_addresses_that_share_a_network_share_it_afterwards(one: Any, other: Any
         ("files of /sys: /dev/shm/nccl-Xq8LzA /sys/class/net/eth0/speed /proc/cpuinfo", True),
     ],
 )
-def test_what_tells_nobody_stays_and_what_tells_goes(text: str, kept: bool) -> None:
+def test_identifying_text_is_replaced_and_other_text_stays(text: str, kept: bool) -> None:
     assert (known().text(text) == text) is kept
 
 
-def test_a_gid_made_of_an_address_is_that_of_the_other_address() -> None:
+def test_a_gid_follows_the_replacement_of_its_address() -> None:
     names = known()
 
     assert names.text("::ffff:10.1.2.3") == f"::ffff:{names.text('10.1.2.3')}"
     assert names.text("fe80::5c3a:11ff:fe22:3344").startswith("fe80::")
 
 
-def test_paths_are_told_folder_by_folder() -> None:
+def test_paths_are_replaced_folder_by_folder() -> None:
     names = known()
 
     told = names.text('File "/home/alice/acme/train.py", line 3: alice wrote /home/alice/acme/data.bin')
@@ -153,11 +153,11 @@ def test_paths_are_told_folder_by_folder() -> None:
         "cloning with ghp_0123abcd",
     ],
 )
-def test_secrets_vanish(text: str) -> None:
+def test_secrets_are_removed(text: str) -> None:
     assert "0123abcd" not in known().text(text)
 
 
-def test_a_name_tells_whether_a_value_is_secret() -> None:
+def test_the_name_of_a_variable_decides_whether_its_value_is_secret() -> None:
     assert is_secret("MY_TOKEN", "abc")
     assert not is_secret("NCCL_IB_PKEY", "3")
     assert not is_secret("key", "0")
@@ -171,7 +171,7 @@ def test_a_host_with_and_without_its_domain_is_one_host() -> None:
     assert names.text("from gpu7.other.example, gpu7-ib0, gpu77") == "from host-01.domain-02, host-01-ib0, gpu77"
 
 
-def test_the_mapping_is_its_owners_alone_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_map_file_is_private_and_is_extended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mapping = tmp_path / "map.json"
     logs = str(INCIDENTS / "one-rank-stops-before-an-allreduce" / "*.log")
     wanted = ["hang", logs, "-q", "--redact-map", str(mapping)]
@@ -187,14 +187,14 @@ def test_the_mapping_is_its_owners_alone_and_goes_on(tmp_path: Path, capsys: pyt
     assert "ranks 8-15  host-02  " in capsys.readouterr().out
 
 
-def test_what_is_no_mapping_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_malformed_map_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "map.json").write_text('{"key": 7}', encoding="utf-8")
 
     assert cli.main(["hang", str(INCIDENTS / "init-only"), "-q", "--redact-map", str(tmp_path / "map.json")]) == 2
     assert "no mapping of this program" in capsys.readouterr().err
 
 
-def test_the_page_and_its_command_are_redacted_too(tmp_path: Path) -> None:
+def test_the_html_page_and_its_command_are_redacted(tmp_path: Path) -> None:
     page, note = tmp_path / "page.md", tmp_path / "note.md"
     note.write_text("gpu-node-01 was slow", encoding="utf-8")
     logs = str(INCIDENTS / "one-rank-stops-before-an-allreduce")

@@ -17,7 +17,7 @@ from tests.incidents import ALL, ROOT, Incident, checked
 every_rule = pytest.mark.parametrize("one", registry.all_rules(), ids=lambda one: one.name)
 
 
-def test_says_what_it_means_when_not_what_to_do_and_where_it_is_from() -> None:
+def test_every_rule_documents_meaning_exceptions_remedy_and_sources() -> None:
     for one in registry.all_rules():
         assert [heading for heading in HEADINGS if one.section(heading)] == list(HEADINGS), one.name
         assert one.page.splitlines()[0].endswith("."), one.name
@@ -34,7 +34,7 @@ def test_every_rule_is_shown_by_an_incident() -> None:
     assert [one.name for one in registry.all_rules() if (one.name, one.category) not in shown] == []
 
 
-def test_every_rule_is_kept_silent_by_an_incident() -> None:
+def test_every_rule_is_forbidden_by_an_incident() -> None:
     for one in registry.all_rules():
         forbidding = [incident for incident in ALL if one.category in incident.case["must_not_report"]]
 
@@ -44,7 +44,7 @@ def test_every_rule_is_kept_silent_by_an_incident() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("incident", ALL[::4], ids=lambda incident: incident.name)
-def test_a_rule_that_is_not_asked_has_nothing_to_say(incident: Incident) -> None:
+def test_a_skipped_rule_would_have_no_finding(incident: Incident) -> None:
     run = checked(incident).report.run
 
     for one in registry.all_rules():
@@ -52,7 +52,7 @@ def test_a_rule_that_is_not_asked_has_nothing_to_say(incident: Incident) -> None
             assert list(call_with(run, one.function)) == [], one.name
 
 
-def test_every_category_of_ours_is_expected_somewhere_and_forbidden_somewhere() -> None:
+def test_every_category_is_expected_by_one_incident_and_forbidden_by_another() -> None:
     expected = {c for i in ALL for c in (*i.case["expected_findings"], *i.case["expected_notes"])}
     forbidden = {c for i in ALL for c in i.case["must_not_report"]}
 
@@ -85,7 +85,7 @@ def test_a_finding_gets_what_the_rule_left_out() -> None:
     assert finding.remedy == first.section("Do")
 
 
-def test_a_rule_that_breaks_down_costs_no_other_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rule_that_raises_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # tests let it raise
     dump_damage, sound = registry.all_rules()[:2]
 
@@ -102,7 +102,7 @@ def test_a_rule_that_breaks_down_costs_no_other_answer(monkeypatch: pytest.Monke
 
 
 @every_rule
-def test_its_page_is_its_docstring(one: Rule, golden: Callable[[Path, str], None]) -> None:
+def test_the_page_of_a_rule_is_its_docstring(one: Rule, golden: Callable[[Path, str], None]) -> None:
     golden(ROOT / "docs" / "rules" / f"{one.name}.md", _page(one))
 
 

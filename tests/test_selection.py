@@ -14,14 +14,14 @@ from tests.incidents import INCIDENTS
 LAGGING = str(INCIDENTS / "one-rank-stops-before-an-allreduce" / "*.log")
 
 
-def test_the_judgement_is_on_everything_whatever_is_shown() -> None:
+def test_a_selection_does_not_change_the_verdict() -> None:
     (culprit,) = analyze([LAGGING]).verdicts[0]["culprits"]
     other = analyze([LAGGING], selection=Selection(ranks=frozenset({0})))
 
     assert other.verdicts[0]["culprits"] == [culprit]
 
 
-def test_only_what_concerns_the_ranks_asked_for_is_shown() -> None:
+def test_only_the_selected_ranks_are_shown() -> None:
     whole = analyze([LAGGING])
     some = analyze([LAGGING], selection=Selection(ranks=frozenset({0, 1})))
 
@@ -37,7 +37,7 @@ def test_a_finding_about_other_ranks_is_not_shown() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a", "3-", "-3", "1,,2", "1.5"])
-def test_what_is_no_list_of_ranks_is_refused(text: str) -> None:
+def test_a_malformed_list_of_ranks_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--ranks"):
         ranks(text)
 
@@ -62,6 +62,6 @@ def test_a_time_range_keeps_what_was_printed_in_it(clock: str, times: list[str],
     assert after.filter(rows)[clock].to_list() == [times[1], None, "at noon"]
 
 
-def test_what_is_no_time_is_refused() -> None:
+def test_a_malformed_time_is_refused() -> None:
     with pytest.raises(UsageError, match="--since yesterday"):
         parse_time("yesterday", "--since")

@@ -87,7 +87,7 @@ def test_a_file_named_twice_is_read_once(tmp_path: Path) -> None:
     assert len(find([str(tmp_path / name) for name in ("logs", "logs/a.log", "latest", "logs/../logs/a.log")])) == 1
 
 
-def test_a_name_that_is_no_text_does_no_harm(tmp_path: Path) -> None:
+def test_a_file_name_that_is_not_utf_8_is_accepted(tmp_path: Path) -> None:
     try:
         written(Path(os.fsdecode(os.fsencode(tmp_path) + b"/r\xffnk.log")))
     except OSError:
@@ -107,21 +107,21 @@ def test_a_compressed_file_is_read_as_it_is_whatever_its_name(tmp_path: Path, pa
 
 
 @every_compression
-def test_compressed_pieces_one_after_another_are_all_read(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+def test_concatenated_compressed_members_are_all_read(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
     (source,) = find([str(written(tmp_path / "rank0", pack(LOG) + pack(b"second\n")))])
 
     assert content(source) == LOG + b"second\n"
 
 
 @every_compression
-def test_a_compressed_file_that_was_cut_says_so(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+def test_a_truncated_compressed_file_is_reported(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
     (source,) = find([str(written(tmp_path / "rank0", pack(LOG * 1000)[:-9]))])
 
     with pytest.raises(sources.DAMAGED_ARCHIVE):
         content(source)
 
 
-def test_a_name_that_claims_a_compression_is_not_believed(tmp_path: Path) -> None:
+def test_compression_is_detected_by_content_not_by_suffix(tmp_path: Path) -> None:
     (source,) = find([str(written(tmp_path / "rank0.log.gz", LOG))])
 
     assert content(source) == LOG
@@ -136,20 +136,20 @@ def test_standard_input_is_a_source(monkeypatch: pytest.MonkeyPatch) -> None:
     assert content(source) == content(source) == LOG
 
 
-def test_a_pipe_in_a_folder_is_named_and_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_in_a_folder_is_skipped_and_named(tmp_path: Path) -> None:
     written(tmp_path / "a.log")
     os.mkfifo(tmp_path / "pipe")
 
     assert [source.problem for source in find([str(tmp_path)])] == ["", "is neither a file nor a folder"]
 
 
-def test_a_path_that_does_not_exist_is_named_beside_the_others(tmp_path: Path) -> None:
+def test_a_missing_path_is_named_and_the_others_are_read(tmp_path: Path) -> None:
     found = find([str(tmp_path / "gone.log"), str(written(tmp_path / "a.log"))])
 
     assert [source.problem for source in found] == ["does not exist", ""]
 
 
-def test_a_link_that_leads_nowhere_is_named_beside_the_others(tmp_path: Path) -> None:
+def test_a_dangling_link_is_named_and_the_others_are_read(tmp_path: Path) -> None:
     written(tmp_path / "a.log")
     (tmp_path / "b.log").symlink_to("gone")
 
@@ -157,7 +157,7 @@ def test_a_link_that_leads_nowhere_is_named_beside_the_others(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["secret.log", "secret"])
-def test_what_may_not_be_read_is_named_beside_the_others(tmp_path: Path, name: str) -> None:
+def test_an_unreadable_file_is_named_and_the_others_are_read(tmp_path: Path, name: str) -> None:
     written(tmp_path / "a.log")
     locked = written(tmp_path / "secret.log") if name.endswith(".log") else written(tmp_path / "secret/b.log").parent
     locked.chmod(0)
@@ -189,13 +189,13 @@ def test_a_name_is_a_hint_for_the_rank(tmp_path: Path, name: str, rank: int | No
     assert source.rank_hint == rank
 
 
-def test_the_user_may_say_how_a_name_tells_the_rank(tmp_path: Path) -> None:
+def test_rank_from_sets_how_a_file_name_gives_the_rank(tmp_path: Path) -> None:
     (source,) = find([str(written(tmp_path / "out.7.txt"))], rank_from=r"out\.(\d+)")
 
     assert source.rank_hint == 7
 
 
 @pytest.mark.parametrize("pattern", ["(", "rank"])
-def test_a_pattern_that_cannot_tell_the_rank_is_refused(tmp_path: Path, pattern: str) -> None:
+def test_a_rank_pattern_without_a_group_is_refused(tmp_path: Path, pattern: str) -> None:
     with pytest.raises(UsageError, match="--rank-from"):
         find([str(tmp_path)], rank_from=pattern)

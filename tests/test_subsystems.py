@@ -25,7 +25,7 @@ def parsed(name: str, seen: frozenset[str] = frozenset()) -> set[str]:
 
 
 @pytest.mark.parametrize("one", registry.all_rules(), ids=lambda one: one.name)
-def test_a_rule_without_its_frames_has_a_question(one: Rule) -> None:
+def test_every_rule_reads_a_frame_of_a_coverage_question(one: Rule) -> None:
     asked = {frame for question in QUESTIONS for frame in (*question.frames, *question.related)}
     needs = [set(parsed(name)) for name in inspect.signature(one.function).parameters if name != "rank"]
 

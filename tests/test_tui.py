@@ -117,7 +117,7 @@ def is_ready(app: Forensics) -> Callable[[], bool]:
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-def test_every_screen_looks_as_it_should(size: tuple[int, int], golden: Golden) -> None:
+def test_every_screen_is_as_recorded(size: tuple[int, int], golden: Golden) -> None:
     async def steps(app: Forensics, pilot: Pilot[None]) -> None:
         for number, name in enumerate(TITLES, 1):
             await pilot.press(str(number))
@@ -131,7 +131,7 @@ def test_every_screen_looks_as_it_should(size: tuple[int, int], golden: Golden) 
     walk(LoadedApp(of(LAGGING)), steps, size)
 
 
-def test_the_screens_say_what_the_command_line_says() -> None:
+def test_the_screens_show_the_verdict_of_the_command_line() -> None:
     """The verdict, the culprit and every finding, taken from the same report."""
     report = of(LAGGING)
 
@@ -216,7 +216,7 @@ def test_a_difference_is_marked_where_it_is() -> None:
     walk(LoadedApp(of(OTHER_ROOT)), steps)
 
 
-def test_a_circle_is_shown_as_a_circle() -> None:
+def test_a_deadlock_cycle_is_shown_as_a_cycle() -> None:
     async def steps(app: Forensics, pilot: Pilot[None]) -> None:
         await pilot.press("4")
         await pilot.pause()
@@ -258,7 +258,7 @@ def test_benchmarks_are_drawn_as_on_the_command_line() -> None:
     walk(LoadedApp(report), steps)
 
 
-def test_counters_that_grew_stand_with_what_they_prove() -> None:
+def test_increased_counters_are_shown_with_their_findings() -> None:
     report = of("a-cable-goes-bad-under-a-job")
 
     async def steps(app: Forensics, pilot: Pilot[None]) -> None:
@@ -274,7 +274,7 @@ def test_counters_that_grew_stand_with_what_they_prove() -> None:
     walk(LoadedApp(report), steps, size=(120, 60))
 
 
-def test_ranks_are_told_with_the_nics_they_use_and_a_killed_one_as_dead() -> None:
+def test_ranks_are_shown_with_their_nics_and_exits() -> None:
     nics = cast(
         "Connections",
         content.build_content(of("one-host-numbers-its-nics-otherwise"), is_whole=True).parts["connections"],
@@ -285,7 +285,7 @@ def test_ranks_are_told_with_the_nics_they_use_and_a_killed_one_as_dead() -> Non
     assert [rank_row.rank for rank_row in rank_rows if rank_row.state is State.CULPRIT_DIED] == [12]
 
 
-def test_what_stands_out_among_connections_is_marked() -> None:
+def test_outliers_among_connections_are_marked() -> None:
     async def steps(app: Forensics, pilot: Pilot[None]) -> None:
         await pilot.press("5")
         await pilot.pause()
@@ -324,7 +324,7 @@ def test_search_outside_the_log_finds_ranks_and_findings() -> None:
     walk(LoadedApp(of(LAGGING)), steps)
 
 
-def test_the_whole_incident_or_one_finding_is_written_and_nothing_written_over(tmp_path: Path) -> None:
+def test_an_export_writes_the_incident_or_a_finding_and_overwrites_nothing(tmp_path: Path) -> None:
     async def steps(app: Forensics, pilot: Pilot[None]) -> None:
         for choice, name in (((), "whole.md"), (("down",), "one.json"), (("down",), "one.json")):
             await pilot.press("e", *choice, "enter")
@@ -349,7 +349,7 @@ def test_copy_puts_the_line_on_the_clipboard() -> None:
 # Reading, and what may be wrong with it.
 
 
-def test_reading_in_the_background_comes_to_the_verdict() -> None:
+def test_reading_in_the_background_ends_with_the_verdict() -> None:
     """First by both ends of the files, then by every byte."""
     seen: list[bool] = []
 
@@ -376,7 +376,7 @@ def test_reading_in_the_background_comes_to_the_verdict() -> None:
         pytest.param(None, "does not exist", id="absent"),
     ],
 )
-def test_what_cannot_be_read_is_said(content: bytes | None, said: str, tmp_path: Path) -> None:
+def test_unreadable_inputs_are_shown(content: bytes | None, said: str, tmp_path: Path) -> None:
     path = tmp_path / "job.log"
     if content is not None:
         path.write_bytes(content)
@@ -388,7 +388,7 @@ def test_what_cannot_be_read_is_said(content: bytes | None, said: str, tmp_path:
     walk(Forensics(Request((str(path),))), steps)
 
 
-def test_a_screen_that_cannot_be_made_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_one_screen_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     def dump_damage(report: Report, citer: object) -> object:
         raise ValueError("no such\x1b[2J thing")
 
@@ -476,7 +476,7 @@ def test_a_filter_leaves_the_lines_of_a_rank_a_level_and_a_family() -> None:
     walk(LoadedApp(of(LAGGING)), steps)
 
 
-def test_a_file_that_grows_is_followed_and_one_that_shrinks_or_goes_ends_nothing(tmp_path: Path) -> None:
+def test_growing_files_are_followed_and_shrinking_or_deleted_ones_tolerated(tmp_path: Path) -> None:
     path = tmp_path / "job.log"
     path.write_text("one\ntwo\n")
 
@@ -497,7 +497,7 @@ def test_a_file_that_grows_is_followed_and_one_that_shrinks_or_goes_ends_nothing
 
 
 @pytest.mark.skipif(browser.CHROMIUM is None, reason="there is no Chromium on this machine")
-def test_a_browser_shows_the_verdict_and_no_other_page_may_join(tmp_path: Path) -> None:
+def test_a_browser_shows_the_verdict_and_other_origins_are_refused(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -562,7 +562,7 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_without_the_library_or_without_a_terminal_the_way_out_is_said() -> None:
+def test_without_textual_or_a_terminal_the_remedy_is_printed() -> None:
     absent = python("import sys; sys.modules['textual'] = None; from ncclforensics.cli import main; main(['tui', 'x'])")
     piped = python("from ncclforensics.cli import main; print(main(['tui', 'x']))")
 
@@ -573,13 +573,13 @@ def test_without_the_library_or_without_a_terminal_the_way_out_is_said() -> None
     assert piped.stdout == "2\n"
 
 
-def test_nothing_is_imported_before_the_first_paint_that_takes_long() -> None:
+def test_heavy_imports_happen_after_the_first_paint() -> None:
     code = "import sys, ncclforensics.tui.terminal; print({'polars', 'lark', 'plotext', 'aiohttp'} & {*sys.modules})"
 
     assert python(code).stdout == "set()\n"
 
 
-def test_ranks_that_connect_when_a_call_needs_it_are_joined_by_the_devices_that_are_printed() -> None:
+def test_lazily_connected_ranks_are_joined_by_their_devices() -> None:
     """From 2.22 on, the thread that connects has made no communicator."""
     joined = of("one-rank-calls-allgather-instead").run["connected"]
 
@@ -589,7 +589,7 @@ def test_ranks_that_connect_when_a_call_needs_it_are_joined_by_the_devices_that_
 
 
 def test_the_documents_show_the_screen_as_it_is(golden: Golden) -> None:
-    """The screen itself is compared by `test_every_screen_looks_as_it_should`, which runs before."""
+    """The screen itself is compared by `test_every_screen_is_as_recorded`, which runs before."""
     shown = (SCREENS / "80x24" / "incident.txt").read_text(encoding="utf-8")
     document = SCREENS.parents[1] / "docs" / "tui.md"
     before, _, rest = document.read_text(encoding="utf-8").partition("<!-- screen: incident -->\n")

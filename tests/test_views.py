@@ -44,7 +44,7 @@ def test_verbose_leaves_no_rank_out(large: Report) -> None:
 
 
 @pytest.mark.parametrize("incident", HANGS, ids=lambda incident: incident.name)
-def test_an_incident_fits_on_one_screen_unless_it_is_two(incident: Incident) -> None:
+def test_the_report_on_each_job_fits_on_one_screen(incident: Incident) -> None:
     shown = answer(incident)
 
     assert len(text_report.text(shown.report).splitlines()) <= SCREEN * len(shown.jobs)
@@ -69,7 +69,7 @@ def test_the_width_changes_no_word() -> None:
 
 
 @every_incident
-def test_evidence_is_shown_whole(incident: Incident) -> None:
+def test_evidence_is_not_truncated(incident: Incident) -> None:
     shown = "".join(text_report.text(answer(incident).report).split())
 
     for finding in answer(incident).json["findings"]:
@@ -78,7 +78,7 @@ def test_evidence_is_shown_whole(incident: Incident) -> None:
                 assert "".join(line["text"].split()) in shown or "…" in shown
 
 
-def test_files_of_one_name_are_told_apart() -> None:
+def test_files_of_one_name_are_shown_with_their_folders() -> None:
     shown = text_report.text(of("two-jobs-in-one-folder"))
 
     assert "job-4711/nccl_rank5.log:" in shown
@@ -100,7 +100,7 @@ def test_both_calls_of_a_mismatch_stand_side_by_side() -> None:
     assert re.search(r"^ +count +65536 +65536$", shown, re.MULTILINE)
 
 
-def test_colour_is_only_there_when_asked_for() -> None:
+def test_colour_is_off_by_default() -> None:
     report = of("a-healthy-run")
 
     plain, coloured = text_report.text(report), text_report.text(report, color=True)
@@ -118,7 +118,7 @@ def test_markdown_names_the_verdict_and_fences_the_rest() -> None:
     assert rest.endswith("\n```\n")
 
 
-def test_a_log_cannot_end_the_fence(tmp_path: Path) -> None:
+def test_text_from_logs_cannot_end_the_code_fence(tmp_path: Path) -> None:
     (tmp_path / "rank0.log").write_text(
         "n1:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
         "n1:7:7 [0] transport.cc:33 NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1b000\n"
@@ -141,5 +141,5 @@ def test_json_holds_no_control_character(incident: Incident) -> None:
     assert json.loads(text)["schema_version"] == 1
 
 
-def test_what_an_info_finding_says_is_a_note() -> None:
+def test_an_info_finding_is_shown_as_a_note() -> None:
     assert "note  no log of rank 11" in text_report.text(of("the-culprits-log-is-absent"))
