@@ -47,7 +47,7 @@ def analyze(
     from ncclforensics.frames.time_range import TimeRange, parse_time
     from ncclforensics.inputs import sources
     from ncclforensics.inputs.read_policy import ReadPolicy
-    from ncclforensics.report.build import report
+    from ncclforensics.report.build import build_report
     from ncclforensics.rules.registry import chosen
 
     rules = chosen(everything=everything, select=select, ignore=ignore)
@@ -66,6 +66,6 @@ def analyze(
 
     def judge() -> Report:
         run.read_until_decided()
-        return report(run, selection, rules)
+        return build_report(run, selection, rules)
 
     return limit_threads(run, judge)

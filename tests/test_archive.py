@@ -63,7 +63,7 @@ def test_a_redacted_saved_run_gives_the_same_verdict(
     incident: Incident, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = checked(incident)
-    leaving = redaction.redacted(answer.report, redaction.pseudonyms(answer.report.run))
+    leaving = redaction.redact(answer.report, redaction.assign_pseudonyms(answer.report.run))
 
     save(leaving, tmp_path / "kept.ncclf")
 

@@ -80,9 +80,9 @@ def test_select_and_ignore_choose_the_rules() -> None:
     by_category = analyze([KILLED], everything=True, select=["peer-lost"])
     without = analyze([KILLED], everything=True, ignore=["peer-lost"])
 
-    assert [one.name for one in by_rule.asked] == ["remote-closed-follow-the-pointer"]
-    assert {one.category for one in by_category.asked} == {"peer-lost"}
-    assert {finding.rule for finding in without.findings}.isdisjoint(one.name for one in by_category.asked)
+    assert [one.name for one in by_rule.rules] == ["remote-closed-follow-the-pointer"]
+    assert {one.category for one in by_category.rules} == {"peer-lost"}
+    assert {finding.rule for finding in without.findings}.isdisjoint(one.name for one in by_category.rules)
 
 
 @pytest.mark.parametrize("option", ["select", "ignore"])

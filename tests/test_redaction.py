@@ -71,7 +71,7 @@ def test_a_redacted_report_has_the_same_findings_and_no_names(incident: Incident
     shown = answer(incident)
     names = originals(shown.report, incident.folder)
 
-    leaving = redaction.redacted(shown.report, redaction.pseudonyms(shown.report.run))
+    leaving = redaction.redact(shown.report, redaction.assign_pseudonyms(shown.report.run))
     data = json_report.json(leaving).decode()
     text = text_report.text(leaving, width=250, verbose=True) + text_report.text(leaving, width=250, everything=True)
 
@@ -81,7 +81,7 @@ def test_a_redacted_report_has_the_same_findings_and_no_names(incident: Incident
 
 def test_hosts_are_numbered_in_the_order_of_ranks() -> None:
     report = answer(Incident(INCIDENTS / "one-rank-stops-before-an-allreduce")).report
-    leaving = redaction.redacted(report, redaction.pseudonyms(report.run))
+    leaving = redaction.redact(report, redaction.assign_pseudonyms(report.run))
 
     ranks = leaving.run["rank"].sort("rank")
     assert ranks["host"].cast(str).to_list() == ["host-01"] * 8 + ["host-02"] * 8
@@ -90,7 +90,7 @@ def test_hosts_are_numbered_in_the_order_of_ranks() -> None:
 
 def test_lines_reread_for_evidence_are_redacted() -> None:
     report = analyze([str(INCIDENTS / "one-rank-stops-before-an-allreduce" / "*.log")])
-    leaving = redaction.redacted(report, redaction.pseudonyms(report.run))
+    leaving = redaction.redact(report, redaction.assign_pseudonyms(report.run))
 
     assert report.run.quote([(0, 1)])[0, 1][1].startswith("gpu-node-00:")
     assert leaving.run.quote([(0, 1)])[0, 1][1].startswith("host-01:")
@@ -191,7 +191,7 @@ def test_a_malformed_map_file_is_refused(tmp_path: Path, capsys: pytest.CaptureF
     (tmp_path / "map.json").write_text('{"key": 7}', encoding="utf-8")
 
     assert cli.main(["hang", str(INCIDENTS / "init-only"), "-q", "--redact-map", str(tmp_path / "map.json")]) == 2
-    assert "no mapping of this program" in capsys.readouterr().err
+    assert "not a pseudonym map" in capsys.readouterr().err
 
 
 def test_the_html_page_and_its_command_are_redacted(tmp_path: Path) -> None:

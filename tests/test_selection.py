@@ -8,7 +8,7 @@ import pytest
 from ncclforensics import analyze
 from ncclforensics.errors import UsageError
 from ncclforensics.frames.time_range import TimeRange, parse_time
-from ncclforensics.report.selection import Selection, ranks
+from ncclforensics.report.selection import Selection, parse_ranks
 from tests.incidents import INCIDENTS
 
 LAGGING = str(INCIDENTS / "one-rank-stops-before-an-allreduce" / "*.log")
@@ -39,7 +39,7 @@ def test_a_finding_about_other_ranks_is_not_shown() -> None:
 @pytest.mark.parametrize("text", ["", "a", "3-", "-3", "1,,2", "1.5"])
 def test_a_malformed_list_of_ranks_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--ranks"):
-        ranks(text)
+        parse_ranks(text)
 
 
 PRINTED = {

@@ -55,7 +55,7 @@ def load_report(
     """
     from ncclforensics.report import selection
 
-    shown = selection.Selection(selection.ranks(ranks) if ranks else frozenset(), host, comm)
+    shown = selection.Selection(selection.parse_ranks(ranks) if ranks else frozenset(), host, comm)
     with ProgressBar() if sys.stderr.isatty() and not quiet else nullcontext() as bar:
         report = analyze(
             paths,
@@ -105,8 +105,8 @@ def redact_report(report: Report, map_file: Path | None) -> tuple[Report, Pseudo
     """Return the report with pseudonyms, and the pseudonyms; read and write the pseudonym map in `map_file`."""
     from ncclforensics.report import redaction
 
-    pseudonyms = redaction.pseudonyms(report.run, map_file)
-    redacted = redaction.redacted(report, pseudonyms)
+    pseudonyms = redaction.assign_pseudonyms(report.run, map_file)
+    redacted = redaction.redact(report, pseudonyms)
     if map_file is not None:
-        redaction.write(pseudonyms, map_file)
+        redaction.write_map(pseudonyms, map_file)
     return redacted, pseudonyms

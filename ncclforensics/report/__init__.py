@@ -1,1 +1,1 @@
-"""Findings to the answer on one run: summary, selection, redaction."""
+"""The report on one run: findings and verdicts, the summary, the selection to show, and redaction."""

@@ -1,4 +1,4 @@
-"""The whole answer: what was read, what the run is, what the rules say, and the verdict of each job."""
+"""The report on a run: the inputs, the findings of the rules, and the verdict of each job."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ncclforensics.rules.finding import Finding, Line
 from ncclforensics.rules.registry import Rule, chosen, findings
 
 Row = dict[str, Any]
-# The worst verdict first: with several jobs in a folder it is the one that is reported as `hang`.
-BADNESS = (
+# Worst first: of several jobs in one folder, the worst verdict is reported as `hang`.
+WORST_FIRST = (
     "init-failed",
     "rank-died",
     "collective-mismatch",
@@ -36,17 +36,17 @@ BADNESS = (
 
 @dataclass(slots=True)
 class Report:
-    """Everything a view shows; text of evidence is read when it is asked for."""
+    """Everything that views show. `quotes` holds the text of cited lines: (source, line) -> (true line, text)."""
 
     run: Frames
     findings: list[Finding]
     quotes: dict[tuple[int, int], tuple[int, str]]
     selection: Selection
-    asked: list[Rule]
-    hashes: dict[int, str] = field(default_factory=dict)  # source -> SHA-256 of its bytes, where they were wanted
+    rules: list[Rule]  # the rules that were run
+    hashes: dict[int, str] = field(default_factory=dict)  # source -> SHA-256, after `hash_inputs`
 
     def hash_inputs(self) -> None:
-        """Read every file once more, for a document that says what it was made of."""
+        """Compute the SHA-256 of every input file."""
         self.hashes |= self.run.hashes
         for reading in self.run.inputs:
             if not reading.source.problem and reading.number not in self.hashes:
@@ -55,63 +55,65 @@ class Report:
 
     @property
     def verdicts(self) -> list[Row]:
-        """One per job that has a selected rank, worst first; among equals the job with most ranks."""
+        """Return a row of `verdict` per job with a selected rank: worst first, then by number of ranks."""
         sizes = dict(self.run["rank"].group_by("job").len().iter_rows())
         memberships = self.run["rank"].join(self.run["member"].select("rank_id", "key"), on="rank_id", how="left")
-        shown = {each["job"] for each in self._selected(memberships)}
+        shown = {row["job"] for row in self._selected(memberships)}
         rows = [row for row in self.run["verdict"].to_dicts() if row["job"] in shown]
-        return sorted(rows, key=lambda row: (BADNESS.index(row["verdict"]), -sizes[row["job"]], row["job"]))
+        return sorted(rows, key=lambda row: (WORST_FIRST.index(row["verdict"]), -sizes[row["job"]], row["job"]))
 
     def evidence(self, finding: Finding) -> list[Row]:
-        """Path, line and text of a finding's lines."""
+        """Return path, line, text and label of the lines that a finding cites."""
         return [self.cited(line.source, line.line) | {"what": line.what} for line in finding.evidence]
 
     def cited(self, source: int, line: int) -> Row:
-        """Path, line and text of one line; the text is empty for lines that no finding cites."""
-        true, text = self.quotes.get((source, line), (line if line > 0 else None, ""))
-        return {"path": self.run.inputs[source].source.path, "line": true, "text": text}
+        """Return path, line and text of one line; the text is empty unless the line was cited."""
+        true_line, text = self.quotes.get((source, line), (line if line > 0 else None, ""))
+        return {"path": self.run.inputs[source].source.path, "line": true_line, "text": text}
 
     def cite(self, lines: Iterable[Line]) -> None:
-        """Read the text of more lines than the findings cite."""
+        """Read the text of further lines."""
         self.quotes |= self.run.quote({(line.source, line.line) for line in lines} - set(self.quotes))
 
     def path_of(self, source: int) -> str:
-        """The path of a source, as the user gave it."""
+        """Return the path of a source, as the user gave it."""
         return self.run.inputs[source].source.path
 
     def problems(self, source: int) -> list[str]:
-        """What is wrong with one source: with reading it, and with the dumps that it holds."""
-        own = self.run.inputs[source].problems
-        return [*own, *self.run["dump_damage"].filter(source=source)["problem"]] if self.run.has("dump_damage") else own
+        """Return the problems of one source: of reading it, and of the dumps in it."""
+        problems = self.run.inputs[source].problems
+        if not self.run.has("dump_damage"):
+            return problems
+        return [*problems, *self.run["dump_damage"].filter(source=source)["problem"]]
 
     def input_problems(self) -> list[tuple[str, str]]:
-        """Path and problem of the first source that has it, and how many more have the same."""
-        having: dict[str, list[str]] = {}
+        """Return (path, problem) for each distinct problem: the first path that has it, with the number of others."""
+        paths_of: dict[str, list[str]] = {}
         for reading in self.run.inputs:
             for problem in self.problems(reading.number):
-                having.setdefault(problem, []).append(reading.source.path)
+                paths_of.setdefault(problem, []).append(reading.source.path)
         return [
-            (paths[0], f"{problem} (and {len(paths) - 1} more like it)" if len(paths) > 1 else problem)
-            for problem, paths in having.items()
+            (paths[0], f"{problem} (and {len(paths) - 1} more files)" if len(paths) > 1 else problem)
+            for problem, paths in paths_of.items()
         ]
 
     def finding_of(self, row: Row) -> Finding | None:
-        """The finding that puts a job's verdict into words."""
+        """Return the finding that describes the verdict of a job."""
         return next((finding for finding in self.findings if finding.job == row["job"]), None)
 
     def numbers(self, rank_ids: list[int]) -> list[int]:
-        """Rank numbers of actors, known ones only."""
+        """Return the sorted rank numbers of these rank_ids, without unknown ones."""
         number = dict(self.run["rank"].select("rank_id", "rank").iter_rows())
         return sorted({number[rank_id] for rank_id in rank_ids if number.get(rank_id) is not None})
 
     def last_calls(self, job: int) -> list[Row]:
-        """The last call of every rank of a job, in the order of ranks."""
+        """Return the last call of every selected rank of a job, in the order of ranks."""
         last = self.run["shown_call"].filter((pl.col("job") == job) & pl.col("is_last"))
         ranks = self.run["rank"].select("rank_id", "rank", "host", "pid", "cudadev")
         return self._selected(last.join(ranks, on="rank_id", how="left").sort("rank", nulls_last=True))
 
     def _selected(self, rows: pl.DataFrame) -> list[Row]:
-        """Of rows with `rank`, `host` and `key`, those that are to be shown."""
+        """Return the rows (with `rank`, `host` and `key`) that the selection shows."""
         shows = self.selection.shows
         return [
             row
@@ -120,41 +122,41 @@ class Report:
         ]
 
     def waits(self, job: int) -> list[Row]:
-        """Who waits for whom, the waiter's first wait only: columns of `wait`, `for` a list of actors."""
+        """Return the first wait of every selected rank of a job: columns of `wait`, with `waits_for` as a list."""
         edges = self.run["wait"].filter(pl.col("job") == job).sort("pos")
         waits = (
             edges.group_by("waiter", "key", "nth", "kind", maintain_order=True)
             .agg(pl.col("waits_for"), pl.col("source").first(), pl.col("line").first())
             .unique("waiter", keep="first", maintain_order=True)
         )
-        place = self.run["rank"].select("rank", "host", waiter="rank_id")
-        return self._selected(waits.join(place, on="waiter", how="left", maintain_order="left"))
+        location = self.run["rank"].select("rank", "host", waiter="rank_id")
+        return self._selected(waits.join(location, on="waiter", how="left", maintain_order="left"))
 
     def collect_next(self, row: Row) -> list[str]:
-        """What to run now on the hosts of the culprits, and what to collect."""
-        wanted = list(row["collect"])
+        """Return what to run now on the hosts of the culprits, and what to collect."""
+        steps = list(row["collect"])
         if row["verdict"] == "rank-missing":
-            wanted += _WHERE_MISSING
+            steps += _STEPS_FOR_MISSING_RANKS
         elif row["verdict"] == "stuck-together":
-            wanted += _WHERE_STUCK
+            steps += _STEPS_WHEN_ALL_ARE_STUCK
         culprits = self.run["rank"].filter(pl.col("rank_id").is_in(row["culprits"])).sort("rank")
-        for process in culprits.unique(["host", "pid"], maintain_order=True).head(SHOWN_HOSTS).to_dicts():
-            wanted += _commands(process, row["verdict"])
-        if culprits.height > SHOWN_HOSTS:
-            wanted.append(f"the same for the other {culprits.height - SHOWN_HOSTS} ranks")
-        return wanted
+        for process in culprits.unique(["host", "pid"], maintain_order=True).head(MOST_PROCESSES).to_dicts():
+            steps += _commands(process, row["verdict"])
+        if culprits.height > MOST_PROCESSES:
+            steps.append(f"the same for the other {culprits.height - MOST_PROCESSES} ranks")
+        return steps
 
 
-SHOWN_HOSTS = 4
+MOST_PROCESSES = 4
 
 
-_WHERE_MISSING = [
-    "where these ranks should run: ps aux | grep python, and what the launcher printed for them",
-    "from there: whether the bootstrap address of rank 0 can be reached (the `Bootstrap` line of its log)",
+_STEPS_FOR_MISSING_RANKS = [
+    "on the hosts of these ranks: ps aux | grep python; also read the output of the launcher",
+    "on the same hosts: check that the bootstrap address of rank 0 is reachable (`Bootstrap` line of its log)",
 ]
-_WHERE_STUCK = [
-    "on the hosts cited: ibstat; perfquery -x; dmesg -T | grep -iE 'mlx5|xid'",
-    "on the hosts cited: nvidia-smi; py-spy dump --native of one rank",
+_STEPS_WHEN_ALL_ARE_STUCK = [
+    "on the cited hosts: ibstat; perfquery -x; dmesg -T | grep -iE 'mlx5|xid'",
+    "on the cited hosts: nvidia-smi; py-spy dump --native of one rank",
 ]
 
 
@@ -165,7 +167,7 @@ def _commands(process: Row, verdict: str) -> list[str]:
     if verdict == "rank-died":
         return [
             f"on {host}: dmesg -T | grep -iE 'oom|xid|segfault|{pid}'",
-            f"on {host}: the exit code of process {pid}",
+            f"on {host}: find the exit code of process {pid}",
         ]
     if verdict == "init-failed":
         return [f"on {host}: tr '\\0' '\\n' < /proc/{pid}/environ | grep -E 'RANK|WORLD_SIZE|CUDA_VISIBLE|NCCL_'"]
@@ -176,21 +178,21 @@ def _commands(process: Row, verdict: str) -> list[str]:
     ]
 
 
-def report(run: Frames, selection: Selection | None = None, asked: list[Rule] | None = None) -> Report:
-    """Ask the rules (those on a hang if none are given), and read the lines that they cite."""
+def build_report(run: Frames, selection: Selection | None = None, rules: list[Rule] | None = None) -> Report:
+    """Run the rules (by default those about hangs) and read the lines that they cite."""
     selection = selection or Selection()
-    asked = chosen(everything=False) if asked is None else asked
-    said = [
-        each
-        for each in findings(partial(call_with, run), asked)
-        if selection.shows(each.ranks, each.hosts, each.communicator)
+    rules = chosen(everything=False) if rules is None else rules
+    shown = [
+        finding
+        for finding in findings(partial(call_with, run), rules)
+        if selection.shows(finding.ranks, finding.hosts, finding.communicator)
     ]
-    cited = {(line.source, line.line) for finding in said for line in finding.evidence}
-    return Report(run, said, run.quote(cited), selection, asked)
+    cited = {(line.source, line.line) for finding in shown for line in finding.evidence}
+    return Report(run, shown, run.quote(cited), selection, rules)
 
 
 def operation(row: Row) -> Row:
-    """A call in the contract's words."""
+    """Return a call as the JSON contract describes it."""
     return {
         "name": row["name"],
         "ordinal": row["ordinal"],

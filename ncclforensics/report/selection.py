@@ -1,4 +1,4 @@
-"""What a report shows of a run: the ranks, hosts and communicators that the reader asks for."""
+"""The selection of ranks, host and communicator that a report shows."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from ncclforensics.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Nothing given selects everything."""
+    """What to show; an empty selection shows everything."""
 
     ranks: frozenset[int] = frozenset()
     host: str | None = None
     communicator: str | None = None
 
     def shows(self, ranks: Iterable[int], hosts: Iterable[str], communicator: str | None) -> bool:
-        """Whether something concerns what was asked for; what names no rank (host, communicator) concerns all."""
-        known = (
+        """Whether an item with these ranks, hosts and communicator is shown; one without ranks concerns all ranks."""
+        conditions = (
             (self.ranks, set(ranks)),
             ({self.host} - {None}, set(hosts)),
             ({self.communicator} - {None}, {communicator} - {None}),
         )
-        return all(not wanted or not told or wanted & told for wanted, told in known)
+        return all(not selected or not named or selected & named for selected, named in conditions)
 
 
-def ranks(text: str) -> frozenset[int]:
-    """`0-7,12` as numbers. Raises UsageError.
+def parse_ranks(text: str) -> frozenset[int]:
+    """Parse a list of ranks such as `0-7,12`. Raises UsageError if it is malformed.
 
-    >>> sorted(ranks("0-2,12"))
+    >>> sorted(parse_ranks("0-2,12"))
     [0, 1, 2, 12]
     """
-    found: set[int] = set()
+    ranks: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.partition("-")
         if not first.isdecimal() or not (last if dash else first).isdecimal():
-            raise UsageError(f"--ranks {text}: not ranks such as 0-7,12")
-        found.update(range(int(first), int(last or first) + 1))
-    return frozenset(found)
+            raise UsageError(f"--ranks {text}: not a list of ranks such as 0-7,12")
+        ranks.update(range(int(first), int(last or first) + 1))
+    return frozenset(ranks)

@@ -1,4 +1,4 @@
-"""What the logs tell about a run as a whole: the contract's `run`. Unknown is None, never 0 or a guess."""
+"""The summary of a run: the `run` object of the JSON contract. Unknown values are None, never 0 or a guess."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ Row = dict[str, Any]
 
 
 def summary(run: Frames) -> Row:
-    """The contract's `run` object."""
+    """Build the `run` object."""
     ranks, member = run["rank"], run["member"]
     hosts = sorted(run["process"]["host"].cast(pl.String).unique().to_list())
     largest = member.filter(pl.col("nranks") == pl.col("nranks").max())
     absent = sorted({number for numbers in run["verdict"]["absent"].to_list() for number in numbers})
-    placed = run["placement"].filter(pl.col("nranks") == pl.col("nranks").max())["nnodes"].max()
+    printed_nodes = run["placement"].filter(pl.col("nranks") == pl.col("nranks").max())["nnodes"].max()
     return {
         "nccl_versions": versions(run),
         "world_size": largest["nranks"].max(),
         "ranks_seen": sorted(set(ranks["rank"].drop_nulls().to_list())),
         "ranks_missing": absent,
         "hosts": hosts,
-        "nodes": len(hosts) if hosts and not absent else placed,
+        "nodes": len(hosts) if hosts and not absent else printed_nodes,
         "networks": sorted(run["milestone"]["network"].drop_nulls().unique().to_list()),
         "gdr": _gdr(run["transport"]),
         "transports": _transports(run["transport"]),
@@ -39,7 +39,7 @@ def summary(run: Frames) -> Row:
 
 
 def versions(run: Frames) -> list[str]:
-    """NCCL's versions as the logs print them; where none does, as RAS reports or nccl-tests do."""
+    """Return NCCL's versions from the logs; without any, from RAS reports or nccl-tests."""
     printed = sorted(run["version"]["version"].cast(pl.String).unique().to_list())
     if not printed:
         printed = sorted(run["ras_snapshot"]["version"].drop_nulls().unique().to_list())
@@ -47,7 +47,7 @@ def versions(run: Frames) -> list[str]:
 
 
 def _gdr(transport: pl.DataFrame) -> str:
-    """Over the connections seen to an RDMA-capable network."""
+    """Return how many of the connections over an RDMA-capable network use GPUDirect RDMA."""
     if transport.is_empty():
         return "unknown"
     over_network = transport.filter(pl.col("medium").is_in(["NET", "COLLNET"]))
@@ -63,7 +63,7 @@ def _transports(transport: pl.DataFrame) -> dict[str, int] | None:
 
 
 def _channels(channels: pl.DataFrame, largest: pl.DataFrame) -> dict[str, int | None]:
-    """Of the largest communicator; the most that any rank of it opened."""
+    """Return the channels of the largest communicator: the maximum over its ranks."""
     of_largest = channels.join(largest.select("key").unique(), on="key", how="semi")
     most: dict[str, int | None] = of_largest.select(pl.col("coll", "nvls", "p2p").max()).row(0, named=True)
     return most
@@ -107,7 +107,7 @@ def _subsystems(run: Frames) -> list[str]:
 
 
 def not_shown(run: Frames) -> list[Row]:
-    """What these logs cannot tell, and what to set so that the next ones do."""
+    """Return the questions that these logs cannot answer, and what to set so that the next logs do."""
     return [
         {"question": question.text, "needs": question.needs}
         for question in QUESTIONS

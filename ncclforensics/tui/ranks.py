@@ -306,10 +306,10 @@ def _passes(rank_row: RankRow, mark: str, typed: str) -> bool:
         return True
     if typed[0].isdecimal():
         from ncclforensics.errors import UsageError
-        from ncclforensics.report.selection import ranks
+        from ncclforensics.report.selection import parse_ranks
 
         try:
-            return rank_row.rank in ranks(typed)
+            return rank_row.rank in parse_ranks(typed)
         except UsageError:
             pass
     return typed in rank_row.host

@@ -23,12 +23,12 @@ LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "
 
 def junit(report: Report, serious: Collection[str]) -> bytes:
     """One test case for each rule that was asked; findings of a serious severity are its failures."""
-    said = {one.name: [finding for finding in report.findings if finding.rule == one.name] for one in report.asked}
+    said = {one.name: [finding for finding in report.findings if finding.rule == one.name] for one in report.rules}
     failed = {name for name, findings in said.items() if any(finding.severity in serious for finding in findings)}
     counts = {"tests": str(len(said)), "failures": str(len(failed)), "errors": "0"}
     suites = ET.Element("testsuites", {"name": NAME, **counts})
     suite = ET.SubElement(suites, "testsuite", {"name": NAME, "skipped": "0", **counts})
-    for one in report.asked:
+    for one in report.rules:
         case = ET.SubElement(suite, "testcase", {"classname": str(one.category), "name": one.name})
         told = {True: "", False: ""}
         for finding in said[one.name]:
@@ -54,11 +54,11 @@ def _told(report: Report, finding: Finding) -> str:
 
 def sarif(report: Report) -> bytes:
     """One result for each finding, at the lines that show it; the rules' pages as help."""
-    place = {one.name: number for number, one in enumerate(report.asked)}
+    place = {one.name: number for number, one in enumerate(report.rules)}
     driver = {
         "name": NAME,
         "version": __version__,
-        "rules": [_rule(one) for one in report.asked],
+        "rules": [_rule(one) for one in report.rules],
     }
     results = [_result(report, finding, place[finding.rule]) for finding in report.findings]
     run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}

@@ -55,7 +55,7 @@ def build_incident(report: Report, citer: Citer) -> Incident:
     """Build the tree: verdicts first, then causes, then context; consequences are below the first verdict."""
     verdicts = report.verdicts
     verdict_findings = {id(report.finding_of(row)) for row in verdicts}
-    rules = {rule.name: rule for rule in report.asked}
+    rules = {rule.name: rule for rule in report.rules}
 
     def node(finding: Finding) -> Node:
         rule = rules.get(finding.rule)

@@ -11,7 +11,7 @@ from ncclforensics.data.names import ranks_text
 from ncclforensics.errors import UsageError
 from ncclforensics.inputs.sources import Source
 from ncclforensics.report.build import Report
-from ncclforensics.report.selection import ranks as ranks_of
+from ncclforensics.report.selection import parse_ranks
 from ncclforensics.tui.content.evidence import Citer
 
 LEVELS = ("WARN", "INFO", "ATTN", "TRACE", "CALL", "ABORT")  # as NCCL prints them after its name
@@ -78,7 +78,7 @@ def parse_filter(typed: str, families: list[str]) -> LineFilter:
     family = conditions.get("family", "")
     if family and family not in families:
         raise UsageError(f"family:{family}: unknown family; the families are {', '.join(families)}")
-    ranks = ranks_of(conditions["rank"]) if "rank" in conditions else frozenset()
+    ranks = parse_ranks(conditions["rank"]) if "rank" in conditions else frozenset()
     return LineFilter(ranks, conditions.get("host", ""), level, family, " ".join(words))
 
 
