@@ -48,9 +48,9 @@ def analyze(
     from ncclforensics.inputs import sources
     from ncclforensics.inputs.read_policy import ReadPolicy
     from ncclforensics.report.build import build_report
-    from ncclforensics.rules.registry import chosen
+    from ncclforensics.rules.registry import select_rules
 
-    rules = chosen(everything=everything, select=select, ignore=ignore)
+    rules = select_rules(everything=everything, select=select, ignore=ignore)
     time_range = TimeRange(parse_time(since, "--since"), parse_time(until, "--until")) if since or until else None
     found = sources.find(paths, rank_from or sources.RANK_IN_NAME)
     total = sum(source.size for source in found)

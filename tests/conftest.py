@@ -65,7 +65,7 @@ def _no_rule_breaks_down(monkeypatch: pytest.MonkeyPatch) -> None:
     def failed(one: registry.Rule, error: Exception) -> Finding:
         raise error
 
-    monkeypatch.setattr(registry, "failed", failed)
+    monkeypatch.setattr(registry, "_crash_finding", failed)
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ def test_names_are_slugs_and_unique() -> None:
 def test_a_second_rule_of_one_name_is_refused() -> None:
     taken = registry.all_rules()[0].function
 
-    with pytest.raises(ValueError, match=r"two rules are called .*: ncclforensics\.rules"):
+    with pytest.raises(ValueError, match=r"two rules are named .*: ncclforensics\.rules"):
         rule(Category.HANG, Severity.ERROR)(taken)
 
 
@@ -78,7 +78,7 @@ def test_a_finding_gets_what_the_rule_left_out() -> None:
         if function is registry.all_rules()[0].function:
             yield Finding("title", "detail", "certain")
 
-    (finding,) = registry.findings(call)
+    (finding,) = registry.run_rules(call)
 
     first = registry.all_rules()[0]
     assert (finding.rule, finding.category, finding.severity) == (first.name, first.category, first.severity)
@@ -94,7 +94,7 @@ def test_a_rule_that_raises_does_not_stop_the_others(monkeypatch: pytest.MonkeyP
             raise KeyError("\x1b[31mhost")
         yield Finding("title", "detail", "certain")
 
-    found = {finding.rule: finding for finding in registry.findings(call, [dump_damage, sound])}
+    found = {finding.rule: finding for finding in registry.run_rules(call, [dump_damage, sound])}
 
     assert found[sound.name].title == "title"
     assert (found[dump_damage.name].severity, found[dump_damage.name].category) == ("info", "incomplete-evidence")

@@ -1,7 +1,7 @@
-"""Defects of NCCL's releases that a log can show: from which version, mended in which, and what they look like.
+"""Known defects of NCCL releases: first affected version, fixed version, and symptom in a log.
 
-A version alone says nothing: an advisory is given only where the symptom is there. `symptom` names how it is seen in
-rules/advisories.py. NCCL's release notes unless another source is named.
+A version alone is no finding: an advisory needs its symptom. `symptom` is a key of the symptoms in
+rules/job/known_defects.py. The source is NCCL's release notes unless another one is named.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ncclforensics.data.versions import Version
 
 @dataclass(frozen=True, slots=True)
 class Advisory:
-    """A defect, from `first` on, mended in `fixed`."""
+    """A defect of the versions from `first` up to, not including, `fixed`."""
 
     slug: str
     first: Version
@@ -22,7 +22,7 @@ class Advisory:
     what: str
     source: str = "release notes"
 
-    def concerns(self, version: Version) -> bool:
+    def affects(self, version: Version) -> bool:
         """Whether this release has the defect."""
         return self.first <= version < self.fixed
 

@@ -1,28 +1,28 @@
-"""What errors of CUDA mean for a job (CUDA runtime API, cudaError_t), by their text: old versions print no number."""
+"""Kinds of CUDA errors by their text (CUDA runtime API, cudaError_t); old versions print no number."""
 
 from __future__ import annotations
 
 MEMORY = "memory"
-EXITING = "exiting"  # the process is leaving: says nothing about why
-POISONED = "poisoned"  # an earlier kernel spoiled the context, mostly not one of NCCL's
+EXITING = "exiting"  # the process is exiting; this is not the reason
+CORRUPTED = "poisoned"  # an earlier kernel corrupted the context, mostly not one of NCCL
 HARDWARE = "hardware"
 UNUSABLE = "unusable"  # CUDA cannot be used in this process at all
-HIDDEN = "hidden"  # the GPU that was asked for is not there for this process
-FABRIC = "fabric"  # NVSwitch is not set up
+HIDDEN = "hidden"  # the requested GPU is not visible to this process
+FABRIC = "fabric"  # NVSwitch is not configured
 OTHER = "other"
 
 KINDS = {
     "out of memory": MEMORY,
     "driver shutting down": EXITING,
     "context is destroyed": EXITING,
-    "an illegal memory access was encountered": POISONED,
-    "unspecified launch failure": POISONED,
-    "device-side assert triggered": POISONED,
-    "misaligned address": POISONED,
-    "an illegal instruction was encountered": POISONED,
-    "operation not supported on global/shared address space": POISONED,
-    "invalid program counter": POISONED,
-    "the launch timed out and was terminated": POISONED,
+    "an illegal memory access was encountered": CORRUPTED,
+    "unspecified launch failure": CORRUPTED,
+    "device-side assert triggered": CORRUPTED,
+    "misaligned address": CORRUPTED,
+    "an illegal instruction was encountered": CORRUPTED,
+    "operation not supported on global/shared address space": CORRUPTED,
+    "invalid program counter": CORRUPTED,
+    "the launch timed out and was terminated": CORRUPTED,
     "hardware stack error": HARDWARE,
     "uncorrectable ECC error encountered": HARDWARE,
     "uncorrectable NVLink error detected during the execution": HARDWARE,
@@ -39,10 +39,10 @@ KINDS = {
 }
 
 
-def kind(text: str) -> str:
-    """What kind of error a text names.
+def error_kind(text: str) -> str:
+    """Return the kind of the error that a text begins with; OTHER for unknown errors.
 
-    >>> kind("an illegal memory access was encountered'"), kind("invalid argument")
+    >>> error_kind("an illegal memory access was encountered'"), error_kind("invalid argument")
     ('poisoned', 'other')
     """
-    return next((meaning for begins, meaning in KINDS.items() if text.startswith(begins)), OTHER)
+    return next((kind for error, kind in KINDS.items() if text.startswith(error)), OTHER)

@@ -1,4 +1,4 @@
-"""What NCCL's numbers mean, and how ranks and calls are written."""
+"""Names of NCCL's numbers, and texts of ranks, calls, sizes and versions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DATATYPES = (
     "int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16",
     "float8e4m3", "float8e5m2",
 )  # fmt: skip
-# nccl.h, ncclRedOp_t; avg from 2.10.3, larger numbers are operations the application made.
+# nccl.h, ncclRedOp_t; avg from 2.10.3, larger numbers are user-defined.
 OPERATIONS = ("sum", "prod", "max", "min", "avg")
 REDUCTIONS = ("AllReduce", "Reduce", "ReduceScatter")
 ROOTED = ("Broadcast", "Reduce", "Gather", "Scatter")
@@ -19,7 +19,7 @@ PAIRWISE = (*MESSAGES, "AlltoAll", "AllToAll")  # every pair of ranks connects
 
 
 def datatype(number: int | None) -> str | None:
-    """NCCL's name of a datatype; its number where it has none.
+    """Return NCCL's name of a datatype, or its number if it has none.
 
     >>> datatype(9)
     'bfloat16'
@@ -30,7 +30,7 @@ def datatype(number: int | None) -> str | None:
 
 
 def reduction(name: str | None, number: int | None) -> str | None:
-    """NCCL's name of a reduction; None for calls that reduce nothing.
+    """Return NCCL's name of a reduction; None for calls that do not reduce.
 
     >>> reduction("AllReduce", 2), reduction("AllGather", 0), reduction("AllReduce", 77)
     ('max', None, 'user-defined')
@@ -41,12 +41,12 @@ def reduction(name: str | None, number: int | None) -> str | None:
 
 
 def known(value: object) -> str:
-    """A value, or a question mark."""
+    """Return the value as text, or `?` for None."""
     return "?" if value is None else str(value)
 
 
 def printable(name: str) -> str:
-    r"""A name, such as a path, without what a terminal would act on.
+    r"""Replace the characters of a name that a terminal would interpret.
 
     >>> printable("a\x1b[2Jb.log")
     'a?[2Jb.log'
@@ -54,7 +54,7 @@ def printable(name: str) -> str:
     return "".join(character if character.isprintable() else "?" for character in name)
 
 
-# A sentence that begins with one of these keeps it as it is typed.
+# Commands are not capitalised at the beginning of a sentence.
 COMMANDS = (
     "dmesg", "docker", "gdb", "ibstat", "ip", "lspci", "mlxlink", "modprobe", "mpirun", "nvidia-imex-ctl", "nvidia-smi",
     "py-spy", "srun", "systemctl", "ulimit",
@@ -62,7 +62,7 @@ COMMANDS = (
 
 
 def sentence(text: str) -> str:
-    """A text as a sentence: with a capital, unless it begins with a command, and a full stop.
+    """Make a text a sentence: capitalised, unless it begins with a command, with a full stop.
 
     >>> sentence("see dmesg"), sentence("ulimit -l unlimited")
     ('See dmesg.', 'ulimit -l unlimited.')
@@ -73,7 +73,7 @@ def sentence(text: str) -> str:
 
 
 def ranks_text(numbers: Iterable[int]) -> str:
-    """Ranks as a person would write them.
+    """Format rank numbers with ranges.
 
     >>> ranks_text([3]), ranks_text([0, 1, 2, 7])
     ('rank 3', 'ranks 0-2, 7')
@@ -90,7 +90,7 @@ def ranks_text(numbers: Iterable[int]) -> str:
 
 
 def operation_text(call: dict[str, Any]) -> str:
-    """A call in one line: `AllReduce #13 (1048576 x bfloat16, sum)`."""
+    """Format a call: `AllReduce #13 (1048576 x bfloat16, sum)`."""
     name = call.get("name")
     if not name:
         return "a call"
@@ -108,7 +108,7 @@ def operation_text(call: dict[str, Any]) -> str:
 
 
 def bytes_text(size: int) -> str:
-    """A number of bytes in the largest unit that leaves it whole, or nearly so.
+    """Format a number of bytes in the largest unit in which it is at least 1.
 
     >>> [bytes_text(size) for size in (0, 1000, 1048576, 8589934592, 26549638485)]
     ['0 B', '1000 B', '1 MiB', '8 GiB', '24.7 GiB']
@@ -119,7 +119,7 @@ def bytes_text(size: int) -> str:
 
 
 def version_text(code: int) -> str:
-    """NCCL's version by its number, which changed its form in 2.9.
+    """Format NCCL's version code, whose digits changed in 2.9.
 
     >>> version_text(2804), version_text(22807)
     ('2.8.4', '2.28.7')

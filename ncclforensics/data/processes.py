@@ -1,8 +1,8 @@
-"""How processes end: signals, launchers' words for them, exceptions that pass on another's failure, faults of GPUs."""
+"""Ends of processes: signals and their names, exceptions that follow from another failure, and Xid numbers."""
 
 from __future__ import annotations
 
-# POSIX numbers, and what shells, Slurm, Open MPI and Python call them (signal(7), strsignal(3)).
+# POSIX numbers, and the names that shells, Slurm, Open MPI and Python print (signal(7), strsignal(3)).
 SIGNALS = {
     2: "SIGINT",
     4: "SIGILL",
@@ -29,10 +29,10 @@ OUT_OF_MEMORY = ("Out Of Memory", "OOMKilled", "Out of memory")
 ABORT = 6
 KILL = 9
 BUS_ERROR = 7
-TOLD = (2, 10, 12, 15)  # sent by a launcher, a scheduler or a person: the receiver did nothing wrong
+REQUESTED_ENDS = (2, 10, 12, 15)  # signals of a launcher, a scheduler or a user, not of a fault
 SHELL = 128  # a shell's exit code for a command that ended by signal n is 128 + n
 
-# Exceptions that tell of another process's end, or sum up one that stands elsewhere: class (last part of its name,
+# Exceptions that follow from the end of another process, or repeat another exception: class (last part of its name,
 # without Error), and beginnings of the message. torch.distributed (exceptions.html), multiprocessing, Ray, vLLM.
 SECOND_HAND_CLASSES = frozenset(
     [
@@ -72,9 +72,10 @@ SECOND_HAND_MESSAGES = (
     "wait timeout after",
     "Timed out after",
 )
-STORE = "store->get("  # a rank that waits for another's id through PyTorch's store
+STORE = "store->get("  # a rank that waits for another rank's id in PyTorch's store
 
-# Xid numbers (docs.nvidia.com/deploy/xid-errors) of faults that no program can cause; others may be the program's.
+# Xid numbers (docs.nvidia.com/deploy/xid-errors) of faults that a program cannot cause. 13, 31, 43, 45, 68 and
+# 69 are mostly faults of programs, and not listed.
 XIDS = {
     48: "uncorrectable ECC error of its memory",
     61: "internal micro-controller halt",
@@ -92,18 +93,10 @@ XIDS = {
     145: "NVLink error",
     149: "NVLink error",
 }
-MOSTLY_OF_PROGRAMS = {
-    13: "graphics engine exception: an illegal access by a kernel",
-    31: "MMU fault: an illegal address in a kernel",
-    43: "the GPU stopped processing after a fault of a program",
-    45: "channels were torn down after an earlier fault, or when a process was killed",
-    68: "video processor exception",
-    69: "graphics engine class error",
-}
 
 
 def signal_name(number: int) -> str:
-    """The name of a signal.
+    """Return the name of a signal.
 
     >>> signal_name(9), signal_name(34)
     ('SIGKILL', 'signal 34')

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 Version = tuple[int, ...]
 
-# NCCL allocates shared host memory by cuMem, and from the second on goes on without (release notes; nccl#1838).
+# NCCL allocates shared host memory by cuMem from the first, and falls back if it fails from the second (nccl#1838).
 CUMEM_HOST, CUMEM_HOST_OPTIONAL = (2, 24), (2, 26, 5)
 
 
 def release(printed: str) -> Version:
-    """The numbers of a version; what it was built for and with is left out.
+    """Parse the numbers of a version, without the CUDA version and build.
 
     >>> release("2.18.6+cuda12.4"), release("2.27.3-1"), release("2.26.nvbuild")
     ((2, 18, 6), (2, 27, 3), (2, 26))
@@ -21,9 +21,9 @@ def release(printed: str) -> Version:
 
 
 def releases(printed: Iterable[str | None]) -> list[Version]:
-    """The versions among these texts, each once, in their order.
+    """Return the distinct versions among these texts, ascending.
 
     >>> releases(["2.27.3+cuda12.9", "2.9.6+cuda11.0", None, "2.27.3+cuda12.4", "unknown"])
     [(2, 9, 6), (2, 27, 3)]
     """
-    return sorted({found for text in set(printed) if text and len(found := release(text)) > 1})
+    return sorted({version for text in set(printed) if text and len(version := release(text)) > 1})

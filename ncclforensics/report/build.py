@@ -15,7 +15,7 @@ from ncclforensics.data.names import datatype, reduction
 from ncclforensics.frames.protocol import Frames, call_with
 from ncclforensics.report.selection import Selection
 from ncclforensics.rules.finding import Finding, Line
-from ncclforensics.rules.registry import Rule, chosen, findings
+from ncclforensics.rules.registry import Rule, run_rules, select_rules
 
 Row = dict[str, Any]
 # Worst first: of several jobs in one folder, the worst verdict is reported as `hang`.
@@ -181,10 +181,10 @@ def _commands(process: Row, verdict: str) -> list[str]:
 def build_report(run: Frames, selection: Selection | None = None, rules: list[Rule] | None = None) -> Report:
     """Run the rules (by default those about hangs) and read the lines that they cite."""
     selection = selection or Selection()
-    rules = chosen(everything=False) if rules is None else rules
+    rules = select_rules(everything=False) if rules is None else rules
     shown = [
         finding
-        for finding in findings(partial(call_with, run), rules)
+        for finding in run_rules(partial(call_with, run), rules)
         if selection.shows(finding.ranks, finding.hosts, finding.communicator)
     ]
     cited = {(line.source, line.line) for finding in shown for line in finding.evidence}

@@ -1,4 +1,4 @@
-"""Findings: category, severity, certainty and role of a judgement, and the lines that prove it."""
+"""Findings: what a rule reports, with category, severity, certainty, role, and the lines that prove it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Category(StrEnum):
-    """What a finding is about: the part of the contract's vocabulary that some rule uses."""
+    """What a finding is about: the categories of the contract that rules use."""
 
     COLLECTIVE_MISMATCH = "collective-mismatch"
     LAGGING_RANK = "lagging-rank"
@@ -44,7 +44,7 @@ class Category(StrEnum):
 
 
 class Severity(StrEnum):
-    """How bad it is."""
+    """How severe a finding is."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -52,7 +52,7 @@ class Severity(StrEnum):
 
 
 class Role(StrEnum):
-    """Where it stands in the chain of events."""
+    """Whether a finding is a cause, follows from one, or is context."""
 
     CAUSE = "cause"
     CONSEQUENCE = "consequence"
@@ -61,7 +61,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line that proves something: the source's number and the line's."""
+    """A line of evidence: the number of the source and of the line, and a label."""
 
     source: int
     line: int
@@ -70,7 +70,7 @@ class Line:
 
 @dataclass(slots=True)
 class Finding:
-    """What a rule says. `rule`, `category`, `severity` and `remedy` are filled in by the registry where left empty."""
+    """What a rule reports. The registry fills in `rule`, and `category`, `severity` and `remedy` if they are empty."""
 
     title: str
     detail: str
@@ -78,7 +78,7 @@ class Finding:
     ranks: list[int] = field(default_factory=list)
     hosts: list[str] = field(default_factory=list)
     communicator: str | None = None
-    job: int | None = None  # whose verdict it puts into words
+    job: int | None = None  # number of the job whose verdict the finding describes
     role: Role = Role.CAUSE
     evidence: list[Line] = field(default_factory=list)
     remedy: str = ""

@@ -1,6 +1,6 @@
-"""Registry of rules: a rule is a function that reads frames and yields findings; its docstring is its page.
+"""Registry of rules: functions that read frames and yield findings, with their docstrings as documentation.
 
-The function's name is the rule's id. The docstring's headings are fixed: Means, Not when, Do, Sources.
+The function's name is the rule's slug. The docstring's headings are fixed: Means, Not when, Do, Sources.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ class Rule:
     category: Category
     severity: Severity
     function: Callable[..., Iterator[Finding]]
-    of: tuple[str, ...]  # the frames whose rows it judges
-    hang: bool  # it explains why a job stands still, and sees enough in both ends of each file
+    of: tuple[str, ...]  # the frames that it judges; it runs if at least one has rows
+    hang: bool  # `hang` runs it: it explains a hang, and needs only both ends of each file
 
     @property
     def page(self) -> str:
-        """The rule's documentation."""
+        """The rule's documentation: its docstring without indentation."""
         return cleandoc(self.function.__doc__ or "")
 
     def section(self, heading: str) -> str:
-        """One of Means, Not when, Do, Sources."""
+        """Return the text under a heading (one of HEADINGS), or an empty string."""
         for paragraph in self.page.split("\n\n"):
             for part in paragraph.split("\n"):
                 if part.startswith(f"{heading}: "):
@@ -51,16 +51,16 @@ _RULES: dict[str, Rule] = {}
 def rule(
     category: Category, severity: Severity, *, of: tuple[str, ...] = (), hang: bool = False
 ) -> Callable[[Callable[..., Iterator[Finding]]], Callable[..., Iterator[Finding]]]:
-    """Register a function as a rule; a second rule of that name is refused.
+    """Register a function as a rule. Raises ValueError for a second rule of the same name.
 
-    `of`: the frames whose rows it judges. Where these are all empty it is not asked, for it has nothing to say.
-    `hang`: the command `hang` asks it too; all others are asked by `check` alone, which reads every line.
+    `of`: the frames that the rule judges; it does not run if all of them are empty.
+    `hang`: the command `hang` runs the rule, too; other rules run only in `check`, which reads every line.
     """
 
     def register(function: Callable[..., Iterator[Finding]]) -> Callable[..., Iterator[Finding]]:
         name = function.__name__.replace("_", "-")
         if name in _RULES:
-            raise ValueError(f"two rules are called {name}: {_RULES[name].function.__module__}, {function.__module__}")
+            raise ValueError(f"two rules are named {name}: {_RULES[name].function.__module__}, {function.__module__}")
         _RULES[name] = Rule(name, category, severity, function, of, hang)
         return function
 
@@ -68,59 +68,66 @@ def rule(
 
 
 def all_rules() -> list[Rule]:
-    """Every rule, in the order of the modules' names."""
+    """Return every rule, in the order of the module names."""
     for module in pkgutil.walk_packages([str(Path(__file__).parent)], f"{__package__}."):
         import_module(module.name)
     return list(_RULES.values())
 
 
-def chosen(*, everything: bool, select: Iterable[str] = (), ignore: Iterable[str] = ()) -> list[Rule]:
-    """The rules on a hang, or all; of these those selected, by rule or category, and not ignored. Raises UsageError."""
+def select_rules(*, everything: bool, select: Iterable[str] = (), ignore: Iterable[str] = ()) -> list[Rule]:
+    """Return the rules for `hang`, or all, restricted to those selected and not ignored by rule or category.
+
+    Raises UsageError for a name that is neither a rule nor a category.
+    """
     rules, wanted, unwanted = all_rules(), set(select), set(ignore)
-    known = {name for one in rules for name in (one.name, str(one.category))} | set(Category)
+    known = {name for rule in rules for name in (rule.name, str(rule.category))} | set(Category)
     for name in sorted((wanted | unwanted) - known):
         raise UsageError(f"{name}: neither a rule nor a category; docs/rules/ has a page for each rule")
     return [
-        one
-        for one in rules
-        if (everything or one.hang)
-        and (not wanted or wanted & {one.name, one.category})
-        and not unwanted & {one.name, one.category}
+        rule
+        for rule in rules
+        if (everything or rule.hang)
+        and (not wanted or wanted & {rule.name, rule.category})
+        and not unwanted & {rule.name, rule.category}
     ]
 
 
-def findings(
+def run_rules(
     call: Callable[[Callable[..., Iterator[Finding]], tuple[str, ...]], Iterable[Finding] | None],
-    asked: Iterable[Rule] | None = None,
+    rules: Iterable[Rule] | None = None,
 ) -> list[Finding]:
-    """What these rules say (all if none are given); `call` supplies a function with frames, as `call_with` does."""
-    said: list[Finding] = []
-    for one in all_rules() if asked is None else asked:
+    """Run these rules (default: all) and return their findings: by role, severity and certainty.
+
+    `call` calls a function with the frames that its parameters name, as `call_with` does. A rule that raises an
+    exception yields a finding that says so. Raises ForensicsError if a frame cannot be read.
+    """
+    findings: list[Finding] = []
+    for rule in all_rules() if rules is None else rules:
         try:
-            found = list(call(one.function, one.of) or ())
-        except ForensicsError:  # what the rule asked for cannot be read
+            yielded = list(call(rule.function, rule.of) or ())
+        except ForensicsError:  # a frame of the rule cannot be read
             raise
-        except Exception as error:  # a defect of one rule must not cost the answers of all others
-            found = [failed(one, error)]
-        for finding in found:
-            finding.rule = one.name
-            finding.category = finding.category or one.category
-            finding.severity = finding.severity or one.severity
-            finding.remedy = finding.remedy or one.section("Do")
-            said.append(finding)
-    return sorted(said, key=_order)
+        except Exception as error:  # a defect of one rule must not suppress the findings of the others
+            yielded = [_crash_finding(rule, error)]
+        for finding in yielded:
+            finding.rule = rule.name
+            finding.category = finding.category or rule.category
+            finding.severity = finding.severity or rule.severity
+            finding.remedy = finding.remedy or rule.section("Do")
+            findings.append(finding)
+    return sorted(findings, key=_order)
 
 
-def failed(one: Rule, error: Exception) -> Finding:
-    """What is said in place of a rule that broke down."""
+def _crash_finding(rule: Rule, error: Exception) -> Finding:
+    """Return the finding in place of those of a rule that raised an exception."""
     return Finding(
-        f"the rule {one.name} broke down on these logs, so whatever it judges is not told",
+        f"the rule {rule.name} crashed; its findings are missing",
         f"{type(error).__name__}: {error}",
         "certain",
         role=Role.CONTEXT,
         severity=Severity.INFO,
         category=Category.INCOMPLETE_EVIDENCE,
-        remedy=f"Report this as a defect of the program. `--ignore {one.name}` leaves the rule out.",
+        remedy=f"Report this as a defect of ncclforensics. `--ignore {rule.name}` skips the rule.",
     )
 
 

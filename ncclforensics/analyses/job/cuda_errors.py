@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.data.cuda import kind
+from ncclforensics.data.cuda import error_kind
 from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.frames.registry import analysis
 
@@ -59,7 +59,7 @@ def cuda_error(
             error=pl.col("error").str.strip_chars("'. "),
             version=pl.lit(releases[0] if len(releases) == 1 else None, dtype=pl.String),
         )
-        .with_columns(kind=pl.col("error").map_elements(kind, return_dtype=pl.String))
+        .with_columns(kind=pl.col("error").map_elements(error_kind, return_dtype=pl.String))
         .filter(pl.col("kind") != "exiting")
         .sort("source", "line")
     )

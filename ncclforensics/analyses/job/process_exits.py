@@ -34,7 +34,7 @@ from ncclforensics.analyses.job.exit_reports import (
     torchrun_reports,
 )
 from ncclforensics.analyses.job.failure_events import LOST
-from ncclforensics.data.processes import ABORT, TOLD, signal_name
+from ncclforensics.data.processes import ABORT, REQUESTED_ENDS, signal_name
 from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.registry import analysis
 
@@ -237,7 +237,7 @@ def _mark_consequences(
     passing_on = {report.owner for report in exceptions} | failed_owners
     first_time = min((report.time for report in reports if report.time), default="")
     for report in reports:
-        if report.signal in TOLD:
+        if report.signal in REQUESTED_ENDS:
             report.follows = True
         elif report.signal == ABORT:
             # A watchdog that timed out, or an uncaught NCCL error, aborts the process.

@@ -10,7 +10,7 @@ from ncclforensics.analyses.hang.init import FAILED
 from ncclforensics.data.names import ranks_text
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.verdict_finding import accuse, verdicts
+from ncclforensics.rules.shared.verdict_finding import verdict_finding, verdicts_of
 
 
 @rule(Category.INIT_FAILURE, Severity.ERROR, of=("verdict",), hang=True)
@@ -26,8 +26,8 @@ def boot_init_refused(
     Sources: nccl: src/bootstrap.cc, src/init.cc; nccl#418, nccl#1176, nccl#1273.
     """
     jobs_with_shared_gpu = failure_event.filter(pl.col("form").is_in(["gpu_twice", "gpu_shared"]))["job"].unique()
-    for row in verdicts(verdict, "init-failed"):
-        finding = accuse(row, verdict_evidence, rank, "init was refused: ")
+    for row in verdicts_of(verdict, "init-failed"):
+        finding = verdict_finding(row, verdict_evidence, rank, "init was refused: ")
         finding.title += row["reason"].removeprefix("init was refused; ")
         if row["reason"].startswith(FAILED):  # the fault has its own finding
             where = ranks_text(finding.ranks) or ", ".join(finding.hosts)
@@ -48,8 +48,8 @@ def boot_rank_missing(verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, ran
     Do: check on their hosts whether the processes exist and what they print before NCCL; check the launcher's output.
     Sources: nccl#857, nccl#429, nccl#719.
     """
-    for row in verdicts(verdict, "rank-missing"):
-        yield accuse(row, verdict_evidence, rank, "{who} never joined init")
+    for row in verdicts_of(verdict, "rank-missing"):
+        yield verdict_finding(row, verdict_evidence, rank, "{who} never joined init")
 
 
 @rule(Category.HANG, Severity.ERROR, of=("verdict",), hang=True)
@@ -64,9 +64,9 @@ def boot_init_incomplete(
     Do: take the stack of the ranks that did not begin it; if all began it, check interface, firewall and plugin.
     Sources: nccl#857, nccl#429, nccl#634; NCCL user guide, usage/communicators.
     """
-    for row in verdicts(verdict, "init-incomplete"):
+    for row in verdicts_of(verdict, "init-incomplete"):
         culprits = "{who} did not join a communicator's init that the others are in"
-        yield accuse(
+        yield verdict_finding(
             row,
             verdict_evidence,
             rank,

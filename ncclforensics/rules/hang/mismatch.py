@@ -8,7 +8,7 @@ import polars as pl
 
 from ncclforensics.rules.finding import Category, Finding, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.verdict_finding import accuse, verdicts
+from ncclforensics.rules.shared.verdict_finding import verdict_finding, verdicts_of
 
 
 @rule(Category.COLLECTIVE_MISMATCH, Severity.ERROR, of=("verdict",), hang=True)
@@ -20,8 +20,8 @@ def coll_order_mismatch(verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, r
     Do: compare both calls with the program: rank-dependent branches, uneven data, parameter lists of unequal length.
     Sources: nccl#147, nccl#296, pytorch#117883.
     """
-    for row in verdicts(verdict, "collective-mismatch"):
-        finding = accuse(row, verdict_evidence, rank, "{who} differs from the others at {what}")
+    for row in verdicts_of(verdict, "collective-mismatch"):
+        finding = verdict_finding(row, verdict_evidence, rank, "{who} differs from the others at {what}")
         verb = "differ" if len(finding.ranks) > 1 else "differs"
         finding.title = finding.title.replace("differs", verb, 1)
         if row["how"] in ("arguments", "another"):

@@ -8,7 +8,7 @@ import polars as pl
 
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.verdict_finding import accuse, verdicts
+from ncclforensics.rules.shared.verdict_finding import verdict_finding, verdicts_of
 
 
 @rule(Category.LAGGING_RANK, Severity.ERROR, of=("verdict",), hang=True)
@@ -21,8 +21,8 @@ def coll_lagging_ranks(verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, ra
     Do: on the culprit's host take the stack of the process (py-spy dump --pid, gdb -p) before restarting anything.
     Sources: nccl#1911, DeepSpark#132, NCCL documentation troubleshooting/ras.rst.
     """
-    for row in verdicts(verdict, "lagging-ranks"):
-        yield accuse(row, verdict_evidence, rank, "{who} never called {what}")
+    for row in verdicts_of(verdict, "lagging-ranks"):
+        yield verdict_finding(row, verdict_evidence, rank, "{who} never called {what}")
 
 
 @rule(Category.HANG, Severity.ERROR, of=("verdict",), hang=True)
@@ -36,8 +36,8 @@ def p2p_unmatched_send_recv(
     Do: take the stack of the rank that did not post it; group Send and Recv that depend on each other.
     Sources: nccl#783, FlagScale#1256; NCCL user guide, point-to-point communication.
     """
-    for row in verdicts(verdict, "p2p-unmatched"):
-        yield accuse(row, verdict_evidence, rank, "{who} did not post the call that matches {what}")
+    for row in verdicts_of(verdict, "p2p-unmatched"):
+        yield verdict_finding(row, verdict_evidence, rank, "{who} did not post the call that matches {what}")
 
 
 @rule(Category.HANG, Severity.ERROR, of=("verdict",), hang=True)
@@ -51,9 +51,11 @@ def coll_cross_comm_order(
     Do: use the communicators in the same order on all ranks; NCCL_LAUNCH_ORDER_IMPLICIT=1 (2.26 and later) may help.
     Sources: nccl#195, nccl#208, nccl#522, nccl#574, nccl#783; NCCL user guide, usage/communicators.
     """
-    for row in verdicts(verdict, "cross-communicator-deadlock"):
+    for row in verdicts_of(verdict, "cross-communicator-deadlock"):
         where = "at {what}" if row["name"] else "in their init"
-        yield accuse(row, verdict_evidence, rank, "{who} uses communicators in a different order: deadlock " + where)
+        yield verdict_finding(
+            row, verdict_evidence, rank, "{who} uses communicators in a different order: deadlock " + where
+        )
 
 
 @rule(Category.HANG, Severity.ERROR, of=("verdict",), hang=True)
@@ -67,10 +69,10 @@ def coll_all_ranks_same_op_stuck(
     Do: read the first network or CUDA warning; check link counters, Xid messages in dmesg and nvidia-smi on its host.
     Sources: nccl#1730, nccl#1063, rccl#2191.
     """
-    for row in verdicts(verdict, "stuck-together"):
+    for row in verdicts_of(verdict, "stuck-together"):
         ranks = "all reporting ranks" if row["certainty"] == "possible" else "all ranks"
         title = f"{ranks} are in the same call, {{what}}, and it does not complete"
-        yield accuse(
+        yield verdict_finding(
             row, verdict_evidence, rank, title if row["name"] else "communication failed, and no rank makes progress"
         )
 
@@ -88,8 +90,8 @@ def read_subsystem_gap(
     """
     if benchmark.height and benchmark["is_complete"].all():
         return
-    for row in verdicts(verdict, "undecidable"):
-        finding = accuse(row, verdict_evidence, rank, "not decidable from these logs")
+    for row in verdicts_of(verdict, "undecidable"):
+        finding = verdict_finding(row, verdict_evidence, rank, "not decidable from these logs")
         finding.role = Role.CONTEXT
         finding.remedy = "Collect " + "; ".join(row["collect"]) if row["collect"] else ""
         yield finding

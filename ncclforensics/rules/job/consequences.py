@@ -11,7 +11,7 @@ from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import error_finding
-from ncclforensics.rules.shared.verdict_finding import accuse, verdicts
+from ncclforensics.rules.shared.verdict_finding import verdict_finding, verdicts_of
 
 
 @rule(Category.PEER_LOST, Severity.ERROR, of=("verdict",), hang=True)
@@ -26,8 +26,8 @@ def remote_closed_follow_the_pointer(
     Do: on the culprit's host look for the OOM killer, Xid and segfaults (dmesg -T), and at the launcher's exit codes.
     Sources: nccl#1232, nccl#795, LlamaFactory#6849.
     """
-    for row in verdicts(verdict, "rank-died"):
-        finding = accuse(row, verdict_evidence, rank, "{who} ended in the middle of the run")
+    for row in verdicts_of(verdict, "rank-died"):
+        finding = verdict_finding(row, verdict_evidence, rank, "{who} ended in the middle of the run")
         if not process_exit.filter(pl.col("is_first") & pl.col("rank_id").is_in(row["culprits"])).is_empty():
             finding.role = Role.CONSEQUENCE  # of the cause of its end, which has its own finding
         yield finding

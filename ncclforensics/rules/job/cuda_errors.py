@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.data.cuda import HARDWARE, HIDDEN, OTHER, POISONED, UNUSABLE
+from ncclforensics.data.cuda import CORRUPTED, HARDWARE, HIDDEN, OTHER, UNUSABLE
 from ncclforensics.data.processes import XIDS
 from ncclforensics.frames.columns import OWNER, short_host, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
@@ -34,7 +34,7 @@ def cuda_sticky_error(cuda_error: pl.DataFrame, hardware_event: pl.DataFrame, ra
     look for Xid 13 and 31 in dmesg -T on its host.
     Sources: vllm#4108, TensorRT-LLM#448, vllm#19890, nccl#750.
     """
-    for error, rows in _rows_by_error(cuda_error, POISONED):
+    for error, rows in _rows_by_error(cuda_error, CORRUPTED):
         reporters = ", ".join(sorted(set(rows["reporter"])))
         finding = error_finding(rows, rank, f"CUDA error on {{who}}: {error}", f"reported by {reporters}", "likely")
         finding.detail += "; an earlier kernel caused it, and the line shows only the call that reports it"

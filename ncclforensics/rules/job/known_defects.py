@@ -38,13 +38,13 @@ def ver_known_defect(
     """
     releases = version.filter(~text_of("form").fill_null("").str.starts_with("rccl")).sort("source", "line")
     releases = releases.with_columns(text_of("version")).unique("version", keep="first").sort("version")
-    concerned = [
+    affected = [
         (row, advisory)
         for row in releases.to_dicts()
         for advisory in ADVISORIES
-        if advisory.concerns(release(row["version"]))
+        if advisory.affects(release(row["version"]))
     ]
-    if not concerned:
+    if not affected:
         return
     stuck = verdict.filter(pl.col("verdict").is_in(STUCK_VERDICTS))
     hang_lines = verdict_evidence.join(stuck.select("job"), on="job", how="semi").select(*LINE_COLUMNS)
@@ -70,7 +70,7 @@ def ver_known_defect(
         "several communicators": connecting,
         "large scale": hang_lines if not large.is_empty() else no_lines,
     }
-    for row, advisory in concerned:
+    for row, advisory in affected:
         symptom_lines = symptoms[advisory.symptom]
         if not symptom_lines.is_empty():
             fixed = ".".join(map(str, advisory.fixed))

@@ -1,4 +1,4 @@
-"""A verdict put into the words of a finding: who, where, on what, shown by which lines."""
+"""Turn a verdict into a finding: culprits, hosts, the call, and the lines of evidence."""
 
 from __future__ import annotations
 
@@ -13,28 +13,30 @@ from ncclforensics.rules.finding import Finding, Line
 Row = dict[str, Any]
 
 
-def verdicts(verdict: pl.DataFrame, *names: str) -> Iterator[Row]:
-    """The jobs with one of these verdicts."""
+def verdicts_of(verdict: pl.DataFrame, *names: str) -> Iterator[Row]:
+    """Yield the rows of `verdict` with one of these verdicts."""
     yield from verdict.filter(pl.col("verdict").is_in(names)).to_dicts()
 
 
-def accuse(row: Row, verdict_evidence: pl.DataFrame, rank: pl.DataFrame, title: str) -> Finding:
-    """A finding on one job; `{who}` and `{what}` of the title become the culprits and the call."""
+def verdict_finding(row: Row, verdict_evidence: pl.DataFrame, rank: pl.DataFrame, title: str) -> Finding:
+    """Return the finding on one job; `{who}` and `{what}` in the title become the culprits and the call."""
     culprits = rank.filter(pl.col("rank_id").is_in(row["culprits"]))
     numbers = sorted({*culprits["rank"].drop_nulls().to_list(), *row["missing"]})
     hosts = sorted(culprits["host"].cast(pl.String).drop_nulls().unique().to_list())
     places = culprits.filter(pl.col("rank").is_null()).select("host", "pid").iter_rows()
-    who = ranks_text(numbers) or ", ".join(f"process {pid} on {host}" for host, pid in places) or "nobody in particular"
+    culprits_text = (
+        ranks_text(numbers) or ", ".join(f"process {pid} on {host}" for host, pid in places) or "no rank in particular"
+    )
     where = f" on {hosts[0]}" if len(hosts) == 1 else ""
     lines = verdict_evidence.filter(pl.col("job") == row["job"])
-    evidence = [Line(e["source"], e["line"], e["what"]) for e in lines.to_dicts()]
+    evidence = [Line(line["source"], line["line"], line["what"]) for line in lines.to_dicts()]
     subject = (
         ranks_text(numbers)
         if numbers and row["verdict"] not in ("init-failed", "undecidable", "stuck-together")
         else ""
     )
     return Finding(
-        title=title.format(who=who + where, what=operation_text(row)),
+        title=title.format(who=culprits_text + where, what=operation_text(row)),
         detail=f"{subject} {row['reason']}".strip(),
         certainty=row["certainty"],
         ranks=numbers,
