@@ -13,7 +13,7 @@ from ncclforensics import analyze
 from ncclforensics.frames.open_run import open_run
 from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.sources import find
-from ncclforensics.report.build import Report, report
+from ncclforensics.report.build import Report, build_report
 from ncclforensics.views import json_report
 
 ROOT = Path(__file__).parents[1]
@@ -77,7 +77,7 @@ class Incident:
         with chdir(self.folder):
             run = open_run(find(self.logs), policy)
             run.read_until_decided()
-            answered = report(run)
+            answered = build_report(run)
             return Answer(answered, json_report.as_object(answered))
 
 

@@ -15,7 +15,7 @@ from ncclforensics import analyze
 from ncclforensics.frames.open_run import open_run
 from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.sources import find
-from ncclforensics.report.build import report
+from ncclforensics.report.build import build_report
 from ncclforensics.views.json_report import as_object
 from tests.benchmarks.generate import Fault, FaultKind, Finish, Layout, Plan, Truth, generate
 from tests.budget import examples
@@ -75,7 +75,7 @@ def test_windows_give_the_verdict_of_a_full_read(plan: Plan) -> None:
         run = open_run(find([folder]), ReadPolicy(window=8 << 10, small_file=8 << 10))
         run.read_until_decided()
 
-        windows, whole = as_object(report(run)), answer([folder], whole=True)
+        windows, whole = as_object(build_report(run)), answer([folder], whole=True)
 
     assert told(windows) == told(whole)
 
