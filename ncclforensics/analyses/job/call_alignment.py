@@ -46,6 +46,10 @@ def call_gap(
     these only those whose places are all known.
     """
     keys = pl.concat([logged_divergence["key"], uneven_key["key"]]).unique()
+    partly_read = logged_call.filter("in_tail")["key"].unique()  # there, places are taken from the counter
+    keys = keys.filter(~keys.is_in(partly_read.implode()))
+    if keys.is_empty():
+        return pl.DataFrame(schema=CALL_GAP)
     place = pl.int_range(pl.len()).over("rank_id", order_by="created_pos")
     shapes = member.with_row_index("member").select("member", "key", "nranks", place=place)
     odd = shapes.filter(pl.col("key").is_in(keys.implode())).select("nranks", "place").unique()

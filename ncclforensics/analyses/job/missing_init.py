@@ -40,14 +40,19 @@ def calls_without_init(
     call_line: pl.DataFrame,
     call_occurrence: pl.DataFrame,
     communicator_lifetime: pl.DataFrame,
+    source: pl.DataFrame,
 ) -> pl.DataFrame:
-    """Pointers of communicators on which calls were made before any Init line of theirs, one row per process."""
+    """Pointers of communicators on which calls were made before any Init line of theirs, one row per process.
+
+    Of files that were read in full only: elsewhere the Init line may stand in the part that was not read.
+    """
     pointer = [*OWNER, "comm"]
     created = communicator_lifetime.group_by(pointer).agg(pl.col("created_pos").min())
     lines = call_line.with_row_index("call_line").head(call_template.height)  # the COLL lines stand first
     lines = lines.join(created, on=pointer, how="left", maintain_order="left")
     lines = lines.filter(pl.col("created_pos").is_null() | (pl.col("pos") < pl.col("created_pos")))
-    lines = lines.filter(pl.col("nranks") > 1)
+    is_whole = pl.col("source").is_in(source.filter("is_whole")["source"].implode())
+    lines = lines.filter((pl.col("nranks") > 1) & is_whole)
     if lines.is_empty():
         return pl.DataFrame(schema=CALLS_WITHOUT_INIT)
     first = lines.group_by(pointer, maintain_order=True).agg(
