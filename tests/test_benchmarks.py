@@ -398,7 +398,7 @@ def test_the_matrices_of_p2p_bandwidth_say_whether_peers_were_used(read: Read) -
     ]
 
 
-def test_numbers_too_large_for_their_column_become_null(read: Read) -> None:
+def test_numbers_too_large_for_their_column_are_ignored(read: Read) -> None:
     large = "9" * 30
 
     report = read(

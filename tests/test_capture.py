@@ -728,7 +728,7 @@ def test_a_truncated_journal_is_read_up_to_the_cut(tmp_path: Path) -> None:
     assert told["hang"]["culprits"] == [3]
 
 
-def test_numbers_beyond_their_column_become_null(tmp_path: Path) -> None:
+def test_numbers_beyond_their_column_are_ignored(tmp_path: Path) -> None:
     write_journals(tmp_path, parse_fault("crash:0@6", 4, 10))
     write_end(tmp_path, 0, "signal", -9)
     write_end(tmp_path, 10**12, "exit", 10**30)
