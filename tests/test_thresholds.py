@@ -1,0 +1,96 @@
+"""Each threshold has one example on either side of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+import pytest
+
+from ncclforensics.analyses.fabric.counters import PORT_STATE
+from ncclforensics.analyses.hang.stragglers import LAG
+from ncclforensics.analyses.job import calls as call_frames
+from ncclforensics.analyses.job.identity import RANK
+from ncclforensics.rules.hang.stragglers import boot_slow_init, slow_rank_comes_late
+
+RANKS = 4
+INIT_TIMES = ("kernels", "alloc", "bootstrap", "allgathers", "topo", "graphs", "connections", "total")
+
+
+def _ranks() -> pl.DataFrame:
+    rows = [{"job": 0, "rank_id": number, "rank": number, "host": "node1", "pid": number} for number in range(RANKS)]
+    return pl.DataFrame(rows, schema=RANK)
+
+
+def _is_straggler(lag: float, *, calls: int = 10, late_calls: int = 10, resolution: float = 0.0) -> bool:
+    """Whether rank 3 is reported if it makes `late_calls` of its calls `lag` seconds late."""
+    rows = [
+        {
+            "job": 0, "key": "0x1", "rank_id": number, "host": "node1", "nth": nth, "source": 0, "line": nth + 1,
+            "lag": lag if number == RANKS - 1 and nth < late_calls else 0.0, "clock_resolution": resolution,
+        }
+        for number in range(RANKS)
+        for nth in range(calls)
+    ]  # fmt: skip
+    findings = slow_rank_comes_late(pl.DataFrame(rows, schema=LAG), pl.DataFrame(schema=PORT_STATE), _ranks())
+    return [finding.ranks for finding in findings] == [[RANKS - 1]]
+
+
+@pytest.mark.parametrize(
+    ("lag", "resolution", "expected"), [(1.0, 0.0, False), (1.05, 0.0, True), (2.0, 1.0, False), (2.05, 1.0, True)]
+)
+def test_straggler_is_later_than_one_second_and_the_clock_resolution(
+    lag: float, resolution: float, *, expected: bool
+) -> None:
+    assert _is_straggler(lag, resolution=resolution) is expected
+
+
+@pytest.mark.parametrize(("calls", "expected"), [(7, False), (8, True)])
+def test_straggler_is_late_in_at_least_eight_calls(calls: int, *, expected: bool) -> None:
+    assert _is_straggler(3.0, calls=calls, late_calls=calls) is expected
+
+
+@pytest.mark.parametrize(("late_calls", "expected"), [(59, False), (60, True)])
+def test_straggler_is_late_in_sixty_percent_of_its_calls(late_calls: int, *, expected: bool) -> None:
+    assert _is_straggler(3.0, calls=100, late_calls=late_calls) is expected
+
+
+def _slow_init(**times: float) -> list[tuple[str, str | None]]:
+    """Titles and severities of the findings on one rank's init with these phases, in seconds."""
+    row: dict[str, Any] = {
+        "host": "node1", "pid": 0, "creator": "ncclCommInitRank", "nranks": 8, "source": 0, "line": 1,
+        **dict.fromkeys(INIT_TIMES, 0.0), **times,
+    }  # fmt: skip
+    schema_overrides = {"host": pl.Categorical(), "pid": pl.Int32()}
+    init_timing = pl.DataFrame([row], schema_overrides=schema_overrides)
+    return [(finding.title, finding.severity) for finding in boot_slow_init(init_timing, _ranks())]
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(9.5, 0), (10.0, 1)])
+def test_init_phase_is_slow_from_ten_seconds(seconds: float, expected: int) -> None:
+    assert len(_slow_init(topo=seconds)) == expected
+
+
+@pytest.mark.parametrize(("seconds", "severity"), [(59.5, "info"), (60.0, "warning")])
+def test_slow_init_is_a_warning_from_sixty_seconds(seconds: float, severity: str) -> None:
+    assert [found for _, found in _slow_init(topo=20.0, total=seconds)] == [severity]
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"), [("2.26.6+cuda12.9", True), ("2.27.0+cuda12.9", False), ("2.27.3+cuda12.9", False)]
+)
+def test_opcount_numbers_calls_in_versions_before_2_27(version: str, *, expected: bool) -> None:
+    calls = pl.DataFrame(
+        {
+            "member": [0, 0, 0],
+            "key": ["0x1"] * 3,
+            "opcount": [0, 1, 2],
+            "ordinal": [0, 1, 2],
+            "in_tail": [False] * 3,
+            "collective": [True] * 3,
+        }
+    )
+
+    counts_calls = call_frames._opcount_counts_calls(pl.DataFrame({"version": [version]}))
+
+    assert calls.select(is_counter=counts_calls)["is_counter"].all() is expected
