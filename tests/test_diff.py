@@ -16,7 +16,7 @@ import pytest
 from ncclforensics import analyze, cli
 from ncclforensics.data.difference_weights import FOLLOWS, FOLLOWS_VARIABLE, WEIGHT
 from ncclforensics.diff import FACT, FIGURE, Comparison, Difference, Kind, facts, figures, topics
-from ncclforensics.diff.compare import compared
+from ncclforensics.diff.compare import compare_reports
 from ncclforensics.frames.protocol import call_with
 from ncclforensics.report.build import Report
 from ncclforensics.report.selection import Selection
@@ -46,7 +46,7 @@ def answer(pair: Path, *, backwards: bool = False) -> Comparison:
     case = case_of(pair)
     sides = [case["bad"], case["good"]] if backwards else [case["good"], case["bad"]]
     with chdir(FIXTURES):
-        return compared(*map(read, sides))
+        return compare_reports(*map(read, sides))
 
 
 def told(comparison: Comparison) -> list[list[str]]:
@@ -92,7 +92,7 @@ def test_a_run_does_not_differ_from_itself(pair: Path) -> None:
     with chdir(FIXTURES):
         report = read(case_of(pair)["bad"])
 
-        assert compared(report, report).differences == []
+        assert compare_reports(report, report).differences == []
 
 
 @every_pair
@@ -118,7 +118,7 @@ def test_tests_of_different_collectives_have_nothing_in_common(tmp_path: Path) -
     table = (FIXTURES / "pairs/a-benchmark-is-slower-at-large-sizes/good/all_reduce.log").read_text(encoding="utf-8")
     (tmp_path / "good.log").write_text(table, encoding="utf-8")
     (tmp_path / "bad.log").write_text(table.replace("all_reduce", "broadcast"), encoding="utf-8")
-    comparison = compared(read(str(tmp_path / "good.log")), read(str(tmp_path / "bad.log")))
+    comparison = compare_reports(read(str(tmp_path / "good.log")), read(str(tmp_path / "bad.log")))
 
     assert not comparison.is_enough
     assert {(one.topic, one.absent) for one in comparison.not_compared} == {
@@ -138,7 +138,7 @@ def test_only_the_selected_ranks_are_compared() -> None:
     case = case_of(FIXTURES / "pairs" / "a-variable-was-left-over")
     with chdir(FIXTURES):
         good, bad = (read(case[side], Selection(frozenset({3}))) for side in ("good", "bad"))
-        channels = next(one for one in compared(good, bad).differences if one.topic == "channels")
+        channels = next(one for one in compare_reports(good, bad).differences if one.topic == "channels")
 
     assert (channels.good.values, channels.bad.values) == ([("8", 1)], [("2", 1)])
 
@@ -149,7 +149,7 @@ def test_a_selected_communicator_is_matched_in_the_other_run() -> None:
         key = read(case["good"]).run["member"]["key"][0]
         good, bad = (read(case[side], Selection(communicator=key)) for side in ("good", "bad"))
 
-        assert "channels" in compared(good, bad).compared
+        assert "channels" in compare_reports(good, bad).compared
 
 
 # --- facts and figures by themselves ---
@@ -158,7 +158,7 @@ def test_a_selected_communicator_is_matched_in_the_other_run() -> None:
 def facts_of(*rows: tuple[str, str, int | None]) -> pl.DataFrame:
     told = [{"what": what, "value": value, "size": size, "source": 0, "line": n + 1} for n, (what, value, size) in
             enumerate(rows)]  # fmt: skip
-    return facts.in_full(pl.DataFrame(told, schema_overrides={"size": pl.Int64}))
+    return facts.add_missing_columns(pl.DataFrame(told, schema_overrides={"size": pl.Int64}))
 
 
 def differences(topic: str, good: pl.DataFrame, bad: pl.DataFrame) -> list[Difference]:
@@ -212,7 +212,7 @@ def figures_of(values: list[float], *, unit: str = "GB/s", side: str = "out-of-p
         {"what": "all_reduce", "side": side, "size": 1 << 20 + n, "value": value, "unit": unit, "source": 0, "line": n}
         for n, value in enumerate(values)
     ]
-    return figures.in_full(pl.DataFrame(rows))
+    return figures.add_missing_columns(pl.DataFrame(rows))
 
 
 GOOD = [100.0, 150.0, 200.0, 250.0]
@@ -257,8 +257,8 @@ def test_an_idle_pcie_link_is_no_difference(tmp_path: Path) -> None:
     (tmp_path / "bad.log").write_text(query.replace("Current                   : 5", "Current                   : 1"))
     good, bad = (read(str(tmp_path / f"{side}.log")) for side in ("good", "bad"))
 
-    assert compared(good, bad).compared == ["machine"]
-    assert compared(good, bad).differences == []
+    assert compare_reports(good, bad).compared == ["machine"]
+    assert compare_reports(good, bad).differences == []
 
 
 # --- the tables behind it ---
@@ -306,7 +306,7 @@ def test_control_characters_in_names_are_not_printed(tmp_path: Path) -> None:
     (tmp_path / "good.log").write_text(log, encoding="utf-8")
     (tmp_path / "bad.log").write_text(log.replace("Using network IB", "Using network \x1b[2JIB\x9b"), encoding="utf-8")
     good, bad = (analyze([str(tmp_path / f"{side}.log")], everything=True) for side in ("good", "bad"))
-    comparison = compared(good, bad)
+    comparison = compare_reports(good, bad)
 
     for printed in (text_difference.text(comparison), json_difference.json(comparison).decode()):
         assert not any(character in printed for character in ("\x1b", "\x9b", "\x7f"))

@@ -49,7 +49,7 @@ def diff(
     counted as a difference. Exit code 0: no relevant difference, 1: relevant differences, 3: too little in common to
     compare.
     """
-    from ncclforensics.diff.compare import compared
+    from ncclforensics.diff.compare import compare_reports
     from ncclforensics.inputs.sources import forget_spooled
 
     def load(path: str) -> Report:
@@ -67,7 +67,7 @@ def diff(
         )
 
     try:
-        comparison = compared(load(good), load(bad))
+        comparison = compare_reports(load(good), load(bad))
     finally:
         forget_spooled()
     write_bytes(_rendered(comparison, diff_format, color=is_colored(output, no_color)), output)

@@ -1,28 +1,28 @@
-"""How much a difference between two runs explains: which topics weigh most, and what may follow from what.
+"""Weights of the topics that two runs are compared by, and which topics may follow from which.
 
-Weights order the report; nothing is judged by them. First stands what others follow from, among equals what costs most:
-sockets in place of RDMA a factor of three to twenty, no GPUDirect 30 to 60 % (thresholds), half of the channels or of
-the NICs about a half, another version mostly nothing.
+Weights only order the report. Topics that others follow from come first; among equals, those that cost most: sockets
+instead of RDMA a factor of three to twenty, no GPUDirect 30 to 60 % (thresholds), half of the channels or of the NICs
+about a half, another version mostly nothing.
 """
 
 from __future__ import annotations
 
 WEIGHT = {
-    # How it came out.
+    # Results.
     "verdict": 120,
     "bandwidth": 115,
     "links-measured": 110,
     "pairs-measured": 105,
-    # What may explain it.
+    # Possible explanations.
     "findings": 100,
-    "environment": 95,  # what somebody set is the commonest cause of all that follows (nccl#1454, nccl#846)
-    "shape": 90,  # another number of ranks or nodes is another job: hardly anything else can be compared
+    "environment": 95,  # variables are the commonest cause of the topics below (nccl#1454, nccl#846)
+    "shape": 90,  # with another number of ranks or nodes hardly anything else can be compared
     "network": 85,
     "nics": 80,
     "gpudirect": 75,
     "transports": 70,
     "machine": 65,
-    "counters": 63,  # errors of a link show in both, its speed only where it was trained again
+    "counters": 63,  # before ports: a bad link shows in its counters first
     "ports": 62,
     "links": 60,
     "versions": 55,
@@ -35,13 +35,13 @@ WEIGHT = {
     "algorithms": 25,
 }
 
-_ALL_OF_NCCL = (
+_NCCL_CHOICES = (
     "network", "nics", "gpudirect", "transports", "placement", "groups", "search", "channels", "multicast", "rings",
     "algorithms",
 )  # fmt: skip
 # What may follow from a topic (nccl: src/init.cc, in the order in which it decides).
 FOLLOWS = {
-    "shape": _ALL_OF_NCCL,
+    "shape": _NCCL_CHOICES,
     "network": ("nics", "gpudirect", "transports", "search", "channels", "rings", "algorithms"),
     "nics": ("search", "channels", "rings", "algorithms"),
     "gpudirect": ("transports", "search"),
@@ -97,20 +97,20 @@ FOLLOWS_VARIABLE = {
     "NCCL_TUNER_PLUGIN": ("algorithms",),
 }
 
-# Variables that tell NCCL where to write and what: they change no transfer.
-OF_LOGGING = (
+# Variables that control logging: they change no transfer.
+LOGGING_VARIABLES = (
     "NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_TIMESTAMP_FORMAT", "NCCL_DEBUG_TIMESTAMP_LEVELS",
     "NCCL_WARN_ENABLE_DEBUG_INFO", "NCCL_SET_THREAD_NAME", "NCCL_TOPO_DUMP_FILE", "NCCL_TOPO_DUMP_FILE_RANK",
     "NCCL_GRAPH_DUMP_FILE", "NCCL_GRAPH_DUMP_FILE_RANK", "NCCL_PARAM_DUMP_ALL",
 )  # fmt: skip
-# Addresses and names that are another's in every run.
-OF_ONE_RUN = ("NCCL_COMM_ID", "NCCL_HOSTID", "NCCL_RAS_ADDR", "NCCL_MNNVL_UUID", "NCCL_MNNVL_CLIQUE_ID")
+# Addresses and names that differ in every run.
+RUN_VARIABLES = ("NCCL_COMM_ID", "NCCL_HOSTID", "NCCL_RAS_ADDR", "NCCL_MNNVL_UUID", "NCCL_MNNVL_CLIQUE_ID")
 
-# Shares of ranks or connections that differ by less are the same: which ranks' lines were kept differs by as much.
+# Shares of ranks or connections that differ by less are equal: runs keep the lines of different ranks.
 SHARE = 0.10
 
 # Equal work varies by less than a tenth (thresholds: step-time variance); latencies of small messages by less than two
 # (thresholds: straggler, the slowest against the fastest).
 NOISE = 0.10
 NOISE_OF_LATENCY = 2.0
-FEWEST_SIZES = 2  # next to one another; one alone may be an accident, unless it is the largest or falls far
+FEWEST_SIZES = 2  # adjacent; a single size counts only if it is the largest or differs a lot

@@ -1,8 +1,8 @@
-"""What differs between two runs that matters: topics, each of which tells facts or figures of one run.
+"""Comparison of two runs by topics: each topic returns facts or figures of one run.
 
-A topic is a function that reads frames of one run, as a rule does, and returns rows: what is told, its value, where it
-stands. It is asked of both runs, and `compared` compares the answers. Pointers, process ids, ports and times are never
-facts; ranks and hosts only say of whom a fact is.
+A topic is a function that reads frames of one run, as a rule does, and returns rows: what the row is about, its value,
+and its line. `compare.compare_reports` calls it for both runs and compares the rows. Pointers, process ids, ports and
+times are never facts; ranks and hosts only state the owner of a fact.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import polars as pl
 from ncclforensics.report.build import Report, Row
 from ncclforensics.rules.finding import Line
 
-# A topic returns some of these; what it leaves out is null.
+# Columns of a fact. A topic may leave some out; they become null.
 FACT = {
     "what": pl.String(),
     "value": pl.String(),
-    "size": pl.Int64(),  # bytes; sizes next to one another with the same difference become one
+    "size": pl.Int64(),  # bytes; adjacent sizes with the same difference are merged
     "key": pl.String(),  # name of the communicator
     "rank": pl.Int32(),
     "host": pl.String(),
@@ -32,7 +32,7 @@ FACT = {
 }
 FIGURE = {
     "what": pl.String(),
-    "side": pl.String(),  # such as out-of-place; sides are compared each for itself, and told together
+    "side": pl.String(),  # such as out-of-place; sides are compared separately and reported together
     "size": pl.Int64(),  # bytes; null where there is none
     "value": pl.Float64(),
     "unit": pl.String(),  # GB/s: more is better; us: less is better
@@ -42,11 +42,11 @@ FIGURE = {
 
 
 class Kind(StrEnum):
-    """What a difference is to the reader."""
+    """How much a difference matters."""
 
-    SYMPTOM = "symptom"  # how it came out: a verdict, a bandwidth
-    DIFFERENCE = "difference"  # what may explain it
-    CONTEXT = "context"  # to be known, and no reason by itself
+    SYMPTOM = "symptom"  # a result: a verdict, a bandwidth
+    DIFFERENCE = "difference"  # may explain a symptom
+    CONTEXT = "context"  # useful to know, but no explanation by itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,24 +55,24 @@ class Topic:
 
     function: Callable[..., pl.DataFrame]
     kind: Kind
-    unit: str  # what a row of a fact stands for; empty for figures
-    needs: str  # what makes a run tell it
-    absence_tells: bool  # where both runs tell any fact of the topic, a fact that one lacks is a difference
+    unit: str  # what a row of facts counts, such as `rank`; empty for figures
+    needs: str  # how to run or log so that the topic has rows
+    is_absence_different: bool  # a fact that only one of two runs with this topic has is a difference
 
     @property
     def name(self) -> str:
-        """The word for it in reports."""
+        """Name in reports, such as `links-measured`."""
         return self.function.__name__.replace("_", "-")
 
     @property
     def means(self) -> str:
-        """What a difference means, in a sentence."""
+        """The meaning of a difference: the first paragraph of the function's docstring."""
         return cleandoc(self.function.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What one run says: each value with how many say so, the commonest first."""
+    """One run's values with their counts, the commonest first, and lines that show them."""
 
     values: list[tuple[str, int]]
     evidence: list[Line]
@@ -80,7 +80,7 @@ class Side:
 
 @dataclass(slots=True)
 class Difference:
-    """One thing that differs, and what others it may follow from."""
+    """One difference between two runs, and the differences that it may follow from."""
 
     topic: str
     what: str
@@ -96,17 +96,17 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class NotCompared:
-    """What one run does not tell, and what the other says of it; or what each tells, where nothing is in common."""
+    """A topic that is missing in one run, or for which the two runs have nothing in common."""
 
     topic: str
     absent: str  # good, bad or common
     needs: str
-    told: list[str]
+    other_values: list[str]  # of the run that has the topic; of both where nothing is in common
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A measured series over sizes, of both runs."""
+    """A measured series over sizes, for both runs."""
 
     title: str
     unit: str
@@ -115,32 +115,32 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Everything a view shows."""
+    """The result of comparing two runs."""
 
     good: Report
     bad: Report
-    differences: list[Difference]  # symptoms first, context last; between them what explains most is first
+    differences: list[Difference]  # symptoms first, context last; those that explain most come first
     not_compared: list[NotCompared]
-    compared: list[str]  # topics that both runs tell
+    compared: list[str]  # topics that both runs have
     curves: list[Curve]
 
     def of(self, kind: Kind) -> list[Difference]:
-        """Those of one kind, in order."""
-        return [one for one in self.differences if one.kind is kind]
+        """Return the differences of one kind, in order."""
+        return [difference for difference in self.differences if difference.kind is kind]
 
     @property
     def is_enough(self) -> bool:
-        """Both runs tell something in common that could differ and matter; that the versions agree says nothing yet."""
-        slight = {"versions", "shape", *(one.name for one in topics() if one.kind is Kind.CONTEXT)}
-        return self.matters or not set(self.compared) <= slight
+        """Whether enough was compared to call the runs equal: equal versions, shape or context alone are not enough."""
+        minor = {"versions", "shape", *(topic.name for topic in topics() if topic.kind is Kind.CONTEXT)}
+        return self.matters or not set(self.compared) <= minor
 
     @property
     def matters(self) -> bool:
-        """Something differs that is not mere context."""
-        return any(one.kind is not Kind.CONTEXT for one in self.differences)
+        """Whether there is a difference other than context."""
+        return any(difference.kind is not Kind.CONTEXT for difference in self.differences)
 
     def evidence(self, difference: Difference) -> tuple[list[Row], list[Row]]:
-        """Path, line and text of what each run says."""
+        """Return path, line and text of the evidence in each run."""
         good = [self.good.cited(line.source, line.line) for line in difference.good.evidence]
         return good, [self.bad.cited(line.source, line.line) for line in difference.bad.evidence]
 
@@ -149,21 +149,24 @@ _TOPICS: dict[str, Topic] = {}
 
 
 def topic(
-    *, unit: str = "", needs: str, kind: Kind = Kind.DIFFERENCE, absence_tells: bool = False
+    *, unit: str = "", needs: str, kind: Kind = Kind.DIFFERENCE, is_absence_different: bool = False
 ) -> Callable[[Callable[..., pl.DataFrame]], Callable[..., pl.DataFrame]]:
-    """Register a function as a topic: of facts where a unit is given, of figures otherwise."""
+    """Register a function as a topic: of facts if a unit is given, of figures otherwise.
+
+    Raises ValueError if a topic of that name is registered already.
+    """
 
     def register(function: Callable[..., pl.DataFrame]) -> Callable[..., pl.DataFrame]:
         if function.__name__ in _TOPICS:
             raise ValueError(f"two topics are called {function.__name__}")
-        _TOPICS[function.__name__] = Topic(function, kind, unit, needs, absence_tells)
+        _TOPICS[function.__name__] = Topic(function, kind, unit, needs, is_absence_different)
         return function
 
     return register
 
 
 def topics() -> list[Topic]:
-    """Every topic, in the order of the modules' names."""
+    """Return all topics, ordered by the names of their modules."""
     for module in pkgutil.iter_modules(__path__):
         import_module(f"{__name__}.{module.name}")
     return list(_TOPICS.values())

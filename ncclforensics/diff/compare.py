@@ -1,87 +1,89 @@
-"""Two runs compared: every topic asked of both, and what differs put into the order of what it explains."""
+"""Compare two reports topic by topic, and order the differences by how much they explain."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import polars as pl
 
 from ncclforensics.data.difference_weights import FOLLOWS, FOLLOWS_VARIABLE, WEIGHT
 from ncclforensics.diff import Comparison, Curve, Difference, Kind, NotCompared, Topic, facts, figures, topics
-from ncclforensics.diff.ranks import roles
+from ncclforensics.diff.ranks import communicator_kinds
 from ncclforensics.diff.result import finding_differences, is_decided, verdict_differences
 from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.protocol import call_with
 from ncclforensics.report.build import Report
 
-SHOWN = 3  # values of what only one run tells
+SHOWN = 3  # values of a topic that only one run has
 VERDICT, ENVIRONMENT = "verdict", "environment"
 
 
-def compared(good: Report, bad: Report) -> Comparison:
-    """What differs between two runs; both reports must have been made by the same rules and the same selection."""
-    found: list[Difference] = []
-    absent: list[NotCompared] = []
-    both: list[str] = []
-    drawn: list[Curve] = []
-    for each in verdict_differences(good, bad):
-        if isinstance(each, NotCompared):
-            absent.append(each)
+def compare_reports(good: Report, bad: Report) -> Comparison:
+    """Compare two runs; both reports must have been made by the same rules and with the same selection."""
+    differences: list[Difference] = []
+    not_compared: list[NotCompared] = []
+    common: list[str] = []
+    curves: list[Curve] = []
+    for result in verdict_differences(good, bad):
+        if isinstance(result, NotCompared):
+            not_compared.append(result)
         else:
-            found.append(each)
+            differences.append(result)
     if is_decided(good) and is_decided(bad):
-        both.append(VERDICT)
-    found += finding_differences(good, bad)
-    alike = _alike(good, bad)
+        common.append(VERDICT)
+    differences += finding_differences(good, bad)
+    good_keys, bad_keys = _selected_communicators(good, bad)
     for topic in topics():
-        ours, theirs = _asked(topic, good, alike[0]), _asked(topic, bad, alike[1])
-        if ours.is_empty() and theirs.is_empty():
+        good_rows, bad_rows = _topic_rows(topic, good, good_keys), _topic_rows(topic, bad, bad_keys)
+        if good_rows.is_empty() and bad_rows.is_empty():
             continue
-        if ours.is_empty() or theirs.is_empty():
-            absent.append(_not_compared(topic, ours, theirs))
+        if good_rows.is_empty() or bad_rows.is_empty():
+            not_compared.append(_missing_in_one(topic, good_rows, bad_rows))
             continue
-        if not _is_common(topic, ours, theirs):
-            absent.append(_nothing_in_common(topic, ours, theirs))
+        if not _is_common(topic, good_rows, bad_rows):
+            not_compared.append(_nothing_in_common(topic, good_rows, bad_rows))
             continue
-        both.append(topic.name)
+        common.append(topic.name)
         if topic.unit:
-            found += facts.fact_differences(topic, ours, theirs)
+            differences += facts.fact_differences(topic, good_rows, bad_rows)
         else:
-            found += figures.figure_differences(topic, ours, theirs)
-            drawn += figures.curves(ours, theirs)
-    good.cite(line for one in found for line in one.good.evidence)
-    bad.cite(line for one in found for line in one.bad.evidence)
-    return Comparison(good, bad, list(_ordered(found, absent)), absent, both, drawn)
+            differences += figures.figure_differences(topic, good_rows, bad_rows)
+            curves += figures.curves(good_rows, bad_rows)
+    good.cite(line for difference in differences for line in difference.good.evidence)
+    bad.cite(line for difference in differences for line in difference.bad.evidence)
+    ordered = list(_ordered(differences, not_compared))
+    return Comparison(good, bad, ordered, not_compared, common, curves)
 
 
-def _asked(topic: Topic, report: Report, alike: list[str]) -> pl.DataFrame:
-    """What a run says to a topic, as far as it is to be shown."""
+def _topic_rows(topic: Topic, report: Report, keys: list[str]) -> pl.DataFrame:
+    """Return the rows of a topic for one run, limited to the report's selection; `keys` are of communicators."""
     rows: pl.DataFrame = call_with(report.run, topic.function)
     if not topic.unit:
-        return figures.in_full(rows)
-    told = facts.in_full(rows)
-    shown = report.selection
-    if shown.ranks:
-        told = told.filter(pl.col("rank").is_null() | pl.col("rank").is_in(shown.ranks))
-    if shown.host:
-        told = told.filter(pl.col("host").is_null() | (pl.col("host") == shown.host))
-    if shown.communicator:
-        told = told.filter(pl.col("key").is_null() | pl.col("key").is_in(alike))
-    return told
+        return figures.add_missing_columns(rows)
+    selected = facts.add_missing_columns(rows)
+    selection = report.selection
+    if selection.ranks:
+        selected = selected.filter(pl.col("rank").is_null() | pl.col("rank").is_in(selection.ranks))
+    if selection.host:
+        selected = selected.filter(pl.col("host").is_null() | (pl.col("host") == selection.host))
+    if selection.communicator:
+        selected = selected.filter(pl.col("key").is_null() | pl.col("key").is_in(keys))
+    return selected
 
 
-def _alike(good: Report, bad: Report) -> tuple[list[str], list[str]]:
-    """The communicators of each run that play the role of the one to be shown: its name is of one run alone."""
-    named = [roles(report.run["member"]).with_columns(text_of("key")) for report in (good, bad)]
-    is_meant = pl.col("key") == pl.lit(good.selection.communicator, pl.String)
-    wanted = pl.concat([each.filter(is_meant) for each in named])["role"]
-    ours, theirs = (each.filter(pl.col("role").is_in(wanted.implode()))["key"].to_list() for each in named)
-    return ours, theirs
+def _selected_communicators(good: Report, bad: Report) -> tuple[list[str], list[str]]:
+    """Return the keys of each run's communicators of the selected kind: the selected key exists in one run only."""
+    kinds = [communicator_kinds(report.run["member"]).with_columns(text_of("key")) for report in (good, bad)]
+    is_selected = pl.col("key") == pl.lit(good.selection.communicator, pl.String)
+    wanted = pl.concat([of_run.filter(is_selected) for of_run in kinds])["kind"].implode()
+    good_keys, bad_keys = (of_run.filter(pl.col("kind").is_in(wanted))["key"].to_list() for of_run in kinds)
+    return good_keys, bad_keys
 
 
-def _not_compared(topic: Topic, good: pl.DataFrame, bad: pl.DataFrame) -> NotCompared:
-    absent, told = ("good", bad) if good.is_empty() else ("bad", good)
-    named = told.select("what", "value").unique(maintain_order=True).group_by("what", maintain_order=True)
+def _missing_in_one(topic: Topic, good: pl.DataFrame, bad: pl.DataFrame) -> NotCompared:
+    absent, present = ("good", bad) if good.is_empty() else ("bad", good)
+    named = present.select("what", "value").unique(maintain_order=True).group_by("what", maintain_order=True)
     if not topic.unit:
         return NotCompared(topic.name, absent, topic.needs, [what for (what,), _ in named])
     values = named.agg(pl.col("value").head(SHOWN).str.join(", "))
@@ -89,52 +91,52 @@ def _not_compared(topic: Topic, good: pl.DataFrame, bad: pl.DataFrame) -> NotCom
 
 
 def _is_common(topic: Topic, good: pl.DataFrame, bad: pl.DataFrame) -> bool:
-    """Whether both tell of the same thing, and not merely of the same kind of thing."""
-    if topic.absence_tells:
+    """Whether both runs have a row on the same subject and size, not merely rows of the same topic."""
+    if topic.is_absence_different:
         return True
     columns = ["what", "size"] if topic.unit else ["what", "side", "unit", "size"]
     return good.join(bad, on=columns, how="semi", nulls_equal=True).height > 0
 
 
 def _nothing_in_common(topic: Topic, good: pl.DataFrame, bad: pl.DataFrame) -> NotCompared:
-    named = (("GOOD", good), ("BAD", bad))
-    told = [f"{side}: {', '.join(rows['what'].unique(maintain_order=True).head(SHOWN))}" for side, rows in named]
-    return NotCompared(topic.name, "common", topic.needs, told)
+    sides = (("GOOD", good), ("BAD", bad))
+    values = [f"{side}: {', '.join(rows['what'].unique(maintain_order=True).head(SHOWN))}" for side, rows in sides]
+    return NotCompared(topic.name, "common", topic.needs, values)
 
 
-def _ordered(found: list[Difference], absent: list[NotCompared]) -> Iterator[Difference]:
-    """Symptoms, then what follows from nothing else, then what may; within each what explains most."""
-    reasons = [one for one in found if one.kind is Kind.DIFFERENCE]
-    moves = [(_called(one), _followers(one)) for one in reasons]
-    moves += [
-        (f"{told.partition(':')[0]} (not compared)", FOLLOWS_VARIABLE.get(told.partition(":")[0], ()))
-        for each in absent
-        if each.topic == ENVIRONMENT
-        for told in each.told
+def _ordered(differences: list[Difference], not_compared: list[NotCompared]) -> Iterator[Difference]:
+    """Set weights and causes, and yield symptoms, independent differences, those that may follow from them, context."""
+    candidates = [difference for difference in differences if difference.kind is Kind.DIFFERENCE]
+    causes = [(_cause_name(difference), _consequences(difference)) for difference in candidates]
+    variables = [
+        value.partition(":")[0] for topic in not_compared if topic.topic == ENVIRONMENT for value in topic.other_values
     ]
-    for one in found:
-        one.weight = WEIGHT.get(one.topic, 0)
-        if one.kind is Kind.DIFFERENCE:
-            one.follows = list(dict.fromkeys(name for name, followers in moves if one.topic in followers))
-    explained = {_called(one): sum(_called(one) in each.follows for each in reasons) for one in reasons}
+    causes += [(f"{variable} (not compared)", FOLLOWS_VARIABLE.get(variable, ())) for variable in variables]
+    for difference in differences:
+        difference.weight = WEIGHT.get(difference.topic, 0)
+        if difference.kind is Kind.DIFFERENCE:
+            names = (name for name, consequences in causes if difference.topic in consequences)
+            difference.follows = list(dict.fromkeys(names))
+    explained = Counter(name for difference in candidates for name in difference.follows)
     kinds = list(Kind)
     yield from sorted(
-        found,
-        key=lambda one: (
-            kinds.index(one.kind),
-            bool(one.follows),
-            -one.weight,
-            -explained.get(_called(one), 0),
-            "world" not in one.what,  # the largest communicator before its parts
-            one.what,
+        differences,
+        key=lambda difference: (
+            kinds.index(difference.kind),
+            bool(difference.follows),
+            -difference.weight,
+            -explained[_cause_name(difference)],
+            "world" not in difference.what,  # the largest communicator before its parts
+            difference.what,
         ),
     )
 
 
-def _called(one: Difference) -> str:
-    """As what others follow from it: a variable by its name, everything else by its topic."""
-    return one.what if one.topic == ENVIRONMENT else one.topic
+def _cause_name(difference: Difference) -> str:
+    """Return the name under which other differences follow from this one: its variable, or its topic."""
+    return difference.what if difference.topic == ENVIRONMENT else difference.topic
 
 
-def _followers(one: Difference) -> tuple[str, ...]:
-    return (FOLLOWS_VARIABLE if one.topic == ENVIRONMENT else FOLLOWS).get(_called(one), ())
+def _consequences(difference: Difference) -> tuple[str, ...]:
+    """List the topics whose differences may follow from this one."""
+    return (FOLLOWS_VARIABLE if difference.topic == ENVIRONMENT else FOLLOWS).get(_cause_name(difference), ())

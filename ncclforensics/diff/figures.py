@@ -1,4 +1,4 @@
-"""Figures of two runs: series over sizes that lie further apart than equal runs do."""
+"""Differences between the figures of two runs: series over sizes that differ more than equal runs do."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ NAMES = {TIME: "latency", "GB/s": "bandwidth"}
 
 
 def figure_differences(topic: Topic, good: pl.DataFrame, bad: pl.DataFrame) -> Iterator[Difference]:
-    """A difference for each series that lies apart: slower, or faster."""
+    """Yield a difference for each series of which some sizes are slower, and one if some are faster."""
     for (what, unit), rows in _paired(good, bad).group_by("what", "unit", maintain_order=True):
-        for apart in (rows.filter("is_slower"), rows.filter("is_faster")):
-            told = pl.concat(_beyond_accident(apart, rows))
-            if told.height:
-                yield _difference(topic, f"{NAMES[str(unit)]} of {what}", told, rows)
+        for candidates in (rows.filter("is_slower"), rows.filter("is_faster")):
+            different = pl.concat(_significant(candidates, rows))
+            if different.height:
+                yield _difference(topic, f"{NAMES[str(unit)]} of {what}", different, rows)
 
 
 def curves(good: pl.DataFrame, bad: pl.DataFrame) -> list[Curve]:
-    """Bandwidth over size, of what both runs measured at several sizes; the first side of each."""
-    found = []
+    """Return the bandwidth over size of each series that both runs measured; of its first side only."""
+    result = []
     rows = _paired(good, bad).filter((pl.col("unit") != TIME) & pl.col("size").is_not_null())
-    for (what, unit), each in rows.group_by("what", "unit", maintain_order=True):
-        side = each.filter(pl.col("side").eq_missing(each["side"][0])).sort("size")
+    for (what, unit), series in rows.group_by("what", "unit", maintain_order=True):
+        side = series.filter(pl.col("side").eq_missing(series["side"][0])).sort("size")
         points = list(side.select("size", "value", "value_bad").iter_rows())
-        found.append(Curve(str(what), str(unit), points))
-    return found
+        result.append(Curve(str(what), str(unit), points))
+    return result
 
 
 def _paired(good: pl.DataFrame, bad: pl.DataFrame) -> pl.DataFrame:
-    """One row per series and size that both runs measured; typical value, and whether bad is apart from good.
+    """Join the medians of both runs: one row per series and size that both measured, with `is_slower`, `is_faster`.
 
-    Where a test was repeated, its figures must not overlap either: what one run does by itself is its noise.
+    Repeated measurements of the two runs must not overlap, because their spread is the noise of a run.
     """
     series = ["what", "side", "unit", "size"]
     both = _typical(good, series).join(
@@ -76,31 +76,31 @@ def _typical(rows: pl.DataFrame, series: list[str]) -> pl.DataFrame:
     )
 
 
-def _beyond_accident(apart: pl.DataFrame, rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    """Of sizes that lie apart those that have a neighbour that does, or are the largest, or fall far."""
-    yield apart.clear()
-    for side in apart["side"].unique(maintain_order=True):
+def _significant(candidates: pl.DataFrame, rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """Yield the candidates, per side, that are adjacent in size, are the largest size, or differ a lot."""
+    yield candidates.clear()
+    for side in candidates["side"].unique(maintain_order=True):
         is_here = pl.col("side").eq_missing(pl.lit(side, pl.String))
-        ours, whole = apart.filter(is_here).sort("place"), rows.filter(is_here)
+        of_side, all_sizes = candidates.filter(is_here).sort("place"), rows.filter(is_here)
         streak = (pl.col("place").diff().fill_null(0) != 1).cum_sum()
-        is_last = pl.col("place") == whole["place"].max()
+        is_last = pl.col("place") == all_sizes["place"].max()
         is_far = (pl.col("gain") < DIP) & (pl.col("unit") != TIME)
         yield (
-            ours.with_columns(streak=streak)
+            of_side.with_columns(streak=streak)
             .filter((pl.len().over("streak") >= FEWEST_SIZES) | ((pl.col("unit") != TIME) & (is_last | is_far)))
             .drop("streak")
         )
 
 
-def _difference(topic: Topic, what: str, told: pl.DataFrame, rows: pl.DataFrame) -> Difference:
-    """Shown at the largest size of those that lie apart, where bandwidth counts; latency at the smallest."""
-    is_time = told["unit"][0] == TIME
-    furthest = told.sort(pl.col("gain").log().abs(), "size", descending=True).row(0, named=True)
-    shown = told.sort("size", pl.col("gain").log().abs(), descending=[not is_time, True]).row(0, named=True)
+def _difference(topic: Topic, what: str, different: pl.DataFrame, rows: pl.DataFrame) -> Difference:
+    """Make one difference that shows the largest of the different sizes for bandwidth, the smallest for latency."""
+    is_time = different["unit"][0] == TIME
+    furthest = different.sort(pl.col("gain").log().abs(), "size", descending=True).row(0, named=True)
+    shown = different.sort("size", pl.col("gain").log().abs(), descending=[not is_time, True]).row(0, named=True)
     far = "" if shown["size"] == furthest["size"] else f" It is {_share(furthest)}{_at(furthest)}."
     return Difference(
         topic.name,
-        what + _span(told, rows),
+        what + _span(different, rows),
         topic.kind,
         Side(
             [(f"{_figure(shown['value'], shown['unit'])}{_at(shown)}", 1)], [Line(shown["source"], shown["line"], "")]
@@ -114,14 +114,14 @@ def _difference(topic: Topic, what: str, told: pl.DataFrame, rows: pl.DataFrame)
     )
 
 
-def _span(told: pl.DataFrame, rows: pl.DataFrame) -> str:
+def _span(different: pl.DataFrame, rows: pl.DataFrame) -> str:
     """` at 1 MiB to 8 GiB (14 of 14 sizes), in-place only`."""
-    sizes = told["size"].drop_nulls().unique().sort().to_list()
+    sizes = different["size"].drop_nulls().unique().sort().to_list()
     text = ""
     if sizes:
         span = bytes_text(sizes[0]) + f" to {bytes_text(sizes[-1])}" * (len(sizes) > 1)
         text = f" at {span} ({len(sizes)} of {rows['size'].drop_nulls().n_unique()} sizes)"
-    sides = told["side"].drop_nulls().unique(maintain_order=True).to_list()
+    sides = different["side"].drop_nulls().unique(maintain_order=True).to_list()
     return text + (f", {sides[0]} only" if len(sides) == 1 and rows["side"].n_unique() > 1 else "")
 
 
@@ -137,7 +137,7 @@ def _figure(value: float, unit: str) -> str:
     return f"{value:,.1f} {unit}"
 
 
-def in_full(rows: pl.DataFrame) -> pl.DataFrame:
-    """Rows of a topic with every column of a figure."""
+def add_missing_columns(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows with every column of FIGURE, without rows that have no value."""
     absent = [pl.lit(None, dtype).alias(name) for name, dtype in FIGURE.items() if name not in rows.columns]
     return rows.with_columns(absent).select(list(FIGURE)).cast(pl.Schema(FIGURE)).drop_nulls(["what", "value"])

@@ -1,13 +1,13 @@
-"""The job as it was set up: versions, variables, ranks and nodes, what it called."""
+"""Topics on the setup of a job: versions, variables, ranks and nodes, calls, hosts."""
 
 from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.data.difference_weights import OF_LOGGING, OF_ONE_RUN
+from ncclforensics.data.difference_weights import LOGGING_VARIABLES, RUN_VARIABLES
 from ncclforensics.data.names import ranks_text, version_text
 from ncclforensics.diff import Kind, topic
-from ncclforensics.diff.ranks import of_rank, roles
+from ncclforensics.diff.ranks import add_rank, communicator_kinds
 from ncclforensics.frames.columns import text_of, with_line
 
 _INIT = "NCCL_DEBUG=INFO (NCCL_DEBUG_SUBSYS unset, or with INIT in it)"
@@ -22,7 +22,7 @@ def versions(
     benchmark: pl.DataFrame,
     rank: pl.DataFrame,
 ) -> pl.DataFrame:
-    """Another release decides by other tables and has other defects; `explain` and the release notes tell which."""
+    """Another release chooses by other tables and has other defects; see its release notes."""
     place = ["source", "line"]
     full = text_of("version")
     printed = version.select(*place, text_of("host"), what=pl.lit("NCCL"), value=full)
@@ -38,37 +38,41 @@ def versions(
     drivers = milestone.filter(pl.col("driver").is_not_null()).select(
         *place, "host", "pid", what=pl.lit("CUDA driver"), value=pl.col("driver").cast(pl.String)
     )
-    # The network's own is the topic of that name.
+    # The NET plugin belongs to the topic `network`.
     other = plugin.filter((pl.col("form") == "assigned") & (text_of("kind") != "NET") & pl.col("plugin").is_not_null())
     loaded = other.unique(["host", "pid", "kind", "plugin"], keep="first", maintain_order=True).select(
         *place, "host", "pid", what=pl.format("{} plugin", text_of("kind")), value=text_of("plugin")
     )
     rocm = rocm_version.unpivot(["hip", "rocm"], index=place, variable_name="what").drop_nulls("value")
-    seated = pl.concat([of_rank(one, rank).drop("pid") for one in (drivers, loaded)])
+    of_processes = pl.concat([add_rank(rows, rank).drop("pid") for rows in (drivers, loaded)])
     named = rocm.with_columns(pl.col("what").str.to_uppercase())
-    return pl.concat([printed, of_tests, tests, models, named, seated], how="diagonal")
+    return pl.concat([printed, of_tests, tests, models, named, of_processes], how="diagonal")
 
 
-@topic(unit="rank", needs="NCCL_DEBUG_SUBSYS=INIT,ENV, which echoes each variable that NCCL reads", absence_tells=True)
+@topic(
+    unit="rank",
+    needs="NCCL_DEBUG_SUBSYS=INIT,ENV, which echoes each variable that NCCL reads",
+    is_absence_different=True,
+)
 def environment(setting: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
-    """A variable of NCCL was set in one of both runs only, or otherwise; what it moves is listed below it."""
+    """An NCCL variable is set in one run only, or to another value; differences that may follow from it are below."""
     variable = text_of("variable")
     echoed = setting.filter(
         pl.col("form").is_in(["environment", "adopted"])
         & variable.is_not_null()
-        & variable.is_in([*OF_LOGGING, *OF_ONE_RUN]).not_()
+        & variable.is_in([*LOGGING_VARIABLES, *RUN_VARIABLES]).not_()
     )
     once = echoed.unique(["host", "pid", "variable"], keep="last", maintain_order=True)
-    return of_rank(once, rank).select("rank", "host", "source", "line", what=variable, value=text_of("value"))
+    return add_rank(once, rank).select("rank", "host", "source", "line", what=variable, value=text_of("value"))
 
 
 @topic(unit="job", needs=_INIT)
 def shape(communicator_placement: pl.DataFrame, member: pl.DataFrame, benchmark: pl.DataFrame) -> pl.DataFrame:
-    """Another number of ranks or nodes is another job: what else differs may follow from it alone."""
+    """The number of ranks or nodes differs: other differences may follow from that alone."""
     first = member.group_by("job", "key").agg(pl.col("source", "line").first())
-    told = communicator_placement.drop("source", "line").join(first, on=["job", "key"])
+    placements = communicator_placement.drop("source", "line").join(first, on=["job", "key"])
     largest = (
-        told.sort("nranks", "nth", "key", descending=[True, False, False])
+        placements.sort("nranks", "nth", "key", descending=[True, False, False])
         .unique("job", keep="first", maintain_order=True)
         .select("source", "line", "nranks", "nodes", "local")
         .rename({"nranks": "ranks", "local": "ranks on a node"})
@@ -87,19 +91,21 @@ def shape(communicator_placement: pl.DataFrame, member: pl.DataFrame, benchmark:
 
 @topic(unit="job", needs=_INIT)
 def groups(member: pl.DataFrame) -> pl.DataFrame:
-    """The job is divided into another number of groups: another parallelism, or one run came further than the other."""
-    first = member.unique(["job", "key"], keep="first", maintain_order=True).join(roles(member), on=["job", "key"])
-    counted = first.group_by("job", "role", maintain_order=True).agg(pl.len(), pl.col("source", "line").first())
+    """The number of communicators differs: another parallelism, or one run got further than the other."""
+    first = member.unique(["job", "key"], keep="first", maintain_order=True).join(
+        communicator_kinds(member), on=["job", "key"]
+    )
+    counted = first.group_by("job", "kind", maintain_order=True).agg(pl.len(), pl.col("source", "line").first())
     return counted.select(
-        "source", "line", what=pl.format("communicators: {}", "role"), value=pl.col("len").cast(pl.String)
+        "source", "line", what=pl.format("communicators: {}", "kind"), value=pl.col("len").cast(pl.String)
     )
 
 
 @topic(unit="job", needs=_INIT)
 def placement(member: pl.DataFrame, communicator_placement: pl.DataFrame) -> pl.DataFrame:
-    """Ranks lie on the nodes in another order: neighbours in rings and groups are no longer on one node."""
-    whole = communicator_placement.filter((pl.col("ranks_seen") == pl.col("nranks")) & (pl.col("nodes") > 1))
-    largest = whole.sort("nranks", "nth", "key", descending=[True, False, False]).unique("job", keep="first")
+    """Ranks are placed on the nodes in another order: neighbours in rings and groups may be on different nodes."""
+    complete = communicator_placement.filter((pl.col("ranks_seen") == pl.col("nranks")) & (pl.col("nodes") > 1))
+    largest = complete.sort("nranks", "nth", "key", descending=[True, False, False]).unique("job", keep="first")
     memberships = member.join(largest.select("job", "key"), on=["job", "key"], how="semi")
     nodes = (
         memberships.sort("rank")
@@ -122,11 +128,11 @@ def placement(member: pl.DataFrame, communicator_placement: pl.DataFrame) -> pl.
 
 @topic(unit="rank", needs="NCCL_DEBUG_SUBSYS=INIT,COLL", kind=Kind.CONTEXT)
 def calls(last_call: pl.DataFrame, member: pl.DataFrame, call: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
-    """One of both runs made more calls: it ran longer, or the other stopped; bandwidths and choices are not touched."""
+    """One run made more calls: it ran longer, or the other stopped; bandwidth and NCCL's choices are not affected."""
     begun = call.group_by("member").agg(pl.col("rank_id", "key").first(), pl.col("pos").min())
     first = with_line(begun.group_by("rank_id", "key").agg(pl.col("pos").min())).drop("pos")
     memberships = rank.select("rank_id", "rank", text_of("host"))
-    named = member.select("job", "key", "rank_id").unique().join(roles(member), on=["job", "key"])
+    named = member.select("job", "key", "rank_id").unique().join(communicator_kinds(member), on=["job", "key"])
     return (
         last_call.join(named, on=["rank_id", "key"])
         .join(first, on=["rank_id", "key"])
@@ -137,7 +143,7 @@ def calls(last_call: pl.DataFrame, member: pl.DataFrame, call: pl.DataFrame, ran
             "source",
             "line",
             key=text_of("key"),
-            what=pl.format("collectives on the {}", "role"),
+            what=pl.format("collectives on the {}", "kind"),
             value=pl.col("calls").cast(pl.String),
         )
     )
@@ -145,7 +151,7 @@ def calls(last_call: pl.DataFrame, member: pl.DataFrame, call: pl.DataFrame, ran
 
 @topic(unit="job", needs=_INIT, kind=Kind.CONTEXT)
 def hosts(process: pl.DataFrame, benchmark: pl.DataFrame) -> pl.DataFrame:
-    """The runs were on other hosts: no difference by itself, but hardware may differ where no log tells it."""
+    """The runs used different hosts: no difference by itself, but their hardware may differ without a trace in logs."""
     named = process.filter(pl.col("host").is_not_null()).sort(text_of("host"))
     logged = named.select(
         what=pl.lit("hosts"),

@@ -1,4 +1,4 @@
-"""What dumps and logs tell of the machines: links of GPUs and NICs, how they reach one another."""
+"""Topics on the machines, from dumps and logs: links of GPUs and NICs, and the paths between them."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from ncclforensics.diff import topic
 from ncclforensics.frames.columns import text_of
 
 _DUMPS = "nvidia-smi topo -m, nvidia-smi nvlink -s, lspci -vvv, lsmod, numactl -H of both machines"
-_WAYS = ["PIX", "PXB", "PHB", "NODE", "SYS"]  # the shortest first
+_PATHS = ["PIX", "PXB", "PHB", "NODE", "SYS"]  # the shortest first
 
 
 @topic(unit="device", needs=_DUMPS)
 def machine(
     device_pair: pl.DataFrame, machine_device: pl.DataFrame, gpu_link: pl.DataFrame, loaded_module: pl.DataFrame
 ) -> pl.DataFrame:
-    """The machines themselves differ: links, PCIe slots, modules; what NCCL chooses follows from them."""
+    """The machines differ in links, PCIe slots or kernel modules; NCCL's choices follow from them."""
     place = ["source", "line", "host"]
-    ways = device_pair.filter((pl.col("table") == "path") & pl.col("device").str.starts_with("GPU"))
+    paths = device_pair.filter((pl.col("table") == "path") & pl.col("device").str.starts_with("GPU"))
     to_gpus = (
-        ways.filter(pl.col("other").str.starts_with("GPU"))
+        paths.filter(pl.col("other").str.starts_with("GPU"))
         .group_by("source", "dump", "host", "device", maintain_order=True)
         .agg(pl.col("line").first(), value=pl.col("path").unique().sort().str.join(", "))
-        .select(*place, "value", what=pl.lit("ways from a GPU to the others"))
+        .select(*place, "value", what=pl.lit("paths from a GPU to the others"))
     )
     to_nics = (
-        ways.filter(pl.col("other").str.starts_with("GPU").not_() & pl.col("path").is_in(_WAYS))
-        .with_columns(far=pl.col("path").replace_strict(_WAYS, range(len(_WAYS)), default=None))
-        .sort("far", maintain_order=True)
+        paths.filter(pl.col("other").str.starts_with("GPU").not_() & pl.col("path").is_in(_PATHS))
+        .with_columns(distance=pl.col("path").replace_strict(_PATHS, range(len(_PATHS)), default=None))
+        .sort("distance", maintain_order=True)
         .group_by("source", "dump", "host", "device", maintain_order=True)
         .agg(pl.col("line").first(), value=pl.col("path").first())
-        .select(*place, "value", what=pl.lit("way from a GPU to its nearest NIC"))
+        .select(*place, "value", what=pl.lit("path from a GPU to its nearest NIC"))
     )
     names = {"gpu": "GPU", "nic": "NIC", "bridge": "bridge", "switch": "NVSwitch"}
-    # At rest a GPU trains its link down to another speed, never to fewer lanes.
-    may_rest = pl.col("tool").is_in(CURRENT_SPEED_TOOLS) & (pl.col("kind") == "gpu")
+    # An idle GPU trains its link down to a lower speed, never to fewer lanes.
+    may_be_idle = pl.col("tool").is_in(CURRENT_SPEED_TOOLS) & (pl.col("kind") == "gpu")
     width = pl.format("x{}", "width")
     slots = machine_device.filter(pl.col("speed").is_not_null() & pl.col("width").is_not_null()).select(
         *place,
         what=pl.format("PCIe link of a {}", pl.col("kind").replace_strict(names, default="device")),
-        value=pl.when(may_rest).then(width).otherwise(pl.format("{} GT/s x{}", "speed", "width")),
+        value=pl.when(may_be_idle).then(width).otherwise(pl.format("{} GT/s x{}", "speed", "width")),
     )
     redirecting = machine_device.filter(pl.col("is_redirecting").is_not_null()).select(
         *place,
@@ -58,10 +58,10 @@ def machine(
 
 @topic(unit="device", needs="NCCL_DEBUG_SUBSYS=INIT,GRAPH")
 def links(link: pl.DataFrame) -> pl.DataFrame:
-    """NCCL sees other rates of links: a GPU or NIC in a narrow slot, a slower port, NVLinks that are not there."""
+    """NCCL detected other link rates: a GPU or NIC in a slot with fewer lanes, a slower port, missing NVLinks."""
     names = {"nvswitch": "NVLinks of a GPU", "gpu": "PCIe link of a GPU", "nic": "PCIe link of a NIC"}
-    told = link.filter(pl.col("kind").is_in(list(names)))
-    return told.select(
+    rates = link.filter(pl.col("kind").is_in(list(names)))
+    return rates.select(
         "source",
         "line",
         text_of("host"),

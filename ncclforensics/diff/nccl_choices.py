@@ -1,11 +1,11 @@
-"""Which ways NCCL chose: network, GPUDirect, transports, channels, rings, algorithms."""
+"""Topics on NCCL's choices: network, GPUDirect, transports, channels, rings, algorithms."""
 
 from __future__ import annotations
 
 import polars as pl
 
 from ncclforensics.diff import topic
-from ncclforensics.diff.ranks import of_rank, roles
+from ncclforensics.diff.ranks import add_rank, communicator_kinds
 from ncclforensics.frames.columns import OWNER, text_of
 
 _INIT = "NCCL_DEBUG=INFO (NCCL_DEBUG_SUBSYS unset, or with INIT in it)"
@@ -16,8 +16,8 @@ _PATTERNS = {1: "balanced trees", 2: "split trees", 3: "trees", 4: "rings", 5: "
 
 @topic(unit="process", needs=_INIT)
 def network(chosen_network: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
-    """Data between nodes takes another network; TCP sockets in place of RDMA cost most of the bandwidth."""
-    spanning = of_rank(chosen_network.filter(pl.col("spans_nodes") & pl.col("is_network_unneeded").not_()), rank)
+    """Data between nodes uses another network; TCP sockets instead of RDMA cost most of the bandwidth."""
+    spanning = add_rank(chosen_network.filter(pl.col("spans_nodes") & pl.col("is_network_unneeded").not_()), rank)
     value = pl.concat_str("family", "provider", separator=" over ", ignore_nulls=True)
     return spanning.select("rank", "host", "source", "line", what=pl.lit("network between nodes"), value=value)
 
@@ -26,7 +26,7 @@ def network(chosen_network: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
 def nics(
     connection: pl.DataFrame, net_devices: pl.DataFrame, link: pl.DataFrame, chosen_network: pl.DataFrame
 ) -> pl.DataFrame:
-    """A host offers or uses another number of NICs; each that is left out takes its share of the bandwidth."""
+    """A host has or uses another number of NICs; each unused NIC costs its share of the bandwidth."""
     spanning = chosen_network.filter("spans_nodes").select("host").unique()
     over = connection.filter((pl.col("form") == "net") & pl.col("netdev").is_not_null())
     used = (
@@ -68,7 +68,7 @@ def nics(
 
 @topic(unit="process", needs=_INIT)
 def gpudirect(gdr_connections: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
-    """NICs read and write GPU memory in one run and copy through the host's in the other: 30 to 60 % less without."""
+    """NICs access GPU memory directly in one run and copy through host memory in the other, which costs 30 to 60 %."""
     receives, direct = pl.col("receives"), pl.col("direct")
     value = (
         pl.when(direct == receives)
@@ -77,14 +77,14 @@ def gpudirect(gdr_connections: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame
         .then(pl.lit("into host memory"))
         .otherwise(pl.lit("some into host memory"))
     )
-    told = of_rank(gdr_connections.filter(receives > 0), rank)
-    return told.select("rank", "host", "source", "line", what=pl.lit("receives from the network"), value=value)
+    receivers = add_rank(gdr_connections.filter(receives > 0), rank)
+    return receivers.select("rank", "host", "source", "line", what=pl.lit("receives from the network"), value=value)
 
 
 @topic(unit="host", needs=_INIT)
 def transports(transport: pl.DataFrame) -> pl.DataFrame:
-    """Ranks reach one another in another way, such as shared memory in place of NVLink, or copies without GPUDirect."""
-    # Ranks are numbered within their communicator on these lines, so whose host is at the other end is not asked.
+    """Ranks are connected by another transport, such as shared memory instead of NVLink, or without GPUDirect."""
+    # These lines number ranks within their communicator, so that the host at the other end is unknown.
     is_network = pl.col("medium").cast(pl.String).is_in(["NET", "COLLNET"])
     return transport.select(
         "source",
@@ -99,13 +99,13 @@ def transports(transport: pl.DataFrame) -> pl.DataFrame:
 
 @topic(unit="rank", needs=_INIT)
 def channels(channels: pl.DataFrame, member: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
-    """Fewer channels drive fewer links and less of each GPU: bandwidth falls with them."""
-    told = channels.join(roles(member), on=["job", "key"]).join(
+    """Fewer channels use fewer links and less of each GPU: bandwidth is lower."""
+    counts = channels.join(communicator_kinds(member), on=["job", "key"]).join(
         rank.select("rank_id", "rank", text_of("host")), on="rank_id"
     )
     kinds = {"coll": "channels", "nvls": "NVLS channels", "p2p": "p2p channels"}
-    rows = told.unpivot(
-        list(kinds), index=["key", "role", "rank", "host", "source", "line"], variable_name="ends"
+    rows = counts.unpivot(
+        list(kinds), index=["key", "kind", "rank", "host", "source", "line"], variable_name="ends"
     ).drop_nulls("value")
     return rows.select(
         "rank",
@@ -113,14 +113,14 @@ def channels(channels: pl.DataFrame, member: pl.DataFrame, rank: pl.DataFrame) -
         "source",
         "line",
         key=text_of("key"),
-        what=pl.format("{} of the {}", pl.col("ends").replace_strict(kinds), "role"),
+        what=pl.format("{} of the {}", pl.col("ends").replace_strict(kinds), "kind"),
         value=pl.col("value").cast(pl.String),
     )
 
 
 @topic(unit="process", needs=_GRAPH)
 def multicast(nvls: pl.DataFrame, channel_setting: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
-    """The switch reduces in one run only (NVLS, SHARP): AllReduce gains up to a third by it within a host."""
+    """The switch reduces in one run only (NVLS, SHARP), which speeds up AllReduce within a host by up to a third."""
     able = nvls.filter(pl.col("form").is_in(["multicast", "no_multicast"])).with_columns(
         what=pl.lit("NVLink multicast"),
         value=pl.when(pl.col("form") == "multicast").then(pl.lit("available")).otherwise(pl.lit("not available")),
@@ -129,17 +129,19 @@ def multicast(nvls: pl.DataFrame, channel_setting: pl.DataFrame, rank: pl.DataFr
         what=pl.lit("CollNet"), value=pl.lit("connected")
     )
     named = ["host", "pid", "source", "line", "what", "value"]
-    told = pl.concat([able.select(named), connected.select(named)]).unique(
+    states = pl.concat([able.select(named), connected.select(named)]).unique(
         [*OWNER, "what", "value"], keep="first", maintain_order=True
     )
-    return of_rank(told, rank).drop("pid")
+    return add_rank(states, rank).drop("pid")
 
 
 @topic(unit="rank", needs=_GRAPH)
 def search(graph_search: pl.DataFrame, member: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
-    """NCCL's search over the machine came to other rings: it sees other links, other paths, or other limits."""
-    told = graph_search.join(roles(member), on=["job", "key"]).join(rank.select("rank_id", number="rank"), on="rank_id")
-    return told.select(
+    """NCCL's topology search found other rings or trees: it detected other links, paths or limits."""
+    searches = graph_search.join(communicator_kinds(member), on=["job", "key"]).join(
+        rank.select("rank_id", number="rank"), on="rank_id"
+    )
+    return searches.select(
         "source",
         "line",
         text_of("host"),
@@ -150,7 +152,7 @@ def search(graph_search: pl.DataFrame, member: pl.DataFrame, rank: pl.DataFrame)
             pl.col("pattern").replace_strict(
                 _PATTERNS, default=pl.format("pattern {}", "pattern"), return_dtype=pl.String
             ),
-            "role",
+            "kind",
         ),
         value=pl.format(
             "{} channels of {}/{} GB/s over {}/{}",
@@ -165,13 +167,13 @@ def search(graph_search: pl.DataFrame, member: pl.DataFrame, rank: pl.DataFrame)
 
 @topic(unit="ring", needs=_INIT)
 def rings(ring_host: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
-    """Rings change the host more often than there are hosts: data crosses the network more than once."""
-    told = ring_host.join(roles(member), on=["job", "key"])
-    return told.select(
+    """Rings change hosts another number of times; more often than there are hosts, data crosses the network again."""
+    rings_of_kind = ring_host.join(communicator_kinds(member), on=["job", "key"])
+    return rings_of_kind.select(
         "source",
         "line",
         key=text_of("key"),
-        what=pl.format("changes of the host in a ring of the {}", "role"),
+        what=pl.format("changes of the host in a ring of the {}", "kind"),
         value=pl.col("host_changes").cast(pl.String),
     )
 
@@ -188,5 +190,5 @@ def algorithms(algorithm_choice: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFra
         separator=" ",
         ignore_nulls=True,
     )
-    told = of_rank(chosen.with_columns(value=value).filter(pl.col("value") != ""), rank)
-    return told.select("rank", "host", "source", "line", "value", what=text_of("collective"), size="bytes")
+    choices = add_rank(chosen.with_columns(value=value).filter(pl.col("value") != ""), rank)
+    return choices.select("rank", "host", "source", "line", "value", what=text_of("collective"), size="bytes")

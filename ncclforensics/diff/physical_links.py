@@ -1,4 +1,4 @@
-"""What the wire did: the state of ports, and which of their counters of errors grew."""
+"""Topics on the physical links: states of ports, and error counters that increased."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ PLACE = ["source", "line", "host"]
 
 @topic(unit="port", needs="ibstat, iblinkinfo or rdma link on both")
 def ports(port_state: pl.DataFrame) -> pl.DataFrame:
-    """Ports are down, slower or narrower in one run: traffic takes the others, or waits for this one."""
+    """Ports are down, slower or narrower in one run: traffic uses the other ports, or waits for these."""
     last = port_state.unique(list(PORT), keep="last", maintain_order=True)
     width = pl.concat_str("width", "speed", separator=" ", ignore_nulls=True).replace("", None)
-    told = [pl.col("state"), width, pl.when(pl.col("rate_Gbps") > 0).then(pl.format("{} Gb/s", "rate_Gbps"))]
-    value = pl.concat_str(told, separator=", ", ignore_nulls=True).replace("", None)
+    parts = [pl.col("state"), width, pl.when(pl.col("rate_Gbps") > 0).then(pl.format("{} Gb/s", "rate_Gbps"))]
+    value = pl.concat_str(parts, separator=", ", ignore_nulls=True).replace("", None)
     layer = pl.format("{} port", pl.col("link_layer").fill_null("a"))
     return last.select(*PLACE, what=layer, value=value).drop_nulls("value")
 
 
 @topic(unit="port", needs="two dumps of counters around each run: perfquery -x, ibqueryerrors or rdma statistic")
 def counters(counter_increase: pl.DataFrame) -> pl.DataFrame:
-    """Links corrupt or lose what they carry in one run only: what is sent again costs time, and may end the job."""
+    """Links corrupt or lose data in one run only: sending it again costs time, and may end the job."""
     errors = counter_increase.filter((pl.col("unit") == "errors") | pl.col("name").is_in(list(LINK_LIMITS)))
-    grew = errors.filter(pl.col("increase").is_not_null()).select(
+    increases = errors.filter(pl.col("increase").is_not_null()).select(
         *PLACE,
         what="name",
-        value=pl.when(pl.col("increase") > 0).then(pl.lit("grew")).otherwise(pl.lit("did not grow")),
+        value=pl.when(pl.col("increase") > 0).then(pl.lit("increased")).otherwise(pl.lit("did not increase")),
     )
-    # A total is since the counter was last cleared: only whether there is any can be compared, and is doubtful enough.
+    # A total counts since the counter was cleared, at different times: only zero or not zero can be compared.
     totals = errors.filter(pl.col("dumps") == 1).select(
         *PLACE,
         what=pl.format("{} in total", "name"),
         value=pl.when(pl.col("value") > 0).then(pl.lit("not zero")).otherwise(pl.lit("zero")),
     )
-    return pl.concat([grew, totals])
+    return pl.concat([increases, totals])

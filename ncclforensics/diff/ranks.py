@@ -1,4 +1,4 @@
-"""Whose facts they are: the rank of a process, and what a communicator is in its job, whatever its name."""
+"""Ranks of processes, and kinds of communicators: what two runs have in common, whatever their pids and keys."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import polars as pl
 from ncclforensics.frames.columns import OWNER, text_of
 
 
-def of_rank(rows: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
-    """Rows of processes with the `rank` of each, null where it is not known."""
+def add_rank(rows: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
+    """Add `rank` to rows of processes; null where it is not known."""
     memberships = rank.unique(OWNER, keep="first", maintain_order=True).select(*OWNER, "rank")
     return rows.join(memberships, on=OWNER, how="left", maintain_order="left").with_columns(host=text_of("host"))
 
 
-def roles(member: pl.DataFrame) -> pl.DataFrame:
-    """What each communicator is, by size alone: `world of 16 ranks`, `group of 8 ranks`; columns `job`, `key`, `role`.
+def communicator_kinds(member: pl.DataFrame) -> pl.DataFrame:
+    """Return `job`, `key` and `kind` of each communicator; the kind is `world of 16 ranks` or `group of 8 ranks`.
 
-    How it was made is not told by all versions, and is not what matters.
+    The size is enough: not all versions log how a communicator was created.
     """
     named = member.select("job", "key", "nranks").unique(["job", "key"], keep="first", maintain_order=True)
     is_largest = pl.col("nranks") == pl.col("nranks").max().over("job")
-    kind = pl.when(is_largest).then(pl.lit("world")).otherwise(pl.lit("group"))
-    return named.select("job", "key", role=pl.format("{} of {} ranks", kind, "nranks"))
+    name = pl.when(is_largest).then(pl.lit("world")).otherwise(pl.lit("group"))
+    return named.select("job", "key", kind=pl.format("{} of {} ranks", name, "nranks"))

@@ -1,4 +1,4 @@
-"""How two runs came out: the verdict on each, and the findings that only one of them has."""
+"""Compare the results of two runs: their verdicts, and the findings that only one of them has."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from ncclforensics.rules.finding import Category, Finding, Role, Severity
 FINDINGS = "findings"
 NOTHING = "no such finding"
 SHOWN = 2  # lines of evidence
-# What a run suffers, not what explains it.
-_OUTCOMES = {Category.BENCHMARK_SLOW, Category.BENCHMARK_WRONG, Category.HANG, Category.TIMEOUT, Category.STRAGGLER}
+# Categories of symptoms, not of explanations.
+_SYMPTOMS = {Category.BENCHMARK_SLOW, Category.BENCHMARK_WRONG, Category.HANG, Category.TIMEOUT, Category.STRAGGLER}
 _UNKNOWN = "undecidable"
 
 
 def verdict_differences(good: Report, bad: Report) -> Iterator[Difference | NotCompared]:
-    """The worst verdict of each run, where both have one."""
-    ours, theirs = _worst(good), _worst(bad)
-    if ours is None or theirs is None:
-        absent = "good" if ours is None else "bad"
-        if (told := ours or theirs) is not None:
+    """Yield the difference between the worst verdicts of the runs; NotCompared if only one run has a verdict."""
+    good_row, bad_row = _worst(good), _worst(bad)
+    if good_row is None or bad_row is None:
+        absent = "good" if good_row is None else "bad"
+        if (present := good_row or bad_row) is not None:
             needs = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL on every rank"
-            yield NotCompared("verdict", absent, needs, [told["verdict"]])
-    elif ours["verdict"] != theirs["verdict"]:
-        sides = [_verdict_side(report, row) for report, row in ((good, ours), (bad, theirs))]
-        means = "One of both stands still or broke down; what else differs may be why, or may have come with it."
-        yield Difference("verdict", "verdict", Kind.SYMPTOM, sides[0], sides[1], "job", means, theirs["certainty"])
+            yield NotCompared("verdict", absent, needs, [present["verdict"]])
+    elif good_row["verdict"] != bad_row["verdict"]:
+        sides = [_verdict_side(report, row) for report, row in ((good, good_row), (bad, bad_row))]
+        means = "One run hangs or failed; the other differences may be causes or consequences."
+        yield Difference("verdict", "verdict", Kind.SYMPTOM, sides[0], sides[1], "job", means, bad_row["certainty"])
 
 
 def _worst(report: Report) -> Row | None:
@@ -42,67 +42,71 @@ def is_decided(report: Report) -> bool:
 
 
 def _verdict_side(report: Report, row: Row) -> Side:
-    told = next((finding for finding in report.findings if finding.job == row["job"]), None)
-    return Side([(row["verdict"], 1)], told.evidence[:SHOWN] if told else [])
+    finding = next((finding for finding in report.findings if finding.job == row["job"]), None)
+    return Side([(row["verdict"], 1)], finding.evidence[:SHOWN] if finding else [])
 
 
 def finding_differences(good: Report, bad: Report) -> Iterator[Difference]:
-    """Findings of a rule that only one of both runs has, or has as something worse."""
-    ours, theirs = _by_rule(good), _by_rule(bad)
-    for rule in dict.fromkeys([*theirs, *ours]):
-        mine, yours = ours.get(rule), theirs.get(rule)
-        if mine and yours and mine.severity == yours.severity:
+    """Yield a difference for each rule whose finding only one run has, or has with another severity."""
+    good_findings, bad_findings = _by_rule(good), _by_rule(bad)
+    for rule in dict.fromkeys([*bad_findings, *good_findings]):
+        in_good, in_bad = good_findings.get(rule), bad_findings.get(rule)
+        if in_good and in_bad and in_good.severity == in_bad.severity:
             continue
-        told = yours or mine
-        assert told is not None
-        if told.category is Category.INCOMPLETE_EVIDENCE or told.job is not None:
-            continue  # what was logged, and the verdict, are compared for themselves
-        yield _finding_difference(told, mine, yours, good.run if yours else bad.run, bad.run if yours else good.run)
+        finding = in_bad or in_good
+        assert finding is not None
+        if finding.category is Category.INCOMPLETE_EVIDENCE or finding.job is not None:
+            continue  # missing logs and verdicts are compared separately
+        runs = (bad.run, good.run) if in_bad else (good.run, bad.run)
+        yield _finding_difference(finding, in_good, in_bad, *runs)
 
 
 def _by_rule(report: Report) -> dict[str, Finding]:
-    """The first, and so the worst, of each rule."""
+    """Return the first finding of each rule, which is its worst."""
     return {finding.rule: finding for finding in reversed(report.findings)}
 
 
 def _finding_difference(
-    told: Finding, mine: Finding | None, yours: Finding | None, other: Frames, own: Frames
+    finding: Finding, in_good: Finding | None, in_bad: Finding | None, own: Frames, other: Frames
 ) -> Difference:
-    worst = min((each.severity for each in (mine, yours) if each and each.severity), key=list(Severity).index)
-    is_shown = (mine is not None and yours is not None) or _could_show(other, own, told)
-    means = told.detail or told.title
+    """Make the difference for a finding of the run `own`; `other` is the run that lacks it or has it otherwise."""
+    severities = [side.severity for side in (in_good, in_bad) if side and side.severity]
+    worst = min(severities, key=list(Severity).index)
+    is_shown = (in_good is not None and in_bad is not None) or _could_show(other, own, finding)
+    means = finding.detail or finding.title
     if not is_shown:
-        means += "; the other run's files could not have shown it"
-    is_symptom = told.category in _OUTCOMES or told.role is Role.CONSEQUENCE
-    is_note = worst is Severity.INFO or told.role is Role.CONTEXT
+        means += "; the other run did not log the lines that show it"
+    is_symptom = finding.category in _SYMPTOMS or finding.role is Role.CONSEQUENCE
+    is_note = worst is Severity.INFO or finding.role is Role.CONTEXT
     return Difference(
         FINDINGS,
-        told.rule,
+        finding.rule,
         Kind.CONTEXT if is_note else Kind.SYMPTOM if is_symptom else Kind.DIFFERENCE,
-        _finding_side([mine]),
-        _finding_side([yours]),
+        _finding_side([in_good]),
+        _finding_side([in_bad]),
         "run",
         means,
-        told.certainty if is_shown else "possible",
+        finding.certainty if is_shown else "possible",
     )
 
 
 def _finding_side(findings: Iterable[Finding | None]) -> Side:
-    told = [each for each in findings if each is not None]
-    if not told:
+    present = [finding for finding in findings if finding is not None]
+    if not present:
         return Side([(NOTHING, 0)], [])
-    return Side([(each.title, 1) for each in told], [line for each in told for line in each.evidence[:SHOWN]])
+    evidence = [line for finding in present for line in finding.evidence[:SHOWN]]
+    return Side([(finding.title, 1) for finding in present], evidence)
 
 
-def _could_show(other: Frames, own: Frames, told: Finding) -> bool:
-    """Whether the other run logs what the lines of this finding are among."""
-    places = {(line.source, line.line) for line in told.evidence}
-    asked = [
+def _could_show(other: Frames, own: Frames, finding: Finding) -> bool:
+    """Whether the other run has lines of the same kinds as the evidence of this finding."""
+    places = {(line.source, line.line) for line in finding.evidence}
+    questions = [
         question
         for question in QUESTIONS
         if any(_holds(own, frame, places) for frame in (*question.frames, *question.related))
     ]
-    return all(any(other[frame].height for frame in question.frames) for question in asked)
+    return all(any(other[frame].height for frame in question.frames) for question in questions)
 
 
 def _holds(run: Frames, frame: str, places: set[tuple[int, int]]) -> bool:

@@ -27,7 +27,7 @@ def as_object(comparison: Comparison) -> dict[str, Any]:
         "differences": [_difference(comparison, one) for one in comparison.differences],
         "compared": comparison.compared,
         "not_compared": [
-            {"topic": one.topic, "absent": one.absent, "other_tells": one.told, "needs": one.needs}
+            {"topic": one.topic, "absent": one.absent, "other_tells": one.other_values, "needs": one.needs}
             for one in comparison.not_compared
         ],
         "curves": [

@@ -165,8 +165,8 @@ def _not_compared(absent: list[NotCompared]) -> list[RenderableType]:
             "bad": "BAD does not tell; GOOD: ",
             "common": "nothing in common; ",
         }[one.absent]
-        shown = [_short(printable(each)) for each in one.told[:MOST_TOLD]]
-        more = len(one.told) - len(shown)
+        shown = [_short(printable(each)) for each in one.other_values[:MOST_TOLD]]
+        more = len(one.other_values) - len(shown)
         rest = f" and {more} more" if more > 0 else ""
         table.add_row(one.topic, f"{begin}{'; '.join(shown)}{rest}")
         table.add_row("", Text(f"to compare it: {one.needs}", style="dim"))
