@@ -1,1 +1,1 @@
-"""Networks, plugins, GPUDirect RDMA, channels, InfiniBand and RoCE as NCCL reports them."""
+"""Rules on networks, plugins, GPUDirect RDMA, channels, InfiniBand and RoCE."""

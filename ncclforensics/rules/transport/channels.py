@@ -1,4 +1,4 @@
-"""Too few channels, and ranks that found different ones."""
+"""Channels: fewer than the machine allows, and numbers that differ between ranks."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ncclforensics.rules.shared.dump_faults import explain_by_dumps
 from ncclforensics.rules.shared.grouping import together
 from ncclforensics.rules.shared.machine_faults import fewer_nvlinks, narrow_links
 
-RING = 4  # pattern of a search
-ROOMY = ["NVSwitch", "multicast"]
+RING = 4  # pattern of the graph search
+NVSWITCH = ["NVSwitch", "multicast"]
 
 
 def _caps(setting: pl.DataFrame) -> pl.DataFrame:
-    """Variables that bind the number of channels from above, with the bound."""
+    """Settings that limit the number of channels, with the limit as `cap`."""
     return (
         setting.filter(pl.col("variable").is_in(CHANNEL_CAPS))
         .with_columns(cap=text_of("value").cast(pl.Int64, strict=False))
@@ -39,50 +39,52 @@ def chan_capped_by_env(
     gpu_interconnect: pl.DataFrame,
     rank: pl.DataFrame,
 ) -> Iterator[Finding]:
-    """A variable allows fewer channels than the machine has.
+    """A variable limits the channels to fewer than the machine allows.
 
-    Means: NCCL_MAX_NCHANNELS, NCCL_MAX_NRINGS or NCCL_MAX_CTAS binds the number of channels below what the search for
-    rings found, or below what is normal for GPUs on NVSwitch; bandwidth is lost in proportion.
-    Not when: the cap is no smaller than what NCCL opens without it, as 2 on GPUs that only PCIe links; the application
-    itself asks for few CTAs to leave room for its own kernels (Comm config … set to).
+    Means: NCCL_MAX_NCHANNELS, NCCL_MAX_NRINGS or NCCL_MAX_CTAS limits the number of channels to less than NCCL's graph
+    search found, or than is normal for GPUs on NVSwitch; bandwidth is lost in proportion.
+    Not when: NCCL opens no more channels without the limit, such as 2 for GPUs on PCIe alone; the application itself
+    requests few CTAs to leave room for its own kernels (Comm config … set to).
     Do: unset the variable on all ranks, also in /etc/nccl.conf and ~/.nccl.conf, and run again.
     Sources: nccl: src/graph/connect.cc; nccl#522 (left over from a test).
     """
-    larger = communicator_placement.filter(pl.col("nranks") > 1).select("job", "key", "nranks", "local", "nodes")
-    opened = channels.join(larger, on=["job", "key"]).join(rank.select("job", "rank_id", *OWNER), on=["job", "rank_id"])
-    bound = _caps(setting).join(opened.select(*OWNER, "key", "coll", "local", of="nranks"), on=OWNER)
-    bound = bound.filter(pl.col("coll") == pl.col("cap"))
-    found = graph_search.group_by(*OWNER, "key").agg(
+    communicators = communicator_placement.filter(pl.col("nranks") > 1).select("job", "key", "nranks", "local", "nodes")
+    opened = channels.join(communicators, on=["job", "key"]).join(
+        rank.select("job", "rank_id", *OWNER), on=["job", "rank_id"]
+    )
+    capped = _caps(setting).join(opened.select(*OWNER, "key", "coll", "local"), on=OWNER)
+    capped = capped.filter(pl.col("coll") == pl.col("cap"))
+    searches = graph_search.group_by(*OWNER, "key").agg(
         found=pl.col("channels").max(), at=pl.col("source").first(), on=pl.col("line").first()
     )
-    roomy = (
-        gpu_interconnect.filter(pl.col("interconnect").is_in(ROOMY))
-        .select(*OWNER, is_roomy=pl.lit(value=True))
+    on_nvswitch = (
+        gpu_interconnect.filter(pl.col("interconnect").is_in(NVSWITCH))
+        .select(*OWNER, has_nvswitch=pl.lit(value=True))
         .unique()
     )
-    judged = bound.join(found, on=[*OWNER, "key"], how="left").join(roomy, on=OWNER, how="left")
-    is_searched = (pl.col("found") > pl.col("cap")).fill_null(value=False)
-    is_small = (pl.col("cap") < NORMAL_CHANNELS) & pl.col("is_roomy") & (pl.col("local") >= FULL_NODE)
-    judged = judged.with_columns(
-        is_searched=is_searched, is_small=is_small.fill_null(value=False) | (pl.col("cap") == 1)
+    rated = capped.join(searches, on=[*OWNER, "key"], how="left").join(on_nvswitch, on=OWNER, how="left")
+    is_below_search = (pl.col("found") > pl.col("cap")).fill_null(value=False)
+    is_small = (pl.col("cap") < NORMAL_CHANNELS) & pl.col("has_nvswitch") & (pl.col("local") >= FULL_NODE)
+    rated = rated.with_columns(
+        is_below_search=is_below_search, is_small=is_small.fill_null(value=False) | (pl.col("cap") == 1)
     )
-    for _, rows in judged.sort("source", "line").group_by("variable", "cap", maintain_order=True):
+    for _, rows in rated.sort("source", "line").group_by("variable", "cap", maintain_order=True):
         variable, cap = rows["variable"][0], rows["cap"][0]
-        most = max(rows.filter("is_searched")["found"].to_list(), default=0)
-        is_open = not most and not rows["is_small"].any()
-        certainty = "certain" if most or is_open else "likely"
+        most = max(rows.filter("is_below_search")["found"].to_list(), default=0)
+        is_undecided = not most and not rows["is_small"].any()
+        certainty = "certain" if most or is_undecided else "likely"
         if most:
-            detail = f"the search for rings found {most} channels, and {cap} are opened"
-        elif is_open:
-            detail = f"{cap} channels are opened; whether there could be more, these logs do not show"
+            detail = f"NCCL's graph search found {most} channels, and {cap} are opened"
+        elif is_undecided:
+            detail = f"{cap} channels are opened; these logs do not show whether more are possible"
         else:
-            detail = f"{cap} channels are opened where {NORMAL_CHANNELS if cap > 1 else 2} and more are normal"
+            detail = f"{cap} channels are opened; {NORMAL_CHANNELS if cap > 1 else 2} or more are normal"
         finding = together(
-            rows.unique(["source", "line"]), rank, f"{variable}={cap} caps the channels of {{who}}", detail, certainty
+            rows.unique(["source", "line"]), rank, f"{variable}={cap} limits the channels of {{who}}", detail, certainty
         )
-        if is_open:
+        if is_undecided:
             finding.severity, finding.role = Severity.INFO, Role.CONTEXT
-        for source, line in rows.filter("is_searched").select("at", "on").head(1).iter_rows():
+        for source, line in rows.filter("is_below_search").select("at", "on").head(1).iter_rows():
             finding.evidence.append(Line(source, line, "search"))
         yield finding
 
@@ -98,12 +100,12 @@ def chan_undercount(
     gpu_link: pl.DataFrame,
     machine_device: pl.DataFrame,
 ) -> Iterator[Finding]:
-    """A communicator has fewer channels than those that are made like it, or than its machines give.
+    """A communicator has fewer channels than similar communicators, or than is normal for its machines.
 
-    Means: the search for rings found little bandwidth: NICs or NVLinks are missing, or a PCIe link is degraded, on one
-    of its hosts; the slowest rank binds all.
-    Not when: a variable or the application asks for few; one GPU per node, GPUs on PCIe alone, sockets or very small
-    communicators: 2 channels are normal there. Communicators that lie differently are not compared.
+    Means: NCCL's graph search found little bandwidth: NICs or NVLinks are missing, or a PCIe link is degraded, on one
+    of its hosts; the slowest rank limits all.
+    Not when: a variable or the application requests few; one GPU per node, GPUs on PCIe alone, sockets or very small
+    communicators: 2 channels are normal there. Communicators with different placement are not compared.
     Do: NCCL_DEBUG_SUBSYS=INIT,GRAPH and NCCL_TOPO_DUMP_FILE on the hosts named; compare maxBw and `Pattern` lines.
     Sources: nccl#652, nccl#524, nccl#1664; MLPerf logs (channels by machine); field guides.
     """
@@ -118,29 +120,29 @@ def _fewer_than_others(
     member: pl.DataFrame,
     transport: pl.DataFrame,
 ) -> Iterator[Finding]:
-    asked = setting.filter(text_of("field").str.contains("CTA", literal=True).fill_null(value=False))
-    capped = pl.concat([_caps(setting).select("host", "pid"), asked.select("host", "pid")]).unique()
-    by_hand = member.join(capped, on=OWNER, how="semi").select("job", "key").unique()
+    requested = setting.filter(text_of("field").str.contains("CTA", literal=True).fill_null(value=False))
+    limited = pl.concat([_caps(setting).select("host", "pid"), requested.select("host", "pid")]).unique()
+    limited_keys = member.join(limited, on=OWNER, how="semi").select("job", "key").unique()
     free = communicator_placement.filter(
         (pl.col("nranks") > 1) & pl.col("coll").is_not_null() & pl.col("line").is_not_null()
     )
-    free = free.join(by_hand, on=["job", "key"], how="anti")
+    free = free.join(limited_keys, on=["job", "key"], how="anti")
     alike = ["job", "nranks", "nodes", "gpus", "nth"]
-    said: set[str] = set()
+    reported: set[str] = set()
     complete = free.filter(pl.col("ranks_seen") == pl.col("nranks"))
     unequal = complete.filter(pl.col("coll").n_unique().over(alike) > 1)
-    for _, same in unequal.sort("source", "line").group_by(alike, maintain_order=True):
-        most = same["coll"].max()
-        less = same.filter(pl.col("coll") < most)
-        if less.is_empty() or less.height * 2 > same.height:
+    for _, similar in unequal.sort("source", "line").group_by(alike, maintain_order=True):
+        most = similar["coll"].max()
+        fewer = similar.filter(pl.col("coll") < most)
+        if fewer.is_empty() or fewer.height * 2 > similar.height:
             continue
-        for row in less.to_dicts():
-            said.add(row["key"])
-            other = same.filter(pl.col("coll") == most).row(0, named=True)
+        for row in fewer.to_dicts():
+            reported.add(row["key"])
+            other = similar.filter(pl.col("coll") == most).row(0, named=True)
             yield _undercount(
-                row, member, f"{row['coll']} channels, {other['coll']} on its sisters", "likely",
-                "communicators of the same size, on the same GPUs of other hosts, have more",
-                [Line(other["source"], other["line"], "a sister")],
+                row, member, f"{row['coll']} channels, {other['coll']} on similar communicators", "likely",
+                "communicators of the same size on the same GPUs of other hosts have more",
+                [Line(other["source"], other["line"], "a similar one")],
             )  # fmt: skip
     full = free.filter(
         (pl.col("local") >= FULL_NODE)
@@ -149,32 +151,31 @@ def _fewer_than_others(
     )
     if full.is_empty():
         return
-    roomy = member.join(gpu_interconnect.filter(pl.col("interconnect").is_in(ROOMY)), on=OWNER, how="semi")[
-        "key"
-    ].unique()
+    on_nvswitch = gpu_interconnect.filter(pl.col("interconnect").is_in(NVSWITCH))
+    keys = member.join(on_nvswitch, on=OWNER, how="semi")["key"].unique()
     networks = set(transport.filter(pl.col("medium") == "NET")["network"].cast(pl.String).drop_nulls())
     is_fast = (pl.col("nodes") == 1) | pl.lit(networks == {"IB"})
-    full = full.filter(pl.col("key").is_in(roomy.implode()) & is_fast)
+    full = full.filter(pl.col("key").is_in(keys.implode()) & is_fast)
     for row in full.to_dicts():
-        if row["key"] not in said:
+        if row["key"] not in reported:
             yield _undercount(
-                row, member, f"{row['coll']} channels where {NORMAL_CHANNELS} and more are normal", "possible",
-                f"{row['local']} GPUs per node on NVSwitch, and no variable asks for few", [],
+                row, member, f"{row['coll']} channels where {NORMAL_CHANNELS} or more are normal", "possible",
+                f"{row['local']} GPUs per node on NVSwitch, and no variable limits the channels", [],
             )  # fmt: skip
 
 
 def _undercount(
-    row: dict[str, Any], member: pl.DataFrame, title: str, certainty: str, detail: str, more: list[Line]
+    row: dict[str, Any], member: pl.DataFrame, title: str, certainty: str, detail: str, evidence: list[Line]
 ) -> Finding:
-    ours = member.filter((pl.col("job") == row["job"]) & (pl.col("key") == row["key"]))
-    hosts = sorted(ours["host"].cast(pl.String).unique())
+    members = member.filter((pl.col("job") == row["job"]) & (pl.col("key") == row["key"]))
+    hosts = sorted(members["host"].cast(pl.String).unique())
     return Finding(
         title=f"a communicator of {row['nranks']} ranks on {', '.join(hosts[:4])} has {title}",
         detail=detail,
         certainty=certainty,
         hosts=hosts,
         communicator=row["key"],
-        evidence=[Line(row["source"], row["line"], "channels"), *more],
+        evidence=[Line(row["source"], row["line"], "channels"), *evidence],
     )
 
 
@@ -188,11 +189,11 @@ def chan_differs_across_ranks(
     gpu_link: pl.DataFrame,
     machine_device: pl.DataFrame,
 ) -> Iterator[Finding]:
-    """Ranks of one communicator found different rings, or opened different numbers of channels.
+    """The graph search of ranks of one communicator differs in bandwidth, or their number of channels differs.
 
-    Means: one host has fewer or slower links than the others (a NIC, an NVLink, a PCIe width), or another environment.
-    The ranks agree on the least, so that it slows all; versions before 2.21 to 2.26 may hang.
-    Not when: the hosts have different numbers of ranks, or are different machines on purpose.
+    Means: one host has fewer or slower links than the others (a NIC, an NVLink, a PCIe width), or other settings. All
+    ranks use the smallest result, which slows all; versions before 2.21 to 2.26 may hang.
+    Not when: the hosts have different numbers of ranks, or are different machines by design.
     Do: on the hosts named compare nvidia-smi topo -m, nvidia-smi nvlink -s, ibstat and NCCL variables with the others.
     Sources: nccl release notes 2.21.5, 2.22.3, 2.24.3, 2.26.2; nccl: src/graph/connect.cc.
     """
@@ -203,8 +204,8 @@ def chan_differs_across_ranks(
 def _differing(
     graph_search: pl.DataFrame, channels: pl.DataFrame, member: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
-    here = pl.len().over("job", "key", "host")
-    memberships = member.with_columns(here=here).select("job", "key", "rank_id", "here")
+    on_host = pl.len().over("job", "key", "host")
+    memberships = member.with_columns(on_host=on_host).select("job", "key", "rank_id", "on_host")
     rings = graph_search.filter(pl.col("pattern") == RING).join(memberships, on=["job", "key", "rank_id"])
     rings = rings.with_columns(total=pl.col("channels") * pl.min_horizontal("bw_intra", "bw_inter"))
     unequal = rings.filter(pl.col("total").n_unique().over("job", "key") > 1)
@@ -213,34 +214,34 @@ def _differing(
         hosts = rows.group_by("host", maintain_order=True).agg(pl.col("total").min())
         most, least = hosts["total"].max(), hosts["total"].min()
         below = hosts.filter(pl.col("total") <= DEGRADED_LINK * pl.lit(most))["host"]
-        if rows["here"].n_unique() > 1 or most == least or not 0 < below.len() * 2 <= hosts.height:
+        if rows["on_host"].n_unique() > 1 or most == least or not 0 < below.len() * 2 <= hosts.height:
             continue
         name = " ".join(sorted(below.cast(pl.String)))
         worst.setdefault(f"{job} {name}", rows.with_columns(is_slow=pl.col("host").is_in(below.implode())))
     for rows in worst.values():
         slow, others = rows.filter("is_slow"), rows.filter(~pl.col("is_slow"))
         finding = together(
-            slow, rank, "the search for rings found less bandwidth on {who} than on the others",
-            f"{_found(slow)} against {_found(others)}; the least binds all ranks", "likely",
+            slow, rank, "NCCL's graph search found less bandwidth on {who} than on the other ranks",
+            f"{_search_text(slow)} against {_search_text(others)}; the smallest result limits all ranks", "likely",
         )  # fmt: skip
         finding.evidence.append(Line(others["source"][0], others["line"][0], "another host"))
         yield finding
-    both = channels.join(member.select("job", "key", "rank_id", "host", "pid"), on=["job", "key", "rank_id"])
-    both = both.filter(pl.col("coll").n_unique().over("job", "key") > 1)
-    for _, rows in both.sort("source", "line").group_by("job", "key", maintain_order=True):
+    opened = channels.join(member.select("job", "key", "rank_id", "host", "pid"), on=["job", "key", "rank_id"])
+    opened = opened.filter(pl.col("coll").n_unique().over("job", "key") > 1)
+    for _, rows in opened.sort("source", "line").group_by("job", "key", maintain_order=True):
         counts = rows["coll"].value_counts().sort("count", "coll")
-        odd = rows.filter(pl.col("coll") == counts["coll"][0])
+        outliers = rows.filter(pl.col("coll") == counts["coll"][0])
         usual = counts["coll"][-1]
         finding = together(
-            odd, rank, f"{{who}} opened {counts['coll'][0]} channels, the other ranks {usual}",
-            "ranks of one communicator must open equally many", "likely", communicator=rows["key"][0],
+            outliers, rank, f"{{who}} opened {counts['coll'][0]} channels, the other ranks {usual}",
+            "all ranks of a communicator must open the same number", "likely", communicator=rows["key"][0],
         )  # fmt: skip
         other = rows.filter(pl.col("coll") == usual)
         finding.evidence.append(Line(other["source"][0], other["line"][0], "another rank"))
         yield finding
 
 
-def _found(rows: pl.DataFrame) -> str:
+def _search_text(rows: pl.DataFrame) -> str:
     row = rows.sort("total").row(0, named=True)
     return f"{row['channels']} channels of {row['bw_intra']:g}/{row['bw_inter']:g} GB/s"
 
@@ -249,10 +250,10 @@ def _found(rows: pl.DataFrame) -> str:
 def chan_alltoall_few_per_peer(
     channel_count: pl.DataFrame, call_template: pl.DataFrame, placement: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
-    """Send and receive over many nodes, with one channel per peer.
+    """Send and Recv run over many nodes with one channel per peer.
 
-    Means: since 2.20 NCCL gives each peer few channels; all-to-all over eight nodes and more can be slower for it.
-    Not when: no call is a Send, Recv or all-to-all; fewer nodes; it is measured to be fast enough.
+    Means: since 2.20 NCCL gives each peer few channels; all-to-all over eight or more nodes can be slower for it.
+    Not when: no call is a Send, Recv or all-to-all; there are fewer nodes; the measured speed suffices.
     Do: measure with NCCL_NCHANNELS_PER_NET_PEER=4.
     Sources: nccl#1272.
     """
@@ -263,5 +264,5 @@ def chan_alltoall_few_per_peer(
         return
     yield together(
         few, rank, "one channel per peer for Send and Recv on {who}",
-        f"{nodes} nodes, and the calls go from peer to peer", "possible", role=Role.CONTEXT,
+        f"{nodes} nodes, and the job calls Send, Recv or all-to-all", "possible", role=Role.CONTEXT,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Reductions in the switches: CollNet and SHARP."""
+"""Reductions in network switches: CollNet and SHARP."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ncclforensics.rules.shared.grouping import shown, together
 
 @rule(Category.NET_PLUGIN, Severity.INFO, of=("collnet", "sharp"))
 def net_collnet_unavailable(collnet: pl.DataFrame, sharp: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
-    """CollNet was asked for and could not be set up.
+    """CollNet was requested and could not be set up.
 
-    Means: the plugin got no SHARP job, mostly because no aggregation manager runs on the fabric or it has no resources
-    left. NCCL goes on with rings and trees, slower where SHARP was counted on.
-    Not when: NCCL itself leaves CollNet out because the communicator has too few nodes; nobody asked for it.
-    Do: see whether sharp_am runs beside the subnet manager (sharp_hello); or unset NCCL_COLLNET_ENABLE.
+    Means: the plugin got no SHARP job, mostly because no aggregation manager runs on the fabric, or its resources are
+    used up. NCCL continues with rings and trees, slower than expected with SHARP.
+    Not when: NCCL itself skips CollNet because the communicator has too few nodes; CollNet was not requested.
+    Do: check that sharp_am runs beside the subnet manager (sharp_hello); or unset NCCL_COLLNET_ENABLE.
     Sources: nccl: src/transport.cc; MLPerf training v1.1 logs; NVIDIA SHARP deployment guide.
     """
     failed = collnet.filter(pl.col("form") == "failed")
@@ -26,9 +26,9 @@ def net_collnet_unavailable(collnet: pl.DataFrame, sharp: pl.DataFrame, rank: pl
     if failed.is_empty() and refused.is_empty():
         return
     rows = refused if not refused.is_empty() else failed
-    why = f"the plugin says: {refused['error'][0]}; " if not refused.is_empty() else ""
+    reason = f"the plugin reports: {refused['error'][0]}; " if not refused.is_empty() else ""
     finding = together(
-        rows, rank, "CollNet (SHARP) could not be set up on {who}", f"{why}NCCL goes on without it", "certain",
+        rows, rank, "CollNet (SHARP) could not be set up on {who}", f"{reason}NCCL continues without it", "certain",
         role=Role.CONTEXT,
     )  # fmt: skip
     finding.evidence = finding.evidence[:2] + shown(failed, "NCCL")[:1] * (not refused.is_empty())

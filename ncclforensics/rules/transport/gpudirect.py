@@ -1,4 +1,4 @@
-"""Whether the network reaches the GPUs' memory itself."""
+"""GPUDirect RDMA: missing, switched off, or forced."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ncclforensics.rules.shared.dump_faults import explain_by_dumps
 from ncclforensics.rules.shared.grouping import shown, together
 from ncclforensics.rules.shared.machine_faults import far_nics
 
-OFF = ["LOC", "0"]  # levels, and values of NCCL_IB_CUDA_SUPPORT, that switch it off
-FORCED = ["SYS", "5"]
+OFF = ["LOC", "0"]  # values of NCCL_NET_GDR_LEVEL and NCCL_IB_CUDA_SUPPORT that switch it off
+FORCED = ["SYS", "5"]  # values of NCCL_NET_GDR_LEVEL that allow any distance
 
 
 def _staged(gdr_connections: pl.DataFrame) -> pl.DataFrame:
-    """Processes none of whose receives goes into GPU memory."""
+    """Processes with receive connections of which none uses GPUDirect RDMA."""
     return gdr_connections.filter((pl.col("receives") > 0) & (pl.col("direct") == 0))
 
 
@@ -32,15 +32,15 @@ def _is_switched_off() -> pl.Expr:
 def gdr_disabled_hca(
     gdr_connections: pl.DataFrame, version: pl.DataFrame, loaded_module: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
-    """NCCL found no way for the NIC to reach GPU memory: neither a kernel module nor DMA-BUF.
+    """GPUDirect RDMA is off because NCCL found neither a kernel module nor DMA-BUF.
 
-    Means: every byte between nodes is copied through host memory, which costs a third to two thirds of the throughput.
-    Not when: DMA-BUF is available on the GPU, or some connection says /GDRDMA; the network is not RDMA; the job runs on
-    one host; the GPU does not support it (GeForce); lsmod shows the module and this NCCL does not look for it, which
-    is a finding of its own.
+    Means: all data between nodes is copied through host memory, which costs a third to two thirds of the throughput.
+    Not when: DMA-BUF is available on the GPU, or some connection shows /GDRDMA; the network is not RDMA; the job runs
+    on one host; the GPU does not support it (GeForce); lsmod shows the module and this NCCL cannot detect it: a finding
+    of its own.
     Do: load nvidia-peermem (modprobe) on that host, again after each boot, with OFED installed before the GPU driver;
-    or use the open kernel driver with a kernel that offers DMA-BUF. Up to NCCL 2.22.3 a loaded nvidia-peermem may go
-    unseen: upgrade to 2.23.4.
+    or use the open kernel driver with a kernel that supports DMA-BUF. Up to 2.22.3 NCCL may not detect a loaded
+    nvidia-peermem: upgrade to 2.23.4.
     Sources: nccl#1537, nccl#1343, nccl#897, nccl#1939, nccl#1676; NCCL documentation gpu_troubleshooting.
     """
     closed = _closed(gdr_connections)
@@ -48,21 +48,21 @@ def gdr_disabled_hca(
     if _is_old(version):
         closed = closed.join(loaded, on="host", how="anti")
     if closed.height:
-        detail = "NCCL found neither nvidia-peermem nor DMA-BUF there; data is copied through host memory"
+        detail = "NCCL found neither nvidia-peermem nor DMA-BUF; data is copied through host memory"
         if _is_old(version):
-            detail += "; this version of NCCL may fail to see a module that is loaded"
+            detail += "; this version of NCCL may not detect a loaded module"
         reasons = shown(closed.select(*OWNER, source="reason_source", line="reason_line"), "why")
         finding = together(closed, rank, "{who}: GPUDirect RDMA is off", detail, "certain")
         finding.evidence = [*reasons[:2], *finding.evidence[:2]]
         of_hosts = closed.select("host").unique()
         present = loaded.join(of_hosts, on="host", how="semi")
-        # A list without the module, but with the driver, of one of these hosts.
+        # Complete module lists of these hosts that contain the driver but not the module.
         listed = loaded_module.filter(pl.col("is_listing") & (pl.col("module") == "nvidia"))
         absent = listed.join(of_hosts.cast(pl.String), on="host", how="semi").join(
             loaded.cast({"host": pl.String}), on="host", how="anti"
         )
         if not present.is_empty():
-            finding.detail += "; lsmod shows the module: loaded later, or not taken by the RDMA driver"
+            finding.detail += "; lsmod shows the module: it was loaded later, or the RDMA driver does not use it"
             finding.evidence += shown(present, "lsmod")[:1]
         elif not absent.is_empty():
             finding.detail += "; the host's lsmod lists no nvidia_peermem"
@@ -74,21 +74,23 @@ def gdr_disabled_hca(
 def gdr_false_negative_old_nccl(
     gdr_connections: pl.DataFrame, version: pl.DataFrame, loaded_module: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
-    """This NCCL says that GPUDirect RDMA is off, on a host where nvidia_peermem is loaded.
+    """NCCL does not use GPUDirect RDMA although nvidia_peermem is loaded.
 
-    Means: up to 2.22.3 NCCL looks for the entry of the older nv_peer_mem only, and stages all data through host memory
-    although the NIC could reach GPU memory: 10 in place of 180 GB/s in one report.
-    Not when: nv_peer_mem is loaded as well; lsmod is of another host, or of one that nobody names; the module was
-    loaded after the job had started.
+    Means: up to 2.22.3 NCCL detects only the older nv_peer_mem, and copies all data through host memory although the
+    NIC could access GPU memory: 10 instead of 180 GB/s in one report.
+    Not when: nv_peer_mem is loaded as well; lsmod is of another or an unknown host; the module was loaded after the
+    start of the job.
     Do: NCCL 2.23.4 or later; until then load nv_peer_mem, or use DMA-BUF (open kernel driver).
     Sources: nccl#1676; release notes of 2.23.4.
     """
-    unseen = _closed(gdr_connections) if _is_old(version) else gdr_connections.clear()
+    undetected = _closed(gdr_connections) if _is_old(version) else gdr_connections.clear()
     loaded = _with_peermem(loaded_module)
-    rows = unseen.join(loaded, on="host", how="semi")
+    rows = undetected.join(loaded, on="host", how="semi")
     if rows.height:
-        detail = "nvidia_peermem is loaded there, and NCCL up to 2.22.3 looks for nv_peer_mem only"
-        finding = together(rows, rank, "{who}: GPUDirect RDMA is off for no reason", detail, "likely")
+        detail = "nvidia_peermem is loaded, and NCCL up to 2.22.3 detects only nv_peer_mem"
+        finding = together(
+            rows, rank, "{who}: GPUDirect RDMA is off although nvidia_peermem is loaded", detail, "likely"
+        )
         reasons = shown(rows.select(*OWNER, source="reason_source", line="reason_line"), "why")
         proof = shown(loaded.join(rows, on="host", how="semi"), "lsmod")
         finding.evidence = [*reasons[:2], *proof[:1], *finding.evidence[:1]]
@@ -96,43 +98,45 @@ def gdr_false_negative_old_nccl(
 
 
 def _closed(gdr_connections: pl.DataFrame) -> pl.DataFrame:
-    """Processes that NCCL found no kernel module nor DMA-BUF for."""
+    """Processes for which NCCL found neither a kernel module nor DMA-BUF."""
     return _staged(gdr_connections).filter(pl.col("is_closed") & pl.col("is_open").not_() & _is_switched_off().not_())
 
 
 def _is_old(version: pl.DataFrame) -> bool:
-    """Every version seen looks for the older module's entry only."""
+    """Whether all NCCL versions in the logs detect only the older module."""
     versions = releases(version["version"])
     return bool(versions) and versions[-1] <= PEERMEM_UNSEEN
 
 
 def _with_peermem(loaded_module: pl.DataFrame) -> pl.DataFrame:
-    """Hosts whose lsmod shows the module that newer drivers bring, and where it does."""
+    """Hosts on which lsmod lists nvidia_peermem, with the line."""
     named = loaded_module.filter((pl.col("module") == "nvidia_peermem") & pl.col("host").is_not_null())
     return named.select(pl.col("host").cast(pl.Categorical), "source", "line")
 
 
 @rule(Category.GDR_MISSING, Severity.WARNING, of=("gdr_connections",))
 def gdr_missing_suffix(gdr_connections: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
-    """Connections over an RDMA network do not go into GPU memory, though no line says that they could not.
+    """Connections over an RDMA network do not use GPUDirect RDMA, and the log shows no reason.
 
-    Means: NCCL staged the data through host memory. Where only some hosts do, the kernel module is missing there; where
-    all do, it is missing everywhere, or a plugin asks for NCCL_NET_GDR_LEVEL=PHB (Slingshot).
-    Not when: only sends lack it: NCCL reads GPU memory over PCIe only where that pays; another receive of the same
-    process has it; sockets carry the data; the GPU and the NIC are far apart (a rule of its own).
-    Do: on those hosts see lsmod | grep peermem, and look for "DMA-BUF is available"; NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH
-    prints the reason per NIC and GPU.
+    Means: NCCL copies the data through host memory. On some hosts only: the kernel module is missing there; on all
+    hosts: it is missing everywhere, or a plugin needs NCCL_NET_GDR_LEVEL=PHB (Slingshot).
+    Not when: only sends lack it: NCCL uses it for sends only where that is faster; another receive of the same process
+    uses it; the network is sockets; GPU and NIC are far apart (a rule of its own).
+    Do: run lsmod | grep peermem on those hosts, and look for "DMA-BUF is available" in the log;
+    NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH prints the reason per NIC and GPU.
     Sources: nccl#897, Mellanox/nv_peer_memory#56; NCCL user guide, NCCL_NET_GDR_LEVEL.
     """
     staged = _staged(gdr_connections)
-    unexplained = (pl.col("is_closed").not_() | pl.col("is_open")) & pl.col("is_far").not_() & _is_switched_off().not_()
-    for (job, network), rows in staged.filter(unexplained).group_by("job", "network", maintain_order=True):
+    is_unexplained = (
+        (pl.col("is_closed").not_() | pl.col("is_open")) & pl.col("is_far").not_() & _is_switched_off().not_()
+    )
+    for (job, network), rows in staged.filter(is_unexplained).group_by("job", "network", maintain_order=True):
         of_job = gdr_connections.filter((pl.col("job") == job) if job is not None else pl.col("job").is_null())
         others = of_job.filter(pl.col("direct") > 0).join(rows.select("host"), on="host", how="anti")
         if others.height:
-            detail = "the other hosts receive into GPU memory: the kernel module is missing here"
+            detail = "the other hosts use it for receives: the kernel module is probably missing here"
         else:
-            detail = "no receive goes into GPU memory; these logs do not show why"
+            detail = "no receive uses it; these logs do not show why"
         title = f"{{who}}: no GPUDirect RDMA over {network}"
         finding = together(rows, rank, title, f"data is copied through host memory; {detail}", "certain")
         finding.evidence = [*finding.evidence[:3], *shown(others, "another host")[:1]]
@@ -143,13 +147,13 @@ def gdr_missing_suffix(gdr_connections: pl.DataFrame, rank: pl.DataFrame) -> Ite
 def gdr_disabled_by_distance(
     gdr_connections: pl.DataFrame, device_pair: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
-    """A GPU receives through host memory because the NIC in use is too far away in the PCI tree.
+    """GPUDirect RDMA is off because GPU and NIC are too far apart in the PCI topology.
 
-    Means: not a matter of drivers: the path from the NIC to the GPU crosses more of the machine than NCCL allows.
-    Not when: the lines merely name far pairs of GPU and NIC, as on every machine with several NICs, and the connections
-    in use say /GDRDMA.
-    Do: give the GPU the NIC on its own PCI switch (nvidia-smi topo -m; NCCL_IB_HCA); raise NCCL_NET_GDR_LEVEL only
-    where ACS is known to be off.
+    Means: the drivers are not at fault: the path between NIC and GPU is longer than NCCL allows.
+    Not when: the lines name distant pairs of GPU and NIC, as on every machine with several NICs, but the connections in
+    use show /GDRDMA.
+    Do: assign the GPU a NIC on its own PCI switch (nvidia-smi topo -m; NCCL_IB_HCA); raise NCCL_NET_GDR_LEVEL only if
+    ACS is off.
     Sources: nccl: src/graph/paths.cc; nccl#412.
     """
     far = _staged(gdr_connections).filter(
@@ -157,7 +161,7 @@ def gdr_disabled_by_distance(
     )
     if far.height:
         reasons = shown(far.select(*OWNER, source="reason_source", line="reason_line"), "why")
-        title = "{who}: no GPUDirect RDMA, GPU and NIC are too far apart"
+        title = "{who}: no GPUDirect RDMA because GPU and NIC are too far apart"
         finding = together(far, rank, title, "data is copied through host memory", "likely")
         finding.evidence = [*reasons[:2], *finding.evidence[:2]]
         yield from explain_by_dumps([finding], far_nics(device_pair))
@@ -167,9 +171,9 @@ def gdr_disabled_by_distance(
 def gdr_switched_off(gdr_connections: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A variable switches GPUDirect RDMA off.
 
-    Means: NCCL_NET_GDR_LEVEL=LOC (or 0), or NCCL_IB_CUDA_SUPPORT=0, sends all data through host memory; a usual test
-    for faults of the PCIe bus that was perhaps left over.
-    Not when: connections say /GDRDMA all the same.
+    Means: with NCCL_NET_GDR_LEVEL=LOC (or 0), or NCCL_IB_CUDA_SUPPORT=0, all data is copied through host memory; often
+    a setting left over from a test for PCIe faults.
+    Not when: connections show /GDRDMA.
     Do: unset it on all ranks, also in /etc/nccl.conf, once the test is done.
     Sources: NCCL user guide, environment variables; nccl#304.
     """
@@ -179,25 +183,25 @@ def gdr_switched_off(gdr_connections: pl.DataFrame, rank: pl.DataFrame) -> Itera
             rows, rank, f"{{who}}: {level} switches GPUDirect RDMA off", "data is copied through host memory", "certain"
         )
         finding.role = Role.CONTEXT
-        why = shown(rows.select(*OWNER, source="reason_source", line="reason_line").drop_nulls(), "set")
-        finding.evidence = [*why[:2], *finding.evidence[:2]]
+        reasons = shown(rows.select(*OWNER, source="reason_source", line="reason_line").drop_nulls(), "set")
+        finding.evidence = [*reasons[:2], *finding.evidence[:2]]
         yield finding
 
 
 @rule(Category.ENVIRONMENT, Severity.INFO, of=("setting",))
 def gdr_forced_level(setting: pl.DataFrame, chosen_network: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
-    """GPUDirect RDMA is forced at any distance of GPU and NIC.
+    """GPUDirect RDMA is forced at any distance between GPU and NIC.
 
-    Means: NCCL_NET_GDR_LEVEL=SYS lets the NIC reach GPUs on the other socket, usually slower than a copy through host
-    memory. Only a hint: compare the rates with and without it.
-    Not when: the level is a nearer one (PIX, PXB, PHB); the network is sockets; the job runs on one host.
+    Means: with NCCL_NET_GDR_LEVEL=SYS the NIC accesses GPUs on the other socket, usually slower than a copy through
+    host memory. Only a hint: compare the rates with and without it.
+    Not when: the level is lower (PIX, PXB, PHB); the network is sockets; the job runs on one host.
     Do: unset it and compare; before 2.27 some platforms needed it.
     Sources: nccl#652, Megatron-Bridge#1638.
     """
-    apart = chosen_network.filter("is_rdma", "spans_nodes").select(OWNER).unique()
+    spanning = chosen_network.filter("is_rdma", "spans_nodes").select(OWNER).unique()
     is_forced = (pl.col("variable") == "NCCL_NET_GDR_LEVEL") & pl.col("value").is_in(FORCED)
-    forced = setting.filter(is_forced).join(apart, on=OWNER, how="semi")
+    forced = setting.filter(is_forced).join(spanning, on=OWNER, how="semi")
     if forced.height:
         title = "{who}: GPUDirect RDMA is forced across the sockets of a host"
-        detail = "NCCL_NET_GDR_LEVEL allows any distance, usually slower than NCCL's own choice"
+        detail = "NCCL_NET_GDR_LEVEL allows any distance, usually slower than NCCL's default"
         yield together(forced, rank, title, detail, "possible", role=Role.CONTEXT)

@@ -1,4 +1,4 @@
-"""InfiniBand and RoCE while the job runs: transfers that fail, ports and devices that go down."""
+"""InfiniBand and RoCE while the job runs: failed transfers, and ports and devices that go down."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from ncclforensics.rules.shared.grouping import shown, together
 
 
 def _peers(errors: pl.DataFrame) -> list[str]:
-    """The hosts that the lines name as the other end, or their addresses."""
+    """The peer hosts, or their addresses where no host is known."""
     return errors.select(pl.coalesce("peer_host", "peer")).to_series().drop_nulls().unique().sort().to_list()
 
 
 def _suspect(errors: pl.DataFrame) -> str | None:
-    """The host that has a part in every failed pair, where several others report."""
+    """The host that is part of every failed pair, if there are several pairs."""
     pairs = errors.select(text_of("host"), "peer_host").drop_nulls().unique()
-    ends = [set(pair) for pair in pairs.iter_rows()]
-    common = set.intersection(*ends) if ends else set()
-    return common.pop() if len(common) == 1 and len(set.union(*ends)) > 2 else None
+    hosts = [set(pair) for pair in pairs.iter_rows()]
+    common = set.intersection(*hosts) if hosts else set()
+    return common.pop() if len(common) == 1 and len(set.union(*hosts)) > 2 else None
 
 
-def _accused(errors: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str, certainty: str) -> Finding:
-    """One finding on failed completions; `{peers}` in the title becomes the other ends."""
+def _completion_finding(errors: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str, certainty: str) -> Finding:
+    """Make one finding of failed completions; `{peers}` in the title becomes the peer hosts or the suspect."""
     suspect = _suspect(errors)
     peers = [suspect] if suspect else _peers(errors)
     if suspect:
@@ -36,24 +36,24 @@ def _accused(errors: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str, 
     named = ", ".join(peers[:NAMED]) + (" and others" if len(peers) > NAMED else "") if peers else "a peer"
     finding = together(errors, rank, title.replace("{peers}", named), detail, certainty)
     if suspect:
-        finding.detail += f"; {suspect} has a part in every failed pair"
+        finding.detail += f"; {suspect} is part of every failed pair"
         finding.hosts = [suspect]
     else:
-        known = errors["peer_host"].drop_nulls().unique().to_list()
-        finding.hosts = sorted({*finding.hosts, *known})
+        peer_hosts = errors["peer_host"].drop_nulls().unique().to_list()
+        finding.hosts = sorted({*finding.hosts, *peer_hosts})
     return finding
 
 
 def _no_answer(errors: pl.DataFrame, rank: pl.DataFrame, when: str) -> Finding:
     pairs = errors.select(text_of("host"), "peer_host").drop_nulls().unique().rows()
-    mutual = len(pairs) == 2 and pairs[0] == pairs[1][::-1]  # each of the other
-    detail = f"no answer came after all retries{devices_text(errors)} (status 12){when}"
-    if mutual:
-        detail += "; both ends say so of each other: look at what is between them"
+    is_mutual = len(pairs) == 2 and pairs[0] == pairs[1][::-1]
+    detail = f"no answer after all retries{devices_text(errors)} (status 12){when}"
+    if is_mutual:
+        detail += "; both ends report it: check the path between them"
     low = errors.filter(pl.col("timeout").is_not_null())
     if low.height:
         detail += f"; NCCL_IB_TIMEOUT={low['timeout'][0]} is below this version's default of {low['default'][0]}"
-    finding = _accused(errors, rank, "{who} got no answer over InfiniBand from {peers}", detail, "certain")
+    finding = _completion_finding(errors, rank, "{who} got no answer over InfiniBand from {peers}", detail, "certain")
     finding.evidence += shown(low.select(*OWNER, source="set_source", line="set_line"), "set")[:1]
     if errors["is_consequence"].any():
         finding.role = Role.CONSEQUENCE
@@ -66,27 +66,27 @@ def _no_answer(errors: pl.DataFrame, rank: pl.DataFrame, when: str) -> Finding:
 def ib_timeout_at_start(unanswered_transfer: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A peer did not answer over InfiniBand or RoCE in the first calls of the job.
 
-    Means: the two NICs have never reached each other: routing, VLAN, a wrong GID, rails that are not connected. That
-    the ranks met over TCP proves IP only. A longer time-out does not help.
-    Not when: the job had made progress; the job was being shut down.
-    Do: run ib_write_bw between exactly these two devices, with the same GID index and traffic class; on RoCE see
+    Means: the two NICs have never reached each other: routing, VLAN, a wrong GID, rails that are not connected. The
+    bootstrap connections prove only IP over TCP. A longer time-out does not help.
+    Not when: the job had made progress; the job was shutting down.
+    Do: run ib_write_bw between exactly these two devices, with the same GID index and traffic class; on RoCE run
     show_gids.
     Sources: nccl#426, nccl#902, pytorch#81628, nccl#1664, nccl#1405.
     """
     errors = unanswered_transfer.filter("is_early")
     if errors.height:
-        yield _no_answer(errors, rank, ", in the first calls: they have never reached each other")
+        yield _no_answer(errors, rank, ", in the first calls: the NICs have never reached each other")
 
 
 @rule(Category.IB_ERROR, Severity.ERROR, of=("unanswered_transfer",), hang=True)
 def ib_timeout_mid_run(unanswered_transfer: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
-    """A peer did not answer over InfiniBand or RoCE, in a job that had run or of which the log does not tell.
+    """A peer did not answer over InfiniBand or RoCE after the first calls, or at an unknown call.
 
-    Means: a link that flaps, congestion, a switch that restarts, or a peer that died. The line names the other end; a
-    host that has a part in every failed pair is the suspect.
+    Means: a link flap, congestion, a switch restart, or a dead peer. The line names the peer; a host that is part of
+    every failed pair is the suspect.
     Not when: it happened in the first calls (a rule of its own); the peer was killed, which is then the cause; the job
-    was being shut down.
-    Do: on both ends look for port events and counters (perfquery -x, dmesg -T | grep mlx5); raise NCCL_IB_TIMEOUT or
+    was shutting down.
+    Do: check port events and counters on both hosts (perfquery -x, dmesg -T | grep mlx5); raise NCCL_IB_TIMEOUT or
     NCCL_IB_RETRY_CNT only after that.
     Sources: nccl#905, nccl#902, nccl#1814; release notes of 2.23.4.
     """
@@ -100,31 +100,33 @@ def ib_timeout_mid_run(unanswered_transfer: pl.DataFrame, rank: pl.DataFrame) ->
 def ib_local_protection(
     completion_error: pl.DataFrame, gdr_connections: pl.DataFrame, connection: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
-    """A NIC was not allowed to read or write the memory it was given.
+    """A NIC could not access the local memory of a transfer.
 
-    Means: this host's memory registration does not hold: with GPUDirect RDMA usually PCIe access control (ACS), which
-    redirects traffic between NIC and GPU; else a buffer that was freed while in use.
+    Means: the memory registration on this host is not valid: with GPUDirect RDMA usually because PCIe access control
+    (ACS) redirects traffic between NIC and GPU; else because a buffer was freed while in use.
     Not when: the GPU failed first (Xid), which is then the cause.
-    Do: see lspci -vvv | grep ACSCtl on the bridges (ReqRedir+, SrcValid+ are bad); switch ACS off; to confirm run once
-    with NCCL_NET_GDR_LEVEL=LOC.
+    Do: check lspci -vvv | grep ACSCtl on the bridges (ReqRedir+ and SrcValid+ are bad); switch ACS off; to confirm, run
+    once with NCCL_NET_GDR_LEVEL=LOC.
     Sources: nccl#304, nccl#523, nccl#1052, nccl-tests#252; hint of NCCL 2.30.7.
     """
     errors = failed_with(completion_error, LOCAL_PROTECTION)
     if errors.height:
-        here = errors.select(OWNER).unique()
-        is_direct = connection.filter(pl.col("gdr").is_not_null()).join(here, on=OWNER, how="semi").height
-        detail = f"the NIC may not access the memory it was given{devices_text(errors)} (status 4)"
+        processes = errors.select(OWNER).unique()
+        is_direct = connection.filter(pl.col("gdr").is_not_null()).join(processes, on=OWNER, how="semi").height
+        detail = f"the NIC could not access the local memory{devices_text(errors)} (status 4)"
         if is_direct:
             detail += "; GPUDirect RDMA is in use: PCIe access control (ACS) is the usual cause"
-        yield _accused(errors, rank, "{who}: local protection error in a transfer with {peers}", detail, "certain")
+        yield _completion_finding(
+            errors, rank, "{who}: local protection error in a transfer with {peers}", detail, "certain"
+        )
 
 
 @rule(Category.IB_ERROR, Severity.ERROR, of=("completion_error",), hang=True)
 def ib_remote_access(completion_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """The peer refused a transfer, or was not ready for it.
 
-    Means: status 9, 10 or 11: the other end's memory, GPU or process has a fault; 13: it posts no receives, for it
-    hangs. The line stands on this host, the fault is on the other.
+    Means: status 9, 10 or 11: the peer's memory, GPU or process has a fault; 13: the peer hangs and posts no receives.
+    This host logs the error, but the fault is on the peer.
     Not when: the peer was shutting down.
     Do: read the peer's log first: a local protection error, a CUDA error or an abort there; then Xid and PCIe errors.
     Sources: verbs statuses (rdma-core); NCCL documentation, networking.
@@ -133,24 +135,24 @@ def ib_remote_access(completion_error: pl.DataFrame, rank: pl.DataFrame) -> Iter
     for (status,), rows in errors.sort("status").group_by("status", maintain_order=True):
         name, meaning, _ = STATUS[int(str(status))]
         detail = f"{meaning}{devices_text(rows)} (status {status})"
-        yield _accused(rows, rank, f"{{who}}: {name}, reported of {{peers}}", detail, "likely")
+        yield _completion_finding(rows, rank, f"{{who}}: {name} at {{peers}}", detail, "likely")
 
 
 @rule(Category.IB_ERROR, Severity.ERROR, of=("completion_error",), hang=True)
 def ib_completion_failed(completion_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
-    """A transfer failed with a status that is seldom seen.
+    """A transfer failed with a rare status.
 
-    Means: the NIC, its driver or its firmware, or sizes that differ between the two ends.
-    Not when: a commoner status stands before it; the job was being shut down.
-    Do: see dmesg -T | grep mlx5 on this host, and compare firmware and NCCL versions of the two ends.
+    Means: a fault of the NIC, its driver or its firmware, or sizes that differ between the two ends.
+    Not when: a more common status comes before it; the job was shutting down.
+    Do: check dmesg -T | grep mlx5 on this host, and compare firmware and NCCL versions of both hosts.
     Sources: verbs statuses (rdma-core v64).
     """
     common = [0, LOCAL_PROTECTION, FLUSHED, 9, 10, 11, RETRY_EXCEEDED, 13]
     errors = completion_error.filter(pl.col("status").is_in(common).not_() & pl.col("at_exit").not_())
     for (status,), rows in errors.sort("status").group_by("status", maintain_order=True):
-        name, meaning, _ = STATUS.get(int(str(status)), ("an error", "a status that verbs do not describe", ""))
+        name, meaning, _ = STATUS.get(int(str(status)), ("an error", "a status unknown to libibverbs", ""))
         detail = f"{meaning}{devices_text(rows)} (status {status})"
-        yield _accused(rows, rank, f"{{who}}: {name} in a transfer with {{peers}}", detail, "certain")
+        yield _completion_finding(rows, rank, f"{{who}}: {name} in a transfer with {{peers}}", detail, "certain")
 
 
 @rule(Category.IB_ERROR, Severity.WARNING, of=("completion_error",), hang=True)
@@ -159,41 +161,41 @@ def ib_flush_is_secondary(
 ) -> Iterator[Finding]:
     """Work requests were flushed: the queue pair had failed before.
 
-    Means: rarely a first cause. Look for another status on the same NIC or at the peer; if there is none anywhere, ACS
-    or the server's firmware.
+    Means: rarely the first cause. Look for another status on the same NIC or at the peer; without one, suspect ACS or
+    the firmware of the server.
     Not when: it is printed while the job shuts down.
-    Do: find the first other status, port event or lost process, and leave these lines aside.
+    Do: find the first other status, port event or lost process, and ignore these lines.
     Sources: nccl#1353, nccl#1405, nccl#1737.
     """
     flushed = failed_with(completion_error, FLUSHED)
     causes = completion_error.filter((pl.col("status") != FLUSHED) & pl.col("at_exit").not_())
     form = pl.col("form")
-    causes_too = failure.filter(
+    other_causes = failure.filter(
         form.is_in(["ib_event", "ib_fatal", "peer_closed", "cuda", "ras_dead", "transfer_failed"])
     )
     if flushed.is_empty():
         return
-    if causes.height or causes_too.height:
-        detail = "the queue pairs had failed before; another line says why"
+    if causes.height or other_causes.height:
+        detail = "the queue pairs had failed before; another line shows the cause"
         finding = together(
             flushed, rank, "{who}: flushed work requests follow from an earlier failure", detail, "certain"
         )
         finding.severity = Severity.INFO
     else:
         detail = "the queue pairs had failed before; what failed first is not in these logs"
-        finding = _accused(flushed, rank, "{who}: work requests to {peers} were flushed", detail, "likely")
+        finding = _completion_finding(flushed, rank, "{who}: work requests to {peers} were flushed", detail, "likely")
     finding.role = Role.CONSEQUENCE
     yield finding
 
 
 @rule(Category.IB_ERROR, Severity.ERROR, of=("failure",), hang=True)
 def ib_port_event(failure: pl.DataFrame, completion_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
-    """A port went down, or a device died, under the job.
+    """A port went down, or a device failed, while the job ran.
 
-    Means: everything that fails on that host afterwards, time-outs and lost connections included, follows from it.
-    Not when: the event is one that does no harm (port active, a new subnet manager, a changed key or LID).
-    Do: check cable and transceiver of that port, link_downed and link_error_recovery counters, the switch's log; for a
-    catastrophic error dmesg -T | grep mlx5, then a reset of the NIC.
+    Means: later failures on that host, including time-outs and lost connections, follow from it.
+    Not when: the event is harmless (port active, a new subnet manager, a changed key or LID).
+    Do: check cable and transceiver of that port, the counters link_downed and link_error_recovery, the log of the
+    switch; after a catastrophic error check dmesg -T | grep mlx5, then reset the NIC.
     Sources: nccl#905, lit-llama#380, nccl#230; verbs events (rdma-core).
     """
     form = pl.col("form")
@@ -204,7 +206,7 @@ def ib_port_event(failure: pl.DataFrame, completion_error: pl.DataFrame, rank: p
         ports = sorted({f"{d}:{p}" for d, p in down.select(text_of("device"), "port").drop_nulls().iter_rows()})
         which = ", ".join(ports[:NAMED]) if ports else "a port"
         detail = f"the link of {which} was lost; " + (
-            "what fails afterwards follows from it" if later else "no transfer is seen to fail after it"
+            "later failures follow from it" if later else "no failed transfer follows in these logs"
         )
         finding = together(down, rank, "{who}: an InfiniBand port went down", detail, "certain")
         if not later:
@@ -213,33 +215,29 @@ def ib_port_event(failure: pl.DataFrame, completion_error: pl.DataFrame, rank: p
     for (error,), rows in dead.sort("error").group_by("error", maintain_order=True):
         names = rows["device"].cast(pl.String).drop_nulls().unique().sort().to_list()
         where = f" on {', '.join(names[:NAMED])}" if names else ""
-        yield together(
-            rows, rank, f"{{who}}: an InfiniBand device failed{where}", f"the event says: {error}", "certain"
-        )
+        yield together(rows, rank, f"{{who}}: an InfiniBand device failed{where}", f"the event is: {error}", "certain")
 
 
 @rule(Category.IB_ERROR, Severity.WARNING, of=("failover",))
 def ib_port_failover_active(failover: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
-    """A NIC failed, and NCCL goes on over the others.
+    """A NIC failed, and NCCL continues over the others.
 
-    Means: the job runs on fewer NICs and is slower; once no NIC is left it ends.
-    Not when: the device has recovered, or nothing but the set-up of this feature is printed.
-    Do: see the port and its counters on that host; plan a restart without it.
+    Means: the job runs on fewer NICs and is slower; without a NIC left it ends.
+    Not when: the device has recovered, or the log shows only the set-up of this feature.
+    Do: check the port and its counters on that host; plan a restart without it.
     Sources: nccl#2157; nccl: src/transport/net_ib (2.30 and later).
     """
     form = pl.col("form")
     failed = failover.filter(form.is_in(["failed", "failed_for_good", "device_lost", "given_up"]))
     ended = failover.filter(form.is_in(["fatal", "too_many", "no_replacement"]))
-    back = failover.filter(form.is_in(["recovered", "back_in_use", "recovery_succeeded"])).select(OWNER).unique()
+    recovered = failover.filter(form.is_in(["recovered", "back_in_use", "recovery_succeeded"])).select(OWNER).unique()
     if ended.height:
-        detail = "no device was left to go on with"
-        finding = together(
-            ended, rank, "{who}: the NICs failed, and there is no other to go on with", detail, "certain"
-        )
+        detail = "no device is left"
+        finding = together(ended, rank, "{who}: the NICs failed, and no replacement is left", detail, "certain")
         finding.severity = Severity.ERROR
         yield finding
         return
-    lasting = failed.join(back, on=OWNER, how="anti")
+    lasting = failed.join(recovered, on=OWNER, how="anti")
     if lasting.height:
-        detail = "NCCL moved the transfers to the devices that are left"
-        yield together(lasting, rank, "{who} go on with fewer NICs after one failed", detail, "certain")
+        detail = "NCCL moved the transfers to the remaining devices"
+        yield together(lasting, rank, "{who} continue with fewer NICs after a failure", detail, "certain")

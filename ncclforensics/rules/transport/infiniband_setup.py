@@ -1,4 +1,4 @@
-"""The set-up of InfiniBand and RoCE: devices to open, memory to register, queue pairs to connect."""
+"""Set-up of InfiniBand and RoCE: opening devices, registering memory, connecting queue pairs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ REGISTRATIONS = ["ibv_reg_mr", "ibv_reg_mr_iova2", "ibv_reg_dmabuf_mr", "mlx5dv_
 
 @rule(Category.IB_ERROR, Severity.ERROR, of=("failure",), hang=True)
 def ib_modify_qp_einval(failure: pl.DataFrame, setting: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
-    """A queue pair could not be set up: an argument was refused.
+    """A queue pair could not be set up: invalid argument.
 
-    Means: the GID index that was forced does not exist, or is of another RoCE version than the peer's.
+    Means: the configured GID index does not exist, or its RoCE version differs from that of the peer.
     Not when: a later attempt succeeded.
-    Do: unset NCCL_IB_GID_INDEX on NCCL 2.21 and later; before that set the index of RoCE v2 that show_gids tells.
+    Do: unset NCCL_IB_GID_INDEX on NCCL 2.21 and later; before that set the index of RoCE v2 that show_gids prints.
     Sources: NCCL documentation, networking; hint of NCCL 2.30.7.
     """
     rows = _modified(failure, INVALID)
@@ -35,7 +35,7 @@ def ib_modify_qp_einval(failure: pl.DataFrame, setting: pl.DataFrame, rank: pl.D
             rows,
             rank,
             "{who} could not set up a queue pair: invalid argument",
-            f"usually a GID index that does not fit{_ends(rows)}{because}",
+            f"usually a GID index that does not match{_ends(rows)}{because}",
             "likely",
         )
         finding.evidence += shown(forced, "set")[:1]
@@ -46,14 +46,14 @@ def ib_modify_qp_einval(failure: pl.DataFrame, setting: pl.DataFrame, rank: pl.D
 def ib_modify_qp_timeout(failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A queue pair could not be set up: the peer's address was not resolved in time.
 
-    Means: no path between these two ports: a link-local GID (fe80::) was chosen, or rails are not connected crosswise.
+    Means: no path between these two ports: the GID is link-local (fe80::), or the rails are not connected.
     Not when: a later attempt succeeded (the line then ends with "retrying").
-    Do: choose the GID of the routed address; NCCL_CROSS_NIC=0 as a test for rails; ping between the two addresses.
+    Do: select the GID of the routed address; test with NCCL_CROSS_NIC=0; ping between the two addresses.
     Sources: nccl#769, nccl#2193; hint of NCCL 2.30.7.
     """
     rows = _modified(failure, TIMED_OUT)
     if rows.height:
-        detail = f"the ports have no path to each other{_ends(rows)}"
+        detail = f"there is no path between the ports{_ends(rows)}"
         if rows["local_gid"].cast(pl.String).str.starts_with("fe80").any():
             detail += "; the GID in use is link-local, which is not routed"
         yield together(rows, rank, "{who} could not set up a queue pair: timed out", detail, "likely")
@@ -65,56 +65,57 @@ def ib_modify_qp_unreachable(failure: pl.DataFrame, rank: pl.DataFrame) -> Itera
 
     Means: the GID has no route to the peer's subnet, or its interface is not in the container.
     Not when: a later attempt succeeded.
-    Do: try ip route get the peer's address over that interface; give the pod the interfaces of its NICs.
+    Do: run ip route get with the peer's address on that interface; add the interfaces of the NICs to the pod.
     Sources: nccl-tests#185, nccl#925, mscclpp#431.
     """
     rows = _modified(failure, UNREACHABLE)
     if rows.height:
         reason = rows["reason"].cast(pl.String)[0]
-        detail = f"the system says: {reason}{_ends(rows)}"
+        detail = f"system error: {reason}{_ends(rows)}"
         yield together(rows, rank, "{who} could not set up a queue pair: no route to the peer", detail, "likely")
 
 
 def _modified(failure: pl.DataFrame, reasons: list[str]) -> pl.DataFrame:
-    """Attempts to set up a queue pair that failed for one of these reasons."""
-    tried = failure.filter(pl.col("form").is_in(["verbs_call", "modify_qp"]) & (pl.col("operation") == MODIFY_QP))
-    return tried.filter(pl.col("reason").is_in(reasons))
+    """Failed calls of ibv_modify_qp with one of these errors."""
+    calls = failure.filter(pl.col("form").is_in(["verbs_call", "modify_qp"]) & (pl.col("operation") == MODIFY_QP))
+    return calls.filter(pl.col("reason").is_in(reasons))
 
 
 def _ends(rows: pl.DataFrame) -> str:
-    told = rows.select(text_of("device"), "port", text_of("local_gid"), text_of("remote_gid")).drop_nulls()
-    if told.is_empty():
+    """` (mlx5_0:1, GID to GID)` of the first row that has all of them."""
+    ends = rows.select(text_of("device"), "port", text_of("local_gid"), text_of("remote_gid")).drop_nulls()
+    if ends.is_empty():
         return ""
-    device, port, local, remote = told.row(0)
+    device, port, local, remote = ends.row(0)
     return f" ({device}:{port}, {local} to {remote})"
 
 
 @rule(Category.IB_ERROR, Severity.ERROR, of=("failure",), hang=True)
 def ib_call_failed(failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
-    """A call into the verbs library failed, and with it the set-up of a connection.
+    """A call of the verbs library failed, and with it the set-up of a connection.
 
     Means: the kernel or the NIC refused a resource: completion queues, queue pairs, protection domains.
-    Not when: memory could not be registered, or a queue pair not be connected, which are rules of their own.
-    Do: print ulimit -l in the job; see rdma resource show; dmesg -T | grep mlx5 on that host.
+    Not when: the call registers memory or connects a queue pair, which are rules of their own.
+    Do: print ulimit -l in the job; check rdma resource show and dmesg -T | grep mlx5 on that host.
     Sources: nccl: src/misc/ibvwrap.cc; nccl-tests#206.
     """
     calls = failure.filter(pl.col("form").is_in(["verbs_call", "modify_qp", "verbs_post"]))
-    known = [*INVALID, *TIMED_OUT, *UNREACHABLE]
-    is_told = ((pl.col("operation") == MODIFY_QP) & pl.col("reason").is_in(known)).fill_null(value=False)
-    others = calls.filter(pl.col("operation").is_in(REGISTRATIONS).not_() & is_told.not_())
+    other_rules = [*INVALID, *TIMED_OUT, *UNREACHABLE]
+    is_other_rule = ((pl.col("operation") == MODIFY_QP) & pl.col("reason").is_in(other_rules)).fill_null(value=False)
+    others = calls.filter(pl.col("operation").is_in(REGISTRATIONS).not_() & is_other_rule.not_())
     for (operation, reason), rows in others.sort(text_of("operation"), text_of("reason")).group_by(
         "operation", "reason", maintain_order=True
     ):
-        yield together(rows, rank, f"{{who}}: {operation} failed", f"the system says: {reason}", "certain")
+        yield together(rows, rank, f"{{who}}: {operation} failed", f"system error: {reason}", "certain")
 
 
 @rule(Category.MEMORY_REGISTRATION, Severity.ERROR, of=("failure",), hang=True)
 def ib_registration_failed_memlock(failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
-    """The NIC could not pin memory: the limit on locked memory is the usual reason.
+    """The NIC could not pin memory, usually because of the limit on locked memory.
 
-    Means: registering a buffer or creating a queue needs locked memory, and the process may not lock enough.
-    Not when: the system says something else than "Cannot allocate memory"; the host is out of memory altogether.
-    Do: print ulimit -l inside the launcher's context (srun, mpirun, the pod), and make it unlimited there: limits.conf,
+    Means: registering a buffer or creating a queue needs locked memory, and the limit of the process is too low.
+    Not when: the error is not "Cannot allocate memory"; the host is out of memory.
+    Do: print ulimit -l in the launcher's context (srun, mpirun, the pod), and set it to unlimited there: limits.conf,
     LimitMEMLOCK of the daemon, Slurm's PropagateResourceLimits.
     Sources: NCCL documentation; nccl-tests#206, nccl#380.
     """
@@ -124,26 +125,25 @@ def ib_registration_failed_memlock(failure: pl.DataFrame, rank: pl.DataFrame) ->
     )
     if rows.height:
         calls = ", ".join(sorted(rows["operation"].cast(pl.String).unique().to_list()))
-        title = "{who} may not lock enough memory for the NIC"
-        yield together(rows, rank, title, f"the call of {calls} failed: Cannot allocate memory", "likely")
+        title = "{who} cannot lock enough memory for the NIC"
+        yield together(rows, rank, title, f"{calls} failed: Cannot allocate memory", "likely")
 
 
 @rule(Category.MEMORY_REGISTRATION, Severity.ERROR, of=("failure",), hang=True)
 def ib_registration_failed(failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A buffer could not be registered with the NIC.
 
-    Means: of GPU memory, the kernel module or DMA-BUF that NCCL counted on does not work; of host memory, a bad
-    mapping.
-    Not when: the system says "Cannot allocate memory": then the limit on locked memory.
-    Do: see lsmod | grep nvidia_peermem and dmesg -T for nvidia and mlx5; to confirm run once with
+    Means: for GPU memory, the kernel module or DMA-BUF does not work; for host memory, the mapping is bad.
+    Not when: the error is "Cannot allocate memory": then the limit on locked memory is too low.
+    Do: check lsmod | grep nvidia_peermem and dmesg -T for nvidia and mlx5; to confirm, run once with
     NCCL_NET_GDR_LEVEL=LOC, or with NCCL_DMABUF_ENABLE=0.
-    Sources: nccl: src/misc/ibvwrap.cc; nccl#1537, nccl#1939 (a module that is loaded and not registered).
+    Sources: nccl: src/misc/ibvwrap.cc; nccl#1537, nccl#1939 (a loaded module that is not registered).
     """
     rows = failure.filter((pl.col("form") == "verbs_call") & pl.col("operation").is_in(REGISTRATIONS))
     rows = rows.filter(pl.col("reason").is_in(NO_MEMORY).not_()).sort(text_of("operation"), text_of("reason"))
     for (operation, reason), group in rows.group_by("operation", "reason", maintain_order=True):
-        why = "; of GPU memory: nvidia-peermem or DMA-BUF does not work there" if str(reason) in BAD_ADDRESS else ""
-        detail = f"the call of {operation} failed: {reason}{why}"
+        cause = "; for GPU memory: nvidia-peermem or DMA-BUF does not work" if str(reason) in BAD_ADDRESS else ""
+        detail = f"{operation} failed: {reason}{cause}"
         yield together(group, rank, "{who} could not register memory with the NIC", detail, "certain")
 
 
@@ -151,21 +151,21 @@ def ib_registration_failed(failure: pl.DataFrame, rank: pl.DataFrame) -> Iterato
 def ib_device_open_failed(
     ib_unusable: pl.DataFrame, chosen_network: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
-    """Devices are visible, and NCCL could not open them.
+    """NCCL could not open InfiniBand devices that are visible.
 
-    Means: the process sees NICs in /sys that it has no rights to: in a container the devices under /dev/infiniband were
-    not all passed.
-    Not when: the devices it can open carry the data, as where virtual functions of other pods are visible: then this is
-    noise, and only said as such.
+    Means: /sys shows NICs that the process has no permission for: not all devices under /dev/infiniband were passed to
+    the container.
+    Not when: the devices that it can open carry the data, as where virtual functions of other pods are visible: then
+    it is harmless, and reported as info.
     Do: pass all of /dev/infiniband, or exclude the others: NCCL_IB_HCA=^mlx5_bond_0.
     Sources: formats: NCCL's warnings (NET/IB: Unable to open device); nccl#2428.
     """
-    shut = ib_unusable.filter(pl.col("form").is_in(["open", "query"]))
-    works = chosen_network.filter("is_rdma").select(OWNER).unique()
-    tcp = chosen_network.filter(pl.col("is_rdma").not_()).select(OWNER).unique()
-    for is_noise, rows in (
-        (True, shut.join(works, on=OWNER, how="semi")),
-        (False, shut.join(works, on=OWNER, how="anti").join(tcp, on=OWNER, how="anti")),
+    unopened = ib_unusable.filter(pl.col("form").is_in(["open", "query"]))
+    over_rdma = chosen_network.filter("is_rdma").select(OWNER).unique()
+    over_tcp = chosen_network.filter(pl.col("is_rdma").not_()).select(OWNER).unique()
+    for is_harmless, rows in (
+        (True, unopened.join(over_rdma, on=OWNER, how="semi")),
+        (False, unopened.join(over_rdma, on=OWNER, how="anti").join(over_tcp, on=OWNER, how="anti")),
     ):
         if rows.height:
             names = rows["device"].cast(pl.String).drop_nulls().unique().sort().to_list()
@@ -173,7 +173,7 @@ def ib_device_open_failed(
             finding = together(
                 rows, rank, "{who} could not open InfiniBand devices that are visible", detail, "certain"
             )
-            if is_noise:
+            if is_harmless:
                 finding.severity, finding.role = Severity.INFO, Role.CONTEXT
-                finding.detail += "; others carry the data"
+                finding.detail += "; other devices carry the data"
             yield finding

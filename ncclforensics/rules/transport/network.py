@@ -1,4 +1,4 @@
-"""Which network the data goes over, and why not the fast one."""
+"""Networks of a job: TCP sockets instead of RDMA, and ranks with different networks."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import first, shown, together
 
-WHY = {
-    CHOSEN: "{variable} asks for it",
-    PRESENT: "InfiniBand devices were found there, and are not used",
-    UNOPENED: "InfiniBand devices are there and could not be opened: the container has no rights to /dev/infiniband",
-    PLUGIN: "the network plugin failed first; what NCCL tried after it does not matter",
-    LIBRARY: "libibverbs could not be opened: the image lacks rdma-core's libraries, or the machine has no RDMA",
-    NO_DEVICE: "NCCL found no RDMA device that is active",
-    UNTRIED: "NCCL did not look for InfiniBand, as with NCCL_IB_DISABLE=1 or NCCL_NET=Socket (ENV would show it)",
-    "": "the log does not show why: the lines of NCCL's init are not in it",
+REASON_TEXTS = {
+    CHOSEN: "{variable} requests it",
+    PRESENT: "NCCL found InfiniBand devices and does not use them",
+    UNOPENED: "NCCL could not open the InfiniBand devices: the container may lack access to /dev/infiniband",
+    PLUGIN: "the network plugin failed first; later attempts of NCCL do not matter",
+    LIBRARY: "libibverbs could not be loaded: the image lacks the libraries of rdma-core, or the machine has no RDMA",
+    NO_DEVICE: "NCCL found no active RDMA device",
+    UNTRIED: "NCCL did not try InfiniBand, as with NCCL_IB_DISABLE=1 or NCCL_NET=Socket (the subsystem ENV shows it)",
+    "": "the log does not show why: it lacks the lines of NCCL's init",
 }
 SEVERITY = {CHOSEN: Severity.INFO, UNTRIED: Severity.INFO, PRESENT: Severity.ERROR, UNOPENED: Severity.ERROR}
 
@@ -32,12 +32,12 @@ def net_socket_fallback(
 ) -> Iterator[Finding]:
     """Data between nodes goes over TCP sockets.
 
-    Means: no RDMA device was usable, no plugin took over, and NCCL fell back to its last choice, often ten times
-    slower. Error: devices are there and were not used; info: a variable chose sockets.
+    Means: no RDMA device was usable, no plugin took over, and NCCL fell back to sockets, often ten times slower. Error:
+    RDMA devices exist and are not used; info: a variable requests sockets.
     Not when: all ranks are on one host or in one NVLink domain, which needs no network; a plugin carries the data
-    (Libfabric on EFA or Slingshot, gIB, FasTrak, TCPX, FastSocket); the machines have no RDMA NIC: then this is as fast
-    as it gets.
-    Do: in the container see /dev/infiniband, ibv_devinfo (PORT_ACTIVE) and ldconfig -p | grep ibverbs; print
+    (Libfabric on EFA or Slingshot, gIB, FasTrak, TCPX, FastSocket); the machines have no RDMA NIC: then sockets are the
+    best choice.
+    Do: in the container check /dev/infiniband, ibv_devinfo (PORT_ACTIVE) and ldconfig -p | grep ibverbs; print
     NCCL_IB_HCA, NCCL_IB_DISABLE and NCCL_NET; on EFA, Slingshot or Google's A3 install and load the plugin.
     Sources: nccl#952, nccl#766, oneflow#9115; formats: plugins, section 1.
     """
@@ -52,16 +52,16 @@ def net_socket_fallback(
     for (_, reason, variable), rows in slow.sort("source", "line").group_by(
         "job", pl.col("reason").fill_null(""), "variable", maintain_order=True
     ):
-        why = WHY[str(reason)].format(variable=variable)
+        text = REASON_TEXTS[str(reason)].format(variable=variable)
         if reason == NO_DEVICE and variable:
-            why += f", and {variable} may exclude it"
+            text += f", and {variable} may exclude it"
         if reason in (NO_DEVICE, LIBRARY) and rows.join(slingshot, on=OWNER, how="semi").height:
-            why += "; the interfaces are Slingshot's, which needs the Libfabric plugin (aws-ofi-nccl)"
+            text += "; the interfaces are Slingshot, which needs the Libfabric plugin (aws-ofi-nccl)"
         finding = together(
             rows,
             rank,
             "{who}: data between nodes goes over TCP sockets",
-            why,
+            text,
             "certain" if rows["carries_data"][0] else "likely",
         )
         finding.severity = SEVERITY.get(str(reason), Severity.WARNING)
@@ -69,53 +69,53 @@ def net_socket_fallback(
             finding.role = Role.CONTEXT
         elif reason == PLUGIN:
             finding.role = Role.CONSEQUENCE
-        finding.evidence = [*_whys(rows), *finding.evidence][:4]
+        finding.evidence = [*_reason_lines(rows), *finding.evidence][:4]
         yield finding
 
 
-def _whys(rows: pl.DataFrame) -> list[Line]:
-    given = rows.filter(pl.col("reason_line").is_not_null() & (pl.col("reason") != UNTRIED))
-    return shown(given.select(*OWNER, source="reason_source", line="reason_line"), "why")[:2]
+def _reason_lines(rows: pl.DataFrame) -> list[Line]:
+    known = rows.filter(pl.col("reason_line").is_not_null() & (pl.col("reason") != UNTRIED))
+    return shown(known.select(*OWNER, source="reason_source", line="reason_line"), "why")[:2]
 
 
 def _carried_otherwise(chosen_network: pl.DataFrame) -> pl.DataFrame:
-    """Jobs whose processes have a faster network besides (one per communicator)."""
+    """Jobs whose processes also use a faster network for another communicator."""
     return chosen_network.filter((pl.col("network") != SOCKET) & pl.col("carries_data")).select("job").unique()
 
 
 def _mixed(chosen_network: pl.DataFrame) -> pl.DataFrame:
-    """The processes of jobs in which some have one network only and others have another one only."""
-    one = chosen_network.filter(pl.len().over(OWNER) == 1).filter("spans_nodes")
-    return one.filter(pl.col("family").n_unique().over("job") > 1)
+    """The processes with a single network, of jobs in which these networks differ."""
+    single = chosen_network.filter(pl.len().over(OWNER) == 1).filter("spans_nodes")
+    return single.filter(pl.col("family").n_unique().over("job") > 1)
 
 
 @rule(Category.SOCKET_FALLBACK, Severity.ERROR, of=("network_mismatch",), hang=True)
 def net_mixed_across_ranks(chosen_network: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
-    """The ranks of one job chose different networks.
+    """The ranks of one job use different networks.
 
-    Means: each process chooses alone. The ends of a connection then speak different languages: set-up waits for ever
-    or fails. Look at the smaller group: it lacks a device, a library or the plugin that the others have.
-    Not when: a process has several communicators with a network each by its own configuration (netName).
+    Means: each process selects its network itself. Ranks with different networks cannot connect: the set-up hangs or
+    fails. Check the smaller group: it lacks a device, a library or the plugin that the others have.
+    Not when: a process has several communicators with configured networks (netName).
     Do: find why that group lacks the network of the others; set NCCL_NET=IB, or the plugin's name, on all ranks so that
-    the next such start fails at once.
+    such a start fails at once.
     Sources: nccl#234; formats: plugins, section 1.
     """
     for _, rows in _mixed(chosen_network).sort(text_of("host"), "pid").group_by("job", maintain_order=True):
         sizes = rows.group_by("family").agg(pl.len()).sort("family")
         least = sizes.filter(pl.col("len") == sizes["len"].min())["family"].to_list()
-        odd = SOCKET if SOCKET in least else least[0]
-        minority, others = rows.filter(pl.col("family") == odd), rows.filter(pl.col("family") != odd)
+        smaller = SOCKET if SOCKET in least else least[0]
+        minority, others = rows.filter(pl.col("family") == smaller), rows.filter(pl.col("family") != smaller)
         names = " or ".join(others["network"].unique().sort().to_list())
         reason = first(minority["reason"])
-        why = WHY.get(str(reason), "").format(variable=first(minority["variable"]))
+        text = REASON_TEXTS.get(str(reason), "").format(variable=first(minority["variable"]))
         finding = together(
             minority,
             rank,
-            f"{{who}} chose the network {minority['network'][0]}, the other ranks {names}",
-            f"{why or 'each process chooses for itself'}; connections between the two groups cannot be made",
+            f"{{who}} use the network {minority['network'][0]}, the other ranks {names}",
+            f"{text or 'each process selects its network itself'}; the two groups cannot connect",
             "certain",
         )
-        finding.evidence = [*_whys(minority), *finding.evidence[:2], *shown(others)[:2]]
+        finding.evidence = [*_reason_lines(minority), *finding.evidence[:2], *shown(others)[:2]]
         if SOCKET not in rows["family"].to_list():
             finding.category = Category.NET_PLUGIN
         yield finding

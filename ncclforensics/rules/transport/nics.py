@@ -1,4 +1,4 @@
-"""The NICs that NCCL may use: fewer on some hosts than on others, or of kinds that do not go together."""
+"""NICs of a job: numbers that differ between hosts, and link types that do not fit together."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ncclforensics.rules.shared.grouping import first, shown, together
 def net_device_count_differs(
     failure: pl.DataFrame, net_device_count: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
-    """Ranks see different numbers of network devices, and NCCL refuses to go on.
+    """Ranks see different numbers of network devices, and NCCL stops.
 
-    Means: a NIC is missing on some hosts: dead, not given to the container, or named otherwise than NCCL_IB_HCA says.
+    Means: a NIC is missing on some hosts: it failed, was not passed to the container, or does not match NCCL_IB_HCA.
     Not when: only CollNet devices differ, which NCCL ignores.
     Do: give all hosts the same HCAs, or restrict all of them with NCCL_IB_HCA. Do not set NCCL_IGNORE_NET_MISMATCH:
-    ranks then wait for ever on the NIC that their peer lacks.
+    ranks then hang on the NIC that their peer lacks.
     Sources: nccl: src/init.cc (2.30 and later); nccl#2428.
     """
     refused = failure.filter(pl.col("form") == "device_counts")
@@ -43,70 +43,69 @@ def net_device_count_differs(
 def net_ignore_mismatch_silent_hang(
     setting: pl.DataFrame, failure: pl.DataFrame, ib_unusable: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
-    """Ranks see different numbers of network devices, and a variable makes NCCL go on all the same.
+    """Ranks see different numbers of network devices, and a variable makes NCCL continue.
 
-    Means: channels on the extra NIC have no peer: init ends well, and the first transfer over them spins for ever
-    without an error.
-    Not when: the counts agree.
-    Do: unset NCCL_IGNORE_NET_MISMATCH and mend the missing device (device plugin, cgroup, port state).
+    Means: channels on the extra NIC have no peer: init completes, and the first transfer over them hangs without an
+    error.
+    Not when: the counts are equal.
+    Do: unset NCCL_IGNORE_NET_MISMATCH and restore the missing device (device plugin, cgroup, port state).
     Sources: nccl#2428 (2.30 and later).
     """
     form, variable = pl.col("form"), pl.col("variable")
     is_net = pl.col("network") == "Net"
     counts = failure.filter((form == "device_counts_ignored") & is_net)
-    told = setting.filter((variable == "NCCL_IGNORE_NET_MISMATCH") & (pl.col("value") == "1"))
-    shut = ib_unusable.filter(form == "open") if told.height else ib_unusable.clear()
+    ignored = setting.filter((variable == "NCCL_IGNORE_NET_MISMATCH") & (pl.col("value") == "1"))
+    unopened = ib_unusable.filter(form == "open") if ignored.height else ib_unusable.clear()
     if counts.height:
         least, most = first(counts["least"].sort()), first(counts["most"].sort(descending=True))
         detail = f"NCCL_IGNORE_NET_MISMATCH is set, and the ranks see between {least} and {most} network devices"
         rows = counts
-    elif shut.height and shut["host"].n_unique() < rank["host"].n_unique():
-        detail = "NCCL_IGNORE_NET_MISMATCH is set, and these could not open a device that others have"
-        rows = shut
+    elif unopened.height and unopened["host"].n_unique() < rank["host"].n_unique():
+        detail = "NCCL_IGNORE_NET_MISMATCH is set, and these ranks could not open a device that other ranks have"
+        rows = unopened
     else:
         return
-    finding = together(rows, rank, "{who}: a difference in network devices is ignored", detail, "likely")
-    finding.evidence = [*shown(told, "set")[:1], *finding.evidence]
+    finding = together(rows, rank, "{who}: NCCL ignores different numbers of network devices", detail, "likely")
+    finding.evidence = [*shown(ignored, "set")[:1], *finding.evidence]
     yield finding
 
 
 @rule(Category.IB_ERROR, Severity.ERROR, of=("ib_incompatible",), hang=True)
 def net_link_type_mix(ib_incompatible: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
-    """NICs that do not go together were to be connected: InfiniBand with RoCE.
+    """NICs of different link types, InfiniBand and RoCE, cannot be connected.
 
-    Means: the lists of NICs hold both link types, and the two ends of a connection took different ones; or a merged
-    device has another number of ports on the other side.
-    Not when: two local NICs merely could not be merged into one, which costs bandwidth but nothing else.
+    Means: the lists of NICs contain both link types, and the two ends of a connection use different ones; or a merged
+    device has another number of ports at the other end.
+    Not when: two local NICs only could not be merged into one device, which costs nothing but bandwidth.
     Do: restrict NCCL_IB_HCA to the NICs of one link type, on every host.
     Sources: nccl: src/transport/net_ib; nccl#1412.
     """
     form = pl.col("form")
-    apart = ib_incompatible.filter(form.is_in(["connect", "remote", "layers"]))
-    if apart.height:
-        first = apart.select(
+    mismatched = ib_incompatible.filter(form.is_in(["connect", "remote", "layers"]))
+    if mismatched.height:
+        ends = mismatched.select(
             pl.col("device", "link", "other_device", "other_link").drop_nulls().first().cast(pl.String)
         )
-        device, link, other, other_link = first.row(0)
+        device, link, other, other_link = ends.row(0)
         pair = f"{device} ({link}) and {other or 'the remote one'} ({other_link})" if device and link else "the NICs"
-        detail = f"{pair} have different link types; one list holds both InfiniBand and RoCE"
-        yield together(apart, rank, "{who} cannot connect NICs of different link types", detail, "certain")
+        detail = f"{pair} have different link types; a list of NICs contains both InfiniBand and RoCE"
+        yield together(mismatched, rank, "{who} cannot connect NICs of different link types", detail, "certain")
 
 
 @rule(Category.TOPOLOGY, Severity.WARNING, of=("net_devices",))
 def net_fewer_nics_than_node_has(
     net_devices: pl.DataFrame, chosen_network: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
-    """One host uses fewer NICs than all the others of its job.
+    """One host uses fewer NICs than all other hosts of its job.
 
-    Means: a port is down, NCCL_IB_HCA misses a name there, or the container got fewer devices; the whole job runs at
-    the speed of that host.
-    Not when: the hosts are of different kinds, so that no number of NICs is that of all others; a process was meant to
-    see its own NIC only.
-    Do: on that host compare ibdev2netdev or ibstat with a healthy one; a name mistyped in NCCL_IB_HCA is not reported.
+    Means: a port is down, NCCL_IB_HCA omits a NIC, or the container got fewer devices; the job runs at the speed of
+    that host.
+    Not when: the other hosts differ in their number of NICs as well; each process is restricted to one NIC by design.
+    Do: compare ibdev2netdev or ibstat of that host with a healthy one; NCCL reports no typing error in NCCL_IB_HCA.
     Sources: llm-d-benchmark#1862, nccl#652, nccl#977.
     """
-    ours = chosen_network.filter("is_rdma", "spans_nodes").select(*OWNER, "job").unique()
-    listed = net_devices.filter(pl.col("form") == "ib").join(ours, on=OWNER)
+    processes = chosen_network.filter("is_rdma", "spans_nodes").select(*OWNER, "job").unique()
+    listed = net_devices.filter(pl.col("form") == "ib").join(processes, on=OWNER)
     devices = text_of("devices")
     ports = devices.str.count_matches("/IB", literal=True) + devices.str.count_matches("/RoCE", literal=True)
     hosts = (
@@ -114,14 +113,16 @@ def net_fewer_nics_than_node_has(
     )
     for (job,), rows in hosts.filter(pl.col("ports") == pl.col("least")).group_by("job", maintain_order=True):
         usual = first(rows["ports"].mode().sort(descending=True))
-        poor = rows.filter(pl.col("ports") < usual)
-        if not poor.height or rows.filter(pl.col("ports") == usual).height != rows.height - 1 or rows.height < 3:
+        fewer = rows.filter(pl.col("ports") < usual)
+        if not fewer.height or rows.filter(pl.col("ports") == usual).height != rows.height - 1 or rows.height < 3:
             continue
         lines = listed.filter(pl.col("job") == job)
-        found = lines.join(poor.select("host"), on="host", how="semi").unique(OWNER, keep="first", maintain_order=True)
-        title = f"{{who}} use {poor['ports'][0]} NICs, the other {rows.height - 1} hosts {usual} each"
-        finding = together(found, rank, title, "the host with fewer NICs binds the speed of all", "likely")
-        others = lines.join(poor.select("host"), on="host", how="anti")
+        outliers = lines.join(fewer.select("host"), on="host", how="semi").unique(
+            OWNER, keep="first", maintain_order=True
+        )
+        title = f"{{who}} use {fewer['ports'][0]} NICs, the other {rows.height - 1} hosts {usual} each"
+        finding = together(outliers, rank, title, "the host with fewer NICs limits the speed of all", "likely")
+        others = lines.join(fewer.select("host"), on="host", how="anti")
         finding.evidence = [*finding.evidence[:2], *shown(others, "another host")[:1]]
         yield finding
 
@@ -130,17 +131,17 @@ def net_fewer_nics_than_node_has(
 def net_management_nic_included(
     net_devices: pl.DataFrame, chosen_network: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
-    """The list of NICs holds both InfiniBand and RoCE ports.
+    """The list of NICs contains both InfiniBand and RoCE ports.
 
-    Means: a storage or management port may have joined the data path, which makes it slow or lets it hang.
-    Not when: NCCL_IB_HCA was meant to hold both; the job runs on one host.
-    Do: name the NICs of the data path: NCCL_IB_HCA=^mlx5_bond_0, or an exact list with a leading =.
+    Means: a storage or management port may be part of the data path, which becomes slow or hangs.
+    Not when: NCCL_IB_HCA lists both by design; the job runs on one host.
+    Do: restrict NCCL to the NICs of the data path: NCCL_IB_HCA=^mlx5_bond_0, or an exact list with a leading =.
     Sources: nccl#1412, nccl#302, nccl#224.
     """
-    apart = chosen_network.filter("is_rdma", "spans_nodes").select(OWNER).unique()
+    spanning = chosen_network.filter("is_rdma", "spans_nodes").select(OWNER).unique()
     names = text_of("devices")
-    both = names.str.contains("/IB", literal=True) & names.str.contains("/RoCE", literal=True)
-    mixed = net_devices.filter((pl.col("form") == "ib") & both).join(apart, on=OWNER, how="semi")
+    is_mixed = names.str.contains("/IB", literal=True) & names.str.contains("/RoCE", literal=True)
+    mixed = net_devices.filter((pl.col("form") == "ib") & is_mixed).join(spanning, on=OWNER, how="semi")
     for (devices,), rows in mixed.sort("source", "line").group_by("devices", maintain_order=True):
-        title = "{who} may send data over NICs of two link types"
+        title = "{who} may use NICs of two link types"
         yield together(rows, rank, title, f"NCCL uses {devices}", "possible", role=Role.CONTEXT)

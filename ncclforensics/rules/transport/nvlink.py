@@ -1,4 +1,4 @@
-"""NVLink SHARP, NVSwitch and NVLink between nodes where they are there and do not work."""
+"""NVLink SHARP, Fabric Manager and multi-node NVLink that do not work."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def nvls_multicast_bind_failed(
 ) -> Iterator[Finding]:
     """Multicast memory of NVLink SHARP could not be bound.
 
-    Means: a fault of Fabric Manager or of an NVSwitch; NCCL says so itself in newer versions. It is a fault of the
-    system and not of the job.
-    Not when: NCCL goes on without NVLS, which costs bandwidth and is a warning; a container does not get the
-    capability, which is a finding of its own.
+    Means: a fault of Fabric Manager or of an NVSwitch, as newer versions of NCCL print. The system is at fault, not the
+    job.
+    Not when: NCCL continues without NVLS, which costs bandwidth and is a warning; a container lacks the capability,
+    which is a finding of its own.
     Do: restart Fabric Manager or the node; NCCL_NVLS_ENABLE=0 until then.
     Sources: nccl#1672, nccl#1788, pytorch#177472.
     """
     bound = nvlink_fabric.filter(form="multicast")
-    said = "NVLink SHARP could not bind its multicast memory on {who}"
+    title = "NVLink SHARP could not bind its multicast memory on {who}"
     if not bound.is_empty():
         detail = f"CUDA error {bound['code'][0]}: {bound['cuda_error'][0]}"
-        yield together(bound, rank, said, detail, "likely")
+        yield together(bound, rank, title, detail, "likely")
     older = cuda_error.filter((pl.col("file") == NVLS) & (pl.col("error") != INVALID))
     for (error,), rows in older.group_by("error", maintain_order=True):
         yield error_finding(
@@ -40,59 +40,59 @@ def nvls_multicast_bind_failed(
         )
     without = nvlink_fabric.filter(form="without_multicast")
     if not without.is_empty():
-        detail = f"CUDA error {without['code'][0]}: {without['cuda_error'][0]}; NCCL goes on without it"
-        finding = together(without, rank, said, detail, "likely")
+        detail = f"CUDA error {without['code'][0]}: {without['cuda_error'][0]}; NCCL continues without it"
+        finding = together(without, rank, title, detail, "likely")
         finding.severity = Severity.WARNING
         yield finding
 
 
 @rule(Category.NVLS, Severity.ERROR, of=("cuda_error",), hang=True)
 def nvls_container_without_caps(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
-    """NVLink SHARP is found but may not be used, as in a container without its capability.
+    """NVLink SHARP is available but not usable, as in a container without its capability.
 
-    Means: the multicast device in /dev/nvidia-caps is not passed into the container: CUDA says `invalid argument`.
-    Not when: the error is another one: Fabric Manager or an NVSwitch then.
+    Means: the multicast device in /dev/nvidia-caps is not passed into the container: CUDA reports `invalid argument`.
+    Not when: the error is another one: then suspect Fabric Manager or an NVSwitch.
     Do: pass /dev/nvidia-caps into the container, or NCCL_NVLS_ENABLE=0.
     Sources: pie#500, nccl#1672.
     """
     rows = cuda_error.filter((pl.col("file") == NVLS) & (pl.col("error") == INVALID))
     if not rows.is_empty():
-        yield error_finding(rows, rank, "NVLink SHARP does not work on {who}", "CUDA says: invalid argument", "likely")
+        yield error_finding(rows, rank, "NVLink SHARP does not work on {who}", "CUDA reports: invalid argument", "likely")
 
 
 @rule(Category.CUDA_ERROR, Severity.ERROR, of=("cuda_error",), hang=True)
 def fabricmanager_not_running(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
-    """CUDA waits for the NVSwitches to be set up.
+    """CUDA waits for the set-up of the NVSwitches.
 
-    Means: nvidia-fabricmanager is not running, or its version is not the driver's. On a few ranks only, and gone at the
-    next try, it was a stall of the manager.
-    Not when: the system has no NVSwitch, where CUDA does not say this.
+    Means: nvidia-fabricmanager is not running, or its version is not that of the driver. If only a few ranks report it
+    and the next start works, the service was delayed.
+    Not when: the system has no NVSwitch: there CUDA does not report this error.
     Do: systemctl status nvidia-fabricmanager on the hosts named; compare its version with the driver's.
     Sources: nccl-tests#264, nccl-tests#338, NVSentinel#808, torchcomms#3130.
     """
     rows = cuda_error.filter(kind=FABRIC)
     if not rows.is_empty():
         yield error_finding(
-            rows, rank, "Fabric Manager is not running on {who}", "CUDA says: system not yet initialized", "likely"
+            rows, rank, "Fabric Manager is not running on {who}", "CUDA reports: system not yet initialized", "likely"
         )
 
 
 @rule(Category.NVLS, Severity.ERROR, of=("nvlink_fabric", "cuda_error"), hang=True)
 def mnnvl_imex(nvlink_fabric: pl.DataFrame, cuda_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
-    """NVLink between the nodes is there, and IMEX does not let NCCL use it.
+    """Multi-node NVLink is available, and IMEX does not allow NCCL to use it.
 
     Means: the IMEX daemon is down on a node, its versions differ, or the process may not write to
     /dev/nvidia-caps-imex-channels.
     Not when: the nodes have no NVLink between them (`MNNVL 0` alone).
-    Do: nvidia-imex-ctl -H -N on every node: all READY and connected; NCCL_MNNVL_ENABLE=0 until then.
+    Do: run nvidia-imex-ctl -H -N on every node: all must be READY and connected; NCCL_MNNVL_ENABLE=0 until then.
     Sources: nccl: src/mnnvl.cc; NCCL user guide, troubleshooting/performance_and_tuning.
     """
-    said = nvlink_fabric.filter(form="imex")
-    if not said.is_empty():
-        detail = f"a clique of {said['clique_size'][0]} GPUs is available but not working"
-        yield together(said, rank, "NVLink between nodes does not work on {who}", detail, "certain")
+    unusable = nvlink_fabric.filter(form="imex")
+    if not unusable.is_empty():
+        detail = f"a clique of {unusable['clique_size'][0]} GPUs is available but not working"
+        yield together(unusable, rank, "NVLink between nodes does not work on {who}", detail, "certain")
         return
     refused = cuda_error.filter((pl.col("file") == "transport/p2p") & (pl.col("error") == "operation not permitted"))
     if not refused.is_empty():
-        detail = "opening a peer's memory is not permitted: IMEX channels are not writable"
+        detail = "opening the memory of a peer is not permitted: IMEX channels are not writable"
         yield error_finding(refused, rank, "NVLink between nodes does not work on {who}", detail, "likely")

@@ -1,4 +1,4 @@
-"""Network plugins: asked for and not there, there and not used, or failing."""
+"""Network plugins: not available, not loaded, ignored settings, failures."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ from ncclforensics.rules.shared.grouping import first, together
 def net_plugin_failed_then_fell_through(
     libfabric_error: pl.DataFrame, chosen_network: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
-    """The network plugin was loaded and found no device to work with.
+    """The network plugin was loaded and found no usable device.
 
-    Means: the plugin's own line is the cause; that NCCL then finds no InfiniBand is the next candidate's failure only.
-    Not when: the plugin carries the data after all (it may try several providers); the job runs on one host.
-    Do: see whether the container has the EFA or CXI device (fi_info -p efa), which libfabric is loaded, and the
-    security group.
+    Means: the line of the plugin shows the cause; that NCCL then finds no InfiniBand is only the next failed attempt.
+    Not when: the plugin finally carries the data (it may try several providers); the job runs on one host.
+    Do: check that the container has the EFA or CXI device (fi_info -p efa), which libfabric is loaded, and the security
+    group.
     Sources: nccl#229, aws-ofi-nccl#67, aws-ofi-nccl#889.
     """
     form = pl.col("form")
-    lost = libfabric_error.filter(form.is_in(["no_provider", "getinfo", "too_old"]))
+    failed = libfabric_error.filter(form.is_in(["no_provider", "getinfo", "too_old"]))
     works = chosen_network.filter(pl.col("network") != SOCKET).select(OWNER).unique()
     needless = (
         chosen_network.filter((pl.col("network") == SOCKET) & pl.col("spans_nodes").not_()).select(OWNER).unique()
     )
-    lost = lost.join(works, on=OWNER, how="anti").join(needless, on=OWNER, how="anti")
-    if lost.height:
-        error = first(lost["error"])
+    failed = failed.join(works, on=OWNER, how="anti").join(needless, on=OWNER, how="anti")
+    if failed.height:
+        error = first(failed["error"])
         yield together(
-            lost,
+            failed,
             rank,
             "{who}: the Libfabric plugin found no network device",
-            f"libfabric says: {error}" if error else "no provider of libfabric offers a device that the plugin can use",
+            f"libfabric reports: {error}" if error else "no provider of libfabric has a device that the plugin can use",
             "certain",
         )
 
 
 @rule(Category.NET_PLUGIN, Severity.ERROR, of=("plugin",), hang=True)
 def net_requested_not_available(plugin: pl.DataFrame, setting: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
-    """A network was asked for by name, and NCCL does not have it.
+    """A network was requested by name, and NCCL does not have it.
 
-    Means: NCCL_NET (or the communicator's netName) names a network that no plugin and nothing built in provides, or
-    whose device is absent; init fails rather than fall back.
-    Not when: it is a list of plugins of which another one was assigned.
+    Means: NCCL_NET (or the communicator's netName) names a network that neither NCCL nor a plugin provides, or whose
+    device is missing; NCCL does not fall back, and init fails.
+    Not when: the setting lists several plugins, and another one of them was assigned.
     Do: make the plugin's library visible (LD_LIBRARY_PATH, NCCL_NET_PLUGIN) on that host, or unset NCCL_NET.
     Sources: nccl: src/plugin/net.cc; aws-ofi-nccl#67.
     """
@@ -61,29 +61,29 @@ def net_requested_not_available(plugin: pl.DataFrame, setting: pl.DataFrame, ran
     names = absent["plugin"].cast(pl.String).drop_nulls().unique().sort().to_list()
     if absent.height:
         name = " or ".join(names)
-        title = f"{{who}}: the network {name} is not there" if name else "{who}: no network could be initialised"
-        yield together(absent, rank, title, _asked(setting, absent, name), "certain")
+        title = f"{{who}}: the network {name} is not available" if name else "{who}: no network could be initialised"
+        yield together(absent, rank, title, _request_text(setting, absent, name), "certain")
 
 
-def _asked(setting: pl.DataFrame, rows: pl.DataFrame, name: str) -> str:
+def _request_text(setting: pl.DataFrame, rows: pl.DataFrame, name: str) -> str:
     variables = setting.filter(pl.col("variable").is_in(["NCCL_NET", "NCCL_NET_PLUGIN"]))
-    asked = variables.join(rows.select(OWNER).unique(), on=OWNER, how="semi").select("variable", "value").unique()
-    said = ", ".join(f"{variable}={value}" for variable, value in asked.sort("variable").iter_rows())
-    if said:
-        return f"{said} asks for it, and no library provides it"
-    return f"{name or 'a network'} was asked for, by NCCL_NET or by the communicator's configuration"
+    requests = variables.join(rows.select(OWNER).unique(), on=OWNER, how="semi").select("variable", "value").unique()
+    settings = ", ".join(f"{variable}={value}" for variable, value in requests.sort("variable").iter_rows())
+    if settings:
+        return f"{settings} requests it, and no library provides it"
+    return f"NCCL_NET or the configuration of the communicator requests {name or 'a network'}"
 
 
 @rule(Category.NET_PLUGIN, Severity.WARNING, of=("plugin",))
 def net_plugin_not_loaded(
     plugin: pl.DataFrame, setting: pl.DataFrame, chosen_network: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
-    """A network plugin was asked for by name, and NCCL could not load its library.
+    """A network plugin was requested by name, and NCCL could not load its library.
 
-    Means: NCCL_NET_PLUGIN names a library that is not found, or that lacks another library; NCCL goes on without it.
-    Not when: no plugin was asked for: `Could not find: libnccl-net.so` is normal on InfiniBand and RoCE;
-    NCCL_NET_PLUGIN=none; a plugin was loaded after all; the job runs on one host.
-    Do: put the library's folder into LD_LIBRARY_PATH, or its full path into NCCL_NET_PLUGIN; ldd it.
+    Means: NCCL_NET_PLUGIN names a library that is not found, or that lacks another library; NCCL continues without it.
+    Not when: no plugin was requested: `Could not find: libnccl-net.so` is normal on InfiniBand and RoCE;
+    NCCL_NET_PLUGIN=none; a plugin was loaded later; the job runs on one host.
+    Do: add the folder of the library to LD_LIBRARY_PATH, or set NCCL_NET_PLUGIN to its full path; check it with ldd.
     Sources: nccl#766, aws-ofi-nccl#67.
     """
     form, kind = pl.col("form"), pl.col("kind").fill_null("NET")
@@ -91,19 +91,21 @@ def net_plugin_not_loaded(
     if missing.is_empty():
         return
     value = text_of("value").str.to_lowercase()
-    asked = setting.filter((pl.col("variable") == "NCCL_NET_PLUGIN") & (value != "none"))
-    asked = pl.concat([asked.select(OWNER), plugin.filter((form == "requested") & (kind == "NET")).select(OWNER)])
+    requests = setting.filter((pl.col("variable") == "NCCL_NET_PLUGIN") & (value != "none"))
+    requests = pl.concat([requests.select(OWNER), plugin.filter((form == "requested") & (kind == "NET")).select(OWNER)])
     loaded = plugin.filter(form.is_in(["loaded", "opened", "p2p"]) & (kind == "NET")).select(OWNER).unique()
-    fast = chosen_network.filter((pl.col("network") != SOCKET) | pl.col("spans_nodes").not_()).select(OWNER).unique()
-    missing = missing.join(asked.unique(), on=OWNER, how="semi")
-    missing = missing.join(loaded, on=OWNER, how="anti").join(fast, on=OWNER, how="anti")
+    unaffected = (
+        chosen_network.filter((pl.col("network") != SOCKET) | pl.col("spans_nodes").not_()).select(OWNER).unique()
+    )
+    missing = missing.join(requests.unique(), on=OWNER, how="semi")
+    missing = missing.join(loaded, on=OWNER, how="anti").join(unaffected, on=OWNER, how="anti")
     if missing.height:
-        named = first(missing["library"])
+        library = first(missing["library"])
         yield together(
             missing.unique(OWNER, keep="first", maintain_order=True),
             rank,
-            "{who}: the network plugin that was asked for is not loaded",
-            f"NCCL goes on without {named or 'it'}",
+            "{who}: the requested network plugin is not loaded",
+            f"NCCL continues without {library or 'it'}",
             "certain",
         )
 
@@ -112,9 +114,9 @@ def net_plugin_not_loaded(
 def net_disable_ignored_by_plugin(
     setting: pl.DataFrame, chosen_network: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
-    """InfiniBand is switched off by a variable, and a plugin uses it all the same.
+    """A variable switches InfiniBand off, but a plugin still uses it.
 
-    Means: NCCL_IB_DISABLE acts on the built-in transport only; HPC-X brings its own.
+    Means: NCCL_IB_DISABLE affects the built-in transport only; HPC-X has its own.
     Not when: the data goes over another plugin, or over sockets.
     Do: to force sockets set NCCL_NET=Socket or NCCL_NET_PLUGIN=none; the plugin's own switch is NCCL_IBEXT_DISABLE.
     Sources: nccl#676, nccl-tests#373.
@@ -123,7 +125,7 @@ def net_disable_ignored_by_plugin(
     external = chosen_network.filter(pl.col("network").str.starts_with("IBext")).select(OWNER).unique()
     ignored = setting.filter(is_off).join(external, on=OWNER, how="semi")
     if ignored.height:
-        detail = "NCCL_IB_DISABLE acts on NCCL's own InfiniBand transport, not on the plugin's"
+        detail = "NCCL_IB_DISABLE affects NCCL's own InfiniBand transport, not that of the plugin"
         title = "{who}: NCCL_IB_DISABLE=1 has no effect on the plugin in use"
         yield together(ignored, rank, title, detail, "certain", role=Role.CONTEXT)
 
@@ -132,22 +134,22 @@ def net_disable_ignored_by_plugin(
 def net_plugin_over_tcp(libfabric: pl.DataFrame, chosen_network: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """The Libfabric plugin carries the data, but over TCP.
 
-    Means: the plugin found neither EFA nor CXI and took libfabric's provider for sockets: as slow as NET/Socket.
+    Means: the plugin found neither EFA nor CXI and uses libfabric's provider for sockets: as slow as NET/Socket.
     Not when: the machines have Ethernet only, or the job runs on one host.
-    Do: run fi_info -p efa (or cxi) in the container; FI_PROVIDER=efa makes the next start fail rather than be slow.
+    Do: run fi_info -p efa (or cxi) in the container; FI_PROVIDER=efa makes the next start fail instead of being slow.
     Sources: formats: plugins, section 1 (provider tcp, sockets, tcp;ofi_rxm).
     """
     slow = libfabric.filter(pl.col("provider").is_in(TCP_PROVIDERS))
-    apart = chosen_network.filter(pl.col("spans_nodes") & (pl.col("network") != SOCKET)).select(OWNER).unique()
+    spanning = chosen_network.filter(pl.col("spans_nodes") & (pl.col("network") != SOCKET)).select(OWNER).unique()
     for (provider,), rows in (
-        slow.join(apart, on=OWNER, how="semi").sort("source", "line").group_by("provider", maintain_order=True)
+        slow.join(spanning, on=OWNER, how="semi").sort("source", "line").group_by("provider", maintain_order=True)
     ):
-        detail = f"the plugin's provider is {provider}, which is TCP"
+        detail = f"the provider of the plugin is {provider}, which uses TCP"
         yield together(rows, rank, "{who}: the Libfabric plugin runs over TCP", detail, "certain")
 
 
-OF_REGISTRATION = (
-    "Print ulimit -l in the job's own context; see that plugin, libfabric and GPU driver are releases that go "
+REGISTRATION_REMEDY = (
+    "Print ulimit -l in the context of the job; check that the releases of plugin, libfabric and GPU driver fit "
     "together; to narrow it down, run once with NCCL_NET_GDR_LEVEL=LOC."
 )
 
@@ -160,56 +162,60 @@ def net_plugin_request_failed(
 
     Means: libfabric completed a request with an error: the peer is gone or unreachable (on EFA: the security group), or
     memory could not be registered.
-    Not when: it is printed while the job shuts down; it is a message about a feature that is not there.
-    Do: look at the peer first; on EFA the security group must allow all traffic from itself, in and out.
+    Not when: it is printed while the job shuts down; the message is about an optional feature.
+    Do: check the peer first; on EFA the security group must allow all traffic from itself, in and out.
     Sources: aws-ofi-nccl#889; formats: plugins, section 2.
     """
     form = pl.col("form")
-    ends = member.group_by(OWNER).agg(leaves=pl.col("end_pos").min())
+    shutdowns = member.group_by(OWNER).agg(shutdown_pos=pl.col("end_pos").min())
     errors = libfabric_error.filter(form.is_in(["request", "remote_write", "call", "registration"]))
-    errors = errors.join(ends, on=OWNER, how="left").filter((pl.col("pos") < pl.col("leaves")).fill_null(value=True))
+    errors = errors.join(shutdowns, on=OWNER, how="left").filter(
+        (pl.col("pos") < pl.col("shutdown_pos")).fill_null(value=True)
+    )
     for (is_memory,), rows in errors.sort(form == "registration").group_by(form == "registration", maintain_order=True):
         code, error = first(rows["rc"]), first(rows["error"])
-        said = ", ".join(part for part in (f"RC {code}" if code is not None else "", str(error or "")) if part)
-        what = "could not register memory" if is_memory else "failed in a transfer"
-        remedy = OF_REGISTRATION if is_memory else ""
-        detail = f"it says {said or 'no more'}"
-        yield together(rows, rank, f"{{who}}: the Libfabric plugin {what}", detail, "certain", remedy=remedy)
+        report = ", ".join(part for part in (f"RC {code}" if code is not None else "", str(error or "")) if part)
+        failure = "could not register memory" if is_memory else "failed in a transfer"
+        remedy = REGISTRATION_REMEDY if is_memory else ""
+        detail = f"it reports {report}" if report else "it reports no reason"
+        yield together(rows, rank, f"{{who}}: the Libfabric plugin {failure}", detail, "certain", remedy=remedy)
         if is_memory:
-            detail = "what libfabric cannot register, it cannot send from"
+            detail = "libfabric can send only from registered memory"
             more = {"category": Category.MEMORY_REGISTRATION, "role": Role.CONSEQUENCE, "remedy": remedy}
             yield together(rows, rank, "{who}: memory could not be registered with the NIC", detail, "certain", **more)
 
 
-UNWINDING = ["service_failed", "proxy_failed", "proxy_call_failed"]
-OF_MEMORY = ("reg_mr", "RegMr", "reg mr")
+PROXY_FAILURES = ["service_failed", "proxy_failed", "proxy_call_failed"]
+MEMORY_WARNINGS = ("reg_mr", "RegMr", "reg mr")
 
 
 @rule(Category.NET_PLUGIN, Severity.ERROR, of=("plugin_warning",), hang=True)
 def net_plugin_warned(plugin_warning: pl.DataFrame, failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
-    """A plugin warned of something, and NCCL's proxy failed in the same process.
+    """A plugin printed a warning, and NCCL's proxy failed in the same process.
 
-    Means: the plugin's warning is the cause; that the proxy failed (operation=Connect) only follows from it.
-    Not when: nothing failed after the warning: plugins also warn of what they can do without.
-    Do: look the text up in the plugin's own notes; see that plugin, driver and NCCL are releases that go together.
+    Means: the warning of the plugin shows the cause; the failure of the proxy (operation=Connect) follows from it.
+    Not when: nothing failed after the warning: plugins also warn of missing optional features.
+    Do: search for the text in the documentation of the plugin; check that plugin, driver and NCCL fit together.
     Sources: nccl: src/proxy.cc; formats: plugins; GoogleCloudPlatform's GPUDirect-TCPX guide.
     """
-    failed = failure.filter(pl.col("form").is_in(UNWINDING)).select(OWNER).unique()
+    failed = failure.filter(pl.col("form").is_in(PROXY_FAILURES)).select(OWNER).unique()
     rows = plugin_warning.join(failed, on=OWNER, how="semi", nulls_equal=True).sort("source", "line")
     if rows.is_empty():
         return
-    said = text_of("message")
-    title, detail = "{who}: the network plugin failed", f"it warns: {first(rows['message'])}"
+    message = text_of("message")
+    title, detail = "{who}: the network plugin failed", f"its warning: {first(rows['message'])}"
     yield together(rows, rank, title, detail, "likely")
     memory = rows.filter(
         pl.any_horizontal(
-            column.str.contains(text, literal=True) for text in OF_MEMORY for column in (said, text_of("signature"))
+            column.str.contains(text, literal=True)
+            for text in MEMORY_WARNINGS
+            for column in (message, text_of("signature"))
         )
     )
     if not memory.is_empty():
         yield together(
             memory, rank, "{who}: the plugin could not register memory with the NIC",
-            f"it warns: {first(memory['message'])}", "likely", category=Category.MEMORY_REGISTRATION,
+            f"its warning: {first(memory['message'])}", "likely", category=Category.MEMORY_REGISTRATION,
             role=Role.CONSEQUENCE,
         )  # fmt: skip
 
@@ -218,11 +224,11 @@ def net_plugin_warned(plugin_warning: pl.DataFrame, failure: pl.DataFrame, rank:
 def net_plugin_tcpx_error(google_net_note: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """Google's TCPX plugin reports an error.
 
-    Means: the plugin ran out of requests or memory, or lost its daemon; what NCCL says after it is a consequence.
-    Not when: it only reads an option that it does not take (`… invalid, restore to default`), or tells its settings.
+    Means: the plugin ran out of requests or memory, or lost its daemon; later errors of NCCL are a consequence.
+    Not when: it only rejects an option (`… invalid, restore to default`), or prints its settings.
     Do: check the rxdm daemon and its log on that host, and that plugin, daemon and NCCL are of one release.
     Sources: formats: plugins, section 4; GoogleCloudPlatform's GPUDirect-TCPX guide.
     """
     errors = google_net_note.filter(pl.col("form") == "tcpx_error")
-    for (says,), rows in errors.sort("says").group_by("says", maintain_order=True):
-        yield together(rows, rank, "{who}: the TCPX plugin failed", f"the plugin says: {says}", "certain")
+    for (message,), rows in errors.sort("says").group_by("says", maintain_order=True):
+        yield together(rows, rank, "{who}: the TCPX plugin failed", f"the plugin reports: {message}", "certain")

@@ -1,4 +1,4 @@
-"""PXN: whether GPUs reach a distant NIC over a neighbour's."""
+"""PXN: sending over the NIC of another GPU of the node."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def pxn_state(
     placement: pl.DataFrame,
     rank: pl.DataFrame,
 ) -> Iterator[Finding]:
-    """PXN is off, and calls go from peer to peer over several nodes with many GPUs.
+    """PXN is off, and the job uses Send, Recv or all-to-all over several nodes with many GPUs.
 
-    Means: without PXN every GPU speaks with every GPU of the other nodes by its own NIC: more, smaller messages, and
-    traffic between rails. All-to-all on nodes of eight GPUs can be slower for it.
-    Not when: there are few GPUs per node, or no Send, Recv or all-to-all; it is measured to be fast enough.
-    Do: unset NCCL_PXN_DISABLE, or use a network plugin of a newer interface than v4, and measure again.
+    Means: without PXN every GPU sends to all GPUs of the other nodes over its own NIC: more and smaller messages, and
+    traffic between rails. All-to-all on nodes of eight GPUs can be slower.
+    Not when: there are few GPUs per node, or no Send, Recv or all-to-all; the measured speed suffices.
+    Do: unset NCCL_PXN_DISABLE, or use a network plugin with a newer interface than v4, and measure again.
     Sources: nccl#1189, nccl#918, nccl#1697, nccl#1114.
     """
     off = environment_settings(setting).filter((pl.col("variable") == "NCCL_PXN_DISABLE") & (pl.col("value") == "1"))
@@ -37,10 +37,10 @@ def pxn_state(
     if calls.is_empty() or large.is_empty():
         return
     nodes = max(large["nnodes"].to_list())
-    for rows, why in ((off, "NCCL_PXN_DISABLE=1 is set"), (old, "the network plugin is of the old interface v4")):
+    for rows, reason in ((off, "NCCL_PXN_DISABLE=1 is set"), (old, "the network plugin has the old interface v4")):
         if not rows.is_empty():
             yield together(
                 rows, rank, "PXN is off on {who}",
-                f"{why}; calls go from peer to peer over {nodes} nodes", "possible", role=Role.CONTEXT,
+                f"{reason}; the job uses Send, Recv or all-to-all over {nodes} nodes", "possible", role=Role.CONTEXT,
             )  # fmt: skip
             return

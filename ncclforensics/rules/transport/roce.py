@@ -1,4 +1,4 @@
-"""The GIDs of RoCE: the index that is forced, or was taken, tables that change or cannot be read."""
+"""GIDs of RoCE: configured and default indexes, tables that change or cannot be read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ncclforensics.rules.shared.completions import NAMED, devices_text, failed_w
 from ncclforensics.rules.shared.grouping import together
 
 
-def _of_roce(net_devices: pl.DataFrame) -> pl.DataFrame:
+def _roce_processes(net_devices: pl.DataFrame) -> pl.DataFrame:
     """The processes that use RoCE."""
     return net_devices.filter(text_of("devices").str.contains("/RoCE", literal=True)).select(OWNER).unique()
 
@@ -31,16 +31,16 @@ def roce_gid_forced_on_new_nccl(
     completion_error: pl.DataFrame,
     rank: pl.DataFrame,
 ) -> Iterator[Finding]:
-    """A GID index is forced on RoCE, though NCCL would find it itself.
+    """A GID index is configured for RoCE, although NCCL would select it itself.
 
-    Means: from 2.21 on NCCL chooses the index per device; a forced one is wrong as soon as a table changes.
+    Means: from 2.21 on NCCL selects the index per device; a configured one is wrong as soon as a table changes.
     Not when: the devices are InfiniBand; NCCL is older than 2.21.
     Do: unset NCCL_IB_GID_INDEX.
     Sources: NCCL documentation, networking; nccl#1131.
     """
     versions = releases(version["version"])
     is_forced = (pl.col("variable") == "NCCL_IB_GID_INDEX") & text_of("value").str.starts_with("-").not_()
-    forced = setting.filter(is_forced).join(_of_roce(net_devices), on=OWNER, how="semi")
+    forced = setting.filter(is_forced).join(_roce_processes(net_devices), on=OWNER, how="semi")
     if forced.is_empty() or not versions or min(versions) < GID_FOUND:
         return
     failed = pl.concat(
@@ -49,12 +49,12 @@ def roce_gid_forced_on_new_nccl(
             failed_with(completion_error, RETRY_EXCEEDED).select(OWNER),
         ]
     ).join(forced.select(OWNER), on=OWNER, how="semi")
-    detail = "NCCL would choose the index itself, for each device"
-    finding = together(forced, rank, f"{{who}}: NCCL_IB_GID_INDEX={forced['value'][0]} is forced", detail, "possible")
+    detail = "NCCL would select the index itself, for each device"
+    finding = together(forced, rank, f"{{who}}: NCCL_IB_GID_INDEX={forced['value'][0]} is set", detail, "possible")
     finding.role = Role.CONTEXT
     if failed.height:
         finding.severity, finding.certainty = Severity.WARNING, "likely"
-        finding.detail += "; connections failed, which a wrong index explains"
+        finding.detail += "; connections failed, which a wrong index would explain"
     yield finding
 
 
@@ -67,12 +67,12 @@ def roce_gid_default_zero_old_nccl(
     version: pl.DataFrame,
     rank: pl.DataFrame,
 ) -> Iterator[Finding]:
-    """RoCE before NCCL 2.21 used GID index 0, which is RoCE v1 and link-local, and the peer did not answer.
+    """NCCL before 2.21 used GID index 0 on RoCE, which is RoCE v1 and link-local, and the peer did not answer.
 
-    Means: without NCCL_IB_GID_INDEX these versions take index 0, which a routed fabric does not carry.
+    Means: without NCCL_IB_GID_INDEX these versions use index 0, which a routed fabric does not forward.
     Not when: NCCL is 2.21 or later; the devices are InfiniBand; the job had made progress; an index is set, or the log
-    would not show it.
-    Do: set NCCL_IB_GID_INDEX=3, which is the usual answer; show_gids tells the index of RoCE v2.
+    would not show the setting.
+    Do: set NCCL_IB_GID_INDEX to the index of RoCE v2 that show_gids prints, usually 3.
     Sources: nccl#426, pytorch#81628.
     """
     versions = releases(version["version"])
@@ -81,16 +81,16 @@ def roce_gid_default_zero_old_nccl(
     failed = failed_with(completion_error, RETRY_EXCEEDED).filter(
         (pl.col("calls") <= EARLY_CALLS).fill_null(value=True)
     )
-    failed = failed.join(_of_roce(net_devices), on=OWNER, how="semi")
+    failed = failed.join(_roce_processes(net_devices), on=OWNER, how="semi")
     zero = queue_pair.filter(pl.col("gid_index") == 0).select(OWNER).unique()
-    told = setting.filter(pl.col("form") == "environment").select(OWNER).unique()
-    chosen = setting.filter(pl.col("variable") == "NCCL_IB_GID_INDEX").select(OWNER).unique()
-    unset = told.join(chosen, on=OWNER, how="anti")
+    with_settings = setting.filter(pl.col("form") == "environment").select(OWNER).unique()
+    configured = setting.filter(pl.col("variable") == "NCCL_IB_GID_INDEX").select(OWNER).unique()
+    unset = with_settings.join(configured, on=OWNER, how="anti")
     link_local = failed.filter(pl.col("gid").str.starts_with("fe80")).select(OWNER).unique()
     wrong = failed.join(pl.concat([zero, unset, link_local]).unique(), on=OWNER, how="semi")
     if wrong.height:
-        detail = f"this version of NCCL takes GID index 0 where none is set{devices_text(wrong)}"
-        yield together(wrong, rank, "{who}: RoCE with GID index 0 gets no answer", detail, "likely")
+        detail = f"this version of NCCL uses GID index 0 if none is set{devices_text(wrong)}"
+        yield together(wrong, rank, "{who}: no answer over RoCE with GID index 0", detail, "likely")
 
 
 @rule(Category.IB_ERROR, Severity.INFO, of=("port_change",))
@@ -99,22 +99,22 @@ def roce_gid_changed(
 ) -> Iterator[Finding]:
     """The GID table of a RoCE port changed while the job ran.
 
-    Means: an address was assigned anew, or the link flapped; what NCCL remembers may be stale, and connections made
-    later fail.
-    Not when: NCCL says that it refreshed the GID; no transfer fails: then it is only said.
-    Do: look for network managers, bonds that fail over and flapping links on that host.
+    Means: an address was reassigned, or the link flapped; the GID that NCCL uses may be stale, and later connections
+    fail.
+    Not when: NCCL prints that it refreshed the GID. If no transfer fails, it is reported as info.
+    Do: look for network managers, bond failovers and link flaps on that host.
     Sources: nccl#1819, nccl#2183, nccl#2400.
     """
     form = pl.col("form")
     fatal = port_change.filter(form == "gid_fatal")
     changed = port_change.filter((form == "gid_table") | ((form == "unknown_event") & (pl.col("event") == GID_CHANGED)))
-    fresh = port_change.filter(form == "gid_refreshed").select(OWNER).unique()
+    refreshed = port_change.filter(form == "gid_refreshed").select(OWNER).unique()
     if fatal.height:
-        detail = "NCCL could not follow the change of its GID, and gave the device up"
+        detail = "NCCL could not refresh the changed GID, and gave up the device"
         finding = together(fatal, rank, "{who} lost a RoCE device when its GID changed", detail, "certain")
         finding.severity = Severity.ERROR
         yield finding
-    changed = changed.join(fresh, on=OWNER, how="anti").join(fatal.select(OWNER), on=OWNER, how="anti")
+    changed = changed.join(refreshed, on=OWNER, how="anti").join(fatal.select(OWNER), on=OWNER, how="anti")
     if changed.height:
         names = ", ".join(changed["device"].cast(pl.String).drop_nulls().unique().sort().to_list()[:NAMED])
         failed = completion_error.filter(pl.col("at_exit").not_()).height
@@ -122,7 +122,7 @@ def roce_gid_changed(
         finding.role = Role.CAUSE if failed else Role.CONTEXT
         if failed:
             finding.severity, finding.certainty = Severity.WARNING, "likely"
-            finding.detail += "; transfers fail, which stale addresses explain"
+            finding.detail += "; transfers fail, which stale addresses would explain"
         yield finding
 
 
@@ -131,7 +131,7 @@ def roce_gid_read_fails_in_container(ib_unusable: pl.DataFrame, rank: pl.DataFra
     """NCCL could not read the types of a RoCE port's GIDs.
 
     Means: the entries under /sys/class/infiniband/…/gid_attrs/types are not readable in the pod's network namespace, so
-    the index cannot be chosen.
+    NCCL cannot select the index.
     Not when: the devices are InfiniBand.
     Do: use NCCL 2.26 or later, or set NCCL_IB_GID_INDEX to the index of RoCE v2.
     Sources: nccl#1573, nccl#1538.
@@ -139,4 +139,4 @@ def roce_gid_read_fails_in_container(ib_unusable: pl.DataFrame, rank: pl.DataFra
     rows = ib_unusable.filter(pl.col("form") == "gid_type")
     if rows.height:
         error: Any = rows["error"][0]
-        yield together(rows, rank, "{who} cannot read the types of RoCE's GIDs", f"the system says: {error}", "certain")
+        yield together(rows, rank, "{who} cannot read the types of RoCE GIDs", f"system error: {error}", "certain")

@@ -1,4 +1,4 @@
-"""Algorithm and protocol: forced, unfit for the network, or forced so that none is left."""
+"""Settings of algorithm, protocol and buffers, and algorithms that change while the job runs."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from ncclforensics.rules.shared.environment_settings import environment_settings
 from ncclforensics.rules.shared.grouping import shown, together
 
 FORCING = ["NCCL_ALGO", "NCCL_PROTO"]
-UNORDERED = ["Socket"]  # networks that do not keep 128 bytes together; libfabric's efa is another
+UNORDERED = ["Socket"]  # networks that may split stores of 128 bytes, as libfabric's provider efa
 
 
 @rule(Category.ENVIRONMENT, Severity.INFO, of=("setting",))
 def tune_forced_algo(setting: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
-    """Algorithm or protocol is forced by a variable.
+    """A variable forces the algorithm or the protocol.
 
-    Means: NCCL does not choose by size and topology; what is best for one size is slow for others. Not all functions
-    have all algorithms; before 2.22 NCCL silently fell back.
-    Not when: it was measured on this cluster, with this version.
-    Do: run again without the variable and compare; if it must stay, measure it again with each new version.
+    Means: NCCL does not choose by size and topology; the best choice for one size is slow for others. Some collectives
+    do not support all algorithms; before 2.22 NCCL silently fell back.
+    Not when: the setting was measured on this cluster, with this version.
+    Do: run again without the variable and compare; to keep it, measure it again with each new version.
     Sources: nccl#1304, nccl#846; NCCL user guide, NCCL_ALGO and NCCL_PROTO.
     """
     forced = environment_settings(setting).filter(pl.col("variable").is_in(FORCING) & (pl.col("value") != ""))
     for _, rows in forced.sort("source", "line").group_by("variable", "value", maintain_order=True):
         name, value = rows["variable"][0], rows["value"][0]
-        what = "the algorithm" if name == "NCCL_ALGO" else "the protocol"
+        choice = "the algorithm" if name == "NCCL_ALGO" else "the protocol"
         yield together(
-            rows, rank, f"{name}={value} forces {what} on {{who}}", "NCCL chooses it by itself where it is not set",
+            rows, rank, f"{name}={value} forces {choice} on {{who}}", "NCCL chooses it by size and topology if it is not set",
             "certain", role=Role.CONTEXT,
         )  # fmt: skip
 
@@ -41,13 +41,12 @@ def tune_forced_algo(setting: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Find
 def tune_forced_proto_ll128(
     setting: pl.DataFrame, transport: pl.DataFrame, libfabric: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
-    """LL128 is forced over a network that may not keep its 128 bytes together.
+    """LL128 is forced over a network that may split its 128-byte stores.
 
-    Means: the protocol relies on 128-byte stores that arrive whole. Over sockets, staging through the host or EFA they
-    may not, and data is silently wrong.
-    Not when: all data goes over NVLink or InfiniBand; the variable excludes LL128 (^LL128) or leaves NCCL the choice
-    among all.
-    Do: unset NCCL_PROTO, and check results with nccl-tests (-c 1).
+    Means: the protocol needs 128-byte stores that arrive undivided. Sockets, copies through host memory and EFA may
+    split them, and results are silently wrong.
+    Not when: all data goes over NVLink or InfiniBand; the variable excludes LL128 (^LL128) or allows all protocols.
+    Do: unset NCCL_PROTO, and check the results with nccl-tests (-c 1).
     Sources: nccl#281, nccl#831, nccl#1081, aws-ofi-nccl#850.
     """
     forced = environment_settings(setting).filter(
@@ -64,7 +63,7 @@ def tune_forced_proto_ll128(
     value, network = forced["value"][0], unfit["transport"][0]
     finding = together(
         forced, rank, f"NCCL_PROTO={value} on {{who}}, and data goes over {network}",
-        "LL128 needs a network that keeps 128 bytes together: results may be wrong", "likely",
+        "LL128 needs a network that does not split 128-byte stores: results may be wrong", "likely",
     )  # fmt: skip
     finding.evidence += shown(unfit, "the network")[:1]
     yield finding
@@ -72,26 +71,26 @@ def tune_forced_proto_ll128(
 
 @rule(Category.ENVIRONMENT, Severity.ERROR, of=("no_algorithm",))
 def tune_no_algorithm_left(no_algorithm: pl.DataFrame, setting: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
-    """NCCL_ALGO and NCCL_PROTO leave a function no algorithm.
+    """NCCL_ALGO and NCCL_PROTO leave no algorithm for a collective.
 
-    Means: the call fails with an internal error or invalid usage, for what is allowed does not exist for this function,
-    datatype or number of ranks.
-    Not when: the application asked for symmetric kernels that are not there; then NCCL uses others.
-    Do: unset NCCL_ALGO and NCCL_PROTO, or allow Ring and Simple beside what was asked for.
+    Means: the call fails with an internal error or invalid usage: this collective, datatype or number of ranks supports
+    none of the allowed algorithms.
+    Not when: the application requested symmetric kernels that do not exist; then NCCL uses others.
+    Do: unset NCCL_ALGO and NCCL_PROTO, or allow Ring and Simple as well.
     Sources: TensorRT-LLM#953, nccl#1304.
     """
     failed = no_algorithm.filter(pl.col("form").is_in(["none", "token", "prefix"]))
     forced = environment_settings(setting).filter(pl.col("variable").is_in(FORCING)).sort("source", "line")
     for _, rows in failed.sort("source", "line").group_by("form", "collective", "token", maintain_order=True):
         row = rows.row(0, named=True)
-        given = ", ".join(
+        settings = ", ".join(
             f"{name}={value}" for name, value in forced.select("variable", "value").unique().sort("variable").rows()
         )
-        what = f"for {row['collective']}" if row["collective"] else "for a call"
-        title = f"NCCL does not know {row['token']}" if row["token"] else f"no algorithm is left {what}"
+        call = f"for {row['collective']}" if row["collective"] else "for a call"
+        title = f"NCCL does not know {row['token']}" if row["token"] else f"no algorithm is left {call}"
         finding = together(
-            rows, rank, f"{title} on {{who}}", f"{given} is set" if given else "no variable that forces one is seen",
-            "certain" if given else "likely",
+            rows, rank, f"{title} on {{who}}", f"{settings} is set" if settings else "these logs show no variable that forces one",
+            "certain" if settings else "likely",
         )  # fmt: skip
         finding.evidence = finding.evidence[:3] + shown(forced, "set here")[:1]
         yield finding
@@ -101,10 +100,10 @@ def tune_no_algorithm_left(no_algorithm: pl.DataFrame, setting: pl.DataFrame, ra
 def tune_blog_variables(setting: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """Many tuning variables are set at once.
 
-    Means: they were likely taken over from another cluster; what helped there may cost here, and hides what NCCL would
-    choose.
-    Not when: each was measured here, or the vendor of this platform asks for them.
-    Do: run again with none of them, then add them one by one.
+    Means: they were probably copied from another cluster; settings that helped there may be slow here, and override
+    NCCL's choices.
+    Not when: each was measured here, or the vendor of this platform recommends them.
+    Do: run again without them, then add them one by one.
     Sources: nccl#1454, nccl#846; NCCL user guide (discouraged in production).
     """
     tuned = environment_settings(setting).filter(pl.col("variable").is_in(TUNED)).sort("source", "line")
@@ -119,25 +118,25 @@ def tune_blog_variables(setting: pl.DataFrame, rank: pl.DataFrame) -> Iterator[F
 
 @rule(Category.ENVIRONMENT, Severity.INFO, of=("setting", "tuning_limit"))
 def tune_small_buffer(setting: pl.DataFrame, tuning_limit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
-    """The buffers are smaller than NCCL's default, or than what a tuner asks for.
+    """The buffers are smaller than NCCL's default, or than a tuner requests.
 
-    Means: large messages are cut into more pieces, and links are not kept full.
+    Means: large messages are split into more chunks, and links are not fully used.
     Not when: memory is scarce and the loss was measured.
-    Do: unset NCCL_BUFFSIZE, or raise it to what the tuner asks for.
+    Do: unset NCCL_BUFFSIZE, or raise it to the size that the tuner requests.
     Sources: NCCL user guide, NCCL_BUFFSIZE (4 MiB); nccl: src/enqueue.cc (chunk size exceeds buffer max).
     """
-    given = environment_settings(setting).filter(pl.col("variable") == "NCCL_BUFFSIZE")
-    small = given.filter(pl.col("value").cast(pl.Int64, strict=False).is_between(1, BUFFER - 1))
+    sizes = environment_settings(setting).filter(pl.col("variable") == "NCCL_BUFFSIZE")
+    small = sizes.filter(pl.col("value").cast(pl.Int64, strict=False).is_between(1, BUFFER - 1))
     for _, rows in small.sort("source", "line").group_by("value", maintain_order=True):
         yield together(
-            rows, rank, f"NCCL_BUFFSIZE={rows['value'][0]} on {{who}}", f"NCCL's own size is {BUFFER}", "certain",
+            rows, rank, f"NCCL_BUFFSIZE={rows['value'][0]} on {{who}}", f"NCCL's default is {BUFFER}", "certain",
             role=Role.CONTEXT,
         )  # fmt: skip
     clamped = tuning_limit.filter(pl.col("form") == "chunk")
     if not clamped.is_empty():
         row = clamped.sort("chunk", descending=True).row(0, named=True)
         yield together(
-            clamped, rank, "a tuner asks for pieces larger than the buffers on {who}",
+            clamped, rank, "a tuner requests chunks larger than the buffers on {who}",
             f"{row['chunk']} bytes, and the buffer holds {row['maximum']}", "certain", role=Role.CONTEXT,
         )  # fmt: skip
 
@@ -146,23 +145,26 @@ def tune_small_buffer(setting: pl.DataFrame, tuning_limit: pl.DataFrame, rank: p
 def tune_algorithm_switches(
     algorithm_choice: pl.DataFrame, member: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
-    """The same call of the same size ran with different algorithms or protocols.
+    """Equal calls ran with different algorithms or protocols.
 
-    Means: a tuner plugin or a variable that was changed while the job ran; times of equal calls then differ.
-    Not when: the process has several communicators: the line does not say of which it speaks.
-    Do: compare the times of both; unset NCCL_TUNER_PLUGIN to see NCCL's own choice.
+    Means: a tuner plugin changes its choice, or a variable was changed while the job ran; equal calls then differ in
+    time.
+    Not when: the process has several communicators: the line does not name the communicator.
+    Do: compare the times of both; unset NCCL_TUNER_PLUGIN to get NCCL's own choice.
     Sources: nccl: src/enqueue.cc (Algo … proto …); NCCL user guide, NCCL_TUNER_PLUGIN.
     """
     larger = member.filter(pl.col("nranks") > 1).group_by(OWNER).len().filter(pl.col("len") == 1)
     equal = [*OWNER, "collective", "bytes"]
     choices = algorithm_choice.select(*PLACE, "collective", "bytes", "algorithm", "protocol")
     choices = choices.join(larger, on=OWNER, how="semi").drop_nulls(["algorithm", "bytes"])
-    how = pl.concat_str(pl.col("algorithm", "protocol").cast(pl.String), separator="/")
-    chosen = choices.with_columns(how=how).filter(pl.col("how").n_unique().over(equal) > 1).sort("source", "line")
+    algorithm = pl.concat_str(pl.col("algorithm", "protocol").cast(pl.String), separator="/")
+    chosen = (
+        choices.with_columns(used=algorithm).filter(pl.col("used").n_unique().over(equal) > 1).sort("source", "line")
+    )
     for _, rows in chosen.group_by(equal, maintain_order=True):
-        row, ways = rows.row(0, named=True), rows.unique("how", keep="first", maintain_order=True)
+        row, variants = rows.row(0, named=True), rows.unique("used", keep="first", maintain_order=True)
         yield together(
-            ways, rank,
-            f"{row['collective'] or 'a call'} of {row['bytes']} bytes ran as {' and '.join(ways['how'])} on {{who}}",
-            "equal calls were treated differently", "possible", role=Role.CONTEXT,
+            variants, rank,
+            f"{row['collective'] or 'a call'} of {row['bytes']} bytes ran as {' and '.join(variants['used'])} on {{who}}",
+            "NCCL ran equal calls differently", "possible", role=Role.CONTEXT,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Two ends of one transfer that do not go together, as the transport itself finds out."""
+"""Two ends of a transfer that do not match, as the transport detects it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ CHUNKING = ["NCCL_ALGO", "NCCL_PROTO", "NCCL_BUFFSIZE", "NCCL_NTHREADS", "NCCL_P
 def coll_size_mismatch_at_transport(
     failure: pl.DataFrame, verdict: pl.DataFrame, setting: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
-    """A rank got a message of another size than it had posted a buffer for.
+    """A rank received a message of another size than its buffer.
 
-    Means: the two ranks do not run the same call, or cut it into other pieces: the program gives them other counts or
-    datatypes, or the environment gives them other values of NCCL_BUFFSIZE, NCCL_ALGO or NCCL_PROTO.
-    Not when: the calls of the ranks are in the logs and differ, which is a finding of its own and names the call; the
-    message is one of bootstrap, which tells of different builds.
-    Do: NCCL_DEBUG_SUBSYS=INIT,ENV,COLL on all ranks; compare the counts of both ranks, then their NCCL variables.
+    Means: the two ranks do not run the same call, or split it into different chunks: their counts or datatypes differ,
+    or their values of NCCL_BUFFSIZE, NCCL_ALGO or NCCL_PROTO.
+    Not when: the logs show that the calls of the ranks differ, which is a finding of its own and names the call; the
+    message is one of bootstrap, which shows different builds.
+    Do: run with NCCL_DEBUG_SUBSYS=INIT,ENV,COLL on all ranks; compare their counts, then their NCCL variables.
     Sources: nccl#969, nccl#531, nccl#268, nccl#605.
     """
     if not verdict.filter(pl.col("verdict") == "collective-mismatch").is_empty():
@@ -34,14 +34,14 @@ def coll_size_mismatch_at_transport(
     if rows.is_empty():
         return
     first = rows.row(0, named=True)
-    here = first["received"] if first["received"] is not None else first["remote_size"]
-    there = first["expected"] if first["expected"] is not None else first["local_size"]
-    said = environment_settings(setting).filter(pl.col("variable").is_in(CHUNKING))
-    unequal = said.filter(pl.col("value").n_unique().over("variable") > 1)
+    received = first["received"] if first["received"] is not None else first["remote_size"]
+    expected = first["expected"] if first["expected"] is not None else first["local_size"]
+    settings = environment_settings(setting).filter(pl.col("variable").is_in(CHUNKING))
+    unequal = settings.filter(pl.col("value").n_unique().over("variable") > 1)
     names = ", ".join(sorted(unequal["variable"].unique()))
-    detail = f"{here} bytes came where {there} were expected" if here and there else "the sizes of the two ends differ"
-    detail += f"; {names} differs over ranks" if names else "; no line shows the calls of both ranks"
-    finding = together(rows, rank, "{who} got a message of another size than expected", detail, "certain")
+    detail = f"{received} bytes instead of {expected}" if received and expected else "the sizes at the two ends differ"
+    detail += f"; {names} differs between ranks" if names else "; these logs do not show the calls of both ranks"
+    finding = together(rows, rank, "{who} received a message of an unexpected size", detail, "certain")
     finding.evidence = finding.evidence[:3] + shown(unequal, "differs")[:2]
     yield finding
 
@@ -50,9 +50,9 @@ def coll_size_mismatch_at_transport(
 def p2p_self_unmatched(usage: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A rank sends to itself and does not receive from itself in the same group, or the reverse.
 
-    Means: NCCL refuses the group: a send to oneself is a copy, and both of its ends must be in one group.
-    Not when: the message goes to another rank, which may post its end later.
-    Do: put both calls between the same ncclGroupStart and ncclGroupEnd, or leave out the message to oneself.
+    Means: NCCL refuses the group: Send and Recv of a rank with itself must be in one group.
+    Not when: the peer is another rank, which may call later.
+    Do: put both calls between the same ncclGroupStart and ncclGroupEnd, or omit the message.
     Sources: nccl: src/enqueue.cc; NCCL user guide, point-to-point communication.
     """
     for form, verb, other in (("self_send", "sends to", "receive"), ("self_recv", "receives from", "send")):
