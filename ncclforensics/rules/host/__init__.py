@@ -1,1 +1,1 @@
-"""GPUs, NICs, PCIe, NUMA nodes and placement."""
+"""Rules on GPUs, NICs, PCIe, NUMA nodes and placement."""

@@ -1,4 +1,4 @@
-"""How ranks lie on hosts, rings on ranks, NICs beside GPUs, and processes on CPUs."""
+"""Placement of ranks on hosts, of rings, of NICs relative to GPUs, and of processes on CPUs."""
 
 from __future__ import annotations
 
@@ -20,18 +20,24 @@ FAR = "SYS"
 NEAR = ["PIX", "PXB", "PXN", "P2C"]
 
 
-def _seats(member: pl.DataFrame, communicator_placement: pl.DataFrame) -> dict[tuple[int, str], list[dict[str, Any]]]:
-    """The ranks, in order, of every communicator that is seen whole and spans several hosts."""
+def _members_by_communicator(
+    member: pl.DataFrame, communicator_placement: pl.DataFrame
+) -> dict[tuple[int, str], list[dict[str, Any]]]:
+    """The members, in rank order, of every communicator on several hosts of which all ranks have a log."""
     spread = communicator_placement.filter((pl.col("ranks_seen") == pl.col("nranks")) & (pl.col("nodes") > 1))
     rows = member.join(spread.select("job", "key", "nodes", "local"), on=["job", "key"]).sort("rank")
     memberships: dict[tuple[int, str], list[dict[str, Any]]] = {}
     for row in rows.to_dicts():
         memberships.setdefault((row["job"], row["key"]), []).append(row)
-    return {key: held for key, held in memberships.items() if len({row["host"] for row in held}) == held[0]["nodes"]}
+    return {
+        communicator: members
+        for communicator, members in memberships.items()
+        if len({row["host"] for row in members}) == members[0]["nodes"]
+    }
 
 
-def _crossings(hosts: list[str]) -> int:
-    """How often a closed walk over these changes the host."""
+def _host_changes(hosts: list[str]) -> int:
+    """Count the hops between hosts along a closed ring over these."""
     return sum(a != b for a, b in zip(hosts, hosts[1:] + hosts[:1], strict=True))
 
 
@@ -41,46 +47,50 @@ def place_ranks_not_contiguous(
 ) -> Iterator[Finding]:
     """The ranks of a host are not consecutive.
 
-    Means: the launcher dealt ranks round over the hosts. NCCL orders its own rings by host; but frameworks build their
-    groups of consecutive ranks, so that tensor parallelism may run over the network. It is a warning where a group that
-    fits into one host is seen to span several.
-    Not when: the hosts share an NVLink domain (MNNVL 1); one GPU per host; the groups were built for this order.
-    Do: start ranks block by block (srun --distribution=block, mpirun --map-by ppr:N:node); check the groups.
+    Means: the launcher distributed the ranks cyclically over the hosts. NCCL orders its own rings by host, but
+    frameworks build groups of consecutive ranks, so that tensor parallelism may run over the network. It is a warning
+    if a group that fits on one host spans several.
+    Not when: the hosts share an NVLink domain (MNNVL 1); there is one GPU per host; the groups were built for this
+    order.
+    Do: place ranks in blocks (srun --distribution=block, mpirun --map-by ppr:N:node); check the groups.
     Sources: NCCL user guide, communicators; field guides.
     """
-    joined = set(placement.filter(pl.col("mnnvl") == 1)["host"].cast(pl.String))
+    mnnvl_hosts = set(placement.filter(pl.col("mnnvl") == 1)["host"].cast(pl.String))
     numbers = dict(rank.select("rank_id", "rank").iter_rows())
-    memberships = _seats(member, communicator_placement)
+    memberships = _members_by_communicator(member, communicator_placement)
     worlds: dict[int, tuple[int, str]] = {}
     for job, key in memberships:
         is_dense = len(memberships[job, key]) > memberships[job, key][0]["nodes"]
         if is_dense and (job not in worlds or len(memberships[job, key]) > len(memberships[worlds[job]])):
             worlds[job] = job, key
-    for job, place in worlds.items():
-        held = memberships[place]
-        hosts = [row["host"] for row in held]
-        if _crossings(hosts) <= len(set(hosts)) or joined & set(hosts):
+    for job, world in worlds.items():
+        members = memberships[world]
+        hosts = [row["host"] for row in members]
+        if _host_changes(hosts) <= len(set(hosts)) or mnnvl_hosts & set(hosts):
             continue
         split = []
-        for (other, key), few in memberships.items():
-            ours = sorted(numbers[row["rank_id"]] for row in few if numbers.get(row["rank_id"]) is not None)
-            is_block = len(ours) == len(few) and ours == list(range(ours[0], ours[0] + len(ours)))
-            if other == job and (other, key) != place and is_block and len(few) <= held[0]["local"]:
-                split.append((ours, few))
-        first = {row["host"]: row for row in reversed(held)}
+        for group, group_members in memberships.items():
+            ranks = sorted(numbers[row["rank_id"]] for row in group_members if numbers.get(row["rank_id"]) is not None)
+            is_block = len(ranks) == len(group_members) and ranks == list(range(ranks[0], ranks[0] + len(ranks)))
+            fits_on_host = len(group_members) <= members[0]["local"]
+            if group[0] == job and group != world and is_block and fits_on_host:
+                split.append((ranks, group_members))
+        first = {row["host"]: row for row in reversed(members)}
         finding = Finding(
-            title=f"ranks are dealt round over {len(set(hosts))} hosts",
-            detail=f"ranks 0 to {len(first)} lie on " + ", ".join(hosts[: len(first) + 1]),
+            title=f"ranks are distributed cyclically over {len(set(hosts))} hosts",
+            detail=f"ranks 0 to {len(first)} are on " + ", ".join(hosts[: len(first) + 1]),
             certainty="certain",
             hosts=sorted(first),
             role=Role.CONTEXT,
-            evidence=[Line(row["source"], row["line"], f"rank {row['rank']}") for row in held[:4]],
+            evidence=[Line(row["source"], row["line"], f"rank {row['rank']}") for row in members[:4]],
         )
         if split:
-            ours, few = split[0]
+            ranks, group_members = split[0]
             finding.severity, finding.role, finding.certainty = Severity.WARNING, Role.CAUSE, "likely"
-            finding.title += f", and groups that fit into one host span several ({ranks_text(ours)})"
-            finding.evidence = finding.evidence[:2] + [Line(row["source"], row["line"], "the group") for row in few[:2]]
+            finding.title += f", and groups that fit on one host span several ({ranks_text(ranks)})"
+            finding.evidence = finding.evidence[:2] + [
+                Line(row["source"], row["line"], "the group") for row in group_members[:2]
+            ]
         yield finding
 
 
@@ -88,21 +98,23 @@ def place_ranks_not_contiguous(
 def place_ring_crosses_too_often(
     ring: pl.DataFrame, ring_host: pl.DataFrame, placement: pl.DataFrame
 ) -> Iterator[Finding]:
-    """A ring goes from host to host more often than it must.
+    """A ring has more hops between hosts than necessary.
 
-    Means: every further crossing takes the network's bandwidth once more. NCCL's search failed and fell back to the
-    order of ranks, or a graph file or another host identity (NCCL_HOSTID, containers) misled it.
-    Not when: one GPU per host; the hosts share an NVLink domain; the line that shows the ring was cut.
-    Do: NCCL_DEBUG_SUBSYS=INIT,GRAPH on rank 0; unset NCCL_GRAPH_FILE and NCCL_HOSTID; start ranks block by block.
+    Means: every additional hop uses the bandwidth of the network once more. NCCL's graph search failed and fell back to
+    the order of ranks, or a graph file or another host identity (NCCL_HOSTID, containers) misled it.
+    Not when: there is one GPU per host; the hosts share an NVLink domain; the line of the ring is cut off.
+    Do: run with NCCL_DEBUG_SUBSYS=INIT,GRAPH on rank 0; unset NCCL_GRAPH_FILE and NCCL_HOSTID; place ranks in blocks.
     Sources: nccl: src/graph/connect.cc, src/graph/search.cc (falling back to simple order); nccl#514 (cut lines).
     """
-    joined = placement.filter(pl.col("mnnvl") == 1).is_empty()
-    worst = ring_host.filter((pl.col("host_changes") > pl.col("hosts")) & pl.lit(joined)).sort("source", "line")
+    is_without_mnnvl = placement.filter(pl.col("mnnvl") == 1).is_empty()
+    worst = ring_host.filter((pl.col("host_changes") > pl.col("hosts")) & pl.lit(is_without_mnnvl)).sort(
+        "source", "line"
+    )
     for _, rows in worst.group_by("job", "key", maintain_order=True):
         row = rows.row(0, named=True)
         yield Finding(
-            title=f"rings change the host {row['host_changes']} times where {row['hosts']} would do",
-            detail=f"{rows.height} rings over {row['nranks']} ranks; ring {row['channel']} runs {row['host_order']}",
+            title=f"rings have {row['host_changes']} hops between hosts, {row['hosts']} would suffice",
+            detail=f"{rows.height} rings over {row['nranks']} ranks; ring {row['channel']} runs over {row['host_order']}",
             certainty="likely",
             communicator=row["key"],
             evidence=shown(rows, "ring"),
@@ -113,12 +125,12 @@ def place_ring_crosses_too_often(
 def place_nic_far_from_gpu(
     graph_search: pl.DataFrame, communicator_placement: pl.DataFrame, device_pair: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
-    """The way from GPUs to their NICs leads over the link between CPUs.
+    """The path from GPUs to their NICs crosses the link between CPUs.
 
-    Means: NICs hang on another socket than the GPUs that use them: 20 to 40 % less bandwidth, and no GPUDirect.
-    It is a warning where other hosts of the job do better, or most GPUs of the host; a note where all are alike.
+    Means: the NICs are on another socket than the GPUs that use them: 20 to 40 % less bandwidth, and no GPUDirect RDMA.
+    It is a warning if other hosts of the job, or most GPUs of the host, have shorter paths; else info.
     Not when: the ranks are on one host; a virtual machine shows no topology, and the vendor's file is not loaded.
-    Do: nvidia-smi topo -m; choose GPUs and NICs of one socket; NCCL_IB_HCA; in a VM load the vendor's topology file.
+    Do: run nvidia-smi topo -m; use GPUs and NICs of one socket (NCCL_IB_HCA); in a VM load the vendor's topology file.
     Sources: field guides (NIC on the other NUMA node); NCCL user guide, NCCL_NET_GDR_LEVEL.
     """
     found = list(
@@ -134,7 +146,7 @@ def place_nic_far_from_gpu(
 def _far_nics_in_logs(
     graph_search: pl.DataFrame, communicator_placement: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
-    """Hosts whose search for rings found no shorter path."""
+    """Find hosts on which the graph search found no path within a socket."""
     spread = communicator_placement.filter(pl.col("nodes") > 1).select("job", "key")
     rings = (
         graph_search.filter(pl.col("pattern") == RING)
@@ -146,15 +158,15 @@ def _far_nics_in_logs(
     worse = far.filter(~pl.col("host").is_in(near["host"].implode()))
     if worse.is_empty():
         return
-    detail = f"the path from GPU to NIC is {FAR}: over the link between CPUs"
+    detail = f"the path from GPU to NIC is {FAR}: it crosses the link between CPUs"
     if near.is_empty():
         yield together(
-            worse, rank, "GPUs reach their NICs over the other CPU on {who}", f"{detail}, on all hosts alike",
+            worse, rank, "the path from GPUs to NICs crosses the CPU link on {who}", f"{detail}, on all hosts",
             "possible", severity=Severity.INFO, role=Role.CONTEXT,
         )  # fmt: skip
         return
     detail += f", and {near['type_inter'].cast(pl.String)[0]} on other hosts"
-    finding = together(worse, rank, "GPUs reach their NICs over the other CPU on {who}", detail, "likely")
+    finding = together(worse, rank, "the path from GPUs to NICs crosses the CPU link on {who}", detail, "likely")
     finding.evidence = finding.evidence[:3] + shown(near, "another host")[:1]
     yield finding
 
@@ -163,11 +175,11 @@ def _far_nics_in_logs(
 def topo_nic_gpu_crossed(connection: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """On one host the GPUs use each other's NICs, compared with the other hosts.
 
-    Means: devices are numbered in another order there (bridge enumeration, NCCL_IB_HCA, container); traffic changes
-    rails, which some fabrics do not connect and others make slow.
-    Not when: a GPU uses several NICs, or the hosts use different sets of NICs or GPUs: then nothing can be compared;
-    hosts that are two in number do not tell which of them is right.
-    Do: compare nvidia-smi topo -m and ibdev2netdev of the hosts; give NCCL_IB_HCA or a topology file; check the BIOS.
+    Means: the devices of that host are numbered in another order (bridge enumeration, NCCL_IB_HCA, container); traffic
+    changes rails, which is slow on some fabrics and impossible on others.
+    Not when: a GPU uses several NICs, or the hosts use different sets of NICs or GPUs: then they are not compared; the
+    job has only two hosts, which do not show the normal order.
+    Do: compare nvidia-smi topo -m and ibdev2netdev of the hosts; set NCCL_IB_HCA or a topology file; check the BIOS.
     Sources: nccl#820, nccl#2193, nccl#1933.
     """
     sent = connection.filter(
@@ -189,14 +201,14 @@ def topo_nic_gpu_crossed(connection: pl.DataFrame, rank: pl.DataFrame) -> Iterat
         )
         .filter((pl.col("nics") == 1) & pl.col("gpus").str.contains(" ", literal=True))
     )
-    for _, same in hosts.group_by("gpus", "devices", maintain_order=True):
-        counts = same["pairs"].value_counts().sort("count", "pairs")
-        if counts.height < 2 or counts["count"][-1] * 2 <= same.height:
+    for _, similar in hosts.group_by("gpus", "devices", maintain_order=True):
+        counts = similar["pairs"].value_counts().sort("count", "pairs")
+        if counts.height < 2 or counts["count"][-1] * 2 <= similar.height:
             continue
-        odd = same.filter(pl.col("pairs") != counts["pairs"][-1])
-        rows = uses.join(odd.select("host"), on="host", how="semi")
-        usual = uses.join(same.filter(pl.col("pairs") == counts["pairs"][-1]).head(1), on="host", how="semi")
-        detail = f"GPU-NIC {odd['pairs'][0]} against {counts['pairs'][-1]} on the other hosts"
+        outliers = similar.filter(pl.col("pairs") != counts["pairs"][-1])
+        rows = uses.join(outliers.select("host"), on="host", how="semi")
+        usual = uses.join(similar.filter(pl.col("pairs") == counts["pairs"][-1]).head(1), on="host", how="semi")
+        detail = f"GPU-NIC {outliers['pairs'][0]} against {counts['pairs'][-1]} on the other hosts"
         finding = together(rows, rank, "GPUs use each other's NICs on {who}", detail, "likely")
         finding.evidence = finding.evidence[:2] + shown(usual, "another host")[:2]
         yield finding
@@ -206,9 +218,9 @@ def topo_nic_gpu_crossed(connection: pl.DataFrame, rank: pl.DataFrame) -> Iterat
 def affinity_missing(affinity: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """Several ranks of a host are bound to the same single CPU.
 
-    Means: the launcher's binding leaves the training thread and NCCL's proxy threads one core, shared with other ranks;
+    Means: the binding of the launcher leaves one core for the training thread and NCCL's proxy threads of several ranks;
     small messages wait for the CPU.
-    Not when: each rank has cores of its own; NCCL_IGNORE_CPU_AFFINITY=1 is set and the GPU's own cores are used.
+    Not when: each rank has its own cores; NCCL_IGNORE_CPU_AFFINITY=1 is set and NCCL uses the cores next to the GPU.
     Do: mpirun --bind-to none or numa, srun --cpu-bind=none, or NCCL_IGNORE_CPU_AFFINITY=1.
     Sources: NCCL user guide, performance (affinity); nccl-tests#264.
     """
@@ -229,7 +241,7 @@ def affinity_missing(affinity: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Fin
 
 
 def _cores(mask: str, is_set: bool) -> int | None:
-    """How many CPUs a mask or list names; None where it can be read either way.
+    """Count the CPUs of a mask or list; None for a text that is valid as both.
 
     >>> _cores("ffff,00000000", True), _cores("0-3,8", False), _cores("17", True)
     (16, 5, None)

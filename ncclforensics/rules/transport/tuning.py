@@ -32,7 +32,7 @@ def tune_forced_algo(setting: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Find
         name, value = rows["variable"][0], rows["value"][0]
         choice = "the algorithm" if name == "NCCL_ALGO" else "the protocol"
         yield together(
-            rows, rank, f"{name}={value} forces {choice} on {{who}}", "NCCL chooses it by size and topology if it is not set",
+            rows, rank, f"{name}={value} forces {choice} on {{who}}", "without it NCCL chooses by size",
             "certain", role=Role.CONTEXT,
         )  # fmt: skip
 
@@ -88,8 +88,9 @@ def tune_no_algorithm_left(no_algorithm: pl.DataFrame, setting: pl.DataFrame, ra
         )
         call = f"for {row['collective']}" if row["collective"] else "for a call"
         title = f"NCCL does not know {row['token']}" if row["token"] else f"no algorithm is left {call}"
+        detail = f"{settings} is set" if settings else "these logs show no variable that forces one"
         finding = together(
-            rows, rank, f"{title} on {{who}}", f"{settings} is set" if settings else "these logs show no variable that forces one",
+            rows, rank, f"{title} on {{who}}", detail,
             "certain" if settings else "likely",
         )  # fmt: skip
         finding.evidence = finding.evidence[:3] + shown(forced, "set here")[:1]
@@ -163,8 +164,8 @@ def tune_algorithm_switches(
     )
     for _, rows in chosen.group_by(equal, maintain_order=True):
         row, variants = rows.row(0, named=True), rows.unique("used", keep="first", maintain_order=True)
+        call = row["collective"] or "a call"
         yield together(
-            variants, rank,
-            f"{row['collective'] or 'a call'} of {row['bytes']} bytes ran as {' and '.join(variants['used'])} on {{who}}",
+            variants, rank, f"{call} of {row['bytes']} bytes ran as {' and '.join(variants['used'])} on {{who}}",
             "NCCL ran equal calls differently", "possible", role=Role.CONTEXT,
         )  # fmt: skip
