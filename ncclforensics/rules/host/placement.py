@@ -114,7 +114,7 @@ def place_ring_crosses_too_often(
         row = rows.row(0, named=True)
         yield Finding(
             title=f"rings have {row['host_changes']} hops between hosts, {row['hosts']} would suffice",
-            detail=f"{rows.height} rings over {row['nranks']} ranks; ring {row['channel']} runs over {row['host_order']}",
+            detail=f"{rows.height} rings over {row['nranks']} ranks; ring {row['channel']}: {row['host_order']}",
             certainty="likely",
             communicator=row["key"],
             evidence=shown(rows, "ring"),
@@ -218,8 +218,8 @@ def topo_nic_gpu_crossed(connection: pl.DataFrame, rank: pl.DataFrame) -> Iterat
 def affinity_missing(affinity: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """Several ranks of a host are bound to the same single CPU.
 
-    Means: the binding of the launcher leaves one core for the training thread and NCCL's proxy threads of several ranks;
-    small messages wait for the CPU.
+    Means: the binding of the launcher leaves one core for the training and NCCL proxy threads of several ranks; small
+    messages wait for the CPU.
     Not when: each rank has its own cores; NCCL_IGNORE_CPU_AFFINITY=1 is set and NCCL uses the cores next to the GPU.
     Do: mpirun --bind-to none or numa, srun --cpu-bind=none, or NCCL_IGNORE_CPU_AFFINITY=1.
     Sources: NCCL user guide, performance (affinity); nccl-tests#264.

@@ -123,10 +123,10 @@ def nvlink_count_differs(
 ) -> Iterator[Finding]:
     """A GPU has fewer NVLinks than the other GPUs.
 
-    Means: links are down; every ring through this GPU is limited to the remaining links. NCCL's log, nvidia-smi topo -m,
-    nvidia-smi nvlink -s and NCCL's XML show it.
-    Not when: the machines are of different kinds by design; GPUs form a mesh of unequal links (V100), or bridges connect
-    them in pairs; a GPU is in MIG mode.
+    Means: links are down; every ring through this GPU is limited to the remaining links. NCCL's log, nvidia-smi topo
+    -m, nvidia-smi nvlink -s and NCCL's XML show it.
+    Not when: the machines are of different kinds by design; GPUs form a mesh of unequal links (V100), or bridges
+    connect them in pairs; a GPU is in MIG mode.
     Do: nvidia-smi nvlink -s and -e, dmesg for Xid 74; drain the host.
     Sources: nccl: src/graph/topo.cc (NVL[…] is the sum of the links); NCCL 2.31, ras.rst, Diagnostics.
     """
@@ -242,8 +242,8 @@ def topo_file_bad(
 ) -> Iterator[Finding]:
     """The configured topology file cannot be used.
 
-    Means: it does not exist, is malformed, contains names unknown to NCCL, or describes more devices than NCCL supports;
-    NCCL stops, or continues with defaults.
+    Means: it does not exist, is malformed, contains names unknown to NCCL, or describes more devices than NCCL
+    supports; NCCL stops, or continues with defaults.
     Not when: a virtual machine hides the value, and no file is configured.
     Do: compare it with the file that NCCL_TOPO_DUMP_FILE writes on this machine, or unset NCCL_TOPO_FILE.
     Sources: nccl: src/graph/xml.cc, src/graph/topo.h; nccl#2304.

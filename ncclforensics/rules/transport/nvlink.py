@@ -57,7 +57,9 @@ def nvls_container_without_caps(cuda_error: pl.DataFrame, rank: pl.DataFrame) ->
     """
     rows = cuda_error.filter((pl.col("file") == NVLS) & (pl.col("error") == INVALID))
     if not rows.is_empty():
-        yield error_finding(rows, rank, "NVLink SHARP does not work on {who}", "CUDA reports: invalid argument", "likely")
+        yield error_finding(
+            rows, rank, "NVLink SHARP does not work on {who}", "CUDA reports: invalid argument", "likely"
+        )
 
 
 @rule(Category.CUDA_ERROR, Severity.ERROR, of=("cuda_error",), hang=True)
