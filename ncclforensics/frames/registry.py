@@ -4,40 +4,68 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import polars as pl
 
+from ncclforensics.grammar.grammar_file import GRAMMARS
+
 Analysis = Callable[..., pl.DataFrame]
+# Frames that `frames.run.Run` provides itself.
+RUN_FRAMES = frozenset({"source", "speaker", "call_template", "call_occurrence"})
 
 
 @dataclass(frozen=True, slots=True)
-class Computed:
+class RegisteredAnalysis:
     """An analysis: the function, and the columns it promises."""
 
     function: Analysis
     columns: Mapping[str, pl.DataType]
-    of: tuple[str, ...]  # the frames whose rows it tells of
+    of: tuple[str, ...]  # if these frames are all empty, so is the result
 
 
-_ANALYSES: dict[str, Computed] = {}
+_ANALYSES: dict[str, RegisteredAnalysis] = {}
 
 
 def analysis(columns: Mapping[str, pl.DataType], *, of: tuple[str, ...] = ()) -> Callable[[Analysis], Analysis]:
-    """Declare a function to be the analysis of its own name; a second one of that name is refused.
+    """Register a function as the analysis that computes the frame of its own name.
 
-    `of`: the frames whose rows it tells of. Where these are all empty it is not asked, for it has nothing to tell.
+    `of`: if these frames are all empty, the function is not called and the frame is empty.
+    Raises ValueError if a grammar rule, another analysis or the run itself already provides a frame of that name.
     """
 
     def register(function: Analysis) -> Analysis:
         name = function.__name__
-        if name in _ANALYSES:
-            raise ValueError(f"two analyses are called {name}: {_ANALYSES[name].function.__module__}")
-        _ANALYSES[name] = Computed(function, columns, of)
+        if taken := _provider(name):
+            raise ValueError(f"two frames are called {name}: {taken} and {_place(function)}")
+        _ANALYSES[name] = RegisteredAnalysis(function, columns, of)
         return function
 
     return register
 
 
-def analyses() -> Mapping[str, Computed]:
+def _provider(name: str) -> str:
+    """The place that already provides a frame of this name, or an empty text."""
+    if name in _ANALYSES:
+        return _place(_ANALYSES[name].function)
+    return "frames.run" if name in RUN_FRAMES else _grammar_rules().get(name, "")
+
+
+@cache
+def _grammar_rules() -> Mapping[str, str]:
+    """Rule name -> its grammar. Reads only the names, because loading all grammars takes seconds at the first time."""
+    return {
+        line.partition(b":")[0].partition(b".")[0].decode(): f"grammars/{path.name}"
+        for path in GRAMMARS.glob("*.lark")
+        for line in path.read_bytes().split(b"\n")
+        if line[:1].islower() and b":" in line
+    }
+
+
+def _place(function: Analysis) -> str:
+    return f"{function.__module__}.{function.__qualname__}"
+
+
+def analyses() -> Mapping[str, RegisteredAnalysis]:
     """Every analysis that has been imported."""
     return _ANALYSES
