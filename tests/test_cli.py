@@ -69,15 +69,15 @@ def test_wrong_usage_is_2(say: Callable[..., Said], argv: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "says"),
+    ("pattern", "message"),
     [("rank(", "unterminated subpattern"), ("rank[0-9]+", "needs a group")],
     ids=["dump_damage", "groupless"],
 )
-def test_a_bad_rank_pattern_is_2_and_one_sentence(say: Callable[..., Said], pattern: str, says: str) -> None:
+def test_a_bad_rank_pattern_is_2_and_one_sentence(say: Callable[..., Said], pattern: str, message: str) -> None:
     code, out, err = say("hang", HEALTHY, "--rank-from", pattern)
 
     assert (code, out) == (2, "")
-    assert says in err
+    assert message in err
     assert err.count("\n") == 1
 
 

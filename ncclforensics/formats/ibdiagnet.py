@@ -5,6 +5,6 @@ from __future__ import annotations
 from ncclforensics.data import nouns
 
 GRAMMARS = ("ibdiagnet", "collected")
-SIGNATURES = ("diagnosed_port", "diagnosed_excess", "table_edge", "ibdiagnet_says")
+SIGNATURES = ("diagnosed_port", "diagnosed_excess", "table_edge", "ibdiagnet_message")
 KINDS = dict.fromkeys(SIGNATURES, "ib-counters")
 NOUN = nouns.PORT

@@ -26,4 +26,4 @@ def _sections(output: Mapping[str, Any]) -> Iterator[Record]:
         yield "mlxlink_section", {"form": "", "section": section}
         for field, said in an_object(fields).items():
             if isinstance(said, str):  # values of each lane stand in lists
-                yield "mlxlink_field", {"form": "", "field": field, "said": said}
+                yield "mlxlink_field", {"form": "", "field": field, "value": said}

@@ -386,7 +386,7 @@ def fabric_problem(
         lost = add_heading_above(rows, heads.select(*OUTPUT_KEY, "line")).filter(pl.col("head_line").is_null())
         first = lost.group_by("source", maintain_order=True).agg(pl.col("line").min())
         found.append(first.select("source", "line", problem=pl.format("line {}: " + words, "line")))
-    said = pl.col("says").str.strip_chars().str.slice(0, 120)
+    said = pl.col("message").str.strip_chars().str.slice(0, 120)
     failures = tool_failure.with_columns(problem=pl.format("line {}: the tool failed: {}", "line", said))
     several = failures.group_by("source", maintain_order=True).agg(
         pl.col("line").first(), count=pl.len(), problem=pl.col("problem").first()

@@ -188,7 +188,7 @@ def _of_links(
 ) -> Iterator[Row]:
     for place, told in mlxlink_outputs(sections, fields, output_heading, commands):
         for field, name in MLXLINK_COUNTERS.items():
-            value = parse_integer(told[field]["said"]) if field in told else None
+            value = parse_integer(told[field]["value"]) if field in told else None
             if value is not None:
                 # The firmware's own counters are wide.
                 yield {**place, "line": told[field]["line"], **_counted(name, value), "is_saturated": False}

@@ -175,7 +175,7 @@ def _netdevs(netdevs: list[Row]) -> Iterator[Row]:
 
 def _linked(links: Iterable[tuple[Row, dict[str, Row]]]) -> Iterator[Row]:
     for place, told in links:
-        said = {field: str(row["said"]).strip() for field, row in told.items()}
+        said = {field: str(row["value"]).strip() for field, row in told.items()}
         if "State" not in said:
             continue
         kind, _, speed = said.get("Speed", "").rpartition("-")

@@ -157,7 +157,7 @@ def link_quality(
     """How well a link is received, as mlxlink tells: errors per bit, before and after they were corrected."""
     rows = []
     for place, told in mlxlink_outputs(mlxlink_section, mlxlink_field, output_heading, CommandHistory(dump_command)):
-        said = {field: str(row["said"]).strip() for field, row in told.items()}
+        said = {field: str(row["value"]).strip() for field, row in told.items()}
         effective = next((name for name in ("Effective Physical BER", "Symbol BER") if name in said), None)
         rows.append(
             {

@@ -49,7 +49,7 @@ def cuda_error(
         watchdog.filter(form="cuda").select("error", *place, rank="global_rank", reporter=pl.lit("PyTorch")),
         test_failure.filter(form="cuda").select("error", *place, host="node", reporter=pl.lit("nccl-tests")),
         process_exit.filter(how="gpu-error").select(
-            "job", "rank", "host", "pid", *place, error="says", reporter=pl.lit("the application")
+            "job", "rank", "host", "pid", *place, error="message", reporter=pl.lit("the application")
         ),
     ]  # fmt: skip
     releases = version["version"].cast(pl.String).unique().to_list()

@@ -49,7 +49,7 @@ class ExitReport:
     signal: int | None = None
     code: int | None = None
     name: str = ""
-    says: str = ""
+    message: str = ""
     where: str = ""
     time: str = ""
     follows: bool = False
@@ -103,7 +103,7 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
             case "mpirun_code" if previous.get("form") == "mpirun_process" and _is_next_line(previous, row):
                 yield _exit_report(row, "mpirun", code, child=previous["rank"])
             case "mpi_abort":
-                yield ExitReport(EXIT, row, "MPI", child=row["rank"], says="MPI_Abort was called")
+                yield ExitReport(EXIT, row, "MPI", child=row["rank"], message="MPI_Abort was called")
             case "pals_signal" | "pals":
                 ended_pids = _exit_report(row, "the launcher (PALS)", code, row["signal"], child=row["rank"], node=node)
                 # PALS reports one process per node, in the order of their ends.
@@ -171,9 +171,11 @@ def system_reports(job_end: pl.DataFrame, worker_end: pl.DataFrame, kernel_kill:
     for row in kernel_kill.to_dicts():
         process_fields = {"node": row["node"], "pid": row["pid"]}
         if row["form"] in ("out_of_memory", "chosen"):
-            yield ExitReport(HOST_MEMORY, row, KERNEL, signal=KILL, says=row["program"], **process_fields)
+            yield ExitReport(HOST_MEMORY, row, KERNEL, signal=KILL, message=row["program"], **process_fields)
         elif row["form"] in ("segfault", "protection_fault"):
-            yield ExitReport(SIGNAL, row, KERNEL, signal=11, says=row["program"], where=row["where"], **process_fields)
+            yield ExitReport(
+                SIGNAL, row, KERNEL, signal=11, message=row["program"], where=row["where"], **process_fields
+            )
     for row in job_end.to_dicts():
         if row["form"] == "out_of_memory":
             yield ExitReport(HOST_MEMORY, row, "Slurm", signal=KILL)
@@ -181,9 +183,9 @@ def system_reports(job_end: pl.DataFrame, worker_end: pl.DataFrame, kernel_kill:
             yield ExitReport(NODE, row, "Slurm", node=row["node"])
     for row in worker_end.to_dicts():
         if row["form"].startswith("kubernetes"):
-            yield ExitReport(HOST_MEMORY, row, "Kubernetes", signal=KILL, says=row["pod"] or "")
+            yield ExitReport(HOST_MEMORY, row, "Kubernetes", signal=KILL, message=row["pod"] or "")
         elif row["exception"] == "OutOfMemory":
-            yield ExitReport(HOST_MEMORY, row, "Ray", signal=KILL, says=row["says"])
+            yield ExitReport(HOST_MEMORY, row, "Ray", signal=KILL, message=row["message"])
 
 
 def crash_reports(crash: pl.DataFrame) -> Iterator[ExitReport]:
@@ -194,17 +196,22 @@ def crash_reports(crash: pl.DataFrame) -> Iterator[ExitReport]:
             case "mpi_signal" | "ucx":
                 yield _exit_report(row, "the process", None, row["signal"], **process_fields)
             case "python":
-                reason = next((number for text, number in REASONS.items() if row["says"].startswith(text)), ABORT)
-                yield _exit_report(row, "Python", None, reason, says=row["says"], **process_fields)
+                reason = next((number for text, number in REASONS.items() if row["message"].startswith(text)), ABORT)
+                yield _exit_report(row, "Python", None, reason, message=row["message"], **process_fields)
             case "shell" if row["reason"] in REASONS:
                 yield _exit_report(row, "the shell", None, REASONS[row["reason"]], **process_fields)
             case "heap":
                 yield ExitReport(
-                    SIGNAL, row, "the C library", signal=ABORT, says=row["says"] or "corrupted heap", **process_fields
+                    SIGNAL,
+                    row,
+                    "the C library",
+                    signal=ABORT,
+                    message=row["message"] or "corrupted heap",
+                    **process_fields,
                 )
 
 
-_DISTINCT = ["source", "rank", "launcher_rank", "exception", "says"]
+_DISTINCT = ["source", "rank", "launcher_rank", "exception", "message"]
 
 
 def exception_reports(exception: pl.DataFrame, gpu_exception: pl.DataFrame) -> Iterator[ExitReport]:
@@ -213,15 +220,15 @@ def exception_reports(exception: pl.DataFrame, gpu_exception: pl.DataFrame) -> I
     for row in errors.to_dicts():
         name = row["exception"].rpartition(".")[2]
         is_second_hand = (
-            name in SECOND_HAND_CLASSES or row["says"].startswith(SECOND_HAND_MESSAGES) or STORE in row["says"]
+            name in SECOND_HAND_CLASSES or row["message"].startswith(SECOND_HAND_MESSAGES) or STORE in row["message"]
         )
         yield ExitReport(
-            EXCEPTION, row, "Python", rank=row["rank"], name=f"{name}Error", says=row["says"],
+            EXCEPTION, row, "Python", rank=row["rank"], name=f"{name}Error", message=row["message"],
             follows=is_second_hand, final=row["rank"] is not None,
         )  # fmt: skip
     for row in gpu_exception.unique(["source", "rank", "launcher_rank", "form"], keep="first").to_dicts():
-        how, says = (GPU_MEMORY, "CUDA out of memory") if row["form"] == "memory" else (GPU_ERROR, row["says"])
-        yield ExitReport(how, row, "Python", rank=row["rank"], says=says, final=row["rank"] is not None)
+        how, message = (GPU_MEMORY, "CUDA out of memory") if row["form"] == "memory" else (GPU_ERROR, row["message"])
+        yield ExitReport(how, row, "Python", rank=row["rank"], message=message, final=row["rank"] is not None)
 
 
 def capture_reports(journal_exit: pl.DataFrame) -> Iterator[ExitReport]:

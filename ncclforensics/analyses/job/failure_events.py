@@ -84,7 +84,7 @@ def failure_event(
         "source",
         "line",
         "pos",
-        error="says",
+        error="message",
         form=pl.lit("journal").cast(pl.Categorical()),
         kind=pl.lit(NETWORK),
     )

@@ -51,7 +51,7 @@ PROCESS_EXIT = {
     "exit_code": pl.Int64(),
     "reporter": pl.String(),  # srun, mpirun, torchrun, the kernel, …
     "name": pl.String(),  # class of the exception
-    "says": pl.String(),
+    "message": pl.String(),
     "where": pl.String(),  # library of the crash
     "is_first": pl.Boolean(),  # it ended by itself; false if its end follows from that of another process
     "is_final": pl.Boolean(),  # the process certainly ended; an exception without a rank may have been caught
@@ -141,7 +141,7 @@ def _row(report: ExitReport, rank_id: Row) -> Row:
         "exit_code": report.code,
         "reporter": report.reporter,
         "name": report.name,
-        "says": report.says,
+        "message": report.message,
         "where": report.where,
         "is_first": not report.follows,
         "is_final": report.final,
@@ -257,7 +257,7 @@ def ended_text(row: Row) -> str:
         case "gpu-memory":
             predicate = "ran out of GPU memory and ended"
         case "gpu-error":
-            predicate = f"ended by a CUDA error ({row['says']})"
+            predicate = f"ended by a CUDA error ({row['message']})"
         case "host-memory":
             predicate = f"was killed because the host ran out of memory, as {row['reporter']} reports"
         case "node":
@@ -281,4 +281,4 @@ def strongest_reports(rows: Iterable[Row]) -> list[Row]:
 
 def _strength(row: Row) -> tuple[int, bool, str, str]:
     """Sort key: the smaller, the more specific the reason; independent of the order of files."""
-    return STRENGTH.index(row["how"]), not row["where"], row["reporter"], row["says"]
+    return STRENGTH.index(row["how"]), not row["where"], row["reporter"], row["message"]

@@ -36,7 +36,7 @@ def app_exception(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Fi
         is_on_all_ranks = rows["rank"].drop_nulls().n_unique() == rank["rank"].drop_nulls().n_unique() > 1
         detail = "every rank raised it" if is_on_all_ranks else "it ended the program; errors of other ranks follow"
         certainty = "certain" if rows["rank"].is_not_null().all() else "likely"
-        yield exit_finding(rows, rank, f"{{who}} raised {name}: {_shorten(rows['says'][0])}", detail, certainty)
+        yield exit_finding(rows, rank, f"{{who}} raised {name}: {_shorten(rows['message'][0])}", detail, certainty)
 
 
 @rule(Category.APPLICATION_ERROR, Severity.ERROR, of=("process_exit",), hang=True)
@@ -62,7 +62,7 @@ def app_process_died(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Iterator
         if how == NODE:
             yield exit_finding(rows, rank, "{who} ended with a failed node", f"reported by {reporters}", "certain")
         elif how == EXIT:
-            event = rows["says"][0] or f"ended with exit code {code}"
+            event = rows["message"][0] or f"ended with exit code {code}"
             detail = f"the first process to end, reported by {reporters}; the logs do not show why"
             finding = exit_finding(rows, rank, f"{{who}}: {event}", detail, "likely")
             finding.severity = Severity.WARNING

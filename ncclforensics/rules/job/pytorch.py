@@ -58,15 +58,15 @@ def torch_calls_differ(fingerprint: pl.DataFrame) -> Iterator[Finding]:
     if fingerprint.is_empty():
         return
     called: dict[int, str] = {}
-    for row in fingerprint.filter(pl.col("mine").is_not_null()).to_dicts():
-        called[row["mine"]] = _fingerprint_text(row["operation"], row["sequence"], row["shape"])
+    for row in fingerprint.filter(pl.col("first_rank").is_not_null()).to_dicts():
+        called[row["first_rank"]] = _fingerprint_text(row["operation"], row["sequence"], row["shape"])
         called.setdefault(
-            row["other"], _fingerprint_text(row["other_operation"], row["other_sequence"], row["other_shape"])
+            row["other_rank"], _fingerprint_text(row["other_operation"], row["other_sequence"], row["other_shape"])
         )
     usual_call, count = Counter(called.values()).most_common(1)[0] if called else ("", 0)
     has_majority = 2 * count > len(called)  # else no rank differs from a majority
     minority = sorted(rank for rank, call in called.items() if call != usual_call or not has_majority)
-    evidence = fingerprint.sort(pl.col("mine").is_in(minority), descending=True, maintain_order=True)
+    evidence = fingerprint.sort(pl.col("first_rank").is_in(minority), descending=True, maintain_order=True)
     by_call = {call: ranks_text(rank for rank in called if called[rank] == call) for call in called.values()}
     difference = "different operations" if called and not has_majority else "another operation than the others"
     yield Finding(

@@ -14,7 +14,7 @@ def first_exits(process_exit: pl.DataFrame, *kinds: str) -> pl.DataFrame:
     """Return the processes that ended by themselves, one row each: the strongest report, if it is of these kinds."""
     exits = process_exit.filter(pl.col("is_first") & pl.col("is_final"))
     strongest = pl.DataFrame(strongest_reports(exits.to_dicts()), schema=process_exit.schema)
-    return strongest.filter(pl.col("how").is_in(kinds)).sort("rank", "child", "reporter", "says", nulls_last=True)
+    return strongest.filter(pl.col("how").is_in(kinds)).sort("rank", "child", "reporter", "message", nulls_last=True)
 
 
 def exit_finding(rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str, certainty: str) -> Finding:

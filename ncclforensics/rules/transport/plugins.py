@@ -230,5 +230,5 @@ def net_plugin_tcpx_error(google_net_note: pl.DataFrame, rank: pl.DataFrame) -> 
     Sources: formats: plugins, section 4; GoogleCloudPlatform's GPUDirect-TCPX guide.
     """
     errors = google_net_note.filter(pl.col("form") == "tcpx_error")
-    for (message,), rows in errors.sort("says").group_by("says", maintain_order=True):
+    for (message,), rows in errors.sort("message").group_by("message", maintain_order=True):
         yield together(rows, rank, "{who}: the TCPX plugin failed", f"the plugin reports: {message}", "certain")

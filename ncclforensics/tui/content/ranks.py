@@ -109,7 +109,7 @@ def _exit_text(row: Row) -> str:
         f"signal {row['signal']}" if row["signal"] is not None else "",
         f"exit code {row['exit_code']}" if row["exit_code"] is not None else "",
         row["name"] or "",
-        row["says"] or "",
+        row["message"] or "",
     ]
     detail_text = ", ".join(filter(None, details))
     return printable(f"{row['reporter']}: {row['how']}" + (f" ({detail_text})" if detail_text else ""))
