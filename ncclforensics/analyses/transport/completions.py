@@ -32,7 +32,7 @@ COMPLETION_ERROR = {
 COMPLETIONS = ["ib_completion", "ib_completion_error", "ib_completion_nameless", "ib_completion_gin"]
 
 NO_YEAR = 1970  # the year of times that are printed without one
-# Forms of `failover` after which a process cannot go on, and those that it survives.
+# Forms of `failover` that end a process, and forms that it survives.
 FATAL_FORMS = ["fatal", "too_many", "no_replacement", "failed_for_good", "given_up", "device_lost"]
 SURVIVED_FORMS = ["failed", "not_fatal", "replaced"]
 UNANSWERED_TRANSFER = {

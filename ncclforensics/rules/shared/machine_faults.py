@@ -18,7 +18,7 @@ FAR = "SYS"
 FEWEST_GPUS = 3  # with two, neither is the outlier
 FULL_WIDTH = 16
 FEWEST_ALIKE = 4  # devices per outlier, for it to be a fault and not the layout of the slots
-# NVLink gives reading, writing and NVLink itself. PCIe access (p) and atomics (a) may be absent beside it.
+# NVLink gives reading, writing and NVLink itself. PCIe access (p) and atomics (a) may be absent.
 PEER_ACCESS = ("p2p r", "p2p w", "p2p n")
 
 Pairs = dict[tuple[str, str], tuple[str, int]]  # device, other device -> path, line

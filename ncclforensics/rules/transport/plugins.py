@@ -105,7 +105,7 @@ def net_plugin_not_loaded(
             missing.unique(OWNER, keep="first", maintain_order=True),
             rank,
             "{who}: the requested network plugin is not loaded",
-            f"NCCL continues without {library or 'it'}",
+            f"NCCL continues without {library or 'the library'}",
             "certain",
         )
 

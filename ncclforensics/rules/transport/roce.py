@@ -110,7 +110,7 @@ def roce_gid_changed(
     changed = port_change.filter((form == "gid_table") | ((form == "unknown_event") & (pl.col("event") == GID_CHANGED)))
     refreshed = port_change.filter(form == "gid_refreshed").select(OWNER).unique()
     if fatal.height:
-        detail = "NCCL could not refresh the changed GID, and gave up the device"
+        detail = "NCCL could not refresh the changed GID, and disabled the device"
         finding = together(fatal, rank, "{who} lost a RoCE device when its GID changed", detail, "certain")
         finding.severity = Severity.ERROR
         yield finding
