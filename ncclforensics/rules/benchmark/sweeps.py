@@ -157,14 +157,14 @@ def bench_two_node_tree_inflated(
         if small["busbw"] < TREE_GAIN * large["busbw"]:
             continue
         yield Finding(
-            title=f"all_reduce on two hosts reaches {small['busbw']:.1f} GB/s, on {large['wide']} hosts "
+            title=f"all_reduce on two hosts reaches {small['busbw']:.1f} GB/s, on {large['host_count']} hosts "
             f"{large['busbw']:.1f}: two hosts are no reference",
             detail="on two hosts busbw of a tree can exceed what the NICs carry; the larger run need not be slow",
             certainty="likely",
             role=Role.CONTEXT,
             evidence=[
                 Line(small["source"], small["best_line"], "two"),
-                Line(large["source"], large["best_line"], f"{large['wide']}"),
+                Line(large["source"], large["best_line"], f"{large['host_count']}"),
             ],
         )
 
