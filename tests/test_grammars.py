@@ -177,6 +177,20 @@ def test_a_rule_that_refers_to_itself_is_refused_by_name(tmp_path: Path, monkeyp
         loaded(monkeypatch, tmp_path, 'nested: "(" nested ")" | COUNT\nCOUNT: INT\n')
 
 
+def test_an_undefined_terminal_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(GrammarError, match=r"\.lark: .*MISSING.* not defined"):
+        loaded(monkeypatch, tmp_path, 'lost: "a" MISSING\n')
+
+
+def test_a_version_of_lark_that_cannot_be_used_is_named_with_the_range_that_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("lark.load_grammar.GrammarBuilder")
+
+    with pytest.raises(GrammarError, match=r"lark .* cannot be used .*install lark>=1\.1\.9,<2"):
+        loaded(monkeypatch, tmp_path, 'counted: "a" COUNT\nCOUNT: INT\n')
+
+
 def test_a_pattern_with_flags_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(GrammarError, match="two engines do not share"):
         loaded(monkeypatch, tmp_path, "loud: WHAT\nWHAT: /abc/i\n")

@@ -9,20 +9,27 @@ import ast
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lark import Lark, Token, Tree
-from lark.load_grammar import FromPackageLoader, GrammarBuilder
+from lark import __version__ as lark_version
+from lark.exceptions import LarkError
 
 from ncclforensics.errors import GrammarError
 from ncclforensics.grammar.column_types import NUMERIC, column_type_name
 from ncclforensics.grammar.patterns import RESERVED, Pattern, Suffix
 
+OLDEST_LARK = "1.1.9"  # the oldest version that was tried, as in pyproject.toml
 MAX_START_LENGTH = 16  # characters of a literal start that are kept
 MAX_STARTS = 24  # literal starts of one alternative; more are given up
 
-if TYPE_CHECKING:
-    from lark.load_grammar import Definition
+
+@dataclass(frozen=True, slots=True)
+class _Definition:
+    """A rule or terminal of a grammar, as Lark read it."""
+
+    tree: Tree[Token]
+    is_term: bool
+    priority: int = 0
 
 
 def parser(path: Path, rules: Iterable[str]) -> Lark:
@@ -49,8 +56,7 @@ def compile_rules(path: Path, *rules: str) -> Iterator[tuple[str, int, tuple[Pat
         definition = definitions[name]
         compiler = _AlternativeCompiler(definitions, path, name)
         patterns = tuple(compiler.pattern(alternative) for alternative in _alternatives(definition.tree))
-        priority = int(getattr(definition.options, "priority", None) or 0)
-        yield str(name), priority, patterns, dict(compiler.terminals)
+        yield name, definition.priority, patterns, dict(compiler.terminals)
 
 
 def part_regex(path: Path, rule: str) -> str:
@@ -69,11 +75,28 @@ def pieces(path: Path, rules: Iterable[str]) -> dict[str, list[list[tuple[str, s
     return by_rule
 
 
-def _definitions(path: Path) -> dict[str, Definition]:
-    builder = GrammarBuilder(False, [str(path.parent), FromPackageLoader("lark", ("grammars",))])
-    builder.load_grammar(path.read_text(encoding="utf-8"), str(path))
-    definitions: dict[str, Definition] = builder._definitions
-    return definitions
+def _definitions(path: Path) -> dict[str, _Definition]:
+    """The rules and terminals of a file and of what it imports, by name.
+
+    Lark documents no access to the trees of rules before they are compiled; `load_grammar` may change between versions.
+    Raises GrammarError if the file is not a grammar, or if this version of Lark cannot be used.
+    """
+    try:
+        from lark.load_grammar import FromPackageLoader, GrammarBuilder
+
+        builder = GrammarBuilder(False, [str(path.parent), FromPackageLoader("lark", ("grammars",))])
+        builder.load_grammar(path.read_text(encoding="utf-8"), str(path))
+        grammar = builder.build()
+        terminals = {str(name): _Definition(tree, is_term=True) for name, (tree, _) in grammar.term_defs}
+        rules = {
+            str(name): _Definition(tree, is_term=False, priority=int(options.priority or 0))
+            for name, _, tree, options in grammar.rule_defs
+        }
+    except LarkError as error:
+        raise GrammarError(f"{path.name}: {error}") from error
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise GrammarError(f"lark {lark_version} cannot be used ({error}); install lark>={OLDEST_LARK},<2") from error
+    return terminals | rules
 
 
 def _alternatives(tree: Tree[Token]) -> list[Tree[Token]]:
@@ -98,7 +121,7 @@ class _Piece:
 class _AlternativeCompiler:
     """Compiles the alternatives of one rule to patterns."""
 
-    def __init__(self, definitions: Mapping[str, Definition], path: Path, rule: str) -> None:
+    def __init__(self, definitions: Mapping[str, _Definition], path: Path, rule: str) -> None:
         self._definitions = definitions
         self._path = path
         self._rule = f"{path.name}, rule {rule}"  # for error messages
