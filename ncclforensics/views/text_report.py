@@ -16,6 +16,7 @@ from ncclforensics.data.names import datatype, known, operation_text, printable,
 from ncclforensics.data.nouns import Noun
 from ncclforensics.data.variables import COLLECT_CALLS, NO_NCCL_LINES
 from ncclforensics.formats import nouns
+from ncclforensics.formats.nccl import LOG_KINDS
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.parsing.parser import COUNTS
 from ncclforensics.report.build import Report
@@ -154,8 +155,8 @@ def coverage(report: Report) -> Text:
         for noun in nouns()
         if (count := _count(report.run, noun))
     ]
-    is_journal = report.run["speaker"].is_empty() and report.run.has("journal_init")
-    lines = "known lines" if (told and not seen) or is_journal else "NCCL lines"
+    kinds = {*report.run.kinds.values()} - {"application"}
+    lines = "known lines" if kinds and kinds.isdisjoint(LOG_KINDS) else "NCCL lines"
     if seen or not told:
         of_hosts = f" on {hosts} host{'s' * (hosts != 1)}" * bool(hosts or not seen)
         told.append(f"{seen} rank{'s' * (seen != 1)}{of_world}{of_hosts}")
