@@ -156,7 +156,7 @@ def coverage(report: Report) -> Text:
         if (count := _count(report.run, noun))
     ]
     kinds = {*report.run.kinds.values()} - {"application"}
-    lines = "known lines" if kinds and kinds.isdisjoint(LOG_KINDS) else "NCCL lines"
+    lines = "known lines" if kinds and kinds.isdisjoint(LOG_KINDS) and not seen else "NCCL lines"
     if seen or not told:
         of_hosts = f" on {hosts} host{'s' * (hosts != 1)}" * bool(hosts or not seen)
         told.append(f"{seen} rank{'s' * (seen != 1)}{of_world}{of_hosts}")
