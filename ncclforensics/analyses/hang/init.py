@@ -10,6 +10,7 @@ from collections import defaultdict
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row, missing_numbers
 from ncclforensics.analyses.job.failure_events import LOST, NETWORK, REFUSED
+from ncclforensics.data.names import ranks_text
 from ncclforensics.data.variables import COLLECT_BOOTSTRAP
 
 FAILED = "init failed"  # prefix of the reason when a rank failed, and NCCL did not refuse the arguments
@@ -206,8 +207,9 @@ def _judge_unfinished_init(job: Job, inside: dict[str, list[Row]]) -> Diagnosis 
         diagnosis.add_evidence("culprit", [job.last_line(rank_id) for rank_id in not_begun[:4]])
     elif unseen_members and not any(row["is_complete"] for row in job.members[key]):
         missing = missing_numbers(rows[0]["nranks"], {row["rank"] for row in job.members[key]})
-        reason = f"never joined the init of the communicator of {rows[0]['nranks']} ranks: no log shows "
-        diagnosis = Diagnosis("rank-missing", reason + ("it" if len(missing) == 1 else "them"), missing=missing)
+        size = rows[0]["nranks"]
+        reason = f"never joined the init of the communicator of {size} ranks; there is no log of {ranks_text(missing)}"
+        diagnosis = Diagnosis("rank-missing", reason, missing=missing)
     elif unseen_members:
         return None  # some ranks completed init, so absent logs were not collected; the later checks decide
     elif any(_application_continues(job, rank_id) for rank_id in victims):

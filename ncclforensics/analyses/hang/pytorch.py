@@ -117,12 +117,12 @@ def find_desync(job: Job) -> Diagnosis | None:
         sequence = max((row["sequence"] for row in rows if row["sequence"] is not None), default=0)
         name = f"process group {guid}" if guid else "its process group"
         # A rank with unfinished work of its own waits itself.
-        behind = sorted(
+        lagging_ranks = sorted(
             row["rank"] for row in rows if row["enqueued"] is not None and _is_idle(row) and row["enqueued"] < sequence
         )
-        if behind and len(behind) < len(rows):
+        if lagging_ranks and len(lagging_ranks) < len(rows):
             reason = f"had not enqueued work {sequence} of {name} when the watchdogs of the others timed out at it"
-            return _diagnose(job, "lagging-ranks", reason, "likely", rows, behind)
+            return _diagnose(job, "lagging-ranks", reason, "likely", rows, lagging_ranks)
         same_sequence = [row for row in rows if row["sequence"] == sequence and row["operation"]]
         calls = Counter(
             (row["operation"], row["numel"] if row["operation"] in EQUAL_SIZED else None) for row in same_sequence

@@ -147,10 +147,10 @@ def _find_unreachable(reports: Reports) -> Diagnosis | None:
     earlier_places = [
         process_place(row) for states in reports.by_report[:-1] for row in states if row["state_kind"] in UNREACHABLE
     ]
-    is_repeated = any(process_place(row) in earlier_places for row in unreachable)
+    is_confirmed = any(process_place(row) in earlier_places for row in unreachable)
     reason = "did not answer the RAS query, although even a hanging process answers: stopped, crashed or cut off"
-    diagnosis = reports.diagnose("rank-died", reason, "likely" if is_repeated else "possible", unreachable)
-    if not is_repeated:
+    diagnosis = reports.diagnose("rank-died", reason, "likely" if is_confirmed else "possible", unreachable)
+    if not is_confirmed:
         diagnosis.collect = ["a second RAS report, a minute later: it shows a process that is gone as DEAD"]
     return diagnosis
 

@@ -306,12 +306,14 @@ def _check_absent_ranks(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
 
 def find_transport_failure(job: Job) -> Diagnosis | None:
     """Find failures of the transport or a GPU where all ranks made the same calls."""
-    signs = [event for event in job.failure_events if event["kind"] in (HARD, NETWORK, LOST) and not event["at_exit"]]
+    failures = [
+        event for event in job.failure_events if event["kind"] in (HARD, NETWORK, LOST) and not event["at_exit"]
+    ]
     aborted = [row for row in job.memberships if row["end"] in ("Abort", "Revoke")]
-    if not signs and not aborted:
+    if not failures and not aborted:
         return None
-    local_faults = [event for event in signs if event["kind"] == HARD]
-    cited = local_faults or signs
+    local_faults = [event for event in failures if event["kind"] == HARD]
+    cited = local_faults or failures
     if not job.calls.height:
         cause = "a rank reports a fault of its own" if local_faults else "connections failed"
         reason = f"{cause}; these logs contain no calls, so they do not show which call it stopped"

@@ -49,7 +49,7 @@ def boot_rank_missing(verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, ran
     Sources: nccl#857, nccl#429, nccl#719.
     """
     for row in verdicts_of(verdict, "rank-missing"):
-        yield verdict_finding(row, verdict_evidence, rank, "{who} never joined init")
+        yield verdict_finding(row, verdict_evidence, rank, "{ranks} never joined init")
 
 
 @rule(Category.HANG, Severity.ERROR, of=("verdict",), hang=True)
@@ -65,7 +65,7 @@ def boot_init_incomplete(
     Sources: nccl#857, nccl#429, nccl#634; NCCL user guide, usage/communicators.
     """
     for row in verdicts_of(verdict, "init-incomplete"):
-        culprits = "{who} did not join a communicator's init that the others are in"
+        culprits = "{ranks} did not join a communicator's init that the others are in"
         yield verdict_finding(
             row,
             verdict_evidence,

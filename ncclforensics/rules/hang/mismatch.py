@@ -21,7 +21,7 @@ def coll_order_mismatch(verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, r
     Sources: nccl#147, nccl#296, pytorch#117883.
     """
     for row in verdicts_of(verdict, "collective-mismatch"):
-        finding = verdict_finding(row, verdict_evidence, rank, "{who} differs from the others at {what}")
+        finding = verdict_finding(row, verdict_evidence, rank, "{ranks} differs from the others at {call}")
         verb = "differ" if len(finding.ranks) > 1 else "differs"
         finding.title = finding.title.replace("differs", verb, 1)
         if row["how"] in ("arguments", "another"):

@@ -22,7 +22,7 @@ def coll_lagging_ranks(verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, ra
     Sources: nccl#1911, DeepSpark#132, NCCL documentation troubleshooting/ras.rst.
     """
     for row in verdicts_of(verdict, "lagging-ranks"):
-        yield verdict_finding(row, verdict_evidence, rank, "{who} never called {what}")
+        yield verdict_finding(row, verdict_evidence, rank, "{ranks} never called {call}")
 
 
 @rule(Category.HANG, Severity.ERROR, of=("verdict",), hang=True)
@@ -37,7 +37,7 @@ def p2p_unmatched_send_recv(
     Sources: nccl#783, FlagScale#1256; NCCL user guide, point-to-point communication.
     """
     for row in verdicts_of(verdict, "p2p-unmatched"):
-        yield verdict_finding(row, verdict_evidence, rank, "{who} did not post the call that matches {what}")
+        yield verdict_finding(row, verdict_evidence, rank, "{ranks} did not post the call that matches {call}")
 
 
 @rule(Category.HANG, Severity.ERROR, of=("verdict",), hang=True)
@@ -52,9 +52,9 @@ def coll_cross_comm_order(
     Sources: nccl#195, nccl#208, nccl#522, nccl#574, nccl#783; NCCL user guide, usage/communicators.
     """
     for row in verdicts_of(verdict, "cross-communicator-deadlock"):
-        where = "at {what}" if row["name"] else "in their init"
+        where = "at {call}" if row["name"] else "in their init"
         yield verdict_finding(
-            row, verdict_evidence, rank, "{who} uses communicators in a different order: deadlock " + where
+            row, verdict_evidence, rank, "{ranks} uses communicators in a different order: deadlock " + where
         )
 
 
@@ -71,7 +71,7 @@ def coll_all_ranks_same_op_stuck(
     """
     for row in verdicts_of(verdict, "stuck-together"):
         ranks = "all reporting ranks" if row["certainty"] == "possible" else "all ranks"
-        title = f"{ranks} are in the same call, {{what}}, and it does not complete"
+        title = f"{ranks} are in the same call, {{call}}, and it does not complete"
         yield verdict_finding(
             row, verdict_evidence, rank, title if row["name"] else "communication failed, and no rank makes progress"
         )

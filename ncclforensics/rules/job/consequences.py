@@ -27,7 +27,7 @@ def remote_closed_follow_the_pointer(
     Sources: nccl#1232, nccl#795, LlamaFactory#6849.
     """
     for row in verdicts_of(verdict, "rank-died"):
-        finding = verdict_finding(row, verdict_evidence, rank, "{who} ended in the middle of the run")
+        finding = verdict_finding(row, verdict_evidence, rank, "{ranks} ended in the middle of the run")
         if not process_exit.filter(pl.col("is_first") & pl.col("rank_id").is_in(row["culprits"])).is_empty():
             finding.role = Role.CONSEQUENCE  # of the cause of its end, which has its own finding
         yield finding

@@ -19,7 +19,7 @@ def verdicts_of(verdict: pl.DataFrame, *names: str) -> Iterator[Row]:
 
 
 def verdict_finding(row: Row, verdict_evidence: pl.DataFrame, rank: pl.DataFrame, title: str) -> Finding:
-    """Return the finding on one job; `{who}` and `{what}` in the title become the culprits and the call."""
+    """Return the finding on one job; `{ranks}` and `{call}` in the title become the culprits and the call."""
     culprits = rank.filter(pl.col("rank_id").is_in(row["culprits"]))
     numbers = sorted({*culprits["rank"].drop_nulls().to_list(), *row["missing"]})
     hosts = sorted(culprits["host"].cast(pl.String).drop_nulls().unique().to_list())
@@ -36,7 +36,7 @@ def verdict_finding(row: Row, verdict_evidence: pl.DataFrame, rank: pl.DataFrame
         else ""
     )
     return Finding(
-        title=title.format(who=culprits_text + where, what=operation_text(row)),
+        title=title.format(ranks=culprits_text + where, call=operation_text(row)),
         detail=f"{subject} {row['reason']}".strip(),
         certainty=row["certainty"],
         ranks=numbers,
