@@ -251,7 +251,7 @@ def test_json_lists_nonzero_and_saturated_counters(read: Read) -> None:
 def test_a_dump_without_its_beginning_is_read_and_reported(read: Read) -> None:
     report = read(a="SymbolErrorCounter:..............9\nLinkDownedCounter:...............2\n" + PLAIN)
 
-    assert report.problems(0) == ["line 1: counters before the first head: nothing tells whose they are"]
+    assert report.problems(0) == ["line 1: counters before the first heading: their port is unknown"]
     assert counted(report.run, lid=12)["link_downed"] == (2, False)
 
 

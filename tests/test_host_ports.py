@@ -168,7 +168,7 @@ def test_statistics_without_an_interface_form_no_series(tmp_path: Path) -> None:
     report = told(tmp_path, ETHTOOL + ETHTOOL.replace("12", "4711"))
 
     assert as_object(report)["counters"] == []
-    assert any("do not tell their interface" in problem for problem in as_object(report)["inputs"][0]["problems"])
+    assert any("without an interface" in problem for problem in as_object(report)["inputs"][0]["problems"])
 
 
 MLXLINK = """\

@@ -1,4 +1,4 @@
-"""What a host's tools call the counters of its ports, what they count, and how much each can hold.
+"""Counters of ports in the output of host tools: their names and units; and codes of port states and speeds.
 
 Sources: kernel Documentation/ABI/stable/sysfs-class-infiniband; IBTA PortCounters; node_exporter and procfs; mlx5
 ethtool counters; DCGM field identifiers.
@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from ncclforensics.data.counters import UNITS
 
-# These tell of the host they run on, whatever they are told.
+# Tools that always report on the host where they run.
 LOCAL_TOOLS = (
     "ethtool", "rdma", "ibv_devinfo", "show_gids", "ibdev2netdev", "mlnx_qos", "mlxlink", "mstlink", "grep", "cat",
 )  # fmt: skip
 
-# How node_exporter calls what Linux calls otherwise; `_total` is cut off before. Its bytes are bytes already.
+# Names of node_exporter, without `_total`, and the names of Linux. Its data counters are in bytes already.
 EXPORTED = {
     "port_errors_received": "port_rcv_errors",
     "port_receive_remote_physical_errors": "port_rcv_remote_physical_errors",
@@ -54,7 +54,7 @@ EXPORTED = {
     "roce_slow_restart_used": "roce_slow_restart",
 }
 
-# What DCGM counts of a GPU's NVLinks, PCIe link and memory, in the words that nvidia-smi has for NVLinks.
+# Fields of DCGM on a GPU's NVLinks, PCIe link and memory, and the names of nvidia-smi for them.
 OF_GPUS = {
     "DEV_NVLINK_CRC_FLIT_ERROR_COUNT": "nvlink_crc_flit_errors",
     "DEV_NVLINK_CRC_DATA_ERROR_COUNT": "nvlink_crc_data_errors",
@@ -71,10 +71,10 @@ OF_GPUS = {
     "DEV_ROW_REMAP_FAILURE": "row_remap_failure",
 }
 
-# Files beside the counters that count nothing: how long Linux remembers what it read.
+# Files among the counters that are settings: how long Linux caches what it read.
 NO_COUNTERS = ("lifespan",)
 
-# As verbs code what Linux spells.
+# Codes of verbs, and the spelling of Linux.
 SPEED_CODES = {1: "SDR", 2: "DDR", 4: "QDR", 8: "FDR10", 16: "FDR", 32: "EDR", 64: "HDR", 128: "NDR", 256: "XDR"}
 STATES = {"down": "down", "init": "initializing", "initialize": "initializing", "armed": "armed", "active": "active",
           "active_defer": "active", "nop": None}  # fmt: skip
@@ -89,7 +89,7 @@ _ERRORS = ("err", "discard", "drop", "bad_", "out_of_", "missed", "crc", "ecc_",
 
 
 def unit(name: str) -> str:
-    """What a counter counts, by its name.
+    """Return the unit of a counter, by its name.
 
     >>> unit("port_xmit_data"), unit("port_xmit_wait"), unit("rx_prio3_pause_duration"), unit("rx_prio3_pause")
     ('bytes', 'ticks', 'microseconds', 'packets')
@@ -106,5 +106,5 @@ def unit(name: str) -> str:
         return "microseconds"
     if any(word in name for word in _ERRORS):
         return "errors"
-    is_of_packets = ("packets", "pkts", "_pause", "_requests", "cnp", "ecn_marked", "frames", "multicast", "broadcast")
-    return "packets" if any(word in name for word in is_of_packets) else "events"
+    packet_words = ("packets", "pkts", "_pause", "_requests", "cnp", "ecn_marked", "frames", "multicast", "broadcast")
+    return "packets" if any(word in name for word in packet_words) else "events"

@@ -1,4 +1,4 @@
-"""The counters and the state of ports, whichever tool told them: of the fabric, of a host, of NVLinks."""
+"""Counters and states of ports, from the tools of the fabric and of hosts, NVLinks included."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import polars as pl
 
 from ncclforensics.frames.registry import analysis
 
-# Who a counter or a port is of. A tool of the fabric knows LID, GUID and node, one of the host its device; what a tool
-# does not tell is null.
+# The port of a counter or a state. Tools of the fabric print LID, GUID and node, tools of a host print the device; what
+# a tool does not print is null.
 PORT = {
-    "host": pl.String(),  # only where the dump, a launcher, a prompt or the name of a node says so
+    "host": pl.String(),  # where the dump, a launcher, a prompt or the name of a node shows it
     "device": pl.String(),
     "port": pl.Int32(),
     "lid": pl.Int32(),
-    "guid": pl.String(),  # of the node, as 16 hexadecimal digits behind 0x
-    "node": pl.String(),  # as the fabric calls it
+    "guid": pl.String(),  # of the node: 0x and 16 hexadecimal digits
+    "node": pl.String(),  # its description in the fabric
 }
 COUNTER = {
     "source": pl.Int32(),
     "line": pl.Int32(),
-    "moment": pl.Datetime("us"),  # of the dump, where it tells
+    "moment": pl.Datetime("us"),  # of the dump, where it is printed
     **PORT,
-    "name": pl.String(),  # as Linux calls it below `counters` and `hw_counters`; others in their own words
+    "name": pl.String(),  # as in Linux below `counters` and `hw_counters`; other counters keep the name of their tool
     "value": pl.Int64(),
     "unit": pl.String(),  # errors, bytes, packets, events, ticks
-    "is_saturated": pl.Boolean(),  # it stuck at the most it can hold: at least this
+    "is_saturated": pl.Boolean(),  # at its maximum: the true value is at least this
 }
-COUNTER_SAMPLE = {**COUNTER, "sample": pl.Int32()}  # which time it was told in its source, from 0 on
+COUNTER_SAMPLE = {**COUNTER, "sample": pl.Int32()}  # number of the dump in its source, from 0
 PORT_STATE = {
     "source": pl.Int32(),
     "line": pl.Int32(),
@@ -37,7 +37,7 @@ PORT_STATE = {
     "rate_Gbps": pl.Float64(),
     "width": pl.String(),  # 4X
     "speed": pl.String(),  # of a lane: SDR, …, HDR, NDR, XDR
-    "width_supported": pl.String(),  # what this end is able to
+    "width_supported": pl.String(),  # by this end of the link
     "speed_supported": pl.String(),
     "link_layer": pl.String(),  # InfiniBand, Ethernet
     "mtu": pl.Int32(),
@@ -50,27 +50,27 @@ PORT_STATE = {
 
 
 def dump_of(path: str) -> pl.Expr:
-    """What names a dump, of a column of paths: its file; where files hold one value each, what they stand below."""
-    is_below = pl.col(path).str.contains("/infiniband/", literal=True)
+    """Return the path of each dump: the file, or for sysfs files of one value the part before `/infiniband/`."""
+    is_sysfs = pl.col(path).str.contains("/infiniband/", literal=True)
     is_value = pl.col(path).str.contains("/ports/", literal=True) | pl.col(path).str.ends_with("/node_guid")
-    above = pl.col(path).str.split("/infiniband/").list.first()
-    return pl.when(is_below & is_value).then(above).otherwise(path)
+    root = pl.col(path).str.split("/infiniband/").list.first()
+    return pl.when(is_sysfs & is_value).then(root).otherwise(path)
 
 
 @analysis(COUNTER, of=("fabric_counter", "host_counter"))
 def counter(fabric_counter: pl.DataFrame, host_counter: pl.DataFrame) -> pl.DataFrame:
-    """Every counter that a dump tells, zero or not, its unit converted as its tool means it."""
+    """One row per counter in a dump, zero or not, converted to the unit of Linux."""
     return pl.concat([fabric_counter, host_counter]).sort("source", "line", maintain_order=True)
 
 
 @analysis(PORT_STATE, of=("fabric_port", "host_port"))
 def port_state(fabric_port: pl.DataFrame, host_port: pl.DataFrame) -> pl.DataFrame:
-    """Every port whose state, speed or peer a dump tells, each time that it does."""
+    """One row per port and dump that shows its state, speed or peer."""
     return pl.concat([fabric_port, host_port]).sort("source", "line", maintain_order=True)
 
 
 @analysis(COUNTER_SAMPLE, of=("counter",))
 def counter_sample(counter: pl.DataFrame) -> pl.DataFrame:
-    """The counters, each with the number of the dump in its source: a file may hold one, a pair or a series."""
-    again = pl.int_range(pl.len(), dtype=pl.Int32).over("source", *PORT, "name")
-    return counter.sort("source", "line", maintain_order=True).with_columns(sample=again)
+    """Add to each counter `sample`, the number of its dump in the source: a file may hold several dumps."""
+    sample = pl.int_range(pl.len(), dtype=pl.Int32).over("source", *PORT, "name")
+    return counter.sort("source", "line", maintain_order=True).with_columns(sample=sample)

@@ -1,11 +1,11 @@
-"""The ports that tools of the fabric tell of: iblinkinfo, ibnetdiscover, ibqueryerrors, ibstat, ibstatus."""
+"""Ports in the output of fabric tools: iblinkinfo, ibnetdiscover, ibqueryerrors, ibstat, ibstatus."""
 
 from __future__ import annotations
 
 import polars as pl
 
 from ncclforensics.analyses.fabric.counters import PORT_STATE
-from ncclforensics.analyses.fabric.fabric_tools import filled, guid_of, known, node_of
+from ncclforensics.analyses.fabric.fabric_tools import add_known_nodes, conform, guid_of, node_of
 from ncclforensics.analyses.host.command_output import OUTPUT_KEY, add_heading_above, add_origin
 from ncclforensics.data.counters import LANES, SIGNALLED
 from ncclforensics.frames.columns import text_of
@@ -36,11 +36,11 @@ def fabric_port(
     fabric_node: pl.DataFrame,
     output_heading: pl.DataFrame,
 ) -> pl.DataFrame:
-    """The ports of a fabric and of its hosts: their state, their speed, and whom they lead to."""
+    """One row per port in the output of a fabric tool: state, speed and the port at the other end."""
     links = pl.concat([link_line, link_alone], how="diagonal_relaxed").sort("source", "line")
     adapters = _adapters(adapter, adapter_port, adapter_field)
     statuses = _statuses(port_status, status_field)
-    found = [
+    outputs = [
         add_origin(_linked(linked_node, counters_of, counters_port, links), output_heading),
         add_origin(_mapped(map_node, map_port), output_heading),
         add_origin(_listed(listed_port), output_heading),
@@ -48,12 +48,12 @@ def fabric_port(
         add_origin(statuses, output_heading).with_columns(host="origin_host"),
         add_origin(check_state, output_heading),
     ]
-    rows = pl.concat([filled(_stated(each), PORT_STATE) for each in found])
-    return known(rows, fabric_node)
+    rows = pl.concat([conform(_normalized(ports), PORT_STATE) for ports in outputs])
+    return add_known_nodes(rows, fabric_node)
 
 
-def _stated(rows: pl.DataFrame) -> pl.DataFrame:
-    """With states and rates in one spelling."""
+def _normalized(rows: pl.DataFrame) -> pl.DataFrame:
+    """Bring states, widths, speeds and rates into one spelling."""
     if "physical" in rows.columns:
         rows = rows.rename({"physical": "physical_state"})
     for name in ("state", "physical_state", "width", "speed", "rate"):
@@ -75,7 +75,7 @@ def _stated(rows: pl.DataFrame) -> pl.DataFrame:
 def _linked(
     linked_node: pl.DataFrame, counters_of: pl.DataFrame, counters_port: pl.DataFrame, links: pl.DataFrame
 ) -> pl.DataFrame:
-    """What iblinkinfo prints, and ibqueryerrors below a port. `Could be` is what both ends are able to."""
+    """Links that iblinkinfo prints, or ibqueryerrors below a port; `Could be` is what both ends support."""
     heads = pl.concat(
         [
             linked_node.select(*OUTPUT_KEY, "line", head_guid=guid_of("guid"), head_node=node_of("named")),
@@ -87,12 +87,12 @@ def _linked(
     ).sort("source", "line")
     signalled = text_of("speed").replace_strict(SIGNALLED, default=None, return_dtype=pl.String)
     hints = text_of("hint").str.strip_chars("() ").str.split("Could be ")
-    said = hints.list.eval(pl.element().str.strip_chars())
-    wider = said.list.eval(pl.element().filter(pl.element().str.ends_with("X"))).list.first()
-    faster = said.list.eval(pl.element().filter(pl.element().str.ends_with("Gbps"))).list.first()
+    supported = hints.list.eval(pl.element().str.strip_chars())
+    wider = supported.list.eval(pl.element().filter(pl.element().str.ends_with("X"))).list.first()
+    faster = supported.list.eval(pl.element().filter(pl.element().str.ends_with("Gbps"))).list.first()
     return add_heading_above(links, heads).with_columns(
         node=pl.coalesce(node_of("node"), "head_node"),
-        # A host's line has the GUID of the port, a switch's none, and stands below the switch's own.
+        # A host's line has the GUID of the port; a switch's line has none and follows the line of the switch.
         guid=pl.coalesce(guid_of("guid"), "head_guid"),
         speed=pl.coalesce(text_of("speed_name"), signalled),
         width_supported=wider,
@@ -105,7 +105,7 @@ def _linked(
 
 
 def _mapped(map_node: pl.DataFrame, map_port: pl.DataFrame) -> pl.DataFrame:
-    """What ibnetdiscover prints: links that are up."""
+    """Links that ibnetdiscover prints; they are up."""
     heads = map_node.select(
         *OUTPUT_KEY, "line", head_lid="lid", head_guid=guid_of("node_guid"), head_node=node_of("node")
     )
@@ -120,7 +120,7 @@ def _mapped(map_node: pl.DataFrame, map_port: pl.DataFrame) -> pl.DataFrame:
 
 
 def _listed(listed_port: pl.DataFrame) -> pl.DataFrame:
-    """What ibnetdiscover -p prints; a port that leads to nobody says nothing of its speed."""
+    """Ports that ibnetdiscover -p prints; the speed of a port without a peer is meaningless."""
     is_linked = pl.col("peer_lid").is_not_null()
     return listed_port.with_columns(
         guid=guid_of("guid"),
@@ -143,51 +143,51 @@ FIELDS = {
 
 
 def _adapters(adapter: pl.DataFrame, adapter_port: pl.DataFrame, adapter_field: pl.DataFrame) -> pl.DataFrame:
-    """What ibstat prints: a block for each port."""
+    """Ports that ibstat prints, one block each."""
     ports = add_heading_above(adapter_port, adapter.select(*OUTPUT_KEY, "line", device=text_of("device")))
     ports = ports.select(*OUTPUT_KEY, "line", "launcher_time", "device", "port", adapter_line="head_line")
-    told = add_heading_above(adapter_field, ports.select(*OUTPUT_KEY, "line", "adapter_line"))
-    # The fields of the adapter stand above its first port.
-    whole = add_heading_above(adapter_field, adapter.select(*OUTPUT_KEY, "line"))
-    guids = whole.filter(text_of("field") == "Node GUID").select(
+    port_fields = add_heading_above(adapter_field, ports.select(*OUTPUT_KEY, "line", "adapter_line"))
+    # The fields of the adapter precede its first port.
+    adapter_fields = add_heading_above(adapter_field, adapter.select(*OUTPUT_KEY, "line"))
+    guids = adapter_fields.filter(text_of("field") == "Node GUID").select(
         "source", adapter_line="head_line", guid=guid_of("value")
     )
     values = (
-        told.filter(text_of("field").is_in(list(FIELDS)))
+        port_fields.filter(text_of("field").is_in(list(FIELDS)))
         .with_columns(field=text_of("field").replace(FIELDS), value=pl.col("value").str.strip_chars())
         .unique(["source", "head_line", "field"], keep="first", maintain_order=True)
         .select("source", line="head_line", field="field", value="value", field_line="line")
     )
-    wide = [
+    columns = [
         values.filter(pl.col("field") == field).select("source", "line", pl.col("value").alias(field))
         for field in FIELDS.values()
     ]
     rows = ports.join(guids.unique(["source", "adapter_line"]), on=["source", "adapter_line"], how="left")
-    for each in wide:
-        rows = rows.join(each, on=["source", "line"], how="left")
+    for column in columns:
+        rows = rows.join(column, on=["source", "line"], how="left")
     stated = values.filter(pl.col("field") == "state").select("source", "line", "field_line")
     rows = rows.join(stated, on=["source", "line"], how="left")
-    rows = rows.with_columns(line=pl.coalesce("field_line", "line"))  # the line that tells most
+    rows = rows.with_columns(line=pl.coalesce("field_line", "line"))  # the line of the state is the best evidence
     lid = pl.col("base_lid").cast(pl.Int32, strict=False)
-    return rows.with_columns(lid=_configured(lid), rate=pl.col("rate").str.split(" ").list.first()).sort(
+    return rows.with_columns(lid=_valid_lid(lid), rate=pl.col("rate").str.split(" ").list.first()).sort(
         "source", "line"
     )
 
 
-def _configured(lid: pl.Expr) -> pl.Expr:
-    """0 and 65535 are no LIDs."""
+def _valid_lid(lid: pl.Expr) -> pl.Expr:
+    """Return the LID, or null: 0 and 65535 mean that none is configured."""
     return pl.when((lid > 0) & (lid < 65535)).then(lid)
 
 
 def _statuses(port_status: pl.DataFrame, status_field: pl.DataFrame) -> pl.DataFrame:
-    """What ibstatus prints: a block for each port."""
+    """Ports that ibstatus prints, one block each."""
     heads = port_status.select(*OUTPUT_KEY, "line", "launcher_time", device=text_of("device"), port="port")
-    told = ["state", "physical", "rate", "width", "speed", "link_layer", "lid"]
+    names = ["state", "physical", "rate", "width", "speed", "link_layer", "lid"]
     blocks = (
         add_heading_above(status_field, heads.select(*OUTPUT_KEY, "line"))
         .group_by("source", "head_line")
-        .agg(pl.col(told).drop_nulls().first())
+        .agg(pl.col(names).drop_nulls().first())
         .rename({"head_line": "line"})
     )
     rows = heads.join(blocks, on=["source", "line"], how="left").sort("source", "line")
-    return rows.with_columns(lid=_configured(text_of("lid").str.to_integer(base=16, strict=False).cast(pl.Int32)))
+    return rows.with_columns(lid=_valid_lid(text_of("lid").str.to_integer(base=16, strict=False).cast(pl.Int32)))

@@ -1,4 +1,4 @@
-"""What tools of the fabric tell: perfquery, ibqueryerrors, iblinkinfo, ibnetdiscover, ibstat and their like."""
+"""Counters, nodes and problems in the output of fabric tools: perfquery, ibqueryerrors, iblinkinfo and others."""
 
 from __future__ import annotations
 
@@ -22,29 +22,31 @@ ALL_PORTS = 255  # of a node together
 WIDEST = (1 << 63) // WORD - 1  # words, in bytes, that a column holds
 KINDS = {"Switch": "switch", "Ca": "host", "CA": "host", "Router": "router"}
 DISCARDS, RECEIVE_ERRORS = "PortXmitDiscards", "PortRcvErrors"
-_STROKES = {f"/{device}": f" {device}" for device in ADAPTERS}  # ibdiagnet's way to write a host's port
+_SLASHES = {f"/{device}": f" {device}" for device in ADAPTERS}  # ibdiagnet separates host and device by a slash
 PORT_TABLE, NAMES = "PM_INFO", ("NodeGUID", "PortGUID", "PortNumber")
 # What ibqueryerrors looks for.
 ERRORS = [name for name, unit in UNITS.items() if unit != "bytes" and not name.endswith("packets")]
-# More than this many lines that say the same are one problem.
-FEW = 3
+# More than this many failures of one source are reported as one problem.
+MOST_FAILURES = 3
 
 
 def guid_of(column: str) -> pl.Expr:
-    """A GUID with all its digits, as text."""
+    """Return a GUID as text: 0x and 16 digits."""
     digits = text_of(column).str.strip_prefix("0x").str.to_lowercase().str.zfill(16)
     return pl.when(text_of(column).is_not_null()).then(pl.lit("0x") + digits)
 
 
 def node_of(column: str) -> pl.Expr:
-    """The description of a node, without what iblinkinfo puts around it."""
+    """Return the description of a node without the spaces and colons that iblinkinfo adds; null if it is empty."""
     return text_of(column).str.strip_chars(" :").replace("", None)
 
 
 def host_and_device(column: str) -> tuple[pl.Expr, pl.Expr]:
-    """What the description of a node tells, `host device`, where it is one of a host; `HCA-1` is no device's name."""
+    """Split the description of a host's node, `host device`; the device is null for `HCA-1`, which is no name."""
     words = pl.col(column).str.split(" ")
-    is_host = (words.list.len() == 2) & pl.any_horizontal(words.list.last().str.starts_with(each) for each in ADAPTERS)
+    is_host = (words.list.len() == 2) & pl.any_horizontal(
+        words.list.last().str.starts_with(prefix) for prefix in ADAPTERS
+    )
     host, device = pl.when(is_host).then(words.list.first()), pl.when(is_host).then(words.list.last())
     return host, pl.when(~device.str.starts_with("HCA-")).then(device)
 
@@ -55,8 +57,8 @@ def _named(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns(host=pl.coalesce("host", host), device=pl.coalesce("device", device))
 
 
-def filled(rows: pl.DataFrame, columns: dict[str, pl.DataType]) -> pl.DataFrame:
-    """With these columns and no others; what is not known is null."""
+def conform(rows: pl.DataFrame, columns: dict[str, pl.DataType]) -> pl.DataFrame:
+    """Return the rows with exactly these columns; missing ones are null."""
     missing = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in columns.items() if name not in rows.columns]
     return rows.with_columns(missing).select(list(columns)).cast(pl.Schema(columns))
 
@@ -70,7 +72,7 @@ def fabric_node(
     linked_node: pl.DataFrame,
     link_line: pl.DataFrame,
 ) -> pl.DataFrame:
-    """What LID and what GUID is whose: one row each, where all dumps agree on it."""
+    """One row per LID, GUID and description of a node in the fabric."""
     switches = map_node.select("lid", guid=guid_of("node_guid"), node=node_of("node"), kind=text_of("form"))
     hosts = add_heading_above(
         map_port, map_node.select(*OUTPUT_KEY, "line", "node_guid", head_node="node", kind=text_of("form"))
@@ -82,10 +84,10 @@ def fabric_node(
         "lid", guid=guid_of("guid"), node=node_of("node"), kind=text_of("node_kind").replace_strict(KINDS)
     )
     ends = [
-        each.select(
+        links.select(
             lid=f"{side}lid", guid=guid_of(f"{side}guid"), node=node_of(f"{side}node"), kind=pl.lit(None, pl.String())
         )
-        for each in (listed_port, link_line)
+        for links in (listed_port, link_line)
         for side in ("", "peer_")
     ]
     heads = linked_node.select("guid", "named", "node_kind", *OUTPUT_KEY, "line")
@@ -96,16 +98,16 @@ def fabric_node(
         node=node_of("named"),
         kind=text_of("node_kind").replace_strict(KINDS),
     )
-    told = pl.concat([switches, ports, listed, *ends, linked], how="vertical_relaxed").filter(
+    nodes = pl.concat([switches, ports, listed, *ends, linked], how="vertical_relaxed").filter(
         pl.col("node").is_not_null()
     )
-    return told.group_by("lid", "guid", "node", maintain_order=True).agg(pl.col("kind").drop_nulls().first())
+    return nodes.group_by("lid", "guid", "node", maintain_order=True).agg(pl.col("kind").drop_nulls().first())
 
 
-def known(rows: pl.DataFrame, fabric_node: pl.DataFrame) -> pl.DataFrame:
-    """Fill in the node, and the GUID, of what is known by its LID or by its GUID only, where the fabric's map knows."""
+def add_known_nodes(rows: pl.DataFrame, fabric_node: pl.DataFrame) -> pl.DataFrame:
+    """Fill in node and GUID of ports that are known by LID or GUID only, from the map of the fabric."""
     for key, more in (("guid", "lid"), ("lid", "guid")):
-        one = (
+        unique = (
             fabric_node.filter(pl.col(key).is_not_null() & (pl.col(key) != 0 if key == "lid" else True))
             .group_by(key)
             .agg(
@@ -115,10 +117,10 @@ def known(rows: pl.DataFrame, fabric_node: pl.DataFrame) -> pl.DataFrame:
                 .alias("_more"),
             )
         )
-        rows = rows.join(one, on=key, how="left", maintain_order="left")
-        # A LID is of one fabric, and dumps of several may lie in one folder: it is asked only where it is all there is.
-        is_asked = pl.lit(True) if key == "guid" else pl.col("guid").is_null()
-        fills = [pl.coalesce("node", pl.when(is_asked).then("_node")).alias("node")]
+        rows = rows.join(unique, on=key, how="left", maintain_order="left")
+        # LIDs are unique within one fabric, and a folder may hold dumps of several: they are used only without a GUID.
+        is_usable = pl.lit(True) if key == "guid" else pl.col("guid").is_null()
+        fills = [pl.coalesce("node", pl.when(is_usable).then("_node")).alias("node")]
         fills += [pl.coalesce("guid", "_more").alias("guid")] if more == "guid" else []
         rows = rows.with_columns(fills).drop("_node", "_more")
     return _named(rows)
@@ -143,10 +145,10 @@ def fabric_counter(
     fabric_node: pl.DataFrame,
     output_heading: pl.DataFrame,
 ) -> pl.DataFrame:
-    """The counters of ports, each in the unit that Linux gives it; those of a whole node have port 255."""
+    """One row per counter of a port, in the unit of Linux; counters of all ports of a node have port 255."""
     queried = _queried(counter_head, counter_line, counter_long)
     reported = _reported(counters_of, counters_port)
-    found = [
+    outputs = [
         add_origin(queried, output_heading).with_columns(host="origin_host"),
         add_origin(reported, output_heading),
         add_origin(_unmentioned(reported, counters_summary, counters_setting), output_heading),
@@ -154,7 +156,7 @@ def fabric_counter(
         add_origin(_diagnosed(diagnosed_port, diagnosed_counter), output_heading),
         add_origin(_tabled(table_edge, table_record), output_heading),
     ]
-    rows = pl.concat([filled(_measured(each), {**COUNTER, "is_narrow": pl.Boolean()}) for each in found])
+    rows = pl.concat([conform(_normalized(counters), {**COUNTER, "is_narrow": pl.Boolean()}) for counters in outputs])
     most = pl.col("name").replace_strict(MOST, default=None, return_dtype=pl.Int64)
     is_stuck = pl.col("is_narrow") & (pl.col("value") == most)
     is_data = pl.col("unit") == "bytes"
@@ -162,11 +164,11 @@ def fabric_counter(
     rows = rows.with_columns(
         is_saturated=is_stuck.fill_null(False), value=pl.when(is_data).then(in_bytes).otherwise("value")
     )
-    return known(rows.drop("is_narrow"), fabric_node).filter(pl.col("value").is_not_null())
+    return add_known_nodes(rows.drop("is_narrow"), fabric_node).filter(pl.col("value").is_not_null())
 
 
-def _measured(rows: pl.DataFrame) -> pl.DataFrame:
-    """With the name that Linux has for a counter, and its unit; of special counters, what their name tells."""
+def _normalized(rows: pl.DataFrame) -> pl.DataFrame:
+    """Add `name` and `unit` as in Linux; for other counters the unit is guessed from the name."""
     name = pl.col("counter").replace_strict(CANONICAL, default=None, return_dtype=pl.String)
     own = pl.col("counter").replace_strict(_own_names(rows["counter"]), default=None, return_dtype=pl.String)
     guess = (
@@ -186,12 +188,12 @@ def _measured(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _own_names(counters: pl.Series) -> dict[str, str]:
-    """Names in Linux's way of writing: `PortLocalPhysicalErrors` is port_local_physical_errors."""
+    """Map names to snake case: `PortLocalPhysicalErrors` to port_local_physical_errors."""
     return {name: _snake(name) for name in counters.unique().drop_nulls()}
 
 
 def _snake(name: str) -> str:
-    """Words joined by underscores.
+    """Return the words of a name joined by underscores.
 
     >>> _snake("PortLocalPhysicalErrors"), _snake("PortFECCorrectedSymbolCounter"), _snake("port_xmit_wait")
     ('port_local_physical_errors', 'port_fec_corrected_symbol_counter', 'port_xmit_wait')
@@ -205,7 +207,7 @@ def _snake(name: str) -> str:
 
 
 def _queried(counter_head: pl.DataFrame, counter_line: pl.DataFrame, counter_long: pl.DataFrame) -> pl.DataFrame:
-    """What perfquery prints. Where the head is missing, the first counter tells the port and nothing tells whose."""
+    """Counters that perfquery prints. Without a heading PortSelect shows the port, and its node is unknown."""
     counters = pl.concat([counter_line, counter_long], how="diagonal_relaxed").with_columns(
         counter=pl.coalesce(text_of("counter"), text_of("long_counter"))
     )
@@ -225,7 +227,7 @@ def _queried(counter_head: pl.DataFrame, counter_line: pl.DataFrame, counter_lon
 
 
 def _reported(counters_of: pl.DataFrame, counters_port: pl.DataFrame) -> pl.DataFrame:
-    """What ibqueryerrors prints: a line for each port, `[name == value (the same for people)]`."""
+    """Counters that ibqueryerrors prints, one line per port: `[name == value (the value with a unit)]`."""
     heads = counters_of.select(*OUTPUT_KEY, "line", node=node_of("node"))
     ports = add_heading_above(counters_port, heads).with_columns(
         guid=guid_of("guid"),
@@ -250,15 +252,15 @@ def _reported(counters_of: pl.DataFrame, counters_port: pl.DataFrame) -> pl.Data
         .otherwise("counter")
     )
     pairs = pairs.with_columns(counter=exchanged)
-    # The sum of all ports counts only where no port is told by itself.
+    # The sum of all ports is used only where single ports are not printed.
     is_sum = pl.col("port") == ALL_PORTS
     return pairs.filter(~is_sum | is_sum.all().over(*OUTPUT_KEY, "head_line"))
 
 
 def _unmentioned(pairs: pl.DataFrame, counters_summary: pl.DataFrame, counters_setting: pl.DataFrame) -> pl.DataFrame:
-    """Zeros that ibqueryerrors left out: what another run tells of a port, and this one, that saw as many nodes, not.
+    """Return the zeros that a run of ibqueryerrors left out: counters that another run of as many nodes prints.
 
-    Only of runs that came to their end, asked everybody, and print whatever is not zero.
+    Only runs count that finished, queried all nodes, and print everything that is not zero.
     """
     at = ["source", "line"]
     runs = counters_summary.filter(text_of("form") == "").select(*at, "nodes", run="line").sort(at)
@@ -266,22 +268,22 @@ def _unmentioned(pairs: pl.DataFrame, counters_summary: pl.DataFrame, counters_s
     notes = notes.drop("nodes").join_asof(runs, on="line", by="source", strategy="backward", check_sortedness=False)
     is_partial = (pl.col("failures") > 0) | pl.col("thresholds").is_not_null() | pl.col("suppressed").is_not_null()
     partial = notes.filter(is_partial.fill_null(value=False)).select("source", "run")
-    whole = runs.join(partial, on=["source", "run"], how="anti")
-    told = (
+    full_runs = runs.join(partial, on=["source", "run"], how="anti")
+    printed = (
         pairs.filter(pl.col("counter").replace(CANONICAL).is_in(ERRORS) & (pl.col("port") != ALL_PORTS))
         .sort(at)
-        .join_asof(whole, on="line", by="source", strategy="forward", check_sortedness=False)
+        .join_asof(full_runs, on="line", by="source", strategy="forward", check_sortedness=False)
         .filter(pl.col("run").is_not_null())
     )
-    who = ["guid", "port", "counter"]
-    known = told.group_by(*who, "nodes", maintain_order=True).agg(pl.col("node").drop_nulls().first())
-    absent = known.join(whole, on="nodes").join(told, on=[*who, "source", "run"], how="anti")
+    counter_key = ["guid", "port", "counter"]
+    known = printed.group_by(*counter_key, "nodes", maintain_order=True).agg(pl.col("node").drop_nulls().first())
+    absent = known.join(full_runs, on="nodes").join(printed, on=[*counter_key, "source", "run"], how="anti")
     labels = [pl.lit(None, pairs.schema[name]).alias(name) for name in ("launcher_time", "launcher_node")]
     return absent.with_columns(*labels, value=pl.lit(0, pl.Int64), is_narrow=pl.lit(value=True))
 
 
 def _checked(check_warning: pl.DataFrame) -> pl.DataFrame:
-    """What ibcheckerrors warns of; older ones tell the LID only in the verdict below."""
+    """Counters that ibcheckerrors warns about; older versions print the LID only in the summary that follows."""
     warnings = check_warning.filter(text_of("form") == "")
     verdicts = check_warning.filter(text_of("form") == "checked").select(
         "source", "line", verdict_lid="lid", verdict_port="port_name", node="node"
@@ -303,27 +305,27 @@ def _checked(check_warning: pl.DataFrame) -> pl.DataFrame:
 
 
 def _diagnosed(diagnosed_port: pl.DataFrame, diagnosed_counter: pl.DataFrame) -> pl.DataFrame:
-    """What ibdiagnet2.pm holds; a counter of 64 bits takes the place of its narrow twin."""
-    strokes = pl.col("port_name").str.split("/")
+    """Counters in ibdiagnet2.pm; a counter of 64 bits replaces the narrow one of the same name."""
+    parts = pl.col("port_name").str.split("/")
     heads = diagnosed_port.select(
         *OUTPUT_KEY,
         "line",
         "port",
         pl.col("lid").cast(pl.Int32, strict=False),
         guid=guid_of("guid"),
-        # `leaf-4/U1/3`, `gpu-a012/mlx5_0/1`: the port stands behind the last stroke.
-        node=strokes.list.head(strokes.list.len() - 1).list.join("/").str.replace_many(_STROKES),
+        # `leaf-4/U1/3`, `gpu-a012/mlx5_0/1`: the port follows the last slash.
+        node=parts.list.head(parts.list.len() - 1).list.join("/").str.replace_many(_SLASHES),
     )
     rows = add_heading_above(diagnosed_counter, heads).with_columns(counter=text_of("counter"), value="count")
     return _widest(rows, ["source", "head_line"])
 
 
 def _widest(rows: pl.DataFrame, port: list[str]) -> pl.DataFrame:
-    """Of a counter that is told twice, the one of 64 bits; 0xfffffffffffffffe and the like is none."""
+    """Keep the 64-bit one of two equal counters; drop values that no Int64 holds, such as 0xfffffffffffffffe."""
     wide = pl.col("counter").str.ends_with("_extended")
     named = rows.with_columns(is_narrow=~wide, counter=pl.col("counter").str.strip_suffix("_extended"))
-    told = named.filter(pl.col("value").is_not_null()).sort("is_narrow", descending=True, maintain_order=True)
-    return told.unique([*port, "counter"], keep="last", maintain_order=True)
+    valid = named.filter(pl.col("value").is_not_null()).sort("is_narrow", descending=True, maintain_order=True)
+    return valid.unique([*port, "counter"], keep="last", maintain_order=True)
 
 
 def _tabled(table_edge: pl.DataFrame, table_record: pl.DataFrame) -> pl.DataFrame:
@@ -339,14 +341,14 @@ def _tabled(table_edge: pl.DataFrame, table_record: pl.DataFrame) -> pl.DataFram
     block = ["source", "head_line"]
     is_head = pl.col("line") == pl.col("line").min().over(block)
     names = cells.filter(is_head).select(*block, "place", counter="cell")
-    told = cells.filter(~is_head).join(names, on=[*block, "place"])
-    owners = told.group_by("source", "line").agg(
+    values = cells.filter(~is_head).join(names, on=[*block, "place"])
+    owners = values.group_by("source", "line").agg(
         pl.col("cell").filter(pl.col("counter") == name).first().alias(column)
         for name, column in (("NodeGUID", "guid"), ("PortNumber", "port"))
     )
     hexadecimal = pl.col("cell").str.strip_prefix("0x").str.to_integer(base=16, strict=False)
     value = pl.when(pl.col("cell").str.starts_with("0x")).then(hexadecimal)
-    counted = told.join(owners, on=["source", "line"]).with_columns(
+    counted = values.join(owners, on=["source", "line"]).with_columns(
         guid=guid_of("guid"),
         port=pl.col("port").cast(pl.Int32, strict=False),
         value=value.otherwise(pl.col("cell").cast(pl.Int64, strict=False)),
@@ -372,31 +374,33 @@ def fabric_problem(
     adapter_port: pl.DataFrame,
     tool_failure: pl.DataFrame,
 ) -> pl.DataFrame:
-    """What is missing from a dump, in words: heads that tell whose the lines are, and nodes that did not answer."""
+    """Problems of dumps as text: missing headings, failed tools, ports that did not answer."""
     switch_links = link_line.filter(pl.col("guid").is_null() & pl.col("node").is_null() & pl.col("peer_guid").is_null())
     headless = [
-        (counter_line, counter_head, "counters before the first head: nothing tells whose they are"),
-        (counters_port, counters_of, "a port before the first `Errors for`: nothing tells its node"),
-        (map_port, map_node, "links before the first node: nothing tells whose they are"),
-        (switch_links, linked_node, "links before the first node: nothing tells whose they are"),
-        (adapter_port, adapter, "a port before the first adapter: nothing tells its device"),
+        (counter_line, counter_head, "counters before the first heading: their port is unknown"),
+        (counters_port, counters_of, "a port before the first `Errors for`: its node is unknown"),
+        (map_port, map_node, "links before the first node: their node is unknown"),
+        (switch_links, linked_node, "links before the first node: their node is unknown"),
+        (adapter_port, adapter, "a port before the first adapter: its device is unknown"),
     ]
-    found = []
+    problems = []
     for rows, heads, words in headless:
         lost = add_heading_above(rows, heads.select(*OUTPUT_KEY, "line")).filter(pl.col("head_line").is_null())
         first = lost.group_by("source", maintain_order=True).agg(pl.col("line").min())
-        found.append(first.select("source", "line", problem=pl.format("line {}: " + words, "line")))
-    said = pl.col("message").str.strip_chars().str.slice(0, 120)
-    failures = tool_failure.with_columns(problem=pl.format("line {}: the tool failed: {}", "line", said))
+        problems.append(first.select("source", "line", problem=pl.format("line {}: " + words, "line")))
+    message = pl.col("message").str.strip_chars().str.slice(0, 120)
+    failures = tool_failure.with_columns(problem=pl.format("line {}: the tool failed: {}", "line", message))
     several = failures.group_by("source", maintain_order=True).agg(
         pl.col("line").first(), count=pl.len(), problem=pl.col("problem").first()
     )
-    more = pl.format("{} (and {} lines like it)", "problem", pl.col("count") - 1)
-    found.append(
-        several.select("source", "line", problem=pl.when(pl.col("count") > FEW).then(more).otherwise("problem"))
+    more = pl.format("{} (and {} similar lines)", "problem", pl.col("count") - 1)
+    problems.append(
+        several.select(
+            "source", "line", problem=pl.when(pl.col("count") > MOST_FAILURES).then(more).otherwise("problem")
+        )
     )
     unanswered = counters_summary.filter(pl.col("failures") > 0)
-    found.append(
+    problems.append(
         unanswered.select("source", "line", problem=pl.format("line {}: {} ports did not answer", "line", "failures"))
     )
-    return pl.concat(found, how="vertical_relaxed").unique(maintain_order=True)
+    return pl.concat(problems, how="vertical_relaxed").unique(maintain_order=True)

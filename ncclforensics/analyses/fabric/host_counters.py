@@ -1,4 +1,4 @@
-"""The counters that tools of a host tell of its ports and of its GPUs' links, units converted as each means them."""
+"""Counters of ports and NVLinks in the output of host tools, converted to common units."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def host_counter(
     output_heading: pl.DataFrame,
     netdev_device: pl.DataFrame,
 ) -> pl.DataFrame:
-    """The counters that a host's own tools tell of its ports and of its GPUs' links."""
+    """One row per counter of a port or NVLink in the output of a host's tools."""
     commands = CommandHistory(dump_command)
     devices = {
         (host, source, netdev): (device, port) for host, source, netdev, device, port in netdev_device.iter_rows()
@@ -81,7 +81,7 @@ def host_counter(
 
 
 def _counted(name: str, value: int, *, is_words: bool = False) -> Row:
-    """The name, value, unit of a counter; whether it stuck at the most it can hold."""
+    """Return name, value, unit and `is_saturated` of a counter; words of 4 bytes are converted to bytes."""
     is_saturated = value == MOST.get(name, -1)
     is_data = is_words and name.endswith("_data") and value < LARGEST // WORD
     return {"name": name, "value": value * WORD if is_data else value, "unit": unit(name), "is_saturated": is_saturated}
@@ -102,7 +102,7 @@ def _of_files(files: list[Row]) -> Iterator[Row]:
 
 
 def _of_statistics(first: pl.DataFrame, more: pl.DataFrame, output_heading: pl.DataFrame) -> Iterator[Row]:
-    """Pairs of names and values, which a mail or `-p` may have broken into several lines."""
+    """Counters of `rdma statistic`: pairs of names and values, which may continue on further lines."""
     begun = first.with_columns(text=text_of("statistics").fill_null(""))
     dump_damage = more.with_columns(text=text_of("more"))
     link: Row | None = None
@@ -112,7 +112,7 @@ def _of_statistics(first: pl.DataFrame, more: pl.DataFrame, output_heading: pl.D
         if row["device"] is not None:
             link, name = row, ""
         elif here != (last[0], last[1] + 1):
-            link = None  # no line of a statistic stands above it
+            link = None  # the previous line is not part of a statistic
         last = here
         if link is None:
             continue
@@ -135,7 +135,7 @@ def netdev_device(
     port_gid_file: pl.DataFrame,
     output_heading: pl.DataFrame,
 ) -> pl.DataFrame:
-    """Which RDMA device a network interface is of: on a host (then no source is told), or else within a source."""
+    """One row per network interface: its RDMA device and port. Either the host is known, or the source is set."""
     pairs = set()
     for rows in (port_netdev, rdma_link, gid_row, port_gid_file):
         for row in rows_with_origin(rows.filter(pl.col("netdev").is_not_null()), output_heading):
@@ -146,7 +146,7 @@ def netdev_device(
 
 
 def _port_of(netdev: str | None, source: int, host: str | None, devices: Devices) -> Row:
-    """The port of a network interface, where a list of the same host or source tells."""
+    """Return device and port of a network interface, from a list of the same host or source; None if unknown."""
     if netdev is None:
         return {}
     unlisted = (netdev, None)
@@ -161,7 +161,7 @@ def _of_ethernet(
     commands: CommandHistory,
     devices: Devices,
 ) -> Iterator[Row]:
-    """Where several blocks do not tell their interface, nobody knows what they are of: they are left out."""
+    """Counters of ethtool; if several blocks of a source have no known interface, these blocks are left out."""
     names = {place: _interface(commands, *place) for place in heads.select("source", "line").iter_rows()}
     nameless = Counter(source for (source, _), name in names.items() if name is None)
     netdev: str | None = None
@@ -178,20 +178,20 @@ def _of_ethernet(
 
 
 def _interface(commands: CommandHistory, source: int, line: int) -> str | None:
-    """The interface that ethtool was asked for."""
-    told = commands.arguments(source, line, ("ethtool",))
-    return next((word for word in told if not word.startswith("-")), None)
+    """Return the interface in the command line of ethtool."""
+    words = commands.arguments(source, line, ("ethtool",))
+    return next((word for word in words if not word.startswith("-")), None)
 
 
 def _of_links(
     sections: pl.DataFrame, fields: pl.DataFrame, output_heading: pl.DataFrame, commands: CommandHistory
 ) -> Iterator[Row]:
-    for place, told in mlxlink_outputs(sections, fields, output_heading, commands):
+    for place, printed in mlxlink_outputs(sections, fields, output_heading, commands):
         for field, name in MLXLINK_COUNTERS.items():
-            value = parse_integer(told[field]["value"]) if field in told else None
+            value = parse_integer(printed[field]["value"]) if field in printed else None
             if value is not None:
-                # The firmware's own counters are wide.
-                yield {**place, "line": told[field]["line"], **_counted(name, value), "is_saturated": False}
+                # Counters of the firmware have 64 bits.
+                yield {**place, "line": printed[field]["line"], **_counted(name, value), "is_saturated": False}
 
 
 def _of_samples(metric_value: pl.DataFrame, devices: Devices) -> Iterator[Row]:
@@ -199,30 +199,30 @@ def _of_samples(metric_value: pl.DataFrame, devices: Devices) -> Iterator[Row]:
         family, name, value = row["family"], str(row["name"]), row["value"]
         if value is None or not 0 <= value < LARGEST:
             continue
-        bare = name.removesuffix("_total")
+        base = name.removesuffix("_total")
         place = {key: row[key] for key in ("source", "line", "moment", "host", "device", "port")}
         if family == "node_infiniband_" and name.endswith("_total"):
-            linux = EXPORTED.get(bare, bare)
+            linux = EXPORTED.get(base, base)
             most = MOST.get(linux, -1) * (WORD if linux.endswith("_data") else 1)
             yield {**place, **_counted(linux, int(value)), "is_saturated": int(value) == most}
         elif family == "node_network_" and name.endswith("_total") and row["device"] != "lo":
             port = _port_of(row["device"], row["source"], row["host"], devices)
-            yield {**place, **port, **_counted(bare, int(value))}
+            yield {**place, **port, **_counted(base, int(value))}
         elif family == "DCGM_FI_":
-            counted, link = _of_dcgm(bare)
+            counted, link = _of_dcgm(base)
             if counted:
                 yield {**place, "port": link, **_counted(counted, int(value))}
 
 
 def _of_dcgm(name: str) -> tuple[str | None, int | None]:
-    """What a field of DCGM counts, and of which NVLink.
+    """Return the counter of a DCGM field, and the number of its NVLink.
 
     >>> _of_dcgm("DEV_NVLINK_REPLAY_ERROR_COUNT_L3"), _of_dcgm("DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL")
     (('nvlink_replay_errors', 3), ('nvlink_replay_errors', None))
     """
-    bare, _, link = name.rpartition("_L")
-    if bare and link.isdigit():
-        return OF_GPUS.get(bare), int(link)
+    base, _, link = name.rpartition("_L")
+    if base and link.isdigit():
+        return OF_GPUS.get(base), int(link)
     return OF_GPUS.get(name.removesuffix("_TOTAL")), None
 
 
@@ -239,7 +239,7 @@ def _of_nvlinks(nvlinks: list[Row]) -> Iterator[Row]:
 
 @analysis(METRIC_VALUE, of=("metric",))
 def metric_value(metric: pl.DataFrame, output_heading: pl.DataFrame) -> pl.DataFrame:
-    """Each sample of an exporter: of which device, on which host, when."""
+    """One row per sample of a Prometheus exporter: host, device, port, value."""
     rows = []
     for row in rows_with_origin(metric, output_heading):
         labels = _labels(str(row["labels"]))
@@ -265,7 +265,7 @@ def metric_value(metric: pl.DataFrame, output_heading: pl.DataFrame) -> pl.DataF
 
 
 def _name(instance: str | None) -> str | None:
-    """The host of an exporter's address; a number is no name.
+    """Return the host name in an exporter's address; None for localhost and IP addresses.
 
     >>> _name("gpu-a012:9100"), _name("localhost:9100"), _name("10.0.4.12:9100")
     ('gpu-a012', None, None)
@@ -275,7 +275,7 @@ def _name(instance: str | None) -> str | None:
 
 
 def _labels(text: str) -> dict[str, str]:
-    r"""The labels of a sample; their names in small letters, for exporters differ.
+    r"""Return the labels of a sample; names in lower case, because exporters differ.
 
     >>> _labels('device="mlx5_0",port="1",Hostname="a,b"')
     {'device': 'mlx5_0', 'port': '1', 'hostname': 'a,b'}
@@ -289,7 +289,7 @@ def _labels(text: str) -> dict[str, str]:
 
 @analysis(PROBLEM, of=("unread_file", "nic_statistics"))
 def host_problem(unread_file: pl.DataFrame, nic_statistics: pl.DataFrame, dump_command: pl.DataFrame) -> pl.DataFrame:
-    """What is missing from what hosts told, in words: files that were not read, statistics of nobody."""
+    """Problems of host dumps as text: unreadable files, statistics without an interface."""
     of_files = unread_file.group_by("source", "error", maintain_order=True).agg(pl.col("line").min(), files=pl.len())
     commands = CommandHistory(dump_command)
     rows: list[Row] = [
@@ -301,6 +301,6 @@ def host_problem(unread_file: pl.DataFrame, nic_statistics: pl.DataFrame, dump_c
             line for line in heads["line"].to_list() if not commands.arguments(int(str(source)), line, ("ethtool",))
         ]
         if len(lines) > 1:
-            problem = f"line {lines[0]}: {len(lines)} statistics of ethtool do not tell their interface, left out"
+            problem = f"line {lines[0]}: {len(lines)} statistics of ethtool without an interface, left out"
             rows.append({"source": source, "line": lines[0], "problem": problem})
     return frame_from_rows(rows, PROBLEM)

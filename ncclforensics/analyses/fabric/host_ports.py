@@ -1,4 +1,4 @@
-"""The ports of a host as its own tools tell them: state, speed, interface."""
+"""Ports of hosts in the output of host tools: state, speed, interface."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def host_port(
     output_heading: pl.DataFrame,
     source: pl.DataFrame,
 ) -> pl.DataFrame:
-    """The ports whose state, speed or interface a host's own tools tell."""
+    """One row per port in the output of a host's tools: state, speed, interface."""
     at = partial(rows_with_origin, output_heading=output_heading)
     dumps = source.select("source", dump=dump_of("path"))
     rows: list[Row] = [
@@ -53,7 +53,7 @@ def host_port(
 
 
 def _rated(width: str | None, speed: str | None) -> Row:
-    """What a port of so many lanes of that speed carries, in Gb/s.
+    """Return width, speed, and the rate of a port in Gb/s.
 
     >>> _rated("4X", "NDR"), _rated("4X", None)
     ({'width': '4X', 'speed': 'NDR', 'rate_Gbps': 400.0}, {'width': '4X', 'speed': None, 'rate_Gbps': None})
@@ -64,7 +64,7 @@ def _rated(width: str | None, speed: str | None) -> Row:
 
 
 def _guid(text: object) -> str | None:
-    """`0c42:a103:0054:b372` as the fabric prints it."""
+    """Return `0c42:a103:0054:b372` in the form of fabric tools, 0x0c42a1030054b372; None if it is no GUID."""
     digits = str(text).replace(":", "").lower().removeprefix("0x")
     return f"0x{digits}" if len(digits) == 16 else None
 
@@ -79,34 +79,34 @@ def _files_of_ports(files: list[Row], of_devices: list[Row]) -> Iterator[Row]:
     for row in files:
         owner = (row["dump"], row["launcher_node"], str(row["device"]), row["port"])
         name = str(row["file"])
-        if name in here.get(owner, {}):  # the port again: another dump
+        if name in here.get(owner, {}):  # the same file again: another dump
             yield _file_port(owner, here.pop(owner), guids)
         here.setdefault(owner, {})[name] = row
-    for owner, told in here.items():
-        yield _file_port(owner, told, guids)
+    for owner, port_files in here.items():
+        yield _file_port(owner, port_files, guids)
 
 
 def _file_port(owner: tuple[Any, ...], files: dict[str, Row], guids: dict[Any, str | None]) -> Row:
     dump, node, device, port = owner
-    told = {name: str(row["value"]) for name, row in files.items()}
-    rate = told.get("rate", "")  # 400 Gb/sec (4X NDR)
+    values = {name: str(row["value"]) for name, row in files.items()}
+    rate = values.get("rate", "")  # 400 Gb/sec (4X NDR)
     width, _, speed = rate.rpartition("(")[2].removesuffix(")").partition(" ")
-    lid = told.get("lid", "").removeprefix("0x")
-    state = STATE_CODES.get(parse_code(told.get("state")) or 0)
-    # The line that shows what there is to say of it.
+    lid = values.get("lid", "").removeprefix("0x")
+    state = STATE_CODES.get(parse_code(values.get("state")) or 0)
+    # Cite the most informative line.
     shown = ("rate", "state", "phys_state") if state == "active" else ("state", "phys_state", "rate")
     return {
         **origin_of(next((files[name] for name in shown if name in files), next(iter(files.values())))),
         "device": device,
         "port": port,
-        "lid": int(lid, 16) or None if lid and all(each in "0123456789abcdefABCDEF" for each in lid[:8]) else None,
+        "lid": int(lid, 16) or None if lid and all(digit in "0123456789abcdefABCDEF" for digit in lid[:8]) else None,
         "guid": guids.get((dump, node, device)),
         "state": state,
-        "physical_state": PHYSICAL_CODES.get(parse_code(told.get("phys_state")) or 0),
+        "physical_state": PHYSICAL_CODES.get(parse_code(values.get("phys_state")) or 0),
         "rate_Gbps": parse_float(rate),
         "width": width if "(" in rate else None,
         "speed": speed if speed in LANES else None,
-        "link_layer": told.get("link_layer"),
+        "link_layer": values.get("link_layer"),
     }
 
 
@@ -138,7 +138,7 @@ def _verbs_told(row: Row, port: Row) -> Row:
     key, value = str(row["key"]), str(row["value"])
     if key == "node_guid":
         return {"guid": _guid(value.strip())}
-    if key == "active_mtu":  # the line that shows what there is to say of a port that is up
+    if key == "active_mtu":  # the most informative line of a port that is up
         shown = {"line": row["line"]} if port.get("state") == "active" else {}
         return {"mtu": parse_integer(value.split("(")[0]), **shown}
     if key == "port_lid":
@@ -167,25 +167,25 @@ def _rdma_links(links: list[Row]) -> Iterator[Row]:
 
 
 def _netdevs(netdevs: list[Row]) -> Iterator[Row]:
-    for row in netdevs:  # whether the interface is up says nothing of the port
+    for row in netdevs:  # the state of the interface is not that of the port
         state = STATES.get(str(row["verbose_state"]).lower())
         place = {"device": str(row["device"]), "port": row["port"], "netdev": str(row["netdev"])}
         yield {**origin_of(row), **place, "state": state}
 
 
 def _linked(links: Iterable[tuple[Row, dict[str, Row]]]) -> Iterator[Row]:
-    for place, told in links:
-        said = {field: str(row["value"]).strip() for field, row in told.items()}
-        if "State" not in said:
+    for place, fields in links:
+        values = {field: str(row["value"]).strip() for field, row in fields.items()}
+        if "State" not in values:
             continue
-        kind, _, speed = said.get("Speed", "").rpartition("-")
-        width = said.get("Width")
+        kind, _, speed = values.get("Speed", "").rpartition("-")
+        width = values.get("Width")
         rated = _rated(width if width and width[0].isdigit() else None, speed if kind == "IB" else None)
         yield {
             **place,
-            "line": told["State"]["line"],
-            "state": STATES.get(said["State"].lower()),
-            "physical_state": PHYSICAL.get(said.get("Physical state", "").upper()),
+            "line": fields["State"]["line"],
+            "state": STATES.get(values["State"].lower()),
+            "physical_state": PHYSICAL.get(values.get("Physical state", "").upper()),
             **rated,
             "rate_Gbps": _gigabits(speed) if not kind else rated["rate_Gbps"],
             "link_layer": {"IB": "InfiniBand", "NVLink": "NVLink", "": "Ethernet" if speed else None}.get(kind),
@@ -193,7 +193,7 @@ def _linked(links: Iterable[tuple[Row, dict[str, Row]]]) -> Iterator[Row]:
 
 
 def _gigabits(speed: str) -> float | None:
-    """`400G`, as mlxlink calls the speed of an Ethernet port.
+    """Parse the speed of an Ethernet port as mlxlink prints it, `400G`.
 
     >>> _gigabits("400G"), _gigabits("N/A"), _gigabits("100GbE")
     (400.0, None, 100.0)
@@ -202,17 +202,17 @@ def _gigabits(speed: str) -> float | None:
 
 
 def _sampled(metric_value: pl.DataFrame) -> Iterator[Row]:
-    """What node_exporter tells of a port in several samples: its state and rate."""
+    """Ports of node_exporter: state and rate, which are separate samples."""
     wanted = {"state_id", "physical_state_id", "rate_bytes_per_second"}
     ports = metric_value.filter((pl.col("family") == "node_infiniband_") & pl.col("name").is_in(wanted))
     place = ["source", "moment", "host", "device", "port"]
     for key, rows in ports.sort("source", "line").group_by(place, maintain_order=True):
-        told: dict[str, float] = dict(rows.select("name", "value").drop_nulls().iter_rows())
-        rate = told.get("rate_bytes_per_second")
+        samples: dict[str, float] = dict(rows.select("name", "value").drop_nulls().iter_rows())
+        rate = samples.get("rate_bytes_per_second")
         yield {
             **dict(zip(place, key, strict=True)),
             "line": rows["line"][0],
-            "state": STATE_CODES.get(int(told.get("state_id", 0))),
-            "physical_state": PHYSICAL_CODES.get(int(told.get("physical_state_id", 0))),
+            "state": STATE_CODES.get(int(samples.get("state_id", 0))),
+            "physical_state": PHYSICAL_CODES.get(int(samples.get("physical_state_id", 0))),
             "rate_Gbps": None if rate is None else rate * 8 / 1e9,
         }

@@ -1,4 +1,4 @@
-"""How the ports of a host are set up, and how well they receive: GIDs, priorities without loss, MTU, bit errors."""
+"""Settings and signal quality of the ports of hosts: GIDs, PFC, MTU, bit error rates."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ PORT_GID = {
     "port": pl.Int32(),
     "index": pl.Int32(),
     "gid": pl.String(),
-    "version": pl.Int32(),  # of RoCE; null: InfiniBand, or untold
-    "is_ipv4": pl.Boolean(),  # made of an IPv4 address
+    "version": pl.Int32(),  # of RoCE; null: InfiniBand, or unknown
+    "is_ipv4": pl.Boolean(),  # made from an IPv4 address
     "is_link_local": pl.Boolean(),
     "netdev": pl.String(),
 }
-LOSSLESS = {
+PFC = {
     "source": pl.Int32(),
     "line": pl.Int32(),
     "host": pl.String(),
     "netdev": pl.String(),
-    "priorities": pl.List(pl.Int32()),  # that pause in place of dropping
+    "priorities": pl.List(pl.Int32()),  # with PFC: they pause instead of dropping packets
     "trust": pl.String(),  # dscp, pcp
     "trust_line": pl.Int32(),
 }
@@ -47,9 +47,9 @@ LINK_QUALITY = {
     "device": pl.String(),
     "port": pl.Int32(),
     "minutes": pl.Float64(),  # since the counters were cleared
-    "effective_ber": pl.Float64(),  # what error correction left
+    "effective_ber": pl.Float64(),  # after error correction
     "raw_ber": pl.Float64(),
-    "opcode": pl.Int32(),  # of troubleshooting: 0 is well
+    "opcode": pl.Int32(),  # of troubleshooting: 0 means no problem
     "recommendation": pl.String(),
     "speed": pl.String(),
     "ber_line": pl.Int32(),
@@ -78,19 +78,19 @@ def port_gid(
     for row in rows_with_origin(gid_row, output_heading):
         version = {"v1": 1, "v2": 2}.get(str(row["gid_version"]))
         place = {"device": str(row["device"]), "port": row["port"], "index": row["gid_index"]}
-        told = _addressed(row["long_gid"])
+        gid = _gid_fields(row["long_gid"])
         netdev = None if row["netdev"] is None else str(row["netdev"])
-        rows.append({**origin_of(row), **place, **told, "version": version, "netdev": netdev})
+        rows.append({**origin_of(row), **place, **gid, "version": version, "netdev": netdev})
     ports = verbs_attribute.filter(pl.col("form") == "port")
     rows += _verbs_gids(rows_with_origin(pl.concat([verbs_device, ports, verbs_gid], how="diagonal"), output_heading))
     rows += _gid_files(rows_with_origin(port_gid_file, output_heading))
     return frame_from_rows(rows, PORT_GID)
 
 
-def _addressed(gid: object) -> Row:
-    """What a GID is made of.
+def _gid_fields(gid: object) -> Row:
+    """Return the GID in lower case, and whether it is made from an IPv4 address or link-local.
 
-    >>> _addressed("0000:0000:0000:0000:0000:ffff:0a00:040c")["is_ipv4"], _addressed("::ffff:10.0.4.12")["is_ipv4"]
+    >>> _gid_fields("0000:0000:0000:0000:0000:ffff:0a00:040c")["is_ipv4"], _gid_fields("::ffff:10.0.4.12")["is_ipv4"]
     (True, True)
     """
     text = str(gid).lower()
@@ -104,7 +104,7 @@ def _verbs_gids(lines: list[Row]) -> Iterator[Row]:
         if row["gid"] is not None:
             version = VERSIONS.get(str(row["gid_type"]))
             place = {"device": device, "port": port, "index": row["gid_index"], "version": version}
-            yield {**origin_of(row), **place, **_addressed(row["gid"])}
+            yield {**origin_of(row), **place, **_gid_fields(row["gid"])}
         elif row["device"] is not None:
             device = str(row["device"])
         else:
@@ -112,25 +112,25 @@ def _verbs_gids(lines: list[Row]) -> Iterator[Row]:
 
 
 def _gid_files(files: list[Row]) -> Iterator[Row]:
-    here: dict[tuple[object, ...], Row] = {}
+    gids: dict[tuple[object, ...], Row] = {}
     for row in files:
         place = {"device": str(row["device"]), "port": row["port"], "index": row["gid_index"]}
-        one = here.setdefault((row["source"], row["launcher_node"], *place.values()), {})
+        gid = gids.setdefault((row["source"], row["launcher_node"], *place.values()), {})
         if row["form"] == "type":
-            one["version"] = VERSIONS.get(str(row["gid_type"]))
+            gid["version"] = VERSIONS.get(str(row["gid_type"]))
         elif row["form"] == "netdev":
-            one["netdev"] = str(row["netdev"])
+            gid["netdev"] = str(row["netdev"])
         else:
-            one.update({**origin_of(row), **place, **_addressed(row["gid"])})
+            gid.update({**origin_of(row), **place, **_gid_fields(row["gid"])})
     empty = ("0000:0000:0000:0000:0000:0000:0000:0000", "fe80:0000:0000:0000:0000:0000:0000:0000")
-    return (one for one in here.values() if one.get("gid") and one["gid"] not in empty)
+    return (gid for gid in gids.values() if gid.get("gid") and gid["gid"] not in empty)
 
 
-@analysis(LOSSLESS, of=("qos_row",))
+@analysis(PFC, of=("qos_row",))
 def pfc(
     qos: pl.DataFrame, qos_row: pl.DataFrame, dump_command: pl.DataFrame, output_heading: pl.DataFrame
 ) -> pl.DataFrame:
-    """Which priorities of an interface pause in place of dropping, as mlnx_qos tells."""
+    """One row per interface in the output of mlnx_qos: the priorities with PFC, and the trust state."""
     commands = CommandHistory(dump_command)
     rows: list[Row] = []
     trusted: Row = {}
@@ -144,7 +144,7 @@ def pfc(
         place = {**origin_of(row), "netdev": option(arguments, "-i", "--interface")}
         rows.append({**place, "priorities": [n for n, flag in enumerate(flags) if flag], **trusted})
         trusted = {}
-    return frame_from_rows(rows, LOSSLESS)
+    return frame_from_rows(rows, PFC)
 
 
 @analysis(LINK_QUALITY, of=("mlxlink_field",))
@@ -154,22 +154,22 @@ def link_quality(
     dump_command: pl.DataFrame,
     output_heading: pl.DataFrame,
 ) -> pl.DataFrame:
-    """How well a link is received, as mlxlink tells: errors per bit, before and after they were corrected."""
+    """One row per link in the output of mlxlink: bit error rates before and after error correction."""
     rows = []
-    for place, told in mlxlink_outputs(mlxlink_section, mlxlink_field, output_heading, CommandHistory(dump_command)):
-        said = {field: str(row["value"]).strip() for field, row in told.items()}
-        effective = next((name for name in ("Effective Physical BER", "Symbol BER") if name in said), None)
+    for place, fields in mlxlink_outputs(mlxlink_section, mlxlink_field, output_heading, CommandHistory(dump_command)):
+        values = {field: str(row["value"]).strip() for field, row in fields.items()}
+        effective = next((name for name in ("Effective Physical BER", "Symbol BER") if name in values), None)
         rows.append(
             {
                 **place,
-                "minutes": parse_float(said.get("Time Since Last Clear [Min]")),
-                "effective_ber": parse_float(said.get(effective or "")),
-                "raw_ber": parse_float(said.get("Raw Physical BER")),
-                "opcode": parse_integer(said.get("Status Opcode")),
-                "recommendation": said.get("Recommendation"),
-                "speed": said.get("Speed"),
-                "line": next(iter(told.values()))["line"],
-                "ber_line": told[effective]["line"] if effective else None,
+                "minutes": parse_float(values.get("Time Since Last Clear [Min]")),
+                "effective_ber": parse_float(values.get(effective or "")),
+                "raw_ber": parse_float(values.get("Raw Physical BER")),
+                "opcode": parse_integer(values.get("Status Opcode")),
+                "recommendation": values.get("Recommendation"),
+                "speed": values.get("Speed"),
+                "line": next(iter(fields.values()))["line"],
+                "ber_line": fields[effective]["line"] if effective else None,
             }
         )
     return frame_from_rows(rows, LINK_QUALITY)
@@ -177,8 +177,8 @@ def link_quality(
 
 @analysis(INTERFACE, of=("metric_value",))
 def interface(metric_value: pl.DataFrame) -> pl.DataFrame:
-    """The MTU of each network interface, as node_exporter tells."""
-    told = (pl.col("family") == "node_network_") & (pl.col("name") == "mtu_bytes") & (pl.col("value") < LARGEST)
-    return metric_value.filter(told).select(
+    """The MTU of each network interface, from node_exporter."""
+    is_mtu = (pl.col("family") == "node_network_") & (pl.col("name") == "mtu_bytes") & (pl.col("value") < LARGEST)
+    return metric_value.filter(is_mtu).select(
         "source", "line", "host", netdev="device", mtu=pl.col("value").cast(pl.Int32)
     )
