@@ -90,6 +90,7 @@ class Source:
     opener: Callable[[Path], io.BufferedIOBase]
     problem: str = ""
     rank_hint: int | None = None
+    is_part: bool = False  # of a log that was rotated: the next one goes on where it ends
     saved: Saved | None = None  # a run that was saved: it stands for all its inputs
 
     def open(self) -> io.BufferedIOBase:

@@ -6,12 +6,13 @@ A hang is decided by the two ends of each file: the head says which rank this is
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import polars as pl
 
-from ncclforensics.inputs import lines
+from ncclforensics.inputs import exports, lines, records
+from ncclforensics.inputs.line_numbers import LineNumbers
 from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.sources import DAMAGED_ARCHIVE, Source
 
@@ -34,6 +35,9 @@ class InputReader:
     is_binary: bool = False
     is_document: bool = False  # one JSON object or value instead of lines: `line` is the number of a record
     beginning: bytes = b""
+    export: exports.Reader | None = None  # reads the records of an export, which has no lines of its own
+    strip: Callable[[pl.DataFrame], pl.DataFrame] | None = None  # removes the launcher prefixes of its lines
+    numbers: LineNumbers = field(default_factory=LineNumbers)
     lines_read: int = 0
     head_stop: int = 0  # byte where the window at the head ends
     tail_start: int = 0  # byte where the window at the tail begins
@@ -89,12 +93,23 @@ class InputReader:
             with self.source.open() as stream:
                 data = stream.read(SAMPLE)
                 self.beginning = data[:BEGINNING]
+                self.export = exports.reader_of(data)
                 if self.source.seekable and self.source.size > 2 * SAMPLE:
                     stream.seek(-SAMPLE, 2)
                     data = _without_cut_lines(data, stream.read())
         except DAMAGED_ARCHIVE:
             return b""  # reported when the rest is read
         return data
+
+    def text_of(self, sample: bytes) -> bytes:
+        """The lines of text in a sample, taken out of the records that hold them."""
+        if self.export is not None:
+            rows, _ = exports.rows_of(sample, self.export, self.number)
+        elif sample.startswith(b"{") or b"\n{" in sample:
+            rows = records.unwrap(lines.block(sample, 1))
+        else:
+            return sample
+        return "\n".join(rows["text"]).encode()
 
     def _with_errors_reported(self, pieces: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
         try:
@@ -106,7 +121,10 @@ class InputReader:
     def _begin(self) -> Iterator[pl.DataFrame]:
         if self.is_binary:
             return
-        if self.policy.whole or not self.source.seekable or self.source.size <= self.policy.small_file:
+        is_small = self.source.size <= self.policy.small_file
+        if self.export is not None:
+            yield self._read_export(self.export)
+        elif self.policy.whole or not self.source.seekable or self.source.is_part or is_small:
             yield from self._read_whole()
         else:
             self.tail_start = self.source.size
@@ -123,7 +141,20 @@ class InputReader:
             self.problems.append(f"is damaged after line {self.lines_read}: {error}")
         self.is_whole = True
 
+    def _read_export(self, read: exports.Reader) -> pl.DataFrame:
+        rows, in_file = exports.rows_of(self.read_document(), read, self.number)
+        self.is_document = False
+        self.numbers.stretches.append((1, in_file))
+        self.numbers.from_start = self.lines_read = rows.height
+        return self.strip(rows) if self.strip else rows
+
     def _counted(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Take the lines of text out of lines of the file, without launcher prefixes, and count them."""
+        in_file = rows.height
+        rows = records.unwrap(rows)
+        if self.strip:
+            rows = records.unwrap(self.strip(rows))
+        rows = self.numbers.number(rows, in_file)
         self.lines_read += rows.height
         self.is_cut |= bool(rows["cut"].any())
         return rows
@@ -166,8 +197,9 @@ class InputReader:
         """Read lines (negative: numbered from the end) a second time: number -> (number from the start, text)."""
         if self.is_document:  # all its records stand on one line; behind its beginning there may be private data
             return dict.fromkeys(wanted, (1, lines.shown(self.beginning[:QUOTED])))
-        total = self._count_lines() if min(wanted) < 0 else 0
-        numbers = {line: line if line > 0 else total + 1 + line for line in wanted}
+        in_file = self.numbers.in_file(wanted)
+        total = self._count_lines() if min(in_file.values()) < 0 else 0
+        numbers = {line: number if number > 0 else total + 1 + number for line, number in in_file.items()}
         texts: dict[int, bytes] = {}
         skipped = 0
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import polars as pl
@@ -12,6 +13,7 @@ from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.sources import Source
 from ncclforensics.inputs.windows import InputReader
 from ncclforensics.parsing.detect_formats import InputFormat, detect_formats, reject_non_log
+from ncclforensics.parsing.launcher_prefixes import strip_prefixes
 from ncclforensics.parsing.parser import COUNTS, NO_HOSTS, NO_TALLY, SPEAKER, Parsed
 from ncclforensics.parsing.templates import EncodedRows
 from ncclforensics.parsing.workers import ParallelParser
@@ -51,11 +53,14 @@ class Records:
             group = [(reader, reader.sample()) for reader in readers[start : start + SAMPLED_TOGETHER]]
             rejected = {reader.number for reader, data in group if reject_non_log(reader, data, self.dialect)}
             samples = {
-                reader.number: b"" if reader.number in rejected else data
+                reader.number: b"" if reader.number in rejected else reader.text_of(data)
                 for reader, data in group
                 if not self._add_document(reader)
             }
-            self._formats |= detect_formats(samples, self.dialect)
+            for number, form in detect_formats(samples, self.dialect).items():
+                self._formats[number] = form
+                if form.prefixes:
+                    self.inputs[number].strip = partial(strip_prefixes, dialect=self.dialect, patterns=form.prefixes)
 
     def _add_document(self, reader: InputReader) -> bool:
         """Add the records of an input that is one JSON object or one value; False for an input of lines."""

@@ -15,7 +15,6 @@ from ncclforensics.inputs.windows import InputReader
 from ncclforensics.parsing.batches import Batch, Batches, byte_size
 from ncclforensics.parsing.concurrency import ordered_map, single_threaded
 from ncclforensics.parsing.detect_formats import InputFormat
-from ncclforensics.parsing.launcher_prefixes import strip_prefixes
 from ncclforensics.parsing.parser import Parsed, parse, parse_by_template
 
 Job = tuple[InputReader, InputFormat]
@@ -88,8 +87,7 @@ class ParallelParser:
 
     def _large_chunks(self, reader: InputReader, form: InputFormat, read: Read, small: Batches) -> Iterator[Batch]:
         """Yield lines that are worth a call of their own; add the others to `small`."""
-        for lines in read(reader):
-            rows = strip_prefixes(lines, form.dialect, form.prefixes) if form.prefixes else lines
+        for rows in read(reader):
             if byte_size(rows) < self._policy.chunk // 4:
                 small.add(form.learn(rows, reader), rows)
             else:
