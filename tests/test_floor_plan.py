@@ -67,6 +67,7 @@ OF_PATTERNS = {
 }  # fmt: skip
 APPLYING = {
     "inputs/lines.py": "escape sequences and control bytes, before there are lines",
+    "frames/source_order.py": "those of the grammars",
     "parsing/launcher_prefixes.py": "those of the grammars",
     "grammar/dialect.py": "those of the grammars",
     "parsing/matching.py": "those of the grammars",

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
 
+from ncclforensics.archive.manifest import Saved
 from ncclforensics.archive.restore import expand, restore
+from ncclforensics.formats import dialect
 from ncclforensics.frames.run import Run
+from ncclforensics.frames.source_order import arrange
 from ncclforensics.frames.time_range import TimeRange
 from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.sources import Source
@@ -21,15 +25,26 @@ def open_run(
 ) -> Run:
     """Read and parse the sources as far as the policy says; `time_range` keeps only what was printed in it.
 
-    Inputs are numbered by name, with numbers in names compared as numbers (`rank2` before `rank10`): nothing depends on
-    the order in which they were given. Raises SavedError.
+    Inputs are numbered by name, with numbers in names compared as numbers (`rank2` before `rank10`), and the parts of a
+    rotated log from the oldest to the newest: nothing depends on the order in which they were given. Copies are left
+    out. Raises SavedError.
     """
     sources = list(sources)
-    inputs = sorted(expand(sources), key=lambda entry: _natural_order(entry[0].path))
+    inputs = _in_order(expand(sources))
     records = load([source for source, _ in inputs], policy or ReadPolicy(), progress)
     is_only_source = len(sources) == 1 and time_range is None
     saved = restore(records, [position for _, position in inputs], is_only_source=is_only_source)
     return Run(records, saved, time_range)
+
+
+def _in_order(inputs: Sequence[tuple[Source, int]]) -> list[tuple[Source, int]]:
+    """The inputs, each with its number in its saved run, in the order in which they are numbered."""
+    by_name = sorted(inputs, key=lambda entry: _natural_order(entry[0].path))
+    arranged = arrange([source for source, _ in by_name if not source.saved], dialect())
+    of_run: dict[Saved | None, Iterator[tuple[Source, int]]] = {None: iter([(source, 0) for source in arranged])}
+    for saved in {source.saved for source, _ in inputs} - {None}:  # a saved run has put its inputs in order already
+        of_run[saved] = iter(sorted((entry for entry in inputs if entry[0].saved == saved), key=itemgetter(1)))
+    return [next(of_run[source.saved]) for source, _ in by_name]
 
 
 def _natural_order(name: str) -> list[tuple[bool, int, str]]:
