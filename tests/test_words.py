@@ -15,7 +15,14 @@ from tests.source import MODULES, PACKAGE, nodes
 pytestmark = pytest.mark.xdist_group("source")
 GLOSSARY = ROOT / "docs" / "glossary.md"
 # Where a refused word is the word of others: of a library, of a tool, of the JSON contract.
-ALLOWED: set[tuple[str, str]] = set()
+ALLOWED = {
+    ("capture/worker.py", "says"),  # a key of the journal, which other versions read
+    ("capture/collectives.py", "says"),
+    ("capture/plan.py", "drills"),  # a key of the record of a capture
+    ("capture/worker.py", "drills"),
+    ("data/redaction_rules.py", "nobody"),  # a user of Unix
+    ("rules/job/log_collection.py", "read_launcher_decoration"),  # the name of a rule
+}
 # The number of names that are still to be renamed; it only falls.
 MOST_LEFT = 1100
 LEFT_IN_GRAMMARS: set[str] = set()

@@ -3,7 +3,7 @@
 It is a ZIP archive whose members are stored as they are, so that each can be read where it lies; the first one is its
 type, by which it is recognised. Whoever wrote it may mean harm: nothing is unpacked into a folder, names are checked,
 and what is larger than any run is refused before it is read. What a frame holds is read in `parquet`, so that files are
-told from saved runs without Polars.
+manifest from saved runs without Polars.
 """
 
 from __future__ import annotations
@@ -78,18 +78,18 @@ class Saved:
         try:
             if self._archive.getinfo(MANIFEST).file_size > MOST_MANIFEST:
                 raise SavedError("is no saved run of this program: its manifest is too long")
-            told = orjson.loads(self._archive.read(MANIFEST))
-            if told["schema"] > SCHEMA:
+            manifest = orjson.loads(self._archive.read(MANIFEST))
+            if manifest["schema"] > SCHEMA:
                 raise SavedError(
-                    f"was saved by ncclforensics {told['tool']['version']} with schema {told['schema']}; this version"
-                    f" reads up to {SCHEMA}: use that version or a later one"
+                    f"was saved by ncclforensics {manifest['tool']['version']} with schema {manifest['schema']}; this"
+                    f" version reads up to {SCHEMA}: use that version or a later one"
                 )
-            inputs = [{name: each[name] for name in FIELDS} for each in told["inputs"]]
-            frames = {str(name): int(rows) for name, rows in told["frames"].items()}
-            made_by = str(told["made_by"])
+            inputs = [{name: entry[name] for name in FIELDS} for entry in manifest["inputs"]]
+            frames = {str(name): int(rows) for name, rows in manifest["frames"].items()}
+            made_by = str(manifest["made_by"])
         except (*_DAMAGE, KeyError, TypeError, AttributeError) as error:
             raise SavedError(f"is a damaged saved run: its manifest: {error!r}") from error
-        if not all(isinstance(each[name], kind) for each in inputs for name, kind in FIELDS.items()):
+        if not all(isinstance(entry[name], kind) for entry in inputs for name, kind in FIELDS.items()):
             raise SavedError("is a damaged saved run: its manifest")
         return inputs, frames, made_by
 

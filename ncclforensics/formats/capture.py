@@ -20,9 +20,9 @@ MARKER = b'"began"'  # and what stands next to that
 def records(data: bytes) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
     """No rows; and whether the capture came to its end."""
     try:
-        whole = orjson.loads(data)
+        document = orjson.loads(data)
     except orjson.JSONDecodeError:
         return [], ["is the record of a capture that was cut off"]
-    if not whole.get("complete"):
+    if not document.get("complete"):
         return [], ["is the record of a capture that did not come to its end"]
-    return [], [f"the capture ended early: {why}"] if (why := whole.get("ended_early")) else []
+    return [], [f"the capture ended early: {why}"] if (why := document.get("ended_early")) else []

@@ -17,13 +17,13 @@ Record = tuple[str, dict[str, Any]]
 
 def records(data: bytes) -> tuple[list[Record], list[str]]:
     """The sections with their fields, as the printed ones have them."""
-    whole, problems = loaded(data)
-    return list(_sections(an_object(an_object(an_object(whole).get("result")).get("output")))), problems
+    document, problems = loaded(data)
+    return list(_sections(an_object(an_object(an_object(document).get("result")).get("output")))), problems
 
 
 def _sections(output: Mapping[str, Any]) -> Iterator[Record]:
     for section, fields in output.items():
         yield "mlxlink_section", {"form": "", "section": section}
-        for field, said in an_object(fields).items():
-            if isinstance(said, str):  # values of each lane stand in lists
-                yield "mlxlink_field", {"form": "", "field": field, "value": said}
+        for field, value in an_object(fields).items():
+            if isinstance(value, str):  # values of each lane stand in lists
+                yield "mlxlink_field", {"form": "", "field": field, "value": value}

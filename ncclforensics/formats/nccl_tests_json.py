@@ -21,26 +21,26 @@ Record = tuple[str, dict[str, Any]]  # the frame, and the columns
 
 def records(data: bytes) -> tuple[list[Record], list[str]]:
     """The rows of all frames, in order, and what is wrong with the object."""
-    whole, problems = loaded(data)
-    return [] if whole is None else list(_rows(an_object(whole))), problems
+    document, problems = loaded(data)
+    return [] if document is None else list(_rows(an_object(document))), problems
 
 
-def _rows(whole: Mapping[str, Any]) -> Iterator[Record]:
-    config = an_object(whole.get("config"))
-    if args := an_array(whole.get("args")):
+def _rows(document: Mapping[str, Any]) -> Iterator[Record]:
+    config = an_object(document.get("config"))
+    if args := an_array(document.get("args")):
         program = PurePath(str(args[0])).name.removesuffix("_mpi")
         if program.endswith("_perf"):
             yield "test_setting", {"form": "start", "collective": program.removesuffix("_perf")}
-    yield "test_setting", {"form": "version", "library": a_small(whole.get("nccl_version"))}
+    yield "test_setting", {"form": "version", "library": a_small(document.get("nccl_version"))}
     step = "step_factor" if "step_factor" in config else "step_bytes"
     names = {
         "nthread": "nthreads", "ngpus": "ngpus", "minbytes": "minimum_bytes", "maxbytes": "maximum_bytes", "step": step,
         "iters": "iterations", "agg_iters": "aggregated_iterations", "validation": "validation", "graph": "graph",
     }  # fmt: skip
     wide = ("minbytes", "maxbytes", "step")
-    told = {column: (an_integer if column in wide else a_small)(config.get(name)) for column, name in names.items()}
+    settings = {column: (an_integer if column in wide else a_small)(config.get(name)) for column, name in names.items()}
     if config:
-        yield "test_setting", {"form": "parameters", **told, "step_kind": step.removeprefix("step_")}
+        yield "test_setting", {"form": "parameters", **settings, "step_kind": step.removeprefix("step_")}
     for device in map(an_object, an_array(config.get("devices"))):
         yield (
             "test_device",
@@ -54,16 +54,16 @@ def _rows(whole: Mapping[str, Any]) -> Iterator[Record]:
                 "gpu": a_text(device.get("device_info")),
             },
         )
-    if "results" in whole:
+    if "results" in document:
         yield "table_head", {"form": "", "sized": "size", "checked": "#wrong", "second": "time"}
         yield "table_head", {"form": "units", "unit": "us"}
-    for result in map(an_object, an_array(whole.get("results"))):
+    for result in map(an_object, an_array(document.get("results"))):
         yield "table_row", _result(result)
-    if bounds := an_object(whole.get("out_of_bounds")):
+    if bounds := an_object(document.get("out_of_bounds")):
         outcome = "OK" if bounds.get("okay") == "true" else "FAILED"
         yield "test_end", {"form": "bounds", "failed": an_integer(bounds.get("count")), "outcome": outcome}
     # Misspelt from 2.17.3 to 2.17.8.
-    if average := an_object(whole.get("average_bus_bandwidth") or whole.get("average_bus_bandwidith")):
+    if average := an_object(document.get("average_bus_bandwidth") or document.get("average_bus_bandwidith")):
         value = a_number(average.get("bandwidth", average.get("bandwidith")))
         against = {"true": "OK", "false": "FAILED"}.get(str(average.get("okay")))
         yield "test_end", {"form": "average", "average": value, "outcome": against}

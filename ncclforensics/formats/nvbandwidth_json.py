@@ -17,8 +17,8 @@ Record = tuple[str, dict[str, Any]]  # the frame, and the columns
 
 def records(data: bytes) -> tuple[list[Record], list[str]]:
     """The rows of all frames, in order, and what is wrong with the object."""
-    whole, problems = loaded(data)
-    tests = an_object(an_object(whole).get("nvbandwidth"))
+    document, problems = loaded(data)
+    tests = an_object(an_object(document).get("nvbandwidth"))
     failed = [
         f"test {a_text(test.get('name')) or '?'} ended as {test['status']}"
         for test in map(an_object, an_array(tests.get("testcases")))
@@ -27,20 +27,23 @@ def records(data: bytes) -> tuple[list[Record], list[str]]:
     return list(_rows(tests)), problems + failed
 
 
-def _rows(whole: Mapping[str, Any]) -> Iterator[Record]:
-    yield "pair_setting", {"form": "nvbandwidth", "version": a_text(whole.get("git_version", whole.get("version")))}
-    if runtime := a_small(whole.get("CUDA Runtime Version")):
+def _rows(document: Mapping[str, Any]) -> Iterator[Record]:
+    yield (
+        "pair_setting",
+        {"form": "nvbandwidth", "version": a_text(document.get("git_version", document.get("version")))},
+    )
+    if runtime := a_small(document.get("CUDA Runtime Version")):
         yield "pair_setting", {"form": "runtime", "runtime": runtime}
-    if driver := a_text(whole.get("Driver Version")):
+    if driver := a_text(document.get("Driver Version")):
         yield "pair_setting", {"form": "driver", "driver": driver}
-    for name in an_array(whole.get("GPU Device list")):
+    for name in an_array(document.get("GPU Device list")):
         device, _, rest = str(name).partition(": ")
         gpu, _, bus = rest.partition(" (")
         yield (
             "pair_device",
             {"form": "nvbandwidth", "device": a_small(device), "gpu": gpu, "bus": bus.partition(")")[0]},
         )
-    for test in map(an_object, an_array(whole.get("testcases"))):
+    for test in map(an_object, an_array(document.get("testcases"))):
         yield "pair_test", {"test": a_text(test.get("name"))}
         matrix = [an_array(row) for row in an_array(test.get("bandwidth_matrix"))]
         if matrix:

@@ -19,14 +19,14 @@ Record = tuple[str, dict[str, Any]]  # the frame, and the columns
 
 def records(data: bytes) -> tuple[list[Record], list[str]]:
     """The rows of all frames, in order, and what is wrong with the object."""
-    whole, problems = loaded(data)
-    whole = an_object(whole)
-    results = an_object(whole.get("results"))
+    document, problems = loaded(data)
+    document = an_object(document)
+    results = an_object(document.get("results"))
     if not results:
         problems.append("holds no results")
     elif "BW_average" in results and _unit(results) is None:
         problems.append("does not tell the unit of its bandwidth")
-    return list(_rows(an_object(whole.get("test_info")), results)), problems
+    return list(_rows(an_object(document.get("test_info")), results)), problems
 
 
 def _rows(info: Mapping[str, Any], results: Mapping[str, Any]) -> Iterator[Record]:
@@ -61,5 +61,5 @@ def _unit(results: Mapping[str, Any]) -> str | None:
     size, rate, average = (a_number(results.get(name)) for name in ("MsgSize", "MsgRate", "BW_average"))
     if not size or not rate or not average:
         return None
-    told = size * rate * 1e6
-    return next((unit for unit, factor in UNITS.items() if abs(average * factor / told - 1) < NEAR), None)
+    bytes_per_second = size * rate * 1e6
+    return next((unit for unit, factor in UNITS.items() if abs(average * factor / bytes_per_second - 1) < NEAR), None)

@@ -18,8 +18,8 @@ Record = tuple[str, dict[str, Any]]
 
 def records(data: bytes) -> tuple[list[Record], list[str]]:
     """The links and their statistics."""
-    whole, problems = loaded(data)
-    return [each for link in an_array(whole) for each in _link(an_object(link))], problems
+    document, problems = loaded(data)
+    return [record for link in an_array(document) for record in _link(an_object(link))], problems
 
 
 def _link(link: Mapping[str, Any]) -> Iterator[Record]:
@@ -28,8 +28,8 @@ def _link(link: Mapping[str, Any]) -> Iterator[Record]:
         return  # of `ip link`, say
     place = {"form": "", "device": device, "port": port}
     if "state" in link:
-        said = {name: a_text(link.get(name)) for name in ("state", "physical_state", "netdev")}
-        yield "rdma_link", {**place, **said, "lid": a_small(link.get("lid"))}
+        texts = {name: a_text(link.get(name)) for name in ("state", "physical_state", "netdev")}
+        yield "rdma_link", {**place, **texts, "lid": a_small(link.get("lid"))}
         return
     counted = {name: an_integer(value) for name, value in link.items() if name not in NO_STATISTICS}
     pairs = (f"{name} {value}" for name, value in counted.items() if value is not None and value >= 0)

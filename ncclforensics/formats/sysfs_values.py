@@ -21,9 +21,9 @@ Record = tuple[str, dict[str, Any]]
 
 def records(data: bytes) -> tuple[list[Record], list[str]]:
     """Every file of an object whose keys are paths."""
-    whole, problems = loaded(data)
-    files = an_object(whole).items()
-    return [each for path, value in files if isinstance(value, str) for each in _record(path, value)], problems
+    document, problems = loaded(data)
+    files = an_object(document).items()
+    return [record for path, value in files if isinstance(value, str) for record in _record(path, value)], problems
 
 
 def holds(path: str, beginning: bytes) -> bool:
@@ -37,22 +37,22 @@ def value(path: str, data: bytes) -> tuple[list[Record], list[str]]:
 
 
 def _record(path: str, text: str) -> Iterator[Record]:
-    parts, said = PurePosixPath(path).parts, text.strip()
+    parts, value_text = PurePosixPath(path).parts, text.strip()
     if "ports" not in parts[1:]:
         if len(parts) > 2 and parts[-3] == "infiniband" and parts[-1] in OF_A_DEVICE:
-            yield "device_file", {"form": "", "device": parts[-2], "device_file": parts[-1], "value": said}
+            yield "device_file", {"form": "", "device": parts[-2], "device_file": parts[-1], "value": value_text}
         return
     place = len(parts) - 1 - parts[::-1].index("ports")
     below = parts[place + 2 :]
     port = {"form": "", "device": parts[place - 1], "port": a_small(parts[place + 1]) if below else None}
     match below:
         case (folder, counter) if folder in COUNTERS:
-            yield "port_counter_file", {**port, "counter": counter, "value": said}
+            yield "port_counter_file", {**port, "counter": counter, "value": value_text}
         case (file,) if file in OF_A_PORT:
-            yield "port_file", {**port, "file": file, "value": said}
+            yield "port_file", {**port, "file": file, "value": value_text}
         case ("gids", index):
-            yield "port_gid_file", {**port, "gid_index": a_small(index), "gid": said}
+            yield "port_gid_file", {**port, "gid_index": a_small(index), "gid": value_text}
         case ("gid_attrs", "types", index):
-            yield "port_gid_file", {**port, "form": "type", "gid_index": a_small(index), "gid_type": said}
+            yield "port_gid_file", {**port, "form": "type", "gid_index": a_small(index), "gid_type": value_text}
         case ("gid_attrs", "ndevs", index):
-            yield "port_gid_file", {**port, "form": "netdev", "gid_index": a_small(index), "netdev": said}
+            yield "port_gid_file", {**port, "form": "netdev", "gid_index": a_small(index), "netdev": value_text}

@@ -121,7 +121,7 @@ class Dialect:
         if texts.is_empty():
             return self
         present = {*self.detected, *(embedded.name for embedded in absent if embedded.is_in(texts))}
-        return (self.base or self)._including([one for one in self.embedded_formats if one.name in present])
+        return (self.base or self)._including([fmt for fmt in self.embedded_formats if fmt.name in present])
 
     def by_source(self, samples: pl.DataFrame) -> dict[int, Dialect]:
         """The dialects of sources that hold embedded formats, by samples of their lines (columns `source`, `text`)."""
@@ -191,7 +191,7 @@ class Dialect:
     @cached_property
     def by_start(self) -> list[Candidate]:
         """Candidates with a prefix and a literal start. No later candidate may match a line of theirs."""
-        return [one for one in self.candidates if one.prefix and one.has_literal_start and one.shape.priority >= 0]
+        return [c for c in self.candidates if c.prefix and c.has_literal_start and c.shape.priority >= 0]
 
     @cached_property
     def by_anchor(self) -> list[Candidate]:

@@ -48,8 +48,8 @@ def shown(raw: bytes) -> str:
     text = raw[: 4 * SHOWN].decode("utf-8", "replace").rstrip("\r\n")
     if text.isascii() and text.isprintable():
         return text.strip()[:SHOWN]
-    bare = pl.Series([text]).str.replace_all(_ESCAPES, "").str.replace_all("\r", "", literal=True)
-    return str(bare.str.replace_all(_CONTROLS, "")[0]).strip()[:SHOWN]
+    cleaned_text = pl.Series([text]).str.replace_all(_ESCAPES, "").str.replace_all("\r", "", literal=True)
+    return str(cleaned_text.str.replace_all(_CONTROLS, "")[0]).strip()[:SHOWN]
 
 
 def _cleaned(texts: pl.Series) -> pl.Series:
@@ -79,9 +79,9 @@ def block(data: bytes, first: int, source: int = 0) -> pl.DataFrame:
         data = data.replace(b"\r\n", b"\n")
     too_long = []
     if _has_long_line(data):
-        each = data.removesuffix(b"\n").split(b"\n")
-        too_long = [place for place, line in enumerate(each) if len(line) > LONGEST]
-        data = b"".join(line[:LONGEST] + b"\n" for line in each)
+        pieces = data.removesuffix(b"\n").split(b"\n")
+        too_long = [place for place, line in enumerate(pieces) if len(line) > LONGEST]
+        data = b"".join(line[:LONGEST] + b"\n" for line in pieces)
     text = _decoded(data)
     no = pl.Series([False]).new_from_index(0, text.len())
     return pl.DataFrame(
@@ -107,11 +107,13 @@ def _has_long_line(data: bytes) -> bool:
 
 def texts(samples: Mapping[int, bytes]) -> pl.DataFrame:
     """The lines of some sources, cleaned: columns `source` and `text`."""
-    each = {number: data.replace(b"\r\n", b"\n").removesuffix(b"\n") + b"\n" for number, data in samples.items()}
-    text = _decoded(b"".join(each.values())).alias("text")
+    cleaned_samples = {
+        number: data.replace(b"\r\n", b"\n").removesuffix(b"\n") + b"\n" for number, data in samples.items()
+    }
+    text = _decoded(b"".join(cleaned_samples.values())).alias("text")
     if (needs := is_strange(text)).any():
         text = text.scatter(needs.arg_true(), _cleaned(text.filter(needs)))
-    source = [number for number, data in each.items() for _ in range(data.count(b"\n"))]
+    source = [number for number, data in cleaned_samples.items() for _ in range(data.count(b"\n"))]
     return pl.DataFrame([pl.Series("source", source, dtype=SCHEMA["source"]), text])
 
 

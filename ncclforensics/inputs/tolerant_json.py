@@ -45,8 +45,8 @@ def _mended(text: str) -> tuple[str, bool]:
     if is_cut:
         text = text[: safe[0]] + safe[1]
     for unknown in ("-inf", "inf", "-nan", "nan"):
-        for before, behind in ((":", ","), (":", "}")):
-            text = text.replace(f"{before}{unknown}{behind}", f"{before}null{behind}")
+        for before, after in ((":", ","), (":", "}")):
+            text = text.replace(f"{before}{unknown}{after}", f"{before}null{after}")
     return text, is_cut
 
 

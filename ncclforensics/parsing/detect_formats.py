@@ -82,8 +82,8 @@ def detect_formats(samples: Mapping[int, bytes], dialect: Dialect) -> dict[int, 
         own = texts.filter(source=number)
         if prefixes := detect_prefixes(own, dialect):
             formats[number].prefixes = prefixes
-            bare = strip_prefixes(own, dialect, prefixes).select(texts.columns)
-            texts = pl.concat([texts.filter(pl.col("source") != number), bare])
+            stripped = strip_prefixes(own, dialect, prefixes).select(texts.columns)
+            texts = pl.concat([texts.filter(pl.col("source") != number), stripped])
     for number, detected in dialect.by_source(texts).items():
         formats[number].dialect = detected
     return formats

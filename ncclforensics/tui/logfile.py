@@ -25,7 +25,7 @@ from ncclforensics.inputs.sources import DAMAGED_ARCHIVE, Source
 
 STEP = 64 << 10  # bytes between two entries of the index
 READ = 1 << 20  # bytes read at once
-SEARCHED = 128  # steps searched at once
+SEARCH_BATCH = 128  # steps searched at once
 CACHED = 64  # steps whose lines are cached
 
 
@@ -183,10 +183,12 @@ class LogFile:
         """Yield the numbers of lines, forwards or backwards from `start`, for which an expression is true."""
         notes, count = self._index, len(self._index.starts)
         first_step = max(0, bisect_right(notes.numbers, start) - 1)
-        begins = range(first_step, -1, -SEARCHED) if backwards else range(first_step, count, SEARCHED)
+        begins = range(first_step, -1, -SEARCH_BATCH) if backwards else range(first_step, count, SEARCH_BATCH)
         for begin in begins:
             low, high = (
-                (max(0, begin - SEARCHED + 1), begin + 1) if backwards else (begin, min(count, begin + SEARCHED))
+                (max(0, begin - SEARCH_BATCH + 1), begin + 1)
+                if backwards
+                else (begin, min(count, begin + SEARCH_BATCH))
             )
             stop = notes.starts[high] if high < count else notes.size
             is_in_range = pl.col("line") <= start if backwards else pl.col("line") >= start

@@ -36,9 +36,11 @@ def output_heading(
     rulers = dump_ruler.select(place)
     above, below = rulers.with_columns(pl.col("line") + 1), rulers.with_columns(pl.col("line") - 1)
     ruled = (
-        dump_host.filter(text_of("form") == "alone").join(above, on=place, how="semi").join(below, on=place, how="semi")
+        dump_host.filter(text_of("form") == "separate")
+        .join(above, on=place, how="semi")
+        .join(below, on=place, how="semi")
     )
-    headed = pl.concat([ruled, dump_host.filter(text_of("form") != "alone")])
+    headed = pl.concat([ruled, dump_host.filter(text_of("form") != "separate")])
     hosts = headed.select(*place, heading_host=pl.coalesce(text_of("headed_host"), text_of("bare_host")))
     times = dump_time.select(
         *place,

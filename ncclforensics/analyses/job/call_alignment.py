@@ -64,9 +64,14 @@ def call_gap(
         members = group.partition_by("member", maintain_order=True)
         for key in group["key"].unique(maintain_order=True):
             if key in keys:
-                own = [one for one in members if one["key"][0] == key]
+                own = [member for member in members if member["key"][0] == key]
                 model = own_model if (own_model := _model(own)) is not None else _model(members)
-                rows += [gap for one in own if model is not None and one is not model for gap in _gaps_of(one, model)]
+                rows += [
+                    gap
+                    for member in own
+                    if model is not None and member is not model
+                    for gap in _gaps_of(member, model)
+                ]
     return pl.DataFrame(rows, schema=CALL_GAP)
 
 
@@ -110,12 +115,12 @@ def _model(members: list[pl.DataFrame]) -> pl.DataFrame | None:
     return best if most * 2 > len(members) else None
 
 
-def _first_difference(one: pl.DataFrame, other: pl.DataFrame, start: int = 0, shift: int = 0) -> int | None:
-    """The first place from `start` on where `one` differs from `other` `shift` places later; None if nowhere."""
-    length = min(one.height, other.height - shift) - start
+def _first_difference(calls: pl.DataFrame, other_calls: pl.DataFrame, start: int = 0, shift: int = 0) -> int | None:
+    """The first position from `start` at which `calls` and `other_calls`, shifted by `shift`, differ; or None."""
+    length = min(calls.height, other_calls.height - shift) - start
     if length <= 0:
         return None
-    differs = one["signature"].slice(start, length) != other["signature"].slice(start + shift, length)
+    differs = calls["signature"].slice(start, length) != other_calls["signature"].slice(start + shift, length)
     return start + int(differs.arg_max() or 0) if differs.any() else None
 
 

@@ -17,7 +17,7 @@ from ncclforensics.analyses.job.communicator_ids import Member
 from ncclforensics.frames.columns import OWNER
 from ncclforensics.frames.registry import analysis
 
-OPENING = 64  # first collectives by which sequences are told apart
+FIRST_CALLS = 64  # first collectives by which sequences are told apart
 ALIKE = 0.5  # share of the different calls of one sequence that another of the same communicator has, at least
 
 CALLS_WITHOUT_INIT = {
@@ -28,7 +28,7 @@ CALLS_WITHOUT_INIT = {
     "source": pl.Int32(),
     "first_pos": pl.Int64(),
     "signatures": pl.List(pl.Int64()),  # of the different calls
-    "opening": pl.List(pl.Int64()),  # of the first OPENING collectives, in order
+    "first_calls": pl.List(pl.Int64()),  # of the first FIRST_CALLS collectives, in order
 }
 
 Row = dict[str, Any]
@@ -62,10 +62,10 @@ def calls_without_init(
         pl.col("call_line").is_in(lines["call_line"].implode())
     )
     ordered = made.join(lines.filter("collective").select("call_line", *pointer, "signature"), on="call_line")
-    opening = ordered.sort("pos").group_by(pointer).agg(opening=pl.col("signature").head(OPENING))
+    first_calls = ordered.sort("pos").group_by(pointer).agg(first_calls=pl.col("signature").head(FIRST_CALLS))
     return (
-        first.join(opening, on=pointer, how="left")
-        .with_columns(pl.col("signatures").list.unique(), pl.col("opening").fill_null([]))
+        first.join(first_calls, on=pointer, how="left")
+        .with_columns(pl.col("signatures").list.unique(), pl.col("first_calls").fill_null([]))
         .sort("first_pos")
         .select(list(CALLS_WITHOUT_INIT))
     )
@@ -129,18 +129,20 @@ def _classes(rows: list[Row], nranks: int) -> list[list[Row]]:
     classes: list[list[Row]] = []
     for row in rows:
         owner = (row["host"], row["pid"])
-        open_ones = [one for one in classes if owner not in {(other["host"], other["pid"]) for other in one}]
-        best = max(open_ones, key=lambda one: _likeness(row, one[0]), default=None)
+        open_classes = [
+            members for members in classes if owner not in {(other["host"], other["pid"]) for other in members}
+        ]
+        best = max(open_classes, key=lambda members: _likeness(row, members[0]), default=None)
         if best is not None and _likeness(row, best[0]) >= ALIKE:
             best.append(row)
         else:
             classes.append([row])
-    return [part for one in classes for part in _programs(one, nranks)]
+    return [part for members in classes for part in _programs(members, nranks)]
 
 
-def _likeness(one: Row, other: Row) -> float:
-    mine, theirs = set(one["signatures"]), set(other["signatures"])
-    return len(mine & theirs) / max(1, min(len(mine), len(theirs)))
+def _likeness(first: Row, second: Row) -> float:
+    first_signatures, second_signatures = set(first["signatures"]), set(second["signatures"])
+    return len(first_signatures & second_signatures) / max(1, min(len(first_signatures), len(second_signatures)))
 
 
 def _programs(rows: list[Row], nranks: int) -> list[list[Row]]:
@@ -151,8 +153,8 @@ def _programs(rows: list[Row], nranks: int) -> list[list[Row]]:
     if len(rows) <= nranks:
         return [rows]
     parts: list[list[Row]] = []
-    for row in sorted(rows, key=lambda row: -len(row["opening"])):
-        part = next((part for part in parts if _agree(part[0]["opening"], row["opening"])), None)
+    for row in sorted(rows, key=lambda row: -len(row["first_calls"])):
+        part = next((part for part in parts if _agree(part[0]["first_calls"], row["first_calls"])), None)
         if part is None:
             parts.append([row])
         else:
@@ -164,7 +166,7 @@ def _programs(rows: list[Row], nranks: int) -> list[list[Row]]:
     return [sorted(part, key=lambda row: row["first_pos"]) for part in large]
 
 
-def _agree(one: list[int], other: list[int]) -> bool:
-    """Whether two sequences are equal up to the end of the shorter one."""
-    length = min(len(one), len(other))
-    return one[:length] == other[:length]
+def _agree(first: list[int], second: list[int]) -> bool:
+    """Whether two sequences are equal up to the end of the shorter first."""
+    length = min(len(first), len(second))
+    return first[:length] == second[:length]
