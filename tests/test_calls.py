@@ -43,7 +43,7 @@ def test_first_divergence_is_found_with_slices_and_checksums(calls: list[list[in
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(call_frames, "SLICE_ROWS", part)
 
-        found = call_frames.divergence(call, call_line, call_frames.last_call(call), member)
+        found = call_frames.logged_divergence(call, call_line, call_frames.logged_end(call), member)
 
     assert sorted(found.select(pl.col("key").cast(pl.String), "nth").rows()) == _expected(calls)
 
@@ -52,7 +52,7 @@ def test_only_communicators_with_differing_checksums_are_compared() -> None:
     calls = [[0, 1, 2] * 1000, [0, 1, 2] * 1000, [0] * 500, [0] * 400 + [1] + [0] * 99]
     call, call_line, member = _frames(calls)
 
-    candidates = call_frames._possibly_differing(call, call_line, call_frames.last_call(call), member)
+    candidates = call_frames._possibly_differing(call, call_line, call_frames.logged_end(call), member)
 
     assert candidates["key"].unique().to_list() == ["comm1"]
 

@@ -15,7 +15,7 @@ from ncclforensics.rules.shared.degraded_links import degraded_hosts
 from ncclforensics.rules.shared.dump_faults import explain_by_dumps
 from ncclforensics.rules.shared.grouping import shown, together
 
-WAITING_PHASES = ["bootstrap", "allgathers"]  # phases in which ranks wait for one another
+WAITING_PHASES = ["bootstrap", "allgathers"]  # phases in which ranks wait for each other
 LOCAL_PHASES = ["kernels", "alloc", "topo", "graphs", "connections"]
 
 

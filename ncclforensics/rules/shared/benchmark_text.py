@@ -1,4 +1,4 @@
-"""How findings on a benchmark speak of it."""
+"""Texts on benchmarks in the titles of findings."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def called(row: Row) -> str:
 
 
 def rows_of(measurement: pl.DataFrame, row: Row) -> pl.DataFrame:
-    """What was measured in one benchmark."""
+    """Return the measurements of one benchmark."""
     return measurement.filter(pl.col("benchmark") == row["benchmark"])
