@@ -23,9 +23,40 @@ ALLOWED = {
     ("data/redaction_rules.py", "nobody"),  # a user of Unix
     ("rules/job/log_collection.py", "read_launcher_decoration"),  # the name of a rule
 }
-# The number of names that are still to be renamed; it only falls.
-MOST_LEFT = 1100
-LEFT_IN_GRAMMARS: set[str] = set()
+# Modules with names that are still to be replaced; all others are held to the law. The list only gets shorter.
+TO_RENAME = {
+    "__init__.py",
+    "cli/analysis.py",
+    "formats/nccl.py",
+    "frames/source_order.py",
+    "grammar/compiler.py",
+    "inputs/copies.py",
+    "inputs/exports.py",
+    "inputs/read_policy.py",
+    "inputs/records.py",
+    "inputs/sources.py",
+    "inputs/windows.py",
+    "parsing/explain_line.py",
+    "parsing/launcher_prefixes.py",
+    "parsing/load.py",
+    "parsing/matching.py",
+    "parsing/parser.py",
+    "rules/benchmark/sweeps.py",
+    "rules/shared/grouping.py",
+    "views/charts.py",
+    "views/ci_formats.py",
+    "views/explain_text.py",
+    "views/json_difference.py",
+    "views/json_report.py",
+    "views/markdown.py",
+    "views/postmortem.py",
+    "views/text_benchmarks.py",
+    "views/text_counters.py",
+    "views/text_difference.py",
+    "views/text_layout.py",
+    "views/text_machines.py",
+    "views/text_report.py",
+}
 
 
 def private_words(heading: str) -> frozenset[str]:
@@ -68,17 +99,19 @@ def test_the_package_uses_no_private_words_as_names() -> None:
     refused = []
     for path in MODULES:
         module = path.relative_to(PACKAGE).as_posix()
+        if module in TO_RENAME:
+            continue
         hits = private_names(nodes(path))
         refused += [f"{module}:{line} {name}" for name, line in hits if (module, name) not in ALLOWED]
         refused += [module for part in path.relative_to(PACKAGE).with_suffix("").parts if is_private(part)]
 
-    assert len(refused) <= MOST_LEFT, "\n".join(refused)
+    assert refused == []
 
 
 def test_grammars_use_no_private_words_as_frames_or_columns() -> None:
     used = {name for shape in dialect().with_all_formats.shapes for name in (shape.frame, *shape.columns)}
 
-    assert {name for name in used if is_private(name)} <= LEFT_IN_GRAMMARS
+    assert {name for name in used if is_private(name)} == set()
 
 
 def test_private_names_are_found() -> None:
