@@ -1,4 +1,4 @@
-"""ncclforensics: who is stuck, on what, and who is to blame, from the logs of a stuck NCCL job.
+"""ncclforensics: find the ranks that hang, the operation they hang in and the culprits, from the logs of an NCCL job.
 
 >>> from ncclforensics import analyze
 >>> report = analyze(["fixtures/incidents/one-rank-stops-before-an-allreduce/*.log"])
@@ -31,15 +31,15 @@ def analyze(
     until: str | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Report:
-    """Read logs and judge them.
+    """Read logs and report findings and verdicts.
 
-    `whole`: read every byte, in place of windows at both ends of each file. `everything`: the same, and ask all rules,
-    not only those on a hang. `select`, `ignore`: names of rules or categories, to ask these alone or not at all.
-    `rank_from`: a pattern that finds a rank in a path. `selection`: what the report shows; the judgement is on
-    everything. `since`, `until`: judge only what was printed between these times, which needs every byte. `progress` is
-    told the bytes parsed so far and the bytes there are.
-    Raises NoInputError if nothing can be read, UsageError if `rank_from` is no pattern, a time is none,
-    or a rule or category does not exist.
+    `whole`: read every byte instead of windows at both ends of each file. `everything`: also run all rules, not only
+    those on a hang. `select`, `ignore`: names of rules or categories, to run only these or to skip them.
+    `rank_from`: a pattern that finds a rank in a path. `selection`: what the report shows; verdicts use
+    all ranks. `since`, `until`: use only lines printed between these times; reads every byte. `progress` is called with
+    the bytes parsed so far and the total.
+    Raises NoInputError if nothing can be read, UsageError if `rank_from` is no regular expression, a
+    time cannot be parsed, or a rule or category does not exist.
     """
     import ncclforensics.analyses  # noqa: F401  # registers the analyses
     from ncclforensics.frames.open_run import open_run

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ncclforensics.formats import nccl
-from ncclforensics.parsing.explain_line import anatomy
+from ncclforensics.parsing.explain_line import explain_line
 
 LANGUAGE = nccl.dialect()
 CALL = (
@@ -15,21 +15,21 @@ CALL = (
 
 
 def test_a_known_line_is_explained_by_its_fields() -> None:
-    found = anatomy(CALL, LANGUAGE)
+    found = explain_line(CALL, LANGUAGE)
 
     assert found.shape is not None
     assert (found.shape.frame, found.fields["called"], found.fields["opcount"]) == ("operation", "AllReduce", 26)
 
 
 def test_a_launcher_prefix_is_explained_separately() -> None:
-    found = anatomy("[1,3]<stdout>:" + CALL, LANGUAGE)
+    found = explain_line("[1,3]<stdout>:" + CALL, LANGUAGE)
 
     assert found.shape is not None
     assert (found.shape.frame, found.labels["launcher_rank"], found.text) == ("operation", 3, CALL)
 
 
 def test_a_line_without_its_prefix_is_explained_by_its_message() -> None:
-    found = anatomy("NCCL INFO Using network Socket", LANGUAGE)
+    found = explain_line("NCCL INFO Using network Socket", LANGUAGE)
 
     assert found.shape is not None
     assert (found.shape.frame, found.fields) == ("milestone", {"network": "Socket"})
@@ -43,7 +43,7 @@ def test_a_line_without_its_prefix_is_explained_by_its_message() -> None:
 def test_the_nearest_shape_shows_where_it_stops_matching(spoiled: str, known: str, expected: str) -> None:
     line = CALL.replace(spoiled, known, 1)
 
-    found = anatomy(line, LANGUAGE)
+    found = explain_line(line, LANGUAGE)
 
     assert found.shape is None
     assert found.nearest is not None
@@ -54,6 +54,6 @@ def test_the_nearest_shape_shows_where_it_stops_matching(spoiled: str, known: st
 @pytest.mark.slow
 @pytest.mark.parametrize("line", ["step 7: loss 0.25", "", "INFO: ready"])
 def test_a_line_of_the_application_has_no_nearest_shape(line: str) -> None:
-    found = anatomy(line, LANGUAGE)
+    found = explain_line(line, LANGUAGE)
 
     assert (found.shape, found.nearest) == (None, None)

@@ -1,1 +1,1 @@
-"""Saved runs: one file with a manifest and the frames of a run as Parquet."""
+"""Saved runs: write the frames of a run as Parquet with a manifest, and read them back."""

@@ -1,9 +1,8 @@
-"""A saved run: one file with the frames of a run as Parquet, and a manifest that says what they were made of.
+"""The file of a saved run: the frames of a run as Parquet, and a manifest of its inputs.
 
-It is a ZIP archive whose members are stored as they are, so that each can be read where it lies; the first one is its
-type, by which it is recognised. Whoever wrote it may mean harm: nothing is unpacked into a folder, names are checked,
-and what is larger than any run is refused before it is read. What a frame holds is read in `parquet`, so that files are
-manifest from saved runs without Polars.
+It is a ZIP archive of uncompressed members; the first member holds its media type, by which it is recognised. The file
+may be malicious: nothing is unpacked into a folder, names are checked, and implausible sizes are refused before
+reading. Frames are read in `parquet`, so that recognising a saved run does not import Polars.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 TYPE = b"application/vnd.ncclforensics.run"
 _HEAD = 30  # bytes of a ZIP archive before the name of its first member
-BEGINNING = _HEAD + len("mimetype") + len(TYPE)  # bytes by which a saved run is known
+BEGINNING = _HEAD + len("mimetype") + len(TYPE)  # bytes by which a saved run is recognised
 MOST_MEMBERS = 2000
 MOST_MANIFEST = 64 << 20  # bytes
 MANIFEST = "manifest.json"
@@ -36,21 +35,21 @@ FIELDS: Mapping[str, type | tuple[type, ...]] = {
     "lines_read": int, "is_cut": bool, "is_binary": bool, "is_document": bool, "recognised": int, "application": int,
     "unrecognised": int, "damaged": int,
 }  # fmt: skip
-# What reading a damaged archive raises.
+# Errors raised by reading a damaged archive.
 _DAMAGE = (zipfile.BadZipFile, OSError, ValueError, EOFError)
 
 
 class SavedError(NoInputError):
-    """A saved run that cannot be read; says why."""
+    """A saved run cannot be read."""
 
 
 def is_saved(head: bytes) -> bool:
-    """Whether a file that begins like this is a saved run."""
+    """Whether a file with this beginning is a saved run."""
     return head.startswith(b"PK\x03\x04") and head[_HEAD:BEGINNING] == b"mimetype" + TYPE
 
 
 class Saved:
-    """A saved run that has been opened; its frames are not yet read. Raises SavedError."""
+    """An open saved run; its frames are read on demand. Raises SavedError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -95,22 +94,22 @@ class Saved:
 
     @cached_property
     def is_ours(self) -> bool:
-        """Whether this very program made it: then what had been worked out is what it would work out again."""
+        """Whether this version of the program wrote it: then its computed frames are still valid."""
         return self.made_by == fingerprint()
 
     def holds(self, name: str) -> bool:
-        """Whether the rows of this frame are there; a large one that can be worked out again is not kept."""
+        """Whether it contains this frame; large computed frames are left out."""
         return f"frames/{name}.parquet" in self._archive.NameToInfo
 
     def parquet(self, name: str) -> bytes:
-        """A frame as it lies in the file. Raises SavedError."""
+        """The Parquet bytes of a frame. Raises SavedError."""
         try:
             return self._archive.read(f"frames/{name}.parquet")
         except (*_DAMAGE, KeyError) as error:
             raise self.damaged(name, error) from error
 
     def damaged(self, name: str, error: BaseException) -> SavedError:
-        """What is said of a frame that cannot be read."""
+        """The error for a frame that cannot be read."""
         return SavedError(f"{self.path}: is a damaged saved run: frame {name}: {error}")
 
 
@@ -124,7 +123,7 @@ def fingerprint() -> str:
 
 
 def write(path: Path, manifest: Mapping[str, Any], frames: Mapping[str, Callable[[], pl.DataFrame]]) -> None:
-    """Write a saved run, each frame when its turn comes; whatever happens, `path` holds the old run or the new one."""
+    """Write a saved run, one frame at a time. After an error, `path` still holds the old file."""
     with _replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr(_member("mimetype"), TYPE)
         for name, made in frames.items():
@@ -134,7 +133,7 @@ def write(path: Path, manifest: Mapping[str, Any], frames: Mapping[str, Callable
 
 
 def _member(name: str) -> zipfile.ZipInfo:
-    """Without the time: the same run makes the same file."""
+    """A member without a time, so that the same run gives the same bytes."""
     return zipfile.ZipInfo(name)
 
 

@@ -1,4 +1,4 @@
-"""The frames of a saved run, read when they are asked for, and checked before they are believed."""
+"""Read and check the frames of a saved run."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import polars as pl
 from ncclforensics.archive.manifest import Saved, SavedError
 
 MOST_CELLS = 1 << 31  # rows times columns of one frame; 20 million calls are a quarter of it
-CITED = "cited"  # the frame with the texts of the lines that findings cite
+CITED = "cited"  # the frame with the texts of lines that findings cite
 CITED_COLUMNS = {"source": pl.Int32(), "line": pl.Int32(), "text": pl.String()}
-# What reading damaged Parquet raises; the second one is how a defect of the library shows.
+# Errors raised by reading damaged Parquet; Polars may panic.
 _DAMAGE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError, EOFError, KeyError)
 
 

@@ -1,4 +1,4 @@
-"""A report's run becomes a saved run: its frames, the lines that findings cite, and what it was made of."""
+"""Save a run: its frames, the lines that findings cite, and a manifest of its inputs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ncclforensics.frames.registry import analyses
 from ncclforensics.parsing.parser import COUNTS
 from ncclforensics.report.build import Report
 
-MOST_COMPUTED = 1_000_000  # rows; a computed frame with more is worked out again when a rule asks for it
+MOST_COMPUTED = 1_000_000  # rows; a larger computed frame is computed again when it is needed
 
 
 def save(report: Report, path: Path) -> None:
-    """Write everything that a later analysis needs in place of the files."""
+    """Write everything that a later analysis needs instead of the files."""
     run = report.run
     parsed = [shape.frame for shape in run.dialect.with_all_formats.shapes]
     rows = {name: run[name].height for name in [*parsed, "speaker", *analyses()]}

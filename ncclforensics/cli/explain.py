@@ -22,14 +22,14 @@ def explain(
 ) -> None:
     """Explain a rule: its meaning, certainty, false alarms and remedy; or explain a line of a log."""
     from ncclforensics.formats import dialect
-    from ncclforensics.parsing.explain_line import anatomy
+    from ncclforensics.parsing.explain_line import explain_line
     from ncclforensics.rules.registry import all_rules
     from ncclforensics.views import explain_text
 
     if (rule is None) == (line is None):
         raise UsageError("give explain either the name of a rule or --line TEXT")
     if line is not None:
-        typer.echo(explain_text.of_line(anatomy(line, dialect().with_all_formats)))
+        typer.echo(explain_text.of_line(explain_line(line, dialect().with_all_formats)))
         return
     rules = {registered.name: registered for registered in all_rules()}
     if rule not in rules:

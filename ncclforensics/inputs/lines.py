@@ -1,7 +1,7 @@
-r"""Bytes become numbered lines: cut at `\n`, decoded; escape sequences and control bytes removed, damage marked.
+r"""Split bytes into numbered, decoded lines; remove escape sequences and control bytes, and mark damage.
 
-Cleaning takes longer than cutting, and what a line pattern matches is clean: so it is a step of its own
-(`cleaned`), for the lines that have not been recognised as they stand. Nothing here knows NCCL. A line is what ends
+Cleaning takes longer than splitting, and a line that matches a pattern is clean: so it is a step of its own
+(`cleaned`), for lines that match nothing as they are. A line ends
 with `\n` (a lone `\r` does not end one); numbers start at 1. A line of the window at the end of a file, whose middle
 was not read, is numbered from the end: -1 is the last line.
 """
@@ -67,15 +67,15 @@ def _split(data: bytes) -> list[str]:
 
 
 def _decoded(data: bytes) -> pl.Series:
-    if len(data) < LITTLE:  # Polars' reader takes longer to begin than to read this
+    if len(data) < LITTLE:  # starting Polars' reader takes longer than splitting so few bytes
         return pl.Series("text", _split(data), dtype=pl.String)
     return pl.read_lines(data if data.isascii() else data.decode("utf-8", "replace").encode()).to_series()
 
 
 def block(data: bytes, first: int, source: int = 0) -> pl.DataFrame:
-    """The lines of `data` (columns: SCHEMA) as they stand, numbered from `first` on; see `cleaned`."""
+    """The lines of `data` (columns: SCHEMA) as they are, numbered from `first` on; see `cleaned`."""
     is_cut = bool(data) and not data.endswith(b"\n")
-    if b"\r" in data:  # one byte is found thirty times faster than two
+    if b"\r" in data:  # searching one byte is thirty times faster than searching two
         data = data.replace(b"\r\n", b"\n")
     too_long = []
     if _has_long_line(data):
@@ -118,14 +118,14 @@ def texts(samples: Mapping[int, bytes]) -> pl.DataFrame:
 
 
 def is_strange(texts: pl.Series) -> pl.Series:
-    """Whether there is anything in a text that may have to be cleaned."""
+    """Whether a text has characters that may have to be cleaned."""
     return texts.str.contains(_STRANGE)
 
 
 def cleaned(rows: pl.DataFrame) -> pl.DataFrame:
-    """The same lines without escape sequences and control bytes, those that cannot be read marked as damaged.
+    """Remove escape sequences and control bytes, and mark undecodable lines as damaged.
 
-    Doing it twice changes nothing. The lines that needed it come last.
+    Idempotent. Lines that were changed come last.
     """
     needs = is_strange(rows["text"])
     if not needs.any():
@@ -138,7 +138,7 @@ def cleaned(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 class Readable(Protocol):
-    """What bytes are read from."""
+    """A stream of bytes."""
 
     def read1(self, size: int, /) -> bytes:
         """Some bytes, at most `size`; none at the end."""
@@ -147,7 +147,7 @@ class Readable(Protocol):
 
 @dataclass(slots=True)
 class ByteRange:
-    """A stretch of a stream as a stream of its own."""
+    """A range of bytes of a stream, as a stream of its own."""
 
     stream: io.BufferedIOBase
     start: int
@@ -167,7 +167,7 @@ class ByteRange:
 
 
 def _filled(stream: Readable, size: int) -> tuple[bytes, Exception | None]:
-    """`size` bytes, or all there are; and what is wrong behind them, so that a damaged archive keeps its beginning."""
+    """Read `size` bytes, or all there are; return an error instead of raising it, to keep the bytes before it."""
     pieces: list[bytes] = []
     try:
         while size > 0 and (piece := stream.read1(size)):
@@ -183,7 +183,7 @@ def _filled(stream: Readable, size: int) -> tuple[bytes, Exception | None]:
 def blocks(stream: Readable, source: int = 0, chunk: int = CHUNK, first: int = 1) -> Iterator[pl.DataFrame]:
     """All lines of a stream in bounded memory, whatever the length of a line.
 
-    Raises what reading raised (one of DAMAGED_ARCHIVE), after the lines that could be read.
+    Raises one of DAMAGED_ARCHIVE, after the lines before the damage.
     """
     held, is_clipped, problem = b"", False, None
     while problem is None:

@@ -1,6 +1,6 @@
-"""Paths become sources of bytes: files, folders, globs, standard input, compressed files.
+"""Find the sources that paths name: files, folders, globs, standard input, compressed files, saved runs.
 
-Nothing here knows what a log is. A source that cannot be read says so in `problem` and stops nobody else.
+A source that cannot be read has a `problem`; the others are read all the same.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class _Zstd(io.RawIOBase):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One readable thing: its name as the user gave it, where its bytes lie, and whether windows can be cut."""
+    """One input: its path as the user gave it, the file with its bytes, and whether windows of it can be read."""
 
     path: str
     file: Path
@@ -90,8 +90,8 @@ class Source:
     opener: Callable[[Path], io.BufferedIOBase]
     problem: str = ""
     rank_hint: int | None = None
-    is_part: bool = False  # of a log that was rotated: the next one goes on where it ends
-    saved: Saved | None = None  # a run that was saved: it stands for all its inputs
+    is_part: bool = False  # of a rotated log: the next part continues it
+    saved: Saved | None = None  # a saved run takes the place of all its inputs
 
     def open(self) -> io.BufferedIOBase:
         """The bytes, decompressed. Raises OSError or one of DAMAGED_ARCHIVE."""
@@ -103,11 +103,11 @@ def _plain(path: Path) -> io.BufferedIOBase:
 
 
 def _source(path: Path, name: str, *, may_wait: bool = False) -> Source:
-    """A source of one path; `may_wait`: a pipe named by the user is read to its end, one found in a folder never."""
+    """The source at one path. `may_wait`: a pipe is read to its end; never done for pipes found in a folder."""
     try:
         status = path.stat()
         if stat.S_ISDIR(status.st_mode):
-            any(path.iterdir())  # a folder comes here if it could not be walked: the error says why
+            any(path.iterdir())  # a folder that could not be walked: raises the reason
         if stat.S_ISFIFO(status.st_mode) and may_wait:
             return _spooled(open(path, "rb"), name)
         if not stat.S_ISREG(status.st_mode):
@@ -128,7 +128,7 @@ def _source(path: Path, name: str, *, may_wait: bool = False) -> Source:
 
 
 def _spooled(stream: BinaryIO, name: str) -> Source:
-    """A pipe, copied to a temporary file: evidence is read a second time."""
+    """Copy a pipe to a temporary file, because evidence is read a second time."""
     with tempfile.NamedTemporaryFile(prefix="ncclforensics-", delete=False) as copy:
         shutil.copyfileobj(stream, copy)
     _SPOOLED.append(Path(copy.name))
@@ -140,7 +140,7 @@ _SPOOLED: list[Path] = []
 
 
 def forget_spooled() -> None:
-    """Delete the copies of pipes."""
+    """Delete the temporary copies of pipes."""
     while _SPOOLED:
         _SPOOLED.pop().unlink(missing_ok=True)
 
@@ -157,9 +157,9 @@ RANK_IN_NAME = r"rank[^0-9A-Za-z]?([0-9]+)"
 
 
 def find(paths: Iterable[str], rank_from: str = RANK_IN_NAME) -> list[Source]:
-    """Every source that the paths name, each once, in the order given; folders are walked.
+    """Find every source that the paths name, once, in the order given; folders are walked.
 
-    `rank_from`: a pattern whose first group finds a rank in a path; at most a hint, never believed over the log.
+    `rank_from`: a pattern whose first group finds a rank in a path; only a hint: ranks in the log take precedence.
     Raises NoInputError if nothing can be read, UsageError if the pattern is none.
     """
     try:
@@ -180,17 +180,17 @@ def find(paths: Iterable[str], rank_from: str = RANK_IN_NAME) -> list[Source]:
             for file in _inside(match) if match.is_dir() else (match,):
                 if (key := os.path.realpath(file)) not in sources:
                     source = _source(file, _shown(file), may_wait=file == match)
-                    # Beside the logs it was made of, every line would count twice.
+                    # Next to the logs it was made of, it would count every line twice.
                     sources[key] = source if file == match or not source.saved else _not_named(source)
     readable = [source for source in sources.values() if not source.problem]
     if not readable:
-        told = "; ".join(f"{source.path} {source.problem}" for source in list(sources.values())[:3])
-        raise NoInputError(told or "the folder holds no file")
+        problems = "; ".join(f"{source.path} {source.problem}" for source in list(sources.values())[:3])
+        raise NoInputError(problems or "the folder holds no file")
     return [replace(source, rank_hint=_hint(source.path, pattern)) for source in sources.values()]
 
 
 def _shown(path: str | Path) -> str:
-    """A path as text, whatever bytes it is made of."""
+    """A path as text; bytes that are no UTF-8 are escaped."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 

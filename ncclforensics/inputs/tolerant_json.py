@@ -1,4 +1,4 @@
-"""JSON that may be cut off or hold what JSON does not know, and its values as columns take them."""
+"""Read JSON that may be cut off or contain `inf` and `nan`, and convert its values for columns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CLOSERS = {"{": "}", "[": "]"}
 
 
 def loaded(data: bytes) -> tuple[Any, list[str]]:
-    """The object as far as it can be read (null: not at all), and what is wrong with it."""
+    """Parse JSON as far as possible: the value (None if it cannot be parsed), and problems."""
     problems: list[str] = []
     try:
         return orjson.loads(data), problems
@@ -25,11 +25,11 @@ def loaded(data: bytes) -> tuple[Any, list[str]]:
 
 
 def _mended(text: str) -> tuple[str, bool]:
-    """The object without what JSON does not know (`inf`), closed behind its last whole part if its end is missing."""
+    """Replace `inf` and `nan` by null, and close JSON that was cut off after its last complete element."""
     stack: list[str] = []
-    safe = (0, "")
+    last_complete = (0, "")
     in_text = escaped = False
-    for place, character in enumerate(text):
+    for position, character in enumerate(text):
         if in_text:
             in_text = escaped or character != '"'
             escaped = character == "\\" and not escaped
@@ -40,10 +40,10 @@ def _mended(text: str) -> tuple[str, bool]:
         elif character in ("}", "]") and stack:
             stack.pop()
         elif character == ",":
-            safe = place, "".join(reversed(stack))
+            last_complete = position, "".join(reversed(stack))
     is_cut = bool(stack) or in_text
     if is_cut:
-        text = text[: safe[0]] + safe[1]
+        text = text[: last_complete[0]] + last_complete[1]
     for unknown in ("-inf", "inf", "-nan", "nan"):
         for before, after in ((":", ","), (":", "}")):
             text = text.replace(f"{before}{unknown}{after}", f"{before}null{after}")

@@ -1,4 +1,4 @@
-"""One line under the glass: which shape it is, or which shape it nearly is and where it stops being that."""
+"""Explain one line: its pattern, or the nearest one and where the line stops matching it."""
 
 from __future__ import annotations
 
@@ -16,53 +16,55 @@ from ncclforensics.inputs import lines
 from ncclforensics.parsing.launcher_prefixes import detect_prefixes, strip_prefixes
 from ncclforensics.parsing.matching import match
 
-NEAR = 12  # characters that a shape must know literally of a line to be called near
+MIN_LITERAL = 12  # literal characters that a line must share with a shape to be compared with it
 
 
 @dataclass(frozen=True, slots=True)
-class Anatomy:
-    """What a line is. `shape` is None where no shape knows it; `expected` and `at` then tell of the nearest one."""
+class LineExplanation:
+    """The shape and fields of a line; if no shape matches (None), the nearest one and where the line differs."""
 
-    text: str  # without decoration and escape sequences
-    labels: dict[str, Any]  # what stood in front of it
+    text: str  # without launcher prefixes and escape sequences
+    labels: dict[str, Any]  # columns of its launcher prefixes
     shape: Shape | None
     form: str = ""
     fields: dict[str, Any] = field(default_factory=dict)
     nearest: Shape | None = None
-    at: int = 0  # characters of `text` that the nearest shape knows
-    expected: str = ""  # what it wants behind them
+    at: int = 0  # characters of `text` that match the nearest shape
+    expected: str = ""  # what that shape expects after them
 
 
-def anatomy(line: str, dialect: Dialect) -> Anatomy:
-    """Take one line apart."""
+def explain_line(line: str, dialect: Dialect) -> LineExplanation:
+    """Match one line with all shapes of a dialect."""
     rows = lines.cleaned(lines.block(line.encode("utf-8", "replace") + b"\n", 1))[:1]
     bare = strip_prefixes(rows, dialect, detect_prefixes(rows, dialect))
     text = str(bare["text"][0]) if bare.height else ""
     labels = {name: bare[name][0] for name in dialect.labels if name in bare.columns}
     for frame, tables in match(bare, dialect).frames.items():
         (row,) = pl.concat(tables).to_dicts()
-        shape = next(each for each in dialect.shapes if each.frame == frame)
+        shape = next(shape for shape in dialect.shapes if shape.frame == frame)
         fields = {name: row[name] for name in shape.columns if row.get(name) is not None}
-        return Anatomy(text, labels, shape, row[FORM], fields)
+        return LineExplanation(text, labels, shape, row[FORM], fields)
     literal, at, shape, expected = _nearest(text, dialect)
-    return Anatomy(text, labels, None, nearest=shape if literal >= NEAR else None, at=at, expected=expected)
+    nearest = shape if literal >= MIN_LITERAL else None
+    return LineExplanation(text, labels, None, nearest=nearest, at=at, expected=expected)
 
 
-End = tuple[int, int, Shape, str]  # characters that an alternative knows literally, and at all; what it wants then
+# Matching characters in literals, all matching characters, the shape, and what it expects next.
+PartialMatch = tuple[int, int, Shape, str]
 
 
-def _nearest(text: str, dialect: Dialect) -> End:
-    """The alternative that knows most of a text; only those that may know more than the best so far are tried."""
+def _nearest(text: str, dialect: Dialect) -> PartialMatch:
+    """The alternative that matches most literal characters; those that cannot exceed the best so far are skipped."""
     shapes = [shape for shape in dialect.shapes if shape.frame != dialect.catch_all]
     alternatives = [
         (shape, pieces) for shape in shapes for pieces in grammar_file.load(shape.grammar).pieces[shape.frame]
     ]
-    hopes = [_hope(text, pieces) for _, pieces in alternatives]
-    best: End = (-1, 0, shapes[0], "")
-    for hope, (shape, pieces) in sorted(zip(hopes, alternatives, strict=True), key=itemgetter(0), reverse=True):
-        if hope < best[0]:
+    bounds = [_upper_bound(text, pieces) for _, pieces in alternatives]
+    best: PartialMatch = (-1, 0, shapes[0], "")
+    for bound, (shape, pieces) in sorted(zip(bounds, alternatives, strict=True), key=itemgetter(0), reverse=True):
+        if bound < best[0]:
             break
-        best = max(best, _end(text, shape, pieces), key=itemgetter(0, 1))
+        best = max(best, _match_start(text, shape, pieces), key=itemgetter(0, 1))
     return best
 
 
@@ -70,26 +72,26 @@ def _literal(name: str) -> str:
     return name[1:-1] if name.startswith('"') else ""
 
 
-def _hope(text: str, pieces: list[tuple[str, str]]) -> int:
-    """The most characters of a text that an alternative can know literally: its literals that follow one another."""
-    place, most = 0, 0
+def _upper_bound(text: str, pieces: list[tuple[str, str]]) -> int:
+    """An upper bound of the literal characters that match: those of the literals that occur in order."""
+    position, literal_length = 0, 0
     for _, name in pieces:
         literal = _literal(name)
-        if (place := text.find(literal, place)) < 0:
+        if (position := text.find(literal, position)) < 0:
             break
-        place, most = place + len(literal), most + len(literal)
-    return most
+        position, literal_length = position + len(literal), literal_length + len(literal)
+    return literal_length
 
 
-def _end(text: str, shape: Shape, pieces: list[tuple[str, str]]) -> End:
-    """How far an alternative knows a text: a text that has its first pieces has fewer of them, too."""
+def _match_start(text: str, shape: Shape, pieces: list[tuple[str, str]]) -> PartialMatch:
+    """Match as many leading pieces of an alternative as possible; found by bisection, for any fewer match as well."""
     column = pl.Series([text])
 
-    def known(count: int) -> int:
+    def matched(count: int) -> int:
         found = column.str.extract(f"^({''.join(regex for regex, _ in pieces[:count])})", 1)[0]
         return -1 if found is None else len(found)
 
-    count = bisect_left(range(1, len(pieces) + 1), 1, key=lambda count: known(count) < 0)
+    count = bisect_left(range(1, len(pieces) + 1), 1, key=lambda count: matched(count) < 0)
     literal = sum(len(_literal(name)) for _, name in pieces[:count])
     expected = pieces[count][1] if count < len(pieces) else "the end of the line"
-    return literal, known(count) if count else 0, shape, expected
+    return literal, matched(count) if count else 0, shape, expected

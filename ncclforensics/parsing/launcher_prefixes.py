@@ -1,4 +1,4 @@
-"""What launchers and collectors put in front of a line: found out per source, and split off."""
+"""Detect the prefixes that launchers and log collectors add to lines, per input, and strip them."""
 
 from __future__ import annotations
 
@@ -11,65 +11,64 @@ import polars as pl
 from ncclforensics.grammar.dialect import REST, Dialect
 from ncclforensics.grammar.patterns import Pattern
 
-DEPTH = 4  # decorations one in front of the other
-SAMPLED = 200  # lines at each end that tell how a source is decorated
+DEPTH = 4  # prefixes in front of one another
+SAMPLED = 200  # lines at each end by which prefixes are detected
 SOME, NEARLY_ALL = 0.05, 0.8  # of the lines of a sample
 
 
 def detect_prefixes(sample: pl.DataFrame, dialect: Dialect) -> tuple[Pattern, ...]:
-    """What stands in front of the lines of one source, outermost first, judged by lines of its beginning and end.
+    """The launcher prefixes of one input, outermost first, from lines of its beginning and end.
 
-    A shape that may be something else (priority -1) is believed only where nearly all lines of the beginning have it or
-    nearly all of the end (launchers tell of a failure without their own tag, once for each task), and one that is
-    hardly a shape (-2) only where nearly all lines of ours stand behind it: `INFO: ` is no host name. Signatures
-    of embedded formats are as good as lines of ours. What any line with a tag may have (1) is looked for wherever
-    there are tags.
+    A prefix of priority -1 may be something else: it is accepted only if nearly all lines of the beginning or of the
+    end have it (launchers report a failure without their own tag, once for each task). One of priority -2 is accepted
+    only if it stands before nearly all NCCL lines, because `INFO: ` is no host name; signatures of embedded formats
+    count as NCCL lines. Prefixes of priority 1 may follow any tag, and are tried wherever a tag was found.
     """
-    found: list[Pattern] = []
+    prefixes: list[Pattern] = []
     ends = [sample.head(SAMPLED), sample.tail(SAMPLED)]
-    sample = pl.concat([end.with_columns(is_end=pl.lit(bool(place))) for place, end in enumerate(ends)])
-    while len(found) < DEPTH:
+    sample = pl.concat([end.with_columns(is_end=pl.lit(bool(number))) for number, end in enumerate(ends)])
+    while len(prefixes) < DEPTH:
         sample = sample.filter(pl.col("text") != "")
         if _is_bare(sample["text"], dialect):
             break
-        is_ours = sample["text"].str.contains(dialect.prefix_regex)
+        is_nccl = sample["text"].str.contains(dialect.prefix_regex)
         embedded_formats = [embedded for embedded in dialect.embedded_formats if embedded.may_be_in(sample["text"])]
         bare = sum(embedded.count_in(sample["text"]) for embedded in embedded_formats)
         likely: list[tuple[bool, float, Pattern]] = []
-        for shape in (each for each in dialect.launcher_prefixes if each.priority <= 0):
+        for shape in (shape for shape in dialect.launcher_prefixes if shape.priority <= 0):
             for pattern in shape.patterns:
-                has_it = sample["text"].str.contains(pattern.regex)
-                share = max(_share(has_it.filter(sample["is_end"] == end)) for end in (False, True))
-                of_ours = _share(has_it.filter(is_ours))
+                has_prefix = sample["text"].str.contains(pattern.regex)
+                share = max(_share(has_prefix.filter(sample["is_end"] == end)) for end in (False, True))
+                of_nccl = _share(has_prefix.filter(is_nccl))
                 if embedded_formats and shape.priority < 0:
-                    behind = strip_prefixes(sample.filter(has_it), dialect, [pattern])["text"]
-                    revealed = sum(embedded.count_in(behind) for embedded in embedded_formats)
-                    of_ours = max(of_ours, revealed / (revealed + bare or 1))
-                if max(share if shape.priority >= -1 else 0, of_ours) >= (SOME if shape.priority >= 0 else NEARLY_ALL):
+                    suffixes = strip_prefixes(sample.filter(has_prefix), dialect, [pattern])["text"]
+                    revealed = sum(embedded.count_in(suffixes) for embedded in embedded_formats)
+                    of_nccl = max(of_nccl, revealed / (revealed + bare or 1))
+                if max(share if shape.priority >= -1 else 0, of_nccl) >= (SOME if shape.priority >= 0 else NEARLY_ALL):
                     likely.append((shape.priority >= -1, share, pattern))  # `0: ` is a task before it is a host
         if not likely:
             break
-        found.append(max(likely, key=itemgetter(0, 1))[2])
-        sample = strip_prefixes(sample, dialect, found[-1:])
-    if found:
-        found += [pattern for shape in dialect.launcher_prefixes if shape.priority > 0 for pattern in shape.patterns]
-    return tuple(found)
+        prefixes.append(max(likely, key=itemgetter(0, 1))[2])
+        sample = strip_prefixes(sample, dialect, prefixes[-1:])
+    if prefixes:
+        prefixes += [pattern for shape in dialect.launcher_prefixes if shape.priority > 0 for pattern in shape.patterns]
+    return tuple(prefixes)
 
 
 def may_have_prefixes(samples: pl.DataFrame, dialect: Dialect) -> list[int]:
-    """The sources (columns `source`, `text`) that may have decorations: not where all lines of ours stand bare."""
-    ours = samples.filter(pl.col("text").str.contains(dialect.prefix_marker, literal=True))
-    is_bare = ours["text"].str.contains(f"^(?:{dialect.prefix_regex})")
-    buried = ours.filter(~is_bare)
+    """The inputs (columns `source`, `text`) whose lines may have prefixes: not those whose NCCL lines all have none."""
+    nccl_lines = samples.filter(pl.col("text").str.contains(dialect.prefix_marker, literal=True))
+    is_bare = nccl_lines["text"].str.contains(f"^(?:{dialect.prefix_regex})")
+    buried = nccl_lines.filter(~is_bare)
     buried = buried.filter(pl.col("text").str.contains(dialect.prefix_regex))
-    bare = set(ours.filter(is_bare)["source"]) - set(buried["source"])
+    bare = set(nccl_lines.filter(is_bare)["source"]) - set(buried["source"])
     return sorted(set(samples["source"]) - bare)
 
 
 def _is_bare(texts: pl.Series, dialect: Dialect) -> bool:
-    """Whether nothing stands in front of any line of ours, and there are such lines."""
-    ours = texts.filter(texts.str.contains(dialect.prefix_regex))
-    return bool(ours.len()) and bool(ours.str.contains(f"^(?:{dialect.prefix_regex})").all())
+    """Whether there are NCCL lines, and none of them has a launcher prefix."""
+    nccl_lines = texts.filter(texts.str.contains(dialect.prefix_regex))
+    return bool(nccl_lines.len()) and bool(nccl_lines.str.contains(f"^(?:{dialect.prefix_regex})").all())
 
 
 def _share(hits: pl.Series) -> float:
@@ -77,12 +76,12 @@ def _share(hits: pl.Series) -> float:
 
 
 def strip_prefixes(rows: pl.DataFrame, dialect: Dialect, patterns: Iterable[Pattern]) -> pl.DataFrame:
-    """The lines without what stands in front of them; what it says is kept (columns: some of `language.labels`)."""
+    """Strip prefixes from lines; their fields become columns (some of `dialect.labels`)."""
     for pattern in patterns:
         fields = rows["text"].str.extract_groups(pattern.regex).struct.unnest()
         bare = pl.when(_is_hit(fields)).then(fields[REST].fill_null("")).otherwise(rows["text"])
         labels = fields.select(base.cast(pl.col(name)) for name, base in dialect.labels.items() if name in fields)
-        # The inner of two is the one that the program itself was started by.
+        # Of two launchers the inner one started the program.
         known = [pl.coalesce(label, label.name) if label.name in rows else label for label in labels]
         rows = rows.with_columns(*known, text=bare)
     return rows

@@ -1,4 +1,4 @@
-"""Lines times shapes: typed rows, and every line counted exactly once."""
+"""Parse lines into typed rows of frames, and count every line exactly once by kind."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ncclforensics.parsing.concurrency import OrderedMap
 from ncclforensics.parsing.matching import Matched, has_opening, match
 from ncclforensics.parsing.templates import CALL_TEMPLATE, EncodedRows, distinct_rows
 
-DEPTH = 4  # lines that one physical line may be torn together from
+DEPTH = 4  # most lines written into one physical line
 
 COUNTS = ("recognised", "application", "unrecognised", "damaged")
 
 
 NO_TALLY = pl.DataFrame(schema={"source": pl.Int32(), **dict.fromkeys(COUNTS, pl.Int64())})
-# Lines of a window at the end of a file count from its end and make a stretch of their own.
+# Stretches of lines of one process. Lines of the tail are numbered from its end and make a stretch of their own.
 SPEAKER = {
     "source": pl.Int32(),
     "host": pl.Categorical(),
@@ -28,34 +28,34 @@ SPEAKER = {
     "last": pl.Int32(),
     "launcher_ranks": pl.List(pl.Int32()),
     "dropped": pl.Int64(),  # lines that a collector counted and did not pass on
-    "dropped_line": pl.Int32(),  # the first line that says so
+    "dropped_line": pl.Int32(),  # the first line that reports dropped lines
 }
 NO_HOSTS = pl.DataFrame(schema={"source": pl.Int32(), "host": pl.Categorical()})
 
 
 @dataclass(slots=True)
 class Parsed:
-    """What became of some lines: frame name -> rows, and per source the count of lines of each of the four kinds."""
+    """What was parsed of some lines: frame name -> rows, and per source the count of lines of each kind."""
 
     frames: dict[str, list[pl.DataFrame]]
     tally: pl.DataFrame
-    hosts: pl.DataFrame  # columns `source`, `host`: who stands at the beginning of a line
-    speakers: pl.DataFrame  # columns SPEAKER: the stretches of a source in which a process speaks
+    hosts: pl.DataFrame  # columns `source`, `host`: hosts at the beginning of a line
+    speakers: pl.DataFrame  # columns SPEAKER: stretches of lines of one process
     encoded: EncodedRows | None = None  # rows of the most frequent pattern
 
 
 def parse_by_template(rows: pl.DataFrame, dialect: Dialect) -> tuple[Parsed, pl.DataFrame]:
-    """Take out the lines of the commonest form, which are nearly all there is in a long log; and give back the others.
+    """Parse the lines of the most frequent pattern, nearly all lines of a long log; return them and the other lines.
 
-    A training loop prints the same calls again and again, and only a counter in them grows. So every line is cut before
-    and behind the counter, and the pattern is applied once to all the lines that have the same two ends: more than
-    twice as fast as applying it to every line.
+    A training loop prints the same calls again and again, and only a counter in them grows. Every line is cut before
+    and after the counter, and the pattern is applied once to all lines with the same two ends: more than twice as fast
+    as applying it to every line.
     """
     shape, pattern = dialect.candidates[0].shape, dialect.candidates[0].pattern
     cut = _cut_at_counter(rows, pattern, dialect.counter)
-    models, model = distinct_rows(cut, ["source", "left", "right"])
-    fields = models["text"].str.extract_groups(pattern.regex).struct.unnest()
-    is_known = (fields[dialect.counter] == models["counter"]).fill_null(False)
+    first_lines, template = distinct_rows(cut, ["source", "left", "right"])
+    fields = first_lines["text"].str.extract_groups(pattern.regex).struct.unnest()
+    is_known = (fields[dialect.counter] == first_lines["counter"]).fill_null(False)
     if not is_known.any():
         return Parsed({}, NO_TALLY, NO_HOSTS, _speakers(rows.clear())), rows
     columns = [name for name in pattern.columns if name != dialect.counter]
@@ -64,24 +64,24 @@ def parse_by_template(rows: pl.DataFrame, dialect: Dialect) -> tuple[Parsed, pl.
         *(shape.columns[name].cast(pl.col(name)).alias(name) for name in columns),
     )
     typed = typed.select(column for column in typed if column.null_count() < column.len())
-    said = models.select("source", "line").hstack(typed)
+    templates = first_lines.select("source", "line").hstack(typed)
     if not is_known.all():
-        is_like = is_known.gather(model)
-        cut, model = cut.filter(is_like), (is_known.cum_sum() - 1).cast(pl.UInt32).gather(model.filter(is_like))
-        said = said.filter(is_known)
+        is_like = is_known.gather(template)
+        cut, template = cut.filter(is_like), (is_known.cum_sum() - 1).cast(pl.UInt32).gather(template.filter(is_like))
+        templates = templates.filter(is_known)
     counter = shape.columns[dialect.counter].cast(pl.col("counter")).alias(dialect.counter)
-    lines = cut.select("line", *_labels(cut, dialect), counter, call_template=model)
+    lines = cut.select("line", *_labels(cut, dialect), counter, call_template=template)
     rest = rows.clear()
     if lines.height < rows.height:
         is_other = pl.repeat(True, rows.height, eager=True).scatter(cut["row"], False)
-        # A text that is filtered keeps the whole block that it stands in; a new one keeps itself alone.
+        # A filtered text column keeps its whole buffer in memory; a new one does not.
         rest = rows.filter(is_other).with_columns(pl.col("text") + "")
-    speakers = _speakers(lines, said)
+    speakers = _speakers(lines, templates)
     none = [pl.lit(0, dtype=pl.Int64).alias(name) for name in COUNTS[1:]]
     tally = (
         speakers.group_by("source").agg(pl.col("lines").sum()).select("source", pl.col("lines").alias(COUNTS[0]), *none)
     )
-    return Parsed({}, tally, speakers.select("source", "host"), speakers, EncodedRows(said, lines)), rest
+    return Parsed({}, tally, speakers.select("source", "host"), speakers, EncodedRows(templates, lines)), rest
 
 
 def _cut_at_counter(rows: pl.DataFrame, pattern: Pattern, column: str) -> pl.DataFrame:
@@ -90,16 +90,16 @@ def _cut_at_counter(rows: pl.DataFrame, pattern: Pattern, column: str) -> pl.Dat
     text, start, stop = pl.col("text"), pl.col("start"), pl.col("stop")
     found = rows.with_row_index("row").with_columns(start=text.str.find(before, literal=True) + len(before))
     is_candidate = start.is_not_null() & ~pl.col("cut") if pattern.is_open else start.is_not_null()
-    found = _only(found, is_candidate)
-    data = text.cast(pl.Binary).bin  # where something was found is told in bytes
+    found = _filter(found, is_candidate)
+    data = text.cast(pl.Binary).bin  # `str.find` returns a position in bytes
     found = found.with_columns(stop=text.str.find(behind, literal=True))
     number = data.slice(start, stop - start).cast(pl.String, strict=False)
     found = found.with_columns(left=data.head(start), counter=number, right=data.slice(stop))
-    return _only(found, pl.col("counter").str.contains(f"^(?:{counter})$"))
+    return _filter(found, pl.col("counter").str.contains(f"^(?:{counter})$"))
 
 
-def _only(rows: pl.DataFrame, condition: pl.Expr) -> pl.DataFrame:
-    """The rows that fulfil a condition; as they are where all do, for to leave out nothing copies everything."""
+def _filter(rows: pl.DataFrame, condition: pl.Expr) -> pl.DataFrame:
+    """Filter rows; if all of them stay, return them as they are, because an all-true filter would still copy."""
     is_wanted = rows.select(condition).to_series()
     return rows if is_wanted.all(ignore_nulls=False) else rows.filter(is_wanted)
 
@@ -113,7 +113,7 @@ def parse(
 ) -> Parsed:
     """Apply the shapes to lines (columns as in `lines.SCHEMA`), of one source or of many.
 
-    `hosts`: who else is known to stand at the beginning of a line (columns `source`, `host`). `ordered_map`: applies
+    `hosts`: hosts seen at the beginning of other lines (columns `source`, `host`). `ordered_map`: applies
     a function to `parts` parts of the lines, perhaps in parallel.
     """
     length = max(-(-rows.height // parts), 1)
@@ -121,10 +121,10 @@ def parse(
     whole, unknown = pl.concat([part.known for part in matched]), pl.concat([part.unknown for part in matched])
     beginnings = _hosts(whole)
     known = pl.concat([beginnings, *([] if hosts is None else [hosts])])
-    torn = [match(_unpasted(unknown, dialect, _named(known)), dialect)]
+    torn = [match(_split_joined_lines(unknown, dialect, _named(known)), dialect)]
     for _ in range(DEPTH):
         speaking = _named(pl.concat([known, *(_hosts(each.known) for each in torn)]))
-        pieces = _pieces(torn[-1].unknown, dialect, speaking)
+        pieces = _split_torn_lines(torn[-1].unknown, dialect, speaking)
         if pieces.is_empty():
             break
         torn.append(match(pieces, dialect))
@@ -149,40 +149,40 @@ def _named(hosts: pl.DataFrame) -> pl.DataFrame:
     return hosts.unique().cast({"host": pl.String})
 
 
-def _speakers(rows: pl.DataFrame, said: pl.DataFrame | None = None) -> pl.DataFrame:
-    """The stretches of sources in which processes speak. `said`: who speaks, where rows only have its number there."""
-    known = rows if said is None else said
-    who = [name for name in ("source", "host", "pid") if name in known.columns]
-    owners, owner = distinct_rows(known.select(who), who)
-    place = (owner if said is None else owner.gather(rows[CALL_TEMPLATE])).cast(pl.Int64)
-    told: dict[str, pl.Expr] = {}
+def _speakers(rows: pl.DataFrame, templates: pl.DataFrame | None = None) -> pl.DataFrame:
+    """Stretches of lines of one process (columns SPEAKER). `templates`: the host and pid, if rows refer to it."""
+    known = rows if templates is None else templates
+    owner_columns = [name for name in ("source", "host", "pid") if name in known.columns]
+    owners, owner = distinct_rows(known.select(owner_columns), owner_columns)
+    place = (owner if templates is None else owner.gather(rows[CALL_TEMPLATE])).cast(pl.Int64)
+    more: dict[str, pl.Expr] = {}
     if "launcher_rank" in rows.columns:
-        told["launcher_ranks"] = pl.col("launcher_rank").drop_nulls().unique()
+        more["launcher_ranks"] = pl.col("launcher_rank").drop_nulls().unique()
     if "launcher_repeats" in rows.columns:
-        told["dropped"] = pl.col("launcher_repeats").sum()
-        told["dropped_line"] = pl.col("line").filter(pl.col("launcher_repeats").is_not_null()).min()
+        more["dropped"] = pl.col("launcher_repeats").sum()
+        more["dropped_line"] = pl.col("line").filter(pl.col("launcher_repeats").is_not_null()).min()
     stretch = (2 * place + (rows["line"] < 0)).alias("stretch")
-    if stretch.is_sorted():  # most often: then nothing needs to be hashed, which takes twenty times as long
+    if stretch.is_sorted():  # most often; grouping sorted values needs no hashing, which takes twenty times as long
         stretch = stretch.set_sorted()
     stretches = (
         rows.with_columns(stretch)
         .group_by("stretch")
-        .agg(lines=pl.len(), line=pl.col("line").min(), last=pl.col("line").max(), **told)
+        .agg(lines=pl.len(), line=pl.col("line").min(), last=pl.col("line").max(), **more)
     )
     each = stretches.hstack(owners[stretches["stretch"] // 2])
-    missing = {name: _NOBODY.get(name, pl.lit(None)) for name in SPEAKER if name not in each.columns}
+    missing = {name: _DEFAULTS.get(name, pl.lit(None)) for name in SPEAKER if name not in each.columns}
     each = each.with_columns(**missing).filter(pl.col("host").is_not_null())
     return each.select(pl.col(name).cast(dtype) for name, dtype in SPEAKER.items())
 
 
-_NOBODY = {"launcher_ranks": pl.lit([], dtype=SPEAKER["launcher_ranks"]), "dropped": pl.lit(0)}
+_DEFAULTS = {"launcher_ranks": pl.lit([], dtype=SPEAKER["launcher_ranks"]), "dropped": pl.lit(0)}
 
 
-def _unpasted(rows: pl.DataFrame, dialect: Dialect, hosts: pl.DataFrame) -> pl.DataFrame:
-    """The lines taken apart that others were pasted into: where one begins behind a blank, the one before has ended.
+def _split_joined_lines(rows: pl.DataFrame, dialect: Dialect, hosts: pl.DataFrame) -> pl.DataFrame:
+    """Split lines that were written without an end of line between them: a prefix after a blank begins a new line.
 
-    Such a beginning is believed if its host is known, or stands there more than once; but not if the end of the line
-    before may have grown onto a known name (`0x55node1`): then it was torn.
+    Such a prefix is accepted if its host is known or occurs there more than once, but not if the end of the line before
+    may be joined to a known host name (`0x55node1`): then the line was torn.
     """
     opening = f" ({dialect.prefix_regex})"
     found = rows.with_row_index("whole").filter(pl.col("text").str.contains(opening))
@@ -196,13 +196,13 @@ def _unpasted(rows: pl.DataFrame, dialect: Dialect, hosts: pl.DataFrame) -> pl.D
     grown = inner.join(hosts, on="source", suffix="_true").filter(pl.col("host").str.ends_with(pl.col("host_true")))
     call_template = inner.filter(pl.len().over("source", "host") > 1).join(grown, on=["source", "host"], how="anti")
     doubted = inner.join(pl.concat([known, call_template]), on=["source", "host"], how="anti")
-    pasted = found.join(doubted, on="whole", how="anti")
-    each = pasted.with_columns(pl.col("text").str.replace_all(opening, "\n${1}").str.split("\n")).explode("text")
+    joined = found.join(doubted, on="whole", how="anti")
+    each = joined.with_columns(pl.col("text").str.replace_all(opening, "\n${1}").str.split("\n")).explode("text")
     each = each.with_columns(
         text=(pl.col("text") + " ").str.replace(f"(?:{dialect.tag_regex})+$", "").str.strip_chars_end(" "),
         cut=pl.col("cut") & pl.col("whole").is_last_distinct(),
     )
-    others = rows.with_row_index("whole").join(pasted, on="whole", how="anti")
+    others = rows.with_row_index("whole").join(joined, on="whole", how="anti")
     return pl.concat([others, each]).drop("whole")
 
 
@@ -210,11 +210,11 @@ def _before_colon(column: str) -> pl.Expr:
     return pl.col(column).str.split(":").list.first()
 
 
-def _pieces(rows: pl.DataFrame, dialect: Dialect, hosts: pl.DataFrame) -> pl.DataFrame:
-    """The lines that are buried in other lines: behind text of any kind, or behind a line that was cut.
+def _split_torn_lines(rows: pl.DataFrame, dialect: Dialect, hosts: pl.DataFrame) -> pl.DataFrame:
+    """Split lines whose text contains another line: after text of any kind, or after a line that was cut.
 
-    Where two lines were torn into one, the end of the first may have grown onto the host name of the second: such a
-    piece is kept only with a host that stands at the beginning of some line of the same source.
+    Where two lines were torn into one, the end of the first may be joined to the host name of the second: such a part
+    is kept only with a host that stands at the beginning of some line of the same input.
     """
     buried = rows.filter(has_opening(rows["text"], dialect))
     if buried.is_empty():
@@ -242,7 +242,7 @@ def _pieces(rows: pl.DataFrame, dialect: Dialect, hosts: pl.DataFrame) -> pl.Dat
     )
     split = split.join(whole, on="piece", how="left", maintain_order="left")
     before = pl.col("text").str.head(_length("text") - _length(pl.coalesce("whole", "second")))
-    # What stands before a line may be half a row of a format whose lines have no beginning of their own.
+    # The text before a line may be half a row of a format whose lines have no prefix.
     first = (split if dialect.detected else split.filter(is_torn)).with_columns(text=before, cut=True)
     second = split.with_columns(text=pl.when(is_torn).then("whole").otherwise(pl.coalesce("whole", "second")))
     return pl.concat([first, second.drop_nulls("text")]).select(rows.columns)
@@ -254,31 +254,31 @@ def _length(text: str | pl.Expr) -> pl.Expr:
 
 
 def _tally(whole: pl.DataFrame, unknown: pl.DataFrame, torn: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
-    """Every physical line counted once. Columns `source` and COUNTS.
+    """Count every physical line once, by kind. Columns `source` and COUNTS.
 
-    `whole`: the lines known as they stand; `unknown`: all others; `torn`: what was found inside of those.
+    `whole`: lines that match as they are; `unknown`: all others; `torn`: lines found inside of those.
     """
     place = ["source", "line"]
-    recognised = torn.filter(~pl.col("caught")).select(*place, recognised=True).unique()
-    caught = torn.filter("caught").select(*place, caught=True).unique()
+    recognised = torn.filter(~pl.col("is_unrecognised")).select(*place, recognised=True).unique()
+    is_unrecognised = torn.filter("is_unrecognised").select(*place, is_unrecognised=True).unique()
     unknown = unknown.select(*place, "damaged", "cut", is_shattered=has_opening(unknown["text"], dialect))
-    rest = unknown.join(recognised, on=place, how="left").join(caught, on=place, how="left")
+    rest = unknown.join(recognised, on=place, how="left").join(is_unrecognised, on=place, how="left")
     is_recognised = pl.col("recognised").fill_null(False)
-    is_caught = pl.col("caught").fill_null(False) & ~pl.col("cut") & ~is_recognised
+    is_counted_unrecognised = pl.col("is_unrecognised").fill_null(False) & ~pl.col("cut") & ~is_recognised
     is_shattered = pl.col("damaged") | pl.col("is_shattered")
-    is_lost = ~is_recognised & ~is_caught
+    is_lost = ~is_recognised & ~is_counted_unrecognised
     both = [
         whole.select(
             "source",
-            recognised=~pl.col("caught"),
-            unrecognised=pl.col("caught") & ~pl.col("cut"),
-            damaged=pl.col("caught") & pl.col("cut"),
+            recognised=~pl.col("is_unrecognised"),
+            unrecognised=pl.col("is_unrecognised") & ~pl.col("cut"),
+            damaged=pl.col("is_unrecognised") & pl.col("cut"),
             application=pl.lit(False),
         ),
         rest.select(
             "source",
             recognised=is_recognised,
-            unrecognised=is_caught,
+            unrecognised=is_counted_unrecognised,
             damaged=is_lost & is_shattered,
             application=is_lost & ~is_shattered,
         ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ncclforensics.data.names import printable
-from ncclforensics.parsing.explain_line import Anatomy
+from ncclforensics.parsing.explain_line import LineExplanation
 from ncclforensics.rules.registry import Rule
 
 
@@ -12,7 +12,7 @@ def of_rule(rule: Rule) -> str:
     return f"{rule.name}  ({rule.category}, {rule.severity})\n\n{rule.page}"
 
 
-def of_line(line: Anatomy) -> str:
+def of_line(line: LineExplanation) -> str:
     """What a line is, field by field; or how far the nearest shape goes."""
     told = [f"{name}: {value}" for name, value in line.labels.items() if value is not None]
     if line.shape is not None:
