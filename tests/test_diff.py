@@ -252,7 +252,7 @@ def test_latency_differs_from_twice_on() -> None:
 
 
 def test_an_idle_pcie_link_is_no_difference(tmp_path: Path) -> None:
-    query = (FIXTURES / "incidents/machines-that-only-look-odd/h100.nvidia-smi.log").read_text(encoding="utf-8")
+    query = (FIXTURES / "incidents/healthy-machines-with-unusual-links/h100.nvidia-smi.log").read_text(encoding="utf-8")
     (tmp_path / "good.log").write_text(query, encoding="utf-8")
     (tmp_path / "bad.log").write_text(query.replace("Current                   : 5", "Current                   : 1"))
     good, bad = (read(str(tmp_path / f"{side}.log")) for side in ("good", "bad"))

@@ -247,7 +247,7 @@ def test_512_ranks_fit_on_80_by_24_and_1024_have_a_place_each(large: Report) -> 
 
 
 def test_benchmarks_are_drawn_as_on_the_command_line() -> None:
-    report = of("a-host-below-its-kind")
+    report = of("one-host-below-the-expected-busbw")
 
     async def steps(app: Forensics, pilot: Pilot[None]) -> None:
         await pilot.press("6")
