@@ -146,25 +146,25 @@ def test_a_healthy_benchmark_has_no_headline_on_a_hang() -> None:
 
     assert markdown.headline(report) == "no findings"
     assert postmortem.summary(report)[0] == "Nothing wrong was found in what was read."
-    assert "Dashed: between these lines such a machine is expected" in told("a-healthy-benchmark")
+    assert "Dashed: the range that such a machine is expected to reach" in told("a-healthy-benchmark")
 
 
 def test_the_first_finding_is_the_headline_where_nothing_hangs() -> None:
     assert (
-        markdown.headline(of("one-rank-comes-late-to-every-step")) == "rank 4 on h100-02 comes 2.0 s after the others"
+        markdown.headline(of("one-rank-comes-late-to-every-step")) == "rank 4 on h100-02 calls 2.0 s after the others"
     )
 
 
 def test_the_calls_are_side_by_side_at_the_first_difference() -> None:
     text = told("one-rank-stops-before-an-allreduce")
 
-    (parting,) = re.findall(r'<tr class="parting">.*?</tr>', text)
-    assert '<th scope="row">13</th><td class="differs">not called' in parting
-    assert parting.count("AllReduce (1179648 x bfloat16, sum)") == 2
+    (difference,) = re.findall(r'<tr class="difference">.*?</tr>', text)
+    assert '<th scope="row">13</th><td class="differs">not called' in difference
+    assert difference.count("AllReduce (1179648 x bfloat16, sum)") == 2
 
 
 def test_a_rank_without_a_log_is_in_the_grid() -> None:
-    assert '<th scope="row" class="name">no log</th><td><span class="seat culprit"' in told("a-rank-never-starts")
+    assert '<th scope="row" class="name">no log</th><td><span class="rank culprit"' in told("a-rank-never-starts")
 
 
 def test_the_waiting_graph_points_at_the_culprit() -> None:
@@ -179,7 +179,7 @@ def test_the_waiting_graph_points_at_the_culprit() -> None:
 @pytest.mark.xdist_group("large")
 def test_512_ranks_make_a_small_file(large_page: str) -> None:
     assert len(large_page) < MOST
-    assert large_page.count('class="seat culprit"') == 2
+    assert large_page.count('class="rank culprit"') == 2
     assert large_page.count('class="seat ') == 512
     assert "which host is connected to which" in large_page.lower()
 

@@ -1,4 +1,4 @@
-"""What the author of a report puts in front of it."""
+"""The cover of a report: title, author's note and command."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """The author's own words, and how the report was made."""
+    """The title, the author's note, and the command that made the report."""
 
     title: str
     note: str  # Markdown; empty if there is none

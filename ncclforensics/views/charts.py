@@ -1,6 +1,6 @@
-"""Pictures for the postmortem: Altair describes them, vl-convert draws them as SVG, without a browser or the network.
+"""Charts for the postmortem, drawn as SVG by Altair and vl-convert without a browser or the network.
 
-Colours are variables of the page's style sheet, so that one picture is readable on light and on dark.
+Colours are CSS variables of the page, so that charts are readable on light and dark backgrounds.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from ncclforensics.analyses.job.shown_calls import LAST
 from ncclforensics.data.names import bytes_text, operation_text, printable, ranks_text
 from ncclforensics.report.build import Report, Row
 
-WIDTH = 600  # pixels; a narrow page shrinks them
+WIDTH = 600  # pixels; narrow pages shrink charts
 COLOURS = ["var(--blue)", "var(--orange)", "var(--green)", "var(--purple)", "var(--brown)", "var(--grey)"]
 CULPRIT, WAITS, NEITHER = "culprit", "waits", "neither"
 MOST_NODES = 12  # groups of ranks in the waiting graph
-MOST_SEATS = 64  # ranks that a matrix shows one by one; more are put together by host
-MOST_MARKS = 4096  # of a matrix
+MOST_RANKS = 64  # larger matrices show hosts instead of ranks
+MOST_CELLS = 4096  # of a matrix
 MOST_TICKS = 6
 LONGEST = 28  # characters of a label
 RADIUS = 110  # pixels from the middle of a graph to its nodes
 
-Node = tuple[int, ...]  # actors
+Node = tuple[int, ...]  # rank_ids
 
 
 def svg(chart: alt.TopLevelMixin) -> str:
-    """A chart as text of an SVG element, in the colours of the page."""
+    """Render a chart as an SVG element in the colours of the page."""
     ink, paper = "var(--ink)", "var(--paper)"
     styled = (
         chart.properties(background="transparent")
@@ -54,12 +54,12 @@ def svg(chart: alt.TopLevelMixin) -> str:
 
 
 def waiting(report: Report, row: Row) -> str:
-    """Who waits for whom as a graph: groups of ranks that wait alike, and an arrow to whom they wait for."""
+    """Draw the waiting graph: groups of ranks with arrows to the ranks for which they wait."""
     nodes, edges = _groups(report, row)
     if not edges or len(nodes) > MOST_NODES:
         return ""
     places = {node: _on_circle(number, len(nodes)) for number, node in enumerate(nodes)}
-    marks = [
+    node_rows = [
         {
             "x": places[node][0],
             "y": places[node][1],
@@ -81,17 +81,17 @@ def waiting(report: Report, row: Row) -> str:
         }
 
     lines = alt.Chart(pl.DataFrame(arrows))
-    roles = alt.Color(
+    role_colour = alt.Color(
         "role:N", title=None, scale=alt.Scale(domain=[CULPRIT, WAITS], range=["var(--red)", "var(--orange)"])
     )
-    groups = alt.Chart(pl.DataFrame(marks))
+    groups = alt.Chart(pl.DataFrame(node_rows))
     return svg(
         alt.layer(
             lines.mark_rule(color="var(--ink)", strokeWidth=1.5).encode(**at("x", "y"), x2="x2", y2="y2"),
             lines.mark_point(shape="triangle", filled=True, size=140, color="var(--ink)", opacity=1).encode(
                 **at("at_x", "at_y"), angle=alt.Angle("turn:Q", scale=None)
             ),
-            groups.mark_circle(size=420, opacity=1).encode(**at("x", "y"), color=roles),
+            groups.mark_circle(size=420, opacity=1).encode(**at("x", "y"), color=role_colour),
             groups.mark_text(fontSize=13, fontWeight="bold").encode(**at("x", "label_at"), text="label:N"),
             groups.mark_text(fontSize=11).encode(**at("x", "what_at"), text="what:N"),
         ).properties(width=WIDTH, height=WIDTH * tall // (2 * half))
@@ -99,13 +99,13 @@ def waiting(report: Report, row: Row) -> str:
 
 
 def _groups(report: Report, row: Row) -> tuple[dict[Node, str], list[tuple[Node, Node]]]:
-    """Ranks that wait in one call for the same, and those waited for alike; and who waits for whom."""
+    """Group ranks that wait in the same call for the same ranks; return (node -> call, edges)."""
     calls = {(call["source"], call["line"]): call for call in report.run["shown_call"].to_dicts()}
     waits = {wait["waiter"]: wait for wait in report.waits(row["job"])}
     alike: dict[tuple[Any, ...], list[int]] = {}
-    for rank_id in sorted({*waits, *(each for wait in waits.values() for each in wait["waits_for"])}):
+    for rank_id in sorted({*waits, *(target for wait in waits.values() for target in wait["waits_for"])}):
         wait = waits.get(rank_id)
-        waited_by = () if wait else tuple(sorted(each for each in waits if rank_id in waits[each]["waits_for"]))
+        waited_by = () if wait else tuple(sorted(waiter for waiter in waits if rank_id in waits[waiter]["waits_for"]))
         what = operation_text(calls.get((wait["source"], wait["line"]), {})) if wait else ""
         targets = tuple(sorted(wait["waits_for"])) if wait else ()
         alike.setdefault((what, wait["key"] if wait else "", targets, waited_by), []).append(rank_id)
@@ -116,19 +116,19 @@ def _groups(report: Report, row: Row) -> tuple[dict[Node, str], list[tuple[Node,
 
 
 def _on_circle(number: int, total: int) -> tuple[float, float]:
-    """Two nodes stand side by side; more of them lie on an ellipse, for labels are wide."""
+    """Return the position of a node on an ellipse; two nodes are side by side."""
     turn = pi + 2 * pi * number / total
     return 1.6 * RADIUS * cos(turn), RADIUS * sin(turn)
 
 
 def _beside(y: float) -> dict[str, float]:
-    """Where the two lines of a node's label stand: outside of the ellipse, where no arrow goes."""
+    """Return the positions of the two label lines of a node, outside of the ellipse."""
     return {"label_at": y - 36, "what_at": y - 21} if y < 1 else {"label_at": y + 24, "what_at": y + 39}
 
 
 def _arrow(start: tuple[float, float], end: tuple[float, float]) -> Row:
     (x, y), (x2, y2) = start, end
-    head = 0.68  # of the way, so that two that go both ways can be told apart
+    head = 0.68  # position on the line, so that opposite arrows are distinguishable
     turn = degrees(atan2(y2 - y, x2 - x)) + 90
     return {"x": x, "y": y, "x2": x2, "y2": y2, "at_x": x + head * (x2 - x), "at_y": y + head * (y2 - y), "turn": turn}
 
@@ -139,7 +139,7 @@ def _cut(text: str) -> str:
 
 
 def times(report: Report, row: Row) -> str:
-    """When each rank made its last call and printed failures, by its own host's clock."""
+    """Draw the times of last calls and failures of each rank, by the clock of its host."""
     events = report.run["timeline"].filter(pl.col("job") == row["job"])
     ranks = report.run["rank"].select("rank_id", "rank")
     shown = events.join(ranks, on="rank_id").filter(pl.col("rank").is_not_null())
@@ -176,20 +176,20 @@ def times(report: Report, row: Row) -> str:
 
 
 def connections(report: Report, job: int) -> tuple[str, str]:
-    """Who is connected to whom and over what, as a matrix; and what a row of it stands for."""
+    """Draw the matrix of transports between ranks or hosts; return the SVG and the unit of a row."""
     memberships = report.run["rank"].filter(pl.col("job") == job).select("rank_id", "rank", "host")
-    unit = "rank" if memberships.height <= MOST_SEATS else "host"
+    unit = "rank" if memberships.height <= MOST_RANKS else "host"
     named = memberships.select("rank_id", name=pl.col(unit).cast(pl.String))
-    told = report.run["connected"].filter(pl.col("job") == job)
+    job_connections = report.run["rank_connection"].filter(pl.col("job") == job)
     cells = (
-        told.join(named, on="rank_id")
+        job_connections.join(named, on="rank_id")
         .join(named.rename({"rank_id": "peer", "name": "to"}), on="peer")
         .group_by("name", "to", "transport")
         .agg(pl.col("connections").sum())
         .sort("name", "to", "connections", descending=[False, False, True])
         .unique(["name", "to"], keep="first", maintain_order=True)
     )
-    if cells.is_empty() or cells.height > MOST_MARKS:
+    if cells.is_empty() or cells.height > MOST_CELLS:
         return "", ""
     order = (
         memberships.sort("rank", nulls_last=True)[unit]
@@ -214,14 +214,14 @@ def connections(report: Report, job: int) -> tuple[str, str]:
 
 
 def curve(row: Row, measured: pl.DataFrame, expected: tuple[float, ...]) -> str:
-    """Bus bandwidth over size of one benchmark, and between which lines such a machine is expected to end up."""
+    """Draw the bus bandwidth of a benchmark over size, with the expected range of the machine."""
     points = measured.filter((pl.col("size") > 0) & pl.col("busbw").is_finite()).sort("size")
     if points["size"].n_unique() < 2:
         return ""
     ticks = points["size"].unique().sort()
     shown = ticks.gather_every(-(-ticks.len() // MOST_TICKS)).to_list()
     names = {size: bytes_text(size) for size in shown}
-    spoken = " : ".join(f"datum.value == {size} ? '{name}'" for size, name in names.items())
+    label_expression = " : ".join(f"datum.value == {size} ? '{name}'" for size, name in names.items())
     lines = (
         alt.Chart(points.select("size", "busbw", "half"))
         .mark_line(point=True)
@@ -230,7 +230,7 @@ def curve(row: Row, measured: pl.DataFrame, expected: tuple[float, ...]) -> str:
                 "size:Q",
                 title="size",
                 scale=alt.Scale(type="log", base=2, nice=False),
-                axis=alt.Axis(values=shown, labelExpr=f"{spoken} : ''", grid=False),
+                axis=alt.Axis(values=shown, labelExpr=f"{label_expression} : ''", grid=False),
             ),
             y=alt.Y("busbw:Q", title="bus bandwidth, GB/s", scale=alt.Scale(zero=True)),
             color=alt.Color("half:N", title=None, scale=alt.Scale(range=COLOURS[:2])),
@@ -241,16 +241,20 @@ def curve(row: Row, measured: pl.DataFrame, expected: tuple[float, ...]) -> str:
     return svg(alt.layer(rules, lines).properties(width=WIDTH - 60, height=220))
 
 
-def growth(rows: list[tuple[str, int]]) -> str:
-    """By how much counters grew, as bars that grow with the number of digits: port and counter, and the growth."""
-    shown = pl.DataFrame(rows, schema={"counter": pl.String, "growth": pl.Int64}, orient="row")
-    shown = shown.with_columns(told=pl.col("growth").map_elements(lambda value: f"{value:,}", return_dtype=pl.String))
+def increases(rows: list[tuple[str, int]]) -> str:
+    """Draw the increases of counters as logarithmic bars: (port and counter, increase)."""
+    shown = pl.DataFrame(rows, schema={"counter": pl.String, "increase": pl.Int64}, orient="row")
+    shown = shown.with_columns(
+        label=pl.col("increase").map_elements(lambda value: f"{value:,}", return_dtype=pl.String)
+    )
     order = shown["counter"].to_list()
     bars = alt.Chart(shown).encode(y=alt.Y("counter:N", title=None, sort=order, axis=alt.Axis(labelLimit=0)))
-    length = alt.X("growth:Q", title="growth", scale=alt.Scale(type="symlog"), axis=alt.Axis(tickCount=5, format="~s"))
+    length = alt.X(
+        "increase:Q", title="increase", scale=alt.Scale(type="symlog"), axis=alt.Axis(tickCount=5, format="~s")
+    )
     return svg(
         alt.layer(
             bars.mark_bar(color="var(--orange)").encode(x=length),
-            bars.mark_text(align="left", dx=4, fontSize=11).encode(x=length, text="told:N"),
+            bars.mark_text(align="left", dx=4, fontSize=11).encode(x=length, text="label:N"),
         ).properties(width=WIDTH // 2, height=max(40, 22 * len(rows)))
     )

@@ -1,4 +1,4 @@
-"""Pages about one thing: a rule, a line."""
+"""The text of `explain`: a rule, or a line of a log."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ncclforensics.rules.registry import Rule
 
 
 def of_rule(rule: Rule) -> str:
-    """The page of a rule."""
+    """Return the page of a rule."""
     return f"{rule.name}  ({rule.category}, {rule.severity})\n\n{rule.page}"
 
 

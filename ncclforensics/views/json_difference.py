@@ -1,4 +1,4 @@
-"""What differs between two runs, for machines: one JSON object, described in docs/comparing-runs.md."""
+"""The comparison of two runs as JSON, described in docs/comparing-runs.md."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from ncclforensics import __version__
 from ncclforensics.diff import Comparison, Difference, Side
 from ncclforensics.report.build import Report, Row
 from ncclforensics.report.summary import summary
-from ncclforensics.views.json_report import SCHEMA_VERSION, inputs, written
+from ncclforensics.views.json_report import SCHEMA_VERSION, dump_json, inputs
 
 
 def json(comparison: Comparison) -> bytes:
-    """The comparison as JSON."""
-    return written(as_object(comparison))
+    """Return the comparison as JSON."""
+    return dump_json(as_object(comparison))
 
 
 def as_object(comparison: Comparison) -> dict[str, Any]:
-    """The comparison with every difference, whatever a person would be shown of it."""
+    """Return the comparison with all differences, including those that the text report omits."""
     return {
         "schema_version": SCHEMA_VERSION,
         "tool": {"name": "ncclforensics", "version": __version__},

@@ -1,4 +1,4 @@
-"""The report for machines: the contract's JSON."""
+"""The report as JSON, as the contract describes it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ncclforensics.report.summary import not_shown, summary
 from ncclforensics.rules.finding import Finding
 
 SCHEMA_VERSION = 1
-# What orjson leaves as it is and a terminal obeys: DEL, and the controls that begin with U+0080.
+# Control characters that orjson does not escape: DEL and U+0080 to U+009F.
 _CONTROLS = re.compile(rb"\x7f|\xc2[\x80-\x9f]")
 NO_LOG: dict[str, Any] = {
     "verdict": "undecidable",
@@ -36,18 +36,18 @@ NO_LOG: dict[str, Any] = {
 
 
 def json(report: Report) -> bytes:
-    """The report as one JSON object, keys in the contract's order."""
-    return written(as_object(report))
+    """Return the report as one JSON object, with the keys in the order of the contract."""
+    return dump_json(as_object(report))
 
 
-def written(answer: dict[str, Any]) -> bytes:
-    """An object as JSON that no terminal obeys."""
+def dump_json(answer: dict[str, Any]) -> bytes:
+    """Return an object as JSON without terminal control characters."""
     text = orjson.dumps(answer, option=orjson.OPT_INDENT_2) + b"\n"
-    return _CONTROLS.sub(lambda found: b"\\u%04x" % ord(found[0].decode()), text)
+    return _CONTROLS.sub(lambda match: b"\\u%04x" % ord(match[0].decode()), text)
 
 
 def as_object(report: Report) -> dict[str, Any]:
-    """The report as the contract describes it; unknown is None."""
+    """Return the report as the contract describes it; unknown values are None."""
     jobs = report.verdicts
     out: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
@@ -70,7 +70,7 @@ def as_object(report: Report) -> dict[str, Any]:
 
 
 def inputs(report: Report) -> list[Row]:
-    """Each file, and how many of its lines are what."""
+    """Return each input with its counts of lines and its problems."""
     tally = {row["source"]: row for row in report.run.tally.to_dicts()}
     rows = []
     for reading in report.run.inputs:
@@ -95,10 +95,10 @@ def _topology(report: Report) -> list[Row]:
 
 
 def _counters(report: Report) -> list[Row]:
-    """One for each port and each time it was asked; data is in bytes, whatever the tool counts in."""
+    """Return the counters of each port and sample; data counters are in bytes."""
     dumps = report.run["source"].select("source", dump=dump_of("path"))
-    told = report.run["counter_sample"].filter(pl.col("value") != 0).join(dumps, on="source", maintain_order="left")
-    asked = told.group_by("dump", *PORT, "sample", maintain_order=True).agg("name", "value", "moment", "is_saturated")
+    samples = report.run["counter_sample"].filter(pl.col("value") != 0).join(dumps, on="source", maintain_order="left")
+    rows = samples.group_by("dump", *PORT, "sample", maintain_order=True).agg("name", "value", "moment", "is_saturated")
     return [
         {
             **{name: row[name] for name in PORT},
@@ -107,12 +107,12 @@ def _counters(report: Report) -> list[Row]:
             "nonzero": dict(zip(row["name"], row["value"], strict=True)),
             "saturated": [name for name, is_stuck in zip(row["name"], row["is_saturated"], strict=True) if is_stuck],
         }
-        for row in asked.to_dicts()
+        for row in rows.to_dicts()
     ]
 
 
 def _ports(report: Report) -> list[Row]:
-    """One for each port, as the last dump that names it tells; what the last one leaves out, earlier ones fill in."""
+    """Return the last known state of each port, combined from all dumps that name it."""
     known = report.run["port_state"].drop("line", "moment").group_by("source", *PORT, maintain_order=True)
     rows = known.agg(pl.all().drop_nulls().last()).to_dicts()
     return [
@@ -146,7 +146,7 @@ def _benchmarks(report: Report) -> list[Row]:
 
 
 def _links(report: Report) -> list[Row]:
-    """Tests of one link: they know no collective, no ranks and no bus bandwidth."""
+    """Return the tests of single links, which have no collective, ranks or bus bandwidth."""
     tables = (
         report.run["link_measurement"]
         .group_by("source", "table", maintain_order=True)
@@ -172,7 +172,7 @@ def _links(report: Report) -> list[Row]:
 
 
 def _pairs(report: Report) -> list[Row]:
-    """Matrices of bandwidth between GPUs; a row is a cell."""
+    """Return the bandwidth matrices between GPUs; each has a row per cell."""
     cells = report.run["gpu_pair"].filter(pl.col("kind") == "bandwidth")
     matrices = cells.group_by("source", "matrix", maintain_order=True).agg(
         pl.col("tool", "test").first(), rows=pl.len(), best=pl.col("value").max(), least=pl.col("value").min()
@@ -189,7 +189,7 @@ def _pairs(report: Report) -> list[Row]:
 
 
 def _without_collective(report: Report, row: Row, tool: str) -> Row:
-    """What the contract asks of a benchmark, of one that knows no ranks and no bus bandwidth."""
+    """Return the contract's fields of a benchmark that has no ranks and no bus bandwidth."""
     unknown = ("avg_busbw_GBps", "max_busbw_GBps", "max_busbw_bytes", "wrong", "complete")
     return {
         "path": report.run.inputs[row["source"]].source.path,
@@ -224,12 +224,12 @@ def _finding(report: Report, finding: Finding) -> Row:
 
 
 def _hang(report: Report, row: Row) -> Row:
-    named = report.numbers(row["culprits"])
+    numbers = report.numbers(row["culprits"])
     return {
         "verdict": row["verdict"],
         "certainty": row["certainty"],
         "reason": row["reason"],
-        "culprits": sorted({*named, *row["missing"]}),
+        "culprits": sorted({*numbers, *row["missing"]}),
         "victims": report.numbers(row["victims"]),
         "communicator": row["key"],
         "operation": operation(row) if row["name"] is not None else None,

@@ -1,4 +1,4 @@
-"""The report for an issue or a chat: Markdown."""
+"""The report as Markdown, for issues and chats."""
 
 from __future__ import annotations
 
@@ -11,45 +11,49 @@ from ncclforensics.views.author_note import Cover
 
 
 def markdown(report: Report, *, everything: bool = False) -> str:
-    """The terminal's report as Markdown; text from logs stands in fences that it cannot end."""
+    """Return the text report as Markdown; text from logs is fenced so that it cannot break out."""
     return section(f"ncclforensics: {_title(report)}", text_report.text(report, width=120, everything=everything))
 
 
 def section(title: str, body: str) -> str:
-    """A title, and text that is shown as it is."""
+    """Return a title with a fenced text."""
     return f"## {title}\n\n{_fenced(body)}"
 
 
 def postmortem(report: Report, cover: Cover) -> str:
-    """The same for an issue or a chat: the author's words, the verdict, and all that was found."""
+    """Return the postmortem: the author's note, the verdict and all findings."""
     parts = [f"## ncclforensics: {printable(cover.title)}\n"]
     if cover.note:
         parts.append(cover.note.strip() + "\n")
-    if judged(report):
+    if shown_verdicts(report):
         parts += ["### Verdict\n", _fenced(text_report.text(report, width=120))]
-    parts += ["### Everything found\n", _fenced(text_report.text(report, width=120, everything=True))]
-    parts += ["### How this was made\n", f"ncclforensics {__version__}\n", _fenced(f"{printable(cover.command)}\n")]
+    parts += ["### All findings\n", _fenced(text_report.text(report, width=120, everything=True))]
+    parts += [
+        "### How this report was made\n",
+        f"ncclforensics {__version__}\n",
+        _fenced(f"{printable(cover.command)}\n"),
+    ]
     hashes = [f"{digest}  {printable(report.path_of(source))}\n" for source, digest in report.hashes.items()]
-    return "\n".join([*parts, "SHA-256 of the files:\n", _fenced("".join(hashes))])
+    return "\n".join([*parts, "SHA-256 of the input files:\n", _fenced("".join(hashes))])
 
 
-def judged(report: Report) -> list[Row]:
-    """The verdicts; a benchmark that shows no call is not asked who hangs."""
+def shown_verdicts(report: Report) -> list[Row]:
+    """Return the verdicts, without undecidable ones if the run is a benchmark."""
     is_measured = report.run["benchmark"].height > 0
     return [row for row in report.verdicts if not (is_measured and row["verdict"] == "undecidable")]
 
 
 def headline(report: Report) -> str:
-    """What a report is called if its author gives no title: the verdicts, or the first finding."""
-    verdicts = list(dict.fromkeys(row["verdict"] for row in judged(report)))
-    serious = [each.title for each in report.findings if each.severity is not Severity.INFO]
-    if serious and set(verdicts) <= {"no-hang", "undecidable"}:
-        return serious[0]
+    """Return the default title: the verdicts, or the first finding."""
+    verdicts = list(dict.fromkeys(row["verdict"] for row in shown_verdicts(report)))
+    titles = [finding.title for finding in report.findings if finding.severity is not Severity.INFO]
+    if titles and set(verdicts) <= {"no-hang", "undecidable"}:
+        return titles[0]
     return " and ".join(verdicts) or "no findings"
 
 
 def _title(report: Report) -> str:
-    """The verdicts in a few words."""
+    """Return the verdicts, joined by "and"."""
     return " and ".join(dict.fromkeys(row["verdict"] for row in report.verdicts)) or "no NCCL log"
 
 

@@ -1,4 +1,4 @@
-"""Curves over sizes, drawn with characters."""
+"""Plots of curves over sizes, drawn with characters."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping
 
 from ncclforensics.data.names import bytes_text
 
-ENOUGH = 5  # sizes that are worth a plot
+MIN_SIZES = 5  # fewer sizes are not plotted
 HEIGHT, WIDTH = 14, 76  # in characters
 TICKS = 6
 MARKERS = ("braille", ".")
 
 
 def plot(curves: Mapping[str, list[tuple[int, float]]], *, levels: Iterable[float] = ()) -> str:
-    """Up to two named curves, the first as a line and the second as points, and levels to be reached."""
-    import plotext  # type: ignore[import-untyped]  # it has no types, and is loaded only where it is needed
+    """Plot up to two named curves, the first as a line, the second as points, and horizontal levels."""
+    import plotext  # type: ignore[import-untyped]  # untyped, and imported only when needed
 
     plotext.clear_figure()
     plotext.theme("clear")

@@ -1,4 +1,4 @@
-"""The report as an attachment to a postmortem: one HTML file that needs nothing else, or Markdown."""
+"""The report as one HTML file, for a postmortem."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from ncclforensics.views.text_layout import place_of
 from ncclforensics.views.text_report import coverage
 
 TEMPLATES = Path(__file__).parent / "templates"
-MOST_JOBS = 4  # that are told in full
+MOST_JOBS = 4  # jobs shown in full
 MOST_CURVES = 6
 MOST_COUNTERS, MOST_BARS, MOST_PORTS = 64, 16, 64
-SIDES = 2  # ranks of each side, in the calls side by side
+SIDES = 2  # ranks per side in the comparison of calls
 
 
 def html(report: Report, cover: Cover) -> bytes:
-    """One page: no script, no request, the style sheet the only thing its security policy allows."""
+    """Return one HTML page without scripts or requests; its security policy allows only the style sheet."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_shown,
+        finalize=_visible_text,
     )
     environment.filters["ranks"] = ranks_text
     environment.filters["sentence"] = sentence
@@ -52,20 +52,20 @@ def html(report: Report, cover: Cover) -> bytes:
     return page.encode()
 
 
-def _shown(value: Any) -> Any:
-    """Text as it may stand on a page: marks that turn its direction or hide it become visible, too."""
+def _visible_text(value: Any) -> Any:
+    """Make control characters visible, including those that change the direction of text."""
     if isinstance(value, Markup) or not isinstance(value, str):
         return value
     return printable(value.replace("\t", " "))
 
 
 def _rendered(note: str) -> Markup:
-    """The author's Markdown; HTML in it is shown as text, and pictures, which would be fetched, are links."""
+    """Render the author's Markdown; HTML is shown as text, and images are links, so that nothing is fetched."""
     return Markup(MarkdownIt("commonmark", {"html": False}).disable("image").enable("table").render(note))
 
 
 def _content(report: Report) -> dict[str, Any]:
-    jobs = markdown.judged(report)
+    jobs = markdown.shown_verdicts(report)
     return {
         **json_report.as_object(report),
         "tool_version": __version__,
@@ -74,10 +74,12 @@ def _content(report: Report) -> dict[str, Any]:
         "worst": _worst(report),
         "jobs": [_job(report, row) for row in jobs[:MOST_JOBS]],
         "jobs_left": jobs[MOST_JOBS:],
-        "said": [_said(report, number) for number in range(len(report.findings))],
+        "findings_shown": [_finding(report, number) for number in range(len(report.findings))],
         "curves": list(_curves(report)),
-        "counted": [{**row, "port_name": port_name(row)} for row in text_counters.grown(report)[:MOST_COUNTERS]],
-        "growth": Markup(_growth(report)),
+        "increased": [
+            {**row, "port_name": port_name(row)} for row in text_counters.increased_counters(report)[:MOST_COUNTERS]
+        ],
+        "increases": Markup(_increases(report)),
         "ports": [{**row, "port_name": port_name(row)} for row in _ports(report)],
         "settings": _settings(report),
         "hashes": report.hashes,
@@ -86,35 +88,33 @@ def _content(report: Report) -> dict[str, Any]:
 
 
 def summary(report: Report) -> list[str]:
-    """Three sentences: what happened, what it means, how sure that is and what else was found."""
-    jobs = markdown.judged(report)
-    others = [each for each in report.findings if each.job is None and each.severity is not Severity.INFO]
+    """Return three sentences: what happened, what it means, and how sure that is."""
+    jobs = markdown.shown_verdicts(report)
+    others = [finding for finding in report.findings if finding.job is None and finding.severity is not Severity.INFO]
     besides = f"{len(others)} more finding{'s' * (len(others) != 1)}" if others else "nothing else was found"
     if jobs:
         row, finding = jobs[0], report.finding_of(jobs[0])
         title, detail = (finding.title, finding.detail) if finding else (row["reason"], "")
         waiting = f"{len(row['victims'])} rank{'s' * (len(row['victims']) != 1)} waited, " if row["victims"] else ""
-        more = f"{len(jobs)} jobs were judged and this is the worst, " if len(jobs) > 1 else ""
+        more = f"this is the worst of {len(jobs)} jobs, " if len(jobs) > 1 else ""
         last = f"The verdict is {row['verdict']} ({row['certainty']}): {more}{waiting}{besides}"
         steps = report.collect_next(row)
-        means = detail or (
-            others[0].title if others else f"What would settle it: {steps[0]}" if steps else row["reason"]
-        )
+        means = detail or (others[0].title if others else f"To decide it: {steps[0]}" if steps else row["reason"])
         return [sentence(title), sentence(means), sentence(last)]
     if not others:
         return [
             "Nothing wrong was found in what was read.",
-            "No job was judged.",
-            "What these logs cannot show stands below.",
+            "There is no verdict on a job.",
+            "What these logs cannot show is listed below.",
         ]
     last = f"This is {others[0].certainty}, and {len(others) - 1} more like it are listed below"
     return [sentence(others[0].title), sentence(others[0].detail), sentence(last)]
 
 
 def _worst(report: Report) -> str:
-    """The word that stands for the page, and its colour."""
+    """Return the worst severity of the findings."""
     severities = [str(finding.severity) for finding in report.findings]
-    return next((each for each in ("error", "warning") if each in severities), "info")
+    return next((severity for severity in ("error", "warning") if severity in severities), "info")
 
 
 def _job(report: Report, row: Row) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def _job(report: Report, row: Row) -> dict[str, Any]:
 
 
 def _grid(report: Report, row: Row) -> list[tuple[str, list[tuple[int | None, str]]]]:
-    """Each host with its ranks: culprit, waits or neither."""
+    """Return each host with its ranks and their roles: culprit, waits or neither."""
     role = {**dict.fromkeys(row["victims"], charts.WAITS), **dict.fromkeys(row["culprits"], charts.CULPRIT)}
     ranks = report.run["rank"].filter(pl.col("job") == row["job"]).sort("rank", nulls_last=True)
     lacking = [(rank, charts.CULPRIT if rank in row["missing"] else charts.NEITHER) for rank in row["absent"]]
@@ -172,7 +172,7 @@ def _culprits(report: Report, row: Row) -> list[Row]:
 
 
 def _beside(report: Report, row: Row) -> dict[str, Any] | None:
-    """The calls of both sides around the place where they part, by their number on the communicator."""
+    """Return the calls of culprits and other ranks around the difference, by ordinal."""
     run = report.run
     calls = run["shown_call"].filter((pl.col("job") == row["job"]) & pl.col("is_beside"))
     if calls.is_empty():  # no call, or its place is not known
@@ -182,20 +182,20 @@ def _beside(report: Report, row: Row) -> dict[str, Any] | None:
     )
     members = set(run["member"].filter(pl.col("key").cast(pl.String) == row["key"])["rank_id"])
     rank_ids = [rank_id for rank_id in shown if rank_id in members]
-    blamed = [rank_id for rank_id in rank_ids if rank_id in row["culprits"]][:SIDES]
+    culprits = [rank_id for rank_id in rank_ids if rank_id in row["culprits"]][:SIDES]
     others = [rank_id for rank_id in rank_ids if rank_id not in row["culprits"]][:SIDES]
-    if not blamed or not others:
+    if not culprits or not others:
         return None
-    made = {(call["rank_id"], call["ordinal"]): call for call in calls.to_dicts()}
+    call_at = {(call["rank_id"], call["ordinal"]): call for call in calls.to_dicts()}
     number = dict(run["rank"].select("rank_id", "rank").iter_rows())
     rows = []
     first, last = calls.select(first=pl.col("ordinal").min(), last=pl.col("ordinal").max()).row(0)
     for ordinal in range(first, last + 1):
-        model = made.get((others[0], ordinal))
+        model = call_at.get((others[0], ordinal))
         cells = []
-        for rank_id in blamed + others:
-            call = made.get((rank_id, ordinal))
-            is_other = rank_id in blamed and (call or {}).get("signature") != (model or {}).get("signature")
+        for rank_id in culprits + others:
+            call = call_at.get((rank_id, ordinal))
+            is_other = rank_id in culprits and (call or {}).get("signature") != (model or {}).get("signature")
             cells.append(
                 {
                     "what": operation_text({**call, "ordinal": None}) if call else "",
@@ -204,23 +204,25 @@ def _beside(report: Report, row: Row) -> dict[str, Any] | None:
                 }
             )
         rows.append((ordinal, ordinal == row["ordinal"], cells))
-    heads = [f"rank {number[rank_id]} ({'culprit' if rank_id in blamed else 'other'})" for rank_id in blamed + others]
+    heads = [
+        f"rank {number[rank_id]} ({'culprit' if rank_id in culprits else 'other'})" for rank_id in culprits + others
+    ]
     return {"key": row["key"], "heads": heads, "rows": rows}
 
 
 def _waits(report: Report, row: Row) -> list[tuple[str, str, str]]:
-    """Who waits, in what, and for whom; ranks that wait alike in one line."""
+    """Return (waiting ranks, call, ranks they wait for), one row per group."""
     calls = {(call["source"], call["line"]): call for call in report.run["shown_call"].to_dicts()}
-    alike: dict[tuple[str, str], list[int]] = {}
+    groups: dict[tuple[str, str], list[int]] = {}
     for wait in report.waits(row["job"]):
         call = calls.get((wait["source"], wait["line"]))
         what = f"{operation_text(call)} of {wait['key']}" if call else f"the init of {wait['key']}"
-        alike.setdefault((what, ranks_text(report.numbers(wait["waits_for"]))), []).append(wait["waiter"])
-    ordered = sorted(alike.items(), key=lambda item: -len(item[1]))
-    return [(ranks_text(report.numbers(waiters)), what, whom) for (what, whom), waiters in ordered]
+        groups.setdefault((what, ranks_text(report.numbers(wait["waits_for"]))), []).append(wait["waiter"])
+    ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
+    return [(ranks_text(report.numbers(waiters)), what, targets) for (what, targets), waiters in ordered]
 
 
-def _said(report: Report, number: int) -> dict[str, Any]:
+def _finding(report: Report, number: int) -> dict[str, Any]:
     finding = report.findings[number]
     lines = [{**line, "at": place_of(report, line)} for line in report.evidence(finding)]
     return {"finding": finding, "severity": str(finding.severity), "role": str(finding.role), "lines": lines}
@@ -230,24 +232,27 @@ def _curves(report: Report) -> Iterator[tuple[str, Markup, bool]]:
     measured = report.run["measurement"]
     for row in report.run["benchmark"].head(MOST_CURVES).to_dicts():
         limits = expected(row)
-        drawn = charts.curve(row, measured.filter(pl.col("benchmark") == row["benchmark"]), limits)
-        if drawn:
-            yield f"{row['collective'] or '?'}, {row['nranks'] or '?'} ranks", Markup(drawn), bool(limits)
+        drawing = charts.curve(row, measured.filter(pl.col("benchmark") == row["benchmark"]), limits)
+        if drawing:
+            yield f"{row['collective'] or '?'}, {row['nranks'] or '?'} ranks", Markup(drawing), bool(limits)
 
 
-def _growth(report: Report) -> str:
-    rows = [(f"{port_name(row)}, {row['name']}", row["increase"]) for row in text_counters.grown(report)[:MOST_BARS]]
-    return charts.growth([(printable(name), growth) for name, growth in rows]) if rows else ""
+def _increases(report: Report) -> str:
+    rows = [
+        (f"{port_name(row)}, {row['name']}", row["increase"])
+        for row in text_counters.increased_counters(report)[:MOST_BARS]
+    ]
+    return charts.increases([(printable(name), increase) for name, increase in rows]) if rows else ""
 
 
 def _ports(report: Report) -> list[Row]:
-    """The last state of the ports that are not up, or of all where they are few."""
+    """Return the last states of the ports: of all if they are few, otherwise of those that are not active."""
     last = report.run["port_state"].unique(list(PORT), keep="last", maintain_order=True)
     return (last if last.height <= MOST_PORTS else last.filter(pl.col("state") != "active")).head(MOST_PORTS).to_dicts()
 
 
 def _settings(report: Report) -> list[tuple[str, str, int]]:
-    """NCCL's variables as the logs print them: each with its value and on how many hosts it is seen."""
-    told = report.run["setting"].filter(pl.col("variable").is_not_null() & pl.col("value").is_not_null())
-    text = told.select(pl.col("variable", "value").cast(pl.String), "host")
+    """Return NCCL's variables in the logs with their values and numbers of hosts."""
+    settings = report.run["setting"].filter(pl.col("variable").is_not_null() & pl.col("value").is_not_null())
+    text = settings.select(pl.col("variable", "value").cast(pl.String), "host")
     return text.group_by("variable", "value").agg(pl.col("host").n_unique()).sort("variable", "value").rows()

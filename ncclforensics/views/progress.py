@@ -1,4 +1,4 @@
-"""How far a long work is."""
+"""The progress bar."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 
-def progress(doing: str, *, of_bytes: bool) -> Progress:
-    """A bar on stderr that goes away when the work is done."""
+def progress(label: str, *, of_bytes: bool) -> Progress:
+    """Return a progress bar on stderr that disappears at the end."""
     amount = DownloadColumn() if of_bytes else MofNCompleteColumn()
-    columns = (TextColumn(doing), BarColumn(), amount, TimeRemainingColumn())
+    columns = (TextColumn(label), BarColumn(), amount, TimeRemainingColumn())
     return Progress(*columns, console=Console(stderr=True), transient=True)

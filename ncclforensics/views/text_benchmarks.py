@@ -1,4 +1,4 @@
-"""What was measured, for a person: a line for each test, the largest sizes, and busbw over size as a plot."""
+"""Benchmarks as text: a line for each test, the largest sizes, and a plot of busbw over size."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from rich.text import Text
 from ncclforensics.data.busbw import AS_ON_A_RING, DOUBLED, HALVES, machine_of
 from ncclforensics.data.names import bytes_text, known, printable
 from ncclforensics.report.build import Report
-from ncclforensics.views.plots import ENOUGH, plot
-from ncclforensics.views.text_layout import headed, heading, indented
+from ncclforensics.views.plots import MIN_SIZES, plot
+from ncclforensics.views.text_layout import heading, indented, table_with_header
 
-MOST = 12  # runs in the list, unless all is asked for
-DRAWN = 2  # runs that are few enough to be shown one by one
+MOST = 12  # runs listed without -v
+DRAWN = 2  # up to so many runs are shown in detail
 LARGEST = 4  # sizes
 Row = dict[str, Any]
 
 
 def benchmarks(report: Report, verbose: bool) -> list[RenderableType]:
-    """All runs of nccl-tests, in the order in which they stand in the files."""
+    """List all runs of nccl-tests in the order of the files, and other tests."""
     rows = report.run["benchmark"].to_dicts()
     others = _others(report)
     if not rows:
@@ -33,14 +33,14 @@ def benchmarks(report: Report, verbose: bool) -> list[RenderableType]:
         parts.append(indented(Text(f"and {len(rows) - len(shown)} more", style="dim")))
     if len(rows) <= DRAWN or verbose:
         for row in rows:
-            parts += _one(row, report.run["measurement"])
+            parts += _details(row, report.run["measurement"])
     return parts + others
 
 
 def _others(report: Report) -> list[RenderableType]:
-    """Tests of links and of pairs of GPUs, a line for each."""
+    """List tests of links and of GPU pairs, one line each."""
     tables, links = (
-        headed("test", "device", "sizes", "best", "typical latency", figures=True),
+        table_with_header("test", "device", "sizes", "best", "typical latency", figures=True),
         report.run["link_measurement"],
     )
     for _, rows in links.group_by("table", maintain_order=True):
@@ -50,7 +50,10 @@ def _others(report: Report) -> list[RenderableType]:
             printable(rows["test"][0] or "?"), printable(rows["device"][0] or "?"), str(rows.height),
             _figure(best), *(latency or [""]),
         )  # fmt: skip
-    matrices, pairs = headed("between GPUs", "pairs", "median", "least", figures=True), report.run["gpu_pair"]
+    matrices, pairs = (
+        table_with_header("between GPUs", "pairs", "median", "least", figures=True),
+        report.run["gpu_pair"],
+    )
     apart = pairs.filter(pl.col("row").ne_missing(pl.col("column")) & (pl.col("kind") == "bandwidth"))
     for _, rows in apart.group_by("matrix", maintain_order=True):
         matrices.add_row(
@@ -65,7 +68,7 @@ def _others(report: Report) -> list[RenderableType]:
 
 
 def _list(rows: list[Row]) -> Table:
-    table = headed("", "ranks", "hosts", "rows", "average", "best busbw", "at", "wrong", "", figures=True)
+    table = table_with_header("", "ranks", "hosts", "rows", "average", "best busbw", "at", "wrong", "", figures=True)
     for row in rows:
         failed = bool(row["wrong"] or row["failed_checks"])
         table.add_row(
@@ -85,39 +88,39 @@ def _size(size: int | None) -> str:
     return "?" if size is None else bytes_text(size)
 
 
-def _one(row: Row, measurement: pl.DataFrame) -> list[RenderableType]:
-    ours = measurement.filter((pl.col("benchmark") == row["benchmark"]) & pl.col("busbw").is_finite())
-    sizes = ours["size"].unique().sort()
+def _details(row: Row, measurement: pl.DataFrame) -> list[RenderableType]:
+    measured = measurement.filter((pl.col("benchmark") == row["benchmark"]) & pl.col("busbw").is_finite())
+    sizes = measured["size"].unique().sort()
     if sizes.is_empty():
         return []
-    table = headed("size", "time", "busbw", "in place", "busbw", figures=True)
+    table = table_with_header("size", "time", "busbw", "in place", "busbw", figures=True)
     for size in sizes.tail(LARGEST):
-        sides = {one["half"]: one for one in ours.filter(pl.col("size") == size).to_dicts()}
+        halves = {row["half"]: row for row in measured.filter(pl.col("size") == size).to_dicts()}
         cells = [
             cell
             for half in HALVES
             for cell in (
-                (f"{sides[half]['time_us']:,.0f} us", _figure(sides[half]["busbw"])) if half in sides else ("", "")
+                (f"{halves[half]['time_us']:,.0f} us", _figure(halves[half]["busbw"])) if half in halves else ("", "")
             )
         ]
         table.add_row(bytes_text(size), *cells)
     title = Text(f"\n{row['collective'] or '?'}, the largest sizes", style="dim")
     parts: list[RenderableType] = [indented(title), indented(table)]
-    if sizes.len() >= ENOUGH and (ours["busbw"] > 0).any():
-        parts.append(indented(Text("\n" + _plot(row, ours))))
+    if sizes.len() >= MIN_SIZES and (measured["busbw"] > 0).any():
+        parts.append(indented(Text("\n" + _plot(row, measured))))
     return parts
 
 
-def _plot(row: Row, ours: pl.DataFrame) -> str:
-    """Busbw over size, and between which lines it is expected to end up."""
-    curves = ours.filter((pl.col("size") > 0) & (pl.col("occurrence") == 1)).sort("size")
+def _plot(row: Row, measured: pl.DataFrame) -> str:
+    """Plot busbw over size, with the expected range."""
+    curves = measured.filter((pl.col("size") > 0) & (pl.col("occurrence") == 1)).sort("size")
     sides = {half: list(curves.filter(pl.col("half") == half).select("size", "busbw").iter_rows()) for half in HALVES}
-    named = {f"busbw {half}, GB/s": points for half, points in sides.items() if points}
-    return plot(named, levels=expected(row))
+    curves_by_name = {f"busbw {half}, GB/s": points for half, points in sides.items() if points}
+    return plot(curves_by_name, levels=expected(row))
 
 
 def expected(row: Row) -> tuple[float, ...]:
-    """What such a host reaches, from the least to the most."""
+    """Return the expected busbw range of such a host; empty if unknown."""
     hosts, gpus = row["hosts"] or [], row["gpus"] or []
     machine = machine_of(gpus[0], row["listed_devices"]) if len(hosts) == len(gpus) == 1 else None
     if machine is None or row["collective"] not in AS_ON_A_RING:

@@ -1,4 +1,4 @@
-"""Ports and their counters, for a person: what states they are in, what grew from dump to dump, what is not zero."""
+"""Ports and counters as text: port states, increases between dumps, and nonzero counters."""
 
 from __future__ import annotations
 
@@ -14,47 +14,47 @@ from ncclforensics.data.names import printable
 from ncclforensics.report.build import Report, Row
 from ncclforensics.rules.finding import Severity
 from ncclforensics.rules.shared.port_text import port_name
-from ncclforensics.views.text_layout import STYLE, headed, heading, indented
+from ncclforensics.views.text_layout import STYLE, heading, indented, table_with_header
 
-MOST = 12  # rows, unless all is asked for
+MOST = 12  # rows shown without -v
 LEVELS = "▁▂▃▄▅▆▇█"
-DRAWN = 3  # dumps from which on growth is drawn over time
+DRAWN = 3  # with so many dumps, increases are drawn over time
 LONGEST = 16  # characters of a bar; and pairs of dumps in a line over time
 TRAFFIC = ("bytes", "packets")
 FIGURES = (3, 4, 5)  # columns of numbers
 
 
 def counters(report: Report, verbose: bool) -> list[RenderableType]:
-    """The ports by state and rate, and the counters of errors and waiting: first those that grew."""
+    """List the ports by state and rate, and the counters of errors and congestion, increases first."""
     parts: list[RenderableType] = []
     if states := _states(report.run["port_state"]):
         parts += [heading("PORTS"), indented(Text(states))]
-    if grew := grown(report):
+    if grew := increased_counters(report):
         shown = grew if verbose else grew[:MOST]
         parts += [heading("COUNTERS THAT GREW"), indented(_grown(shown, report))]
         parts += _more(len(grew) - len(shown))
     return parts + _once(report, verbose)
 
 
-def grown(report: Report) -> list[Row]:
-    """What grew from the first dump of a port to the last, errors of links first (columns COUNTER_INCREASE)."""
-    counters = _telling(report).filter(pl.col("increase") > 0)
+def increased_counters(report: Report) -> list[Row]:
+    """Return the counters that increased between the dumps, link errors first (columns COUNTER_INCREASE)."""
+    counters = _error_counters(report).filter(pl.col("increase") > 0)
     return counters.sort(~pl.col("name").is_in(list(LINK_LIMITS)), -pl.col("increase"), "key", "name").to_dicts()
 
 
-def _telling(report: Report) -> pl.DataFrame:
-    """All counters but those of traffic that arrived."""
+def _error_counters(report: Report) -> pl.DataFrame:
+    """Return all counters except those of delivered traffic."""
     is_traffic = pl.col("unit").is_in(TRAFFIC) & (pl.col("name") != "port_xmit_discards")
     return report.run["counter_increase"].filter(~is_traffic)
 
 
 def _once(report: Report, verbose: bool) -> list[RenderableType]:
-    """The counters of ports that one dump tells of, the worst ports first."""
-    old = _telling(report).filter((pl.col("dumps") == 1) & (pl.col("value") > 0)).sort("key", "name")
+    """List the nonzero counters of ports with a single dump, worst ports first."""
+    old = _error_counters(report).filter((pl.col("dumps") == 1) & (pl.col("value") > 0)).sort("key", "name")
     if old.is_empty():
         return []
     ports = old.group_by("key", maintain_order=True).agg(
-        pl.all().first(), told="name", values="value", stuck="is_saturated"
+        pl.all().first(), names="name", values="value", stuck="is_saturated"
     )
     worst = old.filter(pl.col("name").is_in(list(LINK_LIMITS))).group_by("key").agg(worst=pl.col("value").max())
     ports = ports.join(worst, on="key", how="left").sort("worst", descending=True, nulls_last=True, maintain_order=True)
@@ -69,11 +69,11 @@ def _more(left: int) -> list[RenderableType]:
 
 
 def _states(port_state: pl.DataFrame) -> str:
-    """`38 active at 400 Gb/s, 3 down`: the last state of every port."""
-    told = port_state.with_columns(
+    """Summarise the last state of every port: `38 active at 400 Gb/s, 3 down`."""
+    last_states = port_state.with_columns(
         key=pl.concat_str(["guid", "lid", "host", "device", "port"], separator=" ", ignore_nulls=True)
     ).unique("key", keep="last", maintain_order=True)
-    kinds = told.group_by("state", "rate_Gbps", maintain_order=True).len()
+    kinds = last_states.group_by("state", "rate_Gbps", maintain_order=True).len()
     words = []
     for state, rate, many in kinds.sort("len", descending=True, maintain_order=True).iter_rows():
         at = f" at {rate:g} Gb/s" if rate is not None and state != "down" else ""
@@ -82,35 +82,35 @@ def _states(port_state: pl.DataFrame) -> str:
 
 
 def _grown(rows: list[Row], report: Report) -> Table:
-    """A row for each counter; the bar is logarithmic, over time each pair of dumps is a level."""
+    """List increases: with a logarithmic bar, or with a level for each pair of dumps."""
     deltas, cited = report.run["counter_delta"], _cited(report)
     is_series = any(row["dumps"] >= DRAWN for row in rows)
-    table = headed("", "port", "counter", "before", "after", "grew", "over time" if is_series else "")
+    table = table_with_header("", "port", "counter", "before", "after", "grew", "over time" if is_series else "")
     for number in FIGURES:
         table.columns[number].justify = "right"
     table.columns[-1].no_wrap = True
     most = max(row["increase"] for row in rows)
     for row in rows:
         steps = deltas.filter((pl.col("key") == row["key"]) & (pl.col("name") == row["name"]))
-        least = "≥ " if row["is_lower_bound"] else ""
-        drawn = _levels(steps["increase"].fill_null(0).to_list()) if is_series else _bar(row["increase"], most)
+        bound = "≥ " if row["is_lower_bound"] else ""
+        bar = _levels(steps["increase"].fill_null(0).to_list()) if is_series else _bar(row["increase"], most)
         severity = cited.get((row["source"], row["line"]), "")
         table.add_row(
             Text(severity, style=STYLE.get(severity, "")), port_name(row), printable(row["name"]),
-            f"{steps['before'][0]:,}", f"{row['value']:,}", f"{least}{row['increase']:,}", Text(drawn, style="yellow"),
+            f"{steps['before'][0]:,}", f"{row['value']:,}", f"{bound}{row['increase']:,}", Text(bar, style="yellow"),
         )  # fmt: skip
     return table
 
 
 def _cited(report: Report) -> dict[tuple[int, int], str]:
-    """The severity of the worst finding that cites a line."""
+    """Return the severity of the worst finding for each cited line."""
     order = list(Severity)
-    found = sorted(report.findings, key=lambda one: -order.index(one.severity or Severity.INFO))
-    return {(line.source, line.line): str(one.severity) for one in found for line in one.evidence}
+    worst_last = sorted(report.findings, key=lambda finding: -order.index(finding.severity or Severity.INFO))
+    return {(line.source, line.line): str(finding.severity) for finding in worst_last for line in finding.evidence}
 
 
 def _bar(value: int, most: int) -> str:
-    """A bar whose length grows with the number of digits.
+    """Draw a bar whose length is logarithmic.
 
     >>> _bar(10, 1000), _bar(1000, 1000)
     ('█████', '████████████████')
@@ -119,7 +119,7 @@ def _bar(value: int, most: int) -> str:
 
 
 def _levels(steps: list[int]) -> str:
-    """Growth from dump to dump; where there are more than fit, the last ones.
+    """Draw the increases from dump to dump; only the last ones if there are too many.
 
     >>> _levels([0, 0, 1, 8])
     '▁▁▁█'
@@ -130,10 +130,10 @@ def _levels(steps: list[int]) -> str:
 
 
 def _totals(rows: list[Row]) -> Table:
-    table = headed("port", "not zero")
+    table = table_with_header("port", "not zero")
     for row in rows:
-        told = zip(row["told"], row["values"], row["stuck"], strict=True)
+        counters = zip(row["names"], row["values"], row["stuck"], strict=True)
         table.add_row(
-            port_name(row), ", ".join(f"{printable(name)} {'≥ ' * stuck}{value:,}" for name, value, stuck in told)
+            port_name(row), ", ".join(f"{printable(name)} {'≥ ' * stuck}{value:,}" for name, value, stuck in counters)
         )
     return table

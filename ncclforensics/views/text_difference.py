@@ -1,4 +1,4 @@
-"""What differs between two runs, for a person: how it came out, what may explain it, what could not be compared."""
+"""The comparison of two runs as text: results, differences that may explain them, and what was not compared."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ncclforensics.diff import Comparison, Curve, Difference, Kind, NotCompared,
 from ncclforensics.diff.result import FINDINGS
 from ncclforensics.report.build import Report, Row
 from ncclforensics.views.markdown import section
-from ncclforensics.views.plots import ENOUGH, plot
-from ncclforensics.views.text_layout import STYLE, bare, drawn, heading, indented, place_of
+from ncclforensics.views.plots import MIN_SIZES, plot
+from ncclforensics.views.text_layout import STYLE, heading, indented, place_of, render_text, table_without_header
 from ncclforensics.views.text_report import coverage
 
 MOST_VALUES = 3
@@ -22,28 +22,30 @@ MOST_CURVES = 2
 MOST_CONTEXT = 8
 MOST_TOLD = 3
 LONGEST = 160  # characters of a value
-TITLES = {Kind.SYMPTOM: "HOW IT CAME OUT", Kind.DIFFERENCE: "WHAT DIFFERS (what explains most is first)"}
+TITLES = {Kind.SYMPTOM: "RESULTS", Kind.DIFFERENCE: "DIFFERENCES (most relevant first)"}
 
 
 def text(comparison: Comparison, *, width: int = 100, color: bool = False) -> str:
-    """The comparison as lines of text, with ANSI colours or without."""
-    return drawn(_parts(comparison), width=width, color=color)
+    """Return the comparison as lines of text, with or without ANSI colours."""
+    return render_text(_parts(comparison), width=width, color=color)
 
 
 def markdown(comparison: Comparison) -> str:
-    """The same for an issue or a chat."""
+    """Return the comparison as Markdown."""
     return section(f"ncclforensics diff: {headline(comparison)}", text(comparison, width=120))
 
 
 def headline(comparison: Comparison) -> str:
-    """The answer in a few words."""
+    """Return the result in a few words."""
     if not comparison.is_enough:
         return "UNDECIDABLE  too little in common to compare"
     if not comparison.matters:
-        return "ALIKE  nothing that matters differs"
+        return "ALIKE  no relevant differences"
     symptoms, reasons = len(comparison.of(Kind.SYMPTOM)), len(comparison.of(Kind.DIFFERENCE))
-    told = [f"{symptoms} in how it came out"] * bool(symptoms) + [f"{reasons} in what may explain it"] * bool(reasons)
-    return f"DIFFERENT  {', '.join(told)}"
+    told = [f"{symptoms} in the results"] * bool(symptoms) + [f"{reasons} {plural('possible cause', reasons)}"] * bool(
+        reasons
+    )
+    return f"DIFFERENT  {', '.join(counts)}"
 
 
 def _parts(comparison: Comparison) -> list[RenderableType]:
@@ -56,25 +58,25 @@ def _parts(comparison: Comparison) -> list[RenderableType]:
     for kind, title in TITLES.items():
         rows = comparison.of(kind)
         parts += [heading(title)] if rows else []
-        for alike in _together(rows):
+        for alike in _by_topic(rows):
             parts += _differences(comparison, alike)
         parts += _curves(comparison.curves) if kind is Kind.SYMPTOM and rows else []
     return [*parts, *_context(comparison), *_not_compared(comparison.not_compared), *_compared(comparison)]
 
 
-def _together(rows: list[Difference]) -> list[list[Difference]]:
-    """Neighbours of one topic; findings each stand for themselves."""
+def _by_topic(rows: list[Difference]) -> list[list[Difference]]:
+    """Group neighbouring differences of one topic; every finding is a group of its own."""
     groups = groupby(enumerate(rows), lambda item: (item[1].topic, item[0] if item[1].topic == FINDINGS else None))
     return [[one for _, one in group] for _, group in groups]
 
 
 def _differences(comparison: Comparison, alike: list[Difference]) -> list[RenderableType]:
-    """The first with its lines, the others of its topic in a line each."""
+    """Show the first difference with its lines, and the others of its topic in one line each."""
     one, *others = alike
     parts: list[RenderableType] = [
         Text.assemble(("\n  ", ""), (printable(one.what), "bold"), (f"  ({one.topic}, {one.certainty})", "dim"))
     ]
-    table = bare()
+    table = table_without_header()
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold", ratio=1)
     cited = comparison.evidence(one)
@@ -82,7 +84,7 @@ def _differences(comparison: Comparison, alike: list[Difference]) -> list[Render
         ("GOOD", "green", one.good, comparison.good, cited[0]),
         ("BAD", "red", one.bad, comparison.bad, cited[1]),
     ):
-        table.add_row(Text(name, style=style), Text(said(side, one.unit)))
+        table.add_row(Text(name, style=style), Text(side_text(side, one.unit)))
         for line in lines:
             table.add_row("", _cited(report, line))
     for other in others[:MOST_ALIKE]:
@@ -97,12 +99,12 @@ def _differences(comparison: Comparison, alike: list[Difference]) -> list[Render
 
 
 def _in_a_line(one: Difference) -> Text:
-    good, bad = said(one.good, one.unit), said(one.bad, one.unit)
+    good, bad = side_text(one.good, one.unit), side_text(one.bad, one.unit)
     return Text.assemble((printable(one.what), ""), (": ", ""), (good, "green"), (" → ", "dim"), (bad, "red"))
 
 
-def said(side: Side, unit: str) -> str:
-    """`IB (15 processes), Socket (1 process)`; a value that all share stands without a number where there is one."""
+def side_text(side: Side, unit: str) -> str:
+    """Return the values of a side with their counts: `IB (15 processes), Socket (1 process)`."""
     shown = side.values[:MOST_VALUES]
     told = [
         _short(printable(value))
@@ -114,7 +116,7 @@ def said(side: Side, unit: str) -> str:
 
 
 def plural(unit: str, many: int) -> str:
-    """`rank`, `ranks`, `pairs of ranks`."""
+    """Return the unit in singular or plural: `rank`, `ranks`, `pairs of ranks`."""
     first, of, rest = unit.partition(" of ")
     return unit if many == 1 else f"{first}{'es' if first.endswith('s') else 's'}{of}{rest}"
 
@@ -129,9 +131,9 @@ def _cited(report: Report, line: Row) -> Text:
 
 
 def _curves(curves: list[Curve]) -> list[RenderableType]:
-    """Both runs over size."""
+    """Plot both runs over size."""
     parts: list[RenderableType] = []
-    for curve in [each for each in curves if len(each.points) >= ENOUGH][:MOST_CURVES]:
+    for curve in [curve for curve in curves if len(curve.points) >= MIN_SIZES][:MOST_CURVES]:
         good = [(size, value) for size, value, _ in curve.points]
         bad = [(size, value) for size, _, value in curve.points]
         drawing = plot({f"GOOD, {curve.unit}": good, f"BAD, {curve.unit}": bad})
@@ -143,26 +145,28 @@ def _context(comparison: Comparison) -> list[RenderableType]:
     rows = comparison.of(Kind.CONTEXT)
     if not rows:
         return []
-    table = bare()
+    table = table_without_header()
     table.add_column(style="dim", overflow="fold")
     table.add_column(overflow="fold", ratio=1)
     for one in rows[:MOST_CONTEXT]:
-        table.add_row(printable(one.what), f"GOOD: {said(one.good, one.unit)}; BAD: {said(one.bad, one.unit)}")
+        table.add_row(
+            printable(one.what), f"GOOD: {side_text(one.good, one.unit)}; BAD: {side_text(one.bad, one.unit)}"
+        )
     more = len(rows) - MOST_CONTEXT
     rest = [indented(Text(f"and {more} more", style="dim"))] if more > 0 else []
-    return [heading("CONTEXT (no reason by itself)"), indented(table), *rest]
+    return [heading("CONTEXT (not a cause by itself)"), indented(table), *rest]
 
 
 def _not_compared(absent: list[NotCompared]) -> list[RenderableType]:
     if not absent:
         return []
-    table = bare()
+    table = table_without_header()
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold", ratio=1)
     for one in absent:
         begin = {
-            "good": "GOOD does not tell; BAD: ",
-            "bad": "BAD does not tell; GOOD: ",
+            "good": "not in GOOD; BAD: ",
+            "bad": "not in BAD; GOOD: ",
             "common": "nothing in common; ",
         }[one.absent]
         shown = [_short(printable(each)) for each in one.other_values[:MOST_TOLD]]

@@ -1,4 +1,4 @@
-"""What all text for a person is made of: a sheet of a given width, headings, tables without lines, places in files."""
+"""Building blocks of text reports: rendering, headings, tables and file locations."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ncclforensics.data.names import known, printable
 from ncclforensics.report.build import Report, Row
 
 STYLE = {"error": "bold red", "warning": "bold yellow", "info": "cyan", "no-hang": "bold green"}
-_WHOLE = ("rank", "host", "GPU", "pid")  # columns whose words are never broken
+_UNBROKEN = ("rank", "host", "GPU", "pid")  # columns whose words are not broken
 
 
-def drawn(parts: Iterable[RenderableType], *, width: int, color: bool) -> str:
-    """Lines of text, with ANSI colours or without."""
+def render_text(parts: Iterable[RenderableType], *, width: int, color: bool) -> str:
+    """Render the parts as lines of text, with or without ANSI colours."""
     out = io.StringIO()
     console = Console(
         file=out,
@@ -37,34 +37,34 @@ def drawn(parts: Iterable[RenderableType], *, width: int, color: bool) -> str:
 
 
 def heading(title: str) -> Text:
-    """A title with an empty line above it."""
+    """Return a title with an empty line above it."""
     return Text(f"\n{title}", style="bold")
 
 
 def indented(part: RenderableType) -> Padding:
-    """What stands below a heading."""
+    """Indent a part below a heading."""
     return Padding(part, (0, 0, 0, 2))
 
 
-def bare() -> Table:
-    """A table without a head; its columns are to be added."""
+def table_without_header() -> Table:
+    """Return a table without a header; the caller adds the columns."""
     return Table(box=None, padding=(0, 2, 0, 0), show_header=False, show_edge=False, pad_edge=False)
 
 
-def headed(*columns: str, figures: bool = False) -> Table:
-    """A table with a head; `figures`: all columns but the first stand to the right."""
+def table_with_header(*columns: str, figures: bool = False) -> Table:
+    """Return a table with a header; `figures` aligns all columns but the first to the right."""
     table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, pad_edge=False, header_style="dim")
     for number, column in enumerate(columns):
         is_figure = figures and number > 0
-        is_whole = column in _WHOLE
-        table.add_column(column, justify="right" if is_figure else "left", overflow="fold", no_wrap=is_whole)
+        is_unbroken = column in _UNBROKEN
+        table.add_column(column, justify="right" if is_figure else "left", overflow="fold", no_wrap=is_unbroken)
     return table
 
 
 def place_of(report: Report, line: Row) -> str:
-    """File and line; the folders too, where two files have one name."""
+    """Return file and line; with folders if two files have the same name."""
     path = Path(line["path"])
     same = [Path(r.source.path).absolute() for r in report.run.inputs if r.source.path.endswith(path.name)]
-    folders = {one.parent for one in same if one.name == path.name}
+    folders = {candidate.parent for candidate in same if candidate.name == path.name}
     name = os.path.relpath(path, os.path.commonpath(folders)) if len(folders) > 1 else path.name
     return printable(f"{name}:{known(line['line'])}")

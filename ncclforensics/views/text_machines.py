@@ -1,4 +1,4 @@
-"""How the GPUs of a machine reach one another and their NICs: a line for each GPU, what is odd marked."""
+"""The paths between GPUs and NICs of a machine as text: a line for each GPU, unusual paths marked."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from rich.text import Text
 
 from ncclforensics.data.names import printable
 from ncclforensics.report.build import Report
-from ncclforensics.views.text_layout import headed
+from ncclforensics.views.text_layout import table_with_header
 
-ODD = "bold red"
-WAYS = ("PIX", "PXB", "PHB", "NODE", "SYS")  # the shortest first
+UNUSUAL = "bold red"
+PATHS = ("PIX", "PXB", "PHB", "NODE", "SYS")  # the shortest first
 MOST = 3  # machines
 LONGEST = 4  # NICs
-Ways = dict[str, dict[str, list[str]]]  # device -> way -> the devices at its end
+PathMap = dict[str, dict[str, list[str]]]  # device -> path type -> devices at the other end
 
 
 def machines(report: Report) -> list[tuple[str, Table]]:
-    """A title and a table for each kind of machine that a dump shows; machines that are alike share one."""
+    """Return a title and a table for each kind of machine; machines with equal paths share one."""
     pairs = report.run["device_pair"].filter((pl.col("table") == "path") & pl.col("device").str.starts_with("GPU"))
     names = report.run["machine_device"].filter(pl.col("name").is_not_null())
     groups: dict[str, list[str]] = {}
     tables: dict[str, Table] = {}
     for (source, dump, host), rows in pairs.group_by("source", "dump", "host", maintain_order=True):
-        told = names.filter((pl.col("source") == source) & (pl.col("dump") == dump))
+        device_names = names.filter((pl.col("source") == source) & (pl.col("dump") == dump))
         cells = rows.select("device", "other", "path").rows()
         key = repr(sorted(cells))
         file = Path(report.run.inputs[int(str(source))].source.path).name
         groups.setdefault(key, []).append(str(host or file))
         if key not in tables:
-            tables[key] = _table(cells, dict(told.select("device", "name").iter_rows()))
-    found = [(printable(_listed(machines)), tables[key]) for key, machines in groups.items()]
-    return found[:MOST]
+            tables[key] = _table(cells, dict(device_names.select("device", "name").iter_rows()))
+    titled = [(printable(_listed(machines)), tables[key]) for key, machines in groups.items()]
+    return titled[:MOST]
 
 
 def _listed(names: list[str]) -> str:
@@ -44,35 +44,37 @@ def _listed(names: list[str]) -> str:
 
 
 def _table(cells: list[tuple[str, str, str]], names: dict[str, str]) -> Table:
-    gpus: Ways = {}
-    nics: Ways = {}
+    gpus: PathMap = {}
+    nics: PathMap = {}
     for device, other, way in cells:
         side = gpus if other.startswith("GPU") else nics
         side.setdefault(device, {}).setdefault(way, []).append(other)
     usual = Counter(way for ways in gpus.values() for way, others in ways.items() for _ in others).most_common(1)
     total = sum(len(others) for ways in gpus.values() for others in ways.values())
     is_even = bool(usual) and usual[0][1] * 2 > total and usual[0][0].startswith("NV")
-    nearest = {gpu: next((way for way in WAYS if way in ways), "") for gpu, ways in nics.items()}
-    is_near = any(way in WAYS[:2] for way in nearest.values())
-    table = headed(*("", "other GPUs", "nearest NIC")[: 3 if nics else 2])
+    nearest = {gpu: next((way for way in PATHS if way in ways), "") for gpu, ways in nics.items()}
+    is_near = any(way in PATHS[:2] for way in nearest.values())
+    table = table_with_header(*("", "other GPUs", "nearest NIC")[: 3 if nics else 2])
     for device in dict.fromkeys([*gpus, *nics]):
         row = [Text(device), _reached(gpus.get(device, {}), usual[0][0] if is_even else None)]
         if nics:
             way = nearest.get(device, "")
             ends = [names.get(nic, nic) for nic in nics.get(device, {}).get(way, [])]
-            is_odd = is_near and way == WAYS[-1]
-            row.append(Text(printable(f"{way} {_listed(ends)}{' !' * is_odd}"), style=ODD if is_odd else ""))
+            is_unusual = is_near and way == PATHS[-1]
+            row.append(
+                Text(printable(f"{way} {_listed(ends)}{' !' * is_unusual}"), style=UNUSUAL if is_unusual else "")
+            )
         table.add_row(*row)
     return table
 
 
 def _reached(ways: dict[str, list[str]], usual: str | None) -> Text:
-    """`NV18`, or which way leads to whom: `NV18; NV12 ! to GPU5`."""
+    """Return the path types to the other GPUs: `NV18`, or `NV18; NV12 ! to GPU5`."""
     text = Text()
     for way, others in sorted(ways.items(), key=lambda item: -len(item[1])):
-        is_odd = usual is not None and way != usual
+        is_unusual = usual is not None and way != usual
         text.append("; " * bool(text))
-        text.append(way + " !" * is_odd, style=ODD if is_odd else "")
+        text.append(way + " !" * is_unusual, style=UNUSUAL if is_unusual else "")
         if len(ways) > 1 and way != usual:
             text.append(f" to {', '.join(others)}")
     return text

@@ -1,4 +1,4 @@
-"""The report for a person: the verdict, the culprits and the proof on one screen."""
+"""The report as text: the verdict, the culprits and the evidence on one screen."""
 
 from __future__ import annotations
 
@@ -24,7 +24,15 @@ from ncclforensics.report.summary import not_shown, summary, versions
 from ncclforensics.rules.finding import Finding, Severity
 from ncclforensics.views.text_benchmarks import benchmarks
 from ncclforensics.views.text_counters import counters
-from ncclforensics.views.text_layout import STYLE, bare, drawn, headed, heading, indented, place_of
+from ncclforensics.views.text_layout import (
+    STYLE,
+    heading,
+    indented,
+    place_of,
+    render_text,
+    table_with_header,
+    table_without_header,
+)
 from ncclforensics.views.text_machines import machines
 
 Row = dict[str, Any]
@@ -38,28 +46,28 @@ LONGEST_LIST = 48  # characters
 def text(
     report: Report, *, width: int = 100, color: bool = False, verbose: bool = False, everything: bool = False
 ) -> str:
-    """The verdict as lines of text, with ANSI colours or without; `everything`: the run and all findings instead."""
+    """Return the verdict, or with `everything` the run and all findings, as lines of text."""
     parts = _all(report, verbose) if everything else _parts(report, verbose)
-    return drawn(parts, width=width, color=color)
+    return render_text(parts, width=width, color=color)
 
 
 def _parts(report: Report, verbose: bool) -> list[RenderableType]:
     parts: list[RenderableType] = [coverage(report)]
     jobs = report.verdicts
-    for place, row in enumerate(jobs):
-        if place and row["verdict"] == "no-hang" and not verbose and len(jobs) > 3:
+    for index, row in enumerate(jobs):
+        if index and row["verdict"] == "no-hang" and not verbose and len(jobs) > 3:
             continue
         if len(jobs) > 1:
             size = report.run["rank"].filter(pl.col("job") == row["job"]).height
-            parts.append(Text(f"\nJob {place + 1} of {len(jobs)}: {size} ranks", style="bold underline"))
+            parts.append(Text(f"\nJob {index + 1} of {len(jobs)}: {size} ranks", style="bold underline"))
         parts += _job(report, row, verbose)
     if not jobs:
         parts.append(Text(f"\nUNDECIDABLE  {NO_NCCL_LINES}", style="bold"))
         parts += [heading("COLLECT"), *(indented(Text(step)) for step in COLLECT_CALLS)]
-    told = [id(report.finding_of(row)) for row in jobs]
+    verdict_findings = [id(report.finding_of(row)) for row in jobs]
     for finding in report.findings:
-        if id(finding) not in told and finding.severity is not Severity.INFO:
-            parts += _told(report, finding)
+        if id(finding) not in verdict_findings and finding.severity is not Severity.INFO:
+            parts += _finding(report, finding)
     notes = [finding for finding in report.findings if finding.severity is Severity.INFO and finding.rule != _GAP]
     parts += [Text.assemble(("\nnote  ", STYLE["info"]), f"{note.title}: {note.detail}") for note in notes]
     parts += _problems(report)
@@ -77,31 +85,31 @@ def _all(report: Report, verbose: bool) -> list[RenderableType]:
         parts += [heading(f"MACHINE {name} (! differs from the others)"), indented(table)]
     parts += benchmarks(report, verbose) + counters(report, verbose)
     for finding in report.findings:
-        parts += _told(report, finding)
+        parts += _finding(report, finding)
     if not report.findings:
         parts.append(Text("\nno findings", style=STYLE["no-hang"]))
     return parts + _problems(report) + _not_shown(report)
 
 
-def _told(report: Report, finding: Finding) -> list[RenderableType]:
-    """A finding with all that belongs to it."""
+def _finding(report: Report, finding: Finding) -> list[RenderableType]:
+    """Show a finding with its detail, remedy and evidence."""
     severity = str(finding.severity)
     head = Text.assemble(("\n", ""), (severity.upper(), STYLE[severity]), (f"  ({finding.certainty})  ", "dim"))
-    said = [finding.detail, finding.remedy]
+    texts = [finding.detail, finding.remedy]
     return [
         head.append(finding.title, "bold"),
-        *(indented(Text(sentence(line))) for line in said if line),
+        *(indented(Text(sentence(line))) for line in texts if line),
         indented(Text(f"{finding.role} · rule {finding.rule}", style="dim")),
         *_lines_of(report, finding),
     ]
 
 
 def _not_shown(report: Report) -> list[RenderableType]:
-    """What these logs cannot tell, and what to set before the next run."""
+    """List what these logs cannot show, and what to set before the next run."""
     rows = not_shown(report.run)
     if not rows:
         return []
-    table = bare()
+    table = table_without_header()
     table.add_column(overflow="fold", ratio=1)
     table.add_column(style="dim", overflow="fold", ratio=1)
     for row in rows:
@@ -110,9 +118,9 @@ def _not_shown(report: Report) -> list[RenderableType]:
 
 
 def _run(report: Report, verbose: bool) -> Table:
-    """What the logs tell about the run; a line for all that they tell nothing about is left out."""
+    """Show the summary of the run, without unknown values."""
     run = summary(report.run)
-    sizes = Counter((each["kind"], each["nranks"]) for each in run["communicators"])
+    sizes = Counter((row["kind"], row["nranks"]) for row in run["communicators"])
     lines = {
         "NCCL": ", ".join(run["nccl_versions"]),
         "ranks": f"{ranks_text(run['ranks_seen'])} of {run['world_size']}" if run["world_size"] else "",
@@ -124,7 +132,7 @@ def _run(report: Report, verbose: bool) -> Table:
         "communicators": ", ".join(f"{count} {kind} of {size} ranks" for (kind, size), count in sorted(sizes.items())),
         "subsystems": ", ".join(run["debug"]["subsystems_seen"]),
     }
-    table = bare()
+    table = table_without_header()
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, line in lines.items():
@@ -140,34 +148,34 @@ def _list(names: list[str], verbose: bool) -> str:
 
 
 def coverage(report: Report) -> Text:
-    """What was read, in one line."""
+    """Summarise what was read in one line."""
     tally = report.run.tally.select(*COUNTS).sum().row(0, named=True) if report.run.inputs else {}
     nccl = (tally["recognised"] or 0) + (tally["unrecognised"] or 0)
     seen, world = report.run["rank"].height, report.run["member"]["nranks"].max()
     known = report.run["rank"]["host"]
     hosts = 0 if known.null_count() else known.n_unique()
-    told_versions = versions(report.run)
+    nccl_versions = versions(report.run)
     jobs, files = len(report.verdicts), len(report.run.inputs)
     of_world = f" of {world!r}" if world and world != seen and jobs == 1 else f" in {jobs} jobs" if jobs > 1 else ""
     partly = sum(not reading.is_whole and not reading.problems for reading in report.run.inputs)
-    told = [
+    items = [
         f"{count} {noun.singular if count == 1 else noun.plural}"
         for noun in nouns()
         if (count := _count(report.run, noun))
     ]
     kinds = {*report.run.kinds.values()} - {"application"}
     lines = "known lines" if kinds and kinds.isdisjoint(LOG_KINDS) and not seen else "NCCL lines"
-    if seen or not told:
+    if seen or not items:
         of_hosts = f" on {hosts} host{'s' * (hosts != 1)}" * bool(hosts or not seen)
-        told.append(f"{seen} rank{'s' * (seen != 1)}{of_world}{of_hosts}")
-    told += [
-        f"NCCL {', '.join(told_versions)}" if told_versions else "NCCL version unknown",
+        items.append(f"{seen} rank{'s' * (seen != 1)}{of_world}{of_hosts}")
+    items += [
+        f"NCCL {', '.join(nccl_versions)}" if nccl_versions else "NCCL version unknown",
         f"{files} file{'s' * (files != 1)}" + (f", {partly} read at both ends only" if partly else ""),
         f"{nccl:,} {lines}, {(tally['recognised'] or 0) / nccl:.0%} recognised" if nccl else "no NCCL lines",
     ]
     if tally.get("damaged"):
-        told.append(f"{tally['damaged']:,} damaged")
-    return Text(" · ".join(told), style="dim")
+        items.append(f"{tally['damaged']:,} damaged")
+    return Text(" · ".join(items), style="dim")
 
 
 def _count(run: Frames, noun: Noun) -> int:
@@ -203,7 +211,7 @@ def _job(report: Report, row: Row, verbose: bool) -> list[RenderableType]:
 def _culprits(report: Report, row: Row) -> list[RenderableType]:
     last = {call["rank_id"]: call for call in report.last_calls(row["job"])}
     ranks = report.run["rank"].filter(pl.col("rank_id").is_in(row["culprits"])).sort("rank").to_dicts()
-    table = headed("rank", "host", "GPU", "pid", "last call", "at")
+    table = table_with_header("rank", "host", "GPU", "pid", "last call", "at")
     for rank in ranks[:MOST_CULPRITS]:
         call = last.get(rank["rank_id"])
         place = report.cited(call["source"], call["line"]) if call else {}
@@ -222,26 +230,29 @@ def _culprits(report: Report, row: Row) -> list[RenderableType]:
 
 
 def _grid(report: Report, row: Row) -> list[RenderableType]:
-    """One mark a rank, one line a host: where the culprits sit."""
+    """Show the ranks of each host in a line, with a symbol for each rank."""
     ranks = report.run["rank"].filter(pl.col("job") == row["job"]).sort("rank")
     if not row["culprits"] or ranks.height < 2:
         return []
-    marks = {**dict.fromkeys(row["victims"], ("·", "yellow")), **dict.fromkeys(row["culprits"], ("X", STYLE["error"]))}
-    table = bare()
+    symbols = {
+        **dict.fromkeys(row["victims"], ("·", "yellow")),
+        **dict.fromkeys(row["culprits"], ("X", STYLE["error"])),
+    }
+    table = table_without_header()
     hosts = [(known(name[0]), rows) for name, rows in ranks.group_by("host", maintain_order=True)]
-    guilty = {known(ranks.filter(pl.col("rank_id") == rank_id)["host"][0]) for rank_id in row["culprits"]}
-    hosts = sorted(hosts, key=lambda item: item[0] not in guilty)
+    culprit_hosts = {known(ranks.filter(pl.col("rank_id") == rank_id)["host"][0]) for rank_id in row["culprits"]}
+    hosts = sorted(hosts, key=lambda item: item[0] not in culprit_hosts)
     for host, rows in hosts[:MOST_HOSTS]:
         line = Text()
         for rank_id in rows["rank_id"]:
-            line.append(*marks.get(rank_id, ("-", "dim")))
+            line.append(*symbols.get(rank_id, ("-", "dim")))
         table.add_row(ranks_text(rows["rank"].drop_nulls()), host, line)
-    more = [indented(Text(f"and {len(hosts) - MOST_HOSTS} hosts more", style="dim"))] if len(hosts) > MOST_HOSTS else []
+    more = [indented(Text(f"and {len(hosts) - MOST_HOSTS} more hosts", style="dim"))] if len(hosts) > MOST_HOSTS else []
     return [heading("RANKS (X culprit, · waits, - neither)"), indented(table), *more]
 
 
 def _mismatch(report: Report, row: Row) -> list[RenderableType]:
-    """Both calls side by side, the differing fields marked."""
+    """Show both calls side by side, with the differing fields marked."""
     if not row["how"]:
         return []
     sides = report.run["verdict_evidence"].filter(
@@ -254,11 +265,13 @@ def _mismatch(report: Report, row: Row) -> list[RenderableType]:
     if len(shown) < 2:
         return []
     number = dict(report.run["rank"].select("rank_id", "rank").iter_rows())
-    table = headed("", *(f"rank {number[shown[side]['rank_id']]} ({side})" for side in ("minority", "majority")))
+    table = table_with_header(
+        "", *(f"rank {number[shown[side]['rank_id']]} ({side})" for side in ("minority", "majority"))
+    )
     for name, show in _FIELDS.items():
-        mine, theirs = (show(shown[side]) for side in ("minority", "majority"))
-        differs = mine != theirs
-        table.add_row(f"{'≠' if differs else ' '} {name}", mine, theirs, style="bold red" if differs else "")
+        minority, majority = (show(shown[side]) for side in ("minority", "majority"))
+        differs = minority != majority
+        table.add_row(f"{'≠' if differs else ' '} {name}", minority, majority, style="bold red" if differs else "")
     how = {"arguments": "same call, other arguments", "another": "another call"}.get(row["how"], f"{row['how']} call")
     return [heading(f"THE CALL ({how})"), indented(table)]
 
@@ -282,15 +295,15 @@ def _waits(report: Report, row: Row, verbose: bool) -> list[RenderableType]:
         groups.setdefault((what, _ranks(report.numbers(wait["waits_for"]), verbose)), []).append(wait["waiter"])
     if not groups:
         return []
-    table = headed("who", "waits in", "for")
+    table = table_with_header("ranks", "waits in", "for")
     ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
-    for (what, for_whom), waiters in ordered if verbose else ordered[:MOST_GROUPS]:
-        table.add_row(_ranks(report.numbers(waiters), verbose), what, for_whom)
-    return [heading("WHO WAITS FOR WHOM"), indented(table)]
+    for (what, targets), waiters in ordered if verbose else ordered[:MOST_GROUPS]:
+        table.add_row(_ranks(report.numbers(waiters), verbose), what, targets)
+    return [heading("WAITING RANKS"), indented(table)]
 
 
 def _ranks(numbers: list[int], verbose: bool) -> str:
-    """Ranks as text; a long list only begins, unless all is asked for."""
+    """Return ranks as text, shortened unless `verbose`."""
     text = ranks_text(numbers)
     if verbose or len(text) <= LONGEST_LIST:
         return text
@@ -308,9 +321,9 @@ def _evidence(report: Report, finding: Finding) -> list[RenderableType]:
 
 
 def _lines_of(report: Report, finding: Finding) -> list[RenderableType]:
-    """The lines that a finding cites, each with what it shows and where it stands."""
+    """List the lines that a finding cites, with label and location."""
     lines = report.evidence(finding)[:MOST_LINES]
-    table = bare()
+    table = table_without_header()
     table.add_column(style="dim", no_wrap=True)
     table.add_column(style="cyan", overflow="fold")
     table.add_column(overflow="fold", ratio=1)
@@ -320,7 +333,7 @@ def _lines_of(report: Report, finding: Finding) -> list[RenderableType]:
 
 
 def _all_last(report: Report, row: Row) -> list[RenderableType]:
-    table = headed("rank", "host", "last call", "at")
+    table = table_with_header("rank", "host", "last call", "at")
     for call in report.last_calls(row["job"]):
         place = report.cited(call["source"], call["line"])
         where = place_of(report, place)
@@ -329,12 +342,12 @@ def _all_last(report: Report, row: Row) -> list[RenderableType]:
 
 
 def _problems(report: Report) -> list[RenderableType]:
-    told = [f"{path} {problem}" for path, problem in report.input_problems()]
-    return [Text.assemble(("\nproblem  ", STYLE["warning"]), printable(line)) for line in told[:MOST_LINES]]
+    problems = [f"{path} {problem}" for path, problem in report.input_problems()]
+    return [Text.assemble(("\nproblem  ", STYLE["warning"]), printable(line)) for line in problems[:MOST_LINES]]
 
 
 def width_of_terminal() -> int:
-    """Columns of the terminal, 100 where there is none."""
+    """Return the width of the terminal; 100 without one."""
     try:
         return os.get_terminal_size().columns
     except OSError:
