@@ -42,9 +42,8 @@ def headline(comparison: Comparison) -> str:
     if not comparison.matters:
         return "ALIKE  no relevant differences"
     symptoms, reasons = len(comparison.of(Kind.SYMPTOM)), len(comparison.of(Kind.DIFFERENCE))
-    told = [f"{symptoms} in the results"] * bool(symptoms) + [f"{reasons} {plural('possible cause', reasons)}"] * bool(
-        reasons
-    )
+    causes = f"{reasons} {plural('possible cause', reasons)}"
+    counts = [f"{symptoms} in the results"] * bool(symptoms) + [causes] * bool(reasons)
     return f"DIFFERENT  {', '.join(counts)}"
 
 
