@@ -94,6 +94,13 @@ def test_an_export_that_is_cut_off_keeps_its_beginning() -> None:
     assert found[0] == TEXTS[:3]
 
 
+def test_an_answer_of_loki_that_is_cut_off_keeps_its_beginning() -> None:
+    found = read(EXPORTS["loki query"].replace("\n", "").split(TEXTS[3][-9:])[0])
+
+    assert found is not None
+    assert found[0][:3] == TEXTS[:3]
+
+
 @pytest.mark.parametrize(
     "data",
     [

@@ -187,6 +187,13 @@ def test_a_compressed_copy_that_was_cut_is_left_out(tmp_path: Path) -> None:
     assert arranged(tmp_path, {"a.log": whole, "old/a.gz": cut})[1][1] == "is an older copy of a.log; left out"
 
 
+def test_a_copy_with_other_line_ends_is_a_copy(tmp_path: Path) -> None:
+    whole = "".join(parts(calls=2000))
+    files = {"a.log": whole, "windows/a.log": whole[: len(whole) // 2].replace("\n", "\r\n")}
+
+    assert arranged(tmp_path, files)[1] == ("windows/a.log", "is an older copy of a.log; left out")
+
+
 def test_what_names_no_process_is_no_copy(tmp_path: Path) -> None:
     banner = "Starting training\n" * 100
     files = {"rank0.log": banner + "".join(parts()), "rank1.log": banner, "rank2.log": banner}

@@ -92,11 +92,15 @@ def beginning(source: Source) -> bytes:
 
 
 def _pieces(source: Source, step: int = STEP) -> Iterator[bytes]:
-    """The bytes of a source, as far as they can be read."""
+    """The bytes of a source, as far as they can be read, with line ends as Unix has them."""
+    held = b""  # the first half of a line end whose second half is yet to be read
     try:
         with source.open() as stream:
             while data := stream.read1(step):
-                yield data
+                data = held + data
+                held = b"\r" * data.endswith(b"\r")
+                if text := data.removesuffix(b"\r").replace(b"\r\n", b"\n"):
+                    yield text
     except DAMAGED_ARCHIVE:
         return
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 
 import orjson
 import polars as pl
 
 from ncclforensics.data import log_records
+from ncclforensics.inputs import tolerant_json
 from ncclforensics.inputs.records import LABELS, Record, as_time, is_record, records_in
 
 SCHEMA = {
@@ -117,11 +118,11 @@ def _json_records(text: str) -> list[Placed]:
         except (json.JSONDecodeError, RecursionError):
             place = text.find("{", place + 1)
             continue
-        for record in records_in(value):
-            found.append((lines.line_of(record.text, end), record))
+        found += lines.place(records_in(value), end)
         lines.pass_by(end)
         place = text.find("{", end)
-    return found
+    # Loki's answer is one object, whose records are arrays: nothing inside of it can be read alone.
+    return found or list(_Lines(text).place(records_in(tolerant_json.loaded(text.encode())[0]), len(text)))
 
 
 class _Lines:
@@ -132,8 +133,13 @@ class _Lines:
         self._place = 0
         self._line = 1
 
-    def line_of(self, text: str, stop: int) -> int:
-        """The number of the line that holds this text as JSON writes it, searched from the last one to `stop`."""
+    def place(self, found: Iterable[Record], stop: int) -> Iterator[Placed]:
+        """The records with the lines that they stand in, searched from the last one to `stop`."""
+        for record in found:
+            yield self._line_of(record.text, stop), record
+
+    def _line_of(self, text: str, stop: int) -> int:
+        """The number of the line that holds this text as JSON writes it."""
         for encoded in (json.dumps(text, ensure_ascii=False), json.dumps(text)):
             if (place := self._text.find(encoded, self._place, stop)) >= 0:
                 self.pass_by(place)
