@@ -59,7 +59,7 @@ class Report:
         sizes = dict(self.run["rank"].group_by("job").len().iter_rows())
         memberships = self.run["rank"].join(self.run["member"].select("rank_id", "key"), on="rank_id", how="left")
         shown = {row["job"] for row in self._selected(memberships)}
-        rows = [row for row in self.run["verdict"].to_dicts() if row["job"] in shown]
+        rows = [row for row in _weighed(self.run["verdict"], self.rules).to_dicts() if row["job"] in shown]
         return sorted(rows, key=lambda row: (WORST_FIRST.index(row["verdict"]), -sizes[row["job"]], row["job"]))
 
     def evidence(self, finding: Finding) -> list[Row]:
@@ -105,6 +105,12 @@ class Report:
         """Return the sorted rank numbers of these rank_ids, without unknown ones."""
         number = dict(self.run["rank"].select("rank_id", "rank").iter_rows())
         return sorted({number[rank_id] for rank_id in rank_ids if number.get(rank_id) is not None})
+
+    def heard(self, job: int) -> Row:
+        """Return how many ranks of a job have evidence, and of how many (None where no line states the size)."""
+        ranks = self.run["rank"].filter(pl.col("job") == job)
+        sizes = self.run["member"].filter(pl.col("job") == job)["nranks"]
+        return {"ranks": ranks.height, "of": sizes.max()}
 
     def last_calls(self, job: int) -> list[Row]:
         """Return the last call of every selected rank of a job, in the order of ranks."""
@@ -187,8 +193,23 @@ def build_report(run: Frames, selection: Selection | None = None, rules: list[Ru
         for finding in run_rules(partial(call_with, run), rules)
         if selection.shows(finding.ranks, finding.hosts, finding.communicator)
     ]
+    weighed = {row["job"]: row["certainty"] for row in _weighed(run["verdict"], rules).to_dicts()}
+    for finding in shown:
+        if finding.job is not None:
+            finding.certainty = weighed[finding.job]
     cited = {(line.source, line.line) for finding in shown for line in finding.evidence}
     return Report(run, shown, run.quote(cited), selection, rules)
+
+
+def _weighed(verdict: pl.DataFrame, rules: list[Rule]) -> pl.DataFrame:
+    """Lower verdicts to `possible` that hold only if the job stood still, unless the question was about a hang.
+
+    `hang` is asked about a job that stands still; `check` is asked about any job.
+    """
+    if all(rule.hang for rule in rules):
+        return verdict
+    certainty = pl.when("rests_on_stall").then(pl.lit("possible")).otherwise("certainty")
+    return verdict.with_columns(certainty=certainty)
 
 
 def operation(row: Row) -> Row:

@@ -225,10 +225,7 @@ def _judge_unfinished_init(job: Job, inside: dict[str, list[Row]]) -> Diagnosis 
 
 def _application_continues(job: Job, rank_id: int) -> bool:
     """Whether the rank's file has many application lines after NCCL's last line."""
-    process = job.process(rank_id)
-    last: int = process["last_line"]
-    lines: int = job.sources[process["last_source"]]["lines"]
-    return last > 0 and lines - last > LAUNCHER_LINES
+    return job.application_lines_after(rank_id) > LAUNCHER_LINES
 
 
 def _judge_creation_order(job: Job, inside: dict[str, list[Row]], edges: list[Row]) -> Diagnosis:

@@ -43,6 +43,8 @@ class Diagnosis:
     fields: list[str] = field(default_factory=list)
     collect: list[str] = field(default_factory=list)
     evidence_lines: list[Row] = field(default_factory=list)
+    stall_signs: list[str] = field(default_factory=list)  # what shows that the job stood still
+    rests_on_stall: bool = False  # it holds only if the job stood still, which nothing in the logs shows
 
     def row(self, job_number: int) -> Row:
         """Return the diagnosis as a row of the frame `job_diagnosis`."""
@@ -53,6 +55,8 @@ class Diagnosis:
             **operation,
             **{name: getattr(self, name) for name in ("verdict", "certainty", "key", "how", "fields", "reason")},
             **{name: getattr(self, name) for name in ("culprits", "victims", "missing", "collect", "evidence_lines")},
+            "stall_signs": self.stall_signs,
+            "rests_on_stall": self.rests_on_stall,
         }
 
     def lower_certainty(self, certainty: str) -> None:
@@ -102,6 +106,7 @@ class Job:
         self.states = frames["ras_state"].to_dicts() if has_ras else []
         self._call_line, self._member = frames["call_line"], frames["member"]
         calls, last_calls = frames["call"], frames["last_call"]
+        self.last_calls = last_calls
         self.calls = calls if is_only_job else calls.filter(pl.col("rank_id").is_in(list(self.rank_ids)))
         self._calls_by_rank: dict[int, pl.DataFrame] = {}
         self._last_pos: dict[int, int] = dict(last_calls.group_by("rank_id").agg(pl.col("pos").max()).iter_rows())
@@ -119,6 +124,7 @@ class Job:
             row["rank_id"]: row for row in frames["visibility"].to_dicts() if row["rank_id"] in self.rank_ids
         }
         self.sources = {row["source"]: row for row in frames["source"].to_dicts()}
+        self.is_cancelled = is_only_job and bool((frames["job_end"]["form"].cast(pl.String) == "cancelled").any())
         self.releases = sorted(frames["version"]["version"].cast(pl.String).unique().to_list())
 
     @cached_property
@@ -163,6 +169,25 @@ class Job:
         """Return the place of the last line in a rank's log."""
         process = self.process(rank_id)
         return {"rank_id": rank_id, "source": process["last_source"], "line": process["last_line"]}
+
+    def application_lines_after(self, rank_id: int) -> int:
+        """Count the lines of the rank's file behind the last line of NCCL."""
+        process = self.process(rank_id)
+        last = process["last_line"]
+        return int(self.sources[process["last_source"]]["lines"]) - last if last is not None and last > 0 else 0
+
+    def lag(self, rank_id: int) -> int:
+        """Count the collectives by which a rank is behind the furthest member of a communicator that waits for it."""
+        own = [edge for edge in self.waits if edge["waits_for"] == rank_id and edge["kind"] == "collective"]
+        keys = pl.Series([edge["key"] for edge in own], dtype=pl.Categorical()).unique()
+        made = self.last_calls.filter(pl.col("key").is_in(keys.implode())).group_by("key").agg(pl.col("calls").max())
+        most = dict(made.select(pl.col("key").cast(pl.String), "calls").iter_rows())
+        return max((most[edge["key"]] - edge["nth"] for edge in own), default=0)
+
+    def is_fatal(self, event: Row) -> bool:
+        """Whether the rank made no call after a failure line; one that it survived is no fault."""
+        last = self._last_pos.get(event["rank_id"], -1)
+        return not event["at_exit"] and int(event["pos"]) > last
 
     def calls_of(self, rank_id: int) -> pl.DataFrame:
         """Return all calls of a rank, in order."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import polars as pl
 
-from ncclforensics.analyses.hang import init, mismatch, pytorch, ras_evidence, waiting
+from ncclforensics.analyses.hang import init, mismatch, pytorch, ras_evidence, stall, waiting
 from ncclforensics.analyses.hang.job import EVIDENCE_LINE, Diagnosis, Job, all_jobs
 from ncclforensics.frames.registry import analysis
 
@@ -33,6 +33,8 @@ VERDICT = {
     "how": pl.String(),  # of a mismatch: skipped, extra, swapped, arguments, another
     "fields": pl.List(pl.String()),  # of the call that differ
     "reason": pl.String(),
+    "stall_signs": pl.List(pl.String()),  # what shows that the job stood still
+    "rests_on_stall": pl.Boolean(),  # the verdict holds only if the job stood still, which nothing in the logs shows
     "collect": pl.List(pl.String()),  # further inputs that would decide an open question
 }
 
@@ -72,7 +74,7 @@ def _diagnose_jobs(frames: dict[str, pl.DataFrame]) -> list[tuple[Job, Diagnosis
     for job in all_jobs(frames):
         answers = (question(job) for question in QUESTIONS)
         diagnosis = next(answer for answer in answers if answer is not None)
-        diagnoses.append((job, ras_evidence.add_ras_evidence(job, diagnosis)))
+        diagnoses.append((job, stall.weigh_stall(job, ras_evidence.add_ras_evidence(job, diagnosis))))
     return diagnoses
 
 
@@ -97,6 +99,7 @@ def job_diagnosis(
     ras_snapshot: pl.DataFrame,
     ras_state: pl.DataFrame,
     ras_member: pl.DataFrame,
+    job_end: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per job: its verdict with the evidence lines."""
     rows = [

@@ -254,8 +254,13 @@ def _judge_cycle(job: Job, waits_for_of: dict[int, set[int]]) -> Diagnosis:
         diagnosis = Diagnosis("cross-communicator-deadlock", "", culprits=sorted(culprits))
         diagnosis.reason = "used the communicators in a different order than the others: each side waits for the other"
     else:
-        diagnosis = Diagnosis("p2p-unmatched", "", culprits=sorted(cycle))
-        diagnosis.reason = "waited for each other in Send and Recv: no rank posted the matching call first"
+        omitting = _ranks_awaited_first(job, list(first_edges.values()))
+        diagnosis = Diagnosis("p2p-unmatched", "", culprits=omitting)
+        diagnosis.reason = (
+            "waited for each other in Send and Recv: no rank posted the matching call first"
+            if len(omitting) == len(cycle)
+            else "made a later collective without the Send or Recv that the others wait for"
+        )
     minority = [first_edges[rank_id] for rank_id in diagnosis.culprits]
     majority = [first_edges[rank_id] for rank_id in cycle if rank_id not in diagnosis.culprits] or minority[1:]
     diagnosis.key = (majority or minority)[0]["key"]
@@ -264,6 +269,27 @@ def _judge_cycle(job: Job, waits_for_of: dict[int, set[int]]) -> Diagnosis:
     diagnosis.add_evidence("minority", [{**edge, "rank_id": edge["waiter"]} for edge in minority[:4]])
     diagnosis.add_evidence("majority", [{**edge, "rank_id": edge["waiter"]} for edge in majority[:2]])
     return diagnosis
+
+
+def _ranks_awaited_first(job: Job, edges: list[Row]) -> list[int]:
+    """The ranks that a cycle waits for at its earliest place: what stands behind follows from it.
+
+    Places are comparable on one communicator: by the collectives made before, a message before the next collective.
+    """
+    if len({edge["key"] for edge in edges}) > 1:
+        return sorted({edge["waiter"] for edge in edges})
+
+    def place(edge: Row) -> tuple[int, bool]:
+        if edge["kind"] == "collective":
+            return int(edge["nth"]), True
+        own = job.calls_of(edge["waiter"])
+        before = own.filter(
+            (pl.col("key") == edge["key"]) & (pl.col("pos") < edge["pos"]) & pl.col("nth").is_not_null()
+        )
+        return before.select(pl.col("nth").max().fill_null(-1) + 1).item(), False
+
+    first = min(place(edge) for edge in edges)
+    return sorted({edge["waits_for"] for edge in edges if place(edge) == first})
 
 
 def _terminal_cycle(waits_for_of: dict[int, set[int]]) -> set[int]:
@@ -306,9 +332,7 @@ def _check_absent_ranks(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
 
 def find_transport_failure(job: Job) -> Diagnosis | None:
     """Find failures of the transport or a GPU where all ranks made the same calls."""
-    failures = [
-        event for event in job.failure_events if event["kind"] in (HARD, NETWORK, LOST) and not event["at_exit"]
-    ]
+    failures = [event for event in job.failure_events if event["kind"] in (HARD, NETWORK, LOST) and job.is_fatal(event)]
     aborted = [row for row in job.memberships if row["end"] in ("Abort", "Revoke")]
     if not failures and not aborted:
         return None
@@ -318,6 +342,12 @@ def find_transport_failure(job: Job) -> Diagnosis | None:
         cause = "a rank reports a fault of its own" if local_faults else "connections failed"
         reason = f"{cause}; these logs contain no calls, so they do not show which call it stopped"
         diagnosis = Diagnosis("undecidable", reason, "likely", collect=COLLECT_CALLS)
+    elif job.absent and not local_faults:
+        absent = ranks_text(job.absent)
+        reason = (
+            f"all ranks in these logs made the same calls, and then connections failed; no log of {absent} was given"
+        )
+        diagnosis = Diagnosis("undecidable", reason, "likely", collect=[f"the log of {absent}"])
     else:
         diagnosis = Diagnosis(
             "stuck-together", "all ranks made the same calls, and then the transport or a GPU failed", "likely"

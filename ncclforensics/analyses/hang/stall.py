@@ -1,0 +1,57 @@
+"""Judge whether a job stood still: what shows it, what contradicts it, and how sure a verdict may be without either.
+
+That one rank made fewer calls than another shows nothing by itself: a healthy job that is copied while it runs, or
+ended by its scheduler, has unequal ends too. NCCL prints a call when it is enqueued and nothing when it completes.
+"""
+
+from __future__ import annotations
+
+from ncclforensics.analyses.hang.job import Diagnosis, Job
+from ncclforensics.analyses.job.exit_reports import CAPTURE
+from ncclforensics.analyses.job.failure_events import HARD, LOST, NETWORK, REFUSED
+
+# Verdicts that compare where the logs end: they hold only if the job stood still.
+FROM_ENDS = ("lagging-ranks", "p2p-unmatched", "cross-communicator-deadlock", "init-incomplete", "rank-missing")
+LONG_LAG = 32  # collectives behind the others; a host does not enqueue that many on one communicator ahead of a GPU
+MANY_LINES = 20  # of the application behind the last line of NCCL: the process went on
+FAILURES = {HARD: "failure", NETWORK: "failure", LOST: "lost-connection", REFUSED: "failure"}
+
+
+def signs_of_stall(job: Job) -> list[str]:
+    """Name what shows that the job stood still or failed, as in the contract's `standstill.by`."""
+    signs = []
+    if job.timeouts or job.desyncs:
+        signs.append("watchdog")
+    if len(job.snapshots) > 1:
+        signs.append("ras")
+    if any(row["end"] in ("Abort", "Revoke") for row in job.memberships):
+        signs.append("abort")
+    signs += [
+        FAILURES[event["kind"]] for event in job.failure_events if event["kind"] in FAILURES and job.is_fatal(event)
+    ]
+    signs += [
+        "capture" if row["reporter"] == CAPTURE else "process-exit" for row in job.process_exits if row["is_first"]
+    ]
+    return list(dict.fromkeys(signs))
+
+
+def weigh_stall(job: Job, diagnosis: Diagnosis) -> Diagnosis:
+    """Lower the certainty of a verdict that rests on where the logs end, unless a sign shows that the job stood still.
+
+    A job that destroyed all its communicators came to its end: then unequal ends are lost lines.
+    """
+    diagnosis.stall_signs = signs_of_stall(job)
+    diagnosis.rests_on_stall = diagnosis.verdict in FROM_ENDS and not diagnosis.stall_signs
+    if not diagnosis.rests_on_stall:
+        return diagnosis
+    if job.is_finished:
+        reason = "every rank destroyed its communicators, so the calls that some logs lack are lines that were lost"
+        return Diagnosis("no-hang", reason, "likely")
+    diagnosis.lower_certainty("likely")
+    diagnosis.reason += "; no line shows that the job stood still: a job that was still running looks the same"
+    diagnosis.collect = [*diagnosis.collect, "the same logs a minute later: what has not grown stands still"]
+    goes_on = [rank_id for rank_id in diagnosis.culprits if job.application_lines_after(rank_id) > MANY_LINES]
+    lag = max((job.lag(rank_id) for rank_id in diagnosis.culprits), default=0)
+    if goes_on or lag > LONG_LAG or job.is_cancelled:
+        diagnosis.lower_certainty("possible")
+    return diagnosis
