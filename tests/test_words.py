@@ -42,7 +42,6 @@ TO_RENAME = {
     "parsing/matching.py",
     "parsing/parser.py",
     "rules/benchmark/sweeps.py",
-    "rules/shared/grouping.py",
     "views/charts.py",
     "views/ci_formats.py",
     "views/explain_text.py",

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import polars as pl
 
-from ncclforensics.analyses.hang import init, mismatch, pytorch, ras_evidence, stall, waiting
+from ncclforensics.analyses.hang import init, mismatch, no_hang, pytorch, ras_evidence, stall, waiting
 from ncclforensics.analyses.hang.job import EVIDENCE_LINE, Diagnosis, Job, all_jobs
 from ncclforensics.frames.registry import analysis
 
@@ -61,10 +61,10 @@ QUESTIONS: tuple[Callable[[Job], Diagnosis | None], ...] = (
     pytorch.find_watchdog_timeout,
     waiting.find_transport_failure,
     ras_evidence.judge_ras_reports_alone,
-    waiting.find_missing_call_lines,
-    waiting.find_returned_error,
-    waiting.find_missing_logs,
-    waiting.conclude_no_hang,
+    no_hang.find_missing_call_lines,
+    no_hang.find_returned_error,
+    no_hang.find_missing_logs,
+    no_hang.conclude_no_hang,
 )
 
 

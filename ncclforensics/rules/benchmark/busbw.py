@@ -27,7 +27,7 @@ from ncclforensics.data.names import bytes_text
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.benchmark_text import Row, called, rows_of
-from ncclforensics.rules.shared.grouping import shown
+from ncclforensics.rules.shared.grouping import evidence_lines
 
 
 @rule(Category.BENCHMARK_SLOW, Severity.WARNING, of=("benchmark",))
@@ -131,7 +131,7 @@ def _below_nics(
         hosts=row["hosts"],
         evidence=[
             Line(best["source"], best["line"], "best"),
-            *shown(sockets if sockets.height else net)[:2] * is_explained,
+            *evidence_lines(sockets if sockets.height else net)[:2] * is_explained,
         ],
     )
 
@@ -174,7 +174,7 @@ def bench_dip_at_one_size(benchmark: pl.DataFrame, measurement: pl.DataFrame) ->
             certainty="likely",
             hosts=row["hosts"] or [],
             role=Role.CONTEXT,
-            evidence=shown(of_run.sort("line"), "dip"),
+            evidence=evidence_lines(of_run.sort("line"), "dip"),
         )
 
 
@@ -209,5 +209,5 @@ def bench_place_matters(benchmark: pl.DataFrame, measurement: pl.DataFrame) -> I
             certainty="likely",
             hosts=row["hosts"] or [],
             role=Role.CONTEXT,
-            evidence=shown(of_run.sort("line")),
+            evidence=evidence_lines(of_run.sort("line")),
         )

@@ -10,7 +10,7 @@ import polars as pl
 from ncclforensics.data.thresholds import DEGRADED_LINK
 from ncclforensics.rules.finding import Category, Finding, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.grouping import shown
+from ncclforensics.rules.shared.grouping import evidence_lines
 
 CALLS = 5  # per communicator; fewer are not reliable
 GROUPS = 3  # with two, it is unknown which of them is normal
@@ -62,8 +62,8 @@ def one_slow_group(ended_operation: pl.DataFrame) -> Iterator[Finding]:
             hosts=hosts,
             communicator=new["commhash"][0],
             evidence=[
-                *shown(lines.head(1).select("source", "line"), "slow"),
-                *shown(others.head(1).select("source", "line"), "another group"),
+                *evidence_lines(lines.head(1).select("source", "line"), "slow"),
+                *evidence_lines(others.head(1).select("source", "line"), "another group"),
             ],
         )
 

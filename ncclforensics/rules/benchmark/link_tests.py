@@ -11,7 +11,7 @@ from ncclforensics.data.busbw import EVEN_SHARE, EVEN_WITHIN, FEWEST_PAIRS, SLOW
 from ncclforensics.data.verbs import STATUS
 from ncclforensics.rules.finding import Category, Finding, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.grouping import SHOWN, shown
+from ncclforensics.rules.shared.grouping import SHOWN, evidence_lines
 
 
 @rule(Category.BENCHMARK_SLOW, Severity.WARNING, of=("gpu_pair",))
@@ -51,7 +51,7 @@ def bench_pair_below_others(gpu_pair: pl.DataFrame) -> Iterator[Finding]:
             detail=f"{worst['value']:.1f} GB/s; the median of all pairs is {usual:.1f} GB/s "
             f"({worst['test'] or worst['tool']})",
             certainty="likely",
-            evidence=shown(slow),
+            evidence=evidence_lines(slow),
         )
 
 
@@ -73,5 +73,5 @@ def bench_link_test_failed(link_failure: pl.DataFrame) -> Iterator[Finding]:
             title=f"a link test failed: {name}",
             detail=f"{meaning} (status {status}, vendor syndrome {alike['syndrome'][0]})",
             certainty="certain",
-            evidence=shown(alike),
+            evidence=evidence_lines(alike),
         )

@@ -10,14 +10,14 @@ from ncclforensics.data.names import bytes_text, version_text
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.benchmark_text import Row, called, rows_of
-from ncclforensics.rules.shared.grouping import SHOWN, shown
+from ncclforensics.rules.shared.grouping import SHOWN, evidence_lines
 
 
 def _ends(test_end: pl.DataFrame, benchmark_line: pl.DataFrame, row: Row, form: str) -> list[Line]:
     """Cite the lines of this form in a run's footer."""
     footer = benchmark_line.filter((pl.col("benchmark") == row["benchmark"]) & (pl.col("frame") == "test_end"))
     ends = test_end.filter(pl.col("form") == form).join(footer, on=["source", "line"], how="semi")
-    return shown(ends)
+    return evidence_lines(ends)
 
 
 @rule(Category.BENCHMARK_WRONG, Severity.ERROR, of=("benchmark",))
@@ -49,7 +49,7 @@ def bench_wrong_results(
             detail="; ".join(filter(None, [counted, checks])),
             certainty="certain",
             hosts=row["hosts"] or [],
-            evidence=[*shown(bad, "wrong"), *_ends(test_end, benchmark_line, row, "bounds")],
+            evidence=[*evidence_lines(bad, "wrong"), *_ends(test_end, benchmark_line, row, "bounds")],
         )
 
 
@@ -80,7 +80,7 @@ def bench_not_mpi(benchmark: pl.DataFrame, test_device: pl.DataFrame) -> Iterato
             detail="each process is rank 0 of its own run: the test was built without MPI=1, or with a different MPI",
             certainty="likely",
             hosts=sorted({host for row in copies for host in row["hosts"]}),
-            evidence=shown(starts, "rank 0"),
+            evidence=evidence_lines(starts, "rank 0"),
         )
 
 
@@ -132,7 +132,7 @@ def bench_run_cut_off(
             certainty="certain",
             hosts=row["hosts"] or [],
             role=Role.CONSEQUENCE if row["has_failed"] else Role.CONTEXT,
-            evidence=shown((table if table.height else lines).tail(1), "last"),
+            evidence=evidence_lines((table if table.height else lines).tail(1), "last"),
         )
 
 
@@ -157,7 +157,7 @@ def bench_timed_out(test_failure: pl.DataFrame) -> Iterator[Finding]:
         certainty="certain",
         hosts=hosts,
         role=Role.CONSEQUENCE,
-        evidence=shown(rows),
+        evidence=evidence_lines(rows),
     )
 
 
@@ -185,7 +185,7 @@ def bench_other_library(
             certainty="certain",
             hosts=row["hosts"] or [],
             role=Role.CONTEXT,
-            evidence=shown(headers),
+            evidence=evidence_lines(headers),
         )
 
 
@@ -215,5 +215,5 @@ def bench_refused(test_refusal: pl.DataFrame) -> Iterator[Finding]:
         title=f"a test refused to run: {reasons[str(first['form'])]}",
         detail="the test measured nothing",
         certainty="certain",
-        evidence=shown(rows.sort("source", "line")),
+        evidence=evidence_lines(rows.sort("source", "line")),
     )

@@ -13,7 +13,7 @@ from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.degraded_links import degraded_hosts
 from ncclforensics.rules.shared.dump_faults import explain_by_dumps
-from ncclforensics.rules.shared.grouping import shown, together
+from ncclforensics.rules.shared.grouping import evidence_lines, group_finding
 
 WAITING_PHASES = ["bootstrap", "allgathers"]  # phases in which ranks wait for each other
 LOCAL_PHASES = ["kernels", "alloc", "topo", "graphs", "connections"]
@@ -67,7 +67,7 @@ def slow_rank_comes_late(lag: pl.DataFrame, port_state: pl.DataFrame, rank: pl.D
             ranks=ranks,
             hosts=hosts,
             communicator=worst["key"],
-            evidence=[*shown(calls.head(1), "late"), *shown(others.head(1), "the same call")],
+            evidence=[*evidence_lines(calls.head(1), "late"), *evidence_lines(others.head(1), "the same call")],
         )
         yield from explain_by_dumps([finding], degraded_hosts(port_state))
 
@@ -100,8 +100,8 @@ def boot_slow_init(init_timing: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Fi
         few = rows.filter(pl.col("waited") <= least + (most - least) / 10)
         is_whole = rows.height == longest["nranks"]
         if is_whole and most - least >= LONG_PHASE and few.height * 2 <= rows.height:
-            finding = together(
-                few, rank, f"{{who}} joined {longest['creator']} {most - least:.0f} s after the others",
+            finding = group_finding(
+                few, rank, f"{{processes}} joined {longest['creator']} {most - least:.0f} s after the others",
                 f"the other ranks waited {most:.0f} s in bootstrap and allgathers", "likely", severity=severity,
             )  # fmt: skip
             other = rows.sort("waited", descending=True).row(0, named=True)
@@ -111,8 +111,8 @@ def boot_slow_init(init_timing: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Fi
             slow = rows.filter(pl.col(phase) >= LONG_PHASE)
             if not slow.is_empty():
                 share = max(slow[phase].to_list())
-                yield together(
-                    slow, rank, f"{phase} took {share:.0f} s of init on {{who}}",
+                yield group_finding(
+                    slow, rank, f"{phase} took {share:.0f} s of init on {{processes}}",
                     f"{longest['creator']} took {longest['total']:.0f} s in all", "certain", severity=severity,
                     role=Role.CAUSE if severity is Severity.WARNING else Role.CONTEXT,
                 )  # fmt: skip

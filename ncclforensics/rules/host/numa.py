@@ -8,7 +8,7 @@ import polars as pl
 
 from ncclforensics.rules.finding import Category, Finding, Line, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.grouping import SHOWN, shown
+from ncclforensics.rules.shared.grouping import SHOWN, evidence_lines
 
 
 @rule(Category.TOPOLOGY, Severity.INFO, of=("numa_node",))
@@ -41,7 +41,7 @@ def topo_numa_without_memory(numa_node: pl.DataFrame, machine_device: pl.DataFra
             severity=Severity.WARNING if names else Severity.INFO,
             hosts=sorted(near["host"].drop_nulls().unique()),
             evidence=[
-                *shown(rows, "no memory"),
+                *evidence_lines(rows, "no memory"),
                 *(
                     Line(gpu_source, line, "next to it")
                     for gpu_source, line in near.select("source", "gpu_line").head(1).iter_rows()

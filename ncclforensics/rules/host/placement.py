@@ -12,7 +12,7 @@ from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.dump_faults import explain_by_dumps, merge_faults
-from ncclforensics.rules.shared.grouping import shown, together
+from ncclforensics.rules.shared.grouping import evidence_lines, group_finding
 from ncclforensics.rules.shared.machine_faults import far_nics
 
 RING = 4
@@ -117,7 +117,7 @@ def place_ring_crosses_too_often(
             detail=f"{rows.height} rings over {row['nranks']} ranks; ring {row['channel']}: {row['host_order']}",
             certainty="likely",
             communicator=row["key"],
-            evidence=shown(rows, "ring"),
+            evidence=evidence_lines(rows, "ring"),
         )
 
 
@@ -160,14 +160,16 @@ def _far_nics_in_logs(
         return
     detail = f"the path from GPU to NIC is {FAR}: it crosses the link between CPUs"
     if near.is_empty():
-        yield together(
-            worse, rank, "the path from GPUs to NICs crosses the CPU link on {who}", f"{detail}, on all hosts",
+        yield group_finding(
+            worse, rank, "the path from GPUs to NICs crosses the CPU link on {processes}", f"{detail}, on all hosts",
             "possible", severity=Severity.INFO, role=Role.CONTEXT,
         )  # fmt: skip
         return
     detail += f", and {near['type_inter'].cast(pl.String)[0]} on other hosts"
-    finding = together(worse, rank, "the path from GPUs to NICs crosses the CPU link on {who}", detail, "likely")
-    finding.evidence = finding.evidence[:3] + shown(near, "another host")[:1]
+    finding = group_finding(
+        worse, rank, "the path from GPUs to NICs crosses the CPU link on {processes}", detail, "likely"
+    )
+    finding.evidence = finding.evidence[:3] + evidence_lines(near, "another host")[:1]
     yield finding
 
 
@@ -209,8 +211,8 @@ def topo_nic_gpu_crossed(connection: pl.DataFrame, rank: pl.DataFrame) -> Iterat
         rows = uses.join(outliers.select("host"), on="host", how="semi")
         usual = uses.join(similar.filter(pl.col("pairs") == counts["pairs"][-1]).head(1), on="host", how="semi")
         detail = f"GPU-NIC {outliers['pairs'][0]} against {counts['pairs'][-1]} on the other hosts"
-        finding = together(rows, rank, "GPUs use each other's NICs on {who}", detail, "likely")
-        finding.evidence = finding.evidence[:2] + shown(usual, "another host")[:2]
+        finding = group_finding(rows, rank, "GPUs use each other's NICs on {processes}", detail, "likely")
+        finding.evidence = finding.evidence[:2] + evidence_lines(usual, "another host")[:2]
         yield finding
 
 
@@ -234,9 +236,9 @@ def affinity_missing(affinity: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Fin
     narrow = bound.filter(pl.col("mask").is_in([mask for mask, count in cores.items() if count == 1]))
     crowded = narrow.filter(pl.len().over("host", "mask") > 1)
     for _, rows in crowded.group_by("mask", maintain_order=True):
-        yield together(
-            rows, rank, "{who} share one CPU core", f"CPUs {rows['mask'][0]}, for each of {rows.height} processes",
-            "likely",
+        yield group_finding(
+            rows, rank, "{processes} share one CPU core",
+            f"CPUs {rows['mask'][0]}, for each of {rows.height} processes", "likely",
         )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.dump_faults import merge_faults
 from ncclforensics.rules.shared.environment_settings import environment_settings
-from ncclforensics.rules.shared.grouping import shown, together
+from ncclforensics.rules.shared.grouping import evidence_lines, group_finding
 from ncclforensics.rules.shared.machine_faults import fewer_nvlinks, narrow_links, refused_peers
 
 LINK_MISSING = 0.97  # share of the NVLink rate; below it at least one of 18 links is missing
@@ -37,8 +37,8 @@ def p2p_disabled_between_connected(
     for _, rows in refused.sort("source", "line").group_by("form", maintain_order=True):
         is_fatal = rows["form"].cast(pl.String)[0] == "nvlink_disabled"
         pairs = rows.select("gpu", "other_gpu").unique().sort("gpu", "other_gpu").rows()
-        finding = together(
-            rows, rank, f"peer access is off between {'NVLink-' if is_fatal else ''}connected GPUs of {{who}}",
+        finding = group_finding(
+            rows, rank, f"peer access is off between {'NVLink-' if is_fatal else ''}connected GPUs of {{processes}}",
             "GPUs " + ", ".join(f"{a} and {b}" for a, b in pairs[:4]), "certain",
         )  # fmt: skip
         if is_fatal:
@@ -113,7 +113,7 @@ def _bypassing_nvlink(
             certainty="likely",
             ranks=sorted(of_host["rank"].drop_nulls().unique().to_list()),
             hosts=hosts,
-            evidence=shown(rows)[:3] + shown(proof, "NVLink")[:1],
+            evidence=evidence_lines(rows)[:3] + evidence_lines(proof, "NVLink")[:1],
         )
 
 
@@ -170,8 +170,9 @@ def topo_nic_speed_low(link: pl.DataFrame, port_change: pl.DataFrame, rank: pl.D
     )
     for _, rows in slowed.group_by("device", "port", "old_speed", "speed", maintain_order=True):
         row = rows.row(0, named=True)
-        yield together(
-            rows, rank, f"port {row['device'] or ''} fell from {row['old_speed']} to {row['speed']} Mb/s on {{who}}",
+        yield group_finding(
+            rows, rank,
+            f"port {row['device'] or ''} fell from {row['old_speed']} to {row['speed']} Mb/s on {{processes}}",
             "the link was retrained to a lower rate", "certain",
         )  # fmt: skip
     ports = link.filter(pl.col("kind") == "net")
@@ -204,7 +205,7 @@ def _slower_devices(
             certainty="likely",
             ranks=sorted(affected["rank"].drop_nulls().unique().to_list()),
             hosts=[host],
-            evidence=[*shown(rows, label)[:3], Line(other["source"], other["line"], "another")],
+            evidence=[*evidence_lines(rows, label)[:3], Line(other["source"], other["line"], "another")],
         )
 
 
@@ -229,8 +230,8 @@ def topo_sys_not_visible(
     if not blind.is_empty():
         names = pl.coalesce(pl.col("target", "file").cast(pl.String), pl.col("path"))
         unreadable = blind.select(names)["target"].n_unique()
-        yield together(
-            blind, rank, "NCCL could not read the PCI topology on {who}",
+        yield group_finding(
+            blind, rank, "NCCL could not read the PCI topology on {processes}",
             f"{unreadable} devices or files of /sys could not be read, and no topology file was loaded", "likely",
             role=Role.CONTEXT,
         )  # fmt: skip
@@ -258,16 +259,16 @@ def topo_file_bad(
     for rows, title, detail, is_error in (
         (
             absent,
-            "the topology file cannot be opened on {who}",
+            "the topology file cannot be opened on {processes}",
             "NCCL continues with the topology that it detects",
             False,
         ),
-        (unknown, "the topology file has names unknown to NCCL on {who}", "NCCL uses defaults for them", False),
-        (xml_error, "the topology file is malformed on {who}", "an element or attribute is invalid", True),
-        (full, "the topology has more devices than NCCL supports on {who}", "init fails", True),
+        (unknown, "the topology file has names unknown to NCCL on {processes}", "NCCL uses defaults for them", False),
+        (xml_error, "the topology file is malformed on {processes}", "an element or attribute is invalid", True),
+        (full, "the topology has more devices than NCCL supports on {processes}", "init fails", True),
     ):
         if not rows.is_empty():
-            finding = together(rows, rank, title, detail, "certain")
+            finding = group_finding(rows, rank, title, detail, "certain")
             finding.severity = Severity.ERROR if is_error else Severity.WARNING
             yield finding
 
@@ -296,9 +297,9 @@ def mnnvl_unused(
     parts = {"clique": "cliques", "state": "states", "health_mask": "health masks"}
     unequal = [text for name, text in parts.items() if fabrics[name].n_unique() > 1]
     detail = f"one fabric with unequal {' and '.join(unequal)}" if unequal else "one fabric; check that IMEX works"
-    finding = together(idle, rank, "multi-node NVLink is not used between {who}", detail, "likely")
-    finding.evidence = shown(fabrics.unique(["host", *parts], keep="first", maintain_order=True), "fabric")[:3]
-    finding.evidence += shown(idle)[:1]
+    finding = group_finding(idle, rank, "multi-node NVLink is not used between {processes}", detail, "likely")
+    finding.evidence = evidence_lines(fabrics.unique(["host", *parts], keep="first", maintain_order=True), "fabric")[:3]
+    finding.evidence += evidence_lines(idle)[:1]
     yield finding
 
 
@@ -338,5 +339,5 @@ def p2p_hang_acs_iommu(
             certainty="possible",
             ranks=sorted(rank["rank"].drop_nulls().unique().to_list()),
             hosts=sorted(rank["host"].cast(pl.String).unique()),
-            evidence=[*shown(direct, "peer access")[:2], *shown(over_pcie, "PCIe")[:1]],
+            evidence=[*evidence_lines(direct, "peer access")[:2], *evidence_lines(over_pcie, "PCIe")[:1]],
         )

@@ -64,7 +64,11 @@ def remote_error_returned(
     )
     if not rows.is_empty():
         finding = error_finding(
-            rows, rank, "{who} lost a peer, or the network failed", "the logs do not show which, or why", "certain"
+            rows,
+            rank,
+            "{processes} lost a peer, or the network failed",
+            "the logs do not show which, or why",
+            "certain",
         )
         finding.role = Role.CONSEQUENCE
         yield finding

@@ -11,7 +11,7 @@ from ncclforensics.data.processes import XIDS
 from ncclforensics.frames.columns import OWNER, short_host, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.grouping import error_finding, shown, who
+from ncclforensics.rules.shared.grouping import error_finding, evidence_lines, processes_text
 
 OF_OTHER_RULES = ["transport/nvls", "transport/shm", "misc/shmutils", "include/shm", "mnnvl"]
 
@@ -36,7 +36,9 @@ def cuda_sticky_error(cuda_error: pl.DataFrame, hardware_event: pl.DataFrame, ra
     """
     for error, rows in _rows_by_error(cuda_error, CORRUPTED):
         reporters = ", ".join(sorted(set(rows["reporter"])))
-        finding = error_finding(rows, rank, f"CUDA error on {{who}}: {error}", f"reported by {reporters}", "likely")
+        finding = error_finding(
+            rows, rank, f"CUDA error on {{processes}}: {error}", f"reported by {reporters}", "likely"
+        )
         finding.detail += "; an earlier kernel caused it, and the line shows only the call that reports it"
         if set(rows["pid"]) & set(hardware_event.filter(pl.col("xid").is_in(XIDS))["pid"].drop_nulls()):
             finding.role = Role.CONSEQUENCE  # of a GPU fault with its own finding
@@ -56,7 +58,7 @@ def cuda_gpu_fault(
     Sources: NVIDIA, XID errors; NVRx, gpud.
     """
     for error, rows in _rows_by_error(cuda_error, HARDWARE):
-        yield error_finding(rows, rank, f"GPU fault on {{who}}: {error}", "reported by CUDA", "certain")
+        yield error_finding(rows, rank, f"GPU fault on {{processes}}: {error}", "reported by CUDA", "certain")
     events = hardware_event.filter(pl.col("form").is_in(["xid", "lost"]))
     events = events.with_columns(xid=pl.when(form="lost").then(79).otherwise("xid")).filter(pl.col("xid").is_in(XIDS))
     if events.is_empty():
@@ -77,7 +79,7 @@ def cuda_gpu_fault(
         logged = [event for event in of_this_run if event["xid"] == xid]
         ranks = sorted({number for event in logged for number in event["ranks"]})
         hosts = sorted({event["host"] for event in logged if event["host"]})
-        where = who(ranks, hosts, rank) if ranks or hosts else f"GPU {logged[0]['busid']}"
+        where = processes_text(ranks, hosts, rank) if ranks or hosts else f"GPU {logged[0]['busid']}"
         lines = pl.DataFrame([{"source": row["source"], "line": row["line"]} for row in logged])
         yield Finding(
             f"GPU fault on {where}: Xid {xid}, {XIDS[xid]}",
@@ -85,7 +87,7 @@ def cuda_gpu_fault(
             "certain" if ranks else "possible",
             ranks=ranks,
             hosts=hosts,
-            evidence=shown(lines),
+            evidence=evidence_lines(lines),
         )
 
 
@@ -101,7 +103,7 @@ def cuda_initialization_error(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> I
     """
     for error, rows in _rows_by_error(cuda_error, UNUSABLE):
         yield error_finding(
-            rows, rank, f"CUDA cannot be used on {{who}}: {error}", "the first CUDA call failed", "likely"
+            rows, rank, f"CUDA cannot be used on {{processes}}: {error}", "the first CUDA call failed", "likely"
         )
 
 
@@ -118,7 +120,9 @@ def cuda_gpu_hidden(
     Sources: nccl-tests#300; CUDA runtime API, cudaErrorInvalidDevice.
     """
     for error, rows in _rows_by_error(cuda_error, HIDDEN):
-        yield error_finding(rows, rank, f"a GPU is not visible to {{who}}: {error}", "reported by CUDA", "certain")
+        yield error_finding(
+            rows, rank, f"a GPU is not visible to {{processes}}: {error}", "reported by CUDA", "certain"
+        )
     failed_processes = failure_event.filter(form="unwinding").select("host", "pid").unique()
     lookups = library.filter(
         (pl.col("form") == "call")
@@ -132,7 +136,7 @@ def cuda_gpu_hidden(
             how="left",
         ).with_columns(rank="number")
         yield error_finding(
-            numbered, rank, "the GPU of a peer is not visible to NVML on {who}",
+            numbered, rank, "the GPU of a peer is not visible to NVML on {processes}",
             "NCCL returned an error there; cgroups that bind GPUs to single tasks have this effect", "likely",
         )  # fmt: skip
 
@@ -152,7 +156,7 @@ def cuda_call_failed(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[F
         where = f", in {', '.join(files)}" if files else ""
         reporters = ", ".join(sorted(set(rows["reporter"])))
         finding = error_finding(
-            rows, rank, f"CUDA error on {{who}}: {error}", f"reported by {reporters}{where}", "certain"
+            rows, rank, f"CUDA error on {{processes}}: {error}", f"reported by {reporters}{where}", "certain"
         )
         if files == ["transport/p2p"]:
             finding.detail += ": direct access between GPUs failed"

@@ -11,7 +11,7 @@ from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.environment_settings import environment_settings, similar_variable
-from ncclforensics.rules.shared.grouping import shown, together
+from ncclforensics.rules.shared.grouping import evidence_lines, group_finding
 
 REJECTED = ["invalid", "too_low", "too_high", "no_power", "address", "merge", "policy"]
 WITHOUT_EFFECT = ["unused", "unknown", "deprecated"]
@@ -41,11 +41,14 @@ def env_differs_across_ranks(setting: pl.DataFrame, member: pl.DataFrame, rank: 
         by_count = ", ".join(
             f"{value} on {count}" for value, count in counts.sort("count", descending=True).iter_rows()
         )
-        finding = together(
-            minority_rows, rank, f"{name} is {minority or 'empty'} on {{who}}, and {majority or 'empty'} elsewhere",
+        finding = group_finding(
+            minority_rows, rank,
+            f"{name} is {minority or 'empty'} on {{processes}}, and {majority or 'empty'} elsewhere",
             f"values and numbers of processes: {by_count}", "certain",
         )  # fmt: skip
-        finding.evidence = finding.evidence[:3] + shown(rows.filter(pl.col("value") == majority), "another rank")[:1]
+        finding.evidence = (
+            finding.evidence[:3] + evidence_lines(rows.filter(pl.col("value") == majority), "another rank")[:1]
+        )
         yield finding
     initialized = member.filter("is_complete").select("job", *OWNER).unique()
     printing = initialized.join(settings.select(OWNER).unique(), on=OWNER, how="semi")  # ENV lines are printed there
@@ -58,11 +61,11 @@ def env_differs_across_ranks(setting: pl.DataFrame, member: pl.DataFrame, rank: 
         if lacking.is_empty() or hosts & set(rows["host"].cast(pl.String)):
             continue  # other ranks of the host print it, so these may only read it later
         first_lines = setting.join(lacking, on=OWNER, how="semi").sort("source", "line").unique(OWNER, keep="first")
-        finding = together(
-            first_lines, rank, f"{rows['variable'][0]}={rows['value'][0]} is set on all ranks except {{who}}",
+        finding = group_finding(
+            first_lines, rank, f"{rows['variable'][0]}={rows['value'][0]} is set on all ranks except {{processes}}",
             "these ranks print other variables, and every rank reads this one", "likely",
         )  # fmt: skip
-        finding.evidence = shown(rows, "set here")[:2] + finding.evidence[:2]
+        finding.evidence = evidence_lines(rows, "set here")[:2] + finding.evidence[:2]
         yield finding
 
 
@@ -89,15 +92,15 @@ def env_debug_left_on(
     )
     for _, rows in slow.sort("source", "line").group_by("variable", "value", maintain_order=True):
         name, value = rows["variable"][0], rows["value"][0]
-        finding = together(
-            rows, rank, f"{name}={value} on {{who}}", SLOWING.get(name, SLOWING["NCCL_P2P_DISABLE"]), "certain"
+        finding = group_finding(
+            rows, rank, f"{name}={value} on {{processes}}", SLOWING.get(name, SLOWING["NCCL_P2P_DISABLE"]), "certain"
         )
         finding.role = Role.CONTEXT
         idle_nvlink = idle.join(rows.select("host").unique(), on="host", how="semi")
         if name.startswith("NCCL_P2P") and not idle_nvlink.is_empty():
             finding.severity, finding.role = Severity.WARNING, Role.CAUSE
             finding.detail += ", although NVLink connects the GPUs"
-            finding.evidence += shown(idle_nvlink, "NVLink")[:1]
+            finding.evidence += evidence_lines(idle_nvlink, "NVLink")[:1]
         yield finding
 
 
@@ -126,7 +129,7 @@ def env_dead_variable(setting_status: pl.DataFrame, rank: pl.DataFrame) -> Itera
             detail = f"{similar} may be meant"
         else:
             detail = f"NCCL read it up to {last}" if last[:1].isdigit() else "NCCL does not know it"
-        yield together(rows, rank, f"{name} has no effect on {{who}}", detail, "certain", role=Role.CONTEXT)
+        yield group_finding(rows, rank, f"{name} has no effect on {{processes}}", detail, "certain", role=Role.CONTEXT)
 
 
 @rule(Category.ENVIRONMENT, Severity.INFO, of=("setting_refused",))
@@ -143,6 +146,6 @@ def env_value_refused(setting_refused: pl.DataFrame, rank: pl.DataFrame) -> Iter
         row = rows.row(0, named=True)
         given = f"={row['given']}" if row["given"] else ""
         detail = f"NCCL uses {row['used']} instead" if row["used"] else "NCCL uses its default instead"
-        yield together(
-            rows, rank, f"NCCL rejected {row['variable']}{given} on {{who}}", detail, "certain", role=Role.CONTEXT
+        yield group_finding(
+            rows, rank, f"NCCL rejected {row['variable']}{given} on {{processes}}", detail, "certain", role=Role.CONTEXT
         )

@@ -12,7 +12,7 @@ from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.environment_settings import environment_settings, similar_variable
-from ncclforensics.rules.shared.grouping import together
+from ncclforensics.rules.shared.grouping import group_finding
 
 
 def _unquoted(exported: pl.DataFrame) -> pl.DataFrame:
@@ -49,7 +49,7 @@ def env_not_echoed(
             detail += f": set {successor}" if successor else ""
         else:
             detail = f"{similar} may be meant" if similar else "no version of NCCL knows it"
-        finding = together(
+        finding = group_finding(
             rows, rank, f"{name} is exported and has no effect on NCCL", detail,
             "certain" if name in DEAD else "likely", role=Role.CONTEXT,
         )  # fmt: skip
@@ -63,7 +63,7 @@ def env_not_echoed(
     unread = exports.filter(pl.col("variable").is_in(READ_BY_ALL - printed) & (pl.col("value") != ""))
     for _, rows in unread.group_by("variable", maintain_order=True):
         name = rows["variable"][0]
-        finding = together(
+        finding = group_finding(
             rows, rank, f"{name}={rows['value'][-1]} is exported but did not reach the ranks",
             f"they print {', '.join(sorted(printed)[:3])} but not this variable, which every rank reads", "likely",
         )  # fmt: skip

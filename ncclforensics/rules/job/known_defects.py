@@ -11,7 +11,7 @@ from ncclforensics.data.versions import release
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.grouping import shown
+from ncclforensics.rules.shared.grouping import evidence_lines
 
 STUCK_VERDICTS = ["stuck-together"]
 LINE_COLUMNS = {"source": pl.Int32(), "line": pl.Int32()}
@@ -79,5 +79,5 @@ def ver_known_defect(
                 detail=f"{advisory.what}; fixed in {fixed} ({advisory.slug}, {advisory.source})",
                 certainty="possible",
                 role=Role.CONTEXT,
-                evidence=[Line(row["source"], row["line"], "version"), *shown(symptom_lines, "symptom")[:2]],
+                evidence=[Line(row["source"], row["line"], "version"), *evidence_lines(symptom_lines, "symptom")[:2]],
             )

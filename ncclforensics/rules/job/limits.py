@@ -10,7 +10,7 @@ from ncclforensics.analyses.job.exit_reports import SIGNAL
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.ended_processes import first_exits
-from ncclforensics.rules.shared.grouping import shown, together
+from ncclforensics.rules.shared.grouping import evidence_lines, group_finding
 
 SEGFAULT = 11
 
@@ -32,12 +32,12 @@ def limits_stack_unlimited(
     if rows.is_empty():
         return
     crashed = first_exits(process_exit, SIGNAL).filter(pl.col("signal") == SEGFAULT)
-    finding = together(
-        rows, rank, "the stack limit of {who} is unsafe for NCCL's threads", "NCCL sets their stack size itself",
+    finding = group_finding(
+        rows, rank, "the stack limit of {processes} is unsafe for NCCL's threads", "NCCL sets their stack size itself",
         "certain", role=Role.CONTEXT,
     )  # fmt: skip
     if not crashed.is_empty():
         finding.severity, finding.role, finding.certainty = Severity.WARNING, Role.CAUSE, "possible"
         finding.detail = "a process crashed with a segmentation fault"
-        finding.evidence = finding.evidence[:2] + shown(crashed.drop("host"), "crashed")[:1]
+        finding.evidence = finding.evidence[:2] + evidence_lines(crashed.drop("host"), "crashed")[:1]
     yield finding

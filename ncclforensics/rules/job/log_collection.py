@@ -10,7 +10,7 @@ from ncclforensics.data.variables import COLLECT_CALLS, NO_NCCL_LINES
 from ncclforensics.frames.columns import OWNER
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.grouping import shown
+from ncclforensics.rules.shared.grouping import evidence_lines
 
 
 @rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("speaker",), hang=True)
@@ -30,7 +30,7 @@ def read_launcher_decoration(speaker: pl.DataFrame) -> Iterator[Finding]:
             detail="lines that differ only in numbers are printed once",
             certainty="certain",
             role=Role.CONTEXT,
-            evidence=shown(dropped.with_columns(line="dropped_line")),
+            evidence=evidence_lines(dropped.with_columns(line="dropped_line")),
         )
 
 
@@ -55,7 +55,7 @@ def read_journal_alone(journal_init: pl.DataFrame, speaker: pl.DataFrame) -> Ite
         detail=detail,
         certainty="certain",
         role=Role.CONTEXT,
-        evidence=shown(created)[:1],
+        evidence=evidence_lines(created)[:1],
     )
 
 
@@ -91,6 +91,6 @@ def read_nothing_of_nccl(
     else:
         return
     yield Finding(
-        title, detail, "certain", role=Role.CONTEXT, evidence=shown(cited.select("source", "line"))[:2],
+        title, detail, "certain", role=Role.CONTEXT, evidence=evidence_lines(cited.select("source", "line"))[:2],
         remedy="Set " + COLLECT_CALLS[0],
     )  # fmt: skip

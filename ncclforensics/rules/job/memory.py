@@ -14,7 +14,7 @@ from ncclforensics.frames.columns import PLACE, text_of
 from ncclforensics.rules.finding import Category, Finding, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.ended_processes import exit_finding, first_exits
-from ncclforensics.rules.shared.grouping import error_finding, together
+from ncclforensics.rules.shared.grouping import error_finding, group_finding
 
 SHARED = ["transport/shm", "misc/shmutils", "include/shm"]
 
@@ -39,7 +39,9 @@ def oom_host(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding
     rows = pl.concat([killed, first_exits(process_exit, SIGNAL).filter(signal=KILL)]) if is_unknown else killed
     reporters = ", ".join(sorted(set(killed["reporter"])))
     certainty = "certain" if not is_unknown else "likely"
-    yield exit_finding(rows, rank, "{who} killed: the host is out of memory", f"reported by {reporters}", certainty)
+    yield exit_finding(
+        rows, rank, "{processes} killed: the host is out of memory", f"reported by {reporters}", certainty
+    )
 
 
 @rule(Category.OOM, Severity.ERROR, of=("process_exit",), hang=True)
@@ -56,7 +58,7 @@ def oom_gpu(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]
     if not rows.is_empty():
         detail = "reported by PyTorch's allocator; errors of other ranks follow"
         certainty = "certain" if rows["rank"].is_not_null().all() else "likely"
-        yield exit_finding(rows, rank, "out of GPU memory on {who}", detail, certainty)
+        yield exit_finding(rows, rank, "out of GPU memory on {processes}", detail, certainty)
 
 
 @rule(Category.OOM, Severity.ERROR, of=("cuda_error", "failure"), hang=True)
@@ -72,7 +74,7 @@ def cuda_oom_in_nccl(cuda_error: pl.DataFrame, failure: pl.DataFrame, rank: pl.D
     errors = cuda_error.filter(kind=MEMORY)
     if not errors.is_empty():
         yield error_finding(
-            errors, rank, "no GPU memory left for NCCL on {who}", "CUDA returned: out of memory", "certain"
+            errors, rank, "no GPU memory left for NCCL on {processes}", "CUDA returned: out of memory", "certain"
         )
         return
     refused = failure.filter(form="out_of_memory")
@@ -80,7 +82,7 @@ def cuda_oom_in_nccl(cuda_error: pl.DataFrame, failure: pl.DataFrame, rank: pl.D
         what = "GPU" if refused["allocation"].is_not_null().any() else "host"
         size = refused["received"].max()
         detail = f"an allocation of {size!r} bytes failed"
-        yield together(refused, rank, f"no {what} memory left for NCCL on {{who}}", detail, "certain")
+        yield group_finding(refused, rank, f"no {what} memory left for NCCL on {{processes}}", detail, "certain")
 
 
 @rule(Category.SHM, Severity.ERROR, of=("failure", "shared_memory", "process_exit"), hang=True)
@@ -105,14 +107,16 @@ def shm_too_small(
         ]
     )
     if not rows.is_empty():
-        yield together(
-            rows, rank, "/dev/shm is too small on {who}", "a segment could not be extended to its size", "certain"
+        yield group_finding(
+            rows, rank, "/dev/shm is too small on {processes}", "a segment could not be extended to its size", "certain"
         )
         return
     crashed = first_exits(process_exit, SIGNAL).filter(signal=BUS_ERROR)
     if not crashed.is_empty():
         detail = "writing to a shared memory segment on a full /dev/shm raises SIGBUS"
-        yield exit_finding(crashed, rank, "{who} crashed with SIGBUS: /dev/shm may be too small", detail, "likely")
+        yield exit_finding(
+            crashed, rank, "{processes} crashed with SIGBUS: /dev/shm may be too small", detail, "likely"
+        )
 
 
 @rule(Category.SHM, Severity.WARNING, of=("shared_memory",))
@@ -126,8 +130,8 @@ def shm_unlinked_by_systemd(shared_memory: pl.DataFrame, rank: pl.DataFrame) -> 
     """
     removed = shared_memory.filter(form="unlink").filter(pl.col("error").str.starts_with("No such file"))
     if not removed.is_empty():
-        title = "the shared memory of {who} was removed while it was in use"
-        yield together(removed, rank, title, "NCCL's own segment no longer exists", "likely")
+        title = "the shared memory of {processes} was removed while it was in use"
+        yield group_finding(removed, rank, title, "NCCL's own segment no longer exists", "likely")
 
 
 @rule(Category.SHM, Severity.ERROR, of=("cuda_error",), hang=True)
@@ -143,7 +147,7 @@ def shm_cuda_invalid_argument(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> I
     for (error,), error_rows in rows.filter(pl.col("kind") != MEMORY).group_by("error", maintain_order=True):
         detail = f"CUDA error: {error}"
         yield error_finding(
-            error_rows, rank, "shared memory could not be registered with CUDA on {who}", detail, "possible"
+            error_rows, rank, "shared memory could not be registered with CUDA on {processes}", detail, "possible"
         )
 
 
@@ -159,7 +163,7 @@ def cumem_host_no_numa(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator
     """
     rows = cuda_error.filter((pl.col("file") == "transport/shm") & _is_cumem())
     for (error,), error_rows in rows.group_by("error", maintain_order=True):
-        title = "cuMem host memory does not work on {who}"
+        title = "cuMem host memory does not work on {processes}"
         yield error_finding(error_rows, rank, title, f"CUDA error: {error}", "likely")
 
 
@@ -187,4 +191,4 @@ def cumem_host_asymmetric(failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator
     )
     if not rows.is_empty():
         detail = "the segment has an invalid name and size 0: it is a handle of another kind"
-        yield together(rows, rank, "{who} cannot open the shared memory of a peer", detail, "likely")
+        yield group_finding(rows, rank, "{processes} cannot open the shared memory of a peer", detail, "likely")

@@ -36,7 +36,9 @@ def app_exception(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Fi
         is_on_all_ranks = rows["rank"].drop_nulls().n_unique() == rank["rank"].drop_nulls().n_unique() > 1
         detail = "every rank raised it" if is_on_all_ranks else "it ended the program; errors of other ranks follow"
         certainty = "certain" if rows["rank"].is_not_null().all() else "likely"
-        yield exit_finding(rows, rank, f"{{who}} raised {name}: {_shorten(rows['message'][0])}", detail, certainty)
+        yield exit_finding(
+            rows, rank, f"{{processes}} raised {name}: {_shorten(rows['message'][0])}", detail, certainty
+        )
 
 
 @rule(Category.APPLICATION_ERROR, Severity.ERROR, of=("process_exit",), hang=True)
@@ -60,11 +62,13 @@ def app_process_died(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Iterator
     for (how, signal, code), rows in ends.group_by("how", "signal", "exit_code", maintain_order=True):
         reporters = ", ".join(sorted(set(rows["reporter"])))
         if how == NODE:
-            yield exit_finding(rows, rank, "{who} ended with a failed node", f"reported by {reporters}", "certain")
+            yield exit_finding(
+                rows, rank, "{processes} ended with a failed node", f"reported by {reporters}", "certain"
+            )
         elif how == EXIT:
             event = rows["message"][0] or f"ended with exit code {code}"
             detail = f"the first process to end, reported by {reporters}; the logs do not show why"
-            finding = exit_finding(rows, rank, f"{{who}}: {event}", detail, "likely")
+            finding = exit_finding(rows, rank, f"{{processes}}: {event}", detail, "likely")
             finding.severity = Severity.WARNING
             yield finding
         else:
@@ -72,7 +76,7 @@ def app_process_died(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Iterator
             verb = "was killed by" if signal == KILL else "crashed with"
             where = rows["where"][0] and f" in {rows['where'][0]}"
             detail = f"the first process to end, reported by {reporters}"
-            yield exit_finding(rows, rank, f"{{who}} {verb} {signal_name(signal)}{where}", detail, "certain")
+            yield exit_finding(rows, rank, f"{{processes}} {verb} {signal_name(signal)}{where}", detail, "certain")
 
 
 @rule(Category.APPLICATION_ERROR, Severity.ERROR, of=("process_exit",), hang=True)
@@ -89,7 +93,7 @@ def segfault_in_libnccl(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Itera
     crashed = first_exits(process_exit, SIGNAL).filter(pl.col("where").str.contains("libnccl", literal=True))
     for (where,), rows in crashed.group_by("where", maintain_order=True):
         yield exit_finding(
-            rows, rank, f"{{who}} crashed inside {where}", "the kernel logged a segmentation fault", "likely"
+            rows, rank, f"{{processes}} crashed inside {where}", "the kernel logged a segmentation fault", "likely"
         )
 
 

@@ -7,7 +7,7 @@ import polars as pl
 from ncclforensics.analyses.job.process_exits import strongest_reports
 from ncclforensics.data.names import ranks_text
 from ncclforensics.rules.finding import Finding
-from ncclforensics.rules.shared.grouping import shown, who
+from ncclforensics.rules.shared.grouping import evidence_lines, processes_text
 
 
 def first_exits(process_exit: pl.DataFrame, *kinds: str) -> pl.DataFrame:
@@ -18,19 +18,21 @@ def first_exits(process_exit: pl.DataFrame, *kinds: str) -> pl.DataFrame:
 
 
 def exit_finding(rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str, certainty: str) -> Finding:
-    """Return one finding on processes that ended alike; `{who}` becomes their ranks, or the launcher's task numbers."""
+    """Return one finding on processes that ended alike; `{processes}` becomes ranks, or the launcher's tasks."""
     ranks = sorted(rows["rank"].drop_nulls().unique().to_list())
     hosts = sorted({*rows["host"].cast(pl.String).drop_nulls().to_list(), *rows["node"].drop_nulls().to_list()})
     tasks = sorted(rows.filter(pl.col("rank").is_null())["child"].drop_nulls().unique().to_list())
-    processes = who(ranks, hosts, rank)
+    processes = processes_text(ranks, hosts, rank)
     if not ranks and tasks:
         tasks_text = ranks_text(tasks).replace("rank", "task")
         processes = f"{tasks_text} of {rows['reporter'][0]}, {processes}".removesuffix(", a process")
     return Finding(
-        title=title.replace("{who}", processes),
+        title=title.replace("{processes}", processes),
         detail=detail,
         certainty=certainty,
         ranks=ranks,
         hosts=hosts,
-        evidence=shown(rows.sort("source", "line").unique(["source", "line"], maintain_order=True).drop("host")),
+        evidence=evidence_lines(
+            rows.sort("source", "line").unique(["source", "line"], maintain_order=True).drop("host")
+        ),
     )

@@ -10,13 +10,15 @@ from ncclforensics.data.names import ranks_text
 from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.rules.finding import Finding, Line
 
-SHOWN = 4  # lines of evidence; first one of each host
+SHOWN = 4  # lines of evidence; the first line of each host comes first
 
 
-def together(rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str, certainty: str, **more: Any) -> Finding:
+def group_finding(
+    rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str, certainty: str, **fields: Any
+) -> Finding:
     """Return one finding on all rows of a parsed frame (columns `host`, `pid`, `source`, `line`).
 
-    `{who}` in the title becomes the ranks, or the hosts if no rank is known; `more`: further fields of the finding.
+    `{processes}` in the title becomes the ranks, or the hosts if no rank is known; `fields`: others of the finding.
     """
     if "host" in rows:
         reporting = rank.join(rows.select("host", "pid").unique(), on=OWNER, how="semi")
@@ -25,44 +27,44 @@ def together(rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str, ce
     else:
         ranks, hosts = sorted(rows["launcher_rank"].drop_nulls().unique().to_list()), []
     return Finding(
-        title=title.replace("{who}", who(ranks, hosts, rank)),
+        title=title.replace("{processes}", processes_text(ranks, hosts, rank)),
         detail=detail,
         certainty=certainty,
         ranks=ranks,
         hosts=hosts,
-        evidence=shown(rows),
-        **more,
+        evidence=evidence_lines(rows),
+        **fields,
     )
 
 
 def error_finding(rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str, certainty: str) -> Finding:
     """Return one finding on all processes that report the same error (columns `rank`, `host`, `source`, `line`).
 
-    `{who}` in the title becomes the ranks, or the hosts if no rank is known.
+    `{processes}` in the title becomes the ranks, or the hosts if no rank is known.
     """
     ranks = sorted(rows["rank"].drop_nulls().unique().to_list())
     hosts = sorted(rows["host"].cast(pl.String).drop_nulls().unique().to_list())
-    title = title.replace("{who}", who(ranks, hosts, rank))
-    return Finding(title, detail, certainty, ranks=ranks, hosts=hosts, evidence=shown(rows))
+    title = title.replace("{processes}", processes_text(ranks, hosts, rank))
+    return Finding(title, detail, certainty, ranks=ranks, hosts=hosts, evidence=evidence_lines(rows))
 
 
-def shown(rows: pl.DataFrame, what: str = "") -> list[Line]:
-    """Return up to SHOWN distinct lines of the rows, from as many hosts as possible, labelled `what`."""
+def evidence_lines(rows: pl.DataFrame, label: str = "") -> list[Line]:
+    """Return up to SHOWN distinct lines of the rows, from as many hosts as possible."""
     ordered = rows.sort("source", "line")
     if "host" in rows:  # sorted by name: independent of the order of files
         ordered = rows.with_columns(_host=text_of("host")).sort("_host", "pid" if "pid" in rows else "source", "line")
-        first = pl.int_range(pl.len()).over("_host")
-        ordered = ordered.with_columns(_nth=first).sort("_nth", "_host", maintain_order=True)
+        nth_of_host = pl.int_range(pl.len()).over("_host")
+        ordered = ordered.with_columns(_nth=nth_of_host).sort("_nth", "_host", maintain_order=True)
     places = ordered.select("source", "line").unique(maintain_order=True).head(SHOWN)
-    return [Line(source, line, what) for source, line in places.iter_rows()]
+    return [Line(source, line, label) for source, line in places.iter_rows()]
 
 
-def first(column: pl.Series) -> Any:
+def first_value(column: pl.Series) -> Any:
     """Return the first value that is not null, or None."""
     return column.first(ignore_nulls=True)
 
 
-def who(ranks: list[int], hosts: list[str], rank: pl.DataFrame) -> str:
+def processes_text(ranks: list[int], hosts: list[str], rank: pl.DataFrame) -> str:
     """Format ranks and hosts: `all ranks`, `ranks 0-7 on node1`, `3 hosts (a, b, c)`."""
     where = (
         f"on {hosts[0]}" if len(hosts) == 1 else f"on {len(hosts)} hosts ({', '.join(hosts[:SHOWN])})" if hosts else ""

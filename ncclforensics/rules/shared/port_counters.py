@@ -9,7 +9,7 @@ import polars as pl
 
 from ncclforensics.frames.columns import short_host, text_of
 from ncclforensics.rules.finding import Finding, Line
-from ncclforensics.rules.shared.grouping import who
+from ncclforensics.rules.shared.grouping import processes_text
 from ncclforensics.rules.shared.port_text import Row, port_name
 
 SHOWN = 4  # lines of evidence
@@ -103,7 +103,7 @@ def add_failed_transfers(finding: Finding, rows: list[Row], completion_error: pl
         return
     processes = rank.join(failed.select("host", "pid").unique(), on=["host", "pid"], how="semi")
     finding.ranks = sorted(processes["rank"].drop_nulls().unique().to_list())
-    owners = who(finding.ranks, [], rank) if finding.ranks else f"{failed.height} transfers"
+    owners = processes_text(finding.ranks, [], rank) if finding.ranks else f"{failed.height} transfers"
     ordered = failed.sort("source", "line")
     when = ordered["moment"].drop_nulls().sort().head(1)
     at = f" at {when[0]}" if when.len() and last_unchanged else ""

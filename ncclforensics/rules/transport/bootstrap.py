@@ -10,7 +10,7 @@ from ncclforensics.analyses.job.failure_events import HARD, LOST, NETWORK
 from ncclforensics.frames.columns import OWNER, PLACE, begins_with, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.grouping import shown, together
+from ncclforensics.rules.shared.grouping import evidence_lines, group_finding
 
 REFUSALS = ["connect_failed", "connect_returned", "connect_given_up", "connect_exceeded", "poll_failed"]
 LOOPBACK = "lo"
@@ -37,12 +37,12 @@ def boot_no_interface(failure: pl.DataFrame, setting: pl.DataFrame, rank: pl.Dat
     settings = setting.filter(pl.col("variable").is_in(["NCCL_SOCKET_IFNAME", "NCCL_OOB_NET_IFNAME"]))
     related = settings.join(rows.select(OWNER).unique(), on=OWNER, how="semi")
     values = sorted({f"{name}={value}" for name, value in related.select("variable", "value").iter_rows()})
-    finding = together(
-        rows, rank, "no network interface for NCCL on {who}",
+    finding = group_finding(
+        rows, rank, "no network interface for NCCL on {processes}",
         f"no interface matches {', '.join(values)}" if values else "no interface matches the setting, or there is none",
         "certain",
     )  # fmt: skip
-    finding.evidence += shown(related, "set here")[:1]
+    finding.evidence += evidence_lines(related, "set here")[:1]
     yield finding
 
 
@@ -71,7 +71,9 @@ def boot_wrong_interface(
     for (name,), rows in local.group_by(text_of("interface"), maintain_order=True):
         detail = "other hosts cannot reach this address, and init did not complete"
         verb = "use" if rows.height > 1 else "uses"
-        yield together(rows, rank, f"{{who}} {verb} a bootstrap address of interface {name}", detail, "likely")
+        yield group_finding(
+            rows, rank, f"{{processes}} {verb} a bootstrap address of interface {name}", detail, "likely"
+        )
 
 
 @rule(Category.BOOTSTRAP, Severity.ERROR, of=("failure",), hang=True)
@@ -90,8 +92,12 @@ def boot_connect_failed(failure: pl.DataFrame, failure_event: pl.DataFrame, rank
     lost = not failure_event.filter(kind=LOST, at_exit=False).is_empty()
     for (reason,), failed in rows.with_columns(why=error).group_by("why", maintain_order=True):
         peers = sorted(failed["peer"].cast(pl.String).drop_nulls().unique().to_list())
-        finding = together(
-            failed, rank, f"{{who}} could not connect: {reason}", f"to {', '.join(peers[:4]) or 'a peer'}", "likely"
+        finding = group_finding(
+            failed,
+            rank,
+            f"{{processes}} could not connect: {reason}",
+            f"to {', '.join(peers[:4]) or 'a peer'}",
+            "likely",
         )
         if lost and str(reason).startswith("Connection refused"):
             finding.role = Role.CONSEQUENCE
@@ -103,7 +109,7 @@ def boot_connect_failed(failure: pl.DataFrame, failure_event: pl.DataFrame, rank
     if not proxies.is_empty():
         detail = "NCCL's proxy thread failed to connect to a peer with a system error; these logs do not show which"
         # The line names the rank that requested the connection from its proxy.
-        yield together(proxies, rank, "{who} could not connect over the network", detail, "likely")
+        yield group_finding(proxies, rank, "{processes} could not connect over the network", detail, "likely")
 
 
 @rule(Category.BOOTSTRAP, Severity.ERROR, of=("failure", "socket_error"), hang=True)
@@ -134,11 +140,11 @@ def boot_message_truncated(
         return
     defect = "had an unexpected length" if not cut.is_empty() else "had an address of an unknown family"
     detail = f"a message {defect}"
-    yield together(rows, rank, "{who} cannot read an init message of another rank", detail, "likely")
+    yield group_finding(rows, rank, "{processes} cannot read an init message of another rank", detail, "likely")
     known = rank.join(version.select(OWNER).drop_nulls(), on=OWNER, how="semi")
     if known.height == rank.height == (member["nranks"].max() or 0) and version["version"].n_unique() == 1:
         return  # all ranks print the same version
-    yield together(
+    yield group_finding(
         rows, rank, "ranks may run different versions of NCCL", f"{detail}, as with different builds", "possible",
         category=Category.VERSION_MISMATCH, severity=Severity.INFO, role=Role.CONTEXT,
     )  # fmt: skip
@@ -154,8 +160,8 @@ def boot_foreign_connection(unexpected_peer: pl.DataFrame, rank: pl.DataFrame) -
     Sources: nccl#1996; nccl: src/misc/socket.cc.
     """
     if not unexpected_peer.is_empty():
-        yield together(
-            unexpected_peer, rank, "an unexpected peer connected to a port of NCCL on {who}",
+        yield group_finding(
+            unexpected_peer, rank, "an unexpected peer connected to a port of NCCL on {processes}",
             "NCCL dropped the connection", "possible",
             role=Role.CONTEXT,
         )  # fmt: skip
@@ -182,6 +188,10 @@ def limits_open_files(
         ]
     )
     if not rows.is_empty():
-        yield together(
-            rows, rank, "too many open files on {who}", "the process reached its limit of file descriptors", "certain"
+        yield group_finding(
+            rows,
+            rank,
+            "too many open files on {processes}",
+            "the process reached its limit of file descriptors",
+            "certain",
         )

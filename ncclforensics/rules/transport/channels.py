@@ -14,7 +14,7 @@ from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.dump_faults import explain_by_dumps
-from ncclforensics.rules.shared.grouping import together
+from ncclforensics.rules.shared.grouping import group_finding
 from ncclforensics.rules.shared.machine_faults import fewer_nvlinks, narrow_links
 
 RING = 4  # pattern of the graph search
@@ -79,8 +79,12 @@ def chan_capped_by_env(
             detail = f"{cap} channels are opened; these logs do not show whether more are possible"
         else:
             detail = f"{cap} channels are opened; {NORMAL_CHANNELS if cap > 1 else 2} or more are normal"
-        finding = together(
-            rows.unique(["source", "line"]), rank, f"{variable}={cap} limits the channels of {{who}}", detail, certainty
+        finding = group_finding(
+            rows.unique(["source", "line"]),
+            rank,
+            f"{variable}={cap} limits the channels of {{processes}}",
+            detail,
+            certainty,
         )
         if is_undecided:
             finding.severity, finding.role = Severity.INFO, Role.CONTEXT
@@ -220,8 +224,8 @@ def _differing(
         worst.setdefault(f"{job} {name}", rows.with_columns(is_slow=pl.col("host").is_in(below.implode())))
     for rows in worst.values():
         slow, others = rows.filter("is_slow"), rows.filter(~pl.col("is_slow"))
-        finding = together(
-            slow, rank, "NCCL's graph search found less bandwidth on {who} than on the other ranks",
+        finding = group_finding(
+            slow, rank, "NCCL's graph search found less bandwidth on {processes} than on the other ranks",
             f"{_search_text(slow)} against {_search_text(others)}; the smallest result limits all ranks", "likely",
         )  # fmt: skip
         finding.evidence.append(Line(others["source"][0], others["line"][0], "another host"))
@@ -232,8 +236,8 @@ def _differing(
         counts = rows["coll"].value_counts().sort("count", "coll")
         outliers = rows.filter(pl.col("coll") == counts["coll"][0])
         usual = counts["coll"][-1]
-        finding = together(
-            outliers, rank, f"{{who}} opened {counts['coll'][0]} channels, the other ranks {usual}",
+        finding = group_finding(
+            outliers, rank, f"{{processes}} opened {counts['coll'][0]} channels, the other ranks {usual}",
             "all ranks of a communicator must open the same number", "likely", communicator=rows["key"][0],
         )  # fmt: skip
         other = rows.filter(pl.col("coll") == usual)
@@ -262,7 +266,7 @@ def chan_alltoall_few_per_peer(
     few = channel_count.filter(pl.col("perpeer") == 1)
     if pairwise.is_empty() or few.is_empty() or not isinstance(nodes, int) or nodes < MANY_NODES:
         return
-    yield together(
-        few, rank, "one channel per peer for Send and Recv on {who}",
+    yield group_finding(
+        few, rank, "one channel per peer for Send and Recv on {processes}",
         f"{nodes} nodes, and the job calls Send, Recv or all-to-all", "possible", role=Role.CONTEXT,
     )  # fmt: skip

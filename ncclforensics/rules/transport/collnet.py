@@ -8,7 +8,7 @@ import polars as pl
 
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.grouping import shown, together
+from ncclforensics.rules.shared.grouping import evidence_lines, group_finding
 
 
 @rule(Category.NET_PLUGIN, Severity.INFO, of=("collnet", "sharp"))
@@ -27,9 +27,9 @@ def net_collnet_unavailable(collnet: pl.DataFrame, sharp: pl.DataFrame, rank: pl
         return
     rows = refused if not refused.is_empty() else failed
     reason = f"the plugin reports: {refused['error'][0]}; " if not refused.is_empty() else ""
-    finding = together(
-        rows, rank, "CollNet (SHARP) could not be set up on {who}", f"{reason}NCCL continues without it", "certain",
-        role=Role.CONTEXT,
+    finding = group_finding(
+        rows, rank, "CollNet (SHARP) could not be set up on {processes}", f"{reason}NCCL continues without it",
+        "certain", role=Role.CONTEXT,
     )  # fmt: skip
-    finding.evidence = finding.evidence[:2] + shown(failed, "NCCL")[:1] * (not refused.is_empty())
+    finding.evidence = finding.evidence[:2] + evidence_lines(failed, "NCCL")[:1] * (not refused.is_empty())
     yield finding

@@ -12,7 +12,7 @@ from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.environment_settings import environment_settings
-from ncclforensics.rules.shared.grouping import shown, together
+from ncclforensics.rules.shared.grouping import evidence_lines, group_finding
 
 FEWEST_PAIRS = 3  # fewer may differ in their hosts by chance
 
@@ -57,7 +57,7 @@ def cascade_edge_clustering(
         detail = f"{len(pairs)} pairs of hosts" + (f", on {', '.join(nics[:4])}" if nics else "")
         detail += ": the fabric is more likely at fault than one of the hosts"
         certainty = "possible"
-    finding = together(errors, rank, title, detail, certainty)
+    finding = group_finding(errors, rank, title, detail, certainty)
     finding.hosts = hosts
     yield finding
 
@@ -106,15 +106,15 @@ def cross_nic_on_isolated_rails(
     if failed.is_empty() or not failed["is_cross_rail"].all() or working.is_empty():
         return
     row = failed.row(0, named=True)
-    finding = together(
+    finding = group_finding(
         errors, rank, "only connections between different rails got no answer",
         f"for example from NIC {row['netdev']} of {row['host']} to NIC {row['other_nic']} of {row['other']}; "
         "connections between NICs of the same number did not fail", "likely",
     )  # fmt: skip
     finding.hosts = sorted({*failed["host"], *failed["other"]})
     finding.evidence = [
-        *finding.evidence[:2], *shown(failed.head(1), "sending NIC"),
-        *shown(failed.head(1).select(source="other_source", line="other_line"), "receiving NIC"),
+        *finding.evidence[:2], *evidence_lines(failed.head(1), "sending NIC"),
+        *evidence_lines(failed.head(1).select(source="other_source", line="other_line"), "receiving NIC"),
     ]  # fmt: skip
     finding.role = Role.CAUSE
     yield finding

@@ -12,7 +12,7 @@ from ncclforensics.frames.columns import OWNER
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.dump_faults import explain_by_dumps
-from ncclforensics.rules.shared.grouping import shown, together
+from ncclforensics.rules.shared.grouping import evidence_lines, group_finding
 from ncclforensics.rules.shared.machine_faults import far_nics
 
 OFF = ["LOC", "0"]  # values of NCCL_NET_GDR_LEVEL and NCCL_IB_CUDA_SUPPORT that switch it off
@@ -51,8 +51,8 @@ def gdr_disabled_hca(
         detail = "NCCL found neither nvidia-peermem nor DMA-BUF; data is copied through host memory"
         if _is_old(version):
             detail += "; this version of NCCL may not detect a loaded module"
-        reasons = shown(closed.select(*OWNER, source="reason_source", line="reason_line"), "why")
-        finding = together(closed, rank, "{who}: GPUDirect RDMA is off", detail, "certain")
+        reasons = evidence_lines(closed.select(*OWNER, source="reason_source", line="reason_line"), "why")
+        finding = group_finding(closed, rank, "{processes}: GPUDirect RDMA is off", detail, "certain")
         finding.evidence = [*reasons[:2], *finding.evidence[:2]]
         of_hosts = closed.select("host").unique()
         present = loaded.join(of_hosts, on="host", how="semi")
@@ -63,7 +63,7 @@ def gdr_disabled_hca(
         )
         if not present.is_empty():
             finding.detail += "; lsmod shows the module: it was loaded later, or the RDMA driver does not use it"
-            finding.evidence += shown(present, "lsmod")[:1]
+            finding.evidence += evidence_lines(present, "lsmod")[:1]
         elif not absent.is_empty():
             finding.detail += "; the host's lsmod lists no nvidia_peermem"
             finding.evidence += [Line(row["source"], row["line"], "lsmod") for row in absent.head(1).to_dicts()]
@@ -88,11 +88,11 @@ def gdr_false_negative_old_nccl(
     rows = undetected.join(loaded, on="host", how="semi")
     if rows.height:
         detail = "nvidia_peermem is loaded, and NCCL up to 2.22.3 detects only nv_peer_mem"
-        finding = together(
-            rows, rank, "{who}: GPUDirect RDMA is off although nvidia_peermem is loaded", detail, "likely"
+        finding = group_finding(
+            rows, rank, "{processes}: GPUDirect RDMA is off although nvidia_peermem is loaded", detail, "likely"
         )
-        reasons = shown(rows.select(*OWNER, source="reason_source", line="reason_line"), "why")
-        proof = shown(loaded.join(rows, on="host", how="semi"), "lsmod")
+        reasons = evidence_lines(rows.select(*OWNER, source="reason_source", line="reason_line"), "why")
+        proof = evidence_lines(loaded.join(rows, on="host", how="semi"), "lsmod")
         finding.evidence = [*reasons[:2], *proof[:1], *finding.evidence[:1]]
         yield finding
 
@@ -137,9 +137,9 @@ def gdr_missing_suffix(gdr_connections: pl.DataFrame, rank: pl.DataFrame) -> Ite
             detail = "the other hosts use it for receives: the kernel module is probably missing here"
         else:
             detail = "no receive uses it; these logs do not show why"
-        title = f"{{who}}: no GPUDirect RDMA over {network}"
-        finding = together(rows, rank, title, f"data is copied through host memory; {detail}", "certain")
-        finding.evidence = [*finding.evidence[:3], *shown(others, "another host")[:1]]
+        title = f"{{processes}}: no GPUDirect RDMA over {network}"
+        finding = group_finding(rows, rank, title, f"data is copied through host memory; {detail}", "certain")
+        finding.evidence = [*finding.evidence[:3], *evidence_lines(others, "another host")[:1]]
         yield finding
 
 
@@ -160,9 +160,9 @@ def gdr_disabled_by_distance(
         pl.col("is_far") & (pl.col("is_closed").not_() | pl.col("is_open")) & _is_switched_off().not_()
     )
     if far.height:
-        reasons = shown(far.select(*OWNER, source="reason_source", line="reason_line"), "why")
-        title = "{who}: no GPUDirect RDMA because GPU and NIC are too far apart"
-        finding = together(far, rank, title, "data is copied through host memory", "likely")
+        reasons = evidence_lines(far.select(*OWNER, source="reason_source", line="reason_line"), "why")
+        title = "{processes}: no GPUDirect RDMA because GPU and NIC are too far apart"
+        finding = group_finding(far, rank, title, "data is copied through host memory", "likely")
         finding.evidence = [*reasons[:2], *finding.evidence[:2]]
         yield from explain_by_dumps([finding], far_nics(device_pair))
 
@@ -179,11 +179,15 @@ def gdr_switched_off(gdr_connections: pl.DataFrame, rank: pl.DataFrame) -> Itera
     """
     off = _staged(gdr_connections).filter(_is_switched_off())
     for (level,), rows in off.group_by("level", maintain_order=True):
-        finding = together(
-            rows, rank, f"{{who}}: {level} switches GPUDirect RDMA off", "data is copied through host memory", "certain"
+        finding = group_finding(
+            rows,
+            rank,
+            f"{{processes}}: {level} switches GPUDirect RDMA off",
+            "data is copied through host memory",
+            "certain",
         )
         finding.role = Role.CONTEXT
-        reasons = shown(rows.select(*OWNER, source="reason_source", line="reason_line").drop_nulls(), "set")
+        reasons = evidence_lines(rows.select(*OWNER, source="reason_source", line="reason_line").drop_nulls(), "set")
         finding.evidence = [*reasons[:2], *finding.evidence[:2]]
         yield finding
 
@@ -202,6 +206,6 @@ def gdr_forced_level(setting: pl.DataFrame, chosen_network: pl.DataFrame, rank: 
     is_forced = (pl.col("variable") == "NCCL_NET_GDR_LEVEL") & pl.col("value").is_in(FORCED)
     forced = setting.filter(is_forced).join(spanning, on=OWNER, how="semi")
     if forced.height:
-        title = "{who}: GPUDirect RDMA is forced across the sockets of a host"
+        title = "{processes}: GPUDirect RDMA is forced across the sockets of a host"
         detail = "NCCL_NET_GDR_LEVEL allows any distance, usually slower than NCCL's default"
-        yield together(forced, rank, title, detail, "possible", role=Role.CONTEXT)
+        yield group_finding(forced, rank, title, detail, "possible", role=Role.CONTEXT)

@@ -11,7 +11,7 @@ from ncclforensics.frames.columns import OWNER, begins_with, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.completions import NAMED, devices_text, failed_with
-from ncclforensics.rules.shared.grouping import shown, together
+from ncclforensics.rules.shared.grouping import evidence_lines, group_finding
 
 
 def _peers(errors: pl.DataFrame) -> list[str]:
@@ -34,7 +34,7 @@ def _completion_finding(errors: pl.DataFrame, rank: pl.DataFrame, title: str, de
     if suspect:
         errors = errors.filter(pl.col("host") != suspect)
     named = ", ".join(peers[:NAMED]) + (" and others" if len(peers) > NAMED else "") if peers else "a peer"
-    finding = together(errors, rank, title.replace("{peers}", named), detail, certainty)
+    finding = group_finding(errors, rank, title.replace("{peers}", named), detail, certainty)
     if suspect:
         finding.detail += f"; {suspect} is part of every failed pair"
         finding.hosts = [suspect]
@@ -53,8 +53,10 @@ def _no_answer(errors: pl.DataFrame, rank: pl.DataFrame, when: str) -> Finding:
     low = errors.filter(pl.col("timeout").is_not_null())
     if low.height:
         detail += f"; NCCL_IB_TIMEOUT={low['timeout'][0]} is below this version's default of {low['default'][0]}"
-    finding = _completion_finding(errors, rank, "{who} got no answer over InfiniBand from {peers}", detail, "certain")
-    finding.evidence += shown(low.select(*OWNER, source="set_source", line="set_line"), "set")[:1]
+    finding = _completion_finding(
+        errors, rank, "{processes} got no answer over InfiniBand from {peers}", detail, "certain"
+    )
+    finding.evidence += evidence_lines(low.select(*OWNER, source="set_source", line="set_line"), "set")[:1]
     if errors["is_consequence"].any():
         finding.role = Role.CONSEQUENCE
     if errors["is_survived"].all():
@@ -117,7 +119,7 @@ def ib_local_protection(
         if is_direct:
             detail += "; GPUDirect RDMA is in use: PCIe access control (ACS) is the usual cause"
         yield _completion_finding(
-            errors, rank, "{who}: local protection error in a transfer with {peers}", detail, "certain"
+            errors, rank, "{processes}: local protection error in a transfer with {peers}", detail, "certain"
         )
 
 
@@ -135,7 +137,7 @@ def ib_remote_access(completion_error: pl.DataFrame, rank: pl.DataFrame) -> Iter
     for (status,), rows in errors.sort("status").group_by("status", maintain_order=True):
         name, meaning, _ = STATUS[int(str(status))]
         detail = f"{meaning}{devices_text(rows)} (status {status})"
-        yield _completion_finding(rows, rank, f"{{who}}: {name} at {{peers}}", detail, "likely")
+        yield _completion_finding(rows, rank, f"{{processes}}: {name} at {{peers}}", detail, "likely")
 
 
 @rule(Category.IB_ERROR, Severity.ERROR, of=("completion_error",), hang=True)
@@ -152,7 +154,7 @@ def ib_completion_failed(completion_error: pl.DataFrame, rank: pl.DataFrame) -> 
     for (status,), rows in errors.sort("status").group_by("status", maintain_order=True):
         name, meaning, _ = STATUS.get(int(str(status)), ("an error", "a status unknown to libibverbs", ""))
         detail = f"{meaning}{devices_text(rows)} (status {status})"
-        yield _completion_finding(rows, rank, f"{{who}}: {name} in a transfer with {{peers}}", detail, "certain")
+        yield _completion_finding(rows, rank, f"{{processes}}: {name} in a transfer with {{peers}}", detail, "certain")
 
 
 @rule(Category.IB_ERROR, Severity.WARNING, of=("completion_error",), hang=True)
@@ -177,13 +179,15 @@ def ib_flush_is_secondary(
         return
     if causes.height or other_causes.height:
         detail = "the queue pairs had failed before; another line shows the cause"
-        finding = together(
-            flushed, rank, "{who}: flushed work requests follow from an earlier failure", detail, "certain"
+        finding = group_finding(
+            flushed, rank, "{processes}: flushed work requests follow from an earlier failure", detail, "certain"
         )
         finding.severity = Severity.INFO
     else:
         detail = "the queue pairs had failed before; what failed first is not in these logs"
-        finding = _completion_finding(flushed, rank, "{who}: work requests to {peers} were flushed", detail, "likely")
+        finding = _completion_finding(
+            flushed, rank, "{processes}: work requests to {peers} were flushed", detail, "likely"
+        )
     finding.role = Role.CONSEQUENCE
     yield finding
 
@@ -208,14 +212,16 @@ def ib_port_event(failure: pl.DataFrame, completion_error: pl.DataFrame, rank: p
         detail = f"the link of {which} was lost; " + (
             "later failures follow from it" if later else "no failed transfer follows in these logs"
         )
-        finding = together(down, rank, "{who}: an InfiniBand port went down", detail, "certain")
+        finding = group_finding(down, rank, "{processes}: an InfiniBand port went down", detail, "certain")
         if not later:
             finding.severity = Severity.WARNING
         yield finding
     for (error,), rows in dead.sort("error").group_by("error", maintain_order=True):
         names = rows["device"].cast(pl.String).drop_nulls().unique().sort().to_list()
         where = f" on {', '.join(names[:NAMED])}" if names else ""
-        yield together(rows, rank, f"{{who}}: an InfiniBand device failed{where}", f"the event is: {error}", "certain")
+        yield group_finding(
+            rows, rank, f"{{processes}}: an InfiniBand device failed{where}", f"the event is: {error}", "certain"
+        )
 
 
 @rule(Category.IB_ERROR, Severity.WARNING, of=("failover",))
@@ -233,11 +239,13 @@ def ib_port_failover_active(failover: pl.DataFrame, rank: pl.DataFrame) -> Itera
     recovered = failover.filter(form.is_in(["recovered", "back_in_use", "recovery_succeeded"])).select(OWNER).unique()
     if ended.height:
         detail = "no device is left"
-        finding = together(ended, rank, "{who}: the NICs failed, and no replacement is left", detail, "certain")
+        finding = group_finding(
+            ended, rank, "{processes}: the NICs failed, and no replacement is left", detail, "certain"
+        )
         finding.severity = Severity.ERROR
         yield finding
         return
     lasting = failed.join(recovered, on=OWNER, how="anti")
     if lasting.height:
         detail = "NCCL moved the transfers to the remaining devices"
-        yield together(lasting, rank, "{who} continue with fewer NICs after a failure", detail, "certain")
+        yield group_finding(lasting, rank, "{processes} continue with fewer NICs after a failure", detail, "certain")

@@ -11,7 +11,7 @@ from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.completions import NAMED
-from ncclforensics.rules.shared.grouping import shown, together
+from ncclforensics.rules.shared.grouping import evidence_lines, group_finding
 
 REGISTRATIONS = ["ibv_reg_mr", "ibv_reg_mr_iova2", "ibv_reg_dmabuf_mr", "mlx5dv_reg_dmabuf_mr"]
 
@@ -31,14 +31,14 @@ def ib_modify_qp_einval(failure: pl.DataFrame, setting: pl.DataFrame, rank: pl.D
             rows.select(OWNER), on=OWNER, how="semi"
         )
         because = f"; NCCL_IB_GID_INDEX={forced['value'][0]} is set" if forced.height else ""
-        finding = together(
+        finding = group_finding(
             rows,
             rank,
-            "{who} could not set up a queue pair: invalid argument",
+            "{processes} could not set up a queue pair: invalid argument",
             f"usually a GID index that does not match{_ends(rows)}{because}",
             "likely",
         )
-        finding.evidence += shown(forced, "set")[:1]
+        finding.evidence += evidence_lines(forced, "set")[:1]
         yield finding
 
 
@@ -56,7 +56,7 @@ def ib_modify_qp_timeout(failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator[
         detail = f"there is no path between the ports{_ends(rows)}"
         if rows["local_gid"].cast(pl.String).str.starts_with("fe80").any():
             detail += "; the GID in use is link-local, which is not routed"
-        yield together(rows, rank, "{who} could not set up a queue pair: timed out", detail, "likely")
+        yield group_finding(rows, rank, "{processes} could not set up a queue pair: timed out", detail, "likely")
 
 
 @rule(Category.IB_ERROR, Severity.ERROR, of=("failure",), hang=True)
@@ -72,7 +72,9 @@ def ib_modify_qp_unreachable(failure: pl.DataFrame, rank: pl.DataFrame) -> Itera
     if rows.height:
         reason = rows["reason"].cast(pl.String)[0]
         detail = f"system error: {reason}{_ends(rows)}"
-        yield together(rows, rank, "{who} could not set up a queue pair: no route to the peer", detail, "likely")
+        yield group_finding(
+            rows, rank, "{processes} could not set up a queue pair: no route to the peer", detail, "likely"
+        )
 
 
 def _modified(failure: pl.DataFrame, reasons: list[str]) -> pl.DataFrame:
@@ -106,7 +108,7 @@ def ib_call_failed(failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Findin
     for (operation, reason), rows in others.sort(text_of("operation"), text_of("reason")).group_by(
         "operation", "reason", maintain_order=True
     ):
-        yield together(rows, rank, f"{{who}}: {operation} failed", f"system error: {reason}", "certain")
+        yield group_finding(rows, rank, f"{{processes}}: {operation} failed", f"system error: {reason}", "certain")
 
 
 @rule(Category.MEMORY_REGISTRATION, Severity.ERROR, of=("failure",), hang=True)
@@ -125,8 +127,8 @@ def ib_registration_failed_memlock(failure: pl.DataFrame, rank: pl.DataFrame) ->
     )
     if rows.height:
         calls = ", ".join(sorted(rows["operation"].cast(pl.String).unique().to_list()))
-        title = "{who} cannot lock enough memory for the NIC"
-        yield together(rows, rank, title, f"{calls} failed: Cannot allocate memory", "likely")
+        title = "{processes} cannot lock enough memory for the NIC"
+        yield group_finding(rows, rank, title, f"{calls} failed: Cannot allocate memory", "likely")
 
 
 @rule(Category.MEMORY_REGISTRATION, Severity.ERROR, of=("failure",), hang=True)
@@ -144,7 +146,7 @@ def ib_registration_failed(failure: pl.DataFrame, rank: pl.DataFrame) -> Iterato
     for (operation, reason), group in rows.group_by("operation", "reason", maintain_order=True):
         cause = "; for GPU memory: nvidia-peermem or DMA-BUF does not work" if str(reason) in BAD_ADDRESS else ""
         detail = f"{operation} failed: {reason}{cause}"
-        yield together(group, rank, "{who} could not register memory with the NIC", detail, "certain")
+        yield group_finding(group, rank, "{processes} could not register memory with the NIC", detail, "certain")
 
 
 @rule(Category.IB_ERROR, Severity.WARNING, of=("ib_unusable",))
@@ -170,8 +172,8 @@ def ib_device_open_failed(
         if rows.height:
             names = rows["device"].cast(pl.String).drop_nulls().unique().sort().to_list()
             detail = f"{len(names)} devices ({', '.join(names[:NAMED])}{' …' if len(names) > NAMED else ''})"
-            finding = together(
-                rows, rank, "{who} could not open InfiniBand devices that are visible", detail, "certain"
+            finding = group_finding(
+                rows, rank, "{processes} could not open InfiniBand devices that are visible", detail, "certain"
             )
             if is_harmless:
                 finding.severity, finding.role = Severity.INFO, Role.CONTEXT

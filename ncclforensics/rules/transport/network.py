@@ -11,7 +11,7 @@ from ncclforensics.data.networks import SLINGSHOT, SOCKET
 from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.grouping import first, shown, together
+from ncclforensics.rules.shared.grouping import evidence_lines, first_value, group_finding
 
 REASON_TEXTS = {
     CHOSEN: "{variable} requests it",
@@ -57,10 +57,10 @@ def net_socket_fallback(
             text += f", and {variable} may exclude it"
         if reason in (NO_DEVICE, LIBRARY) and rows.join(slingshot, on=OWNER, how="semi").height:
             text += "; the interfaces are Slingshot, which needs the Libfabric plugin (aws-ofi-nccl)"
-        finding = together(
+        finding = group_finding(
             rows,
             rank,
-            "{who}: data between nodes goes over TCP sockets",
+            "{processes}: data between nodes goes over TCP sockets",
             text,
             "certain" if rows["carries_data"][0] else "likely",
         )
@@ -75,7 +75,7 @@ def net_socket_fallback(
 
 def _reason_lines(rows: pl.DataFrame) -> list[Line]:
     known = rows.filter(pl.col("reason_line").is_not_null() & (pl.col("reason") != UNTRIED))
-    return shown(known.select(*OWNER, source="reason_source", line="reason_line"), "why")[:2]
+    return evidence_lines(known.select(*OWNER, source="reason_source", line="reason_line"), "why")[:2]
 
 
 def _carried_otherwise(chosen_network: pl.DataFrame) -> pl.DataFrame:
@@ -106,16 +106,16 @@ def net_mixed_across_ranks(chosen_network: pl.DataFrame, rank: pl.DataFrame) -> 
         smaller = SOCKET if SOCKET in least else least[0]
         minority, others = rows.filter(pl.col("family") == smaller), rows.filter(pl.col("family") != smaller)
         names = " or ".join(others["network"].unique().sort().to_list())
-        reason = first(minority["reason"])
-        text = REASON_TEXTS.get(str(reason), "").format(variable=first(minority["variable"]))
-        finding = together(
+        reason = first_value(minority["reason"])
+        text = REASON_TEXTS.get(str(reason), "").format(variable=first_value(minority["variable"]))
+        finding = group_finding(
             minority,
             rank,
-            f"{{who}} use the network {minority['network'][0]}, the other ranks {names}",
+            f"{{processes}} use the network {minority['network'][0]}, the other ranks {names}",
             f"{text or 'each process selects its network itself'}; the two groups cannot connect",
             "certain",
         )
-        finding.evidence = [*_reason_lines(minority), *finding.evidence[:2], *shown(others)[:2]]
+        finding.evidence = [*_reason_lines(minority), *finding.evidence[:2], *evidence_lines(others)[:2]]
         if SOCKET not in rows["family"].to_list():
             finding.category = Category.NET_PLUGIN
         yield finding

@@ -9,7 +9,7 @@ import polars as pl
 from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.grouping import first, shown, together
+from ncclforensics.rules.shared.grouping import evidence_lines, first_value, group_finding
 
 
 @rule(Category.TOPOLOGY, Severity.ERROR, of=("failure",), hang=True)
@@ -27,15 +27,19 @@ def net_device_count_differs(
     refused = failure.filter(pl.col("form") == "device_counts")
     if refused.is_empty():
         return
-    least, most = first(refused["least"].sort()), first(refused["most"].sort(descending=True))
+    least, most = first_value(refused["least"].sort()), first_value(refused["most"].sort(descending=True))
     counts = net_device_count.filter((pl.col("form") == "rank") & (pl.col("net_kind") == "Net"))
     fewer = counts.filter(pl.col("count") == least).unique(OWNER, keep="first", maintain_order=True)
     detail = f"the ranks see between {least} and {most} network devices"
     if fewer.is_empty() or fewer.height == counts.select(OWNER).n_unique():
-        yield together(refused, rank, "the hosts do not have the same number of network devices", detail, "certain")
+        yield group_finding(
+            refused, rank, "the hosts do not have the same number of network devices", detail, "certain"
+        )
         return
-    finding = together(fewer, rank, f"{{who}} see {least} network devices, other ranks {most}", detail, "certain")
-    finding.evidence = [*shown(refused, "refused")[:1], *finding.evidence[:3]]
+    finding = group_finding(
+        fewer, rank, f"{{processes}} see {least} network devices, other ranks {most}", detail, "certain"
+    )
+    finding.evidence = [*evidence_lines(refused, "refused")[:1], *finding.evidence[:3]]
     yield finding
 
 
@@ -57,7 +61,7 @@ def net_ignore_mismatch_silent_hang(
     ignored = setting.filter((variable == "NCCL_IGNORE_NET_MISMATCH") & (pl.col("value") == "1"))
     unopened = ib_unusable.filter(form == "open") if ignored.height else ib_unusable.clear()
     if counts.height:
-        least, most = first(counts["least"].sort()), first(counts["most"].sort(descending=True))
+        least, most = first_value(counts["least"].sort()), first_value(counts["most"].sort(descending=True))
         detail = f"NCCL_IGNORE_NET_MISMATCH is set, and the ranks see between {least} and {most} network devices"
         rows = counts
     elif unopened.height and unopened["host"].n_unique() < rank["host"].n_unique():
@@ -65,8 +69,10 @@ def net_ignore_mismatch_silent_hang(
         rows = unopened
     else:
         return
-    finding = together(rows, rank, "{who}: NCCL ignores different numbers of network devices", detail, "likely")
-    finding.evidence = [*shown(ignored, "set")[:1], *finding.evidence]
+    finding = group_finding(
+        rows, rank, "{processes}: NCCL ignores different numbers of network devices", detail, "likely"
+    )
+    finding.evidence = [*evidence_lines(ignored, "set")[:1], *finding.evidence]
     yield finding
 
 
@@ -89,7 +95,9 @@ def net_link_type_mix(ib_incompatible: pl.DataFrame, rank: pl.DataFrame) -> Iter
         device, link, other, other_link = ends.row(0)
         pair = f"{device} ({link}) and {other or 'the remote one'} ({other_link})" if device and link else "the NICs"
         detail = f"{pair} have different link types; a list of NICs contains both InfiniBand and RoCE"
-        yield together(mismatched, rank, "{who} cannot connect NICs of different link types", detail, "certain")
+        yield group_finding(
+            mismatched, rank, "{processes} cannot connect NICs of different link types", detail, "certain"
+        )
 
 
 @rule(Category.TOPOLOGY, Severity.WARNING, of=("net_devices",))
@@ -112,7 +120,7 @@ def net_fewer_nics_than_node_has(
         listed.with_columns(ports=ports).group_by("job", "host").agg(pl.col("ports").max(), least=pl.col("ports").min())
     )
     for (job,), rows in hosts.filter(pl.col("ports") == pl.col("least")).group_by("job", maintain_order=True):
-        usual = first(rows["ports"].mode().sort(descending=True))
+        usual = first_value(rows["ports"].mode().sort(descending=True))
         fewer = rows.filter(pl.col("ports") < usual)
         if not fewer.height or rows.filter(pl.col("ports") == usual).height != rows.height - 1 or rows.height < 3:
             continue
@@ -120,10 +128,10 @@ def net_fewer_nics_than_node_has(
         outliers = lines.join(fewer.select("host"), on="host", how="semi").unique(
             OWNER, keep="first", maintain_order=True
         )
-        title = f"{{who}} use {fewer['ports'][0]} NICs, the other {rows.height - 1} hosts {usual} each"
-        finding = together(outliers, rank, title, "the host with fewer NICs limits the speed of all", "likely")
+        title = f"{{processes}} use {fewer['ports'][0]} NICs, the other {rows.height - 1} hosts {usual} each"
+        finding = group_finding(outliers, rank, title, "the host with fewer NICs limits the speed of all", "likely")
         others = lines.join(fewer.select("host"), on="host", how="anti")
-        finding.evidence = [*finding.evidence[:2], *shown(others, "another host")[:1]]
+        finding.evidence = [*finding.evidence[:2], *evidence_lines(others, "another host")[:1]]
         yield finding
 
 
@@ -143,5 +151,5 @@ def net_management_nic_included(
     is_mixed = names.str.contains("/IB", literal=True) & names.str.contains("/RoCE", literal=True)
     mixed = net_devices.filter((pl.col("form") == "ib") & is_mixed).join(spanning, on=OWNER, how="semi")
     for (devices,), rows in mixed.sort("source", "line").group_by("devices", maintain_order=True):
-        title = "{who} may use NICs of two link types"
-        yield together(rows, rank, title, f"NCCL uses {devices}", "possible", role=Role.CONTEXT)
+        title = "{processes} may use NICs of two link types"
+        yield group_finding(rows, rank, title, f"NCCL uses {devices}", "possible", role=Role.CONTEXT)

@@ -9,7 +9,7 @@ import polars as pl
 from ncclforensics.data.cuda import FABRIC
 from ncclforensics.rules.finding import Category, Finding, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.grouping import error_finding, together
+from ncclforensics.rules.shared.grouping import error_finding, group_finding
 
 NVLS = "transport/nvls"
 INVALID = "invalid argument"
@@ -29,19 +29,19 @@ def nvls_multicast_bind_failed(
     Sources: nccl#1672, nccl#1788, pytorch#177472.
     """
     bound = nvlink_fabric.filter(form="multicast")
-    title = "NVLink SHARP could not bind its multicast memory on {who}"
+    title = "NVLink SHARP could not bind its multicast memory on {processes}"
     if not bound.is_empty():
         detail = f"CUDA error {bound['code'][0]}: {bound['cuda_error'][0]}"
-        yield together(bound, rank, title, detail, "likely")
+        yield group_finding(bound, rank, title, detail, "likely")
     older = cuda_error.filter((pl.col("file") == NVLS) & (pl.col("error") != INVALID))
     for (error,), rows in older.group_by("error", maintain_order=True):
         yield error_finding(
-            rows, rank, "NVLink SHARP could not set up its multicast memory on {who}", f"{error}", "likely"
+            rows, rank, "NVLink SHARP could not set up its multicast memory on {processes}", f"{error}", "likely"
         )
     without = nvlink_fabric.filter(form="without_multicast")
     if not without.is_empty():
         detail = f"CUDA error {without['code'][0]}: {without['cuda_error'][0]}; NCCL continues without it"
-        finding = together(without, rank, title, detail, "likely")
+        finding = group_finding(without, rank, title, detail, "likely")
         finding.severity = Severity.WARNING
         yield finding
 
@@ -58,7 +58,7 @@ def nvls_container_without_caps(cuda_error: pl.DataFrame, rank: pl.DataFrame) ->
     rows = cuda_error.filter((pl.col("file") == NVLS) & (pl.col("error") == INVALID))
     if not rows.is_empty():
         yield error_finding(
-            rows, rank, "NVLink SHARP does not work on {who}", "CUDA reports: invalid argument", "likely"
+            rows, rank, "NVLink SHARP does not work on {processes}", "CUDA reports: invalid argument", "likely"
         )
 
 
@@ -75,7 +75,11 @@ def fabricmanager_not_running(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> I
     rows = cuda_error.filter(kind=FABRIC)
     if not rows.is_empty():
         yield error_finding(
-            rows, rank, "Fabric Manager is not running on {who}", "CUDA reports: system not yet initialized", "likely"
+            rows,
+            rank,
+            "Fabric Manager is not running on {processes}",
+            "CUDA reports: system not yet initialized",
+            "likely",
         )
 
 
@@ -92,9 +96,9 @@ def mnnvl_imex(nvlink_fabric: pl.DataFrame, cuda_error: pl.DataFrame, rank: pl.D
     unusable = nvlink_fabric.filter(form="imex")
     if not unusable.is_empty():
         detail = f"a clique of {unusable['clique_size'][0]} GPUs is available but not working"
-        yield together(unusable, rank, "NVLink between nodes does not work on {who}", detail, "certain")
+        yield group_finding(unusable, rank, "NVLink between nodes does not work on {processes}", detail, "certain")
         return
     refused = cuda_error.filter((pl.col("file") == "transport/p2p") & (pl.col("error") == "operation not permitted"))
     if not refused.is_empty():
         detail = "opening the memory of a peer is not permitted: IMEX channels are not writable"
-        yield error_finding(refused, rank, "NVLink between nodes does not work on {who}", detail, "likely")
+        yield error_finding(refused, rank, "NVLink between nodes does not work on {processes}", detail, "likely")

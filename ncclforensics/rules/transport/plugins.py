@@ -10,7 +10,7 @@ from ncclforensics.data.networks import SOCKET, TCP_PROVIDERS
 from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.grouping import first, together
+from ncclforensics.rules.shared.grouping import first_value, group_finding
 
 
 @rule(Category.NET_PLUGIN, Severity.WARNING, of=("libfabric_error",))
@@ -33,11 +33,11 @@ def net_plugin_failed_then_fell_through(
     )
     failed = failed.join(works, on=OWNER, how="anti").join(needless, on=OWNER, how="anti")
     if failed.height:
-        error = first(failed["error"])
-        yield together(
+        error = first_value(failed["error"])
+        yield group_finding(
             failed,
             rank,
-            "{who}: the Libfabric plugin found no network device",
+            "{processes}: the Libfabric plugin found no network device",
             f"libfabric reports: {error}" if error else "no provider of libfabric has a device that the plugin can use",
             "certain",
         )
@@ -61,8 +61,12 @@ def net_requested_not_available(plugin: pl.DataFrame, setting: pl.DataFrame, ran
     names = absent["plugin"].cast(pl.String).drop_nulls().unique().sort().to_list()
     if absent.height:
         name = " or ".join(names)
-        title = f"{{who}}: the network {name} is not available" if name else "{who}: no network could be initialised"
-        yield together(absent, rank, title, _request_text(setting, absent, name), "certain")
+        title = (
+            f"{{processes}}: the network {name} is not available"
+            if name
+            else "{processes}: no network could be initialised"
+        )
+        yield group_finding(absent, rank, title, _request_text(setting, absent, name), "certain")
 
 
 def _request_text(setting: pl.DataFrame, rows: pl.DataFrame, name: str) -> str:
@@ -100,11 +104,11 @@ def net_plugin_not_loaded(
     missing = missing.join(requests.unique(), on=OWNER, how="semi")
     missing = missing.join(loaded, on=OWNER, how="anti").join(unaffected, on=OWNER, how="anti")
     if missing.height:
-        library = first(missing["library"])
-        yield together(
+        library = first_value(missing["library"])
+        yield group_finding(
             missing.unique(OWNER, keep="first", maintain_order=True),
             rank,
-            "{who}: the requested network plugin is not loaded",
+            "{processes}: the requested network plugin is not loaded",
             f"NCCL continues without {library or 'the library'}",
             "certain",
         )
@@ -126,8 +130,8 @@ def net_disable_ignored_by_plugin(
     ignored = setting.filter(is_off).join(external, on=OWNER, how="semi")
     if ignored.height:
         detail = "NCCL_IB_DISABLE affects NCCL's own InfiniBand transport, not that of the plugin"
-        title = "{who}: NCCL_IB_DISABLE=1 has no effect on the plugin in use"
-        yield together(ignored, rank, title, detail, "certain", role=Role.CONTEXT)
+        title = "{processes}: NCCL_IB_DISABLE=1 has no effect on the plugin in use"
+        yield group_finding(ignored, rank, title, detail, "certain", role=Role.CONTEXT)
 
 
 @rule(Category.NET_PLUGIN, Severity.WARNING, of=("libfabric",))
@@ -145,7 +149,7 @@ def net_plugin_over_tcp(libfabric: pl.DataFrame, chosen_network: pl.DataFrame, r
         slow.join(spanning, on=OWNER, how="semi").sort("source", "line").group_by("provider", maintain_order=True)
     ):
         detail = f"the provider of the plugin is {provider}, which uses TCP"
-        yield together(rows, rank, "{who}: the Libfabric plugin runs over TCP", detail, "certain")
+        yield group_finding(rows, rank, "{processes}: the Libfabric plugin runs over TCP", detail, "certain")
 
 
 REGISTRATION_REMEDY = (
@@ -173,16 +177,20 @@ def net_plugin_request_failed(
         (pl.col("pos") < pl.col("shutdown_pos")).fill_null(value=True)
     )
     for (is_memory,), rows in errors.sort(form == "registration").group_by(form == "registration", maintain_order=True):
-        code, error = first(rows["rc"]), first(rows["error"])
+        code, error = first_value(rows["rc"]), first_value(rows["error"])
         report = ", ".join(part for part in (f"RC {code}" if code is not None else "", str(error or "")) if part)
         failure = "could not register memory" if is_memory else "failed in a transfer"
         remedy = REGISTRATION_REMEDY if is_memory else ""
         detail = f"it reports {report}" if report else "it reports no reason"
-        yield together(rows, rank, f"{{who}}: the Libfabric plugin {failure}", detail, "certain", remedy=remedy)
+        yield group_finding(
+            rows, rank, f"{{processes}}: the Libfabric plugin {failure}", detail, "certain", remedy=remedy
+        )
         if is_memory:
             detail = "libfabric can send only from registered memory"
             more = {"category": Category.MEMORY_REGISTRATION, "role": Role.CONSEQUENCE, "remedy": remedy}
-            yield together(rows, rank, "{who}: memory could not be registered with the NIC", detail, "certain", **more)
+            yield group_finding(
+                rows, rank, "{processes}: memory could not be registered with the NIC", detail, "certain", **more
+            )
 
 
 PROXY_FAILURES = ["service_failed", "proxy_failed", "proxy_call_failed"]
@@ -203,8 +211,8 @@ def net_plugin_warned(plugin_warning: pl.DataFrame, failure: pl.DataFrame, rank:
     if rows.is_empty():
         return
     message = text_of("message")
-    title, detail = "{who}: the network plugin failed", f"its warning: {first(rows['message'])}"
-    yield together(rows, rank, title, detail, "likely")
+    title, detail = "{processes}: the network plugin failed", f"its warning: {first_value(rows['message'])}"
+    yield group_finding(rows, rank, title, detail, "likely")
     memory = rows.filter(
         pl.any_horizontal(
             column.str.contains(text, literal=True)
@@ -213,9 +221,9 @@ def net_plugin_warned(plugin_warning: pl.DataFrame, failure: pl.DataFrame, rank:
         )
     )
     if not memory.is_empty():
-        yield together(
-            memory, rank, "{who}: the plugin could not register memory with the NIC",
-            f"its warning: {first(memory['message'])}", "likely", category=Category.MEMORY_REGISTRATION,
+        yield group_finding(
+            memory, rank, "{processes}: the plugin could not register memory with the NIC",
+            f"its warning: {first_value(memory['message'])}", "likely", category=Category.MEMORY_REGISTRATION,
             role=Role.CONSEQUENCE,
         )  # fmt: skip
 
@@ -231,4 +239,6 @@ def net_plugin_tcpx_error(google_net_note: pl.DataFrame, rank: pl.DataFrame) -> 
     """
     errors = google_net_note.filter(pl.col("form") == "tcpx_error")
     for (message,), rows in errors.sort("message").group_by("message", maintain_order=True):
-        yield together(rows, rank, "{who}: the TCPX plugin failed", f"the plugin reports: {message}", "certain")
+        yield group_finding(
+            rows, rank, "{processes}: the TCPX plugin failed", f"the plugin reports: {message}", "certain"
+        )

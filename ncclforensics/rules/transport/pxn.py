@@ -11,7 +11,7 @@ from ncclforensics.data.thresholds import FULL_NODE
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.environment_settings import environment_settings
-from ncclforensics.rules.shared.grouping import together
+from ncclforensics.rules.shared.grouping import group_finding
 
 
 @rule(Category.ENVIRONMENT, Severity.INFO, of=("operation",))
@@ -39,8 +39,8 @@ def pxn_state(
     nodes = max(large["nnodes"].to_list())
     for rows, reason in ((off, "NCCL_PXN_DISABLE=1 is set"), (old, "the network plugin has the old interface v4")):
         if not rows.is_empty():
-            yield together(
-                rows, rank, "PXN is off on {who}",
+            yield group_finding(
+                rows, rank, "PXN is off on {processes}",
                 f"{reason}; the job uses Send, Recv or all-to-all over {nodes} nodes", "possible", role=Role.CONTEXT,
             )  # fmt: skip
             return

@@ -14,7 +14,7 @@ from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.completions import NAMED, devices_text, failed_with
-from ncclforensics.rules.shared.grouping import together
+from ncclforensics.rules.shared.grouping import group_finding
 
 
 def _roce_processes(net_devices: pl.DataFrame) -> pl.DataFrame:
@@ -50,7 +50,9 @@ def roce_gid_forced_on_new_nccl(
         ]
     ).join(forced.select(OWNER), on=OWNER, how="semi")
     detail = "NCCL would select the index itself, for each device"
-    finding = together(forced, rank, f"{{who}}: NCCL_IB_GID_INDEX={forced['value'][0]} is set", detail, "possible")
+    finding = group_finding(
+        forced, rank, f"{{processes}}: NCCL_IB_GID_INDEX={forced['value'][0]} is set", detail, "possible"
+    )
     finding.role = Role.CONTEXT
     if failed.height:
         finding.severity, finding.certainty = Severity.WARNING, "likely"
@@ -90,7 +92,7 @@ def roce_gid_default_zero_old_nccl(
     wrong = failed.join(pl.concat([zero, unset, link_local]).unique(), on=OWNER, how="semi")
     if wrong.height:
         detail = f"this version of NCCL uses GID index 0 if none is set{devices_text(wrong)}"
-        yield together(wrong, rank, "{who}: no answer over RoCE with GID index 0", detail, "likely")
+        yield group_finding(wrong, rank, "{processes}: no answer over RoCE with GID index 0", detail, "likely")
 
 
 @rule(Category.IB_ERROR, Severity.INFO, of=("port_change",))
@@ -111,14 +113,16 @@ def roce_gid_changed(
     refreshed = port_change.filter(form == "gid_refreshed").select(OWNER).unique()
     if fatal.height:
         detail = "NCCL could not refresh the changed GID, and disabled the device"
-        finding = together(fatal, rank, "{who} lost a RoCE device when its GID changed", detail, "certain")
+        finding = group_finding(fatal, rank, "{processes} lost a RoCE device when its GID changed", detail, "certain")
         finding.severity = Severity.ERROR
         yield finding
     changed = changed.join(refreshed, on=OWNER, how="anti").join(fatal.select(OWNER), on=OWNER, how="anti")
     if changed.height:
         names = ", ".join(changed["device"].cast(pl.String).drop_nulls().unique().sort().to_list()[:NAMED])
         failed = completion_error.filter(pl.col("at_exit").not_()).height
-        finding = together(changed, rank, "{who}: the GID table of a RoCE port changed", f"on {names}", "certain")
+        finding = group_finding(
+            changed, rank, "{processes}: the GID table of a RoCE port changed", f"on {names}", "certain"
+        )
         finding.role = Role.CAUSE if failed else Role.CONTEXT
         if failed:
             finding.severity, finding.certainty = Severity.WARNING, "likely"
@@ -139,4 +143,6 @@ def roce_gid_read_fails_in_container(ib_unusable: pl.DataFrame, rank: pl.DataFra
     rows = ib_unusable.filter(pl.col("form") == "gid_type")
     if rows.height:
         error: Any = rows["error"][0]
-        yield together(rows, rank, "{who} cannot read the types of RoCE GIDs", f"system error: {error}", "certain")
+        yield group_finding(
+            rows, rank, "{processes} cannot read the types of RoCE GIDs", f"system error: {error}", "certain"
+        )

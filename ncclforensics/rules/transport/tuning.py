@@ -11,7 +11,7 @@ from ncclforensics.frames.columns import OWNER, PLACE
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.environment_settings import environment_settings
-from ncclforensics.rules.shared.grouping import shown, together
+from ncclforensics.rules.shared.grouping import evidence_lines, group_finding
 
 FORCING = ["NCCL_ALGO", "NCCL_PROTO"]
 UNORDERED = ["Socket"]  # networks that may split stores of 128 bytes, as libfabric's provider efa
@@ -31,8 +31,8 @@ def tune_forced_algo(setting: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Find
     for _, rows in forced.sort("source", "line").group_by("variable", "value", maintain_order=True):
         name, value = rows["variable"][0], rows["value"][0]
         choice = "the algorithm" if name == "NCCL_ALGO" else "the protocol"
-        yield together(
-            rows, rank, f"{name}={value} forces {choice} on {{who}}", "without it NCCL chooses by size",
+        yield group_finding(
+            rows, rank, f"{name}={value} forces {choice} on {{processes}}", "without it NCCL chooses by size",
             "certain", role=Role.CONTEXT,
         )  # fmt: skip
 
@@ -61,11 +61,11 @@ def tune_forced_proto_ll128(
     if forced.is_empty() or unfit.is_empty():
         return
     value, network = forced["value"][0], unfit["transport"][0]
-    finding = together(
-        forced, rank, f"NCCL_PROTO={value} on {{who}}, and data goes over {network}",
+    finding = group_finding(
+        forced, rank, f"NCCL_PROTO={value} on {{processes}}, and data goes over {network}",
         "LL128 needs a network that does not split 128-byte stores: results may be wrong", "likely",
     )  # fmt: skip
-    finding.evidence += shown(unfit, "the network")[:1]
+    finding.evidence += evidence_lines(unfit, "the network")[:1]
     yield finding
 
 
@@ -89,11 +89,11 @@ def tune_no_algorithm_left(no_algorithm: pl.DataFrame, setting: pl.DataFrame, ra
         call = f"for {row['collective']}" if row["collective"] else "for a call"
         title = f"NCCL does not know {row['token']}" if row["token"] else f"no algorithm is left {call}"
         detail = f"{settings} is set" if settings else "these logs show no variable that forces one"
-        finding = together(
-            rows, rank, f"{title} on {{who}}", detail,
+        finding = group_finding(
+            rows, rank, f"{title} on {{processes}}", detail,
             "certain" if settings else "likely",
         )  # fmt: skip
-        finding.evidence = finding.evidence[:3] + shown(forced, "set here")[:1]
+        finding.evidence = finding.evidence[:3] + evidence_lines(forced, "set here")[:1]
         yield finding
 
 
@@ -111,9 +111,11 @@ def tune_blog_variables(setting: pl.DataFrame, rank: pl.DataFrame) -> Iterator[F
     names = sorted(tuned["variable"].unique())
     if len(names) < TOO_MANY:
         return
-    finding = together(tuned, rank, f"{len(names)} tuning variables are set on {{who}}", ", ".join(names), "possible")
+    finding = group_finding(
+        tuned, rank, f"{len(names)} tuning variables are set on {{processes}}", ", ".join(names), "possible"
+    )
     finding.role = Role.CONTEXT
-    finding.evidence = shown(tuned.unique("variable", keep="first", maintain_order=True))
+    finding.evidence = evidence_lines(tuned.unique("variable", keep="first", maintain_order=True))
     yield finding
 
 
@@ -129,15 +131,15 @@ def tune_small_buffer(setting: pl.DataFrame, tuning_limit: pl.DataFrame, rank: p
     sizes = environment_settings(setting).filter(pl.col("variable") == "NCCL_BUFFSIZE")
     small = sizes.filter(pl.col("value").cast(pl.Int64, strict=False).is_between(1, BUFFER - 1))
     for _, rows in small.sort("source", "line").group_by("value", maintain_order=True):
-        yield together(
-            rows, rank, f"NCCL_BUFFSIZE={rows['value'][0]} on {{who}}", f"NCCL's default is {BUFFER}", "certain",
+        yield group_finding(
+            rows, rank, f"NCCL_BUFFSIZE={rows['value'][0]} on {{processes}}", f"NCCL's default is {BUFFER}", "certain",
             role=Role.CONTEXT,
         )  # fmt: skip
     clamped = tuning_limit.filter(pl.col("form") == "chunk")
     if not clamped.is_empty():
         row = clamped.sort("chunk", descending=True).row(0, named=True)
-        yield together(
-            clamped, rank, "a tuner requests chunks larger than the buffers on {who}",
+        yield group_finding(
+            clamped, rank, "a tuner requests chunks larger than the buffers on {processes}",
             f"{row['chunk']} bytes, and the buffer holds {row['maximum']}", "certain", role=Role.CONTEXT,
         )  # fmt: skip
 
@@ -165,7 +167,7 @@ def tune_algorithm_switches(
     for _, rows in chosen.group_by(equal, maintain_order=True):
         row, variants = rows.row(0, named=True), rows.unique("used", keep="first", maintain_order=True)
         call = row["collective"] or "a call"
-        yield together(
-            variants, rank, f"{call} of {row['bytes']} bytes ran as {' and '.join(variants['used'])} on {{who}}",
+        yield group_finding(
+            variants, rank, f"{call} of {row['bytes']} bytes ran as {' and '.join(variants['used'])} on {{processes}}",
             "NCCL ran equal calls differently", "possible", role=Role.CONTEXT,
         )  # fmt: skip

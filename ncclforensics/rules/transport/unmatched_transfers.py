@@ -9,7 +9,7 @@ import polars as pl
 from ncclforensics.rules.finding import Category, Finding, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.environment_settings import environment_settings
-from ncclforensics.rules.shared.grouping import shown, together
+from ncclforensics.rules.shared.grouping import evidence_lines, group_finding
 
 SIZES = ["size_mismatch", "ib_size_mismatch", "ib_bad_receive"]
 CHUNKING = ["NCCL_ALGO", "NCCL_PROTO", "NCCL_BUFFSIZE", "NCCL_NTHREADS", "NCCL_P2P_NET_CHUNKSIZE", "NCCL_MAX_NCHANNELS"]
@@ -41,8 +41,8 @@ def coll_size_mismatch_at_transport(
     names = ", ".join(sorted(unequal["variable"].unique()))
     detail = f"{received} bytes instead of {expected}" if received and expected else "the sizes at the two ends differ"
     detail += f"; {names} differs between ranks" if names else "; these logs do not show the calls of both ranks"
-    finding = together(rows, rank, "{who} received a message of an unexpected size", detail, "certain")
-    finding.evidence = finding.evidence[:3] + shown(unequal, "differs")[:2]
+    finding = group_finding(rows, rank, "{processes} received a message of an unexpected size", detail, "certain")
+    finding.evidence = finding.evidence[:3] + evidence_lines(unequal, "differs")[:2]
     yield finding
 
 
@@ -58,10 +58,10 @@ def p2p_self_unmatched(usage: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Find
     for form, verb, other in (("self_send", "sends to", "receive"), ("self_recv", "receives from", "send")):
         rows = usage.filter(pl.col("form") == form)
         if not rows.is_empty():
-            yield together(
+            yield group_finding(
                 rows,
                 rank,
-                f"{{who}} {verb} itself without the matching {other}",
+                f"{{processes}} {verb} itself without the matching {other}",
                 "NCCL refuses such a group",
                 "certain",
             )
