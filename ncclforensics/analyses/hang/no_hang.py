@@ -1,0 +1,69 @@
+"""Judge whether the logs could show a hang, where nothing waits and nothing failed."""
+
+from __future__ import annotations
+
+from ncclforensics.analyses.hang.job import Diagnosis, Job
+from ncclforensics.analyses.job.failure_events import AFTER
+from ncclforensics.data.names import ranks_text
+from ncclforensics.data.variables import COLLECT_CALLS
+
+MAJORITY = 0.5
+
+
+def find_missing_call_lines(job: Job) -> Diagnosis | None:
+    """Judge logs without call lines: unless all communicators were destroyed, they cannot show whether the job hung."""
+    visible_ranks = [row for row in job.visibility.values() if row["calls"]]
+    is_single_rank = job.memberships and all(row["nranks"] == 1 for row in job.memberships)
+    if job.is_finished or is_single_rank or len(visible_ranks) > MAJORITY * len(job.rank_ids):
+        return None
+    how_many = "no rank's log" if not visible_ranks else f"only {len(visible_ranks)} of {len(job.rank_ids)} ranks' logs"
+    diagnosis = Diagnosis(
+        "undecidable", f"init completed, but {how_many} shows calls: the logs do not show what happened after init"
+    )
+    if not job.memberships:
+        diagnosis.reason = "these logs show no communicator and no call"
+    diagnosis.collect = COLLECT_CALLS
+    return diagnosis
+
+
+def find_returned_error(job: Job) -> Diagnosis | None:
+    """Find an error returned by NCCL after the last call that no other failure line explains."""
+    later_errors = [
+        event
+        for event in job.failure_events
+        if event["form"] == "unwinding" and not event["at_exit"] and event["rank_id"] is not None
+        if (last := job.last_call(event["rank_id"])) is not None and event["pos"] > last["pos"]
+    ]
+    if not later_errors:
+        return None
+    ranks = ranks_text(job.rank_numbers(sorted({event["rank_id"] for event in later_errors})))
+    reason = f"all ranks made the same calls, then NCCL returned an error to {ranks}; the outcome is not in these logs"
+    diagnosis = Diagnosis("undecidable", reason, "likely", collect=[f"the program output of {ranks}"])
+    diagnosis.add_evidence("failure", later_errors[:2])
+    return diagnosis
+
+
+def find_missing_logs(job: Job) -> Diagnosis | None:
+    """Find ranks without a log where the other ranks agree and none finished."""
+    if not job.absent or any(row["end"] == "Destroy" for row in job.memberships):
+        return None
+    absent = ranks_text(job.absent)
+    reason = f"the ranks in these logs made the same calls and none failed, but there is no log of {absent}"
+    diagnosis = Diagnosis("undecidable", reason, "likely", collect=[f"the log of {absent}"])
+    diagnosis.add_evidence(
+        "context", [row for rank_id in list(job.rank_ids)[:2] if (row := job.last_call(rank_id)) is not None]
+    )
+    return diagnosis
+
+
+def conclude_no_hang(job: Job) -> Diagnosis:
+    """Conclude that the job did not hang: all ranks made the same calls and none failed."""
+    reason = (
+        "every rank destroyed its communicators: the run completed"
+        if job.is_finished
+        else "all ranks made the same calls and none failed; that a log ends is not a sign of a hang"
+    )
+    answer = Diagnosis("no-hang", reason, "certain" if job.is_finished else "likely")
+    if any(event["kind"] == AFTER for event in job.failure_events) or job.absent:
+        answer.lower_certainty("likely")
+    return answer
