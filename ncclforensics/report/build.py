@@ -55,12 +55,28 @@ class Report:
 
     @property
     def verdicts(self) -> list[Row]:
-        """Return a row of `verdict` per job with a selected rank: worst first, then by number of ranks."""
+        """Return a row of `verdict` per job with a selected rank: worst first, then by number of ranks.
+
+        A run that was followed by another one on the same GPUs comes behind all others, unless nothing can be said of
+        the later one.
+        """
         sizes = dict(self.run["rank"].group_by("job").len().iter_rows())
         memberships = self.run["rank"].join(self.run["member"].select("rank_id", "key"), on="rank_id", how="left")
         shown = {row["job"] for row in self._selected(memberships)}
         rows = [row for row in _weighed(self.run["verdict"], self.rules).to_dicts() if row["job"] in shown]
-        return sorted(rows, key=lambda row: (WORST_FIRST.index(row["verdict"]), -sizes[row["job"]], row["job"]))
+        earlier = self.earlier_runs
+        return sorted(
+            rows,
+            key=lambda row: (
+                row["job"] in earlier, WORST_FIRST.index(row["verdict"]), -sizes[row["job"]], row["job"],
+            ),
+        )  # fmt: skip
+
+    @property
+    def earlier_runs(self) -> set[int]:
+        """Return the jobs that were followed by another one on the same GPUs, of which there is a verdict."""
+        verdicts = dict(self.run["verdict"].select("job", "verdict").iter_rows())
+        return {job for job, later in self.run["earlier_run"].iter_rows() if verdicts.get(later) != "undecidable"}
 
     def evidence(self, finding: Finding) -> list[Row]:
         """Return path, line, text and label of the lines that a finding cites."""

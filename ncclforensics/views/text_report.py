@@ -59,7 +59,8 @@ def _parts(report: Report, verbose: bool) -> list[RenderableType]:
             continue
         if len(jobs) > 1:
             size = report.run["rank"].filter(pl.col("job") == row["job"]).height
-            parts.append(Text(f"\nJob {index + 1} of {len(jobs)}: {size} ranks", style="bold underline"))
+            earlier = ", an earlier run on the same GPUs" if row["job"] in report.earlier_runs else ""
+            parts.append(Text(f"\nJob {index + 1} of {len(jobs)}: {size} ranks{earlier}", style="bold underline"))
         parts += _job(report, row, verbose)
     if not jobs:
         parts.append(Text(f"\nUNDECIDABLE  {NO_NCCL_LINES}", style="bold"))

@@ -1,0 +1,88 @@
+"""Which jobs are earlier runs on GPUs that a later job uses: a restart, or yesterday's run in the same folder."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import PurePath
+from typing import Any
+
+import polars as pl
+
+from ncclforensics.frames.columns import OWNER
+from ncclforensics.frames.registry import analysis
+from ncclforensics.frames.time_range import CLOCKS, as_time
+
+EARLIER_RUN = {
+    "job": pl.Int32(),
+    "next_job": pl.Int32(),  # it used the same GPUs afterwards
+}
+Spans = dict[int, tuple[int, int]]  # file -> first and last `pos` of a job's lines in it
+ATTEMPT = "attempt_"  # torchrun's folders of logs: attempt_0, and one more for every restart
+
+
+@analysis(EARLIER_RUN)
+def earlier_run(
+    rank: pl.DataFrame, speaker: pl.DataFrame, communicator: pl.DataFrame, source: pl.DataFrame
+) -> pl.DataFrame:
+    """Every pair of jobs that used the same GPU one after the other, as far as the logs show which was first.
+
+    Shown by their lines in one file, by the times of their communicators, or by the number of torchrun's attempt.
+    """
+    if rank["job"].n_unique() < 2:
+        return pl.DataFrame(schema=EARLIER_RUN)
+    gpus = rank.select("job", "host", "cudadev").drop_nulls().unique()
+    pairs = gpus.join(gpus, on=["host", "cudadev"], suffix="_other").filter(pl.col("job") < pl.col("job_other"))
+    owners = rank.select("job", *OWNER).drop_nulls().unique()
+    spans: dict[int, Spans] = defaultdict(dict)
+    by_file = speaker.join(owners, on=OWNER).group_by("job", "source")
+    for job, number, *span in by_file.agg(pl.col("pos").min(), pl.col("last_pos").max()).iter_rows():
+        spans[job][number] = (span[0], span[1])
+    begun = _first_times(communicator.join(owners, on=OWNER))
+    attempts = _attempts(spans, dict(source.select("source", "path").iter_rows()))
+    found = []
+    for job, other in pairs.select("job", "job_other").unique().sort("job", "job_other").iter_rows():
+        order = (
+            _order_in_files(spans[job], spans[other]) or _compare(begun, job, other) or _compare(attempts, job, other)
+        )
+        if order:
+            found.append((job, other) if order < 0 else (other, job))
+    return pl.DataFrame(found, schema=EARLIER_RUN, orient="row")
+
+
+def _order_in_files(spans: Spans, others: Spans) -> int:
+    """-1 where the lines of a job end before those of the other begin, in all files that hold both; 1 the other way."""
+    orders = set()
+    for number in spans.keys() & others.keys():
+        (first, last), (other_first, other_last) = spans[number], others[number]
+        orders.add(-1 if last < other_first else 1 if other_last < first else 0)
+    return orders.pop() if len(orders) == 1 else 0
+
+
+def _compare(values: dict[int, Any], job: int, other: int) -> int:
+    """-1 where the value of a job is less than that of the other, 1 where it is more, 0 where one has none."""
+    if job not in values or other not in values:
+        return 0
+    return int(values[job] > values[other]) - int(values[job] < values[other])
+
+
+def _first_times(communicators: pl.DataFrame) -> dict[int, datetime]:
+    """When the first communicator of each job was created, where its lines carry times."""
+    clocks = [name for name in CLOCKS if name in communicators.columns]
+    times = [as_time(pl.col(name).cast(pl.String), datetime.now().year) for name in clocks]
+    if not times:
+        return {}
+    first = communicators.select("job", time=pl.coalesce(times)).drop_nulls().group_by("job").agg(pl.col("time").min())
+    return dict(first.iter_rows())
+
+
+def _attempts(spans: Mapping[int, Spans], paths: dict[int, str]) -> dict[int, int]:
+    """The number of torchrun's attempt that the files of each job are of, if it is one attempt."""
+    found: dict[int, int] = {}
+    for job, files in spans.items():
+        folders = {part for number in files for part in PurePath(paths[number]).parts if part.startswith(ATTEMPT)}
+        numbers = [folder.removeprefix(ATTEMPT) for folder in folders]
+        if len(numbers) == 1 and numbers[0].isdecimal():
+            found[job] = int(numbers[0])
+    return found
