@@ -75,7 +75,8 @@ def _calls_of_unknown_communicators(
 
 def _processes_in_init(process: pl.DataFrame, communicator_lifetime: pl.DataFrame) -> pl.DataFrame:
     """Return the files of processes that have no communicator, or one in init: the next lines were not read."""
-    without_communicator = process.join(communicator_lifetime.select(OWNER).unique(), on=OWNER, how="anti")
+    created = communicator_lifetime.filter(pl.col("nranks").is_not_null())  # of the others, only the end was read
+    without_communicator = process.join(created.select(OWNER).unique(), on=OWNER, how="anti")
     in_init = process.join(
         communicator_lifetime.filter(~pl.col("is_complete") & pl.col("end").is_null()).select(OWNER),
         on=OWNER,

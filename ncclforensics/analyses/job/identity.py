@@ -13,8 +13,9 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.analyses.job.communicator_ids import Member, group_by_key, name_communicators
+from ncclforensics.analyses.job.lifetimes import COMMUNICATOR_LIFETIME
 from ncclforensics.analyses.job.missing_init import inferred_members
-from ncclforensics.frames.columns import OWNER, text_of
+from ncclforensics.frames.columns import OWNER
 from ncclforensics.frames.registry import analysis
 
 PROCESS = {
@@ -28,30 +29,6 @@ PROCESS = {
     "last_source": pl.Int32(),
     "hint": pl.Int32(),  # the rank that the launcher or the file name suggests
     "is_cut": pl.Boolean(),  # its last line is incomplete
-}
-
-COMMUNICATOR_LIFETIME = {
-    "host": pl.Categorical(),
-    "pid": pl.Int32(),
-    "comm": pl.Categorical(),
-    "incarnation": pl.Int32(),
-    "rank": pl.Int32(),
-    "nranks": pl.Int32(),
-    "cudadev": pl.Int32(),
-    "busid": pl.Categorical(),
-    "commid": pl.Categorical(),
-    "parent": pl.Categorical(),
-    "child": pl.Int32(),
-    "color": pl.Int64(),
-    "creator": pl.Categorical(),
-    "created_pos": pl.Int64(),
-    "source": pl.Int32(),
-    "line": pl.Int32(),  # of its first line
-    "is_complete": pl.Boolean(),
-    "end": pl.Categorical(),  # Destroy, Abort, Revoke
-    "end_pos": pl.Int64(),
-    "end_source": pl.Int32(),
-    "end_line": pl.Int32(),
 }
 
 MEMBER = {
@@ -75,9 +52,6 @@ RANK = {
     "source": pl.Int32(),
     "is_hinted": pl.Boolean(),  # the rank number comes from a file name
 }
-
-_CREATION_COLUMNS = ["rank", "nranks", "cudadev", "busid", "commid", "parent", "child", "color", "creator"]
-_POINTER = [*OWNER, "comm"]
 
 
 @analysis(PROCESS)
@@ -124,57 +98,6 @@ def process(
         )
         .sort("first_pos")
     )
-
-
-@analysis(COMMUNICATOR_LIFETIME)
-def communicator_lifetime(
-    communicator: pl.DataFrame, ending: pl.DataFrame, milestone: pl.DataFrame, journal_only_lifetime: pl.DataFrame
-) -> pl.DataFrame:
-    """One row per communicator of a process, from creation to end. `incarnation` separates uses of one pointer."""
-    event = pl.when(pl.col("form") == "begun").then(pl.lit("START")).otherwise(text_of("phase"))
-    creations = communicator.select("source", "line", "pos", *_POINTER, *_CREATION_COLUMNS, event=event)
-    ends = ending.select(
-        "source", "line", "pos", *_POINTER, "rank", event=pl.col("event").fill_null("Destroy COMPLETE")
-    )
-    same_line = ["event", *_POINTER, "rank", "nranks", "commid", "parent", "child", "color"]
-    events = (
-        pl.concat([creations, ends.with_columns(text_of("event")), journal_only_lifetime], how="diagonal")
-        .sort("pos")
-        .with_columns(copy=pl.int_range(pl.len()).over(*same_line, "source"))
-        .unique([*same_line, "copy"], keep="first", maintain_order=True)  # the same line in two files is one event
-        .with_columns(before=pl.col("event").shift().over(_POINTER))
-        .with_columns(
-            created=(pl.col("event") == "START")
-            | (pl.col("event").eq("COMPLETE") & pl.col("before").ne_missing("START"))
-        )
-        .with_columns(incarnation=pl.col("created").cast(pl.Int64).cum_sum().over(_POINTER))
-    )
-    is_end = ~pl.col("event").is_in(["START", "COMPLETE"])
-    lifetimes = (
-        events.group_by([*_POINTER, "incarnation"], maintain_order=True)
-        .agg(
-            *(pl.col(name).drop_nulls().first() for name in _CREATION_COLUMNS),
-            pl.col("pos").first().alias("created_pos"),
-            pl.col("source").first(),
-            pl.col("line").first(),
-            (pl.col("event") == "COMPLETE").any().alias("is_complete"),
-            pl.col("event").filter(is_end).last().str.split(" ").list.first().cast(pl.Categorical).alias("end"),
-            pl.col("pos").filter(is_end).last().alias("end_pos"),
-            pl.col("source").filter(is_end).last().alias("end_source"),
-            pl.col("line").filter(is_end).last().alias("end_line"),
-        )
-        .sort("created_pos")
-    )
-    # Rings are connected at the end of init, so they imply a COMPLETE line that was lost.
-    connected = milestone.filter(pl.col("form").is_in(["rings", "trees"])).select("host", "pid", "pos")
-    connected_communicators = connected.sort("pos").join_asof(
-        lifetimes.select("host", "pid", "comm", "incarnation", "created_pos"),
-        left_on="pos", right_on="created_pos", by=OWNER, strategy="backward", check_sortedness=False,
-    )  # fmt: skip
-    connected_lifetimes = connected_communicators.select(*_POINTER, "incarnation", through=True).unique()
-    return lifetimes.join(
-        connected_lifetimes, on=[*_POINTER, "incarnation"], how="left", maintain_order="left"
-    ).with_columns(is_complete=pl.col("is_complete") | pl.col("through").fill_null(False))
 
 
 @analysis(MEMBER)
@@ -233,7 +156,7 @@ def _assign_ranks(
 ) -> tuple[list[Member], list[dict[str, Any]]]:
     members = name_communicators(communicator_lifetime)
     processes = process.to_dicts()
-    members += inferred_members(calls_without_init, members, processes)
+    members += inferred_members(calls_without_init.drop_nulls(OWNER), members, processes)
     jobs = _jobs(members, processes)
     rank_rows: list[dict[str, Any]] = []
     for job_number, owners in enumerate(jobs):

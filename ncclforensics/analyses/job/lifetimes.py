@@ -1,0 +1,172 @@
+"""Communicators of a process, from their creation to their end, and what shows that their init came to its end.
+
+NCCL's own line about that is often not at hand: filtered away, cut off, or in a part of the file that was not read. A
+call, connected rings, printed timings or the communicator's destruction show as much.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from ncclforensics.frames.columns import OWNER, SOURCE_BITS, text_of
+from ncclforensics.frames.registry import analysis
+
+COMMUNICATOR_LIFETIME = {
+    "host": pl.Categorical(),
+    "pid": pl.Int32(),
+    "comm": pl.Categorical(),
+    "incarnation": pl.Int32(),
+    "rank": pl.Int32(),
+    "nranks": pl.Int32(),
+    "cudadev": pl.Int32(),
+    "busid": pl.Categorical(),
+    "commid": pl.Categorical(),
+    "parent": pl.Categorical(),
+    "child": pl.Int32(),
+    "color": pl.Int64(),
+    "creator": pl.Categorical(),
+    "created_pos": pl.Int64(),
+    "source": pl.Int32(),
+    "line": pl.Int32(),  # of its first line
+    "is_complete": pl.Boolean(),  # its init ended without an error
+    "end": pl.Categorical(),  # Destroy, Abort, Revoke
+    "end_pos": pl.Int64(),
+    "end_source": pl.Int32(),
+    "end_line": pl.Int32(),
+}
+
+_CREATION_COLUMNS = ["rank", "nranks", "cudadev", "busid", "commid", "parent", "child", "color", "creator"]
+_ENDING_COLUMNS = ["rank", "nranks", "cudadev", "busid", "commid"]
+_POINTER = [*OWNER, "comm"]
+
+
+@analysis(COMMUNICATOR_LIFETIME)
+def communicator_lifetime(
+    communicator: pl.DataFrame,
+    ending: pl.DataFrame,
+    milestone: pl.DataFrame,
+    init_timing: pl.DataFrame,
+    journal_only_lifetime: pl.DataFrame,
+    call_template: pl.DataFrame,
+    call_line: pl.DataFrame,
+    call_occurrence: pl.DataFrame,
+    source: pl.DataFrame,
+) -> pl.DataFrame:
+    """One row per communicator of a process, from creation to end. `incarnation` separates uses of one pointer.
+
+    Lines whose process is not known belong to no communicator.
+    """
+    event = pl.when(pl.col("form") == "begun").then(pl.lit("START")).otherwise(text_of("phase"))
+    creations = communicator.select("source", "line", "pos", *_POINTER, *_CREATION_COLUMNS, event=event)
+    ends = ending.select(
+        "source", "line", "pos", *_POINTER, *_ENDING_COLUMNS, event=pl.col("event").fill_null("Destroy COMPLETE")
+    )
+    same_line = ["event", *_POINTER, "rank", "nranks", "commid", "parent", "child", "color"]
+    events = (
+        pl.concat([creations, ends.with_columns(text_of("event")), journal_only_lifetime], how="diagonal")
+        .drop_nulls(_POINTER)
+        .sort("pos")
+        .with_columns(copy=pl.int_range(pl.len()).over(*same_line, "source"))
+        .unique([*same_line, "copy"], keep="first", maintain_order=True)  # the same line in two files is one event
+        .with_columns(before=pl.col("event").shift().over(_POINTER))
+        .with_columns(
+            created=(pl.col("event") == "START")
+            | (pl.col("event").eq("COMPLETE") & pl.col("before").ne_missing("START"))
+        )
+        .with_columns(incarnation=pl.col("created").cast(pl.Int64).cum_sum().over(_POINTER))
+    )
+    is_end = ~pl.col("event").is_in(["START", "COMPLETE"])
+    lifetimes = (
+        events.group_by([*_POINTER, "incarnation"], maintain_order=True)
+        .agg(
+            *(pl.col(name).drop_nulls().first() for name in _CREATION_COLUMNS),
+            pl.col("pos").first().alias("created_pos"),
+            pl.col("source").first(),
+            pl.col("line").first(),
+            (pl.col("event") == "COMPLETE").any().alias("is_complete"),
+            pl.col("event").filter(is_end).last().str.split(" ").list.first().cast(pl.Categorical).alias("end"),
+            pl.col("pos").filter(is_end).last().alias("end_pos"),
+            pl.col("source").filter(is_end).last().alias("end_source"),
+            pl.col("line").filter(is_end).last().alias("end_line"),
+        )
+        .sort("created_pos")
+    )
+    lifetimes = _seen_only_at_their_end(lifetimes, call_line, source)
+    proofs = [
+        _connected_communicators(lifetimes, milestone),
+        _timed_communicators(lifetimes, init_timing),
+        _communicators_with_calls(lifetimes, call_template, call_line, call_occurrence),
+    ]
+    proven = pl.concat(proofs).unique().with_columns(proven=pl.lit(value=True))
+    return lifetimes.join(proven, on=[*_POINTER, "incarnation"], how="left", maintain_order="left").with_columns(
+        is_complete=pl.col("is_complete") | pl.col("proven").fill_null(False)
+    )
+
+
+def _seen_only_at_their_end(lifetimes: pl.DataFrame, call_line: pl.DataFrame, source: pl.DataFrame) -> pl.DataFrame:
+    """Complete the rows of communicators of which only the end was printed: what ends was created.
+
+    In files that were read in full only, because elsewhere the Init lines may stand in the part that was not read; and
+    not where calls name the pointer (`calls_without_init`).
+    """
+    is_whole = pl.col("source").is_in(source.filter("is_whole")["source"].implode())
+    without_init = lifetimes.filter((pl.col("incarnation") == 0) & pl.col("nranks").is_not_null())
+    known = without_init.filter(is_whole).join(call_line, on=_POINTER, how="anti").select(_POINTER, known=True)
+    start_of_file = pl.col("created_pos") - pl.col("created_pos") % (1 << SOURCE_BITS)
+    is_first = pl.col("incarnation") == 0
+    is_known = is_first & pl.col("known").fill_null(False)
+    return (
+        lifetimes.join(known, on=_POINTER, how="left", maintain_order="left")
+        .with_columns(
+            nranks=pl.when(is_first & ~is_known).then(None).otherwise("nranks"),
+            is_complete=pl.col("is_complete") | is_known,
+            created_pos=pl.when(is_known).then(start_of_file).otherwise("created_pos"),
+        )
+        .drop("known")
+        .sort("created_pos", maintain_order=True)
+    )
+
+
+def _connected_communicators(lifetimes: pl.DataFrame, milestone: pl.DataFrame) -> pl.DataFrame:
+    """Rings are connected at the end of init, or at the first call: they imply a COMPLETE line that was lost."""
+    connected = milestone.filter(pl.col("form").is_in(["rings", "trees"])).select("host", "pid", "pos")
+    return (
+        connected.sort("pos")
+        .join_asof(
+            lifetimes.select(*_POINTER, "incarnation", "created_pos"),
+            left_on="pos", right_on="created_pos", by=OWNER, strategy="backward", check_sortedness=False,
+        )
+        .select(*_POINTER, "incarnation")
+        .drop_nulls()
+    )  # fmt: skip
+
+
+def _timed_communicators(lifetimes: pl.DataFrame, init_timing: pl.DataFrame) -> pl.DataFrame:
+    """NCCL prints how long an init took once it is over."""
+    same_rank = [*OWNER, "rank", "nranks"]
+    return (
+        init_timing.select(*same_rank, "pos")
+        .sort("pos")
+        .join_asof(
+            lifetimes.select(*_POINTER, "incarnation", "created_pos", "rank", "nranks"),
+            left_on="pos", right_on="created_pos", by=same_rank, strategy="backward", check_sortedness=False,
+        )
+        .select(*_POINTER, "incarnation")
+        .drop_nulls()
+    )  # fmt: skip
+
+
+def _communicators_with_calls(
+    lifetimes: pl.DataFrame, call_template: pl.DataFrame, call_line: pl.DataFrame, call_occurrence: pl.DataFrame
+) -> pl.DataFrame:
+    """A call is made on a communicator whose init is over."""
+    inside = lifetimes.filter(~pl.col("is_complete")).select(*_POINTER, "incarnation", "created_pos")
+    lines = call_line.with_row_index("call_line").head(call_template.height)  # the COLL lines stand first
+    lines = lines.join(inside, on=_POINTER).select("call_line", *_POINTER, "incarnation", "created_pos")
+    made = call_occurrence.select("pos", call_line="call_template").filter(
+        pl.col("call_line").is_in(lines["call_line"].unique().implode())
+    )
+    last = made.group_by("call_line").agg(pl.col("pos").max())
+    return (
+        lines.join(last, on="call_line").filter(pl.col("pos") > pl.col("created_pos")).select(*_POINTER, "incarnation")
+    )
