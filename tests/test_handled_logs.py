@@ -11,6 +11,10 @@ from typing import Any
 import pytest
 
 from ncclforensics import analyze
+from ncclforensics.frames.open_run import open_run
+from ncclforensics.inputs.read_policy import ReadPolicy
+from ncclforensics.inputs.sources import find
+from ncclforensics.report.build import build_report
 from ncclforensics.views import json_report
 from tests.incidents import ALL, Incident, answer
 
@@ -104,11 +108,16 @@ HANDLINGS: Mapping[str, Callable[[Logs], Logs]] = {
 
 def handled(incident: Incident, handling: str, folder: Path) -> Json:
     """The answer on an incident whose logs were handled so."""
+    write(incident, handling, folder)
+    return json_report.as_object(analyze([str(folder)]))
+
+
+def write(incident: Incident, handling: str, folder: Path) -> None:
+    """Put the logs of an incident into a folder, handled so."""
     logs = {name: (incident.folder / name).read_bytes() for name in incident.logs}
     for name, data in HANDLINGS[handling](logs).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(data)
-    return json_report.as_object(analyze([str(folder)]))
 
 
 @pytest.mark.parametrize("handling", HANDLINGS)
@@ -124,6 +133,26 @@ def test_the_verdict_is_that_of_the_logs_as_they_were(incident: Incident, handli
         assert one["lines"] == sum(one[kind] for kind in ("recognised", "application", "unrecognised", "damaged"))
     recognised = sum(one["recognised"] for one in found["inputs"])
     assert recognised == sum(one["recognised"] for one in expected["inputs"])
+    for cited in (line for finding in found["findings"] for line in finding["evidence"]):
+        assert_stands_there(Path(cited["path"]), cited["line"], cited["text"])
+
+
+WINDOWED = ("docker", "several lines in a record", "CRI around JSON lines", "rotated", "exported")
+
+
+@pytest.mark.parametrize("handling", WINDOWED)
+@pytest.mark.parametrize("incident", INCIDENTS, ids=lambda incident: incident.name)
+def test_windows_show_what_the_whole_of_handled_logs_shows(incident: Incident, handling: str, tmp_path: Path) -> None:
+    expected = answer(incident).json["hang"]
+    write(incident, handling, tmp_path)
+    run = open_run(find([str(tmp_path)]), ReadPolicy(window=3 << 10, small_file=6 << 10, chunk=4 << 10))
+    run.read_until_decided()
+    found = json_report.as_object(build_report(run))
+
+    for name in ("verdict", "certainty", "culprits", "victims"):
+        assert found["hang"][name] == expected[name], name
+    for one in found["inputs"]:
+        assert one["lines"] == sum(one[kind] for kind in ("recognised", "application", "unrecognised", "damaged"))
     for cited in (line for finding in found["findings"] for line in finding["evidence"]):
         assert_stands_there(Path(cited["path"]), cited["line"], cited["text"])
 
