@@ -151,12 +151,12 @@ class InputReader:
     def _counted(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Take the lines of text out of lines of the file, without launcher prefixes, and count them."""
         in_file = rows.height
+        self.is_cut |= bool(rows["cut"].any())
         rows = records.unwrap(rows)
         if self.strip:
             rows = records.unwrap(self.strip(rows))
         rows = self.numbers.number(rows, in_file)
         self.lines_read += rows.height
-        self.is_cut |= bool(rows["cut"].any())
         return rows
 
     def _grow(self, head: int, tail: int) -> Iterator[pl.DataFrame]:

@@ -13,6 +13,7 @@ from ncclforensics.inputs import lines
 from ncclforensics.inputs.windows import SAMPLE, InputReader
 from ncclforensics.parsing.launcher_prefixes import detect_prefixes, may_have_prefixes, strip_prefixes
 from ncclforensics.parsing.parser import parse
+from ncclforensics.parsing.wrapped_lines import detect_widths, join_wrapped
 
 PICKLES = tuple(bytes([0x80, version]) for version in range(2, 6))  # as PyTorch's Flight Recorder writes them
 
@@ -32,6 +33,23 @@ class InputFormat:
 
     dialect: Dialect
     prefixes: tuple[Pattern, ...] = ()  # of launchers and collectors, outermost first
+    outer_width: int | None = None  # at which lines were wrapped, prefixes of launchers included
+    inner_width: int | None = None  # at which they were wrapped before they got these prefixes
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether lines are parsed as they stand in the input."""
+        return not self.prefixes and self.outer_width is None and self.inner_width is None
+
+    def strip(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Put wrapped lines together, and strip launcher prefixes."""
+        if self.outer_width is not None:
+            rows = join_wrapped(rows, self.dialect, self.outer_width)
+        if self.prefixes:
+            rows = strip_prefixes(rows, self.dialect, self.prefixes)
+        if self.inner_width is not None:
+            rows = join_wrapped(rows, self.dialect, self.inner_width)
+        return rows
 
     def learn(self, rows: pl.DataFrame, reader: InputReader) -> Dialect:
         """Add the embedded formats that begin in these lines, and return the dialect.
@@ -78,12 +96,21 @@ def detect_formats(samples: Mapping[int, bytes], dialect: Dialect) -> dict[int, 
     """
     formats = {number: InputFormat(dialect) for number in samples}
     texts = lines.texts(samples)
+    for number, width in detect_widths(texts, dialect).items():
+        formats[number].outer_width = width
+        joined = join_wrapped(texts.filter(source=number), dialect, width)
+        texts = pl.concat([texts.filter(pl.col("source") != number), joined])
+    stripped: list[int] = []
     for number in may_have_prefixes(texts, dialect):
         own = texts.filter(source=number)
         if prefixes := detect_prefixes(own, dialect):
             formats[number].prefixes = prefixes
-            stripped = strip_prefixes(own, dialect, prefixes).select(texts.columns)
-            texts = pl.concat([texts.filter(pl.col("source") != number), stripped])
+            rest = strip_prefixes(own, dialect, prefixes).select(texts.columns)
+            texts = pl.concat([texts.filter(pl.col("source") != number), rest])
+            stripped.append(number)
+    if stripped:
+        for number, width in detect_widths(texts.filter(pl.col("source").is_in(stripped)), dialect).items():
+            formats[number].inner_width = width
     for number, detected in dialect.by_source(texts).items():
         formats[number].dialect = detected
     return formats

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import polars as pl
@@ -13,7 +12,6 @@ from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.sources import Source
 from ncclforensics.inputs.windows import InputReader
 from ncclforensics.parsing.detect_formats import InputFormat, detect_formats, reject_non_log
-from ncclforensics.parsing.launcher_prefixes import strip_prefixes
 from ncclforensics.parsing.parser import COUNTS, NO_HOSTS, NO_TALLY, SPEAKER, Parsed
 from ncclforensics.parsing.templates import EncodedRows
 from ncclforensics.parsing.workers import ParallelParser
@@ -59,8 +57,8 @@ class Records:
             }
             for number, form in detect_formats(samples, self.dialect).items():
                 self._formats[number] = form
-                if form.prefixes:
-                    self.inputs[number].strip = partial(strip_prefixes, dialect=self.dialect, patterns=form.prefixes)
+                if not form.is_plain:
+                    self.inputs[number].strip = form.strip
 
     def _add_document(self, reader: InputReader) -> bool:
         """Add the records of an input that is one JSON object or one value; False for an input of lines."""

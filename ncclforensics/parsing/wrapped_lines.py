@@ -1,0 +1,117 @@
+"""Detect the width at which the lines of an input were wrapped, and put wrapped lines together.
+
+A narrow terminal, `fold` and many text boxes cut every line that is longer than their width; the rest stands on the
+next lines. Length alone does not show this, for the calls of a log have equal lengths, too: the grammar decides.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from ncclforensics.grammar.dialect import Dialect
+from ncclforensics.parsing.matching import match
+
+MIN_WIDTH = 40  # characters
+MIN_COMPLETED = 2  # lines of a sample that match a shape only together with the next lines
+MAX_PAIRS = 40  # lines of one sample that are tried
+MAX_PARTS = 12  # physical lines of one line in a sample
+MAX_LONGER = 0.05  # of the lines of NCCL: longer than the width
+MAX_BROKEN = 0.2  # lines that match a shape alone, but not together with the next line, for each completed one
+
+
+def detect_widths(texts: pl.DataFrame, dialect: Dialect) -> dict[int, int]:
+    """The width of every input whose lines were wrapped: number -> characters.
+
+    `texts`: lines of samples (columns `source` and `text`), in order.
+    """
+    length = pl.col("text").str.len_chars()
+    is_start = _is_start(dialect)
+    lines = texts.with_columns(
+        length=length, is_nccl=pl.col("text").str.contains(dialect.prefix_marker, literal=True), is_start=is_start
+    ).with_columns(is_followed=~pl.col("is_start").shift(-1, fill_value=True) & _is_same_source(-1))
+    nccl_lines = lines.filter("is_nccl")
+    followed = nccl_lines.filter(pl.col("is_followed") & (pl.col("length") >= MIN_WIDTH))
+    likely = (
+        followed.group_by("source", "length")
+        .len()
+        .filter(pl.col("len") >= MIN_COMPLETED)
+        .sort("source", "len", "length", descending=[False, True, True])
+        .group_by("source", maintain_order=True)
+        .head(2)
+    )
+    widths: dict[int, int] = {}
+    for source, width, _ in likely.iter_rows():
+        own = nccl_lines.filter(source=source)["length"]
+        if source not in widths and (own > width).mean() <= MAX_LONGER:
+            sample = lines.filter(source=source)
+            if _is_wrapped(sample, width, dialect):
+                widths[source] = width
+    return widths
+
+
+def _is_wrapped(lines: pl.DataFrame, width: int, dialect: Dialect) -> bool:
+    """Whether lines of NCCL that are as long as the width are completed by the next lines."""
+    parts = _joined(lines.select("text", "is_start"), width).filter(pl.col("parts") > 1)
+    parts = parts.filter(
+        pl.col("first").str.contains(dialect.prefix_marker, literal=True) & (pl.col("parts") <= MAX_PARTS)
+    ).head(MAX_PAIRS)
+    if parts.is_empty():
+        return False
+    alone, joined = _is_recognised(parts["first"], dialect), _is_recognised(parts["text"], dialect)
+    completed, broken = int((joined & ~alone).sum()), int((alone & ~joined).sum())
+    return completed >= MIN_COMPLETED and broken <= MAX_BROKEN * completed
+
+
+def _is_recognised(texts: pl.Series, dialect: Dialect) -> pl.Series:
+    """Whether a shape matches, other than those that match any text."""
+    number = pl.int_range(1, texts.len() + 1, dtype=pl.Int32, eager=True)
+    rows = pl.DataFrame({"line": number, "text": texts})
+    rows = rows.select(pl.lit(0, dtype=pl.Int32).alias("source"), "line", "text", damaged=False, cut=False)
+    found = match(rows, dialect)
+    return number.is_in(lines_of_specific_shapes(found.frames, dialect)["line"].implode())
+
+
+def lines_of_specific_shapes(frames: dict[str, list[pl.DataFrame]], dialect: Dialect) -> pl.DataFrame:
+    """The lines in frames of shapes that do not match any text (columns `source`, `line`)."""
+    general = {shape.frame for shape in dialect.shapes if shape.priority < 0}
+    pieces = [
+        piece.select("source", "line") for name, found in frames.items() if name not in general for piece in found
+    ]
+    return pl.concat([pl.DataFrame(schema={"source": pl.Int32(), "line": pl.Int32()}), *pieces])
+
+
+def _is_start(dialect: Dialect) -> pl.Expr:
+    """Whether a line begins a new line of NCCL."""
+    text = pl.col("text")
+    is_marked = text.str.contains(dialect.prefix_marker, literal=True)
+    return is_marked & text.str.contains(rf"^[^0-9A-Za-z]*{dialect.prefix_marker}|{dialect.prefix_regex}")
+
+
+def _is_same_source(shift: int) -> pl.Expr:
+    return (pl.col("source") == pl.col("source").shift(shift)).fill_null(False)
+
+
+def _joined(lines: pl.DataFrame, width: int) -> pl.DataFrame:
+    """Lines put together (column `text`), their first part (`first`) and their number of `parts`."""
+    is_full = pl.col("text").str.len_chars() == width
+    is_begin = ~is_full.shift(1, fill_value=False) | pl.col("is_start")
+    return (
+        lines.group_by(is_begin.cum_sum().alias("whole"), maintain_order=True)
+        .agg(pl.col("text").str.join(""), first=pl.col("text").first(), parts=pl.len())
+        .drop("whole")
+    )
+
+
+def join_wrapped(rows: pl.DataFrame, dialect: Dialect, width: int) -> pl.DataFrame:
+    """Put the lines of one input together that were wrapped at a width; each has the number of its first part."""
+    is_full = rows["text"].str.len_chars() == width
+    if not is_full.any():
+        return rows
+    is_begin = ~is_full.shift(1, fill_value=False) | rows.select(_is_start(dialect)).to_series()
+    how = {"text": pl.col("text").str.join(""), "damaged": pl.col("damaged").any(), "cut": pl.col("cut").last()}
+    joined = rows.group_by(is_begin.cum_sum().alias("whole"), maintain_order=True).agg(
+        how.get(name, pl.col(name).first()) for name in rows.columns
+    )
+    if is_full[-1] and "cut" in joined:  # what was read ends here, and the rest of the last line may follow
+        joined = joined.with_columns(joined["cut"].scatter(joined.height - 1, True))
+    return joined.select(rows.columns)
