@@ -13,6 +13,7 @@ from ncclforensics.analyses.job.failure_events import HARD, LOST, NETWORK, REFUS
 # Verdicts that compare where the logs end: they hold only if the job stood still.
 FROM_ENDS = ("lagging-ranks", "p2p-unmatched", "cross-communicator-deadlock", "init-incomplete", "rank-missing")
 LONG_LAG = 32  # collectives behind the others; a host does not enqueue that many on one communicator ahead of a GPU
+MOST_ENDS = 3  # different numbers of calls that ranks have made: the culprits, those that wait, pipeline stages
 MANY_LINES = 20  # of the application behind the last line of NCCL: the process went on
 FAILURES = {HARD: "failure", NETWORK: "failure", LOST: "lost-connection", REFUSED: "failure"}
 
@@ -50,8 +51,20 @@ def weigh_stall(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     diagnosis.lower_certainty("likely")
     diagnosis.reason += "; no line shows that the job stood still: a job that was still running looks the same"
     diagnosis.collect = [*diagnosis.collect, "the same logs a minute later: what has not grown stands still"]
+    if _has_staggered_ends(job):
+        diagnosis.lower_certainty("possible")
     goes_on = [rank_id for rank_id in diagnosis.culprits if job.application_lines_after(rank_id) > MANY_LINES]
     lag = max((job.lag(rank_id) for rank_id in diagnosis.culprits), default=0)
     if goes_on or lag > LONG_LAG or job.is_cancelled:
         diagnosis.lower_certainty("possible")
     return diagnosis
+
+
+def _has_staggered_ends(job: Job) -> bool:
+    """Whether ranks made so many different numbers of calls that no single waiting point explains them.
+
+    A hang stops the others at one place of the program; ranks of a running job are spread over several. Pipeline
+    stages run different programs, so their ends differ in a hang, too, but in two or three groups.
+    """
+    made = job.calls.group_by("rank_id").len()["len"]
+    return made.n_unique() > MOST_ENDS

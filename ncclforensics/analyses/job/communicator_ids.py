@@ -70,22 +70,35 @@ def group_by_key(members: list[Member]) -> dict[str, list[Member]]:
 
 
 def _separate_equal_ids(members: list[Member]) -> None:
-    """Separate communicators of equal commId by their size or their position among those of a process."""
+    """Separate communicators of equal commId by their size or their position among those of a process.
+
+    2.18 to 2.21 give two splits of equal colour the same commId. Members of different size that all came out of init
+    are of different communicators. Where one commId needs the position to be told apart, all others are separated by
+    it, too: with some logs missing, no rank number shows twice.
+    """
     distinctions: tuple[Callable[[Member], str], ...] = (
         lambda m: f":{m.row['nranks']}",
         lambda m: f"#{m.created}",
         lambda m: f":{m.row['nranks']}#{m.created}",
     )
+    by_size, *by_position = distinctions
+    ambiguous, needs_position = [], False
     for key, group in group_by_key([m for m in members if not m.is_inferred]).items():
+        ranks = {m.row["rank"] for m in group}
+        are_complete = all(m.row["is_complete"] for m in group)
+        if len(ranks) == len(group) and not (are_complete and len({m.row["nranks"] for m in group}) > 1):
+            ambiguous.append((key, group))
+            continue
         for distinction in distinctions:
-            memberships = [(distinction(m), m.row["rank"]) for m in group]
-            ranks = {rank for _, rank in memberships}
-            if len(ranks) == len(group):
-                break
-            if len(set(memberships)) == len(group):
+            if len({(distinction(m), m.row["rank"]) for m in group}) == len(group):
+                needs_position |= distinction is not by_size
                 for m in group:
                     m.key = key + distinction(m)
                 break
+    for key, group in ambiguous if needs_position else ():
+        if len({m.created for m in group}) > 1:
+            for m in group:
+                m.key = key + by_position[0](m)
 
 
 def _separate_unnamed(members: list[Member]) -> None:
