@@ -25,6 +25,7 @@ CALL_GAP = {
 }
 
 MOST_MISSING = 8  # collectives in one gap; more is another program, not a lost line
+MOST_STARTS = 200  # places tried as the beginning of a log that begins in the middle
 MOST_GAPS = 64  # of one member
 ENOUGH = 2  # calls behind a gap that have to agree; one alone agrees by chance too often
 
@@ -51,27 +52,28 @@ def call_gap(
     if keys.is_empty():
         return pl.DataFrame(schema=CALL_GAP)
     place = pl.int_range(pl.len()).over("rank_id", order_by="created_pos")
-    shapes = member.with_row_index("member").select("member", "key", "nranks", place=place)
+    has_init = pl.col("line").is_not_null()
+    shapes = member.with_row_index("member").select("member", "key", "nranks", place=place, has_init=has_init)
     odd = shapes.filter(pl.col("key").is_in(keys.implode())).select("nranks", "place").unique()
     compared = shapes.join(odd, on=["nranks", "place"], how="semi")
     calls = logged_call.filter(pl.col("member").is_in(compared["member"].implode()) & pl.col("nth").is_not_null())
     counters = call_occurrence.select("pos", "opcount").filter(pl.col("pos").is_in(calls["pos"].implode()))
     calls = calls.join(counters, on="pos", how="left", maintain_order="left")
     calls = calls.with_columns(call_line["signature"].gather(calls["call_line"]))
-    calls = calls.join(compared.select("member", "nranks", "place"), on="member", how="left", maintain_order="left")
+    calls = calls.join(compared.drop("key"), on="member", how="left", maintain_order="left")
+    members = calls.sort("member", "nth").partition_by("member", maintain_order=True)
     rows: list[Row] = []
-    for group in calls.sort("member", "nth").partition_by("nranks", "place", maintain_order=True):
-        members = group.partition_by("member", maintain_order=True)
-        for key in group["key"].unique(maintain_order=True):
-            if key in keys:
-                own = [member for member in members if member["key"][0] == key]
-                model = own_model if (own_model := _model(own)) is not None else _model(members)
-                rows += [
-                    gap
-                    for member in own
-                    if model is not None and member is not model
-                    for gap in _gaps_of(member, model)
-                ]
+    for key in keys:
+        own = [member for member in members if member["key"][0] == key]
+        if starts := _starts(own):
+            rows += starts
+            continue
+        model = _model(own)
+        if model is None:
+            shapes_of_key = {(member["nranks"][0], member["place"][0]) for member in own}
+            model = _model([one for one in members if (one["nranks"][0], one["place"][0]) in shapes_of_key])
+        if model is not None:
+            rows += [gap for member in own if member is not model for gap in _gaps_of(member, model)]
     return pl.DataFrame(rows, schema=CALL_GAP)
 
 
@@ -95,6 +97,61 @@ def corrected(calls: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFrame:
     zero = pl.repeat(0, calls.height, dtype=pl.Int32, eager=True)
     by_row = zero.scatter(shift["row"], shift["shift"])
     return calls.with_columns(nth=pl.col("nth") + by_row, ordinal=pl.col("ordinal") + by_row)
+
+
+def _starts(members: list[pl.DataFrame]) -> list[Row]:
+    """Gaps at the beginning of members whose logs begin in the middle; nothing where all begin at the same call.
+
+    The counter tells where a log begins if it counts the calls of every member; else the calls themselves do: at which
+    call of the majority's log another has to begin, to agree with it and to end nearest to it. Where a log cannot be
+    placed, none is.
+    """
+    if all(member["has_init"][0] for member in members):
+        return []
+    if all(_counts(member, 0, member.height) for member in members):
+        offsets = [int(member["opcount"][0]) for member in members]
+    else:
+        model = _model(members)
+        longest = max(members, key=lambda member: member.height) if model is None else model
+        found = [_offset(member, longest) for member in members]
+        if None in found:
+            return []
+        offsets = [offset for offset in found if offset is not None]
+    return [
+        {
+            "key": member["key"][0],
+            "member": member["member"][0],
+            "rank_id": member["rank_id"][0],
+            "nth": 0,
+            "missing": offset - min(offsets),
+            "later": member.height,
+            "is_lost": True,
+        }
+        for member, offset in zip(members, offsets, strict=True)
+        if offset > min(offsets)
+    ]
+
+
+def _offset(member: pl.DataFrame, longest: pl.DataFrame) -> int | None:
+    """At which place of another log this one begins (negative: before it), so that both agree where they overlap.
+
+    Logs that agree in their first call begin together; None where no place has an overlap long enough to tell.
+    """
+    if _first_difference(member, longest) != 0:
+        return 0
+    ahead = longest["signature"].eq(member["signature"][0]).arg_true().to_list()
+    behind = [-place for place in member["signature"].eq(longest["signature"][0]).arg_true().to_list()]
+
+    def overlap(offset: int) -> int:
+        return min(member.height, longest.height - offset) - max(0, -offset)
+
+    fitting = [
+        offset
+        for offset in {*ahead[-MOST_STARTS:], *behind[-MOST_STARTS:]}
+        if overlap(offset) * 2 >= min(member.height, longest.height)
+        and _first_difference(member, longest, max(0, -offset), offset) is None
+    ]
+    return min(fitting, key=lambda offset: abs(offset + member.height - longest.height), default=None)
 
 
 def _model(members: list[pl.DataFrame]) -> pl.DataFrame | None:
