@@ -7,9 +7,20 @@ from typing import Any
 
 # nccl.h, ncclDataType_t; bfloat16 from 2.10.3, the 8-bit floats from 2.24.3.
 DATATYPES = (
-    "int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16",
-    "float8e4m3", "float8e5m2",
-)  # fmt: skip
+    "int8",
+    "uint8",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+    "bfloat16",
+    "float8e4m3",
+    "float8e5m2",
+)
+ELEMENT_BYTES = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1)  # of each datatype
 # nccl.h, ncclRedOp_t; avg from 2.10.3, larger numbers are user-defined.
 OPERATIONS = ("sum", "prod", "max", "min", "avg")
 REDUCTIONS = ("AllReduce", "Reduce", "ReduceScatter")

@@ -94,7 +94,9 @@ def find_waited_for_ranks(job: Job) -> Diagnosis | None:
     waits_for_of, waited_for_by = _wait_graph(job)
     if not waited_for_by:
         return None
-    culprits = sorted(rank_id for rank_id in waited_for_by if not waits_for_of.get(rank_id))
+    culprits = _with_more_than_a_lost_line(
+        job, sorted(rank_id for rank_id in waited_for_by if not waits_for_of.get(rank_id))
+    )
     diagnosis = _judge_lagging_ranks(job, culprits) if culprits else _judge_cycle(job, waits_for_of)
     diagnosis.victims = sorted(set(waits_for_of) - set(diagnosis.culprits))
     cut_logs = [rank_id for rank_id in job.rank_ids if job.process(rank_id)["is_cut"]]
@@ -134,6 +136,16 @@ def _undecidable(job: Job, diagnosis: Diagnosis, reason: str, rank_ids: list[int
     answer = Diagnosis("undecidable", reason, "likely", victims=diagnosis.victims, collect=collect)
     answer.add_evidence("context", [job.last_line(rank_id) for rank_id in rank_ids[:3]])
     return answer
+
+
+def _with_more_than_a_lost_line(job: Job, culprits: list[int]) -> list[int]:
+    """Culprits of which the log lacks more than one message, where there are any: the line of one may be lost."""
+    single_message = {
+        rank_id
+        for rank_id in culprits
+        if [edge["kind"] == "collective" for edge in job.waits if edge["waits_for"] == rank_id] == [False]
+    }
+    return [rank_id for rank_id in culprits if rank_id not in single_message] or culprits
 
 
 def _judge_lagging_ranks(job: Job, culprits: list[int]) -> Diagnosis:

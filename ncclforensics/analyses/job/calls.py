@@ -10,13 +10,17 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.analyses.job.call_alignment import corrected
-from ncclforensics.data.versions import releases
+from ncclforensics.data.names import ELEMENT_BYTES
+from ncclforensics.data.versions import Version, releases
 from ncclforensics.frames.columns import OWNER, with_line
 from ncclforensics.frames.registry import analysis
 from ncclforensics.parsing.templates import distinct_rows
 
 SLICE_ROWS = 1 << 19  # rows processed at a time, to bound memory
 ARGUMENTS = ("count", "datatype", "op", "root")
+_PRINTED_IN_BYTES = pl.Series(["AllGather", "Broadcast"], dtype=pl.Categorical()).implode()
+PRINTS_ELEMENTS_FROM = (2, 22)
+USER_OP = 5  # numbers from here on are of reductions that the process made itself (ncclRedOpCreatePreMulSum)
 _POINT_TO_POINT = pl.Series(["Send", "Recv", "PutSignal", "Signal", "WaitSignal"], dtype=pl.Categorical()).implode()
 # From 2.27.3 opCount counts only operations of the network proxy, and differs between ranks.
 OPCOUNT_UNRELIABLE_FROM = (2, 27)
@@ -64,16 +68,33 @@ DIVERGENCE = {
 
 
 @analysis(CALL_LINE)
-def call_line(call_template: pl.DataFrame, replay: pl.DataFrame, journal_only_call: pl.DataFrame) -> pl.DataFrame:
+def call_line(
+    call_template: pl.DataFrame, replay: pl.DataFrame, journal_only_call: pl.DataFrame, version: pl.DataFrame
+) -> pl.DataFrame:
     """The distinct calls: of COLL lines, of CALL lines of processes without COLL lines, and of journals."""
     columns = [*OWNER, "comm", "name", *ARGUMENTS, "nranks", "source", "pos"]
     others = [lines for lines, _ in _other_calls(call_template, replay, journal_only_call)]
     without_nranks = [rows.with_columns(nranks=pl.lit(None, dtype=pl.Int32)) for rows in others]
     lines = pl.concat([rows.rename({"called": "name"}).select(columns) for rows in (call_template, *without_nranks)])
     lines = lines.with_columns(collective=pl.col("name").is_in(_POINT_TO_POINT).not_())
+    return lines.with_columns(signature=_signatures(lines, releases(version["version"])))
+
+
+def _signatures(lines: pl.DataFrame, versions: list[Version]) -> pl.Series:
+    """Numbers that are equal for calls that fit together (formats: NCCL's collective lines, sections 5.1 and 5.4).
+
+    The number of a user-made reduction is local to its process. Up to 2.21 AllGather and Broadcast are printed in
+    bytes: in a job of several releases their size in bytes is compared.
+    """
+    count, datatype = pl.col("count"), pl.col("datatype")
+    if versions and versions[0] < PRINTS_ELEMENTS_FROM <= versions[-1]:
+        is_in_bytes = pl.col("name").is_in(_PRINTED_IN_BYTES)
+        size = datatype.replace_strict(dict(enumerate(ELEMENT_BYTES)), default=1, return_dtype=pl.Int64)
+        count = pl.when(is_in_bytes).then(count * size).otherwise(count)
+        datatype = pl.when(is_in_bytes).then(0).otherwise(datatype)
+    op = pl.when(pl.col("op").fill_null(USER_OP) >= USER_OP).then(USER_OP).otherwise("op")
     peer = pl.when("collective").then("root").otherwise(-1)
-    signature = lines.select("name", "count", "datatype", "op", peer=peer).hash_rows().reinterpret(signed=True)
-    return lines.with_columns(signature=signature)
+    return lines.select("name", count, datatype, op=op, peer=peer).hash_rows().reinterpret(signed=True)
 
 
 def _other_calls(
