@@ -231,7 +231,7 @@ def _hang(report: Report, row: Row) -> Row:
         "verdict": row["verdict"],
         "certainty": row["certainty"],
         "reason": row["reason"],
-        "standstill": {"shown": bool(row["stall_signs"]), "by": row["stall_signs"]},
+        "standstill": {"shown": bool(row["stall_evidence"]), "by": row["stall_evidence"]},
         "heard": report.heard(row["job"]),
         "culprits": sorted({*numbers, *row["missing"]}),
         "victims": report.numbers(row["victims"]),

@@ -43,7 +43,7 @@ class Diagnosis:
     fields: list[str] = field(default_factory=list)
     collect: list[str] = field(default_factory=list)
     evidence_lines: list[Row] = field(default_factory=list)
-    stall_signs: list[str] = field(default_factory=list)  # what shows that the job stood still
+    stall_evidence: list[str] = field(default_factory=list)  # what shows that the job stood still
     rests_on_stall: bool = False  # it holds only if the job stood still, which nothing in the logs shows
 
     def row(self, job_number: int) -> Row:
@@ -55,7 +55,7 @@ class Diagnosis:
             **operation,
             **{name: getattr(self, name) for name in ("verdict", "certainty", "key", "how", "fields", "reason")},
             **{name: getattr(self, name) for name in ("culprits", "victims", "missing", "collect", "evidence_lines")},
-            "stall_signs": self.stall_signs,
+            "stall_evidence": self.stall_evidence,
             "rests_on_stall": self.rests_on_stall,
         }
 

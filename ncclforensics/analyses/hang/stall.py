@@ -13,27 +13,27 @@ from ncclforensics.analyses.job.failure_events import HARD, LOST, NETWORK, REFUS
 # Verdicts that compare where the logs end: they hold only if the job stood still.
 FROM_ENDS = ("lagging-ranks", "p2p-unmatched", "cross-communicator-deadlock", "init-incomplete", "rank-missing")
 LONG_LAG = 32  # collectives behind the others; a host does not enqueue that many on one communicator ahead of a GPU
-MOST_ENDS = 3  # different numbers of calls that ranks have made: the culprits, those that wait, pipeline stages
+MOST_ENDS = 2  # different numbers of calls in a hang, and one more for each communicator of a rank
 MANY_LINES = 20  # of the application behind the last line of NCCL: the process went on
 FAILURES = {HARD: "failure", NETWORK: "failure", LOST: "lost-connection", REFUSED: "failure"}
 
 
-def signs_of_stall(job: Job) -> list[str]:
+def find_stall_evidence(job: Job) -> list[str]:
     """Name what shows that the job stood still or failed, as in the contract's `standstill.by`."""
-    signs = []
+    kinds = []
     if job.timeouts or job.desyncs:
-        signs.append("watchdog")
+        kinds.append("watchdog")
     if len(job.snapshots) > 1:
-        signs.append("ras")
+        kinds.append("ras")
     if any(row["end"] in ("Abort", "Revoke") for row in job.memberships):
-        signs.append("abort")
-    signs += [
+        kinds.append("abort")
+    kinds += [
         FAILURES[event["kind"]] for event in job.failure_events if event["kind"] in FAILURES and job.is_fatal(event)
     ]
-    signs += [
+    kinds += [
         "capture" if row["reporter"] == CAPTURE else "process-exit" for row in job.process_exits if row["is_first"]
     ]
-    return list(dict.fromkeys(signs))
+    return list(dict.fromkeys(kinds))
 
 
 def weigh_stall(job: Job, diagnosis: Diagnosis) -> Diagnosis:
@@ -41,8 +41,8 @@ def weigh_stall(job: Job, diagnosis: Diagnosis) -> Diagnosis:
 
     A job that destroyed all its communicators came to its end: then unequal ends are lost lines.
     """
-    diagnosis.stall_signs = signs_of_stall(job)
-    diagnosis.rests_on_stall = diagnosis.verdict in FROM_ENDS and not diagnosis.stall_signs
+    diagnosis.stall_evidence = find_stall_evidence(job)
+    diagnosis.rests_on_stall = diagnosis.verdict in FROM_ENDS and not diagnosis.stall_evidence
     if not diagnosis.rests_on_stall:
         return diagnosis
     if job.is_finished:
@@ -63,8 +63,9 @@ def weigh_stall(job: Job, diagnosis: Diagnosis) -> Diagnosis:
 def _has_staggered_ends(job: Job) -> bool:
     """Whether ranks made so many different numbers of calls that no single waiting point explains them.
 
-    A hang stops the others at one place of the program; ranks of a running job are spread over several. Pipeline
-    stages run different programs, so their ends differ in a hang, too, but in two or three groups.
+    A hang stops the others at one place of the program for each communicator that they wait in; ranks of a running
+    job are spread over more.
     """
     made = job.calls.group_by("rank_id").len()["len"]
-    return made.n_unique() > MOST_ENDS
+    communicators = max(job.communicator_index.values(), default=0) + 1
+    return made.n_unique() > MOST_ENDS + communicators

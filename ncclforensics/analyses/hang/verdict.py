@@ -33,7 +33,7 @@ VERDICT = {
     "how": pl.String(),  # of a mismatch: skipped, extra, swapped, arguments, another
     "fields": pl.List(pl.String()),  # of the call that differ
     "reason": pl.String(),
-    "stall_signs": pl.List(pl.String()),  # what shows that the job stood still
+    "stall_evidence": pl.List(pl.String()),  # what shows that the job stood still
     "rests_on_stall": pl.Boolean(),  # the verdict holds only if the job stood still, which nothing in the logs shows
     "collect": pl.List(pl.String()),  # further inputs that would decide an open question
 }
