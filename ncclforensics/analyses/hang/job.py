@@ -113,6 +113,7 @@ class Job:
         self.divergence = {
             row["key"]: row["nth"] for row in frames["divergence"].to_dicts() if row["key"] in self.members
         }
+        self.gaps = [row for row in frames["call_gap"].to_dicts() if row["rank_id"] in self.rank_ids]
         owners = {(row["host"], row["pid"]) for row in self.rank_ids.values()}
         self.processes = {
             (row["host"], row["pid"]): row

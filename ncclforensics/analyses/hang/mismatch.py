@@ -15,6 +15,7 @@ import polars as pl
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
 
 ARGUMENTS = ("count", "datatype", "op", "root")
+MOST_LATER = 8  # collectives behind a skipped one; where a communicator went on for longer, the line was lost
 FIELDS = ("name", *ARGUMENTS)
 COMPARED_CALLS = 500  # compared after the divergence
 
@@ -70,6 +71,32 @@ def _judge_divergence(job: Job, key: str, nth: int) -> Diagnosis:
     diagnosis.reason = _describe_difference(how, minority_call, majority_call)
     diagnosis.add_evidence("minority", differing[:4])
     diagnosis.add_evidence("majority", groups[majority][:2] if majority is not None else [majority_call])
+    return diagnosis
+
+
+def find_skipped_or_lost_call(job: Job) -> Diagnosis | None:
+    """Find a call that one log lacks while all agree before and after it: skipped by the rank, or its line was lost.
+
+    Asked last: where another fault explains why the job stopped, a lost line is the simpler explanation.
+    """
+    gaps = [gap for gap in job.gaps if gap["is_lost"] is None and gap["later"] <= MOST_LATER]
+    culprits = sorted({gap["rank_id"] for gap in gaps})
+    if not gaps or job.is_finished or len(culprits) * 2 > len(job.rank_ids):
+        return None
+    first = min(gaps, key=lambda gap: gap["nth"])
+    calls = job.collectives_at(first["key"], first["nth"])
+    if not calls:
+        return None
+    diagnosis = Diagnosis("collective-mismatch", "", "possible", culprits=culprits, key=first["key"], how="skipped")
+    diagnosis.call = calls[0]
+    diagnosis.victims = [rank_id for rank_id in job.rank_ids if rank_id not in culprits]
+    diagnosis.reason = (
+        f"skipped {_call_text(calls[0])}, or its line was lost from the log: the counter of this version does not tell"
+    )
+    diagnosis.collect = ["the stack of this rank (py-spy dump): a rank that skipped a call is ahead of the others"]
+    after = job.collectives_at(first["key"], first["nth"] + first["missing"])
+    diagnosis.add_evidence("minority", [row for row in after if row["rank_id"] == first["rank_id"]])
+    diagnosis.add_evidence("majority", calls[:2])
     return diagnosis
 
 
@@ -132,7 +159,7 @@ def _judge_skipped_call(job: Job, key: str) -> Diagnosis | None:
         diagnosis.add_evidence(
             "majority", [row for rank_id in lacking[:2] if (row := job.last_call(rank_id)) is not None]
         )
-    diagnosis.lower_certainty("likely")
+    diagnosis.lower_certainty("possible" if is_skipped else "likely")  # the line of a call may be lost
     return diagnosis
 
 

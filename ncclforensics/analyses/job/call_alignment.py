@@ -55,7 +55,7 @@ def call_gap(
     has_init = pl.col("line").is_not_null()
     shapes = member.with_row_index("member").select("member", "key", "nranks", place=place, has_init=has_init)
     odd = shapes.filter(pl.col("key").is_in(keys.implode())).select("nranks", "place").unique()
-    compared = shapes.join(odd, on=["nranks", "place"], how="semi")
+    compared = shapes.join(odd, on=["nranks", "place"], how="semi").filter(~pl.col("key").is_in(partly_read.implode()))
     calls = logged_call.filter(pl.col("member").is_in(compared["member"].implode()) & pl.col("nth").is_not_null())
     counters = call_occurrence.select("pos", "opcount").filter(pl.col("pos").is_in(calls["pos"].implode()))
     calls = calls.join(counters, on="pos", how="left", maintain_order="left")
@@ -72,6 +72,8 @@ def call_gap(
         if model is None:
             shapes_of_key = {(member["nranks"][0], member["place"][0]) for member in own}
             model = _model([one for one in members if (one["nranks"][0], one["place"][0]) in shapes_of_key])
+        if model is None:
+            model = next((member for member in own if _counts_from_zero(member)), None)
         if model is not None:
             rows += [gap for member in own if member is not model for gap in _gaps_of(member, model)]
     return pl.DataFrame(rows, schema=CALL_GAP)
@@ -236,6 +238,11 @@ def _counts(member: pl.DataFrame, start: int, stop: int) -> bool:
     return steps.len() > 0 and bool((steps == 1).all())
 
 
+def _counts_from_zero(member: pl.DataFrame) -> bool:
+    """Whether the counter of this log shows that no collective is missing: 0 at the first, one more at each other."""
+    return bool(member["opcount"][0] == 0 and _counts(member, 0, member.height))
+
+
 def _is_lost(member: pl.DataFrame, model: pl.DataFrame, place: int, shift: int, missing: int) -> bool | None:
     """Whether the counter jumps at the gap as the model's does; None where it does not count calls there."""
     first = max(place - 1, 0)
@@ -253,7 +260,7 @@ def _first_jump(member: pl.DataFrame, model: pl.DataFrame, start: int, shift: in
     length = min(member.height, model.height - shift) - start
     if length <= 0 or member["opcount"].null_count() or model["opcount"].null_count():
         return None
-    if not _counts(model, 0, model.height) or model["opcount"][0] != 0:
+    if not _counts_from_zero(model):
         return None
     ahead = member["opcount"].slice(start, length) - model["opcount"].slice(start + shift, length)
     if not (ahead != 0).any():
