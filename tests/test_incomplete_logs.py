@@ -1,0 +1,115 @@
+"""What is missing from the logs may lower the certainty or widen the suspects, never accuse an innocent rank."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ncclforensics import analyze
+from ncclforensics.views import json_report
+from tests.budget import examples
+from tests.incidents import ROOT
+
+INCIDENTS = ROOT / "fixtures" / "incidents"
+HANG, HEALTHY, MISMATCH = "one-rank-stops-before-an-allreduce", "a-healthy-run", "one-rank-calls-allgather-instead"
+CALL = re.compile(rb"NCCL INFO (AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|Send|Recv): opCount")
+Logs = dict[str, list[bytes]]
+ACCUSING = {"lagging-ranks", "collective-mismatch", "p2p-unmatched", "cross-communicator-deadlock", "rank-missing"}
+
+
+def logs_of(name: str) -> Logs:
+    return {path.name: path.read_bytes().splitlines(keepends=True) for path in sorted((INCIDENTS / name).glob("*.log"))}
+
+
+def hang_of(logs: Logs, folder: Path, *, check: bool = False) -> dict[str, Any]:
+    folder.mkdir()
+    for name, lines in logs.items():
+        (folder / name).write_bytes(b"".join(lines))
+    report = analyze([str(folder)], everything=check)
+    found: dict[str, Any] = json.loads(json_report.json(report))["hang"]
+    return found
+
+
+def calls_in(lines: list[bytes]) -> list[int]:
+    return [number for number, line in enumerate(lines) if CALL.search(line)]
+
+
+@pytest.mark.parametrize(("name", "culprits"), [(HANG, [11]), (MISMATCH, [3])])
+def test_calls_without_init_lines_give_the_verdict_of_the_whole_log(
+    name: str, culprits: list[int], tmp_path: Path
+) -> None:
+    verdict = json.loads((INCIDENTS / name / "case.json").read_text())["truth"]["verdict"]
+
+    hang = hang_of(
+        {file: [line for line in lines if CALL.search(line)] for file, lines in logs_of(name).items()},
+        tmp_path / "logs",
+    )
+
+    assert (hang["verdict"], hang["culprits"]) == (verdict, culprits)
+    assert hang["certainty"] != "certain"
+
+
+@given(data=st.data())
+@examples(6, with_fixtures=True)
+def test_a_lost_call_line_accuses_no_innocent_rank(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    logs = logs_of(HANG)
+    name = data.draw(st.sampled_from(sorted(set(logs) - {"nccl_rank11.log"})))
+    calls = calls_in(logs[name])
+    del logs[name][data.draw(st.sampled_from(calls[:-1]))]  # without its last line a rank looks like the culprit
+
+    hang = hang_of(logs, tmp_path_factory.mktemp("lost") / "logs")
+
+    assert set(hang["culprits"]) <= {11}
+
+
+@given(data=st.data())
+@examples(6, with_fixtures=True)
+def test_a_lost_call_line_does_not_make_a_finished_run_a_hang(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    logs = logs_of(HEALTHY)
+    name = data.draw(st.sampled_from(sorted(logs)))
+    del logs[name][data.draw(st.sampled_from(calls_in(logs[name])))]
+
+    hang = hang_of(logs, tmp_path_factory.mktemp("lost") / "logs")
+
+    assert (hang["verdict"], hang["culprits"]) == ("no-hang", [])
+
+
+@given(data=st.data())
+@examples(4, with_fixtures=True)
+def test_logs_copied_from_a_running_job_prove_no_hang(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    logs = logs_of(HEALTHY)
+    places = {name: calls_in(lines) for name, lines in logs.items()}
+    middle = min(map(len, places.values())) // 2
+    cut = {name: lines[: places[name][middle - data.draw(st.integers(0, 3))] + 1] for name, lines in logs.items()}
+
+    folder = tmp_path_factory.mktemp("running")
+    hang, checked = hang_of(cut, folder / "hang"), hang_of(cut, folder / "check", check=True)
+
+    assert hang["certainty"] != "certain" or hang["verdict"] not in ACCUSING
+    assert checked["certainty"] == "possible" or checked["verdict"] not in ACCUSING
+    assert hang["standstill"] == {"shown": False, "by": []}
+
+
+@given(absent=st.sets(st.integers(0, 15), min_size=1, max_size=12))
+@examples(4, with_fixtures=True)
+def test_absent_logs_name_no_rank_that_is_not_to_blame(
+    absent: set[int], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    logs = {name: lines for name, lines in logs_of(HANG).items() if int(name[9:-4]) not in absent}
+
+    hang = hang_of(logs, tmp_path_factory.mktemp("absent") / "logs")
+
+    assert set(hang["culprits"]) <= {11}
+    assert hang["heard"] == {"ranks": 16 - len(absent), "of": 16}
