@@ -14,7 +14,7 @@ import polars as pl
 from ncclforensics.data.names import datatype, reduction
 from ncclforensics.frames.protocol import Frames, call_with
 from ncclforensics.report.selection import Selection
-from ncclforensics.rules.finding import Finding, Line
+from ncclforensics.rules.finding import Finding, Line, Severity
 from ncclforensics.rules.registry import Rule, run_rules, select_rules
 
 Row = dict[str, Any]
@@ -209,10 +209,14 @@ def build_report(run: Frames, selection: Selection | None = None, rules: list[Ru
         for finding in run_rules(partial(call_with, run), rules)
         if selection.shows(finding.ranks, finding.hosts, finding.communicator)
     ]
-    weighed = {row["job"]: row["certainty"] for row in _weighed(run["verdict"], rules).to_dicts()}
+    weighed = {
+        row["job"]: (row["certainty"], row["rests_on_stall"]) for row in _weighed(run["verdict"], rules).to_dicts()
+    }
     for finding in shown:
         if finding.job is not None:
-            finding.certainty = weighed[finding.job]
+            finding.certainty, rests_on_stall = weighed[finding.job]
+            if rests_on_stall and finding.certainty == "possible" and finding.severity is Severity.ERROR:
+                finding.severity = Severity.WARNING
     cited = {(line.source, line.line) for finding in shown for line in finding.evidence}
     return Report(run, shown, run.quote(cited), selection, rules)
 

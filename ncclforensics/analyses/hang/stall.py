@@ -13,6 +13,7 @@ from ncclforensics.analyses.job.failure_events import HARD, LOST, NETWORK, REFUS
 # Verdicts that compare where the logs end: they hold only if the job stood still.
 FROM_ENDS = ("lagging-ranks", "p2p-unmatched", "cross-communicator-deadlock", "init-incomplete", "rank-missing")
 LONG_LAG = 32  # collectives behind the others; a host does not enqueue that many on one communicator ahead of a GPU
+MOST_CULPRITS = 0.25  # share of the ranks
 MOST_ENDS = 2  # different numbers of calls in a hang, and one more for each communicator of a rank
 MANY_LINES = 20  # of the application behind the last line of NCCL: the process went on
 FAILURES = {HARD: "failure", NETWORK: "failure", LOST: "lost-connection", REFUSED: "failure"}
@@ -51,13 +52,21 @@ def weigh_stall(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     diagnosis.lower_certainty("likely")
     diagnosis.reason += "; no line shows that the job stood still: a job that was still running looks the same"
     diagnosis.collect = [*diagnosis.collect, "the same logs a minute later: what has not grown stands still"]
-    if _has_staggered_ends(job):
+    if _has_staggered_ends(job) or _are_many(job, diagnosis.culprits):
         diagnosis.lower_certainty("possible")
     goes_on = [rank_id for rank_id in diagnosis.culprits if job.application_lines_after(rank_id) > MANY_LINES]
     lag = max((job.lag(rank_id) for rank_id in diagnosis.culprits), default=0)
     if goes_on or lag > LONG_LAG or job.is_cancelled:
         diagnosis.lower_certainty("possible")
     return diagnosis
+
+
+def _are_many(job: Job, culprits: list[int]) -> bool:
+    """Whether so many ranks are behind that they are rather the slower part of a running job, unless hosts stopped."""
+    hosts = {job.rank_ids[rank_id]["host"] for rank_id in culprits}
+    on_these_hosts = [rank_id for rank_id, row in job.rank_ids.items() if row["host"] in hosts]
+    stopped_hosts = len(on_these_hosts) == len(culprits) and len(culprits) < len(job.rank_ids)
+    return len(culprits) > MOST_CULPRITS * len(job.rank_ids) and len(culprits) > 1 and not stopped_hosts
 
 
 def _has_staggered_ends(job: Job) -> bool:
