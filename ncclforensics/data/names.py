@@ -100,6 +100,15 @@ def ranks_text(numbers: Iterable[int]) -> str:
     return f"{'rank' if len(ordered) == 1 else 'ranks'} {', '.join(parts)}" if parts else ""
 
 
+def count_of(number: int, noun: str) -> str:
+    """Format a number with its noun.
+
+    >>> count_of(1, "line"), count_of(2, "process")
+    ('1 line', '2 processes')
+    """
+    return f"{number:,} {noun}" + ("" if number == 1 else "es" if noun.endswith("s") else "s")
+
+
 def operation_text(call: dict[str, Any]) -> str:
     """Format a call: `AllReduce #13 (1048576 x bfloat16, sum)`."""
     name = call.get("name")

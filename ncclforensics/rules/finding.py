@@ -85,3 +85,4 @@ class Finding:
     severity: Severity | None = None
     category: Category | None = None
     rule: str = ""
+    about: list[Line] = field(default_factory=list)  # all lines that a finding of a fallback rule is about

@@ -12,6 +12,7 @@ from importlib import import_module
 from inspect import cleandoc
 from pathlib import Path
 
+from ncclforensics.analyses.job.warnings import FRAMES as WARNING_FRAMES
 from ncclforensics.errors import ForensicsError, UsageError
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 
@@ -26,6 +27,7 @@ class Rule:
     function: Callable[..., Iterator[Finding]]
     of: tuple[str, ...]  # the frames that it judges; it runs if at least one has rows
     hang: bool  # `hang` runs it: it explains a hang, and needs only both ends of each file
+    fallback: bool = False  # a finding of it holds only where no other rule cites one of its lines
 
     @property
     def page(self) -> str:
@@ -49,19 +51,25 @@ _RULES: dict[str, Rule] = {}
 
 
 def rule(
-    category: Category, severity: Severity, *, of: tuple[str, ...] = (), hang: bool = False
+    category: Category,
+    severity: Severity,
+    *,
+    of: tuple[str, ...] = (),
+    hang: bool = False,
+    fallback: bool = False,
 ) -> Callable[[Callable[..., Iterator[Finding]]], Callable[..., Iterator[Finding]]]:
     """Register a function as a rule. Raises ValueError for a second rule of the same name.
 
     `of`: the frames that the rule judges; it does not run if all of them are empty.
     `hang`: the command `hang` runs the rule, too; other rules run only in `check`, which reads every line.
+    `fallback`: its findings are dropped where another rule explains one of the lines that they are about.
     """
 
     def register(function: Callable[..., Iterator[Finding]]) -> Callable[..., Iterator[Finding]]:
         name = function.__name__.replace("_", "-")
         if name in _RULES:
             raise ValueError(f"two rules are named {name}: {_RULES[name].function.__module__}, {function.__module__}")
-        _RULES[name] = Rule(name, category, severity, function, of, hang)
+        _RULES[name] = Rule(name, category, severity, function, of, hang, fallback)
         return function
 
     return register
@@ -101,21 +109,60 @@ def run_rules(
     `call` calls a function with the frames that its parameters name, as `call_with` does. A rule that raises an
     exception yields a finding that says so. Raises ForensicsError if a frame cannot be read.
     """
-    findings: list[Finding] = []
-    for rule in all_rules() if rules is None else rules:
-        try:
-            yielded = list(call(rule.function, rule.of) or ())
-        except ForensicsError:  # a frame of the rule cannot be read
-            raise
-        except Exception as error:  # a defect of one rule must not suppress the findings of the others
-            yielded = [_crash_finding(rule, error)]
-        for finding in yielded:
-            finding.rule = rule.name
-            finding.category = finding.category or rule.category
-            finding.severity = finding.severity or rule.severity
-            finding.remedy = finding.remedy or rule.section("Do")
-            findings.append(finding)
+    chosen = all_rules() if rules is None else list(rules)
+    findings = [finding for rule in chosen if not rule.fallback for finding in _findings(call, rule)]
+    fallbacks = [finding for rule in chosen if rule.fallback for finding in _findings(call, rule)]
+    if fallbacks:
+        unasked = [rule for rule in all_rules() if rule not in chosen and set(rule.of) & set(WARNING_FRAMES)]
+        others = findings + [finding for rule in unasked if not rule.fallback for finding in _findings(call, rule)]
+        findings += _unexplained(fallbacks, others)
     return sorted(findings, key=_order)
+
+
+def _findings(call: Callable[..., Iterable[Finding] | None], rule: Rule) -> list[Finding]:
+    """Return the findings of one rule, with what the rule left out."""
+    try:
+        yielded = list(call(rule.function, rule.of) or ())
+    except ForensicsError:  # a frame of the rule cannot be read
+        raise
+    except Exception as error:  # a defect of one rule must not suppress the findings of the others
+        yielded = [_crash_finding(rule, error)]
+    for finding in yielded:
+        finding.rule = rule.name
+        finding.category = finding.category or rule.category
+        finding.severity = finding.severity or rule.severity
+        finding.remedy = finding.remedy or rule.section("Do")
+    return yielded
+
+
+def _unexplained(fallbacks: list[Finding], others: list[Finding]) -> list[Finding]:
+    """Return the findings of fallback rules about lines that no other finding cites.
+
+    Beside a cause that another rule states, what no rule explains may follow from it: then it is context, or left out
+    where its category is that of the cause.
+    """
+    explained = {(line.source, line.line) for finding in others for line in finding.evidence}
+    left = [
+        finding
+        for finding in fallbacks
+        if not explained & {(line.source, line.line) for line in finding.about} or not finding.about
+    ]
+    strong = [
+        finding
+        for finding in (*others, *left)
+        if finding.role is Role.CAUSE and finding.severity is Severity.ERROR and finding.certainty != "possible"
+    ]
+    known = [finding for finding in strong if finding not in left]
+    topics = {finding.category for finding in others if finding.severity is not Severity.INFO}
+    left = [
+        finding
+        for finding in left
+        if finding.category not in topics and not (strong and finding.role is Role.CONSEQUENCE)
+    ]
+    for finding in left if known else []:
+        severity = Severity.WARNING if finding.severity is Severity.ERROR else Severity.INFO
+        finding.role, finding.certainty, finding.severity = Role.CONTEXT, "possible", severity
+    return left
 
 
 def _crash_finding(rule: Rule, error: Exception) -> Finding:

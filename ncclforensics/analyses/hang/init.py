@@ -11,6 +11,7 @@ from collections import defaultdict
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row, missing_numbers
 from ncclforensics.analyses.job.failure_events import LOST, NETWORK, REFUSED
 from ncclforensics.data.names import ranks_text
+from ncclforensics.data.nccl_sources import is_top_file
 from ncclforensics.data.variables import COLLECT_BOOTSTRAP
 
 FAILED = "init failed"  # prefix of the reason when a rank failed, and NCCL did not refuse the arguments
@@ -70,7 +71,10 @@ def find_failed_init(job: Job) -> Diagnosis | None:
         faults = [
             event
             for event in job.failure_events
-            if event["form"] == "unwinding" and event["rank_id"] not in lost and is_inside(event)
+            if event["form"] == "unwinding"
+            and is_top_file(event["unwound"])  # deeper callers may ignore the error: ncclIbInit without verbs
+            and event["rank_id"] not in lost
+            and is_inside(event)
         ]
         reason = "NCCL returned an error from init"
     culprits = sorted({event["rank_id"] for event in faults if event["rank_id"] is not None})

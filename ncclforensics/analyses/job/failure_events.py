@@ -41,6 +41,7 @@ FAILURE_EVENT = {
     "peer": pl.Categorical(),
     "error": pl.String(),
     "busid": pl.Int64(),
+    "unwound": pl.Categorical(),  # place of a caller that returned an error
     "at_exit": pl.Boolean(),  # after this process began to destroy or abort its communicators
     "source": pl.Int32(),
     "line": pl.Int32(),

@@ -1,0 +1,91 @@
+"""NCCL's result codes, and what the source files that print a warning are about.
+
+Sources: nccl.h (ncclResult_t; 6 from 2.13 on, 7 from 2.14 on, 8 in the newest), src/init.cc (ncclGetErrorString), and
+the folders of src/ in releases 2.4 to 2.32.
+"""
+
+from __future__ import annotations
+
+from ncclforensics.data.names import known
+
+RESULTS = {
+    1: "unhandled CUDA error",
+    2: "system error: a system call or another library failed",
+    3: "internal error: a check inside NCCL failed",
+    4: "invalid argument",
+    5: "invalid usage",
+    6: "remote error: another process ended, or the network failed",
+    7: "in progress: a call of a non-blocking communicator has not finished",
+    8: "timeout",
+}
+SYSTEM, INTERNAL, INVALID_ARGUMENT, INVALID_USAGE, REMOTE, IN_PROGRESS = 2, 3, 4, 5, 6, 7
+
+# Part of a path in NCCL's sources -> a category of the contract; the first that occurs in the path holds.
+TOPICS = {
+    "net_ib": "ib-error",
+    "ibvwrap": "ib-error",
+    "ibvsymbols": "ib-error",
+    "mlx5": "ib-error",
+    "net_socket": "bootstrap",
+    "bootstrap": "bootstrap",
+    "socket": "bootstrap",
+    "os/linux": "bootstrap",
+    "shm": "shm",
+    "transport/p2p": "p2p",
+    "nvls": "nvls",
+    "mnnvl": "nvls",
+    "coll_net": "net-plugin",
+    "plugin": "net-plugin",
+    "ofi": "net-plugin",
+    "gdrwrap": "net-plugin",
+    "gin": "net-plugin",
+    "graph/": "topology",
+    "topo": "topology",
+    "xml": "topology",
+    "nvml": "topology",
+    "rsmi": "topology",
+    "alloc": "oom",
+    "cudawrap": "cuda-error",
+    "strongstream": "cuda-error",
+    "enqueue": "cuda-error",
+    "checks": "cuda-error",
+    "register": "memory-registration",
+    "argcheck": "application-error",
+    "group": "application-error",
+    "param": "environment",
+}
+# How a warning begins whose place is not in the text.
+BEGINNINGS = {"NET/IB": "ib-error", "NET/Socket": "bootstrap", "NET/": "net-plugin", "Bootstrap": "bootstrap"}
+OTHER = "init-failure"
+# Files of src/ in which an error reaches the call of the application; deeper callers may ignore it.
+TOP_FILES = ("init.cc", "group.cc", "enqueue.cc", "proxy.cc", "transport.cc", "bootstrap.cc", "collectives.cc")
+
+
+def topic(site: str | None, text: str | None = None) -> str:
+    """Return the category of a source location, or of how a warning begins.
+
+    >>> topic("transport/net_ib/p2p.cc:688"), topic("src/misc/shmutils.cc:71"), topic(None, "NET/OFI failed")
+    ('ib-error', 'shm', 'net-plugin')
+    """
+    if site is None:
+        return next((category for part, category in BEGINNINGS.items() if (text or "").startswith(part)), OTHER)
+    return next((category for part, category in TOPICS.items() if part in site), OTHER)
+
+
+def result_text(code: int | None) -> str:
+    """Return what a result code means.
+
+    >>> result_text(2)
+    '2 (system error: a system call or another library failed)'
+    """
+    return f"{code} ({RESULTS[code]})" if code in RESULTS else known(code)
+
+
+def is_top_file(place: str | None, files: tuple[str, ...] = TOP_FILES) -> bool:
+    """Whether an error that reached this place was returned to the application, as far as a place shows it.
+
+    >>> is_top_file("hipify/src/init.cc:1598"), is_top_file("transport/net_ib/init.cc:526")
+    (True, False)
+    """
+    folder, _, file = (place or "").rpartition("/")
+    return file.partition(":")[0] in files and (not folder or folder.endswith("src"))

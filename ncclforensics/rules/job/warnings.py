@@ -1,0 +1,174 @@
+"""Warnings that no other rule explains, errors that NCCL returned without one, and errors returned from init."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import polars as pl
+
+from ncclforensics.data.names import count_of
+from ncclforensics.data.nccl_sources import (
+    INVALID_ARGUMENT,
+    INVALID_USAGE,
+    OTHER,
+    REMOTE,
+    is_top_file,
+    result_text,
+    topic,
+)
+from ncclforensics.frames.columns import OWNER, text_of
+from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
+from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.grouping import first_value, group_finding
+
+ADVICE = ("system_advice", "setting_refused", "setting_status")  # on variables and on how the host is set up
+SHOWN_STEPS = 4  # of a chain of returned errors
+OF_RESULTS = {
+    1: Category.CUDA_ERROR,
+    INVALID_ARGUMENT: Category.APPLICATION_ERROR,
+    INVALID_USAGE: Category.APPLICATION_ERROR,
+    REMOTE: Category.PEER_LOST,
+}
+
+
+@rule(Category.INIT_FAILURE, Severity.WARNING, of=("nccl_warning",), hang=True, fallback=True)
+def warn_unexplained(
+    nccl_warning: pl.DataFrame, rank: pl.DataFrame, communicator_progress: pl.DataFrame
+) -> Iterator[Finding]:
+    """NCCL printed a warning that no other rule explains.
+
+    Means: NCCL met a condition that it reports itself. Where a chain of returned errors (`file:line -> code`) follows,
+    the warning is the cause of the error that the application got. The category is that of the source file.
+    Not when: the process went on: it completed init or made calls afterwards; then the warning is only noted.
+    Do: search for the sentence in NCCL's issues and release notes; print the lines before it with NCCL_DEBUG=INFO.
+    Sources: nccl: src/debug.cc (ncclDebugLog), src/include/checks.h; NCCL user guide, troubleshooting.
+    """
+    has_chain = pl.col("chain").list.len() > 0
+    by_place = nccl_warning.with_columns(key=pl.coalesce("site", "text"), has_chain=has_chain).sort("pos")
+    alike = ["frame", "form", "key", "went_on", "has_chain", "is_returned"]
+    for _, rows in by_place.group_by(alike, maintain_order=True):
+        yield _warning_finding(rows, rank, communicator_progress)
+
+
+def _warning_finding(rows: pl.DataFrame, rank: pl.DataFrame, communicator_progress: pl.DataFrame) -> Finding:
+    row = rows.row(0, named=True)
+    has_chain = bool(row["has_chain"])
+    is_shaped = row["frame"] not in ("warning", "plugin_warning")
+    is_harmless = row["went_on"] or row["is_attention"] or (is_shaped and not has_chain)
+    is_late = is_shaped and row["at_end"]
+    sentence = str(row["text"] or "")
+    if is_shaped:
+        kind = f"{row['frame']} {row['form'] or ''}".replace("_", " ").strip()
+        sentence = f"{kind}: {sentence}" if sentence else kind
+    parts = [_extent(rows, row)]
+    if has_chain:
+        parts.append(f"NCCL then returned {_chain_text(row['chain'])}: {result_text(row['result'])}")
+    if row["went_on"]:
+        parts.append("the process went on: it completed init or made calls afterwards")
+    elif is_late:
+        parts.append("the process was ending its communicators")
+    is_cause = row["is_returned"] and not row["went_on"] and not row["is_consequence"]
+    more: dict[str, Any] = {"role": Role.CAUSE if is_cause else Role.CONTEXT}
+    if row["is_consequence"]:
+        more["role"] = Role.CONSEQUENCE
+    if is_harmless or is_late:
+        more["severity"] = Severity.INFO
+    elif is_cause:
+        more["severity"] = Severity.ERROR
+    certainty = "likely" if is_cause else "possible"
+    finding = group_finding(rows, rank, f"NCCL WARN on {{who}}: {sentence}", "; ".join(parts), certainty, **more)
+    category = Category(topic(row["site"], row["text"]))
+    if row["frame"] in ADVICE:
+        category = Category.ENVIRONMENT
+    elif row["frame"] == "plugin_warning":
+        category = Category.NET_PLUGIN
+    if category == OTHER and rows.join(communicator_progress, on=OWNER, how="semi").height:
+        category = OF_RESULTS.get(row["result"], category)
+    finding.category = category
+    finding.about = [Line(source, line) for source, line in rows.select("source", "line").iter_rows()]
+    return finding
+
+
+def _extent(rows: pl.DataFrame, row: dict[str, Any]) -> str:
+    """Describe where the warning comes from, how often it stands in the logs, and when."""
+    last = rows.row(-1, named=True)
+    where = f"from {row['site']}" if row["site"] else "without its place in the sources"
+    text = f"{where}, {count_of(rows.height, 'line')} of {count_of(rows.select(OWNER).n_unique(), 'process')}"
+    if row["moment"] and rows.height > 1 and row["moment"] != last["moment"]:
+        return f"{text}, from {row['moment']} to {last['moment']}"
+    return f"{text}, at {row['moment']}" if row["moment"] else text
+
+
+def _chain_text(chain: list[str]) -> str:
+    more = f" and {len(chain) - SHOWN_STEPS} more" if len(chain) > SHOWN_STEPS else ""
+    return ", ".join(chain[:SHOWN_STEPS]) + more
+
+
+@rule(Category.INIT_FAILURE, Severity.WARNING, of=("failure",), hang=True, fallback=True)
+def error_returned_without_warning(
+    failure: pl.DataFrame, nccl_warning: pl.DataFrame, communicator_progress: pl.DataFrame, rank: pl.DataFrame
+) -> Iterator[Finding]:
+    """NCCL returned an error through its callers, and no warning stands before it.
+
+    Means: the lines `file:line -> code` name the callers, the deepest first; the first of them is nearest to the cause.
+    Not when: the process went on afterwards: NCCL tries optional features whose failure it ignores.
+    Do: look at the other ranks for the first warning; run again with NCCL_DEBUG=INFO on all ranks.
+    Sources: nccl: src/include/checks.h (NCCLCHECK).
+    """
+    ends = communicator_progress.group_by(OWNER).agg(pl.col("last_pos").max(), pl.col("end_pos").min())
+    returned = (
+        failure.filter(form="unwinding")
+        .join(nccl_warning.select(OWNER).unique(), on=OWNER, how="anti", nulls_equal=True)
+        .join(ends, on=OWNER, how="left", nulls_equal=True)
+        .filter((pl.col("pos") < pl.col("last_pos")).fill_null(False).not_())
+        .filter((pl.col("pos") > pl.col("end_pos")).fill_null(False).not_())
+        .sort("pos")
+    )
+    by_process = returned.group_by(OWNER, maintain_order=True).agg(
+        pl.col("source", "line"),
+        steps=pl.format("{} -> {}", text_of("unwound"), "result"),
+        result=pl.col("result").last(),
+        is_returned=pl.col("unwound").cast(pl.String).map_elements(is_top_file, return_dtype=pl.Boolean).any(),
+    )
+    for (result, is_returned), rows in by_process.group_by("result", "is_returned", maintain_order=True):
+        detail = f"it returned {_chain_text(list(first_value(rows['steps'])))}; no warning stands before these lines"
+        title = f"NCCL returned an error on {{who}}: {result_text(result)}"
+        lines = rows.select(*OWNER, "source", "line").explode("source", "line")
+        firsts = lines.unique(OWNER, keep="first", maintain_order=True)
+        finding = group_finding(firsts, rank, title, detail, "possible", role=Role.CONSEQUENCE)
+        finding.category = OF_RESULTS.get(result, Category.INIT_FAILURE)
+        finding.severity = Severity.WARNING if is_returned else Severity.INFO  # a deeper caller may ignore the error
+        finding.about = [Line(source, line) for source, line in lines.select("source", "line").iter_rows()]
+        yield finding
+
+
+INIT_FILE = "init.cc"  # its functions create communicators; they also end them
+
+
+@rule(Category.INIT_FAILURE, Severity.ERROR, of=("failure",), hang=True)
+def init_returned_error(
+    failure: pl.DataFrame, communicator_progress: pl.DataFrame, verdict: pl.DataFrame, rank: pl.DataFrame
+) -> Iterator[Finding]:
+    """NCCL returned an error from the creation of a communicator.
+
+    Means: the error came up to init.cc in a process that completed no communicator; the first warning before it is
+    the cause.
+    Not when: the process completed an init, made calls or ended a communicator; the verdict states the failure.
+    Do: read the first NCCL WARN of the named processes.
+    Sources: nccl: src/init.cc (ncclCommInitRankFunc), src/include/checks.h.
+    """
+    if "init-failed" in verdict["verdict"].to_list():
+        return
+    is_init = text_of("unwound").map_elements(lambda place: is_top_file(place, (INIT_FILE,)), return_dtype=pl.Boolean)
+    returned = (
+        failure.filter(pl.col("form") == "unwinding")
+        .filter(is_init)
+        .join(communicator_progress.select(OWNER).unique(), on=OWNER, how="anti", nulls_equal=True)
+        .sort("pos")
+        .unique(OWNER, keep="last", maintain_order=True)
+    )
+    for (result,), rows in returned.group_by("result", maintain_order=True):
+        detail = f"{INIT_FILE} returned {result_text(result)}; the warning before it gives the reason"
+        title = "init failed on {who}: NCCL returned an error"
+        yield group_finding(rows, rank, title, detail, "likely", role=Role.CONSEQUENCE)
