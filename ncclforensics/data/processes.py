@@ -72,6 +72,7 @@ SECOND_HAND_MESSAGES = (
     "wait timeout after",
     "Timed out after",
 )
+GLOO = "/gloo/"  # of a source file that stands in brackets in front of an error of PyTorch's transport for CPUs
 STORE = "store->get("  # a rank that waits for another rank's id in PyTorch's store
 
 # Xid numbers (docs.nvidia.com/deploy/xid-errors) of faults that a program cannot cause. 13, 31, 43, 45, 68 and

@@ -19,6 +19,17 @@ CERTAINTIES = ("certain", "likely", "possible")
 # Forms of a PyTorch desync report that name lagging ranks.
 LAGGING_FORMS = pl.Series(["never_joined", "not_joined"], dtype=pl.Categorical()).implode()
 
+# Frames of PyTorch's and torchrun's text, which names no job.
+PYTORCH_FRAMES = (
+    "torch_error",
+    "torch_source",
+    "monitored_barrier",
+    "model_difference",
+    "store_error",
+    "fingerprint",
+    "elastic_failure",
+)
+
 EVIDENCE_LINE = {
     "what": pl.String(),  # culprit, waiting, majority, minority, failure, context
     "rank_id": pl.Int32(),
@@ -93,12 +104,14 @@ class Job:
         self.waits = rows_of_job("wait")
         self.failure_events = rows_of_job("failure_event")
         self.process_exits = rows_of_job("process_exit")
+        self.all_exits = frames["process_exit"].to_dicts()  # also of processes that no other line shows
         is_only_job = frames["rank"]["job"].n_unique() == 1  # PyTorch's reports name no job
         self.timeouts = frames["work"].to_dicts() if is_only_job else []
         self.desyncs = [
             {**row, "ranks": [int(number) for number in row["ranks"].split(",")]}
             for row in (frames["desync"].filter(pl.col("form").is_in(LAGGING_FORMS)).to_dicts() if is_only_job else [])
         ]
+        self.pytorch = {name: frames[name].to_dicts() if is_only_job else [] for name in PYTORCH_FRAMES}
         self.ras_nranks = frames["ras_member"]["nranks"].max()  # size of the job in RAS reports
         # RAS reports of another size are of another job.
         has_ras = is_only_job and (None in (self.nranks, self.ras_nranks) or self.nranks == self.ras_nranks)
@@ -127,6 +140,11 @@ class Job:
         self.sources = {row["source"]: row for row in frames["source"].to_dicts()}
         self.is_cancelled = is_only_job and bool((frames["job_end"]["form"].cast(pl.String) == "cancelled").any())
         self.releases = sorted(frames["version"]["version"].cast(pl.String).unique().to_list())
+
+    @property
+    def is_text_only(self) -> bool:
+        """Whether only PyTorch, a launcher or the application speak of this job, and neither NCCL nor RAS."""
+        return not self.processes and not self.members and not self.snapshots and self.calls.is_empty()
 
     @cached_property
     def memberships(self) -> list[Row]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from ncclforensics.analyses.hang.job import Diagnosis, Job
 from ncclforensics.analyses.job.exit_reports import CAPTURE
 from ncclforensics.analyses.job.failure_events import HARD, LOST, NETWORK, REFUSED
+from ncclforensics.analyses.job.torch_text import BARRIER, STORE, TIMED_OUT
 
 # Verdicts that compare where the logs end: they hold only if the job stood still.
 FROM_ENDS = ("lagging-ranks", "p2p-unmatched", "cross-communicator-deadlock", "init-incomplete", "rank-missing")
@@ -24,6 +25,8 @@ def find_stall_evidence(job: Job) -> list[str]:
     kinds = []
     if job.timeouts or job.desyncs:
         kinds.append("watchdog")
+    if any(row["kind"] in (TIMED_OUT, BARRIER, STORE) for row in job.pytorch["torch_error"]):
+        kinds.append("timeout")
     if len(job.snapshots) > 1:
         kinds.append("ras")
     if any(row["end"] in ("Abort", "Revoke") for row in job.memberships):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import polars as pl
 
-from ncclforensics.analyses.hang import init, mismatch, no_hang, pytorch, ras_evidence, stall, waiting
+from ncclforensics.analyses.hang import init, mismatch, no_hang, pytorch, ras_evidence, stall, torch_text, waiting
 from ncclforensics.analyses.hang.job import EVIDENCE_LINE, Diagnosis, Job, all_jobs
 from ncclforensics.frames.registry import analysis
 
@@ -30,7 +30,7 @@ VERDICT = {
     "datatype": pl.Int32(),
     "op": pl.Int32(),
     "root": pl.Int32(),
-    "how": pl.String(),  # of a mismatch: skipped, extra, swapped, arguments, another
+    "how": pl.String(),  # of a mismatch: skipped, extra, swapped, arguments, another; compared: by PyTorch
     "fields": pl.List(pl.String()),  # of the call that differ
     "reason": pl.String(),
     "stall_evidence": pl.List(pl.String()),  # what shows that the job stood still
@@ -50,11 +50,14 @@ def _find_desync(job: Job) -> Diagnosis | None:
 
 # Applied in this order; the first diagnosis that is not None holds. The last check always returns one.
 QUESTIONS: tuple[Callable[[Job], Diagnosis | None], ...] = (
+    torch_text.judge_text_alone,
     init.find_refused_init,
     init.find_failed_init,
     mismatch.find_divergent_calls,
+    torch_text.find_compared_calls,
     _find_desync,
     waiting.find_first_exit,
+    torch_text.find_absent_at_barrier,
     waiting.find_lost_process,
     init.find_unfinished_init,
     waiting.find_waited_for_ranks,
@@ -102,6 +105,13 @@ def job_diagnosis(
     ras_state: pl.DataFrame,
     ras_member: pl.DataFrame,
     job_end: pl.DataFrame,
+    torch_error: pl.DataFrame,
+    torch_source: pl.DataFrame,
+    monitored_barrier: pl.DataFrame,
+    model_difference: pl.DataFrame,
+    store_error: pl.DataFrame,
+    fingerprint: pl.DataFrame,
+    elastic_failure: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per job: its verdict with the evidence lines."""
     rows = [

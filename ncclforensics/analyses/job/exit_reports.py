@@ -11,6 +11,7 @@ import polars as pl
 
 from ncclforensics.data.processes import (
     ABORT,
+    GLOO,
     KILL,
     OUT_OF_MEMORY,
     REASONS,
@@ -138,19 +139,29 @@ def _is_next_line(earlier: Row, later: Row) -> bool:
 NEAR = 2  # lines between two lines of one table; several launchers may print at the same time
 
 
-def torchrun_reports(elastic_failure: pl.DataFrame) -> Iterator[ExitReport]:
-    """Yield torchrun's reports: its table of failures or the first failure of each node, and processes it ended."""
+def torchrun_reports(elastic_failure: pl.DataFrame, exception: pl.DataFrame) -> Iterator[ExitReport]:
+    """Yield torchrun's reports: its table of failures or the first failure of each node, and processes it ended.
+
+    The table separates the first failure that torchrun saw from the others, which follow unless a signal ended them.
+    """
     rows = elastic_failure.sort("pos").to_dicts()
     ended_pids = {row["pid"] for row in rows if row["form"] in ("closing", "stuck")}
     sources_with_table = {row["source"] for row in rows if row["form"] == "exit_code"}
+    recorded = exception.filter(form="recorded").sort("pos").to_dicts()
     blocks: dict[int, dict[str, Row]] = defaultdict(dict)  # source -> lines of the table entry being read
+    below_root_cause: dict[int, bool] = {}
     for row in rows:
         block = blocks[row["source"]]
-        if row["form"] in ("time", "host", "rank"):
+        if row["form"] == "summary":
+            below_root_cause[row["source"]] = False
+        elif row["form"] == "root_cause":
+            below_root_cause[row["source"]] = True
+        elif row["form"] in ("time", "host", "rank"):
             block[row["form"]] = row
         elif row["form"] == "exit_code":
             rank_row, host, time = block.get("rank"), block.get("host"), block.get("time")
             is_same_entry = rank_row is not None and _is_next_line(rank_row, row)
+            is_later = row["exit_code"] > 0 and not below_root_cause.get(row["source"], True)
             yield _exit_report(
                 row,
                 "torchrun",
@@ -159,11 +170,25 @@ def torchrun_reports(elastic_failure: pl.DataFrame) -> Iterator[ExitReport]:
                 node=host["node"] if host and is_same_entry else None,
                 pid=row["pid"],
                 time=time["time"] if time and is_same_entry else "",
-                follows=row["pid"] in ended_pids,
+                follows=row["pid"] in ended_pids or is_later,
             )
-            block.clear()
+            block["exit_code"] = row
+        elif row["form"] == "recorded" and "rank" in block:
+            yield from _recorded_exceptions(row, rows, recorded, block["rank"]["rank"])
         elif row["form"] == "failed" and row["source"] not in sources_with_table:
             yield _exit_report(row, "torchrun", row["exit_code"], pid=row["pid"], follows=row["pid"] in ended_pids)
+
+
+def _recorded_exceptions(start: Row, rows: list[Row], recorded: list[Row], rank: int) -> Iterator[ExitReport]:
+    """Yield the exception whose traceback torchrun's table repeats below this line, up to the next entry."""
+    next_entry = min(
+        (row["pos"] for row in rows if row["source"] == start["source"] and row["pos"] > start["pos"]), default=None
+    )
+    for row in recorded:
+        is_in_entry = row["pos"] > start["pos"] and (next_entry is None or row["pos"] < next_entry)
+        if row["source"] == start["source"] and is_in_entry:
+            yield _exception_report(row, rank)
+            return
 
 
 def system_reports(job_end: pl.DataFrame, worker_end: pl.DataFrame, kernel_kill: pl.DataFrame) -> Iterator[ExitReport]:
@@ -218,17 +243,25 @@ def exception_reports(exception: pl.DataFrame, gpu_exception: pl.DataFrame) -> I
     """Yield uncaught exceptions of the application; one that names no rank may have been caught."""
     errors = exception.filter(pl.col("form") == "error").unique(_DISTINCT, keep="first")
     for row in errors.to_dicts():
-        name = row["exception"].rpartition(".")[2]
-        is_second_hand = (
-            name in SECOND_HAND_CLASSES or row["message"].startswith(SECOND_HAND_MESSAGES) or STORE in row["message"]
-        )
-        yield ExitReport(
-            EXCEPTION, row, "Python", rank=row["rank"], name=f"{name}Error", message=row["message"],
-            follows=is_second_hand, final=row["rank"] is not None,
-        )  # fmt: skip
+        yield _exception_report(row, row["rank"])
     for row in gpu_exception.unique(["source", "rank", "launcher_rank", "form"], keep="first").to_dicts():
         how, message = (GPU_MEMORY, "CUDA out of memory") if row["form"] == "memory" else (GPU_ERROR, row["message"])
         yield ExitReport(how, row, "Python", rank=row["rank"], message=message, final=row["rank"] is not None)
+
+
+def _exception_report(row: Row, rank: int | None) -> ExitReport:
+    """Return the report of an uncaught exception; one that passes on an error of another process follows from it."""
+    name, message = row["exception"].rpartition(".")[2], row["message"]
+    is_second_hand = (
+        name in SECOND_HAND_CLASSES
+        or message.startswith(SECOND_HAND_MESSAGES)
+        or STORE in message
+        or (message.startswith("[") and GLOO in message)
+    )
+    return ExitReport(
+        EXCEPTION, row, "Python", rank=rank, name=f"{name}Error", message=message, follows=is_second_hand,
+        final=rank is not None,
+    )  # fmt: skip
 
 
 def capture_reports(journal_exit: pl.DataFrame) -> Iterator[ExitReport]:

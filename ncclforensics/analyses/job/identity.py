@@ -129,6 +129,7 @@ def rank(
     process: pl.DataFrame,
     work: pl.DataFrame,
     ras_member: pl.DataFrame,
+    torch_rank: pl.DataFrame,
 ) -> pl.DataFrame:
     """The ranks of every job: one row per GPU that a process drives, numbered by `rank_id` over all jobs.
 
@@ -140,7 +141,10 @@ def rank(
         largest = communicator_lifetime["nranks"].max()
         ras_members = ras_member if largest is None else ras_member.filter(pl.col("nranks") == largest)
         ras_ranks = ras_members.select("rank", "source", host="node", pid="process", cudadev="gpu")
-        unseen = pl.concat([ras_ranks, work.select("rank", "source").unique("rank", keep="first")], how="diagonal")
+        reported = [ras_ranks, work.select("rank", "source").unique("rank", keep="first")]
+        if not rank_rows and ras_ranks.is_empty():
+            reported.append(torch_rank)
+        unseen = pl.concat(reported, how="diagonal")
         unseen = unseen.filter(~pl.col("rank").is_in(numbers - {None}).fill_null(False))
         is_first = pl.col("rank").is_null() | pl.col("rank").is_first_distinct()
         default_columns = {"job": min(jobs, default=0), "is_hinted": False}

@@ -13,6 +13,7 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.analyses.job import torch_ranks
 from ncclforensics.analyses.job.exit_reports import (
     EXCEPTION,
     EXIT,
@@ -93,11 +94,13 @@ def process_exit(
     failure_event: pl.DataFrame,
     test_failure: pl.DataFrame,
     source: pl.DataFrame,
+    torch_source: pl.DataFrame,
+    torch_error: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per process and report of its end; the rows of one process have the same `rank_id`."""
     reports = [
         *launcher_reports(process_end, job_end),
-        *torchrun_reports(elastic_failure),
+        *torchrun_reports(elastic_failure, exception),
         *system_reports(job_end, worker_end, kernel_kill),
         *crash_reports(crash),
         *exception_reports(exception, gpu_exception),
@@ -106,10 +109,12 @@ def process_exit(
     if not reports:
         return pl.DataFrame(schema=PROCESS_EXIT)
     finder = _ProcessFinder(rank, process, has_agents=elastic_failure.height > 0)
+    if process.is_empty():
+        torch_ranks.fill_ranks(reports, torch_source, exception, has_agents=elastic_failure.height > 0)
     for report in reports:
         report.owner = finder.owner(report)
         if report.reporter == KERNEL:  # the kernel log has all programs of the host, and earlier days
-            report.final = report.owner is not None
+            report.final = report.owner is not None or report.rank is not None
     failed_owners = set(failure_event.filter(~pl.col("at_exit")).select(text_of("host"), "pid").iter_rows())
     has_errors = bool(call_error.height or test_failure.height)
     _mark_consequences(
@@ -117,6 +122,7 @@ def process_exit(
         has_timeouts=bool(watchdog.height or work.height or has_errors),
         has_errors=has_errors,
         failed_owners=failed_owners,
+        victims=torch_error.drop_nulls("rank").to_dicts(),
     )
     _mark_final(
         reports, source, is_over=bool(has_errors or not failure_event.filter(kind=LOST, at_exit=False).is_empty())
@@ -224,9 +230,9 @@ def _mark_final(reports: list[ExitReport], source: pl.DataFrame, *, is_over: boo
 
 
 def _mark_consequences(
-    reports: list[ExitReport], *, has_timeouts: bool, has_errors: bool, failed_owners: set[Owner]
+    reports: list[ExitReport], *, has_timeouts: bool, has_errors: bool, failed_owners: set[Owner], victims: list[Row]
 ) -> None:
-    """Set `follows` on reports of ends that another end or error explains."""
+    """Set `follows` on reports of ends that another end or error explains; `victims`: rows of `torch_error`."""
     exceptions = [report for report in reports if report.how in (EXCEPTION, GPU_MEMORY, GPU_ERROR)]
     # A process exits with an error for a reason; a report of that reason is the cause.
     has_explanation = (
@@ -235,18 +241,34 @@ def _mark_consequences(
         or any(report.how == HOST_MEMORY for report in reports)
     )
     passing_on = {report.owner for report in exceptions} | failed_owners
+    victim_ranks = {row["rank"] for row in victims}
+    passing_on_ranks = {report.rank for report in exceptions} | victim_ranks
     first_time = min((report.time for report in reports if report.time), default="")
     for report in reports:
+        if report.how == EXCEPTION and report.rank is not None:
+            report.follows |= any(_is_raised_behind(report, row) for row in victims)
         if report.signal in REQUESTED_ENDS:
             report.follows = True
         elif report.signal == ABORT:
             # A watchdog that timed out, or an uncaught NCCL error, aborts the process.
-            report.follows |= has_timeouts or report.owner in failed_owners
+            report.follows |= has_timeouts or report.owner in failed_owners or report.rank in victim_ranks
         elif report.how == EXIT:
             is_later = bool(report.time) and report.time > first_time  # of several nodes, the earliest failure counts
-            report.follows |= (
-                has_explanation or is_later or report.owner in passing_on or (not report.owner and bool(failed_owners))
+            is_passing_on = (
+                report.rank in passing_on_ranks
+                if report.owner is None and report.rank is not None
+                else report.owner in passing_on
             )
+            report.follows |= has_explanation or is_later or is_passing_on or (not report.owner and bool(failed_owners))
+
+
+def _is_raised_behind(report: ExitReport, victim: Row) -> bool:
+    """Whether an exception was raised while the same rank handled a lost connection: it stands closely behind it."""
+    is_same_rank = (report.rank, report.row["source"]) == (victim["rank"], victim["source"])
+    return is_same_rank and 0 < int(report.row["pos"]) - int(victim["pos"]) <= TRACEBACK_LINES
+
+
+TRACEBACK_LINES = 100
 
 
 def ended_text(row: Row) -> str:

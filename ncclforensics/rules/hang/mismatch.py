@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.analyses.job.torch_text import COMPARED
 from ncclforensics.rules.finding import Category, Finding, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.verdict_finding import verdict_finding, verdicts_of
@@ -21,6 +22,8 @@ def coll_order_mismatch(verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, r
     Sources: nccl#147, nccl#296, pytorch#117883.
     """
     for row in verdicts_of(verdict, "collective-mismatch"):
+        if row["how"] == COMPARED:  # by PyTorch, with a finding of its own
+            continue
         finding = verdict_finding(row, verdict_evidence, rank, "{ranks} differs from the others at {call}")
         verb = "differ" if len(finding.ranks) > 1 else "differs"
         finding.title = finding.title.replace("differs", verb, 1)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.analyses.job.torch_text import COMPARED, compared_calls, minority_of
 from ncclforensics.data.names import ranks_text
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
@@ -45,7 +45,7 @@ def _operations_text(rows: pl.DataFrame) -> str:
 
 
 @rule(Category.COLLECTIVE_MISMATCH, Severity.ERROR, of=("fingerprint",), hang=True)
-def torch_calls_differ(fingerprint: pl.DataFrame) -> Iterator[Finding]:
+def torch_calls_differ(fingerprint: pl.DataFrame, verdict: pl.DataFrame) -> Iterator[Finding]:
     """PyTorch compared the calls of the ranks before making them, and they differ.
 
     Means: the ranks of a process group are not in the same call, or pass tensors of different shapes; without this
@@ -57,15 +57,9 @@ def torch_calls_differ(fingerprint: pl.DataFrame) -> Iterator[Finding]:
     """
     if fingerprint.is_empty():
         return
-    called: dict[int, str] = {}
-    for row in fingerprint.filter(pl.col("first_rank").is_not_null()).to_dicts():
-        called[row["first_rank"]] = _fingerprint_text(row["operation"], row["sequence"], row["shape"])
-        called.setdefault(
-            row["other_rank"], _fingerprint_text(row["other_operation"], row["other_sequence"], row["other_shape"])
-        )
-    usual_call, count = Counter(called.values()).most_common(1)[0] if called else ("", 0)
-    has_majority = 2 * count > len(called)  # else no rank differs from a majority
-    minority = sorted(rank for rank, call in called.items() if call != usual_call or not has_majority)
+    called = compared_calls(fingerprint.to_dicts())
+    minority = minority_of(called)
+    has_majority = len(minority) < len(called)  # else no rank differs from a majority
     evidence = fingerprint.sort(pl.col("first_rank").is_in(minority), descending=True, maintain_order=True)
     by_call = {call: ranks_text(rank for rank in called if called[rank] == call) for call in called.values()}
     difference = "different operations" if called and not has_majority else "another operation than the others"
@@ -76,13 +70,8 @@ def torch_calls_differ(fingerprint: pl.DataFrame) -> Iterator[Finding]:
         certainty="certain",
         ranks=minority,
         evidence=[Line(source, line) for source, line in evidence.select("source", "line").head(2).rows()],
+        job=next((row["job"] for row in verdict.to_dicts() if row["how"] == COMPARED), None),
     )
-
-
-def _fingerprint_text(operation: str, sequence: int | None, shape: str | None) -> str:
-    """Format a call of PyTorch's fingerprint."""
-    parts = [operation, f"[{shape}]" if shape else "", "" if sequence is None else f"as number {sequence}"]
-    return " ".join(part for part in parts if part)
 
 
 @rule(Category.TIMEOUT, Severity.INFO, of=("work_status",), hang=True)

@@ -1,0 +1,357 @@
+"""Judge jobs by PyTorch's and the launcher's text: compared calls, failed ranks, barriers, the store, time-outs.
+
+A rank that reports a closed connection or a time-out is a victim. Where no line shows which rank failed or stopped, the
+verdict is `undecidable`: a rank that printed nothing is a suspect and no culprit.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from ncclforensics.analyses.hang import pytorch
+from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
+from ncclforensics.analyses.job.exit_reports import EXIT
+from ncclforensics.analyses.job.process_exits import ended_text, strongest_reports
+from ncclforensics.analyses.job.torch_text import CLOSED, COMPARED, SIZE, TIMED_OUT, compared_calls, minority_of
+from ncclforensics.data.names import ranks_text
+from ncclforensics.data.processes import REQUESTED_ENDS
+
+POINT_TO_POINT = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "barrier", "monitored_barrier")
+COLLECT_STACKS = [
+    "the stacks of all ranks while the job stands still: py-spy dump --pid of each",
+    "the Flight Recorder dumps: $HOME/.cache/torch/comm_lib_trace_rank_* on each host",
+]
+COLLECT_OUTPUT = ["stdout and stderr of every rank, and the output of the launcher"]
+
+
+def judge_text_alone(job: Job) -> Diagnosis | None:
+    """Judge a job of which NCCL printed nothing; None if NCCL or RAS printed lines."""
+    if not job.is_text_only:
+        return None
+    checks = (
+        find_compared_calls,
+        pytorch.find_desync,
+        _find_failed_ranks,
+        find_absent_at_barrier,
+        _find_missing_clients,
+        pytorch.find_watchdog_timeout,
+        _find_failed_calls,
+        _find_rendezvous,
+    )
+    diagnosis = next((answer for check in checks if (answer := check(job)) is not None), None)
+    return diagnosis or _describe_end(job)
+
+
+def _diagnose(job: Job, verdict: str, certainty: str, reason: str, numbers: list[int]) -> Diagnosis:
+    """Return a diagnosis whose culprits are given by their numbers in the job."""
+    rank_id_of = _rank_ids(job)
+    diagnosis = Diagnosis(verdict, reason, certainty)
+    diagnosis.culprits = sorted(rank_id_of[number] for number in numbers if number in rank_id_of)
+    diagnosis.missing = sorted(number for number in numbers if number not in rank_id_of)
+    diagnosis.victims = sorted(set(job.rank_ids) - set(diagnosis.culprits))
+    return diagnosis
+
+
+def _rank_ids(job: Job) -> dict[int, int]:
+    return {row["rank"]: rank_id for rank_id, row in job.rank_ids.items() if row["rank"] is not None}
+
+
+def _cite(job: Job, diagnosis: Diagnosis, what: str, rows: list[Row]) -> None:
+    rank_id_of = _rank_ids(job)
+    diagnosis.add_evidence(
+        what,
+        [{**row, "rank_id": rank_id_of.get(row["rank"] if "rank" in row else row["global_rank"])} for row in rows[:4]],
+    )
+
+
+def _job_numbers(job: Job, rows: list[Row], column: str) -> dict[int, int] | None:
+    """Return the rank in the job of each rank of a process group, or None where both are one.
+
+    Lines that print both show it: `[rank5]: … Rank 1 …`.
+    """
+    pairs = {row[column]: row["global_rank"] for row in rows if None not in (row.get(column), row["global_rank"])}
+    return pairs if any(number != of_job for number, of_job in pairs.items()) else None
+
+
+def _in_job(ranks: list[int], numbers: dict[int, int] | None) -> list[int]:
+    return ranks if numbers is None else sorted(numbers[rank] for rank in ranks if rank in numbers)
+
+
+# PyTorch compares calls or models
+
+
+def find_compared_calls(job: Job) -> Diagnosis | None:
+    """Find ranks whose call or model differs, as PyTorch's own comparison reports."""
+    return _find_fingerprints(job) or _find_model_counts(job) or _find_model_shapes(job)
+
+
+def _find_fingerprints(job: Job) -> Diagnosis | None:
+    rows = job.pytorch["fingerprint"]
+    if not rows:
+        return None
+    called = compared_calls(rows)
+    outliers = minority_of(called)
+    culprits = _in_job(outliers, _job_numbers(job, rows, "first_rank"))
+    reason = "called another operation than the others, as PyTorch found when it compared the calls"
+    if not culprits:
+        reason = "PyTorch compared the calls of the ranks and found different ones"
+    diagnosis = _diagnose(job, "collective-mismatch", "certain" if culprits else "likely", reason, culprits)
+    diagnosis.how = COMPARED
+    majority = next((row for row in rows if row["first_rank"] is not None and row["first_rank"] not in outliers), None)
+    if majority:
+        name = pytorch.OPERATION_NAMES.get(majority["operation"], majority["operation"].strip("_").title())
+        diagnosis.call = {"name": name}
+    by_rank = sorted(rows, key=lambda row: row["first_rank"] not in outliers)
+    _cite(job, diagnosis, "minority", [row for row in by_rank if row["first_rank"] in outliers])
+    _cite(job, diagnosis, "majority", [row for row in by_rank if row["first_rank"] not in outliers][:2])
+    return diagnosis
+
+
+def _find_model_counts(job: Job) -> Diagnosis | None:
+    rows = [row for row in job.pytorch["model_difference"] if row["form"] == "counts"]
+    if not rows:
+        return None
+    counts = {row["other_rank"]: row["other_count"] for row in rows} | {row["group_rank"]: row["count"] for row in rows}
+    outliers = minority_of(counts)
+    reason = "have another number of parameters in their model than the others: " + "; ".join(
+        f"rank {rank} {counts[rank]}" for rank in sorted(counts)
+    )
+    diagnosis = _diagnose(
+        job, "collective-mismatch", "certain", reason, _in_job(outliers, _job_numbers(job, rows, "group_rank"))
+    )
+    diagnosis.how = COMPARED
+    _cite(job, diagnosis, "minority", sorted(rows, key=lambda row: row["group_rank"] not in outliers))
+    return diagnosis
+
+
+def _find_model_shapes(job: Job) -> Diagnosis | None:
+    """Every rank compares its parameters with those of rank 0: where all others differ from it, it is the outlier."""
+    rows = [row for row in job.pytorch["model_difference"] if row["form"] == "shapes"]
+    if not rows:
+        return None
+    numbers = _job_numbers(job, rows, "group_rank")
+    reporting = sorted({row["group_rank"] for row in rows if row["group_rank"] is not None})
+    reference = rows[0]["other_rank"]
+    others = max(len(job.rank_ids), len(reporting) + 1) - 1
+    has_one_shape = len({row["shape"] for row in rows}) == 1
+    is_reference = len(reporting) == others > 1 and has_one_shape
+    outliers = [reference] if is_reference else reporting if len(reporting) * 2 <= others else []
+    reason = "have parameters of other shapes in their model than the others"
+    if not outliers:
+        reason = f"the models differ: {ranks_text(reporting) or 'ranks'} do not have the shapes of rank {reference}"
+    diagnosis = _diagnose(job, "collective-mismatch", "likely", reason, _in_job(outliers, numbers))
+    diagnosis.how = COMPARED
+    _cite(job, diagnosis, "minority", rows)
+    return diagnosis
+
+
+# Processes that ended
+
+
+def _attempt(job: Job, row: Row) -> int:
+    """Return the attempt of an elastic launch that a line belongs to: from its folder, or by torchrun's failures."""
+    attempts = {place["source"]: place["attempt"] for place in job.pytorch["torch_source"]}
+    if attempts.get(row["source"]) is not None:
+        return int(attempts[row["source"]])
+    failures = [failure for failure in job.pytorch["elastic_failure"] if failure["form"] == "failed"]
+    before = len([True for failure in failures if failure["source"] == row["source"] and failure["pos"] < row["pos"]])
+    return before - 1 if row.get("reporter") == "torchrun" and before else before
+
+
+def _has_recovered(job: Job, attempt: int) -> bool:
+    """Whether torchrun started the ranks again after this attempt, and neither they nor torchrun report an error."""
+    rows = job.pytorch["elastic_failure"]
+    failures = [row for row in rows if row["form"] == "failed"]
+    if not failures or any(row["form"] == "summary" for row in rows) or len(failures) != attempt + 1:
+        return False
+    later_folders = any((place["attempt"] or 0) > attempt for place in job.pytorch["torch_source"])
+    last = max(failures, key=lambda row: row["pos"])
+    lines_behind = job.sources[last["source"]]["lines"] - last["line"] if last["line"] > 0 else -last["line"]
+    later_errors = [row for row in job.pytorch["torch_error"] if _attempt(job, row) > attempt]
+    return (later_folders or lines_behind > 1) and not later_errors
+
+
+def _find_failed_ranks(job: Job) -> Diagnosis | None:
+    """Find the ranks that failed by themselves, in the last attempt in which any did."""
+    exits = [row for row in job.all_exits if row["is_first"] and row["is_final"] and row["rank"] is not None]
+    if not exits:
+        return None
+    last = max(_attempt(job, row) for row in exits)
+    exits = strongest_reports(row for row in exits if _attempt(job, row) == last)
+    strongest = [row for row in exits if row["how"] != EXIT] or exits
+    numbers = sorted({row["rank"] for row in strongest})
+    if _has_recovered(job, last):
+        reason = (
+            f"{ranks_text(numbers)} failed in attempt {last}; torchrun started the ranks again, and none failed then"
+        )
+        diagnosis = Diagnosis("no-hang", reason, "likely")
+    elif set(_rank_ids(job)) <= set(numbers) and len(numbers) > 1:
+        reason = "every rank in this text failed by itself, so none waits for another"
+        diagnosis = Diagnosis("undecidable", reason, "likely")
+    else:
+        is_sure = len(numbers) == 1 and strongest[0]["how"] != EXIT
+        diagnosis = _diagnose(job, "rank-died", "certain" if is_sure else "likely", ended_text(strongest[0]), numbers)
+        if set(_rank_ids(job)) <= set(numbers):
+            diagnosis.lower_certainty("possible")
+    _cite(job, diagnosis, "culprit", strongest)
+    losses = [row for row in job.pytorch["torch_error"] if row["kind"] == CLOSED and row["rank"] not in numbers]
+    _cite(job, diagnosis, "failure", losses[:3])
+    return diagnosis
+
+
+# Barriers and the store
+
+
+def find_absent_at_barrier(job: Job) -> Diagnosis | None:
+    """Find the ranks that did not come to a monitored barrier.
+
+    A barrier that stops at the first absent rank names no other. Every rank that came prints that it did, so a rank
+    that printed nothing until its launcher ended it did not come either.
+    """
+    rows = job.pytorch["monitored_barrier"]
+    naming = [row for row in rows if row["ranks"]]
+    if not naming:
+        return None
+    numbers = _job_numbers(job, rows, "group_rank")
+    named = sorted({int(number) for row in naming for number in row["ranks"].split(",")})
+    culprits = _in_job(named, numbers)
+    came = {row["group_rank"] for row in rows if row["group_rank"] is not None}
+    is_first_only = not any("," in row["ranks"] for row in naming) and len(named) == 1
+    silent: list[int] = []
+    if is_first_only and came and numbers is None and not _is_announced_for_all(naming):
+        ended = {
+            job.rank_ids[row["rank_id"]]["rank"]
+            for row in job.process_exits
+            if row["rank_id"] is not None and row["signal"] in REQUESTED_ENDS
+        }
+        with_errors = {row["rank"] for row in job.pytorch["torch_error"]}
+        silent = sorted(ended - with_errors - came - {0, *named})
+    reason = "did not come to the barrier that the others had reached"
+    if silent:
+        reason += f"; the barrier names rank {named[0]} alone, and {ranks_text(silent)} printed nothing until the end"
+    diagnosis = _diagnose(job, "lagging-ranks", "likely", reason, sorted({*culprits, *silent}))
+    diagnosis.call = {"name": "monitored_barrier"}
+    _cite(job, diagnosis, "waiting", naming)
+    _cite(job, diagnosis, "context", [row for row in rows if row["group_rank"] is not None][:2])
+    return diagnosis
+
+
+def _is_announced_for_all(naming: list[Row]) -> bool:
+    """Whether the barrier waited for all ranks: then a line says `Ranks`, also of a single one."""
+    return any(row["form"].startswith("all_absent") for row in naming)
+
+
+def _find_missing_clients(job: Job) -> Diagnosis | None:
+    """Find processes that never came to the store, by its own count of clients."""
+    rows = [row for row in job.pytorch["store_error"] if row["joined"] is not None]
+    if not rows:
+        return None
+    row = max(rows, key=lambda row: row["joined"])
+    expected, joined = row["expected_clients"], row["joined"]
+    lacking = expected - joined
+    shown_ranks = {rank["rank"] for rank in job.rank_ids.values()} - {None}
+    suspects = sorted(set(range(expected)) - shown_ranks) if expected < MOST_CLIENTS else []
+    is_named = len(suspects) == lacking
+    reason = f"never came to the store of the process group: {joined} of {expected} processes did"
+    if not is_named:
+        reason = f"{lacking} of {expected} processes never came to the store; no line shows which"
+    diagnosis = _diagnose(job, "rank-missing", "likely", reason, suspects if is_named else [])
+    if not is_named and suspects:
+        diagnosis.collect = [f"the output of {ranks_text(suspects)}, which these files lack"]
+    _cite(job, diagnosis, "waiting", rows)
+    return diagnosis
+
+
+MOST_CLIENTS = 1 << 20
+
+
+def _find_rendezvous(job: Job) -> Diagnosis | None:
+    """Find ranks that waited in the store for a key, or could not connect to it."""
+    rows = job.pytorch["store_error"]
+    if not rows:
+        return None
+    unreachable = [row for row in rows if row["form"].startswith("server")]
+    waiting = sorted({row["rank"] for row in job.pytorch["torch_error"] if row["rank"] is not None})
+    if unreachable:
+        place = f"{unreachable[0]['server']}:{unreachable[0]['port']}"
+        reason = f"the store of the process group at {place} did not answer: no server there, or it is not reachable"
+    elif any(row["form"] == "port_taken" for row in rows):
+        reason = "the port of the store is taken by another process, mostly one of an earlier run"
+    else:
+        reason = (
+            f"{ranks_text(waiting) or 'ranks'} waited in the store for a key that another rank sets; rank 0 sets ids"
+        )
+    verdict = "init-failed" if any(row["form"] == "port_taken" for row in rows) else "init-incomplete"
+    diagnosis = _diagnose(job, verdict, "likely", reason, [])
+    diagnosis.collect = COLLECT_OUTPUT
+    _cite(job, diagnosis, "waiting", unreachable or rows)
+    return diagnosis
+
+
+# Calls that failed on all sides
+
+
+def _find_failed_calls(job: Job) -> Diagnosis | None:
+    """Judge time-outs and lost connections of gloo by the calls in which the ranks were."""
+    errors = [row for row in job.pytorch["torch_error"] if row["kind"] in (TIMED_OUT, CLOSED, SIZE)]
+    first: dict[int, Row] = {}
+    for row in errors:
+        if row["rank"] is not None:
+            first.setdefault(row["rank"], row)
+    if not errors:
+        return None
+    silent = sorted({row["rank"] for row in job.rank_ids.values()} - {None} - set(first))
+    calls = {rank: row["call"] for rank, row in first.items() if row["call"]}
+    has_all = bool(calls) and not silent and len(calls) == len(job.rank_ids) > 1
+    is_timeout = all(row["kind"] == TIMED_OUT for row in first.values())
+    names = sorted(set(calls.values()))
+    is_collective = not set(names) & set(POINT_TO_POINT)
+    if has_all and is_timeout and len(names) == 1 and is_collective:
+        reason = f"every rank timed out in {names[0]}: the transport failed, or their arguments differ"
+        diagnosis = _diagnose(job, "stuck-together", "likely", reason, [])
+    elif has_all and len(names) > 1 and is_collective and 0 < 2 * len(outliers := minority_of(calls)) < len(calls):
+        reason = f"was in {calls[outliers[0]]} while the others were in another call, if all use one process group"
+        diagnosis = _diagnose(job, "collective-mismatch", "possible", reason, outliers)
+        diagnosis.how = "swapped"
+    else:
+        diagnosis = _diagnose(job, "undecidable", "likely", _unexplained(first, calls, silent), [])
+        diagnosis.collect = COLLECT_STACKS + (COLLECT_OUTPUT if not silent else [])
+    if len(names) == 1:
+        diagnosis.call = {"name": names[0]}
+    elif diagnosis.culprits:
+        diagnosis.call = {"name": next(call for rank, call in calls.items() if rank not in outliers)}
+    culprit_numbers = job.rank_numbers(diagnosis.culprits)
+    _cite(job, diagnosis, "minority", [first[rank] for rank in culprit_numbers])
+    _cite(
+        job, diagnosis, "waiting", [row for rank, row in sorted(first.items()) if rank not in culprit_numbers] or errors
+    )
+    return diagnosis
+
+
+def _unexplained(first: dict[int, Row], calls: dict[int, str], silent: list[int]) -> str:
+    """Say what the ranks report, and which printed nothing."""
+    by_kind: dict[str, list[int]] = defaultdict(list)
+    for rank, row in sorted(first.items()):
+        by_kind["timed out" if row["kind"] == TIMED_OUT else "lost a connection"].append(rank)
+    parts = [f"{ranks_text(ranks)} {what}" for what, ranks in by_kind.items()] or [
+        "ranks lost a connection or timed out"
+    ]
+    if calls:
+        parts.append(f"in {', '.join(sorted(set(calls.values())))}")
+    if silent:
+        parts.append(
+            f"and {ranks_text(silent)} printed no error, so suspect that rank first" if len(silent) == 1 else ""
+        )
+    return " ".join(part for part in parts if part) + "; no line shows which rank failed or stopped first"
+
+
+def _describe_end(job: Job) -> Diagnosis:
+    """Describe a job in whose text no rank failed and none timed out."""
+    told = [row for row in job.pytorch["elastic_failure"] if row["form"] in ("told", "signal")]
+    if told or job.is_cancelled:
+        reason = "the job was told to end; no rank failed before, and no line shows whether it still ran or stood still"
+    else:
+        reason = "the text of PyTorch shows no rank that failed first, no comparison of calls and no time-out"
+    diagnosis = Diagnosis("undecidable", reason, "likely", collect=[*COLLECT_STACKS, *COLLECT_OUTPUT])
+    _cite(job, diagnosis, "context", told)
+    return diagnosis

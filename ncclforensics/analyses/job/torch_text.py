@@ -1,0 +1,193 @@
+"""Ranks, errors and attempts of a job as PyTorch and its launcher print them, whatever the backend.
+
+An error of gloo, of the store or of a barrier names the rank that suffered it: `Connection closed by peer` is printed
+by the ranks that lost another one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import PurePath
+from typing import Any
+
+import polars as pl
+
+from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.registry import analysis
+
+Row = dict[str, Any]
+
+CLOSED, TIMED_OUT, SIZE, CONNECT, BARRIER, STORE, COMPARED = (
+    "closed", "timeout", "size", "connect", "barrier", "store", "compared",
+)  # fmt: skip
+_KINDS = {
+    "closed": CLOSED,
+    "read": CLOSED,
+    "write": CLOSED,
+    "timeout": TIMED_OUT,
+    "size": SIZE,
+    "connect": CONNECT,
+    "connect_logged": CONNECT,
+}
+
+TORCH_SOURCE = {
+    "source": pl.Int32(),
+    "rank": pl.Int32(),  # the only rank that its lines name, or that its name suggests
+    "attempt": pl.Int32(),  # of torchrun's log folder; null elsewhere
+}
+
+TORCH_ERROR = {
+    "rank": pl.Int32(),  # that suffered it
+    "kind": pl.String(),
+    "call": pl.String(),  # the function of torch.distributed that it was in
+    "source": pl.Int32(),
+    "line": pl.Int32(),
+    "pos": pl.Int64(),
+}
+
+TORCH_RANK = {"rank": pl.Int32(), "source": pl.Int32()}
+
+_SPOKEN = (
+    "gloo_error",
+    "monitored_barrier",
+    "model_difference",
+    "store_error",
+    "c10d_note",
+    "exception",
+    "fingerprint",
+    "call_error",
+    "watchdog",
+)
+
+
+def _ranks_named(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the lines of a frame with the global rank in front of them."""
+    column = "global_rank" if "global_rank" in frame.columns else "rank"
+    return frame.select("source", rank=pl.col(column).cast(pl.Int32))
+
+
+@analysis(TORCH_SOURCE, of=_SPOKEN)
+def torch_source(
+    gloo_error: pl.DataFrame,
+    monitored_barrier: pl.DataFrame,
+    model_difference: pl.DataFrame,
+    store_error: pl.DataFrame,
+    c10d_note: pl.DataFrame,
+    exception: pl.DataFrame,
+    fingerprint: pl.DataFrame,
+    call_error: pl.DataFrame,
+    watchdog: pl.DataFrame,
+    source: pl.DataFrame,
+) -> pl.DataFrame:
+    """The files with lines of PyTorch: the rank that each belongs to, and the attempt of an elastic launch."""
+    spoken = (gloo_error, monitored_barrier, model_difference, store_error, c10d_note, exception, fingerprint)
+    lines = pl.concat([_ranks_named(frame) for frame in (*spoken, call_error, watchdog)])
+    named = lines.group_by("source").agg(pl.col("rank").drop_nulls().unique())
+    paths = source.select("source", "hint", attempt=pl.col("path").map_elements(_attempt, pl.Int32))
+    is_one = pl.col("rank").list.len() == 1
+    is_unnamed = pl.col("rank").list.len() == 0
+    return (
+        named.join(paths, on="source")
+        .with_columns(rank=pl.when(is_one).then(pl.col("rank").list.first()).when(is_unnamed).then("hint"))
+        .select(*TORCH_SOURCE)
+        .sort("source")
+    )
+
+
+def _attempt(path: str) -> int | None:
+    """Return the number of torchrun's attempt whose log folder holds this file: `…/attempt_1/3/stderr.log`."""
+    for part in PurePath(path).parts:
+        name, _, number = part.rpartition("_")
+        if name == "attempt" and number.isdigit():
+            return int(number)
+    return None
+
+
+@analysis(TORCH_ERROR, of=("gloo_error", "monitored_barrier", "model_difference", "store_error", "fingerprint"))
+def torch_error(
+    gloo_error: pl.DataFrame,
+    monitored_barrier: pl.DataFrame,
+    model_difference: pl.DataFrame,
+    store_error: pl.DataFrame,
+    fingerprint: pl.DataFrame,
+    traced_call: pl.DataFrame,
+    torch_source: pl.DataFrame,
+) -> pl.DataFrame:
+    """One row per line in which a rank reports that communication failed, with the call that it was in."""
+    form = text_of("form")
+    kinds = [
+        (gloo_error, form.replace_strict(_KINDS, default=CONNECT)),
+        (monitored_barrier, pl.lit(BARRIER)),
+        (model_difference, pl.lit(COMPARED)),
+        (store_error, pl.lit(STORE)),
+        (fingerprint, pl.lit(COMPARED)),
+    ]
+    errors = pl.concat(
+        [
+            frame.select("source", "line", "pos", rank=pl.col("global_rank").cast(pl.Int32), kind=kind)
+            for frame, kind in kinds
+        ]
+    )
+    owner = torch_source.select("source", owner="rank")
+    calls = (
+        traced_call.join(owner, on="source", how="left")
+        .select("pos", rank=pl.coalesce(pl.col("global_rank").cast(pl.Int32), "owner"), call=text_of("function"))
+        .drop_nulls("rank")
+        .sort("pos")
+    )
+    return (
+        errors.join(owner, on="source", how="left")
+        .with_columns(rank=pl.coalesce("rank", "owner"))
+        .sort("pos")
+        .join_asof(calls, on="pos", by="rank", strategy="backward", check_sortedness=False)
+        .select(*TORCH_ERROR)
+    )
+
+
+@analysis(TORCH_RANK)
+def torch_rank(
+    torch_error: pl.DataFrame,
+    torch_source: pl.DataFrame,
+    exception: pl.DataFrame,
+    gpu_exception: pl.DataFrame,
+    crash: pl.DataFrame,
+    call_error: pl.DataFrame,
+    watchdog: pl.DataFrame,
+    elastic_failure: pl.DataFrame,
+) -> pl.DataFrame:
+    """The ranks that PyTorch's or torchrun's text shows, where it shows a failure."""
+    raised = exception.filter(pl.col("form").is_in(["error", "recorded"]))
+    failures = (torch_error, raised, gpu_exception, crash, watchdog, elastic_failure)
+    if not any(frame.height for frame in failures):
+        return pl.DataFrame(schema=TORCH_RANK)
+    named = [_ranks_named(frame) for frame in (exception, gpu_exception, crash, call_error, watchdog, elastic_failure)]
+    rows = pl.concat([torch_error.select("source", "rank"), torch_source.select("source", "rank"), *named])
+    return rows.drop_nulls("rank").sort("source").unique("rank", keep="first").select(*TORCH_RANK).sort("rank")
+
+
+def compared_calls(fingerprints: Iterable[Row]) -> dict[int, str]:
+    """Return the call of each rank of a process group, as PyTorch's comparison of calls prints it."""
+    called: dict[int, str] = {}
+    for row in fingerprints:
+        if row["first_rank"] is None:
+            continue
+        called[row["first_rank"]] = _fingerprint_text(row["operation"], row["sequence"], row["shape"])
+        other = _fingerprint_text(row["other_operation"], row["other_sequence"], row["other_shape"])
+        called.setdefault(row["other_rank"], other)
+    return called
+
+
+def _fingerprint_text(operation: str, sequence: int | None, shape: str | None) -> str:
+    """Format a call of PyTorch's fingerprint."""
+    parts = [operation, f"[{shape}]" if shape else "", "" if sequence is None else f"as number {sequence}"]
+    return " ".join(part for part in parts if part)
+
+
+def minority_of(values: dict[int, Any]) -> list[int]:
+    """Return the ranks whose value differs from that of the majority; all of them where there is no majority."""
+    if not values:
+        return []
+    usual, count = Counter(values.values()).most_common(1)[0]
+    has_majority = 2 * count > len(values)
+    return sorted(rank for rank, value in values.items() if value != usual or not has_majority)

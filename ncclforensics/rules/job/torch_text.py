@@ -1,0 +1,128 @@
+"""Lost connections, time-outs and the store of PyTorch's process groups, and models that differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from ncclforensics.analyses.job.torch_text import CLOSED, COMPARED, TIMED_OUT
+from ncclforensics.data.names import ranks_text
+from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
+from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.verdict_finding import verdict_finding, verdicts_of
+
+
+def _lines(rows: pl.DataFrame) -> list[Line]:
+    return [Line(source, line) for source, line in rows.sort("source", "line").select("source", "line").head(4).rows()]
+
+
+def _sufferers(rows: pl.DataFrame) -> tuple[list[int], str]:
+    """Return the ranks that report errors, and the calls they were in."""
+    ranks = sorted(rows["rank"].drop_nulls().unique().to_list())
+    calls = sorted(rows["call"].drop_nulls().unique().to_list())
+    return ranks, f" in {', '.join(calls)}" if calls else ""
+
+
+@rule(Category.COLLECTIVE_MISMATCH, Severity.ERROR, of=("model_difference",), hang=True)
+def torch_models_differ(
+    model_difference: pl.DataFrame, verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, rank: pl.DataFrame
+) -> Iterator[Finding]:
+    """DistributedDataParallel found that the ranks do not have the same model.
+
+    Means: the number or the shapes of parameters differ between ranks. Without this check the gradients would not
+    match: ranks would wait for each other or mix up parameters.
+    Not when: all ranks but the first report one difference from rank 0: then rank 0 is the one that differs.
+    Do: print the names and shapes of the parameters on the named ranks; look for layers that depend on the rank, on a
+    configuration file, or on a checkpoint that one rank loaded.
+    Sources: torch/csrc/distributed/c10d/reducer.cpp, verify_params_across_processes; torch 1.9 to 2.15.
+    """
+    for row in verdicts_of(verdict, "collective-mismatch"):
+        if row["how"] == COMPARED and not model_difference.is_empty():
+            yield verdict_finding(row, verdict_evidence, rank, "the model of {ranks} differs from that of the others")
+
+
+@rule(Category.PEER_LOST, Severity.WARNING, of=("torch_error",), hang=True)
+def torch_connection_closed(torch_error: pl.DataFrame, verdict: pl.DataFrame) -> Iterator[Finding]:
+    """Ranks lost a connection of gloo, PyTorch's transport for CPUs.
+
+    Means: another process of the job ended or its host became unreachable. The ranks that print this are victims; the
+    address belongs to the other end, and on one host several ranks share it.
+    Not when: the job was started again and did not fail then; a rank that ended on purpose closes its connections, too.
+    Do: look for the rank that ended first: the launcher's table of failures, the kernel log, the rank that printed
+    another exception or nothing.
+    Sources: gloo/transport/tcp/pair.cc; torch 1.8 to 2.15.
+    """
+    rows = torch_error.filter(pl.col("kind") == CLOSED)
+    if rows.is_empty() or (verdict["verdict"] == "no-hang").any():
+        return
+    ranks, where = _sufferers(rows)
+    yield Finding(
+        title=f"{ranks_text(ranks) or 'ranks'} lost a connection to another rank{where}",
+        detail="they are victims: the rank at the other end ended before",
+        certainty="certain",
+        ranks=ranks,
+        role=Role.CONSEQUENCE,
+        evidence=_lines(rows),
+    )
+
+
+@rule(Category.TIMEOUT, Severity.ERROR, of=("torch_error",), hang=True)
+def torch_call_timed_out(torch_error: pl.DataFrame, verdict: pl.DataFrame) -> Iterator[Finding]:
+    """A call over gloo did not complete in time.
+
+    Means: these ranks waited for others until the time-out of the process group; they are victims. A rank that printed
+    nothing, or that was in another call, is where to look.
+    Not when: the job was started again and did not fail then.
+    Do: take the stacks of all ranks while they wait (py-spy dump); TORCH_DISTRIBUTED_DEBUG=DETAIL names absent ranks.
+    Sources: gloo/transport/tcp/unbound_buffer.cc; torch.distributed, monitored_barrier.
+    """
+    rows = torch_error.filter(pl.col("kind") == TIMED_OUT)
+    if rows.is_empty() or (verdict["verdict"] == "no-hang").any():
+        return
+    ranks, where = _sufferers(rows)
+    yield Finding(
+        title=f"{ranks_text(ranks) or 'ranks'} timed out{where}",
+        detail="they waited for other ranks; these lines do not show for which",
+        certainty="certain",
+        ranks=ranks,
+        role=Role.CONSEQUENCE,
+        evidence=_lines(rows),
+    )
+
+
+@rule(Category.BOOTSTRAP, Severity.ERROR, of=("store_error",), hang=True)
+def torch_store_failed(store_error: pl.DataFrame, torch_error: pl.DataFrame) -> Iterator[Finding]:
+    """Ranks did not meet at the store of the process group.
+
+    Means: the store counts its clients: fewer than expected came. A rank that waits for a key waits for the rank that
+    sets it; for the id of a communicator that is rank 0. A server that is not found, or whose port is taken, stops all.
+    Not when: a rank failed before it came; the store's time-outs on the other ranks follow from that.
+    Do: compare MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK of all processes; look for processes that never started,
+    and for ones of an earlier run on that port (ss -ltnp).
+    Sources: torch/csrc/distributed/c10d/TCPStore.cpp, socket.cpp; torch/distributed/distributed_c10d.py.
+    """
+    ranks = sorted(
+        torch_error.join(store_error.select("source", "line"), on=["source", "line"])["rank"].drop_nulls().unique()
+    )
+    counted = store_error.filter(pl.col("joined").is_not_null()).sort("joined", "source", "line")
+    taken = store_error.filter(form="port_taken")
+    unreachable = store_error.filter(pl.col("form").is_in(["server", "server_logged"]))
+    if not counted.is_empty():
+        joined, expected = counted.select("joined", "expected_clients").row(-1)
+        title, rows = f"{joined} of {expected} processes came to the store of the process group", counted
+    elif not taken.is_empty():
+        title, rows = "the port of the store is taken by another process", taken
+    elif not unreachable.is_empty():
+        server, port = unreachable.select("server", "port").row(0)
+        title, rows = f"the store at {server}:{port} could not be reached", unreachable
+    else:
+        title, rows = f"{ranks_text(ranks) or 'ranks'} waited in vain for a key in the store", store_error
+    yield Finding(
+        title=title,
+        detail="the ranks that print this are victims of the process that did not come or did not answer",
+        certainty="certain",
+        ranks=ranks,
+        role=Role.CONSEQUENCE,
+        evidence=_lines(rows),
+    )
