@@ -21,7 +21,7 @@ __version__ = "0.1.0"
 def analyze(
     paths: Iterable[str],
     *,
-    whole: bool = False,
+    full: bool = False,
     everything: bool = False,
     select: Iterable[str] = (),
     ignore: Iterable[str] = (),
@@ -33,7 +33,7 @@ def analyze(
 ) -> Report:
     """Read logs and report findings and verdicts.
 
-    `whole`: read every byte instead of windows at both ends of each file. `everything`: also run all rules, not only
+    `full`: read every byte instead of windows at both ends of each file. `everything`: also run all rules, not only
     those on a hang. `select`, `ignore`: names of rules or categories, to run only these or to skip them.
     `rank_from`: a pattern that finds a rank in a path. `selection`: what the report shows; verdicts use
     all ranks. `since`, `until`: use only lines printed between these times; reads every byte. `progress` is called with
@@ -61,7 +61,7 @@ def analyze(
         done += size
         progress(done, total)
 
-    policy = ReadPolicy(whole=whole or everything or time_range is not None)
+    policy = ReadPolicy(full=full or everything or time_range is not None)
     run = open_run(found, policy, time_range=time_range, progress=parsed)
 
     def judge() -> Report:

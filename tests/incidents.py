@@ -69,7 +69,7 @@ class Incident:
     def answer(self, *, backwards: bool = False, whole: bool = False, everything: bool = False) -> Answer:
         """Read the logs again: forwards or backwards, through windows or whole; ask the rules on a hang, or all."""
         with chdir(self.folder):
-            report = analyze(self.logs[::-1] if backwards else self.logs, whole=whole, everything=everything)
+            report = analyze(self.logs[::-1] if backwards else self.logs, full=whole, everything=everything)
             return Answer(report, json_report.as_object(report))
 
     def answer_in_windows(self, policy: ReadPolicy) -> Answer:

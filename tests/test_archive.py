@@ -41,7 +41,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def said(paths: list[str], *, everything: bool = True) -> dict[str, Any]:
-    return json_report.as_object(analyze(paths, everything=everything, whole=True))
+    return json_report.as_object(analyze(paths, everything=everything, full=True))
 
 
 @every_sample
@@ -109,7 +109,7 @@ def test_rows_of_a_shared_grammar_are_read_once_from_a_saved_run_beside_another_
     (tmp_path / "b.txt").write_text(dump.replace("Lid 12", "Lid 13"))
     assert cli.main(["save", str(tmp_path / "a.txt"), "-o", str(tmp_path / "a.ncclf"), "-q"]) in (0, 1)
 
-    run = open_run(find([str(tmp_path / "a.ncclf"), str(tmp_path / "b.txt")]), ReadPolicy(whole=True))
+    run = open_run(find([str(tmp_path / "a.ncclf"), str(tmp_path / "b.txt")]), ReadPolicy(full=True))
 
     assert run["dump_command"].height == 2
 

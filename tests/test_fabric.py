@@ -78,7 +78,7 @@ def parse(tmp_path: Path) -> Parse:
     def reading(**files: str) -> Run:
         for name, text in files.items():
             (tmp_path / name).write_text(text)
-        return open_run(find([str(tmp_path)]), ReadPolicy(whole=True))
+        return open_run(find([str(tmp_path)]), ReadPolicy(full=True))
 
     return reading
 

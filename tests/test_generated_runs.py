@@ -54,7 +54,7 @@ def plans(draw: st.DrawFn) -> Plan:
 
 
 def answer(paths: list[str], *, whole: bool = False) -> dict[str, Any]:
-    return as_object(analyze(paths, whole=whole))
+    return as_object(analyze(paths, full=whole))
 
 
 def told(out: dict[str, Any]) -> dict[str, Any]:

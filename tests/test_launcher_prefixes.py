@@ -88,7 +88,7 @@ def test_the_launcher_prefix_gives_the_rank_where_nccl_does_not(tmp_path: Path) 
     ]
     (tmp_path / "job.log").write_text("\n".join([*both, ""]))
 
-    run = open_run(find([str(tmp_path)]), ReadPolicy(whole=True))
+    run = open_run(find([str(tmp_path)]), ReadPolicy(full=True))
 
     assert dict(run["process"].select("host", "hint").iter_rows()) == {"n0": 0, "n1": 1}
     assert run["operation"]["launcher_rank"].to_list() == [1, 0, 1, 0, 0]

@@ -89,7 +89,7 @@ def run_over(folder: Path, texts: Sequence[bytes], *, whole: bool = True) -> Run
     paths = [folder / f"{number}.log" for number in range(len(texts))]
     for path, text in zip(paths, texts, strict=True):
         path.write_bytes(text)
-    return open_run(find(map(str, paths)), ReadPolicy(whole=whole))
+    return open_run(find(map(str, paths)), ReadPolicy(full=whole))
 
 
 def facts_of(run: Run) -> Counter[tuple[str, frozenset[Row]]]:
@@ -314,7 +314,7 @@ def test_distorted_real_logs_raise_no_error(corpus: Path, data: st.DataObject) -
 
 def test_the_counts_of_real_logs_sum_to_their_lines(corpus: Path) -> None:
     logs = sample((path for path in (corpus / "nccl-logs").rglob("*") if path.is_file()), 6)
-    run = open_run(find(map(str, logs)), ReadPolicy(whole=True))
+    run = open_run(find(map(str, logs)), ReadPolicy(full=True))
     counted = dict(run.tally.select("source", pl.sum_horizontal(COUNTS)).rows())
 
     for reading in run.inputs:

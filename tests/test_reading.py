@@ -54,7 +54,7 @@ TEXTS = st.builds(
 FRAMES = ("operation", "communicator", "failure", "warning")
 
 
-WHOLE = ReadPolicy(whole=True)
+WHOLE = ReadPolicy(full=True)
 
 
 def tiny(window: int = 200, chunk: int = 150, **more: int) -> ReadPolicy:

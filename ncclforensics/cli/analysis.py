@@ -59,7 +59,7 @@ def load_report(
     with ProgressBar() if sys.stderr.isatty() and not quiet else nullcontext() as bar:
         report = analyze(
             paths,
-            whole=full,
+            full=full,
             everything=everything,
             select=select,
             ignore=ignore,

@@ -82,8 +82,8 @@ SECRET_COLUMNS = (("setting", "variable", "value"), ("exported", "name", "value"
 PREFIXES = ("_info", "_note", "_warn", "_attn", "_call", "_trace", "_plugin", "_signed")
 # Prefixes without host and process, as in excerpts, and the prefix rules they stand for.
 SHORT_PREFIXES = {
-    "_bare_info": frozenset({"_info", "_note", "_plugin"}),
-    "_bare_warn": frozenset({"_warn", "_note", "_plugin", "_signed"}),
+    "_info_without_process": frozenset({"_info", "_note", "_plugin"}),
+    "_warn_without_process": frozenset({"_warn", "_note", "_plugin", "_signed"}),
 }
 
 
@@ -94,12 +94,12 @@ def dialect() -> Dialect:
     shapes = tuple(shape for name in GRAMMARS for shape in grammar_file.load(name).shapes)
     return Dialect(
         shapes,
-        prefix_regex=prefix.part_regex("_opening"),
+        prefix_regex=prefix.part_regex("_line_prefix"),
         prefixes=tuple(prefix.part_shape(name) for name in PREFIXES),
         short_prefixes=tuple((prefix.part_shape(name), shortened) for name, shortened in SHORT_PREFIXES.items()),
-        prefix_marker=prefix.part_regex("_MARK"),
+        prefix_marker=prefix.part_regex("_MARKER"),
         catch_all="unknown",
         counter="opcount",
         launcher_prefixes=(*launcher.shapes, *grammar_file.load("deduplicated").shapes),
-        tag_regex=launcher.part_regex("_actor_tag"),
+        tag_regex=launcher.part_regex("_ray_tag"),
     )

@@ -118,15 +118,15 @@ def _put_in_order(sources: list[Source], places: list[int], dialect: Dialect) ->
         sources[place] = replace(part.source, is_part=True)
 
 
-def _comes_before(one: _Part, other: _Part) -> bool:
+def _comes_before(part: _Part, other: _Part) -> bool:
     """Whether the lines of one part were printed before those of another, by what both show."""
     votes = 0
-    for key in one.counters.keys() & other.counters.keys():
-        votes += (one.counters[key] < other.counters[key]) - (one.counters[key] > other.counters[key])
+    for key in part.counters.keys() & other.counters.keys():
+        votes += (part.counters[key] < other.counters[key]) - (part.counters[key] > other.counters[key])
     if not votes:
-        votes = len((one.begun - other.begun) & other.processes) - len((other.begun - one.begun) & one.processes)
-    if not votes and one.time is not None and other.time is not None:
-        votes = (one.time < other.time) - (one.time > other.time)
+        votes = len((part.begun - other.begun) & other.processes) - len((other.begun - part.begun) & part.processes)
+    if not votes and part.time is not None and other.time is not None:
+        votes = (part.time < other.time) - (part.time > other.time)
     return votes > 0
 
 

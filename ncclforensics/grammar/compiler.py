@@ -51,7 +51,9 @@ def compile_rules(path: Path, *rules: str) -> Iterator[tuple[str, int, tuple[Pat
     Raises GrammarError.
     """
     definitions = _definitions(path)
-    in_file = (name for name, one in definitions.items() if not (one.is_term or name.startswith("_") or "__" in name))
+    in_file = (
+        name for name, found in definitions.items() if not (found.is_term or name.startswith("_") or "__" in name)
+    )
     for name in rules or in_file:
         definition = definitions[name]
         compiler = _AlternativeCompiler(definitions, path, name)

@@ -46,12 +46,12 @@ class Candidate:
 
     @cached_property
     def is_match(self) -> pl.Expr:
-        """Whether a text belongs to this pattern, from MATCHED and the columns `_kind`, `_crowded` and `_cut`."""
+        """Whether a text belongs to this pattern: from MATCHED, `_kind`, `_has_inner_prefix` and `_cut`."""
         is_match = pl.col(MATCHED).is_not_null()
         if self.prefix_bit:
             is_match &= pl.col("_kind") & self.prefix_bit > 0
         if self.pattern.is_greedy:  # free text may include a second line that was torn into this one
-            is_match &= ~pl.col("_crowded")
+            is_match &= ~pl.col("_has_inner_prefix")
         if self.pattern.is_open:  # the last value may be cut
             is_match &= ~pl.col("_cut")
         return is_match

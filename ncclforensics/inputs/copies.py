@@ -105,9 +105,9 @@ def _pieces(source: Source, step: int = STEP) -> Iterator[bytes]:
         return
 
 
-def _which_ends_first(one: Source, other: Source) -> int | None:
+def _which_ends_first(source: Source, other: Source) -> int | None:
     """-1 where the first is a beginning of the other, 1 where the other is one of it, 0 where they are equal."""
-    first, second = _pieces(one), _pieces(other)
+    first, second = _pieces(source), _pieces(other)
     data, other_data = b"", b""
     while True:
         data, other_data = data or next(first, b""), other_data or next(second, b"")

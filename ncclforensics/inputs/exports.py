@@ -92,7 +92,7 @@ def rows_of(data: bytes, read: Reader, source: int) -> tuple[pl.DataFrame, pl.Se
 
 def _descend(times: list[str]) -> bool:
     """Whether times fall from first to last, and never rise."""
-    return len(times) > 1 and times[0] > times[-1] and all(one >= other for one, other in pairwise(times))
+    return len(times) > 1 and times[0] > times[-1] and all(time >= following for time, following in pairwise(times))
 
 
 def _is_descending(head: bytes) -> bool:

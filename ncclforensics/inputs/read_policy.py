@@ -20,7 +20,7 @@ def _threads() -> int:
 class ReadPolicy:
     """Sizes that decide how inputs are read and parsed; none of them changes what is found in bytes that were read."""
 
-    whole: bool = False  # read every byte instead of windows at both ends of each file
+    full: bool = False  # read every byte instead of windows at both ends of each file
     window: int = WINDOW  # bytes first read at each end of a file
     small_file: int = 4 * WINDOW  # bytes; a file up to this size is read whole
     chunk: int = CHUNK  # bytes read and parsed at once

@@ -110,9 +110,9 @@ def _of_stream(labels: dict[str, Any], pairs: list[Any]) -> Iterator[Record]:
 
 def _of_fields(value: list[Any]) -> dict[str, Any] | None:
     """The object that a list of `{"field": name, "value": value}` stands for."""
-    if not value or not all(isinstance(each, dict) and {"field", "value"} <= each.keys() for each in value):
+    if not value or not all(isinstance(field, dict) and {"field", "value"} <= field.keys() for field in value):
         return None
-    return {str(each["field"]): each["value"] for each in value}
+    return {str(field["field"]): field["value"] for field in value}
 
 
 def is_record(line: bytes) -> bool:
@@ -156,14 +156,14 @@ def _unwrapped_once(rows: pl.DataFrame) -> pl.DataFrame:
         return rows
     place, found = place.filter(is_found), found.filter(is_found)
     labels = [name for name in LABELS if found[name].null_count() < found.height]
-    whole = rows.with_columns(
+    unwrapped = rows.with_columns(
         rows["text"].scatter(place, found["text"]),
         rows["cut"].scatter(place, False),  # the end of the object is there, so that of its text is, too
         *(_scattered(rows, place, found[name]) for name in labels),
     )
     if layout.text == log_records.IN_PIECES:
-        whole = _joined_pieces(whole, place)
-    return _one_line_each(whole)
+        unwrapped = _joined_pieces(unwrapped, place)
+    return _one_line_each(unwrapped)
 
 
 def _scattered(rows: pl.DataFrame, place: pl.Series, label: pl.Series) -> pl.Series:
@@ -207,7 +207,7 @@ def _decoded(texts: pl.Series, layout: Layout) -> pl.DataFrame | None:
         return None
     time = found["time"]
     if time.cast(pl.Float64, strict=False).null_count() < time.len():
-        time = pl.Series("time", [as_time(each) for each in time], dtype=pl.String)
+        time = pl.Series("time", [as_time(text) for text in time], dtype=pl.String)
     rank = found["rank"].cast(pl.Int32, strict=False)
     return pl.DataFrame(
         {"text": found["text"], "launcher_time": time, "launcher_node": found["node"], "launcher_rank": rank},
@@ -248,7 +248,7 @@ def _decoded_one_by_one(texts: pl.Series, layout: Layout) -> pl.DataFrame:
         if not records:
             found.append((None, None, None, None))
             continue
-        joined = records[0].text if len(records) == 1 else "\n".join(each.text.rstrip("\r\n") for each in records)
+        joined = records[0].text if len(records) == 1 else "\n".join(inner.text.rstrip("\r\n") for inner in records)
         found.append((joined, records[0].time, records[0].node, records[0].rank))
     schema = {"text": pl.String(), **LABELS}
     return pl.DataFrame(found, schema=schema, orient="row")

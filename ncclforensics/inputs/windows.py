@@ -54,13 +54,13 @@ class InputReader:
         """Whether only windows at the two ends were read."""
         return self.tail_start > 0
 
-    def remaining(self, *, whole: bool) -> int:
+    def remaining(self, *, full: bool) -> int:
         """Estimate the bytes that will be read next: all that is left, or windows."""
         if not self.source.seekable:
             return UNPACKED * self.source.size
         read = self.bytes_read if self.lines_read else 0
         left = self.source.size - read
-        return left if whole else min(max(read, self.policy.small_file), left)
+        return left if full else min(max(read, self.policy.small_file), left)
 
     def start(self) -> Iterator[pl.DataFrame]:
         """Read the source for the first time: all of it, or both ends, as the policy says."""
@@ -124,7 +124,7 @@ class InputReader:
         is_small = self.source.size <= self.policy.small_file
         if self.export is not None:
             yield self._read_export(self.export)
-        elif self.policy.whole or not self.source.seekable or self.source.is_part or is_small:
+        elif self.policy.full or not self.source.seekable or self.source.is_part or is_small:
             yield from self._read_whole()
         else:
             self.tail_start = self.source.size

@@ -36,10 +36,10 @@ class LineExplanation:
 def explain_line(line: str, dialect: Dialect) -> LineExplanation:
     """Match one line with all shapes of a dialect."""
     rows = lines.cleaned(lines.block(line.encode("utf-8", "replace") + b"\n", 1))[:1]
-    bare = strip_prefixes(rows, dialect, detect_prefixes(rows, dialect))
-    text = str(bare["text"][0]) if bare.height else ""
-    labels = {name: bare[name][0] for name in dialect.labels if name in bare.columns}
-    for frame, tables in match(bare, dialect).frames.items():
+    stripped = strip_prefixes(rows, dialect, detect_prefixes(rows, dialect))
+    text = str(stripped["text"][0]) if stripped.height else ""
+    labels = {name: stripped[name][0] for name in dialect.labels if name in stripped.columns}
+    for frame, tables in match(stripped, dialect).frames.items():
         (row,) = pl.concat(tables).to_dicts()
         shape = next(shape for shape in dialect.shapes if shape.frame == frame)
         fields = {name: row[name] for name in shape.columns if row.get(name) is not None}

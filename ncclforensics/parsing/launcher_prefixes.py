@@ -29,11 +29,11 @@ def detect_prefixes(sample: pl.DataFrame, dialect: Dialect) -> tuple[Pattern, ..
     sample = pl.concat([end.with_columns(is_end=pl.lit(bool(number))) for number, end in enumerate(ends)])
     while len(prefixes) < DEPTH:
         sample = sample.filter(pl.col("text") != "")
-        if _is_bare(sample["text"], dialect):
+        if _has_no_prefix(sample["text"], dialect):
             break
         is_nccl = sample["text"].str.contains(dialect.prefix_regex)
         embedded_formats = [embedded for embedded in dialect.embedded_formats if embedded.may_be_in(sample["text"])]
-        bare = sum(embedded.count_in(sample["text"]) for embedded in embedded_formats)
+        without_prefix = sum(embedded.count_in(sample["text"]) for embedded in embedded_formats)
         likely: list[tuple[bool, float, Pattern]] = []
         for shape in (shape for shape in dialect.launcher_prefixes if shape.priority <= 0):
             for pattern in shape.patterns:
@@ -43,7 +43,7 @@ def detect_prefixes(sample: pl.DataFrame, dialect: Dialect) -> tuple[Pattern, ..
                 if embedded_formats and shape.priority < 0:
                     suffixes = strip_prefixes(sample.filter(has_prefix), dialect, [pattern])["text"]
                     revealed = sum(embedded.count_in(suffixes) for embedded in embedded_formats)
-                    of_nccl = max(of_nccl, revealed / (revealed + bare or 1))
+                    of_nccl = max(of_nccl, revealed / (revealed + without_prefix or 1))
                 if max(share if shape.priority >= -1 else 0, of_nccl) >= (SOME if shape.priority >= 0 else NEARLY_ALL):
                     likely.append((shape.priority >= -1, share, pattern))  # `0: ` is a task before it is a host
         if not likely:
@@ -58,14 +58,14 @@ def detect_prefixes(sample: pl.DataFrame, dialect: Dialect) -> tuple[Pattern, ..
 def may_have_prefixes(samples: pl.DataFrame, dialect: Dialect) -> list[int]:
     """The inputs (columns `source`, `text`) whose lines may have prefixes: not those whose NCCL lines all have none."""
     nccl_lines = samples.filter(pl.col("text").str.contains(dialect.prefix_marker, literal=True))
-    is_bare = nccl_lines["text"].str.contains(f"^(?:{dialect.prefix_regex})")
-    buried = nccl_lines.filter(~is_bare)
+    is_at_start = nccl_lines["text"].str.contains(f"^(?:{dialect.prefix_regex})")
+    buried = nccl_lines.filter(~is_at_start)
     buried = buried.filter(pl.col("text").str.contains(dialect.prefix_regex))
-    bare = set(nccl_lines.filter(is_bare)["source"]) - set(buried["source"])
-    return sorted(set(samples["source"]) - bare)
+    without_launcher_prefix = set(nccl_lines.filter(is_at_start)["source"]) - set(buried["source"])
+    return sorted(set(samples["source"]) - without_launcher_prefix)
 
 
-def _is_bare(texts: pl.Series, dialect: Dialect) -> bool:
+def _has_no_prefix(texts: pl.Series, dialect: Dialect) -> bool:
     """Whether there are NCCL lines, and none of them has a launcher prefix."""
     nccl_lines = texts.filter(texts.str.contains(dialect.prefix_regex))
     return bool(nccl_lines.len()) and bool(nccl_lines.str.contains(f"^(?:{dialect.prefix_regex})").all())
@@ -79,11 +79,11 @@ def strip_prefixes(rows: pl.DataFrame, dialect: Dialect, patterns: Iterable[Patt
     """Strip prefixes from lines; their fields become columns (some of `dialect.labels`)."""
     for pattern in patterns:
         fields = rows["text"].str.extract_groups(pattern.regex).struct.unnest()
-        bare = pl.when(_is_hit(fields)).then(fields[REST].fill_null("")).otherwise(rows["text"])
+        rest = pl.when(_is_hit(fields)).then(fields[REST].fill_null("")).otherwise(rows["text"])
         labels = fields.select(base.cast(pl.col(name)) for name, base in dialect.labels.items() if name in fields)
         # Of two launchers the inner one started the program.
         known = [pl.coalesce(label, label.name) if label.name in rows else label for label in labels]
-        rows = rows.with_columns(*known, text=bare)
+        rows = rows.with_columns(*known, text=rest)
     return rows
 
 

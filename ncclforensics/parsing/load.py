@@ -83,7 +83,7 @@ class Records:
     def read(self) -> None:
         """Read every input whose format was detected for the first time: all of it, or both ends."""
         readers = [reader for reader in self._lines_of(self.inputs) if not reader.problems]
-        self._parse(readers, InputReader.start, dict.fromkeys((r.number for r in readers), self.policy.whole))
+        self._parse(readers, InputReader.start, dict.fromkeys((r.number for r in readers), self.policy.full))
 
     def read_more(self, reach: Mapping[int, str]) -> None:
         """Read more of some inputs: number -> `head` or `tail` (double that window) or `all`."""
@@ -104,7 +104,7 @@ class Records:
         read: Callable[[InputReader], Iterator[pl.DataFrame]],
         is_whole: Mapping[int, bool],
     ) -> None:
-        remaining = sum(reader.remaining(whole=is_whole[reader.number]) for reader in readers)
+        remaining = sum(reader.remaining(full=is_whole[reader.number]) for reader in readers)
         self._parser.parse([(reader, self._formats[reader.number]) for reader in readers], read, remaining)
 
 

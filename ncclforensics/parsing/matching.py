@@ -1,7 +1,7 @@
 """Dispatch lines to patterns and extract their fields.
 
 Lines of a log repeat, but for the process that prints them. So a line is cut after its prefix
-(`host:pid:tid [dev] NCCL INFO `); distinct prefixes and distinct bodies are parsed once each, and put together again.
+(`host:pid:tid [dev] NCCL INFO `); distinct prefixes and distinct bodies are parsed once each, and assembled again.
 The beginning of a body, or a literal that a pattern requires, selects the patterns that are tried.
 """
 
@@ -70,18 +70,18 @@ class _Lines:
         owner = pl.repeat(NONE, models.height, dtype=pl.Int32, eager=True)
         place = pl.repeat(0, models.height, dtype=pl.UInt32, eager=True)
         found = _hits(models, ~is_dirty, dialect, has_prefix=self.prefixes is not None)
-        hits = sorted(found, key=lambda hits: hits.candidate.prefix)
-        for number, one in enumerate(hits):
-            owner.scatter(one.places, number)
-            place.scatter(one.places, pl.int_range(one.places.len(), dtype=pl.UInt32, eager=True))
+        hits = sorted(found, key=lambda hit: hit.candidate.prefix)
+        for number, hit in enumerate(hits):
+            owner.scatter(hit.places, number)
+            place.scatter(hit.places, pl.int_range(hit.places.len(), dtype=pl.UInt32, eager=True))
         owners = pl.DataFrame({"row": self.row, "prefix": self.prefix, "owner": owner[model], "place": place[model]})
         free = owners["owner"] == NONE
         owned = owners.filter(~free).sort("owner", maintain_order=True)
-        known = self._put_together(owned, hits, dialect, frames)
+        known = self._assemble(owned, hits, dialect, frames)
         needs_cleaning = is_dirty[model] & free
         return known, self.table[self.row.filter(free & ~needs_cleaning)], self.table[self.row.filter(needs_cleaning)]
 
-    def _put_together(
+    def _assemble(
         self, owned: pl.DataFrame, hits: Sequence[_Hits], dialect: Dialect, frames: dict[str, list[pl.DataFrame]]
     ) -> pl.DataFrame:
         """Add rows of prefix and body fields to `frames`; return the process of every line (columns KNOWN)."""
@@ -89,23 +89,23 @@ class _Lines:
         lines = self.table.select("source", "line", *labels)[owned["row"]]
         start, unrecognised = 0, []
         counted = owned.group_by("owner", maintain_order=True).len().iter_rows()
-        for prefix, alike in groupby(counted, key=lambda each: hits[each[0]].candidate.prefix):
+        for prefix, alike in groupby(counted, key=lambda item: hits[item[0]].candidate.prefix):
             counts = list(alike)
             values_of_prefix = self._prefix_fields(
                 prefix, owned["prefix"].slice(start, sum(count for _, count in counts))
             )
             for number, count in counts:
-                one, part = hits[number], slice(start, start + count)
+                hit, part = hits[number], slice(start, start + count)
                 start += count
                 first, values_of_prefix = values_of_prefix.head(count), values_of_prefix.slice(count)
-                if one.candidate.shape.frame == dialect.catch_all:
+                if hit.candidate.shape.frame == dialect.catch_all:
                     unrecognised.append(number)
                     continue
-                columns = lines[part].hstack([_form(one.candidate.pattern.form).new_from_index(0, count)])
+                columns = lines[part].hstack([_form(hit.candidate.pattern.form).new_from_index(0, count)])
                 columns.hstack(first, in_place=True)
-                if one.values.width:
-                    columns.hstack(one.values[owned["place"][part]], in_place=True)
-                frames.setdefault(one.candidate.shape.frame, []).append(columns)
+                if hit.values.width:
+                    columns.hstack(hit.values[owned["place"][part]], in_place=True)
+                frames.setdefault(hit.candidate.shape.frame, []).append(columns)
         cut = self.table["cut"][owned["row"]]
         processes = lines.with_columns(cut=cut, is_unrecognised=owned["owner"].is_in(unrecognised))
         if self.prefixes:
@@ -205,9 +205,9 @@ def _parse_prefixes(texts: pl.Series, dialect: Dialect) -> _Prefixes:
         rows = texts.to_frame("text").select(fields(pl.col("text"), prefix.patterns[0].regex)).unnest(FIELDS)
         kinds += rows[MATCHED].is_not_null().cast(pl.Int64) * (1 << bit)
         values[prefix.frame] = rows.select(base.cast(pl.col(name)).alias(name) for name, base in prefix.columns.items())
-    for bare, of in dialect.short_prefixes:
+    for short_prefix, of in dialect.short_prefixes:
         bits = sum(1 << bit for bit, prefix in enumerate(dialect.prefixes) if prefix.frame in of)
-        kinds |= texts.str.contains(bare.patterns[0].regex).cast(pl.Int64) * bits
+        kinds |= texts.str.contains(short_prefix.patterns[0].regex).cast(pl.Int64) * bits
     processes = pl.DataFrame(
         {name: _first_of([table[name] for table in values.values()]) for name in ("host", "pid")},
         schema={name: KNOWN[name] for name in ("host", "pid")},
@@ -220,7 +220,7 @@ def _first_of(columns: Sequence[pl.Series]) -> pl.Series:
     return pl.select(pl.coalesce(*columns)).to_series()
 
 
-def has_opening(texts: pl.Series, dialect: Dialect) -> pl.Series:
+def contains_prefix(texts: pl.Series, dialect: Dialect) -> pl.Series:
     """Whether a prefix occurs somewhere in a text."""
     is_marked = texts.str.contains(dialect.prefix_marker, literal=True)
     marked = is_marked.arg_true()
@@ -238,9 +238,9 @@ def _form(name: str) -> pl.Series:
 
 def _hits(models: pl.DataFrame, is_free: pl.Series, dialect: Dialect, *, has_prefix: bool) -> Iterator[_Hits]:
     """Match texts (columns `body`, `kind`, `cut`) with candidates; the first candidate that matches gets the text."""
-    memberships = pl.int_range(models.height, dtype=pl.UInt32, eager=True)
-    crowded = has_opening(models["body"], dialect)
-    table = models.select(_number=memberships, _kind="kind", _cut="cut", _crowded=crowded, _text="body")
+    numbers = pl.int_range(models.height, dtype=pl.UInt32, eager=True)
+    has_inner_prefix = contains_prefix(models["body"], dialect)
+    table = models.select(_number=numbers, _kind="kind", _cut="cut", _has_inner_prefix=has_inner_prefix, _text="body")
     if has_prefix:
         yield from _apply(_by_start(table, dialect.by_start), is_free)
     others = dialect.by_anchor if has_prefix else dialect.without_prefix
@@ -257,15 +257,15 @@ def _apply(attempts: Iterable[tuple[Candidate, pl.DataFrame]], is_free: pl.Serie
     MANY texts, because the results stay in memory until then. `is_free` is cleared for texts that matched.
     """
     for portion in _in_portions(attempts):
-        tables = pl.collect_all([_attempt(*each) for each in portion], optimizations=AS_WRITTEN)
+        tables = pl.collect_all([_attempt(candidate, part) for candidate, part in portion], optimizations=AS_WRITTEN)
         for (candidate, _), values in zip(portion, tables, strict=True):
             free = is_free[values["_number"]]
             own = values if free.all() else values.filter(free)
             if own.height:
-                memberships = own.drop_in_place("_number")
-                is_free.scatter(memberships, False)
+                numbers = own.drop_in_place("_number")
+                is_free.scatter(numbers, False)
                 yield _Hits(
-                    candidate, memberships, own.select(column for column in own if column.null_count() < own.height)
+                    candidate, numbers, own.select(column for column in own if column.null_count() < own.height)
                 )
 
 

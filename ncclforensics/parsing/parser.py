@@ -9,7 +9,7 @@ import polars as pl
 from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.grammar.patterns import FORM, Pattern
 from ncclforensics.parsing.concurrency import OrderedMap
-from ncclforensics.parsing.matching import Matched, has_opening, match
+from ncclforensics.parsing.matching import Matched, contains_prefix, match
 from ncclforensics.parsing.templates import CALL_TEMPLATE, EncodedRows, distinct_rows
 
 DEPTH = 4  # most lines written into one physical line
@@ -86,13 +86,13 @@ def parse_by_template(rows: pl.DataFrame, dialect: Dialect) -> tuple[Parsed, pl.
 
 def _cut_at_counter(rows: pl.DataFrame, pattern: Pattern, column: str) -> pl.DataFrame:
     """The lines that may match, cut around the counter (columns `left`, `counter`, `right`)."""
-    before, counter, behind = pattern.delimiters[column]
+    before, counter, suffix = pattern.delimiters[column]
     text, start, stop = pl.col("text"), pl.col("start"), pl.col("stop")
     found = rows.with_row_index("row").with_columns(start=text.str.find(before, literal=True) + len(before))
     is_candidate = start.is_not_null() & ~pl.col("cut") if pattern.is_open else start.is_not_null()
     found = _filter(found, is_candidate)
     data = text.cast(pl.Binary).bin  # `str.find` returns a position in bytes
-    found = found.with_columns(stop=text.str.find(behind, literal=True))
+    found = found.with_columns(stop=text.str.find(suffix, literal=True))
     number = data.slice(start, stop - start).cast(pl.String, strict=False)
     found = found.with_columns(left=data.head(start), counter=number, right=data.slice(stop))
     return _filter(found, pl.col("counter").str.contains(f"^(?:{counter})$"))
@@ -118,23 +118,23 @@ def parse(
     """
     length = max(-(-rows.height // parts), 1)
     matched = list(ordered_map(lambda part: match(part, dialect), list(rows.iter_slices(length)) or [rows]))
-    whole, unknown = pl.concat([part.known for part in matched]), pl.concat([part.unknown for part in matched])
-    beginnings = _hosts(whole)
+    complete, unknown = pl.concat([part.known for part in matched]), pl.concat([part.unknown for part in matched])
+    beginnings = _hosts(complete)
     known = pl.concat([beginnings, *([] if hosts is None else [hosts])])
     torn = [match(_split_joined_lines(unknown, dialect, _named(known)), dialect)]
     for _ in range(DEPTH):
-        speaking = _named(pl.concat([known, *(_hosts(each.known) for each in torn)]))
-        pieces = _split_torn_lines(torn[-1].unknown, dialect, speaking)
+        hosts_so_far = _named(pl.concat([known, *(_hosts(part.known) for part in torn)]))
+        pieces = _split_torn_lines(torn[-1].unknown, dialect, hosts_so_far)
         if pieces.is_empty():
             break
         torn.append(match(pieces, dialect))
-    inside = pl.concat([each.known for each in torn])
+    inside = pl.concat([part.known for part in torn])
     frames: dict[str, list[pl.DataFrame]] = {}
     for part in (*matched, *torn):
         for name, found in part.frames.items():
             frames.setdefault(name, []).extend(found)
-    tally = _tally(whole, unknown, inside, dialect)
-    return Parsed(frames, tally, beginnings, _speakers(pl.concat([whole, inside])))
+    tally = _tally(complete, unknown, inside, dialect)
+    return Parsed(frames, tally, beginnings, _speakers(pl.concat([complete, inside])))
 
 
 def _labels(rows: pl.DataFrame, dialect: Dialect) -> list[str]:
@@ -155,24 +155,24 @@ def _speakers(rows: pl.DataFrame, templates: pl.DataFrame | None = None) -> pl.D
     owner_columns = [name for name in ("source", "host", "pid") if name in known.columns]
     owners, owner = distinct_rows(known.select(owner_columns), owner_columns)
     place = (owner if templates is None else owner.gather(rows[CALL_TEMPLATE])).cast(pl.Int64)
-    more: dict[str, pl.Expr] = {}
+    extra: dict[str, pl.Expr] = {}
     if "launcher_rank" in rows.columns:
-        more["launcher_ranks"] = pl.col("launcher_rank").drop_nulls().unique()
+        extra["launcher_ranks"] = pl.col("launcher_rank").drop_nulls().unique()
     if "launcher_repeats" in rows.columns:
-        more["dropped"] = pl.col("launcher_repeats").sum()
-        more["dropped_line"] = pl.col("line").filter(pl.col("launcher_repeats").is_not_null()).min()
+        extra["dropped"] = pl.col("launcher_repeats").sum()
+        extra["dropped_line"] = pl.col("line").filter(pl.col("launcher_repeats").is_not_null()).min()
     stretch = (2 * place + (rows["line"] < 0)).alias("stretch")
     if stretch.is_sorted():  # most often; grouping sorted values needs no hashing, which takes twenty times as long
         stretch = stretch.set_sorted()
     stretches = (
         rows.with_columns(stretch)
         .group_by("stretch")
-        .agg(lines=pl.len(), line=pl.col("line").min(), last=pl.col("line").max(), **more)
+        .agg(lines=pl.len(), line=pl.col("line").min(), last=pl.col("line").max(), **extra)
     )
-    each = stretches.hstack(owners[stretches["stretch"] // 2])
-    missing = {name: _DEFAULTS.get(name, pl.lit(None)) for name in SPEAKER if name not in each.columns}
-    each = each.with_columns(**missing).filter(pl.col("host").is_not_null())
-    return each.select(pl.col(name).cast(dtype) for name, dtype in SPEAKER.items())
+    owned = stretches.hstack(owners[stretches["stretch"] // 2])
+    missing = {name: _DEFAULTS.get(name, pl.lit(None)) for name in SPEAKER if name not in owned.columns}
+    owned = owned.with_columns(**missing).filter(pl.col("host").is_not_null())
+    return owned.select(pl.col(name).cast(dtype) for name, dtype in SPEAKER.items())
 
 
 _DEFAULTS = {"launcher_ranks": pl.lit([], dtype=SPEAKER["launcher_ranks"]), "dropped": pl.lit(0)}
@@ -184,26 +184,26 @@ def _split_joined_lines(rows: pl.DataFrame, dialect: Dialect, hosts: pl.DataFram
     Such a prefix is accepted if its host is known or occurs there more than once, but not if the end of the line before
     may be joined to a known host name (`0x55node1`): then the line was torn.
     """
-    opening = f" ({dialect.prefix_regex})"
-    found = rows.with_row_index("whole").filter(pl.col("text").str.contains(opening))
+    inner_prefix = f" ({dialect.prefix_regex})"
+    found = rows.with_row_index("physical").filter(pl.col("text").str.contains(inner_prefix))
     if found.is_empty():
         return rows
     begun = rows.filter(pl.col("text").str.contains(f"^{dialect.prefix_regex}"))
     hosts = pl.concat([hosts, begun.select("source", host=_before_colon("text"))]).unique()
-    inner = found.select("whole", "source", pl.col("text").str.extract_all(opening)).explode("text")
+    inner = found.select("physical", "source", pl.col("text").str.extract_all(inner_prefix)).explode("text")
     inner = inner.with_columns(host=_before_colon("text").str.strip_chars(" "))
     known = inner.join(hosts, on=["source", "host"], how="semi")
     grown = inner.join(hosts, on="source", suffix="_true").filter(pl.col("host").str.ends_with(pl.col("host_true")))
     call_template = inner.filter(pl.len().over("source", "host") > 1).join(grown, on=["source", "host"], how="anti")
     doubted = inner.join(pl.concat([known, call_template]), on=["source", "host"], how="anti")
-    joined = found.join(doubted, on="whole", how="anti")
-    each = joined.with_columns(pl.col("text").str.replace_all(opening, "\n${1}").str.split("\n")).explode("text")
-    each = each.with_columns(
+    joined = found.join(doubted, on="physical", how="anti")
+    split = joined.with_columns(pl.col("text").str.replace_all(inner_prefix, "\n${1}").str.split("\n")).explode("text")
+    split = split.with_columns(
         text=(pl.col("text") + " ").str.replace(f"(?:{dialect.tag_regex})+$", "").str.strip_chars_end(" "),
-        cut=pl.col("cut") & pl.col("whole").is_last_distinct(),
+        cut=pl.col("cut") & pl.col("physical").is_last_distinct(),
     )
-    others = rows.with_row_index("whole").join(joined, on="whole", how="anti")
-    return pl.concat([others, each]).drop("whole")
+    others = rows.with_row_index("physical").join(joined, on="physical", how="anti")
+    return pl.concat([others, split]).drop("physical")
 
 
 def _before_colon(column: str) -> pl.Expr:
@@ -216,13 +216,13 @@ def _split_torn_lines(rows: pl.DataFrame, dialect: Dialect, hosts: pl.DataFrame)
     Where two lines were torn into one, the end of the first may be joined to the host name of the second: such a part
     is kept only with a host that stands at the beginning of some line of the same input.
     """
-    buried = rows.filter(has_opening(rows["text"], dialect))
+    buried = rows.filter(contains_prefix(rows["text"], dialect))
     if buried.is_empty():
         return buried
-    opening = dialect.prefix_regex
-    parts = pl.col("text").str.extract_groups(f"^(?P<first>.*?)(?P<second>{opening}.*)$").struct
-    halves = pl.col("text").str.extract_groups(f"^(?P<first>{opening}.*?)(?P<second>{opening}.*)$").struct
-    at_start = pl.col("text").str.contains(f"^{opening}")
+    prefix = dialect.prefix_regex
+    parts = pl.col("text").str.extract_groups(f"^(?P<first>.*?)(?P<second>{prefix}.*)$").struct
+    halves = pl.col("text").str.extract_groups(f"^(?P<first>{prefix}.*?)(?P<second>{prefix}.*)$").struct
+    at_start = pl.col("text").str.contains(f"^{prefix}")
     is_torn = pl.col("is_torn")
     split = (
         buried.with_columns(is_torn=at_start)
@@ -232,19 +232,19 @@ def _split_torn_lines(rows: pl.DataFrame, dialect: Dialect, hosts: pl.DataFrame)
     )
     at_beginning = split.filter("is_torn").select("source", host=pl.col("text").str.split(":").list.first())
     hosts = pl.concat([hosts, at_beginning]).drop_nulls().unique()
-    whole = (
+    mended = (
         split.select("piece", "source", "second", grown=_before_colon("second"))
         .join(hosts, on="source")
         .filter(pl.col("grown").str.ends_with(pl.col("host")))
         .sort(pl.col("host").str.len_bytes(), descending=True)
         .unique("piece", keep="first", maintain_order=True)
-        .select("piece", whole=pl.col("second").str.tail(_length("second") - _length("grown") + _length("host")))
+        .select("piece", mended=pl.col("second").str.tail(_length("second") - _length("grown") + _length("host")))
     )
-    split = split.join(whole, on="piece", how="left", maintain_order="left")
-    before = pl.col("text").str.head(_length("text") - _length(pl.coalesce("whole", "second")))
+    split = split.join(mended, on="piece", how="left", maintain_order="left")
+    before = pl.col("text").str.head(_length("text") - _length(pl.coalesce("mended", "second")))
     # The text before a line may be half a row of a format whose lines have no prefix.
     first = (split if dialect.detected else split.filter(is_torn)).with_columns(text=before, cut=True)
-    second = split.with_columns(text=pl.when(is_torn).then("whole").otherwise(pl.coalesce("whole", "second")))
+    second = split.with_columns(text=pl.when(is_torn).then("mended").otherwise(pl.coalesce("mended", "second")))
     return pl.concat([first, second.drop_nulls("text")]).select(rows.columns)
 
 
@@ -253,22 +253,22 @@ def _length(text: str | pl.Expr) -> pl.Expr:
     return column.str.len_chars().cast(pl.Int64)
 
 
-def _tally(whole: pl.DataFrame, unknown: pl.DataFrame, torn: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
+def _tally(complete: pl.DataFrame, unknown: pl.DataFrame, torn: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
     """Count every physical line once, by kind. Columns `source` and COUNTS.
 
-    `whole`: lines that match as they are; `unknown`: all others; `torn`: lines found inside of those.
+    `complete`: lines that match as they are; `unknown`: all others; `torn`: lines found inside of those.
     """
     place = ["source", "line"]
     recognised = torn.filter(~pl.col("is_unrecognised")).select(*place, recognised=True).unique()
     is_unrecognised = torn.filter("is_unrecognised").select(*place, is_unrecognised=True).unique()
-    unknown = unknown.select(*place, "damaged", "cut", is_shattered=has_opening(unknown["text"], dialect))
+    unknown = unknown.select(*place, "damaged", "cut", is_shattered=contains_prefix(unknown["text"], dialect))
     rest = unknown.join(recognised, on=place, how="left").join(is_unrecognised, on=place, how="left")
     is_recognised = pl.col("recognised").fill_null(False)
     is_counted_unrecognised = pl.col("is_unrecognised").fill_null(False) & ~pl.col("cut") & ~is_recognised
     is_shattered = pl.col("damaged") | pl.col("is_shattered")
     is_lost = ~is_recognised & ~is_counted_unrecognised
     both = [
-        whole.select(
+        complete.select(
             "source",
             recognised=~pl.col("is_unrecognised"),
             unrecognised=pl.col("is_unrecognised") & ~pl.col("cut"),

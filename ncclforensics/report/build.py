@@ -122,7 +122,7 @@ class Report:
         number = dict(self.run["rank"].select("rank_id", "rank").iter_rows())
         return sorted({number[rank_id] for rank_id in rank_ids if number.get(rank_id) is not None})
 
-    def heard(self, job: int) -> Row:
+    def count_reporting(self, job: int) -> Row:
         """Return how many ranks of a job have evidence, and of how many (None where no line states the size)."""
         ranks = self.run["rank"].filter(pl.col("job") == job)
         sizes = self.run["member"].filter(pl.col("job") == job)["nranks"]

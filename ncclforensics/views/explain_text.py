@@ -13,18 +13,18 @@ def of_rule(rule: Rule) -> str:
 
 
 def of_line(line: LineExplanation) -> str:
-    """What a line is, field by field; or how far the nearest shape goes."""
-    told = [f"{name}: {value}" for name, value in line.labels.items() if value is not None]
+    """Return the pattern and fields of a line; or the nearest pattern, and where the line stops matching it."""
+    rows = [f"{name}: {value}" for name, value in line.labels.items() if value is not None]
     if line.shape is not None:
         form = f", form {line.form}" if line.form else ""
-        told += [f"{line.shape.frame}  (grammars/{line.shape.grammar}.lark{form})"]
-        told += [f"  {name} = {value}" for name, value in line.fields.items()]
+        rows += [f"{line.shape.frame}  (grammars/{line.shape.grammar}.lark{form})"]
+        rows += [f"  {name} = {value}" for name, value in line.fields.items()]
     elif line.nearest is not None:
-        told += [
-            f"no shape knows this line; the nearest is {line.nearest.frame} (grammars/{line.nearest.grammar}.lark)",
+        rows += [
+            f"unknown line; nearest pattern: {line.nearest.frame} (grammars/{line.nearest.grammar}.lark)",
             f"  {line.text}",
-            f"  {' ' * line.at}^ here it wants {line.expected}",
+            f"  {' ' * line.at}^ expected here: {line.expected}",
         ]
     else:
-        told += ["no shape knows even the beginning of this line: it counts as the application's"]
-    return "\n".join(printable(each) for each in told)
+        rows += ["unknown line: no pattern matches its beginning; it counts as a line of the application"]
+    return "\n".join(printable(row) for row in rows)

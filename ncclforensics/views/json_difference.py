@@ -24,11 +24,11 @@ def as_object(comparison: Comparison) -> dict[str, Any]:
         "good": _run(comparison.good),
         "bad": _run(comparison.bad),
         "differs": comparison.matters if comparison.is_enough else None,
-        "differences": [_difference(comparison, one) for one in comparison.differences],
+        "differences": [_difference(comparison, difference) for difference in comparison.differences],
         "compared": comparison.compared,
         "not_compared": [
-            {"topic": one.topic, "absent": one.absent, "other_tells": one.other_values, "needs": one.needs}
-            for one in comparison.not_compared
+            {"topic": topic.topic, "absent": topic.absent, "other_tells": topic.other_values, "needs": topic.needs}
+            for topic in comparison.not_compared
         ],
         "curves": [
             {
@@ -45,18 +45,18 @@ def _run(report: Report) -> Row:
     return {"inputs": inputs(report), "run": summary(report.run)}
 
 
-def _difference(comparison: Comparison, one: Difference) -> Row:
-    good, bad = comparison.evidence(one)
+def _difference(comparison: Comparison, difference: Difference) -> Row:
+    good, bad = comparison.evidence(difference)
     return {
-        "topic": one.topic,
-        "kind": one.kind,
-        "what": one.what,
-        "certainty": one.certainty,
-        "unit": one.unit or None,
-        "good": _side(one.good, good),
-        "bad": _side(one.bad, bad),
-        "means": one.means,
-        "follows_from": one.follows,
+        "topic": difference.topic,
+        "kind": difference.kind,
+        "what": difference.what,
+        "certainty": difference.certainty,
+        "unit": difference.unit or None,
+        "good": _side(difference.good, good),
+        "bad": _side(difference.bad, bad),
+        "means": difference.means,
+        "follows_from": difference.follows,
     }
 
 

@@ -232,7 +232,7 @@ def _hang(report: Report, row: Row) -> Row:
         "certainty": row["certainty"],
         "reason": row["reason"],
         "standstill": {"shown": bool(row["stall_evidence"]), "by": row["stall_evidence"]},
-        "heard": report.heard(row["job"]),
+        "heard": report.count_reporting(row["job"]),
         "culprits": sorted({*numbers, *row["missing"]}),
         "victims": report.numbers(row["victims"]),
         "communicator": row["key"],

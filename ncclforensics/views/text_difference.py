@@ -20,7 +20,7 @@ MOST_VALUES = 3
 MOST_ALIKE = 6
 MOST_CURVES = 2
 MOST_CONTEXT = 8
-MOST_TOLD = 3
+MOST_OTHER_VALUES = 3
 LONGEST = 160  # characters of a value
 TITLES = {Kind.SYMPTOM: "RESULTS", Kind.DIFFERENCE: "DIFFERENCES (most relevant first)"}
 
@@ -66,52 +66,58 @@ def _parts(comparison: Comparison) -> list[RenderableType]:
 def _by_topic(rows: list[Difference]) -> list[list[Difference]]:
     """Group neighbouring differences of one topic; every finding is a group of its own."""
     groups = groupby(enumerate(rows), lambda item: (item[1].topic, item[0] if item[1].topic == FINDINGS else None))
-    return [[one for _, one in group] for _, group in groups]
+    return [[difference for _, difference in group] for _, group in groups]
 
 
 def _differences(comparison: Comparison, alike: list[Difference]) -> list[RenderableType]:
     """Show the first difference with its lines, and the others of its topic in one line each."""
-    one, *others = alike
+    difference, *others = alike
     parts: list[RenderableType] = [
-        Text.assemble(("\n  ", ""), (printable(one.what), "bold"), (f"  ({one.topic}, {one.certainty})", "dim"))
+        Text.assemble(
+            ("\n  ", ""),
+            (printable(difference.what), "bold"),
+            (f"  ({difference.topic}, {difference.certainty})", "dim"),
+        )
     ]
     table = table_without_header()
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold", ratio=1)
-    cited = comparison.evidence(one)
+    cited = comparison.evidence(difference)
     for name, style, side, report, lines in (
-        ("GOOD", "green", one.good, comparison.good, cited[0]),
-        ("BAD", "red", one.bad, comparison.bad, cited[1]),
+        ("GOOD", "green", difference.good, comparison.good, cited[0]),
+        ("BAD", "red", difference.bad, comparison.bad, cited[1]),
     ):
-        table.add_row(Text(name, style=style), Text(side_text(side, one.unit)))
+        table.add_row(Text(name, style=style), Text(side_text(side, difference.unit)))
         for line in lines:
             table.add_row("", _cited(report, line))
     for other in others[:MOST_ALIKE]:
-        table.add_row("also", _in_a_line(other))
+        table.add_row("also", _line_of(other))
     if len(others) > MOST_ALIKE:
         table.add_row("", Text(f"and {len(others) - MOST_ALIKE} more of this kind", style="dim"))
     parts.append(indented(indented(table)))
-    parts.append(indented(indented(Text(sentence(one.means)))))
-    if one.follows:
-        parts.append(indented(indented(Text(f"May follow from: {printable(', '.join(one.follows))}.", style="dim"))))
+    parts.append(indented(indented(Text(sentence(difference.means)))))
+    if difference.follows:
+        parts.append(
+            indented(indented(Text(f"May follow from: {printable(', '.join(difference.follows))}.", style="dim")))
+        )
     return parts
 
 
-def _in_a_line(one: Difference) -> Text:
-    good, bad = side_text(one.good, one.unit), side_text(one.bad, one.unit)
-    return Text.assemble((printable(one.what), ""), (": ", ""), (good, "green"), (" → ", "dim"), (bad, "red"))
+def _line_of(difference: Difference) -> Text:
+    good, bad = side_text(difference.good, difference.unit), side_text(difference.bad, difference.unit)
+    return Text.assemble((printable(difference.what), ""), (": ", ""), (good, "green"), (" → ", "dim"), (bad, "red"))
 
 
 def side_text(side: Side, unit: str) -> str:
     """Return the values of a side with their counts: `IB (15 processes), Socket (1 process)`."""
     shown = side.values[:MOST_VALUES]
-    told = [
+    texts = [
         _short(printable(value))
         + (f" ({many} {plural(unit, many)})" if unit not in ("", "run", "job") and many else "")
         for value, many in shown
     ]
     more = len(side.values) - len(shown)
-    return ", ".join(told) + (f" and {more} more" if more else "")
+    return ", ".join(texts) + (f" and {more} more" if more else "")
 
 
 def plural(unit: str, many: int) -> str:
@@ -147,9 +153,10 @@ def _context(comparison: Comparison) -> list[RenderableType]:
     table = table_without_header()
     table.add_column(style="dim", overflow="fold")
     table.add_column(overflow="fold", ratio=1)
-    for one in rows[:MOST_CONTEXT]:
+    for difference in rows[:MOST_CONTEXT]:
         table.add_row(
-            printable(one.what), f"GOOD: {side_text(one.good, one.unit)}; BAD: {side_text(one.bad, one.unit)}"
+            printable(difference.what),
+            f"GOOD: {side_text(difference.good, difference.unit)}; BAD: {side_text(difference.bad, difference.unit)}",
         )
     more = len(rows) - MOST_CONTEXT
     rest = [indented(Text(f"and {more} more", style="dim"))] if more > 0 else []
@@ -162,17 +169,17 @@ def _not_compared(absent: list[NotCompared]) -> list[RenderableType]:
     table = table_without_header()
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold", ratio=1)
-    for one in absent:
+    for topic in absent:
         begin = {
             "good": "not in GOOD; BAD: ",
             "bad": "not in BAD; GOOD: ",
             "common": "nothing in common; ",
-        }[one.absent]
-        shown = [_short(printable(each)) for each in one.other_values[:MOST_TOLD]]
-        more = len(one.other_values) - len(shown)
+        }[topic.absent]
+        shown = [_short(printable(value)) for value in topic.other_values[:MOST_OTHER_VALUES]]
+        more = len(topic.other_values) - len(shown)
         rest = f" and {more} more" if more > 0 else ""
-        table.add_row(one.topic, f"{begin}{'; '.join(shown)}{rest}")
-        table.add_row("", Text(f"to compare it: {one.needs}", style="dim"))
+        table.add_row(topic.topic, f"{begin}{'; '.join(shown)}{rest}")
+        table.add_row("", Text(f"to compare it: {topic.needs}", style="dim"))
     return [heading("NOT COMPARED"), indented(table)]
 
 
