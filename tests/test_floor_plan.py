@@ -71,6 +71,7 @@ APPLYING = {
     "parsing/launcher_prefixes.py": "those of the grammars",
     "grammar/dialect.py": "those of the grammars",
     "parsing/matching.py": "those of the grammars",
+    "parsing/wrapped_lines.py": "those of the grammars, after marks of other tools",
     "parsing/parser.py": "those of the grammars",
     "parsing/explain_line.py": "those of the grammars",
 }

@@ -57,8 +57,8 @@ def _is_wrapped(lines: pl.DataFrame, width: int, dialect: Dialect) -> bool:
     ).head(MAX_PAIRS)
     if parts.is_empty():
         return False
-    alone, joined = _is_recognised(parts["first"], dialect), _is_recognised(parts["text"], dialect)
-    completed, broken = int((joined & ~alone).sum()), int((alone & ~joined).sum())
+    unjoined, joined = _is_recognised(parts["first"], dialect), _is_recognised(parts["text"], dialect)
+    completed, broken = int((joined & ~unjoined).sum()), int((unjoined & ~joined).sum())
     return completed >= MIN_COMPLETED and broken <= MAX_BROKEN * completed
 
 
@@ -96,9 +96,9 @@ def _joined(lines: pl.DataFrame, width: int) -> pl.DataFrame:
     is_full = pl.col("text").str.len_chars() == width
     is_begin = ~is_full.shift(1, fill_value=False) | pl.col("is_start")
     return (
-        lines.group_by(is_begin.cum_sum().alias("whole"), maintain_order=True)
+        lines.group_by(is_begin.cum_sum().alias("start"), maintain_order=True)
         .agg(pl.col("text").str.join(""), first=pl.col("text").first(), parts=pl.len())
-        .drop("whole")
+        .drop("start")
     )
 
 
@@ -109,7 +109,7 @@ def join_wrapped(rows: pl.DataFrame, dialect: Dialect, width: int) -> pl.DataFra
         return rows
     is_begin = ~is_full.shift(1, fill_value=False) | rows.select(_is_start(dialect)).to_series()
     how = {"text": pl.col("text").str.join(""), "damaged": pl.col("damaged").any(), "cut": pl.col("cut").last()}
-    joined = rows.group_by(is_begin.cum_sum().alias("whole"), maintain_order=True).agg(
+    joined = rows.group_by(is_begin.cum_sum().alias("start"), maintain_order=True).agg(
         how.get(name, pl.col(name).first()) for name in rows.columns
     )
     if is_full[-1] and "cut" in joined:  # what was read ends here, and the rest of the last line may follow

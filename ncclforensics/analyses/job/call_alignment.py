@@ -71,7 +71,7 @@ def call_gap(
         model = _model(own)
         if model is None:
             shapes_of_key = {(member["nranks"][0], member["place"][0]) for member in own}
-            model = _model([one for one in members if (one["nranks"][0], one["place"][0]) in shapes_of_key])
+            model = _model([other for other in members if (other["nranks"][0], other["place"][0]) in shapes_of_key])
         if model is None:
             model = next((member for member in own if _counts_from_zero(member)), None)
         if model is not None:
@@ -141,15 +141,15 @@ def _offset(member: pl.DataFrame, longest: pl.DataFrame) -> int | None:
     """
     if _first_difference(member, longest) != 0:
         return 0
-    ahead = longest["signature"].eq(member["signature"][0]).arg_true().to_list()
-    behind = [-place for place in member["signature"].eq(longest["signature"][0]).arg_true().to_list()]
+    after = longest["signature"].eq(member["signature"][0]).arg_true().to_list()
+    before = [-place for place in member["signature"].eq(longest["signature"][0]).arg_true().to_list()]
 
     def overlap(offset: int) -> int:
         return min(member.height, longest.height - offset) - max(0, -offset)
 
     fitting = [
         offset
-        for offset in {*ahead[-MOST_STARTS:], *behind[-MOST_STARTS:]}
+        for offset in {*after[-MOST_STARTS:], *before[-MOST_STARTS:]}
         if overlap(offset) * 2 >= min(member.height, longest.height)
         and _first_difference(member, longest, max(0, -offset), offset) is None
     ]
