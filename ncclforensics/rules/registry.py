@@ -153,7 +153,9 @@ def _unexplained(fallbacks: list[Finding], others: list[Finding]) -> list[Findin
         if finding.role is Role.CAUSE and finding.severity is Severity.ERROR and finding.certainty != "possible"
     ]
     known = [finding for finding in strong if finding not in left]
-    topics = {finding.category for finding in others if finding.severity is not Severity.INFO}
+    topics = {
+        finding.category for finding in others if finding.role is Role.CAUSE and finding.severity is not Severity.INFO
+    }
     left = [
         finding
         for finding in left

@@ -77,7 +77,7 @@ def _warning_finding(rows: pl.DataFrame, rank: pl.DataFrame, communicator_progre
     elif is_cause:
         more["severity"] = Severity.ERROR
     certainty = "likely" if is_cause else "possible"
-    finding = group_finding(rows, rank, f"NCCL WARN on {{who}}: {sentence}", "; ".join(parts), certainty, **more)
+    finding = group_finding(rows, rank, f"NCCL WARN on {{processes}}: {sentence}", "; ".join(parts), certainty, **more)
     category = Category(topic(row["site"], row["text"]))
     if row["frame"] in ADVICE:
         category = Category.ENVIRONMENT
@@ -133,7 +133,7 @@ def error_returned_without_warning(
     )
     for (result, is_returned), rows in by_process.group_by("result", "is_returned", maintain_order=True):
         detail = f"it returned {_chain_text(list(first_value(rows['steps'])))}; no warning stands before these lines"
-        title = f"NCCL returned an error on {{who}}: {result_text(result)}"
+        title = f"NCCL returned an error on {{processes}}: {result_text(result)}"
         lines = rows.select(*OWNER, "source", "line").explode("source", "line")
         firsts = lines.unique(OWNER, keep="first", maintain_order=True)
         finding = group_finding(firsts, rank, title, detail, "possible", role=Role.CONSEQUENCE)
@@ -170,5 +170,5 @@ def init_returned_error(
     )
     for (result,), rows in returned.group_by("result", maintain_order=True):
         detail = f"{INIT_FILE} returned {result_text(result)}; the warning before it gives the reason"
-        title = "init failed on {who}: NCCL returned an error"
+        title = "init failed on {processes}: NCCL returned an error"
         yield group_finding(rows, rank, title, detail, "likely", role=Role.CONSEQUENCE)
