@@ -77,10 +77,13 @@ def write_bytes(data: bytes, output: Path | None) -> None:
 
 
 def exit_code_of(report: Report, fail_on: FailOn, *, has_benchmark: bool = False) -> Exit:
-    """Return the exit code for a report. A benchmark without any communicator log needs no verdict to succeed."""
+    """Return the exit code for a report.
+
+    A benchmark without any communicator log needs no verdict to succeed, but one that did not end measured nothing.
+    """
     if any(finding.severity in FAILING_SEVERITIES[fail_on] for finding in report.findings):
         return Exit.FINDINGS
     verdicts = {row["verdict"] for row in report.verdicts}
     if has_benchmark and not verdicts:
-        return Exit.OK
+        return Exit.OK if report.run["benchmark"]["is_complete"].all() else Exit.UNDECIDABLE
     return Exit.UNDECIDABLE if not verdicts or "undecidable" in verdicts else Exit.OK

@@ -21,7 +21,7 @@ from ncclforensics.frames.protocol import Frames
 from ncclforensics.parsing.parser import COUNTS
 from ncclforensics.report.build import Report
 from ncclforensics.report.summary import not_shown, summary, versions
-from ncclforensics.rules.finding import Finding, Severity
+from ncclforensics.rules.finding import Finding, Role, Severity
 from ncclforensics.views.text_benchmarks import benchmarks
 from ncclforensics.views.text_counters import counters
 from ncclforensics.views.text_layout import (
@@ -54,6 +54,13 @@ def text(
 def _parts(report: Report, verbose: bool) -> list[RenderableType]:
     parts: list[RenderableType] = [coverage(report)]
     jobs = report.verdicts
+    verdict_findings = [id(report.finding_of(row)) for row in jobs]
+    others = [finding for finding in report.findings if id(finding) not in verdict_findings]
+    causes = [finding for finding in others if _is_sure_cause(finding)]
+    is_open = not jobs or jobs[0]["verdict"] in ("undecidable", "no-hang")
+    first = causes[:1] if is_open else []  # what is sure stands above what is not decided
+    for finding in first:
+        parts += _finding(report, finding)
     for index, row in enumerate(jobs):
         if index and row["verdict"] == "no-hang" and not verbose and len(jobs) > 3:
             continue
@@ -61,18 +68,23 @@ def _parts(report: Report, verbose: bool) -> list[RenderableType]:
             size = report.run["rank"].filter(pl.col("job") == row["job"]).height
             earlier = ", an earlier run on the same GPUs" if row["job"] in report.earlier_runs else ""
             parts.append(Text(f"\nJob {index + 1} of {len(jobs)}: {size} ranks{earlier}", style="bold underline"))
-        parts += _job(report, row, verbose)
+        parts += _job(report, row, verbose, causes if index == 0 and not first else [])
     if not jobs:
         parts.append(Text(f"\nUNDECIDABLE  {NO_NCCL_LINES}", style="bold"))
         parts += [heading("COLLECT"), *(indented(Text(step)) for step in COLLECT_CALLS)]
-    verdict_findings = [id(report.finding_of(row)) for row in jobs]
-    for finding in report.findings:
-        if id(finding) not in verdict_findings and finding.severity is not Severity.INFO:
+    for finding in others:
+        if finding not in first and finding.severity is not Severity.INFO:
             parts += _finding(report, finding)
     notes = [finding for finding in report.findings if finding.severity is Severity.INFO and finding.rule != _GAP]
     parts += [Text.assemble(("\nnote  ", STYLE["info"]), f"{note.title}: {note.detail}") for note in notes]
     parts += _problems(report)
     return parts
+
+
+def _is_sure_cause(finding: Finding) -> bool:
+    return (
+        finding.role is Role.CAUSE and finding.severity is Severity.ERROR and finding.certainty in ("certain", "likely")
+    )
 
 
 _GAP = "read-subsystem-gap"
@@ -186,14 +198,21 @@ def _count(run: Frames, noun: Noun) -> int:
     return 0
 
 
-def _job(report: Report, row: Row, verbose: bool) -> list[RenderableType]:
+def _job(report: Report, row: Row, verbose: bool, causes: list[Finding]) -> list[RenderableType]:
+    """Show one verdict: what happened, why, and what to run now; then the ranks and the evidence."""
     finding = report.finding_of(row)
     style = STYLE["no-hang"] if row["verdict"] == "no-hang" else STYLE[str(finding.severity) if finding else "info"]
     head = Text.assemble(("\n", ""), (row["verdict"].upper(), style), (f"  ({row['certainty']})  ", "dim"))
     parts: list[RenderableType] = [head.append(finding.title if finding else row["reason"], "bold")]
     if finding and finding.detail:
         parts.append(indented(Text(sentence(finding.detail))))
+    parts += [indented(Text(f"Cause ({cause.certainty}): {cause.title}.", "bold")) for cause in causes[:1]]
     parts += _culprits(report, row)
+    steps = report.collect_next(row)
+    if steps:
+        title = "RUN NOW" if row["culprits"] else "COLLECT"
+        shown = steps if verbose else steps[:MOST_LINES]
+        parts += [heading(title), *(indented(Text(step)) for step in shown)]
     parts += _grid(report, row)
     parts += _mismatch(report, row)
     parts += _waits(report, row, verbose)
@@ -201,11 +220,6 @@ def _job(report: Report, row: Row, verbose: bool) -> list[RenderableType]:
         parts += _evidence(report, finding)
     if verbose:
         parts += _all_last(report, row)
-    steps = report.collect_next(row)
-    if steps:
-        title = "RUN NOW" if row["culprits"] else "COLLECT"
-        shown = steps if verbose else steps[:MOST_LINES]
-        parts += [heading(title), *(indented(Text(step)) for step in shown)]
     return parts
 
 
