@@ -187,7 +187,17 @@ def _rows(columns: Mapping[str, pl.DataType], module: str) -> list[tuple[str, st
 
 
 def _comments(module: ModuleType, columns: Mapping[str, pl.DataType]) -> dict[str, str]:
-    """The comments behind the columns, where the module declares them."""
+    """The comments behind the columns, where the module or one that it imports names from declares them."""
+    tree = ast.parse(inspect.getsource(module))
+    imported = [node.module for node in tree.body if isinstance(node, ast.ImportFrom) and node.module]
+    declaring = [sys.modules[name] for name in imported if name.startswith("ncclforensics.analyses.")]
+    found: dict[str, str] = {}
+    for source in (*declaring, module):
+        found.update(_own_comments(source, columns))
+    return found
+
+
+def _own_comments(module: ModuleType, columns: Mapping[str, pl.DataType]) -> dict[str, str]:
     lines = inspect.getsource(module).splitlines()
     found: dict[str, str] = {}
     for node in ast.parse("\n".join(lines)).body:
