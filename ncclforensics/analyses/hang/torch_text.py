@@ -347,11 +347,11 @@ def _unexplained(first: dict[int, Row], calls: dict[int, str], silent: list[int]
 
 def _describe_end(job: Job) -> Diagnosis:
     """Describe a job in whose text no rank failed and none timed out."""
-    told = [row for row in job.pytorch["elastic_failure"] if row["form"] in ("told", "signal")]
-    if told or job.is_cancelled:
+    terminated = [row for row in job.pytorch["elastic_failure"] if row["form"] in ("terminated", "signal")]
+    if terminated or job.is_cancelled:
         reason = "the job was told to end; no rank failed before, and no line shows whether it still ran or stood still"
     else:
         reason = "the text of PyTorch shows no rank that failed first, no comparison of calls and no time-out"
     diagnosis = Diagnosis("undecidable", reason, "likely", collect=[*COLLECT_STACKS, *COLLECT_OUTPUT])
-    _cite(job, diagnosis, "context", told)
+    _cite(job, diagnosis, "context", terminated)
     return diagnosis
