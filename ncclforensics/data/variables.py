@@ -1,6 +1,7 @@
 """Variables to set so that logs contain the missing lines (NCCL user guide, environment variables; src/debug.cc)."""
 
 NO_NCCL_LINES = "no NCCL lines found in these files"
+NO_PROCESSES = "no line of NCCL here shows which rank printed it"
 COLLECT_CALLS = [
     "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL NCCL_DEBUG_FILE=/path/%h.%p.log on every rank, then run until it hangs"
 ]

@@ -7,6 +7,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.data.names import version_text
+from ncclforensics.data.variables import NO_NCCL_LINES, NO_PROCESSES
 from ncclforensics.formats import nccl
 from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.protocol import Frames
@@ -36,6 +37,13 @@ def summary(run: Frames) -> Row:
         "communicators": _communicators(run),
         "debug": {"level": _level(run), "subsystems_seen": _subsystems(run)},
     }
+
+
+def reason_without_job(run: Frames) -> str:
+    """Why there is nothing to judge: no line of NCCL, or none that names a process."""
+    logs = {source for source, kind in run.kinds.items() if kind == "nccl-log"}
+    recognised = run["source"].filter(pl.col("source").is_in(list(logs)))["recognised"].sum()
+    return NO_PROCESSES if recognised else NO_NCCL_LINES
 
 
 def versions(run: Frames) -> list[str]:

@@ -11,10 +11,10 @@ import polars as pl
 
 from ncclforensics import __version__
 from ncclforensics.analyses.fabric.counters import PORT, dump_of
-from ncclforensics.data.variables import COLLECT_CALLS, NO_NCCL_LINES
+from ncclforensics.data.variables import COLLECT_CALLS
 from ncclforensics.parsing.parser import COUNTS
 from ncclforensics.report.build import Report, Row, operation
-from ncclforensics.report.summary import not_shown, summary
+from ncclforensics.report.summary import not_shown, reason_without_job, summary
 from ncclforensics.rules.finding import Finding
 
 SCHEMA_VERSION = 1
@@ -23,7 +23,7 @@ _CONTROLS = re.compile(rb"\x7f|\xc2[\x80-\x9f]")
 NO_LOG: dict[str, Any] = {
     "verdict": "undecidable",
     "certainty": "certain",
-    "reason": NO_NCCL_LINES,
+    "reason": None,
     "standstill": {"shown": False, "by": []},
     "heard": {"ranks": 0, "of": None},
     "culprits": [],
@@ -58,7 +58,7 @@ def as_object(report: Report) -> dict[str, Any]:
         "run": summary(report.run),
         "not_shown": not_shown(report.run),
         "findings": [_finding(report, finding) for finding in report.findings],
-        "hang": _hang(report, jobs[0]) if jobs else NO_LOG,
+        "hang": _hang(report, jobs[0]) if jobs else {**NO_LOG, "reason": reason_without_job(report.run)},
     }
     if len(jobs) > 1:
         out["jobs"] = [_hang(report, row) for row in jobs]

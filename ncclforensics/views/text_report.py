@@ -14,13 +14,13 @@ from rich.text import Text
 
 from ncclforensics.data.names import datatype, known, operation_text, printable, ranks_text, reduction, sentence
 from ncclforensics.data.nouns import Noun
-from ncclforensics.data.variables import COLLECT_CALLS, NO_NCCL_LINES
+from ncclforensics.data.variables import COLLECT_CALLS
 from ncclforensics.formats import nouns
 from ncclforensics.formats.nccl import LOG_KINDS
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.parsing.parser import COUNTS
 from ncclforensics.report.build import Report
-from ncclforensics.report.summary import not_shown, summary, versions
+from ncclforensics.report.summary import not_shown, reason_without_job, summary, versions
 from ncclforensics.rules.finding import Finding, Role, Severity
 from ncclforensics.views.text_benchmarks import benchmarks
 from ncclforensics.views.text_counters import counters
@@ -70,7 +70,7 @@ def _parts(report: Report, verbose: bool) -> list[RenderableType]:
             parts.append(Text(f"\nJob {index + 1} of {len(jobs)}: {size} ranks{earlier}", style="bold underline"))
         parts += _job(report, row, verbose, causes if index == 0 and not first else [])
     if not jobs:
-        parts.append(Text(f"\nUNDECIDABLE  {NO_NCCL_LINES}", style="bold"))
+        parts.append(Text(f"\nUNDECIDABLE  {reason_without_job(report.run)}", style="bold"))
         parts += [heading("COLLECT"), *(indented(Text(step)) for step in COLLECT_CALLS)]
     for finding in others:
         if finding not in first and finding.severity is not Severity.INFO:
