@@ -60,14 +60,6 @@ MISSED = {
 # Runs called clean, of which the text tells otherwise: the file, and what stands in it.
 # False alarms that are known; xfail is strict, so that a mended one is noticed.
 KNOWN_WRONG = {
-    "gke-fastrak-healthy-16ranks": "init-incomplete",
-    "rccl-2215-azure-ib-init-benign-arrow2": "init-failed",
-    "mlperf30-dell-2n8-a100-40g-maskrcnn.txt": "init-incomplete",
-    "mlperf51-dell-2n16-b200-llama31-8b.txt": "init-failed",
-    "mlperf50-dell-2n16-h200-bert.txt": "rank-died",
-    "mlperf51-dell-2n16-b200-xe9680-lora.txt": "init-incomplete",
-    "polaris-resnet50-with-aws.log": "stuck-together",
-    "p5-16r-v2.22.3.log": "init-incomplete",
     "v100-2n4-trace-mpi.log": "collective-mismatch",
 }
 NOT_QUIET = {"polaris-vae-2024-with-aws.log": "twenty watchdogs gave up on work 5 after ten minutes"}

@@ -7,16 +7,22 @@ START line is printed only after the bootstrap, so those logs do not show which 
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row, missing_numbers
+from ncclforensics.analyses.hang.stall import find_stall_evidence
 from ncclforensics.analyses.job.failure_events import LOST, NETWORK, REFUSED
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.nccl_sources import is_top_file
 from ncclforensics.data.variables import COLLECT_BOOTSTRAP
+from ncclforensics.data.versions import releases
 
 FAILED = "init failed"  # prefix of the reason when a rank failed, and NCCL did not refuse the arguments
 LAUNCHER_LINES = 20  # launchers print up to this many lines when they end a job
-BOOTSTRAP_ONLY = ["bootstrap", "network", "driver", "entered"]
+START_BEFORE_BOOTSTRAP = (2, 22)
+FEW_MISSING = 0.25  # of the ranks; where more have no log, the logs were not given
+BOOTSTRAP_ONLY = ["bootstrap", "driver", "entered", "network"]  # in the order in which a process prints them
+MAJORITY = 0.5
 
 
 def find_refused_init(job: Job) -> Diagnosis | None:
@@ -71,10 +77,8 @@ def find_failed_init(job: Job) -> Diagnosis | None:
         faults = [
             event
             for event in job.failure_events
-            if event["form"] == "unwinding"
-            and is_top_file(event["unwound"])  # deeper callers may ignore the error: ncclIbInit without verbs
-            and event["rank_id"] not in lost
-            and is_inside(event)
+            if event["form"] == "unwinding" and _is_returned(job, event)
+            if event["rank_id"] not in lost and is_inside(event)
         ]
         reason = "NCCL returned an error from init"
     culprits = sorted({event["rank_id"] for event in faults if event["rank_id"] is not None})
@@ -87,6 +91,12 @@ def find_failed_init(job: Job) -> Diagnosis | None:
         "failure", [next(event for event in faults if event["rank_id"] == rank_id) for rank_id in culprits[:4]]
     )
     return diagnosis
+
+
+def _is_returned(job: Job, event: Row) -> bool:
+    """Whether an error left NCCL, or is the last that the process printed; what it survived is no failure."""
+    process = job.processes.get((event["host"], event["pid"]), {})
+    return is_top_file(event["unwound"]) or process.get("last_pos") == event["pos"]
 
 
 # Failure forms that are a fault of the rank itself, with their description; the most specific first.
@@ -204,27 +214,40 @@ def _judge_unfinished_init(job: Job, inside: dict[str, list[Row]]) -> Diagnosis 
         return _judge_creation_order(job, inside, edges)
     victims = sorted({row["rank_id"] for row in rows})
     unseen_members = job.count_unseen_members(key)
+    size = rows[0]["nranks"]
+    if any(row["is_complete"] for row in job.members[key]):
+        return None  # an init that ended on one rank ended on all: a log lacks the line, or ends before it
+    if any(_application_continues(job, rank_id) for rank_id in victims):
+        return None  # the application printed more lines: the end of init is missing from this log
+    have_met = any(row["has_met"] for row in rows) or _begins_after_bootstrap(job)
+    if (not_begun or unseen_members) and have_met:
+        return None  # all its ranks exchanged data: the others have lost lines, or their logs were not given
     if not_begun:
         diagnosis = Diagnosis(
             "init-incomplete", "never began the init that the other ranks wait in", culprits=not_begun
         )
         diagnosis.add_evidence("culprit", [job.last_line(rank_id) for rank_id in not_begun[:4]])
-    elif unseen_members and not any(row["is_complete"] for row in job.members[key]):
-        missing = missing_numbers(rows[0]["nranks"], {row["rank"] for row in job.members[key]})
-        size = rows[0]["nranks"]
-        reason = f"never joined the init of the communicator of {size} ranks; there is no log of {ranks_text(missing)}"
-        diagnosis = Diagnosis("rank-missing", reason, missing=missing)
     elif unseen_members:
-        return None  # some ranks completed init, so absent logs were not collected; the later checks decide
-    elif any(_application_continues(job, rank_id) for rank_id in victims):
-        return None  # the application printed more lines: the end of init is missing from this log
+        missing = missing_numbers(size, {row["rank"] for row in job.members[key]})
+        reason = f"never joined the init of the communicator of {size} ranks; there is no log of {ranks_text(missing)}"
+        diagnosis = Diagnosis("rank-missing", reason, "likely", missing=missing)
+        if unseen_members > FEW_MISSING * size:
+            diagnosis.lower_certainty("possible")  # more likely these logs were not given
     else:
         diagnosis = Diagnosis(
             "init-incomplete", "every rank began this init, and these ranks never completed it", "likely"
         )
+        if not any(row["is_complete"] for row in job.memberships) and not find_stall_evidence(job):
+            diagnosis.lower_certainty("possible")  # such lines may have been filtered away, or were never printed
     diagnosis.key, diagnosis.victims = key, victims
     diagnosis.add_evidence("waiting", rows[:3])
     return diagnosis
+
+
+def _begins_after_bootstrap(job: Job) -> bool:
+    """Whether this version prints START only when all ranks of the communicator have met."""
+    versions = releases(job.releases)
+    return bool(versions) and versions[-1] < START_BEFORE_BOOTSTRAP
 
 
 def _application_continues(job: Job, rank_id: int) -> bool:
@@ -240,17 +263,26 @@ def _judge_creation_order(job: Job, inside: dict[str, list[Row]], edges: list[Ro
         groups[0] if len(groups) > 1 and len(groups[0]) < len(groups[-1]) else [r for rows in groups for r in rows]
     )
     culprits = sorted({row["rank_id"] for row in smaller_group})
-    verdict = "cross-communicator-deadlock" if len(groups) > 1 else "init-incomplete"
-    diagnosis = Diagnosis(
-        verdict,
-        "created the communicators in a different order than the others: each side waits for the other",
-        culprits=culprits,
-    )
+    is_first = all(row["rank_id"] not in _ranks_with_communicators(job) for rows in groups for row in rows)
+    if len(groups) > 1 and is_first:
+        reason = (
+            "began their first communicator with another unique id than the others: it is stale, or was not shared "
+            "with all ranks, or the ranks create two communicators in different order"
+        )
+        diagnosis = Diagnosis("init-incomplete", reason, "likely", culprits=culprits)
+    else:
+        reason = "created the communicators in a different order than the others: each side waits for the other"
+        verdict = "cross-communicator-deadlock" if len(groups) > 1 else "init-incomplete"
+        diagnosis = Diagnosis(verdict, reason, culprits=culprits)
     diagnosis.key = str(smaller_group[0]["key"])
     diagnosis.victims = sorted({row["rank_id"] for rows in groups for row in rows} - set(culprits))
     diagnosis.add_evidence("minority", smaller_group[:4])
     diagnosis.add_evidence("majority", groups[-1][:2])
     return diagnosis
+
+
+def _ranks_with_communicators(job: Job) -> set[int]:
+    return {row["rank_id"] for row in job.memberships if row["is_complete"]}
 
 
 def _find_unbegun_init(job: Job) -> Diagnosis | None:
@@ -280,11 +312,13 @@ def _find_unbegun_init(job: Job) -> Diagnosis | None:
 
 
 def _judge_bootstrap(job: Job) -> Diagnosis | None:
-    """Judge logs without any communicator, where every rank waits in the bootstrap."""
-    milestones = {row["form"] for row in job.milestones}
+    """Judge logs without any communicator, where every rank waits in the bootstrap.
+
+    An excerpt looks the same: the logs must begin where init begins and end at one stage on most ranks.
+    """
     if (
         job.members
-        or not milestones & set(BOOTSTRAP_ONLY)
+        or not _may_be_in_bootstrap(job)
         or any(_application_continues(job, rank_id) for rank_id in job.rank_ids)
     ):
         return None
@@ -302,8 +336,25 @@ def _judge_bootstrap(job: Job) -> Diagnosis | None:
             "every rank in these logs waits in the bootstrap; this version of NCCL prints the communicator only later"
         )
         diagnosis = Diagnosis("init-incomplete", reason, "likely", victims=victims, collect=collect)
+        if not find_stall_evidence(job):
+            diagnosis.lower_certainty("possible")
     diagnosis.add_evidence("waiting", [job.last_line(rank_id) for rank_id in victims[:3]])
     return diagnosis
+
+
+def _may_be_in_bootstrap(job: Job) -> bool:
+    """Whether the logs show init from its beginning, nothing of what follows the bootstrap, and most ranks there."""
+    forms = {row["form"] for row in job.milestones}
+    is_from_start = bool(forms & {"bootstrap", "driver"} or job.releases)
+    versions = releases(job.releases)
+    if (versions and versions[-1] >= START_BEFORE_BOOTSTRAP) or not is_from_start or not forms <= set(BOOTSTRAP_ONLY):
+        return False
+    steps: dict[Any, int] = defaultdict(int)
+    for row in job.milestones:
+        owner = row["host"], row["pid"]
+        steps[owner] = max(steps[owner], BOOTSTRAP_ONLY.index(row["form"]))
+    furthest = [owner for owner, step in steps.items() if step == max(steps.values())]
+    return bool(forms) and len(furthest) > MAJORITY * len(job.rank_ids)
 
 
 def _comma_list(numbers: list[int]) -> str:

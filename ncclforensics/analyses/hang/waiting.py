@@ -71,8 +71,10 @@ def find_lost_process(job: Job) -> Diagnosis | None:
     if not culprits:
         return None
     remote_losses = [event for event in connection_losses if event["form"] != "local_closed"]
-    if not named_ranks and not remote_losses:
-        return None
+    is_waited_for = any(rank_id in waited_for_by for rank_id in culprits)
+    has_other_failures = any(not event["at_exit"] and event["form"] != "local_closed" for event in job.failure_events)
+    if not remote_losses and not (named_ranks and (is_waited_for or has_other_failures or job.timeouts)):
+        return None  # processes close their connections at an orderly end, too: a death leaves a rank in trouble
     diagnosis = Diagnosis(
         "rank-died",
         "stopped printing without an error of its own, and other ranks lost their connection to it",

@@ -2,12 +2,16 @@
 
 Order of causes (knowledge: cascade-order): a refusal or a hard fault of this rank; a network error other than a flush;
 a lost peer; the consequences of an abort. An event is a cause only if there is none of a stronger class.
+
+What NCCL survived is no failure: a probe of something optional, whose warning NCCL turns into an INFO line, and a line
+after which its thread went on with init.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
+from ncclforensics.data.nccl_sources import is_top_file
 from ncclforensics.data.verbs import DOWN
 from ncclforensics.frames.columns import OWNER, begins_with, text_of
 from ncclforensics.frames.registry import analysis
@@ -22,6 +26,7 @@ AFTER = "after"  # always a consequence of another failure
 CONTEXT = "context"  # neither: retries, warnings that NCCL continues after, and lines that no verdict rests on
 CLASSES = (REFUSED, HARD, NETWORK, LOST, AFTER, CONTEXT)
 FLUSHED = 5  # IBV_WC_WR_FLUSH_ERR: the queue pair had failed before
+THREAD = [*OWNER, "tid"]
 SHUTTING_DOWN = "driver shutting down"  # the process was already exiting
 
 FAILURE_EVENT = {
@@ -55,6 +60,8 @@ def failure_event(
     libfabric_error: pl.DataFrame,
     journal_failure: pl.DataFrame,
     completion_error: pl.DataFrame,
+    milestone: pl.DataFrame,
+    communicator: pl.DataFrame,
     rank: pl.DataFrame,
     member: pl.DataFrame,
 ) -> pl.DataFrame:
@@ -65,11 +72,7 @@ def failure_event(
     exit_times = member.group_by(OWNER).agg(exit_pos=pl.col("end_pos").min())
     classes = load("warning").form_classes("failure")
     own_failures = failure.with_columns(kind=text_of("form").replace_strict(classes, return_dtype=pl.String))
-    ranks_by_localrank = (
-        rank.sort("rank")
-        .with_columns(localrank=pl.int_range(pl.len(), dtype=pl.Int32).over("job", "host"))
-        .select("job", "host", "localrank", named_rank_id="rank_id")
-    )
+    own_failures = _without_survived(own_failures, milestone, communicator)
     requests = libfabric_error.filter(pl.col("form").is_in(["request", "remote_write"]))
     of_plugin = requests.select(
         *OWNER,
@@ -92,7 +95,7 @@ def failure_event(
     is_harmless = (pl.col("form") == "ib_event") & begins_with("error", DOWN).not_()
     survived = completion_error.filter("is_survived").select("source", "line")
     ended = member.group_by("job").agg(is_completed=(pl.col("end") == "Destroy").fill_null(False).all())
-    return (
+    events = (
         pl.concat([own_failures, of_plugin, of_journal], how="diagonal_relaxed")
         .filter((pl.col("kind") != CONTEXT) & is_harmless.fill_null(False).not_())
         .join(survived, on=["source", "line"], how="anti")
@@ -104,7 +107,66 @@ def failure_event(
             ((pl.col("kind") == NETWORK) & pl.col("is_completed")).fill_null(False).not_()
         )  # the run completed in spite of it
         .join(exit_times, on=OWNER, how="left")
-        .join(ranks_by_localrank, on=["job", "host", "localrank"], how="left")
+        .join(_named_ranks(own_failures, member), on=["source", "line"], how="left")
         .with_columns(at_exit=(pl.col("pos") > pl.col("exit_pos")).fill_null(False))
         .sort("pos")
+    )
+    return _with_orderly_ends(events, rank)
+
+
+def _with_orderly_ends(events: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
+    """Mark closed local connections as `at_exit` where most ranks of a host close theirs and nothing else fails."""
+    is_closing = text_of("form") == "local_closed"
+    failed_jobs = events.filter(~is_closing & ~pl.col("at_exit"))["job"].unique()
+    ranks_of_host = rank.group_by("job", "host").agg(ranks=pl.len())
+    ending = (
+        events.filter(is_closing)
+        .group_by("job", "host")
+        .agg(closed=pl.col("localrank").n_unique())
+        .join(ranks_of_host, on=["job", "host"])
+        .filter(2 * pl.col("closed") > pl.col("ranks"))
+    )
+    is_orderly = (
+        is_closing
+        & pl.col("job").is_in(failed_jobs.implode()).not_()
+        & pl.col("job").is_in(ending["job"].unique().implode())
+    )
+    return events.with_columns(at_exit=pl.col("at_exit") | is_orderly)
+
+
+def _without_survived(failures: pl.DataFrame, milestone: pl.DataFrame, communicator: pl.DataFrame) -> pl.DataFrame:
+    """Leave out probes, and lines after which their thread went on with init before an error left NCCL."""
+    is_probe = (pl.col("kind") == HARD) & pl.col("site").is_null()
+    steps = pl.concat([frame.select(*THREAD, "pos", step="pos") for frame in (milestone, communicator)])
+    places = failures["unwound"].cast(pl.String).unique().drop_nulls()
+    top_places = pl.Series([place for place in places if is_top_file(place)], dtype=pl.String)
+    errors = failures.filter(text_of("unwound").is_in(top_places.implode())).select(*THREAD, "pos", error_pos="pos")
+    placed = failures.filter(is_probe.fill_null(False).not_()).sort("pos")
+    for later in (steps, errors):
+        placed = placed.join_asof(later.sort("pos"), on="pos", by=THREAD, strategy="forward", check_sortedness=False)
+    went_on = (pl.col("step") < pl.col("error_pos").fill_null(pl.col("step") + 1)).fill_null(False)
+    return placed.filter(~went_on).drop("step", "error_pos")
+
+
+def _named_ranks(failures: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
+    """The rank that a line names by its number on the host, in the communicator of the line.
+
+    The line names no communicator: the number counts only if all communicators of the process that were open then give
+    the same rank, and all their members are known.
+    """
+    lines = failures.filter(pl.col("localrank").is_not_null()).select(*OWNER, "pos", "source", "line", "localrank")
+    seen = member.filter(pl.col("rank").n_unique().over("key") == pl.col("nranks"))
+    local = seen.sort("rank").with_columns(localrank=pl.int_range(pl.len(), dtype=pl.Int64).over("key", "host"))
+    open_then = (pl.col("created_pos") <= pl.col("pos")) & (
+        pl.col("end_pos").is_null() | (pl.col("end_pos") > pl.col("pos"))
+    )
+    own = lines.join(member.select(*OWNER, "key", "created_pos", "end_pos"), on=OWNER).filter(open_then)
+    named = own.join(
+        local.select("key", "host", "localrank", named_rank_id="rank_id"), on=["key", "host", "localrank"], how="left"
+    )
+    return (
+        named.group_by("source", "line")
+        .agg(pl.col("named_rank_id").first(), is_one=(pl.col("named_rank_id").n_unique() == 1))
+        .filter("is_one")
+        .select("source", "line", "named_rank_id")
     )

@@ -28,6 +28,7 @@ COMMUNICATOR_LIFETIME = {
     "created_pos": pl.Int64(),
     "source": pl.Int32(),
     "line": pl.Int32(),  # of its first line
+    "has_met": pl.Boolean(),  # its log has lines of the init that need data of all ranks
     "is_complete": pl.Boolean(),  # its init ended without an error
     "end": pl.Categorical(),  # Destroy, Abort, Revoke
     "end_pos": pl.Int64(),
@@ -46,6 +47,9 @@ def communicator_lifetime(
     ending: pl.DataFrame,
     milestone: pl.DataFrame,
     init_timing: pl.DataFrame,
+    placement: pl.DataFrame,
+    channel_count: pl.DataFrame,
+    ring: pl.DataFrame,
     journal_only_lifetime: pl.DataFrame,
     call_template: pl.DataFrame,
     call_line: pl.DataFrame,
@@ -98,8 +102,15 @@ def communicator_lifetime(
         _communicators_with_calls(lifetimes, call_template, call_line, call_occurrence),
     ]
     proven = pl.concat(proofs).unique().with_columns(proven=pl.lit(value=True))
-    return lifetimes.join(proven, on=[*_POINTER, "incarnation"], how="left", maintain_order="left").with_columns(
-        is_complete=pl.col("is_complete") | pl.col("proven").fill_null(False)
+    later_steps = pl.concat([frame.select("host", "pid", "pos") for frame in (placement, channel_count, ring)])
+    met = _newest_communicators(lifetimes, later_steps).unique().with_columns(has_met=pl.lit(value=True))
+    return (
+        lifetimes.join(proven, on=[*_POINTER, "incarnation"], how="left", maintain_order="left")
+        .join(met, on=[*_POINTER, "incarnation"], how="left", maintain_order="left")
+        .with_columns(
+            has_met=pl.col("has_met").fill_null(False),
+            is_complete=pl.col("is_complete") | pl.col("proven").fill_null(False),
+        )
     )
 
 
@@ -129,9 +140,14 @@ def _seen_only_at_their_end(lifetimes: pl.DataFrame, call_line: pl.DataFrame, so
 
 def _connected_communicators(lifetimes: pl.DataFrame, milestone: pl.DataFrame) -> pl.DataFrame:
     """Rings are connected at the end of init, or at the first call: they imply a COMPLETE line that was lost."""
-    connected = milestone.filter(pl.col("form").is_in(["rings", "trees"])).select("host", "pid", "pos")
+    return _newest_communicators(lifetimes, milestone.filter(pl.col("form").is_in(["rings", "trees"])))
+
+
+def _newest_communicators(lifetimes: pl.DataFrame, lines: pl.DataFrame) -> pl.DataFrame:
+    """The communicators that were the newest of their process when these lines were printed."""
     return (
-        connected.sort("pos")
+        lines.select(*OWNER, "pos")
+        .sort("pos")
         .join_asof(
             lifetimes.select(*_POINTER, "incarnation", "created_pos"),
             left_on="pos", right_on="created_pos", by=OWNER, strategy="backward", check_sortedness=False,
