@@ -73,6 +73,7 @@ APPLYING = {
     "parsing/matching.py": "those of the grammars",
     "parsing/wrapped_lines.py": "those of the grammars, after marks of other tools",
     "parsing/parser.py": "those of the grammars",
+    "parsing/quoted_errors.py": "what the grammar says stands in front of a line",
     "parsing/explain_line.py": "those of the grammars",
 }
 TERMINAL = ("rich", "textual")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from ncclforensics.grammar import grammar_file
-from ncclforensics.grammar.dialect import Dialect
+from ncclforensics.grammar.dialect import Dialect, Quotation
 
 SIGNATURES = ()
 KINDS = {
@@ -102,4 +102,5 @@ def dialect() -> Dialect:
         counter="opcount",
         launcher_prefixes=(*launcher.shapes, *grammar_file.load("deduplicated").shapes),
         tag_regex=launcher.part_regex("_ray_tag"),
+        quotation=Quotation("call_error", "last_error", grammar_file.load("pytorch").part_regex("_tags"), "NCCL WARN "),
     )

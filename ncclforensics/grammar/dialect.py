@@ -97,6 +97,16 @@ class EmbeddedFormat:
         return [load(name).signature(self.signature_frames) for name in self.grammars]
 
 
+@dataclass(frozen=True, slots=True)
+class Quotation:
+    """How another program quotes NCCL's last warning: a line that announces it, and the text on the next line."""
+
+    frame: str
+    form: str  # of the announcing line
+    tag_regex: str  # what stands in front of both lines
+    prefix: str  # of NCCL, as it would stand before the text
+
+
 @dataclass(frozen=True)
 class Dialect:
     """The shapes to look for, in the order they are tried, and the prefixes of lines."""
@@ -113,6 +123,7 @@ class Dialect:
     embedded_formats: tuple[EmbeddedFormat, ...] = ()  # formats that only some sources hold
     detected: tuple[str, ...] = ()  # names of the embedded formats whose shapes are in `shapes`
     base: Dialect | None = None  # the same dialect without them
+    quotation: Quotation | None = None
 
     def including_formats_in(self, texts: pl.Series) -> Dialect:
         """This dialect with the shapes of embedded formats whose signatures stand in the texts."""

@@ -10,6 +10,7 @@ from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.grammar.patterns import FORM, Pattern
 from ncclforensics.parsing.concurrency import OrderedMap
 from ncclforensics.parsing.matching import Matched, contains_prefix, match
+from ncclforensics.parsing.quoted_errors import quoted_errors
 from ncclforensics.parsing.templates import CALL_TEMPLATE, EncodedRows, distinct_rows
 
 DEPTH = 4  # most lines written into one physical line
@@ -121,6 +122,7 @@ def parse(
     complete, unknown = pl.concat([part.known for part in matched]), pl.concat([part.unknown for part in matched])
     beginnings = _hosts(complete)
     known = pl.concat([beginnings, *([] if hosts is None else [hosts])])
+    quoted = match(quoted_errors(matched, unknown, dialect), dialect)
     torn = [match(_split_joined_lines(unknown, dialect, _named(known)), dialect)]
     for _ in range(DEPTH):
         hosts_so_far = _named(pl.concat([known, *(_hosts(part.known) for part in torn)]))
@@ -128,6 +130,7 @@ def parse(
         if pieces.is_empty():
             break
         torn.append(match(pieces, dialect))
+    torn.append(quoted)
     inside = pl.concat([part.known for part in torn])
     frames: dict[str, list[pl.DataFrame]] = {}
     for part in (*matched, *torn):

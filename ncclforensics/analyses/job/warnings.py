@@ -97,11 +97,16 @@ def nccl_warning(
     library: pl.DataFrame,
     system_advice: pl.DataFrame,
     communicator_progress: pl.DataFrame,
+    call_error: pl.DataFrame,
     rank: pl.DataFrame,
 ) -> pl.DataFrame:
     """Every line that NCCL or a plugin printed as a warning."""
     frames = locals()
     rows = pl.concat([_warnings(frames[name], name) for name in FRAMES], how="vertical_relaxed")
+    texts = rows.filter(pl.col("site").is_not_null()).select("text").drop_nulls().unique()
+    quotes = rows.filter(pl.col("site").is_null()).join(texts, on="text", how="semi")  # the warning itself is here, too
+    rows = rows.join(quotes.select("source", "line"), on=["source", "line"], how="anti", maintain_order="left")
+    quoted = call_error.filter(form="last_error").select("source", line=pl.col("line") + 1, is_quoted=True)
     chains = failure.filter(form="unwinding").select(
         *OWNER, "pos", "result", "unwound", step=pl.format("{} -> {}", text_of("unwound"), "result")
     )
@@ -122,7 +127,11 @@ def nccl_warning(
             went_on=(pl.col("pos") < pl.col("last_pos")).fill_null(False),
             at_end=(pl.col("pos") > pl.col("end_pos")).fill_null(False),
         )
-        .with_columns(is_consequence=is_consequence.fill_null(False))
+        .join(quoted.unique(), on=["source", "line"], how="left")
+        .with_columns(
+            is_consequence=is_consequence.fill_null(False),
+            is_returned=pl.col("is_returned") | pl.col("is_quoted").fill_null(False),
+        )
         .filter((is_weighed | is_probe).fill_null(False).not_())
         .sort("pos")
     )
