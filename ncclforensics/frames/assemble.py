@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 import polars as pl
 
-from ncclforensics.frames.columns import OWNER, SOURCE_BITS, TAIL_OFFSET
+from ncclforensics.frames.columns import SOURCE_BITS, TAIL_OFFSET
 
 
 class HasHeight(Protocol):
@@ -41,16 +41,6 @@ def with_positions(rows: pl.DataFrame, ends: pl.Series) -> pl.DataFrame:
     from_start = pl.when(is_from_end).then(line + ends.gather(rows["source"])).otherwise(line)
     placed = rows.with_columns(line=from_start, pos=pl.when(is_from_end).then(TAIL_OFFSET).otherwise(0))
     return placed.with_columns(pos=pl.col("pos") + pos)
-
-
-def with_hosts(rows: pl.DataFrame, true_hosts: Mapping[tuple[str, int], str]) -> pl.DataFrame:
-    """Replace torn host names. `true_hosts`: (host as printed, pid) -> host."""
-    if not true_hosts:
-        return rows
-    schema = {"host": pl.Categorical(), "pid": pl.Int32(), "true": pl.Categorical()}
-    names = pl.DataFrame([(host, pid, true) for (host, pid), true in true_hosts.items()], schema=schema, orient="row")
-    joined = rows.join(names, on=OWNER, how="left", maintain_order="left")
-    return joined.with_columns(host=pl.coalesce("true", "host")).drop("true")
 
 
 def assemble(pieces: list[pl.DataFrame], schema: Mapping[str, pl.DataType]) -> pl.DataFrame:

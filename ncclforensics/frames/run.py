@@ -14,8 +14,9 @@ import polars as pl
 from ncclforensics.archive import parquet
 from ncclforensics.archive.restore import SavedInputs
 from ncclforensics.formats import all_formats
-from ncclforensics.frames.assemble import assemble, concat_small, with_hosts, with_positions
-from ncclforensics.frames.columns import ORIGIN, text_of
+from ncclforensics.frames.assemble import assemble, concat_small, with_positions
+from ncclforensics.frames.columns import ORIGIN
+from ncclforensics.frames.process_names import ProcessNames, process_names
 from ncclforensics.frames.protocol import Frames, call_with
 from ncclforensics.frames.registry import analyses
 from ncclforensics.frames.templated import OCCURRENCES, TEMPLATES, TemplatedFrame
@@ -28,8 +29,6 @@ from ncclforensics.parsing.concurrency import Result, single_threaded
 from ncclforensics.parsing.load import Records
 from ncclforensics.parsing.parser import COUNTS, NO_TALLY, SPEAKER
 
-# A torn host name is so many times rarer than the true one: a name that ends like it, and any other name.
-RARE, VERY_RARE = 3, 30
 MANY_LINES = 300_000  # from here on, Polars' thread pool computes frames faster than one thread
 
 SPEAKER_COLUMNS = {**ORIGIN, **SPEAKER, "last_pos": pl.Int64()}
@@ -77,7 +76,7 @@ class Run:
         """Read more of the inputs named in `wanted` (columns `source`, `reach`: head, tail or all)."""
         self._records.read_more({int(row["source"]): str(row["reach"]) for row in wanted.iter_rows(named=True)})
         self._frames.clear()
-        for name in ("_true_hosts", "_ends", "kinds"):
+        for name in ("_process_names", "_ends", "kinds"):
             self.__dict__.pop(name, None)
 
     def read_until_decided(self) -> None:
@@ -222,7 +221,9 @@ class Run:
     def _encoded(self) -> dict[str, pl.DataFrame]:
         frame, records = self._templated.frame, self._records
         parsed = [self[frame].drop("pos")] if self._saved else records.frames.get(frame, [])
-        pieces = records.encoded + [self._templated.encode(rows) for rows in parsed]
+        pieces = records.encoded + [
+            self._templated.encode(self._process_names.without_ambiguous(rows)) for rows in parsed
+        ]
         if self._time_range:
             pieces = [self._templated.encode(self._time_range.filter(piece.decode())) for piece in pieces]
         pieces = concat_small(pieces, records.policy.small_frame, templates.concat)
@@ -230,7 +231,7 @@ class Run:
             records.encoded = []
             records.frames.pop(frame, None)
         del parsed
-        return self._templated.assemble(pieces, self._ends, self._true_hosts)
+        return self._templated.assemble(pieces, self._ends, self._process_names)
 
     def _assemble(self, shape: Shape) -> pl.DataFrame:
         schema = self._schema(shape.frame)
@@ -243,32 +244,23 @@ class Run:
             self._records.frames.pop(shape.frame, None)
         del parsed
         rows = assemble(pieces, schema)
+        if "comm" in schema:  # a call or a communicator is of use only with its process
+            rows = self._process_names.without_ambiguous(rows)
         if self._time_range:
             rows = self._time_range.filter(rows)
-        return with_hosts(rows, self._true_hosts) if "host" in rows.columns else rows
+        return self._process_names.replace_in(rows) if "host" in rows.columns else rows
 
     def _speakers(self) -> pl.DataFrame:
         ends_of_stretches = pl.col("last", "dropped_line")
         stretches = pl.concat(self._records.speakers).with_columns(ends_of_stretches - pl.col("line"))
-        placed = with_positions(stretches, self._ends)
+        placed = with_positions(self._process_names.without_ambiguous(stretches), self._ends)
         placed = placed.with_columns(ends_of_stretches + pl.col("line"), last_pos=pl.col("pos") + pl.col("last"))
-        return with_hosts(placed.select(list(SPEAKER_COLUMNS)).sort("pos"), self._true_hosts)
+        return self._process_names.replace_in(placed.select(list(SPEAKER_COLUMNS)).sort("pos"))
 
     @cached_property
-    def _true_hosts(self) -> dict[tuple[str, int], str]:
-        """(host, pid) -> host, for host names torn by interleaved writes: a part of the name, or with text before it.
-
-        The same process prints its true name too, and far more often.
-        """
-        speakers = pl.concat(self._records.speakers)
-        counted = speakers.group_by(text_of("host"), "pid").agg(pl.col("lines").sum())
-        pairs = counted.join(counted, on="pid", suffix="_true").filter(pl.col("host") != pl.col("host_true"))
-        ends_alike = pl.col("host").str.ends_with(pl.col("host_true")) | pl.col("host_true").str.ends_with(
-            pl.col("host")
-        )
-        is_rarer = pl.col("lines") * pl.when(ends_alike).then(RARE).otherwise(VERY_RARE) < pl.col("lines_true")
-        torn = pairs.filter(is_rarer).sort("lines_true")
-        return {(host, pid): true for host, pid, true in torn.select("host", "pid", "host_true").iter_rows()}
+    def _process_names(self) -> ProcessNames:
+        """Replacements of hosts that were torn or cut away."""
+        return process_names(pl.concat(self._records.speakers))
 
     @cached_property
     def _ends(self) -> pl.Series:

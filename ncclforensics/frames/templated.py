@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from ncclforensics.frames.assemble import assemble, with_all_columns, with_hosts, with_positions
+from ncclforensics.frames.assemble import assemble, with_all_columns, with_positions
 from ncclforensics.frames.columns import ORIGIN, with_line
+from ncclforensics.frames.process_names import ProcessNames
 from ncclforensics.grammar.patterns import Shape
 from ncclforensics.parsing import templates
 from ncclforensics.parsing.templates import CALL_TEMPLATE, EncodedRows, distinct_rows
@@ -44,9 +45,7 @@ class TemplatedFrame:
         lines = with_line(call_occurrence).drop("source")
         return EncodedRows(call_template.drop("pos"), lines).decode().select(list(schema))
 
-    def assemble(
-        self, pieces: list[EncodedRows], ends: pl.Series, true_hosts: Mapping[tuple[str, int], str]
-    ) -> dict[str, pl.DataFrame]:
+    def assemble(self, pieces: list[EncodedRows], ends: pl.Series, names: ProcessNames) -> dict[str, pl.DataFrame]:
         """The frames TEMPLATES and OCCURRENCES, both in the order of lines. `pieces` is emptied, to save memory."""
         shared = {name: dtype for name, dtype in self.shape.schema.items() if name != self.counter}
         counter = self.shape.schema[self.counter]
@@ -55,7 +54,7 @@ class TemplatedFrame:
             return {TEMPLATES: pl.DataFrame(schema={**ORIGIN, **shared}), OCCURRENCES: pl.DataFrame(schema=columns)}
         first_rows = with_positions(pl.concat([piece.templates for piece in pieces], how="diagonal"), ends)
         order = first_rows["pos"].arg_sort()
-        ordered = with_all_columns(with_hosts(first_rows, true_hosts), {**ORIGIN, **shared})[order]
+        ordered = with_all_columns(names.replace_in(first_rows), {**ORIGIN, **shared})[order]
         call_template, template = distinct_rows(ordered, ["source", *shared])
         template = template.gather(order.arg_sort())
         occurrences, start = [], 0

@@ -14,7 +14,7 @@ from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.grammar.patterns import FORM, Shape
 from ncclforensics.inputs import lines
 from ncclforensics.parsing.launcher_prefixes import detect_prefixes, strip_prefixes
-from ncclforensics.parsing.matching import match
+from ncclforensics.parsing.matching import NO_HOST, match
 
 MIN_LITERAL = 12  # literal characters that a line must share with a shape to be compared with it
 
@@ -43,6 +43,8 @@ def explain_line(line: str, dialect: Dialect) -> LineExplanation:
         (row,) = pl.concat(tables).to_dicts()
         shape = next(shape for shape in dialect.shapes if shape.frame == frame)
         fields = {name: row[name] for name in shape.columns if row.get(name) is not None}
+        if fields.get("host") == NO_HOST:
+            del fields["host"], fields["pid"]
         return LineExplanation(text, labels, shape, row[FORM], fields)
     literal, at, shape, expected = _nearest(text, dialect)
     nearest = shape if literal >= MIN_LITERAL else None

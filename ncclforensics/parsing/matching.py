@@ -26,6 +26,7 @@ MANY = 50_000  # texts matched at once
 WORD = 12  # most characters of the word after the prefix marker, with its blank
 LAST = "\U0010ffff"
 NONE = -1
+NO_HOST = "?"  # stands for the host of a line that does not name its process; no host can be called so
 AS_WRITTEN = pl.QueryOptFlags.none()
 
 KNOWN = {
@@ -205,14 +206,35 @@ def _parse_prefixes(texts: pl.Series, dialect: Dialect) -> _Prefixes:
         rows = texts.to_frame("text").select(fields(pl.col("text"), prefix.patterns[0].regex)).unnest(FIELDS)
         kinds += rows[MATCHED].is_not_null().cast(pl.Int64) * (1 << bit)
         values[prefix.frame] = rows.select(base.cast(pl.col(name)).alias(name) for name, base in prefix.columns.items())
-    for short_prefix, of in dialect.short_prefixes:
+    is_bare = (kinds == 0) & ~texts.str.contains(dialect.prefix_regex)
+    for short, of in dialect.short_prefixes:
         bits = sum(1 << bit for bit, prefix in enumerate(dialect.prefixes) if prefix.frame in of)
-        kinds |= texts.str.contains(short_prefix.patterns[0].regex).cast(pl.Int64) * bits
+        for pattern in short.patterns:
+            if not is_bare.any():
+                break
+            found = texts.to_frame("text").select(fields(pl.col("text"), pattern.regex)).unnest(FIELDS)
+            is_short = found[MATCHED].is_not_null() & is_bare
+            kinds |= is_short.cast(pl.Int64) * bits
+            typed = found.select(short.columns[name].cast(pl.col(name)).alias(name) for name in pattern.columns)
+            for name in of:
+                values[name] = _with_short_values(values[name], is_short, typed)
+            is_bare &= ~is_short
     processes = pl.DataFrame(
         {name: _first_of([table[name] for table in values.values()]) for name in ("host", "pid")},
         schema={name: KNOWN[name] for name in ("host", "pid")},
     )
     return _Prefixes(kinds, values, processes)
+
+
+def _with_short_values(values: pl.DataFrame, is_short: pl.Series, short_values: pl.DataFrame) -> pl.DataFrame:
+    """Values of a prefix rule with those of short prefixes, whose process is known by nothing but its device."""
+    known = {name: pl.when(is_short).then(short_values[name]).otherwise(pl.col(name)) for name in short_values.columns}
+    device = short_values["dev"].fill_null(0).cast(pl.Int32) if "dev" in short_values else pl.lit(0, dtype=pl.Int32)
+    return values.with_columns(
+        **{name: value for name, value in known.items() if name in values.columns},
+        host=pl.when(is_short).then(pl.lit(NO_HOST).cast(pl.Categorical())).otherwise("host"),
+        pid=pl.when(is_short).then(device).otherwise("pid"),
+    )
 
 
 def _first_of(columns: Sequence[pl.Series]) -> pl.Series:

@@ -9,7 +9,7 @@ import polars as pl
 from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.grammar.patterns import FORM, Pattern
 from ncclforensics.parsing.concurrency import OrderedMap
-from ncclforensics.parsing.matching import Matched, contains_prefix, match
+from ncclforensics.parsing.matching import NO_HOST, Matched, contains_prefix, match
 from ncclforensics.parsing.quoted_errors import quoted_errors
 from ncclforensics.parsing.templates import CALL_TEMPLATE, EncodedRows, distinct_rows
 
@@ -145,7 +145,7 @@ def _labels(rows: pl.DataFrame, dialect: Dialect) -> list[str]:
 
 
 def _hosts(known: pl.DataFrame) -> pl.DataFrame:
-    return known.select("source", "host").drop_nulls().unique()
+    return known.filter(pl.col("host") != NO_HOST).select("source", "host").unique()
 
 
 def _named(hosts: pl.DataFrame) -> pl.DataFrame:

@@ -1,0 +1,84 @@
+"""Name the processes of lines whose prefix was cut away or torn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from ncclforensics.frames.columns import OWNER, text_of
+from ncclforensics.parsing.matching import NO_HOST
+
+# A torn host name is so many times rarer than the true one: a name that ends like it, and any other name.
+RARE, VERY_RARE = 3, 30
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessNames:
+    """Replacements of hosts as they were printed."""
+
+    true_hosts: Mapping[tuple[str, int], str] = field(default_factory=dict)  # (torn host, pid) -> host
+    # Input -> host and pid of its lines without a process: of its only process (then the pid is given), or a made-up
+    # host whose processes are told apart by device. None: there are several processes, and any may have printed them.
+    without_process: Mapping[int, tuple[str, int | None] | None] = field(default_factory=dict)
+
+    def replace_in(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Rows with their true `host` and `pid`; both are null where the process is unknown."""
+        if self.true_hosts:
+            schema = {"host": pl.Categorical(), "pid": pl.Int32(), "true": pl.Categorical()}
+            named = [(host, pid, true) for (host, pid), true in self.true_hosts.items()]
+            names = pl.DataFrame(named, schema=schema, orient="row")
+            joined = rows.join(names, on=OWNER, how="left", maintain_order="left")
+            rows = joined.with_columns(host=pl.coalesce("true", "host")).drop("true")
+        return self._replace_missing(rows) if self.without_process else rows
+
+    def _replace_missing(self, rows: pl.DataFrame) -> pl.DataFrame:
+        is_missing = pl.col("host") == NO_HOST
+        if not rows.select(is_missing.any()).item():
+            return rows
+        schema = {"source": pl.Int32(), "_host": pl.Categorical(), "_pid": pl.Int32(), "_known": pl.Boolean()}
+        owners = [(source, *(owner or (None, None)), bool(owner)) for source, owner in self.without_process.items()]
+        known = pl.DataFrame(owners, schema=schema, orient="row")
+        joined = rows.join(known, on="source", how="left", maintain_order="left")
+        pid = pl.when("_known").then(pl.coalesce("_pid", "pid"))
+        replaced = joined.with_columns(
+            host=pl.when(is_missing).then("_host").otherwise("host"), pid=pl.when(is_missing).then(pid).otherwise("pid")
+        )
+        return replaced.drop("_host", "_pid", "_known")
+
+    def without_ambiguous(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Rows but for those of calls and communicators that any of several processes may have printed."""
+        sources = [source for source, owner in self.without_process.items() if owner is None]
+        if not sources or "host" not in rows.columns:
+            return rows
+        is_ambiguous = (pl.col("host") == NO_HOST) & pl.col("source").is_in(sources)
+        if "comm" in rows.columns:
+            is_ambiguous &= pl.col("comm").is_not_null()
+        return rows.filter(~is_ambiguous.fill_null(False))
+
+
+def process_names(speakers: pl.DataFrame) -> ProcessNames:
+    """Find the names by the stretches of lines of every process (columns of `parser.SPEAKER`)."""
+    is_missing = pl.col("host") == NO_HOST
+    named = speakers.filter(~is_missing)
+    owners = named.select("source", text_of("host"), "pid").unique()
+    missing = speakers.filter(is_missing)["source"].unique().sort().to_list()
+    without_process: dict[int, tuple[str, int | None] | None] = {}
+    for source in missing:
+        own = owners.filter(source=source).select("host", "pid").rows()
+        without_process[source] = own[0] if len(own) == 1 else None if own else (f"unnamed-{source + 1}", None)
+    return ProcessNames(_true_hosts(named), without_process)
+
+
+def _true_hosts(speakers: pl.DataFrame) -> dict[tuple[str, int], str]:
+    """(host, pid) -> host, for host names torn by interleaved writes: a part of the name, or with text before it.
+
+    The same process prints its true name too, and far more often.
+    """
+    counted = speakers.group_by(text_of("host"), "pid").agg(pl.col("lines").sum())
+    pairs = counted.join(counted, on="pid", suffix="_true").filter(pl.col("host") != pl.col("host_true"))
+    ends_alike = pl.col("host").str.ends_with(pl.col("host_true")) | pl.col("host_true").str.ends_with(pl.col("host"))
+    is_rarer = pl.col("lines") * pl.when(ends_alike).then(RARE).otherwise(VERY_RARE) < pl.col("lines_true")
+    torn = pairs.filter(is_rarer).sort("lines_true")
+    return {(host, pid): true for host, pid, true in torn.select("host", "pid", "host_true").iter_rows()}

@@ -1,0 +1,47 @@
+"""Lines without host and pid belong to the only process of their input, or to a process that is made up for them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ncclforensics import analyze
+from ncclforensics.report.build import Report
+
+INCIDENTS = Path(__file__).parent.parent / "fixtures/incidents"
+WARNING = "ibvwrap.cc:205 NCCL WARN Call to ibv_create_qp failed with error Cannot allocate memory"
+
+
+def _report(folder: Path, **texts: str) -> Report:
+    for name, text in texts.items():
+        (folder / f"{name}.log").write_text(text)
+    return analyze([str(folder)], everything=True)
+
+
+def _owners(report: Report) -> list[tuple[str | None, int | None]]:
+    return report.run["failure"].select("host", "pid").cast({"host": str}).rows()
+
+
+@pytest.mark.parametrize("prefix", ["[5] ", "rank 1: ", "- ", "> ", "", "it fails with "])
+def test_a_warning_without_process_is_found(tmp_path: Path, prefix: str) -> None:
+    report = _report(tmp_path, job=f"{prefix}{WARNING}\n")
+    assert _owners(report) == [("unnamed-1", 5 if prefix == "[5] " else 0)]
+
+
+def test_a_line_without_process_belongs_to_the_only_process(tmp_path: Path) -> None:
+    assert _owners(_report(tmp_path, job=f"node1:77:78 [0] NCCL INFO Using network IB\n{WARNING}\n")) == [("node1", 77)]
+
+
+def test_a_line_that_several_processes_may_have_printed_has_no_process(tmp_path: Path) -> None:
+    lines = [f"node1:{pid}:{pid} [0] NCCL INFO Using network IB\n" for pid in (77, 78)]
+    assert _owners(_report(tmp_path, job="".join([*lines, WARNING, "\n"]))) == [(None, None)]
+
+
+def test_logs_without_any_host_are_analysed(tmp_path: Path) -> None:
+    for log in (INCIDENTS / "one-rank-stops-before-an-allreduce").glob("*.log"):
+        text = re.sub(r"(?m)^\S+:\d+:\d+ \[\d+\] (?=NCCL )", "", log.read_text())
+        (tmp_path / log.name).write_text(text)
+    verdict = analyze([str(tmp_path)], everything=True).verdicts[0]
+    assert verdict["verdict"] in ("lagging-ranks", "undecidable")
