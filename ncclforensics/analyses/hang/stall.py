@@ -7,7 +7,7 @@ ended by its scheduler, has unequal ends too. NCCL prints a call when it is enqu
 from __future__ import annotations
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job
-from ncclforensics.analyses.job.exit_reports import CAPTURE
+from ncclforensics.analyses.job.exit_reports import CAPTURE, SIGNAL
 from ncclforensics.analyses.job.failure_events import HARD, LOST, NETWORK, REFUSED
 from ncclforensics.analyses.job.torch_text import BARRIER, STORE, TIMED_OUT
 
@@ -34,9 +34,7 @@ def find_stall_evidence(job: Job) -> list[str]:
     kinds += [
         FAILURES[event["kind"]] for event in job.failure_events if event["kind"] in FAILURES and job.is_fatal(event)
     ]
-    kinds += [
-        "capture" if row["reporter"] == CAPTURE else "process-exit" for row in job.process_exits if row["is_first"]
-    ]
+    kinds += ["capture" for row in job.process_exits if row["is_first"] and row["reporter"] == CAPTURE]
     return list(dict.fromkeys(kinds))
 
 
@@ -57,11 +55,17 @@ def weigh_stall(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     diagnosis.collect = [*diagnosis.collect, "the same logs a minute later: what has not grown stands still"]
     if _has_staggered_ends(job) or _are_many(job, diagnosis.culprits):
         diagnosis.lower_certainty("possible")
-    goes_on = [rank_id for rank_id in diagnosis.culprits if job.application_lines_after(rank_id) > MANY_LINES]
+    has_later_output = any(job.application_lines_after(rank_id) > MANY_LINES for rank_id in job.rank_ids)
     lag = max((job.lag(rank_id) for rank_id in diagnosis.culprits), default=0)
-    if goes_on or lag > LONG_LAG or job.is_cancelled:
+    if has_later_output or lag > LONG_LAG or _was_ended(job):
         diagnosis.lower_certainty("possible")
     return diagnosis
+
+
+def _was_ended(job: Job) -> bool:
+    """Whether a scheduler cancelled the job, or most of its processes were ended by a signal."""
+    ended = {row["rank_id"] for row in job.process_exits if row["how"] == SIGNAL}
+    return job.is_cancelled or len(ended) * 2 > len(job.rank_ids)
 
 
 def _are_many(job: Job, culprits: list[int]) -> bool:
