@@ -26,7 +26,7 @@ def save(report: Report, path: Path) -> None:
     kept: dict[str, Callable[[], pl.DataFrame]] = {
         name: partial(run.__getitem__, name)
         for name, height in rows.items()
-        if height and (name not in analyses() or height <= MOST_COMPUTED)
+        if height and (name not in analyses() or (height <= MOST_COMPUTED and not analyses()[name].is_step))
     }
     cited = [(source, line, text) for (source, _), (line, text) in report.quotes.items()]
     lines = pl.DataFrame(cited, schema=parquet.CITED_COLUMNS, orient="row").unique().sort("source", "line")

@@ -22,15 +22,19 @@ class RegisteredAnalysis:
     function: Analysis
     columns: Mapping[str, pl.DataType]
     of: tuple[str, ...]  # if these frames are all empty, so is the result
+    is_step: bool  # only a step towards other frames: a saved run does not hold it
 
 
 _ANALYSES: dict[str, RegisteredAnalysis] = {}
 
 
-def analysis(columns: Mapping[str, pl.DataType], *, of: tuple[str, ...] = ()) -> Callable[[Analysis], Analysis]:
+def analysis(
+    columns: Mapping[str, pl.DataType], *, of: tuple[str, ...] = (), is_step: bool = False
+) -> Callable[[Analysis], Analysis]:
     """Register a function as the analysis that computes the frame of its own name.
 
-    `of`: if these frames are all empty, the function is not called and the frame is empty.
+    `of`: if these frames are all empty, the function is not called and the frame is empty. `is_step`: a saved run
+    leaves the frame out, and computes it again if another analysis needs it.
     Raises ValueError if a grammar rule, another analysis or the run itself already provides a frame of that name.
     """
 
@@ -38,7 +42,7 @@ def analysis(columns: Mapping[str, pl.DataType], *, of: tuple[str, ...] = ()) ->
         name = function.__name__
         if taken := _provider(name):
             raise ValueError(f"two frames are called {name}: {taken} and {_place(function)}")
-        _ANALYSES[name] = RegisteredAnalysis(function, columns, of)
+        _ANALYSES[name] = RegisteredAnalysis(function, columns, of, is_step)
         return function
 
     return register

@@ -110,7 +110,7 @@ def _other_calls(
     return others
 
 
-@analysis(CALL)
+@analysis(CALL, is_step=True)
 def logged_call(
     call_line: pl.DataFrame,
     call_template: pl.DataFrame,
@@ -239,13 +239,13 @@ def call(logged_call: pl.DataFrame, call_gap: pl.DataFrame) -> pl.DataFrame:
     return corrected(logged_call, call_gap)
 
 
-@analysis(LAST_CALL, of=("logged_call",))
+@analysis(LAST_CALL, of=("logged_call",), is_step=True)
 def logged_end(logged_call: pl.DataFrame) -> pl.DataFrame:
     """The last collective of every rank on every communicator as the logs show it; columns as in `last_call`."""
     return _last_calls(logged_call)
 
 
-@analysis({"key": pl.Categorical()}, of=("logged_end",))
+@analysis({"key": pl.Categorical()}, of=("logged_end",), is_step=True)
 def uneven_key(logged_end: pl.DataFrame) -> pl.DataFrame:
     """Communicators whose members show unequal numbers of collectives."""
     ends = logged_end.group_by("key").agg(is_even=pl.col("calls").min() == pl.col("calls").max())
@@ -270,7 +270,7 @@ def _last_calls(calls: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-@analysis(DIVERGENCE, of=("logged_call",))
+@analysis(DIVERGENCE, of=("logged_call",), is_step=True)
 def logged_divergence(
     logged_call: pl.DataFrame, call_line: pl.DataFrame, logged_end: pl.DataFrame, member: pl.DataFrame
 ) -> pl.DataFrame:
