@@ -178,14 +178,33 @@ def find_watchdog_timeout(job: Job) -> Diagnosis | None:
         ]
         return diagnosis
     sequence = min((row["sequence"] for row in with_sequence), default=0)
+    if len(reporting_ranks) == 1:
+        return _judge_single_report(job, rows, guid, sequence, len(numbers | reporting_ranks))
     completed_by = ranks_text(sorted(row["rank"] for row in rows if (row["completed"] or 0) >= sequence))
-    cause = "a fault of the transport, a GPU or a size, not a missing call"
-    reason = f"enqueued work {sequence} and did not complete it: {cause}"
+    reason = f"enqueued work {sequence} and did not complete it: "
+    if silent_ranks:
+        reason += f"{silent_ranks} printed no time-out and may not have called it, or the transport or a GPU failed"
+    else:
+        reason += "a fault of the transport, a GPU or a size, not a missing call"
     if completed_by:
         reason += f"; {completed_by} completed it, so the links of the other ranks are suspect"
-    diagnosis = _diagnose(
-        job, "stuck-together", reason, "possible" if silent_ranks or completed_by else "likely", rows, []
-    )
+    is_weak = bool(silent_ranks or completed_by or guid not in WORLD)
+    diagnosis = _diagnose(job, "stuck-together", reason, "possible" if is_weak else "likely", rows, [])
     if silent_ranks:
         diagnosis.collect = [f"the end of the log of {silent_ranks}, which printed no time-out"]
+    return diagnosis
+
+
+def _judge_single_report(job: Job, rows: list[Row], guid: str, sequence: int, known: int) -> Diagnosis:
+    """Judge the report of one rank: it waited, and nothing shows whether the others made the same call."""
+    name = f"process group {guid}" if guid not in WORLD else "its process group"
+    reason = (
+        f"{ranks_text([rows[0]['rank']])} timed out at work {sequence} of {name} and is a victim; "
+        f"no other rank of the at least {max(known, 2)} reports how far it came"
+    )
+    diagnosis = _diagnose(job, "undecidable", reason, "likely", rows, [])
+    diagnosis.collect = [
+        "stderr of every rank: the rank with a lower `last enqueued work` is the culprit",
+        "the Flight Recorder dumps: $HOME/.cache/torch/comm_lib_trace_rank_* on each host (torch 2.11 and later)",
+    ]
     return diagnosis

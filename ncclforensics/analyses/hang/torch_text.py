@@ -12,7 +12,16 @@ from ncclforensics.analyses.hang import pytorch
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
 from ncclforensics.analyses.job.exit_reports import EXIT
 from ncclforensics.analyses.job.process_exits import ended_text, strongest_reports
-from ncclforensics.analyses.job.torch_text import CLOSED, COMPARED, SIZE, TIMED_OUT, compared_calls, minority_of
+from ncclforensics.analyses.job.torch_text import (
+    BARRIER,
+    CLOSED,
+    COMPARED,
+    SIZE,
+    TIMED_OUT,
+    compared_calls,
+    differing_ranks,
+    minority_of,
+)
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.processes import REQUESTED_ENDS
 
@@ -89,13 +98,13 @@ def _find_fingerprints(job: Job) -> Diagnosis | None:
     rows = job.pytorch["fingerprint"]
     if not rows:
         return None
-    called = compared_calls(rows)
-    outliers = minority_of(called)
+    outliers = differing_ranks(rows)
     culprits = _in_job(outliers, _job_numbers(job, rows, "first_rank"))
     reason = "called another operation than the others, as PyTorch found when it compared the calls"
     if not culprits:
         reason = "PyTorch compared the calls of the ranks and found different ones"
-    diagnosis = _diagnose(job, "collective-mismatch", "certain" if culprits else "likely", reason, culprits)
+    is_complete = len(compared_calls(rows)) >= len(job.rank_ids)
+    diagnosis = _diagnose(job, "collective-mismatch", "certain" if is_complete else "likely", reason, culprits)
     diagnosis.how = COMPARED
     majority = next((row for row in rows if row["first_rank"] is not None and row["first_rank"] not in outliers), None)
     if majority:
@@ -162,13 +171,16 @@ def _has_recovered(job: Job, attempt: int) -> bool:
     """Whether torchrun started the ranks again after this attempt, and neither they nor torchrun report an error."""
     rows = job.pytorch["elastic_failure"]
     failures = [row for row in rows if row["form"] == "failed"]
-    if not failures or any(row["form"] == "summary" for row in rows) or len(failures) != attempt + 1:
+    later_errors = [row for row in job.pytorch["torch_error"] if _attempt(job, row) > attempt]
+    if later_errors or any(row["form"] == "summary" for row in rows):
         return False
-    later_folders = any((place["attempt"] or 0) > attempt for place in job.pytorch["torch_source"])
+    if any((place["attempt"] or 0) > attempt for place in job.pytorch["torch_source"]):
+        return True
+    if len(failures) != attempt + 1:
+        return False
     last = max(failures, key=lambda row: row["pos"])
     lines_behind = job.sources[last["source"]]["lines"] - last["line"] if last["line"] > 0 else -last["line"]
-    later_errors = [row for row in job.pytorch["torch_error"] if _attempt(job, row) > attempt]
-    return (later_folders or lines_behind > 1) and not later_errors
+    return bool(lines_behind > 1)
 
 
 def _find_failed_ranks(job: Job) -> Diagnosis | None:
@@ -179,7 +191,10 @@ def _find_failed_ranks(job: Job) -> Diagnosis | None:
     last = max(_attempt(job, row) for row in exits)
     exits = strongest_reports(row for row in exits if _attempt(job, row) == last)
     strongest = [row for row in exits if row["how"] != EXIT] or exits
+    if strongest[0]["how"] == EXIT and any(row["kind"] in (TIMED_OUT, BARRIER) for row in job.pytorch["torch_error"]):
+        return None  # the others timed out, and an exit code alone does not tell a time-out from a cause
     numbers = sorted({row["rank"] for row in strongest})
+    is_unexplained = all(row["how"] == EXIT and row["exit_code"] == 1 for row in strongest)
     if _has_recovered(job, last):
         reason = (
             f"{ranks_text(numbers)} failed in attempt {last}; torchrun started the ranks again, and none failed then"
@@ -188,6 +203,9 @@ def _find_failed_ranks(job: Job) -> Diagnosis | None:
     elif set(_rank_ids(job)) <= set(numbers) and len(numbers) > 1:
         reason = "every rank in this text failed by itself, so none waits for another"
         diagnosis = Diagnosis("undecidable", reason, "likely")
+    elif is_unexplained:
+        reason = f"{ranks_text(numbers)} failed first with exit code 1, and no traceback shows why: victims end so, too"
+        diagnosis = Diagnosis("undecidable", reason, "likely", collect=COLLECT_OUTPUT)
     else:
         is_sure = len(numbers) == 1 and strongest[0]["how"] != EXIT
         diagnosis = _diagnose(job, "rank-died", "certain" if is_sure else "likely", ended_text(strongest[0]), numbers)
@@ -300,6 +318,8 @@ def _find_failed_calls(job: Job) -> Diagnosis | None:
             first.setdefault(row["rank"], row)
     if not errors:
         return None
+    if any(row["kind"] == SIZE for row in errors):
+        return _judge_wrong_sizes(job, [row for row in errors if row["kind"] == SIZE])
     silent = sorted({row["rank"] for row in job.rank_ids.values()} - {None} - set(first))
     calls = {rank: row["call"] for rank, row in first.items() if row["call"]}
     has_all = bool(calls) and not silent and len(calls) == len(job.rank_ids) > 1
@@ -325,6 +345,17 @@ def _find_failed_calls(job: Job) -> Diagnosis | None:
     _cite(
         job, diagnosis, "waiting", [row for rank, row in sorted(first.items()) if rank not in culprit_numbers] or errors
     )
+    return diagnosis
+
+
+def _judge_wrong_sizes(job: Job, rows: list[Row]) -> Diagnosis:
+    """Judge messages of an unexpected size: the ranks make different calls, and no line shows which rank differs."""
+    ranks = ranks_text(sorted({row["rank"] for row in rows if row["rank"] is not None})) or "a rank"
+    reason = f"{ranks} received more bytes than expected: the ranks do not make the same call, or differ in its size"
+    diagnosis = _diagnose(job, "collective-mismatch", "likely", reason, [])
+    diagnosis.how = "swapped"
+    diagnosis.collect = ["a run with TORCH_DISTRIBUTED_DEBUG=DETAIL: it names the call of every rank"]
+    _cite(job, diagnosis, "failure", rows)
     return diagnosis
 
 

@@ -225,6 +225,8 @@ def crash_reports(crash: pl.DataFrame) -> Iterator[ExitReport]:
                 yield _exit_report(row, "Python", None, reason, message=row["message"], **process_fields)
             case "shell" if row["reason"] in REASONS:
                 yield _exit_report(row, "the shell", None, REASONS[row["reason"]], **process_fields)
+            case "gpu":
+                yield ExitReport(GPU_ERROR, row, "the GPU's runtime", message=row["message"], **process_fields)
             case "heap":
                 yield ExitReport(
                     SIGNAL,

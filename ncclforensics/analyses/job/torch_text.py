@@ -191,3 +191,15 @@ def minority_of(values: dict[int, Any]) -> list[int]:
     usual, count = Counter(values.values()).most_common(1)[0]
     has_majority = 2 * count > len(values)
     return sorted(rank for rank, value in values.items() if value != usual or not has_majority)
+
+
+def differing_ranks(fingerprints: list[Row]) -> list[int]:
+    """Return the ranks whose call differs from the majority's; none where the messages of some ranks are not here.
+
+    Without a majority all differ, if every rank reported: of two ranks in one message either may be the odd one.
+    """
+    called = compared_calls(fingerprints)
+    outliers = minority_of(called)
+    reporting = {row["first_rank"] for row in fingerprints if row["first_rank"] is not None}
+    is_complete = reporting == set(called) == set(range(len(called)))
+    return outliers if len(outliers) < len(called) or is_complete else []

@@ -49,7 +49,9 @@ def boot_rank_missing(verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, ran
     Sources: nccl#857, nccl#429, nccl#719.
     """
     for row in verdicts_of(verdict, "rank-missing"):
-        yield verdict_finding(row, verdict_evidence, rank, "{ranks} never joined init")
+        has_culprits = bool(row["culprits"] or row["missing"])
+        title = "{ranks} never joined init" if has_culprits else "ranks never joined init"
+        yield verdict_finding(row, verdict_evidence, rank, title)
 
 
 @rule(Category.HANG, Severity.ERROR, of=("verdict",), hang=True)

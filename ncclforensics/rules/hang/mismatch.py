@@ -24,7 +24,9 @@ def coll_order_mismatch(verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, r
     for row in verdicts_of(verdict, "collective-mismatch"):
         if row["how"] == COMPARED:  # by PyTorch, with a finding of its own
             continue
-        finding = verdict_finding(row, verdict_evidence, rank, "{ranks} differs from the others at {call}")
+        has_culprits = bool(row["culprits"] or row["missing"])
+        title = "{ranks} differs from the others at {call}" if has_culprits else "ranks do not make the same call"
+        finding = verdict_finding(row, verdict_evidence, rank, title)
         verb = "differ" if len(finding.ranks) > 1 else "differs"
         finding.title = finding.title.replace("differs", verb, 1)
         if row["how"] in ("arguments", "another"):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.job.torch_text import COMPARED, compared_calls, minority_of
+from ncclforensics.analyses.job.torch_text import COMPARED, compared_calls, differing_ranks
 from ncclforensics.data.names import ranks_text
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
@@ -58,8 +58,10 @@ def torch_calls_differ(fingerprint: pl.DataFrame, verdict: pl.DataFrame) -> Iter
     if fingerprint.is_empty():
         return
     called = compared_calls(fingerprint.to_dicts())
-    minority = minority_of(called)
-    has_majority = len(minority) < len(called)  # else no rank differs from a majority
+    minority = differing_ranks(fingerprint.to_dicts())
+    has_majority = 0 < len(minority) < len(called)  # else no rank differs from a majority
+    of_job, of_group = pl.col("global_rank"), pl.col("first_rank")
+    is_world = fingerprint.drop_nulls(["global_rank", "first_rank"]).select((of_job == of_group).all()).item()
     evidence = fingerprint.sort(pl.col("first_rank").is_in(minority), descending=True, maintain_order=True)
     by_call = {call: ranks_text(rank for rank in called if called[rank] == call) for call in called.values()}
     difference = "different operations" if called and not has_majority else "another operation than the others"
@@ -68,7 +70,7 @@ def torch_calls_differ(fingerprint: pl.DataFrame, verdict: pl.DataFrame) -> Iter
         detail="; ".join(f"{ranks}: {call}" for call, ranks in by_call.items())
         or "the message is cut before the operations",
         certainty="certain",
-        ranks=minority,
+        ranks=minority if is_world else [],
         evidence=[Line(source, line) for source, line in evidence.select("source", "line").head(2).rows()],
         job=next((row["job"] for row in verdict.to_dicts() if row["how"] == COMPARED), None),
     )
