@@ -55,7 +55,13 @@ TOPICS = {
     "param": "environment",
 }
 # How a warning begins whose place is not in the text.
-BEGINNINGS = {"NET/IB": "ib-error", "NET/Socket": "bootstrap", "NET/": "net-plugin", "Bootstrap": "bootstrap"}
+BEGINNINGS = {
+    "NET/IB": "ib-error",
+    "NET/Socket": "bootstrap",
+    "NET/": "net-plugin",
+    "Bootstrap": "bootstrap",
+    "Allocation failed": "oom",
+}
 OTHER = "init-failure"
 # Files of src/ in which an error reaches the call of the application; deeper callers may ignore it.
 TOP_FILES = ("init.cc", "group.cc", "enqueue.cc", "proxy.cc", "transport.cc", "bootstrap.cc", "collectives.cc")

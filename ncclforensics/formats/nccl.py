@@ -102,5 +102,11 @@ def dialect() -> Dialect:
         counter="opcount",
         launcher_prefixes=(*launcher.shapes, *grammar_file.load("deduplicated").shapes),
         tag_regex=launcher.part_regex("_ray_tag"),
-        quotation=Quotation("call_error", "last_error", grammar_file.load("pytorch").part_regex("_tags"), "NCCL WARN "),
+        quotation=Quotation(
+            frame="call_error",
+            form="last_error",
+            tag_regex=grammar_file.load("pytorch").part_regex("_tags"),
+            prefix="NCCL WARN ",
+            unshaped="warning",
+        ),
     )

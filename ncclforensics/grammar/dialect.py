@@ -105,6 +105,7 @@ class Quotation:
     form: str  # of the announcing line
     tag_regex: str  # what stands in front of both lines
     prefix: str  # of NCCL, as it would stand before the text
+    unshaped: str  # the frame of warnings without a shape of their own
 
 
 @dataclass(frozen=True)

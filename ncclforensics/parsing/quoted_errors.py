@@ -1,7 +1,7 @@
 """Read the lines in which another program quotes NCCL's last warning (ncclGetLastError), without NCCL's prefix.
 
-PyTorch prints `Last error:` and the text of the warning on the next line. With a prefix put before it, the text goes
-through the shapes of warnings.
+PyTorch prints `Last error:` and the text of the warning on the next line; in excerpts the text often stands right
+behind the exception. With a prefix put before it, the text goes through the shapes of warnings.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from ncclforensics.grammar.dialect import Dialect
-from ncclforensics.parsing.matching import Matched
+from ncclforensics.parsing.matching import Matched, match
 
 PLACE = ["source", "line"]
 
@@ -21,14 +21,17 @@ def quoted_errors(matched: Sequence[Matched], unknown: pl.DataFrame, dialect: Di
     quotation = dialect.quotation
     if quotation is None or unknown.is_empty():
         return unknown.clear()
-    announcements = [
-        rows.filter(pl.col("form") == quotation.form).select("source", line=pl.col("line") + 1)
-        for part in matched
-        for rows in part.frames.get(quotation.frame, [])
-    ]
-    if not announcements:
+    heads = [rows for part in matched for rows in part.frames.get(quotation.frame, [])]
+    if not heads:
         return unknown.clear()
-    quoted = unknown.join(pl.concat(announcements).unique(), on=PLACE, how="semi", maintain_order="left")
+    announcements = pl.concat([rows.select("form", "source", line=pl.col("line") + 1) for rows in heads]).unique()
+    quoted = unknown.join(announcements, on=PLACE, how="inner", maintain_order="left")
     text = pl.col("text").str.replace(f"^(?:{quotation.tag_regex})", "")
     is_text = pl.col("text").str.strip_chars(" ") != ""
-    return quoted.with_columns(text=text).filter(is_text).with_columns(text=pl.lit(quotation.prefix) + pl.col("text"))
+    quoted = quoted.with_columns(text=text).filter(is_text).with_columns(text=pl.lit(quotation.prefix) + pl.col("text"))
+    # Where the announcement itself was left out, the text must be that of a known warning.
+    is_announced = quoted["form"] == quotation.form
+    others = quoted.filter(~is_announced).drop("form")
+    unshaped = [rows.select(PLACE) for rows in match(others, dialect).frames.get(quotation.unshaped, [])]
+    known = others.join(pl.concat(unshaped), on=PLACE, how="anti") if unshaped else others
+    return pl.concat([quoted.filter(is_announced).drop("form"), known])
