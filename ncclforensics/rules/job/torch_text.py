@@ -102,6 +102,8 @@ def torch_store_failed(store_error: pl.DataFrame, torch_error: pl.DataFrame) -> 
     and for ones of an earlier run on that port (ss -ltnp).
     Sources: torch/csrc/distributed/c10d/TCPStore.cpp, socket.cpp; torch/distributed/distributed_c10d.py.
     """
+    if store_error.is_empty():
+        return
     ranks = sorted(
         torch_error.join(store_error.select("source", "line"), on=["source", "line"])["rank"].drop_nulls().unique()
     )
