@@ -9,6 +9,7 @@ import polars as pl
 
 from ncclforensics.data.names import count_of
 from ncclforensics.data.nccl_sources import (
+    INTERNAL,
     INVALID_ARGUMENT,
     INVALID_USAGE,
     OTHER,
@@ -83,6 +84,8 @@ def _warning_finding(rows: pl.DataFrame, rank: pl.DataFrame, communicator_progre
         category = Category.ENVIRONMENT
     elif row["frame"] == "plugin_warning":
         category = Category.NET_PLUGIN
+    if category == Category.BOOTSTRAP and row["result"] == INTERNAL:
+        category = Category(OTHER)  # a check inside NCCL failed, not a connection
     if category == OTHER and rows.join(communicator_progress, on=OWNER, how="semi").height:
         category = OF_RESULTS.get(row["result"], category)
     finding.category = category
