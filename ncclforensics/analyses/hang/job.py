@@ -193,7 +193,9 @@ class Job:
         """Count the lines of the rank's file behind the last line of NCCL."""
         process = self.process(rank_id)
         last = process["last_line"]
-        return int(self.sources[process["last_source"]]["lines"]) - last if last is not None and last > 0 else 0
+        if last is None:
+            return 0
+        return int(self.sources[process["last_source"]]["lines"] - last if last > 0 else -last - 1)
 
     def lag(self, rank_id: int) -> int:
         """Count the collectives by which a rank is behind the furthest member of a communicator that waits for it."""
