@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.analyses.job.failure_events import is_info
 from ncclforensics.data.verbs import BAD_ADDRESS, INVALID, MODIFY_QP, NO_MEMORY, TIMED_OUT, UNREACHABLE
 from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
@@ -97,11 +98,12 @@ def ib_call_failed(failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Findin
     """A call of the verbs library failed, and with it the set-up of a connection.
 
     Means: the kernel or the NIC refused a resource: completion queues, queue pairs, protection domains.
-    Not when: the call registers memory or connects a queue pair, which are rules of their own.
+    Not when: the call registers memory or connects a queue pair, which are rules of their own; NCCL prints it as an
+    INFO line: then it was a probe of something optional.
     Do: print ulimit -l in the job; check rdma resource show and dmesg -T | grep mlx5 on that host.
     Sources: nccl: src/misc/ibvwrap.cc; nccl-tests#206.
     """
-    calls = failure.filter(pl.col("form").is_in(["verbs_call", "modify_qp", "verbs_post"]))
+    calls = failure.filter(pl.col("form").is_in(["verbs_call", "modify_qp", "verbs_post"]) & ~is_info())
     other_rules = [*INVALID, *TIMED_OUT, *UNREACHABLE]
     is_other_rule = ((pl.col("operation") == MODIFY_QP) & pl.col("reason").is_in(other_rules)).fill_null(value=False)
     others = calls.filter(pl.col("operation").is_in(REGISTRATIONS).not_() & is_other_rule.not_())
