@@ -8,7 +8,7 @@ import polars as pl
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
 from ncclforensics.analyses.job.exit_reports import CAPTURE, EXIT, SIGNAL
-from ncclforensics.analyses.job.failure_events import HARD, LOST, NETWORK
+from ncclforensics.analyses.job.failure_events import HARD, LOST, NETWORK, REMOTE_ERROR
 from ncclforensics.analyses.job.process_exits import ended_text, strongest_reports
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.processes import ABORT
@@ -70,7 +70,11 @@ def find_lost_process(job: Job) -> Diagnosis | None:
     )
     if not culprits:
         return None
-    remote_losses = [event for event in connection_losses if event["form"] != "local_closed"]
+    remote_losses = [
+        event
+        for event in job.failure_events
+        if (event["kind"] == LOST and event["form"] != "local_closed") or event["result"] == REMOTE_ERROR
+    ]
     is_waited_for = any(rank_id in waited_for_by for rank_id in culprits)
     has_other_failures = any(not event["at_exit"] and event["form"] != "local_closed" for event in job.failure_events)
     if not remote_losses and not (named_ranks and (is_waited_for or has_other_failures or job.timeouts)):

@@ -25,6 +25,7 @@ LOST = "lost"  # the connection to another process was lost
 AFTER = "after"  # always a consequence of another failure
 CONTEXT = "context"  # neither: retries, warnings that NCCL continues after, and lines that no verdict rests on
 CLASSES = (REFUSED, HARD, NETWORK, LOST, AFTER, CONTEXT)
+REMOTE_ERROR = 6  # ncclRemoteError: another process exited, or the network failed
 FLUSHED = 5  # IBV_WC_WR_FLUSH_ERR: the queue pair had failed before
 THREAD = [*OWNER, "tid"]
 SHUTTING_DOWN = "driver shutting down"  # the process was already exiting
@@ -46,6 +47,7 @@ FAILURE_EVENT = {
     "peer": pl.Categorical(),
     "error": pl.String(),
     "busid": pl.Int64(),
+    "result": pl.Int64(),  # ncclResult_t that a caller returned
     "unwound": pl.Categorical(),  # place of a caller that returned an error
     "at_exit": pl.Boolean(),  # after this process began to destroy or abort its communicators
     "source": pl.Int32(),
