@@ -40,3 +40,31 @@ def test_calls_of_equal_length_are_no_wrapped_lines(tmp_path: Path) -> None:
     plain, mixed = analyze([str(HANG)], everything=True), analyze([str(tmp_path)], everything=True)
     assert mixed.verdicts[0]["verdict"] == plain.verdicts[0]["verdict"]
     assert mixed.run["operation"].height == plain.run["operation"].height
+
+
+CALL = (
+    "node1:77:78 [0] NCCL INFO AllReduce: opCount 1a sendbuff 0x7f3c2a000000 recvbuff 0x7f3c2a000000 count 1048576 "
+    "datatype 9 op 0 root 0 comm 0x55d1c3e0a2b0 [nranks=16] stream 0x55d1b0a0c3d0"
+)
+
+
+@pytest.mark.parametrize("rest", ["\n{}", " \n  {}", "Epoch 3: loss 1.93 acc 0.55\n{}"])
+def test_the_rest_of_a_line_is_found_on_the_next_line(tmp_path: Path, rest: str) -> None:
+    at = CALL.index("datatype") if rest.startswith(" ") else CALL.index("8576")
+    (tmp_path / "job.log").write_text(CALL[:at].rstrip() + rest.format(CALL[at:]) + "\nstep 7\n")
+    run = analyze([str(tmp_path)], everything=True).run
+    assert run["operation"].select("line", "count").rows() == [(1, 1048576)]
+    (counted,) = run.tally.select("recognised", "application", "unrecognised", "damaged").rows()
+    assert counted == ((0, 1, 0, 2) if "Epoch" in rest else (2, 1, 0, 0))
+
+
+def test_a_name_is_not_guessed_where_a_line_was_torn(tmp_path: Path) -> None:
+    at = CALL.index("Reduce")
+    (tmp_path / "job.log").write_text(f"{CALL[:at]}Epoch 3: loss 1.93\n{CALL[at:]}\n")
+    assert analyze([str(tmp_path)], everything=True).run["operation"].is_empty()
+
+
+def test_unrecognised_lines_stay_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text("node1:77:78 [0] NCCL INFO some text that no grammar knows\nstep 7\nstep 8\n")
+    run = analyze([str(tmp_path)], everything=True).run
+    assert run.tally.select("recognised", "application", "unrecognised", "damaged").rows() == [(0, 2, 1, 0)]

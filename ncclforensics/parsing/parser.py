@@ -9,6 +9,7 @@ import polars as pl
 from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.grammar.patterns import FORM, Pattern
 from ncclforensics.parsing.concurrency import OrderedMap
+from ncclforensics.parsing.continuations import complete_lines
 from ncclforensics.parsing.matching import NO_HOST, Matched, contains_prefix, match
 from ncclforensics.parsing.quoted_errors import quoted_errors
 from ncclforensics.parsing.templates import CALL_TEMPLATE, EncodedRows, distinct_rows
@@ -118,7 +119,8 @@ def parse(
     a function to `parts` parts of the lines, perhaps in parallel.
     """
     length = max(-(-rows.height // parts), 1)
-    matched = list(ordered_map(lambda part: match(part, dialect), list(rows.iter_slices(length)) or [rows]))
+    slices = list(rows.iter_slices(length)) or [rows]
+    matched = list(ordered_map(lambda part: complete_lines(part, match(part, dialect), dialect), slices))
     complete, unknown = pl.concat([part.known for part in matched]), pl.concat([part.unknown for part in matched])
     beginnings = _hosts(complete)
     known = pl.concat([beginnings, *([] if hosts is None else [hosts])])

@@ -1,0 +1,134 @@
+"""Put lines together whose rest stands on the next lines: text was wrapped there, or another process wrote in between.
+
+This is tried only on lines of NCCL that no specific shape matches and that are followed by lines without a prefix, of
+which clean logs have hardly any. The grammar decides: the text put together must match a shape that the line alone
+does not match.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from ncclforensics.grammar.dialect import Dialect
+from ncclforensics.parsing.matching import Matched, match
+from ncclforensics.parsing.wrapped_lines import lines_of_specific_shapes
+
+MAX_NEXT = 3  # next lines
+MAX_LINES = 2_000  # lines that are tried together with the next ones
+MAX_TORN = 200  # lines that are tried with every place where they may be torn
+MIN_FIRST, MIN_REST = 8, 4  # characters of the message before a tear, and of the rest
+PLACE = ["source", "line"]
+
+
+def complete_lines(rows: pl.DataFrame, matched: Matched, dialect: Dialect) -> Matched:
+    """What was matched of `rows`, with lines of NCCL completed by the lines without a prefix behind them.
+
+    A completed line is matched with the number of its first part. All its parts count as recognised; where it was torn,
+    as damaged, because values beside the tear are uncertain.
+    """
+    followed = _followed_lines(rows, matched, dialect)
+    if followed.is_empty():
+        return matched
+    wrapped = _specific(_wrapped_candidates(followed.head(MAX_LINES)), dialect)
+    wrapped = wrapped.unique(PLACE, keep="first", maintain_order=True)
+    remaining = followed.join(wrapped, on=PLACE, how="anti", maintain_order="left")
+    torn = _unambiguous(_specific(_torn_candidates(remaining.head(MAX_TORN), dialect), dialect))
+    completed = pl.concat([wrapped.with_columns(is_torn=False), torn.with_columns(is_torn=True)])
+    if completed.is_empty():
+        return matched
+    return _replaced(rows, matched, completed, dialect)
+
+
+def _followed_lines(rows: pl.DataFrame, matched: Matched, dialect: Dialect) -> pl.DataFrame:
+    """Lines that only a general shape matches (columns PLACE, `text`), with the next lines without a prefix.
+
+    Column `next1` holds the first of these, up to MAX_NEXT of them null where there are fewer.
+    """
+    general = [shape.frame for shape in dialect.shapes if shape.priority < 0]
+    places = [piece.select(PLACE) for name in general for piece in matched.frames.get(name, [])]
+    lines = pl.concat([matched.known.filter("is_unrecognised").select(PLACE), *places]).unique(maintain_order=True)
+    is_rest = ~pl.col("text").str.contains(dialect.prefix_marker, literal=True) & ~pl.col("damaged")
+    rest = matched.unknown.filter(is_rest & (pl.col("text").str.strip_chars(" ") != "")) if lines.height else lines
+    if rest.is_empty():
+        return pl.DataFrame()
+    followed = lines.join(rows.select(*PLACE, "text"), on=PLACE, maintain_order="left")
+    for distance in range(1, MAX_NEXT + 1):
+        following = rest.select("source", pl.col("line") - distance, pl.col("text").alias(f"next{distance}"))
+        followed = followed.join(following, on=PLACE, how="left", maintain_order="left")
+    return followed.filter(pl.col("next1").is_not_null())
+
+
+def _wrapped_candidates(followed: pl.DataFrame) -> pl.DataFrame:
+    """Texts put together of each line and the next ones: the nearest lines first, with and without a blank between."""
+    candidates, joined, parts = [], pl.col("text"), pl.col("text").str.strip_chars_end(" ")
+    for distance in range(1, MAX_NEXT + 1):
+        following = pl.col(f"next{distance}")
+        joined, parts = joined + following, parts + " " + following.str.strip_chars(" ")
+        candidates += [followed.select(*PLACE, text=text, parts=pl.lit(distance + 1)) for text in (joined, parts)]
+    return pl.concat(candidates).drop_nulls("text")
+
+
+def _torn_candidates(followed: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
+    """Texts put together of a beginning of each line and the next line: the longest beginnings first."""
+    if followed.is_empty():
+        return followed.select(*PLACE, "text", parts=pl.lit(2))
+    message = pl.col("text").str.find(dialect.prefix_marker, literal=True) + len(dialect.prefix_marker)
+    length = pl.col("text").str.len_chars()
+    beginnings = followed.filter(pl.col("next1").str.len_chars() >= MIN_REST).with_columns(
+        at=pl.int_ranges(message.cast(pl.Int64) + MIN_FIRST, length.cast(pl.Int64)).list.reverse()
+    )
+    texts = beginnings.explode("at").drop_nulls("at")
+    text = pl.col("text").str.head(pl.col("at")) + pl.col("next1")
+    return texts.select(*PLACE, "at", text=text, parts=pl.lit(2))
+
+
+def _unambiguous(candidates: pl.DataFrame) -> pl.DataFrame:
+    """For each line the longest beginning, if no other matches, or if it ends with a digit.
+
+    The text that was written into a line may begin like the rest of a name: `AllEpoch 3` and `Reduce: opCount 1a`.
+    """
+    if candidates.is_empty():
+        return candidates.select(*PLACE, "text", "parts")
+    before = pl.col("text").str.slice(pl.col("at") - 1, 1)
+    is_certain = (pl.len().over(PLACE) == 1) | before.is_in(list("0123456789"))
+    longest = candidates.with_columns(is_certain=is_certain).unique(PLACE, keep="first", maintain_order=True)
+    return longest.filter("is_certain").select(*PLACE, "text", "parts")
+
+
+def _specific(candidates: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
+    """The candidates that a specific shape matches."""
+    if candidates.is_empty():
+        return candidates
+    numbers = pl.int_range(1, candidates.height + 1, dtype=pl.Int32, eager=True)
+    texts = candidates.select("source", "text", line=numbers, damaged=False, cut=False)
+    found = match(texts, dialect)
+    is_specific = numbers.is_in(lines_of_specific_shapes(found.frames, dialect)["line"].implode())
+    return candidates.filter(is_specific)
+
+
+def _replaced(rows: pl.DataFrame, matched: Matched, completed: pl.DataFrame, dialect: Dialect) -> Matched:
+    """What was matched, with completed lines (columns PLACE, `text`, `parts`, `is_torn`) instead of their parts."""
+    whole_lines = rows.drop("text").join(completed.select(*PLACE, "text"), on=PLACE, maintain_order="left")
+    found = match(whole_lines.select(rows.columns), dialect)
+    distances = completed.with_columns(distance=pl.int_ranges(0, pl.col("parts"))).explode("distance")
+    parts = distances.with_columns(part=pl.col("line") + pl.col("distance").cast(pl.Int32))
+    known = found.known.join(parts.select(*PLACE, "part", "is_torn"), on=PLACE, maintain_order="left")
+    known = known.with_columns(
+        line="part",
+        is_unrecognised=pl.col("is_unrecognised") | pl.col("is_torn"),
+        cut=pl.col("cut") | pl.col("is_torn"),
+    ).select(matched.known.columns)
+    replaced = parts.select("source", line="part")
+    general = {shape.frame for shape in dialect.shapes if shape.priority < 0}
+    frames = {
+        name: [_without(piece, replaced) for piece in pieces] if name in general else list(pieces)
+        for name, pieces in matched.frames.items()
+    }
+    for name, pieces in found.frames.items():
+        frames.setdefault(name, []).extend(pieces)
+    known = pl.concat([_without(matched.known, replaced), known])
+    return Matched(frames, known, _without(matched.unknown, replaced))
+
+
+def _without(rows: pl.DataFrame, places: pl.DataFrame) -> pl.DataFrame:
+    return rows.join(places, on=PLACE, how="anti", maintain_order="left")
