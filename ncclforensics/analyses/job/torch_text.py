@@ -78,18 +78,29 @@ def torch_source(
     fingerprint: pl.DataFrame,
     call_error: pl.DataFrame,
     watchdog: pl.DataFrame,
+    elastic_failure: pl.DataFrame,
     source: pl.DataFrame,
 ) -> pl.DataFrame:
     """The files with lines of PyTorch: the rank that each belongs to, and the attempt of an elastic launch."""
     spoken = (gloo_error, monitored_barrier, model_difference, store_error, c10d_note, exception, fingerprint)
     lines = pl.concat([_ranks_named(frame) for frame in (*spoken, call_error, watchdog)])
     named = lines.group_by("source").agg(pl.col("rank").drop_nulls().unique())
-    paths = source.select("source", "hint", attempt=pl.col("path").map_elements(_attempt, pl.Int32))
+    paths = source.select(
+        "source",
+        "hint",
+        attempt=pl.col("path").map_elements(_attempt, pl.Int32),
+        local_rank=pl.col("path").map_elements(_local_rank, pl.Int32),
+    ).join(_launched_ranks(elastic_failure), on="local_rank", how="left")
     is_one = pl.col("rank").list.len() == 1
     is_unnamed = pl.col("rank").list.len() == 0
     return (
         named.join(paths, on="source")
-        .with_columns(rank=pl.when(is_one).then(pl.col("rank").list.first()).when(is_unnamed).then("hint"))
+        .with_columns(
+            rank=pl.when(is_one)
+            .then(pl.col("rank").list.first())
+            .when(is_unnamed)
+            .then(pl.coalesce("launched", "hint"))
+        )
         .select(*TORCH_SOURCE)
         .sort("source")
     )
@@ -102,6 +113,19 @@ def _attempt(path: str) -> int | None:
         if name == "attempt" and number.isdigit():
             return int(number)
     return None
+
+
+def _local_rank(path: str) -> int | None:
+    """Return the local rank whose log this is in torchrun's folder: 3 for `…/attempt_1/3/stderr.log`."""
+    folder = PurePath(path).parent
+    return int(folder.name) if folder.parent.name.startswith("attempt_") and folder.name.isdigit() else None
+
+
+def _launched_ranks(elastic_failure: pl.DataFrame) -> pl.DataFrame:
+    """Return the rank of each local rank in torchrun's tables, where only one node has that local rank."""
+    ranks = elastic_failure.filter(form="rank").group_by("local_rank").agg(pl.col("rank").unique())
+    one_node = ranks.filter(pl.col("rank").list.len() == 1)
+    return one_node.select("local_rank", launched=pl.col("rank").list.first())
 
 
 @analysis(TORCH_ERROR, of=("gloo_error", "monitored_barrier", "model_difference", "store_error", "fingerprint"))
