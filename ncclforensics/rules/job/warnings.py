@@ -82,7 +82,7 @@ def _warning_finding(rows: pl.DataFrame, rank: pl.DataFrame, communicator_progre
     category = Category(topic(row["site"], row["text"]))
     if row["frame"] in ADVICE:
         category = Category.ENVIRONMENT
-    elif row["frame"] == "plugin_warning":
+    elif row["frame"] == "plugin_warning" and row["site"]:
         category = Category.NET_PLUGIN
     if category == Category.BOOTSTRAP and row["result"] == INTERNAL:
         category = Category(OTHER)  # a check inside NCCL failed, not a connection
