@@ -15,6 +15,7 @@ import polars as pl
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
 
 ARGUMENTS = ("count", "datatype", "op", "root")
+MOST_ENQUEUED = 256  # collectives that a host enqueues at most while the GPU does not go on; a step has fewer
 MOST_LATER = 8  # collectives behind a skipped one; where a communicator went on for longer, the line was lost
 FIELDS = ("name", *ARGUMENTS)
 COMPARED_CALLS = 500  # compared after the divergence
@@ -25,8 +26,10 @@ TokensAndRows = tuple[list[Token], list[Row]]
 
 def find_divergent_calls(job: Job) -> Diagnosis | None:
     """Find the first call on which the members of a communicator differ."""
-    candidates = [_judge_divergence(job, key, nth) for key, nth in job.divergence.items()]
-    if not candidates:
+    candidates = [
+        _judge_divergence(job, key, nth) for key, nth in job.divergence.items() if not _went_on(job, key, nth)
+    ]
+    if not candidates and not job.divergence:
         candidates = [
             diagnosis
             for key in sorted({edge["key"] for edge in job.waits})
@@ -45,6 +48,15 @@ def find_divergent_calls(job: Job) -> Diagnosis | None:
     if any(job.may_lack_lines(rank_id) for rank_id in earliest.culprits):
         earliest.lower_certainty("possible")
     return earliest
+
+
+def _went_on(job: Job, key: str, nth: int) -> bool:
+    """Whether all members made so many later collectives that a host cannot have enqueued them behind a mismatch.
+
+    Then lines were lost there, in more places than can be aligned.
+    """
+    made = job.last_calls.filter(pl.col("key").cast(pl.String) == key)["calls"]
+    return bool((made > nth + MOST_ENQUEUED).all())
 
 
 def _minority_line(diagnosis: Diagnosis) -> int:
