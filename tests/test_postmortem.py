@@ -138,7 +138,7 @@ def test_the_summary_names_the_culprit_in_three_sentences() -> None:
     said = postmortem.summary(of("one-rank-stops-before-an-allreduce"))
 
     assert said[0] == "Rank 11 on gpu-node-01 never called AllReduce #13 (1179648 x bfloat16, sum)."
-    assert said[2] == "The verdict is lagging-ranks (certain): 15 ranks waited, 1 more finding."
+    assert said[2] == "The verdict is lagging-ranks (possible): 15 ranks waited, 1 more finding."
 
 
 def test_a_healthy_benchmark_has_no_headline_on_a_hang() -> None:
@@ -180,8 +180,8 @@ def test_the_waiting_graph_points_at_the_culprit() -> None:
 def test_512_ranks_make_a_small_file(large_page: str) -> None:
     assert len(large_page) < MOST
     assert large_page.count('class="rank culprit"') == 2
-    assert large_page.count('class="seat ') == 512
-    assert "which host is connected to which" in large_page.lower()
+    assert large_page.count('class="rank ') == 512
+    assert "transports from each host to each other one" in large_page.lower()
 
 
 def test_text_from_logs_is_escaped(hostile: Path) -> None:

@@ -581,7 +581,7 @@ def test_heavy_imports_happen_after_the_first_paint() -> None:
 
 def test_lazily_connected_ranks_are_joined_by_their_devices() -> None:
     """From 2.22 on, the thread that connects has made no communicator."""
-    joined = of("one-rank-calls-allgather-instead").run["connected"]
+    joined = of("one-rank-calls-allgather-instead").run["rank_connection"]
 
     pairs = {(row["rank_id"], row["peer"]): row["transport"] for row in joined.to_dicts()}
 

@@ -96,7 +96,7 @@ def parse_fault(text: str, nranks: int, steps: int) -> InjectedFault:
     """Parse a fault in the syntax of --inject. Raises UsageError if it is not valid.
 
     >>> parse_fault("hang:3@20", 4, 30)
-    Drill(kind=<Kind.HANG: 'hang'>, rank=3, step=20, amount=None)
+    InjectedFault(kind=<FaultKind.HANG: 'hang'>, rank=3, step=20, amount=None)
     >>> parse_fault("slow:1:1500", 4, 30).amount, parse_fault("channels:2", 4, 30).environment["NCCL_MAX_NCHANNELS"]
     (1500, '2')
     """

@@ -114,3 +114,6 @@ TIME_COLUMNS = (
 )  # fmt: skip
 NODE_COLUMNS = ("pod", "pod_name", "host", "hostname", "node", "podname", "kubernetes.pod_name")
 DELIMITERS = (",", ";", "\t")
+
+# Keys of objects that are no records of a log although they have keys of one: the events of RAS's monitor.
+OTHER_OBJECTS = (b'"nvml_devs"', b'"cuda_devs"')

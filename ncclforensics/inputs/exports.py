@@ -16,6 +16,7 @@ import orjson
 import polars as pl
 
 from ncclforensics.data import log_records
+from ncclforensics.data.log_records import OTHER_OBJECTS
 from ncclforensics.inputs import tolerant_json
 from ncclforensics.inputs.records import LABELS, Record, as_time, is_record, records_in
 
@@ -42,6 +43,8 @@ def reader_of(beginning: bytes) -> Reader | None:
         return _json_records if _is_descending(head) else None
     text = head.decode("utf-8", "replace")
     if head[:1] in (b"[", b"{"):
+        if any(key in head for key in OTHER_OBJECTS):
+            return None
         return _json_records if _is_json(text) and _json_records(text) else None
     return _csv_records if _csv_columns(first.decode("utf-8", "replace").rstrip("\r")) is not None else None
 

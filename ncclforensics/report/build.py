@@ -166,6 +166,8 @@ class Report:
             steps += _commands(process, row["verdict"])
         if culprits.height > MOST_PROCESSES:
             steps.append(f"the same for the other {culprits.height - MOST_PROCESSES} ranks")
+        if row["rests_on_stall"]:
+            steps.append("this command again in a minute: if no log has grown, the job stands still")
         return steps
 
 

@@ -141,7 +141,8 @@ def _unexplained(fallbacks: list[Finding], others: list[Finding]) -> list[Findin
     Beside a cause that another rule states, what no rule explains may follow from it: then it is context, or left out
     where its category is that of the cause.
     """
-    explained = {(line.source, line.line) for finding in others for line in finding.evidence}
+    explaining = [finding for finding in others if finding.category is not Category.INCOMPLETE_EVIDENCE]
+    explained = {(line.source, line.line) for finding in explaining for line in finding.evidence}
     left = [
         finding
         for finding in fallbacks

@@ -39,7 +39,7 @@ Row = dict[str, Any]
 MOST_CULPRITS = 8
 MOST_GROUPS = 6
 MOST_LINES = 6
-MOST_HOSTS = 8
+MOST_HOSTS = 7
 LONGEST_LIST = 48  # characters
 
 
