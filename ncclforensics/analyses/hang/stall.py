@@ -52,11 +52,10 @@ def weigh_stall(job: Job, diagnosis: Diagnosis) -> Diagnosis:
         return Diagnosis("no-hang", reason, "likely")
     diagnosis.lower_certainty("likely")
     diagnosis.reason += "; no line shows that the job stood still"
-    if _has_staggered_ends(job) or _are_many(job, diagnosis.culprits):
-        diagnosis.lower_certainty("possible")
     has_later_output = any(job.application_lines_after(rank_id) > MANY_LINES for rank_id in job.rank_ids)
     lag = max((job.lag(rank_id) for rank_id in diagnosis.culprits), default=0)
-    if has_later_output or lag > LONG_LAG or _was_ended(job):
+    is_ordinary = _has_staggered_ends(job) or _are_many(job, diagnosis.culprits) or _was_ended(job)
+    if is_ordinary or has_later_output or lag > LONG_LAG:
         diagnosis.lower_certainty("possible")
     return diagnosis
 

@@ -84,10 +84,8 @@ def corrected(calls: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFrame:
     if gaps.is_empty():
         return calls
     # A gap is given in the majority's numbering: minus all that is missing before it, it is the place in this log.
-    before = gaps.sort("member", "nth").with_columns(
-        until=pl.col("missing").cum_sum().over("member"), seen=pl.col("missing").cum_sum().over("member")
-    )
-    steps = before.select("member", place=pl.col("nth") - pl.col("seen") + pl.col("missing"), shift="until")
+    before = gaps.sort("member", "nth").with_columns(shift=pl.col("missing").cum_sum().over("member"))
+    steps = before.select("member", "shift", place=pl.col("nth") - pl.col("shift") + pl.col("missing"))
     of_members = pl.col("member").is_in(gaps["member"].implode())
     odd = calls.with_row_index("row").filter(of_members)
     collectives = odd.filter(pl.col("nth").is_not_null()).join_asof(
