@@ -33,7 +33,7 @@ MANIFEST = "manifest.json"
 FIELDS: Mapping[str, type | tuple[type, ...]] = {
     "path": str, "kind": str, "bytes": int, "sha256": str, "problems": list, "rank_hint": (int, type(None)),
     "lines_read": int, "is_cut": bool, "is_binary": bool, "is_document": bool, "recognised": int, "application": int,
-    "unrecognised": int, "damaged": int,
+    "unrecognised": int, "damaged": int, "last_time": (str, type(None)),
 }  # fmt: skip
 # Errors raised by reading a damaged archive.
 _DAMAGE = (zipfile.BadZipFile, OSError, ValueError, EOFError)
@@ -83,7 +83,7 @@ class Saved:
                     f"was saved by ncclforensics {manifest['tool']['version']} with schema {manifest['schema']}; this"
                     f" version reads up to {SCHEMA}: use that version or a later one"
                 )
-            inputs = [{name: entry[name] for name in FIELDS} for entry in manifest["inputs"]]
+            inputs = [{name: entry.get(name) for name in FIELDS} for entry in manifest["inputs"]]
             frames = {str(name): int(rows) for name, rows in manifest["frames"].items()}
             made_by = str(manifest["made_by"])
         except (*_DAMAGE, KeyError, TypeError, AttributeError) as error:

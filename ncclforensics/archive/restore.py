@@ -64,6 +64,7 @@ def restore(records: Records, positions: Sequence[int], *, is_only_source: bool)
         entry, reader = saved.inputs[position], records.inputs[number]
         reader.is_whole, reader.lines_read, reader.is_cut = True, entry["lines_read"], entry["is_cut"]
         reader.is_binary, reader.is_document = entry["is_binary"], entry["is_document"]
+        reader.last_time = entry["last_time"]
         reader.problems += [str(problem) for problem in entry["problems"]]
         counted = {"source": number, **{name: entry[name] for name in COUNTS}}
         records.tallies.append(pl.DataFrame([counted], schema=NO_TALLY.schema))

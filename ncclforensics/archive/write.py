@@ -55,4 +55,5 @@ def _input(report: Report, number: int) -> dict[str, Any]:
         "is_cut": reading.is_cut,
         "is_binary": reading.is_binary,
         "is_document": reading.is_document,
+        "last_time": reading.last_time,
     }

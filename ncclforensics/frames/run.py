@@ -44,6 +44,7 @@ SOURCE_COLUMNS = {
     "lines": pl.Int64(),  # read
     "recognised": pl.Int64(),  # of these
     "problem": pl.String(),
+    "last_time": pl.String(),  # of its last line, as a launcher or collector printed it
 }
 
 
@@ -198,6 +199,7 @@ class Run:
                 reader.lines_read,
                 counted.get(reader.number, none)["recognised"],
                 "; ".join(reader.problems),
+                None if self._time_range else reader.last_time,
             )
             for reader in self.inputs
         ]

@@ -19,6 +19,7 @@ from ncclforensics.inputs.sources import DAMAGED_ARCHIVE, Source
 UNPACKED = 10  # bytes of text expected for one byte of a compressed file
 STEP = 1 << 20  # bytes searched for ends of lines at once; they stay in the processor's cache
 BEGINNING, QUOTED = 200, 50  # bytes by which a JSON document is recognised; and of those what evidence quotes
+TIME = "launcher_time"
 SAMPLE = 32 << 10  # bytes at each end by which formats are detected
 
 
@@ -43,6 +44,9 @@ class InputReader:
     tail_start: int = 0  # byte where the window at the tail begins
     head_lines: int = 0
     tail_lines: int = 0
+    last_time: str | None = (
+        None  # when its last line that carries a time was printed, as a launcher or collector put it
+    )
 
     @property
     def bytes_read(self) -> int:
@@ -146,7 +150,9 @@ class InputReader:
         self.is_document = False
         self.numbers.stretches.append((1, in_file))
         self.numbers.from_start = self.lines_read = rows.height
-        return self.strip(rows) if self.strip else rows
+        rows = self.strip(rows) if self.strip else rows
+        self._note_time(rows)
+        return rows
 
     def _counted(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Take the lines of text out of lines of the file, without launcher prefixes, and count them."""
@@ -157,7 +163,14 @@ class InputReader:
             rows = records.unwrap(self.strip(rows))
         rows = self.numbers.number(rows, in_file)
         self.lines_read += rows.height
+        self._note_time(rows)
         return rows
+
+    def _note_time(self, rows: pl.DataFrame) -> None:
+        """Keep the time of the last line, where these are the last lines of the source or as far as it was read."""
+        if TIME in rows.columns and rows.height and (not self.is_windowed or int(rows["line"][-1]) == -1):
+            times = rows[TIME].drop_nulls()
+            self.last_time = str(times[-1]) if times.len() else self.last_time
 
     def _grow(self, head: int, tail: int) -> Iterator[pl.DataFrame]:
         """Make the windows `head` and `tail` bytes long; a window never shrinks."""

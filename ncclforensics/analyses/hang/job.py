@@ -137,6 +137,7 @@ class Job:
         self.visibility = {
             row["rank_id"]: row for row in frames["visibility"].to_dicts() if row["rank_id"] in self.rank_ids
         }
+        self.last_times = {row["rank_id"]: row for row in rows_of_job("last_time")}
         self.sources = {row["source"]: row for row in frames["source"].to_dicts()}
         self.is_cancelled = is_only_job and bool((frames["job_end"]["form"].cast(pl.String) == "cancelled").any())
         self.releases = sorted(frames["version"]["version"].cast(pl.String).unique().to_list())
@@ -155,6 +156,20 @@ class Job:
     def is_finished(self) -> bool:
         """Whether every rank in the logs destroyed all its communicators."""
         return bool(self.memberships) and all(row["end"] == "Destroy" for row in self.memberships)
+
+    @cached_property
+    def is_ended(self) -> bool:
+        """Whether every rank in the logs destroyed or aborted a communicator after its last call."""
+        ends: dict[int, int] = defaultdict(lambda: -1)
+        for row in self.memberships:
+            ends[row["rank_id"]] = max(ends[row["rank_id"]], row["end_pos"] or -1)
+        return bool(ends) and all(pos > self._last_pos.get(rank_id, 0) for rank_id, pos in ends.items())
+
+    @cached_property
+    def is_partly_aborted(self) -> bool:
+        """Whether some ranks aborted a communicator and others did not; PyTorch aborts them at an orderly end, too."""
+        aborted = {row["rank_id"] for row in self.memberships if row["end"] in ("Abort", "Revoke")}
+        return bool(aborted) and aborted != {row["rank_id"] for row in self.memberships}
 
     @cached_property
     def nranks(self) -> int | None:

@@ -64,6 +64,12 @@ def conclude_no_hang(job: Job) -> Diagnosis:
         else "all ranks made the same calls and none failed; that a log ends is not a sign of a hang"
     )
     answer = Diagnosis("no-hang", reason, "certain" if job.is_finished else "likely")
+    if job.is_ended and not job.is_finished:
+        answer.reason = (
+            "all ranks made the same calls and then aborted their communicators, as PyTorch does at an orderly end; it "
+            "does so after a time-out, too, of which the output of the program would tell"
+        )
+        answer.lower_certainty("possible")
     if any(event["kind"] == AFTER for event in job.failure_events) or job.absent:
         answer.lower_certainty("likely")
     return answer

@@ -17,6 +17,11 @@ LONG_LAG = 32  # collectives behind the others; a host does not enqueue that man
 MOST_CULPRITS = 0.25  # share of the ranks
 MOST_ENDS = 2  # different numbers of calls in a hang, and one more for each communicator of a rank
 MANY_LINES = 20  # of the application behind the last line of NCCL: the process went on
+LONG_SILENCE = 60.0  # seconds without a call, and
+PACES = 5  # times the longest time between two calls of a rank before
+# What an orderly end may show as well: PyTorch aborts communicators when a process exits, and an evaluation or a
+# checkpoint makes no calls. A verdict that rests on it is not certain.
+WEAK = {"abort", "silence"}
 FAILURES = {HARD: "failure", NETWORK: "failure", LOST: "lost-connection", REFUSED: "failure"}
 
 
@@ -29,8 +34,10 @@ def find_stall_evidence(job: Job) -> list[str]:
         kinds.append("timeout")
     if len(job.snapshots) > 1:
         kinds.append("ras")
-    if any(row["end"] in ("Abort", "Revoke") for row in job.memberships):
+    if job.is_partly_aborted:
         kinds.append("abort")
+    if _silence(job):
+        kinds.append("silence")
     kinds += [
         FAILURES[event["kind"]] for event in job.failure_events if event["kind"] in FAILURES and job.is_fatal(event)
     ]
@@ -44,20 +51,52 @@ def weigh_stall(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     A job that destroyed all its communicators came to its end: then unequal ends are lost lines.
     """
     diagnosis.stall_evidence = find_stall_evidence(job)
-    diagnosis.rests_on_stall = diagnosis.verdict in FROM_ENDS and not diagnosis.stall_evidence
-    if not diagnosis.rests_on_stall:
+    if diagnosis.verdict not in FROM_ENDS or not WEAK.issuperset(diagnosis.stall_evidence):
         return diagnosis
     if job.is_finished:
         reason = "every rank destroyed its communicators, so the calls that some logs lack are lines that were lost"
         return Diagnosis("no-hang", reason, "likely")
+    diagnosis.rests_on_stall = not diagnosis.stall_evidence
     diagnosis.lower_certainty("likely")
-    diagnosis.reason += "; no line shows that the job stood still"
+    diagnosis.reason += f"; {_shown_by(job, diagnosis.stall_evidence)}"
+    if job.is_ended:
+        diagnosis.reason += "; all ranks ended their communicators, which PyTorch does at an orderly end, too"
     has_later_output = any(job.application_lines_after(rank_id) > MANY_LINES for rank_id in job.rank_ids)
     lag = max((job.lag(rank_id) for rank_id in diagnosis.culprits), default=0)
-    is_ordinary = _has_staggered_ends(job) or _are_many(job, diagnosis.culprits) or _was_ended(job)
-    if is_ordinary or has_later_output or lag > LONG_LAG:
+    was_ended = _was_ended(job) and "silence" not in diagnosis.stall_evidence
+    is_ordinary = _has_staggered_ends(job) or _are_many(job, diagnosis.culprits) or was_ended or job.is_ended
+    if is_ordinary or has_later_output or lag > LONG_LAG or _ends_before_others(job, diagnosis.culprits):
         diagnosis.lower_certainty("possible")
     return diagnosis
+
+
+def _shown_by(job: Job, evidence: list[str]) -> str:
+    texts = {
+        "abort": "the others aborted their communicators",
+        "silence": f"no rank made a call in the last {int(_silence(job) or 0)} seconds of the logs",
+    }
+    return " and ".join(texts[kind] for kind in evidence) or "no line shows that the job stood still"
+
+
+def _silence(job: Job) -> float | None:
+    """How many seconds before the last line of the job any rank made its last call, if that is long for this job."""
+    times = job.last_times.values()
+    if not times or any(job.application_lines_after(rank_id) > MANY_LINES for rank_id in job.rank_ids):
+        return None
+    silence = (max(row["ended"] for row in times) - max(row["called"] for row in times)).total_seconds()
+    return silence if silence > _long_for(job) else None
+
+
+def _ends_before_others(job: Job, culprits: list[int]) -> bool:
+    """Whether others went on making calls long after the log of a culprit ends: that log is not the whole one."""
+    others = [row["called"] for rank_id, row in job.last_times.items() if rank_id not in culprits]
+    own = [job.last_times[rank_id]["printed"] for rank_id in culprits if rank_id in job.last_times]
+    return bool(others and own) and (max(others) - min(own)).total_seconds() > _long_for(job)
+
+
+def _long_for(job: Job) -> float:
+    """How many seconds without a call are long for this job."""
+    return max(LONG_SILENCE, PACES * max(float(row["pace"]) for row in job.last_times.values()))
 
 
 def _was_ended(job: Job) -> bool:

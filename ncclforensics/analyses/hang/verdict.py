@@ -112,6 +112,7 @@ def job_diagnosis(
     store_error: pl.DataFrame,
     fingerprint: pl.DataFrame,
     elastic_failure: pl.DataFrame,
+    last_time: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per job: its verdict with the evidence lines."""
     rows = [

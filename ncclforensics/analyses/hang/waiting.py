@@ -352,7 +352,7 @@ def find_transport_failure(job: Job) -> Diagnosis | None:
     """Find failures of the transport or a GPU where all ranks made the same calls."""
     failures = [event for event in job.failure_events if event["kind"] in (HARD, NETWORK, LOST) and job.is_fatal(event)]
     aborted = [row for row in job.memberships if row["end"] in ("Abort", "Revoke")]
-    if not failures and not aborted:
+    if not failures and not job.is_partly_aborted:
         return None
     local_faults = [event for event in failures if event["kind"] == HARD]
     cited = local_faults or failures
@@ -370,6 +370,8 @@ def find_transport_failure(job: Job) -> Diagnosis | None:
         diagnosis = Diagnosis(
             "stuck-together", "all ranks made the same calls, and then the transport or a GPU failed", "likely"
         )
+    if not failures:
+        diagnosis.lower_certainty("possible")
     diagnosis.culprits = (
         sorted({event["rank_id"] for event in local_faults if event["rank_id"] is not None})
         if len(local_faults) < len(job.rank_ids)
