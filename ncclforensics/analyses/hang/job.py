@@ -133,6 +133,13 @@ class Job:
             for row in frames["process"].to_dicts()
             if (row["host"], row["pid"]) in owners
         }
+        # source -> the last line of NCCL in it, and the last lines of the processes of this job
+        self._last_lines = dict(
+            frames["process"].group_by("last_source").agg(pl.col("last_line").sort_by("last_pos").last()).iter_rows()
+        )
+        self._own_last_lines: dict[int, set[int | None]] = defaultdict(set)
+        for row in self.processes.values():
+            self._own_last_lines[row["last_source"]].add(row["last_line"])
         self.milestones = [row for row in frames["milestone"].to_dicts() if (row["host"], row["pid"]) in owners]
         self.visibility = {
             row["rank_id"]: row for row in frames["visibility"].to_dicts() if row["rank_id"] in self.rank_ids
@@ -205,12 +212,12 @@ class Job:
         return {"rank_id": rank_id, "source": process["last_source"], "line": process["last_line"]}
 
     def application_lines_after(self, rank_id: int) -> int:
-        """Count the lines of the rank's file behind the last line of NCCL."""
+        """Count the lines of the rank's file behind the last line of NCCL; 0 where another job prints there."""
         process = self.process(rank_id)
-        last = process["last_line"]
-        if last is None:
+        source, last = process["last_source"], self._last_lines.get(process["last_source"])
+        if last is None or process["last_line"] is None or last not in self._own_last_lines[source]:
             return 0
-        return int(self.sources[process["last_source"]]["lines"] - last if last > 0 else -last - 1)
+        return int(self.sources[source]["lines"] - last if last > 0 else -last - 1)
 
     def lag(self, rank_id: int) -> int:
         """Count the collectives by which a rank is behind the furthest member of a communicator that waits for it."""
