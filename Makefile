@@ -8,6 +8,7 @@
 #   make bench         the command against awk, grep and a conventional parser
 #   make bench-volume  the same, a job with long logs against one with short logs, and 2 GB of all families
 #   make bench-screens the screens: first paint, keys, memory
+#   make unknown-strings  messages of the newest NCCL that no grammar knows; WHEELS=… for other wheels, of torch too
 #   make clean         remove what these made
 
 PYTHON := $(shell command -v python3.11 || command -v python3)
@@ -22,7 +23,7 @@ QUICK := $(addprefix tests/test_,$(addsuffix .py,floor_plan words lines sources 
 	selection grammars rules subsystems incidents))
 PYTEST := $(BIN)/pytest -n auto --dist loadgroup
 
-.PHONY: demo quick test corpus nightly bench bench-volume bench-screens clean
+.PHONY: demo quick test corpus nightly bench bench-volume bench-screens unknown-strings clean
 .DELETE_ON_ERROR:
 
 # `demo` ends with 1, for it finds something: that is its success.
@@ -58,6 +59,11 @@ bench-volume: $(VENV)/installed-dev
 
 bench-screens: $(VENV)/installed-dev
 	$(BIN)/python -m tests.benchmarks.screens
+
+unknown-strings: $(VENV)/installed-dev
+	@mkdir -p build/wheels
+	$(if $(WHEELS),,$(PIP) download --no-deps --dest build/wheels nvidia-nccl-cu13)
+	@$(BIN)/python -m tests.currency.unknown_strings $(or $(WHEELS),build/wheels/nvidia_nccl*.whl)
 
 clean:
 	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""NCCL's own log, of any version from 2.3 to 2.30, with PyTorch's and RAS's lines, and the journal of `capture`."""
+"""NCCL's own log, of any version from 2.3 to 2.32, with PyTorch's and RAS's lines, and the journal of `capture`."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ KINDS = {
     "ras_section": "ras-report",
     "ras_json": "ras-report",
     "ras_event": "ras-report",
+    "diagnostics_run": "ras-report",
+    "diagnostics_fault": "ras-report",
     "ended_operation": "inspector",
     "journal_init": "capture-journal",
     "journal_call": "capture-journal",
@@ -50,6 +52,7 @@ GRAMMARS = (
     "progress",
     "rccl",
     "warning",
+    "diagnostics",
     "pytorch",
     "c10d",
     "ras",
@@ -74,7 +77,7 @@ SUBSYSTEMS = {
     "NVLS": ("nvls_memory",),
     "RAS": ("ras_thread", "ras_peer", "ras_connection", "ras_timeout"),
 }
-HOST_COLUMNS = {"job": ("node",), "inspector": ("node",), "ras": ("node",)}
+HOST_COLUMNS = {"job": ("node",), "inspector": ("node",), "ras": ("node",), "diagnostics": ("node",)}
 NO_HOST_COLUMNS = ("hca",)  # a NIC, printed where other versions print a host
 ID_COLUMNS = (("topology_node", "guid"),)
 SECRET_COLUMNS = (("setting", "variable", "value"), ("exported", "name", "value"))

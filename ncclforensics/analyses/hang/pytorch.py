@@ -27,11 +27,15 @@ WORK = {
     "completed": pl.Int64(),
     "operation": pl.String(),
     "numel": pl.Int64(),  # input elements
+    "has_timed_out": pl.Boolean(),  # this rank reports the time-out itself
     "source": pl.Int32(),
     "line": pl.Int32(),
 }
 
 WORLD = ("", "0")  # guids of the group of all ranks; PyTorch up to 2.2 prints none
+RECORDER_DUMPS = (
+    "the Flight Recorder dumps: $HOME/.cache/torch/comm_lib_trace_rank_* on each host (torch 2.11 and later)"
+)
 UNSET = 1 << 40  # larger counter values were never set
 EQUAL_SIZED = ("ALLREDUCE", "BROADCAST", "REDUCE")  # all members pass the same number of elements
 OPERATION_NAMES = {
@@ -56,8 +60,18 @@ def work(work_timeout: pl.DataFrame, work_status: pl.DataFrame) -> pl.DataFrame:
     known = ["global_rank", "launcher_rank", "guid", "group", "group_rank", "sequence"]
     reports = pl.concat(
         [
-            work_timeout.select(*known, "pos", "source", "line", "operation", numel="numel_in"),
-            states.select(*known, "pos", "source", "line", "enqueued", "completed"),
+            work_timeout.select(
+                *known, "pos", "source", "line", "operation", numel="numel_in", has_timed_out=pl.lit(True)
+            ),
+            states.select(
+                *known,
+                "pos",
+                "source",
+                "line",
+                "enqueued",
+                "completed",
+                has_timed_out=pl.col("sequence").is_not_null(),
+            ),
         ],
         how="diagonal",
     )
@@ -68,13 +82,15 @@ def work(work_timeout: pl.DataFrame, work_status: pl.DataFrame) -> pl.DataFrame:
     # If no line names a global rank or a group, there is one group, and its ranks are those of the job.
     is_one_group = pl.col("guid").is_in(WORLD).all()
     rank = pl.coalesce("rank", pl.when(is_one_group).then(pl.col("group_rank").cast(pl.Int32)))
-    first_values = [pl.col(name).drop_nulls().first() for name in WORK if name not in ("rank", "guid")]
+    others = [name for name in WORK if name not in ("rank", "guid", "has_timed_out")]
+    first_values = [pl.col(name).drop_nulls().first() for name in others]
     return (
         reports.with_columns(rank=rank)
         .filter(pl.col("rank").is_not_null())
         .with_columns(_guid_of_same_timeout())
         .group_by("rank", "guid", maintain_order=True)
-        .agg(first_values)
+        .agg(*first_values, pl.col("has_timed_out").any())
+        .select(*WORK)
         .with_columns(
             pl.when(pl.col(name).is_between(-1, UNSET)).then(name).alias(name) for name in ("enqueued", "completed")
         )
@@ -173,8 +189,9 @@ def find_watchdog_timeout(job: Job) -> Diagnosis | None:
         reason = "watchdogs timed out, and the logs do not show how far each rank had come"
         diagnosis = _diagnose(job, "undecidable", reason, "likely", rows, [])
         diagnosis.collect = [
-            "TORCH_NCCL_TRACE_BUFFER_SIZE=20000 and TORCH_NCCL_DUMP_ON_TIMEOUT=1",
             "every rank's stderr",
+            RECORDER_DUMPS,
+            "before torch 2.11: TORCH_NCCL_TRACE_BUFFER_SIZE=20000 and TORCH_NCCL_DUMP_ON_TIMEOUT=1, and run again",
         ]
         return diagnosis
     sequence = min((row["sequence"] for row in with_sequence), default=0)
@@ -205,6 +222,6 @@ def _judge_single_report(job: Job, rows: list[Row], guid: str, sequence: int, kn
     diagnosis = _diagnose(job, "undecidable", reason, "likely", rows, [])
     diagnosis.collect = [
         "stderr of every rank: the rank with a lower `last enqueued work` is the culprit",
-        "the Flight Recorder dumps: $HOME/.cache/torch/comm_lib_trace_rank_* on each host (torch 2.11 and later)",
+        RECORDER_DUMPS,
     ]
     return diagnosis

@@ -21,16 +21,15 @@ def torch_watchdog_timeout(work: pl.DataFrame) -> Iterator[Finding]:
     Not when: the lines are copies of one message (PyTorch prints up to four), which count once; the time-out was
     set shorter than a checkpoint or the first step takes.
     Do: compare last enqueued and last completed work over ranks; set TORCH_NCCL_TRACE_BUFFER_SIZE for a flight record.
-    Sources: ProcessGroupNCCL.cpp of torch 1.13 to 2.10.
+    Sources: ProcessGroupNCCL.cpp of torch 1.13 to 2.15; nccl2/ProcessGroupNCCLUtils.cpp from 2.14 on.
     """
-    for (guid,), rows in (
-        work.filter(pl.col("sequence").is_not_null()).sort("rank", "guid").group_by("guid", maintain_order=True)
-    ):
+    for (guid,), rows in work.filter("has_timed_out").sort("rank", "guid").group_by("guid", maintain_order=True):
         ranks = sorted(rows["rank"].unique().to_list())
         works = sorted(rows["sequence"].drop_nulls().unique().to_list())
-        group = f" of process group {guid}" if guid else ""
+        place = f" at work {', '.join(map(str, works))}" if works else ""
+        group = f" {'of' if works else 'in'} process group {guid}" if guid else ""
         yield Finding(
-            title=f"the watchdogs of {ranks_text(ranks)} timed out at work {', '.join(map(str, works))}{group}",
+            title=f"the watchdogs of {ranks_text(ranks)} timed out{place}{group}",
             detail=_operations_text(rows),
             certainty="certain",
             ranks=ranks,

@@ -1,0 +1,161 @@
+"""List messages of released NCCL and PyTorch libraries that no grammar knows.
+
+    python -m tests.currency.unknown_strings WHEEL_OR_LIBRARY…
+
+The format strings of a library's read-only data stand for the lines it can print. One is known if it could have printed
+an example of a grammar, or if a pattern matches it with its conversions filled in. Strings that look like no message
+are left out, so the list is a help for readers and not a proof.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import sys
+import zipfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from ncclforensics.formats.nccl import dialect
+from ncclforensics.grammar import grammar_file
+from ncclforensics.inputs import lines
+from ncclforensics.parsing.matching import match
+
+LIBRARIES = ("libnccl.so", "libtorch_cpu.so", "libtorch_cuda.so")  # inside a wheel
+CATCH_ALL = {"unknown", "warning", "plugin_warning", "c10d_note", "exception"}
+SHORTEST = 14  # characters of a message
+CONVERSION = re.compile(r"%[-+ #0]*[0-9*]*(?:\.[0-9*]+)?(?:hh|h|ll|l|z|j|t|L)?([diouxXeEfgGcspaA%])")
+TEXT = re.compile(rb"[\t\n\x20-\x7e]{%d,400}\0" % SHORTEST)
+WORD = re.compile(r"[A-Za-z]{2,}")
+# PyTorch's libraries hold the strings of a whole framework; these words mark those of its process groups.
+OF_PROCESS_GROUPS = re.compile(
+    "NCCL|nccl|[Ww]atchdog|[Pp]rocess ?[Gg]roup|TCPStore|c10d|[Cc]ommunicator|Flight ?Recorder|monitored|[Hh]eartbeat"
+)
+OTHER = re.compile("INTERNAL ASSERT|doca|DOCA|umem|UMEM|__torch__|symmetric")  # checks inside, and other libraries
+FRAGMENT = 16  # characters that a part of a message shares with an example
+# What the conversions of one message are filled with: texts, and numbers.
+FILLINGS = (
+    ("eth0", "3"),
+    ("10.0.4.13<45210>", "3"),
+    ("Connection refused", "3"),
+    ("AllReduce", "1024"),
+    ("NET/IB", "3"),
+    ("/etc/file", "3"),
+)
+NCCL_PREFIXES = (
+    "gpu-a012:41887:42107 [3] NCCL INFO ",
+    "gpu-a012:41887:42107 [3] init.cc:100 NCCL WARN ",
+    "gpu-a012:41887 NCCL DIAG ",
+    "",
+)
+TORCH_PREFIXES = (
+    "[rank3]:[E813 12:25:30.948355712 ProcessGroupNCCL.cpp:633] [PG ID 0 PG GUID 0 Rank 3] ",
+    "RuntimeError: ",
+)
+
+
+def main() -> None:
+    """Print the unknown messages of every library named on the command line, one a line."""
+    for name in sys.argv[1:]:
+        for library, data in libraries(Path(name)):
+            messages = [text for text in sorted(set(strings(data))) if is_message(text, library)]
+            unknown = list(unknown_messages(messages, is_fragmentary="torch" in library))
+            print(f"# {library}: {len(unknown)} of {len(messages)} messages are unknown")
+            for text in unknown:
+                print(repr(text)[1:-1])
+
+
+def libraries(path: Path) -> Iterator[tuple[str, bytes]]:
+    """Name and bytes of the libraries in a wheel, or of the library itself."""
+    if path.suffix != ".whl":
+        yield path.name, path.read_bytes()
+        return
+    with zipfile.ZipFile(path) as wheel:
+        for name in wheel.namelist():
+            if Path(name).name.startswith(LIBRARIES):
+                yield Path(name).name, wheel.read(name)
+
+
+def strings(library: bytes) -> Iterator[str]:
+    """The printable strings, each ended by a zero byte, in the read-only data of a 64-bit ELF library."""
+    for section in _sections(library, ".rodata"):
+        for found in TEXT.finditer(section):
+            yield found.group()[:-1].decode("ascii")
+
+
+def _sections(library: bytes, name: str) -> Iterator[bytes]:
+    """The sections of an ELF file whose name begins so (System V ABI, chapter 4)."""
+    (headers,) = struct.unpack_from("<Q", library, 40)
+    size, count, of_names = struct.unpack_from("<HHH", library, 58)
+    entries = [struct.unpack_from("<IIQQQQ", library, headers + size * number) for number in range(count)]
+    names = entries[of_names][4]
+    for entry in entries:
+        start = names + entry[0]
+        if library[start : library.index(b"\0", start)].decode().startswith(name):
+            yield library[entry[4] : entry[4] + entry[5]]
+
+
+def is_message(text: str, library: str) -> bool:
+    """Whether a string reads like a message: three words and a blank, and in PyTorch a word of its process groups."""
+    if len(WORD.findall(CONVERSION.sub(" ", text))) < 3 or " " not in text.strip() or "::" in text:
+        return False
+    return not OTHER.search(text) and ("torch" not in library or bool(OF_PROCESS_GROUPS.search(text)))
+
+
+def unknown_messages(messages: Iterable[str], *, is_fragmentary: bool) -> Iterator[str]:
+    """The messages that no grammar knows. `is_fragmentary`: they are parts that a stream of C++ puts together."""
+    wanted = [text.strip() for text in messages]
+    examples = "\n".join(example for shape in dialect().shapes for example in shape.examples)
+    if is_fragmentary:
+        literals = _literals()
+        left = [text for text in wanted if text not in examples and not any(text in literal for literal in literals)]
+    else:
+        left = [text for text in wanted if not re.search(_as_regex(text), examples, re.MULTILINE)]
+    known = _matching(left, TORCH_PREFIXES if is_fragmentary else NCCL_PREFIXES)
+    yield from (text for text in left if text not in known)
+
+
+def _as_regex(message: str) -> str:
+    """A regex of the lines that a format string prints, after a prefix."""
+    parts = CONVERSION.split(message.split("\n")[0])
+    literal = [re.escape(part) for part in parts[::2]]
+    return r"(?:^|NCCL [A-Z]+ |: )" + ".*?".join(literal) + r" *(?: \[Async thread\])?$"
+
+
+def _literals() -> set[str]:
+    """The literal parts of all patterns that are long enough to know a message by."""
+    pieces = [
+        name
+        for grammar in ("pytorch", "c10d", "job")
+        for alternatives in grammar_file.load(grammar).pieces.values()
+        for alternative in alternatives
+        for _, name in alternative
+    ]
+    return {name[1:-1] for name in pieces if name.startswith('"') and len(name) >= FRAGMENT}
+
+
+def _matching(messages: list[str], prefixes: tuple[str, ...]) -> set[str]:
+    """The messages that some pattern other than a catch-all matches, filled in."""
+    filled = [
+        (text, prefix + _filled(text, *values)) for text in messages for values in FILLINGS for prefix in prefixes
+    ]
+    rows = lines.cleaned(lines.block("\n".join(line for _, line in filled).encode() + b"\n", 1))
+    frames = match(rows, dialect()).frames
+    numbers = {
+        int(number)
+        for frame, tables in frames.items()
+        if frame not in CATCH_ALL
+        for table in tables
+        for number in table["line"]
+    }
+    return {filled[number - 1][0] for number in numbers}
+
+
+def _filled(message: str, text: str, number: str) -> str:
+    """The first line of a format string, with its conversions replaced."""
+    values = {"s": text, "p": "0x7f1204001060", "x": "1f", "X": "1F", "f": "1.5", "g": "1.5", "e": "1.5", "%": "%"}
+    return CONVERSION.sub(lambda found: values.get(found.group(1), number), message.split("\n")[0])
+
+
+if __name__ == "__main__":
+    main()
