@@ -58,6 +58,7 @@ ON_EACH_RANK = ("journal", "collectives", "worker", "orphan_guard")
 # A line of a log is described by a grammar and by nothing else: who works with patterns says here why.
 PATTERNS = {
     "inputs/sources.py": "the user's own pattern for a rank in a file's name",
+    "parsing/learned_tags.py": "a tag that is learned from the lines of one input, which no grammar can know",
     "report/redaction.py": "words of any text, whoever printed it, and what stands behind the name of a secret",
     "views/json_report.py": "control characters in the program's own output",
 }
@@ -70,7 +71,9 @@ APPLYING = {
     "frames/source_order.py": "those of the grammars",
     "parsing/launcher_prefixes.py": "those of the grammars",
     "grammar/dialect.py": "those of the grammars",
+    "parsing/learned_tags.py": "those of the grammars, and the tag that it learns",
     "parsing/matching.py": "those of the grammars",
+    "parsing/copied_text.py": "those of the grammars",
     "parsing/wrapped_lines.py": "those of the grammars, after marks of other tools",
     "parsing/parser.py": "those of the grammars",
     "parsing/quoted_errors.py": "what the grammar says stands in front of a line",

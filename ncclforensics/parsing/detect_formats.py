@@ -11,7 +11,9 @@ from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.grammar.patterns import Pattern
 from ncclforensics.inputs import lines
 from ncclforensics.inputs.windows import SAMPLE, InputReader
+from ncclforensics.parsing.copied_text import cleaned_in_order, has_marks, without_marks
 from ncclforensics.parsing.launcher_prefixes import detect_prefixes, may_have_prefixes, strip_prefixes
+from ncclforensics.parsing.learned_tags import LEARNED, learn_tail, without_tail
 from ncclforensics.parsing.parser import parse
 from ncclforensics.parsing.wrapped_lines import detect_widths, join_wrapped
 
@@ -35,18 +37,25 @@ class InputFormat:
     prefixes: tuple[Pattern, ...] = ()  # of launchers and collectors, outermost first
     outer_width: int | None = None  # at which lines were wrapped, prefixes of launchers included
     inner_width: int | None = None  # at which they were wrapped before they got these prefixes
+    is_marked: bool = False  # whether it holds marks of the page or program that it was copied out of
+    tail: str | None = None  # what closes lines, as a regex
 
     @property
     def is_plain(self) -> bool:
         """Whether lines are parsed as they stand in the input."""
-        return not self.prefixes and self.outer_width is None and self.inner_width is None
+        is_whole = self.outer_width is None and self.inner_width is None
+        return is_whole and not self.prefixes and not self.is_marked
 
     def strip(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Put wrapped lines together, and strip launcher prefixes."""
+        """Remove marks of pages and programs, put wrapped lines together, and strip launcher prefixes."""
+        if self.is_marked:
+            rows = without_marks(cleaned_in_order(rows))
         if self.outer_width is not None:
             rows = join_wrapped(rows, self.dialect, self.outer_width)
         if self.prefixes:
             rows = strip_prefixes(rows, self.dialect, self.prefixes)
+        if self.tail:
+            rows = without_tail(rows, self.tail)
         if self.inner_width is not None:
             rows = join_wrapped(rows, self.dialect, self.inner_width)
         return rows
@@ -96,6 +105,11 @@ def detect_formats(samples: Mapping[int, bytes], dialect: Dialect) -> dict[int, 
     """
     formats = {number: InputFormat(dialect) for number in samples}
     texts = lines.texts(samples)
+    if has_marks(texts["text"]):
+        for number in samples:
+            own = texts.filter(source=number)
+            formats[number].is_marked = has_marks(own["text"])
+            texts = pl.concat([texts.filter(pl.col("source") != number), without_marks(own)])
     for number, width in detect_widths(texts, dialect).items():
         formats[number].outer_width = width
         joined = join_wrapped(texts.filter(source=number), dialect, width)
@@ -106,6 +120,9 @@ def detect_formats(samples: Mapping[int, bytes], dialect: Dialect) -> dict[int, 
         if prefixes := detect_prefixes(own, dialect):
             formats[number].prefixes = prefixes
             rest = strip_prefixes(own, dialect, prefixes).select(texts.columns)
+            if any(prefix.form == LEARNED for prefix in prefixes) and (tail := learn_tail(rest["text"])):
+                formats[number].tail = tail
+                rest = without_tail(rest, tail)
             texts = pl.concat([texts.filter(pl.col("source") != number), rest])
             stripped.append(number)
     if stripped:

@@ -10,6 +10,7 @@ import polars as pl
 
 from ncclforensics.grammar.dialect import REST, Dialect
 from ncclforensics.grammar.patterns import Pattern
+from ncclforensics.parsing.learned_tags import learn_tag
 
 DEPTH = 4  # prefixes in front of one another
 SAMPLED = 200  # lines at each end by which prefixes are detected
@@ -22,7 +23,8 @@ def detect_prefixes(sample: pl.DataFrame, dialect: Dialect) -> tuple[Pattern, ..
     A prefix of priority -1 may be something else: it is accepted only if nearly all lines of the beginning or of the
     end have it (launchers report a failure without their own tag, once for each task). One of priority -2 is accepted
     only if it stands before nearly all NCCL lines, because `INFO: ` is no host name; signatures of embedded formats
-    count as NCCL lines. Prefixes of priority 1 may follow any tag, and are tried wherever a tag was found.
+    count as NCCL lines. Prefixes of priority 1 may follow any tag, and are tried wherever a tag was found. What is
+    still in front of lines then, is learned from them.
     """
     prefixes: list[Pattern] = []
     ends = [sample.head(SAMPLED), sample.tail(SAMPLED)]
@@ -46,9 +48,10 @@ def detect_prefixes(sample: pl.DataFrame, dialect: Dialect) -> tuple[Pattern, ..
                     of_nccl = max(of_nccl, revealed / (revealed + without_prefix or 1))
                 if max(share if shape.priority >= -1 else 0, of_nccl) >= (SOME if shape.priority >= 0 else NEARLY_ALL):
                     likely.append((shape.priority >= -1, share, pattern))  # `0: ` is a task before it is a host
-        if not likely:
+        found = max(likely, key=itemgetter(0, 1))[2] if likely else learn_tag(sample["text"])
+        if found is None:
             break
-        prefixes.append(max(likely, key=itemgetter(0, 1))[2])
+        prefixes.append(found)
         sample = strip_prefixes(sample, dialect, prefixes[-1:])
     if prefixes:
         prefixes += [pattern for shape in dialect.launcher_prefixes if shape.priority > 0 for pattern in shape.patterns]

@@ -1,0 +1,86 @@
+"""Remove what web pages, mail programs, chats and terminals put into a text that was copied out of them.
+
+Elements and entities of HTML, links of Markdown, typographic characters, remains of colours, and ends of lines that
+were written out as a backslash and an `n`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import polars as pl
+
+from ncclforensics.data.typography import CHARACTERS, ENTITIES, MARKDOWN_ESCAPES, QUOTED_CHARACTERS
+from ncclforensics.grammar import grammar_file
+from ncclforensics.inputs import lines
+
+REPLACED = CHARACTERS | ENTITIES | MARKDOWN_ESCAPES
+LINE_FEED = "\\n"
+HINTS = (LINE_FEED, "<", "](", "[K", *(f"{digit}m" for digit in range(10)))  # each of the other marks has one
+
+
+def has_marks(texts: pl.Series) -> bool:
+    """Whether a text on NCCL or on a failure holds what `without_marks` removes."""
+    return texts.filter(_is_marked(texts)).str.contains(_part("_failure_word")).any()
+
+
+def without_marks(rows: pl.DataFrame) -> pl.DataFrame:
+    """Lines in their order without such marks; one that holds several lines becomes as many, all of its number."""
+    is_marked = _is_marked(rows["text"])
+    if not is_marked.any():
+        return rows
+    texts = rows["text"].filter(is_marked)
+    for shape in _links():
+        texts = texts.str.replace_all(shape, "${label}")
+    texts = texts.str.replace_all(_part("_line_break"), "\n").str.strip_chars_end("\n")
+    texts = texts.str.replace_all(_part("_element"), "").str.replace_all(_part("_colour"), "")
+    for _ in range(2):  # a page that quotes a page
+        texts = texts.str.replace_many(REPLACED)
+    texts = _with_line_feeds(texts)
+    marked = rows.with_columns(rows["text"].scatter(is_marked.arg_true(), texts))
+    if not texts.str.contains("\n", literal=True).any():
+        return marked
+    return marked.with_columns(pl.col("text").str.split("\n")).explode("text")
+
+
+def _is_marked(texts: pl.Series) -> pl.Series:
+    may_be = texts.str.contains_any([*REPLACED, *HINTS])
+    if not may_be.any():
+        return may_be
+    candidates = texts.filter(may_be)
+    is_marked = candidates.str.contains_any(list(REPLACED)) | _has_line_feeds(candidates)
+    for regex in (*_links(), _part("_line_break"), _part("_element"), _part("_colour")):
+        is_marked |= candidates.str.contains(regex)
+    return may_be.scatter(may_be.arg_true(), is_marked)
+
+
+def cleaned_in_order(rows: pl.DataFrame) -> pl.DataFrame:
+    """Lines without escape sequences and control bytes, in their order."""
+    if not lines.is_strange(rows["text"]).any():
+        return rows
+    numbered = lines.cleaned(rows.with_row_index("place"))
+    return numbered.sort("place").drop("place")
+
+
+def _has_line_feeds(texts: pl.Series) -> pl.Series:
+    is_quoted = texts.str.contains(LINE_FEED, literal=True) & ~texts.str.starts_with("{")
+    return is_quoted & texts.str.contains(_part("_failure_word"))
+
+
+def _with_line_feeds(texts: pl.Series) -> pl.Series:
+    quoted = _has_line_feeds(texts)
+    if not quoted.any():
+        return texts
+    plain = texts.filter(quoted).str.replace_all(LINE_FEED, "\n", literal=True).str.replace_many(QUOTED_CHARACTERS)
+    return texts.scatter(quoted.arg_true(), plain.str.replace(f"(?:{_part('_tail')})$", ""))
+
+
+@cache
+def _part(rule: str) -> str:
+    return grammar_file.load("copied").part_regex(rule)
+
+
+@cache
+def _links() -> tuple[str, ...]:
+    patterns = grammar_file.load("copied").part_shape("_link").patterns
+    return tuple(pattern.regex.removeprefix("^").removesuffix("$") for pattern in patterns)

@@ -1,0 +1,123 @@
+"""Text that was copied out of pages, mails, chats and terminals gives the same findings."""
+
+from __future__ import annotations
+
+import html
+import re
+import textwrap
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from ncclforensics import analyze
+from ncclforensics.inputs import lines
+from ncclforensics.parsing.copied_text import has_marks, without_marks
+from ncclforensics.parsing.learned_tags import learn_tag
+from ncclforensics.views import json_report
+from tests.incidents import ALL, Incident, answer
+
+NAMES = ("cuda-refuses-shared-memory", "one-rank-stops-before-an-allreduce")
+INCIDENTS = [incident for incident in ALL if incident.name in NAMES]
+SITE = re.compile(r"(?<!\S)((?:[\w/]+/)?\w+\.(?:cc|h)):(\d+)")
+Copied = Callable[[list[str], int], list[str]]
+
+
+def by_line(change: Callable[[str], str]) -> Copied:
+    return lambda texts, _: [change(text) for text in texts]
+
+
+def cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+COPIES: Mapping[str, Copied] = {
+    "links": by_line(lambda text: SITE.sub(r"[\1:\2](https://example.org/\1#L\2)", text)),
+    "bullets": by_line(lambda text: f"- `{text}`" if text else text),
+    "table": lambda texts, _: ["| # | message |", "|---|---|", *(f"| {n} | {cell(t)} |" for n, t in enumerate(texts))],
+    "page": lambda texts, _: ["<p>It hangs:</p>", *(f"<span>{html.escape(text)}</span><br/>" for text in texts)],
+    "mail": lambda texts, _: ["On Tuesday, A wrote:", *(f"> > {text}" for text in texts)],
+    "wrapped mail": lambda texts, _: [f"> {part}" for text in texts for part in textwrap.wrap(text, 76) or [""]],
+    "line numbers": lambda texts, _: [f"{number:6d}\t{text}" for number, text in enumerate(texts, 480)],
+    "context of grep": lambda texts, place: [
+        f"logs/r{place}.log{sign}{number}{sign}{text}"
+        for number, text in enumerate(texts)
+        for sign in [":" if number % 3 else "-"]
+    ],
+    "tags": lambda texts, place: [f"[1,mpirank:{place},algo-{place // 8}]<stdout>:{text}" for text in texts],
+    "pods": lambda texts, place: [f"train-{place}-x{place:02x}7 pytorch {text}" for text in texts],
+    "string": lambda texts, _: ["RayTaskError(RuntimeError): NCCL failed\\n" + "\\n".join(texts)],
+    "lost escapes": by_line(lambda text: f"[36m{text.replace('NCCL INFO', '[1;32mNCCL INFO[0m')}[0m"),
+    "typography": by_line(lambda text: text.replace(" ", "\u00a0").replace("-", "\u2011").replace("/", "/\u200b")),
+}
+
+
+def copied(incident: Incident, copy: str, folder: Path) -> dict[str, Any]:
+    for place, name in enumerate(incident.logs):
+        texts = (incident.folder / name).read_text().splitlines()
+        (folder / f"{place}.txt").write_text("\n".join(COPIES[copy](texts, place)) + "\n")
+    return json_report.as_object(analyze([str(folder)]))
+
+
+@pytest.mark.parametrize("copy", COPIES)
+@pytest.mark.parametrize("incident", INCIDENTS, ids=lambda incident: incident.name)
+def test_copied_text_gives_the_same_findings(incident: Incident, copy: str, tmp_path: Path) -> None:
+    found, expected = copied(incident, copy, tmp_path), answer(incident).json
+
+    assert found["hang"]["verdict"] == expected["hang"]["verdict"]
+    assert found["hang"]["culprits"] == expected["hang"]["culprits"]
+    assert {finding["rule"] for finding in found["findings"]} >= {
+        finding["rule"] for finding in expected["findings"] if finding["severity"] in ("warning", "error")
+    }
+
+
+PROCESS = "gpu-a012:77:177 [0] NCCL INFO Connected all rings"
+
+
+@pytest.mark.parametrize(
+    ("front", "rank"),
+    [
+        ("[1,mpirank:3,algo-1]<stdout>:", "3"),
+        ("job-17/task-3# ", None),
+        ("rank=3 | ", "3"),
+        ("(worker, local_rank: 3) ", None),
+        ("<14:03:11> global_rank 3: ", "3"),
+    ],
+)
+def test_a_tag_is_learned_with_the_rank_that_it_names(front: str, rank: str | None) -> None:
+    pattern = learn_tag(pl.Series([front + PROCESS] * 3 + ["step 3"]))
+
+    assert pattern is not None
+    fields = pl.Series([front + "Traceback"]).str.extract_groups(pattern.regex)[0]
+    assert (fields["rest"], fields.get("launcher_rank")) == ("Traceback", rank)
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        [PROCESS] * 3,
+        ["[2026-03-02 11:04:57] " + PROCESS] * 3,
+        ["[rank3]: Traceback (most recent call last):"] * 3,
+        ["[3] " + "NCCL INFO Connected all rings"] * 3,
+        ["it fails with " + PROCESS, "and then " + PROCESS, PROCESS],
+    ],
+)
+def test_what_belongs_to_a_line_is_no_tag(texts: list[str]) -> None:
+    assert learn_tag(pl.Series(texts)) is None
+
+
+def test_marks_outside_of_texts_on_nccl_are_left_alone() -> None:
+    assert not has_marks(pl.Series(["the loss is \u201cgood\u201d", "a <b>bold</b> step 7", PROCESS]))
+
+
+def test_a_line_that_holds_several_keeps_its_number() -> None:
+    rows = lines.block(b"NCCL error: a\\nb<br>c\nstep 7\n", 1)
+
+    assert without_marks(rows).select("line", "text").rows() == [
+        (1, "NCCL error: a"),
+        (1, "b"),
+        (1, "c"),
+        (2, "step 7"),
+    ]
