@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
 from importlib import import_module
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from ncclforensics.data.nouns import Noun
 from ncclforensics.formats import nccl
@@ -37,6 +37,7 @@ class OptionalNames(Protocol):
     NO_HOST_COLUMNS: tuple[str, ...]  # columns of type HOSTNAME that hold something else
     ID_COLUMNS: tuple[tuple[str, str], ...]  # frame and column of identifiers that are unique to a machine
     SECRET_COLUMNS: tuple[tuple[str, str, str], ...]  # frame, column of a variable's name, column of its value
+    ONE_RECORD_A_LINE: bool  # of a document: the number of a record is that of its line
 
 
 Records = tuple[list[tuple[str, dict[str, Any]]], list[str]]  # frame and columns of each record in order; problems
@@ -79,17 +80,24 @@ def nouns() -> list[Noun]:
     return list(dict.fromkeys(declared("NOUN")))
 
 
-def document(beginning: bytes, path: str) -> Callable[[bytes], Records] | None:
+class DocumentReader(NamedTuple):
+    """How the records of a document are read."""
+
+    records: Callable[[bytes], Records]
+    one_record_a_line: bool = False
+
+
+def document(beginning: bytes, path: str) -> DocumentReader | None:
     """The reader of a file with this beginning and path, if it is a JSON document or a single value; None for lines."""
     for candidate in all_formats().values():
         if hasattr(candidate, "records"):
             as_document = cast(Document, candidate)
             if beginning.startswith(as_document.MAGIC) and as_document.MARKER in beginning:
-                return as_document.records
+                return DocumentReader(as_document.records, getattr(candidate, "ONE_RECORD_A_LINE", False))
         if hasattr(candidate, "holds"):
             as_folder = cast(Folder, candidate)
             if as_folder.holds(path, beginning):
-                return partial(as_folder.value, path)
+                return DocumentReader(partial(as_folder.value, path))
     return None
 
 

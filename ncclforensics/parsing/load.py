@@ -65,7 +65,8 @@ class Records:
         read = document(reader.beginning, reader.source.path)
         if read is None or reader.problems:
             return False
-        records, problems = read(reader.read_document())
+        records, problems = read.records(reader.read_document())
+        reader.is_document = not read.one_record_a_line
         reader.problems += problems
         reader.lines_read = len(records)
         rows: dict[str, list[dict[str, Any]]] = {}
