@@ -3,10 +3,16 @@
     ForensicsError
     ├── UsageError      the arguments make no sense; exit code 2
     ├── NoInputError    nothing readable was given; exit code 2
-    └── GrammarError    a grammar of ours cannot be turned into patterns; a defect of the program
+    ├── GrammarError    a grammar of ours cannot be turned into patterns; exit code 4
+    └── BrokenFrameError    a frame is missing because the analysis that computes it failed
 
-Any other exception that ends the program is a defect of it.
+Any other exception is a defect of the program. One in a rule, an analysis or the parsing of a line costs only what
+depends on it and is kept as a `Defect`; one that ends the program gives exit code 4.
 """
+
+from __future__ import annotations
+
+from dataclasses import dataclass
 
 
 class ForensicsError(Exception):
@@ -23,3 +29,27 @@ class NoInputError(ForensicsError):
 
 class GrammarError(ForensicsError):
     """A grammar asks for something a line pattern cannot express; names file and rule."""
+
+
+class BrokenFrameError(ForensicsError):
+    """A frame is missing because the analysis that computes it failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Defect:
+    """A part of the program that failed, and what the exception was."""
+
+    part: str  # "the rule gdr-missing", "the analysis wait", "reading node0.log"
+    error: str  # "KeyError: 'host'"
+    trace: str  # the lines of Python's traceback
+    is_of_input: bool = False  # it stands among the problems of an input, too
+
+    @classmethod
+    def of(cls, part: str, error: BaseException, *, is_of_input: bool = False) -> Defect:
+        """Return the defect that an exception shows."""
+        from traceback import format_exception  # takes 5 ms, and nothing needs it where all is well
+
+        return cls(part, f"{type(error).__name__}: {error}", "".join(format_exception(error)), is_of_input)
+
+    def __str__(self) -> str:
+        return f"the program failed in {self.part} ({self.error}); what depends on it is missing"

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from ncclforensics import analyze
+from ncclforensics.errors import Defect
 from ncclforensics.report.build import Report
-from ncclforensics.rules import registry
-from ncclforensics.rules.finding import Finding
 from tests import budget, incidents
 from tests.benchmarks.generate import Fault, FaultKind, Finish, Plan, generate
 
@@ -61,11 +60,11 @@ def _plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _no_rule_breaks_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failed(one: registry.Rule, error: Exception) -> Finding:
+def _no_part_of_the_program_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failed(part: str, error: BaseException, *, is_of_input: bool = False) -> Defect:
         raise error
 
-    monkeypatch.setattr(registry, "_crash_finding", failed)
+    monkeypatch.setattr(Defect, "of", failed)
 
 
 @pytest.fixture

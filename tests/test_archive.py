@@ -21,7 +21,7 @@ from ncclforensics.archive.write import save
 from ncclforensics.frames.open_run import open_run
 from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.sources import find
-from ncclforensics.report import redaction
+from ncclforensics.report import redacted_run, redaction
 from ncclforensics.views import json_report
 from tests.incidents import ALL, INCIDENTS, ROOT, Incident, checked
 from tests.test_redaction import diagnosis
@@ -63,7 +63,7 @@ def test_a_redacted_saved_run_gives_the_same_verdict(
     incident: Incident, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = checked(incident)
-    leaving = redaction.redact(answer.report, redaction.assign_pseudonyms(answer.report.run))
+    leaving = redacted_run.redact(answer.report, redaction.assign_pseudonyms(answer.report.run))
 
     save(leaving, tmp_path / "kept.ncclf")
 

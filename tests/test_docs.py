@@ -54,6 +54,7 @@ def _exit_codes() -> str:
         cli.Exit.FINDINGS: "findings",
         cli.Exit.USAGE: "wrong usage, or no readable input at all",
         cli.Exit.UNDECIDABLE: "readable, but not enough to decide; the output says what to collect",
+        cli.Exit.DEFECT: "the program itself failed: a defect, never a finding; what it found otherwise is printed",
         cli.Exit.INTERRUPTED: "interrupted",
     }
     rows = [f"| {int(code)} | {meaning[code]} |" for code in cli.Exit]

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclforensics import analyze, cli
-from ncclforensics.report import redaction
+from ncclforensics.report import redacted_run, redaction
 from ncclforensics.report.build import Report
 from ncclforensics.report.redaction import Pseudonyms, is_secret
 from ncclforensics.views import json_report, text_report
@@ -71,7 +71,7 @@ def test_a_redacted_report_has_the_same_findings_and_no_names(incident: Incident
     shown = answer(incident)
     names = originals(shown.report, incident.folder)
 
-    leaving = redaction.redact(shown.report, redaction.assign_pseudonyms(shown.report.run))
+    leaving = redacted_run.redact(shown.report, redaction.assign_pseudonyms(shown.report.run))
     data = json_report.json(leaving).decode()
     text = text_report.text(leaving, width=250, verbose=True) + text_report.text(leaving, width=250, everything=True)
 
@@ -81,7 +81,7 @@ def test_a_redacted_report_has_the_same_findings_and_no_names(incident: Incident
 
 def test_hosts_are_numbered_in_the_order_of_ranks() -> None:
     report = answer(Incident(INCIDENTS / "one-rank-stops-before-an-allreduce")).report
-    leaving = redaction.redact(report, redaction.assign_pseudonyms(report.run))
+    leaving = redacted_run.redact(report, redaction.assign_pseudonyms(report.run))
 
     ranks = leaving.run["rank"].sort("rank")
     assert ranks["host"].cast(str).to_list() == ["host-01"] * 8 + ["host-02"] * 8
@@ -90,7 +90,7 @@ def test_hosts_are_numbered_in_the_order_of_ranks() -> None:
 
 def test_lines_reread_for_evidence_are_redacted() -> None:
     report = analyze([str(INCIDENTS / "one-rank-stops-before-an-allreduce" / "*.log")])
-    leaving = redaction.redact(report, redaction.assign_pseudonyms(report.run))
+    leaving = redacted_run.redact(report, redaction.assign_pseudonyms(report.run))
 
     assert report.run.quote([(0, 1)])[0, 1][1].startswith("gpu-node-00:")
     assert leaving.run.quote([(0, 1)])[0, 1][1].startswith("host-01:")

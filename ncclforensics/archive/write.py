@@ -23,6 +23,7 @@ def save(report: Report, path: Path) -> None:
     run = report.run
     parsed = [shape.frame for shape in run.dialect.with_all_formats.shapes]
     rows = {name: run[name].height for name in [*parsed, "speaker", *analyses()]}
+    rows = {name: height for name, height in rows.items() if name not in run.broken}
     kept: dict[str, Callable[[], pl.DataFrame]] = {
         name: partial(run.__getitem__, name)
         for name, height in rows.items()

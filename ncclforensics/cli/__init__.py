@@ -15,6 +15,7 @@ import typer
 from ncclforensics import __version__
 from ncclforensics.cli.capture import capture
 from ncclforensics.cli.check import check
+from ncclforensics.cli.defects import report_defects
 from ncclforensics.cli.demo import demo
 from ncclforensics.cli.diff import diff
 from ncclforensics.cli.explain import explain
@@ -24,11 +25,13 @@ from ncclforensics.cli.report import report
 from ncclforensics.cli.save import save
 from ncclforensics.cli.tui import tui
 from ncclforensics.data.names import printable
-from ncclforensics.errors import ForensicsError
+from ncclforensics.errors import Defect, ForensicsError, GrammarError
 
 # Polars' allocator returns memory only under pressure by default; on a shared login node it should do so at once.
 # It reads this variable when it is loaded, so the variable is set before that.
 os.environ.setdefault("_RJEM_MALLOC_CONF", "background_thread:true,narenas:2,dirty_decay_ms:100,muzzy_decay_ms:0")
+
+MOST_THREADS = 1024  # Polars tries to start any number
 
 app = typer.Typer(
     add_completion=False,
@@ -38,7 +41,7 @@ app = typer.Typer(
     help="Find out from its logs why an NCCL job hangs: which ranks are stuck, in which call, and which ranks "
     "caused it.",
     epilog="Exit codes: 0 no findings, 1 findings, 2 wrong usage or no readable input, 3 not decidable, "
-    "130 interrupted.",
+    "4 the program itself failed, 130 interrupted.",
 )
 
 
@@ -62,20 +65,42 @@ for _command in (hang, check, capture, diff, report, save, tui, explain, demo): 
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command and return its exit code. Expected errors are printed to stderr as one sentence."""
+    """Run one command and return its exit code. Errors are printed to stderr as a sentence each, never a traceback."""
     try:
         app(argv)
     except SystemExit as exit_request:
         return exit_request.code if isinstance(exit_request.code, int) else Exit.OK
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+    except GrammarError as error:
+        report_defects([Defect.of("its grammars", error)])
+        return Exit.DEFECT
     except ForensicsError as error:
         typer.echo(f"ncclforensics: {printable(str(error))}", err=True)
     except OSError as error:
         typer.echo(f"ncclforensics: {printable(str(error.filename or ''))} {error.strerror or error}", err=True)
+    except MemoryError:
+        typer.echo("ncclforensics: not enough memory", err=True)
+        return Exit.DEFECT
+    except BaseException as error:
+        # Also what Polars raises where its own code fails, which is no `Exception`.
+        report_defects([Defect.of(f"the command {' '.join(sys.argv[1:2])}", error)])
+        return Exit.DEFECT
     return Exit.USAGE
+
+
+def _prepare_environment() -> None:
+    """Let a closed stdout or stderr, and a number of threads that Polars refuses, do no harm."""
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")
+    threads = os.environ.get("POLARS_MAX_THREADS", "1")
+    if not (threads.isascii() and threads.isdecimal() and 0 < int(threads) <= MOST_THREADS):
+        del os.environ["POLARS_MAX_THREADS"]
 
 
 def run() -> None:
     """Run the console script and end the process."""
+    _prepare_environment()
     # Nearly all objects live until the end; garbage collection would take a twentieth of a short run.
     gc.disable()
     code = main()

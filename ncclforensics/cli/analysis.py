@@ -103,10 +103,10 @@ class ProgressBar(AbstractContextManager["ProgressBar"]):
 
 def redact_report(report: Report, map_file: Path | None) -> tuple[Report, Pseudonyms]:
     """Return the report with pseudonyms, and the pseudonyms; read and write the pseudonym map in `map_file`."""
-    from ncclforensics.report import redaction
+    from ncclforensics.report import redacted_run, redaction
 
     pseudonyms = redaction.assign_pseudonyms(report.run, map_file)
-    redacted = redaction.redact(report, pseudonyms)
+    redacted = redacted_run.redact(report, pseudonyms)
     if map_file is not None:
         redaction.write_map(pseudonyms, map_file)
     return redacted, pseudonyms

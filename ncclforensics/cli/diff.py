@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from ncclforensics.cli.analysis import load_report
+from ncclforensics.cli.defects import report_defects
 from ncclforensics.cli.options import (
     Bad,
     Comm,
@@ -71,9 +72,15 @@ def diff(
     finally:
         forget_spooled()
     write_bytes(_rendered(comparison, diff_format, color=is_colored(output, no_color)), output)
+    defects = [*comparison.good.defects, *comparison.bad.defects]
+    if defects:
+        report_defects(defects)
+    if comparison.matters:
+        raise typer.Exit(Exit.FINDINGS)
+    if defects:
+        raise typer.Exit(Exit.DEFECT)
     if not comparison.is_enough:
         raise typer.Exit(Exit.UNDECIDABLE)
-    raise typer.Exit(Exit.FINDINGS if comparison.matters else Exit.OK)
 
 
 def _rendered(comparison: Comparison, diff_format: DiffFormat, *, color: bool) -> bytes:

@@ -7,6 +7,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ncclforensics.cli.defects import report_defects
 from ncclforensics.cli.options import FailOn, Format
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ class Exit(IntEnum):
     FINDINGS = 1
     USAGE = 2  # wrong usage, or no readable input
     UNDECIDABLE = 3  # readable, but not enough to decide
+    DEFECT = 4  # the program itself failed
     INTERRUPTED = 130
 
 
@@ -77,13 +79,18 @@ def write_bytes(data: bytes, output: Path | None) -> None:
 
 
 def exit_code_of(report: Report, fail_on: FailOn, *, has_benchmark: bool = False) -> Exit:
-    """Return the exit code for a report.
+    """Return the exit code for a report, and name on stderr what failed in the program.
 
-    A benchmark without any communicator log needs no verdict to succeed, but one that did not end measured nothing.
+    Findings stand though another part of the program failed; that nothing was found does not. A benchmark without any
+    communicator log needs no verdict to succeed, but one that did not end measured nothing.
     """
+    verdicts = {row["verdict"] for row in report.verdicts}
+    if report.defects:
+        report_defects(report.defects)
     if any(finding.severity in FAILING_SEVERITIES[fail_on] for finding in report.findings):
         return Exit.FINDINGS
-    verdicts = {row["verdict"] for row in report.verdicts}
+    if report.defects:
+        return Exit.DEFECT
     if has_benchmark and not verdicts:
         return Exit.OK if report.run["benchmark"]["is_complete"].all() else Exit.UNDECIDABLE
     return Exit.UNDECIDABLE if not verdicts or "undecidable" in verdicts else Exit.OK

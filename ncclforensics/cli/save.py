@@ -8,7 +8,9 @@ from typing import Annotated
 import typer
 
 from ncclforensics.cli.analysis import load_single_report, redact_report
+from ncclforensics.cli.defects import report_defects
 from ncclforensics.cli.options import Paths, Quiet, RankFrom, Redact, RedactMap
+from ncclforensics.cli.output import Exit
 
 
 def save(
@@ -31,3 +33,6 @@ def save(
     if redact or redact_map:
         report, _ = redact_report(report, redact_map)
     write.save(report, output)
+    if report.defects:
+        report_defects(report.defects)
+        raise typer.Exit(Exit.DEFECT)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import polars as pl
 
+from ncclforensics.errors import BrokenFrameError, Defect
 from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.inputs.windows import InputReader
 
@@ -35,6 +36,14 @@ class Frames(Protocol):
     def kinds(self) -> dict[int, str]:
         """Number of an input -> the contract's `inputs[].kind`, of inputs with any line of a known format."""
 
+    @property
+    def defects(self) -> list[Defect]:
+        """What failed so far. A rule that fails is added here."""
+
+    @property
+    def broken(self) -> set[str]:
+        """Frames that are empty because an analysis failed."""
+
     def __getitem__(self, name: str) -> pl.DataFrame:
         """The frame of this name. Raises KeyError if there is none."""
 
@@ -46,7 +55,13 @@ class Frames(Protocol):
 
 
 def call_with(frames: Frames, function: Callable[..., Any], of: tuple[str, ...] = ()) -> Any:
-    """Call a function with the frames that its parameters name; None if the frames of `of` are all empty."""
-    if of and not any(frames.has(frame) for frame in of):
+    """Call a function with the frames that its parameters name; None if the frames of `of` are all empty.
+
+    Raises BrokenFrameError if one of these frames is missing because an analysis failed.
+    """
+    if of and not any(frames.has(frame) for frame in of) and not frames.broken & set(of):
         return None
-    return function(**{name: frames[name] for name in inspect.signature(function).parameters})
+    arguments = {name: frames[name] for name in inspect.signature(function).parameters}
+    if broken := frames.broken & {*arguments, *of}:
+        raise BrokenFrameError(f"no frame {', '.join(sorted(broken))}: its analysis failed")
+    return function(**arguments)

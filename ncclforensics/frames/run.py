@@ -13,6 +13,7 @@ import polars as pl
 
 from ncclforensics.archive import parquet
 from ncclforensics.archive.restore import SavedInputs
+from ncclforensics.errors import BrokenFrameError, Defect, ForensicsError
 from ncclforensics.formats import all_formats
 from ncclforensics.frames.assemble import assemble, concat_small, with_positions
 from ncclforensics.frames.columns import ORIGIN
@@ -25,7 +26,7 @@ from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.grammar.patterns import Shape
 from ncclforensics.inputs.windows import InputReader
 from ncclforensics.parsing import templates
-from ncclforensics.parsing.concurrency import Result, single_threaded
+from ncclforensics.parsing.concurrency import DEFECTS, Result, single_threaded
 from ncclforensics.parsing.load import Records
 from ncclforensics.parsing.parser import COUNTS, NO_TALLY, SPEAKER
 
@@ -57,6 +58,12 @@ class Run:
         self._saved = self._saved_inputs.complete
         self._time_range = time_range
         self._frames: dict[str, pl.DataFrame] = {}
+        self.broken: set[str] = set()
+
+    @property
+    def defects(self) -> list[Defect]:
+        """What failed so far, of reading, parsing, analyses and rules."""
+        return self._records.defects
 
     @property
     def dialect(self) -> Dialect:
@@ -106,8 +113,8 @@ class Run:
 
     def has(self, name: str) -> bool:
         """Whether a frame has rows; does not compute a parsed frame to find out."""
-        if name not in self._frames and self._saved:
-            return self._saved.frames.get(name, 0) > 0
+        if name not in self._frames and self._saved and name in self._saved.frames:
+            return self._saved.frames[name] > 0
         return any(rows.height for rows in self._pieces(name))
 
     def _pieces(self, name: str) -> list[pl.DataFrame]:
@@ -135,7 +142,7 @@ class Run:
             return {name: self._speakers()}
         if name in (TEMPLATES, OCCURRENCES):
             return self._encoded()
-        if self._saved and not self.has(name):
+        if self._saved and self._saved.frames.get(name) == 0:
             return {name: pl.DataFrame(schema=self._schema(name))}
         if self._saved and self._saved.holds(name):
             return {name: parquet.frame(self._saved, name, self._schema(name))}
@@ -147,10 +154,18 @@ class Run:
 
     def _analyse(self, name: str) -> pl.DataFrame:
         analysis = analyses()[name]
-        computed: pl.DataFrame | None = call_with(self, analysis.function, analysis.of)
-        if computed is None:
-            return pl.DataFrame(schema=analysis.columns)
-        return pl.DataFrame([computed[column].cast(dtype) for column, dtype in analysis.columns.items()])
+        try:
+            computed: pl.DataFrame | None = call_with(self, analysis.function, analysis.of)
+            if computed is not None:
+                return pl.DataFrame([computed[column].cast(dtype) for column, dtype in analysis.columns.items()])
+        except BrokenFrameError:
+            self.broken.add(name)
+        except ForensicsError:
+            raise
+        except DEFECTS as error:
+            self.broken.add(name)
+            self.defects.append(Defect.of(f"the analysis {name}", error))
+        return pl.DataFrame(schema=analysis.columns)
 
     @cached_property
     def _templated(self) -> TemplatedFrame:

@@ -12,6 +12,8 @@ import polars as pl
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+# What a defect of the program may raise. Polars derives the second from BaseException.
+DEFECTS = (Exception, pl.exceptions.PanicException)
 OrderedMap = Callable[[Callable[[Item], Result], Iterable[Item]], Iterator[Result]]
 
 

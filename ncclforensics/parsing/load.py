@@ -7,11 +7,14 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.errors import Defect
 from ncclforensics.formats import dialect, document
 from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.sources import Source
 from ncclforensics.inputs.windows import InputReader
+from ncclforensics.parsing.concurrency import DEFECTS
 from ncclforensics.parsing.detect_formats import InputFormat, detect_formats, reject_non_log
+from ncclforensics.parsing.isolation import Isolation
 from ncclforensics.parsing.parser import COUNTS, NO_HOSTS, NO_TALLY, SPEAKER, Parsed
 from ncclforensics.parsing.templates import EncodedRows
 from ncclforensics.parsing.workers import ParallelParser
@@ -35,7 +38,9 @@ class Records:
         self.tallies: list[pl.DataFrame] = []
         self.speakers: list[pl.DataFrame] = [pl.DataFrame(schema=SPEAKER)]
         self._formats: dict[int, InputFormat] = {}
-        self._parser = ParallelParser(self.dialect, policy, self.add, progress)
+        self.defects: list[Defect] = []  # of reading and parsing; analyses and rules add theirs
+        self._parser = ParallelParser(self.dialect, policy, self.add, progress, self.inputs, self.defects)
+        self._isolation = Isolation(self.inputs, self.defects, self.add)
 
     def add(self, parsed: Parsed) -> None:
         """Add what was parsed of some lines."""
@@ -48,17 +53,32 @@ class Records:
     def detect(self, readers: Sequence[InputReader]) -> None:
         """Detect the formats of inputs; those that are JSON documents or bare values are read at once."""
         for start in range(0, len(readers), SAMPLED_TOGETHER):
-            group = [(reader, reader.sample()) for reader in readers[start : start + SAMPLED_TOGETHER]]
-            rejected = {reader.number for reader, data in group if reject_non_log(reader, data, self.dialect)}
-            samples = {
-                reader.number: b"" if reader.number in rejected else reader.text_of(data)
-                for reader, data in group
-                if not self._add_document(reader)
-            }
-            for number, form in detect_formats(samples, self.dialect).items():
-                self._formats[number] = form
-                if not form.is_plain:
-                    self.inputs[number].strip = form.strip
+            samples: dict[int, bytes] = {}
+            for reader in readers[start : start + SAMPLED_TOGETHER]:
+                try:
+                    samples |= self._sample(reader)
+                except DEFECTS as error:
+                    self._isolation.stop_reading(reader, error)
+            try:
+                self._detect(samples)
+            except DEFECTS:
+                for number, sample in samples.items():
+                    try:
+                        self._detect({number: sample})
+                    except DEFECTS as error:
+                        self._isolation.stop_reading(self.inputs[number], error)
+
+    def _sample(self, reader: InputReader) -> dict[int, bytes]:
+        """The sample of an input of lines, by its number; nothing where the input was read as a document."""
+        data = reader.sample()
+        is_rejected = reject_non_log(reader, data, self.dialect)
+        return {} if self._add_document(reader) else {reader.number: b"" if is_rejected else reader.text_of(data)}
+
+    def _detect(self, samples: Mapping[int, bytes]) -> None:
+        for number, form in detect_formats(samples, self.dialect).items():
+            self._formats[number] = form
+            if not form.is_plain:
+                self.inputs[number].strip = form.strip
 
     def _add_document(self, reader: InputReader) -> bool:
         """Add the records of an input that is one JSON object or one value; False for an input of lines."""

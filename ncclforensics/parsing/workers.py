@@ -9,12 +9,14 @@ from threading import Lock
 
 import polars as pl
 
+from ncclforensics.errors import Defect
 from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.windows import InputReader
 from ncclforensics.parsing.batches import Batch, Batches, byte_size
-from ncclforensics.parsing.concurrency import ordered_map, single_threaded
+from ncclforensics.parsing.concurrency import DEFECTS, ordered_map, single_threaded
 from ncclforensics.parsing.detect_formats import InputFormat
+from ncclforensics.parsing.isolation import Isolation
 from ncclforensics.parsing.parser import Parsed, parse, parse_by_template
 
 Job = tuple[InputReader, InputFormat]
@@ -30,6 +32,8 @@ class ParallelParser:
         policy: ReadPolicy,
         on_parsed: Callable[[Parsed], None],
         progress: Callable[[int], None],
+        inputs: list[InputReader],
+        defects: list[Defect],
     ) -> None:
         self._dialect = dialect
         self._policy = policy
@@ -38,6 +42,7 @@ class ParallelParser:
         self._hosts: list[pl.DataFrame] = []  # hosts seen at the beginning of a line
         self._lock = Lock()
         self._helpers = ThreadPoolExecutor(policy.threads)  # starts no thread before it gets work
+        self._isolation = Isolation(inputs, defects, self._add)
 
     def parse(self, jobs: list[Job], read: Read, remaining: int) -> None:
         """Parse what `read` yields of each input, about `remaining` bytes in all; small files are parsed together.
@@ -87,20 +92,25 @@ class ParallelParser:
 
     def _large_chunks(self, reader: InputReader, form: InputFormat, read: Read, small: Batches) -> Iterator[Batch]:
         """Yield lines that are worth a call of their own; add the others to `small`."""
-        for rows in read(reader):
-            if byte_size(rows) < self._policy.chunk // 4:
-                small.add(form.learn(rows, reader), rows)
-            else:
-                yield Batch(form.dialect, [rows], byte_size(rows))
+        try:
+            for rows in read(reader):
+                if byte_size(rows) < self._policy.chunk // 4:
+                    small.add(form.learn(rows, reader), rows)
+                else:
+                    yield Batch(form.dialect, [rows], byte_size(rows))
+        except DEFECTS as error:
+            self._isolation.stop_reading(reader, error)
 
     def _parse_by_template(self, batch: Batch) -> pl.DataFrame:
         """Parse the lines of the most frequent pattern; return the others."""
-        parsed, others = parse_by_template(pl.concat(batch.rows, how="diagonal"), batch.dialect)
+        rows = pl.concat(batch.rows, how="diagonal")
+        others = [rows.clear()]
+        for parsed, rest in self._isolation.parse(partial(parse_by_template, dialect=batch.dialect), rows):
+            others.append(rest)
+            self._add(parsed)
         with self._lock:
-            self._hosts.append(parsed.hosts)
-            self._on_parsed(parsed)
             self._progress(batch.size)
-        return others
+        return pl.concat(others[-1:] if len(others) < 3 else others)
 
     def _parse(self, batch: Batch, workers: int) -> None:
         """Parse rare lines, in parts if there are many and several workers."""
@@ -109,7 +119,11 @@ class ParallelParser:
             hosts = pl.concat(self._hosts) if self._hosts else None
         rows = pl.concat(batch.rows, how="diagonal")
         in_pool = partial(ordered_map, pool=self._helpers, workers=parts)
-        parsed = parse(rows, batch.dialect, hosts, in_pool, parts)
+        parse_rows = partial(parse, dialect=batch.dialect, hosts=hosts, ordered_map=in_pool, parts=parts)
+        for parsed in self._isolation.parse(parse_rows, rows):
+            self._add(parsed)
+
+    def _add(self, parsed: Parsed) -> None:
         with self._lock:
             self._hosts.append(parsed.hosts)
             self._on_parsed(parsed)

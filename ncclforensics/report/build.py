@@ -12,6 +12,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.data.names import datatype, reduction
+from ncclforensics.errors import Defect
 from ncclforensics.frames.protocol import Frames, call_with
 from ncclforensics.report.selection import Selection
 from ncclforensics.rules.finding import Finding, Line, Severity
@@ -101,6 +102,11 @@ class Report:
         if not self.run.has("dump_damage"):
             return problems
         return [*problems, *self.run["dump_damage"].filter(source=source)["problem"]]
+
+    @property
+    def defects(self) -> list[Defect]:
+        """Parts of the program that failed; what depends on them is missing in this report."""
+        return self.run.defects
 
     def input_problems(self) -> list[tuple[str, str]]:
         """Return (path, problem) for each distinct problem: the first path that has it, with the number of others."""
@@ -208,7 +214,7 @@ def build_report(run: Frames, selection: Selection | None = None, rules: list[Ru
     rules = select_rules(everything=False) if rules is None else rules
     shown = [
         finding
-        for finding in run_rules(partial(call_with, run), rules)
+        for finding in run_rules(partial(call_with, run), run.defects, rules)
         if selection.shows(finding.ranks, finding.hosts, finding.communicator)
     ]
     weighed = {

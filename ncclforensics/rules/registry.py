@@ -13,7 +13,8 @@ from inspect import cleandoc
 from pathlib import Path
 
 from ncclforensics.analyses.job.warnings import FRAMES as WARNING_FRAMES
-from ncclforensics.errors import ForensicsError, UsageError
+from ncclforensics.errors import BrokenFrameError, Defect, ForensicsError, UsageError
+from ncclforensics.parsing.concurrency import DEFECTS
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 
 
@@ -102,31 +103,37 @@ def select_rules(*, everything: bool, select: Iterable[str] = (), ignore: Iterab
 
 def run_rules(
     call: Callable[[Callable[..., Iterator[Finding]], tuple[str, ...]], Iterable[Finding] | None],
+    defects: list[Defect],
     rules: Iterable[Rule] | None = None,
 ) -> list[Finding]:
     """Run these rules (default: all) and return their findings: by role, severity and certainty.
 
     `call` calls a function with the frames that its parameters name, as `call_with` does. A rule that raises an
-    exception yields a finding that says so. Raises ForensicsError if a frame cannot be read.
+    exception is added to `defects` and finds nothing. Raises ForensicsError if a frame cannot be read.
     """
     chosen = all_rules() if rules is None else list(rules)
-    findings = [finding for rule in chosen if not rule.fallback for finding in _findings(call, rule)]
-    fallbacks = [finding for rule in chosen if rule.fallback for finding in _findings(call, rule)]
+    findings = [finding for rule in chosen if not rule.fallback for finding in _findings(call, rule, defects)]
+    fallbacks = [finding for rule in chosen if rule.fallback for finding in _findings(call, rule, defects)]
     if fallbacks:
         unasked = [rule for rule in all_rules() if rule not in chosen and set(rule.of) & set(WARNING_FRAMES)]
-        others = findings + [finding for rule in unasked if not rule.fallback for finding in _findings(call, rule)]
+        others = findings + [
+            finding for rule in unasked if not rule.fallback for finding in _findings(call, rule, defects)
+        ]
         findings += _unexplained(fallbacks, others)
     return sorted(findings, key=_order)
 
 
-def _findings(call: Callable[..., Iterable[Finding] | None], rule: Rule) -> list[Finding]:
+def _findings(call: Callable[..., Iterable[Finding] | None], rule: Rule, defects: list[Defect]) -> list[Finding]:
     """Return the findings of one rule, with what the rule left out."""
+    yielded: list[Finding] = []
     try:
         yielded = list(call(rule.function, rule.of) or ())
+    except BrokenFrameError:  # the analysis that failed is named already
+        pass
     except ForensicsError:  # a frame of the rule cannot be read
         raise
-    except Exception as error:  # a defect of one rule must not suppress the findings of the others
-        yielded = [_crash_finding(rule, error)]
+    except DEFECTS as error:  # a defect of one rule must not suppress the findings of the others
+        defects.append(Defect.of(f"the rule {rule.name}", error))
     for finding in yielded:
         finding.rule = rule.name
         finding.category = finding.category or rule.category
@@ -166,19 +173,6 @@ def _unexplained(fallbacks: list[Finding], others: list[Finding]) -> list[Findin
         severity = Severity.WARNING if finding.severity is Severity.ERROR else Severity.INFO
         finding.role, finding.certainty, finding.severity = Role.CONTEXT, "possible", severity
     return left
-
-
-def _crash_finding(rule: Rule, error: Exception) -> Finding:
-    """Return the finding in place of those of a rule that raised an exception."""
-    return Finding(
-        f"the rule {rule.name} crashed; its findings are missing",
-        f"{type(error).__name__}: {error}",
-        "certain",
-        role=Role.CONTEXT,
-        severity=Severity.INFO,
-        category=Category.INCOMPLETE_EVIDENCE,
-        remedy=f"Report this as a defect of ncclforensics. `--ignore {rule.name}` skips the rule.",
-    )
 
 
 def _order(finding: Finding) -> tuple[int, int, int, str]:

@@ -22,14 +22,18 @@ LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "
 
 
 def junit(report: Report, failing: Collection[str]) -> bytes:
-    """Return a test case for each rule; its findings with a failing severity are the failures."""
+    """Return a test case for each rule; its findings with a failing severity are the failures.
+
+    A part of the program that failed is a test case with an error.
+    """
     findings_of = {
         rule.name: [finding for finding in report.findings if finding.rule == rule.name] for rule in report.rules
     }
     failed = {
         name for name, findings in findings_of.items() if any(finding.severity in failing for finding in findings)
     }
-    counts = {"tests": str(len(findings_of)), "failures": str(len(failed)), "errors": "0"}
+    tests, errors = len(findings_of) + len(report.defects), len(report.defects)
+    counts = {"tests": str(tests), "failures": str(len(failed)), "errors": str(errors)}
     suites = ET.Element("testsuites", {"name": NAME, **counts})
     suite = ET.SubElement(suites, "testsuite", {"name": NAME, "skipped": "0", **counts})
     for rule in report.rules:
@@ -44,6 +48,9 @@ def junit(report: Report, failing: Collection[str]) -> bytes:
             failure.text = text[True]
         if text[False]:
             ET.SubElement(case, "system-out").text = text[False]
+    for defect in report.defects:
+        case = ET.SubElement(suite, "testcase", {"classname": NAME, "name": printable(defect.part)})
+        ET.SubElement(case, "error", {"message": printable(str(defect)), "type": "defect"})
     ET.indent(suites)
     data: bytes = ET.tostring(suites, encoding="utf-8", xml_declaration=True)
     return data + b"\n"
@@ -65,7 +72,14 @@ def sarif(report: Report) -> bytes:
         "rules": [_rule(rule) for rule in report.rules],
     }
     results = [_result(report, finding, index[finding.rule]) for finding in report.findings]
-    run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
+    notes = [{"level": "error", "message": {"text": printable(str(defect))}} for defect in report.defects]
+    invocation = {"executionSuccessful": not notes, "toolExecutionNotifications": notes}
+    run = {
+        "tool": {"driver": driver},
+        "invocations": [invocation],
+        "columnKind": "unicodeCodePoints",
+        "results": results,
+    }
     return orjson.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, option=orjson.OPT_INDENT_2) + b"\n"
 
 

@@ -68,6 +68,7 @@ def as_object(report: Report) -> dict[str, Any]:
         "counters": _counters(report),
         "links": _ports(report),
         "topology": _topology(report),
+        "defects": [{"part": defect.part, "error": defect.error} for defect in report.defects],
     }
 
 

@@ -41,6 +41,7 @@ MOST_GROUPS = 6
 MOST_LINES = 6
 MOST_HOSTS = 7
 LONGEST_LIST = 48  # characters
+MIN_WIDTH, DEFAULT_WIDTH = 40, 100  # columns
 
 
 def text(
@@ -358,12 +359,19 @@ def _all_last(report: Report, row: Row) -> list[RenderableType]:
 
 def _problems(report: Report) -> list[RenderableType]:
     problems = [f"{path} {problem}" for path, problem in report.input_problems()]
+    problems = [*(str(defect) for defect in report.defects if not defect.is_of_input), *problems]
     return [Text.assemble(("\nproblem  ", STYLE["warning"]), printable(line)) for line in problems[:MOST_LINES]]
 
 
 def width_of_terminal() -> int:
-    """Return the width of the terminal; 100 without one."""
+    """Return the width of the terminal; without one, that of the variable COLUMNS, else 100.
+
+    The terminals that Open MPI gives to its processes have 0 columns. Below 40, text is cut rather than wrapped.
+    """
     try:
-        return os.get_terminal_size().columns
+        width = os.get_terminal_size().columns
     except OSError:
-        return int(os.environ.get("COLUMNS", "100"))
+        width = 0
+    columns = os.environ.get("COLUMNS", "")
+    width = width or (int(columns) if columns.isascii() and columns.isdecimal() and len(columns) < 6 else 0)
+    return max(width, MIN_WIDTH) if width else DEFAULT_WIDTH

@@ -1,0 +1,126 @@
+"""A run and its report with pseudonyms: redacted where they are read, judged on the original."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import polars as pl
+
+from ncclforensics.errors import Defect
+from ncclforensics.frames.protocol import Frames
+from ncclforensics.grammar.dialect import Dialect
+from ncclforensics.report.build import Report
+from ncclforensics.report.redaction import REMOVED, Pseudonyms, is_secret
+from ncclforensics.report.selection import Selection
+
+
+class RedactedRun:
+    """A run whose frames are redacted on access; the analyses are computed on the original run."""
+
+    def __init__(self, run: Frames, pseudonyms: Pseudonyms) -> None:
+        self._run, self._pseudonyms = run, pseudonyms
+        self._frames: dict[str, pl.DataFrame] = {}
+        self.inputs = [
+            replace(
+                reading,
+                source=replace(reading.source, path=pseudonyms.path(reading.source.path)),
+                problems=[pseudonyms.text(problem) for problem in reading.problems],
+            )
+            for reading in run.inputs
+        ]
+
+    @property
+    def dialect(self) -> Dialect:
+        """Describes the parsed frames."""
+        return self._run.dialect
+
+    @property
+    def hashes(self) -> dict[int, str]:
+        """Number of an input -> SHA-256 of its bytes, where a saved run holds it."""
+        return self._run.hashes
+
+    @property
+    def defects(self) -> list[Defect]:
+        """What failed so far, with redacted messages."""
+        return [replace(defect, error=self._pseudonyms.text(defect.error)) for defect in self._run.defects]
+
+    @property
+    def broken(self) -> set[str]:
+        """Frames that are empty because an analysis failed."""
+        return self._run.broken
+
+    @property
+    def tally(self) -> pl.DataFrame:
+        """Return the counts of lines, which need no redaction."""
+        return self._run.tally
+
+    @property
+    def kinds(self) -> dict[int, str]:
+        """Return the kinds of the sources."""
+        return self._run.kinds
+
+    def has(self, name: str) -> bool:
+        """Whether the frame has rows; redaction neither adds nor removes rows."""
+        return self._run.has(name)
+
+    def quote(self, lines: Iterable[tuple[int, int]]) -> dict[tuple[int, int], tuple[int, str]]:
+        """Quote lines, redacted."""
+        return {place: (line, self._pseudonyms.text(text)) for place, (line, text) in self._run.quote(lines).items()}
+
+    def __getitem__(self, name: str) -> pl.DataFrame:
+        if name not in self._frames:
+            self._frames[name] = redact_frame(self._run[name], self._pseudonyms)
+        return self._frames[name]
+
+
+def redact_frame(rows: pl.DataFrame, pseudonyms: Pseudonyms) -> pl.DataFrame:
+    """Redact every text of the rows, and remove values next to the name of a secret."""
+    name = next((column for column in ("variable", "name") if {column, "value"} <= set(rows.columns)), None)
+    columns: list[pl.Series] = []
+    for column in rows.iter_columns():
+        if column.dtype in (pl.String, pl.Categorical):
+            columns.append(_map_texts(column, pseudonyms.text))
+        elif column.dtype == pl.List(pl.String):
+            texts = column.explode().drop_nulls().unique()
+            columns.append(column.list.eval(pl.element().replace(texts, _map_texts(texts, pseudonyms.text))))
+        else:
+            columns.append(column)
+    redacted = pl.DataFrame(columns)
+    if name is None or rows["value"].dtype not in (pl.String, pl.Categorical):
+        return redacted
+    pairs = rows.select(pl.col(name, "value").cast(pl.String)).iter_rows()
+    secret = pl.Series([bool(a and b and is_secret(a, b)) for a, b in pairs], dtype=pl.Boolean)
+    value = pl.when(secret).then(pl.lit(REMOVED)).otherwise(pl.col("value").cast(pl.String))
+    return redacted.with_columns(value.cast(rows["value"].dtype).alias("value"))
+
+
+def _map_texts(column: pl.Series, change: Callable[[str], str]) -> pl.Series:
+    old = column.cast(pl.String).drop_nulls().unique().to_list()
+    new = {text: to for text in old if (to := change(text)) != text}
+    if not new:
+        return column
+    return column.cast(pl.String).replace(list(new), list(new.values())).cast(column.dtype)
+
+
+def redact(report: Report, pseudonyms: Pseudonyms) -> Report:
+    """Return the report with pseudonyms; its findings and verdicts are those of the original."""
+    host = report.selection.host
+    remedies = {rule.name: rule.section("Do") for rule in report.rules}  # fixed texts without names
+    return Report(
+        RedactedRun(report.run, pseudonyms),
+        [
+            replace(
+                finding,
+                title=pseudonyms.text(finding.title),
+                detail=pseudonyms.text(finding.detail),
+                remedy=finding.remedy if finding.remedy == remedies[finding.rule] else pseudonyms.text(finding.remedy),
+                hosts=[pseudonyms.host(name) for name in finding.hosts],
+            )
+            for finding in report.findings
+        ],
+        {place: (line, pseudonyms.text(text)) for place, (line, text) in report.quotes.items()},
+        Selection(report.selection.ranks, pseudonyms.host(host) if host else None, report.selection.communicator),
+        report.rules,
+        report.hashes,
+    )
