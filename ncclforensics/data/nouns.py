@@ -22,3 +22,4 @@ MACHINE_DUMP = Noun("dump of a machine", "dumps of machines", (("dump", ()),))
 PORT = Noun(
     "port", "ports", (("counter_increase", ("key",)), ("port_state", ("host", "device", "port", "lid", "guid", "node")))
 )
+STACK = Noun("stack", "stacks", (("stack_thread", ()),))

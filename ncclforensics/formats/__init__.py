@@ -38,6 +38,7 @@ class OptionalNames(Protocol):
     ID_COLUMNS: tuple[tuple[str, str], ...]  # frame and column of identifiers that are unique to a machine
     SECRET_COLUMNS: tuple[tuple[str, str, str], ...]  # frame, column of a variable's name, column of its value
     ONE_RECORD_A_LINE: bool  # of a document: the number of a record is that of its line
+    CODE_COLUMNS: tuple[tuple[str, str], ...]  # frame and column of source files, relative ones among them
 
 
 Records = tuple[list[tuple[str, dict[str, Any]]], list[str]]  # frame and columns of each record in order; problems

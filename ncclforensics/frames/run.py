@@ -253,7 +253,9 @@ class Run:
     def _assemble(self, shape: Shape) -> pl.DataFrame:
         schema = self._schema(shape.frame)
         small = self._records.policy.small_frame
-        parsed = concat_small(self._records.frames.get(shape.frame, []), small, partial(pl.concat, how="diagonal"))
+        parsed = concat_small(
+            self._records.frames.get(shape.frame, []), small, partial(pl.concat, how="diagonal_relaxed")
+        )
         if not parsed:
             return pl.DataFrame(schema=schema)
         pieces = [with_positions(rows, self._ends) for rows in parsed]

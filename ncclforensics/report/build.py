@@ -168,8 +168,9 @@ class Report:
         elif row["verdict"] == "stuck-together":
             steps += _STEPS_WHEN_ALL_ARE_STUCK
         culprits = self.run["rank"].filter(pl.col("rank_id").is_in(row["culprits"])).sort("rank")
+        dumped = set(self.run["rank_stack"]["rank_id"])
         for process in culprits.unique(["host", "pid"], maintain_order=True).head(MOST_PROCESSES).to_dicts():
-            steps += _commands(process, row["verdict"])
+            steps += _commands(process, row["verdict"], has_stack=process["rank_id"] in dumped)
         if culprits.height > MOST_PROCESSES:
             steps.append(f"the same for the other {culprits.height - MOST_PROCESSES} ranks")
         if row["rests_on_stall"]:
@@ -190,9 +191,11 @@ _STEPS_WHEN_ALL_ARE_STUCK = [
 ]
 
 
-def _commands(process: Row, verdict: str) -> list[str]:
+def _commands(process: Row, verdict: str, *, has_stack: bool) -> list[str]:
     host, pid = process["host"], process["pid"]
-    if host is None:
+    if has_stack and verdict == "lagging-ranks":
+        return [f"on {host or 'the host of rank ' + str(process['rank'])}: nvidia-smi; dmesg -T | tail -50"]
+    if host is None or pid is None:
         return [f"on the host of rank {process['rank']}: py-spy dump --native of its process; nvidia-smi; dmesg -T"]
     if verdict == "rank-died":
         return [

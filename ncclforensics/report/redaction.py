@@ -19,6 +19,7 @@ import polars as pl
 
 from ncclforensics.data import redaction_rules
 from ncclforensics.data.paths import STDIN
+from ncclforensics.data.stack_classes import own_files
 from ncclforensics.errors import UsageError
 from ncclforensics.formats import declared
 from ncclforensics.frames.protocol import Frames
@@ -72,7 +73,7 @@ class Pseudonyms:
         short, dot, domain = name.partition(".")
         if short not in self.names:
             self.set(short, self._new("host"))
-        if dot and domain:
+        if domain:
             if dot + domain not in self.names:
                 self.set(dot + domain, dot + self._new("domain"))
             self.set(name, self.names[short] + self.names[dot + domain])
@@ -101,9 +102,8 @@ class Pseudonyms:
         address_text = word.rstrip(".:")
         if address := _address(address_text):
             return self._address_of(address, address_text) + word[len(address_text) :]
-        for sign in "/:@%":
-            if sign in word:
-                return sign.join(self._word(part) for part in word.split(sign))
+        if sign := next((sign for sign in "/:@%" if sign in word), ""):
+            return sign.join(self._word(part) for part in word.split(sign))
         if self.names.get(address_text.partition(".")[0], "").startswith("host-") and "." in address_text:
             return self.host(address_text) + word[len(address_text) :]
         return self._known(word)
@@ -226,6 +226,10 @@ def assign_pseudonyms(run: Frames, map_file: Path | None = None) -> Pseudonyms:
         pseudonyms.set(path, redacted_path)
         if not Path(path).name.isalpha():  # a name such as `job` may be an ordinary word
             pseudonyms.set(Path(path).name, Path(redacted_path).name)
+    for frame, column in (columns for declaration in declared("CODE_COLUMNS") for columns in declaration):
+        for path in own_files(run[frame][column].cast(pl.String).drop_nulls().unique()):
+            pseudonyms.set(path, pseudonyms.path(path))
+            pseudonyms.set(Path(path).name, pseudonyms.path(Path(path).name))
     for value in _secrets(run):
         pseudonyms.set(value, REMOVED)
     for frame, column in (columns for declaration in declared("ID_COLUMNS") for columns in declaration):
@@ -253,8 +257,7 @@ def _hosts(run: Frames) -> list[str]:
             for name, base in shape.columns.items()
             if (base is COLUMN_TYPES["HOSTNAME"] and name not in no_hosts) or name in more_hosts.get(shape.grammar, ())
         ]
-        frame = run[shape.frame] if host_columns or labels else None
-        if frame is not None and frame.height:
+        if (host_columns or labels) and (frame := run[shape.frame]).height:
             columns += [frame[name] for name in {*host_columns, *labels} if name in frame.columns]
     names = [text for column in columns for text in column.cast(pl.String).drop_nulls().unique()]
     first = rank_hosts.cast(pl.String).drop_nulls()

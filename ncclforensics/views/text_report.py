@@ -178,7 +178,8 @@ def coverage(report: Report) -> Text:
         if (count := _count(report.run, noun))
     ]
     kinds = {*report.run.kinds.values()} - {"application"}
-    lines = "known lines" if kinds and kinds.isdisjoint(LOG_KINDS) and not seen else "NCCL lines"
+    is_log = not kinds.isdisjoint(LOG_KINDS) or (seen and kinds != {"stacks"})
+    lines = "NCCL lines" if is_log or not kinds else "known lines"
     if seen or not items:
         of_hosts = f" on {hosts} host{'s' * (hosts != 1)}" * bool(hosts or not seen)
         items.append(f"{seen} rank{'s' * (seen != 1)}{of_world}{of_hosts}")

@@ -112,6 +112,7 @@ class Job:
             for row in (frames["desync"].filter(pl.col("form").is_in(LAGGING_FORMS)).to_dicts() if is_only_job else [])
         ]
         self.pytorch = {name: frames[name].to_dicts() if is_only_job else [] for name in PYTORCH_FRAMES}
+        self.stacks = rows_of_job("rank_stack")  # where its ranks stand, by rank id
         self.ras_nranks = frames["ras_member"]["nranks"].max()  # size of the job in RAS reports
         # RAS reports of another size are of another job.
         has_ras = is_only_job and (None in (self.nranks, self.ras_nranks) or self.nranks == self.ras_nranks)

@@ -7,6 +7,7 @@ ended by its scheduler, has unequal ends too. NCCL prints a call when it is enqu
 from __future__ import annotations
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job
+from ncclforensics.analyses.hang.stacks import is_standing_still
 from ncclforensics.analyses.job.exit_reports import CAPTURE, SIGNAL
 from ncclforensics.analyses.job.failure_events import HARD, LOST, NETWORK, REFUSED
 from ncclforensics.analyses.job.torch_text import BARRIER, STORE, TIMED_OUT
@@ -34,6 +35,8 @@ def find_stall_evidence(job: Job) -> list[str]:
         kinds.append("timeout")
     if len(job.snapshots) > 1:
         kinds.append("ras")
+    if is_standing_still(job):
+        kinds.append("stacks")
     if job.is_partly_aborted:
         kinds.append("abort")
     if _silence(job):

@@ -11,7 +11,17 @@ from collections.abc import Callable
 
 import polars as pl
 
-from ncclforensics.analyses.hang import init, mismatch, no_hang, pytorch, ras_evidence, stall, torch_text, waiting
+from ncclforensics.analyses.hang import (
+    init,
+    mismatch,
+    no_hang,
+    pytorch,
+    ras_evidence,
+    stacks,
+    stall,
+    torch_text,
+    waiting,
+)
 from ncclforensics.analyses.hang.job import EVIDENCE_LINE, Diagnosis, Job, all_jobs
 from ncclforensics.frames.registry import analysis
 
@@ -73,12 +83,13 @@ QUESTIONS: tuple[Callable[[Job], Diagnosis | None], ...] = (
 
 
 def _diagnose_jobs(frames: dict[str, pl.DataFrame]) -> list[tuple[Job, Diagnosis]]:
-    """Return every job with the first diagnosis of QUESTIONS, completed by its RAS reports."""
+    """Return every job with the first diagnosis of QUESTIONS, completed by its RAS reports and stacks."""
     diagnoses = []
     for job in all_jobs(frames):
         answers = (question(job) for question in QUESTIONS)
         diagnosis = next(answer for answer in answers if answer is not None)
-        diagnoses.append((job, stall.weigh_stall(job, ras_evidence.add_ras_evidence(job, diagnosis))))
+        diagnosis = stacks.add_stack_evidence(job, ras_evidence.add_ras_evidence(job, diagnosis))
+        diagnoses.append((job, stall.weigh_stall(job, diagnosis)))
     return diagnoses
 
 
@@ -113,6 +124,7 @@ def job_diagnosis(
     fingerprint: pl.DataFrame,
     elastic_failure: pl.DataFrame,
     last_time: pl.DataFrame,
+    rank_stack: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per job: its verdict with the evidence lines."""
     rows = [

@@ -15,6 +15,7 @@ import polars as pl
 from ncclforensics.analyses.job.communicator_ids import Member, group_by_key, name_communicators
 from ncclforensics.analyses.job.lifetimes import COMMUNICATOR_LIFETIME
 from ncclforensics.analyses.job.missing_init import inferred_members
+from ncclforensics.analyses.job.stack_processes import STACK_PROCESS, find_rank
 from ncclforensics.frames.columns import OWNER
 from ncclforensics.frames.registry import analysis
 
@@ -130,6 +131,7 @@ def rank(
     work: pl.DataFrame,
     ras_member: pl.DataFrame,
     torch_rank: pl.DataFrame,
+    stack_process: pl.DataFrame,
 ) -> pl.DataFrame:
     """The ranks of every job: one row per GPU that a process drives, numbered by `rank_id` over all jobs.
 
@@ -144,7 +146,10 @@ def rank(
         reported = [ras_ranks, work.select("rank", "source").unique("rank", keep="first")]
         if not rank_rows and ras_ranks.is_empty():
             reported.append(torch_rank)
-        unseen = pl.concat(reported, how="diagonal")
+        unseen = pl.concat(reported, how="diagonal_relaxed")
+        unseen = pl.concat(
+            [unseen, _dumped_ranks(stack_process, [*rank_rows, *unseen.to_dicts()])], how="diagonal_relaxed"
+        )
         unseen = unseen.filter(~pl.col("rank").is_in(numbers - {None}).fill_null(False))
         is_first = pl.col("rank").is_null() | pl.col("rank").is_first_distinct()
         default_columns = {"job": min(jobs, default=0), "is_hinted": False}
@@ -153,6 +158,20 @@ def rank(
             for number, row in enumerate(unseen.filter(is_first).sort("rank", nulls_last=True).to_dicts())
         ]
     return pl.DataFrame(rank_rows, schema=RANK)
+
+
+def _dumped_ranks(stack_process: pl.DataFrame, known: list[dict[str, Any]]) -> pl.DataFrame:
+    """Return the ranks that only a stack shows: those with a number; all processes where no other line shows any."""
+    columns = {name: RANK[name] for name in ("rank", "source", "host", "pid")}
+    rows = [
+        row
+        for row in stack_process.filter(~pl.col("is_helper") & pl.col("kind").is_not_null()).to_dicts()
+        if find_rank(row, known) is None and (row["rank"] is not None or (not known and row["pid"] is not None))
+    ]
+    dumped = pl.DataFrame(rows, schema=STACK_PROCESS).select(
+        pl.col(name).cast(dtype) for name, dtype in columns.items()
+    )
+    return dumped.unique(["rank", "host", "pid"], keep="first", maintain_order=True)
 
 
 def _assign_ranks(

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.analyses.hang.stacks import BY_STACKS
+from ncclforensics.data.names import operation_text
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.verdict_finding import verdict_finding, verdicts_of
@@ -17,12 +19,19 @@ def coll_lagging_ranks(verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, ra
 
     Means: the ranks that did not make the call are the culprits; the ranks in it are victims. The culprits are stuck
     outside NCCL (data loader, exception, checkpoint, a GPU kernel that never ends) or have ended.
-    Not when: the log was copied from a running job; a rank's file ends inside a line (its last calls may be lost).
+    Not when: the log was copied from a running job; a rank's file ends inside a line (its last calls may be lost); one
+    stack of a running job was taken, for a slow rank is behind the others, too.
     Do: on the culprit's host take the stack of the process (py-spy dump --pid, gdb -p) before restarting anything.
     Sources: nccl#1911, DeepSpark#132, NCCL documentation troubleshooting/ras.rst.
     """
     for row in verdicts_of(verdict, "lagging-ranks"):
-        yield verdict_finding(row, verdict_evidence, rank, "{ranks} never called {call}")
+        title = "{ranks} never called {call}"
+        if row["how"] == BY_STACKS:
+            place = row["reason"].partition(";")[0].replace("{", "{{").replace("}", "}}")
+            title = (
+                f"{{ranks}} {place}, and the others wait in {operation_text(row) if row['name'] else 'a collective'}"
+            )
+        yield verdict_finding(row, verdict_evidence, rank, title)
 
 
 @rule(Category.HANG, Severity.ERROR, of=("verdict",), hang=True)

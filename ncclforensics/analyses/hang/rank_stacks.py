@@ -1,0 +1,78 @@
+"""Where each rank stands by its stacks, over all dumps of it, and whether it moved from one dump to the next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from ncclforensics.analyses.job.stack_processes import find_rank
+from ncclforensics.data.stack_classes import BLOCKED, PYTHON, WAITING
+from ncclforensics.frames.registry import analysis
+
+Row = dict[str, Any]
+
+RANK_STACK = {
+    "job": pl.Int32(),
+    "rank_id": pl.Int32(),
+    "kind": pl.String(),  # class of its main thread (data/stack_classes.py)
+    "call": pl.String(),  # the function of a library that its own code called
+    "function": pl.String(),
+    "file": pl.String(),
+    "number": pl.Int32(),
+    "is_waiting": pl.Boolean(),  # in a collective, the backward pass or a wait for a GPU
+    "is_blocked": pl.Boolean(),  # py-spy saw it idle, or the stack shows a call that waits; null where neither is known
+    "dumps": pl.Int32(),  # in which it was found
+    "has_moved": pl.Boolean(),  # it stands elsewhere in another dump of the same tool
+    "is_still": pl.Boolean(),  # every dump shows it at the same place, and there are several
+    "by_watchdog": pl.Boolean(),
+    "gil_owner": pl.String(),
+    "frames": pl.String(),
+    "source": pl.Int32(),
+    "line": pl.Int32(),
+}
+
+_TOOLS = ("py-spy", "faulthandler", "gdb", "eu-stack")  # those that show Python's functions first
+
+
+@analysis(RANK_STACK, of=("stack_process",))
+def rank_stack(stack_process: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
+    """One row per rank of which there is a stack with frames."""
+    ranks = rank.with_columns(pl.col("host").cast(pl.String)).to_dicts()
+    jobs = {row["rank_id"]: row["job"] for row in ranks}
+    dumps_of: dict[int, list[Row]] = {}
+    for process in stack_process.filter(~pl.col("is_helper") & pl.col("kind").is_not_null()).to_dicts():
+        if found := find_rank(process, ranks):
+            dumps_of.setdefault(found["rank_id"], []).append(process)
+    rows = [{**_where(dumps), "job": jobs[rank_id], "rank_id": rank_id} for rank_id, dumps in sorted(dumps_of.items())]
+    return pl.DataFrame(rows, schema=RANK_STACK)
+
+
+def _where(dumps: list[Row]) -> Row:
+    """Return where a rank stands by its last dump of the tool that shows most."""
+    tools = sorted({dump["tool"] for dump in dumps}, key=_TOOLS.index)
+    in_python = [dump for dump in dumps if (dump["file"] or "").endswith(".py")]
+    best = [dump for dump in in_python or dumps if dump["tool"] == tools[0]] or in_python or dumps
+    last = best[-1]
+    places = {(dump["function"].rpartition(".")[2], _name(dump["file"]), dump["number"]) for dump in in_python or dumps}
+    has_moved = any(dump["kind"] in WAITING for dump in best) != all(dump["kind"] in WAITING for dump in best)
+    # A dump with native frames may show what the others do not: what a function of C waits for.
+    kinds = [dump["kind"] for dump in (last, *best, *dumps)]
+    kind = next((kind for kind in kinds if kind != PYTHON), PYTHON)
+    states = [dump["state"] for dump in dumps if dump["state"]]
+    return {
+        **last,
+        "kind": kind,
+        "is_waiting": kind in WAITING,
+        "is_blocked": kind in BLOCKED or (all(state.startswith("idle") for state in states) if states else None),
+        "dumps": len(dumps),
+        "has_moved": has_moved or len(places) > 1,
+        "is_still": len(dumps) > 1 and len(places) == 1,
+        "by_watchdog": any(dump["by_watchdog"] for dump in dumps),
+        "gil_owner": next((dump["gil_owner"] for dump in dumps if dump["gil_owner"]), None),
+    }
+
+
+def _name(path: str | None) -> str | None:
+    """Return the name of a file: tools print paths of different length."""
+    return path.rpartition("/")[2] if path else None

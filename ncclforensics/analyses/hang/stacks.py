@@ -1,0 +1,206 @@
+"""Judge a hang by the stacks of the ranks: which rank stands outside of any collective while the others wait in one.
+
+Equal places are grouped over the ranks, as STAT does. Stacks show a moment: a rank that computes may be a slow one of
+a healthy job. Without a sign that the job stood still, only a rank that waits for something else is named. Where all
+ranks stand in the same call, stacks cannot tell which one made another call before.
+
+Sources: Arnold et al., Stack Trace Analysis for Large Scale Debugging (IPDPS 2007); torch.distributed.debug.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
+from ncclforensics.data.names import count_of, ranks_text
+from ncclforensics.data.stack_classes import BACKWARD, COLLECTIVE, GPU, POINT_TO_POINT, PYTHON, short_name
+
+BY_STACKS = "stacks"  # `how` of a verdict that rests on stacks
+SHOWN = 3  # places in a text
+COLLECT_RECORDER = "the Flight Recorder dumps of all ranks: they show which call each rank made last"
+COLLECT_AGAIN = "the stacks of all ranks again in a minute: a rank that stands at the same line does not move"
+
+
+def place_text(row: Row) -> str:
+    """Return where a stack stands: `load_batch, dataset.py:212 (data loader)`."""
+    if row["kind"] in (COLLECTIVE, BACKWARD, GPU) and row["call"]:
+        return f"{row['call']} called from {_file_text(row)}"
+    kind = "" if row["kind"] == PYTHON else f" ({row['kind']})"
+    place = f", {_file_text(row)}" if row["file"] else ""
+    return f"{short_name(row['function'])}{place}{kind}"
+
+
+def _file_text(row: Row) -> str:
+    name: str = row["file"].rpartition("/")[2]
+    return f"{name}:{row['number']}" if row["number"] else name
+
+
+def groups_text(job: Job, rows: list[Row]) -> str:
+    """Return the places of ranks, the largest group first: `511 ranks stand in all_reduce called from loss.py:88`."""
+    groups: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[place_text(row)].append(row)
+    ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
+    parts = [f"{_ranks(job, group)} {_verb(group)} in {place}" for place, group in ordered[:SHOWN]]
+    if len(ordered) > SHOWN:
+        parts.append(f"{count_of(sum(len(group) for _, group in ordered[SHOWN:]), 'rank')} elsewhere")
+    return ", ".join(parts)
+
+
+def _verb(rows: list[Row]) -> str:
+    return "stands" if len(rows) == 1 else "stand"
+
+
+def _ranks(job: Job, rows: list[Row]) -> str:
+    """Return the ranks of these rows; many of them only as a number."""
+    numbers = job.rank_numbers(row["rank_id"] for row in rows)
+    text = ranks_text(numbers)
+    return text if text and len(numbers) == len(rows) and len(text) <= 24 else count_of(len(rows), "rank")
+
+
+def is_standing_still(job: Job) -> bool:
+    """Whether stacks show that the job stood still: a watchdog took them, or all ranks are where they were before."""
+    rows = job.stacks
+    return bool(rows) and (any(row["by_watchdog"] for row in rows) or all(row["is_still"] for row in rows))
+
+
+def find_odd_stacks(job: Job) -> Diagnosis | None:
+    """Find ranks that stand outside of any collective, or in another one than all others; None without stacks."""
+    rows = job.stacks
+    if len(rows) < 2:
+        return None
+    outside = [row for row in rows if not row["is_waiting"]]
+    waiting = [row for row in rows if row["is_waiting"]]
+    if any(row["has_moved"] for row in rows):
+        return _describe(job, "between two dumps ranks moved on", collect=COLLECT_AGAIN)
+    if not outside:
+        return _judge_calls(job, waiting)
+    if not waiting:
+        return _describe(job, "no rank stands in a collective", collect=COLLECT_AGAIN)
+    if len(outside) > len(waiting):
+        return _describe(job, "most ranks stand outside of any collective", collect=COLLECT_AGAIN)
+    is_still = is_standing_still(job) or has_stall_lines(job)
+    is_blocked = [row["is_blocked"] or row["is_still"] or None for row in outside]
+    if not is_still and any(row["is_blocked"] is False and not row["is_still"] for row in outside):
+        reason = f"{_ranks(job, outside)} may compute: one look at a running rank does not show that it is stuck"
+        return _describe(job, reason, collect=COLLECT_AGAIN)
+    places = list(dict.fromkeys(place_text(row) for row in outside))
+    reason = f"{_verb(outside)} in {' and '.join(places[:SHOWN])}; {groups_text(job, waiting)}"
+    diagnosis = _diagnose(job, "lagging-ranks", "likely", reason, outside, waiting)
+    is_collective = all(row["kind"] == COLLECTIVE for row in waiting)
+    if missing := _ranks_without_stack(job):
+        diagnosis.reason += f"; there is no stack of {ranks_text(missing)}"
+        diagnosis.collect.append(f"the stack of {ranks_text(missing)}")
+    if not is_collective and not is_still:
+        diagnosis.reason += "; these calls may wait for other ranks, or compute"
+    if (
+        missing
+        or (None in is_blocked and not is_still)
+        or (not is_collective and not is_still and len(waiting) == len(outside) > 1)
+    ):
+        diagnosis.lower_certainty("possible")
+    return diagnosis
+
+
+def has_stall_lines(job: Job) -> bool:
+    """Whether lines of PyTorch show that the job stood still."""
+    return bool(job.timeouts or job.desyncs or job.pytorch["torch_error"])
+
+
+def _judge_calls(job: Job, rows: list[Row]) -> Diagnosis:
+    """Judge ranks that all wait: one that is alone in its call is not where the others are."""
+    groups: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[place_text(row)].append(row)
+    ordered = sorted(groups.values(), key=len)
+    odd, largest = ordered[0], ordered[-1]
+    calls = {row["call"] for row in rows}
+    is_comparable = all(row["kind"] == COLLECTIVE for row in rows) and not calls & POINT_TO_POINT
+    if len(ordered) == 2 and len(odd) == 1 and len(largest) > 1 and is_comparable and len(calls) > 1:
+        reason = f"stands in {place_text(odd[0])}; {groups_text(job, largest)}: another call, or one of another group"
+        diagnosis = _diagnose(job, "collective-mismatch", "possible", reason, odd, largest)
+        diagnosis.how = "swapped"
+        diagnosis.collect = [COLLECT_RECORDER]
+        return diagnosis
+    if len(ordered) == 1:
+        reason = "all ranks stand at the same place; stacks cannot tell which rank made another call before"
+    else:
+        reason = "all ranks wait for others; stacks cannot tell which of them is waited for"
+    return _describe(job, reason, collect=COLLECT_RECORDER)
+
+
+def _ranks_without_stack(job: Job) -> list[int]:
+    """Return the numbers of known ranks of which there is no stack; a number implies all lower ones."""
+    numbers = job.rank_numbers(row["rank_id"] for row in job.stacks)
+    known = {*job.rank_numbers(job.rank_ids), *job.absent, *range(max(numbers, default=-1) + 1)}
+    return sorted(known - set(numbers))
+
+
+def _diagnose(job: Job, verdict: str, certainty: str, reason: str, odd: list[Row], others: list[Row]) -> Diagnosis:
+    diagnosis = Diagnosis(verdict, reason, certainty, how=BY_STACKS)
+    diagnosis.culprits = sorted(row["rank_id"] for row in odd)
+    diagnosis.victims = sorted(set(job.rank_ids) - set(diagnosis.culprits))
+    diagnosis.call = {"name": next((row["call"] for row in others if row["call"]), None)}
+    diagnosis.add_evidence("culprit", odd[:4])
+    diagnosis.add_evidence("waiting", others[:3])
+    return diagnosis
+
+
+def _describe(job: Job, reason: str, collect: str) -> Diagnosis:
+    """Return where the ranks stand, without naming a culprit."""
+    diagnosis = Diagnosis("undecidable", f"{reason}: {groups_text(job, job.stacks)}", "likely", how=BY_STACKS)
+    diagnosis.collect = [collect]
+    diagnosis.add_evidence("context", job.stacks[:4])
+    return diagnosis
+
+
+# Stacks and the other evidence
+
+_OPEN = ("undecidable", "no-hang", "stuck-together")  # verdicts that stacks may answer
+_RAISED = {"possible": "likely", "likely": "certain"}
+
+
+def add_stack_evidence(job: Job, diagnosis: Diagnosis) -> Diagnosis:
+    """Answer an open verdict by the stacks, or add to a verdict where its culprits stand.
+
+    Stacks are evidence of another kind than log lines: where both name the same ranks and the job stood still, the
+    verdict is surer by one step. Where they contradict each other, the reason says so and the verdict is `possible`.
+    """
+    found = find_odd_stacks(job)
+    if found is None or diagnosis.how == BY_STACKS:
+        return diagnosis
+    is_open = diagnosis.verdict in _OPEN and diagnosis.certainty != "certain"
+    if diagnosis.verdict == "undecidable" or (is_open and found.culprits):
+        return _answer(job, diagnosis, found)
+    if diagnosis.verdict not in ("lagging-ranks", "collective-mismatch", "p2p-unmatched"):
+        return diagnosis
+    of_culprits = [row for row in job.stacks if row["rank_id"] in diagnosis.culprits]
+    others = [row for row in job.stacks if row["rank_id"] not in diagnosis.culprits]
+    if not of_culprits:
+        return diagnosis
+    diagnosis.reason += f"; by the stacks: {groups_text(job, of_culprits)}"
+    diagnosis.reason += f", {groups_text(job, others)}" if others else ""
+    diagnosis.add_evidence("culprit", of_culprits[:2])
+    diagnosis.add_evidence("waiting", others[:2])
+    if diagnosis.verdict != "lagging-ranks":
+        return diagnosis
+    if found.verdict == "lagging-ranks" and found.culprits == diagnosis.culprits:
+        if is_standing_still(job) or has_stall_lines(job):
+            diagnosis.certainty = _RAISED.get(diagnosis.certainty, diagnosis.certainty)
+    elif found.verdict == "lagging-ranks" or any(row["kind"] == COLLECTIVE for row in of_culprits):
+        diagnosis.reason += "; the stacks contradict the calls in the logs, of which the last lines may be missing"
+        diagnosis.lower_certainty("possible")
+    return diagnosis
+
+
+def _answer(job: Job, diagnosis: Diagnosis, found: Diagnosis) -> Diagnosis:
+    """Return what the stacks show in place of an open verdict, with what the other lines show."""
+    if not found.culprits and diagnosis.verdict != "undecidable":
+        return diagnosis
+    found.reason += f". By the other lines {diagnosis.reason}" if diagnosis.evidence_lines else ""
+    found.evidence_lines += [line for line in diagnosis.evidence_lines if line not in found.evidence_lines]
+    found.key = diagnosis.key
+    if not found.culprits:
+        found.collect = list(dict.fromkeys([*found.collect, *diagnosis.collect]))
+        found.call = diagnosis.call
+    return found

@@ -1,0 +1,230 @@
+"""Assemble the stacks that py-spy, faulthandler and debuggers print: dumps of processes, their threads, and frames.
+
+A dump is one process at one moment. What stands above it may name its rank and host: the heading of a script or of the
+debug server, a launcher's tag, the title of a process of SGLang or vLLM.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from ncclforensics.frames.columns import ORIGIN, text_of
+from ncclforensics.frames.registry import analysis
+
+Row = dict[str, Any]
+
+STACK_THREAD = {
+    "stack": pl.Int32(),  # number of the thread's stack in this run
+    "dump": pl.Int32(),  # number of the dump: one process at one moment
+    "tool": pl.String(),
+    "thread": pl.String(),  # number or handle
+    "name": pl.String(),
+    "state": pl.String(),  # idle, active, active+gil; only py-spy knows
+    "is_main": pl.Boolean(),
+    "source": pl.Int32(),
+    "line": pl.Int32(),
+}
+
+STACK_FRAME = {
+    "stack": pl.Int32(),
+    "depth": pl.Int32(),  # 0 is the deepest, which runs
+    "function": pl.String(),
+    "file": pl.String(),  # null for a function of C
+    "number": pl.Int32(),  # line in that file
+    "source": pl.Int32(),
+    "line": pl.Int32(),
+}
+
+STACK_DUMP = {
+    "dump": pl.Int32(),
+    "tool": pl.String(),
+    "printed_rank": pl.Int32(),  # by a heading, or in the title of the process
+    "launcher_rank": pl.Int32(),  # a launcher's tag, which may number nodes
+    "printed_host": pl.String(),
+    "pid": pl.Int32(),
+    "parent": pl.Int32(),
+    "by_watchdog": pl.Boolean(),  # a watchdog took it because nothing moved
+    "source": pl.Int32(),
+    "line": pl.Int32(),
+}
+
+PRINTED_BY = ["source", "launcher_rank", "launcher_node"]  # lines with equal values come from one program
+_HEAD, _PROCESS, _PARENT, _LATE_PROCESS, _HEADING, _WATCHDOG, _END, _FRAME = (
+    "head", "process", "parent", "late process", "heading", "watchdog", "end", "frame",
+)  # fmt: skip
+STACK_EVENT = {
+    "kind": pl.String(),
+    "stack": pl.Int32(),  # the thread that a head begins, or that a frame belongs to
+    "tool": pl.String(),
+    "thread": pl.String(),
+    "name": pl.String(),
+    "state": pl.String(),
+    "function": pl.String(),
+    "file": pl.String(),
+    "number": pl.Int32(),
+    "pid": pl.Int32(),
+    "rank": pl.Int32(),
+    "host": pl.String(),
+    "launcher_rank": pl.Int32(),
+    "launcher_node": pl.String(),
+    **ORIGIN,
+}
+FARTHEST = 400  # lines from one frame of a stack to the next; with --locals variables stand between them
+# The outermost function of a main thread. Debuggers and faulthandler print that thread last.
+_MAIN_FUNCTIONS = ("<module>", "_start", "__libc_start_main", "__libc_start_call_main")
+
+
+@analysis(STACK_EVENT, of=("pyspy_thread", "faulthandler_thread", "debugger_thread"))
+def stack_event(
+    pyspy_process: pl.DataFrame,
+    pyspy_thread: pl.DataFrame,
+    pyspy_frame: pl.DataFrame,
+    faulthandler_thread: pl.DataFrame,
+    faulthandler_frame: pl.DataFrame,
+    faulthandler_timeout: pl.DataFrame,
+    debugger_process: pl.DataFrame,
+    debugger_thread: pl.DataFrame,
+    debugger_frame: pl.DataFrame,
+    debugger_python: pl.DataFrame,
+    stack_heading: pl.DataFrame,
+    stack_watchdog: pl.DataFrame,
+    output_heading: pl.DataFrame,
+) -> pl.DataFrame:
+    """One row per line of a dump of stacks, in the order of lines: heads of processes and threads, frames, headings."""
+    form = text_of("form")
+    is_native = form == "native"
+    code = {"function": text_of("function"), "file": text_of("file"), "number": pl.col("numbered")}
+    named = {"thread": text_of("thread"), "name": text_of("thread_name")}
+    py_spy, handler = pl.lit("py-spy"), pl.lit("faulthandler")
+    debugger = pl.when(form == "elfutils").then(pl.lit("eu-stack")).otherwise(pl.lit("gdb"))
+    kind_of_pid = pl.when(form == "detached").then(pl.lit(_LATE_PROCESS)).otherwise(pl.lit(_PROCESS))
+    heading_host = pl.coalesce(text_of("rank_host"), text_of("server"))
+    parts = [
+        _rows(pyspy_process.filter(pl.col("pid").is_not_null()), _PROCESS, tool=py_spy, pid="pid", rank="engine_rank"),
+        _rows(pyspy_process.filter(pl.col("parent").is_not_null()), _PARENT, pid="parent"),
+        _rows(pyspy_thread, _HEAD, tool=py_spy, **named, state=text_of("state")),
+        _rows(pyspy_frame, _FRAME, **code),
+        _rows(faulthandler_thread.filter(~is_native), _HEAD, tool=handler, **named),
+        _rows(faulthandler_thread.filter(is_native), _END),
+        _rows(faulthandler_frame.filter(~is_native), _FRAME, **code),
+        _rows(faulthandler_timeout, _WATCHDOG),
+        _rows(debugger_process, kind_of_pid, tool=debugger, pid="pid"),
+        _rows(debugger_thread, _HEAD, tool=debugger, thread=pl.col("tid").cast(pl.String), name=named["name"]),
+        _rows(debugger_frame, _FRAME, **code),
+        _rows(debugger_python.filter(form == ""), _FRAME, **code),
+        _rows(stack_heading, _HEADING, rank="rank", pid="pid", host=heading_host),
+        _rows(stack_watchdog, _WATCHDOG, pid="pid"),
+    ]
+    at_start = pl.concat(parts).select("source", start=pl.col("pos") - pl.col("line")).unique("source")
+    hosts = output_heading.drop_nulls("heading_host").join(at_start, on="source")
+    hosts = hosts.with_columns(pos=pl.col("start") + pl.col("line"), launcher_rank=None, launcher_node=None)
+    events = pl.concat([*parts, _rows(hosts, _HEADING, host="heading_host")]).sort(*PRINTED_BY, "pos")
+    # A frame belongs to the head above it, if no other line of a dump and not too many lines stand between.
+    is_frame = pl.col("kind") == _FRAME
+    is_far = ~is_frame | ((pl.col("pos").diff().fill_null(0) > FARTHEST) & pl.col("launcher_rank").is_null())
+    head = pl.when(pl.col("kind") == _HEAD).then("event").when(is_far).then(-1)
+    events = events.drop("stack").with_row_index("event").with_columns(pl.col("event").cast(pl.Int32))
+    events = events.with_columns(stack=head.forward_fill().over(PRINTED_BY))
+    return events.filter(~is_frame | (pl.col("stack") >= 0))
+
+
+@analysis(STACK_FRAME, of=("stack_event",))
+def stack_frame(stack_event: pl.DataFrame) -> pl.DataFrame:
+    """One row per frame of a stack, the deepest first."""
+    frames = stack_event.filter(pl.col("kind") == _FRAME)
+    return frames.with_columns(depth=pl.int_range(pl.len()).over("stack")).select(*STACK_FRAME)
+
+
+@analysis(STACK_THREAD, of=("stack_event",))
+def stack_thread(stack_event: pl.DataFrame, stack_frame: pl.DataFrame) -> pl.DataFrame:
+    """One row per thread in a dump."""
+    threads, _ = _group_heads(stack_event, stack_frame)
+    return pl.DataFrame(threads, schema=STACK_THREAD)
+
+
+@analysis(STACK_DUMP, of=("stack_event",))
+def stack_dump(stack_event: pl.DataFrame, stack_frame: pl.DataFrame) -> pl.DataFrame:
+    """One row per dump: one process at one moment."""
+    _, dumps = _group_heads(stack_event, stack_frame)
+    return pl.DataFrame(dumps, schema=STACK_DUMP)
+
+
+def _group_heads(stack_event: pl.DataFrame, stack_frame: pl.DataFrame) -> tuple[list[Row], list[Row]]:
+    """Return the threads and the dumps that the lines of heads and headings form."""
+    outermost = dict(stack_frame.group_by("stack").agg(pl.col("function").last()).iter_rows())
+    heads = stack_event.filter(pl.col("kind") != _FRAME)
+    threads: list[Row] = []
+    dumps: list[Row] = []
+    for _, events in heads.group_by(PRINTED_BY, maintain_order=True):
+        _group_events(events.to_dicts(), outermost, threads, dumps)
+    for dump in dumps:
+        _mark_main_thread(dump, [row for row in threads[dump.pop("first") :] if row["dump"] == dump["dump"]], outermost)
+    return threads, dumps
+
+
+def _group_events(events: list[Row], outermost: dict[int, str], threads: list[Row], dumps: list[Row]) -> None:
+    """Append the threads and dumps of one program's lines."""
+    rank, host, is_watched = None, None, False
+    pending: Row | None = {}  # what is known of the dump that the next head begins
+    dump: Row = {}
+    seen: set[str] = set()  # threads of the current dump
+    is_over = False  # the last thread was the main one, which is printed last
+    for event in events:
+        kind = event["kind"]
+        if kind == _HEADING:
+            rank, host = event["rank"], event["host"] or (host if event["rank"] is not None else None)
+            pending = {"pid": event["pid"]}
+        elif kind == _WATCHDOG:
+            is_watched, pending = True, {"pid": event["pid"]}
+        elif kind == _PROCESS:
+            pending = {"pid": event["pid"], "rank": event["rank"]}
+        elif kind == _PARENT:
+            pending = {**(pending or {}), "parent": event["pid"]}
+        elif kind == _LATE_PROCESS and dump:
+            dump["pid"], pending = event["pid"], {}
+        elif kind == _HEAD:
+            if pending is None and (event["tool"] != dump["tool"] or event["thread"] in seen or is_over):
+                pending = {}
+            if pending is not None:
+                dump = {
+                    "dump": len(dumps),
+                    "tool": event["tool"],
+                    "printed_rank": rank if pending.get("rank") is None else pending["rank"],
+                    "launcher_rank": event["launcher_rank"],
+                    "printed_host": event["launcher_node"] or host,
+                    "pid": pending.get("pid"),
+                    "parent": pending.get("parent"),
+                    "by_watchdog": is_watched,
+                    "source": event["source"],
+                    "line": event["line"],
+                    "first": len(threads),
+                }
+                dumps.append(dump)
+                pending, seen = None, set()
+            seen.add(event["thread"])
+            is_over = event["tool"] in ("faulthandler", "gdb") and outermost.get(event["stack"]) in _MAIN_FUNCTIONS
+            threads.append({**{name: event.get(name) for name in STACK_THREAD}, "dump": dump["dump"], "is_main": False})
+
+
+def _mark_main_thread(dump: Row, threads: list[Row], outermost: dict[int, str]) -> None:
+    """Mark the thread that runs the program, and take its number for the process where none is printed."""
+    by_number = [row for row in threads if row["thread"] == str(dump["pid"])]
+    by_name = [row for row in threads if row["name"] == "MainThread"]
+    by_end = [row for row in threads if outermost.get(row["stack"]) in _MAIN_FUNCTIONS]
+    last = threads[:1] if dump["tool"] == "eu-stack" else threads[-1:]
+    main = (by_number or by_name or by_end or last)[-1]
+    main["is_main"] = True
+    if dump["pid"] is None and dump["tool"] in ("gdb", "eu-stack", "py-spy") and (main["thread"] or "").isdecimal():
+        dump["pid"] = int(main["thread"])
+
+
+def _rows(frame: pl.DataFrame, kind: str | pl.Expr, **columns: pl.Expr | str) -> pl.DataFrame:
+    """Return the lines of one frame as rows of `stack_event`."""
+    place = {name: pl.col(name) for name in (*ORIGIN, "launcher_rank", "launcher_node")}
+    known = {"kind": pl.lit(kind) if isinstance(kind, str) else kind, **place} | {
+        column: pl.col(value) if isinstance(value, str) else value for column, value in columns.items()
+    }
+    empty = pl.lit(None)
+    return frame.select(known.get(name, empty).cast(dtype).alias(name) for name, dtype in STACK_EVENT.items())

@@ -1,0 +1,162 @@
+"""Where each dumped process stands: its class, the call, the line of the user's own code, and its rank.
+
+The class comes from the functions on the stack of the main thread (`data/stack_classes.py`). The deepest frame of the
+user's own code is what a reader looks for; the call of a library below it is what the process waits in.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+import polars as pl
+
+from ncclforensics.data.stack_classes import (
+    COLLECTIVE,
+    NO_RANK,
+    PLACES,
+    PYTHON,
+    Place,
+    is_library,
+    native_kind,
+    place_of,
+    short_name,
+)
+from ncclforensics.frames.registry import analysis
+
+Row = dict[str, Any]
+
+STACK_PROCESS = {
+    "dump": pl.Int32(),
+    "tool": pl.String(),
+    "rank": pl.Int32(),  # null where nothing names it
+    "host": pl.String(),
+    "pid": pl.Int32(),
+    "is_helper": pl.Boolean(),  # no rank: a launcher, or a worker that a rank started
+    "kind": pl.String(),  # class of its main thread; null where that has no frames
+    "call": pl.String(),  # the function of a library that it called
+    "function": pl.String(),  # of the user's own code, the deepest; of a library where there is none
+    "file": pl.String(),
+    "number": pl.Int32(),
+    "state": pl.String(),
+    "gil_owner": pl.String(),  # the thread that holds the interpreter's lock
+    "frames": pl.String(),  # all of its main thread, to compare
+    "by_watchdog": pl.Boolean(),
+    "source": pl.Int32(),
+    "line": pl.Int32(),  # of the frame that `file` and `number` are of
+}
+
+# A forked process has the frames of its parent below its own; this one is where its own begin.
+_FORKED = Place("multiprocessing/popen_fork.py", frozenset({"_launch"}), PYTHON, "")
+
+
+@analysis(STACK_PROCESS, of=("stack_dump",))
+def stack_process(
+    stack_dump: pl.DataFrame, stack_thread: pl.DataFrame, stack_frame: pl.DataFrame, source: pl.DataFrame
+) -> pl.DataFrame:
+    """One row per dump: the rank, and where the main thread stands."""
+    main = dict(stack_thread.filter("is_main").select("dump", "stack").iter_rows())
+    states = dict(stack_thread.filter("is_main").select("dump", "state").iter_rows())
+    owners = stack_thread.filter(pl.col("state").str.ends_with("+gil")).select("dump", pl.coalesce("name", "thread"))
+    gil_owners = dict(owners.iter_rows())
+    frames: dict[int, list[Row]] = defaultdict(list)
+    for frame in stack_frame.join(stack_thread.filter("is_main"), on="stack", how="semi").iter_rows(named=True):
+        frames[frame["stack"]].append(frame)
+    rows = []
+    for dump in stack_dump.to_dicts():
+        own_frames = _own_process(frames[main[dump["dump"]]])
+        rows.append(
+            {
+                **dump,
+                **_position(own_frames),
+                "is_helper": any(_place(NO_RANK, frame) for frame in own_frames),
+                "state": states[dump["dump"]],
+                "gil_owner": gil_owners.get(dump["dump"]),
+                "host": dump["printed_host"],
+                "rank": dump["printed_rank"],
+            }
+        )
+    _mark_children(rows)
+    _fill_ranks(rows, dict(source.select("source", "hint").drop_nulls().iter_rows()))
+    return pl.DataFrame(rows, schema=STACK_PROCESS)
+
+
+def _own_process(frames: list[Row]) -> list[Row]:
+    """Return the frames of this process, without those of the parent that it was forked from."""
+    forked = next((number for number, frame in enumerate(frames) if _place((_FORKED,), frame)), len(frames))
+    return frames[:forked]
+
+
+def _place(places: tuple[Place, ...], frame: Row) -> Place | None:
+    return place_of(places, frame["function"] or "", frame["file"]) if _is_python(frame) else None
+
+
+def _is_python(frame: Row) -> bool:
+    return (frame["file"] or "").endswith(">") or (frame["file"] or "").endswith(".py")
+
+
+def _position(frames: list[Row]) -> Row:
+    """Return class, call and own code of a stack, deepest frame first."""
+    if not frames:
+        return {}
+    known: list[tuple[Row, str, bool]] = []  # frames in a known place: the class, and whether that place is general
+    for frame in frames:
+        place = _place(PLACES, frame)
+        kind = place.kind if place else None if _is_python(frame) else native_kind(frame["function"] or "")
+        if kind is not None:
+            known.append((frame, kind, place is not None and place.is_general))
+    kind = next((kind for _, kind, is_general in known if not is_general), known[0][1] if known else PYTHON)
+    in_python = [frame for frame in frames if _is_python(frame)]
+    fallback = in_python or [frame for frame, _, _ in known] or frames
+    own = next((frame for frame in in_python if not is_library(frame["file"])), fallback[0])
+    called = in_python[: in_python.index(own)] if in_python else []
+    calls = [frame for frame, frame_kind, _ in known if frame_kind == kind and frame in called] or called
+    # Of a collective the function that the program called; wrappers such as loggers stand between.
+    call = short_name((calls if kind == COLLECTIVE else called)[-1]["function"]) if called else None
+    texts = [f"{frame['function']} {frame['file']}:{frame['number']}" for frame in frames]
+    return {
+        "kind": kind,
+        "call": call,
+        **{name: own[name] for name in ("function", "file", "number", "line")},
+        "frames": "\n".join(texts),
+    }
+
+
+def _mark_children(rows: list[Row]) -> None:
+    """Mark the processes that a rank started: their parent is dumped, too, and is no launcher."""
+    ranks = {(row["source"], row["pid"]) for row in rows if not row["is_helper"]}
+    for row in rows:
+        row["is_helper"] |= row["parent"] is not None and (row["source"], row["parent"]) in ranks
+
+
+def _fill_ranks(rows: list[Row], hints: dict[int, int]) -> None:
+    """Set ranks from a launcher's tag or the name of the file, where only one process of the job has it."""
+    processes: dict[tuple[int, int | None], set[int | None]] = defaultdict(set)
+    ranks = [row for row in rows if not row["is_helper"]]
+    for row in ranks:
+        processes[row["source"], row["launcher_rank"]].add(row["pid"])
+    for row in ranks:
+        is_only = len(processes[row["source"], row["launcher_rank"]]) == 1
+        if row["rank"] is None and is_only:
+            row["rank"] = hints.get(row["source"]) if row["launcher_rank"] is None else row["launcher_rank"]
+
+
+def find_rank(process: Row, ranks: Iterable[Row]) -> Row | None:
+    """Return the rank that a dumped process is: by its number, or by pid and host; None if none or several fit."""
+    by_pid = [
+        rank
+        for rank in ranks
+        if process["pid"] is not None and rank["pid"] == process["pid"] and _is_same_host(rank["host"], process["host"])
+    ]
+    by_number = [rank for rank in ranks if process["rank"] is not None and rank["rank"] == process["rank"]]
+    both = [rank for rank in by_pid if rank in by_number]
+    for fitting in (both, by_pid, by_number):
+        if len(fitting) == 1:
+            return fitting[0]
+    return None
+
+
+def _is_same_host(name: str | None, other: str | None) -> bool:
+    """Whether two names may be of one host; a name that is not printed fits all."""
+    return name is None or other is None or name.split(".")[0] == other.split(".")[0]
