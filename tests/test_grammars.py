@@ -21,10 +21,13 @@ from ncclforensics.formats import all_formats, dialect
 from ncclforensics.grammar import grammar_file
 from ncclforensics.grammar.grammar_file import Grammar
 from ncclforensics.grammar.patterns import Shape
+from ncclforensics.grammar.values import GRAMMAR as GRAMMAR_OF_VALUES
+from ncclforensics.grammar.values import find_values, parse_value
 from tests.budget import examples
 
 DECORATIONS = ("launcher", "deduplicated")  # stand around lines, and are tried before all others
 SHAPES = [shape for name in grammar_file.names() for shape in grammar_file.load(name).shapes]
+LINES = [shape for shape in SHAPES if shape.grammar != GRAMMAR_OF_VALUES]  # values are looked for by name
 # What is left of a line once it has been read: no control characters, no ends of lines of any kind.
 READABLE = st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Zl", "Zp"))
 
@@ -100,11 +103,11 @@ def test_both_engines_find_the_same_fields_in_the_examples(shape: Shape) -> None
 
 def test_no_rule_matches_the_example_of_a_later_rule() -> None:
     examples = pl.DataFrame(
-        [(shape.frame, text) for shape in SHAPES for text in shape.examples], ["of", "text"], orient="row"
+        [(shape.frame, text) for shape in LINES for text in shape.examples], ["of", "text"], orient="row"
     )
-    owners = {shape.frame: shape for shape in SHAPES}
+    owners = {shape.frame: shape for shape in LINES}
 
-    for rival in SHAPES:
+    for rival in LINES:
         for pattern in rival.patterns:
             near = examples.filter(pl.col("text").str.contains(pattern.anchor, literal=True))
             claimed = near.filter(pl.col("text").str.contains(pattern.regex) & (pl.col("of") != rival.frame))
@@ -160,6 +163,28 @@ def test_both_engines_refuse_and_accept_the_same_distorted_lines(shape: Shape) -
         assert by_pattern(shape, text) == by_lark(shape, text)
 
     agree()
+
+
+# Values inside fields
+
+
+def test_values_are_found_in_the_order_of_the_texts_with_their_types() -> None:
+    texts = pl.Series(['<cpu numaid="0"><gpu dev="1"/></cpu>', None, "no tag", "</system>"])
+
+    tags = find_values(texts, "xml_tag")
+
+    assert tags.rows() == [
+        (0, "start", "cpu", ' numaid="0"'),
+        (0, "empty", "gpu", ' dev="1"'),
+        (0, "end", "cpu", None),
+        (3, "end", "system", None),
+    ]
+    assert find_values(pl.Series(["0-3,8"]), "number_range")["last"].to_list() == [3, None]
+
+
+@pytest.mark.parametrize("text", ["400 Gb/sec (4X NDR) ", "rate 400", "", None])
+def test_a_text_that_is_not_one_value_as_a_whole_is_none(text: str | None) -> None:
+    assert parse_value(text, "port_rate") is None
 
 
 # What a line pattern cannot say is an error when the grammar loads.

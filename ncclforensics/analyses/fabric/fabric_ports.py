@@ -10,6 +10,7 @@ from ncclforensics.analyses.host.command_output import OUTPUT_KEY, add_heading_a
 from ncclforensics.data.counters import LANES, SIGNALLED
 from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.registry import analysis
+from ncclforensics.grammar.values import find_values, parse_value
 
 STATES = {"initialize": "initializing", "init": "initializing", "active_defer": "active"}
 
@@ -86,21 +87,27 @@ def _linked(
         how="diagonal_relaxed",
     ).sort("source", "line")
     signalled = text_of("speed").replace_strict(SIGNALLED, default=None, return_dtype=pl.String)
-    hints = text_of("hint").str.strip_chars("() ").str.split("Could be ")
-    supported = hints.list.eval(pl.element().str.strip_chars())
-    wider = supported.list.eval(pl.element().filter(pl.element().str.ends_with("X"))).list.first()
-    faster = supported.list.eval(pl.element().filter(pl.element().str.ends_with("Gbps"))).list.first()
-    return add_heading_above(links, heads).with_columns(
-        node=pl.coalesce(node_of("node"), "head_node"),
-        # A host's line has the GUID of the port; a switch's line has none and follows the line of the switch.
-        guid=pl.coalesce(guid_of("guid"), "head_guid"),
-        speed=pl.coalesce(text_of("speed_name"), signalled),
-        width_supported=wider,
-        speed_supported=faster.str.strip_suffix(" Gbps").replace_strict(
-            SIGNALLED, default=None, return_dtype=pl.String
-        ),
-        peer_guid=guid_of("peer_guid"),
-        peer_node=node_of("peer_node"),
+    rows = add_heading_above(links, heads).with_row_index("text")
+    first_hints = (
+        find_values(rows["hint"], "link_hint")
+        .group_by("text")
+        .agg(
+            width_supported=text_of("width").drop_nulls().first(),
+            speed_supported=text_of("signalled").drop_nulls().first(),
+        )
+    )
+    return (
+        rows.join(first_hints, on="text", how="left", maintain_order="left")
+        .drop("text")
+        .with_columns(
+            node=pl.coalesce(node_of("node"), "head_node"),
+            # A host's line has the GUID of the port; a switch's line has none and follows the line of the switch.
+            guid=pl.coalesce(guid_of("guid"), "head_guid"),
+            speed=pl.coalesce(text_of("speed_name"), signalled),
+            speed_supported=pl.col("speed_supported").replace_strict(SIGNALLED, default=None, return_dtype=pl.String),
+            peer_guid=guid_of("peer_guid"),
+            peer_node=node_of("peer_node"),
+        )
     )
 
 
@@ -169,9 +176,8 @@ def _adapters(adapter: pl.DataFrame, adapter_port: pl.DataFrame, adapter_field: 
     rows = rows.join(stated, on=["source", "line"], how="left")
     rows = rows.with_columns(line=pl.coalesce("field_line", "line"))  # the line of the state is the best evidence
     lid = pl.col("base_lid").cast(pl.Int32, strict=False)
-    return rows.with_columns(lid=_valid_lid(lid), rate=pl.col("rate").str.split(" ").list.first()).sort(
-        "source", "line"
-    )
+    rate = pl.col("rate").map_elements(lambda text: (parse_value(text, "port_rate") or {}).get("rate"), pl.Float64)
+    return rows.with_columns(lid=_valid_lid(lid), rate=rate).sort("source", "line")
 
 
 def _valid_lid(lid: pl.Expr) -> pl.Expr:

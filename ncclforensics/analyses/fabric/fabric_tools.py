@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+
 import polars as pl
 
 from ncclforensics.analyses.fabric.counters import COUNTER
@@ -9,6 +11,7 @@ from ncclforensics.analyses.host.command_output import OUTPUT_KEY, add_heading_a
 from ncclforensics.data.counters import ADAPTERS, CANONICAL, DETAILS, MOST, NO_COUNTERS, UNITS, WORD
 from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.registry import analysis
+from ncclforensics.grammar.values import find_values
 
 FABRIC_NODE = {
     "lid": pl.Int32(),
@@ -229,15 +232,14 @@ def _reported(counters_of: pl.DataFrame, counters_port: pl.DataFrame) -> pl.Data
     ports = add_heading_above(counters_port, heads).with_columns(
         guid=guid_of("guid"),
         port=text_of("port_name").replace("ALL", str(ALL_PORTS)).cast(pl.Int32, strict=False),
-        pair=pl.col("counts").str.strip_chars(" []").str.split("] ["),
     )
-    pairs = ports.explode("pair").with_columns(half=pl.col("pair").str.splitn(" == ", 2))
-    count = pl.col("half").struct.field("field_1").str.strip_chars().str.splitn(" ", 2).struct
-    pairs = pairs.with_columns(
-        counter=pl.col("half").struct.field("field_0").str.strip_chars(" []"),
-        value=count.field("field_0").cast(pl.Int64, strict=False),
-        is_narrow=count.field("field_1").is_null(),
+    reported = find_values(ports["counts"], "reported_counter").select(
+        pl.col("text").cast(pl.UInt32),
+        counter=text_of("counter"),
+        value="count",
+        is_narrow=pl.col("unit").is_null(),
     )
+    pairs = ports.with_row_index("text").join(reported, on="text", maintain_order="left_right").drop("text")
     above = pl.when(pl.col("counter").is_in([DISCARDS, RECEIVE_ERRORS])).then("counter").forward_fill()
     pairs = pairs.with_columns(above=above.over("source", "line"))
     there, back = DETAILS, {true: printed for printed, true in DETAILS.items()}
@@ -331,10 +333,11 @@ def _tabled(table_edge: pl.DataFrame, table_record: pl.DataFrame) -> pl.DataFram
     rows = add_heading_above(table_record, edges).filter(
         (pl.col("edge") == "start") & (text_of("section") == PORT_TABLE)
     )
-    cells = rows.with_columns(cell=text_of("record").str.split(",")).with_columns(
+    records = [next(csv.reader([record])) for record in rows["record"]]
+    cells = rows.with_columns(pl.Series("cell", records, dtype=pl.List(pl.String))).with_columns(
         place=pl.int_ranges(pl.col("cell").list.len())
     )
-    cells = cells.explode("cell", "place").with_columns(pl.col("cell").str.strip_chars('" '))
+    cells = cells.explode("cell", "place").with_columns(pl.col("cell").str.strip_chars())
     block = ["source", "head_line"]
     is_head = pl.col("line") == pl.col("line").min().over(block)
     names = cells.filter(is_head).select(*block, "place", counter="cell")

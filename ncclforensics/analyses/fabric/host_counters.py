@@ -23,6 +23,7 @@ from ncclforensics.data.counters import CANONICAL, MOST, WORD
 from ncclforensics.data.host_counters import EXPORTED, NO_COUNTERS, OF_GPUS, unit
 from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.registry import analysis
+from ncclforensics.grammar.values import find_values
 
 METRIC_VALUE = {
     "source": pl.Int32(),
@@ -241,8 +242,9 @@ def _of_nvlinks(nvlinks: list[Row]) -> Iterator[Row]:
 def metric_value(metric: pl.DataFrame, output_heading: pl.DataFrame) -> pl.DataFrame:
     """One row per sample of a Prometheus exporter: host, device, port, value."""
     rows = []
+    labels_of = _labels(metric["labels"])
     for row in rows_with_origin(metric, output_heading):
-        labels = _labels(str(row["labels"]))
+        labels = labels_of[str(row["labels"])]
         instance = labels.get("hostname") or labels.get("host") or labels.get("node") or labels.get("instance")
         device = f"GPU{labels['gpu']}" if row["family"] == "DCGM_FI_" and "gpu" in labels else labels.get("device")
         stamp = row["stamp_ms"]
@@ -274,17 +276,17 @@ def _name(instance: str | None) -> str | None:
     return host if host and host != "localhost" and not host.replace(".", "").isdigit() else None
 
 
-def _labels(text: str) -> dict[str, str]:
-    r"""Return the labels of a sample; names in lower case, because exporters differ.
+def _labels(texts: pl.Series) -> dict[str, dict[str, str]]:
+    r"""Return the labels of each text of samples; names in lower case, because exporters differ.
 
-    >>> _labels('device="mlx5_0",port="1",Hostname="a,b"')
-    {'device': 'mlx5_0', 'port': '1', 'hostname': 'a,b'}
+    >>> _labels(pl.Series(['device="mlx5_0",port="1",Hostname="a,b"']))
+    {'device="mlx5_0",port="1",Hostname="a,b"': {'device': 'mlx5_0', 'port': '1', 'hostname': 'a,b'}}
     """
-    found = {}
-    for piece in text.split('",'):
-        name, _, value = piece.partition('="')
-        found[name.strip().lower()] = value.removesuffix('"')
-    return found
+    distinct = texts.cast(pl.String).unique()
+    labels: dict[str, dict[str, str]] = {text: {} for text in distinct}
+    for place, name, value in find_values(distinct, "metric_label").select("text", "label", "label_value").iter_rows():
+        labels[distinct[place]][name.lower()] = value or ""
+    return labels
 
 
 @analysis(PROBLEM, of=("unread_file", "nic_statistics"))

@@ -17,10 +17,13 @@ from ncclforensics.analyses.host.command_sessions import (
     origin_of,
     rows_with_origin,
 )
-from ncclforensics.analyses.host.numbers import parse_code, parse_float, parse_integer
+from ncclforensics.analyses.host.numbers import parse_integer
 from ncclforensics.data.counters import LANES
 from ncclforensics.data.host_counters import PHYSICAL, PHYSICAL_CODES, SPEED_CODES, STATE_CODES, STATES
 from ncclforensics.frames.registry import analysis
+from ncclforensics.grammar.values import parse_value
+
+LINK_LAYERS = {"IB": "InfiniBand", "NVLink": "NVLink", "ethernet": "Ethernet"}  # of the speeds that mlxlink prints
 
 
 @analysis(PORT_STATE, of=("port_file", "verbs_device", "rdma_link", "port_netdev", "mlxlink_field", "metric_value"))
@@ -89,10 +92,9 @@ def _files_of_ports(files: list[Row], of_devices: list[Row]) -> Iterator[Row]:
 def _file_port(owner: tuple[Any, ...], files: dict[str, Row], guids: dict[Any, str | None]) -> Row:
     dump, node, device, port = owner
     values = {name: str(row["value"]) for name, row in files.items()}
-    rate = values.get("rate", "")  # 400 Gb/sec (4X NDR)
-    width, _, speed = rate.rpartition("(")[2].removesuffix(")").partition(" ")
+    rate = parse_value(values.get("rate"), "port_rate") or {}
     lid = values.get("lid", "").removeprefix("0x")
-    state = STATE_CODES.get(parse_code(values.get("state")) or 0)
+    state = STATE_CODES.get(_code(values.get("state")))
     # Cite the most informative line.
     shown = ("rate", "state", "phys_state") if state == "active" else ("state", "phys_state", "rate")
     return {
@@ -102,10 +104,10 @@ def _file_port(owner: tuple[Any, ...], files: dict[str, Row], guids: dict[Any, s
         "lid": int(lid, 16) or None if lid and all(digit in "0123456789abcdefABCDEF" for digit in lid[:8]) else None,
         "guid": guids.get((dump, node, device)),
         "state": state,
-        "physical_state": PHYSICAL_CODES.get(parse_code(values.get("phys_state")) or 0),
-        "rate_Gbps": parse_float(rate),
-        "width": width if "(" in rate else None,
-        "speed": speed if speed in LANES else None,
+        "physical_state": PHYSICAL_CODES.get(_code(values.get("phys_state"))),
+        "rate_Gbps": rate.get("rate"),
+        "width": rate.get("width"),
+        "speed": rate.get("speed") if rate.get("speed") in LANES else None,
         "link_layer": values.get("link_layer"),
     }
 
@@ -140,16 +142,32 @@ def _verbs_told(row: Row, port: Row) -> Row:
         return {"guid": _guid(value.strip())}
     if key == "active_mtu":  # the most informative line of a port that is up
         shown = {"line": row["line"]} if port.get("state") == "active" else {}
-        return {"mtu": parse_integer(value.split("(")[0]), **shown}
+        return {"mtu": parse_integer(_shown(value)), **shown}
     if key == "port_lid":
         return {"lid": parse_integer(value) or None}
     if key == "phys_state":
-        return {"physical_state": PHYSICAL_CODES.get(parse_code(value.strip()) or 0)}
+        return {"physical_state": PHYSICAL_CODES.get(_code(value))}
     if key == "active_width":
-        return {"width": value.split()[0]}
+        return {"width": _shown(value)}
     if key == "active_speed":
-        return _rated(port.get("width"), SPEED_CODES.get(parse_code(value.strip()) or 0))
+        return _rated(port.get("width"), SPEED_CODES.get(_code(value)))
     return {}
+
+
+def _code(value: str | None) -> int:
+    """Return the number behind or before a value that ibv_devinfo or sysfs prints in words; 0 if there is none.
+
+    >>> _code("LINK_UP (5)"), _code("4: ACTIVE"), _code("unknown")
+    (5, 4, 0)
+    """
+    coded = parse_value(value.strip(), "coded_value") if value else None
+    return int(coded["code"] or 0) if coded else 0
+
+
+def _shown(value: str) -> str:
+    """Return a value without its number: `4X` of `4X (2)`."""
+    coded = parse_value(value.strip(), "coded_value")
+    return str(coded["shown"]) if coded else value.strip()
 
 
 def _rdma_links(links: list[Row]) -> Iterator[Row]:
@@ -178,7 +196,8 @@ def _linked(links: Iterable[tuple[Row, dict[str, Row]]]) -> Iterator[Row]:
         values = {field: str(row["value"]).strip() for field, row in fields.items()}
         if "State" not in values:
             continue
-        kind, _, speed = values.get("Speed", "").rpartition("-")
+        link_speed = parse_value(values.get("Speed"), "link_speed") or {}
+        kind, speed = link_speed.get("link_kind"), link_speed.get("speed")
         width = values.get("Width")
         rated = _rated(width if width and width[0].isdigit() else None, speed if kind == "IB" else None)
         yield {
@@ -187,18 +206,9 @@ def _linked(links: Iterable[tuple[Row, dict[str, Row]]]) -> Iterator[Row]:
             "state": STATES.get(values["State"].lower()),
             "physical_state": PHYSICAL.get(values.get("Physical state", "").upper()),
             **rated,
-            "rate_Gbps": _gigabits(speed) if not kind else rated["rate_Gbps"],
-            "link_layer": {"IB": "InfiniBand", "NVLink": "NVLink", "": "Ethernet" if speed else None}.get(kind),
+            "rate_Gbps": link_speed.get("rate") or rated["rate_Gbps"],
+            "link_layer": LINK_LAYERS.get(kind or link_speed.get("form", "")),
         }
-
-
-def _gigabits(speed: str) -> float | None:
-    """Parse the speed of an Ethernet port as mlxlink prints it, `400G`.
-
-    >>> _gigabits("400G"), _gigabits("N/A"), _gigabits("100GbE")
-    (400.0, None, 100.0)
-    """
-    return parse_float(speed.split("G")[0]) if "G" in speed else None
 
 
 def _sampled(metric_value: pl.DataFrame) -> Iterator[Row]:

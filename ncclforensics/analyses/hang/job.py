@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.analyses.job.calls import describe_calls
+from ncclforensics.grammar.values import numbers_of_ranges
 
 Row = dict[str, Any]
 Frames = dict[str, pl.DataFrame]
@@ -108,7 +109,7 @@ class Job:
         is_only_job = frames["rank"]["job"].n_unique() == 1  # PyTorch's reports name no job
         self.timeouts = frames["work"].to_dicts() if is_only_job else []
         self.desyncs = [
-            {**row, "ranks": [int(number) for number in row["ranks"].split(",")]}
+            {**row, "ranks": list(numbers_of_ranges(row["ranks"]))}
             for row in (frames["desync"].filter(pl.col("form").is_in(LAGGING_FORMS)).to_dicts() if is_only_job else [])
         ]
         self.pytorch = {name: frames[name].to_dicts() if is_only_job else [] for name in PYTORCH_FRAMES}

@@ -11,6 +11,8 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.grammar.values import numbers_of_ranges
+
 Row = dict[str, Any]
 
 RAS_SNAPSHOT = {
@@ -192,8 +194,8 @@ class RasAssembly:
                     if form == "missing_ranks"
                     else {"state_kind": "status", "status": "NOCOMM"}
                 )
-                for number in str(row["ranks"]).split(","):
-                    self._add({**row, "rank": int(number)}, **known)
+                for number in numbers_of_ranges(row["ranks"]):
+                    self._add({**row, "rank": number}, **known)
                 return
             case "initialization" | "asynchronous":
                 shared = {"state_kind": form}
@@ -243,8 +245,9 @@ class RasAssembly:
             self._add_process(row, self._shared_state["state_kind"])
 
     def _add_process(self, row: Row, state: str) -> None:
-        for device in str(row["devices"] or "").split(","):
-            self._add({**row, "gpu": int(device) if device else None}, state_kind=state)
+        devices: list[int | None] = [*numbers_of_ranges(row["devices"])]
+        for device in devices or [None]:
+            self._add({**row, "gpu": device}, state_kind=state)
 
     # JSON reports.
 

@@ -24,6 +24,7 @@ from ncclforensics.analyses.job.torch_text import (
 )
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.processes import REQUESTED_ENDS
+from ncclforensics.grammar.values import numbers_of_ranges
 
 POINT_TO_POINT = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "barrier", "monitored_barrier")
 COLLECT_STACKS = [
@@ -231,7 +232,7 @@ def find_absent_at_barrier(job: Job) -> Diagnosis | None:
     if not naming:
         return None
     numbers = _job_numbers(job, rows, "group_rank")
-    named = sorted({int(number) for row in naming for number in row["ranks"].split(",")})
+    named = sorted({number for row in naming for number in numbers_of_ranges(row["ranks"])})
     culprits = _in_job(named, numbers)
     came = {row["group_rank"] for row in rows if row["group_rank"] is not None}
     is_first_only = not any("," in row["ranks"] for row in naming) and len(named) == 1

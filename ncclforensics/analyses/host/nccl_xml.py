@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
+from ncclforensics.grammar.values import find_values
+
 ROOTS = ("system", "graphs")
 BRIDGE = "0x0604"
 GPUS = ("0x03", "0x12")  # PCI classes: display controllers, accelerators
@@ -66,7 +68,8 @@ def _documents_of_source(source: int, rows: pl.DataFrame) -> list[Document]:
         if text not in (other for _, other in problems):
             problems.append((line, text))
 
-    for row in rows.to_dicts():
+    tags_of = _tags(rows.select(pl.coalesce(pl.col("elements", "others").cast(pl.String))).to_series())
+    for place, row in enumerate(rows.to_dicts()):
         form, line = str(row["form"]), row["line"]
         if form == "comment_end":
             is_comment = False
@@ -78,9 +81,8 @@ def _documents_of_source(source: int, rows: pl.DataFrame) -> list[Document]:
             add_problem(line, "refers to an entity, which is not expanded")
         elif form == "dump_damage" and not is_comment:
             add_problem(line, "an element is broken off")
-        text = "" if is_comment else row["elements"] or row["others"] or ""
-        for tag, attributes, is_end_tag, is_closed in _tags(text):
-            if is_end_tag:
+        for kind, tag, attributes in () if is_comment else tags_of.get(place, ()):
+            if kind == "end":
                 open_elements = current.above(tag) if current else []
                 current = open_elements[-1].parent if open_elements else current
                 continue
@@ -97,27 +99,27 @@ def _documents_of_source(source: int, rows: pl.DataFrame) -> list[Document]:
             current = current or documents[-1].root
             child = Element(tag, attributes, line, current)
             current.children.append(child)
-            current = current if is_closed else child
+            current = current if kind == "empty" else child
     if current is not None and documents:
         documents[-1].problems.append((documents[-1].root.line, f"ends inside <{current.tag}>"))
     return documents
 
 
-def _tags(text: str) -> Iterator[tuple[str, dict[str, str], bool, bool]]:
-    """Yield each tag: name, attributes, whether it is an end tag, whether it closes itself.
+def _tags(texts: pl.Series) -> dict[int, list[tuple[str, str, dict[str, str]]]]:
+    """Return the tags of each text, by its row number: kind (start, empty, end), name and attributes.
 
-    >>> list(_tags('<gpu dev="0" sm="90"/></pci> <!-- GPU 0 -->'))
-    [('gpu', {'dev': '0', 'sm': '90'}, False, True), ('pci', {}, True, False)]
+    >>> _tags(pl.Series(['<gpu dev="0" sm="90"/></pci> <!-- GPU 0 -->']))
+    {0: [('empty', 'gpu', {'dev': '0', 'sm': '90'}), ('end', 'pci', {})]}
     """
-    for piece in text.split(">"):
-        inner = piece.strip().removeprefix("<")
-        if not inner or inner.startswith("!"):
-            continue
-        name, _, rest = inner.rstrip("/ ").partition(" ")
-        parts = rest.split('"')
-        pairs = zip(parts[::2], parts[1::2], strict=False)
-        attributes = {key.strip().rstrip("="): value for key, value in pairs}
-        yield name.removeprefix("/"), attributes, name.startswith("/") or inner.startswith("/"), inner.endswith("/")
+    found = find_values(texts, "xml_tag")
+    attributes: list[dict[str, str]] = [{} for _ in range(found.height)]
+    values = find_values(found["attributes"], "xml_attribute").select("text", "name_of_attribute", "content")
+    for tag, name, content in values.iter_rows():
+        attributes[tag][name] = content or ""
+    tags: dict[int, list[tuple[str, str, dict[str, str]]]] = {}
+    for (text, kind, name), of_tag in zip(found.select("text", "form", "tag").iter_rows(), attributes, strict=True):
+        tags.setdefault(text, []).append((kind, name, of_tag))
+    return tags
 
 
 def pci_path(first: Element, second: Element) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ncclforensics.grammar.values import parse_value
+
 LARGEST = 1 << 63  # the first number that no Int64 column holds
 
 
@@ -28,17 +30,6 @@ def parse_float(text: object) -> float | None:
         return None
 
 
-def parse_code(text: object) -> int | None:
-    """Parse the numeric code of an enumerated value: in parentheses behind it, or in front of a colon.
-
-    >>> parse_code("1024 (3)"), parse_code("4: ACTIVE"), parse_code("LINK_UP")
-    (3, 4, None)
-    """
-    shown = str(text)
-    digits = shown.rpartition("(")[2].removesuffix(")") if shown.endswith(")") else shown.split(":")[0]
-    return parse_integer(digits)
-
-
 def parse_short_integer(text: str | None) -> int | None:
     """Parse an unsigned integer of at most nine digits, which an Int32 column holds."""
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else None
@@ -50,6 +41,5 @@ def parse_transfer_rate(text: str | None) -> float | None:
     >>> parse_transfer_rate("16.0 GT/s PCIe"), parse_transfer_rate("32GT/s"), parse_transfer_rate("Unknown speed")
     (16.0, 32.0, None)
     """
-    number = (text or "").removesuffix("PCIe").strip().removesuffix("GT/s").strip()
-    digits = number.replace(".", "", 1)
-    return float(number) if digits.isascii() and digits.isdigit() else None
+    rate = parse_value(text, "transfer_rate")
+    return rate["rate"] if rate else None

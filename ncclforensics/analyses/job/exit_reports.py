@@ -20,6 +20,7 @@ from ncclforensics.data.processes import (
     SHELL,
     STORE,
 )
+from ncclforensics.grammar.values import numbers_of_ranges
 
 Row = dict[str, Any]
 Owner = tuple[str, int]
@@ -92,7 +93,7 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
                 else:
                     report = _exit_report(row, "srun", code, REASONS.get(row["reason"]))
                 report.node, report.follows = node, row["pos"] > cancelled_from.get(row["source"], row["pos"])
-                for child in _task_numbers(row["tasks"]):
+                for child in numbers_of_ranges(row["tasks"]):
                     yield ExitReport(
                         report.how, row, report.reporter, child=child, node=_single_node(node), signal=report.signal,
                         code=report.code, follows=report.follows,
@@ -123,13 +124,6 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
 def _single_node(node: str) -> str | None:
     """Return the name of a single node; None for a list of nodes."""
     return None if "[" in node else node
-
-
-def _task_numbers(tasks: str) -> Iterator[int]:
-    for blocks in tasks.split(","):
-        first, _, last = blocks.partition("-")
-        if first.isdigit():
-            yield from range(int(first), int(last if last.isdigit() else first) + 1)
 
 
 def _is_next_line(earlier: Row, later: Row) -> bool:

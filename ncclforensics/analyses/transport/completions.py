@@ -152,7 +152,7 @@ def unanswered_transfer(
 def _peer_hosts(milestone: pl.DataFrame, net_devices: pl.DataFrame) -> pl.DataFrame:
     """Map addresses to hosts, from the interface that each process prints for its out-of-band connections."""
     of_bootstrap = milestone.filter(pl.col("address").is_not_null()).select(
-        address=text_of("address").str.splitn(":", 2).struct.field("field_1").str.split("<").list.first(),
+        address=text_of("address"),
         peer_host=text_of("host"),
     )
     of_devices = net_devices.filter(pl.col("oob_address").is_not_null()).select(

@@ -9,6 +9,7 @@ import polars as pl
 
 from ncclforensics.data.names import ranks_text
 from ncclforensics.frames.columns import OWNER, text_of
+from ncclforensics.grammar.values import numbers_of_ranges, parse_value
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.dump_faults import explain_by_dumps, merge_faults
@@ -248,17 +249,9 @@ def _cores(mask: str, is_set: bool) -> int | None:
     >>> _cores("ffff,00000000", True), _cores("0-3,8", False), _cores("17", True)
     (16, 5, None)
     """
-    as_list = 0
-    for part in mask.split(","):
-        first, _, last = part.partition("-")
-        if not (first.isdigit() and (last.isdigit() or not last)):
-            as_list = -1
-            break
-        as_list += int(last or first) - int(first) + 1
-    if not is_set:
-        return as_list if as_list >= 0 else None
-    try:  # up to 2.27 a mask in hexadecimal, later a list
-        as_mask = int(mask.replace(",", ""), 16).bit_count()
-    except ValueError:
-        return as_list if as_list >= 0 else None
-    return as_mask if as_list < 0 or as_mask == as_list else None
+    is_list = parse_value(mask, "cpu_list") is not None
+    as_list = sum(1 for _ in numbers_of_ranges(mask)) if is_list else None
+    if not is_set or parse_value(mask, "cpu_mask") is None:
+        return as_list
+    as_mask = int(mask.replace(",", ""), 16).bit_count()  # up to 2.27 a mask in hexadecimal, later a list
+    return as_mask if as_list is None or as_mask == as_list else None
