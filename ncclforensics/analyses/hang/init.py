@@ -103,6 +103,7 @@ def _is_returned(job: Job, event: Row) -> bool:
 _FAULT_TEXTS = {
     "shared_memory_full": "/dev/shm is full",
     "out_of_memory": "out of memory",
+    "allocation_failed": "out of memory",
     "shared_memory": "a shared memory segment could not be created",
     "verbs_call": "an InfiniBand verbs call failed",
     "cuda": "a CUDA call failed",
@@ -119,6 +120,7 @@ _REFUSAL_ORDER = {
             "rank_twice",
             "rank_count",
             "root_info",
+            "root_range",
             "no_interface",
             "message_truncated",
             "no_transport",

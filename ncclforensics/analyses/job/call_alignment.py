@@ -8,6 +8,7 @@ jumps where a line was lost, and goes on by one where the rank left the call out
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 import polars as pl
@@ -30,6 +31,7 @@ MOST_GAPS = 64  # of one member
 ENOUGH = 2  # calls behind a gap that have to agree; one alone agrees by chance too often
 
 Row = dict[str, Any]
+Shape = tuple[int, int]  # number of ranks of a communicator, and how many its rank had created before
 
 
 @analysis(CALL_GAP, of=("logged_divergence", "uneven_key"))
@@ -62,21 +64,34 @@ def call_gap(
     calls = calls.with_columns(call_line["signature"].gather(calls["call_line"]))
     calls = calls.join(compared.drop("key"), on="member", how="left", maintain_order="left")
     members = calls.sort("member", "nth").partition_by("member", maintain_order=True)
+    of_key: dict[str, list[pl.DataFrame]] = defaultdict(list)
+    for member_calls in members:
+        of_key[member_calls["key"][0]].append(member_calls)
+    shape_of = [_shape_of(member_calls) for member_calls in members]
+    models: dict[frozenset[Shape], pl.DataFrame | None] = {}  # of all communicators of these shapes
     rows: list[Row] = []
     for key in keys:
-        own = [member for member in members if member["key"][0] == key]
+        own = of_key[key]
         if starts := _starts(own):
             rows += starts
             continue
         model = _model(own)
         if model is None:
-            shapes_of_key = {(member["nranks"][0], member["place"][0]) for member in own}
-            model = _model([other for other in members if (other["nranks"][0], other["place"][0]) in shapes_of_key])
+            shapes_of_key = frozenset(map(_shape_of, own))
+            if shapes_of_key not in models:
+                models[shapes_of_key] = _model(
+                    [other for other, shape in zip(members, shape_of, strict=True) if shape in shapes_of_key]
+                )
+            model = models[shapes_of_key]
         if model is None:
             model = next((member for member in own if _counts_from_zero(member)), None)
         if model is not None:
             rows += [gap for member in own if member is not model for gap in _gaps_of(member, model)]
     return pl.DataFrame(rows, schema=CALL_GAP)
+
+
+def _shape_of(member: pl.DataFrame) -> Shape:
+    return member["nranks"][0], member["place"][0]
 
 
 def corrected(calls: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFrame:

@@ -22,7 +22,7 @@ _PRINTED_IN_BYTES = pl.Series(["AllGather", "Broadcast"], dtype=pl.Categorical()
 PRINTS_ELEMENTS_FROM = (2, 22)
 USER_OP = 5  # numbers from here on are of reductions that the process made itself (ncclRedOpCreatePreMulSum)
 _POINT_TO_POINT = pl.Series(["Send", "Recv", "PutSignal", "Signal", "WaitSignal"], dtype=pl.Categorical()).implode()
-# From 2.27.3 opCount counts only operations of the network proxy, and differs between ranks.
+# From 2.27 (first released as 2.27.3) opCount counts only operations of the network proxy: it differs between ranks.
 OPCOUNT_UNRELIABLE_FROM = (2, 27)
 
 CALL_LINE = {

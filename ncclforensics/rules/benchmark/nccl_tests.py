@@ -149,10 +149,10 @@ def bench_timed_out(test_failure: pl.DataFrame) -> Iterator[Finding]:
     rows = test_failure.filter(pl.col("form") == "timeout").sort("source", "line")
     if rows.is_empty():
         return
-    hosts = sorted(rows["node"].cast(pl.String).unique().to_list())
+    hosts = sorted(rows["node"].cast(pl.String).drop_nulls().unique().to_list())
     seconds = rows.select(pl.col("seconds").max().fill_null(0)).item()
     yield Finding(
-        title=f"a test timed out after {seconds} s on {', '.join(hosts[:SHOWN])}",
+        title=f"a test timed out after {seconds} s" + (f" on {', '.join(hosts[:SHOWN])}" if hosts else ""),
         detail="an operation did not finish within the time given by -T",
         certainty="certain",
         hosts=hosts,

@@ -24,28 +24,34 @@ def _port_text(row: Row, *columns: str) -> str:
     return printable(" ".join(str(row[name]) for name in ("host", *columns) if row[name] is not None) or "a host")
 
 
-def _minority(rows: list[Row], column: str) -> tuple[list[Row], Row] | None:
-    """Return the rows that differ from the commonest value, and one row that has it; None where all are alike."""
+def _minority(rows: list[Row], column: str, device: str) -> tuple[list[Row], Row, bool] | None:
+    """Return the rows that differ from the commonest value, one row that has it, and whether no other is as common.
+
+    None where all are alike. The order in which the rows were read does not matter.
+    """
     counts = Counter(str(row[column]) for row in rows)
     if len(counts) < 2:
         return None
-    usual = counts.most_common(1)[0][0]
-    reference = next(row for row in rows if str(row[column]) == usual)
-    return [row for row in rows if str(row[column]) != usual], reference
+    ordered = sorted(rows, key=lambda row: (str(row["host"]), str(row[device])))
+    usual = min(counts, key=lambda value: (-counts[value], value))
+    is_majority = sum(count == counts[usual] for count in counts.values()) == 1
+    reference = next(row for row in ordered if str(row[column]) == usual)
+    return [row for row in ordered if str(row[column]) != usual], reference, is_majority
 
 
 def _differing(rows: list[Row], column: str, label: str, device: str, certainty: str) -> Iterator[Finding]:
     """Report rows whose value in a column differs from the commonest; `device` is the column that names the port."""
-    found = _minority(rows, column)
+    found = _minority(rows, column, device)
     if found is None:
         return
-    minority, reference = found
-    names = ", ".join(dict.fromkeys(_port_text(row, device) for row in minority[:SHOWN]))
+    minority, reference, is_majority = found
+    shown = minority[:SHOWN] if is_majority else [reference, *minority[: SHOWN - 1]]
+    names = ", ".join(dict.fromkeys(_port_text(row, device) for row in shown))
     yield Finding(
-        f"{names}: {label} differs from that of other hosts",
+        f"{names}: {label} differs{' from that of other hosts' if is_majority else ''}",
         f"{label} {minority[0][column]}, and {reference[column]} on {_port_text(reference, device)}",
         certainty,
-        hosts=sorted({str(row["host"]) for row in minority if row["host"]}),
+        hosts=sorted({str(row["host"]) for row in (minority if is_majority else rows) if row["host"]}),
         evidence=[
             *(Line(int(str(row["source"])), int(str(row["line"])), "differs") for row in minority[:SHOWN]),
             Line(int(str(reference["source"])), int(str(reference["line"])), "others"),
@@ -113,13 +119,15 @@ def roce_gid_type(port_gid: pl.DataFrame, port_state: pl.DataFrame, net_devices:
         has_address=((pl.col("version") == 2) & ~pl.col("is_link_local")).any(),
         line=pl.col("line").first(),
     )
-    down = port_state.filter(pl.col("state") == "down").select("device", "host")
+    down = port_state.filter(pl.col("state") == "down").select("device", "host", "port")
     sound, poor = ports.filter("has_address"), ports.filter(~pl.col("has_address"))
-    poor = poor.join(down, on=["device", "host"], how="anti", nulls_equal=True, maintain_order="left")
+    for place in (["device", "host", "port"], ["device", "host"]):  # not every tool names the port
+        is_down = down if "port" in place else down.filter(pl.col("port").is_null())
+        poor = poor.join(is_down, on=place, how="anti", nulls_equal=True, maintain_order="left")
     listed = net_devices.select(short_host("host"), text_of("devices")).drop_nulls().unique().rows()
     for row in poor.to_dicts():
         host = None if row["host"] is None else row["host"].split(".")[0]
-        in_use = any(f"]{row['device']}:" in devices for name, devices in listed if host in (None, name))
+        in_use = any(f"]{row['device']}:{row['port']}/" in devices for name, devices in listed if host in (None, name))
         if not in_use and sound.is_empty():
             continue
         lacks = "only link-local GIDs" if row["has_v2"] else "no GID of RoCE v2"

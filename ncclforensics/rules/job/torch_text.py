@@ -17,11 +17,21 @@ def _lines(rows: pl.DataFrame) -> list[Line]:
     return [Line(source, line) for source, line in rows.sort("source", "line").select("source", "line").head(4).rows()]
 
 
-def _sufferers(rows: pl.DataFrame) -> tuple[list[int], str]:
-    """Return the ranks that report errors, and the calls they were in."""
+def _victims(rows: pl.DataFrame, verdict: pl.DataFrame, what: str, detail: str) -> Iterator[Finding]:
+    """Report the ranks of these errors, and the calls they were in, unless the job ended well."""
+    if rows.is_empty() or (verdict["verdict"] == "no-hang").any():
+        return
     ranks = sorted(rows["rank"].drop_nulls().unique().to_list())
     calls = sorted(rows["call"].drop_nulls().unique().to_list())
-    return ranks, f" in {', '.join(calls)}" if calls else ""
+    where = f" in {', '.join(calls)}" if calls else ""
+    yield Finding(
+        title=f"{ranks_text(ranks) or 'ranks'} {what}{where}",
+        detail=detail,
+        certainty="certain",
+        ranks=ranks,
+        role=Role.CONSEQUENCE,
+        evidence=_lines(rows),
+    )
 
 
 @rule(Category.COLLECTIVE_MISMATCH, Severity.ERROR, of=("model_difference",), hang=True)
@@ -53,18 +63,8 @@ def torch_connection_closed(torch_error: pl.DataFrame, verdict: pl.DataFrame) ->
     another exception or nothing.
     Sources: gloo/transport/tcp/pair.cc; torch 1.8 to 2.15.
     """
-    rows = torch_error.filter(pl.col("kind") == CLOSED)
-    if rows.is_empty() or (verdict["verdict"] == "no-hang").any():
-        return
-    ranks, where = _sufferers(rows)
-    yield Finding(
-        title=f"{ranks_text(ranks) or 'ranks'} lost a connection to another rank{where}",
-        detail="they are victims: the rank at the other end ended before",
-        certainty="certain",
-        ranks=ranks,
-        role=Role.CONSEQUENCE,
-        evidence=_lines(rows),
-    )
+    what, detail = "lost a connection to another rank", "they are victims: the rank at the other end ended before"
+    yield from _victims(torch_error.filter(pl.col("kind") == CLOSED), verdict, what, detail)
 
 
 @rule(Category.TIMEOUT, Severity.ERROR, of=("torch_error",), hang=True)
@@ -77,18 +77,8 @@ def torch_call_timed_out(torch_error: pl.DataFrame, verdict: pl.DataFrame) -> It
     Do: take the stacks of all ranks while they wait (py-spy dump); TORCH_DISTRIBUTED_DEBUG=DETAIL names absent ranks.
     Sources: gloo/transport/tcp/unbound_buffer.cc; torch.distributed, monitored_barrier.
     """
-    rows = torch_error.filter(pl.col("kind") == TIMED_OUT)
-    if rows.is_empty() or (verdict["verdict"] == "no-hang").any():
-        return
-    ranks, where = _sufferers(rows)
-    yield Finding(
-        title=f"{ranks_text(ranks) or 'ranks'} timed out{where}",
-        detail="they waited for other ranks; these lines do not show for which",
-        certainty="certain",
-        ranks=ranks,
-        role=Role.CONSEQUENCE,
-        evidence=_lines(rows),
-    )
+    detail = "they waited for other ranks; these lines do not show for which"
+    yield from _victims(torch_error.filter(pl.col("kind") == TIMED_OUT), verdict, "timed out", detail)
 
 
 @rule(Category.BOOTSTRAP, Severity.ERROR, of=("store_error",), hang=True)

@@ -125,7 +125,10 @@ def ib_registration_failed_memlock(failure: pl.DataFrame, rank: pl.DataFrame) ->
     """
     needs = [*REGISTRATIONS, "ibv_create_qp", "ibv_create_cq"]
     rows = failure.filter(
-        (pl.col("form") == "verbs_call") & pl.col("operation").is_in(needs) & pl.col("reason").is_in(NO_MEMORY)
+        (pl.col("form") == "verbs_call")
+        & ~is_info()
+        & pl.col("operation").is_in(needs)
+        & pl.col("reason").is_in(NO_MEMORY)
     )
     if rows.height:
         calls = ", ".join(sorted(rows["operation"].cast(pl.String).unique().to_list()))
@@ -138,12 +141,13 @@ def ib_registration_failed(failure: pl.DataFrame, rank: pl.DataFrame) -> Iterato
     """A buffer could not be registered with the NIC.
 
     Means: for GPU memory, the kernel module or DMA-BUF does not work; for host memory, the mapping is bad.
-    Not when: the error is "Cannot allocate memory": then the limit on locked memory is too low.
+    Not when: the error is "Cannot allocate memory": then the limit on locked memory is too low; NCCL prints it
+    as INFO: it tried whether the NIC can do it, and goes on without.
     Do: check lsmod | grep nvidia_peermem and dmesg -T for nvidia and mlx5; to confirm, run once with
     NCCL_NET_GDR_LEVEL=LOC, or with NCCL_DMABUF_ENABLE=0.
     Sources: nccl: src/misc/ibvwrap.cc; nccl#1537, nccl#1939 (a loaded module that is not registered).
     """
-    rows = failure.filter((pl.col("form") == "verbs_call") & pl.col("operation").is_in(REGISTRATIONS))
+    rows = failure.filter((pl.col("form") == "verbs_call") & ~is_info() & pl.col("operation").is_in(REGISTRATIONS))
     rows = rows.filter(pl.col("reason").is_in(NO_MEMORY).not_()).sort(text_of("operation"), text_of("reason"))
     for (operation, reason), group in rows.group_by("operation", "reason", maintain_order=True):
         cause = "; for GPU memory: nvidia-peermem or DMA-BUF does not work" if str(reason) in BAD_ADDRESS else ""
