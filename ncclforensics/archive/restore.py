@@ -13,6 +13,7 @@ from ncclforensics.grammar.patterns import Shape
 from ncclforensics.inputs.sources import Source
 from ncclforensics.parsing.load import Records
 from ncclforensics.parsing.parser import COUNTS, NO_TALLY, SPEAKER
+from ncclforensics.parsing.repeated_lines import REPEATED
 
 
 @dataclass(slots=True)
@@ -76,6 +77,8 @@ def restore(records: Records, positions: Sequence[int], *, is_only_source: bool)
     for saved, renumbering in numbers.items():
         if saved.holds("speaker"):
             records.speakers.append(_renumbered(parquet.frame(saved, "speaker", SPEAKER), renumbering))
+        if saved.holds("repeated_line"):
+            records.repeated.append(_renumbered(parquet.frame(saved, "repeated_line", REPEATED), renumbering))
         for shape in () if complete else records.dialect.with_all_formats.shapes:
             if saved.holds(shape.frame):
                 rows = _converted(saved, shape)

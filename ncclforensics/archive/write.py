@@ -22,7 +22,7 @@ def save(report: Report, path: Path) -> None:
     """Write everything that a later analysis needs instead of the files."""
     run = report.run
     parsed = [shape.frame for shape in run.dialect.with_all_formats.shapes]
-    rows = {name: run[name].height for name in [*parsed, "speaker", *analyses()]}
+    rows = {name: run[name].height for name in [*parsed, "speaker", "repeated_line", *analyses()]}
     rows = {name: height for name, height in rows.items() if name not in run.broken}
     kept: dict[str, Callable[[], pl.DataFrame]] = {
         name: partial(run.__getitem__, name)

@@ -109,6 +109,16 @@ def count_of(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "es" if noun.endswith("s") else "s")
 
 
+def at_least(number: int) -> str:
+    """Format a large number, rounded down to two digits.
+
+    >>> at_least(17_123_456), at_least(310_999), at_least(1_234)
+    ('17,000,000', '310,000', '1,200')
+    """
+    unit = 10 ** max(len(str(number)) - 2, 0)
+    return f"{number // unit * unit:,}"
+
+
 def operation_text(call: dict[str, Any]) -> str:
     """Format a call: `AllReduce #13 (1048576 x bfloat16, sum)`."""
     name = call.get("name")

@@ -74,11 +74,20 @@ def process_names(speakers: pl.DataFrame) -> ProcessNames:
 def _true_hosts(speakers: pl.DataFrame) -> dict[tuple[str, int], str]:
     """(host, pid) -> host, for host names torn by interleaved writes: a part of the name, or with text before it.
 
-    The same process prints its true name too, and far more often.
+    The same process prints its true name too, and far more often, in every source that has a torn one: processes of
+    several containers may have the same pid.
     """
-    counted = speakers.group_by(text_of("host"), "pid").agg(pl.col("lines").sum())
-    pairs = counted.join(counted, on="pid", suffix="_true").filter(pl.col("host") != pl.col("host_true"))
+    counted = speakers.group_by("source", text_of("host"), "pid").agg(pl.col("lines").sum())
+    pairs = counted.join(counted, on=["source", "pid"], suffix="_true").filter(pl.col("host") != pl.col("host_true"))
     ends_alike = pl.col("host").str.ends_with(pl.col("host_true")) | pl.col("host_true").str.ends_with(pl.col("host"))
     is_rarer = pl.col("lines") * pl.when(ends_alike).then(RARE).otherwise(VERY_RARE) < pl.col("lines_true")
-    torn = pairs.filter(is_rarer).sort("lines_true")
+    sources = counted.group_by("host", "pid").agg(sources=pl.len())
+    torn = (
+        pairs.filter(is_rarer)
+        .group_by("host", "pid", "host_true")
+        .agg(pl.col("lines_true").sum(), rarer_in=pl.len())
+        .join(sources, on=["host", "pid"])
+        .filter(pl.col("rarer_in") == pl.col("sources"))
+        .sort("lines_true", "host_true")
+    )
     return {(host, pid): true for host, pid, true in torn.select("host", "pid", "host_true").iter_rows()}

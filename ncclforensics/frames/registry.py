@@ -12,7 +12,7 @@ from ncclforensics.grammar.grammar_file import GRAMMARS
 
 Analysis = Callable[..., pl.DataFrame]
 # Frames that `frames.run.Run` provides itself.
-RUN_FRAMES = frozenset({"source", "speaker", "call_template", "call_occurrence"})
+RUN_FRAMES = frozenset({"source", "speaker", "repeated_line", "call_template", "call_occurrence"})
 
 
 @dataclass(frozen=True, slots=True)

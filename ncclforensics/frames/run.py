@@ -29,10 +29,12 @@ from ncclforensics.parsing import templates
 from ncclforensics.parsing.concurrency import DEFECTS, Result, single_threaded
 from ncclforensics.parsing.load import Records
 from ncclforensics.parsing.parser import COUNTS, NO_TALLY, SPEAKER
+from ncclforensics.parsing.repeated_lines import LAST, REPEATED
 
 MANY_LINES = 300_000  # from here on, Polars' thread pool computes frames faster than one thread
 
 SPEAKER_COLUMNS = {**ORIGIN, **SPEAKER, "last_pos": pl.Int64()}
+REPEATED_COLUMNS = {**ORIGIN, **REPEATED, "last_pos": pl.Int64()}
 
 SOURCE_COLUMNS = {
     "source": pl.Int32(),
@@ -124,7 +126,7 @@ class Run:
         """
         if name == self._templated.frame:
             return [self[TEMPLATES]]
-        is_parsed = name not in analyses() and name not in ("source", "speaker")
+        is_parsed = name not in analyses() and name not in ("source", "speaker", "repeated_line")
         pieces = self._records.frames.get(name, [])
         is_usable = is_parsed and name not in self._frames and not (self._time_range and pieces)
         return pieces if is_usable else [self[name]]
@@ -140,6 +142,8 @@ class Run:
             return {name: self._sources()}
         if name == "speaker":
             return {name: self._speakers()}
+        if name == "repeated_line":
+            return {name: self._repeated_lines()}
         if name in (TEMPLATES, OCCURRENCES):
             return self._encoded()
         if self._saved and self._saved.frames.get(name) == 0:
@@ -275,6 +279,12 @@ class Run:
         placed = with_positions(self._process_names.without_ambiguous(stretches), self._ends)
         placed = placed.with_columns(ends_of_stretches + pl.col("line"), last_pos=pl.col("pos") + pl.col("last"))
         return self._process_names.replace_in(placed.select(list(SPEAKER_COLUMNS)).sort("pos"))
+
+    def _repeated_lines(self) -> pl.DataFrame:
+        stretches = pl.concat(self._records.repeated).with_columns(pl.col(LAST) - pl.col("line"))
+        placed = with_positions(stretches, self._ends)
+        placed = placed.with_columns(pl.col(LAST) + pl.col("line"), last_pos=pl.col("pos") + pl.col(LAST))
+        return self._process_names.replace_in(placed.select(list(REPEATED_COLUMNS)).sort("pos"))
 
     @cached_property
     def _process_names(self) -> ProcessNames:

@@ -217,6 +217,12 @@ class Dialect:
         return [candidate for candidate in self.candidates if not candidate.prefix]
 
     @cached_property
+    def collapsible(self) -> frozenset[str]:
+        """Frames of lines that mean the same however often they are repeated."""
+        repeatable = {shape.frame for shape in self.shapes if load(shape.grammar).may_collapse}
+        return frozenset({*repeatable, self.catch_all})
+
+    @cached_property
     def labels(self) -> dict[str, ColumnType]:
         """Columns of launcher prefixes, which the rows of every frame may have."""
         columns = {name: kind for shape in self.launcher_prefixes for name, kind in shape.columns.items()}

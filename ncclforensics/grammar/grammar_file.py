@@ -109,6 +109,11 @@ class Grammar:
         """The `// needs:` line of the file: how to have its lines printed; empty if there is none."""
         return _read_comments(self.path.read_text(encoding="utf-8"))[1]
 
+    @cached_property
+    def may_collapse(self) -> bool:
+        """Whether equal lines of its rules mean what the first one does: the `// repeated:` line of the file."""
+        return "\n// repeated:" in self.path.read_text(encoding="utf-8")
+
     def form_classes(self, frame: str) -> dict[str, str]:
         """Form -> class, from the `// class:` comments beside the alternatives of a rule. Raises GrammarError."""
         return _read_classes(self.path.read_text(encoding="utf-8")).get(frame, {})

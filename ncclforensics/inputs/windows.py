@@ -70,10 +70,12 @@ class InputReader:
         """Read the source for the first time: all of it, or both ends, as the policy says."""
         yield from self._with_errors_reported(self._begin())
 
-    def widen(self, *, head: bool = False, tail: bool = False) -> Iterator[pl.DataFrame]:
-        """Double the window at one end, or at both."""
+    def widen(self, factor: int, *, head: bool = False, tail: bool = False) -> Iterator[pl.DataFrame]:
+        """Multiply the length of the window at one end, or at both, by a factor."""
         before, after = self.head_stop, self.source.size - self.tail_start
-        yield from self._with_errors_reported(self._grow(2 * before if head else before, 2 * after if tail else after))
+        yield from self._with_errors_reported(
+            self._grow(factor * before if head else before, factor * after if tail else after)
+        )
 
     def finish(self) -> Iterator[pl.DataFrame]:
         """Read everything between the windows."""

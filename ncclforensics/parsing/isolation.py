@@ -10,6 +10,7 @@ from ncclforensics.errors import Defect
 from ncclforensics.inputs.windows import InputReader
 from ncclforensics.parsing.concurrency import DEFECTS, Result
 from ncclforensics.parsing.parser import COUNTS, NO_HOSTS, NO_TALLY, SPEAKER, Parsed
+from ncclforensics.parsing.repeated_lines import REPEATS
 
 MOST_SEARCHES = 64  # lines that are looked for one by one; a parser that fails on more of them fails on all
 
@@ -41,7 +42,9 @@ class Isolation:
         self._name(reader, "of which the rest is left out", error)
 
     def _leave_out(self, rows: pl.DataFrame, error: BaseException) -> None:
-        counted = rows.group_by("source").agg(pl.len().cast(pl.Int64).alias("damaged"), pl.col("line").min())
+        lines_of_row = 1 + (rows[REPEATS].fill_null(0) if REPEATS in rows.columns else pl.lit(0, dtype=pl.Int64))
+        rows = rows.with_columns(damaged=lines_of_row)
+        counted = rows.group_by("source").agg(pl.col("damaged").sum(), pl.col("line").min())
         others = [pl.lit(0, dtype=pl.Int64).alias(name) for name in COUNTS if name != "damaged"]
         tally = counted.select("source", *others, "damaged").select(NO_TALLY.columns)
         self._add(Parsed({}, tally, NO_HOSTS, pl.DataFrame(schema=SPEAKER)))

@@ -16,10 +16,12 @@ from ncclforensics.parsing.concurrency import DEFECTS
 from ncclforensics.parsing.detect_formats import InputFormat, detect_formats, reject_non_log
 from ncclforensics.parsing.isolation import Isolation
 from ncclforensics.parsing.parser import COUNTS, NO_HOSTS, NO_TALLY, SPEAKER, Parsed
+from ncclforensics.parsing.repeated_lines import no_repeats
 from ncclforensics.parsing.templates import EncodedRows
 from ncclforensics.parsing.workers import ParallelParser
 
 SAMPLED_TOGETHER = 64  # inputs
+FEW_INPUTS = 16
 Progress = Callable[[int], None]  # called with the bytes parsed since the last call
 
 
@@ -37,6 +39,7 @@ class Records:
         self.encoded: list[EncodedRows] = []  # pieces of the frame of the most frequent pattern
         self.tallies: list[pl.DataFrame] = []
         self.speakers: list[pl.DataFrame] = [pl.DataFrame(schema=SPEAKER)]
+        self.repeated: list[pl.DataFrame] = [no_repeats()]  # lines that stand for many equal ones
         self._formats: dict[int, InputFormat] = {}
         self.defects: list[Defect] = []  # of reading and parsing; analyses and rules add theirs
         self._parser = ParallelParser(self.dialect, policy, self.add, progress, self.inputs, self.defects)
@@ -46,6 +49,7 @@ class Records:
         """Add what was parsed of some lines."""
         self.tallies.append(parsed.tally)
         self.speakers.append(parsed.speakers)
+        self.repeated += [parsed.repeated] if parsed.repeated.height else []
         self.encoded += [parsed.encoded] if parsed.encoded else []
         for name, pieces in parsed.frames.items():
             self.frames.setdefault(name, []).extend(pieces)
@@ -107,11 +111,13 @@ class Records:
         self._parse(readers, InputReader.start, dict.fromkeys((r.number for r in readers), self.policy.full))
 
     def read_more(self, reach: Mapping[int, str]) -> None:
-        """Read more of some inputs: number -> `head` or `tail` (double that window) or `all`."""
+        """Read more of some inputs: number -> `head` or `tail` (a longer window there) or `all`."""
+        # Every step is followed by an analysis, which takes as long as reading 30 MB.
+        factor = 2 if len(reach) > FEW_INPUTS else 8
 
         def more(reader: InputReader) -> Iterator[pl.DataFrame]:
             end = reach[reader.number]
-            return reader.finish() if end == "all" else reader.widen(head=end == "head", tail=end == "tail")
+            return reader.finish() if end == "all" else reader.widen(factor, head=end == "head", tail=end == "tail")
 
         readers = self._lines_of([reader for reader in self.inputs if reader.number in reach])
         self._parse(readers, more, {number: end == "all" for number, end in reach.items()})

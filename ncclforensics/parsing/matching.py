@@ -27,6 +27,7 @@ WORD = 12  # most characters of the word after the prefix marker, with its blank
 LAST = "\U0010ffff"
 NONE = -1
 NO_HOST = "?"  # stands for the host of a line that does not name its process; no host can be called so
+PREFIX_FIELDS = {"host": pl.Categorical(), "pid": pl.Int32(), "stamp": pl.String()}
 AS_WRITTEN = pl.QueryOptFlags.none()
 
 KNOWN = {
@@ -153,6 +154,22 @@ def match(rows: pl.DataFrame, dialect: Dialect) -> Matched:
     without_prefix = _without_prefix(pl.concat([others.filter(~needs_cleaning), never]))
     rest, application, _ = without_prefix.matched(dialect, frames, is_clean=True)
     return Matched(frames, pl.concat([known, more, rest]), pl.concat([unknown, left, application]))
+
+
+def messages(rows: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
+    """What stands in lines behind their prefix: columns `source`, `line`, `host`, `pid`, `stamp`, `message`.
+
+    A line without a prefix is a message, and the other columns are null.
+    """
+    cut, others = _cut_prefixes(rows, dialect)
+    place = cut.table.select("source", "line")[cut.row]
+    missing = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in PREFIX_FIELDS.items()]
+    without = others.select("source", "line", *missing, message="text")
+    if cut.prefixes is None:
+        return without
+    stamps = [values["stamp"] for values in cut.prefixes.values.values() if "stamp" in values.columns]
+    fields_of_prefix = cut.prefixes.processes.with_columns(stamp=_first_of(stamps).cast(pl.String))[cut.prefix]
+    return pl.concat([place.hstack(fields_of_prefix).with_columns(message=cut.body), without])
 
 
 def _cut_prefixes(rows: pl.DataFrame, dialect: Dialect) -> tuple[_Lines, pl.DataFrame]:

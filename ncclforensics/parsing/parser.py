@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import polars as pl
 
@@ -12,8 +12,10 @@ from ncclforensics.parsing.concurrency import OrderedMap
 from ncclforensics.parsing.continuations import complete_lines
 from ncclforensics.parsing.matching import NO_HOST, Matched, contains_prefix, match
 from ncclforensics.parsing.quoted_errors import quoted_errors
+from ncclforensics.parsing.repeated_lines import REPEATS, no_repeats, repeated_lines, without_counts
 from ncclforensics.parsing.templates import CALL_TEMPLATE, EncodedRows, distinct_rows
 
+PLACE = ["source", "line"]
 DEPTH = 4  # most lines written into one physical line
 
 COUNTS = ("recognised", "application", "unrecognised", "damaged")
@@ -44,6 +46,7 @@ class Parsed:
     hosts: pl.DataFrame  # columns `source`, `host`: hosts at the beginning of a line
     speakers: pl.DataFrame  # columns SPEAKER: stretches of lines of one process
     encoded: EncodedRows | None = None  # rows of the most frequent pattern
+    repeated: pl.DataFrame = field(default_factory=no_repeats)  # columns REPEATED: lines that stand for many equal ones
 
 
 def parse_by_template(rows: pl.DataFrame, dialect: Dialect) -> tuple[Parsed, pl.DataFrame]:
@@ -118,6 +121,7 @@ def parse(
     `hosts`: hosts seen at the beginning of other lines (columns `source`, `host`). `ordered_map`: applies
     a function to `parts` parts of the lines, perhaps in parallel.
     """
+    repeated, rows = repeated_lines(rows, dialect), without_counts(rows)
     length = max(-(-rows.height // parts), 1)
     slices = list(rows.iter_slices(length)) or [rows]
     matched = list(ordered_map(lambda part: complete_lines(part, match(part, dialect), dialect), slices))
@@ -138,8 +142,11 @@ def parse(
     for part in (*matched, *torn):
         for name, found in part.frames.items():
             frames.setdefault(name, []).extend(found)
-    tally = _tally(complete, unknown, inside, dialect)
-    return Parsed(frames, tally, beginnings, _speakers(pl.concat([complete, inside])))
+    tally = _tally(complete, unknown, inside, dialect, repeated)
+    known_lines = pl.concat([complete, inside])
+    if repeated.height:
+        known_lines = known_lines.join(repeated.select(*PLACE, REPEATS), on=PLACE, how="left", maintain_order="left")
+    return Parsed(frames, tally, beginnings, _speakers(known_lines), repeated=repeated)
 
 
 def _labels(rows: pl.DataFrame, dialect: Dialect) -> list[str]:
@@ -166,13 +173,14 @@ def _speakers(rows: pl.DataFrame, templates: pl.DataFrame | None = None) -> pl.D
     if "launcher_repeats" in rows.columns:
         extra["dropped"] = pl.col("launcher_repeats").sum()
         extra["dropped_line"] = pl.col("line").filter(pl.col("launcher_repeats").is_not_null()).min()
+    count = pl.len() + pl.col(REPEATS).sum() if REPEATS in rows.columns else pl.len()
     stretch = (2 * place + (rows["line"] < 0)).alias("stretch")
     if stretch.is_sorted():  # most often; grouping sorted values needs no hashing, which takes twenty times as long
         stretch = stretch.set_sorted()
     stretches = (
         rows.with_columns(stretch)
         .group_by("stretch")
-        .agg(lines=pl.len(), line=pl.col("line").min(), last=pl.col("line").max(), **extra)
+        .agg(lines=count, line=pl.col("line").min(), last=pl.col("line").max(), **extra)
     )
     owned = stretches.hstack(owners[stretches["stretch"] // 2])
     missing = {name: _DEFAULTS.get(name, pl.lit(None)) for name in SPEAKER if name not in owned.columns}
@@ -258,35 +266,41 @@ def _length(text: str | pl.Expr) -> pl.Expr:
     return column.str.len_chars().cast(pl.Int64)
 
 
-def _tally(complete: pl.DataFrame, unknown: pl.DataFrame, torn: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
+def _tally(
+    complete: pl.DataFrame, unknown: pl.DataFrame, torn: pl.DataFrame, dialect: Dialect, repeated: pl.DataFrame
+) -> pl.DataFrame:
     """Count every physical line once, by kind. Columns `source` and COUNTS.
 
-    `complete`: lines that match as they are; `unknown`: all others; `torn`: lines found inside of those.
+    `complete`: lines that match as they are; `unknown`: all others; `torn`: lines found inside of those; `repeated`:
+    lines that stand for others.
     """
-    place = ["source", "line"]
-    recognised = torn.filter(~pl.col("is_unrecognised")).select(*place, recognised=True).unique()
-    is_unrecognised = torn.filter("is_unrecognised").select(*place, is_unrecognised=True).unique()
-    unknown = unknown.select(*place, "damaged", "cut", is_shattered=contains_prefix(unknown["text"], dialect))
-    rest = unknown.join(recognised, on=place, how="left").join(is_unrecognised, on=place, how="left")
+    recognised = torn.filter(~pl.col("is_unrecognised")).select(*PLACE, recognised=True).unique()
+    is_unrecognised = torn.filter("is_unrecognised").select(*PLACE, is_unrecognised=True).unique()
+    unknown = unknown.select(*PLACE, "damaged", "cut", is_shattered=contains_prefix(unknown["text"], dialect))
+    rest = unknown.join(recognised, on=PLACE, how="left").join(is_unrecognised, on=PLACE, how="left")
     is_recognised = pl.col("recognised").fill_null(False)
     is_counted_unrecognised = pl.col("is_unrecognised").fill_null(False) & ~pl.col("cut") & ~is_recognised
     is_shattered = pl.col("damaged") | pl.col("is_shattered")
     is_lost = ~is_recognised & ~is_counted_unrecognised
     both = [
         complete.select(
-            "source",
+            *PLACE,
             recognised=~pl.col("is_unrecognised"),
             unrecognised=pl.col("is_unrecognised") & ~pl.col("cut"),
             damaged=pl.col("is_unrecognised") & pl.col("cut"),
             application=pl.lit(False),
         ),
         rest.select(
-            "source",
+            *PLACE,
             recognised=is_recognised,
             unrecognised=is_counted_unrecognised,
             damaged=is_lost & is_shattered,
             application=is_lost & ~is_shattered,
         ),
     ]
-    counted = pl.concat(both).group_by("source").agg(pl.col(COUNTS).sum().cast(pl.Int64))
+    kinds = pl.concat(both).select(*PLACE, *COUNTS)
+    if repeated.height:
+        dropped = kinds.join(repeated.select(*PLACE, REPEATS), on=PLACE)
+        kinds = pl.concat([kinds, dropped.select(*PLACE, pl.col(COUNTS) * pl.col(REPEATS))], how="vertical_relaxed")
+    counted = kinds.group_by("source").agg(pl.col(COUNTS).sum().cast(pl.Int64))
     return counted.select("source", *COUNTS)

@@ -18,6 +18,7 @@ from ncclforensics.parsing.concurrency import DEFECTS, ordered_map, single_threa
 from ncclforensics.parsing.detect_formats import InputFormat
 from ncclforensics.parsing.isolation import Isolation
 from ncclforensics.parsing.parser import Parsed, parse, parse_by_template
+from ncclforensics.parsing.repeated_lines import REPEATS, RepeatedLines
 
 Job = tuple[InputReader, InputFormat]
 Read = Callable[[InputReader], Iterator[pl.DataFrame]]  # yields the lines to parse
@@ -39,6 +40,7 @@ class ParallelParser:
         self._policy = policy
         self._on_parsed = on_parsed
         self._progress = progress
+        self._repeated = RepeatedLines(policy.kept)
         self._hosts: list[pl.DataFrame] = []  # hosts seen at the beginning of a line
         self._lock = Lock()
         self._helpers = ThreadPoolExecutor(policy.threads)  # starts no thread before it gets work
@@ -102,7 +104,7 @@ class ParallelParser:
             self._isolation.stop_reading(reader, error)
 
     def _parse_by_template(self, batch: Batch) -> pl.DataFrame:
-        """Parse the lines of the most frequent pattern; return the others."""
+        """Parse the lines of the most frequent pattern; return the others, floods among them collapsed."""
         rows = pl.concat(batch.rows, how="diagonal")
         others = [rows.clear()]
         for parsed, rest in self._isolation.parse(partial(parse_by_template, dialect=batch.dialect), rows):
@@ -110,7 +112,14 @@ class ParallelParser:
             self._add(parsed)
         with self._lock:
             self._progress(batch.size)
-        return pl.concat(others[-1:] if len(others) < 3 else others)
+        return self._collapsed(pl.concat(others[-1:] if len(others) < 3 else others), batch.dialect)
+
+    def _collapsed(self, rows: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
+        """The lines with floods collapsed; all lines, where the program fails at that."""
+        try:
+            return self._repeated.collapse(rows, dialect)
+        except DEFECTS:  # the line that shows the defect is found, left out and named when these lines are parsed
+            return rows
 
     def _parse(self, batch: Batch, workers: int) -> None:
         """Parse rare lines, in parts if there are many and several workers."""
@@ -118,6 +127,8 @@ class ParallelParser:
         with self._lock:
             hosts = pl.concat(self._hosts) if self._hosts else None
         rows = pl.concat(batch.rows, how="diagonal")
+        if REPEATS in rows.columns:  # a flood may go on in the next part
+            rows = self._collapsed(rows.sort("source", "line"), batch.dialect)
         in_pool = partial(ordered_map, pool=self._helpers, workers=parts)
         parse_rows = partial(parse, dialect=batch.dialect, hosts=hosts, ordered_map=in_pool, parts=parts)
         for parsed in self._isolation.parse(parse_rows, rows):

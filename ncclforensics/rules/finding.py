@@ -85,4 +85,5 @@ class Finding:
     severity: Severity | None = None
     category: Category | None = None
     rule: str = ""
+    explains: bool = True  # it says what the lines it cites mean, not only how many there are
     about: list[Line] = field(default_factory=list)  # all lines that a finding of a fallback rule is about

@@ -148,7 +148,9 @@ def _unexplained(fallbacks: list[Finding], others: list[Finding]) -> list[Findin
     Beside a cause that another rule states, what no rule explains may follow from it: then it is context, or left out
     where its category is that of the cause.
     """
-    explaining = [finding for finding in others if finding.category is not Category.INCOMPLETE_EVIDENCE]
+    explaining = [
+        finding for finding in others if finding.explains and finding.category is not Category.INCOMPLETE_EVIDENCE
+    ]
     explained = {(line.source, line.line) for finding in explaining for line in finding.evidence}
     left = [
         finding

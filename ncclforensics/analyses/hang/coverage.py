@@ -10,7 +10,7 @@ from ncclforensics.frames.registry import analysis
 
 READ_NEXT = {
     "source": pl.Int32(),
-    "reach": pl.String(),  # head, tail (double that window) or all
+    "reach": pl.String(),  # head, tail (a longer window there) or all
 }
 
 

@@ -1,0 +1,167 @@
+"""A flood of equal lines costs what is different in it: the middle of it is counted, and nothing is lost."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ncclforensics import analyze
+from ncclforensics.formats import dialect
+from ncclforensics.frames.open_run import open_run
+from ncclforensics.frames.run import Run
+from ncclforensics.inputs import lines
+from ncclforensics.inputs.read_policy import ReadPolicy
+from ncclforensics.inputs.sources import find
+from ncclforensics.parsing.parser import COUNTS
+from ncclforensics.parsing.repeated_lines import LAST, NEAR, REPEATS, RepeatedLines
+from tests.budget import examples
+
+PROCESS = "gpu-a012:41887:{tid} [3] "
+RETURNED = PROCESS + "NCCL INFO transport/net.cc:1363 -> 6"
+WARN = (
+    PROCESS + "transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer 10.0.4.13<45210> with error 12, "
+    "opcode 0, len 0, vendor err 129 (Send)"
+)
+STAMPED = "[2026-03-02 11:04:{second:02}] " + WARN
+CALL = (
+    "gpu-a012:41887:41887 [3] NCCL INFO AllReduce: opCount {n:x} sendbuff 0x7f recvbuff 0x7f count 8 datatype 7 op 0 "
+    "root 0 comm 0x55d1c3e0 [nranks=8] stream 0x55d1"
+)
+UNKNOWN = PROCESS + "NCCL INFO a sentence that no grammar has"
+FLOODS = (RETURNED, WARN, UNKNOWN, "loss is nan, batch skipped", "")
+KEPT = 2
+WHOLE = ReadPolicy(full=True, kept=1 << 20)  # nothing is dropped
+COLLAPSED = replace(WHOLE, kept=KEPT)
+FRAMES = ("operation", "failure", "warning", "communicator", "memory_region")
+
+
+def run_of(text: str, policy: ReadPolicy) -> Run:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rank3.log"
+        path.write_text(text, encoding="utf-8")
+        return open_run(find([str(path)]), policy)
+
+
+def counts(run: Run) -> dict[str, object]:
+    row = run.tally.row(0, named=True)
+    return {name: row[name] for name in COUNTS} | {"lines": run.inputs[0].lines_read}
+
+
+def collapsed(texts: list[str], kept: int = KEPT) -> pl.DataFrame:
+    rows = lines.block("".join(f"{text}\n" for text in texts).encode(), 1)
+    return RepeatedLines(kept).collapse(rows, dialect())
+
+
+FLOOD = st.tuples(st.lists(st.sampled_from(FLOODS), min_size=1, max_size=3, unique=True), st.integers(1, 60)).map(
+    lambda flood: [line.format(tid=42107) for line in flood[0]] * flood[1]
+)
+OTHERS = st.lists(
+    st.one_of(
+        st.builds(CALL.format, n=st.integers(0, 9)),
+        st.builds(RETURNED.format, tid=st.integers(1, 9)),
+        st.sampled_from(["step 7", "x\ty", PROCESS.format(tid=7) + "NCCL INFO Connected all rings"]),
+    ),
+    max_size=6,
+)
+
+
+@given(st.lists(st.one_of(FLOOD, OTHERS), max_size=6))
+@examples(12)
+def test_every_line_is_counted_once_whether_it_was_kept_or_not(parts: list[list[str]]) -> None:
+    text = "".join(f"{line}\n" for part in parts for line in part)
+
+    whole, few = run_of(text, WHOLE), run_of(text, COLLAPSED)
+
+    if text:
+        assert counts(few) == counts(whole)
+        assert sum(counts(few)[name] for name in COUNTS) == text.count("\n")  # type: ignore[misc]
+    spoken = [run["speaker"].select("host", "pid", "lines", "last_pos").rows() for run in (whole, few)]
+    assert spoken[0] == spoken[1]
+    for name in ("operation", "communicator"):
+        assert few[name].equals(whole[name])
+    # The distinct lines, and where they stand first and last, are those of all lines.
+    keys = [name for name in whole["failure"].columns if name not in ("line", "pos")]
+    ends = [
+        run["failure"].group_by(keys).agg(first=pl.col("line").min(), last=pl.col("line").max()).sort("first").rows()
+        for run in (whole, few)
+    ]
+    assert ends[0] == ends[1]
+
+
+def test_a_flood_keeps_its_ends_and_says_how_many_lines_it_stands_for() -> None:
+    rows = collapsed([RETURNED.format(tid=7)] * 100)
+
+    assert rows["line"].to_list() == [*range(1, NEAR + 1), *range(101 - NEAR, 101)]
+    assert rows.row(0, named=True)[REPEATS] == 100 - 2 * NEAR
+    assert rows.row(0, named=True)[LAST] == 100
+
+
+def test_lines_in_turn_collapse_as_one_line_does() -> None:
+    turn = [RETURNED.format(tid=7), UNKNOWN.format(tid=7), ""]
+
+    rows = collapsed(turn * 100)
+
+    assert rows.height < 20
+    assert rows[REPEATS].sum() + rows.height == 300
+
+
+def test_a_line_in_the_middle_of_a_flood_stays_with_the_lines_around_it() -> None:
+    flood = [RETURNED.format(tid=7)] * 100
+
+    rows = collapsed([*flood, "Last error:", *flood])
+
+    assert set(range(101 - NEAR, 102 + NEAR)) <= set(rows["line"])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        CALL.format(n=7),
+        "gpu-a012:41887:42107 [3] NCCL INFO Connected all rings",
+        "gpu-a012:41887:42107 [3] NCCL INFO comm 0x55d1c3e0 rank 3 nranks 8 cudaDev 0 busId 1b000 - Init COMPLETE",
+    ],
+)
+def test_lines_whose_number_has_a_meaning_are_never_dropped(line: str) -> None:
+    assert collapsed([line] * 100).height == 100
+
+
+def test_lines_collapsed_in_parts_collapse_again_as_if_they_had_been_one_part() -> None:
+    kept = RepeatedLines(KEPT)
+    rows = lines.block(f"{RETURNED.format(tid=7)}\n".encode() * 400, 1)
+    parts = [kept.collapse(rows.slice(start, 100), dialect()) for start in range(300, -1, -100)]
+
+    again = kept.collapse(pl.concat(parts).sort("line"), dialect())
+
+    assert again["line"].to_list() == [1, 2, 3, 398, 399, 400]
+    assert again.select(REPEATS, LAST).row(0) == (394, 400)
+
+
+def test_a_flood_is_a_finding_that_names_its_rank_and_the_line_between_is_found(tmp_path: Path) -> None:
+    init = (
+        "gpu-a{n:03}:41887:42107 [3] NCCL INFO comm 0x55d1c3e0 rank {n} nranks 2 cudaDev 3 busId 1b000 - Init {phase}\n"
+    )
+    for n in range(2):
+        text = "".join(init.format(n=n, phase=phase) for phase in ("START", "COMPLETE"))
+        text += CALL.format(n=0).replace("gpu-a012", f"gpu-a{n:03}").replace("[nranks=8]", "[nranks=2]") + "\n"
+        if n:
+            stamped = [STAMPED.format(second=second, tid=42107).replace("a012", "a001") for second in range(5)]
+            text += "".join(f"{line}\n" * 1000 for line in stamped)
+            text += "gpu-a001:41887:41887 [3] enqueue.cc:80 NCCL WARN Cuda failure 700 "
+            text += "'an illegal memory access was encountered'\n"
+            text += f"{stamped[-1]}\n" * 1000
+        (tmp_path / f"rank{n}.log").write_text(text, encoding="utf-8")
+
+    report = analyze([str(tmp_path)], everything=False)
+
+    floods = [finding for finding in report.findings if finding.rule == "line-repeated-without-end"]
+    assert [finding.ranks for finding in floods] == [[1]]
+    assert "a second" in floods[0].title
+    assert "cuda-sticky-error" in {finding.rule for finding in report.findings}
+    text = report.quotes[floods[0].evidence[0].source, floods[0].evidence[0].line][1]
+    assert "11:04:00" in text
