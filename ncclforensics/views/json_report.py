@@ -14,6 +14,7 @@ from ncclforensics.analyses.fabric.counters import PORT, dump_of
 from ncclforensics.data.variables import COLLECT_CALLS
 from ncclforensics.parsing.parser import COUNTS
 from ncclforensics.report.build import Report, Row, operation
+from ncclforensics.report.chain import Link, chain
 from ncclforensics.report.summary import not_shown, reason_without_job, summary
 from ncclforensics.rules.finding import Finding
 
@@ -34,6 +35,7 @@ NO_LOG: dict[str, Any] = {
     "last_operations": [],
     "waits_for": [],
     "collect_next": COLLECT_CALLS,
+    "chain": [],
 }
 
 
@@ -242,7 +244,13 @@ def _hang(report: Report, row: Row) -> Row:
         "last_operations": [_last(report, call) for call in report.last_calls(row["job"])],
         "waits_for": _waits(report, row["job"]),
         "collect_next": report.collect_next(row),
+        "chain": [_chain_link(report, link) for link in chain(report, row)],
     }
+
+
+def _chain_link(report: Report, link: Link) -> Row:
+    place = report.cited(link.line.source, link.line.line)
+    return {"text": link.text, "role": link.role, "kind": link.kind, "path": place["path"], "line": place["line"]}
 
 
 def _last(report: Report, call: Row) -> Row:

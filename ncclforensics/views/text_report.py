@@ -23,6 +23,7 @@ from ncclforensics.report.build import Report
 from ncclforensics.report.summary import not_shown, reason_without_job, summary, versions
 from ncclforensics.rules.finding import Finding, Role, Severity
 from ncclforensics.views.text_benchmarks import benchmarks
+from ncclforensics.views.text_chain import chain_text
 from ncclforensics.views.text_counters import counters
 from ncclforensics.views.text_layout import (
     STYLE,
@@ -209,7 +210,7 @@ def _job(report: Report, row: Row, verbose: bool, causes: list[Finding]) -> list
     if finding and finding.detail:
         parts.append(indented(Text(sentence(finding.detail))))
     parts += [indented(Text(f"Cause ({cause.certainty}): {cause.title}.", "bold")) for cause in causes[:1]]
-    parts += _culprits(report, row)
+    parts += chain_text(report, row) + _culprits(report, row)
     steps = report.collect_next(row)
     if steps:
         title = "RUN NOW" if row["culprits"] else "COLLECT"

@@ -26,6 +26,7 @@ def read_next(
     last_call: pl.DataFrame,
     divergence: pl.DataFrame,
     communicator_lifetime: pl.DataFrame,
+    stack_dump: pl.DataFrame,
 ) -> pl.DataFrame:
     """The files of which more must be read, and where; no rows if the windows suffice."""
     partly_read = source.filter(~pl.col("is_whole")).select("source")
@@ -37,6 +38,8 @@ def read_next(
         partly_read.join(process.select(pl.col("sources").explode().alias("source")), on="source", how="anti"),
         # The ordinal of these calls is unknown until the calls before them are counted.
         tail.filter(pl.col("ordinal").is_null()).select("source"),
+        # A dump that lies between the windows may be of another rank.
+        stack_dump.select("source"),
     ]
     read_head = [
         _calls_of_unknown_communicators(call_template, call_occurrence, replay, tail),

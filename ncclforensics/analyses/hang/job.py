@@ -52,6 +52,7 @@ class Diagnosis:
     key: str | None = None
     call: Row | None = None
     how: str = ""
+    basis: str = ""  # what it rests on, if not on calls: stacks
     fields: list[str] = field(default_factory=list)
     collect: list[str] = field(default_factory=list)
     evidence_lines: list[Row] = field(default_factory=list)
@@ -65,7 +66,10 @@ class Diagnosis:
         return {
             "job": job_number,
             **operation,
-            **{name: getattr(self, name) for name in ("verdict", "certainty", "key", "how", "fields", "reason")},
+            **{
+                name: getattr(self, name)
+                for name in ("verdict", "certainty", "key", "how", "basis", "fields", "reason")
+            },
             **{name: getattr(self, name) for name in ("culprits", "victims", "missing", "collect", "evidence_lines")},
             "stall_evidence": self.stall_evidence,
             "rests_on_stall": self.rests_on_stall,

@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.analyses.job.stack_processes import find_rank
-from ncclforensics.data.stack_classes import BLOCKED, PYTHON, WAITING
+from ncclforensics.data.stack_classes import BLOCKED, PYTHON, WAITING, short_name
 from ncclforensics.frames.registry import analysis
 
 Row = dict[str, Any]
@@ -23,8 +23,8 @@ RANK_STACK = {
     "is_waiting": pl.Boolean(),  # in a collective, the backward pass or a wait for a GPU
     "is_blocked": pl.Boolean(),  # py-spy saw it idle, or the stack shows a call that waits; null where neither is known
     "dumps": pl.Int32(),  # in which it was found
-    "has_moved": pl.Boolean(),  # it stands elsewhere in another dump of the same tool
-    "is_still": pl.Boolean(),  # every dump shows it at the same place, and there are several
+    "has_moved": pl.Boolean(),  # it stood elsewhere in the dump before the last one
+    "is_still": pl.Boolean(),  # it stood at the same place in the dump before the last one
     "by_watchdog": pl.Boolean(),
     "gil_owner": pl.String(),
     "frames": pl.String(),
@@ -54,8 +54,8 @@ def _where(dumps: list[Row]) -> Row:
     in_python = [dump for dump in dumps if (dump["file"] or "").endswith(".py")]
     best = [dump for dump in in_python or dumps if dump["tool"] == tools[0]] or in_python or dumps
     last = best[-1]
-    places = {(dump["function"].rpartition(".")[2], _name(dump["file"]), dump["number"]) for dump in in_python or dumps}
-    has_moved = any(dump["kind"] in WAITING for dump in best) != all(dump["kind"] in WAITING for dump in best)
+    # Dumps are in the order of the names of their files; those of a debug server begin while the job still ran.
+    places = [(short_name(dump["function"]), _name(dump["file"]), dump["number"]) for dump in in_python or dumps][-2:]
     # A dump with native frames may show what the others do not: what a function of C waits for.
     kinds = [dump["kind"] for dump in (last, *best, *dumps)]
     kind = next((kind for kind in kinds if kind != PYTHON), PYTHON)
@@ -66,8 +66,8 @@ def _where(dumps: list[Row]) -> Row:
         "is_waiting": kind in WAITING,
         "is_blocked": kind in BLOCKED or (all(state.startswith("idle") for state in states) if states else None),
         "dumps": len(dumps),
-        "has_moved": has_moved or len(places) > 1,
-        "is_still": len(dumps) > 1 and len(places) == 1,
+        "has_moved": len(set(places)) > 1,
+        "is_still": len(places) > 1 and len(set(places)) == 1,
         "by_watchdog": any(dump["by_watchdog"] for dump in dumps),
         "gil_owner": next((dump["gil_owner"] for dump in dumps if dump["gil_owner"]), None),
     }

@@ -10,13 +10,15 @@ Sources: Arnold et al., Stack Trace Analysis for Large Scale Debugging (IPDPS 20
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.stack_classes import BACKWARD, COLLECTIVE, GPU, POINT_TO_POINT, PYTHON, short_name
 
-BY_STACKS = "stacks"  # `how` of a verdict that rests on stacks
+BY_STACKS = "stacks"  # `basis` of a verdict that rests on stacks
 SHOWN = 3  # places in a text
+LONGEST_LIST = 24  # characters of a list of ranks
 COLLECT_RECORDER = "the Flight Recorder dumps of all ranks: they show which call each rank made last"
 COLLECT_AGAIN = "the stacks of all ranks again in a minute: a rank that stands at the same line does not move"
 
@@ -35,27 +37,38 @@ def _file_text(row: Row) -> str:
     return f"{name}:{row['number']}" if row["number"] else name
 
 
-def groups_text(job: Job, rows: list[Row]) -> str:
-    """Return the places of ranks, the largest group first: `511 ranks stand in all_reduce called from loss.py:88`."""
+def describe_stacks(rows: list[Row], numbers: Mapping[int, int | None]) -> list[tuple[str, Row]]:
+    """Return each place with its ranks, and the first row that is there; the largest group first.
+
+    `numbers`: rank id -> number of the rank, or None. A text: `ranks 0-2 stand in all_reduce called from a.py:8`.
+    """
     groups: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         groups[place_text(row)].append(row)
     ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
-    parts = [f"{_ranks(job, group)} {_verb(group)} in {place}" for place, group in ordered[:SHOWN]]
-    if len(ordered) > SHOWN:
-        parts.append(f"{count_of(sum(len(group) for _, group in ordered[SHOWN:]), 'rank')} elsewhere")
-    return ", ".join(parts)
+    return [(f"{_ranks(group, numbers)} {_verb(group)} in {place}", group[0]) for place, group in ordered]
 
 
 def _verb(rows: list[Row]) -> str:
     return "stands" if len(rows) == 1 else "stand"
 
 
-def _ranks(job: Job, rows: list[Row]) -> str:
+def _ranks(rows: list[Row], numbers: Mapping[int, int | None]) -> str:
     """Return the ranks of these rows; many of them only as a number."""
-    numbers = job.rank_numbers(row["rank_id"] for row in rows)
-    text = ranks_text(numbers)
-    return text if text and len(numbers) == len(rows) and len(text) <= 24 else count_of(len(rows), "rank")
+    known = [number for row in rows if (number := numbers[row["rank_id"]]) is not None]
+    text = ranks_text(known)
+    if len(known) < len(rows):
+        return count_of(len(rows), "process")
+    return text if len(text) <= LONGEST_LIST else count_of(len(rows), "rank")
+
+
+def _groups_text(job: Job, rows: list[Row]) -> str:
+    """Return the places of ranks in one text."""
+    described = describe_stacks(rows, {row["rank_id"]: job.rank_number(row["rank_id"]) for row in rows})
+    parts = [text for text, _ in described[:SHOWN]]
+    if len(described) > SHOWN:
+        parts.append(f"others stand at {count_of(len(described) - SHOWN, 'other place')}")
+    return ", ".join(parts)
 
 
 def is_standing_still(job: Job) -> bool:
@@ -82,10 +95,12 @@ def find_odd_stacks(job: Job) -> Diagnosis | None:
     is_still = is_standing_still(job) or has_stall_lines(job)
     is_blocked = [row["is_blocked"] or row["is_still"] or None for row in outside]
     if not is_still and any(row["is_blocked"] is False and not row["is_still"] for row in outside):
-        reason = f"{_ranks(job, outside)} may compute: one look at a running rank does not show that it is stuck"
+        reason = "one look does not show whether a rank that computes is stuck or slow"
         return _describe(job, reason, collect=COLLECT_AGAIN)
     places = list(dict.fromkeys(place_text(row) for row in outside))
-    reason = f"{_verb(outside)} in {' and '.join(places[:SHOWN])}; {groups_text(job, waiting)}"
+    reason = f"{_verb(outside)} in {' and '.join(places[:SHOWN])}; {_groups_text(job, waiting)}"
+    owners = {row["gil_owner"] for row in outside} - {None, "MainThread"}
+    reason += f"; its thread {owners.pop()} holds the interpreter's lock" if len(owners) == 1 else ""
     diagnosis = _diagnose(job, "lagging-ranks", "likely", reason, outside, waiting)
     is_collective = all(row["kind"] == COLLECTIVE for row in waiting)
     if missing := _ranks_without_stack(job):
@@ -117,7 +132,7 @@ def _judge_calls(job: Job, rows: list[Row]) -> Diagnosis:
     calls = {row["call"] for row in rows}
     is_comparable = all(row["kind"] == COLLECTIVE for row in rows) and not calls & POINT_TO_POINT
     if len(ordered) == 2 and len(odd) == 1 and len(largest) > 1 and is_comparable and len(calls) > 1:
-        reason = f"stands in {place_text(odd[0])}; {groups_text(job, largest)}: another call, or one of another group"
+        reason = f"stands in {place_text(odd[0])}; {_groups_text(job, largest)}: another call, or one of another group"
         diagnosis = _diagnose(job, "collective-mismatch", "possible", reason, odd, largest)
         diagnosis.how = "swapped"
         diagnosis.collect = [COLLECT_RECORDER]
@@ -137,7 +152,7 @@ def _ranks_without_stack(job: Job) -> list[int]:
 
 
 def _diagnose(job: Job, verdict: str, certainty: str, reason: str, odd: list[Row], others: list[Row]) -> Diagnosis:
-    diagnosis = Diagnosis(verdict, reason, certainty, how=BY_STACKS)
+    diagnosis = Diagnosis(verdict, reason, certainty, basis=BY_STACKS)
     diagnosis.culprits = sorted(row["rank_id"] for row in odd)
     diagnosis.victims = sorted(set(job.rank_ids) - set(diagnosis.culprits))
     diagnosis.call = {"name": next((row["call"] for row in others if row["call"]), None)}
@@ -148,7 +163,7 @@ def _diagnose(job: Job, verdict: str, certainty: str, reason: str, odd: list[Row
 
 def _describe(job: Job, reason: str, collect: str) -> Diagnosis:
     """Return where the ranks stand, without naming a culprit."""
-    diagnosis = Diagnosis("undecidable", f"{reason}: {groups_text(job, job.stacks)}", "likely", how=BY_STACKS)
+    diagnosis = Diagnosis("undecidable", f"{reason}: {_groups_text(job, job.stacks)}", "likely", basis=BY_STACKS)
     diagnosis.collect = [collect]
     diagnosis.add_evidence("context", job.stacks[:4])
     return diagnosis
@@ -167,7 +182,7 @@ def add_stack_evidence(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     verdict is surer by one step. Where they contradict each other, the reason says so and the verdict is `possible`.
     """
     found = find_odd_stacks(job)
-    if found is None or diagnosis.how == BY_STACKS:
+    if found is None or diagnosis.basis == BY_STACKS:
         return diagnosis
     is_open = diagnosis.verdict in _OPEN and diagnosis.certainty != "certain"
     if diagnosis.verdict == "undecidable" or (is_open and found.culprits):
@@ -178,8 +193,8 @@ def add_stack_evidence(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     others = [row for row in job.stacks if row["rank_id"] not in diagnosis.culprits]
     if not of_culprits:
         return diagnosis
-    diagnosis.reason += f"; by the stacks: {groups_text(job, of_culprits)}"
-    diagnosis.reason += f", {groups_text(job, others)}" if others else ""
+    diagnosis.reason += f"; by the stacks: {_groups_text(job, of_culprits)}"
+    diagnosis.reason += f", {_groups_text(job, others)}" if others else ""
     diagnosis.add_evidence("culprit", of_culprits[:2])
     diagnosis.add_evidence("waiting", others[:2])
     if diagnosis.verdict != "lagging-ranks":

@@ -41,6 +41,7 @@ VERDICT = {
     "op": pl.Int32(),
     "root": pl.Int32(),
     "how": pl.String(),  # of a mismatch: skipped, extra, swapped, arguments, another; compared: by PyTorch
+    "basis": pl.String(),  # what it rests on, if not on calls: stacks
     "fields": pl.List(pl.String()),  # of the call that differ
     "reason": pl.String(),
     "stall_evidence": pl.List(pl.String()),  # what shows that the job stood still

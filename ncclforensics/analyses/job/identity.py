@@ -52,6 +52,7 @@ RANK = {
     "busid": pl.Categorical(),
     "source": pl.Int32(),
     "is_hinted": pl.Boolean(),  # the rank number comes from a file name
+    "dump": pl.Int32(),  # the dump of stacks that alone shows it
 }
 
 
@@ -162,16 +163,17 @@ def rank(
 
 def _dumped_ranks(stack_process: pl.DataFrame, known: list[dict[str, Any]]) -> pl.DataFrame:
     """Return the ranks that only a stack shows: those with a number; all processes where no other line shows any."""
-    columns = {name: RANK[name] for name in ("rank", "source", "host", "pid")}
     rows = [
         row
         for row in stack_process.filter(~pl.col("is_helper") & pl.col("kind").is_not_null()).to_dicts()
-        if find_rank(row, known) is None and (row["rank"] is not None or (not known and row["pid"] is not None))
+        if find_rank(row, known) is None and (row["rank"] is not None or not known)
     ]
+    is_named = pl.col("rank").is_not_null() | pl.col("pid").is_not_null()
     dumped = pl.DataFrame(rows, schema=STACK_PROCESS).select(
-        pl.col(name).cast(dtype) for name, dtype in columns.items()
+        *(pl.col(name).cast(RANK[name]) for name in ("rank", "source", "host", "pid")),
+        dump=pl.when(~is_named).then("first_dump"),
     )
-    return dumped.unique(["rank", "host", "pid"], keep="first", maintain_order=True)
+    return dumped.unique(["rank", "host", "pid", "dump"], keep="first", maintain_order=True)
 
 
 def _assign_ranks(

@@ -29,6 +29,7 @@ Row = dict[str, Any]
 
 STACK_PROCESS = {
     "dump": pl.Int32(),
+    "first_dump": pl.Int32(),  # of the same process, by the handle of its main thread
     "tool": pl.String(),
     "rank": pl.Int32(),  # null where nothing names it
     "host": pl.String(),
@@ -58,6 +59,10 @@ def stack_process(
     """One row per dump: the rank, and where the main thread stands."""
     main = dict(stack_thread.filter("is_main").select("dump", "stack").iter_rows())
     states = dict(stack_thread.filter("is_main").select("dump", "state").iter_rows())
+    handles = dict(
+        stack_thread.filter("is_main").select("dump", pl.concat_str("source", pl.lit(" "), "thread")).iter_rows()
+    )
+    first_dumps: dict[str | None, int] = {}
     owners = stack_thread.filter(pl.col("state").str.ends_with("+gil")).select("dump", pl.coalesce("name", "thread"))
     gil_owners = dict(owners.iter_rows())
     frames: dict[int, list[Row]] = defaultdict(list)
@@ -70,6 +75,7 @@ def stack_process(
             {
                 **dump,
                 **_position(own_frames),
+                "first_dump": first_dumps.setdefault(handles[dump["dump"]], dump["dump"]),
                 "is_helper": any(_place(NO_RANK, frame) for frame in own_frames),
                 "state": states[dump["dump"]],
                 "gil_owner": gil_owners.get(dump["dump"]),
@@ -143,7 +149,10 @@ def _fill_ranks(rows: list[Row], hints: dict[int, int]) -> None:
 
 
 def find_rank(process: Row, ranks: Iterable[Row]) -> Row | None:
-    """Return the rank that a dumped process is: by its number, or by pid and host; None if none or several fit."""
+    """Return the rank that a dumped process is: by its number, by pid and host, or because only this dump shows it.
+
+    None if no rank fits, or several do.
+    """
     by_pid = [
         rank
         for rank in ranks
@@ -151,7 +160,8 @@ def find_rank(process: Row, ranks: Iterable[Row]) -> Row | None:
     ]
     by_number = [rank for rank in ranks if process["rank"] is not None and rank["rank"] == process["rank"]]
     both = [rank for rank in by_pid if rank in by_number]
-    for fitting in (both, by_pid, by_number):
+    by_dump = [rank for rank in ranks if rank.get("dump") == process["first_dump"]]
+    for fitting in (both, by_pid, by_number, by_dump):
         if len(fitting) == 1:
             return fitting[0]
     return None

@@ -26,7 +26,7 @@ def coll_lagging_ranks(verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, ra
     """
     for row in verdicts_of(verdict, "lagging-ranks"):
         title = "{ranks} never called {call}"
-        if row["how"] == BY_STACKS:
+        if row["basis"] == BY_STACKS:
             place = row["reason"].partition(";")[0].replace("{", "{{").replace("}", "}}")
             title = (
                 f"{{ranks}} {place}, and the others wait in {operation_text(row) if row['name'] else 'a collective'}"

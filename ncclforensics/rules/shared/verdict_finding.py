@@ -24,17 +24,13 @@ def verdict_finding(row: Row, verdict_evidence: pl.DataFrame, rank: pl.DataFrame
     numbers = sorted({*culprits["rank"].drop_nulls().to_list(), *row["missing"]})
     hosts = sorted(culprits["host"].cast(pl.String).drop_nulls().unique().to_list())
     places = culprits.filter(pl.col("rank").is_null()).select("host", "pid").iter_rows()
-    culprits_text = (
-        ranks_text(numbers) or ", ".join(f"process {pid} on {host}" for host, pid in places) or "no rank in particular"
-    )
-    where = f" on {hosts[0]}" if len(hosts) == 1 else ""
+    processes = ", ".join(_process_text(host, pid) for host, pid in places)
+    culprits_text = ranks_text(numbers) or processes or "no rank in particular"
+    where = f" on {hosts[0]}" if len(hosts) == 1 and numbers else ""
     lines = verdict_evidence.filter(pl.col("job") == row["job"])
     evidence = [Line(line["source"], line["line"], line["what"]) for line in lines.to_dicts()]
-    subject = (
-        ranks_text(numbers)
-        if numbers and row["verdict"] not in ("init-failed", "undecidable", "stuck-together")
-        else ""
-    )
+    is_of_ranks = row["verdict"] not in ("init-failed", "undecidable", "stuck-together")
+    subject = (ranks_text(numbers) or processes) if is_of_ranks else ""
     return Finding(
         title=title.format(ranks=culprits_text + where, call=operation_text(row)),
         detail=f"{subject} {row['reason']}".strip(),
@@ -45,3 +41,9 @@ def verdict_finding(row: Row, verdict_evidence: pl.DataFrame, rank: pl.DataFrame
         evidence=evidence,
         job=row["job"],
     )
+
+
+def _process_text(host: str | None, pid: int | None) -> str:
+    """Name a process whose rank is unknown."""
+    process = "a process" if pid is None else f"process {pid}"
+    return f"{process} on {host}" if host else process

@@ -10,6 +10,7 @@ import polars as pl
 from ncclforensics.data.names import known, operation_text, printable, ranks_text, sentence
 from ncclforensics.data.variables import COLLECT_CALLS
 from ncclforensics.report.build import Report, Row
+from ncclforensics.report.chain import chain
 from ncclforensics.report.summary import reason_without_job
 from ncclforensics.rules.finding import Finding, Role
 from ncclforensics.tui.content.evidence import CitedLine, Citer
@@ -97,6 +98,11 @@ def _verdict(report: Report, citer: Citer, row: Row, node: Callable[[Finding], N
     culprits = _culprits(report, citer, row)
     steps = [printable(step) for step in report.collect_next(row)]
     before = [Section("Culprits", culprits)] if culprits else []
+    links = [
+        printable(f"{sentence(link.text)} {citer.cite(link.line.source, link.line.line).location}")
+        for link in chain(report, row)
+    ]
+    before = [Section("What happened", links), *before] if links else before
     after = [Section("Run now" if row["culprits"] else "Collect", steps)] if steps else []
     children = [Node(GROUPS[Role.CONSEQUENCE], "", children=consequences)] if consequences else []
     return Node(

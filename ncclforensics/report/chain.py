@@ -1,0 +1,87 @@
+"""The chain of one incident: what began it, what followed, and the input that shows each link.
+
+A chain is worth showing where inputs of several kinds, such as stacks and a watchdog's lines, speak of one job: then it
+says what each of them adds. The findings have their roles already; nothing is judged here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from ncclforensics.analyses.hang.stacks import BY_STACKS, describe_stacks
+from ncclforensics.report.build import Report
+from ncclforensics.rules.finding import Finding, Line, Role, Severity
+
+Row = dict[str, Any]
+_OF_CAUSE = ("culprit", "minority")  # labels of lines that show what the culprits did
+MOST_QUOTES = 2
+LONGEST_QUOTE = 160  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One link of a chain: what happened, whether it began the incident or followed, and the line that shows it."""
+
+    text: str
+    role: Role
+    kind: str  # of the input, as in `inputs[].kind`
+    line: Line
+
+
+def chain(report: Report, row: Row) -> list[Link]:
+    """Return the links of a job's verdict in causal order; none where one kind of input says everything."""
+    verdict = report.finding_of(row)
+    if verdict is None or not verdict.evidence or row["verdict"] in ("undecidable", "no-hang"):
+        return []
+    others = [finding for finding in report.findings if finding is not verdict and finding.evidence]
+    links = [
+        *(_link(report, finding.title, Role.CAUSE, finding) for finding in others if _is_cause(finding, verdict)),
+        *_of_verdict(report, row, verdict),
+        *(
+            _link(report, finding.title, finding.role, finding)
+            for finding in others
+            if finding.role is Role.CONSEQUENCE
+        ),
+    ]
+    if len({link.kind for link in links}) < 2:
+        return []
+    report.cite(link.line for link in links)
+    return links
+
+
+def _is_cause(finding: Finding, verdict: Finding) -> bool:
+    """Whether a finding explains why the culprits stopped: it is about one of them, and is no mere setting."""
+    concerns_culprit = set(finding.ranks) & set(verdict.ranks) or set(finding.hosts) & set(verdict.hosts)
+    return finding.role is Role.CAUSE and finding.severity is Severity.ERROR and bool(concerns_culprit)
+
+
+def _of_verdict(report: Report, row: Row, verdict: Finding) -> Iterator[Link]:
+    """Yield where culprits and victims stand by their stacks, and what other lines show of the culprits."""
+    stacks = report.run["rank_stack"].filter(pl.col("job") == row["job"])
+    numbers = dict(report.run["rank"].select("rank_id", "rank").iter_rows())
+    of_culprits = stacks.filter(pl.col("rank_id").is_in(row["culprits"]))
+    others = stacks.filter(~pl.col("rank_id").is_in(row["culprits"]))
+    in_stacks = {(place["source"], place["line"]) for place in stacks.to_dicts()}
+    in_logs = [line for line in verdict.evidence if (line.source, line.line) not in in_stacks]
+    of_cause = [line for line in in_logs if line.what in _OF_CAUSE and row["basis"] != BY_STACKS]
+    if of_cause:
+        yield Link(verdict.title, Role.CAUSE, _kind(report, of_cause[0]), of_cause[0])
+    for role, rows in ((Role.CAUSE, of_culprits), (Role.CONSEQUENCE, others)):
+        for text, place in describe_stacks(rows.to_dicts(), numbers):
+            yield Link(text, role, "stacks", Line(place["source"], place["line"]))
+    report.cite(in_logs)
+    for line in [line for line in in_logs if line.what not in _OF_CAUSE][:MOST_QUOTES]:
+        text = report.cited(line.source, line.line)["text"].strip()
+        yield Link(text[:LONGEST_QUOTE], Role.CONSEQUENCE, _kind(report, line), line)
+
+
+def _link(report: Report, text: str, role: Role, finding: Finding) -> Link:
+    return Link(text, role, _kind(report, finding.evidence[0]), finding.evidence[0])
+
+
+def _kind(report: Report, line: Line) -> str:
+    return report.run.kinds.get(line.source, "application")
