@@ -57,6 +57,7 @@ LAYERS = (
 ON_EACH_RANK = ("journal", "collectives", "worker", "orphan_guard")
 # A line of a log is described by a grammar and by nothing else: who works with patterns says here why.
 PATTERNS = {
+    "inputs/plain_pickle.py": "runs of instructions of a pickle, which is no text",
     "inputs/sources.py": "the user's own pattern for a rank in a file's name",
     "parsing/learned_tags.py": "a tag that is learned from the lines of one input, which no grammar can know",
     "report/redaction.py": "words of any text, whoever printed it, and what stands behind the name of a secret",

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from importlib import import_module
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, Protocol, cast
 
 from ncclforensics.data.nouns import Noun
 from ncclforensics.formats import nccl
@@ -64,6 +64,28 @@ class Folder(Format, Protocol):
         """Frame and columns of the one record in the file."""
 
 
+class Dump(Format, Protocol):
+    """A format that is one document, of which the head may be enough for an answer."""
+
+    def is_dump(self, beginning: bytes) -> bool:
+        """Whether a file with this beginning belongs to the format."""
+
+    def head(self, data: bytes) -> Records | None:
+        """The first records of a document, from its first bytes; None if these do not hold all of the head."""
+
+    def records(self, data: bytes) -> Records:
+        """All records, those of the head first."""
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentReader:
+    """How the records of one document are read: all, or the first ones from its first bytes."""
+
+    records: Callable[[bytes], Records]
+    head: Callable[[bytes], Records | None] | None = None
+    one_record_a_line: bool = False
+
+
 @lru_cache(maxsize=1)
 def all_formats() -> Mapping[str, Format]:
     """Every module of this package, by name."""
@@ -81,20 +103,19 @@ def nouns() -> list[Noun]:
     return list(dict.fromkeys(declared("NOUN")))
 
 
-class DocumentReader(NamedTuple):
-    """How the records of a document are read."""
-
-    records: Callable[[bytes], Records]
-    one_record_a_line: bool = False
-
-
 def document(beginning: bytes, path: str) -> DocumentReader | None:
-    """The reader of a file with this beginning and path, if it is a JSON document or a single value; None for lines."""
+    """The reader of a file with this beginning and path, if it is one document or a single value; None for lines."""
     for candidate in all_formats().values():
-        if hasattr(candidate, "records"):
+        if hasattr(candidate, "is_dump"):
+            as_dump = cast(Dump, candidate)
+            if as_dump.is_dump(beginning):
+                return DocumentReader(as_dump.records, as_dump.head)
+        elif hasattr(candidate, "records"):
             as_document = cast(Document, candidate)
             if beginning.startswith(as_document.MAGIC) and as_document.MARKER in beginning:
-                return DocumentReader(as_document.records, getattr(candidate, "ONE_RECORD_A_LINE", False))
+                return DocumentReader(
+                    as_document.records, one_record_a_line=getattr(candidate, "ONE_RECORD_A_LINE", False)
+                )
         if hasattr(candidate, "holds"):
             as_folder = cast(Folder, candidate)
             if as_folder.holds(path, beginning):

@@ -93,6 +93,14 @@ class InputReader:
             self.problems.append(f"is damaged: {error}")
         return bytes(data)
 
+    def read_head(self, size: int) -> bytes:
+        """Read the first `size` bytes of a document that is uncompressed; the rest may be read later."""
+        self.is_document = True
+        with self.source.open() as stream:
+            data = stream.read(size)
+        self.head_stop, self.tail_start = len(data), self.source.size
+        return data
+
     def sample(self) -> bytes:
         """Read the whole lines within SAMPLE bytes of both ends; nothing where they cannot be read."""
         try:

@@ -10,6 +10,7 @@ import polars as pl
 from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.grammar.patterns import Pattern
 from ncclforensics.inputs import lines
+from ncclforensics.inputs.plain_pickle import PROTOCOLS
 from ncclforensics.inputs.windows import SAMPLE, InputReader
 from ncclforensics.parsing.copied_text import cleaned_in_order, has_marks, without_marks
 from ncclforensics.parsing.launcher_prefixes import detect_prefixes, may_have_prefixes, strip_prefixes
@@ -17,7 +18,7 @@ from ncclforensics.parsing.learned_tags import LEARNED, learn_tail, without_tail
 from ncclforensics.parsing.parser import parse
 from ncclforensics.parsing.wrapped_lines import detect_widths, join_wrapped
 
-PICKLES = tuple(bytes([0x80, version]) for version in range(2, 6))  # as PyTorch's Flight Recorder writes them
+PICKLES = tuple(bytes([0x80, protocol]) for protocol in PROTOCOLS)
 
 # How this program's own reports begin. They quote lines, which must not count a second time.
 TITLE = b"## ncclforensics: "
@@ -70,12 +71,17 @@ class InputFormat:
         return self.dialect
 
 
-def reject_non_log(reader: InputReader, sample: bytes, dialect: Dialect) -> bool:
-    """Whether a sample shows that an input is no log; then the reason is added to the input's problems."""
+def reject_non_log(reader: InputReader, sample: bytes, dialect: Dialect, *, is_document: bool) -> bool:
+    """Whether a sample shows that an input is no log; then the reason is added to the input's problems.
+
+    `is_document`: a format that is no log was recognised in it.
+    """
     if _is_report(sample):
         problem = "is a report of this program, skipped"
+    elif is_document:
+        return False
     elif sample.startswith(PICKLES):
-        problem = "is not a log: a pickle, which is never loaded, skipped"
+        problem = "is not a log: a pickle other than a Flight Recorder dump, skipped"
     elif _is_binary(sample, dialect):
         problem = "is not a log: binary data, skipped"
     else:

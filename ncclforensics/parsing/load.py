@@ -8,7 +8,8 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.errors import Defect
-from ncclforensics.formats import dialect, document
+from ncclforensics.formats import DocumentReader, dialect, document
+from ncclforensics.formats import Records as DocumentRecords
 from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.sources import Source
 from ncclforensics.inputs.windows import InputReader
@@ -44,6 +45,7 @@ class Records:
         self.defects: list[Defect] = []  # of reading and parsing; analyses and rules add theirs
         self._parser = ParallelParser(self.dialect, policy, self.add, progress, self.inputs, self.defects)
         self._isolation = Isolation(self.inputs, self.defects, self.add)
+        self._partly_read: dict[int, tuple[DocumentReader, int]] = {}  # documents: how they are read, records read
 
     def add(self, parsed: Parsed) -> None:
         """Add what was parsed of some lines."""
@@ -75,8 +77,11 @@ class Records:
     def _sample(self, reader: InputReader) -> dict[int, bytes]:
         """The sample of an input of lines, by its number; nothing where the input was read as a document."""
         data = reader.sample()
-        is_rejected = reject_non_log(reader, data, self.dialect)
-        return {} if self._add_document(reader) else {reader.number: b"" if is_rejected else reader.text_of(data)}
+        found = document(reader.beginning, reader.source.path)
+        is_rejected = reject_non_log(reader, data, self.dialect, is_document=found is not None)
+        if self._add_document(reader, found):
+            return {}
+        return {reader.number: b"" if is_rejected else reader.text_of(data)}
 
     def _detect(self, samples: Mapping[int, bytes]) -> None:
         for number, form in detect_formats(samples, self.dialect).items():
@@ -84,26 +89,37 @@ class Records:
             if not form.is_plain:
                 self.inputs[number].strip = form.strip
 
-    def _add_document(self, reader: InputReader) -> bool:
-        """Add the records of an input that is one JSON object or one value; False for an input of lines."""
-        read = document(reader.beginning, reader.source.path)
-        if read is None or reader.problems:
+    def _add_document(self, reader: InputReader, found: DocumentReader | None) -> bool:
+        """Add the records of an input that is one document or one value; False for an input of lines."""
+        if found is None or reader.problems:
             return False
-        records, problems = read.records(reader.read_document())
-        reader.is_document = not read.one_record_a_line
+        if found.head and reader.source.seekable and not self.policy.full:
+            size = self.policy.window
+            while size < reader.source.size:
+                if first := found.head(reader.read_head(size)):
+                    self._add_records(reader, first, 0)
+                    self._partly_read[reader.number] = found, len(first[0])
+                    return True
+                size *= 2
+        self._add_records(reader, found.records(reader.read_document()), 0)
+        reader.is_document = not found.one_record_a_line
+        return True
+
+    def _add_records(self, reader: InputReader, read: DocumentRecords, known: int) -> None:
+        """Add the records of a document, without the first `known` ones, which were added before."""
+        records, problems = read
         reader.problems += problems
         reader.lines_read = len(records)
         rows: dict[str, list[dict[str, Any]]] = {}
-        for number, (frame, columns) in enumerate(records, 1):
+        for number, (frame, columns) in enumerate(records[known:], known + 1):
             rows.setdefault(frame, []).append({"source": reader.number, "line": number, **columns})
         origin = {"source": pl.Int32(), "line": pl.Int32()}
         frames = {
             name: [pl.DataFrame(own, schema_overrides=origin, infer_schema_length=None)] for name, own in rows.items()
         }
-        tally = {"source": reader.number, **dict.fromkeys(COUNTS, 0), "recognised": len(records)}
+        tally = {"source": reader.number, **dict.fromkeys(COUNTS, 0), "recognised": len(records) - known}
         counted = pl.DataFrame([tally], schema=NO_TALLY.schema)
         self.add(Parsed(frames, counted, NO_HOSTS, pl.DataFrame(schema=SPEAKER)))
-        return True
 
     def read(self) -> None:
         """Read every input whose format was detected for the first time: all of it, or both ends."""
@@ -119,6 +135,9 @@ class Records:
             end = reach[reader.number]
             return reader.finish() if end == "all" else reader.widen(factor, head=end == "head", tail=end == "tail")
 
+        for number in sorted(reach.keys() & self._partly_read.keys()):
+            found, known = self._partly_read.pop(number)
+            self._add_records(self.inputs[number], found.records(self.inputs[number].read_document()), known)
         readers = self._lines_of([reader for reader in self.inputs if reader.number in reach])
         self._parse(readers, more, {number: end == "all" for number, end in reach.items()})
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.analyses.hang.recorder_graph import Recordings, Roots, find_roots
 from ncclforensics.analyses.job.calls import describe_calls
 from ncclforensics.grammar.values import numbers_of_ranges
 
@@ -118,6 +119,9 @@ class Job:
         ]
         self.pytorch = {name: frames[name].to_dicts() if is_only_job else [] for name in PYTORCH_FRAMES}
         self.stacks = rows_of_job("rank_stack")  # where its ranks stand, by rank id
+        has_dumps = is_only_job and bool(frames["recorded_rank"]["is_used"].any())
+        recorded = (frames["recorded_position"], frames["recorded_call"], frames["recorded_rank"])
+        self.recordings = Recordings(*recorded) if has_dumps else None
         self.ras_nranks = frames["ras_member"]["nranks"].max()  # size of the job in RAS reports
         # RAS reports of another size are of another job.
         has_ras = is_only_job and (None in (self.nranks, self.ras_nranks) or self.nranks == self.ras_nranks)
@@ -159,6 +163,11 @@ class Job:
     def is_text_only(self) -> bool:
         """Whether only PyTorch, a launcher or the application speak of this job, and neither NCCL nor RAS."""
         return not self.processes and not self.members and not self.snapshots and self.calls.is_empty()
+
+    @cached_property
+    def recorded_roots(self) -> Roots:
+        """The ranks at the root of the hang, by the Flight Recorder dumps."""
+        return find_roots(self.recordings) if self.recordings else Roots()
 
     @cached_property
     def memberships(self) -> list[Row]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from ncclforensics.analyses.hang import pytorch
+from ncclforensics.analyses.hang import pytorch, recorder
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
 from ncclforensics.analyses.job.exit_reports import EXIT
 from ncclforensics.analyses.job.process_exits import ended_text, strongest_reports
@@ -40,16 +40,26 @@ def judge_text_alone(job: Job) -> Diagnosis | None:
         return None
     checks = (
         find_compared_calls,
+        recorder.find_recorded_mismatch,
+        _find_recorded_roots,
         pytorch.find_desync,
         _find_failed_ranks,
         find_absent_at_barrier,
         _find_missing_clients,
+        recorder.find_rank_without_dump,
+        recorder.find_common_call,
         pytorch.find_watchdog_timeout,
         _find_failed_calls,
         _find_rendezvous,
+        recorder.find_nothing_open,
     )
     diagnosis = next((answer for check in checks if (answer := check(job)) is not None), None)
     return diagnosis or _describe_end(job)
+
+
+def _find_recorded_roots(job: Job) -> Diagnosis | None:
+    """Find the ranks that the others wait for in the Flight Recorder dumps; prefer a process that ended."""
+    return recorder.explained_by(_find_failed_ranks(job), recorder.find_recorded_roots(job))
 
 
 def _diagnose(job: Job, verdict: str, certainty: str, reason: str, numbers: list[int]) -> Diagnosis:

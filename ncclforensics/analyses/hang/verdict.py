@@ -17,6 +17,7 @@ from ncclforensics.analyses.hang import (
     no_hang,
     pytorch,
     ras_evidence,
+    recorder,
     stacks,
     stall,
     torch_text,
@@ -59,6 +60,11 @@ def _find_desync(job: Job) -> Diagnosis | None:
     return reported
 
 
+def _find_recorded_roots(job: Job) -> Diagnosis | None:
+    """Find the ranks that the others wait for in the Flight Recorder dumps; prefer a process that ended."""
+    return recorder.explained_by(waiting.find_first_exit(job), recorder.find_recorded_roots(job))
+
+
 # Applied in this order; the first diagnosis that is not None holds. The last check always returns one.
 QUESTIONS: tuple[Callable[[Job], Diagnosis | None], ...] = (
     torch_text.judge_text_alone,
@@ -66,12 +72,16 @@ QUESTIONS: tuple[Callable[[Job], Diagnosis | None], ...] = (
     init.find_failed_init,
     mismatch.find_divergent_calls,
     torch_text.find_compared_calls,
+    recorder.find_recorded_mismatch,
+    _find_recorded_roots,
     _find_desync,
     waiting.find_first_exit,
     torch_text.find_absent_at_barrier,
     waiting.find_lost_process,
     init.find_unfinished_init,
     waiting.find_waited_for_ranks,
+    recorder.find_rank_without_dump,
+    recorder.find_common_call,
     pytorch.find_watchdog_timeout,
     waiting.find_transport_failure,
     mismatch.find_skipped_or_lost_call,
@@ -126,6 +136,9 @@ def job_diagnosis(
     elastic_failure: pl.DataFrame,
     last_time: pl.DataFrame,
     rank_stack: pl.DataFrame,
+    recorded_rank: pl.DataFrame,
+    recorded_position: pl.DataFrame,
+    recorded_call: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per job: its verdict with the evidence lines."""
     rows = [

@@ -133,10 +133,12 @@ def rank(
     ras_member: pl.DataFrame,
     torch_rank: pl.DataFrame,
     stack_process: pl.DataFrame,
+    recorded_rank: pl.DataFrame,
 ) -> pl.DataFrame:
     """The ranks of every job: one row per GPU that a process drives, numbered by `rank_id` over all jobs.
 
-    A rank that only PyTorch reports has neither host nor process; for a rank that only RAS shows, `host` is an address.
+    A rank that only PyTorch or its Flight Recorder reports has neither host nor process; for a rank that only RAS
+    shows, `host` is an address.
     """
     _, rank_rows = _assign_ranks(communicator_lifetime, calls_without_init, process)
     jobs, numbers = {rank_id["job"] for rank_id in rank_rows}, {rank_id["rank"] for rank_id in rank_rows}
@@ -147,6 +149,7 @@ def rank(
         reported = [ras_ranks, work.select("rank", "source").unique("rank", keep="first")]
         if not rank_rows and ras_ranks.is_empty():
             reported.append(torch_rank)
+        reported.append(recorded_rank.filter("is_used").select("rank", "source"))
         unseen = pl.concat(reported, how="diagonal_relaxed")
         unseen = pl.concat(
             [unseen, _dumped_ranks(stack_process, [*rank_rows, *unseen.to_dicts()])], how="diagonal_relaxed"

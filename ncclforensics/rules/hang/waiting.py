@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.analyses.hang.recorder import UNFINISHED
 from ncclforensics.analyses.hang.stacks import BY_STACKS
 from ncclforensics.data.names import operation_text
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
@@ -31,6 +32,8 @@ def coll_lagging_ranks(verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, ra
             title = (
                 f"{{ranks}} {place}, and the others wait in {operation_text(row) if row['name'] else 'a collective'}"
             )
+        elif row["how"] == UNFINISHED:  # the Flight Recorder shows that it made the call
+            title = "{ranks} did not complete {call}, which others completed"
         yield verdict_finding(row, verdict_evidence, rank, title)
 
 

@@ -1,0 +1,330 @@
+"""Judge a job by its Flight Recorder dumps: other calls, ranks that did not come, orders that block each other.
+
+The dumps of a job that runs look like those of one that stands still, so no verdict on who did not come is certain. A
+missing dump accuses no rank by more than a possibility: a dump can hang, too, and a rank in teardown writes none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
+from ncclforensics.analyses.hang.recorder_graph import Recordings, Roots, Standing
+from ncclforensics.analyses.job.torch_text import minority_of
+from ncclforensics.data.names import DATATYPES, count_of, ranks_text
+from ncclforensics.data.torch_calls import EQUAL_SIZED, NCCL_NAMES, WATCHED_LIBRARIES
+
+UNFINISHED = "unfinished"  # how a culprit differs: it made the call and did not complete it
+SHOWN = 3  # ranks that are described, and cited
+MOST_SUSPECTS = 0.5  # share of a group that may be suspected for lack of dumps
+COLLECT_DUMPS = "the Flight Recorder dumps of {ranks}: comm_lib_trace_rank_N in ~/.cache/torch on their hosts"
+
+
+def find_recorded_mismatch(job: Job) -> Diagnosis | None:
+    """Find ranks that made another call than the rest of their process group as the same collective."""
+    if job.recordings is None:
+        return None
+    for group in job.recordings.positions:
+        for sequence in _compared_numbers(job.recordings, group):
+            called = job.recordings.collectives_at(group, sequence)
+            for field, values in _compared_values(called):
+                if len(set(values.values())) > 1:
+                    return _diagnose_mismatch(job, group, sequence, field, values, called)
+    return None
+
+
+def _compared_numbers(recordings: Recordings, group: str) -> list[int]:
+    """The collectives of a group that may have failed: the oldest open one; the last of libraries that are silent."""
+    rows = recordings.positions[group]
+    open_numbers = [
+        call["sequence"]
+        for rank in rows
+        for call in recordings.open_calls.get(rank, [])
+        if call["group"] == group and not call["is_p2p"]
+    ]
+    last = max(recordings.enqueued(group, rank) for rank in rows)
+    calls = [call for calls in recordings.collectives_at(group, last).values() for call in calls]
+    is_silent = any(call["library"] not in WATCHED_LIBRARIES for call in calls)
+    return list(dict.fromkeys([min(open_numbers, default=0)] * bool(open_numbers) + [last] * is_silent))
+
+
+def _compared_values(called: dict[int, list[Row]]) -> Iterable[tuple[str, dict[int, object]]]:
+    """The properties that must be equal on all ranks, the most telling first: property -> rank -> value."""
+    yield "name", {rank: tuple(sorted({str(row["name"]) for row in rows})) for rank, rows in called.items()}
+    if all(row["name"] in EQUAL_SIZED for rows in called.values() for row in rows):
+        yield "count", {rank: sum(row["elements"] or 0 for row in rows) for rank, rows in called.items()}
+        yield "datatype", {rank: tuple(sorted({str(row["dtypes"]) for row in rows})) for rank, rows in called.items()}
+
+
+def _diagnose_mismatch(
+    job: Job, group: str, sequence: int, field: str, values: dict[int, object], called: dict[int, list[Row]]
+) -> Diagnosis:
+    recordings = _recordings(job)
+    outliers = minority_of(values)
+    others = [rank for rank in called if rank not in outliers]
+    place = f"collective {sequence} of {recordings.group_text(group)}"
+    parts = [f"called {_described(called[rank][0], with_size=True)} as {place}" for rank in outliers[:1]]
+    more = [f"rank {rank} {_described(called[rank][0], with_size=True)}" for rank in outliers[1:SHOWN]]
+    parts += more + [f"{ranks_text(others)} {_described(called[others[0]][0], with_size=True)}"] * bool(others)
+    is_complete = set(recordings.members[group]) <= set(called)
+    diagnosis = _diagnose(job, "collective-mismatch", "; ".join(parts), outliers)
+    diagnosis.certainty = "certain" if is_complete and others else "likely"
+    diagnosis.how, diagnosis.fields = ("another" if field == "name" else "arguments"), [field]
+    _set_call(diagnosis, called[(others or outliers)[0]][0])
+    _cite(job, diagnosis, "minority", [called[rank][0] for rank in outliers])
+    _cite(job, diagnosis, "majority", [called[rank][0] for rank in others])
+    return diagnosis
+
+
+def find_recorded_roots(job: Job) -> Diagnosis | None:
+    """Find the ranks that all others wait for in the end, or that wait for each other."""
+    if job.recordings is None:
+        return None
+    roots = job.recorded_roots
+    if roots.lagging or roots.unfinished:
+        return _diagnose_roots(job, roots)
+    if roots.cycle:
+        return _diagnose_cycle(job, roots)
+    return None
+
+
+def explained_by(ended: Diagnosis | None, roots: Diagnosis | None) -> Diagnosis | None:
+    """Return the diagnosis of processes that ended, if it explains for which ranks the others wait; else the roots."""
+    if roots is None or ended is None or ended.verdict != "rank-died" or not ended.culprits:
+        return roots
+    return ended if set(ended.culprits) <= set(roots.culprits) else roots
+
+
+def _diagnose_roots(job: Job, roots: Roots) -> Diagnosis:
+    recordings = _recordings(job)
+    waiting = _calls_waiting_for(recordings, roots.lagging)
+    reasons = [_describe_unfinished(recordings, rank) for rank in roots.unfinished[:SHOWN]]
+    if roots.lagging:
+        reasons.append(_describe_lagging(recordings, roots.lagging, waiting))
+    verdict = "p2p-unmatched" if roots.is_message and not roots.unfinished else "lagging-ranks"
+    diagnosis = _diagnose(job, verdict, "; ".join(reasons), [*roots.lagging, *roots.unfinished])
+    if not roots.lagging:
+        diagnosis.how = UNFINISHED
+        _set_call(diagnosis, recordings.blocking(roots.unfinished[0]))
+    elif waiting:
+        _set_call(diagnosis, waiting[0])
+    for rank in [*roots.unfinished, *roots.lagging][: 2 * SHOWN]:
+        place = recordings.blocking(rank) if rank in roots.unfinished else recordings.last_call(rank)
+        _cite(job, diagnosis, "culprit", [place or recordings.head(rank)])
+    _cite(job, diagnosis, "waiting", waiting)
+    return diagnosis
+
+
+def _calls_waiting_for(recordings: Recordings, ranks: list[int]) -> list[Row]:
+    """The calls at which others stand and wait for one of these ranks."""
+    waiting = [
+        call
+        for rank in sorted(recordings.read - set(ranks))
+        if set(recordings.targets(rank)) & set(ranks) and (call := recordings.blocking(rank))
+    ]
+    return sorted(waiting, key=lambda call: bool(call["is_p2p"]))
+
+
+def _describe_lagging(recordings: Recordings, ranks: list[int], waiting: list[Row]) -> str:
+    if not waiting:
+        place = next(
+            (group, recordings.enqueued(group, ranks[0]))
+            for group, rows in recordings.positions.items()
+            if ranks[0] in rows
+            and any(recordings.enqueued(group, rank) > recordings.enqueued(group, ranks[0]) for rank in rows)
+        )
+        return f"made {place[1]} collectives in {recordings.group_text(place[0])}, and other members more"
+    call = waiting[0]
+    there = [row["rank"] for row in waiting if (row["group"], row["sequence"]) == (call["group"], call["sequence"])]
+    if call["is_p2p"]:
+        text = f"did not make the call that matches {_described(call)} of rank {call['rank']}"
+    else:
+        text = f"did not call {call['name']}, {_place_text(recordings, call)}, at which {ranks_text(there)} stand"
+        text = text if len(there) > 1 else text + "s"
+        text += f" (called from {call['called_from']})" if call["called_from"] else ""
+    last = [
+        f"rank {rank} last called {_described(row)}, {_place_text(recordings, row)}, and it is over"
+        for rank in ranks[:SHOWN]
+        if (row := recordings.last_call(rank))
+    ]
+    return "; ".join([text, *last])
+
+
+def _describe_unfinished(recordings: Recordings, rank: int) -> str:
+    call = recordings.blocking(rank)
+    if call is None:
+        return ""
+    place = recordings.standing(call["group"], call["sequence"])
+    return (
+        f"rank {rank} did not complete {_described(call)}, {_place_text(recordings, call)}, which"
+        f" {ranks_text(place.completed)} completed with its part: its GPU, or the thread that watches it, stopped there"
+    )
+
+
+def _diagnose_cycle(job: Job, roots: Roots) -> Diagnosis:
+    """Judge ranks that wait for each other in the calls of several groups, or in messages."""
+    recordings = _recordings(job)
+    standing = [call for rank in roots.cycle if (call := recordings.blocking(rank, with_messages=True))]
+    where = [f"rank {call['rank']} stands in {_described(call)}, {_place_text(recordings, call)}" for call in standing]
+    if roots.is_message_cycle:
+        reason = "each waits for a message of the next, and none is at the matching call: " + "; ".join(where[:SHOWN])
+        diagnosis = _diagnose(job, "p2p-unmatched", reason, roots.cycle)
+    else:
+        outliers = _ranks_in_another_order(recordings, roots.cycle)
+        reason = "called the collectives of several process groups in another order: " + "; ".join(where[: 2 * SHOWN])
+        diagnosis = _diagnose(job, "cross-communicator-deadlock", reason, outliers)
+    diagnosis.certainty = "likely"
+    of_culprits = [call for call in standing if call["rank"] in _culprit_numbers(job, diagnosis)]
+    _set_call(
+        diagnosis, next((call for call in standing if call not in of_culprits), standing[0] if standing else None)
+    )
+    _cite(job, diagnosis, "culprit", of_culprits)
+    _cite(job, diagnosis, "waiting", [call for call in standing if call not in of_culprits])
+    return diagnosis
+
+
+def _culprit_numbers(job: Job, diagnosis: Diagnosis) -> set[int | None]:
+    return {*map(job.rank_number, diagnosis.culprits), *diagnosis.missing}
+
+
+def _ranks_in_another_order(recordings: Recordings, ranks: list[int]) -> list[int]:
+    """The ranks whose calls are first in another order than those of most; all where there is no majority.
+
+    Ranks of one program use groups of one description in one order, whatever the names of the groups.
+    """
+    orders = {rank: recordings.order(rank) for rank in ranks}
+    common = set.intersection(*(set(order) for order in orders.values())) if orders else set()
+    begin = {rank: next((n for n, place in enumerate(order) if place in common), 0) for rank, order in orders.items()}
+    tails = {rank: order[begin[rank] :] for rank, order in orders.items()}
+    for number in range(max(map(len, tails.values()), default=0)):
+        places = {rank: tail[number] for rank, tail in tails.items() if number < len(tail)}
+        if len(set(places.values())) > 1:
+            return minority_of(places)
+    return ranks
+
+
+def find_rank_without_dump(job: Job) -> Diagnosis | None:
+    """Suspect the members without a dump of a group all other members of which stand at one call."""
+    if job.recordings is None:
+        return None
+    recordings = job.recordings
+    places = [place for place in job.recorded_roots.standing if place.standing and not place.completed]
+    suspects = Counter(rank for place in places for rank in place.without_dump if rank not in recordings.outdated)
+    peers = {
+        call["peer"]: call
+        for rank in recordings.read
+        if (call := recordings.blocking(rank)) and call["is_p2p"] and call["peer"] in recordings.without_dump
+    }
+    for rank in peers:
+        suspects[rank] += 1
+    if not suspects or len(suspects) > MOST_SUSPECTS * len(recordings.dumps):
+        return None
+    place = next((place for place in places if place.without_dump), None)
+    calls = _calls_at(recordings, place) if place else list(peers.values())
+    reason = (
+        f"left no Flight Recorder dump here, while {ranks_text(row['rank'] for row in calls)} stand in"
+        f" {_described(calls[0])}, {_place_text(recordings, calls[0])}: a rank that never made this call looks"
+        " like that, and so does one that only wrote no dump"
+    )
+    diagnosis = _diagnose(job, "lagging-ranks", reason, sorted(suspects))
+    diagnosis.certainty = "possible"
+    diagnosis.collect = [COLLECT_DUMPS.format(ranks=ranks_text(sorted(suspects)))]
+    _set_call(diagnosis, calls[0])
+    _cite(job, diagnosis, "waiting", calls)
+    return diagnosis
+
+
+def find_common_call(job: Job) -> Diagnosis | None:
+    """Find calls at which all members of a group stand: none is missing, and the calls agree."""
+    if job.recordings is None:
+        return None
+    recordings = job.recordings
+    places = [place for place in job.recorded_roots.standing if place.standing and not place.missing]
+    if not places or recordings.outdated:
+        return None
+    place = max(places, key=lambda place: len(place.standing))
+    calls = _calls_at(recordings, place)
+    reason = (
+        f"{ranks_text(place.standing)} stand in {_described(calls[0])}, {_place_text(recordings, calls[0])}; the calls"
+        " agree, and no member is missing: the transport or a GPU, not the order of calls"
+    )
+    if place.completed:
+        reason += f"; {ranks_text(place.completed)} completed it, so the links and GPUs of the others are suspect"
+    diagnosis = _diagnose(job, "stuck-together", reason, [])
+    is_weak = bool(place.without_dump or place.completed or place.queued)
+    diagnosis.certainty = "possible" if is_weak else "likely"
+    _set_call(diagnosis, calls[0])
+    _cite(job, diagnosis, "waiting", calls)
+    return diagnosis
+
+
+def find_nothing_open(job: Job) -> Diagnosis | None:
+    """Conclude that no rank waits in a call: every recorded call is over, and all ranks made the same number."""
+    if job.recordings is None or not job.recordings.dumps:
+        return None
+    recordings = job.recordings
+    positions = [(group, rank) for group, rows in recordings.positions.items() for rank in rows]
+    is_open = any(recordings.open_calls.values()) or any(
+        recordings.completed(*place) < recordings.enqueued(*place) for place in positions
+    )
+    are_equal = all(
+        len({recordings.enqueued(group, rank) for rank in rows}) == 1 for group, rows in recordings.positions.items()
+    )
+    if is_open or not are_equal or not positions:
+        return None
+    reason = (
+        f"in the dumps of {count_of(len(recordings.dumps), 'rank')} every call is over, and none made fewer than others"
+    )
+    diagnosis = Diagnosis("no-hang", reason, "likely")
+    _cite(job, diagnosis, "context", [recordings.head(rank) for rank in sorted(recordings.dumps)])
+    return diagnosis
+
+
+def _recordings(job: Job) -> Recordings:
+    if job.recordings is None:
+        raise ValueError("the job has no Flight Recorder dumps")
+    return job.recordings
+
+
+def _calls_at(recordings: Recordings, place: Standing) -> list[Row]:
+    return [call for rank in place.standing if (call := recordings.blocking(rank))]
+
+
+def _place_text(recordings: Recordings, call: Row) -> str:
+    kind = "message" if call["is_p2p"] else "collective"
+    return f"{kind} {call['sequence']} of {recordings.group_text(call['group'])}"
+
+
+def _described(call: Row, *, with_size: bool = False) -> str:
+    """Describe a call: `all_reduce of 1,024 Float elements from /job/train.py:145 in loop`."""
+    text = str(call["name"])
+    if call["is_p2p"] and call["peer"] is not None:
+        text += f" {'to' if call['name'] == 'send' else 'from'} rank {call['peer']}"
+    if with_size and call["elements"] is not None:
+        text += f" of {count_of(call['elements'], call['dtypes'] + ' element')}"
+    return text + (f" (called from {call['called_from']})" if call["called_from"] else "")
+
+
+def _diagnose(job: Job, verdict: str, reason: str, numbers: list[int]) -> Diagnosis:
+    rank_id_of = {row["rank"]: rank_id for rank_id, row in job.rank_ids.items() if row["rank"] is not None}
+    diagnosis = Diagnosis(verdict, reason, "likely")
+    diagnosis.culprits = sorted({rank_id_of[number] for number in numbers if number in rank_id_of})
+    diagnosis.missing = sorted({number for number in numbers if number not in rank_id_of})
+    diagnosis.victims = sorted(set(job.rank_ids) - set(diagnosis.culprits))
+    return diagnosis
+
+
+def _set_call(diagnosis: Diagnosis, call: Row | None) -> None:
+    if call is None:
+        return
+    is_known = call["datatype"] is not None and call["datatype"] < len(DATATYPES) and call["elements"] is not None
+    root = call["peer"] if call["is_p2p"] else None
+    diagnosis.call = {"name": NCCL_NAMES.get(call["name"], call["name"])}
+    if is_known:
+        diagnosis.call |= {"count": call["elements"], "datatype": call["datatype"], "root": root}
+
+
+def _cite(job: Job, diagnosis: Diagnosis, what: str, rows: list[Row]) -> None:
+    rank_id_of = {row["rank"]: rank_id for rank_id, row in job.rank_ids.items() if row["rank"] is not None}
+    diagnosis.add_evidence(what, [{**row, "rank_id": rank_id_of.get(row["rank"])} for row in rows[:SHOWN]])

@@ -1,0 +1,318 @@
+"""Find out from Flight Recorder dumps which rank waits for which, and which wait for none.
+
+A rank stands at its oldest call that has not completed. It waits there for the members that did not make the call, and
+for those that made it but stand at an older call of their own. A rank is at the root of the hang if others wait for it
+and it has no open call (it is outside of the library), or if the call it stands at is one that other members completed:
+each of them needed its part of the data, so the rank took part and did not finish (its GPU, or the thread that sees
+what a GPU has done).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import polars as pl
+
+from ncclforensics.data.torch_calls import SYMMETRIC, WATCHED_LIBRARIES
+
+Row = dict[str, Any]
+Place = tuple[str, int]  # process group and number of a collective in it
+
+
+@dataclass(slots=True)
+class Standing:
+    """The members of a group at one collective."""
+
+    group: str
+    sequence: int
+    missing: list[int] = field(default_factory=list)  # did not call it
+    queued: list[int] = field(default_factory=list)  # called it, and stand at an older call
+    standing: list[int] = field(default_factory=list)  # stand at it
+    completed: list[int] = field(default_factory=list)
+    without_dump: list[int] = field(default_factory=list)
+    unread: list[int] = field(default_factory=list)  # called it; where they stand is in entries that were not read
+
+
+class Recordings:
+    """What the dumps of one job show, by rank and process group."""
+
+    def __init__(self, position: pl.DataFrame, call: pl.DataFrame, recorded_rank: pl.DataFrame) -> None:
+        used = recorded_rank.filter("is_used").to_dicts()
+        self.dumps: dict[int, Row] = {row["rank"]: row for row in used}
+        self.positions: dict[str, dict[int, Row]] = defaultdict(dict)
+        for row in position.to_dicts():
+            self.positions[row["group"]][row["rank"]] = row
+        self.calls = call
+        self.read = set(call["rank"])  # ranks whose entries were read and are not empty
+        self.open_calls: dict[int, list[Row]] = defaultdict(list)
+        for row in call.filter("is_open").to_dicts():
+            self.open_calls[row["rank"]].append(row)
+        self.without_messages: set[int] = set()  # ranks whose point-to-point calls are left out of account
+        self._standings: dict[Place, Standing] = {}
+
+    @cached_property
+    def members(self) -> dict[str, list[int]]:
+        """The ranks of every process group: as the dumps list them, else those whose dumps have it."""
+        listed: dict[str, list[int]] = {}
+        for group, rows in self.positions.items():
+            known = next((row["members"] for row in rows.values() if row["members"]), None)
+            listed[group] = list(known) if known else sorted(rows)
+        return listed
+
+    @cached_property
+    def without_dump(self) -> list[int]:
+        """Members of process groups of which there is no dump."""
+        return sorted({rank for ranks in self.members.values() for rank in ranks} - set(self.dumps))
+
+    def group_text(self, group: str) -> str:
+        """Name a process group: `process group 5 (tp)`."""
+        desc = next((row["group_desc"] for row in self.positions[group].values() if row["group_desc"]), None)
+        return f"process group {group}" + (f" ({desc})" if desc and desc != "undefined" else "")
+
+    def enqueued(self, group: str, rank: int) -> int:
+        """Return the number of the last collective that a rank called in a group; 0 if it called none."""
+        row = self.positions[group].get(rank)
+        return max(row["enqueued"] or 0, 0) if row else 0
+
+    def completed(self, group: str, rank: int) -> int:
+        """Return the number of the last collective that a rank completed in a group."""
+        row = self.positions[group].get(rank)
+        return max(row["completed"] or 0, 0) if row else 0
+
+    def is_idle(self, rank: int) -> bool:
+        """Whether a rank has no open call, as far as its dump was read."""
+        if rank in self.read:
+            return self.blocking(rank) is None
+        return all(
+            (rows[rank]["completed"] or 0) >= (rows[rank]["enqueued"] or 0)
+            for rows in self.positions.values()
+            if rank in rows and not rows[rank]["has_p2p"]
+        )
+
+    def blocking(self, rank: int, *, with_messages: bool = False) -> Row | None:
+        """Return the oldest open call of a rank: where it stands."""
+        calls = self.open_calls.get(rank, [])
+        if rank in self.without_messages and not with_messages:
+            calls = [row for row in calls if not row["is_p2p"]]
+        return calls[0] if calls else None
+
+    def last_call(self, rank: int) -> Row | None:
+        """Return the last call of a rank, if its entries were read."""
+        return self._last_calls.get(rank)
+
+    @cached_property
+    def _last_calls(self) -> dict[int, Row]:
+        return {row["rank"]: row for row in self.calls.group_by("rank", maintain_order=True).last().to_dicts()}
+
+    def head(self, rank: int) -> Row:
+        """Return the place of the head of a rank's dump."""
+        return {"rank": rank, "source": self.dumps[rank]["source"], "line": 1}
+
+    def order(self, rank: int) -> list[tuple[str, int]]:
+        """Return the collectives of a rank in its order, each by the description of its group and its number there."""
+        rows = self.calls.filter((pl.col("rank") == rank) & ~pl.col("is_p2p")).select("group_desc", "group", "sequence")
+        return [
+            (desc if desc and desc != "undefined" else group, sequence) for desc, group, sequence in rows.iter_rows()
+        ]
+
+    def forget_messages(self, ranks: set[int]) -> None:
+        """Leave out the point-to-point calls of these ranks: a receive may be posted long before its data."""
+        self.without_messages |= ranks
+        self._standings.clear()
+
+    @cached_property
+    def outdated(self) -> set[int]:
+        """Ranks whose dump is older than those of others: others completed collectives with them that it does not show.
+
+        Calls of libraries that only report their end count as completed when they fail; there one call is no sign.
+        """
+        found: set[int] = set()
+        for group, rows in self.positions.items():
+            if any(row["has_p2p"] for row in rows.values()):
+                continue
+            furthest = max(rows, key=lambda rank: self.completed(group, rank))
+            for rank in rows:
+                lead = self.completed(group, furthest) - self.enqueued(group, rank)
+                if lead <= 0:
+                    continue
+                shown = self._call(group, self.enqueued(group, rank) + 1, furthest)
+                if shown and (
+                    shown["name"] not in SYMMETRIC or (shown["library"] not in WATCHED_LIBRARIES and lead == 1)
+                ):
+                    continue
+                times = [self.dumps[number]["newest_ns"] or 0 for number in (rank, furthest)]
+                found.add(rank if times[0] <= times[1] else furthest)
+        return found
+
+    def _call(self, group: str, sequence: int, rank: int) -> Row | None:
+        rows = self._collectives.get((group, sequence), [])
+        return next((row for row in rows if row["rank"] == rank), None)
+
+    @cached_property
+    def _collectives(self) -> dict[Place, list[Row]]:
+        """The calls at every number at which a rank stands or a group ends, and the next after the end of a rank."""
+        wanted = {
+            (group, number)
+            for group, rows in self.positions.items()
+            for rank in rows
+            for number in (self.enqueued(group, rank), self.enqueued(group, rank) + 1)
+        }
+        for rows in self.open_calls.values():
+            oldest = {row["group"]: row["sequence"] for row in reversed(rows) if not row["is_p2p"]}
+            wanted |= set(oldest.items())
+        places = pl.DataFrame(list(wanted), schema={"group": pl.String(), "sequence": pl.Int64()}, orient="row")
+        found = self.calls.filter(~pl.col("is_p2p")).join(places, on=["group", "sequence"], how="semi")
+        collectives: dict[Place, list[Row]] = defaultdict(list)
+        for row in found.to_dicts():
+            collectives[row["group"], row["sequence"]].append(row)
+        return collectives
+
+    def collectives_at(self, group: str, sequence: int) -> dict[int, list[Row]]:
+        """Return what each rank called as this collective; several rows for a call on several tensors."""
+        called: dict[int, list[Row]] = defaultdict(list)
+        for row in self._collectives.get((group, sequence), []):
+            called[row["rank"]].append(row)
+        return called
+
+    def standing(self, group: str, sequence: int) -> Standing:
+        """Sort the members of a group by where they are in relation to one of its collectives."""
+        if (group, sequence) in self._standings:
+            return self._standings[group, sequence]
+        result = Standing(group, sequence)
+        for rank in self.members[group]:
+            if rank not in self.dumps or rank in self.outdated:
+                result.without_dump.append(rank)
+            elif self.enqueued(group, rank) < sequence:
+                result.missing.append(rank)
+            elif self.completed(group, rank) >= sequence:
+                result.completed.append(rank)
+            elif rank not in self.read:
+                result.unread.append(rank)
+            else:
+                own = self.blocking(rank)
+                is_here = own is not None and not own["is_p2p"] and (own["group"], own["sequence"]) == (group, sequence)
+                (result.standing if is_here else result.queued).append(rank)
+        self._standings[group, sequence] = result
+        return result
+
+    def is_unfinished(self, rank: int) -> bool:
+        """Whether a rank stands at a collective that other members completed, who needed its part of the data."""
+        call = self.blocking(rank)
+        if call is None or call["is_p2p"] or call["name"] not in SYMMETRIC or rank in self.outdated:
+            return False
+        place = self.standing(call["group"], call["sequence"])
+        others = len(place.standing) + len(place.queued) + len(place.unread)
+        return not place.missing and len(place.completed) >= max(others, 1)
+
+    def targets(self, rank: int) -> list[int]:
+        """Return the ranks that a rank waits for."""
+        call = self.blocking(rank)
+        if call is None or self.is_unfinished(rank):
+            return []
+        if not call["is_p2p"]:
+            place = self.standing(call["group"], call["sequence"])
+            return [*place.missing, *place.queued]
+        peer = call["peer"]
+        if peer is None or peer not in self.dumps or peer in self.outdated:
+            return []
+        counterpart = self.blocking(peer)
+        is_joint = (
+            counterpart is not None
+            and counterpart["is_p2p"]
+            and (counterpart["group"], counterpart["peer"]) == (call["group"], rank)
+            and counterpart["name"] != call["name"]
+        )
+        return [] if is_joint else [peer]
+
+
+@dataclass(slots=True)
+class Roots:
+    """The ranks that the others wait for, and why."""
+
+    lagging: list[int] = field(default_factory=list)  # did not make the call, and have no open call
+    unfinished: list[int] = field(default_factory=list)  # did not complete a call that other members completed
+    cycle: list[int] = field(default_factory=list)  # wait for each other
+    is_message_cycle: bool = False  # in point-to-point calls
+    standing: list[Standing] = field(default_factory=list)  # calls at which all members stand
+    is_message: bool = False  # the lagging ranks are waited for in point-to-point calls only
+
+
+def find_roots(recordings: Recordings) -> Roots:
+    """Follow who waits for whom to its ends; the point-to-point calls of ranks that wait in a circle are left out."""
+    edges = _edges(recordings)
+    unresolved = _unresolved(edges)
+    if unresolved and any(row["is_p2p"] for rank in unresolved if (row := recordings.blocking(rank))):
+        message_cycle = _cycle(edges, unresolved)
+        recordings.forget_messages(unresolved)
+        edges = _edges(recordings)
+        unresolved = _unresolved(edges)
+        roots = _roots(recordings, edges, unresolved)
+        if not (roots.lagging or roots.unfinished or roots.cycle):
+            roots.cycle, roots.is_message_cycle = message_cycle, True
+        return roots
+    return _roots(recordings, edges, unresolved)
+
+
+def _edges(recordings: Recordings) -> dict[int, list[int]]:
+    """Rank -> ranks it waits for; of a rank whose entries were not read, by the numbers of its groups."""
+    edges = {rank: recordings.targets(rank) for rank in recordings.read - recordings.outdated}
+    for group, rows in recordings.positions.items():
+        unread = [rank for rank in rows if rank not in recordings.read and rank not in recordings.outdated]
+        if not unread or any(row["has_p2p"] for row in rows.values()):
+            continue
+        for rank in unread:
+            last = recordings.enqueued(group, rank)
+            if recordings.completed(group, rank) < last:
+                edges.setdefault(rank, []).extend(recordings.standing(group, last).missing)
+    return edges
+
+
+def _unresolved(edges: dict[int, list[int]]) -> set[int]:
+    """Ranks from which no rank that waits for none is reached."""
+    waiters: dict[int, list[int]] = defaultdict(list)
+    for rank, targets in edges.items():
+        for target in targets:
+            waiters[target].append(rank)
+    reached = [rank for rank in {*edges, *waiters} if not edges.get(rank)]
+    resolved = set(reached)
+    while reached:
+        for waiter in waiters[reached.pop()]:
+            if waiter not in resolved:
+                resolved.add(waiter)
+                reached.append(waiter)
+    return {rank for rank in edges if rank not in resolved}
+
+
+def _cycle(edges: dict[int, list[int]], unresolved: set[int]) -> list[int]:
+    """The unresolved ranks that others of them wait for: those that only wait for a cycle are left out."""
+    cycle = set(unresolved)
+    while True:
+        waited_for = {target for rank in cycle for target in edges[rank]} & cycle
+        if waited_for == cycle:
+            return sorted(cycle)
+        cycle = waited_for
+
+
+def _roots(recordings: Recordings, edges: dict[int, list[int]], unresolved: set[int]) -> Roots:
+    waiters: dict[int, list[int]] = defaultdict(list)
+    for rank, targets in edges.items():
+        for target in targets:
+            waiters[target].append(rank)
+    ends = [rank for rank in waiters if not edges.get(rank)]
+    roots = Roots(
+        lagging=sorted(rank for rank in ends if recordings.is_idle(rank)),
+        unfinished=sorted(rank for rank in ends if rank in recordings.read and recordings.is_unfinished(rank)),
+        cycle=_cycle(edges, unresolved) if unresolved else [],
+    )
+    calls = [recordings.blocking(rank) for rank in edges if not edges[rank]]
+    places = sorted({(row["group"], row["sequence"]) for row in calls if row is not None and not row["is_p2p"]})
+    roots.standing = [recordings.standing(*place) for place in places]
+    in_messages = [
+        all((row := recordings.blocking(waiter)) is not None and row["is_p2p"] for waiter in waiters[rank])
+        for rank in roots.lagging
+    ]
+    roots.is_message = bool(in_messages) and all(in_messages)
+    return roots

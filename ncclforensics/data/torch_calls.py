@@ -1,0 +1,50 @@
+"""Calls and data types as PyTorch names them, and the names of NCCL for them.
+
+Sources: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (profiling titles),
+torch/distributed/flight_recorder/components/types.py (collectives that are compared), c10/core/ScalarType.h.
+"""
+
+from __future__ import annotations
+
+# Title in Flight Recorder entries -> NCCL's name.
+NCCL_NAMES = {
+    "all_reduce": "AllReduce",
+    "all_reduce_barrier": "AllReduce",
+    "barrier": "AllReduce",
+    "allreduce_coalesced": "AllReduce",
+    "all_reduce_sparse": "AllReduce",
+    "broadcast": "Broadcast",
+    "_broadcast_oop": "Broadcast",
+    "reduce": "Reduce",
+    "_reduce_oop": "Reduce",
+    "all_gather": "AllGather",
+    "_all_gather_base": "AllGather",
+    "all_gather_into_tensor_coalesced": "AllGather",
+    "reduce_scatter": "ReduceScatter",
+    "_reduce_scatter_base": "ReduceScatter",
+    "reduce_scatter_tensor_coalesced": "ReduceScatter",
+    "gather": "Gather",
+    "scatter": "Scatter",
+    "all_to_all": "AlltoAll",
+    "all_to_all_single": "AlltoAll",
+    "send": "Send",
+    "recv": "Recv",
+}
+# All members pass the same number of elements.
+EQUAL_SIZED = (
+    "all_reduce", "all_reduce_barrier", "barrier", "allreduce_coalesced", "broadcast", "reduce", "_all_gather_base",
+    "_reduce_scatter_base",
+)  # fmt: skip
+# No member can complete it before all have taken part; the root of others may complete before the rest.
+SYMMETRIC = (
+    "all_reduce", "all_reduce_barrier", "barrier", "allreduce_coalesced", "all_gather", "_all_gather_base",
+    "all_gather_into_tensor_coalesced", "reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced",
+    "all_to_all", "all_to_all_single",
+)  # fmt: skip
+# Data type in Flight Recorder entries -> NCCL's number (data/names.py, DATATYPES).
+DATATYPES = {
+    "Char": 0, "Byte": 1, "Bool": 1, "Int": 2, "UInt32": 3, "Long": 4, "UInt64": 5, "Half": 6, "Float": 7, "Double": 8,
+    "BFloat16": 9, "Float8_e4m3fn": 10, "Float8_e5m2": 11,
+}  # fmt: skip
+# Libraries whose calls PyTorch marks as completed itself; of others it only sees that a call is over (`retired`).
+WATCHED_LIBRARIES = ("nccl", "xccl", "")

@@ -1,0 +1,182 @@
+"""Flight Recorder dumps of PyTorch 2.2 to 2.15: pickles, and the JSON of its debug handlers.
+
+The head of a pickle (process groups, and how far each came) stands before the entries. It is a few kilobytes long and
+often decides, so that the entries of most ranks need not be read. In JSON the keys are sorted, and all of it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+import orjson
+
+from ncclforensics.inputs.plain_pickle import PROTOCOLS, load, walk
+from ncclforensics.inputs.tolerant_json import a_number, a_text, an_array, an_integer, an_object, loaded
+
+GRAMMARS = ("recorder",)
+SIGNATURES = ("recorder_call",)
+KINDS = dict.fromkeys(("recorder_dump", "recorder_group", "recorder_status", "recorder_call"), "flight-recorder")
+
+PICKLE_STARTS = tuple(bytes([0x80, protocol]) for protocol in PROTOCOLS)
+# Keys that stand in the first bytes of a dump: of the dict itself, or of its first entry.
+KEYS = (
+    "pg_config", "pg_status", "nccl_comm_state", "comm_lib_version", "profiling_name", "collective_seq_id", "record_id",
+    "pg_id", "frames", "entries",
+)  # fmt: skip
+ENTRIES = "entries"
+KEPT = 256  # completed entries before the last one; all that have not completed are kept
+OF_TORCH = ("/torch/", "/torch_npu/")  # in the paths of PyTorch's own code
+SHOWN_FRAMES = 4  # of the application, the innermost first
+MOST_TENSORS, MOST_DIMENSIONS = 64, 16
+
+Record = tuple[str, dict[str, Any]]
+
+
+def is_dump(beginning: bytes) -> bool:
+    """Whether a file with this beginning is a dump."""
+    if beginning.startswith(PICKLE_STARTS):
+        return any(_as_text(key) in beginning for key in KEYS)
+    return beginning.lstrip()[:1] in (b"{", b"[") and any(b'"%s"' % key.encode() in beginning for key in KEYS[:6])
+
+
+def _as_text(key: str) -> bytes:
+    """A text as BINUNICODE holds it."""
+    return len(key).to_bytes(4, "little") + key.encode()
+
+
+def head(data: bytes) -> tuple[list[Record], list[str]] | None:
+    """The records of what stands before the entries; None if these bytes do not reach that far or are no pickle."""
+    if not data.startswith(PICKLE_STARTS):
+        return None
+    beginning = walk(data, until=ENTRIES)
+    value = an_object(beginning.value)
+    return (list(_head(value)), []) if beginning.at_key and "pg_status" in value else None
+
+
+def records(data: bytes) -> tuple[list[Record], list[str]]:
+    """All records of a dump; the head's are the first, in the same order."""
+    if data.startswith(PICKLE_STARTS):
+        outcome = load(data)
+        value, problems = outcome.value, [outcome.problem] if outcome.problem else []
+    else:
+        value, problems = loaded(data)
+    document = {ENTRIES: value} if isinstance(value, list) else an_object(value)  # torch 2.2 wrote the entries alone
+    entries = [entry for entry in an_array(document.get(ENTRIES)) if isinstance(entry, dict) and "state" in entry]
+    return [*_head(document), *(("recorder_call", _call(entry)) for entry in _kept(entries))], problems
+
+
+def _head(document: Mapping[str, Any]) -> Iterator[Record]:
+    library = a_text(document.get("comm_lib_version", document.get("nccl_version")))
+    yield "recorder_dump", {"form": "", "version": a_text(document.get("version")), "library": library or None}
+    for name, config in an_object(document.get("pg_config")).items():
+        group = an_object(config)
+        ranks = group.get("ranks", config)  # torch 2.3: the list of ranks itself
+        yield (
+            "recorder_group",
+            {
+                "form": "",
+                "group_name": _name(group.get("name", name)),
+                "group_desc": a_text(group.get("desc")) or None,
+                "ranks": _ranks_text(ranks) if isinstance(ranks, str) else _ranges(an_array(ranks)),
+            },
+        )
+    for number, status in an_object(document.get("pg_status")).items():
+        last = {key: an_integer(an_object(status).get(f"last_{key}_collective")) for key in _STATUS}
+        yield (
+            "recorder_status",
+            {"form": "", "pg_id": an_integer(number), **{f"last_{key}": value for key, value in last.items()}},
+        )
+
+
+_STATUS = ("enqueued", "started", "completed")
+
+
+def _name(name: object) -> str | None:
+    return str(name) if isinstance(name, str | int) and name != "" else None
+
+
+@lru_cache(maxsize=4096)  # all members of a group have the same text
+def _ranks_text(ranks: str) -> str | None:
+    """The ranks of a process group, from the text of a list."""
+    try:
+        return _ranges(an_array(orjson.loads(ranks)))
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _ranges(ranks: list[Any]) -> str | None:
+    """Ranks in their order, with ranges: `0-511, 520`."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if not isinstance(rank, int):
+            return None
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    return ", ".join(f"{first}-{last}" if last > first else str(first) for first, last in runs) or None
+
+
+def _kept(entries: list[dict[str, Any]]) -> Iterable[dict[str, Any]]:
+    """The entries that have not completed or retired, and the last others."""
+    first = len(entries) - KEPT
+    return (
+        entry
+        for number, entry in enumerate(entries)
+        if number >= first or not (entry.get("state") == "completed" or entry.get("retired"))
+    )
+
+
+def _call(entry: Mapping[str, Any]) -> dict[str, Any]:
+    group = entry.get("process_group")
+    name, desc = (group[0], group[1]) if isinstance(group, list | tuple) and len(group) == 2 else (None, None)
+    pg_id = an_integer(entry.get("pg_id"))
+    sequence = an_integer(entry.get("collective_seq_id", entry.get("seq_id")))  # torch 2.2 and 2.3 have one number
+    return {
+        "form": "",
+        "collective_seq": sequence,
+        "duration_ms": a_number(entry.get("duration_ms")),
+        "frames": _frames(entry.get("frames")),
+        "input_dtypes": _dtypes(entry.get("input_dtypes")),
+        "input_sizes": _sizes(entry.get("input_sizes")),
+        "is_p2p": "true" if entry.get("is_p2p") is True else "false",
+        "op_id": an_integer(entry.get("op_id")),
+        "output_dtypes": _dtypes(entry.get("output_dtypes")),
+        "output_sizes": _sizes(entry.get("output_sizes")),
+        "p2p_seq": an_integer(entry.get("p2p_seq_id")),
+        "pg_id": pg_id,
+        "group_name": _name(name) or (None if pg_id is None else str(pg_id)),
+        "group_desc": a_text(desc) or None,
+        "profiling_name": a_text(entry.get("profiling_name")),
+        "record_id": an_integer(entry.get("record_id")),
+        "retired": "true" if entry.get("retired") is True else "false",
+        "state": a_text(entry.get("state")),
+        "thread_name": a_text(entry.get("thread_name")) or None,
+        "created_ns": an_integer(entry.get("time_created_ns")),
+        "completed_ns": an_integer(entry.get("time_discovered_completed_ns")) or None,
+        "started_ns": an_integer(entry.get("time_discovered_started_ns")) or None,
+        "timeout_ms": an_integer(entry.get("timeout_ms")),
+    }
+
+
+def _frames(frames: object) -> str | None:
+    """The innermost frames outside of PyTorch as JSON; if all are inside, the outermost."""
+    found = [frame for frame in an_array(frames) if isinstance(frame, dict) and isinstance(frame.get("filename"), str)]
+    own = [frame for frame in found if not any(part in frame["filename"] for part in OF_TORCH)][:SHOWN_FRAMES]
+    shown = [
+        {"filename": frame["filename"], "line": an_integer(frame.get("line")), "name": a_text(frame.get("name"))}
+        for frame in own or found[-1:]
+    ]
+    return orjson.dumps(shown).decode() if shown else None
+
+
+def _dtypes(dtypes: object) -> str | None:
+    names = [name for name in an_array(dtypes)[:MOST_TENSORS] if isinstance(name, str)]
+    return ",".join(f'"{name}"' for name in names) or None
+
+
+def _sizes(sizes: object) -> str | None:
+    shapes = (an_array(shape)[:MOST_DIMENSIONS] for shape in an_array(sizes)[:MOST_TENSORS])
+    return ",".join(f"[{','.join(str(size) for size in shape if isinstance(size, int))}]" for shape in shapes) or None
