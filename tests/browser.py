@@ -88,8 +88,8 @@ class Browser:
 
     def complaints(self) -> list[Json]:
         """Errors and warnings on the console."""
-        told = ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown")
-        return [event["params"] for event in self.events if event.get("method") in told]
+        reported = ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown")
+        return [event["params"] for event in self.events if event.get("method") in reported]
 
     def _next(self) -> Json:
         while b"\0" not in self._waiting:

@@ -88,9 +88,9 @@ def test_a_redacted_saved_run_contains_no_original_name(tmp_path: Path) -> None:
 def test_the_report_of_a_saved_run_quotes_the_lines_without_the_files(kept: Path, tmp_path: Path) -> None:
     assert cli.main(["report", str(kept), "-o", str(tmp_path / "a.json"), "-q"]) == 1
 
-    told = json.loads((tmp_path / "a.json").read_bytes())
-    assert "count 1048576 datatype 9" in told["findings"][0]["evidence"][-1]["text"]
-    assert told["inputs"][0]["path"].endswith("nccl_rank0.log")
+    reported = json.loads((tmp_path / "a.json").read_bytes())
+    assert "count 1048576 datatype 9" in reported["findings"][0]["evidence"][-1]["text"]
+    assert reported["inputs"][0]["path"].endswith("nccl_rank0.log")
 
 
 def test_a_saved_run_joins_other_logs(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def names_a_file_that_is_not_there(members: dict[str, bytes]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         (manifest("schema", 2), "was saved by ncclforensics 0.1.0 with schema 2; this version reads up to 1"),
         (manifest("inputs", [{"path": 7}]), "is a damaged saved run"),
@@ -246,12 +246,12 @@ def names_a_file_that_is_not_there(members: dict[str, bytes]) -> None:
     ],
 )
 def test_malicious_saved_runs_are_refused(
-    change: Change, told: str, kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    change: Change, reported: str, kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     changed(kept, tmp_path / "bad.ncclf", change)
 
     assert cli.main(["hang", str(tmp_path / "bad.ncclf")]) == 2
-    assert told in capsys.readouterr().err
+    assert reported in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["bad.ncclf"]
 
 
@@ -274,10 +274,10 @@ def test_a_frame_larger_than_any_run_is_refused(
 def test_one_damaged_saved_run_stops_no_other_input(kept: Path, tmp_path: Path) -> None:
     (tmp_path / "cut.ncclf").write_bytes(kept.read_bytes()[:50_000])
 
-    told = said([str(tmp_path / "cut.ncclf"), LOGS])
+    reported = said([str(tmp_path / "cut.ncclf"), LOGS])
 
-    assert told["hang"]["culprits"] == [11]
-    assert "is a damaged saved run" in "".join(problem for one in told["inputs"] for problem in one["problems"])
+    assert reported["hang"]["culprits"] == [11]
+    assert "is a damaged saved run" in "".join(problem for one in reported["inputs"] for problem in one["problems"])
 
 
 @pytest.mark.parametrize("at", range(100, 260_000, 74_003))

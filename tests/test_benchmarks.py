@@ -497,8 +497,8 @@ def nvbandwidth_json(status: str = "Passed") -> str:
         ("host_device_latency_sm", "memory latency SM CPU(row) <-> GPU(column) (ns)", [["582.7", "574.6"]]),
     ]
     cases = [
-        {"name": name, "status": status, "bandwidth_description": told, "bandwidth_matrix": matrix}
-        for name, told, matrix in tests
+        {"name": name, "status": status, "bandwidth_description": reported, "bandwidth_matrix": matrix}
+        for name, reported, matrix in tests
     ]
     whole = {"CUDA Runtime Version": 12080, "GPU Device list": ["0: NVIDIA H100 (1b:00): (node)"], "testcases": cases}
     return json.dumps({"nvbandwidth": whole}, indent=1)

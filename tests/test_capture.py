@@ -125,14 +125,14 @@ def test_a_malformed_fault_is_refused(text: str, says: str) -> None:
 
 
 def test_the_ranks_write_logs_and_dumps_into_the_folder(tmp_path: Path) -> None:
-    told = plan(tmp_path).variables(0)
+    reported = plan(tmp_path).variables(0)
 
-    assert (told["NCCL_DEBUG"], told["NCCL_DEBUG_SUBSYS"]) == ("INFO", "INIT,COLL")
-    written = [value for name, value in told.items() if name.endswith(("_FILE", "TMPDIR"))]
+    assert (reported["NCCL_DEBUG"], reported["NCCL_DEBUG_SUBSYS"]) == ("INFO", "INIT,COLL")
+    written = [value for name, value in reported.items() if name.endswith(("_FILE", "TMPDIR"))]
     assert len(written) == 6
     assert all(Path(value).is_relative_to(tmp_path) for value in written)
-    assert told["NCCL_SOCKET_IFNAME"] == "lo"
-    assert told["MASTER_ADDR"] == "127.0.0.1"
+    assert reported["NCCL_SOCKET_IFNAME"] == "lo"
+    assert reported["MASTER_ADDR"] == "127.0.0.1"
 
 
 def test_one_rank_dumps_the_topology_for_all(tmp_path: Path) -> None:
@@ -159,9 +159,9 @@ def test_ranks_that_share_a_gpu_are_hosts_of_their_own_and_a_rehearsal(tmp_path:
     ],
 )
 def test_faults_inside_nccl_are_set_by_variables(tmp_path: Path, text: str, variables: dict[str, str]) -> None:
-    told = plan(tmp_path, faults=[parse_fault(text, 2, 30)]).variables(1)
+    reported = plan(tmp_path, faults=[parse_fault(text, 2, 30)]).variables(1)
 
-    assert variables.items() <= told.items()
+    assert variables.items() <= reported.items()
 
 
 def test_an_algorithm_is_measured_alone_in_a_folder_below(tmp_path: Path) -> None:
@@ -189,10 +189,10 @@ def test_a_bandwidth_is_held_against_the_least_one_only_if_it_was_measured(tmp_p
 
 
 def test_gloo_uses_the_loopback_and_no_variable_of_nccl(tmp_path: Path) -> None:
-    told = plan(tmp_path, backend="gloo", gpus=[]).variables(0)
+    reported = plan(tmp_path, backend="gloo", gpus=[]).variables(0)
 
-    assert told["GLOO_SOCKET_IFNAME"] == "lo"
-    assert not [name for name in told if name.startswith("NCCL_")]
+    assert reported["GLOO_SOCKET_IFNAME"] == "lo"
+    assert not [name for name in reported if name.startswith("NCCL_")]
 
 
 def test_a_rank_that_is_absent_is_not_started_and_nothing_is_measured(tmp_path: Path) -> None:
@@ -384,8 +384,8 @@ def test_the_time_limit_ends_all_processes(tmp_path: Path, tool: Callable[[str, 
     assert "time limit" in why
     assert child.ended == "taken-down"
     assert not alive(child.process.pid)
-    (told,) = (tmp_path / "launcher.jsonl").read_text(encoding="ascii").splitlines()
-    assert '"ended":"taken-down"' in told
+    (reported,) = (tmp_path / "launcher.jsonl").read_text(encoding="ascii").splitlines()
+    assert '"ended":"taken-down"' in reported
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
@@ -538,11 +538,11 @@ def test_journals_alone_show_the_injected_fault(tmp_path: Path, text: str, verdi
         elif fault.kind is not FaultKind.ABSENT:
             write_end(tmp_path, rank, *(("signal", -9) if fault.kind is FaultKind.CRASH else ("taken-down", -15)))
 
-    told = as_object(analyze([str(tmp_path)]))
+    reported = as_object(analyze([str(tmp_path)]))
 
-    assert (told["hang"]["verdict"], told["hang"]["culprits"]) == (verdict, [fault.rank])
-    assert {given["kind"] for given in told["inputs"]} == {"capture-journal"}
-    assert [row["category"] for row in told["findings"] if row["severity"] == "info"] == ["incomplete-evidence"]
+    assert (reported["hang"]["verdict"], reported["hang"]["culprits"]) == (verdict, [fault.rank])
+    assert {given["kind"] for given in reported["inputs"]} == {"capture-journal"}
+    assert [row["category"] for row in reported["findings"] if row["severity"] == "info"] == ["incomplete-evidence"]
 
 
 def test_an_interrupted_capture_is_no_hang(tmp_path: Path) -> None:
@@ -575,7 +575,7 @@ def test_the_record_of_a_capture_shows_whether_it_is_complete(
 
     (given,) = [each for each in as_object(analyze([str(tmp_path)]))["inputs"] if "capture.json" in each["path"]]
 
-    assert [problem in told for told in given["problems"]] == [True] * (problem is not None)
+    assert [problem in reported for reported in given["problems"]] == [True] * (problem is not None)
     assert given["lines"] == 0
 
 
@@ -590,10 +590,10 @@ def test_a_rank_that_comes_late_to_every_step_is_found_in_journals(tmp_path: Pat
 def test_the_journal_of_a_healthy_run_has_no_finding(tmp_path: Path) -> None:
     write_journals(tmp_path, None)
 
-    told = as_object(analyze([str(tmp_path)], everything=True))
+    reported = as_object(analyze([str(tmp_path)], everything=True))
 
-    assert told["run"]["world_size"] == 4
-    assert [row["category"] for row in told["findings"]] == ["incomplete-evidence"]
+    assert reported["run"]["world_size"] == 4
+    assert [row["category"] for row in reported["findings"]] == ["incomplete-evidence"]
 
 
 def test_a_failed_run_with_equal_calls_is_not_healthy(tmp_path: Path) -> None:
@@ -632,12 +632,12 @@ def test_calls_in_both_journal_and_log_are_counted_once(tmp_path: Path, step: in
         lines = nccl_log(rank, step if rank == 3 else step + 1)
         (tmp_path / f"nccl.{rank}.log").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
-    told = as_object(analyze([str(tmp_path)]))
+    reported = as_object(analyze([str(tmp_path)]))
 
-    (world,) = told["run"]["communicators"]
+    (world,) = reported["run"]["communicators"]
     assert (world["id"], world["operations"]) == ("0xfeed", {"min": step, "max": step + 1})
-    assert (told["hang"]["verdict"], told["hang"]["culprits"]) == ("lagging-ranks", [3])
-    assert not [row for row in told["findings"] if row["rule"] == "read-journal-alone"]
+    assert (reported["hang"]["verdict"], reported["hang"]["culprits"]) == ("lagging-ranks", [3])
+    assert not [row for row in reported["findings"] if row["rule"] == "read-journal-alone"]
 
 
 WATCHDOG = (
@@ -668,8 +668,8 @@ def write_aborted(folder: Path, fault: InjectedFault) -> None:
             called[-1] = called[-1].replace("AllReduce", "Broadcast")
         (folder / f"nccl.{rank}.log").write_text("\n".join(called) + "\n", encoding="utf-8")
         if not strikes or fault.kind is FaultKind.MISMATCH:
-            told = WATCHDOG.format(rank=rank, name="BROADCAST" if strikes else "ALLREDUCE")
-            (folder / f"output.rank{rank}.txt").write_text(told, encoding="utf-8")
+            reported = WATCHDOG.format(rank=rank, name="BROADCAST" if strikes else "ALLREDUCE")
+            (folder / f"output.rank{rank}.txt").write_text(reported, encoding="utf-8")
             write_end(folder, rank, "signal", -6)
         else:
             write_end(folder, rank, *(("signal", -9) if fault.kind is FaultKind.CRASH else ("taken-down", -15)))
@@ -723,9 +723,9 @@ def test_a_truncated_journal_is_read_up_to_the_cut(tmp_path: Path) -> None:
     path = tmp_path / "journal.rank0.jsonl"
     path.write_bytes(path.read_bytes()[:-40] + b'\x00\xff\n{"journal":1,"time":\n')
 
-    told = as_object(analyze([str(tmp_path)]))
+    reported = as_object(analyze([str(tmp_path)]))
 
-    assert told["hang"]["culprits"] == [3]
+    assert reported["hang"]["culprits"] == [3]
 
 
 def test_numbers_beyond_their_column_are_ignored(tmp_path: Path) -> None:
@@ -736,9 +736,9 @@ def test_numbers_beyond_their_column_are_ignored(tmp_path: Path) -> None:
         init="START", **{**WORLD, "nranks": 10**12}
     )
 
-    told = as_object(analyze([str(tmp_path)], everything=True))
+    reported = as_object(analyze([str(tmp_path)], everything=True))
 
-    assert (told["hang"]["verdict"], told["hang"]["culprits"]) == ("rank-died", [0])
+    assert (reported["hang"]["verdict"], reported["hang"]["culprits"]) == ("rank-died", [0])
 
 
 # With PyTorch

@@ -49,13 +49,13 @@ def answer(pair: Path, *, backwards: bool = False) -> Comparison:
         return compare_reports(*map(read, sides))
 
 
-def told(comparison: Comparison) -> list[list[str]]:
+def reported(comparison: Comparison) -> list[list[str]]:
     return [[one.kind, one.topic, one.what] for one in comparison.differences if one.kind is not Kind.CONTEXT]
 
 
 @every_pair
 def test_differences_are_those_of_the_case_in_that_order(pair: Path) -> None:
-    assert told(answer(pair)) == case_of(pair)["differences"]
+    assert reported(answer(pair)) == case_of(pair)["differences"]
 
 
 @every_pair
@@ -156,9 +156,9 @@ def test_a_selected_communicator_is_matched_in_the_other_run() -> None:
 
 
 def facts_of(*rows: tuple[str, str, int | None]) -> pl.DataFrame:
-    told = [{"what": what, "value": value, "size": size, "source": 0, "line": n + 1} for n, (what, value, size) in
+    reported = [{"what": what, "value": value, "size": size, "source": 0, "line": n + 1} for n, (what, value, size) in
             enumerate(rows)]  # fmt: skip
-    return facts.add_missing_columns(pl.DataFrame(told, schema_overrides={"size": pl.Int64}))
+    return facts.add_missing_columns(pl.DataFrame(reported, schema_overrides={"size": pl.Int64}))
 
 
 def differences(topic: str, good: pl.DataFrame, bad: pl.DataFrame) -> list[Difference]:
@@ -202,9 +202,9 @@ def test_consecutive_sizes_with_one_difference_are_grouped() -> None:
     good = facts_of(*[("AllReduce", "RING LL", 1 << n) for n in range(10, 14)])
     bad = facts_of(*[("AllReduce", "TREE LL", 1 << n) for n in range(10, 13)], ("AllReduce", "RING SIMPLE", 1 << 13))
 
-    told = differences("algorithms", good, bad)
+    reported = differences("algorithms", good, bad)
 
-    assert [one.what for one in told] == ["AllReduce of 1 KiB to 4 KiB", "AllReduce of 8 KiB"]
+    assert [one.what for one in reported] == ["AllReduce of 1 KiB to 4 KiB", "AllReduce of 8 KiB"]
 
 
 def figures_of(values: list[float], *, unit: str = "GB/s", side: str = "out-of-place") -> pl.DataFrame:
@@ -230,9 +230,9 @@ GOOD = [100.0, 150.0, 200.0, 250.0]
     ],
 )
 def test_a_bandwidth_differs_beyond_noise_and_outliers(bad: list[float], sizes: str | None) -> None:
-    told = differences("bandwidth", figures_of(GOOD), figures_of(bad))
+    reported = differences("bandwidth", figures_of(GOOD), figures_of(bad))
 
-    assert [one.what for one in told] == ([f"bandwidth of all_reduce at {sizes} sizes)"] if sizes else [])
+    assert [one.what for one in reported] == ([f"bandwidth of all_reduce at {sizes} sizes)"] if sizes else [])
 
 
 def test_variation_within_a_run_is_noise() -> None:

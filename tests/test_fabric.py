@@ -106,11 +106,11 @@ def said(report: Report) -> dict[str, str]:
 
 @pytest.mark.parametrize("text", [PLAIN, OLD, REPORTED, DIAGNOSED, TABLE, WARNED])
 def test_a_counter_is_the_same_from_every_tool(parse: Parse, text: str) -> None:
-    told = counted(parse(a=text), port=1)
+    reported = counted(parse(a=text), port=1)
 
-    assert told["symbol_error"] == (65535, True)  # stuck: this or more
-    assert told["link_downed"] == (2, False)
-    assert "port_rcv_errors" not in told  # not available is not zero
+    assert reported["symbol_error"] == (65535, True)  # stuck: this or more
+    assert reported["link_downed"] == (2, False)
+    assert "port_rcv_errors" not in reported  # not available is not zero
 
 
 def test_data_counters_count_words_of_four_bytes_and_saturate_if_narrow(parse: Parse) -> None:
@@ -140,10 +140,10 @@ Errors for 0x2c903006e29b0 "leaf-1"
    GUID 0x2c903006e29b0 port 1: [PortXmitDiscards == 7] [PortDLIDMappingErrors == 7] [PortRcvErrors == 3] \
 [PortInactiveDiscards == 3]
 """
-    told = counted(parse(a=text))
+    reported = counted(parse(a=text))
 
-    assert told["port_sw_hoq_lifetime_limit_discards"] == (7, False)
-    assert told["port_local_physical_errors"] == (3, False)
+    assert reported["port_sw_hoq_lifetime_limit_discards"] == (7, False)
+    assert reported["port_local_physical_errors"] == (3, False)
 
 
 LINKS = """\
@@ -231,10 +231,10 @@ Infiniband device 'mlx5_0' port 1 status:
 def test_a_port_is_the_same_from_every_tool_of_its_host(parse: Parse, text: str) -> None:
     (port,) = parse(a=text)["port_state"].to_dicts()
 
-    told = {
+    reported = {
         name: port[name] for name in ("device", "port", "lid", "state", "physical_state", "rate_Gbps", "link_layer")
     }
-    assert told == {
+    assert reported == {
         "device": "mlx5_0", "port": 1, "lid": 12, "state": "active", "physical_state": "LinkUp", "rate_Gbps": 400.0,
         "link_layer": "InfiniBand",
     }  # fmt: skip

@@ -57,7 +57,7 @@ def answer(paths: list[str], *, whole: bool = False) -> dict[str, Any]:
     return as_object(analyze(paths, full=whole))
 
 
-def told(out: dict[str, Any]) -> dict[str, Any]:
+def reported(out: dict[str, Any]) -> dict[str, Any]:
     """The part of an answer that must not depend on how the files were read."""
     operation = {k: v for k, v in (out["hang"]["operation"] or {}).items() if k != "ordinal"}
     return {
@@ -77,7 +77,7 @@ def test_windows_give_the_verdict_of_a_full_read(plan: Plan) -> None:
 
         windows, whole = as_object(build_report(run)), answer([folder], whole=True)
 
-    assert told(windows) == told(whole)
+    assert reported(windows) == reported(whole)
 
 
 @examples(4)

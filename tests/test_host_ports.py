@@ -59,7 +59,7 @@ DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_L3{gpu="0",device="nvidia0",Hostname="gpu-
 COUNTED = {"link_downed": 255, "port_xmit_data": 4000, "symbol_error": 3, "out_of_sequence": 7}
 
 
-def told(tmp_path: Path, *dumps: str) -> Report:
+def reported(tmp_path: Path, *dumps: str) -> Report:
     for number, dump in enumerate(dumps):
         (tmp_path / f"dump{number}").write_bytes(dump.encode())
     return analyze([str(tmp_path)], everything=True)
@@ -91,9 +91,9 @@ def test_sysfs_is_the_same_as_a_list_as_an_object_and_as_files(tmp_path: Path, s
         report = analyze([str(tmp_path)], everything=True)
     elif sort == "json":
         pairs = (line.partition(":") for line in SYSFS.splitlines())
-        report = told(tmp_path, "{\n" + ",\n".join(f'"{path}": "{value}\\n"' for path, _, value in pairs) + "\n}")
+        report = reported(tmp_path, "{\n" + ",\n".join(f'"{path}": "{value}\\n"' for path, _, value in pairs) + "\n}")
     else:
-        report = told(tmp_path, SYSFS)
+        report = reported(tmp_path, SYSFS)
 
     assert nonzero(report) == COUNTED
     (port,) = as_object(report)["counters"]
@@ -103,14 +103,14 @@ def test_sysfs_is_the_same_as_a_list_as_an_object_and_as_files(tmp_path: Path, s
 
 
 def test_an_unsupported_counter_is_null_not_zero(tmp_path: Path) -> None:
-    report = told(tmp_path, SYSFS)
+    report = reported(tmp_path, SYSFS)
 
     assert "port_xmit_wait" not in report.run["counter"]["name"].to_list()
     assert "lifespan" not in report.run["counter"]["name"].to_list()
 
 
 def test_exporters_count_bytes_and_the_kernel_words_of_four(tmp_path: Path) -> None:
-    report = told(tmp_path, METRICS)
+    report = reported(tmp_path, METRICS)
 
     assert nonzero(report) == COUNTED
     assert nonzero(report, "GPU0") == {"nvlink_replay_errors": 12}
@@ -120,7 +120,7 @@ def test_exporters_count_bytes_and_the_kernel_words_of_four(tmp_path: Path) -> N
 
 
 def test_speed_and_width_of_verbs_are_a_rate(tmp_path: Path) -> None:
-    report = told(tmp_path, VERBS)
+    report = reported(tmp_path, VERBS)
 
     assert link(report, "device", "port", "state", "rate_Gbps", "mtu", "lid") == ["mlx5_0", 1, "active", 400.0, 4096, 5]
     assert report.run["port_gid"].select("index", "is_link_local", "version").rows() == [(0, True, None)]
@@ -140,13 +140,13 @@ RDMA = "link mlx5_0/1 rx_write_requests 0 out_of_buffer 0 out_of_sequence 12 lif
     ],
 )
 def test_statistics_of_rdma_in_every_form(tmp_path: Path, dump: str) -> None:
-    report = told(tmp_path, dump)
+    report = reported(tmp_path, dump)
 
     assert nonzero(report) == {"out_of_sequence": 12, "local_ack_timeout_err": 3}
 
 
 def test_text_after_a_statistic_is_ignored(tmp_path: Path) -> None:
-    report = told(tmp_path, f"{RDMA}\n\nsome_word 12\n")
+    report = reported(tmp_path, f"{RDMA}\n\nsome_word 12\n")
 
     assert "some_word" not in report.run["counter"]["name"].to_list()
 
@@ -155,7 +155,7 @@ ETHTOOL = "NIC statistics:\n     rx_prio3_pause: 12\n     [0]: rx_packets: 4\n  
 
 
 def test_an_interface_is_known_by_the_command_and_its_device_by_the_list(tmp_path: Path) -> None:
-    report = told(
+    report = reported(
         tmp_path, f"ops@gpu-a012:~$ ibdev2netdev\nmlx5_0 port 1 ==> ens1f0 (Up)\n$ ethtool -S ens1f0\n{ETHTOOL}"
     )
 
@@ -165,7 +165,7 @@ def test_an_interface_is_known_by_the_command_and_its_device_by_the_list(tmp_pat
 
 
 def test_statistics_without_an_interface_form_no_series(tmp_path: Path) -> None:
-    report = told(tmp_path, ETHTOOL + ETHTOOL.replace("12", "4711"))
+    report = reported(tmp_path, ETHTOOL + ETHTOOL.replace("12", "4711"))
 
     assert as_object(report)["counters"] == []
     assert any("without an interface" in problem for problem in as_object(report)["inputs"][0]["problems"])
@@ -193,7 +193,7 @@ Link Down Counter                  : 2
 
 
 def test_mlxlink_gives_state_counters_and_bit_errors(tmp_path: Path) -> None:
-    report = told(tmp_path, f"[root@gpu-a012 ~]# mlxlink -d mlx5_0 -c\n\x1b[1m{MLXLINK}\x1b[0m")
+    report = reported(tmp_path, f"[root@gpu-a012 ~]# mlxlink -d mlx5_0 -c\n\x1b[1m{MLXLINK}\x1b[0m")
 
     assert nonzero(report) == {"link_downed": 2}
     expected = ["gpu-a012", "active", "LinkUp", 400.0, "NDR", None]
@@ -202,7 +202,7 @@ def test_mlxlink_gives_state_counters_and_bit_errors(tmp_path: Path) -> None:
 
 
 def test_an_nvlink_is_not_an_infiniband_port(tmp_path: Path) -> None:
-    report = told(tmp_path, MLXLINK.replace("IB-NDR", "NVLink-XDR"))
+    report = reported(tmp_path, MLXLINK.replace("IB-NDR", "NVLink-XDR"))
 
     assert link(report, "link_layer", "rate_Gbps", "speed") == ["NVLink", None, None]
 
@@ -210,7 +210,7 @@ def test_an_nvlink_is_not_an_infiniband_port(tmp_path: Path) -> None:
 def test_files_that_could_not_be_read_are_named(tmp_path: Path) -> None:
     failed = "grep: /sys/class/infiniband/mlx5_2/ports/1/counters/symbol_error: Invalid argument\n"
 
-    report = told(tmp_path, SYSFS + failed)
+    report = reported(tmp_path, SYSFS + failed)
 
     assert as_object(report)["inputs"][0]["problems"] == [
         "line 12: 1 files of ports could not be read: Invalid argument"
@@ -228,7 +228,7 @@ n_gids_found=2
 
 
 def test_gids_of_show_gids_and_of_files(tmp_path: Path) -> None:
-    report = told(tmp_path, GIDS)
+    report = reported(tmp_path, GIDS)
     columns = ["device", "port", "index", "version", "is_ipv4", "is_link_local", "netdev"]
 
     assert report.run["port_gid"].select(columns).rows() == [
@@ -247,7 +247,7 @@ PFC configuration:
 
 
 def test_priorities_without_loss(tmp_path: Path) -> None:
-    report = told(tmp_path, f"[root@gpu-a012 ~]# mlnx_qos -i ens1f0\n{QOS}")
+    report = reported(tmp_path, f"[root@gpu-a012 ~]# mlnx_qos -i ens1f0\n{QOS}")
 
     columns = ["host", "netdev", "priorities", "trust"]
     assert report.run["pfc"].select(columns).rows() == [("gpu-a012", "ens1f0", [3], "dscp")]
@@ -280,6 +280,6 @@ def test_malformed_values_become_null(tmp_path: Path, value: str) -> None:
         f"     rx_prio3_pause: {value}",
     )
 
-    report = told(tmp_path, SYSFS, "\n".join(lines))
+    report = reported(tmp_path, SYSFS, "\n".join(lines))
 
     assert nonzero(report) == COUNTED

@@ -133,9 +133,9 @@ def test_read_error_arrow_chain(tmp_path: Path) -> None:
 
 def test_read_last_warning_may_be_unrelated(tmp_path: Path) -> None:
     """What a framework prints as `Last error:` is not a failure of its own."""
-    told = "[rank0]: Last error:\n[rank0]: Attribute busid of node nic not found\n"
+    reported = "[rank0]: Last error:\n[rank0]: Attribute busid of node nic not found\n"
 
-    report = read(tmp_path, VERSION + created(**process(0, nranks=1)) + told)
+    report = read(tmp_path, VERSION + created(**process(0, nranks=1)) + reported)
 
     assert report.run["failure_event"].is_empty()
 
@@ -178,13 +178,13 @@ def test_read_format_is_unstable(tmp_path: Path) -> None:
 
 def test_read_ib_using_may_be_empty(tmp_path: Path) -> None:
     """`NET/IB : Using` without a device is no InfiniBand."""
-    told = [
+    reported = [
         "NET/IB : No device found.",
         "NET/IB : Using [RO]; OOB eth0:10.0.4.12<0>",
         "NET/Socket : Using [0]eth0:10.0.4.12<0>",
         "Using network Socket",
     ]
-    text = "".join(f"gpu-a012:4100:4100 [0] NCCL INFO {line}\n" for line in told)
+    text = "".join(f"gpu-a012:4100:4100 [0] NCCL INFO {line}\n" for line in reported)
 
     report = read(tmp_path, VERSION + text)
 

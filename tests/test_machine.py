@@ -103,7 +103,7 @@ LAYOUTS = (tabs, blanks, collapsed, windows, tagged, prompted)
 NAMED = ("GPU0", "GPU1", "GPU2", "GPU3", "mlx5_0", "mlx5_1")
 
 
-def told(tmp_path: Path, *dumps: str, everything: bool = True) -> Report:
+def reported(tmp_path: Path, *dumps: str, everything: bool = True) -> Report:
     for number, dump in enumerate(dumps):
         (tmp_path / f"dump{number}").write_bytes(dump.encode())
     return analyze([str(tmp_path)], everything=everything)
@@ -123,7 +123,7 @@ def problems(report: Report) -> list[str]:
 def test_a_matrix_is_the_same_in_every_layout(
     layout: Callable[[list[list[str]]], str], more: bool, tmp_path: Path
 ) -> None:
-    report = told(tmp_path, layout(rows(more=more)))
+    report = reported(tmp_path, layout(rows(more=more)))
 
     assert pairs(report) == BOTH
     assert [(row["gpus"], row["nics"]) for row in as_object(report)["topology"]] == [(4, 2)]
@@ -135,7 +135,7 @@ def test_a_matrix_is_the_same_in_every_layout(
 
 
 def test_nics_have_the_names_of_the_legend(tmp_path: Path) -> None:
-    report = told(tmp_path, tabs(rows()) + LEGEND)
+    report = reported(tmp_path, tabs(rows()) + LEGEND)
 
     assert report.run["machine_device"].filter(kind="nic")["name"].to_list() == ["mlx5_0", "mlx5_1"]
     assert as_object(report)["inputs"][0]["unrecognised"] == 0
@@ -143,14 +143,14 @@ def test_nics_have_the_names_of_the_legend(tmp_path: Path) -> None:
 
 def test_old_drivers_name_nics_in_the_columns(tmp_path: Path) -> None:
     lines = [[cell.replace("NIC", "mlx5_") for cell in line] for line in rows()]
-    report = told(tmp_path, tabs(lines))
+    report = reported(tmp_path, tabs(lines))
 
     assert pairs(report)["GPU2", "mlx5_1"] == "PXB"
     assert as_object(report)["topology"][0]["nics"] == 2
 
 
 def test_a_single_gpu_has_no_pairs(tmp_path: Path) -> None:
-    report = told(
+    report = reported(
         tmp_path, "\t\x1b[4mGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m\nGPU0\t X \t0-15\t0\t\tN/A\n"
     )
 
@@ -163,7 +163,7 @@ def test_peer_access_belongs_to_the_matrix_of_the_same_machine(tmp_path: Path) -
         f" {one}\t" + "\t".join("X" if one == other else "CNS" if "GPU3" in (one, other) else "OK" for other in GPUS)
         + "\n" for one in GPUS
     )  # fmt: skip
-    report = told(tmp_path, tabs(rows()) + "$ nvidia-smi topo -p2p w\n" + access)
+    report = reported(tmp_path, tabs(rows()) + "$ nvidia-smi topo -p2p w\n" + access)
 
     assert len(as_object(report)["topology"]) == 1
     assert pairs(report) == BOTH
@@ -174,13 +174,13 @@ def test_peer_access_belongs_to_the_matrix_of_the_same_machine(tmp_path: Path) -
 @pytest.mark.parametrize(("what", "told_of"), [("r", ["p2p"]), ("w", ["p2p"]), ("p", []), ("a", [])])
 def test_only_reading_and_writing_must_be_allowed_over_nvlink(what: str, told_of: list[str], tmp_path: Path) -> None:
     refused = "\tGPU0\tGPU1\n GPU0\tX\tNS\n GPU1\tNS\tX\n"
-    report = told(tmp_path, tabs(rows(GPUS[:2])) + f"$ nvidia-smi topo -p2p {what}\n" + refused)
+    report = reported(tmp_path, tabs(rows(GPUS[:2])) + f"$ nvidia-smi topo -p2p {what}\n" + refused)
 
     assert [finding.category for finding in report.findings] == told_of
 
 
 def test_a_second_matrix_is_a_second_dump(tmp_path: Path) -> None:
-    report = told(tmp_path, tabs(rows()) + LEGEND + tabs(rows(GPUS)))
+    report = reported(tmp_path, tabs(rows()) + LEGEND + tabs(rows(GPUS)))
 
     assert [(row["gpus"], row["nics"]) for row in as_object(report)["topology"]] == [(4, 2), (4, 0)]
 
@@ -203,7 +203,7 @@ def test_the_tables_of_rocm_smi_are_one_dump(tmp_path: Path) -> None:
         + "".join(f"GPU[{n}]\t\t: (Topology) Numa Node: {n // 2}\n" for n in range(4))
         + "================================== End of ROCm SMI Log ===================================\n"
     )
-    report = told(tmp_path, text)
+    report = reported(tmp_path, text)
 
     assert [(row["gpus"], row["nics"]) for row in as_object(report)["topology"]] == [(4, None)]
     assert set(pairs(report, "type").values()) == {"XGMI"}
@@ -214,7 +214,7 @@ def test_the_tables_of_rocm_smi_are_one_dump(tmp_path: Path) -> None:
 def test_a_log_with_a_matrix_in_it_stays_a_log(tmp_path: Path) -> None:
     folder = INCIDENTS / "shared-memory-beside-nvlink"
     log = (folder / "h100-01.rank0.log").read_text()
-    report = told(tmp_path, tabs(rows()) + log)
+    report = reported(tmp_path, tabs(rows()) + log)
 
     assert as_object(report)["inputs"][0]["kind"] == "nccl-log"
     assert pairs(report) == BOTH
@@ -224,7 +224,7 @@ def test_a_log_with_a_matrix_in_it_stays_a_log(tmp_path: Path) -> None:
 
 
 def test_without_the_columns_the_rows_tell_them(tmp_path: Path) -> None:
-    report = told(tmp_path, "\n".join(tabs(rows()).split("\n")[1:]))
+    report = reported(tmp_path, "\n".join(tabs(rows()).split("\n")[1:]))
 
     assert pairs(report) == BOTH
     assert problems(report) == ["matrix at line 1: the line that names the columns is missing"]
@@ -232,7 +232,7 @@ def test_without_the_columns_the_rows_tell_them(tmp_path: Path) -> None:
 
 def test_a_missing_row_is_named(tmp_path: Path) -> None:
     lines = rows()
-    report = told(tmp_path, tabs(lines[:3] + lines[4:]))
+    report = reported(tmp_path, tabs(lines[:3] + lines[4:]))
 
     assert pairs(report) == {pair: way for pair, way in BOTH.items() if pair[0] != "GPU2"}
     assert problems(report) == ["matrix at line 1: rows are missing: GPU2"]
@@ -241,7 +241,7 @@ def test_a_missing_row_is_named(tmp_path: Path) -> None:
 def test_misplaced_cells_are_ignored(tmp_path: Path) -> None:
     lines = rows()
     del lines[3][1]  # of GPU2: all its cells move to the left
-    report = told(tmp_path, tabs(lines))
+    report = reported(tmp_path, tabs(lines))
 
     assert pairs(report) == {pair: way for pair, way in BOTH.items() if pair[0] != "GPU2"}
     assert problems(report) == ["matrix at line 4: the cells of GPU2 do not stand below their columns"]
@@ -250,7 +250,7 @@ def test_misplaced_cells_are_ignored(tmp_path: Path) -> None:
 def test_a_row_that_is_cut_keeps_its_first_cells(tmp_path: Path) -> None:
     lines = rows(more=False)
     lines[2] = lines[2][:5]
-    report = told(tmp_path, tabs(lines))
+    report = reported(tmp_path, tabs(lines))
 
     assert pairs(report) == {pair: way for pair, way in BOTH.items() if pair not in {("GPU1", nic) for nic in NICS}}
     assert problems(report) == ["matrix at line 3: GPU1 has 4 of 6 cells"]
@@ -307,7 +307,7 @@ XML_PAIRS = {
     ids=["pretty", "minified", "minified, ended", "tabs", "prologue", "comment", "comments"],
 )  # fmt: skip
 def test_nccls_xml_is_the_same_however_it_is_written(write: Callable[[str], str], tmp_path: Path) -> None:
-    report = told(tmp_path, write(xml()))
+    report = reported(tmp_path, write(xml()))
 
     assert pairs(report) == XML_PAIRS
     assert as_object(report)["inputs"][0]["kind"] == "topology"
@@ -320,7 +320,7 @@ def test_a_file_for_a_kind_of_machine_names_devices_by_their_class_only(tmp_path
         line.replace(".0 GT/s PCIe", " GT/s") for line in xml().splitlines() if "<pci" in line or "<cpu" in line
     )
     closed = bare.replace('">', '"/>').replace('modelid="143"/>', 'modelid="143">')
-    report = told(tmp_path, '<system version="1">\n' + closed + "\n</system>\n")
+    report = reported(tmp_path, '<system version="1">\n' + closed + "\n</system>\n")
 
     assert [(row["gpus"], row["nics"]) for row in as_object(report)["topology"]] == [(2, 2)]
 
@@ -328,7 +328,7 @@ def test_a_file_for_a_kind_of_machine_names_devices_by_their_class_only(tmp_path
 def test_graphs_name_the_gpus_and_no_nics(tmp_path: Path) -> None:
     channel = "".join(f'<gpu dev="{n}"/>' for n in range(4))
     graph = f'<graph id="0" pattern="4" nchannels="2"><channel>{channel}</channel><channel>{channel}</channel></graph>'
-    report = told(tmp_path, f'<graphs version="1">{graph}</graphs>\n')
+    report = reported(tmp_path, f'<graphs version="1">{graph}</graphs>\n')
 
     assert [(row["gpus"], row["nics"]) for row in as_object(report)["topology"]] == [(4, None)]
 
@@ -344,7 +344,7 @@ BOMB = """<?xml version="1.0"?>
 
 def test_entities_in_xml_are_reported_and_not_expanded(tmp_path: Path) -> None:
     stranger = xml().replace('name="mlx5_1"', 'name="&b;"').replace('guid="0x0"', 'guid="&f;"')
-    report = told(tmp_path, BOMB + stranger)
+    report = reported(tmp_path, BOMB + stranger)
 
     shown = as_text(report, everything=True)
     assert "aaaaaaaaaa" not in shown
@@ -356,7 +356,7 @@ def test_entities_in_xml_are_reported_and_not_expanded(tmp_path: Path) -> None:
 
 
 def test_truncated_xml_gives_the_elements_before_the_cut(tmp_path: Path) -> None:
-    report = told(tmp_path, xml()[: xml().index("mlx5_1") + 3])
+    report = reported(tmp_path, xml()[: xml().index("mlx5_1") + 3])
 
     assert pairs(report)["GPU0", "GPU1"] == "NV18"
     assert problems(report) == ["XML at line 1: ends inside <nic>"]
@@ -366,7 +366,7 @@ def test_links_that_two_ends_count_differently_are_an_oddity(tmp_path: Path) -> 
     switch = 'target="0000:05:00.0" count="18" tclass="0x068000"'
     text = xml().replace(switch, 'target="0000:21:00.0" count="1" tclass="0x030200"', 1)
     text = text.replace(switch, 'target="0000:11:00.0" count="12" tclass="0x030200"')
-    report = told(tmp_path, text)
+    report = reported(tmp_path, text)
 
     (finding,) = report.findings
     assert (finding.rule, finding.detail) == ("nvlink-count-differs", "NV1 from GPU0, NV12 from GPU1")
@@ -420,7 +420,7 @@ def test_lspci_names_gpus_nics_and_their_links(tmp_path: Path) -> None:
         "13:00.0 VGA compatible controller [0300]: ASPEED Technology, Inc. ASPEED Graphics Family [1a03:2000]\n"
         "14:00.0 Bridge [0680]: NVIDIA Corporation Device [10de:22a3] (rev a1)\n"
     )
-    report = told(tmp_path, text)
+    report = reported(tmp_path, text)
     devices = report.run["machine_device"]
 
     assert devices.select("kind", "device").rows() == [
@@ -436,7 +436,7 @@ def test_one_narrow_link_of_two_is_no_fault_yet(alike: int, severity: str, tmp_p
     for place in range(alike + 1):
         text += f"{place + 1}0:00.0 3D controller [0302]: NVIDIA Corporation GA100 [A100 PCIe 80GB] [10de:20b5]\n"
         text += f"\t\tLnkSta:\tSpeed 16GT/s, Width x{16 if place else 8}\n"
-    report = told(tmp_path, text)
+    report = reported(tmp_path, text)
 
     assert [(finding.rule, finding.severity) for finding in report.findings] == [("topo-narrow-pcie", severity)]
 
@@ -445,13 +445,13 @@ def test_the_tree_of_lspci_does_not_count_gpus(tmp_path: Path) -> None:
     text = "-+-[0000:00]-+-00.0  Advanced Micro Devices, Inc. [AMD] Device 14a4\n"
     text += " |           +-01.1-[c1]----00.0  NVIDIA Corporation AD102GL [RTX 6000 Ada Generation]\n"
 
-    assert as_object(told(tmp_path, text))["topology"][0]["gpus"] is None
+    assert as_object(reported(tmp_path, text))["topology"][0]["gpus"] is None
 
 
 def test_lsmod_is_complete_only_with_its_header(tmp_path: Path) -> None:
     head = "Module                  Size  Used by\next4                  737280  2\n"
     few = "ops@node-a:~$ lsmod | grep nv\nnvidia              56713216  212 nvidia_uvm\n"
-    report = told(tmp_path, few, head + "nvidia_peermem         16384  0\n")
+    report = reported(tmp_path, few, head + "nvidia_peermem         16384  0\n")
 
     assert report.run["loaded_module"].select("host", "module", "is_listing").rows() == [
         ("node-a", "nvidia", False), (None, "nvidia_peermem", True),
@@ -464,7 +464,7 @@ def test_nvlinks_are_counted(tmp_path: Path) -> None:
         text += f"GPU {gpu}: NVIDIA A100-SXM4-80GB (UUID: GPU-2f1a6c3e-0b8d-4d2e-9a51-7c40a1b2c3d{gpu})\n"
         text += "".join(f"\t Link {n}: {'25 GB/s' if n or gpu else '<inactive>'}\n" for n in range(12))
         text += "".join(f"\t Link {n}: CRC Errors: {gpu}\n" for n in range(12))
-    report = told(tmp_path, text)
+    report = reported(tmp_path, text)
 
     assert report.run["gpu_link"].select("device", "links", "down", "errors").rows() == [
         ("GPU0", 11, 1, 0), ("GPU1", 12, 0, 12),

@@ -335,8 +335,8 @@ def test_many_lines_joined_into_one_are_recovered_and_count_as_one() -> None:
 
 
 def test_a_line_without_its_prefix_is_matched_by_its_message() -> None:
-    told = "[Service thread] Error encountered progressing operation=Connect, res=3, closing connection"
-    text = f"proxy.cc:1501 NCCL WARN {told}\nNCCL INFO Connected all rings\nI wish NCCL INFO were on\n"
+    reported = "[Service thread] Error encountered progressing operation=Connect, res=3, closing connection"
+    text = f"proxy.cc:1501 NCCL WARN {reported}\nNCCL INFO Connected all rings\nI wish NCCL INFO were on\n"
 
     parsed = parse(rows_of(text), LANGUAGE)
 

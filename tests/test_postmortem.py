@@ -36,7 +36,7 @@ def of(name: str) -> Report:
 
 
 @cache
-def told(name: str) -> str:
+def reported(name: str) -> str:
     """The page on an incident, made once."""
     return page(of(name))
 
@@ -73,7 +73,7 @@ def without_pictures(text: str) -> str:
 
 @one_of_each
 def test_the_html_page_is_as_recorded(name: str, golden: Callable[[Path, str], None]) -> None:
-    golden(GOLDEN / f"{name}.html", without_pictures(told(name)))
+    golden(GOLDEN / f"{name}.html", without_pictures(reported(name)))
 
 
 @one_of_each
@@ -105,7 +105,7 @@ class Outline(HTMLParser):
 
 @one_of_each
 def test_the_page_loads_nothing_and_has_no_script(name: str) -> None:
-    outline = Outline(told(name))
+    outline = Outline(reported(name))
     tags = Counter(tag for tag, _ in outline.elements)
 
     assert outline.open == []
@@ -119,7 +119,7 @@ def test_the_page_loads_nothing_and_has_no_script(name: str) -> None:
 
 @one_of_each
 def test_the_page_is_accessible_to_screen_readers(name: str) -> None:
-    text = told(name)
+    text = reported(name)
     outline = Outline(text)
     tags = Counter(tag for tag, _ in outline.elements)
     names = [attributes["id"] for _, attributes in outline.elements if "id" in attributes]
@@ -146,7 +146,7 @@ def test_a_healthy_benchmark_has_no_headline_on_a_hang() -> None:
 
     assert markdown.headline(report) == "no findings"
     assert postmortem.summary(report)[0] == "Nothing wrong was found in what was read."
-    assert "Dashed: the range that such a machine is expected to reach" in told("a-healthy-benchmark")
+    assert "Dashed: the range that such a machine is expected to reach" in reported("a-healthy-benchmark")
 
 
 def test_the_first_finding_is_the_headline_where_nothing_hangs() -> None:
@@ -156,7 +156,7 @@ def test_the_first_finding_is_the_headline_where_nothing_hangs() -> None:
 
 
 def test_the_calls_are_side_by_side_at_the_first_difference() -> None:
-    text = told("one-rank-stops-before-an-allreduce")
+    text = reported("one-rank-stops-before-an-allreduce")
 
     (difference,) = re.findall(r'<tr class="difference">.*?</tr>', text)
     assert '<th scope="row">13</th><td class="differs">not called' in difference
@@ -164,7 +164,7 @@ def test_the_calls_are_side_by_side_at_the_first_difference() -> None:
 
 
 def test_a_rank_without_a_log_is_in_the_grid() -> None:
-    assert '<th scope="row" class="name">no log</th><td><span class="rank culprit"' in told("a-rank-never-starts")
+    assert '<th scope="row" class="name">no log</th><td><span class="rank culprit"' in reported("a-rank-never-starts")
 
 
 def test_the_waiting_graph_points_at_the_culprit() -> None:
@@ -201,7 +201,7 @@ def test_a_saved_page_in_a_folder_of_logs_is_skipped(hostile: Path) -> None:
 
 
 def test_html_and_images_in_a_note_are_escaped() -> None:
-    text = told("a-healthy-benchmark")
+    text = reported("a-healthy-benchmark")
 
     assert "<strong>the loader</strong>" in text
     assert "&lt;img src=//pictures.example/b.png&gt;" in text
@@ -211,7 +211,7 @@ def test_html_and_images_in_a_note_are_escaped() -> None:
 @pytest.mark.xdist_group("large")
 def test_a_browser_opens_the_page_without_requests_or_errors(tmp_path: Path, hostile: Path, large_page: str) -> None:
     (tmp_path / "large.html").write_text(large_page, encoding="utf-8")
-    (tmp_path / "hang.html").write_text(told("one-rank-stops-before-an-allreduce"), encoding="utf-8")
+    (tmp_path / "hang.html").write_text(reported("one-rank-stops-before-an-allreduce"), encoding="utf-8")
 
     with Browser() as browser:
         for file in (hostile, tmp_path / "large.html", tmp_path / "hang.html"):

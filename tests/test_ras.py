@@ -81,7 +81,7 @@ def table(nranks: int, errors: str) -> str:
     )
 
 
-def told(tmp_path: Path, *reports: str) -> tuple[Any, Json]:
+def result(tmp_path: Path, *reports: str) -> tuple[Any, Json]:
     paths = []
     for number, report in enumerate(reports):
         paths.append(tmp_path / f"ras-{number}.txt")
@@ -100,8 +100,8 @@ def test_text_and_json_give_the_same_lagging_rank(tmp_path: Path) -> None:
     ranks = [member(rank, 41 - (rank == 5)) for rank in range(8)]
     (tmp_path / "text").mkdir()
 
-    by_text, hang_by_text = told(tmp_path / "text", text)
-    by_json, hang_by_json = told(tmp_path, printed(ranks))
+    by_text, hang_by_text = result(tmp_path / "text", text)
+    by_json, hang_by_json = result(tmp_path, printed(ranks))
 
     behind = (pl.col("rank") == 5) & (pl.col("operation") == "AllReduce")
     columns = [
@@ -133,11 +133,11 @@ def test_two_reports_distinguish_a_stuck_rank_from_a_running_job(tmp_path: Path)
     first = printed([member(rank, 41 - (rank == 5)) for rank in range(8)])
     later = printed([member(rank, 61 - (rank == 5)) for rank in range(8)], time="11:14:57")
 
-    standing, hang = told(tmp_path, first, first.replace("11:04:57", "11:14:57"))
+    standing, hang = result(tmp_path, first, first.replace("11:04:57", "11:14:57"))
     assert (hang["verdict"], hang["culprits"]) == ("lagging-ranks", [5])
     assert standing.run["verdict"]["certainty"].to_list() == ["likely"]
 
-    running, hang = told(tmp_path, first, later)
+    running, hang = result(tmp_path, first, later)
     assert hang["verdict"] == "no-hang"
     assert running.run["verdict"]["certainty"].to_list() == ["likely"]
 
@@ -146,14 +146,14 @@ def test_the_time_of_the_reports_counts_not_the_order_of_the_files(tmp_path: Pat
     earlier = printed([member(rank) for rank in range(4)])
     later = printed([member(0), member(1)], [lost(2, dead=True), lost(3, dead=True)], time="11:14:57")
 
-    _, hang = told(tmp_path, later, earlier)
+    _, hang = result(tmp_path, later, earlier)
 
     assert (hang["verdict"], hang["culprits"]) == ("rank-died", [2, 3])
 
 
 @pytest.mark.parametrize(("dead", "certainty"), [(False, "possible"), (True, "likely")])
 def test_a_process_that_does_not_answer_is_reported(tmp_path: Path, dead: bool, certainty: str) -> None:
-    report, hang = told(tmp_path, printed([member(rank) for rank in range(7)], [lost(7, dead=dead)]))
+    report, hang = result(tmp_path, printed([member(rank) for rank in range(7)], [lost(7, dead=dead)]))
 
     assert (hang["verdict"], hang["culprits"]) == ("rank-died", [7])
     assert report.run["verdict"]["certainty"].to_list() == [certainty]
@@ -162,13 +162,13 @@ def test_a_process_that_does_not_answer_is_reported(tmp_path: Path, dead: bool, 
 def test_a_rank_that_called_something_else_is_no_laggard(tmp_path: Path) -> None:
     ranks = [member(rank, 41 - (rank == 5), 7 + (rank == 5)) for rank in range(8)]
 
-    _, hang = told(tmp_path, printed(ranks))
+    _, hang = result(tmp_path, printed(ranks))
 
     assert (hang["verdict"], hang["culprits"]) == ("collective-mismatch", [5])
 
 
 def test_one_rank_ahead_of_the_others_gives_no_culprit(tmp_path: Path) -> None:
-    _, hang = told(tmp_path, printed([member(rank, 41 + (rank == 5)) for rank in range(8)]))
+    _, hang = result(tmp_path, printed([member(rank, 41 + (rank == 5)) for rank in range(8)]))
 
     assert (hang["verdict"], hang["culprits"]) == ("undecidable", [])
 
@@ -176,7 +176,7 @@ def test_one_rank_ahead_of_the_others_gives_no_culprit(tmp_path: Path) -> None:
 def test_counts_that_agree_and_do_not_move_are_no_proof_of_health(tmp_path: Path) -> None:
     report = printed([member(rank) for rank in range(4)])
 
-    _, hang = told(tmp_path, report, report.replace("11:04:57", "11:14:57"))
+    _, hang = result(tmp_path, report, report.replace("11:04:57", "11:14:57"))
 
     assert hang["verdict"] == "undecidable"
 
@@ -184,7 +184,7 @@ def test_counts_that_agree_and_do_not_move_are_no_proof_of_health(tmp_path: Path
 def test_an_error_of_a_rank_counts_more_than_what_its_peers_say(tmp_path: Path) -> None:
     ranks = [member(rank, async_error=1 if rank == 2 else 6 if rank < 2 else 0) for rank in range(8)]
 
-    _, hang = told(tmp_path, printed(ranks))
+    _, hang = result(tmp_path, printed(ranks))
 
     assert (hang["verdict"], hang["culprits"]) == ("stuck-together", [2])
 
@@ -195,7 +195,7 @@ def test_an_error_in_init_is_reported(tmp_path: Path) -> None:
         "  Rank 3 reported System error -- GPU 3 managed by process 41890 on node 10.0.4.12\n\nWarnings\n========\n\n"
     )
 
-    _, hang = told(tmp_path, text)
+    _, hang = result(tmp_path, text)
 
     assert (hang["verdict"], hang["culprits"]) == ("init-failed", [3])
 
@@ -208,7 +208,7 @@ def test_up_to_225_the_missing_process_and_the_missing_rank_stand_apart(tmp_path
         f"#0-0 ({HASH}) INCOMPLETE\n  Missing communicator data from 1 rank\n  The missing rank: 21\n\n"
     )
 
-    report, hang = told(tmp_path, text)
+    report, hang = result(tmp_path, text)
 
     assert (hang["verdict"], hang["culprits"]) == ("rank-died", [21])
     assert report.run["rank"].filter(pl.col("rank") == 21).select("host", "pid").row(0) == ("10.0.4.13", 41908)
@@ -218,14 +218,14 @@ def test_truncated_json_gives_the_ranks_before_the_cut(tmp_path: Path) -> None:
     whole = printed([member(rank) for rank in range(7)], [lost(7, dead=True)])
     at_last = whole.index('"missing_ranks": [')
 
-    report, _ = told(tmp_path, whole[:at_last])
+    report, _ = result(tmp_path, whole[:at_last])
 
     assert report.run["ras_state"]["rank"].n_unique() == 7
     assert report.run["ras_member"]["nranks"].unique().to_list() == [8]
 
 
 def test_other_json_is_not_taken_for_a_report(tmp_path: Path) -> None:
-    report, _ = told(tmp_path, json.dumps({"rank": 3, "size": 8, "pid": 41, "host": "a", "timestamp": "1"}, indent=2))
+    report, _ = result(tmp_path, json.dumps({"rank": 3, "size": 8, "pid": 41, "host": "a", "timestamp": "1"}, indent=2))
 
     assert report.run["ras_snapshot"].is_empty()
     assert report.run["ras_state"].is_empty()
@@ -251,7 +251,7 @@ EVENT = """{
     "event", ["[2026-03-02 11:04:57] PEER_DEAD: Process 41890 on node 10.0.4.12 managing GPU 3 \n", EVENT]
 )
 def test_a_process_exit_reported_by_the_monitor_is_found(tmp_path: Path, event: str) -> None:
-    _, hang = told(tmp_path, printed([member(rank) for rank in range(8)]), event)
+    _, hang = result(tmp_path, printed([member(rank) for rank in range(8)]), event)
 
     assert (hang["verdict"], hang["culprits"]) == ("rank-died", [3])
 
@@ -259,7 +259,7 @@ def test_a_process_exit_reported_by_the_monitor_is_found(tmp_path: Path, event: 
 def test_groups_without_a_communicator_of_all_have_ranks_without_numbers(tmp_path: Path) -> None:
     text = table(4, "OK").replace("    0         1 ", "    0         2 ").replace("4   RUNNING", "8   RUNNING")
 
-    report, hang = told(tmp_path, text)
+    report, hang = result(tmp_path, text)
 
     assert report.run["rank"].height == 8
     assert hang["verdict"] == "no-hang"
@@ -308,6 +308,6 @@ EVERY_TEXT = [
     )
 )
 def test_lines_in_any_order_with_any_numbers_raise_no_error(tmp_path: Path, torn: list[str]) -> None:
-    _, hang = told(tmp_path, "\n".join(torn))
+    _, hang = result(tmp_path, "\n".join(torn))
 
     assert hang["verdict"]

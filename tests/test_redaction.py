@@ -137,8 +137,8 @@ def test_a_gid_follows_the_replacement_of_its_address() -> None:
 def test_paths_are_replaced_folder_by_folder() -> None:
     names = known()
 
-    told = names.text('File "/home/alice/acme/train.py", line 3: alice wrote /home/alice/acme/data.bin')
-    assert told == 'File "/home/user-01/dir-01/file-001.py", line 3: user-01 wrote /home/user-01/dir-01/file-002.bin'
+    text = names.text('File "/home/alice/acme/train.py", line 3: alice wrote /home/alice/acme/data.bin')
+    assert text == 'File "/home/user-01/dir-01/file-001.py", line 3: user-01 wrote /home/user-01/dir-01/file-002.bin'
     assert names.text("/opt/acme/lib/libnccl-net.so") == "/opt/dir-01/lib/libnccl-net.so"
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from ncclforensics.inputs.plain_pickle import PROTOCOLS, load, walk
-from ncclforensics.inputs.tolerant_json import a_number, a_text, an_array, an_integer, an_object, loaded
+from ncclforensics.inputs.tolerant_json import json_array, json_integer, json_number, json_object, json_text, parse_json
 
 GRAMMARS = ("recorder",)
 SIGNATURES = ("recorder_call",)
@@ -51,7 +51,7 @@ def head(data: bytes) -> tuple[list[Record], list[str]] | None:
     if not data.startswith(PICKLE_STARTS):
         return None
     beginning = walk(data, until=ENTRIES)
-    value = an_object(beginning.value)
+    value = json_object(beginning.value)
     return (list(_head(value)), []) if beginning.at_key and "pg_status" in value else None
 
 
@@ -61,32 +61,32 @@ def records(data: bytes) -> tuple[list[Record], list[str]]:
         outcome = load(data)
         value, problems = outcome.value, [outcome.problem] if outcome.problem else []
     else:
-        value, problems = loaded(data)
-    document = {ENTRIES: value} if isinstance(value, list) else an_object(value)  # torch 2.2 wrote the entries alone
-    entries = [entry for entry in an_array(document.get(ENTRIES)) if isinstance(entry, dict) and "state" in entry]
+        value, problems = parse_json(data)
+    document = {ENTRIES: value} if isinstance(value, list) else json_object(value)  # torch 2.2 wrote the entries alone
+    entries = [entry for entry in json_array(document.get(ENTRIES)) if isinstance(entry, dict) and "state" in entry]
     return [*_head(document), *(("recorder_call", _call(entry)) for entry in _kept(entries))], problems
 
 
 def _head(document: Mapping[str, Any]) -> Iterator[Record]:
-    library = a_text(document.get("comm_lib_version", document.get("nccl_version")))
-    yield "recorder_dump", {"form": "", "version": a_text(document.get("version")), "library": library or None}
-    for name, config in an_object(document.get("pg_config")).items():
-        group = an_object(config)
+    library = json_text(document.get("comm_lib_version", document.get("nccl_version")))
+    yield "recorder_dump", {"form": "", "version": json_text(document.get("version")), "library": library or None}
+    for name, config in json_object(document.get("pg_config")).items():
+        group = json_object(config)
         ranks = group.get("ranks", config)  # torch 2.3: the list of ranks itself
         yield (
             "recorder_group",
             {
                 "form": "",
                 "group_name": _name(group.get("name", name)),
-                "group_desc": a_text(group.get("desc")) or None,
-                "ranks": _ranks_text(ranks) if isinstance(ranks, str) else _ranges(an_array(ranks)),
+                "group_desc": json_text(group.get("desc")) or None,
+                "ranks": _ranks_text(ranks) if isinstance(ranks, str) else _ranges(json_array(ranks)),
             },
         )
-    for number, status in an_object(document.get("pg_status")).items():
-        last = {key: an_integer(an_object(status).get(f"last_{key}_collective")) for key in _STATUS}
+    for number, status in json_object(document.get("pg_status")).items():
+        last = {key: json_integer(json_object(status).get(f"last_{key}_collective")) for key in _STATUS}
         yield (
             "recorder_status",
-            {"form": "", "pg_id": an_integer(number), **{f"last_{key}": value for key, value in last.items()}},
+            {"form": "", "pg_id": json_integer(number), **{f"last_{key}": value for key, value in last.items()}},
         )
 
 
@@ -101,7 +101,7 @@ def _name(name: object) -> str | None:
 def _ranks_text(ranks: str) -> str | None:
     """The ranks of a process group, from the text of a list."""
     try:
-        return _ranges(an_array(orjson.loads(ranks)))
+        return _ranges(json_array(orjson.loads(ranks)))
     except orjson.JSONDecodeError:
         return None
 
@@ -132,51 +132,53 @@ def _kept(entries: list[dict[str, Any]]) -> Iterable[dict[str, Any]]:
 def _call(entry: Mapping[str, Any]) -> dict[str, Any]:
     group = entry.get("process_group")
     name, desc = (group[0], group[1]) if isinstance(group, list | tuple) and len(group) == 2 else (None, None)
-    pg_id = an_integer(entry.get("pg_id"))
-    sequence = an_integer(entry.get("collective_seq_id", entry.get("seq_id")))  # torch 2.2 and 2.3 have one number
+    pg_id = json_integer(entry.get("pg_id"))
+    sequence = json_integer(entry.get("collective_seq_id", entry.get("seq_id")))  # torch 2.2 and 2.3 have one number
     return {
         "form": "",
         "collective_seq": sequence,
-        "duration_ms": a_number(entry.get("duration_ms")),
+        "duration_ms": json_number(entry.get("duration_ms")),
         "frames": _frames(entry.get("frames")),
         "input_dtypes": _dtypes(entry.get("input_dtypes")),
         "input_sizes": _sizes(entry.get("input_sizes")),
         "is_p2p": "true" if entry.get("is_p2p") is True else "false",
-        "op_id": an_integer(entry.get("op_id")),
+        "op_id": json_integer(entry.get("op_id")),
         "output_dtypes": _dtypes(entry.get("output_dtypes")),
         "output_sizes": _sizes(entry.get("output_sizes")),
-        "p2p_seq": an_integer(entry.get("p2p_seq_id")),
+        "p2p_seq": json_integer(entry.get("p2p_seq_id")),
         "pg_id": pg_id,
         "group_name": _name(name) or (None if pg_id is None else str(pg_id)),
-        "group_desc": a_text(desc) or None,
-        "profiling_name": a_text(entry.get("profiling_name")),
-        "record_id": an_integer(entry.get("record_id")),
+        "group_desc": json_text(desc) or None,
+        "profiling_name": json_text(entry.get("profiling_name")),
+        "record_id": json_integer(entry.get("record_id")),
         "retired": "true" if entry.get("retired") is True else "false",
-        "state": a_text(entry.get("state")),
-        "thread_name": a_text(entry.get("thread_name")) or None,
-        "created_ns": an_integer(entry.get("time_created_ns")),
-        "completed_ns": an_integer(entry.get("time_discovered_completed_ns")) or None,
-        "started_ns": an_integer(entry.get("time_discovered_started_ns")) or None,
-        "timeout_ms": an_integer(entry.get("timeout_ms")),
+        "state": json_text(entry.get("state")),
+        "thread_name": json_text(entry.get("thread_name")) or None,
+        "created_ns": json_integer(entry.get("time_created_ns")),
+        "completed_ns": json_integer(entry.get("time_discovered_completed_ns")) or None,
+        "started_ns": json_integer(entry.get("time_discovered_started_ns")) or None,
+        "timeout_ms": json_integer(entry.get("timeout_ms")),
     }
 
 
 def _frames(frames: object) -> str | None:
     """The innermost frames outside of PyTorch as JSON; if all are inside, the outermost."""
-    found = [frame for frame in an_array(frames) if isinstance(frame, dict) and isinstance(frame.get("filename"), str)]
+    found = [
+        frame for frame in json_array(frames) if isinstance(frame, dict) and isinstance(frame.get("filename"), str)
+    ]
     own = [frame for frame in found if not any(part in frame["filename"] for part in OF_TORCH)][:SHOWN_FRAMES]
     shown = [
-        {"filename": frame["filename"], "line": an_integer(frame.get("line")), "name": a_text(frame.get("name"))}
+        {"filename": frame["filename"], "line": json_integer(frame.get("line")), "name": json_text(frame.get("name"))}
         for frame in own or found[-1:]
     ]
     return orjson.dumps(shown).decode() if shown else None
 
 
 def _dtypes(dtypes: object) -> str | None:
-    names = [name for name in an_array(dtypes)[:MOST_TENSORS] if isinstance(name, str)]
+    names = [name for name in json_array(dtypes)[:MOST_TENSORS] if isinstance(name, str)]
     return ",".join(f'"{name}"' for name in names) or None
 
 
 def _sizes(sizes: object) -> str | None:
-    shapes = (an_array(shape)[:MOST_DIMENSIONS] for shape in an_array(sizes)[:MOST_TENSORS])
+    shapes = (json_array(shape)[:MOST_DIMENSIONS] for shape in json_array(sizes)[:MOST_TENSORS])
     return ",".join(f"[{','.join(str(size) for size in shape if isinstance(size, int))}]" for shape in shapes) or None

@@ -1,11 +1,11 @@
-"""What mlxlink writes with --json: sections, and their fields as text."""
+"""Read the JSON of mlxlink (--json): sections, and their fields as text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ncclforensics.inputs.tolerant_json import an_object, loaded
+from ncclforensics.inputs.tolerant_json import json_object, parse_json
 
 GRAMMARS = ()
 SIGNATURES = ()
@@ -16,14 +16,14 @@ Record = tuple[str, dict[str, Any]]
 
 
 def records(data: bytes) -> tuple[list[Record], list[str]]:
-    """The sections with their fields, as the printed ones have them."""
-    document, problems = loaded(data)
-    return list(_sections(an_object(an_object(an_object(document).get("result")).get("output")))), problems
+    """Return the sections with their fields, as in the frames of the printed form, and problems."""
+    document, problems = parse_json(data)
+    return list(_sections(json_object(json_object(json_object(document).get("result")).get("output")))), problems
 
 
 def _sections(output: Mapping[str, Any]) -> Iterator[Record]:
     for section, fields in output.items():
         yield "mlxlink_section", {"form": "", "section": section}
-        for field, value in an_object(fields).items():
+        for field, value in json_object(fields).items():
             if isinstance(value, str):  # values of each lane stand in lists
                 yield "mlxlink_field", {"form": "", "field": field, "value": value}

@@ -1,11 +1,18 @@
-"""What the rdma tool writes with -j: an array with an object for each link."""
+"""Read the JSON of the rdma tool (-j): an array with an object for each link."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ncclforensics.inputs.tolerant_json import a_small, a_text, an_array, an_integer, an_object, loaded
+from ncclforensics.inputs.tolerant_json import (
+    json_array,
+    json_int32,
+    json_integer,
+    json_object,
+    json_text,
+    parse_json,
+)
 
 GRAMMARS = ()
 SIGNATURES = ()
@@ -17,20 +24,20 @@ Record = tuple[str, dict[str, Any]]
 
 
 def records(data: bytes) -> tuple[list[Record], list[str]]:
-    """The links and their statistics."""
-    document, problems = loaded(data)
-    return [record for link in an_array(document) for record in _link(an_object(link))], problems
+    """Return the links and their statistics, and problems."""
+    document, problems = parse_json(data)
+    return [record for link in json_array(document) for record in _link(json_object(link))], problems
 
 
 def _link(link: Mapping[str, Any]) -> Iterator[Record]:
-    device, port = a_text(link.get("ifname")), a_small(link.get("port"))
+    device, port = json_text(link.get("ifname")), json_int32(link.get("port"))
     if device is None or port is None:
         return  # of `ip link`, say
     place = {"form": "", "device": device, "port": port}
     if "state" in link:
-        texts = {name: a_text(link.get(name)) for name in ("state", "physical_state", "netdev")}
-        yield "rdma_link", {**place, **texts, "lid": a_small(link.get("lid"))}
+        texts = {name: json_text(link.get(name)) for name in ("state", "physical_state", "netdev")}
+        yield "rdma_link", {**place, **texts, "lid": json_int32(link.get("lid"))}
         return
-    counted = {name: an_integer(value) for name, value in link.items() if name not in NO_STATISTICS}
+    counted = {name: json_integer(value) for name, value in link.items() if name not in NO_STATISTICS}
     pairs = (f"{name} {value}" for name, value in counted.items() if value is not None and value >= 0)
     yield "rdma_statistic", {**place, "statistics": " ".join(pairs)}

@@ -1,4 +1,4 @@
-"""The files below /sys/class/infiniband themselves, copied with their folders; or all of them as one object of JSON."""
+"""Read copies of the files below /sys/class/infiniband, in their folders or as one JSON object with paths as keys."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from ncclforensics.inputs.tolerant_json import a_small, an_object, loaded
+from ncclforensics.inputs.tolerant_json import json_int32, json_object, parse_json
 
 GRAMMARS = ()
 SIGNATURES = ()
@@ -20,19 +20,19 @@ Record = tuple[str, dict[str, Any]]
 
 
 def records(data: bytes) -> tuple[list[Record], list[str]]:
-    """Every file of an object whose keys are paths."""
-    document, problems = loaded(data)
-    files = an_object(document).items()
+    """Return a record for every file of an object whose keys are paths, and problems."""
+    document, problems = parse_json(data)
+    files = json_object(document).items()
     return [record for path, value in files if isinstance(value, str) for record in _record(path, value)], problems
 
 
 def holds(path: str, beginning: bytes) -> bool:
-    """Whether it is such a file: one line, at such a place."""
+    """Whether a file is one of these: a single line, at a path below /sys/class/infiniband that has a record."""
     return b"\n" not in beginning.rstrip(b"\n") and any(_record(path, ""))
 
 
 def value(path: str, data: bytes) -> tuple[list[Record], list[str]]:
-    """The one value of a file."""
+    """Return the record of one file, and problems."""
     return list(_record(path, data.decode("utf-8", "replace"))), []
 
 
@@ -44,15 +44,21 @@ def _record(path: str, text: str) -> Iterator[Record]:
         return
     place = len(parts) - 1 - parts[::-1].index("ports")
     below = parts[place + 2 :]
-    port = {"form": "", "device": parts[place - 1], "port": a_small(parts[place + 1]) if below else None}
+    port = {"form": "", "device": parts[place - 1], "port": json_int32(parts[place + 1]) if below else None}
     match below:
         case (folder, counter) if folder in COUNTERS:
             yield "port_counter_file", {**port, "counter": counter, "value": value_text}
         case (file,) if file in OF_A_PORT:
             yield "port_file", {**port, "file": file, "value": value_text}
         case ("gids", index):
-            yield "port_gid_file", {**port, "gid_index": a_small(index), "gid": value_text}
+            yield "port_gid_file", {**port, "gid_index": json_int32(index), "gid": value_text}
         case ("gid_attrs", "types", index):
-            yield "port_gid_file", {**port, "form": "type", "gid_index": a_small(index), "gid_type": value_text}
+            yield (
+                "port_gid_file",
+                {**port, "form": "type", "gid_index": json_int32(index), "gid_type": value_text},
+            )
         case ("gid_attrs", "ndevs", index):
-            yield "port_gid_file", {**port, "form": "netdev", "gid_index": a_small(index), "netdev": value_text}
+            yield (
+                "port_gid_file",
+                {**port, "form": "netdev", "gid_index": json_int32(index), "netdev": value_text},
+            )

@@ -125,7 +125,7 @@ def _json_records(text: str) -> list[Placed]:
         lines.pass_by(end)
         place = text.find("{", end)
     # Loki's answer is one object, whose records are arrays: nothing inside of it can be read alone.
-    return found or list(_Lines(text).place(records_in(tolerant_json.loaded(text.encode())[0]), len(text)))
+    return found or list(_Lines(text).place(records_in(tolerant_json.parse_json(text.encode())[0]), len(text)))
 
 
 class _Lines:

@@ -10,13 +10,13 @@ import orjson
 CLOSERS = {"{": "}", "[": "]"}
 
 
-def loaded(data: bytes) -> tuple[Any, list[str]]:
+def parse_json(data: bytes) -> tuple[Any, list[str]]:
     """Parse JSON as far as possible: the value (None if it cannot be parsed), and problems."""
     problems: list[str] = []
     try:
         return orjson.loads(data), problems
     except orjson.JSONDecodeError:
-        text, is_cut = _mended(data.decode("utf-8", "replace"))
+        text, is_cut = _repaired(data.decode("utf-8", "replace"))
         problems += ["is JSON that was cut off"] * is_cut
         try:
             return orjson.loads(text), problems
@@ -24,7 +24,7 @@ def loaded(data: bytes) -> tuple[Any, list[str]]:
             return None, [f"is no JSON: {error}"]
 
 
-def _mended(text: str) -> tuple[str, bool]:
+def _repaired(text: str) -> tuple[str, bool]:
     """Replace `inf` and `nan` by null, and close JSON that was cut off after its last complete element."""
     stack: list[str] = []
     last_complete = (0, "")
@@ -50,34 +50,34 @@ def _mended(text: str) -> tuple[str, bool]:
     return text, is_cut
 
 
-def an_object(value: object) -> dict[str, Any]:
-    """The object, or an empty one where it is none."""
+def json_object(value: object) -> dict[str, Any]:
+    """Return the value if it is an object, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
-def an_array(value: object) -> list[Any]:
-    """The array, or an empty one where it is none."""
+def json_array(value: object) -> list[Any]:
+    """Return the value if it is an array, else an empty one."""
     return value if isinstance(value, list) else []
 
 
-def a_text(value: object) -> str | None:
-    """The text, if it is one."""
+def json_text(value: object) -> str | None:
+    """Return the value if it is a text, else None."""
     return value if isinstance(value, str) else None
 
 
-def a_number(value: object) -> float | None:
-    """The number, if it is one."""
+def json_number(value: object) -> float | None:
+    """Return the value if it is a number, else None."""
     return float(value) if isinstance(value, int | float) else None
 
 
-def a_small(value: object) -> int | None:
-    """A number, or the text of one, below 2^31."""
-    number = an_integer(value)
+def json_int32(value: object) -> int | None:
+    """Return a number, or the number in a text, if it is below 2^31; else None."""
+    number = json_integer(value)
     return number if number is not None and abs(number) < 1 << 31 else None
 
 
-def an_integer(value: object) -> int | None:
-    """A number, or the text of one (some are padded with blanks), if it is no larger than a column holds."""
+def json_integer(value: object) -> int | None:
+    """Return a number, or the number in a text (blanks around it do not matter) that an Int64 holds; else None."""
     with suppress(ValueError):
         number = int(str(value).strip())
         return number if abs(number) < 1 << 63 else None

@@ -116,7 +116,7 @@ class Connections(Page):
         self._fill()
 
     def _fill(self) -> None:
-        from ncclforensics.tui.content.connections import MARKS
+        from ncclforensics.tui.content.connections import MEDIA
 
         table, title = self.query_one(MatrixTable), Text()
         if self._views:
@@ -127,7 +127,7 @@ class Connections(Page):
                 )
             if matrix is not None:
                 marks = {pair.mark for pair in matrix.pairs.values()}
-                title.append("\n" + "   ".join(f"{mark} {meaning}" for mark, meaning in MARKS.items() if mark in marks))
+                title.append("\n" + "   ".join(f"{mark} {meaning}" for mark, meaning in MEDIA.items() if mark in marks))
                 unusual = sum(pair.is_unusual for pair in matrix.pairs.values())
                 title.append(f"   ! {unusual} unusual" if unusual else "", "bold red")
             table.fill(matrix, lines)

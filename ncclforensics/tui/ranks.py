@@ -97,12 +97,12 @@ class RankGrid(VirtualRows):
 
     def text(self, row: int) -> Text:
         """Render the labels and marks of a line."""
-        from ncclforensics.tui.content.ranks import MARKS
+        from ncclforensics.tui.content.ranks import SYMBOLS
 
         line = self._lines[row]
         pieces = [(x, label, "dim") for x, label in line.labels]
         for number, cell in enumerate(line.cells):
-            mark = MARKS[cell.rank_row.state]
+            mark = SYMBOLS[cell.rank_row.state]
             is_cursor = (row, number) == (self.cursor_row, self.cursor_cell)
             pieces.append((cell.x, mark, CURSOR if is_cursor else STYLES[mark]))
         text = Text(no_wrap=True)
@@ -188,9 +188,9 @@ class Ranks(Page):
             self.show_problem("no rank of an NCCL job in these files")
 
     def _fill(self) -> None:
-        from ncclforensics.tui.content.ranks import MARKS, State
+        from ncclforensics.tui.content.ranks import SYMBOLS, State
 
-        shown = [rank_row for rank_row in self._rank_rows if _passes(rank_row, MARKS[rank_row.state], self._filter)]
+        shown = [rank_row for rank_row in self._rank_rows if _passes(rank_row, SYMBOLS[rank_row.state], self._filter)]
         groups: dict[str, list[RankRow]] = {}
         for rank_row in shown:
             groups.setdefault(_group(rank_row, ORDERS[self._order]), []).append(rank_row)
@@ -201,7 +201,7 @@ class Ranks(Page):
             ordered.sort(key=lambda item: len(item[1]))
         counts = Counter(rank_row.state for rank_row in shown)
         title = Text()
-        for state, mark in MARKS.items():
+        for state, mark in SYMBOLS.items():
             if counts[state]:
                 title.append(mark, STYLES[mark])
                 title.append(f" {counts[state]} {str(state).partition(':')[0]}   ")

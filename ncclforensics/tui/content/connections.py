@@ -48,7 +48,7 @@ class Connections:
     nics: list[tuple[str, str, bool]]  # rank, NICs, whether they are unusual
 
 
-MARKS = {
+MEDIA = {
     "G": "NET with GPUDirect RDMA",
     "N": "NET through host memory",
     "P": "P2P",

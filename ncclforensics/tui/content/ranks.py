@@ -24,7 +24,7 @@ class State(StrEnum):
     DONE = "done: it destroyed all its communicators"
 
 
-MARKS = {
+SYMBOLS = {
     State.CULPRIT_DIED: "D",
     State.CULPRIT: "X",
     State.MISSING: "?",
