@@ -13,11 +13,13 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.analyses.hang.stacks import BY_STACKS, describe_stacks
+from ncclforensics.data.names import operation_text
 from ncclforensics.report.build import Report
 from ncclforensics.rules.finding import Finding, Line, Role, Severity
 
 Row = dict[str, Any]
 _OF_CAUSE = ("culprit", "minority")  # labels of lines that show what the culprits did
+_OF_OTHERS = ("waiting", "majority")
 MOST_QUOTES = 2
 LONGEST_QUOTE = 160  # characters
 
@@ -73,8 +75,11 @@ def _of_verdict(report: Report, row: Row, verdict: Finding) -> Iterator[Link]:
     for role, rows in ((Role.CAUSE, of_culprits), (Role.CONSEQUENCE, others)):
         for text, place in describe_stacks(rows.to_dicts(), numbers):
             yield Link(text, role, "stacks", Line(place["source"], place["line"]))
+    waiting = [line for line in in_logs if line.what in _OF_OTHERS]
+    if waiting and row["name"]:
+        yield Link(f"others are in {operation_text(row)}", Role.CONSEQUENCE, _kind(report, waiting[0]), waiting[0])
     report.cite(in_logs)
-    for line in [line for line in in_logs if line.what not in _OF_CAUSE][:MOST_QUOTES]:
+    for line in [line for line in in_logs if line.what not in (*_OF_CAUSE, *_OF_OTHERS)][:MOST_QUOTES]:
         text = report.cited(line.source, line.line)["text"].strip()
         yield Link(text[:LONGEST_QUOTE], Role.CONSEQUENCE, _kind(report, line), line)
 

@@ -171,7 +171,7 @@ def _describe(job: Job, reason: str, collect: str) -> Diagnosis:
 
 # Stacks and the other evidence
 
-_OPEN = ("undecidable", "no-hang", "stuck-together")  # verdicts that stacks may answer
+_OPEN = ("no-hang", "stuck-together")  # verdicts that stacks may answer, if no log shows calls
 _RAISED = {"possible": "likely", "likely": "certain"}
 
 
@@ -184,7 +184,8 @@ def add_stack_evidence(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     found = find_odd_stacks(job)
     if found is None or diagnosis.basis == BY_STACKS:
         return diagnosis
-    is_open = diagnosis.verdict in _OPEN and diagnosis.certainty != "certain"
+    # Ranks whose logs show equal calls wait on their GPUs: then the rank that stands elsewhere has made its call.
+    is_open = diagnosis.verdict in _OPEN and diagnosis.certainty != "certain" and job.calls.is_empty()
     if diagnosis.verdict == "undecidable" or (is_open and found.culprits):
         return _answer(job, diagnosis, found)
     if diagnosis.verdict not in ("lagging-ranks", "collective-mismatch", "p2p-unmatched"):
@@ -210,8 +211,6 @@ def add_stack_evidence(job: Job, diagnosis: Diagnosis) -> Diagnosis:
 
 def _answer(job: Job, diagnosis: Diagnosis, found: Diagnosis) -> Diagnosis:
     """Return what the stacks show in place of an open verdict, with what the other lines show."""
-    if not found.culprits and diagnosis.verdict != "undecidable":
-        return diagnosis
     found.reason += f". By the other lines {diagnosis.reason}" if diagnosis.evidence_lines else ""
     found.evidence_lines += [line for line in diagnosis.evidence_lines if line not in found.evidence_lines]
     found.key = diagnosis.key

@@ -1,0 +1,188 @@
+"""Stacks of ranks: the forms in which they come, whose they are, and when they name a rank."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ncclforensics import analyze
+from ncclforensics.data.stack_classes import NATIVE, NO_RANK, PLACES
+from ncclforensics.report.build import Report
+from ncclforensics.report.chain import chain
+from ncclforensics.report.redacted_run import redact
+from ncclforensics.report.redaction import assign_pseudonyms
+from tests.incidents import INCIDENTS
+
+LOADER = INCIDENTS / "a-rank-waits-for-its-data-loader"
+DUMPS = [(LOADER / f"pyspy.rank{rank}.log").read_text() for rank in range(3)]
+IN_COLLECTIVE = ("all_reduce (torch/distributed/distributed_c10d.py:2506)", "train (train.py:88)")
+IN_LOCK = ("acquire (filelock/_api.py:200)", "load_index (data/dataset.py:212)")
+
+
+def tagged(text: str, tag: str) -> str:
+    return "".join(f"{tag}{line}\n" for line in text.splitlines())
+
+
+def pyspy(pid: int, frames: tuple[str, ...], state: str = "idle") -> str:
+    lines = "".join(f"    {frame}\n" for frame in (*frames, "<module> (train.py:99)"))
+    process = f"Process {pid}: python train.py\nPython v3.11.7 (/usr/bin/python3)\n\n"
+    return f'{process}Thread {pid} ({state}): "MainThread"\n{lines}'
+
+
+def report_on(folder: Path, **files: str) -> Report:
+    for name, text in files.items():
+        (folder / f"{name}.txt").write_text(text)
+    return analyze([str(folder)])
+
+
+def culprits(report: Report) -> list[int]:
+    (row,) = report.verdicts
+    assert row["verdict"] == "lagging-ranks", row["reason"]
+    return report.numbers(row["culprits"])
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda rank, text: tagged(text, f"{rank}: "),
+        lambda rank, text: f"=== rank {rank} ===\n{text}",
+        lambda rank, text: f"==> stacks/pyspy.rank{rank}.txt <==\n{text}\n",
+        lambda rank, text: f"=== Rank {rank}: http://node-0:5581{rank}/handler/pyspy_dump? ===\n{text}",
+    ],
+    ids=["srun", "heading", "tail", "debug server"],
+)
+def test_what_stands_around_a_dump_names_its_rank(wrap: Callable[[int, str], str], tmp_path: Path) -> None:
+    report = report_on(tmp_path, all="".join(wrap(rank, text) for rank, text in enumerate(DUMPS)))
+
+    assert culprits(report) == [1]
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda host, text: tagged(text, f"{host}: "),
+        lambda host, text: f"----------------\n{host}\n----------------\n{text}",
+        lambda host, text: f"===== {host} =====\n{text}",
+    ],
+    ids=["pdsh", "dshbak", "kubectl"],
+)
+def test_processes_without_a_rank_are_named_by_host_and_pid(wrap: Callable[[str, str], str], tmp_path: Path) -> None:
+    report = report_on(tmp_path, all="".join(wrap(f"node{rank:02d}", text) for rank, text in enumerate(DUMPS)))
+
+    assert culprits(report) == []
+    assert "process 2036 on node01 stands in read_next, train.py:29 (data loader)" in report.findings[0].title
+
+
+def test_the_workers_of_a_data_loader_are_no_ranks() -> None:
+    report = analyze([str(LOADER)])
+
+    assert report.run["rank"].height == 3
+    assert report.run["stack_process"]["is_helper"].sum() == 1
+
+
+def test_json_of_py_spy_is_read_without_its_variables(tmp_path: Path) -> None:
+    def thread(pid: int, *frames: tuple[str, str, int]) -> str:
+        listed = [
+            {"name": name, "filename": file, "line": line, "locals": [{"name": "token", "repr": "hf_secret"}]}
+            for name, file, line in frames
+        ]
+        return json.dumps([{"pid": pid, "thread_id": 1, "thread_name": "MainThread", "os_thread_id": pid,
+                            "active": False, "owns_gil": False, "frames": listed}], indent=2)  # fmt: skip
+
+    c10d = "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+    waiting = [("all_reduce", c10d, 2506), ("train", "/job/train.py", 88)]
+    report = report_on(
+        tmp_path,
+        rank0=thread(10, *waiting),
+        rank1=thread(11, ("load_index", "/job/data/dataset.py", 212)),
+        rank2=thread(12, *waiting),
+    )
+
+    assert culprits(report) == [1]
+    assert not any("secret" in str(report.run[name].rows()) for name in ("pyspy_frame", "stack_frame", "rank_stack"))
+
+
+def test_threads_of_a_debugger_show_what_a_process_waits_for(tmp_path: Path) -> None:
+    def gdb(pid: int, function: str) -> str:
+        return (
+            f'Thread 2 (Thread 0x7f40eeffd6c0 (LWP {pid + 1}) "pt_gloo_runloop"):\n'
+            "#0  0x00007f41 in epoll_wait () from /lib/libc.so.6\n\n"
+            f'Thread 1 (Thread 0x7f41154a3f16 (LWP {pid}) "python"):\n'
+            "#0  0x00007f41 in __poll (fds=0x1) at poll.c:29\n"
+            f"#1  0x00007f42 in {function} () from /opt/libtorch_cpu.so\n"
+            f"#2  0x00007f43 in _start ()\n[Inferior 1 (process {pid}) detached]\n"
+        )
+
+    waiting = "c10d::Work::wait(std::chrono::duration<long>)"
+    report = report_on(
+        tmp_path, rank0=gdb(10, waiting), rank1=gdb(20, "c10d::TCPStore::doWait"), rank2=gdb(30, waiting)
+    )
+
+    assert culprits(report) == [1]
+    assert "store or rendezvous" in report.findings[0].title
+
+
+@pytest.mark.parametrize(
+    ("state", "looks", "verdict"),
+    [("active", 1, "undecidable"), ("active", 2, "lagging-ranks"), ("idle", 1, "lagging-ranks")],
+)
+def test_a_rank_that_computes_is_named_only_if_it_stays_there(
+    state: str, looks: int, verdict: str, tmp_path: Path
+) -> None:
+    for look in range(looks):
+        for rank in range(3):
+            frames = ("step (model.py:12)",) if rank == 1 else IN_COLLECTIVE
+            text = pyspy(10 + rank, frames, state if rank == 1 else "idle")
+            (tmp_path / f"look{look}.rank{rank}.txt").write_text(text)
+
+    assert [row["verdict"] for row in analyze([str(tmp_path)]).verdicts] == [verdict]
+
+
+def test_ranks_that_moved_between_two_dumps_are_not_stuck(tmp_path: Path) -> None:
+    for look, late in enumerate((1, 2)):
+        for rank in range(3):
+            frames = IN_LOCK if rank == late else IN_COLLECTIVE
+            (tmp_path / f"look{look}.rank{rank}.txt").write_text(pyspy(10 + rank, frames))
+
+    (row,) = analyze([str(tmp_path)]).verdicts
+    assert (row["verdict"], "moved on" in row["reason"]) == ("undecidable", True)
+
+
+@pytest.mark.parametrize(
+    ("outside", "certainty", "word"), [(23904, "likely", "by the stacks"), (23892, "possible", "contradict")]
+)
+def test_stacks_are_held_against_the_calls_in_the_logs(outside: int, certainty: str, word: str, tmp_path: Path) -> None:
+    incident = INCIDENTS / "one-rank-stops-before-an-allreduce"
+    pids = [*range(23892, 23894), 23894, *range(23896, 23909)]
+    stacks = "".join(pyspy(pid, IN_LOCK if pid == outside else IN_COLLECTIVE) + "\n" for pid in pids)
+    (tmp_path / "stacks.txt").write_text(stacks)
+
+    report = analyze([str(incident / name.name) for name in incident.glob("*.log")] + [str(tmp_path)])
+
+    (row,) = report.verdicts
+    assert (report.numbers(row["culprits"]), row["certainty"]) == ([11], certainty)
+    assert word in row["reason"]
+    assert {link.kind for link in chain(report, row)} == {"nccl-log", "stacks"}
+
+
+def test_paths_of_the_program_are_redacted(tmp_path: Path) -> None:
+    (tmp_path / "rank0.txt").write_text(pyspy(10, IN_COLLECTIVE))
+    (tmp_path / "rank1.txt").write_text(pyspy(11, IN_LOCK))
+    report = analyze([str(tmp_path)])
+
+    redacted = redact(report, assign_pseudonyms(report.run))
+
+    texts = [redacted.findings[0].title, *(line["text"] for line in redacted.evidence(redacted.findings[0]))]
+    assert not any("dataset.py" in text or "train.py" in text for text in texts)
+    assert any(":212" in text for text in texts)
+
+
+def test_every_class_of_stacks_has_its_reason() -> None:
+    places = [(place.path, place.functions, place.reason) for place in (*PLACES, *NO_RANK)]
+
+    assert [path for path, _, reason in places if not reason] == []
+    assert [name for name, _, reason in NATIVE if not reason] == []
+    assert len({(path, functions) for path, functions, _ in places}) == len(places)
