@@ -75,6 +75,7 @@ APPLYING = {
     "parsing/learned_tags.py": "those of the grammars, and the tag that it learns",
     "grammar/values.py": "those of the grammar of values",
     "parsing/matching.py": "those of the grammars",
+    "parsing/continuations.py": "those of the grammars",
     "parsing/copied_text.py": "those of the grammars",
     "parsing/wrapped_lines.py": "those of the grammars, after marks of other tools",
     "parsing/parser.py": "those of the grammars",

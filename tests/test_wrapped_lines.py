@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -68,3 +69,28 @@ def test_unrecognised_lines_stay_as_they_are(tmp_path: Path) -> None:
     (tmp_path / "job.log").write_text("node1:77:78 [0] NCCL INFO some text that no grammar knows\nstep 7\nstep 8\n")
     run = analyze([str(tmp_path)], everything=True).run
     assert run.tally.select("recognised", "application", "unrecognised", "damaged").rows() == [(0, 2, 1, 0)]
+
+
+WATCHDOG = (
+    "[rank3]:[E813 12:25:30.948355712 ProcessGroupNCCL.cpp:633] [Rank 3] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=57, OpType=ALLREDUCE, NumelIn=1048576, NumelOut=1048576, Timeout(ms)=600000) ran for 600032 "
+    "milliseconds before timing out."
+)
+
+
+@pytest.mark.parametrize(("width", "front"), [(60, ""), (72, "> > "), (80, "    ")])
+def test_a_sentence_of_pytorch_that_was_wrapped_is_put_together(tmp_path: Path, width: int, front: str) -> None:
+    parts = [front + part for part in textwrap.wrap(WATCHDOG, width)]
+    (tmp_path / "job.log").write_text("\n".join([*parts, *parts, ""]))
+    run = analyze([str(tmp_path)], everything=True).run
+    assert run["work_timeout"]["sequence"].to_list() == [57, 57]
+
+
+def test_a_line_that_is_known_alone_goes_on_in_a_log_that_was_wrapped(tmp_path: Path) -> None:
+    front = "node1:77:78 [0] NCCL INFO "
+    begun = f"{front}comm 0x55d1c3e0a2b0 rank 3 nranks 16"
+    wrapped = f"{front}Channel 00/0 : 1[1] -> 2[0] [send] via\nNET/IB/1/GDRDMA\n"
+    (tmp_path / "plain.log").write_text(f"{begun}\ncudaDev 3 busId 5d000 - Destroy COMPLETE\n")
+    (tmp_path / "wrapped.log").write_text(f"{2 * wrapped}{begun}\ncudaDev 3 busId 5d000 - Destroy COMPLETE\n")
+    forms = analyze([str(tmp_path)], everything=True).run["communicator"].select("source", "form").cast({"form": str})
+    assert forms.rows() == [(0, "begun")]

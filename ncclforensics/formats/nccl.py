@@ -104,6 +104,7 @@ def dialect() -> Dialect:
         catch_all="unknown",
         counter="opcount",
         launcher_prefixes=(*launcher.shapes, *grammar_file.load("deduplicated").shapes),
+        failure_word=grammar_file.load("copied").part_regex("_failure_word"),
         tag_regex=launcher.part_regex("_ray_tag"),
         quotation=Quotation(
             frame="call_error",

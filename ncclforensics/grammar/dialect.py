@@ -120,6 +120,7 @@ class Dialect:
     catch_all: str  # the frame whose rows count as unrecognised
     counter: str  # the column of the first shape that differs in lines that are otherwise the same
     launcher_prefixes: tuple[Shape, ...]  # what launchers and collectors put in front of a line
+    failure_word: str  # stands in a line about a failure
     tag_regex: str  # a launcher prefix so distinctive that it is also recognised inside a text
     embedded_formats: tuple[EmbeddedFormat, ...] = ()  # formats that only some sources hold
     detected: tuple[str, ...] = ()  # names of the embedded formats whose shapes are in `shapes`

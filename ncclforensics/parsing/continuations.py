@@ -1,8 +1,8 @@
 """Put lines together whose rest stands on the next lines: text was wrapped there, or another process wrote in between.
 
-This is tried only on lines of NCCL that no specific shape matches and that are followed by lines without a prefix, of
-which clean logs have hardly any. The grammar decides: the text put together must match a shape that the line alone
-does not match.
+This is tried only on lines of NCCL, or on a failure, that no specific shape matches and that are followed by lines
+without a prefix, of which clean logs have few. The grammar decides: the text put together must match a shape that the
+line alone does not match. In inputs that were wrapped, lines that match a shape alone may go on, too.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.parsing.matching import Matched, match
 from ncclforensics.parsing.wrapped_lines import lines_of_specific_shapes
 
-MAX_NEXT = 3  # next lines
+MAX_NEXT = 6  # next lines: PyTorch's longest sentences on a time-out, in a mail
 MAX_LINES = 2_000  # lines that are tried together with the next ones
 MAX_TORN = 200  # lines that are tried with every place where they may be torn
+MIN_WRAPPED = 2  # completed lines that show that an input was wrapped
 MIN_FIRST, MIN_REST = 8, 4  # characters of the message before a tear, and of the rest
 PLACE = ["source", "line"]
 
@@ -33,7 +34,9 @@ def complete_lines(rows: pl.DataFrame, matched: Matched, dialect: Dialect) -> Ma
     wrapped = wrapped.unique(PLACE, keep="first", maintain_order=True)
     remaining = followed.join(wrapped, on=PLACE, how="anti", maintain_order="left")
     torn = _unambiguous(_specific(_torn_candidates(remaining.head(MAX_TORN), dialect), dialect))
-    completed = pl.concat([wrapped.with_columns(is_torn=False), torn.with_columns(is_torn=True)])
+    grown = _grown(rows, matched, wrapped, dialect)
+    untorn = pl.concat([wrapped, grown]).with_columns(is_torn=False)
+    completed = pl.concat([untorn, torn.with_columns(is_torn=True)])
     if completed.is_empty():
         return matched
     return _replaced(rows, matched, completed, dialect)
@@ -46,7 +49,14 @@ def _followed_lines(rows: pl.DataFrame, matched: Matched, dialect: Dialect) -> p
     """
     general = [shape.frame for shape in dialect.shapes if shape.priority < 0]
     places = [piece.select(PLACE) for name in general for piece in matched.frames.get(name, [])]
+    has_failure = matched.unknown["text"].str.contains(dialect.failure_word)
+    places += [matched.unknown.filter(has_failure & ~matched.unknown["damaged"]).select(PLACE)]
     lines = pl.concat([matched.known.filter("is_unrecognised").select(PLACE), *places]).unique(maintain_order=True)
+    return _with_next_lines(lines, rows, matched, dialect)
+
+
+def _with_next_lines(lines: pl.DataFrame, rows: pl.DataFrame, matched: Matched, dialect: Dialect) -> pl.DataFrame:
+    """These lines (columns PLACE) with their texts and those of the next lines; without those that none follows."""
     is_rest = ~pl.col("text").str.contains(dialect.prefix_marker, literal=True) & ~pl.col("damaged")
     rest = matched.unknown.filter(is_rest & (pl.col("text").str.strip_chars(" ") != "")) if lines.height else lines
     if rest.is_empty():
@@ -56,6 +66,35 @@ def _followed_lines(rows: pl.DataFrame, matched: Matched, dialect: Dialect) -> p
         following = rest.select("source", pl.col("line") - distance, pl.col("text").alias(f"next{distance}"))
         followed = followed.join(following, on=PLACE, how="left", maintain_order="left")
     return followed.filter(pl.col("next1").is_not_null())
+
+
+def _grown(rows: pl.DataFrame, matched: Matched, wrapped: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
+    """Lines that match a shape alone, and another one together with the next lines, in inputs that were wrapped."""
+    sources = wrapped.group_by("source").len().filter(pl.col("len") >= MIN_WRAPPED)["source"]
+    is_known = pl.col("source").is_in(sources.implode()) & ~pl.col("is_unrecognised")
+    lines = matched.known.filter(is_known).select(PLACE).join(wrapped, on=PLACE, how="anti").unique(maintain_order=True)
+    followed = _with_next_lines(lines, rows, matched, dialect)
+    if followed.is_empty():
+        return wrapped.clear()
+    candidates = _wrapped_candidates(followed.head(MAX_LINES)).with_row_index("number", offset=1)
+    texts = candidates.select("source", "text", line=pl.col("number").cast(pl.Int32), damaged=False, cut=False)
+    completed = _shapes(match(texts, dialect), dialect).select("shape", number=pl.col("line").cast(pl.UInt32))
+    uncompleted = _shapes(matched, dialect).unique(PLACE)
+    compared = candidates.join(completed, on="number").join(uncompleted, on=PLACE, suffix="_uncompleted")
+    other = compared.filter(pl.col("shape") != pl.col("shape_uncompleted")).sort("number")
+    return other.unique(PLACE, keep="first", maintain_order=True).select(wrapped.columns)
+
+
+def _shapes(matched: Matched, dialect: Dialect) -> pl.DataFrame:
+    """The specific shape, with its form, of each line that has one (columns PLACE, `shape`)."""
+    general = {shape.frame for shape in dialect.shapes if shape.priority < 0}
+    pieces = [
+        piece.select(*PLACE, shape=pl.lit(f"{name} ") + pl.col("form").cast(pl.String).fill_null(""))
+        for name, found in matched.frames.items()
+        if name not in general
+        for piece in found
+    ]
+    return pl.concat([pl.DataFrame(schema={"source": pl.Int32, "line": pl.Int32, "shape": pl.String}), *pieces])
 
 
 def _wrapped_candidates(followed: pl.DataFrame) -> pl.DataFrame:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 
 import polars as pl
 
@@ -14,7 +15,7 @@ from ncclforensics.inputs.plain_pickle import PROTOCOLS
 from ncclforensics.inputs.windows import SAMPLE, InputReader
 from ncclforensics.parsing.copied_text import cleaned_in_order, has_marks, without_marks
 from ncclforensics.parsing.launcher_prefixes import detect_prefixes, may_have_prefixes, strip_prefixes
-from ncclforensics.parsing.learned_tags import LEARNED, learn_tail, without_tail
+from ncclforensics.parsing.learned_tags import LEARNED, have_tag, learn_tag, learn_tail, without_tail
 from ncclforensics.parsing.parser import parse
 from ncclforensics.parsing.wrapped_lines import detect_widths, join_wrapped
 
@@ -46,6 +47,11 @@ class InputFormat:
         """Whether lines are parsed as they stand in the input."""
         is_whole = self.outer_width is None and self.inner_width is None
         return is_whole and not self.prefixes and not self.is_marked
+
+    @property
+    def has_learned_tag(self) -> bool:
+        """Whether one of the prefixes was learned from the lines."""
+        return any(prefix.form == LEARNED for prefix in self.prefixes)
 
     def strip(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Remove marks of pages and programs, put wrapped lines together, and strip launcher prefixes."""
@@ -120,20 +126,45 @@ def detect_formats(samples: Mapping[int, bytes], dialect: Dialect) -> dict[int, 
         formats[number].outer_width = width
         joined = join_wrapped(texts.filter(source=number), dialect, width)
         texts = pl.concat([texts.filter(pl.col("source") != number), joined])
-    stripped: list[int] = []
-    for number in may_have_prefixes(texts, dialect):
-        own = texts.filter(source=number)
-        if prefixes := detect_prefixes(own, dialect):
-            formats[number].prefixes = prefixes
-            rest = strip_prefixes(own, dialect, prefixes).select(texts.columns)
-            if any(prefix.form == LEARNED for prefix in prefixes) and (tail := learn_tail(rest["text"])):
-                formats[number].tail = tail
-                rest = without_tail(rest, tail)
-            texts = pl.concat([texts.filter(pl.col("source") != number), rest])
-            stripped.append(number)
+    stripped = _find_prefixes(texts, formats, dialect)
+    texts = pl.concat([texts.filter(~pl.col("source").is_in(list(stripped))), *stripped.values()])
     if stripped:
-        for number, width in detect_widths(texts.filter(pl.col("source").is_in(stripped)), dialect).items():
+        for number, width in detect_widths(texts.filter(pl.col("source").is_in(list(stripped))), dialect).items():
             formats[number].inner_width = width
     for number, detected in dialect.by_source(texts).items():
         formats[number].dialect = detected
     return formats
+
+
+def _find_prefixes(
+    texts: pl.DataFrame, formats: Mapping[int, InputFormat], dialect: Dialect
+) -> dict[int, pl.DataFrame]:
+    """Note the prefixes of inputs in their formats; return the samples without them, of those inputs that have any."""
+    stripped: dict[int, pl.DataFrame] = {}
+    tagged: list[pl.DataFrame] = []  # samples in which a tag was learned, with that tag
+    for number in may_have_prefixes(texts, dialect):
+        own = texts.filter(source=number)
+        if prefixes := detect_prefixes(own, dialect):
+            outer = list(takewhile(lambda prefix: prefix.form != LEARNED, prefixes))
+            if len(outer) < len(prefixes):
+                tagged.append(strip_prefixes(own, dialect, outer).select(texts.columns))
+            stripped[number] = _without_prefixes(own, formats[number], prefixes)
+    shared = learn_tag(pl.concat(tagged)["text"]) if len(tagged) > 1 else None
+    if shared is None:
+        return stripped
+    for number, found in formats.items():
+        # Another program of the same job, none of whose lines has a certain beginning.
+        own = stripped.get(number, texts.filter(source=number))
+        if not found.has_learned_tag and have_tag(own["text"], shared):
+            stripped[number] = _without_prefixes(own, found, (shared,))
+    return stripped
+
+
+def _without_prefixes(own: pl.DataFrame, found: InputFormat, prefixes: tuple[Pattern, ...]) -> pl.DataFrame:
+    """The sample of one input without prefixes, which are noted, and without what closes lines that a tag begins."""
+    rest = strip_prefixes(own, found.dialect, prefixes).select(own.columns)
+    found.prefixes = (*found.prefixes, *prefixes)
+    if found.has_learned_tag and (tail := learn_tail(rest["text"])):
+        found.tail = tail
+        rest = without_tail(rest, tail)
+    return rest

@@ -29,6 +29,9 @@ def detect_prefixes(sample: pl.DataFrame, dialect: Dialect) -> tuple[Pattern, ..
     prefixes: list[Pattern] = []
     ends = [sample.head(SAMPLED), sample.tail(SAMPLED)]
     sample = pl.concat([end.with_columns(is_end=pl.lit(bool(number))) for number, end in enumerate(ends)])
+    certain = [
+        pattern for shape in dialect.launcher_prefixes if -1 <= shape.priority <= 0 for pattern in shape.patterns
+    ]
     while len(prefixes) < DEPTH:
         sample = sample.filter(pl.col("text") != "")
         if _has_no_prefix(sample["text"], dialect):
@@ -48,7 +51,7 @@ def detect_prefixes(sample: pl.DataFrame, dialect: Dialect) -> tuple[Pattern, ..
                     of_nccl = max(of_nccl, revealed / (revealed + without_prefix or 1))
                 if max(share if shape.priority >= -1 else 0, of_nccl) >= (SOME if shape.priority >= 0 else NEARLY_ALL):
                     likely.append((shape.priority >= -1, share, pattern))  # `0: ` is a task before it is a host
-        found = max(likely, key=itemgetter(0, 1))[2] if likely else learn_tag(sample["text"])
+        found = max(likely, key=itemgetter(0, 1))[2] if likely else learn_tag(sample["text"], certain)
         if found is None:
             break
         prefixes.append(found)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from functools import cache
 
 import polars as pl
@@ -30,8 +31,11 @@ _WORD = re.compile(r"[0-9A-Za-z_.-]+| +")
 _DIGITS = re.compile(r"[0-9]+")
 
 
-def learn_tag(texts: pl.Series) -> Pattern | None:
-    """The tag in front of lines whose beginning is certain, as a pattern with the groups REST and, if named, RANK."""
+def learn_tag(texts: pl.Series, known: Iterable[Pattern] = ()) -> Pattern | None:
+    """The tag in front of lines whose beginning is certain, as a pattern with the groups REST and, if named, RANK.
+
+    `known`: prefixes that a grammar describes; one that stands behind the tag does not belong to it.
+    """
     fronts = _fronts(texts)
     tagged = [front for front in fronts if front]
     if len(tagged) < MIN_LINES or len(tagged) < MIN_SHARE * len(fronts):
@@ -45,6 +49,7 @@ def learn_tag(texts: pl.Series) -> Pattern | None:
         return None
     alternatives: list[str] = []
     for form in common:
+        form = _without_known(form, known)
         regex = _regex(form, is_first=not any(f"<{RANK}>" in other for other in alternatives))
         if not _is_distinctive(form) and _share(texts.str.contains(f"^{regex}")) < PLAIN:
             continue
@@ -56,6 +61,12 @@ def learn_tag(texts: pl.Series) -> Pattern | None:
     )
     regex = f"^(?:{'|'.join(alternatives)})(?P<{REST}>.*)$"
     return Pattern(LEARNED, regex, "", columns, is_open=False, delimiters={}, suffixes={})
+
+
+def have_tag(texts: pl.Series, tag: Pattern) -> bool:
+    """Whether nearly all lines of another input have this prefix, too."""
+    filled = texts.filter(texts.str.strip_chars(" ") != "")
+    return filled.len() > 0 and _share(filled.str.contains(tag.regex)) >= PLAIN
 
 
 def learn_tail(texts: pl.Series) -> str | None:
@@ -89,6 +100,22 @@ def _fronts(texts: pl.Series) -> list[str]:
         is_own = len(tag) > LONGEST or re.fullmatch(_part("_own_tag"), tag)
         fronts.append("" if is_own else tag)
     return fronts
+
+
+def _without_known(form: list[list[str]], known: Iterable[Pattern]) -> list[list[str]]:
+    """The pieces of tags up to the known prefix that all of them end with; all pieces where there is none."""
+    known = tuple(known)
+    for stop in range(1, len(form[0])):
+        ends = {"".join(pieces[stop:]) for pieces in form}
+        is_blank = any(end.startswith(" ") for end in ends)  # blanks belong to the tag
+        if not is_blank and any(all(_is_whole(end, pattern) for end in ends) for pattern in known):
+            return [pieces[:stop] for pieces in form]
+    return form
+
+
+def _is_whole(end: str, prefix: Pattern) -> bool:
+    found = re.search(prefix.regex, f"{end}x")
+    return found is not None and found[REST] == "x"
 
 
 def _words(front: str) -> list[str]:
