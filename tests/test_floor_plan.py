@@ -24,6 +24,7 @@ MOST_FILES, MOST_LINES = 5, 400
 LAYERS = (
     "errors",
     "data",
+    "archive.atomic_write",
     "archive.manifest",
     "inputs",
     "grammar",

@@ -235,3 +235,15 @@ def test_read_missing_log_is_evidence(tmp_path: Path) -> None:
 
     assert as_object(report)["run"]["ranks_missing"] == [1, 3]
     assert as_object(report)["hang"]["certainty"] != "certain"
+
+
+def test_a_rank_outside_of_its_communicator_is_damage(tmp_path: Path) -> None:
+    """A number that was torn or mistyped must not become a rank that does not exist."""
+    for log in (INCIDENTS / "one-rank-stops-before-an-allreduce").glob("*.log"):
+        text = log.read_text(encoding="utf-8").replace("rank 11 nranks 16", "rank 116 nranks 16")
+        (tmp_path / log.name.replace("rank11", "of-a-rank")).write_text(text, encoding="utf-8")
+
+    report = analyze([str(tmp_path)])
+
+    assert max(report.run["rank"]["rank"].drop_nulls()) < 16
+    assert report.verdicts[0]["verdict"] != "no-hang"

@@ -8,16 +8,15 @@ reading. Frames are read in `parquet`, so that recognising a saved run does not 
 from __future__ import annotations
 
 import hashlib
-import os
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
 from functools import cache, cached_property
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from ncclforensics.archive.atomic_write import replacing
 from ncclforensics.errors import NoInputError
 
 if TYPE_CHECKING:
@@ -124,7 +123,7 @@ def fingerprint() -> str:
 
 def write(path: Path, manifest: Mapping[str, Any], frames: Mapping[str, Callable[[], pl.DataFrame]]) -> None:
     """Write a saved run, one frame at a time. After an error, `path` still holds the old file."""
-    with _replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+    with replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr(_member("mimetype"), TYPE)
         for name, made in frames.items():
             with archive.open(_member(f"frames/{name}.parquet"), "w", force_zip64=True) as member:
@@ -135,17 +134,3 @@ def write(path: Path, manifest: Mapping[str, Any], frames: Mapping[str, Callable
 def _member(name: str) -> zipfile.ZipInfo:
     """A member without a time, so that the same run gives the same bytes."""
     return zipfile.ZipInfo(name)
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[IO[bytes]]:
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(new, "xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
-    finally:
-        with suppress(FileNotFoundError):
-            new.unlink()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from typing import Annotated
 
@@ -89,6 +90,11 @@ def main(argv: list[str] | None = None) -> int:
     return Exit.USAGE
 
 
+def _end_by_signal(number: int, _: object) -> None:
+    """End as after an error, so that temporary files are removed and the terminal is restored."""
+    raise SystemExit(128 + number)
+
+
 def _prepare_environment() -> None:
     """Let a closed stdout or stderr, and a number of threads that Polars refuses, do no harm."""
     sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")
@@ -101,6 +107,8 @@ def _prepare_environment() -> None:
 def run() -> None:
     """Run the console script and end the process."""
     _prepare_environment()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end_by_signal)
     # Nearly all objects live until the end; garbage collection would take a twentieth of a short run.
     gc.disable()
     code = main()

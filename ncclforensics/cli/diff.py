@@ -71,7 +71,8 @@ def diff(
         comparison = compare_reports(load(good), load(bad))
     finally:
         forget_spooled()
-    write_bytes(_rendered(comparison, diff_format, color=is_colored(output, no_color)), output)
+    reports = [comparison.good, comparison.bad]
+    write_bytes(_rendered(comparison, diff_format, color=is_colored(output, no_color)), output, reports)
     defects = [*comparison.good.defects, *comparison.bad.defects]
     if defects:
         report_defects(defects)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ncclforensics.cli.defects import report_defects
 from ncclforensics.cli.options import FailOn, Format
+from ncclforensics.errors import UsageError
 
 if TYPE_CHECKING:
     from ncclforensics.report.build import Report
@@ -61,7 +63,7 @@ def write_report(
         width = text_report.width_of_terminal()
         return text_report.text(report, width=width, color=color, verbose=verbose, everything=everything).encode()
 
-    write_bytes(limit_threads(report.run, render), output)
+    write_bytes(limit_threads(report.run, render), output, [report])
 
 
 def is_colored(output: Path | None, no_color: bool) -> bool:
@@ -69,10 +71,26 @@ def is_colored(output: Path | None, no_color: bool) -> bool:
     return output is None and sys.stdout.isatty() and not no_color
 
 
-def write_bytes(data: bytes, output: Path | None) -> None:
-    """Write to the file, or to stdout if `output` is None."""
+def refuse_to_overwrite(output: Path, reports: Iterable[Report]) -> None:
+    """Raise UsageError if the file to write is an input of one of these reports."""
+    if not output.exists():
+        return
+    for reading in (reading for report in reports for reading in report.run.inputs):
+        if reading.source.file.exists() and output.samefile(reading.source.file):
+            raise UsageError(f"{output} is an input; write the report to another file")
+
+
+def write_bytes(data: bytes, output: Path | None, reports: Iterable[Report]) -> None:
+    """Write what was made of these reports to the file, or to stdout if `output` is None.
+
+    The file is complete or as it was before. Raises UsageError if it is an input, OSError if it cannot be written.
+    """
+    from ncclforensics.archive.atomic_write import replacing
+
     if output is not None:
-        output.write_bytes(data)
+        refuse_to_overwrite(output, reports)
+        with replacing(output) as file:
+            file.write(data)
     else:
         sys.stdout.buffer.write(data)
         sys.stdout.flush()

@@ -23,7 +23,7 @@ from ncclforensics.cli.options import (
     Since,
     Until,
 )
-from ncclforensics.cli.output import exit_code_of
+from ncclforensics.cli.output import exit_code_of, write_bytes
 from ncclforensics.errors import UsageError
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def report(
         loaded, pseudonyms = redact_report(loaded, redact_map)
         title, note_text = pseudonyms.text(title) if title else None, pseudonyms.text(note_text)
         command = [pseudonyms.argument(argument) for argument in command]
-    output.write_bytes(renderer(loaded, title, note_text, command))
+    write_bytes(renderer(loaded, title, note_text, command), output, [loaded])
     raise typer.Exit(exit_code_of(loaded, fail_on, has_benchmark=loaded.run["benchmark"].height > 0))
 
 

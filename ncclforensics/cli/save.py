@@ -10,7 +10,7 @@ import typer
 from ncclforensics.cli.analysis import load_single_report, redact_report
 from ncclforensics.cli.defects import report_defects
 from ncclforensics.cli.options import Paths, Quiet, RankFrom, Redact, RedactMap
-from ncclforensics.cli.output import Exit
+from ncclforensics.cli.output import Exit, refuse_to_overwrite
 
 
 def save(
@@ -32,6 +32,7 @@ def save(
     report = load_single_report(paths, full=True, everything=True, hashed=True, rank_from=rank_from, quiet=quiet)
     if redact or redact_map:
         report, _ = redact_report(report, redact_map)
+    refuse_to_overwrite(output, [report])
     write.save(report, output)
     if report.defects:
         report_defects(report.defects)

@@ -20,6 +20,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, BinaryIO
 
 import zstandard
@@ -129,10 +130,11 @@ def _source(path: Path, name: str, *, may_wait: bool = False) -> Source:
 
 def _spooled(stream: BinaryIO, name: str) -> Source:
     """Copy a pipe to a temporary file, because evidence is read a second time."""
-    with tempfile.NamedTemporaryFile(prefix="ncclforensics-", delete=False) as copy:
+    path = Path(tempfile.gettempdir(), f"ncclforensics-{os.getpid()}-{token_hex(4)}")
+    _SPOOLED.append(path)  # before the file exists: a signal may end the program at any time
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as copy:
         shutil.copyfileobj(stream, copy)
-    _SPOOLED.append(Path(copy.name))
-    spooled = _source(Path(copy.name), name)
+    spooled = _source(path, name)
     return replace(spooled, seekable=False)
 
 

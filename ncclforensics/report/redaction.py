@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
-import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 import orjson
 import polars as pl
 
+from ncclforensics.archive.atomic_write import replacing
 from ncclforensics.data import redaction_rules
 from ncclforensics.data.paths import STDIN
 from ncclforensics.data.stack_classes import own_files
@@ -286,7 +286,5 @@ def write_map(pseudonyms: Pseudonyms, map_file: Path) -> None:
     """Write the pseudonym map atomically, readable only by its owner."""
     stored = {"key": pseudonyms.key.hex(), "names": pseudonyms.names, "parts": pseudonyms.parts}
     text = orjson.dumps(stored, option=orjson.OPT_INDENT_2) + b"\n"
-    new = map_file.with_name(f".{map_file.name}.{os.getpid()}")
-    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+    with replacing(map_file, mode=0o600) as file:
         file.write(text)
-    new.replace(map_file)

@@ -16,6 +16,13 @@ from ncclforensics.report.questions import QUESTIONS
 Row = dict[str, Any]
 
 
+def _world_size(largest: pl.DataFrame, ranks: pl.DataFrame) -> int | None:
+    """Return the size of the largest communicator; None where a rank outside of it shows that it is not the world's."""
+    size: int | None = largest["nranks"].max()  # type: ignore[assignment]
+    highest: int | None = ranks["rank"].max()  # type: ignore[assignment]
+    return None if size is None or (highest is not None and highest >= size) else size
+
+
 def summary(run: Frames) -> Row:
     """Build the `run` object."""
     ranks, member = run["rank"], run["member"]
@@ -25,7 +32,7 @@ def summary(run: Frames) -> Row:
     printed_nodes = run["placement"].filter(pl.col("nranks") == pl.col("nranks").max())["nnodes"].max()
     return {
         "nccl_versions": versions(run),
-        "world_size": largest["nranks"].max(),
+        "world_size": _world_size(largest, ranks),
         "ranks_seen": sorted(set(ranks["rank"].drop_nulls().to_list())),
         "ranks_missing": absent,
         "hosts": hosts,

@@ -69,6 +69,7 @@ def communicator_lifetime(
     events = (
         pl.concat([creations, ends.with_columns(text_of("event")), journal_only_lifetime], how="diagonal")
         .drop_nulls(_POINTER)
+        .with_columns(rank=pl.when((pl.col("rank") < pl.col("nranks")).fill_null(True)).then("rank"))  # else damaged
         .sort("pos")
         .with_columns(copy=pl.int_range(pl.len()).over(*same_line, "source"))
         .unique([*same_line, "copy"], keep="first", maintain_order=True)  # the same line in two files is one event

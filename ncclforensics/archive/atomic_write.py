@@ -1,0 +1,49 @@
+"""Write a file so that it is complete or as it was: to a temporary file beside it, which then takes its place."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+
+@contextmanager
+def replacing(path: Path, *, mode: int = 0o666) -> Iterator[IO[bytes]]:
+    """Yield a file for the new content of `path`; after an error, `path` holds what it held before.
+
+    A symbolic link is replaced, not followed. What is no regular file (`/dev/stdout`, a pipe) is written to directly.
+    `mode`: permissions of a new file, of which the umask takes some away; an existing file keeps its own.
+    Raises OSError.
+    """
+    try:
+        before: os.stat_result | None = path.lstat()
+    except FileNotFoundError:
+        before = None
+    if before is not None and not stat.S_ISREG(before.st_mode) and not _leads_to_a_file(path):
+        with open(path, "wb") as file:
+            yield file
+        return
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            if before is not None and stat.S_ISREG(before.st_mode) and mode == 0o666:
+                new.chmod(stat.S_IMODE(before.st_mode))
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+    except OSError as error:
+        if error.errno is not None:
+            error.filename = str(path)  # the temporary name would tell the user nothing
+        raise
+    finally:
+        with suppress(FileNotFoundError):
+            new.unlink()
+
+
+def _leads_to_a_file(path: Path) -> bool:
+    """Whether a symbolic link leads to a regular file, or nowhere."""
+    return path.is_symlink() and (path.is_file() or not path.exists())
