@@ -27,11 +27,14 @@ def read_next(
     divergence: pl.DataFrame,
     communicator_lifetime: pl.DataFrame,
     stack_dump: pl.DataFrame,
+    recorded_rank: pl.DataFrame,
+    recorder_next: pl.DataFrame,
 ) -> pl.DataFrame:
     """The files of which more must be read, and where; no rows if the windows suffice."""
-    partly_read = source.filter(~pl.col("is_whole")).select("source")
+    dumps = recorder_next.with_columns(reach=pl.lit("all"))
+    partly_read = source.filter(~pl.col("is_whole")).select("source").join(recorded_rank, on="source", how="anti")
     if partly_read.is_empty():
-        return pl.DataFrame(schema=READ_NEXT)
+        return dumps
     tail = with_line(call.filter("in_tail"))
     read_all = [
         # Neither window has an NCCL line: one may be anywhere in the file.
@@ -61,6 +64,7 @@ def read_next(
                 frame.join(partly_read, on="source", how="semi").select("source", reach=pl.lit(reach))
                 for frame, reach in requests
             ]
+            + [dumps]
         )
         .unique("source", keep="first", maintain_order=True)
         .sort("source")

@@ -82,11 +82,28 @@ def find_recorded_roots(job: Job) -> Diagnosis | None:
     if job.recordings is None:
         return None
     roots = job.recorded_roots
-    if roots.lagging or roots.unfinished:
+    if roots.unfinished or (roots.lagging and not _may_wait_unrecorded(job.recordings, roots)):
         return _diagnose_roots(job, roots)
     if roots.cycle:
         return _diagnose_cycle(job, roots)
     return None
+
+
+def _may_wait_unrecorded(recordings: Recordings, roots: Roots) -> bool:
+    """Whether one lagging rank may wait for another in a message: gloo's are not recorded before torch 2.14."""
+    return len(roots.lagging) > 1 and recordings.may_lack_messages
+
+
+def find_several_absent(job: Job) -> Diagnosis | None:
+    """Describe several ranks that did not come, of which one may wait for another unseen."""
+    if job.recordings is None or not _may_wait_unrecorded(job.recordings, job.recorded_roots):
+        return None
+    diagnosis = _diagnose_roots(job, job.recorded_roots)
+    ranks = ranks_text(job.recorded_roots.lagging)
+    diagnosis.verdict, diagnosis.culprits, diagnosis.missing = "undecidable", [], []
+    diagnosis.reason = f"{ranks} {diagnosis.reason}; one may wait for another in a recv that gloo did not record"
+    diagnosis.collect = [f"the stacks of {ranks}: py-spy dump --pid of each"]
+    return diagnosis
 
 
 def explained_by(ended: Diagnosis | None, roots: Diagnosis | None) -> Diagnosis | None:
@@ -99,7 +116,7 @@ def explained_by(ended: Diagnosis | None, roots: Diagnosis | None) -> Diagnosis 
 def _diagnose_roots(job: Job, roots: Roots) -> Diagnosis:
     recordings = _recordings(job)
     waiting = _calls_waiting_for(recordings, roots.lagging)
-    reasons = [_describe_unfinished(recordings, rank) for rank in roots.unfinished[:SHOWN]]
+    reasons = [_describe_unfinished(recordings, roots.unfinished)] if roots.unfinished else []
     if roots.lagging:
         reasons.append(_describe_lagging(recordings, roots.lagging, waiting))
     verdict = "p2p-unmatched" if roots.is_message and not roots.unfinished else "lagging-ranks"
@@ -151,14 +168,16 @@ def _describe_lagging(recordings: Recordings, ranks: list[int], waiting: list[Ro
     return "; ".join([text, *last])
 
 
-def _describe_unfinished(recordings: Recordings, rank: int) -> str:
-    call = recordings.blocking(rank)
-    if call is None:
-        return ""
-    place = recordings.standing(call["group"], call["sequence"])
+def _describe_unfinished(recordings: Recordings, ranks: list[int]) -> str:
+    parts = []
+    for rank in ranks[:SHOWN]:
+        if call := recordings.blocking(rank):
+            completed = ranks_text(recordings.standing(call["group"], call["sequence"]).completed)
+            place = f"{_described(call)}, {_place_text(recordings, call)}"
+            parts.append(f"rank {rank} in {place}, which {completed} completed")
     return (
-        f"rank {rank} did not complete {_described(call)}, {_place_text(recordings, call)}, which"
-        f" {ranks_text(place.completed)} completed with its part: its GPU, or the thread that watches it, stopped there"
+        "did not complete a call that other members completed with their part of it, so a GPU, or the thread that"
+        f" watches it, stopped there: {'; '.join(parts)}"
     )
 
 
@@ -277,6 +296,10 @@ def find_nothing_open(job: Job) -> Diagnosis | None:
         f"in the dumps of {count_of(len(recordings.dumps), 'rank')} every call is over, and none made fewer than others"
     )
     diagnosis = Diagnosis("no-hang", reason, "likely")
+    if recordings.may_lack_messages:
+        diagnosis.verdict = "undecidable"
+        diagnosis.reason += "; gloo did not record its messages, in which a rank may wait"
+        diagnosis.collect = ["the stacks of all ranks while the job stands still: py-spy dump --pid of each"]
     _cite(job, diagnosis, "context", [recordings.head(rank) for rank in sorted(recordings.dumps)])
     return diagnosis
 

@@ -67,6 +67,12 @@ class Recordings:
         """Members of process groups of which there is no dump."""
         return sorted({rank for ranks in self.members.values() for rank in ranks} - set(self.dumps))
 
+    @cached_property
+    def may_lack_messages(self) -> bool:
+        """Whether point-to-point calls were made unseen: those of gloo are not recorded before torch 2.14."""
+        has_messages = any(row["has_p2p"] for rows in self.positions.values() for row in rows.values())
+        return not has_messages and set(self.calls["library"].unique()) == {"gloo"}
+
     def group_text(self, group: str) -> str:
         """Name a process group: `process group 5 (tp)`."""
         desc = next((row["group_desc"] for row in self.positions[group].values() if row["group_desc"]), None)

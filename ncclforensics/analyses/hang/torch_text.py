@@ -47,6 +47,7 @@ def judge_text_alone(job: Job) -> Diagnosis | None:
         find_absent_at_barrier,
         _find_missing_clients,
         recorder.find_rank_without_dump,
+        recorder.find_several_absent,
         recorder.find_common_call,
         pytorch.find_watchdog_timeout,
         _find_failed_calls,

@@ -81,6 +81,7 @@ QUESTIONS: tuple[Callable[[Job], Diagnosis | None], ...] = (
     init.find_unfinished_init,
     waiting.find_waited_for_ranks,
     recorder.find_rank_without_dump,
+    recorder.find_several_absent,
     recorder.find_common_call,
     pytorch.find_watchdog_timeout,
     waiting.find_transport_failure,
