@@ -29,6 +29,8 @@ OUT_OF_MEMORY = ("Out Of Memory", "OOMKilled", "Out of memory")
 ABORT = 6
 KILL = 9
 BUS_ERROR = 7
+SEGMENTATION_FAULT = 11
+CRASHES = (4, 6, 7, 8, 11)  # signals of a fault in the process itself
 REQUESTED_ENDS = (2, 10, 12, 15)  # signals of a launcher, a scheduler or a user, not of a fault
 SHELL = 128  # a shell's exit code for a command that ended by signal n is 128 + n
 

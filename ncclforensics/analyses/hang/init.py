@@ -18,6 +18,7 @@ from ncclforensics.data.variables import COLLECT_BOOTSTRAP
 from ncclforensics.data.versions import releases
 
 FAILED = "init failed"  # prefix of the reason when a rank failed, and NCCL did not refuse the arguments
+INIT_FILE = "init.cc"  # its functions create communicators; they also end them
 LAUNCHER_LINES = 20  # launchers print up to this many lines when they end a job
 START_BEFORE_BOOTSTRAP = (2, 22)
 FEW_MISSING = 0.25  # of the ranks; where more have no log, the logs were not given
@@ -196,14 +197,40 @@ def _outliers_in_size(job: Job) -> list[int]:
 
 
 def find_unfinished_init(job: Job) -> Diagnosis | None:
-    """Find an init that some ranks began and that others did not join."""
+    """Find an init that some ranks began and that others did not join, or that NCCL left with an error."""
     inside: dict[str, list[Row]] = defaultdict(list)
     for row in job.memberships:
         if not row["is_complete"] and row["end"] is None:
             inside[row["key"]].append(row)
+    if diagnosis := _judge_returned_init(job, [row for rows in inside.values() for row in rows]):
+        return diagnosis
     if inside:
         return _judge_unfinished_init(job, inside)
     return _find_unbegun_init(job) or _judge_bootstrap(job)
+
+
+def _judge_returned_init(job: Job, inside: list[Row]) -> Diagnosis | None:
+    """Judge an init that some ranks left with an error: they do not wait, whatever the others do.
+
+    Which rank is at fault is left open: an error may be passed on from another process.
+    """
+    began = {row["rank_id"]: row["created_pos"] for row in inside}
+    if not began and not job.members:
+        began = dict.fromkeys(job.rank_ids, -1)  # versions that print the communicator only after the bootstrap
+    returned = [
+        event
+        for event in job.failure_events
+        if event["form"] == "unwinding" and is_top_file(event["unwound"], (INIT_FILE,)) and not event["at_exit"]
+        if event["rank_id"] in began and event["pos"] > began[event["rank_id"]]
+    ]
+    if not returned:
+        return None
+    diagnosis = Diagnosis("init-failed", f"{FAILED}: NCCL returned an error from init", "likely")
+    diagnosis.key = next((row["key"] for row in inside if row["rank_id"] == returned[0]["rank_id"]), None)
+    first_of_rank = {event["rank_id"]: event for event in reversed(returned)}
+    diagnosis.victims = sorted(first_of_rank)
+    diagnosis.add_evidence("failure", [first_of_rank[rank_id] for rank_id in sorted(first_of_rank)][:4])
+    return diagnosis
 
 
 def _judge_unfinished_init(job: Job, inside: dict[str, list[Row]]) -> Diagnosis | None:

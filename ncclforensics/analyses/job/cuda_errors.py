@@ -36,6 +36,7 @@ def cuda_error(
     version: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per line that reports a CUDA error, except from processes that were already exiting."""
+    failed_tests = test_failure.filter(pl.col("form").is_in(["cuda", "early_cuda"]))
     place = ["source", "line", "pos"]
     numbers = rank.select("job", "rank", "host", "pid").unique(OWNER, keep="none")
     exiting = failure_event.filter("at_exit").select("source", "line")
@@ -47,7 +48,7 @@ def cuda_error(
             reporter=pl.lit("NCCL"),
         ).join(numbers, on=OWNER, how="left"),
         watchdog.filter(form="cuda").select("error", *place, rank="global_rank", reporter=pl.lit("PyTorch")),
-        test_failure.filter(form="cuda").select("error", *place, host="node", reporter=pl.lit("nccl-tests")),
+        failed_tests.select("error", *place, host="node", reporter=pl.lit("nccl-tests")),
         process_exit.filter(how="gpu-error").select(
             "job", "rank", "host", "pid", *place, error="message", reporter=pl.lit("the application")
         ),

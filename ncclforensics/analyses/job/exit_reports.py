@@ -17,6 +17,7 @@ from ncclforensics.data.processes import (
     REASONS,
     SECOND_HAND_CLASSES,
     SECOND_HAND_MESSAGES,
+    SEGMENTATION_FAULT,
     SHELL,
     STORE,
 )
@@ -219,6 +220,8 @@ def crash_reports(crash: pl.DataFrame) -> Iterator[ExitReport]:
                 yield _exit_report(row, "Python", None, reason, message=row["message"], **process_fields)
             case "shell" if row["reason"] in REASONS:
                 yield _exit_report(row, "the shell", None, REASONS[row["reason"]], **process_fields)
+            case "traced":
+                yield _exit_report(row, "TVM's crash handler", None, SEGMENTATION_FAULT, **process_fields)
             case "gpu":
                 yield ExitReport(GPU_ERROR, row, "the GPU's runtime", message=row["message"], **process_fields)
             case "heap":

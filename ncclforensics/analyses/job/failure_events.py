@@ -71,7 +71,8 @@ def failure_event(
     owners = rank.group_by(OWNER).agg(
         pl.col("job").first(), rank_id=pl.when(pl.len() == 1).then(pl.col("rank_id").first())
     )
-    exit_times = member.group_by(OWNER).agg(exit_pos=pl.col("end_pos").min())
+    is_last_end = pl.col("end_pos") > pl.col("created_pos").max()  # a communicator created later shows that it went on
+    exit_times = member.group_by(OWNER).agg(exit_pos=pl.col("end_pos").filter(is_last_end).min())
     classes = load("warning").form_classes("failure")
     own_failures = failure.with_columns(kind=text_of("form").replace_strict(classes, return_dtype=pl.String))
     own_failures = _without_survived(own_failures, milestone, communicator)

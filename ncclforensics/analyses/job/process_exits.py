@@ -124,9 +124,8 @@ def process_exit(
         failed_owners=failed_owners,
         victims=torch_error.drop_nulls("rank").to_dicts(),
     )
-    _mark_final(
-        reports, source, is_over=bool(has_errors or not failure_event.filter(kind=LOST, at_exit=False).is_empty())
-    )
+    lost = failure_event.filter(kind=LOST)
+    _mark_final(reports, source, lost.to_dicts(), is_over=bool(has_errors or not lost.filter(at_exit=False).is_empty()))
     rows = [_row(report, rank_id) for report in reports for rank_id in finder.rank_ids(report)]
     return pl.DataFrame(rows, schema=PROCESS_EXIT).sort("source", "line")
 
@@ -212,10 +211,11 @@ def _same_host(node: str | None, host: str) -> bool:
     return node is None or node.split(".")[0] == host.split(".")[0]
 
 
-def _mark_final(reports: list[ExitReport], source: pl.DataFrame, *, is_over: bool) -> None:
+def _mark_final(reports: list[ExitReport], source: pl.DataFrame, lost: list[Row], *, is_over: bool) -> None:
     """Set `final` on reports that may concern no end: exceptions, and kernel messages with a container's other pids.
 
-    An exception is final if other processes ended or the log ends there; a kernel message if it explains a known end.
+    An exception is final if other processes ended, connections were closed right behind it (rows `lost`), or the log
+    ends there; a kernel message if it explains a known end.
     """
     lengths = dict(source.select("source", "lines").iter_rows())
     final_reports = [report for report in reports if report.final]
@@ -226,7 +226,10 @@ def _mark_final(reports: list[ExitReport], source: pl.DataFrame, *, is_over: boo
         elif not report.final:
             line = report.row["line"]
             is_last = line >= -NEAR if line < 0 else line >= lengths[report.row["source"]] - NEAR
-            report.final = is_over or bool(final_reports) or is_last
+            is_closed = any(
+                row["source"] == report.row["source"] and 0 < row["line"] - line <= TRACEBACK_LINES for row in lost
+            )
+            report.final = is_over or bool(final_reports) or is_last or is_closed
 
 
 def _mark_consequences(

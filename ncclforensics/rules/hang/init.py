@@ -7,9 +7,13 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.analyses.hang.init import FAILED
+from ncclforensics.analyses.job.exit_reports import SIGNAL
 from ncclforensics.data.names import ranks_text
+from ncclforensics.data.processes import CRASHES
+from ncclforensics.frames.columns import OWNER, begins_with
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.ended_processes import exit_finding, first_exits
 from ncclforensics.rules.shared.verdict_finding import verdict_finding, verdicts_of
 
 
@@ -30,7 +34,9 @@ def boot_init_refused(
         finding = verdict_finding(row, verdict_evidence, rank, "init was refused: ")
         finding.title += row["reason"].removeprefix("init was refused; ")
         if row["reason"].startswith(FAILED):  # the fault has its own finding
-            where = ranks_text(finding.ranks) or ", ".join(finding.hosts)
+            failed = rank.filter(pl.col("rank_id").is_in(row["culprits"] or row["victims"]))
+            hosts = failed["host"].cast(pl.String).drop_nulls().unique().sort().to_list()
+            where = ranks_text(failed["rank"].drop_nulls().sort().to_list()) or ", ".join(hosts)
             finding.title = f"{FAILED} on {where}: {row['reason'].removeprefix(FAILED + ': ')}"
             finding.detail = "NCCL returned an error from init there; the warning before it gives the reason"
             finding.role = Role.CONSEQUENCE
@@ -74,6 +80,45 @@ def boot_init_incomplete(
             rank,
             culprits if row["culprits"] else "init of a communicator does not complete",
         )
+
+
+STACK_LINES = 60  # of the stack that a crash handler prints
+CREATING = ("ncclCommInit", "ncclCommSplit", "ncclCommGrow", "ncclCommShrink")  # how functions begin that create one
+
+
+@rule(Category.INIT_FAILURE, Severity.ERROR, of=("process_exit",), hang=True)
+def boot_crash_in_init(
+    process_exit: pl.DataFrame,
+    milestone: pl.DataFrame,
+    communicator_progress: pl.DataFrame,
+    native_frame: pl.DataFrame,
+    rank: pl.DataFrame,
+) -> Iterator[Finding]:
+    """A process crashed while NCCL created a communicator.
+
+    Means: NCCL, one of its plugins, the CUDA driver or a library below them failed: the application's own code was not
+    running. The other ranks wait in this init, or lose their connection.
+    Not when: the process had completed a communicator before; it was killed or told to end.
+    Do: try without plugins (NCCL_NET_PLUGIN=none, NCCL_TUNER_PLUGIN=none), and with NCCL_CUMEM_HOST_ENABLE=0 or
+    NCCL_MNNVL_ENABLE=0; keep the core file and print its stack (gdb -batch -ex bt PROGRAM CORE).
+    Sources: nccl#2106, nccl#2186; nccl: src/init.cc.
+    """
+    crashes = first_exits(process_exit, SIGNAL).filter(pl.col("signal").is_in(CRASHES))
+    completed = communicator_progress.filter(pl.col("last_pos").is_not_null()).select(OWNER).unique()
+    began = milestone.select(OWNER).unique().join(completed, on=OWNER, how="anti", nulls_equal=True)
+    of_init = crashes.join(began, on=OWNER, how="semi", nulls_equal=True)
+    creating = native_frame.filter(begins_with("function", CREATING)).select("source", frame_line="line")
+    traced = crashes.join(creating, on="source").filter(
+        (pl.col("frame_line") - pl.col("line")).is_between(1, STACK_LINES)
+    )
+    rows = pl.concat([of_init, traced.drop("frame_line")]).unique(["source", "line"], maintain_order=True)
+    if rows.height:
+        in_stack = "; the stack shows the function" if traced.height else ""
+        detail = f"NCCL had completed no communicator there{in_stack}"
+        title = "{processes} crashed while NCCL created a communicator"
+        finding = exit_finding(rows, rank, title, detail, "likely")
+        finding.role = Role.CONTEXT
+        yield finding
 
 
 @rule(Category.MISSING_RANK, Severity.INFO, of=("verdict",), hang=True)

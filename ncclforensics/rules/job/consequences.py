@@ -33,10 +33,11 @@ def remote_closed_follow_the_pointer(
         yield finding
 
 
-@rule(Category.PEER_LOST, Severity.ERROR, of=("test_failure", "call_error"), hang=True)
+@rule(Category.PEER_LOST, Severity.ERROR, of=("test_failure", "call_error", "watchdog"), hang=True)
 def remote_error_returned(
     test_failure: pl.DataFrame,
     call_error: pl.DataFrame,
+    watchdog: pl.DataFrame,
     failure_event: pl.DataFrame,
     process_exit: pl.DataFrame,
     rank: pl.DataFrame,
@@ -47,18 +48,23 @@ def remote_error_returned(
     warnings the logs do not show which, or how.
     Not when: lines of NCCL or of a launcher report a fault: that fault is the cause.
     Do: run again with at least NCCL_DEBUG=WARN; check the peers' hosts (dmesg -T, ibstat, exit codes).
-    Sources: nccl: src/init.cc (ncclGetErrorString); nccl-tests, common.cu.
+    Sources: nccl: src/init.cc (ncclGetErrorString); nccl-tests, common.cu; ProcessGroupNCCL.cpp, nccl2.
     """
     causes = failure_event.filter(pl.col("kind") != AFTER)
     if not causes.is_empty() or process_exit.filter(pl.col("is_first") & pl.col("is_final")).height:
         return
     remote_error = pl.lit("remote process exited or there was a network error")
     tests = test_failure.filter(text_of("error").str.contains(remote_error, literal=True))
-    calls = call_error.filter(text_of("error_text").str.contains(remote_error, literal=True))
+    is_remote = text_of("error_text").str.contains(remote_error, literal=True).fill_null(False)
+    calls = call_error.filter(is_remote | (pl.col("form") == "remote").fill_null(False))
+    errors = pl.coalesce(text_of("error"), text_of("error_text")).fill_null("")
+    watched = watchdog.filter(errors.str.contains(remote_error, literal=True))
+    no_host = pl.lit(None, pl.Categorical())
     rows = pl.concat(
         [
             tests.select("source", "line", host="node", rank=pl.lit(None, pl.Int32)),
-            calls.select("source", "line", host=pl.lit(None, pl.Categorical()), rank="global_rank"),
+            calls.select("source", "line", host=no_host, rank="global_rank"),
+            watched.select("source", "line", host=no_host, rank="global_rank"),
         ],
         how="vertical_relaxed",
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.analyses.hang.init import INIT_FILE
 from ncclforensics.data.names import count_of
 from ncclforensics.data.nccl_sources import (
     INTERNAL,
@@ -110,7 +111,12 @@ def _chain_text(chain: list[str]) -> str:
 
 @rule(Category.INIT_FAILURE, Severity.WARNING, of=("failure",), hang=True, fallback=True)
 def error_returned_without_warning(
-    failure: pl.DataFrame, nccl_warning: pl.DataFrame, communicator_progress: pl.DataFrame, rank: pl.DataFrame
+    failure: pl.DataFrame,
+    nccl_warning: pl.DataFrame,
+    communicator_progress: pl.DataFrame,
+    call_error: pl.DataFrame,
+    test_failure: pl.DataFrame,
+    rank: pl.DataFrame,
 ) -> Iterator[Finding]:
     """NCCL returned an error through its callers, and no warning stands before it.
 
@@ -141,12 +147,10 @@ def error_returned_without_warning(
         firsts = lines.unique(OWNER, keep="first", maintain_order=True)
         finding = group_finding(firsts, rank, title, detail, "possible", role=Role.CONSEQUENCE)
         finding.category = OF_RESULTS.get(result, Category.INIT_FAILURE)
-        finding.severity = Severity.WARNING if is_returned else Severity.INFO  # a deeper caller may ignore the error
+        is_reported = is_returned or call_error.height or test_failure.height  # else a deeper caller may ignore it
+        finding.severity = Severity.WARNING if is_reported else Severity.INFO
         finding.about = [Line(source, line) for source, line in lines.select("source", "line").iter_rows()]
         yield finding
-
-
-INIT_FILE = "init.cc"  # its functions create communicators; they also end them
 
 
 @rule(Category.INIT_FAILURE, Severity.ERROR, of=("failure",), hang=True)

@@ -69,6 +69,30 @@ def net_requested_not_available(plugin: pl.DataFrame, setting: pl.DataFrame, ran
         yield group_finding(absent, rank, title, _request_text(setting, absent, name), "certain")
 
 
+@rule(Category.NET_PLUGIN, Severity.ERROR, of=("remote_rails",), hang=True)
+def net_plugin_rails_differ(remote_rails: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+    """The Libfabric plugin groups the NICs of two hosts into different numbers of rails.
+
+    Means: the plugin makes one network device of the NICs near a GPU; a connection needs the same number on both ends.
+    A host lost a NIC, or its PCI topology is presented differently.
+    Not when: the lines are of another job.
+    Do: compare lspci -tv and the number of NICs (fi_info -p efa) on both hosts; OFI_NCCL_FORCE_NUM_RAILS makes
+    the numbers equal.
+    Sources: aws-ofi-nccl: src/nccl_ofi_rdma.cpp; nccl#1913.
+    """
+    if remote_rails.is_empty():
+        return
+    pairs = remote_rails.select("rails", "found_rails").unique().sort("rails", "found_rails").iter_rows()
+    counts = ", ".join(f"{found} instead of {expected}" for expected, found in pairs)
+    yield group_finding(
+        remote_rails,
+        rank,
+        "{processes}: the NICs of the peer form another number of rails",
+        f"the plugin refuses the connection; the peer has {counts}",
+        "certain",
+    )
+
+
 def _request_text(setting: pl.DataFrame, rows: pl.DataFrame, name: str) -> str:
     variables = setting.filter(pl.col("variable").is_in(["NCCL_NET", "NCCL_NET_PLUGIN"]))
     requests = variables.join(rows.select(OWNER).unique(), on=OWNER, how="semi").select("variable", "value").unique()
