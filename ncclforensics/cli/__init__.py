@@ -16,6 +16,7 @@ import typer
 from ncclforensics import __version__
 from ncclforensics.cli.capture import capture
 from ncclforensics.cli.check import check
+from ncclforensics.cli.collect import collect
 from ncclforensics.cli.defects import report_defects
 from ncclforensics.cli.demo import demo
 from ncclforensics.cli.diff import diff
@@ -61,7 +62,7 @@ def _main(
     pass
 
 
-for _command in (hang, check, capture, diff, report, save, tui, explain, demo):  # in the order of the help
+for _command in (hang, check, collect, capture, diff, report, save, tui, explain, demo):  # in the order of the help
     app.command()(_command)
 
 

@@ -1,4 +1,4 @@
-"""The record of a capture: one object, written when it begins and again when it has ended.
+"""The record of a capture or of a collection: one object, of a capture written when it begins and when it has ended.
 
 It holds the plan and the figures, which stand in journals and tables too: nothing of it becomes a row.
 """
@@ -13,7 +13,7 @@ import orjson
 GRAMMARS = ()
 SIGNATURES = ()
 KINDS: Mapping[str, str] = {}
-MAGIC = b'{\n "tool": "ncclforensics capture"'  # how it begins
+MAGIC = b'{\n "tool": "ncclforensics c'  # how it begins
 MARKER = b'"began"'  # and what stands next to that
 
 
