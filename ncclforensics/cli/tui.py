@@ -17,7 +17,7 @@ INSTALL = "pip install 'ncclforensics[tui]'"
 def tui(
     paths: Paths,
     serve: Annotated[
-        bool, typer.Option("--serve", help="Serve the screens to browsers. There is no password.")
+        bool, typer.Option("--serve", help="Serve the screens to browsers that have the token in the printed address.")
     ] = False,
     bind: Annotated[
         str, typer.Option("--bind", metavar="ADDRESS", help="Address to listen on, with --serve.")
