@@ -320,6 +320,7 @@ TYPES: dict[str, dict[str, Any]] = {
     "hang": {
         "verdict": str,
         "culprits": list,
+        "suspects": list,
         "victims": list,
         "communicator": str | None,
         "operation": dict | None,

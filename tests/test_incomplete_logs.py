@@ -113,3 +113,41 @@ def test_absent_logs_name_no_rank_that_is_not_to_blame(
 
     assert set(hang["culprits"]) <= {11}
     assert hang["heard"] == {"ranks": 16 - len(absent), "of": 16}
+    assert set(hang["suspects"]) <= absent
+
+
+@pytest.mark.parametrize("length", [1, 9, 30])
+def test_lines_delivered_twice_are_no_calls(length: int, tmp_path: Path) -> None:
+    logs = logs_of(HANG)
+    lines = logs["nccl_rank4.log"]
+    end = calls_in(lines)[20] + 1
+    logs["nccl_rank4.log"] = lines[:end] + lines[end - length : end] + lines[end:]
+
+    hang = hang_of(logs, tmp_path / "logs")
+
+    assert (hang["verdict"], hang["culprits"]) == ("lagging-ranks", [11])
+
+
+def test_lines_that_changed_places_are_no_mismatch(tmp_path: Path) -> None:
+    logs = logs_of(HANG)
+    lines = logs["nccl_rank4.log"]
+    first, second = next(
+        (at, at + 1)
+        for at in calls_in(lines)[8:]
+        if b"AllReduce" in lines[at] and b"AllReduce" in lines[at + 1] and lines[at][-99:-60] != lines[at + 1][-99:-60]
+    )
+    lines[first], lines[second] = lines[second], lines[first]
+
+    hang = hang_of(logs, tmp_path / "logs")
+
+    assert (hang["verdict"], hang["culprits"]) == ("lagging-ranks", [11])
+
+
+def test_a_log_that_ends_early_is_no_hang_where_most_ranks_destroyed_their_communicators(tmp_path: Path) -> None:
+    logs = logs_of(HEALTHY)
+    for name in ("nccl_rank0.log", "nccl_rank1.log"):
+        logs[name] = logs[name][: calls_in(logs[name])[-3]]
+
+    hang = hang_of(logs, tmp_path / "logs")
+
+    assert (hang["verdict"], hang["certainty"]) == ("no-hang", "likely")

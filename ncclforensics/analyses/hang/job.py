@@ -50,6 +50,7 @@ class Diagnosis:
     culprits: list[int] = field(default_factory=list)
     victims: list[int] = field(default_factory=list)
     missing: list[int] = field(default_factory=list)  # rank numbers of culprits without a log
+    suspects: list[int] = field(default_factory=list)  # numbers of ranks without a log, of which one may be the culprit
     key: str | None = None
     call: Row | None = None
     how: str = ""
@@ -71,7 +72,8 @@ class Diagnosis:
                 name: getattr(self, name)
                 for name in ("verdict", "certainty", "key", "how", "basis", "fields", "reason")
             },
-            **{name: getattr(self, name) for name in ("culprits", "victims", "missing", "collect", "evidence_lines")},
+            **{name: getattr(self, name) for name in ("culprits", "victims", "missing", "suspects", "collect")},
+            "evidence_lines": self.evidence_lines,
             "stall_evidence": self.stall_evidence,
             "rests_on_stall": self.rests_on_stall,
         }

@@ -47,7 +47,27 @@ def find_divergent_calls(job: Job) -> Diagnosis | None:
         earliest.lower_certainty("likely")
     if any(job.may_lack_lines(rank_id) for rank_id in earliest.culprits):
         earliest.lower_certainty("possible")
+    if job.is_finished:
+        earliest.reason += "; yet every rank destroyed its communicators, so lines may be lost or out of order"
+        earliest.lower_certainty("possible")
+    if earliest.how == "extra" and _repeats_previous(job, earliest):
+        earliest.reason += "; the line is equal to the one before it, so a log collector may have delivered it twice"
+        earliest.lower_certainty("possible" if any(gap["missing"] < 0 for gap in job.gaps) else "likely")
     return earliest
+
+
+def _repeats_previous(job: Job, diagnosis: Diagnosis) -> bool:
+    """Whether the extra call of a culprit is the same as its previous collective on that communicator."""
+    nth = job.divergence.get(str(diagnosis.key))
+    if not nth:
+        return False
+    before, extra = (
+        {row["rank_id"]: row for row in job.collectives_at(str(diagnosis.key), at)} for at in (nth - 1, nth)
+    )
+    return any(
+        rank_id in before and rank_id in extra and before[rank_id]["signature"] == extra[rank_id]["signature"]
+        for rank_id in diagnosis.culprits
+    )
 
 
 def _went_on(job: Job, key: str, nth: int) -> bool:

@@ -43,26 +43,16 @@ def find_returned_error(job: Job) -> Diagnosis | None:
     return diagnosis
 
 
-def find_missing_logs(job: Job) -> Diagnosis | None:
-    """Find ranks without a log where the other ranks agree and none finished."""
-    if not job.absent or any(row["end"] == "Destroy" for row in job.memberships):
-        return None
-    absent = ranks_text(job.absent)
-    reason = f"the ranks in these logs made the same calls and none failed, but there is no log of {absent}"
-    diagnosis = Diagnosis("undecidable", reason, "likely", collect=[f"the log of {absent}"])
-    diagnosis.add_evidence(
-        "context", [row for rank_id in list(job.rank_ids)[:2] if (row := job.last_call(rank_id)) is not None]
-    )
-    return diagnosis
-
-
 def conclude_no_hang(job: Job) -> Diagnosis:
     """Conclude that the job did not hang: all ranks made the same calls and none failed."""
-    reason = (
-        "every rank destroyed its communicators: the run completed"
-        if job.is_finished
-        else "all ranks made the same calls and none failed; that a log ends is not a sign of a hang"
-    )
+    unfinished = {row["rank_id"] for row in job.memberships if row["end"] != "Destroy"}
+    finished = {row["rank_id"] for row in job.memberships} - unfinished
+    reason = "all ranks made the same calls and none failed; that a log ends is not a sign of a hang"
+    if job.is_finished:
+        reason = "every rank destroyed its communicators: the run completed"
+    elif len(finished) > len(unfinished):
+        earlier = ranks_text(job.rank_numbers(unfinished)) or "the others"
+        reason = f"most ranks destroyed their communicators, and none waits; the logs of {earlier} end before that"
     answer = Diagnosis("no-hang", reason, "certain" if job.is_finished else "likely")
     if job.is_ended and not job.is_finished:
         answer.reason = (

@@ -16,6 +16,7 @@ from ncclforensics.analyses.hang import (
     mismatch,
     no_hang,
     pytorch,
+    ranks_without_log,
     ras_evidence,
     recorder,
     stacks,
@@ -33,6 +34,7 @@ VERDICT = {
     "culprits": pl.List(pl.Int32()),  # rank ids
     "victims": pl.List(pl.Int32()),
     "missing": pl.List(pl.Int32()),  # rank numbers of culprits without a log
+    "suspects": pl.List(pl.Int32()),  # rank numbers without a log, of which one may be the culprit
     "absent": pl.List(pl.Int32()),  # all rank numbers without a log
     "key": pl.String(),
     "ordinal": pl.Int32(),
@@ -89,7 +91,7 @@ QUESTIONS: tuple[Callable[[Job], Diagnosis | None], ...] = (
     ras_evidence.judge_ras_reports_alone,
     no_hang.find_missing_call_lines,
     no_hang.find_returned_error,
-    no_hang.find_missing_logs,
+    ranks_without_log.find_missing_logs,
     no_hang.conclude_no_hang,
 )
 

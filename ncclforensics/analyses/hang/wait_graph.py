@@ -59,7 +59,9 @@ def wait(
         _init_edges(member, rank),
     ]
     edge_frames = [edge.select(list(WAIT)).cast(pl.Schema(WAIT)) for edge in edges]
-    return pl.concat(edge_frames).unique().sort("pos", "waits_for")
+    # ncclCommDestroy returns after the communicator's own work: a rank that printed its end waits for no other.
+    ended = member.filter(pl.col("end") == "Destroy").select("key", waiter="rank_id")
+    return pl.concat(edge_frames).join(ended, on=["key", "waiter"], how="anti").unique().sort("pos", "waits_for")
 
 
 def _collective_edges(
@@ -73,10 +75,10 @@ def _collective_edges(
         .join(last_call.select("rank_id", "key", "calls"), on=["rank_id", "key"], how="left")
         .with_columns(pl.col("calls").fill_null(0))
         .join(visibility.select("rank_id", "is_visible"), on="rank_id")
-        .select("job", "key", "rank_id", "calls", "is_visible", left=pl.col("end") == "Destroy")
+        .select("job", "key", "rank_id", "calls", "is_visible")
     )
     lagging = memberships.filter((pl.col("calls") < pl.col("calls").max().over("key")) & pl.col("is_visible"))
-    ahead = memberships.filter(~pl.col("left").fill_null(False)).select("key", waiter="rank_id", made="calls")
+    ahead = memberships.select("key", waiter="rank_id", made="calls")
     edges = lagging.join(ahead, on="key").filter(pl.col("made") > pl.col("calls"))
     edges = edges.select("job", "key", "waiter", nth="calls", waits_for="rank_id", kind=pl.lit("collective"))
     places = edges.select("key", "nth").unique()

@@ -7,6 +7,7 @@ from collections import defaultdict
 import polars as pl
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
+from ncclforensics.analyses.hang.ranks_without_log import exclude_waiting_for_absent
 from ncclforensics.analyses.job.exit_reports import CAPTURE, EXIT, SIGNAL
 from ncclforensics.analyses.job.failure_events import HARD, LOST, NETWORK, REMOTE_ERROR
 from ncclforensics.analyses.job.process_exits import ended_text, strongest_reports
@@ -125,7 +126,7 @@ def find_waited_for_ranks(job: Job) -> Diagnosis | None:
     if _was_interrupted(job):
         diagnosis.reason += "; the capture was ended before any call timed out, so the rank may only have been late"
         diagnosis.lower_certainty("possible")
-    return _check_absent_ranks(job, diagnosis) or diagnosis
+    return exclude_waiting_for_absent(job, diagnosis) or diagnosis
 
 
 def _was_interrupted(job: Job) -> bool:
@@ -325,29 +326,6 @@ def _terminal_cycle(waits_for_of: dict[int, set[int]]) -> set[int]:
     return {rank_id for rank_id in smallest_set if reachable[rank_id] == smallest_set} or smallest_set
 
 
-def _check_absent_ranks(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
-    """Return `undecidable` if all culprits may themselves wait for ranks without a log, else None."""
-    suspects_by_key: dict[str, list[int]] = defaultdict(list)
-    for rank_id in diagnosis.culprits:
-        last = job.last_call(rank_id)
-        if last is None or not job.count_unseen_members(last["key"]):
-            return None
-        suspects_by_key[last["key"]].append(rank_id)
-    if diagnosis.verdict != "lagging-ranks" or not suspects_by_key:
-        return None
-    key = next(iter(suspects_by_key))
-    absent = job.absent
-    ranks = ranks_text(absent) or "members with unknown numbers"
-    answer = Diagnosis("undecidable", "", "likely", victims=sorted(set(job.rank_ids)), key=key)
-    answer.reason = (
-        f"{ranks_text(job.rank_numbers(diagnosis.culprits))} keep the others waiting, but their own last call is on a "
-        f"communicator that also has members without a log ({ranks}), and may wait for these"
-    )
-    answer.collect = [f"the log of {ranks}"]
-    answer.call, answer.evidence_lines = diagnosis.call, diagnosis.evidence_lines
-    return answer
-
-
 def find_transport_failure(job: Job) -> Diagnosis | None:
     """Find failures of the transport or a GPU where all ranks made the same calls."""
     failures = [event for event in job.failure_events if event["kind"] in (HARD, NETWORK, LOST) and job.is_fatal(event)]
@@ -365,7 +343,7 @@ def find_transport_failure(job: Job) -> Diagnosis | None:
         reason = (
             f"all ranks in these logs made the same calls, and then connections failed; no log of {absent} was given"
         )
-        diagnosis = Diagnosis("undecidable", reason, "likely", collect=[f"the log of {absent}"])
+        diagnosis = Diagnosis("undecidable", reason, "likely", suspects=job.absent, collect=[f"the log of {absent}"])
     else:
         diagnosis = Diagnosis(
             "stuck-together", "all ranks made the same calls, and then the transport or a GPU failed", "likely"

@@ -13,6 +13,7 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.analyses.job.repeated_lines import without_repeated
 from ncclforensics.frames.registry import analysis
 
 CALL_GAP = {
@@ -20,7 +21,7 @@ CALL_GAP = {
     "member": pl.UInt32(),  # row of `member`
     "rank_id": pl.Int32(),
     "nth": pl.Int32(),  # place of the first missing collective, in the sequence of the majority
-    "missing": pl.Int32(),  # collectives that stand in the majority's log and not in this one
+    "missing": pl.Int32(),  # collectives that stand in the majority's log and not here; negative: printed here twice
     "later": pl.Int32(),  # collectives behind the gap, all of which agree with the majority
     "is_lost": pl.Boolean(),  # the counter shows that lines were lost; null: they were lost, or the rank left them out
 }
@@ -28,6 +29,8 @@ CALL_GAP = {
 MOST_MISSING = 8  # collectives in one gap; more is another program, not a lost line
 MOST_STARTS = 200  # places tried as the beginning of a log that begins in the middle
 MOST_GAPS = 64  # of one member
+MOST_COPIES = 64  # collectives in one block that a collector delivered twice
+MOST_AHEAD = 8  # collectives that a host enqueues behind a call that does not return; more show that it did
 ENOUGH = 2  # calls behind a gap that have to agree; one alone agrees by chance too often
 
 Row = dict[str, Any]
@@ -39,6 +42,7 @@ def call_gap(
     logged_divergence: pl.DataFrame,
     uneven_key: pl.DataFrame,
     logged_call: pl.DataFrame,
+    repeated_call: pl.DataFrame,
     call_line: pl.DataFrame,
     call_occurrence: pl.DataFrame,
     member: pl.DataFrame,
@@ -59,6 +63,7 @@ def call_gap(
     odd = shapes.filter(pl.col("key").is_in(keys.implode())).select("nranks", "place").unique()
     compared = shapes.join(odd, on=["nranks", "place"], how="semi").filter(~pl.col("key").is_in(partly_read.implode()))
     calls = logged_call.filter(pl.col("member").is_in(compared["member"].implode()) & pl.col("nth").is_not_null())
+    calls = without_repeated(calls, repeated_call)
     counters = call_occurrence.select("pos", "opcount").filter(pl.col("pos").is_in(calls["pos"].implode()))
     calls = calls.join(counters, on="pos", how="left", maintain_order="left")
     calls = calls.with_columns(call_line["signature"].gather(calls["call_line"]))
@@ -95,12 +100,14 @@ def _shape_of(member: pl.DataFrame) -> Shape:
 
 
 def corrected(calls: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFrame:
-    """The calls with `nth` and `ordinal` shifted behind every gap of their member; the same frame if there is none."""
+    """The calls without copies, `nth` and `ordinal` shifted behind every gap; the same frame if there is no gap."""
     if gaps.is_empty():
         return calls
     # A gap is given in the majority's numbering: minus all that is missing before it, it is the place in this log.
-    before = gaps.sort("member", "nth").with_columns(shift=pl.col("missing").cum_sum().over("member"))
-    steps = before.select("member", "shift", place=pl.col("nth") - pl.col("shift") + pl.col("missing"))
+    before = gaps.sort("member", "nth", maintain_order=True)
+    before = before.with_columns(shift=pl.col("missing").cum_sum().over("member"))
+    place = pl.col("nth") - pl.col("shift") + pl.col("missing")
+    steps = before.select("member", "shift", place=place, place_after=place - pl.col("missing").clip(upper_bound=0))
     of_members = pl.col("member").is_in(gaps["member"].implode())
     odd = calls.with_row_index("row").filter(of_members)
     collectives = odd.filter(pl.col("nth").is_not_null()).join_asof(
@@ -111,7 +118,11 @@ def corrected(calls: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFrame:
     shift = shift.with_columns(pl.col("shift").forward_fill().over("member").fill_null(0).cast(pl.Int32))
     zero = pl.repeat(0, calls.height, dtype=pl.Int32, eager=True)
     by_row = zero.scatter(shift["row"], shift["shift"])
-    return calls.with_columns(nth=pl.col("nth") + by_row, ordinal=pl.col("ordinal") + by_row)
+    copies = collectives.filter(pl.col("nth") < pl.col("place_after"))["row"]
+    corrected_calls = calls.with_columns(nth=pl.col("nth") + by_row, ordinal=pl.col("ordinal") + by_row)
+    if copies.is_empty():
+        return corrected_calls
+    return corrected_calls.with_row_index("row").filter(~pl.col("row").is_in(copies.implode())).drop("row")
 
 
 def _starts(members: list[pl.DataFrame]) -> list[Row]:
@@ -210,9 +221,13 @@ def _gaps_of(member: pl.DataFrame, model: pl.DataFrame) -> list[Row]:
         else:
             assert place is not None
             missing = _missing(member, model, place, shift)
-            if not missing:
+            copies = _copies(member, model, place, shift)
+            if copies and (not missing or _is_nearer(member, model, shift, -copies, missing)):
+                place, missing, is_lost = place, -copies, True
+            elif missing:
+                is_lost = _is_lost(member, model, place, shift, missing)
+            else:
                 break
-            is_lost = _is_lost(member, model, place, shift, missing)
         if is_lost is False:
             break  # this rank left the call out; from there on it runs another program
         found.append(
@@ -226,7 +241,7 @@ def _gaps_of(member: pl.DataFrame, model: pl.DataFrame) -> list[Row]:
                 "is_lost": is_lost,
             }
         )
-        start, shift = place, shift + missing
+        start, shift = place + max(0, -missing), shift + missing
     return found
 
 
@@ -243,6 +258,33 @@ def _missing(member: pl.DataFrame, model: pl.DataFrame, place: int, shift: int) 
         if (following is None and agreeing > 0) or agreeing >= ENOUGH * 4:
             return missing
     return 0
+
+
+def _copies(member: pl.DataFrame, model: pl.DataFrame, place: int, shift: int) -> int:
+    """How many collectives from a place on repeat those just before them, counter included; 0 if none do.
+
+    All that follows has to agree with the model, for longer than a host runs ahead of a call that was made too often.
+    """
+    for copies in range(1, min(MOST_COPIES, place) + 1):
+        following = _first_difference(member, model, place + copies, shift - copies)
+        agreeing = (member.height if following is None else following) - place - copies
+        if agreeing <= MOST_AHEAD or place + copies + shift - copies > model.height:
+            continue
+        if _is_repeated(member, place, copies):
+            return copies
+    return 0
+
+
+def _is_repeated(member: pl.DataFrame, place: int, length: int) -> bool:
+    """Whether so many lines from a place on are equal to those just before them, counter included."""
+    lines = member.select("signature", "opcount")
+    return place >= length and lines.slice(place, length).equals(lines.slice(place - length, length))
+
+
+def _is_nearer(member: pl.DataFrame, model: pl.DataFrame, shift: int, first: int, second: int) -> bool:
+    """Whether a shift by `first` lets both logs end nearer to each other than one by `second`."""
+    ahead = member.height + shift - model.height
+    return abs(ahead + first) < abs(ahead + second)
 
 
 def _counts(member: pl.DataFrame, start: int, stop: int) -> bool:
@@ -268,7 +310,8 @@ def _is_lost(member: pl.DataFrame, model: pl.DataFrame, place: int, shift: int, 
 def _first_jump(member: pl.DataFrame, model: pl.DataFrame, start: int, shift: int) -> tuple[int, int] | None:
     """The first place whose counter is ahead of the model's at the same place, and by how much; None if nowhere.
 
-    Only where the counter counts every collective in the model and goes up by one elsewhere in this member.
+    Only where the counter counts every collective in the model and goes up by one elsewhere in this member. It is
+    behind, and the number negative, where the lines repeat those just before them.
     """
     length = min(member.height, model.height - shift) - start
     if length <= 0 or member["opcount"].null_count() or model["opcount"].null_count():
@@ -280,6 +323,8 @@ def _first_jump(member: pl.DataFrame, model: pl.DataFrame, start: int, shift: in
         return None
     place = int((ahead != 0).arg_max() or 0)
     missing = int(ahead[place])
+    if missing < 0 and _is_repeated(member, start + place, -missing):
+        return start + place, missing
     rest = member["opcount"].slice(start + place).diff().drop_nulls()
     is_one_jump = missing > 0 and bool((rest >= 1).all())
     return (start + place, missing) if is_one_jump else None

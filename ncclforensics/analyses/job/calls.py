@@ -10,6 +10,7 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.analyses.job.call_alignment import corrected
+from ncclforensics.analyses.job.repeated_lines import without_repeated
 from ncclforensics.data.names import ELEMENT_BYTES
 from ncclforensics.data.versions import Version, releases
 from ncclforensics.frames.columns import OWNER, with_line
@@ -234,9 +235,9 @@ def _opcount_counts_calls(version: pl.DataFrame) -> pl.Expr:
 
 
 @analysis(CALL, of=("logged_call",))
-def call(logged_call: pl.DataFrame, call_gap: pl.DataFrame) -> pl.DataFrame:
-    """Every call with the rank that made it and its place in the sequence of its communicator, lost lines counted."""
-    return corrected(logged_call, call_gap)
+def call(logged_call: pl.DataFrame, repeated_call: pl.DataFrame, call_gap: pl.DataFrame) -> pl.DataFrame:
+    """Every call with its rank and its place on its communicator, without repeated lines, and lost lines counted."""
+    return corrected(without_repeated(logged_call, repeated_call), call_gap)
 
 
 @analysis(LAST_CALL, of=("logged_call",), is_step=True)
@@ -252,10 +253,19 @@ def uneven_key(logged_end: pl.DataFrame) -> pl.DataFrame:
     return ends.filter(~pl.col("is_even")).select("key")
 
 
+@analysis({"key": pl.Categorical()}, of=("logged_end",), is_step=True)
+def uneven_lines(logged_end: pl.DataFrame) -> pl.DataFrame:
+    """Communicators whose members show unequal numbers of calls, messages counted."""
+    ends = logged_end.group_by("key").agg(is_even=pl.col("lines").min() == pl.col("lines").max())
+    return ends.filter(~pl.col("is_even")).select("key")
+
+
 @analysis(LAST_CALL, of=("call",))
-def last_call(call: pl.DataFrame, logged_end: pl.DataFrame, call_gap: pl.DataFrame) -> pl.DataFrame:
+def last_call(
+    call: pl.DataFrame, logged_end: pl.DataFrame, repeated_call: pl.DataFrame, call_gap: pl.DataFrame
+) -> pl.DataFrame:
     """The last collective of every rank on every communicator, and the last call of any kind (`pos`)."""
-    return logged_end if call_gap.is_empty() else _last_calls(call)
+    return logged_end if call_gap.is_empty() and repeated_call.is_empty() else _last_calls(call)
 
 
 def _last_calls(calls: pl.DataFrame) -> pl.DataFrame:
@@ -285,10 +295,12 @@ def divergence(
     last_call: pl.DataFrame,
     member: pl.DataFrame,
     logged_divergence: pl.DataFrame,
+    repeated_call: pl.DataFrame,
     call_gap: pl.DataFrame,
 ) -> pl.DataFrame:
     """The first collective of each communicator in which its members differ in name, count, datatype, op or root."""
-    return logged_divergence if call_gap.is_empty() else _differences(call, call_line, last_call, member)
+    is_as_logged = call_gap.is_empty() and repeated_call.is_empty()
+    return logged_divergence if is_as_logged else _differences(call, call_line, last_call, member)
 
 
 def _differences(

@@ -8,7 +8,7 @@ import polars as pl
 
 from ncclforensics.analyses.hang.recorder import UNFINISHED
 from ncclforensics.analyses.hang.stacks import BY_STACKS
-from ncclforensics.data.names import operation_text
+from ncclforensics.data.names import operation_text, ranks_text
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.verdict_finding import verdict_finding, verdicts_of
@@ -103,7 +103,9 @@ def read_subsystem_gap(
     if benchmark.height and benchmark["is_complete"].all():
         return
     for row in verdicts_of(verdict, "undecidable"):
-        finding = verdict_finding(row, verdict_evidence, rank, "not decidable from these logs")
+        without_log = ranks_text(row["suspects"])
+        title = f"not decidable without the log of {without_log}" if without_log else "not decidable from these logs"
+        finding = verdict_finding(row, verdict_evidence, rank, title)
         finding.role = Role.CONTEXT
         finding.remedy = "Collect " + "; ".join(row["collect"]) if row["collect"] else ""
         yield finding

@@ -1,0 +1,47 @@
+"""What ranks without a log mean for a verdict: the ranks that have one may wait for them."""
+
+from __future__ import annotations
+
+from ncclforensics.analyses.hang.job import Diagnosis, Job
+from ncclforensics.data.names import ranks_text
+
+
+def find_missing_logs(job: Job) -> Diagnosis | None:
+    """Find ranks without a log where the other ranks agree and none finished: these may wait for them."""
+    if not job.absent or any(row["end"] == "Destroy" for row in job.memberships):
+        return None
+    absent = ranks_text(job.absent)
+    reason = (
+        f"the {len(job.rank_ids)} ranks in these logs made the same calls and none failed; "
+        f"if they stand still, they may wait for a rank without a log: {absent}"
+    )
+    diagnosis = Diagnosis("undecidable", reason, "likely", suspects=job.absent, collect=[f"the log of {absent}"])
+    last_calls = [row for rank_id in list(job.rank_ids)[:2] if (row := job.last_call(rank_id)) is not None]
+    diagnosis.add_evidence("context", last_calls)
+    return diagnosis
+
+
+def exclude_waiting_for_absent(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
+    """Drop culprits that may themselves wait for a rank without a log; `undecidable` if none is left, else None.
+
+    A rank waits in its last call; if that is on a communicator with a member without a log, it may wait for that one.
+    """
+    if diagnosis.verdict not in ("lagging-ranks", "p2p-unmatched"):
+        return None
+    last_calls = {rank_id: job.last_call(rank_id) for rank_id in diagnosis.culprits}
+    may_wait = [rank_id for rank_id, last in last_calls.items() if last and job.count_unseen_members(last["key"])]
+    if len(may_wait) < len(diagnosis.culprits):
+        diagnosis.culprits = [rank_id for rank_id in diagnosis.culprits if rank_id not in may_wait]
+        diagnosis.victims = sorted({*diagnosis.victims, *may_wait})
+        return None
+    absent = ranks_text(job.absent) or "members with unknown numbers"
+    slower = ranks_text(job.rank_numbers(diagnosis.culprits)) or "some ranks"
+    reason = (
+        f"the others wait for {slower}, which made fewer calls; but the last of these is on a communicator that also "
+        f"has members without a log ({absent}), and may wait for these"
+    )
+    answer = Diagnosis("undecidable", reason, "likely", suspects=job.absent)
+    answer.victims = sorted(set(job.rank_ids))
+    answer.collect = [f"the log of {absent}"]
+    answer.key, answer.call, answer.evidence_lines = diagnosis.key, diagnosis.call, diagnosis.evidence_lines
+    return answer
