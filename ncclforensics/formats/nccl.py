@@ -59,6 +59,7 @@ GRAMMARS = (
     "inspector",
     "journal",
     "job",
+    "omitted",
     "prefix",
 )
 # A frame shows that its subsystem was switched on (nccl: src/debug.cc); an absent frame shows nothing.

@@ -156,6 +156,9 @@ class Job:
         self.visibility = {
             row["rank_id"]: row for row in frames["visibility"].to_dicts() if row["rank_id"] in self.rank_ids
         }
+        # (rank id, communicator key) of memberships whose number of calls is unknown
+        self.unplaced: set[tuple[int, str]] = set(frames["unplaced_member"].iter_rows())
+        self.sources_with_omission = set(frames["omission"]["source"])
         self.last_times = {row["rank_id"]: row for row in rows_of_job("last_time")}
         self.sources = {row["source"]: row for row in frames["source"].to_dicts()}
         self.is_cancelled = is_only_job and bool((frames["job_end"]["form"].cast(pl.String) == "cancelled").any())
@@ -270,6 +273,10 @@ class Job:
         """Join a few calls with their lines and memberships."""
         return describe_calls(calls, self._call_line, self._member).to_dicts()
 
+    def seen_members(self, key: str | None) -> list[int]:
+        """Return the members of a communicator that have a log; none where the key is None."""
+        return [row["rank_id"] for row in self.members.get(str(key), [])]
+
     def count_unseen_members(self, key: str) -> int:
         """Count the members of a communicator that have no log."""
         rows = self.members[key]
@@ -281,10 +288,15 @@ class Job:
         return sum(self.sources[source]["dropped"] for source in self.process(rank_id)["sources"])
 
     def may_lack_lines(self, rank_id: int) -> bool:
-        """Whether lines of this rank may be lost: its file is cut or damaged, or a collector dropped lines."""
+        """Whether lines of this rank may be lost: its file is cut or damaged, or lines were dropped or left out."""
         process = self.process(rank_id)
         is_damaged = any(self.sources[source]["damaged"] for source in process["sources"])
-        return bool(process["is_cut"]) or is_damaged or self.count_dropped_lines(rank_id) > 0
+        is_partial = bool(process["is_cut"]) or is_damaged or self.has_omission(rank_id)
+        return is_partial or self.count_dropped_lines(rank_id) > 0
+
+    def has_omission(self, rank_id: int) -> bool:
+        """Whether a line in the rank's files says that lines were left out there."""
+        return not self.sources_with_omission.isdisjoint(self.process(rank_id)["sources"])
 
 
 MOST_RANKS = 1 << 20  # of a communicator; a line that states more is damaged, and must not fill the memory

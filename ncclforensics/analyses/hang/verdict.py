@@ -15,6 +15,7 @@ from ncclforensics.analyses.hang import (
     init,
     mismatch,
     no_hang,
+    omissions,
     pytorch,
     ranks_without_log,
     ras_evidence,
@@ -103,7 +104,8 @@ def _diagnose_jobs(frames: dict[str, pl.DataFrame]) -> list[tuple[Job, Diagnosis
         answers = (question(job) for question in QUESTIONS)
         diagnosis = next(answer for answer in answers if answer is not None)
         diagnosis = stacks.add_stack_evidence(job, ras_evidence.add_ras_evidence(job, diagnosis))
-        diagnoses.append((job, stall.weigh_stall(job, diagnosis)))
+        diagnosis = omissions.weigh_omissions(job, stall.weigh_stall(job, diagnosis))
+        diagnoses.append((job, diagnosis))
     return diagnoses
 
 
@@ -142,6 +144,8 @@ def job_diagnosis(
     recorded_rank: pl.DataFrame,
     recorded_position: pl.DataFrame,
     recorded_call: pl.DataFrame,
+    omission: pl.DataFrame,
+    unplaced_member: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per job: its verdict with the evidence lines."""
     rows = [

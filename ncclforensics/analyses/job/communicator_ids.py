@@ -6,7 +6,7 @@ printed, it is inferred from the order of creation.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -56,6 +56,7 @@ def name_communicators(communicator_lifetime: pl.DataFrame) -> list[Member]:
             m.key, m.is_inferred = f"split of an unseen communicator/{nth_child}.{row['color']}:{row['nranks']}", True
         else:
             m.key, m.is_inferred = f"unnamed, {row['nranks']} ranks", True
+    _count_unseen_creations(members)
     _separate_equal_ids(members)
     _separate_unnamed(members)
     return members
@@ -67,6 +68,23 @@ def group_by_key(members: list[Member]) -> dict[str, list[Member]]:
     for m in members:
         grouped[m.key].append(m)
     return grouped
+
+
+def _count_unseen_creations(members: list[Member]) -> None:
+    """Correct the position of communicators of processes whose log begins behind the creation of the first ones.
+
+    Shown by their sizes, which are the last ones of the sequence that most processes created, and not the first ones.
+    """
+    sizes: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for m in members:
+        sizes[m.owner].append(m.row["nranks"])
+    most_common = Counter(map(tuple, sizes.values())).most_common(1)
+    for owner, own in sizes.items():
+        usual = list(most_common[0][0])
+        if own != usual[: len(own)] and own == usual[len(usual) - len(own) :]:
+            for m in members:
+                if m.owner == owner:
+                    m.created += len(usual) - len(own)
 
 
 def _separate_equal_ids(members: list[Member]) -> None:
@@ -83,6 +101,8 @@ def _separate_equal_ids(members: list[Member]) -> None:
     )
     by_size, *by_position = distinctions
     ambiguous, needs_position = [], False
+    counts = Counter(m.owner for m in members)
+    most = max(counts.values(), default=0)  # a process with fewer may have created some before its log begins
     for key, group in group_by_key([m for m in members if not m.is_inferred]).items():
         ranks = {m.row["rank"] for m in group}
         are_complete = all(m.row["is_complete"] for m in group)
@@ -94,6 +114,7 @@ def _separate_equal_ids(members: list[Member]) -> None:
                 needs_position |= distinction is not by_size
                 for m in group:
                     m.key = key + distinction(m)
+                    m.is_inferred |= distinction is not by_size and counts[m.owner] < most
                 break
     for key, group in ambiguous if needs_position else ():
         if len({m.created for m in group}) > 1:

@@ -184,7 +184,9 @@ def _assign_ranks(
 ) -> tuple[list[Member], list[dict[str, Any]]]:
     members = name_communicators(communicator_lifetime)
     processes = process.to_dicts()
-    members += inferred_members(calls_without_init.drop_nulls(OWNER), members, processes)
+    without_init = inferred_members(calls_without_init.drop_nulls(OWNER), members, processes)
+    _doubt_subgroups(members, {m.owner for m in without_init})
+    members += without_init
     jobs = _jobs(members, processes)
     rank_rows: list[dict[str, Any]] = []
     for job_number, owners in enumerate(jobs):
@@ -195,6 +197,16 @@ def _assign_ranks(
             job_number, members_of_job, [p for p in processes if (p["host"], p["pid"]) in owners], len(rank_rows)
         )
     return members, rank_rows
+
+
+def _doubt_subgroups(members: list[Member], begin_later: set[tuple[str, int]]) -> None:
+    """Mark communicators as inferred that are smaller than the largest, of processes whose log begins later.
+
+    Splits with one commId (2.18 to 2.21) or none are told apart by their order, which is not known there.
+    """
+    largest = max((m.row["nranks"] for m in members), default=0)
+    for m in members:
+        m.is_inferred |= m.owner in begin_later and m.parent is None and m.row["nranks"] < largest
 
 
 def _jobs(members: list[Member], processes: list[dict[str, Any]]) -> list[set[tuple[str, int]]]:

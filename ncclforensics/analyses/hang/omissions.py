@@ -1,0 +1,108 @@
+"""Judge what is left of a verdict where lines were left out of logs, or logs begin in the middle of the run.
+
+A call may have been among these lines: so the place of a later call in its sequence is known from below only, and that
+a call is missing from such a log proves nothing, unless NCCL's counter or a long agreement with the others shows the
+place.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from ncclforensics.analyses.hang.job import Diagnosis, Job
+from ncclforensics.data.names import ranks_text
+from ncclforensics.frames.columns import OWNER
+from ncclforensics.frames.registry import analysis
+
+UNPLACED_MEMBER = {"rank_id": pl.Int32(), "key": pl.Categorical()}
+
+ENOUGH = 16  # collectives behind the missing lines; where so many agree with the others, they are at the same place
+# Verdicts that rest on calls that a log lacks, or on the place of a call among the others.
+FROM_CALLS = (
+    "collective-mismatch",
+    "cross-communicator-deadlock",
+    "lagging-ranks",
+    "p2p-unmatched",
+    "init-incomplete",
+    "rank-missing",
+)
+
+
+@analysis(UNPLACED_MEMBER, of=("call",))
+def unplaced_member(
+    omission: pl.DataFrame,
+    process: pl.DataFrame,
+    member: pl.DataFrame,
+    call: pl.DataFrame,
+    call_occurrence: pl.DataFrame,
+) -> pl.DataFrame:
+    """Memberships of which it is unknown how many calls the rank made before the last lines of its log.
+
+    Lines were left out of it (before the communicator was created, they do not matter), or it begins later. There, it
+    is also doubtful which communicator is meant where only the order of creation tells.
+    """
+    left_out = omission.group_by("source").agg(omitted_pos=pl.col("pos").max())
+    sources = process.select(*OWNER, source="sources").explode("source").join(left_out, on="source")
+    last_omission = sources.group_by(OWNER).agg(pl.col("omitted_pos").max())
+    members = member.with_row_index("member").join(last_omission, on=OWNER, how="left")
+    begins_later = pl.col("line").is_null()
+    is_doubtful = (pl.col("is_inferred") & begins_later.any().over(OWNER)).fill_null(False) & ~begins_later
+    doubtful = members.filter(is_doubtful).select("rank_id", "key")
+    members = members.with_columns(
+        pl.max_horizontal("omitted_pos", pl.when(begins_later).then(pl.col("created_pos") - 1))
+    )
+    members = members.filter((pl.col("omitted_pos") > pl.col("created_pos")) | begins_later)
+    if members.is_empty():
+        return doubtful
+    of_keys = call.filter(pl.col("nth").is_not_null() & pl.col("key").is_in(members["key"].unique().implode()))
+    collectives = of_keys.join(members.select("member", "omitted_pos"), on="member", how="left")
+    later = collectives.filter(pl.col("omitted_pos").is_null() | (pl.col("pos") > pl.col("omitted_pos")))
+    counters = call_occurrence.select("pos", "opcount").filter(pl.col("pos").is_in(later["pos"].implode()))
+    later = later.join(counters, on="pos", how="left").with_columns(ahead=pl.col("opcount") - pl.col("nth"))
+    is_counted = pl.col("ahead").n_unique().over("key") == 1
+    placed = (
+        later.with_columns(is_counted=is_counted & pl.col("ahead").is_not_null())
+        .group_by("member")
+        .agg(is_placed=pl.col("is_counted").all() | (pl.len() >= ENOUGH))
+        .filter("is_placed")
+    )
+    unplaced = members.join(placed, on="member", how="anti").select("rank_id", "key")
+    return pl.concat([unplaced, doubtful]).drop_nulls().unique()
+
+
+def weigh_omissions(job: Job, diagnosis: Diagnosis) -> Diagnosis:
+    """Lower a verdict that rests on missing calls to `possible` where lines are missing from the logs.
+
+    Nobody is named for calls that may stand among these lines.
+    """
+    partial = [rank_id for rank_id in job.rank_ids if job.has_omission(rank_id)]
+    unplaced = {rank_id for rank_id, key in job.unplaced if diagnosis.key in (key, None)}
+    involved = sorted({rank_id for rank_id in partial if _concerns(job, rank_id, diagnosis)} | unplaced)
+    if diagnosis.verdict == "no-hang" and not job.is_finished:
+        involved = sorted({*partial, *(rank_id for rank_id, _ in job.unplaced)} & set(job.rank_ids))
+    elif diagnosis.verdict == "init-failed" and involved and diagnosis.certainty != "certain":
+        diagnosis.lower_certainty("possible")  # a line that names another cause may be among those left out
+        return diagnosis
+    elif diagnosis.verdict not in FROM_CALLS:
+        return diagnosis
+    if not involved:
+        return diagnosis
+    ranks = ranks_text(job.rank_numbers(involved)) or "some ranks"
+    missing = f"lines are missing from the logs of {ranks}, and these may hold further calls"
+    collect = [*diagnosis.collect, f"the whole log of {ranks}, from its beginning"]
+    known = [rank_id for rank_id in diagnosis.culprits if rank_id not in unplaced]
+    others = set(job.seen_members(diagnosis.key)) - set(known)
+    if diagnosis.culprits and (not known or len(others - unplaced) * 2 < len(others)):
+        answer = Diagnosis("undecidable", f"{missing}: what the logs lack proves nothing", "likely", collect=collect)
+        answer.victims = sorted({*diagnosis.victims, *diagnosis.culprits})
+        answer.evidence_lines = diagnosis.evidence_lines
+        return answer
+    diagnosis.culprits, diagnosis.collect = known, collect
+    diagnosis.reason += f"; {missing}"
+    diagnosis.lower_certainty("possible")
+    return diagnosis
+
+
+def _concerns(job: Job, rank_id: int, diagnosis: Diagnosis) -> bool:
+    """Whether a rank is accused, or takes part in the communicator that a diagnosis is about."""
+    return rank_id in diagnosis.culprits or rank_id in job.seen_members(diagnosis.key)
