@@ -156,8 +156,8 @@ class Job:
         self.visibility = {
             row["rank_id"]: row for row in frames["visibility"].to_dicts() if row["rank_id"] in self.rank_ids
         }
-        # (rank id, communicator key) of memberships whose number of calls is unknown
-        self.unplaced: set[tuple[int, str]] = set(frames["unplaced_member"].iter_rows())
+        # Memberships whose number of calls is unknown: rank id, communicator key, whether the logs begin together.
+        self.unplaced: set[tuple[int, str, bool]] = set(frames["unplaced_member"].iter_rows())
         self.sources_with_omission = set(frames["omission"]["source"])
         self.last_times = {row["rank_id"]: row for row in rows_of_job("last_time")}
         self.sources = {row["source"]: row for row in frames["source"].to_dicts()}

@@ -14,9 +14,14 @@ from ncclforensics.data.names import ranks_text
 from ncclforensics.frames.columns import OWNER
 from ncclforensics.frames.registry import analysis
 
-UNPLACED_MEMBER = {"rank_id": pl.Int32(), "key": pl.Categorical()}
+UNPLACED_MEMBER = {
+    "rank_id": pl.Int32(),
+    "key": pl.Categorical(),
+    "begins_together": pl.Boolean(),  # its log seems to begin with the first call, as those of most members do
+}
 
 ENOUGH = 16  # collectives behind the missing lines; where so many agree with the others, they are at the same place
+FIRST_CALLS = 3
 # Verdicts that rest on calls that a log lacks, or on the place of a call among the others.
 FROM_CALLS = (
     "collective-mismatch",
@@ -34,6 +39,7 @@ def unplaced_member(
     process: pl.DataFrame,
     member: pl.DataFrame,
     call: pl.DataFrame,
+    call_line: pl.DataFrame,
     call_occurrence: pl.DataFrame,
 ) -> pl.DataFrame:
     """Memberships of which it is unknown how many calls the rank made before the last lines of its log.
@@ -47,7 +53,7 @@ def unplaced_member(
     members = member.with_row_index("member").join(last_omission, on=OWNER, how="left")
     begins_later = pl.col("line").is_null()
     is_doubtful = (pl.col("is_inferred") & begins_later.any().over(OWNER)).fill_null(False) & ~begins_later
-    doubtful = members.filter(is_doubtful).select("rank_id", "key")
+    doubtful = members.filter(is_doubtful).select("rank_id", "key", begins_together=pl.lit(value=False))
     members = members.with_columns(
         pl.max_horizontal("omitted_pos", pl.when(begins_later).then(pl.col("created_pos") - 1))
     )
@@ -56,9 +62,10 @@ def unplaced_member(
         return doubtful
     of_keys = call.filter(pl.col("nth").is_not_null() & pl.col("key").is_in(members["key"].unique().implode()))
     collectives = of_keys.join(members.select("member", "omitted_pos"), on="member", how="left")
+    counters = call_occurrence.select("pos", "opcount").filter(pl.col("pos").is_in(collectives["pos"].implode()))
+    collectives = collectives.join(counters, on="pos", how="left", maintain_order="left")
     later = collectives.filter(pl.col("omitted_pos").is_null() | (pl.col("pos") > pl.col("omitted_pos")))
-    counters = call_occurrence.select("pos", "opcount").filter(pl.col("pos").is_in(later["pos"].implode()))
-    later = later.join(counters, on="pos", how="left").with_columns(ahead=pl.col("opcount") - pl.col("nth"))
+    later = later.with_columns(ahead=pl.col("opcount") - pl.col("nth"))
     is_counted = pl.col("ahead").n_unique().over("key") == 1
     placed = (
         later.with_columns(is_counted=is_counted & pl.col("ahead").is_not_null())
@@ -66,8 +73,24 @@ def unplaced_member(
         .agg(is_placed=pl.col("is_counted").all() | (pl.len() >= ENOUGH))
         .filter("is_placed")
     )
-    unplaced = members.join(placed, on="member", how="anti").select("rank_id", "key")
-    return pl.concat([unplaced, doubtful]).drop_nulls().unique()
+    unplaced = members.join(placed, on="member", how="anti")
+    unplaced = unplaced.join(_begin_together(collectives, call_line), on="member", how="left")
+    begins_together = pl.col("begins_together").fill_null(False) & pl.col("line").is_null()
+    unplaced = unplaced.select("rank_id", "key", begins_together)
+    return pl.concat([doubtful, unplaced]).drop_nulls().unique(["rank_id", "key"], keep="first", maintain_order=True)
+
+
+def _begin_together(collectives: pl.DataFrame, call_line: pl.DataFrame) -> pl.DataFrame:
+    """Whether each member's log begins with the calls that most members' begin with, and NCCL's counter with 0."""
+    first = (
+        collectives.with_columns(call_line["signature"].gather(collectives["call_line"]))
+        .sort("pos")
+        .group_by("key", "member", maintain_order=True)
+        .agg(pl.col("opcount").first(), calls=pl.col("signature").head(FIRST_CALLS), made=pl.len())
+    )
+    is_usual = pl.len().over("key", "calls") * 2 > pl.len().over("key")
+    begins_together = is_usual & (pl.col("opcount") == 0) & (pl.col("made") >= FIRST_CALLS)
+    return first.select("member", begins_together=begins_together.fill_null(False))
 
 
 def weigh_omissions(job: Job, diagnosis: Diagnosis) -> Diagnosis:
@@ -76,10 +99,10 @@ def weigh_omissions(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     Nobody is named for calls that may stand among these lines.
     """
     partial = [rank_id for rank_id in job.rank_ids if job.has_omission(rank_id)]
-    unplaced = {rank_id for rank_id, key in job.unplaced if diagnosis.key in (key, None)}
+    unplaced = {rank_id for rank_id, key, together in job.unplaced if diagnosis.key in (key, None) and not together}
     involved = sorted({rank_id for rank_id in partial if _concerns(job, rank_id, diagnosis)} | unplaced)
     if diagnosis.verdict == "no-hang" and not job.is_finished:
-        involved = sorted({*partial, *(rank_id for rank_id, _ in job.unplaced)} & set(job.rank_ids))
+        involved = sorted({*partial, *(row[0] for row in job.unplaced)} & set(job.rank_ids))
     elif diagnosis.verdict == "init-failed" and involved and diagnosis.certainty != "certain":
         diagnosis.lower_certainty("possible")  # a line that names another cause may be among those left out
         return diagnosis
