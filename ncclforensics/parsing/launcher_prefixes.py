@@ -37,20 +37,27 @@ def detect_prefixes(sample: pl.DataFrame, dialect: Dialect) -> tuple[Pattern, ..
         if _has_no_prefix(sample["text"], dialect):
             break
         is_nccl = sample["text"].str.contains(dialect.prefix_regex)
-        embedded_formats = [embedded for embedded in dialect.embedded_formats if embedded.may_be_in(sample["text"])]
+        tried = [
+            (shape, pattern, has_prefix)
+            for shape in dialect.launcher_prefixes
+            if shape.priority <= 0
+            for pattern in shape.patterns
+            if (has_prefix := sample["text"].str.contains(pattern.regex)).any()
+        ]
+        # Most files have no prefix at all; counting the signatures of all formats would take most of the time.
+        is_doubtful = any(shape.priority < 0 for shape, _, _ in tried)
+        embedded_formats = [form for form in dialect.embedded_formats if is_doubtful and form.may_be_in(sample["text"])]
         without_prefix = sum(embedded.count_in(sample["text"]) for embedded in embedded_formats)
         likely: list[tuple[bool, float, Pattern]] = []
-        for shape in (shape for shape in dialect.launcher_prefixes if shape.priority <= 0):
-            for pattern in shape.patterns:
-                has_prefix = sample["text"].str.contains(pattern.regex)
-                share = max(_share(has_prefix.filter(sample["is_end"] == end)) for end in (False, True))
-                of_nccl = _share(has_prefix.filter(is_nccl))
-                if embedded_formats and shape.priority < 0:
-                    suffixes = strip_prefixes(sample.filter(has_prefix), dialect, [pattern])["text"]
-                    revealed = sum(embedded.count_in(suffixes) for embedded in embedded_formats)
-                    of_nccl = max(of_nccl, revealed / (revealed + without_prefix or 1))
-                if max(share if shape.priority >= -1 else 0, of_nccl) >= (SOME if shape.priority >= 0 else NEARLY_ALL):
-                    likely.append((shape.priority >= -1, share, pattern))  # `0: ` is a task before it is a host
+        for shape, pattern, has_prefix in tried:
+            share = max(_share(has_prefix.filter(sample["is_end"] == end)) for end in (False, True))
+            of_nccl = _share(has_prefix.filter(is_nccl))
+            if embedded_formats and shape.priority < 0:
+                suffixes = strip_prefixes(sample.filter(has_prefix), dialect, [pattern])["text"]
+                revealed = sum(embedded.count_in(suffixes) for embedded in embedded_formats)
+                of_nccl = max(of_nccl, revealed / (revealed + without_prefix or 1))
+            if max(share if shape.priority >= -1 else 0, of_nccl) >= (SOME if shape.priority >= 0 else NEARLY_ALL):
+                likely.append((shape.priority >= -1, share, pattern))  # `0: ` is a task before it is a host
         found = max(likely, key=itemgetter(0, 1))[2] if likely else learn_tag(sample["text"], certain)
         if found is None:
             break

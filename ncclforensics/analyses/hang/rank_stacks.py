@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from ncclforensics.analyses.job.stack_processes import find_rank
+from ncclforensics.analyses.job.stack_processes import RankIndex
 from ncclforensics.data.stack_classes import BLOCKED, PYTHON, WAITING, short_name
 from ncclforensics.frames.registry import analysis
 
@@ -39,10 +39,11 @@ _TOOLS = ("py-spy", "faulthandler", "gdb", "eu-stack")  # those that show Python
 def rank_stack(stack_process: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
     """One row per rank of which there is a stack with frames."""
     ranks = rank.with_columns(pl.col("host").cast(pl.String)).to_dicts()
+    index = RankIndex(ranks)
     jobs = {row["rank_id"]: row["job"] for row in ranks}
     dumps_of: dict[int, list[Row]] = {}
     for process in stack_process.filter(~pl.col("is_helper") & pl.col("kind").is_not_null()).to_dicts():
-        if found := find_rank(process, ranks):
+        if found := index.find(process):
             dumps_of.setdefault(found["rank_id"], []).append(process)
     rows = [{**_where(dumps), "job": jobs[rank_id], "rank_id": rank_id} for rank_id, dumps in sorted(dumps_of.items())]
     return pl.DataFrame(rows, schema=RANK_STACK)

@@ -15,7 +15,7 @@ import polars as pl
 from ncclforensics.analyses.job.communicator_ids import Member, group_by_key, name_communicators
 from ncclforensics.analyses.job.lifetimes import COMMUNICATOR_LIFETIME
 from ncclforensics.analyses.job.missing_init import inferred_members
-from ncclforensics.analyses.job.stack_processes import STACK_PROCESS, find_rank
+from ncclforensics.analyses.job.stack_processes import STACK_PROCESS, RankIndex
 from ncclforensics.frames.columns import OWNER
 from ncclforensics.frames.registry import analysis
 
@@ -166,10 +166,11 @@ def rank(
 
 def _dumped_ranks(stack_process: pl.DataFrame, known: list[dict[str, Any]]) -> pl.DataFrame:
     """Return the ranks that only a stack shows: those with a number; all processes where no other line shows any."""
+    index = RankIndex(known)
     rows = [
         row
         for row in stack_process.filter(~pl.col("is_helper") & pl.col("kind").is_not_null()).to_dicts()
-        if find_rank(row, known) is None and (row["rank"] is not None or not known)
+        if index.find(row) is None and (row["rank"] is not None or not known)
     ]
     is_named = pl.col("rank").is_not_null() | pl.col("pid").is_not_null()
     dumped = pl.DataFrame(rows, schema=STACK_PROCESS).select(

@@ -6,6 +6,7 @@ debug server, a launcher's tag, the title of a process of SGLang or vLLM.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 import polars as pl
@@ -159,8 +160,11 @@ def _group_heads(stack_event: pl.DataFrame, stack_frame: pl.DataFrame) -> tuple[
     dumps: list[Row] = []
     for _, events in heads.group_by(PRINTED_BY, maintain_order=True):
         _group_events(events.to_dicts(), outermost, threads, dumps)
+    threads_of: dict[int, list[Row]] = defaultdict(list)
+    for thread in threads:
+        threads_of[thread["dump"]].append(thread)
     for dump in dumps:
-        _mark_main_thread(dump, [row for row in threads[dump.pop("first") :] if row["dump"] == dump["dump"]], outermost)
+        _mark_main_thread(dump, threads_of[dump["dump"]], outermost)
     return threads, dumps
 
 
@@ -199,7 +203,6 @@ def _group_events(events: list[Row], outermost: dict[int, str], threads: list[Ro
                     "by_watchdog": is_watched,
                     "source": event["source"],
                     "line": event["line"],
-                    "first": len(threads),
                 }
                 dumps.append(dump)
                 pending, seen = None, set()

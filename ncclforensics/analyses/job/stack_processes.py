@@ -148,23 +148,30 @@ def _fill_ranks(rows: list[Row], hints: dict[int, int]) -> None:
             row["rank"] = hints.get(row["source"]) if row["launcher_rank"] is None else row["launcher_rank"]
 
 
-def find_rank(process: Row, ranks: Iterable[Row]) -> Row | None:
-    """Return the rank that a dumped process is: by its number, by pid and host, or because only this dump shows it.
+class RankIndex:
+    """Ranks by what a dump may show of them."""
 
-    None if no rank fits, or several do.
-    """
-    by_pid = [
-        rank
-        for rank in ranks
-        if process["pid"] is not None and rank["pid"] == process["pid"] and _is_same_host(rank["host"], process["host"])
-    ]
-    by_number = [rank for rank in ranks if process["rank"] is not None and rank["rank"] == process["rank"]]
-    both = [rank for rank in by_pid if rank in by_number]
-    by_dump = [rank for rank in ranks if rank.get("dump") == process["first_dump"]]
-    for fitting in (both, by_pid, by_number, by_dump):
-        if len(fitting) == 1:
-            return fitting[0]
-    return None
+    def __init__(self, ranks: Iterable[Row]) -> None:
+        """`ranks`: rows with `rank`, `host` and `pid`, and perhaps `dump`."""
+        self._by: dict[tuple[str, int], list[Row]] = defaultdict(list)
+        for rank in ranks:
+            for name in ("rank", "pid", "dump"):
+                if rank.get(name) is not None:
+                    self._by[name, rank[name]].append(rank)
+
+    def find(self, process: Row) -> Row | None:
+        """Return the rank that a dumped process is: by its number, by pid and host, or because only its dump shows it.
+
+        None if no rank fits, or several do.
+        """
+        by_number = self._by.get(("rank", process["rank"]), [])
+        same_pid = self._by.get(("pid", process["pid"]), [])
+        by_pid = [rank for rank in same_pid if _is_same_host(rank["host"], process["host"])]
+        both = [rank for rank in by_pid if rank["rank"] == process["rank"]]
+        for fitting in (both, by_pid, by_number, self._by.get(("dump", process["first_dump"]), [])):
+            if len(fitting) == 1:
+                return fitting[0]
+        return None
 
 
 def _is_same_host(name: str | None, other: str | None) -> bool:
