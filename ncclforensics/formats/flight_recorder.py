@@ -20,11 +20,9 @@ SIGNATURES = ("recorder_call",)
 KINDS = dict.fromkeys(("recorder_dump", "recorder_group", "recorder_status", "recorder_call"), "flight-recorder")
 
 PICKLE_STARTS = tuple(bytes([0x80, protocol]) for protocol in PROTOCOLS)
-# Keys that stand in the first bytes of a dump: of the dict itself, or of its first entry.
-KEYS = (
-    "pg_config", "pg_status", "nccl_comm_state", "comm_lib_version", "profiling_name", "collective_seq_id", "record_id",
-    "pg_id", "frames", "entries",
-)  # fmt: skip
+# Keys that stand in the first bytes of a dump, or (torch 2.2 wrote a list of entries) of its first entry.
+KEYS = (b"pg_config", b"pg_status", b"nccl_comm_state", b"comm_lib_version", b"profiling_name", b"collective_seq_id")
+ENTRY_KEYS = (b"frames", b"pg_id")
 ENTRIES = "entries"
 KEPT = 256  # completed entries before the last one; all that have not completed are kept
 OF_TORCH = ("/torch/", "/torch_npu/")  # in the paths of PyTorch's own code
@@ -37,13 +35,9 @@ Record = tuple[str, dict[str, Any]]
 def is_dump(beginning: bytes) -> bool:
     """Whether a file with this beginning is a dump."""
     if beginning.startswith(PICKLE_STARTS):
-        return any(_as_text(key) in beginning for key in KEYS)
-    return beginning.lstrip()[:1] in (b"{", b"[") and any(b'"%s"' % key.encode() in beginning for key in KEYS[:6])
-
-
-def _as_text(key: str) -> bytes:
-    """A text as BINUNICODE holds it."""
-    return len(key).to_bytes(4, "little") + key.encode()
+        is_list = beginning[2:3] == b"]"
+        return any(key in beginning for key in KEYS + ENTRY_KEYS * is_list)
+    return beginning.lstrip()[:1] in (b"{", b"[") and any(b'"%s"' % key in beginning for key in KEYS)
 
 
 def head(data: bytes) -> tuple[list[Record], list[str]] | None:

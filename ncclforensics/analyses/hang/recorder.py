@@ -212,14 +212,16 @@ def _ranks_in_another_order(recordings: Recordings, ranks: list[int]) -> list[in
 
     Ranks of one program use groups of one description in one order, whatever the names of the groups.
     """
-    orders = {rank: recordings.order(rank) for rank in ranks}
+    orders = {rank: recordings.order(rank) for rank in sorted(recordings.read)}
+    uses = {rank: {desc for desc, _ in order} for rank, order in orders.items()}
+    orders = {rank: order for rank, order in orders.items() if rank in ranks or uses[rank] == uses[ranks[0]]}
     common = set.intersection(*(set(order) for order in orders.values())) if orders else set()
     begin = {rank: next((n for n, place in enumerate(order) if place in common), 0) for rank, order in orders.items()}
     tails = {rank: order[begin[rank] :] for rank, order in orders.items()}
     for number in range(max(map(len, tails.values()), default=0)):
         places = {rank: tail[number] for rank, tail in tails.items() if number < len(tail)}
         if len(set(places.values())) > 1:
-            return minority_of(places)
+            return sorted(set(minority_of(places)) & set(ranks)) or ranks
     return ranks
 
 
@@ -260,8 +262,17 @@ def find_common_call(job: Job) -> Diagnosis | None:
         return None
     recordings = job.recordings
     places = [place for place in job.recorded_roots.standing if place.standing and not place.missing]
-    if not places or recordings.outdated:
+    if not places:
         return None
+    if recordings.outdated:
+        ranks = ranks_text(recordings.outdated)
+        reason = (
+            f"others completed collectives with {ranks} that the dumps of {ranks} do not show: they were written before"
+        )
+        diagnosis = Diagnosis("undecidable", reason, "likely")
+        diagnosis.collect = [COLLECT_DUMPS.format(ranks="all ranks, written at one time")]
+        _cite(job, diagnosis, "context", [recordings.head(rank) for rank in sorted(recordings.outdated)])
+        return diagnosis
     place = max(places, key=lambda place: len(place.standing))
     calls = _calls_at(recordings, place)
     reason = (

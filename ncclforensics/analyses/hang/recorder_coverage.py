@@ -67,6 +67,8 @@ def _waited_for(recordings: Recordings) -> set[int]:
             continue
         if call["is_p2p"]:
             needed |= {call["peer"]} - {None}
-        else:
-            needed.update(recordings.standing(call["group"], call["sequence"]).unread)
+            continue
+        place = recordings.standing(call["group"], call["sequence"])
+        if not place.missing:
+            needed.update(place.unread)
     return needed

@@ -1,0 +1,316 @@
+"""Flight Recorder dumps: read without being executed, and judged by who stands where."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclforensics import analyze
+from ncclforensics.formats import flight_recorder
+from ncclforensics.inputs import plain_pickle
+from ncclforensics.views import json_report
+from tests.budget import IS_FULL
+
+Json = dict[str, Any]
+START = 1_795_339_528_000_000_000
+WORLD = ("0", "default_pg")
+TP = {rank: (str(1 + rank // 2), "tp") for rank in range(4)}
+MEMBERS = {"0": [0, 1, 2, 3], "1": [0, 1], "2": [2, 3]}
+
+
+class Recorder:
+    """What one rank records, in its order."""
+
+    def __init__(self, rank: int, groups: dict[str, list[int]] | None = None) -> None:
+        self.rank = rank
+        self.groups = {name: ranks for name, ranks in (groups or MEMBERS).items() if rank in ranks}
+        self.entries: list[Json] = []
+        self.made = dict.fromkeys(self.groups, 0)
+        self.messages = dict.fromkeys(self.groups, 0)
+
+    def call(
+        self,
+        group: tuple[str, str] = WORLD,
+        title: str = "nccl:all_reduce",
+        *,
+        done: bool = True,
+        elements: int = 1024,
+        dtype: str = "Float",
+        place: str = "/home/maria/job/train.py",
+    ) -> Recorder:
+        """Record a call; a title with an arrow is a message."""
+        is_p2p = "-" in title
+        counted = self.messages if is_p2p else self.made
+        counted[group[0]] += 1
+        number = len(self.entries)
+        own = {"name": "loop", "filename": place, "line": 145}
+        entry = {
+            "frames": [{"name": "f", "filename": "/opt/venv/lib/torch/distributed/c.py", "line": 1}, own],
+            "record_id": number, "pg_id": sorted(self.groups).index(group[0]), "process_group": group,
+            "collective_seq_id": self.made[group[0]], "p2p_seq_id": self.messages[group[0]], "op_id": number,
+            "profiling_name": title, "time_created_ns": START + 1_000_000 * number + self.rank,
+            "input_sizes": [[elements]], "input_dtypes": [dtype], "output_sizes": [[elements]],
+            "output_dtypes": [dtype], "state": "completed" if done else "started", "retired": done,
+            "time_discovered_started_ns": 1, "time_discovered_completed_ns": 2 if done else None,
+            "timeout_ms": 600000, "is_p2p": is_p2p,
+        }  # fmt: skip
+        self.entries.append(entry)
+        return self
+
+    def document(self) -> Json:
+        """The dump, in the order of PyTorch's keys."""
+        status = {}
+        for number, name in enumerate(sorted(self.groups)):
+            still_open = [
+                entry["collective_seq_id"]
+                for entry in self.entries
+                if entry["process_group"][0] == name and entry["state"] != "completed" and not entry["is_p2p"]
+            ]
+            completed = min(still_open) - 1 if still_open else self.made[name]
+            status[str(number)] = {
+                "last_enqueued_collective": self.made[name],
+                "last_started_collective": -1,
+                "last_completed_collective": completed,
+            }
+        descs = {"0": "default_pg", "1": "tp", "2": "tp"}
+        config = {
+            name: {"name": name, "desc": descs.get(name, "pp"), "ranks": str(r)} for name, r in self.groups.items()
+        }
+        return {
+            "version": "2.10", "pg_config": config, "comm_lib_version": "2.27.7", "pg_status": status,
+            "entries": self.entries,
+        }  # fmt: skip
+
+
+def recorders() -> list[Recorder]:
+    """Four ranks that made three calls together."""
+    ranks = [Recorder(rank) for rank in range(4)]
+    for _ in range(3):
+        for recorder in ranks:
+            recorder.call(TP[recorder.rank]).call()
+    return ranks
+
+
+def judged(folder: Path, ranks: list[Recorder], **options: Any) -> Json:
+    """Write the dumps and return the JSON of `hang`."""
+    for recorder in ranks:
+        path = folder / f"comm_lib_trace_rank_{recorder.rank}"
+        path.write_bytes(pickle.dumps(recorder.document(), protocol=2))
+    return json_report.as_object(analyze([str(folder)], **options))
+
+
+def verdict(report: Json) -> tuple[str, list[int], str]:
+    hang = report["hang"]
+    return hang["verdict"], hang["culprits"], hang["certainty"]
+
+
+def one_stops() -> list[Recorder]:
+    ranks = recorders()
+    for recorder in ranks:
+        if recorder.rank != 2:
+            recorder.call(done=False)
+    return ranks
+
+
+def one_is_unfinished() -> list[Recorder]:
+    """Rank 1 stands in a call of its pair that rank 0 completed; all others stand in the next call of all."""
+    ranks = recorders()
+    for recorder in ranks:
+        recorder.call(TP[recorder.rank], "nccl:_all_gather_base", done=recorder.rank != 1).call(done=False)
+    return ranks
+
+
+def one_passes_another_size() -> list[Recorder]:
+    ranks = recorders()
+    for recorder in ranks:
+        recorder.call(done=False, elements=4096 if recorder.rank == 3 else 1024)
+    return ranks
+
+
+def one_calls_another_operation() -> list[Recorder]:
+    ranks = recorders()
+    for recorder in ranks:
+        recorder.call(title="nccl:broadcast" if recorder.rank == 0 else "nccl:all_reduce", done=False)
+    return ranks
+
+
+def one_uses_groups_in_another_order() -> list[Recorder]:
+    """Rank 1 calls the group of all before its pair; 0 waits for it in the pair, and 2 and 3 for both of them."""
+    ranks = recorders()
+    for recorder in ranks:
+        if recorder.rank in (0, 1):
+            recorder.call(WORLD if recorder.rank == 1 else TP[0], done=False)
+        else:
+            recorder.call(TP[2]).call(done=False)
+    return ranks
+
+
+def all_stand_together() -> list[Recorder]:
+    return [recorder.call(done=False) for recorder in recorders()]
+
+
+def one_waits_for_a_message() -> list[Recorder]:
+    """Rank 3 waits for a message of rank 2, which makes no call."""
+    ranks = recorders()
+    for recorder in ranks:
+        if recorder.rank == 3:
+            recorder.call(title="nccl:recv 3<-2", done=False)
+    return ranks
+
+
+def one_posted_a_receive_and_stops() -> list[Recorder]:
+    """Rank 2 has posted a receive from rank 0, and does not come to the call at which rank 0 stands."""
+    ranks = one_stops()
+    ranks[2].call(title="nccl:recv 2<-0", done=False)
+    return ranks
+
+
+def one_dump_is_older() -> list[Recorder]:
+    """The others completed collectives that the dump of rank 1 does not show: it was written before."""
+    ranks = recorders()
+    for _ in range(3):
+        for recorder in ranks:
+            if recorder.rank != 1:
+                recorder.call()
+    return [recorder.call(done=False) if recorder.rank != 1 else recorder for recorder in ranks]
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (one_stops, ("lagging-ranks", [2], "likely")),
+        (one_is_unfinished, ("lagging-ranks", [1], "likely")),
+        (one_passes_another_size, ("collective-mismatch", [3], "certain")),
+        (one_calls_another_operation, ("collective-mismatch", [0], "certain")),
+        (one_uses_groups_in_another_order, ("cross-communicator-deadlock", [1], "likely")),
+        (all_stand_together, ("stuck-together", [], "likely")),
+        (one_waits_for_a_message, ("p2p-unmatched", [2], "likely")),
+        (one_posted_a_receive_and_stops, ("lagging-ranks", [2], "likely")),
+        (recorders, ("no-hang", [], "likely")),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_dumps_show_which_rank_is_at_the_root(tmp_path: Path, made: Any, expected: tuple[str, list[int], str]) -> None:
+    assert verdict(judged(tmp_path, made())) == expected
+
+
+def test_a_rank_is_not_named_by_a_dump_that_is_older_than_the_others(tmp_path: Path) -> None:
+    assert verdict(judged(tmp_path, one_dump_is_older())) == ("undecidable", [], "likely")
+
+
+def test_a_missing_dump_makes_its_rank_a_possibility_at_most(tmp_path: Path) -> None:
+    report = judged(tmp_path, [recorder for recorder in all_stand_together() if recorder.rank != 3])
+
+    assert verdict(report) == ("lagging-ranks", [3], "possible")
+    assert "rank 3" in report["hang"]["collect_next"][0]
+
+
+def test_heads_decide_which_entries_are_read(tmp_path: Path) -> None:
+    """The verdict is that of a full read, and the dumps of ranks that wait are read no further than their heads."""
+    world = {"0": list(range(32)), **{str(1 + n): list(range(4 * n, 4 * n + 4)) for n in range(8)}}
+    ranks = [Recorder(rank, world) for rank in range(32)]
+    for _ in range(500):
+        for recorder in ranks:
+            recorder.call((str(1 + recorder.rank // 4), "tp")).call()
+    for recorder in ranks:
+        if recorder.rank != 9:
+            recorder.call((str(1 + recorder.rank // 4), "tp"), done=recorder.rank // 4 != 2)
+            if recorder.rank // 4 != 2:
+                recorder.call(done=False)
+    in_heads = judged(tmp_path, ranks)
+    in_full = judged(tmp_path, ranks, full=True)
+
+    assert verdict(in_heads) == verdict(in_full) == ("lagging-ranks", [9], "likely")
+    sizes = [entry["recognised"] for entry in in_heads["inputs"]]
+    assert sum(size > 100 for size in sizes) < len(sizes) / 2
+    assert all(entry["recognised"] > 100 for entry in in_full["inputs"])
+
+
+def test_the_content_shows_the_rank_before_the_name_does(tmp_path: Path) -> None:
+    ranks = one_stops()
+    for recorder in ranks:
+        recorder.groups["9"] = [recorder.rank]
+        recorder.made["9"] = 0
+        (tmp_path / f"dump-of-node-{7 - recorder.rank}").write_bytes(pickle.dumps(recorder.document()))
+
+    assert verdict(json_report.as_object(analyze([str(tmp_path)]))) == ("lagging-ranks", [2], "likely")
+
+
+def test_the_line_of_code_is_named_and_redacted(tmp_path: Path) -> None:
+    report = judged(tmp_path, one_stops())
+    detail = next(finding["detail"] for finding in report["findings"] if finding["rule"] == "coll-lagging-ranks")
+
+    assert "/home/maria/job/train.py:145 in loop" in detail
+
+
+def test_json_and_pickle_hold_the_same_records() -> None:
+    document = one_stops()[0].document()
+    as_json, _ = flight_recorder.records(json.dumps(document).encode())
+    as_pickle, _ = flight_recorder.records(pickle.dumps(document, protocol=2))
+
+    assert as_json == as_pickle
+    assert [frame for frame, _ in as_pickle].count("recorder_call") == 7
+
+
+# The pickle is never executed
+
+
+class Payload:
+    """What a malicious pickle would do."""
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return pytest.fail, ("a pickle was executed",)
+
+
+def test_a_pickle_that_would_run_code_is_not_executed() -> None:
+    data = pickle.dumps({"version": "2.10", "pg_config": {}, "pg_status": {}, "entries": [Payload()]}, protocol=2)
+
+    found = plain_pickle.load(data)
+
+    assert found.value["version"] == "2.10"
+    assert "not executed" in found.problem
+
+
+def test_ten_bytes_take_no_memory() -> None:
+    tracemalloc.start()
+    plain_pickle.load(bytes.fromhex("80024b0172ffffff0f2e"))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak < 1 << 20
+
+
+def test_a_dump_that_is_cut_off_gives_its_complete_entries() -> None:
+    data = pickle.dumps(one_stops()[0].document(), protocol=2)
+    counts = []
+    for size in range(2, len(data), 97):
+        records, problems = flight_recorder.records(data[:size])
+        counts.append(sum(frame == "recorder_call" for frame, _ in records))
+        assert "cut off" in problems[0]
+
+    assert counts == sorted(counts)
+    assert counts[-1] == 6  # the last entry is cut
+
+
+def test_the_walk_and_the_unpickler_agree_for_every_protocol() -> None:
+    document = one_is_unfinished()[1].document()
+    for protocol in plain_pickle.PROTOCOLS:
+        data = pickle.dumps(document, protocol=protocol)
+        assert plain_pickle.load(data).value == plain_pickle.walk(data).value == document
+
+
+def test_mutated_pickles_raise_nothing() -> None:
+    data = pickle.dumps(one_is_unfinished()[1].document(), protocol=2)
+    chance = random.Random(7)
+    for _ in range(100_000 if IS_FULL else 300):
+        mutated = bytearray(data)
+        for _ in range(chance.randint(1, 4)):
+            mutated[chance.randrange(len(mutated))] = chance.randrange(256)
+        flight_recorder.records(bytes(mutated[: chance.randint(2, len(mutated))]))
+        flight_recorder.head(bytes(mutated))
