@@ -129,9 +129,9 @@ def operation_text(call: dict[str, Any]) -> str:
     more = [f"{call['count']} x {datatype(call['datatype'])}"]
     if reduced := reduction(name, call["op"]):
         more.append(reduced)
-    if name in ROOTED:
+    if name in ROOTED and call["root"] is not None:
         more.append(f"root {call['root']}")
-    if name in MESSAGES:
+    if name in MESSAGES and call["root"] is not None:
         more.append(f"{'to' if name == 'Send' else 'from'} {call['root']}")
     place = "" if call.get("ordinal") is None else f" #{call['ordinal']}"
     return f"{name}{place} ({', '.join(more)})"

@@ -19,6 +19,7 @@ BENCHMARK = Noun("benchmark", "benchmarks", (("benchmark", ()),))
 LINK_TEST = Noun("test of a link", "tests of links", (("link_measurement", ("table",)),))
 PAIR_MATRIX = Noun("matrix of pairs", "matrices of pairs", (("gpu_pair", ("matrix",)),))
 MACHINE_DUMP = Noun("dump of a machine", "dumps of machines", (("dump", ()),))
+RECORDER_DUMP = Noun("Flight Recorder dump", "Flight Recorder dumps", (("recorder_dump", ()),))
 PORT = Noun(
     "port", "ports", (("counter_increase", ("key",)), ("port_state", ("host", "device", "port", "lid", "guid", "node")))
 )

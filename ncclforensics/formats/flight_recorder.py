@@ -12,11 +12,13 @@ from typing import Any
 
 import orjson
 
+from ncclforensics.data import nouns
 from ncclforensics.inputs.plain_pickle import PROTOCOLS, load, walk
 from ncclforensics.inputs.tolerant_json import json_array, json_integer, json_number, json_object, json_text, parse_json
 
 GRAMMARS = ("recorder",)
 SIGNATURES = ("recorder_call",)
+NOUN = nouns.RECORDER_DUMP
 KINDS = dict.fromkeys(("recorder_dump", "recorder_group", "recorder_status", "recorder_call"), "flight-recorder")
 
 PICKLE_STARTS = tuple(bytes([0x80, protocol]) for protocol in PROTOCOLS)

@@ -16,9 +16,13 @@ from ncclforensics.report.questions import QUESTIONS
 Row = dict[str, Any]
 
 
-def _world_size(largest: pl.DataFrame, ranks: pl.DataFrame) -> int | None:
-    """Return the size of the largest communicator; None where a rank outside of it shows that it is not the world's."""
-    size: int | None = largest["nranks"].max()  # type: ignore[assignment]
+def _world_size(largest: pl.DataFrame, ranks: pl.DataFrame, positions: pl.DataFrame) -> int | None:
+    """Return the size of the largest communicator; None where a rank outside of it shows that it is not the world's.
+
+    `positions`: those in Flight Recorder dumps, which list the members of process groups.
+    """
+    sizes = largest["nranks"] if largest.height else positions["members"].list.len()
+    size: int | None = sizes.max()  # type: ignore[assignment]
     highest: int | None = ranks["rank"].max()  # type: ignore[assignment]
     return None if size is None or (highest is not None and highest >= size) else size
 
@@ -32,7 +36,7 @@ def summary(run: Frames) -> Row:
     printed_nodes = run["placement"].filter(pl.col("nranks") == pl.col("nranks").max())["nnodes"].max()
     return {
         "nccl_versions": versions(run),
-        "world_size": _world_size(largest, ranks),
+        "world_size": _world_size(largest, ranks, run["recorded_position"]),
         "ranks_seen": sorted(set(ranks["rank"].drop_nulls().to_list())),
         "ranks_missing": absent,
         "hosts": hosts,
@@ -56,6 +60,8 @@ def reason_without_job(run: Frames) -> str:
 def versions(run: Frames) -> list[str]:
     """Return NCCL's versions from the logs; without any, from RAS reports or nccl-tests."""
     printed = sorted(run["version"]["version"].cast(pl.String).unique().to_list())
+    if not printed:
+        printed = sorted(run["recorder_dump"]["library"].cast(pl.String).drop_nulls().unique().to_list())
     if not printed:
         printed = sorted(run["ras_snapshot"]["version"].drop_nulls().unique().to_list())
     return printed or [version_text(code) for code in sorted(run["benchmark"]["library"].drop_nulls().unique())]

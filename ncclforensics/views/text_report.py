@@ -179,7 +179,7 @@ def coverage(report: Report) -> Text:
         if (count := _count(report.run, noun))
     ]
     kinds = {*report.run.kinds.values()} - {"application"}
-    is_log = not kinds.isdisjoint(LOG_KINDS) or (seen and kinds != {"stacks"})
+    is_log = not kinds.isdisjoint(LOG_KINDS) or (seen and not kinds <= {"stacks", "flight-recorder"})
     lines = "NCCL lines" if is_log or not kinds else "known lines"
     if seen or not items:
         of_hosts = f" on {hosts} host{'s' * (hosts != 1)}" * bool(hosts or not seen)

@@ -207,6 +207,8 @@ class Job:
     def absent(self) -> list[int]:
         """Rank numbers of the largest communicator that have no log."""
         numbers = {row["rank"] for row in self.rank_ids.values()}
+        if self.recordings and not self.memberships:
+            return sorted(set(self.recordings.without_dump) - numbers)
         return missing_numbers(self.nranks or 0, numbers) if None not in numbers else []
 
     def rank_number(self, rank_id: int) -> int | None:

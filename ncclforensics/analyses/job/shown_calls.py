@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.analyses.job.calls import describe_calls
+from ncclforensics.data.torch_calls import NCCL_NAMES
 from ncclforensics.frames.columns import possible_positions, with_line
 from ncclforensics.frames.registry import analysis
 from ncclforensics.frames.templated import of_template
@@ -42,7 +43,7 @@ TIMELINE = {
 }
 
 
-@analysis(SHOWN_CALL, of=("call",))
+@analysis(SHOWN_CALL, of=("call", "recorded_call"))
 def shown_call(
     call: pl.DataFrame,
     call_line: pl.DataFrame,
@@ -51,6 +52,8 @@ def shown_call(
     verdict: pl.DataFrame,
     wait: pl.DataFrame,
     verdict_evidence: pl.DataFrame,
+    recorded_call: pl.DataFrame,
+    rank: pl.DataFrame,
 ) -> pl.DataFrame:
     """The calls that a report shows: the last of each rank, calls that ranks wait in, evidence and their neighbours."""
     last_calls = last_call.group_by("rank_id").agg(pl.col("pos").max(), is_last=pl.lit(True))
@@ -76,7 +79,24 @@ def shown_call(
     marked = describe_calls(chosen, call_line, member).join(last_calls, on=["rank_id", "pos"], how="left")
     is_neighbour = neighbours.select("pos", "rank_id", is_beside=pl.lit(True))
     marked = marked.join(is_neighbour, on=["pos", "rank_id"], how="left")
-    return marked.with_columns(pl.col("is_last", "is_beside").fill_null(False)).sort("pos", "rank_id")
+    marked = marked.with_columns(pl.col("is_last", "is_beside").fill_null(False)).sort("pos", "rank_id")
+    recorded = _recorded_last_calls(recorded_call, rank).join(marked.filter("is_last"), on="rank_id", how="anti")
+    return pl.concat([marked.select(recorded.columns), recorded], how="vertical_relaxed") if recorded.height else marked
+
+
+def _recorded_last_calls(recorded_call: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
+    """The last call of each rank in its Flight Recorder dump, all of which stands on the first line."""
+    last = recorded_call.group_by("rank", maintain_order=True).last()
+    known = (
+        last.drop("source")
+        .join(rank.select("job", "rank_id", "rank"), on="rank")
+        .join(last.select("rank", "source"), on="rank")
+    )
+    name = pl.col("name").replace_strict(NCCL_NAMES, default=pl.col("name")).cast(pl.Categorical)
+    columns = {"name": name, "count": pl.col("elements"), "root": pl.col("peer"), "is_last": True, "is_beside": False}
+    rows = known.with_columns(**columns, line=pl.lit(1), key=pl.format("process group {}", "group"))
+    absent = {column: pl.lit(None) for column in SHOWN_CALL if column not in rows.columns}
+    return rows.with_columns(**absent).select([pl.col(column).cast(dtype) for column, dtype in SHOWN_CALL.items()])
 
 
 @analysis(TIMELINE, of=("operation", "failure"))
