@@ -45,3 +45,8 @@ def test_logs_without_any_host_are_analysed(tmp_path: Path) -> None:
         (tmp_path / log.name).write_text(text)
     verdict = analyze([str(tmp_path)], everything=True).verdicts[0]
     assert verdict["verdict"] in ("lagging-ranks", "undecidable")
+
+
+def test_lines_without_process_are_told_apart_by_the_rank_in_front_of_them(tmp_path: Path) -> None:
+    text = "".join(f"rank {rank}: {WARNING}\n" for rank in (2, 0, 1))
+    assert _owners(_report(tmp_path, job=text)) == [("unnamed-1", 2), ("unnamed-1", 0), ("unnamed-1", 1)]

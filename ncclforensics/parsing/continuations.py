@@ -158,11 +158,7 @@ def _replaced(rows: pl.DataFrame, matched: Matched, completed: pl.DataFrame, dia
         cut=pl.col("cut") | pl.col("is_torn"),
     ).select(matched.known.columns)
     replaced = parts.select("source", line="part")
-    general = {shape.frame for shape in dialect.shapes if shape.priority < 0}
-    frames = {
-        name: [_without(piece, replaced) for piece in pieces] if name in general else list(pieces)
-        for name, pieces in matched.frames.items()
-    }
+    frames = {name: [_without(piece, replaced) for piece in pieces] for name, pieces in matched.frames.items()}
     for name, pieces in found.frames.items():
         frames.setdefault(name, []).extend(pieces)
     known = pl.concat([_without(matched.known, replaced), known])

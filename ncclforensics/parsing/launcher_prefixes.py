@@ -27,7 +27,7 @@ def detect_prefixes(sample: pl.DataFrame, dialect: Dialect) -> tuple[Pattern, ..
     still in front of lines then, is learned from them.
     """
     prefixes: list[Pattern] = []
-    ends = [sample.head(SAMPLED), sample.tail(SAMPLED)]
+    ends = [sample.head(SAMPLED), sample.slice(SAMPLED).tail(SAMPLED)]
     sample = pl.concat([end.with_columns(is_end=pl.lit(bool(number))) for number, end in enumerate(ends)])
     certain = [
         pattern for shape in dialect.launcher_prefixes if -1 <= shape.priority <= 0 for pattern in shape.patterns

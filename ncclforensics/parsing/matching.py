@@ -107,7 +107,7 @@ class _Lines:
                 columns.hstack(first, in_place=True)
                 if hit.values.width:
                     columns.hstack(hit.values[owned["place"][part]], in_place=True)
-                frames.setdefault(hit.candidate.shape.frame, []).append(columns)
+                frames.setdefault(hit.candidate.shape.frame, []).append(_told_apart_by_rank(columns))
         cut = self.table["cut"][owned["row"]]
         processes = lines.with_columns(cut=cut, is_unrecognised=owned["owner"].is_in(unrecognised))
         if self.prefixes:
@@ -115,7 +115,7 @@ class _Lines:
         missing = [
             pl.lit(None, dtype=dtype).alias(name) for name, dtype in KNOWN.items() if name not in processes.columns
         ]
-        return processes.with_columns(missing).select(list(KNOWN))
+        return _told_apart_by_rank(processes.with_columns(missing).select(list(KNOWN)))
 
     def _prefix_fields(self, prefix: str, places: pl.Series) -> pl.DataFrame:
         """The fields of one prefix rule for these lines, without columns of nulls."""
@@ -252,6 +252,14 @@ def _with_short_values(values: pl.DataFrame, is_short: pl.Series, short_values: 
         host=pl.when(is_short).then(pl.lit(NO_HOST).cast(pl.Categorical())).otherwise("host"),
         pid=pl.when(is_short).then(device).otherwise("pid"),
     )
+
+
+def _told_apart_by_rank(rows: pl.DataFrame) -> pl.DataFrame:
+    """Rows in which processes without a host are told apart by the rank that a launcher prefix names, if any does."""
+    if not {"host", "pid", "launcher_rank"} <= set(rows.columns):
+        return rows
+    is_ranked = (pl.col("host") == NO_HOST) & pl.col("launcher_rank").is_not_null()
+    return rows.with_columns(pid=pl.when(is_ranked).then("launcher_rank").otherwise("pid"))
 
 
 def _first_of(columns: Sequence[pl.Series]) -> pl.Series:
