@@ -121,3 +121,15 @@ def test_a_line_that_holds_several_keeps_its_number() -> None:
         (1, "c"),
         (2, "step 7"),
     ]
+
+
+def test_a_log_that_begins_deep_in_a_file_is_read_with_its_tags(tmp_path: Path) -> None:
+    other = "".join(f"epoch {number}: loss 0.25 and some more text that says nothing\n" for number in range(2000))
+    texts = [
+        f"[1,mpirank:3,algo-1]<stdout>:{PROCESS}",
+        "[1,mpirank:3,algo-1]<stdout>:Traceback (most recent call last):",
+    ]
+    (tmp_path / "job.log").write_text(other + "\n".join([*texts * 3, ""]) + other)
+    run = analyze([str(tmp_path)], everything=True).run
+
+    assert run["milestone"]["launcher_rank"].to_list() == [3, 3, 3]

@@ -21,6 +21,8 @@ STEP = 1 << 20  # bytes searched for ends of lines at once; they stay in the pro
 BEGINNING, QUOTED = 200, 50  # bytes by which a JSON document is recognised; and of those what evidence quotes
 TIME = "launcher_time"
 SAMPLE = 32 << 10  # bytes at each end by which formats are detected
+# In text; where the beginning has none, it is searched for in so many bytes behind it, or in all that will be read.
+MARK, SEARCHED = b"NCCL", 4 << 20
 
 
 @dataclass(slots=True)
@@ -108,12 +110,28 @@ class InputReader:
                 data = stream.read(SAMPLE)
                 self.beginning = data[:BEGINNING]
                 self.export = exports.reader_of(data)
+                middle = b"" if MARK in data else self._beginning_of_log(stream)
                 if self.source.seekable and self.source.size > 2 * SAMPLE:
                     stream.seek(-SAMPLE, 2)
-                    data = _without_cut_lines(data, stream.read())
+                    data = _without_cut_lines(data, b"\n" + middle + _without_first_line(stream.read()))
+                elif middle:
+                    data = _without_cut_lines(data, b"\n" + middle)
         except DAMAGED_ARCHIVE:
             return b""  # reported when the rest is read
         return data
+
+    def _beginning_of_log(self, stream: io.BufferedIOBase) -> bytes:
+        """The whole lines within SAMPLE bytes of the first line of NCCL behind the beginning; nothing without one."""
+        searched, held = 0, b""
+        while self.policy.full or searched < SEARCHED:
+            data = held + stream.read(STEP)
+            if (place := data.find(MARK)) >= 0:
+                found = data[data.rfind(b"\n", 0, place) + 1 :] + stream.read(SAMPLE)
+                return found[: found.rfind(b"\n", 0, SAMPLE) + 1]
+            if len(data) == len(held):
+                break
+            searched, held = searched + len(data) - len(held), data[-lines.EDGE :]
+        return b""
 
     def text_of(self, sample: bytes) -> bytes:
         """The lines of text in a sample, taken out of the records that hold them."""
@@ -247,7 +265,11 @@ class InputReader:
 
 def _without_cut_lines(head: bytes, tail: bytes) -> bytes:
     """Both ends of a file, without the lines that are cut in the middle of it."""
-    return (head[: head.rfind(b"\n") + 1] or head + b"\n") + tail[tail.find(b"\n") + 1 :]
+    return (head[: head.rfind(b"\n") + 1] or head + b"\n") + _without_first_line(tail)
+
+
+def _without_first_line(data: bytes) -> bytes:
+    return data[data.find(b"\n") + 1 :]
 
 
 def _numbered(stream: io.BufferedIOBase, wanted: set[int]) -> Iterator[tuple[int, bytes]]:

@@ -13,22 +13,22 @@ from ncclforensics.grammar.patterns import Pattern
 from ncclforensics.parsing.learned_tags import learn_tag
 
 DEPTH = 4  # prefixes in front of one another
-SAMPLED = 200  # lines at each end by which prefixes are detected
+SAMPLED = 200  # lines of each part by which prefixes are detected
 SOME, NEARLY_ALL = 0.05, 0.8  # of the lines of a sample
 
 
 def detect_prefixes(sample: pl.DataFrame, dialect: Dialect) -> tuple[Pattern, ...]:
     """The launcher prefixes of one input, outermost first, from lines of its beginning and end.
 
-    A prefix of priority -1 may be something else: it is accepted only if nearly all lines of the beginning or of the
-    end have it (launchers report a failure without their own tag, once for each task). One of priority -2 is accepted
-    only if it stands before nearly all NCCL lines, because `INFO: ` is no host name; signatures of embedded formats
-    count as NCCL lines. Prefixes of priority 1 may follow any tag, and are tried wherever a tag was found. What is
-    still in front of lines then, is learned from them.
+    A prefix of priority -1 may be something else: it is accepted only if nearly all lines of the beginning, of the
+    end, or where NCCL's lines begin have it (launchers report a failure without their own tag, once for each task).
+    One of priority -2 is accepted only if it stands before nearly all NCCL lines, because `INFO: ` is no host name;
+    signatures of embedded formats count as NCCL lines. Prefixes of priority 1 may follow any tag, and are tried wherever a tag was found. What still
+    stands in front of lines is learned from them.
     """
     prefixes: list[Pattern] = []
-    ends = [sample.head(SAMPLED), sample.slice(SAMPLED).tail(SAMPLED)]
-    sample = pl.concat([end.with_columns(is_end=pl.lit(bool(number))) for number, end in enumerate(ends)])
+    parts = _parts(sample, dialect)
+    sample = pl.concat([part.with_columns(part=pl.lit(number)) for number, part in enumerate(parts)])
     certain = [
         pattern for shape in dialect.launcher_prefixes if -1 <= shape.priority <= 0 for pattern in shape.patterns
     ]
@@ -50,7 +50,7 @@ def detect_prefixes(sample: pl.DataFrame, dialect: Dialect) -> tuple[Pattern, ..
         without_prefix = sum(embedded.count_in(sample["text"]) for embedded in embedded_formats)
         likely: list[tuple[bool, float, Pattern]] = []
         for shape, pattern, has_prefix in tried:
-            share = max(_share(has_prefix.filter(sample["is_end"] == end)) for end in (False, True))
+            share = max(_share(has_prefix.filter(sample["part"] == number)) for number in range(len(parts)))
             of_nccl = _share(has_prefix.filter(is_nccl))
             if embedded_formats and shape.priority < 0:
                 suffixes = strip_prefixes(sample.filter(has_prefix), dialect, [pattern])["text"]
@@ -66,6 +66,14 @@ def detect_prefixes(sample: pl.DataFrame, dialect: Dialect) -> tuple[Pattern, ..
     if prefixes:
         prefixes += [pattern for shape in dialect.launcher_prefixes if shape.priority > 0 for pattern in shape.patterns]
     return tuple(prefixes)
+
+
+def _parts(sample: pl.DataFrame, dialect: Dialect) -> list[pl.DataFrame]:
+    """Up to SAMPLED lines of the beginning, of the end, and from the first line of NCCL in between."""
+    head, rest = sample.head(SAMPLED), sample.slice(SAMPLED)
+    middle, tail = rest.head(-SAMPLED), rest.tail(SAMPLED)
+    first = middle["text"].str.contains(dialect.prefix_marker, literal=True).arg_max()
+    return [head, middle.slice(first or 0, SAMPLED), tail]
 
 
 def may_have_prefixes(samples: pl.DataFrame, dialect: Dialect) -> list[int]:
