@@ -23,8 +23,8 @@ def detect_prefixes(sample: pl.DataFrame, dialect: Dialect) -> tuple[Pattern, ..
     A prefix of priority -1 may be something else: it is accepted only if nearly all lines of the beginning, of the
     end, or where NCCL's lines begin have it (launchers report a failure without their own tag, once for each task).
     One of priority -2 is accepted only if it stands before nearly all NCCL lines, because `INFO: ` is no host name;
-    signatures of embedded formats count as NCCL lines. Prefixes of priority 1 may follow any tag, and are tried wherever a tag was found. What still
-    stands in front of lines is learned from them.
+    signatures of embedded formats count as NCCL lines. Prefixes of priority 1 may follow any tag, and are tried
+    wherever a tag was found. What still stands in front of lines is learned from them.
     """
     prefixes: list[Pattern] = []
     parts = _parts(sample, dialect)
