@@ -64,7 +64,10 @@ class Incident:
     @property
     def logs(self) -> list[str]:
         """The inputs, relative to the folder: everything but the case and its golden report."""
-        return sorted(path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*.log"))
+        files = (
+            path for path in self.folder.rglob("*") if path.is_file() and path.name not in ("case.json", "report.md")
+        )
+        return sorted(path.relative_to(self.folder).as_posix() for path in files)
 
     def answer(self, *, backwards: bool = False, whole: bool = False, everything: bool = False) -> Answer:
         """Read the logs again: forwards or backwards, through windows or whole; ask the rules on a hang, or all."""

@@ -237,7 +237,7 @@ class InputReader:
     def quote(self, wanted: list[int]) -> dict[int, tuple[int, str]]:
         """Read lines (negative: numbered from the end) a second time: number -> (number from the start, text)."""
         if self.is_document:  # all its records stand on one line; behind its beginning there may be private data
-            return dict.fromkeys(wanted, (1, lines.shown(self.beginning[:QUOTED])))
+            return dict.fromkeys(wanted, (1, lines.shown(self.beginning[:QUOTED].partition(b"\n")[0])))
         in_file = self.numbers.in_file(wanted)
         total = self._count_lines() if min(in_file.values()) < 0 else 0
         numbers = {line: number if number > 0 else total + 1 + number for line, number in in_file.items()}

@@ -168,8 +168,12 @@ class Report:
         elif row["verdict"] == "stuck-together":
             steps += _STEPS_WHEN_ALL_ARE_STUCK
         culprits = self.run["rank"].filter(pl.col("rank_id").is_in(row["culprits"])).sort("rank")
+        # A rank without a known process is one of its own.
+        culprits = culprits.with_columns(unplaced=pl.when(pl.col("host").is_null()).then("rank"))
         dumped = set(self.run["rank_stack"]["rank_id"])
-        for process in culprits.unique(["host", "pid"], maintain_order=True).head(MOST_PROCESSES).to_dicts():
+        for process in (
+            culprits.unique(["host", "pid", "unplaced"], maintain_order=True).head(MOST_PROCESSES).to_dicts()
+        ):
             steps += _commands(process, row["verdict"], has_stack=process["rank_id"] in dumped)
         if culprits.height > MOST_PROCESSES:
             steps.append(f"the same for the other {culprits.height - MOST_PROCESSES} ranks")

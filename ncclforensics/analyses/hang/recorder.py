@@ -67,7 +67,8 @@ def _diagnose_mismatch(
     parts = [f"called {_described(called[rank][0], with_size=True)} as {place}" for rank in outliers[:1]]
     more = [f"rank {rank} {_described(called[rank][0], with_size=True)}" for rank in outliers[1:SHOWN]]
     parts += more + [f"{ranks_text(others)} {_described(called[others[0]][0], with_size=True)}"] * bool(others)
-    is_complete = set(recordings.members[group]) <= set(called)
+    is_listed = any(row["members"] for row in recordings.positions[group].values())
+    is_complete = is_listed and set(recordings.members[group]) <= set(called)
     diagnosis = _diagnose(job, "collective-mismatch", "; ".join(parts), outliers)
     diagnosis.certainty = "certain" if is_complete and others else "likely"
     diagnosis.how, diagnosis.fields = ("another" if field == "name" else "arguments"), [field]
