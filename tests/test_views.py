@@ -143,3 +143,16 @@ def test_json_holds_no_control_character(incident: Incident) -> None:
 
 def test_an_info_finding_is_shown_as_a_note() -> None:
     assert "note  no log of rank 11" in text_report.text(of("the-culprits-log-is-absent"))
+
+
+def test_text_that_is_turned_around_or_invisible_shows_as_escapes(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_text("host:1:1 [0] init.cc:100 NCCL WARN Some\u202ething\u2066 ha\u200bppened\n", encoding="utf-8")
+    report = analyze([str(log)], everything=True)
+
+    in_text, in_json = text_report.text(report, everything=True), json_report.json(report).decode()
+
+    for shown in (in_text, in_json):
+        assert r"Some\u202ething\u2066 ha\u200bppened" in shown
+        assert not {"\u202e", "\u2066", "\u200b"} & set(shown)
+    assert json.loads(in_json)["findings"][0]["evidence"][0]["text"] in log.read_text(encoding="utf-8")

@@ -56,6 +56,13 @@ def known(value: object) -> str:
     return "?" if value is None else str(value)
 
 
+# Characters that are invisible or change the direction of text (Unicode's category Cf, UAX 9), as escapes.
+INVISIBLE = {
+    code: f"\\u{code:04x}"
+    for code in (0xAD, 0x61C, *range(0x200B, 0x2010), *range(0x202A, 0x202F), *range(0x2060, 0x2070), 0xFEFF)
+}
+
+
 def printable(name: str) -> str:
     r"""Replace the characters of a name that a terminal would interpret.
 

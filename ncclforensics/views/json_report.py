@@ -11,6 +11,7 @@ import polars as pl
 
 from ncclforensics import __version__
 from ncclforensics.analyses.fabric.counters import PORT, dump_of
+from ncclforensics.data.names import INVISIBLE
 from ncclforensics.data.variables import COLLECT_CALLS
 from ncclforensics.parsing.parser import COUNTS
 from ncclforensics.report.build import Report, Row, operation
@@ -19,8 +20,8 @@ from ncclforensics.report.summary import not_shown, reason_without_job, summary
 from ncclforensics.rules.finding import Finding
 
 SCHEMA_VERSION = 1
-# Control characters that orjson does not escape: DEL and U+0080 to U+009F.
-_CONTROLS = re.compile(rb"\x7f|\xc2[\x80-\x9f]")
+# Characters that orjson does not escape: DEL, U+0080 to U+009F, and what is invisible or turns text around.
+_CONTROLS = re.compile(rb"\x7f|\xc2[\x80-\x9f]|" + b"|".join(chr(code).encode() for code in INVISIBLE))
 NO_LOG: dict[str, Any] = {
     "verdict": "undecidable",
     "certainty": "certain",
@@ -46,7 +47,7 @@ def json(report: Report) -> bytes:
 
 
 def dump_json(answer: dict[str, Any]) -> bytes:
-    """Return an object as JSON without terminal control characters."""
+    """Return an object as JSON in which characters that a terminal would interpret are escapes."""
     text = orjson.dumps(answer, option=orjson.OPT_INDENT_2) + b"\n"
     return _CONTROLS.sub(lambda match: b"\\u%04x" % ord(match[0].decode()), text)
 

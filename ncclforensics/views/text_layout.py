@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ncclforensics.data.names import known, printable
+from ncclforensics.data.names import INVISIBLE, known, printable
 from ncclforensics.report.build import Report, Row
 
 STYLE = {"error": "bold red", "warning": "bold yellow", "info": "cyan", "no-hang": "bold green"}
@@ -20,7 +20,7 @@ _UNBROKEN = ("rank", "host", "GPU", "pid")  # columns whose words are not broken
 
 
 def render_text(parts: Iterable[RenderableType], *, width: int, color: bool) -> str:
-    """Render the parts as lines of text, with or without ANSI colours."""
+    """Render the parts as lines of text, with or without ANSI colours; invisible characters become escapes."""
     out = io.StringIO()
     console = Console(
         file=out,
@@ -33,7 +33,7 @@ def render_text(parts: Iterable[RenderableType], *, width: int, color: bool) -> 
         _environ={},
     )
     console.print(Group(*parts))
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+    return "\n".join(line.rstrip() for line in out.getvalue().translate(INVISIBLE).splitlines()) + "\n"
 
 
 def heading(title: str) -> Text:
