@@ -100,8 +100,10 @@ def exit_code_of(report: Report, fail_on: FailOn, *, has_benchmark: bool = False
     """Return the exit code for a report, and name on stderr what failed in the program.
 
     Findings stand though another part of the program failed; that nothing was found does not. A benchmark without any
-    communicator log needs no verdict to succeed, but one that did not end measured nothing.
+    communicator log needs no verdict to succeed, but one that did not end, or was not judged, decides nothing.
     """
+    from ncclforensics.rules.finding import Category
+
     verdicts = {row["verdict"] for row in report.verdicts}
     if report.defects:
         report_defects(report.defects)
@@ -109,6 +111,7 @@ def exit_code_of(report: Report, fail_on: FailOn, *, has_benchmark: bool = False
         return Exit.FINDINGS
     if report.defects:
         return Exit.DEFECT
-    if has_benchmark and not verdicts:
-        return Exit.OK if report.run["benchmark"]["is_complete"].all() else Exit.UNDECIDABLE
+    if has_benchmark and verdicts <= {"undecidable"}:  # whether a job hangs is no question of a test that ended
+        is_judged = not any(finding.category == Category.INCOMPLETE_EVIDENCE for finding in report.findings)
+        return Exit.OK if is_judged and report.run["benchmark"]["is_complete"].all() else Exit.UNDECIDABLE
     return Exit.UNDECIDABLE if not verdicts or "undecidable" in verdicts else Exit.OK

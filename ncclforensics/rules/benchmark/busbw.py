@@ -49,15 +49,57 @@ def bench_expected_table(
     shares: field guides; nccl#412, nccl#766.
     """
     for row in benchmark.filter(pl.col("collective").is_in(AS_ON_A_RING) & (pl.col("communicators") == 1)).to_dicts():
-        are_all_listed = row["listed_devices"] == row["nranks"] and row["hosts"]
-        if not are_all_listed or len(row["gpus"]) != 1 or row["nranks"] % len(row["hosts"]):
-            continue
-        ranks_per_host = row["nranks"] // len(row["hosts"])
-        machine = machine_of(row["gpus"][0], ranks_per_host)
-        if len(row["hosts"]) == 1 and machine:
+        machine = _known_machine(row)
+        if _ranks_per_host(row) and len(row["hosts"]) == 1 and machine:
             yield from _below_machine(row, machine, measurement)
-        elif len(row["hosts"]) > 1:
-            yield from _below_nics(row, ranks_per_host, machine, measurement, link, transport)
+        elif _ranks_per_host(row) and len(row["hosts"]) > 1:
+            yield from _below_nics(row, _ranks_per_host(row), machine, measurement, link, transport)
+
+
+def _ranks_per_host(row: Row) -> int:
+    """Return how many ranks of a test are on each host; 0 if its lines do not show it, or GPUs of several kinds."""
+    are_all_listed = row["listed_devices"] == row["nranks"] and row["hosts"]
+    if not are_all_listed or len(row["gpus"]) != 1 or row["nranks"] % len(row["hosts"]):
+        return 0
+    return int(row["nranks"]) // len(row["hosts"])
+
+
+def _known_machine(row: Row) -> Machine | None:
+    return machine_of(row["gpus"][0], _ranks_per_host(row)) if _ranks_per_host(row) else None
+
+
+@rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("benchmark",))
+def bench_not_judged(benchmark: pl.DataFrame, measurement: pl.DataFrame, link: pl.DataFrame) -> Iterator[Finding]:
+    """A test measured large sizes, and what this machine can reach is not known.
+
+    Means: the program has no figure to compare with: the GPU, or the number of them, is not in its table, or the rates
+    of the NICs are not in the logs. That nothing is reported does not say that the bandwidth is good.
+    Not when: the machine is known and reached its figure; only small sizes were measured; the same test was run more
+    than once, so that its runs are compared with each other.
+    Do: run the same test on a host that is known to be good, and compare with `diff`; add ibstat of every host.
+    Sources: none: this is about the program's own table (busbw).
+    """
+    is_alone = pl.len().over("collective") == 1  # runs of one test are compared with each other
+    is_candidate = (
+        pl.col("collective").is_in(AS_ON_A_RING) & pl.col("is_complete") & (pl.col("wrong").fill_null(0) == 0)
+    )
+    for row in benchmark.filter(is_alone & is_candidate).to_dicts():
+        hosts = len(row["hosts"] or [])
+        best = _best(row, measurement, LARGE_OVER_NETWORK if hosts > 1 else LARGE)
+        rates = link.filter(pl.col("host").is_in(row["hosts"] or []) & (pl.col("kind") == "net"))
+        is_known = rates["rate"].drop_nulls().len() > 0 if hosts > 1 else _known_machine(row) is not None
+        if best is None or is_known:
+            continue
+        lacks = "the rates of the NICs are not in these files" if hosts > 1 else "this machine is not in its table"
+        yield Finding(
+            title=f"the bandwidth of {called(row)} was not judged: {best['busbw']:.1f} GB/s at "
+            f"{bytes_text(best['size'])}",
+            detail=f"the program does not know what to expect: {lacks}",
+            certainty="certain",
+            hosts=row["hosts"] or [],
+            role=Role.CONTEXT,
+            evidence=[Line(best["source"], best["line"], "best")],
+        )
 
 
 def _best(row: Row, measurement: pl.DataFrame, size: int) -> Row | None:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.data.names import bytes_text, version_text
+from ncclforensics.data.nccl_sources import topic
+from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.benchmark_text import Row, called, rows_of
@@ -18,6 +20,15 @@ def _ends(test_end: pl.DataFrame, benchmark_line: pl.DataFrame, row: Row, form: 
     footer = benchmark_line.filter((pl.col("benchmark") == row["benchmark"]) & (pl.col("frame") == "test_end"))
     ends = test_end.filter(pl.col("form") == form).join(footer, on=["source", "line"], how="semi")
     return evidence_lines(ends)
+
+
+# What NCCL calls its results -> a category, where the result alone shows it.
+RESULT_CATEGORIES = {
+    "unhandled cuda error": Category.CUDA_ERROR,
+    "invalid argument": Category.APPLICATION_ERROR,
+    "invalid usage": Category.APPLICATION_ERROR,
+}
+REMOTE_ERROR = "remote process exited"
 
 
 @rule(Category.BENCHMARK_WRONG, Severity.ERROR, of=("benchmark",))
@@ -133,6 +144,39 @@ def bench_run_cut_off(
             hosts=row["hosts"] or [],
             role=Role.CONSEQUENCE if row["has_failed"] else Role.CONTEXT,
             evidence=evidence_lines((table if table.height else lines).tail(1), "last"),
+        )
+
+
+@rule(Category.INIT_FAILURE, Severity.ERROR, of=("test_failure",), hang=True)
+def bench_call_failed(
+    test_failure: pl.DataFrame, nccl_warning: pl.DataFrame, failure_event: pl.DataFrame
+) -> Iterator[Finding]:
+    """A test ended because a call of NCCL failed, and no line of NCCL says why.
+
+    Means: the test prints the result of the call and NCCL's last error, which is the text of its last warning.
+    Not when: the logs hold NCCL's own warnings or errors, which have findings of their own; a process was lost, or the
+    network failed (a finding of its own).
+    Do: run again with NCCL_DEBUG=WARN at least; the first warning on any rank is the reason.
+    Sources: nccl-tests, src/common.h (NCCLCHECK); nccl: src/init.cc (ncclGetErrorString, ncclGetLastError).
+    """
+    if nccl_warning.height or failure_event.height:
+        return
+    failed = test_failure.filter(pl.col("result").is_not_null()).with_columns(
+        cause=text_of("last_error").str.strip_suffix("'").str.strip_chars("/ "), result=text_of("result")
+    )
+    for (result, cause), rows in failed.sort("source", "line").group_by("result", "cause", maintain_order=True):
+        name = str(result).partition(" (")[0].partition(" - ")[0]
+        if name.startswith(REMOTE_ERROR):
+            continue
+        hosts = sorted(rows["node"].cast(pl.String).drop_nulls().unique().to_list())
+        yield Finding(
+            title=f"a test failed in a call of NCCL: {cause or name}",
+            detail=f"NCCL returned: {name}" + "; NCCL's last error is empty" * (not cause),
+            certainty="certain",
+            category=RESULT_CATEGORIES.get(name, Category(topic(None, cause))),
+            hosts=hosts,
+            role=Role.CAUSE if cause else Role.CONSEQUENCE,
+            evidence=evidence_lines(rows),
         )
 
 

@@ -54,7 +54,7 @@ def remote_error_returned(
     if not causes.is_empty() or process_exit.filter(pl.col("is_first") & pl.col("is_final")).height:
         return
     remote_error = pl.lit("remote process exited or there was a network error")
-    tests = test_failure.filter(text_of("error").str.contains(remote_error, literal=True))
+    tests = test_failure.filter(text_of("result").str.contains(remote_error, literal=True))
     is_remote = text_of("error_text").str.contains(remote_error, literal=True).fill_null(False)
     calls = call_error.filter(is_remote | (pl.col("form") == "remote").fill_null(False))
     errors = pl.coalesce(text_of("error"), text_of("error_text")).fill_null("")
