@@ -51,6 +51,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
         if "shape" in params:
             item.add_marker(pytest.mark.xdist_group(params["shape"].grammar))
+        if "large" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("large"))
 
 
 @pytest.fixture(autouse=True)

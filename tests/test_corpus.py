@@ -103,7 +103,7 @@ def _answer(paths: list[str], capfdbinary: pytest.CaptureFixture[bytes]) -> Json
     return answer
 
 
-@pytest.mark.parametrize("folder", sample(_emulated(), 6), ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", sample(_emulated(), 9), ids=lambda folder: folder.name)
 def test_the_verdict_on_an_emulated_run(
     folder: Path, capfdbinary: pytest.CaptureFixture[bytes], request: pytest.FixtureRequest
 ) -> None:
@@ -152,7 +152,7 @@ def _possibly_wrong(places: list[Path]) -> list[object]:
     ]
 
 
-@pytest.mark.parametrize("place", _possibly_wrong(sample(_quiet(), 3)))
+@pytest.mark.parametrize("place", _possibly_wrong(sample(_quiet(), 5)))
 def test_no_alarm_where_nothing_hangs(place: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     answer = _answer(_logs(place) if place.is_dir() else [str(place)], capfdbinary)
 
@@ -173,7 +173,7 @@ def _groups() -> list[Path]:
     return sorted({path.parent for path in _everything()})
 
 
-@pytest.mark.parametrize("folder", sample(_groups(), 6), ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", sample(_groups(), 9), ids=lambda folder: folder.name)
 def test_every_real_file_is_analysed_without_an_error(folder: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     _answer([str(path) for path in _everything() if path.parent == folder], capfdbinary)
 

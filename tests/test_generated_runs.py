@@ -67,7 +67,7 @@ def reported(out: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@examples(4)
+@examples(3)
 @given(plan=plans())
 def test_windows_give_the_verdict_of_a_full_read(plan: Plan) -> None:
     with TemporaryDirectory() as folder:
@@ -80,7 +80,7 @@ def test_windows_give_the_verdict_of_a_full_read(plan: Plan) -> None:
     assert reported(windows) == reported(whole)
 
 
-@examples(4)
+@examples(3)
 @given(plan=plans())
 def test_the_generated_fault_is_named_with_its_culprits(plan: Plan) -> None:
     with TemporaryDirectory() as folder:
@@ -93,7 +93,7 @@ def test_the_generated_fault_is_named_with_its_culprits(plan: Plan) -> None:
     assert (hang["verdict"], hang["culprits"]) == (truth.verdict, sorted(truth.culprits))
 
 
-@examples(3)
+@examples(2)
 @given(plan=plans(), seed=st.integers(0, 2**16))
 def test_the_order_of_the_files_does_not_matter(plan: Plan, seed: int) -> None:
     with TemporaryDirectory() as folder:

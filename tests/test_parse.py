@@ -359,6 +359,7 @@ COUNTED = [
 
 
 @given(st.lists(st.sampled_from(COUNTED) | st.sampled_from(EXAMPLES) | st.just("é: opCount 1 sendbuff "), max_size=30))
+@examples(12)
 def test_parsing_by_template_gives_the_rows_of_parsing_line_by_line(texts: list[str]) -> None:
     rows = rows_of("\n".join([*texts, ""]))
     sifted, rest = parse_by_template(rows, LANGUAGE)

@@ -176,7 +176,6 @@ def test_the_waiting_graph_points_at_the_culprit() -> None:
     assert sorted(rank_id for node in nodes for rank_id in node) == list(range(16))
 
 
-@pytest.mark.xdist_group("large")
 def test_512_ranks_make_a_small_file(large_page: str) -> None:
     assert len(large_page) < MOST
     assert large_page.count('class="rank culprit"') == 2
@@ -208,7 +207,6 @@ def test_html_and_images_in_a_note_are_escaped() -> None:
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not on this machine")
-@pytest.mark.xdist_group("large")
 def test_a_browser_opens_the_page_without_requests_or_errors(tmp_path: Path, hostile: Path, large_page: str) -> None:
     (tmp_path / "large.html").write_text(large_page, encoding="utf-8")
     (tmp_path / "hang.html").write_text(reported("one-rank-stops-before-an-allreduce"), encoding="utf-8")

@@ -299,15 +299,15 @@ def test_files_that_are_compressed_give_the_same_rows(tmp_path: Path) -> None:
     assert everything(packed) == everything(plain)
 
 
-@pytest.mark.parametrize("form", ["text", "json", "markdown", "junit", "sarif"])
-def test_a_report_among_the_logs_is_skipped(tmp_path: Path, form: str) -> None:
+def test_reports_among_the_logs_are_skipped(tmp_path: Path) -> None:
     logs = sorted((INCIDENTS / "one-rank-stops-before-an-allreduce").glob("*.log"))
     for log in logs:
         (tmp_path / log.name).write_bytes(log.read_bytes())
     alone = as_object(analyze([str(tmp_path)]))
 
-    main(["check", str(tmp_path), "--format", form, "-o", str(tmp_path / "zz-report")])
+    for form in ("text", "json", "markdown", "junit", "sarif"):
+        main(["check", str(tmp_path), "--format", form, "-o", str(tmp_path / f"zz-report-{form}")])
     again = as_object(analyze([str(tmp_path)]))
 
-    assert again["inputs"][-1]["problems"] == ["is a report of this program, skipped"]
+    assert [given["problems"] for given in again["inputs"][-5:]] == [["is a report of this program, skipped"]] * 5
     assert again["hang"] == alone["hang"]

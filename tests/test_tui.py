@@ -228,7 +228,6 @@ def test_a_deadlock_cycle_is_shown_as_a_cycle() -> None:
     walk(LoadedApp(of(CYCLE)), steps)
 
 
-@pytest.mark.xdist_group("large")
 def test_512_ranks_fit_on_80_by_24_and_1024_have_a_place_each(large: Report) -> None:
     async def steps(app: Forensics, pilot: Pilot[None]) -> None:
         await pilot.press("2")

@@ -22,7 +22,6 @@ def of(name: str) -> Report:
     return answer(Incident(INCIDENTS / name)).report
 
 
-@pytest.mark.xdist_group("large")
 def test_512_ranks_fit_on_one_screen(large: Report) -> None:
     shown = text_report.text(large).splitlines()
 
@@ -36,7 +35,6 @@ def test_a_large_report_says_how_much_it_leaves_out(large: Report) -> None:
     assert "more hosts" in markdown.markdown(large)
 
 
-@pytest.mark.xdist_group("large")
 def test_verbose_leaves_no_rank_out(large: Report) -> None:
     shown = text_report.text(large, verbose=True).partition("LAST CALL OF EVERY RANK")[2]
 
