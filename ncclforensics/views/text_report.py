@@ -12,6 +12,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ncclforensics.analyses.hang.stacks import place_text
 from ncclforensics.data.names import datatype, known, operation_text, printable, ranks_text, reduction, sentence
 from ncclforensics.data.nouns import Noun
 from ncclforensics.data.variables import COLLECT_CALLS
@@ -229,14 +230,16 @@ def _job(report: Report, row: Row, verbose: bool, causes: list[Finding]) -> list
 def _culprits(report: Report, row: Row) -> list[RenderableType]:
     last = {call["rank_id"]: call for call in report.last_calls(row["job"])}
     ranks = report.run["rank"].filter(pl.col("rank_id").is_in(row["culprits"])).sort("rank").to_dicts()
+    stacks = {stack["rank_id"]: stack for stack in report.run["rank_stack"].to_dicts()}
     table = table_with_header("rank", "host", "GPU", "pid", "last call", "at")
     for rank in ranks[:MOST_CULPRITS]:
-        call = last.get(rank["rank_id"])
-        place = report.cited(call["source"], call["line"]) if call else {}
+        call, stack = last.get(rank["rank_id"]), stacks.get(rank["rank_id"])
+        shown = call or stack
+        stands = f"none seen; stands in {place_text(stack)}" if stack else "none seen"
         table.add_row(
             known(rank["rank"]), known(rank["host"]), known(rank["cudadev"]), known(rank["pid"]),
-            f"{operation_text(call)} on {call['key']}" if call else "none seen",
-            place_of(report, place) if call else "",
+            f"{operation_text(call)} on {call['key']}" if call else stands,
+            place_of(report, report.cited(shown["source"], shown["line"])) if shown else "",
         )  # fmt: skip
     for number in row["missing"][:MOST_CULPRITS]:
         table.add_row(str(number), "?", "?", "?", "no log", "")

@@ -157,11 +157,18 @@ def rank(
         unseen = unseen.filter(~pl.col("rank").is_in(numbers - {None}).fill_null(False))
         is_first = pl.col("rank").is_null() | pl.col("rank").is_first_distinct()
         default_columns = {"job": min(jobs, default=0), "is_hinted": False}
+        dumped = RankIndex(stack_process.filter(~pl.col("is_helper")).unique(["rank", "host", "pid"]).to_dicts())
         rank_rows += [
-            {**default_columns, "rank_id": len(rank_rows) + number, **row}
+            {**default_columns, "rank_id": len(rank_rows) + number, **_with_process(row, dumped)}
             for number, row in enumerate(unseen.filter(is_first).sort("rank", nulls_last=True).to_dicts())
         ]
     return pl.DataFrame(rank_rows, schema=RANK)
+
+
+def _with_process(row: dict[str, Any], dumped: RankIndex) -> dict[str, Any]:
+    """Add to a rank that other lines show the host and the pid that a dump of its stack shows."""
+    process = dumped.find({**row, "first_dump": row.get("dump")}) if row.get("pid") is None else None
+    return {**row, "pid": process["pid"], "host": row.get("host") or process["host"]} if process else row
 
 
 def _dumped_ranks(stack_process: pl.DataFrame, known: list[dict[str, Any]]) -> pl.DataFrame:

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 import polars as pl
 
+from ncclforensics.analyses.hang.stacks import place_text
 from ncclforensics.data.names import operation_text, printable
 from ncclforensics.report.build import Report, Row
 from ncclforensics.tui.content.evidence import CitedLine, Citer
@@ -46,8 +47,8 @@ class RankRow:
     pid: int | None
     state: State
     rank_id: int | None = None  # None: there is no log of it
-    last_call: str = ""
-    cited: CitedLine | None = None  # the last call; without one, where it joins its first communicator
+    last_call: str = ""  # and where its stack stands
+    cited: CitedLine | None = None  # the last call, its stack, or where it joins its first communicator
     exit_text: str = ""  # how its process ended
 
     @property
@@ -71,18 +72,23 @@ def list_ranks(report: Report, citer: Citer) -> list[RankRow]:
     process_exits = {row["rank_id"]: row for row in final.reverse().to_dicts()}
     first = run["member"].filter(pl.col("line").is_not_null()).unique("rank_id", keep="first", maintain_order=True)
     begins = {row["rank_id"]: citer.cite(row["source"], row["line"]) for row in first.to_dicts()}
+    stacks = {row["rank_id"]: row for row in run["rank_stack"].to_dicts()}
     rank_rows = []
     for row in run["rank"].sort("job", "rank", nulls_last=True).to_dicts():
-        rank_id, call = row["rank_id"], last.get(row["rank_id"])
+        rank_id, call, stack = row["rank_id"], last.get(row["rank_id"]), stacks.get(row["rank_id"])
         verdict = verdicts.get(row["job"], {})
         is_culprit = rank_id in verdict.get("culprits", ())
         is_dead = rank_id in process_exits or (is_culprit and verdict["verdict"] == "rank-died")
-        state = _state(is_culprit, is_dead, rank_id in waiters, rank_id in done)
+        is_waiting = rank_id in waiters or bool(verdict.get("culprits") and stack and stack["is_waiting"])
+        state = _state(is_culprit, is_dead, is_waiting, rank_id in done)
+        texts = [f"{operation_text(call)} of {call['key']}"] if call else []
+        texts += [f"stands in {place_text(stack)}"] if stack else []
+        shown = call or stack
         rank_rows.append(
             RankRow(
                 row["job"], row["rank"], printable(row["host"] or "?"), row["cudadev"], row["pid"], state, rank_id,
-                printable(f"{operation_text(call)} of {call['key']}") if call else "",
-                citer.cite(call["source"], call["line"]) if call else begins.get(rank_id),
+                printable("; ".join(texts)),
+                citer.cite(shown["source"], shown["line"]) if shown else begins.get(rank_id),
                 _exit_text(process_exits[rank_id]) if rank_id in process_exits else "",
             )
         )  # fmt: skip
