@@ -59,6 +59,11 @@ POINT_TO_POINT = frozenset(
     {"batch_isend_irecv", "irecv", "isend", "recv", "recv_object_list", "send", "send_object_list"}
 )
 
+# The calls in which all ranks meet at the store; a rank in one of them waits for the others.
+MEETINGS = frozenset(
+    {"init_process_group", "new_group", "split_group", "new_subgroups", "new_subgroups_by_enumeration"}
+)
+
 PLACES = (
     _place("torch/distributed/distributed_c10d.py", COLLECTIVES, COLLECTIVE, "waits in Work.wait for the other ranks"),
     _place(
@@ -133,8 +138,8 @@ PLACES = (
     _place("traceback.py", "", TEARDOWN, "formats an exception"),
     _place("linecache.py", "", TEARDOWN, "reads source lines for a traceback"),
     _place("elastic/multiprocessing/errors/", "record_exception _write_error_file", TEARDOWN, "records an exception"),
-    _place("subprocess.py", "", CHILD, "waits for a program that it started"),
-    _place("multiprocessing/popen_fork.py", "poll wait", CHILD, "waits for a process that it started"),
+    _place("subprocess.py", "", CHILD, "waits for a program that it started", is_general=True),
+    _place("multiprocessing/popen_fork.py", "poll wait", CHILD, "waits for a process that it started", is_general=True),
     _place("importlib._bootstrap", "", IMPORT, "modules on a file system that all hosts read at once", is_general=True),
     _place(
         "threading.py",

@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.analyses.job.stack_processes import RankIndex
-from ncclforensics.data.stack_classes import BLOCKED, PYTHON, WAITING, short_name
+from ncclforensics.data.stack_classes import BLOCKED, MEETINGS, PYTHON, WAITING, short_name
 from ncclforensics.frames.registry import analysis
 
 Row = dict[str, Any]
@@ -20,7 +20,7 @@ RANK_STACK = {
     "function": pl.String(),
     "file": pl.String(),
     "number": pl.Int32(),
-    "is_waiting": pl.Boolean(),  # in a collective, the backward pass or a wait for a GPU
+    "is_waiting": pl.Boolean(),  # in a collective, the backward pass, a wait for a GPU, or a meeting of all ranks
     "is_blocked": pl.Boolean(),  # py-spy saw it idle, or the stack shows a call that waits; null where neither is known
     "dumps": pl.Int32(),  # in which it was found
     "has_moved": pl.Boolean(),  # it stood elsewhere in the dump before the last one
@@ -64,7 +64,7 @@ def _where(dumps: list[Row]) -> Row:
     return {
         **last,
         "kind": kind,
-        "is_waiting": kind in WAITING,
+        "is_waiting": kind in WAITING or last["call"] in MEETINGS,
         "is_blocked": kind in BLOCKED or (all(state.startswith("idle") for state in states) if states else None),
         "dumps": len(dumps),
         "has_moved": len(set(places)) > 1,

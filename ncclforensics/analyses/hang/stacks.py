@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
 from ncclforensics.data.names import count_of, ranks_text
-from ncclforensics.data.stack_classes import BACKWARD, COLLECTIVE, GPU, POINT_TO_POINT, PYTHON, short_name
+from ncclforensics.data.stack_classes import BACKWARD, COLLECTIVE, GPU, MEETINGS, POINT_TO_POINT, PYTHON, short_name
 
 BY_STACKS = "stacks"  # `basis` of a verdict that rests on stacks
 SHOWN = 3  # places in a text
@@ -25,7 +25,7 @@ COLLECT_AGAIN = "the stacks of all ranks again in a minute: a rank that stands a
 
 def place_text(row: Row) -> str:
     """Return where a stack stands: `load_batch, dataset.py:212 (data loader)`."""
-    if row["kind"] in (COLLECTIVE, BACKWARD, GPU) and row["call"]:
+    if row["call"] and (row["kind"] in (COLLECTIVE, BACKWARD, GPU) or row["call"] in MEETINGS):
         return f"{row['call']} called from {_file_text(row)}"
     kind = "" if row["kind"] == PYTHON else f" ({row['kind']})"
     place = f", {_file_text(row)}" if row["file"] else ""
@@ -101,8 +101,10 @@ def find_odd_stacks(job: Job) -> Diagnosis | None:
     reason = f"{_verb(outside)} in {' and '.join(places[:SHOWN])}; {_groups_text(job, waiting)}"
     owners = {row["gil_owner"] for row in outside} - {None, "MainThread"}
     reason += f"; its thread {owners.pop()} holds the interpreter's lock" if len(owners) == 1 else ""
-    diagnosis = _diagnose(job, "lagging-ranks", "likely", reason, outside, waiting)
-    is_collective = all(row["kind"] == COLLECTIVE for row in waiting)
+    is_init = all(row["call"] in MEETINGS for row in waiting)
+    verdict = "init-incomplete" if is_init else "lagging-ranks"
+    diagnosis = _diagnose(job, verdict, "likely", reason, outside, waiting)
+    is_collective = all(row["kind"] == COLLECTIVE or row["call"] in MEETINGS for row in waiting)
     if missing := _ranks_without_stack(job):
         diagnosis.reason += f"; there is no stack of {ranks_text(missing)}"
         diagnosis.collect.append(f"the stack of {ranks_text(missing)}")
@@ -130,7 +132,9 @@ def _judge_calls(job: Job, rows: list[Row]) -> Diagnosis:
     ordered = sorted(groups.values(), key=len)
     odd, largest = ordered[0], ordered[-1]
     calls = {row["call"] for row in rows}
-    is_comparable = all(row["kind"] == COLLECTIVE for row in rows) and not calls & POINT_TO_POINT
+    is_comparable = (
+        all(row["kind"] == COLLECTIVE or row["call"] in MEETINGS for row in rows) and not calls & POINT_TO_POINT
+    )
     if len(ordered) == 2 and len(odd) == 1 and len(largest) > 1 and is_comparable and len(calls) > 1:
         reason = f"stands in {place_text(odd[0])}; {_groups_text(job, largest)}: another call, or one of another group"
         diagnosis = _diagnose(job, "collective-mismatch", "possible", reason, odd, largest)

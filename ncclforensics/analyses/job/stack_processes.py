@@ -13,7 +13,6 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.data.stack_classes import (
-    COLLECTIVE,
     NO_RANK,
     PLACES,
     PYTHON,
@@ -118,8 +117,8 @@ def _position(frames: list[Row]) -> Row:
     own = next((frame for frame in in_python if not is_library(frame["file"])), fallback[0])
     called = in_python[: in_python.index(own)] if in_python else []
     calls = [frame for frame, frame_kind, _ in known if frame_kind == kind and frame in called] or called
-    # Of a collective the function that the program called; wrappers such as loggers stand between.
-    call = short_name((calls if kind == COLLECTIVE else called)[-1]["function"]) if called else None
+    # The function that the program called; wrappers such as loggers stand between.
+    call = short_name(calls[-1]["function"]) if calls else None
     texts = [f"{frame['function']} {frame['file']}:{frame['number']}" for frame in frames]
     return {
         "kind": kind,
