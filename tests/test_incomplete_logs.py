@@ -151,3 +151,22 @@ def test_a_log_that_ends_early_is_no_hang_where_most_ranks_destroyed_their_commu
     hang = hang_of(logs, tmp_path / "logs")
 
     assert (hang["verdict"], hang["certainty"]) == ("no-hang", "likely")
+
+
+def test_a_log_that_ends_inside_a_line_makes_its_rank_no_culprit(tmp_path: Path) -> None:
+    logs = logs_of(HANG)
+    lines = logs["nccl_rank4.log"]
+    end = calls_in(lines)[-6]
+    logs["nccl_rank4.log"] = [*lines[:end], lines[end][:40]]
+
+    hang = hang_of(logs, tmp_path / "logs")
+
+    assert set(hang["culprits"]) <= {11}
+
+
+def test_complete_files_in_utf_16_are_not_taken_for_cut(tmp_path: Path) -> None:
+    logs = {name: [b"".join(lines).decode().encode("utf-16")] for name, lines in logs_of(HANG).items()}
+
+    hang = hang_of(logs, tmp_path / "logs")
+
+    assert (hang["verdict"], hang["culprits"]) == ("lagging-ranks", [11])

@@ -74,7 +74,7 @@ def _decoded(data: bytes) -> pl.Series:
 
 def block(data: bytes, first: int, source: int = 0) -> pl.DataFrame:
     """The lines of `data` (columns: SCHEMA) as they are, numbered from `first` on; see `cleaned`."""
-    is_cut = bool(data) and not data.endswith(b"\n")
+    is_cut = data not in (b"", b"\0") and not data.endswith((b"\n", b"\n\0"))  # UTF-16 ends in a NUL
     if b"\r" in data:  # searching one byte is thirty times faster than searching two
         data = data.replace(b"\r\n", b"\n")
     too_long = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ncclforensics.analyses.hang.job import Diagnosis, Job
 from ncclforensics.analyses.job.failure_events import AFTER
 from ncclforensics.data.names import ranks_text
-from ncclforensics.data.variables import COLLECT_CALLS
+from ncclforensics.data.variables import COLLECT_CALLS, COLLECT_UNBUFFERED
 
 MAJORITY = 0.5
 
@@ -47,6 +47,10 @@ def conclude_no_hang(job: Job) -> Diagnosis:
     """Conclude that the job did not hang: all ranks made the same calls and none failed."""
     unfinished = {row["rank_id"] for row in job.memberships if row["end"] != "Destroy"}
     finished = {row["rank_id"] for row in job.memberships} - unfinished
+    cut_logs = [rank_id for rank_id in job.rank_ids if job.process(rank_id)["is_cut"]]
+    if len(cut_logs) > MAJORITY * len(job.rank_ids) and not finished:
+        reason = "the files end inside a line: the last calls were lost in a buffer, so that they agree proves nothing"
+        return Diagnosis("undecidable", reason, "likely", collect=COLLECT_UNBUFFERED)
     reason = "all ranks made the same calls and none failed; that a log ends is not a sign of a hang"
     if job.is_finished:
         reason = "every rank destroyed its communicators: the run completed"

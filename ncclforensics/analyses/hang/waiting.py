@@ -69,6 +69,8 @@ def find_lost_process(job: Job) -> Diagnosis | None:
     culprits = (
         sorted(named_ranks) or waited_for or (silent_ranks if len(silent_ranks) < MAJORITY * len(job.rank_ids) else [])
     )
+    # A log that ends inside a line lacks what came next: its silence shows nothing beside that of a complete one.
+    culprits = [rank_id for rank_id in culprits if not job.process(rank_id)["is_cut"]] or culprits
     if not culprits:
         return None
     remote_losses = [
@@ -104,12 +106,22 @@ def find_waited_for_ranks(job: Job) -> Diagnosis | None:
     culprits = _with_more_than_a_lost_line(
         job, sorted(rank_id for rank_id in waited_for_by if not waits_for_of.get(rank_id))
     )
+    known = {edge["waits_for"] for edge in job.waits if not _is_several(job, edge["key"])}
+    culprits = [rank_id for rank_id in culprits if rank_id in known] or culprits
     diagnosis = _judge_lagging_ranks(job, culprits) if culprits else _judge_cycle(job, waits_for_of)
     diagnosis.victims = sorted(set(waits_for_of) - set(diagnosis.culprits))
     cut_logs = [rank_id for rank_id in job.rank_ids if job.process(rank_id)["is_cut"]]
     if len(cut_logs) > MAJORITY * len(job.rank_ids):
         reason = "the files end inside a line: the last calls were lost in a buffer, so a missing call proves nothing"
         return _undecidable(job, diagnosis, reason, cut_logs, COLLECT_UNBUFFERED)
+    complete = [rank_id for rank_id in diagnosis.culprits if rank_id not in cut_logs]
+    if cut_logs and not complete:
+        reason = (
+            f"the others wait for {ranks_text(job.rank_numbers(diagnosis.culprits)) or 'a rank'}, but that log ends "
+            "inside a line: it lacks what came next, so a missing call proves nothing"
+        )
+        return _undecidable(job, diagnosis, reason, diagnosis.culprits, COLLECT_UNBUFFERED)
+    diagnosis.culprits = complete  # what stands behind a cut end is not known
     ranks_with_dropped_lines = [rank_id for rank_id in diagnosis.culprits if job.count_dropped_lines(rank_id)]
     if ranks_with_dropped_lines:
         reason = "equal lines were printed once for all ranks, so a call missing from a rank's log proves nothing"
@@ -119,14 +131,21 @@ def find_waited_for_ranks(job: Job) -> Diagnosis | None:
         diagnosis.lower_certainty("likely")
     if any(row["is_inferred"] for key in keys for row in job.members[key]):
         diagnosis.lower_certainty("likely")
+    if keys and all(_is_several(job, key) for key in keys):
+        diagnosis.lower_certainty("possible")
     if any(not job.visibility[rank_id]["calls"] for rank_id in diagnosis.culprits):
-        diagnosis.lower_certainty("likely")
+        diagnosis.lower_certainty("possible" if any(job.count_unseen_members(key) for key in keys) else "likely")
     if any(job.may_lack_lines(rank_id) for rank_id in diagnosis.culprits):
         diagnosis.lower_certainty("possible")
     if _was_interrupted(job):
         diagnosis.reason += "; the capture was ended before any call timed out, so the rank may only have been late"
         diagnosis.lower_certainty("possible")
     return exclude_waiting_for_absent(job, diagnosis) or diagnosis
+
+
+def _is_several(job: Job, key: str) -> bool:
+    """Whether several communicators that nothing tells apart stand under one key: then a rank behind may be alone."""
+    return len(job.members[key]) > int(job.members[key][0]["nranks"])
 
 
 def _was_interrupted(job: Job) -> bool:
