@@ -99,7 +99,11 @@ def weigh_omissions(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     Nobody is named for calls that may stand among these lines.
     """
     partial = [rank_id for rank_id in job.rank_ids if job.has_omission(rank_id)]
-    unplaced = {rank_id for rank_id, key, together in job.unplaced if diagnosis.key in (key, None) and not together}
+    unplaced = {
+        rank_id
+        for rank_id, key, begins_together in job.unplaced
+        if diagnosis.key in (key, None) and not begins_together
+    }
     involved = sorted({rank_id for rank_id in partial if _concerns(job, rank_id, diagnosis)} | unplaced)
     if diagnosis.verdict == "no-hang" and not job.is_finished:
         involved = sorted({*partial, *(row[0] for row in job.unplaced)} & set(job.rank_ids))
