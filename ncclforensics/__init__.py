@@ -29,6 +29,7 @@ def analyze(
     selection: Selection | None = None,
     since: str | None = None,
     until: str | None = None,
+    since_look: str | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Report:
     """Read logs and report findings and verdicts.
@@ -36,8 +37,9 @@ def analyze(
     `full`: read every byte instead of windows at both ends of each file. `everything`: also run all rules, not only
     those on a hang. `select`, `ignore`: names of rules or categories, to run only these or to skip them.
     `rank_from`: a pattern that finds a rank in a path. `selection`: what the report shows; verdicts use
-    all ranks. `since`, `until`: use only lines printed between these times; reads every byte. `progress` is called with
-    the bytes parsed so far and the total.
+    all ranks. `since`, `until`: use only lines printed between these times; reads every byte. `since_look`: a saved
+    run of the same logs from earlier; if no rank has made a call since, the job stands still. `progress` is called
+    with the bytes parsed so far and the total.
     Raises NoInputError if nothing can be read, UsageError if `rank_from` is no regular expression, a
     time cannot be parsed, or a rule or category does not exist.
     """
@@ -48,10 +50,12 @@ def analyze(
     from ncclforensics.inputs import sources
     from ncclforensics.inputs.read_policy import ReadPolicy
     from ncclforensics.report.build import build_report
+    from ncclforensics.report.earlier_look import read_earlier_look
     from ncclforensics.rules.registry import select_rules
 
     rules = select_rules(everything=everything, select=select, ignore=ignore)
     time_range = TimeRange(parse_time(since, "--since"), parse_time(until, "--until")) if since or until else None
+    earlier_look = read_earlier_look(since_look) if since_look else None
     found = sources.find(paths, rank_from or sources.RANK_IN_NAME)
     total = sum(source.size for source in found)
     done = 0
@@ -66,6 +70,6 @@ def analyze(
 
     def judge() -> Report:
         run.read_until_decided()
-        return build_report(run, selection, rules)
+        return build_report(run, selection, rules, earlier_look)
 
     return limit_threads(run, judge)

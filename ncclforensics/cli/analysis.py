@@ -48,6 +48,7 @@ def load_report(
     comm: str | None = None,
     since: str | None = None,
     until: str | None = None,
+    since_look: str | None = None,
 ) -> Report:
     """Analyse these paths and print the problems of the inputs to stderr, unless `quiet`.
 
@@ -67,6 +68,7 @@ def load_report(
             selection=shown,
             since=since,
             until=until,
+            since_look=since_look,
             progress=bar.update if bar else lambda done, total: None,
         )
     if hashed:

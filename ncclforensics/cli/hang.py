@@ -22,6 +22,7 @@ from ncclforensics.cli.options import (
     Redact,
     RedactMap,
     Since,
+    SinceLook,
     Until,
     Verbose,
 )
@@ -40,6 +41,7 @@ def hang(
     comm: Comm = None,
     since: Since = None,
     until: Until = None,
+    since_look: SinceLook = None,
     redact: Redact = False,
     redact_map: RedactMap = None,
     quiet: Quiet = False,
@@ -48,7 +50,16 @@ def hang(
 ) -> None:
     """Find the ranks that block a hung job: the verdict, culprits, victims and the log lines that prove it."""
     report = load_single_report(
-        paths, full=full, rank_from=rank_from, quiet=quiet, ranks=ranks, host=host, comm=comm, since=since, until=until
+        paths,
+        full=full,
+        rank_from=rank_from,
+        quiet=quiet,
+        ranks=ranks,
+        host=host,
+        comm=comm,
+        since=since,
+        until=until,
+        since_look=since_look,
     )
     if redact or redact_map:
         report, _ = redact_report(report, redact_map)

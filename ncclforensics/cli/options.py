@@ -78,6 +78,15 @@ Since = Annotated[
     typer.Option("--since", metavar="TIME", help="Ignore lines before this time; lines without a time are kept."),
 ]
 Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Ignore lines after this time.")]
+SinceLook = Annotated[
+    str | None,
+    typer.Option(
+        "--since-look",
+        metavar="EARLIER.ncclf",
+        help="A saved run of the same logs from a minute ago or earlier: if no rank has made a call since, the job "
+        "stands still.",
+    ),
+]
 Select = Annotated[
     list[str] | None,
     typer.Option("--select", metavar="RULE|CATEGORY", help="Run only these rules (repeatable)."),

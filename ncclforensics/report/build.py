@@ -14,6 +14,7 @@ import polars as pl
 from ncclforensics.data.names import datatype, reduction
 from ncclforensics.errors import Defect
 from ncclforensics.frames.protocol import Frames, call_with
+from ncclforensics.report.earlier_look import EarlierLook
 from ncclforensics.report.selection import Selection
 from ncclforensics.rules.finding import Finding, Line, Severity
 from ncclforensics.rules.registry import Rule, run_rules, select_rules
@@ -44,6 +45,7 @@ class Report:
     quotes: dict[tuple[int, int], tuple[int, str]]
     selection: Selection
     rules: list[Rule]  # the rules that were run
+    earlier_look: EarlierLook | None = None  # of the same logs, to see whether the job made calls since
     hashes: dict[int, str] = field(default_factory=dict)  # source -> SHA-256, after `hash_inputs`
 
     def hash_inputs(self) -> None:
@@ -64,7 +66,7 @@ class Report:
         sizes = dict(self.run["rank"].group_by("job").len().iter_rows())
         memberships = self.run["rank"].join(self.run["member"].select("rank_id", "key"), on="rank_id", how="left")
         shown = {row["job"] for row in self._selected(memberships)}
-        rows = [row for row in _weighed(self.run["verdict"], self.rules).to_dicts() if row["job"] in shown]
+        rows = [row for row in _weighed(self.run, self.rules, self.earlier_look).to_dicts() if row["job"] in shown]
         earlier = self.earlier_runs
         return sorted(
             rows,
@@ -215,8 +217,16 @@ def _commands(process: Row, verdict: str, *, has_stack: bool) -> list[str]:
     ]
 
 
-def build_report(run: Frames, selection: Selection | None = None, rules: list[Rule] | None = None) -> Report:
-    """Run the rules (by default those about hangs) and read the lines that they cite."""
+def build_report(
+    run: Frames,
+    selection: Selection | None = None,
+    rules: list[Rule] | None = None,
+    earlier_look: EarlierLook | None = None,
+) -> Report:
+    """Run the rules (by default those about hangs) and read the lines that they cite.
+
+    `earlier_look`: what was seen of the same logs before.
+    """
     selection = selection or Selection()
     rules = select_rules(everything=False) if rules is None else rules
     shown = [
@@ -225,7 +235,7 @@ def build_report(run: Frames, selection: Selection | None = None, rules: list[Ru
         if selection.shows(finding.ranks, finding.hosts, finding.communicator)
     ]
     weighed = {
-        row["job"]: (row["certainty"], row["rests_on_stall"]) for row in _weighed(run["verdict"], rules).to_dicts()
+        row["job"]: (row["certainty"], row["rests_on_stall"]) for row in _weighed(run, rules, earlier_look).to_dicts()
     }
     for finding in shown:
         if finding.job is not None:
@@ -233,14 +243,15 @@ def build_report(run: Frames, selection: Selection | None = None, rules: list[Ru
             if rests_on_stall and finding.certainty == "possible" and finding.severity is Severity.ERROR:
                 finding.severity = Severity.WARNING
     cited = {(line.source, line.line) for finding in shown for line in finding.evidence}
-    return Report(run, shown, run.quote(cited), selection, rules)
+    return Report(run, shown, run.quote(cited), selection, rules, earlier_look)
 
 
-def _weighed(verdict: pl.DataFrame, rules: list[Rule]) -> pl.DataFrame:
+def _weighed(run: Frames, rules: list[Rule], earlier_look: EarlierLook | None) -> pl.DataFrame:
     """Lower verdicts to `possible` that hold only if the job stood still, unless the question was about a hang.
 
     `hang` is asked about a job that stands still; `check` is asked about any job.
     """
+    verdict = earlier_look.weigh(run, run["verdict"]) if earlier_look else run["verdict"]
     if all(rule.hang for rule in rules):
         return verdict
     certainty = pl.when("rests_on_stall").then(pl.lit("possible")).otherwise("certainty")

@@ -122,5 +122,6 @@ def redact(report: Report, pseudonyms: Pseudonyms) -> Report:
         {place: (line, pseudonyms.text(text)) for place, (line, text) in report.quotes.items()},
         Selection(report.selection.ranks, pseudonyms.host(host) if host else None, report.selection.communicator),
         report.rules,
+        report.earlier_look,
         report.hashes,
     )

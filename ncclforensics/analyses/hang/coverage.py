@@ -47,6 +47,8 @@ def read_next(
     read_head = [
         _calls_of_unknown_communicators(call_template, call_occurrence, replay, tail),
         _processes_in_init(process, communicator_lifetime),
+        # Only the end of these was read: who shares them stands where they were created.
+        communicator_lifetime.filter(pl.col("nranks").is_null()).select("source"),
     ]
     read_tail = [
         _after_missing_call(tail, last_call),

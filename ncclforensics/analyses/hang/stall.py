@@ -18,6 +18,7 @@ LONG_LAG = 32  # collectives behind the others; a host does not enqueue that man
 MOST_CULPRITS = 0.25  # share of the ranks
 MOST_ENDS = 2  # different numbers of calls in a hang, and one more for each communicator of a rank
 MANY_LINES = 20  # of the application behind the last line of NCCL: the process went on
+NOT_SHOWN = "; no line shows that the job stood still"  # ends the reason of such a verdict
 LONG_SILENCE = 60.0  # seconds without a call, and
 PACES = 5  # times the longest time between two calls of a rank before
 # What an orderly end may show as well: PyTorch aborts communicators when a process exits, and an evaluation or a
@@ -61,7 +62,7 @@ def weigh_stall(job: Job, diagnosis: Diagnosis) -> Diagnosis:
         return Diagnosis("no-hang", reason, "likely")
     diagnosis.rests_on_stall = not diagnosis.stall_evidence
     diagnosis.lower_certainty("likely")
-    diagnosis.reason += f"; {_shown_by(job, diagnosis.stall_evidence)}"
+    diagnosis.reason += _shown_by(job, diagnosis.stall_evidence)
     if job.is_ended:
         diagnosis.reason += "; all ranks ended their communicators, which PyTorch does at an orderly end, too"
     has_later_output = any(job.application_lines_after(rank_id) > MANY_LINES for rank_id in job.rank_ids)
@@ -78,7 +79,7 @@ def _shown_by(job: Job, evidence: list[str]) -> str:
         "abort": "the others aborted their communicators",
         "silence": f"no rank made a call in the last {int(_silence(job) or 0)} seconds of the logs",
     }
-    return " and ".join(texts[kind] for kind in evidence) or "no line shows that the job stood still"
+    return "; " + " and ".join(texts[kind] for kind in evidence) if evidence else NOT_SHOWN
 
 
 def _silence(job: Job) -> float | None:
