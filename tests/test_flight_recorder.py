@@ -228,8 +228,8 @@ def test_heads_decide_which_entries_are_read(tmp_path: Path) -> None:
 
     assert verdict(in_heads) == verdict(in_full) == ("lagging-ranks", [9], "likely")
     sizes = [entry["recognised"] for entry in in_heads["inputs"]]
-    assert sum(size > 100 for size in sizes) < len(sizes) / 2
-    assert all(entry["recognised"] > 100 for entry in in_full["inputs"])
+    assert sum(size > 50 for size in sizes) < len(sizes) / 2
+    assert all(entry["recognised"] > 50 for entry in in_full["inputs"])
 
 
 def test_the_content_shows_the_rank_before_the_name_does(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ one, as far as it knows them, and returns what was complete before: of a file th
 
 from __future__ import annotations
 
+import gc
 import io
 import pickle
 import re
@@ -72,10 +73,15 @@ class _NoClasses(pickle.Unpickler):
 def load(data: bytes) -> Walk:
     """Return the value of a pickle: of a damaged one, what is complete."""
     if _is_plain(data):
+        is_collecting = gc.isenabled()
+        gc.disable()  # it would look at all the new values again and again
         try:
             return Walk(_NoClasses(io.BytesIO(data)).load())
         except (pickle.UnpicklingError, EOFError, OverflowError, MemoryError, *MALFORMED):
             pass  # the walk finds the place
+        finally:
+            if is_collecting:
+                gc.enable()
     return walk(data)
 
 

@@ -17,7 +17,7 @@ from ncclforensics.data.torch_calls import EQUAL_SIZED, NCCL_NAMES, WATCHED_LIBR
 
 UNFINISHED = "unfinished"  # how a culprit differs: it made the call and did not complete it
 SHOWN = 3  # ranks that are described, and cited
-MOST_SUSPECTS = 0.5  # share of a group that may be suspected for lack of dumps
+MOST_ABSENT = 0.25  # share of ranks without a dump; more of them are dumps that were not collected
 COLLECT_DUMPS = "the Flight Recorder dumps of {ranks}: comm_lib_trace_rank_N in ~/.cache/torch on their hosts"
 
 
@@ -240,7 +240,8 @@ def find_rank_without_dump(job: Job) -> Diagnosis | None:
     }
     for rank in peers:
         suspects[rank] += 1
-    if not suspects or len(suspects) > MOST_SUSPECTS * len(recordings.dumps):
+    absent = len(recordings.without_dump)
+    if not suspects or absent > MOST_ABSENT * (len(recordings.dumps) + absent):
         return None
     place = next((place for place in places if place.without_dump), None)
     calls = _calls_at(recordings, place) if place else list(peers.values())
@@ -276,15 +277,18 @@ def find_common_call(job: Job) -> Diagnosis | None:
         return diagnosis
     place = max(places, key=lambda place: len(place.standing))
     calls = _calls_at(recordings, place)
-    reason = (
-        f"{ranks_text(place.standing)} stand in {_described(calls[0])}, {_place_text(recordings, calls[0])}; the calls"
-        " agree, and no member is missing: the transport or a GPU, not the order of calls"
-    )
-    if place.completed:
-        reason += f"; {ranks_text(place.completed)} completed it, so the links and GPUs of the others are suspect"
-    diagnosis = _diagnose(job, "stuck-together", reason, [])
-    is_weak = bool(place.without_dump or place.completed or place.queued)
-    diagnosis.certainty = "possible" if is_weak else "likely"
+    reason = f"{ranks_text(place.standing)} stand in {_described(calls[0])}, {_place_text(recordings, calls[0])}"
+    if place.without_dump:
+        ranks = ranks_text(place.without_dump)
+        diagnosis = _diagnose(job, "undecidable", f"{reason}; of {ranks} no dump shows whether they called it", [])
+        diagnosis.collect = [COLLECT_DUMPS.format(ranks=ranks)]
+    else:
+        reason += "; the calls agree, and no member is missing: the transport or a GPU, not the order of calls"
+        if place.completed:
+            reason += f"; {ranks_text(place.completed)} completed it, so the links and GPUs of the others are suspect"
+        diagnosis = _diagnose(job, "stuck-together", reason, [])
+        diagnosis.certainty = "possible" if place.completed or place.queued else "likely"
+        diagnosis.rests_on_stall = True  # a running job is in a call, too
     _set_call(diagnosis, calls[0])
     _cite(job, diagnosis, "waiting", calls)
     return diagnosis

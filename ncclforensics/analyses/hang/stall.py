@@ -30,7 +30,7 @@ FAILURES = {HARD: "failure", NETWORK: "failure", LOST: "lost-connection", REFUSE
 def find_stall_evidence(job: Job) -> list[str]:
     """Name what shows that the job stood still or failed, as in the contract's `standstill.by`."""
     kinds = []
-    if job.timeouts or job.desyncs:
+    if job.timeouts or job.desyncs or (job.recordings and job.recordings.has_timed_out):
         kinds.append("watchdog")
     if any(row["kind"] in (TIMED_OUT, BARRIER, STORE) for row in job.pytorch["torch_error"]):
         kinds.append("timeout")
@@ -55,7 +55,9 @@ def weigh_stall(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     A job that destroyed all its communicators came to its end: then unequal ends are lost lines.
     """
     diagnosis.stall_evidence = find_stall_evidence(job)
-    if diagnosis.verdict not in FROM_ENDS or not WEAK.issuperset(diagnosis.stall_evidence):
+    is_from_ends = diagnosis.verdict in FROM_ENDS or diagnosis.rests_on_stall
+    diagnosis.rests_on_stall = False
+    if not is_from_ends or not WEAK.issuperset(diagnosis.stall_evidence):
         return diagnosis
     if job.is_finished:
         reason = "every rank destroyed its communicators, so the calls that some logs lack are lines that were lost"
