@@ -24,24 +24,23 @@ def _port_text(row: Row, *columns: str) -> str:
     return printable(" ".join(str(row[name]) for name in ("host", *columns) if row[name] is not None) or "a host")
 
 
-def _minority(rows: list[Row], column: str, device: str) -> tuple[list[Row], Row, bool] | None:
+def _minority(rows: list[Row], column: str) -> tuple[list[Row], Row, bool] | None:
     """Return the rows that differ from the commonest value, one row that has it, and whether no other is as common.
 
-    None where all are alike. The order in which the rows were read does not matter.
+    None where all are alike. Which value is the commonest does not depend on the order of the rows.
     """
     counts = Counter(str(row[column]) for row in rows)
     if len(counts) < 2:
         return None
-    ordered = sorted(rows, key=lambda row: (str(row["host"]), str(row[device])))
     usual = min(counts, key=lambda value: (-counts[value], value))
     is_majority = sum(count == counts[usual] for count in counts.values()) == 1
-    reference = next(row for row in ordered if str(row[column]) == usual)
-    return [row for row in ordered if str(row[column]) != usual], reference, is_majority
+    reference = next(row for row in rows if str(row[column]) == usual)
+    return [row for row in rows if str(row[column]) != usual], reference, is_majority
 
 
 def _differing(rows: list[Row], column: str, label: str, device: str, certainty: str) -> Iterator[Finding]:
     """Report rows whose value in a column differs from the commonest; `device` is the column that names the port."""
-    found = _minority(rows, column, device)
+    found = _minority(rows, column)
     if found is None:
         return
     minority, reference, is_majority = found
