@@ -221,6 +221,9 @@ NO_RANK = (
     _place("accelerate/commands/launch.py", "", PYTHON, "the launcher of accelerate"),
 )
 
+# torchrun starts its ranks one after the other: SubprocessContext._start in torch/distributed/elastic/multiprocessing.
+IN_ORDER = tuple(place for place in NO_RANK if place.path.startswith("torch/distributed/"))
+
 # Packages whose frames are not the user's own code; py-spy prints paths below site-packages and the standard library.
 LIBRARIES = frozenset(
     {

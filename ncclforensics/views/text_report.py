@@ -235,7 +235,7 @@ def _culprits(report: Report, row: Row) -> list[RenderableType]:
     for rank in ranks[:MOST_CULPRITS]:
         call, stack = last.get(rank["rank_id"]), stacks.get(rank["rank_id"])
         shown = call or stack
-        stands = f"none seen; stands in {place_text(stack)}" if stack else "none seen"
+        stands = f"stands in {place_text(stack)}" if stack else "none seen"
         table.add_row(
             known(rank["rank"]), known(rank["host"]), known(rank["cudadev"]), known(rank["pid"]),
             f"{operation_text(call)} on {call['key']}" if call else stands,

@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.data.stack_classes import (
+    IN_ORDER,
     NO_RANK,
     PLACES,
     PYTHON,
@@ -76,6 +77,7 @@ def stack_process(
                 **_position(own_frames),
                 "first_dump": first_dumps.setdefault(handles[dump["dump"]], dump["dump"]),
                 "is_helper": any(_place(NO_RANK, frame) for frame in own_frames),
+                "is_torchrun": any(_place(IN_ORDER, frame) for frame in own_frames),
                 "state": states[dump["dump"]],
                 "gil_owner": gil_owners.get(dump["dump"]),
                 "host": dump["printed_host"],
@@ -84,7 +86,8 @@ def stack_process(
         )
     _mark_children(rows)
     _fill_ranks(rows, dict(source.select("source", "hint").drop_nulls().iter_rows()))
-    return pl.DataFrame(rows, schema=STACK_PROCESS)
+    _number_by_pid(rows)
+    return pl.DataFrame([{name: row.get(name) for name in STACK_PROCESS} for row in rows], schema=STACK_PROCESS)
 
 
 def _own_process(frames: list[Row]) -> list[Row]:
@@ -145,6 +148,19 @@ def _fill_ranks(rows: list[Row], hints: dict[int, int]) -> None:
         is_only = len(processes[row["source"], row["launcher_rank"]]) == 1
         if row["rank"] is None and is_only:
             row["rank"] = hints.get(row["source"]) if row["launcher_rank"] is None else row["launcher_rank"]
+
+
+def _number_by_pid(rows: list[Row]) -> None:
+    """Number the processes that the only torchrun agent started by their pids, if nothing else numbers any."""
+    agents = {(row["source"], row["pid"]) for row in rows if row["is_torchrun"]}
+    started = [row for row in rows if (row["source"], row["parent"]) in agents and not row["is_torchrun"]]
+    ranks = [row for row in rows if not row["is_helper"]]
+    if len({pid for _, pid in agents}) != 1 or any(row["rank"] is not None for row in ranks):
+        return
+    order = sorted({row["pid"] for row in started})
+    for row in started:
+        if not row["is_helper"]:
+            row["rank"] = order.index(row["pid"])
 
 
 class RankIndex:

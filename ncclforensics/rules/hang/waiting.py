@@ -13,6 +13,8 @@ from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.verdict_finding import verdict_finding, verdicts_of
 
+AFTER_STACKS = "find out what the cited line of the culprit waits for; take the stacks again to see whether it moved"
+
 
 @rule(Category.LAGGING_RANK, Severity.ERROR, of=("verdict",), hang=True)
 def coll_lagging_ranks(verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
@@ -34,7 +36,9 @@ def coll_lagging_ranks(verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, ra
             )
         elif row["how"] == UNFINISHED:  # the Flight Recorder shows that it made the call
             title = "{ranks} did not complete {call}, which others completed"
-        yield verdict_finding(row, verdict_evidence, rank, title)
+        finding = verdict_finding(row, verdict_evidence, rank, title)
+        finding.remedy = AFTER_STACKS if row["basis"] == BY_STACKS else ""
+        yield finding
 
 
 @rule(Category.HANG, Severity.ERROR, of=("verdict",), hang=True)
