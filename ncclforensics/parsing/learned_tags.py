@@ -37,7 +37,7 @@ def learn_tag(texts: pl.Series, known: Iterable[Pattern] = ()) -> Pattern | None
     `known`: prefixes that a grammar describes; one that stands behind the tag does not belong to it.
     """
     fronts = _fronts(texts)
-    tagged = [front for front in fronts if front]
+    tagged = [front for front in fronts if front and not front.startswith("{")]  # the key of a JSON record is no tag
     if len(tagged) < MIN_LINES or len(tagged) < MIN_SHARE * len(fronts):
         return None
     forms: dict[str, list[list[str]]] = {}
