@@ -170,3 +170,25 @@ def test_complete_files_in_utf_16_are_not_taken_for_cut(tmp_path: Path) -> None:
     hang = hang_of(logs, tmp_path / "logs")
 
     assert (hang["verdict"], hang["culprits"]) == ("lagging-ranks", [11])
+
+
+@pytest.mark.parametrize("mark", ["[...]", "…", "(34 lines omitted)", "-- snip --"])
+def test_nobody_is_accused_for_calls_that_may_stand_in_lines_left_out(mark: str, tmp_path: Path) -> None:
+    logs = logs_of(HANG)
+    own = logs["nccl_rank11.log"]
+    calls = calls_in(own)
+    logs["nccl_rank11.log"] = [*own[: calls[-6]], f"{mark}\n".encode()]
+
+    hang = hang_of(logs, tmp_path / "logs")
+
+    assert (hang["verdict"], hang["culprits"]) == ("undecidable", [])
+    assert any("rank 11" in step for step in hang["collect_next"])
+
+
+@pytest.mark.parametrize("calls", [4, 10])
+def test_a_few_calls_of_each_rank_accuse_nobody_of_a_running_job(calls: int, tmp_path: Path) -> None:
+    logs = {name: [lines[at] for at in calls_in(lines)[-calls:]] for name, lines in logs_of(HEALTHY).items()}
+
+    hang = hang_of(logs, tmp_path / "logs")
+
+    assert hang["certainty"] == "possible" or hang["verdict"] not in ACCUSING

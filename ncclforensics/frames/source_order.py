@@ -30,6 +30,7 @@ JUDGED = 400  # lines of the beginning and of the end of a part by which it is p
 SAMPLED = 24  # lines of a beginning that show its processes
 MANY_PROCESSES = ""  # stands for all the processes of a log in which many print
 CROWDED = 8  # processes in a beginning; where so many print into one log, not all of them show there
+FIRST_STEPS = ("bootstrap", "driver")  # forms of `milestone` that a process prints before its first START
 Process = tuple[str, int]
 
 
@@ -148,6 +149,10 @@ def _part(source: Source, dialect: Dialect) -> _Part:
         if {"host", "pid", "phase"} <= set(piece.columns):
             started = piece.filter(pl.col("phase").cast(pl.String) == "START")
             part.begun |= set(started.select(pl.col("host").cast(pl.String), "pid").iter_rows())
+    for piece in frames.get("milestone", []):
+        if {"host", "pid"} <= set(piece.columns):
+            first = piece.filter(pl.col("form").cast(pl.String).is_in(FIRST_STEPS))
+            part.begun |= set(first.select(pl.col("host").cast(pl.String), "pid").iter_rows())
     return part
 
 

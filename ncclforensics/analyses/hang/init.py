@@ -38,7 +38,8 @@ def find_refused_init(job: Job) -> Diagnosis | None:
     victims = [rank_id for rank_id in job.rank_ids if rank_id not in culprits]
     diagnosis = Diagnosis("init-failed", reason, culprits=culprits, victims=victims, key=key)
     if first["form"] == "rank_twice":  # the second process should have had the rank number that is absent
-        diagnosis.missing = job.absent
+        doubles = len(culprits) - len(set(job.rank_numbers(culprits)))
+        diagnosis.missing = job.absent if len(job.absent) <= doubles else []  # of more, some logs were not given
     diagnosis.add_evidence("failure", [event for event in lines if event["form"] == first["form"]][:4])
     diagnosis.add_evidence("culprit", [row for row in unfinished if row["rank_id"] in culprits][:4])
     if not culprits or first["form"] in ("message_truncated", "root_info"):
@@ -147,7 +148,7 @@ def _explain_refusal(job: Job, line: Row, lines: list[Row]) -> tuple[list[int], 
         case "rank_twice":
             reason = f"two processes have rank number {line['rank']}"
             return by_number.get(line["rank"], []), reason + (
-                f", and none has {_comma_list(job.absent)}" if job.absent else ""
+                f", and no log shows {ranks_text(job.absent)}" if job.absent else ""
             )
         case "rank_count" | "root_info" if line["nroots"] == line["otherroots"] and _outliers_in_size(job):
             outliers = _outliers_in_size(job)
@@ -255,6 +256,8 @@ def _judge_unfinished_init(job: Job, inside: dict[str, list[Row]]) -> Diagnosis 
         diagnosis = Diagnosis(
             "init-incomplete", "never began the init that the other ranks wait in", culprits=not_begun
         )
+        if not _ranks_with_communicators(job).issuperset(not_begun):
+            diagnosis.lower_certainty("possible")  # NCCL's lines show that they began an init: its START may be lost
         diagnosis.add_evidence("culprit", [job.last_line(rank_id) for rank_id in not_begun[:4]])
     elif unseen_members:
         missing = missing_numbers(size, {row["rank"] for row in job.members[key]})
