@@ -8,6 +8,7 @@ equal colour the same one (formats: NCCL's init lines, section 2; traps 8 and 9.
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import combinations, islice
 from typing import Any
 
 import polars as pl
@@ -18,6 +19,8 @@ from ncclforensics.analyses.job.missing_init import inferred_members
 from ncclforensics.analyses.job.stack_processes import STACK_PROCESS, RankIndex
 from ncclforensics.frames.columns import OWNER
 from ncclforensics.frames.registry import analysis
+
+MOST_PAIRS = 1_000_000  # pairs of unfinished communicators of one host and size that are compared
 
 PROCESS = {
     "host": pl.Categorical(),
@@ -196,14 +199,17 @@ def _assign_ranks(
     _doubt_subgroups(members, {m.owner for m in without_init})
     members += without_init
     jobs = _jobs(members, processes)
+    job_of = {owner: number for number, owners in enumerate(jobs) for owner in owners}
+    members_of_job: list[list[Member]] = [[] for _ in jobs]
+    processes_of_job: list[list[dict[str, Any]]] = [[] for _ in jobs]
+    for m in members:
+        m.job = job_of[m.owner]
+        members_of_job[m.job].append(m)
+    for p in processes:
+        processes_of_job[job_of[p["host"], p["pid"]]].append(p)
     rank_rows: list[dict[str, Any]] = []
-    for job_number, owners in enumerate(jobs):
-        members_of_job = [m for m in members if m.owner in owners]
-        for m in members_of_job:
-            m.job = job_number
-        rank_rows += _ranks_of_job(
-            job_number, members_of_job, [p for p in processes if (p["host"], p["pid"]) in owners], len(rank_rows)
-        )
+    for number, (own_members, own_processes) in enumerate(zip(members_of_job, processes_of_job, strict=True)):
+        rank_rows += _ranks_of_job(number, own_members, own_processes, len(rank_rows))
     return members, rank_rows
 
 
@@ -250,18 +256,23 @@ def _processes_in_crossed_init(members: list[Member]) -> list[tuple[tuple[str, i
 
     Ranks that create two communicators in different order share none, and would appear as two jobs.
     """
-    groups = [g for g in group_by_key(members).values() if not any(m.row["is_complete"] or m.row["end"] for m in g)]
+    unfinished = [
+        group for group in group_by_key(members).values() if not any(m.row["is_complete"] or m.row["end"] for m in group)
+    ]
+    # Of each host and size: the sets of ranks in one init, and a process of each. Equal sets pair with the same others.
+    of_host: dict[tuple[str, int], dict[frozenset[int | None], dict[tuple[str, int], None]]] = {}
+    for group in unfinished:
+        ranks = frozenset(m.row["rank"] for m in group)
+        if len(ranks) == len(group):
+            for host in {m.row["host"] for m in group}:
+                alike = of_host.setdefault((host, group[0].row["nranks"]), {})
+                alike.setdefault(ranks, {})[group[0].owner] = None
     pairs = []
-    for number, left in enumerate(groups):
-        for right in groups[number + 1 :]:
-            ranks = [m.row["rank"] for m in left + right]
-            same_size = left[0].row["nranks"] == right[0].row["nranks"]
-            if (
-                same_size
-                and len(set(ranks)) == len(ranks)
-                and {m.row["host"] for m in left} & {m.row["host"] for m in right}
-            ):
-                pairs.append((left[0].owner, right[0].owner))
+    for alike in of_host.values():
+        for (ranks, owners), (others, other_owners) in islice(combinations(alike.items(), 2), MOST_PAIRS):
+            if ranks.isdisjoint(others):
+                pairs += [(owner, next(iter(other_owners))) for owner in owners]
+                pairs += [(next(iter(owners)), owner) for owner in other_owners]
     return pairs
 
 
@@ -289,22 +300,27 @@ def _ranks_of_job(job: int, members: list[Member], processes: list[dict[str, Any
             m.rank_id = rank_id["rank_id"]
 
     hints = _usable_hints(largest, members, processes)
+    members_of: dict[tuple[str, int], list[Member]] = defaultdict(list)
+    largest_of: dict[tuple[str, int], list[Member]] = defaultdict(list)
+    for m in members:
+        members_of[m.owner].append(m)
+    for m in largest:
+        largest_of[m.owner].append(m)
+    taken_numbers = {m.row["rank"] for m in largest}
     for p in processes:
         owner = (p["host"], p["pid"])
-        memberships = [m for m in largest if m.owner == owner] or [
-            m
-            for m in members
-            if largest and m.owner == owner and m.row["nranks"] == largest[0].row["nranks"] and not m.row["is_complete"]
+        own = members_of[owner]
+        memberships = largest_of[owner] or [
+            m for m in own if largest and m.row["nranks"] == largest[0].row["nranks"] and not m.row["is_complete"]
         ][:1]
         if hints:
-            add(p, p["hint"], next((m for m in members if m.owner == owner), None), is_hinted=True)
+            add(p, p["hint"], own[0] if own else None, is_hinted=True)
         elif memberships:
             for m in memberships:
                 add(p, p["hint"] if m.row["rank"] is None else m.row["rank"], m, is_hinted=m.row["rank"] is None)
         else:
-            taken_numbers = {m.row["rank"] for m in largest}
             number = p["hint"] if p["hint"] not in taken_numbers else None
-            add(p, number, next((m for m in members if m.owner == owner), None), is_hinted=number is not None)
+            add(p, number, own[0] if own else None, is_hinted=number is not None)
     for m in members:
         m.rank_id = _rank_id_of(m, by_process[m.owner])
     return rank_rows
