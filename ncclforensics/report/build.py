@@ -11,6 +11,7 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.analyses.hang.wait_graph import rows_of
 from ncclforensics.data.names import datatype, reduction
 from ncclforensics.errors import Defect
 from ncclforensics.frames.protocol import Frames, call_with
@@ -125,7 +126,7 @@ class Report:
         """Return the finding that describes the verdict of a job."""
         return next((finding for finding in self.findings if finding.job == row["job"]), None)
 
-    def numbers(self, rank_ids: list[int]) -> list[int]:
+    def numbers(self, rank_ids: Iterable[int]) -> list[int]:
         """Return the sorted rank numbers of these rank_ids, without unknown ones."""
         number = dict(self.run["rank"].select("rank_id", "rank").iter_rows())
         return sorted({number[rank_id] for rank_id in rank_ids if number.get(rank_id) is not None})
@@ -152,15 +153,31 @@ class Report:
         ]
 
     def waits(self, job: int) -> list[Row]:
-        """Return the first wait of every selected rank of a job: columns of `wait`, with `waits_for` as a list."""
+        """Return the first wait of every selected rank of a job: columns of `wait`, and the numbers `for_ranks`.
+
+        Ranks that wait in the same call share the tuple `waits_for` and the list `for_ranks`.
+        """
         edges = self.run["wait"].filter(pl.col("job") == job).sort("pos")
-        waits = (
-            edges.group_by("waiter", "key", "nth", "kind", maintain_order=True)
-            .agg(pl.col("waits_for"), pl.col("source").first(), pl.col("line").first())
-            .unique("waiter", keep="first", maintain_order=True)
+        is_message = pl.col("kind").is_in(["send", "recv"])
+        first_place = [name for name in edges.columns if name in ("source", "line", "pos")]
+        messages = (
+            edges.filter(is_message)
+            .explode("waits_for")
+            .group_by([name for name in edges.columns if name not in ("waits_for", *first_place)], maintain_order=True)
+            .agg(pl.col("waits_for"), pl.col(first_place).first())
         )
-        location = self.run["rank"].select("rank", "host", waiter="rank_id")
-        return self._selected(waits.join(location, on="waiter", how="left", maintain_order="left"))
+        waits = pl.concat([edges.filter(~is_message), messages.select(edges.columns)]).sort("pos")
+        locations = {row["rank_id"]: row for row in self.run["rank"].select("rank_id", "rank", "host").to_dicts()}
+        numbers: dict[int, list[int]] = {}
+        selected = []
+        for row in rows_of(waits.unique("waiter", keep="first", maintain_order=True)):
+            location = locations[row["waiter"]]
+            ranks = [] if location["rank"] is None else [location["rank"]]
+            if self.selection.shows(ranks, [location["host"]], row["key"]):
+                if id(row["waits_for"]) not in numbers:
+                    numbers[id(row["waits_for"])] = self.numbers(row["waits_for"])
+                selected.append({**row, **location, "for_ranks": numbers[id(row["waits_for"])]})
+        return selected
 
     def collect_next(self, row: Row) -> list[str]:
         """Return what to run now on the hosts of the culprits, and what to collect."""

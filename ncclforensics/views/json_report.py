@@ -279,7 +279,7 @@ def _waits(report: Report, job: int) -> list[Row]:
             "rank": number[wait["waiter"]],
             "communicator": wait["key"],
             "ordinal": ordinal.get((wait["source"], wait["line"])),
-            "for_ranks": report.numbers(wait["waits_for"]),
+            "for_ranks": wait["for_ranks"],
         }
         for wait in report.waits(job)
     ]

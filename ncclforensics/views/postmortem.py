@@ -215,10 +215,14 @@ def _waits(report: Report, row: Row) -> list[tuple[str, str, str]]:
     """Return (waiting ranks, call, ranks they wait for), one row per group."""
     calls = {(call["source"], call["line"]): call for call in report.run["shown_call"].to_dicts()}
     groups: dict[tuple[str, str], list[int]] = {}
+    texts: dict[int, str] = {}  # of the lists of ranks, which waits share
     for wait in report.waits(row["job"]):
         call = calls.get((wait["source"], wait["line"]))
         what = f"{operation_text(call)} of {wait['key']}" if call else f"the init of {wait['key']}"
-        groups.setdefault((what, ranks_text(report.numbers(wait["waits_for"]))), []).append(wait["waiter"])
+        targets = wait["for_ranks"]
+        if id(targets) not in texts:
+            texts[id(targets)] = ranks_text(targets)
+        groups.setdefault((what, texts[id(targets)]), []).append(wait["waiter"])
     ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
     return [(ranks_text(report.numbers(waiters)), what, targets) for (what, targets), waiters in ordered]
 

@@ -310,10 +310,14 @@ _FIELDS: dict[str, Callable[[Row], str]] = {
 def _waits(report: Report, row: Row, verbose: bool) -> list[RenderableType]:
     calls = {(call["source"], call["line"]): call for call in _calls_of_waits(report, row)}
     groups: dict[tuple[str, str], list[int]] = {}
+    texts: dict[int, str] = {}  # of the lists of ranks, which waits share
     for wait in report.waits(row["job"]):
         call = calls.get((wait["source"], wait["line"]))
         what = f"{operation_text(call)} of {wait['key']}" if call else f"the init of {wait['key']}"
-        groups.setdefault((what, _ranks(report.numbers(wait["waits_for"]), verbose)), []).append(wait["waiter"])
+        awaited = wait["for_ranks"]
+        if id(awaited) not in texts:
+            texts[id(awaited)] = _ranks(awaited, verbose)
+        groups.setdefault((what, texts[id(awaited)]), []).append(wait["waiter"])
     if not groups:
         return []
     table = table_with_header("ranks", "waits in", "for")

@@ -239,7 +239,8 @@ def _judge_unfinished_init(job: Job, inside: dict[str, list[Row]]) -> Diagnosis 
     waiting = {edge["waiter"] for edge in edges}
     key = max(inside, key=lambda candidate: (inside[candidate][0]["nranks"], len(inside[candidate])))
     rows = inside[key]
-    not_begun = sorted({edge["waits_for"] for edge in edges} - waiting)
+    awaited = {rank_id for edge in job.awaited_calls if edge["kind"] == "init" for rank_id in edge["waits_for"]}
+    not_begun = sorted(awaited - waiting)
     if edges and not not_begun:
         return _judge_creation_order(job, inside, edges)
     victims = sorted({row["rank_id"] for row in rows})

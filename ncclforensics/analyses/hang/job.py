@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.analyses.hang.recorder_graph import Recordings, Roots, find_roots
+from ncclforensics.analyses.hang.wait_graph import rows_of
 from ncclforensics.analyses.job.calls import describe_calls
 from ncclforensics.grammar.values import numbers_of_ranges
 
@@ -109,7 +110,7 @@ class Job:
             if (row["rank_id"], row["key"]) not in self.communicator_index:
                 self.communicator_index[row["rank_id"], row["key"]] = created[row["rank_id"]]
                 created[row["rank_id"]] += 1
-        self.waits = rows_of_job("wait")
+        self.waits = rows_of(frames["wait"].filter(pl.col("job") == number))
         self.failure_events = rows_of_job("failure_event")
         self.process_exits = rows_of_job("process_exit")
         self.all_exits = frames["process_exit"].to_dicts()  # also of processes that no other line shows
@@ -173,6 +174,30 @@ class Job:
     def recorded_roots(self) -> Roots:
         """The ranks at the root of the hang, by the Flight Recorder dumps."""
         return find_roots(self.recordings) if self.recordings else Roots()
+
+    @cached_property
+    def awaited_calls(self) -> list[Row]:
+        """One edge of `waits`, the first, for every call and set of ranks that are waited for; with its `waiters`."""
+        calls: dict[int, Row] = {}
+        for edge in self.waits:
+            calls.setdefault(id(edge["waits_for"]), {**edge, "waiters": 0})["waiters"] += 1
+        return list(calls.values())
+
+    @cached_property
+    def awaited_ranks(self) -> set[int]:
+        """The ranks that others wait for."""
+        return {rank_id for edge in self.awaited_calls for rank_id in edge["waits_for"]}
+
+    @cached_property
+    def _longest_lag(self) -> dict[int, int]:
+        made = self.last_calls.group_by(pl.col("key").cast(pl.String)).agg(pl.col("calls").max())
+        most = dict(made.iter_rows())
+        lags: dict[int, int] = defaultdict(int)
+        for edge in self.awaited_calls:
+            if edge["kind"] == "collective":
+                for rank_id in edge["waits_for"]:
+                    lags[rank_id] = max(lags[rank_id], most[edge["key"]] - edge["nth"])
+        return lags
 
     @cached_property
     def memberships(self) -> list[Row]:
@@ -243,11 +268,7 @@ class Job:
 
     def lag(self, rank_id: int) -> int:
         """Count the collectives by which a rank is behind the furthest member of a communicator that waits for it."""
-        own = [edge for edge in self.waits if edge["waits_for"] == rank_id and edge["kind"] == "collective"]
-        keys = pl.Series([edge["key"] for edge in own], dtype=pl.Categorical()).unique()
-        made = self.last_calls.filter(pl.col("key").is_in(keys.implode())).group_by("key").agg(pl.col("calls").max())
-        most = dict(made.select(pl.col("key").cast(pl.String), "calls").iter_rows())
-        return max((most[edge["key"]] - edge["nth"] for edge in own), default=0)
+        return self._longest_lag.get(rank_id, 0)
 
     def is_fatal(self, event: Row) -> bool:
         """Whether the rank made no call after a failure line; one that it survived is no fault."""

@@ -32,7 +32,7 @@ def find_divergent_calls(job: Job) -> Diagnosis | None:
     if not candidates and not job.divergence:
         candidates = [
             diagnosis
-            for key in sorted({edge["key"] for edge in job.waits})
+            for key in sorted({edge["key"] for edge in job.awaited_calls})
             if (diagnosis := _judge_skipped_call(job, key)) is not None
         ]
     if not candidates:
@@ -151,26 +151,25 @@ def _majority_signature(job: Job, key: str, nth: int, groups: dict[int, list[Row
 
 def _judge_skipped_call(job: Job, key: str) -> Diagnosis | None:
     """Judge a call that some members lack although they made later ones: skipped by them, or extra on the others."""
-    edges = [edge for edge in job.waits if edge["key"] == key and edge["kind"] == "collective"]
+    edges = [edge for edge in job.awaited_calls if edge["key"] == key and edge["kind"] == "collective"]
     if not edges:
         return None
     nth = min(edge["nth"] for edge in edges)
     calls = job.collectives_at(key, nth)
     callers = {row["rank_id"] for row in calls}
-    lacking = sorted({edge["waits_for"] for edge in edges if edge["nth"] == nth})
-    sample = sorted(callers)[:3]
-    made_by = {rank_id: _call_tokens(job.calls_of(rank_id), job) for rank_id in {*sample, *lacking}}
-    passed_by = [
-        rank_id
-        for rank_id in lacking
-        if any(_went_past(key, nth, made_by[maker], made_by[rank_id]) for maker in sample)
-    ]
-    if not passed_by or len(passed_by) < len(lacking):
-        return None  # a lacking rank has only not reached this call
+    passed_by = sorted({rank_id for edge in edges if edge["nth"] == nth for rank_id in edge["waits_for"]})
+    made_by_callers = [_call_tokens(job.calls_of(rank_id), job) for rank_id in sorted(callers)[:3]]
+    for rank_id in passed_by:
+        made = _call_tokens(job.calls_of(rank_id), job)
+        if not any(_went_past(key, nth, made_by_caller, made) for made_by_caller in made_by_callers):
+            return None  # a lacking rank has only not reached this call
     if len(passed_by) == len(callers):
         return None  # a tie: either side may be right
     is_skipped = len(passed_by) < len(callers)
-    if is_skipped and any(edge["waiter"] in passed_by and edge["waits_for"] not in passed_by for edge in job.waits):
+    skipping = set(passed_by)
+    if is_skipped and any(
+        edge["waiter"] in skipping and not skipping.issuperset(edge["waits_for"]) for edge in job.waits
+    ):
         return None  # its line may be lost, and a rank that it waits for explains the hang without that
     culprits = passed_by if is_skipped else sorted(callers)
     how = "skipped" if is_skipped else "extra"
@@ -189,7 +188,7 @@ def _judge_skipped_call(job: Job, key: str) -> Diagnosis | None:
     else:
         diagnosis.add_evidence("minority", calls[:4])
         diagnosis.add_evidence(
-            "majority", [row for rank_id in lacking[:2] if (row := job.last_call(rank_id)) is not None]
+            "majority", [row for rank_id in passed_by[:2] if (row := job.last_call(rank_id)) is not None]
         )
     diagnosis.lower_certainty("possible" if is_skipped else "likely")  # the line of a call may be lost
     return diagnosis

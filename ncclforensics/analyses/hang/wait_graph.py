@@ -1,9 +1,12 @@
 """Build the wait graph: an edge from each rank that made a call to the members that did not make it.
 
-Log lines show that a call was made, not that it completed, so an edge means "cannot be past this call".
+Log lines show that a call was made, not that it completed, so an edge means "cannot be past this call". One edge leads
+to all these members: thousands of ranks may wait for thousands.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import polars as pl
 
@@ -17,11 +20,15 @@ WAIT = {
     "key": pl.Categorical(),
     "nth": pl.Int32(),  # of the collective, or of the message of this pair; null for init
     "waiter": pl.Int32(),
-    "waits_for": pl.Int32(),
+    "waits_for": pl.List(pl.Int32()),  # rank ids in ascending order
     "source": pl.Int32(),  # of the line of the waiter's call
     "line": pl.Int32(),
     "pos": pl.Int64(),
 }
+
+MOST_PLACES = (
+    8  # of one communicator at which ranks are behind: those behind at a later place wait for these themselves
+)
 
 VISIBLE = {
     "rank_id": pl.Int32(),
@@ -52,16 +59,23 @@ def wait(
     visibility: pl.DataFrame,
     rank: pl.DataFrame,
 ) -> pl.DataFrame:
-    """Every edge of the wait graph between two ranks with a log."""
-    edges = [
+    """Every edge of the wait graph, from a rank in a call to the ranks with a log that did not make it."""
+    parts = [
         _collective_edges(call, last_call, member, visibility),
         _message_edges(call, call_line, match, member, visibility),
         _init_edges(member, rank),
     ]
-    edge_frames = [edge.select(list(WAIT)).cast(pl.Schema(WAIT)) for edge in edges]
+    parts = [part.select(list(WAIT)).cast(pl.Schema(WAIT)) for part in parts]
     # ncclCommDestroy returns after the communicator's own work: a rank that printed its end waits for no other.
     ended = member.filter(pl.col("end") == "Destroy").select("key", waiter="rank_id")
-    return pl.concat(edge_frames).join(ended, on=["key", "waiter"], how="anti").unique().sort("pos", "waits_for")
+    edges = pl.concat(parts).join(ended, on=["key", "waiter"], how="anti")
+    return edges.sort("pos", pl.col("waits_for").list.first())
+
+
+def _grouped(edges: pl.DataFrame) -> pl.DataFrame:
+    """One edge for each call, of edges between two ranks."""
+    calls = [name for name in WAIT if name != "waits_for"]
+    return edges.group_by(calls).agg(pl.col("waits_for").unique().sort())
 
 
 def _collective_edges(
@@ -79,8 +93,10 @@ def _collective_edges(
     )
     lagging = memberships.filter((pl.col("calls") < pl.col("calls").max().over("key")) & pl.col("is_visible"))
     ahead = memberships.select("key", waiter="rank_id", made="calls")
-    edges = lagging.join(ahead, on="key").filter(pl.col("made") > pl.col("calls"))
-    edges = edges.select("job", "key", "waiter", nth="calls", waits_for="rank_id", kind=pl.lit("collective"))
+    lagging_places = lagging.group_by("job", "key", "calls").agg(waits_for=pl.col("rank_id").unique().sort())
+    lagging_places = lagging_places.sort("key", "calls").group_by("key", maintain_order=True).head(MOST_PLACES)
+    edges = lagging_places.join(ahead, on="key").filter(pl.col("made") > pl.col("calls"))
+    edges = edges.select("job", "key", "waiter", "waits_for", nth="calls", kind=pl.lit("collective"))
     places = edges.select("key", "nth").unique()
     nths, keys = (places[name].unique().implode() for name in ("nth", "key"))
     is_near = pl.col("nth").is_in(nths) & pl.col("key").is_in(keys)
@@ -113,11 +129,11 @@ def _message_edges(
         .join(memberships, on=["key", "root"])
         .select("job", "key", "kind", "nth", "waits_for", "source", "line", "pos", waiter="rank_id")
     )
-    return edges.join(lines, on=["key", "kind", "nth", "waiter", "waits_for"], how="inner")
+    return _grouped(edges.join(lines, on=["key", "kind", "nth", "waiter", "waits_for"], how="inner"))
 
 
 def _init_edges(member: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
-    """Return an edge from each rank inside the init of a communicator to each member that has not begun it.
+    """Return an edge from each rank inside the init of a communicator to the members that have not begun it.
 
     The members are known if the communicator holds all ranks of the job, with the same numbers, or if it is the n-th
     child of a parent and a member of the parent has no n-th child.
@@ -133,20 +149,44 @@ def _init_edges(member: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
         .filter((pl.col("nranks") == pl.col("largest")) & (pl.col("world") <= pl.col("nranks")))
     )
     joined = member.select("key", waits_for="rank_id").unique()
-    absent = of_whole_job.join(rank.select("job", waits_for="rank_id"), on="job").join(
-        joined, on=["key", "waits_for"], how="anti"
-    )
+    ranks = rank.select("job", waits_for="rank_id")
+    absent = _awaited(of_whole_job.select("key", "job").unique().join(ranks, on="job"), joined, ["key"])
     children = member.filter(pl.col("parent_key").is_not_null())
     waiting = children.filter(~pl.col("is_complete") & pl.col("end").is_null())
     present = children.select("parent_key", "child_number", waits_for="rank_id").unique()
     parents = member.select(parent_key="key", waits_for="rank_id").unique()
-    childless = waiting.join(parents, on="parent_key").join(
-        present, on=["parent_key", "child_number", "waits_for"], how="anti"
+    child = ["parent_key", "child_number"]
+    childless = _awaited(waiting.select(child).unique().join(parents, on="parent_key"), present, child)
+    edges = pl.concat(
+        [
+            of_whole_job.join(absent, on="key").select(_INIT_COLUMNS),
+            waiting.join(childless, on=child).select(_INIT_COLUMNS),
+        ]
     )
-    edges = pl.concat([absent.select(_INIT_COLUMNS), childless.select(_INIT_COLUMNS)])
+    if edges.select("key", "rank_id").is_duplicated().any():  # for the ranks of the job, and for those of its parent
+        columns = [name for name in edges.columns if name != "waits_for"]
+        edges = edges.explode("waits_for").group_by(columns).agg(pl.col("waits_for").unique().sort())
     return edges.with_columns(kind=pl.lit("init"), nth=pl.lit(None, dtype=pl.Int32)).rename(
         {"rank_id": "waiter", "created_pos": "pos"}
     )
 
 
+def _awaited(expected: pl.DataFrame, present: pl.DataFrame, of: list[str]) -> pl.DataFrame:
+    """The ranks that are expected in an init (columns `of`) and not present, as one list."""
+    absent = expected.join(present, on=[*of, "waits_for"], how="anti")
+    return absent.group_by(of).agg(pl.col("waits_for").unique().sort())
+
+
 _INIT_COLUMNS = ["job", "key", "rank_id", "waits_for", "source", "line", "created_pos"]
+
+
+def rows_of(wait: pl.DataFrame) -> list[dict[str, Any]]:
+    """The edges as rows; those of one call share the tuple of the ranks that they wait for."""
+    shared: dict[tuple[Any, ...], tuple[int, ...]] = {}
+    rows = wait.drop("waits_for").to_dicts()
+    for number, row in enumerate(rows):
+        call = (row["kind"], row["key"], row["nth"], row["waiter"] if row["kind"] in ("send", "recv") else None)
+        if call not in shared:
+            shared[call] = tuple(wait["waits_for"][number])
+        row["waits_for"] = shared[call]
+    return rows

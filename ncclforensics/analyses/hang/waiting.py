@@ -19,14 +19,12 @@ MAJORITY = 0.5
 MODEL_LIMIT = 4  # examined culprits, and model ranks of each
 
 
-def _wait_graph(job: Job) -> tuple[dict[int, set[int]], dict[int, set[int]]]:
-    """Return rank id -> ranks it waits for, and rank id -> ranks that wait for it."""
-    waits_for_of: dict[int, set[int]] = defaultdict(set)
-    waited_for_by: dict[int, set[int]] = defaultdict(set)
+def _wait_graph(job: Job) -> dict[int, list[tuple[int, ...]]]:
+    """Return rank id -> the sets of ranks it waits for, one for each of its calls."""
+    waits_for_of: dict[int, list[tuple[int, ...]]] = defaultdict(list)
     for edge in job.waits:
-        waits_for_of[edge["waiter"]].add(edge["waits_for"])
-        waited_for_by[edge["waits_for"]].add(edge["waiter"])
-    return waits_for_of, waited_for_by
+        waits_for_of[edge["waiter"]].append(edge["waits_for"])
+    return waits_for_of
 
 
 def find_first_exit(job: Job) -> Diagnosis | None:
@@ -60,12 +58,12 @@ def find_lost_process(job: Job) -> Diagnosis | None:
     never_complete = [key for key, rows in job.members.items() if not any(row["is_complete"] for row in rows)]
     if not connection_losses or any(job.count_unseen_members(key) for key in never_complete):
         return None  # a rank never joined init: the launcher ended the other processes
-    waits_for_of, waited_for_by = _wait_graph(job)
+    waits_for_of = _wait_graph(job)
     reporting = {event["rank_id"] for event in job.failure_events}
     finished = {row["rank_id"] for row in job.memberships if row["end"] is not None}
     silent_ranks = [rank_id for rank_id in job.rank_ids if rank_id not in reporting and rank_id not in finished]
     named_ranks = {event["named_rank_id"] for event in connection_losses} & set(silent_ranks)
-    waited_for = [rank_id for rank_id in silent_ranks if rank_id in waited_for_by and not waits_for_of.get(rank_id)]
+    waited_for = [rank_id for rank_id in silent_ranks if rank_id in job.awaited_ranks and not waits_for_of.get(rank_id)]
     culprits = (
         sorted(named_ranks) or waited_for or (silent_ranks if len(silent_ranks) < MAJORITY * len(job.rank_ids) else [])
     )
@@ -78,7 +76,7 @@ def find_lost_process(job: Job) -> Diagnosis | None:
         for event in job.failure_events
         if (event["kind"] == LOST and event["form"] != "local_closed") or event["result"] == REMOTE_ERROR
     ]
-    is_waited_for = any(rank_id in waited_for_by for rank_id in culprits)
+    is_waited_for = any(rank_id in job.awaited_ranks for rank_id in culprits)
     has_other_failures = any(not event["at_exit"] and event["form"] != "local_closed" for event in job.failure_events)
     if not remote_losses and not (named_ranks and (is_waited_for or has_other_failures or job.timeouts)):
         return None  # processes close their connections at an orderly end, too: a death leaves a rank in trouble
@@ -100,11 +98,11 @@ def find_lost_process(job: Job) -> Diagnosis | None:
 
 def find_waited_for_ranks(job: Job) -> Diagnosis | None:
     """Find ranks that others wait for and that wait for no rank themselves, or a cycle of waiting ranks."""
-    waits_for_of, waited_for_by = _wait_graph(job)
-    if not waited_for_by:
+    if not job.waits:
         return None
+    waits_for_of = _wait_graph(job)
     culprits = _with_more_than_a_lost_line(
-        job, sorted(rank_id for rank_id in waited_for_by if not waits_for_of.get(rank_id))
+        job, sorted(rank_id for rank_id in job.awaited_ranks if not waits_for_of.get(rank_id))
     )
     known = {edge["waits_for"] for edge in job.waits if not _is_several(job, edge["key"])}
     culprits = [rank_id for rank_id in culprits if rank_id in known] or culprits
@@ -126,7 +124,7 @@ def find_waited_for_ranks(job: Job) -> Diagnosis | None:
     if ranks_with_dropped_lines:
         reason = "equal lines were printed once for all ranks, so a call missing from a rank's log proves nothing"
         return _undecidable(job, diagnosis, reason, ranks_with_dropped_lines, COLLECT_EVERY_LINE)
-    keys = {edge["key"] for edge in job.waits if edge["waits_for"] in diagnosis.culprits}
+    keys = {edge["key"] for edge in job.awaited_calls if not {*diagnosis.culprits}.isdisjoint(edge["waits_for"])}
     if any(job.count_unseen_members(key) for key in keys):
         diagnosis.lower_certainty("likely")
     if any(row["is_inferred"] for key in keys for row in job.members[key]):
@@ -166,11 +164,11 @@ def _undecidable(job: Job, diagnosis: Diagnosis, reason: str, rank_ids: list[int
 
 def _with_more_than_a_lost_line(job: Job, culprits: list[int]) -> list[int]:
     """Culprits of which the log lacks more than one message, where there are any: the line of one may be lost."""
-    single_message = {
-        rank_id
-        for rank_id in culprits
-        if [edge["kind"] == "collective" for edge in job.waits if edge["waits_for"] == rank_id] == [False]
-    }
+    edges: dict[int, int] = defaultdict(int)  # rank id -> edges that lead to it; one of a collective counts as many
+    for edge in job.awaited_calls:
+        for rank_id in edge["waits_for"]:
+            edges[rank_id] += 2 if edge["kind"] == "collective" else edge["waiters"]
+    single_message = {rank_id for rank_id in culprits if edges[rank_id] == 1}
     return [rank_id for rank_id in culprits if rank_id not in single_message] or culprits
 
 
@@ -191,14 +189,21 @@ def _judge_lagging_ranks(job: Job, culprits: list[int]) -> Diagnosis:
 
 def _cite_first_missing_call(job: Job, diagnosis: Diagnosis) -> Row | None:
     """Set the diagnosis' call to the first one in program order that a culprit lacks; cite the waiting ranks."""
-    edges = [edge for edge in job.waits if edge["waits_for"] in diagnosis.culprits]
+    culprits = set(diagnosis.culprits)
+    # Of every call that a culprit lacks: the first edge to one of them.
+    edges = [
+        {**edge, "waits_for": first}
+        for edge in job.awaited_calls
+        if (first := next((rank_id for rank_id in edge["waits_for"] if rank_id in culprits), None)) is not None
+    ]
     if not edges:
         return None
     expected_calls = {rank_id: _expected_next_call(job, rank_id) for rank_id in diagnosis.culprits[:MODEL_LIMIT]}
     missing_calls = {
-        (job.communicator_index.get((edge["waits_for"], edge["key"])), edge["nth"])
-        for edge in edges
+        (job.communicator_index.get((rank_id, edge["key"])), edge["nth"])
+        for edge in job.awaited_calls
         if edge["kind"] == "collective"
+        for rank_id in culprits.intersection(edge["waits_for"])
     }
     unique_edges: dict[tuple[str, str, int], Row] = {}
     for edge in edges:
@@ -215,8 +220,9 @@ def _cite_first_missing_call(job: Job, diagnosis: Diagnosis) -> Row | None:
     diagnosis.key = first_edge["key"]
     cited_edges = [
         edge
-        for edge in edges
+        for edge in job.waits
         if (edge["key"], edge["nth"], edge["kind"]) == (first_edge["key"], first_edge["nth"], first_edge["kind"])
+        and not culprits.isdisjoint(edge["waits_for"])
     ]
     diagnosis.add_evidence("waiting", [{**edge, "rank_id": edge["waiter"]} for edge in cited_edges[:3]])
     rows = job.describe(job.calls.filter(pl.col("pos") == first_edge["pos"]))
@@ -273,16 +279,15 @@ def _count_earlier_calls(job: Job, edge: Row, missing_calls: set[tuple[int | Non
     return len(missing_calls & calls_made)
 
 
-def _judge_cycle(job: Job, waits_for_of: dict[int, set[int]]) -> Diagnosis:
+def _judge_cycle(job: Job, waits_for_of: dict[int, list[tuple[int, ...]]]) -> Diagnosis:
     """Judge ranks that wait for each other, on different communicators or as senders and receivers."""
     cycle = _terminal_cycle(waits_for_of)
-    first_edges = {
-        rank_id: min(
-            (edge for edge in job.waits if edge["waiter"] == rank_id and edge["waits_for"] in cycle),
-            key=lambda edge: edge["pos"],
-        )
-        for rank_id in cycle
-    }
+    first_edges: dict[int, Row] = {}  # of each rank, to the first rank of the cycle that it waits for
+    for edge in sorted(job.waits, key=lambda edge: edge["pos"]):
+        if edge["waiter"] in cycle and edge["waiter"] not in first_edges:
+            target = next((rank_id for rank_id in edge["waits_for"] if rank_id in cycle), None)
+            if target is not None:
+                first_edges[edge["waiter"]] = {**edge, "waits_for": target}
     ranks_by_index: dict[int | None, list[int]] = defaultdict(list)
     for rank_id, edge in first_edges.items():
         ranks_by_index[job.communicator_index.get((rank_id, edge["key"]))].append(rank_id)
@@ -330,16 +335,19 @@ def _ranks_awaited_first(job: Job, edges: list[Row]) -> list[int]:
     return sorted({edge["waits_for"] for edge in edges if place(edge) == first})
 
 
-def _terminal_cycle(waits_for_of: dict[int, set[int]]) -> set[int]:
+def _terminal_cycle(waits_for_of: dict[int, list[tuple[int, ...]]]) -> set[int]:
     """Return the ranks of the graph that reach each other and wait for no rank outside the set."""
     reachable: dict[int, set[int]] = {}
     for rank_id in waits_for_of:
         visited: set[int] = set()
+        followed: set[int] = set()  # sets of ranks that were added: many ranks wait for the same set
         pending = [rank_id]
         while pending:
-            for neighbour in waits_for_of.get(pending.pop(), set()) - visited:
-                visited.add(neighbour)
-                pending.append(neighbour)
+            for ranks in waits_for_of.get(pending.pop(), []):
+                if id(ranks) not in followed:
+                    followed.add(id(ranks))
+                    pending += [neighbour for neighbour in ranks if neighbour not in visited]
+                    visited.update(ranks)
         reachable[rank_id] = visited
     smallest_set = min(reachable.values(), key=len)
     return {rank_id for rank_id in smallest_set if reachable[rank_id] == smallest_set} or smallest_set

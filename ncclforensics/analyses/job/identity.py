@@ -257,7 +257,9 @@ def _processes_in_crossed_init(members: list[Member]) -> list[tuple[tuple[str, i
     Ranks that create two communicators in different order share none, and would appear as two jobs.
     """
     unfinished = [
-        group for group in group_by_key(members).values() if not any(m.row["is_complete"] or m.row["end"] for m in group)
+        group
+        for group in group_by_key(members).values()
+        if not any(m.row["is_complete"] or m.row["end"] for m in group)
     ]
     # Of each host and size: the sets of ranks in one init, and a process of each. Equal sets pair with the same others.
     of_host: dict[tuple[str, int], dict[frozenset[int | None], dict[tuple[str, int], None]]] = {}
@@ -310,9 +312,12 @@ def _ranks_of_job(job: int, members: list[Member], processes: list[dict[str, Any
     for p in processes:
         owner = (p["host"], p["pid"])
         own = members_of[owner]
-        memberships = largest_of[owner] or [
-            m for m in own if largest and m.row["nranks"] == largest[0].row["nranks"] and not m.row["is_complete"]
-        ][:1]
+        memberships = (
+            largest_of[owner]
+            or [m for m in own if largest and m.row["nranks"] == largest[0].row["nranks"] and not m.row["is_complete"]][
+                :1
+            ]
+        )
         if hints:
             add(p, p["hint"], own[0] if own else None, is_hinted=True)
         elif memberships:
