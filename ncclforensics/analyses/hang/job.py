@@ -125,6 +125,7 @@ class Job:
         has_dumps = is_only_job and bool(frames["recorded_rank"]["is_used"].any())
         recorded = (frames["recorded_position"], frames["recorded_call"], frames["recorded_rank"])
         self.recordings = Recordings(*recorded) if has_dumps else None
+        self.dump_paths = frames["recorder_file"]["dump_path"].to_list() if is_only_job else []
         self.ras_nranks = frames["ras_member"]["nranks"].max()  # size of the job in RAS reports
         # RAS reports of another size are of another job.
         has_ras = is_only_job and (None in (self.nranks, self.ras_nranks) or self.nranks == self.ras_nranks)

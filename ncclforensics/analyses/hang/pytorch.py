@@ -34,7 +34,8 @@ WORK = {
 
 WORLD = ("", "0")  # guids of the group of all ranks; PyTorch up to 2.2 prints none
 RECORDER_DUMPS = (
-    "the Flight Recorder dumps: $HOME/.cache/torch/comm_lib_trace_rank_* on each host (torch 2.11 and later)"
+    "the Flight Recorder dumps: ~/.cache/torch/comm_lib_trace_rank_* on each host, which torch 2.11 and later writes"
+    " at a time-out; before, set TORCH_NCCL_TRACE_BUFFER_SIZE=2000"
 )
 UNSET = 1 << 40  # larger counter values were never set
 EQUAL_SIZED = ("ALLREDUCE", "BROADCAST", "REDUCE")  # all members pass the same number of elements
@@ -191,7 +192,6 @@ def find_watchdog_timeout(job: Job) -> Diagnosis | None:
         diagnosis.collect = [
             "every rank's stderr",
             RECORDER_DUMPS,
-            "before torch 2.11: TORCH_NCCL_TRACE_BUFFER_SIZE=20000 and TORCH_NCCL_DUMP_ON_TIMEOUT=1, and run again",
         ]
         return diagnosis
     sequence = min((row["sequence"] for row in with_sequence), default=0)

@@ -18,6 +18,7 @@ from ncclforensics.data.torch_calls import EQUAL_SIZED, NCCL_NAMES, WATCHED_LIBR
 UNFINISHED = "unfinished"  # how a culprit differs: it made the call and did not complete it
 SHOWN = 3  # ranks that are described, and cited
 MOST_ABSENT = 0.25  # share of ranks without a dump; more of them are dumps that were not collected
+GENERAL_REQUEST = "the Flight Recorder dumps:"
 COLLECT_DUMPS = "the Flight Recorder dumps of {ranks}: comm_lib_trace_rank_N in ~/.cache/torch on their hosts"
 
 
@@ -318,6 +319,17 @@ def find_nothing_open(job: Job) -> Diagnosis | None:
         diagnosis.collect = ["the stacks of all ranks while the job stands still: py-spy dump --pid of each"]
     _cite(job, diagnosis, "context", [recordings.head(rank) for rank in sorted(recordings.dumps)])
     return diagnosis
+
+
+def name_dumps(job: Job, diagnosis: Diagnosis) -> None:
+    """Say where the dumps lie that a verdict asks for, as the logs print it; do not ask for dumps that are here."""
+    is_general = [item.startswith(GENERAL_REQUEST) for item in diagnosis.collect]
+    requests = [item for item, general in zip(diagnosis.collect, is_general, strict=True) if not general]
+    if any(is_general) and job.recordings is None:
+        prefixes = sorted({path.rstrip("0123456789") + "*" for path in job.dump_paths})
+        where = f"{GENERAL_REQUEST} {', '.join(prefixes)}, where the ranks wrote them on their hosts"
+        requests += [where] if prefixes else [item for item in diagnosis.collect if item.startswith(GENERAL_REQUEST)]
+    diagnosis.collect = requests
 
 
 def _recordings(job: Job) -> Recordings:

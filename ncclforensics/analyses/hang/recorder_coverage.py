@@ -52,9 +52,9 @@ def _suspects(recordings: Recordings) -> set[int]:
             continue
         for counts in (made, completed):
             fewest = min(counts.values())
-            behind = {rank for rank, count in counts.items() if count == fewest}
-            if len(behind) < len(counts):
-                suspects |= behind | {min(set(counts) - behind)}
+            lagging = {rank for rank, count in counts.items() if count == fewest}
+            if len(lagging) < len(counts):
+                suspects |= lagging | {min(set(counts) - lagging)}
     return suspects
 
 

@@ -29,7 +29,7 @@ from ncclforensics.grammar.values import numbers_of_ranges
 POINT_TO_POINT = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "barrier", "monitored_barrier")
 COLLECT_STACKS = [
     "the stacks of all ranks while the job stands still: py-spy dump --pid of each",
-    "the Flight Recorder dumps: $HOME/.cache/torch/comm_lib_trace_rank_* on each host",
+    pytorch.RECORDER_DUMPS,
 ]
 COLLECT_OUTPUT = ["stdout and stderr of every rank, and the output of the launcher"]
 

@@ -104,6 +104,7 @@ def _diagnose_jobs(frames: dict[str, pl.DataFrame]) -> list[tuple[Job, Diagnosis
         answers = (question(job) for question in QUESTIONS)
         diagnosis = next(answer for answer in answers if answer is not None)
         diagnosis = stacks.add_stack_evidence(job, ras_evidence.add_ras_evidence(job, diagnosis))
+        recorder.name_dumps(job, diagnosis)
         diagnosis = omissions.weigh_omissions(job, stall.weigh_stall(job, diagnosis))
         diagnoses.append((job, diagnosis))
     return diagnoses
@@ -141,6 +142,7 @@ def job_diagnosis(
     elastic_failure: pl.DataFrame,
     last_time: pl.DataFrame,
     rank_stack: pl.DataFrame,
+    recorder_file: pl.DataFrame,
     recorded_rank: pl.DataFrame,
     recorded_position: pl.DataFrame,
     recorded_call: pl.DataFrame,

@@ -20,7 +20,7 @@ def torch_watchdog_timeout(work: pl.DataFrame) -> Iterator[Finding]:
     with lower counters, or one without output.
     Not when: the lines are copies of one message (PyTorch prints up to four), which count once; the time-out was
     set shorter than a checkpoint or the first step takes.
-    Do: compare last enqueued and last completed work over ranks; set TORCH_NCCL_TRACE_BUFFER_SIZE for a flight record.
+    Do: compare last enqueued and last completed work over ranks; give the Flight Recorder dumps, too.
     Sources: ProcessGroupNCCL.cpp of torch 1.13 to 2.15; nccl2/ProcessGroupNCCLUtils.cpp from 2.14 on.
     """
     for (guid,), rows in work.filter("has_timed_out").sort("rank", "guid").group_by("guid", maintain_order=True):
