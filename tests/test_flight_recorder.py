@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from ncclforensics import analyze
+from ncclforensics.archive import write
 from ncclforensics.formats import flight_recorder
 from ncclforensics.inputs import plain_pickle
+from ncclforensics.report import redacted_run, redaction
 from ncclforensics.views import json_report
 from tests.budget import IS_FULL
 
@@ -247,6 +249,20 @@ def test_the_line_of_code_is_named_and_redacted(tmp_path: Path) -> None:
     detail = next(finding["detail"] for finding in report["findings"] if finding["rule"] == "coll-lagging-ranks")
 
     assert "/home/maria/job/train.py:145 in loop" in detail
+
+    run = analyze([str(tmp_path)])
+    leaving = redacted_run.redact(run, redaction.assign_pseudonyms(run.run))
+    shown = json.dumps(json_report.as_object(leaving)) + leaving.run["recorder_call"].write_csv()
+    assert "maria" not in shown
+    assert "train" not in shown
+
+
+def test_a_saved_run_gives_the_same_answer(tmp_path: Path) -> None:
+    before = judged(tmp_path, one_stops(), full=True)
+    write.save(analyze([str(tmp_path)], full=True), tmp_path / "run.ncclf")
+
+    after = json_report.as_object(analyze([str(tmp_path / "run.ncclf")]))
+    assert after["hang"] == before["hang"]
 
 
 def test_json_and_pickle_hold_the_same_records() -> None:
