@@ -53,7 +53,8 @@ def p2p_unmatched_send_recv(
     Sources: nccl#783, FlagScale#1256; NCCL user guide, point-to-point communication.
     """
     for row in verdicts_of(verdict, "p2p-unmatched"):
-        yield verdict_finding(row, verdict_evidence, rank, "{ranks} did not post the call that matches {call}")
+        where = f" on {row['key']}" if row["key"] else ""  # the peer is numbered within this communicator
+        yield verdict_finding(row, verdict_evidence, rank, "{ranks} did not post the call that matches {call}" + where)
 
 
 @rule(Category.HANG, Severity.ERROR, of=("verdict",), hang=True)
