@@ -192,3 +192,13 @@ def test_a_few_calls_of_each_rank_accuse_nobody_of_a_running_job(calls: int, tmp
     hang = hang_of(logs, tmp_path / "logs")
 
     assert hang["certainty"] == "possible" or hang["verdict"] not in ACCUSING
+
+
+def test_an_id_that_stands_in_one_log_only_names_the_communicator_of_all(tmp_path: Path) -> None:
+    logs = logs_of("a-rank-is-killed")
+    later = {name: lines[calls_in(lines)[-1] + 1 :] for name, lines in logs.items() if name != "nccl_rank12.log"}
+
+    hang = hang_of({**logs, **later}, tmp_path / "logs")
+
+    assert hang["heard"] == {"ranks": 16, "of": 16}
+    assert set(hang["culprits"]) <= {12}

@@ -75,6 +75,7 @@ def call_gap(
     shape_of = [_shape_of(member_calls) for member_calls in members]
     models: dict[frozenset[Shape], pl.DataFrame | None] = {}  # of all communicators of these shapes
     rows: list[Row] = []
+    aligned: list[tuple[list[pl.DataFrame], pl.DataFrame]] = []
     for key in keys:
         own = of_key[key]
         if starts := _starts(own):
@@ -91,9 +92,11 @@ def call_gap(
         if model is None:
             model = next((member for member in _distinct(own).values() if _counts_from_zero(member)), None)
         if model is not None:
-            gaps = {content: _gaps_of(member, model) for content, member in _distinct(own).items()}
-            for member in own:
-                rows += [{**gap, **_identity(member)} for gap in gaps[member["content"][0]]]
+            aligned.append((own, model))
+    gaps = [gap for own, model in aligned for gap in _all_gaps(own, model, MOST_AHEAD)]
+    if any(gap["missing"] < 0 for gap in gaps):  # this collector delivers lines twice: fewer calls show it elsewhere
+        gaps = [gap for own, model in aligned for gap in _all_gaps(own, model, ENOUGH)]
+    rows += gaps
     return pl.DataFrame(rows, schema=CALL_GAP)
 
 
@@ -230,7 +233,13 @@ def _first_difference(calls: pl.DataFrame, other_calls: pl.DataFrame, start: int
     return start + int(differs.arg_max() or 0) if differs.any() else None
 
 
-def _gaps_of(member: pl.DataFrame, model: pl.DataFrame) -> list[Row]:
+def _all_gaps(members: list[pl.DataFrame], model: pl.DataFrame, most_ahead: int) -> list[Row]:
+    """The gaps of all members; those of equal content are looked for once."""
+    gaps = {content: _gaps_of(member, model, most_ahead) for content, member in _distinct(members).items()}
+    return [{**gap, **_identity(member)} for member in members for gap in gaps[member["content"][0]]]
+
+
+def _gaps_of(member: pl.DataFrame, model: pl.DataFrame, most_ahead: int) -> list[Row]:
     found: list[Row] = []
     start = shift = 0
     is_lost: bool | None
@@ -244,7 +253,7 @@ def _gaps_of(member: pl.DataFrame, model: pl.DataFrame) -> list[Row]:
         else:
             assert place is not None
             missing = _missing(member, model, place, shift)
-            copies = _copies(member, model, place, shift)
+            copies = _copies(member, model, place, shift, most_ahead)
             if copies and (not missing or _is_nearer(member, model, shift, -copies, missing)):
                 place, missing, is_lost = place, -copies, True
             elif missing:
@@ -280,15 +289,15 @@ def _missing(member: pl.DataFrame, model: pl.DataFrame, place: int, shift: int) 
     return 0
 
 
-def _copies(member: pl.DataFrame, model: pl.DataFrame, place: int, shift: int) -> int:
+def _copies(member: pl.DataFrame, model: pl.DataFrame, place: int, shift: int, most_ahead: int) -> int:
     """How many collectives from a place on repeat those just before them, counter included; 0 if none do.
 
-    All that follows has to agree with the model, for longer than a host runs ahead of a call that was made too often.
+    What follows has to agree with the model for more than `most_ahead` collectives.
     """
     for copies in range(1, min(MOST_COPIES, place) + 1):
         following = _first_difference(member, model, place + copies, shift - copies)
         agreeing = (member.height if following is None else following) - place - copies
-        if agreeing <= MOST_AHEAD or place + copies + shift - copies > model.height:
+        if agreeing <= most_ahead or place + copies + shift - copies > model.height:
             continue
         if _is_repeated(member, place, copies):
             return copies

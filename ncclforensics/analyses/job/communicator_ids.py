@@ -59,6 +59,7 @@ def name_communicators(communicator_lifetime: pl.DataFrame) -> list[Member]:
     _count_unseen_creations(members)
     _separate_equal_ids(members)
     _separate_unnamed(members)
+    _join_named_world(members)
     return members
 
 
@@ -143,3 +144,24 @@ def _separate_unnamed(members: list[Member]) -> None:
         for members_of_rank in memberships.values():
             for group_number, m in enumerate(members_of_rank):
                 m.key = f"{key}, group {group_number + 1}"
+
+
+def _join_named_world(members: list[Member]) -> None:
+    """Count unnamed members of the largest size to the one communicator of that size whose id is printed.
+
+    Its id may stand in the log of one rank only, where the others begin later. A rank is taken once: what is
+    left over is of another job.
+    """
+    size = max((m.row["nranks"] for m in members), default=0)
+    world = [m for m in members if m.row["nranks"] == size]
+    named = [m for m in world if not m.is_inferred]
+    if len({m.key for m in named}) != 1:
+        return
+    taken = {m.row["rank"] for m in named}
+    owners = {m.owner for m in named}
+    unnamed = [m for m in world if m.is_inferred]
+    ranks = Counter(m.row["rank"] for m in unnamed)
+    if any(rank in taken or count > 1 for rank, count in ranks.items()) or any(m.owner in owners for m in unnamed):
+        return
+    for m in unnamed:
+        m.key = named[0].key
