@@ -141,6 +141,15 @@ def test_a_rank_that_computes_is_named_only_if_it_stays_there(
     assert [row["verdict"] for row in analyze([str(tmp_path)]).verdicts] == [verdict]
 
 
+def test_a_server_without_requests_is_not_stuck(tmp_path: Path) -> None:
+    polling = ("poll (zmq/sugar/poll.py:106)", "recv_requests (sglang/srt/managers/scheduler.py:1200)")
+    for rank in range(3):
+        frames = polling if rank == 0 else ("broadcast_pyobj (sglang/srt/utils/common.py:1300)",)
+        (tmp_path / f"rank{rank}.txt").write_text(pyspy(10 + rank, frames))
+
+    assert [row["verdict"] for row in analyze([str(tmp_path)]).verdicts] == ["undecidable"]
+
+
 def test_ranks_that_moved_between_two_dumps_are_not_stuck(tmp_path: Path) -> None:
     for look, late in enumerate((1, 2)):
         for rank in range(3):

@@ -22,6 +22,7 @@ CHILD = "child process"
 IMPORT = "import of modules"
 NETWORK = "network"
 SLEEP = "sleep"
+REQUESTS = "wait for requests"
 PYTHON = "Python"
 
 # A rank in one of these may wait for other ranks: a GPU runs collectives, and the backward pass reduces gradients.
@@ -131,6 +132,10 @@ PLACES = (
     _place("torch/distributed/rendezvous.py", "", STORE, "connects to the store"),
     _place("torch/distributed/elastic/rendezvous/", "", STORE, "elastic rendezvous"),
     _place("torch/distributed/elastic/utils/store.py", "", STORE, "barrier over the store"),
+    _place("sglang/srt/managers/scheduler.py", "recv_requests", REQUESTS, "rank 0 polls for requests"),
+    _place("vllm/v1/engine/core.py", "_process_input_queue", REQUESTS, "the engine has no request to run"),
+    _place("zmq/", "", REQUESTS, "waits for a message of another process", is_general=True),
+    _place("asyncio/base_events.py", "_run_once run_forever", REQUESTS, "an event loop without work", is_general=True),
     _place("threading.py", "_shutdown", TEARDOWN, "the interpreter ends and joins its threads"),
     _place("concurrent/futures/thread.py", "_python_exit", TEARDOWN, "the interpreter ends and joins its threads"),
     _place("multiprocessing/util.py", "_exit_function _run_finalizers", TEARDOWN, "the interpreter ends its children"),

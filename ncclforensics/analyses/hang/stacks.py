@@ -14,7 +14,16 @@ from collections.abc import Mapping
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
 from ncclforensics.data.names import count_of, ranks_text
-from ncclforensics.data.stack_classes import BACKWARD, COLLECTIVE, GPU, MEETINGS, POINT_TO_POINT, PYTHON, short_name
+from ncclforensics.data.stack_classes import (
+    BACKWARD,
+    COLLECTIVE,
+    GPU,
+    MEETINGS,
+    POINT_TO_POINT,
+    PYTHON,
+    REQUESTS,
+    short_name,
+)
 
 BY_STACKS = "stacks"  # `basis` of a verdict that rests on stacks
 SHOWN = 3  # places in a text
@@ -93,6 +102,8 @@ def find_odd_stacks(job: Job) -> Diagnosis | None:
     if len(outside) > len(waiting):
         return _describe(job, "most ranks stand outside of any collective", collect=COLLECT_AGAIN)
     is_still = is_standing_still(job) or has_stall_lines(job)
+    if not is_still and any(row["kind"] == REQUESTS for row in outside):
+        return _describe(job, "a server without work looks like this", collect=COLLECT_AGAIN)
     is_blocked = [row["is_blocked"] or row["is_still"] or None for row in outside]
     if not is_still and any(row["is_blocked"] is False and not row["is_still"] for row in outside):
         reason = "one look does not show whether a rank that computes is stuck or slow"
