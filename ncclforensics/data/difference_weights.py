@@ -10,6 +10,7 @@ from __future__ import annotations
 WEIGHT = {
     # Results.
     "verdict": 120,
+    "stacks": 118,
     "bandwidth": 115,
     "links-measured": 110,
     "pairs-measured": 105,

@@ -23,7 +23,7 @@ IMPORT = "import of modules"
 NETWORK = "network"
 SLEEP = "sleep"
 REQUESTS = "wait for requests"
-PYTHON = "Python"
+PYTHON = "own code"
 
 # A rank in one of these may wait for other ranks: a GPU runs collectives, and the backward pass reduces gradients.
 WAITING = (COLLECTIVE, BACKWARD, GPU)
