@@ -112,6 +112,25 @@ def test_marks_outside_of_texts_on_nccl_are_left_alone() -> None:
     assert not has_marks(pl.Series(["the loss is \u201cgood\u201d", "a <b>bold</b> step 7", PROCESS]))
 
 
+def test_the_number_of_a_line_is_no_part_of_it() -> None:
+    gutter = '<div class="line"><span class="ln">12</span><span>'
+    rows = lines.block(f"{gutter}n1:7:7 [0] NCCL WARN <b>a</b> &lt;0&gt;</span></div>\n".encode(), 1)
+
+    assert without_marks(rows)["text"].to_list() == ["n1:7:7 [0] NCCL WARN a <0>"]
+
+
+def test_a_tag_that_ends_with_a_tab_is_removed_from_other_lines_too(tmp_path: Path) -> None:
+    texts = [PROCESS, PROCESS, "Traceback (most recent call last):", "ValueError: 3"]
+    numbered = "".join(f"{number:6d}\t{text}\n" for number, text in enumerate(texts))
+    (tmp_path / "job.log").write_text(numbered)
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    (plain / "job.log").write_text("\n".join([*texts, ""]))
+    counts = [analyze([str(path)]).run.tally.drop("source").rows() for path in (tmp_path / "job.log", plain)]
+
+    assert counts[0] == counts[1]
+
+
 def test_a_line_that_holds_several_keeps_its_number() -> None:
     rows = lines.block(b"NCCL error: a\\nb<br>c\nstep 7\n", 1)
 

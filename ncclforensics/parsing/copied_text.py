@@ -32,6 +32,7 @@ def without_marks(rows: pl.DataFrame) -> pl.DataFrame:
     texts = rows["text"].filter(is_marked)
     for shape in _links():
         texts = texts.str.replace_all(shape, "${label}")
+    texts = texts.str.replace(f"^ *{_part('_gutter')}", "")
     texts = texts.str.replace_all(_part("_line_break"), "\n").str.strip_chars_end("\n")
     texts = texts.str.replace_all(_part("_element"), "").str.replace_all(_part("_colour"), "")
     for _ in range(2):  # a page that quotes a page

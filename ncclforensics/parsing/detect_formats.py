@@ -55,8 +55,10 @@ class InputFormat:
 
     def strip(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Remove marks of pages and programs, put wrapped lines together, and strip launcher prefixes."""
+        if self.is_marked or self.has_learned_tag:
+            rows = cleaned_in_order(rows)
         if self.is_marked:
-            rows = without_marks(cleaned_in_order(rows))
+            rows = without_marks(rows)
         if self.outer_width is not None:
             rows = join_wrapped(rows, self.dialect, self.outer_width)
         if self.prefixes:
