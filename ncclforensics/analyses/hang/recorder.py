@@ -132,6 +132,8 @@ def _diagnose_roots(job: Job, roots: Roots) -> Diagnosis:
         place = recordings.blocking(rank) if rank in roots.unfinished else recordings.last_call(rank)
         _cite(job, diagnosis, "culprit", [place or recordings.head(rank)])
     _cite(job, diagnosis, "waiting", waiting)
+    if recordings.without_dump:
+        diagnosis.collect = [COLLECT_DUMPS.format(ranks=ranks_text(recordings.without_dump))]
     return diagnosis
 
 
