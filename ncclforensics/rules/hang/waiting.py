@@ -11,7 +11,7 @@ from ncclforensics.analyses.hang.stacks import BY_STACKS
 from ncclforensics.data.names import operation_text, ranks_text
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.verdict_finding import verdict_finding, verdicts_of
+from ncclforensics.rules.shared.verdict_finding import Row, verdict_finding, verdicts_of
 
 AFTER_STACKS = "find out what the cited line of the culprit waits for; take the stacks again to see whether it moved"
 
@@ -36,6 +36,8 @@ def coll_lagging_ranks(verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, ra
             )
         elif row["how"] == UNFINISHED:  # the Flight Recorder shows that it made the call
             title = "{ranks} did not complete {call}, which others completed"
+        elif _may_be_running(row):
+            title = "{ranks} had not called {call} where the logs end"
         finding = verdict_finding(row, verdict_evidence, rank, title)
         finding.remedy = AFTER_STACKS if row["basis"] == BY_STACKS else ""
         yield finding
@@ -54,7 +56,9 @@ def p2p_unmatched_send_recv(
     """
     for row in verdicts_of(verdict, "p2p-unmatched"):
         where = f" on {row['key']}" if row["key"] else ""  # the peer is numbered within this communicator
-        yield verdict_finding(row, verdict_evidence, rank, "{ranks} did not post the call that matches {call}" + where)
+        posted, end = ("had not posted", " where the logs end") if _may_be_running(row) else ("did not post", "")
+        title = f"{{ranks}} {posted} the call that matches {{call}}{where}{end}"
+        yield verdict_finding(row, verdict_evidence, rank, title)
 
 
 @rule(Category.HANG, Severity.ERROR, of=("verdict",), hang=True)
@@ -114,3 +118,8 @@ def read_subsystem_gap(
         finding.role = Role.CONTEXT
         finding.remedy = "Collect " + "; ".join(row["collect"]) if row["collect"] else ""
         yield finding
+
+
+def _may_be_running(row: Row) -> bool:
+    """Whether nothing shows that the job stood still, and it may as well go on."""
+    return bool(row["rests_on_stall"]) and row["certainty"] == "possible"
