@@ -60,6 +60,7 @@ SECOND_HAND_CLASSES = frozenset(
 )
 SECOND_HAND_MESSAGES = (
     "NCCL error in",
+    "NCCL error: ",
     "NCCL Error",
     "NCCL communicator was aborted",
     "NCCL communicator encountered error",

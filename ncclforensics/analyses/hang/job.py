@@ -164,6 +164,7 @@ class Job:
         self.last_times = {row["rank_id"]: row for row in rows_of_job("last_time")}
         self.sources = {row["source"]: row for row in frames["source"].to_dicts()}
         self.is_cancelled = is_only_job and bool((frames["job_end"]["form"].cast(pl.String) == "cancelled").any())
+        self.successes = frames["program_success"].sort("pos").to_dicts() if is_only_job else []
         self.releases = sorted(frames["version"]["version"].cast(pl.String).unique().to_list())
 
     @property

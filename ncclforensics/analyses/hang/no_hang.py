@@ -10,6 +10,15 @@ from ncclforensics.data.variables import COLLECT_CALLS, COLLECT_UNBUFFERED
 MAJORITY = 0.5
 
 
+def find_reported_success(job: Job) -> Diagnosis | None:
+    """Find the program's own words that it came to its end, where no line shows a failure."""
+    if not job.successes or job.is_finished or job.failure_events or job.process_exits:
+        return None
+    diagnosis = Diagnosis("no-hang", "the program reports that it came to its end, and nothing failed", "likely")
+    diagnosis.add_evidence("success", job.successes[-2:])
+    return diagnosis
+
+
 def find_missing_call_lines(job: Job) -> Diagnosis | None:
     """Judge logs without call lines: unless all communicators were destroyed, they cannot show whether the job hung."""
     visible_ranks = [row for row in job.visibility.values() if row["calls"]]

@@ -105,6 +105,8 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
                 )
             case "mpirun_code" if previous.get("form") == "mpirun_process" and _is_next_line(previous, row):
                 yield _exit_report(row, "mpirun", code, child=previous["rank"])
+            case "lightning":
+                yield _exit_report(row, "Lightning", code, rank=row["rank"], pid=row["pid"])
             case "mpi_abort":
                 yield ExitReport(EXIT, row, "MPI", child=row["rank"], message="MPI_Abort was called")
             case "pals_signal" | "pals":
@@ -186,6 +188,15 @@ def _recorded_exceptions(start: Row, rows: list[Row], recorded: list[Row], rank:
             return
 
 
+# Forms of `worker_end` -> what Kubernetes did with the pod.
+_EVICTIONS = {
+    "evicted": "was evicted",
+    "evicted_pod": "was evicted",
+    "low_resource": "was evicted",
+    "node_shutdown": "ended because its node shut down",
+}
+
+
 def system_reports(job_end: pl.DataFrame, worker_end: pl.DataFrame, kernel_kill: pl.DataFrame) -> Iterator[ExitReport]:
     """Yield processes that the system ended: out of memory, failed nodes, segmentation faults."""
     for row in kernel_kill.to_dicts():
@@ -202,7 +213,10 @@ def system_reports(job_end: pl.DataFrame, worker_end: pl.DataFrame, kernel_kill:
         elif row["form"] == "node_failure":
             yield ExitReport(NODE, row, "Slurm", node=row["node"])
     for row in worker_end.to_dicts():
-        if row["form"].startswith("kubernetes"):
+        if event := _EVICTIONS.get(row["form"]):
+            message = f"{event}: {row['resource']} ran out on the node" if row["resource"] else event
+            yield ExitReport(EXIT, row, "Kubernetes", message=message)
+        elif row["form"].startswith("kubernetes"):
             yield ExitReport(HOST_MEMORY, row, "Kubernetes", signal=KILL, message=row["pod"] or "")
         elif row["exception"] == "OutOfMemory":
             yield ExitReport(HOST_MEMORY, row, "Ray", signal=KILL, message=row["message"])

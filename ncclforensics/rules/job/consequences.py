@@ -78,3 +78,38 @@ def remote_error_returned(
         )
         finding.role = Role.CONSEQUENCE
         yield finding
+
+
+# What NCCL calls its results -> the category that the result alone shows.
+RESULT_CATEGORIES = {
+    "unhandled cuda error": Category.CUDA_ERROR,
+    "invalid argument": Category.APPLICATION_ERROR,
+    "invalid usage": Category.APPLICATION_ERROR,
+}
+
+
+@rule(Category.CUDA_ERROR, Severity.ERROR, of=("call_error",), hang=True)
+def error_returned_to_application(
+    call_error: pl.DataFrame, nccl_warning: pl.DataFrame, failure_event: pl.DataFrame, rank: pl.DataFrame
+) -> Iterator[Finding]:
+    """NCCL returned a CUDA error, or refused the arguments of a call, and no line of NCCL says why.
+
+    Means: the exception of the application only repeats NCCL's result. A CUDA error may come from an earlier kernel or
+    from a lack of memory; invalid usage comes from the program: one GPU used twice, or calls that differ.
+    Not when: NCCL's own warnings or errors are in the logs, which have findings of their own; the result is a system
+    error or an internal one, which alone shows nothing.
+    Do: run again with NCCL_DEBUG=WARN at least, on all ranks; the first warning is the reason.
+    Sources: nccl: src/init.cc (ncclGetErrorString); ProcessGroupNCCL.cpp; vLLM, pynccl_wrapper.py.
+    """
+    if nccl_warning.height or failure_event.height:
+        return
+    texts = text_of("error_text").str.split(" (").list.first().str.split(" - ").list.first()
+    failed = call_error.with_columns(result=texts).filter(pl.col("result").is_in(list(RESULT_CATEGORIES)))
+    for (result,), rows in failed.sort("source", "line").group_by("result", maintain_order=True):
+        lines = rows.select("source", "line", host=pl.lit(None, pl.Categorical()), rank="global_rank")
+        title = f"NCCL returned to {{processes}}: {result}"
+        detail = "the exception repeats it; NCCL's warning, which would give the reason, is not in these logs"
+        finding = error_finding(lines, rank, title, detail, "certain")
+        finding.category = RESULT_CATEGORIES[result]
+        finding.role = Role.CONSEQUENCE
+        yield finding

@@ -13,6 +13,7 @@ from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.ended_processes import exit_finding, first_exits
 
+NODE_FAILURE = "node fail"  # Slurm's reasons NODE FAILURE and NODE_FAIL, in lower case
 MAX_MESSAGE = 160  # characters of a message in a title
 
 
@@ -108,12 +109,13 @@ def job_ended_by_scheduler(job_end: pl.DataFrame) -> Iterator[Finding]:
     """
     causes = job_end.filter(pl.col("cause").is_not_null()).sort("source", "line")
     for (cause,), rows in causes.group_by(text_of("cause"), maintain_order=True):
-        reason = str(cause).partition(",")[0].lower()
+        reason = str(cause).partition(",")[0].lower().replace("_", " ")
         yield Finding(
             f"the scheduler ended the job: {reason}",
-            "its processes were told to end",
+            "a node of the job failed" if reason.startswith(NODE_FAILURE) else "its processes were told to end",
             "certain",
             hosts=sorted(rows["node"].cast(pl.String).drop_nulls().unique().to_list()),
-            role=Role.CONTEXT,
+            role=Role.CAUSE if reason.startswith(NODE_FAILURE) else Role.CONTEXT,
+            severity=Severity.ERROR if reason.startswith(NODE_FAILURE) else Severity.INFO,
             evidence=[Line(source, line) for source, line in rows.select("source", "line").head(2).iter_rows()],
         )

@@ -1,0 +1,70 @@
+"""What engines and frameworks above PyTorch and NCCL report of ranks that did not come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from ncclforensics.data.names import count_of
+from ncclforensics.frames.columns import text_of
+from ncclforensics.rules.finding import Category, Finding, Role, Severity
+from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.grouping import evidence_lines
+
+SHOWN = 8  # workers
+
+
+@rule(Category.TIMEOUT, Severity.ERROR, of=("xla_rendezvous",), hang=True)
+def xla_rendezvous_expired(xla_rendezvous: pl.DataFrame) -> Iterator[Finding]:
+    """Threads of XLA waited for others until the process ended itself.
+
+    Means: each thread drives a GPU; before a collective, or before a communicator is made, all of them meet. One did
+    not come: it is stuck in another call, in the host program, or its process ended. Those that print this are victims.
+    Not when: the line only says that a thread is waiting and may be stuck; it may go on.
+    Do: take the stacks of all processes while they wait (gdb -batch -ex 'thread apply all bt'); look for the process
+    that prints nothing.
+    Sources: openxla/xla: xla/service/rendezvous.cc.
+    """
+    expired = xla_rendezvous.filter(form="expired").with_columns(waited_for=text_of("waited_for"))
+    for (name,), rows in expired.sort("source", "line").group_by(
+        pl.col("waited_for").str.split(";").list.first(), maintain_order=True
+    ):
+        row = rows.row(0, named=True)
+        counts = (
+            f"{row['joined']} of {row['expected_threads']} threads came" if row["joined"] else "not all threads came"
+        )
+        yield Finding(
+            title=f"{counts} to the rendezvous of XLA: {name}",
+            detail=f"the others waited for {row['seconds']} seconds, then the process ended itself",
+            certainty="certain",
+            role=Role.CONSEQUENCE,
+            evidence=evidence_lines(rows),
+        )
+
+
+@rule(Category.INIT_FAILURE, Severity.ERROR, of=("engine_start",), hang=True)
+def engine_start_incomplete(engine_start: pl.DataFrame) -> Iterator[Finding]:
+    """Some workers of an engine ended the start of torch.distributed, and others did not.
+
+    Means: the start is a collective call, so workers that do not end it soon after the others are stuck in it or
+    crashed; where no worker ended it, one of them, or a node, did not come.
+    Not when: the log was copied while the engine was still starting; lines of the other workers are missing from it.
+    Do: take the stacks of the named workers (py-spy dump --pid PID); compare --dist-init-addr, --nnodes and --node-rank
+    of all nodes.
+    Sources: sglang: python/sglang/srt/model_executor/model_runner.py (init_torch_distributed).
+    """
+    workers = engine_start.with_columns(worker=text_of("worker").fill_null(""))
+    begun = workers.filter(form="begun").unique(["source", "worker"], maintain_order=True)
+    ended = workers.filter(form="ended").unique(["source", "worker"], maintain_order=True)
+    pending = begun.join(ended, on=["source", "worker"], how="anti").sort("source", "line")
+    if pending.is_empty():
+        return
+    names = [name for name in pending["worker"] if name]
+    named = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+    yield Finding(
+        title=f"{named or count_of(pending.height, 'worker')} began the start of torch.distributed and did not end it",
+        detail=f"{count_of(ended.height, 'worker')} ended it" if ended.height else "no worker in these files ended it",
+        certainty="likely" if ended.height else "possible",
+        evidence=evidence_lines(pending),
+    )
