@@ -173,6 +173,21 @@ def one_posted_a_receive_and_stops() -> list[Recorder]:
     return ranks
 
 
+def two_wait_for_messages_of_each_other() -> list[Recorder]:
+    ranks = recorders()
+    for recorder in ranks:
+        title = {0: "nccl:recv 0<-1", 1: "nccl:recv 1<-0"}.get(recorder.rank, "nccl:all_reduce")
+        recorder.call(title=title, done=False)
+    return ranks
+
+
+def two_pass_another_size_than_the_other_two() -> list[Recorder]:
+    ranks = recorders()
+    for recorder in ranks:
+        recorder.call(done=False, elements=8 if recorder.rank < 2 else 9)
+    return ranks
+
+
 def one_dump_is_older() -> list[Recorder]:
     """The others completed collectives that the dump of rank 1 does not show: it was written before."""
     ranks = recorders()
@@ -194,6 +209,8 @@ def one_dump_is_older() -> list[Recorder]:
         (all_stand_together, ("stuck-together", [], "likely")),
         (one_waits_for_a_message, ("p2p-unmatched", [2], "likely")),
         (one_posted_a_receive_and_stops, ("lagging-ranks", [2], "likely")),
+        (two_wait_for_messages_of_each_other, ("p2p-unmatched", [0, 1], "possible")),
+        (two_pass_another_size_than_the_other_two, ("collective-mismatch", [0, 1, 2, 3], "likely")),
         (recorders, ("no-hang", [], "likely")),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

@@ -10,13 +10,22 @@ from collections import Counter
 from collections.abc import Iterable
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
-from ncclforensics.analyses.hang.recorder_graph import Recordings, Roots, Standing
+from ncclforensics.analyses.hang.recorder_diagnosis import (
+    SHOWN,
+    calls_at,
+    cite,
+    described,
+    diagnose,
+    place_text,
+    recordings_of,
+    set_call,
+)
+from ncclforensics.analyses.hang.recorder_graph import Recordings, Roots
 from ncclforensics.analyses.job.torch_text import minority_of
-from ncclforensics.data.names import DATATYPES, count_of, ranks_text
-from ncclforensics.data.torch_calls import EQUAL_SIZED, NCCL_NAMES, WATCHED_LIBRARIES
+from ncclforensics.data.names import count_of, ranks_text
+from ncclforensics.data.torch_calls import EQUAL_SIZED, WATCHED_LIBRARIES
 
 UNFINISHED = "unfinished"  # how a culprit differs: it made the call and did not complete it
-SHOWN = 3  # ranks that are described, and cited
 MOST_ABSENT = 0.25  # share of ranks without a dump; more of them are dumps that were not collected
 GENERAL_REQUEST = "the Flight Recorder dumps:"
 COLLECT_DUMPS = "the Flight Recorder dumps of {ranks}: comm_lib_trace_rank_N in ~/.cache/torch on their hosts"
@@ -61,21 +70,25 @@ def _compared_values(called: dict[int, list[Row]]) -> Iterable[tuple[str, dict[i
 def _diagnose_mismatch(
     job: Job, group: str, sequence: int, field: str, values: dict[int, object], called: dict[int, list[Row]]
 ) -> Diagnosis:
-    recordings = _recordings(job)
+    recordings = recordings_of(job)
     outliers = minority_of(values)
     others = [rank for rank in called if rank not in outliers]
     place = f"collective {sequence} of {recordings.group_text(group)}"
-    parts = [f"called {_described(called[rank][0], with_size=True)} as {place}" for rank in outliers[:1]]
-    more = [f"rank {rank} {_described(called[rank][0], with_size=True)}" for rank in outliers[1:SHOWN]]
-    parts += more + [f"{ranks_text(others)} {_described(called[others[0]][0], with_size=True)}"] * bool(others)
+    alike: dict[object, list[int]] = {}
+    for rank in [*outliers, *others]:
+        alike.setdefault(values[rank], []).append(rank)
+    first, *rest = alike.values()
+    own = f" ({ranks_text(first)})" if len(first) < len(outliers) else ""
+    parts = [f"called {described(called[first[0]][0], with_size=True)} as {place}{own}"]
+    parts += [f"{ranks_text(ranks)} {described(called[ranks[0]][0], with_size=True)}" for ranks in rest[:SHOWN]]
     is_listed = any(row["members"] for row in recordings.positions[group].values())
     is_complete = is_listed and set(recordings.members[group]) <= set(called)
-    diagnosis = _diagnose(job, "collective-mismatch", "; ".join(parts), outliers)
+    diagnosis = diagnose(job, "collective-mismatch", "; ".join(parts), outliers)
     diagnosis.certainty = "certain" if is_complete and others else "likely"
     diagnosis.how, diagnosis.fields = ("another" if field == "name" else "arguments"), [field]
-    _set_call(diagnosis, called[(others or outliers)[0]][0])
-    _cite(job, diagnosis, "minority", [called[rank][0] for rank in outliers])
-    _cite(job, diagnosis, "majority", [called[rank][0] for rank in others])
+    set_call(diagnosis, called[(others or outliers)[0]][0])
+    cite(job, diagnosis, "minority", [called[rank][0] for rank in outliers])
+    cite(job, diagnosis, "majority", [called[rank][0] for rank in others])
     return diagnosis
 
 
@@ -116,22 +129,22 @@ def explained_by(ended: Diagnosis | None, roots: Diagnosis | None) -> Diagnosis 
 
 
 def _diagnose_roots(job: Job, roots: Roots) -> Diagnosis:
-    recordings = _recordings(job)
+    recordings = recordings_of(job)
     waiting = _calls_waiting_for(recordings, roots.lagging)
     reasons = [_describe_unfinished(recordings, roots.unfinished)] if roots.unfinished else []
     if roots.lagging:
         reasons.append(_describe_lagging(recordings, roots.lagging, waiting))
     verdict = "p2p-unmatched" if roots.is_message and not roots.unfinished else "lagging-ranks"
-    diagnosis = _diagnose(job, verdict, "; ".join(reasons), [*roots.lagging, *roots.unfinished])
+    diagnosis = diagnose(job, verdict, "; ".join(reasons), [*roots.lagging, *roots.unfinished])
     if not roots.lagging:
         diagnosis.how = UNFINISHED
-        _set_call(diagnosis, recordings.blocking(roots.unfinished[0]))
+        set_call(diagnosis, recordings.blocking(roots.unfinished[0]))
     elif waiting:
-        _set_call(diagnosis, waiting[0])
+        set_call(diagnosis, waiting[0])
     for rank in [*roots.unfinished, *roots.lagging][: 2 * SHOWN]:
         place = recordings.blocking(rank) if rank in roots.unfinished else recordings.last_call(rank)
-        _cite(job, diagnosis, "culprit", [place or recordings.head(rank)])
-    _cite(job, diagnosis, "waiting", waiting)
+        cite(job, diagnosis, "culprit", [place or recordings.head(rank)])
+    cite(job, diagnosis, "waiting", waiting)
     if recordings.without_dump:
         diagnosis.collect = [COLLECT_DUMPS.format(ranks=ranks_text(recordings.without_dump))]
     return diagnosis
@@ -159,13 +172,14 @@ def _describe_lagging(recordings: Recordings, ranks: list[int], waiting: list[Ro
     call = waiting[0]
     there = [row["rank"] for row in waiting if (row["group"], row["sequence"]) == (call["group"], call["sequence"])]
     if call["is_p2p"]:
-        text = f"did not make the call that matches {_described(call)} of rank {call['rank']}"
+        text = f"did not make the call that matches {described(call)} of rank {call['rank']}"
     else:
-        text = f"did not call {call['name']}, {_place_text(recordings, call)}, at which {ranks_text(there)} stand"
+        text = f"did not call {call['name']}, {place_text(recordings, call)}, at which {ranks_text(there)} stand"
         text = text if len(there) > 1 else text + "s"
         text += f" (called from {call['called_from']})" if call["called_from"] else ""
     last = [
-        f"rank {rank} last called {_described(row)}, {_place_text(recordings, row)}, and it is over"
+        f"rank {rank} last called {described(row)}, {place_text(recordings, row)}, and it is "
+        + ("open" if row["is_open"] else "over")
         for rank in ranks[:SHOWN]
         if (row := recordings.last_call(rank))
     ]
@@ -177,7 +191,7 @@ def _describe_unfinished(recordings: Recordings, ranks: list[int]) -> str:
     for rank in ranks[:SHOWN]:
         if call := recordings.blocking(rank):
             completed = ranks_text(recordings.standing(call["group"], call["sequence"]).completed)
-            place = f"{_described(call)}, {_place_text(recordings, call)}"
+            place = f"{described(call)}, {place_text(recordings, call)}"
             parts.append(f"rank {rank} in {place}, which {completed} completed")
     return (
         "did not complete a call that other members completed with their part of it, so a GPU, or the thread that"
@@ -187,23 +201,21 @@ def _describe_unfinished(recordings: Recordings, ranks: list[int]) -> str:
 
 def _diagnose_cycle(job: Job, roots: Roots) -> Diagnosis:
     """Judge ranks that wait for each other in the calls of several groups, or in messages."""
-    recordings = _recordings(job)
+    recordings = recordings_of(job)
     standing = [call for rank in roots.cycle if (call := recordings.blocking(rank, with_messages=True))]
-    where = [f"rank {call['rank']} stands in {_described(call)}, {_place_text(recordings, call)}" for call in standing]
+    where = [f"rank {call['rank']} stands in {described(call)}, {place_text(recordings, call)}" for call in standing]
     if roots.is_message_cycle:
         reason = "each waits for a message of the next, and none is at the matching call: " + "; ".join(where[:SHOWN])
-        diagnosis = _diagnose(job, "p2p-unmatched", reason, roots.cycle)
+        diagnosis = diagnose(job, "p2p-unmatched", reason, roots.cycle)
     else:
         outliers = _ranks_in_another_order(recordings, roots.cycle)
         reason = "called the collectives of several process groups in another order: " + "; ".join(where[: 2 * SHOWN])
-        diagnosis = _diagnose(job, "cross-communicator-deadlock", reason, outliers)
+        diagnosis = diagnose(job, "cross-communicator-deadlock", reason, outliers)
     diagnosis.certainty = "likely"
     of_culprits = [call for call in standing if call["rank"] in _culprit_numbers(job, diagnosis)]
-    _set_call(
-        diagnosis, next((call for call in standing if call not in of_culprits), standing[0] if standing else None)
-    )
-    _cite(job, diagnosis, "culprit", of_culprits)
-    _cite(job, diagnosis, "waiting", [call for call in standing if call not in of_culprits])
+    set_call(diagnosis, next((call for call in standing if call not in of_culprits), standing[0] if standing else None))
+    cite(job, diagnosis, "culprit", of_culprits)
+    cite(job, diagnosis, "waiting", [call for call in standing if call not in of_culprits])
     return diagnosis
 
 
@@ -247,17 +259,17 @@ def find_rank_without_dump(job: Job) -> Diagnosis | None:
     if not suspects or absent > MOST_ABSENT * (len(recordings.dumps) + absent):
         return None
     place = next((place for place in places if place.without_dump), None)
-    calls = _calls_at(recordings, place) if place else list(peers.values())
+    calls = calls_at(recordings, place) if place else list(peers.values())
     reason = (
         f"left no Flight Recorder dump here, while {ranks_text(row['rank'] for row in calls)} stand in"
-        f" {_described(calls[0])}, {_place_text(recordings, calls[0])}: a rank that never made this call looks"
+        f" {described(calls[0])}, {place_text(recordings, calls[0])}: a rank that never made this call looks"
         " like that, and so does one that only wrote no dump"
     )
-    diagnosis = _diagnose(job, "lagging-ranks", reason, sorted(suspects))
+    diagnosis = diagnose(job, "lagging-ranks", reason, sorted(suspects))
     diagnosis.certainty = "possible"
     diagnosis.collect = [COLLECT_DUMPS.format(ranks=ranks_text(sorted(suspects)))]
-    _set_call(diagnosis, calls[0])
-    _cite(job, diagnosis, "waiting", calls)
+    set_call(diagnosis, calls[0])
+    cite(job, diagnosis, "waiting", calls)
     return diagnosis
 
 
@@ -267,6 +279,8 @@ def find_common_call(job: Job) -> Diagnosis | None:
         return None
     recordings = job.recordings
     places = [place for place in job.recorded_roots.standing if place.standing and not place.missing]
+    if not places and job.recorded_roots.messages:
+        return _diagnose_messages(job, job.recorded_roots.messages)
     if not places:
         return None
     if recordings.outdated:
@@ -276,24 +290,35 @@ def find_common_call(job: Job) -> Diagnosis | None:
         )
         diagnosis = Diagnosis("undecidable", reason, "likely")
         diagnosis.collect = [COLLECT_DUMPS.format(ranks="all ranks, written at one time")]
-        _cite(job, diagnosis, "context", [recordings.head(rank) for rank in sorted(recordings.outdated)])
+        cite(job, diagnosis, "context", [recordings.head(rank) for rank in sorted(recordings.outdated)])
         return diagnosis
     place = max(places, key=lambda place: len(place.standing))
-    calls = _calls_at(recordings, place)
-    reason = f"{ranks_text(place.standing)} stand in {_described(calls[0])}, {_place_text(recordings, calls[0])}"
+    calls = calls_at(recordings, place)
+    reason = f"{ranks_text(place.standing)} stand in {described(calls[0])}, {place_text(recordings, calls[0])}"
     if place.without_dump:
         ranks = ranks_text(place.without_dump)
-        diagnosis = _diagnose(job, "undecidable", f"{reason}; of {ranks} no dump shows whether they called it", [])
+        diagnosis = diagnose(job, "undecidable", f"{reason}; of {ranks} no dump shows whether they called it", [])
         diagnosis.collect = [COLLECT_DUMPS.format(ranks=ranks)]
     else:
         reason += "; the calls agree, and no member is missing: the transport or a GPU, not the order of calls"
         if place.completed:
             reason += f"; {ranks_text(place.completed)} completed it, so the links and GPUs of the others are suspect"
-        diagnosis = _diagnose(job, "stuck-together", reason, [])
+        diagnosis = diagnose(job, "stuck-together", reason, [])
         diagnosis.certainty = "possible" if place.completed or place.queued else "likely"
         diagnosis.rests_on_stall = True  # a running job is in a call, too
-    _set_call(diagnosis, calls[0])
-    _cite(job, diagnosis, "waiting", calls)
+    set_call(diagnosis, calls[0])
+    cite(job, diagnosis, "waiting", calls)
+    return diagnosis
+
+
+def _diagnose_messages(job: Job, calls: list[Row]) -> Diagnosis:
+    recordings = recordings_of(job)
+    where = [f"rank {call['rank']} stands in {described(call)}, {place_text(recordings, call)}" for call in calls]
+    reason = f"{'; '.join(where[:SHOWN])}: both sides of a message are there, and it does not arrive"
+    diagnosis = diagnose(job, "stuck-together", reason, [])
+    diagnosis.certainty, diagnosis.rests_on_stall = "possible", True
+    set_call(diagnosis, calls[0])
+    cite(job, diagnosis, "waiting", calls)
     return diagnosis
 
 
@@ -319,7 +344,7 @@ def find_nothing_open(job: Job) -> Diagnosis | None:
         diagnosis.verdict = "undecidable"
         diagnosis.reason += "; gloo did not record its messages, in which a rank may wait"
         diagnosis.collect = ["the stacks of all ranks while the job stands still: py-spy dump --pid of each"]
-    _cite(job, diagnosis, "context", [recordings.head(rank) for rank in sorted(recordings.dumps)])
+    cite(job, diagnosis, "context", [recordings.head(rank) for rank in sorted(recordings.dumps)])
     return diagnosis
 
 
@@ -332,52 +357,3 @@ def name_dumps(job: Job, diagnosis: Diagnosis) -> None:
         where = f"{GENERAL_REQUEST} {', '.join(prefixes)}, where the ranks wrote them on their hosts"
         requests += [where] if prefixes else [item for item in diagnosis.collect if item.startswith(GENERAL_REQUEST)]
     diagnosis.collect = requests
-
-
-def _recordings(job: Job) -> Recordings:
-    if job.recordings is None:
-        raise ValueError("the job has no Flight Recorder dumps")
-    return job.recordings
-
-
-def _calls_at(recordings: Recordings, place: Standing) -> list[Row]:
-    return [call for rank in place.standing if (call := recordings.blocking(rank))]
-
-
-def _place_text(recordings: Recordings, call: Row) -> str:
-    kind = "message" if call["is_p2p"] else "collective"
-    return f"{kind} {call['sequence']} of {recordings.group_text(call['group'])}"
-
-
-def _described(call: Row, *, with_size: bool = False) -> str:
-    """Describe a call: `all_reduce of 1,024 Float elements from /job/train.py:145 in loop`."""
-    text = str(call["name"])
-    if call["is_p2p"] and call["peer"] is not None:
-        text += f" {'to' if call['name'] == 'send' else 'from'} rank {call['peer']}"
-    if with_size and call["elements"] is not None:
-        text += f" of {count_of(call['elements'], call['dtypes'] + ' element')}"
-    return text + (f" (called from {call['called_from']})" if call["called_from"] else "")
-
-
-def _diagnose(job: Job, verdict: str, reason: str, numbers: list[int]) -> Diagnosis:
-    rank_id_of = {row["rank"]: rank_id for rank_id, row in job.rank_ids.items() if row["rank"] is not None}
-    diagnosis = Diagnosis(verdict, reason, "likely")
-    diagnosis.culprits = sorted({rank_id_of[number] for number in numbers if number in rank_id_of})
-    diagnosis.missing = sorted({number for number in numbers if number not in rank_id_of})
-    diagnosis.victims = sorted(set(job.rank_ids) - set(diagnosis.culprits))
-    return diagnosis
-
-
-def _set_call(diagnosis: Diagnosis, call: Row | None) -> None:
-    if call is None:
-        return
-    is_known = call["datatype"] is not None and call["datatype"] < len(DATATYPES) and call["elements"] is not None
-    root = call["peer"] if call["is_p2p"] else None
-    diagnosis.call = {"name": NCCL_NAMES.get(call["name"], call["name"])}
-    if is_known:
-        diagnosis.call |= {"count": call["elements"], "datatype": call["datatype"], "root": root}
-
-
-def _cite(job: Job, diagnosis: Diagnosis, what: str, rows: list[Row]) -> None:
-    rank_id_of = {row["rank"]: rank_id for rank_id, row in job.rank_ids.items() if row["rank"] is not None}
-    diagnosis.add_evidence(what, [{**row, "rank_id": rank_id_of.get(row["rank"])} for row in rows[:SHOWN]])

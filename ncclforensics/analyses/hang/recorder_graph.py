@@ -248,6 +248,7 @@ class Roots:
     cycle: list[int] = field(default_factory=list)  # wait for each other
     is_message_cycle: bool = False  # in point-to-point calls
     standing: list[Standing] = field(default_factory=list)  # calls at which all members stand
+    messages: list[Row] = field(default_factory=list)  # point-to-point calls at which both sides stand
     is_message: bool = False  # the lagging ranks are waited for in point-to-point calls only
 
 
@@ -255,16 +256,15 @@ def find_roots(recordings: Recordings) -> Roots:
     """Follow who waits for whom to its ends; the point-to-point calls of ranks that wait in a circle are left out."""
     edges = _edges(recordings)
     unresolved = _unresolved(edges)
-    if unresolved and any(row["is_p2p"] for rank in unresolved if (row := recordings.blocking(rank))):
-        message_cycle = _cycle(edges, unresolved)
+    calls = [recordings.blocking(rank) for rank in _cycle(edges, unresolved)]
+    in_messages = [call is not None and bool(call["is_p2p"]) for call in calls]
+    if any(in_messages) and not all(in_messages):
         recordings.forget_messages(unresolved)
         edges = _edges(recordings)
         unresolved = _unresolved(edges)
-        roots = _roots(recordings, edges, unresolved)
-        if not (roots.lagging or roots.unfinished or roots.cycle):
-            roots.cycle, roots.is_message_cycle = message_cycle, True
-        return roots
-    return _roots(recordings, edges, unresolved)
+    roots = _roots(recordings, edges, unresolved)
+    roots.is_message_cycle = bool(in_messages) and all(in_messages)
+    return roots
 
 
 def _edges(recordings: Recordings) -> dict[int, list[int]]:
@@ -321,6 +321,7 @@ def _roots(recordings: Recordings, edges: dict[int, list[int]], unresolved: set[
     calls = [recordings.blocking(rank) for rank in edges if not edges[rank]]
     places = sorted({(row["group"], row["sequence"]) for row in calls if row is not None and not row["is_p2p"]})
     roots.standing = [recordings.standing(*place) for place in places]
+    roots.messages = [row for row in calls if row is not None and row["is_p2p"] and row["peer"] in recordings.dumps]
     in_messages = [
         all((row := recordings.blocking(waiter)) is not None and row["is_p2p"] for waiter in waiters[rank])
         for rank in roots.lagging
