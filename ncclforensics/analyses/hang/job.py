@@ -243,6 +243,11 @@ class Job:
         number: int | None = self.rank_ids[rank_id]["rank"]
         return number
 
+    def order_of(self, rank_id: int) -> tuple[bool, int]:
+        """Return what sorts ranks by their number, those without one last: it does not depend on names of files."""
+        number = self.rank_number(rank_id)
+        return number is None, rank_id if number is None else number
+
     def rank_numbers(self, rank_ids: Iterable[int]) -> list[int]:
         """Return the ranks' known numbers in ascending order."""
         return sorted(number for number in map(self.rank_number, rank_ids) if number is not None)

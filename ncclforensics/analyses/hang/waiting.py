@@ -194,8 +194,9 @@ def _cite_first_missing_call(job: Job, diagnosis: Diagnosis) -> Row | None:
     edges = [
         {**edge, "waits_for": first}
         for edge in job.awaited_calls
-        if (first := next((rank_id for rank_id in edge["waits_for"] if rank_id in culprits), None)) is not None
+        if (first := min(culprits.intersection(edge["waits_for"]), key=job.order_of, default=None)) is not None
     ]
+    edges.sort(key=lambda edge: (job.order_of(edge["waits_for"]), job.order_of(edge["waiter"]), edge["pos"]))
     if not edges:
         return None
     expected_calls = {rank_id: _expected_next_call(job, rank_id) for rank_id in diagnosis.culprits[:MODEL_LIMIT]}
@@ -304,7 +305,7 @@ def _judge_cycle(job: Job, waits_for_of: dict[int, list[tuple[int, ...]]]) -> Di
             if len(omitting) == len(cycle)
             else "made a later collective without the Send or Recv that the others wait for"
         )
-    minority = [first_edges[rank_id] for rank_id in diagnosis.culprits]
+    minority = [first_edges[rank_id] for rank_id in sorted(diagnosis.culprits, key=job.order_of)]
     majority = [first_edges[rank_id] for rank_id in cycle if rank_id not in diagnosis.culprits] or minority[1:]
     diagnosis.key = (majority or minority)[0]["key"]
     rows = job.describe(job.calls.filter(pl.col("pos") == (majority or minority)[0]["pos"]))

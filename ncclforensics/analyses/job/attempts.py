@@ -52,11 +52,15 @@ def earlier_run(
 
 
 def _order_in_files(spans: Spans, others: Spans) -> int:
-    """-1 where the lines of a job end before those of the other begin, in all files that hold both; 1 the other way."""
+    """-1 where a job begins and ends before the other, in all files that hold both; 1 the other way.
+
+    They use the same GPU one after the other; lines of many processes in one file may overlap a little.
+    """
     orders = set()
     for number in spans.keys() & others.keys():
         (first, last), (other_first, other_last) = spans[number], others[number]
-        orders.add(-1 if last < other_first else 1 if other_last < first else 0)
+        is_earlier, is_later = (first < other_first, last < other_last), (first > other_first, last > other_last)
+        orders.add(-1 if all(is_earlier) else 1 if all(is_later) else 0)
     return orders.pop() if len(orders) == 1 else 0
 
 
