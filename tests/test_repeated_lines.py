@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +17,11 @@ from ncclforensics.formats import dialect
 from ncclforensics.frames.open_run import open_run
 from ncclforensics.frames.run import Run
 from ncclforensics.inputs import lines
+from ncclforensics.inputs.lines import LAST, REPEATS
 from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.sources import find
 from ncclforensics.parsing.parser import COUNTS
-from ncclforensics.parsing.repeated_lines import LAST, NEAR, REPEATS, RepeatedLines
+from ncclforensics.parsing.repeated_lines import NEAR, RepeatedLines
 from tests.budget import examples
 
 PROCESS = "gpu-a012:41887:{tid} [3] "
@@ -165,3 +167,18 @@ def test_a_flood_is_a_finding_that_names_its_rank_and_the_line_between_is_found(
     assert "cuda-sticky-error" in {finding.rule for finding in report.findings}
     text = report.quotes[floods[0].evidence[0].source, floods[0].evidence[0].line][1]
     assert "11:04:00" in text
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_blank_lines_without_end_are_counted_and_the_lines_between_found(tmp_path: Path, is_packed: bool) -> None:
+    blanks = "\n" * 9_000
+    text = f"{CALL.format(n=0)}\n{blanks}{RETURNED.format(tid=7)}\n{blanks}{WARN.format(tid=7)}\n"
+    path = tmp_path / "rank3.log"
+    path.write_bytes(gzip.compress(text.encode()) if is_packed else text.encode())
+
+    run = open_run(find([str(path)]), ReadPolicy(small_file=0, window=2_000, chunk=6_000))
+    run.read_on(pl.DataFrame({"source": [0], "reach": ["tail"]}))
+    run.read_on(pl.DataFrame({"source": [0], "reach": ["all"]}))
+
+    assert run["failure"]["line"].to_list() == [9_002, 18_003]
+    assert counts(run) == {"lines": 18_003, "recognised": 3, "application": 18_000, "unrecognised": 0, "damaged": 0}

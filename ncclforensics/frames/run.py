@@ -24,12 +24,13 @@ from ncclforensics.frames.templated import OCCURRENCES, TEMPLATES, TemplatedFram
 from ncclforensics.frames.time_range import TimeRange
 from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.grammar.patterns import Shape
+from ncclforensics.inputs.lines import LAST
 from ncclforensics.inputs.windows import InputReader
 from ncclforensics.parsing import templates
 from ncclforensics.parsing.concurrency import DEFECTS, Result, single_threaded
 from ncclforensics.parsing.load import Records
 from ncclforensics.parsing.parser import COUNTS, NO_TALLY, SPEAKER
-from ncclforensics.parsing.repeated_lines import LAST, REPEATED
+from ncclforensics.parsing.repeated_lines import REPEATED
 
 MANY_LINES = 300_000  # from here on, Polars' thread pool computes frames faster than one thread
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
+from ncclforensics.inputs import lines
+
 
 @dataclass(slots=True)
 class LineNumbers:
@@ -25,7 +27,7 @@ class LineNumbers:
 
         `in_file`: how many lines of the file they stand in.
         """
-        height = rows.height
+        height = lines.count(rows)
         is_from_end = in_file > 0 and height > 0 and int(rows["line"][0]) < 0
         first = -(self.from_end + height) if is_from_end else self.from_start + 1
         if is_from_end:
@@ -35,6 +37,8 @@ class LineNumbers:
         if height == in_file and (height == 0 or int(rows["line"][0]) == first):
             return rows
         self.stretches.append((first, rows["line"]))
+        if height > rows.height:  # blank lines, which no record holds
+            return lines.shifted(rows, first - int(rows["line"][0]))
         return rows.with_columns(line=pl.int_range(first, first + height, dtype=pl.Int32(), eager=True))
 
     def in_file(self, wanted: Iterable[int]) -> dict[int, int]:

@@ -43,6 +43,21 @@ SCHEMA = {
 }
 
 
+# Columns of a line that stands for equal ones behind it, which were counted and dropped; absent where none was.
+REPEATS, LAST = "repeats", "last_line"  # how many lines, and the number of the last of them that was kept
+BLANK_RUN = b"\n" * 4096  # so many blank lines are not read one by one
+
+
+def count(rows: pl.DataFrame) -> int:
+    """How many lines these rows stand for."""
+    return rows.height + int(rows[REPEATS].sum() or 0 if REPEATS in rows.columns else 0)
+
+
+def shifted(rows: pl.DataFrame, by: int) -> pl.DataFrame:
+    """The rows with all their line numbers changed by this much."""
+    return rows.with_columns(pl.col(name) + by for name in ("line", LAST) if name in rows.columns)
+
+
 def shown(raw: bytes) -> str:
     """A line as evidence quotes it: without control characters but for tabs, 500 characters at most."""
     text = raw[: 4 * SHOWN].decode("utf-8", "replace").rstrip("\r\n")
@@ -198,13 +213,37 @@ def blocks(stream: Readable, source: int = 0, chunk: int = CHUNK, first: int = 1
             data = data[data.find(b"\n") :]
         data = held + data
         end = data.rfind(b"\n") + 1
-        rows = block(data[:end], first, source)
-        first, held, is_clipped = first + rows.height, data[end:], False
-        yield rows
+        for rows in _blocks_between_blanks(data[:end], first, source):
+            first += count(rows)
+            yield rows
+        held, is_clipped = data[end:], False
     if held:
         yield block(held, first, source)
     if problem is not None:
         raise problem
+
+
+def _blocks_between_blanks(data: bytes, first: int, source: int) -> Iterator[pl.DataFrame]:
+    """The lines of `data`; of a long run of blank lines the first, which counts the others, and the last."""
+    start = 0
+    while (at := data.find(BLANK_RUN, start)) >= 0:
+        at += 1  # what ends the line before
+        stop = at
+        while data.startswith(BLANK_RUN, stop):
+            stop += len(BLANK_RUN)
+        rest = data[stop : stop + len(BLANK_RUN)]
+        stop += len(rest) - len(rest.lstrip(b"\n"))
+        rows = block(data[start:at], first, source)
+        yield rows
+        first += rows.height
+        blanks, start = stop - at, stop
+        last = first + blanks - 1
+        counts = {REPEATS: pl.Series([blanks - 2, None], dtype=pl.Int64), LAST: pl.Series([last, None], dtype=pl.Int32)}
+        numbers = pl.Series([first, last], dtype=pl.Int32)
+        yield block(b"\n\n", first, source).with_columns(line=numbers, **counts)
+        first += blanks
+    if start < len(data):
+        yield block(data[start:], first, source)
 
 
 def line_start(stream: io.BufferedIOBase, position: int, size: int) -> int:

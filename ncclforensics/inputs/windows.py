@@ -184,13 +184,13 @@ class InputReader:
 
     def _counted(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Take the lines of text out of lines of the file, without launcher prefixes, and count them."""
-        in_file = rows.height
+        in_file = lines.count(rows)
         self.is_cut |= bool(rows["cut"].any())
         rows = records.unwrap(rows)
         if self.strip:
             rows = records.unwrap(self.strip(rows))
         rows = self.numbers.number(rows, in_file)
-        self.lines_read += rows.height
+        self.lines_read += lines.count(rows)
         self._note_time(rows)
         return rows
 
@@ -209,16 +209,16 @@ class InputReader:
             start = self._tail_start(stream, tail, stop)
             grown = lines.ByteRange(stream, self.head_stop, stop)
             for rows in lines.blocks(grown, self.number, self.policy.chunk, self.head_lines + 1):
-                self.head_lines += rows.height
+                self.head_lines += lines.count(rows)
                 yield self._counted(rows)
             self.head_stop = stop
             while start < self.tail_start:
                 begin = self._tail_start(stream, self.source.size - self.tail_start + self.policy.chunk, start)
                 grown = lines.ByteRange(stream, begin, self.tail_start)
-                rows = pl.concat(lines.blocks(grown, self.number, self.policy.chunk))
+                rows = pl.concat(lines.blocks(grown, self.number, self.policy.chunk), how="diagonal")
                 self.tail_start = begin
-                yield self._counted(rows.with_columns(pl.col("line") - (rows.height + self.tail_lines + 1)))
-                self.tail_lines += rows.height
+                yield self._counted(lines.shifted(rows, -(lines.count(rows) + self.tail_lines + 1)))
+                self.tail_lines += lines.count(rows)
         self.is_whole = self.head_stop >= self.tail_start
 
     def _tail_start(self, stream: io.BufferedIOBase, tail: int, floor: int) -> int:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 import polars as pl
 
 from ncclforensics.errors import Defect
+from ncclforensics.inputs.lines import REPEATS
 from ncclforensics.inputs.windows import InputReader
 from ncclforensics.parsing.concurrency import DEFECTS, Result
 from ncclforensics.parsing.parser import COUNTS, NO_HOSTS, NO_TALLY, SPEAKER, Parsed
-from ncclforensics.parsing.repeated_lines import REPEATS
 
 MOST_SEARCHES = 64  # lines that are looked for one by one; a parser that fails on more of them fails on all
 

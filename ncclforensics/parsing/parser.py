@@ -8,11 +8,12 @@ import polars as pl
 
 from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.grammar.patterns import FORM, Pattern
+from ncclforensics.inputs.lines import REPEATS
 from ncclforensics.parsing.concurrency import OrderedMap
 from ncclforensics.parsing.continuations import complete_lines
 from ncclforensics.parsing.matching import NO_HOST, Matched, contains_prefix, match
 from ncclforensics.parsing.quoted_errors import quoted_errors
-from ncclforensics.parsing.repeated_lines import REPEATS, no_repeats, repeated_lines, without_counts
+from ncclforensics.parsing.repeated_lines import no_repeats, repeated_lines, without_counts
 from ncclforensics.parsing.templates import CALL_TEMPLATE, EncodedRows, distinct_rows
 
 PLACE = ["source", "line"]

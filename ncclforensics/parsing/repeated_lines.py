@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from ncclforensics.grammar.dialect import Dialect
+from ncclforensics.inputs.lines import LAST, REPEATS
 from ncclforensics.parsing.matching import contains_prefix, match, messages
 
 NEAR = 3  # lines before and after a line of another text that are kept, too
@@ -23,7 +24,6 @@ TIMES = ("launcher_time",)
 TO_THE_SECOND = 19  # characters of a launcher's time: equal lines of one second are equal
 DECISIONS = 100_000  # texts of which is remembered whether they may be dropped
 
-REPEATS, LAST = "repeats", "last_line"  # columns of a line that stands for a flood: lines dropped, and its last line
 REPEATED = {
     "source": pl.Int32(),
     "line": pl.Int32(),  # the first of the equal lines

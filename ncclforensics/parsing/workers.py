@@ -11,6 +11,7 @@ import polars as pl
 
 from ncclforensics.errors import Defect
 from ncclforensics.grammar.dialect import Dialect
+from ncclforensics.inputs.lines import REPEATS
 from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.windows import InputReader
 from ncclforensics.parsing.batches import Batch, Batches, byte_size
@@ -18,7 +19,7 @@ from ncclforensics.parsing.concurrency import DEFECTS, ordered_map, single_threa
 from ncclforensics.parsing.detect_formats import InputFormat
 from ncclforensics.parsing.isolation import Isolation
 from ncclforensics.parsing.parser import Parsed, parse, parse_by_template
-from ncclforensics.parsing.repeated_lines import REPEATS, RepeatedLines
+from ncclforensics.parsing.repeated_lines import RepeatedLines
 
 Job = tuple[InputReader, InputFormat]
 Read = Callable[[InputReader], Iterator[pl.DataFrame]]  # yields the lines to parse
