@@ -141,6 +141,17 @@ def test_a_rank_that_computes_is_named_only_if_it_stays_there(
     assert [row["verdict"] for row in analyze([str(tmp_path)]).verdicts] == [verdict]
 
 
+def test_equal_pids_in_the_folders_of_several_pods_are_several_processes(tmp_path: Path) -> None:
+    for rank in range(3):
+        (tmp_path / f"pod-{rank}").mkdir()
+        (tmp_path / f"pod-{rank}" / "pyspy.txt").write_text(pyspy(7, IN_LOCK if rank == 1 else IN_COLLECTIVE))
+
+    report = analyze([str(tmp_path)])
+
+    assert culprits(report) == []
+    assert "process 7 on pod-1 stands in load_index" in report.findings[0].title
+
+
 def test_a_server_without_requests_is_not_stuck(tmp_path: Path) -> None:
     polling = ("poll (zmq/sugar/poll.py:106)", "recv_requests (sglang/srt/managers/scheduler.py:1200)")
     for rank in range(3):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from pathlib import PurePath
 from typing import Any
 
 import polars as pl
@@ -87,6 +88,7 @@ def stack_process(
     _mark_children(rows)
     _fill_ranks(rows, dict(source.select("source", "hint").drop_nulls().iter_rows()))
     _number_by_pid(rows)
+    _separate_hosts(rows, dict(source.select("source", "path").iter_rows()))
     return pl.DataFrame([{name: row.get(name) for name in STACK_PROCESS} for row in rows], schema=STACK_PROCESS)
 
 
@@ -161,6 +163,20 @@ def _number_by_pid(rows: list[Row]) -> None:
     for row in started:
         if not row["is_helper"]:
             row["rank"] = order.index(row["pid"])
+
+
+def _separate_hosts(rows: list[Row], paths: dict[int, str]) -> None:
+    """Take the folder for the host of processes that nothing names and whose pid stands in several folders.
+
+    Containers give their first processes equal pids.
+    """
+    folders: dict[int, set[str]] = defaultdict(set)
+    unnamed = [row for row in rows if row["rank"] is None and row["host"] is None and row["pid"] is not None]
+    for row in unnamed:
+        folders[row["pid"]].add(PurePath(paths[row["source"]]).parent.name)
+    for row in unnamed:
+        if len(folders[row["pid"]]) > 1:
+            row["host"] = PurePath(paths[row["source"]]).parent.name
 
 
 class RankIndex:
