@@ -274,6 +274,26 @@ def test_the_line_of_code_is_named_and_redacted(tmp_path: Path) -> None:
     assert "train" not in shown
 
 
+@pytest.mark.parametrize("is_list", [True, False], ids=["torch 2.2", "torch 2.3"])
+def test_dumps_of_the_first_versions_are_read(tmp_path: Path, is_list: bool) -> None:
+    """Torch 2.2 wrote the entries alone, and 2.3 lists of ranks; both number a group's calls by `seq_id`."""
+    world = {"0": [0, 1, 2, 3]}
+    ranks = [Recorder(rank, world).call().call() for rank in range(4)]
+    for recorder in ranks:
+        if recorder.rank != 2:
+            recorder.call(done=False)
+        dropped = ("process_group", "collective_seq_id", "p2p_seq_id", "is_p2p", "input_dtypes", "output_dtypes")
+        entries = [
+            {name: value for name, value in entry.items() if name not in dropped}
+            | {"seq_id": entry["collective_seq_id"]}
+            for entry in recorder.entries
+        ]
+        document = entries if is_list else {"version": "1.4", "pg_config": {0: [0, 1, 2, 3]}, "entries": entries}
+        (tmp_path / f"nccl_trace_rank_{recorder.rank}").write_bytes(pickle.dumps(document, protocol=2))
+
+    assert verdict(json_report.as_object(analyze([str(tmp_path)]))) == ("lagging-ranks", [2], "likely")
+
+
 def test_a_saved_run_gives_the_same_answer(tmp_path: Path) -> None:
     before = judged(tmp_path, one_stops(), full=True)
     write.save(analyze([str(tmp_path)], full=True), tmp_path / "run.ncclf")

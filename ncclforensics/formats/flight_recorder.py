@@ -26,6 +26,7 @@ PICKLE_STARTS = tuple(bytes([0x80, protocol]) for protocol in PROTOCOLS)
 KEYS = (b"pg_config", b"pg_status", b"nccl_comm_state", b"comm_lib_version", b"profiling_name", b"collective_seq_id")
 ENTRY_KEYS = (b"frames", b"pg_id")
 ENTRIES = "entries"
+ARROWS = ("->", "<-")  # in the titles of point-to-point calls; `is_p2p` exists from torch 2.4 on
 KEPT = 128  # completed entries before the last one; all that have not completed are kept
 OF_TORCH = ("/torch/", "/torch_npu/")  # in the paths of PyTorch's own code
 SHOWN_FRAMES = 4  # of the application, the innermost first
@@ -130,6 +131,8 @@ def _call(entry: Mapping[str, Any]) -> dict[str, Any]:
     name, desc = (group[0], group[1]) if isinstance(group, list | tuple) and len(group) == 2 else (None, None)
     pg_id = json_integer(entry.get("pg_id"))
     sequence = json_integer(entry.get("collective_seq_id", entry.get("seq_id")))  # torch 2.2 and 2.3 have one number
+    title = json_text(entry.get("profiling_name"))
+    is_message = entry.get("is_p2p", any(arrow in (title or "") for arrow in ARROWS)) is True
     return {
         "form": "",
         "collective_seq": sequence,
@@ -137,7 +140,7 @@ def _call(entry: Mapping[str, Any]) -> dict[str, Any]:
         "frames": _frames(entry.get("frames")),
         "input_dtypes": _dtypes(entry.get("input_dtypes")),
         "input_sizes": _sizes(entry.get("input_sizes")),
-        "is_p2p": "true" if entry.get("is_p2p") is True else "false",
+        "is_p2p": "true" if is_message else "false",
         "op_id": json_integer(entry.get("op_id")),
         "output_dtypes": _dtypes(entry.get("output_dtypes")),
         "output_sizes": _sizes(entry.get("output_sizes")),
@@ -145,7 +148,7 @@ def _call(entry: Mapping[str, Any]) -> dict[str, Any]:
         "pg_id": pg_id,
         "group_name": _name(name) or (None if pg_id is None else str(pg_id)),
         "group_desc": json_text(desc) or None,
-        "profiling_name": json_text(entry.get("profiling_name")),
+        "profiling_name": title,
         "record_id": json_integer(entry.get("record_id")),
         "retired": "true" if entry.get("retired") is True else "false",
         "state": json_text(entry.get("state")),

@@ -25,7 +25,8 @@ def calls_at(recordings: Recordings, place: Standing) -> list[Row]:
 def place_text(recordings: Recordings, call: Row) -> str:
     """Name the number of a call and its process group."""
     kind = "message" if call["is_p2p"] else "collective"
-    return f"{kind} {call['sequence']} of {recordings.group_text(call['group'])}"
+    number = "" if call["sequence"] is None else f" {call['sequence']}"
+    return f"{kind}{number} of {recordings.group_text(call['group'])}"
 
 
 def described(call: Row, *, with_size: bool = False) -> str:
@@ -34,7 +35,7 @@ def described(call: Row, *, with_size: bool = False) -> str:
     if call["is_p2p"] and call["peer"] is not None:
         text += f" {'to' if call['name'] == 'send' else 'from'} rank {call['peer']}"
     if with_size and call["elements"] is not None:
-        text += f" of {count_of(call['elements'], call['dtypes'] + ' element')}"
+        text += f" of {count_of(call['elements'], ' '.join([*filter(None, [call['dtypes']]), 'element']))}"
     return text + (f" (called from {call['called_from']})" if call["called_from"] else "")
 
 

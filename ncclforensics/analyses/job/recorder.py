@@ -194,7 +194,7 @@ def recorded_call(
         is_p2p=is_p2p,
     )
     is_watched = pl.col("library").is_in(WATCHED_LIBRARIES)
-    return calls.with_columns(
+    calls = calls.with_columns(
         peer=pl.Series(_peers(calls, groups), dtype=pl.Int32),
         sequence=pl.when("is_p2p").then("p2p_seq").otherwise("collective_seq"),
         datatype=pl.col("dtypes")
@@ -203,7 +203,10 @@ def recorded_call(
         .replace_strict(DATATYPES, default=None, return_dtype=pl.Int32),
         is_open=~completed & ~(is_retired & ~is_watched),
         is_timed_out=~completed & is_retired & is_watched,
-    ).sort("source", "line")
+    )
+    # Before torch 2.4 a group counts collectives and messages together, so that the numbers of its ranks differ.
+    has_one_number = (pl.col("is_p2p") & pl.col("p2p_seq").is_null()).any().over("group")
+    return calls.filter(pl.col("is_p2p") | ~has_one_number).sort("source", "line")
 
 
 def _mapped(rows: pl.DataFrame, column: str, change: Any) -> list[Any]:
@@ -262,7 +265,9 @@ def recorded_position(
     for row in recorder_status.to_dicts():
         statuses[row["source"]].append(row)
     seen = _positions_of_calls(recorder_call, recorded_call)
-    p2p_groups = set(recorded_call.filter("is_p2p")["group"])
+    messages = recorded_call.filter("is_p2p")
+    p2p_groups = set(messages["group"])
+    groups_with_one_number = set(messages.filter(pl.col("sequence").is_null())["group"])
     descs = dict(recorded_call.select("group", "group_desc").unique("group", keep="first").iter_rows())
     rows: list[Row] = []
     for dump in recorded_rank.filter("is_used").to_dicts():
@@ -281,6 +286,8 @@ def recorded_position(
             completed = known["completed"] if known else status["last_completed"]
             positions[group] = {"enqueued": enqueued, "completed": completed, "line": status["line"]}
         for group, position in positions.items():
+            if group in groups_with_one_number:
+                continue
             config = groups[number].get(group, {})
             rows.append(
                 {
