@@ -253,7 +253,10 @@ def test_a_pickle_is_never_loaded_and_not_taken_for_text(tmp_path: Path) -> None
     dump = pickle.dumps({"entries": [f"NCCL INFO of step {step}" for step in range(99)]}, protocol=2)
     run = run_of(written(tmp_path / "flight.rank0", dump), written(tmp_path / "rank0.log", LOG))
 
-    assert run["source"]["problem"].to_list() == ["is not a log: a pickle, which is never loaded, skipped", ""]
+    assert run["source"]["problem"].to_list() == [
+        "is not a log: a pickle other than a Flight Recorder dump, skipped",
+        "",
+    ]
 
 
 def test_a_log_after_a_block_of_nul_bytes_is_read(tmp_path: Path) -> None:
