@@ -55,17 +55,22 @@ VERDICT = {
 
 
 def _find_desync(job: Job) -> Diagnosis | None:
-    """Find a desync that PyTorch reports; prefer NCCL's lines where they prove the same, because they name the call."""
-    reported = pytorch.find_desync(job)
-    proven = waiting.find_waited_for_ranks(job) if reported else None
-    if reported and proven and (proven.certainty, proven.culprits) == ("certain", reported.culprits):
-        return proven
-    return reported
+    """Find a desync that PyTorch reports."""
+    return _prefer_proven(job, pytorch.find_desync(job))
 
 
 def _find_recorded_roots(job: Job) -> Diagnosis | None:
     """Find the ranks that the others wait for in the Flight Recorder dumps; prefer a process that ended."""
-    return recorder.explained_by(waiting.find_first_exit(job), recorder.find_recorded_roots(job))
+    roots = recorder.find_recorded_roots(job)
+    return _prefer_proven(job, recorder.explained_by(waiting.find_first_exit(job), roots))
+
+
+def _prefer_proven(job: Job, reported: Diagnosis | None) -> Diagnosis | None:
+    """Return what NCCL's lines prove where it is the same, because they name the call and its line; else the report."""
+    proven = waiting.find_waited_for_ranks(job) if reported else None
+    if reported and proven and (proven.certainty, proven.culprits) == ("certain", reported.culprits):
+        return proven
+    return reported
 
 
 # Applied in this order; the first diagnosis that is not None holds. The last check always returns one.

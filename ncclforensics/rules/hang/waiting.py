@@ -21,7 +21,8 @@ def coll_lagging_ranks(verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, ra
     """Some ranks did not make the call that the others are in, and wait for no other rank.
 
     Means: the ranks that did not make the call are the culprits; the ranks in it are victims. The culprits are stuck
-    outside NCCL (data loader, exception, checkpoint, a GPU kernel that never ends) or have ended.
+    outside NCCL (data loader, exception, checkpoint, a GPU kernel that never ends) or have ended. Flight Recorder
+    dumps also show ranks that made the call and did not complete it, while others did: a GPU stopped inside it.
     Not when: the log was copied from a running job; a rank's file ends inside a line (its last calls may be lost); one
     stack of a running job was taken, for a slow rank is behind the others, too.
     Do: on the culprit's host take the stack of the process (py-spy dump --pid, gdb -p) before restarting anything.
