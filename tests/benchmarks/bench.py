@@ -25,6 +25,7 @@ from typing import Any
 
 from tests.benchmarks.conventional import parse
 from tests.benchmarks.families import mix
+from tests.benchmarks.floods import flood, half_a_call_ahead
 from tests.benchmarks.generate import Fault, FaultKind, Plan, Truth, generate
 from tests.benchmarks.plan import RELEASES
 
@@ -246,6 +247,35 @@ class Bench:
             Figure(f"{name}, peak", min(peaks), statistics.median(peaks), "MB", 1000),
         ]
 
+    def floods(self, folder: Path) -> None:
+        """What is repeated should cost little, and what waits for one another no more than it says."""
+        if not self.available:
+            return
+        folder.mkdir()
+        flood(folder / "flood.log", 1250 * MB)
+        sides = {
+            "flood": lambda: run([*self.command, "hang", str(folder / "flood.log"), "--format", "json"]),
+            "awk": lambda: run(["awk", AWK, str(folder / "flood.log")]),
+        }
+        warm(folder)
+        self._flood_figures(repeat(sides, 3))
+        (folder / "flood.log").unlink()
+        half_a_call_ahead(folder / "half.log", 4096)
+        runs = repeat({"half": lambda: run([*self.command, "hang", str(folder / "half.log")])}, 3)["half"]
+        peaks = [each.peak_bytes / MB for each in runs]
+        self.figures += [
+            seconds("4,096 ranks half a call ahead", runs, 5),
+            Figure("4,096 ranks, peak", min(peaks), statistics.median(peaks), "MB", 600),
+        ]
+
+    def _flood_figures(self, runs: dict[str, list[Run]]) -> None:
+        taken, awk = seconds("flood of 1.25 GB", runs["flood"], 5), seconds("awk on it", runs["awk"])
+        peaks = [each.peak_bytes / MB for each in runs["flood"]]
+        peak = Figure("flood, peak", min(peaks), statistics.median(peaks), "MB", 1000)
+        self.figures += [taken, awk, ratio("flood / awk", taken, awk, 4), peak]
+        verdict = (json.loads(runs["flood"][-1].output).get("hang") or {}).get("culprits")
+        self.disagreements += [] if verdict == [0] else [f"flood: culprits {verdict}, not [0]"]
+
     def help(self) -> None:
         if self.available:
             runs = repeat({"help": lambda: run([*self.command, "--help"])}, self.repetitions)
@@ -300,6 +330,8 @@ def main(argv: list[str] | None = None) -> int:
                 bench.volume(Path(folder) / "volume", 128, MB, 16 * MB)
                 shutil.rmtree(Path(folder) / "volume", ignore_errors=True)
                 bench.families(Path(folder) / "families", 128, 12 * MB, 3, 100)
+                shutil.rmtree(Path(folder) / "families", ignore_errors=True)
+                bench.floods(Path(folder) / "floods")
             bench.help()
     except KeyboardInterrupt:
         return 130
