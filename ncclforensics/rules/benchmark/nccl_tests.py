@@ -147,7 +147,7 @@ def bench_run_cut_off(
         )
 
 
-@rule(Category.INIT_FAILURE, Severity.ERROR, of=("test_failure",), hang=True)
+@rule(Category.CUDA_ERROR, Severity.ERROR, of=("test_failure",), hang=True)
 def bench_call_failed(
     test_failure: pl.DataFrame, nccl_warning: pl.DataFrame, failure_event: pl.DataFrame
 ) -> Iterator[Finding]:

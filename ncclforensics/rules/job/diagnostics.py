@@ -41,7 +41,7 @@ FAULTS = {
 }
 
 
-@rule(Category.TOPOLOGY, Severity.WARNING, of=("diagnostics_fault",), hang=True)
+@rule(Category.LINK_ERROR, Severity.WARNING, of=("diagnostics_fault",), hang=True)
 def diagnostics_found(diagnostics_fault: pl.DataFrame) -> Iterator[Finding]:
     """NCCL's own diagnostics found a fault of a GPU, a link, a driver or the network.
 
