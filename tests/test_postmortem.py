@@ -216,7 +216,7 @@ def test_a_browser_opens_the_page_without_requests_or_errors(tmp_path: Path, hos
             browser.open(file)
             assert browser.requests() == [file.as_uri()]
             assert browser.complaints() == []
-        culprit = "document.querySelector('.seat.culprit')"
+        culprit = "document.querySelector('.rank.culprit')"
         assert browser.value(f"{culprit}.textContent") == "11"
         assert browser.value(f"{culprit}.checkVisibility()") is True
         papers = []
