@@ -59,7 +59,9 @@ def test_sarif_is_valid_and_holds_every_finding_with_its_lines(incident: Inciden
         for place in (location["physicalLocation"] for location in result["locations"]):
             path = incident.folder / place["artifactLocation"]["uri"]
             line = path.read_bytes().split(b"\n")[place["region"]["startLine"] - 1]
-            assert place["region"]["snippet"]["text"] == lines.shown(line)
+            quoted = place["region"]["snippet"]["text"]
+            # A document has its records on one line, of which the beginning is quoted.
+            assert lines.shown(line).startswith(quoted) if path.suffix == ".json" else quoted == lines.shown(line)
 
 
 def test_characters_that_xml_forbids_are_removed_and_markup_is_escaped(tmp_path: Path) -> None:

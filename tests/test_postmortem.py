@@ -238,7 +238,7 @@ def test_the_suffix_sets_the_format(tmp_path: Path) -> None:
 
     for name, begins in (("a.html", b"<!DOCTYPE html>"), ("a.md", b"## ncclforensics: T"), ("a.json", b'{\n  "schema')):
         file = tmp_path / name
-        assert cli.main(["report", logs, "-o", str(file), "--title", "T", "--note", str(note), "-q"]) == 3
+        assert cli.main(["report", logs, "-o", str(file), "--title", "T", "--note", str(note), "-q"]) == 0
         assert file.read_bytes().lstrip().startswith(begins)
     assert "see *here*" in (tmp_path / "a.md").read_text(encoding="utf-8")
     assert cli.main(["report", logs, "-o", str(tmp_path / "a.pdf"), "-q"]) == 2

@@ -28,7 +28,16 @@ QUESTIONS = (
         "what NCCL warned about",
         ("communicator", "milestone", "connection", "operation", "setting", "failure", "warning", "plugin"),
         ("warning",),
-        ("usage", "unexpected_peer", "shared_memory", "google_net_note", "ib_incompatible", "p2p_failure"),
+        (
+            "usage",
+            "unexpected_peer",
+            "shared_memory",
+            "google_net_note",
+            "ib_incompatible",
+            "p2p_failure",
+            "diagnostics_fault",
+            "repeated_line",
+        ),
     ),
     Question(
         "which rank called what, in which order",
@@ -44,7 +53,7 @@ QUESTIONS = (
         "why this network and this plugin were chosen",
         ("net_devices", "plugin", "libfabric", "google_net"),
         ("network",),
-        ("failover", "ib_unusable", "collnet", "sharp"),
+        ("failover", "ib_unusable", "collnet", "sharp", "remote_rails"),
     ),
     Question(
         "how far GPUs and NICs are from one another",
@@ -79,7 +88,7 @@ QUESTIONS = (
         "which GPU, link and memory faults the kernel logged",
         ("hardware_event", "kernel_kill"),
         ("job",),
-        ("work_status", "watchdog", "fingerprint", "job_end", "speaker"),
+        ("work_status", "watchdog", "fingerprint", "job_end", "speaker", "engine_start", "xla_rendezvous"),
     ),
     Question(
         "whether links lost or corrupted packets",
