@@ -7,7 +7,6 @@ from typing import Any
 
 import polars as pl
 
-from ncclforensics.analyses.hang.init import INIT_FILE
 from ncclforensics.data.names import count_of
 from ncclforensics.data.nccl_sources import (
     INTERNAL,
@@ -151,31 +150,3 @@ def error_returned_without_warning(
         finding.severity = Severity.WARNING if is_reported else Severity.INFO
         finding.about = [Line(source, line) for source, line in lines.select("source", "line").iter_rows()]
         yield finding
-
-
-@rule(Category.INIT_FAILURE, Severity.ERROR, of=("failure",), hang=True)
-def init_returned_error(
-    failure: pl.DataFrame, communicator_progress: pl.DataFrame, verdict: pl.DataFrame, rank: pl.DataFrame
-) -> Iterator[Finding]:
-    """NCCL returned an error from the creation of a communicator.
-
-    Means: the error came up to init.cc in a process that completed no communicator; the first warning before it is
-    the cause.
-    Not when: the process completed an init, made calls or ended a communicator; the verdict states the failure.
-    Do: read the first NCCL WARN of the named processes.
-    Sources: nccl: src/init.cc (ncclCommInitRankFunc), src/include/checks.h.
-    """
-    if "init-failed" in verdict["verdict"].to_list():
-        return
-    is_init = text_of("unwound").map_elements(lambda place: is_top_file(place, (INIT_FILE,)), return_dtype=pl.Boolean)
-    returned = (
-        failure.filter(pl.col("form") == "unwinding")
-        .filter(is_init)
-        .join(communicator_progress.select(OWNER).unique(), on=OWNER, how="anti", nulls_equal=True)
-        .sort("pos")
-        .unique(OWNER, keep="last", maintain_order=True)
-    )
-    for (result,), rows in returned.group_by("result", maintain_order=True):
-        detail = f"{INIT_FILE} returned {result_text(result)}; the warning before it gives the reason"
-        title = "init failed on {processes}: NCCL returned an error"
-        yield group_finding(rows, rank, title, detail, "likely", role=Role.CONSEQUENCE)
