@@ -310,6 +310,12 @@ def _is_repeated(member: pl.DataFrame, place: int, length: int) -> bool:
     return place >= length and lines.slice(place, length).equals(lines.slice(place - length, length))
 
 
+def _raises_counter(member: pl.DataFrame, place: int) -> bool:
+    """Whether some call equal to the one at this place raised the counter of this member by one."""
+    raised = member["opcount"].diff().shift(-1) == 1
+    return bool((raised & (member["signature"] == member["signature"][place])).any())
+
+
 def _is_nearer(member: pl.DataFrame, model: pl.DataFrame, shift: int, first: int, second: int) -> bool:
     """Whether a shift by `first` lets both logs end nearer to each other than one by `second`."""
     ahead = member.height + shift - model.height
@@ -340,7 +346,9 @@ def _first_jump(member: pl.DataFrame, model: pl.DataFrame, start: int, shift: in
     """The first place whose counter is ahead of the model's at the same place, and by how much; None if nowhere.
 
     Only where the counter counts every collective in the model and goes up by one elsewhere in this member. It is
-    behind, and the number negative, where the lines repeat those just before them.
+    behind, and the number negative, where the lines repeat those just before them. Two equal lines in a row may be two
+    calls that did not raise the counter (without work for the network, from 2.27; or it was raised late): they are a
+    copy only if such calls raise it in this member, and both logs end nearer to each other without one of them.
     """
     length = min(member.height, model.height - shift) - start
     if length <= 0 or member["opcount"].null_count() or model["opcount"].null_count():
@@ -353,7 +361,10 @@ def _first_jump(member: pl.DataFrame, model: pl.DataFrame, start: int, shift: in
     place = int((ahead != 0).arg_max() or 0)
     missing = int(ahead[place])
     if missing < 0 and _is_repeated(member, start + place, -missing):
-        return start + place, missing
+        is_copy = missing < -1 or (
+            _raises_counter(member, start + place) and _is_nearer(member, model, shift, missing, 0)
+        )
+        return (start + place, missing) if is_copy else None
     rest = member["opcount"].slice(start + place).diff().drop_nulls()
     is_one_jump = missing > 0 and bool((rest >= 1).all())
     return (start + place, missing) if is_one_jump else None
