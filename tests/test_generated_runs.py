@@ -122,6 +122,16 @@ def test_one_merged_file_gives_the_verdict_of_one_file_per_rank(version: str, tm
     assert one["operation"] == other["operation"]
 
 
+def test_a_skipped_call_is_laid_to_its_rank_and_not_to_all_members_that_it_stopped(tmp_path: Path) -> None:
+    fault = Fault(FaultKind.SKIPPED_CALL, (2,), "tp")
+    plan = Plan(version="2.30.7", layers=1, steps=7, seed=2827, fault=fault, finish=Finish.ABORTED)
+    generate(plan, tmp_path)
+
+    hang = answer([str(tmp_path)])["hang"]
+
+    assert (hang["verdict"], hang["certainty"], hang["culprits"]) == ("collective-mismatch", "possible", [2])
+
+
 def test_counting_by_opcount_reads_a_fraction_of_long_logs(tmp_path: Path) -> None:
     plan = Plan(steps=400, version="2.21.5", fault=Fault(FaultKind.LAGGING, (3,), "tp"), finish=Finish.KILLED)
     generate(plan, tmp_path)

@@ -73,6 +73,21 @@ def _prefer_proven(job: Job, reported: Diagnosis | None) -> Diagnosis | None:
     return reported
 
 
+def _find_waited_for_ranks(job: Job) -> Diagnosis | None:
+    """Find the ranks that the others wait for; where these are one whole communicator, prefer a call skipped there.
+
+    A skipped call stops all members of its communicator at once. That a line was lost from one of their logs, and all
+    of them stopped together for another reason, would be a coincidence.
+    """
+    waited_for = waiting.find_waited_for_ranks(job)
+    if waited_for is None or waited_for.verdict != "lagging-ranks" or len(waited_for.culprits) < 2:
+        return waited_for
+    skipped = mismatch.find_skipped_or_lost_call(job)
+    if skipped is None or len(skipped.culprits) >= len(waited_for.culprits):
+        return waited_for
+    return skipped if set(job.seen_members(skipped.key)) == set(waited_for.culprits) else waited_for
+
+
 # Applied in this order; the first diagnosis that is not None holds. The last check always returns one.
 QUESTIONS: tuple[Callable[[Job], Diagnosis | None], ...] = (
     torch_text.judge_text_alone,
@@ -87,7 +102,7 @@ QUESTIONS: tuple[Callable[[Job], Diagnosis | None], ...] = (
     torch_text.find_absent_at_barrier,
     waiting.find_lost_process,
     init.find_unfinished_init,
-    waiting.find_waited_for_ranks,
+    _find_waited_for_ranks,
     recorder.find_rank_without_dump,
     recorder.find_several_absent,
     recorder.find_common_call,
