@@ -19,6 +19,7 @@ MOST_ENQUEUED = 256  # collectives that a host enqueues at most while the GPU do
 MOST_LATER = 8  # collectives behind a skipped one; where a communicator went on for longer, the line was lost
 FIELDS = ("name", *ARGUMENTS)
 COMPARED_CALLS = 500  # compared after the divergence
+SELDOM_ENQUEUED = 64  # collectives that few programs enqueue behind one that does not return
 
 Token = tuple[int, int]  # the communicator's index on this rank, signature of the call
 TokensAndRows = tuple[list[Token], list[Row]]
@@ -41,6 +42,9 @@ def find_divergent_calls(job: Job) -> Diagnosis | None:
     earliest.victims = [rank_id for rank_id in job.rank_ids if rank_id not in earliest.culprits]
     if len(earliest.culprits) == len(job.members[str(earliest.key)]):
         earliest.lower_certainty("likely")
+        if _went_on(job, str(earliest.key), job.divergence.get(str(earliest.key), 0), SELDOM_ENQUEUED):
+            earliest.reason += "; yet all of them made many more calls, so lines may be lost there"
+            earliest.lower_certainty("possible")
     if job.count_unseen_members(str(earliest.key)):
         earliest.lower_certainty("likely")
     if any(row["is_inferred"] for row in job.members[str(earliest.key)]):
@@ -70,13 +74,13 @@ def _repeats_previous(job: Job, diagnosis: Diagnosis) -> bool:
     )
 
 
-def _went_on(job: Job, key: str, nth: int) -> bool:
-    """Whether all members made so many later collectives that a host cannot have enqueued them behind a mismatch.
+def _went_on(job: Job, key: str, nth: int, calls: int = MOST_ENQUEUED) -> bool:
+    """Whether all members made more than so many collectives behind this one.
 
-    Then lines were lost there, in more places than can be aligned.
+    More than a host can enqueue behind a mismatch show that lines were lost there, in more places than can be aligned.
     """
     made = job.last_calls.filter(pl.col("key").cast(pl.String) == key)["calls"]
-    return bool((made > nth + MOST_ENQUEUED).all())
+    return bool((made > nth + calls).all())
 
 
 def _minority_line(diagnosis: Diagnosis) -> int:
