@@ -57,11 +57,11 @@ MISSED = {
     "v2.21.5-1-s4e_rank_twice_8r1n": "names rank 6 only; that nobody is rank 7 follows from `rank 6 of 8 ranks`",
     "v2.21.5-1-s4g_init_order_swapped_8r1n": "2.21 prints no START before the bootstrap: who waits where is not seen",
 }
-# Runs called clean, of which the text tells otherwise: the file, and what stands in it.
 # False alarms that are known; xfail is strict, so that a mended one is noticed.
 KNOWN_WRONG = {
     "v100-2n4-trace-mpi.log": "collective-mismatch",
 }
+# Runs called clean, of which the text tells otherwise: the file, and what stands in it.
 NOT_QUIET = {"polaris-vae-2024-with-aws.log": "twenty watchdogs gave up on work 5 after ten minutes"}
 
 

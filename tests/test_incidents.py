@@ -16,8 +16,6 @@ from ncclforensics.views.json_report import as_object
 from tests.budget import sample
 from tests.incidents import ALL, HANGS, INCIDENTS, Answer, Incident, Json, answer, checked
 
-# Where the program is known to be wrong, and how; xfail is strict, so that a mended one is noticed.
-KNOWN_WRONG: dict[str, str] = {}
 # Kinds of inputs of which records are counted, not lines.
 DOCUMENTS = ("flight-recorder",)
 # What a case may have without a line that shows it: it is about absence.
@@ -26,17 +24,6 @@ ABSENCE = {Category.INCOMPLETE_EVIDENCE, Category.MISSING_RANK}
 every_incident = pytest.mark.parametrize("incident", ALL, ids=lambda incident: incident.name)
 some_hangs = pytest.mark.parametrize("incident", sample(HANGS, 4), ids=lambda incident: incident.name)
 other_hangs = pytest.mark.parametrize("incident", sample(HANGS, 3), ids=lambda incident: incident.name)
-
-
-def judged(incidents: list[Incident]) -> list[object]:
-    return [
-        pytest.param(
-            incident,
-            id=incident.name,
-            marks=[pytest.mark.xfail(reason=KNOWN_WRONG[incident.name])] if incident.name in KNOWN_WRONG else [],
-        )
-        for incident in incidents
-    ]
 
 
 def claims(job: Json, wanted: Json) -> Json:
@@ -49,7 +36,7 @@ def found(answer: Answer, *severities: str) -> set[str]:
     return {f["category"] for f in answer.json["findings"] if f["severity"] in severities}
 
 
-@pytest.mark.parametrize("incident", judged(ALL))
+@every_incident
 def test_the_verdict_is_that_of_the_case(incident: Incident) -> None:
     jobs = answer(incident).jobs
 
@@ -61,14 +48,16 @@ def test_ranks_without_a_log_are_named(incident: Incident) -> None:
     assert answer(incident).json["run"]["ranks_missing"] == incident.case["ranks_missing"]
 
 
-@pytest.mark.parametrize("incident", judged([one for one in ALL if "must_collect" in one.case]))
+@pytest.mark.parametrize(
+    "incident", [one for one in ALL if "must_collect" in one.case], ids=lambda incident: incident.name
+)
 def test_a_missing_log_that_would_decide_is_requested(incident: Incident) -> None:
     wanted = answer(incident).json["hang"]["collect_next"]
 
     assert any(incident.case["must_collect"] in step for step in wanted), wanted
 
 
-@pytest.mark.parametrize("incident", judged(ALL))
+@every_incident
 def test_the_findings_are_those_expected(incident: Incident) -> None:
     said = checked(incident)
 

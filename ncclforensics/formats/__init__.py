@@ -41,7 +41,8 @@ class OptionalNames(Protocol):
     CODE_COLUMNS: tuple[tuple[str, str], ...]  # frame and column of source files, relative ones among them
 
 
-Records = tuple[list[tuple[str, dict[str, Any]]], list[str]]  # frame and columns of each record in order; problems
+Record = tuple[str, dict[str, Any]]  # the frame, and the columns
+Records = tuple[list[Record], list[str]]  # in order; problems
 
 
 class Document(Format, Protocol):

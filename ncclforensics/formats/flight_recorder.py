@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from ncclforensics.data import nouns
+from ncclforensics.formats import Record
 from ncclforensics.inputs.plain_pickle import PROTOCOLS, load, walk
 from ncclforensics.inputs.tolerant_json import json_array, json_integer, json_number, json_object, json_text, parse_json
 
@@ -31,8 +32,6 @@ KEPT = 128  # completed entries before the last one; all that have not completed
 OF_TORCH = ("/torch/", "/torch_npu/")  # in the paths of PyTorch's own code
 SHOWN_FRAMES = 4  # of the application, the innermost first
 MOST_TENSORS, MOST_DIMENSIONS = 64, 16
-
-Record = tuple[str, dict[str, Any]]
 
 
 def is_dump(beginning: bytes) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ncclforensics.formats import Record
 from ncclforensics.inputs.tolerant_json import (
     json_int32,
     json_integer,
@@ -24,7 +25,6 @@ MAGIC = b"{"
 MARKER = b'"inspector_output_format_version"'
 ONE_RECORD_A_LINE = True
 OPERATIONS = {"coll_perf": ("collective", "coll"), "p2p_perf": ("p2p", "p2p")}  # key -> form, and how its keys begin
-Record = tuple[str, dict[str, Any]]
 
 
 def records(data: bytes) -> tuple[list[Record], list[str]]:

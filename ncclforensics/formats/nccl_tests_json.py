@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 
+from ncclforensics.formats import Record
 from ncclforensics.inputs.tolerant_json import (
     json_array,
     json_int32,
@@ -24,7 +25,6 @@ SIGNATURES = ()
 KINDS: Mapping[str, str] = {}
 MAGIC = b'{"version":'  # how it begins
 MARKER = b'"start_time"'  # and what stands next to that
-Record = tuple[str, dict[str, Any]]  # the frame, and the columns
 
 
 def records(data: bytes) -> tuple[list[Record], list[str]]:

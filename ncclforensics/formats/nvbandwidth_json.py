@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ncclforensics.formats import Record
 from ncclforensics.inputs.tolerant_json import json_array, json_int32, json_object, json_text, parse_json
 
 GRAMMARS = ()
@@ -12,7 +13,6 @@ SIGNATURES = ()
 KINDS: Mapping[str, str] = {}
 MAGIC = b"{"
 MARKER = b'"nvbandwidth"'  # the only key of the object
-Record = tuple[str, dict[str, Any]]  # the frame, and the columns
 
 
 def records(data: bytes) -> tuple[list[Record], list[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ncclforensics.formats import Record
 from ncclforensics.inputs.tolerant_json import (
     json_int32,
     json_integer,
@@ -21,7 +22,6 @@ MAGIC = b"{"
 MARKER = b'"test_info"'
 UNITS = {"Gb/sec": 1e9 / 8, "MiB/sec": 1 << 20}  # bytes/s; the object does not tell which
 NEAR = 0.02  # of what the rate of messages tells
-Record = tuple[str, dict[str, Any]]  # the frame, and the columns
 
 
 def records(data: bytes) -> tuple[list[Record], list[str]]:

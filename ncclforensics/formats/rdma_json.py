@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ncclforensics.formats import Record
 from ncclforensics.inputs.tolerant_json import (
     json_array,
     json_int32,
@@ -20,7 +21,6 @@ KINDS: Mapping[str, str] = {}
 MAGIC = b"["
 MARKER = b'"ifname"'
 NO_STATISTICS = ("ifindex", "port", "lid", "sm_lid", "lmc", "netdev_index")
-Record = tuple[str, dict[str, Any]]
 
 
 def records(data: bytes) -> tuple[list[Record], list[str]]:

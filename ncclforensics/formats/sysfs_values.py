@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
-from typing import Any
 
+from ncclforensics.formats import Record
 from ncclforensics.inputs.tolerant_json import json_int32, json_object, parse_json
 
 GRAMMARS = ()
@@ -16,7 +16,6 @@ MARKER = b"/infiniband/"
 COUNTERS = ("counters", "hw_counters", "counters_ext")
 OF_A_PORT = ("state", "phys_state", "rate", "link_layer", "lid", "sm_lid")
 OF_A_DEVICE = ("board_id", "fw_ver", "hca_type", "node_desc", "node_guid", "sys_image_guid")
-Record = tuple[str, dict[str, Any]]
 
 
 def records(data: bytes) -> tuple[list[Record], list[str]]:

@@ -15,7 +15,6 @@ from ncclforensics.inputs.sources import Source
 from ncclforensics.inputs.windows import InputReader
 from ncclforensics.parsing.concurrency import DEFECTS
 from ncclforensics.parsing.detect_formats import InputFormat, detect_formats, reject_non_log
-from ncclforensics.parsing.isolation import Isolation
 from ncclforensics.parsing.parser import COUNTS, NO_HOSTS, NO_TALLY, SPEAKER, Parsed
 from ncclforensics.parsing.repeated_lines import no_repeats
 from ncclforensics.parsing.templates import EncodedRows
@@ -44,7 +43,6 @@ class Records:
         self._formats: dict[int, InputFormat] = {}
         self.defects: list[Defect] = []  # of reading and parsing; analyses and rules add theirs
         self._parser = ParallelParser(self.dialect, policy, self.add, progress, self.inputs, self.defects)
-        self._isolation = Isolation(self.inputs, self.defects, self.add)
         self._partly_read: dict[int, tuple[DocumentReader, int]] = {}  # documents: how they are read, records read
 
     def add(self, parsed: Parsed) -> None:
@@ -64,7 +62,7 @@ class Records:
                 try:
                     samples |= self._sample(reader)
                 except DEFECTS as error:
-                    self._isolation.stop_reading(reader, error)
+                    self._parser.isolation.stop_reading(reader, error)
             try:
                 self._detect(samples)
             except DEFECTS:
@@ -72,7 +70,7 @@ class Records:
                     try:
                         self._detect({number: sample})
                     except DEFECTS as error:
-                        self._isolation.stop_reading(self.inputs[number], error)
+                        self._parser.isolation.stop_reading(self.inputs[number], error)
 
     def _sample(self, reader: InputReader) -> dict[int, bytes]:
         """The sample of an input of lines, by its number; nothing where the input was read as a document."""

@@ -45,7 +45,7 @@ class ParallelParser:
         self._hosts: list[pl.DataFrame] = []  # hosts seen at the beginning of a line
         self._lock = Lock()
         self._helpers = ThreadPoolExecutor(policy.threads)  # starts no thread before it gets work
-        self._isolation = Isolation(inputs, defects, self._add)
+        self.isolation = Isolation(inputs, defects, self._add)
 
     def parse(self, jobs: list[Job], read: Read, remaining: int) -> None:
         """Parse what `read` yields of each input, about `remaining` bytes in all; small files are parsed together.
@@ -102,13 +102,13 @@ class ParallelParser:
                 else:
                     yield Batch(form.dialect, [rows], byte_size(rows))
         except DEFECTS as error:
-            self._isolation.stop_reading(reader, error)
+            self.isolation.stop_reading(reader, error)
 
     def _parse_by_template(self, batch: Batch) -> pl.DataFrame:
         """Parse the lines of the most frequent pattern; return the others, floods among them collapsed."""
         rows = pl.concat(batch.rows, how="diagonal")
         others = [rows.clear()]
-        for parsed, rest in self._isolation.parse(partial(parse_by_template, dialect=batch.dialect), rows):
+        for parsed, rest in self.isolation.parse(partial(parse_by_template, dialect=batch.dialect), rows):
             others.append(rest)
             self._add(parsed)
         with self._lock:
@@ -132,7 +132,7 @@ class ParallelParser:
             rows = self._collapsed(rows.sort("source", "line"), batch.dialect)
         in_pool = partial(ordered_map, pool=self._helpers, workers=parts)
         parse_rows = partial(parse, dialect=batch.dialect, hosts=hosts, ordered_map=in_pool, parts=parts)
-        for parsed in self._isolation.parse(parse_rows, rows):
+        for parsed in self.isolation.parse(parse_rows, rows):
             self._add(parsed)
 
     def _add(self, parsed: Parsed) -> None:

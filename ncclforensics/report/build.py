@@ -111,6 +111,11 @@ class Report:
         """Parts of the program that failed; what depends on them is missing in this report."""
         return self.run.defects
 
+    @property
+    def defects_beside_inputs(self) -> list[Defect]:
+        """The defects that do not stand among the problems of an input."""
+        return [defect for defect in self.defects if not defect.is_of_input]
+
     def input_problems(self) -> list[tuple[str, str]]:
         """Return (path, problem) for each distinct problem: the first path that has it, with the number of others."""
         paths_of: dict[str, list[str]] = {}

@@ -22,9 +22,9 @@ def _world_size(largest: pl.DataFrame, ranks: pl.DataFrame, positions: pl.DataFr
     `positions`: those in Flight Recorder dumps, which list the members of process groups.
     """
     sizes = largest["nranks"] if largest.height else positions["members"].list.len()
-    size: int | None = sizes.max()  # type: ignore[assignment]
-    highest: int | None = ranks["rank"].max()  # type: ignore[assignment]
-    return None if size is None or (highest is not None and highest >= size) else size
+    size: int | None = max(sizes.drop_nulls().to_list(), default=None)
+    highest = max(ranks["rank"].drop_nulls().to_list(), default=-1)
+    return None if size is None or highest >= size else size
 
 
 def summary(run: Frames) -> Row:

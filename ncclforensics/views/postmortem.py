@@ -84,7 +84,7 @@ def _content(report: Report) -> dict[str, Any]:
         "settings": _settings(report),
         "hashes": report.hashes,
         "problems": report.input_problems(),
-        "defects": [defect for defect in report.defects if not defect.is_of_input],
+        "defects": report.defects_beside_inputs,
     }
 
 

@@ -368,7 +368,7 @@ def _all_last(report: Report, row: Row) -> list[RenderableType]:
 
 def _problems(report: Report) -> list[RenderableType]:
     problems = [f"{path} {problem}" for path, problem in report.input_problems()]
-    problems = [*(str(defect) for defect in report.defects if not defect.is_of_input), *problems]
+    problems = [*map(str, report.defects_beside_inputs), *problems]
     return [Text.assemble(("\nproblem  ", STYLE["warning"]), printable(line)) for line in problems[:MOST_LINES]]
 
 

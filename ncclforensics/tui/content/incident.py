@@ -83,7 +83,7 @@ def build_incident(report: Report, citer: Citer) -> Incident:
     nodes += by_role[Role.CAUSE]
     if context:
         nodes.append(Node(f"{GROUPS[Role.CONTEXT]} ({len(context)})", "", children=context))
-    problems = [printable(str(defect)) for defect in report.defects if not defect.is_of_input] + [
+    problems = [printable(str(defect)) for defect in report.defects_beside_inputs] + [
         printable(f"{reading.source.path} {problem}")
         for reading in report.run.inputs
         for problem in report.problems(reading.number)
