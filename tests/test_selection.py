@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import polars as pl
 import pytest
 
-from ncclforensics import analyze
+from ncclforensics import analyze, cli
 from ncclforensics.errors import UsageError
 from ncclforensics.frames.time_range import TimeRange, parse_time
 from ncclforensics.report.selection import Selection, parse_ranks
 from tests.incidents import INCIDENTS
 
 LAGGING = str(INCIDENTS / "one-rank-stops-before-an-allreduce" / "*.log")
+TIMED_OUT = str(INCIDENTS / "a-benchmark-times-out")
 
 
 def test_a_selection_does_not_change_the_verdict() -> None:
@@ -28,12 +32,45 @@ def test_only_the_selected_ranks_are_shown() -> None:
     assert {call["rank"] for call in some.last_calls(0)} == {0, 1} < {call["rank"] for call in whole.last_calls(0)}
 
 
-def test_a_finding_about_other_ranks_is_not_shown() -> None:
-    (finding,) = [each for each in analyze([LAGGING]).findings if each.severity == "error"]
-    elsewhere = Selection(ranks=frozenset(range(99, 101)))
+def test_a_finding_about_other_hosts_is_not_shown() -> None:
+    whole = analyze([TIMED_OUT], everything=True)
+    elsewhere = analyze([TIMED_OUT], everything=True, selection=Selection(host="other"))
+    (finding,) = [each for each in whole.findings if each.rule == "bench-timed-out"]
 
-    assert analyze([LAGGING], selection=Selection(ranks=frozenset(finding.ranks))).findings[0].rule == finding.rule
-    assert analyze([LAGGING], selection=elsewhere).findings == []
+    assert finding.hosts
+    assert finding.rule not in {each.rule for each in elsewhere.findings}
+    assert finding.rule in {each.rule for each in elsewhere.not_selected}
+
+
+@pytest.mark.parametrize("options", [["--ranks", "99"], ["--host", "other"], ["--comm", "0x1"], ["--ranks", "0"]])
+def test_a_selection_changes_neither_the_verdict_nor_the_exit_code(options: list[str], tmp_path: Path) -> None:
+    answers = []
+    for selected in ([], options):
+        output = tmp_path / f"{len(selected)}.json"
+        code = cli.main(["check", LAGGING, "-q", "--format", "json", "-o", str(output), *selected])
+        answers.append((code, json.loads(output.read_text())["hang"]["culprits"]))
+
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        (["--ranks", "99"], "--ranks: the logs do not show rank 99; they show ranks 0-15"),
+        (["--host", "other"], "they show gpu-node-00, gpu-node-01"),
+        (["--comm", "0x1"], "the logs do not show communicator 0x1; they show 0x"),
+        (["--ranks", "0,99"], ""),
+        (["--host", "gpu-node-00"], ""),
+    ],
+)
+def test_an_option_that_selects_nothing_says_what_there_is(
+    options: list[str], shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli.main(["hang", LAGGING, *options])
+
+    said = capsys.readouterr().err
+    assert shown in said
+    assert bool(said) == bool(shown)
 
 
 @pytest.mark.parametrize("text", ["", "a", "3-", "-3", "1,,2", "1.5"])

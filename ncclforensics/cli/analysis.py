@@ -76,6 +76,8 @@ def load_report(
     if not quiet:
         for path, problem in report.input_problems():
             typer.echo(f"{printable(path)} {problem}", err=True)
+        for problem in shown.problems(report.run, report.findings + report.not_selected):
+            typer.echo(printable(problem), err=True)
     return report
 
 

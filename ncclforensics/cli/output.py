@@ -97,7 +97,7 @@ def write_bytes(data: bytes, output: Path | None, reports: Iterable[Report]) -> 
 
 
 def exit_code_of(report: Report, fail_on: FailOn, *, has_benchmark: bool = False) -> Exit:
-    """Return the exit code for a report, and name on stderr what failed in the program.
+    """Return the exit code for a report, whatever is selected, and name on stderr what failed in the program.
 
     Findings stand though another part of the program failed; that nothing was found does not. A benchmark without any
     communicator log needs no verdict to succeed, but one that did not end, or was not judged, decides nothing.
@@ -107,11 +107,12 @@ def exit_code_of(report: Report, fail_on: FailOn, *, has_benchmark: bool = False
     verdicts = {row["verdict"] for row in report.verdicts}
     if report.defects:
         report_defects(report.defects)
-    if any(finding.severity in FAILING_SEVERITIES[fail_on] for finding in report.findings):
+    findings = report.findings + report.not_selected
+    if any(finding.severity in FAILING_SEVERITIES[fail_on] for finding in findings):
         return Exit.FINDINGS
     if report.defects:
         return Exit.DEFECT
     if has_benchmark and verdicts <= {"undecidable"}:  # whether a job hangs is no question of a test that ended
-        is_judged = not any(finding.category == Category.INCOMPLETE_EVIDENCE for finding in report.findings)
+        is_judged = not any(finding.category == Category.INCOMPLETE_EVIDENCE for finding in findings)
         return Exit.OK if is_judged and report.run["benchmark"]["is_complete"].all() else Exit.UNDECIDABLE
     return Exit.UNDECIDABLE if not verdicts or "undecidable" in verdicts else Exit.OK

@@ -47,6 +47,7 @@ class Report:
     selection: Selection
     rules: list[Rule]  # the rules that were run
     earlier_look: EarlierLook | None = None  # of the same logs, to see whether the job made calls since
+    not_selected: list[Finding] = field(default_factory=list)  # count for the exit code, and are not shown
     hashes: dict[int, str] = field(default_factory=dict)  # source -> SHA-256, after `hash_inputs`
 
     def hash_inputs(self) -> None:
@@ -59,20 +60,18 @@ class Report:
 
     @property
     def verdicts(self) -> list[Row]:
-        """Return a row of `verdict` per job with a selected rank: worst first, then by number of ranks.
+        """Return a row of `verdict` per job, whatever is selected: worst first, then by number of ranks.
 
         A run that was followed by another one on the same GPUs comes behind all others, unless nothing can be said of
         the later one.
         """
         sizes = dict(self.run["rank"].group_by("job").len().iter_rows())
-        memberships = self.run["rank"].join(self.run["member"].select("rank_id", "key"), on="rank_id", how="left")
-        shown = {row["job"] for row in self._selected(memberships)}
-        rows = [row for row in _weighed(self.run, self.rules, self.earlier_look).to_dicts() if row["job"] in shown]
+        rows = _weighed(self.run, self.rules, self.earlier_look).to_dicts()
         earlier = self.earlier_runs
         return sorted(
             rows,
             key=lambda row: (
-                row["job"] in earlier, WORST_FIRST.index(row["verdict"]), -sizes[row["job"]], row["job"],
+                row["job"] in earlier, WORST_FIRST.index(row["verdict"]), -sizes.get(row["job"], 0), row["job"],
             ),
         )  # fmt: skip
 
@@ -251,21 +250,21 @@ def build_report(
     """
     selection = selection or Selection()
     rules = select_rules(everything=False) if rules is None else rules
-    shown = [
-        finding
-        for finding in run_rules(partial(call_with, run), run.defects, rules)
-        if selection.shows(finding.ranks, finding.hosts, finding.communicator)
-    ]
+    findings = run_rules(partial(call_with, run), run.defects, rules)
     weighed = {
         row["job"]: (row["certainty"], row["rests_on_stall"]) for row in _weighed(run, rules, earlier_look).to_dicts()
     }
-    for finding in shown:
+    for finding in findings:
         if finding.job is not None:
             finding.certainty, rests_on_stall = weighed[finding.job]
             if rests_on_stall and finding.certainty == "possible" and finding.severity is Severity.ERROR:
                 finding.severity = Severity.WARNING
+    shown, not_selected = [], []
+    for finding in findings:
+        is_shown = finding.job is not None or selection.shows(finding.ranks, finding.hosts, finding.communicator)
+        (shown if is_shown else not_selected).append(finding)
     cited = {(line.source, line.line) for finding in shown for line in finding.evidence}
-    return Report(run, shown, run.quote(cited), selection, rules, earlier_look)
+    return Report(run, shown, run.quote(cited), selection, rules, earlier_look, not_selected)
 
 
 def _weighed(run: Frames, rules: list[Rule], earlier_look: EarlierLook | None) -> pl.DataFrame:

@@ -13,6 +13,7 @@ from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.report.build import Report
 from ncclforensics.report.redaction import REMOVED, Pseudonyms, is_secret
 from ncclforensics.report.selection import Selection
+from ncclforensics.rules.finding import Finding
 
 
 class RedactedRun:
@@ -107,21 +108,23 @@ def redact(report: Report, pseudonyms: Pseudonyms) -> Report:
     """Return the report with pseudonyms; its findings and verdicts are those of the original."""
     host = report.selection.host
     remedies = {rule.name: rule.section("Do") for rule in report.rules}  # fixed texts without names
+
+    def redacted(finding: Finding) -> Finding:
+        return replace(
+            finding,
+            title=pseudonyms.text(finding.title),
+            detail=pseudonyms.text(finding.detail),
+            remedy=finding.remedy if finding.remedy == remedies[finding.rule] else pseudonyms.text(finding.remedy),
+            hosts=[pseudonyms.host(name) for name in finding.hosts],
+        )
+
     return Report(
         RedactedRun(report.run, pseudonyms),
-        [
-            replace(
-                finding,
-                title=pseudonyms.text(finding.title),
-                detail=pseudonyms.text(finding.detail),
-                remedy=finding.remedy if finding.remedy == remedies[finding.rule] else pseudonyms.text(finding.remedy),
-                hosts=[pseudonyms.host(name) for name in finding.hosts],
-            )
-            for finding in report.findings
-        ],
+        [redacted(finding) for finding in report.findings],
         {place: (line, pseudonyms.text(text)) for place, (line, text) in report.quotes.items()},
         Selection(report.selection.ranks, pseudonyms.host(host) if host else None, report.selection.communicator),
         report.rules,
         report.earlier_look,
+        [redacted(finding) for finding in report.not_selected],
         report.hashes,
     )

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import polars as pl
+
+from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.errors import UsageError
+from ncclforensics.frames.protocol import Frames
+from ncclforensics.rules.finding import Finding
+
+MOST_NAMES = 8  # of hosts or communicators that a sentence lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +31,33 @@ class Selection:
             ({self.communicator} - {None}, {communicator} - {None}),
         )
         return all(not selected or not named or selected & named for selected, named in conditions)
+
+    def problems(self, run: Frames, findings: Iterable[Finding]) -> list[str]:
+        """Return a sentence for each option that selects nothing, with what the logs and findings name instead."""
+        places = run["rank"].select("rank", pl.col("host").cast(pl.String))
+        known_ranks, known_hosts = set(places["rank"].drop_nulls()), set(places["host"].drop_nulls())
+        for finding in findings:
+            known_ranks.update(finding.ranks)
+            known_hosts.update(finding.hosts)
+        known_ids = sorted(run["member"]["key"].cast(pl.String).drop_nulls().unique())
+        found = []
+        if self.ranks and not self.ranks & known_ranks:
+            shown = f"they show {ranks_text(known_ranks)}" if known_ranks else "they show no rank"
+            found.append(f"--ranks: the logs do not show {ranks_text(self.ranks)}; {shown}")
+        for option, wanted, known, noun in (
+            ("--host", self.host, sorted(known_hosts), "host"),
+            ("--comm", self.communicator, known_ids, "communicator"),
+        ):
+            if wanted is not None and wanted not in known:
+                found.append(f"{option}: the logs do not show {noun} {wanted}; they show {_listed(known, noun)}")
+        return found
+
+
+def _listed(names: list[str], noun: str) -> str:
+    if not names:
+        return f"no {noun}"
+    more = f" and {count_of(len(names) - MOST_NAMES, 'other')}" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more
 
 
 def parse_ranks(text: str) -> frozenset[int]:
