@@ -11,6 +11,7 @@ import xmlschema
 from sarif_pydantic import Sarif
 
 from ncclforensics import analyze
+from ncclforensics.cli import main
 from ncclforensics.errors import UsageError
 from ncclforensics.inputs import lines
 from ncclforensics.rules.finding import Severity
@@ -95,3 +96,16 @@ def test_a_rule_that_does_not_exist_is_refused(option: str) -> None:
 
 def test_every_severity_has_a_level() -> None:
     assert set(ci_formats.LEVELS) == set(Severity)
+
+
+def test_json_lines_hold_what_the_json_report_holds(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    path = str(INCIDENTS / "a-benchmark-times-out")
+    main(["check", "-q", "--format", "json", path])
+    whole = json.loads(capfdbinary.readouterr().out)
+    main(["check", "-q", "--format", "jsonl", path])
+    lines = [json.loads(line) for line in capfdbinary.readouterr().out.splitlines()]
+
+    findings = [{**line, "type": None} for line in lines if line["type"] == "finding"]
+    assert findings == [{**finding, "type": None} for finding in whole.pop("findings")]
+    assert len(findings) > 0
+    assert lines[len(findings) :] == [{"type": "report", **whole}]

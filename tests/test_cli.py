@@ -46,6 +46,13 @@ def test_the_exit_code_depends_on_the_verdict(say: Callable[..., Said], paths: s
     assert say("hang", paths)[0] == code
 
 
+def test_the_help_cuts_no_sentence(say: Callable[..., Said]) -> None:
+    code, printed, _ = say("--help")
+
+    assert code == 0
+    assert "..." not in printed.partition("Commands:")[2]
+
+
 @pytest.mark.parametrize(("threshold", "code"), [("error", 1), ("warning", 1), ("never", 0)])
 def test_fail_on_sets_the_exit_code(say: Callable[..., Said], threshold: str, code: int) -> None:
     assert say("hang", LAGGING, "--fail-on", threshold)[0] == code

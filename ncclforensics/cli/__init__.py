@@ -36,7 +36,6 @@ os.environ.setdefault("_RJEM_MALLOC_CONF", "background_thread:true,narenas:2,dir
 MOST_THREADS = 1024  # Polars tries to start any number
 
 app = typer.Typer(
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -63,7 +62,8 @@ def _main(
 
 
 for _command in (hang, check, collect, capture, diff, report, save, tui, explain, demo):  # in the order of the help
-    app.command()(_command)
+    _first_sentence = (_command.__doc__ or "").partition("\n")[0].partition(". ")[0].removesuffix(".")
+    app.command(short_help=_first_sentence)(_command)  # typer would cut the docstring
 
 
 def main(argv: list[str] | None = None) -> int:

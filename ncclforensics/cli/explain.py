@@ -8,9 +8,24 @@ import typer
 
 from ncclforensics.errors import UsageError
 
+MOST_SUGGESTIONS = 6
+
+
+def _names_of_rules(incomplete: str) -> list[str]:
+    from ncclforensics.rules.registry import all_rules
+
+    return [rule.name for rule in all_rules() if rule.name.startswith(incomplete)]
+
 
 def explain(
-    rule: Annotated[str | None, typer.Argument(metavar="RULE", help="The name of a rule, as findings show it.")] = None,
+    rule: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RULE|CATEGORY",
+            help="The name of a rule, as findings show it, or a category; without it, list all rules.",
+            autocompletion=_names_of_rules,
+        ),
+    ] = None,
     line: Annotated[
         str | None,
         typer.Option(
@@ -20,18 +35,35 @@ def explain(
         ),
     ] = None,
 ) -> None:
-    """Explain a rule: its meaning, certainty, false alarms and remedy; or explain a line of a log."""
+    """Explain a rule: its meaning, certainty, false alarms and remedy; list rules; or explain a line of a log."""
     from ncclforensics.formats import dialect
     from ncclforensics.parsing.explain_line import explain_line
     from ncclforensics.rules.registry import all_rules
     from ncclforensics.views import explain_text
 
-    if (rule is None) == (line is None):
+    if rule is not None and line is not None:
         raise UsageError("give explain either the name of a rule or --line TEXT")
     if line is not None:
         typer.echo(explain_text.of_line(explain_line(line, dialect().with_all_formats)))
         return
-    rules = {registered.name: registered for registered in all_rules()}
-    if rule not in rules:
-        raise UsageError(f"{rule}: unknown rule; the rules are {', '.join(sorted(rules))}")
-    typer.echo(explain_text.of_rule(rules[rule]))
+    rules = all_rules()
+    named = next((registered for registered in rules if registered.name == rule), None)
+    of_category = [registered for registered in rules if rule in (None, registered.category)]
+    if named is not None:
+        typer.echo(explain_text.of_rule(named))
+    elif of_category:
+        typer.echo(explain_text.of_rules(of_category))
+    else:
+        raise UsageError(_unknown(rule or "", {name for known in rules for name in (known.name, str(known.category))}))
+
+
+def _unknown(wanted: str, known: set[str]) -> str:
+    """Say that there is no such rule or category, and which have a similar name."""
+    from difflib import get_close_matches
+
+    parts = {part for part in wanted.lower().replace("_", "-").replace(" ", "-").split("-") if part}
+    similar = get_close_matches(wanted.lower(), known, n=MOST_SUGGESTIONS, cutoff=0.6)
+    similar += sorted((name for name in known if parts & set(name.split("-")) and name not in similar), key=len)
+    if not similar:
+        return f"{wanted}: unknown rule; `ncclforensics explain` lists all rules"
+    return f"{wanted}: unknown rule; similar names: {', '.join(similar[:MOST_SUGGESTIONS])}"

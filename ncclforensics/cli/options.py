@@ -14,6 +14,7 @@ class Format(StrEnum):
 
     TEXT = "text"
     JSON = "json"
+    JSONL = "jsonl"
     MARKDOWN = "markdown"
     JUNIT = "junit"
     SARIF = "sarif"

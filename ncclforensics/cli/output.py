@@ -43,10 +43,10 @@ def write_report(
     from ncclforensics.frames.run import limit_threads
 
     def render() -> bytes:
-        if report_format is Format.JSON:
+        if report_format in (Format.JSON, Format.JSONL):
             from ncclforensics.views import json_report
 
-            return json_report.json(report)
+            return json_report.json(report) if report_format is Format.JSON else json_report.json_lines(report)
         if report_format is Format.MARKDOWN:
             from ncclforensics.views import markdown
 

@@ -259,7 +259,8 @@ def build_report(
             finding.certainty, rests_on_stall = weighed[finding.job]
             if rests_on_stall and finding.certainty == "possible" and finding.severity is Severity.ERROR:
                 finding.severity = Severity.WARNING
-    shown, not_selected = [], []
+    shown: list[Finding] = []
+    not_selected: list[Finding] = []
     for finding in findings:
         is_shown = finding.job is not None or selection.shows(finding.ranks, finding.hosts, finding.communicator)
         (shown if is_shown else not_selected).append(finding)

@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import groupby
+from textwrap import wrap
+
 from ncclforensics.data.names import printable
 from ncclforensics.parsing.explain_line import LineExplanation
 from ncclforensics.rules.registry import Rule
+
+WIDTH = 100  # columns of a list of rules
 
 
 def of_rule(rule: Rule) -> str:
     """Return the page of a rule."""
     return f"{rule.name}  ({rule.category}, {rule.severity})\n\n{rule.page}"
+
+
+def of_rules(rules: Iterable[Rule]) -> str:
+    """Return the names of rules by category, each with the first sentence of what it means."""
+    rows: list[str] = []
+    for category, group in groupby(sorted(rules, key=_place), key=lambda rule: str(rule.category)):
+        rows += ["", category]
+        for rule in group:
+            meaning = rule.section("Means").partition(". ")[0].rstrip(".")
+            rows += wrap(f"{rule.name}: {meaning}", WIDTH, initial_indent="  ", subsequent_indent="      ")
+    return "\n".join([*rows[1:], "", "ncclforensics explain RULE shows one of them whole."])
+
+
+def _place(rule: Rule) -> tuple[str, str]:
+    return str(rule.category), rule.name
 
 
 def of_line(line: LineExplanation) -> str:

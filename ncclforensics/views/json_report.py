@@ -46,9 +46,16 @@ def json(report: Report) -> bytes:
     return dump_json(as_object(report))
 
 
-def dump_json(answer: dict[str, Any]) -> bytes:
+def json_lines(report: Report) -> bytes:
+    """Return one JSON object a line, each with its `type`: every finding, then the rest of the report as `report`."""
+    answer = as_object(report)
+    findings = [{"type": "finding", **finding} for finding in answer.pop("findings")]
+    return b"".join(dump_json(line, indent=False) for line in [*findings, {"type": "report", **answer}])
+
+
+def dump_json(answer: dict[str, Any], *, indent: bool = True) -> bytes:
     """Return an object as JSON in which characters that a terminal would interpret are escapes."""
-    text = orjson.dumps(answer, option=orjson.OPT_INDENT_2) + b"\n"
+    text = orjson.dumps(answer, option=orjson.OPT_INDENT_2 if indent else None) + b"\n"
     return _CONTROLS.sub(lambda match: b"\\u%04x" % ord(match[0].decode()), text)
 
 
