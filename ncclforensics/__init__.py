@@ -1,25 +1,28 @@
 """ncclforensics: find the ranks that hang, the operation they hang in and the culprits, from the logs of an NCCL job.
 
 >>> from ncclforensics import analyze
->>> report = analyze(["fixtures/incidents/one-rank-stops-before-an-allreduce/*.log"])
+>>> report = analyze("fixtures/incidents/one-rank-stops-before-an-allreduce/*.log")
 >>> report.verdicts[0]["verdict"]
 'lagging-ranks'
+>>> report.frames["wait"].filter(rank=0)["waits_for"].to_list()
+[[11]]
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ncclforensics.report.build import Report
     from ncclforensics.report.selection import Selection
+    from ncclforensics.views.printed_report import PrintedReport
 
 __version__ = "0.1.0"
 
 
 def analyze(
-    paths: Iterable[str],
+    paths: str | Path | Iterable[str | Path],
     *,
     full: bool = False,
     everything: bool = False,
@@ -31,9 +34,10 @@ def analyze(
     until: str | None = None,
     since_look: str | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Report:
+) -> PrintedReport:
     """Read logs and report findings and verdicts.
 
+    `paths`: a file, a folder, a glob or a saved run, or several of them.
     `full`: read every byte instead of windows at both ends of each file. `everything`: also run all rules, not only
     those on a hang. `select`, `ignore`: names of rules or categories, to run only these or to skip them.
     `rank_from`: a pattern that finds a rank in a path. `selection`: what the report shows; verdicts use
@@ -52,11 +56,13 @@ def analyze(
     from ncclforensics.report.build import build_report
     from ncclforensics.report.earlier_look import read_earlier_look
     from ncclforensics.rules.registry import select_rules
+    from ncclforensics.views.printed_report import PrintedReport
 
     rules = select_rules(everything=everything, select=select, ignore=ignore)
     time_range = TimeRange(parse_time(since, "--since"), parse_time(until, "--until")) if since or until else None
     earlier_look = read_earlier_look(since_look) if since_look else None
-    found = sources.find(paths, rank_from or sources.RANK_IN_NAME)
+    given = [paths] if isinstance(paths, str | Path) else paths
+    found = sources.find([str(path) for path in given], rank_from or sources.RANK_IN_NAME)
     total = sum(source.size for source in found)
     done = 0
 
@@ -68,8 +74,8 @@ def analyze(
     policy = ReadPolicy(full=full or everything or time_range is not None)
     run = open_run(found, policy, time_range=time_range, progress=parsed)
 
-    def judge() -> Report:
+    def judge() -> PrintedReport:
         run.read_until_decided()
-        return build_report(run, selection, rules, earlier_look)
+        return PrintedReport.of(build_report(run, selection, rules, earlier_look))
 
     return limit_threads(run, judge)

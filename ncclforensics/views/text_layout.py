@@ -36,6 +36,13 @@ def render_text(parts: Iterable[RenderableType], *, width: int, color: bool) -> 
     return "\n".join(line.rstrip() for line in out.getvalue().translate(INVISIBLE).splitlines()) + "\n"
 
 
+def as_html(rendered: str) -> str:
+    """Return coloured lines of text as an HTML element; everything in them is escaped."""
+    console = Console(file=io.StringIO(), record=True, width=1000, _environ={})
+    console.print(Text.from_ansi(rendered), soft_wrap=True)
+    return console.export_html(inline_styles=True, code_format='<pre style="line-height:1.3">{code}</pre>')
+
+
 def heading(title: str) -> Text:
     """Return a title with an empty line above it."""
     return Text(f"\n{title}", style="bold")

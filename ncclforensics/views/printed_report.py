@@ -1,0 +1,40 @@
+"""A report for Python and notebooks: it prints as the command does, and gives its frames with names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+
+import polars as pl
+
+from ncclforensics.report.build import Report
+from ncclforensics.report.tables import Tables
+
+
+class PrintedReport(Report):
+    """A report that `print` and notebooks show: the verdict, or all findings if all rules were run."""
+
+    @classmethod
+    def of(cls, report: Report) -> PrintedReport:
+        """Return the same report."""
+        return cls(**{field.name: getattr(report, field.name) for field in fields(report)})
+
+    @property
+    def frames(self) -> Mapping[str, pl.DataFrame]:
+        """The frames of the run by name, with rank numbers, paths and NCCL's names (`report/tables.py`)."""
+        return Tables(self.run)
+
+    def __str__(self) -> str:
+        from ncclforensics.views.text_report import text  # a JSON report does without Rich
+
+        return text(self, everything=self._has_all_rules)
+
+    def _repr_html_(self) -> str:
+        from ncclforensics.views.text_layout import as_html
+        from ncclforensics.views.text_report import text
+
+        return as_html(text(self, color=True, everything=self._has_all_rules))
+
+    @property
+    def _has_all_rules(self) -> bool:
+        return not all(rule.hang for rule in self.rules)
