@@ -247,3 +247,18 @@ def test_a_rank_outside_of_its_communicator_is_damage(tmp_path: Path) -> None:
 
     assert max(report.run["rank"]["rank"].drop_nulls()) < 16
     assert report.verdicts[0]["verdict"] != "no-hang"
+
+
+def test_communicators_whose_pointers_were_left_out_are_known_by_their_size(tmp_path: Path) -> None:
+    """Texts for other readers have `0x...` for pointers: their calls cannot be told apart, and are not judged."""
+    texts = []
+    for rank in range(2):
+        owner = process(rank, comm="0x...", nranks=2)
+        text = VERSION + created(**owner) + calls(["0", "1"][: rank + 1], **owner)
+        texts.append(text.replace("0x8f3bd2a4c1e07755", "0x...").replace("busId 1b000", "busId XXXX"))
+
+    report = read(tmp_path, *texts)
+
+    assert as_object(report)["run"]["communicators"][0]["nranks"] == 2
+    assert report.verdicts[0]["verdict"] == "undecidable"
+    assert "left out" in report.verdicts[0]["reason"]

@@ -9,6 +9,9 @@ RDMA = ["IB", "IBext", "UCX", "UCX-RMA", "AWS Libfabric", "Libfabric", "OFI", "g
 # Libfabric providers that run over TCP.
 TCP_PROVIDERS = ["tcp", "sockets", "tcp;ofi_rxm", "tcp;ofi_rxd", "net"]
 
+# Libfabric's provider of AWS's adapter.
+EFA = "efa"
+
 # Interface prefix of HPE Slingshot, which has no verbs, only Libfabric's provider cxi.
 SLINGSHOT = "hsn"
 
@@ -19,3 +22,7 @@ GID_FOUND = (2, 21, 0)
 
 # First NCCL version -> its default of NCCL_IB_TIMEOUT, an exponent (release notes).
 IB_TIMEOUTS = {(2, 0, 0): 14, (2, 14, 0): 18, (2, 23, 4): 20}
+
+# GPUs in the largest host (NVIDIA HGX-2): more ranks in one ring are on several hosts. AMD's partitions of a GPU (CPX)
+# are ranks of their own, so that this says nothing of RCCL.
+MOST_GPUS = 16

@@ -9,4 +9,5 @@ COLLECT_BOOTSTRAP = [
     "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,BOOTSTRAP,ENV on every rank, and the number of started ranks"
 ]
 COLLECT_UNBUFFERED = ["NCCL_DEBUG_FILE=/path/%h.%p.log, which NCCL writes line by line, instead of buffered stdout"]
+COLLECT_UNCHANGED = ["the logs as NCCL wrote them, with their pointers; --redact hides hosts, addresses and paths"]
 COLLECT_EVERY_LINE = ["RAY_DEDUP_LOGS=0, or NCCL_DEBUG_FILE=/path/%h.%p.log on every rank"]

@@ -29,6 +29,11 @@ def _category(column: pl.Expr) -> pl.Expr:
     return column.cast(pl.Categorical)
 
 
+def _pointer(column: pl.Expr) -> pl.Expr:
+    is_left_out = column.str.slice(2, 1).is_in([".", "X", "x", "*"])  # behind the 0x
+    return pl.when(~is_left_out).then(column).cast(pl.Categorical)
+
+
 def _integer(column: pl.Expr) -> pl.Expr:
     return column.cast(pl.Int64, strict=False)
 
@@ -62,9 +67,9 @@ COLUMN_TYPES: Mapping[str, ColumnType] = {
     "HEX": ColumnType(pl.Int64(), "printed in hexadecimal", _hexadecimal),
     "DECIMAL": ColumnType(pl.Float64(), "", _decimal),
     "FLOAT": ColumnType(pl.Float64(), "null where it says N/A", _decimal),
-    "PTR": ColumnType(pl.Categorical(), "pointer, valid within one process", _category),
+    "PTR": ColumnType(pl.Categorical(), "pointer, valid within one process; null where it was left out", _pointer),
     "MEMORY_ADDRESS": ColumnType(pl.UInt64(), "memory address", _address),
-    "HEXID": ColumnType(pl.Categorical(), "identifier", _category),
+    "HEXID": ColumnType(pl.Categorical(), "identifier; null where it was left out", _pointer),
     "PCI": ColumnType(pl.Categorical(), "as NCCL prints it: `0000:5d:00` is 5d000", _pci),
     "NAME": ColumnType(pl.Categorical(), "", _category),
     "HOSTNAME": ColumnType(pl.Categorical(), "", _category),

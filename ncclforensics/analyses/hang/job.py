@@ -172,6 +172,11 @@ class Job:
         """Whether only PyTorch, a launcher or the application speak of this job, and neither NCCL nor RAS."""
         return not self.processes and not self.members and not self.snapshots and self.calls.is_empty()
 
+    @property
+    def has_calls_of_no_communicator(self) -> bool:
+        """Whether call lines name no communicator, because its pointer was left out of the text."""
+        return bool(self._call_line["comm"].null_count())
+
     @cached_property
     def recorded_roots(self) -> Roots:
         """The ranks at the root of the hang, by the Flight Recorder dumps."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ncclforensics.analyses.hang.job import Diagnosis, Job
 from ncclforensics.analyses.job.failure_events import AFTER
 from ncclforensics.data.names import ranks_text
-from ncclforensics.data.variables import COLLECT_CALLS, COLLECT_UNBUFFERED
+from ncclforensics.data.variables import COLLECT_CALLS, COLLECT_UNBUFFERED, COLLECT_UNCHANGED
 
 MAJORITY = 0.5
 
@@ -29,9 +29,12 @@ def find_missing_call_lines(job: Job) -> Diagnosis | None:
     diagnosis = Diagnosis(
         "undecidable", f"init completed, but {how_many} shows calls: the logs do not show what happened after init"
     )
-    if not job.memberships:
-        diagnosis.reason = "these logs show no communicator and no call"
     diagnosis.collect = COLLECT_CALLS
+    if job.has_calls_of_no_communicator:
+        diagnosis.reason = "the pointers were left out of this text, so that its calls name no communicator"
+        diagnosis.collect = COLLECT_UNCHANGED
+    elif not job.memberships:
+        diagnosis.reason = "these logs show no communicator and no call"
     return diagnosis
 
 

@@ -39,6 +39,8 @@ COMMUNICATOR_LIFETIME = {
 _CREATION_COLUMNS = ["rank", "nranks", "cudadev", "busid", "commid", "parent", "child", "color", "creator"]
 _ENDING_COLUMNS = ["rank", "nranks", "cudadev", "busid", "commid"]
 _POINTER = [*OWNER, "comm"]
+# Stands for a pointer that was left out of a text: what else a process knows its communicator by.
+_SUBSTITUTE = pl.format("left out, rank {} of {}", "rank", "nranks")
 
 
 @analysis(COMMUNICATOR_LIFETIME)
@@ -72,6 +74,7 @@ def communicator_lifetime(
     same_line = ["event", *_POINTER, "rank", "nranks", "commid", "parent", "child", "color"]
     events = (
         pl.concat([creations, ends.with_columns(text_of("event")), journal_only_lifetime], how="diagonal")
+        .with_columns(comm=pl.coalesce("comm", _SUBSTITUTE.cast(pl.Categorical)))
         .drop_nulls(_POINTER)
         .with_columns(rank=pl.when((pl.col("rank") < pl.col("nranks")).fill_null(True)).then("rank"))  # else damaged
         .sort("pos")

@@ -52,7 +52,7 @@ def calls_without_init(
     lines = lines.join(created, on=pointer, how="left", maintain_order="left")
     lines = lines.filter(pl.col("created_pos").is_null() | (pl.col("pos") < pl.col("created_pos")))
     is_whole = pl.col("source").is_in(source.filter("is_whole")["source"].implode())
-    lines = lines.filter((pl.col("nranks") > 1) & is_whole)
+    lines = lines.filter((pl.col("nranks") > 1) & is_whole & pl.col("comm").is_not_null())
     if lines.is_empty():
         return pl.DataFrame(schema=CALLS_WITHOUT_INIT)
     first = lines.group_by(pointer, maintain_order=True).agg(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.data.networks import RDMA, SOCKET, TCP_PROVIDERS
+from ncclforensics.data.networks import EFA, MOST_GPUS, RDMA, SOCKET, TCP_PROVIDERS
 from ncclforensics.frames.columns import OWNER, PLACE, text_of
 from ncclforensics.frames.registry import analysis
 
@@ -59,6 +59,7 @@ GDR_CONNECTIONS = {
     "is_closed": pl.Boolean(),  # NCCL found neither a kernel module nor DMA-BUF
     "is_open": pl.Boolean(),  # a line shows that the NIC can access GPU memory
     "is_far": pl.Boolean(),  # GPU and NIC are farther apart than NCCL allows
+    "is_small_instance": pl.Boolean(),  # EFA with one NIC: of these, AWS's newest alone have GPUDirect RDMA
     "level": pl.String(),  # setting of NCCL_NET_GDR_LEVEL or its predecessors, as NAME=value
     "reason_source": pl.Int32(),
     "reason_line": pl.Int32(),
@@ -112,18 +113,25 @@ def chosen_network(
     ib_unusable: pl.DataFrame,
     libfabric: pl.DataFrame,
     libfabric_error: pl.DataFrame,
+    exported_variable: pl.DataFrame,
+    ring: pl.DataFrame,
+    version: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per process and network, with the reason for it and whether the job needs a network."""
     rows, used = reported_network, _used_networks(connection)
     jobs = rank.select(*OWNER, "job").unique(OWNER)
     rows = rows.join(jobs, on=OWNER, how="left")
-    rows = rows.join(_network_need(rows, used, placement, rank, member), on=OWNER, how="left")
+    is_amd = text_of("form").str.starts_with("rccl")
+    large = _in_large_rings(ring) if version.filter(is_amd).is_empty() else rows.select(OWNER).clear()
+    rows = rows.join(_network_need(rows, used, placement, large, rank, member), on=OWNER, how="left")
     providers = (
         libfabric.filter(pl.col("form") == "provider")
         .group_by(OWNER)
         .agg(provider=text_of("provider").drop_nulls().last())
     )
-    reasons = _reasons(setting, net_devices, shared_library, ib_unusable, libfabric_error, plugin)
+    commanded = _commanded_settings(exported_variable, reported_network)
+    settings = pl.concat([setting.select(*PLACE, text_of("variable"), text_of("value")), commanded])
+    reasons = _reasons(settings, net_devices, shared_library, ib_unusable, libfabric_error, plugin)
     rows = rows.join(providers, on=OWNER, how="left").join(reasons, on=OWNER, how="left")
     # UNTRIED rests on absent lines: it is dropped where another process of the job has a better reason.
     is_known = (pl.col("reason") != UNTRIED).fill_null(value=False).any().over("job", "network")
@@ -144,8 +152,30 @@ def chosen_network(
     ).select(list(CHOSEN_NETWORK))
 
 
+def _commanded_settings(exported_variable: pl.DataFrame, reported_network: pl.DataFrame) -> pl.DataFrame:
+    """Variables that a command gives to the processes whose lines follow it in its source, as rows of `setting`."""
+    commands = exported_variable.filter("is_in_command").rename({"line": "command_line"})
+    given = reported_network.select(*OWNER, "source", "line").join(commands, on="source")
+    return (
+        given.filter(pl.col("command_line") < pl.col("line"))
+        .select(*OWNER, "source", "variable", "value", line="command_line")
+        .select(*PLACE, "variable", "value")
+    )
+
+
+def _in_large_rings(ring: pl.DataFrame) -> pl.DataFrame:
+    """Processes that print a ring of more ranks than a host has GPUs."""
+    ranks = text_of("order").str.strip_chars(" .").str.split(" ").list.eval(pl.element() != "").list.sum()
+    return ring.filter(ranks > MOST_GPUS).select(OWNER).unique()
+
+
 def _network_need(
-    rows: pl.DataFrame, used: pl.DataFrame, placement: pl.DataFrame, rank: pl.DataFrame, member: pl.DataFrame
+    rows: pl.DataFrame,
+    used: pl.DataFrame,
+    placement: pl.DataFrame,
+    large: pl.DataFrame,
+    rank: pl.DataFrame,
+    member: pl.DataFrame,
 ) -> pl.DataFrame:
     """Whether the job of each process spans several nodes, and whether its data goes over the network.
 
@@ -159,6 +189,7 @@ def _network_need(
     processes = (
         memberships.join(placements, on=OWNER, how="left")
         .join(carrying, on=OWNER, how="left")
+        .join(large.with_columns(is_large=pl.lit(value=True)), on=OWNER, how="left")
         .join(sizes, on="job", how="left")
         .join(seen, on="job", how="left")
     )
@@ -169,7 +200,10 @@ def _network_need(
     return processes.select(
         *OWNER,
         spans_nodes=(
-            (has_hosts & is_alone.not_()) | (pl.col("nnodes").max().over("job") > 1) | (absent & carries_data)
+            (has_hosts & is_alone.not_())
+            | (pl.col("is_large").any().over("job") & pl.col("nnodes").is_null())
+            | (pl.col("nnodes").max().over("job") > 1)
+            | (absent & carries_data)
         ).fill_null(value=False),
         carries_data=carries_data,
         is_network_unneeded=(pl.col("mnnvl").max().over("job") > 0).fill_null(value=False) & carries_data.not_(),
@@ -239,6 +273,7 @@ def gdr_connections(
     gpu_direct: pl.DataFrame,
     libfabric_error: pl.DataFrame,
     setting: pl.DataFrame,
+    libfabric: pl.DataFrame,
     rocm: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per process of a job on several nodes with RDMA, if the log shows its connections.
@@ -275,6 +310,9 @@ def gdr_connections(
     is_open = (state == "Enabled") | form.is_in(["dmabuf", "hca_module", "data_direct"])
     open_processes = capabilities.filter(is_open).select(OWNER).unique().with_columns(is_open=pl.lit(value=True))
     far = capabilities.filter(form.is_in(["gpu", "gpu_rank"]) & (state == "Disabled")).select(PLACE)
+    # The plugin has settings for the large types of instances, and prints their name.
+    large = libfabric.filter(text_of("platform").is_not_null()).select(OWNER)
+    small = libfabric.filter((text_of("provider") == EFA) & (pl.col("nics") == 1)).join(large, on=OWNER, how="anti")
     levels = setting.filter(
         pl.col("variable").is_in(["NCCL_NET_GDR_LEVEL", "NCCL_IB_GDR_LEVEL", "NCCL_IB_CUDA_SUPPORT"])
     )
@@ -290,7 +328,9 @@ def gdr_connections(
         .join(open_processes, on=OWNER, how="left")
         .join(_first(far, "far"), on=OWNER, how="left")
         .join(level, on=OWNER, how="left")
+        .join(small.select(OWNER).unique().with_columns(is_small_instance=True), on=OWNER, how="left")
         .with_columns(
+            pl.col("is_small_instance").fill_null(value=False),
             pl.col("is_open").fill_null(value=False),
             is_closed=pl.col("at_closed").is_not_null(),
             is_far=pl.col("at_far").is_not_null(),

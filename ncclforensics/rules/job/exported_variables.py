@@ -15,16 +15,9 @@ from ncclforensics.rules.shared.environment_settings import environment_settings
 from ncclforensics.rules.shared.grouping import group_finding
 
 
-def _unquoted(exported: pl.DataFrame) -> pl.DataFrame:
-    return exported.with_columns(
-        variable="NCCL_" + text_of("name"),
-        value=text_of("value").fill_null("").str.strip_chars("\"'"),
-    ).sort("source", "line")
-
-
-@rule(Category.ENVIRONMENT, Severity.INFO, of=("exported",))
+@rule(Category.ENVIRONMENT, Severity.INFO, of=("exported_variable",))
 def env_not_echoed(
-    exported: pl.DataFrame, setting: pl.DataFrame, member: pl.DataFrame, rank: pl.DataFrame
+    exported_variable: pl.DataFrame, setting: pl.DataFrame, member: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
     """A variable is exported, and NCCL does not know it or never read it.
 
@@ -36,8 +29,7 @@ def env_not_echoed(
     `NAME set by environment to`.
     Sources: nccl: src/misc/param.cc; NCCL user guide, troubleshooting (MPI); llm-d-benchmark#1862 (a typo).
     """
-    exports = _unquoted(exported)
-    unknown = exports.filter(
+    unknown = exported_variable.filter(
         (~pl.col("variable").is_in(KNOWN) | pl.col("variable").is_in(list(DEAD))) & ~pl.col("variable").is_in(FOREIGN)
     )
     for _, rows in unknown.group_by("variable", maintain_order=True):
@@ -60,7 +52,7 @@ def env_not_echoed(
     printed = set(environment_settings(setting)["variable"])
     if not printed or member.filter("is_complete").is_empty():
         return
-    unread = exports.filter(pl.col("variable").is_in(READ_BY_ALL - printed) & (pl.col("value") != ""))
+    unread = exported_variable.filter(pl.col("variable").is_in(READ_BY_ALL - printed) & (pl.col("value") != ""))
     for _, rows in unread.group_by("variable", maintain_order=True):
         name = rows["variable"][0]
         finding = group_finding(
@@ -83,7 +75,7 @@ def _unknown_token(name: str) -> str:
 
 @rule(Category.ENVIRONMENT, Severity.INFO)
 def env_debug_file_pattern(
-    setting: pl.DataFrame, exported: pl.DataFrame, source: pl.DataFrame, rank: pl.DataFrame
+    setting: pl.DataFrame, exported_variable: pl.DataFrame, source: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
     """The name of NCCL's log file contains a token that NCCL does not replace.
 
@@ -98,7 +90,7 @@ def env_debug_file_pattern(
         for rows in (
             environment_settings(setting).filter(pl.col("variable") == "NCCL_DEBUG_FILE"),
             setting.filter(pl.col("form") == "debug_file").with_columns(value=pl.col("path")),
-            _unquoted(exported).filter(pl.col("variable") == "NCCL_DEBUG_FILE"),
+            exported_variable.filter(pl.col("variable") == "NCCL_DEBUG_FILE"),
         )
         for row in rows.select("source", "line", text_of("value")).to_dicts()
         if row["value"]

@@ -121,25 +121,34 @@ def gdr_missing_suffix(gdr_connections: pl.DataFrame, rank: pl.DataFrame) -> Ite
     Means: NCCL copies the data through host memory. On some hosts only: the kernel module is missing there; on all
     hosts: it is missing everywhere, or a plugin needs NCCL_NET_GDR_LEVEL=PHB (Slingshot).
     Not when: only sends lack it: NCCL uses it for sends only where that is faster; another receive of the same process
-    uses it; the network is sockets; GPU and NIC are far apart (a rule of its own).
+    uses it; the network is sockets; GPU and NIC are far apart (a rule of its own); an AWS instance with one EFA
+    adapter, which mostly does not support it (g4dn, g5, p3dn): noted only.
     Do: run lsmod | grep peermem on those hosts, and look for "DMA-BUF is available" in the log;
     NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH prints the reason per NIC and GPU.
-    Sources: nccl#897, Mellanox/nv_peer_memory#56; NCCL user guide, NCCL_NET_GDR_LEVEL.
+    Sources: nccl#897, Mellanox/nv_peer_memory#56; NCCL user guide, NCCL_NET_GDR_LEVEL; AWS: EFA, supported instances.
     """
     staged = _staged(gdr_connections)
     is_unexplained = (
         (pl.col("is_closed").not_() | pl.col("is_open")) & pl.col("is_far").not_() & _is_switched_off().not_()
     )
-    for (job, network), rows in staged.filter(is_unexplained).group_by("job", "network", maintain_order=True):
+    for (job, network, is_small), rows in staged.filter(is_unexplained).group_by(
+        "job", "network", "is_small_instance", maintain_order=True
+    ):
         of_job = gdr_connections.filter((pl.col("job") == job) if job is not None else pl.col("job").is_null())
         others = of_job.filter(pl.col("direct") > 0).join(rows.select("host"), on="host", how="anti")
         if others.height:
             detail = "the other hosts use it for receives: the kernel module is probably missing here"
+        elif is_small:
+            detail = (
+                "these instances have one EFA adapter: of such types, only those with H100 GPUs or later can use it"
+            )
         else:
             detail = "no receive uses it; these logs do not show why"
         title = f"{{processes}}: no GPUDirect RDMA over {network}"
         finding = group_finding(rows, rank, title, f"data is copied through host memory; {detail}", "certain")
         finding.evidence = [*finding.evidence[:3], *evidence_lines(others, "another host")[:1]]
+        if is_small and others.is_empty():
+            finding.severity, finding.role = Severity.INFO, Role.CONTEXT
         yield finding
 
 
