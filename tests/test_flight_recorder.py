@@ -33,6 +33,7 @@ class Recorder:
         self.rank = rank
         self.groups = {name: ranks for name, ranks in (groups or MEMBERS).items() if rank in ranks}
         self.entries: list[Json] = []
+        self.kept = 1 << 20
         self.made = dict.fromkeys(self.groups, 0)
         self.messages = dict.fromkeys(self.groups, 0)
 
@@ -65,6 +66,20 @@ class Recorder:
         self.entries.append(entry)
         return self
 
+    def batch(self, group: tuple[str, str], peer: int, *, done: bool) -> Recorder:
+        """Record a send to and a recv from a rank of a group, as `batch_isend_irecv` does."""
+        own = self.groups[group[0]].index(self.rank)
+        self.call(group, f"nccl:send {own}->{peer}", done=False)
+        self.messages[group[0]] -= 1
+        self.call(group, f"nccl:recv {own}<-{peer}", done=False)
+        self.messages[group[0]] -= 1
+        self.call(group, "nccl:coalesced", done=done)
+        for entry in self.entries[-3:]:
+            entry |= {"is_p2p": True, "p2p_seq_id": self.messages[group[0]] + 1}
+        self.made[group[0]] -= 1
+        self.messages[group[0]] += 1
+        return self
+
     def document(self) -> Json:
         """The dump, in the order of PyTorch's keys."""
         status = {}
@@ -86,7 +101,7 @@ class Recorder:
         }
         return {
             "version": "2.10", "pg_config": config, "comm_lib_version": "2.27.7", "pg_status": status,
-            "entries": self.entries,
+            "entries": self.entries[-self.kept :],
         }  # fmt: skip
 
 
@@ -173,11 +188,84 @@ def one_posted_a_receive_and_stops() -> list[Recorder]:
     return ranks
 
 
-def two_wait_for_messages_of_each_other() -> list[Recorder]:
+def one_posted_a_receive_in_advance() -> list[Recorder]:
+    """Rank 2 completed a call after it had posted a receive from rank 0, and stands in one with rank 3, which stops."""
+    ranks = recorders()
+    ranks[2].call(title="nccl:recv 2<-0", done=False)
+    for recorder in ranks:
+        recorder.call(TP[recorder.rank])
+        if recorder.rank != 3:
+            recorder.call(TP[2] if recorder.rank == 2 else WORLD, done=False)
+    return ranks
+
+
+def two_wait_for_messages_of_each_other(*, in_one_line: bool = True) -> list[Recorder]:
     ranks = recorders()
     for recorder in ranks:
         title = {0: "nccl:recv 0<-1", 1: "nccl:recv 1<-0"}.get(recorder.rank, "nccl:all_reduce")
-        recorder.call(title=title, done=False)
+        place = "/job/backward.py" if recorder.rank == 0 and not in_one_line else "/job/train.py"
+        recorder.call(title=title, done=False, place=place)
+    return ranks
+
+
+def two_wait_in_different_lines() -> list[Recorder]:
+    """Ranks 0 and 1 wait for messages of each other, of which one may have left out its own before."""
+    return two_wait_for_messages_of_each_other(in_one_line=False)
+
+
+def messages_in_batches(*, one_stops: bool = False) -> list[Recorder]:
+    """Ranks 0 and 1 exchange messages in batches: only the entry that closes a batch has a state."""
+    ranks = recorders()
+    for number in range(3):
+        for recorder in ranks:
+            if recorder.rank < 2 and not (one_stops and recorder.rank == 0 and number == 2):
+                is_over = not one_stops or number < 2
+                recorder.batch(TP[0], 1 - recorder.rank, done=is_over)
+    for recorder in ranks:
+        if not one_stops:
+            recorder.call()
+        elif recorder.rank > 1:
+            recorder.call(done=False)
+    return ranks
+
+
+def one_makes_no_batch() -> list[Recorder]:
+    return messages_in_batches(one_stops=True)
+
+
+def groups_of_one_name(*, late: int = 3) -> list[Recorder]:
+    """Ranks 0, 1 and ranks 2, 3 have a group of the same name, as `split_group` makes them; rank 3 stops."""
+    groups = {rank: {"0": [0, 1, 2, 3], "1": [0, 1] if rank < 2 else [2, 3]} for rank in range(4)}
+    ranks = [Recorder(rank, groups[rank]) for rank in range(4)]
+    for number in range(5):
+        for recorder in ranks:
+            if recorder.rank < 2 or number < 3:
+                recorder.call(("1", "undefined"))
+    for recorder in ranks:
+        if recorder.rank != late:
+            recorder.call(("1", "undefined") if recorder.rank == 2 else WORLD, done=False)
+    return ranks
+
+
+def a_skipped_call_in_a_group_of_two() -> list[Recorder]:
+    """Rank 1 left out the call that rank 0 is in, and made the next one; the other group shows the usual order."""
+    ranks = recorders()
+    for recorder in ranks:
+        titles = ("nccl:_all_gather_base", "nccl:_reduce_scatter_base")
+        for title in titles[1:] if recorder.rank == 1 else titles:
+            recorder.call(TP[recorder.rank], title, done=recorder.rank > 1)
+        recorder.call(done=False)
+    return ranks
+
+
+def open_calls_were_overwritten() -> list[Recorder]:
+    """Rank 1 ran ahead of its GPU, so that its oldest open calls are no longer recorded; rank 2 stopped."""
+    ranks = recorders()
+    for _ in range(6):
+        for recorder in ranks:
+            if recorder.rank != 2:
+                recorder.call(done=False)
+    ranks[1].kept = 4
     return ranks
 
 
@@ -208,8 +296,15 @@ def one_dump_is_older() -> list[Recorder]:
         (one_uses_groups_in_another_order, ("cross-communicator-deadlock", [1], "likely")),
         (all_stand_together, ("stuck-together", [], "likely")),
         (one_waits_for_a_message, ("p2p-unmatched", [2], "likely")),
-        (one_posted_a_receive_and_stops, ("lagging-ranks", [2], "likely")),
+        (one_posted_a_receive_and_stops, ("undecidable", [], "likely")),
+        (one_posted_a_receive_in_advance, ("lagging-ranks", [3], "likely")),
         (two_wait_for_messages_of_each_other, ("p2p-unmatched", [0, 1], "possible")),
+        (two_wait_in_different_lines, ("p2p-unmatched", [], "likely")),
+        (messages_in_batches, ("no-hang", [], "likely")),
+        (one_makes_no_batch, ("lagging-ranks", [0], "likely")),
+        (groups_of_one_name, ("lagging-ranks", [3], "likely")),
+        (a_skipped_call_in_a_group_of_two, ("collective-mismatch", [1], "likely")),
+        (open_calls_were_overwritten, ("lagging-ranks", [2], "likely")),
         (two_pass_another_size_than_the_other_two, ("collective-mismatch", [0, 1, 2, 3], "likely")),
         (recorders, ("no-hang", [], "likely")),
     ],

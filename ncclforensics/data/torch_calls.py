@@ -41,6 +41,8 @@ SYMMETRIC = (
     "all_gather_into_tensor_coalesced", "reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced",
     "all_to_all", "all_to_all_single",
 )  # fmt: skip
+# What closes a batch of calls, which were recorded before it without a state of their own.
+BATCHES = ("coalesced", "ALLGATHER_coalesced", "REDUCE_SCATTER_coalesced")
 # Data type in Flight Recorder entries -> NCCL's number (data/names.py, DATATYPES).
 DATATYPES = {
     "Char": 0, "Byte": 1, "Bool": 1, "Int": 2, "UInt32": 3, "Long": 4, "UInt64": 5, "Half": 6, "Float": 7, "Double": 8,

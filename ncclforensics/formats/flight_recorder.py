@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from ncclforensics.data import nouns
+from ncclforensics.data.torch_calls import BATCHES
 from ncclforensics.formats import Record
 from ncclforensics.inputs.plain_pickle import PROTOCOLS, load, walk
 from ncclforensics.inputs.tolerant_json import json_array, json_integer, json_number, json_object, json_text, parse_json
@@ -116,13 +117,30 @@ def _ranges(ranks: list[Any]) -> str | None:
 
 
 def _kept(entries: list[dict[str, Any]]) -> Iterable[dict[str, Any]]:
-    """The entries that have not completed or retired, and the last others."""
+    """The entries that have not completed or retired, the one before them, and the last others.
+
+    Of a batch the closing entry decides.
+    """
     first = len(entries) - KEPT
+    before_open = next((number - 1 for number, entry in enumerate(entries) if not _is_over(entry)), 0)
+    closed = {
+        _batch(entry) for entry in entries if _is_over(entry) and str(entry.get("profiling_name")).endswith(BATCHES)
+    }
     return (
         entry
         for number, entry in enumerate(entries)
-        if number >= first or not (entry.get("state") == "completed" or entry.get("retired"))
+        if number >= first or number == before_open or not (_is_over(entry) or (closed and _batch(entry) in closed))
     )
+
+
+def _is_over(entry: Mapping[str, Any]) -> bool:
+    return entry.get("state") == "completed" or bool(entry.get("retired"))
+
+
+def _batch(entry: Mapping[str, Any]) -> tuple[object, ...]:
+    """What is equal of all calls of a batch, which count as one, and of no others."""
+    is_message = entry.get("is_p2p") is True
+    return entry.get("pg_id"), is_message, entry.get("p2p_seq_id" if is_message else "collective_seq_id")
 
 
 def _call(entry: Mapping[str, Any]) -> dict[str, Any]:

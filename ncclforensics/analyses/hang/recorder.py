@@ -21,6 +21,7 @@ from ncclforensics.analyses.hang.recorder_diagnosis import (
     set_call,
 )
 from ncclforensics.analyses.hang.recorder_graph import Recordings, Roots
+from ncclforensics.analyses.hang.recorder_messages import describe_met_messages, find_open_messages
 from ncclforensics.analyses.job.torch_text import minority_of
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.torch_calls import EQUAL_SIZED, WATCHED_LIBRARIES
@@ -72,6 +73,9 @@ def _diagnose_mismatch(
 ) -> Diagnosis:
     recordings = recordings_of(job)
     outliers = minority_of(values)
+    has_majority = len(outliers) < len(values)
+    if not has_majority:
+        outliers = _unlike_sister_groups(recordings, group, sequence, field, values) or outliers
     others = [rank for rank in called if rank not in outliers]
     place = f"collective {sequence} of {recordings.group_text(group)}"
     alike: dict[object, list[int]] = {}
@@ -84,12 +88,22 @@ def _diagnose_mismatch(
     is_listed = any(row["members"] for row in recordings.positions[group].values())
     is_complete = is_listed and set(recordings.members[group]) <= set(called)
     diagnosis = diagnose(job, "collective-mismatch", "; ".join(parts), outliers)
-    diagnosis.certainty = "certain" if is_complete and others else "likely"
+    diagnosis.certainty = "certain" if is_complete and has_majority else "likely"
     diagnosis.how, diagnosis.fields = ("another" if field == "name" else "arguments"), [field]
     set_call(diagnosis, called[(others or outliers)[0]][0])
     cite(job, diagnosis, "minority", [called[rank][0] for rank in outliers])
     cite(job, diagnosis, "majority", [called[rank][0] for rank in others])
     return diagnosis
+
+
+def _unlike_sister_groups(
+    recordings: Recordings, group: str, sequence: int, field: str, values: dict[int, object]
+) -> list[int]:
+    """The ranks of a group without a majority that differ from what all ranks of the sister groups called there."""
+    called = recordings.in_sister_groups(group, sequence)
+    usual = {value for name, found in _compared_values(called) if name == field for value in found.values()}
+    outliers = sorted(rank for rank, value in values.items() if value not in usual)
+    return outliers if len(usual) == 1 and len(called) > 1 and len(outliers) < len(values) else []
 
 
 def find_recorded_roots(job: Job) -> Diagnosis | None:
@@ -206,7 +220,12 @@ def _diagnose_cycle(job: Job, roots: Roots) -> Diagnosis:
     where = [f"rank {call['rank']} stands in {described(call)}, {place_text(recordings, call)}" for call in standing]
     if roots.is_message_cycle:
         reason = "each waits for a message of the next, and none is at the matching call: " + "; ".join(where[:SHOWN])
-        diagnosis = diagnose(job, "p2p-unmatched", reason, roots.cycle)
+        # In one line of the program all are at fault; in several, one rank may have left out an earlier message.
+        is_one_line = len({call["called_from"] for call in standing} - {None}) == 1
+        diagnosis = diagnose(job, "p2p-unmatched", reason, roots.cycle if is_one_line else [])
+        if not is_one_line:
+            diagnosis.reason += "; which of them left out a message, their dumps do not show"
+            diagnosis.collect = [f"the stacks of {ranks_text(roots.cycle)}: py-spy dump --pid of each"]
     else:
         outliers = _ranks_in_another_order(recordings, roots.cycle)
         reason = "called the collectives of several process groups in another order: " + "; ".join(where[: 2 * SHOWN])
@@ -226,10 +245,10 @@ def _culprit_numbers(job: Job, diagnosis: Diagnosis) -> set[int | None]:
 def _ranks_in_another_order(recordings: Recordings, ranks: list[int]) -> list[int]:
     """The ranks whose calls are first in another order than those of most; all where there is no majority.
 
-    Ranks of one program use groups of one description in one order, whatever the names of the groups.
+    Ranks of one program use groups of one family in one order, whatever the names of the groups.
     """
     orders = {rank: recordings.order(rank) for rank in sorted(recordings.read)}
-    uses = {rank: {desc for desc, _ in order} for rank, order in orders.items()}
+    uses = {rank: {family for family, _ in order} for rank, order in orders.items()}
     orders = {rank: order for rank, order in orders.items() if rank in ranks or uses[rank] == uses[ranks[0]]}
     common = set.intersection(*(set(order) for order in orders.values())) if orders else set()
     begin = {rank: next((n for n, place in enumerate(order) if place in common), 0) for rank, order in orders.items()}
@@ -249,13 +268,17 @@ def find_rank_without_dump(job: Job) -> Diagnosis | None:
     places = [place for place in job.recorded_roots.standing if place.standing and not place.completed]
     suspects = Counter(rank for place in places for rank in place.without_dump if rank not in recordings.outdated)
     peers = {
-        call["peer"]: call
+        message["peer"]: message
         for rank in recordings.read
-        if (call := recordings.blocking(rank)) and call["is_p2p"] and call["peer"] in recordings.without_dump
+        if (call := recordings.blocking(rank)) and call["is_p2p"]
+        for message in recordings.batch(call)
+        if message["peer"] in recordings.without_dump
     }
     for rank in peers:
         suspects[rank] += 1
     absent = len(recordings.without_dump)
+    if any(recordings.is_idle(rank) for rank in recordings.read):
+        return None  # that rank waits for none, and a rank without a dump may wait for it
     if not suspects or absent > MOST_ABSENT * (len(recordings.dumps) + absent):
         return None
     place = next((place for place in places if place.without_dump), None)
@@ -280,7 +303,7 @@ def find_common_call(job: Job) -> Diagnosis | None:
     recordings = job.recordings
     places = [place for place in job.recorded_roots.standing if place.standing and not place.missing]
     if not places and job.recorded_roots.messages:
-        return _diagnose_messages(job, job.recorded_roots.messages)
+        return describe_met_messages(job, job.recorded_roots.messages)
     if not places:
         return None
     if recordings.outdated:
@@ -294,8 +317,13 @@ def find_common_call(job: Job) -> Diagnosis | None:
         return diagnosis
     place = max(places, key=lambda place: len(place.standing))
     calls = calls_at(recordings, place)
-    reason = f"{ranks_text(place.standing)} stand in {described(calls[0])}, {place_text(recordings, calls[0])}"
-    if place.without_dump:
+    verb = "stands" if len(place.standing) == 1 else "stand"
+    reason = f"{ranks_text(place.standing)} {verb} in {described(calls[0])}, {place_text(recordings, calls[0])}"
+    if place.unread:
+        reason += f"; in the dumps of {ranks_text(place.unread)} the call at which they stand was overwritten"
+        diagnosis = diagnose(job, "undecidable", reason, [])
+        diagnosis.collect = [f"the stacks of {ranks_text(place.unread)}: py-spy dump --pid of each"]
+    elif place.without_dump:
         ranks = ranks_text(place.without_dump)
         diagnosis = diagnose(job, "undecidable", f"{reason}; of {ranks} no dump shows whether they called it", [])
         diagnosis.collect = [COLLECT_DUMPS.format(ranks=ranks)]
@@ -311,15 +339,8 @@ def find_common_call(job: Job) -> Diagnosis | None:
     return diagnosis
 
 
-def _diagnose_messages(job: Job, calls: list[Row]) -> Diagnosis:
-    recordings = recordings_of(job)
-    where = [f"rank {call['rank']} stands in {described(call)}, {place_text(recordings, call)}" for call in calls]
-    reason = f"{'; '.join(where[:SHOWN])}: both sides of a message are there, and it does not arrive"
-    diagnosis = diagnose(job, "stuck-together", reason, [])
-    diagnosis.certainty, diagnosis.rests_on_stall = "possible", True
-    set_call(diagnosis, calls[0])
-    cite(job, diagnosis, "waiting", calls)
-    return diagnosis
+# What is asked where the dumps name no rank; in this order.
+OPEN_QUESTIONS = (find_rank_without_dump, find_several_absent, find_open_messages, find_common_call)
 
 
 def find_nothing_open(job: Job) -> Diagnosis | None:

@@ -46,7 +46,8 @@ class Recordings:
         for row in position.to_dicts():
             self.positions[row["group"]][row["rank"]] = row
         self.calls = call
-        self.read = set(call["rank"])  # ranks whose entries were read and are not empty
+        # Ranks whose entries were read, are not empty, and show where they stand.
+        self.read = set(call["rank"]) - set(position.filter("is_overwritten")["rank"])
         self.open_calls: dict[int, list[Row]] = defaultdict(list)
         for row in call.filter("is_open").to_dicts():
             self.open_calls[row["rank"]].append(row)
@@ -104,11 +105,40 @@ class Recordings:
         )
 
     def blocking(self, rank: int, *, with_messages: bool = False) -> Row | None:
-        """Return the oldest open call of a rank: where it stands."""
+        """Return the oldest open call of a rank: where it stands.
+
+        A rank that completed later calls does not stand at a message: it posted that in advance.
+        """
         calls = self.open_calls.get(rank, [])
         if rank in self.without_messages and not with_messages:
             calls = [row for row in calls if not row["is_p2p"]]
-        return calls[0] if calls else None
+        last = self._last_completed.get(rank, 0)
+        return next((row for row in calls if not row["is_p2p"] or row["line"] > last), calls[0] if calls else None)
+
+    @cached_property
+    def _last_completed(self) -> dict[int, int]:
+        """Rank -> line of the last call that it completed."""
+        completed = self.calls.filter(~pl.col("is_open")).group_by("rank").agg(pl.col("line").max())
+        return dict(completed.iter_rows())
+
+    def batch(self, call: Row) -> list[Row]:
+        """Return the messages that a rank posted together with this one, and that complete together."""
+        place = (call["group"], call["sequence"])
+        if call["sequence"] is None:
+            return [call]
+        return [
+            row for row in self.open_calls[call["rank"]] if row["is_p2p"] and (row["group"], row["sequence"]) == place
+        ]
+
+    def meets(self, message: Row) -> bool:
+        """Whether the peer of a message stands at its other side."""
+        counterpart = self.blocking(message["peer"])
+        if counterpart is None or not counterpart["is_p2p"]:
+            return False
+        return any(
+            (row["group"], row["peer"]) == (message["group"], message["rank"]) and row["name"] != message["name"]
+            for row in self.batch(counterpart)
+        )
 
     def last_call(self, rank: int) -> Row | None:
         """Return the last call of a rank, if its entries were read."""
@@ -123,10 +153,26 @@ class Recordings:
         return {"rank": rank, "source": self.dumps[rank]["source"], "line": 1}
 
     def order(self, rank: int) -> list[tuple[str, int]]:
-        """Return the collectives of a rank in its order, each by the description of its group and its number there."""
-        rows = self.calls.filter((pl.col("rank") == rank) & ~pl.col("is_p2p")).select("group_desc", "group", "sequence")
+        """Return the collectives of a rank in its order, each by the family of its group and its number there."""
+        rows = self.calls.filter((pl.col("rank") == rank) & ~pl.col("is_p2p"))
+        return list(rows.select("family", "sequence").iter_rows())
+
+    def in_sister_groups(self, group: str, sequence: int) -> dict[int, list[Row]]:
+        """Return what the ranks of the sister groups called as their collective of this number."""
+        is_there = pl.col("group").is_in(self.sister_groups(group)) & (pl.col("sequence") == sequence)
+        called: dict[int, list[Row]] = defaultdict(list)
+        for row in self.calls.filter(is_there & ~pl.col("is_p2p")).to_dicts():
+            called[row["rank"]].append(row)
+        return called
+
+    def sister_groups(self, group: str) -> list[str]:
+        """Return the other groups of the family of a group that have as many members."""
+        families = dict(self.calls.select("group", "family").unique().iter_rows())
+        size = len(self.members[group])
         return [
-            (desc if desc and desc != "undefined" else group, sequence) for desc, group, sequence in rows.iter_rows()
+            other
+            for other, family in families.items()
+            if other != group and family == families.get(group) and len(self.members.get(other, [])) == size
         ]
 
     def forget_messages(self, ranks: set[int]) -> None:
@@ -226,17 +272,8 @@ class Recordings:
         if not call["is_p2p"]:
             place = self.standing(call["group"], call["sequence"])
             return [*place.missing, *place.queued]
-        peer = call["peer"]
-        if peer is None or peer not in self.dumps or peer in self.outdated:
-            return []
-        counterpart = self.blocking(peer)
-        is_joint = (
-            counterpart is not None
-            and counterpart["is_p2p"]
-            and (counterpart["group"], counterpart["peer"]) == (call["group"], rank)
-            and counterpart["name"] != call["name"]
-        )
-        return [] if is_joint else [peer]
+        known = [row for row in self.batch(call) if row["peer"] in self.dumps and row["peer"] not in self.outdated]
+        return sorted({row["peer"] for row in known if not self.meets(row)})
 
 
 @dataclass(slots=True)
@@ -246,6 +283,7 @@ class Roots:
     lagging: list[int] = field(default_factory=list)  # did not make the call, and have no open call
     unfinished: list[int] = field(default_factory=list)  # did not complete a call that other members completed
     cycle: list[int] = field(default_factory=list)  # wait for each other
+    open_messages: list[Row] = field(default_factory=list)  # in a circle of messages and collectives
     is_message_cycle: bool = False  # in point-to-point calls
     standing: list[Standing] = field(default_factory=list)  # calls at which all members stand
     messages: list[Row] = field(default_factory=list)  # point-to-point calls at which both sides stand
@@ -253,18 +291,24 @@ class Roots:
 
 
 def find_roots(recordings: Recordings) -> Roots:
-    """Follow who waits for whom to its ends; the point-to-point calls of ranks that wait in a circle are left out."""
+    """Follow who waits for whom to its ends; the messages of ranks that wait in a circle are left out.
+
+    Such a rank may wait for its message, or may have posted it in advance and be elsewhere: its dump cannot show which.
+    """
     edges = _edges(recordings)
     unresolved = _unresolved(edges)
-    calls = [recordings.blocking(rank) for rank in _cycle(edges, unresolved)]
-    in_messages = [call is not None and bool(call["is_p2p"]) for call in calls]
-    if any(in_messages) and not all(in_messages):
-        recordings.forget_messages(unresolved)
-        edges = _edges(recordings)
-        unresolved = _unresolved(edges)
-    roots = _roots(recordings, edges, unresolved)
-    roots.is_message_cycle = bool(in_messages) and all(in_messages)
-    return roots
+    calls = [call for rank in _cycle(edges, unresolved) if (call := recordings.blocking(rank))]
+    messages = [call for call in calls if call["is_p2p"]]
+    if not messages or len(messages) == len(calls):
+        roots = _roots(recordings, edges, unresolved)
+        roots.is_message_cycle = bool(messages)
+        return roots
+    recordings.forget_messages(unresolved)
+    edges = _edges(recordings)
+    roots = _roots(recordings, edges, _unresolved(edges))
+    return (
+        Roots(lagging=roots.lagging, unfinished=roots.unfinished) if roots.unfinished else Roots(open_messages=messages)
+    )
 
 
 def _edges(recordings: Recordings) -> dict[int, list[int]]:

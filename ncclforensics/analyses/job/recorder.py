@@ -17,7 +17,8 @@ from typing import Any
 import orjson
 import polars as pl
 
-from ncclforensics.data.torch_calls import DATATYPES, WATCHED_LIBRARIES
+from ncclforensics.analyses.job.recorder_groups import Groups, groups_by_source, groups_with_one_number, own_names
+from ncclforensics.data.torch_calls import BATCHES, DATATYPES, WATCHED_LIBRARIES
 from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.registry import analysis
 
@@ -31,22 +32,11 @@ RECORDED_RANK = {
     "newest_ns": pl.Int64(),  # when its last recorded call was made; null: its entries were not read, or there are none
 }
 
-RECORDED_POSITION = {
-    "rank": pl.Int32(),
-    "group": pl.String(),  # name of the process group, equal on all members
-    "group_desc": pl.String(),
-    "members": pl.List(pl.Int32()),  # ranks of the job, in the order of their ranks in the group; null: unknown
-    "enqueued": pl.Int64(),  # number of the last collective that it called
-    "completed": pl.Int64(),  # number of the last collective that it completed
-    "has_p2p": pl.Boolean(),  # the group has point-to-point calls, so only the entries show the numbers
-    "source": pl.Int32(),
-    "line": pl.Int32(),
-}
-
 RECORDED_CALL = {
     "rank": pl.Int32(),
     "group": pl.String(),
     "group_desc": pl.String(),
+    "family": pl.String(),  # equal for the groups that the ranks of one program use at the same place
     "sequence": pl.Int64(),  # number of the collective in its group; of a point-to-point call, of the rank's own
     "name": pl.String(),  # as PyTorch calls it
     "library": pl.String(),
@@ -66,21 +56,6 @@ RECORDED_CALL = {
 
 WORLD = "0"  # name of the process group of all ranks
 LONGEST_RANK = 6  # digits; a longer number in a file name is a time
-MOST_MEMBERS = 1 << 20
-
-
-@lru_cache(maxsize=4096)
-def _members(ranks: str) -> tuple[int, ...]:
-    """The ranks of a text such as `0-511, 520`."""
-    members: list[int] = []
-    for part in ranks.split(","):
-        first, _, last = part.strip().partition("-")
-        if not first.isdigit() or (last and not last.isdigit()):
-            return ()
-        if int(last or first) - int(first) >= MOST_MEMBERS:
-            return ()
-        members.extend(range(int(first), int(last or first) + 1))
-    return tuple(members)
 
 
 def _number_in_name(path: str) -> int | None:
@@ -95,22 +70,12 @@ def _number_in_name(path: str) -> int | None:
     return int(digits) if 0 < len(digits) <= LONGEST_RANK else None
 
 
-def _groups(recorder_group: pl.DataFrame) -> dict[int, dict[str, Row]]:
-    """Source -> name of a process group -> its row, with `members`. A group without a name belongs to no entry."""
-    groups: dict[int, dict[str, Row]] = defaultdict(dict)
-    for row in recorder_group.with_columns(pl.col("group_name", "group_desc", "ranks").cast(pl.String)).to_dicts():
-        members = _members(row["ranks"]) if row["ranks"] else ()
-        if row["group_name"] is not None and members:
-            groups[row["source"]][row["group_name"]] = {**row, "members": members}
-    return groups
-
-
 @analysis(RECORDED_RANK, of=("recorder_dump", "recorder_call"))
 def recorded_rank(
     recorder_dump: pl.DataFrame, recorder_group: pl.DataFrame, recorder_call: pl.DataFrame, source: pl.DataFrame
 ) -> pl.DataFrame:
     """One row per Flight Recorder dump: the rank that wrote it, and whether it is the latest of that rank."""
-    groups = _groups(recorder_group)
+    groups = groups_by_source(recorder_group)
     calls = recorder_call.group_by("source").agg(pl.col("created_ns").max(), entries=pl.len())
     newest = {row["source"]: row for row in calls.to_dicts()}
     own_ranks = _ranks_in_messages(recorder_call)
@@ -175,28 +140,39 @@ def recorded_call(
     recorder_call: pl.DataFrame, recorder_group: pl.DataFrame, recorded_rank: pl.DataFrame
 ) -> pl.DataFrame:
     """The last calls of every rank in its Flight Recorder dump, in the order in which they were made."""
-    groups = _groups(recorder_group)
-    calls = recorder_call.join(recorded_rank.filter("is_used").select("source", "rank"), on="source")
+    groups = groups_by_source(recorder_group)
+    calls = recorder_call.join(recorded_rank.filter("is_used").select("source", "rank"), on="source").sort(
+        "source", "line"
+    )
     titles = _mapped(calls, "profiling_name", _parse_title)
     sizes = _mapped(calls, "input_sizes", _elements)
     frames = _mapped(calls, "frames", _place)
-    is_p2p, is_retired = text_of("is_p2p") == "true", text_of("retired") == "true"
-    completed = text_of("state") == "completed"
     calls = calls.with_columns(
         library=pl.Series([title[0] if title else "" for title in titles], dtype=pl.String),
         name=pl.Series([title[1] if title else None for title in titles], dtype=pl.String),
         group_peer=pl.Series([title[3] if title else None for title in titles], dtype=pl.Int32),
         elements=pl.Series(sizes, dtype=pl.Int64),
         called_from=pl.Series(frames, dtype=pl.String),
-        group=text_of("group_name"),
+        group=own_names(calls, groups),
         group_desc=text_of("group_desc"),
+        family=pl.when(text_of("group_desc") != "undefined").then("group_desc").otherwise("group_name").cast(pl.String),
         dtypes=text_of("input_dtypes").str.replace_all('"', "", literal=True),
-        is_p2p=is_p2p,
+        is_p2p=text_of("is_p2p") == "true",
     )
-    is_watched = pl.col("library").is_in(WATCHED_LIBRARIES)
+    calls = _with_state_of_batch(
+        calls.with_columns(
+            peer=pl.Series(_peers(calls, groups), dtype=pl.Int32),
+            sequence=pl.when("is_p2p").then("p2p_seq").otherwise("collective_seq"),
+            is_completed=text_of("state") == "completed",
+            is_retired=text_of("retired") == "true",
+        )
+    )
+    is_watched, is_retired, completed = (
+        pl.col("library").is_in(WATCHED_LIBRARIES),
+        pl.col("is_retired"),
+        pl.col("is_completed"),
+    )
     calls = calls.with_columns(
-        peer=pl.Series(_peers(calls, groups), dtype=pl.Int32),
-        sequence=pl.when("is_p2p").then("p2p_seq").otherwise("collective_seq"),
         datatype=pl.col("dtypes")
         .str.split(",")
         .list.first()
@@ -204,9 +180,22 @@ def recorded_call(
         is_open=~completed & ~(is_retired & ~is_watched),
         is_timed_out=~completed & is_retired & is_watched,
     )
-    # Before torch 2.4 a group counts collectives and messages together, so that the numbers of its ranks differ.
-    has_one_number = (pl.col("is_p2p") & pl.col("p2p_seq").is_null()).any().over("group")
-    return calls.filter(pl.col("is_p2p") | ~has_one_number).sort("source", "line")
+    return calls.filter(pl.col("is_p2p") | ~pl.col("group").is_in(groups_with_one_number(calls)))
+
+
+def _with_state_of_batch(calls: pl.DataFrame) -> pl.DataFrame:
+    """Give the calls of a batch the state of the entry that closes it; that entry is left out where they are there.
+
+    `batch_isend_irecv` and the coalescing manager record each call without a state of its own, and last `coalesced`,
+    whose state is that of all of them (ProcessGroupNCCL.cpp, endCoalescing).
+    """
+    batch = ["source", "group", "is_p2p", "sequence"]
+    is_closing = pl.col("name").is_in(BATCHES)
+    has_closing = is_closing.any().over(batch) & pl.col("sequence").is_not_null()
+    return calls.with_columns(
+        pl.when(has_closing).then(pl.col(name).last().over(batch)).otherwise(name).alias(name)
+        for name in ("is_completed", "is_retired")
+    ).filter(~(is_closing & (~is_closing).any().over(batch)) | pl.col("sequence").is_null())
 
 
 def _mapped(rows: pl.DataFrame, column: str, change: Any) -> list[Any]:
@@ -216,16 +205,16 @@ def _mapped(rows: pl.DataFrame, column: str, change: Any) -> list[Any]:
     return [changed.get(text) for text in texts]
 
 
-def _peers(calls: pl.DataFrame, groups: dict[int, dict[str, Row]]) -> list[int | None]:
+def _peers(calls: pl.DataFrame, groups: Groups) -> list[int | None]:
     """The rank in the job of the peer of every call: by the members of the group, else by the dumps that have it."""
     messages = calls.filter("is_p2p").select("group", "rank").unique().sort("rank")
     ranks_seen = {group: tuple(ranks) for group, ranks in messages.group_by("group").agg("rank").iter_rows()}
     peers: list[int | None] = []
-    for number, group, peer in calls.select("source", "group", "group_peer").iter_rows():
+    for number, name, group, peer in calls.select("source", text_of("group_name"), "group", "group_peer").iter_rows():
         if peer is None or group is None:
             peers.append(None)
             continue
-        config = groups[number].get(group)
+        config = groups[number].get(name)
         members = config["members"] if config else () if group == WORLD else ranks_seen.get(group, ())
         peers.append(members[peer] if peer < len(members) else peer if group == WORLD else None)
     return peers
@@ -245,81 +234,3 @@ def _place(frames: str) -> str | None:
         return f"{innermost['filename']}:{innermost['line']} in {innermost['name']}"
     except (orjson.JSONDecodeError, IndexError, KeyError, TypeError):
         return None
-
-
-@analysis(RECORDED_POSITION, of=("recorder_status", "recorder_call"))
-def recorded_position(
-    recorder_status: pl.DataFrame,
-    recorder_group: pl.DataFrame,
-    recorder_call: pl.DataFrame,
-    recorded_call: pl.DataFrame,
-    recorded_rank: pl.DataFrame,
-) -> pl.DataFrame:
-    """One row per rank and process group in the dumps: how many collectives the rank called and completed there."""
-    groups = _groups(recorder_group)
-    ids = recorder_call.select("source", "pg_id", group=text_of("group_name")).drop_nulls().unique()
-    group_of_id: dict[int, dict[int, str]] = defaultdict(dict)
-    for number, pg_id, group in ids.iter_rows():
-        group_of_id[number][pg_id] = group
-    statuses: dict[int, list[Row]] = defaultdict(list)
-    for row in recorder_status.to_dicts():
-        statuses[row["source"]].append(row)
-    seen = _positions_of_calls(recorder_call, recorded_call)
-    messages = recorded_call.filter("is_p2p")
-    p2p_groups = set(messages["group"])
-    groups_with_one_number = set(messages.filter(pl.col("sequence").is_null())["group"])
-    descs = dict(recorded_call.select("group", "group_desc").unique("group", keep="first").iter_rows())
-    rows: list[Row] = []
-    for dump in recorded_rank.filter("is_used").to_dicts():
-        number = dump["source"]
-        names = _names_of_ids(group_of_id[number], [row["pg_id"] for row in statuses[number]], groups[number])
-        positions = seen.get(number, {})
-        for status in statuses[number]:
-            group = names.get(status["pg_id"])
-            if group is None:
-                continue
-            known = positions.get(group)
-            if group in p2p_groups:  # the status counts messages, too
-                positions.setdefault(group, {"enqueued": None, "completed": None, "line": status["line"]})
-                continue
-            enqueued = max(status["last_enqueued"] or 0, known["enqueued"] or 0 if known else 0)
-            completed = known["completed"] if known else status["last_completed"]
-            positions[group] = {"enqueued": enqueued, "completed": completed, "line": status["line"]}
-        for group, position in positions.items():
-            if group in groups_with_one_number:
-                continue
-            config = groups[number].get(group, {})
-            rows.append(
-                {
-                    "rank": dump["rank"], "group": group, "group_desc": config.get("group_desc") or descs.get(group),
-                    "members": config.get("members"), "has_p2p": group in p2p_groups, "source": number, **position,
-                }
-            )  # fmt: skip
-    return pl.DataFrame(rows, schema=RECORDED_POSITION)
-
-
-def _names_of_ids(known: dict[int, str], ids: list[int], groups: dict[str, Row]) -> dict[int, str]:
-    """Name of the process group of each of a process's own numbers.
-
-    Both count up with each group that is made: where the names are numbers, as many as the ids, their orders agree.
-    """
-    if all(pg_id in known for pg_id in ids) or len(ids) != len(groups) or not all(map(str.isdigit, groups)):
-        return known
-    paired = dict(zip(sorted(ids), sorted(groups, key=int), strict=True))
-    return paired if all(paired.get(pg_id, name) == name for pg_id, name in known.items()) else known
-
-
-def _positions_of_calls(recorder_call: pl.DataFrame, recorded_call: pl.DataFrame) -> dict[int, dict[str, Row]]:
-    """Source -> group -> the last collective in the entries, and the last one before the first open one."""
-    last = recorder_call.group_by("source", group=text_of("group_name"), maintain_order=True).agg(
-        enqueued=pl.col("collective_seq").max(), line=pl.col("line").max()
-    )
-    is_open = pl.col("is_open") & ~pl.col("is_p2p")
-    first_open = recorded_call.filter(is_open).group_by("source", "group").agg(open=pl.col("sequence").min())
-    positions = last.join(first_open, on=["source", "group"], how="left", maintain_order="left").with_columns(
-        completed=pl.when(pl.col("open").is_null()).then("enqueued").otherwise(pl.col("open") - 1)
-    )
-    seen: dict[int, dict[str, Row]] = defaultdict(dict)
-    for row in positions.drop_nulls("group").to_dicts():
-        seen[row["source"]][row["group"]] = {name: row[name] for name in ("enqueued", "completed", "line")}
-    return seen

@@ -1,0 +1,88 @@
+"""Process groups in Flight Recorder dumps: their members, and a name that no other group of the job has.
+
+A group made with `split_group`, as a device mesh does, bears the same name on the ranks of all parts of the split
+(torch/distributed/flight_recorder/components/builder.py): there the members belong to the name.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import lru_cache
+from typing import Any
+
+import polars as pl
+
+from ncclforensics.data.torch_calls import BATCHES
+from ncclforensics.frames.columns import text_of
+
+Row = dict[str, Any]
+# Source -> name of a process group -> its row, with `members`, and with `group`, the name that is its own.
+Groups = dict[int, dict[str, Row]]
+
+MOST_MEMBERS = 1 << 20
+LONGEST_RANKS = 24  # characters of a list of ranks in the name of a group
+
+
+@lru_cache(maxsize=4096)
+def _members(ranks: str) -> tuple[int, ...]:
+    """Return the ranks of a text such as `0-511, 520`."""
+    members: list[int] = []
+    for part in ranks.split(","):
+        first, _, last = part.strip().partition("-")
+        if not first.isdigit() or (last and not last.isdigit()):
+            return ()
+        if int(last or first) - int(first) >= MOST_MEMBERS:
+            return ()
+        members.extend(range(int(first), int(last or first) + 1))
+    return tuple(members)
+
+
+def groups_by_source(recorder_group: pl.DataFrame) -> Groups:
+    """Return the process groups of every dump. A group without a name belongs to no entry."""
+    rows = recorder_group.with_columns(pl.col("group_name", "group_desc", "ranks").cast(pl.String)).drop_nulls(
+        ["group_name", "ranks"]
+    )
+    lists = rows.select("group_name", "ranks").unique()
+    shared_names = set(lists.filter(pl.len().over("group_name") > 1)["group_name"])
+    groups: Groups = defaultdict(dict)
+    for row in rows.to_dicts():
+        if members := _members(row["ranks"]):
+            name = row["group_name"]
+            own_name = f"{name} of {_ranks_text(row['ranks'], members)}" if name in shared_names else name
+            groups[row["source"]][name] = {**row, "members": members, "group": own_name}
+    return groups
+
+
+def _ranks_text(ranks: str, members: tuple[int, ...]) -> str:
+    if len(ranks) <= LONGEST_RANKS:
+        return f"rank {ranks}" if len(members) == 1 else f"ranks {ranks}"
+    return f"rank {members[0]} and {len(members) - 1} others"
+
+
+def own_names(calls: pl.DataFrame, groups: Groups) -> pl.Series:
+    """Return the process group of each recorded call, by the name that is its own."""
+    places = calls.select("source", text_of("group_name")).iter_rows()
+    return pl.Series([groups[number].get(name, {}).get("group", name) for number, name in places], dtype=pl.String)
+
+
+def groups_with_one_number(calls: pl.DataFrame) -> list[str]:
+    """Return the groups that count collectives and messages together, so that the numbers of their ranks differ.
+
+    All groups do before torch 2.4; until 2.5 a batch of messages takes the next number of the collectives. `calls`:
+    rows of `recorder_call`, with `group`.
+    """
+    title = text_of("profiling_name").str.split(":").list.last()
+    rows = calls.select(
+        "source",
+        "group",
+        "collective_seq",
+        "p2p_seq",
+        is_p2p=text_of("is_p2p") == "true",
+        is_batch=title.is_in(BATCHES),
+    ).drop_nulls("group")
+    in_common = rows.filter((pl.col("is_p2p") | pl.col("is_batch")) & pl.col("p2p_seq").is_null())
+    of_messages = rows.filter("is_p2p").join(
+        rows.filter(~pl.col("is_p2p")), on=["source", "group", "collective_seq"], how="anti"
+    )
+    counted = of_messages.group_by("source", "group").agg(pl.col("collective_seq").n_unique())
+    return sorted({*in_common["group"], *counted.filter(pl.col("collective_seq") > 1)["group"]})
