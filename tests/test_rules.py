@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ncclforensics import analyze
 from ncclforensics.data.names import sentence
 from ncclforensics.frames.protocol import call_with
 from ncclforensics.rules import registry
@@ -102,3 +103,13 @@ def _page(one: Rule) -> str:
     sections = [f"## {heading}\n\n{text}\n" for heading, text in texts.items()]
     facts = f"Category `{one.category}`, severity `{one.severity}`.\n"
     return "\n".join([f"# {one.name}\n", one.page.splitlines()[0] + "\n", facts, *sections])
+
+
+def test_a_warning_is_shown_though_a_rule_cites_it_as_the_place_where_a_rank_stands(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text(
+        "n1:12:12 [0] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>\n"
+        "n1:12:12 [0] a.cc:1 NCCL WARN Something terrible happened\n"
+    )
+    report = analyze([str(tmp_path)], everything=True)
+
+    assert {finding.rule for finding in report.findings} >= {"boot-init-incomplete", "warn-unexplained"}

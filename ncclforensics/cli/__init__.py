@@ -22,6 +22,7 @@ from ncclforensics.cli.demo import demo
 from ncclforensics.cli.diff import diff
 from ncclforensics.cli.explain import explain
 from ncclforensics.cli.hang import hang
+from ncclforensics.cli.mcp import mcp
 from ncclforensics.cli.output import Exit
 from ncclforensics.cli.report import report
 from ncclforensics.cli.save import save
@@ -61,7 +62,19 @@ def _main(
     pass
 
 
-for _command in (hang, check, collect, capture, diff, report, save, tui, explain, demo):  # in the order of the help
+for _command in (
+    hang,
+    check,
+    collect,
+    capture,
+    diff,
+    report,
+    save,
+    tui,
+    mcp,
+    explain,
+    demo,
+):  # in the order of the help
     _first_sentence = (_command.__doc__ or "").partition("\n")[0].partition(". ")[0].removesuffix(".")
     app.command(short_help=_first_sentence)(_command)  # typer would cut the docstring
 

@@ -48,6 +48,7 @@ class Rule:
 
 
 HEADINGS = ("Means", "Not when", "Do", "Sources")
+WAITING = "waiting"  # labels lines that show where a rank stands, which explains no warning among them
 _RULES: dict[str, Rule] = {}
 
 
@@ -151,7 +152,9 @@ def _unexplained(fallbacks: list[Finding], others: list[Finding]) -> list[Findin
     explaining = [
         finding for finding in others if finding.explains and finding.category is not Category.INCOMPLETE_EVIDENCE
     ]
-    explained = {(line.source, line.line) for finding in explaining for line in finding.evidence}
+    explained = {
+        (line.source, line.line) for finding in explaining for line in finding.evidence if line.what != WAITING
+    }
     left = [
         finding
         for finding in fallbacks

@@ -19,8 +19,8 @@ from ncclforensics.tui.virtual_rows import CURSOR, VirtualRows
 if TYPE_CHECKING:
     import polars as pl
 
+    from ncclforensics.inputs.logfile import LogFile
     from ncclforensics.tui.content import logs
-    from ncclforensics.tui.logfile import LogFile
 
 FOLLOW_INTERVAL = 0.5  # seconds between two checks for new lines
 PATTERN = "re:"  # prefix of a search for a regular expression
@@ -173,7 +173,7 @@ class Log(Page):
         self._show_title()
 
     def _open(self, log: logs.Log, line: int) -> None:
-        from ncclforensics.tui.logfile import LogFile
+        from ncclforensics.inputs.logfile import LogFile
 
         self._requested_line = line
         if self._log is None or log.number != self._log.number:
@@ -316,7 +316,7 @@ class Log(Page):
         self._find(WARNING, by)
 
     def _find(self, text: str, by: int) -> None:
-        from ncclforensics.tui.logfile import containing
+        from ncclforensics.inputs.logfile import containing
 
         file, stop, lines = self._lines.file, self._stop, self._lines
         if file is None:
@@ -357,8 +357,8 @@ class Log(Page):
             return
 
         def work() -> pl.Series:
+            from ncclforensics.inputs.logfile import filtered
             from ncclforensics.tui.content import logs
-            from ncclforensics.tui.logfile import filtered
 
             with content.lock:
                 report = content.report

@@ -1,0 +1,29 @@
+"""The command `mcp`: answers for agents over the Model Context Protocol."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ncclforensics.errors import UsageError
+
+INSTALL = "pip install 'ncclforensics[mcp]'"
+
+
+def mcp(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(metavar="FOLDER", help="Folders with logs; nothing outside of them is read."),
+    ],
+) -> None:
+    """Answer agents over the Model Context Protocol on stdin and stdout. Reads only, and only below the folders."""
+    for folder in folders:
+        if not folder.is_dir():
+            raise UsageError(f"{folder} is not a folder")
+    try:
+        from ncclforensics.mcp.server import server
+    except ModuleNotFoundError as missing:
+        raise UsageError(f"{missing.name} is not installed; run {INSTALL}") from missing
+    server(folders).run("stdio")

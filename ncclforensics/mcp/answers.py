@@ -1,0 +1,94 @@
+"""Parts of a report, cut to a size that an agent can read: what is left out is counted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from ncclforensics.diff import Comparison
+from ncclforensics.inputs.logfile import LogFile
+from ncclforensics.report.build import Report
+from ncclforensics.report.tables import Tables
+from ncclforensics.rules.finding import Category, Severity
+from ncclforensics.views import json_difference, json_report
+
+Answer = dict[str, Any]
+MOST_ITEMS = 32  # of any list in an answer
+MOST_CHARACTERS = 500  # of any text
+MOST_LINES = 100  # around a place
+CALL_COLUMNS = ("ordinal", "communicator", "name", "count", "datatype", "op", "root", "path", "line")
+
+
+def bounded(value: Any) -> Any:
+    """Return a JSON value with long lists and texts cut; the last item then says how much is left out."""
+    if isinstance(value, str) and len(value) > MOST_CHARACTERS:
+        return f"{value[:MOST_CHARACTERS]}… ({len(value) - MOST_CHARACTERS} more characters)"
+    if isinstance(value, dict):
+        return {key: bounded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        cut = [bounded(item) for item in value[:MOST_ITEMS]]
+        return [*cut, f"({len(value) - MOST_ITEMS} more)"] if len(value) > MOST_ITEMS else cut
+    return value
+
+
+def verdict(report: Report) -> Answer:
+    """Return the verdict, the findings that explain a hang, and what was read."""
+    entire = json_report.as_object(report)
+    problems = [f"{row['path']} {problem}" for row in entire["inputs"] for problem in row["problems"]]
+    run = {name: entire["run"][name] for name in ("nccl_versions", "world_size", "ranks_seen", "hosts")}
+    answer: Answer = bounded(
+        {"hang": entire["hang"], "findings": entire["findings"], "run": run, "problems": problems}
+        | {"files": len(entire["inputs"]), "jobs": len(report.verdicts)}
+    )
+    return answer
+
+
+def findings(report: Report, category: Category | None, severity: Severity, offset: int) -> Answer:
+    """Return the findings of a category (None: all) at or above a severity, from `offset` on."""
+    severities = list(Severity)
+    wanted = severities[: severities.index(severity) + 1]
+    chosen = [
+        row
+        for row in json_report.as_object(report)["findings"]
+        if row["severity"] in wanted and category in (None, row["category"])
+    ]
+    page = chosen[offset : offset + MOST_ITEMS]
+    following = offset + len(page)
+    return {
+        "total": len(chosen),
+        "findings": bounded(page),
+        "next_offset": following if following < len(chosen) else None,
+    }
+
+
+def lines(log: LogFile, line: int, around: int) -> Answer:
+    """Return the lines of a file around a place, numbered from 1."""
+    log.grow()
+    reach = max(0, min(around, MOST_LINES // 2))
+    numbers = range(max(1, line - reach), min(log.lines, line + reach) + 1)
+    return {
+        "path": log.source.path,
+        "lines_in_file": log.lines,
+        "lines": [{"line": number, "text": bounded(log.text(number))} for number in numbers],
+        "problem": log.note or None,
+    }
+
+
+def calls(report: Report, rank: int, communicator: str | None, before: int | None) -> Answer:
+    """Return the last calls of a rank, or those before a position, in the order in which they were made."""
+    made = Tables(report.run)["call"].filter(pl.col("rank") == rank)
+    if communicator is not None:
+        made = made.filter(pl.col("communicator").cast(pl.String) == communicator)
+    if before is not None:
+        made = made.filter(pl.col("ordinal") < before)
+    shown = made.select(CALL_COLUMNS).tail(MOST_ITEMS)
+    return {"rank": rank, "total": made.height, "calls": bounded(shown.to_dicts())}
+
+
+def difference(comparison: Comparison) -> Answer:
+    """Return what differs between two runs and may explain their results."""
+    entire = json_difference.as_object(comparison)
+    kept = ("differs", "differences", "compared", "not_compared")
+    answer: Answer = bounded({name: entire[name] for name in kept})
+    return answer

@@ -1,0 +1,167 @@
+"""`mcp`: a real client asks the server over stdio; it reads its folders only, and answers are bounded."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp.types import CallToolResult, TextContent
+
+from ncclforensics.cli import main
+from ncclforensics.mcp import answers
+from ncclforensics.mcp.server import server
+from tests.incidents import INCIDENTS, ROOT
+
+LAGGING = "one-rank-stops-before-an-allreduce"
+CULPRIT = "nccl_rank11.log"
+Ask = Callable[..., Any]
+
+
+def asked(work: Callable[[Client], Awaitable[Any]], folder: Path) -> Any:
+    """Run some questions against a server in this process."""
+
+    async def session() -> Any:
+        async with Client(server([folder])) as client:
+            return await work(client)
+
+    return anyio.run(session)
+
+
+def answer_of(result: CallToolResult) -> dict[str, Any]:
+    (content,) = result.content
+    assert isinstance(content, TextContent)
+    assert not result.is_error, content.text
+    answer: dict[str, Any] = json.loads(content.text)
+    return answer
+
+
+@pytest.fixture
+def ask() -> Ask:
+    """`ask("verdict", folder, paths=[...])`: the answer of a tool."""
+
+    def call(tool: str, folder: Path = INCIDENTS, **arguments: object) -> dict[str, Any]:
+        return answer_of(asked(lambda client: client.call_tool(tool, arguments), folder))
+
+    return call
+
+
+def refusal(folder: Path, tool: str, **arguments: object) -> str:
+    result = asked(lambda client: client.call_tool(tool, arguments), folder)
+    assert result.is_error
+    text: str = result.content[0].text
+    return text
+
+
+def test_a_client_over_stdio_gets_the_verdict() -> None:
+    command = ["-c", "from ncclforensics.cli import run; run()", "mcp", str(INCIDENTS)]
+    started = StdioServerParameters(command=sys.executable, args=command, cwd=str(ROOT))
+
+    async def session() -> tuple[set[str], dict[str, Any]]:
+        async with Client(started) as client:
+            tools = (await client.list_tools()).tools
+            assert all(tool.annotations is not None and tool.annotations.read_only_hint for tool in tools)
+            result = await client.call_tool("verdict", {"paths": [LAGGING]})
+            return {tool.name for tool in tools}, answer_of(result)
+
+    names, answer = anyio.run(session)
+    assert names == {"verdict", "findings", "lines", "calls", "diff", "explain"}
+    assert (answer["hang"]["verdict"], answer["hang"]["culprits"]) == ("lagging-ranks", [11])
+
+
+def test_findings_are_chosen_by_category_and_severity(ask: Ask) -> None:
+    chosen = ask("findings", paths=[LAGGING], category="socket-fallback")
+    serious = ask("findings", paths=[LAGGING], severity="error")
+
+    assert {row["category"] for row in chosen["findings"]} == {"socket-fallback"}
+    assert {row["severity"] for row in serious["findings"]} <= {"error"}
+
+
+def test_lines_around_a_cited_place_are_those_of_the_file(ask: Ask) -> None:
+    path = INCIDENTS / LAGGING / CULPRIT
+    shown = ask("lines", path=str(path), line=60, around=2)
+
+    written = path.read_text(encoding="utf-8").splitlines()
+    assert [(row["line"], row["text"]) for row in shown["lines"]] == [
+        (number, written[number - 1]) for number in range(58, min(62, len(written)) + 1)
+    ]
+
+
+def test_the_calls_of_a_rank_end_with_its_last(ask: Ask) -> None:
+    group = ask("verdict", paths=[LAGGING])["hang"]["communicator"]
+    made = ask("calls", paths=[LAGGING], rank=11, communicator=group)
+    earlier = ask("calls", paths=[LAGGING], rank=11, communicator=group, before=12)
+
+    assert made["calls"][-1]["ordinal"] == 12
+    assert earlier["calls"][-1] == made["calls"][-2]
+
+
+def test_two_runs_are_compared(ask: Ask) -> None:
+    answer = ask("diff", good=["a-healthy-run"], bad=[LAGGING])
+
+    assert {"differs", "differences", "compared", "not_compared"} == set(answer)
+
+
+def test_a_rule_is_explained(ask: Ask) -> None:
+    assert "Not when:" in ask("explain", rule="coll-lagging-ranks")["page"]
+
+
+@pytest.mark.parametrize("path", ["../a.log", "/etc/passwd", "link", "-"])
+def test_nothing_outside_the_folders_is_read(path: str, tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("secret\n")
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    (folder / "link").symlink_to(tmp_path / "a.log")
+
+    for tool, arguments in (("verdict", {"paths": [path]}), ("lines", {"path": path, "line": 1})):
+        said = refusal(folder, tool, **arguments)
+        assert "outside of the folders" in said or "belongs to the protocol" in said
+        assert "secret" not in said
+
+
+def test_a_link_in_a_folder_does_not_lead_out_of_it(tmp_path: Path) -> None:
+    outside, folder = tmp_path / "outside", tmp_path / "logs"
+    shutil.copytree(INCIDENTS / LAGGING, outside)
+    folder.mkdir()
+    (folder / "link").symlink_to(outside)
+
+    assert "no file" in refusal(folder, "verdict", paths=["."]) or "outside" in refusal(folder, "verdict", paths=["."])
+
+
+def test_a_file_that_grew_is_read_again(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_text("n1:12:12 [0] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>\n")
+
+    async def twice(client: Client) -> list[int]:
+        totals = []
+        for addition in ("", "n1:12:12 [0] a.cc:1 NCCL WARN Something terrible happened\n"):
+            with log.open("a") as stream:
+                stream.write(addition)
+            totals.append(answer_of(await client.call_tool("findings", {"paths": ["a.log"], "severity": "warning"})))
+        return [answer["total"] for answer in totals]
+
+    before, after = asked(twice, tmp_path)
+    assert after > before
+
+
+def test_what_is_wrong_is_said(tmp_path: Path) -> None:
+    assert "unknown rule" in refusal(tmp_path, "explain", rule="nonsense")
+    assert "does not exist" in refusal(tmp_path, "verdict", paths=["missing.log"])
+
+
+def test_long_lists_and_texts_are_cut_and_counted() -> None:
+    cut = answers.bounded({"ranks": list(range(100)), "text": "x" * 1000})
+
+    assert cut["ranks"] == [*range(answers.MOST_ITEMS), f"({100 - answers.MOST_ITEMS} more)"]
+    assert cut["text"] == "x" * answers.MOST_CHARACTERS + f"… ({1000 - answers.MOST_CHARACTERS} more characters)"
+
+
+def test_the_folder_must_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["mcp", "no-such-folder"]) == 2
+    assert "is not a folder" in capsys.readouterr().err
