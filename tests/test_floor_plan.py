@@ -78,6 +78,7 @@ APPLYING = {
     "grammar/values.py": "those of the grammar of values",
     "parsing/matching.py": "those of the grammars",
     "parsing/continuations.py": "those of the grammars",
+    "parsing/alike_rows.py": "numbers, whatever the text: what differs in lines of one kind",
     "parsing/copied_text.py": "those of the grammars",
     "parsing/wrapped_lines.py": "those of the grammars, after marks of other tools",
     "parsing/parser.py": "those of the grammars",

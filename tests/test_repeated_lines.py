@@ -20,6 +20,7 @@ from ncclforensics.inputs import lines
 from ncclforensics.inputs.lines import LAST, REPEATS
 from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.sources import find
+from ncclforensics.parsing.alike_rows import AlikeRows
 from ncclforensics.parsing.parser import COUNTS
 from ncclforensics.parsing.repeated_lines import NEAR, RepeatedLines
 from tests.budget import examples
@@ -182,3 +183,73 @@ def test_blank_lines_without_end_are_counted_and_the_lines_between_found(tmp_pat
 
     assert run["failure"]["line"].to_list() == [9_002, 18_003]
     assert counts(run) == {"lines": 18_003, "recognised": 3, "application": 18_000, "unrecognised": 0, "damaged": 0}
+
+
+RETRY = PROCESS.format(tid=7) + (
+    "NCCL INFO socketPollConnect: connect to 10.0.4.13<45210> returned {why}, retrying ({n}/34) after sleep for 9 msec"
+)
+EXITED = "srun: error: node{n}: task {n}: Exited with exit code {code}"
+ALIKE = replace(WHOLE, kept=KEPT, events=100)
+
+
+def numbered(form: str, many: int, **fields: object) -> list[str]:
+    return [form.format(n=n, **fields) for n in range(many)]
+
+
+@pytest.mark.parametrize(
+    ("form", "other", "frame", "fields"),
+    [
+        (RETRY, RETRY.format(n=7, why="No route to host"), "failure", {"why": "Connection refused"}),
+        (EXITED, EXITED.format(n=7, code=139), "process_end", {"code": 1}),
+    ],
+)
+def test_of_lines_that_differ_in_numbers_the_ends_and_every_other_kind_are_kept(
+    form: str, other: str, frame: str, fields: dict[str, object]
+) -> None:
+    lines = [*numbered(form, 300, **fields), other, *numbered(form, 300, **fields)]
+    text = "".join(f"{line}\n" for line in lines)
+
+    whole, few = run_of(text, WHOLE), run_of(text, ALIKE)
+
+    assert counts(few) == counts(whole)
+    assert few[frame]["line"].to_list() == [1, 2, 301, 600, 601]
+    assert few["repeated_line"].select("line", "last_line", "repeats").rows() == [(3, 599, 596)]
+    same_lines = whole[frame].filter(pl.col("line").is_in(few[frame]["line"].implode()))
+    assert same_lines.equals(few[frame])
+
+
+@given(st.lists(st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 99)), max_size=80), st.integers(1, 7))
+@examples(30)
+def test_which_alike_rows_are_kept_does_not_depend_on_how_they_were_divided(
+    values: list[tuple[str, int]], length: int
+) -> None:
+    rows = pl.DataFrame(
+        [(0, line, text, number) for line, (text, number) in enumerate(values, 1)],
+        schema={"source": pl.Int32, "line": pl.Int32, "text": pl.String, "number": pl.Int64},
+        orient="row",
+    )
+    at_once, in_parts = AlikeRows(most=10, kept=KEPT), AlikeRows(most=10, kept=KEPT)
+    pieces: list[pl.DataFrame] = []
+    for part in rows.iter_slices(length):
+        pieces.append(part)
+        if in_parts.count(part.height):
+            pieces = in_parts.bounded(pieces)
+    at_once.count(rows.height)
+
+    assert in_parts.is_flooded <= at_once.is_flooded
+    if at_once.is_flooded:
+        kept = at_once.bounded([rows])[0]
+        assert pl.concat(in_parts.bounded(pieces)).sort("line").equals(kept.sort("line"))
+        assert kept.height + sum(at_once.dropped["repeats"]) == rows.height
+        assert in_parts.dropped["repeats"].sum() == at_once.dropped["repeats"].sum()
+
+
+def test_a_million_exits_are_few_findings_and_the_count_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "slurm.out"
+    path.write_text("".join(f"{line}\n" for line in numbered(EXITED, 70_000, code=1)), encoding="utf-8")
+
+    report = analyze([str(path)], everything=True)
+
+    titles = {finding.rule: finding.title for finding in report.findings}
+    assert titles["line-repeated-without-end"] == "69,936 lines of slurm.out differ from others only in numbers"
+    assert titles["app-process-died"].startswith("tasks 0-31, 69968-69999 of srun")

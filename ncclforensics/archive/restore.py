@@ -78,7 +78,7 @@ def restore(records: Records, positions: Sequence[int], *, is_only_source: bool)
         if saved.holds("speaker"):
             records.speakers.append(_renumbered(parquet.frame(saved, "speaker", SPEAKER), renumbering))
         if saved.holds("repeated_line"):
-            records.repeated.append(_renumbered(parquet.frame(saved, "repeated_line", REPEATED), renumbering))
+            records.repeated_lines.append(_renumbered(parquet.frame(saved, "repeated_line", REPEATED), renumbering))
         for shape in () if complete else records.dialect.with_all_formats.shapes:
             if saved.holds(shape.frame):
                 rows = _converted(saved, shape)

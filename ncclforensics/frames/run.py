@@ -282,7 +282,7 @@ class Run:
         return self._process_names.replace_in(placed.select(list(SPEAKER_COLUMNS)).sort("pos"))
 
     def _repeated_lines(self) -> pl.DataFrame:
-        stretches = pl.concat(self._records.repeated).with_columns(pl.col(LAST) - pl.col("line"))
+        stretches = self._records.repeated.with_columns(pl.col(LAST) - pl.col("line"))
         placed = with_positions(stretches, self._ends)
         placed = placed.with_columns(pl.col(LAST) + pl.col("line"), last_pos=pl.col("pos") + pl.col(LAST))
         return self._process_names.replace_in(placed.select(list(REPEATED_COLUMNS)).sort("pos"))

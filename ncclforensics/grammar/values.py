@@ -58,9 +58,23 @@ def numbers_of_ranges(text: str | None) -> Iterator[int]:
     >>> list(numbers_of_ranges("0-3,8"))
     [0, 1, 2, 3, 8]
     """
-    for first, last in find_values(pl.Series([text], dtype=pl.String), "number_range").select("first", "last").rows():
-        if first is not None:  # more than an Int32 holds
-            yield from range(first, (first if last is None else last) + 1)
+    for ranges in ranges_by_text(pl.Series([text], dtype=pl.String)).values():
+        for numbers in ranges:
+            yield from numbers
+
+
+def ranges_by_text(texts: pl.Series) -> dict[str, list[range]]:
+    """The ranges in each of these lists of ranges, by its text.
+
+    >>> ranges_by_text(pl.Series(["0-3,8", "17", "0-3,8"]))
+    {'0-3,8': [range(0, 4), range(8, 9)], '17': [range(17, 18)]}
+    """
+    distinct = texts.cast(pl.String).drop_nulls().unique(maintain_order=True)
+    found = find_values(distinct, "number_range").drop_nulls("first")  # null: more than an Int32 holds
+    ranges: dict[str, list[range]] = {}
+    for place, first, last in found.select(TEXT, "first", "last").iter_rows():
+        ranges.setdefault(distinct[place], []).append(range(first, (first if last is None else last) + 1))
+    return ranges
 
 
 _ITEM = {"item": pl.String()}

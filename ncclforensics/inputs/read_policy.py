@@ -27,5 +27,6 @@ class ReadPolicy:
     one_thread: int = 4 * CHUNK  # bytes; less than that is read faster by one thread than by several
     batch: int = 6 * CHUNK  # bytes of rare lines parsed at once, to amortise regex compilation
     kept: int = 32  # equal lines kept at each end of a flood; what lies between them is counted and dropped
+    events: int = 1 << 16  # rows of a frame of events; of more, those that differ only in numbers are counted
     threads: int = field(default_factory=_threads)
     small_frame: int = 10_000  # rows; smaller pieces of a frame are concatenated before anything is computed on them

@@ -13,6 +13,7 @@ from ncclforensics.formats import Records as DocumentRecords
 from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.sources import Source
 from ncclforensics.inputs.windows import InputReader
+from ncclforensics.parsing.alike_rows import AlikeRows
 from ncclforensics.parsing.concurrency import DEFECTS
 from ncclforensics.parsing.detect_formats import InputFormat, detect_formats, reject_non_log
 from ncclforensics.parsing.parser import COUNTS, NO_HOSTS, NO_TALLY, SPEAKER, Parsed
@@ -39,7 +40,8 @@ class Records:
         self.encoded: list[EncodedRows] = []  # pieces of the frame of the most frequent pattern
         self.tallies: list[pl.DataFrame] = []
         self.speakers: list[pl.DataFrame] = [pl.DataFrame(schema=SPEAKER)]
-        self.repeated: list[pl.DataFrame] = [no_repeats()]  # lines that stand for many equal ones
+        self.repeated_lines: list[pl.DataFrame] = [no_repeats()]  # lines that stand for many equal ones
+        self._events: dict[str, AlikeRows] = {}  # parsed frame -> what bounds it, if it is one of events
         self._formats: dict[int, InputFormat] = {}
         self.defects: list[Defect] = []  # of reading and parsing; analyses and rules add theirs
         self._parser = ParallelParser(self.dialect, policy, self.add, progress, self.inputs, self.defects)
@@ -49,10 +51,18 @@ class Records:
         """Add what was parsed of some lines."""
         self.tallies.append(parsed.tally)
         self.speakers.append(parsed.speakers)
-        self.repeated += [parsed.repeated] if parsed.repeated.height else []
+        self.repeated_lines += [parsed.repeated] if parsed.repeated.height else []
         self.encoded += [parsed.encoded] if parsed.encoded else []
         for name, pieces in parsed.frames.items():
             self.frames.setdefault(name, []).extend(pieces)
+            events = self._events.setdefault(name, AlikeRows(self.policy.events, self.policy.kept))
+            if events.count(sum(rows.height for rows in pieces)):
+                self._bound(name)
+
+    def _bound(self, name: str) -> None:
+        """Keep no more rows of a frame of events than their kinds need."""
+        if self._events[name].is_flooded and name in self.dialect.with_all_formats.collapsible:
+            self.frames[name] = self._events[name].bounded(self.frames[name])
 
     def detect(self, readers: Sequence[InputReader]) -> None:
         """Detect the formats of inputs; those that are JSON documents or bare values are read at once."""
@@ -150,6 +160,14 @@ class Records:
     ) -> None:
         remaining = sum(reader.remaining(full=is_whole[reader.number]) for reader in readers)
         self._parser.parse([(reader, self._formats[reader.number]) for reader in readers], read, remaining)
+        for name in self._events:
+            self._bound(name)
+
+    @property
+    def repeated(self) -> pl.DataFrame:
+        """Lines that were counted instead of kept (columns REPEATED), a row for each stretch of them."""
+        alike = [events.dropped for events in self._events.values() if events.dropped.height]
+        return pl.concat([*self.repeated_lines, *alike])
 
 
 def load(sources: Sequence[Source], policy: ReadPolicy, progress: Progress = lambda _: None) -> Records:

@@ -28,11 +28,11 @@ REPEATED = {
     "source": pl.Int32(),
     "line": pl.Int32(),  # the first of the equal lines
     LAST: pl.Int32(),
-    REPEATS: pl.Int64(),  # equal lines that were counted and dropped
+    REPEATS: pl.Int64(),  # equal lines that were counted and dropped, or lines that differ in numbers (alike_rows)
     "host": pl.Categorical(),  # null where the line names no process
     "pid": pl.Int32(),
     "time": pl.String(),  # as NCCL or the launcher printed it
-    "message": pl.String(),  # the text without the prefix
+    "message": pl.String(),  # the text without the prefix; null: the lines differ in numbers
 }
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain, islice
+from operator import itemgetter
 from typing import Any
 
 import polars as pl
@@ -21,7 +24,7 @@ from ncclforensics.data.processes import (
     SHELL,
     STORE,
 )
-from ncclforensics.grammar.values import numbers_of_ranges
+from ncclforensics.grammar.values import ranges_by_text
 
 Row = dict[str, Any]
 Owner = tuple[str, int]
@@ -72,6 +75,7 @@ def _exit_report(row: Row, reporter: str, code: int | None, signal: int | None =
     return ExitReport(SIGNAL if signal else EXIT, row, reporter, signal=signal, code=code, **more)
 
 
+MOST_TASKS = 1 << 16  # of one line; a damaged line may name any number
 _CANCEL_FORMS = ["step_aborted", "terminated", "cancelled", "mpirun"]
 
 
@@ -81,6 +85,7 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
     for row in job_end.sort("pos").to_dicts():
         if row["form"] in _CANCEL_FORMS:
             cancelled_from.setdefault(row["source"], row["pos"])
+    tasks = ranges_by_text(process_end["tasks"])
     previous: Row = {}
     has_exit_code: dict[int, bool] = {}
     for row in process_end.sort("pos").to_dicts():
@@ -94,7 +99,7 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
                 else:
                     report = _exit_report(row, "srun", code, REASONS.get(row["reason"]))
                 report.node, report.follows = node, row["pos"] > cancelled_from.get(row["source"], row["pos"])
-                for child in numbers_of_ranges(row["tasks"]):
+                for child in islice(chain.from_iterable(tasks.get(row["tasks"], ())), MOST_TASKS):
                     yield ExitReport(
                         report.how, row, report.reporter, child=child, node=_single_node(node), signal=report.signal,
                         code=report.code, follows=report.follows,
@@ -147,7 +152,7 @@ def torchrun_reports(elastic_failure: pl.DataFrame, exception: pl.DataFrame) -> 
     recorded = exception.filter(form="recorded").sort("pos").to_dicts()
     blocks: dict[int, dict[str, Row]] = defaultdict(dict)  # source -> lines of the table entry being read
     below_root_cause: dict[int, bool] = {}
-    for row in rows:
+    for place, row in enumerate(rows):
         block = blocks[row["source"]]
         if row["form"] == "summary":
             below_root_cause[row["source"]] = False
@@ -171,21 +176,21 @@ def torchrun_reports(elastic_failure: pl.DataFrame, exception: pl.DataFrame) -> 
             )
             block["exit_code"] = row
         elif row["form"] == "recorded" and "rank" in block:
-            yield from _recorded_exceptions(row, rows, recorded, block["rank"]["rank"])
+            later = next((entry for entry in islice(rows, place + 1, None) if entry["pos"] > row["pos"]), None)
+            yield from _recorded_exceptions(row, later, recorded, block["rank"]["rank"])
         elif row["form"] == "failed" and row["source"] not in sources_with_table:
             yield _exit_report(row, "torchrun", row["exit_code"], pid=row["pid"], follows=row["pid"] in ended_pids)
 
 
-def _recorded_exceptions(start: Row, rows: list[Row], recorded: list[Row], rank: int) -> Iterator[ExitReport]:
-    """Yield the exception whose traceback torchrun's table repeats below this line, up to the next entry."""
-    next_entry = min(
-        (row["pos"] for row in rows if row["source"] == start["source"] and row["pos"] > start["pos"]), default=None
-    )
-    for row in recorded:
-        is_in_entry = row["pos"] > start["pos"] and (next_entry is None or row["pos"] < next_entry)
-        if row["source"] == start["source"] and is_in_entry:
+def _recorded_exceptions(start: Row, later: Row | None, recorded: list[Row], rank: int) -> Iterator[ExitReport]:
+    """Yield the exception whose traceback torchrun's table repeats between this line and the next entry, `later`.
+
+    `recorded`: all such exceptions, by `pos`.
+    """
+    first = bisect_right(recorded, start["pos"], key=itemgetter("pos"))
+    for row in recorded[first : first + 1]:
+        if row["source"] == start["source"] and (later is None or row["pos"] < later["pos"]):
             yield _exception_report(row, rank)
-            return
 
 
 # Forms of `worker_end` -> what Kubernetes did with the pod.

@@ -28,7 +28,8 @@ FLOOD = {
 def flood(repeated_line: pl.DataFrame, source: pl.DataFrame) -> pl.DataFrame:
     """Every message that one process repeats in one file, where equal lines were counted instead of kept."""
     moment = as_time(pl.col("time"), datetime.now().year)
-    rows = repeated_line.filter(pl.col("host").is_not_null()).with_columns(moment=moment).sort("pos")
+    is_equal = pl.col("host").is_not_null() & pl.col("message").is_not_null()
+    rows = repeated_line.filter(is_equal).with_columns(moment=moment).sort("pos")
     seconds = (pl.col("moment").max() - pl.col("moment").min()).dt.total_milliseconds() / 1000
     floods = rows.group_by("source", *OWNER, "message", maintain_order=True).agg(
         pl.col("repeats").sum(),

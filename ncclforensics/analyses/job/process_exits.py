@@ -7,6 +7,7 @@ srun).
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
@@ -166,6 +167,7 @@ class _ProcessFinder:
                 self._by_owner[row["host"], row["pid"]].append(row)
             if row["rank"] is not None:
                 self._by_number[row["rank"]].append(row)
+        self._is_one_rank_each = all(len(rows) == 1 for rows in self._by_owner.values())
         self._owners: dict[int, list[Owner]] = defaultdict(list)
         self._speakers: dict[int, list[Owner]] = defaultdict(list)
         for row in process.to_dicts():
@@ -183,8 +185,7 @@ class _ProcessFinder:
         if number is None and report.child is not None and not self._has_agents:
             # A launcher's child number is a rank if the node fits and each process drives one rank.
             on_same_host = [row for row in self._by_number[report.child] if _same_host(report.node, row["host"] or "")]
-            is_one_rank_each = all(len(rows) == 1 for rows in self._by_owner.values())
-            number = report.child if on_same_host and is_one_rank_each else None
+            number = report.child if on_same_host and self._is_one_rank_each else None
         if number is None and report.child is None:
             number = report.row["launcher_rank"]
         if number is not None:
@@ -219,17 +220,37 @@ def _mark_final(reports: list[ExitReport], source: pl.DataFrame, lost: list[Row]
     """
     lengths = dict(source.select("source", "lines").iter_rows())
     final_reports = [report for report in reports if report.final]
+    has_final_kernel_report = any(report.reporter == KERNEL for report in final_reports)
+    signals = {report.signal for report in final_reports if not report.follows}
+    closed = _positions(lost, "source")
     for report in reports:
         if report.reporter == KERNEL:
-            same_signal = [other for other in final_reports if other.signal == report.signal and not other.follows]
-            report.final |= bool(same_signal) and not any(other.reporter == KERNEL for other in final_reports)
+            report.final |= report.signal in signals and not has_final_kernel_report
         elif not report.final:
-            line = report.row["line"]
-            is_last = line >= -NEAR if line < 0 else line >= lengths[report.row["source"]] - NEAR
-            is_closed = any(
-                row["source"] == report.row["source"] and 0 < row["line"] - line <= TRACEBACK_LINES for row in lost
-            )
+            line, number = report.row["line"], report.row["source"]
+            is_last = line >= -NEAR if line < 0 else line >= lengths[number] - NEAR
+            is_closed = _is_soon_before(closed[number,], report.row["pos"])
             report.final = is_over or bool(final_reports) or is_last or is_closed
+
+
+def _positions(rows: Iterable[Row], *key: str) -> dict[tuple[Any, ...], list[int]]:
+    """The `pos` of rows in order, by the values of these columns."""
+    positions: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    for row in rows:
+        insort(positions[tuple(row[name] for name in key)], row["pos"])
+    return positions
+
+
+def _is_soon_before(positions: list[int], pos: int) -> bool:
+    """Whether one of these ordered positions is one of the next TRACEBACK_LINES."""
+    place = bisect_right(positions, pos)
+    return place < len(positions) and positions[place] - pos <= TRACEBACK_LINES
+
+
+def _is_soon_behind(positions: list[int], pos: int) -> bool:
+    """Whether one of these ordered positions is one of the TRACEBACK_LINES before."""
+    place = bisect_left(positions, pos)
+    return place > 0 and pos - positions[place - 1] <= TRACEBACK_LINES
 
 
 def _mark_consequences(
@@ -245,11 +266,13 @@ def _mark_consequences(
     )
     passing_on = {report.owner for report in exceptions} | failed_owners
     victim_ranks = {row["rank"] for row in victims}
+    # The same rank raised an exception while it handled a lost connection: closely behind it.
+    handled = _positions(victims, "rank", "source")
     passing_on_ranks = {report.rank for report in exceptions} | victim_ranks
     first_time = min((report.time for report in reports if report.time), default="")
     for report in reports:
         if report.how == EXCEPTION and report.rank is not None:
-            report.follows |= any(_is_raised_behind(report, row) for row in victims)
+            report.follows |= _is_soon_behind(handled[report.rank, report.row["source"]], report.row["pos"])
         if report.signal in REQUESTED_ENDS:
             report.follows = True
         elif report.signal == ABORT:
@@ -263,12 +286,6 @@ def _mark_consequences(
                 else report.owner in passing_on
             )
             report.follows |= has_explanation or is_later or is_passing_on or (not report.owner and bool(failed_owners))
-
-
-def _is_raised_behind(report: ExitReport, victim: Row) -> bool:
-    """Whether an exception was raised while the same rank handled a lost connection: it stands closely behind it."""
-    is_same_rank = (report.rank, report.row["source"]) == (victim["rank"], victim["source"])
-    return is_same_rank and 0 < int(report.row["pos"]) - int(victim["pos"]) <= TRACEBACK_LINES
 
 
 TRACEBACK_LINES = 100

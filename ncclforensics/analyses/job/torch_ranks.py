@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 
 import polars as pl
@@ -20,19 +21,18 @@ def fill_ranks(
     labels = exception.drop_nulls(["rank", "launcher_rank"])
     is_label_rank = not labels.is_empty() and labels.select((pl.col("rank") == pl.col("launcher_rank")).all()).item()
     reports = list(reports)
-    rank_of_pid: dict[tuple[int, str], int] = {}
+    ranks_of_pid: dict[int, dict[str, int]] = defaultdict(dict)  # pid -> node -> rank
     for report in reports:
         if report.rank is not None and report.pid is not None:
-            rank_of_pid[report.pid, _short(report.node)] = report.rank
+            ranks_of_pid[report.pid][_short(report.node)] = report.rank
     for report in reports:
         if report.rank is not None:
             continue
         if report.child is not None:
             report.rank = report.child if is_label_rank and not has_agents else None
         elif report.pid is not None:
-            same_pid = {
-                rank for (pid, node), rank in rank_of_pid.items() if pid == report.pid and _fits(node, report.node)
-            }
+            of_pid = ranks_of_pid.get(report.pid, {})
+            same_pid = {rank for node, rank in of_pid.items() if _fits(node, report.node)}
             report.rank = same_pid.pop() if len(same_pid) == 1 else None
         elif report.node is None:
             label = report.row.get("launcher_rank")

@@ -7,7 +7,9 @@ import polars as pl
 from ncclforensics.analyses.job.process_exits import strongest_reports
 from ncclforensics.data.names import ranks_text
 from ncclforensics.rules.finding import Finding
-from ncclforensics.rules.shared.grouping import evidence_lines, processes_text
+from ncclforensics.rules.shared.grouping import SHOWN, evidence_lines, processes_text
+
+LONGEST_LIST = 80  # characters of a list of tasks in a title
 
 
 def first_exits(process_exit: pl.DataFrame, *kinds: str) -> pl.DataFrame:
@@ -25,6 +27,8 @@ def exit_finding(rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str
     processes = processes_text(ranks, hosts, rank)
     if not ranks and tasks:
         tasks_text = ranks_text(tasks).replace("rank", "task")
+        if len(tasks_text) > LONGEST_LIST:
+            tasks_text = f"at least {len(tasks):,} tasks ({', '.join(map(str, tasks[:SHOWN]))}, …)"
         processes = f"{tasks_text} of {rows['reporter'][0]}, {processes}".removesuffix(", a process")
     return Finding(
         title=title.replace("{processes}", processes),
