@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from inspect import cleandoc
+from itertools import islice
 from pathlib import Path
 
 from ncclforensics.analyses.job.warnings import FRAMES as WARNING_FRAMES
@@ -47,6 +48,7 @@ class Rule:
         return ""
 
 
+MOST_FINDINGS = 256  # of one rule: nobody reads more, and each costs as much as parsing a thousand lines
 HEADINGS = ("Means", "Not when", "Do", "Sources")
 WAITING = "waiting"  # labels lines that show where a rank stands, which explains no warning among them
 _RULES: dict[str, Rule] = {}
@@ -128,7 +130,10 @@ def _findings(call: Callable[..., Iterable[Finding] | None], rule: Rule, defects
     """Return the findings of one rule, with what the rule left out."""
     yielded: list[Finding] = []
     try:
-        yielded = list(call(rule.function, rule.of) or ())
+        findings = iter(call(rule.function, rule.of) or ())
+        yielded = list(islice(findings, MOST_FINDINGS))
+        if next(findings, None):
+            yielded.append(_rest_of(rule))
     except BrokenFrameError:  # the analysis that failed is named already
         pass
     except ForensicsError:  # a frame of the rule cannot be read
@@ -141,6 +146,19 @@ def _findings(call: Callable[..., Iterable[Finding] | None], rule: Rule, defects
         finding.severity = finding.severity or rule.severity
         finding.remedy = finding.remedy or rule.section("Do")
     return yielded
+
+
+def _rest_of(rule: Rule) -> Finding:
+    """Return the finding that stands for all findings of a rule beyond MOST_FINDINGS."""
+    return Finding(
+        f"more than {MOST_FINDINGS} findings of the rule {rule.name}",
+        "the others are left out: these logs repeat one condition with other numbers or names",
+        "certain",
+        role=Role.CONTEXT,
+        severity=Severity.INFO,
+        explains=False,
+        remedy="Select one rank or host, a time range, or fewer files, to see the others.",
+    )
 
 
 def _unexplained(fallbacks: list[Finding], others: list[Finding]) -> list[Finding]:
