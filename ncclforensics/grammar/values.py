@@ -15,6 +15,7 @@ from ncclforensics.grammar.patterns import FORM, Pattern, Shape, any_of
 
 GRAMMAR = "values"
 TEXT = "text"  # row number of the text in which a value was found
+MOST_NUMBERS = 1 << 20  # of a range; one that claims more is damaged, and must not fill the memory
 MOST_KEPT = 4096  # texts whose value is kept: dumps of many hosts repeat them
 
 
@@ -58,9 +59,13 @@ def numbers_of_ranges(text: str | None) -> Iterator[int]:
     >>> list(numbers_of_ranges("0-3,8"))
     [0, 1, 2, 3, 8]
     """
-    for ranges in ranges_by_text(pl.Series([text], dtype=pl.String)).values():
-        for numbers in ranges:
-            yield from numbers
+    for numbers in _ranges_of(text):
+        yield from numbers
+
+
+@lru_cache(MOST_KEPT)
+def _ranges_of(text: str | None) -> list[range]:
+    return ranges_by_text(pl.Series([text], dtype=pl.String)).get(text or "", [])
 
 
 def ranges_by_text(texts: pl.Series) -> dict[str, list[range]]:
@@ -73,7 +78,8 @@ def ranges_by_text(texts: pl.Series) -> dict[str, list[range]]:
     found = find_values(distinct, "number_range").drop_nulls("first")  # null: more than an Int32 holds
     ranges: dict[str, list[range]] = {}
     for place, first, last in found.select(TEXT, "first", "last").iter_rows():
-        ranges.setdefault(distinct[place], []).append(range(first, (first if last is None else last) + 1))
+        end = (first if last is None else min(last, first + MOST_NUMBERS)) + 1
+        ranges.setdefault(distinct[place], []).append(range(first, end))
     return ranges
 
 

@@ -195,22 +195,27 @@ def benchmark(
     )
     for columns in (settings, devices, ends, peaks, tables, begun):
         runs = runs.join(columns, on="benchmark", how="left", maintain_order="left")
-    commands = test_command.select("source", "line", typed=text_of("collective")).sort("source", "line")
-    reduced = test_note.filter(pl.col("maxbytes").is_not_null()).select("source", "line", "maxbytes")
-    rows = [_finished_row(row, measurement, commands, reduced) for row in runs.to_dicts()]
+    typed = test_command.select("source", "line", typed=text_of("collective"))
+    reduced = test_note.drop_nulls("maxbytes").select("source", "line", reduced_line="line", reduced="maxbytes")
+    runs = runs.sort("line").join_asof(
+        typed.sort("line"), on="line", by="source", allow_exact_matches=False, check_sortedness=False
+    )
+    runs = runs.join_asof(reduced.sort("line"), on="line", by="source", strategy="forward", check_sortedness=False)
+    runs = runs.sort("benchmark")
+    measured = measurement.partition_by("benchmark", as_dict=True)
+    rows = [_finished_row(row, measured.get((row["benchmark"],), measurement.clear())) for row in runs.to_dicts()]
     return pl.DataFrame(rows, schema=BENCHMARK, orient="row").sort("source", "line")
 
 
 _SETTINGS = {"minbytes": "min_bytes", "maxbytes": "max_bytes", "agg_iters": "aggregated"}
 
 
-def _finished_row(
-    row: dict[str, Any], measurement: pl.DataFrame, commands: pl.DataFrame, reduced: pl.DataFrame
-) -> dict[str, Any]:
-    """Return the columns of BENCHMARK; add those that follow from several lines together."""
-    measured = measurement.filter(pl.col("benchmark") == row["benchmark"])
-    typed = commands.filter((pl.col("source") == row["source"]) & (pl.col("line") < row["line"]))["typed"]
-    family = row["named"] or row["concluded"] or (typed[-1] if typed.len() else None)
+def _finished_row(row: dict[str, Any], measured: pl.DataFrame) -> dict[str, Any]:
+    """Return the columns of BENCHMARK; add those that follow from several lines together.
+
+    `measured`: the rows of `measurement` of this run.
+    """
+    family = row["named"] or row["concluded"] or row["typed"]
     share = _busbw_share(measured)
     row["collective"] = family or _collective_of_table(measured, share)
     row["nranks"] = _nranks(row, share)
@@ -218,9 +223,8 @@ def _finished_row(
     row["rows"] = row["rows"] or 0
     row["is_complete"] = bool(row["is_complete"])
     row["is_below_minimum"], row["is_checked"] = bool(row["is_below_minimum"]), bool(row["is_checked"])
-    within = (pl.col("source") == row["source"]) & pl.col("line").is_between(row["line"], row["last_line"])
-    if (reduction := reduced.filter(within)).height:
-        row["max_bytes"] = reduction["maxbytes"][0]
+    if row["reduced_line"] is not None and row["reduced_line"] <= row["last_line"]:
+        row["max_bytes"] = row["reduced"]
     row["unfinished_size"] = None if row["is_complete"] else _unfinished_size(row)
     return {name: row[name] for name in BENCHMARK}
 

@@ -6,14 +6,17 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 import polars as pl
 
+from ncclforensics.analyses.hang.job_rows import JobRows
 from ncclforensics.analyses.hang.recorder_graph import Recordings, Roots, find_roots
 from ncclforensics.analyses.hang.wait_graph import rows_of
 from ncclforensics.analyses.job.calls import describe_calls
-from ncclforensics.grammar.values import numbers_of_ranges
+from ncclforensics.grammar.values import ranges_by_text
 
 Row = dict[str, Any]
 Frames = dict[str, pl.DataFrame]
@@ -95,9 +98,9 @@ class Diagnosis:
 class Job:
     """The rows of every frame that concern one job, by rank and by communicator."""
 
-    def __init__(self, number: int, frames: Frames) -> None:
+    def __init__(self, number: int, frames: Frames, rows: JobRows) -> None:
         def rows_of_job(name: str) -> list[Row]:
-            return frames[name].filter(pl.col("job") == number).to_dicts()
+            return rows.where(name, job=number)
 
         self.number = number
         self.rank_ids: dict[int, Row] = {row["rank_id"]: row for row in rows_of_job("rank")}
@@ -113,12 +116,13 @@ class Job:
         self.waits = rows_of(frames["wait"].filter(pl.col("job") == number))
         self.failure_events = rows_of_job("failure_event")
         self.process_exits = rows_of_job("process_exit")
-        self.all_exits = frames["process_exit"].to_dicts()  # also of processes that no other line shows
+        self.all_exits = rows.of("process_exit")  # also of processes that no other line shows
         is_only_job = frames["rank"]["job"].n_unique() == 1  # PyTorch's reports name no job
         self.timeouts = frames["work"].to_dicts() if is_only_job else []
+        lagging = frames["desync"].filter(pl.col("form").is_in(LAGGING_FORMS) & is_only_job)
+        ranges = ranges_by_text(lagging["ranks"])
         self.desyncs = [
-            {**row, "ranks": list(numbers_of_ranges(row["ranks"]))}
-            for row in (frames["desync"].filter(pl.col("form").is_in(LAGGING_FORMS)).to_dicts() if is_only_job else [])
+            {**row, "ranks": [*chain.from_iterable(ranges.get(row["ranks"], ()))]} for row in lagging.to_dicts()
         ]
         self.pytorch = {name: frames[name].to_dicts() if is_only_job else [] for name in PYTORCH_FRAMES}
         self.stacks = rows_of_job("rank_stack")  # where its ranks stand, by rank id
@@ -137,16 +141,11 @@ class Job:
         self.calls = calls if is_only_job else calls.filter(pl.col("rank_id").is_in(list(self.rank_ids)))
         self._calls_by_rank: dict[int, pl.DataFrame] = {}
         self._last_pos: dict[int, int] = dict(last_calls.group_by("rank_id").agg(pl.col("pos").max()).iter_rows())
-        self.divergence = {
-            row["key"]: row["nth"] for row in frames["divergence"].to_dicts() if row["key"] in self.members
-        }
-        self.gaps = [row for row in frames["call_gap"].to_dicts() if row["rank_id"] in self.rank_ids]
-        owners = {(row["host"], row["pid"]) for row in self.rank_ids.values()}
-        self.processes = {
-            (row["host"], row["pid"]): row
-            for row in frames["process"].to_dicts()
-            if (row["host"], row["pid"]) in owners
-        }
+        diverged = [row for key in self.members for row in rows.where("divergence", key=key)]
+        self.divergence = {row["key"]: row["nth"] for row in diverged}
+        self.gaps = [row for row in rows.of("call_gap") if row["rank_id"] in self.rank_ids]
+        owners = dict.fromkeys((row["host"], row["pid"]) for row in self.rank_ids.values())
+        self.processes = {owner: row for owner in owners for row in rows.where("process", host=owner[0], pid=owner[1])}
         # source -> the last line of NCCL in it, and the last lines of the processes of this job
         self._last_lines = dict(
             frames["process"].group_by("last_source").agg(pl.col("last_line").sort_by("last_pos").last()).iter_rows()
@@ -154,15 +153,16 @@ class Job:
         self._own_last_lines: dict[int, set[int | None]] = defaultdict(set)
         for row in self.processes.values():
             self._own_last_lines[row["last_source"]].add(row["last_line"])
-        self.milestones = [row for row in frames["milestone"].to_dicts() if (row["host"], row["pid"]) in owners]
+        milestones = [row for host, pid in owners for row in rows.where("milestone", host=host, pid=pid)]
+        self.milestones = sorted(milestones, key=itemgetter("pos"))
         self.visibility = {
-            row["rank_id"]: row for row in frames["visibility"].to_dicts() if row["rank_id"] in self.rank_ids
+            rank_id: row for rank_id in self.rank_ids for row in rows.where("visibility", rank_id=rank_id)
         }
         # Memberships whose number of calls is unknown: rank id, communicator key, whether the logs begin together.
         self.unplaced: set[tuple[int, str, bool]] = set(frames["unplaced_member"].iter_rows())
         self.sources_with_omission = set(frames["omission"]["source"])
         self.last_times = {row["rank_id"]: row for row in rows_of_job("last_time")}
-        self.sources = {row["source"]: row for row in frames["source"].to_dicts()}
+        self.sources = {row["source"]: row for row in rows.of("source")}
         self.is_cancelled = is_only_job and bool((frames["job_end"]["form"].cast(pl.String) == "cancelled").any())
         self.successes = frames["program_success"].sort("pos").to_dicts() if is_only_job else []
         self.releases = sorted(frames["version"]["version"].cast(pl.String).unique().to_list())
@@ -344,4 +344,5 @@ def missing_numbers(nranks: int, present: set[int]) -> list[int]:
 
 def all_jobs(frames: Frames) -> list[Job]:
     """Return every job of the run."""
-    return [Job(int(number), frames) for number in frames["rank"]["job"].unique().sort()]
+    rows = JobRows(frames)
+    return [Job(int(number), frames, rows) for number in frames["rank"]["job"].unique().sort()]

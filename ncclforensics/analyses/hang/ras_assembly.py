@@ -6,12 +6,11 @@ nccl: src/ras/client_support.cc).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 import polars as pl
-
-from ncclforensics.grammar.values import numbers_of_ranges
 
 Row = dict[str, Any]
 
@@ -68,9 +67,13 @@ UNKNOWN = "UNKNOWN"  # up to 2.25, for NOCOMM
 
 
 class RasAssembly:
-    """Collect the rows of `ras_snapshot` and `ras_state` while the lines of reports are read in order."""
+    """Collect the rows of `ras_snapshot` and `ras_state` while the lines of reports are read in order.
 
-    def __init__(self) -> None:
+    `ranges`: the ranges in each list of numbers that the lines print, by its text.
+    """
+
+    def __init__(self, ranges: Mapping[str, list[range]]) -> None:
+        self._ranges = ranges
         self.snapshots: list[Row] = []
         self.states: list[Row] = []
         self._source: int | None = None
@@ -179,6 +182,9 @@ class RasAssembly:
         if form == "dead":  # the line counts the processes; a list follows unless they are many
             self._counted = {**row, "ranks": row["count"] or 0, "state_kind": state}
 
+    def _numbers(self, text: str | None) -> Iterator[int]:
+        return chain.from_iterable(self._ranges.get(text or "", ()))
+
     def _ras_topic(self, row: Row, form: str) -> None:
         self._current_report(row)
         if row["ranks"] is not None:  # the counted ranks are listed here
@@ -194,7 +200,7 @@ class RasAssembly:
                     if form == "missing_ranks"
                     else {"state_kind": "status", "status": "NOCOMM"}
                 )
-                for number in numbers_of_ranges(row["ranks"]):
+                for number in self._numbers(row["ranks"]):
                     self._add({**row, "rank": number}, **known)
                 return
             case "initialization" | "asynchronous":
@@ -245,7 +251,7 @@ class RasAssembly:
             self._add_process(row, self._shared_state["state_kind"])
 
     def _add_process(self, row: Row, state: str) -> None:
-        devices: list[int | None] = [*numbers_of_ranges(row["devices"])]
+        devices: list[int | None] = [*self._numbers(row["devices"])]
         for device in devices or [None]:
             self._add({**row, "gpu": device}, state_kind=state)
 

@@ -13,6 +13,7 @@ import polars as pl
 
 from ncclforensics.analyses.hang.ras_assembly import RAS_SNAPSHOT, RAS_STATE, RasAssembly, Row, lines_in_order
 from ncclforensics.frames.registry import analysis
+from ncclforensics.grammar.values import ranges_by_text
 
 RAS_MEMBER = {
     "rank": pl.Int32(),  # in the job; null where no report shows a communicator of all processes
@@ -36,6 +37,7 @@ RAS_FRAMES = (
     "json_field",
     "ras_event",
 )
+LISTS = ("ranks", "devices")  # columns that hold lists of ranges
 
 
 @analysis({"snapshots": pl.List(pl.Struct(RAS_SNAPSHOT)), "states": pl.List(pl.Struct(RAS_STATE))}, of=RAS_FRAMES)
@@ -52,7 +54,8 @@ def ras_assembly(
 ) -> pl.DataFrame:
     """All RAS reports in one row, from which `ras_snapshot` and `ras_state` are taken."""
     frames = dict(locals())
-    assembly = RasAssembly()
+    lists = [frame[name].cast(pl.String) for frame in frames.values() for name in LISTS if name in frame.columns]
+    assembly = RasAssembly(ranges_by_text(pl.concat(lists)))
     for row in lines_in_order(frames):
         assembly.read(row)
     assembly.end()
