@@ -24,8 +24,9 @@ def group_finding(
         reporting = rank.join(rows.select("host", "pid").unique(), on=OWNER, how="semi")
         ranks = sorted(reporting["rank"].drop_nulls().unique().to_list())
         hosts = sorted(rows["host"].cast(pl.String).drop_nulls().unique().to_list())
-    else:
-        ranks, hosts = sorted(rows["launcher_rank"].drop_nulls().unique().to_list()), []
+    else:  # lines of a script name no process
+        known = rows["launcher_rank"] if "launcher_rank" in rows else pl.Series(dtype=pl.Int32)
+        ranks, hosts = sorted(known.drop_nulls().unique().to_list()), []
     return Finding(
         title=title.replace("{processes}", processes_text(ranks, hosts, rank)),
         detail=detail,
