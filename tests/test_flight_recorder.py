@@ -325,6 +325,13 @@ def test_a_missing_dump_makes_its_rank_a_possibility_at_most(tmp_path: Path) -> 
     assert "rank 3" in report["hang"]["collect_next"][0]
 
 
+def test_dumps_show_which_rank_waits_for_which(tmp_path: Path) -> None:
+    report = judged(tmp_path, one_is_unfinished())
+
+    waits = {wait["rank"]: (wait["communicator"], wait["for_ranks"]) for wait in report["hang"]["waits_for"]}
+    assert waits == {rank: ("process group 0", [1]) for rank in (0, 2, 3)}
+
+
 def test_heads_decide_which_entries_are_read(tmp_path: Path) -> None:
     """The verdict is that of a full read, and the dumps of ranks that wait are read no further than their heads."""
     world = {"0": list(range(32)), **{str(1 + n): list(range(4 * n, 4 * n + 4)) for n in range(8)}}

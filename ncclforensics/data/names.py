@@ -126,6 +126,11 @@ def at_least(number: int) -> str:
     return f"{number // unit * unit:,}"
 
 
+def waiting_text(wait: dict[str, Any]) -> str:
+    """Format where a rank waits: `AllReduce (8 x float32) of 0x8f`, or the init of a communicator."""
+    return f"{operation_text(wait['call'])} of {wait['key']}" if wait["call"] else f"the init of {wait['key']}"
+
+
 def operation_text(call: dict[str, Any]) -> str:
     """Format a call: `AllReduce #13 (1048576 x bfloat16, sum)`."""
     name = call.get("name")

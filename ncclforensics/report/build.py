@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from ncclforensics.analyses.hang.wait_graph import rows_of
+from ncclforensics.analyses.hang.wait_graph import RECORDED, rows_of
 from ncclforensics.data.names import datatype, reduction
 from ncclforensics.errors import Defect
 from ncclforensics.frames.protocol import Frames, call_with
@@ -157,9 +157,10 @@ class Report:
         ]
 
     def waits(self, job: int) -> list[Row]:
-        """Return the first wait of every selected rank of a job: columns of `wait`, and the numbers `for_ranks`.
+        """Return the first wait of every selected rank of a job: columns of `wait`, numbers `for_ranks`, and `call`.
 
-        Ranks that wait in the same call share the tuple `waits_for` and the list `for_ranks`.
+        NCCL's lines come before Flight Recorder dumps. `call` is empty where a rank waits in an init. Ranks that wait
+        in the same call share the tuple `waits_for` and the list `for_ranks`.
         """
         edges = self.run["wait"].filter(pl.col("job") == job).sort("pos")
         is_message = pl.col("kind").is_in(["send", "recv"])
@@ -174,14 +175,22 @@ class Report:
         locations = {row["rank_id"]: row for row in self.run["rank"].select("rank_id", "rank", "host").to_dicts()}
         numbers: dict[int, list[int]] = {}
         selected = []
-        for row in rows_of(waits.unique("waiter", keep="first", maintain_order=True)):
+        calls = {(call["source"], call["line"]): call for call in self._shown_calls(waits)}
+        recorded = self.run["recorded_wait"].filter(pl.col("job") == job).join(waits, on="waiter", how="anti")
+        rows = rows_of(waits.unique("waiter", keep="first", maintain_order=True))
+        for row in [*rows, *rows_of(recorded)]:
             location = locations[row["waiter"]]
             ranks = [] if location["rank"] is None else [location["rank"]]
             if self.selection.shows(ranks, [location["host"]], row["key"]):
                 if id(row["waits_for"]) not in numbers:
                     numbers[id(row["waits_for"])] = self.numbers(row["waits_for"])
-                selected.append({**row, **location, "for_ranks": numbers[id(row["waits_for"])]})
+                call = {**row, "op": None} if row["kind"] == RECORDED else calls.get((row["source"], row["line"]), {})
+                selected.append({**row, **location, "for_ranks": numbers[id(row["waits_for"])], "call": call})
         return selected
+
+    def _shown_calls(self, waits: pl.DataFrame) -> list[Row]:
+        places = waits.select("source", "line").unique()
+        return self.run["shown_call"].join(places, on=["source", "line"], how="semi").to_dicts()
 
     def collect_next(self, row: Row) -> list[str]:
         """Return what to run now on the hosts of the culprits, and what to collect."""

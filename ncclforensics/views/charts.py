@@ -100,14 +100,13 @@ def waiting(report: Report, row: Row) -> str:
 
 def _groups(report: Report, row: Row) -> tuple[dict[Node, str], list[tuple[Node, Node]]]:
     """Group ranks that wait in the same call for the same ranks; return (node -> call, edges)."""
-    calls = {(call["source"], call["line"]): call for call in report.run["shown_call"].to_dicts()}
     waits = {wait["waiter"]: wait for wait in report.waits(row["job"])}
     awaited = {wait["waits_for"]: number for number, wait in enumerate(waits.values())}  # set of ranks -> its number
     alike: dict[tuple[Any, ...], list[int]] = {}
     for rank_id in sorted({*waits, *(target for ranks in awaited for target in ranks)}):
         wait = waits.get(rank_id)
         awaited_in = () if wait else tuple(number for ranks, number in awaited.items() if rank_id in ranks)
-        what = operation_text(calls.get((wait["source"], wait["line"]), {})) if wait else ""
+        what = operation_text(wait["call"]) if wait else ""
         targets = wait["waits_for"] if wait else ()
         alike.setdefault((what, wait["key"] if wait else "", targets, awaited_in), []).append(rank_id)
     nodes = {tuple(members): str(key[0]) for key, members in alike.items()}

@@ -276,16 +276,11 @@ def _last(report: Report, call: Row) -> Row:
 
 def _waits(report: Report, job: int) -> list[Row]:
     number = dict(report.run["rank"].select("rank_id", "rank").iter_rows())
-    cited = report.run["wait"].select("source", "line").unique()
-    calls = report.run["shown_call"].select("source", "line", "ordinal")
-    ordinal = {
-        (source, line): at for source, line, at in calls.join(cited, on=["source", "line"], how="semi").iter_rows()
-    }
     return [
         {
             "rank": number[wait["waiter"]],
             "communicator": wait["key"],
-            "ordinal": ordinal.get((wait["source"], wait["line"])),
+            "ordinal": wait["call"].get("ordinal"),
             "for_ranks": wait["for_ranks"],
         }
         for wait in report.waits(job)

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from ncclforensics import __version__
 from ncclforensics.analyses.fabric.counters import PORT
-from ncclforensics.data.names import operation_text, printable, ranks_text, sentence
+from ncclforensics.data.names import operation_text, printable, ranks_text, sentence, waiting_text
 from ncclforensics.report.build import Report, Row
 from ncclforensics.rules.finding import Severity
 from ncclforensics.rules.shared.port_text import port_name
@@ -213,12 +213,10 @@ def _beside(report: Report, row: Row) -> dict[str, Any] | None:
 
 def _waits(report: Report, row: Row) -> list[tuple[str, str, str]]:
     """Return (waiting ranks, call, ranks they wait for), one row per group."""
-    calls = {(call["source"], call["line"]): call for call in report.run["shown_call"].to_dicts()}
     groups: dict[tuple[str, str], list[int]] = {}
     texts: dict[int, str] = {}  # of the lists of ranks, which waits share
     for wait in report.waits(row["job"]):
-        call = calls.get((wait["source"], wait["line"]))
-        what = f"{operation_text(call)} of {wait['key']}" if call else f"the init of {wait['key']}"
+        what = waiting_text(wait)
         targets = wait["for_ranks"]
         if id(targets) not in texts:
             texts[id(targets)] = ranks_text(targets)

@@ -13,7 +13,16 @@ from rich.table import Table
 from rich.text import Text
 
 from ncclforensics.analyses.hang.stacks import place_text
-from ncclforensics.data.names import datatype, known, operation_text, printable, ranks_text, reduction, sentence
+from ncclforensics.data.names import (
+    datatype,
+    known,
+    operation_text,
+    printable,
+    ranks_text,
+    reduction,
+    sentence,
+    waiting_text,
+)
 from ncclforensics.data.nouns import Noun
 from ncclforensics.data.variables import COLLECT_CALLS
 from ncclforensics.formats import nouns
@@ -308,12 +317,10 @@ _FIELDS: dict[str, Callable[[Row], str]] = {
 
 
 def _waits(report: Report, row: Row, verbose: bool) -> list[RenderableType]:
-    calls = {(call["source"], call["line"]): call for call in _calls_of_waits(report, row)}
     groups: dict[tuple[str, str], list[int]] = {}
     texts: dict[int, str] = {}  # of the lists of ranks, which waits share
     for wait in report.waits(row["job"]):
-        call = calls.get((wait["source"], wait["line"]))
-        what = f"{operation_text(call)} of {wait['key']}" if call else f"the init of {wait['key']}"
+        what = waiting_text(wait)
         awaited = wait["for_ranks"]
         if id(awaited) not in texts:
             texts[id(awaited)] = _ranks(awaited, verbose)
@@ -333,11 +340,6 @@ def _ranks(numbers: list[int], verbose: bool) -> str:
     if verbose or len(text) <= LONGEST_LIST:
         return text
     return f"{len(numbers)} ranks: {text[: text.rindex(',', 0, LONGEST_LIST)].removeprefix('ranks ')}, …"
-
-
-def _calls_of_waits(report: Report, row: Row) -> list[Row]:
-    waits = report.run["wait"].filter(pl.col("job") == row["job"]).select("source", "line").unique()
-    return report.run["shown_call"].join(waits, on=["source", "line"], how="semi").to_dicts()
 
 
 def _evidence(report: Report, finding: Finding) -> list[RenderableType]:

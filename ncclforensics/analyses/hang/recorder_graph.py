@@ -295,7 +295,7 @@ def find_roots(recordings: Recordings) -> Roots:
 
     Such a rank may wait for its message, or may have posted it in advance and be elsewhere: its dump cannot show which.
     """
-    edges = _edges(recordings)
+    edges = wait_edges(recordings)
     unresolved = _unresolved(edges)
     calls = [call for rank in _cycle(edges, unresolved) if (call := recordings.blocking(rank))]
     messages = [call for call in calls if call["is_p2p"]]
@@ -304,14 +304,14 @@ def find_roots(recordings: Recordings) -> Roots:
         roots.is_message_cycle = bool(messages)
         return roots
     recordings.forget_messages(unresolved)
-    edges = _edges(recordings)
+    edges = wait_edges(recordings)
     roots = _roots(recordings, edges, _unresolved(edges))
     return (
         Roots(lagging=roots.lagging, unfinished=roots.unfinished) if roots.unfinished else Roots(open_messages=messages)
     )
 
 
-def _edges(recordings: Recordings) -> dict[int, list[int]]:
+def wait_edges(recordings: Recordings) -> dict[int, list[int]]:
     """Rank -> ranks it waits for; of a rank whose entries were not read, by the numbers of its groups."""
     edges = {rank: recordings.targets(rank) for rank in recordings.read - recordings.outdated}
     for group, rows in recordings.positions.items():

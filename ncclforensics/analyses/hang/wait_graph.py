@@ -16,7 +16,7 @@ from ncclforensics.frames.registry import analysis
 
 WAIT = {
     "job": pl.Int32(),
-    "kind": pl.String(),  # collective, send, recv, init
+    "kind": pl.String(),  # collective, send, recv, init; recorded: by a Flight Recorder dump
     "key": pl.Categorical(),
     "nth": pl.Int32(),  # of the collective, or of the message of this pair; null for init
     "waiter": pl.Int32(),
@@ -25,6 +25,8 @@ WAIT = {
     "line": pl.Int32(),
     "pos": pl.Int64(),
 }
+
+RECORDED = "recorded"  # kind of an edge that a Flight Recorder dump shows
 
 MOST_PLACES = (
     8  # of one communicator at which ranks are behind: those behind at a later place wait for these themselves
@@ -185,7 +187,8 @@ def rows_of(wait: pl.DataFrame) -> list[dict[str, Any]]:
     shared: dict[tuple[Any, ...], tuple[int, ...]] = {}
     rows = wait.drop("waits_for").to_dicts()
     for number, row in enumerate(rows):
-        call = (row["kind"], row["key"], row["nth"], row["waiter"] if row["kind"] in ("send", "recv") else None)
+        is_own = row["kind"] in ("send", "recv", RECORDED)
+        call = (row["kind"], row["key"], row["nth"], row["waiter"] if is_own else None)
         if call not in shared:
             shared[call] = tuple(wait["waits_for"][number])
         row["waits_for"] = shared[call]

@@ -65,7 +65,7 @@ def list_ranks(report: Report, citer: Citer) -> list[RankRow]:
     run = report.run
     verdicts = {row["job"]: row for row in report.verdicts}
     last = {call["rank_id"]: call for job in verdicts for call in report.last_calls(job)}
-    waiters = set(run["wait"]["waiter"].to_list())
+    waiters = {*run["wait"]["waiter"], *run["recorded_wait"]["waiter"]}
     ended = run["member"].group_by("rank_id").agg(is_done=(pl.col("end") == "Destroy").fill_null(False).all())
     done = set(ended.filter("is_done")["rank_id"].to_list())
     final = run["process_exit"].filter(pl.col("is_final") & pl.col("rank_id").is_not_null()).sort("pos")

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import polars as pl
-
-from ncclforensics.data.names import operation_text, printable, ranks_text
+from ncclforensics.data.names import printable, ranks_text, waiting_text
 from ncclforensics.report.build import Report
 from ncclforensics.tui.content.evidence import CitedLine, Citer
 
@@ -130,14 +128,9 @@ class _Names:
 
 
 def _groups(report: Report, citer: Citer, job: int) -> list[_Group]:
-    waiting_lines = report.run["wait"].filter(pl.col("job") == job).select("source", "line").unique()
-    calls = report.run["shown_call"].join(waiting_lines, on=["source", "line"], how="semi").to_dicts()
-    call_at = {(row["source"], row["line"]): row for row in calls}
     groups: dict[tuple[str, frozenset[int]], list[dict[str, object]]] = {}
     for wait in report.waits(job):
-        call = call_at.get((wait["source"], wait["line"]))
-        call_text = f"{operation_text(call)} of {wait['key']}" if call else f"the init of {wait['key']}"
-        groups.setdefault((printable(call_text), frozenset(wait["waits_for"])), []).append(wait)
+        groups.setdefault((printable(waiting_text(wait)), frozenset(wait["waits_for"])), []).append(wait)
     return [
         _Group(
             tuple(int(str(wait["waiter"])) for wait in waits), call_text, waits_for,
