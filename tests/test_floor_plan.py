@@ -62,7 +62,8 @@ PATTERNS = {
     "inputs/plain_pickle.py": "runs of instructions of a pickle, which is no text",
     "inputs/sources.py": "the user's own pattern for a rank in a file's name",
     "parsing/learned_tags.py": "a tag that is learned from the lines of one input, which no grammar can know",
-    "report/redaction.py": "words of any text, whoever printed it, and what stands behind the name of a secret",
+    "report/identifiers.py": "addresses, GUIDs, URLs, users and jobs in any text, whoever printed it",
+    "report/pseudonyms.py": "words of any text, and what stands behind the name of a secret",
     "views/json_report.py": "control characters in the program's own output",
 }
 # What Polars reads as a pattern unless it is told that the text is literal, and who applies patterns, and which.

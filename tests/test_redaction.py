@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ncclforensics import analyze, cli
 from ncclforensics.report import redacted_run, redaction
 from ncclforensics.report.build import Report
-from ncclforensics.report.redaction import Pseudonyms, is_secret
+from ncclforensics.report.pseudonyms import Pseudonyms, is_secret
 from ncclforensics.views import json_report, text_report
 from tests.incidents import ALL, INCIDENTS, Incident, answer
 
@@ -168,7 +168,14 @@ def test_a_host_with_and_without_its_domain_is_one_host() -> None:
 
     assert names.host("gpu7") == "host-01"
     assert names.host("gpu7.cluster.example") == "host-01.domain-01"
-    assert names.text("from gpu7.other.example, gpu7-ib0, gpu77") == "from host-01.domain-02, host-01-ib0, gpu77"
+    assert names.text("from gpu7.other.example, gpu7-ib0, gpu7a") == "from host-01.domain-02, host-01-ib0, gpu7a"
+
+
+def test_hosts_that_are_numbered_as_known_ones_are_hosts() -> None:
+    names = known()
+    names.host("node012")
+
+    assert names.text("node013:29500, node[013-127,130], node7b") == "host-02:29500, hosts-01, node7b"
 
 
 def test_the_map_file_is_private_and_is_extended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

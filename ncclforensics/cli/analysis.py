@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from ncclforensics.report.build import Report
-    from ncclforensics.report.redaction import Pseudonyms
+    from ncclforensics.report.pseudonyms import Pseudonyms
 
 BAR_DELAY = 0.5  # seconds until a progress bar appears
 

@@ -5,28 +5,52 @@ Which columns hold hosts, identifiers and secrets is declared by the formats.
 
 # Words in the name of a variable whose value is a secret (as in GitHub's and Gitleaks' generic rules).
 SECRET_WORDS = (
-    "SECRET", "SECRETS", "TOKEN", "TOKENS", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "CREDENTIALS", "KEY",
-    "APIKEY", "AUTH", "AUTHORIZATION", "COOKIE", "BEARER", "PRIVATE", "SIGNATURE", "SAS", "DSN",
+    "SECRET", "SECRETS", "TOKEN", "TOKENS", "PASSWORD", "PASSWD", "PASSPHRASE", "PASS", "PASSCODE", "CREDENTIAL",
+    "CREDENTIALS", "CRED", "CREDS", "KEY", "APIKEY", "AUTH", "AUTHORIZATION", "COOKIE", "BEARER", "PRIVATE",
+    "SIGNATURE", "SIG", "SAS", "DSN",
 )  # fmt: skip
+# Words that make a name secret wherever they stand in it: `PGPASSWORD`, `githubtoken`.
+SECRET_PARTS = ("SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "APIKEY", "ACCESSKEY", "AUTHTOKEN")
+# Parts of names of variables that a capture does not write down, whatever their value.
+UNWRITTEN_PARTS = ("CRED", "AUTH", "PASS", "TOKEN", "KEY", "SECRET", "COOKIE", "SIGNATURE")
 # The first characters of tokens that are secret under any name: GitHub, Hugging Face, OpenAI, AWS,
-# Slack, GitLab, Google, NVIDIA NGC, JSON Web Tokens.
+# Slack, GitLab, Google, NVIDIA NGC, npm, PyPI, JSON Web Tokens.
 SECRET_BEGINNINGS = (
-    "ghp_", "gho_", "ghs_", "github_pat_", "hf_", "sk-", "AKIA", "ASIA", "xoxb-", "xoxp-", "glpat-", "AIza", "nvapi-",
-    "eyJhbGci",
+    "ghp_", "gho_", "ghs_", "github_pat_", "hf_", "sk-", "AKIA", "ASIA", "xoxb-", "xoxp-", "xapp-", "glpat-", "AIza",
+    "ya29.", "nvapi-", "npm_", "pypi-AgE", "eyJhbGci",
 )  # fmt: skip
 PLAIN_NUMBER = 6  # digits; a shorter number is no secret, whatever the variable's name
 
+# Variables whose value is the name of a user or of an account, and those whose value is the number or name of a job:
+# of Slurm, PBS, LSF, Flux, SGE, torchrun, SkyPilot and the shell.
+USER_VARIABLES = (
+    "USER", "LOGNAME", "USERNAME", "SUDO_USER", "SLURM_JOB_USER", "SLURM_JOB_ACCOUNT", "PBS_O_LOGNAME", "LSB_SUB_USER",
+    "LSFUSER", "JUPYTERHUB_USER", "NB_USER", "WANDB_ENTITY", "WANDB_USERNAME", "HF_USERNAME",
+)  # fmt: skip
+JOB_VARIABLES = (
+    "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JOB_NAME", "SLURM_ARRAY_JOB_ID", "PBS_JOBID", "PBS_JOBNAME", "LSB_JOBID",
+    "LSB_JOBNAME", "FLUX_JOB_ID", "JOB_ID", "JOB_NAME", "JOBID", "JOBNAME", "TORCHELASTIC_RUN_ID", "RDZV_ID", "RUN_ID",
+    "RUN_NAME", "WANDB_PROJECT", "WANDB_NAME", "WANDB_RUN_ID", "SKYPILOT_TASK_ID",
+)  # fmt: skip
+
 EVERYWHERE = ("localhost", "localhost.localdomain", "master", "unknown", "none")  # host names that identify no host
+# What numbers of ranks and devices stand behind: if hosts are called so, others with a number may be no hosts.
+NO_FAMILIES = ("rank", "cuda", "eth", "mlx5_", "cpu", "numa", "job", "step")
 
 # Folders that every machine has; and files and libraries that a reader needs to see to find the fault.
 SYSTEM_PATHS = ("/dev/", "/sys/", "/proc/", "/etc/nccl", "/etc/libibverbs", "/var/run/nvidia", "/run/nvidia", "/path/")
 COMMON_FOLDERS = (
-    ".", "..", "~", "bin", "data", "dist-packages", "etc", "home", "include", "lib", "lib64", "local", "log", "logs",
-    "mnt", "opt", "root", "run", "scratch", "share", "site-packages", "srv", "tmp", "Users", "usr", "var",
-    "x86_64-linux-gnu", "aarch64-linux-gnu", "python3.10", "python3.11", "python3.12", "python3.13",
+    ".", "..", "~", "bin", "data", "dist-packages", "etc", "home", "homes", "include", "lib", "lib64", "local", "log",
+    "logs", "mnt", "opt", "root", "run", "scratch", "share", "site-packages", "srv", "tmp", "Users", "users", "usr",
+    "var", "x86_64-linux-gnu", "aarch64-linux-gnu", "python3.10", "python3.11", "python3.12", "python3.13",
 )  # fmt: skip
-HOMES = ("home", "Users")
-COMMON_USERS = ("root", "ubuntu", "nobody", "nvidia")
+HOMES = ("home", "homes", "Users", "users")
+# Users of images and distributions, which identify no person.
+COMMON_USERS = (
+    "root", "ubuntu", "nobody", "nvidia", "user", "users", "admin", "runner", "test", "jovyan", "centos", "ec2-user",
+    "opc", "slurm", "mpiuser", "appuser", "vscode", "app", "default", "none", "null", "unknown", "workspace",
+)  # fmt: skip
+SHORTEST_USER = 3  # characters; a shorter name is replaced in paths, and not in other text
 COMMON_FILES = (
     ".nccl.conf",
     "nccl.conf",
@@ -41,3 +65,23 @@ COMMON_FILES = (
     "libc.so",
 )
 LONGEST_SUFFIX = 5  # characters; a longer suffix of a file name is not kept
+
+# The last part of names of hosts. Country codes that are suffixes of files, too (`py`, `so`, `cc`, `sh`), are left out.
+TOP_DOMAINS = (
+    "com", "org", "net", "edu", "gov", "mil", "int", "info", "biz", "io", "ai", "cloud", "dev", "app", "tech", "corp",
+    "lan", "intra", "intranet", "internal", "local", "localdomain", "cluster", "hpc", "example", "test", "invalid",
+    "arpa", "de", "uk", "fr", "it", "es", "nl", "ch", "at", "be", "se", "no", "fi", "dk", "pl", "cz", "eu", "us", "ca",
+    "au", "jp", "kr", "cn", "tw", "in", "br", "sg", "hk", "il", "ru", "za",
+)  # fmt: skip
+# Ends of names of modules, too: `threading.local`. A host of such a domain has a digit or a dash in its first part.
+AMBIGUOUS_DOMAINS = (
+    "local", "internal", "test", "app", "int", "in", "it", "no", "at", "be", "us", "dev", "cluster", "example", "info",
+)  # fmt: skip
+# Sites that messages of programs refer to; what follows in their addresses is public as well.
+PUBLIC_DOMAINS = (
+    "pytorch.org", "nvidia.com", "kernel.org", "python.org", "readthedocs.io", "slurm.schedmd.com", "open-mpi.org",
+    "gnu.org", "docker.com", "kubernetes.io", "example.com", "w3.org",
+)  # fmt: skip
+PUBLIC_REPOSITORIES = ("github.com/NVIDIA/", "github.com/pytorch/", "github.com/ROCm/", "github.com/aws/")
+# Schemes that name no place.
+PLAIN_SCHEMES = ("env", "file", "unix")

@@ -18,3 +18,9 @@ KINDS = {
     **dict.fromkeys(COUNTERS, "ib-counters"),
 }
 NOUN = nouns.PORT
+ID_COLUMNS = (
+    ("counters_of", "guid"), ("counters_port", "guid"), ("linked_node", "guid"), ("link_line", "guid"),
+    ("link_line", "peer_guid"), ("link_alone", "guid"), ("map_head", "node_guid"), ("map_node", "node_guid"),
+    ("map_port", "peer_guid"), ("listed_port", "guid"), ("listed_port", "peer_guid"), ("listed_node", "guid"),
+    ("manager", "guid"),
+)  # fmt: skip

@@ -8,3 +8,4 @@ GRAMMARS = ("ibdiagnet", "collected")
 SIGNATURES = ("diagnosed_port", "diagnosed_excess", "table_edge", "ibdiagnet_message")
 KINDS = dict.fromkeys(SIGNATURES, "ib-counters")
 NOUN = nouns.PORT
+ID_COLUMNS = (("diagnosed_port", "guid"),)

@@ -83,7 +83,7 @@ SUBSYSTEMS = {
 }
 HOST_COLUMNS = {"job": ("node",), "inspector": ("node",), "ras": ("node",), "diagnostics": ("node",)}
 NO_HOST_COLUMNS = ("hca",)  # a NIC, printed where other versions print a host
-ID_COLUMNS = (("topology_node", "guid"),)
+ID_COLUMNS = (("topology_node", "guid"), ("mnnvl", "uuid"), ("mnnvl", "serial"))
 SECRET_COLUMNS = (("setting", "variable", "value"), ("exported", "name", "value"))
 # Prefix rules: the beginning of a line, up to the first character of its message.
 PREFIXES = ("_info", "_note", "_warn", "_attn", "_call", "_trace", "_plugin", "_signed")

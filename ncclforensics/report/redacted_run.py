@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
 import polars as pl
 
@@ -11,9 +12,12 @@ from ncclforensics.errors import Defect
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.report.build import Report
-from ncclforensics.report.redaction import REMOVED, Pseudonyms, is_secret
+from ncclforensics.report.pseudonyms import REMOVED, Pseudonyms, is_secret
 from ncclforensics.report.selection import Selection
 from ncclforensics.rules.finding import Finding
+
+Quotes = dict[tuple[int, int], tuple[int, str]]  # (source, line) -> (true line, text)
+NOT_TEXT = "\ufffd"  # what the first byte of a pickle is shown as
 
 
 class RedactedRun:
@@ -67,12 +71,22 @@ class RedactedRun:
 
     def quote(self, lines: Iterable[tuple[int, int]]) -> dict[tuple[int, int], tuple[int, str]]:
         """Quote lines, redacted."""
-        return {place: (line, self._pseudonyms.text(text)) for place, (line, text) in self._run.quote(lines).items()}
+        return redact_quotes(self._run, self._run.quote(lines), self._pseudonyms)
 
     def __getitem__(self, name: str) -> pl.DataFrame:
         if name not in self._frames:
             self._frames[name] = redact_frame(self._run[name], self._pseudonyms)
         return self._frames[name]
+
+
+def redact_quotes(run: Frames, quotes: Quotes, pseudonyms: Pseudonyms) -> Quotes:
+    """Redact the texts of lines; those of a pickle are left out, since names have no end in it."""
+
+    def redacted(source: int, text: str) -> str:
+        is_pickle = run.inputs[source].is_document and text.startswith(NOT_TEXT)
+        return REMOVED if is_pickle else pseudonyms.text(text)
+
+    return {place: (line, redacted(place[0], text)) for place, (line, text) in quotes.items()}
 
 
 def redact_frame(rows: pl.DataFrame, pseudonyms: Pseudonyms) -> pl.DataFrame:
@@ -82,9 +96,9 @@ def redact_frame(rows: pl.DataFrame, pseudonyms: Pseudonyms) -> pl.DataFrame:
     for column in rows.iter_columns():
         if column.dtype in (pl.String, pl.Categorical):
             columns.append(_map_texts(column, pseudonyms.text))
-        elif column.dtype == pl.List(pl.String):
-            texts = column.explode().drop_nulls().unique()
-            columns.append(column.list.eval(pl.element().replace(texts, _map_texts(texts, pseudonyms.text))))
+        elif column.dtype.is_nested() and column.len():
+            values = [_redacted(value, pseudonyms) for value in column.to_list()]
+            columns.append(pl.Series(column.name, values, dtype=column.dtype))
         else:
             columns.append(column)
     redacted = pl.DataFrame(columns)
@@ -94,6 +108,17 @@ def redact_frame(rows: pl.DataFrame, pseudonyms: Pseudonyms) -> pl.DataFrame:
     secret = pl.Series([bool(a and b and is_secret(a, b)) for a, b in pairs], dtype=pl.Boolean)
     value = pl.when(secret).then(pl.lit(REMOVED)).otherwise(pl.col("value").cast(pl.String))
     return redacted.with_columns(value.cast(rows["value"].dtype).alias("value"))
+
+
+def _redacted(value: Any, pseudonyms: Pseudonyms) -> Any:
+    """Redact the texts in a value of a list or a struct."""
+    if isinstance(value, str):
+        return pseudonyms.text(value)
+    if isinstance(value, list):
+        return [_redacted(part, pseudonyms) for part in value]
+    if isinstance(value, dict):
+        return {name: _redacted(part, pseudonyms) for name, part in value.items()}
+    return value
 
 
 def _map_texts(column: pl.Series, change: Callable[[str], str]) -> pl.Series:
@@ -121,7 +146,7 @@ def redact(report: Report, pseudonyms: Pseudonyms) -> Report:
     return Report(
         RedactedRun(report.run, pseudonyms),
         [redacted(finding) for finding in report.findings],
-        {place: (line, pseudonyms.text(text)) for place, (line, text) in report.quotes.items()},
+        redact_quotes(report.run, report.quotes, pseudonyms),
         Selection(report.selection.ranks, pseudonyms.host(host) if host else None, report.selection.communicator),
         report.rules,
         report.earlier_look,

@@ -1,0 +1,85 @@
+"""Recognise identifiers by their form in any text: addresses, hardware addresses, UUIDs, names of domains, jobs, users.
+
+What stands in a text is not known here, so nothing of it is described by a grammar.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+from ncclforensics.data import redaction_rules
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+_HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
+UUID = re.compile(r"(?<![0-9A-Za-z])[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}(?![0-9A-Za-z])")
+URL = re.compile(r"(?<![0-9A-Za-z+.])([A-Za-z][0-9A-Za-z+.-]*)://([^\s\"'`<>|\\^{}]+)")
+# What may be an address of hardware or of IPv6: an interface may stand before it, a port behind.
+WITH_COLONS = re.compile(
+    r"(?<![0-9A-Za-z])(?:[0-9A-Fa-f]{0,4}:){2,}[0-9A-Fa-f:.]*(?:%[0-9A-Za-z_-]+)?(?![0-9A-Za-z])"
+    r"|(?<![0-9A-Za-z-])(?:[0-9A-Fa-f]{2}-){5}[0-9A-Fa-f]{2}(?![0-9A-Za-z-])"
+)
+TOKEN = re.compile(
+    rf"(?<![0-9A-Za-z])(?:{'|'.join(map(re.escape, redaction_rules.SECRET_BEGINNINGS))})[0-9A-Za-z_./+=-]+"
+)
+_GUID = re.compile(r"(?:0[xX])?[0-9a-fA-F]{16}")
+_DOMAIN = re.compile(r"(?:[0-9A-Za-z](?:[0-9A-Za-z-]*[0-9A-Za-z])?\.)+([A-Za-z]{2,})")
+# The number or name of a job: as schedulers print it, in names of their files, behind variables and options.
+JOBS = re.compile(
+    r"(?i:\bjob(?:s|[ _-]?id|[ _-]?number)?\b[\"']?(?: ?[=:#] ?| )[\"']?([0-9]{4,}))"
+    r"|\bStepId=([0-9]{4,})|\*\*\* (?:STEP|JOB) ([0-9]{4,})|\b(?:STEP|JOB) ([0-9]{4,})\.[0-9]+\b|\bslurm-([0-9]{4,})"
+    rf"|\b(?:{'|'.join(redaction_rules.JOB_VARIABLES)})\b[\"']?\s*[=:]\s*[\"']?([0-9A-Za-z_.-]{{3,}})"
+    r"|--(?:rdzv|run)[-_](?:id|name)[= ][\"']?([0-9A-Za-z_.-]{3,})|\bmax_restarts.{0,80}\brun_id\s*[=:]\s*(\S{3,})"
+    r"|\brun_id\s*[=:]\s*([0-9A-Za-z_.-]{3,})"
+)
+# The name of a user: a home folder, a variable, what `id` prints.
+USERS = re.compile(
+    rf"/(?:{'|'.join(redaction_rules.HOMES)})/([0-9A-Za-z_][0-9A-Za-z_.-]*)"
+    rf"|\b(?:{'|'.join(redaction_rules.USER_VARIABLES)})\b[\"']?\s*[=:]\s*[\"']?([0-9A-Za-z_][0-9A-Za-z_.-]*)"
+    r"|\buid=[0-9]+\(([^)\s]+)\)|\b(?:UserId|user|User|username)=([0-9A-Za-z_][0-9A-Za-z_.-]*)"
+)
+
+
+def found(pattern: re.Pattern[str], text: str) -> list[str]:
+    """Return what the groups of a pattern with one group for each alternative find in a text."""
+    return [next(group for group in match.groups() if group) for match in pattern.finditer(text)]
+
+
+def address(word: str) -> Address | None:
+    """Return the IP address that a word is."""
+    try:
+        return ipaddress.ip_address(word)
+    except ValueError:
+        return None
+
+
+def hardware_groups(word: str) -> list[str] | None:
+    """Return the groups of digits of a MAC address, or of a GUID or GID as verbs print them; None for other words."""
+    separator = "-" if "-" in word else ":"
+    groups = word.split(separator)
+    shape = (len(groups), {len(group) for group in groups})
+    if not set(word) - {separator} <= _HEXADECIMAL:
+        return None
+    if shape in ((6, {2}), (8, {2}), (20, {2}), (4, {4})) and (separator == ":" or shape[0] in (6, 8)):
+        return groups
+    return None
+
+
+def is_guid(word: str) -> bool:
+    """Whether a word may be the GUID of a port or a node: 16 hexadecimal digits, and not only decimal ones."""
+    return bool(_GUID.fullmatch(word)) and (word[1] in "xX" or not word.isdecimal())
+
+
+def is_domain(word: str) -> bool:
+    """Whether a word is the name of a host with its domain."""
+    match = _DOMAIN.fullmatch(word)
+    if match is None or match[1].lower() not in redaction_rules.TOP_DOMAINS:
+        return False
+    first = word.partition(".")[0]
+    is_named = any(character.isdigit() or character == "-" for character in first)
+    return is_named or match[1].lower() not in redaction_rules.AMBIGUOUS_DOMAINS
+
+
+def is_public(domain: str) -> bool:
+    """Whether it is a site that messages of programs refer to."""
+    return any(domain == public or domain.endswith(f".{public}") for public in redaction_rules.PUBLIC_DOMAINS)

@@ -1,0 +1,342 @@
+"""Replace identifying words in any text by pseudonyms, and remove secrets.
+
+Words that are known to be names are replaced wherever they stand; addresses, GUIDs, UUIDs, URLs, domains, numbers of
+jobs and absolute paths are found by their form. The structure is preserved: equal hosts stay equal, addresses of one
+network keep a common prefix, link-local addresses stay link-local, and file names keep their rank.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import re
+from pathlib import Path
+
+from ncclforensics.data import redaction_rules
+from ncclforensics.data.paths import STDIN
+from ncclforensics.report import identifiers
+from ncclforensics.report.identifiers import Address
+
+REMOVED = "[removed]"
+_WORD = re.compile(r"[^\s\"'`()<>{}\[\],;=|]+")
+_PARTS = re.compile(r"([^0-9A-Za-z]+)")
+_ASSIGNED = re.compile(r"([0-9A-Za-z_.-]+)([\"']?\s*[=:]\s*)((?:Bearer |Basic )?(?:\"[^\"]*\"|'[^']*'|[^\s,;]+))")
+_OPTION = re.compile(r"(?<!\S)--?([0-9A-Za-z_-]+) +([^\s-]\S*)")
+_INNER_PATH = re.compile(r"[^0-9A-Za-z._~/-]/(?!/)|^-+[A-Z]?/")  # an absolute path behind something else
+_LAST_DIGITS = re.compile(r"[0-9]+$")
+_USER_AT_HOST = re.compile(r"([0-9A-Za-z_][0-9A-Za-z_.-]*)@([0-9A-Za-z][0-9A-Za-z_.:-]*)")
+# Prefixes that are kept because they show the kind of address; other addresses get a documentation prefix.
+_KEPT_NETWORKS = [
+    ipaddress.ip_network(network)
+    for network in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "100.64.0.0/10", "fe80::/64")
+]
+_DOCUMENTATION_NETWORKS = {4: ipaddress.ip_network("203.0.0.0/8"), 6: ipaddress.ip_network("2001:db8::/32")}
+_NOTHING = re.compile(r"(?!)")
+SHORTEST_FAMILY = 3  # characters before the number in names of hosts: hosts of one family are numbered
+
+
+class Pseudonyms:
+    """The pseudonym of each original text, numbered in the order of first use.
+
+    `names` are replaced everywhere: hosts, users, secrets, input files. The names of folders and other files (`parts`)
+    are replaced only inside paths, because they may be ordinary words. `kept` are words with the form of a GUID that
+    are none, such as the identifier of a communicator.
+    """
+
+    def __init__(self, key: bytes, names: dict[str, str] | None = None, parts: dict[str, str] | None = None) -> None:
+        self.key = key
+        self.names = dict(names or {})
+        self.parts = dict(parts or {})
+        self.kept: set[str] = set()
+        self._longest = max((len(_PARTS.split(name)) for name in self.names), default=1)  # in parts of a name
+        self._families: set[str] = set()  # what stands before the number in the names of hosts
+        self._hosts_of_family = self._lists_of_hosts = _NOTHING
+        self._counts: dict[str, int] = {}
+        for name, pseudonym in [*self.names.items(), *self.parts.items()]:
+            if pseudonym.startswith("host-"):
+                self._add_family(name)
+            kind, _, number = pseudonym.lstrip(".").partition(".")[0].rpartition("-")
+            if number.isdecimal():
+                self._counts[kind] = max(self._counts.get(kind, 0), int(number))
+
+    def set(self, original: str, pseudonym: str) -> None:
+        """Set the pseudonym of a word."""
+        self.names[original] = pseudonym
+        self._longest = max(self._longest, len(_PARTS.split(original)))
+
+    def _new(self, kind: str, width: int = 2) -> str:
+        self._counts[kind] = self._counts.get(kind, 0) + 1
+        return f"{kind}-{self._counts[kind]:0{width}d}"
+
+    def host(self, name: str) -> str:
+        """Return the pseudonym of a host, with its domain if it has one: `host-07.domain-01`."""
+        if name in self.names or not name or name in redaction_rules.EVERYWHERE or name.isdecimal():
+            return self.names.get(name, name)
+        if address := identifiers.address(name):
+            return self._address_of(address, name)
+        short, dot, domain = name.partition(".")
+        if short not in self.names:
+            self.set(short, self._new("host"))
+            self._add_family(short)
+        if domain:
+            if dot + domain not in self.names:
+                self.set(dot + domain, dot + self._new("domain"))
+                self.names.setdefault(domain, self.names[dot + domain][1:])
+            self.set(name, self.names[short] + self.names[dot + domain])
+        return self.names[name]
+
+    def _add_family(self, name: str) -> None:
+        family = _LAST_DIGITS.sub("", name)
+        is_family = SHORTEST_FAMILY <= len(family) < len(name) and family not in redaction_rules.NO_FAMILIES
+        if is_family and "." not in name and family not in self._families:
+            self._families.add(family)
+            families = "|".join(re.escape(family) for family in sorted(self._families, key=len, reverse=True))
+            self._hosts_of_family = re.compile(rf"(?<![0-9A-Za-z-])(?:{families})[0-9]+(?![0-9A-Za-z])")
+            self._lists_of_hosts = re.compile(rf"(?<![0-9A-Za-z-])(?:{families})\[[0-9, -]+\]")
+
+    def user(self, name: str) -> str:
+        """Return the pseudonym of a user, unless it is one that many machines have."""
+        if name in redaction_rules.COMMON_USERS or name.isdecimal() or len(name) < redaction_rules.SHORTEST_USER:
+            return name
+        return self._named(name, "user")
+
+    def job(self, name: str) -> str:
+        """Return the pseudonym of a job: of a number as many digits, so that lines stay readable by programs."""
+        if name in self.names or name.lower() in redaction_rules.COMMON_USERS:
+            return self.names.get(name, name)
+        if name.isdecimal():
+            number = int.from_bytes(self.digest(f"job {name}", 8)) % 10 ** len(name)
+            self.set(name, f"{number:0{len(name)}d}")
+            return self.names[name]
+        return self._named(name, "job")
+
+    def _named(self, name: str, kind: str) -> str:
+        if name not in self.names:
+            self.set(name, self._new(kind))
+        return self.names[name]
+
+    def identifier(self, word: str) -> str:
+        """Set and return the pseudonym of a hexadecimal identifier in all its forms: `0x506b…`, `506b:…`, `506b…`."""
+        digits = word.lower().removeprefix("0x").replace(":", "")
+        redacted = self._digits(digits)
+        for form, pseudonym in ((digits, redacted), ("0x" + digits, "0x" + redacted)):
+            if form not in self.names:
+                self.set(form, pseudonym)
+        if word not in self.names and ":" not in word:
+            self.set(word, ("0x" if word[:2] in ("0x", "0X") else "") + redacted)
+        return self.names.get(word, redacted)
+
+    def _digits(self, digits: str) -> str:
+        """Digits of the same number, the first of which show an address that is administered locally."""
+        return ("02" + self.digest(digits.lower(), 20).hex())[: len(digits)]
+
+    def text(self, text: str) -> str:
+        """Redact all known names, addresses, paths, jobs and secrets in a text."""
+        for job in identifiers.found(identifiers.JOBS, text):
+            self.job(job)
+        for user in identifiers.found(identifiers.USERS, text):
+            self.user(user)
+        text = _OPTION.sub(self._option, _ASSIGNED.sub(self._assignment, text))
+        spans = [
+            *((match.span(), self._url(match[1], match[2])) for match in identifiers.URL.finditer(text)),
+            *((match.span(), REMOVED) for match in identifiers.TOKEN.finditer(text)),
+            *((match.span(), self._uuid(match[0])) for match in identifiers.UUID.finditer(text)),
+            *((match.span(), self._with_colons(match[0])) for match in identifiers.WITH_COLONS.finditer(text)),
+            *((match.span(), self._named(match[0], "hosts")) for match in self._lists_of_hosts.finditer(text)),
+        ]
+        parts: list[str] = []
+        at = 0
+        for (first, last), redacted in sorted(spans):
+            if first >= at and redacted != text[first:last]:
+                parts += [self._words(text[at:first]), redacted]
+                at = last
+        return "".join([*parts, self._words(text[at:])])
+
+    def _words(self, text: str) -> str:
+        return _WORD.sub(lambda word: self._word(word[0]), text)
+
+    def _assignment(self, match: re.Match[str]) -> str:
+        name, sign, value = match.groups()
+        if is_secret(name, value):
+            return f"{name}{sign}{REMOVED}"
+        return f"{name}{sign}{_ASSIGNED.sub(self._assignment, value)}"
+
+    def _option(self, match: re.Match[str]) -> str:
+        name, value = match.groups()
+        return match[0].removesuffix(value) + REMOVED if is_secret(name, value) else match[0]
+
+    def _uuid(self, text: str) -> str:
+        digits = self.digest(text.lower(), 16).hex()
+        return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+    def _url(self, scheme: str, rest: str) -> str:
+        """Redact a URL: who asks, the host or bucket, the path; what is asked for is left out."""
+        rest, question, _ = rest.partition("?")
+        authority, slash, path = rest.partition("/")
+        asking, at, place = authority.rpartition("@")
+        host, colon, port = place.partition(":")
+        if scheme in redaction_rules.PLAIN_SCHEMES and not authority:
+            return f"{scheme}://{self.path(slash + path) if slash else ''}"
+        is_shown = identifiers.is_public(host) or rest.startswith(redaction_rules.PUBLIC_REPOSITORIES)
+        if not is_shown:
+            is_address = place.startswith("[") or identifiers.address(host) is not None
+            place = self._words(place) if is_address else self._place(scheme, host) + colon + port
+            path = self.path(slash + path)[1:]
+        return "".join(
+            [
+                scheme,
+                "://",
+                f"{REMOVED}@" if at and asking else at,
+                place,
+                slash,
+                path,
+                question,
+                REMOVED * bool(question),
+            ]
+        )
+
+    def _place(self, scheme: str, host: str) -> str:
+        is_network = scheme.startswith(("http", "tcp", "ucx", "ws", "ssh", "git", "grpc", "rdma", "verbs", "udp"))
+        if not host or host in self.names:
+            return self.names.get(host, host)
+        if is_network or identifiers.is_domain(host):
+            return self.host(host)
+        return self._named(host, "bucket")
+
+    def _word(self, word: str) -> str:
+        for host in self._hosts_of_family.findall(word):  # numbered as known ones are
+            self.host(host)
+        if word in self.names:
+            return self.names[word]
+        if inner := _INNER_PATH.search(word):
+            return self._word(word[: inner.end() - 1]) + self._word(word[inner.end() - 1 :])
+        if word.startswith(("/", "~/")) and len(word) > 1:
+            path, colon, rest = word.partition(":")
+            return self.path(path) + colon + (self._word(rest) if rest else "")
+        plain = word.rstrip(".:")
+        end = word[len(plain) :]
+        if address := identifiers.address(plain):
+            return self._address_of(address, plain) + end
+        if identifiers.is_guid(plain) and plain not in self.kept:
+            return self.identifier(plain) + end
+        if match := _USER_AT_HOST.fullmatch(plain):
+            return self._user_at_host(*match.groups()) + end
+        if sign := next((sign for sign in "/:@%" if sign in word), ""):
+            return sign.join(self._word(part) for part in word.split(sign))
+        if self.names.get(plain.partition(".")[0], "").startswith("host-") and "." in plain:
+            return self.host(plain) + end
+        if identifiers.is_domain(plain):
+            return plain + end if identifiers.is_public(plain) else self.host(plain) + end
+        return self._known(word)
+
+    def _user_at_host(self, user: str, host: str) -> str:
+        redacted = self._word(host)
+        is_host = redacted != host or identifiers.is_domain(host) or host in redaction_rules.EVERYWHERE
+        return f"{self.user(user) if is_host else self._known(user)}@{redacted}"
+
+    def _known(self, word: str) -> str:
+        """Replace the names in a word, longest first; a name begins and ends at a separator."""
+        parts = _PARTS.split(word)
+        out, at = [], 0
+        while at < len(parts):
+            for end in range(min(len(parts), at + self._longest), at, -1):
+                name = "".join(parts[at:end])
+                if name in self.names:
+                    out.append(self.names[name])
+                    at = end
+                    break
+            else:
+                is_guid = identifiers.is_guid(parts[at]) and parts[at] not in self.kept
+                out.append(self.identifier(parts[at]) if is_guid else parts[at])
+                at += 1
+        return "".join(out)
+
+    def path(self, path: str, rank: int | None = None) -> str:
+        """Redact a path folder by folder; common folders, the suffix and the rank are kept."""
+        if path in self.names or path == STDIN:
+            return self.names.get(path, path)
+        if f"{path}/".startswith(redaction_rules.SYSTEM_PATHS):
+            return "/".join(self._known(part) for part in path.split("/"))
+        *folders, name = path.split("/")
+        redacted_folders = [
+            self._folder(folder, parent) for parent, folder in zip(["", *folders], folders, strict=False)
+        ]
+        is_home = bool(folders) and folders[-1] in redaction_rules.HOMES
+        return "/".join([*redacted_folders, self._folder(name, folders[-1]) if is_home else self._file(name, rank)])
+
+    def argument(self, text: str) -> str:
+        """Redact an argument of a command, which may be a relative path."""
+        is_path = not text.startswith("-") and ("/" in text or "." in text) and "://" not in text
+        return self.path(text) if is_path else self.text(text)
+
+    def _folder(self, name: str, parent: str) -> str:
+        if not name or name in redaction_rules.COMMON_FOLDERS or name in redaction_rules.COMMON_USERS:
+            return name
+        if parent in redaction_rules.HOMES and len(name) >= redaction_rules.SHORTEST_USER:
+            return self.user(name)
+        if name in self.names:
+            return self.names[name]
+        if name not in self.parts:
+            self.parts[name] = self._new("dir")
+        return self.parts[name]
+
+    def _file(self, name: str, rank: int | None) -> str:
+        if not name or name.startswith(redaction_rules.COMMON_FILES) or name in redaction_rules.COMMON_FOLDERS:
+            return name
+        if name not in self.parts:
+            suffix = Path(name).suffix
+            is_plain = suffix[1:].isalpha() and len(suffix) <= redaction_rules.LONGEST_SUFFIX
+            rank_text = "" if rank is None else f".rank{rank}"
+            self.parts[name] = self._new("file", width=3) + rank_text + suffix * is_plain
+        return self.parts[name]
+
+    def _with_colons(self, text: str) -> str:
+        """Redact an address of IPv6 or of hardware, behind a number of a line, before a port; other text stays."""
+        colons = [at for at, character in enumerate(text) if character == ":"]
+        last = len(text) if text.endswith("::") else len(text.rstrip(".:"))
+        for first in (0, *(colon + 1 for colon in colons[:2])):
+            for end in (last, *colons[-1:]):
+                word = text[first:end]
+                if groups := identifiers.hardware_groups(word):
+                    digits, size = self._digits("".join(groups)), len(groups[0])
+                    groups = [digits[size * number : size * (number + 1)] for number in range(len(groups))]
+                    return text[:first] + word[size].join(groups) + text[end:]
+                if address := identifiers.address(word):
+                    return text[:first] + self._address_of(address, word) + text[end:]
+        return text
+
+    def digest(self, text: str, size: int) -> bytes:
+        """Return a keyed digest of a text with `size` bytes."""
+        return hashlib.blake2b(text.encode("utf-8", "replace"), key=self.key[:64], digest_size=size).digest()
+
+    def _address_of(self, address: Address, text: str) -> str:
+        number, percent, zone = text.partition("%")
+        if percent:
+            address = ipaddress.IPv6Address(number)  # one with a zone has no exploded form
+        if isinstance(address, ipaddress.IPv6Address) and (mapped := address.ipv4_mapped):
+            return f"::ffff:{self._redact_address(mapped)}"
+        redacted = self._redact_address(address)
+        return (redacted.exploded if len(number) == len(address.exploded) else str(redacted)) + percent + zone
+
+    def _redact_address(self, address: Address) -> Address:
+        """Return another address of the same kind; addresses with a common prefix get an equally long common prefix."""
+        if address.is_loopback or address.is_unspecified or address.is_multicast or int(address) == 0xFFFFFFFF:
+            return address
+        kept = next((network for network in _KEPT_NETWORKS if address in network), None)
+        network = kept or _DOCUMENTATION_NETWORKS[address.version]
+        width = address.max_prefixlen
+        number = int(network.network_address) >> (width - network.prefixlen)
+        for bit in range(network.prefixlen, width):
+            prefix = int(address) >> (width - bit)
+            flips = self.digest(f"{address.version} {bit} {prefix}", 1)[0] & 1
+            number = number << 1 | ((int(address) >> (width - bit - 1) & 1) ^ flips)
+        return type(address)(number)
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether a variable of this name holds a secret; short numbers do not: `key=0` is an argument of a split."""
+    words = {part.upper() for part in name.replace("-", "_").replace(".", "_").split("_")}
+    is_named = not words.isdisjoint(redaction_rules.SECRET_WORDS) or any(
+        part in name.upper() for part in redaction_rules.SECRET_PARTS
+    )
+    return is_named and not (value.isdecimal() and len(value) < redaction_rules.PLAIN_NUMBER)
