@@ -8,6 +8,7 @@
 #   make bench         the command against awk, grep and a conventional parser
 #   make bench-volume  the same, a job with long logs against one with short logs, and 2 GB of all families
 #   make bench-screens the screens: first paint, keys, memory
+#   make fuzz          hostile inputs of every kind for an hour: FUZZ_SECONDS=600 SEED=7 for less, or for others
 #   make unknown-strings  messages of the newest NCCL that no grammar knows; WHEELS=… for other wheels, of torch too
 #   make clean         remove what these made
 
@@ -23,7 +24,7 @@ QUICK := $(addprefix tests/test_,$(addsuffix .py,floor_plan words lines sources 
 	selection grammars rules subsystems incidents))
 PYTEST := $(BIN)/pytest -n auto --dist loadgroup
 
-.PHONY: demo quick test corpus nightly bench bench-volume bench-screens unknown-strings clean
+.PHONY: demo quick test corpus nightly bench bench-volume bench-screens fuzz unknown-strings clean
 .DELETE_ON_ERROR:
 
 # `demo` ends with 1, for it finds something: that is its success.
@@ -59,6 +60,11 @@ bench-volume: $(VENV)/installed-dev
 
 bench-screens: $(VENV)/installed-dev
 	$(BIN)/python -m tests.benchmarks.screens
+
+FUZZ_SECONDS ?= 3600
+SEED ?= 1
+fuzz: $(VENV)/installed-dev
+	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) --seed $(SEED)
 
 unknown-strings: $(VENV)/installed-dev
 	@mkdir -p build/wheels

@@ -61,6 +61,8 @@ def _is_json(text: str) -> bool:
             _, place = decoder.raw_decode(text, place)
         except json.JSONDecodeError as error:
             return error.pos >= len(text) - len(",") or error.msg.startswith("Unterminated")
+        except RecursionError:
+            return False
     return True
 
 

@@ -136,10 +136,14 @@ class Report:
         return sorted({number[rank_id] for rank_id in rank_ids if number.get(rank_id) is not None})
 
     def count_reporting(self, job: int) -> Row:
-        """Return how many ranks of a job have evidence, and of how many (None where no line states the size)."""
-        ranks = self.run["rank"].filter(pl.col("job") == job)
-        sizes = self.run["member"].filter(pl.col("job") == job)["nranks"]
-        return {"ranks": ranks.height, "of": sizes.max()}
+        """Return how many ranks of a job have evidence, and of how many.
+
+        The second is None where no line states the size of the job, and where more ranks show than its largest known
+        communicator has: then that is not the world's.
+        """
+        ranks = self.run["rank"].filter(pl.col("job") == job).height
+        size = max(self.run["member"].filter(pl.col("job") == job)["nranks"].drop_nulls().to_list(), default=None)
+        return {"ranks": ranks, "of": None if size is None or size < ranks else size}
 
     def last_calls(self, job: int) -> list[Row]:
         """Return the last call of every selected rank of a job, in the order of ranks."""

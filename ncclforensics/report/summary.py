@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import polars as pl
@@ -12,32 +13,36 @@ from ncclforensics.formats import nccl
 from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.report.questions import QUESTIONS
+from ncclforensics.rules.finding import Finding
 
 Row = dict[str, Any]
 
 
-def _world_size(largest: pl.DataFrame, ranks: pl.DataFrame, positions: pl.DataFrame) -> int | None:
+def _world_size(largest: pl.DataFrame, ranks: Iterable[int], positions: pl.DataFrame) -> int | None:
     """Return the size of the largest communicator; None where a rank outside of it shows that it is not the world's.
 
-    `positions`: those in Flight Recorder dumps, which list the members of process groups.
+    `ranks`: those that are known and those that findings name. `positions`: those in Flight Recorder dumps, which
+    list the members of process groups.
     """
     sizes = largest["nranks"] if largest.height else positions["members"].list.len()
     size: int | None = max(sizes.drop_nulls().to_list(), default=None)
-    highest = max(ranks["rank"].drop_nulls().to_list(), default=-1)
+    highest = max(ranks, default=-1)
     return None if size is None or highest >= size else size
 
 
-def summary(run: Frames) -> Row:
-    """Build the `run` object."""
+def summary(run: Frames, findings: Iterable[Finding]) -> Row:
+    """Build the `run` object of a run and what was found in it."""
     ranks, member = run["rank"], run["member"]
     hosts = sorted(run["process"]["host"].cast(pl.String).unique().to_list())
     largest = member.filter(pl.col("nranks") == pl.col("nranks").max())
+    seen = set(ranks["rank"].drop_nulls().to_list())
+    named = {rank for finding in findings for rank in finding.ranks}
     absent = sorted({number for numbers in run["verdict"]["absent"].to_list() for number in numbers})
     printed_nodes = run["placement"].filter(pl.col("nranks") == pl.col("nranks").max())["nnodes"].max()
     return {
         "nccl_versions": versions(run),
-        "world_size": _world_size(largest, ranks, run["recorded_position"]),
-        "ranks_seen": sorted(set(ranks["rank"].drop_nulls().to_list())),
+        "world_size": _world_size(largest, {*seen, *named, *absent}, run["recorded_position"]),
+        "ranks_seen": sorted(seen),
         "ranks_missing": absent,
         "hosts": hosts,
         "nodes": len(hosts) if hosts and not absent else printed_nodes,

@@ -42,7 +42,7 @@ def as_object(comparison: Comparison) -> dict[str, Any]:
 
 
 def _run(report: Report) -> Row:
-    return {"inputs": inputs(report), "run": summary(report.run)}
+    return {"inputs": inputs(report), "run": summary(report.run, report.findings)}
 
 
 def _difference(comparison: Comparison, difference: Difference) -> Row:

@@ -66,7 +66,7 @@ def as_object(report: Report) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "tool": {"name": "ncclforensics", "version": __version__},
         "inputs": inputs(report),
-        "run": summary(report.run),
+        "run": summary(report.run, report.findings),
         "not_shown": not_shown(report.run),
         "findings": [_finding(report, finding) for finding in report.findings],
         "hang": _hang(report, jobs[0]) if jobs else {**NO_LOG, "reason": reason_without_job(report.run)},

@@ -144,7 +144,7 @@ def _not_shown(report: Report) -> list[RenderableType]:
 
 def _run(report: Report, verbose: bool) -> Table:
     """Show the summary of the run, without unknown values."""
-    run = summary(report.run)
+    run = summary(report.run, report.findings)
     sizes = Counter((row["kind"], row["nranks"]) for row in run["communicators"])
     lines = {
         "NCCL": ", ".join(run["nccl_versions"]),

@@ -45,8 +45,16 @@ def option(arguments: list[str], *names: str) -> str | None:
 
 
 def frame_from_rows(rows: Iterable[Row], schema: dict[str, Any]) -> pl.DataFrame:
-    """Build a frame from rows, sorted by source and line; a column that a row lacks is null."""
+    """Build a frame from rows, sorted by source and line.
+
+    A column that a row lacks is null, and so is a number that the column's type does not hold.
+    """
+    most = {name: pl.select(dtype.max()).item() for name, dtype in schema.items() if dtype.is_integer()}
     complete_rows = [{**dict.fromkeys(schema), **row} for row in rows]
+    for row in complete_rows:
+        for name, bound in most.items():
+            if row[name] is not None and not -bound <= row[name] <= bound:
+                row[name] = None
     return pl.DataFrame(complete_rows, schema=schema, orient="row").sort("source", "line", maintain_order=True)
 
 

@@ -129,7 +129,7 @@ def _separate_unnamed(members: list[Member]) -> None:
     In the order of the processes' job ranks this is right both for blocks (tensor parallelism) and for strides (data
     parallelism).
     """
-    inferred = [m for m in members if m.is_inferred]
+    inferred = [m for m in members if m.is_inferred and m.row["rank"] is not None]  # None: the line is damaged
     world: dict[tuple[str, int], int] = {}
     for m in sorted(inferred, key=lambda m: -int(m.row["nranks"])):
         world.setdefault(m.owner, int(m.row["rank"]))

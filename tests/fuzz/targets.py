@@ -1,0 +1,359 @@
+"""What is drawn: for each grammar, files full of faulty lines of it; for each kind of file, faulty files of that kind.
+
+A target writes files into an empty folder. `TARGETS` has all of them by name.
+"""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import io
+import json
+import lzma
+import pickle
+import zipfile
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import polars as pl
+import zstandard
+
+from ncclforensics import analyze
+from ncclforensics.archive.write import save
+from ncclforensics.grammar import grammar_file
+from tests.fuzz.mutation import mutate_bytes, mutate_lines, mutate_value
+from tests.incidents import ALL, INCIDENTS, Incident
+
+Target = Callable[[Random, Path], None]
+LARGEST_CASE = 900 << 10  # bytes: less than the 1 MB for which time and memory are bounded
+LARGEST_INCIDENT = 120 << 10
+MOST_FILES = 12
+
+
+@cache
+def _examples(grammar: str) -> tuple[bytes, ...]:
+    return tuple(text.encode() for shape in grammar_file.load(grammar).shapes for text in shape.examples)
+
+
+@cache
+def _all_examples() -> tuple[bytes, ...]:
+    return tuple(line for name in grammar_file.names() for line in _examples(name))
+
+
+@cache
+def _small_incidents() -> tuple[Incident, ...]:
+    return tuple(one for one in ALL if _size(one) < LARGEST_INCIDENT)
+
+
+def _size(incident: Incident) -> int:
+    return sum((incident.folder / log).stat().st_size for log in incident.logs)
+
+
+def _logs(incident: Incident, most: int = MOST_FILES) -> dict[str, bytes]:
+    return {name: (incident.folder / name).read_bytes() for name in incident.logs[:most]}
+
+
+def _write(folder: Path, files: Mapping[str, bytes]) -> None:
+    left = LARGEST_CASE
+    for name, data in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data[:left])
+        left -= min(left, len(data))
+
+
+def lines_of_grammar(grammar: str, draw: Random, folder: Path) -> None:
+    """Lines of one grammar, some of others, between the lines of a job."""
+    examples, others = _examples(grammar) or (b"",), _all_examples()
+    logs = _logs(draw.choice(_small_incidents()), 6)
+    files = {}
+    for name, data in logs.items():
+        lines = data.splitlines()[:400]
+        own = [draw.choice(examples if draw.random() < 0.8 else others) for _ in range(draw.choice((5, 60, 300)))]
+        if draw.random() < 0.3:  # in their order, as a tool prints them
+            own = list(examples) * draw.choice((1, 2, 10))
+        own = mutate_lines(draw, own, others, draw.choice((0.05, 0.5, 0.9)))
+        at = draw.randrange(len(lines) + 1)
+        if draw.random() < 0.2:
+            lines = [prefix_of(line) + draw.choice(own or [b""]) for line in lines[:at]] + own
+        else:
+            lines = lines[:at] + own + mutate_lines(draw, lines[at:], others, 0.05)
+        files[name] = b"\n".join(lines)[: LARGEST_CASE // len(logs)]
+    _write(folder, files)
+
+
+def prefix_of(line: bytes) -> bytes:
+    """What NCCL printed before its message."""
+    before, found, _ = line.partition(b" NCCL INFO ")
+    return before + found
+
+
+def faulty_incident(draw: Random, folder: Path) -> None:
+    """An incident with faulty lines, or with files that are cut, changed or put together wrongly."""
+    others = _all_examples()
+    incident = draw.choice(_small_incidents())
+    logs = _logs(incident)
+    if draw.random() < 0.3:
+        other = draw.choice(_small_incidents())
+        logs |= {f"other/{name}": data for name, data in _logs(other, 4).items()}
+    for name, data in logs.items():
+        if draw.random() < 0.8:
+            logs[name] = b"\n".join(mutate_lines(draw, data.split(b"\n"), others, draw.choice((0.01, 0.1, 0.5))))
+        if draw.random() < 0.2:
+            logs[name] = mutate_bytes(draw, data)
+    if draw.random() < 0.2:
+        names, contents = list(logs), list(logs.values())
+        draw.shuffle(contents)
+        logs = dict(zip(names, contents, strict=True))
+    if draw.random() < 0.1:
+        logs = {"job.log": b"".join(logs.values())}
+    _write(folder, logs)
+
+
+@cache
+def _documents() -> tuple[tuple[str, bytes], ...]:
+    """The inputs of all incidents that are JSON or pickles, with their names."""
+    found = []
+    for incident in ALL:
+        for name in incident.logs:
+            data = (incident.folder / name).read_bytes()
+            if len(data) < LARGEST_INCIDENT and (data[:1] in (b"{", b"[") or data[:1] == b"\x80"):
+                found.append((f"{incident.name}-{Path(name).name}", data))
+    return tuple(found)
+
+
+@cache
+def _json_documents() -> tuple[tuple[str, Any], ...]:
+    values = []
+    for name, data in _documents():
+        try:
+            values.append((name, json.loads(data)))
+        except ValueError:
+            continue
+    from tests.fuzz.documents import DOCUMENTS
+
+    return (*values, *DOCUMENTS.items())
+
+
+@cache
+def _pickles() -> tuple[tuple[str, Any], ...]:
+    return tuple((name, pickle.loads(data)) for name, data in _documents() if data[:1] == b"\x80")
+
+
+def json_documents(draw: Random, folder: Path) -> None:
+    """JSON documents with values of another kind, huge numbers, deep nesting; some damaged as bytes, too."""
+    files = {}
+    for number in range(draw.randrange(1, MOST_FILES)):
+        name, value = draw.choice(_json_documents())
+        value = mutate_value(draw, value, draw.choice((0.001, 0.02, 0.2)))
+        try:
+            data = json.dumps(value, indent=draw.choice((None, 1))).encode("utf-8", "replace")
+        except RecursionError:
+            data = b'{"entries": ' + b"[" * 100_000
+        files[f"{number}-{name}"] = mutate_bytes(draw, data) if draw.random() < 0.2 else data
+    _write(folder, files)
+
+
+def _pickled(value: Any, protocol: int) -> bytes:
+    try:
+        return pickle.dumps(value, protocol)
+    except RecursionError:
+        return b"\x80\x02" + b"]" * 10_000 + b"."
+
+
+def flight_recorders(draw: Random, folder: Path) -> None:
+    """Pickles of Flight Recorders: other values, other instructions, bytes changed; beside them, good ones."""
+    files = {}
+    source = draw.choice(_pickles())[0].rpartition("-")[0]
+    for number, (_, value) in enumerate(entry for entry in _pickles() if entry[0].startswith(source)):
+        data = _pickled(value, draw.choice((2, 2, 3, 4, 5)))
+        if draw.random() < 0.4:
+            data = _pickled(mutate_value(draw, value, draw.choice((0.001, 0.02, 0.2))), draw.choice((2, 2, 4)))
+        if draw.random() < 0.4:
+            data = mutate_bytes(draw, data)
+        if draw.random() < 0.3:
+            data = mutate_instructions(draw, data)
+        files[f"nccl_trace_rank_{number}"] = data
+    _write(folder, files)
+
+
+# Instructions of every kind, arguments included: of values, of the memo, of marks, and those that would run something.
+INSTRUCTIONS = (
+    b"]", b"}", b")", b"(", b"a", b"e", b"s", b"u", b"t", b"\x85", b"\x86", b"\x87", b"0", b"1", b"2", b"N", b"\x88",
+    b"K\x05", b"M\x00\x01", b"J\xff\xff\xff\x7f", b"G" + b"\xff" * 8, b"X\xff\xff\xff\xff", b"X\x03\x00\x00\x00abc",
+    b"\x8c\xff", b"q\x00", b"h\x00", b"r\xff\xff\xff\xff", b"j\xff\xff\xff\x7f", b"\x94", b"\x95" + b"\xff" * 8,
+    b"\x8a\xff", b"\x8a\x02\x00\x01", b"\x8b\xff\xff\xff\x7f", b"\x8d" + b"\xff" * 8, b"\x8e" + b"\xff" * 8, b"\x8f",
+    b"\x90", b"\x91", b"\x96" + b"\xff" * 8, b"cos\nsystem\n", b"R", b"b", b"\x93", b"i", b"o", b"B\xff\xff\xff\xff",
+    b"C\xff", b"F1e999\n", b"I99999999999999999999\n", b"L1L\n", b"V\\ud800\n", b"S'x'\n", b"P1\n", b"Q", b"\x81",
+    b"\x92", b"\x80\x05", b".",
+)  # fmt: skip
+
+
+def mutate_instructions(draw: Random, data: bytes) -> bytes:
+    """A pickle with instructions put in, anywhere and many times."""
+    for _ in range(draw.choice((1, 1, 2, 10))):
+        at = draw.randrange(2, max(len(data), 3))
+        data = data[:at] + draw.choice(INSTRUCTIONS) * draw.choice((1, 1, 2, 70, 5000)) + data[at:]
+    return data
+
+
+PACKERS: tuple[Callable[[bytes], bytes], ...] = (
+    gzip.compress,
+    bz2.compress,
+    lzma.compress,
+    zstandard.compress,
+)
+
+
+def compressed(draw: Random, folder: Path) -> None:
+    """Compressed logs that are cut, damaged, doubled, or hold another compressed file."""
+    files = {}
+    for name, data in _logs(draw.choice(_small_incidents())).items():
+        if draw.random() < 0.2:
+            data = data[:200] + draw.choice((b"\n", b"\0", b"a")) * 30_000_000  # a bomb
+        packed = draw.choice(PACKERS)(data)
+        if draw.random() < 0.6:
+            packed = mutate_bytes(draw, packed)
+        if draw.random() < 0.1:
+            packed = draw.choice(PACKERS)(packed)
+        files[f"{name}.gz"] = packed
+    _write(folder, files)
+
+
+def records(draw: Random, folder: Path) -> None:
+    """Logs as a collector stores them: JSON records, a line each or in an array, and tables with separators."""
+    keys = ("log", "message", "msg", "stream", "time", "@timestamp", "kubernetes", "pod", "host", "textPayload", "_raw")
+    files = {}
+    for name, data in _logs(draw.choice(_small_incidents()), 5).items():
+        lines = [line.decode("utf-8", "replace") for line in data.split(b"\n")[:300]]
+        rows = [{key: draw.choice((line, "stdout", number)) for key in keys[:3]} for number, line in enumerate(lines)]
+        rows = [
+            {draw.choice(keys): line, **(row if draw.random() < 0.5 else {})}
+            for row, line in zip(rows, lines, strict=True)
+        ]
+        rows = mutate_value(draw, rows, draw.choice((0.0, 0.001, 0.02)))
+        rows = rows if isinstance(rows, list) else [rows]
+        if draw.random() < 0.5:
+            text = "\n".join(_dumped(row) for row in rows)
+        elif draw.random() < 0.5:
+            text = _dumped(rows)
+        else:
+            table = io.StringIO()
+            writer = csv.writer(table, delimiter=draw.choice(",;\t|"))
+            writer.writerow(draw.choice((keys[:3], ("Line", "Date"), ("@timestamp", "@message"))))
+            writer.writerows([list(row.values()) if isinstance(row, dict) else [row] for row in rows])
+            text = table.getvalue()
+        packed = text.encode("utf-8", "replace")
+        files[name] = mutate_bytes(draw, packed) if draw.random() < 0.2 else packed
+    _write(folder, files)
+
+
+def _dumped(value: Any) -> str:
+    try:
+        return json.dumps(value)
+    except RecursionError:
+        return "[" * 5000
+
+
+@cache
+def _saved() -> tuple[dict[str, bytes], ...]:
+    """The members of a few saved runs."""
+    runs = []
+    for name in ("one-rank-stops-before-an-allreduce", "a-cable-goes-bad-under-a-job", "a-benchmark-times-out",
+                 "flight-recorders-show-a-rank-that-stopped"):  # fmt: skip
+        file = io.BytesIO()
+        with _temporary() as path:
+            save(analyze([str(INCIDENTS / name)], everything=True), path)
+            file.write(path.read_bytes())
+        with zipfile.ZipFile(file) as archive:
+            runs.append({member: archive.read(member) for member in archive.namelist()})
+    return tuple(runs)
+
+
+class _temporary:  # noqa: N801  # used as a function
+    def __enter__(self) -> Path:
+        from tempfile import TemporaryDirectory
+
+        self._folder = TemporaryDirectory(prefix="ncclforensics-fuzz-")
+        return Path(self._folder.__enter__(), "run.ncclf")
+
+    def __exit__(self, *exception: object) -> None:
+        self._folder.cleanup()
+
+
+def saved_runs(draw: Random, folder: Path) -> None:
+    """Saved runs with other values in their frames and manifest, without columns, with columns of other types."""
+    members = dict(draw.choice(_saved()))
+    frames = [name for name in members if name.endswith(".parquet")]
+    for name in draw.sample(frames, min(len(frames), draw.choice((0, 1, 1, 3, 20)))):
+        members[name] = _mutated_frame(draw, members[name])
+    if draw.random() < 0.3:
+        manifest = mutate_value(draw, json.loads(members["manifest.json"]), draw.choice((0.01, 0.1)))
+        members["manifest.json"] = _dumped(manifest).encode("utf-8", "replace")
+    if draw.random() < 0.2:
+        members.pop(draw.choice(list(members)))
+    if draw.random() < 0.1:
+        members[draw.choice(frames)] = members[draw.choice(frames)]
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(zipfile.ZipInfo(name), data)
+    data = file.getvalue()
+    _write(folder, {"run.ncclf": mutate_bytes(draw, data) if draw.random() < 0.2 else data})
+
+
+ODD_COLUMNS = (0, 1, -1, 7, 99, 2**31 - 1, 2**40, 2**62, -(2**63))
+
+
+def _mutated_frame(draw: Random, data: bytes) -> bytes:
+    rows = pl.read_parquet(data)
+    for name in draw.sample(rows.columns, min(len(rows.columns), draw.choice((1, 1, 2, 5)))):
+        dtype, kind = rows.schema[name], draw.randrange(6)
+        if kind == 0:
+            rows = rows.drop(name)
+        elif kind == 1:
+            rows = rows.with_columns(
+                pl.col(name).cast(pl.String, strict=False) if not dtype.is_nested() else pl.lit("x").alias(name)
+            )
+        elif kind == 2:
+            rows = rows.with_columns(pl.lit(None).cast(dtype, strict=False).alias(name))
+        elif dtype.is_integer():
+            value = draw.choice(ODD_COLUMNS)
+            rows = (
+                rows.with_columns(pl.lit(value, pl.Int64).cast(dtype, strict=False).alias(name))
+                if kind < 5
+                else rows.with_columns(pl.lit(value, pl.Int64).alias(name))
+            )
+        elif dtype in (pl.String, pl.Categorical):
+            text = draw.choice(("", "\x1b[31m", "\u202e", "x\ny", "no-such-word", "1", "[0", "x" * 2000))
+            rows = rows.with_columns(pl.lit(text).cast(dtype).alias(name))
+        elif dtype == pl.List(pl.Int64) or dtype == pl.List(pl.Int32):
+            rows = rows.with_columns(pl.lit([2**31 - 1, -1, 0]).cast(dtype).alias(name))
+        elif dtype.is_float():
+            rows = rows.with_columns(
+                pl.lit(draw.choice((float("inf"), float("nan"), -1.0, 1e308))).cast(dtype).alias(name)
+            )
+    if draw.random() < 0.1:
+        rows = pl.concat([rows] * draw.choice((2, 5)))
+    elif draw.random() < 0.1:
+        rows = rows.head(draw.choice((0, 1)))
+    file = io.BytesIO()
+    rows.write_parquet(file)
+    return file.getvalue()
+
+
+TARGETS: dict[str, Target] = {
+    **{f"grammar-{name}": partial(lines_of_grammar, name) for name in grammar_file.names()},
+    "incidents": faulty_incident,
+    "json-documents": json_documents,
+    "flight-recorders": flight_recorders,
+    "compressed": compressed,
+    "records": records,
+    "saved-runs": saved_runs,
+}
+# How often each is drawn: a grammar is one of sixty.
+WEIGHTS = {"incidents": 25, "json-documents": 8, "flight-recorders": 10, "compressed": 3, "records": 6, "saved-runs": 8}
