@@ -270,8 +270,8 @@ def _judge_unfinished_init(job: Job, inside: dict[str, list[Row]]) -> Diagnosis 
         diagnosis = Diagnosis(
             "init-incomplete", "every rank began this init, and these ranks never completed it", "likely"
         )
-        if not any(row["is_complete"] for row in job.memberships) and not find_stall_evidence(job):
-            diagnosis.lower_certainty("possible")  # such lines may have been filtered away, or were never printed
+        if not find_stall_evidence(job):
+            diagnosis.lower_certainty("possible")  # the logs may end here, or such lines were never printed
     diagnosis.key, diagnosis.victims = key, victims
     diagnosis.add_evidence("waiting", rows[:3])
     return diagnosis

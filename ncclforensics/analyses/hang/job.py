@@ -160,7 +160,10 @@ class Job:
         }
         # Memberships whose number of calls is unknown: rank id, communicator key, whether the logs begin together.
         self.unplaced: set[tuple[int, str, bool]] = set(frames["unplaced_member"].iter_rows())
-        self.sources_with_omission = set(frames["omission"]["source"])
+        self.last_omission = dict(frames["omission"].group_by("source").agg(pl.col("pos").max()).iter_rows())
+        self.line_faults: dict[tuple[str, int], set[str]] = defaultdict(set)  # what happened to a process's log
+        for row in frames["line_fault"].to_dicts():
+            self.line_faults[row["host"], row["pid"]].add(row["kind"])
         self.last_times = {row["rank_id"]: row for row in rows_of_job("last_time")}
         self.sources = {row["source"]: row for row in rows.of("source")}
         self.is_cancelled = is_only_job and bool((frames["job_end"]["form"].cast(pl.String) == "cancelled").any())
@@ -293,6 +296,12 @@ class Job:
             self._calls_by_rank[rank_id] = self.calls.filter(pl.col("rank_id") == rank_id)
         return self._calls_by_rank[rank_id]
 
+    def signatures_of_last_calls(self, number: int) -> dict[int, tuple[int, ...]]:
+        """Return the signatures of each rank's last calls, of any communicator."""
+        lines = self.calls.select("rank_id", self._call_line["signature"].gather(self.calls["call_line"]))
+        last_calls = lines.group_by("rank_id", maintain_order=True).agg(pl.col("signature").tail(number))
+        return {rank_id: tuple(signatures) for rank_id, signatures in last_calls.iter_rows()}
+
     def last_call(self, rank_id: int) -> Row | None:
         """Return the last call of a rank, on any communicator."""
         if rank_id not in self._last_pos:
@@ -323,15 +332,25 @@ class Job:
         return sum(self.sources[source]["dropped"] for source in self.process(rank_id)["sources"])
 
     def may_lack_lines(self, rank_id: int) -> bool:
-        """Whether lines of this rank may be lost: its file is cut or damaged, or lines were dropped or left out."""
+        """Whether lines of this rank may be lost: its file is cut or damaged, or lines were dropped or moved."""
         process = self.process(rank_id)
         is_damaged = any(self.sources[source]["damaged"] for source in process["sources"])
         is_partial = bool(process["is_cut"]) or is_damaged or self.has_omission(rank_id)
-        return is_partial or self.count_dropped_lines(rank_id) > 0
+        return is_partial or self.count_dropped_lines(rank_id) > 0 or bool(self.faults_of(rank_id))
+
+    def faults_of(self, rank_id: int) -> set[str]:
+        """What happened to the lines of this rank's log on their way, as some of them show: sorted, doubled."""
+        row = self.rank_ids[rank_id]
+        return self.line_faults.get((row["host"], row["pid"]), set())
 
     def has_omission(self, rank_id: int) -> bool:
         """Whether a line in the rank's files says that lines were left out there."""
-        return not self.sources_with_omission.isdisjoint(self.process(rank_id)["sources"])
+        return not self.last_omission.keys().isdisjoint(self.process(rank_id)["sources"])
+
+    def goes_on_after_omission(self, rank_id: int) -> bool:
+        """Whether a rank's last call stands behind all lines that were left out of its log."""
+        process = self.process(rank_id)
+        return self._last_pos.get(rank_id, -1) > int(self.last_omission.get(process["last_source"], -2))
 
 
 MOST_RANKS = 1 << 20  # of a communicator; a line that states more is damaged, and must not fill the memory

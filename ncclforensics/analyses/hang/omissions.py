@@ -1,4 +1,4 @@
-"""Judge what is left of a verdict where lines were left out of logs, or logs begin in the middle of the run.
+"""Judge what is left of a verdict where lines were left out of logs or sorted, or logs begin in the middle of the run.
 
 A call may have been among these lines: so the place of a later call in its sequence is known from below only, and that
 a call is missing from such a log proves nothing, unless NCCL's counter or a long agreement with the others shows the
@@ -7,9 +7,12 @@ place.
 
 from __future__ import annotations
 
+from collections import Counter
+
 import polars as pl
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job
+from ncclforensics.analyses.job.line_faults import SORTED
 from ncclforensics.data.names import ranks_text
 from ncclforensics.frames.columns import OWNER
 from ncclforensics.frames.registry import analysis
@@ -21,7 +24,8 @@ UNPLACED_MEMBER = {
 }
 
 ENOUGH = 16  # collectives behind the missing lines; where so many agree with the others, they are at the same place
-FIRST_CALLS = 3
+FIRST_CALLS = LAST_CALLS = 3
+MOST_ALIKE = 0.7  # of the ranks that are not accused
 # Verdicts that rest on calls that a log lacks, or on the place of a call among the others.
 FROM_CALLS = (
     "collective-mismatch",
@@ -51,6 +55,7 @@ def unplaced_member(
     sources = process.select(*OWNER, source="sources").explode("source").join(left_out, on="source")
     last_omission = sources.group_by(OWNER).agg(pl.col("omitted_pos").max())
     members = member.with_row_index("member").join(last_omission, on=OWNER, how="left")
+    members = members.with_columns(has_omission=pl.col("omitted_pos").is_not_null())
     begins_later = pl.col("line").is_null()
     is_doubtful = (pl.col("is_inferred") & begins_later.any().over(OWNER)).fill_null(False) & ~begins_later
     doubtful = members.filter(is_doubtful).select("rank_id", "key", begins_together=pl.lit(value=False))
@@ -74,23 +79,28 @@ def unplaced_member(
         .filter("is_placed")
     )
     unplaced = members.join(placed, on="member", how="anti")
-    unplaced = unplaced.join(_begin_together(collectives, call_line), on="member", how="left")
-    begins_together = pl.col("begins_together").fill_null(False) & pl.col("line").is_null()
+    of_ranks = call.filter(pl.col("rank_id").is_in(unplaced["rank_id"].unique().implode()))
+    unplaced = unplaced.join(_begin_together(of_ranks, call_line, call_occurrence), on="rank_id", how="left")
+    is_begun = pl.col("line").is_null() & pl.col("has_omission").fill_null(True).not_()
+    begins_together = pl.col("begins_together").fill_null(False) & is_begun
     unplaced = unplaced.select("rank_id", "key", begins_together)
     return pl.concat([doubtful, unplaced]).drop_nulls().unique(["rank_id", "key"], keep="first", maintain_order=True)
 
 
-def _begin_together(collectives: pl.DataFrame, call_line: pl.DataFrame) -> pl.DataFrame:
-    """Whether each member's log begins with the calls that most members' begin with, and NCCL's counter with 0."""
+def _begin_together(calls: pl.DataFrame, call_line: pl.DataFrame, call_occurrence: pl.DataFrame) -> pl.DataFrame:
+    """Whether each rank's log begins with the calls that most begin with, and NCCL's counter with 0 everywhere."""
+    counters = call_occurrence.select("pos", "opcount").filter(pl.col("pos").is_in(calls["pos"].implode()))
+    calls = calls.with_columns(call_line["signature"].gather(calls["call_line"])).join(counters, on="pos", how="left")
+    calls = calls.sort("pos")
+    from_zero = calls.group_by("rank_id", "member", maintain_order=True).agg(pl.col("opcount").first() == 0)
     first = (
-        collectives.with_columns(call_line["signature"].gather(collectives["call_line"]))
-        .sort("pos")
-        .group_by("key", "member", maintain_order=True)
-        .agg(pl.col("opcount").first(), calls=pl.col("signature").head(FIRST_CALLS), made=pl.len())
+        calls.group_by("rank_id", maintain_order=True)
+        .agg(pl.col("key").first(), calls=pl.col("signature").head(FIRST_CALLS), made=pl.len())
+        .join(from_zero.group_by("rank_id").agg(is_from_zero=pl.col("opcount").all()), on="rank_id")
     )
     is_usual = pl.len().over("key", "calls") * 2 > pl.len().over("key")
-    begins_together = is_usual & (pl.col("opcount") == 0) & (pl.col("made") >= FIRST_CALLS)
-    return first.select("member", begins_together=begins_together.fill_null(False))
+    begins_together = is_usual & pl.col("is_from_zero") & (pl.col("made") >= FIRST_CALLS)
+    return first.select("rank_id", begins_together=begins_together.fill_null(False))
 
 
 def weigh_omissions(job: Job, diagnosis: Diagnosis) -> Diagnosis:
@@ -98,6 +108,10 @@ def weigh_omissions(job: Job, diagnosis: Diagnosis) -> Diagnosis:
 
     Nobody is named for calls that may stand among these lines.
     """
+    is_by_order = diagnosis.verdict in (*FROM_CALLS, "no-hang")
+    if is_by_order and any(SORTED in job.faults_of(rank_id) for rank_id in job.rank_ids):
+        reason = "the lines of these logs were sorted: their order does not show which calls were made before which"
+        return Diagnosis("undecidable", reason, "likely", collect=["the logs as they were written, not sorted"])
     partial = [rank_id for rank_id in job.rank_ids if job.has_omission(rank_id)]
     unplaced = {
         rank_id
@@ -119,7 +133,9 @@ def weigh_omissions(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     collect = [*diagnosis.collect, f"the whole log of {ranks}, from its beginning"]
     known = [rank_id for rank_id in diagnosis.culprits if rank_id not in unplaced]
     others = set(job.seen_members(diagnosis.key)) - set(known)
-    if diagnosis.culprits and (not known or len(others - unplaced) * 2 < len(others)):
+    if not known and _others_end_alike(job, diagnosis.culprits):
+        known = diagnosis.culprits  # whatever was left out, these are the ones that differ
+    elif diagnosis.culprits and (not known or len(others - unplaced) * 2 < len(others)):
         answer = Diagnosis("undecidable", f"{missing}: what the logs lack proves nothing", "likely", collect=collect)
         answer.victims = sorted({*diagnosis.victims, *diagnosis.culprits})
         answer.evidence_lines = diagnosis.evidence_lines
@@ -128,6 +144,17 @@ def weigh_omissions(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     diagnosis.reason += f"; {missing}"
     diagnosis.lower_certainty("possible")
     return diagnosis
+
+
+def _others_end_alike(job: Job, culprits: list[int]) -> bool:
+    """Whether the logs of most other ranks end with the same calls, and that of no culprit, which has its end."""
+    signatures = job.signatures_of_last_calls(LAST_CALLS)
+    endings = Counter(signatures.get(rank_id) for rank_id in job.rank_ids if rank_id not in culprits)
+    if not culprits or not endings:
+        return False
+    (usual, ranks), *_ = endings.most_common(1)
+    differ = all(signatures.get(rank_id) != usual and job.goes_on_after_omission(rank_id) for rank_id in culprits)
+    return usual is not None and differ and ranks >= MOST_ALIKE * endings.total()
 
 
 def _concerns(job: Job, rank_id: int, diagnosis: Diagnosis) -> bool:

@@ -167,6 +167,7 @@ def job_diagnosis(
     recorded_position: pl.DataFrame,
     recorded_call: pl.DataFrame,
     omission: pl.DataFrame,
+    line_fault: pl.DataFrame,
     unplaced_member: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per job: its verdict with the evidence lines."""

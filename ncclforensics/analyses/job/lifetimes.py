@@ -67,10 +67,9 @@ def communicator_lifetime(
     ends = ending.select(
         "source", "line", "pos", *_POINTER, *_ENDING_COLUMNS, event=pl.col("event").fill_null("Destroy COMPLETE")
     )
-    is_repeated = pl.all_horizontal(
-        pl.col(name).eq_missing(pl.col(f"last_{name}")) for name in ("event", "commid", "rank")
-    )
-    is_repeated &= pl.col("commid").is_not_null() & (pl.col("event") == "START")
+    is_end = ~pl.col("event").is_in(["START", "COMPLETE"])
+    is_again = pl.int_range(pl.len()).over(*_POINTER, "event", "commid", "rank", "ends") > 0
+    is_repeated = is_again & pl.col("commid").is_not_null() & ~is_end
     same_line = ["event", *_POINTER, "rank", "nranks", "commid", "parent", "child", "color"]
     events = (
         pl.concat([creations, ends.with_columns(text_of("event")), journal_only_lifetime], how="diagonal")
@@ -80,8 +79,8 @@ def communicator_lifetime(
         .sort("pos")
         .with_columns(copy=pl.int_range(pl.len()).over(*same_line, "source"))
         .unique([*same_line, "copy"], keep="first", maintain_order=True)  # the same line in two files is one event
-        .with_columns(pl.col("event", "commid", "rank").shift().over(_POINTER).name.prefix("last_"))
-        .filter(~is_repeated)  # a collector delivered the line twice
+        .with_columns(ends=is_end.cum_sum().over(_POINTER))
+        .filter(~is_repeated)  # no id is used twice: a collector delivered the line twice
         .with_columns(before=pl.col("event").shift().over(_POINTER))
         .with_columns(
             created=(pl.col("event") == "START")
@@ -89,7 +88,6 @@ def communicator_lifetime(
         )
         .with_columns(incarnation=pl.col("created").cast(pl.Int64).cum_sum().over(_POINTER))
     )
-    is_end = ~pl.col("event").is_in(["START", "COMPLETE"])
     lifetimes = (
         events.group_by([*_POINTER, "incarnation"], maintain_order=True)
         .agg(

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import polars as pl
 
+from ncclforensics.analyses.job.line_faults import DOUBLED
+from ncclforensics.frames.columns import OWNER
 from ncclforensics.frames.registry import analysis
 
 REPEATED_CALL = {
@@ -16,6 +18,7 @@ REPEATED_CALL = {
     "moves_to": pl.Int64(),  # the position of the line in whose place it belongs; null: it was delivered twice
 }
 
+MOST_DOUBLED = 0.3  # of the lines of a rank
 MOST_BLOCKS = 64  # of one rank
 MOST_MOVED = 64  # lines by which a line is out of its place; more is another run of the same process
 LONGEST_DISTANCE = 1 << 14  # lines of calls between a block and its copy
@@ -28,6 +31,8 @@ def repeated_call(
     uneven_lines: pl.DataFrame,
     logged_call: pl.DataFrame,
     call_occurrence: pl.DataFrame,
+    line_fault: pl.DataFrame,
+    rank: pl.DataFrame,
 ) -> pl.DataFrame:
     """Calls whose line stands in the log twice, or in the wrong place; columns as in REPEATED_CALL.
 
@@ -41,10 +46,24 @@ def repeated_call(
         "rank_id", "member", "call_line", "pos"
     )
     calls = calls.join(counters, on="pos", maintain_order="left")
+    doubled = _next_to_each_other(calls, rank.join(line_fault.filter(pl.col("kind") == DOUBLED), on=OWNER, how="semi"))
+    calls = calls.join(doubled, on="pos", how="anti", maintain_order="left")
     is_back = pl.col("opcount").diff().over("member") < 0
     odd = calls.filter(is_back.any().over("rank_id"))
-    rows = [row for rank in odd.partition_by("rank_id") for row in _repeated_of(rank)]
-    return pl.DataFrame(rows, schema=REPEATED_CALL, orient="row")
+    rows = [row for calls_of_rank in odd.partition_by("rank_id") for row in _repeated_of(calls_of_rank)]
+    return pl.concat([doubled, pl.DataFrame(rows, schema=REPEATED_CALL, orient="row")])
+
+
+def _next_to_each_other(calls: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
+    """Lines equal to the one just before them, of ranks of which other lines show that some came twice.
+
+    A program that makes equal calls again and again prints more of these than a collector delivers twice.
+    """
+    found = calls.filter(pl.col("rank_id").is_in(ranks["rank_id"].implode())).sort("pos")
+    is_equal = pl.all_horizontal(pl.col(name).diff() == 0 for name in ("member", "call_line", "opcount"))
+    found = found.with_columns(is_copy=(is_equal & (pl.col("pos").diff() == 1)).fill_null(False))
+    found = found.filter("is_copy", pl.col("is_copy").mean().over("rank_id") < MOST_DOUBLED)
+    return found.select("pos", moves_to=pl.lit(None, dtype=pl.Int64))
 
 
 def _repeated_of(calls: pl.DataFrame) -> list[tuple[int, int | None]]:

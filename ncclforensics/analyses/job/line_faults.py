@@ -1,0 +1,99 @@
+"""Lines that show what happened to a log on its way: its lines were sorted, delivered twice, or lost.
+
+NCCL prints the creation of a communicator in a fixed order (START, COMPLETE, then calls), and never twice in a row that
+a connection was made. Where a log shows otherwise, the same happened to lines of calls, of which no line shows it.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from ncclforensics.frames.columns import OWNER, text_of
+from ncclforensics.frames.registry import analysis
+
+SORTED, DOUBLED = "sorted", "doubled"
+LINE_FAULT = {
+    "host": pl.Categorical(),
+    "pid": pl.Int32(),
+    "kind": pl.String(),  # sorted, doubled
+    "source": pl.Int32(),
+    "line": pl.Int32(),  # the first that shows it
+}
+SORTED_NAMES = 3  # different names of calls, each in one block and in the order of the alphabet
+SORTED_CALLS = 12  # of them, at least
+
+
+@analysis(LINE_FAULT)
+def line_fault(
+    communicator: pl.DataFrame,
+    connection: pl.DataFrame,
+    ring: pl.DataFrame,
+    call_template: pl.DataFrame,
+    call_occurrence: pl.DataFrame,
+) -> pl.DataFrame:
+    """Processes with lines that show what happened to their log, one row for each kind and source."""
+    faults = [
+        _completed_first(communicator),
+        _sorted_calls(call_template, call_occurrence),
+        _doubled(connection),
+        _doubled(ring),
+    ]
+    found = pl.concat(faults).drop_nulls()
+    return found.sort("source", "line").unique([*OWNER, "kind", "source"], keep="first", maintain_order=True)
+
+
+def _completed_first(communicator: pl.DataFrame) -> pl.DataFrame:
+    """Communicators whose only COMPLETE stands before their only START."""
+    events = communicator.select(*OWNER, "source", "line", "pos", "comm", "rank", "commid", phase=text_of("phase"))
+    is_start = pl.col("phase") == "START"
+    found = (
+        events.drop_nulls(["comm", "commid", "phase"])
+        .group_by(*OWNER, "source", "comm", "rank", "commid")
+        .agg(
+            starts=is_start.sum(),
+            completes=pl.len() - is_start.sum(),
+            started=pl.col("pos").filter(is_start).min(),
+            completed=pl.col("pos").filter(~is_start).max(),
+            line=pl.col("line").filter(~is_start).min(),
+        )
+        .filter((pl.col("starts") == 1) & (pl.col("completes") == 1) & (pl.col("completed") < pl.col("started")))
+    )
+    return found.select(*OWNER, pl.lit(SORTED).alias("kind"), "source", "line")
+
+
+def _sorted_calls(call_template: pl.DataFrame, call_occurrence: pl.DataFrame) -> pl.DataFrame:
+    """Processes whose calls stand in blocks of one name each, in the order of the alphabet."""
+    owner = [*OWNER, "source"]
+    names = call_template.select(*owner, "line", "pos", name=text_of("called")).with_row_index("call_template")
+    first = names.group_by(*owner, "name").agg(pl.col("pos").min()).sort("name")
+    suspects = (
+        first.group_by(owner)
+        .agg(names=pl.len(), is_sorted=(pl.col("pos").diff() > 0).all())
+        .filter("is_sorted", pl.col("names") >= SORTED_NAMES)
+    )
+    if suspects.is_empty():  # as in most logs, of which the calls need not be compared
+        return pl.DataFrame(schema=LINE_FAULT)
+    suspected = names.drop("pos").join(suspects, on=owner, how="semi")
+    blocks = (
+        call_occurrence.select("call_template", "pos")
+        .join(suspected, on="call_template")
+        .group_by(*owner, "name")
+        .agg(pl.col("line").min(), first=pl.col("pos").min(), last=pl.col("pos").max(), calls=pl.len())
+        .sort("name")
+    )
+    is_behind = (pl.col("first") > pl.col("last").shift()).fill_null(True)
+    found = (
+        blocks.group_by(owner, maintain_order=True)
+        .agg(pl.col("line").min(), pl.col("calls").sum(), is_sorted=is_behind.all())
+        .filter("is_sorted", pl.col("calls") >= SORTED_CALLS)
+    )
+    return found.select(*OWNER, pl.lit(SORTED).alias("kind"), "source", "line")
+
+
+def _doubled(lines: pl.DataFrame) -> pl.DataFrame:
+    """Lines about a connection or a ring that are equal to the line just before them."""
+    columns = [name for name in lines.columns if name not in ("line", "pos")]
+    rows = lines.sort("source", "line")
+    is_equal = pl.all_horizontal(pl.col(name).eq_missing(pl.col(name).shift()) for name in columns)
+    found = rows.filter(is_equal & (pl.col("line") == pl.col("line").shift() + 1))
+    return found.select(*OWNER, pl.lit(DOUBLED).alias("kind"), "source", "line")
