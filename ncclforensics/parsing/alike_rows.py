@@ -32,7 +32,7 @@ class AlikeRows:
 
     most: int
     kept: int
-    dropped: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=REPEATED))  # a row for each process
+    dropped: pl.DataFrame | None = None  # columns REPEATED: a row for each process
     _added: int = 0  # rows, dropped ones included
     _waiting: int = 0  # rows that were added since the last time some were dropped
     _values: dict[str, set[object] | None] = field(default_factory=dict)  # column -> its values; None: too many
@@ -67,7 +67,8 @@ class AlikeRows:
     def _count(self, rows: pl.DataFrame) -> None:
         counted = rows.with_columns(pl.col("line").alias("last_line"), pl.lit(1).alias("repeats"))
         columns = [name for name in REPEATED if name in counted.columns and name not in ("message", "time")]
-        all_dropped = pl.concat([self.dropped, counted.select(columns)], how="diagonal_relaxed")
+        earlier = [] if self.dropped is None else [self.dropped]
+        all_dropped = pl.concat([*earlier, counted.select(columns)], how="diagonal_relaxed")
         self.dropped = (
             all_dropped.group_by("source", "host", "pid")
             .agg(pl.col("line").min(), pl.col("last_line").max(), pl.col("repeats").sum())

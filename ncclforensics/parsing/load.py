@@ -166,7 +166,7 @@ class Records:
     @property
     def repeated(self) -> pl.DataFrame:
         """Lines that were counted instead of kept (columns REPEATED), a row for each stretch of them."""
-        alike = [events.dropped for events in self._events.values() if events.dropped.height]
+        alike = [events.dropped for events in self._events.values() if events.dropped is not None]
         return pl.concat([*self.repeated_lines, *alike])
 
 

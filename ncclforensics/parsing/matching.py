@@ -66,6 +66,8 @@ class _Lines:
         self, dialect: Dialect, frames: dict[str, list[pl.DataFrame]], *, is_clean: bool
     ) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
         """Return the rows that match a shape, those that match none, and those that have to be cleaned first."""
+        if self.row.is_empty():
+            return NO_LINES, self.table.clear(), self.table.clear()
         texts = pl.DataFrame({"kind": self.kind, "cut": self.table["cut"][self.row], "body": self.body})
         models, model = distinct_rows(texts, texts.columns) if self.prefixes else (texts, self.row)
         is_dirty = pl.repeat(False, models.height, eager=True) if is_clean else is_strange(models["body"])
@@ -143,8 +145,18 @@ class Matched:
     unknown: pl.DataFrame  # all other lines, unchanged
 
 
+def no_match(rows: pl.DataFrame) -> Matched:
+    """The result for lines of which none matches a shape."""
+    return Matched({}, NO_LINES, rows)
+
+
+NO_LINES = pl.DataFrame(schema=KNOWN)
+
+
 def match(rows: pl.DataFrame, dialect: Dialect) -> Matched:
     """Match lines with the shapes of a dialect."""
+    if rows.is_empty():
+        return no_match(rows)
     frames: dict[str, list[pl.DataFrame]] = {}
     with_prefix, others = _cut_prefixes(rows, dialect)
     known, unknown, dirty = with_prefix.matched(dialect, frames, is_clean=False)
@@ -231,6 +243,8 @@ def _parse_prefixes(texts: pl.Series, dialect: Dialect) -> _Prefixes:
                 break
             found = texts.to_frame("text").select(fields(pl.col("text"), pattern.regex)).unnest(FIELDS)
             is_short = found[MATCHED].is_not_null() & is_bare
+            if not is_short.any():
+                continue
             kinds |= is_short.cast(pl.Int64) * bits
             typed = found.select(short.columns[name].cast(pl.col(name)).alias(name) for name in pattern.columns)
             for name in of:

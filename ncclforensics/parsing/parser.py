@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import polars as pl
 
@@ -11,7 +11,7 @@ from ncclforensics.grammar.patterns import FORM, Pattern
 from ncclforensics.inputs.lines import REPEATS
 from ncclforensics.parsing.concurrency import OrderedMap
 from ncclforensics.parsing.continuations import complete_lines
-from ncclforensics.parsing.matching import NO_HOST, Matched, contains_prefix, match
+from ncclforensics.parsing.matching import NO_HOST, Matched, contains_prefix, match, no_match
 from ncclforensics.parsing.quoted_errors import quoted_errors
 from ncclforensics.parsing.repeated_lines import no_repeats, repeated_lines, without_counts
 from ncclforensics.parsing.templates import CALL_TEMPLATE, EncodedRows, distinct_rows
@@ -130,7 +130,7 @@ def parse(
     beginnings = _hosts(complete)
     known = pl.concat([beginnings, *([] if hosts is None else [hosts])])
     quoted = match(quoted_errors(matched, unknown, dialect), dialect)
-    torn = [match(_split_joined_lines(unknown, dialect, _named(known)), dialect)]
+    torn = [_match_joined_lines(unknown, dialect, _named(known))]
     for _ in range(DEPTH):
         hosts_so_far = _named(pl.concat([known, *(_hosts(part.known) for part in torn)]))
         pieces = _split_torn_lines(torn[-1].unknown, dialect, hosts_so_far)
@@ -192,8 +192,10 @@ def _speakers(rows: pl.DataFrame, templates: pl.DataFrame | None = None) -> pl.D
 _DEFAULTS = {"launcher_ranks": pl.lit([], dtype=SPEAKER["launcher_ranks"]), "dropped": pl.lit(0)}
 
 
-def _split_joined_lines(rows: pl.DataFrame, dialect: Dialect, hosts: pl.DataFrame) -> pl.DataFrame:
-    """Split lines that were written without an end of line between them: a prefix after a blank begins a new line.
+def _match_joined_lines(rows: pl.DataFrame, dialect: Dialect, hosts: pl.DataFrame) -> Matched:
+    """Match lines that were written without an end of line between them: a prefix after a blank begins a new line.
+
+    `rows`: lines that match nothing as they are.
 
     Such a prefix is accepted if its host is known or occurs there more than once, but not if the end of the line before
     may be joined to a known host name (`0x55node1`): then the line was torn.
@@ -201,7 +203,7 @@ def _split_joined_lines(rows: pl.DataFrame, dialect: Dialect, hosts: pl.DataFram
     inner_prefix = f" ({dialect.prefix_regex})"
     found = rows.with_row_index("physical").filter(pl.col("text").str.contains(inner_prefix))
     if found.is_empty():
-        return rows
+        return no_match(rows)
     begun = rows.filter(pl.col("text").str.contains(f"^{dialect.prefix_regex}"))
     hosts = pl.concat([hosts, begun.select("source", host=_before_colon("text"))]).unique()
     inner = found.select("physical", "source", pl.col("text").str.extract_all(inner_prefix)).explode("text")
@@ -216,8 +218,9 @@ def _split_joined_lines(rows: pl.DataFrame, dialect: Dialect, hosts: pl.DataFram
         text=(pl.col("text") + " ").str.replace(f"(?:{dialect.tag_regex})+$", "").str.strip_chars_end(" "),
         cut=pl.col("cut") & pl.col("physical").is_last_distinct(),
     )
-    others = rows.with_row_index("physical").join(joined, on="physical", how="anti")
-    return pl.concat([others, split]).drop("physical")
+    others = rows.with_row_index("physical").join(joined, on="physical", how="anti").drop("physical")
+    matched = match(split.drop("physical"), dialect)
+    return replace(matched, unknown=pl.concat([others, matched.unknown]))
 
 
 def _before_colon(column: str) -> pl.Expr:
