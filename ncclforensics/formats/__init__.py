@@ -104,9 +104,17 @@ def nouns() -> list[Noun]:
     return list(dict.fromkeys(declared("NOUN")))
 
 
+@lru_cache(maxsize=1)
+def _other_than_lines() -> tuple[Format, ...]:
+    """The formats of which an input may be one document or a single value."""
+    return tuple(
+        form for form in all_formats().values() if any(hasattr(form, name) for name in ("is_dump", "records", "holds"))
+    )
+
+
 def document(beginning: bytes, path: str) -> DocumentReader | None:
     """The reader of a file with this beginning and path, if it is one document or a single value; None for lines."""
-    for candidate in all_formats().values():
+    for candidate in _other_than_lines():
         if hasattr(candidate, "is_dump"):
             as_dump = cast(Dump, candidate)
             if as_dump.is_dump(beginning):
