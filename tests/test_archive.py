@@ -231,9 +231,37 @@ def names_a_file_that_is_not_there(members: dict[str, bytes]) -> None:
     members["frames/rank.parquet"] = rows.getvalue()
 
 
+def frame(name: str, change: Callable[[pl.DataFrame], pl.DataFrame]) -> Change:
+    """Another content of a frame."""
+
+    def rewrite(members: dict[str, bytes]) -> None:
+        rows = io.BytesIO()
+        change(pl.read_parquet(members[f"frames/{name}.parquet"])).write_parquet(rows)
+        members[f"frames/{name}.parquet"] = rows.getvalue()
+
+    return rewrite
+
+
+def rows_of_zeros(rows: pl.DataFrame) -> pl.DataFrame:
+    """400 MB in 0.1 MB of a file."""
+    return rows.head(1).select(pl.exclude(pl.String, pl.Categorical)).select(pl.all().repeat_by(30_000_000).explode())
+
+
+def one_long_text(rows: pl.DataFrame) -> pl.DataFrame:
+    """300 MB in 12 KB of a file."""
+    return rows.head(1).with_columns(text=pl.lit("x" * 300_000_000))
+
+
 @pytest.mark.parametrize(
     ("change", "reported"),
     [
+        (frame("rank", rows_of_zeros), "is no saved run of this program: rank would take 30000000 rows"),
+        (frame("cited", one_long_text), "is no saved run of this program: cited would take 1 rows and 300000"),
+        (frame("verdict", lambda rows: rows.with_columns(verdict=pl.lit("fine").cast(rows.schema["verdict"]))),
+         "verdict holds an unknown verdict: fine"),
+        (frame("verdict", lambda rows: rows.with_columns(certainty=pl.lit(None).cast(rows.schema["certainty"]))),
+         "verdict holds an unknown certainty: None"),
+        (frame("rank", lambda rows: rows.with_columns(rank=pl.lit(1 << 40))), "is a damaged saved run: frame rank"),
         (manifest("schema", 2), "was saved by ncclforensics 0.1.0 with schema 2; this version reads up to 1"),
         (manifest("inputs", [{"path": 7}]), "is a damaged saved run"),
         (manifest("inputs", "../../etc/passwd"), "is a damaged saved run"),
@@ -245,7 +273,7 @@ def names_a_file_that_is_not_there(members: dict[str, bytes]) -> None:
         (member("frames/rank.parquet", b"PAR1 of no use PAR1"), "is a damaged saved run"),
         (names_a_file_that_is_not_there, "names a file that is not there"),
     ],
-)
+)  # fmt: skip
 def test_malicious_saved_runs_are_refused(
     change: Change, reported: str, kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -26,6 +26,7 @@ LAYERS = (
     "data",
     "archive.atomic_write",
     "archive.manifest",
+    "archive.parquet_footer",
     "inputs",
     "grammar",
     "formats",

@@ -52,7 +52,9 @@ class Saved:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.cells_read = self.bytes_read = 0  # of frames: in memory, and before they were compressed
         try:
+            self.size = path.stat().st_size
             self._archive = zipfile.ZipFile(path)
         except _DAMAGE as error:
             raise SavedError(f"is a damaged saved run: {error}") from error

@@ -8,8 +8,20 @@ from collections.abc import Mapping
 import polars as pl
 
 from ncclforensics.archive.manifest import Saved, SavedError
+from ncclforensics.archive.parquet_footer import read_footer
+from ncclforensics.data.names import CERTAINTIES, VERDICTS
 
-MOST_CELLS = 1 << 31  # rows times columns of one frame; 20 million calls are a quarter of it
+MOST_CELLS = 1 << 31  # rows times columns of all frames that are read; 20 million calls are a quarter of it
+# What is plausible for a file of a certain size: a line's number alone takes 2 bytes a row, and a row has 40 columns.
+CELLS_PER_BYTE, BYTES_PER_BYTE = 100, 100
+SMALL_CELLS, SMALL_BYTES = 16 << 20, 64 << 20  # are read whatever the size of the file
+# Columns of computed frames of which views know every value.
+VOCABULARY = {
+    ("verdict", "verdict"): VERDICTS,
+    ("verdict", "certainty"): CERTAINTIES,
+    ("job_diagnosis", "verdict"): VERDICTS,
+    ("job_diagnosis", "certainty"): CERTAINTIES,
+}
 CITED = "cited"  # the frame with the texts of lines that findings cite
 CITED_COLUMNS = {"source": pl.Int32(), "line": pl.Int32(), "text": pl.String()}
 # Errors raised by reading damaged Parquet; Polars may panic.
@@ -18,21 +30,42 @@ _DAMAGE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, Val
 
 def frame(saved: Saved, name: str, schema: Mapping[str, pl.DataType] | None = None) -> pl.DataFrame:
     """The rows of a frame; `schema`: the columns it must have. Raises SavedError."""
-    data = io.BytesIO(saved.parquet(name))
+    data = saved.parquet(name)
     try:
-        lazy = pl.scan_parquet(data)
+        footer = read_footer(data)
+        lazy = pl.scan_parquet(io.BytesIO(data))
         columns = lazy.collect_schema()
-        rows = lazy.select(pl.len()).collect().item()
-        if rows * len(columns) > MOST_CELLS:
-            raise SavedError(f"is no saved run of this program: {rows} rows in {name}")
+        rows = max(lazy.select(pl.len()).collect().item(), footer.rows)
+        saved.cells_read += rows * len(columns)
+        saved.bytes_read += footer.uncompressed
+        if (
+            saved.cells_read > min(SMALL_CELLS + CELLS_PER_BYTE * saved.size, MOST_CELLS)
+            or saved.bytes_read > SMALL_BYTES + BYTES_PER_BYTE * saved.size
+        ):
+            raise SavedError(
+                f"{saved.path}: is no saved run of this program: {name} would take {rows} rows and "
+                f"{footer.uncompressed} bytes, of {saved.size} bytes of the file"
+            )
         found = lazy.collect()
         if schema is not None:
             found = found.select(list(schema)).cast(pl.Schema(schema))
+        if schema is None and found.select("source", "line").null_count().row(0) != (0, 0):
+            raise SavedError(f"{saved.path}: is a damaged saved run: {name} has rows without a line")
         if "source" in columns and not found["source"].is_between(0, len(saved.inputs) - 1).all():
-            raise SavedError(f"is a damaged saved run: {name} names a file that is not there")
+            raise SavedError(f"{saved.path}: is a damaged saved run: {name} names a file that is not there")
+        for column in found.columns:
+            if (name, column) in VOCABULARY:
+                _check_vocabulary(saved, name, found[column])
     except _DAMAGE as error:
         raise saved.damaged(name, error) from error
     return found
+
+
+def _check_vocabulary(saved: Saved, name: str, values: pl.Series) -> None:
+    known = VOCABULARY[name, values.name]
+    unknown = [value for value in values.cast(pl.String).unique().sort() if value not in known]
+    if unknown:
+        raise SavedError(f"{saved.path}: is a damaged saved run: {name} holds an unknown {values.name}: {unknown[0]}")
 
 
 def cited(saved: Saved) -> dict[tuple[int, int], str]:

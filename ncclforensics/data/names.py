@@ -28,6 +28,22 @@ ROOTED = ("Broadcast", "Reduce", "Gather", "Scatter")
 MESSAGES = ("Send", "Recv")
 PAIRWISE = (*MESSAGES, "AlltoAll", "AllToAll")  # every pair of ranks connects
 
+# Worst first: of several jobs in one folder, the worst verdict is reported as `hang`.
+VERDICTS = (
+    "init-failed",
+    "rank-died",
+    "collective-mismatch",
+    "cross-communicator-deadlock",
+    "lagging-ranks",
+    "p2p-unmatched",
+    "rank-missing",
+    "init-incomplete",
+    "stuck-together",
+    "undecidable",
+    "no-hang",
+)
+CERTAINTIES = ("certain", "likely", "possible")
+
 
 def datatype(number: int | None) -> str | None:
     """Return NCCL's name of a datatype, or its number if it has none.

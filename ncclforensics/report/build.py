@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.analyses.hang.wait_graph import RECORDED, rows_of
-from ncclforensics.data.names import datatype, reduction
+from ncclforensics.data.names import VERDICTS, datatype, reduction
 from ncclforensics.errors import Defect
 from ncclforensics.frames.protocol import Frames, call_with
 from ncclforensics.report.earlier_look import EarlierLook
@@ -21,20 +21,6 @@ from ncclforensics.rules.finding import Finding, Line, Severity
 from ncclforensics.rules.registry import Rule, run_rules, select_rules
 
 Row = dict[str, Any]
-# Worst first: of several jobs in one folder, the worst verdict is reported as `hang`.
-WORST_FIRST = (
-    "init-failed",
-    "rank-died",
-    "collective-mismatch",
-    "cross-communicator-deadlock",
-    "lagging-ranks",
-    "p2p-unmatched",
-    "rank-missing",
-    "init-incomplete",
-    "stuck-together",
-    "undecidable",
-    "no-hang",
-)
 
 
 @dataclass(slots=True)
@@ -71,7 +57,7 @@ class Report:
         return sorted(
             rows,
             key=lambda row: (
-                row["job"] in earlier, WORST_FIRST.index(row["verdict"]), -sizes.get(row["job"], 0), row["job"],
+                row["job"] in earlier, VERDICTS.index(row["verdict"]), -sizes.get(row["job"], 0), row["job"],
             ),
         )  # fmt: skip
 
@@ -189,7 +175,10 @@ class Report:
                 if id(row["waits_for"]) not in numbers:
                     numbers[id(row["waits_for"])] = self.numbers(row["waits_for"])
                 call = {**row, "op": None} if row["kind"] == RECORDED else calls.get((row["source"], row["line"]), {})
-                selected.append({**row, **location, "for_ranks": numbers[id(row["waits_for"])], "call": call})
+                awaited = numbers[id(row["waits_for"])]
+                if location["rank"] in awaited:  # two processes that took themselves for the same rank
+                    awaited = [number for number in awaited if number != location["rank"]]
+                selected.append({**row, **location, "for_ranks": awaited, "call": call})
         return selected
 
     def _shown_calls(self, waits: pl.DataFrame) -> list[Row]:

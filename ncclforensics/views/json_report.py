@@ -238,16 +238,16 @@ def _finding(report: Report, finding: Finding) -> Row:
 
 
 def _hang(report: Report, row: Row) -> Row:
-    numbers = report.numbers(row["culprits"])
+    culprits = {*report.numbers(row["culprits"]), *row["missing"]}
     return {
         "verdict": row["verdict"],
         "certainty": row["certainty"],
         "reason": row["reason"],
         "standstill": {"shown": bool(row["stall_evidence"]), "by": row["stall_evidence"]},
         "heard": report.count_reporting(row["job"]),
-        "culprits": sorted({*numbers, *row["missing"]}),
+        "culprits": sorted(culprits),
         "suspects": row["suspects"],
-        "victims": report.numbers(row["victims"]),
+        "victims": [number for number in report.numbers(row["victims"]) if number not in culprits],
         "communicator": row["key"],
         "operation": operation(row) if row["name"] is not None else None,
         "mismatch": {"how": row["how"], "fields": row["fields"]} if row["how"] else None,

@@ -289,7 +289,9 @@ def saved_runs(draw: Random, folder: Path) -> None:
     """Saved runs with other values in their frames and manifest, without columns, with columns of other types."""
     members = dict(draw.choice(_saved()))
     frames = [name for name in members if name.endswith(".parquet")]
-    for name in draw.sample(frames, min(len(frames), draw.choice((0, 1, 1, 3, 20)))):
+    important = [name for name in IMPORTANT if name in members]
+    chosen = draw.sample(important, draw.choice((0, 1, 2)))
+    for name in sorted({*chosen, *draw.sample(frames, min(len(frames), draw.choice((0, 1, 1, 3, 20))))}):
         members[name] = _mutated_frame(draw, members[name])
     if draw.random() < 0.3:
         manifest = mutate_value(draw, json.loads(members["manifest.json"]), draw.choice((0.01, 0.1)))
@@ -306,6 +308,14 @@ def saved_runs(draw: Random, folder: Path) -> None:
     _write(folder, {"run.ncclf": mutate_bytes(draw, data) if draw.random() < 0.2 else data})
 
 
+# Frames that views and rules read directly.
+IMPORTANT = tuple(
+    f"frames/{name}.parquet"
+    for name in (
+        "verdict", "rank", "member", "wait", "process", "shown_call", "cited", "connection", "benchmark", "host_port",
+        "counter_delta", "failure_event", "process_exit", "call_template", "recorded_call", "transport", "placement",
+    )
+)  # fmt: skip
 ODD_COLUMNS = (0, 1, -1, 7, 99, 2**31 - 1, 2**40, 2**62, -(2**63))
 
 
