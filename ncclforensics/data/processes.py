@@ -78,9 +78,10 @@ SECOND_HAND_MESSAGES = (
 GLOO = "/gloo/"  # of a source file that stands in brackets in front of an error of PyTorch's transport for CPUs
 STORE = "store->get("  # a rank that waits for another rank's id in PyTorch's store
 
-# Xid numbers (docs.nvidia.com/deploy/xid-errors) of faults that a program cannot cause. 13, 31, 43, 45, 68 and
-# 69 are mostly faults of programs, and not listed.
+# Xid numbers (docs.nvidia.com/deploy/xid-errors) of faults that a program cannot cause. 13, 31, 43, 45, 68, 69 and 109
+# are mostly faults of programs, and not listed.
 XIDS = {
+    46: "the GPU stopped processing",
     48: "uncorrectable ECC error of its memory",
     61: "internal micro-controller halt",
     62: "internal micro-controller halt",
@@ -93,9 +94,17 @@ XIDS = {
     95: "uncontained memory error",
     119: "GSP time-out",
     120: "GSP error",
+    121: "error of the link between CPU and GPU (C2C)",
     140: "unrecovered ECC error",
-    145: "NVLink error",
-    149: "NVLink error",
+    143: "the GPU could not be initialised",
+    **dict.fromkeys(range(144, 151), "NVLink error"),
+    154: "the driver wants the GPU reset or the node rebooted",
+    155: "NVLink error",
+    157: "a part of its memory or of its engines could not be retired",
+    158: "fatal time-out of the GPU",
+    167: "fatal PCIe time-out",
+    171: "uncorrectable ECC error of its memory",
+    172: "uncorrectable ECC error of its caches",
 }
 
 

@@ -14,6 +14,7 @@ import polars as pl
 
 from ncclforensics.data.processes import (
     ABORT,
+    BUS_ERROR,
     GLOO,
     KILL,
     OUT_OF_MEMORY,
@@ -206,8 +207,10 @@ def system_reports(job_end: pl.DataFrame, worker_end: pl.DataFrame, kernel_kill:
     """Yield processes that the system ended: out of memory, failed nodes, segmentation faults."""
     for row in kernel_kill.to_dicts():
         process_fields = {"node": row["node"], "pid": row["pid"]}
-        if row["form"] in ("out_of_memory", "chosen"):
+        if row["form"] in ("out_of_memory", "chosen", "oom_kill", "reaped"):
             yield ExitReport(HOST_MEMORY, row, KERNEL, signal=KILL, message=row["program"], **process_fields)
+        elif row["form"] == "memory_failure":
+            yield ExitReport(SIGNAL, row, KERNEL, signal=BUS_ERROR, message="its memory is broken", **process_fields)
         elif row["form"] in ("segfault", "protection_fault"):
             yield ExitReport(
                 SIGNAL, row, KERNEL, signal=11, message=row["program"], where=row["where"], **process_fields

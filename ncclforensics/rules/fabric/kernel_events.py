@@ -16,20 +16,21 @@ DOWN = "DOWN"
 FATAL = "Fatal"
 
 
-@rule(Category.LINK_ERROR, Severity.ERROR, of=("hardware_event",), hang=True)
+@rule(Category.LINK_ERROR, Severity.ERROR, of=("kernel_event",), hang=True)
 def kernel_link_event(
-    hardware_event: pl.DataFrame,
+    kernel_event: pl.DataFrame,
     failure_event: pl.DataFrame,
     completion_error: pl.DataFrame,
     process: pl.DataFrame,
     process_exit: pl.DataFrame,
     rank: pl.DataFrame,
 ) -> Iterator[Finding]:
-    """The kernel logged that a port lost its link, that a NIC died, or that an NVSwitch failed, and the job failed.
+    """The kernel logged that a port lost its link, or a NIC, an NVSwitch or a PCIe device failed, and the job failed.
 
-    Means: a cable, a transceiver, a switch or the device itself; transfers on that host, or to it, then fail.
+    Means: a cable, a transceiver, a switch, a slot or the device itself; transfers on that host, or to it, then fail.
     Not when: the job shows no failure of its network or of a process, because a kernel log covers other days too; the
-    host is not part of this job; the link came up, or an NVSwitch reported an error that is not fatal.
+    host is not part of this job; the link came up; an NVSwitch or PCIe reported an error that is not fatal, or that
+    was corrected.
     Do: compare the times of both logs; mlxlink -d DEVICE -m, ibstat and link_downed counters; for NVSwitch drain the
     node and run NVIDIA's field diagnostic.
     Sources: mlx5_core and nvidia-nvswitch kernel messages; NVIDIA, XID errors; knowledge of first causes: NVRx, Aegis.
@@ -43,11 +44,17 @@ def kernel_link_event(
     }
     form = pl.col("form")
     has_lost_process = not process_exit.filter(pl.col("is_final")).is_empty()
-    network_events = hardware_event.filter(
+    network_events = kernel_event.filter(
         form.is_in(["cable", "fatal"]) | (form.is_in(NETWORK_FORMS) & (text_of("state").str.to_uppercase() == DOWN))
     )
-    switch_events = hardware_event.filter((form == "sxid") & (pl.col("severity") == FATAL))
-    candidates = [(network_events, bool(failed_hosts)), (switch_events, bool(failed_hosts) or has_lost_process)]
+    switch_events = kernel_event.filter((form == "sxid") & (pl.col("severity") == FATAL))
+    bus_events = kernel_event.filter(
+        (form == "contained")
+        | ((form == "slot") & (text_of("state").str.to_uppercase() == DOWN))
+        | ((form == "bus_error") & text_of("pci_severity").str.contains(f"({FATAL})", literal=True))
+    )
+    has_failed = bool(failed_hosts) or has_lost_process
+    candidates = [(network_events, bool(failed_hosts)), (switch_events, has_failed), (bus_events, has_failed)]
     for events, is_relevant in candidates:
         of_job = events.with_columns(short=short_host("node")).filter(
             pl.lit(is_relevant) & (pl.col("short").is_null() | pl.col("short").is_in(hosts))
@@ -79,6 +86,10 @@ def _event_text(events: pl.DataFrame) -> str:
             return f"the module of NIC {row['busid']} reported: {row['fault']}"
         case "fatal":
             return f"NIC {row['busid']} died"
+        case "bus_error":
+            return f"PCIe reported a fatal error of device {row['busid']}"
+        case "slot" | "contained":
+            return f"PCIe port {row['busid']} cut off the device below it"
     return f"the link of {row['netdev']} went down"
 
 

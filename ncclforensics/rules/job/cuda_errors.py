@@ -13,6 +13,7 @@ from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import error_finding, evidence_lines, processes_text
 
+RECOVERED = "Nonfatal"  # severity of an NVLink error after which the link goes on
 OF_OTHER_RULES = ["transport/nvls", "transport/shm", "misc/shmutils", "include/shm", "mnnvl"]
 
 
@@ -24,7 +25,7 @@ def _rows_by_error(cuda_error: pl.DataFrame, *kinds: str) -> Iterator[tuple[str,
 
 
 @rule(Category.CUDA_ERROR, Severity.ERROR, of=("cuda_error",), hang=True)
-def cuda_sticky_error(cuda_error: pl.DataFrame, hardware_event: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+def cuda_sticky_error(cuda_error: pl.DataFrame, kernel_event: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A kernel corrupted the CUDA context, and a later CUDA call reports it.
 
     Means: an earlier kernel, mostly one of the application, made an illegal access or failed an assertion. NCCL or the
@@ -40,27 +41,30 @@ def cuda_sticky_error(cuda_error: pl.DataFrame, hardware_event: pl.DataFrame, ra
             rows, rank, f"CUDA error on {{processes}}: {error}", f"reported by {reporters}", "likely"
         )
         finding.detail += "; an earlier kernel caused it, and the line shows only the call that reports it"
-        if set(rows["pid"]) & set(hardware_event.filter(pl.col("xid").is_in(XIDS))["pid"].drop_nulls()):
+        if set(rows["pid"]) & set(kernel_event.filter(pl.col("xid").is_in(XIDS))["pid"].drop_nulls()):
             finding.role = Role.CONSEQUENCE  # of a GPU fault with its own finding
         yield finding
 
 
-@rule(Category.CUDA_ERROR, Severity.ERROR, of=("cuda_error", "hardware_event"), hang=True)
+@rule(Category.CUDA_ERROR, Severity.ERROR, of=("cuda_error", "kernel_event"), hang=True)
 def cuda_gpu_fault(
-    cuda_error: pl.DataFrame, hardware_event: pl.DataFrame, rank: pl.DataFrame, process_exit: pl.DataFrame
+    cuda_error: pl.DataFrame, kernel_event: pl.DataFrame, rank: pl.DataFrame, process_exit: pl.DataFrame
 ) -> Iterator[Finding]:
     """A GPU, its memory or its NVLink failed.
 
     Means: the hardware reports the fault; later errors of other ranks follow from it.
     Not when: the kernel line is of another day or another job: it counts only if it names a process or a GPU of this
-    run, or if the run lost a process. Xid 13, 31, 43 and 45 are mostly faults of programs and are left out.
+    run, or if the run lost a process; a GPU alone, without a lost process, makes it likely. Xid 13, 31, 43 and 45 are
+    mostly faults of programs and are left out, as are NVLink errors that are not fatal.
     Do: drain the node; nvidia-smi -q, nvidia-smi nvlink -s, and NVIDIA's field diagnostic on that node.
     Sources: NVIDIA, XID errors; NVRx, gpud.
     """
     for error, rows in _rows_by_error(cuda_error, HARDWARE):
         yield error_finding(rows, rank, f"GPU fault on {{processes}}: {error}", "reported by CUDA", "certain")
-    events = hardware_event.filter(pl.col("form").is_in(["xid", "lost"]))
-    events = events.with_columns(xid=pl.when(form="lost").then(79).otherwise("xid")).filter(pl.col("xid").is_in(XIDS))
+    events = kernel_event.filter(pl.col("form").is_in(["xid", "lost"]))
+    events = events.with_columns(xid=pl.when(form="lost").then(79).otherwise("xid")).filter(
+        pl.col("xid").is_in(XIDS) & (text_of("severity") != RECOVERED).fill_null(True)
+    )
     if events.is_empty():
         return
     ranks_with_process = rank.filter(pl.col("pid").is_not_null()).with_columns(node=short_host("host"))
@@ -73,7 +77,12 @@ def cuda_gpu_fault(
         if affected or has_lost_process:
             numbers = {row["rank"] for row in affected} - {None}
             of_this_run.append(
-                {**event, "ranks": sorted(numbers), "host": affected[0]["host"] if affected else event["node"]}
+                {
+                    **event,
+                    "ranks": sorted(numbers),
+                    "host": affected[0]["host"] if affected else event["node"],
+                    "is_certain": bool(by_pid) or (bool(affected) and has_lost_process),
+                }
             )
     for xid in sorted({event["xid"] for event in of_this_run}):
         logged = [event for event in of_this_run if event["xid"] == xid]
@@ -84,7 +93,7 @@ def cuda_gpu_fault(
         yield Finding(
             f"GPU fault on {where}: Xid {xid}, {XIDS[xid]}",
             "logged by the kernel" + ("" if ranks else f", without the rank: GPU {logged[0]['busid']}"),
-            "certain" if ranks else "possible",
+            "certain" if any(event["is_certain"] for event in logged) else "likely" if ranks else "possible",
             ranks=ranks,
             hosts=hosts,
             evidence=evidence_lines(lines),

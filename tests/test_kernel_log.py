@@ -1,0 +1,79 @@
+"""Kernel logs: which faults of machines count for a run, by process, GPU and time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ncclforensics import analyze
+from ncclforensics.rules.finding import Category
+
+INCIDENT = Path(__file__).parents[1] / "fixtures/incidents/a-gpu-falls-off-the-bus/job.log"
+RUN = "[2026-03-02 11:00:00] "  # NCCL_DEBUG_TIMESTAMP_FORMAT, 2.26 and later
+GPU_OF_RANK_2 = "NVRM: Xid (PCI:0000:52:00): "
+ANOTHER_DAY = "[Sat Feb 28 23:00:11 2026] "
+THAT_DAY = "[Mon Mar  2 03:04:57 2026] "  # in a zone eight hours off
+
+
+def found(tmp_path: Path, kernel_line: str) -> set[tuple[str, str, tuple[int, ...]]]:
+    """Findings on GPUs and links of the run with this line in its kernel log: rule, certainty, ranks."""
+    lines = INCIDENT.read_text().splitlines()
+    stamped = [RUN + line if line.startswith("gpu-a012:") else line for line in lines]
+    (tmp_path / "job.log").write_text("\n".join(stamped) + "\n")
+    (tmp_path / "dmesg.log").write_text(kernel_line + "\n")
+    rules = ("cuda-gpu-fault", "kernel-link-event")
+    report = analyze([str(tmp_path)], everything=True)
+    return {(f.rule, f.certainty, tuple(f.ranks)) for f in report.findings if f.rule in rules}
+
+
+@pytest.mark.parametrize(
+    ("kernel_line", "expected"),
+    [
+        (THAT_DAY + GPU_OF_RANK_2 + "79, pid=41882, GPU has fallen off the bus.", ("cuda-gpu-fault", "certain", (2,))),
+        (ANOTHER_DAY + GPU_OF_RANK_2 + "79, pid=41882, GPU has fallen off the bus.", None),
+        (THAT_DAY + GPU_OF_RANK_2 + "31, pid=41882, Ch 00000008, intr 00000000. MMU Fault", None),
+        (
+            THAT_DAY + GPU_OF_RANK_2 + "149, pid=41882, NETIR_LINK_EVT Fatal   XC0 i0 Link 00 (0x4)",
+            ("cuda-gpu-fault", "certain", (2,)),
+        ),
+        (THAT_DAY + "NVRM: Xid (PCI:0000:52:00): 145, RLW_REMAP Nonfatal XC0 i0 Link 05 (0x4)", None),
+        (
+            THAT_DAY + "nvidia 0000:52:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer, x",
+            ("kernel-link-event", "possible", ()),
+        ),
+        (THAT_DAY + "pcieport 0000:16:02.0: AER: Corrected error message received from 0000:52:00.0", None),
+        (ANOTHER_DAY + "pcieport 0000:16:02.0: pciehp: Slot(3): Link Down", None),
+    ],
+)
+def test_a_fault_counts_by_its_process_gpu_and_time(
+    tmp_path: Path, kernel_line: str, expected: tuple[str, str, tuple[int, ...]] | None
+) -> None:
+    findings = found(tmp_path, kernel_line)
+
+    assert {(rule, certainty) for rule, certainty, _ in findings} == ({expected[:2]} if expected else set())
+    if expected and expected[2]:
+        assert {ranks for _, _, ranks in findings} == {expected[2]}
+
+
+@pytest.mark.parametrize(
+    "kernel_line",
+    [
+        (
+            "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=a,mems_allowed=0-1,oom_memcg=/a,task_memcg=/a,"
+            "task=python3,pid=41882,uid=0"
+        ),
+        "Memory cgroup out of memory: Kill process 41882 (python3) score 1000 or sacrifice child",
+        "oom_reaper: reaped process 41882 (python3), now anon-rss:0kB, file-rss:0kB, shmem-rss:0kB",
+    ],
+)
+def test_every_form_of_an_out_of_memory_kill_names_its_process(tmp_path: Path, kernel_line: str) -> None:
+    kept = [line for line in INCIDENT.read_text().splitlines() if "41882" not in line.split("[")[0] or "Init" in line]
+    kept = [line for line in kept if not line.startswith("[rank2]")]
+    (tmp_path / "job.log").write_text("\n".join(kept) + "\n")
+    (tmp_path / "dmesg.log").write_text(f"[ 1234.5] {kernel_line}\n")
+    report = analyze([str(tmp_path)])
+
+    row = report.verdicts[0]
+    assert (row["verdict"], report.numbers(row["culprits"])) == ("rank-died", [2])
+    assert any(finding.category == Category.OOM for finding in report.findings)
