@@ -21,7 +21,8 @@ from ncclforensics.parsing.repeated_lines import REPEATED
 FEW_VALUES = 64  # a column with more values does not tell kinds apart, or only by its text without numbers
 FEW_RANKS = 1 << 14  # the same of a column of ranks
 FEW_TEXTS = 1024  # and if it has more texts without numbers than that, not at all
-OWN = ("source", "host", "pid", "launcher_rank", "form")  # always tell kinds apart: the process, and the shape
+OWN = ("source", "launcher_rank", "form")  # always tell kinds apart
+PROCESS = ("host", "pid")  # the same where a frame has both: the process that printed the line
 NUMBER = "0x[0-9a-f]+|[0-9]+"
 TEXT = (pl.String, pl.Categorical, pl.Enum)
 
@@ -66,9 +67,13 @@ class AlikeRows:
 
     def _count(self, rows: pl.DataFrame) -> None:
         counted = rows.with_columns(pl.col("line").alias("last_line"), pl.lit(1).alias("repeats"))
-        columns = [name for name in REPEATED if name in counted.columns and name not in ("message", "time")]
+        is_of_process = set(PROCESS) <= set(rows.columns)
+        absent = ("message", "time") if is_of_process else ("message", "time", *PROCESS)
+        columns = [name for name in REPEATED if name in counted.columns and name not in absent]
         earlier = [] if self.dropped is None else [self.dropped]
-        all_dropped = pl.concat([*earlier, counted.select(columns)], how="diagonal_relaxed")
+        all_dropped = pl.concat(
+            [pl.DataFrame(schema=REPEATED), *earlier, counted.select(columns)], how="diagonal_relaxed"
+        )
         self.dropped = (
             all_dropped.group_by("source", "host", "pid")
             .agg(pl.col("line").min(), pl.col("last_line").max(), pl.col("repeats").sum())
@@ -79,8 +84,9 @@ class AlikeRows:
     def _kind(self, rows: pl.DataFrame) -> list[pl.Series]:
         """The columns that tell kinds of rows apart."""
         columns = []
+        own = (*OWN, *PROCESS) if set(PROCESS) <= set(rows.columns) else OWN
         for column in rows.get_columns():
-            if column.name in OWN:
+            if column.name in own:
                 columns.append(column)
             elif column.name != "line" and not column.dtype.is_nested():
                 is_text = isinstance(column.dtype, TEXT)

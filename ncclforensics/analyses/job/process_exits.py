@@ -311,6 +311,18 @@ def ended_text(row: Row) -> str:
     return predicate + "; the other ranks lost their connection to it or wait for it"
 
 
+def strongest_of(process_exit: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of `process_exit` that `strongest_reports` keeps."""
+    is_unknown = pl.col("rank_id").is_null()
+    unknown = [pl.when(is_unknown).then(name).alias(f"_{name}") for name in ("source", "line", "child")]
+    strength = pl.col("how").replace_strict(list(STRENGTH), range(len(STRENGTH)), return_dtype=pl.Int32)
+    ordered = process_exit.with_columns(*unknown).sort(
+        strength, pl.col("where") == "", "reporter", "message", maintain_order=True
+    )
+    key = ["rank_id", "_source", "_line", "_child"]
+    return ordered.unique(key, keep="first", maintain_order=True).select(process_exit.columns)
+
+
 def strongest_reports(rows: Iterable[Row]) -> list[Row]:
     """Return the strongest report of each process; reports of unknown processes are all kept."""
     strongest: dict[Any, Row] = {}

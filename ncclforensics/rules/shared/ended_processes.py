@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.analyses.job.process_exits import strongest_reports
+from ncclforensics.analyses.job.process_exits import strongest_of
 from ncclforensics.data.names import ranks_text
 from ncclforensics.rules.finding import Finding
 from ncclforensics.rules.shared.grouping import SHOWN, evidence_lines, processes_text
@@ -15,8 +15,11 @@ LONGEST_LIST = 80  # characters of a list of tasks in a title
 def first_exits(process_exit: pl.DataFrame, *kinds: str) -> pl.DataFrame:
     """Return the processes that ended by themselves, one row each: the strongest report, if it is of these kinds."""
     exits = process_exit.filter(pl.col("is_first") & pl.col("is_final"))
-    strongest = pl.DataFrame(strongest_reports(exits.to_dicts()), schema=process_exit.schema)
-    return strongest.filter(pl.col("how").is_in(kinds)).sort("rank", "child", "reporter", "message", nulls_last=True)
+    return (
+        strongest_of(exits)
+        .filter(pl.col("how").is_in(kinds))
+        .sort("rank", "child", "reporter", "message", nulls_last=True)
+    )
 
 
 def exit_finding(rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str, certainty: str) -> Finding:
