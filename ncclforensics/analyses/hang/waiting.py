@@ -7,6 +7,7 @@ from collections import defaultdict
 import polars as pl
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
+from ncclforensics.analyses.hang.message_order import judge_messages_in_order
 from ncclforensics.analyses.hang.ranks_without_log import exclude_waiting_for_absent
 from ncclforensics.analyses.job.exit_reports import CAPTURE, EXIT, SIGNAL
 from ncclforensics.analyses.job.failure_events import HARD, LOST, NETWORK, REMOTE_ERROR
@@ -107,6 +108,7 @@ def find_waited_for_ranks(job: Job) -> Diagnosis | None:
     known = {edge["waits_for"] for edge in job.waits if not _is_several(job, edge["key"])}
     culprits = [rank_id for rank_id in culprits if rank_id in known] or culprits
     diagnosis = _judge_lagging_ranks(job, culprits) if culprits else _judge_cycle(job, waits_for_of)
+    diagnosis = judge_messages_in_order(job, diagnosis) or diagnosis
     diagnosis.victims = sorted(set(waits_for_of) - set(diagnosis.culprits))
     cut_logs = [rank_id for rank_id in job.rank_ids if job.process(rank_id)["is_cut"]]
     if len(cut_logs) > MAJORITY * len(job.rank_ids):
