@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, settings
 from ncclforensics import analyze
 from ncclforensics.errors import Defect
 from ncclforensics.report.build import Report
+from ncclforensics.simulate.generate import Fault, FaultKind, Finish, Plan, generate
 from tests import budget, incidents
-from tests.benchmarks.generate import Fault, FaultKind, Finish, Plan, generate
 
 CORPUS = Path(__file__).parents[2] / "shared" / "corpus"
 

@@ -16,7 +16,7 @@ from tests.source import MODULES, PACKAGE, nodes
 pytestmark = pytest.mark.xdist_group("source")
 ROOMS = {
     "inputs", "grammar", "formats", "parsing", "frames", "analyses", "rules", "report", "diff", "views", "tui", "cli",
-    "archive", "capture", "data", "mcp",
+    "archive", "capture", "data", "mcp", "simulate",
 }  # fmt: skip
 TOPICS = {"job", "hang", "transport", "host", "fabric", "benchmark"}  # the rooms inside `analyses` and `rules`
 MOST_FILES, MOST_LINES = 5, 400
@@ -53,6 +53,7 @@ LAYERS = (
     "tui",
     "mcp",
     "capture",
+    "simulate",
     "cli",
     "__main__",
 )

@@ -16,8 +16,8 @@ from ncclforensics.frames.open_run import open_run
 from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.sources import find
 from ncclforensics.report.build import build_report
+from ncclforensics.simulate.generate import Fault, FaultKind, Finish, Layout, Plan, Truth, generate
 from ncclforensics.views.json_report import as_object
-from tests.benchmarks.generate import Fault, FaultKind, Finish, Layout, Plan, Truth, generate
 from tests.budget import examples
 
 KINDS = {

@@ -26,6 +26,7 @@ from ncclforensics.cli.mcp import mcp
 from ncclforensics.cli.output import Exit
 from ncclforensics.cli.report import report
 from ncclforensics.cli.save import save
+from ncclforensics.cli.simulate import simulate
 from ncclforensics.cli.tui import tui
 from ncclforensics.data.names import printable
 from ncclforensics.errors import Defect, ForensicsError, GrammarError
@@ -62,19 +63,8 @@ def _main(
     pass
 
 
-for _command in (
-    hang,
-    check,
-    collect,
-    capture,
-    diff,
-    report,
-    save,
-    tui,
-    mcp,
-    explain,
-    demo,
-):  # in the order of the help
+_COMMANDS = (hang, check, collect, capture, diff, report, save, tui, mcp, simulate, explain, demo)
+for _command in _COMMANDS:  # in the order of the help
     _first_sentence = (_command.__doc__ or "").partition("\n")[0].partition(". ")[0].removesuffix(".")
     app.command(short_help=_first_sentence)(_command)  # typer would cut the docstring
 

@@ -23,11 +23,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ncclforensics.simulate.generate import Fault, FaultKind, Plan, Truth, generate
+from ncclforensics.simulate.plan import RELEASES
 from tests.benchmarks.conventional import parse
 from tests.benchmarks.families import mix
 from tests.benchmarks.floods import flood, half_a_call_ahead
-from tests.benchmarks.generate import Fault, FaultKind, Plan, Truth, generate
-from tests.benchmarks.plan import RELEASES
 
 AWK = "/opCount/{last[$1]=$7}END{for(k in last)n++;print n}"
 MB = 1_000_000

@@ -38,7 +38,7 @@ def main() -> None:
     if len(sys.argv) > 1:
         run(Path(sys.argv[1]))
         return
-    from tests.benchmarks.generate import Fault, FaultKind, Plan, generate
+    from ncclforensics.simulate.generate import Fault, FaultKind, Plan, generate
 
     for nodes, size in ((8, 7_650_000), (64, 60_000)):
         with tempfile.TemporaryDirectory() as folder:

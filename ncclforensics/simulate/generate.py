@@ -1,31 +1,24 @@
-"""Writes synthetic NCCL runs with a known truth.
-
-python -m tests.benchmarks.generate DIR --fault lagging --fault-ranks 11 --communicator tp
-"""
+"""Write the logs of a job that never ran, with a known truth."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 
-from tests.benchmarks.plan import (
-    RELEASES,
+from ncclforensics.simulate.log_lines import Process, comm_id_of, neighbours
+from ncclforensics.simulate.plan import (
     Fault,
     FaultKind,
     Finish,
     Layout,
     Plan,
 )
-from tests.benchmarks.program import Call, Job, State, step_calls
-from tests.benchmarks.text import Process, comm_id_of, neighbours
-from tests.benchmarks.truth import Ledger, Truth, Wait, judge, states
+from ncclforensics.simulate.program import Call, Job, State, step_calls
+from ncclforensics.simulate.truth import Ledger, Truth, Wait, judge, states
 
 __all__ = ["Fault", "FaultKind", "Finish", "Layout", "Plan", "Truth", "generate", "truth_of"]
 
@@ -78,7 +71,7 @@ class Journal:
 
     def _one_by_one(self, calls: list[Call]) -> bytes:
         parts = []
-        by_name = {each.name: each for each in self.process.communicators.values()}
+        by_name = {communicator.name: communicator for communicator in self.process.communicators.values()}
         for index, call in enumerate(calls):
             name = call.communicator
             parts.append(self.process.call(call, self._place(call, index), f"{self._counts[name]:x}"))
@@ -114,13 +107,13 @@ class Journal:
     def _end(self) -> str:
         plan, fault = self.plan, self.plan.fault
         if fault is None:
-            return self.process.end_of_life("Destroy") if plan.finish is Finish.CLEAN else ""
+            return self.process.destruction("Destroy") if plan.finish is Finish.CLEAN else ""
         waits = self.job.processes[self.rank].state is State.WAITING
         if fault.kind is FaultKind.KILLED and waits:
             peers = network_peers(plan, self.rank, fault.ranks)
-            return self.process.peer_closed(peers) + self.process.end_of_life("Abort")
+            return self.process.peer_closed(peers) + self.process.destruction("Abort")
         if plan.finish is Finish.ABORTED and waits:
-            return self.process.end_of_life("Abort")
+            return self.process.destruction("Abort")
         return ""
 
 
@@ -174,9 +167,12 @@ def _truth(plan: Plan, steps: int, job: Job) -> Truth:
         plan.ranks,
         plan.version,
         steps,
-        {each.name: each.members for each in communicators},
-        {each.name: comm_id_of(plan, each) for each in communicators},
-        {each.name: {rank: processes[rank].pointers[each.name] for rank in each.members} for each in communicators},
+        {communicator.name: communicator.members for communicator in communicators},
+        {communicator.name: comm_id_of(plan, communicator) for communicator in communicators},
+        {
+            communicator.name: {rank: processes[rank].pointers[communicator.name] for rank in communicator.members}
+            for communicator in communicators
+        },
         {rank: process.host for rank, process in processes.items()},
         how,
         {rank: ledger.last_call(rank) for rank in how},
@@ -201,7 +197,7 @@ def _is_visible(plan: Plan) -> bool:
 
 
 def generate(plan: Plan, folder: Path) -> Truth:
-    """Writes the logs of a plan into a folder and says what happened."""
+    """Write the logs of a plan into a folder and return what happened. Raises ValueError, OSError."""
     steps, job = whole_steps(plan), Job(plan)
     folder.mkdir(parents=True, exist_ok=True)
     journals = [Journal(plan, steps, job, rank) for rank in range(plan.ranks)]
@@ -238,38 +234,3 @@ def _interleaved(logs: list[list[bytes]], draw: random.Random) -> Iterator[bytes
     for rank in turns:
         yield from logs[rank][written[rank] : written[rank] + 4]
         written[rank] += 4
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Writes one run into a folder and its truth to stdout."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("folder", type=Path)
-    for name in ("nodes", "gpus_per_node", "tp", "pp", "layers", "steps", "seed", "channels"):
-        default = Plan.__dataclass_fields__[name].default
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default)
-    parser.add_argument("--bytes-per-rank", type=int)
-    parser.add_argument("--version", choices=RELEASES, default="2.21.5")
-    parser.add_argument("--layout", type=Layout, choices=list(Layout), default=Layout.FILE_PER_RANK)
-    parser.add_argument("--finish", type=Finish, choices=list(Finish), default=Finish.CLEAN)
-    parser.add_argument("--network", choices=("IB", "Socket"), default="IB")
-    parser.add_argument("--blocking", action="store_true")
-    parser.add_argument("--fault", type=FaultKind, choices=list(FaultKind))
-    parser.add_argument("--fault-ranks", type=int, nargs="+", default=[1], metavar="RANK")
-    parser.add_argument("--communicator", default="world", help="world, tp, pp or dp")
-    parser.add_argument("--index", type=int, help="which of the step's calls on the communicator")
-    wanted = vars(parser.parse_args(argv))
-    folder, kind = wanted.pop("folder"), wanted.pop("fault")
-    where = wanted.pop("communicator"), wanted.pop("index")
-    ranks = tuple(wanted.pop("fault_ranks"))
-    try:
-        plan = Plan(**wanted, fault=Fault(kind, ranks, *where) if kind else None)
-        truth = generate(plan, folder)
-    except ValueError as problem:
-        parser.error(str(problem))
-    json.dump(truth.as_json(), sys.stdout, indent=1)
-    print()
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -6,9 +6,9 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tests.benchmarks.plan import Communicator, Plan
-from tests.benchmarks.program import Call
-from tests.benchmarks.truth import printed_count
+from ncclforensics.simulate.plan import Communicator, Plan
+from ncclforensics.simulate.program import Call
+from ncclforensics.simulate.truth import printed_count
 
 BUS_IDS = ("1b000", "43000", "52000", "61000", "9d000", "c3000", "d1000", "df000")
 
@@ -35,6 +35,7 @@ class Neighbours:
 
 
 def neighbours(plan: Plan, communicator: Communicator, world_rank: int) -> Neighbours:
+    """Return where a rank of the world stands in a communicator."""
     members = communicator.members
     rank, nranks = members.index(world_rank), len(members)
     previous, following = (rank - 1) % nranks, (rank + 1) % nranks
@@ -62,12 +63,15 @@ class Process:
         self.pid = 20000 + 977 * plan.node(rank) % 9000 + 311 * self.device + draw.randrange(90)
         self.communicators = plan.communicators_of(rank)
         heap = 0x55D000000000 | draw.getrandbits(24) << 12
-        self.pointers = {each.name: f"0x{heap + 0x3A5B10 * (each.split + 1):x}" for each in self.communicators.values()}
-        self.streams = {each.name: f"0x{heap + 0x9000 + 0x150 * each.split:x}" for each in self.communicators.values()}
+        splits = {communicator.name: communicator.split for communicator in self.communicators.values()}
+        self.pointers = {name: f"0x{heap + 0x3A5B10 * (split + 1):x}" for name, split in splits.items()}
+        self.streams = {name: f"0x{heap + 0x9000 + 0x150 * split:x}" for name, split in splits.items()}
         self.buffers = 0x7F0000000000 | draw.getrandbits(12) << 24
-        self.standing = {each.name: neighbours(plan, each, rank) for each in self.communicators.values()}
+        joined = self.communicators.values()
+        self.standing = {communicator.name: neighbours(plan, communicator, rank) for communicator in joined}
 
     def info(self, message: str, thread: int = 0) -> str:
+        """The INFO line of a message, of the main thread or another one."""
         return f"{self.host}:{self.pid}:{self.pid + thread} [{self.device}] NCCL INFO {message}\n"
 
     def counts(self, name: str) -> bool:
@@ -92,7 +96,7 @@ class Process:
         )
 
     def _by_name(self, name: str) -> Communicator:
-        return next(each for each in self.communicators.values() if each.name == name)
+        return next(communicator for communicator in self.communicators.values() if communicator.name == name)
 
     def bootstrap(self) -> str:
         """From the first line to `Using network`."""
@@ -219,7 +223,7 @@ class Process:
             width = len(str(nranks - 1))
             order = " ".join(f"{rank:{width}d}" for rank in range(nranks))
             order = order if len(order) < 128 else order[:124] + "..."
-        return [f"Channel {each:02d}/{count:02d} : {order}" for each in range(count)]
+        return [f"Channel {channel:02d}/{count:02d} : {order}" for channel in range(count)]
 
     def _trees(self, at: Neighbours, nranks: int) -> str:
         """A chain inside the node; the first ranks of the nodes form a chain as well."""
@@ -231,7 +235,7 @@ class Process:
             across = at.local[-1] + 1 if at.local[-1] + 1 < nranks else -1
             above = max(at.rank - len(at.local), -1)
         link = f"{below}/{across}/-1->{at.rank}->{above}"
-        return "Trees " + " ".join(f"[{each}] {link}" for each in range(self.plan.channels))
+        return "Trees " + " ".join(f"[{channel}] {link}" for channel in range(self.plan.channels))
 
     def _channels(self, at: Neighbours, nranks: int) -> list[str]:
         count = self.plan.channels
@@ -272,17 +276,17 @@ class Process:
         thread = 140 + communicator.split
         return "".join(self.info(line, thread) for line in self.connections(communicator))
 
-    def end_of_life(self, word: str) -> str:
+    def destruction(self, word: str) -> str:
         """`Destroy COMPLETE` or `Abort COMPLETE` of every communicator, world last."""
-        if not self.release.prints_end_of_life:
+        if not self.release.prints_destruction:
             return ""
         return "".join(
             self.info(
-                f"comm {self.pointers[each.name]} rank {self.standing[each.name].rank} "
-                f"nranks {len(each.members)} cudaDev {self.device} busId {self.bus_id} "
+                f"comm {self.pointers[communicator.name]} rank {self.standing[communicator.name].rank} "
+                f"nranks {len(communicator.members)} cudaDev {self.device} busId {self.bus_id} "
                 f"- {word} COMPLETE"
             )
-            for each in reversed(self.communicators.values())
+            for communicator in reversed(self.communicators.values())
         )
 
     def peer_closed(self, peers: Sequence[int]) -> str:
@@ -299,6 +303,7 @@ class Process:
 
 
 def host_name(plan: Plan, node: int) -> str:
+    """The name of a host."""
     return f"gpu-{random.Random(plan.seed).choice('abcdef')}{node:03d}"
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.conventional import operation, parse
-from tests.benchmarks.generate import (
+from ncclforensics import analyze
+from ncclforensics.cli import main
+from ncclforensics.simulate.generate import (
     Fault,
     FaultKind,
     Finish,
@@ -18,8 +20,9 @@ from tests.benchmarks.generate import (
     generate,
     truth_of,
 )
-from tests.benchmarks.plan import RELEASES
-from tests.benchmarks.program import Job, step_calls
+from ncclforensics.simulate.plan import RELEASES
+from ncclforensics.simulate.program import Job, step_calls
+from tests.benchmarks.conventional import operation, parse
 
 FAULTS = [
     Fault(kind, (5,), "pp" if kind is FaultKind.RECV_NEVER_POSTED else "tp")
@@ -116,3 +119,54 @@ def test_an_aborted_hang_leaves_abort_lines_on_the_waiting_ranks_only(tmp_path: 
     aborted = [log.name for log in tmp_path.iterdir() if "Abort COMPLETE" in log.read_text()]
     assert len(aborted) == 15
     assert "nccl_rank3.log" not in aborted
+
+
+def test_a_receive_that_was_skipped_long_ago_accuses_its_rank_or_both_sides_but_not_the_sender_alone(
+    tmp_path: Path,
+) -> None:
+    """The sender waits, and its receiver is ahead: which of them waits for the other, only their groups would show."""
+    generate(Plan(pp=2, fault=Fault(FaultKind.RECV_NEVER_POSTED, (5,), "pp")), tmp_path)
+
+    verdict = analyze(tmp_path).verdicts[0]
+
+    assert verdict["verdict"] == "p2p-unmatched"
+    assert verdict["certainty"] == "possible"
+    assert verdict["culprits"] == [5, 13]
+
+
+def test_the_command_writes_what_the_other_commands_find(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "job"
+    options = ["--nodes", "1", "--fault", "other-count", "--ranks", "5", "--comm", "tp"]
+    assert main(["simulate", "-o", str(folder), *options]) == 0
+    truth = json.loads(capsys.readouterr().out)
+
+    assert main(["hang", str(folder), "--format", "json", "-q"]) == 1
+    found = json.loads(capsys.readouterr().out)["hang"]
+    assert (
+        (found["verdict"], found["culprits"]) == (truth["verdict"], truth["culprits"]) == ("collective-mismatch", [5])
+    )
+    assert found["operation"]["ordinal"] == truth["operation"]["ordinal"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--fault", "lagging", "--ranks", "99"], "must be some of"),
+        (["--tp", "3"], "do not divide"),
+        (["--nccl", "1.0"], "is none of"),
+        (["--network", "RoCE"], "not IB or Socket"),
+        (["--fault", "swapped-order", "--comm", "tp"], "only where each call is waited for"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused(
+    tmp_path: Path, options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["simulate", "-o", str(tmp_path / "job"), *options]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_files_are_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.log").write_text("mine\n")
+
+    assert main(["simulate", "-o", str(tmp_path)]) == 2
+    assert "not an empty folder" in capsys.readouterr().err

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from tests.benchmarks.plan import INIT_FAULTS, Communicator, Fault, FaultKind, Plan
+from ncclforensics.simulate.plan import INIT_FAULTS, Communicator, Fault, FaultKind, Plan
 
 INT64, FLOAT32, BFLOAT16 = 4, 7, 9
 SUM, MAX = 0, 2
 
-# After a fault every rank waits within a step or two; more than this would be a fault nobody feels.
+# After a fault every rank waits within a step or two; with more steps it would have no effect.
 STEPS_AFTER_FAULT = 4
 
 
@@ -30,6 +30,7 @@ class Call:
 
     @property
     def is_p2p(self) -> bool:
+        """Whether it is a message between two ranks."""
         return self.name in ("Send", "Recv")
 
 
@@ -41,6 +42,8 @@ class Mark(StrEnum):
 
 
 class State(StrEnum):
+    """How a rank ended."""
+
     FINISHED = "finished"
     WAITING = "waiting"
     STOPPED = "stopped"
@@ -49,24 +52,24 @@ class State(StrEnum):
 
 def step_calls(plan: Plan, rank: int) -> list[Call]:
     """One training step of one rank, in program order."""
-    mine = plan.communicators_of(rank)
-    world = mine["world"].name
-    batch = mine["tp"].name if "tp" in mine else world
+    own = plan.communicators_of(rank)
+    world = own["world"].name
+    batch = own["tp"].name if "tp" in own else world
     stage, last_stage = plan.stage(rank), plan.pp - 1
     forward, backward = [Call(batch, "Broadcast", 8194, INT64)], list[Call]()
     if stage > 0:
-        forward.append(Call(mine["pp"].name, "Recv", 2097152, BFLOAT16, root=stage - 1))
-        backward.append(Call(mine["pp"].name, "Send", 2097152, BFLOAT16, root=stage - 1))
+        forward.append(Call(own["pp"].name, "Recv", 2097152, BFLOAT16, root=stage - 1))
+        backward.append(Call(own["pp"].name, "Send", 2097152, BFLOAT16, root=stage - 1))
     if stage < last_stage:
-        backward.insert(0, Call(mine["pp"].name, "Recv", 2097152, BFLOAT16, root=stage + 1))
-    if "tp" in mine:
+        backward.insert(0, Call(own["pp"].name, "Recv", 2097152, BFLOAT16, root=stage + 1))
+    if "tp" in own:
         for _ in range(plan.layers):
-            forward += _layer(mine["tp"].name)
+            forward += _layer(own["tp"].name)
     if stage < last_stage:
-        forward.append(Call(mine["pp"].name, "Send", 2097152, BFLOAT16, root=stage + 1))
-    if "dp" in mine:
-        backward.append(Call(mine["dp"].name, "ReduceScatter", 4194304, FLOAT32))
-        backward.append(Call(mine["dp"].name, "AllGather", 4194304, BFLOAT16))
+        forward.append(Call(own["pp"].name, "Send", 2097152, BFLOAT16, root=stage + 1))
+    if "dp" in own:
+        backward.append(Call(own["dp"].name, "ReduceScatter", 4194304, FLOAT32))
+        backward.append(Call(own["dp"].name, "AllGather", 4194304, BFLOAT16))
     backward.append(Call(world, "AllReduce", 1, FLOAT32, op=MAX))
     return forward + backward
 
@@ -105,7 +108,7 @@ def fault_position(plan: Plan, fault: Fault, rank: int) -> int:
         return on_it[fault.index]
     if not suitable:
         raise ValueError(f"{fault.kind}: rank {rank} makes no suitable call on {name}")
-    # One draw for all ranks: the same seed must mean the same call on each culprit.
+    # One draw for all ranks: the same seed must mean the same call on communicator culprit.
     return suitable[int(random.Random(f"fault {plan.seed}").random() * len(suitable))]
 
 
@@ -136,14 +139,14 @@ _CHANGES: dict[FaultKind, Callable[[Call, int], list[Call]]] = {
 def faulty_step(plan: Plan, fault: Fault, rank: int) -> list[Call | Mark]:
     """The step of a culprit, in which the fault happens."""
     calls = step_calls(plan, rank)
-    mine = plan.communicators_of(rank)[fault.communicator]
+    own = plan.communicators_of(rank)[fault.communicator]
     if fault.kind is FaultKind.SWAPPED_ORDER:
-        place = max(at for at, call in enumerate(calls) if call.communicator == mine.name)
+        place = max(at for at, call in enumerate(calls) if call.communicator == own.name)
         return [*calls[:place], calls[-1], *calls[place:-1]]
     place = fault_position(plan, fault, rank)
     if fault.kind in (FaultKind.LAGGING, FaultKind.KILLED):
         return [*calls[:place], Mark.STOP]
-    changed = _CHANGES[fault.kind](calls[place], len(mine.members))
+    changed = _CHANGES[fault.kind](calls[place], len(own.members))
     return [*calls[:place], *changed, *calls[place + 1 :]]
 
 
@@ -170,15 +173,16 @@ class Progress:
     issued: list[Call] = field(default_factory=list)
     completed: set[int] = field(default_factory=set)  # indices into `issued`
     state: State = State.WAITING
-    held: Call | Mark | None = None
+    postponed: Call | Mark | None = None
 
     @property
     def is_waiting(self) -> bool:
+        """Whether a call of the rank is not complete."""
         return len(self.completed) < len(self.issued)
 
 
 class Job:
-    """All ranks of a plan, run until nobody can issue another call.
+    """All ranks of a plan, run until no rank can issue another call.
 
     A call completes when every member has issued the matching call, in order on that communicator.
     Send and Recv complete in pairs.
@@ -187,10 +191,11 @@ class Job:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.processes = {rank: Progress(program(plan, rank)) for rank in range(plan.ranks)}
-        self._communicators = {each.name: each for each in plan.communicators()}
+        self._communicators = {communicator.name: communicator for communicator in plan.communicators()}
         # Per communicator and rank: indices of calls issued and not complete, in order.
         self._queues = {
-            name: {rank: deque[int]() for rank in each.members} for name, each in self._communicators.items()
+            name: {rank: deque[int]() for rank in communicator.members}
+            for name, communicator in self._communicators.items()
         }
         self._ready = deque(self.processes)
         while self._ready:
@@ -204,12 +209,12 @@ class Job:
     def _advance(self, rank: int) -> None:
         process = self.processes[rank]
         while process.state is State.WAITING:
-            item = process.held or next(process.todo, None)
-            process.held = None
+            item = process.postponed or next(process.todo, None)
+            process.postponed = None
             if item is Mark.STOP:
                 process.state = State.STOPPED
             elif process.is_waiting and (item is Mark.SYNCHRONISE or self.plan.blocking):
-                process.held = item
+                process.postponed = item
                 return
             elif item is None:
                 process.state = State.FINISHED
@@ -230,9 +235,9 @@ class Job:
         first = heads[0]
         if first is not None and not first.is_p2p and all(head == first for head in heads):
             return list(members)
-        for me, head in enumerate(heads):
+        for rank, head in enumerate(heads):
             if head is not None and head.name == "Send":
                 answer = heads[head.root]
-                if answer == replace(head, name="Recv", root=me):
-                    return [members[me], members[head.root]]
+                if answer == replace(head, name="Recv", root=rank):
+                    return [members[rank], members[head.root]]
         return []

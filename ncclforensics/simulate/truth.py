@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tests.benchmarks.plan import INIT_FAULTS, Communicator, Fault, FaultKind, Plan
-from tests.benchmarks.program import Call, Job, State, step_calls
+from ncclforensics.simulate.plan import INIT_FAULTS, Communicator, Fault, FaultKind, Plan
+from ncclforensics.simulate.program import Call, Job, State, step_calls
 
 DATATYPES = {0: "int8", 4: "int64", 7: "float32", 9: "bfloat16"}
 OPS = {0: "sum", 2: "max"}
@@ -75,6 +75,7 @@ class Truth:
     waits: tuple[Wait, ...]
 
     def as_json(self) -> dict[str, Any]:
+        """The truth as JSON."""
         return asdict(self)
 
 
@@ -91,7 +92,7 @@ class Ledger:
     def __init__(self, plan: Plan, steps: int, job: Job) -> None:
         self.plan, self.steps, self.job = plan, steps, job
         self.in_init = plan.fault is not None and plan.fault.kind in INIT_FAULTS
-        self.by_name = {each.name: each for each in plan.communicators()}
+        self.by_name = {communicator.name: communicator for communicator in plan.communicators()}
         self.per_step = {
             rank: Counter(call.communicator for call in step_calls(plan, rank)) for rank in range(plan.ranks)
         }
@@ -101,13 +102,14 @@ class Ledger:
         return [] if self.in_init else self.job.processes[rank].issued
 
     def before(self, rank: int, name: str) -> int:
+        """The calls of a rank on a communicator in the whole steps."""
         return 0 if self.in_init else self.steps * self.per_step[rank][name]
 
     def operation(self, rank: int, index: int) -> Operation:
         """The call at an index of `issued`; a negative one stands in the last whole step."""
         calls = self.issued(rank) if index >= 0 else step_calls(self.plan, rank)
         call = calls[index]
-        on_it = sum(each.communicator == call.communicator for each in calls[:index])
+        on_it = sum(earlier.communicator == call.communicator for earlier in calls[:index])
         ordinal = self.before(rank, call.communicator) + on_it
         if index < 0:
             ordinal -= self.per_step[rank][call.communicator]
@@ -124,12 +126,14 @@ class Ledger:
         )
 
     def last_call(self, rank: int) -> Operation | None:
+        """The last call of a rank, if it made one."""
         issued = self.issued(rank)
         if issued:
             return self.operation(rank, len(issued) - 1)
         return None if self.in_init or not self.steps else self.operation(rank, -1)
 
     def calls(self, rank: int) -> dict[str, int]:
+        """How many calls a rank made on each communicator."""
         made = Counter({name: self.before(rank, name) for name in self.per_step[rank]})
         made.update(call.communicator for call in self.issued(rank))
         return dict(made)
@@ -141,6 +145,7 @@ class Ledger:
         return places[wanted] if 0 <= wanted < len(places) else None
 
     def wait(self, rank: int) -> Wait | None:
+        """What a rank waits for, if it does."""
         process = self.job.processes[rank]
         if self.in_init or not process.is_waiting:
             return None
@@ -190,6 +195,8 @@ def _disputed(ledger: Ledger, fault: Fault, communicator: Communicator, waits: l
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
+    """The verdict that the logs should lead to."""
+
     verdict: str
     culprits: tuple[int, ...]
     communicator: str | None
@@ -201,17 +208,17 @@ def judge(plan: Plan, ledger: Ledger, waits: list[Wait]) -> Diagnosis:
     fault = plan.fault
     if fault is None:
         return Diagnosis("no-hang", (), None, None)
-    mine = plan.communicators_of(fault.ranks[0])[fault.communicator]
+    own = plan.communicators_of(fault.ranks[0])[fault.communicator]
     culprits = fault.ranks
     if fault.kind in INIT_FAULTS:
-        name = "world" if fault.kind is FaultKind.RANK_MISSING else mine.name
+        name = "world" if fault.kind is FaultKind.RANK_MISSING else own.name
         return Diagnosis(VERDICTS[fault.kind], culprits, name, None)
     verdict = VERDICTS.get(fault.kind, "collective-mismatch")
-    others = set(mine.members) - set(culprits)
-    if verdict == "collective-mismatch" and 2 * len(others) <= len(mine.members):
-        culprits = mine.members  # no majority: all that differ
-    operation = _disputed(ledger, fault, mine, waits)
-    name = mine.name if operation is None else operation.communicator
+    others = set(own.members) - set(culprits)
+    if verdict == "collective-mismatch" and 2 * len(others) <= len(own.members):
+        culprits = own.members  # no majority: all that differ
+    operation = _disputed(ledger, fault, own, waits)
+    name = own.name if operation is None else operation.communicator
     return Diagnosis(verdict, culprits, name, operation)
 
 

@@ -7,6 +7,8 @@ from enum import StrEnum
 
 
 class FaultKind(StrEnum):
+    """What goes wrong."""
+
     LAGGING = "lagging"  # stops before a call and makes none after it
     KILLED = "killed"  # the process dies before a call; the others notice
     EXTRA_CALL = "extra-call"
@@ -25,14 +27,18 @@ INIT_FAULTS = frozenset({FaultKind.RANK_MISSING, FaultKind.SPLIT_MISSING})
 
 
 class Layout(StrEnum):
+    """How the lines are divided among files."""
+
     FILE_PER_RANK = "file-per-rank"  # nccl_rank<N>.log
     MERGED = "merged"  # job.log
 
 
 class Finish(StrEnum):
+    """How the logs end."""
+
     CLEAN = "clean"  # every communicator destroyed
     KILLED = "killed"  # the logs simply stop
-    ABORTED = "aborted"  # whoever waits aborts its communicators, as after a time-out
+    ABORTED = "aborted"  # waiting ranks abort their communicators, as after a time-out
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +53,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """How one NCCL version words what others word differently."""
+    """How one NCCL version prints what others print differently."""
 
     version: str
     split_count: str | None  # the word before the count of splits; None: splits print a commId
@@ -55,7 +61,7 @@ class Release:
     connects_lazily: bool
     gathers_in_bytes: bool
     counts_every_call: bool  # opCount moves without network work
-    prints_end_of_life: bool  # Destroy and Abort lines in the default subsystems
+    prints_destruction: bool  # Destroy and Abort lines in the default subsystems
     start_before_bootstrap: bool
     closed_by_peer: str  # what stands before `NCCL WARN socketProgress: …`, after the prefix
     timestamped_warnings: bool
@@ -70,7 +76,7 @@ RELEASES = {
         connects_lazily=False,
         gathers_in_bytes=True,
         counts_every_call=True,
-        prints_end_of_life=True,
+        prints_destruction=True,
         start_before_bootstrap=False,
         closed_by_peer="misc/socket.cc:50",
         timestamped_warnings=False,
@@ -83,7 +89,7 @@ RELEASES = {
         connects_lazily=True,
         gathers_in_bytes=False,
         counts_every_call=False,
-        prints_end_of_life=True,
+        prints_destruction=True,
         start_before_bootstrap=True,
         closed_by_peer="misc/socket.cc:71",
         timestamped_warnings=True,
@@ -96,7 +102,7 @@ RELEASES = {
         connects_lazily=True,
         gathers_in_bytes=False,
         counts_every_call=False,
-        prints_end_of_life=False,
+        prints_destruction=False,
         start_before_bootstrap=True,
         closed_by_peer="misc/socket.cc:58 (socketProgress)",
         timestamped_warnings=True,
@@ -107,6 +113,8 @@ RELEASES = {
 
 @dataclass(frozen=True, slots=True)
 class Communicator:
+    """A communicator of the job, and its members."""
+
     name: str  # world, tp0, dp3, pp1
     family: str
     members: tuple[int, ...]  # world ranks, in the order of their ranks in it
@@ -149,7 +157,7 @@ class Plan:
     def _check_fault(self, fault: Fault) -> None:
         if not fault.ranks or not set(fault.ranks) < set(range(self.ranks)):
             raise ValueError(f"fault ranks {fault.ranks} must be some of 0..{self.ranks - 1}")
-        families = {each.family for each in self.communicators()}
+        families = {communicator.family for communicator in self.communicators()}
         if fault.communicator not in families:
             raise ValueError(f"communicator {fault.communicator!r} is none of {sorted(families)}")
         needs_split = fault.kind in (FaultKind.SWAPPED_ORDER, FaultKind.SPLIT_MISSING)
@@ -161,17 +169,21 @@ class Plan:
 
     @property
     def ranks(self) -> int:
+        """The number of ranks."""
         return self.nodes * self.gpus_per_node
 
     @property
     def dp(self) -> int:
+        """The number of ranks that hold copies of the same part of the model."""
         return self.ranks // (self.tp * self.pp)
 
     @property
     def release(self) -> Release:
+        """How the version of NCCL prints."""
         return RELEASES[self.version]
 
     def node(self, rank: int) -> int:
+        """The number of the host of a rank."""
         return rank // self.gpus_per_node
 
     def stage(self, rank: int) -> int:
@@ -199,4 +211,5 @@ class Plan:
 
     def communicators_of(self, rank: int) -> dict[str, Communicator]:
         """A rank's communicators by family, in the order of their creation."""
-        return {each.family: each for each in self.communicators() if rank in each.members}
+        joined = [communicator for communicator in self.communicators() if rank in communicator.members]
+        return {communicator.family: communicator for communicator in joined}

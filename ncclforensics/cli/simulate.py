@@ -1,0 +1,59 @@
+"""The command `simulate`: logs of a job that never ran, with a chosen fault."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ncclforensics.errors import UsageError
+from ncclforensics.simulate.plan import RELEASES, Fault, FaultKind, Finish, Layout, Plan
+
+
+def simulate(
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FOLDER", help="The folder to write, new or empty.")
+    ],
+    fault: Annotated[
+        FaultKind | None, typer.Option("--fault", help="What goes wrong; without it the job ends well.")
+    ] = None,
+    ranks: Annotated[str, typer.Option("--ranks", metavar="0-7,12", help="The ranks at fault.")] = "1",
+    communicator: Annotated[
+        str, typer.Option("--comm", metavar="world|tp|pp|dp", help="The kind of communicator on which it happens.")
+    ] = "world",
+    nodes: Annotated[int, typer.Option("--nodes", min=1, max=4096, help="Hosts.")] = 2,
+    gpus: Annotated[int, typer.Option("--gpus", min=1, max=16, help="Ranks on each host.")] = 8,
+    tp: Annotated[int, typer.Option("--tp", min=1, help="Ranks that share a layer (tensor parallel).")] = 4,
+    pp: Annotated[int, typer.Option("--pp", min=1, help="Stages of the pipeline.")] = 1,
+    steps: Annotated[int, typer.Option("--steps", min=0, help="Training steps before the fault.")] = 4,
+    nccl: Annotated[str, typer.Option("--nccl", metavar="|".join(RELEASES), help="Version of NCCL.")] = "2.27.7",
+    network: Annotated[str, typer.Option("--network", metavar="IB|Socket", help="Network between hosts.")] = "IB",
+    layout: Annotated[Layout, typer.Option("--layout", help="A file for each rank, or one.")] = Layout.FILE_PER_RANK,
+    finish: Annotated[Finish, typer.Option("--finish", help="How the logs end.")] = Finish.CLEAN,
+    blocking: Annotated[bool, typer.Option("--blocking", help="Every call is waited for.")] = False,
+    seed: Annotated[int, typer.Option("--seed", help="The same seed and options write the same bytes.")] = 0,
+) -> None:
+    """Write the logs of a job that never ran, with a chosen fault, and print what is true of it as JSON.
+
+    To rehearse an incident, to test a pipeline that runs this program, or to show a wrong verdict in a report of a bug.
+    """
+    from ncclforensics.report.selection import parse_ranks
+    from ncclforensics.simulate.generate import generate
+
+    if network not in ("IB", "Socket"):
+        raise UsageError(f"--network {network}: not IB or Socket")
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise UsageError(f"{output}: not an empty folder")
+    chosen = Fault(fault, tuple(sorted(parse_ranks(ranks))), communicator) if fault is not None else None
+    try:
+        plan = Plan(
+            nodes=nodes, gpus_per_node=gpus, tp=tp, pp=pp, version=nccl, steps=steps, seed=seed, layout=layout,
+            blocking=blocking, finish=finish, fault=chosen, network=network,
+        )  # fmt: skip
+        truth = generate(plan, output)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    known = ("verdict", "culprits", "victims", "communicator", "operation", "world_size", "version")
+    typer.echo(json.dumps({name: value for name, value in truth.as_json().items() if name in known}, indent=1))
