@@ -9,6 +9,7 @@ HARDWARE = "hardware"
 UNUSABLE = "unusable"  # CUDA cannot be used in this process at all
 HIDDEN = "hidden"  # the requested GPU is not visible to this process
 FABRIC = "fabric"  # NVSwitch is not configured
+PEER = "peer"  # direct access between two GPUs is not possible
 OTHER = "other"
 
 KINDS = {
@@ -36,6 +37,23 @@ KINDS = {
     "no CUDA-capable device is detected": HIDDEN,
     "invalid device ordinal": HIDDEN,
     "system not yet initialized": FABRIC,
+    "peer access is not supported between these two devices": PEER,
+}
+
+
+# By number, for programs that print only that.
+ERROR_NUMBERS = {
+    1: "invalid argument",
+    2: "out of memory",
+    3: "initialization error",
+    46: "all CUDA-capable devices are busy or unavailable",
+    100: "no CUDA-capable device is detected",
+    101: "invalid device ordinal",
+    217: "peer access is not supported between these two devices",
+    700: "an illegal memory access was encountered",
+    719: "unspecified launch failure",
+    802: "system not yet initialized",
+    803: "system has unsupported display driver / cuda driver combination",
 }
 
 

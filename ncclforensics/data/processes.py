@@ -75,6 +75,8 @@ SECOND_HAND_MESSAGES = (
     "wait timeout after",
     "Timed out after",
 )
+# The same, anywhere in the message: what XLA and Horovod pass on.
+SECOND_HAND_PARTS = ("NCCL operation nccl", "ncclCommInit")
 GLOO = "/gloo/"  # of a source file that stands in brackets in front of an error of PyTorch's transport for CPUs
 STORE = "store->get("  # a rank that waits for another rank's id in PyTorch's store
 

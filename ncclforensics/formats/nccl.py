@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from ncclforensics.grammar import grammar_file
-from ncclforensics.grammar.dialect import Dialect, Quotation
+from ncclforensics.grammar.dialect import Dialect, MessageInside, Quotation
 
 SIGNATURES = ()
 KINDS = {
@@ -94,6 +94,18 @@ SHORT_PREFIXES = {
 }
 
 
+def _messages_inside() -> tuple[MessageInside, ...]:
+    """The messages that are recognised inside other text, such as a title, a sentence or another logger's record."""
+    part = grammar_file.load("copied").part_regex
+    end = part("_message_end")
+    return (
+        MessageInside(part("_warning_inside"), end, "NCCL WARN "),
+        MessageInside(part("_exception_inside"), end, ""),
+        MessageInside(part("_record_inside"), end, "[E ProcessGroupNCCL.cpp:0] "),
+        MessageInside(part("_before_quote"), part("_quote_end"), "NCCL WARN ", is_quoted=True),
+    )
+
+
 @lru_cache(maxsize=1)
 def dialect() -> Dialect:
     """The shapes and prefixes of NCCL's lines, without embedded formats."""
@@ -117,4 +129,6 @@ def dialect() -> Dialect:
             prefix="NCCL WARN ",
             unshaped="warning",
         ),
+        messages_inside=_messages_inside(),
+        raised="exception",
     )

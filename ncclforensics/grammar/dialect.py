@@ -108,6 +108,16 @@ class Quotation:
     unshaped: str  # the frame of warnings without a shape of their own
 
 
+@dataclass(frozen=True, slots=True)
+class MessageInside:
+    """How messages of one kind are found inside other text, and what a line of them would begin with."""
+
+    start_regex: str
+    end_regex: str  # what closes the message
+    prefix: str
+    is_quoted: bool = False  # what `start_regex` matches stands before the message and is no part of it
+
+
 @dataclass(frozen=True)
 class Dialect:
     """The shapes to look for, in the order they are tried, and the prefixes of lines."""
@@ -126,6 +136,8 @@ class Dialect:
     detected: tuple[str, ...] = ()  # names of the embedded formats whose shapes are in `shapes`
     base: Dialect | None = None  # the same dialect without them
     quotation: Quotation | None = None
+    messages_inside: tuple[MessageInside, ...] = ()
+    raised: str = ""  # the frame of exceptions of any kind, whose text may hold such messages
 
     def including_formats_in(self, texts: pl.Series) -> Dialect:
         """This dialect with the shapes of embedded formats whose signatures stand in the texts."""

@@ -93,6 +93,8 @@ def _fronts(texts: pl.Series) -> list[str]:
     hosts |= {start.split(":")[0] for front, start in found.iter_rows() if not front[-1:].isalnum()}
     fronts = []
     for front, start in found.iter_rows():
+        if front.endswith(", "):
+            continue  # a sentence goes on: `NCCL error: …, Traceback (most recent call last):`
         host = start.split(":")[0]
         # `rank0.log-12-gpu-a012:41887`: grep joins its context with signs that a name of a host may have.
         true = min((name for name in hosts if host.endswith(f"-{name}")), key=len, default=host)

@@ -12,6 +12,7 @@ from ncclforensics.inputs.lines import REPEATS
 from ncclforensics.parsing.concurrency import OrderedMap
 from ncclforensics.parsing.continuations import complete_lines
 from ncclforensics.parsing.matching import NO_HOST, Matched, contains_prefix, match, no_match
+from ncclforensics.parsing.messages_inside import messages_inside
 from ncclforensics.parsing.quoted_errors import quoted_errors
 from ncclforensics.parsing.repeated_lines import no_repeats, repeated_lines, without_counts
 from ncclforensics.parsing.templates import CALL_TEMPLATE, EncodedRows, distinct_rows
@@ -138,6 +139,9 @@ def parse(
             break
         torn.append(match(pieces, dialect))
     torn.append(quoted)
+    read = pl.concat([part.known.select(PLACE) for part in torn]).unique()
+    remaining = unknown.join(read, on=PLACE, how="anti", maintain_order="left")
+    torn.append(match(messages_inside(rows, remaining, matched, dialect), dialect))
     inside = pl.concat([part.known for part in torn])
     frames: dict[str, list[pl.DataFrame]] = {}
     for part in (*matched, *torn):

@@ -347,12 +347,14 @@ def _find_unbegun_init(job: Job) -> Diagnosis | None:
 def _judge_bootstrap(job: Job) -> Diagnosis | None:
     """Judge logs without any communicator, where every rank waits in the bootstrap.
 
-    An excerpt looks the same: the logs must begin where init begins and end at one stage on most ranks.
+    An excerpt looks the same: the logs must begin where init begins and end at one stage on most ranks; of a single
+    process, the end shows nothing by itself.
     """
     if (
         job.members
         or not _may_be_in_bootstrap(job)
         or any(_application_continues(job, rank_id) for rank_id in job.rank_ids)
+        or (len(job.rank_ids) < 2 and not find_stall_evidence(job))
     ):
         return None
     numbers = job.rank_numbers(job.rank_ids)

@@ -12,6 +12,7 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.data.cuda import ERROR_NUMBERS
 from ncclforensics.data.processes import (
     ABORT,
     BUS_ERROR,
@@ -21,6 +22,7 @@ from ncclforensics.data.processes import (
     REASONS,
     SECOND_HAND_CLASSES,
     SECOND_HAND_MESSAGES,
+    SECOND_HAND_PARTS,
     SEGMENTATION_FAULT,
     SHELL,
     STORE,
@@ -266,7 +268,10 @@ def exception_reports(exception: pl.DataFrame, gpu_exception: pl.DataFrame) -> I
     for row in errors.to_dicts():
         yield _exception_report(row, row["rank"])
     for row in gpu_exception.unique(["source", "rank", "launcher_rank", "form"], keep="first").to_dicts():
-        how, message = (GPU_MEMORY, "CUDA out of memory") if row["form"] == "memory" else (GPU_ERROR, row["message"])
+        if row["form"] == "memory":
+            how, message = GPU_MEMORY, "CUDA out of memory"
+        else:
+            how, message = GPU_ERROR, row["message"] or row["quoted"] or ERROR_NUMBERS.get(row["code"], "")
         yield ExitReport(how, row, "Python", rank=row["rank"], message=message, final=row["rank"] is not None)
 
 
@@ -277,6 +282,7 @@ def _exception_report(row: Row, rank: int | None) -> ExitReport:
         name in SECOND_HAND_CLASSES
         or message.startswith(SECOND_HAND_MESSAGES)
         or STORE in message
+        or any(part in message for part in SECOND_HAND_PARTS)
         or (message.startswith("[") and GLOO in message)
     )
     return ExitReport(

@@ -52,6 +52,7 @@ def communicator_lifetime(
     placement: pl.DataFrame,
     channel_count: pl.DataFrame,
     ring: pl.DataFrame,
+    bootstrap_timing: pl.DataFrame,
     journal_only_lifetime: pl.DataFrame,
     call_template: pl.DataFrame,
     call_line: pl.DataFrame,
@@ -110,7 +111,9 @@ def communicator_lifetime(
         _communicators_with_calls(lifetimes, call_template, call_line, call_occurrence),
     ]
     proven = pl.concat(proofs).unique().with_columns(proven=pl.lit(value=True))
-    later_steps = pl.concat([frame.select("host", "pid", "pos") for frame in (placement, channel_count, ring)])
+    later_steps = pl.concat(
+        [frame.select("host", "pid", "pos") for frame in (placement, channel_count, ring, bootstrap_timing)]
+    )
     met = _newest_communicators(lifetimes, later_steps).unique().with_columns(has_met=pl.lit(value=True))
     return (
         lifetimes.join(proven, on=[*_POINTER, "incarnation"], how="left", maintain_order="left")

@@ -7,8 +7,11 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.analyses.job.torch_text import COMPARED
+from ncclforensics.data.names import ranks_text
+from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Severity
 from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.grouping import group_finding
 from ncclforensics.rules.shared.verdict_finding import verdict_finding, verdicts_of
 
 
@@ -32,3 +35,22 @@ def coll_order_mismatch(verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, r
         if row["how"] in ("arguments", "another"):
             finding.detail += f"; differing: {', '.join(row['fields'])}"
         yield finding
+
+
+@rule(Category.COLLECTIVE_MISMATCH, Severity.ERROR, of=("failure",), hang=True)
+def coll_mismatch_warned(failure: pl.DataFrame, verdict: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+    """NCCL itself reports that the ranks do not make the same collective call.
+
+    Means: the sizes or the kind of a call differ between ranks, or ranks make calls in different orders. NCCL names the
+    rank around which it found that; the fault may be on that rank or on its neighbours.
+    Not when: the calls are in the logs and show which rank differs; that is a finding of its own.
+    Do: run again with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=COLL on all ranks, or with TORCH_DISTRIBUTED_DEBUG=DETAIL.
+    Sources: nccl#296; nccl: src/init.cc and src/enqueue.cc (2.4 to 2.7).
+    """
+    if not verdict.filter(verdict="collective-mismatch").is_empty():
+        return
+    rows = failure.filter(text_of("form").str.starts_with("collective_mismatch"))
+    if not rows.is_empty():
+        around = sorted(rows["rank"].drop_nulls().unique().to_list())
+        title = f"NCCL found a collective mismatch around {ranks_text(around)}"
+        yield group_finding(rows, rank, title, "the rank that differs may also be a neighbour of it", "likely")

@@ -113,3 +113,30 @@ def error_returned_to_application(
         finding.category = RESULT_CATEGORIES[result]
         finding.role = Role.CONSEQUENCE
         yield finding
+
+
+@rule(Category.INIT_FAILURE, Severity.ERROR, of=("call_error",), hang=True)
+def init_call_failed(
+    call_error: pl.DataFrame, nccl_warning: pl.DataFrame, failure: pl.DataFrame, rank: pl.DataFrame
+) -> Iterator[Finding]:
+    """A framework reports that NCCL could not create a communicator, and no line of NCCL says why.
+
+    Means: the message of XLA, Horovod or another framework only repeats NCCL's result. A system error is mostly the
+    network interface, /dev/shm or a limit; `Unable to load NCCL library` means that libnccl.so.2 was not found.
+    Not when: NCCL's own warnings or errors are in the logs, which have findings of their own.
+    Do: run again with NCCL_DEBUG=WARN at least, on all ranks; where the library is not found, check LD_LIBRARY_PATH.
+    Sources: openxla/xla: xla/service/gpu/nccl_utils.cc; horovod#1651, LWM#44.
+    """
+    if nccl_warning.height or failure.height:
+        return
+    creating = call_error.filter(text_of("call").str.contains_any(["CommInit", "GetUniqueId"]))
+    for (result,), rows in creating.sort("source", "line").group_by(text_of("error_text"), maintain_order=True):
+        if str(result).startswith(tuple(RESULT_CATEGORIES)):
+            continue  # with a finding of its own
+        lines = rows.select("source", "line", host=pl.lit(None, pl.Categorical()), rank="global_rank")
+        title = f"{{processes}}: {rows['call'][0]} failed: {result}"
+        finding = error_finding(
+            lines, rank, title, "NCCL's own warning, which would give the reason, is not here", "certain"
+        )
+        finding.role = Role.CONSEQUENCE
+        yield finding

@@ -170,3 +170,23 @@ def cuda_call_failed(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[F
         if files == ["transport/p2p"]:
             finding.detail += ": direct access between GPUs failed"
         yield finding
+
+
+@rule(Category.CUDA_ERROR, Severity.ERROR, of=("hardware_event",), hang=True)
+def cuda_gpu_unreachable(hardware_event: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+    """nvidia-smi cannot reach a GPU of this host any more.
+
+    Means: the GPU fell off the bus, or its driver lost it; every process that uses it fails or hangs, and ranks on
+    other hosts wait for them.
+    Not when: the output is of another day or host than the job.
+    Do: look for Xid 79 and PCIe errors (dmesg -T | grep -e NVRM -e AER); reset or power-cycle the host; reseat the card
+    if it happens again.
+    Sources: NVIDIA, XID errors (79); returnn#1486.
+    """
+    unreachable = hardware_event.filter(form="no_handle").sort("source", "line")
+    if not unreachable.is_empty():
+        gpus = ", ".join(sorted({str(busid) for busid in unreachable["busid"].to_list()}))
+        lines = unreachable.select("source", "line", host="node", rank=pl.lit(None, pl.Int32))
+        yield error_finding(
+            lines, rank, f"nvidia-smi cannot reach GPU {gpus}", "the driver returns no handle for it", "certain"
+        )

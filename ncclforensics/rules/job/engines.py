@@ -43,6 +43,32 @@ def xla_rendezvous_expired(xla_rendezvous: pl.DataFrame) -> Iterator[Finding]:
         )
 
 
+@rule(Category.TIMEOUT, Severity.WARNING, of=("xla_rendezvous",), hang=True)
+def xla_rendezvous_waits(xla_rendezvous: pl.DataFrame) -> Iterator[Finding]:
+    """Threads of XLA wait for others, and no line shows that these came.
+
+    Means: before a collective, or before a communicator is made, one thread per GPU comes to a rendezvous. Another
+    process or thread has not come: it ended, is stuck, or its program does not make this call.
+    Not when: XLA prints that the thread is unstuck, or the job is slow there, as in its first compilation.
+    Do: check that every process runs the same program to the same call; take the stacks of the process that waits and
+    of the one that prints nothing (gdb -batch -ex 'thread apply all bt').
+    Sources: openxla/xla: xla/service/rendezvous.cc; jax#22740.
+    """
+    forms = text_of("form")
+    if not xla_rendezvous.filter(forms.is_in(["expired", "released"])).is_empty():
+        return
+    waiting = xla_rendezvous.filter(forms == "waiting").sort("source", "line")
+    if not waiting.is_empty():
+        names = waiting["waited_for"].cast(pl.String).str.split(";").list.first().unique(maintain_order=True)
+        yield Finding(
+            title=f"threads of XLA wait at a rendezvous: {', '.join(names.head(2))}",
+            detail="not all threads came, and no line shows that this changed",
+            certainty="possible",
+            role=Role.CONSEQUENCE,
+            evidence=evidence_lines(waiting),
+        )
+
+
 @rule(Category.INIT_FAILURE, Severity.ERROR, of=("engine_start",), hang=True)
 def engine_start_incomplete(engine_start: pl.DataFrame) -> Iterator[Finding]:
     """Some workers of an engine ended the start of torch.distributed, and others did not.

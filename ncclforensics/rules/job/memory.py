@@ -134,6 +134,23 @@ def shm_unlinked_by_systemd(shared_memory: pl.DataFrame, rank: pl.DataFrame) -> 
         yield group_finding(removed, rank, title, "NCCL's own segment no longer exists", "likely")
 
 
+@rule(Category.SHM, Severity.ERROR, of=("failure",), hang=True, fallback=True)
+def shm_segment_failed(failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+    """A shared memory segment of NCCL could not be created or attached, and the line that says why is not here.
+
+    Means: mostly /dev/shm is too small, as in containers; else CUDA refused to register the memory (WSL, the limit of
+    locked memory), or the processes do not share /dev/shm.
+    Not when: the warning before it gives the reason, which has a finding of its own; NCCL went on.
+    Do: df -h /dev/shm in the context of the job; --shm-size=1g --ulimit memlock=-1 or --ipc=host; to narrow it down,
+    run once with NCCL_SHM_DISABLE=1.
+    Sources: nccl: src/misc/shmutils.cc; WSL#12467, vllm#18831.
+    """
+    rows = failure.filter(form="shared_memory").sort("source", "line")
+    if not rows.is_empty():
+        title = "{processes} could not create or attach shared memory"
+        yield group_finding(rows, rank, title, f"the segment is {rows['path'][0]}", "likely")
+
+
 @rule(Category.SHM, Severity.ERROR, of=("cuda_error",), hang=True)
 def shm_cuda_invalid_argument(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """CUDA refused to register a shared memory segment.

@@ -110,13 +110,38 @@ def torch_heartbeat_stuck(watchdog: pl.DataFrame) -> Iterator[Finding]:
     TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC only delays the abort.
     Sources: ProcessGroupNCCL.cpp of torch 2.3 to 2.10; VLM-R1#257.
     """
-    stuck = watchdog.filter(form="stuck").sort("source", "line")
+    stuck = watchdog.filter(pl.col("form").is_in(["stuck", "heartbeat"])).sort("source", "line")
     if not stuck.is_empty():
         ranks = sorted(stuck["global_rank"].drop_nulls().unique().to_list())
+        seconds = stuck["seconds"].max()
+        time = f"no progress for {seconds!r} seconds" if seconds is not None else "its monitor heard nothing of it"
         yield Finding(
             title=f"the watchdog of {ranks_text(ranks) or 'a rank'} is stuck",
-            detail=f"no progress for {stuck['seconds'].max()!r} seconds: it waits for CUDA, NCCL or Python's lock",
+            detail=f"{time}: it waits for CUDA, NCCL or Python's lock",
             certainty="likely",
             ranks=ranks,
             evidence=[Line(source, line) for source, line in stuck.select("source", "line").head(4).rows()],
         )
+
+
+@rule(Category.TIMEOUT, Severity.WARNING, of=("watchdog",), hang=True, fallback=True)
+def torch_operation_given_up(watchdog: pl.DataFrame, work: pl.DataFrame, call_error: pl.DataFrame) -> Iterator[Finding]:
+    """PyTorch gave up an operation of NCCL and ended the process; the line that says which is not here.
+
+    Means: an operation failed or timed out on these ranks. They are victims of another rank, or of the network.
+    Not when: the logs have the time-out or NCCL's error itself, which have findings of their own.
+    Do: look for the first `Watchdog caught collective operation timeout` or NCCL error, on all ranks.
+    Sources: ProcessGroupNCCL.cpp of torch 1.9 to 2.10.
+    """
+    given_up = watchdog.filter(pl.col("form").is_in(["failed", "teardown"])).sort("source", "line")
+    if given_up.is_empty() or work.filter("has_timed_out").height or call_error.height:
+        return
+    ranks = sorted({*given_up["global_rank"].drop_nulls().to_list()})
+    yield Finding(
+        title=f"{ranks_text(ranks) or 'ranks'} gave up an operation of NCCL that failed or timed out",
+        detail="the line that names the operation is not in these logs",
+        certainty="certain",
+        ranks=ranks,
+        role=Role.CONSEQUENCE,
+        evidence=[Line(source, line) for source, line in given_up.select("source", "line").head(4).rows()],
+    )

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.job.torch_text import CLOSED, COMPARED, TIMED_OUT
-from ncclforensics.data.names import ranks_text
+from ncclforensics.analyses.job.torch_text import CLOSED, COMPARED, CONNECT, TIMED_OUT
+from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.verdict_finding import verdict_finding, verdicts_of
@@ -81,6 +81,37 @@ def torch_call_timed_out(torch_error: pl.DataFrame, verdict: pl.DataFrame) -> It
     yield from _victims(torch_error.filter(pl.col("kind") == TIMED_OUT), verdict, "timed out", detail)
 
 
+@rule(Category.BOOTSTRAP, Severity.ERROR, of=("gloo_error",), hang=True)
+def torch_mesh_not_connected(
+    gloo_error: pl.DataFrame, torch_error: pl.DataFrame, verdict: pl.DataFrame, process_exit: pl.DataFrame
+) -> Iterator[Finding]:
+    """Ranks could not connect to each other over gloo, PyTorch's transport for CPUs.
+
+    Means: each rank publishes an address and connects to all others; an address could not be reached. Mostly it is that
+    of the wrong interface, such as 127.0.1.1 from /etc/hosts, a bridge of Docker or a VPN, or a firewall is between.
+    Not when: another process ended before: then its address refuses connections, and this is a consequence.
+    Do: set GLOO_SOCKET_IFNAME (and NCCL_SOCKET_IFNAME) to the interface between the hosts; test a high port with nc -l;
+    let `hostname -i` give an address that the others reach.
+    Sources: gloo/transport/tcp/pair.cc; ProcessGroupGloo.cpp; pytorch#15592, sglang#3226.
+    """
+    failed = torch_error.filter(kind=CONNECT)
+    if failed.is_empty() or (verdict["verdict"] == "no-hang").any():
+        return
+    ranks = sorted(failed["rank"].drop_nulls().unique().to_list())
+    refused = gloo_error.filter(form="refused").sort("source", "line")
+    reasons = gloo_error.sort("source", "line")["reason"].cast(pl.String).drop_nulls().to_list()
+    where = f" at {refused['address'][0]}" if not refused.is_empty() else ""
+    has_ended = not process_exit.filter(pl.col("is_first") & pl.col("is_final")).is_empty()
+    yield Finding(
+        title=f"{ranks_text(ranks) or 'ranks'} could not connect to another rank over gloo{where}",
+        detail=f"gloo reports: {reasons[0]}" if reasons else "gloo reports no reason",
+        certainty="certain",
+        ranks=ranks,
+        role=Role.CONSEQUENCE if has_ended else Role.CAUSE,
+        evidence=_lines(failed),
+    )
+
+
 @rule(Category.BOOTSTRAP, Severity.ERROR, of=("store_error",), hang=True)
 def torch_store_failed(store_error: pl.DataFrame, torch_error: pl.DataFrame) -> Iterator[Finding]:
     """Ranks did not meet at the store of the process group.
@@ -117,4 +148,26 @@ def torch_store_failed(store_error: pl.DataFrame, torch_error: pl.DataFrame) -> 
         ranks=ranks,
         role=Role.CONSEQUENCE,
         evidence=_lines(rows),
+    )
+
+
+@rule(Category.PEER_LOST, Severity.WARNING, of=("rendezvous_lost",), hang=True)
+def torch_rendezvous_lost(rendezvous_lost: pl.DataFrame, verdict: pl.DataFrame) -> Iterator[Finding]:
+    """Agents of torchrun lost the store of their rendezvous.
+
+    Means: the agent that serves it, mostly that of the first host, ended or became unreachable; the workers of the
+    other agents may go on for a while, or hang.
+    Not when: the job had ended well: then the agents end one after the other.
+    Do: look at the host of --rdzv-endpoint first: its agent, its kernel log, its network.
+    Sources: torch/distributed/elastic/rendezvous/dynamic_rendezvous.py; pytorch#76287.
+    """
+    if rendezvous_lost.is_empty() or (verdict["verdict"] == "no-hang").any():
+        return
+    agents = sorted(rendezvous_lost["agent"].cast(pl.String).unique().to_list())
+    yield Finding(
+        title=f"{count_of(len(agents), 'agent')} of torchrun lost the store of the rendezvous",
+        detail=f"the keep-alive messages of {', '.join(agents[:2])} were not answered",
+        certainty="likely",
+        role=Role.CONSEQUENCE,
+        evidence=_lines(rendezvous_lost),
     )

@@ -24,6 +24,7 @@ from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import first_value, group_finding
 
 ADVICE = ("system_advice", "setting_refused", "setting_status")  # on variables and on how the host is set up
+P2P_FILE = "transport/p2p.cc"
 SHOWN_STEPS = 4  # of a chain of returned errors
 OF_RESULTS = {
     1: Category.CUDA_ERROR,
@@ -146,6 +147,8 @@ def error_returned_without_warning(
         firsts = lines.unique(OWNER, keep="first", maintain_order=True)
         finding = group_finding(firsts, rank, title, detail, "possible", role=Role.CONSEQUENCE)
         finding.category = OF_RESULTS.get(result, Category.INIT_FAILURE)
+        if first_value(rows["steps"])[0].startswith(P2P_FILE):
+            finding.category = Category.P2P
         is_reported = is_returned or call_error.height or test_failure.height  # else a deeper caller may ignore it
         finding.severity = Severity.WARNING if is_reported else Severity.INFO
         finding.about = [Line(source, line) for source, line in lines.select("source", "line").iter_rows()]

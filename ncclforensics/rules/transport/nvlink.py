@@ -48,18 +48,21 @@ def nvls_multicast_bind_failed(
 
 @rule(Category.NVLS, Severity.ERROR, of=("cuda_error",), hang=True)
 def nvls_container_without_caps(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
-    """NVLink SHARP is available but not usable, as in a container without its capability.
+    """NVLink SHARP is available, and CUDA refuses its multicast memory as an invalid argument.
 
-    Means: the multicast device in /dev/nvidia-caps is not passed into the container: CUDA reports `invalid argument`.
-    Not when: the error is another one: then suspect Fabric Manager or an NVSwitch.
-    Do: pass /dev/nvidia-caps into the container, or NCCL_NVLS_ENABLE=0.
-    Sources: pie#500, nccl#1672.
+    Means: mostly Fabric Manager was restarted without a reset of the GPUs, so that its partition is no longer theirs;
+    or its version is not the driver's; or a container lacks the multicast device in /dev/nvidia-caps.
+    Not when: the error is another one, which has a finding of its own.
+    Do: on that host stop all processes on the GPUs, restart nvidia-fabricmanager and reset the GPUs (nvidia-smi -r) or
+    reboot; in a container pass /dev/nvidia-caps; until then NCCL_NVLS_ENABLE=0.
+    Sources: nccl#976, nccl#1338, nccl#1488, pie#500; Fabric Manager user guide, section 6.
     """
     rows = cuda_error.filter((pl.col("file") == NVLS) & (pl.col("error") == INVALID))
     if not rows.is_empty():
         yield error_finding(
-            rows, rank, "NVLink SHARP does not work on {processes}", "CUDA reports: invalid argument", "likely"
-        )
+            rows, rank, "NVLink SHARP cannot create its multicast memory on {processes}",
+            "CUDA reports: invalid argument; mostly Fabric Manager was restarted without a reset of the GPUs", "likely",
+        )  # fmt: skip
 
 
 @rule(Category.CUDA_ERROR, Severity.ERROR, of=("cuda_error",), hang=True)

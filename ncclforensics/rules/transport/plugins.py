@@ -10,7 +10,7 @@ from ncclforensics.data.networks import SOCKET, TCP_PROVIDERS
 from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.grouping import first_value, group_finding
+from ncclforensics.rules.shared.grouping import error_finding, first_value, group_finding
 
 
 @rule(Category.NET_PLUGIN, Severity.WARNING, of=("libfabric_error",))
@@ -231,7 +231,11 @@ def net_plugin_warned(plugin_warning: pl.DataFrame, failure: pl.DataFrame, rank:
     Sources: nccl: src/proxy.cc; formats: plugins; GoogleCloudPlatform's GPUDirect-TCPX guide.
     """
     failed = failure.filter(pl.col("form").is_in(PROXY_FAILURES)).select(OWNER).unique()
-    rows = plugin_warning.join(failed, on=OWNER, how="semi", nulls_equal=True).sort("source", "line")
+    rows = (
+        plugin_warning.drop_nulls("signature")
+        .join(failed, on=OWNER, how="semi", nulls_equal=True)
+        .sort("source", "line")
+    )
     if rows.is_empty():
         return
     message = text_of("message")
@@ -266,3 +270,57 @@ def net_plugin_tcpx_error(google_net_note: pl.DataFrame, rank: pl.DataFrame) -> 
         yield group_finding(
             rows, rank, "{processes}: the TCPX plugin failed", f"the plugin reports: {message}", "certain"
         )
+
+
+@rule(Category.NET_PLUGIN, Severity.INFO, of=("google_net",))
+def net_plugin_tcpx_waits(google_net: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+    """Google's TCPX plugin has waited for the other end of a connection for seconds.
+
+    Means: the other rank has posted no transfer, or its host is slow: the rank that prints this is a victim. At the
+    first collective it may take minutes until all connections are made.
+    Not when: the other rank computes, loads data or writes a checkpoint meanwhile; then the wait ends by itself.
+    Do: look at the rank at the other end; if all wait at the first collective, check the rxdm daemon on each host.
+    Sources: nccl-plugin-gpudirecttcpx#1; net_tcpx.cc (tcpxCommProgress).
+    """
+    waiting = google_net.filter(form="tcpx_waiting")
+    if not waiting.is_empty():
+        seconds = max(waiting["nanoseconds"].to_list()) / 1e9
+        detail = f"up to {seconds:.0f} seconds without a message from the other end, as at {waiting['ends'][0]}"
+        title = "{processes}: the TCPX plugin waits for the other end of a connection"
+        yield group_finding(waiting, rank, title, detail, "certain", role=Role.CONTEXT)
+
+
+@rule(Category.NET_PLUGIN, Severity.ERROR, of=("libfabric_log",), hang=True)
+def net_plugin_libfabric_reports(libfabric_log: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+    """Libfabric itself logs that a transfer failed.
+
+    Means: its completion queue returned an error for a transfer to or from a peer. `Invalid address`, `Unreachable
+    remote` and `Not a directory` (error 20) mean that the peer is gone or not reachable; on EFA the security group.
+    Not when: the line is about a capability or an option that is not available.
+    Do: check the host of the peer first; on EFA the security group must allow all traffic from itself, in and out.
+    Sources: aws-ofi-nccl#156, aws-ofi-nccl#346; libfabric: prov/efa/src/rdm.
+    """
+    is_error = text_of("message").str.contains_any(["err: ", "prov_err: "])
+    failed = libfabric_log.filter(is_error & (text_of("subsystem") == "cq")).with_columns(host=pl.lit(None, pl.String))
+    for (provider,), rows in failed.sort("source", "line").group_by("provider_name", maintain_order=True):
+        lines = rows.select("source", "line", "host", rank=pl.lit(None, pl.Int32))
+        title = f"libfabric's provider {provider} reports a failed transfer"
+        yield error_finding(lines, rank, title, f"it reports: {rows['message'][0]}", "likely")
+
+
+@rule(Category.MEMORY_REGISTRATION, Severity.ERROR, of=("ucx",), hang=True)
+def ucx_memory_limited(ucx: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+    """UCX could not get locked memory for InfiniBand.
+
+    Means: the limit of locked memory (ulimit -l) is too low in the context of the job; NCCL's own transport fails with
+    `Cannot allocate memory` for the same reason.
+    Not when: the program then runs over another transport of UCX on purpose, as on one host.
+    Do: set the limit to unlimited where the job is started: limits.conf, the unit of slurmd or containerd, --ulimit
+    memlock=-1 of docker; print ulimit -l inside the job.
+    Sources: ucx#8746, ucx#8229; NCCL user guide, troubleshooting (networking).
+    """
+    limited = ucx.filter(text_of("message").str.contains("max locked memory", literal=True)).sort("source", "line")
+    if not limited.is_empty():
+        lines = limited.select("source", "line", host="ucx_host", rank=pl.lit(None, pl.Int32))
+        title = "{processes}: the limit of locked memory is too low for InfiniBand"
+        yield error_finding(lines, rank, title, f"UCX reports: {limited['message'][0]}", "certain")
