@@ -20,6 +20,7 @@ from ncclforensics.views import json_report
 from tests.budget import IS_FULL
 
 Json = dict[str, Any]
+INCIDENTS = Path(__file__).parents[1] / "fixtures/incidents"
 START = 1_795_339_528_000_000_000
 WORLD = ("0", "default_pg")
 TP = {rank: (str(1 + rank // 2), "tp") for rank in range(4)}
@@ -330,6 +331,35 @@ def test_dumps_show_which_rank_waits_for_which(tmp_path: Path) -> None:
 
     waits = {wait["rank"]: (wait["communicator"], wait["for_ranks"]) for wait in report["hang"]["waits_for"]}
     assert waits == {rank: ("process group 0", [1]) for rank in (0, 2, 3)}
+
+
+@pytest.mark.parametrize(
+    ("late", "calls", "expected", "reason"),
+    [
+        (11, 30, ("lagging-ranks", [11], "likely"), "waited for no other rank"),
+        (0, 3, ("lagging-ranks", [11], "likely"), "it was written before, and the logs decide"),
+        (0, 30, ("lagging-ranks", [0], "possible"), "so the dumps decide"),
+    ],
+    ids=["the logs agree", "the dumps are older", "the logs lost lines"],
+)
+def test_contradictions_between_dumps_and_logs_are_shown(
+    tmp_path: Path, late: int, calls: int, expected: tuple[str, list[int], str], reason: str
+) -> None:
+    for log in (INCIDENTS / "one-rank-stops-before-an-allreduce").glob("*.log"):  # rank 11 stops
+        (tmp_path / log.name).write_bytes(log.read_bytes())
+    ranks = [Recorder(rank, {"0": list(range(16))}) for rank in range(16)]
+    for recorder in ranks:
+        for _ in range(calls):
+            recorder.call()
+        if recorder.rank != late:
+            recorder.call(done=False)
+
+    report = judged(tmp_path, ranks)
+
+    assert verdict(report) == expected
+    finding = next(finding for finding in report["findings"] if finding["rule"] == "coll-lagging-ranks")
+    assert reason in finding["detail"]
+    assert report["hang"]["communicator"]
 
 
 def test_heads_decide_which_entries_are_read(tmp_path: Path) -> None:

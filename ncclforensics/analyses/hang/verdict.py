@@ -20,6 +20,7 @@ from ncclforensics.analyses.hang import (
     ranks_without_log,
     ras_evidence,
     recorder,
+    recorder_join,
     stacks,
     stall,
     torch_text,
@@ -62,7 +63,8 @@ def _find_desync(job: Job) -> Diagnosis | None:
 def _find_recorded_roots(job: Job) -> Diagnosis | None:
     """Find the ranks that the others wait for in the Flight Recorder dumps; prefer a process that ended."""
     roots = recorder.find_recorded_roots(job)
-    return _prefer_proven(job, recorder.explained_by(waiting.find_first_exit(job), roots))
+    joined = recorder_join.weigh_against_other_sources(job, roots)
+    return recorder.explained_by(waiting.find_first_exit(job), joined)
 
 
 def _prefer_proven(job: Job, reported: Diagnosis | None) -> Diagnosis | None:
