@@ -185,7 +185,7 @@ def test_the_map_file_is_private_and_is_extended(tmp_path: Path, capsys: pytest.
 
     assert cli.main(wanted) == 1
     first, kept = capsys.readouterr().out, json.loads(mapping.read_bytes())
-    assert cli.main([*wanted, "--host", "gpu-node-01"]) == 1
+    assert cli.main([*wanted, "-v", "--host", "gpu-node-01"]) == 1
 
     assert stat.S_IMODE(mapping.stat().st_mode) == 0o600
     assert kept["names"]["gpu-node-01"] == "host-02"

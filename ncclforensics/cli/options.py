@@ -106,6 +106,9 @@ RedactMap = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print no progress bar and no warnings.")]
 Verbose = Annotated[
-    bool, typer.Option("-v", "--verbose", help="Also show every rank's last call; do not shorten lists.")
+    bool,
+    typer.Option(
+        "-v", "--verbose", help="Show the whole report: findings in detail, evidence, ranks and their last calls."
+    ),
 ]
 NoColor = Annotated[bool, typer.Option("--no-color", envvar="NO_COLOR", help="Print without colours.")]

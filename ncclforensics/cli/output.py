@@ -57,10 +57,13 @@ def write_report(
             if report_format is Format.JUNIT:
                 return ci_formats.junit(report, FAILING_SEVERITIES[fail_on])
             return ci_formats.sarif(report)
-        from ncclforensics.views import text_report
+        from ncclforensics.views import text_report, text_screen
 
         color = is_colored(output, no_color)
         width = text_report.width_of_terminal()
+        if not verbose:
+            height = text_screen.height_of_terminal()
+            return text_screen.screen(report, width=width, height=height, color=color, everything=everything).encode()
         return text_report.text(report, width=width, color=color, verbose=verbose, everything=everything).encode()
 
     write_bytes(limit_threads(report.run, render), output, [report])

@@ -142,13 +142,32 @@ def at_least(number: int) -> str:
     return f"{number // unit * unit:,}"
 
 
-def waiting_text(wait: dict[str, Any]) -> str:
-    """Format where a rank waits: `AllReduce (8 x float32) of 0x8f`, or the init of a communicator."""
-    return f"{operation_text(wait['call'])} of {wait['key']}" if wait["call"] else f"the init of {wait['key']}"
+def waiting_text(wait: dict[str, Any], group: str) -> str:
+    """Format where a rank waits: `AllReduce (8 x float32) of ranks 0-3`, or the init of a communicator."""
+    return f"{operation_text(wait['call'])} of {group}" if wait["call"] else f"the init of {group}"
+
+
+def argument_text(call: dict[str, Any], name: str) -> str:
+    """Format one argument of a call: count, datatype, op or root.
+
+    >>> argument_text({"count": 8404992}, "count"), argument_text({"root": 0, "root_rank": 8}, "root")
+    ('8,404,992', 'rank 8')
+    """
+    match name:
+        case "count":
+            return f"{call['count']:,}"
+        case "datatype":
+            return str(datatype(call["datatype"]))
+        case "op":
+            return known(reduction(call["name"], call["op"]))
+    return known(call["root"]) if call.get("root_rank") is None else f"rank {call['root_rank']}"
 
 
 def operation_text(call: dict[str, Any]) -> str:
-    """Format a call: `AllReduce #13 (1048576 x bfloat16, sum)`."""
+    """Format a call: `AllReduce #13 (1048576 x bfloat16, sum)`.
+
+    `root` is a number within the communicator; `root_rank`, where it is known, the rank of the job.
+    """
     name = call.get("name")
     if not name:
         return "a call"
@@ -157,10 +176,11 @@ def operation_text(call: dict[str, Any]) -> str:
     more = [f"{call['count']} x {datatype(call['datatype'])}"]
     if reduced := reduction(name, call["op"]):
         more.append(reduced)
-    if name in ROOTED and call["root"] is not None:
-        more.append(f"root {call['root']}")
-    if name in MESSAGES and call["root"] is not None:
-        more.append(f"{'to' if name == 'Send' else 'from'} {call['root']}")
+    root = call["root"] if call.get("root_rank") is None else f"rank {call['root_rank']}"
+    if name in ROOTED and root is not None:
+        more.append(f"root {root}")
+    if name in MESSAGES and root is not None:
+        more.append(f"{'to' if name == 'Send' else 'from'} {root}")
     place = "" if call.get("ordinal") is None else f" #{call['ordinal']}"
     return f"{name}{place} ({', '.join(more)})"
 

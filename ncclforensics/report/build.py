@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import polars as pl
@@ -16,6 +16,8 @@ from ncclforensics.data.names import VERDICTS, datatype, reduction
 from ncclforensics.errors import Defect
 from ncclforensics.frames.protocol import Frames, call_with
 from ncclforensics.report.earlier_look import EarlierLook
+from ncclforensics.report.groups import Groups
+from ncclforensics.report.next_steps import commands, other_steps
 from ncclforensics.report.selection import Selection
 from ncclforensics.rules.finding import Finding, Line, Severity
 from ncclforensics.rules.registry import Rule, run_rules, select_rules
@@ -23,7 +25,7 @@ from ncclforensics.rules.registry import Rule, run_rules, select_rules
 Row = dict[str, Any]
 
 
-@dataclass(slots=True)
+@dataclass
 class Report:
     """Everything that views show. `quotes` holds the text of cited lines: (source, line) -> (true line, text)."""
 
@@ -185,59 +187,22 @@ class Report:
         places = waits.select("source", "line").unique()
         return self.run["shown_call"].join(places, on=["source", "line"], how="semi").to_dicts()
 
+    @cached_property
+    def groups(self) -> Groups:
+        """Names of the communicators by their ranks."""
+        return Groups(self.run)
+
+    def run_now(self, row: Row) -> list[str]:
+        """Return the commands to run now, each with its host."""
+        return commands(self.run, row)
+
+    def other_steps(self, row: Row) -> list[str]:
+        """Return what else would help: logs and files to collect, and a second look."""
+        return [*row["collect"], *other_steps(self.run, row)]
+
     def collect_next(self, row: Row) -> list[str]:
         """Return what to run now on the hosts of the culprits, and what to collect."""
-        steps = list(row["collect"])
-        if row["verdict"] == "rank-missing":
-            steps += _STEPS_FOR_MISSING_RANKS
-        elif row["verdict"] == "stuck-together":
-            steps += _STEPS_WHEN_ALL_ARE_STUCK
-        culprits = self.run["rank"].filter(pl.col("rank_id").is_in(row["culprits"])).sort("rank")
-        # A rank without a known process is one of its own.
-        culprits = culprits.with_columns(unplaced=pl.when(pl.col("host").is_null()).then("rank"))
-        dumped = set(self.run["rank_stack"]["rank_id"])
-        for process in (
-            culprits.unique(["host", "pid", "unplaced"], maintain_order=True).head(MOST_PROCESSES).to_dicts()
-        ):
-            steps += _commands(process, row["verdict"], has_stack=process["rank_id"] in dumped)
-        if culprits.height > MOST_PROCESSES:
-            steps.append(f"the same for the other {culprits.height - MOST_PROCESSES} ranks")
-        if row["rests_on_stall"]:
-            steps.append("this command again in a minute: if no log has grown, the job stands still")
-        return steps
-
-
-MOST_PROCESSES = 4
-
-
-_STEPS_FOR_MISSING_RANKS = [
-    "on the hosts of these ranks: ps aux | grep python; also read the output of the launcher",
-    "on the same hosts: check that the bootstrap address of rank 0 is reachable (`Bootstrap` line of its log)",
-]
-_STEPS_WHEN_ALL_ARE_STUCK = [
-    "on the cited hosts: ibstat; perfquery -x; dmesg -T | grep -iE 'mlx5|xid'",
-    "on the cited hosts: nvidia-smi; py-spy dump --native of one rank",
-]
-
-
-def _commands(process: Row, verdict: str, *, has_stack: bool) -> list[str]:
-    host, pid = process["host"], process["pid"]
-    if has_stack and verdict == "lagging-ranks":
-        return [f"on {host or 'the host of rank ' + str(process['rank'])}: nvidia-smi; dmesg -T | tail -50"]
-    if host is None or pid is None:
-        return [f"on the host of rank {process['rank']}: py-spy dump --native of its process; nvidia-smi; dmesg -T"]
-    if verdict == "rank-died":
-        return [
-            f"on {host}: dmesg -T | grep -iE 'oom|xid|segfault|{pid}'",
-            f"on {host}: find the exit code of process {pid}",
-        ]
-    if verdict == "init-failed":
-        return [f"on {host}: tr '\\0' '\\n' < /proc/{pid}/environ | grep -E 'RANK|WORLD_SIZE|CUDA_VISIBLE|NCCL_'"]
-    return [
-        f"on {host}: py-spy dump --native --pid {pid}",
-        f"on {host}: gdb -p {pid} -batch -ex 'thread apply all bt'",
-        f"on {host}: nvidia-smi; dmesg -T | tail -50",
-    ]
+        return [*row["collect"], *self.run_now(row), *other_steps(self.run, row)]
 
 
 def build_report(

@@ -22,8 +22,8 @@ from ncclforensics.rules.shared.port_text import port_name
 from ncclforensics.views import charts, json_report, markdown, text_counters
 from ncclforensics.views.author_note import Cover
 from ncclforensics.views.text_benchmarks import expected
+from ncclforensics.views.text_coverage import coverage
 from ncclforensics.views.text_layout import place_of
-from ncclforensics.views.text_report import coverage
 
 TEMPLATES = Path(__file__).parent / "templates"
 MOST_JOBS = 4  # jobs shown in full
@@ -216,7 +216,7 @@ def _waits(report: Report, row: Row) -> list[tuple[str, str, str]]:
     groups: dict[tuple[str, str], list[int]] = {}
     texts: dict[int, str] = {}  # of the lists of ranks, which waits share
     for wait in report.waits(row["job"]):
-        what = waiting_text(wait)
+        what = waiting_text(wait, report.groups.text(wait["key"]))
         targets = wait["for_ranks"]
         if id(targets) not in texts:
             texts[id(targets)] = ranks_text(targets)

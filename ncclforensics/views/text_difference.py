@@ -13,8 +13,8 @@ from ncclforensics.diff.result import FINDINGS
 from ncclforensics.report.build import Report, Row
 from ncclforensics.views.markdown import section
 from ncclforensics.views.plots import MIN_SIZES, plot
+from ncclforensics.views.text_coverage import coverage
 from ncclforensics.views.text_layout import STYLE, heading, indented, place_of, render_text, table_without_header
-from ncclforensics.views.text_report import coverage
 
 MOST_VALUES = 3
 MOST_ALIKE = 6

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from ncclforensics.analyses.hang.stacks import place_text
 from ncclforensics.data.names import (
-    datatype,
+    argument_text,
     known,
     operation_text,
     printable,
@@ -23,18 +23,14 @@ from ncclforensics.data.names import (
     sentence,
     waiting_text,
 )
-from ncclforensics.data.nouns import Noun
 from ncclforensics.data.variables import COLLECT_CALLS
-from ncclforensics.formats import nouns
-from ncclforensics.formats.nccl import LOG_KINDS
-from ncclforensics.frames.protocol import Frames
-from ncclforensics.parsing.parser import COUNTS
 from ncclforensics.report.build import Report
-from ncclforensics.report.summary import not_shown, reason_without_job, summary, versions
+from ncclforensics.report.summary import not_shown, reason_without_job, summary
 from ncclforensics.rules.finding import Finding, Role, Severity
 from ncclforensics.views.text_benchmarks import benchmarks
 from ncclforensics.views.text_chain import chain_text
 from ncclforensics.views.text_counters import counters
+from ncclforensics.views.text_coverage import coverage
 from ncclforensics.views.text_layout import (
     STYLE,
     heading,
@@ -68,7 +64,7 @@ def _parts(report: Report, verbose: bool) -> list[RenderableType]:
     jobs = report.verdicts
     verdict_findings = [id(report.finding_of(row)) for row in jobs]
     others = [finding for finding in report.findings if id(finding) not in verdict_findings]
-    causes = [finding for finding in others if _is_sure_cause(finding)]
+    causes = [finding for finding in others if is_sure_cause(finding)]
     is_open = not jobs or jobs[0]["verdict"] in ("undecidable", "no-hang")
     first = causes[:1] if is_open else []  # what is sure stands above what is not decided
     for finding in first:
@@ -87,33 +83,40 @@ def _parts(report: Report, verbose: bool) -> list[RenderableType]:
     for finding in others:
         if finding not in first and finding.severity is not Severity.INFO:
             parts += _finding(report, finding)
-    notes = [finding for finding in report.findings if finding.severity is Severity.INFO and finding.rule != _GAP]
+    notes = [finding for finding in report.findings if finding.severity is Severity.INFO and finding.rule != GAP]
     parts += [Text.assemble(("\nnote  ", STYLE["info"]), f"{note.title}: {note.detail}") for note in notes]
     parts += _problems(report)
     return parts
 
 
-def _is_sure_cause(finding: Finding) -> bool:
+def is_sure_cause(finding: Finding) -> bool:
+    """Whether a finding is an error that caused others, and at least likely."""
     return (
         finding.role is Role.CAUSE and finding.severity is Severity.ERROR and finding.certainty in ("certain", "likely")
     )
 
 
-_GAP = "read-subsystem-gap"
+GAP = "read-subsystem-gap"
 
 
 def _all(report: Report, verbose: bool) -> list[RenderableType]:
     parts: list[RenderableType] = [coverage(report)]
-    if (run := _run(report, verbose)).row_count:
+    if (run := run_table(report, verbose=verbose)).row_count:
         parts += [heading("RUN"), indented(run)]
-    for name, table in machines(report):
-        parts += [heading(f"MACHINE {name} (! differs from the others)"), indented(table)]
-    parts += benchmarks(report, verbose) + counters(report, verbose)
+    parts += measurements(report, verbose=verbose)
     for finding in report.findings:
         parts += _finding(report, finding)
     if not report.findings:
         parts.append(Text("\nno findings", style=STYLE["no-hang"]))
     return parts + _problems(report) + _not_shown(report)
+
+
+def measurements(report: Report, *, verbose: bool = False) -> list[RenderableType]:
+    """Show what was measured and counted: machines, benchmarks, counters."""
+    parts: list[RenderableType] = []
+    for name, table in machines(report):
+        parts += [heading(f"MACHINE {name} (! differs from the others)"), indented(table)]
+    return parts + benchmarks(report, verbose) + counters(report, verbose)
 
 
 def _finding(report: Report, finding: Finding) -> list[RenderableType]:
@@ -142,7 +145,7 @@ def _not_shown(report: Report) -> list[RenderableType]:
     return [heading("WHAT THESE LOGS CANNOT SHOW"), indented(table)]
 
 
-def _run(report: Report, verbose: bool) -> Table:
+def run_table(report: Report, *, verbose: bool = False) -> Table:
     """Show the summary of the run, without unknown values."""
     run = summary(report.run, report.findings)
     sizes = Counter((row["kind"], row["nranks"]) for row in run["communicators"])
@@ -172,45 +175,6 @@ def _list(names: list[str], verbose: bool) -> str:
     return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
-def coverage(report: Report) -> Text:
-    """Summarise what was read in one line."""
-    tally = report.run.tally.select(*COUNTS).sum().row(0, named=True) if report.run.inputs else {}
-    nccl = (tally["recognised"] or 0) + (tally["unrecognised"] or 0)
-    seen, world = report.run["rank"].height, report.run["member"]["nranks"].max()
-    known = report.run["rank"]["host"]
-    hosts = 0 if known.null_count() else known.n_unique()
-    nccl_versions = versions(report.run)
-    jobs, files = len(report.verdicts), len(report.run.inputs)
-    of_world = f" of {world!r}" if world and world != seen and jobs == 1 else f" in {jobs} jobs" if jobs > 1 else ""
-    partly = sum(not reading.is_whole and not reading.problems for reading in report.run.inputs)
-    items = [
-        f"{count} {noun.singular if count == 1 else noun.plural}"
-        for noun in nouns()
-        if (count := _count(report.run, noun))
-    ]
-    kinds = {*report.run.kinds.values()} - {"application"}
-    is_log = not kinds.isdisjoint(LOG_KINDS) or (seen and not kinds <= {"stacks", "flight-recorder"})
-    lines = "NCCL lines" if is_log or not kinds else "known lines"
-    if seen or not items:
-        of_hosts = f" on {hosts} host{'s' * (hosts != 1)}" * bool(hosts or not seen)
-        items.append(f"{seen} rank{'s' * (seen != 1)}{of_world}{of_hosts}")
-    items += [
-        f"NCCL {', '.join(nccl_versions)}" if nccl_versions else "NCCL version unknown",
-        f"{files} file{'s' * (files != 1)}" + (f", {partly} read at both ends only" if partly else ""),
-        f"{nccl:,} {lines}, {(tally['recognised'] or 0) / nccl:.0%} recognised" if nccl else "no NCCL lines",
-    ]
-    if tally.get("damaged"):
-        items.append(f"{tally['damaged']:,} damaged")
-    return Text(" · ".join(items), style="dim")
-
-
-def _count(run: Frames, noun: Noun) -> int:
-    for frame, columns in noun.frames:
-        if height := (run[frame].select(columns).n_unique() if columns else run[frame].height):
-            return height
-    return 0
-
-
 def _job(report: Report, row: Row, verbose: bool, causes: list[Finding]) -> list[RenderableType]:
     """Show one verdict: what happened, why, and what to run now; then the ranks and the evidence."""
     finding = report.finding_of(row)
@@ -220,14 +184,14 @@ def _job(report: Report, row: Row, verbose: bool, causes: list[Finding]) -> list
     if finding and finding.detail:
         parts.append(indented(Text(sentence(finding.detail))))
     parts += [indented(Text(f"Cause ({cause.certainty}): {cause.title}.", "bold")) for cause in causes[:1]]
-    parts += chain_text(report, row) + _culprits(report, row)
+    parts += chain_text(report, row) + culprits(report, row)
     steps = report.collect_next(row)
     if steps:
         title = "RUN NOW" if row["culprits"] else "COLLECT"
         shown = steps if verbose else steps[:MOST_LINES]
         parts += [heading(title), *(indented(Text(step)) for step in shown)]
     parts += _grid(report, row)
-    parts += _mismatch(report, row)
+    parts += mismatch(report, row)
     parts += _waits(report, row, verbose)
     if finding:
         parts += _evidence(report, finding)
@@ -236,25 +200,29 @@ def _job(report: Report, row: Row, verbose: bool, causes: list[Finding]) -> list
     return parts
 
 
-def _culprits(report: Report, row: Row) -> list[RenderableType]:
+def culprits(report: Report, row: Row, most: int = MOST_CULPRITS) -> list[RenderableType]:
+    """Show the culprits of a verdict with their last call, at most this many."""
     last = {call["rank_id"]: call for call in report.last_calls(row["job"])}
     ranks = report.run["rank"].filter(pl.col("rank_id").is_in(row["culprits"])).sort("rank").to_dicts()
     stacks = {stack["rank_id"]: stack for stack in report.run["rank_stack"].to_dicts()}
     table = table_with_header("rank", "host", "GPU", "pid", "last call", "at")
-    for rank in ranks[:MOST_CULPRITS]:
+    for rank in ranks[:most]:
         call, stack = last.get(rank["rank_id"]), stacks.get(rank["rank_id"])
         shown = call or stack
         stands = f"stands in {place_text(stack)}" if stack else "none seen"
         table.add_row(
             known(rank["rank"]), known(rank["host"]), known(rank["cudadev"]), known(rank["pid"]),
-            f"{operation_text(call)} on {call['key']}" if call else stands,
+            f"{operation_text(call)} on {report.groups.text(call['key'])}" if call else stands,
             place_of(report, report.cited(shown["source"], shown["line"])) if shown else "",
         )  # fmt: skip
-    for number in row["missing"][:MOST_CULPRITS]:
+    for number in row["missing"][:most]:
         table.add_row(str(number), "?", "?", "?", "no log", "")
     if not table.row_count:
         return []
-    more = len(ranks) - MOST_CULPRITS
+    places = [rank[name] for rank in ranks for name in ("host", "cudadev", "pid")]
+    if not any(place is not None for place in [*places, *last, *stacks]):
+        return []  # the verdict has said their numbers
+    more = len(ranks) - most
     rest = [indented(Text(f"and {more} more", style="dim"))] if more > 0 else []
     return [heading("CULPRIT" if table.row_count == 1 else "CULPRITS"), indented(table), *rest]
 
@@ -281,7 +249,7 @@ def _grid(report: Report, row: Row) -> list[RenderableType]:
     return [heading("RANKS (X culprit, · waits, - neither)"), indented(table), *more]
 
 
-def _mismatch(report: Report, row: Row) -> list[RenderableType]:
+def mismatch(report: Report, row: Row) -> list[RenderableType]:
     """Show both calls side by side, with the differing fields marked."""
     if not row["how"]:
         return []
@@ -299,20 +267,20 @@ def _mismatch(report: Report, row: Row) -> list[RenderableType]:
         "", *(f"rank {number[shown[side]['rank_id']]} ({side})" for side in ("minority", "majority"))
     )
     for name, show in _FIELDS.items():
-        minority, majority = (show(shown[side]) for side in ("minority", "majority"))
+        minority, majority = (show(shown[side], report) for side in ("minority", "majority"))
         differs = minority != majority
         table.add_row(f"{'≠' if differs else ' '} {name}", minority, majority, style="bold red" if differs else "")
     how = {"arguments": "same call, other arguments", "another": "another call"}.get(row["how"], f"{row['how']} call")
     return [heading(f"THE CALL ({how})"), indented(table)]
 
 
-_FIELDS: dict[str, Callable[[Row], str]] = {
-    "call": lambda call: str(call["name"]),
-    "count": lambda call: str(call["count"]),
-    "datatype": lambda call: str(datatype(call["datatype"])),
-    "op": lambda call: str(reduction(call["name"], call["op"]) or "-"),
-    "root": lambda call: str(call["root"]),
-    "place": lambda call: f"#{known(call['ordinal'])} on {call['key']}",
+_FIELDS: dict[str, Callable[[Row, Report], str]] = {
+    "call": lambda call, _: str(call["name"]),
+    "count": lambda call, _: argument_text(call, "count"),
+    "datatype": lambda call, _: argument_text(call, "datatype"),
+    "op": lambda call, _: str(reduction(call["name"], call["op"]) or "-"),
+    "root": lambda call, _: argument_text(call, "root"),
+    "place": lambda call, report: f"#{known(call['ordinal'])} on {report.groups.text(call['key'])}",
 }
 
 
@@ -320,7 +288,7 @@ def _waits(report: Report, row: Row, verbose: bool) -> list[RenderableType]:
     groups: dict[tuple[str, str], list[int]] = {}
     texts: dict[int, str] = {}  # of the lists of ranks, which waits share
     for wait in report.waits(row["job"]):
-        what = waiting_text(wait)
+        what = waiting_text(wait, report.groups.text(wait["key"]))
         awaited = wait["for_ranks"]
         if id(awaited) not in texts:
             texts[id(awaited)] = _ranks(awaited, verbose)
@@ -364,7 +332,12 @@ def _all_last(report: Report, row: Row) -> list[RenderableType]:
     for call in report.last_calls(row["job"]):
         place = report.cited(call["source"], call["line"])
         where = place_of(report, place)
-        table.add_row(known(call["rank"]), known(call["host"]), f"{operation_text(call)} on {call['key']}", where)
+        table.add_row(
+            known(call["rank"]),
+            known(call["host"]),
+            f"{operation_text(call)} on {report.groups.text(call['key'])}",
+            where,
+        )
     return [heading("LAST CALL OF EVERY RANK"), indented(table)] if table.row_count else []
 
 

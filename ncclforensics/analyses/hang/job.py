@@ -68,7 +68,9 @@ class Diagnosis:
     def row(self, job_number: int) -> Row:
         """Return the diagnosis as a row of the frame `job_diagnosis`."""
         call = self.call or {}
-        operation = {name: call.get(name) for name in ("ordinal", "name", "count", "datatype", "op", "root")}
+        operation = {
+            name: call.get(name) for name in ("ordinal", "name", "count", "datatype", "op", "root", "root_rank")
+        }
         return {
             "job": job_number,
             **operation,
@@ -309,13 +311,23 @@ class Job:
         is_last = (pl.col("pos") == self._last_pos[rank_id]) & (pl.col("rank_id") == rank_id)
         return self.describe(self.calls.filter(is_last))[-1]
 
+    def shared_last_call(self) -> Row | None:
+        """Return the call that every rank with calls made as its last one on any communicator; None if they differ."""
+        last = {pos for rank_id, pos in self._last_pos.items() if rank_id in self.rank_ids}
+        calls = self.calls.filter(pl.col("pos").is_in(list(last)))
+        if calls.height < len(self.rank_ids) or calls.select("key", "ordinal").n_unique() > 1:
+            return None
+        return self.describe(calls.head(1))[0]
+
     def collectives_at(self, key: str, nth: int) -> list[Row]:
         """Return what each member called as the nth collective of a communicator."""
         return self.describe(self.calls.filter((pl.col("key") == key) & (pl.col("nth") == nth)))
 
     def describe(self, calls: pl.DataFrame) -> list[Row]:
-        """Join a few calls with their lines and memberships."""
-        return describe_calls(calls, self._call_line, self._member).to_dicts()
+        """Join a few calls with their lines, memberships and the rank of the job that is their root."""
+        rows = describe_calls(calls, self._call_line, self._member).to_dicts()
+        numbers = {rank_id: row["rank"] for rank_id, row in self.rank_ids.items()}
+        return [{**row, "root_rank": numbers.get(row["root_rank_id"])} for row in rows]
 
     def seen_members(self, key: str | None) -> list[int]:
         """Return the members of a communicator that have a log; none where the key is None."""

@@ -13,6 +13,7 @@ from itertools import takewhile
 import polars as pl
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
+from ncclforensics.data.names import argument_text
 
 ARGUMENTS = ("count", "datatype", "op", "root")
 MOST_ENQUEUED = 256  # collectives that a host enqueues at most while the GPU does not go on; a step has fewer
@@ -263,8 +264,12 @@ def _describe_difference(how: str, actual: Row, expected: Row) -> str:
             return f"made two calls in the opposite order: {_call_text(actual)} before {_call_text(expected)}"
         case "another":
             return f"called {actual['name']} where the others called {expected['name']}"
-    differing = [name for name in ARGUMENTS if actual[name] != expected[name]]
-    return f"made the same call with a different {' and '.join(differing) or 'argument'}"
+    differing = [
+        f"{name} {argument_text(actual, name)} instead of {argument_text(expected, name)}"
+        for name in ARGUMENTS
+        if actual[name] != expected[name]
+    ]
+    return f"made the same call with {' and '.join(differing) or 'another argument'}"
 
 
 def _call_text(row: Row) -> str:

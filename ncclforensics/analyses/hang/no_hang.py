@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job
 from ncclforensics.analyses.job.failure_events import AFTER
-from ncclforensics.data.names import ranks_text
-from ncclforensics.data.variables import COLLECT_CALLS, COLLECT_UNBUFFERED, COLLECT_UNCHANGED
+from ncclforensics.data.names import operation_text, ranks_text
+from ncclforensics.data.variables import COLLECT_CALLS, COLLECT_UNBUFFERED, COLLECT_UNCHANGED, LOOK_AGAIN
 
 MAJORITY = 0.5
 
@@ -64,12 +64,20 @@ def conclude_no_hang(job: Job) -> Diagnosis:
         reason = "the files end inside a line: the last calls were lost in a buffer, so that they agree proves nothing"
         return Diagnosis("undecidable", reason, "likely", collect=COLLECT_UNBUFFERED)
     reason = "all ranks made the same calls and none failed; that a log ends is not a sign of a hang"
+    collect = []
+    if call := job.shared_last_call():
+        reason = (
+            f"all ranks made the same calls and none failed; the last, {operation_text(call)}, is the last line of all"
+        )
+        reason += ": it completed, or all stand in it"
+        collect = [LOOK_AGAIN]
     if job.is_finished:
         reason = "every rank destroyed its communicators: the run completed"
     elif len(finished) > len(unfinished):
         earlier = ranks_text(job.rank_numbers(unfinished)) or "the others"
         reason = f"most ranks destroyed their communicators, and none waits; the logs of {earlier} end before that"
     answer = Diagnosis("no-hang", reason, "certain" if job.is_finished else "likely")
+    answer.collect = [] if finished else collect
     if job.is_ended and not job.is_finished:
         answer.reason = (
             "all ranks made the same calls and then aborted their communicators, as PyTorch does at an orderly end; it "

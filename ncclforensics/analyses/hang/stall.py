@@ -64,7 +64,8 @@ def weigh_stall(job: Job, diagnosis: Diagnosis) -> Diagnosis:
         return Diagnosis("no-hang", reason, "likely")
     diagnosis.rests_on_stall = not diagnosis.stall_evidence
     diagnosis.lower_certainty("likely")
-    diagnosis.reason += _shown_by(job, diagnosis.stall_evidence)
+    if diagnosis.stall_evidence or "stood still" not in diagnosis.reason:
+        diagnosis.reason += _shown_by(job, diagnosis.stall_evidence)
     if job.is_ended:
         diagnosis.reason += "; all ranks ended their communicators, which PyTorch does at an orderly end, too"
     has_later_output = any(job.application_lines_after(rank_id) > MANY_LINES for rank_id in job.rank_ids)

@@ -132,9 +132,9 @@ def _find_model_counts(job: Job) -> Diagnosis | None:
         return None
     counts = {row["other_rank"]: row["other_count"] for row in rows} | {row["group_rank"]: row["count"] for row in rows}
     outliers = minority_of(counts)
-    reason = "have another number of parameters in their model than the others: " + "; ".join(
-        f"rank {rank} {counts[rank]}" for rank in sorted(counts)
-    )
+    ranks_of = {count: ranks_text(rank for rank in counts if counts[rank] == count) for count in counts.values()}
+    numbers = "; ".join(f"{count} on {ranks}" for count, ranks in sorted(ranks_of.items()))
+    reason = f"built a model with another number of parameters: {numbers}"
     diagnosis = _diagnose(
         job, "collective-mismatch", "certain", reason, _in_job(outliers, _job_numbers(job, rows, "group_rank"))
     )

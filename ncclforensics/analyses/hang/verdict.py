@@ -44,7 +44,8 @@ VERDICT = {
     "count": pl.Int64(),
     "datatype": pl.Int32(),
     "op": pl.Int32(),
-    "root": pl.Int32(),
+    "root": pl.Int32(),  # a number within the communicator
+    "root_rank": pl.Int32(),  # the same as a rank of the job
     "how": pl.String(),  # of a mismatch: skipped, extra, swapped, arguments, another; compared: by PyTorch
     "basis": pl.String(),  # what it rests on, if not on calls: stacks
     "fields": pl.List(pl.String()),  # of the call that differ

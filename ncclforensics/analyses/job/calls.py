@@ -171,11 +171,17 @@ def _count_within(membership: pl.Series, memberships: int) -> pl.Series:
 
 
 def describe_calls(calls: pl.DataFrame, call_line: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
-    """Join a few calls with their name and arguments, their source and line, and their rank and job."""
+    """Join a few calls with their name and arguments, their source and line, and their rank and job.
+
+    `root` is a number within the communicator, `root_rank_id` the rank that it means, where that one is known.
+    """
     line_columns = call_line.select("name", *ARGUMENTS, "signature", stated="nranks")[calls["call_line"]]
     member_columns = member.select("job", "nranks", place="rank")[calls["member"]]
-    return with_line(calls.hstack(line_columns).hstack(member_columns)).with_columns(
-        nranks=pl.coalesce("stated", "nranks")
+    roots = member.select("key", root="rank", root_rank_id="rank_id").unique(["key", "root"])
+    return (
+        with_line(calls.hstack(line_columns).hstack(member_columns))
+        .with_columns(nranks=pl.coalesce("stated", "nranks"))
+        .join(roots, on=["key", "root"], how="left", maintain_order="left")
     )
 
 

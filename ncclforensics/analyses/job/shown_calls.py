@@ -23,7 +23,8 @@ SHOWN_CALL = {
     "count": pl.Int64(),
     "datatype": pl.Int32(),
     "op": pl.Int32(),
-    "root": pl.Int32(),
+    "root": pl.Int32(),  # a number within the communicator
+    "root_rank": pl.Int32(),  # the same as a rank of the job
     "ordinal": pl.Int32(),
     "signature": pl.Int64(),
     "is_last": pl.Boolean(),  # the last call of its rank on any communicator
@@ -76,7 +77,9 @@ def shown_call(
             neighbours.select(call.columns),
         ]
     ).unique(["pos", "rank_id"])
-    marked = describe_calls(chosen, call_line, member).join(last_calls, on=["rank_id", "pos"], how="left")
+    roots = rank.select(root_rank_id="rank_id", root_rank="rank")
+    described = describe_calls(chosen, call_line, member).join(roots, on="root_rank_id", how="left")
+    marked = described.join(last_calls, on=["rank_id", "pos"], how="left")
     is_neighbour = neighbours.select("pos", "rank_id", is_beside=pl.lit(True))
     marked = marked.join(is_neighbour, on=["pos", "rank_id"], how="left")
     marked = marked.with_columns(pl.col("is_last", "is_beside").fill_null(False)).sort("pos", "rank_id")

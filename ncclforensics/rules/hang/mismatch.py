@@ -32,8 +32,6 @@ def coll_order_mismatch(verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, r
         finding = verdict_finding(row, verdict_evidence, rank, title)
         verb = "differ" if len(finding.ranks) > 1 else "differs"
         finding.title = finding.title.replace("differs", verb, 1)
-        if row["how"] in ("arguments", "another"):
-            finding.detail += f"; differing: {', '.join(row['fields'])}"
         yield finding
 
 

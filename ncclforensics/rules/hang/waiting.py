@@ -56,7 +56,8 @@ def p2p_unmatched_send_recv(
     Sources: nccl#783, FlagScale#1256; NCCL user guide, point-to-point communication.
     """
     for row in verdicts_of(verdict, "p2p-unmatched"):
-        where = f" on {row['key']}" if row["key"] else ""  # the peer is numbered within this communicator
+        is_open = row["root"] is not None and row["root_rank"] is None
+        where = f" (its number on {row['key']})" if is_open else ""
         posted, end = ("had not posted", " where the logs end") if _may_be_running(row) else ("did not post", "")
         title = f"{{ranks}} {posted} the call that matches {{call}}{where}{end}"
         yield verdict_finding(row, verdict_evidence, rank, title)

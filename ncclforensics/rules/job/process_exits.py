@@ -98,7 +98,7 @@ def segfault_in_libnccl(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Itera
         )
 
 
-@rule(Category.APPLICATION_ERROR, Severity.INFO, of=("job_end",))
+@rule(Category.APPLICATION_ERROR, Severity.INFO, of=("job_end",), hang=True)
 def job_ended_by_scheduler(job_end: pl.DataFrame) -> Iterator[Finding]:
     """The scheduler ended the job, at its time limit or for another job.
 

@@ -1,0 +1,61 @@
+"""One line on what was read: ranks, hosts, versions, files and lines."""
+
+from __future__ import annotations
+
+import polars as pl
+from rich.text import Text
+
+from ncclforensics.data.nouns import Noun
+from ncclforensics.formats import nouns
+from ncclforensics.frames.protocol import Frames
+from ncclforensics.parsing.parser import COUNTS
+from ncclforensics.report.build import Report
+from ncclforensics.report.summary import versions
+
+
+def coverage(report: Report) -> Text:
+    """Summarise what was read in one line."""
+    tally = report.run.tally.select(*COUNTS).sum().row(0, named=True) if report.run.inputs else {}
+    nccl = (tally["recognised"] or 0) + (tally["unrecognised"] or 0)
+    seen, world = report.run["rank"].height, report.run["member"]["nranks"].max()
+    known = report.run["rank"]["host"]
+    hosts = 0 if known.null_count() else known.n_unique()
+    jobs, files = len(report.verdicts), len(report.run.inputs)
+    of_world = f" of {world!r}" if world and world != seen and jobs == 1 else f" in {jobs} jobs" if jobs > 1 else ""
+    partly = sum(not reading.is_whole and not reading.problems for reading in report.run.inputs)
+    items = [
+        f"{count} {noun.singular if count == 1 else noun.plural}"
+        for noun in nouns()
+        if (count := _count(report.run, noun))
+    ]
+    kinds = {*report.run.kinds.values()} - {"application"}
+    lines = "NCCL lines" if "nccl-log" in kinds or not kinds else "known lines"
+    if seen or not items:
+        of_hosts = f" on {hosts} host{'s' * (hosts != 1)}" * bool(hosts or not seen)
+        items.append(f"{seen} rank{'s' * (seen != 1)}{of_world}{of_hosts}")
+    items += [
+        *_version_items(report),
+        f"{files} file{'s' * (files != 1)}" + (f", {partly} read at both ends only" if partly else ""),
+        f"{nccl:,} {lines if nccl > 1 else lines.removesuffix('s')}, {(tally['recognised'] or 0) / nccl:.0%} recognised"
+        if nccl
+        else "no NCCL lines",
+    ]
+    if tally.get("damaged"):
+        items.append(f"{tally['damaged']:,} damaged")
+    return Text(" · ".join(items), style="dim")
+
+
+def _version_items(report: Report) -> list[str]:
+    """Name the library and its versions; nothing where no line is its own."""
+    if found := versions(report.run):
+        is_amd = report.run["version"]["form"].cast(pl.String).str.starts_with("rccl").any()
+        return [f"{'RCCL' if is_amd else 'NCCL'} {', '.join(found)}"]
+    is_amd = report.run.has("rocm_version") or report.run.has("rocm")
+    return [f"{'RCCL' if is_amd else 'NCCL'} version unknown"] if "nccl-log" in report.run.kinds.values() else []
+
+
+def _count(run: Frames, noun: Noun) -> int:
+    for frame, columns in noun.frames:
+        if height := (run[frame].select(columns).n_unique() if columns else run[frame].height):
+            return height
+    return 0

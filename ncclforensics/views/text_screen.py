@@ -1,0 +1,260 @@
+"""The short report: verdict, cause and what to run now on one screen; `check` prints an overview above it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import compress
+from typing import Any
+
+import polars as pl
+from rich.console import RenderableType
+from rich.text import Text
+
+from ncclforensics.data.names import printable, ranks_text, sentence
+from ncclforensics.data.variables import COLLECT_CALLS
+from ncclforensics.report.build import Report
+from ncclforensics.report.summary import not_shown, reason_without_job
+from ncclforensics.rules.finding import Finding, Role, Severity
+from ncclforensics.views.text_chain import chain_text
+from ncclforensics.views.text_coverage import coverage
+from ncclforensics.views.text_layout import STYLE, heading, indented, place_of, render_text, table_without_header
+from ncclforensics.views.text_report import (
+    GAP,
+    culprits,
+    is_sure_cause,
+    measurements,
+    mismatch,
+    run_table,
+)
+from ncclforensics.views.text_times import host_versions, stop_text
+
+Row = dict[str, Any]
+HEIGHT = 24  # lines of the smallest terminal that is in use
+MARGIN = 2  # lines for the prompt below the report
+MOST_COMMANDS = 4
+MOST_OTHERS = 5
+MOST_LINES = 3
+WIDEST = 24  # characters to which places in files are filled up
+
+
+@dataclass(slots=True)
+class _Section:
+    """A part of the screen. Those of rank 0 are always shown, the others as long as they fit, from rank 1 on."""
+
+    rank: int
+    parts: list[RenderableType] = field(default_factory=list)
+
+
+def screen(report: Report, *, width: int, height: int = HEIGHT, color: bool = False, everything: bool = False) -> str:
+    """Return the report of `hang`, or with `everything` of `check`; its last `height` lines say what matters most."""
+    shown = _main_finding(report, everything=everything)
+    overview = _overview(report, shown) if everything else []
+    sections = [section for section in _sections(report, shown, everything=everything) if section.parts]
+    text = _fitting(sections, height - MARGIN, lambda parts: render_text(parts, width=width, color=color))
+    return (render_text(overview, width=width, color=color) if overview else "") + text
+
+
+def _fitting(sections: list[_Section], lines: int, render: Callable[[list[RenderableType]], str]) -> str:
+    """Render the sections of rank 0, and of the others, in the order of their ranks, those that still fit."""
+    shown = [section.rank == 0 for section in sections]
+    text = render(_parts(compress(sections, shown)))
+    for place in sorted(range(len(sections)), key=lambda place: sections[place].rank):
+        if not shown[place]:
+            shown[place] = True
+            longer = render(_parts(compress(sections, shown)))
+            shown[place] = longer.count("\n") <= lines
+            text = longer if shown[place] else text
+    return text
+
+
+def height_of_terminal() -> int:
+    """Return the height of the terminal, at least HEIGHT; HEIGHT without one."""
+    try:
+        return max(os.get_terminal_size().lines, HEIGHT)
+    except OSError:
+        return HEIGHT
+
+
+def _parts(sections: Iterable[_Section]) -> list[RenderableType]:
+    return [part for section in sections for part in section.parts]
+
+
+def _main_finding(report: Report, *, everything: bool) -> Finding | None:
+    """Return the finding that stands above the verdict: a sure cause of what the verdict does not decide."""
+    jobs = report.verdicts
+    if jobs and jobs[0]["verdict"] not in ("undecidable", "no-hang"):
+        return None
+    findings = _others(report)
+    causes = [finding for finding in findings if is_sure_cause(finding)]
+    return next(iter(causes or (findings if everything else [])), None)
+
+
+def _others(report: Report) -> list[Finding]:
+    """Return the errors and warnings that are no verdict of a job."""
+    verdicts = [id(report.finding_of(row)) for row in report.verdicts]
+    return [f for f in report.findings if id(f) not in verdicts and f.severity is not Severity.INFO]
+
+
+def _sections(report: Report, shown: Finding | None, *, everything: bool) -> list[_Section]:
+    jobs = report.verdicts
+    sections = [] if everything else [_Section(0, [_one_line(coverage(report))])]
+    if shown is not None:
+        sections += _of_finding(report, shown)
+    others = [finding for finding in _others(report) if finding is not shown]
+    cause = next((finding for finding in others if is_sure_cause(finding)), None) if shown is None else None
+    if jobs:
+        sections += _of_job(report, jobs[0], cause, is_first=shown is None)
+        sections += [_Section(4, _other_jobs(report, jobs))]
+    elif not everything:
+        sections += [_Section(0, [Text(f"\nUNDECIDABLE  {reason_without_job(report.run)}", style="bold")])]
+    elif shown is None:
+        sections += [_Section(0, [Text("\nno findings", style=STYLE["no-hang"])])]
+    notes = [finding for finding in report.findings if finding.severity is Severity.INFO and finding.job is None]
+    if not others and (not jobs or jobs[0]["verdict"] == "undecidable") and shown is None:
+        others = notes  # nothing worse is known
+    rest = [finding for finding in others if finding is not cause and not _repeats(report, finding, cause)]
+    if rest and not everything:
+        sections += [_Section(3, [heading("ALSO FOUND"), *_one_liners(report, rest[:MOST_OTHERS])])]
+    if jobs or not everything:
+        advised = cause or (report.finding_of(jobs[0]) if jobs and shown is None else None)
+        sections += [_Section(0, _steps(report, jobs, advised))]
+    problems = [f"{path} {problem}" for path, problem in report.input_problems()]
+    problems = [*map(str, report.defects_beside_inputs), *problems]
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        problem = Text.assemble(("\nproblem  ", STYLE["warning"]), printable(problems[0]) + more)
+        sections += [_Section(2, [problem])]
+    return [*sections, _Section(1, [Text(f"\n-v: {_behind_option(report, jobs)}", style="dim")])]
+
+
+def _repeats(report: Report, finding: Finding, cause: Finding | None) -> bool:
+    """Whether a finding says less of the same: that a process ended, which the cause or the verdict names."""
+    jobs = report.verdicts
+    if cause is not None and finding.rule == cause.rule:
+        return not finding.ranks or set(finding.ranks) <= set(cause.ranks)
+    has_died = bool(jobs) and jobs[0]["verdict"] == "rank-died" and finding.role is Role.CAUSE
+    verdict = report.finding_of(jobs[0]) if has_died else None
+    return verdict is not None and bool(finding.ranks) and set(finding.ranks) <= set(verdict.ranks)
+
+
+def _one_line(text: Text) -> Text:
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text
+
+
+def _behind_option(report: Report, jobs: list[Row]) -> str:
+    """Say what the option -v adds."""
+    count = sum(finding.severity is Severity.INFO and finding.rule != GAP for finding in report.findings)
+    notes = [f"{count} note{'s' * (count != 1)}"] if count else []
+    return ", ".join(["all lines of evidence", *(["ranks and their last calls"] if jobs else []), *notes])
+
+
+def _of_finding(report: Report, finding: Finding) -> list[_Section]:
+    severity = str(finding.severity)
+    head = Text.assemble(("\n", ""), (severity.upper(), STYLE[severity]), (f"  ({finding.certainty})  ", "dim"))
+    parts: list[RenderableType] = [head.append(finding.title, "bold")]
+    parts += [indented(Text(sentence(line))) for line in (finding.detail,) if line]
+    remedy: list[RenderableType] = [indented(Text(sentence(finding.remedy)))] if finding.remedy else []
+    return [_Section(0, parts), _Section(6, _evidence(report, finding)), _Section(1, remedy)]
+
+
+def _evidence(report: Report, *findings: Finding | None) -> list[RenderableType]:
+    """Cite lines that show a finding, each on one line of the screen."""
+    cited = [report.evidence(finding)[:MOST_LINES] for finding in findings if finding is not None]
+    lines = {place_of(report, line): line["text"].replace("\t", " ") for lines in cited for line in lines}
+    width = min(max(map(len, lines), default=0), WIDEST)
+    texts = [Text.assemble((place.ljust(width), "cyan"), "  ", text) for place, text in lines.items()]
+    return [indented(_one_line(text)) for text in texts[:MOST_LINES]]
+
+
+def _letters(text: str) -> str:
+    return "".join(letter for letter in text.casefold() if letter.isalnum())
+
+
+def _of_job(report: Report, row: Row, cause: Finding | None, *, is_first: bool) -> list[_Section]:
+    finding = report.finding_of(row)
+    style = STYLE["no-hang"] if row["verdict"] == "no-hang" else STYLE[str(finding.severity) if finding else "info"]
+    head = Text.assemble(("\n", ""), (row["verdict"].upper(), style), (f"  ({row['certainty']})  ", "dim"))
+    parts: list[RenderableType] = [head.append(finding.title if finding else row["reason"], "bold")]
+    if finding and finding.detail and _letters(finding.detail) not in _letters(finding.title):
+        parts.append(indented(Text(sentence(finding.detail))))
+    if not is_first:
+        return [_Section(2, parts)]
+    if cause is not None:
+        parts.append(indented(Text(f"Cause ({cause.certainty}): {cause.title.removesuffix('.')}.", "bold")))
+    if stopped := stop_text(report, row):
+        parts.append(indented(Text(stopped)))
+    chain = chain_text(report, row)
+    sections = [_Section(0, parts), _Section(4, chain), _Section(3, culprits(report, row, MOST_LINES))]
+    sections += [_Section(5, mismatch(report, row)), _Section(5, _waiting(report, row))]
+    sections += [_Section(4, host_versions(report, row))]
+    return [*sections, _Section(4, [] if chain else _evidence(report, cause, finding))]
+
+
+def _waiting(report: Report, row: Row) -> list[RenderableType]:
+    """Say in one line which ranks wait."""
+    victims = report.numbers(row["victims"])
+    if not victims or not row["culprits"]:
+        return []
+    total = report.run["rank"].filter(pl.col("job") == row["job"]).height
+    return [indented(Text(f"waiting: {ranks_text(victims)} ({len(victims)} of {total})"))]
+
+
+def _other_jobs(report: Report, jobs: list[Row]) -> list[RenderableType]:
+    lines: list[RenderableType] = []
+    for number, row in enumerate(jobs[1:], 2):
+        finding = report.finding_of(row)
+        earlier = ", an earlier run on the same GPUs" if row["job"] in report.earlier_runs else ""
+        text = f"job {number} of {len(jobs)}{earlier}: {row['verdict'].upper()} ({row['certainty']})"
+        lines.append(_one_line(Text(f"{text}  {finding.title if finding else row['reason']}")))
+    more = [Text(f"and {len(lines) - MOST_LINES} more jobs", style="dim")] if len(lines) > MOST_LINES else []
+    return [Text(""), *lines[:MOST_LINES], *more] if lines else []
+
+
+def _one_liners(report: Report, findings: list[Finding]) -> list[RenderableType]:
+    """List findings: severity, title and rule."""
+    table = table_without_header()
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold", ratio=1)
+    for finding in findings:
+        severity = str(finding.severity)
+        table.add_row(
+            Text.assemble((severity, STYLE[severity]), (f" ({finding.certainty})", "dim")),
+            Text.assemble(finding.title, (f"  {finding.rule}", "dim")),
+        )
+    return [indented(table)]
+
+
+def _steps(report: Report, jobs: list[Row], advised: Finding | None) -> list[RenderableType]:
+    """List the commands to run now, then what else would help; without any, what the rule of a finding advises."""
+    now, then = (report.run_now(jobs[0]), report.other_steps(jobs[0])) if jobs else ([], COLLECT_CALLS)
+    parts: list[RenderableType] = []
+    if now:
+        more = f" (-v: {len(now) - MOST_COMMANDS} more)" if len(now) > MOST_COMMANDS else ""
+        parts += [heading(f"RUN NOW{more}"), *(indented(Text(step)) for step in now[:MOST_COMMANDS])]
+    if then:
+        parts += [heading("THEN" if now else "COLLECT"), *(indented(Text(step)) for step in then[:2])]
+    if not parts and advised is not None and advised.remedy:
+        parts += [heading("WHAT TO DO"), indented(Text(sentence(advised.remedy)))]
+    return parts
+
+
+def _overview(report: Report, shown: Finding | None) -> list[RenderableType]:
+    """Return what `check` prints above: the run, measurements, other findings, and what these logs cannot show."""
+    parts: list[RenderableType] = [coverage(report)]
+    if (run := run_table(report)).row_count:
+        parts += [heading("RUN"), indented(run)]
+    parts += measurements(report)
+    if rows := not_shown(report.run):
+        questions = "; ".join(row["question"] for row in rows[:MOST_LINES])
+        more = f"; and {len(rows) - MOST_LINES} more" if len(rows) > MOST_LINES else ""
+        parts += [heading("NOT IN THESE LOGS (-v: how to log it)"), indented(Text(questions + more))]
+    notes = [finding for finding in report.findings if finding.severity is Severity.INFO and finding.rule != GAP]
+    verdicts = [id(report.finding_of(row)) for row in report.verdicts]
+    if notes := [note for note in notes if id(note) not in verdicts]:
+        parts += [heading("NOTES"), *_one_liners(report, notes)]
+    if others := [finding for finding in _others(report) if finding is not shown]:
+        parts += [heading("FINDINGS (-v: why, and what to do)"), *_one_liners(report, others)]
+    return parts
