@@ -16,6 +16,8 @@ from ncclforensics.parsing.wrapped_lines import lines_of_specific_shapes
 MAX_NEXT = 6  # next lines: PyTorch's longest sentences on a time-out, in a mail
 MAX_LINES = 2_000  # lines that are tried together with the next ones
 MAX_TORN = 200  # lines that are tried with every place where they may be torn
+LONGEST = 8_192  # bytes of a line that is completed, and of one that completes it
+MOST_PLACES = 40_000  # places where lines may be torn: each is a text that is matched
 MIN_WRAPPED = 2  # completed lines that show that an input was wrapped
 MIN_FIRST, MIN_REST = 8, 4  # characters of the message before a tear, and of the rest
 PLACE = ["source", "line"]
@@ -57,11 +59,13 @@ def _followed_lines(rows: pl.DataFrame, matched: Matched, dialect: Dialect) -> p
 
 def _with_next_lines(lines: pl.DataFrame, rows: pl.DataFrame, matched: Matched, dialect: Dialect) -> pl.DataFrame:
     """These lines (columns PLACE) with their texts and those of the next lines; without those that none follows."""
-    is_rest = ~pl.col("text").str.contains(dialect.prefix_marker, literal=True) & ~pl.col("damaged")
+    is_short = pl.col("text").str.len_bytes() <= LONGEST
+    is_rest = is_short & ~pl.col("text").str.contains(dialect.prefix_marker, literal=True) & ~pl.col("damaged")
     rest = matched.unknown.filter(is_rest & (pl.col("text").str.strip_chars(" ") != "")) if lines.height else lines
     if rest.is_empty():
         return pl.DataFrame()
-    followed = lines.join(rows.select(*PLACE, "text"), on=PLACE, maintain_order="left")
+    followed = lines.join(rows.select(*PLACE, "text").filter(is_short), on=PLACE, maintain_order="left")
+    followed = followed.filter(pl.col("text").is_not_null())
     for distance in range(1, MAX_NEXT + 1):
         following = rest.select("source", pl.col("line") - distance, pl.col("text").alias(f"next{distance}"))
         followed = followed.join(following, on=PLACE, how="left", maintain_order="left")
@@ -113,6 +117,7 @@ def _torn_candidates(followed: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
         return followed.select(*PLACE, "text", parts=pl.lit(2))
     message = pl.col("text").str.find(dialect.prefix_marker, literal=True) + len(dialect.prefix_marker)
     length = pl.col("text").str.len_chars()
+    followed = followed.filter(length.cast(pl.Int64).cum_sum() <= MOST_PLACES)
     beginnings = followed.filter(pl.col("next1").str.len_chars() >= MIN_REST).with_columns(
         at=pl.int_ranges(message.cast(pl.Int64) + MIN_FIRST, length.cast(pl.Int64)).list.reverse()
     )

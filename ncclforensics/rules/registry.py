@@ -142,6 +142,7 @@ def _findings(call: Callable[..., Iterable[Finding] | None], rule: Rule, defects
         defects.append(Defect.of(f"the rule {rule.name}", error))
     for finding in yielded:
         finding.rule = rule.name
+        finding.ranks = sorted(set(finding.ranks))
         finding.category = finding.category or rule.category
         finding.severity = finding.severity or rule.severity
         finding.remedy = finding.remedy or rule.section("Do")

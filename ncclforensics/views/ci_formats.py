@@ -8,13 +8,12 @@ from typing import Any
 from urllib.parse import quote
 from xml.etree import ElementTree as ET
 
-import orjson
-
 from ncclforensics import __version__
 from ncclforensics.data.names import printable
 from ncclforensics.report.build import Report
 from ncclforensics.rules.finding import Finding, Severity
 from ncclforensics.rules.registry import Rule
+from ncclforensics.views.json_report import dump_json
 
 NAME = "ncclforensics"
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -80,7 +79,7 @@ def sarif(report: Report) -> bytes:
         "columnKind": "unicodeCodePoints",
         "results": results,
     }
-    return orjson.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, option=orjson.OPT_INDENT_2) + b"\n"
+    return dump_json({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]})
 
 
 def _rule(rule: Rule) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from ncclforensics.data.names import INVISIBLE, known, printable
 from ncclforensics.report.build import Report, Row
 
 STYLE = {"error": "bold red", "warning": "bold yellow", "info": "cyan", "no-hang": "bold green"}
+# Control characters, but for the ends of lines and Rich's own colours.
+_CONTROLS = re.compile(r"(\x1b\[[0-9;]*m)|[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 _UNBROKEN = ("rank", "host", "GPU", "pid")  # columns whose words are not broken
 
 
@@ -33,7 +36,8 @@ def render_text(parts: Iterable[RenderableType], *, width: int, color: bool) -> 
         _environ={},
     )
     console.print(Group(*parts))
-    return "\n".join(line.rstrip() for line in out.getvalue().translate(INVISIBLE).splitlines()) + "\n"
+    text = _CONTROLS.sub(lambda match: match[1] or "?", out.getvalue().translate(INVISIBLE))
+    return "\n".join(line.rstrip() for line in text.removesuffix("\n").split("\n")) + "\n"
 
 
 def as_html(rendered: str) -> str:

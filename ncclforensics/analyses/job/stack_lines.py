@@ -96,7 +96,7 @@ def stack_event(
     """One row per line of a dump of stacks, in the order of lines: heads of processes and threads, frames, headings."""
     form = text_of("form")
     is_native = form == "native"
-    code = {"function": text_of("function"), "file": text_of("file"), "number": pl.col("numbered")}
+    code = {"function": text_of("function").fill_null("?"), "file": text_of("file"), "number": pl.col("numbered")}
     named = {"thread": text_of("thread"), "name": text_of("thread_name")}
     py_spy, handler = pl.lit("py-spy"), pl.lit("faulthandler")
     debugger = pl.when(form == "elfutils").then(pl.lit("eu-stack")).otherwise(pl.lit("gdb"))
