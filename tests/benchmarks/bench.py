@@ -1,6 +1,6 @@
 """Times the command against awk, grep and a conventional parser, all on the same generated run.
 
-    python -m tests.benchmarks.bench [--volume] [--cmd ncclforensics] [--json FILE]
+    python -m tests.benchmarks.bench [--volume] [--cmd ncclforensics] [--json FILE] [--page docs/performance.md]
 
 Run from the root of the repository. It never fails on a slow figure; it marks it.
 """
@@ -27,10 +27,12 @@ from ncclforensics.simulate.generate import Fault, FaultKind, Plan, Truth, gener
 from ncclforensics.simulate.plan import RELEASES
 from tests.benchmarks.conventional import parse
 from tests.benchmarks.families import mix
-from tests.benchmarks.floods import flood, half_a_call_ahead
+from tests.benchmarks.floods import ALIKE, alike, flood, half_a_call_ahead
+from tests.benchmarks.page import renew, table
 
 AWK = "/opCount/{last[$1]=$7}END{for(k in last)n++;print n}"
 MB = 1_000_000
+CPU_TIME = "BENCH_CPU_TIME"  # set: time is user and system time, as on a machine that does other work, too
 # Polars, which writes the families, sets up the allocator of this process, and its children would inherit that.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "_RJEM_MALLOC_CONF"}
 
@@ -74,7 +76,7 @@ def run(command: list[str]) -> Run:
         start = time.perf_counter()
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.DEVNULL, env=ENVIRONMENT)
         _, status, usage = os.wait4(process.pid, 0)
-        seconds = time.perf_counter() - start
+        seconds = usage.ru_utime + usage.ru_stime if CPU_TIME in os.environ else time.perf_counter() - start
         process.returncode = os.waitstatus_to_exitcode(status)
         output.seek(0)
         text = output.read().decode(errors="replace")
@@ -268,6 +270,26 @@ class Bench:
             Figure("4,096 ranks, peak", min(peaks), statistics.median(peaks), "MB", 600),
         ]
 
+    def alike(self, folder: Path) -> None:
+        """Lines that differ only in numbers, 100 MB of each kind, read whole with all rules."""
+        if not self.available:
+            return
+        folder.mkdir()
+        log = folder / "alike.log"
+        for name, form in ALIKE.items():
+            alike(log, form, 100 * MB)
+            runs = repeat({name: lambda: run([*self.command, "check", str(log)])}, 1)[name]
+            peak = runs[0].peak_bytes / MB
+            self.figures += [seconds(f"check: 100 MB of {name}", runs, 10), Figure("its peak", peak, peak, "MB", 1000)]
+
+    def small(self, folder: Path, ranks: int) -> None:
+        """Many small files: what a file costs."""
+        if not self.available:
+            return
+        self._generate(folder, ranks, 10_000)
+        runs = repeat({"small": self._hang(folder)}, 2)["small"]
+        self.figures.append(seconds(f"hang {ranks:,} small files", runs, 2))
+
     def _flood_figures(self, runs: dict[str, list[Run]]) -> None:
         taken, awk = seconds("flood of 1.25 GB", runs["flood"], 5), seconds("awk on it", runs["awk"])
         peaks = [each.peak_bytes / MB for each in runs["flood"]]
@@ -316,6 +338,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--rank-bytes", type=int, default=16 * MB)
     parser.add_argument("--volume", action="store_true", help="also 128 ranks: x 1 MB and x 16 MB; all families, 2 GB")
     parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="Markdown to write a table of the figures into")
     wanted = parser.parse_args(argv)
     # A kill must clean up as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -332,12 +355,20 @@ def main(argv: list[str] | None = None) -> int:
                 bench.families(Path(folder) / "families", 128, 12 * MB, 3, 100)
                 shutil.rmtree(Path(folder) / "families", ignore_errors=True)
                 bench.floods(Path(folder) / "floods")
+                bench.alike(Path(folder) / "alike")
+                bench.small(Path(folder) / "small", 2048)
             bench.help()
     except KeyboardInterrupt:
         return 130
     print(bench.report())
     if wanted.json:
         wanted.json.write_text(json.dumps(bench.as_json(), indent=1) + "\n", encoding="utf-8")
+    if wanted.page:
+        cores = f"{os.cpu_count()} cores, load {os.getloadavg()[1]:.1f}"
+        renew(
+            wanted.page,
+            table(bench.figures, f"Wall-clock time and peak memory on {cores}, NCCL {wanted.version} logs."),
+        )
     return 0
 
 

@@ -41,3 +41,33 @@ def flood(path: Path, size: int) -> None:
         log.write(ERROR)
         while log.tell() < size:
             log.write(lines)
+
+
+# Lines that differ only in numbers, as errors leave them.
+ALIKE = {
+    "srun's tasks": "srun: error: node{n}: task {n}: Exited with exit code 1\n",
+    "mpirun's processes": "mpirun noticed that process rank {n} with PID 1{n} on node node{n} exited on signal 9.\n",
+    "completion errors": (
+        "node0000:1003:1930 [3] transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer 10.0.4.13<45210> "
+        "with error 12, opcode 0, len {n}, vendor err 129 (Send)\n"
+    ),
+    "retries": (
+        "node0000:1003:1930 [3] NCCL INFO socketPollConnect: connect to 10.0.4.13<45210> returned Connection refused, "
+        "retrying ({n}/34) after sleep for 100 msec\n"
+    ),
+    "watchdog reports": (
+        "[rank7]:[E1120 10:11:12.000000 ProcessGroupNCCL.cpp:616] [Rank 7] Watchdog caught collective operation "
+        "timeout: WorkNCCL(SeqNum={n}, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600029 "
+        "milliseconds before timing out.\n"
+    ),
+}
+
+
+def alike(path: Path, form: str, size: int) -> None:
+    """Write a log of 8 ranks, and up to `size` bytes of lines of this form, each with another number."""
+    start = 0
+    with path.open("w", encoding="utf-8") as log:
+        log.write("".join(_rank(rank, 8, 49 if rank == 0 else 50) for rank in range(8)))
+        while log.tell() < size:
+            log.write("".join(form.format(n=n) for n in range(start, start + CHUNK)))
+            start += CHUNK
