@@ -1,7 +1,7 @@
-"""Frames computed from frames. One module per question; the modules are found by walking the package."""
+"""Frames computed from frames. One module per question, imported when one of its frames is first asked for."""
 
-import pkgutil
-from importlib import import_module
+from pathlib import Path
 
-for _module in pkgutil.walk_packages(__path__, f"{__name__}."):
-    import_module(_module.name)
+from ncclforensics.frames.registry import find_analyses
+
+find_analyses(Path(__file__).parent, __name__)
