@@ -319,6 +319,10 @@ class Job:
             return None
         return self.describe(calls.head(1))[0]
 
+    def last_calls_of(self, key: str) -> list[Row]:
+        """Return the number of collectives and the last call of every member of a communicator that made any."""
+        return self.last_calls.filter(pl.col("key").cast(pl.String) == key).to_dicts()
+
     def collectives_at(self, key: str, nth: int) -> list[Row]:
         """Return what each member called as the nth collective of a communicator."""
         return self.describe(self.calls.filter((pl.col("key") == key) & (pl.col("nth") == nth)))
@@ -348,10 +352,15 @@ class Job:
         process = self.process(rank_id)
         is_damaged = any(self.sources[source]["damaged"] for source in process["sources"])
         is_partial = bool(process["is_cut"]) or is_damaged or self.has_omission(rank_id)
-        return is_partial or self.count_dropped_lines(rank_id) > 0 or bool(self.faults_of(rank_id))
+        return is_partial or self.count_dropped_lines(rank_id) > 0 or bool(self.line_faults)
+
+    def share_with_fault(self, *kinds: str) -> float:
+        """Return the share of the ranks of which a line shows that lines of their logs were lost or moved, say."""
+        ranks = [rank_id for rank_id in self.rank_ids if not self.faults_of(rank_id).isdisjoint(kinds)]
+        return len(ranks) / max(1, len(self.rank_ids))
 
     def faults_of(self, rank_id: int) -> set[str]:
-        """What happened to the lines of this rank's log on their way, as some of them show: sorted, doubled."""
+        """What happened to the lines of this rank's log on their way, as some of them show."""
         row = self.rank_ids[rank_id]
         return self.line_faults.get((row["host"], row["pid"]), set())
 

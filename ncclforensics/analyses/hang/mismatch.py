@@ -13,6 +13,7 @@ from itertools import takewhile
 import polars as pl
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
+from ncclforensics.analyses.job.line_faults import LOST, MOVED
 from ncclforensics.data.names import argument_text
 
 ARGUMENTS = ("count", "datatype", "op", "root")
@@ -20,6 +21,7 @@ MOST_ENQUEUED = 256  # collectives that a host enqueues at most while the GPU do
 MOST_LATER = 8  # collectives behind a skipped one; where a communicator went on for longer, the line was lost
 FIELDS = ("name", *ARGUMENTS)
 COMPARED_CALLS = 500  # compared after the divergence
+FEW_FAULTY = 0.2  # share of the ranks; where lines of more were lost or moved, no difference between calls is one
 SELDOM_ENQUEUED = 64  # collectives that few programs enqueue behind one that does not return
 
 Token = tuple[int, int]  # the communicator's index on this rank, signature of the call
@@ -29,7 +31,9 @@ TokensAndRows = tuple[list[Token], list[Row]]
 def find_divergent_calls(job: Job) -> Diagnosis | None:
     """Find the first call on which the members of a communicator differ."""
     candidates = [
-        _judge_divergence(job, key, nth) for key, nth in job.divergence.items() if not _went_on(job, key, nth)
+        _judge_divergence(job, key, nth)
+        for key, nth in job.divergence.items()
+        if not _went_on(job, key, nth) and not _is_several(job, key)
     ]
     if not candidates and not job.divergence:
         candidates = [
@@ -50,7 +54,8 @@ def find_divergent_calls(job: Job) -> Diagnosis | None:
         earliest.lower_certainty("likely")
     if any(row["is_inferred"] for row in job.members[str(earliest.key)]):
         earliest.lower_certainty("likely")
-    if any(job.may_lack_lines(rank_id) for rank_id in earliest.culprits):
+    is_damaged = any(gap["missing"] < 0 or gap["rank_id"] not in earliest.culprits for gap in job.gaps if gap["nth"])
+    if is_damaged or any(job.may_lack_lines(rank_id) for rank_id in earliest.culprits):
         earliest.lower_certainty("possible")
     if job.is_finished:
         earliest.reason += "; yet every rank destroyed its communicators, so lines may be lost or out of order"
@@ -58,7 +63,17 @@ def find_divergent_calls(job: Job) -> Diagnosis | None:
     if earliest.how == "extra" and _repeats_previous(job, earliest):
         earliest.reason += "; the line is equal to the one before it, so a log collector may have delivered it twice"
         earliest.lower_certainty("possible" if any(gap["missing"] < 0 for gap in job.gaps) else "likely")
+    if job.share_with_fault(LOST, MOVED) > FEW_FAULTY:
+        reason = "the logs of many ranks lack lines or have them in another order, which also makes calls differ"
+        collect = ["the logs as the ranks wrote them (NCCL_DEBUG_FILE), not from the collector that lost lines"]
+        return Diagnosis("undecidable", reason, "likely", collect=collect, evidence_lines=earliest.evidence_lines)
     return earliest
+
+
+def _is_several(job: Job, key: str) -> bool:
+    """Whether two processes have the same rank in it: it is several communicators that nothing tells apart."""
+    numbers = {(row["rank"], row["rank_id"]) for row in job.members[key] if row["rank"] is not None}
+    return len({number for number, _ in numbers}) < len(numbers)
 
 
 def _repeats_previous(job: Job, diagnosis: Diagnosis) -> bool:

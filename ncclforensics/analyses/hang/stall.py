@@ -11,6 +11,7 @@ from ncclforensics.analyses.hang.stacks import is_standing_still
 from ncclforensics.analyses.job.exit_reports import CAPTURE, SIGNAL
 from ncclforensics.analyses.job.failure_events import HARD, LOST, NETWORK, REFUSED
 from ncclforensics.analyses.job.torch_text import BARRIER, STORE, TIMED_OUT
+from ncclforensics.data.names import ranks_text
 
 # Verdicts that compare where the logs end: they hold only if the job stood still.
 FROM_ENDS = ("lagging-ranks", "p2p-unmatched", "cross-communicator-deadlock", "init-incomplete", "rank-missing")
@@ -62,6 +63,8 @@ def weigh_stall(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     if job.is_finished:
         reason = "every rank destroyed its communicators, so the calls that some logs lack are lines that were lost"
         return Diagnosis("no-hang", reason, "likely")
+    if between := _ending_between(job, diagnosis):
+        return _several_ends(job, diagnosis, between)
     diagnosis.rests_on_stall = not diagnosis.stall_evidence
     diagnosis.lower_certainty("likely")
     if diagnosis.stall_evidence or "stood still" not in diagnosis.reason:
@@ -75,6 +78,41 @@ def weigh_stall(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     if is_ordinary or has_later_output or lag > LONG_LAG or _ends_before_others(job, diagnosis.culprits):
         diagnosis.lower_certainty("possible")
     return diagnosis
+
+
+def _ending_between(job: Job, diagnosis: Diagnosis) -> list[int]:
+    """The ranks whose logs end between the culprits' and the others' last collective of a communicator.
+
+    Behind it, they made no call of any communicator: so they do not wait for the culprits, and one of these logs may
+    only be shorter than the rank's run.
+    """
+    culprits, found = set(diagnosis.culprits), set()
+    if diagnosis.verdict != "lagging-ranks" or not culprits:
+        return []
+    for key in {edge["key"] for edge in job.awaited_calls if edge["kind"] == "collective"}:
+        made = {row["rank_id"]: row["calls"] for row in job.last_calls_of(key)}
+        slowest = min((made.get(rank_id, 0) for rank_id in culprits & set(job.seen_members(key))), default=None)
+        if slowest is None:
+            continue
+        for rank_id in {rank_id for rank_id, calls in made.items() if slowest < calls < max(made.values())} - culprits:
+            last = job.last_call(rank_id)
+            if last is not None and last["key"] == key and last["nth"] is not None:
+                found.add(rank_id)
+    return sorted(found)
+
+
+def _several_ends(job: Job, diagnosis: Diagnosis, between: list[int]) -> Diagnosis:
+    """Answer where logs end at several places: nothing shows which of these ranks stands, and whose log is shorter."""
+    slower, later = (ranks_text(job.rank_numbers(ranks)) or "some ranks" for ranks in (diagnosis.culprits, between))
+    reason = (
+        f"the logs of {slower} end first, those of {later} later, and those of the others last: these ranks stand at "
+        "different places, or not all of their logs go to the end"
+    )
+    collect = [f"the end of the logs of {slower} and {later}", f"the stacks of {slower} and {later} (py-spy dump)"]
+    answer = Diagnosis("undecidable", reason, "likely", collect=collect, stall_evidence=diagnosis.stall_evidence)
+    answer.victims = sorted({*diagnosis.victims, *diagnosis.culprits})
+    answer.key, answer.call, answer.evidence_lines = diagnosis.key, diagnosis.call, diagnosis.evidence_lines
+    return answer
 
 
 def _shown_by(job: Job, evidence: list[str]) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from ncclforensics.analyses.job.restarts import since_restart
 from ncclforensics.data.nccl_sources import is_top_file
 from ncclforensics.data.verbs import DOWN
 from ncclforensics.frames.columns import OWNER, begins_with, text_of
@@ -66,6 +67,7 @@ def failure_event(
     communicator: pl.DataFrame,
     rank: pl.DataFrame,
     member: pl.DataFrame,
+    restart: pl.DataFrame,
 ) -> pl.DataFrame:
     """Every failure line that has a class, with the rank that printed it and the rank that it names."""
     owners = rank.group_by(OWNER).agg(
@@ -74,7 +76,9 @@ def failure_event(
     is_last_end = pl.col("end_pos") > pl.col("created_pos").max()  # a communicator created later shows that it went on
     exit_times = member.group_by(OWNER).agg(exit_pos=pl.col("end_pos").filter(is_last_end).min())
     classes = load("warning").form_classes("failure")
-    own_failures = failure.with_columns(kind=text_of("form").replace_strict(classes, return_dtype=pl.String))
+    own_failures = since_restart(failure, restart).with_columns(
+        kind=text_of("form").replace_strict(classes, return_dtype=pl.String)
+    )
     own_failures = _without_survived(own_failures, milestone, communicator)
     requests = libfabric_error.filter(pl.col("form").is_in(["request", "remote_write"]))
     of_plugin = requests.select(

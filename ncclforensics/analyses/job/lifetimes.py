@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from ncclforensics.analyses.job.restarts import since_restart
 from ncclforensics.frames.columns import OWNER, SOURCE_BITS, text_of
 from ncclforensics.frames.registry import analysis
 
@@ -58,14 +59,18 @@ def communicator_lifetime(
     call_line: pl.DataFrame,
     call_occurrence: pl.DataFrame,
     source: pl.DataFrame,
+    restart: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per communicator of a process, from creation to end. `incarnation` separates uses of one pointer.
 
-    Lines whose process is not known belong to no communicator.
+    Of a process that was started again, only those since its last start. Lines whose process is not known belong to
+    no communicator.
     """
     event = pl.when(pl.col("form") == "begun").then(pl.lit("START")).otherwise(text_of("phase"))
-    creations = communicator.select("source", "line", "pos", *_POINTER, *_CREATION_COLUMNS, event=event)
-    ends = ending.select(
+    creations = since_restart(communicator, restart).select(
+        "source", "line", "pos", *_POINTER, *_CREATION_COLUMNS, event=event
+    )
+    ends = since_restart(ending, restart).select(
         "source", "line", "pos", *_POINTER, *_ENDING_COLUMNS, event=pl.col("event").fill_null("Destroy COMPLETE")
     )
     is_end = ~pl.col("event").is_in(["START", "COMPLETE"])

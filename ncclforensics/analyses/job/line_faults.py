@@ -1,7 +1,8 @@
-"""Lines that show what happened to a log on its way: its lines were sorted, delivered twice, or lost.
+"""Lines that show what happened to a log on its way: its lines were sorted, moved, delivered twice, or lost.
 
-NCCL prints the creation of a communicator in a fixed order (START, COMPLETE, then calls), and never twice in a row that
-a connection was made. Where a log shows otherwise, the same happened to lines of calls, of which no line shows it.
+NCCL prints the creation of a communicator in a fixed order (START, COMPLETE, then calls), its rings in the order of
+their channels, and never twice in a row that a connection was made. Where a log shows otherwise, the same happened to
+lines of calls, of which no line shows it.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import polars as pl
 from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.frames.registry import analysis
 
-SORTED, DOUBLED = "sorted", "doubled"
+SORTED, MOVED, DOUBLED, LOST = "sorted", "moved", "doubled", "lost"
 LINE_FAULT = {
     "host": pl.Categorical(),
     "pid": pl.Int32(),
-    "kind": pl.String(),  # sorted, doubled
+    "kind": pl.String(),  # sorted, moved, doubled, lost
     "source": pl.Int32(),
     "line": pl.Int32(),  # the first that shows it
 }
@@ -30,11 +31,13 @@ def line_fault(
     ring: pl.DataFrame,
     call_template: pl.DataFrame,
     call_occurrence: pl.DataFrame,
+    source: pl.DataFrame,
 ) -> pl.DataFrame:
     """Processes with lines that show what happened to their log, one row for each kind and source."""
     faults = [
-        _completed_first(communicator),
+        *_creations(communicator, call_template, source),
         _sorted_calls(call_template, call_occurrence),
+        _moved(connection),
         _doubled(connection),
         _doubled(ring),
     ]
@@ -42,11 +45,17 @@ def line_fault(
     return found.sort("source", "line").unique([*OWNER, "kind", "source"], keep="first", maintain_order=True)
 
 
-def _completed_first(communicator: pl.DataFrame) -> pl.DataFrame:
-    """Communicators whose only COMPLETE stands before their only START."""
+def _creations(
+    communicator: pl.DataFrame, call_template: pl.DataFrame, source: pl.DataFrame
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Communicators whose only COMPLETE stands before their only START, and those that lack one of these lines.
+
+    A START behind which calls were made had its COMPLETE; a COMPLETE had its START if another communicator of this
+    process before it has one.
+    """
     events = communicator.select(*OWNER, "source", "line", "pos", "comm", "rank", "commid", phase=text_of("phase"))
     is_start = pl.col("phase") == "START"
-    found = (
+    created = (
         events.drop_nulls(["comm", "commid", "phase"])
         .group_by(*OWNER, "source", "comm", "rank", "commid")
         .agg(
@@ -54,11 +63,19 @@ def _completed_first(communicator: pl.DataFrame) -> pl.DataFrame:
             completes=pl.len() - is_start.sum(),
             started=pl.col("pos").filter(is_start).min(),
             completed=pl.col("pos").filter(~is_start).max(),
-            line=pl.col("line").filter(~is_start).min(),
+            line=pl.col("line").min(),
         )
-        .filter((pl.col("starts") == 1) & (pl.col("completes") == 1) & (pl.col("completed") < pl.col("started")))
+        .with_columns(first=pl.col("started").min().over(*OWNER, "source"))
     )
-    return found.select(*OWNER, pl.lit(SORTED).alias("kind"), "source", "line")
+    is_swapped = (pl.col("starts") == 1) & (pl.col("completes") == 1) & (pl.col("completed") < pl.col("started"))
+    swapped = created.filter(is_swapped).select(*OWNER, pl.lit(SORTED).alias("kind"), "source", "line")
+    called = call_template.group_by(*OWNER, "source", "comm").agg(called=pl.col("pos").max())
+    is_whole = pl.col("source").is_in(source.filter("is_whole")["source"].implode())
+    lacks_start = (pl.col("starts") == 0) & (pl.col("first") < pl.col("completed"))
+    lacks_end = (pl.col("completes") == 0) & (pl.col("called") > pl.col("started"))
+    created = created.join(called, on=[*OWNER, "source", "comm"], how="left")
+    lost = created.filter(is_whole & (lacks_start | lacks_end))
+    return swapped, lost.select(*OWNER, pl.lit(LOST).alias("kind"), "source", "line")
 
 
 def _sorted_calls(call_template: pl.DataFrame, call_occurrence: pl.DataFrame) -> pl.DataFrame:
@@ -97,3 +114,14 @@ def _doubled(lines: pl.DataFrame) -> pl.DataFrame:
     is_equal = pl.all_horizontal(pl.col(name).eq_missing(pl.col(name).shift()) for name in columns)
     found = rows.filter(is_equal & (pl.col("line") == pl.col("line").shift() + 1))
     return found.select(*OWNER, pl.lit(DOUBLED).alias("kind"), "source", "line")
+
+
+def _moved(connection: pl.DataFrame) -> pl.DataFrame:
+    """Connections of collectives in which two neighbouring channels stand the other way round: 0, 2, 1, 3."""
+    same_pair = [*OWNER, "source", "form", "direction", "from", "to"]
+    rows = connection.filter(pl.col("conn").fill_null(0) == 0).sort("source", "line")
+    channel = pl.col("channel").cast(pl.Int64)
+    steps = {f"step{place}": channel.shift(-place - 1) - channel.shift(-place) for place in range(3)}
+    rows = rows.with_columns(**{name: step.over(same_pair) for name, step in steps.items()})
+    found = rows.filter((pl.col("step0") == 2) & (pl.col("step1") == -1) & (pl.col("step2") == 2))
+    return found.select(*OWNER, pl.lit(MOVED).alias("kind"), "source", "line")

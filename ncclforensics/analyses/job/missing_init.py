@@ -14,6 +14,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.analyses.job.communicator_ids import Member
+from ncclforensics.analyses.job.restarts import since_restart
 from ncclforensics.frames.columns import OWNER
 from ncclforensics.frames.registry import analysis
 
@@ -41,6 +42,7 @@ def calls_without_init(
     call_occurrence: pl.DataFrame,
     communicator_lifetime: pl.DataFrame,
     source: pl.DataFrame,
+    restart: pl.DataFrame,
 ) -> pl.DataFrame:
     """Pointers of communicators on which calls were made before any Init line of theirs, one row per process.
 
@@ -49,7 +51,7 @@ def calls_without_init(
     pointer = [*OWNER, "comm"]
     created = communicator_lifetime.group_by(pointer).agg(pl.col("created_pos").min())
     lines = call_line.with_row_index("call_line").head(call_template.height)  # the COLL lines stand first
-    lines = lines.join(created, on=pointer, how="left", maintain_order="left")
+    lines = since_restart(lines, restart).join(created, on=pointer, how="left", maintain_order="left")
     lines = lines.filter(pl.col("created_pos").is_null() | (pl.col("pos") < pl.col("created_pos")))
     is_whole = pl.col("source").is_in(source.filter("is_whole")["source"].implode())
     lines = lines.filter((pl.col("nranks") > 1) & is_whole & pl.col("comm").is_not_null())

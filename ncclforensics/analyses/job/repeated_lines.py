@@ -10,7 +10,6 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.analyses.job.line_faults import DOUBLED
-from ncclforensics.frames.columns import OWNER
 from ncclforensics.frames.registry import analysis
 
 REPEATED_CALL = {
@@ -32,7 +31,6 @@ def repeated_call(
     logged_call: pl.DataFrame,
     call_occurrence: pl.DataFrame,
     line_fault: pl.DataFrame,
-    rank: pl.DataFrame,
 ) -> pl.DataFrame:
     """Calls whose line stands in the log twice, or in the wrong place; columns as in REPEATED_CALL.
 
@@ -46,7 +44,8 @@ def repeated_call(
         "rank_id", "member", "call_line", "pos"
     )
     calls = calls.join(counters, on="pos", maintain_order="left")
-    doubled = _next_to_each_other(calls, rank.join(line_fault.filter(pl.col("kind") == DOUBLED), on=OWNER, how="semi"))
+    has_copies = bool((line_fault["kind"] == DOUBLED).any())
+    doubled = _next_to_each_other(calls if has_copies else calls.clear())
     calls = calls.join(doubled, on="pos", how="anti", maintain_order="left")
     is_back = pl.col("opcount").diff().over("member") < 0
     odd = calls.filter(is_back.any().over("rank_id"))
@@ -54,12 +53,12 @@ def repeated_call(
     return pl.concat([doubled, pl.DataFrame(rows, schema=REPEATED_CALL, orient="row")])
 
 
-def _next_to_each_other(calls: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
-    """Lines equal to the one just before them, of ranks of which other lines show that some came twice.
+def _next_to_each_other(calls: pl.DataFrame) -> pl.DataFrame:
+    """Lines equal to the one just before them, of logs of which other lines show that some came twice.
 
     A program that makes equal calls again and again prints more of these than a collector delivers twice.
     """
-    found = calls.filter(pl.col("rank_id").is_in(ranks["rank_id"].implode())).sort("pos")
+    found = calls.sort("pos")
     is_equal = pl.all_horizontal(pl.col(name).diff() == 0 for name in ("member", "call_line", "opcount"))
     found = found.with_columns(is_copy=(is_equal & (pl.col("pos").diff() == 1)).fill_null(False))
     found = found.filter("is_copy", pl.col("is_copy").mean().over("rank_id") < MOST_DOUBLED)
