@@ -85,6 +85,7 @@ $(VENV)/installed: pyproject.toml | $(BIN)/python
 	@touch $@
 
 $(VENV)/installed-dev: pyproject.toml | $(BIN)/python
-	$(PIP) install --editable '.[dev]'
+	$(if $(LOCKED),$(PIP) install --require-hashes --requirement .ci/requirements.txt)
+	$(PIP) install $(if $(LOCKED),--no-deps --no-build-isolation) --editable '.[dev]'
 	$(COMPILE)
 	@touch $@ $(VENV)/installed

@@ -291,6 +291,12 @@ def test_a_job_script_is_one_that_the_shell_can_read(scheduler: Scheduler) -> No
     assert ("-np 32" in text) == (scheduler is Scheduler.MPIRUN)
 
 
+@pytest.mark.parametrize("scheduler", Scheduler)
+def test_a_line_break_does_not_leave_the_argument_of_a_job_script(scheduler: Scheduler) -> None:
+    with pytest.raises(UsageError, match="line break"):
+        job_script(scheduler, 4, 8, 600, ["--env", "NCCL_ALGO=Ring\nkind: Secret"])
+
+
 # What the command says
 
 
@@ -351,14 +357,16 @@ def test_a_full_disk_is_reported_and_the_capture_is_incomplete(tmp_path: Path, m
 def test_missing_external_programs_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("NCCL_ALGO", "Ring")
-    monkeypatch.setenv("NCCL_PLUGIN_TOKEN", "hush")
+    for name in ("PLUGIN_TOKEN", "NET_CREDS", "PROXY_AUTHORIZATION", "PLUGIN_PASS", "LICENSE_KEY", "TLS_SECRETS"):
+        monkeypatch.setenv(f"NCCL_{name}", "hush")
+    monkeypatch.setenv("NCCL_IB_PKEY", "3")
     monkeypatch.setenv("UNRELATED", "hush")
 
     absent = environment.collect(tmp_path / "before")
 
     assert absent["nvidia-smi-topo"] == "nvidia-smi not found"
     variables = (tmp_path / "before" / "variables.txt").read_text(encoding="utf-8")
-    assert "NCCL_ALGO=Ring\n" in variables
+    assert "NCCL_ALGO=Ring\nNCCL_IB_PKEY=3\n" in variables
     assert "hush" not in variables
 
 

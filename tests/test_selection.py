@@ -73,7 +73,7 @@ def test_an_option_that_selects_nothing_says_what_there_is(
     assert bool(said) == bool(shown)
 
 
-@pytest.mark.parametrize("text", ["", "a", "3-", "-3", "1,,2", "1.5"])
+@pytest.mark.parametrize("text", ["", "a", "3-", "-3", "1,,2", "1.5", "0-99999999999", "7-0", "9" * 5000])
 def test_a_malformed_list_of_ranks_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--ranks"):
         parse_ranks(text)

@@ -44,6 +44,12 @@ def replacing(path: Path, *, mode: int = 0o666) -> Iterator[IO[bytes]]:
             new.unlink()
 
 
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file so that it is complete or as it was before. Raises OSError."""
+    with replacing(path) as file:
+        file.write(data)
+
+
 def _leads_to_a_file(path: Path) -> bool:
     """Whether a symbolic link leads to a regular file, or nowhere."""
     return path.is_symlink() and (path.is_file() or not path.exists())

@@ -17,6 +17,7 @@ from pathlib import Path
 from time import monotonic, sleep, strftime
 from typing import TypeVar
 
+from ncclforensics.archive.atomic_write import write_file
 from ncclforensics.capture.collect_processes import RankProcess, find_ranks, read_process
 from ncclforensics.capture.external_programs import run_program
 from ncclforensics.errors import UsageError
@@ -65,7 +66,7 @@ class Collection:
         """Write one file of the folder."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+        write_file(path, data)
         self.collected.append(name)
 
     def run(self, name: str, command: Sequence[str], heading: str = "") -> None:
@@ -224,4 +225,4 @@ def _describe(collection: Collection, ranks: Sequence[RankProcess], seconds: flo
         "missing": collection.missing,
         "complete": True,
     }
-    (collection.folder / "collect.json").write_text(json.dumps(record, indent=1) + "\n")
+    write_file(collection.folder / "collect.json", f"{json.dumps(record, indent=1)}\n".encode())

@@ -7,7 +7,9 @@ import platform
 from collections.abc import Iterator
 from pathlib import Path
 
+from ncclforensics.archive.atomic_write import write_file
 from ncclforensics.capture.external_programs import run_program
+from ncclforensics.data import redaction_rules
 
 COMMANDS = {
     "nvidia-smi": ["nvidia-smi"],
@@ -22,7 +24,7 @@ VARIABLE_PREFIXES = (
     "NCCL_", "RCCL_", "TORCH_NCCL_", "TORCH_FR_", "GLOO_", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES",
     "LD_LIBRARY_PATH", "FI_", "UCX_", "SLURM_JOB_ID", "SLURM_NODELIST", "SLURM_NTASKS", "OMPI_COMM_WORLD_",
 )  # fmt: skip
-SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
+KEPT = ("NCCL_IB_PKEY",)  # the index of a partition, not a secret
 COUNTERS = ("counters", "hw_counters")
 PORT_FILES = ("state", "phys_state", "rate", "link_layer")
 INFINIBAND = Path("/sys/class/infiniband")
@@ -34,7 +36,7 @@ def collect(folder: Path, *, only_counters: bool = False) -> dict[str, str]:
     absent = {}
     counters = list(_counters(INFINIBAND))
     if counters:
-        (folder / "infiniband.txt").write_text("".join(counters), encoding="utf-8")
+        write_file(folder / "infiniband.txt", "".join(counters).encode())
     else:
         absent["infiniband"] = f"{INFINIBAND} has no device"
     if only_counters:
@@ -44,8 +46,8 @@ def collect(folder: Path, *, only_counters: bool = False) -> dict[str, str]:
         if problem:
             absent[name] = problem
         if printed:
-            (folder / f"{name}.txt").write_bytes(printed)
-    (folder / "variables.txt").write_text("".join(_variables()), encoding="utf-8")
+            write_file(folder / f"{name}.txt", printed)
+    write_file(folder / "variables.txt", "".join(_variables()).encode())
     return absent
 
 
@@ -64,7 +66,8 @@ def _counters(root: Path) -> Iterator[str]:
 
 def _variables() -> Iterator[str]:
     for name, value in sorted(os.environ.items()):
-        if name.startswith(VARIABLE_PREFIXES) and not any(word in name for word in SECRET) and value.isprintable():
+        is_secret = name not in KEPT and any(word in name.upper() for word in redaction_rules.UNWRITTEN_PARTS)
+        if name.startswith(VARIABLE_PREFIXES) and not is_secret and value.isprintable():
             yield f"{name}={value}\n"
 
 

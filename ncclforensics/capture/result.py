@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ncclforensics.archive.atomic_write import write_file
 from ncclforensics.capture import environment, measurements
 from ncclforensics.capture.inventory import free_bytes
 from ncclforensics.capture.journal import host, now
@@ -109,9 +110,7 @@ def _capture(plan: Plan, progress: Progress) -> CaptureResult:
 
 def write_record(path: Path, record_data: Row) -> None:
     """Write a record atomically."""
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps(record_data, indent=1) + "\n", encoding="utf-8")
-    new.replace(path)
+    write_file(path, f"{json.dumps(record_data, indent=1)}\n".encode())
 
 
 def _exit_row(child: Child) -> Row:
@@ -142,7 +141,7 @@ def _write_tables(plan: Plan, captured: CaptureResult, record_data: Row) -> None
     for collective in dict.fromkeys(row["collective"] for row in captured.measured):
         rows = [row for row in captured.measured if row["collective"] == collective]
         lines = measurements.table(plan, collective, rows, _devices(plan), complete=complete)
-        (plan.folder / f"{collective}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_file(plan.folder / f"{collective}.txt", "\n".join([*lines, ""]).encode())
     record_data["measured"] = captured.measured
     record_data["compared"] = [row for row in by_rank.get(0, []) if "latency_to" in row or "parts" in row]
     record_data["stopped"] = next((row for row in by_rank.get(0, []) if "stopped_before" in row), None)

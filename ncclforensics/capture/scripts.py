@@ -6,6 +6,8 @@ import shlex
 from collections.abc import Sequence
 from enum import StrEnum
 
+from ncclforensics.errors import UsageError
+
 
 class Scheduler(StrEnum):
     """Schedulers and launchers for which scripts can be written."""
@@ -79,7 +81,13 @@ START = 300  # seconds added for pulling images and importing libraries
 
 
 def job_script(scheduler: Scheduler, nodes: int, gpus: int, limit: float, arguments: Sequence[str]) -> str:
-    """Return a script that runs `capture` with these arguments on every GPU of `nodes` hosts."""
+    """Return a script that runs `capture` with these arguments on every GPU of `nodes` hosts.
+
+    Raises UsageError for an argument with a line break or another control character, which ends a line of the script.
+    """
+    for argument in arguments:
+        if not argument.isprintable():
+            raise UsageError(f"{argument}: a line break or control character cannot be written into a job script")
     seconds = int(limit) + START
     return TEXTS[scheduler].format(
         nodes=nodes,

@@ -12,6 +12,8 @@ from ncclforensics.errors import UsageError
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.rules.finding import Finding
 
+MOST_RANKS = 1 << 20
+LONGEST_RANK = 20  # digits that are looked at: Python refuses to read thousands
 MOST_NAMES = 8  # of hosts or communicators that a sentence lists
 
 
@@ -61,7 +63,7 @@ def _listed(names: list[str], noun: str) -> str:
 
 
 def parse_ranks(text: str) -> frozenset[int]:
-    """Parse a list of ranks such as `0-7,12`. Raises UsageError if it is malformed.
+    """Parse a list of ranks such as `0-7,12`. Raises UsageError if it is malformed, or names more than any job has.
 
     >>> sorted(parse_ranks("0-2,12"))
     [0, 1, 2, 12]
@@ -71,5 +73,8 @@ def parse_ranks(text: str) -> frozenset[int]:
         first, dash, last = part.partition("-")
         if not first.isdecimal() or not (last if dash else first).isdecimal():
             raise UsageError(f"--ranks {text}: not a list of ranks such as 0-7,12")
-        ranks.update(range(int(first), int(last or first) + 1))
+        numbers = (int(first[:LONGEST_RANK]), int((last or first)[:LONGEST_RANK]))
+        if not numbers[0] <= numbers[1] < MOST_RANKS:
+            raise UsageError(f"--ranks {text}: ranks ascend in a range, and are below {MOST_RANKS:,}")
+        ranks.update(range(numbers[0], numbers[1] + 1))
     return frozenset(ranks)

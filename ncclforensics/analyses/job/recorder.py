@@ -222,9 +222,10 @@ def _peers(calls: pl.DataFrame, groups: Groups) -> list[int | None]:
 
 def _elements(sizes: str) -> int | None:
     try:
-        return int(sum(prod(shape) for shape in orjson.loads(f"[{sizes}]")))
+        elements = int(sum(prod(shape) for shape in orjson.loads(f"[{sizes}]")))
     except (orjson.JSONDecodeError, TypeError):
         return None
+    return elements if abs(elements) < 1 << 63 else None
 
 
 def _place(frames: str) -> str | None:

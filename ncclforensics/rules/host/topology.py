@@ -189,6 +189,7 @@ def _slower_devices(
     noun: str,
 ) -> Iterator[Finding]:
     """One finding per host with devices whose rate is below a share of the best, if at most half of them are."""
+    devices = devices.drop_nulls(["host", "device", "rate"])
     if devices.height < 2:
         return
     best = max(devices["rate"].to_list())
