@@ -24,3 +24,4 @@ PORT = Noun(
     "port", "ports", (("counter_increase", ("key",)), ("port_state", ("host", "device", "port", "lid", "guid", "node")))
 )
 STACK = Noun("stack", "stacks", (("stack_thread", ()),))
+PROFILE = Noun("profiler trace", "profiler traces", (("profiler_event", ("source",)),))

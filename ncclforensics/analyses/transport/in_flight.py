@@ -1,0 +1,86 @@
+"""Transfers that had not ended when NCCL's example profiler wrote its trace: channel, peer, and the last step.
+
+The events of a call stand between its begin and its end; an event that had not ended has an end before its begin,
+mostly at 0, or none where the file was cut (NCCL, plugins/profiler/example/print_event.cc).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+from ncclforensics.frames.registry import analysis
+
+Row = dict[str, Any]
+
+TRANSFER_IN_FLIGHT = {
+    "comm_hash": pl.String(),
+    "rank": pl.Int32(),  # in the communicator
+    "operation": pl.String(),
+    "sequence": pl.Int64(),  # of a collective
+    "channel": pl.Int32(),
+    "peer": pl.Int32(),
+    "is_send": pl.Boolean(),
+    "steps": pl.Int32(),  # of the transfer
+    "step": pl.Int32(),  # the last one that began
+    "state": pl.String(),  # of that step: SendGpuWait, SendPeerWait, SendWait, RecvWait, RecvFlushWait, RecvGpuWait
+    "queue_pair": pl.Int64(),  # the last one used
+    "source": pl.Int32(),
+    "line": pl.Int32(),
+}
+CALLS, TRANSFERS = ("coll", "p2p"), ("ProgressSend", "ProgressRecv")
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call whose end was not read yet."""
+
+    row: Row
+    transfer: Row | None = None
+    open_transfers: list[Row] = field(default_factory=list)
+
+
+@analysis(TRANSFER_IN_FLIGHT, of=("profiler_event",))
+def transfer_in_flight(profiler_event: pl.DataFrame, profiler_end: pl.DataFrame) -> pl.DataFrame:
+    """One row per transfer of a call that had not ended, as the rank's own trace shows it."""
+    begins = profiler_event.with_columns(kind=pl.col("form").cast(pl.String), is_end=False)
+    events = pl.concat([begins, profiler_end.with_columns(is_end=True)], how="diagonal_relaxed")
+    columns = pl.col("event", "kind", "comm_hash").cast(pl.String)
+    rows: list[Row] = []
+    for _, trace in events.with_columns(columns).sort("source", "line").group_by("source", maintain_order=True):
+        rows += _of_trace(trace.to_dicts())
+    return pl.DataFrame(rows, schema=TRANSFER_IN_FLIGHT)
+
+
+def _of_trace(events: list[Row]) -> list[Row]:
+    found: list[Row] = []
+    call: _Call | None = None
+    for event in events:
+        if event["is_end"]:
+            if call and event["kind"] in ("COLL", "P2P"):
+                found += call.open_transfers if event["time"] < call.row["time"] else []
+                call = None
+            elif call and call.transfer and event["event"] in TRANSFERS and event["time"] >= call.transfer["time"]:
+                call.open_transfers.remove(call.transfer)
+                call.transfer = None
+        elif event["kind"] in CALLS:
+            call = _Call(event)
+        elif call and event["event"] in TRANSFERS:
+            call.transfer = _transfer(call.row, event)
+            call.open_transfers.append(call.transfer)
+        elif call and call.transfer and event["kind"] == "step":
+            call.transfer |= {"step": event["step"], "state": event["event"]}
+        elif call and call.transfer and event["kind"] == "queue_pair":
+            call.transfer["queue_pair"] = event["queue_pair"]
+    return found + (call.open_transfers if call else [])
+
+
+def _transfer(call: Row, event: Row) -> Row:
+    of_call = {"comm_hash": call["comm_hash"], "rank": call["rank"], "operation": call["event"]}
+    own = {name: event[name] for name in ("channel", "peer", "steps", "time", "source", "line")}
+    is_send = event["event"] == "ProgressSend"
+    return {**of_call, **own, "sequence": call["sequence"], "is_send": is_send, "step": None, "state": None} | {
+        "queue_pair": None
+    }

@@ -1,0 +1,68 @@
+"""Transfers that stood still when NCCL's example profiler wrote its trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from ncclforensics.data.names import count_of, ranks_text
+from ncclforensics.rules.finding import Category, Finding, Role, Severity
+from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.grouping import evidence_lines
+
+SHOWN = 3
+# State of a step -> what the proxy waits for (NCCL, plugins/profiler/README.md).
+WAITS_FOR = {
+    "SendGpuWait": "its GPU to fill the buffer",
+    "SendPeerWait": "the receiver to have room",
+    "SendWait": "the network to send",
+    "RecvWait": "data from the network",
+    "RecvFlushWait": "the flush to its GPU",
+    "RecvGpuWait": "its GPU to take the data",
+}
+
+
+@rule(Category.HANG, Severity.INFO, of=("transfer_in_flight",))
+def transfer_not_ended(transfer_in_flight: pl.DataFrame) -> Iterator[Finding]:
+    """Transfers of a call had not ended when the profiler wrote its trace.
+
+    Means: the trace shows on which channel, to or from which peer, and in which step data stood still. Where a proxy
+    waits for its own GPU, the fault is there or at a rank before it in the ring; where it waits for the network, it is
+    on the way to that peer.
+    Not when: the trace was written while the job ran; each rank shows its own side only, and a rank that waits shows a
+    transfer that has not ended just as the rank that it waits for.
+    Do: compare the traces of both ends of the named channel: the first hop without data is behind the fault.
+    Sources: NCCL, plugins/profiler/example/print_event.cc and plugins/profiler/README.md.
+    """
+    calls = ["comm_hash", "operation", "sequence"]
+    for key, rows in transfer_in_flight.sort("source", "line").group_by(calls, maintain_order=True):
+        number = "" if key[2] is None else f" #{key[2]}"
+        ranks = sorted(rows["rank"].drop_nulls().unique().to_list())
+        hops = _hops(rows)
+        first = hops if hops.height else rows.unique("rank", keep="first", maintain_order=True)
+        way = [f"from rank {row['rank']} to rank {row['peer']}" for row in hops.head(SHOWN).to_dicts()]
+        on_the_way = [f"data stood on the way {', '.join(way)}"] if way else []
+        yield Finding(
+            f"{count_of(rows.height, 'transfer')} of {key[1]}{number} had not ended on {ranks_text(ranks)} of"
+            f" communicator {int(key[0]):#x}",
+            "; ".join([*on_the_way, *(_text(row) for row in first.head(SHOWN).to_dicts())]),
+            "likely",
+            role=Role.CONTEXT,
+            evidence=evidence_lines(first.select("source", "line").head(SHOWN)),
+        )
+
+
+def _hops(rows: pl.DataFrame) -> pl.DataFrame:
+    """The transfers that one rank has given to the network, and that the other has not got."""
+    sent = rows.filter(pl.col("is_send") & (pl.col("state") == "SendWait"))
+    awaited = rows.filter(~pl.col("is_send") & (pl.col("state") == "RecvWait"))
+    return sent.join(awaited, left_on=["channel", "rank", "peer"], right_on=["channel", "peer", "rank"], how="semi")
+
+
+def _text(row: dict[str, object]) -> str:
+    direction = "to" if row["is_send"] else "from"
+    text = f"rank {row['rank']}: channel {row['channel']}, {direction} peer {row['peer']}"
+    if row["state"] in WAITS_FOR:
+        text += f", step {row['step']} of {row['steps']} waits for {WAITS_FOR[str(row['state'])]}"
+    return text + ("" if row["queue_pair"] is None else f", queue pair {row['queue_pair']}")
