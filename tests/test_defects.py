@@ -32,7 +32,6 @@ FAILURE = "\x1b[31mon purpose"
 def _let_parts_fail(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.undo()  # elsewhere, a test ends where a part of the program fails
     rules.all_rules()  # registers them
-    analyses.analyses()["wait"]
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # where the tracebacks are written
 
 

@@ -33,10 +33,3 @@ def test_the_names_of_all_parsed_frames_are_known_to_the_registry() -> None:
     frames = {shape.frame for shape in dialect().with_all_formats.shapes}
 
     assert frames <= set(registry._grammar_rules())
-
-
-def test_every_analysis_is_found_by_the_text_of_its_module() -> None:
-    found = registry.analyses()
-
-    assert {name: found[name].function.__module__ for name in found} == registry._MODULES
-    assert set(registry._ANALYSES) == set(found)

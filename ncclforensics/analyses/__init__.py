@@ -1,7 +1,7 @@
-"""Frames computed from frames. One module per question, imported when one of its frames is first asked for."""
+"""Frames computed from frames. One module per question; the modules are found by walking the package."""
 
-from pathlib import Path
+import pkgutil
+from importlib import import_module
 
-from ncclforensics.frames.registry import find_analyses
-
-find_analyses(Path(__file__).parent, __name__)
+for _module in pkgutil.walk_packages(__path__, f"{__name__}."):
+    import_module(_module.name)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
-from pathlib import Path
 
 import polars as pl
 
@@ -27,8 +25,7 @@ class RegisteredAnalysis:
     is_step: bool  # only a step towards other frames: a saved run does not hold it
 
 
-_ANALYSES: dict[str, RegisteredAnalysis] = {}  # those that have been imported
-_MODULES: dict[str, str] = {}  # name of an analysis -> the module that defines it
+_ANALYSES: dict[str, RegisteredAnalysis] = {}
 
 
 def analysis(
@@ -43,7 +40,7 @@ def analysis(
 
     def register(function: Analysis) -> Analysis:
         name = function.__name__
-        if taken := _provider(name, function.__module__):
+        if taken := _provider(name):
             raise ValueError(f"two frames are called {name}: {taken} and {_place(function)}")
         _ANALYSES[name] = RegisteredAnalysis(function, columns, of, is_step)
         return function
@@ -51,12 +48,10 @@ def analysis(
     return register
 
 
-def _provider(name: str, module: str) -> str:
-    """The place outside of this module that already provides a frame of this name, or an empty text."""
+def _provider(name: str) -> str:
+    """The place that already provides a frame of this name, or an empty text."""
     if name in _ANALYSES:
         return _place(_ANALYSES[name].function)
-    if _MODULES.get(name, module) != module:
-        return f"{_MODULES[name]}.{name}"
     return "frames.run" if name in RUN_FRAMES else _grammar_rules().get(name, "")
 
 
@@ -75,32 +70,6 @@ def _place(function: Analysis) -> str:
     return f"{function.__module__}.{function.__qualname__}"
 
 
-def find_analyses(folder: Path, package: str) -> None:
-    """Find the modules of a package that define analyses, by their text: importing all takes a tenth of a short run."""
-    for path in sorted(folder.rglob("*.py")):
-        module = ".".join((package, *path.relative_to(folder).with_suffix("").parts))
-        for definition in path.read_text(encoding="utf-8").split("\n@analysis(")[1:]:
-            _MODULES[definition.partition("\ndef ")[2].partition("(")[0]] = module
-
-
-class _Analyses(Mapping[str, RegisteredAnalysis]):
-    """Analyses by name; what is looked up is imported."""
-
-    def __getitem__(self, name: str) -> RegisteredAnalysis:
-        if name not in _ANALYSES:
-            import_module(_MODULES[name])
-        return _ANALYSES[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in _ANALYSES or name in _MODULES
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(_MODULES)
-
-    def __len__(self) -> int:
-        return len(_MODULES)
-
-
 def analyses() -> Mapping[str, RegisteredAnalysis]:
-    """Every analysis of the packages that were searched, in the order of modules."""
-    return _Analyses()
+    """Every analysis that has been imported."""
+    return _ANALYSES
