@@ -86,6 +86,24 @@ def test_a_finding_gets_what_the_rule_left_out() -> None:
     assert finding.remedy == first.section("Do")
 
 
+@pytest.mark.parametrize(("many", "left"), [(registry.MOST_FINDINGS, []), (100_000, ["more than 256 findings"])])
+def test_a_rule_with_too_many_findings_is_stopped_and_named(many: int, left: list[str]) -> None:
+    asked = []
+
+    def findings() -> Iterator[Finding]:
+        for number in range(many):
+            asked.append(number)
+            yield Finding(f"condition {number}", "detail", "certain")
+
+    first = registry.all_rules()[0]
+    found = registry.run_rules(lambda function, of: findings(), [], [first])
+
+    others = [finding.title for finding in found if not finding.title.startswith("condition")]
+    assert others == [f"{text} of the rule {first.name}" for text in left]
+    assert len(found) - len(others) == registry.MOST_FINDINGS
+    assert len(asked) <= registry.MOST_FINDINGS + 1  # the others are not even computed
+
+
 @every_rule
 def test_the_page_of_a_rule_is_its_docstring(one: Rule, golden: Callable[[Path, str], None]) -> None:
     golden(ROOT / "docs" / "rules" / f"{one.name}.md", _page(one))
