@@ -127,6 +127,7 @@ def test_a_warning_is_shown_though_a_rule_cites_it_as_the_place_where_a_rank_sta
     (tmp_path / "a.log").write_text(
         "n1:12:12 [0] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>\n"
         "n1:12:12 [0] a.cc:1 NCCL WARN Something terrible happened\n"
+        "n1:13:13 [1] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>\n"
     )
     report = analyze([str(tmp_path)], everything=True)
 

@@ -33,6 +33,8 @@ def quoted_errors(matched: Sequence[Matched], unknown: pl.DataFrame, dialect: Di
     # Where the announcement itself was left out, the text must be that of a known warning.
     is_announced = quoted["form"] == quotation.form
     others = quoted.filter(~is_announced).drop("form")
-    unshaped = [rows.select(PLACE) for rows in match(others, dialect).frames.get(quotation.unshaped, [])]
+    general = [shape.frame for shape in dialect.shapes if shape.priority < 0]
+    found = match(others, dialect).frames
+    unshaped = [rows.select(PLACE) for name in general for rows in found.get(name, [])]
     known = others.join(pl.concat(unshaped), on=PLACE, how="anti") if unshaped else others
     return pl.concat([quoted.filter(is_announced).drop("form"), known])

@@ -230,6 +230,10 @@ def system_reports(job_end: pl.DataFrame, worker_end: pl.DataFrame, kernel_kill:
             yield ExitReport(HOST_MEMORY, row, "Kubernetes", signal=KILL, message=row["pod"] or "")
         elif row["exception"] == "OutOfMemory":
             yield ExitReport(HOST_MEMORY, row, "Ray", signal=KILL, message=row["message"])
+        elif row["form"] == "ray_worker":
+            yield ExitReport(EXIT, row, "Ray", pid=row["pid"], message="a worker died unexpectedly")
+        elif row["exception"] == "ActorDied" and row["message"].startswith("The actor died unexpectedly"):
+            yield ExitReport(EXIT, row, "Ray", message="an actor died unexpectedly")
 
 
 def crash_reports(crash: pl.DataFrame) -> Iterator[ExitReport]:

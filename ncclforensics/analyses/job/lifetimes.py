@@ -54,6 +54,7 @@ def communicator_lifetime(
     channel_count: pl.DataFrame,
     ring: pl.DataFrame,
     bootstrap_timing: pl.DataFrame,
+    gpu_direct: pl.DataFrame,
     journal_only_lifetime: pl.DataFrame,
     call_template: pl.DataFrame,
     call_line: pl.DataFrame,
@@ -116,8 +117,9 @@ def communicator_lifetime(
         _communicators_with_calls(lifetimes, call_template, call_line, call_occurrence),
     ]
     proven = pl.concat(proofs).unique().with_columns(proven=pl.lit(value=True))
+    found_nics = gpu_direct.filter(form="hca")  # the topology is searched when all ranks have met
     later_steps = pl.concat(
-        [frame.select("host", "pid", "pos") for frame in (placement, channel_count, ring, bootstrap_timing)]
+        [frame.select("host", "pid", "pos") for frame in (placement, channel_count, ring, bootstrap_timing, found_nics)]
     )
     met = _newest_communicators(lifetimes, later_steps).unique().with_columns(has_met=pl.lit(value=True))
     return (

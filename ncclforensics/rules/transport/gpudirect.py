@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.data.networks import PEERMEM_UNSEEN
+from ncclforensics.data.networks import PEERMEM_UNSEEN, SOCKET
 from ncclforensics.data.versions import releases
 from ncclforensics.frames.columns import OWNER
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
@@ -218,3 +218,30 @@ def gdr_forced_level(setting: pl.DataFrame, chosen_network: pl.DataFrame, rank: 
         title = "{processes}: GPUDirect RDMA is forced across the sockets of a host"
         detail = "NCCL_NET_GDR_LEVEL allows any distance, usually slower than NCCL's default"
         yield group_finding(forced, rank, title, detail, "possible", role=Role.CONTEXT)
+
+
+@rule(Category.GDR_MISSING, Severity.WARNING, of=("gpu_direct",))
+def gdr_disabled_in_excerpt(
+    gpu_direct: pl.DataFrame, transport: pl.DataFrame, chosen_network: pl.DataFrame, rank: pl.DataFrame
+) -> Iterator[Finding]:
+    """NCCL says of NICs that GPUDirect RDMA is disabled, and these logs show no connection.
+
+    Means: NCCL found neither a kernel module for peer memory nor DMA-BUF; if data goes over these NICs, it is copied
+    through host memory.
+    Not when: connections are in the logs, which show what is used; the network is sockets; the job runs on one host.
+    Do: load nvidia-peermem on that host, or use a kernel and driver with DMA-BUF; up to 2.22.3 NCCL may not detect a
+    loaded nvidia-peermem: upgrade to 2.23.4.
+    Sources: nccl#1537, nccl#1676, nccl#1939; nccl: src/graph/topo.cc.
+    """
+    disabled = gpu_direct.filter(pl.col("form").eq("hca") & pl.col("state").eq("Disabled") & pl.col("net").ne(SOCKET))
+    enabled = gpu_direct.filter(pl.col("form").is_in(["hca", "hca_module", "dmabuf"])).join(
+        disabled.select("source", "line"), on=["source", "line"], how="anti"
+    )
+    if disabled.is_empty() or enabled.height or transport.height:
+        return
+    if chosen_network.filter(network=SOCKET).height:
+        return
+    nics = sorted(disabled["device"].cast(pl.String).drop_nulls().unique().to_list())
+    title = "{processes}: GPUDirect RDMA is disabled for the NICs"
+    detail = f"it is disabled for {', '.join(nics[:4])}; these logs do not show whether data goes over them"
+    yield group_finding(disabled.sort("source", "line"), rank, title, detail, "possible")

@@ -185,3 +185,33 @@ def ib_device_open_failed(
                 finding.severity, finding.role = Severity.INFO, Role.CONTEXT
                 finding.detail += "; other devices carry the data"
             yield finding
+
+
+CREATING = ["ibv_create_qp", "ibv_create_cq", "ibv_alloc_pd", "ibv_reg_mr"]
+
+
+@rule(Category.IB_ERROR, Severity.ERROR, of=("verbs",), hang=True)
+def ib_verbs_call_refused(
+    verbs: pl.DataFrame, communicator_progress: pl.DataFrame, rank: pl.DataFrame
+) -> Iterator[Finding]:
+    """The NIC's driver refused a queue or a buffer, and this version of NCCL does not print why.
+
+    Means: mostly the limit of locked memory is too low in the context of the job, as in containers and under Slurm; or
+    the NIC has no queues left, or the container may not use the device.
+    Not when: NCCL went on: it completed its init or made calls afterwards.
+    Do: print ulimit -l inside the job and set it to unlimited (--ulimit memlock=-1 of docker, LimitMEMLOCK of slurmd);
+    ibv_rc_pingpong shows whether the device can be used; NCCL 2.13 and later print the reason.
+    Sources: nccl#562, nccl#1129; nccl: src/misc/ibvwrap.cc.
+    """
+    ends = communicator_progress.group_by(OWNER).agg(pl.col("last_pos").max())
+    refused = (
+        verbs.filter(pl.col("form").eq("failed") & text_of("operation").is_in(CREATING))
+        .join(ends, on=OWNER, how="left", nulls_equal=True)
+        .filter((pl.col("pos") < pl.col("last_pos")).fill_null(value=False).not_())
+        .sort("source", "line")
+    )
+    for (operation,), rows in refused.group_by(text_of("operation"), maintain_order=True):
+        title = f"{{processes}}: {operation} failed"
+        yield group_finding(
+            rows, rank, title, "NCCL prints no reason; mostly it is the limit of locked memory", "likely"
+        )

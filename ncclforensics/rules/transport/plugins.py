@@ -231,11 +231,7 @@ def net_plugin_warned(plugin_warning: pl.DataFrame, failure: pl.DataFrame, rank:
     Sources: nccl: src/proxy.cc; formats: plugins; GoogleCloudPlatform's GPUDirect-TCPX guide.
     """
     failed = failure.filter(pl.col("form").is_in(PROXY_FAILURES)).select(OWNER).unique()
-    rows = (
-        plugin_warning.drop_nulls("signature")
-        .join(failed, on=OWNER, how="semi", nulls_equal=True)
-        .sort("source", "line")
-    )
+    rows = plugin_warning.join(failed, on=OWNER, how="semi", nulls_equal=True).sort("source", "line")
     if rows.is_empty():
         return
     message = text_of("message")
