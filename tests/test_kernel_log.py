@@ -13,6 +13,7 @@ INCIDENT = Path(__file__).parents[1] / "fixtures/incidents/a-gpu-falls-off-the-b
 RUN = "[2026-03-02 11:00:00] "  # NCCL_DEBUG_TIMESTAMP_FORMAT, 2.26 and later
 GPU_OF_RANK_2 = "NVRM: Xid (PCI:0000:52:00): "
 ANOTHER_DAY = "[Sat Feb 28 23:00:11 2026] "
+JOURNAL = '{"__REALTIME_TIMESTAMP":"%d000000","_HOSTNAME":"gpu-a012","SYSLOG_IDENTIFIER":"kernel","MESSAGE":"'
 THAT_DAY = "[Mon Mar  2 03:04:57 2026] "  # in a zone eight hours off
 
 
@@ -44,6 +45,8 @@ def found(tmp_path: Path, kernel_line: str) -> set[tuple[str, str, tuple[int, ..
         ),
         (THAT_DAY + "pcieport 0000:16:02.0: AER: Corrected error message received from 0000:52:00.0", None),
         (ANOTHER_DAY + "pcieport 0000:16:02.0: pciehp: Slot(3): Link Down", None),
+        (JOURNAL % 1772449497 + GPU_OF_RANK_2 + '79, pid=41882, GPU is lost."}', ("cuda-gpu-fault", "certain", (2,))),
+        (JOURNAL % 1772244011 + GPU_OF_RANK_2 + '79, pid=41882, GPU is lost."}', None),
     ],
 )
 def test_a_fault_counts_by_its_process_gpu_and_time(

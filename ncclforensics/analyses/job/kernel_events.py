@@ -52,7 +52,8 @@ def kernel_event(
     of_run = pl.concat(times)
     if of_run.is_empty():
         return hardware_event
-    logged, first, last = _time("logged"), pl.lit(of_run).min(), pl.lit(of_run).max()
+    first, last = pl.lit(of_run).min(), pl.lit(of_run).max()
+    logged = pl.coalesce(_time("logged"), _time("launcher_time"))  # the latter in a journal as JSON
     return hardware_event.filter(logged.is_between(first - ANOTHER_DAY, last + ANOTHER_DAY) | logged.is_null())
 
 
