@@ -55,6 +55,9 @@ SECOND_HAND_CLASSES = frozenset(
         "ActorUnavailable",
         "WorkerCrashed",
         "EngineDead",
+        "RendezvousConnection",
+        "RendezvousTimeout",
+        "RendezvousClosed",
         "AsyncEngineDead",
     ]
 )

@@ -303,6 +303,8 @@ def _find_rendezvous(job: Job) -> Diagnosis | None:
     if unreachable:
         place = f"{unreachable[0]['server']}:{unreachable[0]['port']}"
         reason = f"the store of the process group at {place} did not answer: no server there, or it is not reachable"
+    elif all(row["form"] == "no_connection" for row in rows):
+        reason = "the store of the rendezvous did not answer: no server there, or it is not reachable"
     elif any(row["form"] == "port_taken" for row in rows):
         reason = "the port of the store is taken by another process, mostly one of an earlier run"
     else:

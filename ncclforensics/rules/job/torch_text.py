@@ -139,6 +139,8 @@ def torch_store_failed(store_error: pl.DataFrame, torch_error: pl.DataFrame) -> 
     elif not unreachable.is_empty():
         server, port = unreachable.select("server", "port").row(0)
         title, rows = f"the store at {server}:{port} could not be reached", unreachable
+    elif store_error.filter(form="no_connection").height == store_error.height:
+        title, rows = "the store of the rendezvous could not be reached", store_error
     else:
         title, rows = f"{ranks_text(ranks) or 'ranks'} waited in vain for a key in the store", store_error
     yield Finding(
