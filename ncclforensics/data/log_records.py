@@ -89,7 +89,7 @@ COMPANIONS = frozenset(
     {
         "stream", "level", "severity", "levelname", "log_level", "lvl", "loglevel", "PRIORITY", "labels", "kubernetes",
         "logger", "source", "_source", "insertId", "ingestionTime", "container", "pod", "tag", "LogLevel",
-        "severityText", "severityNumber", "offset", "preview", "pri",
+        "severityText", "severityNumber", "offset", "preview", "pri", "logStreamName", "eventId",
     }
 )  # fmt: skip
 

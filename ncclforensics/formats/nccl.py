@@ -124,6 +124,8 @@ def dialect() -> Dialect:
         launcher_prefixes=(*launcher.shapes, *grammar_file.load("deduplicated").shapes),
         failure_word=grammar_file.load("copied").part_regex("_failure_word"),
         tag_regex=launcher.part_regex("_ray_tag"),
+        alone_regex=prefix.part_regex("_message_alone"),
+        alone_prefix="NCCL INFO ",
         quotation=Quotation(
             frame="call_error",
             form="last_error",

@@ -136,6 +136,8 @@ class Dialect:
     detected: tuple[str, ...] = ()  # names of the embedded formats whose shapes are in `shapes`
     base: Dialect | None = None  # the same dialect without them
     quotation: Quotation | None = None
+    alone_regex: str = ""  # the beginning of a message that stands in a text without its prefix
+    alone_prefix: str = ""  # what is put before it
     messages_inside: tuple[MessageInside, ...] = ()
     raised: str = ""  # the frame of exceptions of any kind, whose text may hold such messages
 

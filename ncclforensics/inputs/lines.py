@@ -21,7 +21,7 @@ CHUNK = 8 << 20  # bytes read at once
 SHOWN = 500  # characters of a line that evidence quotes
 LITTLE = 128 << 10  # bytes
 EDGE = 4096  # bytes in which a line is expected to end
-LONGEST = 1 << 16  # bytes kept of one line; nothing that NCCL prints comes near
+LONGEST = 1 << 22  # bytes kept of one line; a collector may put a whole log into one
 
 # ECMA-48: CSI, OSC and the other strings, two-byte escapes.
 _ESCAPES = (

@@ -13,7 +13,7 @@ from ncclforensics.parsing.concurrency import OrderedMap
 from ncclforensics.parsing.continuations import complete_lines
 from ncclforensics.parsing.matching import NO_HOST, Matched, contains_prefix, match, no_match
 from ncclforensics.parsing.messages_inside import messages_inside
-from ncclforensics.parsing.quoted_errors import quoted_errors
+from ncclforensics.parsing.quoted_errors import messages_alone, quoted_errors
 from ncclforensics.parsing.repeated_lines import no_repeats, repeated_lines, without_counts
 from ncclforensics.parsing.templates import CALL_TEMPLATE, EncodedRows, distinct_rows
 
@@ -130,7 +130,8 @@ def parse(
     complete, unknown = pl.concat([part.known for part in matched]), pl.concat([part.unknown for part in matched])
     beginnings = _hosts(complete)
     known = pl.concat([beginnings, *([] if hosts is None else [hosts])])
-    quoted = match(quoted_errors(matched, unknown, dialect), dialect)
+    without_prefix = [quoted_errors(matched, unknown, dialect), messages_alone(unknown, dialect, known)]
+    quoted = match(pl.concat(without_prefix), dialect)
     torn = [_match_joined_lines(unknown, dialect, _named(known))]
     for _ in range(DEPTH):
         hosts_so_far = _named(pl.concat([known, *(_hosts(part.known) for part in torn)]))

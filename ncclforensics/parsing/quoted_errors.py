@@ -1,4 +1,4 @@
-"""Read the lines in which another program quotes NCCL's last warning (ncclGetLastError), without NCCL's prefix.
+"""Read lines without NCCL's prefix: its last warning, as other programs quote it, and messages in excerpts.
 
 PyTorch prints `Last error:` and the text of the warning on the next line; in excerpts the text often stands right
 behind the exception. With a prefix put before it, the text goes through the shapes of warnings.
@@ -38,3 +38,19 @@ def quoted_errors(matched: Sequence[Matched], unknown: pl.DataFrame, dialect: Di
     unshaped = [rows.select(PLACE) for name in general for rows in found.get(name, [])]
     known = others.join(pl.concat(unshaped), on=PLACE, how="anti") if unshaped else others
     return pl.concat([quoted.filter(is_announced).drop("form"), known])
+
+
+def messages_alone(unknown: pl.DataFrame, dialect: Dialect, hosts: pl.DataFrame) -> pl.DataFrame:
+    """Return messages of NCCL and its plugins that lost their prefix, with one put before them.
+
+    Only in sources in which no line names a process (`hosts`: columns `source`, `host`): elsewhere such a line is torn.
+    """
+    if not dialect.alone_regex or unknown.is_empty():
+        return unknown.clear()
+    is_message = unknown["text"].str.contains(f"^ *(?:{dialect.alone_regex})")
+    rows = unknown.filter(is_message).join(hosts, on="source", how="anti", maintain_order="left")
+    if rows.is_empty():
+        return rows
+    rows = rows.with_columns(text=pl.lit(dialect.alone_prefix) + pl.col("text").str.strip_chars_start(" "))
+    shaped = match(rows, dialect).known.filter(~pl.col("is_unrecognised"))
+    return rows.join(shaped, on=PLACE, how="semi", maintain_order="left")

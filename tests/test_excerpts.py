@@ -1,0 +1,89 @@
+"""Excerpts and logs from any container: no warning is lost, and messages without a prefix are read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ncclforensics import analyze
+from ncclforensics.cli.options import FailOn
+from ncclforensics.cli.output import Exit, exit_code_of
+from tests.incidents import INCIDENTS
+
+SENTENCE = "Something terrible happened to the widget 7"
+LINES = [
+    "node1:77:310 [3] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>",
+    f"node1:77:310 [3] misc/frobnicate.cc:205 NCCL WARN {SENTENCE}",
+    "node1:77:310 [3] NCCL INFO misc/frobnicate.cc:206 -> 3",
+    "node1:77:310 [3] NCCL INFO init.cc:1263 -> 3",
+]
+TIME = "2026-03-02T11:04:57.123456789Z"
+CONTAINERS: dict[str, Callable[[str], str]] = {
+    "plain": str,
+    "docker": lambda line: json.dumps({"log": f"{line}\n", "stream": "stderr", "time": TIME}),
+    "cri": lambda line: f"{TIME} stdout F {line}",
+    "json-lines": lambda line: json.dumps({"message": line, "@timestamp": TIME, "kubernetes": {"pod_name": "w-3"}}),
+    "cloudwatch": lambda line: json.dumps({"logStreamName": "w", "timestamp": 1772449497000, "message": line}),
+    "mpirun": lambda line: f"[1,3]<stderr>:{line}",
+    "srun": lambda line: f"3: {line}",
+    "torchrun": lambda line: f"[default3]:{line}",
+    "ray": lambda line: f"(RayWorker pid=77, ip=10.0.0.1) {line}",
+    "kubectl": lambda line: f"[pod/train-worker-3/pytorch] {TIME} {line}",
+    "compose": lambda line: f"worker-3  | {line}",
+    "syslog": lambda line: f"Mar  2 11:04:57 node1 train[77]: {line}",
+    "quoted": lambda line: f"> {line}",
+    "grep": lambda line: f"job.log:12:{line}",
+    "page": lambda line: f"<p>{line.replace('->', '-&gt;')}</p>",
+    "without-process": lambda line: line.split("] ", 1)[1],
+}
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_a_warning_that_no_rule_knows_is_reported_with_its_chain(container: str, tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    log.write_text("".join(CONTAINERS[container](line) + "\n" for line in LINES), encoding="utf-8")
+
+    report = analyze([str(log)])
+
+    found = next(finding for finding in report.findings if SENTENCE in finding.title)
+    assert found.title.endswith(SENTENCE)
+    assert "misc/frobnicate.cc:206 -> 3, init.cc:1263 -> 3" in found.detail
+    assert (found.severity, found.certainty) == ("error", "likely")
+    assert exit_code_of(report, FailOn.WARNING) == Exit.FINDINGS
+
+
+def test_the_last_error_that_pytorch_prints_is_a_warning_of_nccl(tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    log.write_text(
+        "[rank3]: torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/NCCLUtils.cpp:94"
+        ", internal error - please report this issue to the NCCL developers, NCCL version 2.26.2\n"
+        f"[rank3]: ncclInternalError: Internal check failed.\n[rank3]: Last error:\n[rank3]: {SENTENCE}\n",
+        encoding="utf-8",
+    )
+
+    assert any(finding.title.endswith(SENTENCE) for finding in analyze([str(log)]).findings)
+
+
+def test_messages_of_plugins_without_prefix_are_read_where_no_line_has_one(tmp_path: Path) -> None:
+    log = tmp_path / "excerpt.txt"
+    log.write_text(
+        "step 10 loss 2.3\nNET/OFI Selected Provider is efa (found 4 nics)\nUsing network AWS Libfabric\n",
+        encoding="utf-8",
+    )
+
+    run = analyze([str(log)]).run
+
+    assert run["libfabric"]["provider"].to_list() == ["efa"]
+    assert run["milestone"]["network"].to_list() == ["AWS Libfabric"]
+
+
+def test_a_log_in_one_line_of_a_collector_is_read(tmp_path: Path) -> None:
+    """Some collectors put all that a container printed into one record, far longer than any line of NCCL."""
+    texts = [path.read_text() for path in sorted((INCIDENTS / "one-rank-stops-before-an-allreduce").glob("*.log"))]
+    log = tmp_path / "job.json"
+    log.write_text(json.dumps({"log": "".join(texts), "stream": "stdout", "time": TIME}) + "\n", encoding="utf-8")
+
+    assert analyze([str(log)]).verdicts[0]["verdict"] == "lagging-ranks"
