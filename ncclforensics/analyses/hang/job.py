@@ -333,6 +333,10 @@ class Job:
         numbers = {rank_id: row["rank"] for rank_id, row in self.rank_ids.items()}
         return [{**row, "root_rank": numbers.get(row["root_rank_id"])} for row in rows]
 
+    def names_of(self, calls: pl.DataFrame) -> pl.Series:
+        """Return the names of calls."""
+        return self._call_line["name"].gather(calls["call_line"]).cast(pl.String)
+
     def seen_members(self, key: str | None) -> list[int]:
         """Return the members of a communicator that have a log; none where the key is None."""
         return [row["rank_id"] for row in self.members.get(str(key), [])]

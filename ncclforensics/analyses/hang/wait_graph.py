@@ -124,7 +124,7 @@ def _message_edges(
     messages = describe_calls(messages, call_line, member)
     named = messages.with_columns(kind=text_of("name").str.to_lowercase())
     message_number = pl.int_range(pl.len()).over("rank_id", "key", "root", "kind", order_by="pos")
-    memberships = messages.select("key", waits_for="rank_id", root="place").unique()
+    memberships = member.select("key", waits_for="rank_id", root="rank").unique(["key", "root"])
     lines = (
         named.filter(pl.col("kind").is_in(["send", "recv"]))
         .with_columns(nth=message_number)

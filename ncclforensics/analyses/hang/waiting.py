@@ -9,6 +9,7 @@ import polars as pl
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
 from ncclforensics.analyses.hang.message_order import judge_messages_in_order
 from ncclforensics.analyses.hang.ranks_without_log import exclude_waiting_for_absent
+from ncclforensics.analyses.hang.wait_cycle import judge_cycle
 from ncclforensics.analyses.job.exit_reports import CAPTURE, EXIT, SIGNAL
 from ncclforensics.analyses.job.failure_events import HARD, LOST, NETWORK, REMOTE_ERROR
 from ncclforensics.analyses.job.process_exits import ended_text, strongest_reports
@@ -107,7 +108,7 @@ def find_waited_for_ranks(job: Job) -> Diagnosis | None:
     )
     known = {edge["waits_for"] for edge in job.waits if not _is_several(job, edge["key"])}
     culprits = [rank_id for rank_id in culprits if rank_id in known] or culprits
-    diagnosis = _judge_lagging_ranks(job, culprits) if culprits else _judge_cycle(job, waits_for_of)
+    diagnosis = _judge_lagging_ranks(job, culprits) if culprits else judge_cycle(job, waits_for_of)
     diagnosis = judge_messages_in_order(job, diagnosis) or diagnosis
     diagnosis.victims = sorted(set(waits_for_of) - set(diagnosis.culprits))
     cut_logs = [rank_id for rank_id in job.rank_ids if job.process(rank_id)["is_cut"]]
@@ -137,10 +138,23 @@ def find_waited_for_ranks(job: Job) -> Diagnosis | None:
         diagnosis.lower_certainty("possible" if any(job.count_unseen_members(key) for key in keys) else "likely")
     if any(job.may_lack_lines(rank_id) for rank_id in diagnosis.culprits):
         diagnosis.lower_certainty("possible")
+    if left_out := _calls_left_out_beside(job, diagnosis.culprits):
+        diagnosis.reason += (
+            f"; but {ranks_text(job.rank_numbers(left_out))} shows a call less on a communicator of theirs: if the "
+            "rank left it out, and its log did not lose the line, their calls differ"
+        )
+        diagnosis.lower_certainty("possible")
     if _was_interrupted(job):
         diagnosis.reason += "; the capture was ended before any call timed out, so the rank may only have been late"
         diagnosis.lower_certainty("possible")
     return exclude_waiting_for_absent(job, diagnosis) or diagnosis
+
+
+def _calls_left_out_beside(job: Job, culprits: list[int]) -> list[int]:
+    """Return other members of the culprits' communicators whose log lacks a call; nothing shows that it lost a line."""
+    keys = {row["key"] for row in job.memberships if row["rank_id"] in culprits}
+    gaps = [gap for gap in job.gaps if gap["is_lost"] is None and gap["missing"] > 0 and gap["key"] in keys]
+    return sorted({gap["rank_id"] for gap in gaps} - set(culprits))
 
 
 def _is_several(job: Job, key: str) -> bool:
@@ -280,80 +294,6 @@ def _count_earlier_calls(job: Job, edge: Row, missing_calls: set[tuple[int | Non
         for key, nth in earlier_calls.select("key", "nth").iter_rows()
     }
     return len(missing_calls & calls_made)
-
-
-def _judge_cycle(job: Job, waits_for_of: dict[int, list[tuple[int, ...]]]) -> Diagnosis:
-    """Judge ranks that wait for each other, on different communicators or as senders and receivers."""
-    cycle = _terminal_cycle(waits_for_of)
-    first_edges: dict[int, Row] = {}  # of each rank, to the first rank of the cycle that it waits for
-    for edge in sorted(job.waits, key=lambda edge: edge["pos"]):
-        if edge["waiter"] in cycle and edge["waiter"] not in first_edges:
-            target = next((rank_id for rank_id in edge["waits_for"] if rank_id in cycle), None)
-            if target is not None:
-                first_edges[edge["waiter"]] = {**edge, "waits_for": target}
-    ranks_by_index: dict[int | None, list[int]] = defaultdict(list)
-    for rank_id, edge in first_edges.items():
-        ranks_by_index[job.communicator_index.get((rank_id, edge["key"]))].append(rank_id)
-    by_size = sorted(ranks_by_index.values(), key=len)
-    if len(ranks_by_index) > 1:
-        culprits = by_size[0] if len(by_size[0]) < len(by_size[-1]) else sorted(cycle)
-        diagnosis = Diagnosis("cross-communicator-deadlock", "", culprits=sorted(culprits))
-        diagnosis.reason = "used the communicators in a different order than the others: each side waits for the other"
-    else:
-        omitting = _ranks_awaited_first(job, list(first_edges.values()))
-        diagnosis = Diagnosis("p2p-unmatched", "", culprits=omitting)
-        diagnosis.reason = (
-            "waited for each other in Send and Recv: no rank posted the matching call first"
-            if len(omitting) == len(cycle)
-            else "made a later collective without the Send or Recv that the others wait for"
-        )
-    minority = [first_edges[rank_id] for rank_id in sorted(diagnosis.culprits, key=job.order_of)]
-    majority = [first_edges[rank_id] for rank_id in cycle if rank_id not in diagnosis.culprits] or minority[1:]
-    diagnosis.key = (majority or minority)[0]["key"]
-    rows = job.describe(job.calls.filter(pl.col("pos") == (majority or minority)[0]["pos"]))
-    diagnosis.call = rows[0] if rows else None
-    diagnosis.add_evidence("minority", [{**edge, "rank_id": edge["waiter"]} for edge in minority[:4]])
-    diagnosis.add_evidence("majority", [{**edge, "rank_id": edge["waiter"]} for edge in majority[:2]])
-    return diagnosis
-
-
-def _ranks_awaited_first(job: Job, edges: list[Row]) -> list[int]:
-    """The ranks that a cycle waits for at its earliest place: what stands behind follows from it.
-
-    Places are comparable on one communicator: by the collectives made before, a message before the next collective.
-    """
-    if len({edge["key"] for edge in edges}) > 1:
-        return sorted({edge["waiter"] for edge in edges})
-
-    def place(edge: Row) -> tuple[int, bool]:
-        if edge["kind"] == "collective":
-            return int(edge["nth"]), True
-        own = job.calls_of(edge["waiter"])
-        before = own.filter(
-            (pl.col("key") == edge["key"]) & (pl.col("pos") < edge["pos"]) & pl.col("nth").is_not_null()
-        )
-        return before.select(pl.col("nth").max().fill_null(-1) + 1).item(), False
-
-    first = min(place(edge) for edge in edges)
-    return sorted({edge["waits_for"] for edge in edges if place(edge) == first})
-
-
-def _terminal_cycle(waits_for_of: dict[int, list[tuple[int, ...]]]) -> set[int]:
-    """Return the ranks of the graph that reach each other and wait for no rank outside the set."""
-    reachable: dict[int, set[int]] = {}
-    for rank_id in waits_for_of:
-        visited: set[int] = set()
-        followed: set[int] = set()  # sets of ranks that were added: many ranks wait for the same set
-        pending = [rank_id]
-        while pending:
-            for ranks in waits_for_of.get(pending.pop(), []):
-                if id(ranks) not in followed:
-                    followed.add(id(ranks))
-                    pending += [neighbour for neighbour in ranks if neighbour not in visited]
-                    visited.update(ranks)
-        reachable[rank_id] = visited
-    smallest_set = min(reachable.values(), key=len)
-    return {rank_id for rank_id in smallest_set if reachable[rank_id] == smallest_set} or smallest_set
 
 
 def find_transport_failure(job: Job) -> Diagnosis | None:

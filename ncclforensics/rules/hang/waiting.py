@@ -77,7 +77,7 @@ def coll_cross_comm_order(
     for row in verdicts_of(verdict, "cross-communicator-deadlock"):
         where = "at {call}" if row["name"] else "in their init"
         yield verdict_finding(
-            row, verdict_evidence, rank, "{ranks} uses communicators in a different order: deadlock " + where
+            row, verdict_evidence, rank, "{ranks} made calls in another order than the others: deadlock " + where
         )
 
 

@@ -1,0 +1,232 @@
+"""Judge ranks that wait for each other: which of them left the order of the program."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import pairwise
+from math import inf
+
+import polars as pl
+
+from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
+
+MOST_EXAMINED = 64  # ranks of a cycle
+MOST_CALLS = 4096  # the last calls of a rank, in which its own order is looked for
+ENOUGH_PERIODS = 1  # earlier periods that have to agree
+COUNTERPART = {"Send": "Recv", "Recv": "Send"}
+
+
+def judge_cycle(job: Job, waits_for_of: dict[int, list[tuple[int, ...]]]) -> Diagnosis:
+    """Judge ranks that wait for each other, on different communicators or as senders and receivers."""
+    cycle = _terminal_cycle(waits_for_of)
+    first_edges: dict[int, Row] = {}  # of each rank, to the first rank of the cycle that it waits for
+    for edge in sorted(job.waits, key=lambda edge: edge["pos"]):
+        if edge["waiter"] in cycle and edge["waiter"] not in first_edges:
+            target = next((rank_id for rank_id in edge["waits_for"] if rank_id in cycle), None)
+            if target is not None:
+                first_edges[edge["waiter"]] = {**edge, "waits_for": target}
+    index_of = {rank_id: job.communicator_index.get((rank_id, edge["key"])) for rank_id, edge in first_edges.items()}
+    passed = _ranks_past_a_missing_call(job, first_edges)
+    irregular = _ranks_that_left_their_own_order(job, first_edges)
+    if len(passed) == len(cycle) and irregular:
+        passed = []
+    if passed:
+        has_majority = len(passed) < len(cycle)
+        diagnosis = Diagnosis(
+            "cross-communicator-deadlock", "", "certain" if has_majority else "possible", culprits=passed
+        )
+        diagnosis.reason = (
+            "made a call that the program has behind one that the others wait for: the order of communicators was "
+            "another there, or that call was left out"
+        )
+    elif irregular:
+        is_message = len(set(index_of.values())) == 1
+        verdict = "p2p-unmatched" if is_message else "cross-communicator-deadlock"
+        diagnosis = Diagnosis(verdict, "", "likely", culprits=irregular)
+        diagnosis.reason = (
+            "left out a call that it made each time before: it stands in the call that followed, and the others wait "
+            "for the one that is missing"
+        )
+    elif len(set(index_of.values())) > 1:
+        ranks_by_index: dict[int | None, list[int]] = defaultdict(list)
+        for rank_id, index in index_of.items():
+            ranks_by_index[index].append(rank_id)
+        by_size = sorted(ranks_by_index.values(), key=len)
+        culprits = by_size[0] if len(by_size[0]) < len(by_size[-1]) else sorted(cycle)
+        diagnosis = Diagnosis("cross-communicator-deadlock", "", "possible", culprits=sorted(culprits))
+        diagnosis.reason = (
+            "used the communicators in a different order than the others, or the others did: each side waits for the "
+            "other, and no other rank shows the order of the program"
+        )
+    else:
+        omitting = _ranks_awaited_first(job, list(first_edges.values()))
+        diagnosis = Diagnosis("p2p-unmatched", "", culprits=omitting)
+        diagnosis.reason = (
+            "waited for each other in Send and Recv: no rank posted the matching call first"
+            if len(omitting) == len(cycle)
+            else "made a later collective without the Send or Recv that the others wait for"
+        )
+    minority = [first_edges[rank_id] for rank_id in sorted(diagnosis.culprits, key=job.order_of)]
+    majority = [first_edges[rank_id] for rank_id in cycle if rank_id not in diagnosis.culprits] or minority[1:]
+    majority.sort(key=lambda edge: edge["waits_for"] not in diagnosis.culprits)
+    diagnosis.key = (majority or minority)[0]["key"]
+    rows = job.describe(job.calls.filter(pl.col("pos") == (majority or minority)[0]["pos"]))
+    diagnosis.call = rows[0] if rows else None
+    diagnosis.add_evidence("minority", [{**edge, "rank_id": edge["waiter"]} for edge in minority[:4]])
+    diagnosis.add_evidence("majority", [{**edge, "rank_id": edge["waiter"]} for edge in majority[:2]])
+    return diagnosis
+
+
+def _ranks_awaited_first(job: Job, edges: list[Row]) -> list[int]:
+    """The ranks that a cycle waits for at its earliest place: what stands behind follows from it.
+
+    Places are comparable on one communicator: by the collectives made before, a message before the next collective.
+    """
+    if len({edge["key"] for edge in edges}) > 1:
+        return sorted({edge["waiter"] for edge in edges})
+
+    def place(edge: Row) -> tuple[int, bool]:
+        if edge["kind"] == "collective":
+            return int(edge["nth"]), True
+        own = job.calls_of(edge["waiter"])
+        before = own.filter(
+            (pl.col("key") == edge["key"]) & (pl.col("pos") < edge["pos"]) & pl.col("nth").is_not_null()
+        )
+        return before.select(pl.col("nth").max().fill_null(-1) + 1).item(), False
+
+    first = min(place(edge) for edge in edges)
+    return sorted({edge["waits_for"] for edge in edges if place(edge) == first})
+
+
+def _terminal_cycle(waits_for_of: dict[int, list[tuple[int, ...]]]) -> set[int]:
+    """Return the ranks of the graph that reach each other and wait for no rank outside the set."""
+    reachable: dict[int, set[int]] = {}
+    for rank_id in waits_for_of:
+        visited: set[int] = set()
+        followed: set[int] = set()  # sets of ranks that were added: many ranks wait for the same set
+        pending = [rank_id]
+        while pending:
+            for ranks in waits_for_of.get(pending.pop(), []):
+                if id(ranks) not in followed:
+                    followed.add(id(ranks))
+                    pending += [neighbour for neighbour in ranks if neighbour not in visited]
+                    visited.update(ranks)
+        reachable[rank_id] = visited
+    smallest_set = min(reachable.values(), key=len)
+    return {rank_id for rank_id in smallest_set if reachable[rank_id] == smallest_set} or smallest_set
+
+
+def _ranks_past_a_missing_call(job: Job, first_edges: dict[int, Row]) -> list[int]:
+    """Return the ranks of a cycle that stand in a call which other ranks made only after the one that they lack.
+
+    A rank that others wait for is behind, or past the call: it skipped it, or makes it later. Other ranks that made one
+    of the two calls, or both, show the order of the program; places are those on communicators of the same index.
+    """
+    places: dict[int, tuple[Place, Place]] = {}  # of each awaited rank: the call that it lacks, and where it stands
+    for edge in first_edges.values():
+        target = edge["waits_for"]
+        if target in first_edges and target not in places and len(places) < MOST_EXAMINED:
+            lacking = _next_place(job, target, edge)
+            standing = _place_of(job, first_edges[target])
+            if lacking is not None and standing is not None and lacking[0] != standing[0]:
+                places[target] = lacking, standing
+    wanted = {place for pair in places.values() for place in pair}
+    made = _positions(job, wanted)
+    indices_of: dict[int, set[int]] = defaultdict(set)
+    for (rank_id, _), index in job.communicator_index.items():
+        indices_of[rank_id].add(index)
+    passed = []
+    for target, (lacking, standing) in places.items():
+        orders = [
+            calls.get(lacking, inf) < calls.get(standing, inf)
+            for rank_id, calls in made.items()
+            if rank_id != target and _shows_order(calls, lacking, standing, indices_of[rank_id])
+        ]
+        if sum(orders) * 2 > len(orders):
+            passed.append(target)
+    return sorted(passed)
+
+
+def _shows_order(calls: dict[Place, int], first: Place, second: Place, indices: set[int]) -> bool:
+    """Whether a rank made both calls, or one of them and will make the other: every member makes a collective."""
+    will_make = [place in calls or (place[0] in indices and place[2] not in COUNTERPART) for place in (first, second)]
+    return all(will_make) and (first in calls or second in calls)
+
+
+def _ranks_that_left_their_own_order(job: Job, first_edges: dict[int, Row]) -> list[int]:
+    """Return the ranks of a cycle that made the missing call each time before they made the call they stand in.
+
+    If all ranks of the cycle did, the history of none explains it, and none is returned.
+    """
+    found = set()
+    for edge in list(first_edges.values())[:MOST_EXAMINED]:
+        target = edge["waits_for"]
+        if target in first_edges and _left_own_order(job, edge, first_edges[target]):
+            found.add(target)
+    return sorted(found) if len(found) < len(first_edges) else []
+
+
+def _left_own_order(job: Job, edge: Row, standing: Row) -> bool:
+    """Whether a rank made the call of `edge` between any two of its calls like `standing`, but not before the last."""
+    target = edge["waits_for"]
+    own = job.calls_of(target).filter(pl.col("key").is_in([edge["key"], standing["key"]])).tail(MOST_CALLS)
+    calls = job.describe(own)
+    last = next((call for call in calls if call["pos"] == standing["pos"]), None)
+    awaited = next(iter(job.describe(job.calls.filter(pl.col("pos") == edge["pos"]))), None)
+    if last is None or awaited is None:
+        return False
+    name = COUNTERPART.get(awaited["name"], awaited["name"])
+    place_of = {row["rank_id"]: row["rank"] for row in job.members[edge["key"]]}
+    peer = place_of.get(edge["waiter"]) if name != awaited["name"] else awaited["root"]
+
+    def is_like_last(call: Row) -> bool:
+        return all(call[field] == last[field] for field in ("key", "name", "root", "count", "datatype"))
+
+    def is_awaited(call: Row) -> bool:
+        return (call["key"], call["name"], call["root"]) == (edge["key"], name, peer)
+
+    occurrences = [number for number, call in enumerate(calls) if is_like_last(call) and call["pos"] <= last["pos"]]
+    if calls[0]["ordinal"] == 0:  # the log shows the first period, too
+        occurrences.insert(0, 0)
+    periods = [any(map(is_awaited, calls[begin:end])) for begin, end in pairwise(occurrences)]
+    return len(periods) > ENOUGH_PERIODS and all(periods[:-1]) and not periods[-1]
+
+
+Place = tuple[int, int, str]  # index of a communicator among those of its rank, ordinal and name of a call on it
+
+
+def _next_place(job: Job, rank_id: int, edge: Row) -> Place | None:
+    """Return the place of the call that others wait for a rank to make; None if its calls are not all known."""
+    index = job.communicator_index.get((rank_id, edge["key"]))
+    ordinals = job.calls_of(rank_id).filter(pl.col("key") == edge["key"])["ordinal"]
+    awaited = job.names_of(job.calls.filter(pl.col("pos") == edge["pos"]))
+    if index is None or ordinals.has_nulls() or awaited.is_empty():
+        return None
+    last = ordinals.max()
+    name = COUNTERPART.get(awaited[0], awaited[0])
+    return index, 0 if last is None else int(str(last)) + 1, name
+
+
+def _place_of(job: Job, edge: Row) -> Place | None:
+    """Return the place of the call in which a rank waits."""
+    index = job.communicator_index.get((edge["waiter"], edge["key"]))
+    calls = job.calls_of(edge["waiter"]).filter((pl.col("pos") == edge["pos"]) & pl.col("ordinal").is_not_null())
+    return None if index is None or calls.is_empty() else (index, int(calls["ordinal"][0]), job.names_of(calls)[0])
+
+
+def _positions(job: Job, wanted: set[Place]) -> dict[int, dict[Place, int]]:
+    """Return, for some ranks, where in their logs they made the calls of these places."""
+    index_of = pl.DataFrame(
+        [(rank_id, key, index) for (rank_id, key), index in job.communicator_index.items()],
+        schema={"rank_id": pl.Int32(), "key": pl.String(), "index": pl.Int32()},
+        orient="row",
+    ).with_columns(pl.col("key").cast(pl.Categorical))
+    schema = {"index": pl.Int32(), "ordinal": pl.Int32(), "name": pl.String()}
+    places = pl.DataFrame(sorted(wanted), schema=schema, orient="row")
+    near = job.calls.filter(pl.col("ordinal").is_in(places["ordinal"].unique().implode()))
+    rows = near.with_columns(name=job.names_of(near)).join(index_of, on=["rank_id", "key"])
+    rows = rows.join(places, on=list(schema), how="semi")
+    made: dict[int, dict[Place, int]] = defaultdict(dict)
+    for rank_id, index, ordinal, name, position in rows.select("rank_id", *schema, "pos").iter_rows():
+        made[rank_id][index, ordinal, name] = position
+    return made
