@@ -124,7 +124,9 @@ def _kept(entries: list[dict[str, Any]]) -> Iterable[dict[str, Any]]:
     first = len(entries) - KEPT
     before_open = next((number - 1 for number, entry in enumerate(entries) if not _is_over(entry)), 0)
     closed = {
-        _batch(entry) for entry in entries if _is_over(entry) and str(entry.get("profiling_name")).endswith(BATCHES)
+        _batch(entry)
+        for entry in entries
+        if _is_over(entry) and (json_text(entry.get("profiling_name")) or "").endswith(BATCHES)
     }
     return (
         entry

@@ -16,6 +16,7 @@ from ncclforensics.inputs.tolerant_json import (
     json_integer,
     json_number,
     json_object,
+    json_scalar,
     json_text,
     parse_json,
 )
@@ -36,7 +37,7 @@ def records(data: bytes) -> tuple[list[Record], list[str]]:
 def _rows(document: Mapping[str, Any]) -> Iterator[Record]:
     config = json_object(document.get("config"))
     if args := json_array(document.get("args")):
-        program = PurePath(str(args[0])).name.removesuffix("_mpi")
+        program = PurePath(json_scalar(args[0])).name.removesuffix("_mpi")
         if program.endswith("_perf"):
             yield "test_setting", {"form": "start", "collective": program.removesuffix("_perf")}
     yield "test_setting", {"form": "version", "library": json_int32(document.get("nccl_version"))}
@@ -75,7 +76,7 @@ def _rows(document: Mapping[str, Any]) -> Iterator[Record]:
     # Misspelt from 2.17.3 to 2.17.8.
     if average := json_object(document.get("average_bus_bandwidth") or document.get("average_bus_bandwidith")):
         value = json_number(average.get("bandwidth", average.get("bandwidith")))
-        against = {"true": "OK", "false": "FAILED"}.get(str(average.get("okay")))
+        against = {"true": "OK", "false": "FAILED"}.get(json_scalar(average.get("okay")))
         yield "test_end", {"form": "average", "average": value, "outcome": against}
 
 
@@ -95,6 +96,6 @@ def _result(result: Mapping[str, Any]) -> dict[str, Any]:
             f"{prefix}time": json_number(half.get("time", half.get("cpu_time"))),
             f"{prefix}algbw": json_number(half.get("alg_bw")),
             f"{prefix}busbw": json_number(half.get("bus_bw")),
-            f"{prefix}wrong": None if wrong is None else str(wrong),
+            f"{prefix}wrong": json_scalar(wrong) or None,
         }
     return row

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ncclforensics.formats import Record
-from ncclforensics.inputs.tolerant_json import json_array, json_int32, json_object, json_text, parse_json
+from ncclforensics.inputs.tolerant_json import json_array, json_int32, json_object, json_scalar, json_text, parse_json
 
 GRAMMARS = ()
 SIGNATURES = ()
@@ -20,7 +20,7 @@ def records(data: bytes) -> tuple[list[Record], list[str]]:
     document, problems = parse_json(data)
     tests = json_object(json_object(document).get("nvbandwidth"))
     failed = [
-        f"test {json_text(test.get('name')) or '?'} ended as {test['status']}"
+        f"test {json_text(test.get('name')) or '?'} ended as {json_scalar(test['status'])}"
         for test in map(json_object, json_array(tests.get("testcases")))
         if test.get("status") not in (None, "Passed", "Waived")
     ]
@@ -37,7 +37,7 @@ def _rows(document: Mapping[str, Any]) -> Iterator[Record]:
     if driver := json_text(document.get("Driver Version")):
         yield "pair_setting", {"form": "driver", "driver": driver}
     for name in json_array(document.get("GPU Device list")):
-        device, _, rest = str(name).partition(": ")
+        device, _, rest = json_scalar(name).partition(": ")
         gpu, _, bus = rest.partition(" (")
         yield (
             "pair_device",
@@ -50,7 +50,7 @@ def _rows(document: Mapping[str, Any]) -> Iterator[Record]:
             yield "pair_matrix", _matrix(json_text(test.get("bandwidth_description")) or "")
             yield "pair_columns", {"form": "", "columns": " ".join(map(str, range(len(matrix[0]))))}
         for number, cells in enumerate(matrix):
-            yield "pair_row", {"row": number, "cells": " ".join(str(cell) for cell in cells)}
+            yield "pair_row", {"row": number, "cells": " ".join(json_scalar(cell) for cell in cells)}
 
 
 def _matrix(description: str) -> dict[str, Any]:

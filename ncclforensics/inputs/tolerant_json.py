@@ -79,6 +79,11 @@ def json_int32(value: object) -> int | None:
 def json_integer(value: object) -> int | None:
     """Return a number, or the number in a text (blanks around it do not matter) that an Int64 holds; else None."""
     with suppress(ValueError):
-        number = int(str(value).strip())
+        number = int(json_scalar(value).strip())
         return number if abs(number) < 1 << 63 else None
     return None
+
+
+def json_scalar(value: object) -> str:
+    """Return a text or a number as text; empty for all else, which may be nested deeper than Python can print."""
+    return str(value) if isinstance(value, str | int | float) else ""
