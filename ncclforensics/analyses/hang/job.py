@@ -319,10 +319,6 @@ class Job:
             return None
         return self.describe(calls.head(1))[0]
 
-    def last_calls_of(self, key: str) -> list[Row]:
-        """Return the number of collectives and the last call of every member of a communicator that made any."""
-        return self.last_calls.filter(pl.col("key").cast(pl.String) == key).to_dicts()
-
     def collectives_at(self, key: str, nth: int) -> list[Row]:
         """Return what each member called as the nth collective of a communicator."""
         return self.describe(self.calls.filter((pl.col("key") == key) & (pl.col("nth") == nth)))

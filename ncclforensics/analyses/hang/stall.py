@@ -6,7 +6,11 @@ ended by its scheduler, has unequal ends too. NCCL prints a call when it is enqu
 
 from __future__ import annotations
 
-from ncclforensics.analyses.hang.job import Diagnosis, Job
+from collections import defaultdict
+
+import polars as pl
+
+from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
 from ncclforensics.analyses.hang.stacks import is_standing_still
 from ncclforensics.analyses.job.exit_reports import CAPTURE, SIGNAL
 from ncclforensics.analyses.job.failure_events import HARD, LOST, NETWORK, REFUSED
@@ -81,23 +85,28 @@ def weigh_stall(job: Job, diagnosis: Diagnosis) -> Diagnosis:
 
 
 def _ending_between(job: Job, diagnosis: Diagnosis) -> list[int]:
-    """The ranks whose logs end between the culprits' and the others' last collective of a communicator.
+    """The ranks whose logs end between those of the culprits and of most others.
 
-    Behind it, they made no call of any communicator: so they do not wait for the culprits, and one of these logs may
-    only be shorter than the rank's run.
+    They made the same call that a culprit lacks, and fewer calls behind it than the others: it did not stop those, so
+    it did not stop these either, and one of these logs may only be shorter than the rank's run.
     """
-    culprits, found = set(diagnosis.culprits), set()
+    culprits = set(diagnosis.culprits)
     if diagnosis.verdict != "lagging-ranks" or not culprits:
         return []
-    for key in {edge["key"] for edge in job.awaited_calls if edge["kind"] == "collective"}:
-        made = {row["rank_id"]: row["calls"] for row in job.last_calls_of(key)}
-        slowest = min((made.get(rank_id, 0) for rank_id in culprits & set(job.seen_members(key))), default=None)
-        if slowest is None:
-            continue
-        for rank_id in {rank_id for rank_id, calls in made.items() if slowest < calls < max(made.values())} - culprits:
-            last = job.last_call(rank_id)
-            if last is not None and last["key"] == key and last["nth"] is not None:
-                found.add(rank_id)
+    first: dict[int, Row] = {}  # of every rank, the first call that a culprit lacks
+    for edge in sorted(job.waits, key=lambda edge: int(edge["pos"])):
+        if edge["kind"] == "collective" and not culprits.isdisjoint(edge["waits_for"]):
+            first.setdefault(edge["waiter"], edge)
+    later: dict[tuple[str, int], dict[int, int]] = defaultdict(dict)  # call -> rank id -> calls behind it
+    for rank_id, edge in first.items():
+        calls = job.calls_of(rank_id).filter(pl.col("pos") > edge["pos"])
+        later[edge["key"], edge["nth"]][rank_id] = calls.height
+    found = {
+        rank_id
+        for made in later.values()
+        for rank_id, calls in made.items()
+        if calls < max(made.values()) and rank_id in job.awaited_ranks
+    }
     return sorted(found)
 
 

@@ -1,8 +1,8 @@
 """Lines that show what happened to a log on its way: its lines were sorted, moved, delivered twice, or lost.
 
-NCCL prints the creation of a communicator in a fixed order (START, COMPLETE, then calls), its rings in the order of
-their channels, and never twice in a row that a connection was made. Where a log shows otherwise, the same happened to
-lines of calls, of which no line shows it.
+NCCL prints the creation of a communicator in a fixed order (START, COMPLETE, then calls), its connections in the order
+of their channels, and no line about them twice in a row. Where a log shows otherwise, the same happened to lines of
+calls, of which no line shows it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ SORTED_CALLS = 12  # of them, at least
 @analysis(LINE_FAULT)
 def line_fault(
     communicator: pl.DataFrame,
-    connection: pl.DataFrame,
+    placement: pl.DataFrame,
+    channel_count: pl.DataFrame,
     ring: pl.DataFrame,
+    connection: pl.DataFrame,
     call_template: pl.DataFrame,
     call_occurrence: pl.DataFrame,
     source: pl.DataFrame,
@@ -38,8 +40,7 @@ def line_fault(
         *_creations(communicator, call_template, source),
         _sorted_calls(call_template, call_occurrence),
         _moved(connection),
-        _doubled(connection),
-        _doubled(ring),
+        *(_doubled(lines) for lines in (communicator, placement, channel_count, ring, connection)),
     ]
     found = pl.concat(faults).drop_nulls()
     return found.sort("source", "line").unique([*OWNER, "kind", "source"], keep="first", maintain_order=True)
@@ -108,7 +109,7 @@ def _sorted_calls(call_template: pl.DataFrame, call_occurrence: pl.DataFrame) ->
 
 
 def _doubled(lines: pl.DataFrame) -> pl.DataFrame:
-    """Lines about a connection or a ring that are equal to the line just before them."""
+    """Lines of an init that are equal to the line just before them."""
     columns = [name for name in lines.columns if name not in ("line", "pos")]
     rows = lines.sort("source", "line")
     is_equal = pl.all_horizontal(pl.col(name).eq_missing(pl.col(name).shift()) for name in columns)
