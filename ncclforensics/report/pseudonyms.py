@@ -32,6 +32,7 @@ _KEPT_NETWORKS = [
 ]
 _DOCUMENTATION_NETWORKS = {4: ipaddress.ip_network("203.0.0.0/8"), 6: ipaddress.ip_network("2001:db8::/32")}
 _NOTHING = re.compile(r"(?!)")
+MOST_ASSIGNMENTS = 50  # one inside the value of another
 SHORTEST_FAMILY = 3  # characters before the number in names of hosts: hosts of one family are numbered
 
 
@@ -155,11 +156,11 @@ class Pseudonyms:
     def _words(self, text: str) -> str:
         return _WORD.sub(lambda word: self._word(word[0]), text)
 
-    def _assignment(self, match: re.Match[str]) -> str:
+    def _assignment(self, match: re.Match[str], depth: int = 0) -> str:
         name, sign, value = match.groups()
-        if is_secret(name, value):
+        if is_secret(name, value) or depth > MOST_ASSIGNMENTS:
             return f"{name}{sign}{REMOVED}"
-        return f"{name}{sign}{_ASSIGNED.sub(self._assignment, value)}"
+        return f"{name}{sign}{_ASSIGNED.sub(lambda inner: self._assignment(inner, depth + 1), value)}"
 
     def _option(self, match: re.Match[str]) -> str:
         name, value = match.groups()
@@ -208,8 +209,9 @@ class Pseudonyms:
             self.host(host)
         if word in self.names:
             return self.names[word]
-        if inner := _INNER_PATH.search(word):
-            return self._word(word[: inner.end() - 1]) + self._word(word[inner.end() - 1 :])
+        if inner := [match.end() - 1 for match in _INNER_PATH.finditer(word)]:
+            ends = zip([0, *inner], [*inner, len(word)], strict=True)
+            return "".join(self._word(word[first:last]) for first, last in ends)
         if word.startswith(("/", "~/")) and len(word) > 1:
             path, colon, rest = word.partition(":")
             return self.path(path) + colon + (self._word(rest) if rest else "")

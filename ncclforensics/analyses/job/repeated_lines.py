@@ -43,7 +43,7 @@ def repeated_call(
     calls = logged_call.filter(pl.col("rank_id").is_in(rank_ids.implode())).select(
         "rank_id", "member", "call_line", "pos"
     )
-    calls = calls.join(counters, on="pos", maintain_order="left")
+    calls = calls.join(counters, on="pos", maintain_order="left").drop_nulls("opcount")  # null: beyond 63 bits
     has_copies = bool((line_fault["kind"] == DOUBLED).any())
     doubled = _next_to_each_other(calls if has_copies else calls.clear())
     calls = calls.join(doubled, on="pos", how="anti", maintain_order="left")
