@@ -91,7 +91,7 @@ def _hosts_of_exits(run: Frames) -> dict[int, str]:
 
 def _of_ended(process: Row, row: Row, run: Frames) -> list[str]:
     """Search the kernel's log for why a process ended, unless it says itself why, or a launcher ended it."""
-    exits = run["process_exit"].filter(pl.col("is_first") & (pl.col("rank") == process["rank"]))
+    exits = run["process_exit"].filter(pl.col("is_first") & (pl.col("rank") == pl.lit(process["rank"], pl.Int32)))
     if row["verdict"] != "rank-died" or EXCEPTION in exits["how"]:
         return []
     pids = [process["pid"], *exits["pid"].drop_nulls()]

@@ -83,7 +83,7 @@ def _hosts(run: Frames) -> list[str]:
 def _kept_identifiers(run: Frames) -> set[str]:
     """Return the identifiers of communicators and the pointers, which have the form of a GUID and name no machine."""
     bases = (COLUMN_TYPES["HEXID"], COLUMN_TYPES["PTR"])
-    columns = [run["member"]["key"], run["member"]["comm"]]
+    columns = [run["member"]["key"], run["member"]["comm"], run["verdict"]["key"], run["wait"]["key"]]
     for shape in run.dialect.with_all_formats.shapes:
         names = [name for name, base in shape.columns.items() if base in bases]
         if names and (frame := run[shape.frame]).height:
