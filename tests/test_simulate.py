@@ -121,17 +121,17 @@ def test_an_aborted_hang_leaves_abort_lines_on_the_waiting_ranks_only(tmp_path: 
     assert "nccl_rank3.log" not in aborted
 
 
-def test_a_receive_that_was_skipped_long_ago_accuses_its_rank_or_both_sides_but_not_the_sender_alone(
-    tmp_path: Path,
+@pytest.mark.parametrize(("steps", "certainty", "culprits"), [(4, "likely", [5]), (0, "possible", [5, 13])])
+def test_a_skipped_receive_is_laid_to_its_rank_where_earlier_steps_show_it(
+    tmp_path: Path, steps: int, certainty: str, culprits: list[int]
 ) -> None:
-    """The sender waits, and its receiver is ahead: which of them waits for the other, only their groups would show."""
-    generate(Plan(pp=2, fault=Fault(FaultKind.RECV_NEVER_POSTED, (5,), "pp")), tmp_path)
+    """Without earlier steps: which of sender and receiver waits for the other, only their groups would show."""
+    generate(Plan(pp=2, steps=steps, fault=Fault(FaultKind.RECV_NEVER_POSTED, (5,), "pp")), tmp_path)
 
     verdict = analyze(tmp_path).verdicts[0]
 
-    assert verdict["verdict"] == "p2p-unmatched"
-    assert verdict["certainty"] == "possible"
-    assert verdict["culprits"] == [5, 13]
+    assert (verdict["verdict"], verdict["certainty"]) == ("p2p-unmatched", certainty)
+    assert verdict["culprits"] == culprits
 
 
 def test_the_command_writes_what_the_other_commands_find(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

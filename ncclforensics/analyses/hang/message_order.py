@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
+from ncclforensics.analyses.hang.wait_cycle import COUNTERPART, LEFT_OUT, left_own_order
 
 
 def judge_messages_in_order(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
@@ -15,31 +16,37 @@ def judge_messages_in_order(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
     """
     for edge in job.awaited_calls:
         culprit = next((rank_id for rank_id in edge["waits_for"] if rank_id in diagnosis.culprits), None)
-        if edge["kind"] not in ("send", "recv") or culprit is None or not _is_matched_behind(job, edge, culprit):
+        if edge["kind"] not in ("send", "recv") or culprit is None:
             continue
-        found = Diagnosis("p2p-unmatched", "", "possible", culprits=sorted({culprit, edge["waiter"]}))
-        found.reason = "wait for each other in Send and Recv, unless each of them posts both in one group"
+        message = _matched_behind(job, edge, culprit)
+        if message is None:
+            continue
+        crossing = {**edge, "waiter": culprit, "waits_for": edge["waiter"], "pos": message["pos"]}
+        if left_own_order(job, crossing, edge):
+            found = Diagnosis("p2p-unmatched", LEFT_OUT, "likely", culprits=[edge["waiter"]])
+            waiting = crossing
+        else:
+            found = Diagnosis("p2p-unmatched", "", "possible", culprits=sorted({culprit, edge["waiter"]}))
+            found.reason = "wait for each other in Send and Recv, unless each of them posts both in one group"
+            waiting = edge
         found.key = edge["key"]
-        rows = job.describe(job.calls.filter(pl.col("pos") == edge["pos"]))
-        found.call = rows[0] if rows else None
-        found.add_evidence("waiting", [{**edge, "rank_id": edge["waiter"]}])
+        found.call = next(iter(job.describe(job.calls.filter(pl.col("pos") == waiting["pos"]))), None)
+        found.add_evidence("waiting", [{**(found.call or {}), "rank_id": waiting["waiter"]}])
         found.add_evidence("culprit", [row for rank_id in found.culprits if (row := job.last_call(rank_id))])
         return found
     return None
 
 
-def _is_matched_behind(job: Job, edge: Row, culprit: int) -> bool:
-    """Whether a message of the culprit is matched only by one that the waiter posted behind the call it waits in."""
+def _matched_behind(job: Job, edge: Row, culprit: int) -> Row | None:
+    """Return a message of the culprit that only a call matches which the waiter made behind the one it waits in."""
     place = {row["rank_id"]: row["rank"] for row in job.members[edge["key"]]}
-    opposite = "Recv" if edge["kind"] == "send" else "Send"  # by the waiter; the culprit makes the other
+    answer = COUNTERPART[edge["kind"].capitalize()]  # by the waiter, to a message of the culprit
 
-    def messages(rank_id: int, peer: int, name: str, *, before: int | None = None) -> int:
-        is_message = (pl.col("key") == edge["key"]) & pl.col("nth").is_null()
-        calls = job.calls_of(rank_id).filter(is_message)
-        calls = calls if before is None else calls.filter(pl.col("pos") < before)
-        return sum(row["name"] == name and row["root"] == place.get(peer) for row in job.describe(calls))
+    def messages(rank_id: int, peer: int, name: str) -> list[Row]:
+        calls = job.calls_of(rank_id).filter((pl.col("key") == edge["key"]) & pl.col("nth").is_null())
+        return [row for row in job.describe(calls) if row["name"] == name and row["root"] == place.get(peer)]
 
-    matching = "Send" if opposite == "Recv" else "Recv"
-    posted = messages(culprit, edge["waiter"], matching)
-    answered = messages(edge["waiter"], culprit, opposite, before=edge["pos"])
-    return answered < posted <= messages(edge["waiter"], culprit, opposite)
+    posted = messages(culprit, edge["waiter"], COUNTERPART[answer])
+    answers = messages(edge["waiter"], culprit, answer)
+    answered = sum(row["pos"] < edge["pos"] for row in answers)
+    return posted[answered] if answered < len(posted) <= len(answers) else None

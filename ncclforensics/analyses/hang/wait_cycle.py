@@ -13,6 +13,10 @@ from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
 MOST_EXAMINED = 64  # ranks of a cycle
 MOST_CALLS = 4096  # the last calls of a rank, in which its own order is looked for
 ENOUGH_PERIODS = 1  # earlier periods that have to agree
+LEFT_OUT = (
+    "left out a call that it made each time before: it stands in the call that followed, and the others wait for the "
+    "one that is missing"
+)
 COUNTERPART = {"Send": "Recv", "Recv": "Send"}
 
 
@@ -43,10 +47,7 @@ def judge_cycle(job: Job, waits_for_of: dict[int, list[tuple[int, ...]]]) -> Dia
         is_message = len(set(index_of.values())) == 1
         verdict = "p2p-unmatched" if is_message else "cross-communicator-deadlock"
         diagnosis = Diagnosis(verdict, "", "likely", culprits=irregular)
-        diagnosis.reason = (
-            "left out a call that it made each time before: it stands in the call that followed, and the others wait "
-            "for the one that is missing"
-        )
+        diagnosis.reason = LEFT_OUT
     elif len(set(index_of.values())) > 1:
         ranks_by_index: dict[int | None, list[int]] = defaultdict(list)
         for rank_id, index in index_of.items():
@@ -161,12 +162,12 @@ def _ranks_that_left_their_own_order(job: Job, first_edges: dict[int, Row]) -> l
     found = set()
     for edge in list(first_edges.values())[:MOST_EXAMINED]:
         target = edge["waits_for"]
-        if target in first_edges and _left_own_order(job, edge, first_edges[target]):
+        if target in first_edges and left_own_order(job, edge, first_edges[target]):
             found.add(target)
     return sorted(found) if len(found) < len(first_edges) else []
 
 
-def _left_own_order(job: Job, edge: Row, standing: Row) -> bool:
+def left_own_order(job: Job, edge: Row, standing: Row) -> bool:
     """Whether a rank made the call of `edge` between any two of its calls like `standing`, but not before the last."""
     target = edge["waits_for"]
     own = job.calls_of(target).filter(pl.col("key").is_in([edge["key"], standing["key"]])).tail(MOST_CALLS)
@@ -186,7 +187,7 @@ def _left_own_order(job: Job, edge: Row, standing: Row) -> bool:
         return (call["key"], call["name"], call["root"]) == (edge["key"], name, peer)
 
     occurrences = [number for number, call in enumerate(calls) if is_like_last(call) and call["pos"] <= last["pos"]]
-    if calls[0]["ordinal"] == 0:  # the log shows the first period, too
+    if calls[0]["ordinal"] == 0 and occurrences[:1] != [0]:  # the log shows the first period, too
         occurrences.insert(0, 0)
     periods = [any(map(is_awaited, calls[begin:end])) for begin, end in pairwise(occurrences)]
     return len(periods) > ENOUGH_PERIODS and all(periods[:-1]) and not periods[-1]
