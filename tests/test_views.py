@@ -94,8 +94,8 @@ def test_ranks_of_several_jobs_are_not_counted_against_one() -> None:
 def test_both_calls_of_a_mismatch_stand_side_by_side() -> None:
     shown = text_report.text(of("another-broadcast-root"))
 
-    assert re.search(r"≠ root +4 +3$", shown, re.MULTILINE)
-    assert re.search(r"^ +count +65536 +65536$", shown, re.MULTILINE)
+    assert re.search(r"≠ root +rank 4 +rank 3$", shown, re.MULTILINE)
+    assert re.search(r"^ +count +65,536 +65,536$", shown, re.MULTILINE)
 
 
 def test_colour_is_off_by_default() -> None:

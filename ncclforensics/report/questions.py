@@ -37,6 +37,7 @@ QUESTIONS = (
             "p2p_failure",
             "diagnostics_fault",
             "repeated_line",
+            "system_advice",
         ),
     ),
     Question(
@@ -53,7 +54,7 @@ QUESTIONS = (
         "why this network and this plugin were chosen",
         ("net_devices", "plugin", "libfabric", "google_net"),
         ("network",),
-        ("failover", "ib_unusable", "collnet", "sharp", "remote_rails"),
+        ("failover", "ib_unusable", "collnet", "sharp", "remote_rails", "libfabric_log", "ucx"),
     ),
     Question(
         "how far GPUs and NICs are from one another",
@@ -76,6 +77,7 @@ QUESTIONS = (
         "which ranks arrive late, which communicators are slow",
         ("lag", "ended_operation", "ras_state"),
         ("operation",),
+        ("profiler_event",),
         more_needs="NCCL_DEBUG_TIMESTAMP_LEVELS=ALL (NCCL 2.26 or later)",
     ),
     Question(
