@@ -16,6 +16,7 @@ import pytest
 
 from ncclforensics import analyze
 from ncclforensics.archive.write import save
+from ncclforensics.simulate.generate import Fault, FaultKind, Plan, generate
 from ncclforensics.views import json_report
 from tests.incidents import INCIDENTS
 
@@ -146,3 +147,18 @@ def test_a_call_between_two_looks_shows_that_the_job_goes_on(tmp_path: Path) -> 
 
     assert (hang["standstill"]["shown"], hang["certainty"]) == (False, "possible")
     assert "further calls" in hang["reason"]
+
+
+def test_a_log_that_ends_while_nccl_connects_names_no_culprit(tmp_path: Path) -> None:
+    """Copied while the job ran: the other ranks are one call further, this one still connects for its last call."""
+    generate(Plan(nodes=1, tp=4, steps=0, fault=Fault(FaultKind.LAGGING, (2,), "tp", 1), version="2.27.7"), tmp_path)
+    log = tmp_path / "nccl_rank2.log"
+    lines = log.read_text().splitlines(keepends=True)
+    last = max(number for number, line in enumerate(lines) if "Connected all rings" in line)
+    assert analyze(tmp_path).verdicts[0]["verdict"] == "lagging-ranks"
+    log.write_text("".join(lines[: last - 1]))
+
+    verdict = analyze(tmp_path).verdicts[0]
+
+    assert (verdict["verdict"], verdict["culprits"]) == ("undecidable", [])
+    assert "while NCCL connects it" in verdict["reason"]

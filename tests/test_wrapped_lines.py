@@ -94,3 +94,19 @@ def test_a_line_that_is_known_alone_goes_on_in_a_log_that_was_wrapped(tmp_path: 
     (tmp_path / "wrapped.log").write_text(f"{2 * wrapped}{begun}\ncudaDev 3 busId 5d000 - Destroy COMPLETE\n")
     forms = analyze([str(tmp_path)], everything=True).run["communicator"].select("source", "form").cast({"form": str})
     assert forms.rows() == [(0, "begun")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NCCL_DEBUG=INFO\nPATH=/usr/bin\nHOME=/root\nNCCL_IB_HCA=mlx5_0\nSHELL=/bin/sh\n",
+        "+ NCCL_TEST=0\n+ NCCL_TEST=0\nls: cannot access '/data': No such file or directory\n",
+    ],
+    ids=["env", "set -x"],
+)
+def test_variables_on_lines_of_their_own_are_no_command_and_each_line_counts_once(tmp_path: Path, text: str) -> None:
+    (tmp_path / "env.txt").write_text(text)
+    run = analyze(tmp_path, everything=True).run
+
+    assert run["launch_command"].is_empty()
+    assert sum(run.tally.drop("source").row(0)) == text.count("\n")

@@ -38,10 +38,17 @@ def complete_lines(rows: pl.DataFrame, matched: Matched, dialect: Dialect) -> Ma
     torn = _unambiguous(_specific(_torn_candidates(remaining.head(MAX_TORN), dialect), dialect))
     grown = _grown(rows, matched, wrapped, dialect)
     untorn = pl.concat([wrapped, grown]).with_columns(is_torn=False)
-    completed = pl.concat([untorn, torn.with_columns(is_torn=True)])
+    completed = _apart(pl.concat([untorn, torn.with_columns(is_torn=True)]))
     if completed.is_empty():
         return matched
     return _replaced(rows, matched, completed, dialect)
+
+
+def _apart(completed: pl.DataFrame) -> pl.DataFrame:
+    """Completed lines (columns PLACE, `parts`) without those that begin inside of another one."""
+    ordered = completed.sort(PLACE)
+    end = (pl.col("line") + pl.col("parts")).cum_max().shift(1).over("source")
+    return ordered.filter((pl.col("line") >= end).fill_null(value=True))
 
 
 def _followed_lines(rows: pl.DataFrame, matched: Matched, dialect: Dialect) -> pl.DataFrame:
@@ -51,6 +58,8 @@ def _followed_lines(rows: pl.DataFrame, matched: Matched, dialect: Dialect) -> p
     """
     general = [shape.frame for shape in dialect.shapes if shape.priority < 0]
     places = [piece.select(PLACE) for name in general for piece in matched.frames.get(name, [])]
+    printed = rows.filter(pl.col("text").str.contains(dialect.prefix_marker, literal=True)).select(PLACE)
+    places = [piece.join(printed, on=PLACE, how="semi", maintain_order="left") for piece in places]
     has_failure = matched.unknown["text"].str.contains(dialect.failure_word)
     places += [matched.unknown.filter(has_failure & ~matched.unknown["damaged"]).select(PLACE)]
     lines = pl.concat([matched.known.filter("is_unrecognised").select(PLACE), *places]).unique(maintain_order=True)

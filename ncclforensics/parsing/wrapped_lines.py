@@ -11,6 +11,7 @@ import polars as pl
 from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.parsing.matching import match
 
+OPEN_ENDED = ("launch_command",)  # frames of lines that any further words complete
 MIN_WIDTH = 40  # characters
 MIN_COMPLETED = 2  # lines of a sample that match a shape only together with the next lines
 MAX_PAIRS = 40  # lines of one sample that are tried
@@ -73,7 +74,7 @@ def _is_recognised(texts: pl.Series, dialect: Dialect) -> pl.Series:
 
 def lines_of_specific_shapes(frames: dict[str, list[pl.DataFrame]], dialect: Dialect) -> pl.DataFrame:
     """The lines in frames of shapes that do not match any text (columns `source`, `line`)."""
-    general = {shape.frame for shape in dialect.shapes if shape.priority < 0}
+    general = {shape.frame for shape in dialect.shapes if shape.priority < 0 or shape.frame in OPEN_ENDED}
     pieces = [
         piece.select("source", "line") for name, found in frames.items() if name not in general for piece in found
     ]

@@ -146,6 +146,8 @@ class Job:
         diverged = [row for key in self.members for row in rows.where("divergence", key=key)]
         self.divergence = {row["key"]: row["nth"] for row in diverged}
         self.gaps = [row for row in rows.of("call_gap") if row["rank_id"] in self.rank_ids]
+        # Of ranks whose log ends while NCCL sets up connections: the last of these.
+        self.unfinished_setups = {row["rank_id"]: row for row in rows.of("unfinished_setup")}
         owners = dict.fromkeys((row["host"], row["pid"]) for row in self.rank_ids.values())
         self.processes = {owner: row for owner in owners for row in rows.where("process", host=owner[0], pid=owner[1])}
         # source -> the last line of NCCL in it, and the last lines of the processes of this job

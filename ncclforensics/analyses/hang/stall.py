@@ -69,6 +69,8 @@ def weigh_stall(job: Job, diagnosis: Diagnosis) -> Diagnosis:
         return Diagnosis("no-hang", reason, "likely")
     if between := _ending_between(job, diagnosis):
         return _several_ends(job, diagnosis, between)
+    if diagnosis.culprits and job.unfinished_setups.keys() & set(diagnosis.culprits):
+        return _ends_in_setup(job, diagnosis)
     diagnosis.rests_on_stall = not diagnosis.stall_evidence
     diagnosis.lower_certainty("likely")
     if diagnosis.stall_evidence or "stood still" not in diagnosis.reason:
@@ -121,6 +123,21 @@ def _several_ends(job: Job, diagnosis: Diagnosis, between: list[int]) -> Diagnos
     answer = Diagnosis("undecidable", reason, "likely", collect=collect, stall_evidence=diagnosis.stall_evidence)
     answer.victims = sorted({*diagnosis.victims, *diagnosis.culprits})
     answer.key, answer.call, answer.evidence_lines = diagnosis.key, diagnosis.call, diagnosis.evidence_lines
+    return answer
+
+
+def _ends_in_setup(job: Job, diagnosis: Diagnosis) -> Diagnosis:
+    """Answer where the log of a culprit ends in the middle of NCCL's work: it did not stop before a call."""
+    ranks = sorted(job.unfinished_setups.keys() & set(diagnosis.culprits))
+    names = ranks_text(job.rank_numbers(ranks)) or "some ranks"
+    reason = (
+        f"the log of {names} ends while NCCL connects it for the call it made last: it was copied there, or its end is "
+        "lost, or this connection does not complete"
+    )
+    collect = [f"the end of the log of {names}", f"the stacks of {names} (py-spy dump --native)"]
+    answer = Diagnosis("undecidable", reason, "likely", collect=collect, stall_evidence=diagnosis.stall_evidence)
+    answer.victims = sorted({*diagnosis.victims, *diagnosis.culprits})
+    answer.add_evidence("context", [job.unfinished_setups[rank_id] for rank_id in ranks[:3]])
     return answer
 
 

@@ -172,6 +172,7 @@ def job_diagnosis(
     omission: pl.DataFrame,
     line_fault: pl.DataFrame,
     unplaced_member: pl.DataFrame,
+    unfinished_setup: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per job: its verdict with the evidence lines."""
     rows = [
