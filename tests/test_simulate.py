@@ -170,3 +170,17 @@ def test_files_are_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture
 
     assert main(["simulate", "-o", str(tmp_path)]) == 2
     assert "not an empty folder" in capsys.readouterr().err
+
+
+def test_a_lost_line_of_a_pair_does_not_move_the_fault_to_its_rank(tmp_path: Path) -> None:
+    """Rank 5 stops before a call of all; rank 1's log lost the last call of the two: either may be behind."""
+    generate(Plan(nodes=1, fault=Fault(FaultKind.LAGGING, (5,), "world")), tmp_path)
+    log = tmp_path / "nccl_rank1.log"
+    lines = log.read_text().splitlines(keepends=True)
+    last = max(number for number, line in enumerate(lines) if "AllGather: " in line and "[nranks=2]" in line)
+    log.write_text("".join([*lines[:last], *lines[last + 1 :]]))
+
+    verdict = analyze(tmp_path).verdicts[0]
+
+    assert set(verdict["culprits"]) <= {5}
+    assert verdict["verdict"] == "undecidable"

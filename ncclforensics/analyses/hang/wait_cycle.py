@@ -9,6 +9,7 @@ from math import inf
 import polars as pl
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
+from ncclforensics.data.names import ranks_text
 
 MOST_EXAMINED = 64  # ranks of a cycle
 MOST_CALLS = 4096  # the last calls of a rank, in which its own order is looked for
@@ -34,6 +35,8 @@ def judge_cycle(job: Job, waits_for_of: dict[int, list[tuple[int, ...]]]) -> Dia
     irregular = _ranks_that_left_their_own_order(job, first_edges)
     if len(passed) == len(cycle) and irregular:
         passed = []
+    if passed and all(_has_one_waiter(job, first_edges, rank_id) for rank_id in passed):
+        return _skipped_or_lost(job, first_edges, passed)
     if passed:
         has_majority = len(passed) < len(cycle)
         diagnosis = Diagnosis(
@@ -76,6 +79,31 @@ def judge_cycle(job: Job, waits_for_of: dict[int, list[tuple[int, ...]]]) -> Dia
     diagnosis.add_evidence("minority", [{**edge, "rank_id": edge["waiter"]} for edge in minority[:4]])
     diagnosis.add_evidence("majority", [{**edge, "rank_id": edge["waiter"]} for edge in majority[:2]])
     return diagnosis
+
+
+def _has_one_waiter(job: Job, first_edges: dict[int, Row], rank_id: int) -> bool:
+    """Whether one rank alone waits for the collective that another one lacks."""
+    edges = [edge for edge in first_edges.values() if edge["waits_for"] == rank_id]
+    calls = {(edge["key"], edge["nth"]) for edge in edges if edge["kind"] == "collective"}
+    waiters = {
+        edge["waiter"] for edge in job.waits if (edge["key"], edge["nth"]) in calls and rank_id in edge["waits_for"]
+    }
+    return len(waiters) == 1
+
+
+def _skipped_or_lost(job: Job, first_edges: dict[int, Row], passed: list[int]) -> Diagnosis:
+    """Answer where one rank alone waits for the call: it was left out, or its line is lost and the waiter is behind."""
+    waiters = [rank_id for rank_id, edge in first_edges.items() if edge["waits_for"] in passed]
+    skipping, waiting = (ranks_text(job.rank_numbers(ranks)) or "some ranks" for ranks in (passed, waiters))
+    reason = (
+        f"{skipping} left out a call that {waiting} waits in, or the log of {skipping} lost its line and {waiting} is "
+        "the rank that the others wait for"
+    )
+    collect = [f"the stacks of {skipping} and {waiting} (py-spy dump --native)"]
+    answer = Diagnosis("undecidable", reason, "likely", collect=collect)
+    answer.add_evidence("context", [{**first_edges[rank_id], "rank_id": rank_id} for rank_id in waiters[:2]])
+    answer.add_evidence("context", [{**first_edges[rank_id], "rank_id": rank_id} for rank_id in passed[:2]])
+    return answer
 
 
 def _ranks_awaited_first(job: Job, edges: list[Row]) -> list[int]:
