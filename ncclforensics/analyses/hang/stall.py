@@ -112,6 +112,13 @@ def _ending_between(job: Job, diagnosis: Diagnosis) -> list[int]:
     return sorted(found)
 
 
+def _left_open(diagnosis: Diagnosis, reason: str, collect: list[str]) -> Diagnosis:
+    """Answer that nothing shows which rank stands: the culprits of a diagnosis may wait like the others."""
+    answer = Diagnosis("undecidable", reason, "likely", collect=collect, stall_evidence=diagnosis.stall_evidence)
+    answer.victims = sorted({*diagnosis.victims, *diagnosis.culprits})
+    return answer
+
+
 def _several_ends(job: Job, diagnosis: Diagnosis, between: list[int]) -> Diagnosis:
     """Answer where logs end at several places: nothing shows which of these ranks stands, and whose log is shorter."""
     slower, later = (ranks_text(job.rank_numbers(ranks)) or "some ranks" for ranks in (diagnosis.culprits, between))
@@ -120,8 +127,7 @@ def _several_ends(job: Job, diagnosis: Diagnosis, between: list[int]) -> Diagnos
         "different places, or not all of their logs go to the end"
     )
     collect = [f"the end of the logs of {slower} and {later}", f"the stacks of {slower} and {later} (py-spy dump)"]
-    answer = Diagnosis("undecidable", reason, "likely", collect=collect, stall_evidence=diagnosis.stall_evidence)
-    answer.victims = sorted({*diagnosis.victims, *diagnosis.culprits})
+    answer = _left_open(diagnosis, reason, collect)
     answer.key, answer.call, answer.evidence_lines = diagnosis.key, diagnosis.call, diagnosis.evidence_lines
     return answer
 
@@ -135,8 +141,7 @@ def _ends_in_setup(job: Job, diagnosis: Diagnosis) -> Diagnosis:
         "lost, or this connection does not complete"
     )
     collect = [f"the end of the log of {names}", f"the stacks of {names} (py-spy dump --native)"]
-    answer = Diagnosis("undecidable", reason, "likely", collect=collect, stall_evidence=diagnosis.stall_evidence)
-    answer.victims = sorted({*diagnosis.victims, *diagnosis.culprits})
+    answer = _left_open(diagnosis, reason, collect)
     answer.add_evidence("context", [job.unfinished_setups[rank_id] for rank_id in ranks[:3]])
     return answer
 

@@ -32,8 +32,9 @@ def judge_cycle(job: Job, waits_for_of: dict[int, list[tuple[int, ...]]]) -> Dia
                 first_edges[edge["waiter"]] = {**edge, "waits_for": target}
     index_of = {rank_id: job.communicator_index.get((rank_id, edge["key"])) for rank_id, edge in first_edges.items()}
     passed = _ranks_past_a_missing_call(job, first_edges)
-    irregular = _ranks_that_left_their_own_order(job, first_edges)
-    if len(passed) == len(cycle) and irregular:
+    is_open = len(passed) in (0, len(cycle))  # the other ranks do not show who left the order
+    irregular = _ranks_that_left_their_own_order(job, first_edges) if is_open else []
+    if irregular:
         passed = []
     if passed and all(_has_one_waiter(job, first_edges, rank_id) for rank_id in passed):
         return _skipped_or_lost(job, first_edges, passed)
