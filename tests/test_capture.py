@@ -21,7 +21,7 @@ from ncclforensics import analyze
 from ncclforensics.capture import environment, measurements, request, result
 from ncclforensics.capture.fault_injection import FaultKind, InjectedFault, parse_fault
 from ncclforensics.capture.inventory import Gpu
-from ncclforensics.capture.journal import Journal, plain
+from ncclforensics.capture.journal import Journal, host, plain
 from ncclforensics.capture.launch import launch
 from ncclforensics.capture.launcher_rank import LauncherRank, detect_launcher_rank
 from ncclforensics.capture.plan import COLLECTIVES, Plan, sizes
@@ -182,10 +182,9 @@ def test_algorithms_that_nccl_cannot_be_told_are_refused(names: str, backend: st
 def test_a_bandwidth_is_held_against_the_least_one_only_if_it_was_measured(tmp_path: Path) -> None:
     captured = result.CaptureResult(tmp_path, [], "", measured(2))
 
-    assert captured.reaches(80)
-    assert not captured.reaches(90)
-    with pytest.raises(UsageError, match="no bandwidth was measured"):
-        result.CaptureResult(tmp_path, [], "", []).reaches(1)
+    assert captured.shortfall(80) == ""
+    assert captured.shortfall(90) == "all_reduce reached 83.47 GB/s at most, below --min-busbw 90"
+    assert "was not measured" in result.CaptureResult(tmp_path, [], "", []).shortfall(1)
 
 
 def test_gloo_uses_the_loopback_and_no_variable_of_nccl(tmp_path: Path) -> None:
@@ -218,6 +217,7 @@ def test_ranks_come_from_the_gpus(tool: Callable[[str, str], Path]) -> None:
         ({"nproc": 4}, "--ranks-per-gpu 2"),
         ({"gpus": "0"}, "--ranks-per-gpu 2"),
         ({"gpus": "7"}, "no GPU 7"),
+        ({"gpus": "1,1"}, "named twice"),
         ({"collectives": "all_reduce,gossip"}, "gossip"),
         ({"largest": "1G"}, "--memory"),
         ({"largest": "much"}, "not a size"),
@@ -241,6 +241,22 @@ def test_a_gpu_in_use_is_refused_unless_allowed(tool: Callable[[str, str], Path]
     with pytest.raises(UsageError, match=r"in use by others: GPU 0 .*--share"):
         build_plan(REQUEST, {}, "x")
     assert build_plan(replace(REQUEST, share=True), {}, "x").nranks == 2
+
+
+def test_under_a_launcher_only_the_gpu_of_this_process_must_be_unused(tool: Callable[[str, str], Path]) -> None:
+    two_gpus(tool, used=30_000)  # GPU 0: rank 0 is on it already
+    launched = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "29500"}
+    shared_folder = replace(REQUEST, folder=Path("x"))
+
+    assert build_plan(shared_folder, launched, "x").local_ranks == [(1, 1)]
+    with pytest.raises(UsageError, match="in use by others: GPU 0"):
+        build_plan(shared_folder, {**launched, "RANK": "0", "LOCAL_RANK": "0"}, "x")
+
+
+def test_the_host_is_named_as_nccl_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "gpu-a012.cluster.local")
+
+    assert host() == "gpu-a012"
 
 
 SLURM = {"SLURM_PROCID": "9", "SLURM_LOCALID": "1", "SLURM_STEP_NUM_TASKS": "16", "SLURM_JOB_ID": "7"}
@@ -773,3 +789,14 @@ def test_a_live_capture_measures_and_checks_every_collective(tmp_path: Path) -> 
     assert {row["collective"] for row in record["measured"]} == set(COLLECTIVES)
     assert sum(row["wrong"] for row in record["measured"]) == 0
     assert set(record["late_ms"]) == {"0", "1", "2"}
+
+
+def test_the_checked_pattern_is_exact_beyond_the_whole_numbers_of_float32() -> None:
+    torch = pytest.importorskip("torch", reason="the extra `capture` is not installed")
+    from ncclforensics.capture.collectives import Communicator
+
+    comm = Communicator(None, 0, 1, torch.device("cpu"))  # type: ignore[arg-type]
+    offset = (1 << 24) + 3
+
+    assert comm.pattern(9, 1, offset).tolist() == [float((offset + place) % 7 + 1) for place in range(9)]
+    assert comm.pattern(offset + 9, 1)[offset:].tolist() == comm.pattern(9, 1, offset).tolist()

@@ -80,9 +80,13 @@ class Communicator:
         """Allocate a buffer of float32 elements."""
         return torch.empty(count, dtype=torch.float32, device=self.device)
 
-    def pattern(self, count: int, first: float) -> torch.Tensor:
-        """Return the input of a rank, which differs from element to element."""
-        return torch.arange(count, dtype=torch.float32, device=self.device).remainder_(PERIOD).add_(first)
+    def pattern(self, count: int, first: float, offset: int = 0) -> torch.Tensor:
+        """Return the input of a rank from its element `offset` on: `first` plus 0 to 6, repeated.
+
+        It is not made of a range of floats: above 2^24 these are rounded.
+        """
+        period = torch.arange(offset, offset + PERIOD, device=self.device).remainder_(PERIOD)
+        return period.to(torch.float32).add_(first).repeat(-(-count // PERIOD))[:count]
 
 
 # Journals and runs a collective on (communicator, input, output).
@@ -153,7 +157,7 @@ class Collective:
         count = received.numel() // len(firsts)
         offset = comm.rank * count if self.sent == "n" else 0  # this rank's share of the inputs
         parts = zip(received.split(count), firsts, strict=True)
-        expected = [(part, (comm.pattern(offset + count, 0)[offset:]) * summands + first) for part, first in parts]
+        expected = [(part, comm.pattern(count, 0, offset) * summands + first) for part, first in parts]
         return int(sum((part != correct).sum().item() for part, correct in expected))
 
 

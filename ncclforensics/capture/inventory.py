@@ -73,17 +73,22 @@ def _visible(found: Sequence[Gpu], names: str | None) -> list[Gpu]:
     return visible
 
 
-def choose_gpus(found: Sequence[Gpu], wanted: str | None, *, share: bool) -> list[Gpu]:
-    """Return the GPUs to use. Raises UsageError if one does not exist, or is busy and `share` is not set."""
+def choose_gpus(found: Sequence[Gpu], wanted: str | None) -> list[Gpu]:
+    """Return the GPUs to use. Raises UsageError if one does not exist, or is named twice."""
     numbers = [part.strip() for part in wanted.split(",")] if wanted else [str(gpu.ordinal) for gpu in found]
     by_number = {str(gpu.ordinal): gpu for gpu in found}
     if unknown := [number for number in numbers if number not in by_number]:
         raise UsageError(f"--gpus {wanted}: no GPU {unknown[0]}; the GPUs are {', '.join(by_number)}")
-    selected = [by_number[number] for number in numbers]
-    if not share and (busy := [gpu for gpu in selected if gpu.is_in_use]):
+    if len(set(numbers)) < len(numbers):
+        raise UsageError(f"--gpus {wanted}: a GPU is named twice; --ranks-per-gpu puts several ranks on one GPU")
+    return [by_number[number] for number in numbers]
+
+
+def check_unused(gpus: Sequence[Gpu]) -> None:
+    """Raise UsageError if other processes use one of the GPUs."""
+    if busy := [gpu for gpu in gpus if gpu.is_in_use]:
         used = ", ".join(f"GPU {gpu.ordinal} ({gpu.mib_used} MiB, {len(gpu.programs)} processes)" for gpu in busy)
         raise UsageError(f"in use by others: {used}; choose other GPUs with --gpus, or use these with --share")
-    return selected
 
 
 def networks(root: Path = SYSTEM) -> list[str]:

@@ -36,9 +36,9 @@ def now() -> str:
 
 
 def host() -> str:
-    """Return the host name, restricted to the characters that NCCL's lines may contain there."""
-    name = socket.gethostname()
-    return "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in name) or "localhost"
+    """Return the host name as NCCL prints it: up to its first dot, restricted to the characters of a host name."""
+    name = socket.gethostname().partition(".")[0]
+    return "".join(c if c.isascii() and (c.isalnum() or c in "_-") else "-" for c in name) or "localhost"
 
 
 def plain(error: BaseException) -> str:

@@ -155,7 +155,7 @@ class Plan:
     def command(self) -> list[str]:
         """Return the command line of nccl-tests over all GPUs of this process."""
         sizes = ["-b", str(min(self.sizes)), "-e", str(max(self.sizes)), "-f", str(FACTOR)]
-        count = 1 if self.launcher_rank else len(self.gpus)
+        count = 1 if self.launcher_rank else min(len(self.gpus), self.nranks)
         return [str(self.program), *sizes, "-g", str(count), "-n", str(ITERATIONS), "-w", str(WARMUP)]
 
     def describe(self) -> Iterator[str]:

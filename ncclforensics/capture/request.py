@@ -66,7 +66,7 @@ def build_plan(request: CaptureRequest, environment: Mapping[str, str], default_
     if request.program and any(fault.is_in_steps for fault in faults):
         raise UsageError("--nccl-tests supports only the faults socket, no-gdr and channels:N")
     memory = plan.parse_size(request.memory)
-    return Plan(
+    planned = Plan(
         folder=(request.folder or Path(default_folder)).absolute(),
         backend=request.backend,
         nranks=nranks,
@@ -83,6 +83,10 @@ def build_plan(request: CaptureRequest, environment: Mapping[str, str], default_
         program=request.program,
         launcher_rank=launcher_rank,
     )
+    if not request.share:
+        # Another process of the launcher may be on its own GPU already.
+        inventory.check_unused([gpu for _, local in planned.local_ranks if (gpu := planned.gpu_of(local)) is not None])
+    return planned
 
 
 def algorithms(request: CaptureRequest) -> list[str]:
@@ -99,7 +103,7 @@ def _gpus(request: CaptureRequest, environment: Mapping[str, str]) -> list[Gpu]:
     found, problem = inventory.gpus(environment)
     if not found:
         raise UsageError(f"no GPU found ({problem}); use --backend gloo for a rehearsal on CPUs")
-    return inventory.choose_gpus(found, request.gpus, share=request.share)
+    return inventory.choose_gpus(found, request.gpus)
 
 
 def _nranks(request: CaptureRequest, launcher_rank: LauncherRank | None, found: Sequence[Gpu]) -> int:

@@ -39,18 +39,31 @@ class CaptureResult:
         """Return the highest bandwidth of all_reduce in GB/s; None if it was not measured."""
         return max((row["busbw_GBps"] for row in self.measured if row["collective"] == "all_reduce"), default=None)
 
-    def reaches(self, min_busbw: float) -> bool:
-        """Whether all_reduce reached this bandwidth in GB/s. Raises UsageError if it was not measured."""
+    @property
+    def problem(self) -> str:
+        """Return why the capture did not run to its end with correct results; empty if it did."""
+        failed = [f"rank {row['rank']} {row['ended']}, code {row['code']}" for row in self.ranks if not _is_well(row)]
+        wrong = [row for row in self.measured if row["wrong"]]
+        if self.ended_early or failed:
+            return "; ".join(filter(None, [self.ended_early, *failed]))
+        return f"{wrong[0]['wrong']} wrong elements in {wrong[0]['collective']}" if wrong else ""
+
+    def shortfall(self, min_busbw: float | None) -> str:
+        """Return a sentence if all_reduce did not reach this bandwidth in GB/s, or was not measured."""
+        if min_busbw is None:
+            return ""
         if self.busbw is None:
-            raise UsageError(f"{self.folder}: no bandwidth was measured, so --min-busbw cannot be checked")
-        return self.busbw >= min_busbw
+            return "all_reduce was not measured, so --min-busbw cannot be checked"
+        if self.busbw >= min_busbw:
+            return ""
+        return f"all_reduce reached {self.busbw:.2f} GB/s at most, below --min-busbw {min_busbw:g}"
 
     def summary(self) -> Iterator[str]:
         """Yield lines that summarise the results for the user."""
         if self.ended_early:
             yield f"Ended early: {self.ended_early}."
         for row in self.ranks:
-            if row["ended"] != "finished":
+            if not _is_well(row):
                 yield f"rank {row['rank']} (pid {row['pid']}): {row['ended']}, code {row['code']}"
         if self.measured:
             largest = max(row["size"] for row in self.measured)
@@ -58,6 +71,10 @@ class CaptureResult:
             yield f"busbw at {largest} bytes, GB/s: " + ", ".join(
                 f"{row['collective']} {row['busbw_GBps']:.2f}" for row in best
             )
+
+
+def _is_well(rank: Row) -> bool:
+    return bool(rank["ended"] == "finished")
 
 
 def prepare(plan: Plan) -> None:
@@ -98,7 +115,7 @@ def _capture(plan: Plan, progress: Progress) -> CaptureResult:
         ended_early = _wait_for_ranks(plan) or ended_early
     if plan.is_leader:
         record_data["absent"]["after"] = environment.collect(plan.folder / "after", only_counters=True)
-    captured = CaptureResult(plan.folder, [_exit_row(child) for child in children], ended_early, [])
+    captured = CaptureResult(plan.folder, _exit_rows(plan, children), ended_early, [])
     if plan.is_leader and not plan.program:
         _write_tables(plan, captured, record_data)
     record_data |= {"ended": now(), "complete": True, "ended_early": ended_early, "ranks": captured.ranks}
@@ -113,8 +130,26 @@ def write_record(path: Path, record_data: Row) -> None:
     write_file(path, f"{json.dumps(record_data, indent=1)}\n".encode())
 
 
-def _exit_row(child: Child) -> Row:
-    return {"rank": child.rank, "pid": child.process.pid, "ended": child.ended, "code": child.code}
+def _exit_rows(plan: Plan, children: Sequence[Child]) -> list[Row]:
+    """Return how the ranks ended: those of this process, and for rank 0 of a launcher those of all processes."""
+    if plan.launcher_rank is None or not plan.is_leader:
+        return [
+            {"rank": child.rank, "pid": child.process.pid, "ended": child.ended, "code": child.code}
+            for child in children
+        ]
+    rows = [row for path in plan.folder.glob("launcher.rank*.jsonl") for row in measurements.entries(path)]
+    rows.sort(key=lambda row: int(row["rank"]))
+    return [{"rank": row["rank"], "pid": row["process"], "ended": row["ended"], "code": row["code"]} for row in rows]
+
+
+def wait_for_result(plan: Plan) -> CaptureResult:
+    """Return the result that rank 0 of a launcher writes; one with a problem if it does not come in time."""
+    deadline = time.monotonic() + 2 * (plan.stall_s + 2 * GRACE_PERIOD)
+    while time.monotonic() < deadline:
+        if (path := plan.folder / RECORD).exists() and (record := json.loads(path.read_bytes()))["complete"]:
+            return CaptureResult(plan.folder, record["ranks"], record["ended_early"], record.get("measured", []))
+        time.sleep(0.2)
+    return CaptureResult(plan.folder, [], "rank 0 wrote no result", [])
 
 
 def _wait_for_ranks(plan: Plan) -> str:

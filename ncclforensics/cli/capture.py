@@ -18,6 +18,7 @@ from ncclforensics.cli.analysis import ProgressBar, load_single_report
 from ncclforensics.cli.options import FailOn, FailOnOption, Format, FormatOption, NoColor, Quiet, Verbose
 from ncclforensics.cli.output import Exit, exit_code_of, write_report
 from ncclforensics.data.names import printable
+from ncclforensics.errors import UsageError
 
 if TYPE_CHECKING:
     from ncclforensics.capture.fault_injection import InjectedFault
@@ -81,7 +82,10 @@ def capture(
         float, typer.Option("--stall", metavar="SECONDS", min=1, help="Treat a call that takes longer as hung.")
     ] = 30,
     limit: Annotated[
-        float, typer.Option("--limit", metavar="SECONDS", min=5, help="End the whole capture after this time.")
+        float,
+        typer.Option(
+            "--limit", metavar="SECONDS", min=5, help="End each capture after this time, --algorithms included."
+        ),
     ] = 600,
     subsystems: Annotated[
         str, typer.Option("--subsys", metavar="LIST", help="NCCL_DEBUG_SUBSYS of the ranks.")
@@ -132,39 +136,53 @@ def capture(
     if script is not None:
         typer.echo(scripts.job_script(script, nodes, gpus_per_node, limit, capture_request.arguments()), nl=False)
         return
+    if nccl_tests and min_busbw is not None:
+        raise UsageError("--min-busbw needs the measurements of capture; it cannot be combined with --nccl-tests")
     plan = request.build_plan(capture_request, os.environ, strftime("capture-%Y%m%d-%H%M%S"))
     compared_algorithms = request.algorithms(capture_request)
     if dry_run:
         typer.echo("\n".join(map(printable, plan.describe())))
         return
-    folder, is_fast_enough = _repeat_capture(plan, repeat, every, min_busbw, quiet=quiet)
-    measured = {name: _run_capture(plan.with_algorithm(name), quiet=quiet).measured for name in compared_algorithms}
+    plan = replace(plan, limit_s=plan.limit_s / (1 + len(compared_algorithms)))
+    captured = _repeat_capture(plan, repeat, every, min_busbw, quiet=quiet)
+    measured = {}
+    if not captured.problem:
+        measured = {name: _run_capture(plan.with_algorithm(name), quiet=quiet).measured for name in compared_algorithms}
     if not plan.is_leader:
         return  # rank 0 reports
     for name, smallest, largest in measurements.fastest(measured):
         typer.echo(f"fastest all_reduce from {smallest} to {largest} bytes: {name}", err=True)
-    report = load_single_report([str(folder)], full=True, everything=True, quiet=quiet)
+    report = load_single_report([str(captured.folder)], full=True, everything=True, quiet=quiet)
     write_report(report, report_format, None, fail_on=fail_on, verbose=verbose, no_color=no_color, everything=True)
     if not quiet:
         for fault in plan.faults:
             typer.echo(_fault_result(fault, report), err=True)
+    if shortfall := captured.shortfall(min_busbw):
+        typer.echo(f"{printable(str(captured.folder))}: {shortfall}", err=True)
     code = exit_code_of(report, fail_on, has_benchmark=report.run["benchmark"].height > 0)
-    raise typer.Exit(code if is_fast_enough else Exit.FINDINGS)
+    if code == Exit.OK and (captured.problem or (plan.sweep and not plan.program and not captured.measured)):
+        code = Exit.UNDECIDABLE
+    raise typer.Exit(Exit.FINDINGS if shortfall and captured.busbw is not None else code)
 
 
-def _repeat_capture(
-    plan: Plan, repeat: int, every: float, min_busbw: float | None, *, quiet: bool
-) -> tuple[Path, bool]:
-    """Run captures until one is too slow; return the last folder, and whether it was fast enough."""
+def _repeat_capture(plan: Plan, repeat: int, every: float, min_busbw: float | None, *, quiet: bool) -> CaptureResult:
+    """Run captures until one fails or is too slow; return the last one.
+
+    All processes of a launcher take the result that rank 0 writes, so that they stop at the same turn.
+    """
+    from ncclforensics.capture import result
+
     for turn in range(1, repeat + 1):
         began = monotonic()
         turn_plan = plan if repeat == 1 else replace(plan, folder=plan.folder / f"turn-{turn:03}")
         captured = _run_capture(turn_plan, quiet=quiet)
-        if min_busbw is not None and plan.is_leader and not captured.reaches(min_busbw):
-            return turn_plan.folder, False
+        if not plan.is_leader:
+            captured = result.wait_for_result(turn_plan)
+        if captured.problem or captured.shortfall(min_busbw):
+            break
         if turn < repeat:
             sleep(max(0.0, began + every - monotonic()))
-    return turn_plan.folder, True
+    return captured
 
 
 def _run_capture(plan: Plan, *, quiet: bool) -> CaptureResult:
