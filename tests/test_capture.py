@@ -182,9 +182,9 @@ def test_algorithms_that_nccl_cannot_be_told_are_refused(names: str, backend: st
 def test_a_bandwidth_is_held_against_the_least_one_only_if_it_was_measured(tmp_path: Path) -> None:
     captured = result.CaptureResult(tmp_path, [], "", measured(2))
 
-    assert captured.shortfall(80) == ""
-    assert captured.shortfall(90) == "all_reduce reached 83.47 GB/s at most, below --min-busbw 90"
-    assert "was not measured" in result.CaptureResult(tmp_path, [], "", []).shortfall(1)
+    assert captured.busbw_problem(80) == ""
+    assert captured.busbw_problem(90) == "all_reduce reached 83.47 GB/s at most, below --min-busbw 90"
+    assert "was not measured" in result.CaptureResult(tmp_path, [], "", []).busbw_problem(1)
 
 
 def test_gloo_uses_the_loopback_and_no_variable_of_nccl(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ class CaptureResult:
             return "; ".join(filter(None, [self.ended_early, *failed]))
         return f"{wrong[0]['wrong']} wrong elements in {wrong[0]['collective']}" if wrong else ""
 
-    def shortfall(self, min_busbw: float | None) -> str:
+    def busbw_problem(self, min_busbw: float | None) -> str:
         """Return a sentence if all_reduce did not reach this bandwidth in GB/s, or was not measured."""
         if min_busbw is None:
             return ""

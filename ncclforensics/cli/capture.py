@@ -157,12 +157,12 @@ def capture(
     if not quiet:
         for fault in plan.faults:
             typer.echo(_fault_result(fault, report), err=True)
-    if shortfall := captured.shortfall(min_busbw):
-        typer.echo(f"{printable(str(captured.folder))}: {shortfall}", err=True)
+    if too_slow := captured.busbw_problem(min_busbw):
+        typer.echo(f"{printable(str(captured.folder))}: {too_slow}", err=True)
     code = exit_code_of(report, fail_on, has_benchmark=report.run["benchmark"].height > 0)
     if code == Exit.OK and (captured.problem or (plan.sweep and not plan.program and not captured.measured)):
         code = Exit.UNDECIDABLE
-    raise typer.Exit(Exit.FINDINGS if shortfall and captured.busbw is not None else code)
+    raise typer.Exit(Exit.FINDINGS if too_slow and captured.busbw is not None else code)
 
 
 def _repeat_capture(plan: Plan, repeat: int, every: float, min_busbw: float | None, *, quiet: bool) -> CaptureResult:
@@ -178,7 +178,7 @@ def _repeat_capture(plan: Plan, repeat: int, every: float, min_busbw: float | No
         captured = _run_capture(turn_plan, quiet=quiet)
         if not plan.is_leader:
             captured = result.wait_for_result(turn_plan)
-        if captured.problem or captured.shortfall(min_busbw):
+        if captured.problem or captured.busbw_problem(min_busbw):
             break
         if turn < repeat:
             sleep(max(0.0, began + every - monotonic()))
