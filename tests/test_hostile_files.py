@@ -1,30 +1,24 @@
-"""What a file system does: pipes and sockets among logs, files that vanish or grow, reads and writes that fail."""
+"""What a file system does: pipes and sockets among logs, files that vanish or grow; an exit code for each failure."""
 
 from __future__ import annotations
 
-import builtins
-import errno
 import gzip
-import io
 import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ncclforensics import analyze, cli
+from ncclforensics import cli
 from ncclforensics.frames.open_run import open_run
 from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.sources import find
 from ncclforensics.report.build import build_report
-from tests.budget import IS_FULL
 from tests.incidents import INCIDENTS
 
 HUNG = INCIDENTS / "one-rank-stops-before-an-allreduce"
@@ -105,92 +99,6 @@ def test_a_file_that_changes_after_it_was_found_costs_only_itself(change: str, l
     report = build_report(run)
     assert report.defects == []
     assert 11 in report.numbers(report.verdicts[0]["culprits"])
-
-
-@contextmanager
-def failing(monkeypatch: pytest.MonkeyPatch, number: int, where: Path) -> Iterator[list[int]]:
-    """Let the n-th opening for reading, or reading, of a file below a folder fail; yields how many there were."""
-    count = [0]
-    original = io.open
-
-    def step() -> None:
-        count[0] += 1
-        if count[0] == number:
-            raise OSError(errno.EIO, "Input/output error")
-
-    def opened(file: Any, mode: str = "r", *rest: Any, **options: Any) -> Any:
-        if "b" not in mode or "r" not in mode or not str(file).startswith(str(where)):
-            return original(file, mode, *rest, **options)
-        step()
-        return Reading(original(file, mode, *rest, **options), step)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(builtins, "open", opened)
-        yield count
-
-
-class Reading:
-    """A file whose reads are counted."""
-
-    def __init__(self, stream: Any, step: Callable[[], None]) -> None:
-        self._stream, self._step = stream, step
-
-    def read(self, *size: int) -> bytes:
-        self._step()
-        data: bytes = self._stream.read(*size)
-        return data
-
-    def readinto(self, buffer: Any) -> int:
-        self._step()
-        size: int = self._stream.readinto(buffer)
-        return size
-
-    def __enter__(self) -> Reading:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._stream.close()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
-@pytest.mark.slow
-def test_any_read_may_fail_and_costs_only_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for log in sorted(HUNG.glob("*.log"))[:2]:
-        shutil.copy(log, tmp_path)
-    with failing(monkeypatch, 0, tmp_path) as count:
-        analyze([str(tmp_path)])
-    assert count[0] > 3
-
-    for number in range(1, count[0] + 1, 1 if IS_FULL else max(count[0] // 4, 1)):
-        with failing(monkeypatch, number, tmp_path):
-            report = analyze([str(tmp_path)])
-
-        assert report.defects == []
-        problems = [problem for _, problem in report.input_problems()]
-        assert any("Input/output error" in problem for problem in problems) or report.verdicts, number
-
-
-@pytest.mark.parametrize(
-    "command", [["save", "-o", "out.ncclf"], ["report", "-o", "out.md"], ["hang", "-o", "out.txt"]]
-)
-def test_any_write_may_fail_and_leaves_the_old_file(
-    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path(command[-1]).write_bytes(b"the old file")
-    for name in ("fsync", "replace"):
-        with monkeypatch.context() as patch:
-
-            def fail(*_: Any, **__: Any) -> None:
-                raise OSError(errno.ENOSPC, "No space left on device")
-
-            patch.setattr(*(("os.fsync", fail) if name == "fsync" else ("pathlib.Path.replace", fail)))
-            assert cli.main([command[0], str(HUNG), "-q", *command[1:]]) == cli.Exit.USAGE
-
-        assert "No space left on device" in capsys.readouterr().err
-        assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"the old file"]
 
 
 # Command line, exit code, and what stands on stderr. {hung}, {healthy} and {tmp} are folders.

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ncclforensics import cli
-from ncclforensics.archive.atomic_write import replacing
+from ncclforensics.archive.atomic_write import ABANDONED_AFTER, replacing
 from tests.incidents import INCIDENTS
 
 HUNG = INCIDENTS / "one-rank-stops-before-an-allreduce"
@@ -100,3 +100,20 @@ def test_a_signal_leaves_no_temporary_file_and_no_traceback(number: int, code: i
     assert process.returncode == code
     assert b"Traceback" not in errors
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+    ended = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, timeout=60)
+    pid = int(ended.stdout)
+    path, old = tmp_path / "report.md", time.time() - 2 * ABANDONED_AFTER
+    abandoned, young, alive, other = (
+        tmp_path / name for name in (f".report.md.{pid}", f".report.md.{pid}0", ".report.md.1", ".report.md.old")
+    )
+    for file in (abandoned, young, alive, other):
+        file.write_bytes(b"half")
+        os.utime(file, None if file == young else (old, old))
+
+    with replacing(path) as file:
+        file.write(b"new")
+
+    assert sorted(tmp_path.iterdir()) == sorted([path, young, alive, other])

@@ -1,13 +1,50 @@
-"""Write a file so that it is complete or as it was: to a temporary file beside it, which then takes its place."""
+"""Write a file so that it is complete or as it was: to a temporary file beside it, which then takes its place.
+
+A process that is killed leaves its temporary files; the next one that needs such a file removes them.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 import stat
+import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
 from typing import IO
+
+ABANDONED_AFTER = 3600  # seconds; a younger temporary file may belong to a process on another host
+
+
+def temporary_prefix() -> str:
+    """Return the beginning of the names of this process's files in the folder for temporary files.
+
+    Files and folders there that a killed process left are removed.
+    """
+    remove_abandoned(Path(tempfile.gettempdir()), "ncclforensics-", "-*")
+    return f"ncclforensics-{os.getpid()}-"
+
+
+def remove_abandoned(folder: Path, prefix: str, suffix: str = "") -> None:
+    """Remove what processes that have ended left in a folder under this prefix, their pid, and this suffix."""
+    for path in folder.glob(f"{escape(prefix)}[1-9]*{suffix}"):
+        pid = path.name.removeprefix(prefix).partition("-")[0]
+        with suppress(OSError):
+            if pid.isdecimal() and path.lstat().st_mtime < time.time() - ABANDONED_AFTER and not _is_alive(int(pid)):
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 @contextmanager
@@ -26,6 +63,7 @@ def replacing(path: Path, *, mode: int = 0o666) -> Iterator[IO[bytes]]:
         with open(path, "wb") as file:
             yield file
         return
+    remove_abandoned(path.parent, f".{path.name}.")
     new = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:

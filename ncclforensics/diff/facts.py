@@ -60,12 +60,13 @@ def _is_different(good: dict[str, int], bad: dict[str, int]) -> bool:
 
 def _side(rows: pl.DataFrame | None, all_of_topic: pl.DataFrame) -> Side:
     if rows is None:  # the first line of the topic shows that this run prints such facts
-        first = all_of_topic.select("source", "line").head(1)
+        first = all_of_topic.select("source", "line").drop_nulls().head(1)
         return Side([(ABSENT, 0)], [Line(source, line, "others are") for source, line in first.iter_rows()])
     counted = rows.group_by("value", maintain_order=True).agg(pl.len(), pl.col("source", "line").first())
     ordered = counted.sort("len", "value", descending=[True, False])
     values = list(ordered.select("value", "len").iter_rows())
-    cited = ordered.head(SHOWN).select("source", "line", "value").iter_rows()
+    # A value that was concluded from other lines has none of its own.
+    cited = ordered.head(SHOWN).select("source", "line", "value").drop_nulls(["source", "line"]).iter_rows()
     return Side(values, [Line(source, line, value) for source, line, value in cited])
 
 

@@ -162,7 +162,7 @@ class Run:
         try:
             computed: pl.DataFrame | None = call_with(self, analysis.function, analysis.of)
             if computed is not None:
-                return pl.DataFrame([computed[column].cast(dtype) for column, dtype in analysis.columns.items()])
+                return pl.DataFrame([_cast(computed[column], dtype) for column, dtype in analysis.columns.items()])
         except BrokenFrameError:
             self.broken.add(name)
         except ForensicsError:
@@ -300,6 +300,11 @@ class Run:
         """
         ends = [reader.lines_read + 1 if reader.is_whole else 0 for reader in self.inputs]
         return pl.Series(ends, dtype=pl.Int32)
+
+
+def _cast(column: pl.Series, dtype: pl.DataType) -> pl.Series:
+    """A computed column in its declared type. A number of a log that no such number can be is unknown."""
+    return column.cast(dtype, strict=not column.dtype.is_integer())
 
 
 def limit_threads(frames: Frames, work: Callable[[], Result]) -> Result:

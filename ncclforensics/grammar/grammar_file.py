@@ -140,9 +140,12 @@ def _cached(path: Path, name: str, compute: Callable[[], Any]) -> Any:
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
         temporary = file.with_suffix(f".{os.getpid()}")
-        temporary.write_bytes(orjson.dumps(result))
-        temporary.replace(file)
-        for stale in folder.glob(f"{path.stem}-*.json"):
+        try:
+            temporary.write_bytes(orjson.dumps(result))
+            temporary.replace(file)
+        finally:
+            temporary.unlink(missing_ok=True)
+        for stale in folder.glob(f"{path.stem}-*"):
             if stale.stat().st_mtime < time.time() - CACHE_LIFETIME:
                 stale.unlink(missing_ok=True)
     return result

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from operator import itemgetter
 
-from ncclforensics.inputs.sources import DAMAGED_ARCHIVE, Source
+from ncclforensics.inputs.sources import DAMAGED_ARCHIVE, Source, is_system_error
 
 COMPARED = 1 << 15  # bytes of each beginning by which candidates are found
 STEP = 1 << 20  # bytes compared at once
@@ -80,19 +80,25 @@ def _followed(copies: dict[int, Copy], copy: Copy) -> Copy:
 
 
 def beginning(source: Source) -> bytes:
-    """The first COMPARED bytes of a source, decompressed; as many as can be read."""
+    """The first COMPARED bytes of a source, decompressed; nothing where a read fails."""
     if source.problem:
         return b""
     data = b""
-    for piece in _pieces(source, COMPARED):
-        data += piece
-        if len(data) >= COMPARED:
-            break
+    try:
+        for piece in _pieces(source, COMPARED):
+            data += piece
+            if len(data) >= COMPARED:
+                break
+    except OSError:
+        return b""  # a part of them could be taken for a copy; reported when the source is read
     return data[:COMPARED]
 
 
 def _pieces(source: Source, step: int = STEP) -> Iterator[bytes]:
-    """The bytes of a source, as far as they can be read, with line ends as Unix has them."""
+    """The bytes of a source, with line ends as Unix has them; of a damaged archive, those that can be read.
+
+    Raises OSError if a read fails.
+    """
     held = b""  # the first half of a line end whose second half is yet to be read
     try:
         with source.open() as stream:
@@ -101,16 +107,23 @@ def _pieces(source: Source, step: int = STEP) -> Iterator[bytes]:
                 held = b"\r" * data.endswith(b"\r")
                 if text := data.removesuffix(b"\r").replace(b"\r\n", b"\n"):
                     yield text
-    except DAMAGED_ARCHIVE:
-        return
+    except DAMAGED_ARCHIVE as error:
+        if is_system_error(error):
+            raise
 
 
 def _which_ends_first(source: Source, other: Source) -> int | None:
-    """-1 where the first is a beginning of the other, 1 where the other is one of it, 0 where they are equal."""
+    """-1 where the first is a beginning of the other, 1 where the other is one of it, 0 where they are equal.
+
+    None where neither is known: they differ, or a read fails.
+    """
     first, second = _pieces(source), _pieces(other)
     data, other_data = b"", b""
     while True:
-        data, other_data = data or next(first, b""), other_data or next(second, b"")
+        try:
+            data, other_data = data or next(first, b""), other_data or next(second, b"")
+        except OSError:
+            return None
         if not data or not other_data:
             return bool(data) - bool(other_data)
         size = min(len(data), len(other_data))

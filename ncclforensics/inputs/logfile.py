@@ -18,6 +18,7 @@ from time import sleep
 import polars as pl
 from polars.exceptions import ComputeError
 
+from ncclforensics.archive.atomic_write import temporary_prefix
 from ncclforensics.data.names import printable
 from ncclforensics.errors import UsageError
 from ncclforensics.inputs import lines
@@ -130,7 +131,7 @@ class LogFile:
             self.note = note
 
     def _unpack(self, is_active: Callable[[], bool]) -> None:
-        self._unpacked = tempfile.NamedTemporaryFile(prefix="ncclforensics-")
+        self._unpacked = tempfile.NamedTemporaryFile(prefix=temporary_prefix())
         with self.source.open() as packed:
             with self._lock:
                 self._stream = open(self._unpacked.name, "rb")

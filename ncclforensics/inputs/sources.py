@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import zstandard
 
+from ncclforensics.archive.atomic_write import temporary_prefix
 from ncclforensics.archive.manifest import BEGINNING, Saved, SavedError, is_saved
 from ncclforensics.data.paths import STDIN
 from ncclforensics.errors import NoInputError, UsageError
@@ -41,6 +42,11 @@ _MAGIC: dict[bytes, Callable[[Path], io.BufferedIOBase]] = {
 }
 # What the decompressors raise on a file that is cut or damaged.
 DAMAGED_ARCHIVE = (EOFError, lzma.LZMAError, zstandard.ZstdError, zlib.error, OSError, ValueError)
+
+
+def is_system_error(error: BaseException) -> bool:
+    """Whether a read itself failed: the bytes may be in order, and the next read may succeed."""
+    return isinstance(error, OSError) and error.errno is not None
 
 
 class _Zstd(io.RawIOBase):
@@ -130,7 +136,7 @@ def _source(path: Path, name: str, *, may_wait: bool = False) -> Source:
 
 def _spooled(stream: BinaryIO, name: str) -> Source:
     """Copy a pipe to a temporary file, because evidence is read a second time."""
-    path = Path(tempfile.gettempdir(), f"ncclforensics-{os.getpid()}-{token_hex(4)}")
+    path = Path(tempfile.gettempdir(), temporary_prefix() + token_hex(4))
     _SPOOLED.append(path)  # before the file exists: a signal may end the program at any time
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as copy:
         shutil.copyfileobj(stream, copy)

@@ -14,7 +14,7 @@ import polars as pl
 from ncclforensics.inputs import exports, lines, records
 from ncclforensics.inputs.line_numbers import LineNumbers
 from ncclforensics.inputs.read_policy import ReadPolicy
-from ncclforensics.inputs.sources import DAMAGED_ARCHIVE, Source
+from ncclforensics.inputs.sources import DAMAGED_ARCHIVE, Source, is_system_error
 
 UNPACKED = 10  # bytes of text expected for one byte of a compressed file
 STEP = 1 << 20  # bytes searched for ends of lines at once; they stay in the processor's cache
@@ -92,19 +92,26 @@ class InputReader:
                 while block := stream.read(STEP):
                     data += block
         except DAMAGED_ARCHIVE as error:
-            self.problems.append(f"is damaged: {error}")
+            self._note_damage(error)
         return bytes(data)
 
     def read_head(self, size: int) -> bytes:
         """Read the first `size` bytes of a document that is uncompressed; the rest may be read later."""
         self.is_document = True
-        with self.source.open() as stream:
-            data = stream.read(size)
+        try:
+            with self.source.open() as stream:
+                data = stream.read(size)
+        except OSError as error:
+            self._note_damage(error)
+            return b""
         self.head_stop, self.tail_start = len(data), self.source.size
         return data
 
     def sample(self) -> bytes:
-        """Read the whole lines within SAMPLE bytes of both ends; nothing where they cannot be read."""
+        """Read the whole lines within SAMPLE bytes of both ends; nothing where they cannot be read.
+
+        Damage of an archive is found again, and reported, when the rest is read; an error of the system perhaps not.
+        """
         try:
             with self.source.open() as stream:
                 data = stream.read(SAMPLE)
@@ -116,8 +123,10 @@ class InputReader:
                     data = _without_cut_lines(data, b"\n" + middle + _without_first_line(stream.read()))
                 elif middle:
                     data = _without_cut_lines(data, b"\n" + middle)
-        except DAMAGED_ARCHIVE:
-            return b""  # reported when the rest is read
+        except DAMAGED_ARCHIVE as error:
+            if is_system_error(error):
+                self._note_damage(error)
+            return b""
         return data
 
     def _beginning_of_log(self, stream: io.BufferedIOBase) -> bytes:
@@ -147,8 +156,17 @@ class InputReader:
         try:
             yield from pieces
         except OSError as error:
-            self.problems.append(f"cannot be read: {error.strerror or error}")
+            self._note_damage(error)
             self.is_whole = True  # asking for more of it is useless
+
+    def _note_damage(self, error: Exception) -> None:
+        """Add to the problems, once, that not all bytes can be read."""
+        where = f" after line {self.lines_read}" if self.lines_read else ""
+        problem = f"is damaged{where}: {error}"
+        if isinstance(error, OSError) and is_system_error(error):
+            problem = f"cannot be read: {error.strerror}"
+        if problem not in self.problems:
+            self.problems.append(problem)
 
     def _begin(self) -> Iterator[pl.DataFrame]:
         if self.is_binary:
@@ -170,7 +188,7 @@ class InputReader:
                 for rows in lines.blocks(content, self.number, self.policy.chunk):
                     yield self._counted(rows)
         except DAMAGED_ARCHIVE as error:
-            self.problems.append(f"is damaged after line {self.lines_read}: {error}")
+            self._note_damage(error)
         self.is_whole = True
 
     def _read_export(self, read: exports.Reader) -> pl.DataFrame:
@@ -239,19 +257,22 @@ class InputReader:
         if self.is_document:  # all its records stand on one line; behind its beginning there may be private data
             return dict.fromkeys(wanted, (1, lines.shown(self.beginning[:QUOTED].partition(b"\n")[0])))
         in_file = self.numbers.in_file(wanted)
-        total = self._count_lines() if min(in_file.values()) < 0 else 0
-        numbers = {line: number if number > 0 else total + 1 + number for line, number in in_file.items()}
+        numbers = {line: number for line, number in in_file.items() if number > 0}
         texts: dict[int, bytes] = {}
-        skipped = 0
+        total = skipped = 0
         try:
+            if min(in_file.values()) < 0:
+                total = self._count_lines()
+                numbers = {line: number if number > 0 else total + 1 + number for line, number in in_file.items()}
             with self.source.open() as stream:
                 if total and min(numbers.values()) > self.head_lines:  # all of them stand in the window at the tail
                     stream.seek(self.tail_start)
                     skipped = total - self.tail_lines
                 for number, text in _numbered(stream, {number - skipped for number in numbers.values()}):
                     texts[number + skipped] = texts.get(number + skipped, b"") + text
-        except DAMAGED_ARCHIVE:
-            pass  # the damage was reported when the lines were parsed
+        except DAMAGED_ARCHIVE as error:
+            if is_system_error(error):  # damage of an archive was reported when the lines were parsed
+                self._note_damage(error)
         return {line: (number, lines.shown(texts[number])) for line, number in numbers.items() if number in texts}
 
     def _count_lines(self) -> int:

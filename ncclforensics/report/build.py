@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -43,8 +42,11 @@ class Report:
         self.hashes |= self.run.hashes
         for reading in self.run.inputs:
             if not reading.source.problem and reading.number not in self.hashes:
-                with suppress(OSError), open(reading.source.file, "rb") as stream:
-                    self.hashes[reading.number] = hashlib.file_digest(stream, "sha256").hexdigest()
+                try:
+                    with open(reading.source.file, "rb") as stream:
+                        self.hashes[reading.number] = hashlib.file_digest(stream, "sha256").hexdigest()
+                except OSError as error:
+                    reading.problems.append(f"its SHA-256 is unknown: {error.strerror or error}")
 
     @property
     def verdicts(self) -> list[Row]:

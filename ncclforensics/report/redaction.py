@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import orjson
@@ -16,7 +15,7 @@ from ncclforensics.errors import UsageError
 from ncclforensics.formats import declared
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.grammar.column_types import COLUMN_TYPES
-from ncclforensics.inputs.sources import DAMAGED_ARCHIVE
+from ncclforensics.inputs.sources import DAMAGED_ARCHIVE, is_system_error
 from ncclforensics.report import identifiers
 from ncclforensics.report.pseudonyms import REMOVED, Pseudonyms, is_secret
 
@@ -113,11 +112,15 @@ def _texts(run: Frames) -> Iterator[str]:
     for reading in run.inputs:
         if reading.source.problem or reading.source.saved:
             continue
-        with suppress(*DAMAGED_ARCHIVE), reading.source.open() as stream:
-            rest, size = b"", 0
-            while size < SEARCHED_BYTES and (block := stream.read(BLOCK)):
-                yield (rest + block).decode("utf-8", "replace")
-                rest, size = block[-LONGEST_NAME:], size + len(block)
+        try:
+            with reading.source.open() as stream:
+                rest, size = b"", 0
+                while size < SEARCHED_BYTES and (block := stream.read(BLOCK)):
+                    yield (rest + block).decode("utf-8", "replace")
+                    rest, size = block[-LONGEST_NAME:], size + len(block)
+        except DAMAGED_ARCHIVE as error:
+            if is_system_error(error) and not reading.problems:  # its lines were read, and may hold names
+                raise UsageError(f"{reading.source.path}: cannot be read again to redact it: {error}") from error
     if any(reading.source.saved for reading in run.inputs):
         for shape in run.dialect.with_all_formats.shapes:
             if (frame := run[shape.frame]).height:

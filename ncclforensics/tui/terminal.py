@@ -9,6 +9,7 @@ from pathlib import Path
 
 from textual.constants import DRIVER
 
+from ncclforensics.archive.atomic_write import temporary_prefix
 from ncclforensics.data.paths import STDIN
 from ncclforensics.errors import UsageError
 from ncclforensics.tui.app import Forensics, Request
@@ -16,7 +17,7 @@ from ncclforensics.tui.app import Forensics, Request
 
 def show(paths: list[str], *, rank_from: str | None) -> None:
     """Show the screens until the user quits. Raises UsageError if there is no terminal."""
-    with tempfile.TemporaryDirectory(prefix="ncclforensics-") as folder:
+    with tempfile.TemporaryDirectory(prefix=temporary_prefix()) as folder:
         files = tuple(_copy_stdin(folder) if path == STDIN else path for path in paths)
         has_terminal = DRIVER or (sys.stdin.isatty() and sys.stdout.isatty())
         if not has_terminal:

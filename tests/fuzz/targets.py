@@ -73,7 +73,7 @@ def lines_of_grammar(grammar: str, draw: Random, folder: Path) -> None:
     files = {}
     for name, data in logs.items():
         lines = data.splitlines()[:400]
-        own = [draw.choice(examples if draw.random() < 0.8 else others) for _ in range(draw.choice((5, 60, 300)))]
+        own = [draw.choice(examples if draw.random() < 0.8 else others) for _ in range(draw.choice((60, 300, 1000)))]
         if draw.random() < 0.3:  # in their order, as a tool prints them
             own = list(examples) * draw.choice((1, 2, 10))
         own = mutate_lines(draw, own, others, draw.choice((0.05, 0.5, 0.9)))

@@ -1,0 +1,1 @@
+"""Calls of the operating system that fail, one after the other, and what must hold after each."""
