@@ -12,18 +12,20 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ncclforensics import analyze
-from ncclforensics.capture import environment, measurements, request, result
+from ncclforensics.capture import environment, link_tables, measurements, request, result
 from ncclforensics.capture.fault_injection import FaultKind, InjectedFault, parse_fault
 from ncclforensics.capture.inventory import Gpu
 from ncclforensics.capture.journal import Journal, host, plain
 from ncclforensics.capture.launch import launch
 from ncclforensics.capture.launcher_rank import LauncherRank, detect_launcher_rank
+from ncclforensics.capture.pair_schedule import rounds_of_pairs
 from ncclforensics.capture.plan import COLLECTIVES, Plan, sizes
 from ncclforensics.capture.request import CaptureRequest, build_plan
 from ncclforensics.capture.scripts import Scheduler, job_script
@@ -505,6 +507,31 @@ def test_a_written_table_is_read_back_and_a_truncated_one_is_incomplete(tmp_path
     assert benchmark["complete"] is complete
 
 
+def test_every_pair_is_tested_once_and_no_rank_twice_at_a_time() -> None:
+    for hosts in (["a"] * 2, ["a"] * 7, ["a", "b"] * 4, ["a"] * 3 + ["b"] * 2 + ["c"], ["a", "b", "c"]):
+        rounds = rounds_of_pairs(hosts)
+
+        assert sorted(pair for pairs in rounds for pair in pairs) == list(combinations(range(len(hosts)), 2))
+        assert all(len({rank for pair in pairs for rank in pair}) == 2 * len(pairs) for pairs in rounds)
+
+
+def test_the_rank_whose_pairs_are_slow_is_named_with_its_host(tmp_path: Path) -> None:
+    hosts = ["gpu-a012"] * 8
+    pairs = [
+        {"ranks": [a, b], "latency_us": 9.0, "size": 1 << 28, "busbw_GBps": 105.0 if 5 in (a, b) else 350.0}
+        for a, b in combinations(range(8), 2)
+    ]
+    lines = link_tables.pair_table(pairs, hosts, rehearsal=False)
+    (tmp_path / "point-to-point.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    (found,) = [
+        row for row in as_object(analyze([str(tmp_path)], everything=True))["findings"] if row["severity"] != "info"
+    ]
+
+    assert (found["ranks"], found["hosts"]) == ([5], ["gpu-a012"])
+    assert "slowest 0-5 with 105.00 GB/s" in "".join(link_tables.pair_summary(pairs, hosts))
+
+
 # Journals, as ranks write them
 
 WORLD = {"comm": "0x1", "commid": "0x8f3bd2a4c1e07755", "nranks": 4, "device": None, "backend": "gloo"}
@@ -789,6 +816,35 @@ def test_a_live_capture_measures_and_checks_every_collective(tmp_path: Path) -> 
     assert {row["collective"] for row in record["measured"]} == set(COLLECTIVES)
     assert sum(row["wrong"] for row in record["measured"]) == 0
     assert set(record["late_ms"]) == {"0", "1", "2"}
+    assert [row["ranks"] for row in record["pairs"]] == [[0, 1], [0, 2], [1, 2]]
+    assert [row["calls"] for row in record["message_sizes"]] == [1, 16, 64]
+    kinds = {Path(row["path"]).name: row["kind"] for row in as_object(analyze([str(tmp_path / "c")]))["inputs"]}
+    assert kinds["point-to-point.txt"] == "gpu-bandwidth"
+
+
+def test_a_rank_gives_its_gpu_to_the_process_group_after_all_ranks_have_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch", reason="the extra `capture` is not installed")
+    from ncclforensics.capture import worker
+
+    swapped = plan(tmp_path, gpus=[replace(GPU, ordinal=1), GPU])
+    result.write_record(tmp_path / "capture.json", {"plan": swapped.record()})
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(worker.dist, "init_process_group", lambda *_, **options: given.update(options))
+    monkeypatch.setattr(worker.dist, "TCPStore", lambda *_, **__: worker.dist.HashStore())
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "1")
+    rank = worker.Rank(tmp_path / "capture.json", 0, 0)
+    rank._results.close()
+    rank.timeout = worker.timedelta(seconds=0.1)
+
+    with pytest.raises(RuntimeError, match=r"ranks 1 did not come within 0 s"):
+        rank._join()
+    assert not given
+    rank.nranks = 1
+    rank._join()
+    assert given["device_id"] == torch.device("cuda", 1)
 
 
 def test_the_checked_pattern_is_exact_beyond_the_whole_numbers_of_float32() -> None:

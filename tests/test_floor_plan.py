@@ -58,7 +58,7 @@ LAYERS = (
     "__main__",
 )
 # What runs on each rank of a capture needs nothing but PyTorch.
-ON_EACH_RANK = ("journal", "collectives", "worker", "orphan_guard")
+ON_EACH_RANK = ("journal", "collectives", "pair_schedule", "worker", "orphan_guard")
 # A line of a log is described by a grammar and by nothing else: who works with patterns says here why.
 PATTERNS = {
     "inputs/plain_pickle.py": "runs of instructions of a pickle, which is no text",

@@ -18,6 +18,7 @@ FLOAT32, SUM = 7, 0  # ncclDataType_t, ncclRedOp_t
 BYTES = 4  # of a float
 PERIOD = 7  # the pattern repeats after so few elements that sums stay exact in float32
 COMM = "0x1"
+WARM_TRIPS, TRIPS, TRANSFERS = 5, 30, 5  # of a pair of ranks
 # PyTorch 2.13 renamed these functions and warns about the old names.
 GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -214,36 +215,56 @@ def _by_events(comm: Communicator, call: Callable[[], None], iterations: int) ->
     return [began.elapsed_time(ended) * 1e3 for began, ended in events]
 
 
-def round_trips(comm: Communicator, peer: int, trips: int) -> float | None:
-    """Return half of the round trip of eight bytes between rank 0 and a peer in microseconds; None on other ranks."""
-    if comm.rank not in (0, peer):
-        return None
-    other = peer if comm.rank == 0 else 0
-    message = comm.pattern(2, 0)
-    order = (("Send", dist.send), ("Recv", dist.recv))
-    times = []
+def measure_pair(comm: Communicator, peer: int, size: int) -> tuple[float, float]:
+    """Return the latency of eight bytes, and the time of sending and receiving `size` bytes at once, both in us.
+
+    All messages are batched: unbatched ones make PyTorch create a communicator of two for every pair.
+    """
+    small = comm.pattern(2, 0)
+    sent = comm.pattern(max(size // BYTES, 1), 0)
+    received = comm.floats(sent.numel())
+    is_first = comm.rank < peer
+
+    def round_trip() -> None:
+        for is_sender in (is_first, not is_first):
+            _exchange(comm, peer, small if is_sender else None, None if is_sender else small)
+
     with comm.completing("Send"):
-        for _ in range(trips):
-            began = time.perf_counter()
-            for name, call in order if comm.rank == 0 else order[::-1]:
-                comm.journal_call(name, message.numel(), other)
-                call(message, other)
-            comm.synchronize()
-            times.append((time.perf_counter() - began) * 1e6 / 2)
-    return round(median(times), 3)
+        trips = [_seconds(comm, round_trip) for _ in range(WARM_TRIPS + TRIPS)][WARM_TRIPS:]
+        transfers = [_seconds(comm, lambda: _exchange(comm, peer, sent, received)) for _ in range(1 + TRANSFERS)][1:]
+    return round(median(trips) * 1e6 / 2, 3), round(median(transfers) * 1e6, 3)
 
 
-def large_and_split(comm: Communicator, size: int, parts: int) -> tuple[float, float]:
-    """Return the microseconds of one large AllReduce, and of the same bytes in many small ones."""
-    large = comm.pattern(max(size // BYTES, parts), 0)
-    times = []
+def _exchange(comm: Communicator, peer: int, sent: torch.Tensor | None, received: torch.Tensor | None) -> None:
+    """Send to a rank and receive from it in one batch."""
+    transfers = []
+    if sent is not None:
+        comm.journal_call("Send", sent.numel(), peer)
+        transfers.append(dist.P2POp(dist.isend, sent, peer))
+    if received is not None:
+        comm.journal_call("Recv", received.numel(), peer)
+        transfers.append(dist.P2POp(dist.irecv, received, peer))
+    for work in dist.batch_isend_irecv(transfers):
+        work.wait()
+
+
+def time_calls_of(comm: Communicator, total: int, calls: int) -> float:
+    """Return the microseconds in which AllReduce transfers `total` bytes in so many calls."""
+    buffer = comm.floats(max(total // BYTES // calls, 1)).zero_()
+
+    def transfer(number: int) -> None:
+        for _ in range(number):
+            _all_reduce(comm, buffer, buffer)
+
     with comm.completing("AllReduce"):
-        for _ in range(2):  # the first warms up
-            for tensors in ([large], list(large.chunk(parts))):
-                comm.synchronize()
-                began = time.perf_counter()
-                for tensor in tensors:
-                    _all_reduce(comm, tensor, tensor)
-                comm.synchronize()
-                times.append(round((time.perf_counter() - began) * 1e6, 3))
-    return times[-2], times[-1]
+        transfer(1)
+        comm.synchronize()
+        return round(_seconds(comm, lambda: transfer(calls)) * 1e6, 3)
+
+
+def _seconds(comm: Communicator, call: Callable[[], None]) -> float:
+    """Return how long a call takes until the device is idle."""
+    began = time.perf_counter()
+    call()
+    comm.synchronize()
+    return time.perf_counter() - began

@@ -29,7 +29,12 @@ SMALLEST, FACTOR = 8, 4  # first size in bytes, and the ratio of sizes
 REHEARSAL_MAX_BYTES = 1 << 20  # over sockets, larger messages only take longer
 BUFFERS_PER_RANK = 6  # of the largest size: input, output and the expected result
 WARMUP, ITERATIONS = 3, 10
-SWEEP_SHARE = 0.6  # of the time limit; the rest is for start, steps and shutdown
+SWEEP_SHARE, PAIRS_SHARE = 0.5, 0.2  # of the time limit; the rest is for start, steps, split messages and shutdown
+MOST_PAIR_BYTES = 256 << 20  # between two ranks; larger messages only take longer
+SPLITS, REHEARSAL_SPLITS = (1, 250, 1000), (1, 16, 64)  # calls that transfer the same bytes
+SPLIT_BYTES = 4_000_000_000  # 1 x 4 GB, 250 x 16 MB, 1000 x 4 MB
+FEWEST_SPLIT_BYTES = 32_000  # every number of calls divides it into whole elements
+SPLIT_MEMORY = 15 / 16  # of --memory, which the largest call may take
 GRACE_PERIOD = 5.0  # seconds that other ranks get after a call has failed on one
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 TRACE_CALLS = "2000"  # capacity of the Flight Recorder, in calls
@@ -94,6 +99,12 @@ class Plan:
         """Whether the measurements do not reflect the machine's links."""
         return self.backend == "gloo" or self.ranks_per_gpu > 1
 
+    @property
+    def _split_bytes(self) -> int:
+        """Return the bytes that are transferred in few and in many calls."""
+        most = max(self.sizes) if self.is_rehearsal else min(SPLIT_BYTES, int(self.memory_bytes * SPLIT_MEMORY))
+        return most // FEWEST_SPLIT_BYTES * FEWEST_SPLIT_BYTES or FEWEST_SPLIT_BYTES
+
     def gpu_of(self, local: int) -> Gpu | None:
         """Return the GPU of a local rank, or None for gloo."""
         return self.gpus[local // self.ranks_per_gpu % len(self.gpus)] if self.gpus else None
@@ -107,6 +118,8 @@ class Plan:
             "ranks_per_gpu": self.ranks_per_gpu, "steps": self.steps,
             "drills": [fault.record() for fault in self.faults],
             "sweep": self.sweep, "sweep_s": self.limit_s * SWEEP_SHARE, "warmup": WARMUP, "iterations": ITERATIONS,
+            "pairs_s": self.limit_s * PAIRS_SHARE, "pair_bytes": min(max(self.sizes), MOST_PAIR_BYTES),
+            "splits": REHEARSAL_SPLITS if self.is_rehearsal else SPLITS, "split_bytes": self._split_bytes,
             "memory_bytes": self.memory_bytes, "stall_s": self.stall_s, "limit_s": self.limit_s,
             "program": self.program, "launcher": self.launcher_rank.launcher if self.launcher_rank else None,
         }  # fmt: skip
@@ -130,8 +143,6 @@ class Plan:
             "NCCL_DEBUG_FILE": str(self.folder / "nccl.%h.%p.log"),
             "NCCL_DEBUG_TIMESTAMP_LEVELS": "ALL",  # from 2.26 on
             "NCCL_DEBUG_TIMESTAMP_FORMAT": "[%F %T.%6f] ",
-            # NCCL creates its communicator at the first call, without a timeout; the barrier detects absent ranks.
-            "TORCH_DIST_INIT_BARRIER": "1",
             "TORCH_FR_BUFFER_SIZE": TRACE_CALLS,
             "TORCH_NCCL_TRACE_BUFFER_SIZE": TRACE_CALLS,  # up to 2.7
             "TORCH_FR_DUMP_TEMP_FILE": str(self.folder / "flight.rank"),
@@ -190,7 +201,7 @@ class Plan:
             return "Measurements: none, because of the injected faults"
         names = ", ".join(self.collectives)
         size_range = f"{_size_text(min(self.sizes))} to {_size_text(max(self.sizes))}"
-        return f"Measurements: {names}; {size_range}, {ITERATIONS} times each"
+        return f"Measurements: {names}; {size_range}, {ITERATIONS} times each; each two ranks; few and many messages"
 
 
 def parse_size(text: str) -> int:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import errno
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ncclforensics.archive.atomic_write import write_file
-from ncclforensics.capture import environment, measurements
+from ncclforensics.capture import environment, link_tables, measurements
 from ncclforensics.capture.inventory import free_bytes
 from ncclforensics.capture.journal import host, now
 from ncclforensics.capture.launch import Child, Progress, launch
@@ -32,7 +32,9 @@ class CaptureResult:
     ranks: list[Row]
     ended_early: str  # the reason; empty if it ran to its end
     measured: list[Row]
-    problems: list[str] = field(default_factory=list)
+    pairs: list[Row] = field(default_factory=list)  # of ranks
+    splits: list[Row] = field(default_factory=list)  # the same bytes in few and in many calls
+    hosts: list[str] = field(default_factory=list)  # of each rank
 
     @property
     def busbw(self) -> float | None:
@@ -70,6 +72,12 @@ class CaptureResult:
             best = [row for row in self.measured if row["size"] == largest]
             yield f"busbw at {largest} bytes, GB/s: " + ", ".join(
                 f"{row['collective']} {row['busbw_GBps']:.2f}" for row in best
+            )
+        yield from link_tables.pair_summary(self.pairs, self.hosts)
+        if self.splits:
+            total = self.splits[0]["calls"] * self.splits[0]["size"]
+            yield f"all_reduce of {total} bytes, GB/s: " + ", ".join(
+                f"{row['calls']} x {row['size']} {row['busbw_GBps']:.2f}" for row in self.splits
             )
 
 
@@ -178,12 +186,25 @@ def _write_tables(plan: Plan, captured: CaptureResult, record_data: Row) -> None
         lines = measurements.table(plan, collective, rows, _devices(plan), complete=complete)
         write_file(plan.folder / f"{collective}.txt", "\n".join([*lines, ""]).encode())
     record_data["measured"] = captured.measured
-    record_data["compared"] = [row for row in by_rank.get(0, []) if "latency_to" in row or "parts" in row]
+    _write_link_tables(plan, captured, by_rank)
+    record_data |= {"pairs": captured.pairs, "message_sizes": captured.splits}
     record_data["stopped"] = next((row for row in by_rank.get(0, []) if "stopped_before" in row), None)
     record_data["libraries"] = next((row for row in by_rank.get(0, []) if "torch" in row), None)
     record_data["late_ms"] = measurements.median_lags(plan.folder, plan.steps)
     for rank in by_rank:
         (plan.folder / f"measured.rank{rank}.jsonl").unlink()
+
+
+def _write_link_tables(plan: Plan, captured: CaptureResult, by_rank: Mapping[int, Sequence[Row]]) -> None:
+    captured.pairs = link_tables.pair_rows(by_rank)
+    captured.splits = link_tables.split_rows(by_rank.get(0, []), plan.nranks)
+    captured.hosts = [device["host"] for device in _devices(plan)]
+    if captured.pairs:
+        lines = link_tables.pair_table(captured.pairs, captured.hosts, rehearsal=plan.is_rehearsal)
+        write_file(plan.folder / "point-to-point.txt", "\n".join([*lines, ""]).encode())
+    if captured.splits:
+        lines = link_tables.split_table(captured.splits)
+        write_file(plan.folder / "message-sizes.txt", "\n".join([*lines, ""]).encode())
 
 
 def _devices(plan: Plan) -> Sequence[Row]:

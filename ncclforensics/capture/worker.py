@@ -25,18 +25,17 @@ from ncclforensics.capture.collectives import (
     COMM,
     CallFailedError,
     Communicator,
-    large_and_split,
     measure,
-    round_trips,
+    measure_pair,
+    time_calls_of,
 )
 from ncclforensics.capture.journal import Journal, host, plain
+from ncclforensics.capture.pair_schedule import rounds_of_pairs
 
 GAVE_UP = 3  # exit code: a call failed, and the journal says which
 # Up to PyTorch 2.7, the libuv server never accepts on a given socket (pytorch#150215).
 TAKES_SOCKETS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 8)
 STEP = 1 << 20  # message size of a step in bytes
-TRIPS = 50
-PARTS = 64
 
 
 class Rank:
@@ -67,22 +66,26 @@ class Rank:
         self.journal.write(init="START", **self._communicator_fields)
         nccl = torch.cuda.nccl.version() if dist.is_nccl_available() else ()
         self.write_measurement(torch=str(torch.__version__), nccl=".".join(map(str, nccl)) or None)
-        if self.device.type == "cuda":
-            self._take_device()
         try:
+            if self.device.type == "cuda":
+                self._take_device()
             self._join()
         except RuntimeError as error:  # DistError and its children are RuntimeErrors
             self._fail("Init", error)
         self.journal.write(init="COMPLETE", **self._communicator_fields)
         self._steps()
         if self.plan["sweep"] and self._sweep():
-            self._compare()
             self.write_measurement(completed=True)
+            self._measure_pairs()
+            self._measure_message_sizes()
         dist.destroy_process_group()
         self.journal.write(init="DESTROY", **self._communicator_fields)
 
     def _take_device(self) -> None:
-        """Select the GPU of this rank, and limit its memory."""
+        """Select the GPU of this rank, and limit its memory. Raises RuntimeError without CUDA or its driver."""
+        if torch.version.cuda is None and torch.version.hip is None:
+            raise RuntimeError(f"PyTorch {torch.__version__} is built without CUDA")
+        torch.cuda.init()
         torch.cuda.set_device(self.device)
         share = self.plan["memory_bytes"] / torch.cuda.get_device_properties(self.device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(share, 1.0), self.device)
@@ -96,10 +99,24 @@ class Rank:
             wait_for_workers=False, master_listen_fd=listening if is_server and listening >= 0 else None,
             use_libuv=TAKES_SOCKETS,
         )  # fmt: skip
-        prefixed_store = dist.PrefixStore("ncclforensics", self.store)
+        self._wait_for_ranks()
+        # Without device_id, the backend nccl2 takes the GPU LOCAL_RANK % count, and others may guess it from the rank.
         dist.init_process_group(
-            self.plan["backend"], store=prefixed_store, rank=self.rank, world_size=self.nranks, timeout=self.timeout
-        )
+            self.plan["backend"], store=dist.PrefixStore("ncclforensics", self.store), rank=self.rank,
+            world_size=self.nranks, timeout=self.timeout,
+            device_id=self.device if self.device.type == "cuda" else None,
+        )  # fmt: skip
+
+    def _wait_for_ranks(self) -> None:
+        """Wait until every rank has come: the creation of NCCL's communicator, which follows, has no timeout."""
+        self.store.set(f"host/{self.rank}", host())
+        keys = [f"host/{rank}" for rank in range(self.nranks)]
+        try:
+            self.store.wait(keys, self.timeout)
+        except RuntimeError as error:
+            absent = [str(rank) for rank, key in enumerate(keys) if not self.store.check([key])]
+            seconds = self.timeout.total_seconds()
+            raise RuntimeError(f"ranks {', '.join(absent)} did not come within {seconds:.0f} s") from error
 
     def _fail(self, call: str, error: RuntimeError) -> None:
         self.journal.write(failed=call, says=plain(error))
@@ -144,16 +161,28 @@ class Rank:
             self._fail("Rendezvous", error)
             raise
 
-    def _compare(self) -> None:
-        """Measure the latency between pairs of ranks, and one large message against many small ones."""
-        for peer in range(1, self.nranks):
-            self._agree_to_continue(True)  # measure one pair at a time
-            half = round_trips(self.comm, peer, TRIPS)
-            if self.rank == 0:
-                self.write_measurement(latency_to=peer, half_round_trip_us=half)
-        largest = max(size for _, size in self.plan["sweep"])
-        large, small = large_and_split(self.comm, largest, PARTS)
-        self.write_measurement(one_large_us=large, many_small_us=small, bytes=largest, parts=PARTS)
+    def _measure_pairs(self) -> None:
+        """Measure latency and bandwidth between each two ranks, in rounds of pairs that are tested together."""
+        hosts = [self.store.get(f"host/{rank}").decode() for rank in range(self.nranks)]
+        deadline = time.monotonic() + self.plan["pairs_s"]
+        size = self.plan["pair_bytes"]
+        rounds = rounds_of_pairs(hosts)
+        for done, pairs in enumerate(rounds):
+            if not self._agree_to_continue(time.monotonic() < deadline):
+                self.write_measurement(pair_rounds=done, of_rounds=len(rounds))
+                return
+            for pair in pairs:
+                if self.rank in pair:
+                    latency, transfer = measure_pair(self.comm, sum(pair) - self.rank, size)
+                    self.write_measurement(pair=pair, latency_us=latency, transfer_us=transfer, size=size)
+
+    def _measure_message_sizes(self) -> None:
+        """Measure the same number of bytes in few large calls of AllReduce and in many small ones."""
+        total = self.plan["split_bytes"]
+        for calls in self.plan["splits"]:
+            if not self._agree_to_continue(True):
+                return
+            self.write_measurement(calls=calls, total=total, total_us=time_calls_of(self.comm, total, calls))
 
 
 def _inject(kind: str) -> str:

@@ -51,7 +51,7 @@ def _others(report: Report) -> list[RenderableType]:
             _figure(best), *(latency or [""]),
         )  # fmt: skip
     matrices, pairs = (
-        table_with_header("between GPUs", "pairs", "median", "least", figures=True),
+        table_with_header("between GPUs, ranks or hosts", "pairs", "median", "least", figures=True),
         report.run["gpu_pair"],
     )
     apart = pairs.filter(pl.col("row").ne_missing(pl.col("column")) & (pl.col("kind") == "bandwidth"))

@@ -1,4 +1,4 @@
-"""Bandwidth and latency between the GPUs of a host, measured by nvbandwidth or p2pBandwidthLatencyTest."""
+"""Bandwidth and latency between GPUs, ranks or hosts: nvbandwidth, p2pBandwidthLatencyTest, ncclforensics capture."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from ncclforensics.frames.registry import analysis
 
 GPU_PAIR = {
     "matrix": pl.Int32(),  # number of the matrix, over all files
-    "tool": pl.String(),  # nvbandwidth or p2pBandwidthLatencyTest
+    "tool": pl.String(),  # nvbandwidth, p2pBandwidthLatencyTest or ncclforensics capture
+    "ends": pl.String(),  # what rows and columns are numbers of: GPU, rank or host
     "test": pl.String(),  # its name
-    "kind": pl.String(),  # bandwidth (GB/s) or latency (us)
+    "kind": pl.String(),  # bandwidth (GB/s) or latency (us); null for a rehearsal, whose figures are not the machine's
     "has_peer_access": pl.Boolean(),  # null if the tool does not print it
     "row": pl.Int32(),  # the GPU of the table's row; null if that is host memory, or all GPUs
     "column": pl.Int32(),  # the GPU of the table's column
@@ -20,6 +21,7 @@ GPU_PAIR = {
     "line": pl.Int32(),
 }
 
+CAPTURE = "capture"  # form of ncclforensics capture
 P2P_TEST_FORMS = ("access", "bandwidth", "latency")  # forms of p2pBandwidthLatencyTest
 IN_NANOSECONDS = ("host_latency", "pair_latency")
 
@@ -45,11 +47,16 @@ def gpu_pair(
             matrix_pos="pos",
             tool=pl.when(form.is_in(P2P_TEST_FORMS))
             .then(pl.lit("p2pBandwidthLatencyTest"))
+            .when(form == CAPTURE)
+            .then(pl.lit("ncclforensics capture"))
             .otherwise(pl.lit("nvbandwidth")),
-            p2p_test=p2p_test,
+            ends=pl.coalesce(text_of("end"), pl.lit("GPU")),
+            p2p_test=pl.when(form == CAPTURE).then("pairs of " + text_of("members")).otherwise(p2p_test),
             part=text_of("part"),
-            has_gpu_rows=form.is_in(P2P_TEST_FORMS) | (text_of("side") == "GPU").fill_null(value=False),
-            kind=pl.when(form.is_in(["latency", *IN_NANOSECONDS]))
+            has_gpu_rows=form.is_in([*P2P_TEST_FORMS, CAPTURE]) | (text_of("side") == "GPU").fill_null(value=False),
+            kind=pl.when(form == CAPTURE)
+            .then(pl.when(pl.col("rehearsal").is_null()).then(text_of("quantity")))
+            .when(form.is_in(["latency", *IN_NANOSECONDS]))
             .then(pl.lit("latency"))
             .otherwise(pl.lit("bandwidth")),
             has_peer_access=text_of("peers") == "Enabled",
