@@ -17,6 +17,7 @@ from mcp.types import CallToolResult, TextContent
 from ncclforensics.cli import main
 from ncclforensics.mcp import answers
 from ncclforensics.mcp.server import server
+from tests.fuzz.invariants import CONTROLS
 from tests.incidents import INCIDENTS, ROOT
 
 LAGGING = "one-rank-stops-before-an-allreduce"
@@ -165,3 +166,50 @@ def test_long_lists_and_texts_are_cut_and_counted() -> None:
 def test_the_folder_must_exist(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mcp", "no-such-folder"]) == 2
     assert "is not a folder" in capsys.readouterr().err
+
+
+LONG = "x" * 1_000_000
+HOSTILE_CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
+    *(("verdict", {"paths": [path]}) for path in ("no\nsuch", "\0", "\ud800", "\x1b[31m", "\u202e", LONG, "/" + LONG)),
+    *(("lines", {"path": "escape.log", "line": line}) for line in (0, -1, 2**63, 10**40, 1.5, "x", None, [1], LONG)),
+    *(("lines", {"path": "escape.log", "line": 1, "around": around}) for around in (-1, 10**40, "\x1b[31m")),
+    *(("calls", {"paths": ["escape.log"], "rank": rank}) for rank in (-1, 2**64, True, {"a": 1})),
+    ("calls", {"paths": ["escape.log"], "rank": 1, "communicator": LONG}),
+    ("findings", {"paths": ["escape.log"], "category": LONG}),
+    ("findings", {"paths": ["escape.log"], "offset": 2**70}),
+    ("explain", {"rule": LONG}),
+    ("explain", {"rule": "\x1b[31m"}),
+    ("verdict", {"paths": ["."] * 2000}),
+    ("verdict", {"paths": "."}),
+    ("verdict", {}),
+    ("verdict", {"paths": ["escape.log"], "\x1b[31m": LONG}),
+    ("\x1b[31m" + LONG, {}),
+    ("diff", {"good": ["."], "bad": ["escape.log"]}),
+)  # fmt: skip
+
+
+def test_hostile_questions_and_logs_get_short_answers_without_escapes(tmp_path: Path) -> None:
+    warning = "n1:12:12 [0] a.cc:1 NCCL WARN \x1b[31mred\x1b]0;title\x07 \u202e end\n"
+    (tmp_path / "escape.log").write_text(warning * 3)
+    (tmp_path / "\x1b[31m\nname.log").write_text(warning)
+    (tmp_path / "long.log").write_text("n1:12:12 [0] NCCL INFO " + LONG + "\n")
+
+    async def all_answers(client: Client) -> list[str]:
+        return [(await client.call_tool(tool, given)).content[0].text for tool, given in HOSTILE_CALLS]
+
+    for (tool, given), answer in zip(HOSTILE_CALLS, asked(all_answers, tmp_path), strict=True):
+        case = tool[:20], str(given)[:80], answer[:500]
+        assert len(answer) < 100_000, case
+        assert "Traceback" not in answer, case
+        assert "the program failed" not in answer, case
+        assert not CONTROLS.search(answer.replace("\\n", "")), case
+        assert not any(CONTROLS.search(text) for text in texts_of(answer)), case
+
+
+def texts_of(answer: str) -> list[str]:
+    """Return the texts of an answer that is JSON, without ends of lines."""
+    if not answer.startswith("{"):
+        return [answer]
+    found: list[str] = []
+    json.loads(answer, object_hook=lambda row: found.extend(map(str, (*row, *row.values()))))
+    return [text.replace("\n", "") for text in found]

@@ -6,6 +6,7 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.data.names import printable
 from ncclforensics.diff import Comparison
 from ncclforensics.inputs.logfile import LogFile
 from ncclforensics.report.build import Report
@@ -15,27 +16,39 @@ from ncclforensics.views import json_difference, json_report
 
 Answer = dict[str, Any]
 MOST_ITEMS = 32  # of any list in an answer
+MOST_NESTED = 8  # objects of a list inside an object of a list, such as the evidence of findings
 MOST_CHARACTERS = 500  # of any text
 MOST_LINES = 100  # around a place
 CALL_COLUMNS = ("ordinal", "communicator", "name", "count", "datatype", "op", "root", "path", "line")
 
 
-def bounded(value: Any) -> Any:
+def bounded(value: Any, *, is_nested: bool = False) -> Any:
     """Return a JSON value with long lists and texts cut; the last item then says how much is left out."""
     if isinstance(value, str) and len(value) > MOST_CHARACTERS:
         return f"{value[:MOST_CHARACTERS]}… ({len(value) - MOST_CHARACTERS} more characters)"
     if isinstance(value, dict):
-        return {key: bounded(item) for key, item in value.items()}
+        return {key: bounded(item, is_nested=is_nested) for key, item in value.items()}
     if isinstance(value, list):
-        cut = [bounded(item) for item in value[:MOST_ITEMS]]
-        return [*cut, f"({len(value) - MOST_ITEMS} more)"] if len(value) > MOST_ITEMS else cut
+        most = MOST_NESTED if is_nested and value and isinstance(value[0], dict) else MOST_ITEMS
+        cut = [bounded(item, is_nested=True) for item in value[:most]]
+        return [*cut, f"({len(value) - most} more)"] if len(value) > most else cut
     return value
+
+
+def readable(value: Any) -> Any:
+    """Return a JSON value whose texts hold nothing that a terminal would interpret but ends of lines."""
+    if isinstance(value, str):
+        return value if value.isprintable() else "\n".join(map(printable, value.split("\n")))
+    if isinstance(value, dict):
+        return {readable(key): readable(item) for key, item in value.items()}
+    return [readable(item) for item in value] if isinstance(value, list) else value
 
 
 def verdict(report: Report) -> Answer:
     """Return the verdict, the findings that explain a hang, and what was read."""
     entire = json_report.as_object(report)
     problems = [f"{row['path']} {problem}" for row in entire["inputs"] for problem in row["problems"]]
+    problems += [str(defect) for defect in report.defects]
     run = {name: entire["run"][name] for name in ("nccl_versions", "world_size", "ranks_seen", "hosts")}
     answer: Answer = bounded(
         {"hang": entire["hang"], "findings": entire["findings"], "run": run, "problems": problems}

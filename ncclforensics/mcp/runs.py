@@ -49,7 +49,10 @@ class Runs:
             raise UsageError("standard input belongs to the protocol; name a file or a folder")
         given = Path(path)
         absolute = given if given.is_absolute() else self._folders[0] / given
-        real = absolute.resolve()
+        try:
+            real = absolute.resolve()
+        except (ValueError, RuntimeError) as error:  # a NUL, half of a character, a loop of links
+            raise UsageError(f"{path}: no path: {error}") from error
         if not any(real.is_relative_to(folder) for folder in self._folders):
             folders = ", ".join(str(folder) for folder in self._folders)
             raise UsageError(f"{path}: outside of the folders that this server reads: {folders}")

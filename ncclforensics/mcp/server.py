@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, ParamSpec
+from typing import Annotated, Any, ParamSpec
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
@@ -13,12 +13,14 @@ from mcp.types import ToolAnnotations
 from pydantic import Field
 
 from ncclforensics import __version__
+from ncclforensics.data.names import printable
 from ncclforensics.diff.compare import compare_reports
-from ncclforensics.errors import ForensicsError
+from ncclforensics.errors import Defect, ForensicsError, UsageError
 from ncclforensics.inputs.logfile import LogFile
 from ncclforensics.mcp import answers
 from ncclforensics.mcp.answers import Answer
 from ncclforensics.mcp.runs import Runs
+from ncclforensics.parsing.concurrency import DEFECTS
 from ncclforensics.rules.finding import Category, Severity
 from ncclforensics.rules.registry import all_rules
 
@@ -34,23 +36,41 @@ Paths = Annotated[
     list[str],
     Field(min_length=1, description="Files, folders, globs or saved runs; relative ones lie in the first folder."),
 ]
+Number = Annotated[int, Field(ge=0, lt=1 << 31)]
+LONGEST_NAME = 64  # of a tool
 P = ParamSpec("P")
+
+
+class Server(MCPServer):
+    """A server that repeats no long or unprintable name of a tool."""
+
+    async def call_tool(self, name: str, *rest: Any, **options: Any) -> Any:
+        """Call a tool by its name. Raises ToolError."""
+        return await super().call_tool(printable(name[:LONGEST_NAME]), *rest, **options)
+
+
+def _refusal(reason: str) -> ToolError:
+    """Return an error whose text is short and one line."""
+    return ToolError(printable(answers.bounded(reason)))
 
 
 def server(folders: list[Path]) -> MCPServer:
     """Return a server that reads files below these folders and no others."""
     runs = Runs(folders)
-    made = MCPServer("ncclforensics", version=__version__, instructions=INSTRUCTIONS, log_level="ERROR")
+    made = Server("ncclforensics", version=__version__, instructions=INSTRUCTIONS, log_level="ERROR")
 
     def tool(function: Callable[P, Answer]) -> Callable[P, Answer]:
-        """Register a function; an error of the program becomes an answer that says what is wrong."""
+        """Register a function; an error becomes an answer that says what is wrong."""
 
         @wraps(function)
         def answer(*args: P.args, **kwargs: P.kwargs) -> Answer:
             try:
-                return function(*args, **kwargs)
+                readable: Answer = answers.readable(function(*args, **kwargs))
+                return readable
             except (ForensicsError, OSError) as error:
-                raise ToolError(str(error)) from error
+                raise _refusal(str(error)) from error
+            except DEFECTS as error:
+                raise _refusal(str(Defect.of(f"the tool {function.__name__}", error))) from error
 
         return made.tool(annotations=READS_ONLY)(answer)
 
@@ -61,13 +81,13 @@ def server(folders: list[Path]) -> MCPServer:
 
     @tool
     def findings(
-        paths: Paths, category: Category | None = None, severity: Severity = Severity.INFO, offset: int = 0
+        paths: Paths, category: Category | None = None, severity: Severity = Severity.INFO, offset: Number = 0
     ) -> Answer:
         """What all rules find: of one category, at or above a severity, from a number on. Reads every byte."""
-        return answers.findings(runs.report(paths, everything=True), category, severity, max(0, offset))
+        return answers.findings(runs.report(paths, everything=True), category, severity, offset)
 
     @tool
-    def lines(path: str, line: int, around: int = 10) -> Answer:
+    def lines(path: str, line: Number, around: Number = 10) -> Answer:
         """The lines of a log around a place that evidence cites, numbered from 1; at most 100."""
         log = LogFile(runs.source(path))
         try:
@@ -76,7 +96,7 @@ def server(folders: list[Path]) -> MCPServer:
             log.close()
 
     @tool
-    def calls(paths: Paths, rank: int, communicator: str | None = None, before: int | None = None) -> Answer:
+    def calls(paths: Paths, rank: Number, communicator: str | None = None, before: Number | None = None) -> Answer:
         """The last calls that a rank made, on one communicator or all, or those before an ordinal. Reads every byte."""
         return answers.calls(runs.report(paths, everything=True), rank, communicator, before)
 
@@ -92,7 +112,7 @@ def server(folders: list[Path]) -> MCPServer:
         """What a rule means, when it would be a false alarm, what to do, and its sources."""
         pages = {known.name: known.page for known in all_rules()}
         if rule not in pages:
-            raise ToolError(f"{rule}: unknown rule; the field `rule` of a finding names one")
+            raise UsageError(f"{rule}: unknown rule; the field `rule` of a finding names one")
         return {"rule": rule, "page": pages[rule]}
 
     return made
