@@ -822,6 +822,14 @@ def test_a_live_capture_measures_and_checks_every_collective(tmp_path: Path) -> 
     assert kinds["point-to-point.txt"] == "gpu-bandwidth"
 
 
+def test_a_rank_that_is_300_ms_late_at_every_step_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch", reason="the extra `capture` is not installed")
+    argv = ["capture", "--backend", "gloo", "--nproc", "2", "--steps", "10", "--limit", "60"]
+
+    assert main([*argv, "--inject", "slow:1:300", "-o", str(tmp_path / "c")]) == 1
+    assert "expected straggler of rank 1; the analysis reports it" in capsys.readouterr().err
+
+
 def test_a_rank_gives_its_gpu_to_the_process_group_after_all_ranks_have_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

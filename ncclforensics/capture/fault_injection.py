@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from ncclforensics.data.thresholds import LATE_SECONDS
+from ncclforensics.data.thresholds import OWN_SECONDS
 from ncclforensics.errors import UsageError
 
 
@@ -64,7 +64,7 @@ class InjectedFault:
     def expected(self) -> dict[str, Any] | None:
         """Return the finding that the analysis must report; None if the run may be healthy in spite of the fault."""
         is_visible = self.kind in EXPECTED_FINDINGS and (
-            self.kind is not FaultKind.SLOW or (self.amount or 0) > LATE_SECONDS * 1000
+            self.kind is not FaultKind.SLOW or (self.amount or 0) > OWN_SECONDS * 1000
         )
         return {"finding": EXPECTED_FINDINGS[self.kind], "ranks": [self.rank]} if is_visible else None
 

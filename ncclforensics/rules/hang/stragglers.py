@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.analyses.hang.stragglers import MIN_RANKS
 from ncclforensics.data.names import ranks_text
-from ncclforensics.data.thresholds import LATE_CALLS, LATE_SECONDS, LATE_SHARE, LONG_INIT, LONG_PHASE
+from ncclforensics.data.thresholds import LATE_CALLS, LATE_SECONDS, LATE_SHARE, LONG_INIT, LONG_PHASE, OWN_SECONDS
 from ncclforensics.frames.columns import OWNER
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
@@ -70,6 +71,43 @@ def slow_rank_comes_late(lag: pl.DataFrame, port_state: pl.DataFrame, rank: pl.D
             evidence=[*evidence_lines(calls.head(1), "late"), *evidence_lines(others.head(1), "the same call")],
         )
         yield from explain_by_dumps([finding], degraded_hosts(port_state))
+
+
+@rule(Category.STRAGGLER, Severity.WARNING, of=("time_between_calls",))
+def capture_rank_is_slow(time_between_calls: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+    """A rank of a capture needs more time than the others from the return of one call to the next call.
+
+    Means: all other ranks wait for it in every step. Between two steps of a capture a rank has nothing to do: its
+    process does not get the CPU, is stopped, or its GPU finishes late.
+    Not when: a later rule names the same ranks, because the delay is above a second and there are three ranks or more;
+    more than half of the ranks are slow; other programs run on a rehearsal's CPUs.
+    Do: run top, and nvidia-smi -q -d PERFORMANCE,CLOCK, on the named hosts; compare the CPU binding of the ranks.
+    Sources: the journal of a capture (docs/capture.md): both times are of the rank's own clock.
+    """
+    per_rank = time_between_calls.group_by("job", "rank_id", maintain_order=True).agg(
+        pl.col("nranks").first(),
+        calls=pl.len(),
+        share=(pl.col("excess") > OWN_SECONDS).mean(),
+        late=pl.col("excess").median(),
+        own=pl.col("seconds").median(),
+        source=pl.col("source").last(),
+        line=pl.col("line").last(),
+    )
+    is_slow = (pl.col("calls") >= LATE_CALLS) & (pl.col("share") >= LATE_SHARE) & (pl.col("late") > OWN_SECONDS)
+    is_named_elsewhere = (pl.col("late") > LATE_SECONDS) & (pl.col("nranks") >= MIN_RANKS)
+    is_minority = pl.len().over("job") * 2 < pl.col("nranks") + 1
+    slow = per_rank.filter(is_slow & ~is_named_elsewhere).filter(is_minority)
+    for row in slow.join(rank.select("rank_id", "rank", "host"), on="rank_id", maintain_order="left").to_dicts():
+        yield Finding(
+            title=f"{ranks_text([row['rank']])} on {row['host']} keeps the others waiting {row['late'] * 1e3:.0f} ms "
+            "in every step",
+            detail=f"it needs {row['own'] * 1e3:.0f} ms between two calls, the median of the others is "
+            f"{(row['own'] - row['late']) * 1e3:.0f} ms ({row['calls']} calls)",
+            certainty="certain",
+            ranks=[row["rank"]],
+            hosts=[row["host"]],
+            evidence=[Line(row["source"], row["line"], "late")],
+        )
 
 
 @rule(Category.STRAGGLER, Severity.INFO, of=("init_timing",))
