@@ -25,7 +25,6 @@ from tests.incidents import ROOT
 
 DOCS = ROOT / "docs"
 FRAMES = DOCS / "frames"
-COMMANDS = [command.callback.__name__ for command in cli.app.registered_commands if command.callback]
 Golden = Callable[[Path, str], None]
 
 
@@ -33,7 +32,7 @@ Golden = Callable[[Path, str], None]
 def help_of(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     def ask(*command: str) -> str:
         with pytest.raises(SystemExit, match="0"):
-            cli.app([*command, "--help"], prog_name="ncclforensics")
+            cli.app()([*command, "--help"], prog_name="ncclforensics")
         return capsys.readouterr().out
 
     return ask
@@ -41,7 +40,7 @@ def help_of(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
 def test_cli_md_holds_what_help_prints(help_of: Callable[..., str], golden: Golden) -> None:
     parts = ["# Commands\n\nGenerated from `--help` by `pytest --update`.\n"]
-    for command in ([], *([name] for name in COMMANDS)):
+    for command in ([], *([name] for name in cli.COMMANDS)):
         parts.append(f"## {' '.join(['ncclforensics', *command])}\n\n```text\n{help_of(*command).strip()}\n```\n")
     parts.append(_exit_codes())
 
@@ -62,7 +61,7 @@ def _exit_codes() -> str:
 
 
 def test_every_command_and_every_option_has_help(help_of: Callable[..., str]) -> None:
-    for name in COMMANDS:
+    for name in cli.COMMANDS:
         text = help_of(name)
         options = re.findall(r"^  (-\S.*)$", text, re.MULTILINE)
         assert len(options) >= (1 if name == "mcp" else 2)
@@ -228,8 +227,8 @@ def test_commands_and_options_in_the_readme_exist(help_of: Callable[..., str]) -
 
     assert shown
     for command, arguments in shown:
-        assert command.startswith("--") or command in COMMANDS, command
-        if command in COMMANDS:
+        assert command.startswith("--") or command in cli.COMMANDS, command
+        if command in cli.COMMANDS:
             known = help_of(command)
             for option in re.findall(r"(?<!\S)--?[a-z][a-z-]*", arguments):
                 assert option in known, f"{command} {option}"

@@ -16,7 +16,7 @@ from ncclforensics.archive.restore import SavedInputs
 from ncclforensics.errors import BrokenFrameError, Defect, ForensicsError
 from ncclforensics.formats import all_formats
 from ncclforensics.frames.assemble import assemble, concat_small, with_positions
-from ncclforensics.frames.columns import ORIGIN
+from ncclforensics.frames.columns import ORIGIN, no_rows
 from ncclforensics.frames.process_names import ProcessNames, process_names
 from ncclforensics.frames.protocol import Frames, call_with
 from ncclforensics.frames.registry import analyses
@@ -148,7 +148,7 @@ class Run:
         if name in (TEMPLATES, OCCURRENCES):
             return self._encoded()
         if self._saved and self._saved.frames.get(name) == 0:
-            return {name: pl.DataFrame(schema=self._schema(name))}
+            return {name: no_rows(self._schema(name))}
         if self._saved and self._saved.holds(name):
             return {name: parquet.frame(self._saved, name, self._schema(name))}
         if name in analyses():
@@ -170,7 +170,7 @@ class Run:
         except DEFECTS as error:
             self.broken.add(name)
             self.defects.append(Defect.of(f"the analysis {name}", error))
-        return pl.DataFrame(schema=analysis.columns)
+        return no_rows(analysis.columns)
 
     @cached_property
     def _templated(self) -> TemplatedFrame:
@@ -262,7 +262,7 @@ class Run:
             self._records.frames.get(shape.frame, []), small, partial(pl.concat, how="diagonal_relaxed")
         )
         if not parsed:
-            return pl.DataFrame(schema=schema)
+            return no_rows(schema)
         pieces = [with_positions(rows, self._ends) for rows in parsed]
         if self._is_complete:
             self._records.frames.pop(shape.frame, None)

@@ -10,7 +10,7 @@ import polars as pl
 
 from ncclforensics.analyses.job.failure_events import AFTER, CONTEXT, LOST
 from ncclforensics.data.nccl_sources import is_top_file
-from ncclforensics.frames.columns import OWNER, text_of
+from ncclforensics.frames.columns import OWNER, no_rows, text_of
 from ncclforensics.frames.registry import analysis
 from ncclforensics.grammar.grammar_file import load
 
@@ -102,7 +102,10 @@ def nccl_warning(
 ) -> pl.DataFrame:
     """Every line that NCCL or a plugin printed as a warning."""
     frames = locals()
-    rows = pl.concat([_warnings(frames[name], name) for name in FRAMES], how="vertical_relaxed")
+    found = [_warnings(frames[name], name) for name in FRAMES if frames[name].height]
+    if not any(rows.height for rows in found):
+        return no_rows(NCCL_WARNING)
+    rows = pl.concat(found, how="vertical_relaxed")
     texts = rows.filter(pl.col("site").is_not_null()).select("text").drop_nulls().unique()
     quotes = rows.filter(pl.col("site").is_null()).join(texts, on="text", how="semi")  # the warning itself is here, too
     rows = rows.join(quotes.select("source", "line"), on=["source", "line"], how="anti", maintain_order="left")
