@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclforensics.analyses.job import calls as call_frames
+from ncclforensics.frames.templated import opcount_of
 
 CALLS = st.lists(st.lists(st.integers(0, 2), max_size=12), min_size=1, max_size=4)  # of each member, what it called
 
@@ -65,3 +66,14 @@ def test_calls_numbered_in_slices_equal_calls_numbered_at_once(memberships: list
         counted = call_frames._count_within(pl.Series(memberships, dtype=pl.UInt32), 4)
 
     assert counted.to_list() == [memberships[:place].count(membership) for place, membership in enumerate(memberships)]
+
+
+@given(st.lists(st.integers(0, 40), unique=True), st.lists(st.integers(0, 40), max_size=20))
+def test_the_counter_of_a_call_is_that_of_the_line_at_its_place(lines: list[int], calls: list[int]) -> None:
+    occurrences = pl.DataFrame({"pos": sorted(lines)}, schema={"pos": pl.Int64()}).with_columns(
+        opcount=pl.col("pos") + 7
+    )
+
+    counters = opcount_of(pl.DataFrame({"pos": calls}, schema={"pos": pl.Int64()}), occurrences)
+
+    assert counters.to_list() == [pos + 7 if pos in lines else None for pos in calls]

@@ -71,3 +71,16 @@ class TemplatedFrame:
 def of_template(call_occurrence: pl.DataFrame, call_template: pl.DataFrame, column: str) -> pl.Series:
     """One column of the template of every occurrence."""
     return call_template[column].gather(call_occurrence[CALL_TEMPLATE])
+
+
+def opcount_of(calls: pl.DataFrame, call_occurrence: pl.DataFrame) -> pl.Series:
+    """The `opcount` of every call, by its `pos`; null for a call of another kind of line.
+
+    Both are most often the same rows; else positions, which are in order, are looked up, in a fifth of a join's time.
+    """
+    positions, counters = call_occurrence["pos"], call_occurrence["opcount"]
+    if calls["pos"].equals(positions) or positions.is_empty():
+        return counters if counters.len() else counters.extend_constant(None, calls.height)
+    places = positions.search_sorted(calls["pos"]).clip(upper_bound=positions.len() - 1)
+    is_found = positions.gather(places) == calls["pos"]
+    return pl.select(pl.when(is_found).then(counters.gather(places)).alias("opcount")).to_series()

@@ -16,6 +16,7 @@ from ncclforensics.analyses.job.line_faults import SORTED
 from ncclforensics.data.names import ranks_text
 from ncclforensics.frames.columns import OWNER
 from ncclforensics.frames.registry import analysis
+from ncclforensics.frames.templated import opcount_of
 
 UNPLACED_MEMBER = {
     "rank_id": pl.Int32(),
@@ -67,8 +68,7 @@ def unplaced_member(
         return doubtful
     of_keys = call.filter(pl.col("nth").is_not_null() & pl.col("key").is_in(members["key"].unique().implode()))
     collectives = of_keys.join(members.select("member", "omitted_pos"), on="member", how="left")
-    counters = call_occurrence.select("pos", "opcount").filter(pl.col("pos").is_in(collectives["pos"].implode()))
-    collectives = collectives.join(counters, on="pos", how="left", maintain_order="left")
+    collectives = collectives.with_columns(opcount_of(collectives, call_occurrence))
     later = collectives.filter(pl.col("omitted_pos").is_null() | (pl.col("pos") > pl.col("omitted_pos")))
     later = later.with_columns(ahead=pl.col("opcount") - pl.col("nth"))
     is_counted = pl.col("ahead").n_unique().over("key") == 1
@@ -89,8 +89,7 @@ def unplaced_member(
 
 def _begin_together(calls: pl.DataFrame, call_line: pl.DataFrame, call_occurrence: pl.DataFrame) -> pl.DataFrame:
     """Whether each rank's log begins with the calls that most begin with, and NCCL's counter with 0 everywhere."""
-    counters = call_occurrence.select("pos", "opcount").filter(pl.col("pos").is_in(calls["pos"].implode()))
-    calls = calls.with_columns(call_line["signature"].gather(calls["call_line"])).join(counters, on="pos", how="left")
+    calls = calls.with_columns(call_line["signature"].gather(calls["call_line"]), opcount_of(calls, call_occurrence))
     calls = calls.sort("pos")
     from_zero = calls.group_by("rank_id", "member", maintain_order=True).agg(pl.col("opcount").first() == 0)
     first = (

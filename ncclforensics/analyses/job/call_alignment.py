@@ -9,12 +9,14 @@ jumps where a line was lost, and goes on by one where the rank left the call out
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
 from ncclforensics.analyses.job.repeated_lines import without_repeated
 from ncclforensics.frames.registry import analysis
+from ncclforensics.frames.templated import opcount_of
 
 CALL_GAP = {
     "key": pl.Categorical(),
@@ -62,20 +64,16 @@ def call_gap(
     shapes = member.with_row_index("member").select("member", "key", "nranks", place=place, has_init=has_init)
     odd = shapes.filter(pl.col("key").is_in(keys.implode())).select("nranks", "place").unique()
     compared = shapes.join(odd, on=["nranks", "place"], how="semi").filter(~pl.col("key").is_in(partly_read.implode()))
-    calls = logged_call.filter(pl.col("member").is_in(compared["member"].implode()) & pl.col("nth").is_not_null())
+    calls = logged_call.with_columns(opcount_of(logged_call, call_occurrence))
+    calls = calls.filter(pl.col("member").is_in(compared["member"].implode()) & pl.col("nth").is_not_null())
     calls = without_repeated(calls, repeated_call)
-    counters = call_occurrence.select("pos", "opcount").filter(pl.col("pos").is_in(calls["pos"].implode()))
-    calls = calls.join(counters, on="pos", how="left", maintain_order="left")
-    calls = calls.with_columns(call_line["signature"].gather(calls["call_line"]))
-    calls = calls.join(compared.drop("key"), on="member", how="left", maintain_order="left")
-    members = _with_content(calls.sort("member", "nth")).partition_by("member", maintain_order=True)
-    of_key: dict[str, list[pl.DataFrame]] = defaultdict(list)
-    for member_calls in members:
-        of_key[member_calls["key"][0]].append(member_calls)
-    shape_of = [_shape_of(member_calls) for member_calls in members]
-    models: dict[frozenset[Shape], pl.DataFrame | None] = {}  # of all communicators of these shapes
+    members = _sequences(calls.with_columns(call_line["signature"].gather(calls["call_line"])), compared)
+    of_key: dict[str, list[Sequence]] = defaultdict(list)
+    for sequence in members:
+        of_key[sequence.key].append(sequence)
+    models: dict[frozenset[Shape], Sequence | None] = {}  # of all communicators of these shapes
     rows: list[Row] = []
-    aligned: list[tuple[list[pl.DataFrame], pl.DataFrame]] = []
+    aligned: list[tuple[list[Sequence], Sequence]] = []
     for key in keys:
         own = of_key[key]
         if starts := _starts(own):
@@ -83,11 +81,9 @@ def call_gap(
             continue
         model = _model(own)
         if model is None:
-            shapes_of_key = frozenset(map(_shape_of, own))
+            shapes_of_key = frozenset(sequence.shape for sequence in own)
             if shapes_of_key not in models:
-                models[shapes_of_key] = _model(
-                    [other for other, shape in zip(members, shape_of, strict=True) if shape in shapes_of_key]
-                )
+                models[shapes_of_key] = _model([other for other in members if other.shape in shapes_of_key])
             model = models[shapes_of_key]
         if model is None:
             model = next((member for member in _distinct(own).values() if _counts_from_zero(member)), None)
@@ -100,28 +96,59 @@ def call_gap(
     return pl.DataFrame(rows, schema=CALL_GAP)
 
 
-def _with_content(calls: pl.DataFrame) -> pl.DataFrame:
-    """Add `content`, equal for members that show the same calls with the same counters: most of thousands do."""
-    place = pl.int_range(pl.len(), dtype=pl.UInt64).over("member")
-    weighted = pl.struct("signature", "opcount").hash() * (2 * place + 1)
-    total = pl.col("content").sum().over("member") + pl.len().over("member")
-    return calls.with_columns(content=weighted).with_columns(total)
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """The collectives of one member in order. Members that show the same calls share the columns of one of them."""
+
+    key: str
+    member: int
+    rank_id: int
+    shape: Shape
+    has_init: bool
+    content: int  # equal for members that show the same calls with the same counters: most of thousands do
+    signature: pl.Series
+    opcount: pl.Series
+
+    @property
+    def height(self) -> int:
+        """The number of its collectives."""
+        return self.signature.len()
+
+    @property
+    def identity(self) -> Row:
+        """The columns of a gap that say whose it is."""
+        return {"key": self.key, "member": self.member, "rank_id": self.rank_id}
 
 
-def _distinct(members: list[pl.DataFrame]) -> dict[int, pl.DataFrame]:
+def _sequences(calls: pl.DataFrame, compared: pl.DataFrame) -> list[Sequence]:
+    """The sequence of every member that makes a call, in the order of `member`."""
+    weighted = pl.struct("signature", "opcount").hash() * (2 * pl.col("nth").cast(pl.UInt64) + 1)
+    of_members = (
+        calls.with_columns(content=weighted)
+        .group_by("member")
+        .agg(pl.col("key", "rank_id").first(), content=pl.col("content").sum() + pl.len())
+        .join(compared.drop("key"), on="member")
+        .sort("member")
+    )
+    first = of_members.unique("content", keep="first", maintain_order=True)
+    shown = calls.filter(pl.col("member").is_in(first["member"].implode())).sort("member", "nth")
+    parts = shown.select("member", "signature", "opcount").partition_by("member", maintain_order=True)
+    columns = dict(zip(first["content"], parts, strict=True))
+    return [
+        Sequence(
+            row["key"], row["member"], row["rank_id"], (row["nranks"], row["place"]), row["has_init"], row["content"],
+            columns[row["content"]]["signature"], columns[row["content"]]["opcount"],
+        )
+        for row in of_members.iter_rows(named=True)
+    ]  # fmt: skip
+
+
+def _distinct(members: list[Sequence]) -> dict[int, Sequence]:
     """The first member of each content."""
-    distinct: dict[int, pl.DataFrame] = {}
+    distinct: dict[int, Sequence] = {}
     for member in members:
-        distinct.setdefault(member["content"][0], member)
+        distinct.setdefault(member.content, member)
     return distinct
-
-
-def _identity(member: pl.DataFrame) -> Row:
-    return {name: member[name][0] for name in ("key", "member", "rank_id")}
-
-
-def _shape_of(member: pl.DataFrame) -> Shape:
-    return member["nranks"][0], member["place"][0]
 
 
 def corrected(calls: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFrame:
@@ -150,28 +177,28 @@ def corrected(calls: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFrame:
     return corrected_calls.with_row_index("row").filter(~pl.col("row").is_in(copies.implode())).drop("row")
 
 
-def _starts(members: list[pl.DataFrame]) -> list[Row]:
+def _starts(members: list[Sequence]) -> list[Row]:
     """Gaps at the beginning of members whose logs begin in the middle; nothing where all begin at the same call.
 
     The counter tells where a log begins if it counts the calls of every member; else the calls themselves do: at which
     call of the majority's log another has to begin, to agree with it and to end nearest to it. Where a log cannot be
     placed, none is.
     """
-    if all(member["has_init"][0] for member in members):
+    if all(member.has_init for member in members):
         return []
     distinct = _distinct(members)
     if all(_counts(member, 0, member.height) for member in distinct.values()):
-        offsets = [int(member["opcount"][0]) for member in members]
+        offsets = [int(member.opcount[0]) for member in members]
     else:
         model = _model(members)
         longest = max(members, key=lambda member: member.height) if model is None else model
         found = {content: _offset(member, longest) for content, member in distinct.items()}
         if None in found.values():
             return []
-        offsets = [found[member["content"][0]] or 0 for member in members]
+        offsets = [found[member.content] or 0 for member in members]
     return [
         {
-            **_identity(member),
+            **member.identity,
             "nth": 0,
             "missing": offset - min(offsets),
             "later": member.height,
@@ -182,15 +209,15 @@ def _starts(members: list[pl.DataFrame]) -> list[Row]:
     ]
 
 
-def _offset(member: pl.DataFrame, longest: pl.DataFrame) -> int | None:
+def _offset(member: Sequence, longest: Sequence) -> int | None:
     """At which place of another log this one begins (negative: before it), so that both agree where they overlap.
 
     Logs that agree in their first call begin together; None where no place has an overlap long enough to tell.
     """
     if _first_difference(member, longest) != 0:
         return 0
-    after = longest["signature"].eq(member["signature"][0]).arg_true().to_list()
-    before = [-place for place in member["signature"].eq(longest["signature"][0]).arg_true().to_list()]
+    after = longest.signature.eq(member.signature[0]).arg_true().to_list()
+    before = [-place for place in member.signature.eq(longest.signature[0]).arg_true().to_list()]
 
     def overlap(offset: int) -> int:
         return min(member.height, longest.height - offset) - max(0, -offset)
@@ -204,16 +231,16 @@ def _offset(member: pl.DataFrame, longest: pl.DataFrame) -> int | None:
     return min(fitting, key=lambda offset: abs(offset + member.height - longest.height), default=None)
 
 
-def _model(members: list[pl.DataFrame]) -> pl.DataFrame | None:
+def _model(members: list[Sequence]) -> Sequence | None:
     """The member whose sequence most others share up to the shorter end, longest first; None if none has a majority.
 
     Two members of one communicator have none: there, the communicators of equal size that each rank created at the
     same place decide, for programs run the same calls on all of them.
     """
     best, most = None, 1
-    seen: list[pl.DataFrame] = []
+    seen: list[Sequence] = []
     distinct = _distinct(members)
-    counts = Counter(member["content"][0] for member in members)
+    counts = Counter(member.content for member in members)
     for member in sorted(distinct.values(), key=lambda calls: -calls.height):
         if any(_first_difference(member, other) is None for other in seen):
             continue
@@ -224,22 +251,22 @@ def _model(members: list[pl.DataFrame]) -> pl.DataFrame | None:
     return best if most * 2 > len(members) else None
 
 
-def _first_difference(calls: pl.DataFrame, other_calls: pl.DataFrame, start: int = 0, shift: int = 0) -> int | None:
+def _first_difference(calls: Sequence, other_calls: Sequence, start: int = 0, shift: int = 0) -> int | None:
     """The first position from `start` at which `calls` and `other_calls`, shifted by `shift`, differ; or None."""
     length = min(calls.height, other_calls.height - shift) - start
     if length <= 0:
         return None
-    differs = calls["signature"].slice(start, length) != other_calls["signature"].slice(start + shift, length)
+    differs = calls.signature.slice(start, length) != other_calls.signature.slice(start + shift, length)
     return start + int(differs.arg_max() or 0) if differs.any() else None
 
 
-def _all_gaps(members: list[pl.DataFrame], model: pl.DataFrame, most_ahead: int) -> list[Row]:
+def _all_gaps(members: list[Sequence], model: Sequence, most_ahead: int) -> list[Row]:
     """The gaps of all members; those of equal content are looked for once."""
     gaps = {content: _gaps_of(member, model, most_ahead) for content, member in _distinct(members).items()}
-    return [{**gap, **_identity(member)} for member in members for gap in gaps[member["content"][0]]]
+    return [{**gap, **member.identity} for member in members for gap in gaps[member.content]]
 
 
-def _gaps_of(member: pl.DataFrame, model: pl.DataFrame, most_ahead: int) -> list[Row]:
+def _gaps_of(member: Sequence, model: Sequence, most_ahead: int) -> list[Row]:
     found: list[Row] = []
     start = shift = 0
     is_lost: bool | None
@@ -274,7 +301,7 @@ def _gaps_of(member: pl.DataFrame, model: pl.DataFrame, most_ahead: int) -> list
     return found
 
 
-def _missing(member: pl.DataFrame, model: pl.DataFrame, place: int, shift: int) -> int:
+def _missing(member: Sequence, model: Sequence, place: int, shift: int) -> int:
     """How many collectives of the model are left out at a place, so that all that follows agrees; 0 if no number does.
 
     What follows may lack further lines: the next gap has to lie ENOUGH calls behind this one.
@@ -289,7 +316,7 @@ def _missing(member: pl.DataFrame, model: pl.DataFrame, place: int, shift: int) 
     return 0
 
 
-def _copies(member: pl.DataFrame, model: pl.DataFrame, place: int, shift: int, most_ahead: int) -> int:
+def _copies(member: Sequence, model: Sequence, place: int, shift: int, most_ahead: int) -> int:
     """How many collectives from a place on repeat those just before them, counter included; 0 if none do.
 
     What follows has to agree with the model for more than `most_ahead` collectives.
@@ -304,45 +331,47 @@ def _copies(member: pl.DataFrame, model: pl.DataFrame, place: int, shift: int, m
     return 0
 
 
-def _is_repeated(member: pl.DataFrame, place: int, length: int) -> bool:
+def _is_repeated(member: Sequence, place: int, length: int) -> bool:
     """Whether so many lines from a place on are equal to those just before them, counter included."""
-    lines = member.select("signature", "opcount")
-    return place >= length and lines.slice(place, length).equals(lines.slice(place - length, length))
+    return place >= length and all(
+        column.slice(place, length).equals(column.slice(place - length, length))
+        for column in (member.signature, member.opcount)
+    )
 
 
-def _raises_counter(member: pl.DataFrame, place: int) -> bool:
+def _raises_counter(member: Sequence, place: int) -> bool:
     """Whether some call equal to the one at this place raised the counter of this member by one."""
-    raised = member["opcount"].diff().shift(-1) == 1
-    return bool((raised & (member["signature"] == member["signature"][place])).any())
+    raised = member.opcount.diff().shift(-1) == 1
+    return bool((raised & (member.signature == member.signature[place])).any())
 
 
-def _is_nearer(member: pl.DataFrame, model: pl.DataFrame, shift: int, first: int, second: int) -> bool:
+def _is_nearer(member: Sequence, model: Sequence, shift: int, first: int, second: int) -> bool:
     """Whether a shift by `first` lets both logs end nearer to each other than one by `second`."""
     ahead = member.height + shift - model.height
     return abs(ahead + first) < abs(ahead + second)
 
 
-def _counts(member: pl.DataFrame, start: int, stop: int) -> bool:
+def _counts(member: Sequence, start: int, stop: int) -> bool:
     """Whether the counter goes up by one at every collective of this stretch."""
-    steps = member["opcount"].slice(start, stop - start).diff().drop_nulls()
+    steps = member.opcount.slice(start, stop - start).diff().drop_nulls()
     return steps.len() > 0 and bool((steps == 1).all())
 
 
-def _counts_from_zero(member: pl.DataFrame) -> bool:
+def _counts_from_zero(member: Sequence) -> bool:
     """Whether the counter of this log shows that no collective is missing: 0 at the first, one more at each other."""
-    return bool(member["opcount"][0] == 0 and _counts(member, 0, member.height))
+    return bool(member.opcount[0] == 0 and _counts(member, 0, member.height))
 
 
-def _is_lost(member: pl.DataFrame, model: pl.DataFrame, place: int, shift: int, missing: int) -> bool | None:
+def _is_lost(member: Sequence, model: Sequence, place: int, shift: int, missing: int) -> bool | None:
     """Whether the counter jumps at the gap as the model's does; None where it does not count calls there."""
     first = max(place - 1, 0)
     if not _counts(model, first + shift, place + shift + missing + 1):
         return None
-    step = member["opcount"][place] - (member["opcount"][place - 1] if place else -1)
+    step = member.opcount[place] - (member.opcount[place - 1] if place else -1)
     return True if step == missing + 1 else False if step == 1 else None
 
 
-def _first_jump(member: pl.DataFrame, model: pl.DataFrame, start: int, shift: int) -> tuple[int, int] | None:
+def _first_jump(member: Sequence, model: Sequence, start: int, shift: int) -> tuple[int, int] | None:
     """The first place whose counter is ahead of the model's at the same place, and by how much; None if nowhere.
 
     Only where the counter counts every collective in the model and goes up by one elsewhere in this member. It is
@@ -351,11 +380,11 @@ def _first_jump(member: pl.DataFrame, model: pl.DataFrame, start: int, shift: in
     copy only if such calls raise it in this member, and both logs end nearer to each other without one of them.
     """
     length = min(member.height, model.height - shift) - start
-    if length <= 0 or member["opcount"].null_count() or model["opcount"].null_count():
+    if length <= 0 or member.opcount.null_count() or model.opcount.null_count():
         return None
     if not _counts_from_zero(model):
         return None
-    ahead = member["opcount"].slice(start, length) - model["opcount"].slice(start + shift, length)
+    ahead = member.opcount.slice(start, length) - model.opcount.slice(start + shift, length)
     if not (ahead != 0).any():
         return None
     place = int((ahead != 0).arg_max() or 0)
@@ -365,6 +394,6 @@ def _first_jump(member: pl.DataFrame, model: pl.DataFrame, start: int, shift: in
             _raises_counter(member, start + place) and _is_nearer(member, model, shift, missing, 0)
         )
         return (start + place, missing) if is_copy else None
-    rest = member["opcount"].slice(start + place).diff().drop_nulls()
+    rest = member.opcount.slice(start + place).diff().drop_nulls()
     is_one_jump = missing > 0 and bool((rest >= 1).all())
     return (start + place, missing) if is_one_jump else None

@@ -11,6 +11,7 @@ import polars as pl
 
 from ncclforensics.analyses.job.line_faults import DOUBLED
 from ncclforensics.frames.registry import analysis
+from ncclforensics.frames.templated import opcount_of
 
 REPEATED_CALL = {
     "pos": pl.Int64(),
@@ -39,16 +40,16 @@ def repeated_call(
     keys = pl.concat([logged_divergence["key"], uneven_key["key"], uneven_lines["key"]]).unique().implode()
     partly_read = logged_call.filter("in_tail")["rank_id"].unique().implode()
     rank_ids = logged_call.filter(pl.col("key").is_in(keys) & ~pl.col("rank_id").is_in(partly_read))["rank_id"].unique()
-    counters = call_occurrence.select("pos", "opcount")
-    calls = logged_call.filter(pl.col("rank_id").is_in(rank_ids.implode())).select(
-        "rank_id", "member", "call_line", "pos"
-    )
-    calls = calls.join(counters, on="pos", maintain_order="left").drop_nulls("opcount")  # null: beyond 63 bits
+    calls = logged_call.select("rank_id", "member", "call_line", "pos", opcount_of(logged_call, call_occurrence))
+    # Without a counter are lines that print none, and those whose counter is beyond 63 bits.
+    calls = calls.filter(pl.col("rank_id").is_in(rank_ids.implode())).drop_nulls("opcount")
     has_copies = bool((line_fault["kind"] == DOUBLED).any())
     doubled = _next_to_each_other(calls if has_copies else calls.clear())
-    calls = calls.join(doubled, on="pos", how="anti", maintain_order="left")
-    is_back = pl.col("opcount").diff().over("member") < 0
-    odd = calls.filter(is_back.any().over("rank_id"))
+    if doubled.height:
+        calls = calls.join(doubled, on="pos", how="anti", maintain_order="left")
+    is_back = (pl.col("opcount").diff() < 0).any()
+    back = calls.group_by("member").agg(pl.col("rank_id").first(), is_back=is_back).filter("is_back")["rank_id"]
+    odd = calls.filter(pl.col("rank_id").is_in(back.unique().implode())) if back.len() else calls.clear()
     rows = [row for calls_of_rank in odd.partition_by("rank_id") for row in _repeated_of(calls_of_rank)]
     return pl.concat([doubled, pl.DataFrame(rows, schema=REPEATED_CALL, orient="row")])
 
