@@ -39,6 +39,17 @@ def found(tmp_path: Path, kernel_line: str) -> set[tuple[str, str, tuple[int, ..
             ("cuda-gpu-fault", "certain", (2,)),
         ),
         (THAT_DAY + "NVRM: Xid (PCI:0000:52:00): 145, RLW_REMAP Nonfatal XC0 i0 Link 05 (0x4)", None),
+        (THAT_DAY + GPU_OF_RANK_2 + "167, pid=41882, PCIE_FATAL_TIMEOUT", ("cuda-gpu-fault", "likely", (2,))),
+        (THAT_DAY + GPU_OF_RANK_2 + "121, pid=41882, C2C Link corrected error", None),
+        (THAT_DAY + GPU_OF_RANK_2 + "63, pid=41882, Row Remapper: New row marked for remapping", None),
+        (
+            THAT_DAY + GPU_OF_RANK_2 + "154, GPU recovery action changed from 0x2 (Node Reboot Required) to 0x0 (None)",
+            None,
+        ),
+        (
+            THAT_DAY + GPU_OF_RANK_2 + "154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)",
+            ("cuda-gpu-fault", "possible", ()),
+        ),
         (
             THAT_DAY + "nvidia 0000:52:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer, x",
             ("kernel-link-event", "possible", ()),

@@ -83,34 +83,34 @@ SECOND_HAND_PARTS = ("NCCL operation nccl", "ncclCommInit")
 GLOO = "/gloo/"  # of a source file that stands in brackets in front of an error of PyTorch's transport for CPUs
 STORE = "store->get("  # a rank that waits for another rank's id in PyTorch's store
 
-# Xid numbers (docs.nvidia.com/deploy/xid-errors) of faults that a program cannot cause. 13, 31, 43, 45, 68, 69 and 109
-# are mostly faults of programs, and not listed.
+# Xid numbers of faults that a program cannot cause, as NVIDIA's catalogue describes them for Ampere and later (docs.
+# nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html). Not listed: 13, 31, 43, 45, 68, 69 and 109, mostly faults of
+# programs; 63, 92, 121 and 157, which the catalogue says to ignore at first, for the job goes on; 155 and 156, which
+# intended changes cause, too.
 XIDS = {
     46: "the GPU stopped processing",
     48: "uncorrectable ECC error of its memory",
-    61: "internal micro-controller halt",
+    61: "breakpoint of its micro-controller",
     62: "internal micro-controller halt",
-    63: "row remapping or page retirement after a memory error",
     64: "row remapping failed",
     74: "NVLink error",
     79: "it fell off the bus",
-    92: "high rate of memory errors",
     94: "contained memory error",
     95: "uncontained memory error",
     119: "GSP time-out",
     120: "GSP error",
-    121: "error of the link between CPU and GPU (C2C)",
+    136: "training of an NVLink failed",
     140: "unrecovered ECC error",
     143: "the GPU could not be initialised",
     **dict.fromkeys(range(144, 151), "NVLink error"),
     154: "the driver wants the GPU reset or the node rebooted",
-    155: "NVLink error",
-    157: "a part of its memory or of its engines could not be retired",
     158: "fatal time-out of the GPU",
     167: "fatal PCIe time-out",
     171: "uncorrectable ECC error of its memory",
     172: "uncorrectable ECC error of its caches",
 }
+# Numbers of which the catalogue gives the name only: 61 is unused from Ampere on, and 167 has no description yet.
+UNCONFIRMED_XIDS = frozenset({61, 167})
 
 
 def signal_name(number: int) -> str:

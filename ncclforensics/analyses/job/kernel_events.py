@@ -18,7 +18,7 @@ YEAR = 2000  # of all dates: syslog prints none
 ANOTHER_DAY = timedelta(days=1)
 
 KERNEL_EVENT = {
-    "form": pl.Categorical(),  # xid, lost, sxid, link, port, cable, fatal, health, bus_error, slot, contained
+    "form": pl.Categorical(),  # of `hardware_event`
     "node": pl.Categorical(),
     "busid": pl.Categorical(),
     "pid": pl.Int32(),

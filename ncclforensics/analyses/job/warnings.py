@@ -111,7 +111,11 @@ def nccl_warning(
     rows = rows.join(quotes.select("source", "line"), on=["source", "line"], how="anti", maintain_order="left")
     quoted = call_error.filter(form="last_error").select("source", line=pl.col("line") + 1, is_quoted=True)
     chains = failure.filter(form="unwinding").select(
-        *OWNER, "pos", "result", "unwound", step=pl.format("{} -> {}", text_of("unwound"), "result")
+        *OWNER,
+        "pos",
+        "result",
+        "unwound",
+        step=pl.format("{} -> {}", text_of("unwound"), pl.col("result").cast(pl.String).fill_null("?")),
     )
     jobs = rank.group_by(OWNER).agg(pl.col("job").first())
     progress = communicator_progress.group_by(OWNER).agg(pl.col("last_pos").max(), pl.col("end_pos").min())

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.data.cuda import CORRUPTED, HARDWARE, HIDDEN, OTHER, UNUSABLE
-from ncclforensics.data.processes import XIDS
+from ncclforensics.data.processes import UNCONFIRMED_XIDS, XIDS
 from ncclforensics.frames.columns import OWNER, short_host, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
@@ -55,9 +55,10 @@ def cuda_gpu_fault(
     Means: the hardware reports the fault; later errors of other ranks follow from it.
     Not when: the kernel line is of another day or another job: it counts only if it names a process or a GPU of this
     run, or if the run lost a process; a GPU alone, without a lost process, makes it likely. Xid 13, 31, 43 and 45 are
-    mostly faults of programs and are left out, as are NVLink errors that are not fatal.
+    mostly faults of programs and are left out, as are NVLink errors that are not fatal, and those after which the job
+    goes on (63, 92, 121, 157). Of 61 and 167 NVIDIA's catalogue has no description: likely at most.
     Do: drain the node; nvidia-smi -q, nvidia-smi nvlink -s, and NVIDIA's field diagnostic on that node.
-    Sources: NVIDIA, XID errors; NVRx, gpud.
+    Sources: NVIDIA, catalogue of Xid errors; NVRx, gpud.
     """
     for error, rows in _rows_by_error(cuda_error, HARDWARE):
         yield error_finding(rows, rank, f"GPU fault on {{processes}}: {error}", "reported by CUDA", "certain")
@@ -90,10 +91,15 @@ def cuda_gpu_fault(
         hosts = sorted({event["host"] for event in logged if event["host"]})
         where = processes_text(ranks, hosts, rank) if ranks or hosts else f"GPU {logged[0]['busid']}"
         lines = pl.DataFrame([{"source": row["source"], "line": row["line"]} for row in logged])
+        detail = "logged by the kernel" + ("" if ranks else f", without the rank: GPU {logged[0]['busid']}")
+        is_certain = any(event["is_certain"] for event in logged)
+        if xid in UNCONFIRMED_XIDS:
+            detail += "; unconfirmed: NVIDIA's catalogue has no description of this number"
+            is_certain = False
         yield Finding(
             f"GPU fault on {where}: Xid {xid}, {XIDS[xid]}",
-            "logged by the kernel" + ("" if ranks else f", without the rank: GPU {logged[0]['busid']}"),
-            "certain" if any(event["is_certain"] for event in logged) else "likely" if ranks else "possible",
+            detail,
+            "certain" if is_certain else "likely" if ranks else "possible",
             ranks=ranks,
             hosts=hosts,
             evidence=evidence_lines(lines),

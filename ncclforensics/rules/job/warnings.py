@@ -136,7 +136,7 @@ def error_returned_without_warning(
     )
     by_process = returned.group_by(OWNER, maintain_order=True).agg(
         pl.col("source", "line"),
-        steps=pl.format("{} -> {}", text_of("unwound"), "result"),
+        steps=pl.format("{} -> {}", text_of("unwound"), pl.col("result").cast(pl.String).fill_null("?")),
         result=pl.col("result").last(),
         is_returned=pl.col("unwound").cast(pl.String).map_elements(is_top_file, return_dtype=pl.Boolean).any(),
     )
