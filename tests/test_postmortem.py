@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import re
+import struct
 import sys
+from base64 import b64decode
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from ncclforensics import analyze, cli, views
 from ncclforensics.report.build import Report
-from ncclforensics.views import markdown, postmortem
+from ncclforensics.views import card, charts, markdown, postmortem
 from ncclforensics.views.author_note import Cover
+from ncclforensics.views.headline import headline, summary
 from ncclforensics.views.json_report import as_object
+from ncclforensics.views.rank_map import HostRanks, Part, RankMap
 from tests.browser import CHROMIUM, Browser
 from tests.incidents import INCIDENTS, ROOT, Incident, checked
 
@@ -135,7 +140,7 @@ def test_the_page_is_accessible_to_screen_readers(name: str) -> None:
 
 
 def test_the_summary_names_the_culprit_in_three_sentences() -> None:
-    said = postmortem.summary(of("one-rank-stops-before-an-allreduce"))
+    said = summary(of("one-rank-stops-before-an-allreduce"))
 
     assert said[0] == "Rank 11 on gpu-node-01 never called AllReduce #13 (1179648 x bfloat16, sum)."
     assert said[2] == "The verdict is lagging-ranks (possible): 15 ranks waited, 1 more finding."
@@ -144,15 +149,20 @@ def test_the_summary_names_the_culprit_in_three_sentences() -> None:
 def test_a_healthy_benchmark_has_no_headline_on_a_hang() -> None:
     report = of("a-healthy-benchmark")
 
-    assert markdown.headline(report) == "no findings"
-    assert postmortem.summary(report)[0] == "Nothing wrong was found in what was read."
+    assert headline(report) == "no findings"
+    assert summary(report)[0] == "Nothing wrong was found in what was read."
     assert "Dashed: the range that such a machine is expected to reach" in reported("a-healthy-benchmark")
 
 
-def test_the_first_finding_is_the_headline_where_nothing_hangs() -> None:
-    assert (
-        markdown.headline(of("one-rank-comes-late-to-every-step")) == "rank 4 on h100-02 calls 2.0 s after the others"
-    )
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("one-rank-comes-late-to-every-step", "rank 4 on h100-02 calls 2.0 s after the others, 2026-"),
+        ("the-network-fails-for-all", "it does not complete, 4 ranks on 2 hosts"),
+    ],
+)
+def test_the_headline_says_what_happened_where_and_when(name: str, title: str) -> None:
+    assert title in headline(of(name))
 
 
 def test_the_calls_are_side_by_side_at_the_first_difference() -> None:
@@ -168,7 +178,7 @@ def test_a_rank_without_a_log_is_in_the_grid() -> None:
 
 
 def test_the_waiting_graph_points_at_the_culprit() -> None:
-    nodes, edges = postmortem.charts._groups(
+    nodes, edges = charts._groups(
         of("one-rank-stops-before-an-allreduce"), of("one-rank-stops-before-an-allreduce").verdicts[0]
     )
 
@@ -179,8 +189,36 @@ def test_the_waiting_graph_points_at_the_culprit() -> None:
 def test_512_ranks_make_a_small_file(large_page: str) -> None:
     assert len(large_page) < MOST
     assert large_page.count('class="rank culprit"') == 2
-    assert large_page.count('class="rank ') == 512
+    assert len(re.findall(r'<i class="(?:waits|culprit)" title="gpu-d\d+: ranks', large_page)) == 64
     assert "transports from each host to each other one" in large_page.lower()
+
+
+def test_many_hosts_are_cells_and_those_with_culprits_rows() -> None:
+    waiting = [HostRanks(f"n{host}", [(host, Part.WAITS)]) for host in range(1249)]
+    hosts = RankMap([*waiting, HostRanks("last", [(1249, Part.CULPRIT), (1250, Part.WAITS)])])
+
+    assert [host.name for host in hosts.rows] == ["last"]
+    assert hosts.text() == "1250 hosts: 1 with a culprit, 1249 where ranks wait"
+    assert hosts.rows[0].text(Part.CULPRIT) == "rank 1249"
+
+
+def test_the_card_names_verdict_title_and_command() -> None:
+    drawn = ElementTree.fromstring(card.svg(of("one-rank-stops-before-an-allreduce"), COVER))
+    texts = ["".join(text.itertext()) for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    squares = [square.get("fill") for square in drawn.iter("{http://www.w3.org/2000/svg}rect")]
+
+    assert "Run 4711 stood still" in texts
+    assert "lagging-rankspossible" in texts
+    assert "on gpu-node-01: py-spy dump --native --pid 23904" in texts
+    assert squares.count("#b3261e") == 1
+    assert squares.count("#f0c48a") == 15
+
+
+def test_a_card_is_a_picture_of_the_size_that_chats_show() -> None:
+    picture = card.png(of("a-healthy-benchmark"), COVER)
+
+    assert picture.startswith(b"\x89PNG\r\n")
+    assert struct.unpack(">II", picture[16:24]) == (1200, 630)
 
 
 def test_text_from_logs_is_escaped(hostile: Path) -> None:
@@ -194,9 +232,10 @@ def test_text_from_logs_is_escaped(hostile: Path) -> None:
 
 
 def test_a_saved_page_in_a_folder_of_logs_is_skipped(hostile: Path) -> None:
+    (hostile.parent / "card.svg").write_bytes(card.svg(of("a-healthy-benchmark"), COVER))
     problems = [one["problems"] for one in as_object(analyze([str(hostile.parent)]))["inputs"]]
 
-    assert sorted(problems) == [[], ["is a report of this program, skipped"]]
+    assert sorted(problems) == [[], ["is a report of this program, skipped"], ["is a report of this program, skipped"]]
 
 
 def test_html_and_images_in_a_note_are_escaped() -> None:
@@ -224,6 +263,13 @@ def test_a_browser_opens_the_page_without_requests_or_errors(tmp_path: Path, hos
             browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
             papers.append(browser.value("getComputedStyle(document.body).backgroundColor"))
         assert papers == ["rgb(255, 255, 255)", "rgb(20, 23, 26)"]
+        browser.open(tmp_path / "large.html")
+        pages = b64decode(browser.call("Page.printToPDF")["data"])
+        assert len(re.findall(rb"/Type /Page\b", pages)) < 10
+        grow = "for (let n = 64; n < 1250; n++) map.append(map.children[n % 64].cloneNode())"
+        browser.value(f"const map = document.querySelector('.map'); {grow}")
+        assert browser.value("map.children.length") == 1250
+        assert browser.value("map.clientHeight") < 600
         for width in (1280, 400):
             browser.call(
                 "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False
@@ -236,7 +282,12 @@ def test_the_suffix_sets_the_format(tmp_path: Path) -> None:
     note = tmp_path / "note.md"
     note.write_text("see *here*", encoding="utf-8")
 
-    for name, begins in (("a.html", b"<!DOCTYPE html>"), ("a.md", b"## ncclforensics: T"), ("a.json", b'{\n  "schema')):
+    for name, begins in (
+        ("a.html", b"<!DOCTYPE html>"),
+        ("a.md", b"## ncclforensics: T"),
+        ("a.json", b'{\n  "schema'),
+        ("a.svg", b"<svg "),
+    ):
         file = tmp_path / name
         assert cli.main(["report", logs, "-o", str(file), "--title", "T", "--note", str(note), "-q"]) == 0
         assert file.read_bytes().lstrip().startswith(begins)

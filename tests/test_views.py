@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from markdown_it import MarkdownIt
 
 from ncclforensics import analyze
 from ncclforensics.report.build import Report
@@ -32,7 +33,7 @@ def test_512_ranks_fit_on_one_screen(large: Report) -> None:
 
 def test_a_large_report_says_how_much_it_leaves_out(large: Report) -> None:
     assert "more hosts" in text_report.text(large)
-    assert "more hosts" in markdown.markdown(large)
+    assert "64 hosts: 2 with a culprit, 62 where ranks wait" in markdown.markdown(large)
 
 
 def test_verbose_leaves_no_rank_out(large: Report) -> None:
@@ -107,28 +108,41 @@ def test_colour_is_off_by_default() -> None:
     assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
 
 
-def test_markdown_names_the_verdict_and_fences_the_rest() -> None:
-    page = markdown.markdown(of("a-rank-is-killed"))
+def test_markdown_names_the_verdict_once() -> None:
+    title, verdict, _ = markdown.markdown(of("a-rank-is-killed")).split("\n\n", maxsplit=2)
 
-    first, _, rest = page.partition("\n\n")
-    assert first == "## ncclforensics: rank-died"
-    assert rest.startswith("```text\n")
-    assert rest.endswith("\n```\n")
+    assert title == "## ncclforensics: rank 12 on gpu-node-01 ended in the middle of the run"
+    assert verdict.startswith("**rank-died** (")
+    assert "ended in the middle of the run" not in verdict
 
 
-def test_text_from_logs_cannot_end_the_code_fence(tmp_path: Path) -> None:
+def test_markdown_is_tables_and_folded_details() -> None:
+    page = markdown.markdown(of("one-rank-stops-before-an-allreduce"), everything=True)
+    rendered = MarkdownIt("commonmark").enable("table").render(page)
+
+    assert "<td>11</td>\n<td><code>gpu-node-01</code></td>" in rendered
+    assert rendered.count("<table>") > rendered.count("<details>") > 2
+    assert page.count("<details>") == page.count("</details>")
+    assert " #" not in "".join(line for line in page.splitlines() if not line.startswith(("#", "gpu-")))
+
+
+def test_text_from_logs_stays_text_in_markdown(tmp_path: Path) -> None:
     (tmp_path / "rank0.log").write_text(
         "n1:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
         "n1:7:7 [0] transport.cc:33 NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1b000\n"
-        "n1:7:7 [0] init.cc:3 NCCL WARN ```` <script>alert(1)</script>\n"
+        "n1:7:7 [0] init.cc:3 NCCL WARN ```` </details> @all <script>alert(1)</script> | x\n"
     )
     (tmp_path / "```.log").write_text("")
 
-    page = markdown.markdown(analyze([str(tmp_path), str(tmp_path / "`````.log")]))
+    page = markdown.markdown(analyze([str(tmp_path), str(tmp_path / "`````.log")], everything=True), everything=True)
+    rendered = MarkdownIt("commonmark").enable("table").render(page)
+    outside_code = re.sub(r"<code.*?</code>", "", rendered, flags=re.DOTALL)
 
-    fence = re.findall(r"^`+", page, re.MULTILINE)
-    assert [len(mark) for mark in fence] == [6, 6]
-    assert "`````.log does not exist" in page
+    assert "<script" not in rendered
+    assert "&lt;script&gt;" in rendered
+    assert "@all" not in outside_code
+    assert "`````.log</code> does not exist" in rendered
+    assert rendered.count("<details>") == rendered.count("</details>")
 
 
 @every_incident

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -24,11 +24,6 @@ from ncclforensics.cli.options import (
     Until,
 )
 from ncclforensics.cli.output import exit_code_of, write_bytes
-from ncclforensics.errors import UsageError
-
-if TYPE_CHECKING:
-    from ncclforensics.report.build import Report
-    from ncclforensics.views.author_note import Cover
 
 
 def report(
@@ -39,10 +34,12 @@ def report(
             "-o",
             "--output",
             metavar="FILE",
-            help="The file to write, with the suffix .html, .md or .json.",
+            help="The file to write: .html, .md, .json, or a card for a chat as .svg or .png.",
         ),
     ],
-    title: Annotated[str | None, typer.Option("--title", help="Use this title instead of the verdict.")] = None,
+    title: Annotated[
+        str | None, typer.Option("--title", help="Use this title instead of what happened and when.")
+    ] = None,
     note: Annotated[
         Path | None,
         typer.Option("--note", metavar="FILE.md", help="Put this Markdown text before the report."),
@@ -58,10 +55,12 @@ def report(
     redact_map: RedactMap = None,
     quiet: Quiet = False,
 ) -> None:
-    """Write an attachment to a postmortem: HTML in one file that opens offline, Markdown or JSON. Reads every byte."""
-    renderer = _RENDERERS.get(output.suffix)
-    if renderer is None:
-        raise UsageError(f"{output}: unknown suffix; use one of {', '.join(_RENDERERS)}")
+    """Write an attachment: an HTML page that opens offline, Markdown, JSON or a card for a chat. Reads every byte."""
+    from shlex import join
+
+    from ncclforensics.views.attachment import attachment, check_suffix
+
+    check_suffix(output)
     note_text = note.read_text(encoding="utf-8", errors="replace") if note else ""
     loaded = load_single_report(
         paths,
@@ -81,38 +80,6 @@ def report(
         loaded, pseudonyms = redact_report(loaded, redact_map)
         title, note_text = pseudonyms.text(title) if title else None, pseudonyms.text(note_text)
         command = [pseudonyms.argument(argument) for argument in command]
-    write_bytes(renderer(loaded, title, note_text, command), output, [loaded])
+    page = attachment(loaded, output, join(["ncclforensics", *command]), title=title, note=note_text)
+    write_bytes(page, output, [loaded])
     raise typer.Exit(exit_code_of(loaded, fail_on, has_benchmark=loaded.run["benchmark"].height > 0))
-
-
-def _html(loaded: Report, title: str | None, note: str, command: list[str]) -> bytes:
-    try:
-        from ncclforensics.views import postmortem
-    except ModuleNotFoundError as missing:
-        install = f"{missing.name} is not installed; for HTML run pip install 'ncclforensics[report]'"
-        raise UsageError(f"{install}, or write .md or .json") from missing
-    return postmortem.html(loaded, _cover(loaded, title, note, command))
-
-
-def _markdown(loaded: Report, title: str | None, note: str, command: list[str]) -> bytes:
-    from ncclforensics.views import markdown
-
-    return markdown.postmortem(loaded, _cover(loaded, title, note, command)).encode()
-
-
-def _json(loaded: Report, title: str | None, note: str, command: list[str]) -> bytes:
-    from ncclforensics.views import json_report
-
-    return json_report.json(loaded)
-
-
-_RENDERERS = {".html": _html, ".md": _markdown, ".json": _json}
-
-
-def _cover(loaded: Report, title: str | None, note: str, command: list[str]) -> Cover:
-    from shlex import join
-
-    from ncclforensics.views import markdown
-    from ncclforensics.views.author_note import Cover
-
-    return Cover(title or markdown.headline(loaded), note, join(["ncclforensics", *command]))

@@ -23,8 +23,11 @@ PICKLES = tuple(bytes([0x80, protocol]) for protocol in PROTOCOLS)
 
 # How this program's own reports begin. They quote lines, which must not count a second time.
 TITLE = b"## ncclforensics: "
-REPORT_STARTS = (TITLE, b"<!DOCTYPE html>", b'{\n  "schema_version"', b'{\n  "$schema"', b"<?xml")
-REPORT_NAMES = (TITLE, b'content="ncclforensics ', b'"name": "ncclforensics"', b'<testsuites name="ncclforensics"')
+REPORT_STARTS = (TITLE, b"<!DOCTYPE html>", b'{\n  "schema_version"', b'{\n  "$schema"', b"<?xml", b"<svg ")
+REPORT_NAMES = (
+    TITLE, b'content="ncclforensics ', b'"name": "ncclforensics"', b'<testsuites name="ncclforensics"',
+    b'data-generator="ncclforensics ',
+)  # fmt: skip
 NAME_WITHIN = 400  # bytes
 # The line above the verdict in a text report, which may have been pasted below a heading.
 LINE_COUNTS, RECOGNISED = (b" NCCL lines, ", b" known lines, "), b"% recognised"

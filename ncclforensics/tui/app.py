@@ -327,20 +327,6 @@ class Forensics(App[None]):
 
 def render_export(report: Report, path: Path, paths: str) -> bytes:
     """Render a report in the format of the suffix, as `report -o` does. Raises UsageError if it is unknown."""
-    from ncclforensics.errors import UsageError
-    from ncclforensics.views import json_report, markdown
-    from ncclforensics.views.author_note import Cover
+    from ncclforensics.views.attachment import attachment
 
-    cover = Cover(markdown.headline(report), "", f"ncclforensics tui {paths}")
-    if path.suffix == ".json":
-        return json_report.json(report)
-    if path.suffix == ".md":
-        return markdown.postmortem(report, cover).encode()
-    if path.suffix != ".html":
-        raise UsageError(f"{path}: unknown suffix; use .md, .html or .json")
-    try:
-        from ncclforensics.views import postmortem
-    except ModuleNotFoundError as missing:
-        install = "pip install 'ncclforensics[report]'"
-        raise UsageError(f"{missing.name} is not installed; for HTML run {install}") from missing
-    return postmortem.html(report, cover)
+    return attachment(report, path, f"ncclforensics tui {paths}")

@@ -5,27 +5,30 @@ Colours are CSS variables of the page, so that charts are readable on light and 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
-from math import atan2, cos, degrees, pi, sin
-from typing import Any
+from math import atan2, degrees
+from typing import Any, Literal
 
 import altair as alt
 import polars as pl
 import vl_convert
 
 from ncclforensics.analyses.job.shown_calls import LAST
-from ncclforensics.data.names import bytes_text, operation_text, printable, ranks_text
+from ncclforensics.data.names import bytes_text, operation_text, printable
 from ncclforensics.report.build import Report, Row
+from ncclforensics.views.headline import short_ranks
+from ncclforensics.views.rank_map import Part
 
 WIDTH = 600  # pixels; narrow pages shrink charts
+CULPRIT, WAITS = str(Part.CULPRIT), str(Part.WAITS)
 COLOURS = ["var(--blue)", "var(--orange)", "var(--green)", "var(--purple)", "var(--brown)", "var(--grey)"]
-CULPRIT, WAITS, NEITHER = "culprit", "waits", "neither"
 MOST_NODES = 12  # groups of ranks in the waiting graph
 MOST_RANKS = 64  # larger matrices show hosts instead of ranks
 MOST_CELLS = 4096  # of a matrix
 MOST_TICKS = 6
-LONGEST = 28  # characters of a label
-RADIUS = 110  # pixels from the middle of a graph to its nodes
+LONGEST = 30  # characters of a label
+COLUMN, STEP = 60, 52  # pixels from the middle of a graph to its two columns, and between the nodes of a column
 
 Node = tuple[int, ...]  # rank_ids
 
@@ -58,33 +61,43 @@ def waiting(report: Report, row: Row) -> str:
     nodes, edges = _groups(report, row)
     if not edges or len(nodes) > MOST_NODES:
         return ""
-    places = {node: _on_circle(number, len(nodes)) for number, node in enumerate(nodes)}
+    places = _columns(nodes, edges)
     node_rows = [
         {
-            "x": places[node][0],
-            "y": places[node][1],
-            **_beside(places[node][1]),
-            "label": _cut(ranks_text(report.numbers(list(node))) or f"{len(node)} ranks"),
-            "what": _cut(what),
+            "x": x,
+            "y": y,
+            "label": _cut(short_ranks(report.numbers(list(node)), LONGEST) or f"{len(node)} ranks"),
+            "what": _cut(nodes[node]),
             "role": CULPRIT if set(node) & set(row["culprits"]) else WAITS,
         }
-        for node, what in nodes.items()
+        for node, (x, y) in places.items()
     ]
     arrows = [_arrow(places[a], places[b]) for a, b in edges]
-    half = RADIUS + 50
-    tall = half if len(nodes) > 2 else half // 3
+    half = max(abs(y) for _, y in places.values()) + STEP // 2
 
     def at(x: str, y: str) -> dict[str, Any]:
         return {
-            "x": alt.X(f"{x}:Q", axis=None, scale=alt.Scale(domain=[-2 * half, 2 * half])),
-            "y": alt.Y(f"{y}:Q", axis=None, scale=alt.Scale(domain=[tall, -tall])),
+            "x": alt.X(f"{x}:Q", axis=None, scale=alt.Scale(domain=[-WIDTH / 2, WIDTH / 2])),
+            "y": alt.Y(f"{y}:Q", axis=None, scale=alt.Scale(domain=[half, -half])),
         }
 
     lines = alt.Chart(pl.DataFrame(arrows))
     role_colour = alt.Color(
-        "role:N", title=None, scale=alt.Scale(domain=[CULPRIT, WAITS], range=["var(--red)", "var(--orange)"])
+        "role:N",
+        title=None,
+        scale=alt.Scale(domain=[CULPRIT, WAITS], range=["var(--red)", "var(--orange)"]),
     )
     groups = alt.Chart(pl.DataFrame(node_rows))
+    left_of_node: Literal["right"] = "right"
+    right_of_node: Literal["left"] = "left"
+    texts = [
+        side.mark_text(align=align, dx=dx, dy=dy, fontSize=size).encode(**at("x", "y"), text=text)
+        for side, align, dx in (
+            (groups.transform_filter("datum.x < 0"), left_of_node, -16),
+            (groups.transform_filter("datum.x > 0"), right_of_node, 16),
+        )
+        for text, dy, size in (("label:N", -6, 13), ("what:N", 9, 11))
+    ]
     return svg(
         alt.layer(
             lines.mark_rule(color="var(--ink)", strokeWidth=1.5).encode(**at("x", "y"), x2="x2", y2="y2"),
@@ -92,9 +105,8 @@ def waiting(report: Report, row: Row) -> str:
                 **at("at_x", "at_y"), angle=alt.Angle("turn:Q", scale=None)
             ),
             groups.mark_circle(size=420, opacity=1).encode(**at("x", "y"), color=role_colour),
-            groups.mark_text(fontSize=13, fontWeight="bold").encode(**at("x", "label_at"), text="label:N"),
-            groups.mark_text(fontSize=11).encode(**at("x", "what_at"), text="what:N"),
-        ).properties(width=WIDTH, height=WIDTH * tall // (2 * half))
+            *texts,
+        ).properties(width=WIDTH, height=2 * half)
     )
 
 
@@ -115,15 +127,21 @@ def _groups(report: Report, row: Row) -> tuple[dict[Node, str], list[tuple[Node,
     return nodes, edges
 
 
-def _on_circle(number: int, total: int) -> tuple[float, float]:
-    """Return the position of a node on an ellipse; two nodes are side by side."""
-    turn = pi + 2 * pi * number / total
-    return 1.6 * RADIUS * cos(turn), RADIUS * sin(turn)
+def _columns(nodes: Iterable[Node], edges: list[tuple[Node, Node]]) -> dict[Node, tuple[float, float]]:
+    """Return the positions of the nodes: who waits on the left, who waits for no rank on the right.
 
-
-def _beside(y: float) -> dict[str, float]:
-    """Return the positions of the two label lines of a node, outside of the ellipse."""
-    return {"label_at": y - 36, "what_at": y - 21} if y < 1 else {"label_at": y + 24, "what_at": y + 39}
+    In a circle, where all wait, every second node is on the right.
+    """
+    waiting = {start for start, _ in edges}
+    columns: tuple[list[Node], list[Node]] = ([], [])
+    is_circle = all(node in waiting for node in nodes)
+    for number, node in enumerate(nodes):
+        columns[number % 2 if is_circle else node not in waiting].append(node)
+    return {
+        node: ((-COLUMN, COLUMN)[side], STEP * (row - (len(column) - 1) / 2))
+        for side, column in enumerate(columns)
+        for row, node in enumerate(column)
+    }
 
 
 def _arrow(start: tuple[float, float], end: tuple[float, float]) -> Row:
@@ -198,7 +216,7 @@ def connections(report: Report, job: int) -> tuple[str, str]:
         .unique(maintain_order=True)
         .to_list()
     )
-    labels = alt.Axis(labelOverlap=True, grid=False, labelLimit=120)
+    labels = alt.Axis(labelOverlap=True, grid=False, labelLimit=120, titlePadding=24 if unit == "host" else 8)
     size = max(160, min(WIDTH - 160, 16 * len(order)))
     chart = (
         alt.Chart(cells.select("name", "to", "transport"))

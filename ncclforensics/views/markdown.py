@@ -1,70 +1,212 @@
-"""The report as Markdown, for issues and chats."""
+"""The report as Markdown, for issues, merge requests and postmortems."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from ncclforensics import __version__
-from ncclforensics.data.names import printable
+from ncclforensics.data.names import count_of, known, printable, ranks_text, sentence
+from ncclforensics.data.variables import COLLECT_CALLS
 from ncclforensics.report.build import Report, Row
-from ncclforensics.rules.finding import Severity
-from ncclforensics.views import text_report
+from ncclforensics.report.summary import not_shown, reason_without_job, summary
+from ncclforensics.rules.finding import Finding
+from ncclforensics.views import json_report, postmortem_parts, text_report
 from ncclforensics.views.author_note import Cover
+from ncclforensics.views.headline import headline, short_ranks, shown_verdicts
+from ncclforensics.views.markdown_syntax import code, details, fenced, inline, table
+from ncclforensics.views.rank_map import HostRanks, Part, RankMap
+from ncclforensics.views.text_coverage import coverage
+from ncclforensics.views.text_layout import render_text
+from ncclforensics.views.text_times import stop_text
+
+MARKS = {Part.CULPRIT: "✗", Part.WAITS: "·", Part.NEITHER: ""}
 
 
 def markdown(report: Report, *, everything: bool = False) -> str:
-    """Return the text report as Markdown; text from logs is fenced so that it cannot break out."""
-    return section(f"ncclforensics: {_title(report)}", text_report.text(report, width=120, everything=everything))
-
-
-def section(title: str, body: str) -> str:
-    """Return a title with a fenced text."""
-    return f"## {title}\n\n{_fenced(body)}"
+    """Return the verdict, or with `everything` the run and all findings, as Markdown."""
+    return "\n".join(
+        [f"## ncclforensics: {inline(headline(report))}\n", *_body(report, headline(report), everything=everything)]
+    )
 
 
 def postmortem(report: Report, cover: Cover) -> str:
-    """Return the postmortem: the author's note, the verdict and all findings."""
-    parts = [f"## ncclforensics: {printable(cover.title)}\n"]
+    """Return the postmortem: the author's note, the verdict, all findings, and how the report was made."""
+    parts = [f"## ncclforensics: {inline(cover.title)}\n"]
     if cover.note:
         parts.append(cover.note.strip() + "\n")
-    if shown_verdicts(report):
-        parts += ["### Verdict\n", _fenced(text_report.text(report, width=120))]
-    parts += ["### All findings\n", _fenced(text_report.text(report, width=120, everything=True))]
+    parts += _body(report, cover.title, everything=True)
+    hashes = [f"{digest}  {printable(report.path_of(source))}\n" for source, digest in report.hashes.items()]
     parts += [
         "### How this report was made\n",
-        f"ncclforensics {__version__}\n",
-        _fenced(f"{printable(cover.command)}\n"),
+        f"ncclforensics {__version__}, run with this command:\n",
+        fenced(f"{printable(cover.command)}\n"),
     ]
-    hashes = [f"{digest}  {printable(report.path_of(source))}\n" for source, digest in report.hashes.items()]
-    return "\n".join([*parts, "SHA-256 of the input files:\n", _fenced("".join(hashes))])
+    return "\n".join([*parts, details(f"SHA-256 of {count_of(len(hashes), 'file')}", fenced("".join(hashes)))])
 
 
-def shown_verdicts(report: Report) -> list[Row]:
-    """Return the verdicts, without undecidable ones if the run is a benchmark."""
-    is_measured = report.run["benchmark"].height > 0
-    return [row for row in report.verdicts if not (is_measured and row["verdict"] == "undecidable")]
+def _body(report: Report, title: str, *, everything: bool) -> Iterator[str]:
+    """Return what follows a title, which the first verdict does not repeat."""
+    jobs = shown_verdicts(report)
+    shown = jobs[: postmortem_parts.MOST_JOBS]
+    for number, row in enumerate(shown, 1):
+        if len(jobs) > 1:
+            yield f"### Job {number} of {len(jobs)}\n"
+        yield from _job(report, row, title, everything=everything)
+    if not report.verdicts:
+        yield f"**undecidable**: {inline(reason_without_job(report.run))}\n"
+        yield _list(COLLECT_CALLS)
+    yield f"{inline(coverage(report).plain)}\n"
+    if jobs[len(shown) :]:
+        rest = [f"**{row['verdict']}** ({row['certainty']}): {inline(row['reason'])}" for row in jobs[len(shown) :]]
+        yield details(count_of(len(rest), "more job"), _items(rest))
+    problems, notes = postmortem_parts.other_findings(report)
+    if problems:
+        yield f"### {'Other findings' if jobs else 'Findings'}\n"
+        yield from (_finding(report, finding) for finding in problems[: postmortem_parts.OPEN_ROWS])
+        if rest := [_finding(report, finding) for finding in problems[postmortem_parts.OPEN_ROWS :]]:
+            yield details(count_of(len(rest), "more finding"), "\n".join(rest))
+    if notes:
+        yield details(count_of(len(notes), "note"), "\n".join(_finding(report, note) for note in notes))
+    if everything:
+        yield from _run(report)
+    if unread := report.input_problems():
+        yield details(
+            count_of(len(unread), "problem of reading"), _items([f"{code(p)} {inline(text)}" for p, text in unread])
+        )
+    if defects := report.defects_beside_inputs:
+        yield _items([inline(str(defect)) for defect in defects])
 
 
-def headline(report: Report) -> str:
-    """Return the default title: the verdicts, or the first finding."""
-    verdicts = list(dict.fromkeys(row["verdict"] for row in shown_verdicts(report)))
-    titles = [finding.title for finding in report.findings if finding.severity is not Severity.INFO]
-    if titles and set(verdicts) <= {"no-hang", "undecidable"}:
-        return titles[0]
-    return " and ".join(verdicts) or "no findings"
+def _job(report: Report, row: Row, title: str, *, everything: bool) -> Iterator[str]:
+    """Return one verdict: what happened, what to run now, the ranks, the calls, the evidence."""
+    job = postmortem_parts.job_parts(report, row)
+    finding = job["finding"]
+    texts = [job["title"]] if job["title"] not in title else []
+    texts += [job["detail"]] if job["detail"] else []
+    texts += [stopped] if (stopped := stop_text(report, row)) else []
+    yield f"**{row['verdict']}** ({row['certainty']}). {inline(' '.join(sentence(text) for text in texts))}\n"
+    if job["chain"]:
+        rows = [(word, inline(text), code(at)) for word, text, at in job["chain"]]
+        yield _long_table("What began it, and what followed", ("", "what happened", "at"), rows)
+    if job["culprits"]:
+        yield _long_table("Culprits", ("rank", "host", "GPU", "pid", "last call", "at"), _culprits(job["culprits"]))
+    if job["commands"]:
+        yield "Run now:\n"
+        yield fenced("".join(f"{printable(command)}\n" for command in job["commands"]))
+    if job["steps"]:
+        yield f"{'Then' if job['commands'] else 'Collect'}:\n"
+        yield _list(job["steps"])
+    if row["culprits"] or row["missing"]:
+        yield _ranks(job["map"])
+    if job["beside"]:
+        yield _beside(job["beside"])
+    if job["waits"]:
+        rows = [(short_ranks(waiters), inline(what), short_ranks(targets)) for waiters, what, targets in job["waits"]]
+        yield _long_table("Waiting ranks", ("ranks", "wait in", "for"), rows)
+    if finding:
+        yield _evidence(job["lines"])
+    if everything and job["last"]:
+        last = [
+            (known(call["rank"]), code(known(call["host"])), inline(call["what"]), code(call["key"]), code(call["at"]))
+            for call in job["last"]
+        ]
+        yield details("The last call of every rank", table(("rank", "host", "call", "communicator", "at"), last))
 
 
-def _title(report: Report) -> str:
-    """Return the verdicts, joined by "and"."""
-    return " and ".join(dict.fromkeys(row["verdict"] for row in report.verdicts)) or "no NCCL log"
+def _culprits(ranks: list[Row]) -> list[tuple[str, ...]]:
+    return [
+        (
+            known(rank["rank"]), code(known(rank["host"])), known(rank["cudadev"]), known(rank["pid"]),
+            inline(rank["what"]), code(rank["at"]),
+        )
+        for rank in ranks
+    ]  # fmt: skip
 
 
-def _fenced(body: str) -> str:
-    fence = "`" * max(3, _longest_run(body) + 1)
-    return f"{fence}text\n{body}{fence}\n"
+def _ranks(ranks: RankMap) -> str:
+    """Return the ranks of each host with their marks; of many hosts, those with a culprit."""
+    rows = [(code(host.name), _marked(host)) for host in ranks.rows]
+    return details(f"Ranks ({ranks.text()}; ✗ culprit, · waits)", table(("host", "ranks"), rows))
 
 
-def _longest_run(text: str) -> int:
-    longest = run = 0
-    for character in text:
-        run = run + 1 if character == "`" else 0
-        longest = max(longest, run)
-    return longest
+def _marked(host: HostRanks) -> str:
+    if host.is_wide:
+        return short_ranks([number for number, _ in host.ranks if number is not None])
+    texts = [(f"{MARKS[part]}{known(number)}", part) for number, part in host.ranks]
+    return " ".join(f"**{text}**" if part is Part.CULPRIT else text for text, part in texts)
+
+
+def _beside(beside: Row) -> str:
+    rows = []
+    for ordinal, is_difference, cells in beside["rows"]:
+        calls = [inline(cell["what"] or "not called") for cell in cells]
+        calls = [f"**≠ {call}**" if cell["differs"] else call for call, cell in zip(calls, cells, strict=True)]
+        rows.append((f"**{ordinal}**" if is_difference else str(ordinal), *calls))
+    heads = ("call", *(inline(head) for head in beside["heads"]))
+    return _long_table(f"The calls side by side, on {beside['group']}", heads, rows)
+
+
+def _finding(report: Report, finding: Finding) -> str:
+    """Return a finding with its detail, remedy and lines."""
+    parts = [f"#### {finding.severity} ({finding.certainty}): {inline(finding.title)}\n"]
+    if finding.detail:
+        parts.append(f"{inline(sentence(finding.detail))}\n")
+    if finding.remedy:
+        parts.append(f"**Do:** {inline(sentence(finding.remedy))}\n")
+    ranks = f" · {short_ranks(finding.ranks)}" if finding.ranks else ""
+    parts.append(f"{finding.role} · rule `{finding.rule}`{ranks}\n")
+    return "\n".join([*parts, _evidence(postmortem_parts.lines_of(report, finding))])
+
+
+def _evidence(lines: list[Row]) -> str:
+    """Return cited lines as they stand in the files, each with its place; those beyond the first few are folded."""
+    texts = [f"{printable(' '.join(filter(None, (line['what'], line['at']))))}: {line['text']}\n" for line in lines]
+    if not texts:
+        return ""
+    shown = fenced("".join(texts[: postmortem_parts.OPEN_LINES]))
+    rest = texts[postmortem_parts.OPEN_LINES :]
+    return "\n".join([shown, details(count_of(len(rest), "more line"), fenced("".join(rest)))]) if rest else shown
+
+
+def _run(report: Report) -> Iterator[str]:
+    """Return what was measured, what these logs cannot show, the run and the files."""
+    if measured := text_report.measurements(report):
+        yield "### Measured\n"
+        yield fenced(render_text(measured, width=120, color=False).lstrip("\n"))
+    if questions := not_shown(report.run):
+        rows = [(inline(row["question"]), inline(row["needs"])) for row in questions]
+        yield details("What these logs cannot show", table(("question", "needs"), rows))
+    run = summary(report.run, report.findings)
+    properties = {
+        "NCCL": ", ".join(run["nccl_versions"]),
+        "ranks": f"{ranks_text(run['ranks_seen'])} of {known(run['world_size'])}" if run["ranks_seen"] else "",
+        "missing": ranks_text(run["ranks_missing"]),
+        "hosts": ", ".join(run["hosts"]),
+        "networks": ", ".join(run["networks"]) + f"; GPUDirect RDMA: {run['gdr']}" * bool(run["networks"]),
+        "transports": ", ".join(f"{count} {name}" for name, count in (run["transports"] or {}).items()),
+        "subsystems": ", ".join(run["debug"]["subsystems_seen"]),
+    }
+    rows = [(name, inline(value)) for name, value in properties.items() if value]
+    rows += [(code(name), code(value)) for name, value, _ in postmortem_parts.settings(report)]
+    yield details("The run, and NCCL's variables in the logs", table(("property", "value"), rows))
+    counts = ("lines", "recognised", "application", "unrecognised", "damaged")
+    files = [
+        (code(file["path"]), file["kind"], *(str(file[name]) for name in counts)) for file in json_report.inputs(report)
+    ]
+    yield details(count_of(len(files), "input file"), table(("file", "kind", *counts), files))
+
+
+def _long_table(summary: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table below its summary, folded if it is long."""
+    shown = table(heads, rows)
+    if len(rows) > postmortem_parts.OPEN_ROWS:
+        return details(f"{summary} ({len(rows)} rows)", shown)
+    return f"{inline(summary)}:\n\n{shown}"
+
+
+def _list(texts: list[str]) -> str:
+    return _items([inline(text) for text in texts])
+
+
+def _items(items: list[str]) -> str:
+    return "".join(f"- {item}\n" for item in items)

@@ -11,7 +11,7 @@ from ncclforensics.data.names import printable, sentence
 from ncclforensics.diff import Comparison, Curve, Difference, Kind, NotCompared, Side
 from ncclforensics.diff.result import FINDINGS
 from ncclforensics.report.build import Report, Row
-from ncclforensics.views.markdown import section
+from ncclforensics.views.markdown_syntax import section
 from ncclforensics.views.plots import MIN_SIZES, plot
 from ncclforensics.views.text_coverage import coverage
 from ncclforensics.views.text_layout import STYLE, heading, indented, place_of, render_text, table_without_header

@@ -1,0 +1,100 @@
+"""What happened, where and when, as one line: the title of a page, a Markdown report and a card."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import polars as pl
+
+from ncclforensics.data.names import ranks_text, sentence
+from ncclforensics.report.build import Report, Row
+from ncclforensics.rules.finding import Severity
+
+ASSUMED_YEAR = 2000  # of clocks that print none
+MOST_HOSTS = 3  # named in a title
+
+
+def shown_verdicts(report: Report) -> list[Row]:
+    """Return the verdicts, without undecidable ones if the run is a benchmark."""
+    is_measured = report.run["benchmark"].height > 0
+    return [row for row in report.verdicts if not (is_measured and row["verdict"] == "undecidable")]
+
+
+def headline(report: Report) -> str:
+    """Return the default title, such as `rank 3 on node-1 never called AllReduce #7, 2026-03-02 11:04`."""
+    return ", ".join(part for part in (_event(report), place(report), moment(report)) if part)
+
+
+def _event(report: Report) -> str:
+    """Return the title of the worst job's verdict or of the first finding."""
+    rows = shown_verdicts(report)
+    titles = [finding.title for finding in report.findings if finding.severity is not Severity.INFO]
+    if titles and {row["verdict"] for row in rows} <= {"no-hang", "undecidable"}:
+        return titles[0]
+    if not rows:
+        return "no findings"
+    finding = report.finding_of(rows[0])
+    title = finding.title if finding else rows[0]["reason"]
+    return f"{title}, the worst of {len(rows)} jobs" if len(rows) > 1 else str(title)
+
+
+def place(report: Report) -> str:
+    """Return the hosts of the culprits, or how many ranks on how many hosts; empty if the event names its host."""
+    rows = shown_verdicts(report)
+    if not rows:
+        return ""
+    ranks = report.run["rank"].filter(pl.col("job") == rows[0]["job"])
+    at_fault = ranks.filter(pl.col("rank_id").is_in(rows[0]["culprits"]))
+    hosts = at_fault.sort("rank")["host"].drop_nulls().cast(pl.String).unique(maintain_order=True).to_list()
+    event = _event(report)
+    known = ranks["host"].drop_nulls().cast(pl.String).unique()
+    if any(host in event for host in known):
+        return ""
+    if 0 < len(hosts) <= MOST_HOSTS:
+        return f"on {', '.join(hosts)}"
+    if hosts:
+        return f"on {len(hosts)} hosts"
+    return f"{ranks.height} ranks on {len(known)} host{'s' * (len(known) != 1)}" if len(known) else ""
+
+
+def moment(report: Report) -> str:
+    """Return when the last call of the worst job was made, to the minute; empty if its lines have no times."""
+    rows = shown_verdicts(report)
+    if not rows:
+        return ""
+    called = report.run["last_time"].filter(pl.col("job") == rows[0]["job"])["called"].max()
+    if not isinstance(called, datetime):
+        return ""
+    return called.strftime("%H:%M:%S" if called.year == ASSUMED_YEAR else "%Y-%m-%d %H:%M")
+
+
+def summary(report: Report) -> list[str]:
+    """Return three sentences: what happened, what it means, and how sure that is."""
+    jobs = shown_verdicts(report)
+    others = [finding for finding in report.findings if finding.job is None and finding.severity is not Severity.INFO]
+    besides = f"{len(others)} more finding{'s' * (len(others) != 1)}" if others else "nothing else was found"
+    if jobs:
+        row, finding = jobs[0], report.finding_of(jobs[0])
+        title, detail = (finding.title, finding.detail) if finding else (row["reason"], "")
+        waiting = f"{len(row['victims'])} rank{'s' * (len(row['victims']) != 1)} waited, " if row["victims"] else ""
+        more = f"this is the worst of {len(jobs)} jobs, " if len(jobs) > 1 else ""
+        last = f"The verdict is {row['verdict']} ({row['certainty']}): {more}{waiting}{besides}"
+        steps = report.collect_next(row)
+        means = detail or (others[0].title if others else f"To decide it: {steps[0]}" if steps else row["reason"])
+        return [sentence(title), sentence(means), sentence(last)]
+    if not others:
+        return [
+            "Nothing wrong was found in what was read.",
+            "There is no verdict on a job.",
+            "What these logs cannot show is listed below.",
+        ]
+    last = f"This is {others[0].certainty}, and {len(others) - 1} more like it are listed below"
+    return [sentence(others[0].title), sentence(others[0].detail), sentence(last)]
+
+
+def short_ranks(numbers: list[int], most: int = 48) -> str:
+    """Return ranks as text of at most about this many characters, led by their number where some are left out."""
+    text = ranks_text(numbers)
+    if len(text) <= most:
+        return text
+    return f"{len(numbers)} ranks: {text[: text.rindex(',', 0, most)].removeprefix('ranks ')}, …"

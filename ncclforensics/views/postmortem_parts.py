@@ -1,0 +1,167 @@
+"""What a postmortem shows of a report, as plain values: the page and Markdown lay out the same content."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from ncclforensics.analyses.fabric.counters import PORT
+from ncclforensics.data.names import operation_text, waiting_text
+from ncclforensics.report.build import Report, Row
+from ncclforensics.report.chain import chain
+from ncclforensics.rules.finding import Finding, Severity
+from ncclforensics.rules.shared.port_text import port_name
+from ncclforensics.views import text_counters
+from ncclforensics.views.headline import shown_verdicts
+from ncclforensics.views.rank_map import rank_map
+from ncclforensics.views.text_chain import WORDS
+from ncclforensics.views.text_layout import place_of
+
+MOST_JOBS = 4  # shown in full
+MOST_COUNTERS, MOST_PORTS = 64, 64
+OPEN_ROWS, OPEN_LINES = 12, 6  # longer tables and lists of evidence are folded
+SIDES = 2  # ranks per side in the comparison of calls
+
+
+def job_parts(report: Report, row: Row) -> dict[str, Any]:
+    """Return what is shown of one job: verdict, culprits, commands, ranks, calls side by side, waits, evidence."""
+    finding = report.finding_of(row)
+    return {
+        "row": row,
+        "finding": finding,
+        "title": finding.title if finding else row["reason"],
+        "detail": finding.detail if finding else "",
+        "severity": severity(report, row),
+        "chain": _chain(report, row),
+        "culprits": culprits(report, row),
+        "commands": report.run_now(row),
+        "steps": report.other_steps(row),
+        "map": rank_map(report, row),
+        "beside": _beside(report, row),
+        "waits": waits(report, row),
+        "lines": lines_of(report, finding) if finding else [],
+        "last": [
+            {**call, "what": operation_text(call), "at": _at(report, call)} for call in report.last_calls(row["job"])
+        ],
+    }
+
+
+def severity(report: Report, row: Row) -> str:
+    """Return the severity of the finding that describes a verdict; `no-hang` is one of its own."""
+    finding = report.finding_of(row)
+    return "no-hang" if row["verdict"] == "no-hang" else str(finding.severity) if finding else "info"
+
+
+def other_findings(report: Report) -> tuple[list[Finding], list[Finding]]:
+    """Return the errors and warnings, and the notes, that are not the verdict of a job shown in full."""
+    shown = [id(report.finding_of(row)) for row in shown_verdicts(report)[:MOST_JOBS]]
+    others = [finding for finding in report.findings if id(finding) not in shown]
+    problems = [finding for finding in others if finding.severity is not Severity.INFO]
+    return problems, [finding for finding in others if finding.severity is Severity.INFO]
+
+
+def lines_of(report: Report, finding: Finding) -> list[Row]:
+    """Return the lines that a finding cites, each with its file and line as `at`."""
+    return [{**line, "at": place_of(report, line)} for line in report.evidence(finding)]
+
+
+def _at(report: Report, call: Row | None) -> str:
+    return place_of(report, report.cited(call["source"], call["line"])) if call else ""
+
+
+def _chain(report: Report, row: Row) -> list[tuple[str, str, str]]:
+    """Return (first, then or besides; what happened; file and line) for each link of the chain of events."""
+    links = [(link, report.cited(link.line.source, link.line.line)) for link in chain(report, row)]
+    return [(WORDS[link.role], link.text, place_of(report, line)) for link, line in links]
+
+
+def culprits(report: Report, row: Row) -> list[Row]:
+    """Return the ranks at fault with host, GPU, pid and last call; those without a log have none of these."""
+    last = {call["rank_id"]: call for call in report.last_calls(row["job"])}
+    ranks = report.run["rank"].filter(pl.col("rank_id").is_in(row["culprits"])).sort("rank").to_dicts()
+    seen = [
+        {
+            **rank,
+            "what": f"{operation_text(call)} on {group_text(report, call['key'])}" if call else "none seen",
+            "at": _at(report, call),
+        }
+        for rank in ranks
+        for call in [last.get(rank["rank_id"])]
+    ]
+    unseen = {"host": None, "cudadev": None, "pid": None, "what": "no log", "at": ""}
+    return seen + [{**unseen, "rank": number} for number in row["missing"]]
+
+
+def group_text(report: Report, key: str) -> str:
+    """Return the ranks of a communicator with its id."""
+    text = report.groups.text(key)
+    return text if str(key) in text else f"{text} ({key})"
+
+
+def _beside(report: Report, row: Row) -> dict[str, Any] | None:
+    """Return the calls of culprits and other ranks around the difference, by ordinal."""
+    run = report.run
+    calls = run["shown_call"].filter((pl.col("job") == row["job"]) & pl.col("is_beside"))
+    if calls.is_empty():  # no call, or its place is not known
+        return None
+    shown = (
+        run["verdict_evidence"].filter(pl.col("job") == row["job"])["rank_id"].drop_nulls().unique(maintain_order=True)
+    )
+    members = set(run["member"].filter(pl.col("key").cast(pl.String) == row["key"])["rank_id"])
+    rank_ids = [rank_id for rank_id in shown if rank_id in members]
+    at_fault = [rank_id for rank_id in rank_ids if rank_id in row["culprits"]][:SIDES]
+    others = [rank_id for rank_id in rank_ids if rank_id not in row["culprits"]][:SIDES]
+    if not at_fault or not others:
+        return None
+    call_at = {(call["rank_id"], call["ordinal"]): call for call in calls.to_dicts()}
+    number = dict(run["rank"].select("rank_id", "rank").iter_rows())
+    rows = []
+    first, last = calls.select(first=pl.col("ordinal").min(), last=pl.col("ordinal").max()).row(0)
+    for ordinal in range(first, last + 1):
+        model = call_at.get((others[0], ordinal))
+        cells = []
+        for rank_id in at_fault + others:
+            call = call_at.get((rank_id, ordinal))
+            is_other = rank_id in at_fault and (call or {}).get("signature") != (model or {}).get("signature")
+            what = operation_text({**call, "ordinal": None}) if call else ""
+            cells.append({"what": what, "at": _at(report, call), "differs": is_other})
+        rows.append((ordinal, ordinal == row["ordinal"], cells))
+    heads = [
+        f"rank {number[rank_id]} ({'culprit' if rank_id in at_fault else 'other'})" for rank_id in at_fault + others
+    ]
+    return {"group": group_text(report, row["key"]), "heads": heads, "rows": rows}
+
+
+def waits(report: Report, row: Row) -> list[tuple[list[int], str, list[int]]]:
+    """Return (waiting ranks, call, ranks they wait for), one row per group, the largest first."""
+    groups: dict[tuple[str, tuple[int, ...]], list[int]] = {}
+    targets: dict[int, tuple[int, ...]] = {}  # of the lists of ranks, which waits share
+    for wait in report.waits(row["job"]):
+        what = waiting_text(wait, report.groups.text(wait["key"]))
+        awaited = wait["for_ranks"]
+        if id(awaited) not in targets:
+            targets[id(awaited)] = tuple(awaited)
+        groups.setdefault((what, targets[id(awaited)]), []).append(wait["waiter"])
+    ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
+    return [(report.numbers(waiters), what, list(awaited)) for (what, awaited), waiters in ordered]
+
+
+def increased(report: Report) -> list[Row]:
+    """Return the counters that grew between dumps, the worst first, each with the name of its port."""
+    rows = text_counters.increased_counters(report)[:MOST_COUNTERS]
+    return [{**row, "port_name": port_name(row)} for row in rows]
+
+
+def ports(report: Report) -> list[Row]:
+    """Return the last states of the ports: of all if they are few, otherwise of those that are not active."""
+    last = report.run["port_state"].unique(list(PORT), keep="last", maintain_order=True)
+    shown = (last if last.height <= MOST_PORTS else last.filter(pl.col("state") != "active")).head(MOST_PORTS)
+    return [{**row, "port_name": port_name(row)} for row in shown.to_dicts()]
+
+
+def settings(report: Report) -> list[tuple[str, str, int]]:
+    """Return NCCL's variables in the logs with their values and numbers of hosts."""
+    rows = report.run["setting"].filter(pl.col("variable").is_not_null() & pl.col("value").is_not_null())
+    text = rows.select(pl.col("variable", "value").cast(pl.String), "host")
+    return text.group_by("variable", "value").agg(pl.col("host").n_unique()).sort("variable", "value").rows()
