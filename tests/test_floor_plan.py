@@ -31,6 +31,7 @@ LAYERS = (
     "grammar",
     "formats",
     "parsing",
+    "archive.small_frames",
     "archive.parquet",
     "archive.restore",
     "frames",

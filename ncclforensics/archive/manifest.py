@@ -22,7 +22,7 @@ from ncclforensics.errors import NoInputError
 if TYPE_CHECKING:
     import polars as pl
 
-SCHEMA = 1
+SCHEMA = 2  # from 2 on, frames of few rows stand in one file, and columns of nulls are left out
 TYPE = b"application/vnd.ncclforensics.run"
 _HEAD = 30  # bytes of a ZIP archive before the name of its first member
 BEGINNING = _HEAD + len("mimetype") + len(TYPE)  # bytes by which a saved run is recognised
@@ -53,13 +53,14 @@ class Saved:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.cells_read = self.bytes_read = 0  # of frames: in memory, and before they were compressed
+        self.small_rows: dict[str, list[str]] | None = None  # frame -> rows as JSON, once they have been read
         try:
             self.size = path.stat().st_size
             self._archive = zipfile.ZipFile(path)
         except _DAMAGE as error:
             raise SavedError(f"is a damaged saved run: {error}") from error
         self._check_members()
-        self.inputs, self.frames, self.made_by = self._manifest()
+        self._read_manifest()
 
     def _check_members(self) -> None:
         members = self._archive.infolist()
@@ -74,7 +75,7 @@ class Saved:
             if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
                 raise SavedError("is no saved run of this program: its files are packed")
 
-    def _manifest(self) -> tuple[list[dict[str, Any]], dict[str, int], str]:
+    def _read_manifest(self) -> None:
         try:
             if self._archive.getinfo(MANIFEST).file_size > MOST_MANIFEST:
                 raise SavedError("is no saved run of this program: its manifest is too long")
@@ -84,14 +85,19 @@ class Saved:
                     f"was saved by ncclforensics {manifest['tool']['version']} with schema {manifest['schema']}; this"
                     f" version reads up to {SCHEMA}: use that version or a later one"
                 )
-            inputs = [{name: entry.get(name) for name in FIELDS} for entry in manifest["inputs"]]
-            frames = {str(name): int(rows) for name, rows in manifest["frames"].items()}
-            made_by = str(manifest["made_by"])
+            self.inputs: list[dict[str, Any]] = [
+                {name: entry.get(name) for name in FIELDS} for entry in manifest["inputs"]
+            ]
+            self.frames = {str(name): int(rows) for name, rows in manifest["frames"].items()}
+            self.small_frames = frozenset(map(str, manifest.get("small_frames", ())))
+            self.broken = frozenset(map(str, manifest.get("broken", ())))  # frames of analyses that failed
+            self.made_by = str(manifest["made_by"])
         except (*_DAMAGE, KeyError, TypeError, AttributeError) as error:
             raise SavedError(f"is a damaged saved run: its manifest: {error!r}") from error
-        if not all(isinstance(entry[name], kind) for entry in inputs for name, kind in FIELDS.items()):
+        if not all(isinstance(entry[name], kind) for entry in self.inputs for name, kind in FIELDS.items()):
             raise SavedError("is a damaged saved run: its manifest")
-        return inputs, frames, made_by
+        if any(f"frames/{name}.parquet" in self._archive.NameToInfo for name in self.small_frames):
+            raise SavedError("is no saved run of this program: two frames of one name")
 
     @cached_property
     def is_ours(self) -> bool:
@@ -100,7 +106,11 @@ class Saved:
 
     def holds(self, name: str) -> bool:
         """Whether it contains this frame; large computed frames are left out."""
-        return f"frames/{name}.parquet" in self._archive.NameToInfo
+        return name in self.small_frames or f"frames/{name}.parquet" in self._archive.NameToInfo
+
+    def is_empty(self, name: str) -> bool:
+        """Whether this frame had no rows when the run was saved."""
+        return name not in self.frames and name not in self.broken
 
     def parquet(self, name: str) -> bytes:
         """The Parquet bytes of a frame. Raises SavedError."""
@@ -129,8 +139,8 @@ def write(path: Path, manifest: Mapping[str, Any], frames: Mapping[str, Callable
         archive.writestr(_member("mimetype"), TYPE)
         for name, made in frames.items():
             with archive.open(_member(f"frames/{name}.parquet"), "w", force_zip64=True) as member:
-                made().write_parquet(member, compression="zstd")
-        archive.writestr(_member(MANIFEST), orjson.dumps(manifest, option=orjson.OPT_INDENT_2))
+                made().write_parquet(member, compression="zstd", statistics=False)
+        archive.writestr(_member(MANIFEST), orjson.dumps(manifest))
 
 
 def _member(name: str) -> zipfile.ZipInfo:

@@ -10,6 +10,7 @@ import polars as pl
 from ncclforensics.archive import parquet
 from ncclforensics.archive.manifest import Saved
 from ncclforensics.grammar.patterns import Shape
+from ncclforensics.inputs import lines
 from ncclforensics.inputs.sources import Source
 from ncclforensics.parsing.load import Records
 from ncclforensics.parsing.parser import COUNTS, NO_TALLY, SPEAKER
@@ -29,12 +30,13 @@ class SavedInputs:
         """Number of an input -> SHA-256 of its bytes."""
         return {number: saved.inputs[position]["sha256"] for number, (saved, position) in self.origin.items()}
 
-    def quote(self, number: int, lines: Iterable[int]) -> dict[int, str]:
-        """The texts of lines of one input; empty for a line that no saved finding cites. Raises SavedError."""
+    def quote(self, number: int, wanted: Iterable[int]) -> dict[int, tuple[int, str]]:
+        """Lines of one input: number -> (line of the file, text); empty where it was not saved. Raises SavedError."""
         saved, position = self.origin[number]
         if saved not in self._quotes:
             self._quotes[saved] = parquet.cited(saved)
-        return {line: self._quotes[saved].get((position, line), "") for line in lines}
+        in_file = {line: 1 if saved.inputs[position]["is_document"] else line for line in wanted}
+        return {line: (place, self._quotes[saved].get((position, place), "")) for line, place in in_file.items()}
 
 
 def expand(sources: Sequence[Source]) -> list[tuple[Source, int]]:
@@ -74,6 +76,8 @@ def restore(records: Records, positions: Sequence[int], *, is_only_source: bool)
         numbers.setdefault(saved, {})[position] = number
     is_unchanged = all(position == number for number, (_, position) in origin.items())
     complete = next((saved for saved in numbers if is_only_source and saved.is_ours and is_unchanged), None)
+    shared = {name: lines.SCHEMA[name] for name in ("source", "line")}
+    shared |= {label: base.dtype for label, base in records.dialect.labels.items()}
     for saved, renumbering in numbers.items():
         if saved.holds("speaker"):
             records.speakers.append(_renumbered(parquet.frame(saved, "speaker", SPEAKER), renumbering))
@@ -81,14 +85,14 @@ def restore(records: Records, positions: Sequence[int], *, is_only_source: bool)
             records.repeated_lines.append(_renumbered(parquet.frame(saved, "repeated_line", REPEATED), renumbering))
         for shape in () if complete else records.dialect.with_all_formats.shapes:
             if saved.holds(shape.frame):
-                rows = _converted(saved, shape)
-                records.frames.setdefault(shape.frame, []).append(_renumbered(rows.drop("pos"), renumbering))
+                rows = _converted(saved, shape, {**shared, **shape.schema}).drop("pos", strict=False)
+                records.frames.setdefault(shape.frame, []).append(_renumbered(rows, renumbering))
     return SavedInputs(origin, complete)
 
 
-def _converted(saved: Saved, shape: Shape) -> pl.DataFrame:
+def _converted(saved: Saved, shape: Shape, schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
     """The rows of a saved frame in the column types of this version. Raises SavedError."""
-    rows = parquet.frame(saved, shape.frame)
+    rows = parquet.frame(saved, shape.frame, schema, is_converted=False)
     other = {name: base for name, base in shape.columns.items() if rows.schema.get(name, base.dtype) != base.dtype}
     try:
         return rows.with_columns(base.cast(pl.col(name).cast(pl.String)).alias(name) for name, base in other.items())

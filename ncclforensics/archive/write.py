@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,12 +10,17 @@ from typing import Any
 import polars as pl
 
 from ncclforensics import __version__
-from ncclforensics.archive import manifest, parquet
+from ncclforensics.archive import manifest, parquet, small_frames
+from ncclforensics.frames.protocol import Frames
 from ncclforensics.frames.registry import analyses
 from ncclforensics.parsing.parser import COUNTS
 from ncclforensics.report.build import Report
+from ncclforensics.rules.finding import Line
 
 MOST_COMPUTED = 1_000_000  # rows; a larger computed frame is computed again when it is needed
+# Rows at both ends of each parsed frame of each input whose lines are kept as text: together with other saved runs,
+# findings may cite lines that no finding cites here.
+QUOTED_FIRST, QUOTED_LAST = 8, 64
 
 
 def save(report: Report, path: Path) -> None:
@@ -23,22 +28,43 @@ def save(report: Report, path: Path) -> None:
     run = report.run
     parsed = [shape.frame for shape in run.dialect.with_all_formats.shapes]
     rows = {name: run[name].height for name in [*parsed, "speaker", "repeated_line", *analyses()]}
-    rows = {name: height for name, height in rows.items() if name not in run.broken}
+    rows = {name: height for name, height in rows.items() if height and name not in run.broken}
+    report.cite(_quotable(run, [name for name in rows if name not in analyses()]))
+    cited = [(source, line, text) for (source, _), (line, text) in report.quotes.items() if text]
+    lines = pl.DataFrame(cited, schema=parquet.CITED_COLUMNS, orient="row").unique().sort("source", "line")
     kept: dict[str, Callable[[], pl.DataFrame]] = {
         name: partial(run.__getitem__, name)
         for name, height in rows.items()
-        if height and (name not in analyses() or (height <= MOST_COMPUTED and not analyses()[name].is_step))
+        if name not in analyses() or (height <= MOST_COMPUTED and not analyses()[name].is_step)
     }
-    cited = [(source, line, text) for (source, _), (line, text) in report.quotes.items()]
-    lines = pl.DataFrame(cited, schema=parquet.CITED_COLUMNS, orient="row").unique().sort("source", "line")
+    kept[parquet.CITED] = lambda: lines
+    small = small_frames.pack({name: kept[name]() for name in kept if rows.get(name, lines.height) <= small_frames.FEW})
+    together = sorted(small["frame"].unique())
+    files = {name: partial(_without_nulls, made) for name, made in kept.items() if name not in together}
     contents = {
         "schema": manifest.SCHEMA,
         "tool": {"name": "ncclforensics", "version": __version__},
         "made_by": manifest.fingerprint(),
         "inputs": [_input(report, number) for number in range(len(run.inputs))],
         "frames": rows,
+        "small_frames": together,
+        "broken": sorted(run.broken),
     }
-    manifest.write(path, contents, {**kept, parquet.CITED: lambda: lines})
+    manifest.write(path, contents, {**files, small_frames.NAME: lambda: small})
+
+
+def _quotable(run: Frames, parsed: Iterable[str]) -> Iterator[Line]:
+    """The first and last lines of each of these frames in each input."""
+    for name in parsed:
+        of_source = run[name].select("source", "line").group_by("source", maintain_order=True)
+        ends = pl.concat([of_source.head(QUOTED_FIRST), of_source.tail(QUOTED_LAST)])
+        yield from (Line(source, line) for source, line in ends.unique().iter_rows())
+
+
+def _without_nulls(made: Callable[[], pl.DataFrame]) -> pl.DataFrame:
+    """The frame without the columns that hold nothing; most frames have more of these than others."""
+    rows = made()
+    return rows.select(column for column in rows if column.null_count() < rows.height)
 
 
 def _input(report: Report, number: int) -> dict[str, Any]:

@@ -117,7 +117,7 @@ class Run:
     def has(self, name: str) -> bool:
         """Whether a frame has rows; does not compute a parsed frame to find out."""
         if name not in self._frames and self._saved and name in self._saved.frames:
-            return self._saved.frames[name] > 0
+            return True
         return any(rows.height for rows in self._pieces(name))
 
     def _pieces(self, name: str) -> list[pl.DataFrame]:
@@ -147,10 +147,10 @@ class Run:
             return {name: self._repeated_lines()}
         if name in (TEMPLATES, OCCURRENCES):
             return self._encoded()
-        if self._saved and self._saved.frames.get(name) == 0:
-            return {name: no_rows(self._schema(name))}
         if self._saved and self._saved.holds(name):
             return {name: parquet.frame(self._saved, name, self._schema(name))}
+        if self._saved and self._saved.is_empty(name):
+            return {name: no_rows(self._schema(name))}
         if name in analyses():
             return {name: self._analyse(name)}
         if name == self._templated.frame:
@@ -196,10 +196,10 @@ class Run:
         quotes: dict[tuple[int, int], tuple[int, str]] = {}
         for source, lines in by_source.items():
             if source in self._saved_inputs.origin:
-                texts = self._saved_inputs.quote(source, lines)
-                quotes |= {(source, line): (line, text) for line, text in texts.items()}
+                found = self._saved_inputs.quote(source, lines)
             else:
-                quotes |= {(source, line): quote for line, quote in self.inputs[source].quote(lines).items()}
+                found = self.inputs[source].quote(lines)
+            quotes |= {(source, line): quote for line, quote in found.items()}
         return quotes
 
     def _sources(self) -> pl.DataFrame:
