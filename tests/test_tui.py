@@ -20,16 +20,20 @@ from textual.binding import Binding
 from textual.pilot import Pilot
 from textual.widgets import Input, Tree
 
+from ncclforensics.cli import main
 from ncclforensics.report.build import Report
-from ncclforensics.tui import content
+from ncclforensics.report.redacted_run import redact_report
+from ncclforensics.tui import content, terminal
 from ncclforensics.tui.app import Forensics, Request
 from ncclforensics.tui.connections import MatrixTable
 from ncclforensics.tui.content.connections import Connections
 from ncclforensics.tui.content.ranks import RankRow, State
 from ncclforensics.tui.incident import Incident
-from ncclforensics.tui.log import Log, LogLines
+from ncclforensics.tui.log import Log
+from ncclforensics.tui.log_lines import LogLines
 from ncclforensics.tui.operations import CallTable
 from ncclforensics.tui.prompts import Help
+from ncclforensics.tui.rank_table import RankTable
 from ncclforensics.tui.ranks import RankGrid, Ranks
 from ncclforensics.tui.screen import TITLES
 from tests import browser, incidents
@@ -151,7 +155,7 @@ def test_the_screens_show_the_verdict_of_the_command_line() -> None:
 
 def test_enter_on_evidence_opens_the_log_at_that_line_and_back_returns() -> None:
     async def steps(app: Forensics, pilot: Pilot[None]) -> None:
-        await pilot.press("down", "down", "enter")
+        await pilot.press(*["down"] * 6, "enter")  # the commands come first
         await until(pilot, is_ready(app))
         assert isinstance(app.page, Log)
         assert lines(app).number == 61
@@ -166,9 +170,9 @@ def test_enter_on_evidence_opens_the_log_at_that_line_and_back_returns() -> None
     walk(LoadedApp(of(LAGGING)), steps)
 
 
-def test_the_next_odd_rank_is_the_culprit_and_leads_to_its_last_call() -> None:
+def test_the_cursor_starts_on_the_culprit_which_leads_to_its_last_call() -> None:
     async def steps(app: Forensics, pilot: Pilot[None]) -> None:
-        await pilot.press("2", "n")
+        await pilot.press("2")
         await pilot.pause()
         rank_row = app.screen.query_one(RankGrid).rank_row
         assert rank_row is not None
@@ -198,6 +202,31 @@ def test_ranks_are_grouped_and_filtered() -> None:
         await pilot.pause()
         assert [rank_row.rank for rank_row in app.screen.query_one(RankGrid).rank_rows] == [0, 1, 2, 3]
         assert "by state" in text_of(app)
+
+    walk(LoadedApp(of(LAGGING)), steps)
+
+
+def test_the_table_of_ranks_sorts_and_filters() -> None:
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        await pilot.press("2", "v")
+        await pilot.pause()
+        table = app.screen.query_one(RankTable)
+        assert [row.rank for row in table.rank_rows] == list(range(16))
+        assert table.rank_row is not None
+        assert table.rank_row.rank == 11  # the cursor stays where it was
+        await pilot.press("s", "s", "s")
+        assert table.rank_rows[0].rank == 11  # by state
+        await pilot.press("s")
+        assert [(row.rank, row.missing_calls) for row in table.rank_rows[:1]] == [(11, 3)]
+        await pilot.press("S", "g")
+        assert table.rank_rows[-1].rank == 11
+        await pilot.press("f")
+        await typed(app, pilot, "culprit")
+        assert [row.rank for row in table.rank_rows] == [11]
+        await pilot.press("f")
+        await typed(app, pilot, "nowhere")
+        await until(pilot, lambda: any("there are ranks 0-15" in each.message for each in app._notifications))
+        assert len(table.rank_rows) == 16
 
     walk(LoadedApp(of(LAGGING)), steps)
 
@@ -313,7 +342,7 @@ def test_help_names_every_key_of_the_screen() -> None:
 
 def test_search_outside_the_log_finds_ranks_and_findings() -> None:
     async def steps(app: Forensics, pilot: Pilot[None]) -> None:
-        await pilot.press("slash", *"rank 12")
+        await pilot.press("slash", *"rk 12 gpu")  # fuzzy
         await until(pilot, lambda: "rank 12 on gpu-node-01" in text_of(app))
         await pilot.press("enter")
         await until(
@@ -324,9 +353,25 @@ def test_search_outside_the_log_finds_ranks_and_findings() -> None:
     walk(LoadedApp(of(LAGGING)), steps)
 
 
+def test_search_finds_hosts_and_rules() -> None:
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        await pilot.press("slash", *"host gpu01")
+        await until(pilot, lambda: "ranks 8-15" in text_of(app))
+        await pilot.press("escape", "slash", *"netsockfall")
+        await until(pilot, lambda: "rule net-socket-fallback" in " ".join(text_of(app).split()))
+
+    walk(LoadedApp(of(LAGGING)), steps)
+
+
 def test_an_export_writes_the_incident_or_a_finding_and_overwrites_nothing(tmp_path: Path) -> None:
     async def steps(app: Forensics, pilot: Pilot[None]) -> None:
-        for choice, name in (((), "whole.md"), (("down",), "one.json"), (("down",), "one.json")):
+        down = "down"
+        for choice, name in (
+            ((), "whole.md"),
+            ((down,), "one.json"),
+            ((down,), "one.json"),
+            ((down, down, down), "redacted.json"),
+        ):
             await pilot.press("e", *choice, "enter")
             await typed(app, pilot, str(tmp_path / name))
             await until(pilot, lambda name=name: (tmp_path / name).exists() and bool(app._notifications))
@@ -334,16 +379,86 @@ def test_an_export_writes_the_incident_or_a_finding_and_overwrites_nothing(tmp_p
         assert "AllReduce #13" in (tmp_path / "whole.md").read_text(encoding="utf-8")
         written = json.loads((tmp_path / "one.json").read_bytes())
         assert [finding["rule"] for finding in written["findings"]] == ["coll-lagging-ranks"]
+        redacted = (tmp_path / "redacted.json").read_text(encoding="utf-8")
+        assert "coll-lagging-ranks" in redacted
+        assert "gpu-node-01" not in redacted
 
     walk(LoadedApp(of(LAGGING)), steps)
 
 
-def test_copy_puts_the_line_on_the_clipboard() -> None:
+def test_a_command_a_line_and_the_screen_are_copied() -> None:
     async def steps(app: Forensics, pilot: Pilot[None]) -> None:
-        await pilot.press("down", "y")
-        assert app.clipboard.startswith("nccl_rank8.log:62: gpu-node-01")
+        for keys, copied in (
+            (("down", "down", "y"), "py-spy dump --native --pid 23904"),
+            (("j", "j", "j", "y"), "nccl_rank8.log:62: gpu-node-01"),
+            (("Y",), "[1 Incident] 2 Ranks"),
+        ):
+            await pilot.press(*keys)
+            assert app.clipboard.startswith(copied)
+        notices = [each.message for each in app._notifications]
+        assert "copied: py-spy dump --native --pid 23904" in notices
+        assert "copied: this screen, 23 lines" in notices
 
     walk(LoadedApp(of(LAGGING)), steps)
+
+
+def test_interrupt_quits_as_in_other_programs() -> None:
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        await pilot.press("7", "slash", "ctrl+c")  # also from a dialog
+        assert app.return_code == 130
+
+    walk(LoadedApp(of(LAGGING)), steps)
+
+
+def test_first_and_last_are_reached_from_every_screen_with_lines() -> None:
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        tree = app.screen.query_one(Tree)
+        await pilot.press("G")
+        assert tree.cursor_line == tree.last_line
+        await pilot.press("g")
+        assert tree.cursor_line == 0
+        await pilot.press("7")
+        await until(pilot, is_ready(app))
+        assert "nccl_rank11.log" in text_of(app)  # that of the culprit
+        assert lines(app).number == 60
+        await pilot.press("g")
+        assert lines(app).number == 1
+        await pilot.press("G")
+        assert lines(app).number == 60
+
+    walk(LoadedApp(of(LAGGING)), steps)
+
+
+def test_a_hit_beyond_the_right_edge_is_scrolled_into_view_and_back() -> None:
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        await pilot.press("7")
+        await until(pilot, is_ready(app))
+        for text in ("[nranks=16] stream", "NCCL INFO Bootstrap"):
+            await pilot.press("slash")
+            await typed(app, pilot, text)
+            await until(pilot, lambda text=text: text in text_of(app))
+
+    walk(LoadedApp(of(LAGGING)), steps)
+
+
+def test_a_redacted_run_shows_pseudonyms_on_every_screen() -> None:
+    report, pseudonyms = redact_report(of(LAGGING), None)
+
+    class Redacted(Forensics):
+        def _begin(self) -> None:
+            self._set_content(content.build_content(report, is_whole=True, pseudonyms=pseudonyms))
+
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        for number in range(1, len(TITLES) + 1):
+            await pilot.press(str(number))
+            await pilot.pause()
+            if isinstance(app.page, Log):
+                await until(pilot, is_ready(app))
+            shown = text_of(app)
+            assert "gpu-node" not in shown
+        assert "host-02:" in shown
+
+    walk(Redacted(Request(("run",), redact=True)), steps)
 
 
 # Reading, and what may be wrong with it.
@@ -373,13 +488,11 @@ def test_reading_in_the_background_ends_with_the_verdict() -> None:
         pytest.param(b"", "UNDECIDABLE", id="empty"),
         pytest.param(bytes(range(256)) * 400, "binary data", id="foreign"),
         pytest.param(gzip.compress(b"node:1:2 [0] NCCL INFO a line\n" * 9000)[:-9], "is damaged", id="truncated"),
-        pytest.param(None, "does not exist", id="absent"),
     ],
 )
-def test_unreadable_inputs_are_shown(content: bytes | None, said: str, tmp_path: Path) -> None:
+def test_unreadable_inputs_are_shown(content: bytes, said: str, tmp_path: Path) -> None:
     path = tmp_path / "job.log"
-    if content is not None:
-        path.write_bytes(content)
+    path.write_bytes(content)
 
     async def steps(app: Forensics, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: said in " ".join(text_of(app).split()))
@@ -442,7 +555,7 @@ def test_any_line_is_shown_at_once_and_found_in_both_directions(tmp_path: Path) 
     async def steps(app: Forensics, pilot: Pilot[None]) -> None:
         await pilot.press("end")
         assert "200000 line 200000 of a log" in text_of(app)
-        await pilot.press("g")
+        await pilot.press("colon")
         await typed(app, pilot, "123456")
         await until(pilot, lambda: lines(app).number == 123_456)
         assert "line 123456 of a log" in text_of(app)
@@ -599,6 +712,15 @@ def test_without_textual_or_a_terminal_the_remedy_is_printed() -> None:
     )
     assert piped.stderr.startswith("ncclforensics: `tui` needs a terminal")
     assert piped.stdout == "2\n"
+
+
+def test_a_wrong_path_ends_before_the_screens_open(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(terminal, "DRIVER", "any")  # as if there were a terminal
+    for options in ([], ["--serve"]):
+        assert main(["tui", *options, "/nowhere/job.log"]) == 2
+        assert capfd.readouterr().err == "ncclforensics: /nowhere/job.log does not exist\n"
 
 
 def test_heavy_imports_happen_after_the_first_paint() -> None:

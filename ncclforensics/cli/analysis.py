@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from ncclforensics.report.build import Report
-    from ncclforensics.report.pseudonyms import Pseudonyms
 
 BAR_DELAY = 0.5  # seconds until a progress bar appears
 
@@ -103,14 +101,3 @@ class ProgressBar(AbstractContextManager["ProgressBar"]):
     def __exit__(self, *exception: object) -> None:
         if self._progress is not None:
             self._progress.stop()
-
-
-def redact_report(report: Report, map_file: Path | None) -> tuple[Report, Pseudonyms]:
-    """Return the report with pseudonyms, and the pseudonyms; read and write the pseudonym map in `map_file`."""
-    from ncclforensics.report import redacted_run, redaction
-
-    pseudonyms = redaction.assign_pseudonyms(report.run, map_file)
-    redacted = redacted_run.redact(report, pseudonyms)
-    if map_file is not None:
-        redaction.write_map(pseudonyms, map_file)
-    return redacted, pseudonyms

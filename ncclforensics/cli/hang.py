@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from ncclforensics.cli.analysis import load_single_report, redact_report
+from ncclforensics.cli.analysis import load_single_report
 from ncclforensics.cli.options import (
     Comm,
     FailOn,
@@ -62,6 +62,8 @@ def hang(
         since_look=since_look,
     )
     if redact or redact_map:
+        from ncclforensics.report.redacted_run import redact_report
+
         report, _ = redact_report(report, redact_map)
     write_report(report, report_format, output, fail_on=fail_on, verbose=verbose, no_color=no_color)
     raise typer.Exit(exit_code_of(report, fail_on))

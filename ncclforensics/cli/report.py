@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ncclforensics.cli.analysis import load_single_report, redact_report
+from ncclforensics.cli.analysis import load_single_report
 from ncclforensics.cli.options import (
     Comm,
     FailOn,
@@ -77,6 +77,8 @@ def report(
     )
     command = sys.argv[1:]
     if redact or redact_map:
+        from ncclforensics.report.redacted_run import redact_report
+
         loaded, pseudonyms = redact_report(loaded, redact_map)
         title, note_text = pseudonyms.text(title) if title else None, pseudonyms.text(note_text)
         command = [pseudonyms.argument(argument) for argument in command]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ncclforensics.cli.analysis import load_single_report, redact_report
+from ncclforensics.cli.analysis import load_single_report
 from ncclforensics.cli.defects import report_defects
 from ncclforensics.cli.options import Paths, Quiet, RankFrom, Redact, RedactMap
 from ncclforensics.cli.output import Exit, refuse_to_overwrite
@@ -31,6 +31,8 @@ def save(
 
     report = load_single_report(paths, full=True, everything=True, hashed=True, rank_from=rank_from, quiet=quiet)
     if redact or redact_map:
+        from ncclforensics.report.redacted_run import redact_report
+
         report, _ = redact_report(report, redact_map)
     refuse_to_overwrite(output, [report])
     write.save(report, output)

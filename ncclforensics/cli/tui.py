@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ncclforensics.cli.options import NoColor, Paths, RankFrom
+from ncclforensics.cli.options import NoColor, Paths, RankFrom, Redact, RedactMap
 from ncclforensics.errors import UsageError
 
 INSTALL = "pip install 'ncclforensics[tui]'"
@@ -24,6 +24,8 @@ def tui(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", metavar="NUMBER", help="Port to listen on, with --serve.")] = 8000,
     rank_from: RankFrom = None,
+    redact: Redact = False,
+    redact_map: RedactMap = None,
     no_color: NoColor = False,
 ) -> None:
     """Browse a run interactively: verdict, ranks, calls, waiting ranks, connections, benchmarks and logs."""
@@ -36,11 +38,14 @@ def tui(
 
             if bind not in web.LOOPBACK:
                 typer.echo(f"{bind}: {web.EXPOSED}", err=True)
-            web.serve(paths, bind, port, rank_from=rank_from, no_color=no_color)
+            options = [f"--rank-from={rank_from}"] if rank_from is not None else []
+            options += [f"--redact-map={redact_map}"] if redact_map else ["--redact"] if redact else []
+            web.serve(paths, bind, port, options=[*options, *["--no-color"] * no_color])
         else:
             from ncclforensics.tui import terminal
 
-            terminal.show(paths, rank_from=rank_from)
+            is_redacted = redact or redact_map is not None
+            raise typer.Exit(terminal.show(paths, rank_from=rank_from, redact=is_redacted, redact_map=redact_map))
     except ModuleNotFoundError as missing:
         library = str(missing.name).partition(".")[0]
         raise UsageError(f"{library} is not installed; `tui` needs it: {INSTALL}") from missing

@@ -16,7 +16,7 @@ from ncclforensics.errors import Defect
 from ncclforensics.frames.protocol import Frames, call_with
 from ncclforensics.report.earlier_look import EarlierLook
 from ncclforensics.report.groups import Groups
-from ncclforensics.report.next_steps import commands, other_steps
+from ncclforensics.report.next_steps import Command, commands, other_steps
 from ncclforensics.report.selection import Selection
 from ncclforensics.rules.finding import Finding, Line, Severity
 from ncclforensics.rules.registry import Rule, run_rules, select_rules
@@ -194,7 +194,7 @@ class Report:
         """Names of the communicators by their ranks."""
         return Groups(self.run)
 
-    def run_now(self, row: Row) -> list[str]:
+    def run_now(self, row: Row) -> list[Command]:
         """Return the commands to run now, each with its host."""
         return commands(self.run, row)
 
@@ -204,7 +204,7 @@ class Report:
 
     def collect_next(self, row: Row) -> list[str]:
         """Return what to run now on the hosts of the culprits, and what to collect."""
-        return [*row["collect"], *self.run_now(row), *other_steps(self.run, row)]
+        return [*row["collect"], *map(str, self.run_now(row)), *other_steps(self.run, row)]
 
 
 def build_report(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
@@ -12,17 +13,30 @@ from ncclforensics.frames.protocol import Frames
 
 Row = dict[str, Any]
 MOST_PROCESSES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command line, and where to run it: a host's name, or words such as `the host of rank 0`."""
+
+    where: str
+    line: str
+
+    def __str__(self) -> str:
+        return f"on {self.where}: {self.line}"
+
+
 _OF_MISSING_RANKS = [
-    "on the hosts of these ranks: ps aux | grep python",
-    "on the host of rank 0: ss -ltnp | grep python",
+    Command("the hosts of these ranks", "ps aux | grep python"),
+    Command("the host of rank 0", "ss -ltnp | grep python"),
 ]
 _OF_ONE_PROCESS, _DEBUGGER = "py-spy", "gdb"
 # Verdicts on a rank that stands somewhere: its stack says where.
 _OF_STANDING_RANKS = ("lagging-ranks", "p2p-unmatched", "cross-communicator-deadlock", "init-incomplete")
 
 
-def commands(run: Frames, row: Row) -> list[str]:
-    """Return the commands to run now, each with the host to run it on; none for processes that have ended."""
+def commands(run: Frames, row: Row) -> list[Command]:
+    """Return the commands to run now; none for processes that have ended."""
     if row["verdict"] == "rank-missing":
         return _OF_MISSING_RANKS
     if row["verdict"] == "stuck-together":
@@ -35,15 +49,15 @@ def commands(run: Frames, row: Row) -> list[str]:
     processes += [{**unseen, "rank": number} for number in row["missing"]]
     dumped, ended = set(run["rank_stack"]["rank_id"]), _ended_ranks(run, row)
     hosts = _hosts_of_exits(run)
-    steps: list[str] = []
+    steps: list[Command] = []
     for process in processes[:MOST_PROCESSES]:
         located = {**process, "host": process["host"] or hosts.get(process["rank"])}
         if process["rank"] in ended:
             steps += _of_ended(located, row, run)
         else:
             steps += _of_process(located, row, has_stack=process["rank_id"] in dumped)
-    ordered = sorted(dict.fromkeys(steps), key=lambda step: _OF_ONE_PROCESS not in step)
-    return [step for step in ordered if len(processes) == 1 or _DEBUGGER not in step]
+    ordered = sorted(dict.fromkeys(steps), key=lambda step: _OF_ONE_PROCESS not in step.line)
+    return [step for step in ordered if len(processes) == 1 or _DEBUGGER not in step.line]
 
 
 def other_steps(run: Frames, row: Row) -> list[str]:
@@ -73,14 +87,14 @@ def _ended_ranks(run: Frames, row: Row) -> set[int | None]:
     return set(run["process_exit"].filter("is_final")["rank"].drop_nulls())
 
 
-def _of_hosts(run: Frames, row: Row) -> list[str]:
+def _of_hosts(run: Frames, row: Row) -> list[Command]:
     """Look at the hosts whose lines show the failure; at all where none does."""
     cited = run["verdict_evidence"].filter(pl.col("job") == row["job"]).select("rank_id").drop_nulls()
     hosts = run["rank"].join(cited, on="rank_id", how="semi")["host"].drop_nulls().cast(pl.String).unique().sort()
     where = ", ".join(hosts[:MOST_PROCESSES]) or "each host"
     network = run["milestone"]["network"].cast(pl.String).drop_nulls()
     links = "; ibstat; perfquery -x" if network.str.starts_with("IB").any() else ""
-    return [f"on {where}: dmesg -T | grep -iE 'xid|mlx5|link'; nvidia-smi{links}"]
+    return [Command(where, f"dmesg -T | grep -iE 'xid|mlx5|link'; nvidia-smi{links}")]
 
 
 def _hosts_of_exits(run: Frames) -> dict[int, str]:
@@ -89,33 +103,33 @@ def _hosts_of_exits(run: Frames) -> dict[int, str]:
     return dict(exits.drop_nulls().iter_rows())
 
 
-def _of_ended(process: Row, row: Row, run: Frames) -> list[str]:
+def _of_ended(process: Row, row: Row, run: Frames) -> list[Command]:
     """Search the kernel's log for why a process ended, unless it says itself why, or a launcher ended it."""
     exits = run["process_exit"].filter(pl.col("is_first") & (pl.col("rank") == pl.lit(process["rank"], pl.Int32)))
     if row["verdict"] != "rank-died" or EXCEPTION in exits["how"]:
         return []
     pids = [process["pid"], *exits["pid"].drop_nulls()]
     names = "|".join(["oom", "xid", "segfault", *(str(pid) for pid in pids[:1] if pid)])
-    return [f"on {_where(process)}: dmesg -T | grep -iE '{names}'"]
+    return [Command(_where(process), f"dmesg -T | grep -iE '{names}'")]
 
 
 def _where(process: Row) -> str:
     return str(process["host"] or f"the host of rank {process['rank']}")
 
 
-def _of_process(process: Row, row: Row, *, has_stack: bool) -> list[str]:
+def _of_process(process: Row, row: Row, *, has_stack: bool) -> list[Command]:
     where, pid = _where(process), process["pid"]
     if has_stack and row["verdict"] == "lagging-ranks":
-        return [f"on {where}: nvidia-smi; dmesg -T | tail -50"]
+        return [Command(where, "nvidia-smi; dmesg -T | tail -50")]
     if row["verdict"] == "init-failed":
-        return [f"on {where}: nvidia-smi -L"]  # these processes mostly ended with the error
+        return [Command(where, "nvidia-smi -L")]  # these processes mostly ended with the error
     if pid is None:
         return [
-            f"on {where}: for p in $(pgrep python); do py-spy dump --native --pid $p; done",
-            f"on {where}: nvidia-smi; dmesg -T | tail -50",
+            Command(where, "for p in $(pgrep python); do py-spy dump --native --pid $p; done"),
+            Command(where, "nvidia-smi; dmesg -T | tail -50"),
         ]
     return [
-        f"on {where}: py-spy dump --native --pid {pid}",
-        f"on {where}: gdb -p {pid} -batch -ex 'thread apply all bt'",
-        f"on {where}: nvidia-smi; dmesg -T | tail -50",
+        Command(where, f"py-spy dump --native --pid {pid}"),
+        Command(where, f"gdb -p {pid} -batch -ex 'thread apply all bt'"),
+        Command(where, "nvidia-smi; dmesg -T | tail -50"),
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -13,6 +14,7 @@ from ncclforensics.frames.protocol import Frames
 from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.report.build import Report
 from ncclforensics.report.pseudonyms import REMOVED, Pseudonyms, is_secret
+from ncclforensics.report.redaction import assign_pseudonyms, write_map
 from ncclforensics.report.selection import Selection
 from ncclforensics.rules.finding import Finding
 
@@ -153,3 +155,12 @@ def redact(report: Report, pseudonyms: Pseudonyms) -> Report:
         [redacted(finding) for finding in report.not_selected],
         report.hashes,
     )
+
+
+def redact_report(report: Report, map_file: Path | None) -> tuple[Report, Pseudonyms]:
+    """Return the report with pseudonyms, and the pseudonyms; read and write the pseudonym map in `map_file`."""
+    pseudonyms = assign_pseudonyms(report.run, map_file)
+    redacted = redact(report, pseudonyms)
+    if map_file is not None:
+        write_map(pseudonyms, map_file)
+    return redacted, pseudonyms

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from threading import Event, Thread
@@ -18,6 +18,7 @@ from textual.screen import Screen
 from ncclforensics.data.names import bytes_text, printable
 from ncclforensics.tui.benchmarks import Benchmarks
 from ncclforensics.tui.connections import Connections
+from ncclforensics.tui.export import Export, possible_exports
 from ncclforensics.tui.incident import Incident
 from ncclforensics.tui.log import Log
 from ncclforensics.tui.operations import Operations
@@ -31,11 +32,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ncclforensics.report.build import Report
-    from ncclforensics.rules.finding import Finding
     from ncclforensics.tui.content import RunContent
 
 STATUS_INTERVAL = 0.25  # seconds between two updates of the reading progress
 HISTORY_LENGTH = 200  # places to go back to
+LONGEST_NOTICE = 120  # characters of a message on what was copied
+INTERRUPTED = 130  # exit code after ctrl+c
 DARK, LIGHT = "textual-dark", "textual-light"
 
 
@@ -46,6 +48,8 @@ class Request:
     paths: tuple[str, ...]
     rank_from: str | None = None
     is_full_read_wanted: bool = True  # after the first verdict, read every byte and run all rules
+    redact: bool = False  # show pseudonyms
+    redact_map: Path | None = None  # the file that stores them
 
 
 class _CancelledError(Exception):
@@ -70,11 +74,20 @@ class Forensics(App[None]):
         Binding("question_mark", "help", "Help", key_display="?"),
         Binding("slash", "search", "Search", key_display="/"),
         Binding("e", "export", "Export"),
-        Binding("y", "copy", "Copy"),
+        Binding("y", "copy", "Copy", tooltip="Copy the command, line or rank under the cursor"),
+        Binding("Y", "copy_screen", "Copy screen", show=False, tooltip="Copy this screen as text"),
         Binding("less_than_sign,backspace,alt+left", "step_back", "Back", key_display="<"),
         Binding("greater_than_sign,alt+right", "step_forward", "Forward", key_display=">"),
         Binding("t", "theme", "Light/dark", show=False),
         Binding("q", "quit", "Quit"),
+        Binding(
+            "ctrl+c",
+            "interrupt",
+            "Copy or quit",
+            show=False,
+            priority=True,
+            tooltip="Copy the text selected with the mouse; without any, quit",
+        ),
     ]
 
     def __init__(self, request: Request) -> None:
@@ -105,22 +118,30 @@ class Forensics(App[None]):
     def _read_run(self) -> None:
         """Analyze both ends of each file, then every byte with all rules. Runs in a thread."""
         from ncclforensics import analyze
-        from ncclforensics.tui.content import build_content
 
         try:
             request = self._request
             report = analyze(request.paths, rank_from=request.rank_from, progress=self._update_progress)
-            self._call_in_app(self._set_content, build_content(report, is_whole=False))
+            self._call_in_app(self._set_content, self._build(report, is_whole=False))
             if request.is_full_read_wanted:
                 self._stage = "reading every byte"
                 report = analyze(
                     request.paths, everything=True, rank_from=request.rank_from, progress=self._update_progress
                 )
-                self._call_in_app(self._set_content, build_content(report, is_whole=True))
+                self._call_in_app(self._set_content, self._build(report, is_whole=True))
         except _CancelledError:
             return
         except Exception as error:  # any failure is shown; the screens stay
             self._call_in_app(self._show_failure, error)
+
+    def _build(self, report: Report, *, is_whole: bool) -> RunContent:
+        from ncclforensics.report.redacted_run import redact_report
+        from ncclforensics.tui.content import build_content
+
+        if not self._request.redact:
+            return build_content(report, is_whole=is_whole)
+        redacted, pseudonyms = redact_report(report, self._request.redact_map)
+        return build_content(redacted, is_whole=is_whole, pseudonyms=pseudonyms)
 
     def _update_progress(self, done: int, total: int) -> None:
         if self._stop.is_set():
@@ -253,8 +274,10 @@ class Forensics(App[None]):
             self.push_screen(Help(self.page, self))
 
     def action_search(self) -> None:
-        """Search findings, ranks, communicators and files; the log screen searches its lines instead."""
-        self.push_screen(CommandPalette(providers=[Finder], placeholder="finding, rank, communicator or file"))
+        """Search findings, ranks, hosts, communicators, rules and files; the log screen searches its lines instead."""
+        self.push_screen(
+            CommandPalette(providers=[Finder], placeholder="finding, rank, host, communicator, rule or file")
+        )
 
     def action_theme(self) -> None:
         """Switch between the light and the dark theme."""
@@ -264,42 +287,53 @@ class Forensics(App[None]):
         """Copy what is under the cursor to the clipboard of the terminal."""
         text = self.page.clipboard_text() if self.page else ""
         if text:
-            self.copy_to_clipboard(text)
-            self.notify(f"copied: {text[:60]}", markup=False)
+            self._copy(text, text)
+
+    def action_copy_screen(self) -> None:
+        """Copy what the screen shows to the clipboard of the terminal, as text."""
+        if self.page is not None:
+            rows = self.page.shown_lines()
+            self._copy("\n".join(rows), f"this screen, {len(rows)} lines")
+
+    def _copy(self, text: str, subject: str) -> None:
+        self.copy_to_clipboard(text)
+        shown = subject if len(subject) <= LONGEST_NOTICE else f"{subject[: LONGEST_NOTICE - 1]}…"
+        self.notify(f"copied: {shown}", markup=False)
+
+    def action_interrupt(self) -> None:
+        """Copy the text that is selected with the mouse; without any, quit as interrupted programs do."""
+        if selected := self.screen.get_selected_text():
+            self._copy(selected, selected)
+        else:
+            self.exit(return_code=INTERRUPTED)
 
     def action_export(self) -> None:
-        """Write the finding under the cursor, or the whole incident, to a file."""
+        """Write the finding under the cursor, or the whole incident, to a file, with or without pseudonyms."""
         if self.content is None or self.page is None:
             self.show_error("nothing to export: reading has not finished")
             return
         finding = self.page.finding() if isinstance(self.page, Incident) else None
-        if finding is None:
-            self._ask_for_file("the whole incident", "incident.md", None)
-            return
+        exports = possible_exports(finding, is_redacted=self._request.redact)
 
-        def export_choice(number: int | None) -> None:
-            if number == 0:
-                self._ask_for_file("the whole incident", "incident.md", None)
-            elif number == 1:
-                self._ask_for_file("this finding", f"{finding.rule}.md", finding)
+        def ask_for_file(number: int | None) -> None:
+            if number is not None:
+                export = exports[number]
+                question = f"Write {export.subject} to which file (.md, .html or .json)?"
+                self.push_screen(Ask(question, export.name), lambda path: self._export(path, export))
 
-        self.push_screen(
-            Choice("Export what?", ["the whole incident", f"this finding: {printable(finding.title)}"]), export_choice
-        )
+        if len(exports) == 1:
+            ask_for_file(0)
+        else:
+            self.push_screen(Choice("Export what?", [export.subject for export in exports]), ask_for_file)
 
-    def _ask_for_file(self, subject: str, name: str, finding: Finding | None) -> None:
-        question = f"Write {subject} to which file (.md, .html or .json)?"
-        self.push_screen(Ask(question, name), lambda path: self._export(path, finding))
-
-    def _export(self, path: str | None, finding: Finding | None) -> None:
+    def _export(self, path: str | None, export: Export) -> None:
         content = self.content
         if not path or content is None:
             return
-        report = content.report if finding is None else replace(content.report, findings=[finding])
 
         def write() -> bytes:
             with content.lock:
-                data = render_export(report, Path(path), " ".join(self._request.paths))
+                data = export.render(content.report, Path(path))
             if not self.is_web:
                 with open(path, "xb") as file:  # never overwrite a file
                     file.write(data)
@@ -323,10 +357,3 @@ class Forensics(App[None]):
         )
         yield SystemCommand("Light or dark", "Switch the theme", self.action_theme)
         yield SystemCommand("Quit", "Leave the program", self.exit)
-
-
-def render_export(report: Report, path: Path, paths: str) -> bytes:
-    """Render a report in the format of the suffix, as `report -o` does. Raises UsageError if it is unknown."""
-    from ncclforensics.views.attachment import attachment
-
-    return attachment(report, path, f"ncclforensics tui {paths}")

@@ -15,6 +15,7 @@ from textual.widget import Widget
 from textual.widgets import Static, Tree
 from textual.widgets.tree import TreeNode
 
+from ncclforensics.tui.key_tree import KeyTree
 from ncclforensics.tui.screen import Page, Place, Position
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ class Incident(Page):
     NAME = "incident"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("r", "ranks", "Ranks", tooltip="Go to the first rank that the verdict names"),
+        Binding("n", "next_finding(1)", "Next", tooltip="Go to the next finding"),
+        Binding("N", "next_finding(-1)", "Previous", show=False, tooltip="Go to the previous finding"),
         Binding(
             "left_square_bracket,right_square_bracket", "scroll", "Scroll", show=False, tooltip="Scroll the explanation"
         ),
@@ -42,7 +45,7 @@ class Incident(Page):
 
     def compose_body(self) -> Iterable[Widget]:
         """Create the tree and the explanation."""
-        tree: Tree[NodePath] = Tree("", id="focus")
+        tree: KeyTree[NodePath] = KeyTree("", id="focus")
         tree.show_root = False
         tree.guide_depth = 2
         with Container(id="incident"):
@@ -81,7 +84,7 @@ class Incident(Page):
         label = Text(no_wrap=True)
         if node.label:
             label.append(f"{node.label} ", STYLE[node.severity])
-        label.append(node.title, "bold" if node.label else "italic")
+        label.append(node.title, "bold" if node.label else "green" if node.is_command else "italic")
         if node.certainty:
             label.append(f" ({node.certainty})", "dim")
         is_open = bool(node.severity != "info" and node.label) or not node.label
@@ -147,7 +150,7 @@ class Incident(Page):
         return node.finding if node else None
 
     def clipboard_text(self) -> str:
-        """Return the line of evidence, or the title of the finding."""
+        """Return the command, the line of evidence, or the title of the finding."""
         node, cited = self._find(cast("NodePath", self.cursor_position()))
         if cited is not None:
             return f"{cited.location}: {cited.text}"
@@ -159,6 +162,18 @@ class Incident(Page):
         node, _ = self._find(path)
         rank_ids = node.rank_ids if node else []
         self.controller.go(Place("ranks", tuple(rank_ids[:1])))
+
+    def action_next_finding(self, by: int) -> None:
+        """Go to the next verdict or finding; from the last, to the first."""
+        tree = self._tree
+        lines = [line for line in range(tree.last_line + 1) if self._is_finding(tree.get_node_at_line(line))]
+        later = [line for line in lines[::by] if (line - tree.cursor_line) * by > 0]
+        if lines:
+            tree.move_cursor(tree.get_node_at_line((later or lines[::by])[0]))
+
+    def _is_finding(self, tree_node: TreeNode[NodePath] | None) -> bool:
+        node, cited = self._find(tree_node.data or ()) if tree_node else (None, None)
+        return node is not None and cited is None and bool(node.label)
 
     def action_scroll(self) -> None:
         """Scroll the explanation down; from its end, back to the top."""
@@ -192,7 +207,7 @@ def _explanation(node: Node, cited: CitedLine | None) -> list[RenderableType]:
             parts.append(Text(f"\n{section.title}", "bold"))
         parts += [Padding(Text(line), (0, 0, 0, 2 if section.title else 0)) for line in section.lines]
     if not node.sections:
-        parts += [Text(f"{child.label} {child.title}") for child in node.children]
+        parts += [Text(f"{child.label} {child.title}".strip()) for child in node.children]
     if node.evidence and cited is None:
         parts.append(Text("\nEvidence", "bold"))
         for line in node.evidence:

@@ -12,85 +12,17 @@ from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Static
 
+from ncclforensics.tui.log_lines import PATTERN, WARNING, LogLines
 from ncclforensics.tui.prompts import Ask, Choice
 from ncclforensics.tui.screen import Page, Position
-from ncclforensics.tui.virtual_rows import CURSOR, VirtualRows
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from ncclforensics.inputs.logfile import LogFile
     from ncclforensics.tui.content import logs
+    from ncclforensics.tui.content.ranks import RankRow
 
 FOLLOW_INTERVAL = 0.5  # seconds between two checks for new lines
-PATTERN = "re:"  # prefix of a search for a regular expression
-WARNING = "NCCL WARN"  # as NCCL prints it
-
-
-class LogLines(VirtualRows):
-    """The lines of a file, or those that pass the filter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.file: LogFile | None = None
-        self.numbers: pl.Series | None = None  # the line numbers that pass the filter
-        self.search_text = ""
-        self._widest = 1
-
-    @property
-    def rows(self) -> int:
-        """Return the number of lines known so far."""
-        if self.numbers is not None:
-            return self.numbers.len()
-        return self.file.lines if self.file else 0
-
-    @property
-    def fixed(self) -> int:
-        """Return the width of the line numbers."""
-        return self._digits + 2
-
-    @property
-    def number(self) -> int:
-        """Return the number of the line under the cursor."""
-        return self._number(self.cursor_row) if self.rows else 0
-
-    def _number(self, row: int) -> int:
-        return row + 1 if self.numbers is None else int(self.numbers[row])
-
-    def on_unmount(self) -> None:
-        """Close the file."""
-        if self.file is not None:
-            self.file.close()
-
-    def lines_added(self) -> None:
-        """Show lines that have been added."""
-        self.rows_changed(self._widest)
-
-    def text(self, row: int) -> Text:
-        """Render a line with its number; the line is not interpreted as markup."""
-        number = self._number(row)
-        line = self.file.text(number) if self.file else ""
-        is_cursor = row == self.cursor_row
-        text = Text(no_wrap=True, end="")
-        text.append(f"{'>' if is_cursor else ' '}{number:>{self._digits}} ", CURSOR if is_cursor else "dim")
-        text.append(line, "bold yellow" if WARNING in line else "")
-        if self.search_text and not self.search_text.startswith(PATTERN):
-            text.highlight_words([self.search_text], "reverse")
-        if len(text) > self._widest:
-            self._widest = len(text)
-            self.call_later(self.lines_added)
-        return text
-
-    @property
-    def _digits(self) -> int:
-        return len(str(self.file.lines if self.file else 1))
-
-    def go(self, number: int) -> None:
-        """Move the cursor to a line, or to the nearest one that passes the filter."""
-        row = number - 1
-        if self.numbers is not None:
-            row = int(self.numbers.search_sorted(number))
-        self.put(row, middle=True)
 
 
 class Log(Page):
@@ -113,7 +45,7 @@ class Log(Page):
             "f", "filter", "Filter", tooltip="Show only lines with rank:0-7 host:NAME level:warn family:init, or a text"
         ),
         Binding("o", "files", "Files", tooltip="Open another file"),
-        Binding("colon,g", "line", "Line", show=False, tooltip="Go to a line by its number"),
+        Binding("colon", "line", "Line", show=False, tooltip="Go to a line by its number"),
         Binding("F", "follow", "Follow", tooltip="Stay at the end of a growing file"),
         Binding("left_square_bracket", "file(-1)", "Previous file", show=False, tooltip="Open the previous file"),
         Binding("right_square_bracket", "file(1)", "Next file", show=False, tooltip="Open the next file"),
@@ -142,9 +74,23 @@ class Log(Page):
     def draw(self, part: object) -> None:
         """Take over the list of files; an open file stays open."""
         self._logs = cast("list[logs.Log]", part)
+        pseudonyms = self.controller.content.pseudonyms if self.controller.content else None
+        self._lines.redact = pseudonyms.text if pseudonyms else None
         readable = [log for log in self._logs if not log.source.problem]
         if self._log is None and readable and self._requested_position is None:
-            self._open(next((log for log in readable if log.rank_text), readable[0]), 1)
+            culprit = self._line_of_culprit()
+            if culprit is not None:
+                self.go_to(culprit)
+            else:
+                self._open(next((log for log in readable if log.rank_text), readable[0]), 1)
+
+    def _line_of_culprit(self) -> tuple[int, int] | None:
+        """Return the source and the line of the last call of a culprit."""
+        from ncclforensics.tui.content import FailedPart
+        from ncclforensics.tui.content.ranks import first_culprit_line
+
+        rank_rows = self.controller.content.parts["ranks"] if self.controller.content else []
+        return None if isinstance(rank_rows, FailedPart) else first_culprit_line(cast("list[RankRow]", rank_rows))
 
     def go_to(self, position: Position) -> None:
         """Open (source, line); a negative line counts from the end."""
@@ -162,7 +108,7 @@ class Log(Page):
         lines = self._lines
         if self._log is None or lines.file is None:
             return ""
-        return f"{self._log.name}:{lines.number}: {lines.file.text(lines.number)}"
+        return f"{self._log.name}:{lines.number}: {lines.line_text(lines.number)}"
 
     def on_unmount(self) -> None:
         """End background work."""
@@ -337,6 +283,7 @@ class Log(Page):
                 self.notify(f"not found in this file: {text}", markup=False)
             else:
                 lines.go(number)
+                lines.scroll_to_text(text)
             self._show_title()
 
         self._activity = "searching"

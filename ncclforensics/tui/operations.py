@@ -100,7 +100,7 @@ class Operations(Page):
         Binding("d", "difference", "Difference", tooltip="Go to the first different call"),
         Binding("l", "last", "Last call", tooltip="Go to the last call of the ranks under the cursor"),
         Binding("u", "ungroup", "Ungroup", tooltip="One column per rank, or per group of ranks with the same calls"),
-        Binding("colon,g", "position", "Position", show=False, tooltip="Go to a position by its number"),
+        Binding("colon", "position", "Position", show=False, tooltip="Go to a position by its number"),
     ]
 
     def __init__(self) -> None:

@@ -1,7 +1,8 @@
-"""The command palette and the search: findings, ranks, communicators, files and commands."""
+"""The command palette and the search: findings, ranks, hosts, communicators, rules, files and commands."""
 
 from __future__ import annotations
 
+from asyncio import sleep
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, cast
@@ -9,16 +10,19 @@ from typing import TYPE_CHECKING, cast
 from rich.text import Text
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
+from ncclforensics.data.names import ranks_text
+from ncclforensics.tui.prompts import TextPage
 from ncclforensics.tui.screen import Controller, Place
 
 if TYPE_CHECKING:
+    from ncclforensics.rules.registry import Rule
     from ncclforensics.tui.content.calls import Calls
     from ncclforensics.tui.content.incident import Incident, Node
     from ncclforensics.tui.content.logs import Log
     from ncclforensics.tui.content.ranks import RankRow
 
-MOST_HITS = 40
-Entry = tuple[str, str, Place]  # title, details, where it is shown
+ENTRIES_AT_ONCE = 200  # entries compared before keys are handled
+Entry = tuple[str, str, "Place | Rule"]  # title, details, where it is shown; of a rule without findings, its page
 
 
 class Finder(Provider):
@@ -30,18 +34,32 @@ class Finder(Provider):
             yield DiscoveryHit(Text(command.title), command.callback, text=command.title, help=command.help)
 
     async def search(self, query: str) -> Hits:
-        """List the commands and entries that match the query."""
+        """List the commands and entries that match the query: letters in its order, best match first."""
         matcher = self.matcher(query)
         for command in self.app.get_system_commands(self.screen):
             if (score := matcher.match(command.title)) > 0:
-                yield Hit(score, Text(command.title), command.callback, text=command.title, help=command.help)
+                yield Hit(
+                    score, matcher.highlight(command.title), command.callback, text=command.title, help=command.help
+                )
         controller = cast("Controller", self.app)
-        words = query.lower().split()
-        hits = 0
-        for title, details, place in _entries(controller):
-            if hits < MOST_HITS and all(word in f"{title} {details}".lower() for word in words):
-                hits += 1
-                yield Hit(1 - hits / 1000, Text(title), partial(controller.go, place), text=title, help=details)
+        letters = "".join(query.lower().split())
+        for number, (title, details, place) in enumerate(_entries(controller)):
+            if number % ENTRIES_AT_ONCE == 0:
+                await sleep(0)  # keys come first
+            if _has_in_order(title.lower(), letters) and (score := matcher.match(title)) > 0:
+                go = partial(controller.go, place) if isinstance(place, Place) else partial(self._show_page, place)
+                yield Hit(score, matcher.highlight(title), go, text=title, help=details)
+
+    def _show_page(self, rule: Rule) -> None:
+        from ncclforensics.views.explain_text import of_rule
+
+        self.app.push_screen(TextPage(of_rule(rule)))
+
+
+def _has_in_order(text: str, letters: str) -> bool:
+    """Whether a text contains these letters in this order: what the matcher needs, and cheaper to ask first."""
+    rest = iter(text)
+    return all(letter in rest for letter in letters)
 
 
 def _entries(controller: Controller) -> Iterator[Entry]:
@@ -51,7 +69,18 @@ def _entries(controller: Controller) -> Iterator[Entry]:
     parts = {name: part for name, part in all_parts.items() if not isinstance(part, FailedPart)}
     if "incident" in parts:
         yield from _findings(cast("Incident", parts["incident"]).nodes, ())
-    for rank_row in cast("list[RankRow]", parts.get("ranks", [])):
+    rank_rows = cast("list[RankRow]", parts.get("ranks", []))
+    hosts: dict[str, list[RankRow]] = {}
+    for rank_row in rank_rows:
+        if rank_row.rank_id is not None:
+            hosts.setdefault(rank_row.host, []).append(rank_row)
+    for host, on_host in hosts.items():
+        yield (
+            f"host {host}",
+            ranks_text(row.rank for row in on_host if row.rank is not None),
+            Place("ranks", (on_host[0].rank_id,)),
+        )
+    for rank_row in rank_rows:
         if rank_row.rank_id is not None:
             yield (
                 f"{rank_row.name} on {rank_row.host}",
@@ -67,10 +96,17 @@ def _entries(controller: Controller) -> Iterator[Entry]:
             )
     for log in cast("list[Log]", parts.get("log", [])):
         yield f"file {log.name}", log.rank_text, Place("log", (log.number, 1))
+    if controller.content is not None:
+        found = {finding.rule for finding in controller.content.report.findings}
+        for rule in controller.content.report.rules:
+            if rule.name not in found:
+                yield f"rule {rule.name}", "no finding; shows what the rule means", rule
 
 
 def _findings(nodes: list[Node], path: tuple[int, ...]) -> Iterator[Entry]:
     for number, node in enumerate(nodes):
         if node.label:
-            yield f"{node.label} {node.title}", node.certainty, Place("incident", (*path, number))
+            rule = f"rule {node.finding.rule}" if node.finding else ""
+            title = " ".join(filter(None, (node.label, node.title, rule)))
+            yield title, node.certainty, Place("incident", (*path, number))
         yield from _findings(node.children, (*path, number))

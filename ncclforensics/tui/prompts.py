@@ -42,6 +42,21 @@ class Help(ModalScreen[None]):
             yield Static(_common_keys())
 
 
+class TextPage(ModalScreen[None]):
+    """A text to read."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,enter", "dismiss", "Close")]
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+
+    def compose(self) -> ComposeResult:
+        """Create the text."""
+        with VerticalScroll():
+            yield Static(Text(self._text), markup=False)
+
+
 _NAMES = {
     "question_mark": "?", "slash": "/", "less_than_sign": "<", "greater_than_sign": ">", "colon": ":",
     "left_square_bracket": "[", "right_square_bracket": "]",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, cast
 
@@ -12,8 +12,9 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 from textual.widgets import Static
 
-from ncclforensics.data.names import known
+from ncclforensics.data.names import known, ranks_text
 from ncclforensics.tui.prompts import Ask
+from ncclforensics.tui.rank_table import RankTable
 from ncclforensics.tui.screen import Page, Place, Position
 from ncclforensics.tui.virtual_rows import CURSOR, VirtualRows
 
@@ -22,9 +23,7 @@ if TYPE_CHECKING:
 
 ORDERS = ("host", "state", "last call")
 LONGEST = 34  # characters of a group label
-STYLES = {
-    "D": "bold red", "X": "bold red", "?": "bold magenta", "d": "red", "·": "yellow", "-": "", "+": "green",
-}  # fmt: skip
+MOST_HOSTS = 4  # named in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class RankGrid(VirtualRows):
         self._lines = _layout(groups, max(20, self.size.width), max(1, self.size.height))
         self.rows_changed(max((line.cells[-1].x + 1 for line in self._lines if line.cells), default=0))
         if current is not None:
-            self.find_rank_row(current) if current.rank_id is None else self.find(current.rank_id)
+            self.find_rank_row(current)
 
     def on_resize(self) -> None:
         """Lay out the groups for the new size."""
@@ -76,18 +75,11 @@ class RankGrid(VirtualRows):
         """Return all ranks of the grid, in order."""
         return [cell.rank_row for line in self._lines for cell in line.cells]
 
-    def find(self, rank_id: object) -> None:
-        """Move the cursor to the rank with this id."""
-        self._put(lambda rank_row: rank_row.rank_id == rank_id)
-
     def find_rank_row(self, wanted: RankRow) -> None:
-        """Move the cursor to this rank, which may have no id because there is no log of it."""
-        self._put(lambda rank_row: rank_row is wanted)
-
-    def _put(self, is_wanted: Callable[[RankRow], bool]) -> None:
+        """Move the cursor to this rank."""
         for row, line in enumerate(self._lines):
             for index, cell in enumerate(line.cells):
-                if is_wanted(cell.rank_row):
+                if cell.rank_row.key == wanted.key:
                     self.put(row, index, middle=True)
                     return
 
@@ -97,7 +89,7 @@ class RankGrid(VirtualRows):
 
     def text(self, row: int) -> Text:
         """Render the labels and marks of a line."""
-        from ncclforensics.tui.content.ranks import SYMBOLS
+        from ncclforensics.tui.content.ranks import STYLES, SYMBOLS
 
         line = self._lines[row]
         pieces = [(x, label, "dim") for x, label in line.labels]
@@ -161,10 +153,15 @@ class Ranks(Page):
 
     NAME = "ranks"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("s", "sort", "Sort", tooltip="Group by host, by state, or by last call (rarest first)"),
-        Binding("f", "filter", "Filter", tooltip="Show only some ranks: 0-7,12, part of a host name, or a mark"),
-        Binding("n", "next", "Next culprit", tooltip="Go to the next rank that is a culprit or missing"),
-        Binding("o", "operations", "Operations", tooltip="Compare its last call with the calls of other ranks"),
+        Binding("v", "view", "Table", tooltip="Show a table instead of the grid, or the grid instead of the table"),
+        Binding("s", "sort(1)", "Sort", tooltip="Grid: group by host, state or last call. Table: sort by next column"),
+        Binding("S", "sort(0)", "Reverse", show=False, tooltip="Table: reverse the order"),
+        Binding(
+            "f", "filter", "Filter", tooltip="Show only some ranks: 0-7,12, part of a host or last call, state or mark"
+        ),
+        Binding("n", "next(1)", "Next culprit", tooltip="Go to the next rank that is a culprit or missing"),
+        Binding("N", "next(-1)", "Previous culprit", show=False, tooltip="Go to the previous one"),
+        Binding("o", "operations", "Calls", tooltip="Compare its last call with the calls of other ranks"),
         Binding("w", "waiting", "Waiting", show=False, tooltip="Go to the waiting screen"),
     ]
 
@@ -173,24 +170,38 @@ class Ranks(Page):
         self._rank_rows: list[RankRow] = []
         self._order = 0
         self._filter = ""
+        self._is_table = False
+        self._is_placed = False  # the cursor has been put on a culprit
 
     def compose_body(self) -> Iterable[Widget]:
-        """Create the legend, the grid and the details."""
+        """Create the legend, the grid, the table and the details."""
         yield Static("", id="title", markup=False)
         yield RankGrid()
+        yield RankTable()
         yield Static("", id="detail", markup=False)
 
+    @property
+    def _view(self) -> RankGrid | RankTable:
+        return self.query_one(RankTable) if self._is_table else self.query_one(RankGrid)
+
     def draw(self, part: object) -> None:
-        """Show all ranks."""
+        """Show all ranks; the cursor begins on a culprit."""
         self._rank_rows = cast("list[RankRow]", part)
         self._fill()
+        culprit = next(filter(_is_culprit, self._rank_rows), None)
+        if culprit is not None and not self._is_placed:
+            self._is_placed = True
+            self.call_after_refresh(self.query_one(RankGrid).find_rank_row, culprit)
         if not self._rank_rows:
             self.show_problem("no rank of an NCCL job in these files")
 
     def _fill(self) -> None:
-        from ncclforensics.tui.content.ranks import SYMBOLS, State
+        from ncclforensics.tui.content.ranks import STYLES, SYMBOLS, State
 
         shown = [rank_row for rank_row in self._rank_rows if _passes(rank_row, SYMBOLS[rank_row.state], self._filter)]
+        if not shown and self._filter:
+            self._refuse_filter()
+            return
         groups: dict[str, list[RankRow]] = {}
         for rank_row in shown:
             groups.setdefault(_group(rank_row, ORDERS[self._order]), []).append(rank_row)
@@ -205,11 +216,23 @@ class Ranks(Page):
             if counts[state]:
                 title.append(mark, STYLES[mark])
                 title.append(f" {counts[state]} {str(state).partition(':')[0]}   ")
-        title.append(f"by {ORDERS[self._order]}", "dim")
+        table = self.query_one(RankTable)
+        table.fill(shown)
+        order = table.columns[table.sorted_by].title if self._is_table else ORDERS[self._order]
+        title.append(f"by {order}", "dim")
         title.append(f", only {self._filter}" if self._filter else "", "bold")
         self.set_text("#title", title)
         self.query_one(RankGrid).fill(ordered)
         self.call_after_refresh(self._show_details)
+
+    def _refuse_filter(self) -> None:
+        """Say what exists where a filter leaves no rank, and show all."""
+        hosts = sorted({rank_row.host for rank_row in self._rank_rows})
+        numbers = ranks_text(rank_row.rank for rank_row in self._rank_rows if rank_row.rank is not None)
+        some = ", ".join(hosts[:MOST_HOSTS]) + (f" and {len(hosts) - MOST_HOSTS} more" * (len(hosts) > MOST_HOSTS))
+        self.notify(f"no rank passes the filter {self._filter}; there are {numbers} on {some}", markup=False)
+        self._filter = ""
+        self._fill()
 
     def on_virtual_rows_moved(self) -> None:
         """Show the details of the rank under the cursor."""
@@ -217,12 +240,12 @@ class Ranks(Page):
 
     def on_virtual_rows_opened(self) -> None:
         """Open the log at the last call of the rank."""
-        rank_row = self.query_one(RankGrid).rank_row
+        rank_row = self._view.rank_row
         if rank_row is not None and rank_row.cited is not None:
             self.controller.go(Place("log", (rank_row.cited.source, rank_row.cited.line)))
 
     def _show_details(self) -> None:
-        rank_row = self.query_one(RankGrid).rank_row
+        rank_row = self._view.rank_row
         text = Text()
         if rank_row is not None:
             process = f"GPU {known(rank_row.gpu)}, pid {known(rank_row.pid)}" if rank_row.rank_id is not None else ""
@@ -235,21 +258,38 @@ class Ranks(Page):
 
     def go_to(self, position: Position) -> None:
         """Move the cursor to a rank."""
-        self.call_after_refresh(self.query_one(RankGrid).find, position[0])
+        self._is_placed = True
+        wanted = next((rank_row for rank_row in self._rank_rows if rank_row.rank_id == position[0]), None)
+        if wanted is not None:
+            self.call_after_refresh(self._view.find_rank_row, wanted)
 
     def cursor_position(self) -> Position:
         """Return the id of the rank under the cursor."""
-        rank_row = self.query_one(RankGrid).rank_row
+        rank_row = self._view.rank_row
         return (rank_row.rank_id,) if rank_row and rank_row.rank_id is not None else ()
 
     def clipboard_text(self) -> str:
         """Return the rank and its last call."""
-        rank_row = self.query_one(RankGrid).rank_row
+        rank_row = self._view.rank_row
         return f"{rank_row.name} on {rank_row.host}: {rank_row.last_call}" if rank_row else ""
 
-    def action_sort(self) -> None:
-        """Group by the next criterion."""
-        self._order = (self._order + 1) % len(ORDERS)
+    def action_view(self) -> None:
+        """Show the ranks as a table instead of a grid, or as a grid."""
+        current = self._view.rank_row
+        self._is_table = not self._is_table
+        self.query_one(RankGrid).display = not self._is_table
+        self.query_one(RankTable).display = self._is_table
+        self._fill()
+        self._view.focus()
+        if current is not None:
+            self.call_after_refresh(self._view.find_rank_row, current)
+
+    def action_sort(self, by: int) -> None:
+        """Group by the next criterion, or sort the table by the next column; by 0, reverse the table."""
+        if self._is_table:
+            self.query_one(RankTable).sort(by)
+        else:
+            self._order = (self._order + by) % len(ORDERS)
         self._fill()
 
     def action_filter(self) -> None:
@@ -261,31 +301,23 @@ class Ranks(Page):
                 self._fill()
 
         self.app.push_screen(
-            Ask("Show which ranks: 0-7,12, part of a host name, or a mark such as X?", self._filter), set_filter
+            Ask("Show which ranks: 0-7,12, part of a host or of a last call, or a state? Empty: all", self._filter),
+            set_filter,
         )
 
-    def action_next(self) -> None:
-        """Go to the next culprit or missing rank."""
-        from ncclforensics.tui.content.ranks import State
-
-        grid = self.query_one(RankGrid)
-        suspects = [
-            rank_row
-            for rank_row in grid.rank_rows
-            if rank_row.state in (State.CULPRIT_DIED, State.CULPRIT, State.MISSING)
-        ]
+    def action_next(self, by: int) -> None:
+        """Go to the next culprit or missing rank; from the last one, to the first."""
+        view = self._view
+        rank_rows = view.rank_rows
+        current = next((place for place, row in enumerate(rank_rows) if row is view.rank_row), 0)
+        suspects = [place for place, row in enumerate(rank_rows) if _is_culprit(row) or _is_missing(row)]
+        later = [place for place in suspects[::by] if (place - current) * by > 0]
         if suspects:
-            current = grid.rank_row
-            later = [
-                rank_row
-                for rank_row in suspects
-                if current is not None and grid.rank_rows.index(rank_row) > grid.rank_rows.index(current)
-            ]
-            grid.find_rank_row((later or suspects)[0])
+            view.find_rank_row(rank_rows[(later or suspects[::by])[0]])
 
     def action_operations(self) -> None:
         """Go to the last call of the rank."""
-        rank_row = self.query_one(RankGrid).rank_row
+        rank_row = self._view.rank_row
         if rank_row is not None and rank_row.rank_id is not None:
             self.controller.go(Place("operations", ("", rank_row.rank_id)))
 
@@ -312,4 +344,16 @@ def _passes(rank_row: RankRow, mark: str, typed: str) -> bool:
             return rank_row.rank in parse_ranks(typed)
         except UsageError:
             pass
-    return typed in rank_row.host
+    return any(typed in text for text in (rank_row.host, str(rank_row.state).partition(":")[0], rank_row.last_call))
+
+
+def _is_culprit(rank_row: RankRow) -> bool:
+    from ncclforensics.tui.content.ranks import State
+
+    return rank_row.state in (State.CULPRIT_DIED, State.CULPRIT)
+
+
+def _is_missing(rank_row: RankRow) -> bool:
+    from ncclforensics.tui.content.ranks import State
+
+    return rank_row.state is State.MISSING

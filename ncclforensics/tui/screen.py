@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 TITLES = {
     "incident": "Incident",
     "ranks": "Ranks",
-    "operations": "Operations",
+    "operations": "Calls",
     "waiting": "Waiting",
     "connections": "Connections",
     "benchmarks": "Benchmarks",
@@ -198,6 +198,12 @@ class Page(Screen[None]):
     def cursor_position(self) -> Position:
         """Return the position of the cursor, in the form that `go_to` takes."""
         return ()
+
+    def shown_lines(self) -> list[str]:
+        """Return the lines of the screen as text, without the bar of keys."""
+        strips = self._compositor.render_strips()
+        rows = ["".join(part.text for part in strip).rstrip() for strip in strips]
+        return rows[:-1]
 
     def clipboard_text(self) -> str:
         """Return the text that `y` copies: what is under the cursor."""

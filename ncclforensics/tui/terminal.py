@@ -12,17 +12,24 @@ from textual.constants import DRIVER
 from ncclforensics.archive.atomic_write import temporary_prefix
 from ncclforensics.data.paths import STDIN
 from ncclforensics.errors import UsageError
+from ncclforensics.inputs import sources
 from ncclforensics.tui.app import Forensics, Request
 
 
-def show(paths: list[str], *, rank_from: str | None) -> None:
-    """Show the screens until the user quits. Raises UsageError if there is no terminal."""
+def show(paths: list[str], *, rank_from: str | None, redact: bool, redact_map: Path | None) -> int:
+    """Show the screens until the user quits, and return the exit code.
+
+    Raises UsageError if there is no terminal, NoInputError if nothing can be read.
+    """
     with tempfile.TemporaryDirectory(prefix=temporary_prefix()) as folder:
         files = tuple(_copy_stdin(folder) if path == STDIN else path for path in paths)
         has_terminal = DRIVER or (sys.stdin.isatty() and sys.stdout.isatty())
         if not has_terminal:
             raise UsageError("`tui` needs a terminal; use `check` to print the findings, or --serve for a browser")
-        Forensics(Request(files, rank_from)).run()
+        sources.find(files, rank_from or sources.RANK_IN_NAME)
+        app = Forensics(Request(files, rank_from, redact=redact, redact_map=redact_map))
+        app.run()
+        return app.return_code or 0
 
 
 def _copy_stdin(folder: str) -> str:

@@ -29,8 +29,8 @@ class VirtualRows(ScrollView, can_focus=True):
         Binding("right,l", "sideways(1)", show=False),
         Binding("pageup", "page(-1)", show=False),
         Binding("pagedown,space", "page(1)", show=False),
-        Binding("home", "edge(0)", show=False),
-        Binding("end", "edge(1)", show=False),
+        Binding("home,g", "edge(0)", show=False),
+        Binding("end,G", "edge(1)", show=False),
         Binding("enter", "open", show=False),
     ]
 

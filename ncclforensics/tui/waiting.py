@@ -11,6 +11,7 @@ from textual.widget import Widget
 from textual.widgets import Static, Tree
 from textual.widgets.tree import TreeNode
 
+from ncclforensics.tui.key_tree import KeyTree
 from ncclforensics.tui.screen import Page, Place, Position
 
 if TYPE_CHECKING:
@@ -31,12 +32,12 @@ class Waiting(Page):
             priority=True,
         ),
         Binding("r", "ranks", "Ranks", tooltip="Go to the first of these ranks"),
-        Binding("o", "operations", "Operations", tooltip="Compare this call with the calls of other ranks"),
+        Binding("o", "operations", "Calls", tooltip="Compare this call with the calls of other ranks"),
     ]
 
     def compose_body(self) -> Iterable[Widget]:
         """Create the title, the tree and the details."""
-        tree: Tree[Waiters] = Tree("", id="focus")
+        tree: KeyTree[Waiters] = KeyTree("", id="focus")
         tree.show_root = False
         tree.guide_depth = 3
         yield Static("Below each entry are the ranks that wait for it.", id="title", markup=False)

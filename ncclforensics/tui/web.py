@@ -25,6 +25,7 @@ from textual_serve.server import Server
 
 from ncclforensics.data.paths import STDIN
 from ncclforensics.errors import UsageError
+from ncclforensics.inputs import sources
 
 LOOPBACK = ("127.0.0.1", "localhost")
 EVERYWHERE = ("0.0.0.0", "::", "")
@@ -115,12 +116,15 @@ class _Server(Server):
             self._sessions -= 1
 
 
-def serve(paths: list[str], bind: str, port: int, *, rank_from: str | None, no_color: bool) -> None:
-    """Serve the screens until interrupted. Raises UsageError for standard input, which cannot be read per visit."""
+def serve(paths: list[str], bind: str, port: int, *, options: list[str]) -> None:
+    """Serve the screens until interrupted; each visit runs `tui` with these options and paths.
+
+    Raises UsageError for standard input, which cannot be read per visit, NoInputError if nothing can be read.
+    """
     if STDIN in paths:
         raise UsageError("--serve reads the input at every visit, but standard input can be read only once; use files")
-    options = [f"--rank-from={rank_from}"] if rank_from is not None else []
-    command = [*PROGRAM, "tui", *options, *["--no-color"] * no_color, "--", *paths]
+    sources.find(paths)
+    command = [*PROGRAM, "tui", *options, "--", *paths]
     name = socket.getfqdn() if bind in EVERYWHERE else bind
     url = f"http://{f'[{name}]' if ':' in name else name}:{port}"
     _Server(shlex.join(command), bind, port, url).serve()

@@ -61,7 +61,7 @@ def png(report: Report, cover: Cover) -> bytes:
 def _content(report: Report, cover: Cover) -> dict[str, Any]:
     rows = shown_verdicts(report)
     hosts = rank_map(report, rows[0]) if rows else RankMap([])
-    commands = (report.run_now(rows[0]) or report.other_steps(rows[0])) if rows else []
+    commands = ([str(step) for step in report.run_now(rows[0])] or report.other_steps(rows[0])) if rows else []
     return {
         "width": WIDTH,
         "height": HEIGHT,

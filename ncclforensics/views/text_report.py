@@ -41,6 +41,7 @@ from ncclforensics.views.text_layout import (
     table_without_header,
 )
 from ncclforensics.views.text_machines import machines
+from ncclforensics.views.text_steps import run_now
 
 Row = dict[str, Any]
 MOST_CULPRITS = 8
@@ -185,11 +186,11 @@ def _job(report: Report, row: Row, verbose: bool, causes: list[Finding]) -> list
         parts.append(indented(Text(sentence(finding.detail))))
     parts += [indented(Text(f"Cause ({cause.certainty}): {cause.title}.", "bold")) for cause in causes[:1]]
     parts += chain_text(report, row) + culprits(report, row)
-    steps = report.collect_next(row)
+    now, steps = report.run_now(row), report.other_steps(row)
+    parts += run_now(now, len(now) if verbose else MOST_LINES)
     if steps:
-        title = "RUN NOW" if row["culprits"] else "COLLECT"
         shown = steps if verbose else steps[:MOST_LINES]
-        parts += [heading(title), *(indented(Text(step)) for step in shown)]
+        parts += [heading("THEN" if now else "COLLECT"), *(indented(Text(step)) for step in shown)]
     parts += _grid(report, row)
     parts += mismatch(report, row)
     parts += _waits(report, row, verbose)

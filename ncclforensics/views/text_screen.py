@@ -28,6 +28,7 @@ from ncclforensics.views.text_report import (
     mismatch,
     run_table,
 )
+from ncclforensics.views.text_steps import run_now
 from ncclforensics.views.text_times import host_versions, stop_text
 
 Row = dict[str, Any]
@@ -231,9 +232,7 @@ def _steps(report: Report, jobs: list[Row], advised: Finding | None) -> list[Ren
     """List the commands to run now, then what else would help; without any, what the rule of a finding advises."""
     now, then = (report.run_now(jobs[0]), report.other_steps(jobs[0])) if jobs else ([], COLLECT_CALLS)
     parts: list[RenderableType] = []
-    if now:
-        more = f" (-v: {len(now) - MOST_COMMANDS} more)" if len(now) > MOST_COMMANDS else ""
-        parts += [heading(f"RUN NOW{more}"), *(indented(Text(step)) for step in now[:MOST_COMMANDS])]
+    parts += run_now(now, MOST_COMMANDS)
     if then:
         parts += [heading("THEN" if now else "COLLECT"), *(indented(Text(step)) for step in then[:2])]
     if not parts and advised is not None and advised.remedy:

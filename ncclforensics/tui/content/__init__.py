@@ -8,6 +8,7 @@ from threading import Lock
 
 from ncclforensics.data.names import printable
 from ncclforensics.report.build import Report
+from ncclforensics.report.pseudonyms import Pseudonyms
 from ncclforensics.tui.content import calls, connections, incident, logs, measurements, ranks, waiting
 from ncclforensics.tui.content.evidence import Citer
 
@@ -26,6 +27,7 @@ class RunContent:
     report: Report
     is_whole: bool  # every byte was read, and all rules were run
     parts: dict[str, object] = field(default_factory=dict)
+    pseudonyms: Pseudonyms | None = None  # of a redacted report, for lines that are read from files
     lock: Lock = field(default_factory=Lock)  # of the run: only one thread at a time may compute frames
 
 
@@ -40,10 +42,10 @@ BUILDERS: dict[str, Callable[[Report, Citer], object]] = {
 }
 
 
-def build_content(report: Report, *, is_whole: bool) -> RunContent:
+def build_content(report: Report, *, is_whole: bool, pseudonyms: Pseudonyms | None = None) -> RunContent:
     """Build the content of every screen; a builder that raises costs only its own screen."""
     citer = Citer(report)
-    content = RunContent(report, is_whole)
+    content = RunContent(report, is_whole, pseudonyms=pseudonyms)
     for name, build_part in BUILDERS.items():
         try:
             content.parts[name] = build_part(report, citer)

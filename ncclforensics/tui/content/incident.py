@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import groupby
 
 import polars as pl
 
@@ -11,6 +12,7 @@ from ncclforensics.data.names import known, operation_text, printable, ranks_tex
 from ncclforensics.data.variables import COLLECT_CALLS
 from ncclforensics.report.build import Report, Row
 from ncclforensics.report.chain import chain
+from ncclforensics.report.next_steps import Command
 from ncclforensics.report.summary import reason_without_job
 from ncclforensics.rules.finding import Finding, Role
 from ncclforensics.tui.content.evidence import CitedLine, Citer
@@ -28,7 +30,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A verdict, a finding, or a group of findings."""
+    """A verdict, a finding, a command, or a group of these."""
 
     title: str
     label: str  # ERROR, WARNING, NOTE or the verdict; empty for a group
@@ -39,6 +41,7 @@ class Node:
     severity: str = ""  # error, warning, info; empty if nothing is wrong
     finding: Finding | None = None
     rank_ids: list[int] = field(default_factory=list)
+    is_command: bool = False  # the title is a command line
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +99,19 @@ def _verdict(report: Report, citer: Citer, row: Row, node: Callable[[Finding], N
     base = node(finding) if finding else None
     sections = base.sections if base else _sections([("", row["reason"])])
     culprits = _culprits(report, citer, row)
-    steps = [printable(step) for step in report.collect_next(row)]
+    steps = [printable(step) for step in report.other_steps(row)]
     before = [Section("Culprits", culprits)] if culprits else []
     links = [
         printable(f"{sentence(link.text)} {citer.cite(link.line.source, link.line.line).location}")
         for link in chain(report, row)
     ]
     before = [Section("What happened", links), *before] if links else before
-    after = [Section("Run now" if row["culprits"] else "Collect", steps)] if steps else []
-    children = [Node(GROUPS[Role.CONSEQUENCE], "", children=consequences)] if consequences else []
+    children = [
+        Node(printable(f"run now on {where}"), "", children=[_command(command) for command in group])
+        for where, group in groupby(report.run_now(row), key=lambda command: command.where)
+    ]
+    after = [Section("Then" if children else "Collect", steps)] if steps else []
+    children += [Node(GROUPS[Role.CONSEQUENCE], "", children=consequences)] if consequences else []
     return Node(
         base.title if base else printable(row["reason"]),
         row["verdict"].upper(),
@@ -116,6 +123,11 @@ def _verdict(report: Report, citer: Citer, row: Row, node: Callable[[Finding], N
         finding,
         list(row["culprits"]),
     )
+
+
+def _command(command: Command) -> Node:
+    where = Section("", [f"Run it on {printable(command.where)}. y copies the command."])
+    return Node(printable(command.line), "", sections=[where], is_command=True)
 
 
 def _culprits(report: Report, citer: Citer, row: Row) -> list[str]:

@@ -9,6 +9,7 @@ import polars as pl
 
 from ncclforensics.analyses.hang.stacks import place_text
 from ncclforensics.data.names import operation_text, printable
+from ncclforensics.frames.protocol import Frames
 from ncclforensics.report.build import Report, Row
 from ncclforensics.tui.content.evidence import CitedLine, Citer
 
@@ -50,6 +51,14 @@ class RankRow:
     last_call: str = ""  # and where its stack stands
     cited: CitedLine | None = None  # the last call, its stack, or where it joins its first communicator
     exit_text: str = ""  # how its process ended
+    missing_calls: int | None = None  # collectives fewer than the furthest rank of a communicator, where that is most
+    lag: float | None = None  # seconds after the median of the ranks of a call; median over its calls
+    warnings: int = 0  # lines with a warning that its process printed
+
+    @property
+    def key(self) -> tuple[int, int | None, int | None]:
+        """Return what identifies the rank, with or without a log."""
+        return self.job, self.rank, self.rank_id
 
     @property
     def name(self) -> str:
@@ -58,6 +67,9 @@ class RankRow:
 
 
 NO_HOST = "no log"
+STYLES = {
+    "D": "bold red", "X": "bold red", "?": "bold magenta", "d": "red", "·": "yellow", "-": "", "+": "green",
+}  # fmt: skip
 
 
 def list_ranks(report: Report, citer: Citer) -> list[RankRow]:
@@ -73,6 +85,7 @@ def list_ranks(report: Report, citer: Citer) -> list[RankRow]:
     first = run["member"].filter(pl.col("line").is_not_null()).unique("rank_id", keep="first", maintain_order=True)
     begins = {row["rank_id"]: citer.cite(row["source"], row["line"]) for row in first.to_dicts()}
     stacks = {row["rank_id"]: row for row in run["rank_stack"].to_dicts()}
+    missing_calls, lags, warnings = _missing_calls(run), _lags(run), _warnings(run)
     rank_rows = []
     for row in run["rank"].sort("job", "rank", nulls_last=True).to_dicts():
         rank_id, call, stack = row["rank_id"], last.get(row["rank_id"]), stacks.get(row["rank_id"])
@@ -90,6 +103,7 @@ def list_ranks(report: Report, citer: Citer) -> list[RankRow]:
                 printable("; ".join(texts)),
                 citer.cite(shown["source"], shown["line"]) if shown else begins.get(rank_id),
                 _exit_text(process_exits[rank_id]) if rank_id in process_exits else "",
+                missing_calls.get(rank_id), lags.get(rank_id), warnings.get((row["host"], row["pid"]), 0),
             )
         )  # fmt: skip
     absent = [
@@ -98,6 +112,31 @@ def list_ranks(report: Report, citer: Citer) -> list[RankRow]:
         for number in sorted({*row["absent"], *row["missing"]})
     ]
     return rank_rows + absent
+
+
+def first_culprit_line(rank_rows: list[RankRow]) -> tuple[int, int] | None:
+    """Return the source and the line of the last call of the first culprit with a log."""
+    culprits = (row.cited for row in rank_rows if row.state in (State.CULPRIT_DIED, State.CULPRIT))
+    cited = next(filter(None, culprits), None)
+    return (cited.source, cited.line) if cited else None
+
+
+def _missing_calls(run: Frames) -> dict[int, int]:
+    """Rank id -> by how many collectives it is behind, on the communicator where it is furthest behind."""
+    fewer = pl.col("calls").max().over("key") - pl.col("calls")
+    last = run["last_call"].select("rank_id", fewer=fewer).drop_nulls()
+    return dict(last.group_by("rank_id").agg(pl.col("fewer").max()).iter_rows())
+
+
+def _lags(run: Frames) -> dict[int, float]:
+    """Rank id -> the median of its lags in seconds, where calls have times."""
+    return dict(run["lag"].group_by("rank_id").agg(pl.col("lag").median()).iter_rows())
+
+
+def _warnings(run: Frames) -> dict[tuple[str, int], int]:
+    """Process -> the lines with a warning that it printed."""
+    counted = run["nccl_warning"].group_by("host", "pid").len()
+    return {(host, pid): count for host, pid, count in counted.iter_rows()}
 
 
 def _state(is_culprit: bool, is_dead: bool, is_waiting: bool, is_done: bool) -> State:
