@@ -101,6 +101,8 @@ def _messages_inside() -> tuple[MessageInside, ...]:
     return (
         MessageInside(part("_warning_inside"), end, "NCCL WARN "),
         MessageInside(part("_exception_inside"), end, ""),
+        MessageInside(part("_call_error_inside"), end, "RuntimeError: "),
+        MessageInside(part("_torch_record"), end, ""),
         MessageInside(part("_record_inside"), end, "[E ProcessGroupNCCL.cpp:0] "),
         MessageInside(part("_note_inside"), end, "NCCL INFO "),
         MessageInside(part("_before_last_error"), end, "NCCL WARN ", is_quoted=True),

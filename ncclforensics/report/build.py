@@ -14,11 +14,12 @@ from ncclforensics.analyses.hang.wait_graph import RECORDED, rows_of
 from ncclforensics.data.names import VERDICTS, datatype, reduction
 from ncclforensics.errors import Defect
 from ncclforensics.frames.protocol import Frames, call_with
+from ncclforensics.grammar.values import parse_value
 from ncclforensics.report.earlier_look import EarlierLook
 from ncclforensics.report.groups import Groups
 from ncclforensics.report.next_steps import Command, commands, other_steps
 from ncclforensics.report.selection import Selection
-from ncclforensics.rules.finding import Finding, Line, Severity
+from ncclforensics.rules.finding import QUOTED_WARNING, Finding, Line, Severity
 from ncclforensics.rules.registry import Rule, run_rules, select_rules
 
 Row = dict[str, Any]
@@ -234,7 +235,19 @@ def build_report(
         is_shown = finding.job is not None or selection.shows(finding.ranks, finding.hosts, finding.communicator)
         (shown if is_shown else not_selected).append(finding)
     cited = {(line.source, line.line) for finding in shown for line in finding.evidence}
-    return Report(run, shown, run.quote(cited), selection, rules, earlier_look, not_selected)
+    quotes = run.quote(cited)
+    _quote_warnings(shown, quotes)
+    return Report(run, shown, quotes, selection, rules, earlier_look, not_selected)
+
+
+def _quote_warnings(findings: list[Finding], quotes: dict[tuple[int, int], tuple[int, str]]) -> None:
+    """Put the sentence of the first line of evidence into titles that ask for it."""
+    for finding in findings:
+        if QUOTED_WARNING in finding.title:
+            line = finding.evidence[0]
+            warning = parse_value(quotes.get((line.source, line.line), (0, ""))[1], "warning_line")
+            sentence = str(warning["sentence"]) if warning else "its text was not kept"
+            finding.title = finding.title.replace(QUOTED_WARNING, sentence)
 
 
 def _weighed(run: Frames, rules: list[Rule], earlier_look: EarlierLook | None) -> pl.DataFrame:

@@ -59,6 +59,10 @@ class Role(StrEnum):
     CONTEXT = "context"
 
 
+# In a title: the sentence of the warning that is the first line of evidence. Text is read when a report is built.
+QUOTED_WARNING = "{warning}"
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
     """A line of evidence: the number of the source and of the line, and a label."""

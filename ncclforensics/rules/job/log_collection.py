@@ -7,10 +7,13 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.data.variables import COLLECT_CALLS, NO_NCCL_LINES
-from ncclforensics.frames.columns import OWNER
+from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import evidence_lines
+
+# Results of NCCL that alone show nothing.
+UNCLEAR_RESULTS = ["unhandled system error", "internal error"]
 
 
 @rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("speaker",), hang=True)
@@ -79,10 +82,15 @@ def read_nothing_of_nccl(
     """
     timed_out = work.filter(pl.col("sequence").is_not_null())
     has_no_nccl_lines = process.is_empty() and failure.is_empty()
-    cited = call_error
+    cited, severity = call_error, Severity.INFO
     if has_no_nccl_lines and not call_error.is_empty():
         title = "the application reports an NCCL error, and these logs have no NCCL lines"
         detail = "the first warning that NCCL prints on each rank shows what failed"
+        is_unclear = text_of("error_text").str.contains_any(UNCLEAR_RESULTS) & pl.col("call").is_null()
+        unclear = call_error.filter(is_unclear)
+        if not unclear.is_empty():
+            result = unclear.select(text_of("error_text").str.split(" (").list.first()).item(0, 0)
+            title, cited, severity = f"{title}: {result}", unclear, Severity.WARNING
     elif has_no_nccl_lines and not timed_out.is_empty() and not (verdict["culprits"].list.len() > 0).any():
         title = "PyTorch's watchdogs timed out, and these logs have no NCCL lines"
         detail, cited = "only NCCL's lines show networks, connections and warnings", timed_out
@@ -91,6 +99,6 @@ def read_nothing_of_nccl(
     else:
         return
     yield Finding(
-        title, detail, "certain", role=Role.CONTEXT, evidence=evidence_lines(cited.select("source", "line"))[:2],
-        remedy="Set " + COLLECT_CALLS[0],
+        title, detail, "certain", severity=severity, role=Role.CONTEXT,
+        evidence=evidence_lines(cited.select("source", "line"))[:2], remedy="Set " + COLLECT_CALLS[0],
     )  # fmt: skip

@@ -153,6 +153,36 @@ def torch_store_failed(store_error: pl.DataFrame, torch_error: pl.DataFrame) -> 
     )
 
 
+@rule(Category.BOOTSTRAP, Severity.WARNING, of=("name_lookup",), hang=True)
+def torch_name_not_found(
+    name_lookup: pl.DataFrame, store_error: pl.DataFrame, communicator: pl.DataFrame, verdict: pl.DataFrame
+) -> Iterator[Finding]:
+    """The address of the store of the process group could not be looked up.
+
+    Means: the name of the server is neither in DNS nor in /etc/hosts of this host, or of its container. PyTorch tries
+    again until its time-out (30 minutes by default), and the job stands still without an error.
+    Not when: only addresses of IPv6 were not found and the processes met: NCCL began an init, or the job went on.
+    Do: getent hosts NAME on the host that prints it, inside its container; give MASTER_ADDR, or --rdzv-endpoint, as an
+    address; under Docker add the host's own name to /etc/hosts (--add-host) or use --hostname.
+    Sources: torch/csrc/distributed/c10d/socket.cpp, SocketConnectOp::tryConnect; pytorch#74824.
+    """
+    if name_lookup.is_empty() or not communicator.is_empty() or (verdict["verdict"] == "no-hang").any():
+        return
+    failed = store_error.filter(pl.col("form").is_in(["server", "server_logged", "no_connection"]))
+    for (server, port), rows in name_lookup.group_by("server", "port", maintain_order=True):
+        only_ipv6 = (rows["family"].cast(pl.String) == "IPv6").all()
+        detail = f"the system says: {rows['reason'].cast(pl.String)[0].rstrip(').')}"
+        if only_ipv6:
+            detail += "; only addresses of IPv6 were asked for in these lines"
+        yield Finding(
+            title=f"the name of the store's host, {server} (port {port}), could not be looked up",
+            detail=detail,
+            certainty="possible" if failed.is_empty() else "likely",
+            role=Role.CONTEXT if failed.is_empty() else Role.CAUSE,
+            evidence=_lines(rows),
+        )
+
+
 @rule(Category.PEER_LOST, Severity.WARNING, of=("rendezvous_lost",), hang=True)
 def torch_rendezvous_lost(rendezvous_lost: pl.DataFrame, verdict: pl.DataFrame) -> Iterator[Finding]:
     """Agents of torchrun lost the store of their rendezvous.

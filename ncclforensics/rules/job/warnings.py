@@ -19,7 +19,7 @@ from ncclforensics.data.nccl_sources import (
     topic,
 )
 from ncclforensics.frames.columns import OWNER, text_of
-from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
+from ncclforensics.rules.finding import QUOTED_WARNING, Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import first_value, group_finding
 
@@ -59,10 +59,7 @@ def _warning_finding(rows: pl.DataFrame, rank: pl.DataFrame, communicator_progre
     is_shaped = row["frame"] not in ("warning", "plugin_warning")
     is_harmless = row["went_on"] or row["is_attention"] or (is_shaped and not has_chain)
     is_late = is_shaped and row["at_end"]
-    sentence = str(row["text"] or "")
-    if is_shaped:
-        kind = f"{row['frame']} {row['form'] or ''}".replace("_", " ").strip()
-        sentence = f"{kind}: {sentence}" if sentence else kind
+    sentence = QUOTED_WARNING if is_shaped else str(row["text"] or "")
     parts = [_extent(rows, row)]
     if has_chain:
         parts.append(f"NCCL then returned {_chain_text(row['chain'])}: {result_text(row['result'])}")
