@@ -35,7 +35,7 @@ def job_parts(report: Report, row: Row) -> dict[str, Any]:
         "severity": severity(report, row),
         "chain": _chain(report, row),
         "culprits": culprits(report, row),
-        "commands": report.run_now(row),
+        "commands": [str(command) for command in report.run_now(row)],
         "steps": report.other_steps(row),
         "map": rank_map(report, row),
         "beside": _beside(report, row),
