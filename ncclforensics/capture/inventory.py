@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import socket
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +15,8 @@ from ncclforensics.errors import UsageError
 
 SYSTEM = Path("/sys/class")
 FIELDS = ("index", "uuid", "name", "memory.total", "memory.used", "driver_version")
+SIOCGIFADDR = 0x8915
+BEYOND_ROUTER = "192.0.2.1"  # reserved for documentation (RFC 5737): its route is the default one
 MIB_IN_USE = 1024  # a GPU with so much memory in use is busy; the driver itself uses a few hundred MiB
 
 
@@ -116,3 +121,31 @@ def free_bytes(folder: Path) -> int:
         folder = folder.parent
     status = os.statvfs(folder)
     return status.f_bavail * status.f_frsize
+
+
+def interface_to(address: str) -> str:
+    """Return the network interface by which this host reaches an address, or an empty text if that is unknown.
+
+    Without it gloo takes the address that the name of the host has, which /etc/hosts often maps to 127.0.1.1. If the
+    address is one of this host's loopback, the interface of the default route is taken.
+    """
+    for target in (address, BEYOND_ROUTER):
+        try:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+                probe.connect((target, 9))  # sends nothing
+                own = probe.getsockname()[0]
+                names = [name for _, name in socket.if_nameindex()]
+                if not own.startswith("127.") and (found := [name for name in names if _address(probe, name) == own]):
+                    return found[0]
+        except OSError:
+            continue
+    return ""
+
+
+def _address(probe: socket.socket, interface: str) -> str:
+    """Return the IPv4 address of an interface, or an empty text (netdevice(7))."""
+    request = struct.pack("256s", interface.encode()[:15])
+    try:
+        return socket.inet_ntoa(fcntl.ioctl(probe, SIOCGIFADDR, request)[20:24])
+    except OSError:
+        return ""

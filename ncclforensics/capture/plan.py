@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,9 +11,9 @@ from typing import Any
 
 from ncclforensics.capture import fault_injection
 from ncclforensics.capture.fault_injection import InjectedFault
-from ncclforensics.capture.inventory import Gpu
+from ncclforensics.capture.inventory import Gpu, interface_to
 from ncclforensics.capture.journal import host
-from ncclforensics.capture.launcher_rank import LOOPBACK, LauncherRank
+from ncclforensics.capture.launcher_rank import LOOPBACK, LOOPBACKS, LauncherRank
 from ncclforensics.errors import UsageError
 
 SUBSYSTEMS = "INIT,ENV,NET,GRAPH,COLL,TUNING"
@@ -132,7 +133,9 @@ class Plan:
         else:
             variables |= {"MASTER_ADDR": self.launcher_rank.address, "MASTER_PORT": str(self.launcher_rank.port)}
         if self.backend == "gloo":
-            return variables | ({"GLOO_SOCKET_IFNAME": "lo"} if variables["MASTER_ADDR"] == LOOPBACK else {})
+            interface = "lo" if variables["MASTER_ADDR"] in LOOPBACKS else interface_to(variables["MASTER_ADDR"])
+            is_chosen = "GLOO_SOCKET_IFNAME" in os.environ or not interface
+            return variables | ({} if is_chosen else {"GLOO_SOCKET_IFNAME": interface})
         return variables | self._nccl_variables(rank) | fault_injection.environment(self.faults)
 
     def _nccl_variables(self, rank: int) -> dict[str, str]:

@@ -70,7 +70,7 @@ class Rank:
             if self.device.type == "cuda":
                 self._take_device()
             self._join()
-        except RuntimeError as error:  # DistError and its children are RuntimeErrors
+        except (RuntimeError, AssertionError) as error:  # DistErrors are RuntimeErrors; without CUDA torch asserts
             self._fail("Init", error)
         self.journal.write(init="COMPLETE", **self._communicator_fields)
         self._steps()
@@ -82,9 +82,7 @@ class Rank:
         self.journal.write(init="DESTROY", **self._communicator_fields)
 
     def _take_device(self) -> None:
-        """Select the GPU of this rank, and limit its memory. Raises RuntimeError without CUDA or its driver."""
-        if torch.version.cuda is None and torch.version.hip is None:
-            raise RuntimeError(f"PyTorch {torch.__version__} is built without CUDA")
+        """Select the GPU of this rank, and limit its memory. Raises RuntimeError without its driver."""
         torch.cuda.init()
         torch.cuda.set_device(self.device)
         share = self.plan["memory_bytes"] / torch.cuda.get_device_properties(self.device).total_memory
@@ -115,10 +113,12 @@ class Rank:
             self.store.wait(keys, self.timeout)
         except RuntimeError as error:
             absent = [str(rank) for rank, key in enumerate(keys) if not self.store.check([key])]
+            joined = f"{self.nranks - len(absent)}/{self.nranks} clients joined. Absent ranks: {', '.join(absent)}"
             seconds = self.timeout.total_seconds()
-            raise RuntimeError(f"ranks {', '.join(absent)} did not come within {seconds:.0f} s") from error
+            # The words of PyTorch's own store, which adds no ranks.
+            raise dist.DistStoreError(f"Timed out after {seconds:.0f} seconds waiting for clients. {joined}") from error
 
-    def _fail(self, call: str, error: RuntimeError) -> None:
+    def _fail(self, call: str, error: Exception) -> None:
         self.journal.write(failed=call, says=plain(error))
         raise CallFailedError(str(error)) from error
 
@@ -200,7 +200,9 @@ def main(record: str, rank: str, local: str) -> int:
     try:
         Rank(Path(record), int(rank), int(local)).run()
     except CallFailedError as error:
-        print(f"rank {rank} gave up: {error}", file=sys.stderr)  # noqa: T201  # its stderr is a log file
+        cause = type(error.__cause__)
+        # As Python prints an exception that ends a rank; its stderr is a log file.
+        print(f"[rank{rank}]: {cause.__module__}.{cause.__qualname__}: {error}", file=sys.stderr)  # noqa: T201
         return GAVE_UP
     return 0
 

@@ -90,7 +90,16 @@ QUESTIONS = (
         "which GPU, link and memory faults the kernel logged",
         ("hardware_event", "kernel_kill"),
         ("job",),
-        ("work_status", "watchdog", "fingerprint", "job_end", "speaker", "engine_start", "xla_rendezvous"),
+        (
+            "work_status",
+            "watchdog",
+            "fingerprint",
+            "job_end",
+            "speaker",
+            "engine_start",
+            "xla_rendezvous",
+            "torch_without_gpu",
+        ),
     ),
     Question(
         "whether links lost or corrupted packets",

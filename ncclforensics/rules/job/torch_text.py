@@ -183,6 +183,44 @@ def torch_name_not_found(
         )
 
 
+WITHOUT_GPU = {
+    "no_driver": "finds no NVIDIA driver",
+    "old_driver": "finds an NVIDIA driver that is too old for it",
+    "no_cuda": "is built without CUDA",
+    "no_gpu": "sees no GPU",
+    "failed_driver": "cannot initialise the NVIDIA driver",
+    "uncounted": "cannot count the GPUs",
+}
+
+
+@rule(Category.CUDA_ERROR, Severity.ERROR, of=("torch_without_gpu",), hang=True)
+def torch_finds_no_gpu(torch_without_gpu: pl.DataFrame) -> Iterator[Finding]:
+    """PyTorch cannot use any GPU in a process that wants one.
+
+    Means: the driver is absent from the host or not mounted into the container, older than the CUDA that PyTorch was
+    built with, or not ready (error 802: the fabric manager does not run); or PyTorch was installed without CUDA.
+    Not when: the program goes on without a GPU on purpose.
+    Do: run nvidia-smi and python -c "import torch; print(torch.version.cuda)" there; in a container check --gpus, the
+    device plugin and CUDA_VISIBLE_DEVICES; for error 802 systemctl status nvidia-fabricmanager.
+    Sources: torch/cuda/__init__.py (_check_driver), c10/cuda/CUDAFunctions.cpp; CUDA runtime API, cudaError_t.
+    """
+    for (form,), rows in torch_without_gpu.sort("source", "line").group_by("form", maintain_order=True):
+        ranks = sorted(rows["global_rank"].drop_nulls().unique().to_list())
+        message = rows["cuda_message"].cast(pl.String).drop_nulls().to_list()
+        driver = rows["driver"].drop_nulls().to_list()
+        yield Finding(
+            title=f"PyTorch {WITHOUT_GPU[str(form)]}" + f" ({ranks_text(ranks)})" * bool(ranks),
+            detail=f"CUDA reports: {message[0]}"
+            if message
+            else f"the driver supports CUDA {driver[0] // 1000}.{driver[0] % 1000 // 10}"
+            if driver
+            else f"{count_of(rows.height, 'process')} reported it",
+            certainty="certain",
+            ranks=ranks,
+            evidence=_lines(rows),
+        )
+
+
 @rule(Category.PEER_LOST, Severity.WARNING, of=("rendezvous_lost",), hang=True)
 def torch_rendezvous_lost(rendezvous_lost: pl.DataFrame, verdict: pl.DataFrame) -> Iterator[Finding]:
     """Agents of torchrun lost the store of their rendezvous.
