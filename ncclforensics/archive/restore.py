@@ -4,26 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import polars as pl
 
 from ncclforensics.archive import parquet
-from ncclforensics.archive.manifest import Saved
+from ncclforensics.archive.manifest import Saved, SavedError
+from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.grammar.patterns import Shape
 from ncclforensics.inputs import lines
 from ncclforensics.inputs.sources import Source
+from ncclforensics.inputs.windows import InputReader
 from ncclforensics.parsing.load import Records
 from ncclforensics.parsing.parser import COUNTS, NO_TALLY, SPEAKER
-from ncclforensics.parsing.repeated_lines import REPEATED
+from ncclforensics.parsing.repeated_lines import REPEATED, no_repeats
 
 
 @dataclass(slots=True)
 class SavedInputs:
     """The inputs of a run that come from saved runs."""
 
-    origin: Mapping[int, tuple[Saved, int]] = field(default_factory=dict)  # number -> saved run, number in that run
+    origin: dict[int, tuple[Saved, int]] = field(default_factory=dict)  # number -> saved run, number in that run
     complete: Saved | None = None  # a saved run that is all of this run: its frames are used as they are
-    _quotes: dict[Saved, dict[tuple[int, int], str]] = field(default_factory=dict)
+    quotes: dict[Saved, dict[tuple[int, int], str]] = field(default_factory=dict)  # (source, line) -> text
 
     @property
     def hashes(self) -> dict[int, str]:
@@ -33,61 +36,99 @@ class SavedInputs:
     def quote(self, number: int, wanted: Iterable[int]) -> dict[int, tuple[int, str]]:
         """Lines of one input: number -> (line of the file, text); empty where it was not saved. Raises SavedError."""
         saved, position = self.origin[number]
-        if saved not in self._quotes:
-            self._quotes[saved] = parquet.cited(saved)
+        if saved not in self.quotes:
+            self.quotes[saved] = parquet.cited(saved)
         in_file = {line: 1 if saved.inputs[position]["is_document"] else line for line in wanted}
-        return {line: (place, self._quotes[saved].get((position, place), "")) for line, place in in_file.items()}
+        return {line: (place, self.quotes[saved].get((position, place), "")) for line, place in in_file.items()}
 
 
 def expand(sources: Sequence[Source]) -> list[tuple[Source, int]]:
-    """Replace each saved run by the inputs it was made of: the sources, each with its number in the saved run."""
+    """Replace each saved run by the inputs it was made of: the sources, each with its number in the saved run.
+
+    An input that another saved run holds, too, has a problem that says so, and no saved run.
+    """
     inputs: list[tuple[Source, int]] = []
+    first: dict[tuple[str, str], tuple[Saved, str]] = {}  # what is equal in copies -> saved run and path of the first
     for source in sources:
-        for position, entry in enumerate(source.saved.inputs if source.saved else ()):
-            size, hint = entry["bytes"], entry["rank_hint"]
-            inputs.append((replace(source, path=entry["path"], size=size, rank_hint=hint), position))
         if not source.saved:
             inputs.append((source, 0))
+            continue
+        for position, entry in enumerate(source.saved.inputs):
+            path, size, hint = entry["path"], entry["bytes"], entry["rank_hint"]
+            # Lines of NCCL name their process; two hosts may answer a command alike.
+            key = entry["sha256"], "" if entry["kind"] == "nccl-log" else path
+            saved, original = first.setdefault(key, (source.saved, path)) if entry["sha256"] else (source.saved, path)
+            restored = replace(source, path=path, size=size, rank_hint=hint)
+            if saved is not source.saved:
+                restored = replace(restored, saved=None, problem=f"is a copy of {original}; left out")
+            inputs.append((restored, position))
     return inputs
 
 
 def restore(records: Records, positions: Sequence[int], *, is_only_source: bool) -> SavedInputs:
-    """Add to `records` what saved runs hold of their inputs.
+    """Add to `records` what saved runs hold of their inputs; those of a damaged one get a problem.
 
     `positions`: the number of each input in its saved run. `is_only_source`: there is one source, and all its lines are
     wanted; if this version of the program saved it with the same numbers, its frames need not be put together again.
-    Raises SavedError.
+    Raises SavedError if a saved run is damaged and nothing else can be read.
     """
-    origin = {
-        reader.number: (reader.source.saved, position)
-        for reader, position in zip(records.inputs, positions, strict=True)
-        if reader.source.saved
-    }
-    for number, (saved, position) in origin.items():
-        entry, reader = saved.inputs[position], records.inputs[number]
-        reader.is_whole, reader.lines_read, reader.is_cut = True, entry["lines_read"], entry["is_cut"]
-        reader.is_binary, reader.is_document = entry["is_binary"], entry["is_document"]
-        reader.last_time = entry["last_time"]
-        reader.problems += [str(problem) for problem in entry["problems"]]
-        counted = {"source": number, **{name: entry[name] for name in COUNTS}}
-        records.tallies.append(pl.DataFrame([counted], schema=NO_TALLY.schema))
     numbers: dict[Saved, dict[int, int]] = {}
-    for number, (saved, position) in origin.items():
-        numbers.setdefault(saved, {})[position] = number
-    is_unchanged = all(position == number for number, (_, position) in origin.items())
-    complete = next((saved for saved in numbers if is_only_source and saved.is_ours and is_unchanged), None)
-    shared = {name: lines.SCHEMA[name] for name in ("source", "line")}
-    shared |= {label: base.dtype for label, base in records.dialect.labels.items()}
+    for reader, position in zip(records.inputs, positions, strict=True):
+        if reader.source.saved:
+            numbers.setdefault(reader.source.saved, {})[position] = reader.number
+    restored = SavedInputs()
     for saved, renumbering in numbers.items():
-        if saved.holds("speaker"):
-            records.speakers.append(_renumbered(parquet.frame(saved, "speaker", SPEAKER), renumbering))
-        if saved.holds("repeated_line"):
-            records.repeated_lines.append(_renumbered(parquet.frame(saved, "repeated_line", REPEATED), renumbering))
-        for shape in () if complete else records.dialect.with_all_formats.shapes:
+        is_unchanged = is_only_source and all(position == number for position, number in renumbering.items())
+        is_complete = is_unchanged and saved.is_ours
+        try:
+            held = _held(saved, records.dialect, renumbering, with_frames=not is_complete)
+            if not is_complete:  # damage must show before anything of the run is used
+                restored.quotes[saved] = parquet.cited(saved)
+        except SavedError as error:
+            for number in renumbering.values():
+                records.inputs[number].problems.append(f"is left out: {error}")
+                records.inputs[number].is_whole = True
+            if all(reader.problems for reader in records.inputs):
+                raise
+            continue
+        records.speakers.append(held.pop("speaker", pl.DataFrame(schema=SPEAKER)))
+        records.repeated_lines.append(held.pop("repeated_line", no_repeats()))
+        for name, rows in held.items():
+            records.frames.setdefault(name, []).append(rows)
+        for position, number in renumbering.items():
+            records.tallies.append(_counted(saved.inputs[position], records.inputs[number]))
+            restored.origin[number] = (saved, position)
+        restored.complete = saved if is_complete else None
+    return restored
+
+
+def _counted(entry: Mapping[str, Any], reader: InputReader) -> pl.DataFrame:
+    """Take over what a manifest says of one input; return the count of its lines of each kind."""
+    reader.is_whole, reader.lines_read, reader.is_cut = True, entry["lines_read"], entry["is_cut"]
+    reader.is_binary, reader.is_document = entry["is_binary"], entry["is_document"]
+    reader.last_time = entry["last_time"]
+    reader.problems += [str(problem) for problem in entry["problems"]]
+    counted = {"source": reader.number, **{name: entry[name] for name in COUNTS}}
+    return pl.DataFrame([counted], schema=NO_TALLY.schema)
+
+
+def _held(
+    saved: Saved, dialect: Dialect, renumbering: Mapping[int, int], *, with_frames: bool
+) -> dict[str, pl.DataFrame]:
+    """The parsed frames of a saved run, by name, and what else parsing gives. Raises SavedError."""
+    held = {
+        name: parquet.frame(saved, name, schema)
+        for name, schema in {"speaker": SPEAKER, "repeated_line": REPEATED}.items()
+        if saved.holds(name)
+    }
+    if with_frames:
+        shared = {name: lines.SCHEMA[name] for name in ("source", "line")}
+        shared |= {label: base.dtype for label, base in dialect.labels.items()}
+        for shape in dialect.with_all_formats.shapes:
             if saved.holds(shape.frame):
-                rows = _converted(saved, shape, {**shared, **shape.schema}).drop("pos", strict=False)
-                records.frames.setdefault(shape.frame, []).append(_renumbered(rows, renumbering))
-    return SavedInputs(origin, complete)
+                rows = _converted(saved, shape, {**shared, **shape.schema})
+                held[shape.frame] = rows.drop("pos", strict=False)
+    return {name: _renumbered(rows, renumbering) for name, rows in held.items()}
 
 
 def _converted(saved: Saved, shape: Shape, schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
@@ -101,4 +142,7 @@ def _converted(saved: Saved, shape: Shape, schema: Mapping[str, pl.DataType]) ->
 
 
 def _renumbered(rows: pl.DataFrame, numbers: Mapping[int, int]) -> pl.DataFrame:
-    return rows.with_columns(pl.col("source").replace_strict(numbers, return_dtype=pl.Int32))
+    """The rows of these inputs, with the numbers that these have now."""
+    return rows.filter(pl.col("source").is_in(list(numbers))).with_columns(
+        pl.col("source").replace_strict(numbers, return_dtype=pl.Int32)
+    )

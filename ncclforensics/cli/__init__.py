@@ -36,6 +36,7 @@ COMMANDS = [
     "diff",
     "report",
     "save",
+    "merge",
     "tui",
     "mcp",
     "simulate",

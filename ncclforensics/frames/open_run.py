@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from operator import itemgetter
 
 from ncclforensics.archive.manifest import Saved
 from ncclforensics.archive.restore import expand, restore
@@ -41,10 +40,12 @@ def _in_order(inputs: Sequence[tuple[Source, int]]) -> list[tuple[Source, int]]:
     """The inputs, each with its number in its saved run, in the order in which they are numbered."""
     by_name = sorted(inputs, key=lambda entry: _natural_order(entry[0].path))
     arranged = arrange([source for source, _ in by_name if not source.saved], dialect())
-    of_run: dict[Saved | None, Iterator[tuple[Source, int]]] = {None: iter([(source, 0) for source in arranged])}
-    for saved in {source.saved for source, _ in inputs} - {None}:  # a saved run has put its inputs in order already
-        of_run[saved] = iter(sorted((entry for entry in inputs if entry[0].saved == saved), key=itemgetter(1)))
-    return [next(of_run[source.saved]) for source, _ in by_name]
+    of_run: dict[Saved | None, list[tuple[Source, int]]] = {}
+    for source, position in inputs:  # a saved run has put its inputs in order already
+        of_run.setdefault(source.saved, []).append((source, position))
+    of_run[None] = [(source, 0) for source in arranged]
+    remaining: dict[Saved | None, Iterator[tuple[Source, int]]] = {saved: iter(own) for saved, own in of_run.items()}
+    return [next(remaining[source.saved]) for source, _ in by_name]
 
 
 def _natural_order(name: str) -> list[tuple[bool, int, str]]:
