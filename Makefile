@@ -10,6 +10,7 @@
 #   make bench-screens the screens: first paint, keys, memory
 #   make fuzz          hostile inputs of every kind for an hour: FUZZ_SECONDS=600 SEED=7 for less, or for others
 #   make unknown-strings  messages of the newest NCCL that no grammar knows; WHEELS=… for other wheels, of torch too
+#   make docs          the documentation as a site in build/site, to open in a browser
 #   make clean         remove what these made
 
 PYTHON := $(shell command -v python3.11 || command -v python3)
@@ -24,7 +25,7 @@ QUICK := $(addprefix tests/test_,$(addsuffix .py,floor_plan words lines sources 
 	selection grammars rules subsystems incidents))
 PYTEST := $(BIN)/pytest -n auto --dist loadgroup
 
-.PHONY: demo quick test corpus nightly bench bench-volume bench-screens fuzz unknown-strings clean
+.PHONY: demo quick test corpus nightly bench bench-volume bench-screens fuzz unknown-strings docs clean
 .DELETE_ON_ERROR:
 
 # `demo` ends with 1, for it finds something: that is its success.
@@ -70,6 +71,10 @@ unknown-strings: $(VENV)/installed-dev
 	@mkdir -p build/wheels
 	$(if $(WHEELS),,$(PIP) download --no-deps --dest build/wheels nvidia-nccl-cu13)
 	@$(BIN)/python -m tests.currency.unknown_strings $(or $(WHEELS),build/wheels/nvidia_nccl*.whl)
+
+docs: $(VENV)/installed-dev
+	$(BIN)/python -m sphinx -W --keep-going -q -d build/trees docs build/site
+	@echo build/site/index.html
 
 clean:
 	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

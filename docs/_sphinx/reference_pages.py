@@ -1,0 +1,95 @@
+"""Rules and frames in the site: an index of rules, links to their sources, and lines of an incident that shows each."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+from ncclforensics import analyze
+from ncclforensics.data.names import printable
+from ncclforensics.report.build import Report
+from ncclforensics.rules.registry import all_rules
+
+INCIDENTS = Path(__file__).parents[2] / "fixtures" / "incidents"
+RULES, FRAMES, INDEX = "rules/", "frames/", "rules"
+# The index leads to these pages. In the sidebar, 250 more entries would help nobody and cost most of the build.
+ORPHAN = "---\norphan: true\n---\n"
+# Repositories whose issues are cited by the repository's name alone.
+OWNERS = {
+    "nccl": "NVIDIA", "nccl-tests": "NVIDIA", "TensorRT-LLM": "NVIDIA", "pytorch": "pytorch", "rccl": "ROCm",
+    "aws-ofi-nccl": "aws", "vllm": "vllm-project", "horovod": "horovod", "ucx": "openucx", "lit-llama": "Lightning-AI",
+}  # fmt: skip
+ISSUE = re.compile(r"(?<![\w/#-])((?:[\w.-]+/)?[\w.-]+)#(\d+)\b")
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Register what is added to the pages of rules when they are read."""
+    app.add_config_value("rule_examples", True, "env", bool)
+    app.connect("source-read", _add)
+    return {"parallel_read_safe": True}
+
+
+def _add(app: Sphinx, page: str, source: list[str]) -> None:
+    if page == INDEX:
+        source[0] += _index()
+    elif page.startswith(RULES):
+        before, heading, after = source[0].partition("## Sources\n")
+        example = _example(page.removeprefix(RULES), app)
+        source[0] = ORPHAN + before + example + heading + ISSUE.sub(_link, after)
+    elif page.startswith(FRAMES):
+        source[0] = ORPHAN + source[0]
+
+
+def _link(issue: re.Match[str]) -> str:
+    """Link an issue on GitHub, if the repository is known."""
+    name = issue[1] if "/" in issue[1] else f"{OWNERS[issue[1]]}/{issue[1]}" if issue[1] in OWNERS else None
+    return f"[{issue[0]}](https://github.com/{name}/issues/{issue[2]})" if name else issue[0]
+
+
+def _index() -> str:
+    rules = sorted(all_rules(), key=lambda rule: (str(rule.category), rule.name))
+    rows = []
+    for category, group in groupby(rules, key=lambda rule: str(rule.category)):
+        rows += ["", f"## {category}", "", "| rule | severity | means |", "|---|---|---|"]
+        rows += [
+            f"| [{rule.name}](rules/{rule.name}.md) | {rule.severity} | {_cell(rule.page.splitlines()[0])} |"
+            for rule in group
+        ]
+    return "\n".join([*rows, ""])
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _example(name: str, app: Sphinx) -> str:
+    """Return the first lines that the rule cites in an incident that shows it."""
+    incident = next((folder for folder in sorted(INCIDENTS.iterdir()) if name in _shown_by(folder)), None)
+    if incident is None:
+        return ""
+    text = f"## Example\n\nThe incident `{incident.name}` shows it.\n"
+    if app.config.rule_examples:
+        report = _report(incident)
+        findings = [finding for finding in report.findings if finding.rule == name and finding.evidence]
+        lines = [printable(line["text"]) for finding in findings[:1] for line in report.evidence(finding)[:3]]
+        if lines:
+            text += f"{findings[0].title}:\n\n````text\n" + "\n".join(lines) + "\n````\n"
+    return f"{text}\n"
+
+
+@cache
+def _shown_by(incident: Path) -> frozenset[str]:
+    """Return the rules that the recorded report of an incident names at its end."""
+    report = incident / "report.md"
+    if not report.exists():
+        return frozenset()
+    return frozenset(report.read_text(encoding="utf-8").rpartition("\n\n")[2].split("`")[1::2])
+
+
+@cache
+def _report(incident: Path) -> Report:
+    return analyze(incident, everything=True)

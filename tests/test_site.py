@@ -1,0 +1,120 @@
+"""The site of the documentation builds without a warning, and the tutorial shows what the program prints."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from shlex import split
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from ncclforensics import cli
+from tests.incidents import ROOT
+
+DOCS = ROOT / "docs"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built as `make docs` does, but for the examples, which take a minute."""
+    for library in ("sphinx", "furo", "myst_parser"):
+        pytest.importorskip(library, reason="the extra `docs` is not installed")
+    folder = tmp_path_factory.mktemp("site")
+    options = ["-W", "--keep-going", "-q", "-D", "rule_examples=0"]
+    command = [sys.executable, "-m", "sphinx", *options, "-d", str(folder / "trees"), str(DOCS), str(folder / "html")]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    return folder / "html"
+
+
+class Links(HTMLParser):
+    """What a page links to, what it loads, and the names that links lead to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.linked: list[str] = []
+        self.loaded: list[str] = []
+        self.names: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.names |= {name for name in (given.get("id"), given.get("name")) if name}
+        if tag == "a" and given.get("href"):
+            self.linked.append(str(given["href"]))
+        elif tag in ("script", "img", "iframe") and given.get("src"):
+            self.loaded.append(str(given["src"]))
+        elif tag == "link" and given.get("rel") in ("stylesheet", "icon", "preload"):
+            self.loaded.append(str(given.get("href")))
+
+
+def pages_of(site: Path) -> dict[Path, Links]:
+    return {path: Links(path.read_text(encoding="utf-8")) for path in site.rglob("*.html")}
+
+
+def broken(page: Path, target: str, pages: dict[Path, Links]) -> bool:
+    parts = urlsplit(target)
+    file = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+    return not file.exists() or bool(parts.fragment and file in pages and parts.fragment not in pages[file].names)
+
+
+def test_the_site_loads_nothing_from_elsewhere_and_its_links_lead_somewhere(site: Path) -> None:
+    pages = pages_of(site)
+    elsewhere = {target for links in pages.values() for target in links.loaded if urlsplit(target).netloc}
+    wrong = [
+        f"{page.relative_to(site)}: {target}"
+        for page, links in pages.items()
+        for target in links.linked
+        if not urlsplit(target).scheme and broken(page, target, pages)
+    ]
+
+    assert len(pages) > 250
+    assert elsewhere == set()
+    assert wrong == []
+    for style in site.rglob("*.css"):
+        assert not re.search(r"url\([\"']?(?:https?:)?//|@import", style.read_text(encoding="utf-8")), style
+
+
+def test_the_site_has_an_index_of_rules_with_linked_sources(site: Path) -> None:
+    index = (site / "rules.html").read_text(encoding="utf-8")
+    page = (site / "rules" / "coll-lagging-ranks.html").read_text(encoding="utf-8")
+
+    assert 'href="rules/coll-lagging-ranks.html"' in index
+    assert 'href="https://github.com/NVIDIA/nccl/issues/1911"' in page
+    assert "The incident" in page
+
+
+def test_the_site_describes_the_python_interface(site: Path) -> None:
+    page = Links((site / "api.html").read_text(encoding="utf-8"))
+
+    assert {"ncclforensics.analyze", "ncclforensics.report.build.Report.verdicts"} <= page.names
+
+
+def steps() -> Iterator[tuple[str, list[str]]]:
+    """Each command of the tutorial, with the texts that it is said to print."""
+    text = (DOCS / "tutorial.md").read_text(encoding="utf-8")
+    parts = re.split(r"^    (ncclforensics .+)$", text, flags=re.MULTILINE)
+    for command, rest in zip(parts[1::2], parts[2::2], strict=True):
+        yield command, re.findall(r"```text\n(.*?)```", rest, re.DOTALL)
+
+
+def test_the_tutorial_shows_what_the_program_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = 0
+    for command, texts in steps():
+        code = cli.main(split(command)[1:])
+        printed = capsys.readouterr().out
+        assert code in (0, 1), command
+        for text in texts:
+            assert text in printed, f"{command}\n{printed}"
+            shown += 1
+
+    assert shown >= 4
+    assert (tmp_path / "incident.html").exists()
