@@ -212,3 +212,19 @@ def test_the_html_page_and_its_command_are_redacted(tmp_path: Path) -> None:
     assert text.startswith("## ncclforensics: on host-01\n\nhost-02 was slow")
     assert "gpu-node" not in text
     assert "nccl_rank" not in text
+
+
+def test_what_came_through_a_pipe_is_searched_for_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "copy.log"
+    data = (INCIDENTS / "one-rank-stops-before-an-allreduce" / "nccl_rank11.log").read_text(encoding="utf-8")
+    log.write_text("cd /home/emmanoether/run\n" + data + "owner: emmanoether\n", encoding="utf-8")
+    with open(log, encoding="utf-8") as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        code = cli.main(["hang", "-", "--redact", "-v"])
+
+    output = capsys.readouterr()
+    assert (code, output.err) == (cli.Exit.UNDECIDABLE, "")
+    assert "emmanoether" not in output.out
+    assert "UNDECIDABLE" in output.out

@@ -8,6 +8,8 @@ import io
 import lzma
 import os
 import sys
+import tarfile
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -199,3 +201,93 @@ def test_rank_from_sets_how_a_file_name_gives_the_rank(tmp_path: Path) -> None:
 def test_a_rank_pattern_without_a_group_is_refused(tmp_path: Path, pattern: str) -> None:
     with pytest.raises(UsageError, match="--rank-from"):
         find([str(tmp_path)], rank_from=pattern)
+
+
+def packed_tar(members: dict[str, bytes], mode: str = "w") -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode=mode) as archive:  # type: ignore[call-overload]
+        for name, data in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return file.getvalue()
+
+
+def packed_zip(members: dict[str, bytes]) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return file.getvalue()
+
+
+ARCHIVES: dict[str, Callable[[dict[str, bytes]], bytes]] = {
+    "tar": packed_tar,
+    "tar.gz": lambda members: packed_tar(members, "w:gz"),
+    "tar.zst": lambda members: zstandard.ZstdCompressor().compress(packed_tar(members)),
+    "zip": packed_zip,
+}
+every_archive = pytest.mark.parametrize("pack_all", ARCHIVES.values(), ids=ARCHIVES)
+
+
+@every_archive
+def test_the_files_in_an_archive_are_sources(pack_all: Callable[[dict[str, bytes]], bytes], tmp_path: Path) -> None:
+    members = {"job/rank0.log": LOG, "job/rank1.log.gz": gzip.compress(LOG * 2), "job/.hidden": LOG}
+    path = written(tmp_path / "incident", pack_all(members))
+
+    found = find([str(path), str(path)])
+
+    assert names(found, tmp_path) == ["incident/job/rank0.log", "incident/job/rank1.log.gz"]
+    assert [(content(source), source.rank_hint, source.archive) for source in found] == [
+        (LOG, 0, path),
+        (LOG * 2, 1, path),
+    ]
+
+
+@every_archive
+def test_names_in_an_archive_are_no_paths(pack_all: Callable[[dict[str, bytes]], bytes], tmp_path: Path) -> None:
+    outside = tmp_path / "outside.log"
+    path = written(
+        tmp_path / "in" / "incident", pack_all({"../outside.log": LOG, str(outside): LOG, "a\n\x1b[1m": LOG})
+    )
+
+    found = find([str(path)])
+
+    assert [content(source) for source in found] == [LOG] * 3
+    assert not outside.exists()
+
+
+def test_links_and_devices_in_an_archive_are_left_out(tmp_path: Path) -> None:
+    written(tmp_path / "secret.txt", b"secret")
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE):
+            member = tarfile.TarInfo("link.log")
+            member.type, member.linkname = kind, str(tmp_path / "secret.txt")
+            archive.addfile(member)
+
+    with pytest.raises(NoInputError, match="an archive without files"):
+        find([str(written(tmp_path / "links.tar", file.getvalue()))])
+
+
+def test_what_a_cut_archive_holds_is_read(tmp_path: Path) -> None:
+    data = packed_tar({"rank0.log": LOG, "rank1.log": LOG * 1000})
+    path = written(tmp_path / "cut.tar", data[: len(data) // 2])
+
+    first, *_, damage = find([str(path)])
+
+    assert content(first) == LOG
+    assert "damaged archive" in damage.problem
+
+
+@every_archive
+def test_an_archive_that_grows_too_large_is_read_in_part(
+    pack_all: Callable[[dict[str, bytes]], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ncclforensics.inputs.archives.MOST_BYTES", 1 << 20)
+    path = written(tmp_path / "bomb", pack_all({"rank0.log": LOG, "zeros.log": bytes(50 << 20), "rank2.log": LOG}))
+
+    *found, rest = find([str(path)])
+
+    assert sum(source.file.stat().st_size for source in found) <= 1 << 20
+    assert "too large" in rest.problem

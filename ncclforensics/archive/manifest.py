@@ -8,6 +8,7 @@ reading. Frames are read in `parquet`, so that recognising a saved run does not 
 from __future__ import annotations
 
 import hashlib
+import io
 import zipfile
 from collections.abc import Callable, Mapping
 from functools import cache, cached_property
@@ -138,8 +139,9 @@ def write(path: Path, manifest: Mapping[str, Any], frames: Mapping[str, Callable
     with replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr(_member("mimetype"), TYPE)
         for name, made in frames.items():
-            with archive.open(_member(f"frames/{name}.parquet"), "w", force_zip64=True) as member:
-                made().write_parquet(member, compression="zstd", statistics=False)
+            encoded = io.BytesIO()  # Polars would report a full disk as a failure of its own
+            made().write_parquet(encoded, compression="zstd", statistics=False)
+            archive.writestr(_member(f"frames/{name}.parquet"), encoded.getbuffer())
         archive.writestr(_member(MANIFEST), orjson.dumps(manifest))
 
 

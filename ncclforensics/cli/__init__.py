@@ -101,7 +101,15 @@ def main(argv: list[str] | None = None) -> int:
         # Also what Polars raises where its own code fails, which is no `Exception`.
         report_defects([Defect.of(f"the command {' '.join(sys.argv[1:2])}", error)])
         return Exit.DEFECT
+    finally:
+        _remove_temporary_files()
     return Exit.USAGE
+
+
+def _remove_temporary_files() -> None:
+    """Delete the copies of pipes and of files in archives, if this command has read any inputs."""
+    if (sources := sys.modules.get("ncclforensics.inputs.sources")) is not None:
+        sources.forget_spooled()
 
 
 def _end_by_signal(number: int, _: object) -> None:

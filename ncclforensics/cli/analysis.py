@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -19,16 +19,6 @@ if TYPE_CHECKING:
     from ncclforensics.report.build import Report
 
 BAR_DELAY = 0.5  # seconds until a progress bar appears
-
-
-def load_single_report(paths: list[str], *, full: bool, quiet: bool, **options: Any) -> Report:
-    """Call `load_report` and delete the temporary copies of pipes: for commands that load only one report."""
-    from ncclforensics.inputs.sources import forget_spooled
-
-    try:
-        return load_report(paths, full=full, quiet=quiet, **options)
-    finally:
-        forget_spooled()
 
 
 def load_report(

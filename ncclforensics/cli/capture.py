@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ncclforensics.capture.scripts import Scheduler
-from ncclforensics.cli.analysis import ProgressBar, load_single_report
+from ncclforensics.cli.analysis import ProgressBar, load_report
 from ncclforensics.cli.options import FailOn, FailOnOption, Format, FormatOption, NoColor, Quiet, Verbose
 from ncclforensics.cli.output import Exit, exit_code_of, write_report
 from ncclforensics.data.names import printable
@@ -152,7 +152,7 @@ def capture(
         return  # rank 0 reports
     for name, smallest, largest in measurements.fastest(measured):
         typer.echo(f"fastest all_reduce from {smallest} to {largest} bytes: {name}", err=True)
-    report = load_single_report([str(captured.folder)], full=True, everything=True, quiet=quiet)
+    report = load_report([str(captured.folder)], full=True, everything=True, quiet=quiet)
     write_report(report, report_format, None, fail_on=fail_on, verbose=verbose, no_color=no_color, everything=True)
     if not quiet:
         for fault in plan.faults:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from ncclforensics.cli.analysis import load_single_report
+from ncclforensics.cli.analysis import load_report
 from ncclforensics.cli.options import (
     Comm,
     FailOn,
@@ -49,7 +49,7 @@ def check(
     no_color: NoColor = False,
 ) -> None:
     """Summarise a run and list everything that the rules find in it. Reads every byte."""
-    report = load_single_report(
+    report = load_report(
         paths,
         full=True,
         everything=True,

@@ -51,7 +51,6 @@ def diff(
     compare.
     """
     from ncclforensics.diff.compare import compare_reports
-    from ncclforensics.inputs.sources import forget_spooled
 
     def load(path: str) -> Report:
         return load_report(
@@ -67,10 +66,7 @@ def diff(
             until=until,
         )
 
-    try:
-        comparison = compare_reports(load(good), load(bad))
-    finally:
-        forget_spooled()
+    comparison = compare_reports(load(good), load(bad))
     reports = [comparison.good, comparison.bad]
     write_bytes(_rendered(comparison, diff_format, color=is_colored(output, no_color)), output, reports)
     defects = [*comparison.good.defects, *comparison.bad.defects]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from ncclforensics.cli.analysis import load_single_report
+from ncclforensics.cli.analysis import load_report
 from ncclforensics.cli.options import (
     Comm,
     FailOn,
@@ -49,7 +49,7 @@ def hang(
     no_color: NoColor = False,
 ) -> None:
     """Find the ranks that block a hung job: the verdict, culprits, victims and the log lines that prove it."""
-    report = load_single_report(
+    report = load_report(
         paths,
         full=full,
         rank_from=rank_from,

@@ -79,7 +79,8 @@ def refuse_to_overwrite(output: Path, reports: Iterable[Report]) -> None:
     if not output.exists():
         return
     for reading in (reading for report in reports for reading in report.run.inputs):
-        if reading.source.file.exists() and output.samefile(reading.source.file):
+        file = reading.source.archive or reading.source.file
+        if file.exists() and output.samefile(file):
             raise UsageError(f"{output} is an input; write the report to another file")
 
 

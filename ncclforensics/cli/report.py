@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ncclforensics.cli.analysis import load_single_report
+from ncclforensics.cli.analysis import load_report
 from ncclforensics.cli.options import (
     Comm,
     FailOn,
@@ -62,7 +62,7 @@ def report(
 
     check_suffix(output)
     note_text = note.read_text(encoding="utf-8", errors="replace") if note else ""
-    loaded = load_single_report(
+    loaded = load_report(
         paths,
         full=True,
         everything=True,

@@ -1,4 +1,4 @@
-"""Find the sources that paths name: files, folders, globs, standard input, compressed files, saved runs.
+"""Find the sources that paths name: files, folders, globs, standard input, archives, compressed files, saved runs.
 
 A source that cannot be read has a `problem`; the others are read all the same.
 """
@@ -29,6 +29,7 @@ from ncclforensics.archive.atomic_write import temporary_prefix
 from ncclforensics.archive.manifest import BEGINNING, Saved, SavedError, is_saved
 from ncclforensics.data.paths import STDIN
 from ncclforensics.errors import NoInputError, UsageError
+from ncclforensics.inputs.archives import HEAD, is_tar, is_zip, unpack
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -99,6 +100,7 @@ class Source:
     rank_hint: int | None = None
     is_part: bool = False  # of a rotated log: the next part continues it
     saved: Saved | None = None  # a saved run takes the place of all its inputs
+    archive: Path | None = None  # that the file was unpacked from
 
     def open(self) -> io.BufferedIOBase:
         """The bytes, decompressed. Raises OSError or one of DAMAGED_ARCHIVE."""
@@ -134,6 +136,31 @@ def _source(path: Path, name: str, *, may_wait: bool = False) -> Source:
     return Source(name, path, status.st_size, True, _plain)
 
 
+def _files_in(source: Source) -> list[Source]:
+    """The files in an archive; any other source is the only one in it."""
+    if source.problem or source.saved:
+        return [source]
+    try:
+        with source.open() as stream:
+            head = stream.read(HEAD)
+        if not (is_tar(head) or (is_zip(head) and source.opener is _plain)):
+            return [source]
+        folder = Path(tempfile.gettempdir(), temporary_prefix() + token_hex(4))
+        _SPOOLED.append(folder)
+        folder.mkdir(mode=0o700)
+        with source.open() as stream:
+            unpacked = unpack(stream, head, folder)
+    except DAMAGED_ARCHIVE as error:
+        if is_system_error(error):
+            return [replace(source, problem=f"cannot be read: {getattr(error, 'strerror', error)}")]
+        return [source]  # reported where it is read as a log
+    name, archive = source.path, source.file
+    found = [replace(_source(file, f"{name}/{_shown(member)}"), archive=archive) for member, file in unpacked.files]
+    if unpacked.problem or not found:
+        found.append(replace(source, problem=unpacked.problem or "is an archive without files"))
+    return found
+
+
 def _spooled(stream: BinaryIO, name: str) -> Source:
     """Copy a pipe to a temporary file, because evidence is read a second time."""
     path = Path(tempfile.gettempdir(), temporary_prefix() + token_hex(4))
@@ -148,9 +175,13 @@ _SPOOLED: list[Path] = []
 
 
 def forget_spooled() -> None:
-    """Delete the temporary copies of pipes."""
+    """Delete the temporary copies of pipes and of files in archives."""
     while _SPOOLED:
-        _SPOOLED.pop().unlink(missing_ok=True)
+        path = _SPOOLED.pop()
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _inside(folder: Path) -> Iterator[Path]:
@@ -176,25 +207,28 @@ def find(paths: Iterable[str], rank_from: str = RANK_IN_NAME) -> list[Source]:
         raise UsageError(f"--rank-from {rank_from}: {error}") from error
     if pattern.groups < 1:
         raise UsageError(f"--rank-from {rank_from}: needs a group, such as {RANK_IN_NAME}")
-    sources: dict[str, Source] = {}
-    for path in paths:
+    sources: list[Source] = []
+    seen: set[str] = set()
+    for path in dict.fromkeys(paths):
         if path == STDIN:
-            sources.setdefault(STDIN, _spooled(sys.stdin.buffer, STDIN))
+            sources += _files_in(_spooled(sys.stdin.buffer, STDIN))
             continue
         matches = [Path(path)] if os.path.lexists(path) else [Path(m) for m in sorted(glob.glob(path, recursive=True))]
         if not matches:
-            sources.setdefault(path, Source(_shown(path), Path(path), 0, False, _plain, "does not exist"))
+            sources.append(Source(_shown(path), Path(path), 0, False, _plain, "does not exist"))
         for match in matches:
             for file in _inside(match) if match.is_dir() else (match,):
-                if (key := os.path.realpath(file)) not in sources:
-                    source = _source(file, _shown(file), may_wait=file == match)
-                    # Next to the logs it was made of, it would count every line twice.
-                    sources[key] = source if file == match or not source.saved else _not_named(source)
-    readable = [source for source in sources.values() if not source.problem]
+                if (key := os.path.realpath(file)) not in seen:
+                    seen.add(key)
+                    for source in _files_in(_source(file, _shown(file), may_wait=file == match)):
+                        # Next to the logs it was made of, it would count every line twice.
+                        is_second = source.saved and (file != match or source.archive)
+                        sources.append(_not_named(source) if is_second else source)
+    readable = [source for source in sources if not source.problem]
     if not readable:
-        problems = "; ".join(f"{source.path} {source.problem}" for source in list(sources.values())[:3])
+        problems = "; ".join(f"{source.path} {source.problem}" for source in sources[:3])
         raise NoInputError(problems or "the folder holds no file")
-    return [replace(source, rank_hint=_hint(source.path, pattern)) for source in sources.values()]
+    return [replace(source, rank_hint=_hint(source.path, pattern)) for source in sources]
 
 
 def _shown(path: str | Path) -> str:

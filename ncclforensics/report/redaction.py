@@ -108,9 +108,14 @@ def _secrets(run: Frames) -> list[str]:
 
 
 def _texts(run: Frames) -> Iterator[str]:
-    """Yield the texts in which names of users and jobs are looked for: the beginnings of the files, and all columns."""
+    """Yield the texts in which names of users and jobs are looked for: the beginnings of the files.
+
+    All columns take the place of files that are not there, as in a saved run, or that cannot be read a second time.
+    """
+    are_all_read = True
     for reading in run.inputs:
         if reading.source.problem or reading.source.saved:
+            are_all_read &= not reading.source.saved
             continue
         try:
             with reading.source.open() as stream:
@@ -119,9 +124,8 @@ def _texts(run: Frames) -> Iterator[str]:
                     yield (rest + block).decode("utf-8", "replace")
                     rest, size = block[-LONGEST_NAME:], size + len(block)
         except DAMAGED_ARCHIVE as error:
-            if is_system_error(error) and not reading.problems:  # its lines were read, and may hold names
-                raise UsageError(f"{reading.source.path}: cannot be read again to redact it: {error}") from error
-    if any(reading.source.saved for reading in run.inputs):
+            are_all_read &= not is_system_error(error)
+    if not are_all_read:
         for shape in run.dialect.with_all_formats.shapes:
             if (frame := run[shape.frame]).height:
                 for column in frame.select(pl.col(pl.String, pl.Categorical).cast(pl.String)).iter_columns():

@@ -1,0 +1,96 @@
+"""The files in tar and zip archives: an incident folder that somebody packed, the dumps of all ranks in one file.
+
+They are unpacked to files of their own in a temporary folder, since evidence is read a second time. An archive may be
+malicious: names in it are shown and never used as paths, only regular files are taken, and their number and size are
+bounded.
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, BinaryIO
+
+HEAD = 512  # bytes of an archive by which it is recognised
+MOST_FILES = 100_000
+MOST_BYTES = 64 << 30  # unpacked, and never more than half of the space that is free
+STEP = 1 << 20
+_TAR_MAGIC = slice(257, 262), b"ustar"
+_ZIP_MAGIC = b"PK\x03\x04"
+# What the libraries raise on an archive that is cut, damaged or encrypted.
+_DAMAGE = (tarfile.TarError, zipfile.BadZipFile, EOFError, ValueError, RuntimeError, NotImplementedError, zlib.error)
+
+
+@dataclass(slots=True)
+class Unpacked:
+    """The files of an archive: their names in it and where they lie now. `problem`: why these are not all of them."""
+
+    files: list[tuple[str, Path]]
+    problem: str = ""
+
+
+def is_tar(head: bytes) -> bool:
+    """Whether an archive of tar begins with these bytes."""
+    place, magic = _TAR_MAGIC
+    return head[place] == magic
+
+
+def is_zip(head: bytes) -> bool:
+    """Whether a zip archive begins with these bytes."""
+    return head.startswith(_ZIP_MAGIC)
+
+
+def unpack(archive: BinaryIO | io.BufferedIOBase, head: bytes, folder: Path) -> Unpacked:
+    """Write the files of an archive into an empty folder, numbered. Raises OSError if they cannot be written.
+
+    `head`: its first bytes. Files in it whose path has a part that begins with a dot are left out, as in a folder.
+    """
+    found = Unpacked([])
+    left = min(MOST_BYTES, shutil.disk_usage(folder).free // 2)
+    try:
+        for name, content in _tar_files(archive) if is_tar(head) else _zip_files(archive):
+            if any(part.startswith(".") and part not in (".", "..") for part in name.split("/")):
+                continue
+            if len(found.files) == MOST_FILES:
+                found.problem = f"holds more than {MOST_FILES:,} files; the others are left out"
+                break
+            path = folder / str(len(found.files))
+            found.files.append((name, path))
+            left -= _copy(content, path, left)
+            if left <= 0:
+                found.problem = "is too large when unpacked; the rest is left out"
+                break
+    except _DAMAGE as error:
+        found.problem = f"is a damaged archive: {error}"
+    return found
+
+
+def _tar_files(archive: BinaryIO | io.BufferedIOBase) -> Iterator[tuple[str, IO[bytes]]]:
+    with tarfile.open(fileobj=archive, mode="r|") as opened:
+        for member in opened:
+            if member.isreg() and (content := opened.extractfile(member)):
+                yield member.name, content
+
+
+def _zip_files(archive: BinaryIO | io.BufferedIOBase) -> Iterator[tuple[str, IO[bytes]]]:
+    with zipfile.ZipFile(archive) as opened:
+        for member in opened.infolist():
+            if not member.is_dir():
+                with opened.open(member) as content:
+                    yield member.filename, content
+
+
+def _copy(content: IO[bytes], path: Path, most: int) -> int:
+    """Copy at most so many bytes; return how many."""
+    size = 0
+    with open(path, "wb") as copy:
+        while size < most and (block := content.read(min(STEP, most - size))):
+            copy.write(block)
+            size += len(block)
+    return size
