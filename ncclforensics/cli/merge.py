@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ncclforensics.cli.analysis import load_single_report
+from ncclforensics.cli.analysis import load_report
 from ncclforensics.cli.defects import report_defects
 from ncclforensics.cli.options import Quiet
 from ncclforensics.cli.output import Exit
@@ -33,7 +33,7 @@ def merge(
     for source in find(paths):
         if not source.saved and not source.problem:
             raise UsageError(f"{source.path} is no saved run: `ncclforensics save` makes one of logs")
-    report = load_single_report(paths, full=True, everything=True, hashed=True, quiet=quiet)
+    report = load_report(paths, full=True, everything=True, hashed=True, quiet=quiet)
     write.save(report, output)
     if report.defects:
         report_defects(report.defects)
