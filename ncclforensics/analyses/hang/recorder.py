@@ -176,13 +176,11 @@ def _calls_waiting_for(recordings: Recordings, ranks: list[int]) -> list[Row]:
 
 def _describe_lagging(recordings: Recordings, ranks: list[int], waiting: list[Row]) -> str:
     if not waiting:
-        place = next(
-            (group, recordings.enqueued(group, ranks[0]))
-            for group, rows in recordings.positions.items()
-            if ranks[0] in rows
-            and any(recordings.enqueued(group, rank) > recordings.enqueued(group, ranks[0]) for rank in rows)
-        )
-        return f"made {place[1]} collectives in {recordings.group_text(place[0])}, and other members more"
+        for group, rows in recordings.positions.items():
+            made = recordings.enqueued(group, ranks[0])
+            if ranks[0] in rows and any(recordings.enqueued(group, rank) > made for rank in rows):
+                return f"made {made} collectives in {recordings.group_text(group)}, and other members more"
+        return "made fewer collectives than other members"
     call = waiting[0]
     there = [row["rank"] for row in waiting if (row["group"], row["sequence"]) == (call["group"], call["sequence"])]
     if call["is_p2p"]:

@@ -72,6 +72,7 @@ STACK_EVENT = {
     "launcher_node": pl.String(),
     **ORIGIN,
 }
+LARGEST_PID = 1 << 22  # of Linux
 FARTHEST = 400  # lines from one frame of a stack to the next; with --locals variables stand between them
 # The outermost function of a main thread. Debuggers and faulthandler print that thread last.
 _MAIN_FUNCTIONS = ("<module>", "_start", "__libc_start_main", "__libc_start_call_main")
@@ -219,8 +220,9 @@ def _mark_main_thread(dump: Row, threads: list[Row], outermost: dict[int, str]) 
     last = threads[:1] if dump["tool"] == "eu-stack" else threads[-1:]
     main = (by_number or by_name or by_end or last)[-1]
     main["is_main"] = True
-    if dump["pid"] is None and dump["tool"] in ("gdb", "eu-stack", "py-spy") and (main["thread"] or "").isdecimal():
-        dump["pid"] = int(main["thread"])
+    number = main["thread"] or ""
+    if dump["pid"] is None and dump["tool"] in ("gdb", "eu-stack", "py-spy") and number.isdecimal():
+        dump["pid"] = int(number) if int(number) < LARGEST_PID else None
 
 
 def _rows(frame: pl.DataFrame, kind: str | pl.Expr, **columns: pl.Expr | str) -> pl.DataFrame:
