@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -23,7 +24,7 @@ from ncclforensics.capture import environment, inventory, link_tables, measureme
 from ncclforensics.capture.fault_injection import FaultKind, InjectedFault, parse_fault
 from ncclforensics.capture.inventory import Gpu
 from ncclforensics.capture.journal import Journal, host, plain
-from ncclforensics.capture.launch import launch
+from ncclforensics.capture.launch import _listen, launch
 from ncclforensics.capture.launcher_rank import LauncherRank, detect_launcher_rank
 from ncclforensics.capture.pair_schedule import rounds_of_pairs
 from ncclforensics.capture.plan import COLLECTIVES, Plan, sizes
@@ -319,6 +320,19 @@ def test_a_job_script_is_one_that_the_shell_can_read(scheduler: Scheduler) -> No
     assert "ncclforensics capture --steps 30" in text
     assert "--inject hang:3@20" in text
     assert ("-np 32" in text) == (scheduler is Scheduler.MPIRUN)
+    wanted = {Scheduler.SLURM: ["--exclusive", "--mem=0"], Scheduler.MPIRUN: ["LD_LIBRARY_PATH", "NCCL_"]}[scheduler]
+    assert all(part in text for part in wanted)
+
+
+def test_a_job_script_passes_on_every_option_or_refuses_it(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["capture", "--print", "kubernetes", "--gpus", "2,3", "--share", "--repeat", "3", "--min-busbw", "300", "-v"]
+
+    assert main(argv) == 0
+    printed = capsys.readouterr().out
+    assert all(part in printed for part in ("--gpus 2,3", "--share", "--repeat 3", "--min-busbw 300", " -v "))
+    assert "IPC_LOCK" in printed
+    assert main([*argv, "--nproc", "4"]) == 2
+    assert "--nproc, --ranks-per-gpu and -o do not apply to a job script" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("scheduler", Scheduler)
@@ -382,6 +396,58 @@ def test_a_full_disk_is_reported_and_the_capture_is_incomplete(tmp_path: Path, m
     with pytest.raises(UsageError, match="the disk is full; the capture is not complete"):
         result.capture(plan(tmp_path), lambda done, total: None)
     assert json.loads((tmp_path / "capture.json").read_bytes())["complete"] is False
+
+
+def test_each_host_writes_its_counters_before_and_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = tmp_path / "sys" / "class" / "infiniband" / "mlx5_0" / "ports" / "1" / "counters"
+    port.mkdir(parents=True)
+    for moment, name, value in (
+        ("before", "gpu-a011", 5), ("before", "gpu-a012", 5), ("after", "gpu-a011", 5), ("after", "gpu-a012", 905)
+    ):  # fmt: skip
+        (port / "symbol_error").write_text(f"{value}\n", encoding="ascii")
+        monkeypatch.setattr(environment, "INFINIBAND", tmp_path / "sys" / "class" / "infiniband")
+        monkeypatch.setattr("socket.gethostname", lambda name=name: name)
+        environment.collect(tmp_path / "c" / moment, only_counters=True)
+
+    (found,) = as_object(analyze([str(tmp_path / "c")], everything=True))["findings"]
+
+    assert (found["rule"], found["hosts"]) == ("ctr-link-quality", ["gpu-a012"])
+    others = LauncherRank("srun", 8, 16, 0, "7", "gpu03", 30007)
+    assert plan(tmp_path, launcher_rank=others).is_first_of_host
+    assert not plan(tmp_path, launcher_rank=replace(others, local=1)).is_first_of_host
+
+
+def test_a_host_without_ipv4_meets_over_ipv6(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listen = socket.create_server
+
+    def without(*families: int) -> Callable[..., socket.socket]:
+        def create_server(address: tuple[str, int], family: int) -> socket.socket:
+            if family in families:
+                raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+            return listen(address, family=family)
+
+        return create_server
+
+    monkeypatch.setattr("socket.create_server", without(socket.AF_INET, socket.AF_INET6))
+    with pytest.raises(UsageError, match=r"neither 127\.0\.0\.1 nor ::1 can be used here"):
+        launch(plan(tmp_path), tmp_path / "capture.json", lambda done, total: None)
+    if socket.has_ipv6:
+        monkeypatch.setattr("socket.create_server", without(socket.AF_INET))
+        with _listen() as listening:
+            assert listening.getsockname()[0] == "::1"
+
+
+def test_nccl_tests_without_mpi_are_refused_in_a_job(tmp_path: Path, tool: Callable[[str, str], Path]) -> None:
+    two_gpus(tool)
+    launched = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "29500"}
+    program = tmp_path / "all_reduce_perf"
+    asked = replace(REQUEST, folder=tmp_path / "c", program=str(program))
+
+    program.write_bytes(b"\x7fELF no such symbol")
+    with pytest.raises(UsageError, match="built without MPI"):
+        build_plan(asked, launched, "x")
+    program.write_bytes(b"\x7fELF MPI_Init")
+    assert build_plan(asked, launched, "x").local_ranks == [(1, 1)]
 
 
 def test_missing_external_programs_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -549,16 +615,18 @@ def test_the_rank_whose_pairs_are_slow_is_named_with_its_host(tmp_path: Path) ->
 WORLD = {"comm": "0x1", "commid": "0x8f3bd2a4c1e07755", "nranks": 4, "device": None, "backend": "gloo"}
 
 
-def write_journals(folder: Path, fault: InjectedFault | None, steps: int = 10) -> None:
-    for rank in range(4):
+def write_journals(folder: Path, fault: InjectedFault | None, steps: int = 10, nranks: int = 4) -> None:
+    world = {**WORLD, "nranks": nranks}
+    for rank in range(nranks):
         if fault and fault.kind is FaultKind.ABSENT and fault.rank == rank:
             continue
+        folder.mkdir(exist_ok=True)
         journal = Journal(folder / f"journal.rank{rank}.jsonl", host="gpu-a012", pid=70 + rank, rank=rank)
-        journal.write(init="START", **WORLD)
+        journal.write(init="START", **world)
         if fault and fault.kind is FaultKind.ABSENT:
             journal.write(failed="Init", says="DistStoreError: Timed out after 30 seconds waiting for clients")
             continue
-        journal.write(init="COMPLETE", **WORLD)
+        journal.write(init="COMPLETE", **world)
         for step in range(steps):
             strikes = fault is not None and fault.rank == rank and fault.step == step
             if strikes and fault.kind in (FaultKind.HANG, FaultKind.CRASH):
@@ -571,7 +639,7 @@ def write_journals(folder: Path, fault: InjectedFault | None, steps: int = 10) -
                 break
             journal.write(done=step, comm="0x1")
         else:
-            journal.write(init="DESTROY", **WORLD)
+            journal.write(init="DESTROY", **world)
 
 
 def call(ordinal: int, name: str) -> dict[str, Any]:
@@ -580,6 +648,16 @@ def call(ordinal: int, name: str) -> dict[str, Any]:
 
 def write_end(folder: Path, rank: int, how: str, code: int) -> None:
     Journal(folder / "launcher.jsonl").write(node="gpu-a012", process=70 + rank, rank=rank, ended=how, code=code)
+
+
+def test_of_two_ranks_the_one_that_made_no_call_is_behind(tmp_path: Path) -> None:
+    write_journals(tmp_path, parse_fault("hang:1@0", 2, 10), nranks=2)
+    write_end(tmp_path, 0, "gave-up", 3)
+    write_end(tmp_path, 1, "taken-down", -15)
+
+    hang = as_object(analyze([str(tmp_path)]))["hang"]
+
+    assert (hang["verdict"], hang["culprits"]) == ("lagging-ranks", [1])
 
 
 @pytest.mark.parametrize(
@@ -832,6 +910,22 @@ def test_a_live_capture_measures_and_checks_every_collective(tmp_path: Path) -> 
     assert [row["calls"] for row in record["message_sizes"]] == [1, 16, 64]
     kinds = {Path(row["path"]).name: row["kind"] for row in as_object(analyze([str(tmp_path / "c")]))["inputs"]}
     assert kinds["point-to-point.txt"] == "gpu-bandwidth"
+
+
+def test_two_faults_of_one_kind_are_both_reported(tmp_path: Path) -> None:
+    from ncclforensics.cli.capture import _fault_result
+
+    for rank in range(4):
+        fault = parse_fault(f"hang:{rank}@6", 4, 10) if rank > 1 else parse_fault("hang:3@6", 4, 10)
+        write_journals(tmp_path / str(rank), fault)
+    (tmp_path / "c").mkdir()
+    for rank in range(4):
+        name = f"journal.rank{rank}.jsonl"
+        (tmp_path / str(rank) / name).rename(tmp_path / "c" / name)
+    report = analyze([str(tmp_path / "c")])
+
+    for text in ("hang:2@6", "hang:3@6"):
+        assert _fault_result(parse_fault(text, 4, 10), report).endswith("the analysis reports it.")
 
 
 def test_a_rank_that_is_300_ms_late_at_every_step_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

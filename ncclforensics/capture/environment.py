@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ncclforensics.archive.atomic_write import write_file
 from ncclforensics.capture.external_programs import run_program
+from ncclforensics.capture.journal import host
 from ncclforensics.data import redaction_rules
 
 COMMANDS = {
@@ -31,12 +32,16 @@ INFINIBAND = Path("/sys/class/infiniband")
 
 
 def collect(folder: Path, *, only_counters: bool = False) -> dict[str, str]:
-    """Write what is available into the folder; return the reason for each part that is absent."""
-    folder.mkdir(parents=True)
+    """Write what is available into the folder; return the reason for each part that is absent.
+
+    Counters are those of this host, in a file of its own below a line with its name.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
     absent = {}
     counters = list(_counters(INFINIBAND))
     if counters:
-        write_file(folder / "infiniband.txt", "".join(counters).encode())
+        heading = f"===== {host()} =====\n"
+        write_file(folder / f"infiniband.{host()}.txt", "".join([heading, *counters]).encode())
     else:
         absent["infiniband"] = f"{INFINIBAND} has no device"
     if only_counters:

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from ncclforensics.capture.journal import Journal, host, now
-from ncclforensics.capture.launcher_rank import LOOPBACK
+from ncclforensics.capture.launcher_rank import LOOPBACK, LOOPBACK_IPV6
 from ncclforensics.capture.plan import GRACE_PERIOD, Plan
+from ncclforensics.errors import UsageError
 
 POLL = 0.05  # seconds
 KILL_AFTER = 2.0  # seconds from SIGTERM to SIGKILL
@@ -64,7 +65,7 @@ def launch(plan: Plan, record: Path, progress: Progress) -> tuple[list[Child], s
     ended_early = ""
     try:
         with _rendezvous(plan) as rendezvous:
-            for rank, local in [(0, 0)] if plan.program else plan.local_ranks:
+            for rank, local in plan.local_ranks[:1] if plan.program else plan.local_ranks:
                 children.append(_start(plan, record, rank, local, rendezvous))
         ended_early = _watch(plan, children, progress)
         return children, ended_early
@@ -87,14 +88,29 @@ def _exit(child: Child) -> dict[str, Any]:
 
 @contextmanager
 def _rendezvous(plan: Plan) -> Iterator[Mapping[str, Any]]:
-    """Bind the socket of a local rendezvous to the loopback before any rank starts, so that its port stays free."""
+    """Bind the socket of a local rendezvous to the loopback before any rank starts, so that its port stays free.
+
+    Raises UsageError if the host has no loopback address.
+    """
     if plan.launcher_rank is not None:
         yield {"environment": {}, "sockets": ()}
         return
-    with socket.create_server((LOOPBACK, 0)) as listening:
+    with _listen() as listening:
         number = listening.fileno()
-        variables = {"MASTER_PORT": str(listening.getsockname()[1]), "NCCLFORENSICS_SOCKET": str(number)}
+        address, port = listening.getsockname()[:2]
+        variables = {"MASTER_ADDR": address, "MASTER_PORT": str(port), "NCCLFORENSICS_SOCKET": str(number)}
         yield {"environment": variables, "sockets": (number,)}
+
+
+def _listen() -> socket.socket:
+    """Listen on the loopback, of IPv6 on a host without IPv4."""
+    problem: OSError | None = None
+    for family, address in ((socket.AF_INET, LOOPBACK), (socket.AF_INET6, LOOPBACK_IPV6)):
+        try:
+            return socket.create_server((address, 0), family=family)
+        except OSError as error:
+            problem = error
+    raise UsageError(f"neither {LOOPBACK} nor {LOOPBACK_IPV6} can be used here, so ranks cannot meet: {problem}")
 
 
 def _start(plan: Plan, record: Path, rank: int, local: int, rendezvous: Mapping[str, Any]) -> Child:
@@ -102,7 +118,8 @@ def _start(plan: Plan, record: Path, rank: int, local: int, rendezvous: Mapping[
     guard = [sys.executable, "-P", "-m", "ncclforensics.capture.orphan_guard", str(os.getpid())]
     python_path = os.pathsep.join(filter(None, [str(PACKAGES), os.environ.get("PYTHONPATH", "")]))
     environment = {**os.environ, **plan.variables(rank), **rendezvous["environment"], "PYTHONPATH": python_path}
-    name = "nccl-tests.txt" if plan.program else f"output.rank{rank}.txt"
+    # Of nccl-tests over MPI only rank 0 prints a table; the others may print errors.
+    name = "nccl-tests.txt" if plan.program and rank == 0 else f"output.rank{rank}.txt"
     with open(plan.folder / name, "ab") as output:
         process = subprocess.Popen(
             [*guard, *(plan.command() if plan.program else worker)],

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from ncclforensics.errors import UsageError
 
 LOOPBACK = "127.0.0.1"
-LOOPBACKS = (LOOPBACK, "::1", "localhost")
+LOOPBACK_IPV6 = "::1"
+LOOPBACKS = (LOOPBACK, LOOPBACK_IPV6, "localhost")
 PORTS, FIRST_PORT = 20_000, 30_000
 # Variables: rank, number of ranks, rank on its host, ranks on its host, name of the job.
 LAUNCHERS = {

@@ -96,6 +96,11 @@ class Plan:
         return self.launcher_rank is None or self.launcher_rank.rank == 0
 
     @property
+    def is_first_of_host(self) -> bool:
+        """Whether this process collects the counters of its host."""
+        return self.launcher_rank is None or self.launcher_rank.local == 0
+
+    @property
     def is_rehearsal(self) -> bool:
         """Whether the measurements do not reflect the machine's links."""
         return self.backend == "gloo" or self.ranks_per_gpu > 1

@@ -41,16 +41,21 @@ class CaptureRequest:
     program: str | None
 
     def arguments(self) -> list[str]:
-        """Return the options that a job script must pass on."""
+        """Return the options that a job script must pass on. Raises UsageError for those that it cannot pass on."""
         options = {
             "--steps": self.steps, "--collectives": self.collectives, "--algorithms": self.algorithms,
             "--max-bytes": self.largest,
             "--memory": self.memory, "--stall": self.stall, "--limit": self.limit, "--subsys": self.subsystems,
-            "--nccl-tests": self.program, "--backend": self.backend,
+            "--nccl-tests": self.program, "--backend": self.backend, "--gpus": self.gpus,
         }  # fmt: skip
+        if self.nproc is not None or self.ranks_per_gpu > 1 or self.folder is not None:
+            raise UsageError(
+                "--nproc, --ranks-per-gpu and -o do not apply to a job script, which starts one rank per GPU and names "
+                "the folder; edit the script, or use --nodes and --gpus-per-node"
+            )
         given = [(name, str(value)) for name, value in options.items() if value is not None]
         given += [("--inject", text) for text in self.inject]
-        return [argument for pair in given for argument in pair]
+        return [argument for pair in given for argument in pair] + ["--share"] * self.share
 
 
 def build_plan(request: CaptureRequest, environment: Mapping[str, str], default_folder: str) -> Plan:
@@ -63,6 +68,11 @@ def build_plan(request: CaptureRequest, environment: Mapping[str, str], default_
     faults = [parse_fault(text, nranks, request.steps) for text in request.inject]
     if request.backend != "nccl" and (nccl_only := [fault.kind for fault in faults if fault.kind in NCCL_VARIABLES]):
         raise UsageError(f"--inject {nccl_only[0]} needs NCCL, not --backend {request.backend}")
+    if request.program and launcher_rank is not None and _is_without_mpi(Path(request.program)):
+        raise UsageError(
+            f"{request.program} is built without MPI, so each process of {launcher_rank.launcher} would test its own "
+            "GPU only; build nccl-tests with MPI=1, or run capture once on one host"
+        )
     if request.program and any(fault.is_in_steps for fault in faults):
         raise UsageError("--nccl-tests supports only the faults socket, no-gdr and channels:N")
     memory = plan.parse_size(request.memory)
@@ -119,6 +129,15 @@ def _nranks(request: CaptureRequest, launcher_rank: LauncherRank | None, found: 
     if nranks < 2 and not request.program:
         raise UsageError("one GPU gives only one rank; set --ranks-per-gpu 2 for a rehearsal with two ranks")
     return nranks
+
+
+def _is_without_mpi(program: Path) -> bool:
+    """Whether a compiled program does not name MPI; a script may start anything."""
+    try:
+        content = program.read_bytes()
+    except OSError:
+        return False  # it is looked up in PATH
+    return content.startswith(b"\x7fELF") and b"MPI_Init" not in content
 
 
 def _collectives(wanted: str | None) -> list[str]:

@@ -116,12 +116,14 @@ def _capture(plan: Plan, progress: Progress) -> CaptureResult:
     record_data: Row = {"tool": "ncclforensics capture", "host": host(), "began": now(), "complete": False}
     record_data |= {"system": environment.system(), "plan": plan.record(), "described": list(plan.describe())}
     write_record(record, record_data)
-    if plan.is_leader:
-        record_data["absent"] = {"before": environment.collect(plan.folder / "before")}
+    if plan.is_first_of_host:
+        record_data["absent"] = {
+            "before": environment.collect(plan.folder / "before", only_counters=not plan.is_leader)
+        }
     children, ended_early = launch(plan, record, progress)
     if plan.is_leader and plan.launcher_rank is not None:
         ended_early = _wait_for_ranks(plan) or ended_early
-    if plan.is_leader:
+    if plan.is_first_of_host:
         record_data["absent"]["after"] = environment.collect(plan.folder / "after", only_counters=True)
     captured = CaptureResult(plan.folder, _exit_rows(plan, children), ended_early, [])
     if plan.is_leader and not plan.program:

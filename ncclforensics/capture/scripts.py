@@ -24,18 +24,22 @@ SLURM = """\
 #SBATCH --nodes={nodes}
 #SBATCH --ntasks-per-node={gpus}
 #SBATCH --gpus-per-node={gpus}
+#SBATCH --exclusive
+#SBATCH --mem=0
 #SBATCH --time={minutes}
 #SBATCH --output=%x-%j.out
 
-# One task per GPU; every host must see this folder and the program.
-srun --kill-on-bad-exit=0 {command} -o "$PWD/capture-$SLURM_JOB_ID"
+# One task per GPU; every host must see this folder and the program. The tasks inherit LD_LIBRARY_PATH and NCCL_*.
+srun --export=ALL --kill-on-bad-exit=0 {command} -o "$PWD/capture-$SLURM_JOB_ID"
 """
 MPIRUN = """\
 #!/bin/bash
 # HOSTS: a file with a line for each of {nodes} hosts; the first one runs rank 0. Every host must see this folder.
 HOSTS=${{1:?usage: $0 HOSTFILE}}
 export MASTER_ADDR=$(head -n 1 "$HOSTS" | cut -d " " -f 1) MASTER_PORT={port}
-mpirun --hostfile "$HOSTS" -np {ranks} --map-by ppr:{gpus}:node -x PATH -x MASTER_ADDR -x MASTER_PORT \\
+# Open MPI passes on only the variables that it is told.
+PASSED=$(compgen -e | grep -E '^(NCCL_|CUDA_|UCX_|FI_|LD_LIBRARY_PATH$|PYTHONPATH$|PATH$|MASTER_)' | sed 's/^/-x /')
+mpirun --hostfile "$HOSTS" -np {ranks} --map-by ppr:{gpus}:node $PASSED \\
   {command} -o "$PWD/capture-$(date +%Y%m%d-%H%M%S)"
 """
 KUBERNETES = """\
@@ -68,7 +72,10 @@ spec:
               torchrun --no-python --nnodes {nodes} --nproc-per-node {gpus} --node-rank "$JOB_COMPLETION_INDEX"
               --master-addr ncclforensics-capture-0.ncclforensics-capture --master-port {port}
               {command} -o /results/capture
-          resources: {{limits: {{nvidia.com/gpu: {gpus}}}}}
+          securityContext: {{capabilities: {{add: [IPC_LOCK]}}}} # RDMA pins memory
+          env: [] # - {{name: NCCL_…, value: …}}: those of the jobs in question
+          # RDMA_RESOURCE: as the device plugin names it, such as rdma/hca_shared_devices_a; without RDMA remove it.
+          resources: {{limits: {{nvidia.com/gpu: {gpus}, RDMA_RESOURCE: 1}}}}
           volumeMounts:
             - {{name: results, mountPath: /results}}
             - {{name: shm, mountPath: /dev/shm}}

@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.analyses.job.calls import describe_calls
-from ncclforensics.frames.columns import text_of, with_line
+from ncclforensics.frames.columns import OWNER, text_of, with_line
 from ncclforensics.frames.registry import analysis
 
 WAIT = {
@@ -40,15 +40,19 @@ VISIBLE = {
 
 
 @analysis(VISIBLE)
-def visibility(rank: pl.DataFrame, last_call: pl.DataFrame) -> pl.DataFrame:
+def visibility(rank: pl.DataFrame, last_call: pl.DataFrame, journal_init: pl.DataFrame) -> pl.DataFrame:
     """Whether a rank's log shows calls: without COLL lines, a missing call proves nothing.
 
-    A rank without call lines counts as having made none only if the logs of most ranks of its job show calls.
+    A rank without call lines counts as having made none only if the logs of most ranks of its job show calls, or if it
+    wrote the journal of a capture, which has a line before every call.
     """
     lines_by_rank = last_call.group_by("rank_id").agg(pl.col("lines").sum())
     by_rank = rank.join(lines_by_rank, on="rank_id", how="left").with_columns(calls=pl.col("lines").fill_null(0))
     most_show = (pl.col("calls") > 0).mean().over("job") > 0.5
-    return by_rank.select("rank_id", "calls", is_visible=(pl.col("calls") > 0) | most_show)
+    with_journal = journal_init.filter(pl.col("phase") == "COMPLETE").select(OWNER).unique()
+    journaled = rank.join(with_journal, on=OWNER, how="semi")["rank_id"]
+    is_visible = (pl.col("calls") > 0) | most_show | pl.col("rank_id").is_in(journaled.implode())
+    return by_rank.select("rank_id", "calls", is_visible=is_visible)
 
 
 @analysis(WAIT)
