@@ -31,7 +31,7 @@ def test_the_last_screen_shows_the_verdict_and_what_to_run_now(incident: Inciden
             finding = report.finding_of(row)
             assert row["verdict"].upper() in shown
             assert squeezed(finding.title if finding else row["reason"]) in shown
-            assert all(squeezed(command) in shown for command in report.run_now(row)[:1])
+            assert all(squeezed(command.line) in shown for command in report.run_now(row)[:1])
 
 
 def of(name: str) -> Report:
@@ -54,4 +54,5 @@ def test_both_values_and_ranks_of_the_job_are_shown() -> None:
 def test_no_stack_is_asked_of_a_process_that_has_ended() -> None:
     for incident in ALL:
         if incident.is_hang and incident.case["truth"].get("verdict") == "rank-died":
-            assert "py-spy" not in " ".join(answer(incident).report.run_now(answer(incident).report.verdicts[0]))
+            report = answer(incident).report
+            assert all("py-spy" not in command.line for command in report.run_now(report.verdicts[0]))

@@ -28,6 +28,7 @@ def load_report(
     quiet: bool,
     everything: bool = False,
     hashed: bool = False,
+    shows_problems: bool = False,
     select: Iterable[str] = (),
     ignore: Iterable[str] = (),
     rank_from: str | None = None,
@@ -40,7 +41,8 @@ def load_report(
 ) -> Report:
     """Analyse these paths and print the problems of the inputs to stderr, unless `quiet`.
 
-    `hashed` adds the SHA-256 of every input; the other arguments are those of `analyze` and of the options.
+    `hashed` adds the SHA-256 of every input; `shows_problems`: the report will stand on the same terminal and show the
+    problems of inputs itself. The other arguments are those of `analyze` and of the options.
     """
     from ncclforensics.report import selection
 
@@ -62,7 +64,7 @@ def load_report(
     if hashed:
         report.hash_inputs()
     if not quiet:
-        for path, problem in report.input_problems():
+        for path, problem in [] if shows_problems else report.input_problems():
             typer.echo(f"{printable(path)} {problem}", err=True)
         for problem in shown.problems(report.run, report.findings + report.not_selected):
             typer.echo(printable(problem), err=True)

@@ -26,7 +26,7 @@ from ncclforensics.cli.options import (
     Until,
     Verbose,
 )
-from ncclforensics.cli.output import exit_code_of, write_report
+from ncclforensics.cli.output import exit_code_of, is_on_terminal, write_report
 
 
 def hang(
@@ -54,6 +54,7 @@ def hang(
         full=full,
         rank_from=rank_from,
         quiet=quiet,
+        shows_problems=is_on_terminal(report_format, output),
         ranks=ranks,
         host=host,
         comm=comm,

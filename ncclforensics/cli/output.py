@@ -69,6 +69,11 @@ def write_report(
     write_bytes(limit_threads(report.run, render), output, [report])
 
 
+def is_on_terminal(report_format: Format, output: Path | None) -> bool:
+    """Whether a report is printed as text on the terminal that also shows stderr."""
+    return report_format is Format.TEXT and output is None and sys.stdout.isatty() and sys.stderr.isatty()
+
+
 def is_colored(output: Path | None, no_color: bool) -> bool:
     """Whether to use colours: only on a terminal, and unless they are switched off."""
     return output is None and sys.stdout.isatty() and not no_color

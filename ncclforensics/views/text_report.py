@@ -206,21 +206,25 @@ def culprits(report: Report, row: Row, most: int = MOST_CULPRITS) -> list[Render
     last = {call["rank_id"]: call for call in report.last_calls(row["job"])}
     ranks = report.run["rank"].filter(pl.col("rank_id").is_in(row["culprits"])).sort("rank").to_dicts()
     stacks = {stack["rank_id"]: stack for stack in report.run["rank_stack"].to_dicts()}
-    table = table_with_header("rank", "host", "GPU", "pid", "last call", "at")
+    columns = ("host", "cudadev", "pid")
+    known_columns = [name for name in columns if any(rank[name] is not None for rank in ranks[:most])]
+    table = table_with_header(
+        "rank", *("GPU" if name == "cudadev" else name for name in known_columns), "last call", "at"
+    )
     for rank in ranks[:most]:
         call, stack = last.get(rank["rank_id"]), stacks.get(rank["rank_id"])
         shown = call or stack
         stands = f"stands in {place_text(stack)}" if stack else "none seen"
         table.add_row(
-            known(rank["rank"]), known(rank["host"]), known(rank["cudadev"]), known(rank["pid"]),
+            known(rank["rank"]), *(known(rank[name]) for name in known_columns),
             f"{operation_text(call)} on {report.groups.text(call['key'])}" if call else stands,
             place_of(report, report.cited(shown["source"], shown["line"])) if shown else "",
         )  # fmt: skip
     for number in row["missing"][:most]:
-        table.add_row(str(number), "?", "?", "?", "no log", "")
+        table.add_row(str(number), *("?" for _ in known_columns), "no log", "")
     if not table.row_count:
         return []
-    places = [rank[name] for rank in ranks for name in ("host", "cudadev", "pid")]
+    places = [rank[name] for rank in ranks for name in columns]
     if not any(place is not None for place in [*places, *last, *stacks]):
         return []  # the verdict has said their numbers
     more = len(ranks) - most

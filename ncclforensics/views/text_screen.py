@@ -37,6 +37,8 @@ MARGIN = 2  # lines for the prompt below the report
 MOST_COMMANDS = 4
 MOST_OTHERS = 5
 MOST_LINES = 3
+LONGEST_LINE = 54  # characters of a line that is shown with its prefix
+MARKERS = ("NCCL WARN", "NCCL INFO")  # after the prefix
 WIDEST = 24  # characters to which places in files are filled up
 
 
@@ -124,9 +126,9 @@ def _sections(report: Report, shown: Finding | None, *, everything: bool) -> lis
     problems = [f"{path} {problem}" for path, problem in report.input_problems()]
     problems = [*map(str, report.defects_beside_inputs), *problems]
     if problems:
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        more = f" (and {len(problems) - 1} more; -v lists them)" if len(problems) > 1 else ""
         problem = Text.assemble(("\nproblem  ", STYLE["warning"]), printable(problems[0]) + more)
-        sections += [_Section(2, [problem])]
+        sections += [_Section(0, [problem])]
     return [*sections, _Section(1, [Text(f"\n-v: {_behind_option(report, jobs)}", style="dim")])]
 
 
@@ -166,8 +168,14 @@ def _evidence(report: Report, *findings: Finding | None) -> list[RenderableType]
     cited = [report.evidence(finding)[:MOST_LINES] for finding in findings if finding is not None]
     lines = {place_of(report, line): line["text"].replace("\t", " ") for lines in cited for line in lines}
     width = min(max(map(len, lines), default=0), WIDEST)
-    texts = [Text.assemble((place.ljust(width), "cyan"), "  ", text) for place, text in lines.items()]
+    texts = [Text.assemble((place.ljust(width), "cyan"), "  ", _from_message(text)) for place, text in lines.items()]
     return [indented(_one_line(text)) for text in texts[:MOST_LINES]]
+
+
+def _from_message(line: str) -> str:
+    """Return a long line without the prefix of NCCL, so that what it says is in view."""
+    starts = [start for marker in MARKERS if (start := line.find(marker)) > 0]
+    return f"… {line[min(starts) :]}" if starts and len(line) > LONGEST_LINE else line
 
 
 def _letters(text: str) -> str:

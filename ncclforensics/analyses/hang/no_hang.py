@@ -5,7 +5,13 @@ from __future__ import annotations
 from ncclforensics.analyses.hang.job import Diagnosis, Job
 from ncclforensics.analyses.job.failure_events import AFTER
 from ncclforensics.data.names import operation_text, ranks_text
-from ncclforensics.data.variables import COLLECT_CALLS, COLLECT_UNBUFFERED, COLLECT_UNCHANGED, LOOK_AGAIN
+from ncclforensics.data.variables import (
+    COLLECT_CALLS,
+    COLLECT_UNBUFFERED,
+    COLLECT_UNCHANGED,
+    LOOK_AGAIN,
+    STACK_OF_ANY_RANK,
+)
 
 MAJORITY = 0.5
 
@@ -66,11 +72,9 @@ def conclude_no_hang(job: Job) -> Diagnosis:
     reason = "all ranks made the same calls and none failed; that a log ends is not a sign of a hang"
     collect = []
     if call := job.shared_last_call():
-        reason = (
-            f"all ranks made the same calls and none failed; the last, {operation_text(call)}, is the last line of all"
-        )
-        reason += ": it completed, or all stand in it"
-        collect = [LOOK_AGAIN]
+        where = f"every rank is in the same call where the logs end, {operation_text(call)}"
+        reason = f"{where}: it completed, or all hang in it"
+        collect = [LOOK_AGAIN, STACK_OF_ANY_RANK]
     if job.is_finished:
         reason = "every rank destroyed its communicators: the run completed"
     elif len(finished) > len(unfinished):
