@@ -87,3 +87,31 @@ def test_a_log_in_one_line_of_a_collector_is_read(tmp_path: Path) -> None:
     log.write_text(json.dumps({"log": "".join(texts), "stream": "stdout", "time": TIME}) + "\n", encoding="utf-8")
 
     assert analyze([str(log)]).verdicts[0]["verdict"] == "lagging-ranks"
+
+
+@pytest.mark.parametrize(
+    ("front", "message", "rule", "rank"),
+    [
+        (
+            "3%|▏| 96/3200 [01:02<1:21:36] [rank1]:[E1029 17:25:15.355741990 ProcessGroupNCCL.cpp:1515] [PG 3 Rank 1] ",
+            "Process group watchdog thread terminated with exception: CUDA error: unspecified launch failure",
+            "cuda-sticky-error",
+            1,
+        ),
+        (
+            "``` rank0]:[E416 04:50:37.808620443 ProcessGroupNCCL.cpp:1484] [PG ID 2 PG GUID 3 Rank 0] ",
+            "ProcessGroupNCCL's watchdog got stuck for 300 seconds without making progress in monitoring collectives.",
+            "torch-heartbeat-stuck",
+            None,
+        ),
+    ],
+)
+def test_a_record_of_pytorch_counts_behind_other_text(
+    tmp_path: Path, front: str, message: str, rule: str, rank: int | None
+) -> None:
+    (tmp_path / "post.txt").write_text(f"{front}{message}\n")
+
+    found = {finding.rule: finding for finding in analyze([tmp_path]).findings}
+
+    assert rule in found, list(found)
+    assert found[rule].ranks == ([] if rank is None else [rank])

@@ -110,3 +110,16 @@ def test_variables_on_lines_of_their_own_are_no_command_and_each_line_counts_onc
 
     assert run["launch_command"].is_empty()
     assert sum(run.tally.drop("source").row(0)) == text.count("\n")
+
+
+def test_text_of_pytorch_alone_is_unwrapped_and_blanks_at_its_end_are_left_out(tmp_path: Path) -> None:
+    text = (
+        "[rank{0}]:[E303 15:22:17.210116508 ProcessGroupNCCL.cpp:1895] [PG ID 0 PG GUID 0(default_pg) Rank {0}] Process"
+        " group watchdog thread terminated with exception: [Rank {0}] Watchdog caught collective operation timeout:"
+        " WorkNCCL(SeqNum=3399, OpType=_ALLGATHER_BASE, NumelIn=8, NumelOut=32, Timeout(ms)=1800000) ran for 1800062"
+        " milliseconds before timing out."
+    )
+    lines = [text.format(rank)[start : start + 85] for rank in (2, 3) for start in range(0, len(text) - 4, 85)]
+    (tmp_path / "job.out").write_text("".join(f"{line:<85}\n" for line in lines))
+
+    assert analyze([str(tmp_path)]).run["work"]["rank"].to_list() == [2, 3]

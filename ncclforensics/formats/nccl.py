@@ -135,6 +135,7 @@ def dialect() -> Dialect:
             prefix="NCCL WARN ",
             unshaped="warning",
         ),
+        record_regex=grammar_file.load("copied").part_regex("_torch_record"),
         messages_inside=_messages_inside(),
         raised="exception",
     )

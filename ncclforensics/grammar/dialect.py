@@ -138,6 +138,7 @@ class Dialect:
     quotation: Quotation | None = None
     alone_regex: str = ""  # the beginning of a message that stands in a text without its prefix
     alone_prefix: str = ""  # what is put before it
+    record_regex: str = ""  # the beginning of a line of another logger that the shapes know
     messages_inside: tuple[MessageInside, ...] = ()
     raised: str = ""  # the frame of exceptions of any kind, whose text may hold such messages
 

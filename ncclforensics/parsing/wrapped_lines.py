@@ -16,7 +16,7 @@ MIN_WIDTH = 40  # characters
 MIN_COMPLETED = 2  # lines of a sample that match a shape only together with the next lines
 MAX_PAIRS = 40  # lines of one sample that are tried
 MAX_PARTS = 12  # physical lines of one line in a sample
-MAX_LONGER = 0.05  # of the lines of NCCL: longer than the width
+MAX_LONGER = 0.05  # of the lines of NCCL and PyTorch: longer than the width
 MAX_BROKEN = 0.2  # lines that match a shape alone, but not together with the next line, for each completed one
 
 
@@ -27,11 +27,11 @@ def detect_widths(texts: pl.DataFrame, dialect: Dialect) -> dict[int, int]:
     """
     length = pl.col("text").str.len_chars()
     is_start = _is_start(dialect)
-    lines = texts.with_columns(
-        length=length, is_nccl=pl.col("text").str.contains(dialect.prefix_marker, literal=True), is_start=is_start
-    ).with_columns(is_followed=~pl.col("is_start").shift(-1, fill_value=True) & _is_same_source(-1))
-    nccl_lines = lines.filter("is_nccl")
-    followed = nccl_lines.filter(pl.col("is_followed") & (pl.col("length") >= MIN_WIDTH))
+    lines = texts.with_columns(length=length, is_known=_is_known(dialect, "text"), is_start=is_start).with_columns(
+        is_followed=~pl.col("is_start").shift(-1, fill_value=True) & _is_same_source(-1)
+    )
+    known_lines = lines.filter("is_known")
+    followed = known_lines.filter(pl.col("is_followed") & (pl.col("length") >= MIN_WIDTH))
     likely = (
         followed.group_by("source", "length")
         .len()
@@ -42,7 +42,7 @@ def detect_widths(texts: pl.DataFrame, dialect: Dialect) -> dict[int, int]:
     )
     widths: dict[int, int] = {}
     for source, width, _ in likely.iter_rows():
-        own = nccl_lines.filter(source=source)["length"]
+        own = known_lines.filter(source=source)["length"]
         if source not in widths and (own > width).mean() <= MAX_LONGER:
             sample = lines.filter(source=source)
             if _is_wrapped(sample, width, dialect):
@@ -51,13 +51,12 @@ def detect_widths(texts: pl.DataFrame, dialect: Dialect) -> dict[int, int]:
 
 
 def _is_wrapped(lines: pl.DataFrame, width: int, dialect: Dialect) -> bool:
-    """Whether lines of NCCL that are as long as the width are completed by the next lines."""
+    """Whether lines of NCCL and PyTorch that are as long as the width are completed by the next lines."""
     parts = _joined(lines.select("text", "is_start"), width).filter(pl.col("parts") > 1)
-    parts = parts.filter(
-        pl.col("first").str.contains(dialect.prefix_marker, literal=True) & (pl.col("parts") <= MAX_PARTS)
-    ).head(MAX_PAIRS)
+    parts = parts.filter(_is_known(dialect, "first") & (pl.col("parts") <= MAX_PARTS)).head(MAX_PAIRS)
     if parts.is_empty():
         return False
+    dialect = dialect.including_formats_in(parts["text"])
     unjoined, joined = _is_recognised(parts["first"], dialect), _is_recognised(parts["text"], dialect)
     completed, broken = int((joined & ~unjoined).sum()), int((unjoined & ~joined).sum())
     return completed >= MIN_COMPLETED and broken <= MAX_BROKEN * completed
@@ -82,10 +81,17 @@ def lines_of_specific_shapes(frames: dict[str, list[pl.DataFrame]], dialect: Dia
 
 
 def _is_start(dialect: Dialect) -> pl.Expr:
-    """Whether a line begins a new line of NCCL."""
+    """Whether a line begins a new line of NCCL or PyTorch."""
     text = pl.col("text")
     is_marked = text.str.contains(dialect.prefix_marker, literal=True)
-    return is_marked & text.str.contains(rf"^[^0-9A-Za-z]*{dialect.prefix_marker}|{dialect.prefix_regex}")
+    is_nccl = is_marked & text.str.contains(rf"^[^0-9A-Za-z]*{dialect.prefix_marker}|{dialect.prefix_regex}")
+    return is_nccl | text.str.contains(f"^(?:{dialect.record_regex})")
+
+
+def _is_known(dialect: Dialect, column: str) -> pl.Expr:
+    """Whether a text looks like a line of NCCL, or begins as one of PyTorch."""
+    text = pl.col(column)
+    return text.str.contains(dialect.prefix_marker, literal=True) | text.str.contains(f"^(?:{dialect.record_regex})")
 
 
 def _is_same_source(shift: int) -> pl.Expr:
@@ -98,7 +104,7 @@ def _joined(lines: pl.DataFrame, width: int) -> pl.DataFrame:
     is_begin = ~is_full.shift(1, fill_value=False) | pl.col("is_start")
     return (
         lines.group_by(is_begin.cum_sum().alias("start"), maintain_order=True)
-        .agg(pl.col("text").str.join(""), first=pl.col("text").first(), parts=pl.len())
+        .agg(pl.col("text").str.join("").str.strip_chars_end(" "), first=pl.col("text").first(), parts=pl.len())
         .drop("start")
     )
 
@@ -109,7 +115,8 @@ def join_wrapped(rows: pl.DataFrame, dialect: Dialect, width: int) -> pl.DataFra
     if not is_full.any():
         return rows
     is_begin = ~is_full.shift(1, fill_value=False) | rows.select(_is_start(dialect)).to_series()
-    how = {"text": pl.col("text").str.join(""), "damaged": pl.col("damaged").any(), "cut": pl.col("cut").last()}
+    text = pl.col("text").str.join("").str.strip_chars_end(" ")  # a terminal fills its lines with blanks
+    how = {"text": text, "damaged": pl.col("damaged").any(), "cut": pl.col("cut").last()}
     joined = rows.group_by(is_begin.cum_sum().alias("start"), maintain_order=True).agg(
         how.get(name, pl.col(name).first()) for name in rows.columns
     )
