@@ -24,7 +24,7 @@ from ncclforensics.capture import environment, inventory, link_tables, measureme
 from ncclforensics.capture.fault_injection import FaultKind, InjectedFault, parse_fault
 from ncclforensics.capture.inventory import Gpu
 from ncclforensics.capture.journal import Journal, host, plain
-from ncclforensics.capture.launch import _listen, launch
+from ncclforensics.capture.launch import Child, _listen, _watch, end_all, launch
 from ncclforensics.capture.launcher_rank import LauncherRank, detect_launcher_rank
 from ncclforensics.capture.pair_schedule import rounds_of_pairs
 from ncclforensics.capture.plan import COLLECTIVES, Plan, sizes
@@ -288,6 +288,14 @@ OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM
         ({**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, ("mpirun", 1, 2, 1, "127.0.0.1")),
         ({**OPEN_MPI, "MASTER_ADDR": "gpu03"}, ("mpirun", 1, 2, 1, "gpu03")),
         (
+            {"PALS_RANKID": "5", "PMI_SIZE": "8", "PALS_LOCAL_RANKID": "1", "PMI_RANK": "5", "MASTER_ADDR": "x1"},
+            ("mpiexec of PALS", 5, 8, 1, "x1"),
+        ),
+        (
+            {"FLUX_TASK_RANK": "1", "FLUX_JOB_SIZE": "2", "FLUX_TASK_LOCAL_ID": "1", "FLUX_JOB_NNODES": "1"},
+            ("flux run", 1, 2, 1, "127.0.0.1"),
+        ),
+        (
             {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "29500"},
             ("torchrun", 3, 4, 1, "a"),
         ),
@@ -312,7 +320,7 @@ def test_ranks_started_by_a_launcher_share_the_communicator_key(tmp_path: Path) 
     assert "NCCL_SOCKET_IFNAME" not in ranks[1].variables(1)
 
 
-@pytest.mark.parametrize("scheduler", [Scheduler.SLURM, Scheduler.MPIRUN])
+@pytest.mark.parametrize("scheduler", [one for one in Scheduler if one is not Scheduler.KUBERNETES])
 def test_a_job_script_is_one_that_the_shell_can_read(scheduler: Scheduler) -> None:
     text = job_script(scheduler, 4, 8, 600, replace(REQUEST, inject=("hang:3@20",)).arguments())
 
@@ -320,8 +328,13 @@ def test_a_job_script_is_one_that_the_shell_can_read(scheduler: Scheduler) -> No
     assert "ncclforensics capture --steps 30" in text
     assert "--inject hang:3@20" in text
     assert ("-np 32" in text) == (scheduler is Scheduler.MPIRUN)
-    wanted = {Scheduler.SLURM: ["--exclusive", "--mem=0"], Scheduler.MPIRUN: ["LD_LIBRARY_PATH", "NCCL_"]}[scheduler]
-    assert all(part in text for part in wanted)
+    wanted = {
+        Scheduler.SLURM: ["--exclusive", "--mem=0"],
+        Scheduler.MPIRUN: ["LD_LIBRARY_PATH", "NCCL_"],
+        Scheduler.PALS: ["scatter:excl", "-n 32 --ppn 8"],
+        Scheduler.FLUX: ["--exclusive", "--ntasks 32"],
+    }
+    assert all(part in text for part in wanted[scheduler])
 
 
 def test_a_job_script_passes_on_every_option_or_refuses_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -394,7 +407,7 @@ def test_a_full_disk_is_reported_and_the_capture_is_incomplete(tmp_path: Path, m
     monkeypatch.setattr(result, "launch", full)
 
     with pytest.raises(UsageError, match="the disk is full; the capture is not complete"):
-        result.capture(plan(tmp_path), lambda done, total: None)
+        result.capture(plan(tmp_path), lambda done, total, current: None)
     assert json.loads((tmp_path / "capture.json").read_bytes())["complete"] is False
 
 
@@ -430,7 +443,7 @@ def test_a_host_without_ipv4_meets_over_ipv6(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr("socket.create_server", without(socket.AF_INET, socket.AF_INET6))
     with pytest.raises(UsageError, match=r"neither 127\.0\.0\.1 nor ::1 can be used here"):
-        launch(plan(tmp_path), tmp_path / "capture.json", lambda done, total: None)
+        launch(plan(tmp_path), tmp_path / "capture.json", lambda done, total, current: None)
     if socket.has_ipv6:
         monkeypatch.setattr("socket.create_server", without(socket.AF_INET))
         with _listen() as listening:
@@ -448,6 +461,33 @@ def test_nccl_tests_without_mpi_are_refused_in_a_job(tmp_path: Path, tool: Calla
         build_plan(asked, launched, "x")
     program.write_bytes(b"\x7fELF MPI_Init")
     assert build_plan(asked, launched, "x").local_ranks == [(1, 1)]
+
+
+def test_progress_shows_what_runs_now(tmp_path: Path, tool: Callable[[str, str], Path]) -> None:
+    running = plan(tmp_path, steps=2, collectives=["all_reduce"], sizes=[8, 1 << 20], limit_s=0.3)
+    shown: list[tuple[int, int, str]] = []
+    lines = [{"torch": "2.13"}, {"step": 0}, {"step": 1}, {"collective": "all_reduce", "size": 8}]
+    (tmp_path / "measured.rank0.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="ascii")
+    asleep = subprocess.Popen([tool("sleeper", SLEEPER)], start_new_session=True)
+
+    _watch(running, [Child(0, asleep)], lambda *progress: shown.append(progress))
+    end_all([child := Child(0, asleep)])
+
+    assert child.ended == "taken-down"
+    assert shown[0] == (4, 11, "all_reduce of 1 MiB")
+    assert running.stages[6:] == ["pairs of ranks"] + ["few and many messages"] * 3 + ["end"]
+
+
+def test_the_plan_names_the_network_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = tmp_path / "infiniband" / "mlx5_0" / "ports" / "1"
+    port.mkdir(parents=True)
+    for name, value in (("state", "4: ACTIVE"), ("rate", "400 Gb/sec (4X NDR)"), ("link_layer", "InfiniBand")):
+        (port / name).write_text(value, encoding="ascii")
+    devices = inventory.networks(tmp_path)
+    monkeypatch.setattr("ncclforensics.capture.plan.networks", lambda: devices)
+
+    expected = "Network devices: mlx5_0 port 1: 4: ACTIVE, 400 Gb/sec (4X NDR), InfiniBand"
+    assert expected in list(plan(tmp_path).describe())
 
 
 def test_missing_external_programs_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -482,7 +522,7 @@ def test_the_time_limit_ends_all_processes(tmp_path: Path, tool: Callable[[str, 
     asleep = plan(tmp_path, program=str(tool("all_reduce_perf", SLEEPER)), limit_s=0.5)
     began = time.monotonic()
 
-    (child,), why = launch(asleep, tmp_path / "capture.json", lambda done, total: None)
+    (child,), why = launch(asleep, tmp_path / "capture.json", lambda done, total, current: None)
 
     assert time.monotonic() - began < 10
     assert "time limit" in why

@@ -11,9 +11,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 PROC = Path("/proc")
-# The rank as launchers pass it: torchrun and DeepSpeed, Open MPI, PMI and MPICH, Slurm.
-RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
-WORLD_VARIABLES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+# The rank as launchers pass it: torchrun and DeepSpeed, Open MPI, PMI and MPICH, PALS, Flux, Slurm.
+RANK_VARIABLES = (
+    "RANK",
+    "OMPI_COMM_WORLD_RANK",
+    "PMIX_RANK",
+    "PMI_RANK",
+    "PALS_RANKID",
+    "FLUX_TASK_RANK",
+    "SLURM_PROCID",
+)
+WORLD_VARIABLES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "FLUX_JOB_SIZE", "SLURM_NTASKS")
 # Variables that are kept, and beginnings of such; others may hold secrets.
 KEPT_VARIABLES = (*RANK_VARIABLES, *WORLD_VARIABLES, "LOCAL_RANK", "CUDA_VISIBLE_DEVICES", "MASTER_PORT")
 KEPT_BEGINNINGS = ("NCCL_", "TORCH_NCCL_", "TORCH_FR_", "TORCH_DISTRIBUTED_", "GLOO_")

@@ -25,7 +25,7 @@ KILL_AFTER = 2.0  # seconds from SIGTERM to SIGKILL
 GAVE_UP = 3  # the exit code of a rank whose call failed
 PACKAGES = Path(__file__).parents[2]
 OUTCOMES = ("finished", "exit", "signal", "gave-up", "taken-down")
-Progress = Callable[[int, int], None]  # called with (done, total)
+Progress = Callable[[int, int, str], None]  # called with (done, total, what runs now)
 
 
 @dataclass(slots=True)
@@ -137,7 +137,7 @@ def _start(plan: Plan, record: Path, rank: int, local: int, rendezvous: Mapping[
 def _watch(plan: Plan, children: list[Child], progress: Progress) -> str:
     """Wait for all ranks; after a failure, only as long as the other ranks need to detect it."""
     deadline = time.monotonic() + plan.limit_s
-    total = plan.steps + len(plan.sweep)
+    stages = plan.stages
     peers: dict[Path, tuple[str, float]] = {}
     while True:
         for child in children:
@@ -157,7 +157,8 @@ def _watch(plan: Plan, children: list[Child], progress: Progress) -> str:
             return f"the time limit of {plan.limit_s:.0f} s was reached"
         if deadlines and now >= min(deadlines):
             return "a rank failed, and other ranks did not end by themselves"
-        progress(min(_count_lines(plan.folder / "measured.rank0.jsonl"), total), total)
+        done = min(_count_lines(plan.folder / "measured.rank0.jsonl"), len(stages) - 1)
+        progress(done, len(stages), stages[done])
         time.sleep(POLL)
 
 

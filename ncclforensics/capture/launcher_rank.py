@@ -1,4 +1,4 @@
-"""Detect the rank of this process in a job that srun, mpirun or torchrun started."""
+"""Detect the rank of this process in a job that srun, mpirun, torchrun, PALS or Flux started."""
 
 from __future__ import annotations
 
@@ -19,8 +19,14 @@ LAUNCHERS = {
         "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
         "PMIX_NAMESPACE",
     ),
+    # HPE's PALS sets the number of ranks as PMI does; Flux sets its own variables.
+    "mpiexec of PALS": ("PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE", "PALS_APID"),
+    "flux run": ("FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", "", "FLUX_JOB_ID"),
     "mpiexec": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_ID"),
 }  # fmt: skip
+
+
+NUMBERS_OF_HOSTS = ("SLURM_STEP_NUM_NODES", "FLUX_JOB_NNODES")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +52,9 @@ def detect_launcher_rank(environment: Mapping[str, str]) -> LauncherRank | None:
         if not all(value.isdigit() for value in values) or int(values[1]) < 2:
             continue
         name = environment.get(job, "")
-        is_one_host = environment.get(local_size, "") == values[1] or environment.get("SLURM_STEP_NUM_NODES") == "1"
+        is_one_host = environment.get(local_size, "") == values[1] or "1" in {
+            environment.get(nodes) for nodes in NUMBERS_OF_HOSTS
+        }
         address = environment.get("MASTER_ADDR") or (
             LOOPBACK if is_one_host else _first_host(environment.get("SLURM_STEP_NODELIST", ""))
         )

@@ -11,7 +11,7 @@ from typing import Any
 
 from ncclforensics.capture import fault_injection
 from ncclforensics.capture.fault_injection import InjectedFault
-from ncclforensics.capture.inventory import Gpu, interface_to
+from ncclforensics.capture.inventory import Gpu, interface_to, networks
 from ncclforensics.capture.journal import host
 from ncclforensics.capture.launcher_rank import LOOPBACK, LOOPBACKS, LauncherRank
 from ncclforensics.errors import UsageError
@@ -198,11 +198,25 @@ class Plan:
         if self.faults:
             yield f"Injected faults: {', '.join(fault.text for fault in self.faults)}"
         yield f"Ends after {self.limit_s:.0f} s at the latest; a call is treated as hung after {self.stall_s:.0f} s"
+        if self.backend != "gloo":
+            yield f"Network devices: {'; '.join(networks()) or 'none'}"
         if self.gpus:
             yield f"Buffers: at most {_size_text(self.memory_bytes)} of GPU memory per rank, plus the buffers of NCCL"
         yield f"Folder: {self.folder}"
         for name, value in sorted(self.variables(0).items()):
             yield f"  {name}={value}"
+
+    @property
+    def stages(self) -> list[str]:
+        """What runs while rank 0 has written 0, 1, 2, … results."""
+        if self.program:
+            return [str(self.program)]
+        stages = ["start", *(f"step {step + 1}" for step in range(self.steps))]
+        if self.sweep:
+            stages += [f"{name} of {_size_text(size)}" for name, size in self.sweep]
+            stages += ["pairs of ranks"] * self.nranks
+            stages += ["few and many messages"] * len(REHEARSAL_SPLITS if self.is_rehearsal else SPLITS)
+        return [*stages, "end"]
 
     def _measurement_text(self) -> str:
         if not self.sweep:

@@ -15,6 +15,8 @@ class Scheduler(StrEnum):
     SLURM = "slurm"
     KUBERNETES = "kubernetes"
     MPIRUN = "mpirun"
+    PALS = "pals"
+    FLUX = "flux"
 
 
 PORT = 29500
@@ -41,6 +43,28 @@ export MASTER_ADDR=$(head -n 1 "$HOSTS" | cut -d " " -f 1) MASTER_PORT={port}
 PASSED=$(compgen -e | grep -E '^(NCCL_|CUDA_|UCX_|FI_|LD_LIBRARY_PATH$|PYTHONPATH$|PATH$|MASTER_)' | sed 's/^/-x /')
 mpirun --hostfile "$HOSTS" -np {ranks} --map-by ppr:{gpus}:node $PASSED \\
   {command} -o "$PWD/capture-$(date +%Y%m%d-%H%M%S)"
+"""
+PALS = """\
+#!/bin/bash
+#PBS -N ncclforensics-capture
+#PBS -l select={nodes}:ngpus={gpus}
+#PBS -l place=scatter:excl
+#PBS -l walltime={seconds}
+
+# One process per GPU, by mpiexec of HPE PALS, which passes on all variables.
+cd "$PBS_O_WORKDIR"
+export MASTER_ADDR=$(head -n 1 "$PBS_NODEFILE") MASTER_PORT={port}
+mpiexec -n {ranks} --ppn {gpus} {command} -o "$PWD/capture-$PBS_JOBID"
+"""
+FLUX = """\
+#!/bin/bash
+#flux: --nodes={nodes}
+#flux: --exclusive
+#flux: --time-limit={minutes}m
+
+# One task per GPU; every host must see this folder and the program.
+export MASTER_ADDR=$(flux exec --rank 0 hostname) MASTER_PORT={port}
+flux run --nodes {nodes} --ntasks {ranks} --exclusive {command} -o "$PWD/capture-$(date +%Y%m%d-%H%M%S)"
 """
 KUBERNETES = """\
 apiVersion: v1
@@ -83,7 +107,10 @@ spec:
         - {{name: results, persistentVolumeClaim: {{claimName: CLAIM}}}} # all pods must see it
         - {{name: shm, emptyDir: {{medium: Memory}}}}
 """
-TEXTS = {Scheduler.SLURM: SLURM, Scheduler.KUBERNETES: KUBERNETES, Scheduler.MPIRUN: MPIRUN}
+TEXTS = {
+    Scheduler.SLURM: SLURM, Scheduler.KUBERNETES: KUBERNETES, Scheduler.MPIRUN: MPIRUN, Scheduler.PALS: PALS,
+    Scheduler.FLUX: FLUX,
+}  # fmt: skip
 START = 300  # seconds added for pulling images and importing libraries
 
 

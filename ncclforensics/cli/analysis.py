@@ -79,16 +79,17 @@ class ProgressBar(AbstractContextManager["ProgressBar"]):
         self._began = monotonic()
         self._progress: Progress | None = None
 
-    def update(self, done: int, total: int) -> None:
-        """Show that `done` of `total` units are finished."""
+    def update(self, done: int, total: int, current: str = "") -> None:
+        """Show that `done` of `total` units are finished, and what runs now."""
         from ncclforensics.views.progress import progress
 
         if self._progress is None and monotonic() - self._began > BAR_DELAY:
-            self._progress = progress(self._label, of_bytes=self._of_bytes)
+            self._progress = progress(of_bytes=self._of_bytes)
             self._progress.start()
             self._progress.add_task(self._label, total=total)
         if self._progress is not None:
             self._progress.update(self._progress.task_ids[0], completed=done)
+            self._progress.update(self._progress.task_ids[0], description=f"{self._label} {current}".rstrip())
 
     def __exit__(self, *exception: object) -> None:
         if self._progress is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import nullcontext
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -25,6 +24,9 @@ if TYPE_CHECKING:
     from ncclforensics.capture.plan import Plan
     from ncclforensics.capture.result import CaptureResult
     from ncclforensics.report.build import Report
+
+
+LINE_EVERY = 30.0  # seconds between two lines of progress
 
 
 class Backend(StrEnum):
@@ -198,12 +200,30 @@ def _run_capture(plan: Plan, *, quiet: bool) -> CaptureResult:
     result.prepare(plan)
     if not quiet:
         typer.echo("\n".join(map(printable, plan.describe())), err=True)
-    with ProgressBar("capturing", of_bytes=False) if sys.stderr.isatty() and not quiet else nullcontext() as bar:
-        captured = result.capture(plan, bar.update if bar else lambda done, total: None)
+    if quiet:
+        captured = result.capture(plan, lambda done, total, current: None)
+    elif sys.stderr.isatty():
+        with ProgressBar("capturing", of_bytes=False) as bar:
+            captured = result.capture(plan, bar.update)
+    else:
+        captured = result.capture(plan, ProgressLines().update)
     if not quiet:
         for line in captured.summary():
             typer.echo(printable(line), err=True)
     return captured
+
+
+class ProgressLines:
+    """Lines on stderr that show every half a minute what runs, for the output of a job."""
+
+    def __init__(self) -> None:
+        self._printed = monotonic()
+
+    def update(self, done: int, total: int, current: str) -> None:
+        """Print a line if the last one is old enough."""
+        if monotonic() - self._printed >= LINE_EVERY:
+            self._printed = monotonic()
+            typer.echo(f"{strftime('%H:%M:%S')} {current} ({done} of {total})", err=True)
 
 
 def _fault_result(fault: InjectedFault, report: Report) -> str:
