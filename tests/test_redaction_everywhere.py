@@ -25,6 +25,7 @@ from ncclforensics.report.redacted_run import redact
 from ncclforensics.report.redaction import assign_pseudonyms
 from ncclforensics.tui import content
 from ncclforensics.views import (
+    card,
     ci_formats,
     json_difference,
     json_report,
@@ -117,12 +118,13 @@ def leaving(report: Report, folder: Path) -> dict[str, str]:
         "text of check": text_report.text(redacted, width=200, everything=True),
         "markdown": markdown.markdown(redacted, everything=True),
         "postmortem": markdown.postmortem(redacted, Cover(title, note, "")),
+        "card": card.svg(redacted, Cover(title, note, "")).decode(),
         "html": postmortem.html(redacted, Cover(title, note, "")).decode(),
         "junit": ci_formats.junit(redacted, ["error"]).decode(),
         "sarif": ci_formats.sarif(redacted).decode(),
     }
     file = folder / "leaving.ncclf"
-    save(redacted, file)
+    save(redacted, file, with_tables=True)
     texts |= {f"saved run: {name}": text for name, text in texts_of_saved(file).items()}
     reopened = analyze([str(file)], everything=True)
     texts["screens"] = repr(content.build_content(reopened, is_whole=True))

@@ -30,6 +30,7 @@ BEGINNING = _HEAD + len("mimetype") + len(TYPE)  # bytes by which a saved run is
 MOST_MEMBERS = 2000
 MOST_MANIFEST = 64 << 20  # bytes
 MANIFEST = "manifest.json"
+TABLES = "tables"  # folder of tables for people and other programs; this program does not read them
 FIELDS: Mapping[str, type | tuple[type, ...]] = {
     "path": str, "kind": str, "bytes": int, "sha256": str, "problems": list, "rank_hint": (int, type(None)),
     "lines_read": int, "is_cut": bool, "is_binary": bool, "is_document": bool, "recognised": int, "application": int,
@@ -70,7 +71,7 @@ class Saved:
             raise SavedError("is no saved run of this program: too many files in it, or two of one name")
         for member in members:
             folder, _, file = member.filename.rpartition("/")
-            is_frame = folder == "frames" and file.endswith(".parquet") and file[:-8].isidentifier()
+            is_frame = folder in ("frames", TABLES) and file.endswith(".parquet") and file[:-8].isidentifier()
             if not is_frame and member.filename not in ("mimetype", MANIFEST):
                 raise SavedError("is no saved run of this program: it holds what does not belong there")
             if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
@@ -134,14 +135,21 @@ def fingerprint() -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
-def write(path: Path, manifest: Mapping[str, Any], frames: Mapping[str, Callable[[], pl.DataFrame]]) -> None:
-    """Write a saved run, one frame at a time. After an error, `path` still holds the old file."""
+def write(
+    path: Path,
+    manifest: Mapping[str, Any],
+    frames: Mapping[str, Callable[[], pl.DataFrame]],
+    tables: Mapping[str, Callable[[], pl.DataFrame]],
+) -> None:
+    """Write a saved run, one frame or table at a time. After an error, `path` still holds the old file."""
+    members = {f"frames/{name}.parquet": made for name, made in frames.items()}
+    members |= {f"{TABLES}/{name}.parquet": made for name, made in tables.items()}
     with replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr(_member("mimetype"), TYPE)
-        for name, made in frames.items():
+        for name, made in members.items():
             encoded = io.BytesIO()  # Polars would report a full disk as a failure of its own
             made().write_parquet(encoded, compression="zstd", statistics=False)
-            archive.writestr(_member(f"frames/{name}.parquet"), encoded.getbuffer())
+            archive.writestr(_member(name), encoded.getbuffer())
         archive.writestr(_member(MANIFEST), orjson.dumps(manifest))
 
 

@@ -15,6 +15,7 @@ from ncclforensics.frames.protocol import Frames
 from ncclforensics.frames.registry import analyses
 from ncclforensics.parsing.parser import COUNTS
 from ncclforensics.report.build import Report
+from ncclforensics.report.saved_tables import saved_tables
 from ncclforensics.rules.finding import Line
 
 MOST_COMPUTED = 1_000_000  # rows; a larger computed frame is computed again when it is needed
@@ -23,8 +24,8 @@ MOST_COMPUTED = 1_000_000  # rows; a larger computed frame is computed again whe
 QUOTED_FIRST, QUOTED_LAST = 8, 64
 
 
-def save(report: Report, path: Path) -> None:
-    """Write everything that a later analysis needs instead of the files."""
+def save(report: Report, path: Path, *, with_tables: bool = False) -> None:
+    """Write everything that a later analysis needs instead of the files; with tables for other programs, if wanted."""
     run = report.run
     parsed = [shape.frame for shape in run.dialect.with_all_formats.shapes]
     rows = {name: run[name].height for name in [*parsed, "speaker", "repeated_line", *analyses()]}
@@ -39,18 +40,19 @@ def save(report: Report, path: Path) -> None:
     }
     kept[parquet.CITED] = lambda: lines
     small = small_frames.pack({name: kept[name]() for name in kept if rows.get(name, lines.height) <= small_frames.FEW})
-    together = sorted(small["frame"].unique())
-    files = {name: partial(_without_nulls, made) for name, made in kept.items() if name not in together}
+    packed = sorted(small["frame"].unique())
+    files = {name: partial(_without_nulls, made) for name, made in kept.items() if name not in packed}
     contents = {
         "schema": manifest.SCHEMA,
         "tool": {"name": "ncclforensics", "version": __version__},
         "made_by": manifest.fingerprint(),
         "inputs": [_input(report, number) for number in range(len(run.inputs))],
         "frames": rows,
-        "small_frames": together,
+        "small_frames": packed,
         "broken": sorted(run.broken),
     }
-    manifest.write(path, contents, {**files, small_frames.NAME: lambda: small})
+    tables = saved_tables(report) if with_tables else {}
+    manifest.write(path, contents, {**files, small_frames.NAME: lambda: small}, tables)
 
 
 def _quotable(run: Frames, parsed: Iterable[str]) -> Iterator[Line]:

@@ -21,6 +21,9 @@ def save(
             "-o", "--output", metavar="NAME.ncclf", help="The file to write; every command accepts it as PATH."
         ),
     ],
+    tables: Annotated[
+        bool, typer.Option("--tables", help="Add tables with names instead of codes, for DuckDB, Polars and others.")
+    ] = False,
     rank_from: RankFrom = None,
     redact: Redact = False,
     redact_map: RedactMap = None,
@@ -35,7 +38,7 @@ def save(
 
         report, _ = redact_report(report, redact_map)
     refuse_to_overwrite(output, [report])
-    write.save(report, output)
+    write.save(report, output, with_tables=tables)
     if report.defects:
         report_defects(report.defects)
         raise typer.Exit(Exit.DEFECT)
