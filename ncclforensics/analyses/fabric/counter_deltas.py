@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.analyses.fabric.counters import PORT, dump_of
+from ncclforensics.analyses.fabric.counters import COUNTER_SAMPLE, PORT, dump_of
 from ncclforensics.data.counters import AFTER, BEFORE, UNITS
+from ncclforensics.frames.columns import no_rows
 from ncclforensics.frames.registry import analysis
+from ncclforensics.parsing.templates import distinct_rows
 
 COUNTER_KEY = {"key": pl.String(), **PORT, "name": pl.String(), "unit": pl.String()}  # `key`: equal for one port
+ORDERED_SAMPLE = {
+    **COUNTER_SAMPLE,
+    "key": pl.String(),
+    "key_number": pl.UInt32(),  # of `key`
+    "counter_number": pl.UInt32(),  # of `key` and `name`
+    "is_single": pl.Boolean(),  # its port was dumped once: there is nothing to compare
+    "rank": pl.Int64(),  # the order of dumps that the names of their files show
+    "is_timed": pl.Boolean(),  # all dumps of the port have a time
+    "first_traffic": pl.Int64(),  # of the port in the first dump of this file
+}
 COUNTER_DELTA = {
     **COUNTER_KEY,
     "before": pl.Int64(),
@@ -47,16 +59,43 @@ SEPARATORS = ["/", "_", "-", ".", " ", "\\"]
 WIDTHS, NEAR = (8, 16, 32), 0.75
 
 
+@analysis(ORDERED_SAMPLE, of=("counter_sample",), is_step=True)
+def ordered_sample(counter_sample: pl.DataFrame, source: pl.DataFrame) -> pl.DataFrame:
+    """The samples of every port, the earliest first, each with the number of its counter; those of one dump last.
+
+    They are sorted by time if all have one, then by words in file names, then by traffic, which only increases.
+    """
+    ports, port = distinct_rows(counter_sample, ["source", *PORT])
+    named = _with_keys(ports.select("source", *PORT), source)
+    _, key_number = distinct_rows(named, ["key"])
+    rows = counter_sample.hstack([named["key"].gather(port), named["rank"].gather(port)])
+    rows = rows.with_columns(key_number=key_number.gather(port))
+    counters, counter_number = distinct_rows(rows, ["key_number", "name"])
+    rows = rows.with_columns(counter_number=counter_number)
+    if counters.height == rows.height:
+        repeated = rows.clear()
+    else:
+        is_repeated = counter_number.is_duplicated()
+        repeated_keys = rows["key_number"].filter(is_repeated).unique().implode()
+        is_of_repeated = pl.col("key_number").is_in(repeated_keys)
+        rows, repeated = rows.filter(~is_of_repeated), rows.filter(is_of_repeated)
+    none = {"is_timed": pl.lit(None, pl.Boolean), "first_traffic": pl.lit(None, pl.Int64)}
+    single = rows.with_columns(is_single=pl.lit(value=True), **none)
+    return pl.concat([_in_order(repeated).with_columns(is_single=pl.lit(value=False)), single], how="diagonal")
+
+
 @analysis(COUNTER_DELTA, of=("counter_sample",))
-def counter_delta(counter_sample: pl.DataFrame, source: pl.DataFrame) -> pl.DataFrame:
+def counter_delta(ordered_sample: pl.DataFrame) -> pl.DataFrame:
     """One row per counter and pair of consecutive dumps: values before and after, and the increase."""
-    ordered = _ordered_samples(_with_keys(counter_sample, source))
+    ordered = ordered_sample.filter(~pl.col("is_single"))
+    if ordered.is_empty():
+        return no_rows(COUNTER_DELTA)
     earlier = pl.col("value", "moment", "source", "line", "is_saturated", "rank", "first_traffic")
-    pairs = ordered.with_columns(earlier.shift(1).over("key", "name").name.prefix("before_"))
+    pairs = ordered.with_columns(earlier.shift(1).over("counter_number").name.prefix("before_"))
     pairs = pairs.filter(pl.col("before_line").is_not_null())
     is_lower = pl.col("value") < pl.col("before_value")
     saturates = pl.col("name").is_in(list(UNITS))
-    has_no_reset = (is_lower & ~_is_wrap()).any().over("key", "source", "sample").not_()
+    has_no_reset = (is_lower & ~_is_wrap()).any().over("key_number", "source", "sample").not_()
     wrapped = is_lower & ~saturates & _is_wrap() & has_no_reset
     is_saturated = pl.col("is_saturated") & pl.col("before_is_saturated")
     increase = (
@@ -122,33 +161,31 @@ def _with_keys(sample: pl.DataFrame, source: pl.DataFrame) -> pl.DataFrame:
     return sample.join(named, on="source", how="left").with_columns(key=key)
 
 
-def _ordered_samples(rows: pl.DataFrame) -> pl.DataFrame:
-    """Sort the samples of every port, the earliest first.
-
-    They are sorted by time if all have one, then by words in file names, then by traffic, which only increases.
-    """
+def _in_order(rows: pl.DataFrame) -> pl.DataFrame:
+    """Sort the samples of every port, the earliest first."""
     traffic = pl.col("value").filter(pl.col("unit").is_in(["packets", "bytes"])).sum()
     timed = rows.with_columns(
-        is_timed=(pl.col("moment").is_not_null().all() & (pl.col("moment").n_unique() > 1)).over("key"),
-        _traffic=traffic.over("key", "source", "sample"),
+        is_timed=(pl.col("moment").is_not_null().all() & (pl.col("moment").n_unique() > 1)).over("key_number"),
+        _traffic=traffic.over("key_number", "source", "sample"),
     )
-    timed = timed.with_columns(first_traffic=pl.col("_traffic").first().over("key", "source"))
+    timed = timed.with_columns(first_traffic=pl.col("_traffic").first().over("key_number", "source"))
     clock = pl.when("is_timed").then("moment")
     return (
         timed.with_columns(_clock=clock)
         .sort("_clock", "rank", "first_traffic", "source", "sample", "line", maintain_order=True)
         # Two tools that query a port at the same time print the same counters twice.
-        .unique(["key", "name", "source", "sample"], keep="last", maintain_order=True)
+        .unique(["counter_number", "source", "sample"], keep="last", maintain_order=True)
+        .drop("_clock", "_traffic")
     )
 
 
 @analysis(COUNTER_INCREASE, of=("counter_sample",))
-def counter_increase(counter_sample: pl.DataFrame, source: pl.DataFrame, counter_delta: pl.DataFrame) -> pl.DataFrame:
+def counter_increase(ordered_sample: pl.DataFrame, counter_delta: pl.DataFrame) -> pl.DataFrame:
     """One row per counter of a port: its last value, and its increase over all dumps."""
-    ordered = _ordered_samples(_with_keys(counter_sample, source))
-    last = ordered.group_by("key", "name", maintain_order=True).agg(
-        pl.col(*PORT, "unit", "value", "is_saturated", "source", "line").last(), dumps=pl.len()
-    )
+    shown = ["key", "name", *PORT, "unit", "value", "is_saturated", "source", "line"]
+    repeated = ordered_sample.filter(~pl.col("is_single"))
+    last = repeated.group_by("counter_number", maintain_order=True).agg(pl.col(shown).last(), dumps=pl.len())
+    single = ordered_sample.filter("is_single").select(shown).with_columns(dumps=pl.lit(1, pl.UInt32))
     is_increase = pl.col("increase") > 0
     total = counter_delta.group_by("key", "name").agg(
         pl.when(pl.col("increase").is_not_null().any()).then(pl.col("increase").sum()).alias("increase"),
@@ -166,6 +203,7 @@ def counter_increase(counter_sample: pl.DataFrame, source: pl.DataFrame, counter
         before_source=pl.col("before_source").first(),
         before_line=pl.col("before_line").first(),
     )
-    return last.join(total, on=["key", "name"], how="left", maintain_order="left").with_columns(
+    increases = last.join(total, on=["key", "name"], how="left", maintain_order="left")
+    return pl.concat([increases, single], how="diagonal").with_columns(
         pl.col("is_lower_bound", "is_reset").fill_null(value=False)
     )

@@ -8,6 +8,7 @@ from ncclforensics.data.host_counters import LOCAL_TOOLS
 from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.registry import analysis
 from ncclforensics.frames.time_range import as_time
+from ncclforensics.parsing.templates import distinct_rows
 
 OUTPUT_KEY = ["source", "launcher_rank", "launcher_node"]  # lines with equal values may be one output
 OUTPUT_HEADING = {
@@ -71,34 +72,30 @@ def _date(text: pl.Expr) -> pl.Expr:
 
 def add_origin(rows: pl.DataFrame, output_heading: pl.DataFrame) -> pl.DataFrame:
     """Add to each row its host (`origin_host`) and time (`moment`): from its launcher prefix, or the heading above."""
-    headings = pl.concat(
-        [
-            output_heading.with_columns(_is_row=False),
-            rows.select("source", "line").with_row_index("_row").with_columns(_is_row=True),
-        ],
-        how="diagonal",
-    ).sort("source", "line", "_is_row")
-    filled = (
-        headings.with_columns(pl.col("heading_host", "taken").forward_fill().over("source"))
-        .filter("_is_row")
-        .sort("_row")
-    )
+    for column in ("heading_host", "taken"):
+        stated = output_heading.drop_nulls(column)
+        above = _row_above(rows["source"], rows["line"], stated["source"], stated["line"])
+        rows = rows.with_columns(stated[column].gather(above))
     launched = as_time(text_of("launcher_time"), NO_YEAR)
     launched = pl.when(launched.dt.year() > NO_YEAR).then(launched)
-    return rows.with_columns(filled["heading_host"], filled["taken"]).with_columns(
+    return rows.with_columns(
         origin_host=pl.coalesce(text_of("launcher_node"), "heading_host"), moment=pl.coalesce(launched, "taken")
     )
 
 
 def add_heading_above(rows: pl.DataFrame, heads: pl.DataFrame) -> pl.DataFrame:
     """Add to each row the columns of the last head above it in the same output, and its line as `head_line`."""
-    numbered = heads.with_columns(head_line=pl.col("line")).with_row_index("_head")
-    both = pl.concat(
-        [
-            numbered.select("_head", *OUTPUT_KEY, "line", _is_row=pl.lit(False)),
-            rows.with_row_index("_row").with_columns(_is_row=True),
-        ],
-        how="diagonal_relaxed",
-    ).sort("source", "line", "_is_row")
-    filled = both.with_columns(pl.col("_head").forward_fill().over(OUTPUT_KEY)).filter("_is_row").drop("_is_row")
-    return filled.join(numbered.drop(*OUTPUT_KEY, "line"), on="_head", how="left").sort("_row").drop("_head", "_row")
+    places = pl.concat([rows.select(OUTPUT_KEY), heads.select(OUTPUT_KEY)], how="vertical_relaxed")
+    _, output = distinct_rows(places, OUTPUT_KEY)
+    above = _row_above(output.head(rows.height), rows["line"], output.tail(heads.height), heads["line"])
+    added = heads.with_columns(head_line="line").drop(*OUTPUT_KEY, "line")
+    return rows.hstack(added.select(pl.all().gather(above)))
+
+
+def _row_above(output: pl.Series, line: pl.Series, head_output: pl.Series, head_line: pl.Series) -> pl.Series:
+    """For every line the row of the last head at or above it in the same output; null where there is none."""
+    lines = pl.DataFrame({"output": output, "line": line}).with_row_index("row").sort("line")
+    heads = pl.DataFrame({"output": head_output, "line": head_line}).with_row_index("head")
+    heads = heads.sort("line", maintain_order=True)
+    found = lines.join_asof(heads, on="line", by="output", strategy="backward", check_sortedness=False)
+    return found.sort("row")["head"]
