@@ -22,6 +22,7 @@ html_extra_path = ["report.schema.json"]
 # Shown as text: Pygments does not know these languages, and a drawing would need a script from elsewhere.
 lexers |= dict.fromkeys(("lark", "jsonc", "mermaid"), TextLexer())
 highlight_language = "text"
+default_role = "code"  # docstrings mark names with single backticks
 
 myst_heading_anchors = 3
 autodoc_typehints = "signature"

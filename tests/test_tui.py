@@ -376,7 +376,7 @@ def test_an_export_writes_the_incident_or_a_finding_and_overwrites_nothing(tmp_p
             await typed(app, pilot, str(tmp_path / name))
             await until(pilot, lambda name=name: (tmp_path / name).exists() and bool(app._notifications))
         await until(pilot, lambda: any("File exists" in each.message for each in app._notifications))
-        assert "AllReduce #13" in (tmp_path / "whole.md").read_text(encoding="utf-8")
+        assert "never called AllReduce" in (tmp_path / "whole.md").read_text(encoding="utf-8")
         written = json.loads((tmp_path / "one.json").read_bytes())
         assert [finding["rule"] for finding in written["findings"]] == ["coll-lagging-ranks"]
         redacted = (tmp_path / "redacted.json").read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ from pathlib import Path
 from sphinx.application import Sphinx
 
 from ncclforensics import analyze
-from ncclforensics.data.names import printable
+from ncclforensics.data.names import printable, sentence
 from ncclforensics.report.build import Report
 from ncclforensics.rules.registry import all_rules
 
@@ -20,9 +20,32 @@ RULES, FRAMES, INDEX = "rules/", "frames/", "rules"
 ORPHAN = "---\norphan: true\n---\n"
 # Repositories whose issues are cited by the repository's name alone.
 OWNERS = {
-    "nccl": "NVIDIA", "nccl-tests": "NVIDIA", "TensorRT-LLM": "NVIDIA", "pytorch": "pytorch", "rccl": "ROCm",
-    "aws-ofi-nccl": "aws", "vllm": "vllm-project", "horovod": "horovod", "ucx": "openucx", "lit-llama": "Lightning-AI",
-}  # fmt: skip
+    "NVIDIA": ("nccl", "nccl-tests", "TensorRT-LLM", "NVSentinel"),
+    "ROCm": ("rccl", "rocm-systems"),
+    "aws": ("aws-ofi-nccl",),
+    "deepspeedai": ("DeepSpeed",),
+    "espnet": ("espnet",),
+    "FlagOpen": ("FlagScale",),
+    "hiyouga": ("LlamaFactory",),
+    "horovod": ("horovod",),
+    "jax-ml": ("jax",),
+    "Lightning-AI": ("lit-llama",),
+    "LargeWorldModel": ("LWM",),
+    "llm-d": ("llm-d-benchmark",),
+    "meta-pytorch": ("torchcomms",),
+    "microsoft": ("mscclpp", "WSL"),
+    "NVIDIA-NeMo": ("Megatron-Bridge",),
+    "om-ai-lab": ("VLM-R1",),
+    "Oneflow-Inc": ("oneflow",),
+    "openucx": ("ucx",),
+    "pytorch": ("pytorch",),
+    "rapidsai": ("dask-cuda",),
+    "ray-project": ("ray", "ray_lightning"),
+    "rwth-i6": ("returnn",),
+    "sgl-project": ("sglang",),
+    "vllm-project": ("vllm",),
+}
+REPOSITORIES = {name: f"{owner}/{name}" for owner, names in OWNERS.items() for name in names}
 ISSUE = re.compile(r"(?<![\w/#-])((?:[\w.-]+/)?[\w.-]+)#(\d+)\b")
 
 
@@ -46,7 +69,7 @@ def _add(app: Sphinx, page: str, source: list[str]) -> None:
 
 def _link(issue: re.Match[str]) -> str:
     """Link an issue on GitHub, if the repository is known."""
-    name = issue[1] if "/" in issue[1] else f"{OWNERS[issue[1]]}/{issue[1]}" if issue[1] in OWNERS else None
+    name = issue[1] if "/" in issue[1] else REPOSITORIES.get(issue[1])
     return f"[{issue[0]}](https://github.com/{name}/issues/{issue[2]})" if name else issue[0]
 
 
@@ -71,13 +94,13 @@ def _example(name: str, app: Sphinx) -> str:
     incident = next((folder for folder in sorted(INCIDENTS.iterdir()) if name in _shown_by(folder)), None)
     if incident is None:
         return ""
-    text = f"## Example\n\nThe incident `{incident.name}` shows it.\n"
+    text = f"## Example\n\nThe incident `{incident.name}` in `fixtures/incidents` shows it.\n"
     if app.config.rule_examples:
         report = _report(incident)
         findings = [finding for finding in report.findings if finding.rule == name and finding.evidence]
         lines = [printable(line["text"]) for finding in findings[:1] for line in report.evidence(finding)[:3]]
         if lines:
-            text += f"{findings[0].title}:\n\n````text\n" + "\n".join(lines) + "\n````\n"
+            text += f"\n{sentence(findings[0].title)}\n\n````text\n" + "\n".join(lines) + "\n````\n"
     return f"{text}\n"
 
 

@@ -35,13 +35,11 @@ def postmortem(report: Report, cover: Cover) -> str:
     if cover.note:
         parts.append(cover.note.strip() + "\n")
     parts += _body(report, cover.title, everything=True)
-    hashes = [f"{digest}  {printable(report.path_of(source))}\n" for source, digest in report.hashes.items()]
-    parts += [
-        "### How this report was made\n",
-        f"ncclforensics {__version__}, run with this command:\n",
-        fenced(f"{printable(cover.command)}\n"),
-    ]
-    return "\n".join([*parts, details(f"SHA-256 of {count_of(len(hashes), 'file')}", fenced("".join(hashes)))])
+    parts += ["### How this report was made\n", f"ncclforensics {__version__}, run with this command:\n"]
+    parts.append(fenced(f"{printable(cover.command)}\n"))
+    if hashes := [f"{digest}  {printable(report.path_of(source))}\n" for source, digest in report.hashes.items()]:
+        parts.append(details(f"SHA-256 of {count_of(len(hashes), 'file')}", fenced("".join(hashes))))
+    return "\n".join(parts)
 
 
 def _body(report: Report, title: str, *, everything: bool) -> Iterator[str]:
