@@ -606,7 +606,7 @@ def test_bandwidth_is_computed_as_in_nccl_tests() -> None:
     assert row["mean_us"] == 100.5
     assert row["algbw_GBps"] == pytest.approx((8 << 20) / 100.5e3, abs=1e-3)
     assert row["busbw_GBps"] == row["algbw_GBps"]  # 2 (n - 1) / n is 1 for two
-    assert row["ranks"]["1"] == {"median_us": 99.0, "min_us": 90.0, "max_us": 120.0}
+    assert row["ranks"]["1"] == {"median_us": 99.0, "min_us": 90.0, "max_us": 120.0, "wrong": 0}
 
 
 def test_a_size_that_a_rank_did_not_reach_is_left_out() -> None:

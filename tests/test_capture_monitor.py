@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ import pytest
 
 from ncclforensics.capture import request, result
 from ncclforensics.capture.fault_injection import parse_fault
+from ncclforensics.capture.host_results import host_results, host_table
 from ncclforensics.capture.plan import Plan
+from ncclforensics.capture.previous import comparison, find_previous
 from ncclforensics.cli import main
 from tests.test_capture import measured, write_end, write_journals
 
@@ -75,3 +78,57 @@ def test_the_limit_holds_for_the_capture_and_its_algorithms_together(
 
     assert main(arguments(tmp_path, "--limit", "60")) == 0
     assert [plan.limit_s for plan in turns] == [20, 20, 20]
+
+
+def captured(folder: Path, hosts: list[str], slow: str = "", killed: int | None = None) -> result.CaptureResult:
+    """A capture of two ranks on each host; the pairs of one host may be slow, and a rank may be killed."""
+    names = dict(enumerate(host for host in hosts for _ in range(2)))
+    ends = [("signal", -9) if rank == killed else ("finished" if killed is None else "gave-up", 0) for rank in names]
+    return result.CaptureResult(
+        folder,
+        [{"rank": rank, "pid": 70 + rank, "ended": how, "code": code} for rank, (how, code) in enumerate(ends)],
+        "",
+        [],
+        pairs=[
+            {"ranks": [a, b], "size": 1 << 28, "latency_us": 9.0, "busbw_GBps": 14.0 if slow in (x, y) else 46.0}
+            for (a, x), (b, y) in combinations(names.items(), 2)
+            if killed is None
+        ],
+        hosts=names,
+    )
+
+
+def test_the_table_of_hosts_names_the_slow_host_and_that_of_the_killed_rank(tmp_path: Path) -> None:
+    hosts = ["gpu-a012", "gpu-a013", "gpu-a014", "gpu-a015"]
+
+    slow = host_results([captured(tmp_path, hosts, slow="gpu-a014")] * 2, {})
+    killed = host_results([captured(tmp_path, hosts), captured(tmp_path, hosts, killed=2)], {})
+    named = host_results([captured(tmp_path, hosts)], {7: "lagging-ranks"})
+
+    assert [row.outcome(2) for row in slow.values()] == ["PASS", "PASS", "FAIL", "PASS"]
+    assert [row.outcome(2) for row in killed.values()] == ["not completed", "FAIL", "not completed", "not completed"]
+    assert [row.outcome(1) for row in named.values()] == ["PASS", "PASS", "PASS", "FAIL"]
+    table = list(host_table(killed, 2))
+    assert "FAIL  rank 2 ended by signal, code -9 (ranks 2, 3)" in table[2]
+
+
+@pytest.mark.parametrize(("hosts", "is_found"), [({"0": "gpu-a012"}, True), ({"0": "gpu-a013"}, False)])
+def test_a_capture_is_compared_with_the_last_one_of_the_same_hosts(
+    hosts: dict[str, str], is_found: bool, tmp_path: Path
+) -> None:
+    plan = {"backend": "nccl", "nranks": 2, "ranks_per_gpu": 1, "program": None}
+    for day, busbw in (("03-01", 400.0), ("03-02", 380.0), ("03-03", 310.0)):
+        row = {"collective": "all_reduce", "size": 1 << 30, "busbw_GBps": busbw}
+        record = {"began": f"2026-{day} 11:04:57.000000", "complete": True, "plan": plan, "measured": [row]}
+        own = {"0": "gpu-a012"} if day == "03-03" else hosts
+        (tmp_path / day).mkdir()
+        result.write_record(tmp_path / day / result.RECORD, {**record, "pairs": [], "hosts": own})
+    (tmp_path / "torn").mkdir()
+    (tmp_path / "torn" / result.RECORD).write_text("{", encoding="ascii")
+
+    found = find_previous(tmp_path / "03-03", result.RECORD)
+
+    assert found == (tmp_path / "03-02" if is_found else None)
+    if found is not None:
+        lines = list(comparison(tmp_path / "03-03", found, result.RECORD))
+        assert lines[1:] == ["  all_reduce of 1073741824 bytes: 380.00 -> 310.00 GB/s (-18%)"]

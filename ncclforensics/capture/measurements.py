@@ -47,7 +47,8 @@ def _combine(name: str, size: int, ranks: Mapping[int, Row]) -> Row:
         "wrong": sum(row["wrong"] for row in ranks.values()),
         "median_us": median(row["median_us"] for row in ranks.values()),
         "ranks": {
-            str(rank): {key: ranks[rank][key] for key in ("median_us", "min_us", "max_us")} for rank in sorted(ranks)
+            str(rank): {key: ranks[rank][key] for key in ("median_us", "min_us", "max_us", "wrong")}
+            for rank in sorted(ranks)
         },
     }  # fmt: skip
 

@@ -34,7 +34,8 @@ class CaptureResult:
     measured: list[Row]
     pairs: list[Row] = field(default_factory=list)  # of ranks
     splits: list[Row] = field(default_factory=list)  # the same bytes in few and in many calls
-    hosts: list[str] = field(default_factory=list)  # of each rank
+    hosts: dict[int, str] = field(default_factory=dict)  # of each rank with a journal
+    is_rehearsal: bool = False
 
     @property
     def busbw(self) -> float | None:
@@ -73,7 +74,7 @@ class CaptureResult:
             yield f"busbw at {largest} bytes, GB/s: " + ", ".join(
                 f"{row['collective']} {row['busbw_GBps']:.2f}" for row in best
             )
-        yield from link_tables.pair_summary(self.pairs, self.hosts)
+        yield from link_tables.pair_summary(self.pairs, list(self.hosts.values()))
         if self.splits:
             total = self.splits[0]["calls"] * self.splits[0]["size"]
             yield f"all_reduce of {total} bytes, GB/s: " + ", ".join(
@@ -126,9 +127,17 @@ def _capture(plan: Plan, progress: Progress) -> CaptureResult:
     if plan.is_first_of_host:
         record_data["absent"]["after"] = environment.collect(plan.folder / "after", only_counters=True)
     captured = CaptureResult(plan.folder, _exit_rows(plan, children), ended_early, [])
+    captured.is_rehearsal = plan.is_rehearsal
+    captured.hosts = {device["rank"]: device["host"] for device in _devices(plan)}
     if plan.is_leader and not plan.program:
         _write_tables(plan, captured, record_data)
-    record_data |= {"ended": now(), "complete": True, "ended_early": ended_early, "ranks": captured.ranks}
+    record_data |= {
+        "hosts": captured.hosts,
+        "ended": now(),
+        "complete": True,
+        "ended_early": ended_early,
+        "ranks": captured.ranks,
+    }
     write_record(plan.folder / RECORD if plan.is_leader else record, record_data)
     if plan.is_leader and plan.launcher_rank is not None:
         record.unlink()
@@ -200,9 +209,9 @@ def _write_tables(plan: Plan, captured: CaptureResult, record_data: Row) -> None
 def _write_link_tables(plan: Plan, captured: CaptureResult, by_rank: Mapping[int, Sequence[Row]]) -> None:
     captured.pairs = link_tables.pair_rows(by_rank)
     captured.splits = link_tables.split_rows(by_rank.get(0, []), plan.nranks)
-    captured.hosts = [device["host"] for device in _devices(plan)]
     if captured.pairs:
-        lines = link_tables.pair_table(captured.pairs, captured.hosts, rehearsal=plan.is_rehearsal)
+        hosts = list(captured.hosts.values())
+        lines = link_tables.pair_table(captured.pairs, hosts, rehearsal=plan.is_rehearsal)
         write_file(plan.folder / "point-to-point.txt", "\n".join([*lines, ""]).encode())
     if captured.splits:
         lines = link_tables.split_table(captured.splits)
@@ -213,7 +222,9 @@ def _devices(plan: Plan) -> Sequence[Row]:
     """List the ranks as nccl-tests does; a shared GPU is marked, because it must not be compared with others."""
     devices = []
     for path in sorted(plan.folder.glob("journal.rank*.jsonl")):
-        first = next(measurements.entries(path))  # a rank writes its journal before it measures
+        first = next(measurements.entries(path), None)
+        if first is None:
+            continue  # the rank ended before it wrote
         gpu = plan.gpu_of(first["device"] or 0) if first["device"] is not None else None
         name = "CPU" if gpu is None else gpu.name + (" (shared)" if plan.ranks_per_gpu > 1 else "")
         process = {"host": first["host"], "pid": first["pid"], "device": first["device"] or 0}

@@ -115,7 +115,8 @@ def capture(
     no_color: NoColor = False,
 ) -> None:
     """Run instrumented collectives on this machine and analyse their logs as `check` does."""
-    from ncclforensics.capture import measurements, request, scripts
+    from ncclforensics.capture import measurements, request, result, scripts
+    from ncclforensics.capture.previous import comparison, find_previous
 
     capture_request = request.CaptureRequest(
         folder=output,
@@ -150,7 +151,8 @@ def capture(
         typer.echo("\n".join(map(printable, plan.describe())))
         return
     plan = replace(plan, limit_s=plan.limit_s / (1 + len(compared_algorithms)))
-    captured = _repeat_capture(plan, repeat, every, min_busbw, quiet=quiet)
+    turns = _repeat_capture(plan, repeat, every, min_busbw, quiet=quiet)
+    captured = turns[-1]
     measured = {}
     if not captured.problem:
         measured = {name: _run_capture(plan.with_algorithm(name), quiet=quiet).measured for name in compared_algorithms}
@@ -160,7 +162,13 @@ def capture(
         typer.echo(f"fastest all_reduce from {smallest} to {largest} bytes: {name}", err=True)
     report = load_report([str(captured.folder)], full=True, everything=True, quiet=quiet)
     write_report(report, report_format, None, fail_on=fail_on, verbose=verbose, no_color=no_color, everything=True)
+    for line in _judged_hosts(plan.folder, turns, report):
+        if not quiet:
+            typer.echo(printable(line), err=True)
     if not quiet:
+        if (previous := find_previous(captured.folder, result.RECORD)) is not None:
+            for line in comparison(captured.folder, previous, result.RECORD):
+                typer.echo(printable(line), err=True)
         for fault in plan.faults:
             typer.echo(_fault_result(fault, report), err=True)
     if too_slow := captured.busbw_problem(min_busbw):
@@ -171,24 +179,28 @@ def capture(
     raise typer.Exit(Exit.FINDINGS if too_slow and captured.busbw is not None else code)
 
 
-def _repeat_capture(plan: Plan, repeat: int, every: float, min_busbw: float | None, *, quiet: bool) -> CaptureResult:
-    """Run captures until one fails or is too slow; return the last one.
+def _repeat_capture(
+    plan: Plan, repeat: int, every: float, min_busbw: float | None, *, quiet: bool
+) -> list[CaptureResult]:
+    """Run captures until one fails or is too slow; return them.
 
     All processes of a launcher take the result that rank 0 writes, so that they stop at the same turn.
     """
     from ncclforensics.capture import result
 
+    turns: list[CaptureResult] = []
     for turn in range(1, repeat + 1):
         began = monotonic()
         turn_plan = plan if repeat == 1 else replace(plan, folder=plan.folder / f"turn-{turn:03}")
         captured = _run_capture(turn_plan, quiet=quiet)
         if not plan.is_leader:
             captured = result.wait_for_result(turn_plan)
+        turns.append(captured)
         if captured.problem or captured.busbw_problem(min_busbw):
             break
         if turn < repeat:
             sleep(max(0.0, began + every - monotonic()))
-    return captured
+    return turns
 
 
 def _run_capture(plan: Plan, *, quiet: bool) -> CaptureResult:
@@ -224,6 +236,19 @@ class ProgressLines:
         if monotonic() - self._printed >= LINE_EVERY:
             self._printed = monotonic()
             typer.echo(f"{strftime('%H:%M:%S')} {current} ({done} of {total})", err=True)
+
+
+def _judged_hosts(folder: Path, turns: list[CaptureResult], report: Report) -> list[str]:
+    """Write the table of hosts that passed or failed to `hosts.txt`, and return its lines."""
+    from ncclforensics.archive.atomic_write import write_file
+    from ncclforensics.capture.host_results import host_results, host_table
+
+    named_ranks = {
+        rank: row["verdict"] for row in report.verdicts for rank in {*report.numbers(row["culprits"]), *row["missing"]}
+    }
+    lines = list(host_table(host_results(turns, named_ranks), len(turns)))
+    write_file(folder / "hosts.txt", "\n".join([*lines, ""]).encode())
+    return lines
 
 
 def _fault_result(fault: InjectedFault, report: Report) -> str:
