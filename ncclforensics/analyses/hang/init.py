@@ -260,6 +260,8 @@ def _judge_unfinished_init(job: Job, inside: dict[str, list[Row]]) -> Diagnosis 
         if not _ranks_with_communicators(job).issuperset(not_begun):
             diagnosis.lower_certainty("possible")  # NCCL's lines show that they began an init: its START may be lost
         diagnosis.add_evidence("culprit", [job.last_line(rank_id) for rank_id in not_begun[:4]])
+    elif unseen_members and any(row["rank"] is None for row in job.rank_ids.values()):
+        return None  # processes that were heard may be these members
     elif unseen_members:
         missing = missing_numbers(size, {row["rank"] for row in job.members[key]})
         reason = f"never joined the init of the communicator of {size} ranks; there is no log of {ranks_text(missing)}"

@@ -32,8 +32,10 @@ def find_missing_call_lines(job: Job) -> Diagnosis | None:
     if job.is_finished or is_single_rank or len(visible_ranks) > MAJORITY * len(job.rank_ids):
         return None
     how_many = "no rank's log" if not visible_ranks else f"only {len(visible_ranks)} of {len(job.rank_ids)} ranks' logs"
+    is_initialised = any(row["is_complete"] for row in job.memberships)
+    init = "init completed, but" if is_initialised else "no line shows the end of an init, and"
     diagnosis = Diagnosis(
-        "undecidable", f"init completed, but {how_many} shows calls: the logs do not show what happened after init"
+        "undecidable", f"{init} {how_many} shows calls: the logs do not show what happened after init"
     )
     diagnosis.collect = COLLECT_CALLS
     if job.has_calls_of_no_communicator:
