@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import cast
 from urllib.parse import urlsplit
 
+import polars as pl
 import pytest
 from textual.binding import Binding
 from textual.pilot import Pilot
@@ -27,10 +28,13 @@ from ncclforensics.tui import content, terminal
 from ncclforensics.tui.app import Forensics, Request
 from ncclforensics.tui.connections import MatrixTable
 from ncclforensics.tui.content.connections import Connections
+from ncclforensics.tui.content.logs import LineFilter
+from ncclforensics.tui.content.merged import Merger, Order
 from ncclforensics.tui.content.ranks import RankRow, State
 from ncclforensics.tui.incident import Incident
 from ncclforensics.tui.log import Log
 from ncclforensics.tui.log_lines import LogLines
+from ncclforensics.tui.merged import MergedRows
 from ncclforensics.tui.operations import CallTable
 from ncclforensics.tui.prompts import Help
 from ncclforensics.tui.rank_table import RankTable
@@ -129,6 +133,8 @@ def test_every_screen_is_as_recorded(size: tuple[int, int], golden: Golden) -> N
             await pilot.pause()
             if name == "log":
                 await until(pilot, is_ready(app))
+            if name == "merged":
+                await until(pilot, lambda: app.screen.query_one(MergedRows).rows > 0)
             if name == "incident":
                 await until(pilot, lambda: "Culprits" in text_of(app))
             golden(SCREENS / f"{size[0]}x{size[1]}" / f"{name}.txt", text_of(app))
@@ -569,6 +575,43 @@ def test_any_line_is_shown_at_once_and_found_in_both_directions(tmp_path: Path) 
         await until(pilot, lambda: lines(app).number == 199_990)
 
     opened(path, steps)
+
+
+def test_the_lines_of_all_ranks_are_merged_by_position_of_their_calls() -> None:
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        await pilot.press("8")
+        await until(pilot, lambda: app.screen.query_one(MergedRows).rows > 0)
+        rows = app.screen.query_one(MergedRows)
+        assert rows.lines is not None
+        assert rows.rank_text(rows.cursor_row) == "rank 11"  # begins at the last call of the culprit
+        row = rows.cursor_row
+        assert [rows.rank_text(other) for other in range(row - 3, row)] == ["rank  8", "rank  9", "rank 10"]
+        assert {rows.line_text(other).split("opCount ")[1][:1] for other in range(row - 3, row + 1)} == {"c"}
+        for rank in (0, 11):
+            positions = rows.lines.filter(pl.col("rank") == rank)["line"]
+            assert positions.is_sorted()  # each rank keeps its own order
+        await pilot.press("f")
+        await typed(app, pilot, "rank:11 AllGather")
+        await until(pilot, lambda: rows.rows == 6)
+        await pilot.press("G", "enter")
+        await until(pilot, is_ready(app))
+        assert "nccl_rank11.log" in text_of(app)
+        assert "AllGather" in lines(app).line_text(lines(app).number)
+
+    walk(LoadedApp(of(LAGGING)), steps)
+
+
+def test_lines_with_times_are_merged_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "one-rank-comes-late-to-every-step"
+    report = of(name)
+    monkeypatch.chdir(INCIDENTS / name)
+
+    merged = cast("Merger", content.build_content(report, is_whole=True).parts["merged"]).merge()
+
+    assert merged.has_times
+    ordered = merged.ordered(Order.TIME, LineFilter())
+    assert ordered["time"].drop_nulls().is_sorted()
+    assert ordered["rank"].n_unique() > 2
 
 
 def test_a_filter_leaves_the_lines_of_a_rank_a_level_and_a_family() -> None:

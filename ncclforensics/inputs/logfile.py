@@ -173,6 +173,20 @@ class LogFile:
         texts = (text for rows in blocks for text in rows["text"].to_list())
         return [text if text.isprintable() else printable(text) for text in texts]
 
+    def last_lines(self, count: int) -> pl.DataFrame:
+        """Return the last lines (columns `line`, `text`)."""
+        notes = self._index
+        step = bisect_right(notes.numbers, max(1, notes.lines - count + 1)) - 1
+        try:
+            with self._lock:
+                blocks = [*_blocks(self._stream, notes, step, notes.size)] if self._stream else []
+        except DAMAGED_ARCHIVE as error:
+            self.note = f"cannot be read: {getattr(error, 'strerror', None) or error}"
+            blocks = []
+        empty = pl.DataFrame(schema={"line": pl.Int32(), "text": pl.String()})
+        rows = [rows.select(pl.col("line").cast(pl.Int32), pl.col("text").cast(pl.String)) for rows in blocks]
+        return pl.concat([empty, *rows]).tail(count)
+
     def matches(
         self,
         is_match: pl.Expr,

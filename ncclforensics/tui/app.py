@@ -21,6 +21,7 @@ from ncclforensics.tui.connections import Connections
 from ncclforensics.tui.export import Export, possible_exports
 from ncclforensics.tui.incident import Incident
 from ncclforensics.tui.log import Log
+from ncclforensics.tui.merged import Merged
 from ncclforensics.tui.operations import Operations
 from ncclforensics.tui.palette import Finder
 from ncclforensics.tui.prompts import Ask, Choice, Help
@@ -57,14 +58,14 @@ class _CancelledError(Exception):
 
 
 class Forensics(App[None]):
-    """The application with its seven screens."""
+    """The application with its eight screens."""
 
     TITLE = "ncclforensics"
     CSS_PATH = Path(__file__).with_name("style.tcss")
     COMMANDS: ClassVar[set[Any]] = {Finder}
     COMMAND_PALETTE_BINDING = "ctrl+p"
     SCREENS: ClassVar[dict[str, Callable[[], Screen[Any]]]] = {
-        page.NAME: page for page in (Incident, Ranks, Operations, Waiting, Connections, Benchmarks, Log)
+        page.NAME: page for page in (Incident, Ranks, Operations, Waiting, Connections, Benchmarks, Log, Merged)
     }
     BINDINGS: ClassVar[list[BindingType]] = [
         *(

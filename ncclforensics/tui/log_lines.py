@@ -84,11 +84,7 @@ class LogLines(VirtualRows):
 
     def scroll_to_text(self, text: str) -> None:
         """Scroll sideways until a text on the line under the cursor is in view."""
-        start = self.line_text(self.number).find(text)
-        left, room = int(self.scroll_offset.x), self.size.width - self.fixed
-        if start >= 0 and not left <= start <= left + room - len(text):
-            x = 0 if start + len(text) <= room else start - room // 3
-            self.scroll_to(x=max(0, x), animate=False, force=True, immediate=True)
+        self.scroll_sideways_to(self.line_text(self.number).find(text), len(text))
 
     def go(self, number: int) -> None:
         """Move the cursor to a line, or to the nearest one that passes the filter."""

@@ -27,6 +27,7 @@ TITLES = {
     "connections": "Connections",
     "benchmarks": "Benchmarks",
     "log": "Log",
+    "merged": "Merged",
 }
 Position = tuple[object, ...]
 Result = TypeVar("Result")

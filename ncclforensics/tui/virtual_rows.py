@@ -146,6 +146,13 @@ class VirtualRows(ScrollView, can_focus=True):
             self.refresh()
         self.post_message(self.Moved(self))
 
+    def scroll_sideways_to(self, start: int, length: int) -> None:
+        """Scroll sideways until these characters of a row are in view; a negative start is ignored."""
+        left, room = int(self.scroll_offset.x), self.size.width - self.fixed
+        if start >= 0 and not left <= start <= left + room - length:
+            x = 0 if start + length <= room else start - room // 3
+            self.scroll_to(x=max(0, x), animate=False, force=True, immediate=True)
+
     def action_move(self, by: int) -> None:
         """Move up or down, to the nearest cell."""
         row = max(0, min(self.cursor_row + by, self.rows - 1))

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 MB = 1_000_000
 PRESSES = 25  # of two keys, there and back
 SLOWEST = 5  # seconds
-SCREENS = {"1": "incident", "2": "ranks", "3": "operations", "4": "waiting", "5": "connections", "7": "log"}
+SCREENS = {
+    "1": "incident", "2": "ranks", "3": "operations", "4": "waiting", "5": "connections", "7": "log", "8": "merged",
+}  # fmt: skip
 LIMIT = 600  # seconds until everything must have been read
 
 
@@ -82,11 +84,23 @@ async def measure(folder: str, began: float) -> None:
         for key, name in SCREENS.items():
             await pilot.press(key)
             await pilot.pause(1)
+            if name == "merged":
+                await until_filled(app)
             for _ in range(PRESSES):
                 await keys.press(*("right", "left") if name == "ranks" else ("down", "up"))
             keys.tell(name)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MB
     print(f"  peak memory         {peak:7.0f} MB")
+
+
+async def until_filled(app: Forensics) -> None:
+    """Wait until the lines of all files have been merged."""
+    from ncclforensics.tui.merged import MergedRows
+
+    start = time.perf_counter()
+    while not app.screen.query_one(MergedRows).rows:
+        await asyncio.sleep(0.05)
+    print(f"  merged              {time.perf_counter() - start:7.2f} s")
 
 
 class Keys:

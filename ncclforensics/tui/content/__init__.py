@@ -9,7 +9,7 @@ from threading import Lock
 from ncclforensics.data.names import printable
 from ncclforensics.report.build import Report
 from ncclforensics.report.pseudonyms import Pseudonyms
-from ncclforensics.tui.content import calls, connections, incident, logs, measurements, ranks, waiting
+from ncclforensics.tui.content import calls, connections, incident, logs, measurements, merged, ranks, waiting
 from ncclforensics.tui.content.evidence import Citer
 
 
@@ -34,6 +34,7 @@ class RunContent:
 BUILDERS: dict[str, Callable[[Report, Citer], object]] = {
     "incident": incident.build_incident,
     "log": logs.list_logs,
+    "merged": merged.build_merger,
     "ranks": ranks.list_ranks,
     "operations": calls.build_calls,
     "waiting": waiting.build_waiting_trees,
