@@ -40,7 +40,8 @@ Paths = Annotated[
     list[str],
     typer.Argument(
         metavar="PATH",
-        help="Files, folders, globs, saved runs, or - for standard input; also .tar, .zip, .gz, .zst, .xz and .bz2.",
+        help="Files, folders, globs, saved runs, URLs (s3://, gs://, az://, https://), or - for standard input; also "
+        ".tar, .zip, .gz, .zst, .xz and .bz2.",
     ),
 ]
 Good = Annotated[str, typer.Argument(metavar="GOOD", help="The good run: a file, a folder or a quoted glob.")]

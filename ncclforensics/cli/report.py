@@ -24,6 +24,7 @@ from ncclforensics.cli.options import (
     Until,
 )
 from ncclforensics.cli.output import exit_code_of, write_bytes
+from ncclforensics.inputs.remote import without_secrets
 
 
 def report(
@@ -75,7 +76,7 @@ def report(
         since=since,
         until=until,
     )
-    command = sys.argv[1:]
+    command = [without_secrets(argument) for argument in sys.argv[1:]]
     if redact or redact_map:
         from ncclforensics.report.redacted_run import redact_report
 

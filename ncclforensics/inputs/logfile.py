@@ -92,7 +92,7 @@ class LogFile:
         if self.source.problem:
             return
         try:
-            if self._unpacked is None and not self.source.seekable:
+            if self._unpacked is None and (self.source.remote or not self.source.seekable):
                 self._unpack(is_active)
             elif self._unpacked is None:
                 self._read_on(is_active)

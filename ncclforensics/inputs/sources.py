@@ -1,4 +1,4 @@
-"""Find the sources that paths name: files, folders, globs, standard input, archives, compressed files, saved runs.
+"""Find the sources that paths name: files, folders, globs, URLs, stdin, archives, compressed files, saved runs.
 
 A source that cannot be read has a `problem`; the others are read all the same.
 """
@@ -30,15 +30,16 @@ from ncclforensics.archive.manifest import BEGINNING, Saved, SavedError, is_save
 from ncclforensics.data.paths import STDIN
 from ncclforensics.errors import NoInputError, UsageError
 from ncclforensics.inputs.archives import HEAD, is_tar, is_zip, unpack
+from ncclforensics.inputs.remote import RemoteObject, find_objects, is_remote
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 # Compression is recognised by the first bytes, never by the name.
-_MAGIC: dict[bytes, Callable[[Path], io.BufferedIOBase]] = {
+_MAGIC: dict[bytes, Callable[[Path | io.BufferedReader], io.BufferedIOBase]] = {
     b"\x1f\x8b": lambda path: gzip.open(path, "rb"),
     b"BZh": lambda path: bz2.open(path, "rb"),
-    b"\xfd7zXZ\x00": lambda path: lzma.open(path, "rb"),
+    b"\xfd7zXZ\x00": lambda path: lzma.LZMAFile(path),
     b"\x28\xb5\x2f\xfd": lambda path: io.BufferedReader(_Zstd(path)),
 }
 # What the decompressors raise on a file that is cut or damaged.
@@ -55,8 +56,8 @@ class _Zstd(io.RawIOBase):
 
     _STEP = 1 << 12  # compressed bytes at once: repetitive text grows a thousandfold
 
-    def __init__(self, path: Path) -> None:
-        self._file = open(path, "rb")
+    def __init__(self, file: Path | io.BufferedReader) -> None:
+        self._file = open(file, "rb") if isinstance(file, Path) else file
         self._frame = zstandard.ZstdDecompressor().decompressobj()
         self._waiting = b""  # compressed
         self._ready = b""  # decompressed
@@ -101,10 +102,15 @@ class Source:
     is_part: bool = False  # of a rotated log: the next part continues it
     saved: Saved | None = None  # a saved run takes the place of all its inputs
     archive: Path | None = None  # that the file was unpacked from
+    remote: RemoteObject | None = None  # it is read over the network, and `file` is no file
 
     def open(self) -> io.BufferedIOBase:
         """The bytes, decompressed. Raises OSError or one of DAMAGED_ARCHIVE."""
         return self.opener(self.file)
+
+    def open_stored(self) -> io.BufferedIOBase:
+        """The bytes as they are stored, compressed or not. Raises OSError."""
+        return self.remote.open() if self.remote else open(self.file, "rb")
 
 
 def _plain(path: Path) -> io.BufferedIOBase:
@@ -143,7 +149,7 @@ def _files_in(source: Source) -> list[Source]:
     try:
         with source.open() as stream:
             head = stream.read(HEAD)
-        if not (is_tar(head) or (is_zip(head) and source.opener is _plain)):
+        if not (is_tar(head) or (is_zip(head) and (source.opener is _plain or (source.remote and source.seekable)))):
             return [source]
         folder = Path(tempfile.gettempdir(), temporary_prefix() + token_hex(4))
         _SPOOLED.append(folder)
@@ -161,7 +167,20 @@ def _files_in(source: Source) -> list[Source]:
     return found
 
 
-def _spooled(stream: BinaryIO, name: str) -> Source:
+def _remote(found: RemoteObject) -> Source:
+    """The source of an object that is read over the network; a saved run is copied to a temporary file."""
+    head = b"" if found.problem else found.open().read(BEGINNING)
+    if is_saved(head):
+        return _spooled(found.open(), found.url)
+    unpack = next((opener for magic, opener in _MAGIC.items() if head.startswith(magic)), None)
+
+    def opened(_: Path) -> io.BufferedIOBase:
+        return unpack(found.open()) if unpack else found.open()
+
+    return Source(found.url, Path(found.url), found.size, unpack is None, opened, found.problem, remote=found)
+
+
+def _spooled(stream: BinaryIO | io.BufferedIOBase, name: str) -> Source:
     """Copy a pipe to a temporary file, because evidence is read a second time."""
     path = Path(tempfile.gettempdir(), temporary_prefix() + token_hex(4))
     _SPOOLED.append(path)  # before the file exists: a signal may end the program at any time
@@ -212,6 +231,12 @@ def find(paths: Iterable[str], rank_from: str = RANK_IN_NAME) -> list[Source]:
     for path in dict.fromkeys(paths):
         if path == STDIN:
             sources += _files_in(_spooled(sys.stdin.buffer, STDIN))
+            continue
+        if is_remote(path):
+            for found in find_objects(path):
+                if (key := found.url if found.key else path) not in seen:
+                    seen.add(key)
+                    sources += _files_in(_remote(found))
             continue
         matches = [Path(path)] if os.path.lexists(path) else [Path(m) for m in sorted(glob.glob(path, recursive=True))]
         if not matches:

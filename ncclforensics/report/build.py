@@ -44,7 +44,7 @@ class Report:
         for reading in self.run.inputs:
             if not reading.source.problem and reading.number not in self.hashes:
                 try:
-                    with open(reading.source.file, "rb") as stream:
+                    with reading.source.open_stored() as stream:
                         self.hashes[reading.number] = hashlib.file_digest(stream, "sha256").hexdigest()
                 except OSError as error:
                     reading.problems.append(f"its SHA-256 is unknown: {error.strerror or error}")

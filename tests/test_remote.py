@@ -1,0 +1,308 @@
+"""Logs in object stores and on web servers: read by ranges, listed, and one clear line where they cannot be read."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclforensics import analyze, cli
+from ncclforensics.frames.open_run import open_run
+from ncclforensics.inputs import remote
+from ncclforensics.inputs.sources import find
+from ncclforensics.simulate.generate import Plan, generate
+from ncclforensics.views import json_report
+from tests.incidents import INCIDENTS
+
+obstore = pytest.importorskip("obstore", reason="the extra `remote` is not installed")
+FOLDER = INCIDENTS / "one-rank-stops-before-an-allreduce"
+LOGS = sorted(path.name for path in FOLDER.glob("*.log"))
+SIGNATURE = "X-Amz-Signature=5ecre7"
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Serves the objects of its server to signed requests, by ranges; takes part in no logging."""
+
+    protocol_version = "HTTP/1.1"
+    server: Server
+
+    def do_GET(self) -> None:
+        path, _, query = self.path.partition("?")
+        data = self.server.objects.get(path)
+        wanted = self.headers.get("Range")
+        with self.server.lock:
+            self.server.requests.append((path, wanted))
+            fails = self.server.failures.pop(path, None)
+        if fails or query != SIGNATURE or data is None:
+            return self.answer(fails or (403 if query != SIGNATURE else 404), b"")
+        if wanted is None or not self.server.knows_ranges:
+            return self.answer(200, data)
+        first, _, last = wanted.removeprefix("bytes=").partition("-")
+        part = data[int(first) : int(last) + 1]
+        stated = f"bytes {first}-{int(first) + len(part) - 1}/{len(data)}"
+        return self.answer(206, part, stated) if part else self.answer(416, b"")
+
+    def answer(self, status: int, data: bytes, content_range: str | None = None) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        if content_range:
+            self.send_header("Content-Range", content_range)
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+class Server(ThreadingHTTPServer):
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.objects: dict[str, bytes] = {f"/{name}": (FOLDER / name).read_bytes() for name in LOGS}
+        self.requests: list[tuple[str, str | None]] = []
+        self.failures: dict[str, int] = {}  # path -> status of the next answer
+        self.knows_ranges = True
+        self.lock = threading.Lock()
+
+    def url(self, path: str, query: str = SIGNATURE) -> str:
+        return f"http://127.0.0.1:{self.server_port}{path}?{query}"
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as running:
+        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+def said(paths: list[str]) -> dict[str, Any]:
+    return json_report.as_object(analyze(paths))
+
+
+def test_logs_on_a_web_server_give_the_verdict_of_the_files(server: Server) -> None:
+    report = said([server.url(f"/{name}") for name in LOGS])
+
+    assert report["hang"]["culprits"] == [11]
+    assert len(server.requests) == len(LOGS)  # they are short, and one request is enough for each
+    assert SIGNATURE not in str(report)
+
+
+def test_the_windows_of_a_long_log_take_one_request_for_each_end(server: Server, tmp_path: Path) -> None:
+    generate(Plan(nodes=1, gpus_per_node=2, tp=2, layers=4, steps=200), tmp_path)
+    server.objects = {f"/{file.name}": file.read_bytes() for file in tmp_path.glob("*.log")}
+    assert min(map(len, server.objects.values())) > 2 * remote.SMALL
+
+    run = open_run(find([server.url(path) for path in server.objects]))
+
+    assert [reader.is_windowed for reader in run.inputs] == [True, True]
+    assert run["operation"].height > 100
+    for path, data in server.objects.items():
+        ends = [f"bytes=0-{remote.SMALL - 1}", f"bytes={len(data) - remote.TAIL}-{len(data) - 1}"]
+        assert [part for other, part in server.requests if other == path] == ends
+
+
+def test_compressed_objects_are_unpacked_and_saved_runs_are_read(server: Server, tmp_path: Path) -> None:
+    assert cli.main(["save", *(str(FOLDER / name) for name in LOGS[1:]), "-o", str(tmp_path / "a.ncclf"), "-q"]) == 0
+    server.objects = {
+        "/0.gz": gzip.compress((FOLDER / LOGS[0]).read_bytes()),
+        "/a.ncclf": (tmp_path / "a.ncclf").read_bytes(),
+    }
+
+    report = said([server.url("/0.gz"), server.url("/a.ncclf")])
+
+    assert report["hang"]["culprits"] == [11]
+    assert len(report["inputs"]) == len(LOGS)
+
+
+def test_a_request_that_fails_once_is_repeated(server: Server) -> None:
+    server.failures = {f"/{LOGS[3]}": 503}
+
+    assert said([server.url(f"/{name}") for name in LOGS])["hang"]["culprits"] == [11]
+
+
+def unreachable(server: Server) -> str:
+    return f"http://127.0.0.1:1/log?{SIGNATURE}"
+
+
+def without_ranges(server: Server) -> str:
+    server.knows_ranges = False
+    return server.url(f"/{LOGS[0]}")
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("https://user:pa55@host:80/a/b.log?sig=5ecre7#x", "https://host:80/a/b.log"),
+        ("https://host?sig=5ecre7", "https://host"),
+        ("https://[::1?sig=5ecre7", "https://[::1"),
+        ("s3://bucket/what?.log", "s3://bucket/what?.log"),
+        ("logs/a?b", "logs/a?b"),
+    ],
+)
+def test_urls_are_shown_without_secrets(path: str, shown: str) -> None:
+    assert remote.without_secrets(path) == shown
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        (lambda server: "https://[::1/a?sig=5ecre7", "https://[::1/a cannot be read: it is no URL"),
+        (lambda server: server.url("/nothing.log"), "/nothing.log does not exist"),
+        (lambda server: server.url(f"/{LOGS[0]}", "X-Amz-Signature=wr0ng"),
+         "cannot be read: the server answered 403 Forbidden; check the credentials, or the signature of the URL"),
+        (unreachable, "/log cannot be read: the server was not reached"),
+        (without_ranges, "cannot be read: the server does not answer requests for a range of bytes"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_one_line_without_the_signature(
+    url: Any, reason: str, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = url(server)
+
+    assert cli.main(["hang", path]) == 2
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert reason in line
+    assert path.partition("?")[0] in line
+    assert "Signature" not in line
+
+
+def test_one_unreadable_object_stops_no_other(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [server.url(f"/{name}") for name in [*LOGS, "nothing.log"]]
+
+    assert cli.main(["hang", *paths]) == 1
+
+    assert f"{paths[-1].partition('?')[0]} does not exist" in capsys.readouterr().err
+
+
+def test_a_report_names_its_command_without_the_signature(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["report", *(server.url(f"/{name}") for name in LOGS), "-o", str(tmp_path / "a.md"), "-q"]
+    monkeypatch.setattr(sys, "argv", ["ncclforensics", *arguments])
+
+    assert cli.main(arguments) == 1
+
+    text = (tmp_path / "a.md").read_text(encoding="utf-8")
+    assert "http://127.0.0.1" in text
+    assert "Signature" not in text
+
+
+def test_without_the_extra_the_command_that_installs_it_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+
+    assert cli.main(["hang", "s3://bucket/job/"]) == 2
+    assert "s3://bucket/job/: pip install 'ncclforensics[remote]' installs what reads it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("reason", "path", "named"),
+    [
+        ("Error performing PUT http://169.254.169.254/latest/api/token", "s3://bucket/job/", "AWS_ACCESS_KEY_ID"),
+        ("Error performing GET http://metadata.google.internal/", "gs://bucket/job/", "GOOGLE_APPLICATION_CREDENTIALS"),
+        ("Generic MicrosoftAzure error: Account must be specified", "az://c/job/", "AZURE_STORAGE_ACCOUNT_NAME"),
+    ],
+)
+def test_missing_credentials_are_named(
+    reason: str, path: str, named: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise obstore.exceptions.GenericError(reason)
+
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
+    monkeypatch.setattr(obstore, "list", fail)
+
+    assert cli.main(["hang", path]) == 2
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"ncclforensics: {path} cannot be read: no credentials were found: set {named}")
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    """A bucket of moto's S3 server, a process on loopback: `pip install 'moto[server]'`; its python may be named."""
+    python = os.environ.get("NCCLFORENSICS_MOTO", sys.executable if importlib.util.find_spec("moto") else "")
+    if not python:
+        pytest.skip("moto[server] is not installed, and NCCLFORENSICS_MOTO names no Python that has it")
+    with Server() as free:
+        port = free.server_port
+    command = [python, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    variables = {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "5ecre7",
+        "AWS_REGION": "us-east-1",
+    }  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        try:
+            _fill(port)
+            yield "s3://incidents/"
+        finally:
+            running.terminate()
+            running.wait()
+
+
+def _fill(port: int) -> None:
+    """Create the bucket, once the server answers, and put the logs into it."""
+    from urllib.request import Request, urlopen
+
+    for _ in range(300):
+        try:
+            urlopen(Request(f"http://127.0.0.1:{port}/incidents", method="PUT")).close()
+            break
+        except OSError:
+            time.sleep(0.1)
+    store = obstore.store.S3Store("incidents", client_options={"allow_http": True})
+    for name in LOGS:
+        obstore.put(store, f"jobs/4711/{name}", (FOLDER / name).read_bytes())
+    obstore.put(store, "jobs/4711/.hidden", b"nothing")
+
+
+@pytest.mark.parametrize("path", ["jobs/4711/", "jobs/4711", "jobs/*/nccl_rank*.log", "jobs/4711/nccl_rank?*.log"])
+def test_a_folder_or_a_pattern_of_a_bucket_is_listed(bucket: str, path: str) -> None:
+    report = said([bucket + path])
+
+    assert report["hang"]["culprits"] == [11]
+    assert {one["path"] for one in report["inputs"]} == {f"{bucket}jobs/4711/{name}" for name in LOGS}
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("s3://incidents/jobs/4712/", "s3://incidents/jobs/4712/ does not exist"),
+        ("s3://other/jobs/", "s3://other/jobs/ cannot be read: the bucket does not exist"),
+    ],
+)
+def test_a_bucket_or_folder_that_is_missing_is_one_line(
+    path: str, reason: str, bucket: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["hang", path]) == 2
+    assert capsys.readouterr().err.splitlines() == [f"ncclforensics: {reason}"]
+
+
+@pytest.mark.slow
+def test_ten_thousand_keys_are_listed_and_read_at_once(bucket: str) -> None:
+    store = obstore.store.S3Store("incidents", client_options={"allow_http": True})
+    text = (FOLDER / LOGS[0]).read_bytes()
+    for number in range(10_000):
+        obstore.put(store, f"many/rank{number}.log", text)
+
+    found = remote.find_objects(f"{bucket}many/")
+
+    assert len(found) == 10_000
+    assert all(one.size == len(text) and not one.problem for one in found)
