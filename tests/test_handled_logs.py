@@ -99,6 +99,7 @@ HANDLINGS: Mapping[str, Callable[[Logs], Logs]] = {
     "CRI": by_line(lambda line: f"{TIME} stdout F {line}"),
     "CRI around JSON lines": by_line(lambda line: f"{TIME} stdout F {json.dumps({'msg': line, 'level': 'info'})}"),
     "CRLF": by_line(lambda line: f"{line}\r"),
+    "padded with blanks": by_line(lambda line: line.ljust(240)),
     "compressed": lambda logs: {f"{name}.gz": gzip.compress(data) for name, data in logs.items()},
     "renamed": renamed,
     "exported": exported,

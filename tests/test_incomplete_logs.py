@@ -164,8 +164,12 @@ def test_a_log_that_ends_inside_a_line_makes_its_rank_no_culprit(tmp_path: Path)
     assert set(hang["culprits"]) <= {11}
 
 
-def test_complete_files_in_utf_16_are_not_taken_for_cut(tmp_path: Path) -> None:
-    logs = {name: [b"".join(lines).decode().encode("utf-16")] for name, lines in logs_of(HANG).items()}
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+def test_complete_files_in_utf_16_are_not_taken_for_cut(line_end: str, tmp_path: Path) -> None:
+    logs = {
+        name: [b"".join(lines).decode().replace("\n", line_end).encode("utf-16")]
+        for name, lines in logs_of(HANG).items()
+    }
 
     hang = hang_of(logs, tmp_path / "logs")
 

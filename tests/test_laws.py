@@ -70,12 +70,26 @@ def without_beginnings(logs: Logs, draw: random.Random) -> Logs:
     return {name: lines[stretch(lines, draw, 1)[0] :] for name, lines in logs.items()}
 
 
+def with_one_short_log(logs: Logs, draw: random.Random) -> Logs:
+    """One log was copied earlier than the others."""
+    name = draw.choice(sorted(logs))
+    return {**logs, name: logs[name][: stretch(logs[name], draw, 1)[0]]}
+
+
+def ends_only(logs: Logs, draw: random.Random) -> Logs:
+    """As `kubectl logs --tail` or `tail` prints, of every log as many lines."""
+    longest = max(1, draw.randrange(max(map(len, logs.values()))))
+    return {name: lines[-longest:] for name, lines in logs.items()}
+
+
 LOSSES: Mapping[str, Callable[[Logs, random.Random], Logs]] = {
     "a line": without_line,
     "a stretch": without_stretch,
     "what an omission marks": with_omissions,
     "a log": without_log,
     "all beginnings": without_beginnings,
+    "the end of a log": with_one_short_log,
+    "all but the last lines": ends_only,
 }
 
 
@@ -110,8 +124,36 @@ def stamped(logs: Logs, draw: random.Random) -> Logs:
     }
 
 
+def on_a_screen(logs: Logs, draw: random.Random) -> Logs:
+    """Copied from a screen of 80 columns that fills its lines with blanks."""
+    return {
+        name: [
+            line.rstrip(b"\n")[start : start + 80].ljust(80) + b"\n"
+            for line in lines
+            for start in range(0, max(1, len(line) - 1), 80)
+        ]
+        for name, lines in logs.items()
+    }
+
+
+def printed_twice(logs: Logs, draw: random.Random) -> Logs:
+    """Into a file of each rank, and into the output of the job."""
+    return logs | merged(logs, draw)
+
+
+def two_in_a_file(logs: Logs, draw: random.Random) -> Logs:
+    """NCCL_DEBUG_FILE without %p: two ranks print into one file."""
+    names = sorted(logs)
+    pairs = [names[first : first + 2] for first in range(0, len(names), 2)]
+    return {
+        f"nccl_{number}.log": merged({name: logs[name] for name in pair}, draw)["job.log"]
+        for number, pair in enumerate(pairs)
+    }
+
+
 HANDLINGS: Mapping[str, Callable[[Logs, random.Random], Logs]] = {
-    "merged": merged, "renamed": renamed, "in halves": in_halves, "stamped": stamped,
+    "merged": merged, "renamed": renamed, "in halves": in_halves, "stamped": stamped, "on a screen": on_a_screen,
+    "printed twice": printed_twice, "two in a file": two_in_a_file,
 }  # fmt: skip
 
 

@@ -32,6 +32,8 @@ _ESCAPES = (
 )
 _CONTROLS = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x{9f}]"
 
+_PAD = b"  \n"  # in lines of a copied screen; NCCL itself ends some lines with one blank
+
 _STRANGE = r"[^ -~]"
 
 SCHEMA = {
@@ -69,7 +71,8 @@ def shown(raw: bytes) -> str:
 
 def _cleaned(texts: pl.Series) -> pl.Series:
     return (
-        texts.str.replace_all(_ESCAPES, "")
+        texts.str.strip_chars_end("\r\x00")  # of a line end in UTF-16, `\r\0\n\0`, the newline alone was removed
+        .str.replace_all(_ESCAPES, "")
         .str.replace_all("\r", " ", literal=True)
         .str.replace_all("\t", " ", literal=True)
         .str.replace_all(_CONTROLS, "")
@@ -83,8 +86,16 @@ def _split(data: bytes) -> list[str]:
 
 def _decoded(data: bytes) -> pl.Series:
     if len(data) < LITTLE:  # starting Polars' reader takes longer than splitting so few bytes
-        return pl.Series("text", _split(data), dtype=pl.String)
-    return pl.read_lines(data if data.isascii() else data.decode("utf-8", "replace").encode()).to_series()
+        text = pl.Series("text", _split(data), dtype=pl.String)
+    else:
+        text = pl.read_lines(data if data.isascii() else data.decode("utf-8", "replace").encode()).to_series()
+    return _without_padding(text) if _PAD in data else text
+
+
+def _without_padding(texts: pl.Series) -> pl.Series:
+    """Remove the blanks with which a screen fills lines of NCCL; other tools end the rows of tables with blanks."""
+    is_padded = texts.str.ends_with("  ") & texts.str.contains("NCCL", literal=True)
+    return texts.scatter(is_padded.arg_true(), texts.filter(is_padded).str.strip_chars_end(" "))
 
 
 def block(data: bytes, first: int, source: int = 0) -> pl.DataFrame:

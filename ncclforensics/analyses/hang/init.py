@@ -40,9 +40,12 @@ def find_refused_init(job: Job) -> Diagnosis | None:
     if first["form"] == "rank_twice":  # the second process should have had the rank number that is absent
         doubles = len(culprits) - len(set(job.rank_numbers(culprits)))
         diagnosis.missing = job.absent if len(job.absent) <= doubles else []  # of more, some logs were not given
+    elif first["form"] == "gpu_twice":
+        diagnosis.missing = [number for number in (first["rank"], first["other"]) if number in job.absent]
     diagnosis.add_evidence("failure", [event for event in lines if event["form"] == first["form"]][:4])
     diagnosis.add_evidence("culprit", [row for row in unfinished if row["rank_id"] in culprits][:4])
-    if not culprits or first["form"] in ("message_truncated", "root_info"):
+    is_partly_known = first["form"] == "rank_twice" and not diagnosis.missing
+    if not culprits or is_partly_known or first["form"] in ("message_truncated", "root_info"):
         diagnosis.lower_certainty("likely")
     return diagnosis
 
@@ -167,13 +170,8 @@ def _explain_refusal(job: Job, line: Row, lines: list[Row]) -> tuple[list[int], 
             versions = ", ".join(job.releases)
             return outliers, f"processes with different versions of NCCL connect to each other ({versions})"
         case "no_interface":
-            return sorted(
-                {
-                    event["rank_id"]
-                    for event in lines
-                    if event["form"] == "no_interface" and event["rank_id"] is not None
-                }
-            ), ("no network interface matches NCCL_SOCKET_IFNAME on this host")
+            without = {event["rank_id"] for event in lines if event["form"] == "no_interface"}
+            return sorted(without - {None}), "no network interface matches NCCL_SOCKET_IFNAME on this host"
     return [], "init was refused; the cited warning gives the reason"
 
 

@@ -8,6 +8,7 @@ shows only in the order against calls on other communicators.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from itertools import takewhile
 
 import polars as pl
@@ -121,9 +122,22 @@ def _judge_divergence(job: Job, key: str, nth: int) -> Diagnosis:
     if majority is not None and len(groups[majority]) <= len(differing):
         diagnosis.lower_certainty("likely")  # a tie, decided by the sister communicators
     diagnosis.reason = _describe_difference(how, minority_call, majority_call)
+    if how in ("arguments", "another") and _made_later(job, majority_call, minority_call):
+        diagnosis.reason += "; the others made that call later, too, so the lines before it may be lost from this log"
+        diagnosis.lower_certainty("possible")
     diagnosis.add_evidence("minority", differing[:4])
     diagnosis.add_evidence("majority", groups[majority][:2] if majority is not None else [majority_call])
     return diagnosis
+
+
+def _made_later(job: Job, majority_call: Row, minority_call: Row) -> bool:
+    """Whether the differing call and those behind it agree with later calls of the others, and better than in place."""
+    expected, actual = (
+        job.signatures_from(row["rank_id"], row["key"], row["nth"]) for row in (majority_call, minority_call)
+    )
+    in_place = _common_prefix(expected[1:], actual[1:])
+    later = ((expected[first:], min(len(actual), len(expected) - first)) for first in range(1, len(expected)))
+    return any(length > in_place and rest[:length] == actual[:length] for rest, length in later)
 
 
 def find_skipped_or_lost_call(job: Job) -> Diagnosis | None:
@@ -265,7 +279,7 @@ def _tokens_since_agreement(job: Job, row: Row) -> list[Token]:
     return _call_tokens(since.head(COMPARED_CALLS), job)[0]
 
 
-def _common_prefix(left: list[Token], right: list[Token]) -> int:
+def _common_prefix(left: Sequence[object], right: Sequence[object]) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False)))
 
 

@@ -6,16 +6,17 @@ ended by its scheduler, has unequal ends too. NCCL prints a call when it is enqu
 
 from __future__ import annotations
 
-from collections import defaultdict
-
-import polars as pl
-
-from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
+from ncclforensics.analyses.hang.job import Diagnosis, Job
 from ncclforensics.analyses.hang.stacks import is_standing_still
+from ncclforensics.analyses.hang.unequal_ends import (
+    find_end_in_setup,
+    find_others_in_setup,
+    find_several_ends,
+    find_several_ends_of_silent_ranks,
+)
 from ncclforensics.analyses.job.exit_reports import CAPTURE, SIGNAL
 from ncclforensics.analyses.job.failure_events import HARD, LOST, NETWORK, REFUSED
 from ncclforensics.analyses.job.torch_text import BARRIER, STORE, TIMED_OUT
-from ncclforensics.data.names import ranks_text
 
 # Verdicts that compare where the logs end: they hold only if the job stood still.
 FROM_ENDS = ("lagging-ranks", "p2p-unmatched", "cross-communicator-deadlock", "init-incomplete", "rank-missing")
@@ -62,15 +63,17 @@ def weigh_stall(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     diagnosis.stall_evidence = find_stall_evidence(job)
     is_from_ends = diagnosis.verdict in FROM_ENDS or diagnosis.rests_on_stall
     diagnosis.rests_on_stall = False
+    if is_from_ends and (answer := find_several_ends_of_silent_ranks(job, diagnosis)):
+        return answer
     if not is_from_ends or not WEAK.issuperset(diagnosis.stall_evidence):
         return diagnosis
     if job.is_finished:
         reason = "every rank destroyed its communicators, so the calls that some logs lack are lines that were lost"
         return Diagnosis("no-hang", reason, "likely")
-    if between := _ending_between(job, diagnosis):
-        return _several_ends(job, diagnosis, between)
-    if diagnosis.culprits and job.unfinished_setups.keys() & set(diagnosis.culprits):
-        return _ends_in_setup(job, diagnosis)
+    if answer := find_several_ends(job, diagnosis) or find_end_in_setup(job, diagnosis):
+        return answer
+    if not diagnosis.stall_evidence and (answer := find_others_in_setup(job, diagnosis)):
+        return answer
     diagnosis.rests_on_stall = not diagnosis.stall_evidence
     diagnosis.lower_certainty("likely")
     if diagnosis.stall_evidence or "stood still" not in diagnosis.reason:
@@ -84,66 +87,6 @@ def weigh_stall(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     if is_ordinary or has_later_output or lag > LONG_LAG or _ends_before_others(job, diagnosis.culprits):
         diagnosis.lower_certainty("possible")
     return diagnosis
-
-
-def _ending_between(job: Job, diagnosis: Diagnosis) -> list[int]:
-    """The ranks whose logs end between those of the culprits and of most others.
-
-    They made the same call that a culprit lacks, and fewer calls behind it than the others: it did not stop those, so
-    it did not stop these either, and one of these logs may only be shorter than the rank's run.
-    """
-    culprits = set(diagnosis.culprits)
-    if diagnosis.verdict != "lagging-ranks" or not culprits:
-        return []
-    first: dict[int, Row] = {}  # of every rank, the first call that a culprit lacks
-    for edge in sorted(job.waits, key=lambda edge: int(edge["pos"])):
-        if edge["kind"] == "collective" and not culprits.isdisjoint(edge["waits_for"]):
-            first.setdefault(edge["waiter"], edge)
-    later: dict[tuple[str, int], dict[int, int]] = defaultdict(dict)  # call -> rank id -> calls behind it
-    for rank_id, edge in first.items():
-        calls = job.calls_of(rank_id).filter(pl.col("pos") > edge["pos"])
-        later[edge["key"], edge["nth"]][rank_id] = calls.height
-    found = {
-        rank_id
-        for made in later.values()
-        for rank_id, calls in made.items()
-        if calls < max(made.values()) and rank_id in job.awaited_ranks
-    }
-    return sorted(found)
-
-
-def _left_open(diagnosis: Diagnosis, reason: str, collect: list[str]) -> Diagnosis:
-    """Answer that nothing shows which rank stands: the culprits of a diagnosis may wait like the others."""
-    answer = Diagnosis("undecidable", reason, "likely", collect=collect, stall_evidence=diagnosis.stall_evidence)
-    answer.victims = sorted({*diagnosis.victims, *diagnosis.culprits})
-    return answer
-
-
-def _several_ends(job: Job, diagnosis: Diagnosis, between: list[int]) -> Diagnosis:
-    """Answer where logs end at several places: nothing shows which of these ranks stands, and whose log is shorter."""
-    slower, later = (ranks_text(job.rank_numbers(ranks)) or "some ranks" for ranks in (diagnosis.culprits, between))
-    reason = (
-        f"the logs of {slower} end first, those of {later} later, and those of the others last: these ranks stand at "
-        "different places, or not all of their logs go to the end"
-    )
-    collect = [f"the end of the logs of {slower} and {later}", f"the stacks of {slower} and {later} (py-spy dump)"]
-    answer = _left_open(diagnosis, reason, collect)
-    answer.key, answer.call, answer.evidence_lines = diagnosis.key, diagnosis.call, diagnosis.evidence_lines
-    return answer
-
-
-def _ends_in_setup(job: Job, diagnosis: Diagnosis) -> Diagnosis:
-    """Answer where the log of a culprit ends in the middle of NCCL's work: it did not stop before a call."""
-    ranks = sorted(job.unfinished_setups.keys() & set(diagnosis.culprits))
-    names = ranks_text(job.rank_numbers(ranks)) or "some ranks"
-    reason = (
-        f"the log of {names} ends while NCCL connects it for the call it made last: it was copied there, or its end is "
-        "lost, or this connection does not complete"
-    )
-    collect = [f"the end of the log of {names}", f"the stacks of {names} (py-spy dump --native)"]
-    answer = _left_open(diagnosis, reason, collect)
-    answer.add_evidence("context", [job.unfinished_setups[rank_id] for rank_id in ranks[:3]])
-    return answer
 
 
 def _shown_by(job: Job, evidence: list[str]) -> str:

@@ -9,6 +9,7 @@ import polars as pl
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
 from ncclforensics.analyses.hang.message_order import judge_messages_in_order
 from ncclforensics.analyses.hang.ranks_without_log import exclude_waiting_for_absent
+from ncclforensics.analyses.hang.unequal_ends import find_several_ends_of_silent_ranks
 from ncclforensics.analyses.hang.wait_cycle import judge_cycle
 from ncclforensics.analyses.job.exit_reports import CAPTURE, EXIT, SIGNAL
 from ncclforensics.analyses.job.failure_events import HARD, LOST, NETWORK, REMOTE_ERROR
@@ -65,12 +66,17 @@ def find_lost_process(job: Job) -> Diagnosis | None:
     finished = {row["rank_id"] for row in job.memberships if row["end"] is not None}
     silent_ranks = [rank_id for rank_id in job.rank_ids if rank_id not in reporting and rank_id not in finished]
     named_ranks = {event["named_rank_id"] for event in connection_losses} & set(silent_ranks)
-    waited_for = [rank_id for rank_id in silent_ranks if rank_id in job.awaited_ranks and not waits_for_of.get(rank_id)]
+    # A log that ends inside a line lacks what came next: that a rank waits for this one shows nothing.
+    cut_logs = {rank_id for rank_id in silent_ranks if job.process(rank_id)["is_cut"]}
+    waited_for = [
+        rank_id
+        for rank_id in silent_ranks
+        if rank_id in job.awaited_ranks and all(cut_logs.issuperset(ranks) for ranks in waits_for_of.get(rank_id, []))
+    ]
     culprits = (
         sorted(named_ranks) or waited_for or (silent_ranks if len(silent_ranks) < MAJORITY * len(job.rank_ids) else [])
     )
-    # A log that ends inside a line lacks what came next: its silence shows nothing beside that of a complete one.
-    culprits = [rank_id for rank_id in culprits if not job.process(rank_id)["is_cut"]] or culprits
+    culprits = [rank_id for rank_id in culprits if rank_id not in cut_logs] or culprits
     if not culprits:
         return None
     remote_losses = [
@@ -82,6 +88,16 @@ def find_lost_process(job: Job) -> Diagnosis | None:
     has_other_failures = any(not event["at_exit"] and event["form"] != "local_closed" for event in job.failure_events)
     if not remote_losses and not (named_ranks and (is_waited_for or has_other_failures or job.timeouts)):
         return None  # processes close their connections at an orderly end, too: a death leaves a rank in trouble
+    if len(culprits) > 1 and culprits == silent_ranks and not named_ranks and not _are_whole_hosts(job, culprits):
+        silent = ranks_text(job.rank_numbers(culprits)) or "some ranks"
+        reason = (
+            f"other ranks lost a connection, and {silent} stopped printing at different places without an error: one "
+            "of these died, and the logs of the others may only be shorter than their runs"
+        )
+        collect = [f"the exit codes of {silent}", f"the end of the logs of {silent}"]
+        answer = Diagnosis("undecidable", reason, "likely", collect=collect)
+        answer.add_evidence("context", [job.last_line(rank_id) for rank_id in culprits[:4]])
+        return answer
     diagnosis = Diagnosis(
         "rank-died",
         "stopped printing without an error of its own, and other ranks lost their connection to it",
@@ -95,7 +111,15 @@ def find_lost_process(job: Job) -> Diagnosis | None:
         "failure",
         [event for event in connection_losses if event["named_rank_id"] in culprits][:3] or connection_losses[:3],
     )
-    return diagnosis
+    if named_ranks:
+        return diagnosis
+    return find_several_ends_of_silent_ranks(job, diagnosis) or diagnosis
+
+
+def _are_whole_hosts(job: Job, rank_ids: list[int]) -> bool:
+    """Whether these are all ranks of their hosts: then a host stopped."""
+    hosts = {job.rank_ids[rank_id]["host"] for rank_id in rank_ids}
+    return sum(row["host"] in hosts for row in job.rank_ids.values()) == len(rank_ids)
 
 
 def find_waited_for_ranks(job: Job) -> Diagnosis | None:
@@ -174,6 +198,7 @@ def _was_interrupted(job: Job) -> bool:
 def _undecidable(job: Job, diagnosis: Diagnosis, reason: str, rank_ids: list[int], collect: list[str]) -> Diagnosis:
     """Return `undecidable` instead of culprits whose calls may be missing only from the logs."""
     answer = Diagnosis("undecidable", reason, "likely", victims=diagnosis.victims, collect=collect)
+    answer.key, answer.call = diagnosis.key, diagnosis.call
     answer.add_evidence("context", [job.last_line(rank_id) for rank_id in rank_ids[:3]])
     return answer
 

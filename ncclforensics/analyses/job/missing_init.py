@@ -127,18 +127,29 @@ def _member(row: Row, key: str, rank: int | None) -> Member:
 
 
 def _classes(rows: list[Row], nranks: int) -> list[list[Row]]:
-    """Groups of streams that follow one sequence of calls, at most one of each process in a group."""
-    classes: list[list[Row]] = []
+    """Groups of streams that follow one sequence of calls, at most one of each process in a group.
+
+    Of a process, the stream most alike joins a group first: one that lost its first calls is like several.
+    """
+    streams: dict[tuple[str, int], list[Row]] = defaultdict(list)
     for row in rows:
-        owner = (row["host"], row["pid"])
-        open_classes = [
-            members for members in classes if owner not in {(other["host"], other["pid"]) for other in members}
-        ]
-        best = max(open_classes, key=lambda members: _likeness(row, members[0]), default=None)
-        if best is not None and _likeness(row, best[0]) >= ALIKE:
-            best.append(row)
-        else:
-            classes.append([row])
+        streams[row["host"], row["pid"]].append(row)
+    classes: list[list[Row]] = []
+    for of_process in streams.values():
+        likeness = {
+            (place, number): _likeness(row, members[0])
+            for place, row in enumerate(of_process)
+            for number, members in enumerate(classes)
+        }
+        joined: dict[int, int] = {}  # place of the stream -> number of its class
+        for (place, number), alike in sorted(likeness.items(), key=lambda item: -item[1]):
+            if alike >= ALIKE and place not in joined and number not in joined.values():
+                joined[place] = number
+        for place, row in enumerate(of_process):
+            if place in joined:
+                classes[joined[place]].append(row)
+            else:
+                classes.append([row])
     return [part for members in classes for part in _programs(members, nranks)]
 
 

@@ -1,0 +1,116 @@
+"""Answers that stay open because logs end at several places, or in the middle of NCCL's work.
+
+That a rank made fewer calls than the others shows that it holds them up only if its log goes to the end of its run.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import polars as pl
+
+from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
+from ncclforensics.data.names import ranks_text
+from ncclforensics.data.variables import LOOK_AGAIN
+
+
+def find_several_ends(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
+    """Answer where some logs end between those of the culprits and of the others: not all may go to the end."""
+    between = _ending_between(job, diagnosis)
+    return _several_ends(job, diagnosis, between) if between else None
+
+
+def find_several_ends_of_silent_ranks(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
+    """Answer like `find_several_ends` where the others report a failure, and ranks between them and the culprits none.
+
+    The others stand right behind such a rank: it may be the one that stopped, and the log of the culprit is shorter.
+    """
+    reporting = {event["rank_id"] for event in job.failure_events}
+    ended = {row["rank_id"] for row in job.memberships if row["end"] is not None}
+    between = set(_ending_between(job, diagnosis)) - reporting - ended
+    if not between or not reporting.isdisjoint(diagnosis.culprits):
+        return None
+    others = set(job.rank_ids) - between - set(diagnosis.culprits)
+    return _several_ends(job, diagnosis, sorted(between)) if len(others & reporting) * 2 > len(others) else None
+
+
+def _ending_between(job: Job, diagnosis: Diagnosis) -> list[int]:
+    """The ranks whose logs end between those of the culprits and of most others.
+
+    They made the same call that a culprit lacks, and fewer calls behind it than the others: it did not stop those, so
+    it did not stop these either, and one of these logs may only be shorter than the rank's run.
+    """
+    culprits = set(diagnosis.culprits)
+    if diagnosis.verdict not in ("lagging-ranks", "rank-died") or not culprits:
+        return []
+    first: dict[int, Row] = {}  # of every rank, the first call that a culprit lacks
+    for edge in sorted(job.waits, key=lambda edge: int(edge["pos"])):
+        if edge["kind"] == "collective" and not culprits.isdisjoint(edge["waits_for"]):
+            first.setdefault(edge["waiter"], edge)
+    later: dict[tuple[str, int], dict[int, int]] = defaultdict(dict)  # call -> rank id -> calls behind it
+    for rank_id, edge in first.items():
+        calls = job.calls_of(rank_id).filter(pl.col("pos") > edge["pos"])
+        later[edge["key"], edge["nth"]][rank_id] = calls.height
+    found = {
+        rank_id
+        for made in later.values()
+        for rank_id, calls in made.items()
+        if calls < max(made.values()) and rank_id in job.awaited_ranks
+    }
+    return sorted(found)
+
+
+def _left_open(diagnosis: Diagnosis, reason: str, collect: list[str]) -> Diagnosis:
+    """Answer that nothing shows which rank stands: the culprits of a diagnosis may wait like the others."""
+    answer = Diagnosis("undecidable", reason, "likely", collect=collect, stall_evidence=diagnosis.stall_evidence)
+    answer.victims = sorted({*diagnosis.victims, *diagnosis.culprits})
+    return answer
+
+
+def _several_ends(job: Job, diagnosis: Diagnosis, between: list[int]) -> Diagnosis:
+    """Answer where logs end at several places: nothing shows which of these ranks stands, and whose log is shorter."""
+    slower, later = (ranks_text(job.rank_numbers(ranks)) or "some ranks" for ranks in (diagnosis.culprits, between))
+    reason = (
+        f"the logs of {slower} end first, those of {later} later, and those of the others last: these ranks stand at "
+        "different places, or not all of their logs go to the end"
+    )
+    collect = [f"the end of the logs of {slower} and {later}", f"the stacks of {slower} and {later} (py-spy dump)"]
+    answer = _left_open(diagnosis, reason, collect)
+    answer.key, answer.call, answer.evidence_lines = diagnosis.key, diagnosis.call, diagnosis.evidence_lines
+    return answer
+
+
+def find_end_in_setup(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
+    """Answer where the log of a culprit ends in the middle of NCCL's work: it did not stop before a call."""
+    ranks = sorted(job.unfinished_setups.keys() & set(diagnosis.culprits))
+    if not ranks:
+        return None
+    names = ranks_text(job.rank_numbers(ranks)) or "some ranks"
+    reason = (
+        f"the log of {names} ends while NCCL connects it for the call it made last: it was copied there, or its end is "
+        "lost, or this connection does not complete"
+    )
+    collect = [f"the end of the log of {names}", f"the stacks of {names} (py-spy dump --native)"]
+    answer = _left_open(diagnosis, reason, collect)
+    answer.add_evidence("context", [job.unfinished_setups[rank_id] for rank_id in ranks[:3]])
+    return answer
+
+
+def find_others_in_setup(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
+    """Answer where most others still connect for the call that a culprit lacks: in a running job it comes to it later.
+
+    Connecting takes seconds on a large job, and only the neighbours of a rank that does not come have to wait in it.
+    """
+    culprits = set(diagnosis.culprits)
+    waiters = {edge["waiter"] for edge in job.waits if not culprits.isdisjoint(edge["waits_for"])}
+    connecting = sorted(waiters & job.unfinished_setups.keys())
+    if not waiters or len(connecting) * 2 <= len(waiters):
+        return None
+    slower, others = (ranks_text(job.rank_numbers(ranks)) or "some ranks" for ranks in (diagnosis.culprits, connecting))
+    reason = (
+        f"the logs of {others} end while NCCL connects these ranks for a call that {slower} had not made by then: the "
+        f"logs were copied while the job went on, or {slower} does not come to this call"
+    )
+    answer = _left_open(diagnosis, reason, [LOOK_AGAIN, f"the stacks of {slower} (py-spy dump --native)"])
+    answer.add_evidence("context", [job.unfinished_setups[rank_id] for rank_id in connecting[:3]])
+    return answer
