@@ -25,7 +25,7 @@ class ReadPolicy:
     small_file: int = 4 * WINDOW  # bytes; a file up to this size is read whole
     chunk: int = CHUNK  # bytes read and parsed at once
     one_thread: int = 4 * CHUNK  # bytes; less than that is read faster by one thread than by several
-    batch: int = 2 * CHUNK  # bytes of rare lines parsed at once, to amortise regex compilation
+    batch: int = 8 * CHUNK  # weight of rare lines parsed at once, to amortise regex compilation
     kept: int = 32  # equal lines kept at each end of a flood; what lies between them is counted and dropped
     events: int = 1 << 16  # rows of a frame of events; of more, those that differ only in numbers are counted
     threads: int = field(default_factory=_threads)

@@ -8,6 +8,8 @@ import polars as pl
 
 from ncclforensics.grammar.dialect import Dialect
 
+LINE = 128  # bytes of text that take as much memory, while they are matched, as a line does by itself
+
 
 @dataclass(slots=True)
 class Batch:
@@ -16,6 +18,11 @@ class Batch:
     dialect: Dialect
     rows: list[pl.DataFrame] = field(default_factory=list)
     size: int = 0
+
+    @property
+    def weight(self) -> int:
+        """What parsing them takes in memory, in bytes of text: many short lines take more than few long ones."""
+        return self.size + LINE * sum(rows.height for rows in self.rows)
 
     def add(self, rows: pl.DataFrame) -> None:
         """Add lines of the batch's dialect."""
@@ -40,8 +47,8 @@ class Batches:
         self._by_dialect.setdefault(dialect.detected, Batch(dialect)).add(rows)
 
     def take(self, at_least: int) -> list[Batch]:
-        """Move out every batch that holds lines and at least so many bytes."""
-        return [batch.take() for batch in self.filled if batch.size >= at_least]
+        """Move out every batch that holds lines and has at least this weight."""
+        return [batch.take() for batch in self.filled if batch.weight >= at_least]
 
     @property
     def filled(self) -> list[Batch]:

@@ -56,24 +56,35 @@ def _followed_lines(rows: pl.DataFrame, matched: Matched, dialect: Dialect) -> p
 
     Column `next1` holds the first of these, up to MAX_NEXT of them null where there are fewer.
     """
+    rest = _rest(matched, dialect)
+    if rest.is_empty():
+        return rest
     general = [shape.frame for shape in dialect.shapes if shape.priority < 0]
     places = [piece.select(PLACE) for name in general for piece in matched.frames.get(name, [])]
-    printed = rows.filter(pl.col("text").str.contains(dialect.prefix_marker, literal=True)).select(PLACE)
-    places = [piece.join(printed, on=PLACE, how="semi", maintain_order="left") for piece in places]
+    if places:
+        printed = rows.join(pl.concat(places), on=PLACE, how="semi", maintain_order="left")
+        is_printed = pl.col("text").str.contains(dialect.prefix_marker, literal=True)
+        places = [printed.filter(is_printed).select(PLACE)]
     has_failure = matched.unknown["text"].str.contains(dialect.failure_word)
     places += [matched.unknown.filter(has_failure & ~matched.unknown["damaged"]).select(PLACE)]
     lines = pl.concat([matched.known.filter("is_unrecognised").select(PLACE), *places]).unique(maintain_order=True)
-    return _with_next_lines(lines, rows, matched, dialect)
+    return _with_next_lines(lines, rows, rest)
 
 
-def _with_next_lines(lines: pl.DataFrame, rows: pl.DataFrame, matched: Matched, dialect: Dialect) -> pl.DataFrame:
+def _rest(matched: Matched, dialect: Dialect) -> pl.DataFrame:
+    """The lines without a prefix that may be the rest of a line before them."""
+    has_prefix = pl.col("text").str.contains(dialect.prefix_marker, literal=True)
+    is_blank = pl.col("text").str.strip_chars(" ") == ""
+    return matched.unknown.filter(_is_short() & ~has_prefix & ~pl.col("damaged") & ~is_blank)
+
+
+def _is_short() -> pl.Expr:
+    return pl.col("text").str.len_bytes() <= LONGEST
+
+
+def _with_next_lines(lines: pl.DataFrame, rows: pl.DataFrame, rest: pl.DataFrame) -> pl.DataFrame:
     """These lines (columns PLACE) with their texts and those of the next lines; without those that none follows."""
-    is_short = pl.col("text").str.len_bytes() <= LONGEST
-    is_rest = is_short & ~pl.col("text").str.contains(dialect.prefix_marker, literal=True) & ~pl.col("damaged")
-    rest = matched.unknown.filter(is_rest & (pl.col("text").str.strip_chars(" ") != "")) if lines.height else lines
-    if rest.is_empty():
-        return pl.DataFrame()
-    followed = lines.join(rows.select(*PLACE, "text").filter(is_short), on=PLACE, maintain_order="left")
+    followed = lines.join(rows.select(*PLACE, "text").filter(_is_short()), on=PLACE, maintain_order="left")
     followed = followed.filter(pl.col("text").is_not_null())
     for distance in range(1, MAX_NEXT + 1):
         following = rest.select("source", pl.col("line") - distance, pl.col("text").alias(f"next{distance}"))
@@ -86,7 +97,7 @@ def _grown(rows: pl.DataFrame, matched: Matched, wrapped: pl.DataFrame, dialect:
     sources = wrapped.group_by("source").len().filter(pl.col("len") >= MIN_WRAPPED)["source"]
     is_known = pl.col("source").is_in(sources.implode()) & ~pl.col("is_unrecognised")
     lines = matched.known.filter(is_known).select(PLACE).join(wrapped, on=PLACE, how="anti").unique(maintain_order=True)
-    followed = _with_next_lines(lines, rows, matched, dialect)
+    followed = _with_next_lines(lines, rows, _rest(matched, dialect))
     if followed.is_empty():
         return wrapped.clear()
     candidates = _wrapped_candidates(followed.head(MAX_LINES)).with_row_index("number", offset=1)

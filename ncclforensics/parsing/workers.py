@@ -86,7 +86,7 @@ class ParallelParser:
             for others in ordered_map(self._parse_by_template, chunks, self._helpers, workers):
                 rare.dialect = form.learn(others, reader)
                 rare.add(others)
-                if rare.size >= self._policy.batch * workers:
+                if rare.weight >= self._policy.batch * workers:
                     self._parse(rare.take(), workers)
             for rows in rare.rows:
                 rare_lines.add(rare.dialect, rows)

@@ -11,6 +11,7 @@ from ncclforensics.analyses.benchmark.nccl_tests_lines import add_parameters
 from ncclforensics.data.busbw import DOUBLED, IN_PLACE, OUT_OF_PLACE, SHRUNK
 from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.registry import analysis
+from ncclforensics.parsing.templates import distinct_rows
 
 FIGURES = ("time", "algbw", "busbw", "wrong")
 MEASUREMENT = {
@@ -96,7 +97,7 @@ def measurement(
     )
     checked = text_of("wrong").cast(pl.Float64, strict=False)
     in_ms = (pl.col("unit") == "ms") | (pl.col("unit").is_null() & pl.col("is_early"))
-    return (
+    found = (
         pl.concat([out_of_place, in_place], how="vertical_relaxed")
         .join(begun, on=table_row_key)
         .join(units, on="benchmark", how="left")
@@ -106,9 +107,10 @@ def measurement(
             deviation=pl.when(pl.col("checked") != "#wrong").then(checked),
         )
         .sort(*table_row_key, pl.col("half") == IN_PLACE)
-        .with_columns(
-            occurrence=pl.int_range(1, pl.len() + 1).over("benchmark", "half", "type", "redop", "root", "size")
-        )
+    )
+    _, measured = distinct_rows(found, ["benchmark", "half", "type", "redop", "root", "size"])
+    return found.with_columns(measured.alias("measured")).with_columns(
+        occurrence=pl.int_range(1, pl.len() + 1).over("measured")
     )
 
 
