@@ -60,6 +60,8 @@ def records(data: bytes) -> tuple[list[Record], list[str]]:
     else:
         value, problems = parse_json(data)
     document = {ENTRIES: value} if isinstance(value, list) else json_object(value)  # torch 2.2 wrote the entries alone
+    if problems and not data.startswith(PICKLE_STARTS):
+        document = {**document, "pg_status": None}  # in JSON it stands behind the entries, and may be cut
     entries = [entry for entry in json_array(document.get(ENTRIES)) if isinstance(entry, dict) and "state" in entry]
     return [*_head(document), *(("recorder_call", _call(entry)) for entry in _kept(entries))], problems
 
@@ -81,6 +83,8 @@ def _head(document: Mapping[str, Any]) -> Iterator[Record]:
         )
     for number, status in json_object(document.get("pg_status")).items():
         last = {key: json_integer(json_object(status).get(f"last_{key}_collective")) for key in _STATUS}
+        if None in last.values():
+            continue  # a dump that is cut here does not show how far the rank came
         yield (
             "recorder_status",
             {"form": "", "pg_id": json_integer(number), **{f"last_{key}": value for key, value in last.items()}},

@@ -44,7 +44,8 @@ def code(text: str) -> str:
 
 
 def fenced(body: str) -> str:
-    """Return lines of text as a block of code that they cannot end."""
+    """Return lines of text as a block of code that they cannot end, invisible characters as escapes."""
+    body = "".join(f"{_visible(line)}\n" for line in body.removesuffix("\n").split("\n"))
     fence = "`" * max(3, _longest_run(body) + 1)
     return f"{fence}text\n{body}{fence}\n"
 

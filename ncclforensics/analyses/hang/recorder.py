@@ -243,7 +243,8 @@ def _culprit_numbers(job: Job, diagnosis: Diagnosis) -> set[int | None]:
 def _ranks_in_another_order(recordings: Recordings, ranks: list[int]) -> list[int]:
     """The ranks whose calls are first in another order than those of most; all where there is no majority.
 
-    Ranks of one program use groups of one family in one order, whatever the names of the groups.
+    None where the calls of one of them are not known, for its order may be the other one. Ranks
+    of one program use groups of one family in one order, whatever the names of the groups.
     """
     orders = {rank: recordings.order(rank) for rank in sorted(recordings.read)}
     uses = {rank: {family for family, _ in order} for rank, order in orders.items()}
@@ -254,8 +255,9 @@ def _ranks_in_another_order(recordings: Recordings, ranks: list[int]) -> list[in
     for number in range(max(map(len, tails.values()), default=0)):
         places = {rank: tail[number] for rank, tail in tails.items() if number < len(tail)}
         if len(set(places.values())) > 1:
-            return sorted(set(minority_of(places)) & set(ranks)) or ranks
-    return ranks
+            outliers = sorted(set(minority_of(places)) & set(ranks))
+            return outliers or (ranks if set(ranks) <= set(orders) else [])
+    return ranks if set(ranks) <= set(orders) else []
 
 
 def find_rank_without_dump(job: Job) -> Diagnosis | None:

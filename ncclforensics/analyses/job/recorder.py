@@ -28,7 +28,8 @@ RECORDED_RANK = {
     "source": pl.Int32(),
     "rank": pl.Int32(),  # null: neither the content nor the name shows it
     "is_named": pl.Boolean(),  # the rank comes from the name of the file
-    "is_used": pl.Boolean(),  # false: of a rank that is not known, or of which there is a later dump
+    "is_used": pl.Boolean(),  # false: its rank is not known, there is a later dump of it, or its head is cut
+    "is_cut": pl.Boolean(),  # its last calls are lost: only its head counts
     "newest_ns": pl.Int64(),  # when its last recorded call was made; null: its entries were not read, or there are none
 }
 
@@ -72,9 +73,17 @@ def _number_in_name(path: str) -> int | None:
 
 @analysis(RECORDED_RANK, of=("recorder_dump", "recorder_call"))
 def recorded_rank(
-    recorder_dump: pl.DataFrame, recorder_group: pl.DataFrame, recorder_call: pl.DataFrame, source: pl.DataFrame
+    recorder_dump: pl.DataFrame,
+    recorder_group: pl.DataFrame,
+    recorder_status: pl.DataFrame,
+    recorder_call: pl.DataFrame,
+    source: pl.DataFrame,
 ) -> pl.DataFrame:
-    """One row per Flight Recorder dump: the rank that wrote it, and whether it is the latest of that rank."""
+    """One row per Flight Recorder dump: the rank that wrote it, and whether it is the latest of that rank.
+
+    A dump that is cut before its entries shows neither how far its rank came nor that it made no call.
+    """
+    have_status = set(recorder_status["source"])
     groups = groups_by_source(recorder_group)
     calls = recorder_call.group_by("source").agg(pl.col("created_ns").max(), entries=pl.len())
     newest = {row["source"]: row for row in calls.to_dicts()}
@@ -98,11 +107,13 @@ def recorded_rank(
             {
                 "source": number, "rank": rank, "is_named": not is_alone and rank is not None,
                 "newest_ns": known["created_ns"], "entries": known["entries"], "is_used": False,
+                "is_cut": bool(places[number]["problem"]),
             }
         )  # fmt: skip
     of_rank: dict[int, list[Row]] = defaultdict(list)
     for row in rows:
-        if row["rank"] is not None:
+        has_head = not row["is_cut"] or (row["entries"] > 0 and row["source"] in have_status)
+        if row["rank"] is not None and has_head:
             of_rank[row["rank"]].append(row)
     for dumps in of_rank.values():
         max(dumps, key=lambda row: (row["newest_ns"] or 0, row["entries"], -row["source"]))["is_used"] = True
@@ -141,9 +152,8 @@ def recorded_call(
 ) -> pl.DataFrame:
     """The last calls of every rank in its Flight Recorder dump, in the order in which they were made."""
     groups = groups_by_source(recorder_group)
-    calls = recorder_call.join(recorded_rank.filter("is_used").select("source", "rank"), on="source").sort(
-        "source", "line"
-    )
+    read = recorded_rank.filter(pl.col("is_used") & ~pl.col("is_cut")).select("source", "rank")
+    calls = recorder_call.join(read, on="source").sort("source", "line")
     titles = _mapped(calls, "profiling_name", _parse_title)
     sizes = _mapped(calls, "input_sizes", _elements)
     frames = _mapped(calls, "frames", _place)

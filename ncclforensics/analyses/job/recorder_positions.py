@@ -49,7 +49,8 @@ def recorded_position(
     statuses: dict[int, list[Row]] = defaultdict(list)
     for row in recorder_status.to_dicts():
         statuses[row["source"]].append(row)
-    seen = _positions_of_calls(calls, recorded_call)
+    is_cut = pl.col("source").is_in(recorded_rank.filter("is_cut")["source"].to_list())
+    seen = _positions_of_calls(calls.filter(~is_cut), recorded_call)
     without_own_numbers = groups_with_one_number(calls)
     p2p_groups = set(recorded_call.filter("is_p2p")["group"])
     first_message = _first_open_messages(recorded_call)
