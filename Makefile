@@ -11,6 +11,7 @@
 #   make fuzz          hostile inputs of every kind for an hour: FUZZ_SECONDS=600 SEED=7 for less, or for others
 #   make unknown-strings  messages of the newest NCCL that no grammar knows; WHEELS=… for other wheels, of torch too
 #   make docs          the documentation as a site in build/site, to open in a browser
+#   make wheel         the wheel in dist, to install elsewhere
 #   make clean         remove what these made
 
 PYTHON := $(shell command -v python3.11 || command -v python3)
@@ -25,7 +26,7 @@ QUICK := $(addprefix tests/test_,$(addsuffix .py,floor_plan words lines sources 
 	selection grammars rules subsystems incidents))
 PYTEST := $(BIN)/pytest -n auto --dist loadgroup
 
-.PHONY: demo quick test corpus nightly bench bench-volume bench-screens fuzz unknown-strings docs clean
+.PHONY: demo quick test corpus nightly bench bench-volume bench-screens fuzz unknown-strings docs wheel clean
 .DELETE_ON_ERROR:
 
 # `demo` ends with 1, for it finds something: that is its success.
@@ -75,6 +76,9 @@ unknown-strings: $(VENV)/installed-dev
 docs: $(VENV)/installed-dev
 	$(BIN)/python -m sphinx -W --keep-going -q -d build/trees docs build/site
 	@echo build/site/index.html
+
+wheel: | $(BIN)/python
+	$(PIP) wheel --no-deps --wheel-dir dist .
 
 clean:
 	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from shlex import split
@@ -95,26 +96,34 @@ def test_the_site_describes_the_python_interface(site: Path) -> None:
     assert {"ncclforensics.analyze", "ncclforensics.report.build.Report.verdicts"} <= page.names
 
 
-def steps() -> Iterator[tuple[str, list[str]]]:
-    """Each command of the tutorial, with the texts that it is said to print."""
-    text = (DOCS / "tutorial.md").read_text(encoding="utf-8")
-    parts = re.split(r"^    (ncclforensics .+)$", text, flags=re.MULTILINE)
-    for command, rest in zip(parts[1::2], parts[2::2], strict=True):
-        yield command, re.findall(r"```text\n(.*?)```", rest, re.DOTALL)
+def excerpt(printed: str, shown: str) -> str:
+    """As many lines of what was printed as are shown, from the first that begins with the same word."""
+    lines, word = printed.splitlines(keepends=True), shown.split()[0]
+    first = next((number for number, line in enumerate(lines) if line.split()[:1] == [word]), len(lines))
+    return "".join(lines[first : first + shown.count("\n")])
 
 
 def test_the_tutorial_shows_what_the_program_prints(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    golden: Callable[[Path, str], None],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    shown = 0
-    for command, texts in steps():
+    tutorial = DOCS / "tutorial.md"
+    first, *parts = re.split(r"^(    ncclforensics .+\n)", tutorial.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    page = first
+    for command, rest in zip(parts[::2], parts[1::2], strict=True):
         code = cli.main(split(command)[1:])
         printed = capsys.readouterr().out
+        shown = partial(_shown, printed)
         assert code in (0, 1), command
-        for text in texts:
-            assert text in printed, f"{command}\n{printed}"
-            shown += 1
+        page += command + re.sub(r"(?<=```text\n).*?(?=```)", shown, rest, flags=re.DOTALL)
 
-    assert shown >= 4
+    golden(tutorial, page)
+    assert page.count("```text") >= 4
     assert (tmp_path / "incident.html").exists()
+
+
+def _shown(printed: str, block: re.Match[str]) -> str:
+    return excerpt(printed, block[0])
