@@ -463,6 +463,19 @@ def test_nccl_tests_without_mpi_are_refused_in_a_job(tmp_path: Path, tool: Calla
     assert build_plan(asked, launched, "x").local_ranks == [(1, 1)]
 
 
+def test_stacks_are_taken_while_the_ranks_still_wait(tmp_path: Path, tool: Callable[[str, str], Path]) -> None:
+    tool("py-spy", '#!/bin/sh\necho "Process $3: python"\n')
+    waiting = plan(tmp_path, steps=5, stall_s=0.2, limit_s=0.6)
+    (tmp_path / "measured.rank0.jsonl").write_text('{"torch": "2.13"}\n{"step": 0}\n', encoding="ascii")
+    asleep = subprocess.Popen([tool("sleeper", SLEEPER)], start_new_session=True)
+
+    _watch(waiting, [Child(0, asleep)], lambda *progress: None)
+    end_all([Child(0, asleep)])
+
+    stack = (tmp_path / "pyspy.rank0.txt").read_text(encoding="utf-8")
+    assert stack == f"=== rank 0 on {host()} pid {asleep.pid} ===\nProcess {asleep.pid}: python\n"
+
+
 def test_progress_shows_what_runs_now(tmp_path: Path, tool: Callable[[str, str], Path]) -> None:
     running = plan(tmp_path, steps=2, collectives=["all_reduce"], sizes=[8, 1 << 20], limit_s=0.3)
     shown: list[tuple[int, int, str]] = []
@@ -929,12 +942,15 @@ def test_numbers_beyond_their_column_are_ignored(tmp_path: Path) -> None:
 def test_the_fault_of_a_live_capture_is_found(
     text: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("torch", reason="the extra `capture` is not installed")
+    torch = pytest.importorskip("torch", reason="the extra `capture` is not installed")
     argv = ["capture", "--backend", "gloo", "--nproc", "3", "--steps", "5", "--stall", "4", "--limit", "60"]
 
     assert main([*argv, "--inject", text, "-o", str(tmp_path / "c")]) == code
     assert f"Injected fault {text}" in (said := capsys.readouterr().err)
     assert "the analysis reports it" in said
+    if hasattr(torch._C._distributed_c10d, "_dump_fr_trace"):
+        dumped = {path.name for path in (tmp_path / "c").glob("flight.rank*")}
+        assert dumped == {f"flight.rank{rank}" for rank in range(3) if not text.startswith(f"crash:{rank}")}
 
 
 def test_a_live_capture_measures_and_checks_every_collective(tmp_path: Path) -> None:

@@ -20,10 +20,10 @@ from typing import TypeVar
 from ncclforensics.archive.atomic_write import write_file
 from ncclforensics.capture.collect_processes import RankProcess, find_ranks, read_process
 from ncclforensics.capture.external_programs import run_program
+from ncclforensics.capture.stacks import AT_ONCE, stack_command, stack_heading
 from ncclforensics.errors import UsageError
 
 Result = TypeVar("Result")
-AT_ONCE = 8  # programs that read the memory of ranks
 PROGRAM_LIMIT = 20.0  # seconds for one program
 BETWEEN_LOOKS = 10.0  # seconds between two looks at the same state, to see whether it moves
 END_BYTES, BEGIN_BYTES = 4 << 20, 64 << 10  # of a log
@@ -138,12 +138,10 @@ def _stacks(collection: Collection, ranks: Sequence[RankProcess], look: int) -> 
         return
     with ThreadPoolExecutor(AT_ONCE) as threads:
         for rank in ranks:
-            command = ("py-spy", "dump", "--pid", str(rank.pid))
             host = os.uname().nodename
-            heading = (
-                f"===== {host} =====\n" if rank.rank is None else f"=== rank {rank.rank} on {host} pid {rank.pid} ===\n"
-            )
-            threads.submit(collection.run, f"stacks-{look}/pyspy.{rank.name}.txt", command, heading)
+            heading = f"===== {host} =====\n" if rank.rank is None else stack_heading(rank.rank, host, rank.pid)
+            name = f"stacks-{look}/pyspy.{rank.name}.txt"
+            threads.submit(collection.run, name, stack_command(rank.pid), heading)
 
 
 def _host(collection: Collection) -> None:

@@ -18,9 +18,11 @@ from typing import Any
 from ncclforensics.capture.journal import Journal, host, now
 from ncclforensics.capture.launcher_rank import LOOPBACK, LOOPBACK_IPV6
 from ncclforensics.capture.plan import GRACE_PERIOD, Plan
+from ncclforensics.capture.stacks import take_stacks
 from ncclforensics.errors import UsageError
 
 POLL = 0.05  # seconds
+STACKS_AFTER = 0.5  # of --stall, in which no step ended
 KILL_AFTER = 2.0  # seconds from SIGTERM to SIGKILL
 GAVE_UP = 3  # the exit code of a rank whose call failed
 PACKAGES = Path(__file__).parents[2]
@@ -139,6 +141,7 @@ def _watch(plan: Plan, children: list[Child], progress: Progress) -> str:
     deadline = time.monotonic() + plan.limit_s
     stages = plan.stages
     peers: dict[Path, tuple[str, float]] = {}
+    last_activity, last_change, has_stacks = (0, 0), time.monotonic(), False
     while True:
         for child in children:
             child.poll()
@@ -159,6 +162,13 @@ def _watch(plan: Plan, children: list[Child], progress: Progress) -> str:
             return "a rank failed, and other ranks did not end by themselves"
         done = min(_count_lines(plan.folder / "measured.rank0.jsonl"), len(stages) - 1)
         progress(done, len(stages), stages[done])
+        activity = done, len(list(plan.folder.glob("journal.rank*.jsonl")))
+        if activity != last_activity:
+            last_activity, last_change = activity, now
+        if not has_stacks and 0 < done <= plan.steps and now - last_change > plan.stall_s * STACKS_AFTER:
+            # While the ranks still wait; not during measurements, which py-spy would disturb.
+            take_stacks(plan.folder, {child.rank: child.process.pid for child in alive}, host())
+            has_stacks = True
         time.sleep(POLL)
 
 

@@ -133,6 +133,7 @@ class Plan:
     def variables(self, rank: int) -> dict[str, str]:
         """Return the variables that a rank gets in addition to the environment of this process."""
         variables = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONWARNINGS": "ignore", "TMPDIR": str(self.folder)}
+        variables |= {"TORCH_FR_BUFFER_SIZE": TRACE_CALLS}
         if self.launcher_rank is None:
             variables |= {"MASTER_ADDR": LOOPBACK}
         else:
@@ -151,7 +152,6 @@ class Plan:
             "NCCL_DEBUG_FILE": str(self.folder / "nccl.%h.%p.log"),
             "NCCL_DEBUG_TIMESTAMP_LEVELS": "ALL",  # from 2.26 on
             "NCCL_DEBUG_TIMESTAMP_FORMAT": "[%F %T.%6f] ",
-            "TORCH_FR_BUFFER_SIZE": TRACE_CALLS,
             "TORCH_NCCL_TRACE_BUFFER_SIZE": TRACE_CALLS,  # up to 2.7
             "TORCH_FR_DUMP_TEMP_FILE": str(self.folder / "flight.rank"),
             "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(self.folder / "flight.rank"),  # up to 2.7

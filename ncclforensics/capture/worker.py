@@ -6,11 +6,13 @@ library and torch.
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import json
 import os
 import signal
 import sys
+import threading
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -185,6 +187,32 @@ class Rank:
             self.write_measurement(calls=calls, total=total, total_us=time_calls_of(self.comm, total, calls))
 
 
+def dump_calls(folder: Path, rank: int, backend: str) -> None:
+    """Write PyTorch's Flight Recorder of this rank, unless its watchdog has, or this PyTorch has none."""
+    name = "_dump_nccl_trace" if backend == "nccl" else "_dump_fr_trace"
+    dump = getattr(torch._C._distributed_c10d, name, None)
+    path = folder / f"flight.rank{rank}"
+    if dump is not None and not path.exists():
+        path.write_bytes(dump(True, False, False))  # all calls, not only open ones; stacks would take seconds
+
+
+def _dump_on_sigterm(folder: Path, rank: int, backend: str) -> None:
+    """Write the Flight Recorder when this process is told to end, by a thread: the main one may be inside a call."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing)  # the interpreter writes there in whichever thread the signal arrives
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+
+    def wait() -> None:
+        while os.read(reading, 1) != bytes([signal.SIGTERM]):
+            pass
+        dump_calls(folder, rank, backend)
+        ctypes.CDLL(None).signal(int(signal.SIGTERM), 0)  # the default again, which Python sets in the main thread only
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 def _inject(kind: str) -> str:
     """Inject a fault into this step; return the collective to call instead of AllReduce."""
     if kind == "crash":
@@ -197,9 +225,13 @@ def _inject(kind: str) -> str:
 def main(record: str, rank: str, local: str) -> int:
     """Run one rank; return its exit code."""
     faulthandler.register(signal.SIGUSR1, all_threads=True)  # prints a stack trace on request
+    current = Rank(Path(record), int(rank), int(local))
+    backend = current.plan["backend"]
+    _dump_on_sigterm(Path(record).parent, current.rank, backend)
     try:
-        Rank(Path(record), int(rank), int(local)).run()
+        current.run()
     except CallFailedError as error:
+        dump_calls(Path(record).parent, current.rank, backend)
         cause = type(error.__cause__)
         # As Python prints an exception that ends a rank; its stderr is a log file.
         print(f"[rank{rank}]: {cause.__module__}.{cause.__qualname__}: {error}", file=sys.stderr)  # noqa: T201
