@@ -24,7 +24,8 @@ VOCABULARY = {
     ("job_diagnosis", "certainty"): CERTAINTIES,
 }
 CITED = "cited"  # the frame with the texts of lines that findings cite
-CITED_COLUMNS = {"source": pl.Int32(), "line": pl.Int32(), "text": pl.String()}
+# `line` as in the frames; `in_file` as a reader of the file counts, which differs in an export and in a document.
+CITED_COLUMNS = {"source": pl.Int32(), "line": pl.Int32(), "in_file": pl.Int32(), "text": pl.String()}
 # Errors raised by reading damaged rows; Polars may panic.
 _DAMAGE = (
     pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError, EOFError, KeyError, TypeError,
@@ -98,8 +99,9 @@ def _check_vocabulary(saved: Saved, name: str, values: pl.Series) -> None:
         raise SavedError(f"{saved.path}: is a damaged saved run: {name} holds an unknown {values.name}: {unknown[0]}")
 
 
-def cited(saved: Saved) -> dict[tuple[int, int], str]:
-    """The texts of the lines that findings cite. Raises SavedError."""
+def cited(saved: Saved) -> dict[tuple[int, int], tuple[int, str]]:
+    """The lines that findings cite: source and line -> line of the file, and text. Raises SavedError."""
     if not saved.holds(CITED):
         return {}
-    return {(source, line): text or "" for source, line, text in frame(saved, CITED, CITED_COLUMNS).iter_rows()}
+    rows = frame(saved, CITED, CITED_COLUMNS).iter_rows()
+    return {(source, line): (in_file or line, text or "") for source, line, in_file, text in rows}

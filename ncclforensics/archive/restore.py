@@ -26,7 +26,8 @@ class SavedInputs:
 
     origin: dict[int, tuple[Saved, int]] = field(default_factory=dict)  # number -> saved run, number in that run
     complete: Saved | None = None  # a saved run that is all of this run: its frames are used as they are
-    quotes: dict[Saved, dict[tuple[int, int], str]] = field(default_factory=dict)  # (source, line) -> text
+    # Source and line -> line of the file, and text.
+    quotes: dict[Saved, dict[tuple[int, int], tuple[int, str]]] = field(default_factory=dict)
 
     @property
     def hashes(self) -> dict[int, str]:
@@ -38,8 +39,9 @@ class SavedInputs:
         saved, position = self.origin[number]
         if saved not in self.quotes:
             self.quotes[saved] = parquet.cited(saved)
-        in_file = {line: 1 if saved.inputs[position]["is_document"] else line for line in wanted}
-        return {line: (place, self.quotes[saved].get((position, place), "")) for line, place in in_file.items()}
+        is_document = saved.inputs[position]["is_document"]
+        quotes = self.quotes[saved]
+        return {line: quotes.get((position, line), (1 if is_document else line, "")) for line in wanted}
 
 
 def expand(sources: Sequence[Source]) -> list[tuple[Source, int]]:

@@ -31,7 +31,7 @@ def save(report: Report, path: Path, *, with_tables: bool = False) -> None:
     rows = {name: run[name].height for name in [*parsed, "speaker", "repeated_line", *analyses()]}
     rows = {name: height for name, height in rows.items() if height and name not in run.broken}
     report.cite(_quotable(run, [name for name in rows if name not in analyses()]))
-    cited = [(source, line, text) for (source, _), (line, text) in report.quotes.items() if text]
+    cited = [(source, line, in_file, text) for (source, line), (in_file, text) in report.quotes.items() if text]
     lines = pl.DataFrame(cited, schema=parquet.CITED_COLUMNS, orient="row").unique().sort("source", "line")
     kept: dict[str, Callable[[], pl.DataFrame]] = {
         name: partial(run.__getitem__, name)
