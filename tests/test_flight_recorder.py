@@ -499,3 +499,18 @@ def test_mutated_pickles_raise_nothing() -> None:
             mutated[chance.randrange(len(mutated))] = chance.randrange(256)
         flight_recorder.records(bytes(mutated[: chance.randint(2, len(mutated))]))
         flight_recorder.head(bytes(mutated))
+
+
+@pytest.mark.parametrize("kept", [0.05, 0.5, 0.9], ids=["in its head", "in its middle", "in its last entry"])
+def test_a_dump_that_is_cut_off_accuses_no_rank(kept: float, tmp_path: Path) -> None:
+    incident = INCIDENTS / "flight-recorders-show-groups-in-another-order"
+    truth = json.loads((incident / "case.json").read_text(encoding="utf-8"))["truth"]["culprits"]
+    dumps = sorted(path for path in incident.iterdir() if path.suffix not in (".json", ".md"))
+    for cut in dumps:
+        for dump in dumps:
+            data = dump.read_bytes()
+            (tmp_path / dump.name).write_bytes(data[: int(len(data) * kept)] if dump == cut else data)
+
+        report = analyze([str(tmp_path)])
+
+        assert set(report.numbers(report.verdicts[0]["culprits"])) <= set(truth), cut.name

@@ -70,7 +70,12 @@ class Pseudonyms:
         return f"{kind}-{self._counts[kind]:0{width}d}"
 
     def host(self, name: str) -> str:
-        """Return the pseudonym of a host, with its domain if it has one: `host-07.domain-01`."""
+        """Return the pseudonym of a host, with its domain if it has one: `host-07.domain-01`.
+
+        A number, and what holds no letter at all, is none: it comes from a torn line.
+        """
+        if not any(map(str.isalnum, name)):
+            return name
         if name in self.names or not name or name in redaction_rules.EVERYWHERE or name.isdecimal():
             return self.names.get(name, name)
         if address := identifiers.address(name):

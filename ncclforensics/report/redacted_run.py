@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.archive.parquet import VOCABULARY
 from ncclforensics.errors import Defect
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.grammar.dialect import Dialect
@@ -77,7 +78,9 @@ class RedactedRun:
 
     def __getitem__(self, name: str) -> pl.DataFrame:
         if name not in self._frames:
-            self._frames[name] = redact_frame(self._run[name], self._pseudonyms)
+            kept = [column for frame, column in VOCABULARY if frame == name]
+            redacted = redact_frame(self._run[name].drop(kept, strict=False), self._pseudonyms)
+            self._frames[name] = self._run[name].with_columns(redacted)
         return self._frames[name]
 
 
