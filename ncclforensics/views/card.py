@@ -8,21 +8,23 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
+import polars as pl
 import vl_convert
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ncclforensics import __version__
-from ncclforensics.data.names import INVISIBLE, printable
+from ncclforensics.data.names import INVISIBLE, known, printable
 from ncclforensics.report.build import Report, Row
 from ncclforensics.views import postmortem_parts
 from ncclforensics.views.author_note import Cover
-from ncclforensics.views.headline import shown_verdicts
+from ncclforensics.views.headline import cause, shown_verdicts
 from ncclforensics.views.rank_map import HostRanks, Part, RankMap, rank_map
 from ncclforensics.views.text_coverage import coverage
 
 TEMPLATES = Path(__file__).parent / "templates"
 WIDTH, HEIGHT = 1200, 630  # pixels: what chats show as a preview without cutting it
 TITLE_WIDTH, TITLE_LINES = 46, 3  # characters of a line, lines
+CAUSE_WIDTH, CAUSE_LINES = 80, 2
 COMMAND_WIDTH, COMMANDS = 86, 2
 FOOT_WIDTH = 105  # characters
 MAP_WIDTH, MAP_HEIGHT = 1080, 150  # pixels
@@ -61,7 +63,9 @@ def png(report: Report, cover: Cover) -> bytes:
 def _content(report: Report, cover: Cover) -> dict[str, Any]:
     rows = shown_verdicts(report)
     hosts = rank_map(report, rows[0]) if rows else RankMap([])
-    commands = ([str(step) for step in report.run_now(rows[0])] or report.other_steps(rows[0])) if rows else []
+    commands = [str(step) for step in report.run_now(rows[0])] if rows else _benchmarks(report)
+    commands = commands or (report.other_steps(rows[0]) if rows else [])
+    first = cause(report)
     return {
         "width": WIDTH,
         "height": HEIGHT,
@@ -69,6 +73,7 @@ def _content(report: Report, cover: Cover) -> dict[str, Any]:
         "certainty": rows[0]["certainty"] if rows else "",
         "severity": postmortem_parts.severity(report, rows[0]) if rows else "info",
         "title": _lines(cover.title, TITLE_WIDTH, TITLE_LINES),
+        "cause": _lines(f"Cause ({first.certainty}): {first.title}", CAUSE_WIDTH, CAUSE_LINES) if first else [],
         "coverage": _lines(coverage(report).plain, FOOT_WIDTH, 1)[0],
         "cells": list(_cells(hosts)),
         "legend": f"one square per {'host' if hosts.is_folded else 'rank'}" if hosts.hosts else "",
@@ -76,6 +81,15 @@ def _content(report: Report, cover: Cover) -> dict[str, Any]:
         "commands": [_lines(command, COMMAND_WIDTH, 1)[0] for command in commands[:COMMANDS]],
         "tool_version": __version__,
     }
+
+
+def _benchmarks(report: Report) -> list[str]:
+    """Return what each benchmark reached, where no job is judged."""
+    rows = report.run["benchmark"].filter(pl.col("max_busbw").is_not_null()).to_dicts()
+    return [
+        f"{known(row['collective'])}, {known(row['nranks'])} ranks: best {row['max_busbw']:g} GB/s bus bandwidth"
+        for row in rows
+    ]
 
 
 def _lines(text: str, width: int, most: int) -> list[str]:

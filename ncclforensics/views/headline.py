@@ -8,7 +8,8 @@ import polars as pl
 
 from ncclforensics.data.names import ranks_text, sentence
 from ncclforensics.report.build import Report, Row
-from ncclforensics.rules.finding import Severity
+from ncclforensics.rules.finding import Finding, Severity
+from ncclforensics.views.text_report import is_sure_cause
 
 ASSUMED_YEAR = 2000  # of clocks that print none
 MOST_HOSTS = 3  # named in a title
@@ -66,6 +67,15 @@ def moment(report: Report) -> str:
     if not isinstance(called, datetime):
         return ""
     return called.strftime("%H:%M:%S" if called.year == ASSUMED_YEAR else "%Y-%m-%d %H:%M")
+
+
+def cause(report: Report) -> Finding | None:
+    """Return what is sure to have begun it, if the headline says only what followed."""
+    title = _event(report)
+    verdicts = [id(report.finding_of(row)) for row in report.verdicts]
+    others = (finding for finding in report.findings if id(finding) not in verdicts and is_sure_cause(finding))
+    found = next(others, None) if shown_verdicts(report) else None
+    return None if found is None or found.title in title else found
 
 
 def summary(report: Report) -> list[str]:

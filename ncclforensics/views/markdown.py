@@ -12,7 +12,7 @@ from ncclforensics.report.summary import not_shown, reason_without_job, summary
 from ncclforensics.rules.finding import Finding
 from ncclforensics.views import json_report, postmortem_parts, text_report
 from ncclforensics.views.author_note import Cover
-from ncclforensics.views.headline import headline, short_ranks, shown_verdicts
+from ncclforensics.views.headline import cause, headline, short_ranks, shown_verdicts
 from ncclforensics.views.markdown_syntax import code, details, fenced, inline, table
 from ncclforensics.views.rank_map import HostRanks, Part, RankMap
 from ncclforensics.views.text_coverage import coverage
@@ -49,7 +49,7 @@ def _body(report: Report, title: str, *, everything: bool) -> Iterator[str]:
     for number, row in enumerate(shown, 1):
         if len(jobs) > 1:
             yield f"### Job {number} of {len(jobs)}\n"
-        yield from _job(report, row, title, everything=everything)
+        yield from _job(report, row, title, is_worst=number == 1, everything=everything)
     if not report.verdicts:
         yield f"**undecidable**: {inline(reason_without_job(report.run))}\n"
         yield _list(COLLECT_CALLS)
@@ -75,7 +75,7 @@ def _body(report: Report, title: str, *, everything: bool) -> Iterator[str]:
         yield _items([inline(str(defect)) for defect in defects])
 
 
-def _job(report: Report, row: Row, title: str, *, everything: bool) -> Iterator[str]:
+def _job(report: Report, row: Row, title: str, *, is_worst: bool, everything: bool) -> Iterator[str]:
     """Return one verdict: what happened, what to run now, the ranks, the calls, the evidence."""
     job = postmortem_parts.job_parts(report, row)
     finding = job["finding"]
@@ -83,6 +83,8 @@ def _job(report: Report, row: Row, title: str, *, everything: bool) -> Iterator[
     texts += [job["detail"]] if job["detail"] else []
     texts += [stopped] if (stopped := stop_text(report, row)) else []
     yield f"**{row['verdict']}** ({row['certainty']}). {inline(' '.join(sentence(text) for text in texts))}\n"
+    if is_worst and (first := cause(report)):
+        yield f"**Cause** ({first.certainty}): {inline(sentence(first.title))}\n"
     if job["chain"]:
         rows = [(word, inline(text), code(at)) for word, text, at in job["chain"]]
         yield _long_table("What began it, and what followed", ("", "what happened", "at"), rows)

@@ -19,7 +19,7 @@ from ncclforensics.report.build import Report, Row
 from ncclforensics.rules.finding import Finding
 from ncclforensics.views import charts, json_report, postmortem_parts
 from ncclforensics.views.author_note import Cover
-from ncclforensics.views.headline import short_ranks, shown_verdicts, summary
+from ncclforensics.views.headline import cause, short_ranks, shown_verdicts, summary
 from ncclforensics.views.text_benchmarks import expected
 from ncclforensics.views.text_coverage import coverage
 from ncclforensics.views.text_times import stop_text
@@ -68,6 +68,7 @@ def _content(report: Report) -> dict[str, Any]:
         **json_report.as_object(report),
         "tool_version": __version__,
         "summary": summary(report),
+        "cause": cause(report),
         "coverage": coverage(report).plain,
         "worst": _worst(report),
         "jobs": [_job(report, row) for row in jobs[: postmortem_parts.MOST_JOBS]],
