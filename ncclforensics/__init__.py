@@ -33,6 +33,7 @@ def analyze(
     since: str | None = None,
     until: str | None = None,
     since_look: str | None = None,
+    on: str | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> PrintedReport:
     """Read logs and report findings and verdicts.
@@ -42,10 +43,11 @@ def analyze(
     those on a hang. `select`, `ignore`: names of rules or categories, to run only these or to skip them.
     `rank_from`: a pattern that finds a rank in a path. `selection`: what the report shows; verdicts use
     all ranks. `since`, `until`: use only lines printed between these times; reads every byte. `since_look`: a saved
-    run of the same logs from earlier; if no rank has made a call since, the job stands still. `progress` is called
-    with the bytes parsed so far and the total.
+    run of the same logs from earlier; if no rank has made a call since, the job stands still. `on`: a Dask
+    cluster that reads and parses the logs, `dask://HOST:PORT`; it reads every byte. `progress` is called with the
+    bytes parsed so far and the total.
     Raises NoInputError if nothing can be read, UsageError if `rank_from` is no regular expression, a
-    time cannot be parsed, or a rule or category does not exist.
+    time cannot be parsed, a rule or category does not exist, or the cluster does not answer.
     """
     import ncclforensics.analyses  # noqa: F401  # registers the analyses
     from ncclforensics.frames.open_run import open_run
@@ -71,6 +73,11 @@ def analyze(
         done += size
         progress(done, total)
 
+    if on:
+        from ncclforensics.archive.cluster import connected, read_apart
+
+        with connected(on) as (executor, threads):
+            found = read_apart(found, executor, threads, parsed)
     policy = ReadPolicy(full=full or everything or time_range is not None)
     run = open_run(found, policy, time_range=time_range, progress=parsed)
 

@@ -48,6 +48,7 @@ LAYERS = (
     "rules",
     "report",
     "archive.write",
+    "archive.cluster",
     "diff",
     "views",
     "api",

@@ -24,11 +24,15 @@ MOST_COMPUTED = 1_000_000  # rows; a larger computed frame is computed again whe
 QUOTED_FIRST, QUOTED_LAST = 8, 64
 
 
-def save(report: Report, path: Path, *, with_tables: bool = False) -> None:
-    """Write everything that a later analysis needs instead of the files; with tables for other programs, if wanted."""
+def save(report: Report, path: Path, *, with_tables: bool = False, with_analyses: bool = True) -> None:
+    """Write everything that a later analysis needs instead of the files; with tables for other programs, if wanted.
+
+    Without analyses, only what was parsed is written, and nothing is computed.
+    """
     run = report.run
     parsed = [shape.frame for shape in run.dialect.with_all_formats.shapes]
-    rows = {name: run[name].height for name in [*parsed, "speaker", "repeated_line", *analyses()]}
+    computed = analyses() if with_analyses else ()
+    rows = {name: run[name].height for name in [*parsed, "speaker", "repeated_line", *computed]}
     rows = {name: height for name, height in rows.items() if height and name not in run.broken}
     report.cite(_quotable(run, [name for name in rows if name not in analyses()]))
     cited = [(source, line, in_file, text) for (source, line), (in_file, text) in report.quotes.items() if text]
@@ -45,7 +49,7 @@ def save(report: Report, path: Path, *, with_tables: bool = False) -> None:
     contents = {
         "schema": manifest.SCHEMA,
         "tool": {"name": "ncclforensics", "version": __version__},
-        "made_by": manifest.fingerprint(),
+        "made_by": manifest.fingerprint() if with_analyses else "",  # whose computed frames are used as they are
         "inputs": [_input(report, number) for number in range(len(run.inputs))],
         "frames": rows,
         "small_frames": packed,

@@ -38,6 +38,7 @@ def load_report(
     since: str | None = None,
     until: str | None = None,
     since_look: str | None = None,
+    on: str | None = None,
 ) -> Report:
     """Analyse these paths and print the problems of the inputs to stderr, unless `quiet`.
 
@@ -59,6 +60,7 @@ def load_report(
             since=since,
             until=until,
             since_look=since_look,
+            on=on,
             progress=bar.update if bar else lambda done, total: None,
         )
     if hashed:

@@ -105,6 +105,14 @@ RedactMap = Annotated[
         "--redact-map", metavar="FILE", help="Store the pseudonym map, and reuse it on the next run. Implies --redact."
     ),
 ]
+On = Annotated[
+    str | None,
+    typer.Option(
+        "--on",
+        metavar="dask://HOST:PORT",
+        help="Read and parse the logs on this Dask cluster, whose workers see the same paths; reads every byte.",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print no progress bar and no warnings.")]
 Verbose = Annotated[
     bool,

@@ -14,6 +14,7 @@ from ncclforensics.cli.options import (
     FailOn,
     FailOnOption,
     Host,
+    On,
     Paths,
     Quiet,
     RankFrom,
@@ -54,6 +55,7 @@ def report(
     until: Until = None,
     redact: Redact = False,
     redact_map: RedactMap = None,
+    on: On = None,
     quiet: Quiet = False,
 ) -> None:
     """Write an attachment: an HTML page that opens offline, Markdown, JSON or a card for a chat. Reads every byte."""
@@ -69,6 +71,7 @@ def report(
         everything=True,
         hashed=True,
         rank_from=rank_from,
+        on=on,
         quiet=quiet,
         ranks=ranks,
         host=host,

@@ -9,7 +9,7 @@ import typer
 
 from ncclforensics.cli.analysis import load_report
 from ncclforensics.cli.defects import report_defects
-from ncclforensics.cli.options import Paths, Quiet, RankFrom, Redact, RedactMap
+from ncclforensics.cli.options import On, Paths, Quiet, RankFrom, Redact, RedactMap
 from ncclforensics.cli.output import Exit, refuse_to_overwrite
 
 
@@ -27,12 +27,13 @@ def save(
     rank_from: RankFrom = None,
     redact: Redact = False,
     redact_map: RedactMap = None,
+    on: On = None,
     quiet: Quiet = False,
 ) -> None:
     """Parse a run once and save it as one file, which every command accepts as PATH. Reads every byte."""
     from ncclforensics.archive import write
 
-    report = load_report(paths, full=True, everything=True, hashed=True, rank_from=rank_from, quiet=quiet)
+    report = load_report(paths, full=True, everything=True, hashed=True, rank_from=rank_from, on=on, quiet=quiet)
     if redact or redact_map:
         from ncclforensics.report.redacted_run import redact_report
 

@@ -124,7 +124,7 @@ def _source(path: Path, name: str, *, may_wait: bool = False) -> Source:
         if stat.S_ISDIR(status.st_mode):
             any(path.iterdir())  # a folder that could not be walked: raises the reason
         if stat.S_ISFIFO(status.st_mode) and may_wait:
-            return _spooled(open(path, "rb"), name)
+            return spool(open(path, "rb"), name)
         if not stat.S_ISREG(status.st_mode):
             return Source(name, path, 0, False, _plain, "is neither a file nor a folder")
         with open(path, "rb") as stream:
@@ -171,7 +171,7 @@ def _remote(found: RemoteObject) -> Source:
     """The source of an object that is read over the network; a saved run is copied to a temporary file."""
     head = b"" if found.problem else found.open().read(BEGINNING)
     if is_saved(head):
-        return _spooled(found.open(), found.url)
+        return spool(found.open(), found.url)
     unpack = next((opener for magic, opener in _MAGIC.items() if head.startswith(magic)), None)
 
     def opened(_: Path) -> io.BufferedIOBase:
@@ -180,7 +180,7 @@ def _remote(found: RemoteObject) -> Source:
     return Source(found.url, Path(found.url), found.size, unpack is None, opened, found.problem, remote=found)
 
 
-def _spooled(stream: BinaryIO | io.BufferedIOBase, name: str) -> Source:
+def spool(stream: BinaryIO | io.BufferedIOBase, name: str) -> Source:
     """Copy a pipe to a temporary file, because evidence is read a second time."""
     path = Path(tempfile.gettempdir(), temporary_prefix() + token_hex(4))
     _SPOOLED.append(path)  # before the file exists: a signal may end the program at any time
@@ -230,7 +230,7 @@ def find(paths: Iterable[str], rank_from: str = RANK_IN_NAME) -> list[Source]:
     seen: set[str] = set()
     for path in dict.fromkeys(paths):
         if path == STDIN:
-            sources += _files_in(_spooled(sys.stdin.buffer, STDIN))
+            sources += _files_in(spool(sys.stdin.buffer, STDIN))
             continue
         if is_remote(path):
             for found in find_objects(path):
