@@ -23,6 +23,7 @@ import polars as pl
 import zstandard
 
 from ncclforensics import analyze
+from ncclforensics.archive import small_frames
 from ncclforensics.archive.write import save
 from ncclforensics.grammar import grammar_file
 from tests.fuzz.mutation import mutate_bytes, mutate_lines, mutate_value
@@ -289,9 +290,9 @@ def saved_runs(draw: Random, folder: Path) -> None:
     """Saved runs with other values in their frames and manifest, without columns, with columns of other types."""
     members = dict(draw.choice(_saved()))
     frames = [name for name in members if name.endswith(".parquet")]
-    important = [name for name in IMPORTANT if name in members]
-    chosen = draw.sample(important, draw.choice((0, 1, 2)))
-    for name in sorted({*chosen, *draw.sample(frames, min(len(frames), draw.choice((0, 1, 1, 3, 20))))}):
+    if SMALL in members and draw.random() < 0.8:
+        members[SMALL] = _mutated_rows(draw, members[SMALL])
+    for name in sorted(draw.sample(frames, min(len(frames), draw.choice((0, 1, 1, 3, 20))))):
         members[name] = _mutated_frame(draw, members[name])
     if draw.random() < 0.3:
         manifest = mutate_value(draw, json.loads(members["manifest.json"]), draw.choice((0.01, 0.1)))
@@ -308,15 +309,27 @@ def saved_runs(draw: Random, folder: Path) -> None:
     _write(folder, {"run.ncclf": mutate_bytes(draw, data) if draw.random() < 0.2 else data})
 
 
+SMALL = f"frames/{small_frames.NAME}.parquet"
 # Frames that views and rules read directly.
-IMPORTANT = tuple(
-    f"frames/{name}.parquet"
-    for name in (
-        "verdict", "rank", "member", "wait", "process", "shown_call", "cited", "connection", "benchmark", "host_port",
-        "counter_delta", "failure_event", "process_exit", "call_template", "recorded_call", "transport", "placement",
-    )
+IMPORTANT = (
+    "verdict", "rank", "member", "wait", "process", "shown_call", "cited", "connection", "benchmark", "host_port",
+    "counter_delta", "failure_event", "process_exit", "call_template", "recorded_call", "transport", "placement",
 )  # fmt: skip
 ODD_COLUMNS = (0, 1, -1, 7, 99, 2**31 - 1, 2**40, 2**62, -(2**63))
+
+
+def _mutated_rows(draw: Random, data: bytes) -> bytes:
+    """Frames of few rows, which are stored as JSON: other values in the rows of one or two of them."""
+    rows = pl.read_parquet(data)
+    names = [name for name in IMPORTANT if name in set(rows["frame"])]
+    chosen = draw.sample(names, min(len(names), draw.choice((0, 1, 2)))) or [draw.choice(rows["frame"].to_list())]
+    texts = [
+        _dumped(mutate_value(draw, json.loads(row), draw.choice((0.02, 0.2)))) if frame in chosen else row
+        for frame, row in rows.iter_rows()
+    ]
+    file = io.BytesIO()
+    rows.with_columns(row=pl.Series(texts, dtype=pl.String)).write_parquet(file)
+    return file.getvalue()
 
 
 def _mutated_frame(draw: Random, data: bytes) -> bytes:
