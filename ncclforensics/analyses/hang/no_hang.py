@@ -90,6 +90,9 @@ def conclude_no_hang(job: Job) -> Diagnosis:
             "does so after a time-out, too, of which the output of the program would tell"
         )
         answer.lower_certainty("possible")
+    if (job.gaps or job.line_faults) and not job.is_finished:
+        answer.reason += "; yet lines of these logs were lost, moved or doubled, and a call that differs may be one"
+        answer.lower_certainty("possible")
     if any(event["kind"] == AFTER for event in job.failure_events) or job.absent:
         answer.lower_certainty("likely")
     return answer

@@ -12,7 +12,8 @@ from collections import Counter
 import polars as pl
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job
-from ncclforensics.analyses.job.line_faults import SORTED
+from ncclforensics.analyses.hang.mismatch import FEW_FAULTY
+from ncclforensics.analyses.job.line_faults import DOUBLED, LOST, MOVED, SORTED
 from ncclforensics.data.names import ranks_text
 from ncclforensics.frames.columns import OWNER
 from ncclforensics.frames.registry import analysis
@@ -25,6 +26,7 @@ UNPLACED_MEMBER = {
 }
 
 ENOUGH = 16  # collectives behind the missing lines; where so many agree with the others, they are at the same place
+BY_PLACE = ("collective-mismatch", "cross-communicator-deadlock", "p2p-unmatched")  # compare single calls
 FIRST_CALLS = LAST_CALLS = 3
 MOST_ALIKE = 0.7  # of the ranks that are not accused
 # Verdicts that rest on calls that a log lacks, or on the place of a call among the others.
@@ -111,6 +113,11 @@ def weigh_omissions(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     if is_by_order and any(SORTED in job.faults_of(rank_id) for rank_id in job.rank_ids):
         reason = "the lines of these logs were sorted: their order does not show which calls were made before which"
         return Diagnosis("undecidable", reason, "likely", collect=["the logs as they were written, not sorted"])
+    is_open = diagnosis.verdict in BY_PLACE and diagnosis.certainty == "possible"
+    if is_open and job.share_with_fault(LOST, MOVED, DOUBLED) > FEW_FAULTY:
+        reason = "the logs of many ranks lack lines, have some twice or in another order: calls are not at their places"
+        collect = ["the logs as the ranks wrote them (NCCL_DEBUG_FILE), not from the collector that changed them"]
+        return Diagnosis("undecidable", reason, "likely", collect=collect, evidence_lines=diagnosis.evidence_lines)
     partial = [rank_id for rank_id in job.rank_ids if job.has_omission(rank_id)]
     unplaced = {
         rank_id
