@@ -57,10 +57,6 @@ MISSED = {
     "v2.21.5-1-s4e_rank_twice_8r1n": "names rank 6 only; that nobody is rank 7 follows from `rank 6 of 8 ranks`",
     "v2.21.5-1-s4g_init_order_swapped_8r1n": "2.21 prints no START before the bootstrap: who waits where is not seen",
 }
-# False alarms that are known; xfail is strict, so that a mended one is noticed.
-KNOWN_WRONG = {
-    "v100-2n4-trace-mpi.log": "collective-mismatch",
-}
 # Runs called clean, of which the text tells otherwise: the file, and what stands in it.
 NOT_QUIET = {"polaris-vae-2024-with-aws.log": "twenty watchdogs gave up on work 5 after ten minutes"}
 
@@ -141,18 +137,7 @@ def _quiet() -> list[Path]:
     return [place for place in found if place.name not in NOT_QUIET]
 
 
-def _possibly_wrong(places: list[Path]) -> list[object]:
-    return [
-        pytest.param(
-            place,
-            id=place.name,
-            marks=[pytest.mark.xfail(reason=f"says {KNOWN_WRONG[place.name]}")] if place.name in KNOWN_WRONG else [],
-        )
-        for place in places
-    ]
-
-
-@pytest.mark.parametrize("place", _possibly_wrong(sample(_quiet(), 5)))
+@pytest.mark.parametrize("place", sample(_quiet(), 5), ids=lambda place: place.name)
 def test_no_alarm_where_nothing_hangs(place: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     answer = _answer(_logs(place) if place.is_dir() else [str(place)], capfdbinary)
 
