@@ -344,6 +344,13 @@ class Job:
         """Return the members of a communicator that have a log; none where the key is None."""
         return [row["rank_id"] for row in self.members.get(str(key), [])]
 
+    def has_guessed_members(self, key: str) -> bool:
+        """Whether these processes may belong to several communicators: no Init line, a part of the job's ranks."""
+        rows = self.members[key]
+        size = max((row["nranks"] or 0 for row in self.memberships), default=0)
+        is_guessed = all(row["is_inferred"] for row in rows) and rows[0]["nranks"] < size
+        return is_guessed and len(self.rank_ids) < size
+
     def count_unseen_members(self, key: str) -> int:
         """Count the members of a communicator that have no log."""
         rows = self.members[key]

@@ -26,6 +26,8 @@ FEW_FAULTY = 0.2  # share of the ranks; where lines of more were lost or moved, 
 SELDOM_ENQUEUED = 64  # collectives that few programs enqueue behind one that does not return
 
 Token = tuple[int, int]  # the communicator's index on this rank, signature of the call
+FEW_AGREED = 4  # collectives: logs that begin in the middle cannot be aligned by so few
+
 TokensAndRows = tuple[list[Token], list[Row]]
 
 
@@ -46,15 +48,20 @@ def find_divergent_calls(job: Job) -> Diagnosis | None:
         return None
     earliest = min(candidates, key=lambda diagnosis: (not diagnosis.culprits, _minority_line(diagnosis)))
     earliest.victims = [rank_id for rank_id in job.rank_ids if rank_id not in earliest.culprits]
-    if len(earliest.culprits) == len(job.members[str(earliest.key)]):
+    key = str(earliest.key)
+    has_no_majority = len(earliest.culprits) == len(job.members[key])
+    if has_no_majority:
         earliest.lower_certainty("likely")
-        if _went_on(job, str(earliest.key), job.divergence.get(str(earliest.key), 0), SELDOM_ENQUEUED):
+        if _went_on(job, key, job.divergence.get(key, 0), SELDOM_ENQUEUED):
             earliest.reason += "; yet all of them made many more calls, so lines may be lost there"
             earliest.lower_certainty("possible")
-    if job.count_unseen_members(str(earliest.key)):
+    if job.count_unseen_members(key):
         earliest.lower_certainty("likely")
-    if any(row["is_inferred"] for row in job.members[str(earliest.key)]):
-        earliest.lower_certainty("likely")
+    if any(row["is_inferred"] for row in job.members[key]):  # without a majority, they may be several
+        earliest.lower_certainty("possible" if has_no_majority or job.has_guessed_members(key) else "likely")
+    if _begins_in_the_middle(job, key) and job.divergence.get(key, 0) < FEW_AGREED:
+        earliest.reason += "; yet these logs begin in the middle, each perhaps at another call"
+        earliest.lower_certainty("possible")
     is_damaged = any(gap["missing"] < 0 or gap["rank_id"] not in earliest.culprits for gap in job.gaps if gap["nth"])
     if is_damaged or any(job.may_lack_lines(rank_id) for rank_id in earliest.culprits):
         earliest.lower_certainty("possible")
@@ -69,6 +76,12 @@ def find_divergent_calls(job: Job) -> Diagnosis | None:
         collect = ["the logs as the ranks wrote them (NCCL_DEBUG_FILE), not from the collector that lost lines"]
         return Diagnosis("undecidable", reason, "likely", collect=collect, evidence_lines=earliest.evidence_lines)
     return earliest
+
+
+def _begins_in_the_middle(job: Job, key: str) -> bool:
+    """Whether a member's log lacks the Init lines of a communicator, though such lines were printed."""
+    lacking = [row["line"] is None for row in job.members[key]]
+    return any(lacking) and (bool(job.milestones) or not all(lacking))
 
 
 def _is_several(job: Job, key: str) -> bool:

@@ -156,7 +156,7 @@ def find_waited_for_ranks(job: Job) -> Diagnosis | None:
         diagnosis.lower_certainty("likely")
     if any(row["is_inferred"] for key in keys for row in job.members[key]):
         diagnosis.lower_certainty("likely")
-    if keys and all(_is_several(job, key) for key in keys):
+    if keys and all(_is_several(job, key) or job.has_guessed_members(key) for key in keys):
         diagnosis.lower_certainty("possible")
     if any(not job.visibility[rank_id]["calls"] for rank_id in diagnosis.culprits):
         diagnosis.lower_certainty("possible" if any(job.count_unseen_members(key) for key in keys) else "likely")
