@@ -62,7 +62,9 @@ def expand(sources: Sequence[Source]) -> list[tuple[Source, int]]:
             saved, original = first.setdefault(key, (source.saved, path)) if entry["sha256"] else (source.saved, path)
             restored = replace(source, path=path, size=size, rank_hint=hint)
             if saved is not source.saved:
-                restored = replace(restored, saved=None, problem=f"is a copy of {original}; left out")
+                restored = replace(
+                    restored, saved=None, problem=f"is a copy of {original} in another saved run; left out"
+                )
             inputs.append((restored, position))
     return inputs
 
