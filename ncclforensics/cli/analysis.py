@@ -66,11 +66,16 @@ def load_report(
     if hashed:
         report.hash_inputs()
     if not quiet:
-        for path, problem in [] if shows_problems else report.input_problems():
-            typer.echo(f"{printable(path)} {problem}", err=True)
+        print_problems([] if shows_problems else report.input_problems())
         for problem in shown.problems(report.run, report.findings + report.not_selected):
             typer.echo(printable(problem), err=True)
     return report
+
+
+def print_problems(problems: Iterable[tuple[str, str]]) -> None:
+    """Print the path and the problem of inputs to stderr."""
+    for path, problem in problems:
+        typer.echo(f"{printable(path)} {problem}", err=True)
 
 
 class ProgressBar(AbstractContextManager["ProgressBar"]):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ncclforensics.cli.analysis import load_report
+from ncclforensics.cli.analysis import load_report, print_problems
 from ncclforensics.cli.defects import report_defects
 from ncclforensics.cli.options import On, Paths, Quiet, RankFrom, Redact, RedactMap
 from ncclforensics.cli.output import Exit, refuse_to_overwrite
@@ -39,7 +39,10 @@ def save(
 
         report, _ = redact_report(report, redact_map)
     refuse_to_overwrite(output, [report])
+    known = report.input_problems()
     write.save(report, output, with_tables=tables)
+    if not quiet:  # saving reads lines again, to quote them
+        print_problems(problem for problem in report.input_problems() if problem not in known)
     if report.defects:
         report_defects(report.defects)
         raise typer.Exit(Exit.DEFECT)
