@@ -182,7 +182,9 @@ class Merged(Page):
                 self._filter = typed
                 rows.fill(lines)
                 row = rows.find_line(*wanted) if wanted else None
-                rows.go(rows.rows - 1 if row is None else row)
+                self._show_title()
+                # The height of the title decides which rows are in view.
+                self.call_after_refresh(rows.go, rows.rows - 1 if row is None else row)
             self._show_title()
 
         self._set_activity("sorting")

@@ -54,33 +54,43 @@ class CallTable(VirtualRows):
 
     def cells(self, row: int) -> list[int]:
         """Return the first character of each column."""
-        return [GUTTER + number * self._width for number in range(len(self.columns))]
+        width = self._width  # which asks for the size of the screen
+        return [GUTTER + number * width for number in range(len(self.columns))]
 
-    def _row(self, row: int) -> list[Cell]:
+    def _row(self, row: int, columns: list[Column]) -> tuple[list[Cell], bool]:
         if self.calls is None or self.communicator is None:
-            return []
-        return self.calls.row(self.communicator, row, self.columns)
+            return [], False
+        return self.calls.row(self.communicator, row, columns)
 
     @property
     def cell(self) -> Cell | None:
         """Return the cell under the cursor."""
-        cells = self._row(self.cursor_row) if self.rows else []
-        return cells[self.cursor_cell] if self.cursor_cell < len(cells) else None
+        columns = self.columns[self.cursor_cell : self.cursor_cell + 1]
+        cells = self._row(self.cursor_row, columns)[0] if self.rows else []
+        return cells[0] if cells else None
+
+    @property
+    def _columns_in_view(self) -> range:
+        first = int(self.scroll_offset.x) // self._width
+        return range(first, min(len(self.columns), first + self.size.width // self._width + 2))
 
     def head(self, line: int) -> Text:
         """Render the titles of the columns."""
         text = Text("position  ", "bold", no_wrap=True, end="")
-        for column in self.columns:
+        in_view = self._columns_in_view
+        text.append(" " * self._width * in_view.start)
+        for column in self.columns[in_view.start : in_view.stop]:
             text.append(_fit(column.title, self._width), "bold underline")
         return text
 
     def text(self, row: int) -> Text:
         """Render the calls at one position."""
-        cells = self._row(row)
-        has_difference = any(cell.differs for cell in cells)
+        in_view = self._columns_in_view
+        cells, has_difference = self._row(row, self.columns[in_view.start : in_view.stop])
         text = Text(no_wrap=True, end="")
         text.append(f"{'≠' if has_difference else ' '}{row:>8} ", "bold red" if has_difference else "dim")
-        for number, cell in enumerate(cells):
+        text.append(" " * self._width * in_view.start)
+        for number, cell in zip(in_view, cells, strict=True):
             is_cursor = (row, number) == (self.cursor_row, self.cursor_cell)
             style = CURSOR if is_cursor else "bold red" if cell.differs else ""
             text.append(_fit(cell.text or ("(no call)" if cell.differs else "·"), self._width), style)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from asyncio import sleep
 from collections.abc import Iterator
 from functools import partial
+from heapq import nlargest
 from typing import TYPE_CHECKING, cast
 
 from rich.text import Text
@@ -21,12 +22,18 @@ if TYPE_CHECKING:
     from ncclforensics.tui.content.logs import Log
     from ncclforensics.tui.content.ranks import RankRow
 
-ENTRIES_AT_ONCE = 200  # entries compared before keys are handled
+ENTRIES_AT_ONCE = 50  # entries compared before keys are handled
+MOST_HITS = 40
+MOST_SCORED = 1000  # entries that the matcher compares
 Entry = tuple[str, str, "Place | Rule"]  # title, details, where it is shown; of a rule without findings, its page
 
 
 class Finder(Provider):
     """Searches the content of all screens."""
+
+    async def startup(self) -> None:
+        """List what can be found, once for each time that the palette is opened."""
+        self._entries = list(_entries(cast("Controller", self.app)))
 
     async def discover(self) -> Hits:
         """List all commands, before anything is typed."""
@@ -42,13 +49,21 @@ class Finder(Provider):
                     score, matcher.highlight(command.title), command.callback, text=command.title, help=command.help
                 )
         controller = cast("Controller", self.app)
-        letters = "".join(query.lower().split())
-        for number, (title, details, place) in enumerate(_entries(controller)):
+        words = query.lower().split()
+        # A text that holds the words themselves is the better match, and the matcher costs a hundred times as much.
+        matching = [entry for entry in self._entries if all(word in entry[0].lower() for word in words)]
+        if len(matching) < MOST_HITS:
+            letters = "".join(words)
+            matching = [entry for entry in self._entries if _has_in_order(entry[0].lower(), letters)]
+        found: list[tuple[float, int, Entry]] = []  # the number decides between equal scores
+        for number, entry in enumerate(matching[:MOST_SCORED]):
             if number % ENTRIES_AT_ONCE == 0:
                 await sleep(0)  # keys come first
-            if _has_in_order(title.lower(), letters) and (score := matcher.match(title)) > 0:
-                go = partial(controller.go, place) if isinstance(place, Place) else partial(self._show_page, place)
-                yield Hit(score, matcher.highlight(title), go, text=title, help=details)
+            if (score := matcher.match(entry[0])) > 0:
+                found.append((score, -number, entry))
+        for score, _, (title, details, place) in nlargest(MOST_HITS, found):
+            go = partial(controller.go, place) if isinstance(place, Place) else partial(self._show_page, place)
+            yield Hit(score, matcher.highlight(title), go, text=title, help=details)
 
     def _show_page(self, rule: Rule) -> None:
         from ncclforensics.views.explain_text import of_rule

@@ -62,13 +62,15 @@ class Calls:
         self._citer = citer
         self._blocks: dict[tuple[str, int], dict[int, list[Row]]] = {}
 
-    def row(self, communicator: Communicator, position: int, columns: list[Column]) -> list[Cell]:
-        """Return the cells of one position."""
+    def row(self, communicator: Communicator, position: int, columns: list[Column]) -> tuple[list[Cell], bool]:
+        """Return the cells of these columns at one position, and whether any ranks differ there."""
         call_of = {call["rank_id"]: call for call in self._calls_at(communicator, position)}
         signatures = Counter(call["signature"] for call in call_of.values())
         usual = signatures.most_common(1)[0][0] if signatures else None
         model = next((call for call in call_of.values() if call["signature"] == usual), None)
-        return [self._cell([call_of.get(rank_id) for rank_id in column.rank_ids], model) for column in columns]
+        has_difference = len(signatures) > 1 or 0 < len(call_of) < len(communicator.numbers)
+        cells = [self._cell([call_of.get(rank_id) for rank_id in column.rank_ids], model) for column in columns]
+        return cells, has_difference
 
     def _cell(self, calls: list[Row | None], model: Row | None) -> Cell:
         present = [call for call in calls if call is not None]
