@@ -169,6 +169,18 @@ def test_a_skipped_call_is_laid_to_its_rank_and_not_to_all_members_that_it_stopp
     assert (hang["verdict"], hang["certainty"], hang["culprits"]) == ("collective-mismatch", "possible", [2])
 
 
+def test_a_lost_last_line_does_not_add_a_rank_to_a_host_that_stopped(tmp_path: Path) -> None:
+    fault = Fault(FaultKind.LAGGING, (4, 5, 6, 7), "world")
+    generate(Plan(nodes=4, gpus_per_node=4, tp=2, layers=1, steps=3, fault=fault, finish=Finish.KILLED), tmp_path)
+    log = tmp_path / "nccl_rank13.log"
+    log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-1]))
+
+    hang = answer([str(tmp_path)])["hang"]
+
+    assert (hang["verdict"], hang["certainty"], hang["culprits"]) == ("lagging-ranks", "likely", [4, 5, 6, 7])
+    assert "rank 13" in hang["reason"]
+
+
 def test_counting_by_opcount_reads_a_fraction_of_long_logs(tmp_path: Path) -> None:
     plan = Plan(steps=400, version="2.21.5", fault=Fault(FaultKind.LAGGING, (3,), "tp"), finish=Finish.KILLED)
     generate(plan, tmp_path)

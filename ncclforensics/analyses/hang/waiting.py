@@ -122,6 +122,20 @@ def _are_whole_hosts(job: Job, rank_ids: list[int]) -> bool:
     return sum(row["host"] in hosts for row in job.rank_ids.values()) == len(rank_ids)
 
 
+def _single_rank_beside_hosts(job: Job, culprits: list[int]) -> int | None:
+    """Return a rank of another host, one call behind, where all else that stopped are whole hosts.
+
+    That it stopped at the same call as they did would be a coincidence; that its last line was lost is none.
+    """
+    by_host: dict[str, list[int]] = defaultdict(list)
+    for rank_id in culprits:
+        by_host[job.rank_ids[rank_id]["host"]].append(rank_id)
+    partial = [ranks for ranks in by_host.values() if not _are_whole_hosts(job, ranks)]
+    is_single = len(partial) == 1 and len(partial[0]) == 1 and len(by_host) > 1
+    is_whole = all(len(ranks) > 1 for ranks in by_host.values() if ranks not in partial)
+    return partial[0][0] if is_single and is_whole and job.lag(partial[0][0]) == 1 else None
+
+
 def find_waited_for_ranks(job: Job) -> Diagnosis | None:
     """Find ranks that others wait for and that wait for no rank themselves, or a cycle of waiting ranks."""
     if not job.waits:
@@ -132,7 +146,13 @@ def find_waited_for_ranks(job: Job) -> Diagnosis | None:
     )
     known = {edge["waits_for"] for edge in job.waits if not _is_several(job, edge["key"])}
     culprits = [rank_id for rank_id in culprits if rank_id in known] or culprits
+    stray = _single_rank_beside_hosts(job, culprits)
+    culprits = [rank_id for rank_id in culprits if rank_id != stray]
     diagnosis = _judge_lagging_ranks(job, culprits) if culprits else judge_cycle(job, waits_for_of)
+    if stray is not None:
+        names = ranks_text(job.rank_numbers([stray])) or "another rank"
+        diagnosis.reason += f"; the log of {names} lacks its last call, too, which may be a lost line"
+        diagnosis.lower_certainty("likely")
     diagnosis = judge_messages_in_order(job, diagnosis) or diagnosis
     diagnosis.victims = sorted(set(waits_for_of) - set(diagnosis.culprits))
     cut_logs = [rank_id for rank_id in job.rank_ids if job.process(rank_id)["is_cut"]]
