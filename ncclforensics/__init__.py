@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ncclforensics.report.earlier_look import EarlierLook
     from ncclforensics.report.selection import Selection
     from ncclforensics.views.printed_report import PrintedReport
 
@@ -32,7 +33,7 @@ def analyze(
     selection: Selection | None = None,
     since: str | None = None,
     until: str | None = None,
-    since_look: str | None = None,
+    since_look: str | EarlierLook | None = None,
     on: str | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> PrintedReport:
@@ -43,9 +44,9 @@ def analyze(
     those on a hang. `select`, `ignore`: names of rules or categories, to run only these or to skip them.
     `rank_from`: a pattern that finds a rank in a path. `selection`: what the report shows; verdicts use
     all ranks. `since`, `until`: use only lines printed between these times; reads every byte. `since_look`: a saved
-    run of the same logs from earlier; if no rank has made a call since, the job stands still. `on`: a Dask
-    cluster that reads and parses the logs, `dask://HOST:PORT`; it reads every byte. `progress` is called with the
-    bytes parsed so far and the total.
+    run of the same logs from earlier, or what was seen then; if no rank has made a call since, the job stands still.
+    `on`: a Dask cluster that reads and parses the logs, `dask://HOST:PORT`; it reads every byte. `progress` is called
+    with the bytes parsed so far and the total.
     Raises NoInputError if nothing can be read, UsageError if `rank_from` is no regular expression, a
     time cannot be parsed, a rule or category does not exist, or the cluster does not answer.
     """
@@ -62,7 +63,7 @@ def analyze(
 
     rules = select_rules(everything=everything, select=select, ignore=ignore)
     time_range = TimeRange(parse_time(since, "--since"), parse_time(until, "--until")) if since or until else None
-    earlier_look = read_earlier_look(since_look) if since_look else None
+    earlier_look = read_earlier_look(since_look) if isinstance(since_look, str) else since_look
     given = [paths] if isinstance(paths, str | Path) else paths
     found = sources.find([str(path) for path in given], rank_from or sources.RANK_IN_NAME)
     total = sum(source.size for source in found)

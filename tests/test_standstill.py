@@ -129,8 +129,10 @@ def test_two_looks_that_see_the_same_last_calls_show_a_standstill(
     add(logs, "nccl_rank0.log", "still waiting for the others")
 
     hang = looked_at_twice(logs, saved, seconds=seconds)
+    detail = analyze([str(logs)], since_look=str(saved)).findings[0].detail
 
     assert hang["standstill"] == {"shown": is_shown, "by": ["two-looks"] * is_shown}
+    assert ("since the earlier look" in detail) == is_shown
     assert (hang["culprits"], hang["certainty"]) == ([11], "likely")
 
 

@@ -30,6 +30,7 @@ MOST_THREADS = 1024  # Polars tries to start any number
 # In the order of the help; each is a function in the module of its name.
 COMMANDS = [
     "hang",
+    "watch",
     "check",
     "collect",
     "capture",

@@ -161,7 +161,7 @@ def _files_in(source: Source) -> list[Source]:
             return [replace(source, problem=f"cannot be read: {getattr(error, 'strerror', error)}")]
         return [source]  # reported where it is read as a log
     name, archive = source.path, source.file
-    found = [replace(_source(file, f"{name}/{_shown(member)}"), archive=archive) for member, file in unpacked.files]
+    found = [replace(_source(file, f"{name}/{path_text(member)}"), archive=archive) for member, file in unpacked.files]
     if unpacked.problem or not found:
         found.append(replace(source, problem=unpacked.problem or "is an archive without files"))
     return found
@@ -211,6 +211,19 @@ def _inside(folder: Path) -> Iterator[Path]:
     yield from denied
 
 
+def files_at(path: str) -> Iterator[tuple[Path, bool]]:
+    """The files that one path names, and whether it names the file itself or a folder around it."""
+    for match in _matches(path):
+        if match.is_dir():
+            yield from ((file, False) for file in _inside(match))
+        else:
+            yield match, True
+
+
+def _matches(path: str) -> list[Path]:
+    return [Path(path)] if os.path.lexists(path) else [Path(m) for m in sorted(glob.glob(path, recursive=True))]
+
+
 RANK_IN_NAME = r"rank[^0-9A-Za-z]?([0-9]+)"
 
 
@@ -238,17 +251,16 @@ def find(paths: Iterable[str], rank_from: str = RANK_IN_NAME) -> list[Source]:
                     seen.add(key)
                     sources += _files_in(_remote(found))
             continue
-        matches = [Path(path)] if os.path.lexists(path) else [Path(m) for m in sorted(glob.glob(path, recursive=True))]
-        if not matches:
-            sources.append(Source(_shown(path), Path(path), 0, False, _plain, "does not exist"))
-        for match in matches:
-            for file in _inside(match) if match.is_dir() else (match,):
-                if (key := os.path.realpath(file)) not in seen:
-                    seen.add(key)
-                    for source in _files_in(_source(file, _shown(file), may_wait=file == match)):
-                        # Next to the logs it was made of, it would count every line twice.
-                        is_second = source.saved and (file != match or source.archive)
-                        sources.append(_not_named(source) if is_second else source)
+        files = list(files_at(path))
+        if not files and not _matches(path):
+            sources.append(Source(path_text(path), Path(path), 0, False, _plain, "does not exist"))
+        for file, is_named in files:
+            if (key := os.path.realpath(file)) not in seen:
+                seen.add(key)
+                for source in _files_in(_source(file, path_text(file), may_wait=is_named)):
+                    # Next to the logs it was made of, it would count every line twice.
+                    is_second = source.saved and (not is_named or source.archive)
+                    sources.append(_not_named(source) if is_second else source)
     readable = [source for source in sources if not source.problem]
     if not readable:
         problems = "; ".join(f"{source.path} {source.problem}" for source in sources[:3])
@@ -256,7 +268,7 @@ def find(paths: Iterable[str], rank_from: str = RANK_IN_NAME) -> list[Source]:
     return [replace(source, rank_hint=_hint(source.path, pattern)) for source in sources]
 
 
-def _shown(path: str | Path) -> str:
+def path_text(path: str | Path) -> str:
     """A path as text; bytes that are no UTF-8 are escaped."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 

@@ -221,13 +221,14 @@ def build_report(
     selection = selection or Selection()
     rules = select_rules(everything=False) if rules is None else rules
     findings = run_rules(partial(call_with, run), run.defects, rules)
-    weighed = {
-        row["job"]: (row["certainty"], row["rests_on_stall"]) for row in _weighed(run, rules, earlier_look).to_dicts()
-    }
+    weighed = {row["job"]: row for row in _weighed(run, rules, earlier_look).to_dicts()}
+    reasons = dict(run["verdict"].select("job", "reason").iter_rows())
     for finding in findings:
         if finding.job is not None:
-            finding.certainty, rests_on_stall = weighed[finding.job]
-            if rests_on_stall and finding.certainty == "possible" and finding.severity is Severity.ERROR:
+            row = weighed[finding.job]
+            finding.certainty = row["certainty"]
+            finding.detail = finding.detail.replace(reasons[finding.job], row["reason"])
+            if row["rests_on_stall"] and finding.certainty == "possible" and finding.severity is Severity.ERROR:
                 finding.severity = Severity.WARNING
     shown: list[Finding] = []
     not_selected: list[Finding] = []

@@ -6,6 +6,7 @@ NCCL prints a call when it is enqueued. So a rank whose last call stands in the 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
@@ -24,32 +25,14 @@ POSITIONS = {"pos": pl.Int64()}
 
 
 @dataclass(frozen=True, slots=True)
-class EarlierLook:
-    """Where the last call of each file stood, and how many seconds ago that was at least."""
+class EarlierLook(ABC):
+    """What an earlier look shows of the same logs, and how many seconds ago that was at least."""
 
-    last_lines: dict[str, int]  # path -> line
     seconds: float
 
+    @abstractmethod
     def moved(self, run: Frames, job: int) -> bool | None:
         """Whether ranks of a job have made calls since; None where the looks do not show it."""
-        ranks = run["rank"].filter(pl.col("job") == job).select("rank_id")
-        last = with_line(run["last_call"].join(ranks, on="rank_id", how="semi").select("pos"))
-        places = last.sort("pos").group_by("source").agg(pl.col("line").last()).iter_rows()
-        quotes = run.quote(places)
-        steps = [self._step(run.inputs[source].source.path, line) for (source, _), (line, _) in quotes.items()]
-        known = [step for step in steps if step is not None]
-        if any(step > 0 for step in known):
-            return True
-        is_still = bool(known) and len(known) == len(steps) and not any(known)
-        return False if is_still and self.seconds >= SHORTEST else None
-
-    def _step(self, path: str, line: int) -> int | None:
-        """By how many lines the last call of a file has moved; None where the earlier look has no such file."""
-        then = self.last_lines.get(path)
-        if then is None:
-            alike = [at for known, at in self.last_lines.items() if PurePath(known).name == PurePath(path).name]
-            then = alike[0] if len(alike) == 1 else None
-        return None if then is None else line - then
 
     def weigh(self, run: Frames, verdicts: pl.DataFrame) -> pl.DataFrame:
         """The verdicts that rest on where the logs end, with what the two looks show."""
@@ -69,7 +52,59 @@ class EarlierLook:
         return pl.DataFrame(rows, schema=verdicts.schema)
 
 
-def read_earlier_look(path: str) -> EarlierLook:
+@dataclass(frozen=True, slots=True)
+class SavedLook(EarlierLook):
+    """Where the last call of each file stood in a saved run."""
+
+    last_lines: dict[str, int]  # path -> line
+
+    def moved(self, run: Frames, job: int) -> bool | None:
+        """Whether the last call of any file of the job stands in a later line than before."""
+        last = _last_calls(run, ranks_of(run, job))
+        places = last.sort("pos").group_by("source").agg(pl.col("line").last()).iter_rows()
+        quotes = run.quote(places)
+        steps = [self._step(run.inputs[source].source.path, line) for (source, _), (line, _) in quotes.items()]
+        known = [step for step in steps if step is not None]
+        if any(step > 0 for step in known):
+            return True
+        is_still = bool(known) and len(known) == len(steps) and not any(known)
+        return False if is_still and self.seconds >= SHORTEST else None
+
+    def _step(self, path: str, line: int) -> int | None:
+        """By how many lines the last call of a file has moved; None where the earlier look has no such file."""
+        then = self.last_lines.get(path)
+        if then is None:
+            alike = [at for known, at in self.last_lines.items() if PurePath(known).name == PurePath(path).name]
+            then = alike[0] if len(alike) == 1 else None
+        return None if then is None else line - then
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedLook(EarlierLook):
+    """An earlier look at logs that were followed since: it is known which of them got calls, and what is long."""
+
+    with_calls: frozenset[str]  # paths of the logs that got calls since
+
+    def moved(self, run: Frames, job: int) -> bool:
+        """Whether any log of the job got a call."""
+        return not self.with_calls.isdisjoint(paths_of(run, ranks_of(run, job)))
+
+
+def paths_of(run: Frames, rank_ids: pl.Series) -> set[str]:
+    """The files that hold the last calls of ranks."""
+    return {run.inputs[source].source.path for source in _last_calls(run, rank_ids)["source"].unique()}
+
+
+def ranks_of(run: Frames, job: int) -> pl.Series:
+    """The `rank_id` of every rank of a job."""
+    return run["rank"].filter(pl.col("job") == job)["rank_id"]
+
+
+def _last_calls(run: Frames, rank_ids: pl.Series) -> pl.DataFrame:
+    return with_line(run["last_call"].filter(pl.col("rank_id").is_in(rank_ids.implode())).select("pos"))
+
+
+def read_earlier_look(path: str) -> SavedLook:
     """Read a saved run for comparison; it is as old as its file. Raises UsageError, SavedError."""
     file = Path(path)
     try:
@@ -83,4 +118,4 @@ def read_earlier_look(path: str) -> EarlierLook:
     saved = Saved(file)
     last = parquet.frame(saved, "last_call", POSITIONS) if saved.holds("last_call") else pl.DataFrame(schema=POSITIONS)
     lines = with_line(last).group_by("source").agg(pl.col("line").max())
-    return EarlierLook({saved.inputs[source]["path"]: line for source, line in lines.iter_rows()}, age)
+    return SavedLook(age, {saved.inputs[source]["path"]: line for source, line in lines.iter_rows()})

@@ -1,0 +1,132 @@
+"""The command `watch`: follow the logs of a running job, and print the verdict when it hangs."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ncclforensics.cli.options import (
+    FailOn,
+    FailOnOption,
+    Format,
+    FormatOption,
+    NoColor,
+    Output,
+    Quiet,
+    RankFrom,
+    Verbose,
+)
+from ncclforensics.cli.output import exit_code_of, write_report
+from ncclforensics.data.names import count_of, printable
+from ncclforensics.data.paths import STDIN
+from ncclforensics.errors import UsageError
+
+if TYPE_CHECKING:
+    from ncclforensics.report.build import Report
+
+INSTALL = "pip install 'ncclforensics[watch]'"
+COLLECTING = 120.0  # seconds
+
+
+def watch(
+    paths: Annotated[
+        list[str],
+        typer.Argument(metavar="PATH", help="Files, folders or quoted globs of one job; they may appear later."),
+    ],
+    interval: Annotated[
+        float, typer.Option("--interval", metavar="SECONDS", min=0.05, help="Time between two reads of the logs.")
+    ] = 1.0,
+    longest_pause: Annotated[
+        float | None,
+        typer.Option(
+            "--longest-pause",
+            metavar="SECONDS",
+            min=0,
+            help="No healthy pause is longer; learnt from the job without it.",
+        ),
+    ] = None,
+    on_hang: Annotated[
+        str | None,
+        typer.Option("--on-hang", metavar="CMD", help="Run this in a shell, with the JSON report on its stdin."),
+    ] = None,
+    collect: Annotated[
+        Path | None,
+        typer.Option("--collect", metavar="DIR", help="On a hang, fill this folder as the command `collect` does."),
+    ] = None,
+    metrics: Annotated[
+        int | None, typer.Option("--metrics", metavar="PORT", min=0, max=65535, help="Serve metrics to Prometheus.")
+    ] = None,
+    bind: Annotated[
+        str, typer.Option("--bind", metavar="ADDRESS", help="Address to listen on, with --metrics.")
+    ] = "127.0.0.1",
+    report_format: FormatOption = Format.TEXT,
+    output: Output = None,
+    fail_on: FailOnOption = FailOn.WARNING,
+    rank_from: RankFrom = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    no_color: NoColor = False,
+) -> None:
+    """Follow the logs of a running job until it hangs or ends, then print the verdict and exit as `hang` does.
+
+    How long the job may go without a call is learnt from its own pauses. Two looks must agree before ranks are named.
+    """
+    from ncclforensics.inputs.remote import is_remote
+    from ncclforensics.inputs.sources import forget_spooled
+    from ncclforensics.watch.followed_files import FollowedFiles
+    from ncclforensics.watch.watch import Watch
+
+    gc.enable()  # `run` disables it, for commands that end soon
+    if not_followed := [path for path in paths if path == STDIN or is_remote(path)]:
+        raise UsageError(f"{not_followed[0]}: watch follows files and folders only")
+    if collect is not None and collect.exists() and (not collect.is_dir() or any(collect.iterdir())):
+        raise UsageError(f"{collect}: is not an empty folder")
+
+    def notify(text: str) -> None:
+        if not quiet:
+            typer.echo(printable(f"{time.strftime('%H:%M:%S')}  {text}"), err=True)
+
+    job = Watch(FollowedFiles(paths), rank_from=rank_from, longest_pause=longest_pause, notify=notify)
+    with ExitStack() as stack:
+        stack.callback(forget_spooled)
+        if metrics is not None:
+            try:
+                from ncclforensics.watch.metrics import serve
+            except ModuleNotFoundError as missing:
+                raise UsageError(f"{missing.name} is not installed; `--metrics` needs it: {INSTALL}") from missing
+            stack.callback(serve(job, metrics, bind))
+        while (ending := job.step()) is None:
+            time.sleep(interval)
+        report = ending.report
+        write_report(report, report_format, output, fail_on=fail_on, verbose=verbose, no_color=no_color)
+        if ending.is_hang and collect is not None:
+            _collect(collect, notify)
+        if ending.is_hang and on_hang is not None:
+            _run(on_hang, report, notify)
+    raise typer.Exit(exit_code_of(report, fail_on))
+
+
+def _collect(folder: Path, notify: Callable[[str], None]) -> None:
+    """Collect evidence on this host, as the command `collect` does."""
+    from ncclforensics.capture.collect import collect
+
+    collection = collect(folder, [], COLLECTING)
+    notify(f"{count_of(len(collection.collected), 'file')} in {folder}")
+    for what, reason in collection.missing.items():
+        notify(f"missing  {what}: {reason}")
+
+
+def _run(command: str, report: Report, notify: Callable[[str], None]) -> None:
+    """Run the user's command with the report on its stdin; what it prints goes to stderr, beside the report."""
+    from ncclforensics.views import json_report
+
+    ended = subprocess.run(command, shell=True, input=json_report.json(report), stdout=2, check=False)
+    if ended.returncode:
+        notify(f"--on-hang: {command} ended with exit code {ended.returncode}")

@@ -1,0 +1,50 @@
+"""Serve the state of a watch to Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from ncclforensics.watch.watch import Watch
+
+PREFIX = "ncclforensics_watch"
+
+
+class WatchCollector:
+    """The metrics of one watch, computed when they are asked for."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric; times are seconds since the epoch."""
+        watch = self._watch
+        yield GaugeMetricFamily(f"{PREFIX}_files", "Files that are followed.", len(watch.files.names))
+        yield CounterMetricFamily(f"{PREFIX}_calls", "Lines of calls since the watch began.", watch.calls)
+        yield CounterMetricFamily(f"{PREFIX}_warnings", "Warnings of NCCL since the watch began.", watch.warnings)
+        lagging = len(watch.logs_behind())
+        yield GaugeMetricFamily(f"{PREFIX}_logs_behind", "Logs without calls while others go on.", lagging)
+        if watch.rhythm is not None:
+            last, allowed = watch.rhythm.last, watch.rhythm.allowed
+            yield GaugeMetricFamily(f"{PREFIX}_last_call_timestamp_seconds", "When the last call was seen.", last)
+            yield GaugeMetricFamily(f"{PREFIX}_allowed_silence_seconds", "Time without calls that is normal.", allowed)
+        verdict = GaugeMetricFamily(f"{PREFIX}_verdict", "The latest verdict.", labels=["verdict", "certainty"])
+        if (look := watch.look) is not None:
+            verdict.add_metric([look.row["verdict"], look.row["certainty"]], 1)
+        yield verdict
+
+
+def serve(watch: Watch, port: int, address: str) -> Callable[[], None]:
+    """Serve /metrics in a thread; return what stops it. Raises OSError if the port cannot be used."""
+    registry = CollectorRegistry()
+    registry.register(WatchCollector(watch))
+    server, thread = start_http_server(port, address, registry)
+
+    def stop() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    return stop
