@@ -368,15 +368,3 @@ def test_a_flipped_bit_is_detected_or_harmless(at: int, kept: Path, tmp_path: Pa
     (tmp_path / "bad.ncclf").write_bytes(data)
 
     assert cli.main(["hang", str(tmp_path / "bad.ncclf"), "-q"]) in (1, 2)
-
-
-def test_the_examples_of_the_documentation_run(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = (ROOT / "docs" / "handing-on.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    shutil.copy(kept, tmp_path / "run.ncclf")
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {}
-
-    exec(code, names)
-
-    assert names["most"]["name"].to_list()[0] == "AllReduce"
