@@ -482,7 +482,8 @@ def test_reading_in_the_background_ends_with_the_verdict() -> None:
     async def steps(app: Forensics, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: app.content is not None and app.content.is_whole)
         assert "LAGGING-RANKS" in text_of(app)
-        assert "WARNING" in text_of(app)  # which only all rules find
+        titles = [str(node.label) for node in app.screen.query_one(Tree).root.children]
+        assert any(title.startswith("WARNING") for title in titles)  # which only all rules find
 
     walk(Seen(Request((str(INCIDENTS / LAGGING / "*.log"),))), steps)
     assert seen == [False, True]
@@ -618,13 +619,13 @@ def test_a_filter_leaves_the_lines_of_a_rank_a_level_and_a_family() -> None:
     async def steps(app: Forensics, pilot: Pilot[None]) -> None:
         await pilot.press("7")
         await until(pilot, is_ready(app))
-        for words, count in (("family:operation rank:0", 34), ("level:info AllGather", 8), ("host:gpu-node-01", 0)):
+        for words, count in (("family:operation rank:11", 27), ("level:info AllGather", 6), ("host:gpu-node-00", 0)):
             await pilot.press("f")
             await typed(app, pilot, words)
             await until(pilot, lambda: not cast("Log", app.page)._activity)
             if count:
                 assert lines(app).rows == count, words
-        assert lines(app).rows == 8  # one that leaves nothing is told, and not taken
+        assert lines(app).rows == 6  # one that leaves nothing is told, and not taken
         await pilot.press("f")
         await typed(app, pilot, "level:loud")
         await until(pilot, lambda: any("level:loud" in each.message for each in app._notifications))

@@ -7,6 +7,7 @@ nor show the page inside of theirs.
 
 from __future__ import annotations
 
+import logging
 import shlex
 import socket
 import sys
@@ -60,6 +61,11 @@ class _Server(Server):
         super().__init__(command, bind, port, "ncclforensics", public_url, templates_path=templates)
         self._token, self._cookie = token_urlsafe(16), f"ncclforensics-{port}"
         self._sessions = 0
+
+    def initialize_logging(self) -> None:
+        """Log problems, not every request: the address in it holds the token."""
+        super().initialize_logging()
+        logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
 
     async def _make_app(self) -> web.Application:
         app = await super()._make_app()
