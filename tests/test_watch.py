@@ -341,6 +341,7 @@ def test_the_command_follows_a_job_and_tells_its_hang(tmp_path: Path, capsys: py
     assert code == 1
     assert json.loads(printed.out)["hang"]["culprits"] == [11]
     assert json.loads(sent.read_text()) == json.loads(printed.out)
+    assert any(text in printed.err for text in ("following 16 files", "no file is there yet"))
     assert "ended with exit code 3" in printed.err
 
 

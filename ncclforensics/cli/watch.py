@@ -102,8 +102,12 @@ def watch(
             except ModuleNotFoundError as missing:
                 raise UsageError(f"{missing.name} is not installed; `--metrics` needs it: {INSTALL}") from missing
             stack.callback(serve(job, metrics, bind))
-        while (ending := job.step()) is None:
+        ending = job.step()
+        files = len(job.files.names)
+        notify(f"following {count_of(files, 'file')}" if files else "no file is there yet")
+        while ending is None:
             time.sleep(interval)
+            ending = job.step()
         report = ending.report
         write_report(report, report_format, output, fail_on=fail_on, verbose=verbose, no_color=no_color)
         if ending.is_hang and collect is not None:
