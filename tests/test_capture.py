@@ -127,6 +127,11 @@ def test_a_malformed_fault_is_refused(text: str, says: str) -> None:
         parse_fault(text, 4, 30)
 
 
+def test_too_few_steps_to_name_a_late_rank_are_refused() -> None:
+    with pytest.raises(UsageError, match="named after 9 steps"):
+        parse_fault("slow:1:300", 4, 8)
+
+
 def test_the_ranks_write_logs_and_dumps_into_the_folder(tmp_path: Path) -> None:
     reported = plan(tmp_path).variables(0)
 

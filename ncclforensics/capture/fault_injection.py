@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from ncclforensics.data.thresholds import OWN_SECONDS
+from ncclforensics.data.thresholds import LATE_CALLS, OWN_SECONDS
 from ncclforensics.errors import UsageError
 
 
@@ -115,6 +115,8 @@ def parse_fault(text: str, nranks: int, steps: int) -> InjectedFault:
         raise UsageError(f"--inject {text}: there are ranks 0 to {nranks - 1}")
     if fault.step is not None and fault.step >= steps:
         raise UsageError(f"--inject {text}: there are steps 0 to {steps - 1}; raise --steps")
+    if kind is FaultKind.SLOW and steps <= LATE_CALLS:
+        raise UsageError(f"--inject {text}: a late rank is named after {LATE_CALLS + 1} steps; raise --steps")
     return fault
 
 
