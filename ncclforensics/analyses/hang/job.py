@@ -325,11 +325,6 @@ class Job:
         """Return what each member called as the nth collective of a communicator."""
         return self.describe(self.calls.filter((pl.col("key") == key) & (pl.col("nth") == nth)))
 
-    def signatures_from(self, rank_id: int, key: str, nth: int) -> list[int]:
-        """Return the signatures of a rank's collectives on a communicator from the nth on."""
-        calls = self.calls_of(rank_id).filter((pl.col("key") == key) & (pl.col("nth") >= nth))
-        return self._call_line["signature"].gather(calls["call_line"]).to_list()
-
     def describe(self, calls: pl.DataFrame) -> list[Row]:
         """Join a few calls with their lines, memberships and the rank of the job that is their root."""
         rows = describe_calls(calls, self._call_line, self._member).to_dicts()

@@ -145,12 +145,17 @@ def _judge_divergence(job: Job, key: str, nth: int) -> Diagnosis:
 
 def _made_later(job: Job, majority_call: Row, minority_call: Row) -> bool:
     """Whether the differing call and those behind it agree with later calls of the others, and better than in place."""
-    expected, actual = (
-        job.signatures_from(row["rank_id"], row["key"], row["nth"]) for row in (majority_call, minority_call)
-    )
+    expected, actual = (_signatures_from(job, row) for row in (majority_call, minority_call))
     in_place = _common_prefix(expected[1:], actual[1:])
     later = ((expected[first:], min(len(actual), len(expected) - first)) for first in range(1, len(expected)))
     return any(length > in_place and rest[:length] == actual[:length] for rest, length in later)
+
+
+def _signatures_from(job: Job, row: Row) -> list[int]:
+    """Return the signatures of a rank's collectives on the communicator of a call, from this call on."""
+    is_later = (pl.col("key") == row["key"]) & (pl.col("nth") >= row["nth"])
+    calls = job.calls_of(row["rank_id"]).filter(is_later).head(COMPARED_CALLS)
+    return [call["signature"] for call in job.describe(calls)]
 
 
 def find_skipped_or_lost_call(job: Job) -> Diagnosis | None:
