@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job
-from ncclforensics.data.names import ranks_text
+from ncclforensics.data.names import count_of, ranks_text
 
 
 def find_missing_logs(job: Job) -> Diagnosis | None:
@@ -12,7 +12,7 @@ def find_missing_logs(job: Job) -> Diagnosis | None:
         return None
     absent = ranks_text(job.absent)
     reason = (
-        f"the {len(job.rank_ids)} ranks in these logs made the same calls and none failed; "
+        f"the {count_of(len(job.rank_ids), 'rank')} in these logs made the same calls and none failed; "
         f"if they stand still, they may wait for a rank without a log: {absent}"
     )
     diagnosis = Diagnosis("undecidable", reason, "likely", suspects=job.absent, collect=[f"the log of {absent}"])
