@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ncclforensics.simulate.plan import Communicator, Plan
 from ncclforensics.simulate.program import Call
@@ -37,17 +39,25 @@ class Neighbours:
 def neighbours(plan: Plan, communicator: Communicator, world_rank: int) -> Neighbours:
     """Return where a rank of the world stands in a communicator."""
     members = communicator.members
-    rank, nranks = members.index(world_rank), len(members)
+    # The ranks of a communicator are in the order of the world's, and so are those of each node.
+    rank, nranks = bisect_left(members, world_rank), len(members)
     previous, following = (rank - 1) % nranks, (rank + 1) % nranks
-    nodes = [plan.node(member) for member in members]
+    node, gpus = plan.node(world_rank), plan.gpus_per_node
+    local = range(bisect_left(members, node * gpus), bisect_left(members, (node + 1) * gpus))
     return Neighbours(
         rank,
         previous,
         following,
-        tuple(other for other, node in enumerate(nodes) if node == nodes[rank]),
-        len(set(nodes)),
-        nodes[previous] != nodes[rank] or nodes[following] != nodes[rank],
+        tuple(local),
+        _nodes(members, gpus),
+        plan.node(members[previous]) != node or plan.node(members[following]) != node,
     )
+
+
+@lru_cache(maxsize=1024)
+def _nodes(members: tuple[int, ...], gpus_per_node: int) -> int:
+    """The number of nodes of these ranks of the world."""
+    return len({member // gpus_per_node for member in members})
 
 
 class Process:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 
 class FaultKind(StrEnum):
@@ -192,24 +193,38 @@ class Plan:
 
     def communicators(self) -> list[Communicator]:
         """World, then its splits in the order in which every rank calls them."""
-        tp, dp, pp = self.tp, self.dp, self.pp
-        grid = {
-            "tp": [[tp * row + t for t in range(tp)] for row in range(dp * pp)],
-            "pp": [[c + tp * dp * p for p in range(pp)] for c in range(tp * dp)],
-            "dp": [[t + tp * (d + dp * p) for d in range(dp)] for p in range(pp) for t in range(tp)],
-        }
-        found = [Communicator("world", "world", tuple(range(self.ranks)), 0, 0)]
-        split = 0
-        for family, groups in grid.items():
-            if len(groups[0]) > 1:
-                split += 1
-                found += [
-                    Communicator(f"{family}{color}", family, tuple(members), color, split)
-                    for color, members in enumerate(groups)
-                ]
-        return found
+        return list(_communicators(self.ranks, self.tp, self.pp))
 
     def communicators_of(self, rank: int) -> dict[str, Communicator]:
         """A rank's communicators by family, in the order of their creation."""
-        joined = [communicator for communicator in self.communicators() if rank in communicator.members]
-        return {communicator.family: communicator for communicator in joined}
+        return dict(_by_rank(self.ranks, self.tp, self.pp)[rank])
+
+
+@lru_cache(maxsize=4)
+def _communicators(ranks: int, tp: int, pp: int) -> tuple[Communicator, ...]:
+    dp = ranks // (tp * pp)
+    grid = {
+        "tp": [[tp * row + t for t in range(tp)] for row in range(dp * pp)],
+        "pp": [[c + tp * dp * p for p in range(pp)] for c in range(tp * dp)],
+        "dp": [[t + tp * (d + dp * p) for d in range(dp)] for p in range(pp) for t in range(tp)],
+    }
+    found = [Communicator("world", "world", tuple(range(ranks)), 0, 0)]
+    split = 0
+    for family, groups in grid.items():
+        if len(groups[0]) > 1:
+            split += 1
+            found += [
+                Communicator(f"{family}{color}", family, tuple(members), color, split)
+                for color, members in enumerate(groups)
+            ]
+    return tuple(found)
+
+
+@lru_cache(maxsize=4)
+def _by_rank(ranks: int, tp: int, pp: int) -> list[dict[str, Communicator]]:
+    """Of each rank its communicators by family."""
+    joined: list[dict[str, Communicator]] = [{} for _ in range(ranks)]
+    for communicator in _communicators(ranks, tp, pp):
+        for rank in communicator.members:
+            joined[rank][communicator.family] = communicator
+    return joined

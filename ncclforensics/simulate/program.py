@@ -197,6 +197,7 @@ class Job:
             name: {rank: deque[int]() for rank in communicator.members}
             for name, communicator in self._communicators.items()
         }
+        self._open = dict.fromkeys(self._communicators, 0)  # how many ranks have a call that is not complete
         self._ready = deque(self.processes)
         while self._ready:
             self._advance(self._ready.popleft())
@@ -219,14 +220,20 @@ class Job:
             elif item is None:
                 process.state = State.FINISHED
             elif isinstance(item, Call):
-                self._queues[item.communicator][rank].append(len(process.issued))
+                queue = self._queues[item.communicator][rank]
+                self._open[item.communicator] += not queue
+                queue.append(len(process.issued))
                 process.issued.append(item)
-                self._settle(self._communicators[item.communicator])
+                communicator = self._communicators[item.communicator]
+                if item.is_p2p or self._open[item.communicator] == len(communicator.members):
+                    self._settle(communicator)
 
     def _settle(self, communicator: Communicator) -> None:
         while matched := self._matched(communicator):
             for rank in matched:
-                self.processes[rank].completed.add(self._queues[communicator.name][rank].popleft())
+                queue = self._queues[communicator.name][rank]
+                self.processes[rank].completed.add(queue.popleft())
+                self._open[communicator.name] -= not queue
             self._ready.extend(matched)
 
     def _matched(self, communicator: Communicator) -> list[int]:

@@ -96,6 +96,7 @@ class Ledger:
         self.per_step = {
             rank: Counter(call.communicator for call in step_calls(plan, rank)) for rank in range(plan.ranks)
         }
+        self._late: dict[tuple[str, int], tuple[int, ...]] = {}
 
     def issued(self, rank: int) -> list[Call]:
         """The calls after the whole steps."""
@@ -155,8 +156,16 @@ class Ledger:
         if call.is_p2p:
             late: tuple[int, ...] = (members[call.root],)
         else:
-            late = tuple(other for other in members if self.position(other, call.communicator, found.ordinal) is None)
+            late = self._without_call(call.communicator, found.ordinal)
         return Wait(rank, call.communicator, found.ordinal, late)
+
+    def _without_call(self, name: str, ordinal: int) -> tuple[int, ...]:
+        """The members that did not make a call; all that wait in it wait for the same ones."""
+        if (name, ordinal) not in self._late:
+            members = self.by_name[name].members
+            late = tuple(member for member in members if self.position(member, name, ordinal) is None)
+            self._late[name, ordinal] = late
+        return self._late[name, ordinal]
 
     def divergence(self, communicator: Communicator) -> int | None:
         """The first ordinal at which members made different calls."""
