@@ -7,6 +7,7 @@
 #   make nightly       all tests, with many more examples of every property, on all incidents and real logs
 #   make bench         the command against awk, grep and a conventional parser
 #   make bench-volume  the same, a job with long logs against one with short logs, and 2 GB of all families
+#   make bench-curve   what grows with ranks: 512, 2,048 and 10,000 logs
 #   make bench-screens the screens: first paint, keys, memory
 #   make fuzz          hostile inputs of every kind for an hour: FUZZ_SECONDS=600 SEED=7 for less, or for others
 #   make unknown-strings  messages of the newest NCCL that no grammar knows; WHEELS=… for other wheels, of torch too
@@ -26,7 +27,7 @@ QUICK := $(addprefix tests/test_,$(addsuffix .py,floor_plan words lines sources 
 	selection grammars rules subsystems incidents))
 PYTEST := $(BIN)/pytest -n auto --dist loadgroup
 
-.PHONY: demo quick test corpus nightly bench bench-volume bench-screens fuzz unknown-strings docs wheel clean
+.PHONY: demo quick test corpus nightly bench bench-volume bench-curve bench-screens fuzz unknown-strings docs wheel clean
 .DELETE_ON_ERROR:
 
 # `demo` ends with 1, for it finds something: that is its success.
@@ -59,6 +60,9 @@ bench: $(VENV)/installed-dev
 
 bench-volume: $(VENV)/installed-dev
 	$(BIN)/python -m tests.benchmarks.bench --cmd $(BIN)/ncclforensics --volume
+
+bench-curve: $(VENV)/installed-dev
+	BENCH_CPU_TIME=1 $(BIN)/python -m tests.benchmarks.curve --cmd $(BIN)/ncclforensics --page docs/performance.md
 
 bench-screens: $(VENV)/installed-dev
 	$(BIN)/python -m tests.benchmarks.screens

@@ -35,10 +35,10 @@ def _wanted(figure: Figure) -> str:
     return "" if figure.target in (None, float("inf")) else f"{figure.wants} {figure.target:g}"
 
 
-def renew(page: Path, text: str) -> None:
-    """Put a text between the two marks of a page. Raises ValueError if they are missing."""
-    before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"{page}: no {BEGIN} … {END}")
-    page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+def renew(page: Path, text: str, begin: str = BEGIN, end: str = END) -> None:
+    """Put a text between two marks of a page. Raises ValueError if they are missing."""
+    before, found_begin, rest = page.read_text(encoding="utf-8").partition(begin)
+    _, found_end, after = rest.partition(end)
+    if not (found_begin and found_end):
+        raise ValueError(f"{page}: no {begin} … {end}")
+    page.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
