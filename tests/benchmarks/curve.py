@@ -80,7 +80,7 @@ def table(points: list[Point], plot: str) -> str:
         taken = point.seconds[HANG]
         cells = [f"{point.ranks:,}", f"{point.size / MB:,.0f} MB", f"{taken:.2f} s"]
         cells += [f"{1000 * taken / point.ranks:.2f} ms", f"{point.peak / MB:,.0f} MB"]
-        cells += [f"{taken / point.seconds[side]:.2g}" for side in others]
+        cells += [f"{taken / point.seconds[side]:.1f}" for side in others]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, "", f"![CPU time of each side over the number of ranks]({plot})"])
 
@@ -121,7 +121,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--cmd", default="ncclforensics", help="the command to time")
     parser.add_argument("--ranks", type=int, nargs="+", default=[512, 2048, 10_000], help="8 a node")
-    parser.add_argument("--rank-bytes", type=int, default=50_000)
+    parser.add_argument("--rank-bytes", type=int, default=100_000)
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--page", type=Path, metavar="FILE")
     wanted = parser.parse_args()
