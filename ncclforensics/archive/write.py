@@ -22,6 +22,7 @@ MOST_COMPUTED = 1_000_000  # rows; a larger computed frame is computed again whe
 # Rows at both ends of each parsed frame of each input whose lines are kept as text: together with other saved runs,
 # findings may cite lines that no finding cites here.
 QUOTED_FIRST, QUOTED_LAST = 8, 64
+STACKS = ("gdb", "pyspy", "faulthandler", "stackdumps")  # grammars whose lines may show values of variables: not quoted
 
 
 def save(report: Report, path: Path, *, with_tables: bool = False, with_analyses: bool = True) -> None:
@@ -30,11 +31,14 @@ def save(report: Report, path: Path, *, with_tables: bool = False, with_analyses
     Without analyses, only what was parsed is written, and nothing is computed.
     """
     run = report.run
-    parsed = [shape.frame for shape in run.dialect.with_all_formats.shapes]
+    shapes = run.dialect.with_all_formats.shapes
+    parsed = [shape.frame for shape in shapes]
     computed = analyses() if with_analyses else ()
     rows = {name: run[name].height for name in [*parsed, "speaker", "repeated_line", *computed]}
     rows = {name: height for name, height in rows.items() if height and name not in run.broken}
-    report.cite(_quotable(run, [name for name in rows if name not in analyses()]))
+    report.cite(
+        _quotable(run, [shape.frame for shape in shapes if shape.frame in rows and shape.grammar not in STACKS])
+    )
     cited = [(source, line, in_file, text) for (source, line), (in_file, text) in report.quotes.items() if text]
     lines = pl.DataFrame(cited, schema=parquet.CITED_COLUMNS, orient="row").unique().sort("source", "line")
     kept: dict[str, Callable[[], pl.DataFrame]] = {
