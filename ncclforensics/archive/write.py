@@ -36,9 +36,8 @@ def save(report: Report, path: Path, *, with_tables: bool = False, with_analyses
     computed = analyses() if with_analyses else ()
     rows = {name: run[name].height for name in [*parsed, "speaker", "repeated_line", *computed]}
     rows = {name: height for name, height in rows.items() if height and name not in run.broken}
-    report.cite(
-        _quotable(run, [shape.frame for shape in shapes if shape.frame in rows and shape.grammar not in STACKS])
-    )
+    unquoted = {*analyses(), *(shape.frame for shape in shapes if shape.grammar in STACKS)}
+    report.cite(_quotable(run, [name for name in rows if name not in unquoted]))
     cited = [(source, line, in_file, text) for (source, line), (in_file, text) in report.quotes.items() if text]
     lines = pl.DataFrame(cited, schema=parquet.CITED_COLUMNS, orient="row").unique().sort("source", "line")
     kept: dict[str, Callable[[], pl.DataFrame]] = {

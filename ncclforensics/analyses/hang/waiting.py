@@ -218,7 +218,6 @@ def _was_interrupted(job: Job) -> bool:
 def _undecidable(job: Job, diagnosis: Diagnosis, reason: str, rank_ids: list[int], collect: list[str]) -> Diagnosis:
     """Return `undecidable` instead of culprits whose calls may be missing only from the logs."""
     answer = Diagnosis("undecidable", reason, "likely", victims=diagnosis.victims, collect=collect)
-    answer.key, answer.call = diagnosis.key, diagnosis.call
     answer.add_evidence("context", [job.last_line(rank_id) for rank_id in rank_ids[:3]])
     return answer
 
