@@ -47,7 +47,7 @@ Row = dict[str, Any]
 MOST_CULPRITS = 8
 MOST_GROUPS = 6
 MOST_LINES = 6
-MOST_HOSTS = 7
+MOST_HOSTS = 6
 LONGEST_LIST = 48  # characters
 MIN_WIDTH, DEFAULT_WIDTH = 40, 100  # columns
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import groupby
+from collections import defaultdict
 
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -17,12 +17,14 @@ def run_now(commands: list[Command], most: int) -> list[RenderableType]:
     if not commands:
         return []
     more = f" (-v: {len(commands) - most} more)" if len(commands) > most else ""
-    shown = [(where, list(group)) for where, group in groupby(commands[:most], key=lambda command: command.where)]
+    shown: dict[str, list[Command]] = defaultdict(list)
+    for command in commands[:most]:
+        shown[command.where].append(command)
     if len(shown) == 1:
-        where, group = shown[0]
+        ((where, group),) = shown.items()
         return [heading(f"RUN NOW on {where}{more}"), *(indented(Text(command.line)) for command in group)]
     parts: list[RenderableType] = [heading(f"RUN NOW{more}")]
-    for where, group in shown:
+    for where, group in shown.items():
         parts.append(indented(Text(f"on {where}:", style="dim")))
         parts += [Padding(Text(command.line), (0, 0, 0, 4)) for command in group]
     return parts
