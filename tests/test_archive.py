@@ -9,6 +9,7 @@ import re
 import shutil
 import zipfile
 from collections.abc import Callable
+from contextlib import chdir
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,8 @@ def test_a_saved_run_gives_the_report_of_its_files(
     answer = checked(incident)
     file = tmp_path / "kept.ncclf"
 
-    save(answer.report, file)
+    with chdir(incident.folder):
+        save(answer.report, file)
 
     assert said([str(file)]) == answer.json
     monkeypatch.setattr(manifest_file, "fingerprint", lambda: "another version")  # which works everything out again
@@ -68,7 +70,8 @@ def test_a_redacted_saved_run_gives_the_same_verdict(
     answer = checked(incident)
     leaving = redacted_run.redact(answer.report, redaction.assign_pseudonyms(answer.report.run))
 
-    save(leaving, tmp_path / "kept.ncclf")
+    with chdir(incident.folder):
+        save(leaving, tmp_path / "kept.ncclf")
 
     assert said([str(tmp_path / "kept.ncclf")]) == json_report.as_object(leaving)
     monkeypatch.setattr(manifest_file, "fingerprint", lambda: "another version")

@@ -6,6 +6,7 @@ import json
 import pickle
 import re
 import zipfile
+from contextlib import chdir
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -128,8 +129,9 @@ def leaving(report: Report, folder: Path) -> dict[str, str]:
     texts |= {f"saved run: {name}": text for name, text in texts_of_saved(file).items()}
     reopened = analyze([str(file)], everything=True)
     texts["screens"] = repr(content.build_content(reopened, is_whole=True))
-    good = checked(Incident(INCIDENTS / "one-rank-stops-before-an-allreduce")).report
-    comparison = compare_reports(good, reopened)
+    good = Incident(INCIDENTS / "one-rank-stops-before-an-allreduce")
+    with chdir(good.folder):
+        comparison = compare_reports(checked(good).report, reopened)
     texts["diff"] = json_difference.json(comparison).decode() + text_difference.text(comparison, width=200)
     return texts
 

@@ -18,6 +18,7 @@ from ncclforensics import cli
 from tests.incidents import ROOT
 
 DOCS = ROOT / "docs"
+pytestmark = pytest.mark.xdist_group("site")
 
 
 @pytest.fixture(scope="module")
