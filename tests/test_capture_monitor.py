@@ -14,6 +14,8 @@ from ncclforensics.capture.host_results import host_results, host_table
 from ncclforensics.capture.plan import Plan
 from ncclforensics.capture.previous import comparison, find_previous
 from ncclforensics.cli import main
+from ncclforensics.cli.capture import _named_ranks
+from tests.incidents import INCIDENTS, Incident, answer
 from tests.test_capture import measured, write_end, write_journals
 
 FINISHED = [{"rank": rank, "pid": 70 + rank, "ended": "finished", "code": 0} for rank in range(4)]
@@ -132,3 +134,11 @@ def test_a_capture_is_compared_with_the_last_one_of_the_same_hosts(
     if found is not None:
         lines = list(comparison(tmp_path / "03-03", found, result.RECORD))
         assert lines[1:] == ["  all_reduce of 1073741824 bytes: 380.00 -> 310.00 GB/s (-18%)"]
+
+
+def test_a_host_fails_whose_rank_is_late_in_every_step() -> None:
+    late = answer(Incident(INCIDENTS / "a-capture-rank-is-300-ms-late-in-every-step")).report
+    healthy = answer(Incident(INCIDENTS / "a-healthy-benchmark")).report
+
+    assert set(_named_ranks(late).values()) == {"straggler"}
+    assert _named_ranks(healthy) == {}

@@ -31,8 +31,8 @@ class HostResult:
         return "FAIL" if self.faults else "PASS" if self.completed == captures else "not completed"
 
 
-def host_results(captures: Sequence[CaptureResult], named_ranks: Mapping[int, str]) -> dict[str, HostResult]:
-    """Return the result of each host; `named_ranks` are those that the analysis names, with what it reports."""
+def host_results(captures: Sequence[CaptureResult], named: Mapping[int, str]) -> dict[str, HostResult]:
+    """Return the result of each host; `named` are the ranks that the analysis names, with what it reports."""
     hosts: dict[str, HostResult] = {}
     for captured in captures:
         for rank, host in sorted(captured.hosts.items()):
@@ -47,7 +47,7 @@ def host_results(captures: Sequence[CaptureResult], named_ranks: Mapping[int, st
                 (hosts[end].within if a == b else hosts[end].between).append(row["busbw_GBps"])
     if captures and not captures[-1].is_rehearsal:
         _add_slow(hosts)
-    for rank, reported in named_ranks.items():
+    for rank, reported in named.items():
         if (name := captures[-1].hosts.get(rank)) is not None:
             hosts[name].faults.append(f"{reported} names rank {rank}")
     return hosts

@@ -243,12 +243,26 @@ def _judged_hosts(folder: Path, turns: list[CaptureResult], report: Report) -> l
     from ncclforensics.archive.atomic_write import write_file
     from ncclforensics.capture.host_results import host_results, host_table
 
-    named_ranks = {
-        rank: row["verdict"] for row in report.verdicts for rank in {*report.numbers(row["culprits"]), *row["missing"]}
-    }
-    lines = list(host_table(host_results(turns, named_ranks), len(turns)))
+    lines = list(host_table(host_results(turns, _named_ranks(report)), len(turns)))
     write_file(folder / "hosts.txt", "\n".join([*lines, ""]).encode())
     return lines
+
+
+def _named_ranks(report: Report) -> dict[int, str]:
+    """Return the ranks that the analysis names, with what it reports: culprits, and those of findings on a part."""
+    from ncclforensics.rules.finding import Role, Severity
+
+    named = {
+        rank: str(row["verdict"])
+        for row in report.verdicts
+        for rank in {*report.numbers(row["culprits"]), *row["missing"]}
+    }
+    size = report.run["rank"]["rank"].n_unique()
+    for finding in report.findings:
+        is_cause = finding.role is not Role.CONSEQUENCE and finding.severity is not Severity.INFO
+        if is_cause and finding.certainty != "possible" and len(finding.ranks) < size:
+            named = {**dict.fromkeys(finding.ranks, str(finding.category)), **named}
+    return named
 
 
 def _fault_result(fault: InjectedFault, report: Report) -> str:
