@@ -132,7 +132,7 @@ def leaving(report: Report, folder: Path) -> dict[str, str]:
     good = Incident(INCIDENTS / "one-rank-stops-before-an-allreduce")
     with chdir(good.folder):
         comparison = compare_reports(checked(good).report, reopened)
-    texts["diff"] = json_difference.json(comparison).decode() + text_difference.text(comparison, width=200)
+        texts["diff"] = json_difference.json(comparison).decode() + text_difference.text(comparison, width=200)
     return texts
 
 

@@ -352,6 +352,15 @@ def test_wrong_usage_is_refused_at_once(tmp_path: Path) -> None:
     assert main(["watch", str(tmp_path), "--collect", str(tmp_path)]) == 2
 
 
+def test_metrics_without_their_library_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+
+    assert main(["watch", str(tmp_path), "--metrics", "9464"]) == 2
+    assert "is not installed; `--metrics` needs it: pip install" in capsys.readouterr().err
+
+
 def test_prometheus_reads_the_metrics(replay: Replay) -> None:
     pytest.importorskip("prometheus_client")
     from prometheus_client.parser import text_string_to_metric_families

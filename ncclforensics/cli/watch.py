@@ -97,11 +97,12 @@ def watch(
     with ExitStack() as stack:
         stack.callback(forget_spooled)
         if metrics is not None:
+            from ncclforensics.watch.metrics import serve
+
             try:
-                from ncclforensics.watch.metrics import serve
+                stack.callback(serve(job, metrics, bind))
             except ModuleNotFoundError as missing:
                 raise UsageError(f"{missing.name} is not installed; `--metrics` needs it: {INSTALL}") from missing
-            stack.callback(serve(job, metrics, bind))
         ending = job.step()
         files = len(job.files.names)
         notify(f"following {count_of(files, 'file')}" if files else "no file is there yet")

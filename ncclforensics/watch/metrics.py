@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-
-from prometheus_client import CollectorRegistry, start_http_server
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from typing import TYPE_CHECKING
 
 from ncclforensics.watch.watch import Watch
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
 
 PREFIX = "ncclforensics_watch"
 
@@ -20,6 +21,8 @@ class WatchCollector:
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric; times are seconds since the epoch."""
+        from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+
         watch = self._watch
         yield GaugeMetricFamily(f"{PREFIX}_files", "Files that are followed.", len(watch.files.names))
         yield CounterMetricFamily(f"{PREFIX}_calls", "Lines of calls since the watch began.", watch.calls)
@@ -37,7 +40,12 @@ class WatchCollector:
 
 
 def serve(watch: Watch, port: int, address: str) -> Callable[[], None]:
-    """Serve /metrics in a thread; return what stops it. Raises OSError if the port cannot be used."""
+    """Serve /metrics in a thread; return what stops it.
+
+    Raises OSError if the port cannot be used, ModuleNotFoundError without prometheus_client.
+    """
+    from prometheus_client import CollectorRegistry, start_http_server
+
     registry = CollectorRegistry()
     registry.register(WatchCollector(watch))
     server, thread = start_http_server(port, address, registry)
