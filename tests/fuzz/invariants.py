@@ -11,7 +11,7 @@ import re
 import resource
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -225,7 +225,13 @@ def _check_explain(folder: Path) -> None:
 def _check_diff(report: Report) -> None:
     from tests.incidents import INCIDENTS, Incident, checked
 
-    good = checked(Incident(INCIDENTS / "one-rank-stops-before-an-allreduce")).report
+    incident = Incident(INCIDENTS / "one-rank-stops-before-an-allreduce")
+    with chdir(incident.folder):  # its lines are quoted
+        good = checked(incident).report
+        _check_comparisons(good, report)
+
+
+def _check_comparisons(good: Report, report: Report) -> None:
     for comparison in (compare_reports(good, report), compare_reports(report, good)):
         json.loads(json_difference.json(comparison))
         texts = (text_difference.markdown(comparison), text_difference.text(comparison, width=80))
