@@ -514,3 +514,29 @@ def test_a_dump_that_is_cut_off_accuses_no_rank(kept: float, tmp_path: Path) -> 
         report = analyze([str(tmp_path)])
 
         assert set(report.numbers(report.verdicts[0]["culprits"])) <= set(truth), cut.name
+
+
+def _as_object(dumps: list[Json]) -> Any:
+    return {str(rank): dump for rank, dump in enumerate(dumps)}
+
+
+def _as_answers(dumps: list[Json]) -> Any:
+    return [{"rank": rank, "dump": dump} for rank, dump in enumerate(dumps)]
+
+
+@pytest.mark.parametrize("together", [_as_object, _as_answers])
+def test_one_json_file_may_hold_the_dumps_of_all_ranks(together: Any, tmp_path: Path) -> None:
+    folder = INCIDENTS / "flight-recorders-are-numbered-by-process"
+    dumps = [json.loads((folder / f"fr_{3 + rank}.json").read_bytes()) for rank in range(8)]
+    path = tmp_path / "all.json"
+    path.write_text(json.dumps(together(dumps), indent=1))
+    (verdict,) = analyze([str(path)]).verdicts
+    assert (verdict["verdict"], verdict["culprits"]) == ("lagging-ranks", [5])
+
+
+def test_the_place_of_a_dump_in_an_array_is_not_its_rank(tmp_path: Path) -> None:
+    folder = INCIDENTS / "flight-recorders-are-numbered-by-process"
+    dumps = [json.loads((folder / f"fr_{3 + rank}.json").read_bytes()) for rank in range(8)]
+    path = tmp_path / "all.json"
+    path.write_text(json.dumps(dumps))
+    assert not analyze([str(path)]).verdicts

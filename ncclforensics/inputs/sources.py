@@ -29,7 +29,8 @@ from ncclforensics.archive.atomic_write import temporary_prefix
 from ncclforensics.archive.manifest import BEGINNING, Saved, SavedError, is_saved
 from ncclforensics.data.paths import STDIN
 from ncclforensics.errors import NoInputError, UsageError
-from ncclforensics.inputs.archives import HEAD, is_tar, is_zip, unpack
+from ncclforensics.inputs.archives import HEAD, Unpacked, is_tar, is_zip, unpack
+from ncclforensics.inputs.bundles import is_bundle, unpack_dumps
 from ncclforensics.inputs.remote import RemoteObject, find_objects, is_remote
 
 if TYPE_CHECKING:
@@ -143,23 +144,29 @@ def _source(path: Path, name: str, *, may_wait: bool = False) -> Source:
 
 
 def _files_in(source: Source) -> list[Source]:
-    """The files in an archive; any other source is the only one in it."""
+    """The files in an archive, the dumps in a document that holds several; any other source is the only one in it."""
     if source.problem or source.saved:
         return [source]
     try:
         with source.open() as stream:
             head = stream.read(HEAD)
-        if not (is_tar(head) or (is_zip(head) and (source.opener is _plain or (source.remote and source.seekable)))):
+        is_archive = is_tar(head) or (is_zip(head) and (source.opener is _plain or (source.remote and source.seekable)))
+        if not (is_archive or is_bundle(head)):
             return [source]
         folder = Path(tempfile.gettempdir(), temporary_prefix() + token_hex(4))
         _SPOOLED.append(folder)
         folder.mkdir(mode=0o700)
         with source.open() as stream:
-            unpacked = unpack(stream, head, folder)
+            unpacked = unpack(stream, head, folder) if is_archive else unpack_dumps(stream, folder)
     except DAMAGED_ARCHIVE as error:
         if is_system_error(error):
             return [replace(source, problem=f"cannot be read: {getattr(error, 'strerror', error)}")]
         return [source]  # reported where it is read as a log
+    return _unpacked(source, unpacked) if unpacked else [source]
+
+
+def _unpacked(source: Source, unpacked: Unpacked) -> list[Source]:
+    """The files that were taken out of a source, and the source itself where they are not all of it."""
     name, archive = source.path, source.file
     found = [replace(_source(file, f"{name}/{path_text(member)}"), archive=archive) for member, file in unpacked.files]
     if unpacked.problem or not found:

@@ -8,7 +8,13 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.data.names import version_text
-from ncclforensics.data.variables import NO_NCCL_LINES, NO_PROCESSES
+from ncclforensics.data.variables import (
+    COLLECT_CALLS,
+    COLLECT_RANKS_OF_DUMPS,
+    NO_NCCL_LINES,
+    NO_PROCESSES,
+    NO_RANKS_OF_DUMPS,
+)
 from ncclforensics.formats import nccl
 from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.protocol import Frames
@@ -59,7 +65,19 @@ def reason_without_job(run: Frames) -> str:
     """Why there is nothing to judge: no line of NCCL, or none that names a process."""
     logs = {source for source, kind in run.kinds.items() if kind == "nccl-log"}
     recognised = run["source"].filter(pl.col("source").is_in(list(logs)))["recognised"].sum()
+    if not recognised and _has_only_dumps(run):
+        return NO_RANKS_OF_DUMPS
     return NO_PROCESSES if recognised else NO_NCCL_LINES
+
+
+def steps_without_job(run: Frames) -> list[str]:
+    """What to collect where there is nothing to judge."""
+    return COLLECT_RANKS_OF_DUMPS if reason_without_job(run) == NO_RANKS_OF_DUMPS else COLLECT_CALLS
+
+
+def _has_only_dumps(run: Frames) -> bool:
+    """Whether Flight Recorder dumps are there, and no rank of any is known."""
+    return bool(run["recorded_rank"].height) and not run["recorded_rank"]["is_used"].any()
 
 
 def versions(run: Frames) -> list[str]:

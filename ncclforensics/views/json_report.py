@@ -12,11 +12,10 @@ import polars as pl
 from ncclforensics import __version__
 from ncclforensics.analyses.fabric.counters import PORT, dump_of
 from ncclforensics.data.names import INVISIBLE
-from ncclforensics.data.variables import COLLECT_CALLS
 from ncclforensics.parsing.parser import COUNTS
 from ncclforensics.report.build import Report, Row, operation
 from ncclforensics.report.chain import Link, chain
-from ncclforensics.report.summary import not_shown, reason_without_job, summary
+from ncclforensics.report.summary import not_shown, reason_without_job, steps_without_job, summary
 from ncclforensics.rules.finding import Finding
 
 SCHEMA_VERSION = 1
@@ -36,9 +35,14 @@ NO_LOG: dict[str, Any] = {
     "mismatch": None,
     "last_operations": [],
     "waits_for": [],
-    "collect_next": COLLECT_CALLS,
+    "collect_next": [],
     "chain": [],
 }
+
+
+def _without_job(report: Report) -> dict[str, Any]:
+    """The verdict where there is nothing to judge."""
+    return {**NO_LOG, "reason": reason_without_job(report.run), "collect_next": steps_without_job(report.run)}
 
 
 def json(report: Report) -> bytes:
@@ -69,7 +73,7 @@ def as_object(report: Report) -> dict[str, Any]:
         "run": summary(report.run, report.findings),
         "not_shown": not_shown(report.run),
         "findings": [_finding(report, finding) for finding in report.findings],
-        "hang": _hang(report, jobs[0]) if jobs else {**NO_LOG, "reason": reason_without_job(report.run)},
+        "hang": _hang(report, jobs[0]) if jobs else _without_job(report),
     }
     if len(jobs) > 1:
         out["jobs"] = [_hang(report, row) for row in jobs]

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from ncclforensics import __version__
 from ncclforensics.data.names import count_of, known, printable, ranks_text, sentence
-from ncclforensics.data.variables import COLLECT_CALLS
 from ncclforensics.report.build import Report, Row
-from ncclforensics.report.summary import not_shown, reason_without_job, summary
+from ncclforensics.report.summary import not_shown, reason_without_job, steps_without_job, summary
 from ncclforensics.rules.finding import Finding
 from ncclforensics.views import json_report, postmortem_parts, text_report
 from ncclforensics.views.author_note import Cover
@@ -52,7 +51,7 @@ def _body(report: Report, title: str, *, everything: bool) -> Iterator[str]:
         yield from _job(report, row, title, is_worst=number == 1, everything=everything)
     if not report.verdicts:
         yield f"**undecidable**: {inline(reason_without_job(report.run))}\n"
-        yield _list(COLLECT_CALLS)
+        yield _list(steps_without_job(report.run))
     yield f"{inline(coverage(report).plain)}\n"
     if jobs[len(shown) :]:
         rest = [f"**{row['verdict']}** ({row['certainty']}): {inline(row['reason'])}" for row in jobs[len(shown) :]]

@@ -23,9 +23,8 @@ from ncclforensics.data.names import (
     sentence,
     waiting_text,
 )
-from ncclforensics.data.variables import COLLECT_CALLS
 from ncclforensics.report.build import Report
-from ncclforensics.report.summary import not_shown, reason_without_job, summary
+from ncclforensics.report.summary import not_shown, reason_without_job, steps_without_job, summary
 from ncclforensics.rules.finding import Finding, Role, Severity
 from ncclforensics.views.text_benchmarks import benchmarks
 from ncclforensics.views.text_chain import chain_text
@@ -80,7 +79,7 @@ def _parts(report: Report, verbose: bool) -> list[RenderableType]:
         parts += _job(report, row, verbose, causes if index == 0 and not first else [])
     if not jobs:
         parts.append(Text(f"\nUNDECIDABLE  {reason_without_job(report.run)}", style="bold"))
-        parts += [heading("COLLECT"), *(indented(Text(step)) for step in COLLECT_CALLS)]
+        parts += [heading("COLLECT"), *(indented(Text(step)) for step in steps_without_job(report.run))]
     for finding in others:
         if finding not in first and finding.severity is not Severity.INFO:
             parts += _finding(report, finding)

@@ -13,9 +13,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from ncclforensics.data.names import printable, ranks_text, sentence
-from ncclforensics.data.variables import COLLECT_CALLS
 from ncclforensics.report.build import Report
-from ncclforensics.report.summary import not_shown, reason_without_job
+from ncclforensics.report.summary import not_shown, reason_without_job, steps_without_job
 from ncclforensics.rules.finding import Finding, Role, Severity
 from ncclforensics.views.text_chain import chain_text
 from ncclforensics.views.text_coverage import coverage
@@ -238,7 +237,7 @@ def _one_liners(report: Report, findings: list[Finding]) -> list[RenderableType]
 
 def _steps(report: Report, jobs: list[Row], advised: Finding | None) -> list[RenderableType]:
     """List the commands to run now, then what else would help; without any, what the rule of a finding advises."""
-    now, then = (report.run_now(jobs[0]), report.other_steps(jobs[0])) if jobs else ([], COLLECT_CALLS)
+    now, then = (report.run_now(jobs[0]), report.other_steps(jobs[0])) if jobs else ([], steps_without_job(report.run))
     parts: list[RenderableType] = []
     parts += run_now(now, MOST_COMMANDS)
     if then:

@@ -9,6 +9,7 @@ each rank's own (formats: beyond-nccl-logs.md, 1.1; pytorch.md, section 10).
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from functools import lru_cache
 from math import prod
 from pathlib import PurePath
@@ -59,9 +60,26 @@ WORLD = "0"  # name of the process group of all ranks
 LONGEST_RANK = 6  # digits; a longer number in a file name is a time
 
 
+def _numbers_in_names(paths: dict[int, str], members: Mapping[int, set[int] | None]) -> dict[int, int]:
+    """Source -> the number in its name, where these numbers are ranks and not process ids.
+
+    Files are often numbered by process. No process has the number 0, so that numbers from 0 on are ranks; others are
+    where each is a member of the groups in its dump. A number in two folders may be of two processes of two hosts.
+    """
+    numbers = {source: _number_in_name(path) for source, path in paths.items()}
+    known = {source: number for source, number in numbers.items() if number is not None}
+    is_alone = len({(number, PurePath(paths[source]).parent) for source, number in known.items()}) == len(
+        set(known.values())
+    )
+    are_members = all(number in (members.get(source) or ()) for source, number in known.items())
+    return known if is_alone and (0 in known.values() or are_members) else {}
+
+
 def _number_in_name(path: str) -> int | None:
-    """The last number in the name of a file: 12 for `_dump_12` and `decoded_dump_12.json`."""
+    """The last number in the name of a file: 12 for `_dump_12` and `decoded_dump_12.json`; None for a process id."""
     stem = PurePath(path).name.split(".")[0]
+    if "pid" in stem.lower():
+        return None
     digits = ""
     for character in reversed(stem):
         if character.isascii() and character.isdigit():
@@ -89,16 +107,16 @@ def recorded_rank(
     newest = {row["source"]: row for row in calls.to_dicts()}
     own_ranks = _ranks_in_messages(recorder_call)
     places = {row["source"]: row for row in source.to_dicts()}
+    dumps = sorted({*recorder_dump["source"], *recorder_call["source"]})
+    members_of = {number: _possible_ranks(groups[number], own_ranks.get(number, {})) for number in dumps}
+    numbers = _numbers_in_names(
+        {number: places[number]["path"] for number in dumps if places[number]["hint"] is None}, members_of
+    )
     rows: list[Row] = []
-    for number in sorted({*recorder_dump["source"], *recorder_call["source"]}):
-        common = [set(group["members"]) for group in groups[number].values()]
-        candidates = set.intersection(*common) if common else None
-        for name, own in own_ranks.get(number, {}).items():
-            members = groups[number].get(name, {}).get("members", ())
-            if own < len(members):
-                candidates = {members[own]} if candidates is None else candidates & {members[own]}
+    for number in dumps:
+        candidates = members_of[number]
         hint = places[number]["hint"]
-        named = hint if hint is not None else _number_in_name(places[number]["path"])
+        named = hint if hint is not None else numbers.get(number)
         is_alone = candidates is not None and len(candidates) == 1
         fits = named is not None and (candidates is None or named in candidates)
         rank = next(iter(candidates or ())) if is_alone else named if fits else None
@@ -118,6 +136,17 @@ def recorded_rank(
     for dumps in of_rank.values():
         max(dumps, key=lambda row: (row["newest_ns"] or 0, row["entries"], -row["source"]))["is_used"] = True
     return pl.DataFrame(rows, schema={**RECORDED_RANK, "entries": pl.Int64()})
+
+
+def _possible_ranks(groups: Mapping[str, Any], own: Mapping[str, int]) -> set[int] | None:
+    """The ranks that are members of all groups of a dump and have the dump's own number in them; None: no group."""
+    common = [set(group["members"]) for group in groups.values()]
+    candidates = set.intersection(*common) if common else None
+    for name, number in own.items():
+        members = groups[name]["members"] if name in groups else ()
+        if number < len(members):
+            candidates = {members[number]} & (candidates if candidates is not None else {members[number]})
+    return candidates
 
 
 def _ranks_in_messages(recorder_call: pl.DataFrame) -> dict[int, dict[str, int]]:

@@ -9,11 +9,10 @@ from itertools import groupby
 import polars as pl
 
 from ncclforensics.data.names import known, operation_text, printable, ranks_text, sentence
-from ncclforensics.data.variables import COLLECT_CALLS
 from ncclforensics.report.build import Report, Row
 from ncclforensics.report.chain import chain
 from ncclforensics.report.next_steps import Command
-from ncclforensics.report.summary import reason_without_job
+from ncclforensics.report.summary import reason_without_job, steps_without_job
 from ncclforensics.rules.finding import Finding, Role
 from ncclforensics.tui.content.evidence import CitedLine, Citer
 
@@ -79,7 +78,10 @@ def build_incident(report: Report, citer: Citer) -> Incident:
         _verdict(report, citer, row, node, consequences if not index else []) for index, row in enumerate(verdicts)
     ]
     if not verdicts:
-        sections = [*_sections([("", reason_without_job(report.run))]), Section("Collect", list(COLLECT_CALLS))]
+        sections = [
+            *_sections([("", reason_without_job(report.run))]),
+            Section("Collect", steps_without_job(report.run)),
+        ]
         nodes.append(
             Node("these logs do not show whether the job hangs", "UNDECIDABLE", "", sections, children=consequences)
         )
