@@ -22,6 +22,7 @@ from tests.incidents import INCIDENTS, ROOT
 LAGGING = str(INCIDENTS / "one-rank-stops-before-an-allreduce" / "*.log")
 HEALTHY = str(INCIDENTS / "a-healthy-run" / "*.log")
 UNDECIDABLE = str(INCIDENTS / "init-only" / "*.log")
+SAME_CALL = str(INCIDENTS / "a-straggler-that-always-arrives" / "*.log")
 INFO = "n1:12:12 [0] NCCL INFO "
 
 Said = tuple[int, str, str]
@@ -40,7 +41,9 @@ def say(capfdbinary: pytest.CaptureFixture[bytes]) -> Callable[..., Said]:
 
 
 @pytest.mark.parametrize(
-    ("paths", "code"), [(HEALTHY, 0), (LAGGING, 1), (UNDECIDABLE, 3)], ids=["healthy", "lagging", "undecidable"]
+    ("paths", "code"),
+    [(HEALTHY, 0), (LAGGING, 1), (UNDECIDABLE, 3), (SAME_CALL, 3)],
+    ids=["healthy", "lagging", "undecidable", "in the same call"],
 )
 def test_the_exit_code_depends_on_the_verdict(say: Callable[..., Said], paths: str, code: int) -> None:
     assert say("hang", paths)[0] == code

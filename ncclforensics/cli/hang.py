@@ -70,4 +70,4 @@ def hang(
 
         report, _ = redact_report(report, redact_map)
     write_report(report, report_format, output, fail_on=fail_on, verbose=verbose, no_color=no_color)
-    raise typer.Exit(exit_code_of(report, fail_on))
+    raise typer.Exit(exit_code_of(report, fail_on, asks_for_hang=True))

@@ -105,11 +105,12 @@ def write_bytes(data: bytes, output: Path | None, reports: Iterable[Report]) -> 
         sys.stdout.flush()
 
 
-def exit_code_of(report: Report, fail_on: FailOn, *, has_benchmark: bool = False) -> Exit:
+def exit_code_of(report: Report, fail_on: FailOn, *, has_benchmark: bool = False, asks_for_hang: bool = False) -> Exit:
     """Return the exit code for a report, whatever is selected, and name on stderr what failed in the program.
 
     Findings stand though another part of the program failed; that nothing was found does not. A benchmark without any
-    communicator log needs no verdict to succeed, but one that did not end, or was not judged, decides nothing.
+    communicator log needs no verdict to succeed, but one that did not end, or was not judged, decides nothing. Whoever
+    asks for a hang has no answer where the logs end in calls that completed, or in which all ranks hang.
     """
     from ncclforensics.rules.finding import Category
 
@@ -124,4 +125,5 @@ def exit_code_of(report: Report, fail_on: FailOn, *, has_benchmark: bool = False
     if has_benchmark and verdicts <= {"undecidable"}:  # whether a job hangs is no question of a test that ended
         is_judged = not any(finding.category == Category.INCOMPLETE_EVIDENCE for finding in findings)
         return Exit.OK if is_judged and report.run["benchmark"]["is_complete"].all() else Exit.UNDECIDABLE
-    return Exit.UNDECIDABLE if not verdicts or "undecidable" in verdicts else Exit.OK
+    is_open = asks_for_hang and any(row["certainty"] == "possible" for row in report.verdicts)
+    return Exit.UNDECIDABLE if not verdicts or "undecidable" in verdicts or is_open else Exit.OK

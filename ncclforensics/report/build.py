@@ -121,6 +121,13 @@ class Report:
         """Return the finding that describes the verdict of a job."""
         return next((finding for finding in self.findings if finding.job == row["job"]), None)
 
+    def severity_of(self, row: Row) -> str:
+        """Return the severity of the finding that describes a verdict; `no-hang` is one of its own, if likely."""
+        if row["verdict"] == "no-hang" and row["certainty"] != "possible":
+            return "no-hang"
+        finding = self.finding_of(row)
+        return str(finding.severity) if finding else "info"
+
     def numbers(self, rank_ids: Iterable[int]) -> list[int]:
         """Return the sorted rank numbers of these rank_ids, without unknown ones."""
         number = dict(self.run["rank"].select("rank_id", "rank").iter_rows())

@@ -15,7 +15,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from ncclforensics import __version__
 from ncclforensics.data.names import INVISIBLE, known, printable
 from ncclforensics.report.build import Report, Row
-from ncclforensics.views import postmortem_parts
 from ncclforensics.views.author_note import Cover
 from ncclforensics.views.headline import cause, shown_verdicts
 from ncclforensics.views.rank_map import HostRanks, Part, RankMap, rank_map
@@ -71,7 +70,7 @@ def _content(report: Report, cover: Cover) -> dict[str, Any]:
         "height": HEIGHT,
         "verdict": rows[0]["verdict"] if rows else "no verdict",
         "certainty": rows[0]["certainty"] if rows else "",
-        "severity": postmortem_parts.severity(report, rows[0]) if rows else "info",
+        "severity": report.severity_of(rows[0]) if rows else "info",
         "title": _lines(cover.title, TITLE_WIDTH, TITLE_LINES),
         "cause": _lines(f"Cause ({first.certainty}): {first.title}", CAUSE_WIDTH, CAUSE_LINES) if first else [],
         "coverage": _lines(coverage(report).plain, FOOT_WIDTH, 1)[0],

@@ -32,7 +32,7 @@ def job_parts(report: Report, row: Row) -> dict[str, Any]:
         "finding": finding,
         "title": finding.title if finding else row["reason"],
         "detail": finding.detail if finding else "",
-        "severity": severity(report, row),
+        "severity": report.severity_of(row),
         "chain": _chain(report, row),
         "culprits": culprits(report, row),
         "commands": [str(command) for command in report.run_now(row)],
@@ -45,12 +45,6 @@ def job_parts(report: Report, row: Row) -> dict[str, Any]:
             {**call, "what": operation_text(call), "at": _at(report, call)} for call in report.last_calls(row["job"])
         ],
     }
-
-
-def severity(report: Report, row: Row) -> str:
-    """Return the severity of the finding that describes a verdict; `no-hang` is one of its own."""
-    finding = report.finding_of(row)
-    return "no-hang" if row["verdict"] == "no-hang" else str(finding.severity) if finding else "info"
 
 
 def other_findings(report: Report) -> tuple[list[Finding], list[Finding]]:

@@ -178,8 +178,9 @@ def _list(names: list[str], verbose: bool) -> str:
 def _job(report: Report, row: Row, verbose: bool, causes: list[Finding]) -> list[RenderableType]:
     """Show one verdict: what happened, why, and what to run now; then the ranks and the evidence."""
     finding = report.finding_of(row)
-    style = STYLE["no-hang"] if row["verdict"] == "no-hang" else STYLE[str(finding.severity) if finding else "info"]
-    head = Text.assemble(("\n", ""), (row["verdict"].upper(), style), (f"  ({row['certainty']})  ", "dim"))
+    head = Text.assemble(
+        ("\n", ""), (row["verdict"].upper(), STYLE[report.severity_of(row)]), (f"  ({row['certainty']})  ", "dim")
+    )
     parts: list[RenderableType] = [head.append(finding.title if finding else row["reason"], "bold")]
     if finding and finding.detail:
         parts.append(indented(Text(sentence(finding.detail))))

@@ -183,8 +183,9 @@ def _letters(text: str) -> str:
 
 def _of_job(report: Report, row: Row, cause: Finding | None, *, is_first: bool) -> list[_Section]:
     finding = report.finding_of(row)
-    style = STYLE["no-hang"] if row["verdict"] == "no-hang" else STYLE[str(finding.severity) if finding else "info"]
-    head = Text.assemble(("\n", ""), (row["verdict"].upper(), style), (f"  ({row['certainty']})  ", "dim"))
+    head = Text.assemble(
+        ("\n", ""), (row["verdict"].upper(), STYLE[report.severity_of(row)]), (f"  ({row['certainty']})  ", "dim")
+    )
     parts: list[RenderableType] = [head.append(finding.title if finding else row["reason"], "bold")]
     if finding and finding.detail and _letters(finding.detail) not in _letters(finding.title):
         parts.append(indented(Text(sentence(finding.detail))))

@@ -71,18 +71,18 @@ def conclude_no_hang(job: Job) -> Diagnosis:
     if len(cut_logs) > MAJORITY * len(job.rank_ids) and not finished:
         reason = "the files end inside a line: the last calls were lost in a buffer, so that they agree proves nothing"
         return Diagnosis("undecidable", reason, "likely", collect=COLLECT_UNBUFFERED)
-    reason = "all ranks made the same calls and none failed; that a log ends is not a sign of a hang"
-    collect = []
+    reason = "all ranks made the same calls and none failed: the last ones completed, or all ranks hang in them"
+    certainty, collect = "possible", [LOOK_AGAIN, STACK_OF_ANY_RANK]
     if call := job.shared_last_call():
         where = f"every rank is in the same call where the logs end, {operation_text(call)}"
         reason = f"{where}: it completed, or all hang in it"
-        collect = [LOOK_AGAIN, STACK_OF_ANY_RANK]
     if job.is_finished:
-        reason = "every rank destroyed its communicators: the run completed"
+        certainty, reason = "certain", "every rank destroyed its communicators: the run completed"
     elif len(finished) > len(unfinished):
+        certainty = "likely"
         earlier = ranks_text(job.rank_numbers(unfinished)) or "the others"
         reason = f"most ranks destroyed their communicators, and none waits; the logs of {earlier} end before that"
-    answer = Diagnosis("no-hang", reason, "certain" if job.is_finished else "likely")
+    answer = Diagnosis("no-hang", reason, certainty)
     answer.collect = [] if finished else collect
     if job.is_ended and not job.is_finished:
         answer.reason = (
