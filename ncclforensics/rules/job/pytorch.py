@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.analyses.job.torch_text import COMPARED, compared_calls, differing_ranks
-from ncclforensics.data.names import ranks_text
+from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 
@@ -41,6 +41,33 @@ def torch_watchdog_timeout(work: pl.DataFrame) -> Iterator[Finding]:
 def _operations_text(rows: pl.DataFrame) -> str:
     names = sorted({name.strip("_") for name in rows["operation"].drop_nulls()})
     return f"waiting for: {', '.join(names)}" if names else "the messages name no operation"
+
+
+@rule(Category.LAGGING_RANK, Severity.WARNING, of=("analyzed_call",), hang=True)
+def torch_analyzer_names_ranks(analyzed_call: pl.DataFrame, recorded_rank: pl.DataFrame) -> Iterator[Finding]:
+    """PyTorch's analyser of Flight Recorder dumps names ranks that did not join a collective.
+
+    Means: the dumps of these ranks do not show the call, and no other call that they stand in was printed.
+    Not when: the dumps themselves are here, which show more; the named rank waits in a call of another process group,
+    which the analyser does not print where it matches; its buffer was overwritten, or its dump is older.
+    Do: give the dumps themselves to this program; take the stack of the named ranks.
+    Sources: torch/distributed/flight_recorder/components/utils.py (error_analysis) of torch 2.5 to 2.15.
+    """
+    suspected = analyzed_call.filter(pl.col("suspects").list.len() > 0)
+    if suspected.is_empty() or recorded_rank["is_used"].any():
+        return
+    ranks = sorted({rank for row in suspected["suspects"].to_list() for rank in row})
+    first = suspected.row(0, named=True)
+    more = suspected.height - 1
+    yield Finding(
+        title=f"torchfrtrace shows no call of {ranks_text(ranks)} where the other members of the group made it",
+        detail=f"first {first['name']}, collective {first['sequence']} of process group {first['group']}, which"
+        f" {ranks_text(first['joined'])} joined" + (f"; then {count_of(more, 'other call')}" if more else ""),
+        certainty="possible",
+        ranks=ranks,
+        role=Role.CAUSE,
+        evidence=[Line(row["source"], row["line"], "missing") for row in suspected.head(2).to_dicts()],
+    )
 
 
 @rule(Category.COLLECTIVE_MISMATCH, Severity.ERROR, of=("fingerprint",), hang=True)

@@ -1,0 +1,7 @@
+"""What PyTorch's own analyser of Flight Recorder dumps prints."""
+
+from __future__ import annotations
+
+GRAMMARS = ("torchfrtrace",)
+SIGNATURES = ("analyzer_entry", "analyzer_note")
+KINDS = dict.fromkeys(SIGNATURES, "flight-recorder")
