@@ -5,6 +5,7 @@
 #   make test          everything a change must pass
 #   make corpus        all real logs beside the repository, of which `make test` reads a sample
 #   make nightly       all tests, with many more examples of every property, on all incidents and real logs
+#   make scores        how often the answers are right, on jobs whose truth is known: docs/accuracy.md, in ten minutes
 #   make bench         the command against awk, grep and a conventional parser
 #   make bench-volume  the same, a job with long logs against one with short logs, and 2 GB of all families
 #   make bench-curve   what grows with ranks: 512, 2,048 and 10,000 logs
@@ -27,7 +28,7 @@ QUICK := $(addprefix tests/test_,$(addsuffix .py,floor_plan words lines sources 
 	selection grammars rules subsystems incidents))
 PYTEST := $(BIN)/pytest -n auto --dist loadgroup
 
-.PHONY: demo quick test corpus nightly bench bench-volume bench-curve bench-screens fuzz unknown-strings docs wheel clean
+.PHONY: demo quick test corpus nightly scores bench bench-volume bench-curve bench-screens fuzz unknown-strings docs wheel clean
 .DELETE_ON_ERROR:
 
 # `demo` ends with 1, for it finds something: that is its success.
@@ -54,6 +55,9 @@ corpus: $(VENV)/installed-dev
 nightly: export NCCLFORENSICS_TESTS = full
 nightly: $(VENV)/installed-dev
 	$(PYTEST)
+
+scores: $(VENV)/installed-dev
+	$(BIN)/python -m tests.accuracy
 
 bench: $(VENV)/installed-dev
 	$(BIN)/python -m tests.benchmarks.bench --cmd $(BIN)/ncclforensics

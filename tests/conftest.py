@@ -15,8 +15,7 @@ from ncclforensics.errors import Defect
 from ncclforensics.report.build import Report
 from ncclforensics.simulate.generate import Fault, FaultKind, Finish, Plan, generate
 from tests import budget, incidents
-
-CORPUS = Path(__file__).parents[2] / "shared" / "corpus"
+from tests.real_logs import CORPUS
 
 # The time an example takes is the machine's affair; the same ones are drawn every time, so that a run can be repeated.
 settings.register_profile(

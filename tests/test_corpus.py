@@ -10,45 +10,12 @@ from typing import Any
 import pytest
 
 from ncclforensics.cli import main
+from tests import real_logs
 from tests.budget import sample
-from tests.conftest import CORPUS
+from tests.real_logs import CORPUS
 
 Json = dict[str, Any]
 
-# What the verdict may be, by the scenario that the folder's name gives; the longest beginning counts.
-VERDICTS = {
-    "s1": {"no-hang"},
-    "s1b": {"undecidable"},  # the default subsystems show no calls
-    "s2": {"lagging-ranks"},
-    "s2e": {"p2p-unmatched"},
-    "s2f": {"no-hang"},
-    "s2g": {"undecidable"},  # the ends of the files were lost in a buffer
-    "s3": {"collective-mismatch"},
-    "s3e": {"cross-communicator-deadlock"},
-    "s4a": {"rank-missing"},
-    "s4b": {"rank-missing"},
-    "s4c": {"no-hang"},
-    "s4d": {"init-failed"},
-    "s4e": {"init-failed"},
-    "s4f": {"init-failed"},
-    "s4g": {"cross-communicator-deadlock"},
-    "s4h": {"init-incomplete"},
-    "s5": {"rank-died"},
-    "s5c": {"rank-died", "lagging-ranks"},  # one node: nobody has a connection that could tell of the death
-    "s6a": {"no-hang"},
-    "s6b": {"lagging-ranks"},
-    "s6d": {"rank-died"},
-    "s7": {"no-hang"},
-    "s7e": {"lagging-ranks"},
-    "s8_": {"lagging-ranks"},
-    "s8b": {"no-hang"},
-    "s10": {"rank-died", "lagging-ranks"},
-    "s11_": {"no-hang"},
-    "s11b": {"lagging-ranks"},
-}
-# Faults of networks that lie outside of what a verdict decides, and a clean run one process of which was killed while
-# it was leaving: only that there is an answer.
-NOT_JUDGED = ("s1c", "s6e", "s6f", "s7h")
 QUIET = {"no-hang", "undecidable"}
 ALARMS = {"hang", "lagging-rank", "collective-mismatch", "missing-rank"}
 NOT_A_FAULT = re.compile(r"none(:| |$)|configuration:")
@@ -57,31 +24,6 @@ MISSED = {
     "v2.21.5-1-s4e_rank_twice_8r1n": "names rank 6 only; that nobody is rank 7 follows from `rank 6 of 8 ranks`",
     "v2.21.5-1-s4g_init_order_swapped_8r1n": "2.21 prints no START before the bootstrap: who waits where is not seen",
 }
-# Runs called clean, of which the text tells otherwise: the file, and what stands in it.
-NOT_QUIET = {"polaris-vae-2024-with-aws.log": "twenty watchdogs gave up on work 5 after ten minutes"}
-
-
-def _emulated() -> list[Path]:
-    return sorted(path.parent for path in CORPUS.glob("emulated/*/case.json"))
-
-
-def _scenario(folder: Path) -> str:
-    return folder.name.split("-", 2)[2]
-
-
-def _wanted(scenario: str, truth: Json) -> set[str]:
-    if scenario.startswith("s12"):  # drawn at random: the truth says what was done
-        return {"collective-mismatch"} if "culprit_call" in truth else {"no-hang"}
-    return VERDICTS[max((name for name in VERDICTS if scenario.startswith(name)), key=len)]
-
-
-def _case(folder: Path) -> Json:
-    case: Json = json.loads((folder / "case.json").read_text(encoding="utf-8"))
-    return case
-
-
-def _logs(folder: Path) -> list[str]:
-    return [str(path) for path in sorted(folder.iterdir()) if path.is_file() and path.name != "case.json"]
 
 
 def _answer(paths: list[str], capfdbinary: pytest.CaptureFixture[bytes]) -> Json:
@@ -99,19 +41,19 @@ def _answer(paths: list[str], capfdbinary: pytest.CaptureFixture[bytes]) -> Json
     return answer
 
 
-@pytest.mark.parametrize("folder", sample(_emulated(), 9), ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", sample(real_logs.emulated(), 9), ids=lambda folder: folder.name)
 def test_the_verdict_on_an_emulated_run(
     folder: Path, capfdbinary: pytest.CaptureFixture[bytes], request: pytest.FixtureRequest
 ) -> None:
     if folder.name in MISSED:
         request.applymarker(pytest.mark.xfail(reason=MISSED[folder.name]))
-    truth, scenario = _case(folder)["truth"], _scenario(folder)
+    truth, scenario = real_logs.case(folder)["truth"], real_logs.scenario(folder)
 
-    answer = _answer(_logs(folder), capfdbinary)
+    answer = _answer([str(path) for path in real_logs.logs(folder)], capfdbinary)
 
-    if scenario.startswith(NOT_JUDGED):
+    if scenario.startswith(real_logs.NOT_JUDGED):
         return
-    verdict, wanted = answer["hang"]["verdict"], _wanted(scenario, truth)
+    verdict, wanted = answer["hang"]["verdict"], real_logs.verdicts(scenario, truth)
     assert verdict in wanted
     if verdict not in QUIET:
         assert answer["hang"]["culprits"] == sorted(truth["culprit_ranks"])
@@ -123,23 +65,9 @@ def _alarms(answer: Json) -> set[str]:
     return {f["category"] for f in answer["findings"] if f["severity"] in ("error", "warning")} & ALARMS
 
 
-def _quiet() -> list[Path]:
-    """Incidents in which nothing hangs, and logs of runs that came through without a warning."""
-    found = []
-    for path in sorted(CORPUS.glob("incidents/*/case.json")):
-        case = _case(path.parent)
-        if not case.get("expected_findings") and "hang" in case.get("must_not_report", []):
-            found.append(path.parent)
-    for path in sorted(CORPUS.glob("nccl-logs/*.json")):
-        facts = json.loads(path.read_text(encoding="utf-8")).get("facts") or {}
-        if facts.get("init_complete") and not facts.get("warn") and not re.search("fault|hang|error|torn", path.name):
-            found += [log for log in path.parent.glob(f"{path.stem}*") if log != path]
-    return [place for place in found if place.name not in NOT_QUIET]
-
-
-@pytest.mark.parametrize("place", sample(_quiet(), 5), ids=lambda place: place.name)
+@pytest.mark.parametrize("place", sample(real_logs.quiet(), 5), ids=lambda place: place.name)
 def test_no_alarm_where_nothing_hangs(place: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    answer = _answer(_logs(place) if place.is_dir() else [str(place)], capfdbinary)
+    answer = _answer([str(path) for path in real_logs.logs(place)] if place.is_dir() else [str(place)], capfdbinary)
 
     assert answer["hang"]["verdict"] in QUIET
     assert _alarms(answer) == set()
@@ -164,5 +92,5 @@ def test_every_real_file_is_analysed_without_an_error(folder: Path, capfdbinary:
 
 
 def test_the_corpus_is_here(corpus: Path) -> None:
-    assert _emulated()
+    assert real_logs.emulated()
     assert len(_everything()) > 100

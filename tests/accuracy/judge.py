@@ -1,0 +1,69 @@
+"""Whether a verdict is true, and whether it accuses an innocent rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+Json = dict[str, Any]
+
+# What is true as well of a job of which the first is true, if the ranks are the same.
+ALSO_TRUE = {
+    "rank-died": {"lagging-ranks"},  # it did not make the call either
+    "p2p-unmatched": {"lagging-ranks"},
+    "rank-missing": {"init-incomplete"},
+    "init-failed": {"init-incomplete", "rank-missing"},
+}
+OPEN = "undecidable"
+
+
+class Outcome(StrEnum):
+    """What an answer is worth, the best first."""
+
+    RIGHT = "right"  # a true verdict, and exactly the culprits
+    WEAKER = "weaker"  # nothing false is claimed: not decided, fewer culprits, or no more than possible
+    WRONG = "wrong"  # an innocent rank or a false verdict, as likely or certain; or no answer
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What is true of a job: any of these verdicts, with any of these sets of culprits."""
+
+    verdicts: frozenset[str]
+    culprits: tuple[frozenset[int], ...] = (frozenset(),)
+    is_visible: bool = True  # whether the lines can show it; if not, it is right to leave it open
+
+    @property
+    def guilty(self) -> frozenset[int]:
+        """Every rank that may be called a culprit."""
+        return frozenset().union(*self.culprits)
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """An answer held against the truth."""
+
+    outcome: Outcome
+    innocent: tuple[int, ...] = ()  # the innocent ranks that are called culprits, however sure
+    answer: str = ""
+
+
+def judge(hang: Json, truth: Truth) -> Judgement:
+    """Hold a verdict, as the JSON report has it, against the truth."""
+    verdict, certainty = hang["verdict"], hang["certainty"]
+    named = frozenset(hang["culprits"])
+    innocent = tuple(sorted(named - truth.guilty))
+    answer = f"{verdict} {sorted(named)} ({certainty})"
+    return Judgement(_outcome(verdict, named, certainty != "possible", bool(innocent), truth), innocent, answer)
+
+
+def _outcome(verdict: str, named: frozenset[int], is_sure: bool, names_innocent: bool, truth: Truth) -> Outcome:
+    true = truth.verdicts.union(*(ALSO_TRUE.get(name, set()) for name in truth.verdicts))
+    if verdict in true and (named in truth.culprits or OPEN in truth.verdicts):
+        return Outcome.WRONG if names_innocent and is_sure else Outcome.RIGHT
+    if verdict == OPEN and not truth.is_visible:
+        return Outcome.RIGHT
+    if not is_sure or (verdict == OPEN and not names_innocent):
+        return Outcome.WEAKER
+    return Outcome.WEAKER if verdict in true and not names_innocent else Outcome.WRONG

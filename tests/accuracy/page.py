@@ -1,0 +1,217 @@
+"""Results as a page of the documentation, and a plot of what missing logs cost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from tests.accuracy.intervals import wilson
+from tests.accuracy.judge import Outcome
+from tests.accuracy.run import Result
+from tests.handlings import KEPT, LOST
+
+PLOT = "accuracy.svg"
+WIDTH, HEIGHT, MARGIN = 640, 320, 60
+COLOURS = {Outcome.RIGHT: "#2e8b57", Outcome.WEAKER: "#b0b0b0", Outcome.WRONG: "#c0392b"}
+MOST_NAMED = 60  # trials in one list
+HEAD = """\
+# How often it is right
+
+Written by `make scores`, which asks the program about jobs whose truth is known, as they are and after everything that
+people do to logs, and counts. Nothing here was chosen by hand, and the same version writes the same page.
+
+What these figures are worth: **the program was written with most of these logs in view.** The tests demand the right
+answer on the incidents as they ship, so what they show is only that nothing broke; what was done to their logs, and the
+simulated jobs, are drawn by names and were not picked. Simulated jobs show what is known of NCCL's lines, not
+what nobody thought of. Expect less on logs of a kind that nobody here has seen. A job of yours that gets a wrong answer
+is the most useful report there is: [how to send one](../CONTRIBUTING.md#report-a-wrong-answer).
+
+How an answer is judged, by the verdict of `hang` (of `check` where the job did not hang, for nobody asked):
+
+- **right**: a true verdict, and exactly the true culprits. Where the lines of that version cannot show the fault, to
+  leave it open.
+- **weaker**: nothing false is claimed: not decided, fewer culprits, or a wrong one marked as no more than *possible*.
+- **wrong**: an innocent rank, or a false verdict, as *likely* or *certain*; or no answer.
+- **innocent named**: answers with an innocent rank among the culprits: as *possible*, and as *likely* or *certain*.
+
+Behind each share stands its 95 % interval after Wilson.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The results of one part of the page."""
+
+    plain: list[Result]  # logs as they are
+    handled: list[Result]
+    missing: list[Result]  # with a share of the logs missing
+
+    @property
+    def everything(self) -> list[Result]:
+        """All results."""
+        return [*self.plain, *self.handled, *self.missing]
+
+
+def page(shipped: Measured, beside: Measured | None) -> str:
+    """The page: what ships and what is simulated, then the logs beside the repository, where they are."""
+    parts = [HEAD, "## What ships, and simulated jobs", *_sections(shipped), "## Logs beside the repository"]
+    if beside is None:
+        parts.append("Skipped at the last run: there is no `../shared/corpus` beside the repository.")
+    else:
+        parts.append(
+            "Runs of the real NCCL library on emulated GPUs, jobs of PyTorch over gloo that failed in a known way, and "
+            "public logs of others; they are not part of the repository. Of the labels of public logs only those "
+            "are judged that are categories of the program; one that a more special finding answers counts as missed."
+        )
+        parts += _sections(beside)
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _sections(measured: Measured) -> Iterable[str]:
+    yield _summary(measured)
+    if measured.missing:
+        yield "### When logs are missing"
+        yield (
+            "Simulated jobs with a fault, 8 or 16 ranks; the missing logs are drawn, the culprits' among them.\n\n"
+            f"![Share of right, weaker and wrong answers over the share of logs that are missing]({PLOT})"
+        )
+        yield _verdicts(measured.missing, "missing", lambda result: f"{result.trial.missing:.1%}")
+    plain = [*measured.plain, *measured.handled]
+    yield "### By what was done to the logs"
+    yield "First what leaves all that a verdict needs: *weaker* is a miss there. Then what loses something."
+    kept = [result for result in measured.handled if result.trial.handling in KEPT]
+    lost = [result for result in measured.handled if result.trial.handling not in KEPT]
+    for title, results in (("nothing is lost", kept), ("lost", lost)):
+        yield _verdicts(results, title, lambda result: result.trial.handling)
+    yield "### By kind of incident"
+    yield _verdicts(plain, "fault or verdict", lambda result: result.trial.case.kind)
+    yield "### By version of NCCL"
+    yield _verdicts(plain, "version", lambda result: result.trial.case.version or "none, or not known")
+    yield "### By source"
+    yield _verdicts(plain, "source", lambda result: result.trial.case.source)
+    yield "### What is wrong, and what is missed"
+    yield _by_name(measured)
+
+
+def _summary(measured: Measured) -> str:
+    judged = [result for result in measured.everything if result.judgement]
+    wrong = [result for result in judged if result.outcome is Outcome.WRONG]
+    accusing = [result for result in wrong if result.judgement and result.judgement.innocent]
+    kept = [result for result in measured.handled if result.trial.handling in KEPT]
+    kept_right = sum(result.outcome is Outcome.RIGHT for result in kept)
+    plain = [result for result in measured.plain if result.judgement]
+    plain_right = sum(result.outcome is Outcome.RIGHT for result in plain)
+    expected = sum(len(result.trial.case.expected) for result in measured.plain)
+    missed = sum(len(result.missed) for result in measured.plain)
+    forbidden = sum(len(result.trial.case.forbidden) for result in measured.plain)
+    alarms = sum(len(result.alarms) for result in measured.plain)
+    rows = [
+        ("verdicts right, logs as they are", plain_right, len(plain)),
+        ("verdicts right, nothing lost", kept_right, len(kept)),
+        ("wrong answers, everything", len(wrong), len(judged)),
+        ("of these: an innocent rank accused", len(accusing), len(judged)),
+        ("expected findings found", expected - missed, expected),
+        ("findings reported that are known to be false", alarms, forbidden),
+    ]
+    lines = [f"| {name} | {hits} of {trials} | {_share(hits, trials)} |" for name, hits, trials in rows if trials]
+    return "\n".join(["| | | share |", "|---|---|---|", *lines])
+
+
+def _verdicts(results: Sequence[Result], title: str, group: Callable[[Result], str]) -> str:
+    """A table: how many answers of each group are right, weaker and wrong."""
+    groups: dict[str, list[Result]] = {}
+    for result in results:
+        if result.judgement:
+            groups.setdefault(group(result), []).append(result)
+    lines = [f"| {title} | trials | right | weaker | wrong | right | wrong | innocent named |", "|---" * 8 + "|"]
+    for name in sorted(groups, key=_natural):
+        counts = Counter(result.outcome for result in groups[name])
+        innocent = [result for result in groups[name] if result.judgement and result.judgement.innocent]
+        sure = sum(result.outcome is Outcome.WRONG for result in innocent)
+        total = len(groups[name])
+        cells = [name, str(total), *(str(counts[outcome]) for outcome in Outcome)]
+        cells += [_share(counts[outcome], total) for outcome in (Outcome.RIGHT, Outcome.WRONG)]
+        lines.append(f"| {' | '.join(cells)} | {len(innocent) - sure} + {sure} |")
+    return "\n".join(lines)
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """A key that sorts 2.9 before 2.21, and 7.5% before 12.5%."""
+    parts = name.replace("%", "").split(".")
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
+
+
+def _share(hits: int, trials: int) -> str:
+    low, high = wilson(hits, trials)
+    return f"{hits / trials:.1%} ({low:.1%} to {high:.1%})" if trials else ""
+
+
+def _by_name(measured: Measured) -> str:
+    """Every wrong answer, and every miss where nothing was lost, by name."""
+    wrong = [result for result in measured.everything if result.outcome is Outcome.WRONG]
+    weaker = [
+        result
+        for result in [*measured.plain, *measured.handled]
+        if result.outcome is Outcome.WEAKER and result.trial.handling not in LOST
+    ]
+    findings = [result for result in measured.plain if result.missed or result.alarms]
+    parts = [_list("Wrong", [_answer(result) for result in wrong])]
+    parts.append(_list("Weaker although nothing was lost", [_answer(result) for result in weaker]))
+    named = [
+        f"`{result.trial.case.name}`: "
+        + "; ".join(
+            f"{what} {', '.join(names)}"
+            for what, names in (("not found:", result.missed), ("false:", result.alarms))
+            if names
+        )
+        for result in findings
+    ]
+    return "\n\n".join([*parts, _list("Findings missed, or known to be false", named)])
+
+
+def _answer(result: Result) -> str:
+    truth = result.trial.case.truth
+    said = result.judgement.answer if result.judgement else ""
+    if truth is None:
+        return f"`{result.trial.name}`: {said}"
+    culprits = dict.fromkeys(str(sorted(ranks)) for ranks in truth.culprits)
+    return f"`{result.trial.name}`: {said}; true: {' or '.join(sorted(truth.verdicts))} {' or '.join(culprits)}"
+
+
+def _list(title: str, items: list[str]) -> str:
+    shown = [f"- {item}" for item in sorted(items)[:MOST_NAMED]]
+    if len(items) > MOST_NAMED:
+        shown.append(f"- and {len(items) - MOST_NAMED} more")
+    return "\n".join([f"**{title}**: {len(items) or 'none'}", "", *shown]).strip()
+
+
+def plot(results: Sequence[Result]) -> str:
+    """The shares of right, weaker and wrong answers over the share of missing logs, as an SVG picture."""
+    shares = sorted({result.trial.missing for result in results})
+    counts = {share: Counter(r.outcome for r in results if r.trial.missing == share) for share in shares}
+
+    def x(share: float) -> float:
+        return MARGIN + share * (WIDTH - 2 * MARGIN)
+
+    def y(part: float) -> float:
+        return HEIGHT - MARGIN - part * (HEIGHT - 2 * MARGIN)
+
+    parts = [f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>']
+    below = dict.fromkeys(shares, 0.0)
+    for outcome in (Outcome.WRONG, Outcome.WEAKER, Outcome.RIGHT):
+        above = {share: below[share] + counts[share][outcome] / counts[share].total() for share in shares}
+        edge = [(share, above[share]) for share in shares] + [(share, below[share]) for share in reversed(shares)]
+        points = " ".join(f"{x(share):.1f},{y(part):.1f}" for share, part in edge)
+        parts.append(f'<polygon points="{points}" fill="{COLOURS[outcome]}"/>')
+        middle = (above[shares[-1]] + below[shares[-1]]) / 2
+        parts.append(f'<text x="{x(shares[-1]) + 8:.1f}" y="{y(middle) + 4:.1f}">{outcome.value}</text>')
+        below = above
+    for part in (0.0, 0.5, 1.0):
+        parts.append(f'<text x="{MARGIN - 6}" y="{y(part) + 4:.1f}" text-anchor="end">{part:.0%}</text>')
+    for share in shares:
+        place = f'x="{x(share):.1f}" y="{HEIGHT - MARGIN + 18}"'
+        parts.append(f'<text {place} text-anchor="middle">{share:.0%}</text>')
+    parts.append(f'<text x="{x(0.5):.1f}" y="{HEIGHT - 16}" text-anchor="middle">share of the logs missing</text>')
+    box = f'viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12"'
+    return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" {box}>', *parts, "</svg>\n"])

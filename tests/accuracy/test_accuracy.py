@@ -1,0 +1,109 @@
+"""The answers on simulated jobs get no worse: a small part of `make scores`, against what was noted last.
+
+`pytest tests/accuracy --update` notes them anew.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from ncclforensics.simulate.plan import RELEASES
+from tests.accuracy.cases import Case, can_be_handled, simulated
+from tests.accuracy.intervals import wilson
+from tests.accuracy.judge import Outcome, Truth, judge
+from tests.accuracy.run import Trial, run
+from tests.handlings import KEPT, LOST
+
+pytestmark = pytest.mark.xdist_group("accuracy")  # all renew one file
+EXPECTED = Path(__file__).parent / "expected.json"
+OUTCOMES = list(Outcome)
+HANDLINGS = 3  # with each job
+
+
+def jobs() -> list[Case]:
+    """One job of every fault, of the versions in turn."""
+    versions = {version: simulated([version], jobs=1) for version in RELEASES}
+    turns = list(versions.values())
+    return [turns[number % len(turns)][number] for number in range(len(turns[0]))]
+
+
+def trials(case: Case) -> list[Trial]:
+    handlings = random.Random(case.name).sample([*KEPT, *LOST], HANDLINGS) if can_be_handled(case) else []
+    return [Trial(case), *(Trial(case, handling) for handling in handlings)]
+
+
+@pytest.mark.parametrize("case", jobs(), ids=lambda case: case.name)
+def test_no_answer_is_worse_than_the_one_that_was_noted(case: Case, request: pytest.FixtureRequest) -> None:
+    noted = json.loads(EXPECTED.read_text(encoding="utf-8")) if EXPECTED.exists() else {}
+    found = {trial.name: run(trial).outcome for trial in trials(case)}
+    if request.config.getoption("--update"):
+        note({**noted, **found})
+        return
+
+    worse = {name: outcome for name, outcome in found.items() if ranking(outcome) > ranking(noted.get(name))}
+    better = {name: outcome for name, outcome in found.items() if ranking(outcome) < ranking(noted.get(name))}
+
+    assert not worse, f"worse than {EXPECTED.name} notes: {worse}"
+    assert not better, f"better than {EXPECTED.name} notes; renew it by `pytest tests/accuracy --update`: {better}"
+
+
+def note(outcomes: dict[str, Outcome]) -> None:
+    EXPECTED.write_text(json.dumps(outcomes, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def ranking(outcome: str | None) -> int:
+    """Where an outcome stands, the best first; what was not noted stands behind all."""
+    return OUTCOMES.index(Outcome(outcome)) if outcome else len(OUTCOMES)
+
+
+def test_only_answers_of_today_are_noted(request: pytest.FixtureRequest) -> None:
+    noted = json.loads(EXPECTED.read_text(encoding="utf-8"))
+    today = {trial.name for case in jobs() for trial in trials(case)}
+    if request.config.getoption("--update"):
+        noted = {name: outcome for name, outcome in noted.items() if name in today}
+        note(noted)
+
+    assert set(noted) == today
+
+
+LAGGING = Truth(frozenset({"lagging-ranks"}), (frozenset({3}),))
+
+
+@pytest.mark.parametrize(
+    ("verdict", "culprits", "certainty", "outcome"),
+    [
+        ("lagging-ranks", [3], "likely", Outcome.RIGHT),
+        ("undecidable", [], "certain", Outcome.WEAKER),
+        ("lagging-ranks", [], "likely", Outcome.WEAKER),
+        ("lagging-ranks", [3, 5], "possible", Outcome.WEAKER),
+        ("lagging-ranks", [3, 5], "likely", Outcome.WRONG),
+        ("lagging-ranks", [5], "certain", Outcome.WRONG),
+        ("rank-died", [3], "likely", Outcome.WRONG),
+        ("no-hang", [], "certain", Outcome.WRONG),
+        ("no-hang", [], "possible", Outcome.WEAKER),
+    ],
+)
+def test_an_answer_is_held_against_the_truth(
+    verdict: str, culprits: list[int], certainty: str, outcome: Outcome
+) -> None:
+    judgement = judge({"verdict": verdict, "culprits": culprits, "certainty": certainty}, LAGGING)
+
+    assert judgement.outcome is outcome
+    assert judgement.innocent == ((5,) if 5 in culprits else ())
+
+
+def test_what_the_lines_cannot_show_is_rightly_left_open() -> None:
+    hidden = Truth(frozenset({"rank-missing"}), (frozenset({3}),), is_visible=False)
+
+    assert judge({"verdict": "undecidable", "culprits": [], "certainty": "likely"}, hidden).outcome is Outcome.RIGHT
+
+
+@pytest.mark.parametrize(("hits", "trials"), [(0, 10), (5, 10), (10, 10)])
+def test_an_interval_holds_its_share(hits: int, trials: int) -> None:
+    low, high = wilson(hits, trials)
+
+    assert 0 <= low <= hits / trials <= high <= 1
