@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclforensics import analyze
+from ncclforensics.simulate.generate import generate
+from ncclforensics.simulate.plan import Fault, FaultKind, Finish, Plan
 from ncclforensics.views import json_report
 from tests.budget import examples
 from tests.incidents import ROOT
@@ -187,6 +189,39 @@ def test_nobody_is_accused_for_calls_that_may_stand_in_lines_left_out(mark: str,
 
     assert (hang["verdict"], hang["culprits"]) == ("undecidable", [])
     assert any("rank 11" in step for step in hang["collect_next"])
+
+
+def test_the_counter_shows_the_place_of_calls_behind_lines_left_out_in_the_init(tmp_path: Path) -> None:
+    logs = simulated(Fault(FaultKind.OTHER_COUNT, (9,)), tmp_path / "whole")
+
+    hang = hang_of({name: without_init(lines, 0) for name, lines in logs.items()}, tmp_path / "logs")
+
+    assert (hang["verdict"], hang["culprits"]) == ("collective-mismatch", [9])
+    assert hang["certainty"] == "possible"
+
+
+@pytest.mark.parametrize("calls", [1, 2, 7])
+def test_a_whole_log_is_not_accused_of_calls_that_were_left_out_of_the_others(calls: int, tmp_path: Path) -> None:
+    logs = simulated(None, tmp_path / "whole")
+    whole = logs.pop("nccl_rank7.log")
+
+    hang = hang_of(
+        {"nccl_rank7.log": whole} | {name: without_init(lines, calls) for name, lines in logs.items()},
+        tmp_path / "logs",
+    )
+
+    assert hang["culprits"] == []
+
+
+def simulated(fault: Fault | None, folder: Path) -> Logs:
+    """The logs of a job with NCCL 2.21, whose `opCount` counts calls, and of which no log shows the end."""
+    generate(Plan(version="2.21.5", steps=1, finish=Finish.KILLED, fault=fault), folder)
+    return {path.name: path.read_bytes().splitlines(keepends=True) for path in sorted(folder.glob("*.log"))}
+
+
+def without_init(lines: list[bytes], calls: int) -> list[bytes]:
+    """A log whose lines between the first `Init START` and so many calls are left out."""
+    return [*lines[:20], b"[...]\n", *lines[calls_in(lines)[calls] :]]
 
 
 @pytest.mark.parametrize("calls", [4, 10])

@@ -27,6 +27,7 @@ UNPLACED_MEMBER = {
 
 ENOUGH = 16  # collectives behind the missing lines; where so many agree with the others, they are at the same place
 BY_PLACE = ("collective-mismatch", "cross-communicator-deadlock", "p2p-unmatched")  # compare single calls
+FIRST_NUMBERS, FEWEST_NUMBERS = 6, 3  # of the collectives behind the missing lines, by NCCL's counter
 FIRST_CALLS = LAST_CALLS = 3
 MOST_ALIKE = 0.7  # of the ranks that are not accused
 # Verdicts that rest on calls that a log lacks, or on the place of a call among the others.
@@ -72,21 +73,30 @@ def unplaced_member(
     collectives = of_keys.join(members.select("member", "omitted_pos"), on="member", how="left")
     collectives = collectives.with_columns(opcount_of(collectives, call_occurrence))
     later = collectives.filter(pl.col("omitted_pos").is_null() | (pl.col("pos") > pl.col("omitted_pos")))
-    later = later.with_columns(ahead=pl.col("opcount") - pl.col("nth"))
-    is_counted = pl.col("ahead").n_unique().over("key") == 1
-    placed = (
-        later.with_columns(is_counted=is_counted & pl.col("ahead").is_not_null())
-        .group_by("member")
-        .agg(is_placed=pl.col("is_counted").all() | (pl.len() >= ENOUGH))
-        .filter("is_placed")
-    )
-    unplaced = members.join(placed, on="member", how="anti")
+    unplaced = members.join(_placed(later), on="member", how="anti")
     of_ranks = call.filter(pl.col("rank_id").is_in(unplaced["rank_id"].unique().implode()))
     unplaced = unplaced.join(_begin_together(of_ranks, call_line, call_occurrence), on="rank_id", how="left")
     is_begun = pl.col("line").is_null() & pl.col("has_omission").fill_null(True).not_()
     begins_together = pl.col("begins_together").fill_null(False) & is_begun
     unplaced = unplaced.select("rank_id", "key", begins_together)
     return pl.concat([doubtful, unplaced]).drop_nulls().unique(["rank_id", "key"], keep="first", maintain_order=True)
+
+
+def _placed(later: pl.DataFrame) -> pl.DataFrame:
+    """The members whose calls behind the omission are so many, or counted as those of most members are.
+
+    NCCL's counter (before 2.27) stands at the same number for the same call of every rank: if the first calls behind
+    the omission have the numbers that most members give to calls of the same place, and all whose logs lack nothing,
+    as many were left out before them as there.
+    """
+    place = ("key", "nth")
+    is_usual = pl.len().over(*place, "opcount") * 2 > pl.len().over(place)
+    is_agreed = pl.col("omitted_pos").is_not_null() | is_usual
+    is_same = is_usual & is_agreed.all().over(place) & pl.col("opcount").is_not_null()
+    first = later.with_columns(is_same=is_same).sort("nth").group_by("member", maintain_order=True)
+    numbers = pl.col("opcount").head(FIRST_NUMBERS)
+    is_counted = pl.col("is_same").head(FIRST_NUMBERS).all() & (numbers.n_unique() >= FEWEST_NUMBERS)
+    return first.agg(is_placed=is_counted | (pl.len() >= ENOUGH)).filter("is_placed")
 
 
 def _begin_together(calls: pl.DataFrame, call_line: pl.DataFrame, call_occurrence: pl.DataFrame) -> pl.DataFrame:

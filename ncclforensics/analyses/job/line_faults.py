@@ -34,10 +34,11 @@ def line_fault(
     call_template: pl.DataFrame,
     call_occurrence: pl.DataFrame,
     source: pl.DataFrame,
+    omission: pl.DataFrame,
 ) -> pl.DataFrame:
     """Processes with lines that show what happened to their log, one row for each kind and source."""
     faults = [
-        *_creations(communicator, call_template, source),
+        *_creations(communicator, call_template, source, omission),
         _sorted_calls(call_template, call_occurrence),
         _moved(connection),
         *(_doubled(lines) for lines in (communicator, placement, channel_count, ring, connection)),
@@ -47,12 +48,12 @@ def line_fault(
 
 
 def _creations(
-    communicator: pl.DataFrame, call_template: pl.DataFrame, source: pl.DataFrame
+    communicator: pl.DataFrame, call_template: pl.DataFrame, source: pl.DataFrame, omission: pl.DataFrame
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Communicators whose only COMPLETE stands before their only START, and those that lack one of these lines.
 
     A START behind which calls were made had its COMPLETE; a COMPLETE had its START if another communicator of this
-    process before it has one.
+    process before it has one. Where a line says that lines were left out in between, they were not lost.
     """
     events = communicator.select(*OWNER, "source", "line", "pos", "comm", "rank", "commid", phase=text_of("phase"))
     is_start = pl.col("phase") == "START"
@@ -72,9 +73,13 @@ def _creations(
     swapped = created.filter(is_swapped).select(*OWNER, pl.lit(SORTED).alias("kind"), "source", "line")
     called = call_template.group_by(*OWNER, "source", "comm").agg(called=pl.col("pos").max())
     is_whole = pl.col("source").is_in(source.filter("is_whole")["source"].implode())
+    left_out = omission.group_by("source").agg(gap=pl.col("pos").min(), last_gap=pl.col("pos").max())
+    is_before_end = (pl.col("starts") == 0) & (pl.col("gap") < pl.col("completed"))
+    is_left_out = (is_before_end | (pl.col("last_gap") > pl.col("started"))).fill_null(value=False)
     lacks_start = (pl.col("starts") == 0) & (pl.col("first") < pl.col("completed"))
     lacks_end = (pl.col("completes") == 0) & (pl.col("called") > pl.col("started"))
     created = created.join(called, on=[*OWNER, "source", "comm"], how="left")
+    created = created.join(left_out, on="source", how="left").filter(~is_left_out)
     lost = created.filter(is_whole & (lacks_start | lacks_end))
     return swapped, lost.select(*OWNER, pl.lit(LOST).alias("kind"), "source", "line")
 
