@@ -1,4 +1,4 @@
-"""GPUs in the output of nvidia-smi -q: PCIe links and uncorrectable memory errors."""
+"""GPUs in the output of nvidia-smi -q: PCIe links, uncorrectable memory errors, and what they do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,14 @@ SMI_GPU = {
     "width_can": pl.Int32(),
     "uncorrectable": pl.Int64(),  # memory errors since the driver was loaded; null where ECC is off
     "is_unmapped": pl.Boolean(),  # row remapping failed: no spare row was left
+    "utilization": pl.Float64(),  # percent of the last second in which a kernel ran
+    "power": pl.Float64(),  # watts
+    "power_limit": pl.Float64(),
+    "memory": pl.Float64(),  # MiB in use
+    "slowdown": pl.String(),  # why the hardware lowers the clocks now
+    "is_pending": pl.Boolean(),  # rows are to be remapped, or pages retired, at the next reset
     "line": pl.Int32(),
+    "slowdown_line": pl.Int32(),
     "link_line": pl.Int32(),
     "error_line": pl.Int32(),  # the first field that shows an error
 }
@@ -43,14 +50,26 @@ def smi_gpu(query_head: pl.DataFrame, query_gpu: pl.DataFrame, query_field: pl.D
     fields = query_field.with_columns(form=text_of("form"), field_line="line").drop("line")
     fields = fields.join_asof(gpus.select(*owner, "pos", "gpu"), on="pos", by=owner, check_sortedness=False)
     section = pl.when(pl.col("form").is_in(["volatile", "aggregate"])).then("form").forward_fill().over("gpu")
-    fields = fields.with_columns(section=section)
+    memory = pl.when(pl.col("form") == "memory").then(text_of("memory_kind")).forward_fill().over("gpu")
+    fields = fields.with_columns(section=section, memory=memory)
 
     def first_of(form: str, column: str) -> pl.Expr:
         return pl.col(column).filter(pl.col("form") == form).first()
 
     is_error = (pl.col("form") == "uncorrectable") & (pl.col("section") == "volatile")
     is_unmapped = (pl.col("form") == "remapping") & (text_of("answer") == "Yes")
+    is_slow = (pl.col("form") == "slowdown") & (text_of("activity") == "Active")
     by_gpu = fields.group_by("gpu").agg(
+        utilization=first_of("utilization", "utilization").cast(pl.Float64),
+        power=first_of("power", "power"),
+        power_limit=first_of("power_limit", "power"),
+        memory=pl.col("mebibytes")
+        .filter((pl.col("form") == "used") & (pl.col("memory") == "FB"))
+        .first()
+        .cast(pl.Float64),
+        slowdown=text_of("slowdown").filter(is_slow).last(),
+        slowdown_line=pl.col("field_line").filter(is_slow).last(),
+        is_pending=((pl.col("form") == "pending") & (text_of("answer") == "Yes")).any(),
         model=text_of("model").filter(pl.col("form") == "name").first(),
         speed=first_of("generation", "generation"),
         speed_can=first_of("generation_can", "generation"),

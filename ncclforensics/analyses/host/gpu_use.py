@@ -1,0 +1,151 @@
+"""What GPUs do at the moment at which nvidia-smi was called: its table, -q, dmon, pmon and CSV in one frame."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from typing import Any
+
+import polars as pl
+
+from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.registry import analysis
+
+Row = dict[str, Any]
+
+GPU_USE = {
+    "source": pl.Int32(),
+    "host": pl.String(),  # that a launcher, a prompt or a heading names; null: none does
+    "gpu": pl.String(),  # index, or PCI address
+    "utilization": pl.Float64(),  # percent of the last second in which a kernel ran
+    "power": pl.Float64(),  # watts
+    "power_limit": pl.Float64(),
+    "memory": pl.Float64(),  # MiB in use
+    "uncorrectable": pl.Int64(),  # memory errors since the driver was loaded
+    "is_pending": pl.Boolean(),  # rows are to be remapped, or pages retired, at the next reset
+    "slowdown": pl.String(),  # why the hardware lowers the clocks now
+    "pid": pl.Int32(),  # of its process, where the default table shows only one
+    "line": pl.Int32(),
+    "slowdown_line": pl.Int32(),  # null: that of the GPU
+}
+# Columns of CSV (`nvidia-smi --help-query-gpu`) and of dmon -> those above. The first that is there counts.
+QUERY_NAMES = {
+    "gpu": ("pci.bus_id", "gpu_bus_id", "index", "uuid", "gpu_uuid"),
+    "utilization": ("utilization.gpu",),
+    "power": ("power.draw", "power.draw.average", "power.draw.instant"),
+    "power_limit": ("enforced.power.limit", "power.limit"),
+    "memory": ("memory.used",),
+    "uncorrectable": ("ecc.errors.uncorrected.volatile.total",),
+}
+PENDING_NAMES = ("retired_pages.pending", "remapped_rows.pending")
+SLOWDOWN_NAMES = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
+MONITOR_NAMES = {"utilization": "sm", "power": "pwr", "memory": "fb"}
+
+
+@analysis(GPU_USE, of=("use_gpu", "use_columns", "use_names", "smi_gpu"))
+def gpu_use(
+    use_gpu: pl.DataFrame,
+    use_state: pl.DataFrame,
+    use_process: pl.DataFrame,
+    use_columns: pl.DataFrame,
+    use_row: pl.DataFrame,
+    use_names: pl.DataFrame,
+    use_values: pl.DataFrame,
+    smi_gpu: pl.DataFrame,
+    output_heading: pl.DataFrame,
+) -> pl.DataFrame:
+    """One row per GPU and moment."""
+    queried = smi_gpu.with_columns(gpu="device").to_dicts()
+    rows = [
+        *_table(use_gpu, use_state, use_process),
+        *_monitor(use_columns, use_row),
+        *_csv(use_names, use_values),
+        *queried,
+    ]
+    found = pl.DataFrame(
+        [{column: row.get(column) for column in (*GPU_USE, "launcher_node")} for row in rows],
+        schema={**GPU_USE, "launcher_node": pl.String()},
+        strict=False,
+    ).sort("source", "line")
+    headings = output_heading.filter(pl.col("heading_host").is_not_null()).select("source", "line", "heading_host")
+    return found.join_asof(
+        headings.sort("source", "line"), on="line", by="source", check_sortedness=False
+    ).with_columns(host=pl.coalesce("launcher_node", "heading_host"))
+
+
+def _owned(*frames: pl.DataFrame) -> Iterator[tuple[int, Row]]:
+    """Yield the number of the frame and the row of all lines, by source and node, in their order."""
+    rows = pl.concat(
+        [frame.with_columns(form=text_of("form"), part=pl.lit(n)) for n, frame in enumerate(frames)],
+        how="diagonal_relaxed",
+    )
+    for row in rows.with_columns(node=text_of("launcher_node").fill_null("")).sort("source", "node", "pos").to_dicts():
+        yield row["part"], row
+
+
+def _table(use_gpu: pl.DataFrame, use_state: pl.DataFrame, use_process: pl.DataFrame) -> Iterator[Row]:
+    """The GPUs of the default table: a row with the name, and one with the state; processes stand below."""
+    owner = ("source", "launcher_node", "gpu")
+    pids: dict[tuple[Any, ...], set[int]] = {}
+    for row in use_process.to_dicts():
+        pids.setdefault(tuple(row[name] for name in owner), set()).add(row["pid"])
+    head: Row | None = None
+    for part, row in _owned(use_gpu, use_state):
+        if part == 0:
+            head = row
+        elif head and (head["source"], head["node"]) == (row["source"], row["node"]):
+            own = pids.get(tuple(head[name] for name in owner), set())
+            pid = next(iter(own)) if len(own) == 1 else None
+            yield row | {"gpu": str(head["gpu"]), "uncorrectable": head["errors"], "pid": pid}
+            head = None
+
+
+def _monitor(use_columns: pl.DataFrame, use_row: pl.DataFrame) -> Iterator[Row]:
+    """The rows of dmon, whose columns the head names; those of pmon are of processes, and left out."""
+    columns: list[str] = []
+    for part, row in _owned(use_columns.filter(text_of("form") == "names"), use_row):
+        if part == 0:
+            columns = row["columns"].split()
+            continue
+        cells = dict(zip(columns, row["cells"].split(), strict=False))
+        values = {name: _number(cells.get(column)) for name, column in MONITOR_NAMES.items()}
+        if "pid" not in columns and values["utilization"] is not None:
+            yield {**values, "gpu": str(row["gpu"]), **{key: row[key] for key in ("source", "line", "launcher_node")}}
+
+
+def _csv(use_names: pl.DataFrame, use_values: pl.DataFrame) -> Iterator[Row]:
+    """The rows of CSV below a head; those that have another number of cells are no such rows."""
+    names: list[str] = []
+    for part, row in _owned(use_names, use_values):
+        if part == 0:
+            names = [name.partition(" [")[0].strip() for name in f"{row['first_name']},{row['other_names']}".split(",")]
+            continue
+        cells = next(csv.reader([f"{row['first_value']}, {row['other_values']}"], skipinitialspace=True))
+        if len(cells) != len(names):
+            continue
+        values = dict(zip(names, cells, strict=True))
+        found = {
+            column: next((values[name] for name in known if name in values), None)
+            for column, known in QUERY_NAMES.items()
+        }
+        slow = [
+            name
+            for name in SLOWDOWN_NAMES
+            for key in values
+            if key.endswith(f"_reasons.{name}") and values[key].strip() == "Active"
+        ]
+        yield {
+            **{column: _number(value) for column, value in found.items() if column != "gpu"},
+            **{key: row[key] for key in ("source", "line", "launcher_node")},
+            "gpu": found["gpu"],
+            "is_pending": any(values.get(name, "").strip() == "Yes" for name in PENDING_NAMES),
+            "slowdown": slow[0].replace("_", " ") if slow else None,
+        }  # fmt: skip
+
+
+def _number(text: str | None) -> float | None:
+    """The number in a cell, without its unit; null for `-`, `N/A` and `[Not Supported]`."""
+    try:
+        return float((text or "").split(" ")[0])
+    except ValueError:
+        return None

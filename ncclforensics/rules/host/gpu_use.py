@@ -1,0 +1,140 @@
+"""What GPUs did while nvidia-smi was called: one at rest among GPUs that spin, memory errors, lowered clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import polars as pl
+
+from ncclforensics.data.names import count_of
+from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
+from ncclforensics.rules.registry import rule
+
+BUSY, AT_REST = 95.0, 1.0  # percent
+FEWEST_BUSY = 3
+MOST_AT_REST = 0.25  # of all GPUs in use
+COMPUTES = 0.6  # of the power limit: above it kernels compute; those that wait for a peer draw less
+IN_USE = 0.1  # of the memory that the busy GPUs use: below it the GPU belongs to no process of this job
+SHOWN = 4
+GPU = ["source", "host", "gpu"]
+
+
+def _name(row: dict[str, Any]) -> str:
+    return f"GPU {row['gpu']}" + (f" on {row['host']}" if row["host"] else "")
+
+
+def _processes(rows: pl.DataFrame) -> str:
+    pids = [str(pid) for pid in rows["pid"].drop_nulls()]
+    return f" (pid {', '.join(pids[:SHOWN])})" if pids else ""
+
+
+def _numbers(rows: pl.DataFrame, column: str) -> list[float]:
+    return sorted(float(number) for number in rows[column].drop_nulls())
+
+
+def _watts(rows: pl.DataFrame) -> str:
+    power = [f"{watts:.0f}" for watts in _numbers(rows, "power")]
+    return f" at {'-'.join(dict.fromkeys((power[0], power[-1])))} W" if power else ""
+
+
+@rule(Category.LAGGING_RANK, Severity.INFO, of=("gpu_use",), hang=True)
+def gpu_at_rest_among_busy(gpu_use: pl.DataFrame) -> Iterator[Finding]:
+    """A few GPUs run no kernel while all others do, at little power.
+
+    Means: kernels of NCCL that wait for a peer keep a GPU at 100 % and draw little power. The process of a GPU at 0 %
+    has launched no kernel: its rank may be the one that the others wait for, and stand outside of NCCL.
+    Not when: nvidia-smi shows one moment, and the job runs; the GPU belongs to another job or stage; the rank ended.
+    Do: take the stack of the process on that GPU (nvidia-smi shows its pid), twice; compare with the logs.
+    Sources: nvidia-smi(1), utilization; vllm#46097.
+    """
+    gpus = (
+        gpu_use.filter(pl.col("utilization").is_not_null())
+        .group_by(GPU, maintain_order=True)
+        .agg(
+            lowest=pl.col("utilization").min(),
+            highest=pl.col("utilization").max(),
+            power=pl.col("power").mean(),
+            power_limit=pl.col("power_limit").first(),
+            memory=pl.col("memory").max(),
+            pid=pl.col("pid").first(),
+            line=pl.col("line").first(),
+        )
+    )
+    busy = gpus.filter(pl.col("lowest") >= BUSY)
+    power, memory = _numbers(busy, "power"), _numbers(busy, "memory")
+    if busy.height < FEWEST_BUSY or not power:
+        return
+    is_used = pl.col("memory").fill_null(0.0) >= IN_USE * (memory[0] if memory else 0.0)
+    resting = gpus.filter((pl.col("highest") < AT_REST) & is_used)
+    computes = busy.filter(pl.col("power") >= COMPUTES * pl.col("power_limit"))
+    draws_more = resting.filter(pl.col("power") >= power[0])
+    is_odd = 0 < resting.height <= MOST_AT_REST * (busy.height + resting.height)
+    if not is_odd or computes.height or draws_more.height:
+        return
+    names = ", ".join(_name(row) for row in resting.head(SHOWN).to_dicts())
+    more = f" and {resting.height - SHOWN} more" if resting.height > SHOWN else ""
+    usual = busy.row(0, named=True)
+    yield Finding(
+        title=f"{names}{more}: no kernel runs there, and {count_of(busy.height, 'other GPU')} spin",
+        detail=f"0 %{_watts(resting)}{_processes(resting)}, against {_numbers(busy, 'lowest')[0]:.0f} %{_watts(busy)}:"
+        " kernels that wait for a peer look so",
+        certainty="possible",
+        hosts=sorted({str(host) for host in resting["host"].drop_nulls()}),
+        role=Role.CONTEXT,
+        evidence=[
+            *(Line(row["source"], row["line"], "at rest") for row in resting.head(SHOWN).to_dicts()),
+            Line(usual["source"], usual["line"], "another"),
+        ],
+    )
+
+
+@rule(Category.CUDA_ERROR, Severity.WARNING, of=("gpu_use",))
+def gpu_errors_since_load(gpu_use: pl.DataFrame, smi_gpu: pl.DataFrame) -> Iterator[Finding]:
+    """A GPU counts uncorrectable memory errors, or waits for a reset that takes bad memory out of use.
+
+    Means: a process that reads the damaged memory is killed (Xid 48, 94, 95), and its peers wait for it.
+    Not when: the errors are correctable, or older than the driver's start; a reset alone is pending, which is no error.
+    Do: drain the host; dmesg -T | grep -i xid; reset the GPU, and dcgmi diag -r 3.
+    Sources: nvidia-smi(1), ecc.errors.uncorrected.volatile, retired_pages.pending; NVIDIA, GPU memory error management.
+    """
+    queried = set(smi_gpu.select("source", "line").rows())  # another rule reports errors in nvidia-smi -q
+    rows = gpu_use.with_columns(errors=pl.col("uncorrectable").fill_null(0))
+    rows = rows.filter((pl.col("errors") > 0) | pl.col("is_pending").fill_null(value=False))
+    for row in rows.unique(GPU, keep="last", maintain_order=True).to_dicts():
+        has_errors = row["errors"] > 0
+        if has_errors and (row["source"], row["line"]) in queried:
+            continue
+        yield Finding(
+            title=f"{_name(row)} has memory errors"
+            if has_errors
+            else f"{_name(row)} waits for a reset to take bad memory out of use",
+            detail=f"{row['errors']} uncorrectable errors since the driver was loaded"
+            if has_errors
+            else "rows to remap or pages to retire are pending",
+            certainty="certain",
+            severity=Severity.WARNING if has_errors else Severity.INFO,
+            role=Role.CAUSE if has_errors else Role.CONTEXT,
+            hosts=[row["host"]] if row["host"] else [],
+            evidence=[Line(row["source"], row["line"], "the GPU")],
+        )
+
+
+@rule(Category.STRAGGLER, Severity.WARNING, of=("gpu_use",))
+def gpu_clocks_lowered(gpu_use: pl.DataFrame) -> Iterator[Finding]:
+    """The hardware, or its temperature, lowers the clocks of a GPU.
+
+    Means: heat, power or the power brake of the machine slows the GPU down, and all ranks wait for it in every step.
+    Not when: the reason is a power cap that was set (SW Power Cap), or that the GPU is idle; neither is a fault.
+    Do: nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER on that host; check fans, air flow and power supplies.
+    Sources: nvidia-smi(1), clocks_event_reasons.
+    """
+    slow = gpu_use.filter(pl.col("slowdown").is_not_null())
+    for row in slow.unique(GPU, keep="last", maintain_order=True).to_dicts():
+        yield Finding(
+            title=f"the clocks of {_name(row)} are lowered: {row['slowdown']}",
+            detail="the other ranks wait for a slower GPU in every collective",
+            certainty="likely",
+            hosts=[row["host"]] if row["host"] else [],
+            evidence=[Line(row["source"], row["slowdown_line"] or row["line"], "the clocks")],
+        )
