@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ncclforensics.data.settings import Settings
     from ncclforensics.report.earlier_look import EarlierLook
     from ncclforensics.report.selection import Selection
     from ncclforensics.views.printed_report import PrintedReport
@@ -35,6 +36,7 @@ def analyze(
     until: str | None = None,
     since_look: str | EarlierLook | None = None,
     on: str | None = None,
+    settings: Settings | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> PrintedReport:
     """Read logs and report findings and verdicts.
@@ -45,12 +47,14 @@ def analyze(
     `rank_from`: a pattern that finds a rank in a path. `selection`: what the report shows; verdicts use
     all ranks. `since`, `until`: use only lines printed between these times; reads every byte. `since_look`: a saved
     run of the same logs from earlier, or what was seen then; if no rank has made a call since, the job stands still.
-    `on`: a Dask cluster that reads and parses the logs, `dask://HOST:PORT`; it reads every byte. `progress` is called
-    with the bytes parsed so far and the total.
+    `settings`: what the machines of the site should have, thresholds, and which rules `everything` means; the command
+    line reads them from ncclforensics.toml. `on`: a Dask cluster that reads and parses the logs, `dask://HOST:PORT`; it
+    reads every byte. `progress` is called with the bytes parsed so far and the total.
     Raises NoInputError if nothing can be read, UsageError if `rank_from` is no regular expression, a
     time cannot be parsed, a rule or category does not exist, or the cluster does not answer.
     """
     import ncclforensics.analyses  # noqa: F401  # registers the analyses
+    from ncclforensics.data.settings import Settings
     from ncclforensics.frames.open_run import open_run
     from ncclforensics.frames.run import limit_threads
     from ncclforensics.frames.time_range import TimeRange, parse_time
@@ -61,7 +65,9 @@ def analyze(
     from ncclforensics.rules.registry import select_rules
     from ncclforensics.views.printed_report import PrintedReport
 
-    rules = select_rules(everything=everything, select=select, ignore=ignore)
+    settings = settings or Settings()
+    chosen = settings if everything else Settings()
+    rules = select_rules(everything=everything, select=select or chosen.select, ignore=ignore or chosen.ignore)
     time_range = TimeRange(parse_time(since, "--since"), parse_time(until, "--until")) if since or until else None
     earlier_look = read_earlier_look(since_look) if isinstance(since_look, str) else since_look
     given = [paths] if isinstance(paths, str | Path) else paths
@@ -80,7 +86,7 @@ def analyze(
         with connected(on) as (executor, threads):
             found = read_apart(found, executor, threads, parsed)
     policy = ReadPolicy(full=full or everything or time_range is not None)
-    run = open_run(found, policy, time_range=time_range, progress=parsed)
+    run = open_run(found, policy, time_range=time_range, settings=settings, progress=parsed)
 
     def judge() -> PrintedReport:
         run.read_until_decided()

@@ -12,7 +12,9 @@ depends on it and is kept as a `Defect`; one that ends the program gives exit co
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 
 class ForensicsError(Exception):
@@ -35,6 +37,22 @@ class BrokenFrameError(ForensicsError):
     """A frame is missing because the analysis that computes it failed."""
 
 
+def place_of(function: Callable[..., Any]) -> str:
+    """The file and the line of a function's definition, as a message names them."""
+    return f"{function.__code__.co_filename}, line {function.__code__.co_firstlineno}"
+
+
+def own_place(function: Callable[..., Any], error: BaseException) -> str:
+    """The file and the line at which a user's own rule or analysis failed; empty for a function of the program."""
+    if function.__module__.partition(".")[0] == __name__.partition(".")[0]:
+        return ""
+    from traceback import extract_tb
+
+    file = function.__code__.co_filename
+    lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == file]
+    return f"{file}, line {lines[-1]}" if lines else place_of(function)
+
+
 @dataclass(frozen=True, slots=True)
 class Defect:
     """A part of the program that failed, and what the exception was."""
@@ -43,13 +61,17 @@ class Defect:
     error: str  # "KeyError: 'host'"
     trace: str  # the lines of Python's traceback
     is_of_input: bool = False  # it stands among the problems of an input, too
+    own_place: str = ""  # of a user's own rule or analysis: the file and the line
 
     @classmethod
-    def of(cls, part: str, error: BaseException, *, is_of_input: bool = False) -> Defect:
+    def of(cls, part: str, error: BaseException, *, is_of_input: bool = False, own_place: str = "") -> Defect:
         """Return the defect that an exception shows."""
         from traceback import format_exception  # takes 5 ms, and nothing needs it where all is well
 
-        return cls(part, f"{type(error).__name__}: {error}", "".join(format_exception(error)), is_of_input)
+        message = f"{type(error).__name__}: {error}"
+        return cls(part, message, "".join(format_exception(error)), is_of_input, own_place)
 
     def __str__(self) -> str:
+        if self.own_place:
+            return f"{self.own_place}: {self.part} failed ({self.error}); what depends on it is missing"
         return f"the program failed in {self.part} ({self.error}); what depends on it is missing"

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from ncclforensics import analyze
+from ncclforensics import analyze, formats
 from ncclforensics.errors import Defect
+from ncclforensics.extensions import loading
+from ncclforensics.frames import registry as analyses
+from ncclforensics.grammar import folders, grammar_file
 from ncclforensics.report.build import Report
+from ncclforensics.rules import registry as rules
 from ncclforensics.simulate.generate import Fault, FaultKind, Finish, Plan, generate
 from tests import budget, incidents
 from tests.real_logs import CORPUS
@@ -61,8 +65,27 @@ def _plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
+def _no_configuration_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/nowhere")
+
+
+@pytest.fixture
+def own_registries(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let a test load rules and shapes of its own, and forget them at its end."""
+    rules.all_rules()
+    monkeypatch.setattr(rules, "_RULES", dict(rules._RULES))
+    monkeypatch.setattr(analyses, "_ANALYSES", dict(analyses._ANALYSES))
+    monkeypatch.setattr(folders, "_FOLDERS", list(folders._FOLDERS))
+    monkeypatch.setattr(formats, "_ADDED", {})
+    monkeypatch.setattr(loading, "_LOADED", {})
+    yield
+    for cached in (formats.all_formats, formats._other_than_lines, formats.dialect, grammar_file.load):
+        cached.cache_clear()
+
+
+@pytest.fixture(autouse=True)
 def _no_part_of_the_program_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failed(part: str, error: BaseException, *, is_of_input: bool = False) -> Defect:
+    def failed(part: str, error: BaseException, *, is_of_input: bool = False, own_place: str = "") -> Defect:
         raise error
 
     monkeypatch.setattr(Defect, "of", failed)

@@ -19,7 +19,7 @@ from ncclforensics import cli
 from ncclforensics.formats import dialect
 from ncclforensics.frames import registry, run
 from ncclforensics.frames.open_run import open_run
-from ncclforensics.grammar.grammar_file import GRAMMARS
+from ncclforensics.grammar.folders import GRAMMARS
 from ncclforensics.grammar.patterns import Shape
 from tests.incidents import ROOT
 
@@ -64,7 +64,7 @@ def test_every_command_and_every_option_has_help(help_of: Callable[..., str]) ->
     for name in cli.COMMANDS:
         text = help_of(name)
         options = re.findall(r"^  (-\S.*)$", text, re.MULTILINE)
-        assert len(options) >= (1 if name == "mcp" else 2)
+        assert len(options) >= (1 if name == "test-rules" else 2)
         for option in options:
             description = option.partition("  ")[2] or text.partition(option)[2].splitlines()[1]
             assert description.strip(), option
@@ -146,11 +146,13 @@ def _computed_page(room: str, names: list[str]) -> FramePage:
 def _run_page() -> FramePage:
     empty = open_run([])
     tables = {"source": _table("source", "Every file that was read.", _rows(run.SOURCE_COLUMNS, run.__name__))}
+    for name, (description, columns) in SETTINGS_FRAMES.items():
+        tables[name] = _table(name, description, _rows(columns, run.__name__))
     for name, description in TEMPLATE_FRAMES.items():
         columns = empty[name].schema.items()
         rows = [(column, _dtype(dtype), COMMON.get(column, "")) for column, dtype in columns]
         tables[name] = _table(name, description, rows)
-    return _page("Frames of the run", "The sources, and the calls as they are stored.", tables)
+    return _page("Frames of the run", "The sources, what the site expects, and the calls as they are stored.", tables)
 
 
 def _parsed(shape: Shape) -> Iterator[str]:
@@ -160,6 +162,14 @@ def _parsed(shape: Shape) -> Iterator[str]:
     rows += [(name, _dtype(base.dtype), base.unit) for name, base in shape.columns.items()]
     yield from _table(shape.frame, description, rows)
 
+
+SETTINGS_FRAMES = {
+    "expected_machine": (
+        "What the site's configuration expects of each host; no row without it.",
+        run.EXPECTED_MACHINE_COLUMNS,
+    ),
+    "threshold": ("One row: the thresholds that the site's configuration may move.", run.THRESHOLD_COLUMNS),
+}
 
 # How the rows of `operation` are stored.
 TEMPLATE_FRAMES = {

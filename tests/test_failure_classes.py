@@ -8,7 +8,7 @@ import pytest
 
 from ncclforensics.analyses.job.failure_events import CLASSES
 from ncclforensics.errors import GrammarError
-from ncclforensics.grammar import grammar_file
+from ncclforensics.grammar import folders, grammar_file
 
 
 def test_every_form_of_failure_has_a_class() -> None:
@@ -23,7 +23,7 @@ def test_every_form_of_failure_has_a_class() -> None:
 
 def test_one_form_with_two_classes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "lines.lark").write_text('failure: "a" -> a  // class: hard\n    | "b" -> a  // class: lost\n')
-    monkeypatch.setattr(grammar_file, "GRAMMARS", tmp_path)
+    monkeypatch.setattr(folders, "_FOLDERS", [tmp_path])
 
     with pytest.raises(GrammarError, match="form a: classes hard and lost"):
         grammar_file.Grammar("lines").form_classes("failure")

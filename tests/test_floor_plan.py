@@ -16,7 +16,7 @@ from tests.source import MODULES, PACKAGE, nodes
 pytestmark = pytest.mark.xdist_group("source")
 ROOMS = {
     "inputs", "grammar", "formats", "parsing", "frames", "analyses", "rules", "report", "diff", "views", "tui", "cli",
-    "archive", "capture", "data", "mcp", "simulate", "watch",
+    "archive", "capture", "data", "mcp", "simulate", "watch", "extensions",
 }  # fmt: skip
 TOPICS = {"job", "hang", "transport", "host", "fabric", "benchmark"}  # the rooms inside `analyses` and `rules`
 MOST_FILES, MOST_LINES = 5, 400
@@ -46,12 +46,14 @@ LAYERS = (
     "rules.registry",
     "rules.shared",
     "rules",
+    "extensions",
     "report",
     "archive.write",
     "archive.cluster",
     "diff",
     "views",
     "api",
+    "extensions.incidents",
     "watch",
     "tui",
     "mcp",
@@ -92,6 +94,7 @@ APPLYING = {
     "parsing/messages_inside.py": "those of the grammar of copied text",
     "parsing/quoted_errors.py": "what the grammar says stands in front of a line",
     "parsing/explain_line.py": "those of the grammars",
+    "extensions/examples.py": "those of the grammars",
 }
 TERMINAL = ("rich", "textual")
 

@@ -13,12 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.lark import LarkStrategy
-from lark import Token, Tree
-from lark.exceptions import LarkError
 
 from ncclforensics.errors import GrammarError
+from ncclforensics.extensions.examples import fields_by_pattern as by_pattern
 from ncclforensics.formats import all_formats, dialect
-from ncclforensics.grammar import grammar_file
+from ncclforensics.grammar import folders, grammar_file
 from ncclforensics.grammar.grammar_file import Grammar
 from ncclforensics.grammar.patterns import Shape
 from ncclforensics.grammar.values import GRAMMAR as GRAMMAR_OF_VALUES
@@ -53,22 +52,7 @@ Fields = tuple[str, dict[str, str]]  # the alternative, and column -> text
 
 
 def by_lark(shape: Shape, text: str) -> Fields | None:
-    try:
-        tree: Tree[Token] = grammar_file.load(shape.grammar).parser.parse(text, start=shape.frame)
-    except LarkError:
-        return None
-    form = "" if tree.data == shape.frame else str(tree.data)
-    tokens = tree.scan_values(lambda leaf: isinstance(leaf, Token))
-    return form, {token.type.rpartition("__")[2].lower(): str(token) for token in tokens}
-
-
-def by_pattern(shape: Shape, text: str) -> Fields | None:
-    column = pl.Series([text])
-    for pattern in shape.patterns:
-        if pattern.anchor in text and column.str.contains(pattern.regex)[0]:
-            fields = column.str.extract_groups(pattern.regex)[0]
-            return pattern.form, {name: value for name, value in fields.items() if value is not None}
-    return None
+    return grammar_file.load(shape.grammar).reference_fields(shape.frame, text)
 
 
 @cache
@@ -191,9 +175,8 @@ def test_a_text_that_is_not_one_value_as_a_whole_is_none(text: str | None) -> No
 
 
 def loaded(monkeypatch: pytest.MonkeyPatch, folder: Path, text: str) -> tuple[Shape, ...]:
-    (folder / "terminals.lark").write_text((grammar_file.GRAMMARS / "terminals.lark").read_text())
     (folder / f"{folder.name}.lark").write_text("%import .terminals (INT, HEX, NAME, WORD, TEXT)\n" + text)
-    monkeypatch.setattr(grammar_file, "GRAMMARS", folder)
+    monkeypatch.setattr(folders, "_FOLDERS", [folders.GRAMMARS, folder])
     return Grammar(folder.name).shapes
 
 

@@ -74,8 +74,8 @@ def test_the_wheel_names_its_program_and_its_licence(wheel: Path) -> None:
 
 def test_a_line_is_parsed_with_the_installed_grammars(installed: Path, tmp_path: Path) -> None:
     code = (
-        "from ncclforensics.grammar import grammar_file as grammar; from ncclforensics.formats.nccl import dialect; "
-        "print(grammar.GRAMMARS, len(dialect().shapes))"
+        "from ncclforensics.grammar import folders; from ncclforensics.formats.nccl import dialect; "
+        "print(folders.GRAMMARS, len(dialect().shapes))"
     )
 
     said = tried([installed / "python", "-c", code], tmp_path)

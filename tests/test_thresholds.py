@@ -11,9 +11,11 @@ from ncclforensics.analyses.fabric.counters import PORT_STATE
 from ncclforensics.analyses.hang.stragglers import LAG
 from ncclforensics.analyses.job import calls as call_frames
 from ncclforensics.analyses.job.identity import RANK
+from ncclforensics.frames.open_run import open_run
 from ncclforensics.rules.hang.stragglers import boot_slow_init, slow_rank_comes_late
 
 RANKS = 4
+DEFAULTS = open_run([])["threshold"]
 INIT_TIMES = ("kernels", "alloc", "bootstrap", "allgathers", "topo", "graphs", "connections", "total")
 
 
@@ -32,7 +34,7 @@ def _is_straggler(lag: float, *, calls: int = 10, late_calls: int = 10, resoluti
         for number in range(RANKS)
         for nth in range(calls)
     ]  # fmt: skip
-    findings = slow_rank_comes_late(pl.DataFrame(rows, schema=LAG), pl.DataFrame(schema=PORT_STATE), _ranks())
+    findings = slow_rank_comes_late(pl.DataFrame(rows, schema=LAG), pl.DataFrame(schema=PORT_STATE), _ranks(), DEFAULTS)
     return [finding.ranks for finding in findings] == [[RANKS - 1]]
 
 
@@ -63,7 +65,7 @@ def _slow_init(**times: float) -> list[tuple[str, str | None]]:
     }  # fmt: skip
     schema_overrides = {"host": pl.Categorical(), "pid": pl.Int32()}
     init_timing = pl.DataFrame([row], schema_overrides=schema_overrides)
-    return [(finding.title, finding.severity) for finding in boot_slow_init(init_timing, _ranks())]
+    return [(finding.title, finding.severity) for finding in boot_slow_init(init_timing, _ranks(), DEFAULTS)]
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(9.5, 0), (10.0, 1)])

@@ -27,7 +27,7 @@ os.environ.setdefault("_RJEM_MALLOC_CONF", "background_thread:true,narenas:2,dir
 
 MOST_THREADS = 1024  # Polars tries to start any number
 
-# In the order of the help; each is a function in the module of its name.
+# In the order of the help; each is a function in the module of its name, with underscores for dashes.
 COMMANDS = [
     "hang",
     "watch",
@@ -42,6 +42,7 @@ COMMANDS = [
     "mcp",
     "simulate",
     "explain",
+    "test-rules",
     "demo",
 ]
 
@@ -73,7 +74,8 @@ def app(argv: Sequence[str] = ()) -> typer.Typer:
     )
     program.callback()(_main)
     for name in argv[:1] if argv and argv[0] in COMMANDS else COMMANDS:
-        command = getattr(import_module(f"{__name__}.{name}"), name)
+        module = name.replace("-", "_")
+        command = getattr(import_module(f"{__name__}.{module}"), module)
         first_sentence = command.__doc__.partition("\n")[0].partition(". ")[0].removesuffix(".")
         program.command(short_help=first_sentence)(command)  # typer would cut the docstring
     return program

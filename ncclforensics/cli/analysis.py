@@ -16,6 +16,7 @@ from ncclforensics.data.names import printable
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from ncclforensics.data.settings import Settings
     from ncclforensics.report.build import Report
 
 BAR_DELAY = 0.5  # seconds until a progress bar appears
@@ -39,6 +40,7 @@ def load_report(
     until: str | None = None,
     since_look: str | None = None,
     on: str | None = None,
+    settings: Settings | None = None,
 ) -> Report:
     """Analyse these paths and print the problems of the inputs to stderr, unless `quiet`.
 
@@ -55,6 +57,7 @@ def load_report(
             everything=everything,
             select=select,
             ignore=ignore,
+            settings=settings,
             rank_from=rank_from,
             selection=shown,
             since=since,

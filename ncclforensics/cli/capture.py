@@ -14,6 +14,7 @@ import typer
 
 from ncclforensics.capture.scripts import Scheduler
 from ncclforensics.cli.analysis import ProgressBar, load_report
+from ncclforensics.cli.configuration import configure
 from ncclforensics.cli.options import FailOn, FailOnOption, Format, FormatOption, NoColor, Quiet, Verbose
 from ncclforensics.cli.output import Exit, exit_code_of, write_report
 from ncclforensics.data.names import printable
@@ -151,6 +152,7 @@ def capture(
         typer.echo("\n".join(map(printable, plan.describe())))
         return
     plan = replace(plan, limit_s=plan.limit_s / (1 + len(compared_algorithms)))
+    settings = configure(None, quiet=quiet)  # before anything runs: an error in the configuration shows at once
     turns = _repeat_capture(plan, repeat, every, min_busbw, quiet=quiet)
     captured = turns[-1]
     measured = {}
@@ -160,7 +162,7 @@ def capture(
         return  # rank 0 reports
     for name, smallest, largest in measurements.fastest(measured):
         typer.echo(f"fastest all_reduce from {smallest} to {largest} bytes: {name}", err=True)
-    report = load_report([str(captured.folder)], full=True, everything=True, quiet=quiet)
+    report = load_report([str(captured.folder)], full=True, everything=True, quiet=quiet, settings=settings)
     write_report(report, report_format, None, fail_on=fail_on, verbose=verbose, no_color=no_color, everything=True)
     for line in _judged_hosts(plan.folder, turns, report):
         if not quiet:

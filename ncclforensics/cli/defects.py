@@ -36,6 +36,9 @@ def report_defects(defects: Sequence[Defect]) -> None:
     except OSError as error:
         typer.echo(f"ncclforensics: the tracebacks could not be written: {error.strerror or error}", err=True)
         return
+    if all(defect.own_place for defect in defects):
+        typer.echo(f"ncclforensics: this is a defect of your own rules; {stream.name} holds the tracebacks", err=True)
+        return
     typer.echo(
         f"ncclforensics: this is a defect of the program, not of the job. Please report it with {stream.name}, "
         "which may quote words of your logs.",

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 import typer
 
 from ncclforensics.cli.analysis import load_report
+from ncclforensics.cli.configuration import configure
 from ncclforensics.cli.defects import report_defects
 from ncclforensics.cli.options import (
     Bad,
     Comm,
+    Config,
     DiffFormat,
     DiffFormatOption,
     Good,
@@ -41,6 +43,7 @@ def diff(
     comm: Comm = None,
     since: Since = None,
     until: Until = None,
+    config: Config = None,
     quiet: Quiet = False,
     no_color: NoColor = False,
 ) -> None:
@@ -52,10 +55,13 @@ def diff(
     """
     from ncclforensics.diff.compare import compare_reports
 
+    settings = configure(config, quiet=quiet)
+
     def load(path: str) -> Report:
         return load_report(
             [path],
             full=True,
+            settings=settings,
             quiet=quiet,
             everything=True,
             rank_from=rank_from,

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from ncclforensics.cli.configuration import configure
+from ncclforensics.cli.options import Config
 from ncclforensics.errors import UsageError
 
 MOST_SUGGESTIONS = 6
@@ -34,6 +36,7 @@ def explain(
             help="Explain this line of a log instead: its pattern, or the nearest one.",
         ),
     ] = None,
+    config: Config = None,
 ) -> None:
     """Explain a rule: its meaning, certainty, false alarms and remedy; list rules; or explain a line of a log."""
     from ncclforensics.formats import dialect
@@ -41,6 +44,7 @@ def explain(
     from ncclforensics.rules.registry import all_rules
     from ncclforensics.views import explain_text
 
+    configure(config, quiet=True)
     if rule is not None and line is not None:
         raise UsageError("give explain either the name of a rule or --line TEXT")
     if line is not None:

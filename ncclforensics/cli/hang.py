@@ -5,8 +5,10 @@ from __future__ import annotations
 import typer
 
 from ncclforensics.cli.analysis import load_report
+from ncclforensics.cli.configuration import configure
 from ncclforensics.cli.options import (
     Comm,
+    Config,
     FailOn,
     FailOnOption,
     Format,
@@ -46,6 +48,7 @@ def hang(
     redact: Redact = False,
     redact_map: RedactMap = None,
     on: On = None,
+    config: Config = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
     no_color: NoColor = False,
@@ -56,6 +59,7 @@ def hang(
         full=full,
         rank_from=rank_from,
         on=on,
+        settings=configure(config, quiet=quiet),
         quiet=quiet,
         shows_problems=is_on_terminal(report_format, output),
         ranks=ranks,

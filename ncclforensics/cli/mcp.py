@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from ncclforensics.cli.configuration import configure
+from ncclforensics.cli.options import Config
 from ncclforensics.errors import UsageError
 
 INSTALL = "pip install 'ncclforensics[mcp]'"
@@ -17,6 +19,7 @@ def mcp(
         list[Path],
         typer.Argument(metavar="FOLDER", help="Folders with logs; nothing outside of them is read."),
     ],
+    config: Config = None,
 ) -> None:
     """Answer agents over the Model Context Protocol on stdin and stdout. Reads only, and only below the folders."""
     for folder in folders:
@@ -26,4 +29,4 @@ def mcp(
         from ncclforensics.mcp.server import server
     except ModuleNotFoundError as missing:
         raise UsageError(f"{missing.name} is not installed; run {INSTALL}") from missing
-    server(folders).run("stdio")
+    server(folders, configure(config, quiet=True)).run("stdio")

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from ncclforensics.cli.analysis import load_report
+from ncclforensics.cli.configuration import configure
 from ncclforensics.cli.defects import report_defects
-from ncclforensics.cli.options import Quiet
+from ncclforensics.cli.options import Config, Quiet
 from ncclforensics.cli.output import Exit
 
 
@@ -18,6 +19,7 @@ def merge(
         Path, typer.Argument(metavar="OUT.ncclf", help="The file to write; it must not exist, so that none is lost.")
     ],
     paths: Annotated[list[str], typer.Argument(metavar="RUN.ncclf", help="Saved runs, or quoted globs of them.")],
+    config: Config = None,
     quiet: Quiet = False,
 ) -> None:
     """Put saved runs together into one, such as those that each node of a job saved of its own logs.
@@ -33,7 +35,9 @@ def merge(
     for source in find(paths):
         if not source.saved and not source.problem:
             raise UsageError(f"{source.path} is no saved run: `ncclforensics save` makes one of logs")
-    report = load_report(paths, full=True, everything=True, hashed=True, quiet=quiet)
+    report = load_report(
+        paths, full=True, everything=True, hashed=True, settings=configure(config, quiet=quiet), quiet=quiet
+    )
     write.save(report, output)
     if report.defects:
         report_defects(report.defects)

@@ -113,6 +113,14 @@ On = Annotated[
         help="Read and parse the logs on this Dask cluster, whose workers see the same paths; reads every byte.",
     ),
 ]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="Take the settings of the site from this file, instead of ncclforensics.toml (docs/configuration.md).",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print no progress bar and no warnings.")]
 Verbose = Annotated[
     bool,

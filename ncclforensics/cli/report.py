@@ -9,8 +9,10 @@ from typing import Annotated
 import typer
 
 from ncclforensics.cli.analysis import load_report
+from ncclforensics.cli.configuration import configure
 from ncclforensics.cli.options import (
     Comm,
+    Config,
     FailOn,
     FailOnOption,
     Host,
@@ -56,6 +58,7 @@ def report(
     redact: Redact = False,
     redact_map: RedactMap = None,
     on: On = None,
+    config: Config = None,
     quiet: Quiet = False,
 ) -> None:
     """Write an attachment: an HTML page that opens offline, Markdown, JSON or a card for a chat. Reads every byte."""
@@ -72,6 +75,7 @@ def report(
         hashed=True,
         rank_from=rank_from,
         on=on,
+        settings=configure(config, quiet=quiet),
         quiet=quiet,
         ranks=ranks,
         host=host,

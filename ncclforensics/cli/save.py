@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from ncclforensics.cli.analysis import load_report, print_problems
+from ncclforensics.cli.configuration import configure
 from ncclforensics.cli.defects import report_defects
-from ncclforensics.cli.options import On, Paths, Quiet, RankFrom, Redact, RedactMap
+from ncclforensics.cli.options import Config, On, Paths, Quiet, RankFrom, Redact, RedactMap
 from ncclforensics.cli.output import Exit, refuse_to_overwrite
 
 
@@ -28,12 +29,22 @@ def save(
     redact: Redact = False,
     redact_map: RedactMap = None,
     on: On = None,
+    config: Config = None,
     quiet: Quiet = False,
 ) -> None:
     """Parse a run once and save it as one file, which every command accepts as PATH. Reads every byte."""
     from ncclforensics.archive import write
 
-    report = load_report(paths, full=True, everything=True, hashed=True, rank_from=rank_from, on=on, quiet=quiet)
+    report = load_report(
+        paths,
+        full=True,
+        everything=True,
+        hashed=True,
+        rank_from=rank_from,
+        on=on,
+        settings=configure(config, quiet=quiet),
+        quiet=quiet,
+    )
     if redact or redact_map:
         from ncclforensics.report.redacted_run import redact_report
 

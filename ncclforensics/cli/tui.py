@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from ncclforensics.cli.options import NoColor, Paths, RankFrom, Redact, RedactMap
+from ncclforensics.cli.configuration import configure
+from ncclforensics.cli.options import Config, NoColor, Paths, RankFrom, Redact, RedactMap
 from ncclforensics.errors import UsageError
 
 INSTALL = "pip install 'ncclforensics[tui]'"
@@ -26,6 +27,7 @@ def tui(
     rank_from: RankFrom = None,
     redact: Redact = False,
     redact_map: RedactMap = None,
+    config: Config = None,
     no_color: NoColor = False,
 ) -> None:
     """Browse a run interactively: verdict, ranks, calls, waiting ranks, connections, benchmarks and logs."""
@@ -40,12 +42,17 @@ def tui(
                 typer.echo(f"{bind}: {web.EXPOSED}", err=True)
             options = [f"--rank-from={rank_from}"] if rank_from is not None else []
             options += [f"--redact-map={redact_map}"] if redact_map else ["--redact"] if redact else []
+            options += [f"--config={config}"] if config else []
             web.serve(paths, bind, port, options=[*options, *["--no-color"] * no_color])
         else:
             from ncclforensics.tui import terminal
 
             is_redacted = redact or redact_map is not None
-            raise typer.Exit(terminal.show(paths, rank_from=rank_from, redact=is_redacted, redact_map=redact_map))
+            settings = configure(config)
+            code = terminal.show(
+                paths, rank_from=rank_from, settings=settings, redact=is_redacted, redact_map=redact_map
+            )
+            raise typer.Exit(code)
     except ModuleNotFoundError as missing:
         library = str(missing.name).partition(".")[0]
         raise UsageError(f"{library} is not installed; `tui` needs it: {INSTALL}") from missing

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ncclforensics.cli.configuration import configure
 from ncclforensics.cli.options import (
+    Config,
     FailOn,
     FailOnOption,
     Format,
@@ -70,6 +72,7 @@ def watch(
     output: Output = None,
     fail_on: FailOnOption = FailOn.WARNING,
     rank_from: RankFrom = None,
+    config: Config = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
     no_color: NoColor = False,
@@ -93,7 +96,13 @@ def watch(
         if not quiet:
             typer.echo(printable(f"{time.strftime('%H:%M:%S')}  {text}"), err=True)
 
-    job = Watch(FollowedFiles(paths), rank_from=rank_from, longest_pause=longest_pause, notify=notify)
+    job = Watch(
+        FollowedFiles(paths),
+        rank_from=rank_from,
+        longest_pause=longest_pause,
+        settings=configure(config, quiet=quiet),
+        notify=notify,
+    )
     with ExitStack() as stack:
         stack.callback(forget_spooled)
         if metrics is not None:

@@ -20,7 +20,7 @@ class Machine:
 
     models: tuple[str, ...]  # as nccl-tests prints them
     gpus: int  # per host
-    link: float  # of all links of one GPU, in one direction
+    link: float | None  # of all links of one GPU, in one direction
     ring: tuple[float, float]  # measured: all_reduce, all_gather, reduce_scatter over rings
     offloaded: tuple[float, float] | None  # all_reduce where the switch reduces (NVLS)
     source: str

@@ -17,6 +17,7 @@ from typing import Any, Protocol, cast
 from ncclforensics.data.nouns import Noun
 from ncclforensics.formats import nccl
 from ncclforensics.grammar.dialect import Dialect, EmbeddedFormat
+from ncclforensics.grammar.grammar_file import load
 
 
 class Format(Protocol):
@@ -87,11 +88,21 @@ class DocumentReader:
     one_record_a_line: bool = False
 
 
+_ADDED: dict[str, Format] = {}
+
+
+def add_format(name: str, module: Format) -> None:
+    """Add a format that is no module of this package, such as one of a user's own folder."""
+    _ADDED[name] = module
+    for cached in (all_formats, _other_than_lines, dialect):
+        cached.cache_clear()
+
+
 @lru_cache(maxsize=1)
 def all_formats() -> Mapping[str, Format]:
-    """Every module of this package, by name."""
+    """Every module of this package, and what was added, by name."""
     names = [module.name for module in pkgutil.iter_modules(__path__)]
-    return {name: cast(Format, import_module(f"{__name__}.{name}")) for name in names}
+    return {name: cast(Format, import_module(f"{__name__}.{name}")) for name in names} | _ADDED
 
 
 def declared(name: str) -> list[Any]:
@@ -134,10 +145,16 @@ def document(beginning: bytes, path: str) -> DocumentReader | None:
 
 @lru_cache(maxsize=1)
 def dialect() -> Dialect:
-    """The shapes of NCCL's lines, with all other formats as embedded formats."""
+    """The shapes of NCCL's lines, with all other formats as embedded formats.
+
+    Grammars of an added format without signatures are looked for in every input, behind those of NCCL.
+    """
     embedded = [
         EmbeddedFormat(name, module.GRAMMARS, module.SIGNATURES)
         for name, module in all_formats().items()
         if module.SIGNATURES
     ]
-    return replace(nccl.dialect(), embedded_formats=tuple(embedded))
+    everywhere = [name for module in _ADDED.values() if not module.SIGNATURES for name in module.GRAMMARS]
+    shapes = [shape for name in dict.fromkeys(everywhere) for shape in load(name).shapes]
+    nccl_dialect = nccl.dialect()
+    return replace(nccl_dialect, shapes=(*nccl_dialect.shapes, *shapes), embedded_formats=tuple(embedded))

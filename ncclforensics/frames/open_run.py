@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ncclforensics.archive.manifest import Saved
 from ncclforensics.archive.restore import expand, restore
+from ncclforensics.data.settings import Settings
 from ncclforensics.formats import dialect
 from ncclforensics.frames.run import Run
 from ncclforensics.frames.source_order import arrange
@@ -20,6 +21,7 @@ def open_run(
     policy: ReadPolicy | None = None,
     *,
     time_range: TimeRange | None = None,
+    settings: Settings | None = None,
     progress: Progress = lambda _: None,
 ) -> Run:
     """Read and parse the sources as far as the policy says; `time_range` keeps only what was printed in it.
@@ -33,7 +35,7 @@ def open_run(
     records = load([source for source, _ in inputs], policy or ReadPolicy(), progress)
     is_only_source = len(sources) == 1 and time_range is None
     saved = restore(records, [position for _, position in inputs], is_only_source=is_only_source)
-    return Run(records, saved, time_range)
+    return Run(records, saved, time_range, settings)
 
 
 def _in_order(inputs: Sequence[tuple[Source, int]]) -> list[tuple[Source, int]]:

@@ -8,6 +8,7 @@ from typing import Any, Protocol, cast
 
 import polars as pl
 
+from ncclforensics.data.settings import Settings
 from ncclforensics.errors import BrokenFrameError, Defect
 from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.inputs.windows import InputReader
@@ -27,6 +28,10 @@ class Frames(Protocol):
     @property
     def hashes(self) -> dict[int, str]:
         """Number of an input -> SHA-256 of its bytes, where a saved run holds it."""
+
+    @property
+    def settings(self) -> Settings:
+        """What the site's configuration says; the frames `expected_machine` and `threshold` hold what rules read."""
 
     @property
     def tally(self) -> pl.DataFrame:
@@ -54,7 +59,7 @@ class Frames(Protocol):
         """Read lines a second time: (source, line) -> (line numbered from the start, text)."""
 
 
-def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
+def parameters(function: Callable[..., Any]) -> tuple[str, ...]:
     """The names of the parameters. `inspect.signature` takes 50 times as long, for hundreds of functions a run."""
     code = cast(FunctionType, function).__code__
     return code.co_varnames[: code.co_argcount]
@@ -67,7 +72,7 @@ def call_with(frames: Frames, function: Callable[..., Any], of: tuple[str, ...] 
     """
     if of and not any(frames.has(frame) for frame in of) and not frames.broken & set(of):
         return None
-    arguments = {name: frames[name] for name in _parameters(function)}
+    arguments = {name: frames[name] for name in parameters(function)}
     if broken := frames.broken & {*arguments, *of}:
         raise BrokenFrameError(f"no frame {', '.join(sorted(broken))}: its analysis failed")
     return function(**arguments)

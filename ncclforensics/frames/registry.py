@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import polars as pl
 
-from ncclforensics.grammar.grammar_file import GRAMMARS
+from ncclforensics.grammar import folders
 
 Analysis = Callable[..., pl.DataFrame]
 # Frames that `frames.run.Run` provides itself.
-RUN_FRAMES = frozenset({"source", "speaker", "repeated_line", "call_template", "call_occurrence"})
+RUN_FRAMES = frozenset(
+    {"source", "speaker", "repeated_line", "call_template", "call_occurrence", "expected_machine", "threshold"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ def analysis(
 
     def register(function: Analysis) -> Analysis:
         name = function.__name__
-        if taken := _provider(name):
+        if taken := provider(name):
             raise ValueError(f"two frames are called {name}: {taken} and {_place(function)}")
         _ANALYSES[name] = RegisteredAnalysis(function, columns, of, is_step)
         return function
@@ -48,19 +51,20 @@ def analysis(
     return register
 
 
-def _provider(name: str) -> str:
+def provider(name: str) -> str:
     """The place that already provides a frame of this name, or an empty text."""
     if name in _ANALYSES:
         return _place(_ANALYSES[name].function)
-    return "frames.run" if name in RUN_FRAMES else _grammar_rules().get(name, "")
+    return "frames.run" if name in RUN_FRAMES else _grammar_rules(folders.folders()).get(name, "")
 
 
 @cache
-def _grammar_rules() -> Mapping[str, str]:
+def _grammar_rules(grammar_folders: tuple[Path, ...]) -> Mapping[str, str]:
     """Rule name -> its grammar. Reads only the names, because loading all grammars takes seconds at the first time."""
     return {
-        line.partition(b":")[0].partition(b".")[0].decode(): f"grammars/{path.name}"
-        for path in GRAMMARS.glob("*.lark")
+        line.partition(b":")[0].partition(b".")[0].decode(): folders.shown(path)
+        for folder in grammar_folders
+        for path in folder.glob("*.lark")
         for line in path.read_bytes().split(b"\n")
         if line[:1].islower() and b":" in line
     }

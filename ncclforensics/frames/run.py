@@ -7,19 +7,21 @@ the frames they need as parameters; `call_with` supplies them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from functools import cached_property, partial
 
 import polars as pl
 
 from ncclforensics.archive import parquet
 from ncclforensics.archive.restore import SavedInputs
-from ncclforensics.errors import BrokenFrameError, Defect, ForensicsError
+from ncclforensics.data.settings import Settings
+from ncclforensics.errors import BrokenFrameError, Defect, ForensicsError, own_place
 from ncclforensics.formats import all_formats
 from ncclforensics.frames.assemble import assemble, concat_small, with_positions
 from ncclforensics.frames.columns import ORIGIN, no_rows
 from ncclforensics.frames.process_names import ProcessNames, process_names
 from ncclforensics.frames.protocol import Frames, call_with
-from ncclforensics.frames.registry import analyses
+from ncclforensics.frames.registry import RUN_FRAMES, analyses
 from ncclforensics.frames.templated import OCCURRENCES, TEMPLATES, TemplatedFrame
 from ncclforensics.frames.time_range import TimeRange
 from ncclforensics.grammar.dialect import Dialect
@@ -51,12 +53,34 @@ SOURCE_COLUMNS = {
     "last_time": pl.String(),  # of its last line, as a launcher or collector printed it
 }
 
+# What the site's configuration expects; no row where it expects nothing.
+EXPECTED_MACHINE_COLUMNS = {
+    "gpus": pl.Int32(),  # per host
+    "nics": pl.Int32(),  # ports per host that NCCL uses
+    "channels": pl.Int32(),  # of a communicator with all GPUs of one host
+    "channels_between_hosts": pl.Int32(),  # of a communicator with all GPUs of several hosts
+    "busbw": pl.Float64(),  # GB/s over rings, on one host with all its GPUs
+}
+
+# One row: thresholds that the site's configuration may move.
+THRESHOLD_COLUMNS = {
+    "late_seconds": pl.Float64(),  # a rank that calls later than the others by more is a straggler
+    "long_init_seconds": pl.Float64(),  # init of a communicator that takes longer is a warning
+}
+
 
 class Run:
     """The frames of all inputs together, or of what was printed in a time range."""
 
-    def __init__(self, records: Records, saved: SavedInputs | None = None, time_range: TimeRange | None = None) -> None:
+    def __init__(
+        self,
+        records: Records,
+        saved: SavedInputs | None = None,
+        time_range: TimeRange | None = None,
+        settings: Settings | None = None,
+    ) -> None:
         self._records = records
+        self.settings = settings or Settings()
         self._saved_inputs = saved or SavedInputs()
         self._saved = self._saved_inputs.complete
         self._time_range = time_range
@@ -127,7 +151,7 @@ class Run:
         """
         if name == self._templated.frame:
             return [self[TEMPLATES]]
-        is_parsed = name not in analyses() and name not in ("source", "speaker", "repeated_line")
+        is_parsed = name not in analyses() and name not in RUN_FRAMES
         pieces = self._records.frames.get(name, [])
         is_usable = is_parsed and name not in self._frames and not (self._time_range and pieces)
         return pieces if is_usable else [self[name]]
@@ -141,6 +165,11 @@ class Run:
         """The frame of this name, and others that are computed with it. Raises KeyError if there is none."""
         if name == "source":
             return {name: self._sources()}
+        if name == "expected_machine":
+            machine = asdict(self.settings.machine)
+            return {name: pl.DataFrame([machine] if any(machine.values()) else [], schema=EXPECTED_MACHINE_COLUMNS)}
+        if name == "threshold":
+            return {name: pl.DataFrame([asdict(self.settings.thresholds)], schema=THRESHOLD_COLUMNS)}
         if name == "speaker":
             return {name: self._speakers()}
         if name == "repeated_line":
@@ -169,7 +198,7 @@ class Run:
             raise
         except DEFECTS as error:
             self.broken.add(name)
-            self.defects.append(Defect.of(f"the analysis {name}", error))
+            self.defects.append(Defect.of(f"the analysis {name}", error, own_place=own_place(analysis.function, error)))
         return no_rows(analysis.columns)
 
     @cached_property

@@ -10,6 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from ncclforensics.errors import GrammarError
+from ncclforensics.grammar import folders
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ def column_type_name(terminal: str, grammar: Path) -> str:
     Raises GrammarError if a grammar redefines a base terminal.
     """
     stem, _, own_name = terminal.rpartition("__")
-    path = grammar.with_stem(stem) if stem else grammar
+    path = folders.imported(grammar, stem) if stem else grammar
     target = _terminal_aliases(path).get(own_name)
     if target is None:
         return own_name if own_name in COLUMN_TYPES else ""
@@ -110,5 +111,5 @@ def _terminal_aliases(path: Path) -> dict[str, str]:
             aliases[name] = value
         elif line.startswith("%import .") and "terminals" not in line:
             imported, _, rest = line.removeprefix("%import .").partition(" (")
-            aliases = {**_terminal_aliases(path.with_stem(imported)), **aliases} if rest else aliases
+            aliases = {**_terminal_aliases(folders.imported(path, imported)), **aliases} if rest else aliases
     return aliases

@@ -15,6 +15,7 @@ from lark import __version__ as lark_version
 from lark.exceptions import LarkError
 
 from ncclforensics.errors import GrammarError
+from ncclforensics.grammar import folders
 from ncclforensics.grammar.column_types import NUMERIC, column_type_name
 from ncclforensics.grammar.patterns import RESERVED, Pattern, Suffix
 
@@ -40,8 +41,19 @@ def parser(path: Path, rules: Iterable[str]) -> Lark:
         parser="earley",
         lexer="dynamic",
         source_path=str(path),
-        import_paths=[str(path.parent)],
+        import_paths=[str(folder) for folder in folders.import_folders(path)],
     )
+
+
+def reference_fields(lark_parser: Lark, rule: str, text: str) -> tuple[str, dict[str, str]] | None:
+    """The alternative that a text is and its columns, by Lark itself; None if the text is no line of the rule."""
+    try:
+        tree = lark_parser.parse(text, start=rule)
+    except LarkError:
+        return None
+    form = "" if tree.data == rule else str(tree.data)
+    tokens = tree.scan_values(lambda leaf: isinstance(leaf, Token))
+    return form, {token.type.rpartition("__")[2].lower(): str(token) for token in tokens}
 
 
 def compile_rules(path: Path, *rules: str) -> Iterator[tuple[str, int, tuple[Pattern, ...], dict[str, str]]]:
@@ -86,7 +98,8 @@ def _definitions(path: Path) -> dict[str, _Definition]:
     try:
         from lark.load_grammar import FromPackageLoader, GrammarBuilder
 
-        builder = GrammarBuilder(False, [str(path.parent), FromPackageLoader("lark", ("grammars",))])
+        grammar_folders = [str(folder) for folder in folders.import_folders(path)]
+        builder = GrammarBuilder(False, [*grammar_folders, FromPackageLoader("lark", ("grammars",))])
         builder.load_grammar(path.read_text(encoding="utf-8"), str(path))
         grammar = builder.build()
         terminals = {str(name): _Definition(tree, is_term=True) for name, (tree, _) in grammar.term_defs}

@@ -21,6 +21,7 @@ import orjson
 
 from ncclforensics import __version__
 from ncclforensics.errors import GrammarError
+from ncclforensics.grammar import folders
 from ncclforensics.grammar.column_types import COLUMN_TYPES, VOCABULARY, column_type_name
 from ncclforensics.grammar.patterns import Pattern, Shape, Signature, Suffix, any_of
 
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 CACHE_LIFETIME = 90 * 24 * 3600  # seconds
 HERE = Path(__file__).parent
-PACKAGE = HERE.parent
-GRAMMARS = PACKAGE / "grammars" if (PACKAGE / "grammars").is_dir() else PACKAGE.parent / "grammars"
 
 
 class Grammar:
@@ -41,7 +40,7 @@ class Grammar:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.path = GRAMMARS / f"{name}.lark"
+        self.path = folders.path_of(name)
 
     @cached_property
     def shapes(self) -> tuple[Shape, ...]:
@@ -125,10 +124,18 @@ class Grammar:
 
         return compiler.parser(self.path, [shape.frame for shape in self.shapes])
 
+    def reference_fields(self, frame: str, text: str) -> tuple[str, dict[str, str]] | None:
+        """The alternative that a text is and its columns, by Lark itself; None if the text is no line of the rule."""
+        from ncclforensics.grammar import compiler
+
+        return compiler.reference_fields(self.parser, frame, text)
+
 
 def _cached(path: Path, name: str, compute: Callable[[], Any]) -> Any:
     """The JSON value `compute` gives, from the user's cache where present: importing and running Lark takes 0.3 s."""
-    key = hashlib.sha256(f"{__version__} {path.stem} {name} ".encode() + _inputs_digest(path.parent)).hexdigest()
+    key = hashlib.sha256(
+        f"{__version__} {path.stem} {name} ".encode() + _inputs_digest(folders.import_folders(path))
+    ).hexdigest()
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ncclforensics"
     except RuntimeError:  # the user has no home directory
@@ -152,9 +159,10 @@ def _cached(path: Path, name: str, compute: Callable[[], Any]) -> Any:
 
 
 @cache
-def _inputs_digest(folder: Path) -> bytes:
+def _inputs_digest(grammar_folders: tuple[Path, ...]) -> bytes:
     """A digest of all that compiled patterns depend on: the grammars, which import one another, and the compiler."""
-    texts = [file.read_bytes() for file in (*sorted(HERE.glob("*.py")), *sorted(folder.glob("*.lark")))]
+    grammars = [file for folder in grammar_folders for file in sorted(folder.glob("*.lark"))]
+    texts = [file.read_bytes() for file in (*sorted(HERE.glob("*.py")), *grammars)]
     return hashlib.sha256(b"".join(texts)).digest()
 
 
@@ -222,4 +230,4 @@ def load(name: str) -> Grammar:
 
 def names() -> list[str]:
     """The names of all grammars that describe lines (`terminals` only holds the base terminals)."""
-    return sorted(path.stem for path in GRAMMARS.glob("*.lark") if path.stem != "terminals")
+    return sorted(path.stem for path in folders.grammar_files() if path.stem != "terminals")

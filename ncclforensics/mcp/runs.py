@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ncclforensics import analyze
 from ncclforensics.data.paths import STDIN
+from ncclforensics.data.settings import Settings
 from ncclforensics.errors import UsageError
 from ncclforensics.inputs import sources
 from ncclforensics.report.build import Report
@@ -20,7 +21,8 @@ Key = tuple[object, ...]
 class Runs:
     """Reports on paths below some folders. Raises UsageError for another path, NoInputError if nothing is readable."""
 
-    def __init__(self, folders: Iterable[Path]) -> None:
+    def __init__(self, folders: Iterable[Path], settings: Settings | None = None) -> None:
+        self._settings = settings
         self._folders = [folder.resolve() for folder in folders]
         self._reports: OrderedDict[Key, Report] = OrderedDict()
 
@@ -31,7 +33,7 @@ class Runs:
         if key in self._reports:
             self._reports.move_to_end(key)
         else:
-            self._reports[key] = analyze(allowed, full=everything, everything=everything)
+            self._reports[key] = analyze(allowed, full=everything, everything=everything, settings=self._settings)
         while len(self._reports) > MOST_REPORTS:
             self._reports.popitem(last=False)
         return self._reports[key]

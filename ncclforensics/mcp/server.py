@@ -14,6 +14,7 @@ from pydantic import Field
 
 from ncclforensics import __version__
 from ncclforensics.data.names import printable
+from ncclforensics.data.settings import Settings
 from ncclforensics.diff.compare import compare_reports
 from ncclforensics.errors import Defect, ForensicsError, UsageError
 from ncclforensics.inputs.logfile import LogFile
@@ -54,9 +55,9 @@ def _refusal(reason: str) -> ToolError:
     return ToolError(printable(answers.bounded(reason)))
 
 
-def server(folders: list[Path]) -> MCPServer:
+def server(folders: list[Path], settings: Settings | None = None) -> MCPServer:
     """Return a server that reads files below these folders and no others."""
-    runs = Runs(folders)
+    runs = Runs(folders, settings)
     made = Server("ncclforensics", version=__version__, instructions=INSTRUCTIONS, log_level="ERROR")
 
     def tool(function: Callable[P, Answer]) -> Callable[P, Answer]:

@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.archive.parquet import VOCABULARY
+from ncclforensics.data.settings import Settings
 from ncclforensics.errors import Defect
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.grammar.dialect import Dialect
@@ -44,6 +45,13 @@ class RedactedRun:
         return self._run.dialect
 
     @property
+    def settings(self) -> Settings:
+        """What the site's configuration says, with redacted paths; its words are left out."""
+        settings, path = self._run.settings, self._pseudonyms.path
+        files, rule_folders = (tuple(map(path, paths)) for paths in (settings.files, settings.rule_folders))
+        return replace(settings, files=files, rule_folders=rule_folders, redact_words=())
+
+    @property
     def hashes(self) -> dict[int, str]:
         """Number of an input -> SHA-256 of its bytes, where a saved run holds it."""
         return self._run.hashes
@@ -51,7 +59,10 @@ class RedactedRun:
     @property
     def defects(self) -> list[Defect]:
         """What failed so far, with redacted messages."""
-        return [replace(defect, error=self._pseudonyms.text(defect.error)) for defect in self._run.defects]
+        text = self._pseudonyms.text
+        return [
+            replace(defect, error=text(defect.error), own_place=text(defect.own_place)) for defect in self._run.defects
+        ]
 
     @property
     def broken(self) -> set[str]:

@@ -41,7 +41,7 @@ def assign_pseudonyms(run: Frames, map_file: Path | None = None) -> Pseudonyms:
         for path in own_files(run[frame][column].cast(pl.String).drop_nulls().unique()):
             pseudonyms.set(path, pseudonyms.path(path))
             pseudonyms.set(Path(path).name, pseudonyms.path(Path(path).name))
-    for value in _secrets(run):
+    for value in (*_secrets(run), *run.settings.redact_words):
         pseudonyms.set(value, REMOVED)
     for identifier in _identifiers(run):
         pseudonyms.identifier(identifier)

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 from ncclforensics.analyses.job.warnings import FRAMES as WARNING_FRAMES
-from ncclforensics.errors import BrokenFrameError, Defect, ForensicsError, UsageError
+from ncclforensics.errors import BrokenFrameError, Defect, ForensicsError, UsageError, own_place
 from ncclforensics.parsing.concurrency import DEFECTS
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 
@@ -139,7 +139,7 @@ def _findings(call: Callable[..., Iterable[Finding] | None], rule: Rule, defects
     except ForensicsError:  # a frame of the rule cannot be read
         raise
     except DEFECTS as error:  # a defect of one rule must not suppress the findings of the others
-        defects.append(Defect.of(f"the rule {rule.name}", error))
+        defects.append(Defect.of(f"the rule {rule.name}", error, own_place=own_place(rule.function, error)))
     for finding in yielded:
         finding.rule = rule.name
         finding.ranks = sorted(set(finding.ranks))

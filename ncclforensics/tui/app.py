@@ -16,6 +16,7 @@ from textual.command import CommandPalette
 from textual.screen import Screen
 
 from ncclforensics.data.names import bytes_text, printable
+from ncclforensics.data.settings import Settings
 from ncclforensics.tui.benchmarks import Benchmarks
 from ncclforensics.tui.connections import Connections
 from ncclforensics.tui.export import Export, possible_exports
@@ -48,6 +49,7 @@ class Request:
 
     paths: tuple[str, ...]
     rank_from: str | None = None
+    settings: Settings | None = None
     is_full_read_wanted: bool = True  # after the first verdict, read every byte and run all rules
     redact: bool = False  # show pseudonyms
     redact_map: Path | None = None  # the file that stores them
@@ -122,12 +124,21 @@ class Forensics(App[None]):
 
         try:
             request = self._request
-            report = analyze(request.paths, rank_from=request.rank_from, progress=self._update_progress)
+            report = analyze(
+                request.paths,
+                rank_from=request.rank_from,
+                settings=request.settings,
+                progress=self._update_progress,
+            )
             self._call_in_app(self._set_content, self._build(report, is_whole=False))
             if request.is_full_read_wanted:
                 self._stage = "reading every byte"
                 report = analyze(
-                    request.paths, everything=True, rank_from=request.rank_from, progress=self._update_progress
+                    request.paths,
+                    everything=True,
+                    rank_from=request.rank_from,
+                    settings=request.settings,
+                    progress=self._update_progress,
                 )
                 self._call_in_app(self._set_content, self._build(report, is_whole=True))
         except _CancelledError:

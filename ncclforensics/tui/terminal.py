@@ -11,12 +11,13 @@ from textual.constants import DRIVER
 
 from ncclforensics.archive.atomic_write import temporary_prefix
 from ncclforensics.data.paths import STDIN
+from ncclforensics.data.settings import Settings
 from ncclforensics.errors import UsageError
 from ncclforensics.inputs import sources
 from ncclforensics.tui.app import Forensics, Request
 
 
-def show(paths: list[str], *, rank_from: str | None, redact: bool, redact_map: Path | None) -> int:
+def show(paths: list[str], *, rank_from: str | None, settings: Settings, redact: bool, redact_map: Path | None) -> int:
     """Show the screens until the user quits, and return the exit code.
 
     Raises UsageError if there is no terminal, NoInputError if nothing can be read.
@@ -27,7 +28,7 @@ def show(paths: list[str], *, rank_from: str | None, redact: bool, redact_map: P
         if not has_terminal:
             raise UsageError("`tui` needs a terminal; use `check` to print the findings, or --serve for a browser")
         sources.find(files, rank_from or sources.RANK_IN_NAME)
-        app = Forensics(Request(files, rank_from, redact=redact, redact_map=redact_map))
+        app = Forensics(Request(files, rank_from, settings, redact=redact, redact_map=redact_map))
         app.run()
         return app.return_code or 0
 

@@ -7,6 +7,7 @@ from itertools import groupby
 from textwrap import wrap
 
 from ncclforensics.data.names import printable
+from ncclforensics.grammar.folders import path_of, shown
 from ncclforensics.parsing.explain_line import LineExplanation
 from ncclforensics.rules.registry import Rule
 
@@ -38,11 +39,11 @@ def of_line(line: LineExplanation) -> str:
     rows = [f"{name}: {value}" for name, value in line.labels.items() if value is not None]
     if line.shape is not None:
         form = f", form {line.form}" if line.form else ""
-        rows += [f"{line.shape.frame}  (grammars/{line.shape.grammar}.lark{form})"]
+        rows += [f"{line.shape.frame}  ({shown(path_of(line.shape.grammar))}{form})"]
         rows += [f"  {name} = {value}" for name, value in line.fields.items()]
     elif line.nearest is not None:
         rows += [
-            f"unknown line; nearest pattern: {line.nearest.frame} (grammars/{line.nearest.grammar}.lark)",
+            f"unknown line; nearest pattern: {line.nearest.frame} ({shown(path_of(line.nearest.grammar))})",
             f"  {line.text}",
             f"  {' ' * line.at}^ expected here: {line.expected}",
         ]

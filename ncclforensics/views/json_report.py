@@ -84,6 +84,10 @@ def as_object(report: Report) -> dict[str, Any]:
         "links": _ports(report),
         "topology": _topology(report),
         "defects": [{"part": defect.part, "error": defect.error} for defect in report.defects],
+        "configuration": {
+            "files": list(report.run.settings.files),
+            "rule_folders": list(report.run.settings.rule_folders),
+        },
     }
 
 

@@ -85,8 +85,7 @@ def _parts(report: Report, verbose: bool) -> list[RenderableType]:
             parts += _finding(report, finding)
     notes = [finding for finding in report.findings if finding.severity is Severity.INFO and finding.rule != GAP]
     parts += [Text.assemble(("\nnote  ", STYLE["info"]), f"{note.title}: {note.detail}") for note in notes]
-    parts += _problems(report)
-    return parts
+    return parts + _problems(report) + _configuration(report) * verbose
 
 
 def is_sure_cause(finding: Finding) -> bool:
@@ -108,7 +107,7 @@ def _all(report: Report, verbose: bool) -> list[RenderableType]:
         parts += _finding(report, finding)
     if not report.findings:
         parts.append(Text("\nno findings", style=STYLE["no-hang"]))
-    return parts + _problems(report) + _not_shown(report)
+    return parts + _problems(report) + _not_shown(report) + _configuration(report) * verbose
 
 
 def measurements(report: Report, *, verbose: bool = False) -> list[RenderableType]:
@@ -350,6 +349,15 @@ def _problems(report: Report) -> list[RenderableType]:
     problems = [f"{path} {problem}" for path, problem in report.input_problems()]
     problems = [*map(str, report.defects_beside_inputs), *problems]
     return [Text.assemble(("\nproblem  ", STYLE["warning"]), printable(line)) for line in problems[:MOST_LINES]]
+
+
+def _configuration(report: Report) -> list[RenderableType]:
+    """Name the configuration files and the folders of rules that acted."""
+    settings = report.run.settings
+    named = {"configuration": settings.files, "own rules": settings.rule_folders}
+    return [
+        Text.assemble((f"\n{name}  ", "dim"), printable(", ".join(paths))) for name, paths in named.items() if paths
+    ]
 
 
 def width_of_terminal() -> int:

@@ -16,6 +16,7 @@ import polars as pl
 from ncclforensics import analyze
 from ncclforensics.analyses.hang.stall import FROM_ENDS
 from ncclforensics.data.names import count_of
+from ncclforensics.data.settings import Settings
 from ncclforensics.errors import NoInputError
 from ncclforensics.inputs.sources import forget_spooled
 from ncclforensics.report.earlier_look import FollowedLook, paths_of, ranks_of
@@ -70,6 +71,7 @@ class Watch:
     files: FollowedFiles
     rank_from: str | None = None
     longest_pause: float | None = None  # in seconds, that the user knows to be healthy
+    settings: Settings | None = None
     notify: Callable[[str], None] = lambda text: None  # is called with what happens
     clock: Callable[[], float] = time.time
     rhythm: Rhythm | None = None  # of all logs together; None while there are none
@@ -148,7 +150,7 @@ class Watch:
         followed = FollowedLook(now - earlier.time, self._with_calls_since(earlier.time)) if earlier else None
         forget_spooled()  # what the look before unpacked
         try:
-            report = analyze(self.files.paths, rank_from=self.rank_from, since_look=followed)
+            report = analyze(self.files.paths, rank_from=self.rank_from, since_look=followed, settings=self.settings)
         except NoInputError as error:
             self.notify(str(error))
             return None

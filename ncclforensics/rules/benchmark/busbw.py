@@ -32,7 +32,11 @@ from ncclforensics.rules.shared.grouping import evidence_lines
 
 @rule(Category.BENCHMARK_SLOW, Severity.WARNING, of=("benchmark",))
 def bench_expected_table(
-    benchmark: pl.DataFrame, measurement: pl.DataFrame, link: pl.DataFrame, transport: pl.DataFrame
+    benchmark: pl.DataFrame,
+    measurement: pl.DataFrame,
+    link: pl.DataFrame,
+    transport: pl.DataFrame,
+    expected_machine: pl.DataFrame,
 ) -> Iterator[Finding]:
     """A test reaches far less bus bandwidth than machines of this kind do.
 
@@ -49,7 +53,7 @@ def bench_expected_table(
     shares: field guides; nccl#412, nccl#766.
     """
     for row in benchmark.filter(pl.col("collective").is_in(AS_ON_A_RING) & (pl.col("communicators") == 1)).to_dicts():
-        machine = _known_machine(row)
+        machine = _known_machine(row, expected_machine)
         if _ranks_per_host(row) and len(row["hosts"]) == 1 and machine:
             yield from _below_machine(row, machine, measurement)
         elif _ranks_per_host(row) and len(row["hosts"]) > 1:
@@ -64,19 +68,30 @@ def _ranks_per_host(row: Row) -> int:
     return int(row["nranks"]) // len(row["hosts"])
 
 
-def _known_machine(row: Row) -> Machine | None:
-    return machine_of(row["gpus"][0], _ranks_per_host(row)) if _ranks_per_host(row) else None
+def _known_machine(row: Row, expected_machine: pl.DataFrame) -> Machine | None:
+    """Return what a host of this test reaches: by the site's configuration, or by the program's table."""
+    gpus = _ranks_per_host(row)
+    if not gpus:
+        return None
+    for expected in expected_machine.drop_nulls("busbw").to_dicts():
+        if expected["gpus"] in (None, gpus):
+            busbw = expected["busbw"]
+            return Machine((row["gpus"][0],), gpus, None, (busbw, busbw), None, "the site's configuration")
+    return machine_of(row["gpus"][0], gpus)
 
 
 @rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("benchmark",))
-def bench_not_judged(benchmark: pl.DataFrame, measurement: pl.DataFrame, link: pl.DataFrame) -> Iterator[Finding]:
+def bench_not_judged(
+    benchmark: pl.DataFrame, measurement: pl.DataFrame, link: pl.DataFrame, expected_machine: pl.DataFrame
+) -> Iterator[Finding]:
     """A test measured large sizes, and what this machine can reach is not known.
 
     Means: the program has no figure to compare with: the GPU, or the number of them, is not in its table, or the rates
     of the NICs are not in the logs. That nothing is reported does not say that the bandwidth is good.
     Not when: the machine is known and reached its figure; only small sizes were measured; the same test was run more
     than once, so that its runs are compared with each other.
-    Do: run the same test on a host that is known to be good, and compare with `diff`; add ibstat of every host.
+    Do: run the same test on a host that is known to be good, and compare with `diff`; write what it reached into the
+    site's configuration (docs/configuration.md); add ibstat of every host.
     Sources: none: this is about the program's own table (busbw).
     """
     is_alone = pl.len().over("collective") == 1  # runs of one test are compared with each other
@@ -87,7 +102,9 @@ def bench_not_judged(benchmark: pl.DataFrame, measurement: pl.DataFrame, link: p
         hosts = len(row["hosts"] or [])
         best = _best(row, measurement, LARGE_OVER_NETWORK if hosts > 1 else LARGE)
         rates = link.filter(pl.col("host").is_in(row["hosts"] or []) & (pl.col("kind") == "net"))
-        is_known = rates["rate"].drop_nulls().len() > 0 if hosts > 1 else _known_machine(row) is not None
+        is_known = (
+            rates["rate"].drop_nulls().len() > 0 if hosts > 1 else _known_machine(row, expected_machine) is not None
+        )
         if best is None or is_known:
             continue
         lacks = "the rates of the NICs are not in these files" if hosts > 1 else "this machine is not in its table"
@@ -122,12 +139,17 @@ def _below_machine(row: Row, machine: Machine, measurement: pl.DataFrame) -> Ite
     share = best["busbw"] / low
     offloaded = machine.offloaded if row["collective"] in DOUBLED else None
     switched = f"; {offloaded[0]:.0f} to {offloaded[1]:.0f} where the switch reduces" if offloaded else ""
+    if machine.link:
+        compared = (
+            f"measured elsewhere: {low:.0f} to {high:.0f} GB/s over rings{switched} ({machine.source}); the links of a "
+            f"GPU carry {machine.link:.0f} GB/s one way, of which this is {best['busbw'] / machine.link:.0%}"
+        )
+    else:
+        compared = f"{machine.source} expects {low:.0f} GB/s"
     yield Finding(
         title=f"{row['collective']} on {row['nranks']} {row['gpus'][0]}: {best['busbw']:.1f} GB/s at "
         f"{bytes_text(best['size'])}, {share:.0%} of what a host of this kind reaches",
-        detail=f"busbw is algbw {best['algbw']:.1f} * {_factor(row)}; measured elsewhere: {low:.0f} to {high:.0f} GB/s "
-        f"over rings{switched} ({machine.source}); the links of a GPU carry {machine.link:.0f} GB/s one way, "
-        f"of which this is {best['busbw'] / machine.link:.0%}",
+        detail=f"busbw is algbw {best['algbw']:.1f} * {_factor(row)}; {compared}",
         certainty="likely" if share < BAD else "possible",
         severity=Severity.WARNING if share < BAD else Severity.INFO,
         hosts=row["hosts"],

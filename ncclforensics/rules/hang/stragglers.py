@@ -8,7 +8,7 @@ import polars as pl
 
 from ncclforensics.analyses.hang.stragglers import MIN_RANKS
 from ncclforensics.data.names import ranks_text
-from ncclforensics.data.thresholds import LATE_CALLS, LATE_SECONDS, LATE_SHARE, LONG_INIT, LONG_PHASE, OWN_SECONDS
+from ncclforensics.data.thresholds import LATE_CALLS, LATE_SHARE, LONG_PHASE, OWN_SECONDS
 from ncclforensics.frames.columns import OWNER
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
@@ -21,7 +21,9 @@ LOCAL_PHASES = ["kernels", "alloc", "topo", "graphs", "connections"]
 
 
 @rule(Category.STRAGGLER, Severity.WARNING, of=("lag",))
-def slow_rank_comes_late(lag: pl.DataFrame, port_state: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+def slow_rank_comes_late(
+    lag: pl.DataFrame, port_state: pl.DataFrame, rank: pl.DataFrame, threshold: pl.DataFrame
+) -> Iterator[Finding]:
     """Some ranks make most collectives long after the others.
 
     Means: the others wait for them in every step. The cause is outside NCCL: input, a throttled or shared GPU, the
@@ -31,11 +33,11 @@ def slow_rank_comes_late(lag: pl.DataFrame, port_state: pl.DataFrame, rank: pl.D
     Do: run nvidia-smi -q -d PERFORMANCE,CLOCK on the named hosts; compare step times and data loading; py-spy dump.
     Sources: field guides (over 1 s at a barrier: the peers are late); NCCL user guide, NCCL_DEBUG_TIMESTAMP_FORMAT.
     """
-    threshold = LATE_SECONDS + pl.col("clock_resolution")
+    most = threshold["late_seconds"][0] + pl.col("clock_resolution")
     by_rank = lag.group_by("job", "key", "rank_id", maintain_order=True).agg(
         pl.len().alias("calls"),
-        share=(pl.col("lag") > threshold).mean(),
-        late=pl.col("lag").filter(pl.col("lag") > threshold).median(),
+        share=(pl.col("lag") > most).mean(),
+        late=pl.col("lag").filter(pl.col("lag") > most).median(),
         longest=pl.col("lag").max(),
     )
     slow = by_rank.filter((pl.col("calls") >= LATE_CALLS) & (pl.col("share") >= LATE_SHARE))
@@ -74,7 +76,9 @@ def slow_rank_comes_late(lag: pl.DataFrame, port_state: pl.DataFrame, rank: pl.D
 
 
 @rule(Category.STRAGGLER, Severity.WARNING, of=("time_between_calls",))
-def capture_rank_is_slow(time_between_calls: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+def capture_rank_is_slow(
+    time_between_calls: pl.DataFrame, rank: pl.DataFrame, threshold: pl.DataFrame
+) -> Iterator[Finding]:
     """A rank of a capture needs more time than the others from the return of one call to the next call.
 
     Means: all other ranks wait for it in every step. Between two steps of a capture a rank has nothing to do: its
@@ -94,7 +98,7 @@ def capture_rank_is_slow(time_between_calls: pl.DataFrame, rank: pl.DataFrame) -
         line=pl.col("line").last(),
     )
     is_slow = (pl.col("calls") >= LATE_CALLS) & (pl.col("share") >= LATE_SHARE) & (pl.col("late") > OWN_SECONDS)
-    is_named_elsewhere = (pl.col("late") > LATE_SECONDS) & (pl.col("nranks") >= MIN_RANKS)
+    is_named_elsewhere = (pl.col("late") > threshold["late_seconds"][0]) & (pl.col("nranks") >= MIN_RANKS)
     is_minority = pl.len().over("job") * 2 < pl.col("nranks") + 1
     slow = per_rank.filter(is_slow & ~is_named_elsewhere).filter(is_minority)
     for row in slow.join(rank.select("rank_id", "rank", "host"), on="rank_id", maintain_order="left").to_dicts():
@@ -111,7 +115,7 @@ def capture_rank_is_slow(time_between_calls: pl.DataFrame, rank: pl.DataFrame) -
 
 
 @rule(Category.STRAGGLER, Severity.INFO, of=("init_timing",))
-def boot_slow_init(init_timing: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+def boot_slow_init(init_timing: pl.DataFrame, rank: pl.DataFrame, threshold: pl.DataFrame) -> Iterator[Finding]:
     """The creation of communicators took long, and NCCL's timings show in which phase.
 
     Means: in bootstrap and allgathers ranks wait: they are long on all ranks except the late one. The other phases are
@@ -134,7 +138,7 @@ def boot_slow_init(init_timing: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Fi
     ):
         longest = rows.sort("total", descending=True).row(0, named=True)
         most, least = max(rows["waited"].to_list()), min(rows["waited"].to_list())
-        severity = Severity.WARNING if longest["total"] >= LONG_INIT else Severity.INFO
+        severity = Severity.WARNING if longest["total"] >= threshold["long_init_seconds"][0] else Severity.INFO
         few = rows.filter(pl.col("waited") <= least + (most - least) / 10)
         is_whole = rows.height == longest["nranks"]
         if is_whole and most - least >= LONG_PHASE and few.height * 2 <= rows.height:

@@ -14,7 +14,7 @@ from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.dump_faults import explain_by_dumps
-from ncclforensics.rules.shared.grouping import group_finding
+from ncclforensics.rules.shared.grouping import first_value, group_finding
 from ncclforensics.rules.shared.machine_faults import fewer_nvlinks, narrow_links
 
 RING = 4  # pattern of the graph search
@@ -103,17 +103,18 @@ def chan_undercount(
     device_pair: pl.DataFrame,
     gpu_link: pl.DataFrame,
     machine_device: pl.DataFrame,
+    expected_machine: pl.DataFrame,
 ) -> Iterator[Finding]:
     """A communicator has fewer channels than similar communicators, or than is normal for its machines.
 
     Means: NCCL's graph search found little bandwidth: NICs or NVLinks are missing, or a PCIe link is degraded, on one
-    of its hosts; the slowest rank limits all.
+    of its hosts; the slowest rank limits all. What is normal is the site's own figure where its configuration has one.
     Not when: a variable or the application requests few; one GPU per node, GPUs on PCIe alone, sockets or very small
     communicators: 2 channels are normal there. Communicators with different placement are not compared.
     Do: NCCL_DEBUG_SUBSYS=INIT,GRAPH and NCCL_TOPO_DUMP_FILE on the hosts named; compare maxBw and `Pattern` lines.
     Sources: nccl#652, nccl#524, nccl#1664; MLPerf logs (channels by machine); field guides.
     """
-    found = _fewer_than_others(communicator_placement, setting, gpu_interconnect, member, transport)
+    found = _fewer_than_others(communicator_placement, setting, gpu_interconnect, member, transport, expected_machine)
     yield from explain_by_dumps(found, fewer_nvlinks(device_pair, gpu_link), narrow_links(machine_device))
 
 
@@ -123,6 +124,7 @@ def _fewer_than_others(
     gpu_interconnect: pl.DataFrame,
     member: pl.DataFrame,
     transport: pl.DataFrame,
+    expected_machine: pl.DataFrame,
 ) -> Iterator[Finding]:
     requested = setting.filter(text_of("field").str.contains("CTA", literal=True).fill_null(value=False))
     limited = pl.concat([_caps(setting).select("host", "pid"), requested.select("host", "pid")]).unique()
@@ -148,11 +150,18 @@ def _fewer_than_others(
                 "communicators of the same size on the same GPUs of other hosts have more",
                 [Line(other["source"], other["line"], "a similar one")],
             )  # fmt: skip
-    full = free.filter(
-        (pl.col("local") >= FULL_NODE)
-        & (pl.col("nranks") == pl.col("local") * pl.col("nodes"))
-        & (pl.col("coll") <= FEW_CHANNELS)
-    )
+    gpus = first_value(expected_machine["gpus"]) or FULL_NODE
+    of_all_gpus = free.filter((pl.col("local") >= gpus) & (pl.col("nranks") == pl.col("local") * pl.col("nodes")))
+    for nodes, column in ((pl.col("nodes") == 1, "channels"), (pl.col("nodes") > 1, "channels_between_hosts")):
+        if expected := first_value(expected_machine[column]):
+            for row in of_all_gpus.filter(nodes & (pl.col("coll") < expected)).to_dicts():
+                if row["key"] not in reported:
+                    yield _undercount(
+                        row, member, f"{row['coll']} channels where the site expects {expected}", "likely",
+                        "the site's configuration has the number, and no variable limits the channels", [],
+                    )  # fmt: skip
+            of_all_gpus = of_all_gpus.filter(~nodes)
+    full = of_all_gpus.filter(pl.col("coll") <= FEW_CHANNELS)
     if full.is_empty():
         return
     on_nvswitch = gpu_interconnect.filter(pl.col("interconnect").is_in(NVSWITCH))

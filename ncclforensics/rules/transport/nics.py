@@ -102,13 +102,14 @@ def net_link_type_mix(ib_incompatible: pl.DataFrame, rank: pl.DataFrame) -> Iter
 
 @rule(Category.TOPOLOGY, Severity.WARNING, of=("net_devices",))
 def net_fewer_nics_than_node_has(
-    net_devices: pl.DataFrame, chosen_network: pl.DataFrame, rank: pl.DataFrame
+    net_devices: pl.DataFrame, chosen_network: pl.DataFrame, rank: pl.DataFrame, expected_machine: pl.DataFrame
 ) -> Iterator[Finding]:
-    """One host uses fewer NICs than all other hosts of its job.
+    """One host uses fewer NICs than all other hosts of its job, or hosts use fewer than the site expects.
 
     Means: a port is down, NCCL_IB_HCA omits a NIC, or the container got fewer devices; the job runs at the speed of
     that host.
-    Not when: the other hosts differ in their number of NICs as well; each process is restricted to one NIC by design.
+    Not when: the other hosts differ in their number of NICs as well, and the site's configuration has no number; each
+    process is restricted to one NIC by design.
     Do: compare ibdev2netdev or ibstat of that host with a healthy one; NCCL reports no typing error in NCCL_IB_HCA.
     Sources: llm-d-benchmark#1862, nccl#652, nccl#977.
     """
@@ -119,12 +120,20 @@ def net_fewer_nics_than_node_has(
     hosts = (
         listed.with_columns(ports=ports).group_by("job", "host").agg(pl.col("ports").max(), least=pl.col("ports").min())
     )
+    expected = first_value(expected_machine["nics"])
     for (job,), rows in hosts.filter(pl.col("ports") == pl.col("least")).group_by("job", maintain_order=True):
+        lines = listed.filter(pl.col("job") == job)
+        if expected:
+            for (ports,), few in rows.filter(pl.col("ports") < expected).group_by("ports", maintain_order=True):
+                outliers = lines.join(few.select("host"), on="host", how="semi")
+                title = f"{{processes}} use {ports} NICs, and the site expects {expected} on each host"
+                detail = "the hosts with the fewest NICs limit the speed of all"
+                yield group_finding(outliers.unique(OWNER, maintain_order=True), rank, title, detail, "likely")
+            continue
         usual = first_value(rows["ports"].mode().sort(descending=True))
         fewer = rows.filter(pl.col("ports") < usual)
         if not fewer.height or rows.filter(pl.col("ports") == usual).height != rows.height - 1 or rows.height < 3:
             continue
-        lines = listed.filter(pl.col("job") == job)
         outliers = lines.join(fewer.select("host"), on="host", how="semi").unique(
             OWNER, keep="first", maintain_order=True
         )

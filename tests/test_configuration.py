@@ -1,0 +1,233 @@
+"""The configuration of a site: where it is found, what it refuses, and what each key changes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclforensics import analyze, cli
+from ncclforensics.data.settings import ExpectedMachine, Settings, Thresholds
+from tests.incidents import INCIDENTS, ROOT, Incident
+
+BENCHMARK = "a-healthy-benchmark"
+HEALTHY = "a-healthy-run"
+
+
+def write(folder: Path, text: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "ncclforensics.toml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def logs(name: str) -> list[str]:
+    incident = Incident(INCIDENTS / name)
+    return [str(incident.folder / log) for log in incident.logs]
+
+
+def rules_of(name: str, settings: Settings) -> set[str]:
+    return {finding.rule for finding in analyze(logs(name), everything=True, settings=settings).findings}
+
+
+@pytest.fixture
+def report_of(capsys: pytest.CaptureFixture[str]) -> Any:
+    """`report_of(*arguments)`: the JSON report of `check` on a healthy benchmark, and what stands on stderr."""
+
+    def check(*arguments: str) -> tuple[dict[str, Any], str]:
+        cli.main(["check", *logs(BENCHMARK), "--format", "json", *arguments])
+        shown = capsys.readouterr()
+        return json.loads(shown.out), shown.err
+
+    return check
+
+
+@pytest.fixture
+def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the user's own configuration file; the current folder is an empty one."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    (tmp_path / "work" / "logs").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "work" / "logs")
+    return tmp_path / "config" / "ncclforensics"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("ignor = ['hang']", "site.toml: unknown key ignor; perhaps ignore is meant"),
+        ("[machine]\nnic = 8", "site.toml: machine: unknown key nic; perhaps nics is meant"),
+        ("colour = 'red'", "site.toml: unknown key colour; there are rule_folders, select, ignore"),
+        ("files = ['x']", "site.toml: unknown key files"),
+        ("ignore = 'hang'", "site.toml: ignore is a list of texts"),
+        ("machine = 8", "site.toml: machine is a table: [machine]"),
+        ("[machine]\nnics = 7.5", "site.toml: machine: nics is a whole number above 0"),
+        ("[machine]\nbusbw = true", "site.toml: machine: busbw is a number above 0"),
+        ("[thresholds]\nlate_seconds = 0", "site.toml: thresholds: late_seconds is a number above 0"),
+        ("[thresholds]\nlate_seconds = nan", "site.toml: thresholds: late_seconds is a number above 0"),
+        ("ignore = [", "site.toml: Invalid value"),
+        ("ignore = ['gdr-mising']", "gdr-mising: neither a rule nor a category"),
+    ],
+)
+def test_what_a_file_may_not_hold_is_refused_by_file_and_key(
+    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "site.toml").write_text(text)
+
+    assert cli.main(["check", *logs(BENCHMARK), "--config", str(tmp_path / "site.toml")]) == cli.Exit.USAGE
+
+    assert message in capsys.readouterr().err
+
+
+def test_a_file_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["hang", *logs(HEALTHY), "--config", "/nowhere.toml"]) == cli.Exit.USAGE
+
+    assert "/nowhere.toml No such file" in capsys.readouterr().err
+
+
+def test_the_nearest_file_replaces_keys_of_the_users_own(user: Path, report_of: Any) -> None:
+    own = write(user, "[machine]\ngpus = 8\nbusbw = 2000\n[thresholds]\nlate_seconds = 3\n")
+    near = write(user.parents[1] / "work", "[machine]\nbusbw = 3000\n")
+    write(user.parents[1], "this file is farther away, and is not read")
+
+    report, shown = report_of()
+
+    assert report["configuration"]["files"] == [str(own), str(near)]
+    (finding,) = report["findings"]
+    assert "the site's configuration expects 3000 GB/s" in finding["detail"]
+    assert f"settings of {near} hold: machine" in shown
+
+
+def test_a_given_file_replaces_all_others(user: Path, report_of: Any) -> None:
+    write(user, "[machine]\nbusbw = 2000\n")
+    write(Path.cwd(), "[machine]\nbusbw = 3000\n")
+
+    report, shown = report_of("--config", "/dev/null")
+
+    assert report["findings"] == []
+    assert (report["configuration"]["files"], shown) == ([], "")
+
+
+def test_the_report_names_the_files_that_acted_with_v(user: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = write(user, "ignore = ['hang']\n")
+
+    cli.main(["check", *logs(BENCHMARK), "-v"])
+    assert f"configuration{own}" in "".join(capsys.readouterr().out.split())
+
+    cli.main(["check", *logs(BENCHMARK)])
+    assert "configuration" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "is_found"),
+    [
+        ("", [], True),
+        ("ignore = ['benchmark-slow']", [], False),
+        ("ignore = ['bench-expected-table']", [], False),
+        ("select = ['gdr-missing']", [], False),
+        ("select = ['gdr-missing']", ["--select", "benchmark-slow"], True),
+        ("ignore = ['benchmark-slow']", ["--ignore", "gdr-missing"], True),
+    ],
+)
+def test_select_and_ignore_are_those_of_the_options(
+    text: str, options: list[str], is_found: bool, user: Path, report_of: Any
+) -> None:
+    write(user, f"{text}\n[machine]\nbusbw = 2000\n")
+
+    report, _ = report_of(*options)
+
+    assert ("bench-expected-table" in {finding["rule"] for finding in report["findings"]}) is is_found
+
+
+def test_a_verdict_does_not_depend_on_ignored_rules(user: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(user, "ignore = ['lagging-rank', 'coll-lagging-ranks']\n")
+
+    assert cli.main(["hang", *logs("one-rank-stops-before-an-allreduce")]) == cli.Exit.FINDINGS
+
+
+def test_words_of_the_site_are_redacted(user: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = Path("job.log")
+    log.write_text(
+        "node001:1:1 [0] NCCL INFO NCCL version 2.21.5+cuda12.4\nnode001:1:1 [0] x.cc:1 NCCL WARN orion failed\n"
+    )
+    write(user, "redact_words = ['orion']\n")
+
+    cli.main(["check", str(log), "--redact", "--format", "json"])
+
+    out = capsys.readouterr().out
+    assert "orion" not in out
+    assert "[removed] failed" in out
+
+
+@pytest.mark.parametrize(
+    ("name", "rule", "settings"),
+    [
+        (HEALTHY, "chan-undercount", Settings(machine=ExpectedMachine(gpus=8, channels=25))),
+        ("a-rank-is-killed", "chan-undercount", Settings(machine=ExpectedMachine(gpus=8, channels_between_hosts=4))),
+        ("a-port-goes-down", "net-fewer-nics-than-node-has", Settings(machine=ExpectedMachine(nics=3))),
+        (BENCHMARK, "bench-expected-table", Settings(machine=ExpectedMachine(busbw=900.0))),
+    ],
+)
+def test_less_than_the_site_expects_is_found(name: str, rule: str, settings: Settings) -> None:
+    assert rule in rules_of(name, settings)
+    assert rule not in rules_of(name, Settings())
+
+
+@pytest.mark.parametrize(
+    ("name", "rule", "settings"),
+    [
+        (HEALTHY, "chan-undercount", Settings(machine=ExpectedMachine(gpus=8, channels=24))),
+        (HEALTHY, "chan-undercount", Settings(machine=ExpectedMachine(gpus=8, channels_between_hosts=25))),
+        (HEALTHY, "chan-undercount", Settings(machine=ExpectedMachine(gpus=16, channels=25))),
+        (BENCHMARK, "bench-expected-table", Settings(machine=ExpectedMachine(gpus=4, busbw=900.0))),
+        ("one-host-uses-fewer-nics", "net-fewer-nics-than-node-has", Settings(machine=ExpectedMachine(nics=1))),
+        ("eight-gpus-on-nvswitch-with-two-channels", "chan-undercount", Settings(machine=ExpectedMachine(channels=2))),
+        ("one-host-below-the-expected-busbw", "bench-expected-table", Settings(machine=ExpectedMachine(busbw=100.0))),
+        ("a-straggler-that-always-arrives", "slow-rank-comes-late", Settings(thresholds=Thresholds(late_seconds=5.0))),
+    ],
+)
+def test_what_the_site_expects_is_no_finding(name: str, rule: str, settings: Settings) -> None:
+    assert rule not in rules_of(name, settings)
+
+
+def test_a_machine_that_the_program_does_not_know_is_judged_by_the_site(tmp_path: Path) -> None:
+    for log in logs(BENCHMARK):
+        text = Path(log).read_text(encoding="utf-8").replace("NVIDIA H100 80GB HBM3", "NVIDIA XYZ 9000")
+        (tmp_path / Path(log).name).write_text(text, encoding="utf-8")
+    expected = Settings(machine=ExpectedMachine(gpus=8, busbw=900.0))
+
+    rules = [
+        {finding.rule for finding in analyze(tmp_path, everything=True, settings=settings).findings}
+        for settings in (Settings(), expected)
+    ]
+
+    assert rules == [{"bench-not-judged"}, {"bench-expected-table"}]
+
+
+def test_the_site_says_how_long_init_may_take() -> None:
+    patient = Settings(thresholds=Thresholds(long_init_seconds=1000.0))
+
+    severities = [
+        {
+            str(finding.severity)
+            for finding in analyze(logs("one-rank-is-started-late"), everything=True, settings=settings).findings
+            if finding.rule == "boot-slow-init"
+        }
+        for settings in (Settings(), patient)
+    ]
+
+    assert severities == [{"warning"}, {"info"}]
+
+
+def test_the_documentation_names_every_key_and_no_other() -> None:
+    text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    tables = {"machine": ExpectedMachine, "thresholds": Thresholds}
+    flat = [field.name for field in fields(Settings) if field.name not in ("files", *tables)]
+    keys = flat + [f"{name}.{field.name}" for name, kind in tables.items() for field in fields(kind)]
+
+    assert [line.split("`")[1] for line in text.splitlines() if line.startswith("| `")] == [
+        *(key for key in ("select", "ignore", "rule_folders", "redact_words") if key in keys),
+        *(key for key in keys if "." in key),
+    ]
