@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# EpilogSlurmctld of Slurm (slurm.conf): judge the NCCL logs of every job that ended, and keep a page where there is something
-# to see. The exit code of the job does not say whether it hung: a job that reached its time limit may end with 0.
+# EpilogSlurmctld of Slurm (slurm.conf): judge the NCCL logs of every job that ended, keep a page where there is something to
+# see, and remember the job, healthy or not, so that `ncclforensics history show` names the hosts that return.
+# The exit code of the job does not say whether it hung: a job that reached its time limit may end with 0.
 # NCCL_LOGS is the folder in which each job has a folder of its own, as in NCCL_DEBUG_FILE=/shared/nccl/$SLURM_JOB_ID/%h.%p.log
 # An epilog must not fail: whatever happens, this ends with 0.
 set -u
-logs="${NCCL_LOGS:-/shared/nccl}/${SLURM_JOB_ID:?}"
+folder="${NCCL_LOGS:-/shared/nccl}"
+logs="$folder/${SLURM_JOB_ID:?}"
 [ -d "$logs" ] || exit 0
 
 umask 077
@@ -15,4 +17,5 @@ case $? in
    logger -t ncclforensics "job $SLURM_JOB_ID: findings, see $logs.html" ;;
 4) logger -t ncclforensics "job $SLURM_JOB_ID: the analyzer itself failed" ;;
 esac
+timeout 600 ncclforensics history add "$logs" --db "${NCCLFORENSICS_HISTORY:-$folder/history.db}" --quiet
 exit 0

@@ -13,6 +13,7 @@ from types import ModuleType
 
 import polars as pl
 import pytest
+import typer
 
 import ncclforensics.analyses  # noqa: F401  # registers the analyses
 from ncclforensics import cli
@@ -40,11 +41,19 @@ def help_of(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
 def test_cli_md_holds_what_help_prints(help_of: Callable[..., str], golden: Golden) -> None:
     parts = ["# Commands\n\nGenerated from `--help` by `pytest --update`.\n"]
-    for command in ([], *([name] for name in cli.COMMANDS)):
+    for command in ([], *_commands()):
         parts.append(f"## {' '.join(['ncclforensics', *command])}\n\n```text\n{help_of(*command).strip()}\n```\n")
     parts.append(_exit_codes())
 
     golden(DOCS / "cli.md", "\n".join(parts))
+
+
+def _commands() -> Iterator[list[str]]:
+    """Every command, and every command of a group behind it."""
+    program = typer.main.get_group(cli.app())
+    for name in cli.COMMANDS:
+        yield [name]
+        yield from ([name, inner] for inner in getattr(program.commands[name], "commands", ()))
 
 
 def _exit_codes() -> str:
@@ -61,10 +70,10 @@ def _exit_codes() -> str:
 
 
 def test_every_command_and_every_option_has_help(help_of: Callable[..., str]) -> None:
-    for name in cli.COMMANDS:
-        text = help_of(name)
+    for command in _commands():
+        text = help_of(*command)
         options = re.findall(r"^  (-\S.*)$", text, re.MULTILINE)
-        assert len(options) >= (1 if name == "test-rules" else 2)
+        assert len(options) >= (1 if command in (["test-rules"], ["history"]) else 2)
         for option in options:
             description = option.partition("  ")[2] or text.partition(option)[2].splitlines()[1]
             assert description.strip(), option
@@ -239,7 +248,7 @@ def test_commands_and_options_in_the_readme_exist(help_of: Callable[..., str]) -
     for command, arguments in shown:
         assert command.startswith("--") or command in cli.COMMANDS, command
         if command in cli.COMMANDS:
-            known = help_of(command)
+            known = "".join(help_of(*names) for names in _commands() if names[0] == command)
             for option in re.findall(r"(?<!\S)--?[a-z][a-z-]*", arguments):
                 assert option in known, f"{command} {option}"
 

@@ -16,7 +16,7 @@ from tests.source import MODULES, PACKAGE, nodes
 pytestmark = pytest.mark.xdist_group("source")
 ROOMS = {
     "inputs", "grammar", "formats", "parsing", "frames", "analyses", "rules", "report", "diff", "views", "tui", "cli",
-    "archive", "capture", "data", "mcp", "simulate", "watch", "extensions",
+    "archive", "capture", "data", "mcp", "simulate", "watch", "extensions", "history",
 }  # fmt: skip
 TOPICS = {"job", "hang", "transport", "host", "fabric", "benchmark"}  # the rooms inside `analyses` and `rules`
 MOST_FILES, MOST_LINES = 5, 400
@@ -51,6 +51,7 @@ LAYERS = (
     "archive.write",
     "archive.cluster",
     "diff",
+    "history",
     "views",
     "api",
     "extensions.incidents",

@@ -21,7 +21,7 @@ class Format(StrEnum):
 
 
 class DiffFormat(StrEnum):
-    """Output formats of a comparison."""
+    """Output formats of a comparison of runs, and of a history."""
 
     TEXT = "text"
     JSON = "json"
@@ -47,6 +47,7 @@ Paths = Annotated[
 Good = Annotated[str, typer.Argument(metavar="GOOD", help="The good run: a file, a folder or a quoted glob.")]
 Bad = Annotated[str, typer.Argument(metavar="BAD", help="The bad run: a file, a folder or a quoted glob.")]
 DiffFormatOption = Annotated[DiffFormat, typer.Option("--format", help="Output format of the comparison.")]
+HistoryFormatOption = Annotated[DiffFormat, typer.Option("--format", help="Output format of the history.")]
 FormatOption = Annotated[Format, typer.Option("--format", help="Output format of the report.")]
 Output = Annotated[
     Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write to this file instead of stdout.")

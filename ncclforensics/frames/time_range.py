@@ -62,6 +62,14 @@ def as_time(text: pl.Expr, year: int) -> pl.Expr:
     )
 
 
+def parse_date(text: str | None, option: str) -> datetime | None:
+    """Parse a time with its date, given to a command line option. Raises UsageError."""
+    instant = parse_time(text, option)
+    if isinstance(instant, time):
+        raise UsageError(f"{option} {text}: needs a date, such as 2026-03-02T11:04:57")
+    return instant
+
+
 def parse_time(text: str | None, option: str) -> Instant | None:
     """Parse the time given to a command line option. Raises UsageError."""
     if text is None:

@@ -27,7 +27,7 @@ LONGEST_NAME = 1 << 10  # bytes by which blocks overlap
 def assign_pseudonyms(run: Frames, map_file: Path | None = None) -> Pseudonyms:
     """Assign pseudonyms to the hosts, files and users of a run, in rank order; extend those of `map_file`."""
     hosts = _hosts(run)
-    pseudonyms = _read_map(map_file) if map_file is not None and map_file.exists() else Pseudonyms(_key(run, hosts))
+    pseudonyms = read_map(map_file) if map_file is not None and map_file.exists() else Pseudonyms(_key(run, hosts))
     for name in hosts:
         pseudonyms.host(name)
     pseudonyms.kept |= _kept_identifiers(run)
@@ -132,7 +132,8 @@ def _texts(run: Frames) -> Iterator[str]:
                     yield "\n".join(column.drop_nulls().unique())
 
 
-def _read_map(map_file: Path) -> Pseudonyms:
+def read_map(map_file: Path) -> Pseudonyms:
+    """Read the pseudonyms of earlier runs. Raises UsageError if the file holds none."""
     try:
         stored = orjson.loads(map_file.read_bytes())
         names, parts = ({str(name): str(to) for name, to in stored[key].items()} for key in ("names", "parts"))

@@ -1,0 +1,162 @@
+"""The hosts, GPUs and NIC ports that took part in a run, and those that its verdicts and findings name as a cause."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+import polars as pl
+
+from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.protocol import Frames
+from ncclforensics.history.tables import GPU, HOST, PORT
+from ncclforensics.report.build import Report
+from ncclforensics.rules.finding import Category, Finding, Role, Severity
+
+Part = dict[str, object]  # a row of the table `part`
+Key = tuple[str, str, str]
+# Frames whose rows are about one device or port of a host: the columns that name the device and, if known, the port.
+_ABOUT_PORTS = {
+    "completion_error": ("hca", None),
+    "unanswered_transfer": ("hca", None),
+    "failure": ("device", "port"),
+    "verbs": ("device", "port"),
+    "port_change": ("device", "port"),
+    "ib_unusable": ("device", "port"),
+    "slow_request": ("device", "port"),
+    "counter_increase": ("device", "port"),
+    "port_state": ("device", "port"),
+    "link_quality": ("device", "port"),
+}
+
+
+def short_name(host: str) -> str:
+    """Return the name of a host without its domain, as NCCL prints it; tools of the host may print all of it.
+
+    >>> short_name("gpu-a012.example.org"), short_name("10.0.0.7")
+    ('gpu-a012', '10.0.0.7')
+    """
+    first = host.partition(".")[0]
+    return host if first.isdecimal() else first
+
+
+def parts(run: Frames) -> list[Part]:
+    """Return every host, GPU and port that took part in a run."""
+    processes = run["rank"]
+    hosts = {*_texts(run["process"]["host"]), *_texts(processes["host"]), *_texts(run["benchmark"]["hosts"].explode())}
+    gpus = processes.select(pl.col("host", "busid").cast(pl.String)).drop_nulls().unique()
+    found: set[Key] = {(HOST, short_name(host), "") for host in hosts if host}
+    found |= {(GPU, short_name(host), busid) for host, busid in gpus.iter_rows()}
+    found |= {(PORT, host, port) for host, port in _ports(run)}
+    ranks: dict[Key, set[int]] = {}
+    for rank, keys in _rank_places(run).items():
+        for key in keys:
+            ranks.setdefault(key, set()).add(rank)
+    return [
+        {"kind": key[0], "host": key[1], "name": key[2], "ranks": numbers_text(ranks.get(key, ()))}
+        for key in sorted(found)
+    ]
+
+
+def numbers_text(numbers: Iterable[int]) -> str:
+    """Return numbers of ranks as they are stored: `3,11`."""
+    return ",".join(map(str, sorted(numbers)))
+
+
+def _texts(column: pl.Series) -> Iterator[str]:
+    yield from column.cast(pl.String).drop_nulls().unique()
+
+
+def _ports(run: Frames) -> Iterator[tuple[str, str]]:
+    """Yield host and port of every NIC that NCCL found, or that a dump of a host describes."""
+    # NCCL prints a line for each NIC, or one for all: `[0]mlx5_0:1/IB [1]mlx5_1:1/IB`.
+    listed = run["net_devices"].select(text_of("host"), entry=text_of("devices").str.split(" ")).explode("entry")
+    entries = listed.filter(pl.col("entry").str.starts_with("[")).unique().drop_nulls()
+    for host, entry in entries.iter_rows():
+        yield short_name(host), entry.partition("]")[2].partition("/")[0]
+    for frame in ("net_device", "port_state", "counter_increase"):
+        if run.has(frame):
+            rows = run[frame].select(pl.col("host", "device").cast(pl.String), "port").drop_nulls(["host", "device"])
+            for host, device, port in rows.unique().iter_rows():
+                yield short_name(host), f"{device}:{1 if port is None else port}"
+
+
+def namings(report: Report, taking_part: list[Part]) -> Iterator[dict[str, object]]:
+    """Yield the parts that a verdict or a finding names as the cause, with the numbers of the ranks there.
+
+    What names all hosts of a run names none of them in particular, unless the run has only one; the same for GPUs and
+    ports. Findings of severity info, consequences, and those on missing evidence name nothing.
+    """
+    known = {(str(part["kind"]), str(part["host"]), str(part["name"])) for part in taking_part}
+    many = Counter(kind for kind, _, _ in known)
+    places = _rank_places(report.run)
+    for finding in [*report.findings, *report.not_selected]:
+        if not _names_a_cause(finding):
+            continue
+        ranks = _culprits(report, finding.job) if finding.job is not None else finding.ranks
+        named: dict[Key, set[int]] = {}
+        for rank in ranks:
+            for key in places.get(rank, ()):
+                named.setdefault(key, set()).add(rank)
+        if finding.job is None:
+            for host in finding.hosts:
+                named.setdefault((HOST, short_name(host), ""), set())
+            for key in _cited_ports(report.run, finding, known):
+                named.setdefault(key, set())
+        counts = Counter(kind for kind, _, _ in named)
+        for key, numbers in sorted(named.items()):
+            if key in known and (many[key[0]] == 1 or counts[key[0]] < many[key[0]]):
+                kind, host, name = key
+                yield {
+                    "kind": kind,
+                    "host": host,
+                    "name": name,
+                    "rule": finding.rule,
+                    "certainty": finding.certainty,
+                    "ranks": numbers_text(numbers),
+                }
+
+
+def _names_a_cause(finding: Finding) -> bool:
+    return (
+        finding.severity is not Severity.INFO
+        and finding.role is Role.CAUSE
+        and finding.category is not Category.INCOMPLETE_EVIDENCE
+    )
+
+
+def _culprits(report: Report, job: int) -> list[int]:
+    """Return the culprits of the verdict on a job; a finding on it also names those that were affected."""
+    return next((report.numbers(row["culprits"]) for row in report.verdicts if row["job"] == job), [])
+
+
+def _rank_places(run: Frames) -> dict[int, set[Key]]:
+    """Return the host and the GPU of every rank; several where several jobs have a rank of that number."""
+    places: dict[int, set[Key]] = {}
+    rows = run["rank"].select("rank", pl.col("host", "busid").cast(pl.String)).drop_nulls(["rank", "host"])
+    for rank, host, busid in rows.iter_rows():
+        keys = places.setdefault(rank, set())
+        keys.add((HOST, short_name(host), ""))
+        if busid is not None:
+            keys.add((GPU, short_name(host), busid))
+    return places
+
+
+def _cited_ports(run: Frames, finding: Finding, known: Iterable[Key]) -> Iterator[Key]:
+    """Yield the ports that the lines of a finding are about."""
+    lines = {(line.source, line.line) for line in [*finding.evidence, *finding.about]}
+    of_run = [key for key in known if key[0] == PORT]
+    for frame, (device_column, port_column) in _ABOUT_PORTS.items():
+        if not lines or not run.has(frame):
+            continue
+        rows = run[frame].filter(pl.col("line").is_in([line for _, line in lines]))
+        for row in rows.to_dicts():
+            if (row["source"], row["line"]) not in lines or row["host"] is None or row[device_column] is None:
+                continue
+            host, device = short_name(str(row["host"])), str(row[device_column])
+            port = row[port_column] if port_column else None
+            ends = [key for key in of_run if key[1] == host and key[2].rpartition(":")[0] == device]
+            if port is None:
+                yield from ends if len(ends) == 1 else ()  # which port of the device is not known
+            else:
+                yield PORT, host, f"{device}:{port}"

@@ -1,0 +1,215 @@
+"""A history as text: suspects, what is not decided, failed starts, bandwidths, and what came with a change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+from rich.console import RenderableType
+from rich.text import Text
+
+from ncclforensics.data.names import count_of, printable
+from ncclforensics.history.bands import Measured, Series
+from ncclforensics.history.changes import FirstSeen
+from ncclforensics.history.overview import Overview
+from ncclforensics.history.returning import ReturningPart
+from ncclforensics.history.tables import HOST
+from ncclforensics.views.markdown_syntax import section
+from ncclforensics.views.text_layout import STYLE, heading, indented, render_text, table_with_header
+
+MOST_SUSPECTS = 8
+MOST_OPEN = 5
+MOST_SERIES = 6
+MOST_FIGURES = 5
+MOST_CHANGES = 5
+BARS = "▁▂▃▄▅▆▇█"
+LONGEST_STRIP = 60  # figures that are drawn, the latest
+
+
+def text(overview: Overview, *, width: int = 100, color: bool = False, verbose: bool = False) -> str:
+    """Return the history as lines of text, with or without ANSI colours; `verbose` adds all runs."""
+    return render_text(_parts(overview, verbose), width=width, color=color)
+
+
+def markdown(overview: Overview) -> str:
+    """Return the history as Markdown, with all runs."""
+    return section("ncclforensics history", text(overview, width=120, verbose=True))
+
+
+def _parts(overview: Overview, verbose: bool) -> Iterator[RenderableType]:
+    history = overview.history
+    moments = history["run"]["moment"].sort()
+    days = f" · {_day(moments[0])} to {_day(moments[-1])}" if len(moments) else ""
+    hosts = history["part"].filter(pl.col("kind") == HOST)["host"].n_unique()
+    yield Text(f"{count_of(len(moments), 'run')}{days} · {count_of(hosts, 'host')}", style="dim")
+    named = _without_inner_parts([part for part in overview.returning if part.certainty])
+    yield heading("SUSPECTS" if named else "NO SUSPECTS")
+    for part in named[:MOST_SUSPECTS]:
+        yield indented(_suspect(part, [inner for inner in overview.returning if inner.host == part.host]))
+    if not named:
+        yield indented(Text("No host, GPU or port is named more often than chance explains."))
+    yield from _more(len(named) - MOST_SUSPECTS)
+    is_shown = {part.host for part in named}
+    still_open = [part for part in overview.returning if part.is_open and part.host not in is_shown]
+    yield from _open(_without_inner_parts(still_open))
+    yield from _usual([part for part in overview.returning if not part.certainty and not part.is_open])
+    yield from _starts(overview)
+    yield from _series(overview)
+    yield from _first_seen(overview.first_seen)
+    if verbose:
+        yield from _runs(overview)
+    else:
+        yield Text("\n-v: all runs with their numbers", style="dim")
+
+
+def _without_inner_parts(parts: list[ReturningPart]) -> list[ReturningPart]:
+    """Leave out GPUs and ports of hosts that are listed themselves."""
+    hosts = {part.host for part in parts if part.kind == HOST}
+    return [part for part in parts if part.kind == HOST or part.host not in hosts]
+
+
+def _day(moment: str) -> str:
+    return moment.partition("T")[0]
+
+
+def _name(part: ReturningPart) -> str:
+    return printable(f"{part.host} {part.kind} {part.name}" if part.name else part.host)
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}".replace("%", " %")
+
+
+def _suspect(part: ReturningPart, of_host: list[ReturningPart]) -> Text:
+    """Describe a suspect; `of_host`: it and the other parts of its host that return."""
+    low, high = part.share
+    others = f"{part.others_named} of {part.others_runs}"
+    rules = ", ".join(f"{rule} ({runs})" for rule, runs in part.rules.items())
+    lines = Text.assemble(
+        (_name(part), "bold"),
+        (f"  ({part.certainty})  ", STYLE["warning"]),
+        f"named in {part.named} of its {part.runs} runs ({_percent(low)} to {_percent(high)})\n",
+        f"  the others: {others}; by chance {part.expected:.1f} of {part.runs}\n",
+        (f"  {printable(rules)}; last in run {part.last_run}", "dim"),
+    )
+    if part.kind == HOST and (inner := [other for other in of_host if other.kind != HOST]):
+        shown = ", ".join(f"{other.kind} {other.name} ({other.named})" for other in inner[:MOST_OPEN])
+        lines.append(f"\n  on it: {printable(shown)}", style="dim")
+    if part.rank is not None:
+        lines.append(
+            f"\n  It was rank {part.rank} each time: the program of that rank may be the cause as well. Give the "
+            "rank to another host."
+        )
+    return lines
+
+
+def _open(parts: list[ReturningPart]) -> Iterator[RenderableType]:
+    if not parts:
+        return
+    yield heading("NOT DECIDABLE YET")
+    table = table_with_header("what", "named", "the others", "decided after")
+    for part in parts[:MOST_OPEN]:
+        more = part.further_runs or 0
+        table.add_row(
+            _name(part),
+            f"{part.named} of {part.runs} runs",
+            f"{part.others_named} of {part.others_runs}",
+            f"{count_of(more, 'more run')} that {'names' if more == 1 else 'name'} it alone",
+        )
+    yield indented(table)
+    yield from _more(len(parts) - MOST_OPEN)
+
+
+def _usual(parts: list[ReturningPart]) -> Iterator[RenderableType]:
+    if parts:
+        names = [f"{_name(part)} ({part.named} of {part.runs})" for part in parts[:MOST_OPEN]]
+        more = f" and {len(parts) - MOST_OPEN} more" if len(parts) > MOST_OPEN else ""
+        yield indented(Text(f"Named no more often than by chance: {', '.join(names)}{more}.", style="dim"))
+
+
+def _starts(overview: Overview) -> Iterator[RenderableType]:
+    starts = overview.starts
+    if not starts.decided:
+        return
+    yield heading("STARTS")
+    low, high = starts.share
+    kinds = ", ".join(f"{count} {verdict}" for verdict, count in starts.failed.items())
+    undecided = f"; {starts.undecided} more undecided" if starts.undecided else ""
+    yield indented(
+        Text(
+            f"{sum(starts.failed.values())} of {starts.decided} failed ({_percent(low)} to {_percent(high)})"
+            f"{': ' * bool(kinds)}{kinds}{undecided}"
+        )
+    )
+
+
+def _series(overview: Overview) -> Iterator[RenderableType]:
+    if not overview.series:
+        return
+    yield heading("BUSBW")
+    for test in overview.series[:MOST_SERIES]:
+        yield indented(Text(printable(test.test), style="bold"))
+        yield indented(indented(_figures(test)))
+    yield from _more(len(overview.series) - MOST_SERIES)
+
+
+def _figures(test: Series) -> Text:
+    count = f"{count_of(len(test.figures), 'test')} in {count_of(len({row.run for row in test.figures}), 'run')}"
+    if test.band is None:
+        return Text(f"{count}, median {test.median:.4g} GB/s; {count_of(test.missing, 'more test')} until it is judged")
+    low, high = test.band
+    lines = Text(f"{count}, median {test.median:.4g} GB/s, expected {low:.4g} to {high:.4g}")
+    lines.append(f"\n{_strip(test)}")
+    for side, figures, style in (("below", test.below, STYLE["warning"]), ("above", test.above, STYLE["info"])):
+        for figure in figures[-MOST_FIGURES:]:
+            lines.append(f"\n{side}  ", style=style).append(_figure(figure))
+        if len(figures) > MOST_FIGURES:
+            lines.append(f"\nand {len(figures) - MOST_FIGURES} earlier ones {side}", style="dim")
+    return lines
+
+
+def _figure(figure: Measured) -> str:
+    hosts = f" on {printable(figure.hosts)}" if figure.hosts else ""
+    return f"{figure.busbw:.4g} GB/s in run {figure.run}, {_day(figure.moment)}{hosts}"
+
+
+def _strip(test: Series) -> str:
+    """Draw the latest figures as bars, from zero."""
+    values = [figure.busbw for figure in test.figures]
+    highest = max(values)
+    return "".join(BARS[min(int(value / highest * len(BARS)), len(BARS) - 1)] for value in values[-LONGEST_STRIP:])
+
+
+def _first_seen(found: list[FirstSeen]) -> Iterator[RenderableType]:
+    if not found:
+        return
+    yield heading("FIRST SEEN AFTER A CHANGE (possible: other things may have changed, too)")
+    for first in found[:MOST_CHANGES]:
+        changes = "; ".join(f"{fact} {before} → {after}" for fact, before, after in first.changes[:MOST_CHANGES])
+        yield indented(
+            Text.assemble(
+                (printable(first.rule), "bold"),
+                f"  in {first.found} of {count_of(first.runs, 'run')} since run {first.first_run}, "
+                f"in none of {first.before} before\n",
+                f"  {printable(changes)}",
+            )
+        )
+    yield from _more(len(found) - MOST_CHANGES)
+
+
+def _runs(overview: Overview) -> Iterator[RenderableType]:
+    yield heading("RUNS")
+    history = overview.history
+    verdicts: dict[int, list[str]] = {}
+    for run, verdict in history["start"].select("run", "verdict").iter_rows():
+        verdicts.setdefault(run, []).append(verdict)
+    table = table_with_header("run", "time", "verdict", "path")
+    for row in history["run"].sort("moment", "run").to_dicts():
+        of_run = ", ".join(dict.fromkeys(verdicts.get(row["run"], ["benchmark"])))
+        table.add_row(str(row["run"]), row["moment"].replace("T", " "), printable(of_run), printable(row["path"]))
+    yield indented(table)
+
+
+def _more(count: int) -> Iterator[RenderableType]:
+    if count > 0:
+        yield indented(Text(f"and {count} more", style="dim"))
