@@ -14,6 +14,7 @@ from ncclforensics.inputs import lines
 from ncclforensics.inputs.plain_pickle import PROTOCOLS
 from ncclforensics.inputs.windows import SAMPLE, InputReader
 from ncclforensics.parsing.copied_text import cleaned_in_order, has_marks, without_marks
+from ncclforensics.parsing.cut_lines import detect_cut_widths, mark_cut
 from ncclforensics.parsing.launcher_prefixes import detect_prefixes, may_have_prefixes, strip_prefixes
 from ncclforensics.parsing.learned_tags import LEARNED, have_tag, learn_tag, learn_tail, without_tail
 from ncclforensics.parsing.parser import parse
@@ -41,6 +42,7 @@ class InputFormat:
     dialect: Dialect
     prefixes: tuple[Pattern, ...] = ()  # of launchers and collectors, outermost first
     outer_width: int | None = None  # at which lines were wrapped, prefixes of launchers included
+    cut_width: int | None = None  # at which lines were cut
     inner_width: int | None = None  # at which they were wrapped before they got these prefixes
     is_marked: bool = False  # whether it holds marks of the page or program that it was copied out of
     tail: str | None = None  # what closes lines, as a regex
@@ -48,7 +50,7 @@ class InputFormat:
     @property
     def is_plain(self) -> bool:
         """Whether lines are parsed as they stand in the input."""
-        is_whole = self.outer_width is None and self.inner_width is None
+        is_whole = self.outer_width is None and self.inner_width is None and self.cut_width is None
         return is_whole and not self.prefixes and not self.is_marked
 
     @property
@@ -64,6 +66,8 @@ class InputFormat:
             rows = without_marks(rows)
         if self.outer_width is not None:
             rows = join_wrapped(rows, self.dialect, self.outer_width)
+        if self.cut_width is not None:
+            rows = mark_cut(rows, self.cut_width)
         if self.prefixes:
             rows = strip_prefixes(rows, self.dialect, self.prefixes)
         if self.tail:
@@ -131,8 +135,12 @@ def detect_formats(samples: Mapping[int, bytes], dialect: Dialect) -> dict[int, 
         formats[number].outer_width = width
         joined = join_wrapped(texts.filter(source=number), dialect, width)
         texts = pl.concat([texts.filter(pl.col("source") != number), joined])
+    texts = texts.with_columns(length=pl.col("text").str.len_chars())
     stripped = _find_prefixes(texts, formats, dialect)
     texts = pl.concat([texts.filter(~pl.col("source").is_in(list(stripped))), *stripped.values()])
+    for number, width in detect_cut_widths(texts, dialect).items():
+        if formats[number].outer_width is None:
+            formats[number].cut_width = width
     if stripped:
         for number, width in detect_widths(texts.filter(pl.col("source").is_in(list(stripped))), dialect).items():
             formats[number].inner_width = width

@@ -27,7 +27,7 @@ def detect_widths(texts: pl.DataFrame, dialect: Dialect) -> dict[int, int]:
     """
     length = pl.col("text").str.len_chars()
     is_start = _is_start(dialect)
-    lines = texts.with_columns(length=length, is_known=_is_known(dialect, "text"), is_start=is_start).with_columns(
+    lines = texts.with_columns(length=length, is_known=is_known(dialect, "text"), is_start=is_start).with_columns(
         is_followed=~pl.col("is_start").shift(-1, fill_value=True) & _is_same_source(-1)
     )
     known_lines = lines.filter("is_known")
@@ -53,16 +53,16 @@ def detect_widths(texts: pl.DataFrame, dialect: Dialect) -> dict[int, int]:
 def _is_wrapped(lines: pl.DataFrame, width: int, dialect: Dialect) -> bool:
     """Whether lines of NCCL and PyTorch that are as long as the width are completed by the next lines."""
     parts = _joined(lines.select("text", "is_start"), width).filter(pl.col("parts") > 1)
-    parts = parts.filter(_is_known(dialect, "first") & (pl.col("parts") <= MAX_PARTS)).head(MAX_PAIRS)
+    parts = parts.filter(is_known(dialect, "first") & (pl.col("parts") <= MAX_PARTS)).head(MAX_PAIRS)
     if parts.is_empty():
         return False
     dialect = dialect.including_formats_in(parts["text"])
-    unjoined, joined = _is_recognised(parts["first"], dialect), _is_recognised(parts["text"], dialect)
+    unjoined, joined = is_recognised(parts["first"], dialect), is_recognised(parts["text"], dialect)
     completed, broken = int((joined & ~unjoined).sum()), int((unjoined & ~joined).sum())
     return completed >= MIN_COMPLETED and broken <= MAX_BROKEN * completed
 
 
-def _is_recognised(texts: pl.Series, dialect: Dialect) -> pl.Series:
+def is_recognised(texts: pl.Series, dialect: Dialect) -> pl.Series:
     """Whether a shape matches, other than those that match any text."""
     number = pl.int_range(1, texts.len() + 1, dtype=pl.Int32, eager=True)
     rows = pl.DataFrame({"line": number, "text": texts})
@@ -88,7 +88,7 @@ def _is_start(dialect: Dialect) -> pl.Expr:
     return is_nccl | text.str.contains(f"^(?:{dialect.record_regex})")
 
 
-def _is_known(dialect: Dialect, column: str) -> pl.Expr:
+def is_known(dialect: Dialect, column: str) -> pl.Expr:
     """Whether a text looks like a line of NCCL, or begins as one of PyTorch."""
     text = pl.col(column)
     return text.str.contains(dialect.prefix_marker, literal=True) | text.str.contains(f"^(?:{dialect.record_regex})")

@@ -9,11 +9,13 @@ from ncclforensics.data.variables import (
     COLLECT_CALLS,
     COLLECT_UNBUFFERED,
     COLLECT_UNCHANGED,
+    COLLECT_UNCUT,
     LOOK_AGAIN,
     STACK_OF_ANY_RANK,
 )
 
 MAJORITY = 0.5
+MANY_DAMAGED = 0.1  # share of the lines of NCCL
 
 
 def find_reported_success(job: Job) -> Diagnosis | None:
@@ -41,9 +43,20 @@ def find_missing_call_lines(job: Job) -> Diagnosis | None:
     if job.has_calls_of_no_communicator:
         diagnosis.reason = "the pointers were left out of this text, so that its calls name no communicator"
         diagnosis.collect = COLLECT_UNCHANGED
+    elif (damage := _damaged_lines(job)) and not visible_ranks:
+        diagnosis.reason = f"{damage}, and no whole line shows a call"
+        diagnosis.collect = COLLECT_UNCUT
     elif not job.memberships:
         diagnosis.reason = "these logs show no communicator and no call"
     return diagnosis
+
+
+def _damaged_lines(job: Job) -> str:
+    """Return how many lines of NCCL are cut or torn, if these are many; else an empty string."""
+    damaged, recognised = (sum(row[kind] for row in job.sources.values()) for kind in ("damaged", "recognised"))
+    if damaged <= MANY_DAMAGED * (damaged + recognised):
+        return ""
+    return f"{damaged:,} of {damaged + recognised:,} lines of NCCL are cut or torn"
 
 
 def find_returned_error(job: Job) -> Diagnosis | None:

@@ -1,0 +1,46 @@
+"""Lines that lost their right end, as in a copy of a screen, are damaged: what they lack proves nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclforensics import analyze
+from ncclforensics.views import json_report
+from tests.incidents import INCIDENTS
+
+
+def cut(incident: str, width: int, folder: Path, *, tagged: bool = False) -> dict[str, Any]:
+    """The answer on an incident whose lines were cut, each log of its own, or all in one file with tags of ranks."""
+    for rank, path in enumerate(sorted((INCIDENTS / incident).glob("*.log"))):
+        tag = f"{rank:2}: " if tagged else ""
+        lines = [f"{tag}{line}"[:width] + "\n" for line in path.read_text(encoding="utf-8").splitlines()]
+        with (folder / ("job.out" if tagged else path.name)).open("a", encoding="utf-8") as file:
+            file.writelines(lines)
+    return json_report.as_object(analyze([str(folder)]))
+
+
+@pytest.mark.parametrize("tagged", [False, True])
+def test_lines_without_their_ends_show_no_call_and_the_report_says_so(tagged: bool, tmp_path: Path) -> None:
+    answer = cut("one-rank-stops-before-an-allreduce", 140, tmp_path, tagged=tagged)
+
+    assert sum(given["unrecognised"] for given in answer["inputs"]) == 0
+    assert sum(given["damaged"] for given in answer["inputs"]) > 500
+    assert answer["hang"]["verdict"] == "undecidable"
+    assert "lines of NCCL are cut or torn" in answer["hang"]["reason"]
+
+
+def test_where_only_some_calls_are_whole_nothing_is_more_than_possible(tmp_path: Path) -> None:
+    hang = cut("one-rank-stops-before-an-allreduce", 180, tmp_path)["hang"]
+
+    assert hang["certainty"] == "possible"
+    assert set(hang["culprits"]) <= {11}
+
+
+@pytest.mark.parametrize("name", ["a-healthy-run", "one-rank-stops-before-an-allreduce"])
+def test_whole_lines_of_equal_length_are_not_cut(name: str, tmp_path: Path) -> None:
+    answer = cut(name, 100_000, tmp_path)
+
+    assert sum(given["damaged"] for given in answer["inputs"]) == 0
