@@ -57,7 +57,7 @@ def test_without_the_extra_the_command_that_installs_it_is_named(
 KILLED_BY_ITS_FIRST_TASK = """
 import os, signal
 from ncclforensics.archive import cluster
-cluster._read_part = lambda paths: os.kill(os.getpid(), signal.SIGKILL)
+cluster._read_part = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 """
 WITHOUT_THE_FILE = """
 import os

@@ -11,6 +11,7 @@ import pytest
 
 from ncclforensics import analyze, cli
 from ncclforensics.data.settings import ExpectedMachine, Settings, Thresholds
+from ncclforensics.mcp.runs import Runs
 from tests.incidents import INCIDENTS, ROOT, Incident
 
 BENCHMARK = "a-healthy-benchmark"
@@ -59,7 +60,7 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("ignor = ['hang']", "site.toml: unknown key ignor; perhaps ignore is meant"),
         ("[machine]\nnic = 8", "site.toml: machine: unknown key nic; perhaps nics is meant"),
-        ("colour = 'red'", "site.toml: unknown key colour; there are rule_folders, select, ignore"),
+        ("colour = 'red'", "site.toml: unknown key colour; there are paths, rule_folders, select, ignore"),
         ("files = ['x']", "site.toml: unknown key files"),
         ("ignore = 'hang'", "site.toml: ignore is a list of texts"),
         ("machine = 8", "site.toml: machine is a table: [machine]"),
@@ -147,6 +148,29 @@ def test_a_verdict_does_not_depend_on_ignored_rules(user: Path, capsys: pytest.C
     assert cli.main(["hang", *logs("one-rank-stops-before-an-allreduce")]) == cli.Exit.FINDINGS
 
 
+def test_a_command_without_a_path_reads_those_of_the_site(user: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["check", "--format", "json"]) == cli.Exit.USAGE
+    assert "Error: Invalid value for 'PATH': give one, or set `paths` in ncclforensics.toml" in capsys.readouterr().err
+
+    file = write(user, "paths = ['logs/*.txt']\n")
+    (user / "logs").mkdir()
+    (user / "logs" / "test.txt").write_bytes(Path(logs(BENCHMARK)[0]).read_bytes())
+    for config in ([], ["--config", str(file)]):
+        assert cli.main(["check", "--format", "json", *config]) == cli.Exit.OK
+        assert [given["path"] for given in json.loads(capsys.readouterr().out)["inputs"]] == [
+            str(user / "logs" / "test.txt")
+        ]
+
+
+def test_agents_get_the_answers_of_the_site() -> None:
+    settings = Settings(machine=ExpectedMachine(busbw=900.0))
+
+    report = Runs([INCIDENTS], settings).report(logs(BENCHMARK), everything=True)
+
+    assert report.run.settings is settings
+    assert "bench-expected-table" in {finding.rule for finding in report.findings}
+
+
 def test_words_of_the_site_are_redacted(user: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = Path("job.log")
     log.write_text(
@@ -228,6 +252,6 @@ def test_the_documentation_names_every_key_and_no_other() -> None:
     keys = flat + [f"{name}.{field.name}" for name, kind in tables.items() for field in fields(kind)]
 
     assert [line.split("`")[1] for line in text.splitlines() if line.startswith("| `")] == [
-        *(key for key in ("select", "ignore", "rule_folders", "redact_words") if key in keys),
+        *(key for key in ("paths", "select", "ignore", "rule_folders", "redact_words") if key in keys),
         *(key for key in keys if "." in key),
     ]

@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 
 from ncclforensics import analyze, cli
+from ncclforensics.archive.cluster import read_apart
 from ncclforensics.errors import Defect, UsageError
 from ncclforensics.extensions.examples import example_problems
 from ncclforensics.extensions.loading import load_folder, load_installed
+from ncclforensics.frames.open_run import open_run
+from ncclforensics.inputs.sources import find
 from tests.incidents import INCIDENTS, ROOT
 
 pytestmark = pytest.mark.usefixtures("own_registries")
@@ -144,6 +149,14 @@ def test_a_saved_run_keeps_the_rows_of_ones_own_shapes(tmp_path: Path) -> None:
     assert cli.main(["save", str(DROPS), "-o", saved, "-q", *config]) == cli.Exit.OK
 
     assert [finding.rule for finding in analyze(saved, everything=True).findings] == [RULE]
+
+
+def test_workers_of_a_cluster_know_ones_own_shapes() -> None:
+    load_folder(EXAMPLE)
+    with ProcessPoolExecutor(1, get_context("spawn")) as executor:
+        sources = read_apart(find([str(DROPS)]), executor, threads=1)
+
+    assert open_run(sources)["switch_queue"].height == 3
 
 
 def test_names_of_hosts_in_ones_own_shapes_are_redacted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 
 from ncclforensics.archive.write import save
 from ncclforensics.errors import ForensicsError, NoInputError, UsageError
+from ncclforensics.extensions.loading import load_folder, loaded_folders
 from ncclforensics.frames.open_run import open_run
 from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.rotation import stem
@@ -66,7 +67,7 @@ def read_apart(
     apart = [source for source in sources if _is_elsewhere(source)]
     read = [source for source in sources if not _is_elsewhere(source)]
     futures: dict[Future[bytes | str], Part] = {
-        executor.submit(_read_part, [_place(source) for source in part]): part
+        executor.submit(_read_part, [_place(source) for source in part], loaded_folders()): part
         for part in _parts(apart, threads * PARTS_PER_THREAD)
     }
     for future in as_completed(futures):
@@ -108,15 +109,18 @@ def _parts(sources: Sequence[Source], count: int) -> list[Part]:
     return [part for part in parts if part]
 
 
-def _read_part(paths: Sequence[str]) -> bytes | str:
+def _read_part(paths: Sequence[str], rule_folders: Sequence[Path]) -> bytes | str:
     """On a worker: the saved run of some logs, with parsed frames only; or why there is none.
 
-    What cannot be read names this host: elsewhere the same path may hold the file.
+    `rule_folders`: those with line shapes of the user's own, which the worker loads as well. What cannot be read
+    names this host: elsewhere the same path may hold the file.
     """
     import ncclforensics.analyses  # noqa: F401  # registers the analyses
 
     host = socket.gethostname()
     try:
+        for rule_folder in rule_folders:
+            load_folder(rule_folder)
         sources = [_named(source, host) for source in find(paths)]
         run = open_run(sources, ReadPolicy(full=True))
         report = Report(run, [], {}, Selection(), [])

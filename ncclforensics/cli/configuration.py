@@ -33,6 +33,17 @@ def configure(option: Path | None, *, quiet: bool = False) -> Settings:
     return replace(settings, rule_folders=tuple(str(extension.folder) for extension in loaded))
 
 
+def configured_paths(context: typer.Context, paths: list[str]) -> list[str]:
+    """Return the paths of a command, or those of the configuration if none is given. Raises BadParameter."""
+    if paths or context.resilient_parsing:  # which is completion
+        return paths
+    option = context.params.get("config")  # is read before this, if it is given
+    configured = list(_settings(Path(option) if option else None, quiet=True).paths)
+    if not configured:
+        raise typer.BadParameter(f"give one, or set `paths` in {NAME}")
+    return configured
+
+
 def user_file() -> Path:
     """The configuration file of the user, whether it exists or not."""
     return Path(typer.get_app_dir("ncclforensics")) / NAME
@@ -125,6 +136,13 @@ def _merged(settings: Settings, path: Path, keys: Mapping[str, Any]) -> Settings
     for field in fields(Settings):
         if isinstance(value := values.get(field.name), dict):
             values[field.name] = replace(getattr(settings, field.name), **value)
-    if CODE_KEY in values:
-        values[CODE_KEY] = tuple(str(path.parent / Path(folder).expanduser()) for folder in values[CODE_KEY])
+    for key in {CODE_KEY, "paths"} & set(values):
+        values[key] = tuple(_relative_to(path.parent, text) for text in values[key])
     return replace(settings, **values, files=(*settings.files, str(path)))
+
+
+def _relative_to(folder: Path, path: str) -> str:
+    """A path of a configuration file, seen from its folder; URLs stay as they are."""
+    from ncclforensics.inputs.remote import is_remote
+
+    return path if is_remote(path) else str(folder / Path(path).expanduser())

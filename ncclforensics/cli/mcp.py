@@ -29,4 +29,4 @@ def mcp(
         from ncclforensics.mcp.server import server
     except ModuleNotFoundError as missing:
         raise UsageError(f"{missing.name} is not installed; run {INSTALL}") from missing
-    server(folders, configure(config, quiet=True)).run("stdio")
+    server(folders, configure(config)).run("stdio")

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from ncclforensics.cli.configuration import configured_paths
+
 
 class Format(StrEnum):
     """Output formats of a report."""
@@ -40,8 +42,11 @@ Paths = Annotated[
     list[str],
     typer.Argument(
         metavar="PATH",
+        default_factory=list,
+        show_default=False,
+        callback=configured_paths,
         help="Files, folders, globs, saved runs, URLs (s3://, gs://, az://, https://), or - for standard input; also "
-        ".tar, .zip, .gz, .zst, .xz and .bz2.",
+        ".tar, .zip, .gz, .zst, .xz and .bz2. Without any, `paths` of ncclforensics.toml.",
     ),
 ]
 Good = Annotated[str, typer.Argument(metavar="GOOD", help="The good run: a file, a folder or a quoted glob.")]

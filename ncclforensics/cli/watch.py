@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ncclforensics.cli.configuration import configure
+from ncclforensics.cli.configuration import configure, configured_paths
 from ncclforensics.cli.options import (
     Config,
     FailOn,
@@ -40,7 +40,14 @@ COLLECTING = 120.0  # seconds
 def watch(
     paths: Annotated[
         list[str],
-        typer.Argument(metavar="PATH", help="Files, folders or quoted globs of one job; they may appear later."),
+        typer.Argument(
+            metavar="PATH",
+            default_factory=list,
+            show_default=False,
+            callback=configured_paths,
+            help="Files, folders or quoted globs of one job; they may appear later. Without any, `paths` of "
+            "ncclforensics.toml.",
+        ),
     ],
     interval: Annotated[
         float, typer.Option("--interval", metavar="SECONDS", min=0.05, help="Time between two reads of the logs.")

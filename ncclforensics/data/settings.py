@@ -30,6 +30,7 @@ class Thresholds:
 class Settings:
     """All settings of a site. Without a configuration the defaults hold."""
 
+    paths: tuple[str, ...] = ()  # what is read where a command is given no PATH
     rule_folders: tuple[str, ...] = ()  # folders with rules and line shapes of one's own
     select: tuple[str, ...] = ()  # rules and categories: commands that run all rules run only these
     ignore: tuple[str, ...] = ()  # rules and categories that they skip

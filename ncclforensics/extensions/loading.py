@@ -85,6 +85,11 @@ def load_installed() -> list[Extension]:
     return loaded
 
 
+def loaded_folders() -> tuple[Path, ...]:
+    """The folders of all that was loaded."""
+    return tuple(_LOADED)
+
+
 def _load(folder: Path, package: ModuleType) -> Extension:
     known, computed = {rule.name for rule in all_rules()}, set(analyses())
     grammars = sorted(folder.glob("*.lark"))
