@@ -69,7 +69,10 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("[thresholds]\nlate_seconds = 0", "site.toml: thresholds: late_seconds is a number above 0"),
         ("[thresholds]\nlate_seconds = nan", "site.toml: thresholds: late_seconds is a number above 0"),
         ("ignore = [", "site.toml: Invalid value"),
-        ("ignore = ['gdr-mising']", "gdr-mising: neither a rule nor a category"),
+        (
+            "ignore = ['gdr-mising']",
+            "site.toml: select or ignore: gdr-mising: neither a rule nor a category; perhaps gdr-missing is meant",
+        ),
     ],
 )
 def test_what_a_file_may_not_hold_is_refused_by_file_and_key(

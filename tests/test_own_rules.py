@@ -203,6 +203,21 @@ def test_a_shape_without_signatures_is_looked_for_among_nccls_lines(tmp_path: Pa
     assert analyze(log).frames["acme_pause"].select("pid", "rail").rows() == [(7, 5)]
 
 
+def test_a_document_of_ones_own_has_rows_like_the_printed_form(example: Path) -> None:
+    (example / "switchstat_json.py").write_text(
+        'import json\nGRAMMARS = ()\nSIGNATURES = ()\nKINDS = {"switch_queue": "ib-counters"}\n'
+        "MAGIC, MARKER = b'{', b'\"switchstat\"'\n\n\n"
+        "def records(data):\n"
+        '    return [("switch_queue", port) for port in json.loads(data)["switchstat"]], []\n'
+    )
+    port = {"port": 17, "host": "gpu-a012", "device": "mlx5_4", "filled": 9216, "size": 9216, "dropped": 7}
+    (example / "queues.json").write_text(json.dumps({"switchstat": [port]}))
+
+    load_folder(example)
+
+    assert [finding.rule for finding in analyze(example / "queues.json", everything=True).findings] == [RULE]
+
+
 def test_an_installed_package_adds_its_rules_by_its_entry_point(
     example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

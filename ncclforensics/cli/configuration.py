@@ -27,9 +27,15 @@ def configure(option: Path | None, *, quiet: bool = False) -> Settings:
     folder with logs may bring one along. Such a file never loads code. Raises UsageError.
     """
     from ncclforensics.extensions.loading import load_folder, load_installed
+    from ncclforensics.rules.registry import select_rules
 
     settings = _settings(option, quiet=quiet)
     loaded = [*load_installed(), *(load_folder(Path(folder)) for folder in settings.rule_folders)]
+    if settings.files:
+        try:
+            select_rules(everything=True, select=settings.select, ignore=settings.ignore)
+        except UsageError as error:
+            raise UsageError(f"{', '.join(settings.files)}: select or ignore: {error}") from error
     return replace(settings, rule_folders=tuple(str(extension.folder) for extension in loaded))
 
 

@@ -186,10 +186,13 @@ def _add_format(module: ModuleType) -> tuple[str, ...]:
     for grammar in form.GRAMMARS:
         if not folders.path_of(grammar).exists():
             raise _wrong(module, "GRAMMARS", f"there is no grammar {grammar}")
+        if not form.SIGNATURES and folders.path_of(grammar).parent == folders.GRAMMARS:
+            raise _wrong(module, "SIGNATURES", f"without signatures the lines of {grammar} would be found twice")
     frames = {shape.frame for grammar in form.GRAMMARS for shape in grammar_file.load(grammar).shapes}
-    for declaration, named in (("SIGNATURES", form.SIGNATURES), ("KINDS", form.KINDS)):
-        if unknown := sorted(set(named) - frames):
-            raise _wrong(module, declaration, f"no grammar of this format has a rule {unknown[0]}")
+    if unknown := sorted(set(form.SIGNATURES) - frames):
+        raise _wrong(module, "SIGNATURES", f"no grammar of this format has a rule {unknown[0]}")
+    if unknown := [frame for frame in form.KINDS if not provider(frame)]:
+        raise _wrong(module, "KINDS", f"no grammar has a rule {unknown[0]}")
     if unknown := sorted(set(form.KINDS.values()) - kinds):
         raise _wrong(module, "KINDS", f"{unknown[0]} is no kind of input; there are {', '.join(sorted(kinds))}")
     add_format(module.__name__, form)

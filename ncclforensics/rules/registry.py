@@ -8,6 +8,7 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib import import_module
 from inspect import cleandoc
 from itertools import islice
@@ -94,7 +95,9 @@ def select_rules(*, everything: bool, select: Iterable[str] = (), ignore: Iterab
     rules, wanted, unwanted = all_rules(), set(select), set(ignore)
     known = {name for rule in rules for name in (rule.name, str(rule.category))} | set(Category)
     for name in sorted((wanted | unwanted) - known):
-        raise UsageError(f"{name}: neither a rule nor a category; docs/rules/ has a page for each rule")
+        similar = get_close_matches(name, known, n=1)
+        hint = f"perhaps {similar[0]} is meant" if similar else "`ncclforensics explain` lists all rules"
+        raise UsageError(f"{name}: neither a rule nor a category; {hint}")
     return [
         rule
         for rule in rules
