@@ -200,6 +200,18 @@ def test_a_slow_benchmark_is_outside_the_band_of_its_cluster(tmp_path: Path) -> 
     assert "below  301.5 GB/s in run 8, 2026-03-08 on gpu-a000" in text_history.text(answer, width=80)
 
 
+def test_a_host_whose_own_tests_are_slow_returns(tmp_path: Path) -> None:
+    noise = random.Random(2)
+    runs = []
+    for day in range(24):
+        host = HOSTS[day % 4]
+        runs.append(record(day, hosts=[host], busbw=noise.gauss(361, 2) * (0.8 if host == "gpu-a001" else 1)))
+    answer = overview(tmp_path / "db", runs)
+
+    assert counts(answer) == {"gpu-a001": (6, 6, "likely")}
+    assert answer.returning[0].rules == {"busbw below its band": 6}
+
+
 @pytest.mark.parametrize(("runs", "missing"), [(9, 1), (10, 0)])
 def test_a_band_needs_enough_figures(tmp_path: Path, runs: int, missing: int) -> None:
     (test,) = overview(tmp_path / "db", (record(day, busbw=361.0 if day else 100.0) for day in range(runs))).series

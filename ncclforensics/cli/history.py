@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -77,11 +76,12 @@ def add(
             report = load_report(
                 [path], full=True, everything=True, hashed=True, rank_from=rank_from, settings=settings, quiet=quiet
             )
-            records.append(record_of(report, path, at=moment))
+            record = record_of(report, path, at=moment)
+            _refuse_part(record, records)
+            records.append(record)
             defects += report.defects
         except NoInputError as error:
             typer.echo(f"ncclforensics: {printable(str(error))}", err=True)
-    _refuse_parts(records)
     for record in records:
         added = store.add(file, record)
         if not quiet:
@@ -93,12 +93,12 @@ def add(
         raise typer.Exit(Exit.USAGE)
 
 
-def _refuse_parts(records: list[Record]) -> None:
-    """Raise UsageError if two of the paths are different logs of the same job: each would count as a run."""
-    for record, other in combinations(records, 2):
+def _refuse_part(record: Record, others: list[Record]) -> None:
+    """Raise UsageError if another path holds other logs of the same job: each would count as a run."""
+    for other in others:
         if record.identity != other.identity and not set(record.communicators).isdisjoint(other.communicators):
             raise UsageError(
-                f"{record.path} and {other.path} are logs of the same job, and each PATH is one run: give their "
+                f"{other.path} and {record.path} are logs of the same job, and each PATH is one run: give their "
                 "folder or a quoted glob; nothing was recorded"
             )
 

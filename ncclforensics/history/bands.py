@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median
 
+import polars as pl
+
 from ncclforensics.history.store import History
+from ncclforensics.history.tables import HOST, TABLES
 
 # Measured on 4000 series of normally distributed figures: with ten figures one healthy series in 48 has any of them
 # below the band, with thirty one in 250. A narrower band of 3.5 deviations, usual for outliers (Iglewicz and Hoaglin,
@@ -14,6 +17,7 @@ FEWEST = 10
 WIDTH = 5.0  # standard deviations
 # The median absolute deviation of normally distributed figures, as a share of their standard deviation.
 NORMAL = 0.6745
+BELOW = "busbw below its band"  # in place of a rule, where a test names its hosts
 LEAST_SHARE = 0.02  # of the median: where figures agree to the last digit, a smaller difference is no fault
 
 
@@ -72,3 +76,22 @@ def _band(values: list[float]) -> tuple[float, float] | None:
     deviation = median(abs(value - middle) for value in values) / NORMAL
     half = max(WIDTH * deviation, LEAST_SHARE * middle)
     return max(middle - half, 0.0), middle + half
+
+
+def namings(history: History, tests: list[Series]) -> pl.DataFrame:
+    """Return rows of `naming` for the hosts of tests below the band.
+
+    Where all hosts of a run are in such a test, none of them is named.
+    """
+    taking_part = history["part"].filter(pl.col("kind") == HOST).group_by("run").agg(pl.col("host"))
+    hosts_of: dict[int, list[str]] = dict(taking_part.iter_rows())
+    slow: dict[int, set[str]] = {}
+    for figure in (figure for test in tests for figure in test.below):
+        slow.setdefault(figure.run, set()).update(filter(None, figure.hosts.split(", ")))
+    rows = [
+        {"run": run, "kind": HOST, "host": host, "name": "", "rule": BELOW, "certainty": "likely", "ranks": ""}
+        for run, hosts in slow.items()
+        for host in sorted(hosts & set(hosts_of[run]))
+        if len(hosts_of[run]) == 1 or not hosts.issuperset(hosts_of[run])
+    ]
+    return pl.DataFrame(rows, schema=dict(TABLES["naming"]))

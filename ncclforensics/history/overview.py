@@ -9,7 +9,7 @@ from functools import cached_property
 
 import polars as pl
 
-from ncclforensics.history.bands import Series, series
+from ncclforensics.history.bands import Series, namings, series
 from ncclforensics.history.changes import FirstSeen, first_seen
 from ncclforensics.history.probability import interval
 from ncclforensics.history.returning import ReturningPart, returning_parts
@@ -42,8 +42,9 @@ class Overview:
 
     @cached_property
     def returning(self) -> list[ReturningPart]:
-        """Hosts, GPUs and ports that several runs name: suspects first, then the least probable."""
-        return returning_parts(self.history)
+        """Parts that several runs name, by a rule or a slow test: suspects first, then the least probable."""
+        slow = namings(self.history, self.series)
+        return returning_parts({**self.history, "naming": pl.concat([self.history["naming"], slow])})
 
     @cached_property
     def series(self) -> list[Series]:

@@ -4,7 +4,7 @@ Each part is compared with the others of the same runs: if a run names 1 of its 
 with a probability of 1 in 16. So a part is no suspect because it takes part often, because many runs fail, or because
 runs of one week or of one release fail. Runs with a single part are compared with one another instead. Both give an
 exact distribution of the number of runs that chance alone would name a part in; the part is a suspect if its own number
-is improbable, after correction for the number of parts that are compared (Bonferroni).
+is improbable, after correction for the number of parts and of kinds that are compared (Bonferroni).
 """
 
 from __future__ import annotations
@@ -69,14 +69,15 @@ class _Comparison:
     def __init__(self, history: History, kind: str) -> None:
         is_kind = pl.col("kind") == kind
         self.kind = kind
+        self.kinds = history["naming"]["kind"].n_unique()
         self.parts = history["part"].filter(is_kind)
         self.namings = history["naming"].filter(is_kind)
         self.order = {run: at for at, run in enumerate(history["run"].sort("moment", "run")["run"])}
 
     def returning_parts(self) -> Iterator[ReturningPart]:
         """Yield the parts that at least FEWEST runs name."""
-        everything = _Counts(self.parts, self.namings)
-        sure = _Counts(self.parts, self.namings.filter(pl.col("certainty").is_in(SURE)))
+        everything = _Counts(self.parts, self.namings, self.kinds)
+        sure = _Counts(self.parts, self.namings.filter(pl.col("certainty").is_in(SURE)), self.kinds)
         all_named = sum(map(len, everything.named_in.values()))
         for part, named_in in everything.named_in.items():
             if len(named_in) < FEWEST:
@@ -130,6 +131,7 @@ class _Counts:
 
     parts: pl.DataFrame
     namings: pl.DataFrame
+    kinds: int  # of which any part is named
 
     @cached_property
     def named_in(self) -> dict[Part, set[int]]:
@@ -159,7 +161,8 @@ class _Counts:
     def probability(self, part: Part, further: int = 0) -> float:
         """Return how probable it is that chance names any of the compared parts in as many runs as this one."""
         count = len(self.named_in.get(part, ())) + further
-        return min(at_least(count, self.distribution(part, further)) * max(self.compared, 1), 1.0)
+        of_this_part = at_least(count, self.distribution(part, further))
+        return min(of_this_part * max(self.compared, 1) * self.kinds, 1.0)
 
     def distribution(self, part: Part, further: int = 0) -> list[float]:
         """Return how probable it is that chance names a part in 0, 1, 2, … runs.

@@ -11,7 +11,7 @@ from rich.text import Text
 from ncclforensics.data.names import count_of, printable
 from ncclforensics.history.bands import Measured, Series
 from ncclforensics.history.changes import FirstSeen
-from ncclforensics.history.overview import Overview
+from ncclforensics.history.overview import UNDECIDED, Overview
 from ncclforensics.history.returning import ReturningPart
 from ncclforensics.history.tables import HOST
 from ncclforensics.views.markdown_syntax import section
@@ -22,7 +22,6 @@ MOST_OPEN = 5
 MOST_SERIES = 6
 MOST_FIGURES = 5
 MOST_CHANGES = 5
-BARS = "▁▂▃▄▅▆▇█"
 LONGEST_STRIP = 60  # figures that are drawn, the latest
 
 
@@ -46,7 +45,9 @@ def _parts(overview: Overview, verbose: bool) -> Iterator[RenderableType]:
     yield heading("SUSPECTS" if named else "NO SUSPECTS")
     for part in named[:MOST_SUSPECTS]:
         yield indented(_suspect(part, [inner for inner in overview.returning if inner.host == part.host]))
-    if not named:
+    if named:
+        yield indented(Text("To confirm: run without them, and test each alone (nccl-tests, dcgmi diag).", style="dim"))
+    else:
         yield indented(Text("No host, GPU or port is named more often than chance explains."))
     yield from _more(len(named) - MOST_SUSPECTS)
     is_shown = {part.host for part in named}
@@ -174,10 +175,10 @@ def _figure(figure: Measured) -> str:
 
 
 def _strip(test: Series) -> str:
-    """Draw the latest figures as bars, from zero."""
-    values = [figure.busbw for figure in test.figures]
-    highest = max(values)
-    return "".join(BARS[min(int(value / highest * len(BARS)), len(BARS) - 1)] for value in values[-LONGEST_STRIP:])
+    """Draw the latest figures as marks: within the band, below it, above it."""
+    below, above = set(map(id, test.below)), set(map(id, test.above))
+    latest = test.figures[-LONGEST_STRIP:]
+    return "".join("▼" if id(figure) in below else "▲" if id(figure) in above else "·" for figure in latest)
 
 
 def _first_seen(found: list[FirstSeen]) -> Iterator[RenderableType]:
@@ -203,9 +204,11 @@ def _runs(overview: Overview) -> Iterator[RenderableType]:
     verdicts: dict[int, list[str]] = {}
     for run, verdict in history["start"].select("run", "verdict").iter_rows():
         verdicts.setdefault(run, []).append(verdict)
+    tested = {*history["measurement"]["run"]}
     table = table_with_header("run", "time", "verdict", "path")
     for row in history["run"].sort("moment", "run").to_dicts():
-        of_run = ", ".join(dict.fromkeys(verdicts.get(row["run"], ["benchmark"])))
+        is_test = row["run"] in tested and {*verdicts.get(row["run"], ())} <= {UNDECIDED}
+        of_run = "benchmark" if is_test else ", ".join(dict.fromkeys(verdicts.get(row["run"], ())))
         table.add_row(str(row["run"]), row["moment"].replace("T", " "), printable(of_run), printable(row["path"]))
     yield indented(table)
 
