@@ -226,7 +226,7 @@ def test_an_installed_package_adds_its_rules_by_its_entry_point(
     (site / "acme_rules-1.0.dist-info" / "METADATA").write_text("Name: acme-rules\nVersion: 1.0\n")
     (site / "acme_rules-1.0.dist-info" / "entry_points.txt").write_text("[ncclforensics]\nacme = acme_rules\n")
     example.rename(site / "acme_rules")
-    (site / "acme_rules" / "__init__.py").write_text("")
+    (site / "acme_rules" / "__init__.py").write_text("from . import switchstat\n")
     monkeypatch.syspath_prepend(str(site))
 
     (extension,) = load_installed()
@@ -248,6 +248,19 @@ def test_a_file_found_beside_logs_never_loads_code(
 
     assert not proof.exists()
     assert "ncclforensics.toml: rule_folders is ignored" in capsys.readouterr().err
+
+
+def test_the_users_own_file_loads_code_from_wherever_it_is_found(
+    example: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = example.rename(example.parent / "ncclforensics")
+    (folder / "ncclforensics.toml").write_text('rule_folders = ["."]\n')
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder.parent))
+
+    for current in (folder, folder.parent):
+        monkeypatch.chdir(current)
+        assert cli.main(["explain", RULE]) == cli.Exit.OK
+    assert capsys.readouterr().err == ""
 
 
 def test_a_folder_that_is_not_there_is_named() -> None:

@@ -70,6 +70,7 @@ def load_installed() -> list[Extension]:
     """Load every installed package that has an entry point in the group ENTRY_POINTS. Raises UsageError."""
     loaded = []
     for entry in entry_points(group=ENTRY_POINTS):
+        all_rules()  # before those of the package, which may not have their names
         try:
             package = entry.load()
         except Exception as error:
@@ -91,7 +92,7 @@ def loaded_folders() -> tuple[Path, ...]:
 
 
 def _load(folder: Path, package: ModuleType) -> Extension:
-    known, computed = {rule.name for rule in all_rules()}, set(analyses())
+    all_rules()  # registers the built-in ones, so that a second one of a name is refused
     grammars = sorted(folder.glob("*.lark"))
     _refuse_taken_names(grammars)
     folders.add_folder(folder)
@@ -106,18 +107,16 @@ def _load(folder: Path, package: ModuleType) -> Extension:
             named.update(_add_format(module))
     if unnamed := [path for path in grammars if path.stem not in named]:
         raise UsageError(f"{unnamed[0]}: no module of this folder names {unnamed[0].stem} in its GRAMMARS")
-    rules = tuple(rule for rule in all_rules() if rule.name not in known)
-    _refuse_unknown_frames(
-        [
-            *((f"the rule {rule.name}", rule.function, rule.of) for rule in rules),
-            *(
-                (f"the analysis {name}", added.function, added.of)
-                for name, added in analyses().items()
-                if name not in computed
-            ),
-        ]
-    )
+    rules = tuple(rule for rule in all_rules() if _is_of(package, rule.function))
+    computed = [(name, added) for name, added in analyses().items() if _is_of(package, added.function)]
+    _refuse_unknown_frames((f"the rule {rule.name}", rule.function, rule.of) for rule in rules)
+    _refuse_unknown_frames((f"the analysis {name}", added.function, added.of) for name, added in computed)
     return Extension(folder, shapes, rules)
+
+
+def _is_of(package: ModuleType, function: Callable[..., Any]) -> bool:
+    """Whether a function is defined in a package or in one of its modules."""
+    return f"{function.__module__}.".startswith(f"{package.__name__}.")
 
 
 def _refuse_taken_names(grammars: Iterable[Path]) -> None:
