@@ -102,3 +102,13 @@ def test_evidence_is_quoted_with_its_launcher_prefix(tmp_path: Path) -> None:
     report = analyze([str(tmp_path / "job.log")])
 
     assert [line["text"] for finding in report.findings for line in report.evidence(finding)].count(warning) >= 1
+
+
+@pytest.mark.parametrize(
+    "time", ["2026-11-22T10:00:0%d.123Z", "2026-11-22T10:00:0%d.123456789+00:00", "2026/11/22 10:00:0%d"]
+)
+def test_a_time_that_a_collector_glued_to_the_host_is_no_part_of_its_name(time: str, tmp_path: Path) -> None:
+    line = "gpu-a012:41887:42107 [3] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>\n"
+    log = tmp_path / "export.log"
+    log.write_text("".join(time % second + line for second in range(6)))
+    assert set(analyze([str(log)]).run["process"]["host"].to_list()) == {"gpu-a012"}

@@ -10,6 +10,7 @@ UNUSABLE = "unusable"  # CUDA cannot be used in this process at all
 HIDDEN = "hidden"  # the requested GPU is not visible to this process
 FABRIC = "fabric"  # NVSwitch is not configured
 PEER = "peer"  # direct access between two GPUs is not possible
+AMD = "amd"  # ROCm's runtime reports it, and ends the process
 OTHER = "other"
 
 KINDS = {

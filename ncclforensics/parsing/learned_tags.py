@@ -97,11 +97,17 @@ def _fronts(texts: pl.Series) -> list[str]:
             continue  # a sentence goes on: `NCCL error: …, Traceback (most recent call last):`
         host = start.split(":")[0]
         # `rank0.log-12-gpu-a012:41887`: grep joins its context with signs that a name of a host may have.
-        true = min((name for name in hosts if host.endswith(f"-{name}")), key=len, default=host)
+        true = min((name for name in hosts if host.endswith(f"-{name}")), key=len, default=_without_time(front, host))
         tag = re.sub(f"{_part('_own_time')}$", "", front + host.removesuffix(true))
         is_own = len(tag) > LONGEST or re.fullmatch(_part("_own_tag"), tag)
         fronts.append("" if is_own else tag)
     return fronts
+
+
+def _without_time(front: str, host: str) -> str:
+    """The name of a host without the end of a time that a collector glued to it."""
+    time = re.match(_part("_glued_time"), front + host)
+    return (front + host)[time.end() :] if time and len(front) < time.end() < len(front + host) else host
 
 
 def _without_known(form: list[list[str]], known: Iterable[Pattern]) -> list[list[str]]:

@@ -1,10 +1,11 @@
-"""CUDA errors that NCCL, PyTorch's watchdog, the application or nccl-tests report."""
+"""CUDA errors that NCCL, PyTorch's watchdog, the application or nccl-tests report, and errors of AMD's GPUs."""
 
 from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.data.cuda import error_kind
+from ncclforensics.analyses.job.exit_reports import ROCM
+from ncclforensics.data.cuda import AMD, error_kind
 from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.frames.registry import analysis
 
@@ -14,7 +15,7 @@ CUDA_ERROR = {
     "host": pl.Categorical(),
     "pid": pl.Int32(),
     "version": pl.String(),  # of NCCL; null if none or several are in the logs
-    "reporter": pl.String(),  # NCCL, PyTorch, the application, nccl-tests
+    "reporter": pl.String(),  # NCCL, PyTorch, the application, nccl-tests, ROCm's runtime
     "file": pl.String(),  # of NCCL's source: transport/nvls
     "code": pl.Int64(),
     "error": pl.String(),
@@ -35,7 +36,7 @@ def cuda_error(
     rank: pl.DataFrame,
     version: pl.DataFrame,
 ) -> pl.DataFrame:
-    """One row per line that reports a CUDA error, except from processes that were already exiting."""
+    """One row per line that reports an error of CUDA or ROCm, except from processes that were already exiting."""
     failed_tests = test_failure.filter(pl.col("form").is_in(["cuda", "early_cuda"]))
     place = ["source", "line", "pos"]
     numbers = rank.select("job", "rank", "host", "pid").unique(OWNER, keep="none")
@@ -50,7 +51,8 @@ def cuda_error(
         watchdog.filter(form="cuda").select("error", *place, rank="global_rank", reporter=pl.lit("PyTorch")),
         failed_tests.select("error", *place, host="node", reporter=pl.lit("nccl-tests")),
         process_exit.filter(how="gpu-error").select(
-            "job", "rank", "host", "pid", *place, error="message", reporter=pl.lit("the application")
+            "job", "rank", "host", "pid", *place, error="message",
+            reporter=pl.when(pl.col("reporter") == ROCM).then("reporter").otherwise(pl.lit("the application")),
         ),
     ]  # fmt: skip
     releases = version["version"].cast(pl.String).unique().to_list()
@@ -60,7 +62,11 @@ def cuda_error(
             error=pl.col("error").str.strip_chars("'. "),
             version=pl.lit(releases[0] if len(releases) == 1 else None, dtype=pl.String),
         )
-        .with_columns(kind=pl.col("error").map_elements(error_kind, return_dtype=pl.String))
+        .with_columns(
+            kind=pl.when(pl.col("reporter") == ROCM)
+            .then(pl.lit(AMD))
+            .otherwise(pl.col("error").map_elements(error_kind, return_dtype=pl.String))
+        )
         .filter(pl.col("kind") != "exiting")
         .sort("source", "line")
     )

@@ -34,12 +34,14 @@ Owner = tuple[str, int]
 
 EXCEPTION = "exception"  # an uncaught Python exception
 GPU_MEMORY = "gpu-memory"  # the GPU ran out of memory
-GPU_ERROR = "gpu-error"  # a CUDA call of the application failed
+GPU_ERROR = "gpu-error"  # a CUDA call of the application failed, or ROCm ended it
 HOST_MEMORY = "host-memory"  # the host, the container or the job ran out of memory
 SIGNAL = "signal"  # killed or crashed
 EXIT = "exit"  # exited with an error code
 NODE = "node"  # its node failed
 KERNEL = "the kernel"
+ROCM = "ROCm's runtime"
+BROKEN_MEMORY = "hardware memory corruption"  # the kernel ends a process that reads a damaged page
 CAPTURE = "capture"
 STRENGTH = (HOST_MEMORY, NODE, GPU_MEMORY, GPU_ERROR, EXCEPTION, SIGNAL, EXIT)  # the most specific first
 
@@ -212,7 +214,7 @@ def system_reports(job_end: pl.DataFrame, worker_end: pl.DataFrame, kernel_kill:
         if row["form"] in ("out_of_memory", "chosen", "oom_kill", "reaped"):
             yield ExitReport(HOST_MEMORY, row, KERNEL, signal=KILL, message=row["program"], **process_fields)
         elif row["form"] == "memory_failure":
-            yield ExitReport(SIGNAL, row, KERNEL, signal=BUS_ERROR, message="its memory is broken", **process_fields)
+            yield ExitReport(SIGNAL, row, KERNEL, signal=BUS_ERROR, message=BROKEN_MEMORY, **process_fields)
         elif row["form"] in ("segfault", "protection_fault"):
             yield ExitReport(
                 SIGNAL, row, KERNEL, signal=11, message=row["program"], where=row["where"], **process_fields
@@ -250,8 +252,9 @@ def crash_reports(crash: pl.DataFrame) -> Iterator[ExitReport]:
                 yield _exit_report(row, "the shell", None, REASONS[row["reason"]], **process_fields)
             case "traced":
                 yield _exit_report(row, "TVM's crash handler", None, SEGMENTATION_FAULT, **process_fields)
-            case "gpu":
-                yield ExitReport(GPU_ERROR, row, "the GPU's runtime", message=row["message"], **process_fields)
+            case "gpu" | "gpu_access" | "gpu_queue":
+                message = f"memory access fault, {row['message']}" if row["form"] == "gpu_access" else row["message"]
+                yield ExitReport(GPU_ERROR, row, ROCM, message=message, **process_fields)
             case "heap":
                 yield ExitReport(
                     SIGNAL,

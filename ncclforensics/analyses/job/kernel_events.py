@@ -26,6 +26,8 @@ KERNEL_EVENT = {
     "fault": pl.Categorical(),
     "severity": pl.Categorical(),
     "pci_severity": pl.Categorical(),
+    "memory_error": pl.Categorical(),  # UE: uncorrectable; CE: corrected
+    "memory_fault": pl.Categorical(),
     "netdev": pl.Categorical(),
     "state": pl.Categorical(),
     **ORIGIN,

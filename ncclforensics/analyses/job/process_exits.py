@@ -24,6 +24,7 @@ from ncclforensics.analyses.job.exit_reports import (
     KERNEL,
     NEAR,
     NODE,
+    ROCM,
     STRENGTH,
     ExitReport,
     Owner,
@@ -299,7 +300,8 @@ def ended_text(row: Row) -> str:
         case "gpu-memory":
             predicate = "ran out of GPU memory and ended"
         case "gpu-error":
-            predicate = f"ended by a CUDA error ({row['message']})"
+            cause = f"{row['reporter']} because of a GPU error" if row["reporter"] == ROCM else "a CUDA error"
+            predicate = f"was ended by {cause} ({row['message'].rstrip('.')})"
         case "host-memory":
             predicate = f"was killed because the host ran out of memory, as {row['reporter']} reports"
         case "node":

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.data.cuda import CORRUPTED, HARDWARE, HIDDEN, OTHER, UNUSABLE
+from ncclforensics.data.cuda import AMD, CORRUPTED, HARDWARE, HIDDEN, OTHER, UNUSABLE
 from ncclforensics.data.processes import UNCONFIRMED_XIDS, XIDS
 from ncclforensics.frames.columns import OWNER, short_host, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
@@ -176,6 +176,23 @@ def cuda_call_failed(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[F
         if files == ["transport/p2p"]:
             finding.detail += ": direct access between GPUs failed"
         yield finding
+
+
+@rule(Category.CUDA_ERROR, Severity.ERROR, of=("cuda_error",), hang=True)
+def rocm_gpu_exception(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+    """ROCm's runtime ended a process because its AMD GPU reported an exception.
+
+    Means: the GPU hung, or a kernel accessed memory that is not mapped; the process is aborted, and the other ranks
+    wait for it. A memory access fault is mostly one of a kernel of the program; a hang may be one of the GPU.
+    Not when: the process was ended on purpose, which prints a signal only.
+    Do: dmesg -T | grep amdgpu on that host, and rocm-smi --showras; for an access fault set AMD_SERIALIZE_KERNEL=3.
+    Sources: ROCm, ROCR-Runtime runtime.cpp and clr rocdevice.cpp; ROCm#4021.
+    """
+    for error, rows in _rows_by_error(cuda_error, AMD):
+        yield error_finding(
+            rows, rank, f"an AMD GPU reported an error on {{processes}}: {error}",
+            "reported by ROCm's runtime, which then ends the process", "certain",
+        )  # fmt: skip
 
 
 @rule(Category.CUDA_ERROR, Severity.ERROR, of=("hardware_event",), hang=True)

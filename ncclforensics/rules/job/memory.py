@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.job.exit_reports import GPU_MEMORY, HOST_MEMORY, SIGNAL
+from ncclforensics.analyses.job.exit_reports import BROKEN_MEMORY, GPU_MEMORY, HOST_MEMORY, SIGNAL
 from ncclforensics.data.cuda import MEMORY
 from ncclforensics.data.processes import BUS_ERROR, KILL
 from ncclforensics.data.versions import CUMEM_HOST, CUMEM_HOST_OPTIONAL, release
@@ -14,8 +14,9 @@ from ncclforensics.frames.columns import PLACE, text_of
 from ncclforensics.rules.finding import Category, Finding, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.ended_processes import exit_finding, first_exits
-from ncclforensics.rules.shared.grouping import error_finding, group_finding
+from ncclforensics.rules.shared.grouping import error_finding, evidence_lines, group_finding
 
+UNCORRECTABLE = "UE"  # as EDAC prints it
 SHARED = ["transport/shm", "misc/shmutils", "include/shm"]
 
 
@@ -93,7 +94,8 @@ def shm_too_small(
 
     Means: Docker gives a container 64 MiB by default, and NCCL needs about 10 MiB for each connection between GPUs
     through host memory. Versions before 2.19 may crash with SIGBUS instead.
-    Not when: the error has another reason than space (registration with CUDA, permissions).
+    Not when: the error has another reason than space (registration with CUDA, permissions); the kernel
+    ended the process because its memory is damaged.
     Do: --shm-size=1g --ulimit memlock=-1, or an emptyDir of medium Memory in Kubernetes; remove stale /dev/shm/nccl-*.
     Sources: nccl#290, nccl#342, nccl#983, nccl-tests#143, nccl-tests#166, vllm#1710.
     """
@@ -111,12 +113,37 @@ def shm_too_small(
             rows, rank, "/dev/shm is too small on {processes}", "a segment could not be extended to its size", "certain"
         )
         return
-    crashed = first_exits(process_exit, SIGNAL).filter(signal=BUS_ERROR)
+    broken = process_exit.filter(message=BROKEN_MEMORY)["rank_id"]
+    crashed = first_exits(process_exit, SIGNAL).filter(
+        pl.col("signal").eq(BUS_ERROR) & ~pl.col("rank_id").is_in(broken.to_list()).fill_null(value=False)
+    )
     if not crashed.is_empty():
         detail = "writing to a shared memory segment on a full /dev/shm raises SIGBUS"
         yield exit_finding(
             crashed, rank, "{processes} crashed with SIGBUS: /dev/shm may be too small", detail, "likely"
         )
+
+
+@rule(Category.PEER_LOST, Severity.ERROR, of=("process_exit",), hang=True)
+def host_memory_broken(process_exit: pl.DataFrame, kernel_event: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+    """The kernel ended a process because the memory of its host is damaged.
+
+    Means: a memory module reported an uncorrectable error, and the process read the damaged page; the other ranks wait
+    for it.
+    Not when: errors were corrected (EDAC CE, mce events alone), which end no process.
+    Do: drain the host; dmesg -T | grep -e EDAC -e "Memory failure"; replace the module that EDAC names.
+    Sources: Linux, mm/memory-failure.c and Documentation/driver-api/edac.rst.
+    """
+    ended = process_exit.filter((pl.col("message") == BROKEN_MEMORY) & pl.col("rank_id").is_not_null())
+    if ended.is_empty():
+        return
+    errors = kernel_event.filter((pl.col("form") == "memory") & (text_of("memory_error") == UNCORRECTABLE))
+    detail = "the kernel ended it with SIGBUS when it read a damaged page"
+    if not errors.is_empty():
+        detail += f"; it logged: {errors['memory_fault'][0]}"
+    finding = exit_finding(ended, rank, "{processes} read damaged memory of the host", detail, "certain")
+    finding.evidence += evidence_lines(errors.select("source", "line"), "memory")[:1]
+    yield finding
 
 
 @rule(Category.SHM, Severity.WARNING, of=("shared_memory",))
