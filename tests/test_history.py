@@ -171,8 +171,9 @@ def test_a_rule_first_seen_after_an_upgrade_is_possible_only(tmp_path: Path) -> 
     answer = overview(tmp_path / "db", map(run, range(12)))
 
     (first,) = answer.first_seen
-    assert (first.rule, first.found, first.runs, first.before) == ("net-socket-fallback", 3, 4, 8)
-    assert first.changes == [("NCCL", "2.27.7", "2.28.3")]
+    assert (first.rule, first.found) == ("net-socket-fallback", 3)
+    assert (len(first.change.runs), len(first.change.others), first.change.first_run) == (4, 8, 9)
+    assert first.change.facts == [("NCCL", "2.27.7", "2.28.3")]
     shown = text_history.text(answer, width=80)
     assert "possible" in shown.partition("FIRST SEEN")[2].splitlines()[0]
     assert not answer.is_alarming
@@ -184,6 +185,28 @@ def test_a_rule_that_was_seen_before_the_upgrade_did_not_come_with_it(tmp_path: 
     )
 
     assert overview(tmp_path / "db", runs).first_seen == []
+
+
+def test_a_benchmark_that_lists_no_hosts_names_none(tmp_path: Path) -> None:
+    answer = overview(tmp_path / "db", (record(day, hosts=[""], busbw=300.0 if day else 100.0) for day in range(12)))
+    without_parts = Overview({**answer.history, "part": answer.history["part"].clear()})
+
+    assert len(without_parts.series[0].below) == 1
+    assert without_parts.returning == []
+
+
+@pytest.mark.parametrize(("after", "is_shown"), [(310.0, True), (360.0, False)])
+def test_a_test_that_is_slower_since_an_upgrade_is_shown(tmp_path: Path, after: float, is_shown: bool) -> None:
+    noise = random.Random(3)
+    runs = [
+        record(day, busbw=noise.gauss(after if day >= 8 else 361, 2), NCCL="2.28.3" if day >= 8 else "2.27.7")
+        for day in range(14)
+    ]
+    answer = overview(tmp_path / "db", runs)
+
+    assert len(answer.shifts) == is_shown
+    for shift in answer.shifts:
+        assert (round(shift.before), round(shift.after), shift.change.first_run) == (361, 311, 9)
 
 
 def test_a_slow_benchmark_is_outside_the_band_of_its_cluster(tmp_path: Path) -> None:

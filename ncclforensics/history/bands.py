@@ -84,14 +84,14 @@ def namings(history: History, tests: list[Series]) -> pl.DataFrame:
     Where all hosts of a run are in such a test, none of them is named.
     """
     taking_part = history["part"].filter(pl.col("kind") == HOST).group_by("run").agg(pl.col("host"))
-    hosts_of: dict[int, list[str]] = dict(taking_part.iter_rows())
+    hosts_of: dict[int, set[str]] = {run: set(hosts) for run, hosts in taking_part.iter_rows()}
     slow: dict[int, set[str]] = {}
     for figure in (figure for test in tests for figure in test.below):
         slow.setdefault(figure.run, set()).update(filter(None, figure.hosts.split(", ")))
     rows = [
         {"run": run, "kind": HOST, "host": host, "name": "", "rule": BELOW, "certainty": "likely", "ranks": ""}
         for run, hosts in slow.items()
-        for host in sorted(hosts & set(hosts_of[run]))
-        if len(hosts_of[run]) == 1 or not hosts.issuperset(hosts_of[run])
+        for host in sorted(hosts & hosts_of.get(run, set()))
+        if len(hosts_of[run]) == 1 or not hosts_of[run] <= hosts
     ]
     return pl.DataFrame(rows, schema=dict(TABLES["naming"]))

@@ -1,52 +1,97 @@
-"""Rules whose findings came with another version, driver or variable: never before, and too often since for chance."""
+"""What came with another version, driver or variable: findings of rules never seen before it, and other bandwidths.
+
+A history shows only that two things coincide: whatever it finds here is possible, never more.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from statistics import median
 
+from ncclforensics.history.bands import LEAST_SHARE, Series
 from ncclforensics.history.probability import CHANCE, at_least, hypergeometric
 from ncclforensics.history.store import History
 
 FEWEST_BEFORE = 3  # runs with another value, before the first with the new one
+Facts = list[tuple[str, str, str]]  # fact, the value before, the new value
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Facts that got a new value in the same run, and kept it in the same runs."""
+
+    facts: Facts
+    runs: frozenset[int]  # with the new values
+    others: frozenset[int]  # with other values; at least FEWEST_BEFORE of them came before
+    first_run: int  # with the new values
 
 
 @dataclass(frozen=True, slots=True)
 class FirstSeen:
-    """A rule that only runs with a new value of some facts show. That they are its cause is possible, not shown."""
+    """A rule that only runs after a change show."""
 
     rule: str
     found: int  # runs with the new values that show it
-    runs: int  # with the new values
-    before: int  # runs with other values, none of which shows it
-    changes: list[tuple[str, str, str]]  # fact, the value before, the new value
-    first_run: int  # with the new values
+    change: Change
 
 
-def first_seen(history: History) -> list[FirstSeen]:
-    """Return the rules that came with a change, the least probable by chance first."""
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """A test that is slower or faster after a change than before."""
+
+    test: str
+    before: float  # median in GB/s
+    after: float
+    change: Change
+
+
+def changes(history: History) -> list[Change]:
+    """Return the changes of facts, the earliest first."""
     order = {run: at for at, run in enumerate(history["run"].sort("moment", "run")["run"])}
-    found_in = {
-        str(rule): set(rows["run"]) for (rule,), rows in history["finding"].group_by("rule", maintain_order=True)
-    }
-    changes: dict[tuple[str, frozenset[int], frozenset[int]], list[tuple[str, str, str]]] = {}
-    for (what,), rows in history["fact"].group_by("what", maintain_order=True):
+    facts: dict[tuple[frozenset[int], frozenset[int]], Facts] = {}
+    for (what,), rows in history["fact"].sort("what").group_by("what", maintain_order=True):
         values = dict(sorted(rows.select("run", "value").iter_rows(), key=lambda item: order[item[0]]))
         for value in dict.fromkeys(values.values()):
             runs = frozenset(run for run in values if values[run] == value)
-            others = frozenset(values) - runs
-            first = min(runs, key=order.__getitem__)
-            before = [run for run in others if order[run] < order[first]]
-            if len(before) < FEWEST_BEFORE:
-                continue
-            change = (str(what), values[max(before, key=order.__getitem__)], value)
-            for rule, of_rule in found_in.items():
-                if of_rule & runs and not of_rule & others:
-                    changes.setdefault((rule, runs, others), []).append(change)
+            before = [run for run in values if order[run] < order[_first(runs, order)]]
+            if len(before) >= FEWEST_BEFORE:
+                facts.setdefault((runs, frozenset(values) - runs), []).append((str(what), values[before[-1]], value))
+    found = [Change(of_runs, runs, others, _first(runs, order)) for (runs, others), of_runs in facts.items()]
+    return sorted(found, key=lambda change: order[change.first_run])
+
+
+def _first(runs: Iterable[int], order: dict[int, int]) -> int:
+    return min(runs, key=order.__getitem__)
+
+
+def first_seen(history: History, found_changes: list[Change]) -> list[FirstSeen]:
+    """Return the rules that came with a change, the least probable by chance first."""
     seen = []
-    for (rule, runs, others), of_runs in changes.items():
-        found = len(found_in[rule] & runs)
-        probability = at_least(found, hypergeometric(len(runs) + len(others), found, len(runs)))
-        if probability <= CHANCE:
-            first = min(runs, key=order.__getitem__)
-            seen.append((probability, FirstSeen(rule, found, len(runs), len(others), of_runs, first)))
+    for (rule,), rows in history["finding"].sort("rule").group_by("rule", maintain_order=True):
+        of_rule = set(rows["run"])
+        for change in found_changes:
+            found = len(of_rule & change.runs)
+            by_chance = hypergeometric(len(change.runs) + len(change.others), found, len(change.runs))
+            if found and not of_rule & change.others and (probability := at_least(found, by_chance)) <= CHANCE:
+                seen.append((probability, FirstSeen(str(rule), found, change)))
     return [first for _, first in sorted(seen, key=lambda item: (item[0], item[1].rule))]
+
+
+def shifts(tests: list[Series], found_changes: list[Change]) -> Iterator[Shift]:
+    """Yield the tests that another median came with: more figures on one side of the common one than by chance.
+
+    Mood's median test, with exact probabilities: single slow runs do not matter.
+    """
+    for test in tests:
+        middle = test.median
+        for change in found_changes:
+            after = [figure.busbw for figure in test.figures if figure.run in change.runs]
+            before = [figure.busbw for figure in test.figures if figure.run in change.others]
+            if not after or not before or abs(median(after) - median(before)) <= LEAST_SHARE * median(before):
+                continue
+            is_slower = median(after) < median(before)
+            beyond = [(value < middle) if is_slower else (value > middle) for value in (*after, *before)]
+            by_chance = hypergeometric(len(beyond), sum(beyond), len(after))
+            if 2 * at_least(sum(beyond[: len(after)]), by_chance) <= CHANCE:  # slower or faster: two questions
+                yield Shift(test.test, median(before), median(after), change)

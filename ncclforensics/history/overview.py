@@ -10,7 +10,7 @@ from functools import cached_property
 import polars as pl
 
 from ncclforensics.history.bands import Series, namings, series
-from ncclforensics.history.changes import FirstSeen, first_seen
+from ncclforensics.history.changes import Change, FirstSeen, Shift, changes, first_seen, shifts
 from ncclforensics.history.probability import interval
 from ncclforensics.history.returning import ReturningPart, returning_parts
 from ncclforensics.history.store import History
@@ -54,7 +54,16 @@ class Overview:
     @cached_property
     def first_seen(self) -> list[FirstSeen]:
         """Rules that came with a change."""
-        return first_seen(self.history)
+        return first_seen(self.history, self._changes)
+
+    @cached_property
+    def shifts(self) -> list[Shift]:
+        """Tests that became slower or faster with a change."""
+        return list(shifts(self.series, self._changes))
+
+    @cached_property
+    def _changes(self) -> list[Change]:
+        return changes(self.history)
 
     @cached_property
     def starts(self) -> Starts:

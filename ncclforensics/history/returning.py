@@ -70,8 +70,8 @@ class _Comparison:
         is_kind = pl.col("kind") == kind
         self.kind = kind
         self.kinds = history["naming"]["kind"].n_unique()
-        self.parts = history["part"].filter(is_kind)
-        self.namings = history["naming"].filter(is_kind)
+        self.parts = history["part"].filter(is_kind).unique(["run", *PART], maintain_order=True)
+        self.namings = history["naming"].filter(is_kind).join(self.parts, on=["run", *PART], how="semi")
         self.order = {run: at for at, run in enumerate(history["run"].sort("moment", "run")["run"])}
 
     def returning_parts(self) -> Iterator[ReturningPart]:

@@ -147,7 +147,7 @@ def _open(file: Path, *, is_written: bool) -> Iterator[sqlite3.Connection]:
         if "locked" in str(error):
             raise NoInputError(f"{file}: another process has kept it locked for {PATIENCE:.0f} seconds") from error
         raise NoInputError(f"{file}: cannot be used: {error}") from error
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeError) as error:
         raise NoInputError(f"{file}: is a damaged history, or none: {error}") from error
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ncclforensics import __version__
 from ncclforensics.history.bands import Measured, Series
-from ncclforensics.history.changes import FirstSeen
+from ncclforensics.history.changes import Change
 from ncclforensics.history.overview import Overview
 from ncclforensics.history.returning import ReturningPart
 from ncclforensics.views.json_report import SCHEMA_VERSION, dump_json
@@ -38,7 +38,13 @@ def as_object(overview: Overview) -> dict[str, Any]:
             "share": list(starts.share) if starts.decided else None,
         },
         "busbw": [_series(test) for test in overview.series],
-        "first_seen": [_first_seen(first) for first in overview.first_seen],
+        "first_seen": [
+            {"rule": first.rule, "found": first.found, **_change(first.change)} for first in overview.first_seen
+        ],
+        "shifts": [
+            {"test": shift.test, "before_GBps": shift.before, "after_GBps": shift.after, **_change(shift.change)}
+            for shift in overview.shifts
+        ],
     }
 
 
@@ -62,6 +68,11 @@ def _figure(figure: Measured) -> dict[str, Any]:
     return {"run": figure.run, "moment": figure.moment, "hosts": figure.hosts, "busbw_GBps": figure.busbw}
 
 
-def _first_seen(first: FirstSeen) -> dict[str, Any]:
-    changes = [{"fact": fact, "before": before, "after": after} for fact, before, after in first.changes]
-    return {**asdict(first), "changes": changes, "certainty": "possible"}
+def _change(change: Change) -> dict[str, Any]:
+    return {
+        "changes": [{"fact": fact, "before": before, "after": after} for fact, before, after in change.facts],
+        "first_run": change.first_run,
+        "runs": sorted(change.runs),
+        "other_runs": sorted(change.others),
+        "certainty": "possible",
+    }

@@ -10,7 +10,6 @@ from rich.text import Text
 
 from ncclforensics.data.names import count_of, printable
 from ncclforensics.history.bands import Measured, Series
-from ncclforensics.history.changes import FirstSeen
 from ncclforensics.history.overview import UNDECIDED, Overview
 from ncclforensics.history.returning import ReturningPart
 from ncclforensics.history.tables import HOST
@@ -45,18 +44,18 @@ def _parts(overview: Overview, verbose: bool) -> Iterator[RenderableType]:
     yield heading("SUSPECTS" if named else "NO SUSPECTS")
     for part in named[:MOST_SUSPECTS]:
         yield indented(_suspect(part, [inner for inner in overview.returning if inner.host == part.host]))
+    yield from _more(len(named) - MOST_SUSPECTS)
     if named:
         yield indented(Text("To confirm: run without them, and test each alone (nccl-tests, dcgmi diag).", style="dim"))
     else:
         yield indented(Text("No host, GPU or port is named more often than chance explains."))
-    yield from _more(len(named) - MOST_SUSPECTS)
     is_shown = {part.host for part in named}
     still_open = [part for part in overview.returning if part.is_open and part.host not in is_shown]
     yield from _open(_without_inner_parts(still_open))
     yield from _usual([part for part in overview.returning if not part.certainty and not part.is_open])
     yield from _starts(overview)
     yield from _series(overview)
-    yield from _first_seen(overview.first_seen)
+    yield from _changes(overview)
     if verbose:
         yield from _runs(overview)
     else:
@@ -181,21 +180,25 @@ def _strip(test: Series) -> str:
     return "".join("▼" if id(figure) in below else "▲" if id(figure) in above else "·" for figure in latest)
 
 
-def _first_seen(found: list[FirstSeen]) -> Iterator[RenderableType]:
-    if not found:
+def _changes(overview: Overview) -> Iterator[RenderableType]:
+    """Show the rules and the bandwidths that came with a change."""
+    rows = [
+        (first.rule, f"in {first.found} of {count_of(len(first.change.runs), 'run')}, in none before", first.change)
+        for first in overview.first_seen
+    ]
+    rows += [
+        (shift.test, f"median {shift.before:.4g} GB/s before, {shift.after:.4g} GB/s since", shift.change)
+        for shift in overview.shifts
+    ]
+    if not rows:
         return
     yield heading("FIRST SEEN AFTER A CHANGE (possible: other things may have changed, too)")
-    for first in found[:MOST_CHANGES]:
-        changes = "; ".join(f"{fact} {before} → {after}" for fact, before, after in first.changes[:MOST_CHANGES])
-        yield indented(
-            Text.assemble(
-                (printable(first.rule), "bold"),
-                f"  in {first.found} of {count_of(first.runs, 'run')} since run {first.first_run}, "
-                f"in none of {first.before} before\n",
-                f"  {printable(changes)}",
-            )
-        )
-    yield from _more(len(found) - MOST_CHANGES)
+    for name, counts, change in rows[:MOST_CHANGES]:
+        facts = "; ".join(f"{fact} {before} → {after}" for fact, before, after in change.facts[:MOST_CHANGES])
+        since = f"since run {change.first_run}, {count_of(len(change.others), 'run')} with other values"
+        lines = Text.assemble((printable(name), "bold"), f"\n  {counts}\n  {printable(facts)}\n  {since}")
+        yield indented(lines)
+    yield from _more(len(rows) - MOST_CHANGES)
 
 
 def _runs(overview: Overview) -> Iterator[RenderableType]:
