@@ -9,6 +9,7 @@ import polars as pl
 from ncclforensics.extensions.loading import Extension, line_of_rule
 from ncclforensics.formats import dialect
 from ncclforensics.grammar import folders, grammar_file
+from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.grammar.patterns import Shape
 from ncclforensics.parsing.explain_line import explain_line
 
@@ -46,16 +47,12 @@ def example_problems(extension: Extension) -> Iterator[str]:
         for example in shape.examples:
             fields = fields_by_pattern(shape, example)
             reference = grammar_file.load(shape.grammar).reference_fields(shape.frame, example)
-            found = explain_line(example, all_shapes).shape
             if reference is None:
                 yield f"{place}: the example is no line of {shape.frame}: {example}"
             elif fields != reference:
                 yield f"{place}: a terminal is too wide, for two engines read the example differently: {example}"
-            elif found is None or found.frame != shape.frame:
-                taker = (
-                    f"the rule {found.frame} of {folders.shown(folders.path_of(found.grammar))}" if found else "no rule"
-                )
-                yield f"{place}: {taker} takes the example of {shape.frame}: {example}"
+            elif (taker := _taker(example, all_shapes)) != shape.frame:
+                yield f"{place}: {taker or 'no rule'} takes the example of {shape.frame}: {example}"
             forms.update([fields[0]] if fields else [])
         for form in sorted({pattern.form for pattern in shape.patterns} - forms):
             yield f"{place}: no example above {shape.frame} is a line of its alternative {form or 1}"
@@ -63,3 +60,9 @@ def example_problems(extension: Extension) -> Iterator[str]:
             rivals = others.filter((pl.col("priority") <= shape.priority) & pl.col("text").str.contains(pattern.regex))
             for frame, text in rivals.select("frame", "text").iter_rows():
                 yield f"{place}: {shape.frame} also matches a line of {frame}: {text}"
+
+
+def _taker(example: str, all_shapes: Dialect) -> str:
+    """The rule that gets a line when a log is read; empty if there is none."""
+    shape = explain_line(example, all_shapes).shape
+    return shape.frame if shape else ""
