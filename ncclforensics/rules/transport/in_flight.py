@@ -1,4 +1,4 @@
-"""Transfers that stood still when NCCL's example profiler wrote its trace."""
+"""Transfers that stood still when NCCL's profiler or its proxy was looked at."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ WAITS_FOR = {
 
 @rule(Category.HANG, Severity.INFO, of=("transfer_in_flight",))
 def transfer_not_ended(transfer_in_flight: pl.DataFrame) -> Iterator[Finding]:
-    """Transfers of a call had not ended when the profiler wrote its trace.
+    """Transfers had not ended when the profiler wrote its trace, or the proxy was dumped.
 
-    Means: the trace shows on which channel, to or from which peer, and in which step data stood still. Where a proxy
-    waits for its own GPU, the fault is there or at a rank before it in the ring; where it waits for the network, it is
-    on the way to that peer.
-    Not when: the trace was written while the job ran; each rank shows its own side only, and a rank that waits shows a
+    Means: the trace, or what NCCL_PROXY_DUMP_SIGNAL prints, shows on which channel, to or from which peer, and in which
+    step data stood still. Where a proxy waits for its own GPU, the fault is there or at a rank before it in the ring;
+    where it waits for the network, it is on the way to that peer.
+    Not when: it was written while the job ran; each rank shows its own side only, and a rank that waits shows a
     transfer that has not ended just as the rank that it waits for.
     Do: compare the traces of both ends of the named channel: the first hop without data is behind the fault.
-    Sources: NCCL, plugins/profiler/example/print_event.cc and plugins/profiler/README.md.
+    Sources: NCCL, plugins/profiler/example/print_event.cc and plugins/profiler/README.md; src/proxy.cc, printProxyOp.
     """
     calls = ["comm_hash", "operation", "sequence"]
     for key, rows in transfer_in_flight.sort("source", "line").group_by(calls, maintain_order=True):
@@ -43,11 +43,12 @@ def transfer_not_ended(transfer_in_flight: pl.DataFrame) -> Iterator[Finding]:
         first = hops if hops.height else rows.unique("rank", keep="first", maintain_order=True)
         way = [f"from rank {row['rank']} to rank {row['peer']}" for row in hops.head(SHOWN).to_dicts()]
         on_the_way = [f"data stood on the way {', '.join(way)}"] if way else []
+        of_communicator = "" if key[0] is None else f" of communicator {int(str(key[0])):#x}"
+        where = ranks_text(ranks) if ranks else "a rank that the dump does not name"
         yield Finding(
-            f"{count_of(rows.height, 'transfer')} of {key[1]}{number} had not ended on {ranks_text(ranks)} of"
-            f" communicator {int(key[0]):#x}",
+            f"{count_of(rows.height, 'transfer')} of {key[1]}{number} had not ended on {where}{of_communicator}",
             "; ".join([*on_the_way, *(_text(row) for row in first.head(SHOWN).to_dicts())]),
-            "likely",
+            "possible" if key[0] is None and not hops.height else "likely",
             role=Role.CONTEXT,
             evidence=evidence_lines(first.select("source", "line").head(SHOWN)),
         )
@@ -62,7 +63,9 @@ def _hops(rows: pl.DataFrame) -> pl.DataFrame:
 
 def _text(row: dict[str, object]) -> str:
     direction = "to" if row["is_send"] else "from"
-    text = f"rank {row['rank']}: channel {row['channel']}, {direction} peer {row['peer']}"
+    name = "its rank" if row["rank"] is None else f"rank {row['rank']}"
+    text = f"{name}: channel {row['channel']}, {direction} peer {row['peer']}"
     if row["state"] in WAITS_FOR:
-        text += f", step {row['step']} of {row['steps']} waits for {WAITS_FOR[str(row['state'])]}"
+        step = "" if row["step"] is None else f", step {row['step']} of {row['steps']}"
+        text += f"{step} waits for {WAITS_FOR[str(row['state'])]}"
     return text + ("" if row["queue_pair"] is None else f", queue pair {row['queue_pair']}")
