@@ -5,7 +5,7 @@
 #   make test          everything a change must pass
 #   make corpus        all real logs beside the repository, of which `make test` reads a sample
 #   make nightly       all tests, with many more examples of every property, on all incidents and real logs
-#   make scores        how often the answers are right, on jobs whose truth is known: docs/accuracy.md, in ten minutes
+#   make scores        how often the answers are right, on jobs whose truth is known: docs/accuracy.md
 #   make bench         the command against awk, grep and a conventional parser
 #   make bench-volume  the same, a job with long logs against one with short logs, and 2 GB of all families
 #   make bench-curve   what grows with ranks: 512, 2,048 and 10,000 logs

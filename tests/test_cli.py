@@ -203,7 +203,25 @@ def test_the_demo_shows_a_verdict(say: Callable[..., Said]) -> None:
 
 
 def test_version_prints_the_version(say: Callable[..., Said]) -> None:
-    assert say("--version") == (0, f"ncclforensics {__version__}\n", "")
+    code, out, err = say("--version")
+
+    assert (code, out.splitlines()[0], err) == (0, f"ncclforensics {__version__}", "")
+
+
+def test_version_says_which_extras_are_installed(say: Callable[..., Said], monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = [
+        "polars<3,>=2.1",
+        "pytest>=8; extra == 'dev'",
+        'mcp[ws]<3,>=2; extra == "mcp"',
+        "no-such>=1; extra == 'x'",
+    ]
+    monkeypatch.setattr("ncclforensics.cli.extras.requires", lambda name: [*wanted, "orjson; extra == 'x'"])
+    monkeypatch.setattr("ncclforensics.cli.extras.version", {"mcp": "2", "orjson": "3"}.__getitem__)
+    monkeypatch.setattr("ncclforensics.cli.extras.PackageNotFoundError", KeyError)
+
+    said = say("--version")[1].splitlines()[1:]
+
+    assert said == ["extras installed: mcp", "extras not installed: x (no-such)"]
 
 
 def test_control_characters_of_logs_and_file_names_are_not_printed(say: Callable[..., Said], tmp_path: Path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import filecmp
 import os
 import re
 import subprocess
 import sys
 import sysconfig
+import tarfile
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -72,6 +75,36 @@ def test_the_wheel_names_its_program_and_its_licence(wheel: Path) -> None:
     assert any(name.endswith("/licenses/LICENSE") for name in archive.namelist())
 
 
+def test_the_licence_of_every_library_is_listed() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    required = [
+        *project["dependencies"],
+        *(line for lines in project["optional-dependencies"].values() for line in lines),
+    ]
+    names = {re.split(r"[\[<>=]", requirement)[0] for requirement in required} - {"ncclforensics"}
+    licences = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8").partition("## Licences")[2]
+
+    assert {name for name in names if not re.search(rf"[ |]{name}[,; ]", licences)} == set()
+
+
+@pytest.mark.slow
+def test_the_same_source_builds_the_same_bytes(tmp_path: Path) -> None:
+    """Once from the repository, once from the source that this wrote, in another folder and of another time."""
+    first, second, source = tmp_path / "first", tmp_path / "second", tmp_path / "source"
+    build: list[str | Path] = [sys.executable, "-m", "build", "--no-isolation", "--outdir"]
+    assert tried([*build, first], ROOT).returncode == 0
+    with tarfile.open(next(first.glob("*.tar.gz"))) as archive:
+        archive.extractall(source, filter="data")
+    (unpacked,) = source.iterdir()
+    for path in unpacked.rglob("*"):
+        os.utime(path, (1e9, 1e9))
+    assert tried([*build, second], unpacked).returncode == 0
+
+    names = sorted(path.name for path in first.iterdir())
+    assert [name.rpartition(".")[2] for name in names] == ["whl", "gz"]
+    assert filecmp.cmpfiles(first, second, names, shallow=False) == (names, [], [])
+
+
 def test_a_line_is_parsed_with_the_installed_grammars(installed: Path, tmp_path: Path) -> None:
     code = (
         "from ncclforensics.grammar import folders; from ncclforensics.formats.nccl import dialect; "
@@ -96,4 +129,4 @@ def test_the_installed_demo_finds_the_culprit(installed: Path, tmp_path: Path) -
 def test_the_installed_program_prints_its_version(installed: Path, tmp_path: Path) -> None:
     said = tried([installed / "ncclforensics", "--version"], tmp_path)
 
-    assert said.stdout.strip().endswith("0.1.0")
+    assert said.stdout.splitlines()[0] == "ncclforensics 0.1.0"

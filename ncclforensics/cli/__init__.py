@@ -52,13 +52,21 @@ COMMANDS = [
 
 def _print_version(is_requested: bool) -> None:
     if is_requested:
-        typer.echo(f"ncclforensics {__version__}")
+        from ncclforensics.cli.extras import describe_extras
+
+        typer.echo("\n".join([f"ncclforensics {__version__}", *describe_extras()]))
         raise typer.Exit
 
 
 def _main(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Print the version and the extras, and exit.",
+        ),
     ] = False,
 ) -> None:
     pass
