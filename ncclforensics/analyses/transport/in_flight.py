@@ -74,9 +74,9 @@ def transfer_in_flight(
 
 def _of_proxies(active_operation: pl.DataFrame, rank: pl.DataFrame, member: pl.DataFrame) -> Iterator[Row]:
     """The transfers of the last dump in each input; peers are ranks of a communicator that the dump does not name."""
-    alone = rank.group_by("source").agg(pl.col("rank").unique()).filter(pl.col("rank").list.len() == 1)
+    single = rank.group_by("source").agg(pl.col("rank").unique()).filter(pl.col("rank").list.len() == 1)
     has_one_communicator = member["key"].n_unique() == 1
-    ranks = {source: numbers[0] for source, numbers in alone.iter_rows()} if has_one_communicator else {}
+    ranks = {source: numbers[0] for source, numbers in single.iter_rows()} if has_one_communicator else {}
     operations = active_operation.with_columns(text_of("form"), text_of("state"), text_of("others")).sort(
         "source", "pos"
     )
