@@ -21,6 +21,8 @@ MOST_OPEN = 5
 MOST_SERIES = 6
 MOST_FIGURES = 5
 MOST_CHANGES = 5
+MOST_HOSTS = 3
+LONGEST_VALUE = 60  # characters
 LONGEST_STRIP = 60  # figures that are drawn, the latest
 
 
@@ -169,8 +171,10 @@ def _figures(test: Series) -> Text:
 
 
 def _figure(figure: Measured) -> str:
-    hosts = f" on {printable(figure.hosts)}" if figure.hosts else ""
-    return f"{figure.busbw:.4g} GB/s in run {figure.run}, {_day(figure.moment)}{hosts}"
+    hosts = figure.hosts.split(", ") if figure.hosts else []
+    more = f" and {len(hosts) - MOST_HOSTS} more" if len(hosts) > MOST_HOSTS else ""
+    place = f" on {printable(', '.join(hosts[:MOST_HOSTS]))}{more}" if hosts else ""
+    return f"{figure.busbw:.4g} GB/s in run {figure.run}, {_day(figure.moment)}{place}"
 
 
 def _strip(test: Series) -> str:
@@ -194,11 +198,17 @@ def _changes(overview: Overview) -> Iterator[RenderableType]:
         return
     yield heading("FIRST SEEN AFTER A CHANGE (possible: other things may have changed, too)")
     for name, counts, change in rows[:MOST_CHANGES]:
-        facts = "; ".join(f"{fact} {before} → {after}" for fact, before, after in change.facts[:MOST_CHANGES])
+        facts = "; ".join(
+            f"{fact} {_short(before)} → {_short(after)}" for fact, before, after in change.facts[:MOST_CHANGES]
+        )
         since = f"since run {change.first_run}, {count_of(len(change.others), 'run')} with other values"
         lines = Text.assemble((printable(name), "bold"), f"\n  {counts}\n  {printable(facts)}\n  {since}")
         yield indented(lines)
     yield from _more(len(rows) - MOST_CHANGES)
+
+
+def _short(value: str) -> str:
+    return value if len(value) <= LONGEST_VALUE else value[: LONGEST_VALUE - 1] + "…"
 
 
 def _runs(overview: Overview) -> Iterator[RenderableType]:
