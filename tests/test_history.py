@@ -110,7 +110,7 @@ def test_too_few_runs_say_how_many_more_would_decide(tmp_path: Path) -> None:
     assert counts(answer) == {"gpu-a002": (3, 3, None)}
     assert answer.returning[0].further_runs == 1  # 4 hosts: (1/4) ** 4 * 4 is below 1 in 20
     assert not answer.is_enough
-    assert "1 more run that names it alone" in " ".join(text_history.text(answer, width=100).split())
+    assert "gpu-a002 3 of 3 runs 0 of 9 1 Further runs" in " ".join(text_history.text(answer, width=100).split())
 
 
 @pytest.mark.parametrize(("moves", "rank", "certainty"), [(False, 9, "possible"), (True, None, "likely")])

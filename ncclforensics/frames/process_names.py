@@ -12,6 +12,7 @@ from ncclforensics.parsing.matching import NO_HOST
 
 # A torn host name is so many times rarer than the true one: a name that ends like it, and any other name.
 RARE, VERY_RARE = 3, 30
+MADE_UP = "unnamed-"  # how names of hosts begin that no line shows
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ def process_names(speakers: pl.DataFrame) -> ProcessNames:
     without_process: dict[int, tuple[str, int | None] | None] = {}
     for source in missing:
         own = owners.filter(source=source).select("host", "pid").rows()
-        without_process[source] = own[0] if len(own) == 1 else None if own else (f"unnamed-{source + 1}", None)
+        without_process[source] = own[0] if len(own) == 1 else None if own else (f"{MADE_UP}{source + 1}", None)
     return ProcessNames(_true_hosts(named), without_process)
 
 

@@ -66,14 +66,19 @@ def _first(runs: Iterable[int], order: dict[int, int]) -> int:
 
 
 def first_seen(history: History, found_changes: list[Change]) -> list[FirstSeen]:
-    """Return the rules that came with a change, the least probable by chance first."""
+    """Return the rules that came with a change, the least probable by chance first.
+
+    The probability is corrected for the number of rules that any run shows (Bonferroni).
+    """
     seen = []
+    rules = history["finding"]["rule"].n_unique()
     for (rule,), rows in history["finding"].sort("rule").group_by("rule", maintain_order=True):
         of_rule = set(rows["run"])
         for change in found_changes:
             found = len(of_rule & change.runs)
             by_chance = hypergeometric(len(change.runs) + len(change.others), found, len(change.runs))
-            if found and not of_rule & change.others and (probability := at_least(found, by_chance)) <= CHANCE:
+            probability = at_least(found, by_chance) * rules
+            if found and not of_rule & change.others and probability <= CHANCE:
                 seen.append((probability, FirstSeen(str(rule), found, change)))
     return [first for _, first in sorted(seen, key=lambda item: (item[0], item[1].rule))]
 
@@ -81,9 +86,10 @@ def first_seen(history: History, found_changes: list[Change]) -> list[FirstSeen]
 def shifts(tests: list[Series], found_changes: list[Change]) -> Iterator[Shift]:
     """Yield the tests that another median came with: more figures on one side of the common one than by chance.
 
-    Mood's median test, with exact probabilities: single slow runs do not matter.
+    Mood's median test, with exact probabilities, corrected for the number of tests: single slow runs do not matter.
     """
-    for test in tests:
+    judged = [test for test in tests if test.band]
+    for test in judged:
         middle = test.median
         for change in found_changes:
             after = [figure.busbw for figure in test.figures if figure.run in change.runs]
@@ -93,5 +99,6 @@ def shifts(tests: list[Series], found_changes: list[Change]) -> Iterator[Shift]:
             is_slower = median(after) < median(before)
             beyond = [(value < middle) if is_slower else (value > middle) for value in (*after, *before)]
             by_chance = hypergeometric(len(beyond), sum(beyond), len(after))
-            if 2 * at_least(sum(beyond[: len(after)]), by_chance) <= CHANCE:  # slower or faster: two questions
+            questions = 2 * len(judged)  # slower or faster
+            if at_least(sum(beyond[: len(after)]), by_chance) * questions <= CHANCE:
                 yield Shift(test.test, median(before), median(after), change)

@@ -80,9 +80,9 @@ class Overview:
 
     @property
     def is_enough(self) -> bool:
-        """Whether there is more than one run, nothing is open, and every test has a band."""
-        is_open = any(part.is_open for part in self.returning) or any(test.missing for test in self.series)
-        return self.history["run"].height > 1 and not is_open
+        """Whether there is more than one run, nothing is open, and, where there are tests, any has a band."""
+        is_judged = not self.series or any(test.band for test in self.series)
+        return self.history["run"].height > 1 and is_judged and not any(part.is_open for part in self.returning)
 
 
 def within(history: History, since: datetime | None, until: datetime | None) -> History:

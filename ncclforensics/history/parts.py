@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator
 
 import polars as pl
 
+from ncclforensics.data.redaction_rules import EVERYWHERE
 from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.process_names import MADE_UP
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.history.tables import GPU, HOST, PORT
 from ncclforensics.report.build import Report
@@ -41,13 +43,14 @@ def short_name(host: str) -> str:
 
 
 def parts(run: Frames) -> list[Part]:
-    """Return every host, GPU and port that took part in a run."""
+    """Return every host, GPU and port that took part in a run; none of hosts whose name is not known."""
     processes = run["rank"]
     hosts = {*_texts(run["process"]["host"]), *_texts(processes["host"]), *_texts(run["benchmark"]["hosts"].explode())}
     gpus = processes.select(pl.col("host", "busid").cast(pl.String)).drop_nulls().unique()
     found: set[Key] = {(HOST, short_name(host), "") for host in hosts if host}
     found |= {(GPU, short_name(host), busid) for host, busid in gpus.iter_rows()}
     found |= {(PORT, host, port) for host, port in _ports(run)}
+    found = {key for key in found if not key[1].startswith(MADE_UP) and key[1] not in EVERYWHERE}
     ranks: dict[Key, set[int]] = {}
     for rank, keys in _rank_places(run).items():
         for key in keys:

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import polars as pl
 
-from ncclforensics.data.busbw import IN_PLACE
+from ncclforensics.data.busbw import DIP_FROM, IN_PLACE
 from ncclforensics.data.names import bytes_text
 from ncclforensics.data.paths import STDIN
 from ncclforensics.diff.job import environment, versions
-from ncclforensics.diff.nccl_choices import network
 from ncclforensics.errors import BrokenFrameError, NoInputError
 from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.protocol import Frames, call_with
@@ -26,7 +25,8 @@ from ncclforensics.report.pseudonyms import is_secret
 from ncclforensics.rules.finding import Category, Severity
 
 Rows = list[dict[str, object]]
-FACTS = (versions, environment, network)  # topics that two runs are compared by, too
+FACTS = (versions, environment)  # topics that two runs are compared by, too; both are given, and not results
+OF_MACHINE = ("GPU model",)  # another one shows other machines, and no change of these
 MOST_TEXT = 500  # characters of a value, as of a line of evidence
 
 
@@ -83,7 +83,7 @@ def _findings(report: Report) -> Iterator[dict[str, object]]:
 
 
 def _facts(run: Frames) -> Iterator[dict[str, object]]:
-    """Yield versions, variables and networks, each with all its values in the run; secrets are left out."""
+    """Yield versions and variables, each with all its values in the run; secrets are left out."""
     for topic in FACTS:
         try:
             rows: pl.DataFrame = call_with(run, topic)
@@ -92,15 +92,21 @@ def _facts(run: Frames) -> Iterator[dict[str, object]]:
         values = rows.select(pl.col("what", "value").cast(pl.String)).drop_nulls().unique().sort("what", "value")
         for (what,), of_what in values.group_by("what", maintain_order=True):
             value = ", ".join(of_what["value"])[:MOST_TEXT]
-            if not is_secret(str(what), value):
+            if what not in OF_MACHINE and not is_secret(str(what), value):
                 yield {"what": str(what), "value": value}
 
 
 def _measurements(run: Frames) -> Iterator[dict[str, object]]:
-    """Yield the bus bandwidth of every benchmark at its largest size, and the test that it is comparable with."""
+    """Yield the bus bandwidth of every benchmark at its largest size, and the test that it is comparable with.
+
+    Below a megabyte the time is latency, and busbw is meaningless.
+    """
     tests = run["benchmark"].select("benchmark", "collective", "nranks", "hosts", "aggregated", "graph")
     rows = run["measurement"].filter(
-        (pl.col("half") != IN_PLACE).fill_null(value=True) & pl.col("busbw").is_finite() & (pl.col("busbw") > 0)
+        (pl.col("half") != IN_PLACE).fill_null(value=True),
+        pl.col("size") >= DIP_FROM,
+        pl.col("busbw").is_finite(),
+        pl.col("busbw") > 0,
     )
     largest = rows.filter(pl.col("size") == pl.col("size").max().over("benchmark"))
     settings = ["benchmark", "size", "type", "redop", "root"]

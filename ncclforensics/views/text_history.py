@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from ncclforensics.data.names import count_of, printable
-from ncclforensics.history.bands import Measured, Series
+from ncclforensics.history.bands import FEWEST, Measured, Series
 from ncclforensics.history.overview import UNDECIDED, Overview
 from ncclforensics.history.returning import ReturningPart
 from ncclforensics.history.tables import HOST
@@ -109,16 +109,16 @@ def _open(parts: list[ReturningPart]) -> Iterator[RenderableType]:
     if not parts:
         return
     yield heading("NOT DECIDABLE YET")
-    table = table_with_header("what", "named", "the others", "decided after")
+    table = table_with_header("what", "named", "the others", "further runs")
     for part in parts[:MOST_OPEN]:
-        more = part.further_runs or 0
         table.add_row(
             _name(part),
             f"{part.named} of {part.runs} runs",
             f"{part.others_named} of {part.others_runs}",
-            f"{count_of(more, 'more run')} that {'names' if more == 1 else 'name'} it alone",
+            str(part.further_runs),
         )
     yield indented(table)
+    yield indented(Text("Further runs: so many would have to name it alone, to tell it from chance.", style="dim"))
     yield from _more(len(parts) - MOST_OPEN)
 
 
@@ -149,17 +149,20 @@ def _series(overview: Overview) -> Iterator[RenderableType]:
     if not overview.series:
         return
     yield heading("BUSBW")
-    for test in overview.series[:MOST_SERIES]:
+    judged = [(test, test.band) for test in overview.series if test.band is not None]
+    for test, band in judged[:MOST_SERIES]:
         yield indented(Text(printable(test.test), style="bold"))
-        yield indented(indented(_figures(test)))
-    yield from _more(len(overview.series) - MOST_SERIES)
+        yield indented(indented(_figures(test, band)))
+    yield from _more(len(judged) - MOST_SERIES)
+    if rest := len(overview.series) - len(judged):
+        fewest = f"the commonest needs {overview.series[0].missing} more" if not judged else f"each needs {FEWEST}"
+        figures = f"{count_of(rest, 'other test' if judged else 'test')} with too few figures for a band; {fewest}"
+        yield indented(Text(figures, style="dim"))
 
 
-def _figures(test: Series) -> Text:
+def _figures(test: Series, band: tuple[float, float]) -> Text:
     count = f"{count_of(len(test.figures), 'test')} in {count_of(len({row.run for row in test.figures}), 'run')}"
-    if test.band is None:
-        return Text(f"{count}, median {test.median:.4g} GB/s; {count_of(test.missing, 'more test')} until it is judged")
-    low, high = test.band
+    low, high = band
     lines = Text(f"{count}, median {test.median:.4g} GB/s, expected {low:.4g} to {high:.4g}")
     lines.append(f"\n{_strip(test)}")
     for side, figures, style in (("below", test.below, STYLE["warning"]), ("above", test.above, STYLE["info"])):
