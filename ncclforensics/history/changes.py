@@ -23,7 +23,7 @@ class Change:
 
     facts: Facts
     runs: frozenset[int]  # with the new values
-    others: frozenset[int]  # with other values; at least FEWEST_BEFORE of them came before
+    others: frozenset[int]  # with another value of any of these facts; at least FEWEST_BEFORE of them came before
     first_run: int  # with the new values
 
 
@@ -49,15 +49,17 @@ class Shift:
 def changes(history: History) -> list[Change]:
     """Return the changes of facts, the earliest first."""
     order = {run: at for at, run in enumerate(history["run"].sort("moment", "run")["run"])}
-    facts: dict[tuple[frozenset[int], frozenset[int]], Facts] = {}
+    facts: dict[frozenset[int], Facts] = {}
+    others: dict[frozenset[int], frozenset[int]] = {}
     for (what,), rows in history["fact"].sort("what").group_by("what", maintain_order=True):
         values = dict(sorted(rows.select("run", "value").iter_rows(), key=lambda item: order[item[0]]))
         for value in dict.fromkeys(values.values()):
             runs = frozenset(run for run in values if values[run] == value)
             before = [run for run in values if order[run] < order[_first(runs, order)]]
             if len(before) >= FEWEST_BEFORE:
-                facts.setdefault((runs, frozenset(values) - runs), []).append((str(what), values[before[-1]], value))
-    found = [Change(of_runs, runs, others, _first(runs, order)) for (runs, others), of_runs in facts.items()]
+                facts.setdefault(runs, []).append((str(what), values[before[-1]], value))
+                others[runs] = others.get(runs, frozenset()) | (frozenset(values) - runs)
+    found = [Change(of_runs, runs, others[runs], _first(runs, order)) for runs, of_runs in facts.items()]
     return sorted(found, key=lambda change: order[change.first_run])
 
 

@@ -169,7 +169,7 @@ def _figures(test: Series, band: tuple[float, float]) -> Text:
         for figure in figures[-MOST_FIGURES:]:
             lines.append(f"\n{side}  ", style=style).append(_figure(figure))
         if len(figures) > MOST_FIGURES:
-            lines.append(f"\nand {len(figures) - MOST_FIGURES} earlier ones {side}", style="dim")
+            lines.append(f"\nand {len(figures) - MOST_FIGURES} earlier {side}", style="dim")
     return lines
 
 
