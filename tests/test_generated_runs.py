@@ -169,6 +169,34 @@ def test_a_skipped_call_is_laid_to_its_rank_and_not_to_all_members_that_it_stopp
     assert (hang["verdict"], hang["certainty"], hang["culprits"]) == ("collective-mismatch", "possible", [2])
 
 
+def test_a_recv_that_a_rank_posted_each_time_before_is_laid_to_it_and_not_to_the_sender(tmp_path: Path) -> None:
+    fault = Fault(FaultKind.RECV_NEVER_POSTED, (10,), "pp")
+    generate(Plan(nodes=4, tp=4, pp=4, version="2.30.7", steps=6, fault=fault, finish=Finish.ABORTED), tmp_path)
+
+    hang = answer([str(tmp_path)])["hang"]
+
+    assert (hang["verdict"], hang["culprits"]) == ("p2p-unmatched", [10])
+
+
+def test_a_rank_that_left_out_the_first_collective_is_told_from_its_pipeline_neighbour(tmp_path: Path) -> None:
+    fault = Fault(FaultKind.SKIPPED_CALL, (18,), "world")
+    generate(Plan(nodes=4, tp=1, pp=2, version="2.21.5", steps=0, seed=2, blocking=True, fault=fault), tmp_path)
+
+    hang = answer([str(tmp_path)])["hang"]
+
+    assert (hang["culprits"], hang["certainty"]) == ([18], "possible")
+
+
+def test_a_call_that_one_of_two_ranks_left_out_or_its_log_lost_accuses_neither(tmp_path: Path) -> None:
+    fault = Fault(FaultKind.SKIPPED_CALL, (0,), "tp")
+    generate(Plan(gpus_per_node=4, tp=2, pp=2, version="2.30.7", steps=0, seed=5, blocking=True, fault=fault), tmp_path)
+
+    hang = answer([str(tmp_path)])["hang"]
+
+    assert (hang["verdict"], hang["culprits"]) == ("undecidable", [])
+    assert "rank 0 left out a call that rank 1 stands in, or the log of rank 0 lost its line" in hang["reason"]
+
+
 def test_a_lost_last_line_does_not_add_a_rank_to_a_host_that_stopped(tmp_path: Path) -> None:
     fault = Fault(FaultKind.LAGGING, (4, 5, 6, 7), "world")
     generate(Plan(nodes=4, gpus_per_node=4, tp=2, layers=1, steps=3, fault=fault, finish=Finish.KILLED), tmp_path)

@@ -22,9 +22,11 @@ def judge_messages_in_order(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
         if message is None:
             continue
         crossing = {**edge, "waiter": culprit, "waits_for": edge["waiter"], "pos": message["pos"]}
-        if left_own_order(job, crossing, edge):
-            found = Diagnosis("p2p-unmatched", LEFT_OUT, "likely", culprits=[edge["waiter"]])
-            waiting = crossing
+        has_left_out = left_own_order(job, {**edge, "waits_for": culprit}, {**crossing, "key": edge["key"]})
+        partner_has = left_own_order(job, crossing, edge)
+        if has_left_out != partner_has:
+            left_out_by, waiting = (culprit, edge) if has_left_out else (edge["waiter"], crossing)
+            found = Diagnosis("p2p-unmatched", LEFT_OUT, "likely", culprits=[left_out_by])
         else:
             found = Diagnosis("p2p-unmatched", "", "possible", culprits=sorted({culprit, edge["waiter"]}))
             found.reason = "wait for each other in Send and Recv, unless each of them posts both in one group"

@@ -13,6 +13,7 @@ from ncclforensics.data.names import ranks_text
 
 MOST_EXAMINED = 64  # ranks of a cycle
 MOST_CALLS = 4096  # the last calls of a rank, in which its own order is looked for
+FAR_MORE = 4  # times as many ranks stand in the calls of one side as in those of the other
 ENOUGH_PERIODS = 1  # earlier periods that have to agree
 LEFT_OUT = (
     "left out a call that it made each time before: it stands in the call that followed, and the others wait for the "
@@ -56,8 +57,10 @@ def judge_cycle(job: Job, waits_for_of: dict[int, list[tuple[int, ...]]]) -> Dia
         ranks_by_index: dict[int | None, list[int]] = defaultdict(list)
         for rank_id, index in index_of.items():
             ranks_by_index[index].append(rank_id)
-        by_size = sorted(ranks_by_index.values(), key=len)
-        culprits = by_size[0] if len(by_size[0]) < len(by_size[-1]) else sorted(cycle)
+        sides = [(len(ranks), _count_waiters(job, first_edges, ranks), ranks) for ranks in ranks_by_index.values()]
+        (fewest, few_waiters, minority_ranks), *_, (most, many_waiters, _) = sorted(sides)
+        is_minority = fewest < most or few_waiters * FAR_MORE <= many_waiters
+        culprits = minority_ranks if is_minority else sorted(cycle)
         diagnosis = Diagnosis("cross-communicator-deadlock", "", "possible", culprits=sorted(culprits))
         diagnosis.reason = (
             "used the communicators in a different order than the others, or the others did: each side waits for the "
@@ -80,6 +83,15 @@ def judge_cycle(job: Job, waits_for_of: dict[int, list[tuple[int, ...]]]) -> Dia
     diagnosis.add_evidence("minority", [{**edge, "rank_id": edge["waiter"]} for edge in minority[:4]])
     diagnosis.add_evidence("majority", [{**edge, "rank_id": edge["waiter"]} for edge in majority[:2]])
     return diagnosis
+
+
+def _count_waiters(job: Job, first_edges: dict[int, Row], ranks: list[int]) -> int:
+    """Count all ranks that stand in the calls in which some ranks of a cycle stand."""
+    calls = {
+        (edge["key"], edge["kind"], edge["nth"]) for rank in ranks if (edge := first_edges[rank])["nth"] is not None
+    }
+    others = {edge["waiter"] for edge in job.waits if (edge["key"], edge["kind"], edge["nth"]) in calls}
+    return len(others.union(ranks))
 
 
 def _has_one_waiter(job: Job, first_edges: dict[int, Row], rank_id: int) -> bool:
@@ -216,7 +228,8 @@ def left_own_order(job: Job, edge: Row, standing: Row) -> bool:
         return (call["key"], call["name"], call["root"]) == (edge["key"], name, peer)
 
     occurrences = [number for number, call in enumerate(calls) if is_like_last(call) and call["pos"] <= last["pos"]]
-    if calls[0]["ordinal"] == 0 and occurrences[:1] != [0]:  # the log shows the first period, too
+    is_from_start = calls[0]["ordinal"] == 0 and occurrences[:1] != [0]
+    if is_from_start and any(map(is_awaited, calls[: occurrences[0]])):  # the log shows the first period, too
         occurrences.insert(0, 0)
     periods = [any(map(is_awaited, calls[begin:end])) for begin, end in pairwise(occurrences)]
     return len(periods) > ENOUGH_PERIODS and all(periods[:-1]) and not periods[-1]

@@ -183,6 +183,8 @@ def find_waited_for_ranks(job: Job) -> Diagnosis | None:
     if any(job.may_lack_lines(rank_id) for rank_id in diagnosis.culprits):
         diagnosis.lower_certainty("possible")
     if left_out := _calls_left_out_beside(job, diagnosis.culprits):
+        if _stand_in_a_communicator_of(job, diagnosis.culprits, left_out):
+            return _skipped_or_behind(job, diagnosis, left_out)
         diagnosis.reason += (
             f"; but {ranks_text(job.rank_numbers(left_out))} shows a call less on a communicator of theirs: if the "
             "rank left it out, and its log did not lose the line, their calls differ"
@@ -199,6 +201,24 @@ def _calls_left_out_beside(job: Job, culprits: list[int]) -> list[int]:
     keys = {row["key"] for row in job.memberships if row["rank_id"] in culprits}
     gaps = [gap for gap in job.gaps if gap["is_lost"] is None and gap["missing"] > 0 and gap["key"] in keys]
     return sorted({gap["rank_id"] for gap in gaps} - set(culprits))
+
+
+def _stand_in_a_communicator_of(job: Job, culprits: list[int], left_out: list[int]) -> bool:
+    """Whether each culprit's last call is on a communicator of which another log lacks a call."""
+    keys = {gap["key"] for gap in job.gaps if gap["rank_id"] in left_out and gap["is_lost"] is None}
+    return all((call := job.last_call(rank_id)) is not None and call["key"] in keys for rank_id in culprits)
+
+
+def _skipped_or_behind(job: Job, diagnosis: Diagnosis, left_out: list[int]) -> Diagnosis:
+    """Answer where the culprits may wait for a rank that left out a call, unless its log lost the line."""
+    skipping, waiting = (ranks_text(job.rank_numbers(ranks)) or "a rank" for ranks in (left_out, diagnosis.culprits))
+    reason = (
+        f"{skipping} left out a call that {waiting} stands in, or the log of {skipping} lost its line and {waiting} is "
+        "the rank that the others wait for"
+    )
+    answer = _undecidable(job, diagnosis, reason, [*left_out, *diagnosis.culprits], [])
+    answer.collect = [f"the stacks of {skipping} and {waiting} (py-spy dump --native)"]
+    return answer
 
 
 def _is_several(job: Job, key: str) -> bool:
