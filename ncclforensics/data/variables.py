@@ -14,6 +14,7 @@ COLLECT_BOOTSTRAP = [
 ]
 COLLECT_UNBUFFERED = ["NCCL_DEBUG_FILE=/path/%h.%p.log, which NCCL writes line by line, instead of buffered stdout"]
 COLLECT_UNCHANGED = ["the logs as NCCL wrote them, with their pointers; --redact hides hosts, addresses and paths"]
+COLLECT_PROGRESS = ["the program's output with times: whether steps were made until the job was ended"]
 COLLECT_UNCUT = ["the log files themselves, not copied from a screen or a table that cuts long lines"]
 COLLECT_EVERY_LINE = ["RAY_DEDUP_LOGS=0, or NCCL_DEBUG_FILE=/path/%h.%p.log on every rank"]
 LOOK_AGAIN = "this command again in a minute: if no log has grown, the job stands still"

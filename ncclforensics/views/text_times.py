@@ -8,7 +8,6 @@ from typing import Any
 import polars as pl
 from rich.console import RenderableType
 
-from ncclforensics.data.variables import LOOK_AGAIN
 from ncclforensics.report.build import Report
 from ncclforensics.views.text_layout import heading, indented, table_without_header
 
@@ -20,7 +19,7 @@ SHOWN_HOSTS = 4
 def stop_text(report: Report, row: Row) -> str:
     """Say when the last call was made and how long the logs go on, where lines have times; else an empty string."""
     times = report.run["last_time"].filter(pl.col("job") == row["job"])
-    is_open = row["verdict"] == "no-hang" and LOOK_AGAIN in row["collect"]  # completed, or all ranks hang in the call
+    is_open = row["verdict"] == "no-hang" and row["certainty"] == "possible"  # completed, or all ranks hang in the call
     if times.is_empty() or (row["verdict"] in ("no-hang", "init-failed") and not is_open):
         return ""
     called, ended = times["called"].max(), times["ended"].max()

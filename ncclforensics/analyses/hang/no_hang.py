@@ -7,6 +7,7 @@ from ncclforensics.analyses.job.failure_events import AFTER
 from ncclforensics.data.names import operation_text, ranks_text
 from ncclforensics.data.variables import (
     COLLECT_CALLS,
+    COLLECT_PROGRESS,
     COLLECT_UNBUFFERED,
     COLLECT_UNCHANGED,
     COLLECT_UNCUT,
@@ -89,6 +90,8 @@ def conclude_no_hang(job: Job) -> Diagnosis:
     if call := job.shared_last_call():
         where = f"every rank is in the same call where the logs end, {operation_text(call)}"
         reason = f"{where}: it completed, or all hang in it"
+    if job.is_cancelled:
+        collect = COLLECT_PROGRESS
     if job.is_finished:
         certainty, reason = "certain", "every rank destroyed its communicators: the run completed"
     elif len(finished) > len(unfinished):
