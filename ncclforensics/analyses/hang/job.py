@@ -172,6 +172,8 @@ class Job:
         self.sources = {row["source"]: row for row in rows.of("source")}
         self.is_cancelled = is_only_job and bool((frames["job_end"]["form"].cast(pl.String) == "cancelled").any())
         self.successes = frames["program_success"].sort("pos").to_dicts() if is_only_job else []
+        # NCCL lays out rings and trees after the bootstrap.
+        self.has_layout = not (frames["ring"].is_empty() and frames["tree"].is_empty())
         self.releases = sorted(frames["version"]["version"].cast(pl.String).unique().to_list())
 
     @property

@@ -185,7 +185,9 @@ def find_watchdog_timeout(job: Job) -> Diagnosis | None:
     reporting_ranks = {row["rank"] for row in rows}
     numbers = {*(row["rank"] for row in job.rank_ids.values()), *job.absent} - {None}
     numbers |= set(range(max(reporting_ranks, default=0)))  # a rank number implies all lower ones
-    silent_ranks = ranks_text(sorted(numbers - reporting_ranks)) if guid in WORLD else ""
+    # The line of a time-out names no group, so a rank whose status line is missing may stand in another group.
+    timed_out = {row["rank"] for row in job.timeouts if row["has_timed_out"]}
+    silent_ranks = ranks_text(sorted(numbers - reporting_ranks - timed_out)) if guid in WORLD else ""
     if not with_sequence or any(row["enqueued"] is None for row in rows):
         reason = "watchdogs timed out, and the logs do not show how far each rank had come"
         diagnosis = _diagnose(job, "undecidable", reason, "likely", rows, [])

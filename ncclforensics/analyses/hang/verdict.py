@@ -173,6 +173,8 @@ def job_diagnosis(
     line_fault: pl.DataFrame,
     unplaced_member: pl.DataFrame,
     unfinished_setup: pl.DataFrame,
+    ring: pl.DataFrame,
+    tree: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per job: its verdict with the evidence lines."""
     rows = [

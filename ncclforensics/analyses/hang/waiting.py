@@ -146,6 +146,8 @@ def find_waited_for_ranks(job: Job) -> Diagnosis | None:
     )
     known = {edge["waits_for"] for edge in job.waits if not _is_several(job, edge["key"])}
     culprits = [rank_id for rank_id in culprits if rank_id in known] or culprits
+    if culprits and all(edge["kind"] == "init" for edge in job.awaited_calls):
+        return None  # no rank made a call; find_unfinished_init judges what the logs show of init
     stray = _single_rank_beside_hosts(job, culprits)
     culprits = [rank_id for rank_id in culprits if rank_id != stray]
     diagnosis = _judge_lagging_ranks(job, culprits) if culprits else judge_cycle(job, waits_for_of)
@@ -369,7 +371,9 @@ def find_transport_failure(job: Job) -> Diagnosis | None:
     local_faults = [event for event in failures if event["kind"] == HARD]
     cited = local_faults or failures
     if not job.calls.height:
-        cause = "a rank reports a fault of its own" if local_faults else "connections failed"
+        cause = "connections failed"
+        if local_faults or all(event["form"] == "system_call" for event in failures):
+            cause = "a rank reports a fault of its own"
         reason = f"{cause}; these logs contain no calls, so they do not show which call it stopped"
         diagnosis = Diagnosis("undecidable", reason, "likely", collect=COLLECT_CALLS)
     elif job.absent and not local_faults:

@@ -68,6 +68,7 @@ def failure_event(
     rank: pl.DataFrame,
     member: pl.DataFrame,
     restart: pl.DataFrame,
+    collnet: pl.DataFrame,
 ) -> pl.DataFrame:
     """Every failure line that has a class, with the rank that printed it and the rank that it names."""
     owners = rank.group_by(OWNER).agg(
@@ -80,6 +81,7 @@ def failure_event(
         kind=text_of("form").replace_strict(classes, return_dtype=pl.String)
     )
     own_failures = _without_survived(own_failures, milestone, communicator)
+    own_failures = without_collnet_setup(own_failures, collnet)
     requests = libfabric_error.filter(pl.col("form").is_in(["request", "remote_write"]))
     of_plugin = requests.select(
         *OWNER,
@@ -158,6 +160,22 @@ def _without_survived(failures: pl.DataFrame, milestone: pl.DataFrame, communica
         placed = placed.join_asof(later.sort("pos"), on="pos", by=THREAD, strategy="forward", check_sortedness=False)
     went_on = (pl.col("step") < pl.col("error_pos").fill_null(pl.col("step") + 1)).fill_null(False)
     return placed.filter(~went_on).drop("step", "error_pos")
+
+
+def without_collnet_setup(failures: pl.DataFrame, collnet: pl.DataFrame) -> pl.DataFrame:
+    """Leave out the errors of a failed setup of CollNet, which NCCL ignores (src/init.cc, collNetTrySetup).
+
+    They end at one place in init.cc. An error that NCCL returns passes two at least, or group.cc.
+    """
+    if collnet.filter(form="failed").is_empty():
+        return failures
+    place = text_of("unwound")
+    is_step = text_of("form") == "unwinding"
+    in_init = place.str.contains("init.cc:", literal=True)
+    is_returned = (in_init & (place != place.filter(in_init).first())).any() | (
+        place.str.contains("group.cc:", literal=True).any()
+    )
+    return failures.filter(~is_step | is_returned.over(THREAD).fill_null(value=False))
 
 
 def _named_ranks(failures: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:

@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.analyses.job.failure_events import without_collnet_setup
 from ncclforensics.data.names import count_of
 from ncclforensics.data.nccl_sources import (
     INTERNAL,
@@ -113,6 +114,7 @@ def error_returned_without_warning(
     communicator_progress: pl.DataFrame,
     call_error: pl.DataFrame,
     test_failure: pl.DataFrame,
+    collnet: pl.DataFrame,
     rank: pl.DataFrame,
 ) -> Iterator[Finding]:
     """NCCL returned an error through its callers, and no warning stands before it.
@@ -124,7 +126,8 @@ def error_returned_without_warning(
     """
     ends = communicator_progress.group_by(OWNER).agg(pl.col("last_pos").max(), pl.col("end_pos").min())
     returned = (
-        failure.filter(form="unwinding")
+        without_collnet_setup(failure, collnet)
+        .filter(form="unwinding")
         .join(nccl_warning.select(OWNER).unique(), on=OWNER, how="anti", nulls_equal=True)
         .join(ends, on=OWNER, how="left", nulls_equal=True)
         .filter((pl.col("pos") < pl.col("last_pos")).fill_null(False).not_())

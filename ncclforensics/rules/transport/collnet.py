@@ -10,6 +10,8 @@ from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import evidence_lines, group_finding
 
+REFUSALS = ["init_failed", "group_failed", "caps_failed"]
+
 
 @rule(Category.NET_PLUGIN, Severity.INFO, of=("collnet", "sharp"))
 def net_collnet_unavailable(collnet: pl.DataFrame, sharp: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
@@ -19,10 +21,11 @@ def net_collnet_unavailable(collnet: pl.DataFrame, sharp: pl.DataFrame, rank: pl
     used up. NCCL continues with rings and trees, slower than expected with SHARP.
     Not when: NCCL itself skips CollNet because the communicator has too few nodes; CollNet was not requested.
     Do: check that sharp_am runs beside the subnet manager (sharp_hello); or unset NCCL_COLLNET_ENABLE.
-    Sources: nccl: src/transport.cc; MLPerf training v1.1 logs; NVIDIA SHARP deployment guide.
+    Sources: nccl: src/transport.cc; nccl-rdma-sharp-plugins: src/sharp_plugin.c; nccl#1050; MLPerf training v1.1 logs;
+    NVIDIA SHARP deployment guide.
     """
     failed = collnet.filter(pl.col("form") == "failed")
-    refused = sharp.filter(pl.col("form") == "init_failed")
+    refused = sharp.filter(pl.col("form").is_in(REFUSALS))
     if failed.is_empty() and refused.is_empty():
         return
     rows = refused if not refused.is_empty() else failed
