@@ -77,6 +77,7 @@ SECOND_HAND_MESSAGES = (
     "Socket Timeout",
     "wait timeout after",
     "Timed out after",
+    "The client socket has timed out",
 )
 # The same, anywhere in the message: what XLA and Horovod pass on.
 SECOND_HAND_PARTS = ("NCCL operation nccl", "ncclCommInit")

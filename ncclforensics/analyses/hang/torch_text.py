@@ -23,7 +23,7 @@ from ncclforensics.analyses.job.torch_text import (
     minority_of,
 )
 from ncclforensics.data.names import ranks_text
-from ncclforensics.data.processes import REQUESTED_ENDS
+from ncclforensics.data.processes import ABORT, REQUESTED_ENDS
 from ncclforensics.grammar.values import numbers_of_ranges
 
 POINT_TO_POINT = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "barrier", "monitored_barrier")
@@ -189,8 +189,7 @@ def _has_recovered(job: Job, attempt: int) -> bool:
     if len(failures) != attempt + 1:
         return False
     last = max(failures, key=lambda row: row["pos"])
-    lines_behind = job.sources[last["source"]]["lines"] - last["line"] if last["line"] > 0 else -last["line"]
-    return bool(lines_behind > 1)
+    return bool((job.sources[last["source"]]["lines"] - last["line"] if last["line"] > 0 else -last["line"]) > 1)
 
 
 def _find_failed_ranks(job: Job) -> Diagnosis | None:
@@ -204,7 +203,8 @@ def _find_failed_ranks(job: Job) -> Diagnosis | None:
     if strongest[0]["how"] == EXIT and any(row["kind"] in (TIMED_OUT, BARRIER) for row in job.pytorch["torch_error"]):
         return None  # the others timed out, and an exit code alone does not tell a time-out from a cause
     numbers = sorted({row["rank"] for row in strongest})
-    is_unexplained = all(row["how"] == EXIT and row["exit_code"] == 1 for row in strongest)
+    is_exit = all(row["how"] == EXIT and row["exit_code"] == 1 for row in strongest)
+    losses = [row for row in job.pytorch["torch_error"] if row["kind"] == CLOSED and row["rank"] not in numbers]
     if _has_recovered(job, last):
         reason = (
             f"{ranks_text(numbers)} failed in attempt {last}; torchrun started the ranks again, and none failed then"
@@ -213,8 +213,9 @@ def _find_failed_ranks(job: Job) -> Diagnosis | None:
     elif set(_rank_ids(job)) <= set(numbers) and len(numbers) > 1:
         reason = "every rank in this text failed by itself, so none waits for another"
         diagnosis = Diagnosis("undecidable", reason, "likely")
-    elif is_unexplained:
-        reason = f"{ranks_text(numbers)} failed first with exit code 1, and no traceback shows why: victims end so, too"
+    elif is_exit or (not losses and all(row["signal"] == ABORT and not row["message"] for row in strongest)):
+        end = "exit code 1, and no traceback shows why" if is_exit else "SIGABRT, as after a time-out of the watchdog"
+        reason = f"{ranks_text(numbers)} failed first with {end}: victims end so, too"
         diagnosis = Diagnosis("undecidable", reason, "likely", collect=COLLECT_OUTPUT)
     else:
         is_sure = len(numbers) == 1 and strongest[0]["how"] != EXIT
@@ -222,7 +223,6 @@ def _find_failed_ranks(job: Job) -> Diagnosis | None:
         if set(_rank_ids(job)) <= set(numbers):
             diagnosis.lower_certainty("possible")
     _cite(job, diagnosis, "culprit", strongest)
-    losses = [row for row in job.pytorch["torch_error"] if row["kind"] == CLOSED and row["rank"] not in numbers]
     _cite(job, diagnosis, "failure", losses[:3])
     return diagnosis
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.analyses.job.exit_reports import EXCEPTION, EXIT, HOST_MEMORY, NODE, SIGNAL
-from ncclforensics.data.processes import BUS_ERROR, KILL, signal_name
+from ncclforensics.data.processes import ABORT, BUS_ERROR, KILL, signal_name
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
@@ -74,9 +74,12 @@ def app_process_died(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Iterator
             yield finding
         else:
             assert isinstance(signal, int)
-            verb = "was killed by" if signal == KILL else "crashed with"
+            is_unexplained = signal == ABORT and not any(rows["message"])
+            verb = "was killed by" if signal == KILL else "ended by" if is_unexplained else "crashed with"
             where = rows["where"][0] and f" in {rows['where'][0]}"
             detail = f"the first process to end, reported by {reporters}"
+            if is_unexplained:
+                detail += "; its lines before show whether an assertion or a time-out of PyTorch's watchdog did it"
             yield exit_finding(rows, rank, f"{{processes}} {verb} {signal_name(signal)}{where}", detail, "certain")
 
 
