@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.data.cuda import AMD, CORRUPTED, HARDWARE, HIDDEN, OTHER, UNUSABLE
+from ncclforensics.data.cuda import AMD, CORRUPTED, HARDWARE, HIDDEN, MEMORY, OTHER, UNUSABLE
 from ncclforensics.data.processes import UNCONFIRMED_XIDS, XIDS
 from ncclforensics.frames.columns import OWNER, short_host, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
@@ -54,9 +54,10 @@ def cuda_gpu_fault(
 
     Means: the hardware reports the fault; later errors of other ranks follow from it.
     Not when: the kernel line is of another day or another job: it counts only if it names a process or a GPU of this
-    run, or if the run lost a process; a GPU alone, without a lost process, makes it likely. Xid 13, 31, 43 and 45 are
-    mostly faults of programs and are left out, as are NVLink errors that are not fatal, and those after which the job
-    goes on (63, 92, 121, 157). Of 61 and 167 NVIDIA's catalogue has no description: likely at most.
+    run, if the run lost a process, or if the kernel log was given by itself; a GPU alone, without a lost process, makes
+    it likely. Xid 13, 31, 43 and 45 are mostly faults of programs and are left out, as are NVLink errors that are not
+    fatal, and those after which the job goes on (63, 92, 121, 157). Of 61 and 167 NVIDIA's catalogue has no
+    description: likely at most.
     Do: drain the node; nvidia-smi -q, nvidia-smi nvlink -s, and NVIDIA's field diagnostic on that node.
     Sources: NVIDIA, catalogue of Xid errors; NVRx, gpud.
     """
@@ -70,12 +71,13 @@ def cuda_gpu_fault(
         return
     ranks_with_process = rank.filter(pl.col("pid").is_not_null()).with_columns(node=short_host("host"))
     has_lost_process = not process_exit.filter(pl.col("is_final")).is_empty()
+    has_no_job = rank.is_empty() and process_exit.is_empty()  # a kernel log by itself
     of_this_run = []
     for event in events.sort("source", "line").with_columns(short=short_host("node")).to_dicts():
         on_host = [row for row in ranks_with_process.to_dicts() if event["short"] in (None, row["node"])]
         by_pid = [row for row in on_host if row["pid"] == event["pid"]]
         affected = by_pid or ([row for row in on_host if row["busid"] == event["busid"]] if event["short"] else [])
-        if affected or has_lost_process:
+        if affected or has_lost_process or has_no_job:
             numbers = {row["rank"] for row in affected} - {None}
             of_this_run.append(
                 {
@@ -89,9 +91,11 @@ def cuda_gpu_fault(
         logged = [event for event in of_this_run if event["xid"] == xid]
         ranks = sorted({number for event in logged for number in event["ranks"]})
         hosts = sorted({event["host"] for event in logged if event["host"]})
-        where = processes_text(ranks, hosts, rank) if ranks or hosts else f"GPU {logged[0]['busid']}"
+        gpus = ", ".join(sorted({str(event["busid"]) for event in logged}))
+        where = processes_text(ranks, hosts, rank) if ranks or hosts else f"GPU {gpus}"
         lines = pl.DataFrame([{"source": row["source"], "line": row["line"]} for row in logged])
-        detail = "logged by the kernel" + ("" if ranks else f", without the rank: GPU {logged[0]['busid']}")
+        detail = "logged by the kernel" + ("" if ranks else f", without the rank: GPU {gpus}")
+        detail += "; no job is in these files" * has_no_job
         is_certain = any(event["is_certain"] for event in logged)
         if xid in UNCONFIRMED_XIDS:
             detail += "; unconfirmed: NVIDIA's catalogue has no description of this number"
@@ -175,6 +179,9 @@ def cuda_call_failed(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[F
         )
         if files == ["transport/p2p"]:
             finding.detail += ": direct access between GPUs failed"
+        exhausted = cuda_error.filter(kind=MEMORY).group_by(OWNER).agg(earlier=pl.col("line").min())
+        if rows.join(exhausted, on=OWNER).filter(pl.col("line") > pl.col("earlier")).height == rows.height:
+            finding.role = Role.CONSEQUENCE  # of the memory that ran out before, which is a finding of its own
         yield finding
 
 
