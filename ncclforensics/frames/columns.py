@@ -43,6 +43,18 @@ def short_host(column: str) -> pl.Expr:
     return text_of(column).str.split(".").list.first()
 
 
+MADE_UP = "unnamed-"  # how names of hosts begin that no line shows
+
+
+def printed_hosts(hosts: Iterable[str]) -> list[str]:
+    """Leave out made-up hosts.
+
+    >>> printed_hosts(["node1", "unnamed-2"])
+    ['node1']
+    """
+    return [host for host in hosts if not host.startswith(MADE_UP)]
+
+
 def possible_positions(lines: pl.DataFrame) -> pl.Series:
     """Every `pos` that lines (columns `source`, `line`) may have, in the head or the tail of a file."""
     at = lines.select(pos=pl.col("source").cast(pl.Int64) * (1 << SOURCE_BITS) + pl.col("line"))["pos"]

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from ncclforensics.frames.columns import OWNER, text_of
+from ncclforensics.frames.columns import MADE_UP, OWNER, text_of
 from ncclforensics.parsing.matching import NO_HOST
 
 # A torn host name is so many times rarer than the true one: a name that ends like it, and any other name.
 RARE, VERY_RARE = 3, 30
-MADE_UP = "unnamed-"  # how names of hosts begin that no line shows
 
 
 @dataclass(frozen=True, slots=True)

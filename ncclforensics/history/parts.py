@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator
 import polars as pl
 
 from ncclforensics.data.redaction_rules import EVERYWHERE
-from ncclforensics.frames.columns import text_of
-from ncclforensics.frames.process_names import MADE_UP
+from ncclforensics.frames.columns import MADE_UP, text_of
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.history.tables import GPU, HOST, PORT
 from ncclforensics.report.build import Report

@@ -16,7 +16,7 @@ from ncclforensics.data.variables import (
     NO_RANKS_OF_DUMPS,
 )
 from ncclforensics.formats import nccl
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import printed_hosts, text_of
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.report.questions import QUESTIONS
 from ncclforensics.rules.finding import Finding
@@ -39,7 +39,7 @@ def _world_size(largest: pl.DataFrame, ranks: Iterable[int], positions: pl.DataF
 def summary(run: Frames, findings: Iterable[Finding]) -> Row:
     """Build the `run` object of a run and what was found in it."""
     ranks, member = run["rank"], run["member"]
-    hosts = sorted(run["process"]["host"].cast(pl.String).unique().to_list())
+    hosts = printed_hosts(sorted(run["process"]["host"].cast(pl.String).unique().to_list()))
     largest = member.filter(pl.col("nranks") == pl.col("nranks").max())
     seen = set(ranks["rank"].drop_nulls().to_list())
     named = {rank for finding in findings for rank in finding.ranks}
@@ -81,12 +81,14 @@ def _has_only_dumps(run: Frames) -> bool:
 
 
 def versions(run: Frames) -> list[str]:
-    """Return NCCL's versions from the logs; without any, from RAS reports or nccl-tests."""
+    """Return NCCL's versions from the logs; without any, from RAS reports, errors of PyTorch or nccl-tests."""
     printed = sorted(run["version"]["version"].cast(pl.String).unique().to_list())
     if not printed:
         printed = sorted(run["recorder_dump"]["library"].cast(pl.String).drop_nulls().unique().to_list())
     if not printed:
         printed = sorted(run["ras_snapshot"]["version"].drop_nulls().unique().to_list())
+    if not printed:
+        printed = sorted(run["call_error"]["version"].cast(pl.String).drop_nulls().unique().to_list())
     return printed or [version_text(code) for code in sorted(run["benchmark"]["library"].drop_nulls().unique())]
 
 

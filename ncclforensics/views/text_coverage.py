@@ -7,6 +7,7 @@ from rich.text import Text
 
 from ncclforensics.data.nouns import Noun
 from ncclforensics.formats import nouns
+from ncclforensics.frames.columns import printed_hosts
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.parsing.parser import COUNTS
 from ncclforensics.report.build import Report
@@ -18,8 +19,8 @@ def coverage(report: Report) -> Text:
     tally = report.run.tally.select(*COUNTS).sum().row(0, named=True) if report.run.inputs else {}
     nccl = (tally["recognised"] or 0) + (tally["unrecognised"] or 0)
     seen, world = report.run["rank"].height, report.run["member"]["nranks"].max()
-    known = report.run["rank"]["host"]
-    hosts = 0 if known.null_count() else known.n_unique()
+    known = report.run["rank"]["host"].unique().cast(pl.String)
+    hosts = 0 if known.null_count() or len(printed_hosts(known)) < len(known) else len(known)
     jobs, files = len(report.verdicts), len(report.run.inputs)
     of_world = f" of {world!r}" if world and world != seen and jobs == 1 else f" in {jobs} jobs" if jobs > 1 else ""
     partly = sum(not reading.is_whole and not reading.problems for reading in report.run.inputs)
@@ -29,7 +30,7 @@ def coverage(report: Report) -> Text:
         if (count := _count(report.run, noun))
     ]
     kinds = {*report.run.kinds.values()} - {"application"}
-    lines = "NCCL lines" if "nccl-log" in kinds or not kinds else "known lines"
+    lines = "NCCL lines" if "nccl-log" in kinds else "known lines"
     if seen or not items:
         of_hosts = f" on {hosts} host{'s' * (hosts != 1)}" * bool(hosts or not seen)
         items.append(f"{seen} rank{'s' * (seen != 1)}{of_world}{of_hosts}")

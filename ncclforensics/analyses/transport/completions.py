@@ -42,6 +42,7 @@ UNANSWERED_TRANSFER = {
     "hca": pl.String(),
     "peer": pl.String(),
     "peer_host": pl.String(),
+    "gid": pl.String(),  # local GID, which NCCL prints for RoCE
     "calls": pl.Int64(),
     "is_early": pl.Boolean(),  # within the first calls
     "is_survived": pl.Boolean(),

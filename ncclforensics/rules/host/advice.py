@@ -14,6 +14,7 @@ MISSING = {
     "iommu": "iommu=pt is not on the kernel's command line",
     "amd_iommu": "amd_iommu=on is not on the kernel's command line",
     "host_memory": "HSA_FORCE_FINE_GRAIN_PCIE=1 is not set",
+    "scratch": "HSA_NO_SCRATCH_RECLAIM=1 is not set",
     "numa_balancing": "NUMA balancing of the kernel is on",
 }
 

@@ -62,7 +62,7 @@ def read_journal_alone(journal_init: pl.DataFrame, speaker: pl.DataFrame) -> Ite
     )
 
 
-@rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO)
+@rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, hang=True)
 def read_nothing_of_nccl(
     source: pl.DataFrame,
     process: pl.DataFrame,

@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.data.names import ranks_text
-from ncclforensics.frames.columns import OWNER, text_of
+from ncclforensics.frames.columns import OWNER, printed_hosts, text_of
 from ncclforensics.rules.finding import Finding, Line
 
 SHOWN = 4  # lines of evidence; the first line of each host comes first
@@ -23,7 +23,7 @@ def group_finding(
     if "host" in rows:
         reporting = rank.join(rows.select("host", "pid").unique(), on=OWNER, how="semi")
         ranks = sorted(reporting["rank"].drop_nulls().unique().to_list())
-        hosts = sorted(rows["host"].cast(pl.String).drop_nulls().unique().to_list())
+        hosts = printed_hosts(sorted(rows["host"].cast(pl.String).drop_nulls().unique().to_list()))
     else:  # lines of a script name no process
         known = rows["launcher_rank"] if "launcher_rank" in rows else pl.Series(dtype=pl.Int32)
         ranks, hosts = sorted(known.drop_nulls().unique().to_list()), []
@@ -44,7 +44,7 @@ def error_finding(rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: st
     `{processes}` in the title becomes the ranks, or the hosts if no rank is known.
     """
     ranks = sorted(rows["rank"].drop_nulls().unique().to_list())
-    hosts = sorted(rows["host"].cast(pl.String).drop_nulls().unique().to_list())
+    hosts = printed_hosts(sorted(rows["host"].cast(pl.String).drop_nulls().unique().to_list()))
     title = title.replace("{processes}", processes_text(ranks, hosts, rank))
     return Finding(title, detail, certainty, ranks=ranks, hosts=hosts, evidence=evidence_lines(rows))
 

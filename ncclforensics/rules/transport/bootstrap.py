@@ -12,6 +12,11 @@ from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import evidence_lines, group_finding
 
+SAME_HOST = ("127.", "::1<")  # how an address begins that only the same host reaches
+LOOPBACK_REMEDY = (
+    "If the ranks run on several hosts, set NCCL_SOCKET_IFNAME to the interface that connects them: a rank announced "
+    "the interface lo. On one host, look for the process that ended."
+)
 REFUSALS = ["connect_failed", "connect_returned", "connect_given_up", "connect_exceeded", "poll_failed"]
 LOOPBACK = "lo"
 BRIDGES = ["docker", "veth", "cni", "virbr", "br-", "tunl", "flannel", "cali"]  # host-local interfaces of containers
@@ -84,7 +89,8 @@ def boot_connect_failed(failure: pl.DataFrame, failure_event: pl.DataFrame, rank
     has ended, or the address is that of another machine. `Connection timed out`: a firewall drops the packets.
     Not when: the process was shutting down; a peer ended first: then refused connections are a consequence.
     Do: test high ports in both directions (nc -l), not only ssh; open net.ipv4.ip_local_port_range between the hosts.
-    Sources: nccl#1105, nccl-tests#15, horovod#789, espnet#1940; NCCL user guide, IP ports.
+    Sources: nccl#1105, nccl-tests#15, awsome-distributed-ai#192, horovod#789, espnet#1940; NCCL user
+    guide, IP ports.
     """
     leaving = failure_event.filter("at_exit").select("source", "line")
     rows = failure.filter(pl.col("form").is_in(REFUSALS)).join(leaving, on=["source", "line"], how="anti")
@@ -99,6 +105,9 @@ def boot_connect_failed(failure: pl.DataFrame, failure_event: pl.DataFrame, rank
             f"to {', '.join(peers[:4]) or 'a peer'}",
             "likely",
         )
+        if peers and all(peer.startswith(SAME_HOST) for peer in peers):
+            finding.detail += ", the loopback address, which only the same host reaches"
+            finding.remedy = LOOPBACK_REMEDY
         if lost and str(reason).startswith("Connection refused"):
             finding.role = Role.CONSEQUENCE
         yield finding

@@ -44,6 +44,16 @@ def _completion_finding(errors: pl.DataFrame, rank: pl.DataFrame, title: str, de
     return finding
 
 
+def _is_roce(errors: pl.DataFrame) -> bool:
+    return bool(errors["gid"].is_not_null().all())
+
+
+ROCE_REMEDY = (
+    "Run ib_write_bw between these two devices with NCCL's GID index and traffic class (show_gids); look at ethtool -S "
+    "(pause, discards) and dmesg -T | grep mlx5 on both hosts; raise NCCL_IB_TIMEOUT only after that."
+)
+
+
 def _no_answer(errors: pl.DataFrame, rank: pl.DataFrame, when: str) -> Finding:
     pairs = errors.select(text_of("host"), "peer_host").drop_nulls().unique().rows()
     is_mutual = len(pairs) == 2 and pairs[0] == pairs[1][::-1]
@@ -53,8 +63,9 @@ def _no_answer(errors: pl.DataFrame, rank: pl.DataFrame, when: str) -> Finding:
     low = errors.filter(pl.col("timeout").is_not_null())
     if low.height:
         detail += f"; NCCL_IB_TIMEOUT={low['timeout'][0]} is below this version's default of {low['default'][0]}"
+    network = "RoCE" if _is_roce(errors) else "InfiniBand"
     finding = _completion_finding(
-        errors, rank, "{processes} got no answer over InfiniBand from {peers}", detail, "certain"
+        errors, rank, f"{{processes}} got no answer over {network} from {{peers}}", detail, "certain"
     )
     finding.evidence += evidence_lines(low.select(*OWNER, source="set_source", line="set_line"), "set")[:1]
     if errors["is_consequence"].any():
@@ -95,7 +106,9 @@ def ib_timeout_mid_run(unanswered_transfer: pl.DataFrame, rank: pl.DataFrame) ->
     errors = unanswered_transfer.filter(pl.col("is_early").not_())
     if errors.height:
         calls = errors["calls"].max()
-        yield _no_answer(errors, rank, "" if calls is None else f", after {calls!r} calls")
+        finding = _no_answer(errors, rank, "" if calls is None else f", after {calls!r} calls")
+        finding.remedy = ROCE_REMEDY if _is_roce(errors) else ""
+        yield finding
 
 
 @rule(Category.IB_ERROR, Severity.ERROR, of=("completion_error",), hang=True)

@@ -181,18 +181,22 @@ REGISTRATION_REMEDY = (
     "together; to narrow it down, run once with NCCL_NET_GDR_LEVEL=LOC."
 )
 
+DEVICE_REMEDY = "Print fi_info -v and dmesg -T | grep -iE 'efa|cxi' on this host, and ulimit -l in the job."
+COULD_NOT_OPEN = "Couldn't open"  # an endpoint, an address vector, a completion queue, a domain
+
 
 @rule(Category.NET_PLUGIN, Severity.ERROR, of=("libfabric_error",), hang=True)
 def net_plugin_request_failed(
     libfabric_error: pl.DataFrame, member: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
-    """A transfer of the Libfabric plugin failed.
+    """A transfer or another operation of the Libfabric plugin failed.
 
-    Means: libfabric completed a request with an error: the peer is gone or unreachable (on EFA: the security group), or
-    memory could not be registered.
+    Means: libfabric completed a request with an error: the peer is gone or unreachable (on EFA: the security group);
+    memory could not be registered; or the device could not be opened (`Couldn't open AV`, `CQ`, `a fabric access
+    domain`), which concerns this host alone.
     Not when: it is printed while the job shuts down; the message is about an optional feature.
     Do: check the peer first; on EFA the security group must allow all traffic from itself, in and out.
-    Sources: aws-ofi-nccl#889; formats: plugins, section 2.
+    Sources: aws-ofi-nccl#22, aws-ofi-nccl#24, aws-ofi-nccl#889; formats: plugins, section 2.
     """
     form = pl.col("form")
     shutdowns = member.group_by(OWNER).agg(shutdown_pos=pl.col("end_pos").min())
@@ -200,11 +204,19 @@ def net_plugin_request_failed(
     errors = errors.join(shutdowns, on=OWNER, how="left").filter(
         (pl.col("pos") < pl.col("shutdown_pos")).fill_null(value=True)
     )
-    for (is_memory,), rows in errors.sort(form == "registration").group_by(form == "registration", maintain_order=True):
+    of_device = form.eq("call") & text_of("operation").str.starts_with(COULD_NOT_OPEN)
+    errors = errors.with_columns(is_memory=form == "registration", is_device=of_device.fill_null(value=False))
+    kinds = ["is_memory", "is_device"]
+    for (is_memory, is_device), rows in errors.sort(kinds).group_by(kinds, maintain_order=True):
         code, error = first_value(rows["rc"]), first_value(rows["error"])
         report = ", ".join(part for part in (f"RC {code}" if code is not None else "", str(error or "")) if part)
-        failure = "could not register memory" if is_memory else "failed in a transfer"
-        remedy = REGISTRATION_REMEDY if is_memory else ""
+        if is_device:
+            failure, remedy = "could not open its device", DEVICE_REMEDY
+            report = f"{rows['operation'][0]}: {report}"
+        elif is_memory:
+            failure, remedy = "could not register memory", REGISTRATION_REMEDY
+        else:
+            failure, remedy = "failed in a transfer", ""
         detail = f"it reports {report}" if report else "it reports no reason"
         yield group_finding(
             rows, rank, f"{{processes}}: the Libfabric plugin {failure}", detail, "certain", remedy=remedy
