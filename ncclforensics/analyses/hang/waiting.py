@@ -371,16 +371,13 @@ def find_transport_failure(job: Job) -> Diagnosis | None:
     local_faults = [event for event in failures if event["kind"] == HARD]
     cited = local_faults or failures
     if not job.calls.height:
-        cause = "connections failed"
-        if local_faults or all(event["form"] == "system_call" for event in failures):
-            cause = "a rank reports a fault of its own"
+        is_local = bool(local_faults) or {event["form"] for event in failures} == {"system_call"}
+        cause = "a rank reports a fault of its own" if is_local else "connections failed"
         reason = f"{cause}; these logs contain no calls, so they do not show which call it stopped"
         diagnosis = Diagnosis("undecidable", reason, "likely", collect=COLLECT_CALLS)
     elif job.absent and not local_faults:
         absent = ranks_text(job.absent)
-        reason = (
-            f"all ranks in these logs made the same calls, and then connections failed; no log of {absent} was given"
-        )
+        reason = f"all ranks in these logs made the same calls, then connections failed; no log of {absent} was given"
         diagnosis = Diagnosis("undecidable", reason, "likely", suspects=job.absent, collect=[f"the log of {absent}"])
     else:
         diagnosis = Diagnosis(
