@@ -1,4 +1,4 @@
-"""What GPUs do at one moment: nvidia-smi's default table, dmon, pmon and CSV."""
+"""What GPUs do at one moment: nvidia-smi's default table, dmon and CSV."""
 
 from __future__ import annotations
 

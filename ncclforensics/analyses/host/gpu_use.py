@@ -1,4 +1,4 @@
-"""What GPUs do at the moment at which nvidia-smi was called: its table, -q, dmon, pmon and CSV in one frame."""
+"""What GPUs do at the moment at which nvidia-smi was called: its table, -q, dmon and CSV in one frame."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _table(use_gpu: pl.DataFrame, use_state: pl.DataFrame, use_process: pl.DataF
 
 
 def _monitor(use_columns: pl.DataFrame, use_row: pl.DataFrame) -> Iterator[Row]:
-    """The rows of dmon, whose columns the head names; those of pmon are of processes, and left out."""
+    """The rows of dmon, whose columns the head names."""
     columns: list[str] = []
     for part, row in _owned(use_columns.filter(text_of("form") == "names"), use_row):
         if part == 0:
@@ -109,7 +109,7 @@ def _monitor(use_columns: pl.DataFrame, use_row: pl.DataFrame) -> Iterator[Row]:
             continue
         cells = dict(zip(columns, row["cells"].split(), strict=False))
         values = {name: _number(cells.get(column)) for name, column in MONITOR_NAMES.items()}
-        if "pid" not in columns and values["utilization"] is not None:
+        if values["utilization"] is not None:
             yield {**values, "gpu": str(row["gpu"]), **{key: row[key] for key in ("source", "line", "launcher_node")}}
 
 
