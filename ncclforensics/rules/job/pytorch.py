@@ -54,7 +54,7 @@ def torch_rank_announced_less(announced_position: pl.DataFrame) -> Iterator[Find
     Do: look again in a minute; take the stack of the named ranks.
     Sources: torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp, runCollectiveChecks, of torch 1.10 to 2.15.
     """
-    newest = max(announced_position["sequence"].to_list())
+    newest = max(announced_position["sequence"].to_list(), default=0)
     leading = announced_position.filter(pl.col("sequence") == newest)
     lagging = announced_position.filter(pl.col("sequence") < newest)
     if lagging.is_empty() or lagging.height >= leading.height:
