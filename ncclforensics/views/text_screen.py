@@ -115,7 +115,8 @@ def _sections(report: Report, shown: Finding | None, *, everything: bool) -> lis
         sections += [_Section(0, [Text("\nno findings", style=STYLE["no-hang"])])]
     notes = [finding for finding in report.findings if finding.severity is Severity.INFO and finding.job is None]
     if not others and (not jobs or jobs[0]["verdict"] == "undecidable") and shown is None:
-        others = notes  # nothing worse is known
+        # Nothing worse is known; that nothing was read stands in the verdict already.
+        others = [note for note in notes if note.title != reason_without_job(report.run)]
     rest = [finding for finding in others if finding is not cause and not _repeats(report, finding, cause)]
     if rest and not everything:
         sections += [_Section(3, [heading("ALSO FOUND"), *_one_liners(report, rest[:MOST_OTHERS])])]
