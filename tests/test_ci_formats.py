@@ -61,8 +61,10 @@ def test_sarif_is_valid_and_holds_every_finding_with_its_lines(incident: Inciden
             path = incident.folder / place["artifactLocation"]["uri"]
             line = path.read_bytes().split(b"\n")[place["region"]["startLine"] - 1]
             quoted = place["region"]["snippet"]["text"]
-            # A document has its records on one line, of which the beginning is quoted.
-            assert lines.shown(line).startswith(quoted) if path.suffix == ".json" else quoted == lines.shown(line)
+            # A document has its records on one line, of which the beginning is quoted; that of a pickle is no text.
+            if not line.startswith(b"\x80"):
+                is_document = path.suffix == ".json"
+                assert lines.shown(line).startswith(quoted) if is_document else quoted == lines.shown(line)
 
 
 def test_characters_that_xml_forbids_are_removed_and_markup_is_escaped(tmp_path: Path) -> None:

@@ -213,9 +213,40 @@ def test_a_whole_log_is_not_accused_of_calls_that_were_left_out_of_the_others(ca
     assert hang["culprits"] == []
 
 
-def simulated(fault: Fault | None, folder: Path) -> Logs:
-    """The logs of a job with NCCL 2.21, whose `opCount` counts calls, and of which no log shows the end."""
-    generate(Plan(version="2.21.5", steps=1, finish=Finish.KILLED, fault=fault), folder)
+def test_of_a_missing_rank_and_a_log_that_is_not_given_none_is_accused(tmp_path: Path) -> None:
+    logs = simulated(Fault(FaultKind.RANK_MISSING, (6,)), tmp_path / "whole", version="2.27.7")
+
+    alone = hang_of(logs, tmp_path / "alone")
+    del logs["nccl_rank1.log"]
+    beside = hang_of(logs, tmp_path / "beside")
+
+    assert (alone["verdict"], alone["culprits"]) == ("rank-missing", [6])
+    assert (beside["verdict"], beside["culprits"], beside["suspects"]) == ("undecidable", [], [1, 6])
+
+
+def test_of_two_members_that_differ_none_is_accused_while_the_others_have_no_log(tmp_path: Path) -> None:
+    logs = logs_of(MISMATCH)
+
+    hang = hang_of({name: logs[name] for name in ("nccl_rank2.log", "nccl_rank3.log")}, tmp_path / "logs")
+
+    assert (hang["verdict"], hang["culprits"]) == ("collective-mismatch", [])
+    assert hang["collect_next"]
+
+
+@pytest.mark.parametrize("calls", [1, 6, 20])
+def test_of_a_dead_rank_and_one_whose_log_is_shorter_none_is_accused_as_likely(calls: int, tmp_path: Path) -> None:
+    logs = logs_of("a-rank-is-killed")
+    lines = logs["nccl_rank3.log"]
+    logs["nccl_rank3.log"] = lines[: calls_in(lines)[-calls]]
+
+    hang = hang_of(logs, tmp_path / "logs")
+
+    assert set(hang["culprits"]) <= {12} or hang["certainty"] == "possible"
+
+
+def simulated(fault: Fault | None, folder: Path, *, version: str = "2.21.5") -> Logs:
+    """The logs of a job, before NCCL 2.27 with an `opCount` that counts calls, of which no log shows the end."""
+    generate(Plan(version=version, steps=1, finish=Finish.KILLED, fault=fault), folder)
     return {path.name: path.read_bytes().splitlines(keepends=True) for path in sorted(folder.glob("*.log"))}
 
 

@@ -263,6 +263,6 @@ def test_the_users_own_file_loads_code_from_wherever_it_is_found(
     assert capsys.readouterr().err == ""
 
 
-def test_a_folder_that_is_not_there_is_named() -> None:
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="/nowhere: is not a folder with rules"):
-        load_folder(Path("/nowhere"))
+        load_folder(tmp_path / "nowhere")

@@ -44,6 +44,7 @@ QUESTIONS = (
         "which rank called what, in which order",
         ("operation", "replay", "request", "work", "ras_state", "journal_call"),
         ("operation",),
+        ("announced_call", "analyzer_entry"),
     ),
     Question(
         "which ranks there are, and how they are connected",
@@ -99,6 +100,8 @@ QUESTIONS = (
             "engine_start",
             "xla_rendezvous",
             "torch_without_gpu",
+            "query_gpu",
+            "use_row",
         ),
     ),
     Question(

@@ -10,6 +10,7 @@ from collections import defaultdict
 from typing import Any
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row, missing_numbers
+from ncclforensics.analyses.hang.ranks_without_log import judge_unseen_members
 from ncclforensics.analyses.hang.stall import find_stall_evidence
 from ncclforensics.analyses.job.failure_events import LOST, NETWORK, REFUSED
 from ncclforensics.data.names import ranks_text
@@ -21,7 +22,6 @@ FAILED = "init failed"  # prefix of the reason when a rank failed, and NCCL did 
 INIT_FILE = "init.cc"  # its functions create communicators; they also end them
 LAUNCHER_LINES = 20  # launchers print up to this many lines when they end a job
 START_BEFORE_BOOTSTRAP = (2, 22)
-FEW_MISSING = 0.25  # of the ranks; where more have no log, the logs were not given
 BOOTSTRAP_ONLY = ["bootstrap", "driver", "entered", "network"]  # in the order in which a process prints them
 MAJORITY = 0.5
 
@@ -261,11 +261,7 @@ def _judge_unfinished_init(job: Job, inside: dict[str, list[Row]]) -> Diagnosis 
     elif unseen_members and any(row["rank"] is None for row in job.rank_ids.values()):
         return None  # processes that were heard may be these members
     elif unseen_members:
-        missing = missing_numbers(size, {row["rank"] for row in job.members[key]})
-        reason = f"never joined the init of the communicator of {size} ranks; there is no log of {ranks_text(missing)}"
-        diagnosis = Diagnosis("rank-missing", reason, "likely", missing=missing)
-        if unseen_members > FEW_MISSING * size:
-            diagnosis.lower_certainty("possible")  # more likely these logs were not given
+        diagnosis = judge_unseen_members(job, key, missing_numbers(size, {row["rank"] for row in job.members[key]}))
     else:
         diagnosis = Diagnosis(
             "init-incomplete", "every rank began this init, and these ranks never completed it", "likely"

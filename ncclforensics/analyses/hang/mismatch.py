@@ -15,7 +15,7 @@ import polars as pl
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
 from ncclforensics.analyses.job.line_faults import LOST, MOVED
-from ncclforensics.data.names import argument_text
+from ncclforensics.data.names import argument_text, ranks_text
 
 ARGUMENTS = ("count", "datatype", "op", "root")
 MOST_ENQUEUED = 256  # collectives that a host enqueues at most while the GPU does not go on; a step has fewer
@@ -57,6 +57,10 @@ def find_divergent_calls(job: Job) -> Diagnosis | None:
             earliest.lower_certainty("possible")
     if job.count_unseen_members(key):
         earliest.lower_certainty("likely")
+        if has_no_majority:
+            names = ranks_text(job.rank_numbers(earliest.culprits)) or "these ranks"
+            earliest.reason = f"of {names}, one {earliest.reason}; no log of another member shows which is right"
+            earliest.culprits, earliest.collect = [], ["the log of one more member of this communicator"]
     if any(row["is_inferred"] for row in job.members[key]):  # without a majority, they may be several
         earliest.lower_certainty("possible" if has_no_majority or job.has_guessed_members(key) else "likely")
     if _begins_in_the_middle(job, key) and job.divergence.get(key, 0) < FEW_AGREED:

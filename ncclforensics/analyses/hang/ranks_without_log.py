@@ -2,8 +2,38 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from ncclforensics.analyses.hang.job import Diagnosis, Job
 from ncclforensics.data.names import count_of, ranks_text
+
+FEW_MISSING = 0.25  # of the ranks; where more have no log, the logs were not given
+
+
+def judge_unseen_members(job: Job, key: str, unseen: list[int]) -> Diagnosis:
+    """Judge an init in which all ranks that were heard wait, while some members (rank numbers) have no log.
+
+    One of these did not come, or all; a single one, and all ranks of a host, are more likely missing than lost.
+    """
+    size, ranks = job.members[key][0]["nranks"], ranks_text(unseen)
+    init = f"the init of the communicator of {size} ranks"
+    if len(unseen) > 1 and not _are_whole_hosts(job, key, unseen):
+        reason = f"the ranks in these logs wait in {init}, for one of {ranks} or more: there is no log of these"
+        collect = [f"the logs of {ranks}: whoever has none, or no line of this init, is missing"]
+        return Diagnosis("undecidable", reason, "likely", suspects=unseen, collect=collect)
+    diagnosis = Diagnosis("rank-missing", f"never joined {init}; there is no log of {ranks}", "likely", missing=unseen)
+    if len(unseen) > FEW_MISSING * size:
+        diagnosis.lower_certainty("possible")  # more likely these logs were not given
+    return diagnosis
+
+
+def _are_whole_hosts(job: Job, key: str, unseen: list[int]) -> bool:
+    """Whether these are the ranks of one host or several, if all have as many consecutive ranks as those heard."""
+    sizes = Counter(Counter(job.rank_ids[row["rank_id"]]["host"] for row in job.members[key]).values())
+    (local, _), *others = sizes.most_common()
+    runs = [unseen[start : start + local] for start in range(0, len(unseen), local)]
+    are_aligned = all(run == list(range(run[0], run[0] + local)) and run[0] % local == 0 for run in runs)
+    return not others and local > 1 and are_aligned
 
 
 def find_missing_logs(job: Job) -> Diagnosis | None:

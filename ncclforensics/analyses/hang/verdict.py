@@ -88,7 +88,9 @@ def _find_waited_for_ranks(job: Job) -> Diagnosis | None:
     skipped = mismatch.find_skipped_or_lost_call(job)
     if skipped is None or len(skipped.culprits) >= len(waited_for.culprits):
         return waited_for
-    return skipped if set(job.seen_members(skipped.key)) == set(waited_for.culprits) else waited_for
+    members, stopped = set(job.seen_members(skipped.key)), set(waited_for.culprits)
+    is_one = members == stopped or (stopped < members and len(stopped) == job.members[str(skipped.key)][0]["nranks"])
+    return skipped if is_one and stopped.issuperset(skipped.culprits) else waited_for
 
 
 # Applied in this order; the first diagnosis that is not None holds. The last check always returns one.

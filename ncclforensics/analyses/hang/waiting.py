@@ -7,6 +7,7 @@ from collections import defaultdict
 import polars as pl
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
+from ncclforensics.analyses.hang.left_out import undecided, weigh_left_out_calls
 from ncclforensics.analyses.hang.message_order import judge_messages_in_order
 from ncclforensics.analyses.hang.ranks_without_log import exclude_waiting_for_absent
 from ncclforensics.analyses.hang.unequal_ends import find_several_ends_of_silent_ranks
@@ -19,6 +20,7 @@ from ncclforensics.data.processes import ABORT
 from ncclforensics.data.variables import COLLECT_CALLS, COLLECT_EVERY_LINE, COLLECT_UNBUFFERED
 
 MAJORITY = 0.5
+FEW_SILENT = 4  # times as many ranks reported an error or an end as went silent
 MODEL_LIMIT = 4  # examined culprits, and model ranks of each
 
 
@@ -88,15 +90,17 @@ def find_lost_process(job: Job) -> Diagnosis | None:
     has_other_failures = any(not event["at_exit"] and event["form"] != "local_closed" for event in job.failure_events)
     if not remote_losses and not (named_ranks and (is_waited_for or has_other_failures or job.timeouts)):
         return None  # processes close their connections at an orderly end, too: a death leaves a rank in trouble
-    if len(culprits) > 1 and culprits == silent_ranks and not named_ranks and not _are_whole_hosts(job, culprits):
-        silent = ranks_text(job.rank_numbers(culprits)) or "some ranks"
+    is_lonely = len(silent_ranks) > 1 and len(silent_ranks) * FEW_SILENT <= len(job.rank_ids)
+    is_open = is_lonely or (len(culprits) > 1 and culprits == silent_ranks)
+    if is_open and not named_ranks and not _are_whole_hosts(job, silent_ranks):
+        silent = ranks_text(job.rank_numbers(silent_ranks)) or "some ranks"
         reason = (
             f"other ranks lost a connection, and {silent} stopped printing at different places without an error: one "
             "of these died, and the logs of the others may only be shorter than their runs"
         )
         collect = [f"the exit codes of {silent}", f"the end of the logs of {silent}"]
         answer = Diagnosis("undecidable", reason, "likely", collect=collect)
-        answer.add_evidence("context", [job.last_line(rank_id) for rank_id in culprits[:4]])
+        answer.add_evidence("context", [job.last_line(rank_id) for rank_id in silent_ranks[:4]])
         return answer
     diagnosis = Diagnosis(
         "rank-died",
@@ -160,19 +164,19 @@ def find_waited_for_ranks(job: Job) -> Diagnosis | None:
     cut_logs = [rank_id for rank_id in job.rank_ids if job.process(rank_id)["is_cut"]]
     if len(cut_logs) > MAJORITY * len(job.rank_ids):
         reason = "the files end inside a line: the last calls were lost in a buffer, so a missing call proves nothing"
-        return _undecidable(job, diagnosis, reason, cut_logs, COLLECT_UNBUFFERED)
+        return undecided(job, diagnosis, reason, cut_logs, COLLECT_UNBUFFERED)
     complete = [rank_id for rank_id in diagnosis.culprits if rank_id not in cut_logs]
     if cut_logs and not complete:
         reason = (
             f"the others wait for {ranks_text(job.rank_numbers(diagnosis.culprits)) or 'a rank'}, but that log ends "
             "inside a line: it lacks what came next, so a missing call proves nothing"
         )
-        return _undecidable(job, diagnosis, reason, diagnosis.culprits, COLLECT_UNBUFFERED)
+        return undecided(job, diagnosis, reason, diagnosis.culprits, COLLECT_UNBUFFERED)
     diagnosis.culprits = complete  # what stands behind a cut end is not known
     ranks_with_dropped_lines = [rank_id for rank_id in diagnosis.culprits if job.count_dropped_lines(rank_id)]
     if ranks_with_dropped_lines:
         reason = "equal lines were printed once for all ranks, so a call missing from a rank's log proves nothing"
-        return _undecidable(job, diagnosis, reason, ranks_with_dropped_lines, COLLECT_EVERY_LINE)
+        return undecided(job, diagnosis, reason, ranks_with_dropped_lines, COLLECT_EVERY_LINE)
     keys = {edge["key"] for edge in job.awaited_calls if not {*diagnosis.culprits}.isdisjoint(edge["waits_for"])}
     if any(job.count_unseen_members(key) for key in keys):
         diagnosis.lower_certainty("likely")
@@ -184,43 +188,12 @@ def find_waited_for_ranks(job: Job) -> Diagnosis | None:
         diagnosis.lower_certainty("possible" if any(job.count_unseen_members(key) for key in keys) else "likely")
     if any(job.may_lack_lines(rank_id) for rank_id in diagnosis.culprits):
         diagnosis.lower_certainty("possible")
-    if left_out := _calls_left_out_beside(job, diagnosis.culprits):
-        if _stand_in_a_communicator_of(job, diagnosis.culprits, left_out):
-            return _skipped_or_behind(job, diagnosis, left_out)
-        diagnosis.reason += (
-            f"; but {ranks_text(job.rank_numbers(left_out))} shows a call less on a communicator of theirs: if the "
-            "rank left it out, and its log did not lose the line, their calls differ"
-        )
-        diagnosis.lower_certainty("possible")
+    if open_answer := weigh_left_out_calls(job, diagnosis):
+        return open_answer
     if _was_interrupted(job):
         diagnosis.reason += "; the capture was ended before any call timed out, so the rank may only have been late"
         diagnosis.lower_certainty("possible")
     return exclude_waiting_for_absent(job, diagnosis) or diagnosis
-
-
-def _calls_left_out_beside(job: Job, culprits: list[int]) -> list[int]:
-    """Return other members of the culprits' communicators whose log lacks a call; nothing shows that it lost a line."""
-    keys = {row["key"] for row in job.memberships if row["rank_id"] in culprits}
-    gaps = [gap for gap in job.gaps if gap["is_lost"] is None and gap["missing"] > 0 and gap["key"] in keys]
-    return sorted({gap["rank_id"] for gap in gaps} - set(culprits))
-
-
-def _stand_in_a_communicator_of(job: Job, culprits: list[int], left_out: list[int]) -> bool:
-    """Whether each culprit's last call is on a communicator of which another log lacks a call."""
-    keys = {gap["key"] for gap in job.gaps if gap["rank_id"] in left_out and gap["is_lost"] is None}
-    return all((call := job.last_call(rank_id)) is not None and call["key"] in keys for rank_id in culprits)
-
-
-def _skipped_or_behind(job: Job, diagnosis: Diagnosis, left_out: list[int]) -> Diagnosis:
-    """Answer where the culprits may wait for a rank that left out a call, unless its log lost the line."""
-    skipping, waiting = (ranks_text(job.rank_numbers(ranks)) or "a rank" for ranks in (left_out, diagnosis.culprits))
-    reason = (
-        f"{skipping} left out a call that {waiting} stands in, or the log of {skipping} lost its line and {waiting} is "
-        "the rank that the others wait for"
-    )
-    answer = _undecidable(job, diagnosis, reason, [*left_out, *diagnosis.culprits], [])
-    answer.collect = [f"the stacks of {skipping} and {waiting} (py-spy dump --native)"]
-    return answer
 
 
 def _is_several(job: Job, key: str) -> bool:
@@ -235,13 +208,6 @@ def _was_interrupted(job: Job) -> bool:
     """
     exits = [row for row in job.process_exits if row["reporter"] == CAPTURE and row["signal"] != ABORT]
     return {row["rank_id"] for row in exits if row["how"] == SIGNAL and not row["is_first"]} == set(job.rank_ids)
-
-
-def _undecidable(job: Job, diagnosis: Diagnosis, reason: str, rank_ids: list[int], collect: list[str]) -> Diagnosis:
-    """Return `undecidable` instead of culprits whose calls may be missing only from the logs."""
-    answer = Diagnosis("undecidable", reason, "likely", victims=diagnosis.victims, collect=collect)
-    answer.add_evidence("context", [job.last_line(rank_id) for rank_id in rank_ids[:3]])
-    return answer
 
 
 def _with_more_than_a_lost_line(job: Job, culprits: list[int]) -> list[int]:

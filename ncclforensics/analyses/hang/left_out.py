@@ -1,0 +1,83 @@
+"""Judge ranks that others wait for where these may wait themselves: in a call that another rank left out, or a message.
+
+A call that a log lacks while the rank goes on was left out by the rank, or its line was lost; no line tells which.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
+from ncclforensics.data.names import ranks_text
+
+
+def undecided(job: Job, diagnosis: Diagnosis, reason: str, rank_ids: list[int], collect: list[str]) -> Diagnosis:
+    """Return `undecidable` instead of culprits whose calls may be missing only from the logs."""
+    answer = Diagnosis("undecidable", reason, "likely", victims=diagnosis.victims, collect=collect)
+    answer.add_evidence("context", [job.last_line(rank_id) for rank_id in rank_ids[:3]])
+    return answer
+
+
+def weigh_left_out_calls(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
+    """Lower a diagnosis of ranks behind by the calls that logs lack; return another answer if it is open."""
+    keys = {row["key"] for row in job.memberships if row["rank_id"] in diagnosis.culprits}
+    gaps = [gap for gap in job.gaps if gap["is_lost"] is None and gap["missing"] > 0 and gap["key"] in keys]
+    others = sorted({gap["rank_id"] for gap in gaps} - set(diagnosis.culprits))
+    if others and _stand_in_a_communicator_of(job, diagnosis.culprits, gaps, others):
+        return _skipped_or_behind(job, diagnosis, others)
+    if others:
+        diagnosis.reason += (
+            f"; but {ranks_text(job.rank_numbers(others))} shows a call less on a communicator of theirs: if the "
+            "rank left it out, and its log did not lose the line, their calls differ"
+        )
+        diagnosis.lower_certainty("possible")
+    return _judge_messages_of_unknown_peers(job, diagnosis)
+
+
+def _stand_in_a_communicator_of(job: Job, culprits: list[int], gaps: list[Row], left_out: list[int]) -> bool:
+    """Whether each culprit's last call is on a communicator of which another log lacks a call."""
+    keys = {gap["key"] for gap in gaps if gap["rank_id"] in left_out}
+    return all((call := job.last_call(rank_id)) is not None and call["key"] in keys for rank_id in culprits)
+
+
+def _skipped_or_behind(job: Job, diagnosis: Diagnosis, left_out: list[int]) -> Diagnosis:
+    """Answer where the culprits may wait for a rank that left out a call, unless its log lost the line."""
+    skipping, waiting = (ranks_text(job.rank_numbers(ranks)) or "a rank" for ranks in (left_out, diagnosis.culprits))
+    reason = (
+        f"{skipping} left out a call that {waiting} stands in, or the log of {skipping} lost its line and {waiting} is "
+        "the rank that the others wait for"
+    )
+    collect = [f"the stacks of {skipping} and {waiting} (py-spy dump --native)"]
+    return undecided(job, diagnosis, reason, [*left_out, *diagnosis.culprits], collect)
+
+
+def _judge_messages_of_unknown_peers(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
+    """Lower a diagnosis of ranks that exchange messages on communicators whose members are guessed, or not heard.
+
+    Which Send belongs to which Recv is not known there: each of these may wait in one.
+    """
+    guessed = {
+        key
+        for key, rows in job.members.items()
+        if len(rows) > int(rows[0]["nranks"]) or job.has_guessed_members(key) or job.count_unseen_members(key)
+    }
+    unknown = [rank_id for rank_id in diagnosis.culprits if _sends_on(job, rank_id, guessed)]
+    if not unknown:
+        return None
+    names = ranks_text(job.rank_numbers(diagnosis.culprits)) or "these ranks"
+    reason = "these logs do not show which messages were answered"
+    if len(diagnosis.culprits) > 1 and len(unknown) == len(diagnosis.culprits):
+        reason = f"the others wait for {names}; but {reason}: each of these may wait for a message"
+        collect = [f"the stacks of {names} (py-spy dump --native), or logs from their beginning"]
+        return undecided(job, diagnosis, reason, diagnosis.culprits, collect)
+    diagnosis.reason += f"; but {reason}, and it may wait for one"
+    diagnosis.lower_certainty("possible")
+    return None
+
+
+def _sends_on(job: Job, rank_id: int, keys: set[str]) -> bool:
+    """Whether a rank sent or received a message on one of these communicators."""
+    own = job.calls_of(rank_id)
+    names = job.names_of(own)
+    is_message = names.is_in(["Send", "Recv"])
+    return bool((is_message & own["key"].cast(pl.String).is_in(list(keys))).any()) if own.height else False
