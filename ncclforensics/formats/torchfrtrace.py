@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 GRAMMARS = ("torchfrtrace",)
-SIGNATURES = ("analyzer_entry", "analyzer_note")
+SIGNATURES = ("analyzer_entry", "analyzer_note", "analyzer_row")
 KINDS = dict.fromkeys(SIGNATURES, "flight-recorder")

@@ -44,7 +44,7 @@ QUESTIONS = (
         "which rank called what, in which order",
         ("operation", "replay", "request", "work", "ras_state", "journal_call"),
         ("operation",),
-        ("announced_call", "analyzer_entry"),
+        ("announced_call", "analyzer_entry", "analyzer_row"),
     ),
     Question(
         "which ranks there are, and how they are connected",

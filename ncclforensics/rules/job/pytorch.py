@@ -102,6 +102,55 @@ def torch_analyzer_names_ranks(analyzed_call: pl.DataFrame, recorded_rank: pl.Da
     )
 
 
+@rule(Category.LAGGING_RANK, Severity.WARNING, of=("printed_difference",), hang=True)
+def torch_table_shows_no_call(printed_difference: pl.DataFrame, recorded_rank: pl.DataFrame) -> Iterator[Finding]:
+    """In the table of PyTorch's analyser, ranks without an open call did not make the call that others stand in.
+
+    Means: all calls of these ranks are over, and the table shows no later one of theirs: they are outside of any call.
+    Not when: the dumps themselves are here, which show more; options such as --pg-filters left out the call in which
+    the rank waits; its dump is older than the others; ranks whose column is empty are unknown, for the analyser drops
+    the older calls of all ranks. Without -v it prints no process groups, and ranks are named only where all others
+    stand in one collective.
+    Do: give the dumps themselves to this program, or the table with -v; take the stack of the named ranks.
+    Sources: torch/distributed/flight_recorder/components/utils.py (just_print_entries) of torch 2.5 to 2.13.
+    """
+    lagging = printed_difference.filter(pl.col("how") == "lag")
+    if not recorded_rank["is_used"].any():
+        yield from _table_finding(lagging, "torchfrtrace shows no call of {ranks} where {others} called {call}")
+
+
+@rule(Category.COLLECTIVE_MISMATCH, Severity.ERROR, of=("printed_difference",), hang=True)
+def torch_table_shows_other_calls(printed_difference: pl.DataFrame, recorded_rank: pl.DataFrame) -> Iterator[Finding]:
+    """In the table of PyTorch's analyser, ranks of a process group made different calls under one number.
+
+    Means: at this number of the group a rank called another operation, or passed another number of elements to one
+    that must have equal sizes.
+    Not when: the dumps themselves are here, which show more; a program has joined dumps of several attempts.
+    Do: compare what each rank does before that call: a branch on data, on the rank, or on a caught error.
+    Sources: torch/distributed/flight_recorder/components/utils.py (just_print_entries) of torch 2.5 to 2.13.
+    """
+    others = printed_difference.filter(pl.col("how") == "another")
+    if not recorded_rank["is_used"].any():
+        yield from _table_finding(others, "torchfrtrace shows another call of {ranks} than of {others}")
+
+
+def _table_finding(found: pl.DataFrame, title: str) -> Iterator[Finding]:
+    """A finding on what a table shows of the first process group, and how many others show the same."""
+    for row in found.head(1).to_dicts():
+        is_lag, own = row["how"] == "lag", ranks_text(row["ranks"][:1])
+        place = f"collective {row['sequence']} of process group {row['group']}" if row["group"] else "group unknown"
+        instead = f"{own} last called {row['own_call']}, which is over" if is_lag else f"{own} called {row['own_call']}"
+        others = f"; {count_of(found.height - 1, 'other process group')} likewise" if found.height > 1 else ""
+        yield Finding(
+            title=title.format(ranks=ranks_text(row["ranks"]), others=ranks_text(row["others"]), call=row["call"]),
+            detail=f"{place}: {ranks_text(row['others'])} called {row['call']}; {instead}{others}",
+            certainty="possible" if is_lag else "likely",
+            ranks=row["ranks"],
+            role=Role.CAUSE,
+            evidence=[Line(row["source"], row["own_line"], "culprit"), Line(row["source"], row["line"], "the others")],
+        )
+
+
 @rule(Category.COLLECTIVE_MISMATCH, Severity.ERROR, of=("fingerprint",), hang=True)
 def torch_calls_differ(fingerprint: pl.DataFrame, verdict: pl.DataFrame) -> Iterator[Finding]:
     """PyTorch compared the calls of the ranks before making them, and they differ.
