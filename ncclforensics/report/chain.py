@@ -67,6 +67,9 @@ def _of_verdict(report: Report, row: Row, verdict: Finding) -> Iterator[Link]:
     numbers = dict(report.run["rank"].select("rank_id", "rank").iter_rows())
     of_culprits = stacks.filter(pl.col("rank_id").is_in(row["culprits"]))
     others = stacks.filter(~pl.col("rank_id").is_in(row["culprits"]))
+    if stacks.is_empty() and len(report.verdicts) == 1:  # which process is which rank is not known
+        stacks = report.run["unranked_stack"]
+        of_culprits, others = stacks.filter(~pl.col("is_waiting")), stacks.filter("is_waiting")
     in_stacks = {(place["source"], place["line"]) for place in stacks.to_dicts()}
     in_logs = [line for line in verdict.evidence if (line.source, line.line) not in in_stacks]
     of_cause = [line for line in in_logs if line.what in _OF_CAUSE and row["basis"] != BY_STACKS]

@@ -19,6 +19,8 @@ from ncclforensics.report.build import Report, Row
 STYLE = {"error": "bold red", "warning": "bold yellow", "info": "cyan", "no-hang": "bold green"}
 # Control characters, but for the ends of lines and Rich's own colours.
 _CONTROLS = re.compile(r"(\x1b\[[0-9;]*m)|[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+# As the first bytes of a pickled Flight Recorder dump are shown: a dictionary, or from torch 2.2 a list.
+PICKLE_STARTS = ("\ufffd}", "\ufffd]")
 _UNBROKEN = ("rank", "host", "GPU", "pid")  # columns whose words are not broken
 
 
@@ -70,6 +72,12 @@ def table_with_header(*columns: str, figures: bool = False) -> Table:
         is_unbroken = column in _UNBROKEN
         table.add_column(column, justify="right" if is_figure else "left", overflow="fold", no_wrap=is_unbroken)
     return table
+
+
+def quoted(line: Row) -> str:
+    """Return the text of a cited line, with blanks for tabs; nothing of a pickle, which is no text."""
+    text = str(line["text"])
+    return "" if text.startswith(PICKLE_STARTS) else text.replace("\t", " ")
 
 
 def place_of(report: Report, line: Row) -> str:

@@ -35,6 +35,7 @@ from ncclforensics.views.text_layout import (
     heading,
     indented,
     place_of,
+    quoted,
     render_text,
     table_with_header,
     table_without_header,
@@ -327,7 +328,7 @@ def _lines_of(report: Report, finding: Finding) -> list[RenderableType]:
     table.add_column(style="cyan", overflow="fold")
     table.add_column(overflow="fold", ratio=1)
     for line in lines:
-        table.add_row(line["what"], place_of(report, line), Text(line["text"].replace("\t", " ")))
+        table.add_row(line["what"], place_of(report, line), Text(quoted(line)))
     return [indented(table)] if lines else []
 
 

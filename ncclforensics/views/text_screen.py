@@ -18,7 +18,15 @@ from ncclforensics.report.summary import not_shown, reason_without_job, steps_wi
 from ncclforensics.rules.finding import Finding, Role, Severity
 from ncclforensics.views.text_chain import chain_text
 from ncclforensics.views.text_coverage import coverage
-from ncclforensics.views.text_layout import STYLE, heading, indented, place_of, render_text, table_without_header
+from ncclforensics.views.text_layout import (
+    STYLE,
+    heading,
+    indented,
+    place_of,
+    quoted,
+    render_text,
+    table_without_header,
+)
 from ncclforensics.views.text_report import (
     GAP,
     culprits,
@@ -166,7 +174,7 @@ def _of_finding(report: Report, finding: Finding) -> list[_Section]:
 def _evidence(report: Report, *findings: Finding | None) -> list[RenderableType]:
     """Cite lines that show a finding, each on one line of the screen."""
     cited = [report.evidence(finding)[:MOST_LINES] for finding in findings if finding is not None]
-    lines = {place_of(report, line): line["text"].replace("\t", " ") for lines in cited for line in lines}
+    lines = {place_of(report, line): quoted(line) for lines in cited for line in lines}
     width = min(max(map(len, lines), default=0), WIDEST)
     texts = [Text.assemble((place.ljust(width), "cyan"), "  ", _from_message(text)) for place, text in lines.items()]
     return [indented(_one_line(text)) for text in texts[:MOST_LINES]]

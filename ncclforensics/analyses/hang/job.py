@@ -128,6 +128,7 @@ class Job:
         ]
         self.pytorch = {name: frames[name].to_dicts() if is_only_job else [] for name in PYTORCH_FRAMES}
         self.stacks = rows_of_job("rank_stack")  # where its ranks stand, by rank id
+        self.unranked_stacks = frames["unranked_stack"].to_dicts() if is_only_job else []
         has_dumps = is_only_job and bool(frames["recorded_rank"]["is_used"].any())
         recorded = (frames["recorded_position"], frames["recorded_call"], frames["recorded_rank"])
         self.recordings = Recordings(*recorded) if has_dumps else None

@@ -32,6 +32,8 @@ RANK_STACK = {
     "line": pl.Int32(),
 }
 
+UNRANKED_STACK = {name: dtype for name, dtype in RANK_STACK.items() if name not in ("job", "rank_id")}
+
 _TOOLS = ("py-spy", "faulthandler", "gdb", "eu-stack")  # those that show Python's functions first
 
 
@@ -47,6 +49,23 @@ def rank_stack(stack_process: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
             dumps_of.setdefault(found["rank_id"], []).append(process)
     rows = [{**_where(dumps), "job": jobs[rank_id], "rank_id": rank_id} for rank_id, dumps in sorted(dumps_of.items())]
     return pl.DataFrame(rows, schema=RANK_STACK)
+
+
+@analysis(UNRANKED_STACK, of=("stack_process",))
+def unranked_stack(stack_process: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
+    """One row per process of which there is a stack, and of which no line shows which rank it is.
+
+    Folders with equal process ids are of several moments, and not of several hosts, if one of them has all ranks.
+    """
+    index = RankIndex(rank.with_columns(pl.col("host").cast(pl.String)).to_dicts())
+    known = stack_process.filter(~pl.col("is_helper") & pl.col("kind").is_not_null() & pl.col("pid").is_not_null())
+    unranked = [process for process in known.to_dicts() if index.find(process) is None]
+    are_moments = len({process["pid"] for process in unranked}) >= rank.height
+    dumps_of: dict[tuple[str | None, int], list[Row]] = {}
+    for process in unranked:
+        host = None if are_moments else process["host"]
+        dumps_of.setdefault((host, process["pid"]), []).append(process)
+    return pl.DataFrame([_where(dumps) for dumps in dumps_of.values()], schema=UNRANKED_STACK)
 
 
 def _where(dumps: list[Row]) -> Row:

@@ -85,8 +85,7 @@ def _diagnose_mismatch(
     own = f" ({ranks_text(first)})" if len(first) < len(outliers) else ""
     parts = [f"called {described(called[first[0]][0], with_size=True)} as {place}{own}"]
     parts += [f"{ranks_text(ranks)} {described(called[ranks[0]][0], with_size=True)}" for ranks in rest[:SHOWN]]
-    is_listed = any(row["members"] for row in recordings.positions[group].values())
-    is_complete = is_listed and set(recordings.members[group]) <= set(called)
+    is_complete = recordings.is_listed(group) and set(recordings.members[group]) <= set(called)
     diagnosis = diagnose(job, "collective-mismatch", "; ".join(parts), outliers)
     diagnosis.certainty = "certain" if is_complete and has_majority else "likely"
     diagnosis.how, diagnosis.fields = ("another" if field == "name" else "arguments"), [field]
@@ -328,11 +327,13 @@ def find_common_call(job: Job) -> Diagnosis | None:
         diagnosis = diagnose(job, "undecidable", f"{reason}; of {ranks} no dump shows whether they called it", [])
         diagnosis.collect = [COLLECT_DUMPS.format(ranks=ranks)]
     else:
-        reason += "; the calls agree, and no member is missing: the transport or a GPU, not the order of calls"
+        is_listed = recordings.is_listed(place.group)
+        complete = "no member is missing" if is_listed else "no dump is missing, though none lists the members"
+        reason += f"; the calls agree, and {complete}: the transport or a GPU, not the order of calls"
         if place.completed:
             reason += f"; {ranks_text(place.completed)} completed it, so the links and GPUs of the others are suspect"
         diagnosis = diagnose(job, "stuck-together", reason, [])
-        diagnosis.certainty = "possible" if place.completed or place.queued else "likely"
+        diagnosis.certainty = "possible" if place.completed or place.queued or not is_listed else "likely"
         diagnosis.rests_on_stall = True  # a running job is in a call, too
     set_call(diagnosis, calls[0])
     cite(job, diagnosis, "waiting", calls)

@@ -16,6 +16,7 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.analyses.job.recorder import WORLD
 from ncclforensics.data.torch_calls import SYMMETRIC, WATCHED_LIBRARIES
 
 Row = dict[str, Any]
@@ -56,17 +57,25 @@ class Recordings:
 
     @cached_property
     def members(self) -> dict[str, list[int]]:
-        """The ranks of every process group: as the dumps list them, else those whose dumps have it."""
+        """The ranks of every process group: as the dumps list them, else those whose dumps have it.
+
+        The group of all ranks has all numbers up to the highest one that is known.
+        """
         listed: dict[str, list[int]] = {}
         for group, rows in self.positions.items():
             known = next((row["members"] for row in rows.values() if row["members"]), None)
-            listed[group] = list(known) if known else sorted(rows)
+            listed[group] = list(known) if known else [*range(max(rows) + 1)] if group == WORLD else sorted(rows)
         return listed
+
+    def is_listed(self, group: str) -> bool:
+        """Whether a dump lists the members of a group; those of gloo do not."""
+        return any(row["members"] for row in self.positions[group].values())
 
     @cached_property
     def without_dump(self) -> list[int]:
-        """Members of process groups of which there is no dump."""
-        return sorted({rank for ranks in self.members.values() for rank in ranks} - set(self.dumps))
+        """Members of process groups, as the dumps list them, of which there is no dump."""
+        listed = {rank for group, ranks in self.members.items() if self.is_listed(group) for rank in ranks}
+        return sorted(listed - set(self.dumps))
 
     @cached_property
     def has_timed_out(self) -> bool:

@@ -49,7 +49,8 @@ def _file_text(row: Row) -> str:
 def describe_stacks(rows: list[Row], numbers: Mapping[int, int | None]) -> list[tuple[str, Row]]:
     """Return each place with its ranks, and the first row that is there; the largest group first.
 
-    `numbers`: rank id -> number of the rank, or None. A text: `ranks 0-2 stand in all_reduce called from a.py:8`.
+    `numbers`: rank id -> number of the rank, or None. A text: `ranks 0-2 stand in all_reduce called from a.py:8`. A
+    row without a rank id is a process.
     """
     groups: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
@@ -64,7 +65,7 @@ def _verb(rows: list[Row]) -> str:
 
 def _ranks(rows: list[Row], numbers: Mapping[int, int | None]) -> str:
     """Return the ranks of these rows; many of them only as a number."""
-    known = [number for row in rows if (number := numbers[row["rank_id"]]) is not None]
+    known = [number for row in rows if (number := numbers.get(row.get("rank_id", -1))) is not None]
     text = ranks_text(known)
     if len(known) < len(rows):
         return count_of(len(rows), "process")
@@ -73,7 +74,7 @@ def _ranks(rows: list[Row], numbers: Mapping[int, int | None]) -> str:
 
 def _groups_text(job: Job, rows: list[Row]) -> str:
     """Return the places of ranks in one text."""
-    described = describe_stacks(rows, {row["rank_id"]: job.rank_number(row["rank_id"]) for row in rows})
+    described = describe_stacks(rows, {rank_id: row["rank"] for rank_id, row in job.rank_ids.items()})
     parts = [text for text, _ in described[:SHOWN]]
     if len(described) > SHOWN:
         parts.append(f"others stand at {count_of(len(described) - SHOWN, 'other place')}")
@@ -82,7 +83,7 @@ def _groups_text(job: Job, rows: list[Row]) -> str:
 
 def is_standing_still(job: Job) -> bool:
     """Whether stacks show that the job stood still: a watchdog took them, or all ranks are where they were before."""
-    rows = job.stacks
+    rows = job.stacks or job.unranked_stacks
     return bool(rows) and (any(row["by_watchdog"] for row in rows) or all(row["is_still"] for row in rows))
 
 
@@ -198,7 +199,7 @@ def add_stack_evidence(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     """
     found = find_odd_stacks(job)
     if found is None or diagnosis.basis == BY_STACKS:
-        return diagnosis
+        return _add_unranked(job, diagnosis)
     # Ranks whose logs show equal calls wait on their GPUs: then the rank that stands elsewhere has made its call.
     is_open = diagnosis.verdict in _OPEN and diagnosis.certainty != "certain" and job.calls.is_empty()
     if diagnosis.verdict == "undecidable" or (is_open and found.culprits):
@@ -221,6 +222,16 @@ def add_stack_evidence(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     elif found.verdict == "lagging-ranks" or any(row["kind"] == COLLECTIVE for row in of_culprits):
         diagnosis.reason += "; the stacks contradict the calls in the logs, of which the last lines may be missing"
         diagnosis.lower_certainty("possible")
+    return diagnosis
+
+
+def _add_unranked(job: Job, diagnosis: Diagnosis) -> Diagnosis:
+    """Add where processes stand whose stacks do not show which rank they are; those outside of collectives first."""
+    rows = sorted(job.unranked_stacks, key=lambda row: bool(row["is_waiting"]))
+    if job.stacks or not rows:
+        return diagnosis
+    diagnosis.reason += f"; of the stacks, which do not show their ranks: {_groups_text(job, rows)}"
+    diagnosis.add_evidence("context", rows[:2])
     return diagnosis
 
 

@@ -332,7 +332,8 @@ def _find_failed_calls(job: Job) -> Diagnosis | None:
         return None
     if any(row["kind"] == SIZE for row in errors):
         return _judge_wrong_sizes(job, [row for row in errors if row["kind"] == SIZE])
-    silent = sorted({row["rank"] for row in job.rank_ids.values()} - {None} - set(first))
+    named = {row["hint"] for row in job.sources.values()}  # by the name of a file, which may be empty
+    silent = sorted({*named, *(row["rank"] for row in job.rank_ids.values())} - {None} - set(first))
     calls = {rank: row["call"] for rank, row in first.items() if row["call"]}
     has_all = bool(calls) and not silent and len(calls) == len(job.rank_ids) > 1
     is_timeout = all(row["kind"] == TIMED_OUT for row in first.values())
@@ -376,16 +377,13 @@ def _unexplained(first: dict[int, Row], calls: dict[int, str], silent: list[int]
     by_kind: dict[str, list[int]] = defaultdict(list)
     for rank, row in sorted(first.items()):
         by_kind["timed out" if row["kind"] == TIMED_OUT else "lost a connection"].append(rank)
-    parts = [f"{ranks_text(ranks)} {what}" for what, ranks in by_kind.items()] or [
-        "ranks lost a connection or timed out"
-    ]
+    text = " and ".join(f"{ranks_text(ranks)} {what}" for what, ranks in by_kind.items())
+    text = text or "ranks lost a connection or timed out"
     if calls:
-        parts.append(f"in {', '.join(sorted(set(calls.values())))}")
-    if silent:
-        parts.append(
-            f"and {ranks_text(silent)} printed no error, so suspect that rank first" if len(silent) == 1 else ""
-        )
-    return " ".join(part for part in parts if part) + "; no line shows which rank failed or stopped first"
+        text += f" in {', '.join(sorted(set(calls.values())))}"
+    if len(silent) == 1:
+        text += f", and {ranks_text(silent)} printed no error, so suspect that rank first"
+    return f"{text}; no line shows which rank failed or stopped first"
 
 
 def _describe_end(job: Job) -> Diagnosis:

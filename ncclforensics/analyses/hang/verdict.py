@@ -167,6 +167,7 @@ def job_diagnosis(
     last_time: pl.DataFrame,
     program_success: pl.DataFrame,
     rank_stack: pl.DataFrame,
+    unranked_stack: pl.DataFrame,
     recorder_file: pl.DataFrame,
     recorded_rank: pl.DataFrame,
     recorded_position: pl.DataFrame,
