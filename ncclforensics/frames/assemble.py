@@ -9,6 +9,8 @@ import polars as pl
 
 from ncclforensics.frames.columns import SOURCE_BITS, TAIL_OFFSET
 
+LONG = 256  # rows of a source; of shorter stretches, sorting all rows costs less than handling each stretch
+
 
 class HasHeight(Protocol):
     """Something with rows."""
@@ -76,6 +78,8 @@ def with_all_columns(rows: pl.DataFrame, schema: Mapping[str, pl.DataType]) -> p
 
 
 def _by_source(rows: pl.DataFrame) -> list[pl.DataFrame]:
-    """Cut rows where another source begins: another piece may hold rows of a source in between."""
+    """Cut rows where another source begins, if that leaves long stretches: these are most often in order already."""
     lengths = (rows["pos"] // (1 << SOURCE_BITS)).rle().struct.field("len")
+    if lengths.len() * LONG > rows.height:
+        return [rows]
     return [rows.slice(end - length, length) for length, end in zip(lengths, lengths.cum_sum(), strict=True)]

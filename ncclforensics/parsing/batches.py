@@ -13,26 +13,29 @@ LINE = 128  # bytes of text that take as much memory, while they are matched, as
 
 @dataclass(slots=True)
 class Batch:
-    """Lines of one dialect that are parsed together, and the bytes of their text."""
+    """Lines of one dialect that are parsed together, the bytes of their text, and their number."""
 
     dialect: Dialect
     rows: list[pl.DataFrame] = field(default_factory=list)
     size: int = 0
+    lines: int = 0
 
     @property
     def weight(self) -> int:
         """What parsing them takes in memory, in bytes of text: many short lines take more than few long ones."""
-        return self.size + LINE * sum(rows.height for rows in self.rows)
+        return self.size + LINE * self.lines
 
-    def add(self, rows: pl.DataFrame) -> None:
-        """Add lines of the batch's dialect."""
+    def add(self, rows: pl.DataFrame) -> Batch:
+        """Add lines of the batch's dialect, and return the batch."""
         self.rows.append(rows)
         self.size += byte_size(rows)
+        self.lines += rows.height
+        return self
 
     def take(self) -> Batch:
         """Move all lines into a new batch; this one is empty afterwards."""
-        taken = Batch(self.dialect, self.rows, self.size)
-        self.rows, self.size = [], 0
+        taken = Batch(self.dialect, self.rows, self.size, self.lines)
+        self.rows, self.size, self.lines = [], 0, 0
         return taken
 
 

@@ -100,7 +100,7 @@ class ParallelParser:
                 if byte_size(rows) < self._policy.chunk // 4:
                     small.add(form.learn(rows, reader), rows)
                 else:
-                    yield Batch(form.dialect, [rows], byte_size(rows))
+                    yield Batch(form.dialect).add(rows)
         except DEFECTS as error:
             self.isolation.stop_reading(reader, error)
 

@@ -243,7 +243,7 @@ class Job:
     @cached_property
     def nranks(self) -> int | None:
         """Size of the largest communicator, as the log states it."""
-        return max((row["nranks"] for row in self.memberships), default=None)
+        return max((row["nranks"] for row in self.memberships if row["nranks"]), default=None)
 
     @cached_property
     def absent(self) -> list[int]:
@@ -344,8 +344,7 @@ class Job:
 
     def has_guessed_members(self, key: str) -> bool:
         """Whether these processes may belong to several communicators: no Init line, a part of the job's ranks."""
-        rows = self.members[key]
-        size = max((row["nranks"] or 0 for row in self.memberships), default=0)
+        rows, size = self.members[key], self.nranks or 0
         is_guessed = all(row["is_inferred"] for row in rows) and rows[0]["nranks"] < size
         return is_guessed and len(self.rank_ids) < size
 

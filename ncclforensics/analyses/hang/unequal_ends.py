@@ -47,16 +47,17 @@ def _ending_between(job: Job, diagnosis: Diagnosis) -> list[int]:
     for edge in sorted(job.waits, key=lambda edge: int(edge["pos"])):
         if edge["kind"] == "collective" and not culprits.isdisjoint(edge["waits_for"]):
             first.setdefault(edge["waiter"], edge)
+    call_pos = pl.col("rank_id").replace_strict(
+        {rank_id: edge["pos"] for rank_id, edge in first.items()}, default=None, return_dtype=pl.Int64
+    )
+    behind = dict(job.calls.filter(pl.col("pos") > call_pos).group_by("rank_id").agg(pl.len()).iter_rows())
     later: dict[tuple[str, int], dict[int, int]] = defaultdict(dict)  # call -> rank id -> calls behind it
     for rank_id, edge in first.items():
-        calls = job.calls_of(rank_id).filter(pl.col("pos") > edge["pos"])
-        later[edge["key"], edge["nth"]][rank_id] = calls.height
-    found = {
-        rank_id
-        for made in later.values()
-        for rank_id, calls in made.items()
-        if calls < max(made.values()) and rank_id in job.awaited_ranks
-    }
+        later[edge["key"], edge["nth"]][rank_id] = behind.get(rank_id, 0)
+    found: set[int] = set()
+    for made in later.values():
+        most = max(made.values())
+        found |= {rank_id for rank_id, calls in made.items() if calls < most and rank_id in job.awaited_ranks}
     return sorted(found)
 
 
