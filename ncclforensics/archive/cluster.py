@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -22,6 +23,7 @@ from ncclforensics.frames.open_run import open_run
 from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.rotation import stem
 from ncclforensics.inputs.sources import Source, find, spool
+from ncclforensics.parsing.concurrency import single_threaded
 from ncclforensics.report.build import Report
 from ncclforensics.report.selection import Selection
 
@@ -127,7 +129,8 @@ def _read_part(paths: Sequence[str], rule_folders: Sequence[Path]) -> bytes | st
         report.hash_inputs()
         with TemporaryDirectory(prefix="ncclforensics-") as folder:
             file = Path(folder, "part.ncclf")
-            save(report, file, with_analyses=False)
+            # Polars 2.1 may wait for ever when the threads of a worker group rows at the same time.
+            single_threaded(partial(save, report, file, with_analyses=False))
             return file.read_bytes()
     except ForensicsError as error:
         return f"on host {host}: {error}"
