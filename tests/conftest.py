@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -41,6 +42,16 @@ def pytest_configure(config: pytest.Config) -> None:
     cache = tempfile.TemporaryDirectory(prefix="ncclforensics-cache-")
     os.environ["XDG_CACHE_HOME"] = cache.name
     config.add_cleanup(cache.cleanup)
+
+
+def pytest_collection() -> None:
+    """Collect tests without the garbage collector, which would look through all modules and tests again and again."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

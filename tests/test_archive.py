@@ -292,20 +292,20 @@ def small_rows(name: str, rows: pl.Expr) -> Change:
 
 
 def rows_of_zeros(rows: pl.DataFrame) -> pl.DataFrame:
-    """400 MB in 0.1 MB of a file."""
-    return rows.head(1).select(pl.exclude(pl.String, pl.Categorical)).select(pl.all().repeat_by(30_000_000).explode())
+    """80 MB in 0.1 MB of a file."""
+    return rows.head(1).select(pl.exclude(pl.String, pl.Categorical)).select(pl.all().repeat_by(6_000_000).explode())
 
 
 def one_long_text(rows: pl.DataFrame) -> pl.DataFrame:
-    """300 MB in 12 KB of a file."""
-    return rows.head(1).with_columns(text=pl.lit("x" * 300_000_000))
+    """100 MB in 4 KB of a file."""
+    return rows.head(1).with_columns(text=pl.lit("x" * 100_000_000))
 
 
 @pytest.mark.parametrize(
     ("change", "reported"),
     [
-        (frame("rank", rows_of_zeros), "is no saved run of this program: rank would take 30000000 rows"),
-        (frame("cited", one_long_text), "is no saved run of this program: cited would take 1 rows and 300000"),
+        (frame("rank", rows_of_zeros), "is no saved run of this program: rank would take 6000000 rows"),
+        (frame("cited", one_long_text), "is no saved run of this program: cited would take 1 rows and 100000"),
         (frame("verdict", lambda rows: rows.with_columns(verdict=pl.lit("fine").cast(rows.schema["verdict"]))),
          "verdict holds an unknown verdict: fine"),
         (frame("verdict", lambda rows: rows.with_columns(certainty=pl.lit(None).cast(rows.schema["certainty"]))),

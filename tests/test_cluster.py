@@ -85,16 +85,24 @@ class Cluster:
         with (self.folder / "log").open("ab") as log:
             return subprocess.Popen(command, env=environment, cwd=self.folder, stdout=log, stderr=log)
 
-    def add_worker(self, code: str = "") -> None:
+    def add_worker(self, code: str = "") -> subprocess.Popen[bytes]:
+        """A worker that the scheduler knows."""
+        from distributed import Client
+
         options = ("--nthreads", "1", "--no-nanny", "--local-directory", str(self.folder))
         self.workers.append(self.start("dask_worker", self.address, *options, code=code))
+        with Client(self.address, set_as_default=False) as client:
+            client.wait_for_workers(sum(worker.poll() is None for worker in self.workers), timeout=60)
+        return self.workers[-1]
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One scheduler for all tests, with a worker that lives as long as it."""
     pytest.importorskip("distributed", reason="the extra `cluster` is not installed")
-    running = Cluster(tmp_path)
-    file = tmp_path / "scheduler.json"
+    folder = tmp_path_factory.mktemp("cluster")
+    running = Cluster(folder)
+    file = folder / "scheduler.json"
     scheduler = running.start("dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--scheduler-file", str(file))
     for _ in range(600):
         if file.exists() and file.stat().st_size:
@@ -102,6 +110,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         time.sleep(0.1)
     running.address = json.loads(file.read_text())["address"]
     try:
+        running.add_worker()
         yield running
     finally:
         for process in (*running.workers, scheduler):
@@ -114,18 +123,14 @@ def hang(cluster: Cluster, *paths: str) -> dict[str, Any]:
 
 
 def test_a_cluster_gives_the_verdict_of_the_files(cluster: Cluster) -> None:
-    cluster.add_worker()
-    cluster.add_worker()
-
     assert hang(cluster, *LOGS) == json_report.as_object(analyze(LOGS, full=True))
 
 
 def test_the_work_of_a_worker_that_is_killed_is_done_by_another_one(cluster: Cluster) -> None:
-    cluster.add_worker(KILLED_BY_ITS_FIRST_TASK)
-    cluster.add_worker()
+    killed = cluster.add_worker(KILLED_BY_ITS_FIRST_TASK)
 
     assert hang(cluster, *LOGS) == json_report.as_object(analyze(LOGS, full=True))
-    assert cluster.workers[0].wait(60) == -signal.SIGKILL
+    assert killed.wait(60) == -signal.SIGKILL
 
 
 def test_a_worker_without_the_file_is_named_with_the_file(
@@ -133,6 +138,9 @@ def test_a_worker_without_the_file_is_named_with_the_file(
 ) -> None:
     log = tmp_path / "only-here.log"
     shutil.copy(LOGS[0], log)
+    for worker in cluster.workers:
+        worker.kill()
+        worker.wait()
     cluster.add_worker(WITHOUT_THE_FILE.format(path=str(log)))
 
     assert cli.main(["hang", str(log), *LOGS[1:], "--on", cluster.address.replace("tcp://", "dask://")]) in (1, 3)

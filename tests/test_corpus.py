@@ -86,7 +86,7 @@ def _groups() -> list[Path]:
     return sorted({path.parent for path in _everything()})
 
 
-@pytest.mark.parametrize("folder", sample(_groups(), 9), ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", sample(_groups(), 18), ids=lambda folder: folder.name)
 def test_every_real_file_is_analysed_without_an_error(folder: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     _answer([str(path) for path in _everything() if path.parent == folder], capfdbinary)
 

@@ -29,7 +29,7 @@ NAMES = (
     "communicators-in-opposite-order",
 )
 INCIDENTS = [incident for incident in ALL if incident.name in NAMES]
-TRIED = 2  # of these with each handling, unless all are asked for
+TRIED = 1  # of these with each handling, in turn, unless all are asked for
 
 
 def handled(incident: Incident, handling: str, folder: Path) -> Json:
@@ -45,7 +45,7 @@ def write(incident: Incident, handling: str, folder: Path) -> None:
 
 
 def pairs(handlings: Iterable[str]) -> list[object]:
-    """Every incident with every handling; in `make test`, two incidents of five with each handling, in turn."""
+    """Every incident with every handling; in `make test`, one incident of five with each handling, in turn."""
     return [
         pytest.param(incident, handling, id=f"{incident.name}-{handling}")
         for place, handling in enumerate(handlings)

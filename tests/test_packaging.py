@@ -24,12 +24,21 @@ def tried(command: list[str | Path], folder: Path) -> subprocess.CompletedProces
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
+BUILD: list[str | Path] = [sys.executable, "-m", "build", "--no-isolation", "--outdir"]
+
+
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the source distribution, and the wheel that is built from it."""
     folder = tmp_path_factory.mktemp("dist")
-    done = tried([sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder], ROOT)
+    done = tried([*BUILD, folder], ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
-    (built,) = folder.glob("*.whl")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(distributions: Path) -> Path:
+    (built,) = distributions.glob("*.whl")
     return built
 
 
@@ -88,21 +97,19 @@ def test_the_licence_of_every_library_is_listed() -> None:
 
 
 @pytest.mark.slow
-def test_the_same_source_builds_the_same_bytes(tmp_path: Path) -> None:
+def test_the_same_source_builds_the_same_bytes(distributions: Path, tmp_path: Path) -> None:
     """Once from the repository, once from the source that this wrote, in another folder and of another time."""
-    first, second, source = tmp_path / "first", tmp_path / "second", tmp_path / "source"
-    build: list[str | Path] = [sys.executable, "-m", "build", "--no-isolation", "--outdir"]
-    assert tried([*build, first], ROOT).returncode == 0
-    with tarfile.open(next(first.glob("*.tar.gz"))) as archive:
+    again, source = tmp_path / "again", tmp_path / "source"
+    with tarfile.open(next(distributions.glob("*.tar.gz"))) as archive:
         archive.extractall(source, filter="data")
     (unpacked,) = source.iterdir()
     for path in unpacked.rglob("*"):
         os.utime(path, (1e9, 1e9))
-    assert tried([*build, second], unpacked).returncode == 0
+    assert tried([*BUILD, again], unpacked).returncode == 0
 
-    names = sorted(path.name for path in first.iterdir())
+    names = sorted(path.name for path in distributions.iterdir())
     assert [name.rpartition(".")[2] for name in names] == ["whl", "gz"]
-    assert filecmp.cmpfiles(first, second, names, shallow=False) == (names, [], [])
+    assert filecmp.cmpfiles(distributions, again, names, shallow=False) == (names, [], [])
 
 
 def test_a_line_is_parsed_with_the_installed_grammars(installed: Path, tmp_path: Path) -> None:

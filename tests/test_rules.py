@@ -13,6 +13,7 @@ from ncclforensics.frames.protocol import call_with
 from ncclforensics.rules import registry
 from ncclforensics.rules.finding import Category, Finding, Severity
 from ncclforensics.rules.registry import HEADINGS, Rule, rule
+from tests.budget import IS_FULL
 from tests.incidents import ALL, ROOT, Incident, checked
 
 every_rule = pytest.mark.parametrize("one", registry.all_rules(), ids=lambda one: one.name)
@@ -44,7 +45,7 @@ def test_every_rule_is_forbidden_by_an_incident() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("incident", ALL[::4], ids=lambda incident: incident.name)
+@pytest.mark.parametrize("incident", ALL if IS_FULL else ALL[::8], ids=lambda incident: incident.name)
 def test_a_skipped_rule_would_have_no_finding(incident: Incident) -> None:
     run = checked(incident).report.run
 
