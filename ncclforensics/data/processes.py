@@ -65,6 +65,9 @@ SECOND_HAND_MESSAGES = (
     "NCCL error in",
     "NCCL error: ",
     "NCCL Error",
+    "NCCL_ERROR: ",
+    "NCCL error(",
+    "(External) NCCL error(",
     "NCCL communicator was aborted",
     "NCCL communicator encountered error",
     "[../third_party/gloo",
@@ -80,7 +83,10 @@ SECOND_HAND_MESSAGES = (
     "The client socket has timed out",
 )
 # The same, anywhere in the message: what XLA and Horovod pass on.
-SECOND_HAND_PARTS = ("NCCL operation nccl", "ncclCommInit")
+SECOND_HAND_PARTS = (
+    *("NCCL operation nccl", "ncclCommInit"),
+    *("custom call 'xla.gpu.all_", "custom call 'xla.gpu.reduce_scatter", "custom call 'xla.gpu.collective_"),
+)
 GLOO = "/gloo/"  # of a source file that stands in brackets in front of an error of PyTorch's transport for CPUs
 STORE = "store->get("  # a rank that waits for another rank's id in PyTorch's store
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.analyses.hang.init import FAILED
 from ncclforensics.analyses.job.exit_reports import EXCEPTION
 from ncclforensics.data.variables import LOOK_AGAIN
 from ncclforensics.frames.protocol import Frames
@@ -39,6 +40,8 @@ def commands(run: Frames, row: Row) -> list[Command]:
     """Return the commands to run now; none for processes that have ended."""
     if row["verdict"] == "rank-missing":
         return _OF_MISSING_RANKS
+    if _has_fault_in_init(row):
+        return []
     if row["verdict"] == "stuck-together":
         return _of_hosts(run, row)
     ranks = run["rank"].filter(pl.col("rank_id").is_in(row["culprits"])).sort("rank")
@@ -70,13 +73,18 @@ def other_steps(run: Frames, row: Row) -> list[str]:
         steps.append("the output of the launcher, which may say why these ranks did not start")
     elif row["verdict"] == "rank-died" and run["process_exit"].filter("is_first").is_empty():
         steps.append("the exit code of the process that ended, and its stderr")
-    elif row["verdict"] == "init-failed" and row["culprits"]:
+    elif row["verdict"] == "init-failed" and row["culprits"] and not _has_fault_in_init(row):
         steps.append("RANK, WORLD_SIZE, LOCAL_RANK and CUDA_VISIBLE_DEVICES as the launcher sets them for these ranks")
     elif row["verdict"] in _OF_STANDING_RANKS and row["culprits"] and not commands(run, row):
         steps.append("on the next run, while it stands still: py-spy dump --native of these ranks")
     if row["rests_on_stall"]:
         steps.append(LOOK_AGAIN)
     return steps
+
+
+def _has_fault_in_init(row: Row) -> bool:
+    """Whether a process failed in init, and NCCL did not refuse its arguments: what helps depends on the fault."""
+    return bool(row["verdict"] == "init-failed" and row["reason"].startswith(FAILED))
 
 
 def _ended_ranks(run: Frames, row: Row) -> set[int | None]:

@@ -26,7 +26,17 @@ class Question:
 QUESTIONS = (
     Question(
         "what NCCL warned about",
-        ("communicator", "milestone", "connection", "operation", "setting", "failure", "warning", "plugin"),
+        (
+            "communicator",
+            "milestone",
+            "connection",
+            "operation",
+            "setting",
+            "failure",
+            "warning",
+            "plugin",
+            "nccl_warning",
+        ),
         ("warning",),
         (
             "usage",

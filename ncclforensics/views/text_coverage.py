@@ -18,7 +18,7 @@ def coverage(report: Report) -> Text:
     """Summarise what was read in one line."""
     tally = report.run.tally.select(*COUNTS).sum().row(0, named=True) if report.run.inputs else {}
     nccl = (tally["recognised"] or 0) + (tally["unrecognised"] or 0)
-    seen, world = report.run["rank"].height, report.run["member"]["nranks"].max()
+    (seen, is_least), world = _count_ranks(report.run["rank"]), report.run["member"]["nranks"].max()
     known = report.run["rank"]["host"].unique().cast(pl.String)
     hosts = 0 if known.null_count() or len(printed_hosts(known)) < len(known) else len(known)
     jobs, files = len(report.verdicts), len(report.run.inputs)
@@ -33,7 +33,7 @@ def coverage(report: Report) -> Text:
     lines = "NCCL lines" if "nccl-log" in kinds else "known lines"
     if seen or not items:
         of_hosts = f" on {hosts} host{'s' * (hosts != 1)}" * bool(hosts or not seen)
-        items.append(f"{seen} rank{'s' * (seen != 1)}{of_world}{of_hosts}")
+        items.append(f"{'at least ' * is_least}{seen} rank{'s' * (seen != 1)}{of_world}{of_hosts}")
     items += [
         *_version_items(report),
         f"{files} file{'s' * (files != 1)}" + (f", {partly} read at both ends only" if partly else ""),
@@ -44,6 +44,17 @@ def coverage(report: Report) -> Text:
     if tally.get("damaged"):
         items.append(f"{tally['damaged']:,} damaged")
     return Text(" · ".join(items), style="dim")
+
+
+def _count_ranks(rank: pl.DataFrame) -> tuple[int, bool]:
+    """Count the ranks, and say whether there may be more.
+
+    A number without a process, as in PyTorch's text, and a process without a number may be one rank.
+    """
+    is_process = pl.col("pid").is_not_null() | pl.col("host").is_not_null()
+    has_number = pl.col("rank").is_not_null()
+    fewer = min(rank.filter(has_number & ~is_process).height, rank.filter(is_process & ~has_number).height)
+    return rank.height - fewer, fewer > 0
 
 
 def _version_items(report: Report) -> list[str]:

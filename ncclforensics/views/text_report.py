@@ -23,6 +23,7 @@ from ncclforensics.data.names import (
     sentence,
     waiting_text,
 )
+from ncclforensics.frames.columns import printed_hosts
 from ncclforensics.report.build import Report
 from ncclforensics.report.summary import not_shown, reason_without_job, steps_without_job, summary
 from ncclforensics.rules.finding import Finding, Role, Severity
@@ -204,7 +205,8 @@ def _job(report: Report, row: Row, verbose: bool, causes: list[Finding]) -> list
 def culprits(report: Report, row: Row, most: int = MOST_CULPRITS) -> list[RenderableType]:
     """Show the culprits of a verdict with their last call, at most this many."""
     last = {call["rank_id"]: call for call in report.last_calls(row["job"])}
-    ranks = report.run["rank"].filter(pl.col("rank_id").is_in(row["culprits"])).sort("rank").to_dicts()
+    of_verdict = report.run["rank"].filter(pl.col("rank_id").is_in(row["culprits"])).sort("rank")
+    ranks = [_as_printed(rank) for rank in of_verdict.to_dicts()]
     stacks = {stack["rank_id"]: stack for stack in report.run["rank_stack"].to_dicts()}
     columns = ("host", "cudadev", "pid")
     known_columns = [name for name in columns if any(rank[name] is not None for rank in ranks[:most])]
@@ -230,6 +232,12 @@ def culprits(report: Report, row: Row, most: int = MOST_CULPRITS) -> list[Render
     more = len(ranks) - most
     rest = [indented(Text(f"and {more} more", style="dim"))] if more > 0 else []
     return [heading("CULPRIT" if table.row_count == 1 else "CULPRITS"), indented(table), *rest]
+
+
+def _as_printed(rank: Row) -> Row:
+    """Return a rank without the host and pid that stand for a process whose lines name neither."""
+    is_named = rank["host"] is None or bool(printed_hosts([rank["host"]]))
+    return rank if is_named else {**rank, "host": None, "pid": None}
 
 
 def _grid(report: Report, row: Row) -> list[RenderableType]:

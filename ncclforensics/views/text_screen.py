@@ -92,13 +92,16 @@ def _parts(sections: Iterable[_Section]) -> list[RenderableType]:
 
 
 def _main_finding(report: Report, *, everything: bool) -> Finding | None:
-    """Return the finding that stands above the verdict: a sure cause of what the verdict does not decide."""
+    """Return the finding that stands above the verdict: a sure cause of what the verdict does not decide.
+
+    Where no line of NCCL was read, there is no verdict, and whatever was found says more.
+    """
     jobs = report.verdicts
     if jobs and jobs[0]["verdict"] not in ("undecidable", "no-hang"):
         return None
     findings = _others(report)
     causes = [finding for finding in findings if is_sure_cause(finding)]
-    return next(iter(causes or (findings if everything else [])), None)
+    return next(iter(causes or (findings if everything or not jobs else [])), None)
 
 
 def _others(report: Report) -> list[Finding]:
@@ -182,7 +185,8 @@ def _evidence(report: Report, *findings: Finding | None) -> list[RenderableType]
 
 def _from_message(line: str) -> str:
     """Return a long line without the prefix of NCCL, so that what it says is in view."""
-    starts = [start for marker in MARKERS if (start := line.find(marker)) > 0]
+    places = [(line.find(marker), len(marker)) for marker in MARKERS]
+    starts = [start for start, length in places if start > 0 and _letters(line[start + length :])]
     return f"… {line[min(starts) :]}" if starts and len(line) > LONGEST_LINE else line
 
 

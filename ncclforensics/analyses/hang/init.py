@@ -19,6 +19,7 @@ from ncclforensics.data.variables import COLLECT_BOOTSTRAP
 from ncclforensics.data.versions import releases
 
 FAILED = "init failed"  # prefix of the reason when a rank failed, and NCCL did not refuse the arguments
+UNNAMED_FAULT = "NCCL returned an error from init"  # where no line names the fault
 INIT_FILE = "init.cc"  # its functions create communicators; they also end them
 LAUNCHER_LINES = 20  # launchers print up to this many lines when they end a job
 START_BEFORE_BOOTSTRAP = (2, 22)
@@ -85,7 +86,7 @@ def find_failed_init(job: Job) -> Diagnosis | None:
             if event["form"] == "unwinding" and _is_returned(job, event)
             if event["rank_id"] not in lost and is_inside(event)
         ]
-        reason = "NCCL returned an error from init"
+        reason = UNNAMED_FAULT
     culprits = sorted({event["rank_id"] for event in faults if event["rank_id"] is not None})
     if not culprits:
         return None
@@ -224,7 +225,7 @@ def _judge_returned_init(job: Job, inside: list[Row]) -> Diagnosis | None:
     ]
     if not returned:
         return None
-    diagnosis = Diagnosis("init-failed", f"{FAILED}: NCCL returned an error from init", "likely")
+    diagnosis = Diagnosis("init-failed", f"{FAILED}: {UNNAMED_FAULT}", "likely")
     diagnosis.key = next((row["key"] for row in inside if row["rank_id"] == returned[0]["rank_id"]), None)
     first_of_rank = {event["rank_id"]: event for event in reversed(returned)}
     diagnosis.victims = sorted(first_of_rank)

@@ -23,6 +23,9 @@ def find_reported_success(job: Job) -> Diagnosis | None:
     """Find the program's own words that it came to its end, where no line shows a failure."""
     if not job.successes or job.is_finished or job.failure_events or job.process_exits:
         return None
+    processes = {row["ended_pid"] for row in job.successes if row["form"] == "process"}
+    if len(processes) < len(job.rank_ids) and all(row["form"] == "process" for row in job.successes):
+        return None  # a launcher said it of these processes, and others may still wait
     diagnosis = Diagnosis("no-hang", "the program reports that it came to its end, and nothing failed", "likely")
     diagnosis.add_evidence("success", job.successes[-2:])
     return diagnosis
@@ -31,8 +34,7 @@ def find_reported_success(job: Job) -> Diagnosis | None:
 def find_missing_call_lines(job: Job) -> Diagnosis | None:
     """Judge logs without call lines: unless all communicators were destroyed, they cannot show whether the job hung."""
     visible_ranks = [row for row in job.visibility.values() if row["calls"]]
-    is_single_rank = job.memberships and all(row["nranks"] == 1 for row in job.memberships)
-    if job.is_finished or is_single_rank or len(visible_ranks) > MAJORITY * len(job.rank_ids):
+    if job.is_finished or _has_single_ranks(job) or len(visible_ranks) > MAJORITY * len(job.rank_ids):
         return None
     how_many = "no rank's log" if not visible_ranks else f"only {len(visible_ranks)} of {len(job.rank_ids)} ranks' logs"
     is_initialised = any(row["is_complete"] for row in job.memberships)
@@ -50,6 +52,11 @@ def find_missing_call_lines(job: Job) -> Diagnosis | None:
     elif not job.memberships:
         diagnosis.reason = "these logs show no communicator and no call"
     return diagnosis
+
+
+def _has_single_ranks(job: Job) -> bool:
+    """Whether every communicator has one rank, which waits for no other."""
+    return bool(job.memberships) and all(row["nranks"] == 1 for row in job.memberships)
 
 
 def _damaged_lines(job: Job) -> str:
@@ -100,12 +107,17 @@ def conclude_no_hang(job: Job) -> Diagnosis:
         reason = f"most ranks destroyed their communicators, and none waits; the logs of {earlier} end before that"
     answer = Diagnosis("no-hang", reason, certainty)
     answer.collect = [] if finished else collect
+    has_calls = any(row["calls"] for row in job.visibility.values())
     if job.is_ended and not job.is_finished:
-        answer.reason = (
-            "all ranks made the same calls and then aborted their communicators, as PyTorch does at an orderly end; it "
-            "does so after a time-out, too, of which the output of the program would tell"
+        ending = (
+            "as PyTorch does at an orderly end; it does so after a time-out, too, of which the output of the program"
         )
+        before = "all ranks made the same calls and then" if has_calls else "no line shows a call, and the ranks"
+        answer.reason = f"{before} aborted their communicators, {ending} would tell"
+        answer.collect = answer.collect if has_calls else COLLECT_PROGRESS
         answer.lower_certainty("possible")
+    elif _has_single_ranks(job) and not (has_calls or job.is_finished):
+        answer.reason = "every communicator in these logs has one rank, which waits for no other"
     if (job.gaps or job.line_faults) and not job.is_finished:
         answer.reason += "; yet lines of these logs were lost, moved or doubled, and a call that differs may be one"
         answer.lower_certainty("possible")

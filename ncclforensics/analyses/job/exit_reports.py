@@ -93,6 +93,7 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
     tasks = ranges_by_text(process_end["tasks"])
     previous: Row = {}
     has_exit_code: dict[int, bool] = {}
+    aborted: set[tuple[int, int]] = set()  # source and task of processes that MPI ended
     for row in process_end.sort("pos").to_dicts():
         node, code = row["node"], row["exit_code"]
         match row["form"]:
@@ -107,7 +108,7 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
                 for child in islice(chain.from_iterable(tasks.get(row["tasks"], ())), MOST_TASKS):
                     yield ExitReport(
                         report.how, row, report.reporter, child=child, node=_single_node(node), signal=report.signal,
-                        code=report.code, follows=report.follows,
+                        code=report.code, follows=report.follows or (row["source"], child) in aborted,
                     )  # fmt: skip
             case "mpirun":
                 yield _exit_report(
@@ -119,6 +120,11 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
                 yield _exit_report(row, "Lightning", code, rank=row["rank"], pid=row["pid"])
             case "mpi_abort":
                 yield ExitReport(EXIT, row, "MPI", child=row["rank"], message="MPI_Abort was called")
+            case "mpich":
+                aborted.add((row["source"], row["rank"]))
+                yield ExitReport(
+                    EXIT, row, "MPI", child=row["rank"], node=node, message=f"MPI aborted it ({row['mpi_error']})"
+                )
             case "pals_signal" | "pals":
                 ended_pids = _exit_report(row, "the launcher (PALS)", code, row["signal"], child=row["rank"], node=node)
                 # PALS reports one process per node, in the order of their ends.

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.analyses.job.warnings import OFTEN_HARMLESS
 from ncclforensics.data.names import bytes_text, version_text
 from ncclforensics.data.nccl_sources import topic
 from ncclforensics.frames.columns import text_of
@@ -136,10 +137,16 @@ def bench_run_cut_off(
             continue
         size = row["unfinished_size"]
         rows = f"{row['rows']} rows" + (f", the last of {bytes_text(row['last_size'])}" if row["rows"] else "")
+        if row["has_failed"]:
+            measurement = f": the measurement of {bytes_text(size)} did not return" if size is not None else ""
+            title, detail = f"{called(row)} did not finish{measurement}", "the test printed that a call failed"
+        else:
+            before = f"before {bytes_text(size)}" if size is not None else "without a footer"
+            title = f"the output of {called(row)} ends {before}"
+            detail = "the test stood still there or was ended, or this is only a part of its output"
         yield Finding(
-            title=f"{called(row)} did not finish"
-            + (f": the measurement of {bytes_text(size)} did not return" if size is not None else ""),
-            detail=f"{rows}, and no footer" + "; the test printed that a call failed" * row["has_failed"],
+            title=title,
+            detail=f"{rows}, and no footer; {detail}",
             certainty="certain",
             hosts=row["hosts"] or [],
             role=Role.CONSEQUENCE if row["has_failed"] else Role.CONTEXT,
@@ -154,12 +161,13 @@ def bench_call_failed(
     """A test ended because a call of NCCL failed, and no line of NCCL says why.
 
     Means: the test prints the result of the call and NCCL's last error, which is the text of its last warning.
-    Not when: the logs hold NCCL's own warnings or errors, which have findings of their own; a process was lost, or the
-    network failed (a finding of its own).
+    Not when: the logs hold NCCL's own errors, or warnings other than advice on the host, which have findings of their
+    own; a process was lost, or the network failed (a finding of its own).
     Do: run again with NCCL_DEBUG=WARN at least; the first warning on any rank is the reason.
     Sources: nccl-tests, src/common.h (NCCLCHECK); nccl: src/init.cc (ncclGetErrorString, ncclGetLastError).
     """
-    if nccl_warning.height or failure_event.height:
+    reasons = nccl_warning.filter(pl.col("frame").is_in(list(OFTEN_HARMLESS)).not_() | (pl.col("chain").list.len() > 0))
+    if reasons.height or failure_event.height:
         return
     failed = test_failure.filter(pl.col("result").is_not_null()).with_columns(
         cause=text_of("last_error").str.strip_suffix("'").str.strip_chars("/ "), result=text_of("result")

@@ -6,20 +6,30 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.hang.init import FAILED
+from ncclforensics.analyses.hang.init import FAILED, UNNAMED_FAULT
 from ncclforensics.analyses.job.exit_reports import SIGNAL
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.processes import CRASHES
-from ncclforensics.frames.columns import OWNER, begins_with
-from ncclforensics.rules.finding import Category, Finding, Role, Severity
+from ncclforensics.frames.columns import OWNER, begins_with, printed_hosts
+from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.ended_processes import exit_finding, first_exits
 from ncclforensics.rules.shared.verdict_finding import verdict_finding, verdicts_of
 
+AFTER_FAULT = (
+    "Read the first warning of each of these ranks, and search for its sentence in NCCL's issues; where none is "
+    "printed, run again with NCCL_DEBUG=WARN on all ranks."
+)
+MOST_WARNINGS = 4  # that one finding cites
+
 
 @rule(Category.INIT_FAILURE, Severity.ERROR, of=("verdict",), hang=True)
 def boot_init_refused(
-    verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, rank: pl.DataFrame, failure_event: pl.DataFrame
+    verdict: pl.DataFrame,
+    verdict_evidence: pl.DataFrame,
+    rank: pl.DataFrame,
+    failure_event: pl.DataFrame,
+    nccl_warning: pl.DataFrame,
 ) -> Iterator[Finding]:
     """NCCL refused to create a communicator and states the reason.
 
@@ -35,14 +45,27 @@ def boot_init_refused(
         finding.title += row["reason"].removeprefix("init was refused; ")
         if row["reason"].startswith(FAILED):  # the fault has its own finding
             failed = rank.filter(pl.col("rank_id").is_in(row["culprits"] or row["victims"]))
-            hosts = failed["host"].cast(pl.String).drop_nulls().unique().sort().to_list()
-            where = ranks_text(failed["rank"].drop_nulls().sort().to_list()) or ", ".join(hosts)
+            hosts = printed_hosts(failed["host"].cast(pl.String).drop_nulls().unique().sort())
+            where = ranks_text(failed["rank"].drop_nulls().sort().to_list()) or ", ".join(hosts) or "a process"
             finding.title = f"{FAILED} on {where}: {row['reason'].removeprefix(FAILED + ': ')}"
-            finding.detail = "NCCL returned an error from init there; the warning before it gives the reason"
+            warned = _returned_warnings(nccl_warning, failed)
+            cited = {(line.source, line.line) for line in finding.evidence}
+            finding.evidence = [line for line in warned if (line.source, line.line) not in cited] + finding.evidence
+            has_reason = bool(warned) or not row["reason"].endswith(UNNAMED_FAULT)
+            gives_reason = "the warning before it gives the reason" if has_reason else "no warning stands before it"
+            finding.detail = f"NCCL returned an error from init there; {gives_reason}"
+            finding.remedy = AFTER_FAULT
             finding.role = Role.CONSEQUENCE
         if row["job"] in jobs_with_shared_gpu:
             finding.category = Category.DUPLICATE_GPU
         yield finding
+
+
+def _returned_warnings(nccl_warning: pl.DataFrame, failed: pl.DataFrame) -> list[Line]:
+    """Return the warnings, one of each process, whose error these ranks returned to the application."""
+    returned = nccl_warning.filter("is_returned").join(failed.select(OWNER), on=OWNER, how="semi", nulls_equal=True)
+    firsts = returned.unique(OWNER, keep="first", maintain_order=True).select("source", "line")
+    return [Line(source, line, "warning") for source, line in firsts.head(MOST_WARNINGS).iter_rows()]
 
 
 @rule(Category.MISSING_RANK, Severity.ERROR, of=("verdict",), hang=True)

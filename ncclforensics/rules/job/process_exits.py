@@ -35,7 +35,9 @@ def app_exception(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Fi
     """
     for (name,), rows in first_exits(process_exit, EXCEPTION).group_by("name", maintain_order=True):
         is_on_all_ranks = rows["rank"].drop_nulls().n_unique() == rank["rank"].drop_nulls().n_unique() > 1
-        detail = "every rank raised it" if is_on_all_ranks else "it ended the program; errors of other ranks follow"
+        detail = (
+            "every rank raised it" if is_on_all_ranks else "errors of other ranks that come after it follow from it"
+        )
         certainty = "certain" if rows["rank"].is_not_null().all() else "likely"
         yield exit_finding(
             rows, rank, f"{{processes}} raised {name}: {_shorten(rows['message'][0])}", detail, certainty

@@ -8,12 +8,13 @@ import polars as pl
 
 from ncclforensics.analyses.job.torch_text import COMPARED, compared_calls, differing_ranks
 from ncclforensics.data.names import count_of, ranks_text
+from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 
 
-@rule(Category.TIMEOUT, Severity.ERROR, of=("work",), hang=True)
-def torch_watchdog_timeout(work: pl.DataFrame) -> Iterator[Finding]:
+@rule(Category.TIMEOUT, Severity.ERROR, of=("work_timeout", "work"), hang=True)
+def torch_watchdog_timeout(work: pl.DataFrame, work_timeout: pl.DataFrame) -> Iterator[Finding]:
     """PyTorch's watchdog timed out on a collective.
 
     Means: on these ranks a work of the process group did not complete in time; they are victims. The culprit is a rank
@@ -34,8 +35,30 @@ def torch_watchdog_timeout(work: pl.DataFrame) -> Iterator[Finding]:
             certainty="certain",
             ranks=ranks,
             role=Role.CONSEQUENCE,
-            evidence=[Line(source, line, "timed out") for source, line in rows.select("source", "line").head(4).rows()],
+            evidence=_lines(rows),
         )
+    if work.is_empty():
+        yield from _timeouts_of_groups(work_timeout)
+
+
+def _timeouts_of_groups(work_timeout: pl.DataFrame) -> Iterator[Finding]:
+    """Report time-outs whose lines show no numbers of ranks in the job, only those in a process group."""
+    rows = work_timeout.with_columns(guid=text_of("guid"), operation=text_of("operation")).sort("source", "line")
+    for (guid, sequence), lines in rows.group_by("guid", "sequence", maintain_order=True):
+        numbers = ranks_text(sorted(lines["group_rank"].drop_nulls().unique().to_list())) or "ranks"
+        group = f"process group {guid}" if guid else "a process group"
+        yield Finding(
+            title=f"the watchdogs of {numbers} of {group} timed out"
+            + (f" at work {sequence}" if sequence is not None else ""),
+            detail=_operations_text(lines) + "; numbers within the group, not those of the job",
+            certainty="certain",
+            role=Role.CONSEQUENCE,
+            evidence=_lines(lines),
+        )
+
+
+def _lines(rows: pl.DataFrame) -> list[Line]:
+    return [Line(source, line, "timed out") for source, line in rows.select("source", "line").head(4).rows()]
 
 
 def _operations_text(rows: pl.DataFrame) -> str:

@@ -153,6 +153,36 @@ def torch_store_failed(store_error: pl.DataFrame, torch_error: pl.DataFrame) -> 
     )
 
 
+@rule(Category.BOOTSTRAP, Severity.INFO, of=("store_connection",), hang=True)
+def torch_store_connection_lost(store_connection: pl.DataFrame, verdict: pl.DataFrame) -> Iterator[Finding]:
+    """Processes lost their connection to the store of the process group while a request was open.
+
+    Means: the server, which is rank 0 or the launcher of the first host, closed the connection: it ended, or what
+    answers at this port is no store. Every further use of the store fails; running collectives go on.
+    Not when: the job had come to its end: then rank 0 ends, and the others print this.
+    Do: look at the process that serves the store, and at what listens on its port (ss -ltnp); compare the name with
+    that of the first host: a service or proxy in between, as in Kubernetes, accepts connections and closes them.
+    Sources: torch/csrc/distributed/c10d/TCPStore.cpp, Utils.hpp (recvBytes), of torch 2.6 to 2.15; trainer#2794.
+    """
+    if store_connection.is_empty() or (verdict["verdict"] == "no-hang").any():
+        return
+    rows = store_connection.sort("source", "line")
+    servers = rows["server"].cast(pl.String).drop_nulls().unique(maintain_order=True).to_list()
+    ranks = sorted(rows["global_rank"].drop_nulls().unique().to_list())
+    reason = (
+        str(rows["reason"].cast(pl.String)[0]).partition(" Exception raised")[0].removesuffix(" (function operator())")
+    )
+    yield Finding(
+        title=f"{ranks_text(ranks) or 'a process'} lost the connection to the store"
+        + (f" at {servers[0]}:{rows['port'].drop_nulls()[0]}" if servers else ""),
+        detail=f"the line says: {reason}",
+        certainty="certain",
+        ranks=ranks,
+        role=Role.CONSEQUENCE,
+        evidence=_lines(rows),
+    )
+
+
 @rule(Category.BOOTSTRAP, Severity.WARNING, of=("name_lookup",), hang=True)
 def torch_name_not_found(
     name_lookup: pl.DataFrame, store_error: pl.DataFrame, communicator: pl.DataFrame, verdict: pl.DataFrame
