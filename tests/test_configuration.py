@@ -10,8 +10,13 @@ from typing import Any
 import pytest
 
 from ncclforensics import analyze, cli
+from ncclforensics.capture import request
 from ncclforensics.data.settings import ExpectedMachine, Settings, Thresholds
+from ncclforensics.mcp import answers
 from ncclforensics.mcp.runs import Runs
+from ncclforensics.rules.finding import Severity
+from ncclforensics.tui.content.evidence import Citer
+from ncclforensics.tui.content.incident import build_incident
 from tests.incidents import INCIDENTS, ROOT, Incident
 
 BENCHMARK = "a-healthy-benchmark"
@@ -172,6 +177,26 @@ def test_agents_get_the_answers_of_the_site() -> None:
 
     assert report.run.settings is settings
     assert "bench-expected-table" in {finding.rule for finding in report.findings}
+
+
+def test_screens_and_agents_name_the_files_that_acted() -> None:
+    report = analyze(logs(BENCHMARK), everything=True, settings=Settings(files=("/site/ncclforensics.toml",)))
+    with_default = analyze(logs(BENCHMARK), everything=True)
+
+    assert answers.verdict(report)["configuration"]["files"] == ["/site/ncclforensics.toml"]
+    assert answers.findings(report, None, Severity.INFO, 0)["configuration"]["files"] == ["/site/ncclforensics.toml"]
+    assert build_incident(report, Citer(report)).nodes[-1].title == "configuration /site/ncclforensics.toml"
+    assert "configuration" not in build_incident(with_default, Citer(with_default)).nodes[-1].title
+
+
+def test_a_capture_is_judged_by_the_given_file(
+    user: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site = write(user / "site", "colour = 'red'")
+    monkeypatch.setattr(request, "build_plan", lambda *_: pytest.fail("ran"))
+
+    assert cli.main(["capture", "--print", "slurm", "--config", str(site)]) == cli.Exit.OK
+    assert f"--config={site}" in capsys.readouterr().out
 
 
 def test_words_of_the_site_are_redacted(user: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ import typer
 from ncclforensics.capture.scripts import Scheduler
 from ncclforensics.cli.analysis import ProgressBar, load_report
 from ncclforensics.cli.configuration import configure
-from ncclforensics.cli.options import FailOn, FailOnOption, Format, FormatOption, NoColor, Quiet, Verbose
+from ncclforensics.cli.options import Config, FailOn, FailOnOption, Format, FormatOption, NoColor, Quiet, Verbose
 from ncclforensics.cli.output import Exit, exit_code_of, write_report
 from ncclforensics.data.names import printable
 from ncclforensics.errors import UsageError
@@ -111,6 +111,7 @@ def capture(
     ] = None,
     report_format: FormatOption = Format.TEXT,
     fail_on: FailOnOption = FailOn.WARNING,
+    config: Config = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
     no_color: NoColor = False,
@@ -141,6 +142,7 @@ def capture(
         passed = [*capture_request.arguments(), "--repeat", str(repeat), "--every", f"{every:g}"]
         passed += ["--min-busbw", f"{min_busbw:g}"] if min_busbw is not None else []
         passed += ["--format", report_format, "--fail-on", fail_on, *["-v"] * verbose, *["-q"] * quiet]
+        passed += [f"--config={config}"] if config is not None else []
         seconds = max(limit, every) * repeat
         typer.echo(scripts.job_script(script, nodes, gpus_per_node, seconds, passed), nl=False)
         return
@@ -152,7 +154,7 @@ def capture(
         typer.echo("\n".join(map(printable, plan.describe())))
         return
     plan = replace(plan, limit_s=plan.limit_s / (1 + len(compared_algorithms)))
-    settings = configure(None, quiet=quiet)  # before anything runs: an error in the configuration shows at once
+    settings = configure(config, quiet=quiet)  # before anything runs: an error in the configuration shows at once
     turns = _repeat_capture(plan, repeat, every, min_busbw, quiet=quiet)
     captured = turns[-1]
     measured = {}

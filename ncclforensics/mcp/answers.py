@@ -52,7 +52,7 @@ def verdict(report: Report) -> Answer:
     run = {name: entire["run"][name] for name in ("nccl_versions", "world_size", "ranks_seen", "hosts")}
     answer: Answer = bounded(
         {"hang": entire["hang"], "findings": entire["findings"], "run": run, "problems": problems}
-        | {"files": len(entire["inputs"]), "jobs": len(report.verdicts)}
+        | {"files": len(entire["inputs"]), "jobs": len(report.verdicts), "configuration": entire["configuration"]}
     )
     return answer
 
@@ -61,17 +61,15 @@ def findings(report: Report, category: Category | None, severity: Severity, offs
     """Return the findings of a category (None: all) at or above a severity, from `offset` on."""
     severities = list(Severity)
     wanted = severities[: severities.index(severity) + 1]
-    chosen = [
-        row
-        for row in json_report.as_object(report)["findings"]
-        if row["severity"] in wanted and category in (None, row["category"])
-    ]
+    entire = json_report.as_object(report)
+    chosen = [row for row in entire["findings"] if row["severity"] in wanted and category in (None, row["category"])]
     page = chosen[offset : offset + MOST_ITEMS]
     following = offset + len(page)
     return {
         "total": len(chosen),
         "findings": bounded(page),
         "next_offset": following if following < len(chosen) else None,
+        "configuration": bounded(entire["configuration"]),
     }
 
 

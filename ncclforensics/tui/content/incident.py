@@ -88,6 +88,8 @@ def build_incident(report: Report, citer: Citer) -> Incident:
     nodes += by_role[Role.CAUSE]
     if context:
         nodes.append(Node(f"{GROUPS[Role.CONTEXT]} ({len(context)})", "", children=context))
+    if report.run.settings.files or report.run.settings.rule_folders:
+        nodes.append(_configuration(report))
     problems = [printable(str(defect)) for defect in report.defects_beside_inputs] + [
         printable(f"{reading.source.path} {problem}")
         for reading in report.run.inputs
@@ -125,6 +127,14 @@ def _verdict(report: Report, citer: Citer, row: Row, node: Callable[[Finding], N
         finding,
         list(row["culprits"]),
     )
+
+
+def _configuration(report: Report) -> Node:
+    """Name the configuration files and the folders of rules that acted."""
+    settings = report.run.settings
+    named = {"Files": settings.files, "Own rules": settings.rule_folders}
+    sections = [Section(title, [*map(printable, paths)]) for title, paths in named.items() if paths]
+    return Node(printable(f"configuration {', '.join(settings.files or settings.rule_folders)}"), "", "", sections)
 
 
 def _command(command: Command) -> Node:
