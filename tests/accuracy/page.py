@@ -25,7 +25,8 @@ What these figures are worth: **the program was written with most of these logs 
 answer on the incidents as they ship, so what they show is only that nothing broke; what was done to their logs, and the
 simulated jobs, are drawn by names and were not picked. Simulated jobs show what is known of NCCL's lines, not
 what nobody thought of. Expect less on logs of a kind that nobody here has seen. A job of yours that gets a wrong answer
-is the most useful report there is: `CONTRIBUTING.md` says how to send one.
+is the most useful report there is: `CONTRIBUTING.md` says how to send one. What other tools say about some of these
+incidents stands [side by side](side-by-side.md).
 
 How an answer is judged, by the verdict of `hang` (of `check` where the job did not hang, for nobody asked):
 
