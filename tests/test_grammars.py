@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from copy import copy
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -183,6 +184,13 @@ def loaded(monkeypatch: pytest.MonkeyPatch, folder: Path, text: str) -> tuple[Sh
 def test_a_rule_that_refers_to_itself_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(GrammarError, match=r"\.lark, rule nested: `nested` refers to itself"):
         loaded(monkeypatch, tmp_path, 'nested: "(" nested ")" | COUNT\nCOUNT: INT\n')
+
+
+def test_a_priority_above_zero_is_refused_with_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = loaded(monkeypatch, tmp_path, '\neager.1: "a" COUNT\nCOUNT: INT\n')
+
+    with pytest.raises(GrammarError, match=r"\.lark:3: `eager` has priority 1"):
+        replace(dialect(), shapes=(*dialect().shapes, *shapes)).candidates  # noqa: B018
 
 
 def test_an_undefined_terminal_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,9 @@ from operator import attrgetter
 
 import polars as pl
 
+from ncclforensics.errors import GrammarError
 from ncclforensics.grammar.column_types import ColumnType
-from ncclforensics.grammar.grammar_file import load
+from ncclforensics.grammar.grammar_file import load, place_of_rule
 from ncclforensics.grammar.patterns import Pattern, Shape, Signature
 
 MIN_START = 3  # characters; a shorter literal start does not select a pattern
@@ -205,7 +206,16 @@ class Dialect:
 
     @cached_property
     def candidates(self) -> list[Candidate]:
-        """Every alternative, by descending priority of its shape."""
+        """Every alternative, by descending priority of its shape.
+
+        Raises GrammarError for a priority above 0: calls, whose shape is the first, would no longer be tried first.
+        """
+        for shape in self.shapes:
+            if shape.priority > 0:
+                raise GrammarError(
+                    f"{place_of_rule(shape)}: `{shape.frame}` has priority {shape.priority}; that of a line's shape is"
+                    " 0 or lower"
+                )
         ordered = sorted(self.shapes, key=lambda shape: -shape.priority)
         pairs = [(shape, pattern) for shape in ordered for pattern in shape.patterns]
         return [self._candidate(number, *pair) for number, pair in enumerate(pairs)]

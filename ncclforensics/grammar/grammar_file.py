@@ -189,6 +189,15 @@ def _pattern(
     return Pattern(columns=tuple(columns), delimiters=around, suffixes=suffixes, **rest)
 
 
+def place_of_rule(shape: Shape) -> str:
+    """Return where a shape is described, as `file.lark:line`; the file alone where no line begins with its name."""
+    path = folders.path_of(shape.grammar)
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if line.startswith((f"{shape.frame}:", f"{shape.frame}.")):
+            return f"{path.name}:{number}"
+    return path.name
+
+
 def _read_comments(text: str) -> tuple[dict[str, tuple[str, ...]], str]:
     """The `//>` examples above each rule, and the text of the file's `// needs:` line."""
     examples: dict[str, tuple[str, ...]] = {}

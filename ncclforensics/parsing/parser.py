@@ -139,7 +139,7 @@ def parse(
         if pieces.is_empty():
             break
         torn.append(match(pieces, dialect))
-    torn.append(quoted)
+    torn += [quoted, match(_without_blanks_at_end(unknown), dialect)]
     read = pl.concat([part.known.select(PLACE) for part in torn]).unique()
     remaining = unknown.join(read, on=PLACE, how="anti", maintain_order="left")
     torn.append(match(messages_inside(rows, remaining, matched, dialect), dialect))
@@ -153,6 +153,12 @@ def parse(
     if repeated.height:
         known_lines = known_lines.join(repeated.select(*PLACE, REPEATS), on=PLACE, how="left", maintain_order="left")
     return Parsed(frames, tally, beginnings, _speakers(known_lines), repeated=repeated)
+
+
+def _without_blanks_at_end(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the lines that end with blanks, as copying from a screen or a page leaves them, without these."""
+    padded = rows.filter(pl.col("text").str.ends_with(" "))
+    return padded.with_columns(pl.col("text").str.strip_chars_end(" "))
 
 
 def _labels(rows: pl.DataFrame, dialect: Dialect) -> list[str]:

@@ -27,7 +27,7 @@ def quoted_errors(matched: Sequence[Matched], unknown: pl.DataFrame, dialect: Di
         return unknown.clear()
     announcements = pl.concat([rows.select("form", "source", line=pl.col("line") + 1) for rows in heads]).unique()
     quoted = unknown.join(announcements, on=PLACE, how="inner", maintain_order="left")
-    text = pl.col("text").str.replace(f"^(?:{quotation.tag_regex})", "")
+    text = pl.col("text").str.replace(f"^(?:{quotation.tag_regex})", "").str.strip_chars_end(" ")
     is_text = pl.col("text").str.strip_chars(FENCE) != ""
     quoted = quoted.with_columns(text=text).filter(is_text).with_columns(text=pl.lit(quotation.prefix) + pl.col("text"))
     # Where the announcement itself was left out, the text must be that of a known warning.

@@ -392,7 +392,7 @@ def _describe_end(job: Job) -> Diagnosis:
     if terminated or job.is_cancelled:
         reason = "the job was told to end; no rank failed before, and no line shows whether it still ran or stood still"
     else:
-        reason = "the text of PyTorch shows no rank that failed first, no comparison of calls and no time-out"
+        reason = "no line shows a rank that failed first, a comparison of calls or a time-out"
     diagnosis = Diagnosis("undecidable", reason, "likely", collect=[*COLLECT_STACKS, *COLLECT_OUTPUT])
     _cite(job, diagnosis, "context", terminated)
     return diagnosis

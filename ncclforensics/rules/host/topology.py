@@ -245,7 +245,8 @@ def topo_file_bad(
     """The configured topology file cannot be used.
 
     Means: it does not exist, is malformed, contains names unknown to NCCL, or describes more devices than NCCL
-    supports; NCCL stops, or continues with defaults.
+    supports; NCCL stops, or continues with defaults. An element or attribute may also be absent because the file, or
+    the plugin that brings one, describes devices that this process cannot see, as in a container.
     Not when: a virtual machine hides the value, and no file is configured.
     Do: compare it with the file that NCCL_TOPO_DUMP_FILE writes on this machine, or unset NCCL_TOPO_FILE.
     Sources: nccl: src/graph/xml.cc, src/graph/topo.h; nccl#2304.
@@ -265,7 +266,12 @@ def topo_file_bad(
             False,
         ),
         (unknown, "the topology file has names unknown to NCCL on {processes}", "NCCL uses defaults for them", False),
-        (xml_error, "the topology file is malformed on {processes}", "an element or attribute is invalid", True),
+        (
+            xml_error,
+            "the topology description is incomplete or malformed on {processes}",
+            "an element or attribute is absent or invalid",
+            True,
+        ),
         (full, "the topology has more devices than NCCL supports on {processes}", "init fails", True),
     ):
         if not rows.is_empty():
