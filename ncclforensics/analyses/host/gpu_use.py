@@ -1,4 +1,4 @@
-"""What GPUs do at the moment at which nvidia-smi was called: its table, -q, dmon and CSV in one frame."""
+"""What GPUs do at the moment at which nvidia-smi was called: its table, -q, dmon, pmon and CSV in one frame."""
 
 from __future__ import annotations
 
@@ -42,14 +42,17 @@ SLOWDOWN_NAMES = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown
 MONITOR_NAMES = {"utilization": "sm", "power": "pwr", "memory": "fb"}
 
 
-@analysis(GPU_USE, of=("use_gpu", "use_columns", "use_names", "smi_gpu"))
+@analysis(GPU_USE, of=("use_gpu", "use_columns", "use_names", "use_query", "smi_gpu"))
 def gpu_use(
     use_gpu: pl.DataFrame,
     use_state: pl.DataFrame,
     use_process: pl.DataFrame,
     use_columns: pl.DataFrame,
     use_row: pl.DataFrame,
+    use_process_row: pl.DataFrame,
+    use_query: pl.DataFrame,
     use_names: pl.DataFrame,
+    use_readings: pl.DataFrame,
     use_values: pl.DataFrame,
     smi_gpu: pl.DataFrame,
     output_heading: pl.DataFrame,
@@ -59,7 +62,8 @@ def gpu_use(
     rows = [
         *_table(use_gpu, use_state, use_process),
         *_monitor(use_columns, use_row),
-        *_csv(use_names, use_values),
+        *_processes(use_columns, use_process_row),
+        *_csv(use_names, use_query, use_readings, use_values),
         *queried,
     ]
     found = pl.DataFrame(
@@ -113,14 +117,42 @@ def _monitor(use_columns: pl.DataFrame, use_row: pl.DataFrame) -> Iterator[Row]:
             yield {**values, "gpu": str(row["gpu"]), **{key: row[key] for key in ("source", "line", "launcher_node")}}
 
 
-def _csv(use_names: pl.DataFrame, use_values: pl.DataFrame) -> Iterator[Row]:
-    """The rows of CSV below a head; those that have another number of cells are no such rows."""
-    names: list[str] = []
-    for part, row in _owned(use_names, use_values):
+def _processes(use_columns: pl.DataFrame, use_process_row: pl.DataFrame) -> Iterator[Row]:
+    """The GPUs of pmon at each moment: the most that one process uses, and its pid where it is the only one."""
+    columns: list[str] = []
+    last: Row | None = None
+    for part, row in _owned(use_columns.filter(text_of("form") == "names"), use_process_row):
         if part == 0:
-            names = [name.partition(" [")[0].strip() for name in f"{row['first_name']},{row['other_names']}".split(",")]
+            columns = row["columns"].split()
             continue
-        cells = next(csv.reader([f"{row['first_value']}, {row['other_values']}"], skipinitialspace=True))
+        cells = dict(zip(columns[2:], row["process_cells"].split(), strict=False))
+        used = _number(cells.get("sm"))
+        place = {key: row[key] for key in ("source", "launcher_node", "gpu")}
+        if used is None:
+            continue
+        if last and all(last[key] == value for key, value in place.items()) and row["pid"] not in last["pids"]:
+            last["pids"].add(row["pid"])
+            last["utilization"], last["pid"] = max(last["utilization"], used), None
+            continue
+        if last:
+            yield last | {"gpu": str(last["gpu"])}
+        last = {**place, "utilization": used, "pid": row["pid"], "pids": {row["pid"]}, "line": row["line"]}
+    if last:
+        yield last | {"gpu": str(last["gpu"])}
+
+
+def _csv(
+    use_names: pl.DataFrame, use_query: pl.DataFrame, use_readings: pl.DataFrame, use_values: pl.DataFrame
+) -> Iterator[Row]:
+    """The rows of CSV below a head or a command; those that have another number of cells are no such rows."""
+    names: list[str] = []
+    for part, row in _owned(use_names, use_query, use_readings, use_values):
+        if part < 2:
+            listed = row["queried"] if part else f"{row['first_name']},{row['other_names']}"
+            names = [name.partition(" [")[0].strip() for name in listed.split(",")]
+            continue
+        values_text = row["readings"] if part == 2 else row["other_values"]
+        cells = next(csv.reader([f"{row['first_value']}, {values_text}"], skipinitialspace=True))
         if len(cells) != len(names):
             continue
         values = dict(zip(names, cells, strict=True))

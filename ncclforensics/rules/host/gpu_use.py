@@ -57,7 +57,7 @@ def gpu_at_rest_among_busy(gpu_use: pl.DataFrame) -> Iterator[Finding]:
             power=pl.col("power").mean(),
             power_limit=pl.col("power_limit").first(),
             memory=pl.col("memory").max(),
-            pid=pl.col("pid").first(),
+            pid=pl.col("pid").drop_nulls().first(),
             line=pl.col("line").first(),
         )
     )
@@ -87,6 +87,26 @@ def gpu_at_rest_among_busy(gpu_use: pl.DataFrame) -> Iterator[Finding]:
             Line(usual["source"], usual["line"], "another"),
         ],
     )
+
+
+@rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("use_readings",), hang=True)
+def gpu_columns_unknown(use_readings: pl.DataFrame, gpu_use: pl.DataFrame) -> Iterator[Finding]:
+    """Rows of nvidia-smi stand without a head, so that it is not known what their numbers are.
+
+    Means: `--format=csv,noheader` was given, and the command that names the columns is not here, either.
+    Not when: the head, or the command with --query-gpu, stands above the rows.
+    Do: nvidia-smi --query-gpu=index,utilization.gpu,power.draw,memory.used --format=csv, with its head.
+    Sources: nvidia-smi(1), --query-gpu and --format.
+    """
+    unnamed = use_readings.join(gpu_use.select("source").unique(), on="source", how="anti").sort("source", "line")
+    for (source,), rows in unnamed.group_by("source", maintain_order=True):
+        yield Finding(
+            title=f"{count_of(rows.height, 'row')} of nvidia-smi without a head: their columns are not known",
+            detail="utilisation of a GPU and of its memory look alike, and so do all powers",
+            certainty="certain",
+            role=Role.CONTEXT,
+            evidence=[Line(source, rows["line"][0], "a row")],
+        )
 
 
 @rule(Category.CUDA_ERROR, Severity.WARNING, of=("gpu_use",))
