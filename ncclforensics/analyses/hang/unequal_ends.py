@@ -50,10 +50,10 @@ def _ending_between(job: Job, diagnosis: Diagnosis) -> list[int]:
     call_pos = pl.col("rank_id").replace_strict(
         {rank_id: edge["pos"] for rank_id, edge in first.items()}, default=None, return_dtype=pl.Int64
     )
-    behind = dict(job.calls.filter(pl.col("pos") > call_pos).group_by("rank_id").agg(pl.len()).iter_rows())
+    calls_behind = dict(job.calls.filter(pl.col("pos") > call_pos).group_by("rank_id").agg(pl.len()).iter_rows())
     later: dict[tuple[str, int], dict[int, int]] = defaultdict(dict)  # call -> rank id -> calls behind it
     for rank_id, edge in first.items():
-        later[edge["key"], edge["nth"]][rank_id] = behind.get(rank_id, 0)
+        later[edge["key"], edge["nth"]][rank_id] = calls_behind.get(rank_id, 0)
     found: set[int] = set()
     for made in later.values():
         most = max(made.values())
