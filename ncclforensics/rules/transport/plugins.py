@@ -17,9 +17,10 @@ from ncclforensics.rules.shared.grouping import error_finding, first_value, grou
 def net_plugin_failed_then_fell_through(
     libfabric_error: pl.DataFrame, chosen_network: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
-    """The network plugin was loaded and found no usable device.
+    """The network plugin was loaded and found no usable device, or could not start.
 
     Means: the line of the plugin shows the cause; that NCCL then finds no InfiniBand is only the next failed attempt.
+    Unless NCCL_NET names the plugin, NCCL goes on with its own transports.
     Not when: the plugin finally carries the data (it may try several providers); the job runs on one host.
     Do: check that the container has the EFA or CXI device (fi_info -p efa), which libfabric is loaded, and the security
     group.
@@ -41,6 +42,11 @@ def net_plugin_failed_then_fell_through(
             f"libfabric reports: {error}" if error else "no provider of libfabric has a device that the plugin can use",
             "certain",
         )
+    stopped = libfabric_error.filter(form == "not_started").join(failed, on=OWNER, how="anti")
+    stopped = stopped.join(works, on=OWNER, how="anti").join(needless, on=OWNER, how="anti")
+    if stopped.height:
+        detail = "its lines give no reason; FI_LOG_LEVEL=warn prints those of libfabric"
+        yield group_finding(stopped, rank, "{processes}: the Libfabric plugin could not start", detail, "certain")
 
 
 @rule(Category.NET_PLUGIN, Severity.ERROR, of=("plugin",), hang=True)
