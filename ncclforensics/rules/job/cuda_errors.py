@@ -48,16 +48,21 @@ def cuda_sticky_error(cuda_error: pl.DataFrame, kernel_event: pl.DataFrame, rank
 
 @rule(Category.CUDA_ERROR, Severity.ERROR, of=("cuda_error", "kernel_event"), hang=True)
 def cuda_gpu_fault(
-    cuda_error: pl.DataFrame, kernel_event: pl.DataFrame, rank: pl.DataFrame, process_exit: pl.DataFrame
+    cuda_error: pl.DataFrame,
+    kernel_event: pl.DataFrame,
+    rank: pl.DataFrame,
+    process_exit: pl.DataFrame,
+    verdict: pl.DataFrame,
 ) -> Iterator[Finding]:
     """A GPU, its memory or its NVLink failed.
 
     Means: the hardware reports the fault; later errors of other ranks follow from it.
     Not when: the kernel line is of another day or another job: it counts only if it names a process or a GPU of this
     run, if the run lost a process, or if the kernel log was given by itself; a GPU alone, without a lost process, makes
-    it likely. Xid 13, 31, 43 and 45 are mostly faults of programs and are left out, as are NVLink errors that are not
-    fatal, and those after which the job goes on (63, 92, 121, 157). Of 61 and 167 NVIDIA's catalogue has no
-    description: likely at most.
+    it likely. A host of the run alone makes it possible, and likely if a culprit of the verdict is on it, unless the
+    run ended well: in a container, the process ids of the kernel are others than those of NCCL. Xid 13, 31, 43 and 45
+    are mostly faults of programs and are left out, as are NVLink errors that are not fatal, and those after which the
+    job goes on (63, 92, 121, 157). Of 61 and 167 NVIDIA's catalogue has no description: likely at most.
     Do: drain the node; nvidia-smi -q, nvidia-smi nvlink -s, and NVIDIA's field diagnostic on that node.
     Sources: NVIDIA, catalogue of Xid errors; NVRx, gpud.
     """
@@ -72,12 +77,16 @@ def cuda_gpu_fault(
     ranks_with_process = rank.filter(pl.col("pid").is_not_null()).with_columns(node=short_host("host"))
     has_lost_process = not process_exit.filter(pl.col("is_final")).is_empty()
     has_no_job = rank.is_empty() and process_exit.is_empty()  # a kernel log by itself
+    culprits = verdict["culprits"].explode().drop_nulls()
+    culprit_hosts = set(rank.filter(pl.col("rank_id").is_in(culprits.implode())).select(short_host("host")).to_series())
+    has_ended_well = not verdict.is_empty() and (verdict["verdict"] == "no-hang").all()
     of_this_run = []
     for event in events.sort("source", "line").with_columns(short=short_host("node")).to_dicts():
         on_host = [row for row in ranks_with_process.to_dicts() if event["short"] in (None, row["node"])]
         by_pid = [row for row in on_host if row["pid"] == event["pid"]]
         affected = by_pid or ([row for row in on_host if row["busid"] == event["busid"]] if event["short"] else [])
-        if affected or has_lost_process or has_no_job:
+        is_on_host = bool(event["short"] and on_host) and not has_ended_well
+        if affected or has_lost_process or has_no_job or is_on_host:
             numbers = {row["rank"] for row in affected} - {None}
             of_this_run.append(
                 {
@@ -85,6 +94,7 @@ def cuda_gpu_fault(
                     "ranks": sorted(numbers),
                     "host": affected[0]["host"] if affected else event["node"],
                     "is_certain": bool(by_pid) or (bool(affected) and has_lost_process),
+                    "is_of_host_alone": not (affected or has_lost_process or has_no_job),
                 }
             )
     for xid in sorted({event["xid"] for event in of_this_run}):
@@ -96,14 +106,17 @@ def cuda_gpu_fault(
         lines = pl.DataFrame([{"source": row["source"], "line": row["line"]} for row in logged])
         detail = "logged by the kernel" + ("" if ranks else f", without the rank: GPU {gpus}")
         detail += "; no job is in these files" * has_no_job
+        is_of_host_alone = all(event["is_of_host_alone"] for event in logged)
+        detail += "; neither this GPU nor the process is known from the run, only the host" * is_of_host_alone
         is_certain = any(event["is_certain"] for event in logged)
         if xid in UNCONFIRMED_XIDS:
             detail += "; unconfirmed: NVIDIA's catalogue has no description of this number"
             is_certain = False
+        is_likely = bool(ranks) or any(event["short"] in culprit_hosts for event in logged if event["short"])
         yield Finding(
             f"GPU fault on {where}: Xid {xid}, {XIDS[xid]}",
             detail,
-            "certain" if is_certain else "likely" if ranks else "possible",
+            "certain" if is_certain else "likely" if is_likely else "possible",
             ranks=ranks,
             hosts=hosts,
             evidence=evidence_lines(lines),
