@@ -8,6 +8,7 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
+from ncclforensics.analyses.hang.wait_cycle import holds_several
 from ncclforensics.data.names import ranks_text
 
 
@@ -58,8 +59,8 @@ def _judge_messages_of_unknown_peers(job: Job, diagnosis: Diagnosis) -> Diagnosi
     """
     guessed = {
         key
-        for key, rows in job.members.items()
-        if len(rows) > int(rows[0]["nranks"]) or job.has_guessed_members(key) or job.count_unseen_members(key)
+        for key in job.members
+        if holds_several(job, key) or job.has_guessed_members(key) or job.count_unseen_members(key)
     }
     unknown = [rank_id for rank_id in diagnosis.culprits if _sends_on(job, rank_id, guessed)]
     if not unknown:

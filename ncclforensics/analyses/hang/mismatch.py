@@ -262,6 +262,8 @@ def _went_past(key: str, nth: int, maker: TokensAndRows, lacking: TokensAndRows)
     following = actual[before[-1] + 1 :] if before else actual
     last_common = next((index for index in range(position - 1, -1, -1) if maker_rows[index]["key"] == key), -1)
     in_between = expected[last_common + 1 : position]
+    if in_between[: len(following)] == following:
+        return False  # it has not come to the calls right before this one
     remaining = following[len(in_between) :] if following[: len(in_between)] == in_between else following
     return bool(remaining) and bool(after) and remaining[0] == after[0] and expected[position] not in remaining[:1]
 

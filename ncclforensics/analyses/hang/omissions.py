@@ -13,7 +13,7 @@ import polars as pl
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job
 from ncclforensics.analyses.hang.mismatch import FEW_FAULTY
-from ncclforensics.analyses.job.line_faults import DOUBLED, LOST, MOVED, SORTED
+from ncclforensics.analyses.job.line_faults import DOUBLED, LOST, MOVED, SELECTED, SORTED
 from ncclforensics.data.names import ranks_text
 from ncclforensics.frames.columns import OWNER
 from ncclforensics.frames.registry import analysis
@@ -27,6 +27,8 @@ UNPLACED_MEMBER = {
 
 ENOUGH = 16  # collectives behind the missing lines; where so many agree with the others, they are at the same place
 BY_PLACE = ("collective-mismatch", "cross-communicator-deadlock", "p2p-unmatched")  # compare single calls
+BY_ENDS = ("lagging-ranks", "p2p-unmatched", "cross-communicator-deadlock")  # hold if the last calls are known
+MOST_SELECTED = 0.5  # share of the ranks
 FIRST_NUMBERS, FEWEST_NUMBERS = 6, 3  # of the collectives behind the missing lines, by NCCL's counter
 FIRST_CALLS = LAST_CALLS = 3
 MOST_ALIKE = 0.7  # of the ranks that are not accused
@@ -123,6 +125,11 @@ def weigh_omissions(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     if is_by_order and any(SORTED in job.faults_of(rank_id) for rank_id in job.rank_ids):
         reason = "the lines of these logs were sorted: their order does not show which calls were made before which"
         return Diagnosis("undecidable", reason, "likely", collect=["the logs as they were written, not sorted"])
+    if diagnosis.verdict in BY_ENDS and job.share_with_fault(SELECTED) > MOST_SELECTED:
+        return _left_open_by_selection(job, diagnosis)
+    if diagnosis.verdict in BY_ENDS and _shows_one_kind_of_call(job, diagnosis):
+        diagnosis.reason += "; these lines show one kind of call only: these ranks may wait in one of another kind"
+        diagnosis.lower_certainty("possible")
     is_open = diagnosis.verdict in BY_PLACE and diagnosis.certainty == "possible"
     if is_open and job.share_with_fault(LOST, MOVED, DOUBLED) > FEW_FAULTY:
         reason = "the logs of many ranks lack lines, have some twice or in another order: calls are not at their places"
@@ -160,6 +167,27 @@ def weigh_omissions(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     diagnosis.reason += f"; {missing}"
     diagnosis.lower_certainty("possible")
     return diagnosis
+
+
+def _left_open_by_selection(job: Job, diagnosis: Diagnosis) -> Diagnosis:
+    """Answer where lines of some calls were left out of all logs: the last call of a rank may be one of these."""
+    names = ranks_text(job.rank_numbers(diagnosis.culprits)) or "some ranks"
+    reason = (
+        f"NCCL's counter shows that the lines of many calls were left out of these logs: {names} may wait in one of "
+        "these calls"
+    )
+    answer = Diagnosis("undecidable", reason, "likely", collect=["the logs with the lines of all calls, not selected"])
+    answer.victims = sorted({*diagnosis.victims, *diagnosis.culprits})
+    answer.evidence_lines = diagnosis.evidence_lines
+    return answer
+
+
+def _shows_one_kind_of_call(job: Job, diagnosis: Diagnosis) -> bool:
+    """Whether `grep` may have selected these lines: no Init line, several communicators, calls of a single name."""
+    culprits = set(diagnosis.culprits)
+    has_init = any(row["line"] is not None for row in job.memberships)
+    are_several = all(sum(row["rank_id"] == rank_id for row in job.memberships) > 1 for rank_id in culprits)
+    return not has_init and are_several and bool(culprits) and job.names_of(job.calls).n_unique() == 1
 
 
 def _others_end_alike(job: Job, culprits: list[int]) -> bool:

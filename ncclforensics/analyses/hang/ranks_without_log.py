@@ -6,6 +6,7 @@ from collections import Counter
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job
 from ncclforensics.data.names import count_of, ranks_text
+from ncclforensics.data.variables import COLLECT_CALLS
 
 FEW_MISSING = 0.25  # of the ranks; where more have no log, the logs were not given
 
@@ -52,26 +53,40 @@ def find_missing_logs(job: Job) -> Diagnosis | None:
 
 
 def exclude_waiting_for_absent(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
-    """Drop culprits that may themselves wait for a rank without a log; `undecidable` if none is left, else None.
+    """Drop culprits that may themselves wait for a rank whose calls no log shows; `undecidable` if none is left.
 
-    A rank waits in its last call; if that is on a communicator with a member without a log, it may wait for that one.
+    A rank waits in its last call; if that is on a communicator with a member without a log, or with a log that shows no
+    calls, it may wait for that one. Returns None where culprits are left.
     """
     if diagnosis.verdict not in ("lagging-ranks", "p2p-unmatched"):
         return None
     last_calls = {rank_id: job.last_call(rank_id) for rank_id in diagnosis.culprits}
-    may_wait = [rank_id for rank_id, last in last_calls.items() if last and job.count_unseen_members(last["key"])]
+    keys = {last["key"] for last in last_calls.values() if last}
+    hidden = {key for key in keys if _has_hidden_member(job, key)}
+    may_wait = [rank_id for rank_id, last in last_calls.items() if last and last["key"] in hidden]
     if len(may_wait) < len(diagnosis.culprits):
         diagnosis.culprits = [rank_id for rank_id in diagnosis.culprits if rank_id not in may_wait]
         diagnosis.victims = sorted({*diagnosis.victims, *may_wait})
         return None
-    absent = ranks_text(job.absent) or "members with unknown numbers"
+    without_calls = [rank_id for rank_id in job.rank_ids if not job.visibility[rank_id]["is_visible"]]
+    silent = ranks_text(job.rank_numbers(without_calls))
+    absent = ranks_text(job.absent) or ("" if silent else "members with unknown numbers")
     slower = ranks_text(job.rank_numbers(diagnosis.culprits)) or "some ranks"
+    members = " and ".join(
+        [f"without a log ({absent})"] * bool(absent) + [f"whose logs show no calls ({silent})"] * bool(silent)
+    )
     reason = (
         f"the others wait for {slower}, which made fewer calls; but the last of these is on a communicator that also "
-        f"has members without a log ({absent}), and may wait for these"
+        f"has members {members}, and may wait for these"
     )
     answer = Diagnosis("undecidable", reason, "likely", suspects=job.absent)
     answer.victims = sorted(set(job.rank_ids))
-    answer.collect = [f"the log of {absent}"]
+    answer.collect = [f"the log of {absent}"] * bool(absent) + COLLECT_CALLS * bool(silent)
     answer.key, answer.call, answer.evidence_lines = diagnosis.key, diagnosis.call, diagnosis.evidence_lines
     return answer
+
+
+def _has_hidden_member(job: Job, key: str) -> bool:
+    """Whether a member of a communicator has no log, or one that would not show its calls."""
+    is_hidden = any(not job.visibility[rank_id]["is_visible"] for rank_id in job.seen_members(key))
+    return is_hidden or job.count_unseen_members(key) > 0

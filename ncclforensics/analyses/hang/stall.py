@@ -9,6 +9,7 @@ from __future__ import annotations
 from ncclforensics.analyses.hang.job import Diagnosis, Job
 from ncclforensics.analyses.hang.stacks import is_standing_still
 from ncclforensics.analyses.hang.unequal_ends import (
+    find_culprits_apart,
     find_end_in_setup,
     find_others_in_setup,
     find_several_ends,
@@ -25,6 +26,7 @@ MOST_CULPRITS = 0.25  # share of the ranks
 MOST_ENDS = 2  # different numbers of calls in a hang, and one more for each communicator of a rank
 MANY_LINES = 20  # of the application behind the last line of NCCL: the process went on
 NOT_SHOWN = "; no line shows that the job stood still"  # ends the reason of such a verdict
+FEW_CALLS = 8  # of each rank, in an excerpt
 LONG_SILENCE = 60.0  # seconds without a call, and
 PACES = 5  # times the longest time between two calls of a rank before
 # What an orderly end may show as well: PyTorch aborts communicators when a process exits, and an evaluation or a
@@ -63,7 +65,9 @@ def weigh_stall(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     diagnosis.stall_evidence = find_stall_evidence(job)
     is_from_ends = diagnosis.verdict in FROM_ENDS or diagnosis.rests_on_stall
     diagnosis.rests_on_stall = False
-    if is_from_ends and (answer := find_several_ends_of_silent_ranks(job, diagnosis)):
+    if is_from_ends and (
+        answer := find_several_ends_of_silent_ranks(job, diagnosis) or find_culprits_apart(job, diagnosis)
+    ):
         return answer
     if not is_from_ends or not WEAK.issuperset(diagnosis.stall_evidence):
         return diagnosis
@@ -83,7 +87,9 @@ def weigh_stall(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     has_later_output = any(job.application_lines_after(rank_id) > MANY_LINES for rank_id in job.rank_ids)
     lag = max((job.lag(rank_id) for rank_id in diagnosis.culprits), default=0)
     was_ended = _was_ended(job) and "silence" not in diagnosis.stall_evidence
-    is_ordinary = _has_staggered_ends(job) or _are_many(job, diagnosis.culprits) or was_ended or job.is_ended
+    is_ordinary = (
+        _is_excerpt(job) or _has_staggered_ends(job) or _are_many(job, diagnosis.culprits) or was_ended or job.is_ended
+    )
     if is_ordinary or has_later_output or lag > LONG_LAG or _ends_before_others(job, diagnosis.culprits):
         diagnosis.lower_certainty("possible")
     return diagnosis
@@ -116,6 +122,13 @@ def _ends_before_others(job: Job, culprits: list[int]) -> bool:
 def _long_for(job: Job) -> float:
     """How many seconds without a call are long for this job."""
     return max(LONG_SILENCE, PACES * max(float(row["pace"]) for row in job.last_times.values()))
+
+
+def _is_excerpt(job: Job) -> bool:
+    """Whether these are a few lines out of the output of all ranks, which may end where the job went on."""
+    sources = {row["source"] for row in job.rank_ids.values()}
+    has_init = any(row["line"] is not None for row in job.memberships)
+    return len(sources) == 1 and not has_init and job.calls.height <= FEW_CALLS * len(job.rank_ids)
 
 
 def _was_ended(job: Job) -> bool:

@@ -9,7 +9,7 @@ from collections import defaultdict
 
 import polars as pl
 
-from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
+from ncclforensics.analyses.hang.job import Diagnosis, Job
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.variables import LOOK_AGAIN
 
@@ -17,7 +17,7 @@ from ncclforensics.data.variables import LOOK_AGAIN
 def find_several_ends(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
     """Answer where some logs end between those of the culprits and of the others: not all may go to the end."""
     between = _ending_between(job, diagnosis)
-    return _several_ends(job, diagnosis, between) if between else None
+    return _several_ends(job, diagnosis, between, diagnosis.culprits) if between else None
 
 
 def find_several_ends_of_silent_ranks(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
@@ -31,7 +31,47 @@ def find_several_ends_of_silent_ranks(job: Job, diagnosis: Diagnosis) -> Diagnos
     if not between or not reporting.isdisjoint(diagnosis.culprits):
         return None
     others = set(job.rank_ids) - between - set(diagnosis.culprits)
-    return _several_ends(job, diagnosis, sorted(between)) if len(others & reporting) * 2 > len(others) else None
+    are_most = len(others & (reporting | ended)) * 2 > len(others)
+    return _several_ends(job, diagnosis, sorted(between), diagnosis.culprits) if are_most else None
+
+
+def find_culprits_apart(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
+    """Answer where culprits stand at different places of the program, though none of them waits for another.
+
+    That two ranks stop by themselves is a coincidence, and that the log of one is shorter than its run is none; unless
+    these are all ranks of their hosts, or their logs show the end.
+    """
+    if diagnosis.verdict != "lagging-ranks" or len(diagnosis.culprits) < 2:
+        return None
+    ended = {row["rank_id"] for row in job.memberships if row["end"] is not None}
+    shown = ended | {event["rank_id"] for event in job.failure_events}
+    hosts = {job.rank_ids[rank_id]["host"] for rank_id in diagnosis.culprits}
+    is_of_hosts = sum(row["host"] in hosts for row in job.rank_ids.values()) == len(diagnosis.culprits)
+    if is_of_hosts or shown.issuperset(diagnosis.culprits):
+        return None
+    made = _calls_made(job, diagnosis.culprits)
+    fewest = min(made, key=lambda rank_id: sum(made[rank_id].values()))
+    later = [rank_id for rank_id in diagnosis.culprits if _stands_elsewhere(made[rank_id], made[fewest])]
+    if not later:
+        return None
+    slower = [rank_id for rank_id in diagnosis.culprits if rank_id not in later]
+    return _several_ends(job, diagnosis, later, slower)
+
+
+def _calls_made(job: Job, rank_ids: list[int]) -> dict[int, dict[tuple[int, int], int]]:
+    """Return how many collectives ranks made on each communicator: of this index among their own, and size."""
+    sizes = {key: int(rows[0]["nranks"]) for key, rows in job.members.items()}
+    made: dict[int, dict[tuple[int, int], int]] = {rank_id: {} for rank_id in rank_ids}
+    for row in job.last_calls.filter(pl.col("rank_id").is_in(rank_ids)).to_dicts():
+        index = job.communicator_index.get((row["rank_id"], row["key"]))
+        if index is not None:
+            made[row["rank_id"]][index, sizes[row["key"]]] = int(row["calls"])
+    return made
+
+
+def _stands_elsewhere(made: dict[tuple[int, int], int], others: dict[tuple[int, int], int]) -> bool:
+    """Whether two ranks made another number of calls on a communicator that both have."""
+    return any(others.get(communicator, calls) != calls for communicator, calls in made.items())
 
 
 def _ending_between(job: Job, diagnosis: Diagnosis) -> list[int]:
@@ -43,17 +83,14 @@ def _ending_between(job: Job, diagnosis: Diagnosis) -> list[int]:
     culprits = set(diagnosis.culprits)
     if diagnosis.verdict not in ("lagging-ranks", "rank-died") or not culprits:
         return []
-    first: dict[int, Row] = {}  # of every rank, the first call that a culprit lacks
-    for edge in sorted(job.waits, key=lambda edge: int(edge["pos"])):
-        if edge["kind"] == "collective" and not culprits.isdisjoint(edge["waits_for"]):
-            first.setdefault(edge["waiter"], edge)
-    call_pos = pl.col("rank_id").replace_strict(
-        {rank_id: edge["pos"] for rank_id, edge in first.items()}, default=None, return_dtype=pl.Int64
-    )
-    calls_behind = dict(job.calls.filter(pl.col("pos") > call_pos).group_by("rank_id").agg(pl.len()).iter_rows())
+    edges = [edge for edge in job.waits if edge["kind"] == "collective" and not culprits.isdisjoint(edge["waits_for"])]
+    positions = pl.Series([edge["pos"] for edge in edges], dtype=pl.Int64).implode()
+    place_from_end = (pl.len() - 1 - pl.int_range(pl.len())).over("rank_id")
+    numbered = job.calls.select("rank_id", "pos", calls=place_from_end).filter(pl.col("pos").is_in(positions))
+    calls_behind = {(rank_id, pos): calls for rank_id, pos, calls in numbered.iter_rows()}
     later: dict[tuple[str, int], dict[int, int]] = defaultdict(dict)  # call -> rank id -> calls behind it
-    for rank_id, edge in first.items():
-        later[edge["key"], edge["nth"]][rank_id] = calls_behind.get(rank_id, 0)
+    for edge in edges:
+        later[edge["key"], edge["nth"]][edge["waiter"]] = calls_behind.get((edge["waiter"], edge["pos"]), 0)
     found: set[int] = set()
     for made in later.values():
         most = max(made.values())
@@ -68,9 +105,9 @@ def _left_open(diagnosis: Diagnosis, reason: str, collect: list[str]) -> Diagnos
     return answer
 
 
-def _several_ends(job: Job, diagnosis: Diagnosis, between: list[int]) -> Diagnosis:
+def _several_ends(job: Job, diagnosis: Diagnosis, between: list[int], first: list[int]) -> Diagnosis:
     """Answer where logs end at several places: nothing shows which of these ranks stands, and whose log is shorter."""
-    slower, later = (ranks_text(job.rank_numbers(ranks)) or "some ranks" for ranks in (diagnosis.culprits, between))
+    slower, later = (ranks_text(job.rank_numbers(ranks)) or "some ranks" for ranks in (first, between))
     reason = (
         f"the logs of {slower} end first, those of {later} later, and those of the others last: these ranks stand at "
         "different places, or not all of their logs go to the end"

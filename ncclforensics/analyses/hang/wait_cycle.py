@@ -31,6 +31,8 @@ def judge_cycle(job: Job, waits_for_of: dict[int, list[tuple[int, ...]]]) -> Dia
             target = next((rank_id for rank_id in edge["waits_for"] if rank_id in cycle), None)
             if target is not None:
                 first_edges[edge["waiter"]] = {**edge, "waits_for": target}
+    if any(holds_several(job, edge["key"]) for edge in first_edges.values()):
+        return _between_unknown_communicators(job, first_edges)
     index_of = {rank_id: job.communicator_index.get((rank_id, edge["key"])) for rank_id, edge in first_edges.items()}
     passed = _ranks_past_a_missing_call(job, first_edges)
     is_open = len(passed) in (0, len(cycle))  # the other ranks do not show who left the order
@@ -40,14 +42,7 @@ def judge_cycle(job: Job, waits_for_of: dict[int, list[tuple[int, ...]]]) -> Dia
     if passed and all(_has_one_waiter(job, first_edges, rank_id) for rank_id in passed):
         return _skipped_or_lost(job, first_edges, passed)
     if passed:
-        has_majority = len(passed) < len(cycle)
-        diagnosis = Diagnosis(
-            "cross-communicator-deadlock", "", "certain" if has_majority else "possible", culprits=passed
-        )
-        diagnosis.reason = (
-            "made a call that the program has behind one that the others wait for: the order of communicators was "
-            "another there, or that call was left out"
-        )
+        diagnosis = _left_the_order(job, first_edges, passed)
     elif irregular:
         is_message = len(set(index_of.values())) == 1
         verdict = "p2p-unmatched" if is_message else "cross-communicator-deadlock"
@@ -82,6 +77,43 @@ def judge_cycle(job: Job, waits_for_of: dict[int, list[tuple[int, ...]]]) -> Dia
     diagnosis.call = rows[0] if rows else None
     diagnosis.add_evidence("minority", [{**edge, "rank_id": edge["waiter"]} for edge in minority[:4]])
     diagnosis.add_evidence("majority", [{**edge, "rank_id": edge["waiter"]} for edge in majority[:2]])
+    return diagnosis
+
+
+def holds_several(job: Job, key: str) -> bool:
+    """Whether several communicators that nothing tells apart stand under one key: then a rank behind may be alone."""
+    return len(job.members[key]) > int(job.members[key][0]["nranks"])
+
+
+def _between_unknown_communicators(job: Job, first_edges: dict[int, Row]) -> Diagnosis:
+    """Answer where ranks wait for each other, but it is not known on which communicators."""
+    names = ranks_text(job.rank_numbers(first_edges)) or "some ranks"
+    reason = (
+        f"{names} may wait for each other on several communicators, but the lines that name the members of these are "
+        "missing: which rank waits for which is not known"
+    )
+    answer = Diagnosis(
+        "undecidable", reason, "likely", collect=["the logs from their beginning, with their Init lines"]
+    )
+    answer.add_evidence("context", [{**edge, "rank_id": rank_id} for rank_id, edge in list(first_edges.items())[:4]])
+    return answer
+
+
+def _left_the_order(job: Job, first_edges: dict[int, Row], passed: list[int]) -> Diagnosis:
+    """Judge ranks that stand in a call which the program has behind one that others wait for.
+
+    Whether it was left out or comes later, a message stays without its counterpart.
+    """
+    certainty = "certain" if len(passed) < len(first_edges) else "possible"
+    if all(edge["kind"] in ("send", "recv") for edge in first_edges.values() if edge["waits_for"] in passed):
+        diagnosis = Diagnosis("p2p-unmatched", "", certainty, culprits=passed)
+        diagnosis.reason = "made a later call without the Send or Recv that another rank waits for"
+        return diagnosis
+    diagnosis = Diagnosis("cross-communicator-deadlock", "", certainty, culprits=passed)
+    diagnosis.reason = (
+        "made a call that the program has behind one that the others wait for: the order of communicators was another "
+        "there, or that call was left out"
+    )
     return diagnosis
 
 

@@ -11,7 +11,7 @@ from ncclforensics.analyses.hang.left_out import undecided, weigh_left_out_calls
 from ncclforensics.analyses.hang.message_order import judge_messages_in_order
 from ncclforensics.analyses.hang.ranks_without_log import exclude_waiting_for_absent
 from ncclforensics.analyses.hang.unequal_ends import find_several_ends_of_silent_ranks
-from ncclforensics.analyses.hang.wait_cycle import judge_cycle
+from ncclforensics.analyses.hang.wait_cycle import holds_several, judge_cycle
 from ncclforensics.analyses.job.exit_reports import CAPTURE, EXIT, SIGNAL
 from ncclforensics.analyses.job.failure_events import HARD, LOST, NETWORK, REMOTE_ERROR
 from ncclforensics.analyses.job.process_exits import ended_text, strongest_reports
@@ -67,6 +67,11 @@ def find_lost_process(job: Job) -> Diagnosis | None:
     reporting = {event["rank_id"] for event in job.failure_events}
     finished = {row["rank_id"] for row in job.memberships if row["end"] is not None}
     silent_ranks = [rank_id for rank_id in job.rank_ids if rank_id not in reporting and rank_id not in finished]
+    on_named_hosts = _on_named_hosts(job, connection_losses)
+    lost_ranks = (
+        [] if finished.intersection(on_named_hosts) else [rank for rank in silent_ranks if rank in on_named_hosts]
+    )
+    silent_ranks = lost_ranks or silent_ranks
     named_ranks = {event["named_rank_id"] for event in connection_losses} & set(silent_ranks)
     # A log that ends inside a line lacks what came next: that a rank waits for this one shows nothing.
     cut_logs = {rank_id for rank_id in silent_ranks if job.process(rank_id)["is_cut"]}
@@ -80,7 +85,8 @@ def find_lost_process(job: Job) -> Diagnosis | None:
     )
     culprits = [rank_id for rank_id in culprits if rank_id not in cut_logs] or culprits
     if not culprits:
-        return None
+        roots = {rank_id for rank_id in job.awaited_ranks if not waits_for_of.get(rank_id)}
+        return _lost_on_another_host(job, lost_ranks, connection_losses) if roots.isdisjoint(lost_ranks) else None
     remote_losses = [
         event
         for event in job.failure_events
@@ -120,6 +126,27 @@ def find_lost_process(job: Job) -> Diagnosis | None:
     return find_several_ends_of_silent_ranks(job, diagnosis) or diagnosis
 
 
+def _on_named_hosts(job: Job, connection_losses: list[Row]) -> list[int]:
+    """The ranks on the hosts that lines about a lost connection name as the other end: `peer gpu-07<40008>`."""
+    hosts = {str(event["peer"]).partition("<")[0] for event in connection_losses}
+    return [rank_id for rank_id, row in job.rank_ids.items() if row["host"] in hosts]
+
+
+def _lost_on_another_host(job: Job, lost_ranks: list[int], connection_losses: list[Row]) -> Diagnosis | None:
+    """Answer where connections to a host were lost, and none of its ranks is one that the others wait for."""
+    if not lost_ranks:
+        return None
+    names = ranks_text(job.rank_numbers(lost_ranks)) or "some ranks"
+    reason = (
+        f"other ranks lost their connections to the host of {names}, where a process ended; these logs do not show "
+        "which, and they may end before that"
+    )
+    collect = [f"the exit codes of {names}", f"the end of the logs of {names}"]
+    answer = Diagnosis("undecidable", reason, "likely", collect=collect)
+    answer.add_evidence("failure", connection_losses[:3])
+    return answer
+
+
 def _are_whole_hosts(job: Job, rank_ids: list[int]) -> bool:
     """Whether these are all ranks of their hosts: then a host stopped."""
     hosts = {job.rank_ids[rank_id]["host"] for rank_id in rank_ids}
@@ -148,7 +175,7 @@ def find_waited_for_ranks(job: Job) -> Diagnosis | None:
     culprits = _with_more_than_a_lost_line(
         job, sorted(rank_id for rank_id in job.awaited_ranks if not waits_for_of.get(rank_id))
     )
-    known = {edge["waits_for"] for edge in job.waits if not _is_several(job, edge["key"])}
+    known = {edge["waits_for"] for edge in job.waits if not holds_several(job, edge["key"])}
     culprits = [rank_id for rank_id in culprits if rank_id in known] or culprits
     if culprits and all(edge["kind"] == "init" for edge in job.awaited_calls):
         return None  # no rank made a call; find_unfinished_init judges what the logs show of init
@@ -182,7 +209,7 @@ def find_waited_for_ranks(job: Job) -> Diagnosis | None:
         diagnosis.lower_certainty("likely")
     if any(row["is_inferred"] for key in keys for row in job.members[key]):
         diagnosis.lower_certainty("likely")
-    if keys and all(_is_several(job, key) or job.has_guessed_members(key) for key in keys):
+    if keys and all(holds_several(job, key) or job.has_guessed_members(key) for key in keys):
         diagnosis.lower_certainty("possible")
     if any(not job.visibility[rank_id]["calls"] for rank_id in diagnosis.culprits):
         diagnosis.lower_certainty("possible" if any(job.count_unseen_members(key) for key in keys) else "likely")
@@ -194,11 +221,6 @@ def find_waited_for_ranks(job: Job) -> Diagnosis | None:
         diagnosis.reason += "; the capture was ended before any call timed out, so the rank may only have been late"
         diagnosis.lower_certainty("possible")
     return exclude_waiting_for_absent(job, diagnosis) or diagnosis
-
-
-def _is_several(job: Job, key: str) -> bool:
-    """Whether several communicators that nothing tells apart stand under one key: then a rank behind may be alone."""
-    return len(job.members[key]) > int(job.members[key][0]["nranks"])
 
 
 def _was_interrupted(job: Job) -> bool:

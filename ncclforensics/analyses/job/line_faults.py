@@ -1,4 +1,4 @@
-"""Lines that show what happened to a log on its way: its lines were sorted, moved, delivered twice, or lost.
+"""Lines that show what happened to a log on its way: its lines were sorted, moved, delivered twice, lost, or selected.
 
 NCCL prints the creation of a communicator in a fixed order (START, COMPLETE, then calls), its connections in the order
 of their channels, and no line about them twice in a row. Where a log shows otherwise, the same happened to lines of
@@ -12,16 +12,19 @@ import polars as pl
 from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.frames.registry import analysis
 
-SORTED, MOVED, DOUBLED, LOST = "sorted", "moved", "doubled", "lost"
+SORTED, MOVED, DOUBLED, LOST, SELECTED = "sorted", "moved", "doubled", "lost", "selected"
 LINE_FAULT = {
     "host": pl.Categorical(),
     "pid": pl.Int32(),
-    "kind": pl.String(),  # sorted, moved, doubled, lost
+    "kind": pl.String(),  # sorted, moved, doubled, lost, selected
     "source": pl.Int32(),
     "line": pl.Int32(),  # the first that shows it
 }
 SORTED_NAMES = 3  # different names of calls, each in one block and in the order of the alphabet
 SORTED_CALLS = 12  # of them, at least
+MOST_COUNTED = 100_000  # calls whose counters are compared
+FEWEST_JUMPS = 3  # of the counter; a stretch of lines that was cut out makes one
+JUMPING = 0.2  # share of the calls behind which the counter jumps, where lines of some kinds were left out
 
 
 @analysis(LINE_FAULT)
@@ -41,6 +44,7 @@ def line_fault(
         *_creations(communicator, call_template, source, omission),
         _sorted_calls(call_template, call_occurrence),
         _moved(connection),
+        _selected(call_template, call_occurrence),
         *(_doubled(lines) for lines in (communicator, placement, channel_count, ring, connection)),
     ]
     found = pl.concat(faults).drop_nulls()
@@ -111,6 +115,22 @@ def _sorted_calls(call_template: pl.DataFrame, call_occurrence: pl.DataFrame) ->
         .filter("is_sorted", pl.col("calls") >= SORTED_CALLS)
     )
     return found.select(*OWNER, pl.lit(SORTED).alias("kind"), "source", "line")
+
+
+def _selected(call_template: pl.DataFrame, call_occurrence: pl.DataFrame) -> pl.DataFrame:
+    """Processes whose counters of calls jump again and again: `grep` left out the calls of other kinds."""
+    owner = [*OWNER, "source"]
+    templates = call_template.select(*owner, "line", "comm").with_row_index("call_template")
+    counted = call_occurrence.head(MOST_COUNTED).select("call_template", counter=pl.col("opcount").cast(pl.Int64))
+    numbers = pl.col("counter").drop_nulls().unique().sort()
+    by_communicator = (
+        counted.join(templates, on="call_template")
+        .group_by(*owner, "comm")
+        .agg(pl.col("line").min(), calls=numbers.len(), jumps=(numbers.diff() > 1).sum())
+    )
+    by_process = by_communicator.group_by(owner).agg(pl.col("line").min(), pl.col("calls", "jumps").sum())
+    found = by_process.filter(pl.col("jumps") >= FEWEST_JUMPS, pl.col("jumps") > JUMPING * pl.col("calls"))
+    return found.select(*OWNER, pl.lit(SELECTED).alias("kind"), "source", "line")
 
 
 def _doubled(lines: pl.DataFrame) -> pl.DataFrame:
