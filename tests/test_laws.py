@@ -16,6 +16,7 @@ from ncclforensics.views import json_report
 from tests.budget import IS_FULL
 from tests.handlings import ARRANGED, LOSSES, Logs, read_logs, write_logs
 from tests.incidents import HANGS, Incident, answer
+from tests.selected_lines import SELECTED
 
 Json = dict[str, Any]
 FEW = ("one-rank-calls-allgather-instead", "one-rank-stops-before-an-allreduce")
@@ -29,6 +30,13 @@ def has_only_nccl_logs(incident: Incident) -> bool:
 
 LOGS = [incident for incident in HANGS if (IS_FULL or incident.name in FEW) and has_only_nccl_logs(incident)]
 SEEDS = range(4 if IS_FULL else 1)
+# Every selection of lines with one of the incidents, in turn; all with all if all are asked for.
+WITH_LESS = [(incident, loss) for loss in LOSSES for incident in LOGS] + [
+    (incident, selection)
+    for place, selection in enumerate(SELECTED)
+    for number, incident in enumerate(LOGS)
+    if IS_FULL or number == place % len(LOGS)
+]
 
 
 def asked(logs: Logs, folder: Path) -> Json:
@@ -43,13 +51,12 @@ def accused(hang: Json) -> set[int]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("incident", LOGS, ids=lambda incident: incident.name)
+@pytest.mark.parametrize(("incident", "loss"), WITH_LESS, ids=lambda value: getattr(value, "name", value))
 def test_what_is_lost_accuses_nobody(incident: Incident, loss: str, seed: int, tmp_path: Path) -> None:
     before = answer(incident).json["hang"]
     draw = random.Random(f"{incident.name} {loss} {seed}")
 
-    after = asked(LOSSES[loss](read_logs(incident.folder, incident.logs), draw), tmp_path)
+    after = asked({**LOSSES, **SELECTED}[loss](read_logs(incident.folder, incident.logs), draw), tmp_path)
 
     # Whoever asks `hang` says that the job stands still; a verdict that rests on that is only possible in `check`.
     is_sure = after["certainty"] != "possible" and not after["rests_on_stall"]

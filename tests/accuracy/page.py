@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from tests.accuracy.intervals import wilson
 from tests.accuracy.judge import Outcome
-from tests.accuracy.run import Result
-from tests.handlings import KEPT, LOST
+from tests.accuracy.run import LOSING, Result
+from tests.handlings import KEPT
 
 PLOT = "accuracy.svg"
 WIDTH, HEIGHT, MARGIN = 640, 320, 60
@@ -154,7 +154,7 @@ def _by_name(measured: Measured) -> str:
     weaker = [
         result
         for result in [*measured.plain, *measured.handled]
-        if result.outcome is Outcome.WEAKER and result.trial.handling not in LOST
+        if result.outcome is Outcome.WEAKER and result.trial.handling not in LOSING
     ]
     findings = [result for result in measured.plain if result.missed or result.alarms]
     parts = [_list("Wrong", [_answer(result) for result in wrong])]

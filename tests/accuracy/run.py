@@ -16,8 +16,10 @@ from ncclforensics.views import json_report
 from tests.accuracy.cases import Case, logs_of
 from tests.accuracy.judge import Json, Judgement, Outcome, judge
 from tests.handlings import KEPT, LOST, Handling, without_share, write_logs
+from tests.selected_lines import SELECTED
 
 AS_THEY_ARE = "as they are"
+LOSING = {**LOST, **SELECTED}  # what leaves less than the logs had
 # A finding of any of these answers a case that only says that the job hangs.
 LIKE_A_HANG = frozenset({"hang", "lagging-rank", "collective-mismatch", "missing-rank", "timeout"})
 
@@ -40,7 +42,7 @@ class Trial:
         """What is done to the logs."""
         if self.missing:
             return without_share(self.missing)
-        return {**KEPT, **LOST}.get(self.handling)
+        return {**KEPT, **LOSING}.get(self.handling)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ def run_all(trials: Iterable[Trial], processes: int | None = None) -> Iterator[R
 def handled(cases: list[Case], each: int) -> list[Trial]:
     """Every handling with so many of the jobs, drawn by its name; in the order of the jobs."""
     trials = []
-    for handling in (*KEPT, *LOST):
+    for handling in (*KEPT, *LOSING):
         chosen = random.Random(handling).sample(cases, min(each, len(cases)))
         trials += [Trial(case, handling) for case in chosen]
     return sorted(trials, key=lambda trial: trial.case.name)

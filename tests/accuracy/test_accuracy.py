@@ -15,8 +15,8 @@ from ncclforensics.simulate.plan import RELEASES
 from tests.accuracy.cases import Case, can_be_handled, simulated
 from tests.accuracy.intervals import wilson
 from tests.accuracy.judge import Outcome, Truth, judge
-from tests.accuracy.run import Trial, run
-from tests.handlings import KEPT, LOST
+from tests.accuracy.run import LOSING, Trial, run
+from tests.handlings import KEPT
 
 pytestmark = pytest.mark.xdist_group("accuracy")  # all renew one file
 EXPECTED = Path(__file__).parent / "expected.json"
@@ -32,7 +32,7 @@ def jobs() -> list[Case]:
 
 
 def trials(case: Case) -> list[Trial]:
-    handlings = random.Random(case.name).sample([*KEPT, *LOST], HANDLINGS) if can_be_handled(case) else []
+    handlings = random.Random(case.name).sample([*KEPT, *LOSING], HANDLINGS) if can_be_handled(case) else []
     return [Trial(case), *(Trial(case, handling) for handling in handlings)]
 
 
