@@ -115,3 +115,32 @@ def test_a_record_of_pytorch_counts_behind_other_text(
 
     assert rule in found, list(found)
     assert found[rule].ranks == ([] if rank is None else [rank])
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        (
+            '{"level": "ERROR", "raw": "RendezvousConnectionError: The connection to the C10d store has failed. See it"}',
+            "torch-store-failed",
+        ),
+        (
+            "We see: RuntimeError: [1] is setting up NCCL communicator and retreiving ncclUniqueId from [0] via c10d "
+            "key-value store by key '0', but store->get('0') got error: Socket Timeout",
+            "torch-store-failed",
+        ),
+        ("the worker said WorkerProc failed. NCCL error: unhandled cuda error", "error-returned-to-application"),
+        (
+            "H100 runs fail with Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401 "
+            "'the operation cannot be performed in the present state'.",
+            "nvls-multicast-bind-failed",
+        ),
+        ("After a NCCL error: reading the manual, the connection to the store came back.", None),
+    ],
+)
+def test_a_message_counts_inside_a_sentence(tmp_path: Path, text: str, rule: str | None) -> None:
+    (tmp_path / "post.txt").write_text(text + "\n")
+
+    found = {finding.rule for finding in analyze([tmp_path]).findings if finding.severity != "info"}
+
+    assert found == ({rule} if rule else set())
