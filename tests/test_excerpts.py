@@ -117,22 +117,24 @@ def test_a_record_of_pytorch_counts_behind_other_text(
     assert found[rule].ranks == ([] if rank is None else [rank])
 
 
+NO_ID = "is setting up NCCL communicator and retreiving"
+NO_ANSWER = "but store->get('0') got error: Socket Timeout"
+
+
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
         (
-            '{"level": "ERROR", "raw": "RendezvousConnectionError: The connection to the C10d store has failed. See it"}',
+            '{"level": "ERROR", "raw": "RendezvousConnectionError: The connection to the C10d store has failed."}',
             "torch-store-failed",
         ),
         (
-            "We see: RuntimeError: [1] is setting up NCCL communicator and retreiving ncclUniqueId from [0] via c10d "
-            "key-value store by key '0', but store->get('0') got error: Socket Timeout",
+            f"it is [1] {NO_ID} ncclUniqueId from [0] via c10d key-value store by key '0', {NO_ANSWER}",
             "torch-store-failed",
         ),
         ("the worker said WorkerProc failed. NCCL error: unhandled cuda error", "error-returned-to-application"),
         (
-            "H100 runs fail with Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401 "
-            "'the operation cannot be performed in the present state'.",
+            "H100: Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401 'not now'.",
             "nvls-multicast-bind-failed",
         ),
         ("After a NCCL error: reading the manual, the connection to the store came back.", None),

@@ -11,7 +11,7 @@ from ncclforensics import analyze
 from ncclforensics.data.names import sentence
 from ncclforensics.frames.protocol import call_with
 from ncclforensics.rules import registry
-from ncclforensics.rules.finding import Category, Finding, Severity
+from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import HEADINGS, Rule, rule
 from tests.budget import IS_FULL
 from tests.incidents import ALL, ROOT, Incident, checked
@@ -133,3 +133,17 @@ def test_a_warning_is_shown_though_a_rule_cites_it_as_the_place_where_a_rank_sta
     report = analyze([str(tmp_path)], everything=True)
 
     assert {finding.rule for finding in report.findings} >= {"boot-init-incomplete", "warn-unexplained"}
+
+
+def test_the_warning_whose_error_init_returned_is_a_finding_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text(
+        "n1:12:12 [0] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>\n"
+        "n1:12:40 [0] a.cc:1 NCCL WARN Something terrible happened\n"
+        "n1:12:40 [0] NCCL INFO a.cc:9 -> 3\nn1:12:40 [0] NCCL INFO init.cc:1012 -> 3\n"
+        "n1:12:12 [0] NCCL INFO group.cc:95 -> 3\n"
+    )
+    report = analyze([str(tmp_path)], everything=True)
+
+    found = {finding.rule: finding for finding in report.findings}
+    assert "a.cc:1 " in report.evidence(found["boot-init-refused"])[0]["text"]
+    assert found["warn-unexplained"].role is Role.CAUSE

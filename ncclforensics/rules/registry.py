@@ -51,7 +51,8 @@ class Rule:
 
 MOST_FINDINGS = 256  # of one rule: nobody reads more, and each costs as much as parsing a thousand lines
 HEADINGS = ("Means", "Not when", "Do", "Sources")
-WAITING = "waiting"  # labels lines that show where a rank stands, which explains no warning among them
+# Labels of lines that explain no warning among them: where a rank stands, and the warning whose error it returned.
+WAITING, RETURNED = "waiting", "returned"
 _RULES: dict[str, Rule] = {}
 
 
@@ -175,7 +176,10 @@ def _unexplained(fallbacks: list[Finding], others: list[Finding]) -> list[Findin
         finding for finding in others if finding.explains and finding.category is not Category.INCOMPLETE_EVIDENCE
     ]
     explained = {
-        (line.source, line.line) for finding in explaining for line in finding.evidence if line.what != WAITING
+        (line.source, line.line)
+        for finding in explaining
+        for line in finding.evidence
+        if line.what not in (WAITING, RETURNED)
     }
     left = [
         finding

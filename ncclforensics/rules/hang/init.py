@@ -12,7 +12,7 @@ from ncclforensics.data.names import ranks_text
 from ncclforensics.data.processes import CRASHES
 from ncclforensics.frames.columns import OWNER, begins_with, printed_hosts
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
-from ncclforensics.rules.registry import rule
+from ncclforensics.rules.registry import RETURNED, rule
 from ncclforensics.rules.shared.ended_processes import exit_finding, first_exits
 from ncclforensics.rules.shared.verdict_finding import verdict_finding, verdicts_of
 
@@ -65,7 +65,7 @@ def _returned_warnings(nccl_warning: pl.DataFrame, failed: pl.DataFrame) -> list
     """Return the warnings, one of each process, whose error these ranks returned to the application."""
     returned = nccl_warning.filter("is_returned").join(failed.select(OWNER), on=OWNER, how="semi", nulls_equal=True)
     firsts = returned.unique(OWNER, keep="first", maintain_order=True).select("source", "line")
-    return [Line(source, line, "warning") for source, line in firsts.head(MOST_WARNINGS).iter_rows()]
+    return [Line(source, line, RETURNED) for source, line in firsts.head(MOST_WARNINGS).iter_rows()]
 
 
 @rule(Category.MISSING_RANK, Severity.ERROR, of=("verdict",), hang=True)
