@@ -36,7 +36,8 @@ BAD_ADDRESS = ["Bad address", "Operation not supported", "Protocol not supported
 # Error texts (errno) of ibv_modify_qp.
 INVALID = ["Invalid argument", "No data available"]
 TIMED_OUT = ["Connection timed out"]
-UNREACHABLE = ["Network is unreachable", "No such device", "No route to host"]
+NO_DEVICE = "No such device"
+UNREACHABLE = ["Network is unreachable", NO_DEVICE, "No route to host"]
 MODIFY_QP = "ibv_modify_qp"
 
 GID_CHANGED = 18  # event number that NCCL 2.23 to 2.27 prints without a name

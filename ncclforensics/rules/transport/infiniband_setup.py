@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.analyses.job.failure_events import is_info
-from ncclforensics.data.verbs import BAD_ADDRESS, INVALID, MODIFY_QP, NO_MEMORY, TIMED_OUT, UNREACHABLE
+from ncclforensics.data.verbs import BAD_ADDRESS, INVALID, MODIFY_QP, NO_DEVICE, NO_MEMORY, TIMED_OUT, UNREACHABLE
 from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
@@ -64,18 +64,16 @@ def ib_modify_qp_timeout(failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator[
 def ib_modify_qp_unreachable(failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A queue pair could not be set up: no route, or no such device in this network namespace.
 
-    Means: the GID has no route to the peer's subnet, or its interface is not in the container.
+    Means: the GID has no route to the peer's subnet; or (`No such device`) its interface is not in the container, or
+    is gone.
     Not when: a later attempt succeeded.
     Do: run ip route get with the peer's address on that interface; add the interfaces of the NICs to the pod.
     Sources: nccl-tests#185, nccl#925, mscclpp#431.
     """
-    rows = _modified(failure, UNREACHABLE)
-    if rows.height:
-        reason = rows["reason"].cast(pl.String)[0]
+    for (reason,), rows in _modified(failure, UNREACHABLE).group_by(text_of("reason"), maintain_order=True):
+        missing = "no such device" if reason == NO_DEVICE else "no route to the peer"
         detail = f"system error: {reason}{_ends(rows)}"
-        yield group_finding(
-            rows, rank, "{processes} could not set up a queue pair: no route to the peer", detail, "likely"
-        )
+        yield group_finding(rows, rank, f"{{processes}} could not set up a queue pair: {missing}", detail, "likely")
 
 
 def _modified(failure: pl.DataFrame, reasons: list[str]) -> pl.DataFrame:
