@@ -352,6 +352,7 @@ def _judge_bootstrap(job: Job) -> Diagnosis | None:
         or job.has_layout
         or not _may_be_in_bootstrap(job)
         or any(_application_continues(job, rank_id) for rank_id in job.rank_ids)
+        or any(row["form"] == "unique_id" for row in job.pytorch["store_error"])  # such a rank never came to NCCL
         or (len(job.rank_ids) < 2 and not find_stall_evidence(job))
     ):
         return None
