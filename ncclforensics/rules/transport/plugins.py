@@ -13,7 +13,7 @@ from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import error_finding, first_value, group_finding
 
 
-@rule(Category.NET_PLUGIN, Severity.WARNING, of=("libfabric_error",))
+@rule(Category.NET_PLUGIN, Severity.WARNING, of=("libfabric_error",), hang=True)
 def net_plugin_failed_then_fell_through(
     libfabric_error: pl.DataFrame, chosen_network: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
