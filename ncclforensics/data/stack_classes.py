@@ -288,3 +288,7 @@ def native_kind(function: str) -> str | None:
     ('collective', None)
     """
     return next((kind for beginning, kind, _ in NATIVE if function.startswith(beginning)), None)
+
+
+# Names of folders for stacks that were taken at one moment, without the number or date behind: `stacks-2`, `t1`.
+MOMENTS = ("", "stack", "stacks", "dump", "dumps", "pyspy", "py-spy", "gdb", "round", "look", "sample", "time", "t")

@@ -122,7 +122,8 @@ def _of_ended(process: Row, row: Row, run: Frames) -> list[Command]:
 
 
 def _where(process: Row) -> str:
-    return str(process["host"] or f"the host of rank {process['rank']}")
+    owner = f"process {process['pid']}" if process["rank"] is None else f"rank {process['rank']}"
+    return str(process["host"] or f"the host of {owner}")
 
 
 def _of_process(process: Row, row: Row, *, has_stack: bool) -> list[Command]:

@@ -45,7 +45,7 @@ MOST_COMMANDS = 4
 MOST_OTHERS = 5
 MOST_LINES = 3
 LONGEST_LINE = 54  # characters of a line that is shown with its prefix
-MARKERS = ("NCCL WARN", "NCCL INFO")  # after the prefix
+MARKERS = ("NCCL WARN", "NCCL INFO", "NVRM: Xid")  # after the prefix
 WIDEST = 24  # characters to which places in files are filled up
 
 

@@ -27,14 +27,9 @@ LAGGING_FORMS = pl.Series(["never_joined", "not_joined"], dtype=pl.Categorical()
 
 # Frames of PyTorch's and torchrun's text, which names no job.
 PYTORCH_FRAMES = (
-    "torch_error",
-    "torch_source",
-    "monitored_barrier",
-    "model_difference",
-    "store_error",
-    "fingerprint",
-    "elastic_failure",
-)
+    "torch_error", "torch_source", "monitored_barrier", "model_difference", "store_error", "fingerprint",
+    "elastic_failure", "announced_position",
+)  # fmt: skip
 
 EVIDENCE_LINE = {
     "what": pl.String(),  # culprit, waiting, majority, minority, failure, context

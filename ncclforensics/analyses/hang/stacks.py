@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
+from ncclforensics.analyses.hang.recorder_diagnosis import diagnose
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.stack_classes import (
     BACKWARD,
@@ -230,8 +231,32 @@ def _add_unranked(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     rows = sorted(job.unranked_stacks, key=lambda row: bool(row["is_waiting"]))
     if job.stacks or not rows:
         return diagnosis
+    if diagnosis.verdict in ("undecidable", "no-hang") and diagnosis.certainty != "certain":
+        diagnosis = _find_silent_outside(job, rows) or diagnosis
     diagnosis.reason += f"; of the stacks, which do not show their ranks: {_groups_text(job, rows)}"
     diagnosis.add_evidence("context", rows[:2])
+    return diagnosis
+
+
+def _find_silent_outside(job: Job, rows: list[Row]) -> Diagnosis | None:
+    """Find the ranks that announced fewer calls, if as many processes stand outside of collectives, twice alike.
+
+    Neither source alone shows so much: the calls may be from a running job, and the stacks name no rank.
+    """
+    announced = job.pytorch["announced_position"]
+    newest = max((row["sequence"] for row in announced), default=0)
+    lagging = [row for row in announced if row["sequence"] < newest]
+    leading = [row for row in announced if row["sequence"] == newest]
+    waiting = [row for row in rows if row["is_waiting"]]
+    are_as_many = (len(lagging), len(leading)) == (len(rows) - len(waiting), len(waiting))
+    if not 0 < len(lagging) < len(leading) or not are_as_many or not all(row["is_still"] for row in rows):
+        return None
+    others = ranks_text(row["rank"] for row in leading)
+    reason = f"announced no call {newest} to PyTorch, and {others} did, which stand in it"
+    diagnosis = diagnose(job, "lagging-ranks", reason, [row["rank"] for row in lagging])
+    diagnosis.call = {"name": waiting[0]["call"]}
+    diagnosis.add_evidence("culprit", lagging[:2])
+    diagnosis.add_evidence("waiting", leading[:2])
     return diagnosis
 
 

@@ -163,6 +163,7 @@ def job_diagnosis(
     model_difference: pl.DataFrame,
     store_error: pl.DataFrame,
     fingerprint: pl.DataFrame,
+    announced_position: pl.DataFrame,
     elastic_failure: pl.DataFrame,
     last_time: pl.DataFrame,
     program_success: pl.DataFrame,

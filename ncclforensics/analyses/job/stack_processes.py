@@ -15,6 +15,7 @@ import polars as pl
 
 from ncclforensics.data.stack_classes import (
     IN_ORDER,
+    MOMENTS,
     NO_RANK,
     PLACES,
     PYTHON,
@@ -168,15 +169,21 @@ def _number_by_pid(rows: list[Row]) -> None:
 def _separate_hosts(rows: list[Row], paths: dict[int, str]) -> None:
     """Take the folder for the host of processes that nothing names and whose pid stands in several folders.
 
-    Containers give their first processes equal pids.
+    Containers give their first processes equal pids. Folders such as `stacks-1` and `stacks-2` are of two moments.
     """
     folders: dict[int, set[str]] = defaultdict(set)
     unnamed = [row for row in rows if row["rank"] is None and row["host"] is None and row["pid"] is not None]
     for row in unnamed:
-        folders[row["pid"]].add(PurePath(paths[row["source"]]).parent.name)
+        folders[row["pid"]].add(_folder(paths[row["source"]]))
     for row in unnamed:
         if len(folders[row["pid"]]) > 1:
-            row["host"] = PurePath(paths[row["source"]]).parent.name
+            row["host"] = _folder(paths[row["source"]])
+
+
+def _folder(path: str) -> str:
+    """Return the innermost folder of a path that is not of a moment."""
+    names = [parent.name for parent in PurePath(path).parents]
+    return next((name for name in names if name.lower().rstrip("0123456789-_.:") not in MOMENTS), "")
 
 
 class RankIndex:
