@@ -77,9 +77,9 @@ def _calls_of_unknown_communicators(
     call_template: pl.DataFrame, call_occurrence: pl.DataFrame, replay: pl.DataFrame, tail: pl.DataFrame
 ) -> pl.DataFrame:
     """Return calls in a tail window whose communicator was created in lines that were not read."""
-    frames = [with_line(call_occurrence), replay_only_calls(call_template, replay)]
-    in_tail_windows = pl.concat([frame.select("source", "line") for frame in frames]).filter(pl.col("line") < 0)
-    return in_tail_windows.join(tail.select("source", "line"), on=["source", "line"], how="anti")
+    frames = [call_occurrence, replay_only_calls(call_template, replay)]
+    unknown = pl.concat([frame.select("pos") for frame in frames]).join(tail.select("pos"), on="pos", how="anti")
+    return with_line(unknown).filter(pl.col("line") < 0)
 
 
 def _processes_in_init(process: pl.DataFrame, communicator_lifetime: pl.DataFrame) -> pl.DataFrame:
