@@ -36,6 +36,8 @@ QUESTIONS = (
             "warning",
             "plugin",
             "nccl_warning",
+            "libfabric_error",
+            "google_net",
         ),
         ("warning",),
         (
