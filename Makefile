@@ -14,6 +14,7 @@
 #   make unknown-strings  messages of the newest NCCL that no grammar knows; WHEELS=… for other wheels, of torch too
 #   make docs          the documentation as a site in build/site, to open in a browser
 #   make wheel         the wheel in dist, to install elsewhere
+#   make sbom          the wheel, and beside it what it brings along with licences, as CycloneDX: dist/sbom.cdx.json
 #   make clean         remove what these made
 
 PYTHON := $(shell command -v python3.11 || command -v python3)
@@ -28,7 +29,7 @@ QUICK := $(addprefix tests/test_,$(addsuffix .py,floor_plan words lines sources 
 	selection grammars rules subsystems incidents))
 PYTEST := $(BIN)/pytest -n auto --dist loadgroup
 
-.PHONY: demo quick test corpus nightly scores bench bench-volume bench-curve bench-screens fuzz unknown-strings docs wheel clean
+.PHONY: demo quick test corpus nightly scores bench bench-volume bench-curve bench-screens fuzz unknown-strings docs wheel sbom clean
 .DELETE_ON_ERROR:
 
 # `demo` ends with 1, for it finds something: that is its success.
@@ -87,6 +88,18 @@ docs: $(VENV)/installed-dev
 
 wheel: | $(BIN)/python
 	$(PIP) wheel --no-deps --wheel-dir dist .
+
+# The program with all extras but `capture`, whose torch is the user's choice, in an environment of its own.
+SBOM := build/sbom
+sbom: wheel
+	@rm -rf $(SBOM)
+	$(BIN)/python -m venv --without-pip $(SBOM)/program
+	$(BIN)/python -m venv $(SBOM)/tool
+	$(PIP) --python $(SBOM)/program/bin/python install "$$(echo dist/*.whl)[report,tui,mcp,remote,cluster,watch]"
+	$(PIP) --python $(SBOM)/tool/bin/python install 'cyclonedx-bom>=7.5,<8'
+	$(SBOM)/tool/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
+		--output-file dist/sbom.cdx.json $(SBOM)/program/bin/python
+	@echo dist/sbom.cdx.json
 
 clean:
 	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
