@@ -24,18 +24,20 @@ def _ranks() -> pl.DataFrame:
     return pl.DataFrame(rows, schema=RANK)
 
 
-def _is_straggler(lag: float, *, calls: int = 10, late_calls: int = 10, resolution: float = 0.0) -> bool:
-    """Whether rank 3 is reported if it makes `late_calls` of its calls `lag` seconds late."""
+def _is_straggler(
+    lag: float, *, calls: int = 10, late_calls: int = 10, resolution: float = 0.0, late_ranks: int = 1
+) -> bool:
+    """Whether the last ranks are reported if they make `late_calls` of their calls `lag` seconds late."""
     rows = [
         {
             "job": 0, "key": "0x1", "rank_id": number, "host": "node1", "nth": nth, "source": 0, "line": nth + 1,
-            "lag": lag if number == RANKS - 1 and nth < late_calls else 0.0, "clock_resolution": resolution,
+            "lag": lag if number >= RANKS - late_ranks and nth < late_calls else 0.0, "clock_resolution": resolution,
         }
         for number in range(RANKS)
         for nth in range(calls)
     ]  # fmt: skip
     findings = slow_rank_comes_late(pl.DataFrame(rows, schema=LAG), pl.DataFrame(schema=PORT_STATE), _ranks(), DEFAULTS)
-    return [finding.ranks for finding in findings] == [[RANKS - 1]]
+    return [finding.ranks for finding in findings] == [[*range(RANKS - late_ranks, RANKS)]]
 
 
 @pytest.mark.parametrize(
@@ -55,6 +57,11 @@ def test_straggler_is_late_in_at_least_eight_calls(calls: int, *, expected: bool
 @pytest.mark.parametrize(("late_calls", "expected"), [(59, False), (60, True)])
 def test_straggler_is_late_in_sixty_percent_of_its_calls(late_calls: int, *, expected: bool) -> None:
     assert _is_straggler(3.0, calls=100, late_calls=late_calls) is expected
+
+
+def test_half_of_the_ranks_are_no_stragglers() -> None:
+    assert _is_straggler(3.0)
+    assert not _is_straggler(3.0, late_ranks=2)
 
 
 def _slow_init(**times: float) -> list[tuple[str, str | None]]:
