@@ -12,6 +12,7 @@
 #   make bench-screens the screens: first paint, keys, memory
 #   make fuzz          hostile inputs of every kind for an hour: FUZZ_SECONDS=600 SEED=7 for less, or for others
 #   make unknown-strings  messages of the newest NCCL that no grammar knows; WHEELS=… for other wheels, of torch too
+#   make mutants       changes a MODULE in one place at a time, and prints what the TESTS do not notice
 #   make docs          the documentation as a site in build/site, to open in a browser
 #   make wheel         the wheel in dist, to install elsewhere
 #   make sbom          the wheel, and beside it what it brings along with licences, as CycloneDX: dist/sbom.cdx.json
@@ -29,7 +30,7 @@ QUICK := $(addprefix tests/test_,$(addsuffix .py,floor_plan words lines sources 
 	selection grammars rules subsystems incidents))
 PYTEST := $(BIN)/pytest -n auto --dist loadgroup
 
-.PHONY: demo quick test corpus nightly scores bench bench-volume bench-curve bench-screens fuzz unknown-strings docs wheel sbom clean
+.PHONY: demo quick test corpus nightly scores bench bench-volume bench-curve bench-screens fuzz unknown-strings mutants docs wheel sbom clean
 .DELETE_ON_ERROR:
 
 # `demo` ends with 1, for it finds something: that is its success.
@@ -81,6 +82,10 @@ unknown-strings: $(VENV)/installed-dev
 	@mkdir -p build/wheels
 	$(if $(WHEELS),,$(PIP) download --no-deps --dest build/wheels nvidia-nccl-cu13)
 	@$(BIN)/python -m tests.currency.unknown_strings $(or $(WHEELS),build/wheels/nvidia_nccl*.whl)
+
+mutants: $(VENV)/installed-dev
+	$(PIP) install 'cosmic-ray>=8.7,<9'
+	$(BIN)/python -m tests.mutation $(MODULE) $(TESTS)
 
 docs: $(VENV)/installed-dev
 	$(BIN)/python -m sphinx -W --keep-going -q -d build/trees docs build/site
