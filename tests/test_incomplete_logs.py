@@ -272,3 +272,36 @@ def test_an_id_that_stands_in_one_log_only_names_the_communicator_of_all(tmp_pat
 
     assert hang["heard"] == {"ranks": 16, "of": 16}
     assert set(hang["culprits"]) <= {12}
+
+
+def test_a_log_that_ends_within_a_probe_that_nccl_survives_is_no_failed_init(tmp_path: Path) -> None:
+    logs = logs_of("a-rank-never-starts")
+    lines = logs["nccl_rank1.log"]
+    probe = next(number for number, line in enumerate(lines) if b"(ncclIbInit) -> 3" in line)
+
+    hang = hang_of({**logs, "nccl_rank1.log": lines[: probe + 1]}, tmp_path / "logs")
+
+    assert (hang["verdict"], hang["certainty"]) != ("init-failed", "likely")
+
+
+def test_two_ranks_that_stand_at_different_places_are_not_both_accused(tmp_path: Path) -> None:
+    logs = logs_of(HANG)
+    lines = logs["nccl_rank2.log"]
+
+    hang = hang_of({**logs, "nccl_rank2.log": lines[: calls_in(lines)[-3] + 1]}, tmp_path / "logs")
+
+    assert not (2 in hang["culprits"] and hang["certainty"] != "possible")
+
+
+def test_calls_that_grep_left_out_of_all_logs_may_be_those_that_ranks_wait_in(tmp_path: Path) -> None:
+    plan = Plan(nodes=1, gpus_per_node=8, tp=4, version="2.21.5", fault=Fault(FaultKind.SKIPPED_CALL, (3,), "dp"))
+    generate(plan, tmp_path / "whole")
+    logs = {path.name: path.read_bytes().splitlines(keepends=True) for path in (tmp_path / "whole").iterdir()}
+
+    hang = hang_of(
+        {name: [line for line in lines if b"AllReduce: opCount" in line] for name, lines in logs.items()},
+        tmp_path / "logs",
+    )
+
+    assert hang["verdict"] in ("undecidable", "no-hang")
+    assert not hang["culprits"]

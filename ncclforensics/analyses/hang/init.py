@@ -91,6 +91,10 @@ def find_failed_init(job: Job) -> Diagnosis | None:
     if not culprits:
         return None
     diagnosis = Diagnosis("init-failed", f"{FAILED}: {reason}", "likely", culprits=culprits)
+    goes_on_behind = any(map(job.application_lines_after, culprits))
+    has_left = goes_on_behind or any(is_top_file(event["unwound"]) for event in faults)
+    if reason == UNNAMED_FAULT and not has_left:
+        diagnosis.lower_certainty("possible")  # the log may end among the lines about an error that NCCL survived
     diagnosis.victims = [rank_id for rank_id in job.rank_ids if rank_id not in culprits]
     diagnosis.key = next((row["key"] for rank_id in culprits for row in inside.get(rank_id, [])), None)
     diagnosis.add_evidence(

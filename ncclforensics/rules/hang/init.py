@@ -54,6 +54,8 @@ def boot_init_refused(
             has_reason = bool(warned) or not row["reason"].endswith(UNNAMED_FAULT)
             gives_reason = "the warning before it gives the reason" if has_reason else "no warning stands before it"
             finding.detail = f"NCCL returned an error from init there; {gives_reason}"
+            if row["certainty"] == "possible":
+                finding.detail += "; or the log ends among the lines about an error that NCCL survived"
             finding.remedy = AFTER_FAULT
             finding.role = Role.CONSEQUENCE
         if row["job"] in jobs_with_shared_gpu:
