@@ -77,10 +77,13 @@ def json_int32(value: object) -> int | None:
 
 
 def json_integer(value: object) -> int | None:
-    """Return a number, or the number in a text (blanks around it do not matter) that an Int64 holds; else None."""
+    """Return a number, or the number in a text (blanks around it do not matter) below 2**62; else None.
+
+    An Int64 holds such a number, the next one, and the difference of two.
+    """
     with suppress(ValueError):
         number = int(json_scalar(value).strip())
-        return number if abs(number) < 1 << 63 else None
+        return number if abs(number) < 1 << 62 else None
     return None
 
 

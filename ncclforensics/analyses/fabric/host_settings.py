@@ -15,7 +15,7 @@ from ncclforensics.analyses.host.command_sessions import (
     origin_of,
     rows_with_origin,
 )
-from ncclforensics.analyses.host.numbers import LARGEST, parse_float, parse_integer
+from ncclforensics.analyses.host.numbers import parse_float, parse_integer
 from ncclforensics.frames.registry import analysis
 
 PORT_GID = {
@@ -178,7 +178,6 @@ def link_quality(
 @analysis(INTERFACE, of=("metric_value",))
 def interface(metric_value: pl.DataFrame) -> pl.DataFrame:
     """The MTU of each network interface, from node_exporter."""
-    is_mtu = (pl.col("family") == "node_network_") & (pl.col("name") == "mtu_bytes") & (pl.col("value") < LARGEST)
-    return metric_value.filter(is_mtu).select(
-        "source", "line", "host", netdev="device", mtu=pl.col("value").cast(pl.Int32)
-    )
+    is_mtu = (pl.col("family") == "node_network_") & (pl.col("name") == "mtu_bytes")
+    mtu = pl.col("value").cast(pl.Int32, strict=False)
+    return metric_value.filter(is_mtu & mtu.is_not_null()).select("source", "line", "host", netdev="device", mtu=mtu)
