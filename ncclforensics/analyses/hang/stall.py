@@ -128,7 +128,7 @@ def _is_excerpt(job: Job) -> bool:
     """Whether these are a few lines out of the output of all ranks, which may end where the job went on."""
     sources = {row["source"] for row in job.rank_ids.values()}
     has_init = any(row["line"] is not None for row in job.memberships)
-    return len(sources) == 1 and not has_init and job.calls.height <= FEW_CALLS * len(job.rank_ids)
+    return len(sources) == 1 and not has_init and 0 < job.calls.height <= FEW_CALLS * len(job.rank_ids)
 
 
 def _was_ended(job: Job) -> bool:
