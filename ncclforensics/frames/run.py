@@ -18,7 +18,7 @@ from ncclforensics.data.settings import Settings
 from ncclforensics.errors import BrokenFrameError, Defect, ForensicsError, own_place
 from ncclforensics.formats import all_formats
 from ncclforensics.frames.assemble import assemble, concat_small, with_positions
-from ncclforensics.frames.columns import ORIGIN, no_rows
+from ncclforensics.frames.columns import ORIGIN, OWNER, no_rows
 from ncclforensics.frames.process_names import ProcessNames, process_names
 from ncclforensics.frames.protocol import Frames, call_with
 from ncclforensics.frames.registry import RUN_FRAMES, analyses
@@ -301,7 +301,7 @@ class Run:
             rows = self._process_names.without_ambiguous(rows)
         if self._time_range:
             rows = self._time_range.filter(rows)
-        return self._process_names.replace_in(rows) if "host" in rows.columns else rows
+        return self._process_names.replace_in(rows) if set(OWNER) <= set(rows.columns) else rows
 
     def _speakers(self) -> pl.DataFrame:
         ends_of_stretches = pl.col("last", "dropped_line")
