@@ -63,7 +63,8 @@ def diagnosis(report: dict[str, Any]) -> dict[str, Any]:
     ]
     hang = {name: value for name, value in report["hang"].items() if name not in ("reason", "collect_next")}
     calls = [{**call, "path": None} for call in hang["last_operations"]]
-    return {"findings": findings, **hang, "last_operations": calls, "not_shown": report["not_shown"]}
+    chain = [{**link, "text": None, "path": None} for link in hang["chain"]]
+    return {"findings": findings, **hang, "last_operations": calls, "chain": chain, "not_shown": report["not_shown"]}
 
 
 @pytest.mark.parametrize("incident", SAMPLE, ids=lambda incident: incident.name)

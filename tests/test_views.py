@@ -12,6 +12,7 @@ from markdown_it import MarkdownIt
 from ncclforensics import analyze
 from ncclforensics.report.build import Report
 from ncclforensics.views import json_report, markdown, text_report
+from ncclforensics.views.text_layout import quoted
 from tests.incidents import ALL, HANGS, INCIDENTS, Incident, answer
 
 SCREEN = 60  # lines
@@ -74,7 +75,7 @@ def test_evidence_is_not_truncated(incident: Incident) -> None:
     for finding in answer(incident).json["findings"]:
         if finding["severity"] != "info":
             for line in finding["evidence"][: text_report.MOST_LINES]:
-                assert "".join(line["text"].split()) in shown
+                assert "".join(quoted(line).split()) in shown
 
 
 def test_files_of_one_name_are_shown_with_their_folders() -> None:
