@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import index
 
 
 class Category(StrEnum):
@@ -70,6 +71,10 @@ class Line:
     source: int
     line: int
     what: str = ""
+
+    def __post_init__(self) -> None:
+        """Raise TypeError for a number that is null, so that it costs the rule alone and not the report."""
+        index(self.source), index(self.line)
 
 
 @dataclass(slots=True)

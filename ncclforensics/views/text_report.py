@@ -150,9 +150,10 @@ def run_table(report: Report, *, verbose: bool = False) -> Table:
     """Show the summary of the run, without unknown values."""
     run = summary(report.run, report.findings)
     sizes = Counter((row["kind"], row["nranks"]) for row in run["communicators"])
+    seen = run["ranks_seen"]
     lines = {
         "NCCL": ", ".join(run["nccl_versions"]),
-        "ranks": f"{ranks_text(run['ranks_seen'])} of {run['world_size']}" if run["world_size"] else "",
+        "ranks": f"{ranks_text(seen)} of {run['world_size']}" if seen and run["world_size"] else "",
         "missing": ranks_text(run["ranks_missing"]),
         "hosts": _list(run["hosts"], verbose),
         "network": ", ".join(run["networks"]) + f", GPUDirect RDMA: {run['gdr']}" * bool(run["networks"]),

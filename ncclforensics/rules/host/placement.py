@@ -24,7 +24,7 @@ NEAR = ["PIX", "PXB", "PXN", "P2C"]
 def _members_by_communicator(
     member: pl.DataFrame, communicator_placement: pl.DataFrame
 ) -> dict[tuple[int, str], list[dict[str, Any]]]:
-    """The members, in rank order, of every communicator on several hosts of which all ranks have a log."""
+    """The members, by rank, of every communicator on several hosts of which all ranks have a log and a number."""
     spread = communicator_placement.filter((pl.col("ranks_seen") == pl.col("nranks")) & (pl.col("nodes") > 1))
     rows = member.join(spread.select("job", "key", "nodes", "local"), on=["job", "key"]).sort("rank")
     memberships: dict[tuple[int, str], list[dict[str, Any]]] = {}
@@ -34,6 +34,7 @@ def _members_by_communicator(
         communicator: members
         for communicator, members in memberships.items()
         if len({row["host"] for row in members}) == members[0]["nodes"]
+        and all(row["rank"] is not None and row["line"] is not None for row in members)
     }
 
 
