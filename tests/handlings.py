@@ -342,6 +342,7 @@ STORED: Mapping[str, Handling] = {
     "compressed": lambda logs, draw: {f"{name}.gz": compressed(lines) for name, lines in logs.items()},
     "renamed": renamed,
     "exported": exported,
+    "exported JSON lines": lambda logs, draw: exported(STORED["JSON lines"](logs, draw), draw),
     "rotated": rotated,
     "older copies": with_older_copies,
     "several lines in a record": in_batches,

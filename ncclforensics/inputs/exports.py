@@ -18,7 +18,7 @@ import polars as pl
 from ncclforensics.data import log_records
 from ncclforensics.data.log_records import OTHER_OBJECTS
 from ncclforensics.inputs import tolerant_json
-from ncclforensics.inputs.records import LABELS, Record, as_time, is_record, records_in
+from ncclforensics.inputs.records import LABELS, Record, as_time, is_record, records_in, unwrap
 
 SCHEMA = {
     "source": pl.Int32(),
@@ -67,7 +67,10 @@ def _is_json(text: str) -> bool:
 
 
 def rows_of(data: bytes, read: Reader, source: int) -> tuple[pl.DataFrame, pl.Series]:
-    """The lines of an export (columns SCHEMA, numbered from 1), and the number of each one's line in the file."""
+    """The lines of an export (columns SCHEMA, numbered from 1), and the number of each one's line in the file.
+
+    A text that is a record itself, as of a logger that writes JSON, becomes the text of that record.
+    """
     placed = read(data.decode("utf-8", "replace").removeprefix("\ufeff"))
     times = [record.time for _, record in placed if record.time is not None]
     if _descend(times):
@@ -91,8 +94,11 @@ def rows_of(data: bytes, read: Reader, source: int) -> tuple[pl.DataFrame, pl.Se
         },
         schema=SCHEMA,
     )
-    unknown = [name for name in LABELS if frame[name].null_count() == frame.height]
-    return frame.drop(unknown), pl.Series("physical", [physical for physical, _, _ in rows], dtype=pl.Int32)
+    physical = pl.Series("physical", [physical for physical, _, _ in rows], dtype=pl.Int32)
+    frame = unwrap(frame)
+    physical = physical.gather(frame["line"] - 1)
+    frame = frame.with_columns(line=pl.int_range(1, pl.len() + 1, dtype=pl.Int32))
+    return frame.drop([name for name in LABELS if frame[name].null_count() == frame.height]), physical
 
 
 def _descend(times: list[str]) -> bool:
