@@ -7,7 +7,7 @@ shows only in the order against calls on other communicators.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import takewhile
 
@@ -22,6 +22,7 @@ MOST_ENQUEUED = 256  # collectives that a host enqueues at most while the GPU do
 MOST_LATER = 8  # collectives behind a skipped one; where a communicator went on for longer, the line was lost
 FIELDS = ("name", *ARGUMENTS)
 COMPARED_CALLS = 500  # compared after the divergence
+FEW_LATER = 2  # calls; of one or two, those of a step that goes on may be the same by chance
 FEW_FAULTY = 0.2  # share of the ranks; where lines of more were lost or moved, no difference between calls is one
 SELDOM_ENQUEUED = 64  # collectives that few programs enqueue behind one that does not return
 
@@ -75,11 +76,29 @@ def find_divergent_calls(job: Job) -> Diagnosis | None:
     if earliest.how == "extra" and _repeats_previous(job, earliest):
         earliest.reason += "; the line is equal to the one before it, so a log collector may have delivered it twice"
         earliest.lower_certainty("possible" if any(gap["missing"] < 0 for gap in job.gaps) else "likely")
+    if earliest.how in ("skipped", "extra") and _made_the_same(job, earliest):
+        earliest.reason += "; yet it made as many calls of each kind as the others, so lines may be out of order"
+        earliest.lower_certainty("possible")
     if job.share_with_fault(LOST, MOVED) > FEW_FAULTY:
         reason = "the logs of many ranks lack lines or have them in another order, which also makes calls differ"
         collect = ["the logs as the ranks wrote them (NCCL_DEBUG_FILE), not from the collector that lost lines"]
         return Diagnosis("undecidable", reason, "likely", collect=collect, evidence_lines=earliest.evidence_lines)
     return earliest
+
+
+def _made_the_same(job: Job, diagnosis: Diagnosis) -> bool:
+    """Whether the culprits made the calls of another member in another order, with several behind the first difference.
+
+    So it is where the lines of logs are sorted by time stamps that several calls share.
+    """
+    key = str(diagnosis.key)
+    kinds: dict[int, Counter[int]] = defaultdict(Counter)
+    for rank_id, signature, number in job.kinds_of_calls(key).iter_rows():
+        kinds[rank_id][signature] = number
+    usual = [kinds[rank_id] for rank_id in kinds if rank_id not in diagnosis.culprits]
+    made = [kinds[rank_id] for rank_id in diagnosis.culprits if rank_id in kinds]
+    later_calls = min((sum(calls.values()) for calls in made), default=0) - job.divergence.get(key, 0)
+    return later_calls > FEW_LATER and all(calls in usual for calls in made)
 
 
 def _begins_in_the_middle(job: Job, key: str) -> bool:
