@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from contextlib import chdir
 from dataclasses import dataclass
 from functools import cache
@@ -15,6 +16,7 @@ from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.sources import find
 from ncclforensics.report.build import Report, build_report
 from ncclforensics.views import json_report
+from tests.budget import IS_FULL
 
 ROOT = Path(__file__).parents[1]
 INCIDENTS = ROOT / "fixtures" / "incidents"
@@ -107,6 +109,16 @@ def one_of_each_kind() -> list[Incident]:
     for incident in sorted(ALL, key=lambda incident: (-sizes[incident], incident.name)):
         kinds[incident.is_hang, incident.case["truth"].get("verdict")] = incident
     return list(kinds.values())
+
+
+def each_in_turn(incidents: Sequence[Incident], handlings: Iterable[str]) -> list[tuple[Incident, str]]:
+    """Every handling with one of the incidents, in turn; every one with all of them if all are asked for."""
+    return [
+        (incident, handling)
+        for place, handling in enumerate(handlings)
+        for number, incident in enumerate(incidents)
+        if IS_FULL or number == place % len(incidents)
+    ]
 
 
 @cache

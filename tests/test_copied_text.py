@@ -17,8 +17,7 @@ from ncclforensics.inputs import lines
 from ncclforensics.parsing.copied_text import has_marks, without_marks
 from ncclforensics.parsing.learned_tags import learn_tag
 from ncclforensics.views import json_report
-from tests.budget import IS_FULL
-from tests.incidents import ALL, Incident, answer
+from tests.incidents import ALL, Incident, answer, each_in_turn
 
 NAMES = ("cuda-refuses-shared-memory", "one-rank-stops-before-an-allreduce")
 INCIDENTS = [incident for incident in ALL if incident.name in NAMES]
@@ -64,12 +63,8 @@ def copied(incident: Incident, copy: str, folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("incident", "copy"),
-    [
-        pytest.param(incident, copy, id=f"{incident.name}-{copy}")
-        for place, copy in enumerate(COPIES)
-        for number, incident in enumerate(INCIDENTS)
-        if IS_FULL or (number + place) % len(INCIDENTS) == 0  # in turn
-    ],
+    each_in_turn(INCIDENTS, COPIES),
+    ids=lambda value: getattr(value, "name", value),
 )
 def test_copied_text_gives_the_same_findings(incident: Incident, copy: str, tmp_path: Path) -> None:
     found, expected = copied(incident, copy, tmp_path), answer(incident).json

@@ -15,7 +15,7 @@ from ncclforensics import analyze
 from ncclforensics.views import json_report
 from tests.budget import IS_FULL
 from tests.handlings import ARRANGED, LOSSES, Logs, read_logs, write_logs
-from tests.incidents import HANGS, Incident, answer
+from tests.incidents import HANGS, Incident, answer, each_in_turn
 from tests.selected_lines import SELECTED
 
 Json = dict[str, Any]
@@ -30,13 +30,7 @@ def has_only_nccl_logs(incident: Incident) -> bool:
 
 LOGS = [incident for incident in HANGS if (IS_FULL or incident.name in FEW) and has_only_nccl_logs(incident)]
 SEEDS = range(4 if IS_FULL else 1)
-# Every selection of lines with one of the incidents, in turn; all with all if all are asked for.
-WITH_LESS = [(incident, loss) for loss in LOSSES for incident in LOGS] + [
-    (incident, selection)
-    for place, selection in enumerate(SELECTED)
-    for number, incident in enumerate(LOGS)
-    if IS_FULL or number == place % len(LOGS)
-]
+WITH_LESS = [(incident, loss) for loss in LOSSES for incident in LOGS] + each_in_turn(LOGS, SELECTED)
 
 
 def asked(logs: Logs, folder: Path) -> Json:
@@ -71,12 +65,8 @@ def test_what_is_lost_accuses_nobody(incident: Incident, loss: str, seed: int, t
 
 @pytest.mark.parametrize(
     ("incident", "handling"),
-    [
-        pytest.param(incident, handling, id=f"{incident.name}-{handling}")
-        for place, handling in enumerate(ARRANGED)
-        for number, incident in enumerate(LOGS)
-        if IS_FULL or (number + place) % len(LOGS) == 0  # in turn
-    ],
+    each_in_turn(LOGS, ARRANGED),
+    ids=lambda value: getattr(value, "name", value),
 )
 def test_how_lines_are_stored_changes_nothing(incident: Incident, handling: str, tmp_path: Path) -> None:
     before = answer(incident).json["hang"]

@@ -7,7 +7,7 @@ shows only in the order against calls on other communicators.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from itertools import takewhile
 
@@ -92,12 +92,12 @@ def _made_the_same(job: Job, diagnosis: Diagnosis) -> bool:
     So it is where the lines of logs are sorted by time stamps that several calls share.
     """
     key = str(diagnosis.key)
-    kinds: dict[int, Counter[int]] = defaultdict(Counter)
+    kinds: dict[int, set[tuple[int, int]]] = defaultdict(set)
     for rank_id, signature, number in job.kinds_of_calls(key).iter_rows():
-        kinds[rank_id][signature] = number
+        kinds[rank_id].add((signature, number))
     usual = [kinds[rank_id] for rank_id in kinds if rank_id not in diagnosis.culprits]
     made = [kinds[rank_id] for rank_id in diagnosis.culprits if rank_id in kinds]
-    later_calls = min((sum(calls.values()) for calls in made), default=0) - job.divergence.get(key, 0)
+    later_calls = min((sum(number for _, number in calls) for calls in made), default=0) - job.divergence.get(key, 0)
     return later_calls > FEW_LATER and all(calls in usual for calls in made)
 
 

@@ -25,7 +25,7 @@ def find_reported_success(job: Job) -> Diagnosis | None:
         return None
     processes = {row["ended_pid"] for row in job.successes if row["form"] == "process"}
     if len(processes) < len(job.rank_ids) and all(row["form"] == "process" for row in job.successes):
-        return None  # a launcher said it of these processes, and others may still wait
+        return None  # a launcher reports it of these processes, and others may still wait
     diagnosis = Diagnosis("no-hang", "the program reports that it came to its end, and nothing failed", "likely")
     diagnosis.add_evidence("success", job.successes[-2:])
     return diagnosis

@@ -184,10 +184,11 @@ def _left_open_by_selection(job: Job, diagnosis: Diagnosis) -> Diagnosis:
 
 def _shows_one_kind_of_call(job: Job, diagnosis: Diagnosis) -> bool:
     """Whether `grep` may have selected these lines: no Init line, several communicators, calls of a single name."""
-    culprits = set(diagnosis.culprits)
-    has_init = any(row["line"] is not None for row in job.memberships)
-    are_several = all(sum(row["rank_id"] == rank_id for row in job.memberships) > 1 for rank_id in culprits)
-    return not has_init and are_several and bool(culprits) and job.names_of(job.calls).n_unique() == 1
+    if not diagnosis.culprits or any(row["line"] is not None for row in job.memberships):
+        return False
+    communicators = Counter(row["rank_id"] for row in job.memberships)
+    are_several = all(communicators[rank_id] > 1 for rank_id in diagnosis.culprits)
+    return are_several and job.names_of(job.calls).n_unique() == 1
 
 
 def _others_end_alike(job: Job, culprits: list[int]) -> bool:

@@ -20,7 +20,7 @@ def judge_unseen_members(job: Job, key: str, unseen: list[int]) -> Diagnosis:
     init = f"the init of the communicator of {size} ranks"
     if len(unseen) > 1 and not _are_whole_hosts(job, key, unseen):
         reason = f"the ranks in these logs wait in {init}, for one of {ranks} or more: there is no log of these"
-        collect = [f"the logs of {ranks}: whoever has none, or no line of this init, is missing"]
+        collect = [f"the logs of {ranks}: a rank without one, or without a line of this init, is missing"]
         return Diagnosis("undecidable", reason, "likely", suspects=unseen, collect=collect)
     diagnosis = Diagnosis("rank-missing", f"never joined {init}; there is no log of {ranks}", "likely", missing=unseen)
     if len(unseen) > FEW_MISSING * size:

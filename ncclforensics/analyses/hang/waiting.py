@@ -68,9 +68,7 @@ def find_lost_process(job: Job) -> Diagnosis | None:
     finished = {row["rank_id"] for row in job.memberships if row["end"] is not None}
     silent_ranks = [rank_id for rank_id in job.rank_ids if rank_id not in reporting and rank_id not in finished]
     on_named_hosts = _on_named_hosts(job, connection_losses)
-    lost_ranks = (
-        [] if finished.intersection(on_named_hosts) else [rank for rank in silent_ranks if rank in on_named_hosts]
-    )
+    lost_ranks = [rank_id for rank_id in silent_ranks if rank_id in on_named_hosts and not finished & on_named_hosts]
     silent_ranks = lost_ranks or silent_ranks
     named_ranks = {event["named_rank_id"] for event in connection_losses} & set(silent_ranks)
     # A log that ends inside a line lacks what came next: that a rank waits for this one shows nothing.
@@ -104,8 +102,7 @@ def find_lost_process(job: Job) -> Diagnosis | None:
             f"other ranks lost a connection, and {silent} stopped printing at different places without an error: one "
             "of these died, and the logs of the others may only be shorter than their runs"
         )
-        collect = [f"the exit codes of {silent}", f"the end of the logs of {silent}"]
-        answer = Diagnosis("undecidable", reason, "likely", collect=collect)
+        answer = _one_of_these_died(silent, reason)
         answer.add_evidence("context", [job.last_line(rank_id) for rank_id in silent_ranks[:4]])
         return answer
     diagnosis = Diagnosis(
@@ -126,10 +123,10 @@ def find_lost_process(job: Job) -> Diagnosis | None:
     return find_several_ends_of_silent_ranks(job, diagnosis) or diagnosis
 
 
-def _on_named_hosts(job: Job, connection_losses: list[Row]) -> list[int]:
+def _on_named_hosts(job: Job, connection_losses: list[Row]) -> set[int]:
     """The ranks on the hosts that lines about a lost connection name as the other end: `peer gpu-07<40008>`."""
     hosts = {str(event["peer"]).partition("<")[0] for event in connection_losses}
-    return [rank_id for rank_id, row in job.rank_ids.items() if row["host"] in hosts]
+    return {rank_id for rank_id, row in job.rank_ids.items() if row["host"] in hosts}
 
 
 def _lost_on_another_host(job: Job, lost_ranks: list[int], connection_losses: list[Row]) -> Diagnosis | None:
@@ -141,10 +138,15 @@ def _lost_on_another_host(job: Job, lost_ranks: list[int], connection_losses: li
         f"other ranks lost their connections to the host of {names}, where a process ended; these logs do not show "
         "which, and they may end before that"
     )
-    collect = [f"the exit codes of {names}", f"the end of the logs of {names}"]
-    answer = Diagnosis("undecidable", reason, "likely", collect=collect)
+    answer = _one_of_these_died(names, reason)
     answer.add_evidence("failure", connection_losses[:3])
     return answer
+
+
+def _one_of_these_died(names: str, reason: str) -> Diagnosis:
+    """Answer that a process ended, and that nothing shows which of these."""
+    collect = [f"the exit codes of {names}", f"the end of the logs of {names}"]
+    return Diagnosis("undecidable", reason, "likely", collect=collect)
 
 
 def _are_whole_hosts(job: Job, rank_ids: list[int]) -> bool:

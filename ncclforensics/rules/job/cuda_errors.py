@@ -74,7 +74,7 @@ def cuda_gpu_fault(
     )
     if events.is_empty():
         return
-    ranks_with_process = rank.filter(pl.col("pid").is_not_null()).with_columns(node=short_host("host"))
+    ranks_with_process = rank.filter(pl.col("pid").is_not_null()).with_columns(node=short_host("host")).to_dicts()
     has_lost_process = not process_exit.filter(pl.col("is_final")).is_empty()
     has_no_job = rank.is_empty() and process_exit.is_empty()  # a kernel log by itself
     culprits = verdict["culprits"].explode().drop_nulls()
@@ -82,7 +82,7 @@ def cuda_gpu_fault(
     has_ended_well = not verdict.is_empty() and (verdict["verdict"] == "no-hang").all()
     of_this_run = []
     for event in events.sort("source", "line").with_columns(short=short_host("node")).to_dicts():
-        on_host = [row for row in ranks_with_process.to_dicts() if event["short"] in (None, row["node"])]
+        on_host = [row for row in ranks_with_process if event["short"] in (None, row["node"])]
         by_pid = [row for row in on_host if row["pid"] == event["pid"]]
         affected = by_pid or ([row for row in on_host if row["busid"] == event["busid"]] if event["short"] else [])
         is_on_host = bool(event["short"] and on_host) and not has_ended_well
