@@ -244,9 +244,9 @@ def test_of_a_dead_rank_and_one_whose_log_is_shorter_none_is_accused_as_likely(c
     assert set(hang["culprits"]) <= {12} or hang["certainty"] == "possible"
 
 
-def simulated(fault: Fault | None, folder: Path, *, version: str = "2.21.5") -> Logs:
+def simulated(fault: Fault | None, folder: Path, *, version: str = "2.21.5", steps: int = 1) -> Logs:
     """The logs of a job, before NCCL 2.27 with an `opCount` that counts calls, of which no log shows the end."""
-    generate(Plan(version=version, steps=1, finish=Finish.KILLED, fault=fault), folder)
+    generate(Plan(version=version, steps=steps, finish=Finish.KILLED, fault=fault), folder)
     return {path.name: path.read_bytes().splitlines(keepends=True) for path in sorted(folder.glob("*.log"))}
 
 
@@ -305,3 +305,15 @@ def test_calls_that_grep_left_out_of_all_logs_may_be_those_that_ranks_wait_in(tm
 
     assert hang["verdict"] in ("undecidable", "no-hang")
     assert not hang["culprits"]
+
+
+@pytest.mark.parametrize("kept", [1, 2])  # with the second, a counter jumps; the first is later in the program
+def test_the_calls_behind_a_hole_show_that_calls_on_other_communicators_may_be_lost(kept: int, tmp_path: Path) -> None:
+    logs = simulated(None, tmp_path / "whole", steps=3)
+    own = logs["nccl_rank3.log"]
+    calls = calls_in(own)
+    logs["nccl_rank3.log"] = own[: calls[-9]] + own[calls[-kept] :]
+
+    hang = hang_of(logs, tmp_path / "logs")
+
+    assert 3 not in hang["culprits"] or hang["certainty"] == "possible"

@@ -161,6 +161,8 @@ class Job:
         # Memberships whose number of calls is unknown: rank id, communicator key, whether the logs begin together.
         self.unplaced: set[tuple[int, str, bool]] = set(frames["unplaced_member"].iter_rows())
         self.last_omission = dict(frames["omission"].group_by("source").agg(pl.col("pos").max()).iter_rows())
+        # Of ranks whose calls are counted on over lines that their logs lack: the first call behind the last of these.
+        self.counter_jumps = {row["rank_id"]: row for row in rows.of("counter_jump")}
         self.line_faults: dict[tuple[str, int], set[str]] = defaultdict(set)  # what happened to a process's log
         for row in frames["line_fault"].to_dicts():
             self.line_faults[row["host"], row["pid"]].add(row["kind"])
@@ -379,11 +381,6 @@ class Job:
     def has_omission(self, rank_id: int) -> bool:
         """Whether a line in the rank's files says that lines were left out there."""
         return not self.last_omission.keys().isdisjoint(self.process(rank_id)["sources"])
-
-    def goes_on_after_omission(self, rank_id: int) -> bool:
-        """Whether a rank's last call stands behind all lines that were left out of its log."""
-        process = self.process(rank_id)
-        return self._last_pos.get(rank_id, -1) > int(self.last_omission.get(process["last_source"], -2))
 
 
 MOST_RANKS = 1 << 20  # of a communicator; a line that states more is damaged, and must not fill the memory

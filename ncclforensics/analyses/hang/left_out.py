@@ -8,7 +8,7 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
-from ncclforensics.analyses.hang.wait_cycle import holds_several
+from ncclforensics.analyses.hang.wait_cycle import find_ranks_past_their_call, holds_several
 from ncclforensics.data.names import ranks_text
 
 
@@ -32,7 +32,31 @@ def weigh_left_out_calls(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
             "rank left it out, and its log did not lose the line, their calls differ"
         )
         diagnosis.lower_certainty("possible")
+    _weigh_later_calls(job, diagnosis)
     return _judge_messages_of_unknown_peers(job, diagnosis)
+
+
+def _weigh_later_calls(job: Job, diagnosis: Diagnosis) -> None:
+    """Lower a diagnosis of ranks that made a call which the program has behind the one that they lack.
+
+    They did not stop before it: they left it out, or their logs lost lines. Those that made none remain the culprits.
+    """
+    awaited = {
+        rank_id: edge
+        for edge in reversed(job.awaited_calls)
+        if edge["kind"] == "collective"
+        for rank_id in edge["waits_for"]
+        if rank_id in diagnosis.culprits
+    }
+    passed = find_ranks_past_their_call(job, awaited)
+    if not passed:
+        return
+    names = ranks_text(job.rank_numbers(passed)) or "a rank"
+    diagnosis.reason += (
+        f"; but {names} made a call that the others made only behind this one: its log lost lines, or it left calls out"
+    )
+    diagnosis.culprits = [rank_id for rank_id in diagnosis.culprits if rank_id not in passed] or diagnosis.culprits
+    diagnosis.lower_certainty("possible")
 
 
 def _stand_in_a_communicator_of(job: Job, culprits: list[int], gaps: list[Row], left_out: list[int]) -> bool:

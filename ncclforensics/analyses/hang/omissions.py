@@ -48,18 +48,26 @@ def unplaced_member(
     omission: pl.DataFrame,
     process: pl.DataFrame,
     member: pl.DataFrame,
+    rank: pl.DataFrame,
     call: pl.DataFrame,
     call_line: pl.DataFrame,
     call_occurrence: pl.DataFrame,
+    call_gap: pl.DataFrame,
+    counter_jump: pl.DataFrame,
 ) -> pl.DataFrame:
     """Memberships of which it is unknown how many calls the rank made before the last lines of its log.
 
-    Lines were left out of it (before the communicator was created, they do not matter), or it begins later. There, it
-    is also doubtful which communicator is meant where only the order of creation tells.
+    Lines were left out of it (before the communicator was created, they do not matter), as a line says or NCCL's
+    counter shows, perhaps that of another communicator; or it begins later. There, it is also doubtful which
+    communicator is meant where only the order of creation tells.
     """
     left_out = omission.group_by("source").agg(omitted_pos=pl.col("pos").max())
     sources = process.select(*OWNER, source="sources").explode("source").join(left_out, on="source")
-    last_omission = sources.group_by(OWNER).agg(pl.col("omitted_pos").max())
+    jumps = (
+        rank.select("rank_id", *OWNER).join(counter_jump, on="rank_id").select(*OWNER, omitted_pos=pl.col("pos") - 1)
+    )
+    omissions = pl.concat([sources.select(*OWNER, "omitted_pos"), jumps])
+    last_omission = omissions.group_by(OWNER).agg(pl.col("omitted_pos").max())
     members = member.with_row_index("member").join(last_omission, on=OWNER, how="left")
     members = members.with_columns(has_omission=pl.col("omitted_pos").is_not_null())
     begins_later = pl.col("line").is_null()
@@ -75,13 +83,24 @@ def unplaced_member(
     collectives = of_keys.join(members.select("member", "omitted_pos"), on="member", how="left")
     collectives = collectives.with_columns(opcount_of(collectives, call_occurrence))
     later = collectives.filter(pl.col("omitted_pos").is_null() | (pl.col("pos") > pl.col("omitted_pos")))
-    unplaced = members.join(_placed(later), on="member", how="anti")
+    counted = _counted_through(collectives, counter_jump, call_gap)
+    placed = pl.concat([_placed(later), later.filter(pl.col("member").is_in(counted.implode()))], how="diagonal")
+    unplaced = members.join(placed, on="member", how="anti")
     of_ranks = call.filter(pl.col("rank_id").is_in(unplaced["rank_id"].unique().implode()))
     unplaced = unplaced.join(_begin_together(of_ranks, call_line, call_occurrence), on="rank_id", how="left")
     is_begun = pl.col("line").is_null() & pl.col("has_omission").fill_null(True).not_()
     begins_together = pl.col("begins_together").fill_null(False) & is_begun
     unplaced = unplaced.select("rank_id", "key", begins_together)
     return pl.concat([doubtful, unplaced]).drop_nulls().unique(["rank_id", "key"], keep="first", maintain_order=True)
+
+
+def _counted_through(collectives: pl.DataFrame, counter_jump: pl.DataFrame, call_gap: pl.DataFrame) -> pl.Series:
+    """The members with lost lines whose places the counter shows: it runs from 0 without a jump, or was followed."""
+    steps = pl.col("opcount").sort_by("pos")
+    is_whole = (steps.first() == 0) & (steps.diff().drop_nulls() == 1).all() & pl.col("opcount").is_not_null().all()
+    unbroken = collectives.group_by("member").agg(is_whole=is_whole).filter("is_whole")["member"]
+    followed = call_gap.filter("is_lost")["member"]
+    return pl.concat([unbroken, followed.filter(followed.is_in(counter_jump["member"].implode()))])
 
 
 def _placed(later: pl.DataFrame) -> pl.DataFrame:
@@ -152,7 +171,9 @@ def weigh_omissions(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     if not involved:
         return diagnosis
     ranks = ranks_text(job.rank_numbers(involved)) or "some ranks"
-    missing = f"lines are missing from the logs of {ranks}, and these may hold further calls"
+    jumps = [job.counter_jumps[rank_id] for rank_id in involved if rank_id in job.counter_jumps]
+    known_by = "NCCL's counter shows that " if len(jumps) == len(involved) else ""
+    missing = f"{known_by}lines are missing from the logs of {ranks}, and these may hold further calls"
     collect = [*diagnosis.collect, f"the whole log of {ranks}, from its beginning"]
     known = [rank_id for rank_id in diagnosis.culprits if rank_id not in unplaced]
     others = set(job.seen_members(diagnosis.key)) - set(known)
@@ -162,8 +183,10 @@ def weigh_omissions(job: Job, diagnosis: Diagnosis) -> Diagnosis:
         answer = Diagnosis("undecidable", f"{missing}: what the logs lack proves nothing", "likely", collect=collect)
         answer.victims = sorted({*diagnosis.victims, *diagnosis.culprits})
         answer.evidence_lines = diagnosis.evidence_lines
+        answer.add_evidence("context", jumps[:2])
         return answer
     diagnosis.culprits, diagnosis.collect = known, collect
+    diagnosis.add_evidence("context", jumps[:2])
     diagnosis.reason += f"; {missing}"
     diagnosis.lower_certainty("possible")
     return diagnosis
@@ -198,8 +221,22 @@ def _others_end_alike(job: Job, culprits: list[int]) -> bool:
     if not culprits or not endings:
         return False
     (usual, ranks), *_ = endings.most_common(1)
-    differ = all(signatures.get(rank_id) != usual and job.goes_on_after_omission(rank_id) for rank_id in culprits)
-    return usual is not None and differ and ranks >= MOST_ALIKE * endings.total()
+    return (
+        usual is not None
+        and ranks >= MOST_ALIKE * endings.total()
+        and all(
+            (known := _calls_after_omission(job, rank_id)) > 0
+            and signatures.get(rank_id, ())[-known:] != usual[-known:]
+            for rank_id in culprits
+        )
+    )
+
+
+def _calls_after_omission(job: Job, rank_id: int) -> int:
+    """Count a rank's calls behind all lines that were left out of its log, up to LAST_CALLS."""
+    last = job.last_omission.get(job.process(rank_id)["last_source"], -1)
+    last = max(last, job.counter_jumps[rank_id]["pos"] - 1 if rank_id in job.counter_jumps else -1)
+    return int((job.calls_of(rank_id)["pos"].tail(LAST_CALLS) > last).sum())
 
 
 def _concerns(job: Job, rank_id: int, diagnosis: Diagnosis) -> bool:

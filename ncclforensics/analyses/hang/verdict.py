@@ -176,6 +176,7 @@ def job_diagnosis(
     omission: pl.DataFrame,
     line_fault: pl.DataFrame,
     unplaced_member: pl.DataFrame,
+    counter_jump: pl.DataFrame,
     unfinished_setup: pl.DataFrame,
     ring: pl.DataFrame,
     tree: pl.DataFrame,

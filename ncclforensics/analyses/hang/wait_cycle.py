@@ -221,6 +221,26 @@ def _ranks_past_a_missing_call(job: Job, first_edges: dict[int, Row]) -> list[in
     return sorted(passed)
 
 
+def find_ranks_past_their_call(job: Job, awaited: dict[int, Row]) -> list[int]:
+    """Return the ranks whose last call most others made only after the collective that these ranks lack.
+
+    `awaited`: rank id -> an edge to it, of a collective. Only ranks that made both calls show their order.
+    """
+    places: dict[int, tuple[Place, Place]] = {}
+    for rank_id, edge in list(awaited.items())[:MOST_EXAMINED]:
+        lacking, last = _next_place(job, rank_id, edge), job.last_call(rank_id)
+        if lacking is not None and last is not None and None not in (last["nth"], last["ordinal"]):
+            places[rank_id] = lacking, (job.communicator_index[rank_id, last["key"]], last["ordinal"], last["name"])
+    made = _positions(job, {place for pair in places.values() for place in pair})
+    passed = []
+    for rank_id, (lacking, last_place) in places.items():
+        others = [calls for other, calls in made.items() if other not in awaited]
+        orders = [calls[lacking] < calls[last_place] for calls in others if calls.keys() >= {lacking, last_place}]
+        if sum(orders) * 2 > len(orders):
+            passed.append(rank_id)
+    return passed
+
+
 def _shows_order(calls: dict[Place, int], first: Place, second: Place, indices: set[int]) -> bool:
     """Whether a rank made both calls, or one of them and will make the other: every member makes a collective."""
     will_make = [place in calls or (place[0] in indices and place[2] not in COUNTERPART) for place in (first, second)]

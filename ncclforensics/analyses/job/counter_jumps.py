@@ -1,0 +1,78 @@
+"""Places where NCCL's counter jumps in the log of one process, and others print the numbers in between: lines are lost.
+
+The counter (`opCount`) belongs to one communicator, and the lines between two of its calls hold the calls on all
+others: where it jumps, these may have been called as well, though their own counters show nothing (NCCL log lines,
+section 5.3).
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from ncclforensics.frames.columns import with_line
+from ncclforensics.frames.registry import analysis
+from ncclforensics.frames.templated import opcount_of
+
+COUNTER_JUMP = {
+    "rank_id": pl.Int32(),
+    "member": pl.UInt32(),  # row of `member`: the communicator whose counter jumps
+    "pos_before": pl.Int64(),  # of the last call before the missing lines, on any such communicator
+    "pos": pl.Int64(),  # of the first call behind them
+    "source": pl.Int32(),
+    "line": pl.Int32(),  # of the first call behind them on this communicator
+}
+
+
+@analysis(COUNTER_JUMP, of=("logged_divergence", "uneven_key", "uneven_lines"))
+def counter_jump(
+    logged_divergence: pl.DataFrame,
+    uneven_key: pl.DataFrame,
+    uneven_lines: pl.DataFrame,
+    logged_call: pl.DataFrame,
+    call_occurrence: pl.DataFrame,
+) -> pl.DataFrame:
+    """Jumps of the counter that most other members of the communicator lack, one row for each.
+
+    Only communicators whose members differ, or show unequal numbers of calls, are looked at. Where a file was read at
+    its ends only, the counter jumps over what was not read; that is no such place.
+    """
+    keys = pl.concat([logged_divergence["key"], uneven_key["key"], uneven_lines["key"]]).unique().implode()
+    calls = logged_call.filter(pl.col("key").is_in(keys))
+    calls = calls.with_columns(opcount_of(calls, call_occurrence)).filter(pl.col("opcount").is_not_null())
+    window = ["member", "in_tail"]
+    opcount = pl.col("opcount")
+    is_uneven = opcount.max() - opcount.min() >= opcount.n_unique()
+    jumping = calls.group_by(window).agg(pl.col("key").first(), is_uneven=is_uneven).filter("is_uneven")
+    if jumping.is_empty():
+        return pl.DataFrame(schema=COUNTER_JUMP)
+    compared = calls.filter(pl.col("key").is_in(jumping["key"].unique().implode()))
+    numbers = compared.group_by("key", "rank_id", *window, "opcount").agg(
+        pl.col("pos").min(), last_pos=pl.col("pos").max(), collectives=pl.col("nth").count()
+    )
+    members = numbers.group_by("key").agg(others=pl.col("member").n_unique() - 1)
+    before = (
+        pl.col("opcount", "last_pos", "collectives").shift().over(window, order_by="opcount").name.suffix("_before")
+    )
+    jumps = numbers.with_columns(before).filter(
+        # NCCL raises the counter late in a captured graph, and prints the number before for all calls until then.
+        opcount - pl.col("opcount_before") > pl.max_horizontal("collectives_before", 1)
+    )
+    jumps = jumps.rename({"last_pos_before": "pos_before"}).with_columns(missing=pl.col("opcount_before") + 1)
+    printed = numbers.select("key", missing="opcount", other="member")
+    shown = jumps.select("key", "member", "missing").unique().join(printed, on=["key", "missing"])
+    shown = shown.filter(pl.col("other") != pl.col("member"))
+    shown = shown.group_by("member", "missing").agg(shows=pl.col("other").n_unique())
+    lost = jumps.join(shown, on=["member", "missing"]).join(members, on="key")
+    lost = lost.filter(pl.col("shows") * 2 > pl.col("others")).filter(pl.col("pos_before") < pl.col("pos"))
+    return _intersected(with_line(lost)).select(list(COUNTER_JUMP)).sort("rank_id", "pos", "member")
+
+
+def _intersected(jumps: pl.DataFrame) -> pl.DataFrame:
+    """Jumps whose `pos_before` and `pos` are the narrowest of all that enclose the same missing lines."""
+    place = ["rank_id", "pos_before", "pos"]
+    places = jumps.select(place).unique()
+    pairs = places.join(places, on="rank_id", suffix="_other")
+    pairs = pairs.filter(pl.col("pos_before") < pl.col("pos_other"), pl.col("pos_before_other") < pl.col("pos"))
+    narrow = pairs.group_by(place).agg(narrow_before=pl.col("pos_before_other").max(), narrow=pl.col("pos_other").min())
+    jumps = jumps.join(narrow, on=place)
+    return jumps.with_columns(pos_before="narrow_before", pos="narrow")
