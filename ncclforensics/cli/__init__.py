@@ -26,6 +26,7 @@ from ncclforensics.errors import Defect, ForensicsError, GrammarError
 # It reads this variable when it is loaded, so the variable is set before that.
 os.environ.setdefault("_RJEM_MALLOC_CONF", "background_thread:true,narenas:2,dirty_decay_ms:100,muzzy_decay_ms:0")
 
+SIGNALLED = 128  # plus the number of the signal is the exit code of a program that a signal ended
 MOST_THREADS = 1024  # Polars tries to start any number
 
 # In the order of the help; each is a function, or a group of commands, in the module of its name, with underscores for
@@ -140,7 +141,7 @@ def _remove_temporary_files() -> None:
 
 def _end_by_signal(number: int, _: object) -> None:
     """End as after an error, so that temporary files are removed and the terminal is restored."""
-    raise SystemExit(128 + number)
+    raise SystemExit(SIGNALLED + number)
 
 
 def _prepare_environment() -> None:
@@ -156,7 +157,8 @@ def run() -> None:
     """Run the console script and end the process."""
     _prepare_environment()
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _end_by_signal)
+        if signal.getsignal(number) != signal.SIG_IGN:  # as under `nohup`
+            signal.signal(number, _end_by_signal)
     # Nearly all objects live until the end; garbage collection would take a twentieth of a short run.
     gc.disable()
     code = main()
@@ -164,6 +166,6 @@ def run() -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except BrokenPipeError:
-            code = Exit.USAGE  # the process that reads our pipe has ended
+        except OSError:
+            code = code if code > SIGNALLED else Exit.USAGE  # the reader of a pipe has ended, or the terminal is closed
     os._exit(code)

@@ -221,7 +221,7 @@ class Forensics(App[None]):
     def update_status(self) -> None:
         """Show in the status line how far reading is, and how many files have problems."""
         page = self.page
-        if page is None or not page.is_mounted:
+        if page is None or not page.has_widgets:
             return
         text = Text(no_wrap=True, overflow="ellipsis")
         done, total = self._progress

@@ -139,9 +139,14 @@ class Page(Screen[None]):
         """Draw the content that arrived while another screen was shown."""
         self.refresh_content()
 
+    @property
+    def has_widgets(self) -> bool:
+        """Whether the widgets of this screen exist: not yet while it opens, and no more while the application ends."""
+        return self.is_mounted and bool(self.query("#state"))
+
     def refresh_content(self) -> None:
         """Draw the content if it has changed, and go to the requested position."""
-        if not self.is_mounted:
+        if not self.has_widgets:
             return
         self.controller.update_status()
         content = self.controller.content

@@ -7,6 +7,7 @@ nor show the page inside of theirs.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import shlex
 import socket
@@ -60,7 +61,7 @@ class _Server(Server):
         templates = Path(__file__).with_name("templates")
         super().__init__(command, bind, port, "ncclforensics", public_url, templates_path=templates)
         self._token, self._cookie = token_urlsafe(16), f"ncclforensics-{port}"
-        self._sessions = 0
+        self._sessions: set[asyncio.Task[Any]] = set()
 
     def initialize_logging(self) -> None:
         """Log problems, not every request: the address in it holds the token."""
@@ -113,13 +114,20 @@ class _Server(Server):
         """Refuse pages of other origins, and more sessions than the machine may hold."""
         if request.headers.get("Origin") not in (None, f"http://{request.host}", f"https://{request.host}"):
             raise web.HTTPForbidden(text=f"open {self.public_url} directly")
-        if self._sessions >= MOST_SESSIONS:
+        if len(self._sessions) >= MOST_SESSIONS:
             raise web.HTTPServiceUnavailable(text=f"{MOST_SESSIONS} sessions are open; close one")
-        self._sessions += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._sessions.add(task)
         try:
             return await super().handle_websocket(request)
         finally:
-            self._sessions -= 1
+            self._sessions.discard(task)
+
+    async def on_shutdown(self, app: web.Application) -> None:
+        """End the sessions, for which aiohttp would wait a minute."""
+        for session in self._sessions:
+            session.cancel()
 
 
 def serve(paths: list[str], bind: str, port: int, *, options: list[str]) -> None:
