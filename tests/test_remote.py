@@ -28,6 +28,7 @@ from ncclforensics.inputs import remote
 from ncclforensics.inputs.sources import find
 from ncclforensics.simulate.generate import Plan, generate
 from ncclforensics.views import json_report
+from tests.budget import IS_FULL
 from tests.incidents import INCIDENTS
 
 obstore = pytest.importorskip("obstore", reason="the extra `remote` is not installed")
@@ -366,12 +367,13 @@ def test_a_long_object_of_a_bucket_is_read_in_windows(bucket: str, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_ten_thousand_keys_are_listed_and_read_at_once(bucket: str) -> None:
+def test_a_listing_of_several_pages_is_read_at_once(bucket: str) -> None:
+    keys = 10_000 if IS_FULL else 1_100  # a page of S3 holds 1,000, and putting them is what takes the time
     text = (FOLDER / LOGS[0]).read_bytes()
-    for number in range(10_000):
+    for number in range(keys):
         _put(bucket.partition("://")[0], f"many/rank{number}.log", text)
 
     found = remote.find_objects(f"{bucket}many/")
 
-    assert len(found) == 10_000
+    assert len(found) == keys
     assert all(one.size == len(text) and not one.problem for one in found)
