@@ -26,6 +26,7 @@ from ncclforensics.cli import main
 from ncclforensics.report.build import Report
 from ncclforensics.report.redacted_run import redact_report
 from ncclforensics.tui import content, terminal
+from ncclforensics.tui import log as log_page
 from ncclforensics.tui.app import Forensics, Request
 from ncclforensics.tui.connections import MatrixTable
 from ncclforensics.tui.content.connections import Connections
@@ -528,6 +529,19 @@ def test_an_error_in_one_screen_leaves_the_others(monkeypatch: pytest.MonkeyPatc
 
 
 # The log.
+
+
+def test_a_log_that_loses_its_widgets_before_its_timers_ends_without_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is the order in which Textual ends."""
+    monkeypatch.setattr(log_page, "FOLLOW_INTERVAL", 0.001)
+
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        await pilot.press("7")
+        await until(pilot, is_ready(app))
+        await app.page.remove_children()
+        await pilot.pause(0.05)
+
+    walk(LoadedApp(of(LAGGING)), steps)
 
 
 def opened(path: Path, steps: Walk, size: tuple[int, int] = (80, 24)) -> None:

@@ -109,7 +109,7 @@ class Incident(Page):
 
     def on_tree_node_highlighted(self, event: Tree.NodeHighlighted[NodePath]) -> None:
         """Explain the node once the cursor rests: a key that is held down must not wait for the text."""
-        self.set_timer(EXPLAIN_DELAY, partial(self._explain, event.node.data or ()))
+        self.set_timer(EXPLAIN_DELAY, self.unless_closed(partial(self._explain, event.node.data or ())))
 
     def _explain(self, path: NodePath) -> None:
         if path != self.cursor_position():  # the cursor has moved on

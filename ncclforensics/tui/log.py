@@ -142,14 +142,14 @@ class Log(Page):
         file, stop = self._lines.file, self._stop
         if file is None:
             return
-        timer = self.set_interval(0.1, self._go_to_requested_line)
+        timer = self.set_interval(0.1, self.unless_closed(self._go_to_requested_line))
 
         def done(_: None) -> None:
             timer.stop()
             if not stop.is_set():
                 self._go_to_requested_line()
                 if self._follow_timer is None:
-                    self._follow_timer = self.set_interval(FOLLOW_INTERVAL, self._follow_growth)
+                    self._follow_timer = self.set_interval(FOLLOW_INTERVAL, self.unless_closed(self._follow_growth))
 
         self.controller.run_in_background(lambda: file.grow(lambda: not stop.is_set()), done)
 

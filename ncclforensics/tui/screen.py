@@ -190,6 +190,15 @@ class Page(Screen[None]):
             text.no_wrap, text.overflow = selector != "#detail", "ellipsis"
             self.query_one(selector, Static).update(text, layout=has_new_height or not before)
 
+    def unless_closed(self, act: Callable[[], None]) -> Callable[[], None]:
+        """Return what a timer calls: a page that closes loses its widgets before its timers stop."""
+
+        def call() -> None:
+            if self.children:
+                act()
+
+        return call
+
     def compose_body(self) -> Iterable[Widget]:
         """Create the widgets between the screen bar and the status line."""
         raise NotImplementedError
