@@ -58,21 +58,27 @@ def counter_jump(
         opcount - pl.col("opcount_before") > pl.max_horizontal("collectives_before", 1)
     )
     jumps = jumps.rename({"last_pos_before": "pos_before"}).with_columns(missing=pl.col("opcount_before") + 1)
-    printed = numbers.select("key", missing="opcount", other="member")
-    shown = jumps.select("key", "member", "missing").unique().join(printed, on=["key", "missing"])
-    shown = shown.filter(pl.col("other") != pl.col("member"))
-    shown = shown.group_by("member", "missing").agg(shows=pl.col("other").n_unique())
-    lost = jumps.join(shown, on=["member", "missing"]).join(members, on="key")
+    printed = numbers.select("key", "member", missing="opcount").unique()
+    shown = printed.group_by("key", "missing").agg(shows=pl.len())
+    lost = jumps.join(shown, on=["key", "missing"]).join(members, on="key")
+    lost = lost.join(printed, on=["member", "missing"], how="anti")
     lost = lost.filter(pl.col("shows") * 2 > pl.col("others")).filter(pl.col("pos_before") < pl.col("pos"))
     return _intersected(with_line(lost)).select(list(COUNTER_JUMP)).sort("rank_id", "pos", "member")
 
 
 def _intersected(jumps: pl.DataFrame) -> pl.DataFrame:
-    """Jumps whose `pos_before` and `pos` are the narrowest of all that enclose the same missing lines."""
-    place = ["rank_id", "pos_before", "pos"]
-    places = jumps.select(place).unique()
-    pairs = places.join(places, on="rank_id", suffix="_other")
-    pairs = pairs.filter(pl.col("pos_before") < pl.col("pos_other"), pl.col("pos_before_other") < pl.col("pos"))
-    narrow = pairs.group_by(place).agg(narrow_before=pl.col("pos_before_other").max(), narrow=pl.col("pos_other").min())
-    jumps = jumps.join(narrow, on=place)
+    """Jumps whose `pos_before` and `pos` are the narrowest of all that enclose the same missing lines.
+
+    The last `pos_before` in front of a jump's end belongs to a jump that overlaps it: its own begins no later.
+    """
+    begins = jumps.select("rank_id", narrow_before="pos_before").sort("narrow_before")
+    ends = jumps.select("rank_id", narrow="pos").sort("narrow")
+    jumps = jumps.sort("pos").join_asof(
+        begins, left_on="pos", right_on="narrow_before", by="rank_id",
+        strategy="backward", allow_exact_matches=False, check_sortedness=False,
+    )  # fmt: skip
+    jumps = jumps.sort("pos_before").join_asof(
+        ends, left_on="pos_before", right_on="narrow", by="rank_id",
+        strategy="forward", allow_exact_matches=False, check_sortedness=False,
+    )  # fmt: skip
     return jumps.with_columns(pos_before="narrow_before", pos="narrow")
