@@ -142,7 +142,7 @@ def test_the_page_is_accessible_to_screen_readers(name: str) -> None:
 def test_the_summary_names_the_culprit_in_three_sentences() -> None:
     said = summary(of("one-rank-stops-before-an-allreduce"))
 
-    assert said[0] == "Rank 11 on gpu-node-01 never called AllReduce #13 (1179648 x bfloat16, sum)."
+    assert said[0] == "Rank 11 on gpu-node-01 never called AllReduce #13 (1,179,648 x bfloat16, sum) of ranks 8-11."
     assert said[2] == "The verdict is lagging-ranks (possible): 15 ranks waited, 1 more finding."
 
 
@@ -170,7 +170,7 @@ def test_the_calls_are_side_by_side_at_the_first_difference() -> None:
 
     (difference,) = re.findall(r'<tr class="difference">.*?</tr>', text)
     assert '<th scope="row">13</th><td class="differs">not called' in difference
-    assert difference.count("AllReduce (1179648 x bfloat16, sum)") == 2
+    assert difference.count("AllReduce (1,179,648 x bfloat16, sum)") == 2
 
 
 def test_a_rank_without_a_log_is_in_the_grid() -> None:

@@ -86,7 +86,10 @@ def test_hosts_are_numbered_in_the_order_of_ranks() -> None:
 
     ranks = leaving.run["rank"].sort("rank")
     assert ranks["host"].cast(str).to_list() == ["host-01"] * 8 + ["host-02"] * 8
-    assert leaving.findings[0].title == "rank 11 on host-02 never called AllReduce #13 (1179648 x bfloat16, sum)"
+    assert (
+        leaving.findings[0].title
+        == "rank 11 on host-02 never called AllReduce #13 (1,179,648 x bfloat16, sum) of ranks 8-11"
+    )
 
 
 def test_lines_reread_for_evidence_are_redacted() -> None:

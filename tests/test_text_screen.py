@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import polars as pl
 import pytest
 
+from ncclforensics import analyze
 from ncclforensics.report.build import Report
+from ncclforensics.simulate.generate import generate
+from ncclforensics.simulate.plan import Fault, FaultKind, Plan
 from ncclforensics.views.text_screen import HEIGHT, screen
 from tests.incidents import ALL, INCIDENTS, Incident, answer, checked
 
@@ -16,10 +22,12 @@ def squeezed(text: str) -> str:
 
 
 def last_lines(report: Report, *, everything: bool = False) -> str:
+    commands = {command.line for row in report.verdicts[:1] for command in report.run_now(row)}
     lines = screen(report, width=WIDTH, everything=everything).splitlines()
-    assert max(map(len, lines)) <= WIDTH
-    assert everything or len(lines) < HEIGHT
-    return squeezed("".join(lines[1 - HEIGHT :]))
+    assert all(len(line) <= WIDTH or line.strip() in commands for line in lines)
+    rows = [line[start : start + WIDTH] for line in lines for start in range(0, max(len(line), 1), WIDTH)]
+    assert everything or len(rows) < HEIGHT
+    return squeezed("".join(rows[1 - HEIGHT :]))
 
 
 @pytest.mark.parametrize("incident", ALL, ids=lambda incident: incident.name)
@@ -56,3 +64,29 @@ def test_no_stack_is_asked_of_a_process_that_has_ended() -> None:
         if incident.is_hang and incident.case["truth"].get("verdict") == "rank-died":
             report = answer(incident).report
             assert all("py-spy" not in command.line for command in report.run_now(report.verdicts[0]))
+
+
+def test_the_ranks_of_one_host_are_looked_at_by_one_command(tmp_path: Path) -> None:
+    culprits = tuple(range(8, 16))
+    plan = Plan(nodes=4, gpus_per_node=8, tp=8, version="2.27.7", fault=Fault(FaultKind.LAGGING, culprits))
+    generate(plan, tmp_path)
+    report = analyze(tmp_path)
+    shown = last_lines(report)
+
+    of_processes, of_machine = report.run_now(report.verdicts[0])
+    pids = report.run["rank"].filter(pl.col("rank").is_in(culprits)).sort("rank")["pid"]
+    assert of_processes.line == f"for p in {' '.join(map(str, pids))}; do py-spy dump --native --pid $p; done"
+    assert of_machine.where == of_processes.where
+    assert shown.index("CULPRITS") < shown.index("and7more") < shown.index("waiting:")
+
+
+def test_stacks_that_are_there_are_not_asked_for() -> None:
+    report = of("stacks-that-do-not-show-their-ranks")
+
+    assert all("py-spy" not in command.line for command in report.run_now(report.verdicts[0]))
+
+
+def test_evidence_names_the_rank_and_shows_the_arguments_that_differ() -> None:
+    shown = screen(of("another-broadcast-root"), width=WIDTH)
+
+    assert "rank 4: … Broadcast:" in shown

@@ -45,6 +45,15 @@ VERDICTS = (
 CERTAINTIES = ("certain", "likely", "possible")
 
 
+def certainty_text(verdict: str, certainty: str) -> str:
+    """Format how sure a verdict is; empty for one that says only that the inputs do not decide.
+
+    >>> certainty_text("rank-died", "likely"), certainty_text("undecidable", "likely")
+    (' (likely)', '')
+    """
+    return "" if verdict == "undecidable" else f" ({certainty})"
+
+
 def datatype(number: int | None) -> str | None:
     """Return NCCL's name of a datatype, or its number if it has none.
 
@@ -164,16 +173,17 @@ def argument_text(call: dict[str, Any], name: str) -> str:
 
 
 def operation_text(call: dict[str, Any]) -> str:
-    """Format a call: `AllReduce #13 (1048576 x bfloat16, sum)`.
+    """Format a call: `AllReduce #13 (1,048,576 x bfloat16, sum)`.
 
-    `root` is a number within the communicator; `root_rank`, where it is known, the rank of the job.
+    `root` is a number within the communicator; `root_rank`, where it is known, the rank of the job. `caller`: the rank
+    that made the Send or Recv, if it is to be named.
     """
     name = call.get("name")
     if not name:
         return "a call"
     if call.get("count") is None:
         return str(name)
-    more = [f"{call['count']} x {datatype(call['datatype'])}"]
+    more = [f"{call['count']:,} x {datatype(call['datatype'])}"]
     if reduced := reduction(name, call["op"]):
         more.append(reduced)
     root = call["root"] if call.get("root_rank") is None else f"rank {call['root_rank']}"
@@ -182,7 +192,8 @@ def operation_text(call: dict[str, Any]) -> str:
     if name in MESSAGES and root is not None:
         more.append(f"{'to' if name == 'Send' else 'from'} {root}")
     place = "" if call.get("ordinal") is None else f" #{call['ordinal']}"
-    return f"{name}{place} ({', '.join(more)})"
+    caller = "" if call.get("caller") is None else f" of rank {call['caller']}"
+    return f"{name}{place}{caller} ({', '.join(more)})"
 
 
 def bytes_text(size: int) -> str:

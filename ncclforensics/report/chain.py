@@ -15,6 +15,7 @@ import polars as pl
 from ncclforensics.analyses.hang.stacks import BY_STACKS, describe_stacks
 from ncclforensics.data.names import operation_text
 from ncclforensics.report.build import Report
+from ncclforensics.report.condensed_lines import condensed, cut
 from ncclforensics.rules.finding import Finding, Line, Role, Severity
 
 Row = dict[str, Any]
@@ -49,6 +50,8 @@ def chain(report: Report, row: Row) -> list[Link]:
             if finding.role is Role.CONSEQUENCE
         ),
     ]
+    places = [(link.role, link.line.source, link.line.line) for link in links]
+    links = [link for number, link in enumerate(links) if places[number] not in places[:number]]
     if len({link.kind for link in links}) < 2:
         return []
     report.cite(link.line for link in links)
@@ -83,8 +86,8 @@ def _of_verdict(report: Report, row: Row, verdict: Finding) -> Iterator[Link]:
         yield Link(f"others are in {operation_text(row)}", Role.CONSEQUENCE, _kind(report, waiting[0]), waiting[0])
     report.cite(in_logs)
     for line in [line for line in in_logs if line.what not in (*_OF_CAUSE, *_OF_OTHERS)][:MOST_QUOTES]:
-        text = report.cited(line.source, line.line)["text"].strip()
-        yield Link(text[:LONGEST_QUOTE], Role.CONSEQUENCE, _kind(report, line), line)
+        text = condensed(report.cited(line.source, line.line)["text"], LONGEST_QUOTE // 2)
+        yield Link(cut(text, LONGEST_QUOTE), Role.CONSEQUENCE, _kind(report, line), line)
 
 
 def _link(report: Report, text: str, role: Role, finding: Finding) -> Link:

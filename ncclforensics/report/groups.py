@@ -12,6 +12,7 @@ from ncclforensics.frames.protocol import Frames
 
 Row = dict[str, Any]
 LONGEST = 40  # characters of a list of ranks
+SHOWN = 4  # ranks of a longer list
 
 
 class Groups:
@@ -51,4 +52,6 @@ def _text(ranks: list[int], size: int) -> str:
     text = ranks_text(ranks)
     if ranks and len(ranks) == size and len(text) <= LONGEST:
         return text
+    if len(ranks) == size > SHOWN:
+        return f"{size} ranks ({', '.join(map(str, ranks[: SHOWN - 1]))}, …, {ranks[-1]})"
     return f"{size} ranks" + (f" with {ranks_text(ranks[:1])}" if ranks else "")

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
 from ncclforensics.analyses.hang.init import FAILED
-from ncclforensics.analyses.job.exit_reports import EXCEPTION
+from ncclforensics.analyses.job.exit_reports import EXCEPTION, GPU_MEMORY, HOST_MEMORY
+from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.variables import LOOK_AGAIN
 from ncclforensics.frames.protocol import Frames
 
 Row = dict[str, Any]
-MOST_PROCESSES = 4
+MOST_PLACES = 4
+MOST_PROCESSES = 16  # in one command
+_EXPLAINED = (EXCEPTION, GPU_MEMORY, HOST_MEMORY)  # ends of a process of which the kernel has no more to say
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,31 +48,22 @@ def commands(run: Frames, row: Row) -> list[Command]:
         return []
     if row["verdict"] == "stuck-together":
         return _of_hosts(run, row)
-    ranks = run["rank"].filter(pl.col("rank_id").is_in(row["culprits"])).sort("rank")
-    # A rank without a known process is one of its own.
-    ranks = ranks.with_columns(unplaced=pl.when(pl.col("host").is_null()).then("rank"))
-    processes = ranks.unique(["host", "pid", "unplaced"], maintain_order=True).to_dicts()
-    unseen = {"rank_id": None, "host": None, "pid": None}
-    processes += [{**unseen, "rank": number} for number in row["missing"]]
-    dumped, ended = set(run["rank_stack"]["rank_id"]), _ended_ranks(run, row)
-    hosts = _hosts_of_exits(run)
+    places, ended = _culprits_by_place(run, row), _ended_ranks(run, row)
     steps: list[Command] = []
-    for process in processes[:MOST_PROCESSES]:
-        located = {**process, "host": process["host"] or hosts.get(process["rank"])}
-        if process["rank"] in ended:
-            steps += _of_ended(located, row, run)
-        else:
-            steps += _of_process(located, row, has_stack=process["rank_id"] in dumped)
+    for where, processes in list(places.items())[:MOST_PLACES]:
+        steps += _of_ended([process for process in processes if process["rank"] in ended], where, row, run)
+        steps += _of_running([process for process in processes if process["rank"] not in ended], where, row, run)
     ordered = sorted(dict.fromkeys(steps), key=lambda step: _OF_ONE_PROCESS not in step.line)
-    return [step for step in ordered if len(processes) == 1 or _DEBUGGER not in step.line]
+    return [step for step in ordered if len(places) == 1 or _DEBUGGER not in step.line]
 
 
 def other_steps(run: Frames, row: Row) -> list[str]:
     """Return what else would help beside what the verdict itself asks for (`collect`)."""
     steps: list[str] = []
-    culprits = run["rank"].filter(pl.col("rank_id").is_in(row["culprits"]))
-    if culprits.select("host", "pid", "rank").n_unique() > MOST_PROCESSES:
-        steps.append(f"the same for the other {culprits.height - MOST_PROCESSES} ranks")
+    places = list(_culprits_by_place(run, row).values())
+    left = [*places[MOST_PLACES:], *(processes[MOST_PROCESSES:] for processes in places[:MOST_PLACES])]
+    if number := sum(map(len, left)):
+        steps.append(f"the same for the other {count_of(number, 'rank')}")
     if row["verdict"] == "rank-missing":
         steps.append("the output of the launcher, which may say why these ranks did not start")
     elif row["verdict"] == "rank-died" and run["process_exit"].filter("is_first").is_empty():
@@ -77,7 +72,7 @@ def other_steps(run: Frames, row: Row) -> list[str]:
         steps.append("RANK, WORLD_SIZE, LOCAL_RANK and CUDA_VISIBLE_DEVICES as the launcher sets them for these ranks")
     elif row["verdict"] in _OF_STANDING_RANKS and row["culprits"] and not commands(run, row):
         steps.append("on the next run, while it stands still: py-spy dump --native of these ranks")
-    if row["rests_on_stall"]:
+    if row["rests_on_stall"] and not _was_ended(run):
         steps.append(LOOK_AGAIN)
     return steps
 
@@ -111,34 +106,65 @@ def _hosts_of_exits(run: Frames) -> dict[int, str]:
     return dict(exits.drop_nulls().iter_rows())
 
 
-def _of_ended(process: Row, row: Row, run: Frames) -> list[Command]:
-    """Search the kernel's log for why a process ended, unless it says itself why, or a launcher ended it."""
-    exits = run["process_exit"].filter(pl.col("is_first") & (pl.col("rank") == pl.lit(process["rank"], pl.Int32)))
-    if row["verdict"] != "rank-died" or EXCEPTION in exits["how"]:
-        return []
-    pids = [process["pid"], *exits["pid"].drop_nulls()]
-    names = "|".join(["oom", "xid", "segfault", *(str(pid) for pid in pids[:1] if pid)])
-    return [Command(_where(process), f"dmesg -T | grep -iE '{names}'")]
+def _culprits_by_place(run: Frames, row: Row) -> dict[str, list[Row]]:
+    """Return the culprits' processes by the place where to look at them: a host, or the host of a rank."""
+    ranks = run["rank"].filter(pl.col("rank_id").is_in(row["culprits"])).sort("rank")
+    # A rank without a known process is one of its own.
+    ranks = ranks.with_columns(unplaced=pl.when(pl.col("host").is_null()).then("rank"))
+    processes = ranks.unique(["host", "pid", "unplaced"], maintain_order=True).to_dicts()
+    unseen = {"rank_id": None, "host": None, "pid": None}
+    processes += [{**unseen, "rank": number} for number in row["missing"]]
+    hosts = _hosts_of_exits(run)
+    places: dict[str, list[Row]] = defaultdict(list)
+    for process in processes:
+        places[process["host"] or hosts.get(process["rank"]) or _host_of(process)].append(process)
+    unknown = [process for process in processes if process["pid"] is None and _host_of(process) in places]
+    if len(unknown) > 1:  # what to run is the same on the host of each
+        for process in unknown:
+            del places[_host_of(process)]
+        places[f"the hosts of {ranks_text(process['rank'] for process in unknown)}"] = unknown
+    return dict(places)
 
 
-def _where(process: Row) -> str:
+def _host_of(process: Row) -> str:
     owner = f"process {process['pid']}" if process["rank"] is None else f"rank {process['rank']}"
-    return str(process["host"] or f"the host of {owner}")
+    return f"the host of {owner}"
 
 
-def _of_process(process: Row, row: Row, *, has_stack: bool) -> list[Command]:
-    where, pid = _where(process), process["pid"]
-    if has_stack and row["verdict"] == "lagging-ranks":
-        return [Command(where, "nvidia-smi; dmesg -T | tail -50")]
+def _was_ended(run: Frames) -> bool:
+    """Whether a launcher says that it ended the job: then no log grows, whatever the job did."""
+    told_to_end = run["elastic_failure"].filter(pl.col("form").is_in(["terminated", "signal"]))
+    return bool(run["job_end"].height or told_to_end.height)
+
+
+def _of_ended(processes: list[Row], where: str, row: Row, run: Frames) -> list[Command]:
+    """Search the kernel's log for why processes ended, unless they say themselves why, or a launcher ended them."""
+    exits = run["process_exit"].filter(pl.col("is_first") & pl.col("rank").is_in([p["rank"] for p in processes]))
+    if not processes or row["verdict"] != "rank-died" or not set(exits["how"]).isdisjoint(_EXPLAINED):
+        return []
+    pids = [process["pid"] for process in processes if process["pid"]] or exits["pid"].drop_nulls().to_list()
+    names = "|".join(["oom", "xid", "segfault", *map(str, pids[:MOST_PROCESSES])])
+    return [Command(where, f"dmesg -T | grep -iE '{names}'")]
+
+
+def _of_running(processes: list[Row], where: str, row: Row, run: Frames) -> list[Command]:
+    """Look at processes that may still run: their stacks, unless these were taken already, then GPUs and kernel."""
+    if not processes:
+        return []
     if row["verdict"] == "init-failed":
         return [Command(where, "nvidia-smi -L")]  # these processes mostly ended with the error
-    if pid is None:
+    has_stacks = not run["unranked_stack"].is_empty()  # those of which nothing says the rank
+    dumped = set(run["rank_stack"]["rank_id"])
+    unseen = [process for process in processes if not has_stacks and process["rank_id"] not in dumped]
+    pids = [process["pid"] for process in unseen if process["pid"] is not None][:MOST_PROCESSES]
+    of_machine = Command(where, "nvidia-smi; dmesg -T | tail -50")
+    if not unseen:
+        return [of_machine] if row["verdict"] in _OF_STANDING_RANKS else []
+    if len(pids) == len(unseen) == 1:
         return [
-            Command(where, "for p in $(pgrep python); do py-spy dump --native --pid $p; done"),
-            Command(where, "nvidia-smi; dmesg -T | tail -50"),
+            Command(where, f"py-spy dump --native --pid {pids[0]}"),
+            Command(where, f"gdb -p {pids[0]} -batch -ex 'thread apply all bt'"),
+            of_machine,
         ]
-    return [
-        Command(where, f"py-spy dump --native --pid {pid}"),
-        Command(where, f"gdb -p {pid} -batch -ex 'thread apply all bt'"),
-        Command(where, "nvidia-smi; dmesg -T | tail -50"),
-    ]
+    listed = " ".join(map(str, pids)) if len(pids) == min(len(unseen), MOST_PROCESSES) else "$(pgrep python)"
+    return [Command(where, f"for p in {listed}; do py-spy dump --native --pid $p; done"), of_machine]

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import polars as pl
 
-from ncclforensics.data.names import ranks_text, sentence
+from ncclforensics.data.names import certainty_text, ranks_text, sentence
 from ncclforensics.report.build import Report, Row
 from ncclforensics.rules.finding import Finding, Severity
 from ncclforensics.views.text_report import is_sure_cause
@@ -88,7 +88,8 @@ def summary(report: Report) -> list[str]:
         title, detail = (finding.title, finding.detail) if finding else (row["reason"], "")
         waiting = f"{len(row['victims'])} rank{'s' * (len(row['victims']) != 1)} waited, " if row["victims"] else ""
         more = f"this is the worst of {len(jobs)} jobs, " if len(jobs) > 1 else ""
-        last = f"The verdict is {row['verdict']} ({row['certainty']}): {more}{waiting}{besides}"
+        sure = certainty_text(row["verdict"], row["certainty"])
+        last = f"The verdict is {row['verdict']}{sure}: {more}{waiting}{besides}"
         steps = report.collect_next(row)
         means = detail or (others[0].title if others else f"To decide it: {steps[0]}" if steps else row["reason"])
         return [sentence(title), sentence(means), sentence(last)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ncclforensics import __version__
-from ncclforensics.data.names import count_of, known, printable, ranks_text, sentence
+from ncclforensics.data.names import certainty_text, count_of, known, printable, ranks_text, sentence
 from ncclforensics.report.build import Report, Row
 from ncclforensics.report.summary import not_shown, reason_without_job, steps_without_job, summary
 from ncclforensics.rules.finding import Finding
@@ -81,7 +81,8 @@ def _job(report: Report, row: Row, title: str, *, is_worst: bool, everything: bo
     texts = [job["title"]] if job["title"] not in title else []
     texts += [job["detail"]] if job["detail"] else []
     texts += [stopped] if (stopped := stop_text(report, row)) else []
-    yield f"**{row['verdict']}** ({row['certainty']}). {inline(' '.join(sentence(text) for text in texts))}\n"
+    sure = certainty_text(row["verdict"], row["certainty"])
+    yield f"**{row['verdict']}**{sure}. {inline(' '.join(sentence(text) for text in texts))}\n"
     if is_worst and (first := cause(report)):
         yield f"**Cause** ({first.certainty}): {inline(sentence(first.title))}\n"
     if job["chain"]:

@@ -31,19 +31,26 @@ def coverage(report: Report) -> Text:
     ]
     kinds = {*report.run.kinds.values()} - {"application"}
     lines = "NCCL lines" if "nccl-log" in kinds else "known lines"
-    if seen or not items:
-        of_hosts = f" on {hosts} host{'s' * (hosts != 1)}" * bool(hosts or not seen)
+    if seen:
+        of_hosts = f" on {hosts} host{'s' * (hosts != 1)}" * bool(hosts)
         items.append(f"{'at least ' * is_least}{seen} rank{'s' * (seen != 1)}{of_world}{of_hosts}")
     items += [
         *_version_items(report),
         f"{files} file{'s' * (files != 1)}" + (f", {partly} read at both ends only" if partly else ""),
-        f"{nccl:,} {lines if nccl > 1 else lines.removesuffix('s')}, {(tally['recognised'] or 0) / nccl:.0%} recognised"
+        f"{nccl:,} {lines if nccl > 1 else lines.removesuffix('s')}" + _recognised_text(tally["recognised"] or 0, nccl)
         if nccl
         else "no NCCL lines",
     ]
     if tally.get("damaged"):
         items.append(f"{tally['damaged']:,} damaged")
     return Text(" · ".join(items), style="dim")
+
+
+def _recognised_text(recognised: int, lines: int) -> str:
+    """Name the share of lines that is recognised, unless it is all of them; never rounded up to all."""
+    return f", {min(recognised / lines, 0.999):.{0 if recognised < 0.99 * lines else 1}%} recognised" * (
+        recognised < lines
+    )
 
 
 def _count_ranks(rank: pl.DataFrame) -> tuple[int, bool]:

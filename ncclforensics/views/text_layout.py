@@ -37,7 +37,7 @@ def render_text(parts: Iterable[RenderableType], *, width: int, color: bool) -> 
         markup=False,
         _environ={},
     )
-    console.print(Group(*parts))
+    console.print(Group(*parts), crop=False)
     text = _CONTROLS.sub(lambda match: match[1] or "?", out.getvalue().translate(INVISIBLE))
     return "\n".join(line.rstrip() for line in text.removesuffix("\n").split("\n")) + "\n"
 

@@ -15,6 +15,7 @@ from rich.text import Text
 from ncclforensics.analyses.hang.stacks import place_text
 from ncclforensics.data.names import (
     argument_text,
+    certainty_text,
     known,
     operation_text,
     printable,
@@ -181,7 +182,9 @@ def _job(report: Report, row: Row, verbose: bool, causes: list[Finding]) -> list
     """Show one verdict: what happened, why, and what to run now; then the ranks and the evidence."""
     finding = report.finding_of(row)
     head = Text.assemble(
-        ("\n", ""), (row["verdict"].upper(), STYLE[report.severity_of(row)]), (f"  ({row['certainty']})  ", "dim")
+        ("\n", ""),
+        (row["verdict"].upper(), STYLE[report.severity_of(row)]),
+        (f"{certainty_text(row['verdict'], row['certainty']).replace(' ', '  ')}  ", "dim"),
     )
     parts: list[RenderableType] = [head.append(finding.title if finding else row["reason"], "bold")]
     if finding and finding.detail:
@@ -232,7 +235,7 @@ def culprits(report: Report, row: Row, most: int = MOST_CULPRITS) -> list[Render
         return []  # the verdict has said their numbers
     more = len(ranks) - most
     rest = [indented(Text(f"and {more} more", style="dim"))] if more > 0 else []
-    return [heading("CULPRIT" if table.row_count == 1 else "CULPRITS"), indented(table), *rest]
+    return [heading("CULPRIT" if len(ranks) + len(row["missing"]) == 1 else "CULPRITS"), indented(table), *rest]
 
 
 def _as_printed(rank: Row) -> Row:

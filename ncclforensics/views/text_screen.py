@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import compress
+from itertools import chain
 from typing import Any
 
 import polars as pl
 from rich.console import RenderableType
 from rich.text import Text
 
-from ncclforensics.data.names import printable, ranks_text, sentence
+from ncclforensics.data.names import certainty_text, printable, ranks_text, sentence
 from ncclforensics.report.build import Report
+from ncclforensics.report.condensed_lines import condensed
 from ncclforensics.report.summary import not_shown, reason_without_job, steps_without_job
-from ncclforensics.rules.finding import Finding, Role, Severity
+from ncclforensics.rules.finding import Finding, Line, Role, Severity
 from ncclforensics.views.text_chain import chain_text
 from ncclforensics.views.text_coverage import coverage
 from ncclforensics.views.text_layout import (
@@ -45,7 +47,6 @@ MOST_COMMANDS = 4
 MOST_OTHERS = 5
 MOST_LINES = 3
 LONGEST_LINE = 54  # characters of a line that is shown with its prefix
-MARKERS = ("NCCL WARN", "NCCL INFO", "NVRM: Xid")  # after the prefix
 WIDEST = 24  # characters to which places in files are filled up
 
 
@@ -55,6 +56,7 @@ class _Section:
 
     rank: int
     parts: list[RenderableType] = field(default_factory=list)
+    shorter: list[list[RenderableType]] = field(default_factory=list)  # in its place where it does not fit
 
 
 def screen(report: Report, *, width: int, height: int = HEIGHT, color: bool = False, everything: bool = False) -> str:
@@ -62,21 +64,26 @@ def screen(report: Report, *, width: int, height: int = HEIGHT, color: bool = Fa
     shown = _main_finding(report, everything=everything)
     overview = _overview(report, shown) if everything else []
     sections = [section for section in _sections(report, shown, everything=everything) if section.parts]
-    text = _fitting(sections, height - MARGIN, lambda parts: render_text(parts, width=width, color=color))
+    text = _fitting(sections, height - MARGIN, width, lambda parts: render_text(parts, width=width, color=color))
     return (render_text(overview, width=width, color=color) if overview else "") + text
 
 
-def _fitting(sections: list[_Section], lines: int, render: Callable[[list[RenderableType]], str]) -> str:
+def _fitting(sections: list[_Section], lines: int, width: int, render: Callable[[list[RenderableType]], str]) -> str:
     """Render the sections of rank 0, and of the others, in the order of their ranks, those that still fit."""
-    shown = [section.rank == 0 for section in sections]
-    text = render(_parts(compress(sections, shown)))
+    shown = [section.parts if section.rank == 0 else [] for section in sections]
+    text = render(list(chain.from_iterable(shown)))
     for place in sorted(range(len(sections)), key=lambda place: sections[place].rank):
-        if not shown[place]:
-            shown[place] = True
-            longer = render(_parts(compress(sections, shown)))
-            shown[place] = longer.count("\n") <= lines
-            text = longer if shown[place] else text
+        for parts in [sections[place].parts, *sections[place].shorter] if not shown[place] else []:
+            longer = render([*chain.from_iterable(shown[:place]), *parts, *chain.from_iterable(shown[place + 1 :])])
+            if _rows(longer, width) <= lines:
+                shown[place], text = parts, longer
+                break
     return text
+
+
+def _rows(text: str, width: int) -> int:
+    """Count the rows of a terminal that a text takes, with those of commands that are longer than a row."""
+    return sum(max(Text.from_ansi(line).cell_len - 1, 0) // width + 1 for line in text.splitlines())
 
 
 def height_of_terminal() -> int:
@@ -85,10 +92,6 @@ def height_of_terminal() -> int:
         return max(os.get_terminal_size().lines, HEIGHT)
     except OSError:
         return HEIGHT
-
-
-def _parts(sections: Iterable[_Section]) -> list[RenderableType]:
-    return [part for section in sections for part in section.parts]
 
 
 def _main_finding(report: Report, *, everything: bool) -> Finding | None:
@@ -130,7 +133,7 @@ def _sections(report: Report, shown: Finding | None, *, everything: bool) -> lis
         others = [note for note in notes if note.title != reason_without_job(report.run)]
     rest = [finding for finding in others if finding is not cause and not _repeats(report, finding, cause)]
     if rest and not everything:
-        sections += [_Section(3, [heading("ALSO FOUND"), *_one_liners(report, rest[:MOST_OTHERS])])]
+        sections += [_Section(4, [heading("ALSO FOUND"), *_one_liners(report, rest[:MOST_OTHERS])])]
     if jobs or not everything:
         advised = cause or (report.finding_of(jobs[0]) if jobs and shown is None else None)
         sections += [_Section(0, _steps(report, jobs, advised))]
@@ -140,7 +143,7 @@ def _sections(report: Report, shown: Finding | None, *, everything: bool) -> lis
         more = f" (and {len(problems) - 1} more; -v lists them)" if len(problems) > 1 else ""
         problem = Text.assemble(("\nproblem  ", STYLE["warning"]), printable(problems[0]) + more)
         sections += [_Section(0, [problem])]
-    return [*sections, _Section(1, [Text(f"\n-v: {_behind_option(report, jobs)}", style="dim")])]
+    return [*sections, _Section(2, [Text(f"\n-v: {_behind_option(report, jobs)}", style="dim")])]
 
 
 def _repeats(report: Report, finding: Finding, cause: Finding | None) -> bool:
@@ -175,19 +178,35 @@ def _of_finding(report: Report, finding: Finding) -> list[_Section]:
 
 
 def _evidence(report: Report, *findings: Finding | None) -> list[RenderableType]:
-    """Cite lines that show a finding, each on one line of the screen."""
-    cited = [report.evidence(finding)[:MOST_LINES] for finding in findings if finding is not None]
-    lines = {place_of(report, line): quoted(line) for lines in cited for line in lines}
-    width = min(max(map(len, lines), default=0), WIDEST)
-    texts = [Text.assemble((place.ljust(width), "cyan"), "  ", _from_message(text)) for place, text in lines.items()]
+    """Cite lines that show a finding, each on one line of the screen: first one of each kind."""
+    ranks = _rank_by_line(report)
+    shown: dict[str, str] = {}
+    for finding in filter(None, findings):
+        for line in _of_each_kind(finding.evidence)[:MOST_LINES]:
+            cited, rank = report.cited(line.source, line.line), ranks.get((line.source, line.line))
+            if (place := place_of(report, cited)) not in shown and (text := quoted(cited).strip()):
+                shown[place] = ("" if rank is None else f"rank {rank}: ") + condensed(text, LONGEST_LINE)
+    width = min(max(map(len, shown), default=0), WIDEST)
+    texts = [Text.assemble((place.ljust(width), "cyan"), "  ", text) for place, text in shown.items()]
     return [indented(_one_line(text)) for text in texts[:MOST_LINES]]
 
 
-def _from_message(line: str) -> str:
-    """Return a long line without the prefix of NCCL, so that what it says is in view."""
-    places = [(line.find(marker), len(marker)) for marker in MARKERS]
-    starts = [start for start, length in places if start > 0 and _letters(line[start + length :])]
-    return f"… {line[min(starts) :]}" if starts and len(line) > LONGEST_LINE else line
+def _rank_by_line(report: Report) -> dict[tuple[int, int], int]:
+    """Return the rank that printed a line, of lines that show calls or a verdict."""
+    numbers = report.run["rank"].select("rank_id", "rank").drop_nulls()
+    rows = [report.run[name].select("source", "line", "rank_id") for name in ("shown_call", "verdict_evidence")]
+    known = pl.concat(rows).drop_nulls().join(numbers, on="rank_id")
+    return {(source, line): rank for source, line, rank in known.select("source", "line", "rank").iter_rows()}
+
+
+def _of_each_kind(lines: list[Line]) -> list[Line]:
+    """Order lines so that one of each label comes first."""
+    seen: Counter[str] = Counter()
+    turns = []
+    for line in lines:
+        turns.append(seen[line.what])
+        seen[line.what] += 1
+    return [line for _, _, line in sorted(zip(turns, range(len(lines)), lines, strict=True))]
 
 
 def _letters(text: str) -> str:
@@ -197,7 +216,9 @@ def _letters(text: str) -> str:
 def _of_job(report: Report, row: Row, cause: Finding | None, *, is_first: bool) -> list[_Section]:
     finding = report.finding_of(row)
     head = Text.assemble(
-        ("\n", ""), (row["verdict"].upper(), STYLE[report.severity_of(row)]), (f"  ({row['certainty']})  ", "dim")
+        ("\n", ""),
+        (row["verdict"].upper(), STYLE[report.severity_of(row)]),
+        (f"{certainty_text(row['verdict'], row['certainty']).replace(' ', '  ')}  ", "dim"),
     )
     parts: list[RenderableType] = [head.append(finding.title if finding else row["reason"], "bold")]
     if finding and finding.detail and _letters(finding.detail) not in _letters(finding.title):
@@ -208,11 +229,14 @@ def _of_job(report: Report, row: Row, cause: Finding | None, *, is_first: bool) 
         parts.append(indented(Text(f"Cause ({cause.certainty}): {cause.title.removesuffix('.')}.", "bold")))
     if stopped := stop_text(report, row):
         parts.append(indented(Text(stopped)))
-    chain = chain_text(report, row)
-    sections = [_Section(0, parts), _Section(4, chain), _Section(3, culprits(report, row, MOST_LINES))]
-    sections += [_Section(5, mismatch(report, row)), _Section(5, _waiting(report, row))]
-    sections += [_Section(4, host_versions(report, row))]
-    return [*sections, _Section(4, [] if chain else _evidence(report, cause, finding))]
+    incident, evidence = chain_text(report, row), _evidence(report, cause, finding)
+    waiting = _waiting(report, row)
+    tables = [table for most in (MOST_LINES, 1) if (table := culprits(report, row, most))]
+    shorter = [[*tables[-1], *waiting], tables[-1]] if tables else []
+    sections = [_Section(0, parts), _Section(1, [*tables[0], *waiting], shorter) if tables else _Section(5, waiting)]
+    sections += [_Section(3, incident or evidence, [evidence] if incident else [])]
+    sections += [_Section(5, mismatch(report, row)), _Section(4, host_versions(report, row))]
+    return sections
 
 
 def _waiting(report: Report, row: Row) -> list[RenderableType]:
@@ -229,8 +253,9 @@ def _other_jobs(report: Report, jobs: list[Row]) -> list[RenderableType]:
     for number, row in enumerate(jobs[1:], 2):
         finding = report.finding_of(row)
         earlier = ", an earlier run on the same GPUs" if row["job"] in report.earlier_runs else ""
-        text = f"job {number} of {len(jobs)}{earlier}: {row['verdict'].upper()} ({row['certainty']})"
-        lines.append(_one_line(Text(f"{text}  {finding.title if finding else row['reason']}")))
+        verdict = row["verdict"].upper() + certainty_text(row["verdict"], row["certainty"])
+        title = finding.title if finding else row["reason"]
+        lines.append(_one_line(Text(f"job {number} of {len(jobs)}{earlier}: {verdict}  {title}")))
     more = [Text(f"and {len(lines) - MOST_LINES} more jobs", style="dim")] if len(lines) > MOST_LINES else []
     return [Text(""), *lines[:MOST_LINES], *more] if lines else []
 

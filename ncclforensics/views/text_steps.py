@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 
 from rich.console import RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
 from ncclforensics.report.next_steps import Command
@@ -22,9 +21,14 @@ def run_now(commands: list[Command], most: int) -> list[RenderableType]:
         shown[command.where].append(command)
     if len(shown) == 1:
         ((where, group),) = shown.items()
-        return [heading(f"RUN NOW on {where}{more}"), *(indented(Text(command.line)) for command in group)]
+        return [heading(f"RUN NOW on {where}{more}"), *(_unbroken(command.line, 2) for command in group)]
     parts: list[RenderableType] = [heading(f"RUN NOW{more}")]
     for where, group in shown.items():
         parts.append(indented(Text(f"on {where}:", style="dim")))
-        parts += [Padding(Text(command.line), (0, 0, 0, 4)) for command in group]
+        parts += [_unbroken(command.line, 4) for command in group]
     return parts
+
+
+def _unbroken(line: str, indent: int) -> Text:
+    """Return a command as one line, however long, which the terminal wraps: copied, it is still one line."""
+    return Text(" " * indent + line, no_wrap=True, overflow="ignore")

@@ -15,7 +15,7 @@ import polars as pl
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
 from ncclforensics.analyses.job.line_faults import LOST, MOVED
-from ncclforensics.data.names import argument_text, ranks_text
+from ncclforensics.data.names import argument_text, count_of, ranks_text
 
 ARGUMENTS = ("count", "datatype", "op", "root")
 MOST_ENQUEUED = 256  # collectives that a host enqueues at most while the GPU does not go on; a step has fewer
@@ -345,4 +345,4 @@ def _describe_difference(how: str, actual: Row, expected: Row) -> str:
 
 
 def _call_text(row: Row) -> str:
-    return f"{row['name']} of {row['count']}"
+    return f"{row['name']} of {count_of(row['count'], 'element')}"

@@ -36,13 +36,17 @@ def find_missing_call_lines(job: Job) -> Diagnosis | None:
     visible_ranks = [row for row in job.visibility.values() if row["calls"]]
     if job.is_finished or _has_single_ranks(job) or len(visible_ranks) > MAJORITY * len(job.rank_ids):
         return None
-    how_many = "no rank's log" if not visible_ranks else f"only {len(visible_ranks)} of {len(job.rank_ids)} ranks' logs"
+    number = len(visible_ranks)
+    which = (
+        f"the logs of only {number} of {len(job.rank_ids)} ranks show calls" if number else "no rank's log shows calls"
+    )
     is_initialised = any(row["is_complete"] for row in job.memberships)
     init = "init completed, but" if is_initialised else "no line shows the end of an init, and"
-    diagnosis = Diagnosis(
-        "undecidable", f"{init} {how_many} shows calls: the logs do not show what happened after init"
-    )
-    diagnosis.collect = COLLECT_CALLS
+    diagnosis = Diagnosis("undecidable", f"{init} {which}: the logs do not show what happened after init")
+    diagnosis.collect = [
+        *(["the complete logs of the other ranks, if they were cut"] if number else []),
+        *COLLECT_CALLS,
+    ]
     if job.has_calls_of_no_communicator:
         diagnosis.reason = "the pointers were left out of this text, so that its calls name no communicator"
         diagnosis.collect = COLLECT_UNCHANGED

@@ -214,7 +214,7 @@ def _diagnose_cycle(job: Job, roots: Roots) -> Diagnosis:
     """Judge ranks that wait for each other in the calls of several groups, or in messages."""
     recordings = recordings_of(job)
     standing = [call for rank in roots.cycle if (call := recordings.blocking(rank, with_messages=True))]
-    where = [f"rank {call['rank']} stands in {described(call)}, {place_text(recordings, call)}" for call in standing]
+    where = _standing_texts(recordings, standing)
     if roots.is_message_cycle:
         reason = "each waits for a message of the next, and none is at the matching call: " + "; ".join(where[:SHOWN])
         # In one line of the program all are at fault; in several, one rank may have left out an earlier message.
@@ -233,6 +233,18 @@ def _diagnose_cycle(job: Job, roots: Roots) -> Diagnosis:
     cite(job, diagnosis, "culprit", of_culprits)
     cite(job, diagnosis, "waiting", [call for call in standing if call not in of_culprits])
     return diagnosis
+
+
+def _standing_texts(recordings: Recordings, calls: list[Row]) -> list[str]:
+    """Say in which call each rank stands; what is the same for all of them, once."""
+    texts = [described(call) for call in calls]
+    if len(set(texts)) > 1 or len(texts) < 2:
+        return [
+            f"rank {c['rank']} stands in {text}, {place_text(recordings, c)}"
+            for c, text in zip(calls, texts, strict=True)
+        ]
+    first, *others = [f"rank {call['rank']} in {place_text(recordings, call)}" for call in calls]
+    return [f"all stand in {texts[0]}, {first}", *others]
 
 
 def _culprit_numbers(job: Job, diagnosis: Diagnosis) -> set[int | None]:

@@ -374,13 +374,12 @@ def _judge_wrong_sizes(job: Job, rows: list[Row]) -> Diagnosis:
 
 def _unexplained(first: dict[int, Row], calls: dict[int, str], silent: list[int]) -> str:
     """Say what the ranks report, and which printed nothing."""
-    by_kind: dict[str, list[int]] = defaultdict(list)
+    by_end: dict[str, list[int]] = defaultdict(list)
     for rank, row in sorted(first.items()):
-        by_kind["timed out" if row["kind"] == TIMED_OUT else "lost a connection"].append(rank)
-    text = " and ".join(f"{ranks_text(ranks)} {what}" for what, ranks in by_kind.items())
+        where = f" in {calls[rank]}" if rank in calls else ""
+        by_end[("timed out" if row["kind"] == TIMED_OUT else "lost a connection") + where].append(rank)
+    text = " and ".join(f"{ranks_text(ranks)} {what}" for what, ranks in by_end.items())
     text = text or "ranks lost a connection or timed out"
-    if calls:
-        text += f" in {', '.join(sorted(set(calls.values())))}"
     if len(silent) == 1:
         text += f", and {ranks_text(silent)} printed no error, so suspect that rank first"
     return f"{text}; no line shows which rank failed or stopped first"

@@ -27,6 +27,7 @@ from ncclforensics.analyses.hang import (
     waiting,
 )
 from ncclforensics.analyses.hang.job import EVIDENCE_LINE, Diagnosis, Job, all_jobs
+from ncclforensics.data.names import MESSAGES
 from ncclforensics.frames.registry import analysis
 
 VERDICT = {
@@ -46,6 +47,8 @@ VERDICT = {
     "op": pl.Int32(),
     "root": pl.Int32(),  # a number within the communicator
     "root_rank": pl.Int32(),  # the same as a rank of the job
+    "caller": pl.Int32(),  # rank number of the process that made this Send or Recv
+    "call_ranks": pl.List(pl.Int32()),  # rank numbers of its communicator; null if unknown, or if it has all ranks
     "how": pl.String(),  # of a mismatch: skipped, extra, swapped, arguments, another; compared: by PyTorch
     "basis": pl.String(),  # what it rests on, if not on calls: stacks
     "fields": pl.List(pl.String()),  # of the call that differ
@@ -134,6 +137,21 @@ def _diagnose_jobs(frames: dict[str, pl.DataFrame]) -> list[tuple[Job, Diagnosis
     return diagnoses
 
 
+def _caller(job: Job, diagnosis: Diagnosis) -> int | None:
+    """Return the rank number of the process that made the Send or Recv of a diagnosis."""
+    call = diagnosis.call or {}
+    is_known = call.get("name") in MESSAGES and call.get("rank_id") in job.rank_ids
+    return job.rank_number(call["rank_id"]) if is_known else None
+
+
+def _ranks_of_part(job: Job, key: str | None) -> list[int] | None:
+    """Return the rank numbers of a communicator that has some of the job's ranks; None unless all are known."""
+    members = job.members.get(str(key), [])
+    numbers = job.rank_numbers({row["rank_id"] for row in members})
+    is_part = bool(members) and len(members) == len(numbers) == members[0]["nranks"] < (job.nranks or 0)
+    return sorted(numbers) if is_part and not job.has_guessed_members(str(key)) else None
+
+
 @analysis({**VERDICT, "evidence_lines": pl.List(pl.Struct(EVIDENCE_LINE))})
 def job_diagnosis(
     rank: pl.DataFrame,
@@ -183,7 +201,12 @@ def job_diagnosis(
 ) -> pl.DataFrame:
     """One row per job: its verdict with the evidence lines."""
     rows = [
-        {**diagnosis.row(job.number), "absent": sorted({*job.absent, *diagnosis.missing})}
+        {
+            **diagnosis.row(job.number),
+            "caller": _caller(job, diagnosis),
+            "call_ranks": _ranks_of_part(job, diagnosis.key),
+            "absent": sorted({*job.absent, *diagnosis.missing}),
+        }
         for job, diagnosis in _diagnose_jobs(locals())
     ]
     return pl.DataFrame(rows, schema={**VERDICT, "evidence_lines": pl.List(pl.Struct(EVIDENCE_LINE))})

@@ -16,8 +16,8 @@ MOST_CALLS = 4096  # the last calls of a rank, in which its own order is looked 
 FAR_MORE = 4  # times as many ranks stand in the calls of one side as in those of the other
 ENOUGH_PERIODS = 1  # earlier periods that have to agree
 LEFT_OUT = (
-    "left out a call that it made each time before: it stands in the call that followed, and the others wait for the "
-    "one that is missing"
+    "skipped a call that it had made in every round before: it is already in a later call, and the others wait in the "
+    "skipped one"
 )
 COUNTERPART = {"Send": "Recv", "Recv": "Send"}
 
@@ -111,8 +111,8 @@ def _left_the_order(job: Job, first_edges: dict[int, Row], passed: list[int]) ->
         return diagnosis
     diagnosis = Diagnosis("cross-communicator-deadlock", "", certainty, culprits=passed)
     diagnosis.reason = (
-        "made a call that the program has behind one that the others wait for: the order of communicators was another "
-        "there, or that call was left out"
+        "is in a later call, while the others wait for it in an earlier one: it used the communicators in another "
+        "order than the others, or skipped the earlier call"
     )
     return diagnosis
 

@@ -194,9 +194,10 @@ def torch_calls_differ(fingerprint: pl.DataFrame, verdict: pl.DataFrame) -> Iter
     is_world = fingerprint.drop_nulls(["global_rank", "first_rank"]).select((of_job == of_group).all()).item()
     evidence = fingerprint.sort(pl.col("first_rank").is_in(minority), descending=True, maintain_order=True)
     by_call = {call: ranks_text(rank for rank in called if called[rank] == call) for call in called.values()}
-    difference = "different operations" if called and not has_majority else "another operation than the others"
+    of_group_text = "" if is_world else " of a process group"
+    difference = _difference_text(fingerprint, is_open=bool(called) and not has_majority)
     yield Finding(
-        title=f"{ranks_text(minority) or 'ranks'} of a process group called {difference}",
+        title=f"{ranks_text(minority) or 'ranks'}{of_group_text} called {difference}",
         detail="; ".join(f"{ranks}: {call}" for call, ranks in by_call.items())
         or "the message is cut before the operations",
         certainty="certain",
@@ -204,6 +205,17 @@ def torch_calls_differ(fingerprint: pl.DataFrame, verdict: pl.DataFrame) -> Iter
         evidence=[Line(source, line) for source, line in evidence.select("source", "line").head(2).rows()],
         job=next((row["job"] for row in verdict.to_dicts() if row["how"] == COMPARED), None),
     )
+
+
+def _difference_text(fingerprint: pl.DataFrame, *, is_open: bool) -> str:
+    """Say in what the calls differ; `is_open`: no majority shows which ranks are the others."""
+    operations, shapes = (
+        pl.concat([fingerprint[name].cast(pl.String), fingerprint[f"other_{name}"].cast(pl.String)]).drop_nulls()
+        for name in ("operation", "shape")
+    )
+    if operations.n_unique() == 1 and shapes.n_unique() > 1:
+        return f"{operations[0]} with {'different shapes' if is_open else 'another shape than the others'}"
+    return "different operations" if is_open else "another operation than the others"
 
 
 @rule(Category.TIMEOUT, Severity.INFO, of=("work_status",), hang=True)

@@ -22,8 +22,11 @@ def _victims(rows: pl.DataFrame, verdict: pl.DataFrame, what: str, detail: str) 
     if rows.is_empty() or (verdict["verdict"] == "no-hang").any():
         return
     ranks = sorted(rows["rank"].drop_nulls().unique().to_list())
-    calls = sorted(rows["call"].drop_nulls().unique().to_list())
+    by_call = rows.drop_nulls("call").group_by("call").agg(pl.col("rank").drop_nulls().unique()).sort("call")
+    calls = {call: ranks_text(numbers) for call, numbers in by_call.iter_rows()}
     where = f" in {', '.join(calls)}" if calls else ""
+    if len(calls) > 1 and all(calls.values()):
+        where = f": {'; '.join(f'{numbers} in {call}' for call, numbers in calls.items())}"
     yield Finding(
         title=f"{ranks_text(ranks) or 'ranks'} {what}{where}",
         detail=detail,

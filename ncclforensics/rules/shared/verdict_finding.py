@@ -11,6 +11,7 @@ from ncclforensics.data.names import operation_text, ranks_text
 from ncclforensics.rules.finding import Finding, Line
 
 Row = dict[str, Any]
+LONGEST_GROUP = 40  # characters of the ranks of a communicator in a title
 
 
 def verdicts_of(verdict: pl.DataFrame, *names: str) -> Iterator[Row]:
@@ -31,8 +32,10 @@ def verdict_finding(row: Row, verdict_evidence: pl.DataFrame, rank: pl.DataFrame
     evidence = [Line(line["source"], line["line"], line["what"]) for line in lines.to_dicts()]
     is_of_ranks = row["verdict"] not in ("init-failed", "undecidable", "stuck-together")
     subject = (ranks_text(numbers) or processes) if is_of_ranks else ""
+    group = ranks_text(row["call_ranks"] or [])
+    of_group = f" of {group}" if row["name"] and row["caller"] is None and 0 < len(group) <= LONGEST_GROUP else ""
     return Finding(
-        title=title.format(ranks=culprits_text + where, call=operation_text(row)),
+        title=title.format(ranks=culprits_text + where, call=operation_text(row) + of_group),
         detail=f"{subject} {row['reason']}".strip(),
         certainty=row["certainty"],
         ranks=numbers,
