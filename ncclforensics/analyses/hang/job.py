@@ -306,11 +306,10 @@ class Job:
         last_calls = lines.group_by("rank_id", maintain_order=True).agg(pl.col("signature").tail(number))
         return {rank_id: tuple(signatures) for rank_id, signatures in last_calls.iter_rows()}
 
-    def kinds_of_calls(self, key: str) -> pl.DataFrame:
-        """Count what each member called on a communicator: columns rank_id, signature, len."""
-        calls = self.calls.filter((pl.col("key") == key) & pl.col("nth").is_not_null())
-        lines = calls.select("rank_id", self._call_line["signature"].gather(calls["call_line"]))
-        return lines.group_by("rank_id", "signature").len()
+    def signatures(self, keys: list[str]) -> pl.DataFrame:
+        """Return what each member called on some communicators: columns rank_id, nth, signature."""
+        calls = self.calls.filter(pl.col("key").is_in(keys) & pl.col("nth").is_not_null())
+        return calls.select("rank_id", "nth", self._call_line["signature"].gather(calls["call_line"]))
 
     def last_call(self, rank_id: int) -> Row | None:
         """Return the last call of a rank, on any communicator."""

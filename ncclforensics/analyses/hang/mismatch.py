@@ -93,7 +93,7 @@ def _made_the_same(job: Job, diagnosis: Diagnosis) -> bool:
     """
     key = str(diagnosis.key)
     kinds: dict[int, set[tuple[int, int]]] = defaultdict(set)
-    for rank_id, signature, number in job.kinds_of_calls(key).iter_rows():
+    for rank_id, signature, number in job.signatures([key]).group_by("rank_id", "signature").len().iter_rows():
         kinds[rank_id].add((signature, number))
     usual = [kinds[rank_id] for rank_id in kinds if rank_id not in diagnosis.culprits]
     made = [kinds[rank_id] for rank_id in diagnosis.culprits if rank_id in kinds]
@@ -219,7 +219,7 @@ def _majority_signature(job: Job, key: str, nth: int, groups: dict[int, list[Row
         for sister, rows in job.members.items()
         if sister != key and rows[0]["nranks"] == nranks and job.communicator_index[rows[0]["rank_id"], sister] == index
     ]
-    expected = {row["signature"] for sister in sister_keys for row in job.collectives_at(sister, nth)}
+    expected = set(job.signatures(sister_keys).filter(pl.col("nth") == nth)["signature"])
     agreed_signatures = expected & set(groups)
     return agreed_signatures.pop() if len(expected) == 1 and agreed_signatures else None
 

@@ -237,18 +237,19 @@ def _model(members: list[Sequence]) -> Sequence | None:
     Two members of one communicator have none: there, the communicators of equal size that each rank created at the
     same place decide, for programs run the same calls on all of them.
     """
-    best, most = None, 1
-    seen: list[Sequence] = []
-    distinct = _distinct(members)
-    counts = Counter(member.content for member in members)
-    for member in sorted(distinct.values(), key=lambda calls: -calls.height):
-        if any(_first_difference(member, other) is None for other in seen):
-            continue
-        seen.append(member)
-        alike = sum(counts[content] for content, other in distinct.items() if _first_difference(member, other) is None)
-        if alike > most:
-            best, most = member, alike
-    return best if most * 2 > len(members) else None
+    distinct, counts = list(_distinct(members).values()), Counter(member.content for member in members)
+    if not distinct:
+        return None
+    starts = pl.concat(
+        calls.signature.to_frame().with_columns(end=pl.int_range(pl.len()), number=number, alike=counts[calls.content])
+        for number, calls in enumerate(distinct)
+    )
+    weighted = pl.col("signature").hash() * (2 * pl.col("end") + 1).cast(pl.UInt64)
+    starts = starts.with_columns(start=weighted.cum_sum().over("number"))  # equal for sequences that begin alike
+    shown = starts.group_by("number").last().select("end", "start", "alike")
+    alike = starts.drop("alike").join(shown, on=["end", "start"]).group_by("number").agg(pl.sum("alike"), pl.max("end"))
+    best, most, _ = alike.sort("alike", "end", "number", descending=[True, True, False]).row(0)
+    return distinct[best] if most > 1 and most * 2 > len(members) else None
 
 
 def _first_difference(calls: Sequence, other_calls: Sequence, start: int = 0, shift: int = 0) -> int | None:
