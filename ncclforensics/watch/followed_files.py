@@ -12,21 +12,24 @@ from functools import cache
 from pathlib import Path
 from stat import S_ISREG
 
+from ncclforensics.data.names import MESSAGES
 from ncclforensics.formats import dialect
 from ncclforensics.inputs.rotation import stem
 from ncclforensics.inputs.sources import files_at, path_text
 
 STEP = 1 << 20  # bytes read at once
 TAIL = 64 << 10  # bytes at the end of a file that is there at the beginning, read to see whether the job makes calls
+BEGINNING = 4 << 20  # bytes of a log in which messages show, if its rank sends or receives any
 SEARCH_EVERY = 5.0  # seconds between two searches for new files; known ones are looked at every time
 
 
 @dataclass(slots=True)
 class NewLines:
-    """What was added to one log: bytes, lines of calls, lines of warnings."""
+    """What was added to one log: bytes, lines of calls, lines of Send and Recv among them, lines of warnings."""
 
     size: int = 0
     calls: int = 0
+    messages: int = 0
     warnings: int = 0
 
 
@@ -44,6 +47,9 @@ class FollowedFiles:
     paths: list[str]
     shows_calls: bool = False  # some log has shown a call
     newest: float = 0.0  # the last time of modification, in seconds since the epoch
+    _calls: dict[str, int] = field(default_factory=dict)  # of each log, since it is followed
+    _incomplete: set[str] = field(default_factory=set)  # logs of which not all lines were read
+    _with_messages: set[str] = field(default_factory=set)  # logs that show Send or Recv
     _files: dict[tuple[int, int], _File] = field(default_factory=dict)  # by device and inode
     _found: dict[str, Path] = field(default_factory=dict)
     _searched: float | None = None
@@ -53,6 +59,11 @@ class FollowedFiles:
     def names(self) -> list[str]:
         """The paths of the files that exist."""
         return list(self._found)
+
+    def collectives_so_far(self) -> dict[str, int]:
+        """Return the number of calls of each log that was read from its first line, and shows only collectives."""
+        left_out = self._incomplete | self._with_messages
+        return {log: calls for log, calls in self._calls.items() if calls and log not in left_out}
 
     def read_new(self, now: float) -> dict[str, NewLines]:
         """Read the bytes added since the last time: name of a log -> what was added, of logs that grew.
@@ -76,12 +87,17 @@ class FollowedFiles:
                 if (file := self._files.get(key)) is None:
                     offset = max(0, status.st_size - TAIL) if is_first else 0
                     file = self._files[key] = _File(stem(name), offset)
+                    if offset:
+                        self._incomplete.add(file.log)
                 file.search = self._searches
                 new = self._read_on(path, file, status.st_size)
             except OSError:  # gone since; the next search does not find it
                 continue
             self.newest = max(self.newest, status.st_mtime)
             self.shows_calls |= new.calls > 0
+            self._calls[file.log] = self._calls.get(file.log, 0) + new.calls
+            if new.messages:
+                self._with_messages.add(file.log)
             if new.size and not is_first:
                 total = grown.setdefault(file.log, NewLines())
                 total.size += new.size
@@ -102,6 +118,8 @@ class FollowedFiles:
                 end = data.rfind(b"\n") + 1 or (len(data) if len(data) == STEP else 0)
                 new.size += end
                 new.calls += _count(data, end, "operation")
+                if file.offset < BEGINNING:
+                    new.messages += sum(data.count(message, 0, end) for message in _messages())
                 new.warnings += _count(data, end, "warning")
                 file.offset += end
                 if len(data) < STEP:
@@ -123,3 +141,9 @@ def _anchors(frame: str) -> tuple[bytes, ...]:
     """The literals of which each line of a frame holds one."""
     patterns = (pattern for shape in dialect().shapes if shape.frame == frame for pattern in shape.patterns)
     return tuple(pattern.anchor.encode() for pattern in patterns if pattern.anchor)
+
+
+@cache
+def _messages() -> tuple[bytes, ...]:
+    """The names of messages with the literals that follow the name of a call."""
+    return tuple(b" " + name.encode() + anchor for name in MESSAGES for anchor in _anchors("operation"))

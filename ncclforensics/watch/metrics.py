@@ -33,6 +33,11 @@ class WatchCollector:
             last, allowed = watch.rhythm.last, watch.rhythm.allowed
             yield GaugeMetricFamily(f"{PREFIX}_last_call_timestamp_seconds", "When the last call was seen.", last)
             yield GaugeMetricFamily(f"{PREFIX}_allowed_silence_seconds", "Time without calls that is normal.", allowed)
+        text = "Seconds of a round of calls in which the others may have waited for this log."
+        stragglers = GaugeMetricFamily(f"{PREFIX}_straggler_seconds", text, labels=["log"])
+        for log, straggler in list(watch.stragglers.items()):
+            stragglers.add_metric([log], straggler.waited)
+        yield stragglers
         verdict = GaugeMetricFamily(f"{PREFIX}_verdict", "The latest verdict.", labels=["verdict", "certainty"])
         if (look := watch.look) is not None:
             verdict.add_metric([look.row["verdict"], look.row["certainty"]], 1)

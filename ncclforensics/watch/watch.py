@@ -15,13 +15,14 @@ import polars as pl
 
 from ncclforensics import analyze
 from ncclforensics.analyses.hang.stall import FROM_ENDS
-from ncclforensics.data.names import count_of
+from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.settings import Settings
 from ncclforensics.errors import NoInputError
 from ncclforensics.inputs.sources import forget_spooled
 from ncclforensics.report.earlier_look import FollowedLook, paths_of, ranks_of
 from ncclforensics.watch.followed_files import FollowedFiles, NewLines, logs_of
 from ncclforensics.watch.rhythm import LOOKS, Rhythm
+from ncclforensics.watch.stragglers import Straggler, Stragglers
 
 if TYPE_CHECKING:
     from ncclforensics.report.build import Report, Row
@@ -78,6 +79,8 @@ class Watch:
     look: Look | None = None  # the latest
     calls: int = 0  # lines seen
     warnings: int = 0  # lines seen
+    stragglers: dict[str, Straggler] = field(default_factory=dict)  # by log: those that are named
+    _lag: Stragglers = field(default_factory=Stragglers)
     _logs: dict[str, _Log] = field(default_factory=dict)
     _warned: float | None = None  # the last warning, if no call followed it
     _looks_after_warning: int = 0
@@ -92,6 +95,7 @@ class Watch:
                 return None
             self.rhythm = Rhythm(min(self.files.newest, now), self.longest_pause)
         self._note(grown, now, self.rhythm)
+        self._name_stragglers(now)
         has_stopped = self.rhythm.is_look_due(now)
         is_after_warning = self._is_look_after_warning_due(now, self.rhythm)
         lagging = [rhythm for rhythm in self._learnt().values() if rhythm.is_look_due(self.rhythm.last)]
@@ -135,6 +139,30 @@ class Watch:
             self._warned, self._looks_after_warning = None, 0
         if any(new.warnings for new in grown.values()):
             self._warned = now
+
+    def _name_stragglers(self, now: float) -> None:
+        """Tell which logs the others regularly wait for, and which no longer."""
+        self._lag.note(self.files.collectives_so_far(), now)
+        found = {straggler.log: straggler for straggler in self._lag.found()}
+        for log, straggler in found.items():
+            if log not in self.stragglers:
+                self.notify(
+                    f"{self._ranks_in(log)} may be a straggler (possible): the others waited for it in "
+                    f"{straggler.late_rounds} of {straggler.rounds} rounds of calls, for {straggler.waited:.1f} s of "
+                    f"{straggler.round_time:.1f} s, by the times at which lines arrived in the logs"
+                )
+        for log in self.stragglers.keys() - found.keys():
+            self.notify(f"{log}: the others no longer wait for it in most rounds of calls")
+        self.stragglers = found
+
+    def _ranks_in(self, log: str) -> str:
+        """Name the ranks of a log, and the log."""
+        paths = [path for path in self.files.names if log in logs_of([path])]
+        try:
+            ranks = analyze(paths, rank_from=self.rank_from, settings=self.settings).run["rank"]
+        except NoInputError:
+            return log
+        return f"{ranks_text(ranks['rank'].drop_nulls())} ({log})".lstrip()
 
     def _is_look_after_warning_due(self, now: float, rhythm: Rhythm) -> bool:
         """Whether no call has followed a warning for once, or twice, the longest pause."""
