@@ -14,7 +14,10 @@ from ncclforensics.capture import request
 from ncclforensics.data.settings import ExpectedMachine, Settings, Thresholds
 from ncclforensics.mcp import answers
 from ncclforensics.mcp.runs import Runs
+from ncclforensics.report.redacted_run import redact_report
 from ncclforensics.rules.finding import Severity
+from ncclforensics.simulate.generate import generate
+from ncclforensics.simulate.plan import Fault, FaultKind, Plan
 from ncclforensics.tui.content.evidence import Citer
 from ncclforensics.tui.content.incident import build_incident
 from tests.incidents import INCIDENTS, ROOT, Incident
@@ -69,6 +72,8 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("files = ['x']", "site.toml: unknown key files"),
         ("ignore = 'hang'", "site.toml: ignore is a list of texts"),
         ("machine = 8", "site.toml: machine is a table: [machine]"),
+        ("racks = ['r07']", "site.toml: racks is a table: [racks]"),
+        ("[racks]\nr07 = 'gpu-a*'", "site.toml: racks: r07 is a list of texts"),
         ("[machine]\nnics = 7.5", "site.toml: machine: nics is a whole number above 0"),
         ("[machine]\nbusbw = true", "site.toml: machine: busbw is a number above 0"),
         ("[thresholds]\nlate_seconds = 0", "site.toml: thresholds: late_seconds is a number above 0"),
@@ -280,6 +285,31 @@ def test_the_documentation_names_every_key_and_no_other() -> None:
     keys = flat + [f"{name}.{field.name}" for name, kind in tables.items() for field in fields(kind)]
 
     assert [line.split("`")[1] for line in text.splitlines() if line.startswith("| `")] == [
-        *(key for key in ("paths", "select", "ignore", "rule_folders", "redact_words") if key in keys),
+        *(key for key in ("paths", "select", "ignore", "rule_folders", "redact_words", "racks") if key in keys),
         *(key for key in keys if "." in key),
     ]
+
+
+def rack_text(hosts_at_fault: tuple[int, ...], folder: Path, racks: dict[str, tuple[str, ...]], **options: Any) -> str:
+    culprits = tuple(2 * host + gpu for host in hosts_at_fault for gpu in range(2))
+    plan = Plan(
+        nodes=4, gpus_per_node=2, tp=2, version="2.27.7", layers=1, steps=1, fault=Fault(FaultKind.LAGGING, culprits)
+    )
+    if not folder.exists():
+        generate(plan, folder)
+    report = analyze(folder, settings=Settings(racks=racks))
+    if options.get("is_redacted"):
+        report, _ = redact_report(report, None)
+    return report.findings[0].detail.rpartition("; ")[2]
+
+
+def test_hosts_of_one_rack_are_said_to_share_it(tmp_path: Path) -> None:
+    """The hosts of the job are gpu-?000 to gpu-?003."""
+    logs, in_one = tmp_path / "two-hosts", {"r07": ("GPU-*001.example.org", "gpu-?00[12]"), "r08": ("*",)}
+
+    assert rack_text((1, 2), logs, in_one) == "both hosts stand in rack r07, and no other host of this run does"
+    assert rack_text((1, 2), logs, in_one, is_redacted=True).startswith("both hosts stand in rack rack-01,")
+    assert rack_text((1, 2), logs, {"r7": ("*[0-2]",)}) == "both hosts stand in rack r7, with 1 other host of this run"
+    for no_news in ({}, {"r07": ("*",)}, {"r07": ("*1",), "r08": ("*2",)}, {"r07": ("*1",)}):
+        assert "rack" not in rack_text((1, 2), logs, no_news)
+    assert rack_text((3,), tmp_path / "one-host", {"r09": ("*3",)}).endswith("003 stands in rack r09")

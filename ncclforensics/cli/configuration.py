@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -124,6 +124,10 @@ def _value(value: Any, kind: Any, place: str) -> Any:
         if not isinstance(value, dict):
             raise UsageError(f"{place} is a table: [{place.rpartition(' ')[2]}]")
         return _checked(value, kind, place)  # type: ignore[arg-type]  # a class, never an instance
+    if get_origin(kind) is Mapping:
+        if not isinstance(value, dict):
+            raise UsageError(f"{place} is a table: [{place.rpartition(' ')[2]}]")
+        return {name: _value(texts, get_args(kind)[1], f"{place}: {name}") for name, texts in value.items()}
     if str in get_args(kind):
         if not isinstance(value, list) or not all(isinstance(text, str) and text for text in value):
             raise UsageError(f"{place} is a list of texts")
@@ -141,7 +145,8 @@ def _merged(settings: Settings, path: Path, keys: Mapping[str, Any]) -> Settings
     values = dict(keys)
     for field in fields(Settings):
         if isinstance(value := values.get(field.name), dict):
-            values[field.name] = replace(getattr(settings, field.name), **value)
+            earlier = getattr(settings, field.name)
+            values[field.name] = {**earlier, **value} if isinstance(earlier, Mapping) else replace(earlier, **value)
     for key in {CODE_KEY, "paths"} & set(values):
         values[key] = tuple(_relative_to(path.parent, text) for text in values[key])
     return replace(settings, **values, files=(*settings.files, str(path)))

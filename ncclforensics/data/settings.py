@@ -1,7 +1,8 @@
-"""What a site may set: rules to run, the machines and delays that it expects, words to redact."""
+"""What a site may set: rules to run, the machines and delays that it expects, its racks, words to redact."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ncclforensics.data.thresholds import LATE_SECONDS, LONG_INIT
@@ -35,6 +36,7 @@ class Settings:
     select: tuple[str, ...] = ()  # rules and categories: commands that run all rules run only these
     ignore: tuple[str, ...] = ()  # rules and categories that they skip
     redact_words: tuple[str, ...] = ()  # words that `--redact` removes, too
+    racks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # name of a rack -> patterns of names of hosts
     machine: ExpectedMachine = field(default_factory=ExpectedMachine)
     thresholds: Thresholds = field(default_factory=Thresholds)
     files: tuple[str, ...] = ()  # the configuration files that these settings are from

@@ -18,6 +18,7 @@ from ncclforensics.grammar.values import parse_value
 from ncclforensics.report.earlier_look import EarlierLook
 from ncclforensics.report.groups import Groups
 from ncclforensics.report.next_steps import Command, commands, other_steps
+from ncclforensics.report.racks import add_racks
 from ncclforensics.report.selection import Selection
 from ncclforensics.rules.finding import QUOTED_WARNING, Finding, Line, Severity
 from ncclforensics.rules.registry import Rule, run_rules, select_rules
@@ -237,6 +238,7 @@ def build_report(
             finding.detail = finding.detail.replace(reasons[finding.job], row["reason"])
             if row["rests_on_stall"] and finding.certainty == "possible" and finding.severity is Severity.ERROR:
                 finding.severity = Severity.WARNING
+    add_racks(findings, run)
     shown: list[Finding] = []
     not_selected: list[Finding] = []
     for finding in findings:

@@ -22,6 +22,7 @@ from ncclforensics.report.pseudonyms import REMOVED, Pseudonyms, is_secret
 SEARCHED_BYTES = 64 << 20  # at the beginning of a file: for users and jobs that no cited line names
 BLOCK = 4 << 20  # bytes
 LONGEST_NAME = 1 << 10  # bytes by which blocks overlap
+SHORTEST_RACK = 3  # characters of a rack's name that is redacted
 
 
 def assign_pseudonyms(run: Frames, map_file: Path | None = None) -> Pseudonyms:
@@ -43,6 +44,9 @@ def assign_pseudonyms(run: Frames, map_file: Path | None = None) -> Pseudonyms:
             pseudonyms.set(Path(path).name, pseudonyms.path(Path(path).name))
     for value in (*_secrets(run), *run.settings.redact_words):
         pseudonyms.set(value, REMOVED)
+    for number, rack in enumerate(run.settings.racks, 1):
+        if len(rack) >= SHORTEST_RACK and not rack.isdecimal():  # others are in many texts, and name no place
+            pseudonyms.set(rack, f"rack-{number:02}")
     for identifier in _identifiers(run):
         pseudonyms.identifier(identifier)
     for text in _texts(run):

@@ -232,11 +232,22 @@ def _of_job(report: Report, row: Row, cause: Finding | None, *, is_first: bool) 
     incident, evidence = chain_text(report, row), _evidence(report, cause, finding)
     waiting = _waiting(report, row)
     tables = [table for most in (MOST_LINES, 1) if (table := culprits(report, row, most))]
-    shorter = [[*tables[-1], *waiting], tables[-1]] if tables else []
+    shorter = [[*tables[-1], *waiting], tables[-1], [*_culprits_by_host(report, row), *waiting]] if tables else []
     sections = [_Section(0, parts), _Section(1, [*tables[0], *waiting], shorter) if tables else _Section(5, waiting)]
     sections += [_Section(3, incident or evidence, [evidence] if incident else [])]
     sections += [_Section(5, mismatch(report, row)), _Section(4, host_versions(report, row))]
     return sections
+
+
+def _culprits_by_host(report: Report, row: Row) -> list[RenderableType]:
+    """Name the culprits of each host in one line."""
+    ranks = (
+        report.run["rank"].filter(pl.col("rank_id").is_in(row["culprits"])).drop_nulls(["rank", "host"]).sort("rank")
+    )
+    hosts = ranks.group_by(pl.col("host").cast(pl.String), maintain_order=True).agg("rank")
+    named = [f"{ranks_text(numbers)} on {host}" for host, numbers in hosts.iter_rows()]
+    more = [f"{len(named) - MOST_LINES} more hosts"] if len(named) > MOST_LINES else []
+    return [indented(_one_line(Text(f"culprits: {'; '.join([*named[:MOST_LINES], *more])}")))] if named else []
 
 
 def _waiting(report: Report, row: Row) -> list[RenderableType]:
