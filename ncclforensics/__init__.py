@@ -85,7 +85,8 @@ def analyze(
 
         with connected(on) as (executor, threads):
             found = read_apart(found, executor, threads, parsed)
-    policy = ReadPolicy(full=full or everything or time_range is not None)
+    reads_whole = full or everything or time_range is not None
+    policy = ReadPolicy(full=True) if reads_whole else ReadPolicy.of_windows(len(found))
     run = open_run(found, policy, time_range=time_range, settings=settings, progress=parsed)
 
     def judge() -> PrintedReport:

@@ -114,6 +114,23 @@ def test_any_chunk_size_gives_the_same_lines_around_the_longest_line(
     assert_frame_equal(read(data + end + b"next\n", chunk), read(data + end + b"next\n"))
 
 
+@given(st.lists(TROUBLE.map(lambda data: data + b"\n").filter(lines.is_plain), min_size=1, max_size=6))
+@examples(20)
+def test_lines_of_several_sources_split_together_are_those_split_one_by_one(texts: list[bytes]) -> None:
+    firsts = [1 if number % 2 else -text.count(b"\n") for number, text in enumerate(texts)]
+    stretches = [lines.Stretch(text, number, firsts[number]) for number, text in enumerate(texts)]
+
+    together = lines.of_stretches(stretches)
+
+    alone = [lines.block(text, firsts[number], number) for number, text in enumerate(texts)]
+    assert_frame_equal(together, pl.concat(alone))
+
+
+@pytest.mark.parametrize("data", [b"", b"a", b'{"log": "a"}\n', b'a\n{"log": "a"}\n', b"a\n" + lines.BLANK_RUN])
+def test_cut_lines_records_and_runs_of_blank_lines_are_split_by_themselves(data: bytes) -> None:
+    assert not lines.is_plain(data)
+
+
 def test_a_line_too_long_to_be_kept_keeps_its_beginning_and_is_marked() -> None:
     rows = read(b"x" * (lines.LONGEST + 1) + b"\nnext\n")
 

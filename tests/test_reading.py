@@ -160,6 +160,13 @@ def test_a_window_costs_the_same_whatever_the_length_of_the_file(tmp_path: Path)
     assert read[0] == read[1] < 600
 
 
+def test_windows_of_many_files_hold_no_more_than_those_of_some() -> None:
+    few, many = ReadPolicy.of_windows(2048), ReadPolicy.of_windows(8192)
+
+    assert few == ReadPolicy()
+    assert 8192 * many.window == 2048 * few.window
+
+
 def test_a_small_file_is_read_whole_at_once(tmp_path: Path) -> None:
     run = run_of(written(tmp_path / "rank0.log", LOG * 100), policy=ReadPolicy())
 

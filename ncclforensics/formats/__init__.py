@@ -115,32 +115,38 @@ def nouns() -> list[Noun]:
     return list(dict.fromkeys(declared("NOUN")))
 
 
-@lru_cache(maxsize=1)
-def _other_than_lines() -> tuple[Format, ...]:
-    """The formats of which an input may be one document or a single value."""
-    return tuple(
-        form for form in all_formats().values() if any(hasattr(form, name) for name in ("is_dump", "records", "holds"))
-    )
-
-
 def document(beginning: bytes, path: str) -> DocumentReader | None:
     """The reader of a file with this beginning and path, if it is one document or a single value; None for lines."""
-    for candidate in _other_than_lines():
+    readers = (reader for recognise in _other_than_lines() if (reader := recognise(beginning, path)))
+    return next(readers, None)
+
+
+@lru_cache(maxsize=1)
+def _other_than_lines() -> tuple[Callable[[bytes, str], DocumentReader | None], ...]:
+    """One for each format of which an input may be one document or a single value: what recognises it."""
+    recognise: list[Callable[[bytes, str], DocumentReader | None]] = []
+    for candidate in all_formats().values():
         if hasattr(candidate, "is_dump"):
-            as_dump = cast(Dump, candidate)
-            if as_dump.is_dump(beginning):
-                return DocumentReader(as_dump.records, as_dump.head)
+            recognise.append(partial(_as_dump, cast(Dump, candidate)))
         elif hasattr(candidate, "records"):
-            as_document = cast(Document, candidate)
-            if beginning.startswith(as_document.MAGIC) and as_document.MARKER in beginning:
-                return DocumentReader(
-                    as_document.records, one_record_a_line=getattr(candidate, "ONE_RECORD_A_LINE", False)
-                )
+            is_one_a_line = getattr(candidate, "ONE_RECORD_A_LINE", False)
+            recognise.append(partial(_as_document, cast(Document, candidate), is_one_a_line))
         if hasattr(candidate, "holds"):
-            as_folder = cast(Folder, candidate)
-            if as_folder.holds(path, beginning):
-                return DocumentReader(partial(as_folder.value, path))
-    return None
+            recognise.append(partial(_as_value, cast(Folder, candidate)))
+    return tuple(recognise)
+
+
+def _as_dump(dump: Dump, beginning: bytes, _path: str) -> DocumentReader | None:
+    return DocumentReader(dump.records, dump.head) if dump.is_dump(beginning) else None
+
+
+def _as_document(candidate: Document, is_one_a_line: bool, beginning: bytes, _path: str) -> DocumentReader | None:
+    is_one = beginning.startswith(candidate.MAGIC) and candidate.MARKER in beginning
+    return DocumentReader(candidate.records, one_record_a_line=is_one_a_line) if is_one else None
+
+
+def _as_value(folder: Folder, beginning: bytes, path: str) -> DocumentReader | None:
+    return DocumentReader(partial(folder.value, path)) if folder.holds(path, beginning) else None
 
 
 @lru_cache(maxsize=1)

@@ -56,8 +56,7 @@ def arrange(sources: Sequence[Source], dialect: Dialect) -> list[Source]:
     def has_identity(data: bytes) -> bool:
         return bool(pl.Series([data.decode("utf-8", "replace")]).str.contains(dialect.prefix_regex).any())
 
-    beginnings = [beginning(source) for source in sources]
-    copies = find_copies(sources, beginnings, has_identity)
+    copies = find_copies(sources, has_identity)
     arranged = [
         replace(source, problem=copies[place].problem(sources[copies[place].original])) if place in copies else source
         for place, source in enumerate(sources)
@@ -67,19 +66,19 @@ def arrange(sources: Sequence[Source], dialect: Dialect) -> list[Source]:
         if not source.problem:
             similar[stem(source.path)].append(place)
     candidates = [place for places in similar.values() if len(places) > 1 for place in places]
-    processes = _processes({place: beginnings[place] for place in candidates}, dialect) if candidates else {}
+    processes = _processes({place: arranged[place] for place in candidates}, dialect) if candidates else {}
     for places in similar.values():
         for log in _logs({place: processes.get(place, set()) for place in places}):
             _put_in_order(arranged, log, dialect)
     return arranged
 
 
-def _processes(beginnings: dict[int, bytes], dialect: Dialect) -> dict[int, set[str]]:
+def _processes(sources: dict[int, Source], dialect: Dialect) -> dict[int, set[str]]:
     """Host and pid of some lines in the beginning of each source."""
     marker = dialect.prefix_marker.encode()
     found: list[tuple[int, str]] = []
-    for place, data in beginnings.items():
-        marked = [line for line in data.split(b"\n") if marker in line]
+    for place, source in sources.items():
+        marked = [line for line in beginning(source).split(b"\n") if marker in line]
         step = max(len(marked) // SAMPLED, 1)
         found += [(place, line.decode("utf-8", "replace")) for line in marked[::step]]
     rows = pl.DataFrame(found, schema={"place": pl.Int64(), "text": pl.String()}, orient="row")

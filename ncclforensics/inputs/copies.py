@@ -13,6 +13,7 @@ from operator import itemgetter
 
 from ncclforensics.inputs.sources import DAMAGED_ARCHIVE, Source, is_system_error
 
+FIRST = 512  # bytes by which most sources differ; they hold the host and the pid of a rank
 COMPARED = 1 << 15  # bytes of each beginning by which candidates are found
 STEP = 1 << 20  # bytes compared at once
 
@@ -30,26 +31,31 @@ class Copy:
         return f"is {kind} of {original.path}; left out"
 
 
-def find_copies(
-    sources: Sequence[Source], beginnings: Sequence[bytes], has_identity: Callable[[bytes], bool]
-) -> dict[int, Copy]:
+def find_copies(sources: Sequence[Source], has_identity: Callable[[bytes], bool]) -> dict[int, Copy]:
     """Which sources add nothing to another one: place in `sources` -> the copy that it is.
 
-    `beginnings`: the first COMPARED bytes of each. `has_identity`: whether a beginning says which process wrote it. Two
-    ranks may print the same banner, and two hosts may answer a command alike; that does not make the one a copy of the
-    other.
+    `has_identity`: whether a beginning says which process wrote it. Two ranks may print the same banner, and two hosts
+    may answer a command alike; that does not make the one a copy of the other.
     """
-    ordered = sorted((data, place) for place, data in enumerate(beginnings) if data)
+    alike = _alike([beginning(source, FIRST) for source in sources])
+    ordered = sorted((data, place) for place in alike if (data := beginning(sources[place])))
     copies: dict[int, Copy] = {}
     for (data, place), (next_data, next_place) in pairwise(ordered):
         # A text sorts directly before those that begin with it.
         if len(data) < COMPARED and next_data.startswith(data) and has_identity(data):
             copies[place] = Copy(next_place, is_older=data != next_data)
-    for data, alike in groupby(ordered, key=itemgetter(0)):
-        places = [place for _, place in alike]
+    for data, equal in groupby(ordered, key=itemgetter(0)):
+        places = [place for _, place in equal]
         if len(data) == COMPARED and len(places) > 1 and has_identity(data):
             _compare_all(sources, places, copies)
     return {place: _followed(copies, copy) for place, copy in copies.items()}
+
+
+def _alike(starts: Sequence[bytes]) -> set[int]:
+    """The places of those that are equal to another, or a beginning of another."""
+    ordered = sorted((data, place) for place, data in enumerate(starts) if data)
+    pairs = [pair for pair in pairwise(ordered) if pair[1][0].startswith(pair[0][0])]
+    return {place for pair in pairs for _, place in pair}
 
 
 def _compare_all(sources: Sequence[Source], places: list[int], copies: dict[int, Copy]) -> None:
@@ -79,19 +85,19 @@ def _followed(copies: dict[int, Copy], copy: Copy) -> Copy:
     return copy
 
 
-def beginning(source: Source) -> bytes:
-    """The first COMPARED bytes of a source, decompressed; nothing where a read fails."""
+def beginning(source: Source, size: int = COMPARED) -> bytes:
+    """The first bytes of a source, decompressed; nothing where a read fails."""
     if source.problem:
         return b""
     data = b""
     try:
-        for piece in _pieces(source, COMPARED):
+        for piece in _pieces(source, size):
             data += piece
-            if len(data) >= COMPARED:
+            if len(data) >= size:
                 break
     except OSError:
         return b""  # a part of them could be taken for a copy; reported when the source is read
-    return data[:COMPARED]
+    return data[:size]
 
 
 def _pieces(source: Source, step: int = STEP) -> Iterator[bytes]:

@@ -41,10 +41,10 @@ def reader_of(beginning: bytes) -> Reader | None:
     first, has_end, _ = head.partition(b"\n")
     if head.startswith(b"{") and has_end and is_record(first):
         return _json_records if _is_descending(head) else None
-    text = head.decode("utf-8", "replace")
     if head[:1] in (b"[", b"{"):
         if any(key in head for key in OTHER_OBJECTS):
             return None
+        text = head.decode("utf-8", "replace")
         return _json_records if _is_json(text) and _json_records(text) else None
     return _csv_records if _csv_columns(first.decode("utf-8", "replace").rstrip("\r")) is not None else None
 
@@ -167,6 +167,8 @@ class _Lines:
 
 def _csv_columns(header: str) -> tuple[str, dict[str, int]] | None:
     """The delimiter and the columns for text, time and node; null where a header names no text, or no time."""
+    if not any(name in header.lower() for name in log_records.TIME_COLUMNS):
+        return None
     for delimiter in log_records.DELIMITERS:
         try:
             names = [name.strip().strip('"').lower() for name in next(csv.reader([header], delimiter=delimiter), [])]

@@ -41,6 +41,16 @@ class LineNumbers:
             return lines.shifted(rows, first - int(rows["line"][0]))
         return rows.with_columns(line=pl.int_range(first, first + height, dtype=pl.Int32(), eager=True))
 
+    def count(self, first: int, height: int) -> bool:
+        """Count lines of a file of which each is a line of text; False where they have other numbers in the text."""
+        if first < 0 and first == -(self.from_end + height):
+            self.from_end += height
+        elif first == self.from_start + 1:
+            self.from_start += height
+        else:
+            return False
+        return True
+
     def in_file(self, wanted: Iterable[int]) -> dict[int, int]:
         """The number in the file of every line of text that is wanted; negative numbers count from the end."""
         return {line: self._in_file(line) for line in wanted}

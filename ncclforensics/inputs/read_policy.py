@@ -9,6 +9,10 @@ import polars as pl
 from ncclforensics.inputs.lines import CHUNK
 
 WINDOW = 64 << 10  # bytes
+# What the windows of all files hold together, in bytes; where there are more files, each gets smaller windows.
+WINDOWS = 2 * 2048 * WINDOW
+SMALLEST_WINDOW = 16 << 10  # bytes; most often enough for the init of a rank
+SAMPLE = 32 << 10  # bytes at each end by which formats are detected
 MOST_THREADS = 8  # each holds a batch of lines in memory
 
 
@@ -23,6 +27,7 @@ class ReadPolicy:
     full: bool = False  # read every byte instead of windows at both ends of each file
     window: int = WINDOW  # bytes first read at each end of a file
     small_file: int = 4 * WINDOW  # bytes; a file up to this size is read whole
+    sample: int = SAMPLE  # bytes at each end by which the format of a file is detected
     chunk: int = CHUNK  # bytes read and parsed at once
     one_thread: int = 4 * CHUNK  # bytes; less than that is read faster by one thread than by several
     batch: int = 8 * CHUNK  # weight of rare lines parsed at once, to amortise regex compilation
@@ -30,3 +35,9 @@ class ReadPolicy:
     events: int = 1 << 16  # rows of a frame of events; of more, those that differ only in numbers are counted
     threads: int = field(default_factory=_threads)
     small_frame: int = 10_000  # rows; smaller pieces of a frame are concatenated before anything is computed on them
+
+    @classmethod
+    def of_windows(cls, files: int) -> ReadPolicy:
+        """The policy for so many files: the more there are, the less is read at first of each."""
+        window = min(max(WINDOWS // (2 * max(files, 1)), SMALLEST_WINDOW), WINDOW)
+        return cls(window=window, small_file=4 * window, sample=window // 2)

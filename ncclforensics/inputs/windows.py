@@ -19,10 +19,11 @@ from ncclforensics.inputs.sources import DAMAGED_ARCHIVE, Source, is_system_erro
 UNPACKED = 10  # bytes of text expected for one byte of a compressed file
 STEP = 1 << 20  # bytes searched for ends of lines at once; they stay in the processor's cache
 BEGINNING, QUOTED = 200, 50  # bytes by which a JSON document is recognised; and of those what evidence quotes
+SHORT = 1 / 64  # of a chunk: windows and files of fewer bytes are split together
 TIME = "launcher_time"
-SAMPLE = 32 << 10  # bytes at each end by which formats are detected
 # In text; where the beginning has none, it is searched for in so many bytes behind it, or in all that will be read.
 MARK, SEARCHED = b"NCCL", 4 << 20
+Lines = pl.DataFrame | lines.Stretch
 
 
 @dataclass(slots=True)
@@ -68,18 +69,18 @@ class InputReader:
         left = self.source.size - read
         return left if full else min(max(read, self.policy.small_file), left)
 
-    def start(self) -> Iterator[pl.DataFrame]:
+    def start(self) -> Iterator[Lines]:
         """Read the source for the first time: all of it, or both ends, as the policy says."""
         yield from self._with_errors_reported(self._begin())
 
-    def widen(self, factor: int, *, head: bool = False, tail: bool = False) -> Iterator[pl.DataFrame]:
+    def widen(self, factor: int, *, head: bool = False, tail: bool = False) -> Iterator[Lines]:
         """Multiply the length of the window at one end, or at both, by a factor."""
         before, after = self.head_stop, self.source.size - self.tail_start
         yield from self._with_errors_reported(
             self._grow(factor * before if head else before, factor * after if tail else after)
         )
 
-    def finish(self) -> Iterator[pl.DataFrame]:
+    def finish(self) -> Iterator[Lines]:
         """Read everything between the windows."""
         yield from self._with_errors_reported(self._grow(self.source.size, 0))
 
@@ -108,18 +109,19 @@ class InputReader:
         return data
 
     def sample(self) -> bytes:
-        """Read the whole lines within SAMPLE bytes of both ends; nothing where they cannot be read.
+        """Read the whole lines within `policy.sample` bytes of both ends; nothing where they cannot be read.
 
         Damage of an archive is found again, and reported, when the rest is read; an error of the system perhaps not.
         """
+        size = self.policy.sample
         try:
             with self.source.open() as stream:
-                data = stream.read(SAMPLE)
+                data = stream.read(size)
                 self.beginning = data[:BEGINNING]
                 self.export = exports.reader_of(data)
                 middle = b"" if MARK in data else self._beginning_of_log(stream)
-                if self.source.seekable and self.source.size > 2 * SAMPLE:
-                    stream.seek(-SAMPLE, 2)
+                if self.source.seekable and self.source.size > 2 * size:
+                    stream.seek(-size, 2)
                     data = _without_cut_lines(data, b"\n" + middle + _without_first_line(stream.read()))
                 elif middle:
                     data = _without_cut_lines(data, b"\n" + middle)
@@ -130,13 +132,13 @@ class InputReader:
         return data
 
     def _beginning_of_log(self, stream: io.BufferedIOBase) -> bytes:
-        """The whole lines within SAMPLE bytes of the first line of NCCL behind the beginning; nothing without one."""
+        """The whole lines of a sample from the first line of NCCL behind the beginning; nothing without one."""
         searched, held = 0, b""
         while self.policy.full or searched < SEARCHED:
             data = held + stream.read(STEP)
             if (place := data.find(MARK)) >= 0:
-                found = data[data.rfind(b"\n", 0, place) + 1 :] + stream.read(SAMPLE)
-                return found[: found.rfind(b"\n", 0, SAMPLE) + 1]
+                found = data[data.rfind(b"\n", 0, place) + 1 :] + stream.read(self.policy.sample)
+                return found[: found.rfind(b"\n", 0, self.policy.sample) + 1]
             if len(data) == len(held):
                 break
             searched, held = searched + len(data) - len(held), data[-lines.EDGE :]
@@ -152,7 +154,7 @@ class InputReader:
             return sample
         return "\n".join(rows["text"]).encode()
 
-    def _with_errors_reported(self, pieces: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    def _with_errors_reported(self, pieces: Iterator[Lines]) -> Iterator[Lines]:
         try:
             yield from pieces
         except OSError as error:
@@ -168,7 +170,7 @@ class InputReader:
         if problem not in self.problems:
             self.problems.append(problem)
 
-    def _begin(self) -> Iterator[pl.DataFrame]:
+    def _begin(self) -> Iterator[Lines]:
         if self.is_binary:
             return
         is_small = self.source.size <= self.policy.small_file
@@ -180,9 +182,14 @@ class InputReader:
             self.tail_start = self.source.size
             yield from self._grow(self.policy.window, self.policy.window)
 
-    def _read_whole(self) -> Iterator[pl.DataFrame]:
+    def _read_whole(self) -> Iterator[Lines]:
         try:
             with self.source.open() as stream:
+                is_sampled = self.source.seekable and self.source.size <= 2 * self.policy.sample
+                if is_sampled and (stretch := self._stretch(stream, 0, self.source.size)):
+                    self.is_whole = True
+                    yield stretch
+                    return
                 is_long = self.source.seekable and self.source.size > self.policy.chunk
                 content = lines.ByteRange(stream, 0, self.source.size) if is_long else stream
                 for rows in lines.blocks(content, self.number, self.policy.chunk):
@@ -218,18 +225,26 @@ class InputReader:
             times = rows[TIME].drop_nulls()
             self.last_time = str(times[-1]) if times.len() else self.last_time
 
-    def _grow(self, head: int, tail: int) -> Iterator[pl.DataFrame]:
+    def _grow(self, head: int, tail: int) -> Iterator[Lines]:
         """Make the windows `head` and `tail` bytes long; a window never shrinks."""
         if self.is_whole or self.is_binary:
             return
         with self.source.open() as stream:
             stop = max(min(lines.line_start(stream, head, self.source.size), self.tail_start), self.head_stop)
             start = self._tail_start(stream, tail, stop)
-            grown = lines.ByteRange(stream, self.head_stop, stop)
-            for rows in lines.blocks(grown, self.number, self.policy.chunk, self.head_lines + 1):
-                self.head_lines += lines.count(rows)
-                yield self._counted(rows)
+            if stretch := self._stretch(stream, self.head_stop, stop):
+                self.head_lines += stretch.height
+                yield stretch
+            else:
+                grown = lines.ByteRange(stream, self.head_stop, stop)
+                for rows in lines.blocks(grown, self.number, self.policy.chunk, self.head_lines + 1):
+                    self.head_lines += lines.count(rows)
+                    yield self._counted(rows)
             self.head_stop = stop
+            if stretch := self._stretch(stream, start, self.tail_start, is_tail=True):
+                self.tail_start = start
+                self.tail_lines += stretch.height
+                yield stretch
             while start < self.tail_start:
                 begin = self._tail_start(stream, self.source.size - self.tail_start + self.policy.chunk, start)
                 grown = lines.ByteRange(stream, begin, self.tail_start)
@@ -238,6 +253,25 @@ class InputReader:
                 yield self._counted(lines.shifted(rows, -(lines.count(rows) + self.tail_lines + 1)))
                 self.tail_lines += lines.count(rows)
         self.is_whole = self.head_stop >= self.tail_start
+
+    def _stretch(
+        self, stream: io.BufferedIOBase, start: int, stop: int, *, is_tail: bool = False
+    ) -> lines.Stretch | None:
+        """These bytes as lines that are left to be split with those of other inputs; None where that is not possible.
+
+        A few plain lines: rows of their own cost more than parsing them.
+        """
+        if self.strip or not 0 < stop - start <= SHORT * self.policy.chunk:
+            return None
+        stream.seek(start)
+        data = stream.read(stop - start)
+        height = data.count(b"\n")
+        first = -(height + self.tail_lines) if is_tail else self.head_lines + 1
+        if not lines.is_plain(data) or not self.numbers.count(first, height):
+            stream.seek(start)
+            return None
+        self.lines_read += height
+        return lines.Stretch(data, self.number, first)
 
     def _tail_start(self, stream: io.BufferedIOBase, tail: int, floor: int) -> int:
         """The first beginning of a line in the last `tail` bytes, not before `floor`.

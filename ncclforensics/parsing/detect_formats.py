@@ -12,7 +12,7 @@ from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.grammar.patterns import Pattern
 from ncclforensics.inputs import lines
 from ncclforensics.inputs.plain_pickle import PROTOCOLS
-from ncclforensics.inputs.windows import SAMPLE, InputReader
+from ncclforensics.inputs.windows import InputReader
 from ncclforensics.parsing.copied_text import cleaned_in_order, has_marks, without_marks
 from ncclforensics.parsing.cut_lines import detect_cut_widths, mark_cut
 from ncclforensics.parsing.launcher_prefixes import detect_prefixes, may_have_prefixes, strip_prefixes
@@ -81,7 +81,7 @@ class InputFormat:
 
         The sample shows them in short files, and in long ones that are read in windows.
         """
-        if reader.source.size > 2 * SAMPLE and not reader.is_windowed:
+        if reader.source.size > 2 * reader.policy.sample and not reader.is_windowed:
             self.dialect = self.dialect.including_formats_in(rows["text"])
         return self.dialect
 

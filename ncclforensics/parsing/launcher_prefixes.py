@@ -82,8 +82,9 @@ def may_have_prefixes(samples: pl.DataFrame, dialect: Dialect) -> list[int]:
     is_at_start = nccl_lines["text"].str.contains(f"^(?:{dialect.prefix_regex})")
     buried = nccl_lines.filter(~is_at_start)
     buried = buried.filter(pl.col("text").str.contains(dialect.prefix_regex))
-    without_launcher_prefix = set(nccl_lines.filter(is_at_start)["source"]) - set(buried["source"])
-    return sorted(set(samples["source"]) - without_launcher_prefix)
+    at_start = nccl_lines["source"].filter(is_at_start)
+    without_launcher_prefix = set(at_start.unique()) - set(buried["source"].unique())
+    return sorted(set(samples["source"].unique()) - without_launcher_prefix)
 
 
 def _has_no_prefix(texts: pl.Series, dialect: Dialect) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import polars as pl
@@ -12,9 +13,9 @@ from ncclforensics.formats import DocumentReader, dialect, document
 from ncclforensics.formats import Records as DocumentRecords
 from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.sources import Source
-from ncclforensics.inputs.windows import InputReader
+from ncclforensics.inputs.windows import InputReader, Lines
 from ncclforensics.parsing.alike_rows import AlikeRows
-from ncclforensics.parsing.concurrency import DEFECTS
+from ncclforensics.parsing.concurrency import DEFECTS, ordered_map
 from ncclforensics.parsing.detect_formats import InputFormat, detect_formats, reject_non_log
 from ncclforensics.parsing.parser import COUNTS, NO_HOSTS, NO_TALLY, SPEAKER, Parsed
 from ncclforensics.parsing.repeated_lines import no_repeats
@@ -66,6 +67,16 @@ class Records:
 
     def detect(self, readers: Sequence[InputReader]) -> None:
         """Detect the formats of inputs; those that are JSON documents or bare values are read at once."""
+        with ThreadPoolExecutor(self.policy.threads) as pool:
+            workers = self.policy.threads if len(readers) > SAMPLED_TOGETHER else 1
+            for formats in ordered_map(self._detect, self._samples(readers), pool, workers):
+                for number, form in formats.items():
+                    self._formats[number] = form
+                    if not form.is_plain:
+                        self.inputs[number].strip = form.strip
+
+    def _samples(self, readers: Sequence[InputReader]) -> Iterator[dict[int, bytes]]:
+        """The samples of inputs of lines, a few at a time; other inputs are read."""
         for start in range(0, len(readers), SAMPLED_TOGETHER):
             samples: dict[int, bytes] = {}
             for reader in readers[start : start + SAMPLED_TOGETHER]:
@@ -73,14 +84,7 @@ class Records:
                     samples |= self._sample(reader)
                 except DEFECTS as error:
                     self._parser.isolation.stop_reading(reader, error)
-            try:
-                self._detect(samples)
-            except DEFECTS:
-                for number, sample in samples.items():
-                    try:
-                        self._detect({number: sample})
-                    except DEFECTS as error:
-                        self._parser.isolation.stop_reading(self.inputs[number], error)
+            yield samples
 
     def _sample(self, reader: InputReader) -> dict[int, bytes]:
         """The sample of an input of lines, by its number; nothing where the input was read as a document."""
@@ -91,11 +95,18 @@ class Records:
             return {}
         return {reader.number: b"" if is_rejected else reader.text_of(data)}
 
-    def _detect(self, samples: Mapping[int, bytes]) -> None:
-        for number, form in detect_formats(samples, self.dialect).items():
-            self._formats[number] = form
-            if not form.is_plain:
-                self.inputs[number].strip = form.strip
+    def _detect(self, samples: Mapping[int, bytes]) -> dict[int, InputFormat]:
+        """The formats of inputs; not of those on which the program fails."""
+        try:
+            return detect_formats(samples, self.dialect)
+        except DEFECTS:
+            formats: dict[int, InputFormat] = {}
+            for number, sample in samples.items():
+                try:
+                    formats |= detect_formats({number: sample}, self.dialect)
+                except DEFECTS as error:
+                    self._parser.isolation.stop_reading(self.inputs[number], error)
+            return formats
 
     def _add_document(self, reader: InputReader, found: DocumentReader | None) -> bool:
         """Add the records of an input that is one document or one value; False for an input of lines."""
@@ -139,7 +150,7 @@ class Records:
         # Every step is followed by an analysis, which takes as long as reading 30 MB.
         factor = 2 if len(reach) > FEW_INPUTS else 8
 
-        def more(reader: InputReader) -> Iterator[pl.DataFrame]:
+        def more(reader: InputReader) -> Iterator[Lines]:
             end = reach[reader.number]
             return reader.finish() if end == "all" else reader.widen(factor, head=end == "head", tail=end == "tail")
 
@@ -155,7 +166,7 @@ class Records:
     def _parse(
         self,
         readers: list[InputReader],
-        read: Callable[[InputReader], Iterator[pl.DataFrame]],
+        read: Callable[[InputReader], Iterator[Lines]],
         is_whole: Mapping[int, bool],
     ) -> None:
         remaining = sum(reader.remaining(full=is_whole[reader.number]) for reader in readers)

@@ -11,9 +11,9 @@ import polars as pl
 
 from ncclforensics.errors import Defect
 from ncclforensics.grammar.dialect import Dialect
-from ncclforensics.inputs.lines import REPEATS
+from ncclforensics.inputs.lines import REPEATS, Stretch
 from ncclforensics.inputs.read_policy import ReadPolicy
-from ncclforensics.inputs.windows import InputReader
+from ncclforensics.inputs.windows import InputReader, Lines
 from ncclforensics.parsing.batches import Batch, Batches, byte_size
 from ncclforensics.parsing.concurrency import DEFECTS, ordered_map, single_threaded
 from ncclforensics.parsing.detect_formats import InputFormat
@@ -22,7 +22,7 @@ from ncclforensics.parsing.parser import Parsed, parse, parse_by_template
 from ncclforensics.parsing.repeated_lines import RepeatedLines
 
 Job = tuple[InputReader, InputFormat]
-Read = Callable[[InputReader], Iterator[pl.DataFrame]]  # yields the lines to parse
+Read = Callable[[InputReader], Iterator[Lines]]  # yields the lines to parse
 
 
 class ParallelParser:
@@ -97,7 +97,9 @@ class ParallelParser:
         """Yield lines that are worth a call of their own; add the others to `small`."""
         try:
             for rows in read(reader):
-                if byte_size(rows) < self._policy.chunk // 4:
+                if isinstance(rows, Stretch):
+                    small.add(form.dialect, rows)
+                elif byte_size(rows) < self._policy.chunk // 4:
                     small.add(form.learn(rows, reader), rows)
                 else:
                     yield Batch(form.dialect).add(rows)
@@ -106,7 +108,7 @@ class ParallelParser:
 
     def _parse_by_template(self, batch: Batch) -> pl.DataFrame:
         """Parse the lines of the most frequent pattern; return the others, floods among them collapsed."""
-        rows = pl.concat(batch.rows, how="diagonal")
+        rows = batch.frame()
         others = [rows.clear()]
         for parsed, rest in self.isolation.parse(partial(parse_by_template, dialect=batch.dialect), rows):
             others.append(rest)
@@ -127,7 +129,7 @@ class ParallelParser:
         parts = max(min(workers, batch.size // self._policy.chunk), 1)
         with self._lock:
             hosts = pl.concat(self._hosts) if self._hosts else None
-        rows = pl.concat(batch.rows, how="diagonal")
+        rows = batch.frame()
         if REPEATS in rows.columns:  # a flood may go on in the next part
             rows = self._collapsed(rows.sort("source", "line"), batch.dialect)
         in_pool = partial(ordered_map, pool=self._helpers, workers=parts)
