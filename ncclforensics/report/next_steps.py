@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +39,14 @@ _OF_MISSING_RANKS = [
 _OF_ONE_PROCESS, _DEBUGGER = "py-spy", "gdb"
 # Verdicts on a rank that stands somewhere: its stack says where.
 _OF_STANDING_RANKS = ("lagging-ranks", "p2p-unmatched", "cross-communicator-deadlock", "init-incomplete")
+
+
+def by_place(steps: Iterable[Command]) -> dict[str, list[str]]:
+    """Return the command lines of each place, so that a line holds a command and nothing else."""
+    lines: dict[str, list[str]] = defaultdict(list)
+    for step in steps:
+        lines[step.where].append(step.line)
+    return dict(lines)
 
 
 def commands(run: Frames, row: Row) -> list[Command]:

@@ -13,7 +13,7 @@ import vl_convert
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ncclforensics import __version__
-from ncclforensics.data.names import INVISIBLE, known, printable
+from ncclforensics.data.names import INVISIBLE, certainty_text, known, printable
 from ncclforensics.report.build import Report, Row
 from ncclforensics.views.author_note import Cover
 from ncclforensics.views.headline import cause, shown_verdicts
@@ -69,7 +69,7 @@ def _content(report: Report, cover: Cover) -> dict[str, Any]:
         "width": WIDTH,
         "height": HEIGHT,
         "verdict": rows[0]["verdict"] if rows else "no verdict",
-        "certainty": rows[0]["certainty"] if rows else "",
+        "certainty": certainty_text(rows[0]["verdict"], rows[0]["certainty"]).strip(" ()") if rows else "",
         "severity": report.severity_of(rows[0]) if rows else "info",
         "title": _lines(cover.title, TITLE_WIDTH, TITLE_LINES),
         "cause": _lines(f"Cause ({first.certainty}): {first.title}", CAUSE_WIDTH, CAUSE_LINES) if first else [],

@@ -90,9 +90,9 @@ def _job(report: Report, row: Row, title: str, *, is_worst: bool, everything: bo
         yield _long_table("What began it, and what followed", ("", "what happened", "at"), rows)
     if job["culprits"]:
         yield _long_table("Culprits", ("rank", "host", "GPU", "pid", "last call", "at"), _culprits(job["culprits"]))
-    if job["commands"]:
-        yield "Run now:\n"
-        yield fenced("".join(f"{printable(command)}\n" for command in job["commands"]))
+    for where, lines in job["commands"].items():
+        yield f"Run now on {inline(where)}:\n"
+        yield fenced("".join(f"{printable(line)}\n" for line in lines))
     if job["steps"]:
         yield f"{'Then' if job['commands'] else 'Collect'}:\n"
         yield _list(job["steps"])

@@ -10,6 +10,7 @@ from ncclforensics.analyses.fabric.counters import PORT
 from ncclforensics.data.names import operation_text, waiting_text
 from ncclforensics.report.build import Report, Row
 from ncclforensics.report.chain import chain
+from ncclforensics.report.next_steps import by_place
 from ncclforensics.rules.finding import Finding, Severity
 from ncclforensics.rules.shared.port_text import port_name
 from ncclforensics.views import text_counters
@@ -35,7 +36,7 @@ def job_parts(report: Report, row: Row) -> dict[str, Any]:
         "severity": report.severity_of(row),
         "chain": _chain(report, row),
         "culprits": culprits(report, row),
-        "commands": [str(command) for command in report.run_now(row)],
+        "commands": by_place(report.run_now(row)),
         "steps": report.other_steps(row),
         "map": rank_map(report, row),
         "beside": _beside(report, row),

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 from rich.console import RenderableType
 from rich.text import Text
 
-from ncclforensics.report.next_steps import Command
+from ncclforensics.report.next_steps import Command, by_place
 from ncclforensics.views.text_layout import heading, indented
 
 
@@ -16,16 +14,14 @@ def run_now(commands: list[Command], most: int) -> list[RenderableType]:
     if not commands:
         return []
     more = f" (-v: {len(commands) - most} more)" if len(commands) > most else ""
-    shown: dict[str, list[Command]] = defaultdict(list)
-    for command in commands[:most]:
-        shown[command.where].append(command)
+    shown = by_place(commands[:most])
     if len(shown) == 1:
         ((where, group),) = shown.items()
-        return [heading(f"RUN NOW on {where}{more}"), *(_unbroken(command.line, 2) for command in group)]
+        return [heading(f"RUN NOW on {where}{more}"), *(_unbroken(line, 2) for line in group)]
     parts: list[RenderableType] = [heading(f"RUN NOW{more}")]
     for where, group in shown.items():
         parts.append(indented(Text(f"on {where}:", style="dim")))
-        parts += [_unbroken(command.line, 4) for command in group]
+        parts += [_unbroken(line, 4) for line in group]
     return parts
 
 

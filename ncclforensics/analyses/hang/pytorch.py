@@ -200,7 +200,7 @@ def find_watchdog_timeout(job: Job) -> Diagnosis | None:
     if len(reporting_ranks) == 1:
         return _judge_single_report(job, rows, guid, sequence, len(numbers | reporting_ranks))
     completed_by = ranks_text(sorted(row["rank"] for row in rows if (row["completed"] or 0) >= sequence))
-    reason = f"enqueued work {sequence} and did not complete it: "
+    reason = f"{ranks_text(reporting_ranks)} enqueued work {sequence} and did not complete it: "
     if silent_ranks:
         reason += f"{silent_ranks} printed no time-out and may not have called it, or the transport or a GPU failed"
     else:

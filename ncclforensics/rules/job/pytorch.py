@@ -213,9 +213,15 @@ def _difference_text(fingerprint: pl.DataFrame, *, is_open: bool) -> str:
         pl.concat([fingerprint[name].cast(pl.String), fingerprint[f"other_{name}"].cast(pl.String)]).drop_nulls()
         for name in ("operation", "shape")
     )
-    if operations.n_unique() == 1 and shapes.n_unique() > 1:
+    if operations.n_unique() != 1:
+        return "different operations" if is_open else "another operation than the others"
+    if shapes.n_unique() > 1:
         return f"{operations[0]} with {'different shapes' if is_open else 'another shape than the others'}"
-    return "different operations" if is_open else "another operation than the others"
+    return (
+        f"{operations[0]}, and their calls differ"
+        if is_open
+        else f"{operations[0]}, which differs from that of the others"
+    )
 
 
 @rule(Category.TIMEOUT, Severity.INFO, of=("work_status",), hang=True)
