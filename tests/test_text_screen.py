@@ -80,6 +80,21 @@ def test_the_ranks_of_one_host_are_looked_at_by_one_command(tmp_path: Path) -> N
     assert shown.index("CULPRITS") < shown.index("and7more") < shown.index("waiting:")
 
 
+def test_a_second_rank_behind_and_a_rank_without_log_stand_beside_a_mismatch(tmp_path: Path) -> None:
+    plan = Plan(nodes=3, tp=8, fault=Fault(FaultKind.OTHER_COUNT, (19,), "tp"))
+    generate(plan, tmp_path)
+    (tmp_path / "nccl_rank12.log").unlink()
+    log = tmp_path / "nccl_rank5.log"
+    log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-9]))
+
+    text = squeezed(last_lines(analyze(str(tmp_path))))
+
+    assert squeezed("rank 19 on gpu-d002 differs") in text
+    assert squeezed("waiting: ranks 0-4, 6-11, 13-18, 20-23 (21 of 23)") in text
+    assert squeezed("also behind: rank 5 at AllGather") in text
+    assert squeezed("no log of rank 12") in text
+
+
 def test_stacks_that_are_there_are_not_asked_for() -> None:
     report = of("stacks-that-do-not-show-their-ranks")
 

@@ -13,7 +13,7 @@ import polars as pl
 from rich.console import RenderableType
 from rich.text import Text
 
-from ncclforensics.data.names import certainty_text, printable, ranks_text, sentence
+from ncclforensics.data.names import certainty_text, printable, ranks_text, sentence, waiting_text
 from ncclforensics.report.build import Report
 from ncclforensics.report.condensed_lines import condensed
 from ncclforensics.report.summary import not_shown, reason_without_job, steps_without_job
@@ -46,6 +46,7 @@ MARGIN = 2  # lines for the prompt below the report
 MOST_COMMANDS = 4
 MOST_OTHERS = 5
 MOST_LINES = 3
+WITHOUT_LOG = "read-missing-log-is-evidence"
 LONGEST_LINE = 54  # characters of a line that is shown with its prefix
 WIDEST = 24  # characters to which places in files are filled up
 
@@ -251,12 +252,35 @@ def _culprits_by_host(report: Report, row: Row) -> list[RenderableType]:
 
 
 def _waiting(report: Report, row: Row) -> list[RenderableType]:
-    """Say in one line which ranks wait."""
-    victims = report.numbers(row["victims"])
-    if not victims or not row["culprits"]:
+    """Say in one line which ranks wait, then which are behind, too, and which have no log."""
+    if not row["victims"] or not row["culprits"]:
         return []
+    lagging = _other_lagging_ranks(report, row)
+    victims = report.numbers(set(row["victims"]) - {rank_id for rank_ids, _ in lagging for rank_id in rank_ids})
     total = report.run["rank"].filter(pl.col("job") == row["job"]).height
-    return [indented(Text(f"waiting: {ranks_text(victims)} ({len(victims)} of {total})"))]
+    lines = [f"waiting: {ranks_text(victims)} ({len(victims)} of {total})"]
+    places = [f"{ranks_text(report.numbers(rank_ids))} at {where}" for rank_ids, where in lagging[:MOST_LINES]]
+    places += [f"{len(lagging) - MOST_LINES} more places"] if len(lagging) > MOST_LINES else []
+    also = [f"also behind: {'; '.join(places)}"] if places else []
+    also += [finding.title for finding in report.findings if finding.rule == WITHOUT_LOG]
+    return [indented(Text(lines[0])), *(indented(_one_line(Text(line))) for line in also)]
+
+
+def _other_lagging_ranks(report: Report, row: Row) -> list[tuple[list[int], str]]:
+    """Rank ids that wait for nothing, for which others wait, and where: as far as the verdict is not about them.
+
+    A job may have a second fault, which the first one does not explain.
+    """
+    waits = report.waits(row["job"])
+    concerned = set(report.run["member"].filter(pl.col("key") == row["key"])["rank_id"])
+    concerned |= {wait["waiter"] for wait in waits} | set(row["culprits"])
+    lagging: list[tuple[list[int], str]] = []
+    distinct = {id(wait["waits_for"]): wait for wait in waits}  # ranks that wait in one call share the tuple
+    for wait in sorted(distinct.values(), key=lambda wait: len(wait["waits_for"])):
+        if lacking := set(wait["waits_for"]) - concerned:
+            concerned |= lacking
+            lagging.append((sorted(lacking), waiting_text(wait, report.groups.text(wait["key"]))))
+    return lagging
 
 
 def _other_jobs(report: Report, jobs: list[Row]) -> list[RenderableType]:
