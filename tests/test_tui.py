@@ -25,6 +25,8 @@ from textual.widgets import Input, Tree
 from ncclforensics.cli import main
 from ncclforensics.report.build import Report
 from ncclforensics.report.redacted_run import redact_report
+from ncclforensics.simulate.generate import generate
+from ncclforensics.simulate.plan import Fault, FaultKind, Plan
 from ncclforensics.tui import content, terminal
 from ncclforensics.tui import log as log_page
 from ncclforensics.tui.app import Forensics, Request
@@ -542,6 +544,19 @@ def test_a_log_that_loses_its_widgets_before_its_timers_ends_without_an_error(mo
         await pilot.pause(0.05)
 
     walk(LoadedApp(of(LAGGING)), steps)
+
+
+def test_the_explanation_changes_with_the_tree_when_all_is_read(tmp_path: Path) -> None:
+    """The quick look is asked about a hang; the full read judges any job, and is less sure of one that may go on."""
+    plan = Plan(nodes=1, gpus_per_node=4, tp=2, version="2.27.7", layers=1, steps=1)
+    generate(replace(plan, fault=Fault(FaultKind.LAGGING, (2,))), tmp_path)
+
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: app.content is not None and app.content.is_whole)
+        await until(pilot, lambda: text_of(app).count("(possible)") == 2)
+        assert "(likely)" not in text_of(app)
+
+    walk(Forensics(Request((str(tmp_path),))), steps)
 
 
 def opened(path: Path, steps: Walk, size: tuple[int, int] = (80, 24)) -> None:

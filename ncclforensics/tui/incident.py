@@ -79,14 +79,15 @@ class Incident(Page):
         self.show_problem("\n".join(incident.problems[:3]) if incident.problems else "")
         tree.root.expand()
         self.call_after_refresh(self.go_to, position or (0,))
+        self.call_after_refresh(self._explain_again)
 
     def _add(self, parent: TreeNode[NodePath], node: Node, path: NodePath) -> None:
         label = Text(no_wrap=True)
         if node.label:
             label.append(f"{node.label} ", STYLE[node.severity])
-        label.append(node.title, "bold" if node.label else "green" if node.is_command else "italic")
         if node.certainty:
-            label.append(f" ({node.certainty})", "dim")
+            label.append(f"({node.certainty}) ", "dim")
+        label.append(node.title, "bold" if node.label else "green" if node.is_command else "italic")
         is_open = bool(node.severity != "info" and node.label) or not node.label
         branch = parent.add(label, path, expand=is_open, allow_expand=bool(node.evidence or node.children))
         for number, child in enumerate(node.children):
@@ -110,6 +111,10 @@ class Incident(Page):
     def on_tree_node_highlighted(self, event: Tree.NodeHighlighted[NodePath]) -> None:
         """Explain the node once the cursor rests: a key that is held down must not wait for the text."""
         self.set_timer(EXPLAIN_DELAY, self.unless_closed(partial(self._explain, event.node.data or ())))
+
+    def _explain_again(self) -> None:
+        """Explain the node under the cursor anew: its text may have changed, though the cursor has not moved."""
+        self._explain(cast("NodePath", self.cursor_position()))
 
     def _explain(self, path: NodePath) -> None:
         if path != self.cursor_position():  # the cursor has moved on
@@ -201,6 +206,8 @@ def _explanation(node: Node, cited: CitedLine | None) -> list[RenderableType]:
             Text("enter opens the log\n", "dim"),
         ]
     head = Text(f"{node.label}  " if node.label else "", STYLE[node.severity])
+    if node.certainty:
+        head.append(f"({node.certainty})  ", "dim")
     parts.append(head.append(node.title, "bold"))
     for section in node.sections:
         if section.title:

@@ -119,7 +119,7 @@ def _verdict(report: Report, citer: Citer, row: Row, node: Callable[[Finding], N
     return Node(
         base.title if base else printable(row["reason"]),
         row["verdict"].upper(),
-        row["certainty"],
+        "" if row["verdict"] == "undecidable" else row["certainty"],
         [*before, *sections, *after],
         base.evidence if base else [],
         children,
@@ -150,7 +150,7 @@ def _culprits(report: Report, citer: Citer, row: Row) -> list[str]:
     for rank in ranks[:MOST_CULPRITS]:
         call = last.get(rank["rank_id"])
         where = f"rank {known(rank['rank'])} on {known(rank['host'])}, GPU {known(rank['cudadev'])}"
-        call_text = f"last call {operation_text(call)} of {call['key']}" if call else "no call seen"
+        call_text = f"last call {operation_text(call)} on {report.groups.text(call['key'])}" if call else "no call seen"
         location = f", {citer.cite(call['source'], call['line']).location}" if call else ""
         lines.append(printable(f"{where}, pid {known(rank['pid'])}: {call_text}{location}"))
     if len(ranks) > MOST_CULPRITS:

@@ -94,7 +94,7 @@ def list_ranks(report: Report, citer: Citer) -> list[RankRow]:
         is_dead = rank_id in process_exits or (is_culprit and verdict["verdict"] == "rank-died")
         is_waiting = rank_id in waiters or bool(verdict.get("culprits") and stack and stack["is_waiting"])
         state = _state(is_culprit, is_dead, is_waiting, rank_id in done)
-        texts = [f"{operation_text(call)} of {call['key']}"] if call else []
+        texts = [f"{operation_text(call)} on {report.groups.text(call['key'])}"] if call else []
         texts += [f"stands in {place_text(stack)}"] if stack else []
         shown = call or stack
         rank_rows.append(

@@ -130,9 +130,9 @@ class _Names:
 def _groups(report: Report, citer: Citer, job: int) -> list[_Group]:
     groups: dict[tuple[str, frozenset[int]], list[dict[str, object]]] = {}
     for wait in report.waits(job):
-        groups.setdefault((printable(waiting_text(wait, str(wait["key"]))), frozenset(wait["waits_for"])), []).append(
-            wait
-        )
+        groups.setdefault(
+            (printable(waiting_text(wait, report.groups.text(str(wait["key"])))), frozenset(wait["waits_for"])), []
+        ).append(wait)
     return [
         _Group(
             tuple(int(str(wait["waiter"])) for wait in waits), call_text, waits_for,
