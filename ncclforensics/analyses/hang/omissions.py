@@ -15,7 +15,7 @@ from ncclforensics.analyses.hang.job import Diagnosis, Job
 from ncclforensics.analyses.hang.mismatch import FEW_FAULTY
 from ncclforensics.analyses.job.line_faults import DOUBLED, LOST, MOVED, SELECTED, SORTED
 from ncclforensics.data.names import ranks_text
-from ncclforensics.frames.columns import OWNER
+from ncclforensics.frames.columns import OWNER, SOURCE_BITS
 from ncclforensics.frames.registry import analysis
 from ncclforensics.frames.templated import opcount_of
 
@@ -54,6 +54,7 @@ def unplaced_member(
     call_occurrence: pl.DataFrame,
     call_gap: pl.DataFrame,
     counter_jump: pl.DataFrame,
+    divergence: pl.DataFrame,
 ) -> pl.DataFrame:
     """Memberships of which it is unknown how many calls the rank made before the last lines of its log.
 
@@ -66,7 +67,7 @@ def unplaced_member(
     jumps = (
         rank.select("rank_id", *OWNER).join(counter_jump, on="rank_id").select(*OWNER, omitted_pos=pl.col("pos") - 1)
     )
-    omissions = pl.concat([sources.select(*OWNER, "omitted_pos"), jumps])
+    omissions = pl.concat([sources.select(*OWNER, "omitted_pos"), jumps, _missing_parts(process, member)])
     last_omission = omissions.group_by(OWNER).agg(pl.col("omitted_pos").max())
     members = member.with_row_index("member").join(last_omission, on=OWNER, how="left")
     members = members.with_columns(has_omission=pl.col("omitted_pos").is_not_null())
@@ -84,7 +85,9 @@ def unplaced_member(
     collectives = collectives.with_columns(opcount_of(collectives, call_occurrence))
     later = collectives.filter(pl.col("omitted_pos").is_null() | (pl.col("pos") > pl.col("omitted_pos")))
     counted = _counted_through(collectives, counter_jump, call_gap)
-    placed = pl.concat([_placed(later), later.filter(pl.col("member").is_in(counted.implode()))], how="diagonal")
+    placed = pl.concat(
+        [_placed(later, divergence), later.filter(pl.col("member").is_in(counted.implode()))], how="diagonal"
+    )
     unplaced = members.join(placed, on="member", how="anti")
     of_ranks = call.filter(pl.col("rank_id").is_in(unplaced["rank_id"].unique().implode()))
     unplaced = unplaced.join(_begin_together(of_ranks, call_line, call_occurrence), on="rank_id", how="left")
@@ -92,6 +95,18 @@ def unplaced_member(
     begins_together = pl.col("begins_together").fill_null(False) & is_begun
     unplaced = unplaced.select("rank_id", "key", begins_together)
     return pl.concat([doubtful, unplaced]).drop_nulls().unique(["rank_id", "key"], keep="first", maintain_order=True)
+
+
+def _missing_parts(process: pl.DataFrame, member: pl.DataFrame) -> pl.DataFrame:
+    """The place before the newest part of each rotated log (columns OWNER, `omitted_pos`), if older parts are missing.
+
+    Where some of these logs lack their beginning and others do not, any of them may lack a part between two others.
+    """
+    rotated = process.filter(pl.col("sources").list.len() > 1)
+    lacks_beginning = member.join(rotated, on=OWNER, how="semi")["line"].is_null()
+    newest_part = pl.col("sources").list.last().cast(pl.Int64)
+    parts = rotated.select(*OWNER, omitted_pos=newest_part * (1 << SOURCE_BITS))
+    return parts if lacks_beginning.any() and not lacks_beginning.all() else parts.clear()
 
 
 def _counted_through(collectives: pl.DataFrame, counter_jump: pl.DataFrame, call_gap: pl.DataFrame) -> pl.Series:
@@ -103,8 +118,8 @@ def _counted_through(collectives: pl.DataFrame, counter_jump: pl.DataFrame, call
     return pl.concat([unbroken, followed.filter(followed.is_in(counter_jump["member"].implode()))])
 
 
-def _placed(later: pl.DataFrame) -> pl.DataFrame:
-    """The members whose calls behind the omission are so many, or counted as those of most members are.
+def _placed(later: pl.DataFrame, divergence: pl.DataFrame) -> pl.DataFrame:
+    """The members whose calls behind the omission agree so long with the others', or are counted as theirs are.
 
     NCCL's counter (before 2.27) stands at the same number for the same call of every rank: if the first calls behind
     the omission have the numbers that most members give to calls of the same place, and all whose logs lack nothing,
@@ -114,10 +129,13 @@ def _placed(later: pl.DataFrame) -> pl.DataFrame:
     is_usual = pl.len().over(*place, "opcount") * 2 > pl.len().over(place)
     is_agreed = pl.col("omitted_pos").is_not_null() | is_usual
     is_same = is_usual & is_agreed.all().over(place) & pl.col("opcount").is_not_null()
-    first = later.with_columns(is_same=is_same).sort("nth").group_by("member", maintain_order=True)
+    diverging = divergence.select("key", differs_from="nth")
+    later = later.with_columns(is_same=is_same).join(diverging, on="key", how="left")
+    agreeing = (pl.col("nth") < pl.col("differs_from")).fill_null(True).sum()
+    first = later.sort("nth").group_by("member", maintain_order=True)
     numbers = pl.col("opcount").head(FIRST_NUMBERS)
     is_counted = pl.col("is_same").head(FIRST_NUMBERS).all() & (numbers.n_unique() >= FEWEST_NUMBERS)
-    return first.agg(is_placed=is_counted | (pl.len() >= ENOUGH)).filter("is_placed")
+    return first.agg(is_placed=is_counted | (agreeing >= ENOUGH)).filter("is_placed")
 
 
 def _begin_together(calls: pl.DataFrame, call_line: pl.DataFrame, call_occurrence: pl.DataFrame) -> pl.DataFrame:
@@ -173,7 +191,9 @@ def weigh_omissions(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     ranks = ranks_text(job.rank_numbers(involved)) or "some ranks"
     jumps = [job.counter_jumps[rank_id] for rank_id in involved if rank_id in job.counter_jumps]
     known_by = "NCCL's counter shows that " if len(jumps) == len(involved) else ""
-    missing = f"{known_by}lines are missing from the logs of {ranks}, and these may hold further calls"
+    are_rotated = all(len(job.process(rank_id)["sources"]) > 1 for rank_id in involved)
+    what = "parts of the rotated logs" if are_rotated and not jumps else "lines of the logs"
+    missing = f"{known_by}{what} of {ranks} are missing, and these may hold further calls"
     collect = [*diagnosis.collect, f"the whole log of {ranks}, from its beginning"]
     known = [rank_id for rank_id in diagnosis.culprits if rank_id not in unplaced]
     others = set(job.seen_members(diagnosis.key)) - set(known)
