@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ncclforensics import analyze
+from ncclforensics.simulate.generate import generate
+from ncclforensics.simulate.plan import Fault, FaultKind, Finish, Plan
 from tests.test_incomplete_logs import HANG, HEALTHY, MISMATCH, Logs, calls_in, hang_of, logs_of
 
 UNDECIDED = {"undecidable", "no-hang"}
@@ -89,3 +92,29 @@ def test_windows_and_a_full_read_give_the_same_verdict(name: str, tmp_path: Path
 
     for column in ("verdict", "certainty", "culprits", "operation"):
         assert verdicts[0].get(column) == verdicts[1].get(column)
+
+
+def of_world(lines: list[bytes]) -> list[bytes]:
+    """What `grep` selects with the pointer of the first communicator, of all ranks."""
+    pointer = re.search(rb"comm (0x\w+)", b"".join(lines))
+    return [line for line in lines if pointer and pointer[1] in line]
+
+
+@pytest.mark.parametrize(
+    "select",
+    [
+        pytest.param(of_world, id="grep-a-communicator"),
+        pytest.param(lambda lines: [line for line in lines if b"AllReduce" not in line], id="grep-v-AllReduce"),
+        pytest.param(lambda lines: list(dict.fromkeys(lines)), id="each-line-once"),
+    ],
+)
+def test_calls_that_a_selection_leaves_out_accuse_no_innocent_rank(
+    select: Callable[[list[bytes]], list[bytes]], tmp_path: Path
+) -> None:
+    fault = Fault(FaultKind.EXTRA_CALL, (14,), "tp")
+    generate(Plan(tp=4, layers=1, version="2.30.7", finish=Finish.KILLED, fault=fault), tmp_path / "whole")
+    logs = {path.name: path.read_bytes().splitlines(keepends=True) for path in sorted((tmp_path / "whole").iterdir())}
+
+    hang = hang_of({file: select(lines) for file, lines in logs.items()}, tmp_path / "logs")
+
+    assert set(hang["culprits"]) <= {14} or hang["certainty"] == "possible"

@@ -76,7 +76,7 @@ def find_divergent_calls(job: Job) -> Diagnosis | None:
     if earliest.how == "extra" and _repeats_previous(job, earliest):
         earliest.reason += "; the line is equal to the one before it, so a log collector may have delivered it twice"
         earliest.lower_certainty("possible" if any(gap["missing"] < 0 for gap in job.gaps) else "likely")
-    if earliest.how in ("skipped", "extra") and _made_the_same(job, earliest):
+    if _made_the_same(job, earliest):
         earliest.reason += "; yet it made as many calls of each kind as the others, so lines may be out of order"
         earliest.lower_certainty("possible")
     if job.share_with_fault(LOST, MOVED) > FEW_FAULTY:

@@ -13,7 +13,7 @@ import polars as pl
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job
 from ncclforensics.analyses.hang.mismatch import FEW_FAULTY
-from ncclforensics.analyses.job.line_faults import DOUBLED, LOST, MOVED, SELECTED, SORTED
+from ncclforensics.analyses.job.line_faults import DISTINCT, DOUBLED, LOST, MOVED, SELECTED, SORTED
 from ncclforensics.data.names import ranks_text
 from ncclforensics.frames.columns import OWNER, SOURCE_BITS
 from ncclforensics.frames.registry import analysis
@@ -167,6 +167,13 @@ def weigh_omissions(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     if diagnosis.verdict in BY_ENDS and _shows_one_kind_of_call(job, diagnosis):
         diagnosis.reason += "; these lines show one kind of call only: these ranks may wait in one of another kind"
         diagnosis.lower_certainty("possible")
+    if diagnosis.verdict in BY_ENDS and (names := _idle_communicator_of(job, diagnosis)):
+        diagnosis.reason += f"; no line shows a call on a communicator of {names}, where these ranks may wait: "
+        diagnosis.reason += "the lines seem to have been selected"
+        diagnosis.lower_certainty("possible")
+    if diagnosis.verdict in (*BY_ENDS, *BY_PLACE) and job.share_with_fault(DISTINCT) > FEW_FAULTY:
+        diagnosis.reason += "; no line of a call stands in these logs twice: equal lines may have been removed"
+        diagnosis.lower_certainty("possible")
     is_open = diagnosis.verdict in BY_PLACE and diagnosis.certainty == "possible"
     if is_open and job.share_with_fault(LOST, MOVED, DOUBLED) > FEW_FAULTY:
         reason = "the logs of many ranks lack lines, have some twice or in another order: calls are not at their places"
@@ -232,6 +239,26 @@ def _shows_one_kind_of_call(job: Job, diagnosis: Diagnosis) -> bool:
     communicators = Counter(row["rank_id"] for row in job.memberships)
     are_several = all(communicators[rank_id] > 1 for rank_id in diagnosis.culprits)
     return are_several and job.names_of(job.calls).n_unique() == 1
+
+
+def _idle_communicator_of(job: Job, diagnosis: Diagnosis) -> str:
+    """Name the members of a communicator of culprits on which no rank shows a call, where lines seem to be selected.
+
+    `grep` may have selected the lines of one communicator, without that on the version, or left out those of AllReduce,
+    which few programs do without.
+    """
+    called = set(job.last_calls["key"].cast(pl.String))
+    culprits = set(diagnosis.culprits)
+    idle = [
+        set(job.seen_members(key))
+        for key, rows in job.members.items()
+        if key not in called and rows[0]["nranks"] > 1 and any(row["is_complete"] for row in rows)
+    ]
+    concerned = max(idle, key=lambda ranks: len(ranks & culprits), default=set())
+    is_selected = not job.releases or not job.names_of(job.calls).is_in(["AllReduce"]).any()
+    if not is_selected or concerned.isdisjoint(culprits):
+        return ""
+    return ranks_text(job.rank_numbers(concerned)) or "several ranks"
 
 
 def _others_end_alike(job: Job, culprits: list[int]) -> bool:

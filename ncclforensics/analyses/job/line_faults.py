@@ -1,4 +1,5 @@
-"""Lines that show what happened to a log on its way: its lines were sorted, moved, delivered twice, lost, or selected.
+"""Lines that show what happened to a log on its way: they were sorted, moved, delivered twice, lost, selected, or equal
+ones removed.
 
 NCCL prints the creation of a communicator in a fixed order (START, COMPLETE, then calls), its connections in the order
 of their channels, and no line about them twice in a row. Where a log shows otherwise, the same happened to lines of
@@ -12,11 +13,11 @@ import polars as pl
 from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.frames.registry import analysis
 
-SORTED, MOVED, DOUBLED, LOST, SELECTED = "sorted", "moved", "doubled", "lost", "selected"
+SORTED, MOVED, DOUBLED, LOST, SELECTED, DISTINCT = "sorted", "moved", "doubled", "lost", "selected", "distinct"
 LINE_FAULT = {
     "host": pl.Categorical(),
     "pid": pl.Int32(),
-    "kind": pl.String(),  # sorted, moved, doubled, lost, selected
+    "kind": pl.String(),  # sorted, moved, doubled, lost, selected, distinct
     "source": pl.Int32(),
     "line": pl.Int32(),  # the first that shows it
 }
@@ -24,6 +25,8 @@ SORTED_NAMES = 3  # different names of calls, each in one block and in the order
 SORTED_CALLS = 12  # of them, at least
 MOST_COUNTED = 100_000  # calls whose counters are compared
 FEWEST_JUMPS = 3  # of the counter; a stretch of lines that was cut out makes one
+FEWEST_DISTINCT = 3  # different calls on a communicator whose counter stands still, and none of them twice
+FEWEST_REPEATS = 3  # lines of an equal call on another, whose counter goes up
 JUMPING = 0.2  # share of the calls behind which the counter jumps, where lines of some kinds were left out
 
 
@@ -45,6 +48,7 @@ def line_fault(
         _sorted_calls(call_template, call_occurrence),
         _moved(connection),
         _selected(call_template, call_occurrence),
+        _distinct(call_template, call_occurrence),
         *(_doubled(lines) for lines in (communicator, placement, channel_count, ring, connection)),
     ]
     found = pl.concat(faults).drop_nulls()
@@ -131,6 +135,36 @@ def _selected(call_template: pl.DataFrame, call_occurrence: pl.DataFrame) -> pl.
     by_process = by_communicator.group_by(owner).agg(pl.col("line").min(), pl.col("calls", "jumps").sum())
     found = by_process.filter(pl.col("jumps") >= FEWEST_JUMPS, pl.col("jumps") > JUMPING * pl.col("calls"))
     return found.select(*OWNER, pl.lit(SELECTED).alias("kind"), "source", "line")
+
+
+def _distinct(call_template: pl.DataFrame, call_occurrence: pl.DataFrame) -> pl.DataFrame:
+    """Processes of which no two lines of calls are equal, though calls were repeated and not all counters count.
+
+    `sort -u` removes every call that a counter which stands still does not tell from an earlier one.
+    """
+    owner = [*OWNER, "source"]
+    templates = call_template.select(*owner, "line", "comm").with_row_index("call_template")
+    counted = call_occurrence.head(MOST_COUNTED).select("call_template", "opcount")
+    equal = counted.group_by("call_template").agg(lines=pl.len(), counters=pl.col("opcount").n_unique())
+    equal = equal.join(templates, on="call_template")
+    is_distinct = (pl.col("lines") == pl.col("counters")).all().over(owner)
+    stands_still = (pl.col("counters") == 1).all() & (pl.len() >= FEWEST_DISTINCT)
+    distinct = equal.filter(is_distinct)
+    if distinct.is_empty():
+        return pl.DataFrame(schema=LINE_FAULT)
+    counters = counted.join(distinct.select("call_template", *owner, "comm"), on="call_template")
+    counters = counters.group_by(*owner, "comm").agg(numbers=pl.col("opcount").n_unique())
+    by_communicator = distinct.group_by(*owner, "comm").agg(
+        pl.col("line").min(), stands_still=stands_still, repeats=pl.col("lines").max()
+    )
+    by_communicator = by_communicator.join(counters, on=[*owner, "comm"])
+    by_process = by_communicator.group_by(owner).agg(
+        pl.col("line").min(),
+        has_standing=(pl.col("stands_still") & (pl.col("numbers") == 1)).any(),
+        is_repeated=(pl.col("repeats") >= FEWEST_REPEATS).any(),
+    )
+    found = by_process.filter("has_standing", "is_repeated")
+    return found.select(*OWNER, pl.lit(DISTINCT).alias("kind"), "source", "line")
 
 
 def _doubled(lines: pl.DataFrame) -> pl.DataFrame:
