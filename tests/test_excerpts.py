@@ -37,6 +37,8 @@ CONTAINERS: dict[str, Callable[[str], str]] = {
     "quoted": lambda line: f"> {line}",
     "grep": lambda line: f"job.log:12:{line}",
     "page": lambda line: f"<p>{line.replace('->', '-&gt;')}</p>",
+    "code-of-markdown": lambda line: f"`{line}`",
+    "version-2.2": lambda line: line.replace(" NCCL ", " "),
     "without-process": lambda line: line.split("] ", 1)[1],
 }
 
@@ -65,6 +67,38 @@ def test_the_last_error_that_pytorch_prints_is_a_warning_of_nccl(tmp_path: Path)
     )
 
     assert any(finding.title.endswith(SENTENCE) for finding in analyze([str(log)]).findings)
+
+
+def test_the_time_on_a_line_of_its_own_is_not_the_last_error(tmp_path: Path) -> None:
+    texts = ["ncclInternalError: Internal check failed.", "Last error:", SENTENCE]
+    (tmp_path / "export.txt").write_text("".join(f"2024-11-15T06:01:13.171Z\n{text}\n" for text in texts))
+
+    assert any(finding.title.endswith(SENTENCE) for finding in analyze([tmp_path]).findings)
+
+
+def test_two_records_of_pytorch_in_one_line_are_both_read(tmp_path: Path) -> None:
+    record = "[rank{}]:[E723 01:58:45.510486595 ProcessGroupNCCL.cpp:632] [Rank {}] Watchdog caught collective "
+    record += "operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600061 milliseconds"
+    record += " before timing out."
+    (tmp_path / "post.txt").write_text("12%|[45:39]" + "     ".join(record.format(n, n) for n in (2, 5)) + "\n")
+
+    assert analyze([tmp_path]).run["work"]["rank"].to_list() == [2, 5]
+
+
+def test_the_table_of_torchrun_is_read_where_its_lines_were_joined(tmp_path: Path) -> None:
+    table = [
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ==== train.py FAILED ---- Failures: [1]:",
+        "time : 2026-03-02_11:04:58 host : gpu-a012 rank : 5 (local_rank: 5) exitcode : -15 (pid: 41889)",
+        "error_file: <N/A> traceback : Signal 15 (SIGTERM) received by PID 41889",
+        "---- Root Cause (first observed failure): [0]:",
+        "time : 2026-03-02_11:04:57 host : gpu-a012 rank : 3 (local_rank: 3) exitcode : -9 (pid: 41887)",
+        "error_file: <N/A> traceback : Signal 9 (SIGKILL) received by PID 41887 =====",
+    ]
+    (tmp_path / "post.txt").write_text(" ".join(table) + "\n")
+
+    found = {finding.rule: finding for finding in analyze([tmp_path]).findings}
+
+    assert found["app-process-died"].title == "rank 3 on gpu-a012 was killed by SIGKILL"
 
 
 def test_messages_of_plugins_without_prefix_are_read_where_no_line_has_one(tmp_path: Path) -> None:

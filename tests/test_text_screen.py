@@ -52,6 +52,35 @@ def test_a_sure_cause_stands_above_what_is_not_decided() -> None:
     assert shown.index("ERROR(certain)") < shown.index("UNDECIDABLE")
 
 
+TIMED_OUT = (
+    "[rank2]:[E723 01:58:45.510486595 ProcessGroupNCCL.cpp:632] [Rank 2] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=7, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600061 milliseconds before timing out.\n"
+)
+
+
+def test_a_certain_consequence_stands_above_what_is_not_decided(tmp_path: Path) -> None:
+    (tmp_path / "post.txt").write_text(TIMED_OUT)
+
+    shown = screen(analyze([tmp_path]), width=WIDTH)
+
+    assert shown.index("ERROR  (certain)") < shown.index("UNDECIDABLE")
+    assert shown.count("post.txt:1") == 1
+
+
+def test_a_time_out_is_not_shown_as_verdict_and_as_finding(tmp_path: Path) -> None:
+    status = "[rank{}]:[E723 01:58:45.51 ProcessGroupNCCL.cpp:1785] [PG ID 0 PG GUID 0(default_pg) Rank {}] Exception"
+    status += " (either an error or timeout) detected by watchdog at work: 7, last enqueued NCCL work: 9, last"
+    status += " completed NCCL work: 6.\n"
+    timed_out = TIMED_OUT.replace("ank2", "ank{}").replace("ank 2", "ank {}")
+    texts = [timed_out.format(n, n) + status.format(n, n) for n in (2, 5)]
+    (tmp_path / "post.txt").write_text("".join(texts))
+
+    shown = screen(analyze([tmp_path]), width=WIDTH)
+
+    assert "STUCK-TOGETHER" in shown
+    assert "torch-watchdog-timeout" not in shown
+
+
 def test_both_values_and_ranks_of_the_job_are_shown() -> None:
     shown = screen(of("another-broadcast-root"), width=WIDTH)
 

@@ -1,4 +1,4 @@
-"""NCCL's own log, of any version from 2.3 to 2.32, with PyTorch's and RAS's lines, and the journal of `capture`."""
+"""NCCL's own log, of any version from 2.0 to 2.32, with PyTorch's and RAS's lines, and the journal of `capture`."""
 
 from __future__ import annotations
 
@@ -128,10 +128,12 @@ def dialect() -> Dialect:
         tag_regex=launcher.part_regex("_ray_tag"),
         alone_regex=prefix.part_regex("_message_alone"),
         alone_prefix="NCCL INFO ",
+        unnamed_prefix=prefix.part_regex("_prefix_without_name"),
         quotation=Quotation(
             frame="call_error",
             form="last_error",
             tag_regex=grammar_file.load("pytorch").part_regex("_tags"),
+            time_regex=f"^(?:{grammar_file.load('copied').part_regex('_glued_time')})$",
             prefix="NCCL WARN ",
             unshaped="warning",
         ),

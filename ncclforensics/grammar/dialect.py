@@ -105,6 +105,7 @@ class Quotation:
     frame: str
     form: str  # of the announcing line
     tag_regex: str  # what stands in front of both lines
+    time_regex: str  # a line that is only the time of the next one
     prefix: str  # of NCCL, as it would stand before the text
     unshaped: str  # the frame of warnings without a shape of their own
 
@@ -139,6 +140,7 @@ class Dialect:
     quotation: Quotation | None = None
     alone_regex: str = ""  # the beginning of a message that stands in a text without its prefix
     alone_prefix: str = ""  # what is put before it
+    unnamed_prefix: str = ""  # a prefix as old versions print it, in which `prefix_marker` is missing before the level
     record_regex: str = ""  # the beginning of a line of another logger that the shapes know
     messages_inside: tuple[MessageInside, ...] = ()
     raised: str = ""  # the frame of exceptions of any kind, whose text may hold such messages

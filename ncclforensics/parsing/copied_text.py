@@ -1,7 +1,7 @@
 """Remove what web pages, mail programs, chats and terminals put into a text that was copied out of them.
 
-Elements and entities of HTML, links of Markdown, typographic characters, remains of colours, and ends of lines that
-were written out as a backslash and an `n`.
+Elements and entities of HTML, links and code of Markdown, typographic characters, remains of colours, and ends of lines
+that were written out as a backslash and an `n`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ncclforensics.inputs import lines
 
 REPLACED = CHARACTERS | ENTITIES | MARKDOWN_ESCAPES
 LINE_FEED = "\\n"
-HINTS = (LINE_FEED, "<", "](", "[K", *(f"{digit}m" for digit in range(10)))  # each of the other marks has one
+HINTS = (LINE_FEED, "<", "](", "[K", "`", *(f"{digit}m" for digit in range(10)))  # each of the other marks has one
 
 
 def has_marks(texts: pl.Series) -> bool:
@@ -32,6 +32,7 @@ def without_marks(rows: pl.DataFrame) -> pl.DataFrame:
     texts = rows["text"].filter(is_marked)
     for shape in _links():
         texts = texts.str.replace_all(shape, "${label}")
+    texts = texts.str.replace_all(_code(), "${code}")
     texts = texts.str.replace(f"^ *{_part('_gutter')}", "")
     texts = texts.str.replace_all(_part("_line_break"), "\n").str.strip_chars_end("\n")
     texts = texts.str.replace_all(_part("_element"), "").str.replace_all(_part("_colour"), "")
@@ -50,7 +51,7 @@ def _is_marked(texts: pl.Series) -> pl.Series:
         return may_be
     candidates = texts.filter(may_be)
     is_marked = candidates.str.contains_any(list(REPLACED)) | _has_line_feeds(candidates)
-    for regex in (*_links(), _part("_line_break"), _part("_element"), _part("_colour")):
+    for regex in (*_links(), _code(), _part("_line_break"), _part("_element"), _part("_colour")):
         is_marked |= candidates.str.contains(regex)
     return may_be.scatter(may_be.arg_true(), is_marked)
 
@@ -83,5 +84,15 @@ def _part(rule: str) -> str:
 
 @cache
 def _links() -> tuple[str, ...]:
-    patterns = grammar_file.load("copied").part_shape("_link").patterns
+    return _alternatives("_link")
+
+
+@cache
+def _code() -> str:
+    (regex,) = _alternatives("_code")
+    return regex
+
+
+def _alternatives(rule: str) -> tuple[str, ...]:
+    patterns = grammar_file.load("copied").part_shape(rule).patterns
     return tuple(pattern.regex.removeprefix("^").removesuffix("$") for pattern in patterns)

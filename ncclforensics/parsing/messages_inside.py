@@ -34,7 +34,9 @@ def messages_inside(
             continue
         group = f"(?:{message.start_regex})(.*)$" if message.is_quoted else f"((?:{message.start_regex}).*)$"
         text = pl.col("text").str.extract(group).str.replace(f"(?:{message.end_regex})$", "").str.strip_chars(" ")
-        parts.append(holding.with_columns(text=pl.lit(message.prefix) + text))
+        texts = text.str.replace_all(f" +({dialect.record_regex})", "\n${1}").str.split("\n")
+        split = holding.with_columns(text=texts).explode("text")
+        parts.append(split.with_columns(text=pl.lit(message.prefix) + pl.col("text")))
     found = pl.concat(parts) if parts else lines.clear()
     return found.join(_unshaped(found, dialect), on=[*PLACE, "text"], how="anti", maintain_order="left")
 

@@ -20,6 +20,7 @@ from ncclforensics.parsing.templates import CALL_TEMPLATE, EncodedRows, distinct
 PLACE = ["source", "line"]
 DEPTH = 4  # most lines written into one physical line
 
+LEVELS = ("] INFO ", " WARN ")
 COUNTS = ("recognised", "application", "unrecognised", "damaged")
 
 
@@ -139,7 +140,7 @@ def parse(
         if pieces.is_empty():
             break
         torn.append(match(pieces, dialect))
-    torn += [quoted, match(_without_blanks_at_end(unknown), dialect)]
+    torn += [quoted, match(_without_blanks_at_end(unknown), dialect), match(_with_name(unknown, dialect), dialect)]
     read = pl.concat([part.known.select(PLACE) for part in torn]).unique()
     remaining = unknown.join(read, on=PLACE, how="anti", maintain_order="left")
     torn.append(match(messages_inside(rows, remaining, matched, dialect), dialect))
@@ -159,6 +160,16 @@ def _without_blanks_at_end(rows: pl.DataFrame) -> pl.DataFrame:
     """Return the lines that end with blanks, as copying from a screen or a page leaves them, without these."""
     padded = rows.filter(pl.col("text").str.ends_with(" "))
     return padded.with_columns(pl.col("text").str.strip_chars_end(" "))
+
+
+def _with_name(rows: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
+    """Return the lines of versions that print their level without the name of NCCL, with the name."""
+    if not dialect.unnamed_prefix:
+        return rows.clear()
+    has_level = rows.filter(pl.col("text").str.contains_any(LEVELS))
+    start = f"^[^0-9A-Za-z]*({dialect.unnamed_prefix})(INFO|WARN) "
+    old = has_level.filter(pl.col("text").str.contains(start))
+    return old.with_columns(pl.col("text").str.replace(start, f"${{1}}{dialect.prefix_marker}${{2}} "))
 
 
 def _labels(rows: pl.DataFrame, dialect: Dialect) -> list[str]:

@@ -26,10 +26,14 @@ def quoted_errors(matched: Sequence[Matched], unknown: pl.DataFrame, dialect: Di
     if not heads:
         return unknown.clear()
     announcements = pl.concat([rows.select("form", "source", line=pl.col("line") + 1) for rows in heads]).unique()
-    quoted = unknown.join(announcements, on=PLACE, how="inner", maintain_order="left")
     text = pl.col("text").str.replace(f"^(?:{quotation.tag_regex})", "").str.strip_chars_end(" ")
-    is_text = pl.col("text").str.strip_chars(FENCE) != ""
-    quoted = quoted.with_columns(text=text).filter(is_text).with_columns(text=pl.lit(quotation.prefix) + pl.col("text"))
+    lines = unknown.with_columns(text=text)
+    is_text = (pl.col("text").str.strip_chars(FENCE) != "") & ~pl.col("text").str.contains(quotation.time_regex)
+    # An export may put the time of a message on a line of its own.
+    after_time = lines.filter(~is_text).join(announcements, on=PLACE).select("form", "source", pl.col("line") + 1)
+    announcements = pl.concat([announcements, after_time]).unique()
+    quoted = lines.filter(is_text).join(announcements, on=PLACE, how="inner", maintain_order="left")
+    quoted = quoted.with_columns(text=pl.lit(quotation.prefix) + pl.col("text"))
     # Where the announcement itself was left out, the text must be that of a known warning.
     is_announced = quoted["form"] == quotation.form
     others = quoted.filter(~is_announced).drop("form")

@@ -68,8 +68,7 @@ def _parts(report: Report, verbose: bool) -> list[RenderableType]:
     verdict_findings = [id(report.finding_of(row)) for row in jobs]
     others = [finding for finding in report.findings if id(finding) not in verdict_findings]
     causes = [finding for finding in others if is_sure_cause(finding)]
-    is_open = not jobs or jobs[0]["verdict"] in ("undecidable", "no-hang")
-    first = causes[:1] if is_open else []  # what is sure stands above what is not decided
+    first = leading_findings(jobs, others)[:1]
     for finding in first:
         parts += _finding(report, finding)
     for index, row in enumerate(jobs):
@@ -96,6 +95,20 @@ def is_sure_cause(finding: Finding) -> bool:
     return (
         finding.role is Role.CAUSE and finding.severity is Severity.ERROR and finding.certainty in ("certain", "likely")
     )
+
+
+def leading_findings(jobs: list[Row], findings: list[Finding]) -> list[Finding]:
+    """Return the findings that stand above a verdict that decides nothing, the surest cause first.
+
+    Below the causes stand errors that are certain, such as a time-out: they happened, whatever began them.
+    """
+    if jobs and jobs[0]["verdict"] not in ("undecidable", "no-hang"):
+        return []
+    causes = [finding for finding in findings if is_sure_cause(finding)]
+    if jobs and jobs[0]["verdict"] == "no-hang":
+        return causes
+    happened = [f for f in findings if f.severity is Severity.ERROR and f.certainty == "certain" and f not in causes]
+    return [*causes, *happened]
 
 
 GAP = "read-subsystem-gap"

@@ -33,6 +33,7 @@ from ncclforensics.views.text_report import (
     GAP,
     culprits,
     is_sure_cause,
+    leading_findings,
     measurements,
     mismatch,
     run_table,
@@ -96,7 +97,7 @@ def height_of_terminal() -> int:
 
 
 def _main_finding(report: Report, *, everything: bool) -> Finding | None:
-    """Return the finding that stands above the verdict: a sure cause of what the verdict does not decide.
+    """Return the finding that stands above the verdict: what is sure where the verdict decides nothing.
 
     Where no line of NCCL was read, there is no verdict, and whatever was found says more.
     """
@@ -104,8 +105,7 @@ def _main_finding(report: Report, *, everything: bool) -> Finding | None:
     if jobs and jobs[0]["verdict"] not in ("undecidable", "no-hang"):
         return None
     findings = _others(report)
-    causes = [finding for finding in findings if is_sure_cause(finding)]
-    return next(iter(causes or (findings if everything or not jobs else [])), None)
+    return next(iter(leading_findings(jobs, findings) or (findings if everything or not jobs else [])), None)
 
 
 def _others(report: Report) -> list[Finding]:
@@ -148,10 +148,19 @@ def _sections(report: Report, shown: Finding | None, *, everything: bool) -> lis
 
 
 def _repeats(report: Report, finding: Finding, cause: Finding | None) -> bool:
-    """Whether a finding says less of the same: that a process ended, which the cause or the verdict names."""
+    """Whether a finding says less of the same.
+
+    It says of ranks that they ended, which the cause or the verdict names; or no cause, and only by lines that the
+    verdict cites.
+    """
     jobs = report.verdicts
     if cause is not None and finding.rule == cause.rule:
         return not finding.ranks or set(finding.ranks) <= set(cause.ranks)
+    stated = report.finding_of(jobs[0]) if jobs else None
+    if stated is not None and finding.role is not Role.CAUSE and finding.evidence:
+        return {(line.source, line.line) for line in finding.evidence} <= {
+            (line.source, line.line) for line in stated.evidence
+        }
     has_died = bool(jobs) and jobs[0]["verdict"] == "rank-died" and finding.role is Role.CAUSE
     verdict = report.finding_of(jobs[0]) if has_died else None
     return verdict is not None and bool(finding.ranks) and set(finding.ranks) <= set(verdict.ranks)
@@ -174,7 +183,8 @@ def _of_finding(report: Report, finding: Finding) -> list[_Section]:
     head = Text.assemble(("\n", ""), (severity.upper(), STYLE[severity]), (f"  ({finding.certainty})  ", "dim"))
     parts: list[RenderableType] = [head.append(finding.title, "bold")]
     parts += [indented(Text(sentence(line))) for line in (finding.detail,) if line]
-    remedy: list[RenderableType] = [indented(Text(sentence(finding.remedy)))] if finding.remedy else []
+    is_advice = finding.role is not Role.CONSEQUENCE or not report.verdicts  # else what to collect says it
+    remedy: list[RenderableType] = [indented(Text(sentence(finding.remedy)))] if finding.remedy and is_advice else []
     return [_Section(0, parts), _Section(6, _evidence(report, finding)), _Section(1, remedy)]
 
 

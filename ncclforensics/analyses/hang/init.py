@@ -31,10 +31,16 @@ def find_refused_init(job: Job) -> Diagnosis | None:
     """Find a refusal: NCCL states why it cannot create a communicator."""
     lines = [event for event in job.failure_events if event["kind"] == REFUSED]
     unfinished = [row for row in job.memberships if not row["is_complete"]]
-    if not lines or (job.members and not unfinished):
+    is_unseen = bool(job.members) and not unfinished  # of a communicator whose creation these logs do not show
+    if is_unseen:
+        members = {row["rank_id"] for row in job.memberships}
+        lines = [event for event in lines if event["rank_id"] not in members]
+    if not lines:
         return None
     first = min(lines, key=lambda event: _REFUSAL_ORDER.get(event["form"], len(_REFUSAL_ORDER)))
     culprits, reason = _explain_refusal(job, first, lines)
+    if is_unseen:
+        culprits = []  # the line counts ranks of that communicator
     key = next((row["key"] for row in unfinished), None)
     victims = [rank_id for rank_id in job.rank_ids if rank_id not in culprits]
     diagnosis = Diagnosis("init-failed", reason, culprits=culprits, victims=victims, key=key)
@@ -177,6 +183,8 @@ def _explain_refusal(job: Job, line: Row, lines: list[Row]) -> tuple[list[int], 
         case "no_interface":
             without = {event["rank_id"] for event in lines if event["form"] == "no_interface"}
             return sorted(without - {None}), "no network interface matches NCCL_SOCKET_IFNAME on this host"
+        case "rank_count" | "root_info" if line["nranks"] != line["other"]:
+            return [], f"processes were started with different numbers of ranks, {line['nranks']} and {line['other']}"
     return [], "init was refused; the cited warning gives the reason"
 
 

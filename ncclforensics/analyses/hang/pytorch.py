@@ -198,7 +198,7 @@ def find_watchdog_timeout(job: Job) -> Diagnosis | None:
         return diagnosis
     sequence = min((row["sequence"] for row in with_sequence), default=0)
     if len(reporting_ranks) == 1:
-        return _judge_single_report(job, rows, guid, sequence, len(numbers | reporting_ranks))
+        return _judge_single_report(job, rows, len(numbers | reporting_ranks))
     completed_by = ranks_text(sorted(row["rank"] for row in rows if (row["completed"] or 0) >= sequence))
     reason = f"{ranks_text(reporting_ranks)} enqueued work {sequence} and did not complete it: "
     if silent_ranks:
@@ -214,13 +214,10 @@ def find_watchdog_timeout(job: Job) -> Diagnosis | None:
     return diagnosis
 
 
-def _judge_single_report(job: Job, rows: list[Row], guid: str, sequence: int, known: int) -> Diagnosis:
+def _judge_single_report(job: Job, rows: list[Row], known: int) -> Diagnosis:
     """Judge the report of one rank: it waited, and nothing shows whether the others made the same call."""
-    name = f"process group {guid}" if guid not in WORLD else "its process group"
-    reason = (
-        f"{ranks_text([rows[0]['rank']])} timed out at work {sequence} of {name} and is a victim; "
-        f"no other rank of the at least {max(known, 2)} reports how far it came"
-    )
+    rank = ranks_text([rows[0]["rank"]])
+    reason = f"{rank} is a victim, and no other rank of the at least {max(known, 2)} reports how far it came"
     diagnosis = _diagnose(job, "undecidable", reason, "likely", rows, [])
     diagnosis.collect = [
         "stderr of every rank: the rank with a lower `last enqueued work` is the culprit",

@@ -166,6 +166,8 @@ def _find_model_shapes(job: Job) -> Diagnosis | None:
 
 # Processes that ended
 
+GIVEN_UP = ("summary", "root_cause", "exit_code", "first_entry")  # lines of the table that torchrun prints at its end
+
 
 def _attempt(job: Job, row: Row) -> int:
     """Return the attempt of an elastic launch that a line belongs to: from its folder, or by torchrun's failures."""
@@ -182,7 +184,7 @@ def _has_recovered(job: Job, attempt: int) -> bool:
     rows = job.pytorch["elastic_failure"]
     failures = [row for row in rows if row["form"] == "failed"]
     later_errors = [row for row in job.pytorch["torch_error"] if _attempt(job, row) > attempt]
-    if later_errors or any(row["form"] == "summary" for row in rows):
+    if later_errors or any(row["form"] in GIVEN_UP for row in rows):
         return False
     if any((place["attempt"] or 0) > attempt for place in job.pytorch["torch_source"]):
         return True

@@ -94,6 +94,7 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
     previous: Row = {}
     has_exit_code: dict[int, bool] = {}
     aborted: set[tuple[int, int]] = set()  # source and task of processes that MPI ended
+    network_errors = process_end.filter(form="mpich_network").sort("pos").to_dicts()
     for row in process_end.sort("pos").to_dicts():
         node, code = row["node"], row["exit_code"]
         match row["form"]:
@@ -122,8 +123,9 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
                 yield ExitReport(EXIT, row, "MPI", child=row["rank"], message="MPI_Abort was called")
             case "mpich":
                 aborted.add((row["source"], row["rank"]))
+                reasons = [row["mpi_error"], *_network_error(row, network_errors)]
                 yield ExitReport(
-                    EXIT, row, "MPI", child=row["rank"], node=node, message=f"MPI aborted it ({row['mpi_error']})"
+                    EXIT, row, "MPI", child=row["rank"], node=node, message=f"MPI aborted it ({'; '.join(reasons)})"
                 )
             case "pals_signal" | "pals":
                 ended_pids = _exit_report(row, "the launcher (PALS)", code, row["signal"], child=row["rank"], node=node)
@@ -140,6 +142,12 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
         previous = row
 
 
+def _network_error(abort: Row, network_errors: list[Row]) -> list[str]:
+    """Return what Libfabric reported, from the error stack that MPICH prints below an abort."""
+    below = (e for e in network_errors if e["source"] == abort["source"] and 0 < e["line"] - abort["line"] <= STACK)
+    return [f"Libfabric reports: {error['ofi_error']}" for error in islice(below, 1)]
+
+
 def _single_node(node: str) -> str | None:
     """Return the name of a single node; None for a list of nodes."""
     return None if "[" in node else node
@@ -149,6 +157,7 @@ def _is_next_line(earlier: Row, later: Row) -> bool:
     return bool(earlier["source"] == later["source"] and 0 < later["line"] - earlier["line"] <= NEAR)
 
 
+STACK = 30  # most lines of an error stack of MPICH
 NEAR = 2  # lines between two lines of one table; several launchers may print at the same time
 
 
@@ -159,7 +168,7 @@ def torchrun_reports(elastic_failure: pl.DataFrame, exception: pl.DataFrame) -> 
     """
     rows = elastic_failure.sort("pos").to_dicts()
     ended_pids = {row["pid"] for row in rows if row["form"] in ("closing", "stuck")}
-    sources_with_table = {row["source"] for row in rows if row["form"] == "exit_code"}
+    sources_with_table = {row["source"] for row in rows if row["form"] in ("exit_code", "first_entry")}
     recorded = exception.filter(form="recorded").sort("pos").to_dicts()
     blocks: dict[int, dict[str, Row]] = defaultdict(dict)  # source -> lines of the table entry being read
     below_root_cause: dict[int, bool] = {}
@@ -186,6 +195,17 @@ def torchrun_reports(elastic_failure: pl.DataFrame, exception: pl.DataFrame) -> 
                 follows=row["pid"] in ended_pids or is_later,
             )
             block["exit_code"] = row
+        elif row["form"] == "first_entry":
+            yield _exit_report(
+                row,
+                "torchrun",
+                row["exit_code"],
+                rank=row["rank"],
+                node=row["node"],
+                pid=row["pid"],
+                time=row["time"],
+                follows=row["pid"] in ended_pids,
+            )
         elif row["form"] == "recorded" and "rank" in block:
             later = next((entry for entry in islice(rows, place + 1, None) if entry["pos"] > row["pos"]), None)
             yield from _recorded_exceptions(row, later, recorded, block["rank"]["rank"])

@@ -123,7 +123,11 @@ def _local_rank(path: str) -> int | None:
 
 def _launched_ranks(elastic_failure: pl.DataFrame) -> pl.DataFrame:
     """Return the rank of each local rank in torchrun's tables, where only one node has that local rank."""
-    ranks = elastic_failure.filter(form="rank").group_by("local_rank").agg(pl.col("rank").unique())
+    ranks = (
+        elastic_failure.filter(pl.col("form").is_in(["rank", "first_entry"]))
+        .group_by("local_rank")
+        .agg(pl.col("rank").unique())
+    )
     one_node = ranks.filter(pl.col("rank").list.len() == 1)
     return one_node.select("local_rank", launched=pl.col("rank").list.first())
 

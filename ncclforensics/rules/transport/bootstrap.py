@@ -82,7 +82,9 @@ def boot_wrong_interface(
 
 
 @rule(Category.BOOTSTRAP, Severity.ERROR, of=("failure",), hang=True)
-def boot_connect_failed(failure: pl.DataFrame, failure_event: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+def boot_connect_failed(
+    failure: pl.DataFrame, failure_event: pl.DataFrame, communicator_progress: pl.DataFrame, rank: pl.DataFrame
+) -> Iterator[Finding]:
     """A rank could not connect to another rank.
 
     Means: `No route to host`: a firewall, or an interface of another network. `Connection refused`: the peer process
@@ -93,6 +95,7 @@ def boot_connect_failed(failure: pl.DataFrame, failure_event: pl.DataFrame, rank
     guide, IP ports.
     """
     leaving = failure_event.filter("at_exit").select("source", "line")
+    yield from _last_retries(failure, communicator_progress, rank)
     rows = failure.filter(pl.col("form").is_in(REFUSALS)).join(leaving, on=["source", "line"], how="anti")
     error = pl.coalesce("error", text_of("reason"), pl.lit("no answer"))
     lost = not failure_event.filter(kind=LOST, at_exit=False).is_empty()
@@ -119,6 +122,24 @@ def boot_connect_failed(failure: pl.DataFrame, failure_event: pl.DataFrame, rank
         detail = "NCCL's proxy thread failed to connect to a peer with a system error; these logs do not show which"
         # The line names the rank that requested the connection from its proxy.
         yield group_finding(proxies, rank, "{processes} could not connect over the network", detail, "likely")
+
+
+def _last_retries(failure: pl.DataFrame, communicator_progress: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+    """Report connections of which the log shows the last retry that NCCL makes, and neither success nor failure."""
+    failed = failure.filter(pl.col("form").is_in(REFUSALS)).select(OWNER)
+    last = (
+        failure.filter(form="connecting_again")
+        .filter(pl.col("attempt") == pl.col("attempts"))
+        .join(failed, on=OWNER, how="anti", nulls_equal=True)
+        .join(
+            communicator_progress.group_by(OWNER).agg(pl.col("last_pos").max()), on=OWNER, how="left", nulls_equal=True
+        )
+        .filter((pl.col("pos") < pl.col("last_pos")).fill_null(value=False).not_())
+    )
+    for (reason,), rows in last.group_by(text_of("reason"), maintain_order=True):
+        peers = sorted(rows["peer"].cast(pl.String).drop_nulls().unique().to_list())
+        detail = f"to {', '.join(peers[:4]) or 'a peer'}, in the last of {rows['attempts'][0]} attempts"
+        yield group_finding(rows, rank, f"{{processes}} could not connect: {reason}", detail, "likely")
 
 
 @rule(Category.BOOTSTRAP, Severity.ERROR, of=("failure", "socket_error"), hang=True)

@@ -13,8 +13,10 @@ from ncclforensics.rules.shared.grouping import evidence_lines, group_finding
 REFUSALS = ["init_failed", "group_failed", "caps_failed"]
 
 
-@rule(Category.NET_PLUGIN, Severity.INFO, of=("collnet", "sharp"))
-def net_collnet_unavailable(collnet: pl.DataFrame, sharp: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+@rule(Category.NET_PLUGIN, Severity.INFO, of=("collnet", "sharp"), hang=True)
+def net_collnet_unavailable(
+    collnet: pl.DataFrame, sharp: pl.DataFrame, sharp_log: pl.DataFrame, rank: pl.DataFrame
+) -> Iterator[Finding]:
     """CollNet was requested and could not be set up.
 
     Means: the plugin got no SHARP job, mostly because no aggregation manager runs on the fabric, or its resources are
@@ -29,10 +31,13 @@ def net_collnet_unavailable(collnet: pl.DataFrame, sharp: pl.DataFrame, rank: pl
     if failed.is_empty() and refused.is_empty():
         return
     rows = refused if not refused.is_empty() else failed
-    reason = f"the plugin reports: {refused['error'][0]}; " if not refused.is_empty() else ""
+    of_library = sharp_log.filter(form="error").sort("source", "line")
+    reasons = [*of_library["message"].head(1), *refused["error"].head(1)]
+    reason = f": {reasons[0].removesuffix('.')}" if reasons else ""
     finding = group_finding(
-        rows, rank, "CollNet (SHARP) could not be set up on {processes}", f"{reason}NCCL continues without it",
+        rows, rank, f"CollNet (SHARP) could not be set up on {{processes}}{reason}", "NCCL continues without it",
         "certain", role=Role.CONTEXT,
     )  # fmt: skip
-    finding.evidence = finding.evidence[:2] + evidence_lines(failed, "NCCL")[:1] * (not refused.is_empty())
+    finding.evidence = finding.evidence[:2] + evidence_lines(of_library, "libsharp")[:1]
+    finding.evidence += evidence_lines(failed, "NCCL")[:1] * (not refused.is_empty())
     yield finding

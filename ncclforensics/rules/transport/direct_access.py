@@ -7,11 +7,16 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.data.cuda import PEER
-from ncclforensics.frames.columns import OWNER
+from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.rules.finding import Category, Finding, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import error_finding, group_finding
 
+HIP = "hip"
+HIP_REMEDY = (
+    "compare the version of the amdgpu driver (dkms status) with that of ROCm; check iommu=pt in /proc/cmdline, and"
+    " --ipc=host and /dev/kfd of the container; try NCCL_P2P_DISABLE=1 once"
+)
 REFUSED = ["refused", "ipc_handle", "ipc_export", "ipc_open"]
 
 
@@ -26,7 +31,7 @@ def p2p_access_refused(
     Not when: NCCL went on: it completed its init or made calls afterwards.
     Do: compare nvidia-smi topo -p2p r with simpleP2P of the CUDA samples; let each process see all GPUs of the host
     (CUDA_VISIBLE_DEVICES, --ipc=host); try NCCL_P2P_DISABLE=1 once.
-    Sources: ray_lightning#24, rccl#908, dask-cuda#639; nccl: src/transport/p2p.cc.
+    Sources: ray_lightning#24, rccl#908, rccl-tests#120, dask-cuda#639; nccl: src/transport/p2p.cc.
     """
     ends = communicator_progress.group_by(OWNER).agg(pl.col("last_pos").max())
     refused = (
@@ -35,9 +40,13 @@ def p2p_access_refused(
         .filter((pl.col("pos") < pl.col("last_pos")).fill_null(value=False).not_())
         .sort("source", "line")
     )
-    for (error,), rows in refused.group_by("error", maintain_order=True):
-        title = "{processes}: CUDA refused direct access between GPUs"
-        yield group_finding(rows, rank, title, f"CUDA reports: {error}", "likely")
+    for (error, runtime), rows in refused.group_by("error", text_of("runtime"), maintain_order=True):
+        name = "HIP" if runtime == HIP else "CUDA"
+        title = f"{{processes}}: {name} refused direct access between GPUs"
+        finding = group_finding(rows, rank, title, f"{name} reports: {error}", "likely")
+        if runtime == HIP:
+            finding.remedy = HIP_REMEDY
+        yield finding
     of_programs = cuda_error.filter(kind=PEER)
     if not of_programs.is_empty():
         yield error_finding(

@@ -69,7 +69,7 @@ def tune_forced_proto_ll128(
     yield finding
 
 
-@rule(Category.ENVIRONMENT, Severity.ERROR, of=("no_algorithm",))
+@rule(Category.ENVIRONMENT, Severity.ERROR, of=("no_algorithm",), hang=True)
 def tune_no_algorithm_left(no_algorithm: pl.DataFrame, setting: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """NCCL_ALGO and NCCL_PROTO leave no algorithm for a collective.
 
