@@ -171,6 +171,11 @@ NO_ANSWER = "but store->get('0') got error: Socket Timeout"
             "H100: Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401 'not now'.",
             "nvls-multicast-bind-failed",
         ),
+        (
+            "With P2P off: Cuda failure 217 'peer access is not supported between these two devices'",
+            "p2p-access-refused",
+        ),
+        ("we see\n`[WARNING] it stops\nRuntimeError: CUDA error: unspecified launch failure`", "cuda-sticky-error"),
         ("After a NCCL error: reading the manual, the connection to the store came back.", None),
     ],
 )

@@ -90,8 +90,12 @@ def result_text(code: int | None) -> str:
 def is_top_file(place: str | None, files: tuple[str, ...] = TOP_FILES) -> bool:
     """Whether an error that reached this place was returned to the application, as far as a place shows it.
 
-    >>> is_top_file("hipify/src/init.cc:1598"), is_top_file("transport/net_ib/init.cc:526")
-    (True, False)
+    The files are named `.cu` to 2.4.
+
+    >>> is_top_file("hipify/src/init.cc:1598"), is_top_file("transport/net_ib/init.cc:526"), is_top_file("init.cu:563")
+    (True, False, True)
     """
     folder, _, file = (place or "").rpartition("/")
-    return file.partition(":")[0] in files and (not folder or folder.endswith("src"))
+    name = file.partition(":")[0]
+    is_named = name in files or (name.endswith(".cu") and f"{name.removesuffix('.cu')}.cc" in files)
+    return is_named and (not folder or folder.endswith("src"))

@@ -38,6 +38,8 @@ def without_marks(rows: pl.DataFrame) -> pl.DataFrame:
     texts = texts.str.replace_all(_part("_element"), "").str.replace_all(_part("_colour"), "")
     for _ in range(2):  # a page that quotes a page
         texts = texts.str.replace_many(REPLACED)
+    for shape in _alternatives("_enclosed"):
+        texts = texts.str.replace(f"^{shape}$", "${enclosed}${quoted}")
     texts = _with_line_feeds(texts)
     marked = rows.with_columns(rows["text"].scatter(is_marked.arg_true(), texts))
     if not texts.str.contains("\n", literal=True).any():
@@ -51,7 +53,8 @@ def _is_marked(texts: pl.Series) -> pl.Series:
         return may_be
     candidates = texts.filter(may_be)
     is_marked = candidates.str.contains_any(list(REPLACED)) | _has_line_feeds(candidates)
-    for regex in (*_links(), _code(), _part("_line_break"), _part("_element"), _part("_colour")):
+    enclosed = (f"^{shape}$" for shape in _alternatives("_enclosed"))
+    for regex in (*_links(), _code(), *enclosed, _part("_line_break"), _part("_element"), _part("_colour")):
         is_marked |= candidates.str.contains(regex)
     return may_be.scatter(may_be.arg_true(), is_marked)
 

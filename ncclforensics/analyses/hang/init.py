@@ -29,12 +29,10 @@ MAJORITY = 0.5
 
 def find_refused_init(job: Job) -> Diagnosis | None:
     """Find a refusal: NCCL states why it cannot create a communicator."""
-    lines = [event for event in job.failure_events if event["kind"] == REFUSED]
     unfinished = [row for row in job.memberships if not row["is_complete"]]
     is_unseen = bool(job.members) and not unfinished  # of a communicator whose creation these logs do not show
-    if is_unseen:
-        members = {row["rank_id"] for row in job.memberships}
-        lines = [event for event in lines if event["rank_id"] not in members]
+    members = {row["rank_id"] for row in job.memberships if is_unseen}
+    lines = [event for event in job.failure_events if event["kind"] == REFUSED and event["rank_id"] not in members]
     if not lines:
         return None
     first = min(lines, key=lambda event: _REFUSAL_ORDER.get(event["form"], len(_REFUSAL_ORDER)))
@@ -126,23 +124,11 @@ _FAULT_TEXTS = {
 }
 
 # The most specific refusal first; the others follow from it.
-_REFUSAL_ORDER = {
-    form: order
-    for order, form in enumerate(
-        [
-            "gpu_twice",
-            "gpu_shared",
-            "version_mismatch",
-            "rank_twice",
-            "rank_count",
-            "root_info",
-            "root_range",
-            "no_interface",
-            "message_truncated",
-            "no_transport",
-        ]
-    )
-}
+_REFUSALS = (
+    *("gpu_twice", "gpu_shared", "version_mismatch", "rank_twice", "rank_count", "root_info", "root_range"),
+    *("no_interface", "message_truncated", "no_transport"),
+)
+_REFUSAL_ORDER = {form: order for order, form in enumerate(_REFUSALS)}
 
 
 def _explain_refusal(job: Job, line: Row, lines: list[Row]) -> tuple[list[int], str]:

@@ -69,6 +69,7 @@ def failure_event(
     member: pl.DataFrame,
     restart: pl.DataFrame,
     collnet: pl.DataFrame,
+    ending: pl.DataFrame,
 ) -> pl.DataFrame:
     """Every failure line that has a class, with the rank that printed it and the rank that it names."""
     owners = rank.group_by(OWNER).agg(
@@ -76,6 +77,8 @@ def failure_event(
     )
     is_last_end = pl.col("end_pos") > pl.col("created_pos").max()  # a communicator created later shows that it went on
     exit_times = member.group_by(OWNER).agg(exit_pos=pl.col("end_pos").filter(is_last_end).min())
+    # Where no line shows a communicator of the process, its errors leave NCCL through an end as well as through init.
+    unseen_ends = ending.join(member, on=OWNER, how="anti").group_by(OWNER).agg(end_pos=pl.col("pos").min())
     classes = load("warning").form_classes("failure")
     own_failures = since_restart(failure, restart).with_columns(
         kind=text_of("form").replace_strict(classes, return_dtype=pl.String)
@@ -117,7 +120,9 @@ def failure_event(
         )  # the run completed in spite of it
         .join(exit_times, on=OWNER, how="left")
         .join(_named_ranks(own_failures, member), on=["source", "line"], how="left")
-        .with_columns(at_exit=(pl.col("pos") > pl.col("exit_pos")).fill_null(False))
+        .join(unseen_ends, on=OWNER, how="left")
+        .with_columns(end_pos=pl.when(form="unwinding").then("end_pos"))
+        .with_columns(at_exit=(pl.col("pos") > pl.coalesce("exit_pos", "end_pos")).fill_null(False))
         .sort("pos")
     )
     return _with_orderly_ends(events, rank)
