@@ -200,6 +200,20 @@ def test_the_counter_shows_the_place_of_calls_behind_lines_left_out_in_the_init(
     assert hang["certainty"] == "possible"
 
 
+def test_of_a_stage_of_a_pipeline_one_rank_differs_in_the_ends_of_all_logs(tmp_path: Path) -> None:
+    """Whose stages make different calls: what the ranks of a group have in common shows who differs there."""
+    plan = Plan(
+        version="2.27.7", nodes=1, gpus_per_node=8, tp=4, pp=2, steps=1, finish=Finish.KILLED,
+        fault=Fault(FaultKind.OTHER_DATATYPE, (6,), "tp"),
+    )  # fmt: skip
+    generate(plan, tmp_path / "whole")
+    logs = {path.name: path.read_bytes().splitlines(keepends=True) for path in (tmp_path / "whole").glob("*.log")}
+
+    hang = hang_of({name: [*lines[:150], b"[...]\n", *lines[-8:]] for name, lines in logs.items()}, tmp_path / "ends")
+
+    assert (hang["verdict"], hang["culprits"], hang["certainty"]) == ("collective-mismatch", [6], "possible")
+
+
 @pytest.mark.parametrize("calls", [1, 2, 7])
 def test_a_whole_log_is_not_accused_of_calls_that_were_left_out_of_the_others(calls: int, tmp_path: Path) -> None:
     logs = simulated(None, tmp_path / "whole")

@@ -8,6 +8,7 @@ place.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 import polars as pl
 
@@ -30,7 +31,9 @@ BY_PLACE = ("collective-mismatch", "cross-communicator-deadlock", "p2p-unmatched
 BY_ENDS = ("lagging-ranks", "p2p-unmatched", "cross-communicator-deadlock")  # hold if the last calls are known
 MOST_SELECTED = 0.5  # share of the ranks
 FIRST_NUMBERS, FEWEST_NUMBERS = 6, 3  # of the collectives behind the missing lines, by NCCL's counter
-FIRST_CALLS = LAST_CALLS = 3
+FIRST_CALLS = 3
+LAST_CALLS = (3, 12)  # a rank whose calls differ may go on and enqueue a few more that agree
+FEWEST_ALIKE = 2
 MOST_ALIKE = 0.7  # of the ranks that are not accused
 # Verdicts that rest on calls that a log lacks, or on the place of a call among the others.
 FROM_CALLS = (
@@ -204,7 +207,7 @@ def weigh_omissions(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     collect = [*diagnosis.collect, f"the whole log of {ranks}, from its beginning"]
     known = [rank_id for rank_id in diagnosis.culprits if rank_id not in unplaced]
     others = set(job.seen_members(diagnosis.key)) - set(known)
-    if not known and _others_end_alike(job, diagnosis.culprits):
+    if not known and _others_end_alike(job, diagnosis):
         known = diagnosis.culprits  # whatever was left out, these are the ones that differ
     elif diagnosis.culprits and (not known or len(others - unplaced) * 2 < len(others)):
         answer = Diagnosis("undecidable", f"{missing}: what the logs lack proves nothing", "likely", collect=collect)
@@ -261,29 +264,41 @@ def _idle_communicator_of(job: Job, diagnosis: Diagnosis) -> str:
     return ranks_text(job.rank_numbers(concerned)) or "several ranks"
 
 
-def _others_end_alike(job: Job, culprits: list[int]) -> bool:
-    """Whether the logs of most other ranks end with the same calls, and that of no culprit, which has its end."""
-    signatures = job.signatures_of_last_calls(LAST_CALLS)
-    endings = Counter(signatures.get(rank_id) for rank_id in job.rank_ids if rank_id not in culprits)
-    if not culprits or not endings:
-        return False
-    (usual, ranks), *_ = endings.most_common(1)
+def _others_end_alike(job: Job, diagnosis: Diagnosis) -> bool:
+    """Whether the logs of most others end with the same calls, and that of no culprit, which has its end.
+
+    The others are the rest of the communicator or of the job; of a pipeline, each stage makes other calls.
+    """
+    members = job.seen_members(diagnosis.key)
+    return any(
+        _end_alike(job, diagnosis.culprits, rank_ids, number)
+        for rank_ids in (job.rank_ids, members)
+        for number in LAST_CALLS
+    )
+
+
+def _end_alike(job: Job, culprits: list[int], rank_ids: Iterable[int], number: int) -> bool:
+    """Whether the last so many calls are the same in the logs of most of these ranks, and in that of no culprit."""
+    signatures = job.signatures_of_last_calls(number)
+    endings = Counter(signatures.get(rank_id) for rank_id in rank_ids if rank_id not in culprits)
+    (usual, ranks), *_ = endings.most_common(1) or [(None, 0)]
     return (
         usual is not None
-        and ranks >= MOST_ALIKE * endings.total()
+        and bool(culprits)
+        and ranks >= max(FEWEST_ALIKE, MOST_ALIKE * endings.total())
         and all(
-            (known := _calls_after_omission(job, rank_id)) > 0
+            (known := _calls_after_omission(job, rank_id, number)) > 0
             and signatures.get(rank_id, ())[-known:] != usual[-known:]
             for rank_id in culprits
         )
     )
 
 
-def _calls_after_omission(job: Job, rank_id: int) -> int:
-    """Count a rank's calls behind all lines that were left out of its log, up to LAST_CALLS."""
+def _calls_after_omission(job: Job, rank_id: int, most: int) -> int:
+    """Count a rank's calls behind all lines that were left out of its log, up to `most`."""
     last = job.last_omission.get(job.process(rank_id)["last_source"], -1)
     last = max(last, job.counter_jumps[rank_id]["pos"] - 1 if rank_id in job.counter_jumps else -1)
-    return int((job.calls_of(rank_id)["pos"].tail(LAST_CALLS) > last).sum())
+    return int((job.calls_of(rank_id)["pos"].tail(most) > last).sum())
 
 
 def _concerns(job: Job, rank_id: int, diagnosis: Diagnosis) -> bool:
