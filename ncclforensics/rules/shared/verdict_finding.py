@@ -32,7 +32,8 @@ def verdict_finding(row: Row, verdict_evidence: pl.DataFrame, rank: pl.DataFrame
     evidence = [Line(line["source"], line["line"], line["what"]) for line in lines.to_dicts()]
     is_of_ranks = row["verdict"] not in ("init-failed", "undecidable", "stuck-together")
     subject = (ranks_text(numbers) or processes) if is_of_ranks else ""
-    group = ranks_text(row["call_ranks"] or [])
+    members = row["call_ranks"] or []  # culprits may lack calls of several communicators, of which the row names one
+    group = ranks_text(members) if set(numbers) <= set(members) else ""
     of_group = f" of {group}" if row["name"] and row["caller"] is None and 0 < len(group) <= LONGEST_GROUP else ""
     return Finding(
         title=title.format(ranks=culprits_text + where, call=operation_text(row) + of_group),
