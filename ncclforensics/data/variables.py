@@ -9,6 +9,7 @@ COLLECT_CALLS = [
 COLLECT_RANKS_OF_DUMPS = [
     "the dumps under the names that PyTorch gave them (comm_lib_trace_rank_N), or renamed to rank_N"
 ]
+COLLECT_INIT = ["the logs from their beginning, with their Init lines"]
 COLLECT_BOOTSTRAP = [
     "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,BOOTSTRAP,ENV on every rank, and the number of started ranks"
 ]

@@ -6,7 +6,7 @@ from collections import Counter
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job
 from ncclforensics.data.names import count_of, ranks_text
-from ncclforensics.data.variables import COLLECT_CALLS
+from ncclforensics.data.variables import COLLECT_CALLS, COLLECT_INIT
 
 FEW_MISSING = 0.25  # of the ranks; where more have no log, the logs were not given
 
@@ -70,10 +70,13 @@ def exclude_waiting_for_absent(job: Job, diagnosis: Diagnosis) -> Diagnosis | No
         return None
     without_calls = [rank_id for rank_id in job.rank_ids if not job.visibility[rank_id]["is_visible"]]
     silent = ranks_text(job.rank_numbers(without_calls))
-    absent = ranks_text(job.absent) or ("" if silent else "members with unknown numbers")
+    absent = ranks_text(job.absent)
     slower = ranks_text(job.rank_numbers(diagnosis.culprits)) or "some ranks"
+    is_unknown = not absent and not silent
     members = " and ".join(
-        [f"without a log ({absent})"] * bool(absent) + [f"whose logs show no calls ({silent})"] * bool(silent)
+        [f"without a log ({absent})"] * bool(absent)
+        + [f"whose logs show no calls ({silent})"] * bool(silent)
+        + ["that no line here names"] * is_unknown
     )
     reason = (
         f"the others wait for {slower}, which made fewer calls; but the last of these is on a communicator that also "
@@ -81,7 +84,7 @@ def exclude_waiting_for_absent(job: Job, diagnosis: Diagnosis) -> Diagnosis | No
     )
     answer = Diagnosis("undecidable", reason, "likely", suspects=job.absent)
     answer.victims = sorted(set(job.rank_ids))
-    answer.collect = [f"the log of {absent}"] * bool(absent) + COLLECT_CALLS * bool(silent)
+    answer.collect = [f"the log of {absent}"] * bool(absent) + COLLECT_CALLS * bool(silent) + COLLECT_INIT * is_unknown
     answer.key, answer.call, answer.evidence_lines = diagnosis.key, diagnosis.call, diagnosis.evidence_lines
     return answer
 

@@ -10,6 +10,7 @@ import polars as pl
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
 from ncclforensics.data.names import ranks_text
+from ncclforensics.data.variables import COLLECT_INIT
 
 MOST_EXAMINED = 64  # ranks of a cycle
 MOST_CALLS = 4096  # the last calls of a rank, in which its own order is looked for
@@ -92,9 +93,7 @@ def _between_unknown_communicators(job: Job, first_edges: dict[int, Row]) -> Dia
         f"{names} may wait for each other on several communicators, but the lines that name the members of these are "
         "missing: which rank waits for which is not known"
     )
-    answer = Diagnosis(
-        "undecidable", reason, "likely", collect=["the logs from their beginning, with their Init lines"]
-    )
+    answer = Diagnosis("undecidable", reason, "likely", collect=list(COLLECT_INIT))
     answer.add_evidence("context", [{**edge, "rank_id": rank_id} for rank_id, edge in list(first_edges.items())[:4]])
     return answer
 
