@@ -30,8 +30,8 @@ REPORT_NAMES = (
     b'data-generator="ncclforensics ',
 )  # fmt: skip
 NAME_WITHIN = 400  # bytes
-# The line above the verdict in a text report, which may have been pasted below a heading.
-LINE_COUNTS, RECOGNISED = (b" NCCL lines, ", b" known lines, "), b"% recognised"
+# Above the verdict of a text report, which may have been pasted below a heading: `16 files · 73 NCCL lines`.
+LINE_COUNTS, ITEM, FILES = (b" NCCL line", b" known line"), " · ".encode(), b" file"
 COUNT_WITHIN = 1500  # bytes
 
 
@@ -109,8 +109,9 @@ def reject_non_log(reader: InputReader, sample: bytes, dialect: Dialect, *, is_d
 def _is_report(sample: bytes) -> bool:
     if sample.startswith(REPORT_STARTS):
         return any(name in sample[:NAME_WITHIN] for name in REPORT_NAMES)
-    before, percent, _ = b" ".join(sample[:COUNT_WITHIN].split()).partition(RECOGNISED)  # the line may be wrapped
-    return bool(percent) and before.rstrip(b"0123456789.").endswith(LINE_COUNTS)
+    text = b" ".join(sample[:COUNT_WITHIN].split())  # the line may be wrapped
+    counts = [text[: text.find(lines)].split(ITEM)[-2:] for lines in LINE_COUNTS if lines in text]
+    return any(len(items) == 2 and FILES in items[0] and items[1].replace(b",", b"").isdigit() for items in counts)
 
 
 def _is_binary(sample: bytes, dialect: Dialect) -> bool:
