@@ -37,6 +37,14 @@ class BrokenFrameError(ForensicsError):
     """A frame is missing because the analysis that computes it failed."""
 
 
+class Terminated(BaseException):
+    """A signal ended the program; `code` is its exit code. No SystemExit, which a rule of a user's own may raise."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
 def place_of(function: Callable[..., Any]) -> str:
     """The file and the line of a function's definition, as a message names them."""
     return f"{function.__code__.co_filename}, line {function.__code__.co_firstlineno}"

@@ -79,6 +79,10 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("[thresholds]\nlate_seconds = 0", "site.toml: thresholds: late_seconds is a number above 0"),
         ("[thresholds]\nlate_seconds = nan", "site.toml: thresholds: late_seconds is a number above 0"),
         ("ignore = [", "site.toml: Invalid value"),
+        (f"ignore = {'[' * 5000}{']' * 5000}", "site.toml: is nested too deeply"),
+        ("#" * (2 << 20), "site.toml: is larger than 1 MiB"),
+        (r'paths = ["\u0000"]', "site.toml: paths is a list of texts"),
+        ("paths = ['~no-such-user/logs']", "~no-such-user/logs: Could not determine home directory"),
         (
             "ignore = ['gdr-mising']",
             "site.toml: select or ignore: gdr-mising: neither a rule nor a category; perhaps gdr-missing is meant",

@@ -62,6 +62,10 @@ def test_the_example_package_passes_its_own_tests(capsys: pytest.CaptureFixture[
         ),
         ("lark", "SIZE: INT", "SIZE: /[0-9]+(?=x)/", "switchstat.lark, line 11: /[0-9]+(?=x)/ uses flags, look-around"),
         ("lark", "switch_queue:", "rank:", "switchstat.lark, line 11: a frame is called rank already: ncclforensics."),
+        ("lark", "%import .terminals", "empty:\n%import .terminals", "switchstat.lark: cannot become patterns"),
+        ("py", "GRAMMARS = (", "raise SystemExit(0)\nGRAMMARS = (", "switchstat.py, line 13: SystemExit: 0"),
+        ("py", 'KINDS = {"queue_head": "ib-counters"}', "KINDS = ()", "switchstat.py, line 15: KINDS is a dictionary"),
+        ("py", '("queue_head",)', "7", "switchstat.py, line 14: SIGNATURES is a tuple of texts"),
         (
             "py",
             "(switch_queue:",
@@ -143,6 +147,19 @@ def test_a_rule_of_ones_own_finds_what_it_is_for_and_can_be_explained(
     assert cli.main(["check", str(DROPS), "-q", "--ignore", RULE, *config]) != cli.Exit.FINDINGS
 
 
+def test_what_a_terminal_would_interpret_is_escaped_in_a_finding_of_ones_own(
+    example: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    edit(example / "switchstat.py", 'title=f"', 'title=f"\\x1b[31m')
+    (tmp_path / "site.toml").write_text('rule_folders = ["example"]\n')
+
+    cli.main(["check", str(DROPS), "-q", "--config", str(tmp_path / "site.toml")])
+
+    output = capsys.readouterr()
+    assert "the switch dropped" in output.out
+    assert "\x1b" not in output.out + output.err
+
+
 def test_a_saved_run_keeps_the_rows_of_ones_own_shapes(tmp_path: Path) -> None:
     config, saved = ["--config", str(configured(tmp_path))], str(tmp_path / "run.ncclf")
 
@@ -167,12 +184,28 @@ def test_names_of_hosts_in_ones_own_shapes_are_redacted(tmp_path: Path, capsys: 
     assert RULE in out
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "failure"),
+    [
+        ('pl.col("dropped") > 0', 'pl.col("drops") > 0', "switchstat.py, line 27: the rule {} failed (ColumnNotFoundE"),
+        ("    dropping =", "    raise SystemExit(0)\n    dropping =", "line 27: the rule {} failed (SystemExit: 0)"),
+        ('certainty="certain"', 'certainty="sure"', "the rule {} failed (ValueError: sure is no certainty"),
+        ("hosts=[port", 'ranks=["one"], hosts=[port', "the rule {} failed (TypeError"),
+        ("yield Finding(", "yield dict(", "the rule {} failed (TypeError: a rule yields findings, not dict)"),
+    ],
+)
 def test_a_rule_that_crashes_costs_only_itself(
-    example: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    old: str,
+    new: str,
+    failure: str,
+    example: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
     monkeypatch.setattr(Defect, "of", DEFECT_OF)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    edit(example / "switchstat.py", 'pl.col("dropped") > 0', 'pl.col("drops") > 0')
+    edit(example / "switchstat.py", old, new)
     (tmp_path / "site.toml").write_text('rule_folders = ["example"]\n')
     paths = [str(DROPS), str(INCIDENTS / "one-rank-stops-before-an-allreduce")]
 
@@ -180,7 +213,8 @@ def test_a_rule_that_crashes_costs_only_itself(
 
     shown = capsys.readouterr()
     assert "lagging-rank" in {finding["category"] for finding in json.loads(shown.out)["findings"]}
-    assert f"{example}/switchstat.py, line 27: the rule {RULE} failed (ColumnNotFoundError" in shown.err
+    assert failure.format(RULE) in shown.err
+    assert f"{example}/switchstat.py, line" in shown.err
     assert "a defect of your own rules" in shown.err
     assert "Please report" not in shown.err
 

@@ -20,7 +20,7 @@ from ncclforensics import __version__
 from ncclforensics.cli.defects import report_defects
 from ncclforensics.cli.output import Exit
 from ncclforensics.data.names import printable
-from ncclforensics.errors import Defect, ForensicsError, GrammarError
+from ncclforensics.errors import Defect, ForensicsError, GrammarError, Terminated
 
 # Polars' allocator returns memory only under pressure by default; on a shared login node it should do so at once.
 # It reads this variable when it is loaded, so the variable is set before that.
@@ -112,6 +112,8 @@ def main(argv: list[str] | None = None) -> int:
         app(arguments)(arguments)
     except SystemExit as exit_request:
         return exit_request.code if isinstance(exit_request.code, int) else Exit.OK
+    except Terminated as ended:
+        return ended.code
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except GrammarError as error:
@@ -141,7 +143,7 @@ def _remove_temporary_files() -> None:
 
 def _end_by_signal(number: int, _: object) -> None:
     """End as after an error, so that temporary files are removed and the terminal is restored."""
-    raise SystemExit(SIGNALLED + number)
+    raise Terminated(SIGNALLED + number)
 
 
 def _prepare_environment() -> None:

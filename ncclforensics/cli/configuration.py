@@ -16,6 +16,7 @@ from ncclforensics.errors import UsageError
 
 NAME = "ncclforensics.toml"
 CODE_KEY = "rule_folders"  # names code that is executed
+MOST_BYTES = 1 << 20  # of a file; one that a folder of logs brought along may be a link to an endless device
 GIVEN_BY_PROGRAM = ("files",)  # fields of the settings that no file sets
 
 
@@ -99,10 +100,16 @@ def _read(path: Path) -> dict[str, Any]:
     """Return the keys of a configuration file, with checked values. Raises UsageError, OSError."""
     import tomllib
 
+    with open(path, "rb") as file:
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise UsageError(f"{path}: is larger than {MOST_BYTES >> 20} MiB")
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(data.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: {error}") from error
+    except RecursionError as error:
+        raise UsageError(f"{path}: is nested too deeply") from error
     return _checked(table, Settings, str(path))
 
 
@@ -129,13 +136,17 @@ def _value(value: Any, kind: Any, place: str) -> Any:
             raise UsageError(f"{place} is a table: [{place.rpartition(' ')[2]}]")
         return {name: _value(texts, get_args(kind)[1], f"{place}: {name}") for name, texts in value.items()}
     if str in get_args(kind):
-        if not isinstance(value, list) or not all(isinstance(text, str) and text for text in value):
+        if not isinstance(value, list) or not all(map(_is_text, value)):
             raise UsageError(f"{place} is a list of texts")
         return tuple(value)
     is_whole = int in get_args(kind)
     if isinstance(value, bool) or not isinstance(value, int if is_whole else (int, float)) or not 0 < value < 1e9:
         raise UsageError(f"{place} is a {'whole ' * is_whole}number above 0")
     return value if is_whole else float(value)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value != "" and "\0" not in value
 
 
 def _merged(settings: Settings, path: Path, keys: Mapping[str, Any]) -> Settings:
@@ -156,4 +167,7 @@ def _relative_to(folder: Path, path: str) -> str:
     """A path of a configuration file, seen from its folder; URLs stay as they are."""
     from ncclforensics.inputs.remote import is_remote
 
-    return path if is_remote(path) else str(folder / Path(path).expanduser())
+    try:
+        return path if is_remote(path) else str(folder / Path(path).expanduser())
+    except RuntimeError as error:  # `~` and the name of a user who is unknown
+        raise UsageError(f"{path}: {error}") from error

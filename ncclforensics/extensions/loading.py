@@ -142,6 +142,8 @@ def _shapes(path: Path) -> tuple[Shape, ...]:
         number = _line_named_in(first, path)
         place = f"{path}, line {number}" if number else str(path)
         raise UsageError(f"{place}: {first.partition(': ')[2]}") from error
+    except Exception as error:  # what the compiler does not expect of a grammar of ours
+        raise UsageError(f"{path}: cannot become patterns: {type(error).__name__}: {error}") from error
 
 
 def _line_named_in(message: str, path: Path) -> int:
@@ -168,8 +170,8 @@ def _errors_in(folder: Path) -> Iterator[None]:
     try:
         yield
     except SyntaxError as error:
-        raise UsageError(f"{error.filename}, line {error.lineno}: {error.msg}") from error
-    except Exception as error:
+        raise UsageError(f"{error.filename or folder}, line {error.lineno or 1}: {error.msg}") from error
+    except (Exception, SystemExit) as error:
         frames = [frame for frame in extract_tb(error.__traceback__) if Path(frame.filename).parent == folder]
         place = f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else str(folder)
         raise UsageError(f"{place}: {type(error).__name__}: {error}") from error
@@ -181,6 +183,12 @@ def _add_format(module: ModuleType) -> tuple[str, ...]:
     for name in ("SIGNATURES", "KINDS"):
         if not hasattr(module, name):
             raise _wrong(module, "GRAMMARS", f"an input format defines {name}, too")
+    for name in ("GRAMMARS", "SIGNATURES"):
+        value = getattr(module, name)
+        if not isinstance(value, tuple | list) or not all(isinstance(text, str) for text in value):
+            raise _wrong(module, name, f"{name} is a tuple of texts")
+    if not isinstance(module.KINDS, dict):
+        raise _wrong(module, "KINDS", "KINDS is a dictionary from rules of a grammar to kinds of input")
     form = cast(Format, module)
     for grammar in form.GRAMMARS:
         if not folders.path_of(grammar).exists():

@@ -12,8 +12,8 @@ import polars as pl
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-# What a defect of the program may raise. Polars derives the second from BaseException.
-DEFECTS = (Exception, pl.exceptions.PanicException)
+# What a defect of the program, or of a user's own rules, may raise. Only the first is an `Exception`.
+DEFECTS = (Exception, pl.exceptions.PanicException, SystemExit)
 OrderedMap = Callable[[Callable[[Item], Result], Iterable[Item]], Iterator[Result]]
 
 

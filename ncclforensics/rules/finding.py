@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import index
 
+from ncclforensics.data.names import CERTAINTIES, printable
+
 
 class Category(StrEnum):
     """What a finding is about: the categories of the contract that rules use."""
@@ -96,3 +98,27 @@ class Finding:
     rule: str = ""
     explains: bool = True  # it says what the lines it cites mean, not only how many there are
     about: list[Line] = field(default_factory=list)  # all lines that a finding of a fallback rule is about
+
+
+def checked(finding: object) -> Finding:
+    """Return a finding that a report can hold. Raises TypeError or ValueError, so that a wrong one costs its rule."""
+    if not isinstance(finding, Finding):
+        raise TypeError(f"a rule yields findings, not {type(finding).__name__}")
+    texts = (finding.title, finding.detail, finding.remedy, *finding.hosts, finding.communicator or "")
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError("title, detail, remedy, hosts and communicator of a finding are texts")
+    if not all(isinstance(line, Line) for line in (*finding.evidence, *finding.about)):
+        raise TypeError("evidence of a finding consists of lines")
+    if finding.certainty not in CERTAINTIES:
+        raise ValueError(f"{finding.certainty} is no certainty; there are {', '.join(CERTAINTIES)}")
+    finding.title, finding.detail, finding.remedy = map(_readable, (finding.title, finding.detail, finding.remedy))
+    finding.ranks = [index(rank) for rank in finding.ranks]
+    finding.role = Role(finding.role)
+    finding.severity = None if finding.severity is None else Severity(finding.severity)
+    finding.category = None if finding.category is None else Category(finding.category)
+    return finding
+
+
+def _readable(text: str) -> str:
+    """Replace what a terminal would interpret, but ends of lines."""
+    return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))

@@ -17,7 +17,7 @@ from pathlib import Path
 from ncclforensics.analyses.job.warnings import FRAMES as WARNING_FRAMES
 from ncclforensics.errors import BrokenFrameError, Defect, ForensicsError, UsageError, own_place
 from ncclforensics.parsing.concurrency import DEFECTS
-from ncclforensics.rules.finding import Category, Finding, Role, Severity
+from ncclforensics.rules.finding import Category, Finding, Role, Severity, checked
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ def _findings(call: Callable[..., Iterable[Finding] | None], rule: Rule, defects
     yielded: list[Finding] = []
     try:
         findings = iter(call(rule.function, rule.of) or ())
-        yielded = list(islice(findings, MOST_FINDINGS))
+        yielded = [checked(finding) for finding in islice(findings, MOST_FINDINGS)]
         if next(findings, None):
             yielded.append(_rest_of(rule))
     except BrokenFrameError:  # the analysis that failed is named already

@@ -16,7 +16,7 @@ from textual.driver import Driver
 from ncclforensics.archive.atomic_write import temporary_prefix
 from ncclforensics.data.paths import STDIN
 from ncclforensics.data.settings import Settings
-from ncclforensics.errors import UsageError
+from ncclforensics.errors import Terminated, UsageError
 from ncclforensics.inputs import sources
 from ncclforensics.tui.app import Forensics, Request
 from ncclforensics.tui.drivers import replacement
@@ -64,7 +64,7 @@ class _InTerminal(Forensics):
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:  # the application has not begun, or has ended
-            raise SystemExit(128 + number) from None
+            raise Terminated(128 + number) from None
         loop.call_soon_threadsafe(partial(self.exit, return_code=128 + number))
 
 
