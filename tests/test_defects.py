@@ -17,6 +17,7 @@ import polars as pl
 import pytest
 
 from ncclforensics import analyze, cli
+from ncclforensics.diff import compare
 from ncclforensics.frames import registry as analyses
 from ncclforensics.parsing import parser, workers
 from ncclforensics.rules import registry as rules
@@ -92,6 +93,20 @@ def test_a_defect_is_no_finding(
     assert str(written) in output.err
     assert "Traceback" in written.read_text(encoding="utf-8")
     assert "Traceback" not in output.err
+
+
+def test_a_topic_that_fails_does_not_stop_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    def versions(member: pl.DataFrame) -> None:
+        raise KeyError(FAILURE)
+
+    first, *others = compare.topics()
+    monkeypatch.setattr(compare, "topics", lambda: [replace(first, function=versions), *others])
+    good, bad = (analyze([str(folder)], everything=True) for folder in (HEALTHY, HUNG))
+
+    comparison = compare.compare_reports(good, bad)
+
+    assert [defect.part for defect in comparison.bad.defects] == ["the comparison of versions"]
+    assert comparison.compared
 
 
 def _always(monkeypatch: pytest.MonkeyPatch, name: str) -> None:

@@ -11,6 +11,7 @@ import hashlib
 import io
 import zipfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,14 @@ class SavedError(NoInputError):
     """A saved run cannot be read."""
 
 
+class _Archive(zipfile.ZipFile):
+    """A zip file that is only read: it does not matter whether closing it fails."""
+
+    def __del__(self) -> None:
+        with suppress(OSError):
+            self.close()
+
+
 def is_saved(head: bytes) -> bool:
     """Whether a file with this beginning is a saved run."""
     return head.startswith(b"PK\x03\x04") and head[_HEAD:BEGINNING] == b"mimetype" + TYPE
@@ -58,7 +67,7 @@ class Saved:
         self.small_rows: dict[str, list[str]] | None = None  # frame -> rows as JSON, once they have been read
         try:
             self.size = path.stat().st_size
-            self._archive = zipfile.ZipFile(path)
+            self._archive = _Archive(path)
         except _DAMAGE as error:
             raise SavedError(f"is a damaged saved run: {error}") from error
         self._check_members()

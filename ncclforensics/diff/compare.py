@@ -11,8 +11,10 @@ from ncclforensics.data.difference_weights import FOLLOWS, FOLLOWS_VARIABLE, WEI
 from ncclforensics.diff import Comparison, Curve, Difference, Kind, NotCompared, Topic, facts, figures, topics
 from ncclforensics.diff.ranks import communicator_kinds
 from ncclforensics.diff.result import finding_differences, is_decided, verdict_differences
+from ncclforensics.errors import BrokenFrameError, Defect
 from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.protocol import call_with
+from ncclforensics.parsing.concurrency import DEFECTS
 from ncclforensics.report.build import Report
 
 SHOWN = 3  # values of a topic that only one run has
@@ -35,7 +37,13 @@ def compare_reports(good: Report, bad: Report) -> Comparison:
     differences += finding_differences(good, bad)
     good_keys, bad_keys = _selected_communicators(good, bad)
     for topic in topics():
-        good_rows, bad_rows = _topic_rows(topic, good, good_keys), _topic_rows(topic, bad, bad_keys)
+        try:
+            good_rows, bad_rows = _topic_rows(topic, good, good_keys), _topic_rows(topic, bad, bad_keys)
+        except BrokenFrameError:  # the analysis that failed is named already
+            continue
+        except DEFECTS as error:  # a defect of one topic must not suppress the others
+            bad.defects.append(Defect.of(f"the comparison of {topic.name}", error))
+            continue
         if good_rows.is_empty() and bad_rows.is_empty():
             continue
         if good_rows.is_empty() or bad_rows.is_empty():

@@ -108,7 +108,8 @@ def placement(member: pl.DataFrame, communicator_placement: pl.DataFrame) -> pl.
     largest = complete.sort("nranks", "nth", "key", descending=[True, False, False]).unique("job", keep="first")
     memberships = member.join(largest.select("job", "key"), on=["job", "key"], how="semi")
     nodes = (
-        memberships.sort("rank")
+        memberships.drop_nulls("rank")
+        .sort("rank")
         .group_by("job", "host", maintain_order=True)
         .agg(pl.col("rank"), pl.col("source", "line").first())
         .with_columns(
