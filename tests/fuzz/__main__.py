@@ -18,19 +18,22 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from random import Random
 from tempfile import mkdtemp
 from typing import Any
 
 from tests.fuzz.invariants import WAYS, BrokenInvariantError, check_all
+from tests.fuzz.mutation import Draw
 from tests.fuzz.reduction import read_files, reduced, write_files
 from tests.fuzz.targets import TARGETS, WEIGHTS
 
-MOST_WALL_SECONDS = 300  # for one case, on a busy machine
+MOST_WALL_SECONDS = 1200  # for one case, on a busy machine: it waits for something that never comes
 REDUCE_SECONDS = 40
 CASES_OF_A_WORKER = 150  # memory that libraries keep is not the memory of a case
-SHARE_OF_WAY = {"hang": 0.5, "windows": 0.3, "redact": 0.2, "saved": 0.2, "explain": 0.1, "diff": 0.1, "html": 0.02,
-                "screens": 0.02}  # fmt: skip
+SHARE_OF_WAY = {
+    "hang": 0.5, "windows": 0.3, "redact": 0.2, "saved": 0.2, "explain": 0.1, "diff": 0.05, "history": 0.1,
+    "agent": 0.1, "command": 0.05, "watch": 0.05, "html": 0.02, "screens": 0.02,
+}  # fmt: skip
+SUMMED = ("files", "lines", "mutated", "bytes", "seconds")
 
 
 def kind_of(error: BaseException) -> str:
@@ -46,9 +49,8 @@ def kind_of(error: BaseException) -> str:
     return f"{type(error).__name__} in {place}"
 
 
-def draw_case(seed: str, targets: list[str], folder: Path) -> tuple[str, list[str]]:
-    """Write the case of a seed into a folder: its target, and the ways that are gone with it."""
-    draw = Random(seed)
+def draw_case(draw: Draw, targets: list[str], folder: Path) -> tuple[str, list[str]]:
+    """Write a case into a folder: its target, and the ways that are gone with it."""
     name = draw.choices(targets, [WEIGHTS.get(target, 1) for target in targets])[0]
     TARGETS[name](draw, folder)
     return name, [way for way in WAYS if draw.random() < SHARE_OF_WAY[way]]
@@ -78,11 +80,12 @@ def work(seed: str, targets: list[str], until: float, out: Path) -> None:
         write_files(folder, {})
         faulthandler.dump_traceback_later(MOST_WALL_SECONDS, exit=True)
         print(json.dumps({"begin": case, "folder": str(folder)}), flush=True)
-        name, ways = draw_case(case, targets, folder)
+        draw = Draw(case)
+        name, ways = draw_case(draw, targets, folder)
         files = read_files(folder)
         report: dict[str, Any] = {
             "end": case, "target": name, "files": len(files), "bytes": sum(map(len, files.values())),
-            "lines": sum(data.count(b"\n") for data in files.values()),
+            "lines": sum(data.count(b"\n") for data in files.values()), "mutated": draw.mutated,
         }  # fmt: skip
         began = time.process_time()
         fault = fault_of(folder, ways)
@@ -161,7 +164,9 @@ def main() -> int:
                 begun = report
                 continue
             begun = {}
-            totals.update({name: report[name] for name in ("files", "lines", "bytes")} | {"cases": 1})
+            totals.update(
+                {name: report[name] for name in ("files", "lines", "mutated", "bytes", "seconds")} | {"cases": 1}
+            )
             slowest.append((report["seconds"], report["end"]))
             if "fault" in report:
                 faults[report["fault"]] += 1
@@ -171,7 +176,7 @@ def main() -> int:
             kind = "hangs" if code == 1 else f"killed-{-code}"
             faults[kind] += 1
             print(f"{begun['begin']}: {kind}", flush=True)
-            shutil.copytree(begun["folder"], given.out / f"{kind}-{begun['begin']}" / "inputs", dirs_exist_ok=True)
+            write_files(given.out / f"{kind}-{begun['begin']}" / "inputs", read_files(Path(begun["folder"])))
             shutil.rmtree(begun["folder"], ignore_errors=True)
         elif code:
             faults["the worker itself failed"] += 1

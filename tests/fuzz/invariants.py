@@ -6,12 +6,13 @@ The program fails nowhere, no answer takes longer or more memory than its bound,
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import re
 import resource
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import chdir, contextmanager
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,27 +22,54 @@ from ncclforensics import analyze
 from ncclforensics.archive.write import save
 from ncclforensics.data.names import CERTAINTIES, VERDICTS
 from ncclforensics.diff.compare import compare_reports
-from ncclforensics.errors import Defect, ForensicsError
+from ncclforensics.errors import Defect, ForensicsError, NoInputError
 from ncclforensics.formats import dialect
 from ncclforensics.frames.open_run import open_run
 from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.sources import find
+from ncclforensics.mcp import answers
 from ncclforensics.parsing.explain_line import explain_line
 from ncclforensics.report.build import Report, build_report
 from ncclforensics.report.redacted_run import redact
 from ncclforensics.report.redaction import assign_pseudonyms
-from ncclforensics.rules.finding import Category
-from ncclforensics.views import ci_formats, json_difference, json_report, markdown, text_difference, text_report
+from ncclforensics.rules.finding import Category, Severity
+from ncclforensics.views import (
+    ci_formats,
+    json_difference,
+    json_history,
+    json_report,
+    markdown,
+    text_difference,
+    text_history,
+    text_report,
+)
+from ncclforensics.watch.followed_files import FollowedFiles
+from ncclforensics.watch.watch import Watch
+from tests.fuzz.reduction import files_in
 
 MOST_SECONDS = 10.0  # of a processor, for less than 1 MB
 MOST_MEMORY = 1 << 30  # bytes that are resident at any time
 COUNTS = ("recognised", "application", "unrecognised", "damaged")
+MOST_OF_ANSWER = 1 << 20  # characters for an agent
 HARM = ("slow", "memory", "control character")
 # What a terminal would interpret. A report has lines and, in JSON, nothing else.
 CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
 
 # Ways through the program, the cheap ones first. `check` is always gone.
-WAYS = ("hang", "windows", "redact", "saved", "explain", "diff", "html", "screens")
+WAYS = (
+    "hang",
+    "windows",
+    "redact",
+    "saved",
+    "explain",
+    "diff",
+    "history",
+    "agent",
+    "command",
+    "watch",
+    "html",
+    "screens",
+)
 
 
 class BrokenInvariantError(AssertionError):
@@ -135,6 +163,14 @@ def _go(way: str, folder: Path, paths: list[str], report: Report, answer: dict[s
         _check_explain(folder)
     elif way == "diff":
         _check_diff(report)
+    elif way == "history":
+        _check_history(report)
+    elif way == "agent":
+        _check_answers_for_agents(report)
+    elif way == "command":
+        _check_command(paths)
+    elif way == "watch":
+        _check_watch(folder)
     elif way == "html":
         _check_html(report)
     elif way == "screens":
@@ -216,10 +252,9 @@ def _check_saved(report: Report, answer: dict[str, Any]) -> None:
 
 
 def _check_explain(folder: Path) -> None:
-    for path in sorted(folder.rglob("*"))[:3]:
-        if path.is_file():
-            for line in path.read_bytes()[:20_000].decode("utf-8", "replace").split("\n")[:5]:
-                explain_line(line, dialect().with_all_formats)
+    for path in files_in(folder)[:3]:
+        for line in path.read_bytes()[:20_000].decode("utf-8", "replace").split("\n")[:5]:
+            explain_line(line, dialect().with_all_formats)
 
 
 def _check_diff(report: Report) -> None:
@@ -237,6 +272,64 @@ def _check_comparisons(good: Report, report: Report) -> None:
         texts = (text_difference.markdown(comparison), text_difference.text(comparison, width=80))
         require(not any(CONTROLS.search(text) for text in texts), "control character in diff", texts)
         check_defects([*comparison.good.defects, *comparison.bad.defects])
+
+
+def _check_history(report: Report) -> None:
+    from ncclforensics.history import store
+    from ncclforensics.history.overview import Overview
+    from ncclforensics.history.record import record_of
+    from ncclforensics.history.redaction import redact as redacted
+
+    try:
+        record = record_of(report, "run")
+    except NoInputError:
+        return  # nothing to remember
+    with TemporaryDirectory(prefix="ncclforensics-fuzz-") as folder:
+        file = Path(folder, "history.db")
+        store.add(file, record)
+        require(store.add(file, record).outcome is store.Outcome.KNOWN, "a run is recorded twice", record.path)
+        runs = store.read(file)
+    for history in (runs, redacted(runs, None, ())):
+        overview = Overview(history)
+        texts = (text_history.text(overview, width=80, verbose=True), text_history.markdown(overview))
+        require(not any(CONTROLS.search(text) for text in texts), "control character in history", texts)
+        json.loads(json_history.json(overview))
+
+
+def _check_answers_for_agents(report: Report) -> None:
+    made = [answers.verdict(report), answers.findings(report, None, Severity.INFO, 0)]
+    made += [answers.calls(report, rank, None, None) for rank in (0, 1)]
+    for answer in made:
+        text = json.dumps(answers.readable(answer))
+        require(len(text) < MOST_OF_ANSWER, "an answer that no agent can read", len(text))
+        require(not CONTROLS.search(text), "control character for agents", text)
+
+
+def _check_command(paths: list[str]) -> None:
+    from ncclforensics import cli
+
+    output, errors = io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), io.StringIO()
+    with redirect_stdout(output), redirect_stderr(errors):
+        code = cli.main(["check", "--format", "markdown", *paths])
+    output.seek(0)
+    require(code in (0, 1, 2, 3), f"exit code {code}", errors.getvalue())
+    for text in (output.read(), errors.getvalue()):
+        require(not CONTROLS.search(text), "control character from the command", text)
+
+
+def _check_watch(folder: Path) -> None:
+    """Logs that grow while they are watched, and then stop."""
+    moment = time.time()
+    watch = Watch(FollowedFiles([str(folder)]), longest_pause=1.0, clock=lambda: moment)
+    watch.step()
+    for path in files_in(folder)[:3]:
+        data = path.read_bytes()
+        with open(path, "ab") as file:
+            file.write(data[: 64 << 10])
+    for _ in range(4):
+        moment += 60.0
+        if watch.step():
+            break
 
 
 def _check_html(report: Report) -> None:

@@ -1,4 +1,4 @@
-"""Mutations of lines, bytes, JSON and pickles. All draw from a `random.Random`, so that a seed repeats a case."""
+"""Mutations of lines, bytes, JSON and pickles. All draw from a generator of random numbers: a seed repeats a case."""
 
 from __future__ import annotations
 
@@ -24,8 +24,20 @@ PIECES = (
     b"/", b"//", b"../", b"file:///etc/passwd", b"<script>alert(1)</script>", b"](javascript:x)", b"-", b"--", b"\n",
     b"\n\n", b" NCCL INFO ", b" NCCL WARN ", b"|||", b"=",
 )  # fmt: skip
+# Letters and digits that look like others, and spaces that are none.
+CONFUSABLES = {
+    b"a": "\u0430", b"e": "\u0435", b"o": "\u043e", b"c": "\u0441", b"p": "\u0440", b"i": "\u0456", b"N": "\u039d",
+    b"C": "\u0421", b"L": "\u216c", b"0": "\uff10", b"1": "\u0661", b"2": "\u00b2", b"9": "\u096f", b"-": "\u2212",
+    b" ": "\u00a0", b":": "\uff1a", b"[": "\uff3b", b"/": "\u2215", b"x": "\u00d7", b".": "\u2024",
+}  # fmt: skip
 LONG_LINE = 100_000
 MOST_REPEATS = 3_000
+
+
+class Draw(Random):
+    """Random numbers, and how many lines were mutated with them."""
+
+    mutated = 0
 
 
 def number(draw: Random, old: bytes) -> bytes:
@@ -76,10 +88,29 @@ def _flip(draw: Random, line: bytes) -> bytes:
     return bytes(changed)
 
 
-def mutate_line(draw: Random, line: bytes, others: Sequence[bytes]) -> bytes:
+def _swap(draw: Random, line: bytes, pattern: re.Pattern[bytes]) -> bytes:
+    """Two columns of a table, or two numbers, in each other's place."""
+    found = list(pattern.finditer(line))
+    if len(found) < 2:
+        return line
+    first, last = sorted(draw.sample(found, 2), key=lambda match: match.start())
+    between = line[first.end() : last.start()]
+    return line[: first.start()] + last[0] + between + first[0] + line[last.end() :]
+
+
+def _confuse(draw: Random, line: bytes) -> bytes:
+    """One kind of letter, or all, by another that looks alike."""
+    present = [letter for letter in CONFUSABLES if letter in line]
+    for letter in present if draw.random() < 0.1 else draw.sample(present, min(len(present), 1)):
+        line = line.replace(letter, CONFUSABLES[letter].encode(), draw.choice((1, -1)))
+    return line
+
+
+def mutate_line(draw: Draw, line: bytes, others: Sequence[bytes]) -> bytes:
     """One line with a fault; `others`: lines that parts are taken from."""
+    draw.mutated += 1
     for _ in range(draw.choice((1, 1, 1, 2, 4))):
-        kind = draw.randrange(16)
+        kind = draw.randrange(19)
         if kind < 6:
             line = _substitute(draw, line, NUMBER, lambda old: number(draw, old))
         elif kind == 6:
@@ -101,12 +132,18 @@ def mutate_line(draw: Random, line: bytes, others: Sequence[bytes]) -> bytes:
             line = _cut(draw, line) + draw.choice(others) + _cut_before(draw, line)  # torn
         elif kind == 14 and draw.random() < 0.2:
             line = _repeat(draw, line)
+        elif kind == 15:
+            line = _swap(draw, line, WORD)
+        elif kind == 16:
+            line = _swap(draw, line, NUMBER)
+        elif kind == 17:
+            line = _confuse(draw, line)
         else:
             line = _substitute(draw, line, WORD, lambda old: old + b" " + old)
     return line
 
 
-def mutate_lines(draw: Random, lines: list[bytes], others: Sequence[bytes], share: float) -> list[bytes]:
+def mutate_lines(draw: Draw, lines: list[bytes], others: Sequence[bytes], share: float) -> list[bytes]:
     """A file with faults in a share of its lines, and in their order."""
     lines = [mutate_line(draw, line, others) if draw.random() < share else line for line in lines]
     for _ in range(draw.choice((0, 0, 1, 3))):

@@ -11,8 +11,13 @@ Files = dict[str, bytes]
 Fails = Callable[[Files], bool]
 
 
+def files_in(folder: Path) -> list[Path]:
+    """The regular files below a folder; no links, which may lead anywhere."""
+    return [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
+
+
 def read_files(folder: Path) -> Files:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files_in(folder)}
 
 
 def write_files(folder: Path, files: Files) -> None:

@@ -5,76 +5,50 @@ A target writes files into an empty folder. `TARGETS` has all of them by name.
 
 from __future__ import annotations
 
-import bz2
 import csv
-import gzip
 import io
 import json
-import lzma
 import pickle
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import polars as pl
-import zstandard
 
 from ncclforensics import analyze
 from ncclforensics.archive import small_frames
 from ncclforensics.archive.write import save
 from ncclforensics.grammar import grammar_file
-from tests.fuzz.mutation import mutate_bytes, mutate_lines, mutate_value
-from tests.incidents import ALL, INCIDENTS, Incident
+from tests.fuzz.containers import archives, compressed, folders
+from tests.fuzz.ingredients import (
+    LARGEST_CASE,
+    LARGEST_INCIDENT,
+    MOST_FILES,
+    all_examples,
+    examples_of,
+    faulty_incident,
+    logs_of,
+    small_incidents,
+    write,
+)
+from tests.fuzz.mutation import Draw, mutate_bytes, mutate_lines, mutate_value
+from tests.incidents import ALL, INCIDENTS
 
-Target = Callable[[Random, Path], None]
-LARGEST_CASE = 900 << 10  # bytes: less than the 1 MB for which time and memory are bounded
-LARGEST_INCIDENT = 120 << 10
-MOST_FILES = 12
-
-
-@cache
-def _examples(grammar: str) -> tuple[bytes, ...]:
-    return tuple(text.encode() for shape in grammar_file.load(grammar).shapes for text in shape.examples)
-
-
-@cache
-def _all_examples() -> tuple[bytes, ...]:
-    return tuple(line for name in grammar_file.names() for line in _examples(name))
-
-
-@cache
-def _small_incidents() -> tuple[Incident, ...]:
-    return tuple(one for one in ALL if _size(one) < LARGEST_INCIDENT)
+Target = Callable[[Draw, Path], None]
 
 
-def _size(incident: Incident) -> int:
-    return sum((incident.folder / log).stat().st_size for log in incident.logs)
-
-
-def _logs(incident: Incident, most: int = MOST_FILES) -> dict[str, bytes]:
-    return {name: (incident.folder / name).read_bytes() for name in incident.logs[:most]}
-
-
-def _write(folder: Path, files: Mapping[str, bytes]) -> None:
-    left = LARGEST_CASE
-    for name, data in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data[:left])
-        left -= min(left, len(data))
-
-
-def lines_of_grammar(grammar: str, draw: Random, folder: Path) -> None:
+def lines_of_grammar(grammar: str, draw: Draw, folder: Path) -> None:
     """Lines of one grammar, some of others, between the lines of a job."""
-    examples, others = _examples(grammar) or (b"",), _all_examples()
-    logs = _logs(draw.choice(_small_incidents()), 6)
+    examples, others = examples_of(grammar) or (b"",), all_examples()
+    logs = logs_of(draw.choice(small_incidents()), draw.choice((1, 3, 6)))
     files = {}
     for name, data in logs.items():
         lines = data.splitlines()[:400]
-        own = [draw.choice(examples if draw.random() < 0.8 else others) for _ in range(draw.choice((60, 300, 1000)))]
+        count = draw.choice((60, 300, 1000, 5000))
+        own = [draw.choice(examples if draw.random() < 0.8 else others) for _ in range(count)]
         if draw.random() < 0.3:  # in their order, as a tool prints them
             own = list(examples) * draw.choice((1, 2, 10))
         own = mutate_lines(draw, own, others, draw.choice((0.05, 0.5, 0.9)))
@@ -84,35 +58,13 @@ def lines_of_grammar(grammar: str, draw: Random, folder: Path) -> None:
         else:
             lines = lines[:at] + own + mutate_lines(draw, lines[at:], others, 0.05)
         files[name] = b"\n".join(lines)[: LARGEST_CASE // len(logs)]
-    _write(folder, files)
+    write(folder, files)
 
 
 def prefix_of(line: bytes) -> bytes:
     """What NCCL printed before its message."""
     before, found, _ = line.partition(b" NCCL INFO ")
     return before + found
-
-
-def faulty_incident(draw: Random, folder: Path) -> None:
-    """An incident with faulty lines, or with files that are cut, changed or put together wrongly."""
-    others = _all_examples()
-    incident = draw.choice(_small_incidents())
-    logs = _logs(incident)
-    if draw.random() < 0.3:
-        other = draw.choice(_small_incidents())
-        logs |= {f"other/{name}": data for name, data in _logs(other, 4).items()}
-    for name, data in logs.items():
-        if draw.random() < 0.8:
-            logs[name] = b"\n".join(mutate_lines(draw, data.split(b"\n"), others, draw.choice((0.01, 0.1, 0.5))))
-        if draw.random() < 0.2:
-            logs[name] = mutate_bytes(draw, data)
-    if draw.random() < 0.2:
-        names, contents = list(logs), list(logs.values())
-        draw.shuffle(contents)
-        logs = dict(zip(names, contents, strict=True))
-    if draw.random() < 0.1:
-        logs = {"job.log": b"".join(logs.values())}
-    _write(folder, logs)
 
 
 @cache
@@ -156,7 +108,7 @@ def json_documents(draw: Random, folder: Path) -> None:
         except RecursionError:
             data = b'{"entries": ' + b"[" * 100_000
         files[f"{number}-{name}"] = mutate_bytes(draw, data) if draw.random() < 0.2 else data
-    _write(folder, files)
+    write(folder, files)
 
 
 def _pickled(value: Any, protocol: int) -> bytes:
@@ -179,7 +131,7 @@ def flight_recorders(draw: Random, folder: Path) -> None:
         if draw.random() < 0.3:
             data = mutate_instructions(draw, data)
         files[f"nccl_trace_rank_{number}"] = data
-    _write(folder, files)
+    write(folder, files)
 
 
 # Instructions of every kind, arguments included: of values, of the memo, of marks, and those that would run something.
@@ -202,34 +154,11 @@ def mutate_instructions(draw: Random, data: bytes) -> bytes:
     return data
 
 
-PACKERS: tuple[Callable[[bytes], bytes], ...] = (
-    gzip.compress,
-    bz2.compress,
-    lzma.compress,
-    zstandard.compress,
-)
-
-
-def compressed(draw: Random, folder: Path) -> None:
-    """Compressed logs that are cut, damaged, doubled, or hold another compressed file."""
-    files = {}
-    for name, data in _logs(draw.choice(_small_incidents())).items():
-        if draw.random() < 0.2:
-            data = data[:200] + draw.choice((b"\n", b"\0", b"a")) * 30_000_000  # a bomb
-        packed = draw.choice(PACKERS)(data)
-        if draw.random() < 0.6:
-            packed = mutate_bytes(draw, packed)
-        if draw.random() < 0.1:
-            packed = draw.choice(PACKERS)(packed)
-        files[f"{name}.gz"] = packed
-    _write(folder, files)
-
-
 def records(draw: Random, folder: Path) -> None:
     """Logs as a collector stores them: JSON records, a line each or in an array, and tables with separators."""
     keys = ("log", "message", "msg", "stream", "time", "@timestamp", "kubernetes", "pod", "host", "textPayload", "_raw")
     files = {}
-    for name, data in _logs(draw.choice(_small_incidents()), 5).items():
+    for name, data in logs_of(draw.choice(small_incidents()), 5).items():
         lines = [line.decode("utf-8", "replace") for line in data.split(b"\n")[:300]]
         rows = [{key: draw.choice((line, "stdout", number)) for key in keys[:3]} for number, line in enumerate(lines)]
         rows = [
@@ -250,7 +179,7 @@ def records(draw: Random, folder: Path) -> None:
             text = table.getvalue()
         packed = text.encode("utf-8", "replace")
         files[name] = mutate_bytes(draw, packed) if draw.random() < 0.2 else packed
-    _write(folder, files)
+    write(folder, files)
 
 
 def _dumped(value: Any) -> str:
@@ -306,7 +235,7 @@ def saved_runs(draw: Random, folder: Path) -> None:
         for name, data in members.items():
             archive.writestr(zipfile.ZipInfo(name), data)
     data = file.getvalue()
-    _write(folder, {"run.ncclf": mutate_bytes(draw, data) if draw.random() < 0.2 else data})
+    write(folder, {"run.ncclf": mutate_bytes(draw, data) if draw.random() < 0.2 else data})
 
 
 SMALL = f"frames/{small_frames.NAME}.parquet"
@@ -375,8 +304,11 @@ TARGETS: dict[str, Target] = {
     "json-documents": json_documents,
     "flight-recorders": flight_recorders,
     "compressed": compressed,
+    "archives": archives,
+    "folders": folders,
     "records": records,
     "saved-runs": saved_runs,
 }
 # How often each is drawn: a grammar is one of sixty.
-WEIGHTS = {"incidents": 25, "json-documents": 8, "flight-recorders": 10, "compressed": 3, "records": 6, "saved-runs": 8}
+WEIGHTS = {"incidents": 25, "json-documents": 8, "flight-recorders": 10, "compressed": 3, "archives": 4, "folders": 8,
+           "records": 6, "saved-runs": 8}  # fmt: skip
