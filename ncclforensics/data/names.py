@@ -115,6 +115,11 @@ def sentence(text: str) -> str:
     return begun + "." * (not begun.endswith("."))
 
 
+def parse_short_integer(text: str | None) -> int | None:
+    """Parse an unsigned integer of at most nine digits, which an Int32 column holds."""
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
 def ranks_text(numbers: Iterable[int]) -> str:
     """Format rank numbers with ranges.
 

@@ -14,6 +14,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.analyses.job.torch_text import minority_of
+from ncclforensics.data.names import parse_short_integer
 from ncclforensics.data.torch_calls import EQUAL_SIZED, SYMMETRIC
 from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.registry import analysis
@@ -86,7 +87,7 @@ def printed_call(
 
 def _columns(heads: str, ruler: str) -> list[tuple[int, int, int]]:
     """Rank, begin and end of every column: `Rank 0    Rank 1` above `--------  --------`."""
-    ranks = [int(word) for word in heads.split() if word.isdigit()]
+    ranks = [rank for word in heads.split() if (rank := parse_short_integer(word)) is not None]
     columns, begin = [], 0
     for rank, rule in zip(ranks, ruler.split("  "), strict=False):
         columns.append((rank, begin, begin + len(rule)))

@@ -17,7 +17,8 @@ from ncclforensics.analyses.host.dump_origin import (
     prompt_hosts,
     rows_frame,
 )
-from ncclforensics.analyses.host.numbers import parse_short_integer, parse_transfer_rate
+from ncclforensics.analyses.host.numbers import parse_transfer_rate
+from ncclforensics.data.names import parse_short_integer
 from ncclforensics.frames.registry import analysis
 
 MACHINE_DEVICE = {

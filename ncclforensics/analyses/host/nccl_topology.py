@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from ncclforensics.analyses.host.nccl_xml import GPUS, NICS, Element, is_leaf, pci_path
-from ncclforensics.analyses.host.numbers import parse_short_integer, parse_transfer_rate
+from ncclforensics.analyses.host.numbers import parse_transfer_rate
+from ncclforensics.data.names import parse_short_integer
 
 NVSWITCH_CLASS = "0x0680"
 

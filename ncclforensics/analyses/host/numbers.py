@@ -30,11 +30,6 @@ def parse_float(text: object) -> float | None:
         return None
 
 
-def parse_short_integer(text: str | None) -> int | None:
-    """Parse an unsigned integer of at most nine digits, which an Int32 column holds."""
-    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else None
-
-
 def parse_transfer_rate(text: str | None) -> float | None:
     """Parse the GT/s of a PCIe lane.
 

@@ -19,6 +19,7 @@ import orjson
 import polars as pl
 
 from ncclforensics.analyses.job.recorder_groups import Groups, groups_by_source, groups_with_one_number, own_names
+from ncclforensics.data.names import parse_short_integer
 from ncclforensics.data.torch_calls import BATCHES, DATATYPES, WATCHED_LIBRARIES
 from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.registry import analysis
@@ -171,7 +172,7 @@ def _parse_title(title: str) -> tuple[str, str, int | None, int | None]:
     library, _, call = title.rpartition(":")
     name, _, ranks = call.partition(" ")
     own, arrow, peer = ranks.replace("<-", "->").partition("->")
-    numbers = [int(text) if text.strip().isdigit() else None for text in (own, peer)]
+    numbers = [parse_short_integer(text.strip()) for text in (own, peer)]
     return library, name, *(numbers if arrow else [None, None])
 
 

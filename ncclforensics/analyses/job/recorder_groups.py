@@ -12,6 +12,7 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.data.names import parse_short_integer
 from ncclforensics.data.torch_calls import BATCHES
 from ncclforensics.frames.columns import text_of
 
@@ -29,11 +30,10 @@ def _members(ranks: str) -> tuple[int, ...]:
     members: list[int] = []
     for part in ranks.split(","):
         first, _, last = part.strip().partition("-")
-        if not first.isdigit() or (last and not last.isdigit()):
+        begin, end = parse_short_integer(first), parse_short_integer(last or first)
+        if begin is None or end is None or end - begin >= MOST_MEMBERS:
             return ()
-        if int(last or first) - int(first) >= MOST_MEMBERS:
-            return ()
-        members.extend(range(int(first), int(last or first) + 1))
+        members.extend(range(begin, end + 1))
     return tuple(members)
 
 

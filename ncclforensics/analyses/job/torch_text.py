@@ -13,6 +13,7 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.data.names import parse_short_integer
 from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.registry import analysis
 
@@ -110,15 +111,15 @@ def _attempt(path: str) -> int | None:
     """Return the number of torchrun's attempt whose log folder holds this file: `…/attempt_1/3/stderr.log`."""
     for part in PurePath(path).parts:
         name, _, number = part.rpartition("_")
-        if name == "attempt" and number.isdigit():
-            return int(number)
+        if name == "attempt":
+            return parse_short_integer(number)
     return None
 
 
 def _local_rank(path: str) -> int | None:
     """Return the local rank whose log this is in torchrun's folder: 3 for `…/attempt_1/3/stderr.log`."""
     folder = PurePath(path).parent
-    return int(folder.name) if folder.parent.name.startswith("attempt_") and folder.name.isdigit() else None
+    return parse_short_integer(folder.name) if folder.parent.name.startswith("attempt_") else None
 
 
 def _launched_ranks(elastic_failure: pl.DataFrame) -> pl.DataFrame:

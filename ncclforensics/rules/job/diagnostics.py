@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from ncclforensics.data.names import ranks_text
+from ncclforensics.data.names import parse_short_integer, ranks_text
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Severity
 from ncclforensics.rules.registry import rule
@@ -101,4 +101,4 @@ def _ranks_of(row: dict[str, Any]) -> list[int]:
     if row["at_rank"] is not None:
         return [row["at_rank"]]
     numbers = str(row["at_ranks"] or "").partition("}")[0].removeprefix("{").split(",")
-    return sorted(int(number) for number in numbers if number.strip().isdigit())
+    return sorted(rank for number in numbers if (rank := parse_short_integer(number.strip())) is not None)

@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.analyses.host.machine_devices import CURRENT_SPEED_TOOLS
+from ncclforensics.data.names import parse_short_integer
 from ncclforensics.rules.finding import Line, Severity
 from ncclforensics.rules.shared.dump_faults import SHOWN, DumpFault
 
@@ -39,7 +40,7 @@ def _gpus(pairs: Pairs) -> list[str]:
 
 def _nvlinks(path: str) -> int:
     """Number of NVLinks on a path: 18 for NV18, 0 for a path over PCIe."""
-    return int(path[2:]) if path.startswith("NV") and path[2:].isdigit() else 0
+    return (parse_short_integer(path[2:]) or 0) if path.startswith("NV") else 0
 
 
 def fewer_nvlinks(device_pair: pl.DataFrame, gpu_link: pl.DataFrame) -> Iterator[tuple[str | None, DumpFault]]:
