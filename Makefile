@@ -13,6 +13,7 @@
 #   make fuzz          hostile inputs of every kind for an hour: FUZZ_SECONDS=600 SEED=7 for less, or for others
 #   make unknown-strings  messages of the newest NCCL that no grammar knows; WHEELS=… for other wheels, of torch too
 #   make mutants       changes a MODULE in one place at a time, and prints what the TESTS do not notice
+#   make coverage      the lines and branches that no test reaches: build/coverage/index.html
 #   make docs          the documentation as a site in build/site, to open in a browser
 #   make wheel         the wheel in dist, to install elsewhere
 #   make sbom          the wheel, and beside it what it brings along with licences, as CycloneDX: dist/sbom.cdx.json
@@ -30,7 +31,7 @@ QUICK := $(addprefix tests/test_,$(addsuffix .py,floor_plan words lines sources 
 	selection grammars rules subsystems incidents))
 PYTEST := $(BIN)/pytest -n auto --dist loadgroup
 
-.PHONY: demo quick test corpus nightly scores bench bench-volume bench-curve bench-screens fuzz unknown-strings mutants docs wheel sbom clean
+.PHONY: demo quick test corpus nightly scores bench bench-volume bench-curve bench-screens fuzz unknown-strings mutants coverage docs wheel sbom clean
 .DELETE_ON_ERROR:
 
 # `demo` ends with 1, for it finds something: that is its success.
@@ -86,6 +87,11 @@ unknown-strings: $(VENV)/installed-dev
 mutants: $(VENV)/installed-dev
 	$(PIP) install 'cosmic-ray>=8.7,<9'
 	$(BIN)/python -m tests.mutation $(MODULE) $(TESTS)
+
+# What runs in other processes, such as the worker of `capture` and the code for signals, counts as not reached.
+coverage: $(VENV)/installed-dev
+	$(PIP) install 'pytest-cov>=7,<8'
+	$(PYTEST) --cov ncclforensics --cov-branch --cov-report html:build/coverage --cov-report term:skip-covered
 
 docs: $(VENV)/installed-dev
 	$(BIN)/python -m sphinx -W --keep-going -q -d build/trees docs build/site
