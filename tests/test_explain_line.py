@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ncclforensics.cli import Exit, main
 from ncclforensics.formats import nccl
 from ncclforensics.parsing.explain_line import explain_line
 
@@ -57,3 +58,21 @@ def test_a_line_of_the_application_has_no_nearest_shape(line: str) -> None:
     found = explain_line(line, LANGUAGE)
 
     assert (found.shape, found.nearest) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("line", "printed"),
+    [
+        ("gpu-a012:41887:41887 [3] NCCL INFO Using network Socket", "  network = Socket"),
+        ("gpu-a012:41887:41887 [3] NCCL INFO Using netwerk Socket", "^ expected here: "),
+        ("step 7: loss 0.25", "it counts as a line of the application"),
+    ],
+)
+def test_what_is_printed_of_a_line(line: str, printed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "--line", line]) == Exit.OK
+    assert printed in capsys.readouterr().out
+
+
+def test_a_rule_and_a_line_are_not_explained_together(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "shm", "--line", CALL]) == Exit.USAGE
+    assert "either the name of a rule or --line" in capsys.readouterr().err

@@ -277,6 +277,40 @@ def two_pass_another_size_than_the_other_two() -> list[Recorder]:
     return ranks
 
 
+def both_ranks_of_a_message_stand() -> list[Recorder]:
+    ranks = recorders()
+    ranks[0].call(title="nccl:send 0->1", done=False)
+    ranks[1].call(title="nccl:recv 1<-0", done=False)
+    return ranks
+
+
+def one_sends_a_message_less_than_in_the_other_pair() -> list[Recorder]:
+    """In each pair the second rank sends to the first, before a call of all; the last message of rank 1 is missing."""
+    ranks = recorders()
+    for number in range(2):
+        for recorder in ranks:
+            is_last = number == 1 and recorder.rank < 2
+            if not (is_last and recorder.rank == 1):
+                title = "nccl:send 1->0" if recorder.rank % 2 else "nccl:recv 0<-1"
+                recorder.call(TP[recorder.rank], title, done=not is_last)
+    for recorder in ranks[1:]:
+        recorder.call(done=False)
+    return ranks
+
+
+def one_passes_another_size_than_the_other_pair() -> list[Recorder]:
+    return [
+        recorder.call(TP[recorder.rank], done=False, elements=8 if recorder.rank == 1 else 9)
+        for recorder in recorders()
+    ]
+
+
+def both_pairs_pass_different_sizes() -> list[Recorder]:
+    return [
+        recorder.call(TP[recorder.rank], done=False, elements=8 if recorder.rank % 2 else 9) for recorder in recorders()
+    ]
+
+
 def one_dump_is_older() -> list[Recorder]:
     """The others completed collectives that the dump of rank 1 does not show: it was written before."""
     ranks = recorders()
@@ -307,6 +341,10 @@ def one_dump_is_older() -> list[Recorder]:
         (a_skipped_call_in_a_group_of_two, ("collective-mismatch", [1], "likely")),
         (open_calls_were_overwritten, ("lagging-ranks", [2], "likely")),
         (two_pass_another_size_than_the_other_two, ("collective-mismatch", [0, 1, 2, 3], "likely")),
+        (both_ranks_of_a_message_stand, ("stuck-together", [], "possible")),
+        (one_sends_a_message_less_than_in_the_other_pair, ("p2p-unmatched", [1], "likely")),
+        (one_passes_another_size_than_the_other_pair, ("collective-mismatch", [1], "likely")),
+        (both_pairs_pass_different_sizes, ("collective-mismatch", [0, 1], "likely")),
         (recorders, ("no-hang", [], "likely")),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

@@ -134,3 +134,16 @@ def test_evidence_names_the_rank_and_shows_the_arguments_that_differ() -> None:
     shown = screen(of("another-broadcast-root"), width=WIDTH)
 
     assert "rank 4: … Broadcast:" in shown
+
+
+def test_hosts_with_another_version_of_nccl_are_listed(tmp_path: Path) -> None:
+    for rank, version in enumerate(["2.21.5", "2.25.1", "2.25.1"]):
+        prefix = f"gpu-{rank}:10{rank}:10{rank} [0] NCCL INFO"
+        place = f"comm 0xc{rank} rank {rank} nranks 3 cudaDev 0 nvmlDev 0 busId 10 commId 0x1111 - Init START"
+        lines = [f"{prefix} NCCL version {version}+cuda12.4", f"{prefix} ncclCommInitRank {place}"]
+        (tmp_path / f"rank{rank}.log").write_text("".join(f"{line}\n" for line in lines))
+
+    shown = screen(analyze([str(tmp_path)]), width=WIDTH, everything=False)
+
+    assert "NCCL VERSIONS DIFFER" in shown
+    assert "gpu-1, gpu-2" in shown

@@ -9,8 +9,9 @@ from typing import Any
 
 import polars as pl
 
-from ncclforensics.analyses.hang.init import FAILED
+from ncclforensics.analyses.hang.init import FAILED, SAME_GPU
 from ncclforensics.analyses.job.exit_reports import EXCEPTION, GPU_MEMORY, HOST_MEMORY
+from ncclforensics.analyses.job.torch_text import COMPARED
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.variables import LOOK_AGAIN
 from ncclforensics.frames.protocol import Frames
@@ -53,7 +54,7 @@ def commands(run: Frames, row: Row) -> list[Command]:
     """Return the commands to run now; none for processes that have ended."""
     if row["verdict"] == "rank-missing":
         return _OF_MISSING_RANKS
-    if _has_fault_in_init(row):
+    if _has_fault_in_init(row) or row["how"] == COMPARED:  # a comparison raises an exception, which ends the process
         return []
     if row["verdict"] == "stuck-together":
         return _of_hosts(run, row)
@@ -161,7 +162,8 @@ def _of_running(processes: list[Row], where: str, row: Row, run: Frames) -> list
     if not processes:
         return []
     if row["verdict"] == "init-failed":
-        return [Command(where, "nvidia-smi -L")]  # these processes mostly ended with the error
+        # These processes mostly ended with the error.
+        return [Command(where, "nvidia-smi -L")] if row["reason"].endswith(SAME_GPU) else []
     has_stacks = not run["unranked_stack"].is_empty()  # those of which nothing says the rank
     dumped = set(run["rank_stack"]["rank_id"])
     unseen = [process for process in processes if not has_stacks and process["rank_id"] not in dumped]

@@ -18,6 +18,7 @@ from ncclforensics.data.nccl_sources import is_top_file
 from ncclforensics.data.variables import COLLECT_BOOTSTRAP
 from ncclforensics.data.versions import releases
 
+SAME_GPU = "use the same GPU"  # end of the reason when NCCL refused that
 FAILED = "init failed"  # prefix of the reason when a rank failed, and NCCL did not refuse the arguments
 UNNAMED_FAULT = "NCCL returned an error from init"  # where no line names the fault
 INIT_FILE = "init.cc"  # its functions create communicators; they also end them
@@ -49,7 +50,7 @@ def find_refused_init(job: Job) -> Diagnosis | None:
         diagnosis.missing = [number for number in (first["rank"], first["other"]) if number in job.absent]
     diagnosis.add_evidence("failure", [event for event in lines if event["form"] == first["form"]][:4])
     diagnosis.add_evidence("culprit", [row for row in unfinished if row["rank_id"] in culprits][:4])
-    is_partly_known = first["form"] == "rank_twice" and not diagnosis.missing
+    is_partly_known = {"rank_twice": not diagnosis.missing, "rank_count": _has_unseen_majority(job)}.get(first["form"])
     if not culprits or is_partly_known or first["form"] in ("message_truncated", "root_info"):
         diagnosis.lower_certainty("likely")
     return diagnosis
@@ -137,25 +138,20 @@ def _explain_refusal(job: Job, line: Row, lines: list[Row]) -> tuple[list[int], 
     for rank_id in job.rank_ids:
         by_number[job.rank_number(rank_id)].append(rank_id)
     ranks_of_pair = [rank_id for number in (line["rank"], line["other"]) for rank_id in by_number.get(number, [])]
+    sizes = f"processes were started with different numbers of ranks, {line['nranks']} and {line['other']}"
     match line["form"]:
         case "gpu_twice":
-            return sorted(set(ranks_of_pair)), f"ranks {line['rank']} and {line['other']} use the same GPU"
+            return sorted(set(ranks_of_pair)), f"ranks {line['rank']} and {line['other']} {SAME_GPU}"
         case "gpu_shared":
-            shared = _ranks_sharing_gpu(job) or sorted(
-                {event["rank_id"] for event in lines if event["rank_id"] is not None}
-            )
-            return shared, f"ranks {_comma_list(job.rank_numbers(shared))} use the same GPU"
+            shared = _ranks_sharing_gpu(job)  # every rank prints the warning, also one with a GPU of its own
+            return shared, f"{ranks_text(job.rank_numbers(shared)) or 'ranks that no line names'} {SAME_GPU}"
         case "rank_twice":
-            reason = f"two processes have rank number {line['rank']}"
-            return by_number.get(line["rank"], []), reason + (
-                f", and no log shows {ranks_text(job.absent)}" if job.absent else ""
-            )
-        case "rank_count" | "root_info" if line["nroots"] == line["otherroots"] and _outliers_in_size(job):
-            outliers = _outliers_in_size(job)
-            return (
-                outliers,
-                f"rank {_comma_list(job.rank_numbers(outliers))} was started with a different number of ranks",
-            )
+            absent = f", and no log shows {ranks_text(job.absent)}" if job.absent else ""
+            return by_number.get(line["rank"], []), f"two processes have rank number {line['rank']}{absent}"
+        case "rank_count" | "root_info" if line["nroots"] == line["otherroots"] and (
+            outliers := _outliers_in_size(job)
+        ):
+            return outliers, f"{sizes}; the minority: {ranks_text(job.rank_numbers(outliers))}"
         case "version_mismatch":
             return ranks_of_pair[1:], f"ranks {line['rank']} and {line['other']} run different versions of NCCL"
         case "root_info" | "message_truncated" if len(job.releases) > 1:
@@ -164,13 +160,12 @@ def _explain_refusal(job: Job, line: Row, lines: list[Row]) -> tuple[list[int], 
                 for rank_id in job.rank_ids
                 if not any(job.communicator_index.get((rank_id, key)) == 0 for key in job.members)
             ]
-            versions = ", ".join(job.releases)
-            return outliers, f"processes with different versions of NCCL connect to each other ({versions})"
+            return outliers, f"processes of different versions of NCCL connect to each other: {', '.join(job.releases)}"
         case "no_interface":
             without = {event["rank_id"] for event in lines if event["form"] == "no_interface"}
             return sorted(without - {None}), "no network interface matches NCCL_SOCKET_IFNAME on this host"
         case "rank_count" | "root_info" if line["nranks"] != line["other"]:
-            return [], f"processes were started with different numbers of ranks, {line['nranks']} and {line['other']}"
+            return [], sizes
     return [], "init was refused; the cited warning gives the reason"
 
 
@@ -183,15 +178,21 @@ def _ranks_sharing_gpu(job: Job) -> list[int]:
 
 
 def _outliers_in_size(job: Job) -> list[int]:
-    """Return the members whose nranks differs from that of most members of the same commId."""
+    """Return the members whose nranks differs from that of most members of the same commId; none in a tie."""
     for row in job.members.values():
         sizes: dict[int, list[int]] = defaultdict(list)
         for membership in row:
             sizes[membership["nranks"]].append(membership["rank_id"])
         if len(sizes) > 1:
             most = max(sizes.values(), key=len)
-            return sorted(rank_id for rank_ids in sizes.values() if rank_ids is not most for rank_id in rank_ids)
+            others = sorted(rank_id for rank_ids in sizes.values() if rank_ids is not most for rank_id in rank_ids)
+            return others if len(others) < len(most) else []
     return []
+
+
+def _has_unseen_majority(job: Job) -> bool:
+    """Whether a communicator was begun with more ranks than were seen: those may outnumber the majority."""
+    return any(max(row["nranks"] for row in rows) > len(rows) for rows in job.members.values())
 
 
 def find_unfinished_init(job: Job) -> Diagnosis | None:
@@ -274,8 +275,7 @@ def _judge_unfinished_init(job: Job, inside: dict[str, list[Row]]) -> Diagnosis 
 
 def _begins_after_bootstrap(job: Job) -> bool:
     """Whether this version prints START only when all ranks of the communicator have met."""
-    versions = releases(job.releases)
-    return bool(versions) and versions[-1] < START_BEFORE_BOOTSTRAP
+    return bool(versions := releases(job.releases)) and versions[-1] < START_BEFORE_BOOTSTRAP
 
 
 def _application_continues(job: Job, rank_id: int) -> bool:
@@ -356,8 +356,7 @@ def _judge_bootstrap(job: Job) -> Diagnosis | None:
         return None
     numbers = job.rank_numbers(job.rank_ids)
     missing_numbers_between = missing_numbers(max(numbers, default=0), set(numbers))
-    victims = list(job.rank_ids)
-    collect = COLLECT_BOOTSTRAP
+    victims, collect = list(job.rank_ids), COLLECT_BOOTSTRAP
     if missing_numbers_between and len(missing_numbers_between) < len(numbers):
         reason = "has no log although the numbers of the files go beyond it, and all other ranks wait in the bootstrap"
         diagnosis = Diagnosis(
@@ -387,7 +386,3 @@ def _may_be_in_bootstrap(job: Job) -> bool:
         steps[owner] = max(steps[owner], BOOTSTRAP_ONLY.index(row["form"]))
     furthest = [owner for owner, step in steps.items() if step == max(steps.values())]
     return bool(forms) and len(furthest) > MAJORITY * len(job.rank_ids)
-
-
-def _comma_list(numbers: list[int]) -> str:
-    return ", ".join(map(str, numbers))

@@ -85,6 +85,8 @@ def _diagnose_mismatch(
     own = f" ({ranks_text(first)})" if len(first) < len(outliers) else ""
     parts = [f"called {described(called[first[0]][0], with_size=True)} as {place}{own}"]
     parts += [f"{ranks_text(ranks)} {described(called[ranks[0]][0], with_size=True)}" for ranks in rest[:SHOWN]]
+    if not has_majority and others:
+        parts.append(f"the ranks of the other groups make the same call as {ranks_text(others)}")
     is_complete = recordings.is_listed(group) and set(recordings.members[group]) <= set(called)
     diagnosis = diagnose(job, "collective-mismatch", "; ".join(parts), outliers)
     diagnosis.certainty = "certain" if is_complete and has_majority else "likely"

@@ -123,11 +123,7 @@ def find_odd_stacks(job: Job) -> Diagnosis | None:
         diagnosis.collect.append(f"the stack of {ranks_text(missing)}")
     if not is_collective and not is_still:
         diagnosis.reason += "; these calls may wait for other ranks, or compute"
-    if (
-        missing
-        or (None in is_blocked and not is_still)
-        or (not is_collective and not is_still and len(waiting) == len(outside) > 1)
-    ):
+    if missing or (not is_still and (None in is_blocked or not is_collective)):
         diagnosis.lower_certainty("possible")
     return diagnosis
 
@@ -148,7 +144,8 @@ def _judge_calls(job: Job, rows: list[Row]) -> Diagnosis:
     is_comparable = (
         all(row["kind"] == COLLECTIVE or row["call"] in MEETINGS for row in rows) and not calls & POINT_TO_POINT
     )
-    if len(ordered) == 2 and len(odd) == 1 and len(largest) > 1 and is_comparable and len(calls) > 1:
+    missing = _ranks_without_stack(job)  # the rank that is alone in its call may wait for one of these
+    if len(ordered) == 2 and len(odd) == 1 < len(largest) and is_comparable and len(calls) > 1 and not missing:
         reason = f"stands in {place_text(odd[0])}; {_groups_text(job, largest)}: another call, or one of another group"
         diagnosis = _diagnose(job, "collective-mismatch", "possible", reason, odd, largest)
         diagnosis.how = "swapped"
@@ -158,6 +155,7 @@ def _judge_calls(job: Job, rows: list[Row]) -> Diagnosis:
         reason = "all ranks stand at the same place; stacks cannot tell which rank made another call before"
     else:
         reason = "all ranks wait for others; stacks cannot tell which of them is waited for"
+    reason += f", and there is no stack of {ranks_text(missing)}" if missing else ""
     return _describe(job, reason, collect=COLLECT_RECORDER)
 
 

@@ -10,16 +10,22 @@ from collections import defaultdict
 
 from ncclforensics.analyses.hang import pytorch, recorder
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
+from ncclforensics.analyses.hang.torch_comparisons import find_compared_calls
+from ncclforensics.analyses.hang.torch_diagnosis import (
+    cite,
+    diagnose,
+    in_job,
+    numbers_in_job,
+    rank_ids_of,
+    ranks_with_output,
+)
 from ncclforensics.analyses.job.exit_reports import EXIT
 from ncclforensics.analyses.job.process_exits import ended_text, strongest_reports
 from ncclforensics.analyses.job.torch_text import (
     BARRIER,
     CLOSED,
-    COMPARED,
     SIZE,
     TIMED_OUT,
-    compared_calls,
-    differing_ranks,
     minority_of,
 )
 from ncclforensics.data.names import ranks_text
@@ -59,109 +65,6 @@ def judge_text_alone(job: Job) -> Diagnosis | None:
 def _find_recorded_roots(job: Job) -> Diagnosis | None:
     """Find the ranks that the others wait for in the Flight Recorder dumps; prefer a process that ended."""
     return recorder.explained_by(_find_failed_ranks(job), recorder.find_recorded_roots(job))
-
-
-def _diagnose(job: Job, verdict: str, certainty: str, reason: str, numbers: list[int]) -> Diagnosis:
-    """Return a diagnosis whose culprits are given by their numbers in the job."""
-    rank_id_of = _rank_ids(job)
-    diagnosis = Diagnosis(verdict, reason, certainty)
-    diagnosis.culprits = sorted(rank_id_of[number] for number in numbers if number in rank_id_of)
-    diagnosis.missing = sorted(number for number in numbers if number not in rank_id_of)
-    diagnosis.victims = sorted(set(job.rank_ids) - set(diagnosis.culprits))
-    return diagnosis
-
-
-def _rank_ids(job: Job) -> dict[int, int]:
-    return {row["rank"]: rank_id for rank_id, row in job.rank_ids.items() if row["rank"] is not None}
-
-
-def _cite(job: Job, diagnosis: Diagnosis, what: str, rows: list[Row]) -> None:
-    rank_id_of = _rank_ids(job)
-    diagnosis.add_evidence(
-        what,
-        [{**row, "rank_id": rank_id_of.get(row["rank"] if "rank" in row else row["global_rank"])} for row in rows[:4]],
-    )
-
-
-def _job_numbers(job: Job, rows: list[Row], column: str) -> dict[int, int] | None:
-    """Return the rank in the job of each rank of a process group, or None where both are one.
-
-    Lines that print both show it: `[rank5]: … Rank 1 …`.
-    """
-    pairs = {row[column]: row["global_rank"] for row in rows if None not in (row.get(column), row["global_rank"])}
-    return pairs if any(number != of_job for number, of_job in pairs.items()) else None
-
-
-def _in_job(ranks: list[int], numbers: dict[int, int] | None) -> list[int]:
-    return ranks if numbers is None else sorted(numbers[rank] for rank in ranks if rank in numbers)
-
-
-# PyTorch compares calls or models
-
-
-def find_compared_calls(job: Job) -> Diagnosis | None:
-    """Find ranks whose call or model differs, as PyTorch's own comparison reports."""
-    return _find_fingerprints(job) or _find_model_counts(job) or _find_model_shapes(job)
-
-
-def _find_fingerprints(job: Job) -> Diagnosis | None:
-    rows = job.pytorch["fingerprint"]
-    if not rows:
-        return None
-    outliers = differing_ranks(rows)
-    culprits = _in_job(outliers, _job_numbers(job, rows, "first_rank"))
-    reason = "called another operation than the others, as PyTorch found when it compared the calls"
-    if not culprits:
-        reason = "PyTorch compared the calls of the ranks and found different ones"
-    is_complete = len(compared_calls(rows)) >= len(job.rank_ids)
-    diagnosis = _diagnose(job, "collective-mismatch", "certain" if is_complete else "likely", reason, culprits)
-    diagnosis.how = COMPARED
-    majority = next((row for row in rows if row["first_rank"] is not None and row["first_rank"] not in outliers), None)
-    if majority:
-        name = pytorch.OPERATION_NAMES.get(majority["operation"], majority["operation"].strip("_").title())
-        diagnosis.call = {"name": name}
-    by_rank = sorted(rows, key=lambda row: row["first_rank"] not in outliers)
-    _cite(job, diagnosis, "minority", [row for row in by_rank if row["first_rank"] in outliers])
-    _cite(job, diagnosis, "majority", [row for row in by_rank if row["first_rank"] not in outliers][:2])
-    return diagnosis
-
-
-def _find_model_counts(job: Job) -> Diagnosis | None:
-    rows = [row for row in job.pytorch["model_difference"] if row["form"] == "counts"]
-    if not rows:
-        return None
-    counts = {row["other_rank"]: row["other_count"] for row in rows} | {row["group_rank"]: row["count"] for row in rows}
-    outliers = minority_of(counts)
-    ranks_of = {count: ranks_text(rank for rank in counts if counts[rank] == count) for count in counts.values()}
-    numbers = "; ".join(f"{count} on {ranks}" for count, ranks in sorted(ranks_of.items()))
-    reason = f"built a model with another number of parameters: {numbers}"
-    diagnosis = _diagnose(
-        job, "collective-mismatch", "certain", reason, _in_job(outliers, _job_numbers(job, rows, "group_rank"))
-    )
-    diagnosis.how = COMPARED
-    _cite(job, diagnosis, "minority", sorted(rows, key=lambda row: row["group_rank"] not in outliers))
-    return diagnosis
-
-
-def _find_model_shapes(job: Job) -> Diagnosis | None:
-    """Every rank compares its parameters with those of rank 0: where all others differ from it, it is the outlier."""
-    rows = [row for row in job.pytorch["model_difference"] if row["form"] == "shapes"]
-    if not rows:
-        return None
-    numbers = _job_numbers(job, rows, "group_rank")
-    reporting = sorted({row["group_rank"] for row in rows if row["group_rank"] is not None})
-    reference = rows[0]["other_rank"]
-    others = max(len(job.rank_ids), len(reporting) + 1) - 1
-    has_one_shape = len({row["shape"] for row in rows}) == 1
-    is_reference = len(reporting) == others > 1 and has_one_shape
-    outliers = [reference] if is_reference else reporting if len(reporting) * 2 <= others else []
-    reason = "have parameters of other shapes in their model than the others"
-    if not outliers:
-        reason = f"the models differ: {ranks_text(reporting) or 'ranks'} do not have the shapes of rank {reference}"
-    diagnosis = _diagnose(job, "collective-mismatch", "likely", reason, _in_job(outliers, numbers))
-    diagnosis.how = COMPARED
-    _cite(job, diagnosis, "minority", rows)
-    return diagnosis
 
 
 # Processes that ended
@@ -212,7 +115,7 @@ def _find_failed_ranks(job: Job) -> Diagnosis | None:
             f"{ranks_text(numbers)} failed in attempt {last}; torchrun started the ranks again, and none failed then"
         )
         diagnosis = Diagnosis("no-hang", reason, "likely")
-    elif set(_rank_ids(job)) <= set(numbers) and len(numbers) > 1:
+    elif set(rank_ids_of(job)) <= set(numbers) and len(numbers) > 1:
         reason = "every rank in this text failed by itself, so none waits for another"
         diagnosis = Diagnosis("undecidable", reason, "likely")
     elif is_exit or (not losses and all(row["signal"] == ABORT and not row["message"] for row in strongest)):
@@ -221,11 +124,11 @@ def _find_failed_ranks(job: Job) -> Diagnosis | None:
         diagnosis = Diagnosis("undecidable", reason, "likely", collect=COLLECT_OUTPUT)
     else:
         is_sure = len(numbers) == 1 and strongest[0]["how"] != EXIT
-        diagnosis = _diagnose(job, "rank-died", "certain" if is_sure else "likely", ended_text(strongest[0]), numbers)
-        if set(_rank_ids(job)) <= set(numbers):
+        diagnosis = diagnose(job, "rank-died", "certain" if is_sure else "likely", ended_text(strongest[0]), numbers)
+        if set(rank_ids_of(job)) <= set(numbers):
             diagnosis.lower_certainty("possible")
-    _cite(job, diagnosis, "culprit", strongest)
-    _cite(job, diagnosis, "failure", losses[:3])
+    cite(job, diagnosis, "culprit", strongest)
+    cite(job, diagnosis, "failure", losses[:3])
     return diagnosis
 
 
@@ -242,9 +145,9 @@ def find_absent_at_barrier(job: Job) -> Diagnosis | None:
     naming = [row for row in rows if row["ranks"]]
     if not naming:
         return None
-    numbers = _job_numbers(job, rows, "group_rank")
+    numbers = numbers_in_job(job, rows, "group_rank")
     named = sorted({number for row in naming for number in numbers_of_ranges(row["ranks"])})
-    culprits = _in_job(named, numbers)
+    culprits = in_job(named, numbers)
     came = {row["group_rank"] for row in rows if row["group_rank"] is not None}
     is_first_only = not any("," in row["ranks"] for row in naming) and len(named) == 1
     silent: list[int] = []
@@ -259,10 +162,10 @@ def find_absent_at_barrier(job: Job) -> Diagnosis | None:
     reason = "did not come to the barrier that the others had reached"
     if silent:
         reason += f"; the barrier names rank {named[0]} alone, and {ranks_text(silent)} printed nothing until the end"
-    diagnosis = _diagnose(job, "lagging-ranks", "likely", reason, sorted({*culprits, *silent}))
+    diagnosis = diagnose(job, "lagging-ranks", "likely", reason, sorted({*culprits, *silent}))
     diagnosis.call = {"name": "monitored_barrier"}
-    _cite(job, diagnosis, "waiting", naming)
-    _cite(job, diagnosis, "context", [row for row in rows if row["group_rank"] is not None][:2])
+    cite(job, diagnosis, "waiting", naming)
+    cite(job, diagnosis, "context", [row for row in rows if row["group_rank"] is not None][:2])
     return diagnosis
 
 
@@ -285,10 +188,10 @@ def _find_missing_clients(job: Job) -> Diagnosis | None:
     reason = f"never came to the store of the process group: {joined} of {expected} processes did"
     if not is_named:
         reason = f"{lacking} of {expected} processes never came to the store; no line shows which"
-    diagnosis = _diagnose(job, "rank-missing", "likely", reason, suspects if is_named else [])
+    diagnosis = diagnose(job, "rank-missing", "likely", reason, suspects if is_named else [])
     if not is_named and suspects:
         diagnosis.collect = [f"the output of {ranks_text(suspects)}, which these files lack"]
-    _cite(job, diagnosis, "waiting", rows)
+    cite(job, diagnosis, "waiting", rows)
     return diagnosis
 
 
@@ -301,22 +204,25 @@ def _find_rendezvous(job: Job) -> Diagnosis | None:
     if not rows:
         return None
     unreachable = [row for row in rows if row["form"].startswith("server")]
+    collect = list(COLLECT_OUTPUT)
     waiting = sorted({row["rank"] for row in job.pytorch["torch_error"] if row["rank"] is not None})
     if unreachable:
         place = f"{unreachable[0]['server']}:{unreachable[0]['port']}"
         reason = f"the store of the process group at {place} did not answer: no server there, or it is not reachable"
+        collect.insert(0, f"on {unreachable[0]['server']}: ss -ltnp | grep {unreachable[0]['port']}")
     elif all(row["form"] == "no_connection" for row in rows):
         reason = "the store of the rendezvous did not answer: no server there, or it is not reachable"
     elif any(row["form"] == "port_taken" for row in rows):
         reason = "the port of the store is taken by another process, mostly one of an earlier run"
+        collect.insert(0, "on the host of the store: ss -ltnp, for the process that has the port (MASTER_PORT)")
     else:
         reason = (
             f"{ranks_text(waiting) or 'ranks'} waited in the store for a key that another rank sets; rank 0 sets ids"
         )
     verdict = "init-failed" if any(row["form"] == "port_taken" for row in rows) else "init-incomplete"
-    diagnosis = _diagnose(job, verdict, "likely", reason, [])
-    diagnosis.collect = COLLECT_OUTPUT
-    _cite(job, diagnosis, "waiting", unreachable or rows)
+    diagnosis = diagnose(job, verdict, "likely", reason, [])
+    diagnosis.collect = collect
+    cite(job, diagnosis, "waiting", unreachable or rows)
     return diagnosis
 
 
@@ -334,8 +240,7 @@ def _find_failed_calls(job: Job) -> Diagnosis | None:
         return None
     if any(row["kind"] == SIZE for row in errors):
         return _judge_wrong_sizes(job, [row for row in errors if row["kind"] == SIZE])
-    named = {row["hint"] for row in job.sources.values()}  # by the name of a file, which may be empty
-    silent = sorted({*named, *(row["rank"] for row in job.rank_ids.values())} - {None} - set(first))
+    silent = sorted(ranks_with_output(job) - set(first))
     calls = {rank: row["call"] for rank, row in first.items() if row["call"]}
     has_all = bool(calls) and not silent and len(calls) == len(job.rank_ids) > 1
     is_timeout = all(row["kind"] == TIMED_OUT for row in first.values())
@@ -343,21 +248,21 @@ def _find_failed_calls(job: Job) -> Diagnosis | None:
     is_collective = not set(names) & set(POINT_TO_POINT)
     if has_all and is_timeout and len(names) == 1 and is_collective:
         reason = f"every rank timed out in {names[0]}: the transport failed, or their arguments differ"
-        diagnosis = _diagnose(job, "stuck-together", "likely", reason, [])
+        diagnosis = diagnose(job, "stuck-together", "likely", reason, [])
     elif has_all and len(names) > 1 and is_collective and 0 < 2 * len(outliers := minority_of(calls)) < len(calls):
         reason = f"was in {calls[outliers[0]]} while the others were in another call, if all use one process group"
-        diagnosis = _diagnose(job, "collective-mismatch", "possible", reason, outliers)
+        diagnosis = diagnose(job, "collective-mismatch", "possible", reason, outliers)
         diagnosis.how = "swapped"
     else:
-        diagnosis = _diagnose(job, "undecidable", "likely", _unexplained(first, calls, silent), [])
+        diagnosis = diagnose(job, "undecidable", "likely", _unexplained(first, calls, silent), [])
         diagnosis.collect = COLLECT_STACKS + (COLLECT_OUTPUT if not silent else [])
     if len(names) == 1:
         diagnosis.call = {"name": names[0]}
     elif diagnosis.culprits:
         diagnosis.call = {"name": next(call for rank, call in calls.items() if rank not in outliers)}
     culprit_numbers = job.rank_numbers(diagnosis.culprits)
-    _cite(job, diagnosis, "minority", [first[rank] for rank in culprit_numbers])
-    _cite(
+    cite(job, diagnosis, "minority", [first[rank] for rank in culprit_numbers])
+    cite(
         job, diagnosis, "waiting", [row for rank, row in sorted(first.items()) if rank not in culprit_numbers] or errors
     )
     return diagnosis
@@ -367,10 +272,10 @@ def _judge_wrong_sizes(job: Job, rows: list[Row]) -> Diagnosis:
     """Judge messages of an unexpected size: the ranks make different calls, and no line shows which rank differs."""
     ranks = ranks_text(sorted({row["rank"] for row in rows if row["rank"] is not None})) or "a rank"
     reason = f"{ranks} received more bytes than expected: the ranks do not make the same call, or differ in its size"
-    diagnosis = _diagnose(job, "collective-mismatch", "likely", reason, [])
+    diagnosis = diagnose(job, "collective-mismatch", "likely", reason, [])
     diagnosis.how = "swapped"
     diagnosis.collect = ["a run with TORCH_DISTRIBUTED_DEBUG=DETAIL: it names the call of every rank"]
-    _cite(job, diagnosis, "failure", rows)
+    cite(job, diagnosis, "failure", rows)
     return diagnosis
 
 
@@ -395,5 +300,5 @@ def _describe_end(job: Job) -> Diagnosis:
     else:
         reason = "no line shows a rank that failed first, a comparison of calls or a time-out"
     diagnosis = Diagnosis("undecidable", reason, "likely", collect=[*COLLECT_STACKS, *COLLECT_OUTPUT])
-    _cite(job, diagnosis, "context", terminated)
+    cite(job, diagnosis, "context", terminated)
     return diagnosis

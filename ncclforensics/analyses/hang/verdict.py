@@ -23,6 +23,7 @@ from ncclforensics.analyses.hang import (
     recorder_join,
     stacks,
     stall,
+    torch_comparisons,
     torch_text,
     waiting,
 )
@@ -102,7 +103,7 @@ QUESTIONS: tuple[Callable[[Job], Diagnosis | None], ...] = (
     init.find_refused_init,
     init.find_failed_init,
     mismatch.find_divergent_calls,
-    torch_text.find_compared_calls,
+    torch_comparisons.find_compared_calls,
     recorder.find_recorded_mismatch,
     _find_recorded_roots,
     _find_desync,

@@ -65,11 +65,12 @@ def judge_cycle(job: Job, waits_for_of: dict[int, list[tuple[int, ...]]]) -> Dia
     else:
         omitting = _ranks_awaited_first(job, list(first_edges.values()))
         diagnosis = Diagnosis("p2p-unmatched", "", culprits=omitting)
-        diagnosis.reason = (
-            "waited for each other in Send and Recv: no rank posted the matching call first"
-            if len(omitting) == len(cycle)
-            else "made a later collective without the Send or Recv that the others wait for"
-        )
+        diagnosis.reason = "waited for each other in Send and Recv: no rank posted the matching call first"
+        if len(omitting) < len(cycle):
+            diagnosis.reason = (
+                "made a later collective without the Send or Recv that the others wait for, or these made one too many"
+            )
+            diagnosis.certainty = "possible"
     minority = [first_edges[rank_id] for rank_id in sorted(diagnosis.culprits, key=job.order_of)]
     majority = [first_edges[rank_id] for rank_id in cycle if rank_id not in diagnosis.culprits] or minority[1:]
     majority.sort(key=lambda edge: edge["waits_for"] not in diagnosis.culprits)
@@ -101,12 +102,13 @@ def _between_unknown_communicators(job: Job, first_edges: dict[int, Row]) -> Dia
 def _left_the_order(job: Job, first_edges: dict[int, Row], passed: list[int]) -> Diagnosis:
     """Judge ranks that stand in a call which the program has behind one that others wait for.
 
-    Whether it was left out or comes later, a message stays without its counterpart.
+    Whether it was left out or comes later, a message stays without its counterpart, unless the log lost that line.
     """
     certainty = "certain" if len(passed) < len(first_edges) else "possible"
     if all(edge["kind"] in ("send", "recv") for edge in first_edges.values() if edge["waits_for"] in passed):
         diagnosis = Diagnosis("p2p-unmatched", "", certainty, culprits=passed)
         diagnosis.reason = "made a later call without the Send or Recv that another rank waits for"
+        diagnosis.lower_certainty("likely")
         return diagnosis
     diagnosis = Diagnosis("cross-communicator-deadlock", "", certainty, culprits=passed)
     diagnosis.reason = (

@@ -67,7 +67,7 @@ def kernel_link_event(
         ranks = rank.filter(short_host("host").is_in(confirmed or event_hosts))["rank"].drop_nulls()
         yield Finding(
             f"{_event_text(of_job)} on {', '.join(event_hosts) or 'a host that the line does not name'}",
-            _relation(confirmed, failed),
+            _relation(event_hosts, confirmed, failed),
             "likely" if confirmed else "possible",
             ranks=sorted(ranks.to_list()),
             hosts=event_hosts,
@@ -85,7 +85,7 @@ def _event_text(events: pl.DataFrame) -> str:
         case "cable":
             return f"the module of NIC {row['busid']} reported: {row['fault']}"
         case "fatal":
-            return f"NIC {row['busid']} died"
+            return f"NIC {row['busid']} reported a fatal error"
         case "bus_error":
             return f"PCIe reported a fatal error of device {row['busid']}"
         case "slot" | "contained":
@@ -93,10 +93,11 @@ def _event_text(events: pl.DataFrame) -> str:
     return f"the link of {row['netdev']} went down"
 
 
-def _relation(confirmed: list[str], failed: pl.DataFrame) -> str:
-    """State how the events relate to the failure of the job: `confirmed` are hosts with both."""
+def _relation(hosts: list[str], confirmed: list[str], failed: pl.DataFrame) -> str:
+    """State how the events on these hosts relate to the failure of the job: `confirmed` are hosts with both."""
     if confirmed:
         return f"transfers of {', '.join(confirmed)} failed; compare the times of both logs"
     if failed.is_empty():
         return "a process of this run was lost; the line may be from another day"
-    return "transfers failed on other hosts; the line may be from another day"
+    where = "on other hosts" if hosts else "on this host or on another"
+    return f"transfers failed {where}; the line may be from another day"

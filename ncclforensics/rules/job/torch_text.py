@@ -52,7 +52,11 @@ def torch_models_differ(
     """
     for row in verdicts_of(verdict, "collective-mismatch"):
         if row["how"] == COMPARED and not model_difference.is_empty():
-            yield verdict_finding(row, verdict_evidence, rank, "the model of {ranks} differs from that of the others")
+            has_culprits = row["culprits"] or row["missing"]
+            title = (
+                "the model of {ranks} differs from that of the others" if has_culprits else "the models of ranks differ"
+            )
+            yield verdict_finding(row, verdict_evidence, rank, title)
 
 
 @rule(Category.PEER_LOST, Severity.WARNING, of=("torch_error",), hang=True)

@@ -1,0 +1,285 @@
+"""Verdicts that few jobs end with: what is claimed, how surely, and which change of the logs silences the claim."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from ncclforensics import analyze
+from ncclforensics.views import json_report
+
+Files = dict[str, str]
+
+
+class Case(NamedTuple):
+    """Files of a job, and the answer: `phrase` stands in its reason, `step` in what it says to run or to collect."""
+
+    files: Files
+    verdict: str
+    certainty: str
+    culprits: list[int]
+    phrase: str
+    step: str | None = None  # None: there is nothing to run
+
+
+def per_rank(outputs: Iterable[list[str]], name: str = "rank{}.log") -> Files:
+    return {name.format(rank): "".join(f"{line}\n" for line in lines) for rank, lines in enumerate(outputs)}
+
+
+def nccl(rank: int, text: str) -> str:
+    return f"gpu-a:{100 + rank}:{100 + rank} [{rank}] {text}"
+
+
+def started(rank: int, size: int, *, bus: int | None = None, done: bool = False) -> list[str]:
+    """The lines of a rank that began, or completed, the init of a communicator."""
+    place = f"comm 0xc{rank} rank {rank} nranks {size} cudaDev {rank} nvmlDev {rank} busId {bus or 10 * (rank + 1)}"
+    ends = ("START", "COMPLETE") if done else ("START",)
+    lines = [nccl(rank, f"NCCL INFO ncclCommInitRank {place} commId 0x1111 - Init {end}") for end in ends]
+    return [nccl(0, "NCCL INFO NCCL version 2.25.1+cuda12.4"), *lines] if rank == 0 else lines
+
+
+# NCCL refuses init
+
+SHARED = "NCCL WARN Multiple Ranks are using the same GPU/Partition. Set NCCL_MULTI_RANK_GPU_ENABLE=1"
+OTHER_SIZE = "NCCL WARN Bootstrap Root : mismatch in rank count from procs 4 : 8"
+
+
+def all_warn_of_a_shared_gpu(buses: list[int]) -> Files:
+    """Every rank compares all pairs of ranks, so each prints the warning."""
+    return per_rank(
+        [*started(rank, 3, bus=bus), nccl(rank, f"init.cc:1141 {SHARED}")] for rank, bus in enumerate(buses)
+    )
+
+
+def sizes(*numbers: int) -> Files:
+    """The root of the bootstrap, rank 0, refuses ranks that were started with these numbers of ranks."""
+    warning = nccl(0, f"bootstrap.cc:190 {OTHER_SIZE}")
+    return per_rank(started(rank, size) + [warning] * (rank == 0) for rank, size in enumerate(numbers))
+
+
+REFUSED = {
+    "two ranks have one GPU": Case(
+        all_warn_of_a_shared_gpu([10, 10, 30]),
+        *("init-failed", "certain", [0, 1], "ranks 0, 1 use the same GPU", "nvidia-smi -L"),
+    ),
+    "no line shows the GPU of each rank": Case(
+        all_warn_of_a_shared_gpu([10, 20, 30]), "init-failed", "likely", [], "ranks that no line names use the same GPU"
+    ),
+    "one was started with another number of ranks": Case(
+        sizes(4, 4, 4, 3), "init-failed", "certain", [3], "the minority: rank 3", "WORLD_SIZE"
+    ),
+    "ranks that were not seen may be the majority": Case(
+        sizes(4, 4, 4, 8), "init-failed", "likely", [3], "different numbers of ranks, 4 and 8", "WORLD_SIZE"
+    ),
+    "half of the ranks are no minority": Case(
+        sizes(4, 4, 8, 8), "init-failed", "likely", [], "different numbers of ranks, 4 and 8"
+    ),
+}
+
+# PyTorch compares models
+
+
+def shapes(*differing: int, number: int, reference: int = 0) -> Files:
+    """The outputs of a number of ranks, of which some find other shapes than on the reference."""
+    text = "[rank{0}]: RuntimeError: [{0}]: params[0] in this process with sizes [8, 16] appears not to match sizes of "
+    return per_rank(
+        ([text.format(rank) + f"the same param in process {reference}."] if rank in differing else ["step 1"])
+        for rank in range(number)
+    )
+
+
+MODELS = {
+    "one rank differs from rank 0": Case(
+        shapes(2, number=4), "collective-mismatch", "likely", [2], "built a model with parameters of other shapes"
+    ),
+    "all others differ from rank 0": Case(
+        shapes(1, 2, 3, number=4), "collective-mismatch", "likely", [0], "built a model with parameters of other shapes"
+    ),
+    "half of the ranks differ from rank 0": Case(
+        shapes(2, 3, number=4), "collective-mismatch", "likely", [], "ranks 2, 3 have other shapes than those of rank 0"
+    ),
+    "the output of a rank between is missing": Case(
+        {name: text for name, text in shapes(2, number=4).items() if name == "rank2.log"},
+        *("collective-mismatch", "likely", [], "rank 2 have other shapes than those of rank 0"),
+    ),
+}
+
+
+# Stores and watchdogs of PyTorch
+
+ADDRESS = "torch.distributed.DistNetworkError: The {} socket has failed to {} any{} network address"
+TIMED_OUT = (
+    "[rank3]:[E1122 09:00:24.907568527 ProcessGroupNCCL.cpp:632] [Rank 3] Watchdog caught collective operation "
+    "timeout: WorkNCCL(SeqNum=42, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=600000) ran for 600010 "
+    "milliseconds before timing out."
+)
+AT_42 = (
+    "[rank3]:[E1122 09:00:24.907568527 ProcessGroupNCCL.cpp:2271] [PG ID 0 PG GUID 0(default_pg) Rank 3]  failure "
+    "detected by watchdog at work sequence id: 42 PG status: last enqueued work: 42, last completed work: 41"
+)
+WRONG_SIZE = (
+    "  what():  [enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:454] op.preamble.length <= "
+    "op.nbytes. 16384 vs 4096. Received data size doesn't match expected size. Is there a distributed collective "
+    "mismatch in your code?"
+)
+
+PYTORCH = {
+    "no store at its address": Case(
+        {"rank1.err": f"[rank1]: {ADDRESS.format('client', 'connect to', '')} of (gpu-a012, 29500).\n"},
+        *("init-incomplete", "likely", [], "at gpu-a012:29500 did not answer", "on gpu-a012: ss -ltnp | grep 29500"),
+    ),
+    "the port of the store is taken": Case(
+        {"rank0.err": f"{ADDRESS.format('server', 'listen on', ' local')}. port: 29500, code: -98, name: EADDRINUSE\n"},
+        *("init-failed", "likely", [], "the port of the store is taken", "ss -ltnp"),
+    ),
+    "one rank alone reports a time-out": Case(
+        {"rank3.err": f"{TIMED_OUT}\n{AT_42}\n"},
+        *("undecidable", "likely", [], "rank 3 is a victim", "the rank with a lower `last enqueued work`"),
+    ),
+    "gloo received a message of another size": Case(
+        per_rank([["step 1"], ["terminate called after throwing an instance of 'gloo::EnforceNotMet'", WRONG_SIZE]]),
+        *("collective-mismatch", "likely", [], "rank 1 received more bytes", "TORCH_DISTRIBUTED_DEBUG=DETAIL"),
+    ),
+}
+
+# Messages and collectives that wait for each other
+
+
+def call(rank: int, name: str, size: int, *, comm: str = "0xc", host: str = "gpu-a") -> str:
+    """A line of a call; the peer of a message is the other rank of a pair."""
+    peer = rank ^ 1 if name in ("Send", "Recv") else 0
+    text = nccl(rank, f"NCCL INFO {name}: opCount 0 sendbuff 0x7f00 recvbuff 0x7f10 count 1024 datatype 7 op 0 root ")
+    return f"{text}{peer} comm {comm}{rank} [nranks={size}] stream 0x55".replace("gpu-a", host, 1)
+
+
+def pairs(*last: str, rounds: int) -> Files:
+    """In each round even ranks send to the odd ones and all make a collective; `last` has the last calls of each."""
+    usual = [[("Recv" if rank % 2 else "Send"), "AllReduce"] * rounds for rank in range(len(last))]
+    return per_rank(
+        started(rank, len(last), done=True) + [call(rank, name, len(last)) for name in [*usual[rank], *names.split()]]
+        for rank, names in enumerate(last)
+    )
+
+
+def without_init(*names: str) -> Files:
+    """Four ranks, each in two communicators of two; no line shows their members."""
+    return per_rank([call(rank, "AllReduce", 2, comm=f"0x{name}") for name in names[rank % 2]] for rank in range(4))
+
+
+def connections_lost(*reporting: int, given: int = 4) -> Files:
+    """Ranks 2 and 3 run on gpu-b; the reporting ranks lost their connection to it behind equal calls."""
+    files = []
+    for rank in range(given):
+        host = "gpu-a" if rank < 2 else "gpu-b"
+        lines = [line.replace("gpu-a", host) for line in started(rank, 4, done=True)]
+        lines += [call(rank, "AllReduce", 4, host=host)] * 3
+        if rank in reporting:
+            warning = (
+                "socket.cc:58 (socketProgress) NCCL WARN socketProgress: Connection closed by remote peer gpu-b<45210>"
+            )
+            lines.append(nccl(rank, f"misc/{warning}").replace("gpu-a", host, 1))
+        files.append(lines)
+    return per_rank(files)
+
+
+WAITING = {
+    "a rank leaves out a Recv that it made in every round": Case(
+        pairs("Send", "AllReduce", rounds=3), "p2p-unmatched", "likely", [1], "skipped a call", "py-spy"
+    ),
+    "no round shows that a Recv belongs before the collective": Case(
+        pairs("Send", "AllReduce", rounds=0), "p2p-unmatched", "possible", [1], "or these made one too many", "py-spy"
+    ),
+    "a Recv was made and the sender stops behind it": Case(
+        pairs("Send", "Recv AllReduce", rounds=3), "lagging-ranks", "likely", [0], "did not make the call", "py-spy"
+    ),
+    "the lines that name members are missing": Case(
+        without_init("aba", "abb"), "undecidable", "likely", [], "which rank waits for which is not known", "Init lines"
+    ),
+    "the others lost their connections to a host": Case(
+        connections_lost(0, 1), "undecidable", "likely", [], "to the host of ranks 2, 3", "exit codes of ranks 2, 3"
+    ),
+    "the host that the connections led to has no log": Case(
+        connections_lost(0, 1, given=2), "undecidable", "likely", [], "no log of ranks 2, 3", "the log of ranks 2, 3"
+    ),
+}
+
+# Stacks
+
+
+def stacks(**frames_of_rank: tuple[str, ...]) -> Files:
+    """Stacks of py-spy; `r2` is rank 2."""
+    dumps = {}
+    for name, frames in frames_of_rank.items():
+        pid = 10 + int(name[1:])
+        lines = "".join(f"    {frame}\n" for frame in (*frames, "<module> (train.py:99)"))
+        head = f"Process {pid}: python train.py\nPython v3.11.7 (/usr/bin/python3)\n\n"
+        dumps[f"pyspy.rank{name[1:]}.txt"] = f'{head}Thread {pid} (idle): "MainThread"\n{lines}'
+    return dumps
+
+
+REDUCE = ("all_reduce (torch/distributed/distributed_c10d.py:2506)", "train (train.py:88)")
+GATHER = ("all_gather (torch/distributed/distributed_c10d.py:3506)", "gather (train.py:60)")
+BACKWARD = ("backward (torch/autograd/__init__.py:347)", "train (train.py:70)")
+LOCK = ("acquire (filelock/_api.py:200)", "load_index (data/dataset.py:212)")
+
+STACKS = {
+    "most ranks stand outside of collectives": Case(
+        stacks(r0=REDUCE, r1=LOCK, r2=LOCK),
+        "undecidable",
+        "likely",
+        [],
+        "most ranks stand outside",
+        "again in a minute",
+    ),
+    "a rank without a stack may be the one": Case(
+        stacks(r0=REDUCE, r1=REDUCE, r3=LOCK), "lagging-ranks", "possible", [3], "no stack of rank 2", "stack of rank 2"
+    ),
+    "the others may compute": Case(
+        stacks(r0=BACKWARD, r1=BACKWARD, r2=LOCK),
+        *("lagging-ranks", "possible", [2], "may wait for other ranks, or compute", "nvidia-smi"),
+    ),
+    "one is in another collective": Case(
+        stacks(r0=REDUCE, r1=REDUCE, r2=GATHER),
+        *("collective-mismatch", "possible", [2], "another call, or one of another group", "Flight Recorder"),
+    ),
+    "one is in another collective and may wait for a rank without a stack": Case(
+        stacks(r0=REDUCE, r1=REDUCE, r3=GATHER), "undecidable", "likely", [], "there is no stack of rank 2", "Recorder"
+    ),
+}
+
+# Kernel logs beside the logs of a job
+
+FATAL = "[12345.678901] mlx5_core 0000:5d:00.0: poll_health:800:(pid 0): Fatal error 1 detected\n"
+
+
+@pytest.mark.parametrize("has_failed", [True, False])
+def test_a_fatal_error_of_a_nic_explains_failed_transfers_only(tmp_path: Path, *, has_failed: bool) -> None:
+    for name, text in {**connections_lost(*[0, 1] * has_failed), "dmesg.txt": FATAL}.items():
+        (tmp_path / name).write_text(text)
+
+    found = [
+        finding for finding in analyze([str(tmp_path)], everything=True).findings if finding.rule == "kernel-link-event"
+    ]
+
+    assert [finding.certainty for finding in found] == ["possible"] * has_failed
+    assert all("reported a fatal error on a host that the line does not name" in finding.title for finding in found)
+    assert all("on this host or on another" in finding.detail for finding in found)
+
+
+CASES = REFUSED | MODELS | PYTORCH | WAITING | STACKS
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])
+def test_a_rare_verdict(tmp_path: Path, case: Case) -> None:
+    for name, text in case.files.items():
+        (tmp_path / name).write_text(text)
+
+    hang = json_report.as_object(analyze([str(tmp_path)], everything=False))["hang"]
+
+    assert (hang["verdict"], hang["certainty"], hang["culprits"]) == (case.verdict, case.certainty, case.culprits)
+    assert case.phrase in hang["reason"]
+    steps = "; ".join(hang["collect_next"])
+    assert case.step in steps if case.step else not steps
