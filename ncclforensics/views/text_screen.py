@@ -282,7 +282,7 @@ def _other_lagging_ranks(report: Report, row: Row) -> list[tuple[list[int], str]
     A job may have a second fault, which the first one does not explain.
     """
     waits = report.waits(row["job"])
-    concerned = set(report.run["member"].filter(pl.col("key") == row["key"])["rank_id"])
+    concerned = set(report.run["member"].filter(pl.col("key") == pl.lit(row["key"], pl.String))["rank_id"])
     concerned |= {wait["waiter"] for wait in waits} | set(row["culprits"])
     lagging: list[tuple[list[int], str]] = []
     distinct = {id(wait["waits_for"]): wait for wait in waits}  # ranks that wait in one call share the tuple
