@@ -126,6 +126,8 @@ WRONG_SIZE = (
     "mismatch in your code?"
 )
 
+CRASH = "Fatal Python error: Segmentation fault\n"
+
 PYTORCH = {
     "no store at its address": Case(
         {"rank1.err": f"[rank1]: {ADDRESS.format('client', 'connect to', '')} of (gpu-a012, 29500).\n"},
@@ -138,6 +140,12 @@ PYTORCH = {
     "one rank alone reports a time-out": Case(
         {"rank3.err": f"{TIMED_OUT}\n{AT_42}\n"},
         *("undecidable", "likely", [], "rank 3 is a victim", "the rank with a lower `last enqueued work`"),
+    ),
+    "a rank crashed, by the name of its file": Case(
+        {"rank3.err": CRASH, "rank2.err": "step 12\n"}, "rank-died", "possible", [3], "ended by SIGSEGV", "dmesg"
+    ),
+    "a process crashed whose rank no name shows": Case(
+        {"train.err": CRASH, "rank2.err": "step 12\n"}, "undecidable", "certain", [], "no NCCL lines", "NCCL_DEBUG=INFO"
     ),
     "gloo received a message of another size": Case(
         per_rank([["step 1"], ["terminate called after throwing an instance of 'gloo::EnforceNotMet'", WRONG_SIZE]]),

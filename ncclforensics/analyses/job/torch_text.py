@@ -59,6 +59,7 @@ _SPOKEN = (
     "fingerprint",
     "call_error",
     "watchdog",
+    "crash",
 )
 
 
@@ -79,12 +80,13 @@ def torch_source(
     fingerprint: pl.DataFrame,
     call_error: pl.DataFrame,
     watchdog: pl.DataFrame,
+    crash: pl.DataFrame,
     elastic_failure: pl.DataFrame,
     source: pl.DataFrame,
 ) -> pl.DataFrame:
     """The files with lines of PyTorch: the rank that each belongs to, and the attempt of an elastic launch."""
     spoken = (gloo_error, monitored_barrier, model_difference, store_error, c10d_note, exception, fingerprint)
-    lines = pl.concat([_ranks_named(frame) for frame in (*spoken, call_error, watchdog)])
+    lines = pl.concat([_ranks_named(frame) for frame in (*spoken, call_error, watchdog, crash)])
     named = lines.group_by("source").agg(pl.col("rank").drop_nulls().unique())
     paths = source.select(
         "source",
