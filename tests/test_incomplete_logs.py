@@ -298,6 +298,16 @@ def test_a_log_that_ends_within_a_probe_that_nccl_survives_is_no_failed_init(tmp
     assert (hang["verdict"], hang["certainty"]) != ("init-failed", "likely")
 
 
+def test_a_log_that_ends_within_an_init_that_the_others_completed_is_not_accused_as_likely(tmp_path: Path) -> None:
+    logs = logs_of("the-network-fails-for-all")
+    lines = logs["ib-n01.rank0.log"]
+    connected = next(number for number, line in enumerate(lines) if b" via NET/IB" in line)
+
+    hang = hang_of({**logs, "ib-n01.rank0.log": lines[: connected + 1]}, tmp_path / "logs")
+
+    assert not hang["culprits"] or hang["certainty"] == "possible"
+
+
 def test_two_ranks_that_stand_at_different_places_are_not_both_accused(tmp_path: Path) -> None:
     logs = logs_of(HANG)
     lines = logs["nccl_rank2.log"]

@@ -33,6 +33,7 @@ def weigh_left_out_calls(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
         )
         diagnosis.lower_certainty("possible")
     _weigh_later_calls(job, diagnosis)
+    _weigh_unfinished_logs(job, diagnosis)
     return _judge_messages_of_unknown_peers(job, diagnosis)
 
 
@@ -57,6 +58,27 @@ def _weigh_later_calls(job: Job, diagnosis: Diagnosis) -> None:
     )
     diagnosis.culprits = [rank_id for rank_id in diagnosis.culprits if rank_id not in passed] or diagnosis.culprits
     diagnosis.lower_certainty("possible")
+
+
+def _weigh_unfinished_logs(job: Job, diagnosis: Diagnosis) -> None:
+    """Lower a diagnosis of ranks whose logs end within an init that the others came through with them."""
+    unfinished = [rank_id for rank_id in diagnosis.culprits if _ends_within_shared_init(job, rank_id)]
+    if unfinished:
+        names = ranks_text(job.rank_numbers(unfinished)) or "this rank"
+        diagnosis.reason += f"; but the log of {names} ends within an init that the others completed: it may be cut"
+        diagnosis.lower_certainty("possible")
+
+
+def _ends_within_shared_init(job: Job, rank_id: int) -> bool:
+    """Whether a log without calls lacks the end of an init that all other members with a log came through.
+
+    They connect to this rank in it, so it came further than its log.
+    """
+    begun = [row for row in job.memberships if row["rank_id"] == rank_id and not row["is_complete"]]
+    others = [[row for row in job.members[row["key"]] if row["rank_id"] != rank_id] for row in begun]
+    return job.last_call(rank_id) is None and any(
+        members and all(row["is_complete"] for row in members) for members in others
+    )
 
 
 def _stand_in_a_communicator_of(job: Job, culprits: list[int], gaps: list[Row], left_out: list[int]) -> bool:
