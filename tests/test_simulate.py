@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import json
 import re
 from collections import Counter
@@ -11,6 +12,7 @@ import pytest
 
 from ncclforensics import analyze
 from ncclforensics.cli import main
+from ncclforensics.data.names import VERDICTS
 from ncclforensics.simulate.generate import (
     Fault,
     FaultKind,
@@ -20,15 +22,17 @@ from ncclforensics.simulate.generate import (
     generate,
     truth_of,
 )
-from ncclforensics.simulate.plan import RELEASES
+from ncclforensics.simulate.handling import TAGS, Handling
+from ncclforensics.simulate.plan import OF_WORLD, RELEASES
 from ncclforensics.simulate.program import Job, step_calls
+from ncclforensics.views.json_report import as_object
 from tests.benchmarks.conventional import operation, parse
 
 FAULTS = [
     Fault(kind, (5,), "pp" if kind is FaultKind.RECV_NEVER_POSTED else "tp")
     for kind in FaultKind
-    if kind is not FaultKind.SWAPPED_ORDER
-]
+    if kind not in (FaultKind.SWAPPED_ORDER, *OF_WORLD)
+] + [Fault(kind, (2, 3)) for kind in OF_WORLD]
 
 
 @pytest.mark.parametrize("blocking", [False, True])
@@ -148,6 +152,52 @@ def test_the_command_writes_what_the_other_commands_find(tmp_path: Path, capsys:
     assert found["operation"]["ordinal"] == truth["operation"]["ordinal"]
 
 
+SMALL = ["--nodes", "2", "--gpus", "4", "--tp", "2", "--steps", "1"]
+OF_VERDICTS = {
+    "no-hang": [],
+    "lagging-ranks": ["--fault", "lagging"],
+    "collective-mismatch": ["--fault", "other-datatype"],
+    "p2p-unmatched": ["--fault", "recv-never-posted", "--comm", "pp", "--pp", "2"],
+    "cross-communicator-deadlock": ["--fault", "swapped-order", "--comm", "dp", "--blocking"],
+    "init-incomplete": ["--fault", "init-stopped"],
+    "init-failed": ["--fault", "shared-gpu", "--ranks", "2,3"],
+    "rank-missing": ["--fault", "rank-missing"],
+    "rank-died": ["--fault", "killed"],
+    "stuck-together": ["--fault", "network-lost"],
+    "undecidable": ["--fault", "lagging", "--handling", "log-lost"],
+}
+
+
+@pytest.mark.parametrize("verdict", VERDICTS)
+def test_every_verdict_can_be_simulated(verdict: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for folder in ("job", "again"):
+        assert main(["simulate", "-o", str(tmp_path / folder), *SMALL, *OF_VERDICTS[verdict]]) == 0
+        truth = json.loads(capsys.readouterr().out)
+    names = sorted(path.name for path in (tmp_path / "job").iterdir())
+    assert filecmp.cmpfiles(tmp_path / "job", tmp_path / "again", names, shallow=False) == (names, [], [])
+
+    found = as_object(analyze(tmp_path / "job"))["hang"]
+
+    assert found["verdict"] == verdict
+    assert truth["verdict"] == (verdict if verdict != "undecidable" else "lagging-ranks")
+    assert found["culprits"] == (truth["culprits"] if truth["visibility"] else [])
+
+
+@pytest.mark.parametrize(
+    "handlings", [[kind] for kind in Handling] + [[Handling.CRI, Handling.KUBECTL, Handling.ROTATED]]
+)
+def test_handled_logs_show_the_same(handlings: list[Handling], tmp_path: Path) -> None:
+    fault = Fault(FaultKind.OTHER_COUNT, (5,), "tp")
+    layout = Layout.MERGED if handlings[0] in TAGS else Layout.FILE_PER_RANK
+    plan = Plan(nodes=1, layers=1, steps=2, fault=fault, layout=layout, handling=tuple(handlings))
+    truth = generate(plan, tmp_path)
+
+    found = as_object(analyze(tmp_path))["hang"]
+
+    shown = (truth.verdict, list(truth.culprits)) if truth.visibility else ("undecidable", [])
+    assert (found["verdict"], found["culprits"]) == shown
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -156,6 +206,9 @@ def test_the_command_writes_what_the_other_commands_find(tmp_path: Path, capsys:
         (["--nccl", "1.0"], "is none of"),
         (["--network", "RoCE"], "not IB or Socket"),
         (["--fault", "swapped-order", "--comm", "tp"], "only where each call is waited for"),
+        (["--fault", "shared-gpu", "--ranks", "7,8"], "several ranks of one host"),
+        (["--fault", "network-lost", "--nodes", "1"], "several hosts"),
+        (["--fault", "network-lost", "--comm", "tp"], "concerns the communicator world"),
     ],
 )
 def test_a_plan_that_cannot_be_is_refused(

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from ncclforensics.errors import UsageError
+from ncclforensics.simulate.handling import Handling
 from ncclforensics.simulate.plan import RELEASES, Fault, FaultKind, Finish, Layout, Plan
 
 
@@ -32,6 +33,14 @@ def simulate(
     network: Annotated[str, typer.Option("--network", metavar="IB|Socket", help="Network between hosts.")] = "IB",
     layout: Annotated[Layout, typer.Option("--layout", help="A file for each rank, or one.")] = Layout.FILE_PER_RANK,
     finish: Annotated[Finish, typer.Option("--finish", help="How the logs end.")] = Finish.CLEAN,
+    handling: Annotated[
+        list[Handling] | None,
+        typer.Option(
+            "--handling",
+            help="What a launcher, a container or rotation does to the logs (repeatable); log-lost: the log of the "
+            "first rank at fault is missing.",
+        ),
+    ] = None,
     blocking: Annotated[bool, typer.Option("--blocking", help="Every call is waited for.")] = False,
     seed: Annotated[int, typer.Option("--seed", help="The same seed and options write the same bytes.")] = 0,
 ) -> None:
@@ -50,10 +59,10 @@ def simulate(
     try:
         plan = Plan(
             nodes=nodes, gpus_per_node=gpus, tp=tp, pp=pp, version=nccl, steps=steps, seed=seed, layout=layout,
-            blocking=blocking, finish=finish, fault=chosen, network=network,
+            blocking=blocking, finish=finish, fault=chosen, network=network, handling=tuple(handling or ()),
         )  # fmt: skip
         truth = generate(plan, output)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    known = ("verdict", "culprits", "victims", "communicator", "operation", "world_size", "version")
+    known = ("verdict", "culprits", "victims", "communicator", "operation", "visibility", "world_size", "version")
     typer.echo(json.dumps({name: value for name, value in truth.as_json().items() if name in known}, indent=1))

@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 
+from ncclforensics.simulate.handling import Handling, handle_file, handled_lines
 from ncclforensics.simulate.log_lines import Process, comm_id_of, neighbours
 from ncclforensics.simulate.plan import (
     Fault,
@@ -41,6 +42,9 @@ class Journal:
         if fault is not None and fault.kind is FaultKind.RANK_MISSING:
             yield self._stuck_in_bootstrap()
             return
+        if fault is not None and fault.kind in (FaultKind.SHARED_GPU, FaultKind.INIT_STOPPED):
+            yield self._begun_init(fault).encode()
+            return
         yield self._head().encode()
         if fault is not None and fault.kind is FaultKind.SPLIT_MISSING:
             return
@@ -59,6 +63,11 @@ class Journal:
         if self.plan.release.start_before_bootstrap:
             text += process.identity(process.communicators["world"], "START")
         return text.encode()
+
+    def _begun_init(self, fault: Fault) -> str:
+        process = self.process
+        text = process.bootstrap() + process.identity(process.communicators["world"], "START")
+        return text + (process.gpu_refused(fault.ranks) if fault.kind is FaultKind.SHARED_GPU else "")
 
     def _head(self) -> str:
         fault, process = self.plan.fault, self.process
@@ -112,9 +121,10 @@ class Journal:
         if fault.kind is FaultKind.KILLED and waits:
             peers = network_peers(plan, self.rank, fault.ranks)
             return self.process.peer_closed(peers) + self.process.destruction("Abort")
+        failed = self.process.transfers_failed() if fault.kind is FaultKind.NETWORK_LOST else ""
         if plan.finish is Finish.ABORTED and waits:
-            return self.process.destruction("Abort")
-        return ""
+            return failed + self.process.destruction("Abort")
+        return failed
 
 
 def _chunk_sizes(steps: int, size: int) -> list[int]:
@@ -159,7 +169,7 @@ def _truth(plan: Plan, steps: int, job: Job) -> Truth:
         diagnosis.verdict,
         diagnosis.culprits,
         tuple(r for r in how if how[r] == State.WAITING and r not in diagnosis.culprits),
-        plan.fault.ranks if plan.fault else (),
+        plan.fault.ranks if plan.fault and diagnosis.culprits else (),
         _is_visible(plan),
         plan.fault.kind.value if plan.fault else None,
         diagnosis.communicator,
@@ -184,9 +194,11 @@ def _truth(plan: Plan, steps: int, job: Job) -> Truth:
 def _is_visible(plan: Plan) -> bool:
     """Whether the lines of a run can show what happened to it."""
     fault = plan.fault
+    if Handling.LOG_LOST in plan.handling or (Handling.LAST_LINES in plan.handling and plan.layout is Layout.MERGED):
+        return False
     if fault is None:
         return True
-    if fault.kind is FaultKind.SPLIT_MISSING:
+    if fault.kind in (FaultKind.SPLIT_MISSING, FaultKind.INIT_STOPPED):
         return False
     if fault.kind is FaultKind.RANK_MISSING:
         return plan.release.start_before_bootstrap
@@ -209,21 +221,27 @@ def generate(plan: Plan, folder: Path) -> Truth:
 
 
 def _write_per_rank(plan: Plan, journals: list[Journal], folder: Path) -> None:
-    absent: tuple[int, ...] = ()
-    if plan.fault and plan.fault.kind is FaultKind.RANK_MISSING:
-        absent = plan.fault.ranks
     for rank, journal in enumerate(journals):
-        if rank not in absent:
-            with (folder / f"nccl_rank{rank}.log").open("wb") as log:
-                log.writelines(journal.chunks(STEPS_PER_CHUNK))
+        if rank not in plan.without_log:
+            path = folder / f"nccl_rank{rank}.log"
+            with path.open("wb") as log:
+                log.writelines(_lines(plan, journal, STEPS_PER_CHUNK))
+            handle_file(path, plan.handling)
 
 
 def _write_merged(plan: Plan, journals: list[Journal], path: Path) -> None:
     """All ranks in one file, interleaved within each phase and step as far as they may be."""
     draw = random.Random(f"merge {plan.seed}")
+    present = [journal for journal in journals if journal.rank not in plan.without_log]
     with path.open("wb") as log:
-        for phase in zip_longest(*(journal.chunks(1) for journal in journals), fillvalue=b""):
+        for phase in zip_longest(*(_lines(plan, journal, 1) for journal in present), fillvalue=b""):
             log.writelines(_interleaved([chunk.splitlines(True) for chunk in phase], draw))
+    handle_file(path, plan.handling)
+
+
+def _lines(plan: Plan, journal: Journal, steps_per_chunk: int) -> Iterator[bytes]:
+    local = journal.rank % plan.gpus_per_node
+    return handled_lines(journal.chunks(steps_per_chunk), plan.handling, journal.rank, local)
 
 
 def _interleaved(logs: list[list[bytes]], draw: random.Random) -> Iterator[bytes]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ncclforensics.simulate.plan import Communicator, Plan
+from ncclforensics.simulate.plan import Communicator, FaultKind, Plan
 from ncclforensics.simulate.program import Call
 from ncclforensics.simulate.truth import printed_count
 
@@ -66,10 +66,10 @@ class Process:
     def __init__(self, plan: Plan, rank: int) -> None:
         draw = random.Random(f"process {plan.seed} {rank}")
         self.plan, self.rank, self.release = plan, rank, plan.release
-        self.device = rank % plan.gpus_per_node
+        self.device = _device(plan, rank)
         self.bus_id = BUS_IDS[self.device % 8]
         self.host = host_name(plan, plan.node(rank))
-        self.address = f"10.0.{plan.node(rank) // 200}.{plan.node(rank) % 200 + 10}"
+        self.address = _address(plan, rank)
         self.pid = 20000 + 977 * plan.node(rank) % 9000 + 311 * self.device + draw.randrange(90)
         self.communicators = plan.communicators_of(rank)
         heap = 0x55D000000000 | draw.getrandbits(24) << 12
@@ -299,6 +299,29 @@ class Process:
             for communicator in reversed(self.communicators.values())
         )
 
+    def gpu_refused(self, sharing: Sequence[int]) -> str:
+        """What a rank prints where these ranks share a GPU: old releases on these alone, newer ones on every rank."""
+        lines = self.release.gpu_refused
+        if "{other}" in lines[0] and self.rank not in sharing:
+            return ""
+        other = next(rank for rank in sharing if rank != self.rank)
+        return self._warning(lines, 0, rank=self.rank, other=other, busid=self.bus_id)
+
+    def transfers_failed(self) -> str:
+        """What a rank prints whose transfers to the next rank of a ring, on another host, are not answered."""
+        at = self.standing["world"]
+        if at.next in at.local:
+            return ""
+        peer = f"{_address(self.plan, at.next)}<{40000 + at.next}>"
+        return self._warning(self.release.transfer_failed, 29, peer=peer, nic=f"mlx5_{self.device}")
+
+    def _warning(self, lines: Sequence[str], thread: int, **known: object) -> str:
+        """A warning and the lines behind it, each from its place in the sources on."""
+        time = "[2026-03-02 11:04:57] " if self.release.timestamped_warnings else ""
+        here = f"{self.host}:{self.pid}:{self.pid + thread} [{self.device}] "
+        warning, *others = (here + line.format(**known) + "\n" for line in lines)
+        return f"\n{time}{warning}" + "".join(others)
+
     def peer_closed(self, peers: Sequence[int]) -> str:
         """What the death of a peer leaves on a rank connected to it over the network."""
         time = "[2026-03-02 11:04:57] " if self.release.timestamped_warnings else ""
@@ -310,6 +333,17 @@ class Process:
             for peer in peers
             for _ in range(4)  # the progress thread tries again and again
         )
+
+
+def _address(plan: Plan, rank: int) -> str:
+    return f"10.0.{plan.node(rank) // 200}.{plan.node(rank) % 200 + 10}"
+
+
+def _device(plan: Plan, rank: int) -> int:
+    """The number of a rank's GPU on its host."""
+    fault = plan.fault
+    is_shared = fault is not None and fault.kind is FaultKind.SHARED_GPU and rank in fault.ranks
+    return (min(fault.ranks) if fault is not None and is_shared else rank) % plan.gpus_per_node
 
 
 def host_name(plan: Plan, node: int) -> str:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 
+from ncclforensics.simulate.handling import Handling
+
 
 class FaultKind(StrEnum):
     """What goes wrong."""
@@ -22,9 +24,13 @@ class FaultKind(StrEnum):
     RECV_NEVER_POSTED = "recv-never-posted"
     RANK_MISSING = "rank-missing"  # the process never starts, so it has no log
     SPLIT_MISSING = "split-missing"  # never calls ncclCommSplit; the others wait in it
+    SHARED_GPU = "shared-gpu"  # uses the GPU of another rank, and NCCL refuses to make the communicator
+    INIT_STOPPED = "init-stopped"  # stops in the init of world, in which the others wait
+    NETWORK_LOST = "network-lost"  # no transfer between hosts is answered in a call of all ranks; no rank is at fault
 
 
-INIT_FAULTS = frozenset({FaultKind.RANK_MISSING, FaultKind.SPLIT_MISSING})
+INIT_FAULTS = frozenset({FaultKind.RANK_MISSING, FaultKind.SPLIT_MISSING, FaultKind.SHARED_GPU, FaultKind.INIT_STOPPED})
+OF_WORLD = (FaultKind.SHARED_GPU, FaultKind.INIT_STOPPED, FaultKind.NETWORK_LOST)
 
 
 class Layout(StrEnum):
@@ -67,6 +73,8 @@ class Release:
     closed_by_peer: str  # what stands before `NCCL WARN socketProgress: …`, after the prefix
     timestamped_warnings: bool
     returned: tuple[str, ...]  # where an error is handed upwards, after the warning
+    transfer_failed: tuple[str, ...]  # what a sender prints whose transfer over InfiniBand is not answered
+    gpu_refused: tuple[str, ...]  # what a rank prints in whose communicator two ranks use one GPU
 
 
 RELEASES = {
@@ -82,6 +90,19 @@ RELEASES = {
         closed_by_peer="misc/socket.cc:50",
         timestamped_warnings=False,
         returned=("misc/socket.cc:752", "proxy.cc:698"),
+        transfer_failed=(
+            (
+                "transport/net_ib.cc:1909 NCCL WARN NET/IB : Got completion from peer {peer} with status=12 "
+                "opcode=0 len=0 vendor err 129 (Send)"
+            ),
+            "NCCL INFO transport/net.cc:1137 -> 6",
+            "NCCL INFO proxy.cc:698 -> 6",
+        ),
+        gpu_refused=(
+            "init.cc:943 NCCL WARN Duplicate GPU detected : rank {rank} and rank {other} both on CUDA device {busid}",
+            "NCCL INFO init.cc:1548 -> 5",
+            "NCCL INFO group.cc:64 -> 5 [Async thread]",
+        ),
     ),
     "2.27.7": Release(
         version="2.27.7",
@@ -95,6 +116,19 @@ RELEASES = {
         closed_by_peer="misc/socket.cc:71",
         timestamped_warnings=True,
         returned=("misc/socket.cc:841", "transport/net.cc:1394"),
+        transfer_failed=(
+            (
+                "transport/net_ib.cc:2458 NCCL WARN NET/IB: Got completion from peer {peer} with status=12 "
+                "opcode=0 len=0 vendor err 129 (Send) hca {nic}"
+            ),
+            "NCCL INFO transport/net.cc:1227 -> 6",
+        ),
+        gpu_refused=(
+            "init.cc:737 NCCL WARN Duplicate GPU detected : rank {rank} and rank {other} both on CUDA device {busid}",
+            "NCCL INFO init.cc:1449 -> 5",
+            "NCCL INFO init.cc:1832 -> 5",
+            "NCCL INFO init.cc:1858 -> 5",
+        ),
     ),
     "2.30.7": Release(
         version="2.30.7",
@@ -108,6 +142,20 @@ RELEASES = {
         closed_by_peer="misc/socket.cc:58 (socketProgress)",
         timestamped_warnings=True,
         returned=("misc/socket.cc:752 (ncclSocketProgress)",),
+        transfer_failed=(
+            (
+                "transport/net_ib/p2p.cc:688 (ncclIbLogCompletionWithError) NCCL WARN NET/IB: Got completion from peer "
+                "{peer} with status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_RDMA_WRITE(1) vendor_err=129  hca {nic}"
+            ),
+            "NCCL INFO transport/net.cc:1436 (sendProxyProgress) -> 6",
+        ),
+        gpu_refused=(
+            (
+                "init.cc:1057 (initTransportsRank) NCCL WARN Multiple Ranks are using the same GPU/Partition. Set "
+                "NCCL_MULTI_RANK_GPU_ENABLE=1 to enable this configuration."
+            ),
+            "NCCL INFO init.cc:1921 (ncclCommInitRankFunc) -> 5",
+        ),
     ),
 }
 
@@ -146,6 +194,7 @@ class Plan:
     fault: Fault | None = None
     network: str = "IB"  # or Socket
     channels: int = 16
+    handling: tuple[Handling, ...] = ()
 
     def __post_init__(self) -> None:
         if self.version not in RELEASES:
@@ -161,6 +210,12 @@ class Plan:
         families = {communicator.family for communicator in self.communicators()}
         if fault.communicator not in families:
             raise ValueError(f"communicator {fault.communicator!r} is none of {sorted(families)}")
+        if fault.kind is FaultKind.SHARED_GPU and (len(fault.ranks) < 2 or len(set(map(self.node, fault.ranks))) > 1):
+            raise ValueError("shared-gpu needs several ranks of one host, such as 0,1")
+        if fault.kind is FaultKind.NETWORK_LOST and (self.network != "IB" or self.nodes < 2):
+            raise ValueError("network-lost needs several hosts and the network IB")
+        if fault.kind in OF_WORLD and fault.communicator != "world":
+            raise ValueError(f"{fault.kind} concerns the communicator world")
         needs_split = fault.kind in (FaultKind.SWAPPED_ORDER, FaultKind.SPLIT_MISSING)
         if needs_split and fault.communicator == "world":
             raise ValueError(f"{fault.kind} needs a communicator other than world")
@@ -172,6 +227,13 @@ class Plan:
     def ranks(self) -> int:
         """The number of ranks."""
         return self.nodes * self.gpus_per_node
+
+    @property
+    def without_log(self) -> tuple[int, ...]:
+        """The ranks that leave no log, or whose log is lost."""
+        absent = self.fault.ranks if self.fault and self.fault.kind is FaultKind.RANK_MISSING else ()
+        lost = (self.fault.ranks[0] if self.fault else 0,) if Handling.LOG_LOST in self.handling else ()
+        return (*absent, *lost)
 
     @property
     def dp(self) -> int:

@@ -156,7 +156,7 @@ def program(plan: Plan, rank: int) -> Iterator[Call | Mark]:
     if fault is None or fault.kind in INIT_FAULTS:
         return
     first: list[Call | Mark] = list(step_calls(plan, rank))
-    if rank in fault.ranks:
+    if rank in fault.ranks and fault.kind is not FaultKind.NETWORK_LOST:
         first = faulty_step(plan, fault, rank)
     yield from first
     yield Mark.SYNCHRONISE
@@ -240,6 +240,9 @@ class Job:
         members = communicator.members
         heads = [self.head(communicator.name, rank) for rank in members]
         first = heads[0]
+        is_lost = self.plan.fault is not None and self.plan.fault.kind is FaultKind.NETWORK_LOST
+        if is_lost and communicator.name == "world":
+            return []
         if first is not None and not first.is_p2p and all(head == first for head in heads):
             return list(members)
         for rank, head in enumerate(heads):

@@ -20,6 +20,9 @@ VERDICTS = {
     FaultKind.RECV_NEVER_POSTED: "p2p-unmatched",
     FaultKind.RANK_MISSING: "rank-missing",
     FaultKind.SPLIT_MISSING: "init-incomplete",
+    FaultKind.SHARED_GPU: "init-failed",
+    FaultKind.INIT_STOPPED: "init-incomplete",
+    FaultKind.NETWORK_LOST: "stuck-together",
 }
 
 
@@ -220,9 +223,11 @@ def judge(plan: Plan, ledger: Ledger, waits: list[Wait]) -> Diagnosis:
     own = plan.communicators_of(fault.ranks[0])[fault.communicator]
     culprits = fault.ranks
     if fault.kind in INIT_FAULTS:
-        name = "world" if fault.kind is FaultKind.RANK_MISSING else own.name
+        name = own.name if fault.kind is FaultKind.SPLIT_MISSING else "world"
         return Diagnosis(VERDICTS[fault.kind], culprits, name, None)
     verdict = VERDICTS.get(fault.kind, "collective-mismatch")
+    if verdict == "stuck-together":
+        return Diagnosis(verdict, (), "world", ledger.last_call(0))
     others = set(own.members) - set(culprits)
     if verdict == "collective-mismatch" and 2 * len(others) <= len(own.members):
         culprits = own.members  # no majority: all that differ
