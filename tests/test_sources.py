@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import pytest
 import zstandard
 
+from ncclforensics import analyze
 from ncclforensics.errors import NoInputError, UsageError
 from ncclforensics.inputs import sources
 from ncclforensics.inputs.sources import Source, find
@@ -291,3 +292,15 @@ def test_an_archive_that_grows_too_large_is_read_in_part(
 
     assert sum(source.file.stat().st_size for source in found) <= 1 << 20
     assert "too large" in rest.problem
+
+
+@pytest.mark.parametrize("compress", [bz2.compress, zstandard.compress], ids=["bz2", "zst"])
+def test_a_compressed_file_that_grows_too_large_is_read_in_part(
+    compress: Callable[[bytes], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ncclforensics.inputs.archives.ALWAYS_UNPACKED", 1 << 20)
+    path = written(tmp_path / "bomb", compress(LOG + b"\n" * (4 << 20)))
+
+    ((_, problem),) = analyze([str(path)], everything=True).input_problems()
+
+    assert "it unpacks to more than 1,000 times its size; the rest is left out" in problem

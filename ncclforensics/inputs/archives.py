@@ -20,6 +20,8 @@ from typing import IO, BinaryIO
 HEAD = 512  # bytes of an archive by which it is recognised
 MOST_FILES = 100_000
 MOST_BYTES = 64 << 30  # unpacked, and never more than half of the space that is free
+# A file of which more than a thousand times its size is unpacked holds no log, beyond what takes a few seconds to read.
+MOST_TIMES, ALWAYS_UNPACKED = 1000, 512 << 20  # bytes
 STEP = 1 << 20
 _TAR_MAGIC = slice(257, 262), b"ustar"
 _ZIP_MAGIC = b"PK\x03\x04"
@@ -35,6 +37,11 @@ class Unpacked:
     problem: str = ""
 
 
+def most_unpacked(size: int) -> int:
+    """How many bytes are taken out of a compressed file of so many bytes."""
+    return max(MOST_TIMES * size, ALWAYS_UNPACKED)
+
+
 def is_tar(head: bytes) -> bool:
     """Whether an archive of tar begins with these bytes."""
     place, magic = _TAR_MAGIC
@@ -46,13 +53,14 @@ def is_zip(head: bytes) -> bool:
     return head.startswith(_ZIP_MAGIC)
 
 
-def unpack(archive: BinaryIO | io.BufferedIOBase, head: bytes, folder: Path) -> Unpacked:
+def unpack(archive: BinaryIO | io.BufferedIOBase, size: int, head: bytes, folder: Path) -> Unpacked:
     """Write the files of an archive into an empty folder, numbered. Raises OSError if they cannot be written.
 
-    `head`: its first bytes. Files in it whose path has a part that begins with a dot are left out, as in a folder.
+    `size`: of the archive as it is stored. `head`: its first bytes. Files in it whose path has a part that begins with
+    a dot are left out, as in a folder.
     """
     found = Unpacked([])
-    left = min(MOST_BYTES, shutil.disk_usage(folder).free // 2)
+    left = min(MOST_BYTES, most_unpacked(size), shutil.disk_usage(folder).free // 2)
     try:
         for name, content in _tar_files(archive) if is_tar(head) else _zip_files(archive):
             if any(part.startswith(".") and part not in (".", "..") for part in name.split("/")):

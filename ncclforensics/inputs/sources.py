@@ -19,6 +19,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, BinaryIO
@@ -29,7 +30,7 @@ from ncclforensics.archive.atomic_write import temporary_prefix
 from ncclforensics.archive.manifest import BEGINNING, Saved, SavedError, is_saved
 from ncclforensics.data.paths import STDIN
 from ncclforensics.errors import NoInputError, UsageError
-from ncclforensics.inputs.archives import HEAD, Unpacked, is_tar, is_zip, unpack
+from ncclforensics.inputs.archives import HEAD, MOST_TIMES, Unpacked, is_tar, is_zip, most_unpacked, unpack
 from ncclforensics.inputs.bundles import is_bundle, unpack_dumps
 from ncclforensics.inputs.remote import RemoteObject, find_objects, is_remote
 
@@ -37,7 +38,9 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 # Compression is recognised by the first bytes, never by the name.
-_MAGIC: dict[bytes, Callable[[Path | io.BufferedReader], io.BufferedIOBase]] = {
+Opener = Callable[[Path | io.BufferedReader], io.BufferedIOBase]
+STEP = 1 << 17  # bytes decompressed at once
+_MAGIC: dict[bytes, Opener] = {
     b"\x1f\x8b": lambda path: gzip.open(path, "rb"),
     b"BZh": lambda path: bz2.open(path, "rb"),
     b"\xfd7zXZ\x00": lambda path: lzma.LZMAFile(path),
@@ -61,7 +64,7 @@ class _Zstd(io.RawIOBase):
         self._file = open(file, "rb") if isinstance(file, Path) else file
         self._frame = zstandard.ZstdDecompressor().decompressobj()
         self._waiting = b""  # compressed
-        self._ready = b""  # decompressed
+        self._ready = memoryview(b"")  # decompressed
         self._is_inside = False
 
     def readable(self) -> bool:
@@ -79,7 +82,7 @@ class _Zstd(io.RawIOBase):
                 raise EOFError("it ends inside a compressed frame")
             if not self._waiting:
                 return 0
-            self._ready = self._frame.decompress(self._waiting)
+            self._ready = memoryview(self._frame.decompress(self._waiting))
             self._is_inside = not self._frame.eof
             self._waiting = self._frame.unused_data if self._frame.eof else b""
             if self._frame.eof:
@@ -87,6 +90,34 @@ class _Zstd(io.RawIOBase):
         size = min(len(view), len(self._ready))
         view[:size], self._ready = self._ready[:size], self._ready[size:]
         return size
+
+
+class _Bounded(io.RawIOBase):
+    """What is decompressed, up to `most` bytes. Raises ValueError for more."""
+
+    def __init__(self, stream: io.BufferedIOBase, most: int) -> None:
+        self._stream, self._left = stream, most
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        view = memoryview(buffer).cast("B")
+        data = self._stream.read1(len(view))  # `readinto` would lose what precedes a damaged place
+        self._left -= len(data)
+        if self._left < 0:
+            raise ValueError(f"it unpacks to more than {MOST_TIMES:,} times its size; the rest is left out")
+        view[: len(data)] = data
+        return len(data)
+
+
+def _decompressed(opener: Opener, stored: Path | io.BufferedReader, size: int) -> io.BufferedIOBase:
+    """The bytes of a compressed file of this size."""
+    return io.BufferedReader(_Bounded(opener(stored), most_unpacked(size)), STEP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +170,8 @@ def _source(path: Path, name: str, *, may_wait: bool = False) -> Source:
             return Source(name, path, 0, False, _plain, str(error))
     for magic, opener in _MAGIC.items():
         if head.startswith(magic):
-            return Source(name, path, status.st_size, False, opener)
+            opened = partial(_decompressed, opener, size=status.st_size)
+            return Source(name, path, status.st_size, False, opened)
     return Source(name, path, status.st_size, True, _plain)
 
 
@@ -157,7 +189,7 @@ def _files_in(source: Source) -> list[Source]:
         _SPOOLED.append(folder)
         folder.mkdir(mode=0o700)
         with source.open() as stream:
-            unpacked = unpack(stream, head, folder) if is_archive else unpack_dumps(stream, folder)
+            unpacked = unpack(stream, source.size, head, folder) if is_archive else unpack_dumps(stream, folder)
     except DAMAGED_ARCHIVE as error:
         if is_system_error(error):
             return [replace(source, problem=f"cannot be read: {getattr(error, 'strerror', error)}")]
@@ -182,7 +214,7 @@ def _remote(found: RemoteObject) -> Source:
     unpack = next((opener for magic, opener in _MAGIC.items() if head.startswith(magic)), None)
 
     def opened(_: Path) -> io.BufferedIOBase:
-        return unpack(found.open()) if unpack else found.open()
+        return _decompressed(unpack, found.open(), found.size) if unpack else found.open()
 
     return Source(found.url, Path(found.url), found.size, unpack is None, opened, found.problem, remote=found)
 
