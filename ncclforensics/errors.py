@@ -50,9 +50,14 @@ def place_of(function: Callable[..., Any]) -> str:
     return f"{function.__code__.co_filename}, line {function.__code__.co_firstlineno}"
 
 
+def is_own(function: Callable[..., Any]) -> bool:
+    """Whether a rule or an analysis is a user's own, and not one of the program."""
+    return function.__module__.partition(".")[0] != __name__.partition(".")[0]
+
+
 def own_place(function: Callable[..., Any], error: BaseException) -> str:
     """The file and the line at which a user's own rule or analysis failed; empty for a function of the program."""
-    if function.__module__.partition(".")[0] == __name__.partition(".")[0]:
+    if not is_own(function):
         return ""
     from traceback import extract_tb
 

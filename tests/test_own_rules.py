@@ -191,6 +191,14 @@ def test_names_of_hosts_in_ones_own_shapes_are_redacted(tmp_path: Path, capsys: 
         ("    dropping =", "    raise SystemExit(0)\n    dropping =", "line 27: the rule {} failed (SystemExit: 0)"),
         ('certainty="certain"', 'certainty="sure"', "the rule {} failed (ValueError: sure is no certainty"),
         ("hosts=[port", 'ranks=["one"], hosts=[port', "the rule {} failed (TypeError"),
+        ("hosts=[port", "ranks=[16], hosts=[port", "the rule {} failed (ValueError: it names rank 16 of 16)"),
+        ("hosts=[port", "ranks=[-1], hosts=[port", "the rule {} failed (ValueError: -1 is no rank)"),
+        ("hosts=[port", "job=7, hosts=[port", "the rule {} failed (ValueError: it describes the verdict of job 7"),
+        (
+            'source=port["source"]), "drops")',
+            'source=port["source"]).with_columns(source=99), "drops")',
+            "the rule {} failed (ValueError: it cites line 3 of source 99, and",
+        ),
         ("yield Finding(", "yield dict(", "the rule {} failed (TypeError: a rule yields findings, not dict)"),
     ],
 )

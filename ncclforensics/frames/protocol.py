@@ -9,7 +9,7 @@ from typing import Any, Protocol, cast
 import polars as pl
 
 from ncclforensics.data.settings import Settings
-from ncclforensics.errors import BrokenFrameError, Defect
+from ncclforensics.errors import BrokenFrameError, Defect, is_own
 from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.inputs.windows import InputReader
 
@@ -73,6 +73,8 @@ def call_with(frames: Frames, function: Callable[..., Any], of: tuple[str, ...] 
     if of and not any(frames.has(frame) for frame in of) and not frames.broken & set(of):
         return None
     arguments = {name: frames[name] for name in parameters(function)}
+    if is_own(function):  # which may replace columns in place
+        arguments = {name: frame.clone() for name, frame in arguments.items()}
     if broken := frames.broken & {*arguments, *of}:
         raise BrokenFrameError(f"no frame {', '.join(sorted(broken))}: its analysis failed")
     return function(**arguments)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Container
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from operator import index
 
 from ncclforensics.data.names import CERTAINTIES, printable
+
+MOST_NUMBER = (1 << 31) - 1  # of a line and of a rank
 
 
 class Category(StrEnum):
@@ -62,6 +65,7 @@ class Role(StrEnum):
     CONTEXT = "context"
 
 
+Nic = tuple[str, str, int | None]  # host as it is printed, device, and its port where that is known
 # In a title: the sentence of the warning that is the first line of evidence. Text is read when a report is built.
 QUOTED_WARNING = "{warning}"
 
@@ -88,6 +92,7 @@ class Finding:
     certainty: str
     ranks: list[int] = field(default_factory=list)
     hosts: list[str] = field(default_factory=list)
+    nics: set[Nic] = field(default_factory=set)  # all ports that it is about; empty where one of them is not known
     communicator: str | None = None
     job: int | None = None  # number of the job whose verdict the finding describes
     role: Role = Role.CAUSE
@@ -100,19 +105,46 @@ class Finding:
     about: list[Line] = field(default_factory=list)  # all lines that a finding of a fallback rule is about
 
 
-def checked(finding: object) -> Finding:
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the findings of a run may name."""
+
+    sources: int  # so many inputs there are
+    jobs: Container[int]  # with a verdict
+    world_size: int | None = None  # None: any rank
+
+
+def checked(finding: object, known: Known) -> Finding:
     """Return a finding that a report can hold. Raises TypeError or ValueError, so that a wrong one costs its rule."""
     if not isinstance(finding, Finding):
         raise TypeError(f"a rule yields findings, not {type(finding).__name__}")
     texts = (finding.title, finding.detail, finding.remedy, *finding.hosts, finding.communicator or "")
     if not all(isinstance(text, str) for text in texts):
         raise TypeError("title, detail, remedy, hosts and communicator of a finding are texts")
-    if not all(isinstance(line, Line) for line in (*finding.evidence, *finding.about)):
+    lines = (*finding.evidence, *finding.about)
+    if not all(isinstance(line, Line) for line in lines):
         raise TypeError("evidence of a finding consists of lines")
+    for line in lines:
+        if not (0 <= line.source < known.sources and abs(line.line) <= MOST_NUMBER):
+            raise ValueError(
+                f"it cites line {line.line} of source {line.source}, and there are {known.sources} sources"
+            )
+    if finding.job is not None and finding.job not in known.jobs:
+        raise ValueError(f"it describes the verdict of job {finding.job}, and there is none")
     if finding.certainty not in CERTAINTIES:
         raise ValueError(f"{finding.certainty} is no certainty; there are {', '.join(CERTAINTIES)}")
     finding.title, finding.detail, finding.remedy = map(_readable, (finding.title, finding.detail, finding.remedy))
+    finding.evidence = [
+        line if line.what.isprintable() else replace(line, what=printable(line.what)) for line in finding.evidence
+    ]
+    finding.hosts = [_readable(host) for host in finding.hosts]
+    finding.communicator = None if finding.communicator is None else _readable(finding.communicator)
     finding.ranks = [index(rank) for rank in finding.ranks]
+    finding.nics = {(str(host), str(nic), None if port is None else index(port)) for host, nic, port in finding.nics}
+    if wrong_ranks := [rank for rank in finding.ranks if not 0 <= rank <= MOST_NUMBER]:
+        raise ValueError(f"{wrong_ranks[0]} is no rank")
+    if known.world_size is not None and max(finding.ranks, default=0) >= known.world_size:
+        raise ValueError(f"it names rank {max(finding.ranks)} of {known.world_size}")
     finding.role = Role(finding.role)
     finding.severity = None if finding.severity is None else Severity(finding.severity)
     finding.category = None if finding.category is None else Category(finding.category)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from importlib import import_module
 from inspect import cleandoc
@@ -15,9 +15,10 @@ from itertools import islice
 from pathlib import Path
 
 from ncclforensics.analyses.job.warnings import FRAMES as WARNING_FRAMES
-from ncclforensics.errors import BrokenFrameError, Defect, ForensicsError, UsageError, own_place
+from ncclforensics.errors import BrokenFrameError, Defect, ForensicsError, UsageError, is_own, own_place
+from ncclforensics.frames.protocol import Frames, call_with
 from ncclforensics.parsing.concurrency import DEFECTS
-from ncclforensics.rules.finding import Category, Finding, Role, Severity, checked
+from ncclforensics.rules.finding import Category, Finding, Known, Role, Severity, checked
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,34 +109,33 @@ def select_rules(*, everything: bool, select: Iterable[str] = (), ignore: Iterab
     ]
 
 
-def run_rules(
-    call: Callable[[Callable[..., Iterator[Finding]], tuple[str, ...]], Iterable[Finding] | None],
-    defects: list[Defect],
-    rules: Iterable[Rule] | None = None,
-) -> list[Finding]:
+def run_rules(run: Frames, rules: Iterable[Rule] | None = None) -> list[Finding]:
     """Run these rules (default: all) and return their findings: by role, severity and certainty.
 
-    `call` calls a function with the frames that its parameters name, as `call_with` does. A rule that raises an
-    exception is added to `defects` and finds nothing. Raises ForensicsError if a frame cannot be read.
+    A rule that raises an exception is added to the defects of the run and finds nothing. Raises ForensicsError if a
+    frame cannot be read.
     """
     chosen = all_rules() if rules is None else list(rules)
-    findings = [finding for rule in chosen if not rule.fallback for finding in _findings(call, rule, defects)]
-    fallbacks = [finding for rule in chosen if rule.fallback for finding in _findings(call, rule, defects)]
+    of_program, of_user = _known(run)
+
+    def findings_of(rule: Rule) -> list[Finding]:
+        return _findings(run, rule, of_user if is_own(rule.function) else of_program)
+
+    findings = [finding for rule in chosen if not rule.fallback for finding in findings_of(rule)]
+    fallbacks = [finding for rule in chosen if rule.fallback for finding in findings_of(rule)]
     if fallbacks:
         unasked = [rule for rule in all_rules() if rule not in chosen and set(rule.of) & set(WARNING_FRAMES)]
-        others = findings + [
-            finding for rule in unasked if not rule.fallback for finding in _findings(call, rule, defects)
-        ]
+        others = findings + [finding for rule in unasked if not rule.fallback for finding in findings_of(rule)]
         findings += _unexplained(fallbacks, others)
     return sorted(findings, key=_order)
 
 
-def _findings(call: Callable[..., Iterable[Finding] | None], rule: Rule, defects: list[Defect]) -> list[Finding]:
+def _findings(run: Frames, rule: Rule, known: Known) -> list[Finding]:
     """Return the findings of one rule, with what the rule left out."""
     yielded: list[Finding] = []
     try:
-        findings = iter(call(rule.function, rule.of) or ())
-        yielded = [checked(finding) for finding in islice(findings, MOST_FINDINGS)]
+        findings = iter(call_with(run, rule.function, rule.of) or ())
+        yielded = [checked(finding, known) for finding in islice(findings, MOST_FINDINGS)]
         if next(findings, None):
             yielded.append(_rest_of(rule))
     except BrokenFrameError:  # the analysis that failed is named already
@@ -143,7 +143,7 @@ def _findings(call: Callable[..., Iterable[Finding] | None], rule: Rule, defects
     except ForensicsError:  # a frame of the rule cannot be read
         raise
     except DEFECTS as error:  # a defect of one rule must not suppress the findings of the others
-        defects.append(Defect.of(f"the rule {rule.name}", error, own_place=own_place(rule.function, error)))
+        run.defects.append(Defect.of(f"the rule {rule.name}", error, own_place=own_place(rule.function, error)))
     for finding in yielded:
         finding.rule = rule.name
         finding.ranks = sorted(set(finding.ranks))
@@ -151,6 +151,19 @@ def _findings(call: Callable[..., Iterable[Finding] | None], rule: Rule, defects
         finding.severity = finding.severity or rule.severity
         finding.remedy = finding.remedy or rule.section("Do")
     return yielded
+
+
+def _known(run: Frames) -> tuple[Known, Known]:
+    """What findings may name: those of the program's rules, and those of a user's own.
+
+    A line may name a rank beyond the largest communicator that the logs show: then the size of the world is unknown. A
+    rule of a user's own is not believed so far.
+    """
+    of_program = Known(len(run.inputs), set(run["verdict"]["job"]))
+    sizes, ranks = run["member"]["nranks"].drop_nulls(), run["rank"]["rank"].drop_nulls()
+    size = max(sizes, default=None)
+    is_stated = size is not None and max(ranks, default=-1) < size
+    return of_program, replace(of_program, world_size=size if is_stated else None)
 
 
 def _rest_of(rule: Rule) -> Finding:
