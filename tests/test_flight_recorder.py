@@ -173,6 +173,20 @@ def all_stand_together() -> list[Recorder]:
     return [recorder.call(done=False) for recorder in recorders()]
 
 
+def one_gpu_does_not_begin() -> list[Recorder]:
+    ranks = all_stand_together()
+    ranks[2].entries[-1]["state"] = "scheduled"
+    return ranks
+
+
+def no_gpu_is_seen_to_begin() -> list[Recorder]:
+    """Without TORCH_NCCL_ENABLE_TIMING no call has a begin."""
+    ranks = all_stand_together()
+    for recorder in ranks:
+        recorder.entries[-1]["state"] = "scheduled"
+    return ranks
+
+
 def one_waits_for_a_message() -> list[Recorder]:
     """Rank 3 waits for a message of rank 2, which makes no call."""
     ranks = recorders()
@@ -321,9 +335,53 @@ def one_dump_is_older() -> list[Recorder]:
     return [recorder.call(done=False) if recorder.rank != 1 else recorder for recorder in ranks]
 
 
+def one_stops_behind_overwritten_messages() -> list[Recorder]:
+    """Rank 2 stops. Rank 3 waits for its message and ran ahead, so that this message is no longer recorded."""
+    ranks = recorders()
+    for recorder in ranks:
+        if recorder.rank == 3:
+            for number in range(9):
+                recorder.call(TP[3], "nccl:recv 1<-0" if number % 2 == 0 else "nccl:send 1->0", done=False)
+            recorder.kept = 4
+        elif recorder.rank < 2:
+            recorder.call(TP[0], "nccl:send 0->1" if recorder.rank == 0 else "nccl:recv 1<-0").call(done=False)
+    return ranks
+
+
+def one_leaves_out_a_call_and_buffers_are_short() -> list[Recorder]:
+    """Rank 3 leaves out the last call of its pair; of what came before, the dumps of the others hold little."""
+    ranks = recorders()
+    for recorder in ranks:
+        if recorder.rank != 3:
+            recorder.call(TP[recorder.rank], done=recorder.rank < 2)
+        recorder.call(done=False)
+        recorder.kept = 1 if recorder.rank == 3 else 2
+    return ranks
+
+
+def a_batch_is_cut_by_the_begin_of_a_dump() -> list[Recorder]:
+    """All are in one coalesced call of three parts, of which the dump of rank 1 has only the last one."""
+    ranks = recorders()
+    for recorder in ranks:
+        for number in range(3):
+            recorder.call(title="nccl:_all_gather_base", done=False)
+            recorder.made["0"] -= number < 2
+        recorder.call(title="nccl:ALLGATHER_coalesced", done=False)
+        recorder.made["0"] -= 1
+        for entry in recorder.entries[-4:]:
+            entry["collective_seq_id"] = recorder.made["0"]
+        recorder.kept = 2 if recorder.rank == 1 else 9
+    return ranks
+
+
 @pytest.mark.parametrize(
     ("made", "expected"),
     [
+        (one_stops_behind_overwritten_messages, ("lagging-ranks", [2], "likely")),
+        (one_leaves_out_a_call_and_buffers_are_short, ("cross-communicator-deadlock", [3], "likely")),
+        (a_batch_is_cut_by_the_begin_of_a_dump, ("stuck-together", [], "likely")),
+        (one_gpu_does_not_begin, ("lagging-ranks", [2], "likely")),
+        (no_gpu_is_seen_to_begin, ("stuck-together", [], "likely")),
         (one_stops, ("lagging-ranks", [2], "likely")),
         (one_is_unfinished, ("lagging-ranks", [1], "likely")),
         (one_passes_another_size, ("collective-mismatch", [3], "certain")),
@@ -362,6 +420,21 @@ def test_a_missing_dump_makes_its_rank_a_possibility_at_most(tmp_path: Path) -> 
 
     assert verdict(report) == ("lagging-ranks", [3], "possible")
     assert "rank 3" in report["hang"]["collect_next"][0]
+
+
+@pytest.mark.parametrize("absent", [{1, 3}, {0, 1, 3}], ids=["few", "most"])
+def test_of_several_ranks_without_a_dump_none_is_named(tmp_path: Path, absent: set[int]) -> None:
+    groups = {"0": list(range(8))}
+    ranks = [Recorder(rank, groups).call().call(done=False) for rank in range(8)]
+
+    report = judged(tmp_path, [recorder for recorder in ranks if recorder.rank not in absent])
+
+    assert verdict(report) == ("undecidable", [], "likely")
+    assert report["hang"]["collect_next"][0].startswith("the Flight Recorder dumps of ranks")
+
+
+def test_one_dump_without_an_open_call_shows_nothing_of_the_others(tmp_path: Path) -> None:
+    assert verdict(judged(tmp_path, recorders()[2:3])) == ("undecidable", [], "likely")
 
 
 def test_dumps_show_which_rank_waits_for_which(tmp_path: Path) -> None:

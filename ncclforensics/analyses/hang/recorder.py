@@ -6,30 +6,30 @@ missing dump accuses no rank by more than a possibility: a dump can hang, too, a
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
 from ncclforensics.analyses.hang.recorder_diagnosis import (
+    COLLECT_DUMPS,
     SHOWN,
-    calls_at,
+    UNFINISHED,
     cite,
     described,
     diagnose,
     place_text,
     recordings_of,
     set_call,
+    stand_text,
 )
 from ncclforensics.analyses.hang.recorder_graph import Recordings, Roots
-from ncclforensics.analyses.hang.recorder_messages import describe_met_messages, find_open_messages
+from ncclforensics.analyses.hang.recorder_messages import find_open_messages
+from ncclforensics.analyses.hang.recorder_open import find_common_call, find_rank_without_dump, find_ranks_not_begun
+from ncclforensics.analyses.hang.recorder_order import ranks_in_another_order
 from ncclforensics.analyses.job.torch_text import minority_of
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.torch_calls import EQUAL_SIZED, WATCHED_LIBRARIES
 
-UNFINISHED = "unfinished"  # how a culprit differs: it made the call and did not complete it
-MOST_ABSENT = 0.25  # share of ranks without a dump; more of them are dumps that were not collected
 GENERAL_REQUEST = "the Flight Recorder dumps:"
-COLLECT_DUMPS = "the Flight Recorder dumps of {ranks}: comm_lib_trace_rank_N in ~/.cache/torch on their hosts"
 
 
 def find_recorded_mismatch(job: Job) -> Diagnosis | None:
@@ -187,8 +187,7 @@ def _describe_lagging(recordings: Recordings, ranks: list[int], waiting: list[Ro
     if call["is_p2p"]:
         text = f"did not make the call that matches {described(call)} of rank {call['rank']}"
     else:
-        text = f"did not call {call['name']}, {place_text(recordings, call)}, at which {ranks_text(there)} stand"
-        text = text if len(there) > 1 else text + "s"
+        text = f"did not call {call['name']}, {place_text(recordings, call)}, at which {stand_text(there)}"
         text += f" (called from {call['called_from']})" if call["called_from"] else ""
     last = [
         f"rank {rank} last called {described(row)}, {place_text(recordings, row)}, and it is "
@@ -226,7 +225,7 @@ def _diagnose_cycle(job: Job, roots: Roots) -> Diagnosis:
             diagnosis.reason += "; which of them left out a message, their dumps do not show"
             diagnosis.collect = [f"the stacks of {ranks_text(roots.cycle)}: py-spy dump --pid of each"]
     else:
-        outliers = _ranks_in_another_order(recordings, roots.cycle)
+        outliers = ranks_in_another_order(recordings, roots.cycle)
         reason = "called the collectives of several process groups in another order: " + "; ".join(where[: 2 * SHOWN])
         diagnosis = diagnose(job, "cross-communicator-deadlock", reason, outliers)
     diagnosis.certainty = "likely"
@@ -253,109 +252,14 @@ def _culprit_numbers(job: Job, diagnosis: Diagnosis) -> set[int | None]:
     return {*map(job.rank_number, diagnosis.culprits), *diagnosis.missing}
 
 
-def _ranks_in_another_order(recordings: Recordings, ranks: list[int]) -> list[int]:
-    """The ranks whose calls are first in another order than those of most; all where there is no majority.
-
-    None where the calls of one of them are not known, for its order may be the other one. Ranks
-    of one program use groups of one family in one order, whatever the names of the groups.
-    """
-    orders = {rank: recordings.order(rank) for rank in sorted(recordings.read)}
-    uses = {rank: {family for family, _ in order} for rank, order in orders.items()}
-    orders = {rank: order for rank, order in orders.items() if rank in ranks or uses[rank] == uses[ranks[0]]}
-    common = set.intersection(*(set(order) for order in orders.values())) if orders else set()
-    begin = {rank: next((n for n, place in enumerate(order) if place in common), 0) for rank, order in orders.items()}
-    tails = {rank: order[begin[rank] :] for rank, order in orders.items()}
-    for number in range(max(map(len, tails.values()), default=0)):
-        places = {rank: tail[number] for rank, tail in tails.items() if number < len(tail)}
-        if len(set(places.values())) > 1:
-            outliers = sorted(set(minority_of(places)) & set(ranks))
-            return outliers or (ranks if set(ranks) <= set(orders) else [])
-    return ranks if set(ranks) <= set(orders) else []
-
-
-def find_rank_without_dump(job: Job) -> Diagnosis | None:
-    """Suspect the members without a dump of a group all other members of which stand at one call."""
-    if job.recordings is None:
-        return None
-    recordings = job.recordings
-    places = [place for place in job.recorded_roots.standing if place.standing and not place.completed]
-    suspects = Counter(rank for place in places for rank in place.without_dump if rank not in recordings.outdated)
-    peers = {
-        message["peer"]: message
-        for rank in recordings.read
-        if (call := recordings.blocking(rank)) and call["is_p2p"]
-        for message in recordings.batch(call)
-        if message["peer"] in recordings.without_dump
-    }
-    for rank in peers:
-        suspects[rank] += 1
-    absent = len(recordings.without_dump)
-    if any(recordings.is_idle(rank) for rank in recordings.read):
-        return None  # that rank waits for none, and a rank without a dump may wait for it
-    if not suspects or absent > MOST_ABSENT * (len(recordings.dumps) + absent):
-        return None
-    place = next((place for place in places if place.without_dump), None)
-    calls = calls_at(recordings, place) if place else list(peers.values())
-    reason = (
-        f"left no Flight Recorder dump here, while {ranks_text(row['rank'] for row in calls)} stand in"
-        f" {described(calls[0])}, {place_text(recordings, calls[0])}: a rank that never made this call looks"
-        " like that, and so does one that only wrote no dump"
-    )
-    diagnosis = diagnose(job, "lagging-ranks", reason, sorted(suspects))
-    diagnosis.certainty = "possible"
-    diagnosis.collect = [COLLECT_DUMPS.format(ranks=ranks_text(sorted(suspects)))]
-    set_call(diagnosis, calls[0])
-    cite(job, diagnosis, "waiting", calls)
-    return diagnosis
-
-
-def find_common_call(job: Job) -> Diagnosis | None:
-    """Find calls at which all members of a group stand: none is missing, and the calls agree."""
-    if job.recordings is None:
-        return None
-    recordings = job.recordings
-    places = [place for place in job.recorded_roots.standing if place.standing and not place.missing]
-    if not places and job.recorded_roots.messages:
-        return describe_met_messages(job, job.recorded_roots.messages)
-    if not places:
-        return None
-    if recordings.outdated:
-        ranks = ranks_text(recordings.outdated)
-        reason = (
-            f"others completed collectives with {ranks} that the dumps of {ranks} do not show: they were written before"
-        )
-        diagnosis = Diagnosis("undecidable", reason, "likely")
-        diagnosis.collect = [COLLECT_DUMPS.format(ranks="all ranks, written at one time")]
-        cite(job, diagnosis, "context", [recordings.head(rank) for rank in sorted(recordings.outdated)])
-        return diagnosis
-    place = max(places, key=lambda place: len(place.standing))
-    calls = calls_at(recordings, place)
-    verb = "stands" if len(place.standing) == 1 else "stand"
-    reason = f"{ranks_text(place.standing)} {verb} in {described(calls[0])}, {place_text(recordings, calls[0])}"
-    if place.unread:
-        reason += f"; in the dumps of {ranks_text(place.unread)} the call at which they stand was overwritten"
-        diagnosis = diagnose(job, "undecidable", reason, [])
-        diagnosis.collect = [f"the stacks of {ranks_text(place.unread)}: py-spy dump --pid of each"]
-    elif place.without_dump:
-        ranks = ranks_text(place.without_dump)
-        diagnosis = diagnose(job, "undecidable", f"{reason}; of {ranks} no dump shows whether they called it", [])
-        diagnosis.collect = [COLLECT_DUMPS.format(ranks=ranks)]
-    else:
-        is_listed = recordings.is_listed(place.group)
-        complete = "no member is missing" if is_listed else "no dump is missing, though none lists the members"
-        reason += f"; the calls agree, and {complete}: the transport or a GPU, not the order of calls"
-        if place.completed:
-            reason += f"; {ranks_text(place.completed)} completed it, so the links and GPUs of the others are suspect"
-        diagnosis = diagnose(job, "stuck-together", reason, [])
-        diagnosis.certainty = "possible" if place.completed or place.queued or not is_listed else "likely"
-        diagnosis.rests_on_stall = True  # a running job is in a call, too
-    set_call(diagnosis, calls[0])
-    cite(job, diagnosis, "waiting", calls)
-    return diagnosis
-
-
 # What is asked where the dumps name no rank; in this order.
-OPEN_QUESTIONS = (find_rank_without_dump, find_several_absent, find_open_messages, find_common_call)
+OPEN_QUESTIONS = (
+    find_rank_without_dump,
+    find_several_absent,
+    find_open_messages,
+    find_ranks_not_begun,
+    find_common_call,
+)
 
 
 def find_nothing_open(job: Job) -> Diagnosis | None:
@@ -376,7 +280,12 @@ def find_nothing_open(job: Job) -> Diagnosis | None:
         f"in the dumps of {count_of(len(recordings.dumps), 'rank')} every call is over, and none made fewer than others"
     )
     diagnosis = Diagnosis("no-hang", reason, "likely")
-    if recordings.may_lack_messages:
+    if recordings.without_dump:
+        absent = ranks_text(recordings.without_dump)
+        diagnosis.verdict = "undecidable"
+        diagnosis.reason += f"; of {absent} no dump shows whether they wait for these"
+        diagnosis.collect = [COLLECT_DUMPS.format(ranks=absent)]
+    elif recordings.may_lack_messages:
         diagnosis.verdict = "undecidable"
         diagnosis.reason += "; gloo did not record its messages, in which a rank may wait"
         diagnosis.collect = ["the stacks of all ranks while the job stands still: py-spy dump --pid of each"]

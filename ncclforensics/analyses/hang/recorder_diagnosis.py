@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
 from ncclforensics.analyses.hang.recorder_graph import Recordings, Standing
-from ncclforensics.data.names import DATATYPES, count_of
+from ncclforensics.data.names import DATATYPES, count_of, ranks_text
 from ncclforensics.data.torch_calls import NCCL_NAMES
 
 SHOWN = 3  # ranks that are described, and cited
+BY_DUMPS = "dumps"  # `basis` of a verdict that rests on Flight Recorder dumps alone
+# How a culprit differs from those that wait for it, although it made the call:
+UNFINISHED = "unfinished"  # it did not complete the call, and others did
+NOT_BEGUN = "not-begun"  # its GPU did not begin the call, and those of the others did
+COLLECT_DUMPS = "the Flight Recorder dumps of {ranks}: comm_lib_trace_rank_N in ~/.cache/torch on their hosts"
 
 
 def recordings_of(job: Job) -> Recordings:
@@ -20,6 +27,12 @@ def recordings_of(job: Job) -> Recordings:
 def calls_at(recordings: Recordings, place: Standing) -> list[Row]:
     """Return the calls of the ranks that stand at a collective."""
     return [call for rank in place.standing if (call := recordings.blocking(rank))]
+
+
+def stand_text(ranks: Iterable[int]) -> str:
+    """Name ranks and say that they stand: `ranks 0-2 stand`."""
+    numbers = list(ranks)
+    return f"{ranks_text(numbers)} {'stands' if len(numbers) == 1 else 'stand'}"
 
 
 def place_text(recordings: Recordings, call: Row) -> str:

@@ -43,12 +43,17 @@ class Recordings:
     def __init__(self, position: pl.DataFrame, call: pl.DataFrame, recorded_rank: pl.DataFrame) -> None:
         used = recorded_rank.filter("is_used").to_dicts()
         self.dumps: dict[int, Row] = {row["rank"]: row for row in used}
+        # Ranks whose dump is cut before its calls; None for such a dump that does not show its rank.
+        self.cut = set(recorded_rank.filter(~pl.col("is_used"))["rank"]) - set(self.dumps)
         self.positions: dict[str, dict[int, Row]] = defaultdict(dict)
         for row in position.to_dicts():
             self.positions[row["group"]][row["rank"]] = row
         self.calls = call
+        self.overwritten = set(
+            position.filter("is_overwritten")["rank"]
+        )  # ranks whose oldest open call is not recorded
         # Ranks whose entries were read, are not empty, and show where they stand.
-        self.read = set(call["rank"]) - set(position.filter("is_overwritten")["rank"])
+        self.read = set(call["rank"]) - self.overwritten
         self.open_calls: dict[int, list[Row]] = defaultdict(list)
         for row in call.filter("is_open").to_dicts():
             self.open_calls[row["rank"]].append(row)
@@ -104,13 +109,15 @@ class Recordings:
         return max(row["completed"] or 0, 0) if row else 0
 
     def is_idle(self, rank: int) -> bool:
-        """Whether a rank has no open call, as far as its dump was read."""
+        """Whether a rank has no open call; where its entries are not here, by its numbers of collectives.
+
+        A rank may then stand in a message, or in a call that was overwritten: it is not known to be idle.
+        """
         if rank in self.read:
             return self.blocking(rank) is None
-        return all(
-            (rows[rank]["completed"] or 0) >= (rows[rank]["enqueued"] or 0)
-            for rows in self.positions.values()
-            if rank in rows and not rows[rank]["has_p2p"]
+        own = [rows[rank] for rows in self.positions.values() if rank in rows]
+        return rank not in self.overwritten and all(
+            not row["has_p2p"] and (row["completed"] or 0) >= (row["enqueued"] or 0) for row in own
         )
 
     def blocking(self, rank: int, *, with_messages: bool = False) -> Row | None:
@@ -161,10 +168,10 @@ class Recordings:
         """Return the place of the head of a rank's dump."""
         return {"rank": rank, "source": self.dumps[rank]["source"], "line": 1}
 
-    def order(self, rank: int) -> list[tuple[str, int]]:
-        """Return the collectives of a rank in its order, each by the family of its group and its number there."""
-        rows = self.calls.filter((pl.col("rank") == rank) & ~pl.col("is_p2p"))
-        return list(rows.select("family", "sequence").iter_rows())
+    @cached_property
+    def families(self) -> dict[str, str]:
+        """Process group -> the family of groups that the ranks of one program use at the same place."""
+        return dict(self.calls.select("group", "family").unique().iter_rows())
 
     def in_sister_groups(self, group: str, sequence: int) -> dict[int, list[Row]]:
         """Return what the ranks of the sister groups called as their collective of this number."""
@@ -176,12 +183,11 @@ class Recordings:
 
     def sister_groups(self, group: str) -> list[str]:
         """Return the other groups of the family of a group that have as many members."""
-        families = dict(self.calls.select("group", "family").unique().iter_rows())
-        size = len(self.members[group])
+        size, own = len(self.members[group]), self.families.get(group)
         return [
             other
-            for other, family in families.items()
-            if other != group and family == families.get(group) and len(self.members.get(other, [])) == size
+            for other, family in self.families.items()
+            if other != group and family == own and len(self.members.get(other, [])) == size
         ]
 
     def forget_messages(self, ranks: set[int]) -> None:
@@ -237,10 +243,11 @@ class Recordings:
         return collectives
 
     def collectives_at(self, group: str, sequence: int) -> dict[int, list[Row]]:
-        """Return what each rank called as this collective; several rows for a call on several tensors."""
+        """Return what each rank called as this collective, if all of it is recorded; several rows for a batch."""
         called: dict[int, list[Row]] = defaultdict(list)
         for row in self._collectives.get((group, sequence), []):
-            called[row["rank"]].append(row)
+            if not row["is_partial"]:
+                called[row["rank"]].append(row)
         return called
 
     def standing(self, group: str, sequence: int) -> Standing:

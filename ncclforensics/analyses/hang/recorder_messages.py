@@ -12,6 +12,7 @@ import polars as pl
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
 from ncclforensics.analyses.hang.recorder_diagnosis import (
+    BY_DUMPS,
     SHOWN,
     cite,
     described,
@@ -73,7 +74,7 @@ def describe_met_messages(job: Job, calls: list[Row]) -> Diagnosis:
     where = [f"rank {call['rank']} stands in {described(call)}, {place_text(recordings, call)}" for call in calls]
     reason = f"{'; '.join(where[:SHOWN])}: both sides of a message are there, and it does not arrive"
     diagnosis = diagnose(job, "stuck-together", reason, [])
-    diagnosis.certainty, diagnosis.rests_on_stall = "possible", True
+    diagnosis.certainty, diagnosis.basis, diagnosis.rests_on_stall = "possible", BY_DUMPS, True
     set_call(diagnosis, calls[0])
     cite(job, diagnosis, "waiting", calls)
     return diagnosis

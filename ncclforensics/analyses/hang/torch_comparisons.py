@@ -5,7 +5,13 @@ from __future__ import annotations
 from ncclforensics.analyses.hang import pytorch
 from ncclforensics.analyses.hang.job import Diagnosis, Job
 from ncclforensics.analyses.hang.torch_diagnosis import cite, diagnose, in_job, numbers_in_job, ranks_with_output
-from ncclforensics.analyses.job.torch_text import COMPARED, compared_calls, differing_ranks, minority_of
+from ncclforensics.analyses.job.torch_text import (
+    COMPARED,
+    compared_calls,
+    differ_in_number_alone,
+    differing_ranks,
+    minority_of,
+)
 from ncclforensics.data.names import ranks_text
 
 
@@ -24,7 +30,8 @@ def _find_fingerprints(job: Job) -> Diagnosis | None:
     if not culprits:
         reason = "PyTorch compared the calls of the ranks and found different ones"
     is_complete = len(compared_calls(rows)) >= len(job.rank_ids)
-    diagnosis = diagnose(job, "collective-mismatch", "certain" if is_complete else "likely", reason, culprits)
+    is_certain = is_complete and not differ_in_number_alone(rows)
+    diagnosis = diagnose(job, "collective-mismatch", "certain" if is_certain else "likely", reason, culprits)
     diagnosis.how = COMPARED
     majority = next((row for row in rows if row["first_rank"] is not None and row["first_rank"] not in outliers), None)
     if majority:

@@ -49,7 +49,9 @@ RECORDED_CALL = {
     "datatype": pl.Int32(),  # NCCL's number
     "dtypes": pl.String(),  # as PyTorch names them
     "is_open": pl.Boolean(),  # it has not completed
+    "is_started": pl.Boolean(),  # a GPU was seen to have begun it; PyTorch looks only if it measures times
     "is_timed_out": pl.Boolean(),  # given up without having completed
+    "is_partial": pl.Boolean(),  # the rest of a batch whose first calls were overwritten
     "created_ns": pl.Int64(),
     "called_from": pl.String(),  # file and line of the application, and the function
     "record_id": pl.Int64(),
@@ -205,6 +207,7 @@ def recorded_call(
             sequence=pl.when("is_p2p").then("p2p_seq").otherwise("collective_seq"),
             is_completed=text_of("state") == "completed",
             is_retired=text_of("retired") == "true",
+            is_started=text_of("state").is_in(["started", "completed"]),
         )
     )
     is_watched, is_retired, completed = (
@@ -227,14 +230,19 @@ def _with_state_of_batch(calls: pl.DataFrame) -> pl.DataFrame:
     """Give the calls of a batch the state of the entry that closes it; that entry is left out where they are there.
 
     `batch_isend_irecv` and the coalescing manager record each call without a state of its own, and last `coalesced`,
-    whose state is that of all of them (ProcessGroupNCCL.cpp, endCoalescing).
+    whose state is that of all of them (ProcessGroupNCCL.cpp, endCoalescing). A batch at the begin of a dump may have
+    lost its first calls.
     """
     batch = ["source", "group", "is_p2p", "sequence"]
     is_closing = pl.col("name").is_in(BATCHES)
     has_closing = is_closing.any().over(batch) & pl.col("sequence").is_not_null()
+    is_first = (pl.col("line") == pl.col("line").min().over("source")) & (pl.col("record_id") != 0)
     return calls.with_columns(
-        pl.when(has_closing).then(pl.col(name).last().over(batch)).otherwise(name).alias(name)
-        for name in ("is_completed", "is_retired")
+        *(
+            pl.when(has_closing).then(pl.col(name).last().over(batch)).otherwise(name).alias(name)
+            for name in ("is_completed", "is_retired", "is_started")
+        ),
+        is_partial=has_closing & is_first.fill_null(True).any().over(batch),
     ).filter(~(is_closing & (~is_closing).any().over(batch)) | pl.col("sequence").is_null())
 
 
