@@ -1,0 +1,113 @@
+"""Verdicts by logs beside the numbers of calls that the Inspector, a profiler's trace and RAS show."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclforensics import analyze
+from ncclforensics.views import json_report
+
+LOGS = Path(__file__).parents[1] / "fixtures/incidents/the-inspector-counts-calls-that-a-log-lacks"
+HASH = 0x9F15035BC9F0868E  # of all four ranks, who made two AllReduce; the log of rank 2 shows one
+RAS_TABLE = """NCCL version 2.30.7 compiled with CUDA 12.4
+CUDA runtime version 12040, driver version 12080
+
+Job summary
+===========
+
+  Nodes  Processes         GPUs  Processes     GPUs
+(total)   per node  per process    (total)  (total)
+      1          4            1          4        4
+
+Communicators... (0.00s)
+=============
+
+Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
+    #  in group  per comm  per node  per comm  in group
+    0         1         1         4         4         4   RUNNING      OK
+"""
+
+
+def inspector(number: int, ranks: tuple[int, ...]) -> dict[str, str]:
+    """Files of the Inspector in which the last AllReduce of these ranks has this number."""
+    return {
+        f"inspector-{rank}.log": json.dumps(
+            {
+                "header": {"id": hex(HASH), "comm_name": "", "rank": rank, "n_ranks": 4, "nnodes": 1},
+                "metadata": {"inspector_output_format_version": "v4.0", "hostname": "gpu-d000", "pid": 1 + rank},
+                "coll_perf": {"coll": "AllReduce", "coll_sn": number, "coll_msg_size_bytes": 4, "coll_exec_time_us": 9},
+            }
+        )
+        for rank in ranks
+    }
+
+
+def trace(numbers: dict[int, int]) -> dict[str, str]:
+    """Traces of the example profiler that begin an AllReduce of this number, by rank."""
+    arguments = '"Count": 1, "Datatype": "ncclFloat32", "Algorithm": "RING", "Protocol": "LL", "nChannels": 1'
+    return {
+        f"trace-{HASH}-{rank}.json": "\n".join(
+            f'{{"name": "AllReduce", "cat": "COLL", "ph": "b", "id": {n}, "pid": {1 + rank}, "tid": 1, "ts": 91240.5, '
+            f'"args": {{"SeqNum": {n}, "CommHash": {HASH}, "Rank": {rank}, {arguments}}}}},'
+            for n in range(number + 1)
+        )
+        for rank, number in numbers.items()
+    }
+
+
+def ras(counts: list[int]) -> dict[str, str]:
+    """A report of RAS with these numbers of AllReduce, by rank."""
+    ranks = [
+        {"rank": rank, "host": "10.0.0.1", "pid": 1 + rank, "cuda_dev": rank, "nvml_dev": rank}
+        | {"collective_counts": {"AllReduce": calls}}
+        for rank, calls in enumerate(counts)
+    ]
+    communicator = {"hash": hex(HASH), "size": 4, "ranks_count": 4, "missing_ranks_count": 0, "ranks": ranks}
+    document = {"nccl_version": "2.30.7", "timestamp": "2026-03-02 11:04:57", "communicators_count": 1}
+    return {"ras.json": json.dumps({**document, "communicators": [communicator]}, indent=2)}
+
+
+@pytest.mark.parametrize(
+    ("files", "expected", "reason"),
+    [
+        (
+            inspector(0, (0, 1, 2, 3)),
+            ("lagging-ranks", [2], "likely"),
+            "completed, and not this one",
+        ),
+        (inspector(1, (3,)), ("undecidable", [], "likely"), "shows that rank 2 completed 2 collectives"),
+        (inspector(7, (3,)), ("lagging-ranks", [2], "likely"), "waited for no other rank; no line"),
+        (trace({0: 1, 2: 0}), ("lagging-ranks", [2], "likely"), "shows this call on rank 0, too, and not on rank 2"),
+        (trace({0: 1, 2: 1}), ("undecidable", [], "likely"), "shows that rank 2 launched 2 collectives"),
+        (ras([2, 2, 2, 2]), ("undecidable", [], "likely"), "shows that rank 2 launched 2 collectives"),
+        (ras([2, 2, 1, 2]), ("lagging-ranks", [2], "likely"), "shows this call on ranks 0, 1, 3, too"),
+        ({"ras.txt": RAS_TABLE}, ("lagging-ranks", [2], "possible"), "the RAS report shows no mismatch"),
+    ],
+    ids=[
+        "none completed it",
+        "it completed",
+        "other numbers",
+        "not launched",
+        "launched",
+        "RAS",
+        "lags",
+        "no mismatch",
+    ],
+)
+def test_counts_support_or_contradict_the_log_of_a_rank(
+    tmp_path: Path, files: dict[str, str], expected: tuple[str, list[int], str], reason: str
+) -> None:
+    for log in LOGS.glob("nccl_rank*.log"):
+        (tmp_path / log.name).write_bytes(log.read_bytes())
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+
+    report: dict[str, Any] = json_report.as_object(analyze([str(tmp_path)]))
+
+    hang = report["hang"]
+    assert (hang["verdict"], hang["culprits"], hang["certainty"]) == expected
+    assert reason in " ".join(finding["detail"] for finding in report["findings"])
