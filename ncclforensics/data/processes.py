@@ -4,7 +4,9 @@ from __future__ import annotations
 
 # POSIX numbers, and the names that shells, Slurm, Open MPI and Python print (signal(7), strsignal(3)).
 SIGNALS = {
+    1: "SIGHUP",
     2: "SIGINT",
+    3: "SIGQUIT",
     4: "SIGILL",
     6: "SIGABRT",
     7: "SIGBUS",
@@ -31,7 +33,9 @@ KILL = 9
 BUS_ERROR = 7
 SEGMENTATION_FAULT = 11
 CRASHES = (4, 6, 7, 8, 11)  # signals of a fault in the process itself
-REQUESTED_ENDS = (2, 10, 12, 15)  # signals of a launcher, a scheduler or a user, not of a fault
+HANG_UP = 1
+INTERRUPT = 2
+REQUESTED_ENDS = (HANG_UP, INTERRUPT, 3, 10, 12, 15)  # signals of a launcher, a scheduler or a user, not of a fault
 SHELL = 128  # a shell's exit code for a command that ended by signal n is 128 + n
 
 # Exceptions that follow from the end of another process, or repeat another exception: class (last part of its name,

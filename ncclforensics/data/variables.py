@@ -2,6 +2,7 @@
 
 NO_NCCL_LINES = "no NCCL lines found in these files"
 NO_PROCESSES = "no line of NCCL here shows which rank printed it"
+NO_RANKS_IN_TEXT = "no NCCL lines found in these files, and the other lines show no ranks to judge"
 NO_RANKS_OF_DUMPS = "no Flight Recorder dump here shows which rank wrote it"
 COLLECT_CALLS = [
     "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL NCCL_DEBUG_FILE=/path/%h.%p.log on every rank, then run until it hangs"
@@ -9,6 +10,7 @@ COLLECT_CALLS = [
 COLLECT_RANKS_OF_DUMPS = [
     "the dumps under the names that PyTorch gave them (comm_lib_trace_rank_N), or renamed to rank_N"
 ]
+COLLECT_OUTPUT = ["stdout and stderr of every rank, and the output of the launcher"]
 COLLECT_INIT = ["the logs from their beginning, with their Init lines"]
 COLLECT_BOOTSTRAP = [
     "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,BOOTSTRAP,ENV on every rank, and the number of started ranks"

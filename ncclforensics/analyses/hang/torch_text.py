@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from ncclforensics.analyses.hang import pytorch, recorder
+from ncclforensics.analyses.hang import pytorch, recorder, recorder_join
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
 from ncclforensics.analyses.hang.torch_comparisons import find_compared_calls
 from ncclforensics.analyses.hang.torch_diagnosis import (
@@ -30,6 +30,7 @@ from ncclforensics.analyses.job.torch_text import (
 )
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.processes import ABORT, REQUESTED_ENDS
+from ncclforensics.data.variables import COLLECT_OUTPUT
 from ncclforensics.grammar.values import numbers_of_ranges
 
 POINT_TO_POINT = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "barrier", "monitored_barrier")
@@ -37,7 +38,6 @@ COLLECT_STACKS = [
     "the stacks of all ranks while the job stands still: py-spy dump --pid of each",
     pytorch.RECORDER_DUMPS,
 ]
-COLLECT_OUTPUT = ["stdout and stderr of every rank, and the output of the launcher"]
 
 
 def judge_text_alone(job: Job) -> Diagnosis | None:
@@ -64,7 +64,8 @@ def judge_text_alone(job: Job) -> Diagnosis | None:
 
 def _find_recorded_roots(job: Job) -> Diagnosis | None:
     """Find the ranks that the others wait for in the Flight Recorder dumps; prefer a process that ended."""
-    return recorder.explained_by(_find_failed_ranks(job), recorder.find_recorded_roots(job))
+    joined = recorder_join.weigh_against_other_sources(job, recorder.find_recorded_roots(job))
+    return recorder.explained_by(_find_failed_ranks(job), joined)
 
 
 # Processes that ended

@@ -59,6 +59,7 @@ _SPOKEN = (
     "fingerprint",
     "call_error",
     "watchdog",
+    "watchdog_failure",
     "crash",
 )
 
@@ -80,13 +81,14 @@ def torch_source(
     fingerprint: pl.DataFrame,
     call_error: pl.DataFrame,
     watchdog: pl.DataFrame,
+    watchdog_failure: pl.DataFrame,
     crash: pl.DataFrame,
     elastic_failure: pl.DataFrame,
     source: pl.DataFrame,
 ) -> pl.DataFrame:
     """The files with lines of PyTorch: the rank that each belongs to, and the attempt of an elastic launch."""
     spoken = (gloo_error, monitored_barrier, model_difference, store_error, c10d_note, exception, fingerprint)
-    lines = pl.concat([_ranks_named(frame) for frame in (*spoken, call_error, watchdog, crash)])
+    lines = pl.concat([_ranks_named(frame) for frame in (*spoken, call_error, watchdog, watchdog_failure, crash)])
     named = lines.group_by("source").agg(pl.col("rank").drop_nulls().unique())
     paths = source.select(
         "source",
@@ -185,14 +187,16 @@ def torch_rank(
     crash: pl.DataFrame,
     call_error: pl.DataFrame,
     watchdog: pl.DataFrame,
+    watchdog_failure: pl.DataFrame,
     elastic_failure: pl.DataFrame,
 ) -> pl.DataFrame:
     """The ranks that PyTorch's or torchrun's text shows, where it shows a failure."""
     raised = exception.filter(pl.col("form").is_in(["error", "recorded"]))
-    failures = (torch_error, raised, gpu_exception, crash, watchdog, elastic_failure)
+    watched = (watchdog, watchdog_failure)
+    failures = (torch_error, raised, gpu_exception, crash, *watched, elastic_failure)
     if not any(frame.height for frame in failures):
         return pl.DataFrame(schema=TORCH_RANK)
-    named = [_ranks_named(frame) for frame in (exception, gpu_exception, crash, call_error, watchdog, elastic_failure)]
+    named = [_ranks_named(frame) for frame in (exception, gpu_exception, crash, call_error, *watched, elastic_failure)]
     rows = pl.concat([torch_error.select("source", "rank"), torch_source.select("source", "rank"), *named])
     return rows.drop_nulls("rank").sort("source").unique("rank", keep="first").select(*TORCH_RANK).sort("rank")
 
@@ -207,6 +211,16 @@ def compared_calls(fingerprints: Iterable[Row]) -> dict[int, str]:
         other = _fingerprint_text(row["other_operation"], row["other_sequence"], row["other_shape"])
         called.setdefault(row["other_rank"], other)
     return called
+
+
+def differ_in_number_alone(fingerprints: list[Row]) -> bool:
+    """Whether all that differs in the compared calls is their number, which PyTorch counts itself (pytorch#101422)."""
+    compared = [row for row in fingerprints if row["first_rank"] is not None]
+    return bool(compared) and all(
+        row["sequence"] != row["other_sequence"]
+        and (row["operation"], row["shape"]) == (row["other_operation"], row["other_shape"])
+        for row in compared
+    )
 
 
 def _fingerprint_text(operation: str, sequence: int | None, shape: str | None) -> str:

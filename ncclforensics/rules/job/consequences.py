@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.job.failure_events import AFTER
+from ncclforensics.analyses.job.failure_events import AFTER, LOST
 from ncclforensics.frames.columns import text_of
-from ncclforensics.rules.finding import Category, Finding, Role, Severity
+from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.grouping import error_finding
+from ncclforensics.rules.shared.grouping import error_finding, group_finding
 from ncclforensics.rules.shared.verdict_finding import verdict_finding, verdicts_of
 
 
@@ -78,6 +78,48 @@ def remote_error_returned(
         )
         finding.role = Role.CONSEQUENCE
         yield finding
+
+
+CONNECTION_FORMS = ("peer_closed", "transfer_failed")
+MOST_PEERS = 3  # in a title
+
+
+@rule(Category.PEER_LOST, Severity.WARNING, of=("failure",), hang=True)
+def connection_to_peer_lost(
+    failure: pl.DataFrame,
+    failure_event: pl.DataFrame,
+    nccl_warning: pl.DataFrame,
+    process_exit: pl.DataFrame,
+    verdict: pl.DataFrame,
+    rank: pl.DataFrame,
+) -> Iterator[Finding]:
+    """A rank lost a connection to another process, and no log shows why.
+
+    Means: the process at the named address ended, or the network to it failed; those that print this are victims. A
+    name of the same host is that of a local process, mostly a thread of NCCL that had failed before.
+    Not when: a line shows a fault that explains it, or a process that ended first; the process was ending its
+    communicators; it went on. Before 2.27 a program that is no rank, such as a port scanner, ends an init so, too.
+    Do: read the output of the processes on the named hosts from before that time; dmesg -T and the exit codes there.
+    Sources: nccl: src/misc/socket.cc (socketProgressOpt) of 2.4 to 2.32; nccl#795, nccl#1612, nccl#2076.
+    """
+    of_lines = ["source", "line"]
+    is_open = not (verdict["culprits"].list.len() > 0).any() and not verdict["verdict"].is_in(["no-hang"]).any()
+    of_another_kind = failure_event.filter(pl.col("kind").is_in([LOST, AFTER]).not_())
+    of_another_warning = nccl_warning.filter((pl.col("chain").list.len() > 0) & ~pl.col("is_consequence"))
+    ended = process_exit.filter(pl.col("is_first") & pl.col("is_final"))
+    if not is_open or of_another_kind.height or of_another_warning.height or ended.height:
+        return
+    lost = failure_event.filter(~pl.col("at_exit")).select(of_lines)
+    rows = failure.filter(text_of("form").is_in(CONNECTION_FORMS)).join(lost, on=of_lines, how="semi")
+    if rows.is_empty():
+        return
+    peers = rows["peer"].cast(pl.String).drop_nulls().unique(maintain_order=True).to_list()
+    to_peers = f" to {', '.join(peers[:MOST_PEERS])}" if peers else ""
+    detail = "the process there ended, or the network failed; these logs do not show which, or why"
+    title = f"{{processes}} lost a connection{to_peers}"
+    finding = group_finding(rows, rank, title, detail, "certain", role=Role.CONSEQUENCE)
+    finding.about = [Line(source, line) for source, line in rows.select(of_lines).iter_rows()]
+    yield finding
 
 
 # What NCCL calls its results -> the category that the result alone shows.

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.data.names import count_of
+from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.frames.columns import text_of
+from ncclforensics.grammar.values import numbers_of_ranges
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import evidence_lines
@@ -67,6 +68,44 @@ def xla_rendezvous_waits(xla_rendezvous: pl.DataFrame) -> Iterator[Finding]:
             role=Role.CONSEQUENCE,
             evidence=evidence_lines(waiting),
         )
+
+
+@rule(Category.LAGGING_RANK, Severity.WARNING, of=("horovod_stall",), hang=True)
+def horovod_waits_for_ranks(horovod_stall: pl.DataFrame, verdict: pl.DataFrame) -> Iterator[Finding]:
+    """Horovod warns that some ranks did not submit tensors which the others submitted.
+
+    Means: the named ranks are in other work, skipped an operation, gave a tensor another name, or have ended. The ranks
+    that submitted it wait, and make no call of NCCL before all have come.
+    Not when: the job went on afterwards: Horovod prints the warning again every 60 seconds, and nothing once the ranks
+    have come; a first step, a checkpoint or an evaluation on one rank may take longer than that.
+    Do: take the stack of the named ranks (py-spy dump); compare what they do before this tensor; broadcast the state
+    from rank 0 on every rank, and build the same model with the same names on all.
+    Sources: horovod/common/stall_inspector.cc of 0.19 to 0.28, operations.cc before; horovod#100, horovod#534.
+    """
+    if horovod_stall.is_empty() or (verdict["verdict"] == "no-hang").any():
+        return
+    rows = horovod_stall.sort("source", "line")
+    lacking = rows.filter(pl.col("form").is_in(["lacking", "missing"]))
+    submitted = rows.filter(form="ready")
+    if lacking.is_empty() and submitted.is_empty():
+        return
+    listed = [*lacking["missing_rank"].cast(pl.String), *lacking["missing_ranks"].cast(pl.String)]
+    ranks = sorted({number for text in listed for number in numbers_of_ranges(text)})
+    lines = submitted if lacking.is_empty() else lacking
+    name = lines.select(pl.coalesce(text_of("tensor"), text_of("named_tensor"))).item(0, 0)
+    times = rows["seconds"].drop_nulls().len()
+    title = f"{ranks_text(ranks)} did not submit tensors that Horovod waits for"
+    if not ranks:
+        ready = ranks_text(numbers_of_ranges(submitted["ready_ranks"].cast(pl.String)[0]))
+        title = f"only {ready} submitted a tensor that Horovod waits for"
+    yield Finding(
+        title=title,
+        detail=f"the first named tensor is {name}; Horovod warned {count_of(max(times, 1), 'time')}",
+        certainty="likely" if times > 1 else "possible",
+        ranks=ranks,
+        role=Role.CAUSE,
+        evidence=evidence_lines(lines.select("source", "line")),
+    )
 
 
 @rule(Category.INIT_FAILURE, Severity.ERROR, of=("engine_start",), hang=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.analyses.job.exit_reports import EXCEPTION, EXIT, HOST_MEMORY, NODE, SIGNAL
-from ncclforensics.data.processes import ABORT, BUS_ERROR, KILL, signal_name
+from ncclforensics.data.processes import ABORT, BUS_ERROR, HANG_UP, INTERRUPT, KILL, SIGNALS, signal_name
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
@@ -122,5 +122,54 @@ def job_ended_by_scheduler(job_end: pl.DataFrame) -> Iterator[Finding]:
             hosts=sorted(rows["node"].cast(pl.String).drop_nulls().unique().to_list()),
             role=Role.CAUSE if reason.startswith(NODE_FAILURE) else Role.CONTEXT,
             severity=Severity.ERROR if reason.startswith(NODE_FAILURE) else Severity.INFO,
+            evidence=[Line(source, line) for source, line in rows.select("source", "line").head(2).iter_rows()],
+        )
+
+
+SENDERS = {
+    HANG_UP: "mostly its terminal or session was closed; nohup does not prevent that, for torchrun handles the signal",
+    INTERRUPT: "mostly from a keyboard, or from the program that started it",
+}
+OTHER_SENDER = "from a scheduler, a user, or the program that started it; look there for the reason"
+FORWARDED = ("SIGHUP", "SIGINT", "SIGQUIT")  # workers get these only if torchrun got them
+
+
+@rule(Category.APPLICATION_ERROR, Severity.INFO, of=("elastic_failure",), hang=True)
+def torchrun_told_to_end(
+    elastic_failure: pl.DataFrame,
+    process_exit: pl.DataFrame,
+    failure_event: pl.DataFrame,
+    work_timeout: pl.DataFrame,
+    torch_error: pl.DataFrame,
+    verdict: pl.DataFrame,
+) -> Iterator[Finding]:
+    """A signal from outside told torchrun to end, and it ended its workers.
+
+    Means: the job did not fail by itself, as far as these logs show: what follows is its end. SIGHUP comes when the
+    terminal or the ssh session closes; SIGTERM from a scheduler, from the program that started torchrun, or from a
+    user; it need not have hung.
+    Not when: a process or a call had failed before, or the job stood still: then what was left of it was ended; but for
+    SIGHUP, a verdict on the job's ranks says that itself.
+    Do: for SIGHUP use tmux, setsid or a batch job; else read the log of what started torchrun, for the same time.
+    Sources: torch/distributed/elastic/multiprocessing/api.py (SignalException), agent/server/api.py; pytorch#67538.
+    """
+    form, name = text_of("form"), text_of("signal_name").str.split(".").list.last()
+    is_told = form.is_in(["terminated", "signal"]) | ((form == "closing") & name.is_in(FORWARDED))
+    numbers = {name: number for number, name in SIGNALS.items()}
+    number = pl.coalesce("signal", name.cast(pl.Int64, strict=False), name.replace_strict(numbers, default=None))
+    requested = elastic_failure.filter(is_told).with_columns(number=number).sort("source", "line")
+    ended = process_exit.filter(pl.col("is_first") & pl.col("is_final"))
+    has_failed = any(frame.height for frame in (ended, failure_event, work_timeout, torch_error))
+    for (signal,), rows in requested.drop_nulls("number").group_by("number", maintain_order=True):
+        assert isinstance(signal, int)
+        if signal != HANG_UP and verdict.height:
+            continue
+        is_alone = signal == HANG_UP and not has_failed
+        yield Finding(
+            f"torchrun was told to end by {signal_name(signal)}",
+            SENDERS.get(signal, OTHER_SENDER),
+            "certain",
+            role=Role.CONSEQUENCE if has_failed else Role.CONTEXT,
+            severity=Severity.WARNING if is_alone else Severity.INFO,
             evidence=[Line(source, line) for source, line in rows.select("source", "line").head(2).iter_rows()],
         )

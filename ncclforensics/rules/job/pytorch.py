@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.job.torch_text import COMPARED, compared_calls, differing_ranks
+from ncclforensics.analyses.job.torch_text import COMPARED, compared_calls, differ_in_number_alone, differing_ranks
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.frames.columns import text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
@@ -14,7 +14,9 @@ from ncclforensics.rules.registry import rule
 
 
 @rule(Category.TIMEOUT, Severity.ERROR, of=("work_timeout", "work"), hang=True)
-def torch_watchdog_timeout(work: pl.DataFrame, work_timeout: pl.DataFrame) -> Iterator[Finding]:
+def torch_watchdog_timeout(
+    work: pl.DataFrame, work_timeout: pl.DataFrame, work_status: pl.DataFrame
+) -> Iterator[Finding]:
     """PyTorch's watchdog timed out on a collective.
 
     Means: on these ranks a work of the process group did not complete in time; they are victims. The culprit is a rank
@@ -38,12 +40,20 @@ def torch_watchdog_timeout(work: pl.DataFrame, work_timeout: pl.DataFrame) -> It
             evidence=_lines(rows),
         )
     if work.is_empty():
-        yield from _timeouts_of_groups(work_timeout)
+        yield from _timeouts_of_groups(work_timeout, work_status)
 
 
-def _timeouts_of_groups(work_timeout: pl.DataFrame) -> Iterator[Finding]:
+def _timeouts_of_groups(work_timeout: pl.DataFrame, work_status: pl.DataFrame) -> Iterator[Finding]:
     """Report time-outs whose lines show no numbers of ranks in the job, only those in a process group."""
-    rows = work_timeout.with_columns(guid=text_of("guid"), operation=text_of("operation")).sort("source", "line")
+    same = ["source", "sequence", "group_rank"]
+    named = pl.concat([frame.select(*same, guid=text_of("guid")) for frame in (work_timeout, work_status)])
+    groups = named.drop_nulls("guid").group_by(same).agg(pl.col("guid").unique()).filter(pl.col("guid").list.len() == 1)
+    rows = (
+        work_timeout.with_columns(guid=text_of("guid"), operation=text_of("operation"))
+        .join(groups.with_columns(pl.col("guid").list.first()), on=same, how="left", suffix="_of_others")
+        .with_columns(guid=pl.coalesce("guid", "guid_of_others"))  # one of a time-out's lines names no group
+        .sort("source", "line")
+    )
     for (guid, sequence), lines in rows.group_by("guid", "sequence", maintain_order=True):
         numbers = ranks_text(sorted(lines["group_rank"].drop_nulls().unique().to_list())) or "ranks"
         group = f"process group {guid}" if guid else "a process group"
@@ -181,9 +191,9 @@ def torch_calls_differ(fingerprint: pl.DataFrame, verdict: pl.DataFrame) -> Iter
     Means: the ranks of a process group are not in the same call, or pass tensors of different shapes; without this
     check (TORCH_DISTRIBUTED_DEBUG=DETAIL) they would hang, or compute wrong results.
     Not when: job ranks are meant: the numbers here are those of the process group, and a message that is cut after its
-    first sentence names none.
+    first sentence names none. Where only the numbers of the calls differ, PyTorch's own counters may be at fault.
     Do: compare what each rank does before that call: a branch on data, on the rank, or on a caught error.
-    Sources: ProcessGroupWrapper.cpp of torch 1.13 to 2.10.
+    Sources: ProcessGroupWrapper.cpp of torch 1.13 to 2.10; pytorch#101422, pytorch#148976.
     """
     if fingerprint.is_empty():
         return
@@ -200,7 +210,7 @@ def torch_calls_differ(fingerprint: pl.DataFrame, verdict: pl.DataFrame) -> Iter
         title=f"{ranks_text(minority) or 'ranks'}{of_group_text} called {difference}",
         detail="; ".join(f"{ranks}: {call}" for call, ranks in by_call.items())
         or "the message is cut before the operations",
-        certainty="certain",
+        certainty="likely" if differ_in_number_alone(fingerprint.to_dicts()) else "certain",
         ranks=minority if is_world else [],
         evidence=[Line(source, line) for source, line in evidence.select("source", "line").head(2).rows()],
         job=next((row["job"] for row in verdict.to_dicts() if row["how"] == COMPARED), None),

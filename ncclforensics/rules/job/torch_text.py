@@ -8,9 +8,14 @@ import polars as pl
 
 from ncclforensics.analyses.job.torch_text import CLOSED, COMPARED, CONNECT, TIMED_OUT
 from ncclforensics.data.names import count_of, ranks_text
+from ncclforensics.data.processes import GLOO, SECOND_HAND_MESSAGES, STORE
+from ncclforensics.frames.columns import text_of
+from ncclforensics.grammar.values import numbers_of_ranges
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.verdict_finding import verdict_finding, verdicts_of
+
+MAX_MESSAGE = 120  # characters of a message in a title
 
 
 def _lines(rows: pl.DataFrame) -> list[Line]:
@@ -86,6 +91,30 @@ def torch_call_timed_out(torch_error: pl.DataFrame, verdict: pl.DataFrame) -> It
     """
     detail = "they waited for other ranks; these lines do not show for which"
     yield from _victims(torch_error.filter(pl.col("kind") == TIMED_OUT), verdict, "timed out", detail)
+
+
+@rule(Category.LAGGING_RANK, Severity.ERROR, of=("monitored_barrier",), hang=True)
+def torch_barrier_names_ranks(monitored_barrier: pl.DataFrame, verdict: pl.DataFrame) -> Iterator[Finding]:
+    """A monitored barrier names ranks that did not come, in a text that shows no ranks of the job.
+
+    Means: rank 0 of the process group hears every rank in turn; the named ones had not come when its time-out was over.
+    Not when: lines show which rank printed what: then the verdict names the ranks. A barrier that names one rank alone
+    may have stopped at the first that was absent; the numbers are those of the process group.
+    Do: take the stacks of the named ranks, or read the end of their output; TORCH_DISTRIBUTED_DEBUG=DETAIL puts such a
+    barrier in front of every collective.
+    Sources: torch.distributed, monitored_barrier; ProcessGroupGloo.cpp of torch 1.8 to 2.15.
+    """
+    naming = monitored_barrier.filter(pl.col("ranks").is_not_null())
+    if naming.is_empty() or verdict.height:
+        return
+    absent = sorted({number for text in naming["ranks"].cast(pl.String) for number in numbers_of_ranges(text)})
+    yield Finding(
+        title=f"{ranks_text(absent)} of a process group did not come to the barrier",
+        detail="the others had reached it; numbers within the group, not those of the job",
+        certainty="likely",
+        role=Role.CAUSE,
+        evidence=_lines(naming),
+    )
 
 
 @rule(Category.BOOTSTRAP, Severity.ERROR, of=("gloo_error",), hang=True)
@@ -278,3 +307,30 @@ def torch_rendezvous_lost(rendezvous_lost: pl.DataFrame, verdict: pl.DataFrame) 
         role=Role.CONSEQUENCE,
         evidence=_lines(rendezvous_lost),
     )
+
+
+@rule(Category.APPLICATION_ERROR, Severity.ERROR, of=("watchdog_failure",), hang=True)
+def torch_watchdog_failed(watchdog_failure: pl.DataFrame) -> Iterator[Finding]:
+    """The watchdog thread of a process group ended with an error that is neither a time-out nor NCCL's.
+
+    Means: PyTorch met an error in its own code, mostly a failed assertion of its debugging aids, and ends the process;
+    the other ranks lose their connection to it.
+    Not when: a collective had timed out before: then the debugging aid ran for that, and a rank that did not come is
+    the cause; the message passes on an error of NCCL, CUDA, gloo or the store: these are left out, for another process
+    or a GPU is the cause.
+    Do: search for the sentence in PyTorch's issues; unset TORCH_NCCL_DESYNC_DEBUG (NCCL_DESYNC_DEBUG), or update it.
+    Sources: ProcessGroupNCCL.cpp of torch 1.13 to 2.15, ncclCommWatchdog; pytorch#105287.
+    """
+    failed = watchdog_failure.with_columns(text=text_of("error")).sort("source", "line")
+    passed_on = pl.col("text").str.contains_any([*SECOND_HAND_MESSAGES, GLOO, STORE])
+    for (message,), rows in failed.filter(~passed_on).group_by(
+        pl.col("text").str.split(", please report").list.first(), maintain_order=True
+    ):
+        ranks = sorted(rows["global_rank"].drop_nulls().unique().to_list())
+        yield Finding(
+            title=f"the watchdog of PyTorch failed on {ranks_text(ranks) or 'a rank'}: {str(message)[:MAX_MESSAGE]}",
+            detail="an error inside PyTorch, which then ends the process; debugging aids run where a call timed out",
+            certainty="likely",
+            ranks=ranks,
+            evidence=_lines(rows),
+        )
