@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,7 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("machine = 8", "site.toml: machine is a table: [machine]"),
         ("racks = ['r07']", "site.toml: racks is a table: [racks]"),
         ("[racks]\nr07 = 'gpu-a*'", "site.toml: racks: r07 is a list of texts"),
+        ("[rail]\nr1 = ['mlx5_0']", "site.toml: unknown key rail; perhaps rails is meant"),
         ("[machine]\nnics = 7.5", "site.toml: machine: nics is a whole number above 0"),
         ("[machine]\nbusbw = true", "site.toml: machine: busbw is a number above 0"),
         ("[thresholds]\nlate_seconds = 0", "site.toml: thresholds: late_seconds is a number above 0"),
@@ -289,9 +291,69 @@ def test_the_documentation_names_every_key_and_no_other() -> None:
     keys = flat + [f"{name}.{field.name}" for name, kind in tables.items() for field in fields(kind)]
 
     assert [line.split("`")[1] for line in text.splitlines() if line.startswith("| `")] == [
-        *(key for key in ("paths", "select", "ignore", "rule_folders", "redact_words", "racks") if key in keys),
+        *(
+            key
+            for key in ("paths", "select", "ignore", "rule_folders", "redact_words", "hosts", "racks", "rails")
+            if key in keys
+        ),
         *(key for key in keys if "." in key),
     ]
+
+
+LOST_SWITCH = ("the-switch-of-one-rail-fails", "cascade-edge-clustering")
+LOST_PORT = ("a-port-goes-down", "ib-port-event")
+
+
+@pytest.mark.parametrize(
+    ("case", "rails", "text"),
+    [
+        (LOST_SWITCH, {"plane-b": ("mlx5_1",)}, "all 3 NICs are on rail plane-b"),
+        (LOST_PORT, {"left": ("node-a/*",), "right": ("MLX5_0:1",)}, "mlx5_0 of node-b is on rail right"),
+        (LOST_SWITCH, {"all": ("mlx5_*",)}, None),
+        (LOST_SWITCH, {"other": ("mlx5_0",)}, None),
+        (("roce-loses-packets-on-all-hosts", "ctr-roce-loss"), {"r0": ("mlx5_0",), "r1": ("mlx5_1",)}, None),
+        (("the-kernel-sees-a-link-go-down", "kernel-link-event"), {"r0": ("node-a/mlx5_0",)}, None),
+    ],
+)
+def test_nics_of_one_rail_are_said_to_be_on_it(
+    case: tuple[str, str], rails: dict[str, tuple[str, ...]], text: str | None
+) -> None:
+    name, rule = case
+    findings = analyze(logs(name), everything=True, settings=Settings(rails=rails)).findings
+
+    details = [finding.detail for finding in findings if finding.rule == rule]
+    assert details
+    assert [detail.rpartition("; ")[2] for detail in details if " on rail " in detail] == ([text] if text else [])
+
+
+def test_a_rail_is_redacted() -> None:
+    report = analyze(logs("a-port-goes-down"), everything=True, settings=Settings(rails={"orion-2": ("node-b/*",)}))
+
+    redacted, _ = redact_report(report, None)
+
+    details = " ".join(finding.detail for finding in redacted.findings)
+    assert "on rail rail-01" in details
+    assert "orion" not in details
+
+
+@pytest.mark.parametrize(
+    ("hosts", "text"),
+    [
+        ({"rack7-node3": ("gpu-?002", "gpu-?001")}, "gpu-?001 is rack7-node3"),
+        ({"rack7-node3": ("gpu-?003",)}, None),  # of no host that the finding names
+    ],
+)
+def test_a_machine_is_named_by_its_name_at_the_site(
+    hosts: dict[str, tuple[str, ...]], text: str | None, tmp_path: Path
+) -> None:
+    generate(Plan(nodes=4, gpus_per_node=1, tp=1, layers=1, steps=1, fault=Fault(FaultKind.LAGGING, (1,))), tmp_path)
+
+    report = analyze(tmp_path, settings=Settings(hosts=hosts))
+    redacted, _ = redact_report(report, None)
+
+    found = [part for part in report.findings[0].detail.split("; ") if " is rack7" in part]
+    assert [fnmatch(part, text or "") for part in found] == ([True] if text else [])
+    assert "rack7" not in redacted.findings[0].detail
 
 
 def rack_text(hosts_at_fault: tuple[int, ...], folder: Path, racks: dict[str, tuple[str, ...]], **options: Any) -> str:

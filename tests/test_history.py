@@ -13,15 +13,17 @@ from typing import Any
 import orjson
 import pytest
 
-from ncclforensics import cli
+from ncclforensics import analyze, cli
 from ncclforensics.errors import NoInputError
 from ncclforensics.history import store
 from ncclforensics.history.overview import Overview, within
+from ncclforensics.history.parts import namings, parts
 from ncclforensics.history.redaction import redact
 from ncclforensics.history.tables import MOMENT, TABLES, Record, frame_of
 from ncclforensics.simulate.generate import generate
 from ncclforensics.simulate.plan import Fault, FaultKind, Finish, Plan
 from ncclforensics.views import json_history, text_history
+from tests.incidents import INCIDENTS
 
 HOSTS = ["gpu-a000", "gpu-a001", "gpu-a002", "gpu-a003"]
 FAMILY_A = [2, 14, 28, 31, 32]  # seeds whose jobs run on the hosts gpu-a000, gpu-a001, …
@@ -395,3 +397,24 @@ def test_the_columns_of_json_are_documented(tmp_path: Path) -> None:
 
     keys = {*answer, *answer["runs"][0], *answer["returning"][0], *answer["busbw"][0], *answer["starts"]}
     assert {key for key in keys if f"`{key}`" not in page} == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "rule", "ports"),
+    [
+        ("the-switch-of-one-rail-fails", "ib-timeout-mid-run", {("node-a", "mlx5_1:1"), ("node-c", "mlx5_1:1")}),
+        ("a-port-goes-down", "ib-port-event", {("node-b", "mlx5_0:1")}),
+        ("the-kernel-sees-a-link-go-down", "kernel-link-event", set()),  # it cites a transfer that failed elsewhere
+        ("roce-loses-packets-on-all-hosts", "ctr-roce-loss", set()),  # all ports, so none in particular
+    ],
+)
+def test_the_ports_that_a_finding_is_about_are_named(name: str, rule: str, ports: set[tuple[str, str]]) -> None:
+    report = analyze([INCIDENTS / name], everything=True)
+
+    named = {
+        (row["host"], row["name"])
+        for row in namings(report, parts(report.run))
+        if (row["kind"], row["rule"]) == ("port", rule)
+    }
+
+    assert ports <= named if ports else not named

@@ -243,6 +243,7 @@ def test_a_day_of_a_healthy_job_raises_no_alarm(tmp_path: Path) -> None:
         replay.train(HOUR / 2 - 420, step=20)
         replay.wait(400)  # evaluation
     assert replay.ending is None
+    assert not any("straggler" in text for text in replay.told)
 
 
 def test_until_calls_are_seen_often_enough_no_rhythm_is_known() -> None:

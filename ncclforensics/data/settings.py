@@ -1,4 +1,4 @@
-"""What a site may set: rules to run, the machines and delays that it expects, its racks, words to redact."""
+"""What a site may set: rules to run, the machines and delays that it expects, names of its own, words to redact."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ class Settings:
     select: tuple[str, ...] = ()  # rules and categories: commands that run all rules run only these
     ignore: tuple[str, ...] = ()  # rules and categories that they skip
     redact_words: tuple[str, ...] = ()  # words that `--redact` removes, too
+    hosts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # name of a machine -> patterns of its names
     racks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # name of a rack -> patterns of names of hosts
+    rails: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # name of a rail -> patterns of [host/]device
     machine: ExpectedMachine = field(default_factory=ExpectedMachine)
     thresholds: Thresholds = field(default_factory=Thresholds)
     files: tuple[str, ...] = ()  # the configuration files that these settings are from

@@ -8,27 +8,15 @@ from collections.abc import Iterable, Iterator
 import polars as pl
 
 from ncclforensics.data.redaction_rules import EVERYWHERE
-from ncclforensics.frames.columns import MADE_UP, text_of
+from ncclforensics.frames.columns import MADE_UP
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.history.tables import GPU, HOST, PORT
 from ncclforensics.report.build import Report
+from ncclforensics.report.nics import nics_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 
 Part = dict[str, object]  # a row of the table `part`
 Key = tuple[str, str, str]
-# Frames whose rows are about one device or port of a host: the columns that name the device and, if known, the port.
-_ABOUT_PORTS = {
-    "completion_error": ("hca", None),
-    "unanswered_transfer": ("hca", None),
-    "failure": ("device", "port"),
-    "verbs": ("device", "port"),
-    "port_change": ("device", "port"),
-    "ib_unusable": ("device", "port"),
-    "slow_request": ("device", "port"),
-    "counter_increase": ("device", "port"),
-    "port_state": ("device", "port"),
-    "link_quality": ("device", "port"),
-}
 
 
 def short_name(host: str) -> str:
@@ -48,7 +36,7 @@ def parts(run: Frames) -> list[Part]:
     gpus = processes.select(pl.col("host", "busid").cast(pl.String)).drop_nulls().unique()
     found: set[Key] = {(HOST, short_name(host), "") for host in hosts if host}
     found |= {(GPU, short_name(host), busid) for host, busid in gpus.iter_rows()}
-    found |= {(PORT, host, port) for host, port in _ports(run)}
+    found |= _ports(run)
     found = {key for key in found if not key[1].startswith(MADE_UP) and key[1] not in EVERYWHERE}
     ranks: dict[Key, set[int]] = {}
     for rank, keys in _rank_places(run).items():
@@ -69,18 +57,9 @@ def _texts(column: pl.Series) -> Iterator[str]:
     yield from column.cast(pl.String).drop_nulls().unique()
 
 
-def _ports(run: Frames) -> Iterator[tuple[str, str]]:
-    """Yield host and port of every NIC that NCCL found, or that a dump of a host describes."""
-    # NCCL prints a line for each NIC, or one for all: `[0]mlx5_0:1/IB [1]mlx5_1:1/IB`.
-    listed = run["net_devices"].select(text_of("host"), entry=text_of("devices").str.split(" ")).explode("entry")
-    entries = listed.filter(pl.col("entry").str.starts_with("[")).unique().drop_nulls()
-    for host, entry in entries.iter_rows():
-        yield short_name(host), entry.partition("]")[2].partition("/")[0]
-    for frame in ("net_device", "port_state", "counter_increase"):
-        if run.has(frame):
-            rows = run[frame].select(pl.col("host", "device").cast(pl.String), "port").drop_nulls(["host", "device"])
-            for host, device, port in rows.unique().iter_rows():
-                yield short_name(host), f"{device}:{1 if port is None else port}"
+def _ports(run: Frames) -> set[Key]:
+    found = nics_of(run)
+    return {(PORT, short_name(host), device if port is None else f"{device}:{port}") for host, device, port in found}
 
 
 def namings(report: Report, taking_part: list[Part]) -> Iterator[dict[str, object]]:
@@ -103,7 +82,7 @@ def namings(report: Report, taking_part: list[Part]) -> Iterator[dict[str, objec
         if finding.job is None:
             for host in finding.hosts:
                 named.setdefault((HOST, short_name(host), ""), set())
-            for key in _cited_ports(report.run, finding, known):
+            for key in _ports_of(finding, known):
                 named.setdefault(key, set())
         counts = Counter(kind for kind, _, _ in named)
         for key, numbers in sorted(named.items()):
@@ -144,21 +123,12 @@ def _rank_places(run: Frames) -> dict[int, set[Key]]:
     return places
 
 
-def _cited_ports(run: Frames, finding: Finding, known: Iterable[Key]) -> Iterator[Key]:
-    """Yield the ports that the lines of a finding are about."""
-    lines = {(line.source, line.line) for line in [*finding.evidence, *finding.about]}
+def _ports_of(finding: Finding, known: Iterable[Key]) -> Iterator[Key]:
+    """Yield the ports that a finding is about."""
     of_run = [key for key in known if key[0] == PORT]
-    for frame, (device_column, port_column) in _ABOUT_PORTS.items():
-        if not lines or not run.has(frame):
+    for host, device, port in finding.nics:
+        if port is not None:
+            yield PORT, short_name(host), f"{device}:{port}"
             continue
-        rows = run[frame].filter(pl.col("line").is_in([line for _, line in lines]))
-        for row in rows.to_dicts():
-            if (row["source"], row["line"]) not in lines or row["host"] is None or row[device_column] is None:
-                continue
-            host, device = short_name(str(row["host"])), str(row[device_column])
-            port = row[port_column] if port_column else None
-            ends = [key for key in of_run if key[1] == host and key[2].rpartition(":")[0] == device]
-            if port is None:
-                yield from ends if len(ends) == 1 else ()  # which port of the device is not known
-            else:
-                yield PORT, host, f"{device}:{port}"
+        ends = [key for key in of_run if key[1] == short_name(host) and key[2].rpartition(":")[0] == device]
+        yield from ends if len(ends) == 1 else ()  # which port of the device is not known

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import polars as pl
@@ -13,13 +13,13 @@ import polars as pl
 from ncclforensics.analyses.hang.wait_graph import RECORDED, rows_of
 from ncclforensics.data.names import VERDICTS, datatype, reduction
 from ncclforensics.errors import Defect
-from ncclforensics.frames.protocol import Frames, call_with
+from ncclforensics.frames.protocol import Frames
 from ncclforensics.grammar.values import parse_value
 from ncclforensics.report.earlier_look import EarlierLook
 from ncclforensics.report.groups import Groups
 from ncclforensics.report.next_steps import Command, commands, other_steps
-from ncclforensics.report.racks import add_racks
 from ncclforensics.report.selection import Selection
+from ncclforensics.report.site_names import add_site_names
 from ncclforensics.rules.finding import QUOTED_WARNING, Finding, Line, Severity
 from ncclforensics.rules.registry import Rule, run_rules, select_rules
 
@@ -228,7 +228,7 @@ def build_report(
     """
     selection = selection or Selection()
     rules = select_rules(everything=False) if rules is None else rules
-    findings = run_rules(partial(call_with, run), run.defects, rules)
+    findings = run_rules(run, rules)
     weighed = {row["job"]: row for row in _weighed(run, rules, earlier_look).to_dicts()}
     reasons = dict(run["verdict"].select("job", "reason").iter_rows())
     for finding in findings:
@@ -238,7 +238,7 @@ def build_report(
             finding.detail = finding.detail.replace(reasons[finding.job], row["reason"])
             if row["rests_on_stall"] and finding.certainty == "possible" and finding.severity is Severity.ERROR:
                 finding.severity = Severity.WARNING
-    add_racks(findings, run)
+    add_site_names(findings, run)
     shown: list[Finding] = []
     not_selected: list[Finding] = []
     for finding in findings:
@@ -254,8 +254,8 @@ def _quote_warnings(findings: list[Finding], quotes: dict[tuple[int, int], tuple
     """Put the sentence of the first line of evidence into titles that ask for it."""
     for finding in findings:
         if QUOTED_WARNING in finding.title:
-            line = finding.evidence[0]
-            warning = parse_value(quotes.get((line.source, line.line), (0, ""))[1], "warning_line")
+            quoted = [quotes.get((line.source, line.line), (0, ""))[1] for line in finding.evidence[:1]]
+            warning = parse_value("".join(quoted), "warning_line")
             sentence = str(warning["sentence"]) if warning else "its text was not kept"
             finding.title = finding.title.replace(QUOTED_WARNING, sentence)
 

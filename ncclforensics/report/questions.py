@@ -106,6 +106,7 @@ QUESTIONS = (
         (
             "work_status",
             "watchdog",
+            "watchdog_failure",
             "fingerprint",
             "job_end",
             "speaker",

@@ -49,7 +49,7 @@ class RedactedRun:
         """What the site's configuration says, with redacted paths; its words are left out."""
         settings, path = self._run.settings, self._pseudonyms.path
         files, rule_folders = (tuple(map(path, paths)) for paths in (settings.files, settings.rule_folders))
-        return replace(settings, files=files, rule_folders=rule_folders, redact_words=(), racks={})
+        return replace(settings, files=files, rule_folders=rule_folders, redact_words=(), hosts={}, racks={}, rails={})
 
     @property
     def hashes(self) -> dict[int, str]:

@@ -22,14 +22,14 @@ from ncclforensics.report.pseudonyms import REMOVED, Pseudonyms, is_secret
 SEARCHED_BYTES = 64 << 20  # at the beginning of a file: for users and jobs that no cited line names
 BLOCK = 4 << 20  # bytes
 LONGEST_NAME = 1 << 10  # bytes by which blocks overlap
-SHORTEST_RACK = 3  # characters of a rack's name that is redacted
+SHORTEST_PLACE = 3  # characters of the name of a rack or rail that is redacted
 
 
 def assign_pseudonyms(run: Frames, map_file: Path | None = None) -> Pseudonyms:
     """Assign pseudonyms to the hosts, files and users of a run, in rank order; extend those of `map_file`."""
     hosts = _hosts(run)
     pseudonyms = read_map(map_file) if map_file is not None and map_file.exists() else Pseudonyms(_key(run, hosts))
-    for name in hosts:
+    for name in (*hosts, *run.settings.hosts):
         pseudonyms.host(name)
     pseudonyms.kept |= _kept_identifiers(run)
     for reading in run.inputs:
@@ -44,15 +44,16 @@ def assign_pseudonyms(run: Frames, map_file: Path | None = None) -> Pseudonyms:
             pseudonyms.set(Path(path).name, pseudonyms.path(Path(path).name))
     for value in (*_secrets(run), *run.settings.redact_words):
         pseudonyms.set(value, REMOVED)
-    for number, rack in enumerate(run.settings.racks, 1):
-        if len(rack) >= SHORTEST_RACK and not rack.isdecimal():  # others are in many texts, and name no place
-            pseudonyms.set(rack, f"rack-{number:02}")
+    for kind, names in (("rack", run.settings.racks), ("rail", run.settings.rails)):
+        for number, name in enumerate(names, 1):
+            if len(name) >= SHORTEST_PLACE and not name.isdecimal():  # others are in many texts, and name no place
+                pseudonyms.set(name, f"{kind}-{number:02}")
     for identifier in _identifiers(run):
         pseudonyms.identifier(identifier)
     for text in _texts(run):
-        for user in identifiers.found(identifiers.USERS, text):
+        for user in identifiers.found_in_file(identifiers.USERS, text):
             pseudonyms.user(user)
-        for job in identifiers.found(identifiers.JOBS, text):
+        for job in identifiers.found_in_file(identifiers.JOBS, text):
             pseudonyms.job(job)
     return pseudonyms
 

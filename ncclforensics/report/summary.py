@@ -10,9 +10,11 @@ import polars as pl
 from ncclforensics.data.names import version_text
 from ncclforensics.data.variables import (
     COLLECT_CALLS,
+    COLLECT_OUTPUT,
     COLLECT_RANKS_OF_DUMPS,
     NO_NCCL_LINES,
     NO_PROCESSES,
+    NO_RANKS_IN_TEXT,
     NO_RANKS_OF_DUMPS,
 )
 from ncclforensics.formats import nccl
@@ -67,12 +69,15 @@ def reason_without_job(run: Frames) -> str:
     recognised = run["source"].filter(pl.col("source").is_in(list(logs)))["recognised"].sum()
     if not recognised and _has_only_dumps(run):
         return NO_RANKS_OF_DUMPS
-    return NO_PROCESSES if recognised else NO_NCCL_LINES
+    if recognised:
+        return NO_PROCESSES
+    return NO_RANKS_IN_TEXT if run["source"]["recognised"].sum() else NO_NCCL_LINES
 
 
 def steps_without_job(run: Frames) -> list[str]:
     """What to collect where there is nothing to judge."""
-    return COLLECT_RANKS_OF_DUMPS if reason_without_job(run) == NO_RANKS_OF_DUMPS else COLLECT_CALLS
+    steps = {NO_RANKS_OF_DUMPS: COLLECT_RANKS_OF_DUMPS, NO_RANKS_IN_TEXT: COLLECT_OUTPUT + COLLECT_CALLS}
+    return steps.get(reason_without_job(run), COLLECT_CALLS)
 
 
 def _has_only_dumps(run: Frames) -> bool:

@@ -19,7 +19,7 @@ from ncclforensics.inputs.sources import files_at, path_text
 
 STEP = 1 << 20  # bytes read at once
 TAIL = 64 << 10  # bytes at the end of a file that is there at the beginning, read to see whether the job makes calls
-BEGINNING = 4 << 20  # bytes of a log in which messages show, if its rank sends or receives any
+BEGINNING = 1 << 20  # bytes of a log in which messages show, if its rank sends or receives any
 SEARCH_EVERY = 5.0  # seconds between two searches for new files; known ones are looked at every time
 
 

@@ -10,7 +10,7 @@ from ncclforensics.data.counters import DISCARD_LIMIT, LINK_DOWNED, PEERS_LEAST,
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.port_counters import SHOWN, LinkCounters, counter_lines, increased
-from ncclforensics.rules.shared.port_text import Row, increase_text, period_text, port_name
+from ncclforensics.rules.shared.port_text import Row, increase_text, nics_of, period_text, port_name
 
 DISCARDS, WAIT, SENT = "port_xmit_discards", "port_xmit_wait", "port_xmit_packets"
 # Parts of DISCARDS that some tools print: packets that waited too long.
@@ -52,7 +52,9 @@ def ctr_discards(counter_increase: pl.DataFrame, port_peer: pl.DataFrame) -> Ite
         detail += "or its link was down"
     if expired.height:
         detail += "; some packets had waited too long at the head of a queue"
-    finding = Finding(title, detail, "likely", hosts=links.hosts(ports), evidence=counter_lines(ports))
+    finding = Finding(
+        title, detail, "likely", hosts=links.hosts(ports), nics=nics_of(ports), evidence=counter_lines(ports)
+    )
     if len(lost) == len(ports):
         finding.detail += "; the link went down between the dumps, which is the cause"
         finding.role, finding.severity = Role.CONSEQUENCE, Severity.INFO
@@ -89,5 +91,6 @@ def ctr_congestion(counter_increase: pl.DataFrame, port_peer: pl.DataFrame) -> I
         f"{usual:,}: {_other_end(links, ports[0])} accepts data slowly",
         "possible",
         hosts=links.hosts(ports),
+        nics=nics_of(ports),
         evidence=counter_lines(ports),
     )

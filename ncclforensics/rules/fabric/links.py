@@ -29,7 +29,7 @@ from ncclforensics.rules.shared.port_counters import (
     increased,
     limit_findings,
 )
-from ncclforensics.rules.shared.port_text import Row, increase_text, period_text, port_name
+from ncclforensics.rules.shared.port_text import Row, increase_text, nics_of, period_text, port_name
 
 RESTART_PORTS = 3  # ports of one node that lost their link together
 SYMBOLS, RECEIVED, REMOTE = "symbol_error", "port_rcv_errors", "port_rcv_remote_physical_errors"
@@ -103,7 +103,8 @@ def _port_finding(title: str, detail: str, rows: list[Row], hosts: list[str]) ->
     order = next((order for order in UNRELIABLE_ORDERS if order in orders), orders[0])
     if order == "traffic":
         detail += "; only the traffic counters show which dump is the earlier one"
-    return Finding(title, detail, CERTAINTY.get(order, "possible"), hosts=hosts, evidence=counter_lines(rows))
+    certainty = CERTAINTY.get(order, "possible")
+    return Finding(title, detail, certainty, hosts=hosts, nics=nics_of(rows), evidence=counter_lines(rows))
 
 
 @rule(Category.LINK_ERROR, Severity.WARNING, of=("counter_increase",))
@@ -168,6 +169,7 @@ def _bad_totals(counter_increase: pl.DataFrame, port_peer: pl.DataFrame) -> list
                 "still increase",
                 "possible",
                 hosts=links.hosts(near),
+                nics=nics_of(near + far),
                 evidence=counter_lines(near + far),
             )
         )

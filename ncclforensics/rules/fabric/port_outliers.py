@@ -11,7 +11,7 @@ from ncclforensics.frames.columns import short_host, text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.port_counters import SHOWN, counter_finding, counter_lines
-from ncclforensics.rules.shared.port_text import period_text, port_name
+from ncclforensics.rules.shared.port_text import nics_of, period_text, port_name
 
 PEERS_LEAST = 3  # ports or hosts that are alike, for one to be an outlier
 
@@ -61,6 +61,7 @@ def ctr_port_below_siblings(port_state: pl.DataFrame) -> Iterator[Finding]:
                 f"{where} at {row['usual']:g} Gb/s",
                 "likely",
                 hosts=[row["host"]] if row["host"] else [],
+                nics=nics_of([row]),
                 evidence=[Line(row["source"], row["line"])],
             )
 
@@ -105,6 +106,7 @@ def ctr_port_down_in_use(
             "certain" if evidence else "likely",
             severity=Severity.ERROR if is_used else Severity.WARNING,
             hosts=[row["host"]] if row["host"] else [],
+            nics=nics_of([row]),
             evidence=[Line(row["source"], row["line"]), *evidence],
         )
 

@@ -10,7 +10,7 @@ from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.degraded_links import SAME_PORT, degraded_links, link_hosts, link_target, port_line
 from ncclforensics.rules.shared.port_counters import SHOWN, limit_findings
-from ncclforensics.rules.shared.port_text import port_name
+from ncclforensics.rules.shared.port_text import nics_of, port_name
 
 
 @rule(Category.LINK_DEGRADED, Severity.WARNING, of=("port_state",))
@@ -53,6 +53,7 @@ def ctr_no_subnet_manager(port_state: pl.DataFrame) -> Iterator[Finding]:
             f"the link is up and the port is {waiting[0]['state']}: nothing can be sent over it",
             "certain",
             hosts=sorted({row["host"] for row in waiting if row["host"]}),
+            nics=nics_of(waiting),
             evidence=[port_line(row) for row in waiting[:SHOWN]],
         )
 
@@ -79,6 +80,7 @@ def ctr_port_lost(port_state: pl.DataFrame) -> Iterator[Finding]:
                     f"its link was lost between {first['moment']} and {last['moment']} and has not come back",
                     "certain",
                     hosts=link_hosts(last),
+                    nics=nics_of([last]),
                     role=Role.CAUSE,
                     evidence=[port_line(last, "after"), port_line(first, "before")],
                 )

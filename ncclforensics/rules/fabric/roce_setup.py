@@ -13,7 +13,7 @@ from ncclforensics.frames.columns import short_host, text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.port_counters import counter_finding, increased
-from ncclforensics.rules.shared.port_text import host_counters_text, port_names
+from ncclforensics.rules.shared.port_text import host_counters_text, nics_of, port_names
 
 SHOWN = 4
 Row = dict[str, object]
@@ -51,6 +51,7 @@ def _differing(rows: list[Row], column: str, label: str, device: str, certainty:
         f"{label} {minority[0][column]}, and {reference[column]} on {_port_text(reference, device)}",
         certainty,
         hosts=sorted({str(row["host"]) for row in (minority if is_majority else rows) if row["host"]}),
+        nics=nics_of(minority if is_majority else rows) if device == "device" else set(),
         evidence=[
             *(Line(int(str(row["source"])), int(str(row["line"])), "differs") for row in minority[:SHOWN]),
             Line(int(str(reference["source"])), int(str(reference["line"])), "others"),
@@ -139,6 +140,7 @@ def roce_gid_type(port_gid: pl.DataFrame, port_state: pl.DataFrame, net_devices:
             severity=Severity.WARNING if in_use else Severity.INFO,
             role=Role.CAUSE if in_use else Role.CONTEXT,
             hosts=[row["host"]] if row["host"] else [],
+            nics=nics_of([row]),
             evidence=[
                 Line(row["source"], row["line"]),
                 *([Line(other["source"], other["line"], "another")] if other else []),

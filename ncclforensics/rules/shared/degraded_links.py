@@ -9,7 +9,7 @@ import polars as pl
 from ncclforensics.data.counters import ADAPTERS
 from ncclforensics.rules.finding import Finding, Line, Severity
 from ncclforensics.rules.shared.dump_faults import DumpFault
-from ncclforensics.rules.shared.port_text import Row, port_name
+from ncclforensics.rules.shared.port_text import Row, nics_of, port_name
 
 SAME_PORT = ["host", "device", "guid", "port"]  # columns by which two dumps show the same port
 
@@ -55,6 +55,7 @@ def _slower_than_before(port_state: pl.DataFrame) -> Iterator[Finding]:
                 f"between {first['moment']} and {last['moment']}",
                 "certain",
                 hosts=link_hosts(last),
+                nics=nics_of([last]),
                 evidence=[port_line(last, "after"), port_line(first, "before")],
             )
 
@@ -74,6 +75,7 @@ def _below_capability(port_state: pl.DataFrame) -> Iterator[Finding]:
             "both ends support more: the cable, a transceiver, or a port that was limited",
             "certain",
             hosts=link_hosts(row),
+            nics=nics_of([row]),
             evidence=[port_line(row)],
         )
 
@@ -102,5 +104,6 @@ def _below_parallel_links(port_state: pl.DataFrame) -> Iterator[Finding]:
             f"the {row['_fast']} others between the same two nodes run at {row['_most']:g} Gb/s",
             "likely",
             hosts=link_hosts(row),
+            nics=nics_of([row]),
             evidence=[port_line(row)],
         )

@@ -8,7 +8,7 @@ import polars as pl
 
 from ncclforensics.data.names import ranks_text
 from ncclforensics.frames.columns import OWNER, printed_hosts, text_of
-from ncclforensics.rules.finding import Finding, Line
+from ncclforensics.rules.finding import Finding, Line, Nic
 
 SHOWN = 4  # lines of evidence; the first line of each host comes first
 
@@ -33,9 +33,22 @@ def group_finding(
         certainty=certainty,
         ranks=ranks,
         hosts=hosts,
+        nics=_nics(rows),
         evidence=evidence_lines(rows),
         **fields,
     )
+
+
+def _nics(rows: pl.DataFrame) -> set[Nic]:
+    """Return the NICs of rows that name a NIC (`hca`, or `device` and `port`); none where a row names none."""
+    ports = ["port"] if "port" in rows else []
+    columns = [name for name in ("hca", *(["device"] if ports else [])) if name in rows]
+    if "host" not in rows or not columns:
+        return set()
+    device = pl.coalesce(text_of(name) for name in columns)
+    named = rows.select(text_of("host"), device=device, port=pl.coalesce(*ports, pl.lit(None, pl.Int64))).unique()
+    has_all = not named["host"].has_nulls() and not named["device"].has_nulls()
+    return set(named.iter_rows()) if has_all else set()
 
 
 def error_finding(rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str, certainty: str) -> Finding:

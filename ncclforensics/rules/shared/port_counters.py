@@ -10,7 +10,7 @@ import polars as pl
 from ncclforensics.frames.columns import short_host, text_of
 from ncclforensics.rules.finding import Finding, Line
 from ncclforensics.rules.shared.grouping import processes_text
-from ncclforensics.rules.shared.port_text import Row, port_name
+from ncclforensics.rules.shared.port_text import Row, nics_of, port_name
 
 SHOWN = 4  # lines of evidence
 MOST = 5  # findings on single links; the others share one
@@ -43,7 +43,7 @@ def counter_finding(rows: pl.DataFrame, title: str, detail: str, **fields: objec
     grades = [CERTAINTY.get(row["order"] or "", "possible") for row in ordered]
     certainty = max(grades, key=["certain", "likely", "possible"].index)
     hosts = sorted({row["host"] for row in ordered if row["host"]})
-    finding = Finding(title, detail, certainty, hosts=hosts, evidence=counter_lines(ordered))
+    finding = Finding(title, detail, certainty, hosts=hosts, nics=nics_of(ordered), evidence=counter_lines(ordered))
     for name, value in fields.items():
         setattr(finding, name, value)
     return finding
@@ -136,6 +136,7 @@ def limit_findings(findings: list[Finding], title: str) -> Iterator[Finding]:
             names,
             min((finding.certainty for finding in rest), key=["possible", "likely", "certain"].index),
             hosts=sorted({host for finding in rest for host in finding.hosts}),
+            nics={nic for finding in rest for nic in finding.nics} if all(finding.nics for finding in rest) else set(),
             evidence=[finding.evidence[0] for finding in rest[:SHOWN]],
             severity=rest[0].severity,
         )

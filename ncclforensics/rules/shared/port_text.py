@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import polars as pl
@@ -9,6 +10,7 @@ import polars as pl
 from ncclforensics.data.counters import LINK_DOWNED, LINK_RETRAINED, WHAT
 from ncclforensics.data.names import printable
 from ncclforensics.data.roce import COUNTER_TEXTS
+from ncclforensics.rules.finding import Nic
 
 Row = dict[str, Any]
 SHOWN = 4  # ports or counters that are named; the others are only counted
@@ -26,6 +28,11 @@ def port_name(row: Row, prefix: str = "") -> str:
     known = " ".join(filter(None, (host, device))) if host else switch or device
     owner = known or (f"LID {lid}" if lid is not None else guid) or "unknown device"
     return printable(f"{owner} port {'?' if port is None else port}")
+
+
+def nics_of(rows: Iterable[Row]) -> set[Nic]:
+    """Return the ports of hosts among these rows, for a finding about all of them; ports of switches are left out."""
+    return {(row["host"], row["device"], row["port"]) for row in rows if row["host"] and row["device"]}
 
 
 def port_names(rows: pl.DataFrame) -> str:
