@@ -11,12 +11,14 @@ from pathlib import Path
 
 import zstandard
 
+from ncclforensics.simulate.handling import RECORDS, TAGS, TIME
+from ncclforensics.simulate.handling import Handling as Simulated
+
 Logs = dict[str, list[bytes]]  # the pieces of each file, in order: lines, or the bytes of a compressed file
 Handling = Callable[[Logs, random.Random], Logs]
 
 CALL = re.compile(rb"NCCL (INFO|TRACE) [A-Za-z]+: opCount|NCCL CALL ")
 PROCESS = re.compile(rb"^(\[?[^\n\[\]]{0,40}?)[\w.-]+:(\d+):(\d+) \[", re.MULTILINE)
-TIME = "2026-11-21T03:14:15.100000000Z"
 LONGEST = 40  # lines in one stretch
 OUTPUT = (  # what applications print between NCCL's lines
     b"[2026-11-21 03:14:15,202] [INFO] [engine.py:812] step=%d, skipped=0, lr=[3e-05], loss: 1.9302\n",
@@ -329,13 +331,13 @@ ARRANGED: Mapping[str, Handling] = {
 }
 
 STORED: Mapping[str, Handling] = {
-    "docker": by_line(lambda line: json.dumps({"log": f"{line}\n", "stream": "stdout", "time": TIME})),
-    "JSON lines": by_line(lambda line: json.dumps({"timestamp": TIME, "level": "info", "message": line})),
+    "docker": by_line(RECORDS[Simulated.DOCKER]),
+    "JSON lines": by_line(RECORDS[Simulated.JSON_LINES]),
     "journald": by_line(lambda line: json.dumps({"MESSAGE": line, "__REALTIME_TIMESTAMP": "1795230855100000"})),
     "docker around JSON lines": by_line(
         lambda line: json.dumps({"log": json.dumps({"msg": line, "level": "info"}) + "\n", "time": TIME})
     ),
-    "CRI": by_line(lambda line: f"{TIME} stdout F {line}"),
+    "CRI": by_line(RECORDS[Simulated.CRI]),
     "CRI around JSON lines": by_line(lambda line: f"{TIME} stdout F {json.dumps({'msg': line, 'level': 'info'})}"),
     "CRLF": by_line(lambda line: f"{line}\r"),
     "padded with blanks": by_line(lambda line: line.ljust(240)),
@@ -349,10 +351,7 @@ STORED: Mapping[str, Handling] = {
 }
 
 TAGGED: Mapping[str, Handling] = {
-    "mpirun": tagged(lambda rank: b"[1,%d]<stdout>:" % rank),
-    "srun": tagged(lambda rank: b"%2d: " % rank),
-    "torchrun": tagged(lambda rank: b"[default%d]:" % (rank % 8)),
-    "kubectl": tagged(lambda rank: b"[pod/train-worker-%d/pytorch] " % rank),
+    **{str(kind): tagged(lambda rank, tag=tag: tag(rank, rank % 8).encode()) for kind, tag in TAGS.items()},  # type: ignore[misc]
     "compose": tagged(lambda rank: b"train-worker-%-3d | " % rank),
     "syslog": tagged(lambda rank: b"Nov 21 03:14:15 gpu-%02d python3[%d]: " % (rank // 8, 4000 + rank)),
 }

@@ -96,6 +96,7 @@ APPLYING = {
     "parsing/quoted_errors.py": "what the grammar says stands in front of a line",
     "parsing/explain_line.py": "those of the grammars",
     "extensions/examples.py": "those of the grammars",
+    "report/identifiers.py": "its own, in whole files",
 }
 TERMINAL = ("rich", "textual")
 

@@ -308,6 +308,17 @@ def test_a_log_that_ends_within_an_init_that_the_others_completed_is_not_accused
     assert not hang["culprits"] or hang["certainty"] == "possible"
 
 
+def test_a_log_that_ends_before_the_network_fails_for_others_is_not_accused_as_likely(tmp_path: Path) -> None:
+    logs = logs_of("the-network-fails-for-all")
+    calls = [number for number, line in enumerate(logs["ib-n01.rank1.log"]) if b" opCount " in line]
+    logs["ib-n01.rank1.log"] = logs["ib-n01.rank1.log"][: calls[len(calls) // 2]]
+
+    hang = hang_of(logs, tmp_path / "logs")
+
+    assert (hang["verdict"], hang["culprits"], hang["certainty"]) == ("lagging-ranks", [1], "possible")
+    assert "the network may have stopped the job later" in hang["reason"]
+
+
 def test_two_ranks_that_stand_at_different_places_are_not_both_accused(tmp_path: Path) -> None:
     logs = logs_of(HANG)
     lines = logs["nccl_rank2.log"]

@@ -33,6 +33,17 @@ LOGS = [incident for incident in HANGS if (IS_FULL or incident.name in FEW) and 
 SEEDS = range(4 if IS_FULL else 1)
 OF_ONE_RUN = [incident for incident in LOGS if incident.name not in SEVERAL_RUNS]
 WITH_LESS = [(incident, loss) for loss in LOSSES for incident in OF_ONE_RUN] + each_in_turn(OF_ONE_RUN, SELECTED)
+# Found by full runs: losses behind which an innocent rank was accused.
+FOUND = {
+    ("the-network-fails-for-all", "copies of unequal age", 1),
+    ("a-rank-is-killed", "copies of unequal age", 1),
+    ("old-logs-without-commid", "lines overtaking", 1),
+    ("a-straggler-that-always-arrives", "lines overtaking", 3),
+}
+DRAWN = [(incident, loss, seed) for seed in SEEDS for incident, loss in WITH_LESS]
+FOUND_BEFORE = [
+    (incident, loss, seed) for name, loss, seed in sorted(FOUND) for incident in HANGS if incident.name == name
+]
 
 
 def asked(logs: Logs, folder: Path) -> Json:
@@ -46,8 +57,11 @@ def accused(hang: Json) -> set[int]:
     return set(hang["culprits"])
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize(("incident", "loss"), WITH_LESS, ids=lambda value: getattr(value, "name", value))
+@pytest.mark.parametrize(
+    ("incident", "loss", "seed"),
+    DRAWN + [case for case in FOUND_BEFORE if case not in DRAWN],
+    ids=lambda value: getattr(value, "name", value),
+)
 def test_what_is_lost_accuses_nobody(incident: Incident, loss: str, seed: int, tmp_path: Path) -> None:
     before = answer(incident).json["hang"]
     draw = random.Random(f"{incident.name} {loss} {seed}")
@@ -65,9 +79,20 @@ def test_what_is_lost_accuses_nobody(incident: Incident, loss: str, seed: int, t
         assert accused(after) == accused(before)
 
 
+ARRANGED_CASES = each_in_turn(LOGS, ARRANGED)
+FOUND_STORED = (
+    ("a-rank-never-splits", "printed twice"),
+    ("a-rank-never-splits", "on a screen"),
+    ("two-jobs-in-one-folder", "printed twice"),
+)
+FOUND_ARRANGED = [
+    (incident, handling) for incident in HANGS for name, handling in FOUND_STORED if incident.name == name
+]
+
+
 @pytest.mark.parametrize(
     ("incident", "handling"),
-    each_in_turn(LOGS, ARRANGED),
+    ARRANGED_CASES + [case for case in FOUND_ARRANGED if case not in ARRANGED_CASES],
     ids=lambda value: getattr(value, "name", value),
 )
 def test_how_lines_are_stored_changes_nothing(incident: Incident, handling: str, tmp_path: Path) -> None:
@@ -76,5 +101,7 @@ def test_how_lines_are_stored_changes_nothing(incident: Incident, handling: str,
 
     after = asked(ARRANGED[handling](read_logs(incident.folder, incident.logs), draw), tmp_path)
 
-    for name in ("verdict", "culprits", "certainty", "operation"):
+    for name in ("verdict", "culprits", "certainty"):
         assert after[name] == before[name], name
+    if before["culprits"]:
+        assert after["operation"] == before["operation"]

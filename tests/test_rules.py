@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import wraps
 from pathlib import Path
 
 import pytest
@@ -76,13 +78,14 @@ def test_a_second_rule_of_one_name_is_refused() -> None:
 
 
 def test_a_finding_gets_what_the_rule_left_out() -> None:
-    def call(function: Callable[..., Iterator[Finding]], of: tuple[str, ...]) -> Iterator[Finding]:
-        if function is registry.all_rules()[0].function:
-            yield Finding("title", "detail", "certain")
-
-    (finding,) = registry.run_rules(call, [])
-
     first = registry.all_rules()[0]
+
+    @wraps(first.function)
+    def findings() -> Iterator[Finding]:
+        yield Finding("title", "detail", "certain")
+
+    (finding,) = registry.run_rules(checked(ALL[0]).report.run, [replace(first, function=findings, of=())])
+
     assert (finding.rule, finding.category, finding.severity) == (first.name, first.category, first.severity)
     assert finding.remedy == first.section("Do")
 
@@ -97,7 +100,7 @@ def test_a_rule_with_too_many_findings_is_stopped_and_named(many: int, left: lis
             yield Finding(f"condition {number}", "detail", "certain")
 
     first = registry.all_rules()[0]
-    found = registry.run_rules(lambda function, of: findings(), [], [first])
+    found = registry.run_rules(checked(ALL[0]).report.run, [replace(first, function=findings, of=())])
 
     others = [finding.title for finding in found if not finding.title.startswith("condition")]
     assert others == [f"{text} of the rule {first.name}" for text in left]

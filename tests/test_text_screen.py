@@ -11,6 +11,7 @@ from ncclforensics import analyze
 from ncclforensics.report.build import Report
 from ncclforensics.simulate.generate import generate
 from ncclforensics.simulate.plan import Fault, FaultKind, Plan
+from ncclforensics.views import json_report
 from ncclforensics.views.text_screen import HEIGHT, screen
 from tests.incidents import ALL, INCIDENTS, Incident, answer, checked
 
@@ -116,11 +117,13 @@ def test_a_second_rank_behind_and_a_rank_without_log_stand_beside_a_mismatch(tmp
     log = tmp_path / "nccl_rank5.log"
     log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-9]))
 
-    text = squeezed(last_lines(analyze(str(tmp_path))))
+    report = analyze(str(tmp_path))
+    text = squeezed(last_lines(report))
 
     assert squeezed("rank 19 on gpu-d002 differs") in text
     assert squeezed("waiting: ranks 0-4, 6-11, 13-18, 20-23 (21 of 23)") in text
     assert squeezed("also behind: rank 5 at AllGather") in text
+    assert 5 not in json_report.as_object(report)["hang"]["victims"]
     assert squeezed("no log of rank 12") in text
 
 

@@ -34,6 +34,15 @@ def test_wrapped_lines_give_the_same_verdict(tmp_path: Path, width: int, once: b
     assert wrapped.verdicts[0]["culprits"] == plain.verdicts[0]["culprits"]
 
 
+def test_the_last_line_of_a_screen_that_is_filled_with_blanks_is_whole(tmp_path: Path) -> None:
+    for log in (INCIDENTS / "a-healthy-run").glob("*.log"):
+        lines = log.read_text().splitlines()
+        parts = [line[start : start + 80] for line in lines for start in range(0, max(len(line), 1), 80)]
+        (tmp_path / log.name).write_text("".join(part.ljust(80) + "\n" for part in parts))
+    report = analyze([str(tmp_path)], everything=True)
+    assert (report.verdicts[0]["verdict"], report.verdicts[0]["certainty"]) == ("no-hang", "certain")
+
+
 def test_calls_of_equal_length_are_no_wrapped_lines(tmp_path: Path) -> None:
     for log in HANG.glob("*.log"):
         lines = log.read_text().splitlines()

@@ -17,6 +17,7 @@ MIN_COMPLETED = 2  # lines of a sample that match a shape only together with the
 MAX_PAIRS = 40  # lines of one sample that are tried
 MAX_PARTS = 12  # physical lines of one line in a sample
 MAX_LONGER = 0.05  # of the lines of NCCL and PyTorch: longer than the width
+PADDED = 0.8  # of the lines are as long as the width, where a terminal fills them with blanks
 MAX_BROKEN = 0.2  # lines that match a shape alone, but not together with the next line, for each completed one
 
 
@@ -120,6 +121,7 @@ def join_wrapped(rows: pl.DataFrame, dialect: Dialect, width: int) -> pl.DataFra
     joined = rows.group_by(is_begin.cum_sum().alias("start"), maintain_order=True).agg(
         how.get(name, pl.col(name).first()) for name in rows.columns
     )
-    if is_full[-1] and "cut" in joined:  # what was read ends here, and the rest of the last line may follow
+    is_padded = is_full.sum() > PADDED * is_full.len() and rows["text"][-1].endswith(" ")
+    if is_full[-1] and not is_padded and "cut" in joined:  # the rest of the last line that was read may follow
         joined = joined.with_columns(joined["cut"].scatter(joined.height - 1, True))
     return joined.select(rows.columns)

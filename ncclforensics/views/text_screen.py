@@ -266,7 +266,7 @@ def _waiting(report: Report, row: Row) -> list[RenderableType]:
     if not row["victims"] or not row["culprits"]:
         return []
     lagging = _other_lagging_ranks(report, row)
-    victims = report.numbers(set(row["victims"]) - {rank_id for rank_ids, _ in lagging for rank_id in rank_ids})
+    victims = report.numbers(row["victims"])
     total = report.run["rank"].filter(pl.col("job") == row["job"]).height
     lines = [f"waiting: {ranks_text(victims)} ({len(victims)} of {total})"]
     places = [f"{ranks_text(report.numbers(rank_ids))} at {where}" for rank_ids, where in lagging[:MOST_LINES]]

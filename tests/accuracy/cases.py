@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ncclforensics.rules.finding import Category
 from ncclforensics.simulate.generate import Fault, FaultKind, Finish, Plan, generate, truth_of
-from ncclforensics.simulate.plan import RELEASES
+from ncclforensics.simulate.plan import OF_WORLD, RELEASES
 from tests import real_logs
 from tests.accuracy.judge import Truth
 from tests.handlings import CALL, Logs, read_logs
@@ -32,6 +32,7 @@ FAMILIES = {
     FaultKind.SPLIT_MISSING: ("tp",),
     FaultKind.RANK_MISSING: ("world",),
     FaultKind.OTHER_ROOT: ("tp",),
+    **dict.fromkeys(OF_WORLD, ("world",)),
 }
 ANY_FAMILY = ("tp", "dp", "world")
 
@@ -84,7 +85,9 @@ def _simulated(version: str, kind: FaultKind | None, number: int) -> Case:
     draw = random.Random(name)
     nodes, gpus = draw.choice([(2, 4), (2, 8)])
     family = draw.choice(FAMILIES.get(kind, ANY_FAMILY)) if kind else "world"
-    fault = Fault(kind, (draw.randrange(nodes * gpus),), family) if kind else None
+    at_fault = draw.randrange(nodes * gpus)
+    ranks = (at_fault & ~1, at_fault | 1) if kind is FaultKind.SHARED_GPU else (at_fault,)
+    fault = Fault(kind, ranks, family) if kind else None
     plan = Plan(
         nodes=nodes, gpus_per_node=gpus, tp=4, pp=2 if family == "pp" else 1, layers=draw.choice((1, 2)),
         steps=draw.randrange(2, 6), version=version, seed=draw.randrange(1 << 16), fault=fault,

@@ -53,7 +53,7 @@ class Diagnosis:
     key: str | None = None
     call: Row | None = None
     how: str = ""
-    basis: str = ""  # what it rests on, if not on calls: stacks
+    basis: str = ""  # what it rests on, if not on calls in logs: stacks, dumps
     fields: list[str] = field(default_factory=list)
     collect: list[str] = field(default_factory=list)
     evidence_lines: list[Row] = field(default_factory=list)
@@ -112,6 +112,7 @@ class Job:
                 created[row["rank_id"]] += 1
         self.waits = rows_of(frames["wait"].filter(pl.col("job") == number))
         self.failure_events = rows_of_job("failure_event")
+        self.completion_errors = rows_of_job("completion_error")
         self.process_exits = rows_of_job("process_exit")
         self.all_exits = rows.of("process_exit")  # also of processes that no other line shows
         is_only_job = frames["rank"]["job"].n_unique() == 1  # PyTorch's reports name no job
@@ -133,6 +134,7 @@ class Job:
         has_ras = is_only_job and (None in (self.nranks, self.ras_nranks) or self.nranks == self.ras_nranks)
         self.snapshots = frames["ras_snapshot"].to_dicts() if has_ras else []
         self.states = frames["ras_state"].to_dicts() if has_ras else []
+        self.counted_calls = [row for row in rows.of("counted_call") if row["rank_id"] in self.rank_ids]
         self._call_line, self._member = frames["call_line"], frames["member"]
         calls, last_calls = frames["call"], frames["last_call"]
         self.last_calls = last_calls
@@ -154,6 +156,8 @@ class Job:
         for row in self.processes.values():
             self._own_last_lines[row["last_source"]].add(row["last_line"])
         milestones = [row for host, pid in owners for row in rows.where("milestone", host=host, pid=pid)]
+        duplicates = set(frames["duplicate_source"].iter_rows())
+        milestones = [row for row in milestones if (row["host"], row["pid"], row["source"]) not in duplicates]
         self.milestones = sorted(milestones, key=itemgetter("pos"))
         self.visibility = {
             rank_id: row for rank_id in self.rank_ids for row in rows.where("visibility", rank_id=rank_id)
@@ -170,8 +174,8 @@ class Job:
         self.sources = {row["source"]: row for row in rows.of("source")}
         self.is_cancelled = is_only_job and bool((frames["job_end"]["form"].cast(pl.String) == "cancelled").any())
         self.successes = frames["program_success"].sort("pos").to_dicts() if is_only_job else []
-        # NCCL lays out rings and trees after the bootstrap.
-        self.has_layout = not (frames["ring"].is_empty() and frames["tree"].is_empty())
+        # NCCL lays out rings and trees, and connects them, after the bootstrap.
+        self.has_layout = any(frames[name].height for name in ("ring", "tree", "connection"))
         self.releases = sorted(frames["version"]["version"].cast(pl.String).unique().to_list())
 
     @property

@@ -33,7 +33,7 @@ def weigh_left_out_calls(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
         )
         diagnosis.lower_certainty("possible")
     _weigh_later_calls(job, diagnosis)
-    _weigh_unfinished_logs(job, diagnosis)
+    weigh_unfinished_logs(job, diagnosis)
     return _judge_messages_of_unknown_peers(job, diagnosis)
 
 
@@ -60,7 +60,7 @@ def _weigh_later_calls(job: Job, diagnosis: Diagnosis) -> None:
     diagnosis.lower_certainty("possible")
 
 
-def _weigh_unfinished_logs(job: Job, diagnosis: Diagnosis) -> None:
+def weigh_unfinished_logs(job: Job, diagnosis: Diagnosis) -> None:
     """Lower a diagnosis of ranks whose logs end within an init that the others came through with them."""
     unfinished = [rank_id for rank_id in diagnosis.culprits if _ends_within_shared_init(job, rank_id)]
     if unfinished:

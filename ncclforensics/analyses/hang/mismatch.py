@@ -7,13 +7,14 @@ shows only in the order against calls on other communicators.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import takewhile
 
 import polars as pl
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
+from ncclforensics.analyses.hang.stall import WEAK, find_stall_evidence
 from ncclforensics.analyses.job.line_faults import LOST, MOVED
 from ncclforensics.data.names import argument_text, count_of, ranks_text
 
@@ -74,8 +75,10 @@ def find_divergent_calls(job: Job) -> Diagnosis | None:
         earliest.reason += "; yet every rank destroyed its communicators, so lines may be lost or out of order"
         earliest.lower_certainty("possible")
     if earliest.how == "extra" and _repeats_previous(job, earliest):
-        earliest.reason += "; the line is equal to the one before it, so a log collector may have delivered it twice"
-        earliest.lower_certainty("possible" if any(gap["missing"] < 0 for gap in job.gaps) else "likely")
+        earliest.reason += "; it is the same as the call before it, so a log collector may have delivered a line twice"
+        # A line that came twice stops no job.
+        has_stopped = not WEAK.issuperset(find_stall_evidence(job)) and all(gap["missing"] >= 0 for gap in job.gaps)
+        earliest.lower_certainty("likely" if has_stopped else "possible")
     if _made_the_same(job, earliest):
         earliest.reason += "; yet it made as many calls of each kind as the others, so lines may be out of order"
         earliest.lower_certainty("possible")
@@ -89,16 +92,22 @@ def find_divergent_calls(job: Job) -> Diagnosis | None:
 def _made_the_same(job: Job, diagnosis: Diagnosis) -> bool:
     """Whether the culprits made the calls of another member in another order, with several behind the first difference.
 
-    So it is where the lines of logs are sorted by time stamps that several calls share.
+    So it is where the lines of logs are sorted by time stamps that several calls share. Of two logs, the first calls
+    are compared, as many as the shorter has.
     """
     key = str(diagnosis.key)
-    kinds: dict[int, set[tuple[int, int]]] = defaultdict(set)
-    for rank_id, signature, number in job.signatures([key]).group_by("rank_id", "signature").len().iter_rows():
-        kinds[rank_id].add((signature, number))
-    usual = [kinds[rank_id] for rank_id in kinds if rank_id not in diagnosis.culprits]
-    made = [kinds[rank_id] for rank_id in diagnosis.culprits if rank_id in kinds]
-    later_calls = min((sum(number for _, number in calls) for calls in made), default=0) - job.divergence.get(key, 0)
-    return later_calls > FEW_LATER and all(calls in usual for calls in made)
+    nth = job.divergence.get(key, 0)
+    since = job.signatures([key]).filter((pl.col("nth") >= nth) & (pl.col("nth") < nth + COMPARED_CALLS)).sort("nth")
+    made = {rank_id: tuple(calls) for rank_id, calls in since.group_by("rank_id").agg("signature").iter_rows()}
+    usual = {calls for rank_id, calls in made.items() if rank_id not in diagnosis.culprits}
+    return all(
+        any(_is_another_order(made.get(rank_id, ()), calls) for calls in usual) for rank_id in diagnosis.culprits
+    )
+
+
+def _is_another_order(left: tuple[int, ...], right: tuple[int, ...]) -> bool:
+    length = min(len(left), len(right))
+    return length > FEW_LATER and Counter(left[:length]) == Counter(right[:length])
 
 
 def _begins_in_the_middle(job: Job, key: str) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
 from ncclforensics.analyses.hang.ras_reports import communicator_sizes, process_place
+from ncclforensics.analyses.hang.stall import FROM_ENDS
 from ncclforensics.data.names import ranks_text
 
 MAJORITY = 0.5
@@ -339,11 +340,11 @@ def _launched_more(reports: Reports, name: str) -> bool:
 
 def add_ras_evidence(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     """Return the logs' diagnosis, replaced, supported or weakened by the RAS reports."""
-    if not job.states:
+    if not job.snapshots and not job.states:
         return diagnosis
     ras_diagnosis = diagnose_reports(Reports(job))
     if ras_diagnosis is None:
-        return diagnosis
+        return _weigh_agreement(job, diagnosis)
     is_undecided = diagnosis.verdict == "undecidable" or (
         diagnosis.verdict == "no-hang" and not (job.memberships or job.processes)
     )
@@ -354,7 +355,9 @@ def add_ras_evidence(job: Job, diagnosis: Diagnosis) -> Diagnosis:
         return diagnosis  # the logs show that the calls were made
     ras_culprits = set(ras_diagnosis.culprits)
     if ras_culprits and ras_culprits <= set(diagnosis.culprits):
-        if diagnosis.certainty == "possible":
+        # One report is as little proof as the end of a log: the ranks of a running job differ, too.
+        is_proof = ras_diagnosis.certainty != "possible" and ras_culprits == set(diagnosis.culprits)
+        if diagnosis.certainty == "possible" and is_proof:
             diagnosis.certainty = "likely"
         diagnosis.evidence_lines += [{**cited, "what": "context"} for cited in ras_diagnosis.evidence_lines[:2]]
     elif (
@@ -364,7 +367,20 @@ def add_ras_evidence(job: Job, diagnosis: Diagnosis) -> Diagnosis:
         and not ras_culprits & set(diagnosis.culprits)
     ):
         numbers = ranks_text(job.rank_numbers(ras_culprits)) or "another rank"
-        diagnosis.lower_certainty("likely")
+        diagnosis.lower_certainty("possible" if diagnosis.verdict in FROM_ENDS else "likely")
         diagnosis.reason += f"; but RAS names {numbers}, which {ras_diagnosis.reason}"
         diagnosis.evidence_lines += [{**cited, "what": "context"} for cited in ras_diagnosis.evidence_lines[:2]]
+    return diagnosis
+
+
+def _weigh_agreement(job: Job, diagnosis: Diagnosis) -> Diagnosis:
+    """Lower a verdict on ranks that lack a call if the last table of RAS shows all communicators without a mismatch."""
+    latest = job.snapshots[-1] if job.snapshots else None
+    if diagnosis.verdict == "lagging-ranks" and latest and latest["is_fine"]:
+        diagnosis.reason += (
+            "; the RAS report shows no mismatch: when it was taken, all ranks had launched as many calls; that was"
+            " before, or the last lines of a log are lost"
+        )
+        diagnosis.lower_certainty("possible")
+        diagnosis.add_evidence("context", [{**latest, "rank_id": None}])
     return diagnosis

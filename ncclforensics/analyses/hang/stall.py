@@ -14,6 +14,7 @@ from ncclforensics.analyses.hang.unequal_ends import (
     find_others_in_setup,
     find_several_ends,
     find_several_ends_of_silent_ranks,
+    have_staggered_ends,
 )
 from ncclforensics.analyses.job.exit_reports import CAPTURE, SIGNAL
 from ncclforensics.analyses.job.failure_events import HARD, LOST, NETWORK, REFUSED
@@ -23,7 +24,6 @@ from ncclforensics.analyses.job.torch_text import BARRIER, STORE, TIMED_OUT
 FROM_ENDS = ("lagging-ranks", "p2p-unmatched", "cross-communicator-deadlock", "init-incomplete", "rank-missing")
 LONG_LAG = 32  # collectives behind the others; a host does not enqueue that many on one communicator ahead of a GPU
 MOST_CULPRITS = 0.25  # share of the ranks
-MOST_ENDS = 2  # different numbers of calls in a hang, and one more for each communicator of a rank
 MANY_LINES = 20  # of the application behind the last line of NCCL: the process went on
 NOT_SHOWN = "; no line shows that the job stood still"  # ends the reason of such a verdict
 FEW_CALLS = 8  # of each rank, in an excerpt
@@ -69,7 +69,15 @@ def weigh_stall(job: Job, diagnosis: Diagnosis) -> Diagnosis:
         answer := find_several_ends_of_silent_ranks(job, diagnosis) or find_culprits_apart(job, diagnosis)
     ):
         return answer
-    if not is_from_ends or not WEAK.issuperset(diagnosis.stall_evidence):
+    if not is_from_ends:
+        return diagnosis
+    if {"failure"} <= {*diagnosis.stall_evidence} <= {*WEAK, "failure"} and (pair := _failed_apart(job, diagnosis)):
+        diagnosis.reason += (
+            f"; but transfers between {pair[0]} and {pair[1]} failed, which a rank that makes no call does not "
+            "cause: the network may have stopped the job later, behind the end of this log"
+        )
+        diagnosis.lower_certainty("possible")
+    if not WEAK.issuperset(diagnosis.stall_evidence):
         return diagnosis
     if job.is_finished:
         reason = "every rank destroyed its communicators, so the calls that some logs lack are lines that were lost"
@@ -88,11 +96,28 @@ def weigh_stall(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     lag = max((job.lag(rank_id) for rank_id in diagnosis.culprits), default=0)
     was_ended = _was_ended(job) and "silence" not in diagnosis.stall_evidence
     is_ordinary = (
-        _is_excerpt(job) or _has_staggered_ends(job) or _are_many(job, diagnosis.culprits) or was_ended or job.is_ended
+        _is_excerpt(job) or have_staggered_ends(job) or _are_many(job, diagnosis.culprits) or was_ended or job.is_ended
     )
     if is_ordinary or has_later_output or lag > LONG_LAG or _ends_before_others(job, diagnosis.culprits):
         diagnosis.lower_certainty("possible")
     return diagnosis
+
+
+def _failed_apart(job: Job, diagnosis: Diagnosis) -> tuple[str, str] | None:
+    """Two hosts between which transfers failed though no culprit is on the host that did not answer.
+
+    A NIC answers without its process: that a rank makes no call does not fail transfers, only that it ends does.
+    """
+    hosts = {job.rank_ids[rank_id]["host"] for rank_id in diagnosis.culprits}
+    reporting = {event["rank_id"] for event in job.failure_events}
+    if not hosts or not reporting.isdisjoint(diagnosis.culprits):
+        return None
+    pairs = [
+        (error["host"], error["peer_host"])
+        for error in job.completion_errors
+        if error["peer_host"] and error["peer_host"] not in hosts and not error["is_survived"]
+    ]
+    return min(pairs, default=None)
 
 
 def _shown_by(job: Job, evidence: list[str]) -> str:
@@ -143,14 +168,3 @@ def _are_many(job: Job, culprits: list[int]) -> bool:
     on_these_hosts = [rank_id for rank_id, row in job.rank_ids.items() if row["host"] in hosts]
     stopped_hosts = len(on_these_hosts) == len(culprits) and len(culprits) < len(job.rank_ids)
     return len(culprits) > MOST_CULPRITS * len(job.rank_ids) and len(culprits) > 1 and not stopped_hosts
-
-
-def _has_staggered_ends(job: Job) -> bool:
-    """Whether ranks made so many different numbers of calls that no single waiting point explains them.
-
-    A hang stops the others at one place of the program for each communicator that they wait in; ranks of a running
-    job are spread over more.
-    """
-    made = job.calls.group_by("rank_id").len()["len"]
-    communicators = max(job.communicator_index.values(), default=0) + 1
-    return made.n_unique() > MOST_ENDS + communicators

@@ -13,6 +13,8 @@ from ncclforensics.analyses.hang.job import Diagnosis, Job
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.variables import LOOK_AGAIN
 
+MOST_ENDS = 2  # different numbers of calls in a hang, and one more for each communicator of a rank
+
 
 def find_several_ends(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
     """Answer where some logs end between those of the culprits and of the others: not all may go to the end."""
@@ -116,6 +118,17 @@ def _several_ends(job: Job, diagnosis: Diagnosis, between: list[int], first: lis
     answer = _left_open(diagnosis, reason, collect)
     answer.key, answer.call, answer.evidence_lines = diagnosis.key, diagnosis.call, diagnosis.evidence_lines
     return answer
+
+
+def have_staggered_ends(job: Job) -> bool:
+    """Whether ranks made so many different numbers of calls that no single waiting point explains them.
+
+    A hang stops the others at one place of the program for each communicator that they wait in; ranks of a running
+    job are spread over more.
+    """
+    made = job.calls.group_by("rank_id").len()["len"]
+    communicators = max(job.communicator_index.values(), default=0) + 1
+    return made.n_unique() > MOST_ENDS + communicators
 
 
 def find_end_in_setup(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import polars as pl
 
 from ncclforensics.analyses.hang import (
+    counts_join,
     init,
     mismatch,
     no_hang,
@@ -51,7 +52,7 @@ VERDICT = {
     "caller": pl.Int32(),  # rank number of the process that made this Send or Recv
     "call_ranks": pl.List(pl.Int32()),  # rank numbers of its communicator; null if unknown, or if it has all ranks
     "how": pl.String(),  # of a mismatch: skipped, extra, swapped, arguments, another; compared: by PyTorch
-    "basis": pl.String(),  # what it rests on, if not on calls: stacks
+    "basis": pl.String(),  # what it rests on, if not on calls in logs: stacks, dumps
     "fields": pl.List(pl.String()),  # of the call that differ
     "reason": pl.String(),
     "stall_evidence": pl.List(pl.String()),  # what shows that the job stood still
@@ -131,11 +132,26 @@ def _diagnose_jobs(frames: dict[str, pl.DataFrame]) -> list[tuple[Job, Diagnosis
     for job in all_jobs(frames):
         answers = (question(job) for question in QUESTIONS)
         diagnosis = next(answer for answer in answers if answer is not None)
-        diagnosis = stacks.add_stack_evidence(job, ras_evidence.add_ras_evidence(job, diagnosis))
+        diagnosis = counts_join.weigh_counts(job, ras_evidence.add_ras_evidence(job, diagnosis))
+        diagnosis = stacks.add_stack_evidence(job, diagnosis)
         recorder.name_dumps(job, diagnosis)
         diagnosis = omissions.weigh_omissions(job, stall.weigh_stall(job, diagnosis))
         diagnoses.append((job, diagnosis))
     return diagnoses
+
+
+def _victims(job: Job, diagnosis: Diagnosis, recorded_wait: pl.DataFrame) -> list[int]:
+    """Return the victims of a diagnosis: not ranks that others wait for in another communicator and that wait for none.
+
+    A job may have a second fault, which the first one does not explain.
+    """
+    if not (diagnosis.culprits or diagnosis.missing):
+        return diagnosis.victims
+    waiters = {edge["waiter"] for edge in job.waits}
+    recorded = recorded_wait.filter(job=job.number).filter(~pl.col("waiter").is_in(list(waiters)))
+    awaited = job.awaited_ranks.union(*recorded["waits_for"].to_list())
+    explained = {*waiters, *recorded["waiter"], *(row["rank_id"] for row in job.members.get(str(diagnosis.key), []))}
+    return [rank_id for rank_id in diagnosis.victims if rank_id not in awaited - explained]
 
 
 def _caller(job: Job, diagnosis: Diagnosis) -> int | None:
@@ -166,8 +182,10 @@ def job_diagnosis(
     wait: pl.DataFrame,
     visibility: pl.DataFrame,
     failure_event: pl.DataFrame,
+    completion_error: pl.DataFrame,
     process_exit: pl.DataFrame,
     milestone: pl.DataFrame,
+    duplicate_source: pl.DataFrame,
     source: pl.DataFrame,
     version: pl.DataFrame,
     work: pl.DataFrame,
@@ -175,6 +193,7 @@ def job_diagnosis(
     ras_snapshot: pl.DataFrame,
     ras_state: pl.DataFrame,
     ras_member: pl.DataFrame,
+    counted_call: pl.DataFrame,
     job_end: pl.DataFrame,
     torch_error: pl.DataFrame,
     torch_source: pl.DataFrame,
@@ -199,11 +218,14 @@ def job_diagnosis(
     unfinished_setup: pl.DataFrame,
     ring: pl.DataFrame,
     tree: pl.DataFrame,
+    connection: pl.DataFrame,
+    recorded_wait: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per job: its verdict with the evidence lines."""
     rows = [
         {
             **diagnosis.row(job.number),
+            "victims": _victims(job, diagnosis, recorded_wait),
             "caller": _caller(job, diagnosis),
             "call_ranks": _ranks_of_part(job, diagnosis.key),
             "absent": sorted({*job.absent, *diagnosis.missing}),

@@ -7,10 +7,10 @@ from collections import defaultdict
 import polars as pl
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
-from ncclforensics.analyses.hang.left_out import undecided, weigh_left_out_calls
+from ncclforensics.analyses.hang.left_out import undecided, weigh_left_out_calls, weigh_unfinished_logs
 from ncclforensics.analyses.hang.message_order import judge_messages_in_order
 from ncclforensics.analyses.hang.ranks_without_log import exclude_waiting_for_absent
-from ncclforensics.analyses.hang.unequal_ends import find_several_ends_of_silent_ranks
+from ncclforensics.analyses.hang.unequal_ends import find_several_ends_of_silent_ranks, have_staggered_ends
 from ncclforensics.analyses.hang.wait_cycle import holds_several, judge_cycle
 from ncclforensics.analyses.job.exit_reports import CAPTURE, EXIT, SIGNAL
 from ncclforensics.analyses.job.failure_events import HARD, LOST, NETWORK, REMOTE_ERROR
@@ -118,8 +118,12 @@ def find_lost_process(job: Job) -> Diagnosis | None:
         "failure",
         [event for event in connection_losses if event["named_rank_id"] in culprits][:3] or connection_losses[:3],
     )
+    weigh_unfinished_logs(job, diagnosis)
     if named_ranks:
         return diagnosis
+    if have_staggered_ends(job):
+        diagnosis.reason += "; but the logs end at many different places: not all of them go to the end"
+        diagnosis.lower_certainty("possible")
     return find_several_ends_of_silent_ranks(job, diagnosis) or diagnosis
 
 
@@ -352,6 +356,9 @@ def _count_earlier_calls(job: Job, edge: Row, missing_calls: set[tuple[int | Non
     return len(missing_calls & calls_made)
 
 
+MOST_PEERS = 3  # named in a reason
+
+
 def find_transport_failure(job: Job) -> Diagnosis | None:
     """Find failures of the transport or a GPU where all ranks made the same calls."""
     failures = [event for event in job.failure_events if event["kind"] in (HARD, NETWORK, LOST) and job.is_fatal(event)]
@@ -362,9 +369,12 @@ def find_transport_failure(job: Job) -> Diagnosis | None:
     cited = local_faults or failures
     if not job.calls.height:
         is_local = bool(local_faults) or {event["form"] for event in failures} == {"system_call"}
-        cause = "a rank reports a fault of its own" if is_local else "connections failed"
+        peers = [] if is_local else list(dict.fromkeys(str(event["peer"]) for event in failures if event["peer"]))
+        to_peers = f" to {', '.join(peers[:MOST_PEERS])}" if peers else ""
+        cause = "a rank reports a fault of its own" if is_local else f"connections{to_peers} failed"
         reason = f"{cause}; these logs contain no calls, so they do not show which call it stopped"
-        diagnosis = Diagnosis("undecidable", reason, "likely", collect=COLLECT_CALLS)
+        of_peers = [f"the logs and the output of the processes{to_peers.replace(' to', ' at')}"] if peers else []
+        diagnosis = Diagnosis("undecidable", reason, "likely", collect=of_peers + COLLECT_CALLS)
     elif job.absent and not local_faults:
         absent = ranks_text(job.absent)
         reason = f"all ranks in these logs made the same calls, then connections failed; no log of {absent} was given"

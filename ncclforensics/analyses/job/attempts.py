@@ -19,6 +19,7 @@ EARLIER_RUN = {
     "next_job": pl.Int32(),  # it used the same GPUs afterwards
 }
 Spans = dict[int, tuple[int, int]]  # file -> first and last `pos` of a job's lines in it
+MOST_OVERLAP = 0.5  # of the shorter run; more than that, and both ran at a time: GPUs are numbered within a container
 ATTEMPT = "attempt_"  # torchrun's folders of logs: attempt_0, and one more for every restart
 
 
@@ -60,7 +61,9 @@ def _order_in_files(spans: Spans, others: Spans) -> int:
     for number in spans.keys() & others.keys():
         (first, last), (other_first, other_last) = spans[number], others[number]
         is_earlier, is_later = (first < other_first, last < other_last), (first > other_first, last > other_last)
-        orders.add(-1 if all(is_earlier) else 1 if all(is_later) else 0)
+        overlap = min(last, other_last) - max(first, other_first)
+        is_beside = overlap > MOST_OVERLAP * min(last - first, other_last - other_first)
+        orders.add(0 if is_beside else -1 if all(is_earlier) else 1 if all(is_later) else 0)
     return orders.pop() if len(orders) == 1 else 0
 
 

@@ -37,11 +37,24 @@ COMMUNICATOR_LIFETIME = {
     "end_line": pl.Int32(),
 }
 
+DUPLICATE_SOURCE = {"host": pl.Categorical(), "pid": pl.Int32(), "source": pl.Int32()}
+
 _CREATION_COLUMNS = ["rank", "nranks", "cudadev", "busid", "commid", "parent", "child", "color", "creator"]
 _ENDING_COLUMNS = ["rank", "nranks", "cudadev", "busid", "commid"]
 _POINTER = [*OWNER, "comm"]
 # Stands for a pointer that was left out of a text: what else a process knows its communicator by.
 _SUBSTITUTE = pl.format("left out, rank {} of {}", "rank", "nranks")
+
+
+@analysis(DUPLICATE_SOURCE)
+def duplicate_source(communicator: pl.DataFrame) -> pl.DataFrame:
+    """Sources that repeat the lines of a process from another source: its own file, and the output of the whole job.
+
+    Their lines stand behind those of the first source, as if they had been printed later.
+    """
+    starts = communicator.filter(text_of("phase") == "START", pl.col("commid").is_not_null()).sort("pos")
+    first = pl.col("source").first().over(*_POINTER, "rank", "commid")
+    return starts.filter(pl.col("source") != first).select(*OWNER, "source").drop_nulls().unique(maintain_order=True)
 
 
 @analysis(COMMUNICATOR_LIFETIME)
@@ -61,6 +74,7 @@ def communicator_lifetime(
     call_occurrence: pl.DataFrame,
     source: pl.DataFrame,
     restart: pl.DataFrame,
+    duplicate_source: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per communicator of a process, from creation to end. `incarnation` separates uses of one pointer.
 
@@ -112,14 +126,17 @@ def communicator_lifetime(
     )
     lifetimes = _seen_only_at_their_end(lifetimes, call_line, source)
     proofs = [
-        _connected_communicators(lifetimes, milestone),
-        _timed_communicators(lifetimes, init_timing),
+        _connected_communicators(lifetimes, _without(duplicate_source, milestone)),
+        _timed_communicators(lifetimes, _without(duplicate_source, init_timing)),
         _communicators_with_calls(lifetimes, call_template, call_line, call_occurrence),
     ]
     proven = pl.concat(proofs).unique().with_columns(proven=pl.lit(value=True))
     found_nics = gpu_direct.filter(form="hca")  # the topology is searched when all ranks have met
     later_steps = pl.concat(
-        [frame.select("host", "pid", "pos") for frame in (placement, channel_count, ring, bootstrap_timing, found_nics)]
+        [
+            _without(duplicate_source, frame).select("host", "pid", "pos")
+            for frame in (placement, channel_count, ring, bootstrap_timing, found_nics)
+        ]
     )
     met = _newest_communicators(lifetimes, later_steps).unique().with_columns(has_met=pl.lit(value=True))
     return (
@@ -130,6 +147,10 @@ def communicator_lifetime(
             is_complete=pl.col("is_complete") | pl.col("proven").fill_null(False),
         )
     )
+
+
+def _without(duplicate_source: pl.DataFrame, lines: pl.DataFrame) -> pl.DataFrame:
+    return lines if duplicate_source.is_empty() else lines.join(duplicate_source, on=[*OWNER, "source"], how="anti")
 
 
 def _seen_only_at_their_end(lifetimes: pl.DataFrame, call_line: pl.DataFrame, source: pl.DataFrame) -> pl.DataFrame:

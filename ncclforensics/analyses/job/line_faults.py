@@ -2,8 +2,8 @@
 ones removed.
 
 NCCL prints the creation of a communicator in a fixed order (START, COMPLETE, then calls), its connections in the order
-of their channels, and no line about them twice in a row. Where a log shows otherwise, the same happened to lines of
-calls, of which no line shows it.
+of their channels, no line about them twice in a row, and the calls of a thread in the order of their times. Where a log
+shows otherwise, the same happened to lines of calls, of which no line shows it.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ def line_fault(
         *_creations(communicator, call_template, source, omission),
         _sorted_calls(call_template, call_occurrence),
         _moved(connection),
+        _late(call_template, call_occurrence),
         _selected(call_template, call_occurrence),
         _distinct(call_template, call_occurrence),
         *(_doubled(lines) for lines in (communicator, placement, channel_count, ring, connection)),
@@ -185,3 +186,25 @@ def _moved(connection: pl.DataFrame) -> pl.DataFrame:
     rows = rows.with_columns(**{name: step.over(same_pair) for name, step in steps.items()})
     found = rows.filter((pl.col("step0") == 2) & (pl.col("step1") == -1) & (pl.col("step2") == 2))
     return found.select(*OWNER, pl.lit(MOVED).alias("kind"), "source", "line")
+
+
+def _late(call_template: pl.DataFrame, call_occurrence: pl.DataFrame) -> pl.DataFrame:
+    """Calls with an earlier time than the call before them and the one behind: a clock that was set does not return."""
+    owner = [*OWNER, "source", "tid"]
+    if _is_empty(call_template["stamp"]) and _is_empty(call_occurrence["launcher_time"]):
+        return pl.DataFrame(schema=LINE_FAULT)
+    templates = call_template.select(*owner, "line", "stamp").with_row_index("call_template")
+    calls = call_occurrence.head(MOST_COUNTED).join(templates, on="call_template").sort("pos")
+    found = []
+    for clock in ("stamp", "launcher_time"):  # texts of one form, which sort like the times
+        before, after = pl.col(clock).shift(), pl.col(clock).shift(-1)
+        is_same_form = pl.all_horizontal(
+            time.str.len_bytes() == pl.col(clock).str.len_bytes() for time in (before, after)
+        )
+        is_late = is_same_form & (pl.col(clock) < before) & (after >= before)
+        found.append(calls.filter(is_late.over(owner)))
+    return pl.concat(found).select(*OWNER, pl.lit(MOVED).alias("kind"), "source", "line")
+
+
+def _is_empty(column: pl.Series) -> bool:
+    return column.null_count() == column.len()

@@ -64,8 +64,14 @@ def boot_init_refused(
 
 
 def _returned_warnings(nccl_warning: pl.DataFrame, failed: pl.DataFrame) -> list[Line]:
-    """Return the warnings, one of each process, whose error these ranks returned to the application."""
-    returned = nccl_warning.filter("is_returned").join(failed.select(OWNER), on=OWNER, how="semi", nulls_equal=True)
+    """Return the warnings, one of each process, whose error these ranks returned to the application.
+
+    Where the log ends within the chain of callers, these are the warnings that began it.
+    """
+    of_ranks = nccl_warning.join(failed.select(OWNER), on=OWNER, how="semi", nulls_equal=True)
+    returned = of_ranks.filter("is_returned")
+    if returned.is_empty():
+        returned = of_ranks.filter((pl.col("chain").list.len() > 0) & ~pl.col("went_on"))
     firsts = returned.unique(OWNER, keep="first", maintain_order=True).select("source", "line")
     return [Line(source, line, RETURNED) for source, line in firsts.head(MOST_WARNINGS).iter_rows()]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.analyses.hang.recorder import UNFINISHED
+from ncclforensics.analyses.hang.recorder_diagnosis import BY_DUMPS, NOT_BEGUN, UNFINISHED
 from ncclforensics.analyses.hang.stacks import BY_STACKS
 from ncclforensics.data.names import operation_text, ranks_text
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
@@ -22,7 +22,8 @@ def coll_lagging_ranks(verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, ra
 
     Means: the ranks that did not make the call are the culprits; the ranks in it are victims. The culprits are stuck
     outside NCCL (data loader, exception, checkpoint, a GPU kernel that never ends) or have ended. Flight Recorder
-    dumps also show ranks that made the call and did not complete it, while others did: a GPU stopped inside it.
+    dumps also show ranks that made the call and did not complete it, while others did: a GPU stopped inside it; and
+    ranks whose GPU did not begin it: it stopped before.
     Not when: the log was copied from a running job; a rank's file ends inside a line (its last calls may be lost); one
     stack of a running job was taken, for a slow rank is behind the others, too.
     Do: on the culprit's host take the stack of the process (py-spy dump --pid, gdb -p) before restarting anything.
@@ -37,6 +38,8 @@ def coll_lagging_ranks(verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, ra
             )
         elif row["how"] == UNFINISHED:  # the Flight Recorder shows that it made the call
             title = "{ranks} did not complete {call}, which others completed"
+        elif row["how"] == NOT_BEGUN:
+            title = "the GPU of {ranks} did not begin {call}, which those of the others did"
         elif _may_be_running(row):
             title = "{ranks} had not called {call} where the logs end"
         finding = verdict_finding(row, verdict_evidence, rank, title)
@@ -95,6 +98,8 @@ def coll_all_ranks_same_op_stuck(
     for row in verdicts_of(verdict, "stuck-together"):
         ranks = "all reporting ranks" if row["certainty"] == "possible" else "all ranks"
         title = f"{ranks} are in the same call, {{call}}, and it does not complete"
+        if row["basis"] == BY_DUMPS:  # the ranks of other process groups wait elsewhere
+            title = "all ranks of one call, {call}, are in it, and it does not complete"
         yield verdict_finding(
             row, verdict_evidence, rank, title if row["name"] else "communication failed, and no rank makes progress"
         )
@@ -115,7 +120,8 @@ def read_subsystem_gap(
         return
     for row in verdicts_of(verdict, "undecidable"):
         without_log = ranks_text(row["suspects"])
-        title = f"not decidable without the log of {without_log}" if without_log else "not decidable from these logs"
+        kind = "Flight Recorder dumps" if row["basis"] == BY_DUMPS else "log"
+        title = f"not decidable without the {kind} of {without_log}" if without_log else "not decidable from these logs"
         finding = verdict_finding(row, verdict_evidence, rank, title)
         finding.role = Role.CONTEXT
         finding.remedy = "Collect " + "; ".join(row["collect"]) if row["collect"] else ""

@@ -181,17 +181,22 @@ def boot_message_truncated(
 
 
 @rule(Category.BOOTSTRAP, Severity.INFO, of=("unexpected_peer",))
-def boot_foreign_connection(unexpected_peer: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+def boot_foreign_connection(
+    unexpected_peer: pl.DataFrame, nccl_warning: pl.DataFrame, rank: pl.DataFrame
+) -> Iterator[Finding]:
     """A process that is not a rank of this job connected to a port of NCCL.
 
     Means: a port scanner, another job, or a process of an earlier run. NCCL drops the connection and continues.
-    Not when: init fails and all ranks print it: then the ranks may run different versions.
+    Not when: returned errors follow the line: then the connection was one that NCCL needed; init fails and all ranks
+    print it: then the ranks may run different versions.
     Do: exclude the ports of the job from security scans; NCCL_RAS_ADDR=localhost:PORT keeps RAS on the host.
     Sources: nccl#1996; nccl: src/misc/socket.cc.
     """
-    if not unexpected_peer.is_empty():
+    has_chain = pl.col("chain").list.len() > 0
+    dropped = unexpected_peer.join(nccl_warning.filter(has_chain), on=["source", "line"], how="anti")
+    if not dropped.is_empty():
         yield group_finding(
-            unexpected_peer, rank, "an unexpected peer connected to a port of NCCL on {processes}",
+            dropped, rank, "an unexpected peer connected to a port of NCCL on {processes}",
             "NCCL dropped the connection", "possible",
             role=Role.CONTEXT,
         )  # fmt: skip

@@ -23,7 +23,7 @@ WAITS_FOR = {
 }
 
 
-@rule(Category.HANG, Severity.INFO, of=("transfer_in_flight",))
+@rule(Category.HANG, Severity.INFO, of=("transfer_in_flight",), hang=True)
 def transfer_not_ended(transfer_in_flight: pl.DataFrame) -> Iterator[Finding]:
     """Transfers had not ended when the profiler wrote its trace, or the proxy was dumped.
 
@@ -41,13 +41,14 @@ def transfer_not_ended(transfer_in_flight: pl.DataFrame) -> Iterator[Finding]:
         ranks = sorted(rows["rank"].drop_nulls().unique().to_list())
         hops = _hops(rows)
         first = hops if hops.height else rows.unique("rank", keep="first", maintain_order=True)
-        way = [f"from rank {row['rank']} to rank {row['peer']}" for row in hops.head(SHOWN).to_dicts()]
-        on_the_way = [f"data stood on the way {', '.join(way)}"] if way else []
+        ways = hops.select("rank", "peer").unique(maintain_order=True).head(SHOWN)
+        way = ", ".join(f"from rank {row['rank']} to rank {row['peer']}" for row in ways.to_dicts())
         of_communicator = "" if key[0] is None else f" of communicator {int(str(key[0])):#x}"
         where = ranks_text(ranks) if ranks else "a rank that the dump does not name"
+        stood = f"data stood still on the way {way}: " if way else ""
         yield Finding(
-            f"{count_of(rows.height, 'transfer')} of {key[1]}{number} had not ended on {where}{of_communicator}",
-            "; ".join([*on_the_way, *(_text(row) for row in first.head(SHOWN).to_dicts())]),
+            f"{stood}{count_of(rows.height, 'transfer')} of {key[1]}{number} had not ended on {where}{of_communicator}",
+            "; ".join(_text(row) for row in first.head(SHOWN).to_dicts()),
             "possible" if key[0] is None and not hops.height else "likely",
             role=Role.CONTEXT,
             evidence=evidence_lines(first.select("source", "line").head(SHOWN)),
