@@ -268,7 +268,8 @@ def _waiting(report: Report, row: Row) -> list[RenderableType]:
     lagging = _other_lagging_ranks(report, row)
     victims = report.numbers(row["victims"])
     total = report.run["rank"].filter(pl.col("job") == row["job"]).height
-    lines = [f"waiting: {ranks_text(victims)} ({len(victims)} of {total})"]
+    count = len(row["victims"])
+    lines = [f"waiting: {ranks_text(victims)} ({count} of {total})" if victims else f"waiting: {count} of {total}"]
     places = [f"{ranks_text(report.numbers(rank_ids))} at {where}" for rank_ids, where in lagging[:MOST_LINES]]
     places += [f"{len(lagging) - MOST_LINES} more places"] if len(lagging) > MOST_LINES else []
     also = [f"also behind: {'; '.join(places)}"] if places else []
