@@ -69,6 +69,7 @@ ON_EACH_RANK = ("journal", "collectives", "pair_schedule", "worker", "orphan_gua
 PATTERNS = {
     "inputs/plain_pickle.py": "runs of instructions of a pickle, which is no text",
     "inputs/sources.py": "the user's own pattern for a rank in a file's name",
+    "parsing/shortened_lines.py": "pieces of the shapes of the grammars, one after the other",
     "parsing/learned_tags.py": "a tag that is learned from the lines of one input, which no grammar can know",
     "report/identifiers.py": "addresses, GUIDs, URLs, users and jobs in any text, whoever printed it",
     "report/pseudonyms.py": "words of any text, and what stands behind the name of a secret",

@@ -99,8 +99,8 @@ def printable(name: str) -> str:
 
 # Commands are not capitalised at the beginning of a sentence.
 COMMANDS = (
-    "dmesg", "docker", "gdb", "ibstat", "ip", "lspci", "mlxlink", "modprobe", "mpirun", "nvidia-imex-ctl", "nvidia-smi",
-    "py-spy", "srun", "systemctl", "ulimit",
+    "df", "dmesg", "docker", "gdb", "getent", "ibstat", "ip", "lspci", "mlxlink", "modprobe", "mpirun",
+    "nvidia-imex-ctl", "nvidia-smi", "py-spy", "srun", "systemctl", "ulimit",
 )  # fmt: skip
 
 
@@ -113,6 +113,15 @@ def sentence(text: str) -> str:
     first = text.partition(" ")[0].rstrip(",;:")
     begun = text if first in COMMANDS else text[:1].upper() + text[1:]
     return begun + "." * (not begun.endswith("."))
+
+
+def shown(value: object) -> object:
+    """A value of a line, or `?` where the line lacks it.
+
+    >>> shown(3), shown(None)
+    (3, '?')
+    """
+    return "?" if value is None else value
 
 
 def parse_short_integer(text: str | None) -> int | None:

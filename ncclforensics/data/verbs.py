@@ -22,6 +22,24 @@ STATUS = {
     21: ("general error", "the device failed and reports no reason", "here"),
 }
 
+# The names of the statuses above in libibverbs, as NCCL prints them from 2.28 on.
+STATUS_NAMES = {
+    "IBV_WC_LOC_LEN_ERR": 1,
+    "IBV_WC_LOC_QP_OP_ERR": 2,
+    "IBV_WC_LOC_PROT_ERR": 4,
+    "IBV_WC_WR_FLUSH_ERR": 5,
+    "IBV_WC_MW_BIND_ERR": 6,
+    "IBV_WC_BAD_RESP_ERR": 7,
+    "IBV_WC_LOC_ACCESS_ERR": 8,
+    "IBV_WC_REM_INV_REQ_ERR": 9,
+    "IBV_WC_REM_ACCESS_ERR": 10,
+    "IBV_WC_REM_OP_ERR": 11,
+    "IBV_WC_RETRY_EXC_ERR": 12,
+    "IBV_WC_RNR_RETRY_EXC_ERR": 13,
+    "IBV_WC_FATAL_ERR": 19,
+    "IBV_WC_GENERAL_ERR": 21,
+}
+
 # Events by the beginning of their text.
 PORT_DOWN = ["port error"]
 DEVICE_DEAD = ["local catastrophic error"]

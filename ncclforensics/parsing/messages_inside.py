@@ -12,6 +12,7 @@ import polars as pl
 
 from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.parsing.matching import Matched, match
+from ncclforensics.parsing.shortened_lines import read_shortened
 
 PLACE = ["source", "line"]
 MAX_LINES = 2_000  # lines with such a message that are read
@@ -45,7 +46,7 @@ def _unshaped(found: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
     """Return the messages that only shapes for lines of any text match (columns PLACE, `text`)."""
     general = {shape.frame for shape in dialect.shapes if shape.priority < 0}
     numbered = found.with_columns(line=pl.int_range(pl.len(), dtype=pl.Int32))  # one line may hold several
-    result = match(numbered, dialect)
-    shaped = [rows.select("line") for name, part in result.frames.items() if name not in general for rows in part]
+    frames = read_shortened(match(numbered, dialect).frames, dialect)
+    shaped = [rows.select("line") for name, part in frames.items() if name not in general for rows in part]
     is_shaped = numbered["line"].is_in(pl.concat(shaped)["line"].implode()) if shaped else pl.lit(value=False)
     return found.filter(pl.lit(is_shaped).not_() if shaped else pl.lit(value=True)).select(*PLACE, "text")

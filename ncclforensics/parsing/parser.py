@@ -15,6 +15,7 @@ from ncclforensics.parsing.matching import NO_HOST, Matched, contains_prefix, ma
 from ncclforensics.parsing.messages_inside import messages_inside
 from ncclforensics.parsing.quoted_errors import messages_alone, quoted_errors
 from ncclforensics.parsing.repeated_lines import no_repeats, repeated_lines, without_counts
+from ncclforensics.parsing.shortened_lines import read_shortened
 from ncclforensics.parsing.templates import CALL_TEMPLATE, EncodedRows, distinct_rows
 
 PLACE = ["source", "line"]
@@ -149,6 +150,7 @@ def parse(
     for part in (*matched, *torn):
         for name, found in part.frames.items():
             frames.setdefault(name, []).extend(found)
+    frames = read_shortened(frames, dialect)
     tally = _tally(complete, unknown, inside, dialect, repeated)
     known_lines = pl.concat([complete, inside])
     if repeated.height:

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from ncclforensics.analyses.hang.init import FAILED, SAME_GPU
+from ncclforensics.analyses.hang.init import FAILED, OTHER_SIZE, SAME_GPU, SAME_NUMBER
 from ncclforensics.analyses.job.exit_reports import EXCEPTION, GPU_MEMORY, HOST_MEMORY
 from ncclforensics.analyses.job.torch_text import COMPARED
 from ncclforensics.data.names import count_of, ranks_text
@@ -78,7 +78,7 @@ def other_steps(run: Frames, row: Row) -> list[str]:
         steps.append("the output of the launcher, which may say why these ranks did not start")
     elif row["verdict"] == "rank-died" and run["process_exit"].filter("is_first").is_empty():
         steps.append("the exit code of the process that ended, and its stderr")
-    elif row["verdict"] == "init-failed" and row["culprits"] and not _has_fault_in_init(row):
+    elif row["culprits"] and any(text in row["reason"] for text in (SAME_GPU, SAME_NUMBER, OTHER_SIZE)):
         steps.append("RANK, WORLD_SIZE, LOCAL_RANK and CUDA_VISIBLE_DEVICES as the launcher sets them for these ranks")
     elif row["verdict"] in _OF_STANDING_RANKS and row["culprits"] and not commands(run, row):
         steps.append("on the next run, while it stands still: py-spy dump --native of these ranks")

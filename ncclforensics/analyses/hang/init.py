@@ -13,12 +13,15 @@ from ncclforensics.analyses.hang.job import Diagnosis, Job, Row, missing_numbers
 from ncclforensics.analyses.hang.ranks_without_log import judge_unseen_members
 from ncclforensics.analyses.hang.stall import find_stall_evidence
 from ncclforensics.analyses.job.failure_events import LOST, NETWORK, REFUSED
-from ncclforensics.data.names import ranks_text
+from ncclforensics.data.names import ranks_text, shown
 from ncclforensics.data.nccl_sources import is_top_file
 from ncclforensics.data.variables import COLLECT_BOOTSTRAP
 from ncclforensics.data.versions import releases
 
-SAME_GPU = "use the same GPU"  # end of the reason when NCCL refused that
+# Parts of the reasons why NCCL refused what a launcher had set for ranks.
+SAME_GPU = "use the same GPU"
+SAME_NUMBER = "processes have rank number"
+OTHER_SIZE = "started with different numbers of ranks"
 FAILED = "init failed"  # prefix of the reason when a rank failed, and NCCL did not refuse the arguments
 UNNAMED_FAULT = "NCCL returned an error from init"  # where no line names the fault
 INIT_FILE = "init.cc"  # its functions create communicators; they also end them
@@ -136,24 +139,26 @@ def _explain_refusal(job: Job, line: Row, lines: list[Row]) -> tuple[list[int], 
     """Return the culprits of a refusal and its reason, from the most specific line."""
     by_number: dict[int | None, list[int]] = defaultdict(list)
     for rank_id in job.rank_ids:
-        by_number[job.rank_number(rank_id)].append(rank_id)
+        if (number := job.rank_number(rank_id)) is not None:
+            by_number[number].append(rank_id)
     ranks_of_pair = [rank_id for number in (line["rank"], line["other"]) for rank_id in by_number.get(number, [])]
-    sizes = f"processes were started with different numbers of ranks, {line['nranks']} and {line['other']}"
+    pair = f"ranks {shown(line['rank'])} and {shown(line['other'])}"
+    sizes = f"processes were {OTHER_SIZE}, {shown(line['nranks'])} and {shown(line['other'])}"
     match line["form"]:
         case "gpu_twice":
-            return sorted(set(ranks_of_pair)), f"ranks {line['rank']} and {line['other']} {SAME_GPU}"
+            return sorted(set(ranks_of_pair)), f"{pair} {SAME_GPU}"
         case "gpu_shared":
             shared = _ranks_sharing_gpu(job)  # every rank prints the warning, also one with a GPU of its own
             return shared, f"{ranks_text(job.rank_numbers(shared)) or 'ranks that no line names'} {SAME_GPU}"
         case "rank_twice":
             absent = f", and no log shows {ranks_text(job.absent)}" if job.absent else ""
-            return by_number.get(line["rank"], []), f"two processes have rank number {line['rank']}{absent}"
+            return by_number.get(line["rank"], []), f"two {SAME_NUMBER} {shown(line['rank'])}{absent}"
         case "rank_count" | "root_info" if line["nroots"] == line["otherroots"] and (
             outliers := _outliers_in_size(job)
         ):
             return outliers, f"{sizes}; the minority: {ranks_text(job.rank_numbers(outliers))}"
         case "version_mismatch":
-            return ranks_of_pair[1:], f"ranks {line['rank']} and {line['other']} run different versions of NCCL"
+            return ranks_of_pair[1:], f"{pair} run different versions of NCCL"
         case "root_info" | "message_truncated" if len(job.releases) > 1:
             outliers = [
                 rank_id

@@ -23,10 +23,11 @@ OFTEN_HARMLESS = frozenset(
         *("counter_monitor",),
     }
 )  # fmt: skip
+UNSHAPED = ("warning", "plugin_warning")
 FRAMES = (
     *("failure", "shared_memory", "verbs", "ib_unusable", "ib_incompatible", "failover", "socket_error"),
     *("unix_socket", "proxy_error", "p2p_failure", "nvlink_fabric", "argument", "usage", "no_algorithm", "xml_error"),
-    *("warning", "plugin_warning"),
+    *UNSHAPED,
     *sorted(OFTEN_HARMLESS),
 )  # fmt: skip
 TEXTS = ("message", "error", "reason", "cuda_error")  # columns that hold the text of a warning, or its end
@@ -106,6 +107,10 @@ def nccl_warning(
     if not any(rows.height for rows in found):
         return no_rows(NCCL_WARNING)
     rows = pl.concat(found, how="vertical_relaxed")
+    is_unshaped = pl.col("frame").is_in(UNSHAPED)
+    unshaped = rows.filter(is_unshaped)  # shortened lines of a shape stand in its frame, too
+    shaped = rows.filter(~is_unshaped).join(unshaped, on=["source", "line"], how="anti", maintain_order="left")
+    rows = pl.concat([shaped, unshaped])
     texts = rows.filter(pl.col("site").is_not_null()).select("text").drop_nulls().unique()
     quotes = rows.filter(pl.col("site").is_null()).join(texts, on="text", how="semi")  # the warning itself is here, too
     rows = rows.join(quotes.select("source", "line"), on=["source", "line"], how="anti", maintain_order="left")

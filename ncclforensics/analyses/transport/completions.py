@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.data.networks import IB_TIMEOUTS
-from ncclforensics.data.verbs import DOWN, EARLY_CALLS, RETRY_EXCEEDED
+from ncclforensics.data.verbs import DOWN, EARLY_CALLS, RETRY_EXCEEDED, STATUS_NAMES
 from ncclforensics.data.versions import releases
 from ncclforensics.frames.columns import OWNER, begins_with, text_of
 from ncclforensics.frames.registry import analysis
@@ -71,10 +71,10 @@ def completion_error(
     printed_time = as_time(pl.coalesce(text_of("stamp"), text_of("launcher_time")), NO_YEAR)
     of_nccl = failure.filter(pl.col("form").is_in(COMPLETIONS)).select(
         *OWNER,
-        "status",
+        pl.coalesce("status", text_of("statusname").replace_strict(STATUS_NAMES, default=None, return_dtype=pl.Int64)),
         "vendor_error",
         hca=text_of("hca"),
-        peer=text_of("peer").str.split("<").list.first(),
+        peer=text_of("peer").str.split("<").list.first().replace("", None),
         gid=text_of("local_gid"),
         moment=pl.when(printed_time.dt.year() > NO_YEAR).then(printed_time),
         source="source",

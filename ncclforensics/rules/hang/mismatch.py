@@ -50,5 +50,5 @@ def coll_mismatch_warned(failure: pl.DataFrame, verdict: pl.DataFrame, rank: pl.
     rows = failure.filter(text_of("form").str.starts_with("collective_mismatch"))
     if not rows.is_empty():
         around = sorted(rows["rank"].drop_nulls().unique().to_list())
-        title = f"NCCL found a collective mismatch around {ranks_text(around)}"
+        title = f"NCCL found a collective mismatch{f' around {ranks_text(around)}' if around else ''}"
         yield group_finding(rows, rank, title, "the rank that differs may also be a neighbour of it", "likely")

@@ -8,6 +8,7 @@ import polars as pl
 
 from ncclforensics.analyses.job.exit_reports import BROKEN_MEMORY, GPU_MEMORY, HOST_MEMORY, SIGNAL
 from ncclforensics.data.cuda import MEMORY
+from ncclforensics.data.names import shown
 from ncclforensics.data.processes import BUS_ERROR, KILL
 from ncclforensics.data.versions import CUMEM_HOST, CUMEM_HOST_OPTIONAL, release
 from ncclforensics.frames.columns import PLACE, text_of
@@ -82,7 +83,7 @@ def cuda_oom_in_nccl(cuda_error: pl.DataFrame, failure: pl.DataFrame, rank: pl.D
     if not refused.is_empty():
         what = "GPU" if refused["allocation"].is_not_null().any() else "host"
         size = refused["received"].max()
-        detail = f"an allocation of {size!r} bytes failed"
+        detail = f"an allocation of {shown(size)} bytes failed"
         yield group_finding(refused, rank, f"no {what} memory left for NCCL on {{processes}}", detail, "certain")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.data.names import shown
 from ncclforensics.data.verbs import DEVICE_DEAD, FLUSHED, LOCAL_PROTECTION, PORT_DOWN, RETRY_EXCEEDED, STATUS
 from ncclforensics.frames.columns import OWNER, begins_with, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
@@ -233,7 +234,7 @@ def ib_port_event(failure: pl.DataFrame, completion_error: pl.DataFrame, rank: p
         names = rows["device"].cast(pl.String).drop_nulls().unique().sort().to_list()
         where = f" on {', '.join(names[:NAMED])}" if names else ""
         yield group_finding(
-            rows, rank, f"{{processes}}: an InfiniBand device failed{where}", f"the event is: {error}", "certain"
+            rows, rank, f"{{processes}}: an InfiniBand device failed{where}", f"the event is: {shown(error)}", "certain"
         )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.data.names import shown
 from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
@@ -29,15 +30,15 @@ def net_device_count_differs(
         return
     least, most = first_value(refused["least"].sort()), first_value(refused["most"].sort(descending=True))
     counts = net_device_count.filter((pl.col("form") == "rank") & (pl.col("net_kind") == "Net"))
-    fewer = counts.filter(pl.col("count") == least).unique(OWNER, keep="first", maintain_order=True)
-    detail = f"the ranks see between {least} and {most} network devices"
+    fewer = counts.filter(pl.col("count") == pl.lit(least, pl.Int64)).unique(OWNER, keep="first", maintain_order=True)
+    detail = f"the ranks see between {shown(least)} and {shown(most)} network devices"
     if fewer.is_empty() or fewer.height == counts.select(OWNER).n_unique():
         yield group_finding(
             refused, rank, "the hosts do not have the same number of network devices", detail, "certain"
         )
         return
     finding = group_finding(
-        fewer, rank, f"{{processes}} see {least} network devices, other ranks {most}", detail, "certain"
+        fewer, rank, f"{{processes}} see {shown(least)} network devices, other ranks {shown(most)}", detail, "certain"
     )
     finding.evidence = [*evidence_lines(refused, "refused")[:1], *finding.evidence[:3]]
     yield finding
@@ -62,7 +63,8 @@ def net_ignore_mismatch_silent_hang(
     unopened = ib_unusable.filter(form == "open") if ignored.height else ib_unusable.clear()
     if counts.height:
         least, most = first_value(counts["least"].sort()), first_value(counts["most"].sort(descending=True))
-        detail = f"NCCL_IGNORE_NET_MISMATCH is set, and the ranks see between {least} and {most} network devices"
+        between = f"between {shown(least)} and {shown(most)} network devices"
+        detail = f"NCCL_IGNORE_NET_MISMATCH is set, and the ranks see {between}"
         rows = counts
     elif unopened.height and unopened["host"].n_unique() < rank["host"].n_unique():
         detail = "NCCL_IGNORE_NET_MISMATCH is set, and these ranks could not open a device that other ranks have"

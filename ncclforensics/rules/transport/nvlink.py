@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.data.cuda import FABRIC
+from ncclforensics.data.names import shown
 from ncclforensics.rules.finding import Category, Finding, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.grouping import error_finding, group_finding
@@ -31,7 +32,7 @@ def nvls_multicast_bind_failed(
     bound = nvlink_fabric.filter(form="multicast")
     title = "NVLink SHARP could not bind its multicast memory on {processes}"
     if not bound.is_empty():
-        detail = f"CUDA error {bound['code'][0]}: {bound['cuda_error'][0]}"
+        detail = f"CUDA error {shown(bound['code'][0])}: {shown(bound['cuda_error'][0])}"
         yield group_finding(bound, rank, title, detail, "likely")
     older = cuda_error.filter((pl.col("file") == NVLS) & (pl.col("error") != INVALID))
     for (error,), rows in older.group_by("error", maintain_order=True):
@@ -40,7 +41,7 @@ def nvls_multicast_bind_failed(
         )
     without = nvlink_fabric.filter(form="without_multicast")
     if not without.is_empty():
-        detail = f"CUDA error {without['code'][0]}: {without['cuda_error'][0]}; NCCL continues without it"
+        detail = f"CUDA error {shown(without['code'][0])}: {shown(without['cuda_error'][0])}; NCCL continues without it"
         finding = group_finding(without, rank, title, detail, "likely")
         finding.severity = Severity.WARNING
         yield finding
@@ -98,7 +99,7 @@ def mnnvl_imex(nvlink_fabric: pl.DataFrame, cuda_error: pl.DataFrame, rank: pl.D
     """
     unusable = nvlink_fabric.filter(form="imex")
     if not unusable.is_empty():
-        detail = f"a clique of {unusable['clique_size'][0]} GPUs is available but not working"
+        detail = f"a clique of {shown(unusable['clique_size'][0])} GPUs is available but not working"
         yield group_finding(unusable, rank, "NVLink between nodes does not work on {processes}", detail, "certain")
         return
     refused = cuda_error.filter((pl.col("file") == "transport/p2p") & (pl.col("error") == "operation not permitted"))

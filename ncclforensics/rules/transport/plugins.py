@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.data.names import shown
 from ncclforensics.data.networks import SOCKET, TCP_PROVIDERS
 from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
@@ -89,7 +90,7 @@ def net_plugin_rails_differ(remote_rails: pl.DataFrame, rank: pl.DataFrame) -> I
     if remote_rails.is_empty():
         return
     pairs = remote_rails.select("rails", "found_rails").unique().sort("rails", "found_rails").iter_rows()
-    counts = ", ".join(f"{found} instead of {expected}" for expected, found in pairs)
+    counts = ", ".join(f"{shown(found)} instead of {shown(expected)}" for expected, found in pairs)
     yield group_finding(
         remote_rails,
         rank,
