@@ -352,3 +352,22 @@ def test_the_calls_behind_a_hole_show_that_calls_on_other_communicators_may_be_l
     hang = hang_of(logs, tmp_path / "logs")
 
     assert 3 not in hang["culprits"] or hang["certainty"] == "possible"
+
+
+def test_lost_connections_do_not_show_what_ranks_called_whose_lines_show_no_call(tmp_path: Path) -> None:
+    prefix = "node-{0}:{1}:{1} [{2}] NCCL INFO "
+    lines = [
+        f"{prefix.format(rank // 8, 100 + rank, rank % 8)}comm 0x5599{rank:x} rank {rank} nranks 16 cudaDev {rank % 8} "
+        "busId 1b000 - Abort COMPLETE\n"
+        for rank in range(16)
+    ]
+    lost = f"{prefix.format(0, 101, 1)}[Service thread] Connection closed by localRank 2\n"
+    call = (
+        f"{prefix.format(0, 102, 2)}AllReduce: opCount 8 sendbuff 0x7f1b recvbuff 0x7f0b count 1048576 datatype 9 op 0 "
+        "root 0 comm 0x55fd [nranks=8] stream 0x55fe\n"
+    )
+
+    found = hang_of({"post.txt": [line.encode() for line in (lost, *lines, call)]}, tmp_path / "post")
+
+    assert found["verdict"] == "undecidable"
+    assert found["suspects"] == [rank for rank in range(16) if rank != 2]

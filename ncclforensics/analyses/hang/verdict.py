@@ -26,6 +26,7 @@ from ncclforensics.analyses.hang import (
     stall,
     torch_comparisons,
     torch_text,
+    transport_failure,
     waiting,
 )
 from ncclforensics.analyses.hang.job import EVIDENCE_LINE, Diagnosis, Job, all_jobs
@@ -115,7 +116,7 @@ QUESTIONS: tuple[Callable[[Job], Diagnosis | None], ...] = (
     _find_waited_for_ranks,
     *recorder.OPEN_QUESTIONS,
     pytorch.find_watchdog_timeout,
-    waiting.find_transport_failure,
+    transport_failure.find_transport_failure,
     mismatch.find_skipped_or_lost_call,
     ras_evidence.judge_ras_reports_alone,
     no_hang.find_reported_success,
