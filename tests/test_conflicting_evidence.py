@@ -97,3 +97,76 @@ def test_ras_reports_that_name_another_rank_make_a_verdict_doubtful(
 
     assert (found["certainty"], found["culprits"]) == (certainty, [rank])
     assert ("but RAS names rank 13, which" in found["reason"]) is (rank != 13 and reports > 1)
+
+
+TABLE = (
+    "NCCL version 2.27.7 compiled with CUDA 12.9\nCUDA runtime version 12090, driver version 12090\n\n"
+    "Communicators... (0.002s)\n=============\n\n"
+    "Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors\n"
+    "    #  in group  per comm  per node  per comm  in group\n"
+    "    0         1         1  {ranks:8}  {ranks:8}  {ranks:8}   RUNNING  {status}\n\n"
+)
+KILLED = (
+    "[Mon Mar  2 11:04:52 2026] Memory cgroup out of memory: Killed process 60513 (python3) total-vm:923456kB,"
+    " anon-rss:812345kB, file-rss:0kB, shmem-rss:0kB, UID:1000 pgtables:100kB oom_score_adj:0\n"
+)
+
+
+def write_reports(folder: Path, report: str) -> None:
+    for number in (1, 2):
+        (folder / f"ras-{number}.txt").write_text(report)
+
+
+def test_ranks_that_wait_elsewhere_do_not_contradict_another_order(tmp_path: Path) -> None:
+    """Ranks 0, 4 and 6 wait for rank 2 on another communicator: that they are behind on the world follows from it."""
+    fault = Fault(FaultKind.SWAPPED_ORDER, (2,), communicator="dp")
+    plan = Plan(gpus_per_node=4, tp=2, layers=1, steps=2, version="2.27.7", blocking=True, fault=fault)
+    generate(plan, tmp_path)
+    without = hang(tmp_path)
+    logs = [(tmp_path / f"nccl_rank{rank}.log").read_text() for rank in range(8)]
+    world = logs[0].partition(" commId 0x")[2].partition(" ")[0]
+    places = [log.split(":", 2)[:2] for log in logs]
+    behind = "".join(
+        f"  Rank {rank} has launched up to operation 2 -- GPU {rank % 4} managed by process {places[rank][1]} on node"
+        f" {places[rank][0]}\n"
+        for rank in (0, 4, 6)
+    )
+    write_reports(
+        tmp_path,
+        f"{TABLE.format(ranks=8, status='MISMATCH')}Warnings\n========\n\n#0-0 ({world}) MISMATCH\n"
+        "  Communicator ranks have different AllReduce operation counts\n  5 ranks have launched up to operation 3\n"
+        f"{behind}\n",
+    )
+
+    found = hang(tmp_path)
+
+    assert (found["verdict"], found["culprits"]) == ("cross-communicator-deadlock", [2])
+    assert (found["certainty"], "but RAS" in found["reason"]) == (without["certainty"], False)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "certainty", "phrase"),
+    [
+        ("", "likely", "did not answer the RAS query"),
+        (KILLED, "certain", "was killed because the host ran out of memory, as the kernel reports"),
+        (KILLED.replace("60513", "60514"), "likely", "did not answer the RAS query"),  # not this process
+    ],
+)
+def test_a_rank_without_a_dump_whose_process_is_gone_died(
+    kernel: str, certainty: str, phrase: str, tmp_path: Path
+) -> None:
+    for dump in (INCIDENTS / "flight-recorders-show-a-rank-that-stopped").glob("comm_lib_trace_rank_[013]"):
+        shutil.copy(dump, tmp_path)
+    place = "GPU {gpu} managed by process 60513 on node gpu-a012"
+    write_reports(
+        tmp_path,
+        f"{TABLE.format(ranks=4, status='INCOMPLETE')}Errors\n======\n\n#0-0 (1f3bd2a4c1e07755) INCOMPLETE\n"
+        f"  Missing communicator data from 1 rank\n  Rank 2 -- {place.format(gpu=2)}\n\nWarnings\n========\n\n",
+    )
+    if kernel:
+        (tmp_path / "dmesg.txt").write_text(kernel)
+
+    found = hang(tmp_path)
+
+    assert (found["verdict"], found["certainty"], found["culprits"]) == ("rank-died", certainty, [2])
+    assert phrase in found["reason"]

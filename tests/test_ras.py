@@ -311,3 +311,54 @@ def test_lines_in_any_order_with_any_numbers_raise_no_error(tmp_path: Path, torn
     _, hang = result(tmp_path, "\n".join(torn))
 
     assert hang["verdict"]
+
+
+def text_report(*communicators: tuple[str, int, int, tuple[tuple[int, int], ...]]) -> str:
+    """A report on 8 ranks: hash, size, calls of most ranks, and (rank, process) of those with a call less."""
+    rows = "".join(
+        f"    {group}         1         1  {size:8}  {size:8}  {size:8}   RUNNING  MISMATCH\n"
+        for group, (_, size, _, _) in enumerate(communicators)
+    )
+    head = table(8, "MISMATCH").rpartition("    0  ")[0] + rows + "\n"
+    blocks = "".join(
+        f"#{group}-0 ({name}) MISMATCH\n  Communicator ranks have different AllReduce operation counts\n"
+        f"  {size - len(behind)} ranks have launched up to operation {calls}\n"
+        + "".join(
+            f"  Rank {rank} has launched up to operation {calls - 1} -- GPU {process % 10} managed by process {process}"
+            " on node 10.0.4.12\n"
+            for rank, process in behind
+        )
+        + "\n"
+        for group, (name, size, calls, behind) in enumerate(communicators)
+    )
+    return f"{head}Warnings\n========\n\n{blocks}"
+
+
+def test_of_nested_sets_of_ranks_behind_the_smallest_is_waited_for(tmp_path: Path) -> None:
+    """Ranks 4 and 6 are behind on the world because they wait for rank 5 on another communicator."""
+    world = (HASH, 8, 41, ((4, 41894), (5, 41895), (6, 41896)))
+    report = text_report(world, ("1b2d3f405162738", 4, 12, ((1, 41895),)))
+
+    _, found = result(tmp_path, report, report)
+
+    assert (found["verdict"], found["certainty"], found["culprits"]) == ("lagging-ranks", "likely", [5])
+
+
+def test_ranks_behind_on_different_communicators_are_not_accused(tmp_path: Path) -> None:
+    """Text names only the ranks behind: ranks 4 and 6 may wait for process 41892, and that one for them."""
+    world = (HASH, 8, 41, ((4, 41894), (6, 41896)))
+    report = text_report(world, ("1b2d3f405162738", 4, 12, ((1, 41892),)))
+
+    _, found = result(tmp_path, report, report)
+
+    assert (found["verdict"], found["culprits"]) == ("undecidable", [])
+    assert "the ranks differ, and none is behind all others" in found["reason"]
+
+
+def test_of_several_ranks_behind_one_may_wait_for_another_in_a_message(tmp_path: Path) -> None:
+    report = text_report((HASH, 8, 41, ((0, 41890), (4, 41894))))
+
+    _, found = result(tmp_path, report, report)
+
+    assert (found["certainty"], found["culprits"]) == ("possible", [0, 4])
+    assert "may wait for another in a message" in found["reason"]

@@ -19,6 +19,7 @@ from tests.incidents import INCIDENTS
 LOADER = INCIDENTS / "a-rank-waits-for-its-data-loader"
 DUMPS = [(LOADER / f"pyspy.rank{rank}.log").read_text() for rank in range(3)]
 IN_COLLECTIVE = ("all_reduce (torch/distributed/distributed_c10d.py:2506)", "train (train.py:88)")
+IN_SYNCHRONIZE = ("synchronize (torch/cuda/streams.py:105)", "main (train.py:90)")
 IN_LOCK = ("acquire (filelock/_api.py:200)", "load_index (data/dataset.py:212)")
 
 
@@ -186,6 +187,26 @@ def test_stacks_are_held_against_the_calls_in_the_logs(outside: int, certainty: 
     assert (report.numbers(row["culprits"]), row["certainty"]) == ([11], certainty)
     assert word in row["reason"]
     assert {link.kind for link in chain(report, row)} == {"nccl-log", "stacks"}
+
+
+@pytest.mark.parametrize(
+    ("frames", "certainty", "is_doubted"), [("IN_LOCK", "certain", False), ("IN_SYNCHRONIZE", "likely", True)]
+)
+def test_a_rank_that_waits_for_its_gpu_may_have_made_a_call_that_its_log_lacks(
+    frames: str, certainty: str, is_doubted: bool, tmp_path: Path
+) -> None:
+    incident = INCIDENTS / "one-rank-stops-before-an-allreduce"
+    pids = [*range(23892, 23894), 23894, *range(23896, 23909)]
+    odd = {"IN_LOCK": IN_LOCK, "IN_SYNCHRONIZE": IN_SYNCHRONIZE}[frames]
+    for look in (1, 2):
+        stacks = "".join(pyspy(pid, odd if pid == 23904 else IN_COLLECTIVE) + "\n" for pid in pids)
+        (tmp_path / f"stacks-{look}.txt").write_text(stacks)
+
+    report = analyze([str(incident / name.name) for name in incident.glob("*.log")] + [str(tmp_path)])
+
+    (row,) = report.verdicts
+    assert (report.numbers(row["culprits"]), row["certainty"]) == ([11], certainty)
+    assert ("waits for its GPU" in row["reason"]) is is_doubted
 
 
 def test_paths_of_the_program_are_redacted(tmp_path: Path) -> None:

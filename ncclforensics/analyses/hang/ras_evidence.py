@@ -7,60 +7,23 @@ A culprit that the logs name takes precedence, because logs show every call in i
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from itertools import pairwise
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
-from ncclforensics.analyses.hang.ras_reports import communicator_sizes, process_place
+from ncclforensics.analyses.hang.ras_reports import Place, communicator_sizes, process_place
+from ncclforensics.analyses.hang.ras_tallies import Counts, Tally, tallies_of
 from ncclforensics.analyses.hang.stall import FROM_ENDS
 from ncclforensics.data.names import ranks_text
 
 MAJORITY = 0.5
 UNREACHABLE = ("missing", "dead")
+# A rank that skips a call or calls in another order launches more calls on some communicator than those that wait.
+OF_ORDER = ("skipped", "extra", "swapped")
 REMOTE_ERROR = "Remote process error"  # the error of a rank whose peer failed
+COLLECT_PLACES = ["py-spy dump --native of one process on each host", "every rank's NCCL log"]
 COLLECT_SECOND_REPORT = (
     "a second RAS report, some minutes after the first: ncclras -v (or -f json) on a host of the job"
 )
-
-Counts = dict[str, int]  # operation -> calls launched
-
-
-@dataclass(slots=True)
-class _Tally:
-    """Launched calls of the ranks of one communicator in one report; the key None holds all ranks not named."""
-
-    counts: dict[int | None, Counts] = field(default_factory=lambda: defaultdict(dict))
-    weights: dict[tuple[str, int], int] = field(default_factory=lambda: defaultdict(int))
-    rows: dict[int | None, list[Row]] = field(default_factory=lambda: defaultdict(list))
-
-    def counts_of_rank(self, rank: int | None) -> Counts:
-        """Return the rank's calls by operation; where the text does not name the rank, those of the counted ranks."""
-        return {**self.counts.get(None, {}), **self.counts[rank]}
-
-    def total_of_rank(self, rank: int | None) -> int:
-        """Return the number of calls of all operations in the report."""
-        return sum(self.counts_of_rank(rank).values())
-
-    def usual_counts(self) -> Counts:
-        """Return what most ranks had launched, by operation; in a tie the higher number."""
-        most: dict[str, tuple[int, int]] = {}
-        for (operation, launched), ranks in self.weights.items():
-            most[operation] = max(most.get(operation, (0, 0)), (ranks, launched))
-        return {operation: launched for operation, (_, launched) in most.items()}
-
-
-def _tallies(states: list[Row]) -> dict[str, _Tally]:
-    """Count launched calls by communicator."""
-    by_name: dict[str, _Tally] = defaultdict(_Tally)
-    for row in states:
-        if row["state_kind"] != "launched" or row["communicator"] is None:
-            continue
-        tally, operation, launched = by_name[row["communicator"]], row["operation"], row["launched"]
-        lowest = tally.counts[row["rank"]].get(operation, launched)
-        # Several sets of counted ranks: keep the lowest count, so that a named rank is not behind all of them.
-        tally.counts[row["rank"]][operation] = min(lowest, launched)
-        tally.weights[operation, launched] += row["ranks"]
-        tally.rows[row["rank"]].append(row)
-    return by_name
 
 
 class Reports:
@@ -76,7 +39,7 @@ class Reports:
         self.by_report = [of_report[report["report"]] for report in order]
         self.events = of_report[None]
         self.latest = self.by_report[-1] if self.by_report else []
-        self.tallies = [_tallies(states) for states in self.by_report]
+        self.tallies = [tallies_of(states) for states in self.by_report]
         self.communicator_sizes = communicator_sizes(job.states)
         self.world_communicators = {name for name, size in self.communicator_sizes.items() if size == job.ras_nranks}
         self.numbers = {
@@ -188,20 +151,7 @@ def _find_ranks_behind(reports: Reports) -> Diagnosis | None:
     """Find ranks that launched fewer calls than others on one communicator, and on none more than others."""
     if not reports.tallies:
         return None
-    ahead: set[int] = set()
-    ranks_behind: dict[int, tuple[str, int]] = {}  # rank id -> communicator and rank in it
-    for name, tally in reports.tallies[-1].items():
-        totals = {rank: tally.total_of_rank(rank) for rank in tally.counts}
-        least, most = min(totals.values()), max(totals.values())
-        for rank, total in totals.items():
-            rank_id = reports.rank_id(tally.rows[rank][0]) if rank is not None else None
-            if rank_id is None or rank is None:
-                continue
-            if total > least:
-                ahead.add(rank_id)
-            elif total < most or _made_other_call(tally, rank):
-                ranks_behind.setdefault(rank_id, (name, rank))
-    only_behind = {rank_id: membership for rank_id, membership in ranks_behind.items() if rank_id not in ahead}
+    only_behind = _ranks_only_behind(reports)
     if not only_behind or len(only_behind) > MAJORITY * len(reports.job.rank_ids):
         return None
     progress = {_made_progress(reports, *membership) for membership in only_behind.values()}
@@ -226,6 +176,9 @@ def _find_ranks_behind(reports: Reports) -> Diagnosis | None:
     diagnosis.call = {"name": None if lacking == "collective" else lacking}
     if verdict == "collective-mismatch":
         diagnosis.how, diagnosis.fields = "another", ["name"]
+    if len(only_behind) > 1:
+        diagnosis.reason += "; one of these may wait for another in a message, which RAS does not count"
+        diagnosis.lower_certainty("possible")
     if progress == {False}:
         diagnosis.reason += "; neither count changed between the reports"
         earlier = next(tallies[name] for tallies in reports.tallies[-2::-1] if rank in tallies[name].counts)
@@ -240,7 +193,38 @@ def _find_ranks_behind(reports: Reports) -> Diagnosis | None:
     return diagnosis
 
 
-def _made_other_call(tally: _Tally, rank: int) -> bool:
+def _ranks_only_behind(reports: Reports) -> dict[int, tuple[str, int]]:
+    """Return the ranks that are behind and on no communicator ahead, with a communicator and the rank in it.
+
+    Text names the few ranks behind and only counts the others: a rank behind on one communicator may wait on another
+    for the ranks that are behind there. Only those behind on all of these communicators wait for none of them.
+    """
+    ahead: set[int | Place] = set()
+    behind: list[dict[int | Place, tuple[str, int]]] = []  # of each communicator
+    for name, tally in reports.tallies[-1].items():
+        totals = {rank: tally.total_of_rank(rank) for rank in tally.counts}
+        least, most = min(totals.values()), max(totals.values())
+        of_communicator: dict[int | Place, tuple[str, int]] = {}
+        for rank, total in totals.items():
+            if rank is None:
+                continue
+            row = tally.rows[rank][0]
+            rank_id = reports.rank_id(row)
+            owner = process_place(row) if rank_id is None else rank_id
+            if total > least:
+                ahead.add(owner)
+            elif total < most or _made_other_call(tally, rank):
+                of_communicator[owner] = (name, rank)
+        behind.append(of_communicator)
+    left = [{owner: seat for owner, seat in seats.items() if owner not in ahead} for seats in behind]
+    nested = sorted((seats for seats in left if seats), key=len)
+    if not nested or any(not smaller.keys() <= larger.keys() for smaller, larger in pairwise(nested)):
+        return {}
+    first = next(seats for seats in left if seats and seats.keys() == nested[0].keys())
+    return {owner: seat for owner, seat in first.items() if isinstance(owner, int)}
+
+
+def _made_other_call(tally: Tally, rank: int) -> bool:
     """Whether a rank launched fewer of one operation than most and more of another: it made a different call."""
     usual_counts, launched = tally.usual_counts(), tally.counts_of_rank(rank)
     return any(launched[name] < usual_counts[name] for name in launched) and any(
@@ -289,6 +273,12 @@ def judge_ras_reports_alone(job: Job) -> Diagnosis | None:
         diagnosis = Diagnosis(
             "no-hang", "ranks had launched more calls in the later RAS report: the job was running", "likely"
         )
+    elif differs and in_several_reports:
+        reason = (
+            "no rank launched a call between the RAS reports; the ranks differ, and none is behind all others: on"
+            " several communicators they wait for each other, or for a message, which RAS does not count"
+        )
+        diagnosis = Diagnosis("undecidable", reason, "likely", collect=COLLECT_PLACES)
     elif in_several_reports and any(
         latest_tallies[name].total_of_rank(rank) for name in in_several_reports for rank in latest_tallies[name].counts
     ):
@@ -296,8 +286,7 @@ def judge_ras_reports_alone(job: Job) -> Diagnosis | None:
             "no rank launched a call between the RAS reports: all ranks are in one call, or busy outside NCCL; "
             "RAS counts launched calls, not completed ones"
         )
-        diagnosis = Diagnosis("undecidable", reason, "likely")
-        diagnosis.collect = ["py-spy dump --native of one process on each host", "every rank's NCCL log"]
+        diagnosis = Diagnosis("undecidable", reason, "likely", collect=COLLECT_PLACES)
     elif differs:
         reason = "the ranks differ in the RAS report, as those of a running job do, and no rank is behind all others"
         diagnosis = Diagnosis("undecidable", reason, "likely", collect=[COLLECT_SECOND_REPORT])
@@ -354,6 +343,11 @@ def add_ras_evidence(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     if diagnosis.verdict == "no-hang":
         return diagnosis  # the logs show that the calls were made
     ras_culprits = set(ras_diagnosis.culprits)
+    if _explains_absence(diagnosis, ras_diagnosis):
+        ras_diagnosis.reason += f"; {diagnosis.reason}"
+        ras_diagnosis.call, ras_diagnosis.key = diagnosis.call, diagnosis.key
+        ras_diagnosis.evidence_lines += diagnosis.evidence_lines
+        return ras_diagnosis
     if ras_culprits and ras_culprits <= set(diagnosis.culprits):
         # One report is as little proof as the end of a log: the ranks of a running job differ, too.
         is_proof = ras_diagnosis.certainty != "possible" and ras_culprits == set(diagnosis.culprits)
@@ -365,12 +359,24 @@ def add_ras_evidence(job: Job, diagnosis: Diagnosis) -> Diagnosis:
         and ras_culprits
         and diagnosis.culprits
         and not ras_culprits & set(diagnosis.culprits)
+        and not (_differs_in_order(diagnosis) and ras_culprits <= set(diagnosis.victims))
     ):
         numbers = ranks_text(job.rank_numbers(ras_culprits)) or "another rank"
         diagnosis.lower_certainty("possible" if diagnosis.verdict in FROM_ENDS else "likely")
         diagnosis.reason += f"; but RAS names {numbers}, which {ras_diagnosis.reason}"
         diagnosis.evidence_lines += [{**cited, "what": "context"} for cited in ras_diagnosis.evidence_lines[:2]]
     return diagnosis
+
+
+def _differs_in_order(diagnosis: Diagnosis) -> bool:
+    return diagnosis.verdict == "cross-communicator-deadlock" or diagnosis.how in OF_ORDER
+
+
+def _explains_absence(diagnosis: Diagnosis, ras_diagnosis: Diagnosis) -> bool:
+    """Whether the ranks that the others wait for are those whose process no longer answers RAS."""
+    is_dead = ras_diagnosis.verdict == "rank-died" and ras_diagnosis.certainty != "possible"
+    same = ras_diagnosis.culprits and ras_diagnosis.culprits == diagnosis.culprits
+    return bool(is_dead and same and diagnosis.verdict == "lagging-ranks")
 
 
 def _weigh_agreement(job: Job, diagnosis: Diagnosis) -> Diagnosis:

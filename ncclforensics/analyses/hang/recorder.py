@@ -6,6 +6,7 @@ missing dump accuses no rank by more than a possibility: a dump can hang, too, a
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
@@ -240,10 +241,10 @@ def _standing_texts(recordings: Recordings, calls: list[Row]) -> list[str]:
     """Say in which call each rank stands; what is the same for all of them, once."""
     texts = [described(call) for call in calls]
     if len(set(texts)) > 1 or len(texts) < 2:
-        return [
-            f"rank {c['rank']} stands in {text}, {place_text(recordings, c)}"
-            for c, text in zip(calls, texts, strict=True)
-        ]
+        ranks: dict[str, list[int]] = defaultdict(list)
+        for call, text in zip(calls, texts, strict=True):
+            ranks[f"{text}, {place_text(recordings, call)}"].append(call["rank"])
+        return [f"{stand_text(numbers)} in {where}" for where, numbers in ranks.items()]
     first, *others = [f"rank {call['rank']} in {place_text(recordings, call)}" for call in calls]
     return [f"all stand in {texts[0]}, {first}", *others]
 

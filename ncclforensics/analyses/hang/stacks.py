@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
 from ncclforensics.analyses.hang.recorder_diagnosis import diagnose
+from ncclforensics.analyses.job.counted_calls import INSPECTOR
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.stack_classes import (
     BACKWARD,
@@ -209,8 +210,11 @@ def add_stack_evidence(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     others = [row for row in job.stacks if row["rank_id"] not in diagnosis.culprits]
     if not of_culprits:
         return diagnosis
-    diagnosis.reason += f"; by the stacks: {_groups_text(job, of_culprits)}"
-    diagnosis.reason += f", {_groups_text(job, others)}" if others else ""
+    if len({place_text(row) for row in job.stacks}) == 1:
+        diagnosis.reason += f"; by the stacks {_groups_text(job, job.stacks)}"
+    else:
+        diagnosis.reason += f"; by the stacks: {_groups_text(job, of_culprits)}"
+        diagnosis.reason += f", {_groups_text(job, others)}" if others else ""
     diagnosis.add_evidence("culprit", of_culprits[:2])
     diagnosis.add_evidence("waiting", others[:2])
     if diagnosis.verdict != "lagging-ranks":
@@ -221,7 +225,16 @@ def add_stack_evidence(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     elif found.verdict == "lagging-ranks" or any(row["kind"] == COLLECTIVE for row in of_culprits):
         diagnosis.reason += "; the stacks contradict the calls in the logs, of which the last lines may be missing"
         diagnosis.lower_certainty("possible")
+    elif any(row["kind"] == GPU for row in of_culprits) and not _is_counted(job, diagnosis):
+        diagnosis.reason += "; it waits for its GPU, perhaps for a call whose line its log lacks"
+        diagnosis.lower_certainty("likely")
     return diagnosis
+
+
+def _is_counted(job: Job, diagnosis: Diagnosis) -> bool:
+    """Whether counts in memory, which no buffer loses, show the calls of all culprits: of dumps, RAS or a profiler."""
+    counted = {row["rank_id"] for row in job.counted_calls if row["shown_by"] != INSPECTOR}
+    return job.recordings is not None or counted.issuperset(diagnosis.culprits)
 
 
 def _add_unranked(job: Job, diagnosis: Diagnosis) -> Diagnosis:

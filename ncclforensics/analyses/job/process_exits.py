@@ -175,10 +175,13 @@ class _ProcessFinder:
             self._owners[row["pid"]].append((row["host"], row["pid"]))
             for source in row["sources"]:
                 self._speakers[source].append((row["host"], row["pid"]))
+        for owner in self._by_owner:  # RAS and stacks show processes of which there is no log
+            if owner not in self._owners[owner[1]]:
+                self._owners[owner[1]].append(owner)
         self._has_agents = has_agents
 
     def owner(self, report: ExitReport) -> Owner | None:
-        """Return host and pid of the process if NCCL's lines show it, else None."""
+        """Return host and pid of the process if NCCL's lines or other sources show its rank, else None."""
         if report.pid:
             owners = [owner for owner in self._owners[report.pid] if _same_host(report.node, owner[0])]
             return owners[0] if len(owners) == 1 else None

@@ -1,0 +1,49 @@
+"""Count the calls that the ranks of each communicator had launched in one RAS report."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from ncclforensics.analyses.hang.ras_assembly import Row
+
+Counts = dict[str, int]  # operation -> calls launched
+
+
+@dataclass(slots=True)
+class Tally:
+    """Launched calls of the ranks of one communicator in one report; the key None holds all ranks not named."""
+
+    counts: dict[int | None, Counts] = field(default_factory=lambda: defaultdict(dict))
+    weights: dict[tuple[str, int], int] = field(default_factory=lambda: defaultdict(int))
+    rows: dict[int | None, list[Row]] = field(default_factory=lambda: defaultdict(list))
+
+    def counts_of_rank(self, rank: int | None) -> Counts:
+        """Return the rank's calls by operation; where the text does not name the rank, those of the counted ranks."""
+        return {**self.counts.get(None, {}), **self.counts[rank]}
+
+    def total_of_rank(self, rank: int | None) -> int:
+        """Return the number of calls of all operations in the report."""
+        return sum(self.counts_of_rank(rank).values())
+
+    def usual_counts(self) -> Counts:
+        """Return what most ranks had launched, by operation; in a tie the higher number."""
+        most: dict[str, tuple[int, int]] = {}
+        for (operation, launched), ranks in self.weights.items():
+            most[operation] = max(most.get(operation, (0, 0)), (ranks, launched))
+        return {operation: launched for operation, (_, launched) in most.items()}
+
+
+def tallies_of(states: list[Row]) -> dict[str, Tally]:
+    """Count launched calls by communicator."""
+    by_name: dict[str, Tally] = defaultdict(Tally)
+    for row in states:
+        if row["state_kind"] != "launched" or row["communicator"] is None:
+            continue
+        tally, operation, launched = by_name[row["communicator"]], row["operation"], row["launched"]
+        lowest = tally.counts[row["rank"]].get(operation, launched)
+        # Several sets of counted ranks: keep the lowest count, so that a named rank is not behind all of them.
+        tally.counts[row["rank"]][operation] = min(lowest, launched)
+        tally.weights[operation, launched] += row["ranks"]
+        tally.rows[row["rank"]].append(row)
+    return by_name
