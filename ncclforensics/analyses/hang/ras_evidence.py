@@ -216,12 +216,14 @@ def _ranks_only_behind(reports: Reports) -> dict[int, tuple[str, int]]:
             elif total < most or _made_other_call(tally, rank):
                 of_communicator[owner] = (name, rank)
         behind.append(of_communicator)
-    left = [{owner: seat for owner, seat in seats.items() if owner not in ahead} for seats in behind]
-    nested = sorted((seats for seats in left if seats), key=len)
+    left = [
+        {owner: membership for owner, membership in memberships.items() if owner not in ahead} for memberships in behind
+    ]
+    nested = sorted((memberships for memberships in left if memberships), key=len)
     if not nested or any(not smaller.keys() <= larger.keys() for smaller, larger in pairwise(nested)):
         return {}
-    first = next(seats for seats in left if seats and seats.keys() == nested[0].keys())
-    return {owner: seat for owner, seat in first.items() if isinstance(owner, int)}
+    first = next(memberships for memberships in left if memberships and memberships.keys() == nested[0].keys())
+    return {owner: membership for owner, membership in first.items() if isinstance(owner, int)}
 
 
 def _made_other_call(tally: Tally, rank: int) -> bool:
