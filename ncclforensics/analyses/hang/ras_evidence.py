@@ -200,7 +200,7 @@ def _ranks_only_behind(reports: Reports) -> dict[int, tuple[str, int]]:
     for the ranks that are behind there. Only those behind on all of these communicators wait for none of them.
     """
     ahead: set[int | Place] = set()
-    behind: list[dict[int | Place, tuple[str, int]]] = []  # of each communicator
+    lower: list[dict[int | Place, tuple[str, int]]] = []  # the ranks behind, of each communicator
     for name, tally in reports.tallies[-1].items():
         totals = {rank: tally.total_of_rank(rank) for rank in tally.counts}
         least, most = min(totals.values()), max(totals.values())
@@ -215,15 +215,13 @@ def _ranks_only_behind(reports: Reports) -> dict[int, tuple[str, int]]:
                 ahead.add(owner)
             elif total < most or _made_other_call(tally, rank):
                 of_communicator[owner] = (name, rank)
-        behind.append(of_communicator)
-    left = [
-        {owner: membership for owner, membership in memberships.items() if owner not in ahead} for memberships in behind
-    ]
-    nested = sorted((memberships for memberships in left if memberships), key=len)
+        lower.append(of_communicator)
+    left = [{owner: place for owner, place in ranks.items() if owner not in ahead} for ranks in lower]
+    nested = sorted((ranks for ranks in left if ranks), key=len)
     if not nested or any(not smaller.keys() <= larger.keys() for smaller, larger in pairwise(nested)):
         return {}
-    first = next(memberships for memberships in left if memberships and memberships.keys() == nested[0].keys())
-    return {owner: membership for owner, membership in first.items() if isinstance(owner, int)}
+    first = next(ranks for ranks in left if ranks and ranks.keys() == nested[0].keys())
+    return {owner: place for owner, place in first.items() if isinstance(owner, int)}
 
 
 def _made_other_call(tally: Tally, rank: int) -> bool:
