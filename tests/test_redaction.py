@@ -175,6 +175,43 @@ def test_a_host_with_and_without_its_domain_is_one_host() -> None:
     assert names.text("from gpu7.other.example, gpu7-ib0, gpu7a") == "from host-01.domain-02, host-01-ib0, gpu7a"
 
 
+@pytest.mark.parametrize(
+    ("text", "redacted"),
+    [
+        ("see http://wiki. It says", "see http://host-01. It says"),
+        ("tcp://node7.okapi.de.:29500", "tcp://host-01.domain-01.:29500"),
+        ("https://.x/ a :: b", "https://.host-01/ a :: b"),
+        ("https://... and https://:80", "https://... and https://:80"),
+    ],
+)
+def test_a_dot_at_either_end_of_a_host_is_no_part_of_its_name(text: str, redacted: str) -> None:
+    assert known().text(text) == redacted
+
+
+@given(
+    st.lists(st.sampled_from([*"a:=@/.,-_%\"' ", "://", "::", "x.de", "gpu7", "KEY", "[1-3]", "/home/bo"]), max_size=16)
+)
+def test_any_text_is_redacted_without_an_error(pieces: list[str]) -> None:
+    names = known()
+    names.host("gpu7")
+
+    names.text("".join(pieces))
+
+    assert "" not in names.names
+    assert "gpu7" not in names.text(" gpu7 ")
+
+
+@pytest.mark.parametrize("piece", ["a", "a-", "a.", "gpu-", "a+"])
+def test_a_text_of_one_long_word_is_redacted_at_a_glance(piece: str) -> None:
+    """A search that tries every place of the word to its end would take an hour."""
+    names = known()
+    names.host("gpu-7")
+    names.set("a-" * 5000 + "b", "[removed]")
+
+    assert names.text(piece * (1 << 17) + " gpu-7") == piece * (1 << 17) + " host-01"
+    assert names.text("x" + "a-" * 5000 + "b") == "x[removed]"
+
+
 def test_hosts_that_are_numbered_as_known_ones_are_hosts() -> None:
     names = known()
     names.host("node012")

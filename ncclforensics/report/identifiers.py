@@ -15,7 +15,8 @@ from ncclforensics.data import redaction_rules
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
 UUID = re.compile(r"(?<![0-9A-Za-z])[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}(?![0-9A-Za-z])")
-URL = re.compile(r"(?<![0-9A-Za-z+.])([A-Za-z][0-9A-Za-z+.-]*)://([^\s\"'`<>|\\^{}]+)")
+# A scheme is short: without a bound, each place of a long word would be tried to its end.
+URL = re.compile(r"(?<![0-9A-Za-z+.])([A-Za-z][0-9A-Za-z+.-]{0,64})://([^\s\"'`<>|\\^{}]+)")
 # What may be an address of hardware or of IPv6: an interface may stand before it, a port behind.
 WITH_COLONS = re.compile(
     r"(?<![0-9A-Za-z])(?:[0-9A-Fa-f]{0,4}:){2,}[0-9A-Fa-f:.]*(?:%[0-9A-Za-z_-]+)?(?![0-9A-Za-z])"

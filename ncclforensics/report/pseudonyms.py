@@ -20,7 +20,11 @@ from ncclforensics.report.identifiers import Address
 REMOVED = "[removed]"
 _WORD = re.compile(r"[^\s\"'`()<>{}\[\],;=|]+")
 _PARTS = re.compile(r"([^0-9A-Za-z]+)")
-_ASSIGNED = re.compile(r"([0-9A-Za-z_.-]+)([\"']?\s*[=:]\s*)((?:Bearer |Basic )?(?:\"[^\"]*\"|'[^']*'|[^\s,;]+))")
+# Begins where a word does, and gives no character of it back: of a long word, each place would be tried to its end.
+_ASSIGNED = re.compile(
+    r"(?<![0-9A-Za-z_.-])([0-9A-Za-z_.-]++)([\"']?\s*[=:]\s*)"
+    r"((?:Bearer |Basic )?(?:\"[^\"]*\"|'[^']*'|[^\s,;]+))"
+)
 _OPTION = re.compile(r"(?<!\S)--?([0-9A-Za-z_-]+) +([^\s-]\S*)")
 _INNER_PATH = re.compile(r"[^0-9A-Za-z._~/-]/(?!/)|^-+[A-Z]?/")  # an absolute path behind something else
 _LAST_DIGITS = re.compile(r"[0-9]+$")
@@ -33,6 +37,7 @@ _KEPT_NETWORKS = [
 _DOCUMENTATION_NETWORKS = {4: ipaddress.ip_network("203.0.0.0/8"), 6: ipaddress.ip_network("2001:db8::/32")}
 _NOTHING = re.compile(r"(?!)")
 MOST_ASSIGNMENTS = 50  # one inside the value of another
+MOST_PARTS = 64  # of a name that is looked for part by part; longer ones are replaced wherever they stand
 SHORTEST_FAMILY = 3  # characters before the number in names of hosts: hosts of one family are numbered
 
 
@@ -49,10 +54,13 @@ class Pseudonyms:
         self.names = dict(names or {})
         self.parts = dict(parts or {})
         self.kept: set[str] = set()
-        self._longest = max((len(_PARTS.split(name)) for name in self.names), default=1)  # in parts of a name
+        self._sizes: dict[str, list[int]] = {}  # first part of a name -> numbers of parts of such names, longest first
+        self._long_names: set[str] = set()
         self._families: set[str] = set()  # what stands before the number in the names of hosts
         self._hosts_of_family = self._lists_of_hosts = _NOTHING
         self._counts: dict[str, int] = {}
+        for name in self.names:
+            self._note_size(name)
         for name, pseudonym in [*self.names.items(), *self.parts.items()]:
             if pseudonym.startswith("host-"):
                 self._add_family(name)
@@ -63,7 +71,15 @@ class Pseudonyms:
     def set(self, original: str, pseudonym: str) -> None:
         """Set the pseudonym of a word."""
         self.names[original] = pseudonym
-        self._longest = max(self._longest, len(_PARTS.split(original)))
+        self._note_size(original)
+
+    def _note_size(self, name: str) -> None:
+        parts = list(filter(None, _PARTS.split(name)))
+        if len(parts) > MOST_PARTS:
+            self._long_names.add(name)
+        elif parts and len(parts) not in (sizes := self._sizes.setdefault(parts[0], [])):
+            sizes.append(len(parts))
+            sizes.sort(reverse=True)
 
     def _new(self, kind: str, width: int = 2) -> str:
         self._counts[kind] = self._counts.get(kind, 0) + 1
@@ -78,6 +94,8 @@ class Pseudonyms:
             return name
         if name in self.names or not name or name in redaction_rules.EVERYWHERE or name.isdecimal():
             return self.names.get(name, name)
+        if (plain := name.strip(".")) != name:  # the root of all domains, or the end of a sentence
+            return name.replace(plain, self.host(plain))
         if address := identifiers.address(name):
             return self._address_of(address, name)
         short, dot, domain = name.partition(".")
@@ -87,7 +105,8 @@ class Pseudonyms:
         if domain:
             if dot + domain not in self.names:
                 self.set(dot + domain, dot + self._new("domain"))
-                self.names.setdefault(domain, self.names[dot + domain][1:])
+                if domain not in self.names:
+                    self.set(domain, self.names[dot + domain][1:])
             self.set(name, self.names[short] + self.names[dot + domain])
         return self.names[name]
 
@@ -138,6 +157,8 @@ class Pseudonyms:
 
     def text(self, text: str) -> str:
         """Redact all known names, addresses, paths, jobs and secrets in a text."""
+        for name in self._long_names:
+            text = text.replace(name, self.names[name])
         for job in identifiers.found(identifiers.JOBS, text):
             self.job(job)
         for user in identifiers.found(identifiers.USERS, text):
@@ -246,11 +267,11 @@ class Pseudonyms:
         parts = _PARTS.split(word)
         out, at = [], 0
         while at < len(parts):
-            for end in range(min(len(parts), at + self._longest), at, -1):
-                name = "".join(parts[at:end])
+            for size in self._sizes.get(parts[at], ()):
+                name = "".join(parts[at : at + size])
                 if name in self.names:
                     out.append(self.names[name])
-                    at = end
+                    at += size
                     break
             else:
                 is_guid = identifiers.is_guid(parts[at]) and parts[at] not in self.kept
