@@ -21,6 +21,7 @@ from ncclforensics.inputs.lines import LAST, REPEATS
 from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.sources import find
 from ncclforensics.parsing.alike_rows import AlikeRows
+from ncclforensics.parsing.matching import match
 from ncclforensics.parsing.parser import COUNTS
 from ncclforensics.parsing.repeated_lines import NEAR, RepeatedLines
 from tests.budget import examples
@@ -243,6 +244,18 @@ def test_which_alike_rows_are_kept_does_not_depend_on_how_they_were_divided(
         for alike in (at_once, in_parts):
             counted = 0 if alike.dropped is None else sum(alike.dropped["repeats"])
             assert kept.height + counted == rows.height
+
+
+def test_texts_of_events_become_categories_only_after_most_are_dropped() -> None:
+    texts = pl.Series(numbered(EXITED, 3, code=1))
+    rows = lines.block("".join(f"{text}\n" for text in texts).encode(), 1)
+
+    (ends,) = match(rows, dialect()).frames["process_end"]
+    run = run_of("".join(f"{text}\n" for text in texts), WHOLE)
+
+    assert ends["node"].dtype == ends["tasks"].dtype == pl.String  # Polars keeps a category for ever
+    assert run["process_end"]["node"].dtype == pl.Categorical
+    assert run["process_end"]["node"].equals(ends["node"].cast(pl.Categorical))
 
 
 def test_a_million_exits_are_few_findings_and_the_count_is_said(tmp_path: Path) -> None:

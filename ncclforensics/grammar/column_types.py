@@ -19,20 +19,21 @@ class ColumnType:
 
     dtype: pl.DataType
     unit: str
-    cast: Callable[[pl.Expr], pl.Expr]
+    convert: Callable[[pl.Expr], pl.Expr]  # from matched text; categories stay text
+
+    def cast(self, column: pl.Expr) -> pl.Expr:
+        """Matched text as values of the dtype."""
+        converted = self.convert(column)
+        return converted.cast(self.dtype) if isinstance(self.dtype, pl.Categorical) else converted
 
 
 def _text(column: pl.Expr) -> pl.Expr:
     return column
 
 
-def _category(column: pl.Expr) -> pl.Expr:
-    return column.cast(pl.Categorical)
-
-
 def _pointer(column: pl.Expr) -> pl.Expr:
     is_left_out = column.str.slice(2, 1).is_in([".", "X", "x", "*"])  # behind the 0x
-    return pl.when(~is_left_out).then(column).cast(pl.Categorical)
+    return pl.when(~is_left_out).then(column)
 
 
 def _integer(column: pl.Expr) -> pl.Expr:
@@ -59,7 +60,7 @@ def _address(column: pl.Expr) -> pl.Expr:
 def _pci(column: pl.Expr) -> pl.Expr:
     # NCCL's number: domain, bus, device and function. Kernels omit the function, which is 0 for GPUs.
     address = column.str.split(".").list.first().str.replace_all(":", "", literal=True)
-    return (address.str.to_lowercase().str.strip_chars_start("0") + "0").cast(pl.Categorical)
+    return address.str.to_lowercase().str.strip_chars_start("0") + "0"
 
 
 COLUMN_TYPES: Mapping[str, ColumnType] = {
@@ -72,8 +73,8 @@ COLUMN_TYPES: Mapping[str, ColumnType] = {
     "MEMORY_ADDRESS": ColumnType(pl.UInt64(), "memory address", _address),
     "HEXID": ColumnType(pl.Categorical(), "identifier; null where it was left out", _pointer),
     "PCI": ColumnType(pl.Categorical(), "as NCCL prints it: `0000:5d:00` is 5d000", _pci),
-    "NAME": ColumnType(pl.Categorical(), "", _category),
-    "HOSTNAME": ColumnType(pl.Categorical(), "", _category),
+    "NAME": ColumnType(pl.Categorical(), "", _text),
+    "HOSTNAME": ColumnType(pl.Categorical(), "", _text),
     "WORD": ColumnType(pl.String(), "", _text),
     "LOCAL_TIME": ColumnType(pl.String(), "as printed, format chosen by the user", _text),
     "GLOG_TIME": ColumnType(pl.String(), "month, day and time as glog prints them", _text),
@@ -82,7 +83,7 @@ COLUMN_TYPES: Mapping[str, ColumnType] = {
 }
 NUMERIC = ("INT", "NUMBER", "HEX", "DECIMAL", "FLOAT", "PTR", "MEMORY_ADDRESS", "HEXID", "PCI")
 # A terminal with a pattern of its own, or a list of words, is text from a small vocabulary.
-VOCABULARY = ColumnType(pl.Categorical(), "", _category)
+VOCABULARY = ColumnType(pl.Categorical(), "", _text)
 
 
 def column_type_name(terminal: str, grammar: Path) -> str:

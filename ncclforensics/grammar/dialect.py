@@ -59,8 +59,17 @@ class Candidate:
 
     @cached_property
     def typed(self) -> list[pl.Expr]:
-        """The columns, cast from the matched texts to their types."""
-        return [self.shape.columns[name].cast(pl.col(name)).alias(name) for name in self.columns]
+        """The columns, cast from the matched texts to their types.
+
+        Categories of events stay text until most of them are dropped (`parsing.alike_rows`), because Polars keeps every
+        category that was ever made in memory.
+        """
+        is_of_events = load(self.shape.grammar).may_collapse
+        typed = []
+        for name in self.columns:
+            base, text = self.shape.columns[name], pl.col(name)
+            typed.append((base.convert(text) if is_of_events else base.cast(text)).alias(name))
+        return typed
 
 
 @dataclass(frozen=True)
