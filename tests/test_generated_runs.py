@@ -81,6 +81,57 @@ def test_windows_give_the_verdict_of_a_full_read(plan: Plan) -> None:
     assert reported(windows) == reported(whole)
 
 
+def made(number: int, communicator: str, first: int = 0) -> list[str]:
+    """Lines of so many calls on a communicator, from this one on; `{rank}` is left for the rank."""
+    return [
+        f"AllReduce: opCount {first + place:x} sendbuff 0x7f00 recvbuff 0x7f10 count 1024 datatype 9 op 0 root 0 comm "
+        f"0x{communicator}5d1{{rank:04x}} [nranks=8] stream 0x55d1"
+        for place in range(number)
+    ]
+
+
+def created(communicator: str) -> list[str]:
+    return [
+        f"ncclCommInitRank comm 0x{communicator}5d1{{rank:04x}} rank {{rank}} nranks 8 cudaDev 0 nvmlDev 0 busId "
+        f"{{rank}}b000 commId 0x{communicator}f3bd2a4c1e07755 - Init {phase}"
+        for phase in ("START", "COMPLETE")
+    ]
+
+
+# What all ranks print, but for the last line, which rank 3 lacks; and lines of the application behind it.
+UNEQUAL_WINDOWS = {
+    "one communicator": (made(200, "a"), 0),
+    "used at the start only, and used on": (made(3, "a") + made(200, "b"), 0),
+    "used further than one window": (made(80, "a") + made(200, "b"), 0),
+    "used again where no window is": (
+        made(60, "a") + made(60, "b") + made(40, "a", 60) + made(80, "b", 60) + made(1, "a", 100),
+        0,
+    ),
+    "output behind the calls": (made(150, "a"), 800),
+}
+
+
+@pytest.mark.parametrize("case", UNEQUAL_WINDOWS)
+def test_windows_that_hold_unequal_numbers_of_calls_give_the_verdict_of_a_full_read(case: str, tmp_path: Path) -> None:
+    lines, output = UNEQUAL_WINDOWS[case]
+    for rank in range(8):
+        prefix = f"node{'0' * 4 * rank}:{1000 + rank}:{1000 + rank} [0] NCCL INFO "  # lines of unequal length
+        own = lines[:-1] if rank == 3 else lines
+        printed = ["NCCL version 2.21.5+cuda12.4", *created("a"), *created("b"), *own]
+        text = "".join(f"{prefix}{line.format(rank=rank)}\n" for line in printed) + "epoch\n" * output
+        (tmp_path / f"rank{rank}.log").write_text(text, encoding="utf-8")
+    run = open_run(find([str(tmp_path)]), ReadPolicy(window=4 << 10, small_file=4 << 10))
+    run.read_until_decided()
+
+    windows, whole = as_object(build_report(run)), answer([str(tmp_path)], whole=True)
+
+    assert reported(windows) == reported(whole)
+    assert (whole["hang"]["verdict"], whole["hang"]["culprits"]) == ("lagging-ranks", [3])
+    if case == "one communicator":
+        assert not any(reader.is_whole for reader in run.inputs)
+        assert whole["hang"]["certainty"] == "likely"
+
+
 @examples(3)
 @given(plan=plans())
 def test_the_generated_fault_is_named_with_its_culprits(plan: Plan) -> None:

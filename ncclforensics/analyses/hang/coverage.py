@@ -36,6 +36,7 @@ def read_next(
     if partly_read.is_empty():
         return dumps
     tail = with_line(call.filter("in_tail"))
+    hidden, hidden_in_use = _ends_between_windows(call, tail, partly_read)
     read_all = [
         # Neither window has an NCCL line: one may be anywhere in the file.
         partly_read.join(process.select(pl.col("sources").explode().alias("source")), on="source", how="anti"),
@@ -49,9 +50,11 @@ def read_next(
         _processes_in_init(process, communicator_lifetime),
         # Only the end of these was read: who shares them stands where they were created.
         communicator_lifetime.filter(pl.col("nranks").is_null()).select("source"),
+        _behind_others(hidden, call),
     ]
     read_tail = [
-        _after_missing_call(tail, last_call),
+        hidden_in_use,
+        _after_missing_call(tail, last_call.join(hidden_in_use, on=["rank_id", "key"], how="anti")),
         _at_divergence(tail, divergence),
         _failures_from_first_line(failure, tail),
     ]
@@ -71,6 +74,27 @@ def read_next(
         .unique("source", keep="first", maintain_order=True)
         .sort("source")
     )
+
+
+def _ends_between_windows(
+    call: pl.DataFrame, tail: pl.DataFrame, partly_read: pl.DataFrame
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return where the last call of a rank on a communicator may lie between the windows: only the head shows some.
+
+    Columns `source`, `rank_id`, `key`, `calls`: those of communicators that no rank uses at the end, and all others.
+    """
+    at_head = with_line(call.filter(~pl.col("in_tail"))).join(partly_read, on="source", how="semi")
+    shown = at_head.group_by("source", "rank_id", "key").agg(calls=pl.col("ordinal").max() + 1)
+    hidden = shown.join(tail, on=["source", "rank_id", "key"], how="anti")
+    is_in_use = pl.col("key").is_in(tail["key"].unique().implode())
+    has_no_call_at_end = ~pl.col("source").is_in(tail["source"].unique().implode())
+    return hidden.filter(~(is_in_use | has_no_call_at_end)), hidden.filter(is_in_use | has_no_call_at_end)
+
+
+def _behind_others(hidden: pl.DataFrame, call: pl.DataFrame) -> pl.DataFrame:
+    """Return windows that show fewer calls on a communicator than another rank made, of communicators in no tail."""
+    most = call.group_by("key").agg(most=pl.col("ordinal").max() + 1)
+    return hidden.join(most, on="key").filter(pl.col("calls") < pl.col("most"))
 
 
 def _calls_of_unknown_communicators(
