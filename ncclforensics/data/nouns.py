@@ -25,3 +25,4 @@ PORT = Noun(
 )
 STACK = Noun("stack", "stacks", (("stack_thread", ()),))
 PROFILE = Noun("profiler trace", "profiler traces", (("profiler_event", ("source",)),))
+INSPECTOR = Noun("Inspector record", "Inspector records", (("ended_operation", ()),))

@@ -11,6 +11,9 @@ COLLECT_RANKS_OF_DUMPS = [
     "the dumps under the names that PyTorch gave them (comm_lib_trace_rank_N), or renamed to rank_N"
 ]
 COLLECT_OUTPUT = ["stdout and stderr of every rank, and the output of the launcher"]
+COLLECT_STUCK_HOSTS = [
+    "while the job stands still, on each host: ncclforensics collect -o incident (stacks, RAS, Flight Recorder dumps)"
+]
 COLLECT_INIT = ["the logs from their beginning, with their Init lines"]
 COLLECT_BOOTSTRAP = [
     "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,BOOTSTRAP,ENV on every rank, and the number of started ranks"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ncclforensics.data import nouns
 from ncclforensics.formats import Record
 from ncclforensics.inputs.tolerant_json import (
     json_int32,
@@ -24,6 +25,7 @@ KINDS: Mapping[str, str] = {}
 MAGIC = b"{"
 MARKER = b'"inspector_output_format_version"'
 ONE_RECORD_A_LINE = True
+NOUN = nouns.INSPECTOR
 OPERATIONS = {"coll_perf": ("collective", "coll"), "p2p_perf": ("p2p", "p2p")}  # key -> form, and how its keys begin
 
 

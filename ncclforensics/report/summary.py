@@ -8,15 +8,6 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.data.names import version_text
-from ncclforensics.data.variables import (
-    COLLECT_CALLS,
-    COLLECT_OUTPUT,
-    COLLECT_RANKS_OF_DUMPS,
-    NO_NCCL_LINES,
-    NO_PROCESSES,
-    NO_RANKS_IN_TEXT,
-    NO_RANKS_OF_DUMPS,
-)
 from ncclforensics.formats import nccl
 from ncclforensics.frames.columns import printed_hosts, text_of
 from ncclforensics.frames.protocol import Frames
@@ -61,28 +52,6 @@ def summary(run: Frames, findings: Iterable[Finding]) -> Row:
         "communicators": _communicators(run),
         "debug": {"level": _level(run), "subsystems_seen": _subsystems(run)},
     }
-
-
-def reason_without_job(run: Frames) -> str:
-    """Why there is nothing to judge: no line of NCCL, or none that names a process."""
-    logs = {source for source, kind in run.kinds.items() if kind == "nccl-log"}
-    recognised = run["source"].filter(pl.col("source").is_in(list(logs)))["recognised"].sum()
-    if not recognised and _has_only_dumps(run):
-        return NO_RANKS_OF_DUMPS
-    if recognised:
-        return NO_PROCESSES
-    return NO_RANKS_IN_TEXT if run["source"]["recognised"].sum() else NO_NCCL_LINES
-
-
-def steps_without_job(run: Frames) -> list[str]:
-    """What to collect where there is nothing to judge."""
-    steps = {NO_RANKS_OF_DUMPS: COLLECT_RANKS_OF_DUMPS, NO_RANKS_IN_TEXT: COLLECT_OUTPUT + COLLECT_CALLS}
-    return steps.get(reason_without_job(run), COLLECT_CALLS)
-
-
-def _has_only_dumps(run: Frames) -> bool:
-    """Whether Flight Recorder dumps are there, and no rank of any is known."""
-    return bool(run["recorded_rank"].height) and not run["recorded_rank"]["is_used"].any()
 
 
 def versions(run: Frames) -> list[str]:

@@ -15,7 +15,8 @@ from ncclforensics.data.names import INVISIBLE
 from ncclforensics.parsing.parser import COUNTS
 from ncclforensics.report.build import Report, Row, operation
 from ncclforensics.report.chain import Link, chain
-from ncclforensics.report.summary import not_shown, reason_without_job, steps_without_job, summary
+from ncclforensics.report.summary import not_shown, summary
+from ncclforensics.report.without_job import reason_without_job, steps_without_job
 from ncclforensics.rules.finding import Finding
 
 SCHEMA_VERSION = 1

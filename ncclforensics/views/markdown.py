@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from ncclforensics import __version__
 from ncclforensics.data.names import certainty_text, count_of, known, printable, ranks_text, sentence
 from ncclforensics.report.build import Report, Row
-from ncclforensics.report.summary import not_shown, reason_without_job, steps_without_job, summary
+from ncclforensics.report.summary import not_shown, summary
+from ncclforensics.report.without_job import reason_without_job, steps_without_job
 from ncclforensics.rules.finding import Finding
 from ncclforensics.views import json_report, postmortem_parts, text_report
 from ncclforensics.views.author_note import Cover

@@ -26,7 +26,8 @@ from ncclforensics.data.names import (
 )
 from ncclforensics.frames.columns import printed_hosts
 from ncclforensics.report.build import Report
-from ncclforensics.report.summary import not_shown, reason_without_job, steps_without_job, summary
+from ncclforensics.report.summary import not_shown, summary
+from ncclforensics.report.without_job import reason_without_job, steps_without_job
 from ncclforensics.rules.finding import Finding, Role, Severity
 from ncclforensics.views.text_benchmarks import benchmarks
 from ncclforensics.views.text_chain import chain_text
@@ -67,7 +68,7 @@ def _parts(report: Report, verbose: bool) -> list[RenderableType]:
     jobs = report.verdicts
     verdict_findings = [id(report.finding_of(row)) for row in jobs]
     others = [finding for finding in report.findings if id(finding) not in verdict_findings]
-    causes = [finding for finding in others if is_sure_cause(finding)]
+    causes = list(filter(is_sure_cause, others))
     first = leading_findings(jobs, others)[:1]
     for finding in first:
         parts += _finding(report, finding)
@@ -92,9 +93,8 @@ def _parts(report: Report, verbose: bool) -> list[RenderableType]:
 
 def is_sure_cause(finding: Finding) -> bool:
     """Whether a finding is an error that caused others, and at least likely."""
-    return (
-        finding.role is Role.CAUSE and finding.severity is Severity.ERROR and finding.certainty in ("certain", "likely")
-    )
+    is_error = finding.role is Role.CAUSE and finding.severity is Severity.ERROR
+    return is_error and finding.certainty in ("certain", "likely")
 
 
 def leading_findings(jobs: list[Row], findings: list[Finding]) -> list[Finding]:

@@ -16,7 +16,8 @@ from rich.text import Text
 from ncclforensics.data.names import certainty_text, printable, ranks_text, sentence, waiting_text
 from ncclforensics.report.build import Report
 from ncclforensics.report.condensed_lines import condensed
-from ncclforensics.report.summary import not_shown, reason_without_job, steps_without_job
+from ncclforensics.report.summary import not_shown
+from ncclforensics.report.without_job import reason_without_job, steps_without_job
 from ncclforensics.rules.finding import Finding, Line, Role, Severity
 from ncclforensics.views.text_chain import chain_text
 from ncclforensics.views.text_coverage import coverage

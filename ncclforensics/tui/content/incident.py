@@ -12,7 +12,7 @@ from ncclforensics.data.names import known, operation_text, printable, ranks_tex
 from ncclforensics.report.build import Report, Row
 from ncclforensics.report.chain import chain
 from ncclforensics.report.next_steps import Command
-from ncclforensics.report.summary import reason_without_job, steps_without_job
+from ncclforensics.report.without_job import reason_without_job, steps_without_job
 from ncclforensics.rules.finding import Finding, Role
 from ncclforensics.tui.content.evidence import CitedLine, Citer
 

@@ -1,0 +1,102 @@
+"""What reports say of inputs that show no rank to judge: what they hold, what it can show, and what to collect."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from ncclforensics.data.names import count_of
+from ncclforensics.data.variables import (
+    COLLECT_CALLS,
+    COLLECT_OUTPUT,
+    COLLECT_RANKS_OF_DUMPS,
+    COLLECT_STUCK_HOSTS,
+    NO_NCCL_LINES,
+    NO_PROCESSES,
+    NO_RANKS_IN_TEXT,
+    NO_RANKS_OF_DUMPS,
+)
+from ncclforensics.frames.protocol import Frames
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Evidence that is no log of ranks."""
+
+    frames: tuple[str, ...]  # a row in one of them shows it
+    name: str
+    limit: str  # what it cannot show
+
+
+_KINDS = (
+    _Kind(
+        ("ended_operation",),
+        "records of NCCL's Inspector",
+        "the Inspector records calls that completed, so it shows no call that stands still",
+    ),
+    _Kind(
+        ("profiler_event",),
+        "traces of NCCL's profiler",
+        "a trace shows what each rank had begun, not why it stands still",
+    ),
+    _Kind(
+        ("use_gpu", "use_columns", "use_query"),
+        "the output of nvidia-smi",
+        "nvidia-smi shows GPUs and their load, not which call a rank is in",
+    ),
+    _Kind(
+        ("hardware_event", "kernel_kill"),
+        "the kernel's log",
+        "the kernel names GPUs, links and processes, not ranks",
+    ),
+)
+
+
+def reason_without_job(run: Frames) -> str:
+    """Why there is nothing to judge: no line of NCCL, none that names a process, or evidence of another kind alone."""
+    logs = {source for source, kind in run.kinds.items() if kind == "nccl-log"}
+    recognised = run["source"].filter(pl.col("source").is_in(list(logs)))["recognised"].sum()
+    if not recognised and _has_only_dumps(run):
+        return NO_RANKS_OF_DUMPS
+    if recognised:
+        return NO_PROCESSES
+    if kinds := _kinds(run):
+        limits = "; ".join(kind.limit for kind in kinds)
+        return f"these files hold {_names(run, kinds)}, and no NCCL log: {limits}"
+    return NO_RANKS_IN_TEXT if run["source"]["recognised"].sum() else NO_NCCL_LINES
+
+
+def steps_without_job(run: Frames) -> list[str]:
+    """What to collect where there is nothing to judge."""
+    if _kinds(run):
+        return [*COLLECT_STUCK_HOSTS, *COLLECT_OUTPUT, *COLLECT_CALLS]
+    steps = {NO_RANKS_OF_DUMPS: COLLECT_RANKS_OF_DUMPS, NO_RANKS_IN_TEXT: COLLECT_OUTPUT + COLLECT_CALLS}
+    return steps.get(reason_without_job(run), COLLECT_CALLS)
+
+
+def _kinds(run: Frames) -> list[_Kind]:
+    """The kinds of evidence in inputs that hold nothing else."""
+    if {"nccl-log", "pytorch-log", "nccl-tests"} & set(run.kinds.values()):
+        return []
+    return [kind for kind in _KINDS if any(run.has(frame) for frame in kind.frames)]
+
+
+def _names(run: Frames, kinds: list[_Kind]) -> str:
+    names = [kind.name + _ranks(run) * (kind.frames == ("ended_operation",)) for kind in kinds]
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _ranks(run: Frames) -> str:
+    """Of how many ranks of how many communicators the Inspector has records."""
+    ranks = run["ended_operation"].select("commhash", "rank", "nranks").unique().drop_nulls("rank")
+    sizes = ranks["nranks"].drop_nulls()
+    if ranks.is_empty() or sizes.is_empty():
+        return ""
+    largest = ranks.filter(pl.col("nranks") == sizes.max())
+    return f" ({largest['rank'].n_unique()} of {count_of(int(str(sizes.max())), 'rank')})"
+
+
+def _has_only_dumps(run: Frames) -> bool:
+    """Whether Flight Recorder dumps are there, and no rank of any is known."""
+    return bool(run["recorded_rank"].height) and not run["recorded_rank"]["is_used"].any()

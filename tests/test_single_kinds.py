@@ -1,0 +1,60 @@
+"""Inputs of one kind that show no rank to judge: the answer says what they are and what they cannot show."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ncclforensics import analyze
+from ncclforensics.views.json_report import as_object
+from tests.incidents import INCIDENTS
+
+
+@pytest.mark.parametrize(
+    ("folder", "files", "phrases"),
+    [
+        (
+            "the-inspector-counts-calls-that-a-log-lacks",
+            "gpu-*.log",
+            ("records of NCCL's Inspector (2 of 4 ranks)", "shows no call that stands still"),
+        ),
+        ("a-hop-of-a-ring-stands-still", "trace-*", ("traces of NCCL's profiler", "not why it stands still")),
+        ("one-gpu-rests-while-the-others-spin", "nvidia-smi.txt", ("the output of nvidia-smi",)),
+        ("a-kernel-log-without-a-job", "dmesg.txt", ("the kernel's log", "not ranks")),
+    ],
+)
+def test_evidence_of_one_kind_is_described_as_what_it_is(
+    folder: str, files: str, phrases: tuple[str, ...], tmp_path: Path
+) -> None:
+    for path in (INCIDENTS / folder).glob(files):
+        shutil.copy(path, tmp_path)
+
+    found = as_object(analyze([str(tmp_path)]))["hang"]
+
+    assert (found["verdict"], found["culprits"]) == ("undecidable", [])
+    assert [phrase for phrase in phrases if phrase not in found["reason"]] == []
+    assert any("ncclforensics collect" in step for step in found["collect_next"])
+
+
+def test_kinds_of_evidence_without_ranks_are_named_together(tmp_path: Path) -> None:
+    shutil.copy(INCIDENTS / "one-gpu-rests-while-the-others-spin" / "nvidia-smi.txt", tmp_path)
+    shutil.copy(INCIDENTS / "a-kernel-log-without-a-job" / "dmesg.txt", tmp_path)
+
+    found = as_object(analyze([str(tmp_path)]))["hang"]
+
+    assert "these files hold the output of nvidia-smi and the kernel's log" in found["reason"]
+
+
+def test_text_of_a_job_is_no_kernel_log(tmp_path: Path) -> None:
+    """A job's own output beside a kernel log: its text is what shows no ranks."""
+    shutil.copy(INCIDENTS / "a-kernel-log-without-a-job" / "dmesg.txt", tmp_path)
+    (tmp_path / "vllm.log").write_text(
+        "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:3384,"
+        " unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.27.5\n"
+    )
+
+    found = as_object(analyze([str(tmp_path)]))["hang"]
+
+    assert "the kernel's log" not in found["reason"]
