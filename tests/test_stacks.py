@@ -126,6 +126,22 @@ def test_threads_of_a_debugger_show_what_a_process_waits_for(tmp_path: Path) -> 
     assert "store or rendezvous" in report.findings[0].title
 
 
+def test_functions_of_the_c_library_go_by_their_usual_names(tmp_path: Path) -> None:
+    def gdb(pid: int, innermost: str) -> str:
+        return (
+            f'Thread 1 (Thread 0x7f512a041b80 (LWP {pid}) "python3"):\n#0  {innermost}\n'
+            "#1  0x00007f5129898909 in _PyEval_EvalFrameDefault (tstate=<optimized out>) at Python/ceval.c:5376\n"
+            f"[Inferior 1 (process {pid}) detached]\n"
+        )
+
+    reading = "__GI___libc_read (nbytes=1, buf=0x7f51297f3da0, fd=11) at ../sysdeps/unix/sysv/linux/read.c:26"
+    waiting = "0x00007fbd4cd6984b in c10d::Work::wait(std::chrono::duration<long>) () from /opt/libtorch_cpu.so"
+    report = report_on(tmp_path, rank0=gdb(10, waiting), rank1=gdb(20, reading), rank2=gdb(30, waiting))
+
+    assert culprits(report) == [1]
+    assert report.findings[0].title.startswith("rank 1 stands in read, and the others wait in a collective")
+
+
 @pytest.mark.parametrize(
     ("state", "looks", "verdict"),
     [("active", 1, "undecidable"), ("active", 2, "lagging-ranks"), ("idle", 1, "lagging-ranks")],

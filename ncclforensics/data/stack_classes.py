@@ -272,6 +272,24 @@ def short_name(function: str) -> str:
     return function.rpartition(".")[2]
 
 
+def system_call(function: str) -> str:
+    """Return the name by which programs know a function of the C library, whose symbols carry other names.
+
+    >>> system_call("__GI___libc_read"), system_call("___pthread_cond_wait"), system_call("c10d::Work::wait")
+    ('read', 'pthread_cond_wait', 'c10d::Work::wait')
+    """
+    return function.removeprefix("__GI_").lstrip("_").removeprefix("libc_") if function.startswith("__") else function
+
+
+def is_c_library(file: str) -> bool:
+    """Whether a file is a source of the C library, as debuggers print it.
+
+    >>> is_c_library("../sysdeps/unix/sysv/linux/read.c"), is_c_library("./nptl/futex-internal.c")
+    (True, True)
+    """
+    return file.startswith(("../sysdeps/", "./nptl/", "../nptl/", "./io/", "./socket/", "./posix/"))
+
+
 def place_of(places: tuple[Place, ...], function: str, file: str) -> Place | None:
     """Return the first place that a frame of Python is at."""
     name, path = short_name(function), f"/{file.replace('<frozen ', '')}"

@@ -20,10 +20,12 @@ from ncclforensics.data.stack_classes import (
     PLACES,
     PYTHON,
     Place,
+    is_c_library,
     is_library,
     native_kind,
     place_of,
     short_name,
+    system_call,
 )
 from ncclforensics.frames.registry import analysis
 
@@ -126,6 +128,8 @@ def _position(frames: list[Row]) -> Row:
     # The function that the program called; wrappers such as loggers stand between.
     call = short_name(calls[-1]["function"]) if calls else None
     texts = [f"{frame['function']} {frame['file']}:{frame['number']}" for frame in frames]
+    if is_c_library(own["file"] or ""):  # its sources are of no use to those who look for the program's
+        own = {**own, "function": system_call(own["function"] or ""), "file": None, "number": None}
     return {
         "kind": kind,
         "call": call,
