@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ncclforensics import analyze
+from ncclforensics.simulate.generate import Fault, FaultKind, Finish, Plan, generate
 from ncclforensics.views import json_report
 
 LOGS = Path(__file__).parents[1] / "fixtures/incidents/the-inspector-counts-calls-that-a-log-lacks"
@@ -111,3 +112,43 @@ def test_counts_support_or_contradict_the_log_of_a_rank(
     hang = report["hang"]
     assert (hang["verdict"], hang["culprits"], hang["certainty"]) == expected
     assert reason in " ".join(finding["detail"] for finding in report["findings"])
+
+
+def record(communicator: int, calls: int, pid: int, nranks: int) -> str:
+    """A file of the Inspector in which the process, rank 1 of this communicator, completed so many AllGather."""
+    return json.dumps(
+        {
+            "header": {"id": hex(communicator), "comm_name": "", "rank": 1, "n_ranks": nranks, "nnodes": 1},
+            "metadata": {"inspector_output_format_version": "v4.0", "hostname": "gpu-d000", "pid": pid},
+            "coll_perf": {"coll": "AllGather", "coll_sn": calls - 1, "coll_msg_size_bytes": 4, "coll_exec_time_us": 9},
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("gpus", "hashes", "nranks", "verdict"),
+    [
+        (8, (), 2, "lagging-ranks"),
+        (8, (0xABC,), 2, "undecidable"),  # process, rank and size fit one communicator of the logs
+        (8, (0xABC,), 3, "lagging-ranks"),  # no communicator has this size
+        (8, (0xABC, 0xDEF), 2, "lagging-ranks"),  # which of the two is meant is not known
+        (4, (0xABC,), 2, "lagging-ranks"),  # the process is rank 1 of two communicators of two
+    ],
+)
+def test_a_split_communicator_without_commid_is_found_by_its_processes(
+    gpus: int, hashes: tuple[int, ...], nranks: int, verdict: str, tmp_path: Path
+) -> None:
+    fault = Fault(FaultKind.LAGGING, (3,), communicator="tp")
+    shape = {"nodes": 1, "gpus_per_node": gpus, "tp": 2, "layers": 1, "steps": 2}
+    generate(Plan(**shape, version="2.27.7", finish=Finish.KILLED, fault=fault), tmp_path)
+    log, other = (tmp_path / "nccl_rank3.log").read_text(), (tmp_path / "nccl_rank2.log").read_text()
+    split = next(line for line in other.splitlines() if "ncclCommSplit" in line and "splitCount 1" in line)
+    calls = sum(
+        f"comm {split.split(' comm ')[1].split()[0]} " in line for line in other.splitlines() if "opCount" in line
+    )
+    for number in hashes:
+        (tmp_path / f"inspector-{number}.log").write_text(record(number, calls, int(log.split(":")[1]), nranks))
+
+    report: dict[str, Any] = json_report.as_object(analyze([str(tmp_path)]))
+
+    assert report["hang"]["verdict"] == verdict

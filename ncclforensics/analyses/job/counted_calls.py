@@ -14,11 +14,11 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.analyses.job.communicator_hashes import Members, hash_number, members_by_hash
 from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.registry import analysis
 
 Row = dict[str, Any]
-Members = dict[int | None, dict[int, tuple[int, str]]]  # hash of a communicator -> rank in it -> rank id and key
 
 INSPECTOR, PROFILER, RAS = "inspector", "profiler", "ras"
 COUNTED_CALL = {
@@ -36,7 +36,11 @@ _NUMBERED = ["hash", "rank", "operation", "number", "source", "line"]
 
 @analysis(COUNTED_CALL, of=("ended_operation", "profiler_event", "ras_state"))
 def counted_call(
-    ended_operation: pl.DataFrame, profiler_event: pl.DataFrame, ras_state: pl.DataFrame, member: pl.DataFrame
+    ended_operation: pl.DataFrame,
+    profiler_event: pl.DataFrame,
+    ras_state: pl.DataFrame,
+    member: pl.DataFrame,
+    rank: pl.DataFrame,
 ) -> pl.DataFrame:
     """How many collectives of each kind every member of a communicator made at least, by each of these sources."""
     completed = ended_operation.filter(text_of("form") == "collective").select(
@@ -45,33 +49,14 @@ def counted_call(
     launched = profiler_event.filter(text_of("form") == "coll").select(
         "rank", "source", "line", hash=text_of("comm_hash"), operation=text_of("event"), number="sequence"
     )
-    members = _members(member)
+    printed = ((ended_operation, "commhash", 0), (ras_state, "communicator", 16))
+    members = members_by_hash(member, rank, printed)
     rows = [
         {**row, "calls": number + 1, "shown_by": shown_by}
         for shown_by, numbered in ((INSPECTOR, completed), (PROFILER, launched))
         for number, row in _highest(numbered, members)
     ]
     return pl.DataFrame([*rows, *_launched_by_ras(ras_state, members)], schema=COUNTED_CALL)
-
-
-def _members(member: pl.DataFrame) -> Members:
-    """The members of the communicators, without hashes that several communicators have."""
-    keys: dict[int, set[str]] = defaultdict(set)
-    members: dict[int, dict[int, tuple[int, str]]] = defaultdict(dict)
-    rows = member.select("rank_id", "rank", text_of("key"), text_of("commid")).drop_nulls()
-    for rank_id, rank, key, commid in rows.iter_rows():
-        if (number := _number(commid, 16)) is not None:
-            keys[number].add(key)
-            members[number][rank] = (rank_id, key)
-    return {number: members[number] for number, of_number in keys.items() if len(of_number) == 1}
-
-
-def _number(text: str, base: int) -> int | None:
-    """The number that a hash is; None for any other text, which a document may hold in its place."""
-    try:
-        return int(text, base)
-    except ValueError:
-        return None
 
 
 def _highest(numbered: pl.DataFrame, members: Members) -> list[tuple[int, Row]]:
@@ -86,7 +71,7 @@ def _highest(numbered: pl.DataFrame, members: Members) -> list[tuple[int, Row]]:
     )
     found = []
     for text, rank, operation, number, source, line in highest.select(_NUMBERED).iter_rows():
-        rank_id, key = members.get(_number(text, 0), {}).get(rank, (None, None))
+        rank_id, key = members.get(hash_number(text, 0), {}).get(rank, (None, None))
         if rank_id is not None:
             place = {"rank_id": rank_id, "key": key, "operation": operation, "source": source, "line": line}
             found.append((number, place))
@@ -101,7 +86,7 @@ def _launched_by_ras(ras_state: pl.DataFrame, members: Members) -> list[Row]:
         counts[state["communicator"], state["operation"]][state["rank"]] = state
     rows = []
     for (communicator, operation), by_rank in counts.items():
-        for rank, (rank_id, key) in members.get(_number(communicator, 16), {}).items():
+        for rank, (rank_id, key) in members.get(hash_number(communicator, 16), {}).items():
             row = by_rank.get(rank) or by_rank.get(None)
             if row:
                 place = {"source": row["source"], "line": row["line"], "shown_by": RAS}
