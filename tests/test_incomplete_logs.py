@@ -371,3 +371,38 @@ def test_lost_connections_do_not_show_what_ranks_called_whose_lines_show_no_call
 
     assert found["verdict"] == "undecidable"
     assert found["suspects"] == [rank for rank in range(16) if rank != 2]
+
+
+@pytest.mark.parametrize(("host", "culprits"), [("node-a", [0, 1]), ("localhost", [])])
+def test_only_a_host_with_a_name_shows_which_ranks_share_a_gpu(host: str, culprits: list[int], tmp_path: Path) -> None:
+    refusal = "Multiple Ranks are using the same GPU/Partition. Set NCCL_MULTI_RANK_GPU_ENABLE=1 to enable this configuration."
+    logs = {}
+    for rank in (0, 1):
+        process = f"{host}:{100 + rank}:{100 + rank} [0]"
+        created = (
+            f"ncclCommInitRank comm 0x5599{rank} rank {rank} nranks 2 cudaDev 0 nvmlDev 0 busId 1b000 commId 0xec8d"
+        )
+        lines = [
+            f"{process} NCCL INFO NCCL version 2.30.7+cuda12.4",
+            f"{process} NCCL INFO [Rank {rank}] {created} - Init START",
+            f"{process} init.cc:1057 (initTransportsRank) NCCL WARN {refusal}",
+            f"{process} NCCL INFO init.cc:1921 (ncclCommInitRankFunc) -> 5",
+        ]
+        logs[f"rank{rank}.log"] = [f"{line}\n".encode() for line in lines]
+
+    found = hang_of(logs, tmp_path / "logs")
+
+    assert (found["verdict"], found["culprits"]) == ("init-failed", culprits)
+
+
+def test_splits_of_different_colours_in_an_excerpt_are_no_inits_in_different_order(tmp_path: Path) -> None:
+    lines = [
+        f"node-b:{pid}:{pid} [{dev}] NCCL INFO ncclCommSplit comm 0x55d{dev} rank {rank} nranks 4 cudaDev {dev} nvmlDev 0 "
+        f"busId {dev}2000 parent 0x55e{dev} color {color} key {key} commId 0xacc647c2d6dbc8c{color} - Init START\n"
+        for pid, dev, rank, color, key in ((71, 2, 2, 2, 10), (74, 4, 0, 3, 12), (72, 1, 1, 2, 9))
+    ]
+
+    found = hang_of({"post.txt": [line.encode() for line in lines]}, tmp_path / "post")
+
+    assert found["verdict"] == "undecidable"
+    assert not found["culprits"]

@@ -15,6 +15,7 @@ from ncclforensics.analyses.hang.stall import find_stall_evidence
 from ncclforensics.analyses.job.failure_events import LOST, NETWORK, REFUSED
 from ncclforensics.data.names import ranks_text, shown
 from ncclforensics.data.nccl_sources import is_top_file
+from ncclforensics.data.redaction_rules import EVERYWHERE
 from ncclforensics.data.variables import COLLECT_BOOTSTRAP
 from ncclforensics.data.versions import releases
 
@@ -175,9 +176,10 @@ def _explain_refusal(job: Job, line: Row, lines: list[Row]) -> tuple[list[int], 
 
 
 def _ranks_sharing_gpu(job: Job) -> list[int]:
+    """Return the ranks with a GPU of the same host and bus id; several hosts may be called `localhost`."""
     ranks_by_gpu: dict[tuple[str, str], list[int]] = defaultdict(list)
     for rank_id, row in job.rank_ids.items():
-        if row["busid"]:
+        if row["busid"] and row["host"] not in EVERYWHERE:
             ranks_by_gpu[row["host"], row["busid"]].append(rank_id)
     return sorted(rank_id for rank_ids in ranks_by_gpu.values() if len(rank_ids) > 1 for rank_id in rank_ids)
 

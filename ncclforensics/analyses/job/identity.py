@@ -254,20 +254,22 @@ def _jobs(members: list[Member], processes: list[dict[str, Any]]) -> list[set[tu
 def _processes_in_crossed_init(members: list[Member]) -> list[tuple[tuple[str, int], tuple[str, int]]]:
     """Return pairs of processes inside the init of two communicators of equal size and disjoint ranks on one host.
 
-    Ranks that create two communicators in different order share none, and would appear as two jobs.
+    Ranks that create two communicators in different order share none, and would appear as two jobs. Splits of different
+    colours are different communicators.
     """
     unfinished = [
         group
         for group in group_by_key(members).values()
         if not any(m.row["is_complete"] or m.row["end"] for m in group)
     ]
-    # Of each host and size: the sets of ranks in one init, and a process of each. Equal sets pair with the same others.
-    of_host: dict[tuple[str, int], dict[frozenset[int | None], dict[tuple[str, int], None]]] = {}
+    # Of each host, size and colour: the sets of ranks in one init, and a process of each. Equal sets pair with the same
+    # others.
+    of_host: dict[tuple[str, int, int | None], dict[frozenset[int | None], dict[tuple[str, int], None]]] = {}
     for group in unfinished:
         ranks = frozenset(m.row["rank"] for m in group)
         if len(ranks) == len(group):
             for host in {m.row["host"] for m in group}:
-                alike = of_host.setdefault((host, group[0].row["nranks"]), {})
+                alike = of_host.setdefault((host, group[0].row["nranks"], group[0].row["color"]), {})
                 alike.setdefault(ranks, {})[group[0].owner] = None
     pairs = []
     for alike in of_host.values():
