@@ -304,3 +304,52 @@ def test_a_compressed_file_that_grows_too_large_is_read_in_part(
     ((_, problem),) = analyze([str(path)], everything=True).input_problems()
 
     assert "it unpacks to more than 1,000 times its size; the rest is left out" in problem
+
+
+@pytest.mark.parametrize("pack_all", [ARCHIVES["zip"], lambda members: gzip.compress(*members.values())])
+def test_a_document_that_unpacks_to_much_more_is_read_in_part(
+    pack_all: Callable[[dict[str, bytes]], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A document is read as a whole: values take ten times the memory of their bytes."""
+    monkeypatch.setattr("ncclforensics.inputs.archives.ALWAYS_OF_DOCUMENT", 1 << 20)
+    document = b'{"version": "2.4", "pg_config": {}, "entries": [{"state": "completed"},' + b" " * (5 << 20) + b"{}]}"
+    path = written(tmp_path / "bomb", pack_all({"nccl_trace_rank_0": document}))
+
+    problems = [problem for _, problem in analyze([str(path)], everything=True).input_problems()]
+
+    assert problems == [
+        "is damaged: it unpacks to more than 1 MiB of one document; unpack it to read all",
+        "is JSON that was cut off",
+    ]
+
+
+def test_a_document_of_several_dumps_that_unpacks_to_much_more_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ncclforensics.inputs.archives.ALWAYS_OF_DOCUMENT", 1 << 20)
+    path = written(tmp_path / "dumps.gz", gzip.compress(b'[{"entries": [{}]},' + b" " * (5 << 20) + b"{}]"))
+
+    with pytest.raises(NoInputError, match="more than 1 MiB of one document"):
+        find([str(path)])
+
+
+def test_an_export_of_empty_objects_is_named_and_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ncclforensics.inputs.exports.LARGE", 1 << 16)
+    record = b'[{"message": "a:1:1 [0] NCCL INFO x", "timestamp": "2026-01-01T00:00:00Z"},'
+    path = written(tmp_path / "export.json", record + b"{}," * (1 << 16))
+
+    ((_, problem),) = analyze([str(path)], everything=True).input_problems()
+
+    assert "empty objects" in problem
+
+
+def test_a_name_in_a_tar_archive_is_bounded(tmp_path: Path) -> None:
+    """Python's tarfile reads it into memory, however much its header announces."""
+    header = tarfile.TarInfo("x")
+    header.type, header.size = tarfile.GNUTYPE_LONGNAME, 4 << 30
+    first = packed_tar({"rank0.log": LOG})[: 512 * (1 + -(-len(LOG) // 512))]
+
+    found, damage = find([str(written(tmp_path / "a.tar", first + header.tobuf(tarfile.GNU_FORMAT) + b"a" * 4096))])
+
+    assert content(found) == LOG
+    assert "is a damaged archive: a name that is too long" in damage.problem

@@ -15,15 +15,25 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, BinaryIO, Self
 
 HEAD = 512  # bytes of an archive by which it is recognised
 MOST_FILES = 100_000
 MOST_BYTES = 64 << 30  # unpacked, and never more than half of the space that is free
 # A file of which more than a thousand times its size is unpacked holds no log, beyond what takes a few seconds to read.
 MOST_TIMES, ALWAYS_UNPACKED = 1000, 512 << 20  # bytes
+# A document is read as a whole, into values that take more memory than its bytes: the records of an export 20 times.
+MOST_TIMES_OF_DOCUMENT, MOST_TIMES_OF_EXPORT, ALWAYS_OF_DOCUMENT = 100, 32, 32 << 20  # bytes
+MOST_HEADER = 1 << 20  # bytes of a long name in a tar archive, or of other fields of a file
 STEP = 1 << 20
 _TAR_MAGIC = slice(257, 262), b"ustar"
+_BEFORE_A_HEADER = (
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
 _ZIP_MAGIC = b"PK\x03\x04"
 # What the libraries raise on an archive that is cut, damaged or encrypted.
 _DAMAGE = (tarfile.TarError, zipfile.BadZipFile, EOFError, ValueError, RuntimeError, NotImplementedError, zlib.error)
@@ -40,6 +50,11 @@ class Unpacked:
 def most_unpacked(size: int) -> int:
     """How many bytes are taken out of a compressed file of so many bytes."""
     return max(MOST_TIMES * size, ALWAYS_UNPACKED)
+
+
+def most_of_document(size: int, *, is_export: bool = False) -> int:
+    """How many bytes are taken out of a compressed file, or an archive, of so many bytes if they are a document."""
+    return max((MOST_TIMES_OF_EXPORT if is_export else MOST_TIMES_OF_DOCUMENT) * size, ALWAYS_OF_DOCUMENT)
 
 
 def is_tar(head: bytes) -> bool:
@@ -79,8 +94,20 @@ def unpack(archive: BinaryIO | io.BufferedIOBase, size: int, head: bytes, folder
     return found
 
 
+class _Member(tarfile.TarInfo):
+    """The header of a file; tarfile reads what precedes it, such as a long name, into memory."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """Read a header. Raises ReadError if it announces more fields than a file has."""
+        member = super().frombuf(buf, encoding, errors)
+        if member.size > MOST_HEADER and member.type in _BEFORE_A_HEADER:
+            raise tarfile.ReadError("a name that is too long")
+        return member
+
+
 def _tar_files(archive: BinaryIO | io.BufferedIOBase) -> Iterator[tuple[str, IO[bytes]]]:
-    with tarfile.open(fileobj=archive, mode="r|") as opened:
+    with tarfile.open(fileobj=archive, mode="r|", tarinfo=_Member) as opened:
         for member in opened:
             if member.isreg() and (content := opened.extractfile(member)):
                 yield member.name, content

@@ -34,12 +34,16 @@ def is_bundle(head: bytes) -> bool:
     return text[:1] == b"[" or not any(first_key.startswith(marker) for marker in (*_MARKERS, b'"version"'))
 
 
-def unpack_dumps(document: BinaryIO | io.BufferedIOBase, folder: Path) -> Unpacked | None:
+def unpack_dumps(document: BinaryIO | io.BufferedIOBase, most: int | None, folder: Path) -> Unpacked | None:
     """Write each dump of a document into an empty folder; None if it holds no dump below its first level.
 
+    `most`: the bytes that it may have, or None for any number; a longer one is not read.
     Raises OSError if they cannot be written.
     """
-    value, problems = parse_json(document.read())
+    data = document.read() if most is None else document.read(most + 1)
+    if most is not None and len(data) > most:
+        return Unpacked([], f"unpacks to more than {most >> 20:,} MiB of one document: unpack it to read it")
+    value, problems = parse_json(data)
     if _is_dump(value):
         return None
     found = Unpacked([], "; ".join(problems))

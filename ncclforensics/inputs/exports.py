@@ -28,6 +28,7 @@ SCHEMA = {
     "cut": pl.Boolean(),
     **LABELS,
 }
+LARGE, MOST_OBJECTS = 8 << 20, 1 / 32  # bytes; objects of each byte: a record has a text and a time
 JUDGED = 1 << 16  # bytes of the beginning that are judged
 Placed = tuple[int, Record]  # the number of the line that a record's text begins in, and the record
 Reader = Callable[[str], list[Placed]]
@@ -99,6 +100,11 @@ def rows_of(data: bytes, read: Reader, source: int) -> tuple[pl.DataFrame, pl.Se
     physical = physical.gather(frame["line"] - 1)
     frame = frame.with_columns(line=pl.int_range(1, pl.len() + 1, dtype=pl.Int32))
     return frame.drop([name for name in LABELS if frame[name].null_count() == frame.height]), physical
+
+
+def is_hollow(data: bytes) -> bool:
+    """Whether a large export holds mostly objects without a text: reading them would take minutes."""
+    return len(data) > LARGE and data.count(b"{") > MOST_OBJECTS * len(data)
 
 
 def _descend(times: list[str]) -> bool:

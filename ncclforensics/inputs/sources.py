@@ -18,6 +18,7 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +31,16 @@ from ncclforensics.archive.atomic_write import temporary_prefix
 from ncclforensics.archive.manifest import BEGINNING, Saved, SavedError, is_saved
 from ncclforensics.data.paths import STDIN
 from ncclforensics.errors import NoInputError, UsageError
-from ncclforensics.inputs.archives import HEAD, MOST_TIMES, Unpacked, is_tar, is_zip, most_unpacked, unpack
+from ncclforensics.inputs.archives import (
+    HEAD,
+    MOST_TIMES,
+    Unpacked,
+    is_tar,
+    is_zip,
+    most_of_document,
+    most_unpacked,
+    unpack,
+)
 from ncclforensics.inputs.bundles import is_bundle, unpack_dumps
 from ncclforensics.inputs.remote import RemoteObject, find_objects, is_remote
 
@@ -140,6 +150,16 @@ class Source:
         """The bytes, decompressed. Raises OSError or one of DAMAGED_ARCHIVE."""
         return self.opener(self.file)
 
+    def most_of_document(self, *, is_export: bool = False) -> int | None:
+        """How many bytes are read if it is a document: of a file that was compressed, not any number; None: all."""
+        stored = self.size
+        if self.archive is not None:
+            with suppress(OSError):  # of one that was read over the network
+                stored = self.archive.stat().st_size
+        elif self.seekable or self.opener is _plain:
+            return None
+        return most_of_document(stored, is_export=is_export)
+
     def open_stored(self) -> io.BufferedIOBase:
         """The bytes as they are stored, compressed or not. Raises OSError."""
         return self.remote.open() if self.remote else open(self.file, "rb")
@@ -189,7 +209,11 @@ def _files_in(source: Source) -> list[Source]:
         _SPOOLED.append(folder)
         folder.mkdir(mode=0o700)
         with source.open() as stream:
-            unpacked = unpack(stream, source.size, head, folder) if is_archive else unpack_dumps(stream, folder)
+            unpacked = (
+                unpack(stream, source.size, head, folder)
+                if is_archive
+                else unpack_dumps(stream, source.most_of_document(), folder)
+            )
     except DAMAGED_ARCHIVE as error:
         if is_system_error(error):
             return [replace(source, problem=f"cannot be read: {getattr(error, 'strerror', error)}")]

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from typing import Any
 
 import orjson
 
 CLOSERS = {"{": "}", "[": "]"}
+LARGE, MOST_CONTAINERS = 8 << 20, 1 / 8  # bytes; arrays and objects of each byte: of memory, each takes 64 bytes
+MOST_DEPTH = 1024  # as orjson reads it
+# A text, whose end may be cut off, or one of the characters that give JSON its form.
+_PARTS = re.compile(r'"(?:[^"\\]++|\\.)*+("?)|[][{},]', re.DOTALL)
 
 
 def parse_json(data: bytes) -> tuple[Any, list[str]]:
     """Parse JSON as far as possible: the value (None if it cannot be parsed), and problems."""
     problems: list[str] = []
+    if len(data) > LARGE and data.count(b"[") + data.count(b"{") > MOST_CONTAINERS * len(data):
+        return None, ["is JSON of arrays and objects that hold next to nothing: it is not read"]
     try:
         return orjson.loads(data), problems
     except orjson.JSONDecodeError:
@@ -26,28 +33,32 @@ def parse_json(data: bytes) -> tuple[Any, list[str]]:
 
 def _repaired(text: str) -> tuple[str, bool]:
     """Replace `inf` and `nan` by null, and close JSON that was cut off after its last complete element."""
-    stack: list[str] = []
-    last_complete = (0, "")
-    in_text = escaped = False
-    for position, character in enumerate(text):
-        if in_text:
-            in_text = escaped or character != '"'
-            escaped = character == "\\" and not escaped
-        elif character == '"':
-            in_text = True
-        elif character in CLOSERS:
-            stack.append(CLOSERS[character])
-        elif character in ("}", "]") and stack:
-            stack.pop()
-        elif character == ",":
-            last_complete = position, "".join(reversed(stack))
-    is_cut = bool(stack) or in_text
+    _, is_cut, comma = _open_at(text, len(text))
     if is_cut:
-        text = text[: last_complete[0]] + last_complete[1]
+        text = text[:comma] + "".join(reversed(_open_at(text, comma)[0]))
     for unknown in ("-inf", "inf", "-nan", "nan"):
         for before, after in ((":", ","), (":", "}")):
             text = text.replace(f"{before}{unknown}{after}", f"{before}null{after}")
     return text, is_cut
+
+
+def _open_at(text: str, end: int) -> tuple[list[str], bool, int]:
+    """Return what would close the values that are open at a place, whether any is, and the last comma before it."""
+    stack: list[str] = []
+    comma, is_in_text = 0, False
+    for part in _PARTS.finditer(text, 0, end):
+        character = part[0][0]
+        if character in CLOSERS:
+            stack.append(CLOSERS[character])
+            if len(stack) > MOST_DEPTH:
+                break
+        elif character == ",":
+            comma = part.start()
+        elif character == '"':
+            is_in_text = not part[1]
+        elif stack:
+            stack.pop()
+    return stack, bool(stack) or is_in_text, comma
 
 
 def json_object(value: object) -> dict[str, Any]:

@@ -87,11 +87,15 @@ class InputReader:
     def read_document(self) -> bytes:
         """Read all bytes, as far as possible; damage is added to `problems`."""
         self.is_document = self.is_whole = True
-        data = bytearray()
+        data, most = bytearray(), self.source.most_of_document(is_export=self.export is not None)
         try:
             with self.source.open() as stream:
                 while block := stream.read(STEP):
                     data += block
+                    if most is not None and len(data) > most:
+                        raise ValueError(
+                            f"it unpacks to more than {most >> 20:,} MiB of one document; unpack it to read all"
+                        )
         except DAMAGED_ARCHIVE as error:
             self._note_damage(error)
         return bytes(data)
@@ -199,7 +203,11 @@ class InputReader:
         self.is_whole = True
 
     def _read_export(self, read: exports.Reader) -> pl.DataFrame:
-        rows, in_file = exports.rows_of(self.read_document(), read, self.number)
+        data = self.read_document()
+        if exports.is_hollow(data):
+            self._note_damage(ValueError("it holds next to nothing but empty objects, and is not read"))
+            data = b""
+        rows, in_file = exports.rows_of(data, read, self.number)
         self.is_document = False
         self.numbers.stretches.append((1, in_file))
         self.numbers.from_start = self.lines_read = rows.height
