@@ -375,7 +375,8 @@ def test_lost_connections_do_not_show_what_ranks_called_whose_lines_show_no_call
 
 @pytest.mark.parametrize(("host", "culprits"), [("node-a", [0, 1]), ("localhost", [])])
 def test_only_a_host_with_a_name_shows_which_ranks_share_a_gpu(host: str, culprits: list[int], tmp_path: Path) -> None:
-    refusal = "Multiple Ranks are using the same GPU/Partition. Set NCCL_MULTI_RANK_GPU_ENABLE=1 to enable this configuration."
+    advice = "Set NCCL_MULTI_RANK_GPU_ENABLE=1 to enable this configuration."
+    refusal = f"Multiple Ranks are using the same GPU/Partition. {advice}"
     logs = {}
     for rank in (0, 1):
         process = f"{host}:{100 + rank}:{100 + rank} [0]"
@@ -397,7 +398,7 @@ def test_only_a_host_with_a_name_shows_which_ranks_share_a_gpu(host: str, culpri
 
 def test_splits_of_different_colours_in_an_excerpt_are_no_inits_in_different_order(tmp_path: Path) -> None:
     lines = [
-        f"node-b:{pid}:{pid} [{dev}] NCCL INFO ncclCommSplit comm 0x55d{dev} rank {rank} nranks 4 cudaDev {dev} nvmlDev 0 "
+        f"node-b:{pid}:{pid} [0] NCCL INFO ncclCommSplit comm 0x55d{dev} rank {rank} nranks 4 cudaDev {dev} nvmlDev 0 "
         f"busId {dev}2000 parent 0x55e{dev} color {color} key {key} commId 0xacc647c2d6dbc8c{color} - Init START\n"
         for pid, dev, rank, color, key in ((71, 2, 2, 2, 10), (74, 4, 0, 3, 12), (72, 1, 1, 2, 9))
     ]
