@@ -185,3 +185,46 @@ def test_a_message_counts_inside_a_sentence(tmp_path: Path, text: str, rule: str
     found = {finding.rule for finding in analyze([tmp_path]).findings if finding.severity != "info"}
 
     assert found == ({rule} if rule else set())
+
+
+def test_a_warning_of_a_shape_of_its_own_is_reported_by_hang(tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    log.write_text("node1:77:310 [3] graph/xml.h:60 NCCL WARN Attribute busid of node pci not found\n")
+
+    assert [finding.rule for finding in analyze([str(log)]).findings if finding.severity == "error"] == [
+        "topo-file-bad"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("quoted", "severity"), [("Attribute busid of node nic not found", "error"), (SENTENCE, "warning")]
+)
+def test_what_xla_quotes_of_nccl_is_a_warning(quoted: str, severity: str, tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    log.write_text(
+        "INTERNAL: xla/service/gpu/nccl_utils.cc:305: NCCL operation ncclCommInitRank(&comm, nranks, id, rank) failed: "
+        f"internal error. Last NCCL warning(error) log entry (may be unrelated) '{quoted}'.\n"
+    )
+
+    findings = analyze([str(log)]).findings
+
+    assert severity in {finding.severity for finding in findings if finding.rule != "init-call-failed"}
+    assert all("is not here" not in finding.detail for finding in findings)
+
+
+def test_two_members_of_a_group_do_not_show_that_all_made_the_call(tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    log.write_text(
+        "".join(
+            f"[rank{rank}]:[E916 08:53:53.87{rank} ProcessGroupNCCL.cpp:633] [Rank {rank}] Watchdog caught collective "
+            "operation timeout: WorkNCCL(SeqNum=1, OpType=ALLGATHER, NumelIn=1, NumelOut=16, Timeout(ms)=600000) ran "
+            "for 600077 milliseconds before timing out.\n"
+            f"[rank{rank}]:[E916 08:53:53.88{rank} ProcessGroupNCCL.cpp:2289] [PG ID 1 PG GUID 1 Rank {rank}]  failure "
+            "detected by watchdog at work sequence id: 1 PG status: last enqueued work: 1, last completed work: -1\n"
+            for rank in (2, 6)
+        )
+    )
+
+    screen = " ".join(str(analyze([str(log)])).split())
+
+    assert "another member of this process group may not have called it" in screen

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from ncclforensics.grammar.dialect import Dialect
+from ncclforensics.grammar.dialect import Dialect, MessageInside
 from ncclforensics.parsing.matching import Matched, match
 from ncclforensics.parsing.shortened_lines import read_shortened
 
@@ -23,23 +23,39 @@ def messages_inside(
 ) -> pl.DataFrame:
     """Return the messages that stand inside lines of `unknown` and inside exceptions, as lines of their own.
 
-    `rows`: all lines; `unknown`: those that match no shape; `matched`: what was found in them.
+    `rows`: all lines; `unknown`: those that match no shape; `matched`: what was found in them. What an error of NCCL's
+    calls quotes is NCCL's last warning, so that its text may be any.
     """
-    raised = [part.select(PLACE) for found in matched for part in found.frames.get(dialect.raised, [])]
-    exceptions = rows.join(pl.concat(raised).unique(), on=PLACE, how="semi") if raised else rows.clear()
-    lines = pl.concat([unknown, exceptions.select(unknown.columns)])
-    parts = []
-    for message in dialect.messages_inside:
-        holding = lines.filter(pl.col("text").str.contains(message.start_regex)).head(MAX_LINES)
-        if holding.is_empty():
-            continue
-        group = f"(?:{message.start_regex})(.*)$" if message.is_quoted else f"((?:{message.start_regex}).*)$"
-        text = pl.col("text").str.extract(group).str.replace(f"(?:{message.end_regex})$", "").str.strip_chars(" ")
-        texts = text.str.replace_all(f" +({dialect.record_regex})", "\n${1}").str.split("\n")
-        split = holding.with_columns(text=texts).explode("text")
-        parts.append(split.with_columns(text=pl.lit(message.prefix) + pl.col("text")))
+    lines = pl.concat([unknown, _lines_of(dialect.raised, rows, matched).select(unknown.columns)])
+    parts = [part for message in dialect.messages_inside for part in _texts_inside(lines, message, dialect)]
     found = pl.concat(parts) if parts else lines.clear()
-    return found.join(_unshaped(found, dialect), on=[*PLACE, "text"], how="anti", maintain_order="left")
+    shaped = found.join(_unshaped(found, dialect), on=[*PLACE, "text"], how="anti", maintain_order="left")
+    quotes = [message for message in dialect.messages_inside if message.is_quoted]
+    is_quote = pl.any_horizontal(pl.col("text").str.contains(message.start_regex) for message in quotes)
+    if dialect.quotation is None or not quotes or (quoting := rows.filter(is_quote)).is_empty():
+        return shaped
+    inside = match(shaped.join(quoting, on=PLACE, how="semi"), dialect)
+    errors = _lines_of(dialect.quotation.frame, quoting, [*matched, inside]).select(unknown.columns)
+    announced = [part for message in quotes for part in _texts_inside(errors, message, dialect)]
+    return pl.concat([shaped, *announced]).unique([*PLACE, "text"], maintain_order=True)
+
+
+def _lines_of(frame: str, rows: pl.DataFrame, matched: Sequence[Matched]) -> pl.DataFrame:
+    """Return the lines that a frame was read from."""
+    places = [part.select(PLACE) for found in matched for part in found.frames.get(frame, [])]
+    return rows.join(pl.concat(places).unique(), on=PLACE, how="semi") if places else rows.clear()
+
+
+def _texts_inside(lines: pl.DataFrame, message: MessageInside, dialect: Dialect) -> list[pl.DataFrame]:
+    """Return the messages of one kind inside of lines, as lines of their own."""
+    holding = lines.filter(pl.col("text").str.contains(message.start_regex)).head(MAX_LINES)
+    if holding.is_empty():
+        return []
+    group = f"(?:{message.start_regex})(.*)$" if message.is_quoted else f"((?:{message.start_regex}).*)$"
+    text = pl.col("text").str.extract(group).str.replace(f"(?:{message.end_regex})$", "").str.strip_chars(" ")
+    texts = text.str.replace_all(f" +({dialect.record_regex})", "\n${1}").str.split("\n")
+    split = holding.with_columns(text=texts).explode("text").filter(pl.col("text") != "")
+    return [split.with_columns(text=pl.lit(message.prefix) + pl.col("text"))]
 
 
 def _unshaped(found: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:

@@ -187,7 +187,8 @@ def find_watchdog_timeout(job: Job) -> Diagnosis | None:
     numbers |= set(range(max(reporting_ranks, default=0)))  # a rank number implies all lower ones
     # The line of a time-out names no group, so a rank whose status line is missing may stand in another group.
     timed_out = {row["rank"] for row in job.timeouts if row["has_timed_out"]}
-    silent_ranks = ranks_text(sorted(numbers - reporting_ranks - timed_out)) if guid in WORLD else ""
+    silent = numbers - reporting_ranks - timed_out
+    silent_ranks = ranks_text(sorted(silent)) if guid in WORLD else ""
     if not with_sequence or any(row["enqueued"] is None for row in rows):
         reason = "watchdogs timed out, and the logs do not show how far each rank had come"
         diagnosis = _diagnose(job, "undecidable", reason, "likely", rows, [])
@@ -203,6 +204,8 @@ def find_watchdog_timeout(job: Job) -> Diagnosis | None:
     reason = f"{ranks_text(reporting_ranks)} enqueued work {sequence} and did not complete it: "
     if silent_ranks:
         reason += f"{silent_ranks} printed no time-out and may not have called it, or the transport or a GPU failed"
+    elif silent:  # which of them are in this process group is not known
+        reason += "another member of this process group may not have called it, or the transport or a GPU failed"
     else:
         reason += "a fault of the transport, a GPU or a size, not a missing call"
     if completed_by:

@@ -103,7 +103,10 @@ def nccl_warning(
 ) -> pl.DataFrame:
     """Every line that NCCL or a plugin printed as a warning."""
     frames = locals()
-    found = [_warnings(frames[name], name) for name in FRAMES if frames[name].height]
+    # XLA quotes NCCL's last warning in the same line, PyTorch in the next one.
+    quotes_below = call_error.filter(form="last_error").select("source", line=pl.col("line") + 1).unique()
+    quotes = pl.concat([quotes_below, call_error.select("source", "line")]).unique()
+    found = [_warnings(frames[name], name, quotes) for name in FRAMES if frames[name].height]
     if not any(rows.height for rows in found):
         return no_rows(NCCL_WARNING)
     rows = pl.concat(found, how="vertical_relaxed")
@@ -112,9 +115,8 @@ def nccl_warning(
     shaped = rows.filter(~is_unshaped).join(unshaped, on=["source", "line"], how="anti", maintain_order="left")
     rows = pl.concat([shaped, unshaped])
     texts = rows.filter(pl.col("site").is_not_null()).select("text").drop_nulls().unique()
-    quotes = rows.filter(pl.col("site").is_null()).join(texts, on="text", how="semi")  # the warning itself is here, too
-    rows = rows.join(quotes.select("source", "line"), on=["source", "line"], how="anti", maintain_order="left")
-    quoted = call_error.filter(form="last_error").select("source", line=pl.col("line") + 1, is_quoted=True)
+    copies = rows.filter(pl.col("site").is_null()).join(texts, on="text", how="semi")  # the warning itself is here, too
+    rows = rows.join(copies.select("source", "line"), on=["source", "line"], how="anti", maintain_order="left")
     chains = failure.filter(form="unwinding").select(
         *OWNER,
         "pos",
@@ -139,7 +141,7 @@ def nccl_warning(
             went_on=(pl.col("pos") < pl.col("last_pos")).fill_null(False),
             at_end=(pl.col("pos") > pl.col("end_pos")).fill_null(False),
         )
-        .join(quoted.unique(), on=["source", "line"], how="left")
+        .join(quotes_below.with_columns(is_quoted=True), on=["source", "line"], how="left")
         .with_columns(
             is_consequence=is_consequence.fill_null(False),
             is_returned=pl.col("is_returned") | pl.col("is_quoted").fill_null(False),
@@ -149,12 +151,13 @@ def nccl_warning(
     )
 
 
-def _warnings(rows: pl.DataFrame, name: str) -> pl.DataFrame:
-    """Return the lines of a frame that have a place in the sources, as warnings do and INFO lines do not."""
+def _warnings(rows: pl.DataFrame, name: str, quotes: pl.DataFrame) -> pl.DataFrame:
+    """Return the warnings of a frame: lines with a place in the sources, which INFO lines have not, and quoted ones."""
     site = "signature" if "signature" in rows.columns else "site"
     texts = [text_of(column) for column in TEXTS if column in rows.columns]
     is_warning = pl.col(site).is_not_null() | pl.lit(name in ("warning", "plugin_warning"))
-    return rows.filter(is_warning).select(
+    quoted = rows.join(quotes, on=["source", "line"], how="semi", maintain_order="left").filter(~is_warning)
+    return pl.concat([rows.filter(is_warning), quoted]).select(
         *OWNER, "source", "line", "pos",
         frame=pl.lit(name),
         form=text_of("form"),

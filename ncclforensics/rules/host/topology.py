@@ -238,7 +238,7 @@ def topo_sys_not_visible(
         )  # fmt: skip
 
 
-@rule(Category.TOPOLOGY, Severity.WARNING, of=("topology_file", "xml_error", "limit"))
+@rule(Category.TOPOLOGY, Severity.WARNING, of=("topology_file", "xml_error", "limit"), hang=True)
 def topo_file_bad(
     topology_file: pl.DataFrame, xml_error: pl.DataFrame, limit: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:

@@ -238,7 +238,7 @@ def ib_port_event(failure: pl.DataFrame, completion_error: pl.DataFrame, rank: p
         )
 
 
-@rule(Category.IB_ERROR, Severity.WARNING, of=("failover",))
+@rule(Category.IB_ERROR, Severity.WARNING, of=("failover",), hang=True)
 def ib_port_failover_active(failover: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A NIC failed, and NCCL continues over the others.
 

@@ -153,7 +153,7 @@ def ib_registration_failed(failure: pl.DataFrame, rank: pl.DataFrame) -> Iterato
         yield group_finding(group, rank, "{processes} could not register memory with the NIC", detail, "certain")
 
 
-@rule(Category.IB_ERROR, Severity.WARNING, of=("ib_unusable",))
+@rule(Category.IB_ERROR, Severity.WARNING, of=("ib_unusable",), hang=True)
 def ib_device_open_failed(
     ib_unusable: pl.DataFrame, chosen_network: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
