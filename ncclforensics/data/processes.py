@@ -120,6 +120,9 @@ XIDS = {
     171: "uncorrectable ECC error of its memory",
     172: "uncorrectable ECC error of its caches",
 }
+# Names, as the kernel cuts them to 15 characters, of programs that are ranks or their workers in most jobs.
+PROGRAMS_OF_RANKS = ("python", "pt_main_thread", "pt_data_worker", "ray::")
+TESTS = "_perf"  # how those of nccl-tests end
 # Numbers of which the catalogue gives the name only: 61 is unused from Ampere on, and 167 has no description yet.
 UNCONFIRMED_XIDS = frozenset({61, 167})
 

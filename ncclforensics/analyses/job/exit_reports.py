@@ -55,6 +55,7 @@ class ExitReport:
     reporter: str
     rank: int | None = None  # in the job
     child: int | None = None  # the launcher's number of the process: a rank only if the node fits
+    local_rank: int | None = None  # torchrun's number of the process on its node
     node: str | None = None
     pid: int | None = None
     signal: int | None = None
@@ -210,7 +211,14 @@ def torchrun_reports(elastic_failure: pl.DataFrame, exception: pl.DataFrame) -> 
             later = next((entry for entry in islice(rows, place + 1, None) if entry["pos"] > row["pos"]), None)
             yield from _recorded_exceptions(row, later, recorded, block["rank"]["rank"])
         elif row["form"] == "failed" and row["source"] not in sources_with_table:
-            yield _exit_report(row, "torchrun", row["exit_code"], pid=row["pid"], follows=row["pid"] in ended_pids)
+            yield _exit_report(
+                row,
+                "torchrun",
+                row["exit_code"],
+                local_rank=row["local_rank"],
+                pid=row["pid"],
+                follows=row["pid"] in ended_pids,
+            )
 
 
 def _recorded_exceptions(start: Row, later: Row | None, recorded: list[Row], rank: int) -> Iterator[ExitReport]:

@@ -48,6 +48,7 @@ PROCESS_EXIT = {
     "host": pl.Categorical(),
     "pid": pl.Int32(),
     "child": pl.Int32(),  # the launcher's number of the process, which need not be a rank
+    "local_rank": pl.Int32(),  # torchrun's number of the process on its node, where it prints no rank
     "node": pl.String(),  # as the launcher names it
     "how": pl.String(),
     "signal": pl.Int64(),
@@ -119,9 +120,11 @@ def process_exit(
             report.final = report.owner is not None or report.rank is not None
     failed_owners = set(failure_event.filter(~pl.col("at_exit")).select(text_of("host"), "pid").iter_rows())
     has_errors = bool(call_error.height or test_failure.height)
+    # Any C++ program may end by an exception that it does not catch; c10's are those of PyTorch.
+    watched = watchdog.filter((text_of("form") != "thrown") | text_of("exception").str.starts_with("c10"))
     _mark_consequences(
         reports,
-        has_timeouts=bool(watchdog.height or work.height or has_errors),
+        has_timeouts=bool(watched.height or work.height or has_errors),
         has_errors=has_errors,
         failed_owners=failed_owners,
         victims=torch_error.drop_nulls("rank").to_dicts(),
@@ -142,6 +145,7 @@ def _row(report: ExitReport, rank_id: Row) -> Row:
         "host": rank_id.get("host", host),
         "pid": rank_id.get("pid", pid),
         "child": report.child,
+        "local_rank": report.local_rank,
         "node": report.node,
         "how": report.how,
         "signal": report.signal,

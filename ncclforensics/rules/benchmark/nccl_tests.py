@@ -179,7 +179,7 @@ def bench_call_failed(
         hosts = sorted(rows["node"].cast(pl.String).drop_nulls().unique().to_list())
         yield Finding(
             title=f"a test failed in a call of NCCL: {cause or name}",
-            detail=f"NCCL returned: {name}" + "; NCCL's last error is empty" * (not cause),
+            detail=f"NCCL returned: {name}" + "; the test prints no last error of NCCL" * (not cause),
             certainty="certain",
             category=RESULT_CATEGORIES.get(name, Category(topic(None, cause))),
             hosts=hosts,

@@ -11,6 +11,7 @@ from ncclforensics.data.processes import UNCONFIRMED_XIDS, XIDS
 from ncclforensics.frames.columns import OWNER, short_host, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.ended_processes import is_kernel_log_alone
 from ncclforensics.rules.shared.grouping import error_finding, evidence_lines, processes_text
 
 RECOVERED = "Nonfatal"  # severity of an NVLink error after which the link goes on
@@ -76,7 +77,7 @@ def cuda_gpu_fault(
         return
     ranks_with_process = rank.filter(pl.col("pid").is_not_null()).with_columns(node=short_host("host")).to_dicts()
     has_lost_process = not process_exit.filter(pl.col("is_final")).is_empty()
-    has_no_job = rank.is_empty() and process_exit.is_empty()  # a kernel log by itself
+    has_no_job = is_kernel_log_alone(rank, process_exit)
     culprits = verdict["culprits"].explode().drop_nulls()
     culprit_hosts = set(rank.filter(pl.col("rank_id").is_in(culprits.implode())).select(short_host("host")).to_series())
     has_ended_well = not verdict.is_empty() and (verdict["verdict"] == "no-hang").all()

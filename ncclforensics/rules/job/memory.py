@@ -8,13 +8,13 @@ import polars as pl
 
 from ncclforensics.analyses.job.exit_reports import BROKEN_MEMORY, GPU_MEMORY, HOST_MEMORY, SIGNAL
 from ncclforensics.data.cuda import MEMORY
-from ncclforensics.data.names import shown
-from ncclforensics.data.processes import BUS_ERROR, KILL
+from ncclforensics.data.names import count_of, shown
+from ncclforensics.data.processes import BUS_ERROR, KILL, PROGRAMS_OF_RANKS, TESTS
 from ncclforensics.data.versions import CUMEM_HOST, CUMEM_HOST_OPTIONAL, release
 from ncclforensics.frames.columns import PLACE, text_of
 from ncclforensics.rules.finding import Category, Finding, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.ended_processes import exit_finding, first_exits
+from ncclforensics.rules.shared.ended_processes import exit_finding, first_exits, is_kernel_log_alone
 from ncclforensics.rules.shared.grouping import error_finding, evidence_lines, group_finding
 
 UNCORRECTABLE = "UE"  # as EDAC prints it
@@ -28,13 +28,16 @@ def oom_host(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding
     Means: SIGKILL ended the process without an error message of its own. Closed connections and time-outs of the other
     ranks follow.
     Not when: the kernel's line is about another program or another day: it counts only if it names a process of this
-    run, or if the run lost a process.
+    run, if the run lost a process, or, as a possibility, if the kernel log was given by itself and the program is
+    Python, Ray or a test of nccl-tests.
     Do: raise the memory limit of the job or container; check data loader workers, pinned buffers and checkpoints, which
     peak at the same time on all ranks of a node.
     Sources: NVRx; Slurm, cgroup.conf; kernel, mm/oom_kill.c.
     """
     killed = first_exits(process_exit, HOST_MEMORY)
     if killed.is_empty():
+        if is_kernel_log_alone(rank, process_exit):
+            yield from _killed_programs(process_exit.filter(how=HOST_MEMORY))
         return
     # Slurm, and a kernel outside of the container, do not name the process: it is the one that SIGKILL ended.
     is_unknown = killed["rank_id"].is_null().any()
@@ -44,6 +47,20 @@ def oom_host(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding
     yield exit_finding(
         rows, rank, "{processes} killed: the host is out of memory", f"reported by {reporters}", certainty
     )
+
+
+def _killed_programs(rows: pl.DataFrame) -> Iterator[Finding]:
+    """Name the programs that may be ranks, where no other line speaks of a job."""
+    is_rank = [pl.col("message").str.starts_with(name) for name in PROGRAMS_OF_RANKS]
+    of_jobs = rows.filter(pl.any_horizontal(*is_rank, pl.col("message").str.ends_with(TESTS)))
+    for (program,), killed in of_jobs.sort("source", "line").group_by("message", maintain_order=True):
+        yield Finding(
+            f"{program} killed: the host is out of memory",
+            f"reported by the kernel of {count_of(killed['pid'].n_unique(), 'process')}; no job is in these files",
+            "possible",
+            severity=Severity.WARNING,
+            evidence=evidence_lines(killed.select("source", "line")),
+        )
 
 
 @rule(Category.OOM, Severity.ERROR, of=("process_exit",), hang=True)
@@ -76,7 +93,11 @@ def cuda_oom_in_nccl(cuda_error: pl.DataFrame, failure: pl.DataFrame, rank: pl.D
     errors = cuda_error.filter(kind=MEMORY)
     if not errors.is_empty():
         yield error_finding(
-            errors, rank, "no GPU memory left for NCCL on {processes}", "CUDA returned: out of memory", "certain"
+            errors,
+            rank,
+            f"no GPU memory left {'for NCCL ' if 'NCCL' in set(errors['reporter']) else ''}on {{processes}}",
+            "CUDA returned: out of memory",
+            "certain",
         )
         return
     refused = failure.filter(form="out_of_memory")

@@ -208,13 +208,23 @@ def torch_calls_differ(fingerprint: pl.DataFrame, verdict: pl.DataFrame) -> Iter
     difference = _difference_text(fingerprint, is_open=bool(called) and not has_majority)
     yield Finding(
         title=f"{ranks_text(minority) or 'ranks'}{of_group_text} called {difference}",
-        detail="; ".join(f"{ranks}: {call}" for call, ranks in by_call.items())
-        or "the message is cut before the operations",
+        detail="; ".join(f"{ranks}: {call}" for call, ranks in by_call.items()) or _single_call_text(fingerprint),
         certainty="likely" if differ_in_number_alone(fingerprint.to_dicts()) else "certain",
         ranks=minority if is_world else [],
         evidence=[Line(source, line) for source, line in evidence.select("source", "line").head(2).rows()],
         job=next((row["job"] for row in verdict.to_dicts() if row["how"] == COMPARED), None),
     )
+
+
+def _single_call_text(fingerprint: pl.DataFrame) -> str:
+    """Format the only call of messages that name one rank, or that are cut before the second."""
+    named = fingerprint.drop_nulls("reporting_rank").unique("reporting_rank", maintain_order=True)
+    calls = [
+        f"rank {rank} called {operation}" for rank, operation in named.select("reporting_rank", "operation").rows()
+    ]
+    if not calls:
+        return "the message is cut before the operations"
+    return "; ".join([*calls, "the messages show no other call"])
 
 
 def _difference_text(fingerprint: pl.DataFrame, *, is_open: bool) -> str:

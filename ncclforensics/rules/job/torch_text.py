@@ -55,6 +55,16 @@ def torch_models_differ(
     configuration file, or on a checkpoint that one rank loaded.
     Sources: torch/csrc/distributed/c10d/reducer.cpp, verify_params_across_processes; torch 1.9 to 2.15.
     """
+    counted = model_difference.filter(form="counts").sort("source", "line")
+    if verdict.is_empty() and counted.height:  # a pasted line that shows no rank of the job
+        row = counted.row(0, named=True)
+        yield Finding(
+            "the models of ranks of a process group differ",
+            f"rank {row['group_rank']} has {row['count']} parameters, rank {row['other_rank']} {row['other_count']}; "
+            "the numbers are those of the group",
+            "certain",
+            evidence=_lines(counted),
+        )
     for row in verdicts_of(verdict, "collective-mismatch"):
         if row["how"] == COMPARED and not model_difference.is_empty():
             has_culprits = row["culprits"] or row["missing"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from ncclforensics.analyses.job.exit_reports import KERNEL, NODE
 from ncclforensics.analyses.job.process_exits import strongest_of
 from ncclforensics.data.names import ranks_text
 from ncclforensics.rules.finding import Finding
@@ -22,8 +23,13 @@ def first_exits(process_exit: pl.DataFrame, *kinds: str) -> pl.DataFrame:
     )
 
 
+def is_kernel_log_alone(rank: pl.DataFrame, process_exit: pl.DataFrame) -> bool:
+    """Whether nothing but the kernel speaks of processes: its log was given by itself."""
+    return rank.is_empty() and set(process_exit["reporter"]) <= {KERNEL}
+
+
 def exit_finding(rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str, certainty: str) -> Finding:
-    """Return one finding on processes that ended alike; `{processes}` becomes ranks, or the launcher's tasks."""
+    """Return one finding on processes that ended alike; `{processes}` becomes ranks or the launcher's names."""
     ranks = sorted(rows["rank"].drop_nulls().unique().to_list())
     hosts = sorted({*rows["host"].cast(pl.String).drop_nulls().to_list(), *rows["node"].drop_nulls().to_list()})
     tasks = sorted(rows.filter(pl.col("rank").is_null())["child"].drop_nulls().unique().to_list())
@@ -33,6 +39,10 @@ def exit_finding(rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str
         if len(tasks_text) > LONGEST_LIST:
             tasks_text = f"at least {len(tasks):,} tasks ({', '.join(map(str, tasks[:SHOWN]))}, …)"
         processes = f"{tasks_text} of {rows['reporter'][0]}, {processes}".removesuffix(", a process")
+    if not ranks and (local_ranks := sorted(rows["local_rank"].drop_nulls().unique().to_list())):
+        processes = f"local {ranks_text(local_ranks)}, {processes}".removesuffix(", a process")
+    elif hosts and not ranks and not tasks and NODE not in set(rows["how"]):
+        processes = f"{'a process' if len(hosts) == 1 else 'processes'} on {processes}"
     return Finding(
         title=title.replace("{processes}", processes),
         detail=detail,
