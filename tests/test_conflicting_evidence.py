@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from ncclforensics import analyze
+from ncclforensics.report.chain import chain
+from ncclforensics.rules.finding import Role
 from ncclforensics.simulate.generate import Fault, FaultKind, Finish, Plan, generate
 from ncclforensics.views.json_report import as_object
 from tests.incidents import INCIDENTS
@@ -170,3 +172,26 @@ def test_a_rank_without_a_dump_whose_process_is_gone_died(
 
     assert (found["verdict"], found["certainty"], found["culprits"]) == ("rank-died", certainty, [2])
     assert phrase in found["reason"]
+
+
+def test_the_cause_of_a_call_that_all_ranks_are_in_begins_the_chain(tmp_path: Path) -> None:
+    """No rank is a culprit there; what failed is the network, by the lines of two ranks on two hosts."""
+    fault = Fault(FaultKind.NETWORK_LOST, (4,))
+    generate(Plan(gpus_per_node=4, layers=1, steps=2, version="2.27.7", fault=fault), tmp_path)
+    processes = [(tmp_path / f"nccl_rank{rank}.log").read_text().split(":", 2)[1] for rank in range(8)]
+    (tmp_path / "stacks.txt").write_text("\n".join(stack_in_all_reduce(int(pid)) for pid in processes))
+
+    report = analyze([str(tmp_path)])
+
+    (row,) = report.verdicts
+    first, *then = chain(report, row)
+    assert (row["verdict"], first.role, first.kind) == ("stuck-together", Role.CAUSE, "nccl-log")
+    assert "got no answer over InfiniBand" in first.text
+    assert any(link.kind == "stacks" and link.role is Role.CONSEQUENCE for link in then)
+
+
+def stack_in_all_reduce(pid: int) -> str:
+    return (
+        f'Process {pid}: python3 train.py\nPython v3.11.7 (/usr/bin/python3.11)\n\nThread {pid} (idle): "MainThread"\n'
+        "    all_reduce (torch/distributed/distributed_c10d.py:2900)\n    train_step (train.py:88)\n"
+    )

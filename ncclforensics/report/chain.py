@@ -42,7 +42,7 @@ def chain(report: Report, row: Row) -> list[Link]:
         return []
     others = [finding for finding in report.findings if finding is not verdict and finding.evidence]
     links = [
-        *(_link(report, finding.title, Role.CAUSE, finding) for finding in others if _is_cause(finding, verdict)),
+        *(_link(report, finding.title, Role.CAUSE, finding) for finding in others if _is_cause(finding, verdict, row)),
         *_of_verdict(report, row, verdict),
         *(
             _link(report, finding.title, finding.role, finding)
@@ -58,8 +58,13 @@ def chain(report: Report, row: Row) -> list[Link]:
     return links
 
 
-def _is_cause(finding: Finding, verdict: Finding) -> bool:
-    """Whether a finding explains why the culprits stopped: it is about one of them, and is no mere setting."""
+def _is_cause(finding: Finding, verdict: Finding, row: Row) -> bool:
+    """Whether a finding explains why the culprits stopped: it is about one of them, and is no mere setting.
+
+    Where all ranks are in one call, none is a culprit, and a sure failure of a network or GPU explains that.
+    """
+    if row["verdict"] == "stuck-together":
+        return finding.role is Role.CAUSE and finding.severity is Severity.ERROR and finding.certainty != "possible"
     concerns_culprit = set(finding.ranks) & set(verdict.ranks) or set(finding.hosts) & set(verdict.hosts)
     return finding.role is Role.CAUSE and finding.severity is Severity.ERROR and bool(concerns_culprit)
 

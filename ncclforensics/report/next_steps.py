@@ -103,6 +103,8 @@ def _ended_ranks(run: Frames, row: Row) -> set[int | None]:
 def _of_hosts(run: Frames, row: Row) -> list[Command]:
     """Look at the hosts whose lines show the failure; at all where none does."""
     cited = run["verdict_evidence"].filter(pl.col("job") == row["job"]).select("rank_id").drop_nulls()
+    failed = run["failure_event"].filter(~pl.col("at_exit") & pl.col("rank_id").is_in(row["victims"]))
+    cited = pl.concat([cited, failed.select("rank_id")]).unique()
     hosts = run["rank"].join(cited, on="rank_id", how="semi")["host"].drop_nulls().cast(pl.String).unique().sort()
     where = ", ".join(hosts[:MOST_PROCESSES]) or "each host"
     network = run["milestone"]["network"].cast(pl.String).drop_nulls()

@@ -24,6 +24,7 @@ def weigh_counts(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     if diagnosis.verdict != "lagging-ranks" or not job.counted_calls:
         return diagnosis
     for shown_by in SOURCES:
+        is_supported = False
         for key, nth, lagging in _missing_calls(job, diagnosis):
             counts = _counts(job, key, shown_by)
             if not _fit_logs(job, key, counts, lagging):
@@ -31,7 +32,7 @@ def weigh_counts(job: Job, diagnosis: Diagnosis) -> Diagnosis:
             made = [rank_id for rank_id in lagging if sum(counts[rank_id].values()) > nth]
             if made:
                 return _contradicted(job, diagnosis, made, key, shown_by, counts)
-            _add_support(job, diagnosis, lagging, key, nth, shown_by)
+            is_supported = is_supported or _add_support(job, diagnosis, lagging, key, nth, shown_by)
     return diagnosis
 
 
@@ -42,7 +43,8 @@ def _missing_calls(job: Job, diagnosis: Diagnosis) -> list[tuple[str, int, list[
         lagging = [rank_id for rank_id in diagnosis.culprits if rank_id in edge["waits_for"]]
         if lagging and edge["kind"] == "collective" and edge["nth"] < first.get(edge["key"], (edge["nth"] + 1,))[0]:
             first[edge["key"]] = (edge["nth"], lagging)
-    return [(key, nth, lagging) for key, (nth, lagging) in first.items()]
+    found = [(key, nth, lagging) for key, (nth, lagging) in first.items()]
+    return sorted(found, key=lambda missing: missing[0] != diagnosis.key)  # that of the verdict first
 
 
 def _counts(job: Job, key: str, shown_by: str) -> dict[int, dict[str, int]]:
@@ -90,7 +92,7 @@ def _contradicted(
     return answer
 
 
-def _add_support(job: Job, diagnosis: Diagnosis, lagging: list[int], key: str, nth: int, shown_by: str) -> None:
+def _add_support(job: Job, diagnosis: Diagnosis, lagging: list[int], key: str, nth: int, shown_by: str) -> bool:
     """Add that a source shows the call on others, and none later on the culprits; or that no member completed it."""
     rows = _rows(job, key, shown_by, job.seen_members(key))
     totals: dict[int, int] = defaultdict(int)
@@ -107,8 +109,9 @@ def _add_support(job: Job, diagnosis: Diagnosis, lagging: list[int], key: str, n
             " this one"
         )
     else:
-        return
+        return False
     diagnosis.add_evidence("context", _rows(job, key, shown_by, lagging)[:1] or rows[:1])
+    return True
 
 
 def _logged(job: Job, rank_id: int, key: str) -> int:

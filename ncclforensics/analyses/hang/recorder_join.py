@@ -80,14 +80,18 @@ def _communicators(job: Job) -> dict[str, str]:
 
 
 def _communicator(job: Job, diagnosis: Diagnosis) -> str | None:
-    """Return the communicator of the process group at whose call the culprits are waited for."""
+    """Return the communicator of the process group at whose call the culprits are waited for, collectives first.
+
+    The same order decides which call the diagnosis names.
+    """
     recordings = recordings_of(job)
     awaited: list[Row] = [
         call
         for rank in sorted(recordings.read)
         if (call := recordings.blocking(rank)) and set(recordings.targets(rank)) & set(_numbers(job, diagnosis))
     ]
-    return _communicators(job).get(awaited[0]["group"]) if awaited else None
+    first = min(awaited, key=lambda call: bool(call["is_p2p"]), default=None)
+    return _communicators(job).get(first["group"]) if first else None
 
 
 def _older_dump(job: Job, rank_id: int) -> tuple[int, int, int] | None:
