@@ -228,3 +228,21 @@ def test_two_members_of_a_group_do_not_show_that_all_made_the_call(tmp_path: Pat
     screen = " ".join(str(analyze([str(log)])).split())
 
     assert "another member of this process group may not have called it" in screen
+
+
+@pytest.mark.parametrize(("thread", "is_failed_init"), [(" [Progress Thread]", False), (" [Async thread]", True)])
+def test_an_error_of_a_process_that_moved_data_is_no_failed_init(
+    thread: str, is_failed_init: bool, tmp_path: Path
+) -> None:
+    log = tmp_path / "job.log"
+    prefix = "node1:77:310 [0] "
+    log.write_text(
+        f"{prefix}NCCL INFO transport/net.cc:389 -> 2\n{prefix}NCCL INFO proxy.cc:452 -> 2{thread}\n"
+        f"{prefix}init.cc:204 NCCL WARN Cuda failure 'an illegal memory access was encountered'\n"
+        f"{prefix}NCCL INFO init.cc:990 -> 1\n"
+    )
+
+    report = analyze([str(log)])
+
+    assert ("INIT-FAILED" in str(report)) == is_failed_init
+    assert any("illegal memory access" in finding.title for finding in report.findings)

@@ -11,7 +11,7 @@ from typing import Any
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row, missing_numbers
 from ncclforensics.analyses.hang.ranks_without_log import judge_unseen_members
-from ncclforensics.analyses.hang.stall import find_stall_evidence
+from ncclforensics.analyses.hang.stall import find_stall_evidence, ranks_that_moved_data
 from ncclforensics.analyses.job.failure_events import LOST, NETWORK, REFUSED
 from ncclforensics.data.names import ranks_text, shown
 from ncclforensics.data.nccl_sources import is_top_file
@@ -68,6 +68,7 @@ def find_failed_init(job: Job) -> Diagnosis | None:
             inside[row["rank_id"]].append(row)
     started_processes = {(row["host"], row["pid"]) for row in job.milestones}
     members_seen = {row["rank_id"] for row in job.memberships}
+    members_seen |= ranks_that_moved_data(job)
     never_joined = {
         rank_id
         for rank_id, row in job.rank_ids.items()
@@ -222,7 +223,8 @@ def _judge_returned_init(job: Job, inside: list[Row]) -> Diagnosis | None:
     """
     began = {row["rank_id"]: row["created_pos"] for row in inside}
     if not began and not job.members:
-        began = dict.fromkeys(job.rank_ids, -1)  # versions that print the communicator only after the bootstrap
+        # Versions that print the communicator only after the bootstrap.
+        began = dict.fromkeys(job.rank_ids.keys() - ranks_that_moved_data(job), -1)
     returned = [
         event
         for event in job.failure_events

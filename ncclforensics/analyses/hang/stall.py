@@ -27,6 +27,7 @@ MOST_CULPRITS = 0.25  # share of the ranks
 MANY_LINES = 20  # of the application behind the last line of NCCL: the process went on
 NOT_SHOWN = "; no line shows that the job stood still"  # ends the reason of such a verdict
 FEW_CALLS = 8  # of each rank, in an excerpt
+PROGRESS = ("[Progress Thread]", "[Proxy Thread]")  # behind an error that such a thread returned
 LONG_SILENCE = 60.0  # seconds without a call, and
 PACES = 5  # times the longest time between two calls of a rank before
 # What an orderly end may show as well: PyTorch aborts communicators when a process exits, and an evaluation or a
@@ -168,3 +169,8 @@ def _are_many(job: Job, culprits: list[int]) -> bool:
     on_these_hosts = [rank_id for rank_id, row in job.rank_ids.items() if row["host"] in hosts]
     stopped_hosts = len(on_these_hosts) == len(culprits) and len(culprits) < len(job.rank_ids)
     return len(culprits) > MOST_CULPRITS * len(job.rank_ids) and len(culprits) > 1 and not stopped_hosts
+
+
+def ranks_that_moved_data(job: Job) -> set[int | None]:
+    """Return the ranks in which an error reached the thread that moves the data of calls, which follow init."""
+    return {event["rank_id"] for event in job.failure_events if event["calling_thread"] in PROGRESS}

@@ -50,6 +50,7 @@ FAILURE_EVENT = {
     "busid": pl.Int64(),
     "result": pl.Int64(),  # ncclResult_t that a caller returned
     "unwound": pl.Categorical(),  # place of a caller that returned an error
+    "calling_thread": pl.Categorical(),  # behind the code of such a caller: its thread, or its call
     "at_exit": pl.Boolean(),  # after this process began to destroy or abort its communicators
     "source": pl.Int32(),
     "line": pl.Int32(),
