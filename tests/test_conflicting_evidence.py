@@ -92,13 +92,29 @@ def test_ras_reports_that_name_another_rank_make_a_verdict_doubtful(
     kind: FaultKind, rank: int, reports: int, certainty: str, tmp_path: Path
 ) -> None:
     generate(Plan(version="2.27.7", layers=1, steps=2, finish=Finish.KILLED, fault=Fault(kind, (rank,))), tmp_path)
+    world = (tmp_path / "nccl_rank0.log").read_text().partition(" commId 0x")[2].partition(" ")[0]
     for number in range(reports):
-        shutil.copy(INCIDENTS / "ras-shows-a-rank-that-stands-still" / f"ras-{number + 1}.log", tmp_path)
+        report = INCIDENTS / "ras-shows-a-rank-that-stands-still" / f"ras-{number + 1}.log"
+        (tmp_path / report.name).write_text(report.read_text().replace("1f3bd2a4c1e07755", world))
 
     found = hang(tmp_path)
 
     assert (found["certainty"], found["culprits"]) == (certainty, [rank])
     assert ("but RAS names rank 13, which" in found["reason"]) is (rank != 13 and reports > 1)
+
+
+def test_ras_reports_on_other_communicators_are_of_another_job(tmp_path: Path) -> None:
+    fault = Fault(FaultKind.LAGGING, (5,))
+    generate(Plan(version="2.27.7", layers=1, steps=2, finish=Finish.KILLED, fault=fault), tmp_path)
+    without = hang(tmp_path)
+    for number in (1, 2):
+        shutil.copy(INCIDENTS / "ras-shows-a-rank-that-stands-still" / f"ras-{number}.log", tmp_path)
+
+    found = hang(tmp_path)
+
+    assert {name: found[name] for name in ("verdict", "certainty", "culprits", "reason")} == {
+        name: without[name] for name in ("verdict", "certainty", "culprits", "reason")
+    }
 
 
 TABLE = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -460,3 +461,43 @@ def test_stages_of_a_pipeline_are_no_stragglers(tmp_path: Path) -> None:
             replay.wait(2)
 
     assert replay.told == []
+
+
+def ras_report(identity: str, behind: int) -> str:
+    """A report of RAS on a job of four ranks, of which one has made fewer calls."""
+    return (
+        "NCCL version 2.27.7 compiled with CUDA 12.9\nCUDA runtime version 12090, driver version 12090\n\nJob summary\n"
+        "===========\n\n  Nodes  Processes         GPUs  Processes     GPUs\n(total)   per node  per process    (total)"
+        "  (total)\n      1          4            1          4        4\n\nCommunicators... (0.004s)\n=============\n\n"
+        "Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors\n"
+        "    #  in group  per comm  per node  per comm  in group\n"
+        "    0         1         1         4         4         4   RUNNING  MISMATCH\n\nErrors\n======\n\nWarnings\n"
+        f"========\n\n#0-0 ({identity}) MISMATCH\n  Communicator ranks have different AllReduce operation counts\n"
+        f"  3 ranks have launched up to operation 12\n  Rank {behind} has launched up to operation 11 -- GPU {behind} "
+        "managed by process 60513 on node 10.0.4.13\n"
+    )
+
+
+@pytest.mark.parametrize(("is_of_this_job", "behind"), [(True, 2), (False, 1)])
+def test_the_monitor_of_nccl_is_asked_at_each_look(
+    replay: Replay, tmp_path_factory: pytest.TempPathFactory, *, is_of_this_job: bool, behind: int
+) -> None:
+    folder = tmp_path_factory.mktemp("ras")
+    asked: list[str] = []
+
+    def ask() -> str:
+        (own,) = set(re.findall(r"nranks 4 .* commId 0x([0-9a-f]+) ", (replay.folder / "rank0.log").read_text()))
+        report = folder / f"ncclras.{len(asked)}.txt"
+        report.write_text(ras_report(own if is_of_this_job else "1f3bd2a4c1e07755", behind))
+        asked.append(str(report))
+        return str(report)
+
+    replay.watch.ask_ras = ask
+    replay.start()
+    replay.train(400)
+    replay.begin_step({0, 1, 3})
+    replay.wait(HOUR)
+
+    assert len(asked) == 2
+    assert replay.verdict == ("lagging-ranks", [2])
+    assert ("ras" in replay.row["stall_evidence"]) == is_of_this_job

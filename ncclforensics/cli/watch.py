@@ -7,7 +7,10 @@ import subprocess
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 
 INSTALL = "pip install 'ncclforensics[watch]'"
 COLLECTING = 120.0  # seconds
+RAS_LIMIT = 10.0  # seconds for an answer
 
 
 def watch(
@@ -112,6 +116,8 @@ def watch(
     )
     with ExitStack() as stack:
         stack.callback(forget_spooled)
+        reports = _RasReports()
+        job.ask_ras = reports.ask
         if metrics is not None:
             from ncclforensics.watch.metrics import serve
 
@@ -127,11 +133,36 @@ def watch(
             ending = job.step()
         report = ending.report
         write_report(report, report_format, output, fail_on=fail_on, verbose=verbose, no_color=no_color)
+        if ending.is_hang and reports.paths:
+            notify(f"what RAS reported: {', '.join(reports.paths)}")
+        elif reports.folder:
+            rmtree(reports.folder, ignore_errors=True)
         if ending.is_hang and collect is not None:
             _collect(collect, notify)
         if ending.is_hang and on_hang is not None:
             _run(on_hang, report, notify)
     raise typer.Exit(exit_code_of(report, fail_on))
+
+
+@dataclass(slots=True)
+class _RasReports:
+    """What RAS, NCCL's own monitor, reported of a job on this host: a file for each time that it was asked."""
+
+    folder: str = ""
+    paths: list[str] = field(default_factory=list)
+
+    def ask(self) -> str | None:
+        """Ask the processes of this host; return the path of the report, or None where RAS does not answer."""
+        from ncclforensics.capture.external_programs import run_program
+
+        output, problem = run_program(("ncclras", "-v"), RAS_LIMIT)
+        if problem:
+            return None
+        self.folder = self.folder or mkdtemp(prefix="ncclras-")
+        report = Path(self.folder, f"ncclras.{len(self.paths) + 1}.txt")
+        report.write_bytes(output)
+        self.paths.append(str(report))
+        return str(report)
 
 
 def _collect(folder: Path, notify: Callable[[str], None]) -> None:

@@ -74,6 +74,7 @@ class Watch:
     longest_pause: float | None = None  # in seconds, that the user knows to be healthy
     settings: Settings | None = None
     notify: Callable[[str], None] = lambda text: None  # is called with what happens
+    ask_ras: Callable[[], str | None] = lambda: None  # the path of what NCCL's own monitor reports now, if it answers
     clock: Callable[[], float] = time.time
     rhythm: Rhythm | None = None  # of all logs together; None while there are none
     look: Look | None = None  # the latest
@@ -84,6 +85,7 @@ class Watch:
     _logs: dict[str, _Log] = field(default_factory=dict)
     _warned: float | None = None  # the last warning, if no call followed it
     _looks_after_warning: int = 0
+    _reports: list[str] = field(default_factory=list)  # of RAS, one for each look since the job stopped
     _next_look: float = 0.0  # the earliest time of a look at logs that are behind
 
     def step(self) -> Ending | None:
@@ -177,8 +179,15 @@ class Watch:
             earlier = None  # this is the first look since the job stopped
         followed = FollowedLook(now - earlier.time, self._with_calls_since(earlier.time)) if earlier else None
         forget_spooled()  # what the look before unpacked
+        asked = self.ask_ras()
+        self._reports = (self._reports[-1:] if earlier else []) + ([asked] if asked else [])
         try:
-            report = analyze(self.files.paths, rank_from=self.rank_from, since_look=followed, settings=self.settings)
+            report = analyze(
+                [*self.files.paths, *self._reports],
+                rank_from=self.rank_from,
+                since_look=followed,
+                settings=self.settings,
+            )
         except NoInputError as error:
             self.notify(str(error))
             return None

@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.analyses.hang.job_rows import JobRows
+from ncclforensics.analyses.hang.ras_reports import may_be_of
 from ncclforensics.analyses.hang.recorder_graph import Recordings, Roots, find_roots
 from ncclforensics.analyses.hang.wait_graph import rows_of
 from ncclforensics.analyses.job.calls import describe_calls
@@ -130,8 +131,7 @@ class Job:
         self.recordings = Recordings(*recorded) if has_dumps else None
         self.dump_paths = frames["recorder_file"]["dump_path"].to_list() if is_only_job else []
         self.ras_nranks = frames["ras_member"]["nranks"].max()  # size of the job in RAS reports
-        # RAS reports of another size are of another job.
-        has_ras = is_only_job and (None in (self.nranks, self.ras_nranks) or self.nranks == self.ras_nranks)
+        has_ras = is_only_job and may_be_of(frames["ras_state"], frames["member"], self.ras_nranks, self.nranks)
         self.snapshots = frames["ras_snapshot"].to_dicts() if has_ras else []
         self.states = frames["ras_state"].to_dicts() if has_ras else []
         self.counted_calls = [row for row in rows.of("counted_call") if row["rank_id"] in self.rank_ids]

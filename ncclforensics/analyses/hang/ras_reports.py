@@ -12,6 +12,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.analyses.hang.ras_assembly import RAS_SNAPSHOT, RAS_STATE, RasAssembly, Row, lines_in_order
+from ncclforensics.analyses.job.communicator_hashes import hash_number
 from ncclforensics.frames.registry import analysis
 from ncclforensics.grammar.values import ranges_by_text
 
@@ -146,3 +147,17 @@ def ras_member(ras_state: pl.DataFrame, ras_snapshot: pl.DataFrame) -> pl.DataFr
 
 def _source_of(row: Row) -> Row:
     return {"source": row["source"]}
+
+
+def may_be_of(ras_state: pl.DataFrame, member: pl.DataFrame, reported: object, nranks: int | None) -> bool:
+    """Whether RAS may report on the job of some logs: of the same size, and not of other communicators of that size.
+
+    `reported`, `nranks`: ranks of the job in the reports and in the logs.
+    """
+    if None in (reported, nranks):
+        return True
+    shown, known = (
+        {hash_number(text, 16) for text in rows.filter(nranks=nranks)[column].drop_nulls().cast(pl.String)}
+        for rows, column in ((ras_state, "communicator"), (member, "commid"))
+    )
+    return reported == nranks and not (shown and known and shown.isdisjoint(known))
