@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclforensics import analyze
+from ncclforensics.analyses.job import identity
 from ncclforensics.formats import dialect
 from ncclforensics.frames.open_run import open_run
 from ncclforensics.frames.run import Run
@@ -20,6 +21,7 @@ from ncclforensics.inputs import lines
 from ncclforensics.inputs.lines import LAST, REPEATS
 from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.sources import find
+from ncclforensics.parsing import alike_rows
 from ncclforensics.parsing.alike_rows import AlikeRows
 from ncclforensics.parsing.matching import match
 from ncclforensics.parsing.parser import COUNTS
@@ -244,6 +246,34 @@ def test_which_alike_rows_are_kept_does_not_depend_on_how_they_were_divided(
         for alike in (at_once, in_parts):
             counted = 0 if alike.dropped is None else sum(alike.dropped["repeats"])
             assert kept.height + counted == rows.height
+
+
+def test_of_warnings_that_each_name_another_process_the_ends_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alike_rows, "FEW_PROCESSES", 16)
+    warnings = [f"gpu-a012:{pid}:{pid} [0] transport/net.cc:1363 NCCL WARN a new sentence\n" for pid in range(300)]
+
+    run = run_of("".join(warnings), replace(WHOLE, events=100, kept=KEPT))
+
+    assert run["warning"]["pid"].to_list() == [0, 1, 298, 299]
+    assert sum(run["repeated_line"]["repeats"]) == 296
+    assert counts(run)["recognised"] == 300
+
+
+def test_of_too_many_processes_those_with_a_communicator_and_with_most_lines_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(identity, "MOST_PROCESSES", 2)
+    init = (
+        "NCCL INFO ncclCommInitRank comm 0x55d1 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 1b000 commId 0x8f3b - Init "
+        "START\n"
+    )
+    rings = "NCCL INFO Connected all rings\n"
+    printed = {1: [rings], 2: [rings], 3: [rings, rings], 4: [rings], 5: [init]}
+
+    run = run_of("".join(f"gpu-a012:{pid}:{pid} [0] {line}" for pid in printed for line in printed[pid]), WHOLE)
+
+    assert run["process"]["pid"].to_list() == [1, 3, 5]
+    assert run["member"]["pid"].to_list() == [5]
 
 
 def test_texts_of_events_become_categories_only_after_most_are_dropped() -> None:

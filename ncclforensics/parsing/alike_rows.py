@@ -20,9 +20,10 @@ from ncclforensics.parsing.repeated_lines import REPEATED
 
 FEW_VALUES = 64  # a column with more values does not tell kinds apart, or only by its text without numbers
 FEW_RANKS = 1 << 14  # the same of a column of ranks
+FEW_PROCESSES = 1 << 17  # the same of processes; logs that name more are of no single job
 FEW_TEXTS = 1024  # and if it has more texts without numbers than that, not at all
 OWN = ("source", "launcher_rank", "form")  # always tell kinds apart
-PROCESS = ("host", "pid")  # the same where a frame has both: the process that printed the line
+PROCESS = ("host", "pid")  # where a frame has both: the process that printed the line
 NUMBER = "0x[0-9a-f]+|[0-9]+"
 TEXT = (pl.String, pl.Categorical, pl.Enum)
 
@@ -67,8 +68,8 @@ class AlikeRows:
 
     def _count(self, rows: pl.DataFrame) -> None:
         counted = rows.with_columns(pl.col("line").alias("last_line"), pl.lit(1).alias("repeats"))
-        is_of_process = set(PROCESS) <= set(rows.columns)
-        absent = ("message", "time") if is_of_process else ("message", "time", *PROCESS)
+        is_by_process = set(PROCESS) <= set(rows.columns) and self._values.get("process", set()) is not None
+        absent = ("message", "time") if is_by_process else ("message", "time", *PROCESS)
         columns = [name for name in REPEATED if name in counted.columns and name not in absent]
         earlier = [] if self.dropped is None else [self.dropped]
         all_dropped = pl.concat(
@@ -84,10 +85,14 @@ class AlikeRows:
     def _kind(self, rows: pl.DataFrame) -> list[pl.Series]:
         """The columns that tell kinds of rows apart."""
         columns = []
-        own = (*OWN, *PROCESS) if set(PROCESS) <= set(rows.columns) else OWN
+        is_of_process = set(PROCESS) <= set(rows.columns)
+        if is_of_process and _are_few(self._values, rows.select(PROCESS).hash_rows().alias("process"), FEW_PROCESSES):
+            columns += [rows[name] for name in PROCESS]
         for column in rows.get_columns():
-            if column.name in own:
+            if column.name in OWN:
                 columns.append(column)
+            elif is_of_process and column.name in PROCESS:
+                continue
             elif column.name != "line" and not column.dtype.is_nested():
                 is_text = isinstance(column.dtype, TEXT)
                 without_numbers = column.cast(pl.String).str.replace_all(NUMBER, "#") if is_text else None

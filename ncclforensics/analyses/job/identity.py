@@ -17,9 +17,11 @@ from ncclforensics.analyses.job.communicator_ids import Member, group_by_key, na
 from ncclforensics.analyses.job.lifetimes import COMMUNICATOR_LIFETIME
 from ncclforensics.analyses.job.missing_init import inferred_members
 from ncclforensics.analyses.job.stack_processes import STACK_PROCESS, RankIndex
-from ncclforensics.frames.columns import OWNER
+from ncclforensics.frames.columns import OWNER, no_rows
 from ncclforensics.frames.registry import analysis
 
+MOST_PROCESSES = 1 << 17  # without a communicator; more than any job has
+ROWS_AT_ONCE = 1 << 14  # turned from dictionaries into a frame
 MOST_PAIRS = 1_000_000  # pairs of unfinished communicators of one host and size that are compared
 
 PROCESS = {
@@ -61,9 +63,15 @@ RANK = {
 
 @analysis(PROCESS)
 def process(
-    source: pl.DataFrame, speaker: pl.DataFrame, journal_process: pl.DataFrame, work: pl.DataFrame
+    source: pl.DataFrame,
+    speaker: pl.DataFrame,
+    journal_process: pl.DataFrame,
+    work: pl.DataFrame,
+    communicator_lifetime: pl.DataFrame,
+    calls_without_init: pl.DataFrame,
 ) -> pl.DataFrame:
-    """Every process with NCCL lines or a journal, and its files."""
+    """Every process with NCCL lines or a journal, and its files; not of too many without a communicator."""
+    with_communicator = pl.concat([rows.select(OWNER) for rows in (communicator_lifetime, calls_without_init)])
     per_file = (
         pl.concat([speaker.select(journal_process.columns), journal_process])
         .sort("last_pos")
@@ -86,6 +94,7 @@ def process(
         .join(rank_of_file.select("source", reported=pl.col("rank").list.first()), on="source", how="left")
         .with_columns(hint=pl.coalesce("reported", "hint"))
     )
+    per_file = _bounded(per_file, with_communicator)
     return (
         per_file.join(hints, on="source")
         .with_columns(hint=pl.coalesce(launched, pl.when(is_only_process).then("hint")))
@@ -105,13 +114,23 @@ def process(
     )
 
 
+def _bounded(per_file: pl.DataFrame, with_communicator: pl.DataFrame) -> pl.DataFrame:
+    """The rows of processes with a communicator, and of MOST_PROCESSES others: those that print most, then first."""
+    if per_file.height <= MOST_PROCESSES:
+        return per_file
+    others = per_file.join(with_communicator, on=OWNER, how="anti")
+    printed = others.group_by(OWNER).agg(pl.col("lines").sum(), pl.col("first_pos").min())
+    kept = printed.sort("lines", "first_pos", descending=[True, False]).head(MOST_PROCESSES).select(OWNER)
+    return per_file.join(pl.concat([with_communicator, kept]), on=OWNER, how="semi")
+
+
 @analysis(MEMBER)
 def member(
     communicator_lifetime: pl.DataFrame, calls_without_init: pl.DataFrame, process: pl.DataFrame
 ) -> pl.DataFrame:
     """Every membership: a communicator of a process, with its job-wide key and the rank of the job."""
     members, _ = _assign_ranks(communicator_lifetime, calls_without_init, process)
-    rows = [
+    rows = (
         {
             **m.row,
             "job": m.job,
@@ -123,8 +142,12 @@ def member(
         }
         for m in members
         if m.rank_id is not None
-    ]
-    return pl.DataFrame(rows, schema=MEMBER)
+    )
+    # A row takes 1 KB while it is a dictionary, and there may be a million.
+    pieces = [no_rows(MEMBER)]
+    while chunk := list(islice(rows, ROWS_AT_ONCE)):
+        pieces.append(pl.DataFrame(chunk, schema=MEMBER))
+    return pl.concat(pieces)
 
 
 @analysis(RANK)
