@@ -269,3 +269,12 @@ def test_what_came_through_a_pipe_is_searched_for_names(
     assert (code, output.err) == (cli.Exit.UNDECIDABLE, "")
     assert "emmanoether" not in output.out
     assert "UNDECIDABLE" in output.out
+
+
+def test_hosts_that_only_a_tool_of_the_fabric_names_are_redacted_in_titles() -> None:
+    report = answer(Incident(INCIDENTS / "links-below-what-they-could-do")).report
+
+    redacted = redacted_run.redact(report, redaction.assign_pseudonyms(report.run))
+
+    assert any("node-a" in finding.title for finding in report.findings)
+    assert not any("node-a" in finding.title for finding in redacted.findings)

@@ -149,6 +149,9 @@ def redact(report: Report, pseudonyms: Pseudonyms) -> Report:
     """Return the report with pseudonyms; its findings and verdicts are those of the original."""
     host = report.selection.host
     remedies = {rule.name: rule.section("Do") for rule in report.rules}  # fixed texts without names
+    for finding in (*report.findings, *report.not_selected):
+        for name in finding.hosts:  # a tool of the fabric may name hosts of which no log is here
+            pseudonyms.host(name)
 
     def redacted(finding: Finding) -> Finding:
         return replace(
