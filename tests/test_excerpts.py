@@ -246,3 +246,16 @@ def test_an_error_of_a_process_that_moved_data_is_no_failed_init(
 
     assert ("INIT-FAILED" in str(report)) == is_failed_init
     assert any("illegal memory access" in finding.title for finding in report.findings)
+
+
+def test_a_quote_that_repeats_the_error_does_not_replace_it(tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    error = "Unable to load NCCL library. Multi-GPU collectives will not work."
+    log.write_text(
+        f"INTERNAL: xla/service/gpu/nccl_utils.cc:134: NCCL operation ncclGetUniqueId(&id) failed: {error}. "
+        f"Last NCCL warning(error) log entry (may be unrelated) '{error}'.\n"
+    )
+
+    found = [finding for finding in analyze([str(log)]).findings if finding.severity == "error"]
+
+    assert [finding.rule for finding in found] == ["init-call-failed"]

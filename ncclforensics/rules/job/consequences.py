@@ -169,9 +169,13 @@ def init_call_failed(
     Do: run again with NCCL_DEBUG=WARN at least, on all ranks; where the library is not found, check LD_LIBRARY_PATH.
     Sources: openxla/xla: xla/service/gpu/nccl_utils.cc; horovod#1651, LWM#44.
     """
-    if nccl_warning.height or failure.height:
-        return
     creating = call_error.filter(text_of("call").str.contains_any(["CommInit", "GetUniqueId"]))
+    results = creating["error_text"].cast(pl.String).drop_nulls().unique()
+    # XLA quotes as NCCL's last warning what it says itself, where the library is absent.
+    repeats = [pl.col("text").str.starts_with(result) for result in results]
+    is_repeat = pl.any_horizontal(pl.lit(value=False), *repeats).fill_null(False)
+    if nccl_warning.filter(~is_repeat).height or failure.height:
+        return
     for (result,), rows in creating.sort("source", "line").group_by(text_of("error_text"), maintain_order=True):
         if str(result).startswith(tuple(RESULT_CATEGORIES)):
             continue  # with a finding of its own
