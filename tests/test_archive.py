@@ -259,6 +259,18 @@ def manifest(key: str, value: Any) -> Change:
     return change
 
 
+def of_first_input(key: str, value: int) -> Change:
+    def change(members: dict[str, bytes]) -> None:
+        contents = json.loads(members["manifest.json"])
+        contents["inputs"][0][key] = value
+        members["manifest.json"] = json.dumps(contents).encode()
+
+    return change
+
+
+BEYOND_BOUNDS = [("lines_read", 2**63), ("recognised", 2**63), ("damaged", -1), ("bytes", 2**63), ("rank_hint", 2**40)]
+
+
 def member(name: str, data: bytes) -> Change:
     return lambda members: members.update({name: data})
 
@@ -322,6 +334,7 @@ def one_long_text(rows: pl.DataFrame) -> pl.DataFrame:
         (manifest("inputs", "../../etc/passwd"), "is a damaged saved run"),
         (manifest("frames", {"rank": -1, "../x": "y"}), "is a damaged saved run"),
         (member("manifest.json", b"[" * 100_000), "is a damaged saved run"),
+        *((of_first_input(key, value), "is a damaged saved run") for key, value in BEYOND_BOUNDS),
         (member("../../outside.parquet", b""), "it holds what does not belong there"),
         (member("frames/../outside.parquet", b""), "it holds what does not belong there"),
         (member("code.py", b""), "it holds what does not belong there"),
@@ -362,6 +375,23 @@ def test_one_damaged_saved_run_stops_no_other_input(kept: Path, tmp_path: Path) 
 
     assert reported["hang"]["culprits"] == [11]
     assert "is a damaged saved run" in "".join(problem for one in reported["inputs"] for problem in one["problems"])
+
+
+def test_problems_of_a_forged_saved_run_are_printed_without_controls(
+    kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def change(members: dict[str, bytes]) -> None:
+        contents = json.loads(members["manifest.json"])
+        contents["inputs"][0]["problems"] = ["is \x1b[31mred\u202e\nor two lines"]
+        members["manifest.json"] = json.dumps(contents).encode()
+
+    changed(kept, tmp_path / "bad.ncclf", change)
+
+    cli.main(["check", str(tmp_path / "bad.ncclf"), "--format", "json"])
+
+    output = capsys.readouterr()
+    assert "is ?[31mred??or two lines" in output.err
+    assert "\u202e" not in output.out
 
 
 @pytest.mark.parametrize("at", range(100, 40_000, 9_749))

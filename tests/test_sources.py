@@ -333,6 +333,16 @@ def test_a_document_of_several_dumps_that_unpacks_to_much_more_is_named(
         find([str(path)])
 
 
+def test_a_dump_that_is_nested_too_deeply_costs_only_itself(tmp_path: Path) -> None:
+    nested = b'{"entries": [' + b"[" * 400 + b"]" * 400 + b"]}"
+    path = written(tmp_path / "dumps.json", b'[{"entries": [{}]}, ' + nested + b"]")
+
+    found, rest = find([str(path)])
+
+    assert content(found) == b'{"entries":[{}]}'
+    assert "nested too deeply" in rest.problem
+
+
 def test_an_export_of_empty_objects_is_named_and_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ncclforensics.inputs.exports.LARGE", 1 << 16)
     record = b'[{"message": "a:1:1 [0] NCCL INFO x", "timestamp": "2026-01-01T00:00:00Z"},'

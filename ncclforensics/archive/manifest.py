@@ -37,6 +37,11 @@ FIELDS: Mapping[str, type | tuple[type, ...]] = {
     "lines_read": int, "is_cut": bool, "is_binary": bool, "is_document": bool, "recognised": int, "application": int,
     "unrecognised": int, "damaged": int, "last_time": (str, type(None)),
 }  # fmt: skip
+# What a file can have: a line's number is one of 32 bits.
+MOST: Mapping[str, int] = {
+    "bytes": 1 << 62, "rank_hint": 1 << 31,
+    **dict.fromkeys(("lines_read", "recognised", "application", "unrecognised", "damaged"), 2_000_000_000),
+}  # fmt: skip
 # Errors raised by reading a damaged archive.
 _DAMAGE = (zipfile.BadZipFile, OSError, ValueError, EOFError)
 
@@ -105,7 +110,8 @@ class Saved:
             self.made_by = str(manifest["made_by"])
         except (*_DAMAGE, KeyError, TypeError, AttributeError) as error:
             raise SavedError(f"is a damaged saved run: its manifest: {error!r}") from error
-        if not all(isinstance(entry[name], kind) for entry in self.inputs for name, kind in FIELDS.items()):
+        fit = all(isinstance(entry[name], kind) for entry in self.inputs for name, kind in FIELDS.items())
+        if not fit or not all(0 <= (entry[name] or 0) < most for entry in self.inputs for name, most in MOST.items()):
             raise SavedError("is a damaged saved run: its manifest")
         if any(f"frames/{name}.parquet" in self._archive.NameToInfo for name in self.small_frames):
             raise SavedError("is no saved run of this program: two frames of one name")

@@ -78,7 +78,7 @@ def load_report(
 def print_problems(problems: Iterable[tuple[str, str]]) -> None:
     """Print the path and the problem of inputs to stderr."""
     for path, problem in problems:
-        typer.echo(f"{printable(path)} {problem}", err=True)
+        typer.echo(printable(f"{path} {problem}"), err=True)
 
 
 class ProgressBar(AbstractContextManager["ProgressBar"]):

@@ -49,7 +49,10 @@ def unpack_dumps(document: BinaryIO | io.BufferedIOBase, most: int | None, folde
     found = Unpacked([], "; ".join(problems))
     for name, dump in _dumps(value, "", DEEPEST):
         path = folder / str(len(found.files))
-        path.write_bytes(orjson.dumps(dump))
+        try:
+            path.write_bytes(orjson.dumps(dump))
+        except orjson.JSONEncodeError:  # orjson reads deeper values than it writes
+            return Unpacked(found.files, "holds a dump that is nested too deeply; the rest is left out")
         found.files.append((name, path))
     return found if found.files else None
 
