@@ -205,6 +205,23 @@ def test_a_crash_of_the_program_has_its_own_exit_code(
     assert "\x1b" not in error
 
 
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread")])
+def test_what_the_system_refuses_is_no_defect_to_report(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("ncclforensics.cli.hang.load_report", refuse)
+
+    assert cli.main(["hang", str(HUNG)]) == cli.Exit.DEFECT
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line in (
+        "ncclforensics: not enough memory",
+        "ncclforensics: no thread can be started: see `ulimit -u` and `ulimit -v`",
+    )
+
+
 def test_a_gzip_that_breaks_the_reader_is_a_problem_of_the_input(tmp_path: Path) -> None:
     """Damage of the input itself is no defect of the program."""
     data = gzip.compress(b"a line\n" * 10_000)

@@ -362,6 +362,14 @@ def test_truncated_xml_gives_the_elements_before_the_cut(tmp_path: Path) -> None
     assert problems(report) == ["XML at line 1: ends inside <nic>"]
 
 
+def test_xml_that_is_nested_deeply_is_read_in_part(tmp_path: Path) -> None:
+    nested = "".join(f'<pci busid="{number:x}">\n' for number in range(5000))
+    report = reported(tmp_path, xml().replace("</system>", nested))
+
+    assert pairs(report)["GPU0", "GPU1"] == "NV18"
+    assert any("elements nested more than 100 deep are left out" in problem for problem in problems(report))
+
+
 def test_links_that_two_ends_count_differently_are_an_oddity(tmp_path: Path) -> None:
     switch = 'target="0000:05:00.0" count="18" tclass="0x068000"'
     text = xml().replace(switch, 'target="0000:21:00.0" count="1" tclass="0x030200"', 1)

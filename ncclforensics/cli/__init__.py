@@ -27,6 +27,7 @@ from ncclforensics.errors import Defect, ForensicsError, GrammarError, Terminate
 os.environ.setdefault("_RJEM_MALLOC_CONF", "background_thread:true,narenas:2,dirty_decay_ms:100,muzzy_decay_ms:0")
 
 SIGNALLED = 128  # plus the number of the signal is the exit code of a program that a signal ended
+NO_THREAD = "can't start new thread"  # what Python says where the system has no memory, or no process, for one more
 MOST_THREADS = 1024  # Polars tries to start any number
 
 # In the order of the help; each is a function, or a group of commands, in the module of its name, with underscores for
@@ -128,6 +129,9 @@ def main(argv: list[str] | None = None) -> int:
         return Exit.DEFECT
     except BaseException as error:
         # Also what Polars raises where its own code fails, which is no `Exception`.
+        if str(error) == NO_THREAD:
+            typer.echo("ncclforensics: no thread can be started: see `ulimit -u` and `ulimit -v`", err=True)
+            return Exit.DEFECT
         report_defects([Defect.of(f"the command {' '.join(sys.argv[1:2])}", error)])
         return Exit.DEFECT
     finally:

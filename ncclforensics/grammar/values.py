@@ -75,6 +75,8 @@ def ranges_by_text(texts: pl.Series) -> dict[str, list[range]]:
     {'0-3,8': [range(0, 4), range(8, 9)], '17': [range(17, 18)]}
     """
     distinct = texts.cast(pl.String).drop_nulls().unique(maintain_order=True)
+    if distinct.is_empty():
+        return {}
     found = find_values(distinct, "number_range").drop_nulls("first")  # null: more than an Int32 holds
     ranges: dict[str, list[range]] = {}
     for place, first, last in found.select(TEXT, "first", "last").iter_rows():

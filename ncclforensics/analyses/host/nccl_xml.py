@@ -13,6 +13,7 @@ ROOTS = ("system", "graphs")
 BRIDGE = "0x0604"
 GPUS = ("0x03", "0x12")  # PCI classes: display controllers, accelerators
 NICS = ("0x02",)
+MOST_DEPTH = 100  # of elements; bridges below bridges make a dozen
 
 
 @dataclass(slots=True)
@@ -24,6 +25,7 @@ class Element:
     line: int
     parent: Element | None = None
     children: list[Element] = field(default_factory=list)
+    depth: int = 0
 
     def all(self, *tags: str) -> Iterator[Element]:
         """Yield the descendants with these tags."""
@@ -97,7 +99,10 @@ def _documents_of_source(source: int, rows: pl.DataFrame) -> list[Document]:
                     continue
                 add_problem(line, "its beginning is missing")
             current = current or documents[-1].root
-            child = Element(tag, attributes, line, current)
+            if current.depth == MOST_DEPTH:
+                add_problem(line, f"elements nested more than {MOST_DEPTH} deep are left out")
+                continue
+            child = Element(tag, attributes, line, current, depth=current.depth + 1)
             current.children.append(child)
             current = current if kind == "empty" else child
     if current is not None and documents:
