@@ -135,6 +135,33 @@ def test_a_link_in_a_folder_does_not_lead_out_of_it(tmp_path: Path) -> None:
     assert "no file" in refusal(folder, "verdict", paths=["."]) or "outside" in refusal(folder, "verdict", paths=["."])
 
 
+@pytest.mark.parametrize("path", ["lin*", "dir*", "d*/a.log", "*/*", "**/a.log"])
+def test_no_pattern_leads_out_of_the_folders(path: str, tmp_path: Path) -> None:
+    outside, folder = tmp_path / "outside", tmp_path / "logs"
+    outside.mkdir()
+    folder.mkdir()
+    (outside / "a.log").write_text("secret\n")
+    (folder / "link.log").symlink_to(outside / "a.log")
+    (folder / "dir").symlink_to(outside)
+
+    for tool, arguments in (("verdict", {"paths": [path]}), ("lines", {"path": path, "line": 1})):
+        assert "outside of the folders" in refusal(folder, tool, **arguments)
+
+
+def test_a_link_that_leads_out_hides_no_other_file(tmp_path: Path) -> None:
+    outside, folder = tmp_path / "secret.log", tmp_path / "logs"
+    shutil.copytree(INCIDENTS / LAGGING, folder)
+    outside.write_text("n9:12:12 [0] a.cc:1 NCCL WARN secret\n")
+    (folder / "link.log").symlink_to(outside)
+    (folder / "loop.log").symlink_to(folder / "loop.log")
+
+    answer = asked(lambda client: client.call_tool("findings", {"paths": ["."]}), folder)
+
+    text = json.dumps(answer_of(answer))
+    assert "coll-lagging-ranks" in text
+    assert "secret" not in text
+
+
 def test_a_file_that_grew_is_read_again(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     log.write_text("n1:12:12 [0] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>\n")

@@ -28,7 +28,7 @@ class Runs:
 
     def report(self, paths: Iterable[str], *, everything: bool = False) -> Report:
         """Return the report of `hang` on these paths, or with `everything` that of `check`."""
-        allowed = [self.allowed(path) for path in paths]
+        allowed = [file for path in paths for file in self.allowed(path)]
         key = (everything, *self._state(allowed))
         if key in self._reports:
             self._reports.move_to_end(key)
@@ -40,25 +40,43 @@ class Runs:
 
     def source(self, path: str) -> sources.Source:
         """Return the one file of this path."""
-        (found, *others) = sources.find([self.allowed(path)])
+        (found, *others) = sources.find(self.allowed(path))
         if others:
             raise UsageError(f"{path}: is several files; name one")
         return found
 
-    def allowed(self, path: str) -> str:
-        """Return the path if it lies below one of the folders; symbolic links are followed first."""
+    def allowed(self, path: str) -> list[str]:
+        """Return the path if all that it names lies below the folders; otherwise the files that do.
+
+        Symbolic links are followed first: also those in a folder, and those that a pattern matches.
+        """
         if path == STDIN:
             raise UsageError("standard input belongs to the protocol; name a file or a folder")
         given = Path(path)
         absolute = given if given.is_absolute() else self._folders[0] / given
         try:
-            real = absolute.resolve()
+            is_inside = self._is_inside(absolute)
         except (ValueError, RuntimeError) as error:  # a NUL, half of a character, a loop of links
             raise UsageError(f"{path}: no path: {error}") from error
-        if not any(real.is_relative_to(folder) for folder in self._folders):
+        files = [file for file, _ in sources.files_at(str(absolute))] if is_inside else []
+        if is_inside and not any(map(self._leads_out, files)):
+            return [str(absolute)]
+        inside = [str(file) for file in files if not self._leads_out(file) and file.is_file()]
+        if not inside:
             folders = ", ".join(str(folder) for folder in self._folders)
             raise UsageError(f"{path}: outside of the folders that this server reads: {folders}")
-        return str(absolute)
+        return inside
+
+    def _is_inside(self, path: Path) -> bool:
+        """Whether a path lies below one of the folders. Raises ValueError and RuntimeError for one that is none."""
+        real = path.resolve()
+        return any(real.is_relative_to(folder) for folder in self._folders)
+
+    def _leads_out(self, file: Path) -> bool:
+        """Whether a file lies outside of the folders, once links are followed; a loop of links leads nowhere."""
+        with suppress(RuntimeError):
+            return not self._is_inside(file)
+        return False
 
     @staticmethod
     def _state(paths: list[str]) -> Iterable[tuple[str, int, int]]:
