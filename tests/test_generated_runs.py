@@ -107,6 +107,7 @@ UNEQUAL_WINDOWS = {
         made(60, "a") + made(60, "b") + made(40, "a", 60) + made(80, "b", 60) + made(1, "a", 100),
         0,
     ),
+    "used rarely": (made(100, "b") + made(1, "a") + made(100, "b", 100) + made(1, "a", 1), 0),
     "output behind the calls": (made(150, "a"), 800),
 }
 

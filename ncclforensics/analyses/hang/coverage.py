@@ -29,6 +29,7 @@ def read_next(
     stack_dump: pl.DataFrame,
     recorded_rank: pl.DataFrame,
     recorder_next: pl.DataFrame,
+    member: pl.DataFrame,
 ) -> pl.DataFrame:
     """The files of which more must be read, and where; no rows if the windows suffice."""
     dumps = recorder_next.with_columns(reach=pl.lit("all"))
@@ -37,6 +38,8 @@ def read_next(
         return dumps
     tail = with_line(call.filter("in_tail"))
     hidden, hidden_in_use = _ends_between_windows(call, tail, partly_read)
+    unseen = _without_call_at_end(member, process, tail).join(partly_read, on="source", how="semi")
+    hidden_in_use = pl.concat([hidden_in_use.select(unseen.columns), unseen])
     read_all = [
         # Neither window has an NCCL line: one may be anywhere in the file.
         partly_read.join(process.select(pl.col("sources").explode().alias("source")), on="source", how="anti"),
@@ -89,6 +92,13 @@ def _ends_between_windows(
     is_in_use = pl.col("key").is_in(tail["key"].unique().implode())
     has_no_call_at_end = ~pl.col("source").is_in(tail["source"].unique().implode())
     return hidden.filter(~(is_in_use | has_no_call_at_end)), hidden.filter(is_in_use | has_no_call_at_end)
+
+
+def _without_call_at_end(member: pl.DataFrame, process: pl.DataFrame, tail: pl.DataFrame) -> pl.DataFrame:
+    """Return the files of members that show no call at the end on a communicator that another rank uses there."""
+    in_use = member.filter(pl.col("key").is_in(tail["key"].unique().implode())).select(*OWNER, "rank_id", "key")
+    files = in_use.join(process.select(*OWNER, source="sources").explode("source"), on=OWNER)
+    return files.join(tail, on=["rank_id", "key"], how="anti").select("source", "rank_id", "key")
 
 
 def _behind_others(hidden: pl.DataFrame, call: pl.DataFrame) -> pl.DataFrame:
