@@ -5,7 +5,7 @@ NO_PROCESSES = "no line of NCCL here shows which rank printed it"
 NO_RANKS_IN_TEXT = "no NCCL lines found in these files, and the other lines show no ranks to judge"
 NO_RANKS_OF_DUMPS = "no Flight Recorder dump here shows which rank wrote it"
 COLLECT_CALLS = [
-    "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL NCCL_DEBUG_FILE=/path/%h.%p.log on every rank, then run it again"
+    "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL NCCL_DEBUG_FILE=/path/%h.%p.log on every rank, then run the job again"
 ]
 COLLECT_RANKS_OF_DUMPS = [
     "the dumps under the names that PyTorch gave them (comm_lib_trace_rank_N), or renamed to rank_N"

@@ -273,7 +273,7 @@ def _judge_unfinished_init(job: Job, inside: dict[str, list[Row]]) -> Diagnosis 
         diagnosis = judge_unseen_members(job, key, missing_numbers(size, {row["rank"] for row in job.members[key]}))
     else:
         diagnosis = Diagnosis(
-            "init-incomplete", "every rank began this init, and these ranks never completed it", "likely"
+            "init-incomplete", "every rank began this init, and no line shows that one completed it", "likely"
         )
         if not find_stall_evidence(job):
             diagnosis.lower_certainty("possible")  # the logs may end here, or such lines were never printed

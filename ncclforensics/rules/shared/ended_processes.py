@@ -7,6 +7,7 @@ import polars as pl
 from ncclforensics.analyses.job.exit_reports import KERNEL, NODE
 from ncclforensics.analyses.job.process_exits import strongest_of
 from ncclforensics.data.names import ranks_text
+from ncclforensics.frames.columns import printed_hosts
 from ncclforensics.rules.finding import Finding
 from ncclforensics.rules.shared.grouping import SHOWN, evidence_lines, processes_text
 
@@ -31,7 +32,8 @@ def is_kernel_log_alone(rank: pl.DataFrame, process_exit: pl.DataFrame) -> bool:
 def exit_finding(rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str, certainty: str) -> Finding:
     """Return one finding on processes that ended alike; `{processes}` becomes ranks or the launcher's names."""
     ranks = sorted(rows["rank"].drop_nulls().unique().to_list())
-    hosts = sorted({*rows["host"].cast(pl.String).drop_nulls().to_list(), *rows["node"].drop_nulls().to_list()})
+    of_lines = printed_hosts(rows["host"].cast(pl.String).drop_nulls())
+    hosts = sorted({*of_lines, *rows["node"].drop_nulls().to_list()})
     tasks = sorted(rows.filter(pl.col("rank").is_null())["child"].drop_nulls().unique().to_list())
     processes = processes_text(ranks, hosts, rank)
     if not ranks and tasks:
