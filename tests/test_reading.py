@@ -296,8 +296,9 @@ def test_a_last_line_cut_anywhere_never_gives_a_wrong_value(line: str) -> None:
     found = parse(pl.concat(cut), nccl.dialect()).frames
 
     for name in ("operation", "communicator", "failure"):
-        for row in pl.concat(found.get(name, []) or [pl.DataFrame()]).drop("source", strict=False).rows():
-            assert row in pl.concat(whole[name]).drop("source").rows()
+        for row in pl.concat(found.get(name, []) or [pl.DataFrame()], how="diagonal").to_dicts():
+            values = {column: value for column, value in row.items() if column != "source" and value is not None}
+            assert any(values.items() <= true.items() for true in pl.concat(whole[name]).to_dicts())
 
 
 def test_files_that_are_compressed_give_the_same_rows(tmp_path: Path) -> None:

@@ -18,14 +18,17 @@ from ncclforensics.parsing.shortened_lines import MIN_LITERAL, PREFIXED, read_sh
 OF_COMPLETIONS = {
     "NET/IB : Got completion from peer XXX<YYY> with error 12, opcode 0, len 0, vendor err 129",
     "NET/IB : Got completion from peer 10.0.4.13<45210> with error 12, opcode X, len X, vendor err X",
-    "NET/IB : Got completion from peer ... with error 12",
+    "NET/IB : Got completion from peer ... with error 12, ...",
     "NET/IB : Got completion with error 12, ...",
-    "NET/IB: Got completion ... status=IBV_WC_RETRY_EXC_ERR",
+    "NET/IB: Got completion ... status=IBV_WC_RETRY_EXC_ERR(12)",
     "NET/IB: Got completion from peer 10.0.4.13<45210> with status=12 […] vendor err 129 (Recv)",
     "NET/IB: Got completion from peer 10.0.4.13<45210> with status=12 opcode=0 len=0 vend",
 }
-# What stands behind a sentence, or in front of the first words that are left, may give it another meaning.
+# What stands behind a sentence, or in front of the first words that are left, may give it another meaning; a value at
+# the end may have been cut.
 NOT_SHORTENED = {
+    "NET/IB : Got completion from peer 10.0.4.13<45210> with error 1",
+    "NET/IB : Got completion from peer 10.0.4.13<45210> with error 1...",
     "NET/IB : Got completion from peer 10.0.4.13<45210> with error 12, opcode 0, len 0, vendor err 129, ignoring",
     "... with error 12, opcode 0, len 0, vendor err 129",
     "NET/IB : Got ... error 12",

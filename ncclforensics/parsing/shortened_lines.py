@@ -158,12 +158,21 @@ class _Reader:
             until = f"(?={re.escape(follows)}|{self._left_out.pattern}|$)" if follows else ""
             left_out = f"[^ ]+?{until}" if follows else "[^ ,]+"
             if found := re.compile(f"(?:{regex}){until}").match(self._text, at):
-                value = "" if self._left_out.fullmatch(found[0]) else found[0]
+                value = found[0] if self._is_whole(piece, found) else ""
             elif column and (found := re.compile(left_out).match(self._text, at)):
                 value = ""
             if found and found.end() not in ends:
                 ends.add(found.end())
                 yield found.end(), value
+
+    def _is_whole(self, piece: int, found: re.Match[str]) -> bool:
+        """Whether a value is there and cannot have been cut in its middle: `error 1` may have been `error 12`."""
+        if self._left_out.fullmatch(found[0]):
+            return False
+        if piece + 1 == len(self._pieces):
+            return True
+        words, _, _ = self._pieces[piece + 1]
+        return self._text.startswith((" ", ",", ";", words[:1] or " "), found.end())
 
     def _behind_gap(self, piece: int, at: int, literal: int) -> Iterator[_Reading | None]:
         """Go on behind a stretch that was left out, with any later piece: perhaps in the middle of its words."""
