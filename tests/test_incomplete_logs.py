@@ -407,3 +407,26 @@ def test_splits_of_different_colours_in_an_excerpt_are_no_inits_in_different_ord
 
     assert found["verdict"] == "undecidable"
     assert not found["culprits"]
+
+
+@pytest.mark.parametrize(("peer", "verdict"), [("node-b", "undecidable"), ("node-a", "rank-died")])
+def test_a_lost_connection_to_a_host_without_logs_accuses_no_rank_of_another(
+    peer: str, verdict: str, tmp_path: Path
+) -> None:
+    logs = {}
+    for rank in range(4):
+        process = f"node-a:{100 + rank}:{100 + rank} [{rank}]"
+        created = f"ncclCommInitRank comm 0x5599{rank} rank {rank} nranks 4 cudaDev {rank} busId 1b000 commId 0xec8d"
+        call = f"{process} NCCL INFO AllReduce: opCount {{}} sendbuff 0x1 recvbuff 0x2 count 8 datatype 7 op 0 root 0"
+        lines = [
+            f"{process} NCCL INFO {created} - Init COMPLETE",
+            *(f"{call.format(number)} comm 0x5599{rank} [nranks=4] stream 0x3" for number in range(3 if rank else 2)),
+        ]
+        if rank:
+            lost = f"socketProgress: Connection closed by remote peer {peer}<40008>"
+            lines.append(f"{process} misc/socket.cc:58 (socketProgress) NCCL WARN {lost}")
+        logs[f"rank{rank}.log"] = [f"{line}\n".encode() for line in lines]
+
+    found = hang_of(logs, tmp_path / "logs")
+
+    assert (found["verdict"], found["culprits"]) == (verdict, [0] if verdict == "rank-died" else [])

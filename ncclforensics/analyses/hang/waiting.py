@@ -105,6 +105,13 @@ def find_lost_process(job: Job) -> Diagnosis | None:
         answer = _one_of_these_died(silent, reason)
         answer.add_evidence("context", [job.last_line(rank_id) for rank_id in silent_ranks[:4]])
         return answer
+    if not named_ranks and (absent_hosts := _hosts_without_ranks(job, connection_losses)):
+        reason = f"ranks lost their connections to {', '.join(absent_hosts)}, and no line here is of a rank there"
+        answer = Diagnosis(
+            "undecidable", reason, "likely", suspects=job.absent, collect=[f"the logs of {', '.join(absent_hosts)}"]
+        )
+        answer.add_evidence("failure", connection_losses[:3])
+        return answer
     diagnosis = Diagnosis(
         "rank-died",
         "stopped printing without an error of its own, and other ranks lost their connection to it",
@@ -131,6 +138,14 @@ def _on_named_hosts(job: Job, connection_losses: list[Row]) -> set[int]:
     """The ranks on the hosts that lines about a lost connection name as the other end: `peer gpu-07<40008>`."""
     hosts = {str(event["peer"]).partition("<")[0] for event in connection_losses}
     return {rank_id for rank_id, row in job.rank_ids.items() if row["host"] in hosts}
+
+
+def _hosts_without_ranks(job: Job, connection_losses: list[Row]) -> list[str]:
+    """Return the hosts to which connections were lost, if all lines name one and no rank of the job is known there."""
+    peers = [str(event["peer"] or "").partition("<")[0].partition(".")[0] for event in connection_losses]
+    hosts = {str(row["host"]).partition(".")[0] for row in job.rank_ids.values()}
+    are_names = all(peer[:1].isalpha() and ":" not in peer for peer in peers)
+    return sorted(set(peers)) if are_names and hosts.isdisjoint(peers) else []
 
 
 def _lost_on_another_host(job: Job, lost_ranks: list[int], connection_losses: list[Row]) -> Diagnosis | None:
