@@ -320,6 +320,11 @@ def tagged(form: Callable[[int], bytes]) -> Handling:
     return lambda logs, draw: merged(logs, draw, tag=form)
 
 
+def launched(tag: Callable[[int, int], str]) -> Handling:
+    """The same with the tag of a launcher: by the rank, and by its number on a host of eight."""
+    return tagged(lambda rank: tag(rank, rank % 8).encode())
+
+
 ARRANGED: Mapping[str, Handling] = {
     "merged": merged,
     "renamed": renamed,
@@ -351,7 +356,7 @@ STORED: Mapping[str, Handling] = {
 }
 
 TAGGED: Mapping[str, Handling] = {
-    **{str(kind): tagged(lambda rank, tag=tag: tag(rank, rank % 8).encode()) for kind, tag in TAGS.items()},  # type: ignore[misc]
+    **{str(kind): launched(tag) for kind, tag in TAGS.items()},
     "compose": tagged(lambda rank: b"train-worker-%-3d | " % rank),
     "syslog": tagged(lambda rank: b"Nov 21 03:14:15 gpu-%02d python3[%d]: " % (rank // 8, 4000 + rank)),
 }

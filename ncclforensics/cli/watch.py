@@ -117,6 +117,8 @@ def watch(
     with ExitStack() as stack:
         stack.callback(forget_spooled)
         reports = _RasReports()
+        removal = stack.enter_context(ExitStack())
+        removal.callback(reports.remove)
         job.ask_ras = reports.ask
         if metrics is not None:
             from ncclforensics.watch.metrics import serve
@@ -134,9 +136,8 @@ def watch(
         report = ending.report
         write_report(report, report_format, output, fail_on=fail_on, verbose=verbose, no_color=no_color)
         if ending.is_hang and reports.paths:
+            removal.pop_all()  # the verdict may cite them
             notify(f"what RAS reported: {', '.join(reports.paths)}")
-        elif reports.folder:
-            rmtree(reports.folder, ignore_errors=True)
         if ending.is_hang and collect is not None:
             _collect(collect, notify)
         if ending.is_hang and on_hang is not None:
@@ -163,6 +164,11 @@ class _RasReports:
         report.write_bytes(output)
         self.paths.append(str(report))
         return str(report)
+
+    def remove(self) -> None:
+        """Delete the reports."""
+        if self.folder:
+            rmtree(self.folder, ignore_errors=True)
 
 
 def _collect(folder: Path, notify: Callable[[str], None]) -> None:

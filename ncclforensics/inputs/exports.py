@@ -28,7 +28,7 @@ SCHEMA = {
     "cut": pl.Boolean(),
     **LABELS,
 }
-LARGE, MOST_OBJECTS = 8 << 20, 1 / 32  # bytes; objects of each byte: a record has a text and a time
+MOST_OBJECTS = 1 / 32  # of each byte: a record has a text and a time
 JUDGED = 1 << 16  # bytes of the beginning that are judged
 Placed = tuple[int, Record]  # the number of the line that a record's text begins in, and the record
 Reader = Callable[[str], list[Placed]]
@@ -104,7 +104,7 @@ def rows_of(data: bytes, read: Reader, source: int) -> tuple[pl.DataFrame, pl.Se
 
 def is_hollow(data: bytes) -> bool:
     """Whether a large export holds mostly objects without a text: reading them would take minutes."""
-    return len(data) > LARGE and data.count(b"{") > MOST_OBJECTS * len(data)
+    return tolerant_json.is_hollow(data, b"{", MOST_OBJECTS)
 
 
 def _descend(times: list[str]) -> bool:

@@ -15,10 +15,15 @@ MOST_DEPTH = 1024  # as orjson reads it
 _PARTS = re.compile(r'"(?:[^"\\]++|\\.)*+("?)|[][{},]', re.DOTALL)
 
 
+def is_hollow(data: bytes, begins: bytes, most: float) -> bool:
+    """Whether large JSON has more of these characters, which begin values, for each byte than one that holds texts."""
+    return len(data) > LARGE and sum(map(data.count, begins)) > most * len(data)
+
+
 def parse_json(data: bytes) -> tuple[Any, list[str]]:
     """Parse JSON as far as possible: the value (None if it cannot be parsed), and problems."""
     problems: list[str] = []
-    if len(data) > LARGE and data.count(b"[") + data.count(b"{") > MOST_CONTAINERS * len(data):
+    if is_hollow(data, b"[{", MOST_CONTAINERS):
         return None, ["is JSON of arrays and objects that hold next to nothing: it is not read"]
     try:
         return orjson.loads(data), problems

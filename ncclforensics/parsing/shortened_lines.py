@@ -60,13 +60,11 @@ def read_shortened(frames: Mapping[str, list[pl.DataFrame]], dialect: Dialect) -
     """
     unshaped = [shape.frame for shape in dialect.shapes if _is_of_any_text(shape)]
     tables = [table for frame in unshaped for table in frames.get(frame, [])]
+    result = dict(frames)
     if not tables:
-        return dict(frames)
+        return result
     distinct = pl.concat([table.select(pl.col("message").cast(pl.String)) for table in tables])["message"].unique()
     read = {text: found for text in distinct.drop_nulls().sort().head(MAX_MESSAGES) if (found := _read(text, dialect))}
-    if not read:
-        return dict(frames)
-    result = dict(frames)
     for table in tables:
         text = table["message"].cast(pl.String)
         for message in text.filter(text.is_in(list(read))).unique(maintain_order=True):
@@ -93,14 +91,13 @@ def _with_values(rows: pl.DataFrame, alternative: _Alternative, values: Mapping[
 
 def _read(message: str, dialect: Dialect) -> tuple[_Alternative, Mapping[str, str]] | None:
     """The alternative that a message is a shortened line of, and its values; None where forms have an equal claim."""
-    left_out = re.compile(f"[ ,;]*(?:{grammar_file.load('copied').part_regex('_left_out')})[ ,;]*")
     best = 0, 0
     claims: list[tuple[_Alternative, Mapping[str, str]]] = []
     for alternative in _alternatives(dialect):
         words = next((literal for literal, _, _ in alternative.pieces if literal), "")
         if words[:MIN_LITERAL] not in message:
             continue
-        reading = _Reader(message, alternative.pieces, left_out).read(0, 0, 0)
+        reading = _Reader(message, alternative.pieces).read(0, 0, 0)
         score = (reading.literal, len(reading.values)) if reading else (0, 0)
         if reading and score >= best:
             claims = [*(claims if score == best else []), (alternative, reading.values)]
@@ -109,11 +106,17 @@ def _read(message: str, dialect: Dialect) -> tuple[_Alternative, Mapping[str, st
     return claims[0] if is_one else None
 
 
+@cache
+def _left_out() -> re.Pattern[str]:
+    """A stretch that was left out, with the blanks and commas around it."""
+    return re.compile(f"[ ,;]*(?:{grammar_file.load('copied').part_regex('_left_out')})[ ,;]*")
+
+
 class _Reader:
     """Reads one message as a line of one alternative."""
 
-    def __init__(self, text: str, pieces: tuple[Piece, ...], left_out: re.Pattern[str]) -> None:
-        self._text, self._pieces, self._left_out = text, pieces, left_out
+    def __init__(self, text: str, pieces: tuple[Piece, ...]) -> None:
+        self._text, self._pieces, self._left_out = text, pieces, _left_out()
         self._known: dict[tuple[int, int, bool], _Reading | None] = {}
 
     def read(self, piece: int, at: int, literal: int) -> _Reading | None:
@@ -140,8 +143,8 @@ class _Reader:
             rest = self.read(piece + 1, at + count, literal + count) if count == len(words) else None
             yield rest and rest.after(count)
             here = at + count
-            if 0 < count < len(words) and (here == len(self._text) or self._left_out.match(self._text, here)):
-                gap = self._left_out.match(self._text, here)
+            gap = self._left_out.match(self._text, here)
+            if 0 < count < len(words) and (here == len(self._text) or gap):
                 for rest in self._behind_gap(piece + 1, gap.end() if gap else here, literal + count):
                     yield rest and rest.after(count)
             return

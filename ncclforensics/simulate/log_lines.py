@@ -324,12 +324,11 @@ class Process:
 
     def peer_closed(self, peers: Sequence[int]) -> str:
         """What the death of a peer leaves on a rank connected to it over the network."""
-        time = "[2026-03-02 11:04:57] " if self.release.timestamped_warnings else ""
-        here = f"{self.host}:{self.pid}:{self.pid + 29} [{self.device}]"
+        warning = "NCCL WARN socketProgress: Connection closed by remote peer {peer}"
+        returned = (f"NCCL INFO {place} -> 6" for place in self.release.returned)
+        lines = (f"{self.release.closed_by_peer} {warning}", *returned)
         return "".join(
-            f"\n{time}{here} {self.release.closed_by_peer} NCCL WARN socketProgress: "
-            f"Connection closed by remote peer {host_name(self.plan, self.plan.node(peer))}"
-            f"<{40000 + peer}>\n" + "".join(self.info(f"{place} -> 6", 29) for place in self.release.returned)
+            self._warning(lines, 29, peer=f"{host_name(self.plan, self.plan.node(peer))}<{40000 + peer}>")
             for peer in peers
             for _ in range(4)  # the progress thread tries again and again
         )

@@ -139,7 +139,7 @@ _REFUSAL_ORDER = {form: order for order, form in enumerate(_REFUSALS)}
 
 def _explain_refusal(job: Job, line: Row, lines: list[Row]) -> tuple[list[int], str]:
     """Return the culprits of a refusal and its reason, from the most specific line."""
-    by_number: dict[int | None, list[int]] = defaultdict(list)
+    by_number: dict[int, list[int]] = defaultdict(list)
     for rank_id in job.rank_ids:
         if (number := job.rank_number(rank_id)) is not None:
             by_number[number].append(rank_id)

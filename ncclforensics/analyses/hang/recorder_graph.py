@@ -49,9 +49,8 @@ class Recordings:
         for row in position.to_dicts():
             self.positions[row["group"]][row["rank"]] = row
         self.calls = call
-        self.overwritten = set(
-            position.filter("is_overwritten")["rank"]
-        )  # ranks whose oldest open call is not recorded
+        # Ranks whose oldest open call is not recorded.
+        self.overwritten = set(position.filter("is_overwritten")["rank"])
         # Ranks whose entries were read, are not empty, and show where they stand.
         self.read = set(call["rank"]) - self.overwritten
         self.open_calls: dict[int, list[Row]] = defaultdict(list)

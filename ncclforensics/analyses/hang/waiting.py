@@ -136,16 +136,21 @@ def find_lost_process(job: Job) -> Diagnosis | None:
 
 def _on_named_hosts(job: Job, connection_losses: list[Row]) -> set[int]:
     """The ranks on the hosts that lines about a lost connection name as the other end: `peer gpu-07<40008>`."""
-    hosts = {str(event["peer"]).partition("<")[0] for event in connection_losses}
+    hosts = _peers(connection_losses)
     return {rank_id for rank_id, row in job.rank_ids.items() if row["host"] in hosts}
+
+
+def _peers(connection_losses: list[Row]) -> set[str]:
+    """The names or addresses of the hosts at the other end; empty text where a line names none."""
+    return {str(event["peer"] or "").partition("<")[0] for event in connection_losses}
 
 
 def _hosts_without_ranks(job: Job, connection_losses: list[Row]) -> list[str]:
     """Return the hosts to which connections were lost, if all lines name one and no rank of the job is known there."""
-    peers = [str(event["peer"] or "").partition("<")[0].partition(".")[0] for event in connection_losses]
+    peers = {peer.partition(".")[0] for peer in _peers(connection_losses)}
     hosts = {str(row["host"]).partition(".")[0] for row in job.rank_ids.values()}
     are_names = all(peer[:1].isalpha() and ":" not in peer for peer in peers)
-    return sorted(set(peers)) if are_names and hosts.isdisjoint(peers) else []
+    return sorted(peers) if are_names and hosts.isdisjoint(peers) else []
 
 
 def _lost_on_another_host(job: Job, lost_ranks: list[int], connection_losses: list[Row]) -> Diagnosis | None:

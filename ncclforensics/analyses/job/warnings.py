@@ -155,7 +155,7 @@ def _warnings(rows: pl.DataFrame, name: str, quotes: pl.DataFrame) -> pl.DataFra
     """Return the warnings of a frame: lines with a place in the sources, which INFO lines have not, and quoted ones."""
     site = "signature" if "signature" in rows.columns else "site"
     texts = [text_of(column) for column in TEXTS if column in rows.columns]
-    is_warning = pl.col(site).is_not_null() | pl.lit(name in ("warning", "plugin_warning"))
+    is_warning = pl.col(site).is_not_null() | pl.lit(name in UNSHAPED)
     quoted = rows.join(quotes, on=["source", "line"], how="semi", maintain_order="left").filter(~is_warning)
     return pl.concat([rows.filter(is_warning), quoted]).select(
         *OWNER, "source", "line", "pos",
