@@ -344,7 +344,7 @@ def test_a_dump_that_is_nested_too_deeply_costs_only_itself(tmp_path: Path) -> N
 
 
 def test_an_export_of_empty_objects_is_named_and_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ncclforensics.inputs.exports.LARGE", 1 << 16)
+    monkeypatch.setattr("ncclforensics.inputs.tolerant_json.LARGE", 1 << 16)
     record = b'[{"message": "a:1:1 [0] NCCL INFO x", "timestamp": "2026-01-01T00:00:00Z"},'
     path = written(tmp_path / "export.json", record + b"{}," * (1 << 16))
 
