@@ -230,6 +230,32 @@ def test_two_members_of_a_group_do_not_show_that_all_made_the_call(tmp_path: Pat
     assert "another member of this process group may not have called it" in screen
 
 
+@pytest.mark.parametrize(("numel", "is_alike"), [(16, True), (32, False)])
+def test_a_time_out_without_its_status_line_counts_beside_those_of_an_equal_work(
+    numel: int, *, is_alike: bool, tmp_path: Path
+) -> None:
+    def time_out(rank: int, numel: int) -> str:
+        return (
+            f"[rank{rank}]:[E916 08:53:53.87{rank} ProcessGroupNCCL.cpp:607] [Rank {rank}] Watchdog caught collective "
+            f"operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn={numel}, NumelOut={numel}, "
+            "Timeout(ms)=600000) ran for 600077 milliseconds before timing out.\n"
+        )
+
+    def status(rank: int) -> str:
+        return (
+            f"[rank{rank}]:[E916 08:53:53.88{rank} ProcessGroupNCCL.cpp:1664] [PG 3 Rank {rank}] Exception (either an "
+            "error or timeout) detected by watchdog at work: 9, last enqueued NCCL work: 9, last completed NCCL work: "
+            "8.\n"
+        )
+
+    (tmp_path / "post.txt").write_text("".join(time_out(r, 16) + status(r) for r in (0, 1)) + time_out(2, numel))
+
+    (verdict,) = analyze([tmp_path]).verdicts
+
+    assert verdict["verdict"] == "stuck-together"
+    assert ("rank 2 timed out at work 9, too" in verdict["reason"]) is is_alike
+
+
 @pytest.mark.parametrize(("thread", "is_failed_init"), [(" [Progress Thread]", False), (" [Async thread]", True)])
 def test_an_error_of_a_process_that_moved_data_is_no_failed_init(
     thread: str, is_failed_init: bool, tmp_path: Path

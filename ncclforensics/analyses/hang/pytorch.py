@@ -201,7 +201,12 @@ def find_watchdog_timeout(job: Job) -> Diagnosis | None:
     if len(reporting_ranks) == 1:
         return _judge_single_report(job, rows, len(numbers | reporting_ranks))
     completed_by = ranks_text(sorted(row["rank"] for row in rows if (row["completed"] or 0) >= sequence))
-    reason = f"{ranks_text(reporting_ranks)} enqueued work {sequence} and did not complete it: "
+    alike = [] if guid == "" else _alike_without_group(job, rows, sequence)
+    reason = f"{ranks_text(reporting_ranks)} enqueued work {sequence} and did not complete it"
+    if alike:
+        ranks = ranks_text(sorted(row["rank"] for row in alike))
+        reason += f" ({ranks} timed out at work {sequence}, too, of a group that no line names)"
+    reason += ": "
     if silent_ranks:
         reason += f"{silent_ranks} printed no time-out and may not have called it, or the transport or a GPU failed"
     elif silent:  # which of them are in this process group is not known
@@ -211,10 +216,20 @@ def find_watchdog_timeout(job: Job) -> Diagnosis | None:
     if completed_by:
         reason += f"; {completed_by} completed it, so the links of the other ranks are suspect"
     is_weak = bool(silent_ranks or completed_by or guid not in WORLD)
-    diagnosis = _diagnose(job, "stuck-together", reason, "possible" if is_weak else "likely", rows, [])
+    diagnosis = _diagnose(job, "stuck-together", reason, "possible" if is_weak else "likely", [*rows, *alike], [])
     if silent_ranks:
         diagnosis.collect = [f"the end of the log of {silent_ranks}, which printed no time-out"]
     return diagnosis
+
+
+def _alike_without_group(job: Job, rows: list[Row], sequence: int) -> list[Row]:
+    """Return time-outs at an equal work whose group no line names: their status lines are cut off."""
+    calls = {(row["operation"], row["numel"]) for row in rows if row["sequence"] == sequence}
+    return [
+        row
+        for row in job.timeouts
+        if row["guid"] == "" and row["sequence"] == sequence and (row["operation"], row["numel"]) in calls
+    ]
 
 
 def _judge_single_report(job: Job, rows: list[Row], known: int) -> Diagnosis:
