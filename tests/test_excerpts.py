@@ -285,3 +285,27 @@ def test_a_quote_that_repeats_the_error_does_not_replace_it(tmp_path: Path) -> N
     found = [finding for finding in analyze([str(log)]).findings if finding.severity == "error"]
 
     assert [finding.rule for finding in found] == ["init-call-failed"]
+
+
+@pytest.mark.parametrize("place", ["transport/nvls.cc:156", "misc/shmutils.cc:117", "enqueue.cc:1402"])
+def test_an_error_of_an_earlier_kernel_is_not_that_of_the_call_that_reports_it(place: str, tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text(
+        f"node1:77:310 [0] {place} NCCL WARN Cuda failure 'an illegal memory access was encountered'\n"
+    )
+
+    found = [finding for finding in analyze([tmp_path]).findings if finding.severity == "error"]
+
+    assert [(finding.rule, finding.title) for finding in found] == [
+        ("cuda-sticky-error", "CUDA error in process 77 on node1: an illegal memory access was encountered")
+    ]
+
+
+def test_an_error_copied_without_its_place_has_that_of_the_same_error_elsewhere(tmp_path: Path) -> None:
+    error = "NCCL WARN Cuda failure 'invalid argument'\n"
+    (tmp_path / "post.txt").write_text(f"{error}[1] misc/shmutils.cc:103 {error}")
+
+    found = [finding for finding in analyze([tmp_path]).findings if finding.severity == "error"]
+
+    assert [(finding.rule, finding.title, finding.certainty) for finding in found] == [
+        ("shm-cuda-invalid-argument", "shared memory could not be registered with CUDA", "likely")
+    ]

@@ -12,6 +12,7 @@ FABRIC = "fabric"  # NVSwitch is not configured
 PEER = "peer"  # direct access between two GPUs is not possible
 AMD = "amd"  # ROCm's runtime reports it, and ends the process
 OTHER = "other"
+SELF_EXPLAINED = (MEMORY, CORRUPTED, HARDWARE)  # the error says what failed, whichever call reports it
 
 KINDS = {
     "out of memory": MEMORY,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.data.cuda import AMD, CORRUPTED, HARDWARE, HIDDEN, MEMORY, OTHER, UNUSABLE
+from ncclforensics.data.cuda import AMD, CORRUPTED, HARDWARE, HIDDEN, MEMORY, OTHER, SELF_EXPLAINED, UNUSABLE
 from ncclforensics.data.processes import UNCONFIRMED_XIDS, XIDS
 from ncclforensics.frames.columns import OWNER, short_host, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
@@ -20,7 +20,13 @@ OF_OTHER_RULES = ["transport/nvls", "transport/shm", "misc/shmutils", "include/s
 
 def _rows_by_error(cuda_error: pl.DataFrame, *kinds: str) -> Iterator[tuple[str, pl.DataFrame]]:
     """Yield each error text of these kinds with its rows; errors that other rules explain are left out."""
-    of_kinds = cuda_error.filter(pl.col("kind").is_in(kinds) & ~pl.col("file").is_in(OF_OTHER_RULES).fill_null(False))
+    # A line that was copied without its place has that of the same error elsewhere.
+    places = cuda_error.drop_nulls("file").group_by("error").agg(elsewhere=pl.col("file").first())
+    place = pl.coalesce("file", "elsewhere")
+    of_kinds = cuda_error.join(places, on="error", how="left", maintain_order="left").filter(
+        pl.col("kind").is_in(kinds)
+        & (pl.col("kind").is_in(SELF_EXPLAINED) | ~place.is_in(OF_OTHER_RULES).fill_null(False))
+    )
     for (error,), rows in of_kinds.group_by("error", maintain_order=True):
         yield str(error), rows
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.analyses.job.exit_reports import BROKEN_MEMORY, GPU_MEMORY, HOST_MEMORY, SIGNAL
-from ncclforensics.data.cuda import MEMORY
+from ncclforensics.data.cuda import MEMORY, SELF_EXPLAINED
 from ncclforensics.data.names import count_of, shown
 from ncclforensics.data.processes import BUS_ERROR, KILL, PROGRAMS_OF_RANKS, TESTS
 from ncclforensics.data.versions import CUMEM_HOST, CUMEM_HOST_OPTIONAL, release
@@ -209,12 +209,12 @@ def shm_cuda_invalid_argument(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> I
     Do: ulimit -l unlimited in the job's environment; NCCL_CUMEM_HOST_ENABLE=0, then 1, on all ranks.
     Sources: nccl#1518, horovod#893, nccl#846.
     """
-    rows = cuda_error.filter(pl.col("file").is_in(SHARED) & ~_is_cumem())
-    for (error,), error_rows in rows.filter(pl.col("kind") != MEMORY).group_by("error", maintain_order=True):
-        detail = f"CUDA error: {error}"
-        yield error_finding(
-            error_rows, rank, "shared memory could not be registered with CUDA on {processes}", detail, "possible"
-        )
+    rows = cuda_error.filter(pl.col("file").is_in(SHARED) & ~pl.col("kind").is_in(SELF_EXPLAINED) & ~_is_cumem())
+    title = "shared memory could not be registered with CUDA on {processes}"
+    for (error,), error_rows in rows.group_by("error", maintain_order=True):
+        # The two other files make no other call that CUDA can refuse so.
+        certainty = "likely" if (error_rows["file"] != "transport/shm").all() else "possible"
+        yield error_finding(error_rows, rank, title, f"CUDA error: {error}", certainty)
 
 
 @rule(Category.SHM, Severity.ERROR, of=("cuda_error",), hang=True)

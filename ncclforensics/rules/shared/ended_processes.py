@@ -9,7 +9,7 @@ from ncclforensics.analyses.job.process_exits import strongest_of
 from ncclforensics.data.names import ranks_text
 from ncclforensics.frames.columns import printed_hosts
 from ncclforensics.rules.finding import Finding
-from ncclforensics.rules.shared.grouping import SHOWN, evidence_lines, processes_text
+from ncclforensics.rules.shared.grouping import SHOWN, UNNAMED, evidence_lines, processes_text, titled
 
 LONGEST_LIST = 80  # characters of a list of tasks in a title
 
@@ -40,13 +40,13 @@ def exit_finding(rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str
         tasks_text = ranks_text(tasks).replace("rank", "task")
         if len(tasks_text) > LONGEST_LIST:
             tasks_text = f"at least {len(tasks):,} tasks ({', '.join(map(str, tasks[:SHOWN]))}, …)"
-        processes = f"{tasks_text} of {rows['reporter'][0]}, {processes}".removesuffix(", a process")
+        processes = f"{tasks_text} of {rows['reporter'][0]}, {processes}".removesuffix(f", {UNNAMED}")
     if not ranks and (local_ranks := sorted(rows["local_rank"].drop_nulls().unique().to_list())):
-        processes = f"local {ranks_text(local_ranks)}, {processes}".removesuffix(", a process")
+        processes = f"local {ranks_text(local_ranks)}, {processes}".removesuffix(f", {UNNAMED}")
     elif hosts and not ranks and not tasks and NODE not in set(rows["how"]):
         processes = f"{'a process' if len(hosts) == 1 else 'processes'} on {processes}"
     return Finding(
-        title=title.replace("{processes}", processes),
+        title=titled(title, processes),
         detail=detail,
         certainty=certainty,
         ranks=ranks,

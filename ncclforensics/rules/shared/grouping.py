@@ -10,6 +10,7 @@ from ncclforensics.data.names import ranks_text
 from ncclforensics.frames.columns import OWNER, printed_hosts, text_of
 from ncclforensics.rules.finding import Finding, Line, Nic
 
+UNNAMED = "a process"  # no line names its rank or its host
 SHOWN = 4  # lines of evidence; the first line of each host comes first
 
 
@@ -28,7 +29,7 @@ def group_finding(
         known = rows["launcher_rank"] if "launcher_rank" in rows else pl.Series(dtype=pl.Int32)
         ranks, hosts = sorted(known.drop_nulls().unique().to_list()), []
     return Finding(
-        title=title.replace("{processes}", processes_text(ranks, hosts, rank)),
+        title=titled(title, processes_text(ranks, hosts, rank)),
         detail=detail,
         certainty=certainty,
         ranks=ranks,
@@ -52,14 +53,17 @@ def _nics(rows: pl.DataFrame) -> set[Nic]:
 
 
 def error_finding(rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str, certainty: str) -> Finding:
-    """Return one finding on all processes that report the same error (columns `rank`, `host`, `source`, `line`).
+    """Return one finding on all processes with the same error (columns `rank`, `host`, `pid`, `source`, `line`).
 
-    `{processes}` in the title becomes the ranks, or the hosts if no rank is known.
+    `{processes}` in the title becomes the ranks, or the only process, or the hosts if no rank is known.
     """
     ranks = sorted(rows["rank"].drop_nulls().unique().to_list())
     hosts = printed_hosts(sorted(rows["host"].cast(pl.String).drop_nulls().unique().to_list()))
-    title = title.replace("{processes}", processes_text(ranks, hosts, rank))
-    return Finding(title, detail, certainty, ranks=ranks, hosts=hosts, evidence=evidence_lines(rows))
+    processes = processes_text(ranks, hosts, rank)
+    pids = rows["pid"].drop_nulls().unique().to_list() if "pid" in rows else []
+    if hosts and not ranks and len(pids) == 1:
+        processes = f"process {pids[0]} on {processes}"
+    return Finding(titled(title, processes), detail, certainty, ranks=ranks, hosts=hosts, evidence=evidence_lines(rows))
 
 
 def evidence_lines(rows: pl.DataFrame, label: str = "") -> list[Line]:
@@ -78,13 +82,22 @@ def first_value(column: pl.Series) -> Any:
     return column.first(ignore_nulls=True)
 
 
+def titled(title: str, processes: str) -> str:
+    """Return a title with these `{processes}`; without ` on {processes}` if none is named."""
+    if processes == UNNAMED:
+        title = title.replace(" on {processes}", "")
+    if processes.startswith("process "):
+        title = title.replace(" on {processes}", " in {processes}")
+    return title.replace("{processes}", processes)
+
+
 def processes_text(ranks: list[int], hosts: list[str], rank: pl.DataFrame) -> str:
     """Format ranks and hosts: `all ranks`, `ranks 0-7 on node1`, `3 hosts (a, b, c)`."""
     where = (
         f"on {hosts[0]}" if len(hosts) == 1 else f"on {len(hosts)} hosts ({', '.join(hosts[:SHOWN])})" if hosts else ""
     )
     if not ranks:
-        return where.removeprefix("on ") or "a process"
+        return where.removeprefix("on ") or UNNAMED
     ranks_of_job = rank["rank"].drop_nulls().unique().to_list()
     if len(ranks_of_job) > 1 and set(ranks) == set(ranks_of_job):
         return "all ranks"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.data.cuda import FABRIC
+from ncclforensics.data.cuda import FABRIC, SELF_EXPLAINED
 from ncclforensics.data.names import shown
 from ncclforensics.rules.finding import Category, Finding, Severity
 from ncclforensics.rules.registry import rule
@@ -34,7 +34,9 @@ def nvls_multicast_bind_failed(
     if not bound.is_empty():
         detail = f"CUDA error {shown(bound['code'][0])}: {shown(bound['cuda_error'][0])}"
         yield group_finding(bound, rank, title, detail, "likely")
-    older = cuda_error.filter((pl.col("file") == NVLS) & (pl.col("error") != INVALID))
+    older = cuda_error.filter(
+        (pl.col("file") == NVLS) & (pl.col("error") != INVALID) & ~pl.col("kind").is_in(SELF_EXPLAINED)
+    )
     for (error,), rows in older.group_by("error", maintain_order=True):
         yield error_finding(
             rows, rank, "NVLink SHARP could not set up its multicast memory on {processes}", f"{error}", "likely"
