@@ -13,6 +13,7 @@ import polars as pl
 
 from ncclforensics.analyses.hang import (
     counts_join,
+    first_exit,
     init,
     mismatch,
     no_hang,
@@ -71,7 +72,7 @@ def _find_recorded_roots(job: Job) -> Diagnosis | None:
     """Find the ranks that the others wait for in the Flight Recorder dumps; prefer a process that ended."""
     roots = recorder.find_recorded_roots(job)
     joined = recorder_join.weigh_against_other_sources(job, roots)
-    return recorder.explained_by(waiting.find_first_exit(job), joined)
+    return recorder.explained_by(first_exit.find_first_exit(job), joined)
 
 
 def _prefer_proven(job: Job, reported: Diagnosis | None) -> Diagnosis | None:
@@ -109,7 +110,7 @@ QUESTIONS: tuple[Callable[[Job], Diagnosis | None], ...] = (
     recorder.find_recorded_mismatch,
     _find_recorded_roots,
     _find_desync,
-    waiting.find_first_exit,
+    first_exit.find_first_exit,
     torch_text.find_absent_at_barrier,
     waiting.find_lost_process,
     init.find_unfinished_init,

@@ -12,9 +12,8 @@ from ncclforensics.analyses.hang.message_order import judge_messages_in_order
 from ncclforensics.analyses.hang.ranks_without_log import exclude_waiting_for_absent
 from ncclforensics.analyses.hang.unequal_ends import find_several_ends_of_silent_ranks, have_staggered_ends
 from ncclforensics.analyses.hang.wait_cycle import holds_several, judge_cycle
-from ncclforensics.analyses.job.exit_reports import CAPTURE, EXIT, SIGNAL
+from ncclforensics.analyses.job.exit_reports import CAPTURE, SIGNAL
 from ncclforensics.analyses.job.failure_events import LOST, REMOTE_ERROR
-from ncclforensics.analyses.job.process_exits import ended_text, strongest_reports
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.processes import ABORT
 from ncclforensics.data.variables import COLLECT_EVERY_LINE, COLLECT_UNBUFFERED
@@ -24,37 +23,12 @@ FEW_SILENT = 4  # times as many ranks reported an error or an end as went silent
 MODEL_LIMIT = 4  # examined culprits, and model ranks of each
 
 
-def _wait_graph(job: Job) -> dict[int, list[tuple[int, ...]]]:
+def wait_graph(job: Job) -> dict[int, list[tuple[int, ...]]]:
     """Return rank id -> the sets of ranks it waits for, one for each of its calls."""
     waits_for_of: dict[int, list[tuple[int, ...]]] = defaultdict(list)
     for edge in job.waits:
         waits_for_of[edge["waiter"]].append(edge["waits_for"])
     return waits_for_of
-
-
-def find_first_exit(job: Job) -> Diagnosis | None:
-    """Find the process that ended first, as its launcher, the kernel or its own last lines report."""
-    active = {row["rank_id"] for row in job.memberships if row["end"] is None}
-    finished = {row["rank_id"] for row in job.memberships} - active
-    exits = [row for row in job.process_exits if row["is_first"] and row["is_final"] and row["rank_id"] is not None]
-    exits = [row for row in strongest_reports(exits) if row["rank_id"] not in finished]
-    strongest = [row for row in exits if row["how"] != EXIT] or exits
-    culprits = sorted({row["rank_id"] for row in strongest})
-    if not culprits or len(culprits) == len(job.rank_ids):
-        return None  # all ended: either the job was stopped, or all share a fault and none waits
-    diagnosis = Diagnosis("rank-died", ended_text(strongest[0]), culprits=culprits)
-    diagnosis.victims = [rank_id for rank_id in job.rank_ids if rank_id not in culprits]
-    if strongest[0]["how"] == EXIT or len(culprits) > 1:
-        diagnosis.lower_certainty("likely")
-    diagnosis.add_evidence("culprit", strongest[:4])
-    _cite_first_missing_call(job, diagnosis)
-    connection_losses = [
-        event
-        for event in job.failure_events
-        if event["kind"] == LOST and not event["at_exit"] and event["rank_id"] not in culprits
-    ]
-    diagnosis.add_evidence("failure", connection_losses[:3])
-    return diagnosis
 
 
 def find_lost_process(job: Job) -> Diagnosis | None:
@@ -63,7 +37,7 @@ def find_lost_process(job: Job) -> Diagnosis | None:
     never_complete = [key for key, rows in job.members.items() if not any(row["is_complete"] for row in rows)]
     if not connection_losses or any(job.count_unseen_members(key) for key in never_complete):
         return None  # a rank never joined init: the launcher ended the other processes
-    waits_for_of = _wait_graph(job)
+    waits_for_of = wait_graph(job)
     reporting = {event["rank_id"] for event in job.failure_events}
     finished = {row["rank_id"] for row in job.memberships if row["end"] is not None}
     silent_ranks = [rank_id for rank_id in job.rank_ids if rank_id not in reporting and rank_id not in finished]
@@ -102,7 +76,7 @@ def find_lost_process(job: Job) -> Diagnosis | None:
             f"other ranks lost a connection, and {silent} stopped printing at different places without an error: one "
             "of these died, and the logs of the others may only be shorter than their runs"
         )
-        answer = _one_of_these_died(silent, reason)
+        answer = one_of_these_died(silent, reason)
         answer.add_evidence("context", [job.last_line(rank_id) for rank_id in silent_ranks[:4]])
         return answer
     if not named_ranks and (absent_hosts := _hosts_without_ranks(job, connection_losses)):
@@ -119,7 +93,7 @@ def find_lost_process(job: Job) -> Diagnosis | None:
     )
     diagnosis.culprits = culprits
     diagnosis.victims = [rank_id for rank_id in job.rank_ids if rank_id not in culprits]
-    _cite_first_missing_call(job, diagnosis)
+    cite_first_missing_call(job, diagnosis)
     diagnosis.add_evidence("culprit", [job.last_line(rank_id) for rank_id in culprits[:4]])
     diagnosis.add_evidence(
         "failure",
@@ -162,12 +136,12 @@ def _lost_on_another_host(job: Job, lost_ranks: list[int], connection_losses: li
         f"other ranks lost their connections to the host of {names}, where a process ended; these logs do not show "
         "which, and they may end before that"
     )
-    answer = _one_of_these_died(names, reason)
+    answer = one_of_these_died(names, reason)
     answer.add_evidence("failure", connection_losses[:3])
     return answer
 
 
-def _one_of_these_died(names: str, reason: str) -> Diagnosis:
+def one_of_these_died(names: str, reason: str) -> Diagnosis:
     """Answer that a process ended, and that nothing shows which of these."""
     collect = [f"the exit codes of {names}", f"the end of the logs of {names}"]
     return Diagnosis("undecidable", reason, "likely", collect=collect)
@@ -197,7 +171,7 @@ def find_waited_for_ranks(job: Job) -> Diagnosis | None:
     """Find ranks that others wait for and that wait for no rank themselves, or a cycle of waiting ranks."""
     if not job.waits:
         return None
-    waits_for_of = _wait_graph(job)
+    waits_for_of = wait_graph(job)
     culprits = _with_more_than_a_lost_line(
         job, sorted(rank_id for rank_id in job.awaited_ranks if not waits_for_of.get(rank_id))
     )
@@ -270,7 +244,7 @@ def _with_more_than_a_lost_line(job: Job, culprits: list[int]) -> list[int]:
 
 def _judge_lagging_ranks(job: Job, culprits: list[int]) -> Diagnosis:
     diagnosis = Diagnosis("lagging-ranks", "", culprits=culprits)
-    edge = _cite_first_missing_call(job, diagnosis)
+    edge = cite_first_missing_call(job, diagnosis)
     if edge is not None and edge["kind"] in ("send", "recv"):
         counterpart = "Recv" if edge["kind"] == "send" else "Send"
         diagnosis.verdict = "p2p-unmatched"
@@ -283,7 +257,7 @@ def _judge_lagging_ranks(job: Job, culprits: list[int]) -> Diagnosis:
     return diagnosis
 
 
-def _cite_first_missing_call(job: Job, diagnosis: Diagnosis) -> Row | None:
+def cite_first_missing_call(job: Job, diagnosis: Diagnosis) -> Row | None:
     """Set the diagnosis' call to the first one in program order that a culprit lacks; cite the waiting ranks."""
     culprits = set(diagnosis.culprits)
     # Of every call that a culprit lacks: the first edge to one of them.

@@ -66,6 +66,8 @@ class ExitReport:
     time: str = ""
     follows: bool = False
     final: bool = True
+    is_by_clock: bool = False  # first, or not, only by clocks of hosts that may differ by as much
+    is_placed: bool = True  # false: only the process id joins a line of the kernel
     owner: Owner | None = field(default=None)
 
 

@@ -34,9 +34,13 @@ KERNEL_EVENT = {
 }
 
 
-@analysis(KERNEL_EVENT, of=("hardware_event",))
-def kernel_event(
+RUN_DAYS = {"first": pl.Datetime("us"), "last": pl.Datetime("us")}  # a day before and after the run; of the year YEAR
+
+
+@analysis(RUN_DAYS)
+def run_days(
     hardware_event: pl.DataFrame,
+    kernel_kill: pl.DataFrame,
     source: pl.DataFrame,
     failure: pl.DataFrame,
     warning: pl.DataFrame,
@@ -46,17 +50,39 @@ def kernel_event(
     c10d_note: pl.DataFrame,
     job_end: pl.DataFrame,
 ) -> pl.DataFrame:
-    """One row per event that the kernel logged, except for those of other days than the run."""
-    kernel_logs = set(hardware_event["source"])
+    """One row with the days that an event may be of; none if no line of the run has a date."""
+    kernel_logs = {*hardware_event["source"], *kernel_kill["source"]}
     times = [_times(source.filter(~pl.col("source").is_in(kernel_logs)), "last_time"), _times(job_end, "time")]
     frames = (failure, warning, communicator, work_timeout, work_status, c10d_note)
     times += [_times(frame, clock) for frame in frames for clock in CLOCKS]
     of_run = pl.concat(times)
     if of_run.is_empty():
-        return hardware_event
-    first, last = pl.lit(of_run).min(), pl.lit(of_run).max()
-    logged = pl.coalesce(_time("logged"), _time("launcher_time"))  # the latter in a journal as JSON
-    return hardware_event.filter(logged.is_between(first - ANOTHER_DAY, last + ANOTHER_DAY) | logged.is_null())
+        return pl.DataFrame(schema=RUN_DAYS)
+    first, last = pl.lit(of_run).min() - ANOTHER_DAY, pl.lit(of_run).max() + ANOTHER_DAY
+    return pl.select(first=first.cast(RUN_DAYS["first"]), last=last.cast(RUN_DAYS["last"]))
+
+
+@analysis(KERNEL_EVENT, of=("hardware_event",))
+def kernel_event(hardware_event: pl.DataFrame, run_days: pl.DataFrame) -> pl.DataFrame:
+    """One row per event that the kernel logged, except for those of other days than the run."""
+    return of_these_days(hardware_event, run_days)
+
+
+def of_these_days(rows: pl.DataFrame, run_days: pl.DataFrame) -> pl.DataFrame:
+    """Return the events of the kernel that are of the days of the run, or have no date."""
+    if run_days.is_empty():
+        return rows
+    first, last = run_days.row(0)
+    return rows.filter(_logged().is_between(first, last) | _logged().is_null())
+
+
+def are_dated(rows: pl.DataFrame) -> pl.Series:
+    """Return which events of the kernel have a date."""
+    return rows.select(_logged().is_not_null().alias("dated"))["dated"]
+
+
+def _logged() -> pl.Expr:
+    return pl.coalesce(_time("logged"), _time("launcher_time"))  # the latter in a journal as JSON
 
 
 def _time(column: str) -> pl.Expr:

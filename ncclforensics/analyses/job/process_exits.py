@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Iterable
+from datetime import datetime, timedelta
 from typing import Any
 
 import polars as pl
@@ -37,6 +38,7 @@ from ncclforensics.analyses.job.exit_reports import (
     torchrun_reports,
 )
 from ncclforensics.analyses.job.failure_events import LOST
+from ncclforensics.analyses.job.kernel_events import are_dated, of_these_days
 from ncclforensics.data.processes import ABORT, REQUESTED_ENDS, signal_name
 from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.registry import analysis
@@ -58,6 +60,8 @@ PROCESS_EXIT = {
     "message": pl.String(),
     "where": pl.String(),  # library of the crash
     "is_first": pl.Boolean(),  # it ended by itself; false if its end follows from that of another process
+    "is_by_clock": pl.Boolean(),  # another process ended at about that time on another host, whose clock may differ
+    "is_placed": pl.Boolean(),  # false: only the pid joins a line of the kernel, and nothing else reports this end
     "is_final": pl.Boolean(),  # the process certainly ended; an exception without a rank may have been caught
     "source": pl.Int32(),
     "line": pl.Int32(),
@@ -76,6 +80,9 @@ EXIT_FRAMES = (
     "gpu_exception",
     "journal_exit",
 )
+
+
+CLOCKS_DIFFER = timedelta(minutes=5)  # of hosts; NTP keeps them closer, and not all hosts have it
 
 
 @analysis(PROCESS_EXIT, of=EXIT_FRAMES)
@@ -99,8 +106,10 @@ def process_exit(
     source: pl.DataFrame,
     torch_source: pl.DataFrame,
     torch_error: pl.DataFrame,
+    run_days: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per process and report of its end; the rows of one process have the same `rank_id`."""
+    kernel_kill = of_these_days(kernel_kill, run_days)
     reports = [
         *launcher_reports(process_end, job_end),
         *torchrun_reports(elastic_failure, exception),
@@ -111,6 +120,9 @@ def process_exit(
     ]
     if not reports:
         return pl.DataFrame(schema=PROCESS_EXIT)
+    dated = kernel_kill.filter(are_dated(kernel_kill)).select("source", "line")
+    dated_places = set(dated.iter_rows()) if run_days.height else set()
+    is_one_host = rank["host"].drop_nulls().n_unique() == 1
     finder = _ProcessFinder(rank, process, has_agents=elastic_failure.height > 0)
     if process.is_empty():
         torch_ranks.fill_ranks(reports, torch_source, exception, has_agents=elastic_failure.height > 0)
@@ -118,6 +130,11 @@ def process_exit(
         report.owner = finder.owner(report)
         if report.reporter == KERNEL:  # the kernel log has all programs of the host, and earlier days
             report.final = report.owner is not None or report.rank is not None
+            is_dated = (report.row["source"], report.row["line"]) in dated_places
+            report.is_placed = is_dated and (is_one_host or report.node is not None)
+    also_reported = {report.owner for report in reports if report.reporter != KERNEL and report.owner}
+    for report in reports:
+        report.is_placed |= report.owner in also_reported
     failed_owners = set(failure_event.filter(~pl.col("at_exit")).select(text_of("host"), "pid").iter_rows())
     has_errors = bool(call_error.height or test_failure.height)
     # Any C++ program may end by an exception that it does not catch; c10's are those of PyTorch.
@@ -155,6 +172,8 @@ def _row(report: ExitReport, rank_id: Row) -> Row:
         "message": report.message,
         "where": report.where,
         "is_first": not report.follows,
+        "is_by_clock": report.is_by_clock,
+        "is_placed": report.is_placed,
         "is_final": report.final,
         **place,
     }
@@ -277,7 +296,7 @@ def _mark_consequences(
     # The same rank raised an exception while it handled a lost connection: closely behind it.
     handled = _positions(victims, "rank", "source")
     passing_on_ranks = {report.rank for report in exceptions} | victim_ranks
-    first_time = min((report.time for report in reports if report.time), default="")
+    first = min((report for report in reports if report.time), key=lambda report: report.time, default=None)
     for report in reports:
         if report.how == EXCEPTION and report.rank is not None:
             report.follows |= _is_soon_behind(handled[report.rank, report.row["source"]], report.row["pos"])
@@ -287,13 +306,29 @@ def _mark_consequences(
             # A watchdog that timed out, or an uncaught NCCL error, aborts the process.
             report.follows |= has_timeouts or report.owner in failed_owners or report.rank in victim_ranks
         elif report.how == EXIT:
-            is_later = bool(report.time) and report.time > first_time  # of several nodes, the earliest failure counts
+            is_close = first is not None and _is_close_on_another_host(first, report)
+            # Of several nodes, the earliest failure counts.
+            is_later = first is not None and report.time > first.time and not is_close
             is_passing_on = (
                 report.rank in passing_on_ranks
                 if report.owner is None and report.rank is not None
                 else report.owner in passing_on
             )
             report.follows |= has_explanation or is_later or is_passing_on or (not report.owner and bool(failed_owners))
+    unexplained = [report for report in reports if report.how == EXIT and not report.follows]
+    for report in unexplained:
+        report.is_by_clock = any(_is_close_on_another_host(other, report) for other in unexplained)
+
+
+def _is_close_on_another_host(report: ExitReport, other: ExitReport) -> bool:
+    """Whether two processes of different hosts ended so close together that clocks may have exchanged their order."""
+    if not (report.node and other.node) or _same_host(report.node, other.node):
+        return False
+    try:
+        distance = datetime.fromisoformat(report.time) - datetime.fromisoformat(other.time)
+    except (ValueError, TypeError):  # no time, or one of them with a zone
+        return False
+    return abs(distance) < CLOCKS_DIFFER
 
 
 TRACEBACK_LINES = 100

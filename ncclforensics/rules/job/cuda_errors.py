@@ -65,11 +65,12 @@ def cuda_gpu_fault(
 
     Means: the hardware reports the fault; later errors of other ranks follow from it.
     Not when: the kernel line is of another day or another job: it counts only if it names a process or a GPU of this
-    run, if the run lost a process, or if the kernel log was given by itself; a GPU alone, without a lost process, makes
-    it likely. A host of the run alone makes it possible, and likely if a culprit of the verdict is on it, unless the
-    run ended well: in a container, the process ids of the kernel are others than those of NCCL. Xid 13, 31, 43 and 45
-    are mostly faults of programs and are left out, as are NVLink errors that are not fatal, and those after which the
-    job goes on (63, 92, 121, 157). Of 61 and 167 NVIDIA's catalogue has no description: likely at most.
+    run, if the run lost a process, or if the kernel log was given by itself; a GPU alone without a lost process, or a
+    process id without its host and GPU, makes it likely. A host of the run alone makes it possible, and likely if a
+    culprit of the verdict is on it, unless the run ended well: in a container, the process ids of the kernel are others
+    than those of NCCL. Xid 13, 31, 43 and 45 are mostly faults of programs and are left out, as are NVLink errors that
+    are not fatal, and those after which the job goes on (63, 92, 121, 157). Of 61 and 167 NVIDIA's catalogue has no
+    description: likely at most.
     Do: drain the node; nvidia-smi -q, nvidia-smi nvlink -s, and NVIDIA's field diagnostic on that node.
     Sources: NVIDIA, catalogue of Xid errors; NVRx, gpud.
     """
@@ -82,6 +83,7 @@ def cuda_gpu_fault(
     if events.is_empty():
         return
     ranks_with_process = rank.filter(pl.col("pid").is_not_null()).with_columns(node=short_host("host")).to_dicts()
+    is_one_host = len({row["node"] for row in ranks_with_process}) == 1
     has_lost_process = not process_exit.filter(pl.col("is_final")).is_empty()
     has_no_job = is_kernel_log_alone(rank, process_exit)
     culprits = verdict["culprits"].explode().drop_nulls()
@@ -93,6 +95,10 @@ def cuda_gpu_fault(
         by_pid = [row for row in on_host if row["pid"] == event["pid"]]
         affected = by_pid or ([row for row in on_host if row["busid"] == event["busid"]] if event["short"] else [])
         is_on_host = bool(event["short"] and on_host) and not has_ended_well
+        # The process id alone may be of another host, or of an earlier process on another GPU.
+        has_gpu = any(row["busid"] == event["busid"] for row in (on_host if event["short"] else by_pid))
+        is_other_gpu = event["busid"] and all(row["busid"] not in (None, event["busid"]) for row in by_pid)
+        is_process = bool(by_pid) and (has_gpu or ((is_one_host or event["short"]) and not is_other_gpu))
         if affected or has_lost_process or has_no_job or is_on_host:
             numbers = {row["rank"] for row in affected} - {None}
             of_this_run.append(
@@ -100,7 +106,7 @@ def cuda_gpu_fault(
                     **event,
                     "ranks": sorted(numbers),
                     "host": affected[0]["host"] if affected else event["node"],
-                    "is_certain": bool(by_pid) or (bool(affected) and has_lost_process),
+                    "is_certain": bool(is_process or (has_gpu and has_lost_process)),
                     "is_of_host_alone": not (affected or has_lost_process or has_no_job),
                 }
             )

@@ -45,6 +45,8 @@ def exit_finding(rows: pl.DataFrame, rank: pl.DataFrame, title: str, detail: str
         processes = f"local {ranks_text(local_ranks)}, {processes}".removesuffix(f", {UNNAMED}")
     elif hosts and not ranks and not tasks and NODE not in set(rows["how"]):
         processes = f"{'a process' if len(hosts) == 1 else 'processes'} on {processes}"
+    if certainty == "certain" and not rows["is_placed"].all():
+        certainty = "likely"  # other hosts and days have the same process id
     return Finding(
         title=titled(title, processes),
         detail=detail,

@@ -1,0 +1,71 @@
+"""Find the process that ended first, and judge how sure the reports of its end are.
+
+The kernel names a process by its pid, which other hosts, containers and earlier days have, too. Launchers of several
+nodes print the clocks of these, which may differ by more than the ends that they report.
+"""
+
+from __future__ import annotations
+
+from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
+from ncclforensics.analyses.hang.waiting import cite_first_missing_call, one_of_these_died, wait_graph
+from ncclforensics.analyses.job.exit_reports import EXIT
+from ncclforensics.analyses.job.failure_events import LOST
+from ncclforensics.analyses.job.process_exits import ended_text, strongest_reports
+from ncclforensics.data.names import ranks_text
+
+UNREACHABLE = ("missing", "dead")  # states of a process in a RAS report
+
+
+def find_first_exit(job: Job) -> Diagnosis | None:
+    """Find the process that ended first, as its launcher, the kernel or its own last lines report."""
+    active = {row["rank_id"] for row in job.memberships if row["end"] is None}
+    finished = {row["rank_id"] for row in job.memberships} - active
+    exits = [row for row in job.process_exits if row["is_first"] and row["is_final"] and row["rank_id"] is not None]
+    exits = [row for row in strongest_reports(exits) if row["rank_id"] not in finished]
+    strongest = [row for row in exits if row["how"] != EXIT] or exits
+    culprits = sorted({row["rank_id"] for row in strongest})
+    if not culprits or len(culprits) == len(job.rank_ids):
+        return None  # all ended: either the job was stopped, or all share a fault and none waits
+    if len(culprits) > 1 and all(row["is_by_clock"] for row in strongest):
+        waits_for_of = wait_graph(job)
+        culprits = [rank_id for rank_id in culprits if rank_id in job.awaited_ranks and not waits_for_of[rank_id]]
+        if len(culprits) != 1:
+            return _one_ended_first(job, strongest)
+        strongest = [row for row in strongest if row["rank_id"] in culprits]
+    diagnosis = Diagnosis("rank-died", ended_text(strongest[0]), culprits=culprits)
+    diagnosis.victims = [rank_id for rank_id in job.rank_ids if rank_id not in culprits]
+    if strongest[0]["how"] == EXIT or len(culprits) > 1:
+        diagnosis.lower_certainty("likely")
+    elif not strongest[0]["is_placed"] and not _is_end_seen(job, culprits[0]):
+        diagnosis.reason += "; the kernel's line is joined to this rank by the process id alone, which other hosts have"
+        diagnosis.lower_certainty("likely")
+    diagnosis.add_evidence("culprit", strongest[:4])
+    cite_first_missing_call(job, diagnosis)
+    connection_losses = [
+        event
+        for event in job.failure_events
+        if event["kind"] == LOST and not event["at_exit"] and event["rank_id"] not in culprits
+    ]
+    diagnosis.add_evidence("failure", connection_losses[:3])
+    return diagnosis
+
+
+def _one_ended_first(job: Job, rows: list[Row]) -> Diagnosis:
+    """Answer that several processes ended at about one time by the clocks of their hosts, which may differ."""
+    ranks = ranks_text(job.rank_numbers(row["rank_id"] for row in rows))
+    reason = (
+        f"{ranks} ended within minutes of each other, as {rows[0]['reporter']} reports, by clocks of different hosts, "
+        "which may differ: the times do not show which of them ended first, and the others followed"
+    )
+    answer = one_of_these_died(ranks, reason)
+    answer.add_evidence("context", rows[:4])
+    return answer
+
+
+def _is_end_seen(job: Job, rank_id: int) -> bool:
+    """Whether anything besides the kernel's line shows that the process of this rank ended."""
+    row = job.rank_ids[rank_id]
+    lost = [event for event in job.failure_events if event["kind"] == LOST and not event["at_exit"]]
+    return any(event["rank_id"] != rank_id for event in lost) or any(
+        state["state_kind"] in UNREACHABLE and state["process"] == row["pid"] for state in job.states
+    )
