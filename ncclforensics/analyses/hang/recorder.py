@@ -26,10 +26,12 @@ from ncclforensics.analyses.hang.recorder_graph import Recordings, Roots
 from ncclforensics.analyses.hang.recorder_messages import find_open_messages
 from ncclforensics.analyses.hang.recorder_open import find_common_call, find_rank_without_dump, find_ranks_not_begun
 from ncclforensics.analyses.hang.recorder_order import ranks_in_another_order
+from ncclforensics.analyses.job.recorder_attempts import LONG_AFTER
 from ncclforensics.analyses.job.torch_text import minority_of
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.torch_calls import EQUAL_SIZED, WATCHED_LIBRARIES
 
+MINUTE = 60_000_000_000  # nanoseconds
 GENERAL_REQUEST = "the Flight Recorder dumps:"
 
 
@@ -292,6 +294,26 @@ def find_nothing_open(job: Job) -> Diagnosis | None:
         diagnosis.collect = ["the stacks of all ranks while the job stands still: py-spy dump --pid of each"]
     cite(job, diagnosis, "context", [recordings.head(rank) for rank in sorted(recordings.dumps)])
     return diagnosis
+
+
+def mention_old_dumps(job: Job, diagnosis: Diagnosis) -> None:
+    """Say which ranks have only a dump of an earlier attempt, so that it does not count."""
+    old = job.recordings.old if job.recordings is not None else {}
+    if not old:
+        return
+    ranks = ranks_text(old)
+    least = min(old.values())
+    age = f"at least {count_of(least // MINUTE, 'minute')} older than the others"
+    reason = f"; the dumps of {ranks} do not count: they are "
+    if least == 0:
+        reason += "of another job, whose process groups have other members"
+    elif least > LONG_AFTER:
+        reason += f"of an earlier attempt, {age}"
+    else:
+        reason += f"{age}, so that they are of an earlier attempt or by a clock that is off"
+    diagnosis.reason += reason
+    wanted = COLLECT_DUMPS.format(ranks=f"{ranks} of this attempt")
+    diagnosis.collect = [item for item in diagnosis.collect if item != COLLECT_DUMPS.format(ranks=ranks)] + [wanted]
 
 
 def name_dumps(job: Job, diagnosis: Diagnosis) -> None:

@@ -30,6 +30,7 @@ def recorder_next(
     remaining = {row["rank"]: row["source"] for row in unread.filter("is_used").to_dicts()}
     wanted = {number for number in unread["source"] if number in set(unclear)}
     wanted |= {number for rank, number in remaining.items() if rank not in placed}
+    wanted |= set(unread.filter("is_contested")["source"])  # their times show which are of the latest attempt
     suspects = _suspects(recordings)
     is_open = any(
         recordings.completed(group, rank) < recordings.enqueued(group, rank)

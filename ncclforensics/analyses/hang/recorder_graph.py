@@ -16,7 +16,8 @@ from typing import Any
 
 import polars as pl
 
-from ncclforensics.analyses.job.recorder import WORLD
+from ncclforensics.analyses.job.recorder_attempts import LONG_AFTER
+from ncclforensics.analyses.job.recorder_groups import WORLD
 from ncclforensics.data.torch_calls import SYMMETRIC, WATCHED_LIBRARIES
 
 Row = dict[str, Any]
@@ -43,8 +44,13 @@ class Recordings:
     def __init__(self, position: pl.DataFrame, call: pl.DataFrame, recorded_rank: pl.DataFrame) -> None:
         used = recorded_rank.filter("is_used").to_dicts()
         self.dumps: dict[int, Row] = {row["rank"]: row for row in used}
-        # Ranks whose dump is cut before its calls; None for such a dump that does not show its rank.
-        self.cut = set(recorded_rank.filter(~pl.col("is_used"))["rank"]) - set(self.dumps)
+        unused = recorded_rank.filter(~pl.col("is_used") & ~pl.col("rank").is_in(list(self.dumps)).fill_null(False))
+        # Ranks whose only dump is of an earlier attempt, and by how many nanoseconds, at least.
+        self.old = dict(unused.drop_nulls("older_ns").select("rank", "older_ns").iter_rows())
+        # Ranks whose dump is cut before its calls or is older by what clocks may differ; None for such a dump that does
+        # not show its rank.
+        is_old = (pl.col("older_ns") == 0) | (pl.col("older_ns") > LONG_AFTER)
+        self.cut = set(unused.filter(~is_old.fill_null(False))["rank"])
         self.positions: dict[str, dict[int, Row]] = defaultdict(dict)
         for row in position.to_dicts():
             self.positions[row["group"]][row["rank"]] = row

@@ -136,6 +136,7 @@ def _diagnose_jobs(frames: dict[str, pl.DataFrame]) -> list[tuple[Job, Diagnosis
         diagnosis = next(answer for answer in answers if answer is not None)
         diagnosis = counts_join.weigh_counts(job, ras_evidence.add_ras_evidence(job, diagnosis))
         diagnosis = stacks.add_stack_evidence(job, diagnosis)
+        recorder.mention_old_dumps(job, diagnosis)
         recorder.name_dumps(job, diagnosis)
         diagnosis = omissions.weigh_omissions(job, stall.weigh_stall(job, diagnosis))
         diagnoses.append((job, diagnosis))

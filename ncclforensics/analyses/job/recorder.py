@@ -18,7 +18,13 @@ from typing import Any
 import orjson
 import polars as pl
 
-from ncclforensics.analyses.job.recorder_groups import Groups, groups_by_source, groups_with_one_number, own_names
+from ncclforensics.analyses.job.recorder_groups import (
+    WORLD,
+    Groups,
+    groups_by_source,
+    groups_with_one_number,
+    own_names,
+)
 from ncclforensics.data.names import parse_short_integer
 from ncclforensics.data.torch_calls import BATCHES, DATATYPES, WATCHED_LIBRARIES
 from ncclforensics.frames.columns import text_of
@@ -30,9 +36,11 @@ RECORDED_RANK = {
     "source": pl.Int32(),
     "rank": pl.Int32(),  # null: neither the content nor the name shows it
     "is_named": pl.Boolean(),  # the rank comes from the name of the file
-    "is_used": pl.Boolean(),  # false: its rank is not known, there is a later dump of it, or its head is cut
+    "is_used": pl.Boolean(),  # false: its rank is not known, there is a later dump of it, it is old, or its head is cut
     "is_cut": pl.Boolean(),  # its last calls are lost: only its head counts
     "newest_ns": pl.Int64(),  # when its last recorded call was made; null: its entries were not read, or there are none
+    "is_contested": pl.Boolean(),  # as in `recorded_attempt`
+    "older_ns": pl.Int64(),  # it is no dump of the latest attempt, as in `recorded_attempt`; null: it is
 }
 
 RECORDED_CALL = {
@@ -59,7 +67,6 @@ RECORDED_CALL = {
     "line": pl.Int32(),
 }
 
-WORLD = "0"  # name of the process group of all ranks
 LONGEST_RANK = 6  # digits; a longer number in a file name is a time
 
 
@@ -98,6 +105,7 @@ def recorded_rank(
     recorder_group: pl.DataFrame,
     recorder_status: pl.DataFrame,
     recorder_call: pl.DataFrame,
+    recorded_attempt: pl.DataFrame,
     source: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per Flight Recorder dump: the rank that wrote it, and whether it is the latest of that rank.
@@ -109,6 +117,7 @@ def recorded_rank(
     calls = recorder_call.group_by("source").agg(pl.col("created_ns").max(), entries=pl.len())
     newest = {row["source"]: row for row in calls.to_dicts()}
     own_ranks = _ranks_in_messages(recorder_call)
+    attempts = {row["source"]: row for row in recorded_attempt.to_dicts()}
     places = {row["source"]: row for row in source.to_dicts()}
     dumps = sorted({*recorder_dump["source"], *recorder_call["source"]})
     members_of = {number: _possible_ranks(groups[number], own_ranks.get(number, {})) for number in dumps}
@@ -128,13 +137,13 @@ def recorded_rank(
             {
                 "source": number, "rank": rank, "is_named": not is_alone and rank is not None,
                 "newest_ns": known["created_ns"], "entries": known["entries"], "is_used": False,
-                "is_cut": bool(places[number]["problem"]),
+                "is_cut": bool(places[number]["problem"]), **attempts[number],
             }
         )  # fmt: skip
     of_rank: dict[int, list[Row]] = defaultdict(list)
     for row in rows:
         has_head = not row["is_cut"] or (row["entries"] > 0 and row["source"] in have_status)
-        if row["rank"] is not None and has_head:
+        if row["rank"] is not None and has_head and row["older_ns"] is None:
             of_rank[row["rank"]].append(row)
     for dumps in of_rank.values():
         max(dumps, key=lambda row: (row["newest_ns"] or 0, row["entries"], -row["source"]))["is_used"] = True
@@ -183,7 +192,7 @@ def recorded_call(
     recorder_call: pl.DataFrame, recorder_group: pl.DataFrame, recorded_rank: pl.DataFrame
 ) -> pl.DataFrame:
     """The last calls of every rank in its Flight Recorder dump, in the order in which they were made."""
-    groups = groups_by_source(recorder_group)
+    groups = groups_by_source(recorder_group.join(recorded_rank.filter("is_used"), on="source", how="semi"))
     read = recorded_rank.filter(pl.col("is_used") & ~pl.col("is_cut")).select("source", "rank")
     calls = recorder_call.join(read, on="source").sort("source", "line")
     titles = _mapped(calls, "profiling_name", _parse_title)
@@ -256,7 +265,8 @@ def _mapped(rows: pl.DataFrame, column: str, change: Any) -> list[Any]:
 def _peers(calls: pl.DataFrame, groups: Groups) -> list[int | None]:
     """The rank in the job of the peer of every call: by the members of the group, else by the dumps that have it."""
     messages = calls.filter("is_p2p").select("group", "rank").unique().sort("rank")
-    ranks_seen = {group: tuple(ranks) for group, ranks in messages.group_by("group").agg("rank").iter_rows()}
+    several = messages.group_by("group").agg("rank").filter(pl.col("rank").list.len() > 1)
+    ranks_seen = {group: tuple(ranks) for group, ranks in several.iter_rows()}
     peers: list[int | None] = []
     for number, name, group, peer in calls.select("source", text_of("group_name"), "group", "group_peer").iter_rows():
         if peer is None or group is None:

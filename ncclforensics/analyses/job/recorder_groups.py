@@ -20,6 +20,7 @@ Row = dict[str, Any]
 # Source -> name of a process group -> its row, with `members`, and with `group`, the name that is its own.
 Groups = dict[int, dict[str, Row]]
 
+WORLD = "0"  # name of the process group of all ranks
 MOST_MEMBERS = 1 << 20
 LONGEST_RANKS = 24  # characters of a list of ranks in the name of a group
 
@@ -60,9 +61,20 @@ def _ranks_text(ranks: str, members: tuple[int, ...]) -> str:
 
 
 def own_names(calls: pl.DataFrame, groups: Groups) -> pl.Series:
-    """Return the process group of each recorded call, by the name that is its own."""
-    places = calls.select("source", text_of("group_name")).iter_rows()
-    return pl.Series([groups[number].get(name, {}).get("group", name) for number, name in places], dtype=pl.String)
+    """Return the process group of each recorded call, by the name that is its own.
+
+    Torch 2.2 prints only the number that a group has in its process, which is that of other groups on other ranks.
+    """
+    places = calls.select("source", text_of("group_name"), text_of("group_desc").is_null()).iter_rows()
+    names = [
+        groups[number][name]["group"]
+        if name in groups.get(number, ())
+        else f"{name} of dump {number}"
+        if is_local and name not in (None, WORLD)
+        else name
+        for number, name, is_local in places
+    ]
+    return pl.Series(names, dtype=pl.String)
 
 
 def groups_with_one_number(calls: pl.DataFrame) -> list[str]:

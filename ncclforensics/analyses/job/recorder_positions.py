@@ -40,7 +40,9 @@ def recorded_position(
     recorded_rank: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per rank and process group in the dumps: how many collectives the rank called and completed there."""
-    groups = groups_by_source(recorder_group)
+    used = recorded_rank.filter("is_used")
+    groups = groups_by_source(recorder_group.join(used, on="source", how="semi"))
+    recorder_call = recorder_call.join(used, on="source", how="semi", maintain_order="left")
     calls = recorder_call.with_columns(group=own_names(recorder_call, groups))
     ids = recorder_call.select("source", "pg_id", text_of("group_name")).drop_nulls().unique()
     group_of_id: dict[int, dict[int, str]] = defaultdict(dict)
@@ -56,7 +58,7 @@ def recorded_position(
     first_message = _first_open_messages(recorded_call)
     descs = dict(recorded_call.select("group", "group_desc").unique("group", keep="first").iter_rows())
     rows: list[Row] = []
-    for dump in recorded_rank.filter("is_used").to_dicts():
+    for dump in used.to_dicts():
         number = dump["source"]
         names = _names_of_ids(group_of_id[number], [row["pg_id"] for row in statuses[number]], groups[number])
         positions = seen.get(number, {})
