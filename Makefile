@@ -12,7 +12,7 @@
 #   make bench-screens the screens: first paint, keys, memory
 #   make fuzz          hostile inputs of every kind for an hour: FUZZ_SECONDS=600 SEED=7 for less, or for others
 #   make unknown-strings  messages of the newest NCCL that no grammar knows; WHEELS=… for other wheels, of torch too
-#   make mutants       changes a MODULE in one place at a time, and prints what the TESTS do not notice
+#   make mutants       changes a MODULE in one place at a time, and prints what incidents and TESTS do not notice
 #   make coverage      the lines and branches that no test reaches: build/coverage/index.html
 #   make docs          the documentation as a site in build/site, to open in a browser
 #   make wheel         the wheel in dist, to install elsewhere
