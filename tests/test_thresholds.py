@@ -12,7 +12,8 @@ from ncclforensics.analyses.hang.stragglers import LAG
 from ncclforensics.analyses.job import calls as call_frames
 from ncclforensics.analyses.job.identity import RANK
 from ncclforensics.frames.open_run import open_run
-from ncclforensics.rules.hang.stragglers import boot_slow_init, slow_rank_comes_late
+from ncclforensics.rules.hang.stragglers import boot_slow_init, capture_rank_is_slow, slow_rank_comes_late
+from tests.rule_rows import said
 
 RANKS = 4
 DEFAULTS = open_run([])["threshold"]
@@ -62,6 +63,69 @@ def test_straggler_is_late_in_sixty_percent_of_its_calls(late_calls: int, *, exp
 def test_half_of_the_ranks_are_no_stragglers() -> None:
     assert _is_straggler(3.0)
     assert not _is_straggler(3.0, late_ranks=2)
+
+
+def _slow_in_capture(
+    excess: float, *, calls: int = 10, late_calls: int | None = None, nranks: int = 2, slow: int = 1
+) -> list[str]:
+    """Titles on the last ranks of a capture, which need `excess` seconds more than the others in `late_calls`."""
+    late = calls if late_calls is None else late_calls
+    times = [
+        {"job": 0, "rank_id": n, "nranks": nranks, "ordinal": nth, "seconds": 0.05 + extra, "excess": extra}
+        for n in range(nranks)
+        for nth in range(calls)
+        for extra in [excess if n >= nranks - slow and nth < late else 0.0]
+    ]
+    rows = [{"job": 0, "rank_id": n, "rank": n, "host": "node1", "pid": n} for n in range(nranks)]
+    return [finding.title for finding in said(capture_rank_is_slow, time_between_calls=times, rank=rows)]
+
+
+KEPT_WAITING = "rank {} on node1 keeps the others waiting {} ms in every step"
+
+
+@pytest.mark.parametrize(
+    ("excess", "given", "expected"),
+    [
+        (0.11, {}, [KEPT_WAITING.format(1, 110)]),
+        (0.1, {}, []),
+        (0.11, {"calls": 8}, [KEPT_WAITING.format(1, 110)]),
+        (0.11, {"calls": 7}, []),
+        (0.11, {"late_calls": 6}, [KEPT_WAITING.format(1, 110)]),
+        (0.11, {"late_calls": 5}, []),
+        (2.0, {"nranks": 2}, [KEPT_WAITING.format(1, 2000)]),
+        (2.0, {"nranks": 3}, []),  # slow-rank-comes-late names it
+        (1.0, {"nranks": 3}, [KEPT_WAITING.format(2, 1000)]),
+        (0.11, {"nranks": 4, "slow": 2}, [KEPT_WAITING.format(n, 110) for n in (2, 3)]),
+        (0.11, {"nranks": 4, "slow": 3}, []),
+    ],
+)
+def test_a_rank_of_a_capture_is_slow_by_more_than_a_tenth_of_a_second(
+    excess: float, given: dict[str, int], expected: list[str]
+) -> None:
+    assert _slow_in_capture(excess, **given) == expected
+
+
+@pytest.mark.parametrize(
+    ("waited", "nranks", "expected"),
+    [
+        ([0.0, 10.0], 2, ["rank 0 on node1 joined ncclCommInitRank 10 s after the others"]),
+        ([0.0, 9.9], 2, []),
+        ([0.0, 10.0], 3, []),  # the third may have been the last
+        ([0.0, 0.0, 10.0, 10.0], 4, ["ranks 0, 1 on node1 joined ncclCommInitRank 10 s after the others"]),
+        ([0.0, 0.0, 0.0, 10.0], 4, []),
+        ([0.0, 1.0, 10.0, 10.0], 4, ["ranks 0, 1 on node1 joined ncclCommInitRank 10 s after the others"]),
+        ([0.0, 1.1, 10.0, 10.0], 4, ["rank 0 on node1 joined ncclCommInitRank 10 s after the others"]),
+    ],
+)
+def test_the_ranks_that_did_not_wait_joined_late(waited: list[float], nranks: int, expected: list[str]) -> None:
+    times = [
+        {"host": "node1", "pid": n, "creator": "ncclCommInitRank", "nranks": nranks, **dict.fromkeys(INIT_TIMES, 0.0),
+         "bootstrap": seconds / 2, "allgathers": seconds / 2, "total": seconds}
+        for n, seconds in enumerate(waited)
+    ]  # fmt: skip
+    rows = [{"job": 0, "rank_id": n, "rank": n, "host": "node1", "pid": n} for n in range(8)]
+
+    assert [finding.title for finding in said(boot_slow_init, init_timing=times, rank=rows)] == expected
 
 
 def _slow_init(**times: float) -> list[tuple[str, str | None]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from ncclforensics.data.names import PAIRWISE
+from ncclforensics.data.names import PAIRWISE, count_of
 from ncclforensics.data.thresholds import DEGRADED_LINK, FEW_CHANNELS, FULL_NODE, MANY_NODES, NORMAL_CHANNELS
 from ncclforensics.data.tuning import CHANNEL_CAPS
 from ncclforensics.frames.columns import OWNER, text_of
@@ -70,15 +70,16 @@ def chan_capped_by_env(
     )
     for _, rows in rated.sort("source", "line").group_by("variable", "cap", maintain_order=True):
         variable, cap = rows["variable"][0], rows["cap"][0]
+        opened_text = "1 channel is opened" if cap == 1 else f"{cap} channels are opened"
         most = max(rows.filter("is_below_search")["found"].to_list(), default=0)
         is_undecided = not most and not rows["is_small"].any()
         certainty = "certain" if most or is_undecided else "likely"
         if most:
-            detail = f"NCCL's graph search found {most} channels, and {cap} are opened"
+            detail = f"NCCL's graph search found {most} channels, and {cap} {'is' if cap == 1 else 'are'} opened"
         elif is_undecided:
-            detail = f"{cap} channels are opened; these logs do not show whether more are possible"
+            detail = f"{opened_text}; these logs do not show whether more are possible"
         else:
-            detail = f"{cap} channels are opened; {NORMAL_CHANNELS if cap > 1 else 2} or more are normal"
+            detail = f"{opened_text}; {NORMAL_CHANNELS if cap > 1 else 2} or more are normal"
         finding = group_finding(
             rows.unique(["source", "line"]),
             rank,
@@ -146,7 +147,7 @@ def _fewer_than_others(
             reported.add(row["key"])
             other = similar.filter(pl.col("coll") == most).row(0, named=True)
             yield _undercount(
-                row, member, f"{row['coll']} channels, {other['coll']} on similar communicators", "likely",
+                row, member, f"{count_of(row['coll'], 'channel')}, {other['coll']} on similar communicators", "likely",
                 "communicators of the same size on the same GPUs of other hosts have more",
                 [Line(other["source"], other["line"], "a similar one")],
             )  # fmt: skip
@@ -157,7 +158,7 @@ def _fewer_than_others(
             for row in of_all_gpus.filter(nodes & (pl.col("coll") < expected)).to_dicts():
                 if row["key"] not in reported:
                     yield _undercount(
-                        row, member, f"{row['coll']} channels where the site expects {expected}", "likely",
+                        row, member, f"{count_of(row['coll'], 'channel')} where the site expects {expected}", "likely",
                         "the site's configuration has the number, and no variable limits the channels", [],
                     )  # fmt: skip
             of_all_gpus = of_all_gpus.filter(~nodes)
@@ -172,7 +173,8 @@ def _fewer_than_others(
     for row in full.to_dicts():
         if row["key"] not in reported:
             yield _undercount(
-                row, member, f"{row['coll']} channels where {NORMAL_CHANNELS} or more are normal", "possible",
+                row, member,
+                f"{count_of(row['coll'], 'channel')} where {NORMAL_CHANNELS} or more are normal", "possible",
                 f"{row['local']} GPUs per node on NVSwitch, and no variable limits the channels", [],
             )  # fmt: skip
 
@@ -246,7 +248,7 @@ def _differing(
         outliers = rows.filter(pl.col("coll") == counts["coll"][0])
         usual = counts["coll"][-1]
         finding = group_finding(
-            outliers, rank, f"{{processes}} opened {counts['coll'][0]} channels, the other ranks {usual}",
+            outliers, rank, f"{{processes}} opened {count_of(counts['coll'][0], 'channel')}, the other ranks {usual}",
             "all ranks of a communicator must open the same number", "likely", communicator=rows["key"][0],
         )  # fmt: skip
         other = rows.filter(pl.col("coll") == usual)
@@ -256,7 +258,7 @@ def _differing(
 
 def _search_text(rows: pl.DataFrame) -> str:
     row = rows.sort("total").row(0, named=True)
-    return f"{row['channels']} channels of {row['bw_intra']:g}/{row['bw_inter']:g} GB/s"
+    return f"{count_of(row['channels'], 'channel')} of {row['bw_intra']:g}/{row['bw_inter']:g} GB/s"
 
 
 @rule(Category.CHANNEL_UNDERCOUNT, Severity.INFO, of=("channel_count",))
