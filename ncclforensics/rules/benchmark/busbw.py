@@ -183,9 +183,10 @@ def _below_nics(
     sockets = net.filter(pl.col("transport").str.contains("Socket", literal=True))
     is_explained = net.height > 0 and (sockets.height > 0 or not net["is_gdr"].any())
     explanation = "data goes over sockets" if sockets.height else "no connection uses GPUDirect RDMA"
+    limiting = "NICs of a host carry" if ceiling == rate else "GPUs of a host reach among themselves"
     yield Finding(
         title=f"{row['collective']} on {row['nranks']} ranks of {len(row['hosts'])} hosts: {best['busbw']:.1f} GB/s at "
-        f"{bytes_text(best['size'])}, {share:.0%} of what the NICs of a host carry",
+        f"{bytes_text(best['size'])}, {share:.0%} of what the {limiting}",
         detail=f"busbw is algbw {best['algbw']:.1f} * {_factor(row)}; a host's NICs ({count}) carry {rate:.0f} GB/s"
         + (f", its GPUs {machine.ring[0]:.0f} among themselves" if machine else "")
         + f"; {explanation}" * is_explained,

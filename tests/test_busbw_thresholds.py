@@ -1,0 +1,235 @@
+"""What a benchmark is compared with, and from which share on it is slow: an example on either side of each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ncclforensics.rules.benchmark import busbw
+from ncclforensics.rules.finding import Finding
+from tests.rule_rows import Row, said
+
+H100 = "NVIDIA H100 80GB HBM3"  # 8 of them reach 360 GB/s over rings, or the site's own figure
+MIB, GIB = 1 << 20, 1 << 30
+
+
+def run(*hosts: str, **fields: Any) -> Row:
+    """An all_reduce on 8 GPUs of each host, all of them listed."""
+    size = 8 * len(hosts)
+    row = {
+        "benchmark": 0, "collective": "all_reduce", "nranks": size, "listed_devices": size, "communicators": 1,
+        "hosts": [*hosts], "gpus": [H100], "is_complete": True, "wrong": 0.0,
+    }  # fmt: skip
+    return row | fields
+
+
+def measured(busbw: float, size: int = GIB, half: str = "out-of-place", **fields: Any) -> Row:
+    return {
+        "benchmark": 0, "row": size // MIB, "half": half, "size": size, "type": "float", "redop": "sum", "root": -1,
+        "occurrence": 1, "algbw": busbw / 2, "busbw": busbw, "source": 0, "line": size // MIB + 1,
+    } | fields  # fmt: skip
+
+
+def expected(row: Row, *rows: Row, **frames: list[Row]) -> list[Finding]:
+    return said(busbw.bench_expected_table, benchmark=[row], measurement=[*rows], **frames)
+
+
+def short(findings: list[Finding]) -> list[tuple[str | None, str]]:
+    return [(finding.severity, finding.certainty) for finding in findings]
+
+
+NOTE, WARNING = ("info", "possible"), ("warning", "likely")
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "found"), [(306.0, []), (305.9, [NOTE]), (252.0, [NOTE]), (251.9, [WARNING]), (40.0, [WARNING])]
+)
+def test_a_host_is_slow_below_the_share_of_its_kind(gigabytes: float, found: list[tuple[str, str]]) -> None:
+    assert short(expected(run("gpu-a"), measured(gigabytes))) == found
+
+
+@pytest.mark.parametrize(
+    ("row", "size"),
+    [
+        (run("gpu-a"), 256 * MIB - 1),
+        (run("gpu-a", collective="alltoall"), GIB),
+        (run("gpu-a", communicators=2), GIB),
+        (run("gpu-a", listed_devices=7), GIB),
+        (run("gpu-a", gpus=["NVIDIA L4"]), GIB),
+        (run("gpu-a", gpus=[H100, "NVIDIA H200"]), GIB),
+        (run("gpu-a", nranks=4, listed_devices=4), GIB),
+    ],
+)
+def test_a_host_of_an_unknown_kind_or_a_small_size_is_not_judged(row: Row, size: int) -> None:
+    assert expected(row, measured(40.0, size)) == []
+
+
+def test_the_best_large_size_counts() -> None:
+    (finding,) = expected(run("gpu-a"), measured(10.0, 256 * MIB), measured(100.0), measured(90.0, 2 * GIB))
+
+    assert finding.title.startswith("all_reduce on 8 NVIDIA H100 80GB HBM3: 100.0 GB/s at 1 GiB, 28% of")
+    assert expected(run("gpu-a"), measured(float("inf")), measured(100.0)) == expected(run("gpu-a"), measured(100.0))
+
+
+@pytest.mark.parametrize(("site", "found"), [({"gpus": 8}, []), ({"gpus": None}, []), ({"gpus": 4}, [WARNING])])
+def test_the_site_says_what_its_hosts_reach(site: Row, found: list[tuple[str, str]]) -> None:
+    assert short(expected(run("gpu-a"), measured(100.0), expected_machine=[site | {"busbw": 110.0}])) == found
+
+
+def nics(host: str, count: int = 8, rate: float = 50.0) -> list[Row]:
+    return [{"host": host, "pid": 1, "kind": "net", "device": f"mlx5_{n}", "rate": rate} for n in range(count)]
+
+
+HOSTS = ("gpu-a", "gpu-b")
+NICS = nics("gpu-a") + nics("gpu-b")  # 400 GB/s; the GPUs of a host among themselves reach 360
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "found"), [(270.0, []), (269.9, [NOTE]), (180.0, [NOTE]), (179.9, [WARNING]), (40.0, [WARNING])]
+)
+def test_hosts_are_slow_below_the_share_of_their_nics(gigabytes: float, found: list[tuple[str, str]]) -> None:
+    assert short(expected(run(*HOSTS), measured(gigabytes), link=NICS)) == found
+
+
+@pytest.mark.parametrize(
+    ("row", "links", "size"),
+    [
+        (run(*HOSTS), NICS, GIB - 1),
+        (run(*HOSTS), [], GIB),
+        (run(*HOSTS), [{**row, "kind": "pci"} for row in NICS], GIB),
+        (run(*HOSTS), nics("gpu-a") + nics("gpu-b", 7), GIB),
+        (run(*HOSTS), nics("gpu-a", 9) + nics("gpu-b", 9), GIB),
+        (run(*HOSTS, nranks=15, listed_devices=15), NICS, GIB),
+        (run(*HOSTS, listed_devices=8), NICS, GIB),
+    ],
+)
+def test_hosts_of_which_the_nics_are_not_known_alike_are_not_judged(row: Row, links: list[Row], size: int) -> None:
+    assert expected(row, measured(40.0, size), link=links) == []
+
+
+def test_nics_of_other_hosts_do_not_count() -> None:
+    assert expected(run(*HOSTS), measured(270.0), link=NICS + nics("gpu-c", 1)) == []
+
+
+def test_the_slower_of_gpus_and_nics_is_the_measure_where_both_are_known() -> None:
+    row = run(*HOSTS, gpus=["NVIDIA L4"])
+    few = nics("gpu-a", 4) + nics("gpu-b", 4)
+
+    (finding,) = expected(run(*HOSTS), measured(100.0), link=few)
+    assert finding.title.endswith("50% of what the NICs of a host carry")
+    (finding,) = expected(run(*HOSTS), measured(90.0), link=NICS)
+    assert finding.title.endswith("25% of what the GPUs of a host reach among themselves")
+    assert short(expected(row, measured(299.9), link=NICS)) == [NOTE]
+    assert expected(row, measured(300.0), link=NICS) == []
+
+
+@pytest.mark.parametrize(
+    ("transport", "role", "text"),
+    [
+        ([], "cause", None),
+        ([{"transport": "NET/Socket", "is_gdr": False}], "consequence", "data goes over sockets"),
+        ([{"transport": "NET/IB", "is_gdr": False}], "consequence", "no connection uses GPUDirect RDMA"),
+        ([{"transport": "NET/IB", "is_gdr": True}], "cause", None),
+        (
+            [{"transport": "NET/IB", "is_gdr": True}, {"transport": "NET/Socket"}],
+            "consequence",
+            "data goes over sockets",
+        ),
+        ([{"transport": "NET/Socket", "medium": "SHM"}], "cause", None),
+        ([{"transport": "NET/Socket", "host": "gpu-c"}], "cause", None),
+    ],
+)
+def test_sockets_and_host_memory_explain_slow_hosts(transport: list[Row], role: str, text: str | None) -> None:
+    rows = [{"host": "gpu-a", "medium": "NET", "is_gdr": False, **row} for row in transport]
+
+    (finding,) = expected(run(*HOSTS), measured(40.0), link=NICS, transport=rows)
+
+    assert finding.role == role
+    assert finding.detail.endswith(text or "its GPUs 360 among themselves")
+    assert len(finding.evidence) == (2 if text else 1)
+
+
+def not_judged(row: Row, *rows: Row, **frames: list[Row]) -> list[str]:
+    findings = said(busbw.bench_not_judged, benchmark=[row], measurement=[*rows], **frames)
+    return [finding.detail for finding in findings]
+
+
+UNKNOWN = "the program does not know what to expect: "
+NOT_IN_TABLE, NO_RATES = (
+    UNKNOWN + "this machine is not in its table",
+    UNKNOWN + "the rates of the NICs are not in these files",
+)
+
+
+@pytest.mark.parametrize(
+    ("row", "size", "links", "found"),
+    [
+        (run("gpu-a", gpus=["NVIDIA L4"]), 256 * MIB, [], [NOT_IN_TABLE]),
+        (run("gpu-a", gpus=["NVIDIA L4"]), 256 * MIB - 1, [], []),
+        (run("gpu-a"), 256 * MIB, [], []),
+        (run(*HOSTS), GIB, [], [NO_RATES]),
+        (run(*HOSTS), GIB - 1, [], []),
+        (run(*HOSTS), GIB, nics("gpu-a", 1), []),
+        (run(*HOSTS), GIB, nics("gpu-c"), [NO_RATES]),
+        (run(*HOSTS), GIB, [{**row, "kind": "pci"} for row in NICS], [NO_RATES]),
+        (run("gpu-a", gpus=["NVIDIA L4"], wrong=1.0), GIB, [], []),
+        (run("gpu-a", gpus=["NVIDIA L4"], wrong=None), GIB, [], [NOT_IN_TABLE]),
+        (run("gpu-a", gpus=["NVIDIA L4"], is_complete=False), GIB, [], []),
+    ],
+)
+def test_a_large_size_without_a_figure_is_said_not_to_be_judged(
+    row: Row, size: int, links: list[Row], found: list[str]
+) -> None:
+    assert not_judged(row, measured(40.0, size), link=links) == found
+
+
+def dips(*rows: Row) -> list[str]:
+    findings = said(busbw.bench_dip_at_one_size, benchmark=[run("gpu-a")], measurement=[*rows])
+    return [finding.title.partition(" is slow at ")[2] for finding in findings]
+
+
+@pytest.mark.parametrize(
+    ("below", "size", "at", "above", "found"),
+    [
+        (100.0, MIB, 59.9, 100.0, ["1 MiB"]),
+        (100.0, MIB, 60.0, 100.0, []),
+        (100.0, MIB, 59.9, 99.0, []),
+        (99.0, MIB, 59.9, 100.0, []),
+        (100.0, MIB // 2, 59.9, 100.0, []),
+    ],
+)
+def test_a_size_dips_below_both_of_its_neighbours(
+    below: float, size: int, at: float, above: float, found: list[str]
+) -> None:
+    rows = [measured(below, size // 2), measured(at, size), measured(above, size * 2)]
+
+    assert dips(*rows) == found
+    assert dips(*rows[:2]) == dips(*rows[1:]) == []
+    assert dips(*rows, *(row | {"half": "in-place", "busbw": 100.0} for row in rows)) == []
+    assert dips(*rows, *(row | {"half": "in-place"} for row in rows)) == found
+
+
+@pytest.mark.parametrize(
+    ("in_place", "found"),
+    [
+        ((69.9, 69.9), 1),
+        ((70.0, 69.9), 0),
+        ((69.9,), 0),
+        ((143.0, 143.0), 1),
+        ((69.9, 143.0), 0),
+        ((100.0, 69.9), 0),
+    ],
+)
+def test_the_halves_of_a_table_differ_at_all_large_sizes(in_place: tuple[float, ...], found: int) -> None:
+    sizes = [256 * MIB << n for n in range(len(in_place))]
+    rows = [measured(100.0, size) for size in sizes]
+    rows += [measured(rate, size, "in-place") for rate, size in zip(in_place, sizes, strict=True)]
+    small = [measured(100.0, MIB), measured(100.0, MIB, "in-place")]
+
+    def findings(row: Row, rows: list[Row]) -> list[Finding]:
+        return said(busbw.bench_place_matters, benchmark=[row], measurement=rows)
+
+    assert len(findings(run("gpu-a"), rows + small)) == found
+    assert findings(run("gpu-a", collective="alltoall"), rows) == []
+    assert findings(run("gpu-a"), rows[: len(sizes)]) == []
