@@ -142,6 +142,30 @@ def test_functions_of_the_c_library_go_by_their_usual_names(tmp_path: Path) -> N
     assert report.findings[0].title.startswith("rank 1 stands in read, and the others wait in a collective")
 
 
+NOTES = "[New LWP 12]\n[Thread debugging using libthread_db enabled]\n0x00007f41 in read () from /lib64/libc.so.6\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "behind"),
+    [
+        (NOTES, "[Inferior 1 (process {pid}) detached]\n"),  # gdb -p PID -batch -ex bt
+        ("(gdb) attach {pid}\nAttaching to process {pid}\n(gdb) bt\n", "(gdb) quit\n"),
+        ("", ""),  # pstack of a process with one thread
+    ],
+)
+def test_a_stack_without_a_line_of_its_thread_is_read(before: str, behind: str, tmp_path: Path) -> None:
+    def bt(pid: int, *functions: str) -> str:
+        frames = "".join(f"#{depth}  0x00007f4{depth} in {text}\n" for depth, text in enumerate(functions))
+        return f"{before}{frames}{behind}".replace("{pid}", str(pid))
+
+    waiting = ("sched_yield () from /lib64/libc.so.6", "c10d::Work::wait() () from /opt/libtorch_cpu.so")
+    reading = ("read () from /lib64/libc.so.6", "_start ()")
+    report = report_on(tmp_path, rank0=bt(10, *waiting), rank1=bt(20, *reading), rank2=bt(30, *waiting))
+
+    assert culprits(report) == [1]
+    assert report.findings[0].title.startswith("rank 1 stands in read, and the others wait in a collective")
+
+
 @pytest.mark.parametrize(
     ("state", "looks", "verdict"),
     [("active", 1, "undecidable"), ("active", 2, "lagging-ranks"), ("idle", 1, "lagging-ranks")],

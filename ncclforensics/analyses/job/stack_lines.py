@@ -52,8 +52,8 @@ STACK_DUMP = {
 }
 
 PRINTED_BY = ["source", "launcher_rank", "launcher_node"]  # lines with equal values come from one program
-_HEAD, _PROCESS, _PARENT, _LATE_PROCESS, _HEADING, _WATCHDOG, _END, _FRAME = (
-    "head", "process", "parent", "late process", "heading", "watchdog", "end", "frame",
+_HEAD, _BEGIN, _PROCESS, _PARENT, _LATE_PROCESS, _HEADING, _WATCHDOG, _END, _FRAME = (
+    "head", "begin", "process", "parent", "late process", "heading", "watchdog", "end", "frame",
 )  # fmt: skip
 STACK_EVENT = {
     "kind": pl.String(),
@@ -78,7 +78,7 @@ FARTHEST = 400  # lines from one frame of a stack to the next; with --locals var
 _MAIN_FUNCTIONS = ("<module>", "_start", "__libc_start_main", "__libc_start_call_main")
 
 
-@analysis(STACK_EVENT, of=("pyspy_thread", "faulthandler_thread", "debugger_thread"))
+@analysis(STACK_EVENT, of=("pyspy_thread", "faulthandler_thread", "debugger_thread", "debugger_first"))
 def stack_event(
     pyspy_process: pl.DataFrame,
     pyspy_thread: pl.DataFrame,
@@ -88,6 +88,7 @@ def stack_event(
     faulthandler_timeout: pl.DataFrame,
     debugger_process: pl.DataFrame,
     debugger_thread: pl.DataFrame,
+    debugger_first: pl.DataFrame,
     debugger_frame: pl.DataFrame,
     debugger_python: pl.DataFrame,
     stack_heading: pl.DataFrame,
@@ -114,7 +115,9 @@ def stack_event(
         _rows(faulthandler_timeout, _WATCHDOG),
         _rows(debugger_process, kind_of_pid, tool=debugger, pid="pid"),
         _rows(debugger_thread, _HEAD, tool=debugger, thread=pl.col("tid").cast(pl.String), name=named["name"]),
-        _rows(debugger_frame, _FRAME, **code),
+        # Without a line of a thread above it, a first frame begins one.
+        _rows(debugger_first, _BEGIN, tool=debugger, thread=pl.concat_str(pl.lit("line "), "line")),
+        _rows(pl.concat([debugger_first, debugger_frame.select(debugger_first.columns)]), _FRAME, **code),
         _rows(debugger_python.filter(form == ""), _FRAME, **code),
         _rows(stack_heading, _HEADING, rank="rank", pid="pid", host=heading_host),
         _rows(stack_watchdog, _WATCHDOG, pid="pid"),
@@ -122,7 +125,12 @@ def stack_event(
     at_start = pl.concat(parts).select("source", start=pl.col("pos") - pl.col("line")).unique("source")
     hosts = output_heading.drop_nulls("heading_host").join(at_start, on="source")
     hosts = hosts.with_columns(pos=pl.col("start") + pl.col("line"), launcher_rank=None, launcher_node=None)
-    events = pl.concat([*parts, _rows(hosts, _HEADING, host="heading_host")]).sort(*PRINTED_BY, "pos")
+    events = pl.concat([*parts, _rows(hosts, _HEADING, host="heading_host")])
+    events = events.sort(*PRINTED_BY, "pos", maintain_order=True)
+    is_below_head = (pl.col("kind").shift() == _HEAD).fill_null(False).over(PRINTED_BY)
+    events = events.filter((pl.col("kind") != _BEGIN) | ~is_below_head).with_columns(
+        pl.col("kind").replace(_BEGIN, _HEAD)
+    )
     # A frame belongs to the head above it, if no other line of a dump and not too many lines stand between.
     is_frame = pl.col("kind") == _FRAME
     is_far = ~is_frame | ((pl.col("pos").diff().fill_null(0) > FARTHEST) & pl.col("launcher_rank").is_null())
