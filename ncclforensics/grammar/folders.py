@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parents[1]
@@ -29,7 +30,13 @@ def grammar_files() -> Iterator[Path]:
 
 def path_of(name: str) -> Path:
     """The file of the grammar of this name; if there is none, where the program's own would be."""
-    return next((path for path in grammar_files() if path.stem == name), _FOLDERS[0] / f"{name}.lark")
+    return _by_name(folders()).get(name, _FOLDERS[0] / f"{name}.lark")
+
+
+@cache
+def _by_name(_: tuple[Path, ...]) -> dict[str, Path]:
+    """The first grammar of every name in these folders."""
+    return {path.stem: path for path in reversed([*grammar_files()])}
 
 
 def import_folders(path: Path) -> tuple[Path, ...]:

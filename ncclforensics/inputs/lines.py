@@ -32,7 +32,7 @@ _ESCAPES = (
 )
 _CONTROLS = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x{9f}]"
 
-_PAD = b"  \n"  # in lines of a copied screen; NCCL itself ends some lines with one blank
+_PAD = "  "  # at the end of lines of a copied screen; NCCL itself ends some lines with one blank
 
 _STRANGE = r"[^ -~]"
 
@@ -89,12 +89,15 @@ def _decoded(data: bytes) -> pl.Series:
         text = pl.Series("text", _split(data), dtype=pl.String)
     else:
         text = pl.read_lines(data if data.isascii() else data.decode("utf-8", "replace").encode()).to_series()
-    return _without_padding(text) if _PAD in data else text
+    return _without_padding(text)
 
 
 def _without_padding(texts: pl.Series) -> pl.Series:
     """Remove the blanks with which a screen fills lines of NCCL; other tools end the rows of tables with blanks."""
-    is_padded = texts.str.ends_with("  ") & texts.str.contains("NCCL", literal=True)
+    ends = texts.str.ends_with(_PAD)
+    if not ends.any():
+        return texts
+    is_padded = ends & texts.str.contains("NCCL", literal=True)
     return texts.scatter(is_padded.arg_true(), texts.filter(is_padded).str.strip_chars_end(" "))
 
 
@@ -137,8 +140,13 @@ class Stretch:
 
 def is_plain(data: bytes) -> bool:
     """Whether these are whole lines of text, and no record, long line or long run of blank lines among them."""
-    has_records = data.startswith(b"{") or b"\n{" in data
-    return data.endswith(b"\n") and not has_records and len(data) <= LONGEST and BLANK_RUN not in data
+    return data.endswith(b"\n") and not has_brace_at_start(data) and len(data) <= LONGEST and BLANK_RUN not in data
+
+
+def has_brace_at_start(data: bytes) -> bool:
+    """Whether a line begins as a record does."""
+    # searching one byte is twenty times faster than searching two
+    return data.startswith(b"{") or (b"{" in data and b"\n{" in data)
 
 
 def of_stretches(stretches: Sequence[Stretch]) -> pl.DataFrame:

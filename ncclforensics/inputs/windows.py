@@ -152,7 +152,7 @@ class InputReader:
         """The lines of text in a sample, taken out of the records that hold them."""
         if self.export is not None:
             rows, _ = exports.rows_of(sample, self.export, self.number)
-        elif sample.startswith(b"{") or b"\n{" in sample:
+        elif lines.has_brace_at_start(sample):
             rows = records.unwrap(lines.block(sample, 1))
         else:
             return sample
