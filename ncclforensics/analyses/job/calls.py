@@ -177,7 +177,8 @@ def describe_calls(calls: pl.DataFrame, call_line: pl.DataFrame, member: pl.Data
     """
     line_columns = call_line.select("name", *ARGUMENTS, "signature", stated="nranks")[calls["call_line"]]
     member_columns = member.select("job", "nranks", place="rank")[calls["member"]]
-    roots = member.select("key", root="rank", root_rank_id="rank_id").unique(["key", "root"])
+    members = member.filter(pl.col("key").is_in(calls["key"].unique().implode()))
+    roots = members.select("key", root="rank", root_rank_id="rank_id").unique(["key", "root"])
     return (
         with_line(calls.hstack(line_columns).hstack(member_columns))
         .with_columns(nranks=pl.coalesce("stated", "nranks"))

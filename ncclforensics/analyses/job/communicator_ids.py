@@ -9,16 +9,30 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import polars as pl
+
+# Texts are replaced by their codes: equal texts of Categorical columns have equal codes.
+_STATED = ("rank", "nranks", "cudadev", "busid", "child", "color", "created_pos", "is_complete")
 
 
 @dataclass(slots=True)
 class Member:
-    """A row of `communicator_lifetime` while its job-wide identity is being worked out."""
+    """A row of `communicator_lifetime` while its job-wide identity is being worked out.
 
-    row: dict[str, Any]
+    There may be a million, and this takes a fifth of the memory of all its columns as a dictionary.
+    """
+
+    owner: tuple[str, int]  # host and pid of the process
+    rank: int | None
+    nranks: int
+    cudadev: int | None = None
+    busid: int | None = None  # its code
+    child: int | None = None
+    color: int | None = None
+    created_pos: int = 0
+    is_complete: bool = True
+    is_ended: bool = False
     key: str = ""
     created: int = 0  # position among the communicators of its process
     is_inferred: bool = False
@@ -26,36 +40,40 @@ class Member:
     child_number: int | None = None
     job: int = 0
     rank_id: int | None = None
-
-    @property
-    def owner(self) -> tuple[str, int]:
-        """Host and pid of the process."""
-        return self.row["host"], self.row["pid"]
+    job_rank: int | None = None  # the number of the rank of the job that is known by this membership
+    is_hinted: bool | None = None  # whether that comes from a file name; null where it is known by another membership
 
 
-def name_communicators(communicator_lifetime: pl.DataFrame) -> list[Member]:
-    """Return the rows of `communicator_lifetime` that state a size, in the order of creation, with their key."""
-    members = [Member(row) for row in communicator_lifetime.filter(pl.col("nranks").is_not_null()).to_dicts()]
-    newest: dict[tuple[str, int, str], Member] = {}
+def name_communicators(lifetimes: pl.DataFrame) -> list[Member]:
+    """Return a member for every row of `communicator_lifetime`, all of which state a size, with its key."""
+    codes = lifetimes.select(pl.col("comm", "parent", "commid").to_physical())
+    id_of = dict(zip(codes["commid"], lifetimes["commid"], strict=True))
+    owners: dict[tuple[str, int], tuple[str, int]] = {}
+    stated = lifetimes.select("host", "pid", *_STATED, is_ended=pl.col("end").is_not_null())
+    members = []
+    newest: dict[tuple[tuple[str, int], int], Member] = {}
     counts: dict[tuple[str, int], int] = defaultdict(int)
     children: dict[int, int] = defaultdict(int)
-    for m in members:
-        row = m.row
-        m.created, counts[m.owner] = counts[m.owner], counts[m.owner] + 1
-        m.parent = newest.get((*m.owner, row["parent"])) if row["parent"] else None
-        newest[(*m.owner, row["comm"])] = m
-        nth_child = row["child"]
+    rows = stated.with_columns(pl.col("busid").to_physical()).iter_rows()
+    for (host, pid, *values), (comm, parent, commid) in zip(rows, codes.iter_rows(), strict=True):
+        owner = owners.setdefault((host, pid), (host, pid))
+        m = Member(owner, *values)
+        members.append(m)
+        m.created, counts[owner] = counts[owner], counts[owner] + 1
+        m.parent = newest.get((owner, parent)) if parent is not None else None
+        newest[owner, comm] = m
+        nth_child = m.child
         if m.parent is not None and nth_child is None:
             nth_child, children[id(m.parent)] = children[id(m.parent)], children[id(m.parent)] + 1
         m.child_number = nth_child
         if m.parent is not None:
-            m.key = f"{m.parent.key}/{nth_child}.{row['color']}"
-        elif row["commid"]:
-            m.key = str(row["commid"])
-        elif row["parent"]:
-            m.key, m.is_inferred = f"split of an unseen communicator/{nth_child}.{row['color']}:{row['nranks']}", True
+            m.key = f"{m.parent.key}/{nth_child}.{m.color}"
+        elif commid is not None:
+            m.key = id_of[commid]
+        elif parent is not None:
+            m.key, m.is_inferred = f"split of an unseen communicator/{nth_child}.{m.color}:{m.nranks}", True
         else:
-            m.key, m.is_inferred = f"unnamed, {row['nranks']} ranks", True
+            m.key, m.is_inferred = f"unnamed, {m.nranks} ranks", True
     _count_unseen_creations(members)
     _separate_equal_ids(members)
     _separate_unnamed(members)
@@ -78,14 +96,15 @@ def _count_unseen_creations(members: list[Member]) -> None:
     """
     sizes: dict[tuple[str, int], list[int]] = defaultdict(list)
     for m in members:
-        sizes[m.owner].append(m.row["nranks"])
+        sizes[m.owner].append(m.nranks)
     most_common = Counter(map(tuple, sizes.values())).most_common(1)
+    unseen: dict[tuple[str, int], int] = {}
     for owner, own in sizes.items():
         usual = list(most_common[0][0])
         if own != usual[: len(own)] and own == usual[len(usual) - len(own) :]:
-            for m in members:
-                if m.owner == owner:
-                    m.created += len(usual) - len(own)
+            unseen[owner] = len(usual) - len(own)
+    for m in members if unseen else ():
+        m.created += unseen.get(m.owner, 0)
 
 
 def _separate_equal_ids(members: list[Member]) -> None:
@@ -96,22 +115,22 @@ def _separate_equal_ids(members: list[Member]) -> None:
     it, too: with some logs missing, no rank number shows twice.
     """
     distinctions: tuple[Callable[[Member], str], ...] = (
-        lambda m: f":{m.row['nranks']}",
+        lambda m: f":{m.nranks}",
         lambda m: f"#{m.created}",
-        lambda m: f":{m.row['nranks']}#{m.created}",
+        lambda m: f":{m.nranks}#{m.created}",
     )
     by_size, *by_position = distinctions
     ambiguous, needs_position = [], False
     counts = Counter(m.owner for m in members)
     most = max(counts.values(), default=0)  # a process with fewer may have created some before its log begins
     for key, group in group_by_key([m for m in members if not m.is_inferred]).items():
-        ranks = {m.row["rank"] for m in group}
-        are_complete = all(m.row["is_complete"] for m in group)
-        if len(ranks) == len(group) and not (are_complete and len({m.row["nranks"] for m in group}) > 1):
+        ranks = {m.rank for m in group}
+        are_complete = all(m.is_complete for m in group)
+        if len(ranks) == len(group) and not (are_complete and len({m.nranks for m in group}) > 1):
             ambiguous.append((key, group))
             continue
         for distinction in distinctions:
-            if len({(distinction(m), m.row["rank"]) for m in group}) == len(group):
+            if len({(distinction(m), m.rank) for m in group}) == len(group):
                 needs_position |= distinction is not by_size
                 for m in group:
                     m.key = key + distinction(m)
@@ -129,18 +148,18 @@ def _separate_unnamed(members: list[Member]) -> None:
     In the order of the processes' job ranks this is right both for blocks (tensor parallelism) and for strides (data
     parallelism).
     """
-    inferred = [m for m in members if m.is_inferred and m.row["rank"] is not None]  # None: the line is damaged
-    world: dict[tuple[str, int], int] = {}
-    for m in sorted(inferred, key=lambda m: -int(m.row["nranks"])):
-        world.setdefault(m.owner, int(m.row["rank"]))
+    inferred = [m for m in members if m.is_inferred and m.rank is not None]  # None: the line is damaged
+    world: dict[tuple[str, int], int | None] = {}
+    for m in sorted(inferred, key=lambda m: -m.nranks):
+        world.setdefault(m.owner, m.rank)
     nth: dict[tuple[str, int, str], int] = defaultdict(int)
     for m in inferred:  # a process created several of the same size
-        place = (*m.owner, f"{m.key}, rank {m.row['rank']}")
+        place = (*m.owner, f"{m.key}, rank {m.rank}")
         m.key, nth[place] = f"{m.key}, {nth[place] + 1}. of its size", nth[place] + 1
     for key, group in group_by_key(inferred).items():
-        memberships: dict[int, list[Member]] = defaultdict(list)
-        for m in sorted(group, key=lambda m: (world[m.owner], m.row["created_pos"])):
-            memberships[int(m.row["rank"])].append(m)
+        memberships: dict[int | None, list[Member]] = defaultdict(list)
+        for m in sorted(group, key=lambda m: (world[m.owner], m.created_pos)):
+            memberships[m.rank].append(m)
         for members_of_rank in memberships.values():
             for group_number, m in enumerate(members_of_rank):
                 m.key = f"{key}, group {group_number + 1}"
@@ -152,15 +171,15 @@ def _join_named_world(members: list[Member]) -> None:
     Its id may stand in the log of one rank only, where the others begin later. A rank is taken once: what is
     left over is of another job.
     """
-    size = max((m.row["nranks"] for m in members), default=0)
-    world = [m for m in members if m.row["nranks"] == size]
+    size = max((m.nranks for m in members), default=0)
+    world = [m for m in members if m.nranks == size]
     named = [m for m in world if not m.is_inferred]
     if len({m.key for m in named}) != 1:
         return
-    taken = {m.row["rank"] for m in named}
+    taken = {m.rank for m in named}
     owners = {m.owner for m in named}
     unnamed = [m for m in world if m.is_inferred]
-    ranks = Counter(m.row["rank"] for m in unnamed)
+    ranks = Counter(m.rank for m in unnamed)
     if any(rank in taken or count > 1 for rank, count in ranks.items()) or any(m.owner in owners for m in unnamed):
         return
     for m in unnamed:

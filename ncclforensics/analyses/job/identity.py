@@ -7,22 +7,16 @@ equal colour the same one (formats: NCCL's init lines, section 2; traps 8 and 9.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from itertools import combinations, islice
 from typing import Any
 
 import polars as pl
 
-from ncclforensics.analyses.job.communicator_ids import Member, group_by_key, name_communicators
-from ncclforensics.analyses.job.lifetimes import COMMUNICATOR_LIFETIME
-from ncclforensics.analyses.job.missing_init import inferred_members
+from ncclforensics.analyses.job.job_members import MEMBER
 from ncclforensics.analyses.job.stack_processes import STACK_PROCESS, RankIndex
-from ncclforensics.frames.columns import OWNER, no_rows
+from ncclforensics.frames.columns import OWNER
 from ncclforensics.frames.registry import analysis
 
 MOST_PROCESSES = 1 << 17  # without a communicator; more than any job has
-ROWS_AT_ONCE = 1 << 14  # turned from dictionaries into a frame
-MOST_PAIRS = 1_000_000  # pairs of unfinished communicators of one host and size that are compared
 
 PROCESS = {
     "host": pl.Categorical(),
@@ -35,16 +29,6 @@ PROCESS = {
     "last_source": pl.Int32(),
     "hint": pl.Int32(),  # the rank that the launcher or the file name suggests
     "is_cut": pl.Boolean(),  # its last line is incomplete
-}
-
-MEMBER = {
-    "job": pl.Int32(),
-    "key": pl.Categorical(),  # name of the communicator, equal on all its ranks
-    "rank_id": pl.Int32(),
-    "is_inferred": pl.Boolean(),  # the key is inferred: the log prints nothing that is equal on all ranks
-    "parent_key": pl.Categorical(),
-    "child_number": pl.Int32(),  # number of the child of its parent, from 0 or as NCCL numbers them
-    **COMMUNICATOR_LIFETIME,
 }
 
 RANK = {
@@ -125,35 +109,15 @@ def _bounded(per_file: pl.DataFrame, with_communicator: pl.DataFrame) -> pl.Data
 
 
 @analysis(MEMBER)
-def member(
-    communicator_lifetime: pl.DataFrame, calls_without_init: pl.DataFrame, process: pl.DataFrame
-) -> pl.DataFrame:
+def member(job_member: pl.DataFrame) -> pl.DataFrame:
     """Every membership: a communicator of a process, with its job-wide key and the rank of the job."""
-    members, _ = _assign_ranks(communicator_lifetime, calls_without_init, process)
-    rows = (
-        {
-            **m.row,
-            "job": m.job,
-            "key": m.key,
-            "rank_id": m.rank_id,
-            "is_inferred": m.is_inferred,
-            "parent_key": m.parent.key if m.parent else None,
-            "child_number": m.child_number,
-        }
-        for m in members
-        if m.rank_id is not None
-    )
-    # A row takes 1 KB while it is a dictionary, and there may be a million.
-    pieces = [no_rows(MEMBER)]
-    while chunk := list(islice(rows, ROWS_AT_ONCE)):
-        pieces.append(pl.DataFrame(chunk, schema=MEMBER))
-    return pl.concat(pieces)
+    return job_member.filter(~pl.col("is_alone") & pl.col("rank_id").is_not_null()).select(list(MEMBER))
 
 
 @analysis(RANK)
 def rank(
+    job_member: pl.DataFrame,
     communicator_lifetime: pl.DataFrame,
-    calls_without_init: pl.DataFrame,
     process: pl.DataFrame,
     work: pl.DataFrame,
     ras_member: pl.DataFrame,
@@ -166,7 +130,12 @@ def rank(
     A rank that only PyTorch or its Flight Recorder reports has neither host nor process; for a rank that only RAS
     shows, `host` is an address.
     """
-    _, rank_rows = _assign_ranks(communicator_lifetime, calls_without_init, process)
+    sources = process.select(*OWNER, "source")
+    known = job_member.filter(pl.col("is_hinted").is_not_null()).drop("source", "rank").sort("rank_id")
+    known = known.join(sources, on=OWNER, how="left", nulls_equal=True, maintain_order="left").rename(
+        {"job_rank": "rank"}
+    )
+    rank_rows = known.select(name for name in RANK if name != "dump").to_dicts()
     jobs, numbers = {rank_id["job"] for rank_id in rank_rows}, {rank_id["rank"] for rank_id in rank_rows}
     if len(jobs) < 2:
         largest = communicator_lifetime["nranks"].max()
@@ -211,175 +180,3 @@ def _dumped_ranks(stack_process: pl.DataFrame, known: list[dict[str, Any]]) -> p
         dump=pl.when(~is_named).then("first_dump"),
     )
     return dumped.unique(["rank", "host", "pid", "dump"], keep="first", maintain_order=True)
-
-
-def _assign_ranks(
-    communicator_lifetime: pl.DataFrame, calls_without_init: pl.DataFrame, process: pl.DataFrame
-) -> tuple[list[Member], list[dict[str, Any]]]:
-    members = name_communicators(communicator_lifetime)
-    processes = process.to_dicts()
-    without_init = inferred_members(calls_without_init.drop_nulls(OWNER), members, processes)
-    _doubt_subgroups(members, {m.owner for m in without_init})
-    members += without_init
-    jobs = _jobs(members, processes)
-    job_of = {owner: number for number, owners in enumerate(jobs) for owner in owners}
-    members_of_job: list[list[Member]] = [[] for _ in jobs]
-    processes_of_job: list[list[dict[str, Any]]] = [[] for _ in jobs]
-    for m in members:
-        m.job = job_of[m.owner]
-        members_of_job[m.job].append(m)
-    for p in processes:
-        processes_of_job[job_of[p["host"], p["pid"]]].append(p)
-    rank_rows: list[dict[str, Any]] = []
-    for number, (own_members, own_processes) in enumerate(zip(members_of_job, processes_of_job, strict=True)):
-        rank_rows += _ranks_of_job(number, own_members, own_processes, len(rank_rows))
-    return members, rank_rows
-
-
-def _doubt_subgroups(members: list[Member], begin_later: set[tuple[str, int]]) -> None:
-    """Mark communicators as inferred that are smaller than the largest, of processes whose log begins later.
-
-    Splits with one commId (2.18 to 2.21) or none are told apart by their order, which is not known there.
-    """
-    largest = max((m.row["nranks"] for m in members), default=0)
-    for m in members:
-        m.is_inferred |= m.owner in begin_later and m.parent is None and m.row["nranks"] < largest
-
-
-def _jobs(members: list[Member], processes: list[dict[str, Any]]) -> list[set[tuple[str, int]]]:
-    """Group processes that share a communicator into jobs; processes without any join the job if there is only one."""
-    leader: dict[tuple[str, int], tuple[str, int]] = {}
-
-    def find_leader(owner: tuple[str, int]) -> tuple[str, int]:
-        leader.setdefault(owner, owner)
-        while leader[owner] != owner:
-            leader[owner] = leader[leader[owner]]
-            owner = leader[owner]
-        return owner
-
-    first: dict[str, tuple[str, int]] = {}
-    for m in members:
-        leader[find_leader(m.owner)] = find_leader(first.setdefault(m.key, m.owner))
-    for left, right in _processes_in_crossed_init(members):
-        leader[find_leader(left)] = find_leader(right)
-    grouped: dict[tuple[str, int], set[tuple[str, int]]] = defaultdict(set)
-    for owner in list(leader):
-        grouped[find_leader(owner)].add(owner)
-    jobs = list(grouped.values())
-    without_communicator = {(p["host"], p["pid"]) for p in processes} - set(leader)
-    if without_communicator and len(jobs) == 1:
-        jobs[0] |= without_communicator
-    elif without_communicator:
-        jobs.append(without_communicator)
-    return jobs
-
-
-def _processes_in_crossed_init(members: list[Member]) -> list[tuple[tuple[str, int], tuple[str, int]]]:
-    """Return pairs of processes inside the init of two communicators of equal size and disjoint ranks on one host.
-
-    Ranks that create two communicators in different order share none, and would appear as two jobs. Splits of different
-    colours are different communicators.
-    """
-    unfinished = [
-        group
-        for group in group_by_key(members).values()
-        if not any(m.row["is_complete"] or m.row["end"] for m in group)
-    ]
-    # Of each host, size and colour: the sets of ranks in one init, and a process of each. Equal sets pair with the same
-    # others.
-    of_host: dict[tuple[str, int, int | None], dict[frozenset[int | None], dict[tuple[str, int], None]]] = {}
-    for group in unfinished:
-        ranks = frozenset(m.row["rank"] for m in group)
-        if len(ranks) == len(group):
-            for host in {m.row["host"] for m in group}:
-                alike = of_host.setdefault((host, group[0].row["nranks"], group[0].row["color"]), {})
-                alike.setdefault(ranks, {})[group[0].owner] = None
-    pairs = []
-    for alike in of_host.values():
-        for (ranks, owners), (others, other_owners) in islice(combinations(alike.items(), 2), MOST_PAIRS):
-            if ranks.isdisjoint(others):
-                pairs += [(owner, next(iter(other_owners))) for owner in owners]
-                pairs += [(next(iter(owners)), owner) for owner in other_owners]
-    return pairs
-
-
-def _ranks_of_job(job: int, members: list[Member], processes: list[dict[str, Any]], first: int) -> list[dict[str, Any]]:
-    largest = _largest_communicator(members)
-    by_process: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
-    rank_rows: list[dict[str, Any]] = []
-
-    def add(p: dict[str, Any], number: int | None, m: Member | None, *, is_hinted: bool) -> None:
-        row = m.row if m else {}
-        rank_id = {
-            "job": job,
-            "rank_id": first + len(rank_rows),
-            "rank": number,
-            "host": p["host"],
-            "pid": p["pid"],
-            "cudadev": row.get("cudadev"),
-            "busid": row.get("busid"),
-            "source": p["source"],
-            "is_hinted": is_hinted,
-        }
-        rank_rows.append(rank_id)
-        by_process[p["host"], p["pid"]].append(rank_id)
-        if m:
-            m.rank_id = rank_id["rank_id"]
-
-    hints = _usable_hints(largest, members, processes)
-    members_of: dict[tuple[str, int], list[Member]] = defaultdict(list)
-    largest_of: dict[tuple[str, int], list[Member]] = defaultdict(list)
-    for m in members:
-        members_of[m.owner].append(m)
-    for m in largest:
-        largest_of[m.owner].append(m)
-    taken_numbers = {m.row["rank"] for m in largest}
-    for p in processes:
-        owner = (p["host"], p["pid"])
-        own = members_of[owner]
-        memberships = (
-            largest_of[owner]
-            or [m for m in own if largest and m.row["nranks"] == largest[0].row["nranks"] and not m.row["is_complete"]][
-                :1
-            ]
-        )
-        if hints:
-            add(p, p["hint"], own[0] if own else None, is_hinted=True)
-        elif memberships:
-            for m in memberships:
-                add(p, p["hint"] if m.row["rank"] is None else m.row["rank"], m, is_hinted=m.row["rank"] is None)
-        else:
-            number = p["hint"] if p["hint"] not in taken_numbers else None
-            add(p, number, own[0] if own else None, is_hinted=number is not None)
-    for m in members:
-        m.rank_id = _rank_id_of(m, by_process[m.owner])
-    return rank_rows
-
-
-def _largest_communicator(members: list[Member]) -> list[Member]:
-    """Return the members of the job's largest communicator; of equal ones that with most members, then the first."""
-    groups = list(group_by_key(members).values())
-    if not groups:
-        return []
-    return max(groups, key=lambda g: (max(m.row["nranks"] for m in g), len(g), -min(m.row["created_pos"] for m in g)))
-
-
-def _usable_hints(largest: list[Member], members: list[Member], processes: list[dict[str, Any]]) -> bool:
-    """Whether file names number the processes: no communicator holds them all, and the numbers do not conflict."""
-    hints = [p["hint"] for p in processes]
-    with_membership = {m.owner for m in largest}
-    if None in hints or len(set(hints)) < len(hints) or len(with_membership) == len(processes) or not members:
-        return False
-    hint = {(p["host"], p["pid"]): p["hint"] for p in processes}
-    return all(hint[m.owner] == m.row["rank"] for m in largest) or max(m.row["nranks"] for m in members) < len(
-        processes
-    )
-
-
-def _rank_id_of(m: Member, candidates: list[dict[str, Any]]) -> int | None:
-    if m.rank_id is not None or len(candidates) == 1:
-        return m.rank_id if m.rank_id is not None else int(candidates[0]["rank_id"])
-    if m.parent is not None and m.parent.rank_id is not None:
-        return m.parent.rank_id
-    same_gpu = [c["rank_id"] for c in candidates if c["cudadev"] == m.row["cudadev"] and c["busid"] == m.row["busid"]]
-    return int(same_gpu[0]) if len(same_gpu) == 1 else None

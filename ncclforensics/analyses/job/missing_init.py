@@ -73,38 +73,51 @@ def calls_without_init(
     )
 
 
-def inferred_members(streams: pl.DataFrame, members: list[Member], processes: list[Row]) -> list[Member]:
-    """A member for every row of `calls_without_init`, under a name that its communicator's other members share."""
+def inferred_members(streams: pl.DataFrame, members: list[Member], processes: list[Row]) -> dict[int, Member]:
+    """A member for every row of `calls_without_init`, by its number, under the name that its communicator has."""
     hints = {(p["host"], p["pid"]): p["hint"] for p in processes}
     rows = streams.to_dicts()
-    joined = [_joined(row, members, hints) for row in rows]
-    rest = [row for row, member in zip(rows, joined, strict=True) if member is None]
-    found = [member for member in joined if member is not None]
+    vacancies = _vacancies(members) if rows else {}
+    found: dict[int, Member] = {}
     sizes: dict[int, list[Row]] = defaultdict(list)
-    for row in rest:
-        sizes[row["nranks"]].append(row)
+    for number, row in enumerate(rows):
+        if m := _joined(row, vacancies.get(row["nranks"], []), hints):
+            found[number] = m
+        else:
+            sizes[row["nranks"]].append({**row, "number": number})
     for nranks, group in sorted(sizes.items()):
-        for number, alike in enumerate(_classes(group, nranks)):
-            key = f"unnamed, {nranks} ranks, {number + 1}. of its size"
+        for place_of_class, alike in enumerate(_classes(group, nranks), 1):
+            key = f"unnamed, {nranks} ranks, {place_of_class}. of its size"
             numbers = [hints.get((row["host"], row["pid"])) for row in alike]
             known = {number for number in numbers if number is not None and number < nranks}
             is_numbered = len(known) == len(alike)
-            found += [_member(row, key, numbers[place] if is_numbered else None) for place, row in enumerate(alike)]
+            for row, rank in zip(alike, numbers, strict=True):
+                found[row["number"]] = _member(row, key, rank if is_numbered else None)
     return found
 
 
-def _joined(row: Row, members: list[Member], hints: dict[tuple[str, int], int | None]) -> Member | None:
+def _vacancies(members: list[Member]) -> dict[int, list[tuple[str, set[int], set[tuple[str, int]]]]]:
+    """Size -> its communicators of which ranks are missing: key, these ranks, and the processes of the others."""
+    ranks: dict[tuple[int, str], set[int | None]] = defaultdict(set)
+    owners: dict[tuple[int, str], set[tuple[str, int]]] = defaultdict(set)
+    for m in members:
+        ranks[m.nranks, m.key].add(m.rank)
+        owners[m.nranks, m.key].add(m.owner)
+    vacancies: dict[int, list[tuple[str, set[int], set[tuple[str, int]]]]] = defaultdict(list)
+    for nranks, key in ranks:
+        if free := set(range(nranks)) - ranks[nranks, key]:
+            vacancies[nranks].append((key, free, owners[nranks, key]))
+    return vacancies
+
+
+def _joined(
+    row: Row,
+    vacancies: list[tuple[str, set[int], set[tuple[str, int]]]],
+    hints: dict[tuple[str, int], int | None],
+) -> Member | None:
     """The member that a process is of a communicator whose Init lines other processes show; None if that is open."""
     owner = (row["host"], row["pid"])
-    groups: dict[str, list[Member]] = defaultdict(list)
-    for m in members:
-        if m.row["nranks"] == row["nranks"]:
-            groups[m.key].append(m)
-    vacant = []
-    for key, group in groups.items():
-        free = set(range(row["nranks"])) - {m.row["rank"] for m in group}
-        if free and owner not in {m.owner for m in group}:
-            vacant.append((key, free))
+    vacant = [(key, free) for key, free, owners in vacancies if owner not in owners]
     if len(vacant) != 1:
         return None
     key, free = vacant[0]
@@ -116,14 +129,8 @@ def _joined(row: Row, members: list[Member], hints: dict[tuple[str, int], int | 
 
 
 def _member(row: Row, key: str, rank: int | None) -> Member:
-    nothing = dict.fromkeys(
-        ("cudadev", "busid", "commid", "parent", "child", "color", "creator", "end", "end_pos", "end_source"), None
-    )
-    lifetime = {
-        **nothing, **{name: row[name] for name in ("host", "pid", "comm", "nranks", "source")}, "incarnation": 0,
-        "rank": rank, "created_pos": row["first_pos"], "line": None, "is_complete": True, "end_line": None,
-    }  # fmt: skip
-    return Member(lifetime, key=key, is_inferred=True)
+    owner = (row["host"], row["pid"])
+    return Member(owner, rank, row["nranks"], created_pos=row["first_pos"], key=key, is_inferred=True)
 
 
 def _classes(rows: list[Row], nranks: int) -> list[list[Row]]:
