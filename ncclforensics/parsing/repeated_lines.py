@@ -86,7 +86,7 @@ def _alike_in_all_processes(rows: pl.DataFrame, dialect: Dialect) -> pl.DataFram
     A line that stands for others already is told apart.
     """
     parts = rows["text"].str.splitn(dialect.prefix_marker, 2).struct.unnest()
-    process = pl.col("field_0").str.replace_many(list("123456789"), "0")
+    process = pl.col("field_0").str.replace_many(dict.fromkeys("123456789", "0"))
     stands_for_others = rows["launcher_repeats"].is_not_null() if "launcher_repeats" in rows.columns else False
     return parts.select(
         pl.when(pl.col("field_1").is_null()).then("field_0").otherwise(process), "field_1", pl.lit(stands_for_others)
