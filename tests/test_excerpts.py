@@ -309,3 +309,51 @@ def test_an_error_copied_without_its_place_has_that_of_the_same_error_elsewhere(
     assert [(finding.rule, finding.title, finding.certainty) for finding in found] == [
         ("shm-cuda-invalid-argument", "shared memory could not be registered with CUDA", "likely")
     ]
+
+
+def torchrun_table(*failures: tuple[int, str, int, str]) -> str:
+    """torchrun's table of failures, the root cause last: the rank, its host, its exit code, and the time."""
+    blocks = [
+        f"  time      : 2026-09-07_{time}\n  host      : {host}\n  rank      : {rank} (local_rank: {rank})\n"
+        f"  exitcode  : {code} (pid: {14690 + rank})\n  error_file: <N/A>\n  traceback : "
+        + (f"Signal {-code} received by PID {14690 + rank}\n" if code < 0 else "To enable traceback see: …\n")
+        for rank, host, code, time in failures
+    ]
+    head = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n" + "=" * 60 + "\ntrain.py FAILED\n"
+    others = "".join(f"[{number}]:\n{block}" for number, block in enumerate(blocks[:-1], 1))
+    root = "-" * 60 + f"\nRoot Cause (first observed failure):\n[0]:\n{blocks[-1]}" + "=" * 60 + "\n"
+    return head + "-" * 60 + f"\nFailures:\n{others}" + root
+
+
+@pytest.mark.parametrize(
+    ("host", "killed", "verdict"),
+    [
+        ("a", "13:03:28", "undecidable"),  # 30 s after SIGTERM, which it did not heed
+        ("a", "13:02:58", "rank-died"),  # found ended together with the first one
+        ("b", "13:03:28", "undecidable"),
+        ("b", "13:03:10", "rank-died"),  # may have ended before, and been found later
+    ],
+)
+def test_torchrun_kills_a_process_that_does_not_heed_sigterm(
+    host: str, killed: str, verdict: str, tmp_path: Path
+) -> None:
+    (tmp_path / "stderr.txt").write_text(torchrun_table((0, host, -9, killed), (1, "a", 1, "13:02:58")))
+
+    (row,) = analyze([tmp_path]).verdicts
+
+    assert row["verdict"] == verdict
+    assert "rank 1" in row["reason"].lower() or verdict == "rank-died"
+
+
+def test_the_warning_after_a_failed_socket_is_not_the_cause(tmp_path: Path) -> None:
+    prefix = "worker-2:83:2526 [0]"
+    (tmp_path / "job.log").write_text(
+        f"{prefix} misc/socket.cc:503 NCCL WARN Net : Call to recv from 10.0.0.9<41468> failed : Connection timed out\n"
+        f"{prefix} NCCL INFO misc/socket.cc:520 -> 2\n"
+        f"{prefix} transport/net_socket.cc:219 NCCL WARN NET/Socket : socket progress error\n"
+        f"{prefix} NCCL INFO transport/net.cc:870 -> 2\n{prefix} NCCL INFO proxy.cc:494 -> 2\n"
+    )
+    report = analyze([tmp_path])
+
+    assert "connections to 10.0.0.9<41468> failed" in report.verdicts[0]["reason"]
+    assert not [finding for finding in report.findings if finding.severity == "error" and finding.role == "cause"]

@@ -39,7 +39,7 @@ from ncclforensics.analyses.job.exit_reports import (
 )
 from ncclforensics.analyses.job.failure_events import LOST
 from ncclforensics.analyses.job.kernel_events import are_dated, of_these_days
-from ncclforensics.data.processes import ABORT, REQUESTED_ENDS, signal_name
+from ncclforensics.data.processes import ABORT, KILL, REQUESTED_ENDS, signal_name
 from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.registry import analysis
 
@@ -82,6 +82,9 @@ EXIT_FRAMES = (
 )
 
 
+# torchrun sends SIGTERM to the other processes of a host, and SIGKILL 30 s later (PContext.close of
+# torch/distributed/elastic/multiprocessing/api.py); it looks for ended processes more often than that.
+CLOSING_TIME, LOOKING_TIME = timedelta(seconds=25), timedelta(seconds=2)
 CLOCKS_DIFFER = timedelta(minutes=5)  # of hosts; NTP keeps them closer, and not all hosts have it
 
 
@@ -300,7 +303,7 @@ def _mark_consequences(
     for report in reports:
         if report.how == EXCEPTION and report.rank is not None:
             report.follows |= _is_soon_behind(handled[report.rank, report.row["source"]], report.row["pos"])
-        if report.signal in REQUESTED_ENDS:
+        if report.signal in REQUESTED_ENDS or (first is not None and _is_killed_by_launcher(report, first)):
             report.follows = True
         elif report.signal == ABORT:
             # A watchdog that timed out, or an uncaught NCCL error, aborts the process.
@@ -320,15 +323,27 @@ def _mark_consequences(
         report.is_by_clock = any(_is_close_on_another_host(other, report) for other in unexplained)
 
 
+def _is_killed_by_launcher(report: ExitReport, first: ExitReport) -> bool:
+    """Whether torchrun killed a process: after the first failure on its host, when it had not ended by SIGTERM."""
+    distance = _distance(report, first)
+    is_beside = first.node is not None and first.node == report.node  # both had ended when torchrun looked
+    return report.signal == KILL and distance is not None and distance >= (LOOKING_TIME if is_beside else CLOSING_TIME)
+
+
 def _is_close_on_another_host(report: ExitReport, other: ExitReport) -> bool:
     """Whether two processes of different hosts ended so close together that clocks may have exchanged their order."""
     if not (report.node and other.node) or _same_host(report.node, other.node):
         return False
+    distance = _distance(report, other)
+    return distance is not None and abs(distance) < CLOCKS_DIFFER
+
+
+def _distance(report: ExitReport, other: ExitReport) -> timedelta | None:
+    """How much later a process ended than another one; None if that is unknown."""
     try:
-        distance = datetime.fromisoformat(report.time) - datetime.fromisoformat(other.time)
+        return datetime.fromisoformat(report.time) - datetime.fromisoformat(other.time)
     except (ValueError, TypeError):  # no time, or one of them with a zone
-        return False
-    return abs(distance) < CLOCKS_DIFFER
+        return None
 
 
 TRACEBACK_LINES = 100

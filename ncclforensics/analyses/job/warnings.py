@@ -24,6 +24,9 @@ OFTEN_HARMLESS = frozenset(
     }
 )  # fmt: skip
 UNSHAPED = ("warning", "plugin_warning")
+# Frames and forms of warnings that NCCL prints only after another failure: of the socket, or of what asked for an abort
+# (persistentSocketThread of src/transport/net_socket.cc, ncclProxyCallAsync of src/proxy.cc).
+FOLLOWING = {"socket_error": "progress", "proxy_error": "aborted"}
 FRAMES = (
     *("failure", "shared_memory", "verbs", "ib_unusable", "ib_incompatible", "failover", "socket_error"),
     *("unix_socket", "proxy_error", "p2p_failure", "nvlink_fabric", "argument", "usage", "no_algorithm", "xml_error"),
@@ -129,6 +132,7 @@ def nccl_warning(
     classes = load("warning").form_classes("failure")
     kind = pl.col("form").replace_strict(classes, default=None, return_dtype=pl.String)
     is_consequence = (pl.col("frame") == "failure") & kind.is_in([AFTER, LOST])
+    is_consequence |= pl.col("form") == pl.col("frame").replace_strict(FOLLOWING, default=None, return_dtype=pl.String)
     # What the classes of `failure` say of a line that was survived, or of one at the end of a run, is said already.
     is_weighed = (pl.col("frame") == "failure") & (kind != CONTEXT) & (pl.col("went_on") | pl.col("at_end"))
     # NCCL looks for libraries of optional features in this way (libibverbs), and prints it where they are absent.
