@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import polars as pl
 import pytest
 
 from ncclforensics.inputs import exports
@@ -91,7 +92,22 @@ def test_an_export_that_is_cut_off_keeps_its_beginning() -> None:
     found = read(json.dumps({"events": EVENTS}, indent=4)[:-60])
 
     assert found is not None
-    assert found[0] == TEXTS[:3]
+    assert found[0][:3] == TEXTS[:3]
+    assert len(found[0]) == 4  # what is left of the last record
+
+
+@pytest.mark.parametrize("name", ["array", "array, one line", "objects over several lines", "aws logs get-log-events"])
+def test_a_damaged_record_in_the_middle_is_counted_and_the_others_are_read(name: str) -> None:
+    data = EXPORTS[name]
+    begin = data.index('"1')  # in the text of the second record
+    damaged = data[:begin] + "\x00" * 8 + data[begin + 5 :]
+
+    reader = exports.reader_of(data.encode())
+    assert reader is not None
+    rows, _ = exports.rows_of(damaged.encode(), reader, 7)
+
+    assert rows.filter("damaged").height == 1
+    assert rows.filter(~pl.col("damaged"))["text"].to_list() == [TEXTS[0], *TEXTS[2:]]
 
 
 def test_an_answer_of_loki_that_is_cut_off_keeps_its_beginning() -> None:

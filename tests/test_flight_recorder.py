@@ -651,3 +651,39 @@ def test_the_place_of_a_dump_in_an_array_is_not_its_rank(tmp_path: Path) -> None
     path = tmp_path / "all.json"
     path.write_text(json.dumps(dumps))
     assert not analyze([str(path)]).verdicts
+
+
+def _with_a_hole(text: str, behind: str) -> str:
+    """Overwrite some bytes behind the last such text, in the first of the entries that follow it."""
+    begin = text.index('"state"', text.index(behind))
+    return text[:begin] + "\x00" * 9 + text[begin + 9 :]
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+def test_the_head_of_damaged_json_is_read(rank: int, tmp_path: Path) -> None:
+    """The keys are sorted, so that what decides stands behind the damaged entry."""
+    for recorder in one_stops():
+        text = json.dumps(recorder.document(), sort_keys=True)
+        damaged = _with_a_hole(text, '"entries"') if recorder.rank == rank else text
+        (tmp_path / f"fr_rank_{recorder.rank}.json").write_text(damaged)
+
+    report = json_report.as_object(analyze([str(tmp_path)]))
+
+    assert verdict(report) == ("lagging-ranks", [2], "likely")
+    assert [entry["damaged"] for entry in report["inputs"]] == [int(number == rank) for number in range(4)]
+    assert report["inputs"][rank]["problems"] == ["is damaged JSON: 1 of its entries, or more, cannot be read"]
+
+
+@pytest.mark.parametrize("together", [_as_object, _as_answers])
+@pytest.mark.parametrize("rank", [1, 2])
+def test_a_damaged_dump_among_others_in_one_file_accuses_no_rank(together: Any, rank: int, tmp_path: Path) -> None:
+    dumps = [recorder.document() for recorder in one_stops()]
+    marker = {"pg_mark": 1}
+    dumps[rank] |= {"pg_config": dumps[rank]["pg_config"] | marker}
+    (tmp_path / "all.json").write_text(_with_a_hole(json.dumps(together(dumps)), "pg_mark"))
+
+    report = json_report.as_object(analyze([str(tmp_path)]))
+
+    assert verdict(report)[:2] == (("undecidable", []) if rank == 2 else ("lagging-ranks", [2]))
+    problems = [problem for entry in report["inputs"] for problem in entry["problems"]]
+    assert any("is damaged JSON" in problem and str(rank) in problem for problem in problems)

@@ -44,6 +44,7 @@ class OptionalNames(Protocol):
 
 Record = tuple[str, dict[str, Any]]  # the frame, and the columns
 Records = tuple[list[Record], list[str]]  # in order; problems
+DAMAGED = "damaged"  # in place of a frame: a record that cannot be read
 
 
 class Document(Format, Protocol):

@@ -14,7 +14,8 @@ import orjson
 
 from ncclforensics.data import nouns
 from ncclforensics.data.torch_calls import BATCHES
-from ncclforensics.formats import Record
+from ncclforensics.formats import DAMAGED, Record
+from ncclforensics.inputs.damaged_json import NOT_READ, elements_of_key, value_of_key
 from ncclforensics.inputs.plain_pickle import PROTOCOLS, load, walk
 from ncclforensics.inputs.tolerant_json import json_array, json_integer, json_number, json_object, json_text, parse_json
 
@@ -28,6 +29,7 @@ PICKLE_STARTS = tuple(bytes([0x80, protocol]) for protocol in PROTOCOLS)
 KEYS = (b"pg_config", b"pg_status", b"nccl_comm_state", b"comm_lib_version", b"profiling_name", b"collective_seq_id")
 ENTRY_KEYS = (b"frames", b"pg_id")
 ENTRIES = "entries"
+_HEAD_KEYS = ("version", "comm_lib_version", "nccl_version", "pg_config", "pg_status")
 ARROWS = ("->", "<-")  # in the titles of point-to-point calls; `is_p2p` exists from torch 2.4 on
 KEPT = 128  # completed entries before the last one; all that have not completed are kept
 OF_TORCH = ("/torch/", "/torch_npu/")  # in the paths of PyTorch's own code
@@ -59,11 +61,32 @@ def records(data: bytes) -> tuple[list[Record], list[str]]:
         value, problems = outcome.value, [outcome.problem] if outcome.problem else []
     else:
         value, problems = parse_json(data)
+    if value is None and problems:
+        document, lost = _undamaged(data.decode("utf-8", "replace"))
+        damage: list[Record] = [(DAMAGED, {})] * lost
+        if document:
+            problems = [f"is damaged JSON: {lost} of its entries, or more, cannot be read"]
+            return [*_head(document), *_calls(document), *damage], problems
     document = {ENTRIES: value} if isinstance(value, list) else json_object(value)  # torch 2.2 wrote the entries alone
     if problems and not data.startswith(PICKLE_STARTS):
         document = {**document, "pg_status": None}  # in JSON it stands behind the entries, and may be cut
-    entries = [entry for entry in json_array(document.get(ENTRIES)) if isinstance(entry, dict) and "state" in entry]
-    return [*_head(document), *(("recorder_call", _call(entry)) for entry in _kept(entries))], problems
+    return [*_head(document), *_calls(document)], problems
+
+
+def _undamaged(text: str) -> tuple[dict[str, Any], int]:
+    """Return what can be read of a dump whose JSON is damaged, and how many places in its entries cannot."""
+    entries, lost = elements_of_key(text, ENTRIES, _is_entry)
+    head = {key: value for key in _HEAD_KEYS if (value := value_of_key(text, key)) is not NOT_READ}
+    return {**head, ENTRIES: entries} if head or entries else {}, max(lost, 1)
+
+
+def _is_entry(value: object) -> bool:
+    return isinstance(value, dict) and "state" in value
+
+
+def _calls(document: Mapping[str, Any]) -> Iterator[Record]:
+    entries = [entry for entry in json_array(document.get(ENTRIES)) if _is_entry(entry)]
+    return (("recorder_call", _call(entry)) for entry in _kept(entries))
 
 
 def _head(document: Mapping[str, Any]) -> Iterator[Record]:

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 import orjson
 
 from ncclforensics.inputs.archives import Unpacked
+from ncclforensics.inputs.damaged_json import NOT_READ, objects_in
 from ncclforensics.inputs.tolerant_json import json_int32, json_object, parse_json
 
 # Keys of a dump, and those of an entry, by which the beginning of such a document is known.
@@ -23,6 +24,8 @@ _ENTRIES, _STATUS = "entries", "pg_status"
 _WRAPPED = ("dump", "data", "trace", "flight_recorder", "fr_trace", "result", "dumps", "ranks", "workers")
 _RANK_KEYS = ("rank", "global_rank")
 DEEPEST = 3  # levels above a dump
+LONGEST_KEY = 100  # characters
+CUT_DUMP = b'{"pg_config": {}, "pg_status": {'  # stands for a dump that cannot be read
 
 
 def is_bundle(head: bytes) -> bool:
@@ -47,14 +50,49 @@ def unpack_dumps(document: BinaryIO | io.BufferedIOBase, most: int | None, folde
     if _is_dump(value):
         return None
     found = Unpacked([], "; ".join(problems))
-    for name, dump in _dumps(value, "", DEEPEST):
+    dumps = _dumps(value, "", DEEPEST)
+    if value is None and problems:
+        dumps = iter(damaged := list(_undamaged(data.decode("utf-8", "replace"))))
+        lost = [name for name, dump in damaged if dump is None]
+        found.problem = f"is damaged JSON: {', '.join(lost) or 'a part of it'} cannot be read"
+    for name, dump in dumps:
         path = folder / str(len(found.files))
         try:
-            path.write_bytes(orjson.dumps(dump))
+            path.write_bytes(CUT_DUMP if dump is None else orjson.dumps(dump))
         except orjson.JSONEncodeError:  # orjson reads deeper values than it writes
             return Unpacked(found.files, "holds a dump that is nested too deeply; the rest is left out")
         found.files.append((name, path))
     return found if found.files else None
+
+
+def _undamaged(text: str) -> Iterator[tuple[str, Any]]:
+    """Yield the dumps in a damaged document, and None for one that is damaged itself."""
+    is_wrapper_damaged = False
+    for place, value in objects_in(text):
+        key = _key_before(text, place)
+        name = f"dump_{key}" if key.isdigit() else key
+        if value is not NOT_READ:
+            yield from _dumps(value, name, DEEPEST)
+            continue
+        beginning = text[place + 1 : place + LONGEST_KEY].lstrip().encode()
+        rank = next(
+            (_number_behind(beginning, key) for key in _RANK_KEYS if beginning.startswith(b'"%s"' % key.encode())), ""
+        )
+        if rank or (beginning.startswith((*_MARKERS, b'"version"')) and not (is_wrapper_damaged and key in _WRAPPED)):
+            yield f"rank_{rank}" if rank else name or "dump", None
+        is_wrapper_damaged = bool(rank)
+
+
+def _key_before(text: str, place: int) -> str:
+    """Return the key whose value begins at a place; empty if there is none."""
+    before = text[max(place - LONGEST_KEY, 0) : place].rstrip()
+    return before[:-1].rstrip().rstrip('"').rpartition('"')[2] if before.endswith(":") else ""
+
+
+def _number_behind(beginning: bytes, key: str) -> str:
+    """Return the number behind the first key of an object."""
+    number = beginning[len(key) + 2 :].lstrip(b': "').partition(b",")[0].strip(b' "')
+    return number.decode() if number.isdigit() else ""
 
 
 def _is_dump(value: object) -> bool:

@@ -30,6 +30,7 @@ SCHEMA = {
 }
 MOST_OBJECTS = 1 / 32  # of each byte: a record has a text and a time
 JUDGED = 1 << 16  # bytes of the beginning that are judged
+LONGEST_DAMAGED = 500  # characters of a damaged record that are kept
 Placed = tuple[int, Record]  # the number of the line that a record's text begins in, and the record
 Reader = Callable[[str], list[Placed]]
 
@@ -46,7 +47,11 @@ def reader_of(beginning: bytes) -> Reader | None:
         if any(key in head for key in OTHER_OBJECTS):
             return None
         text = head.decode("utf-8", "replace")
-        return _json_records if _is_json(text) and _json_records(text) else None
+        return (
+            _json_records
+            if _is_json(text) and any(not record.is_damaged for _, record in _json_records(text))
+            else None
+        )
     return _csv_records if _csv_columns(first.decode("utf-8", "replace").rstrip("\r")) is not None else None
 
 
@@ -87,7 +92,7 @@ def rows_of(data: bytes, read: Reader, source: int) -> tuple[pl.DataFrame, pl.Se
             "source": [source] * len(rows),
             "line": range(1, len(rows) + 1),
             "text": texts,
-            "damaged": [False] * len(rows),
+            "damaged": [record.is_damaged for _, _, record in rows],
             "cut": [False] * len(rows),
             "launcher_time": [record.time for _, _, record in rows],
             "launcher_node": [record.node for _, _, record in rows],
@@ -124,7 +129,10 @@ def _is_descending(head: bytes) -> bool:
 
 
 def _json_records(text: str) -> list[Placed]:
-    """The records of all JSON values in a text, whatever stands around them; one that is cut off is searched inside."""
+    """The records of all JSON values in a text, whatever stands around them; one that is cut off is searched inside.
+
+    An object that is damaged, and no wrapper of others, becomes a damaged record.
+    """
     decoder = json.JSONDecoder(strict=False)
     found: list[Placed] = []
     lines = _Lines(text)
@@ -133,7 +141,12 @@ def _json_records(text: str) -> list[Placed]:
         try:
             value, end = decoder.raw_decode(text, place)
         except (json.JSONDecodeError, RecursionError):
-            place = text.find("{", place + 1)
+            following = text.find("{", place + 1)
+            broken = text[place : following if following >= 0 else None].rstrip()
+            if found and not broken.endswith(("[", ":")):
+                lines.pass_by(place)
+                found.append((lines.line, Record(" ".join(broken[:LONGEST_DAMAGED].split()), is_damaged=True)))
+            place = following
             continue
         found += lines.place(records_in(value), end)
         lines.pass_by(end)
@@ -149,6 +162,11 @@ class _Lines:
         self._text = text
         self._place = 0
         self._line = 1
+
+    @property
+    def line(self) -> int:
+        """The number of the line at the place that was reached."""
+        return self._line
 
     def place(self, found: Iterable[Record], stop: int) -> Iterator[Placed]:
         """The records with the lines that they stand in, searched from the last one to `stop`."""

@@ -36,6 +36,7 @@ class Record:
     time: str | None = None
     node: str | None = None
     rank: int | None = None
+    is_damaged: bool = False  # the text is what is left of it
 
 
 @dataclass(frozen=True, slots=True)

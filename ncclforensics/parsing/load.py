@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.errors import Defect
-from ncclforensics.formats import DocumentReader, dialect, document
+from ncclforensics.formats import DAMAGED, DocumentReader, dialect, document
 from ncclforensics.formats import Records as DocumentRecords
 from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.sources import Source
@@ -131,12 +131,16 @@ class Records:
         reader.lines_read = len(records)
         rows: dict[str, list[dict[str, Any]]] = {}
         for number, (frame, columns) in enumerate(records[known:], known + 1):
+            if frame == DAMAGED:
+                continue
             rows.setdefault(frame, []).append({"source": reader.number, "line": number, **columns})
         origin = {"source": pl.Int32(), "line": pl.Int32()}
         frames = {
             name: [pl.DataFrame(own, schema_overrides=origin, infer_schema_length=None)] for name, own in rows.items()
         }
-        tally = {"source": reader.number, **dict.fromkeys(COUNTS, 0), "recognised": len(records) - known}
+        damaged = sum(frame == DAMAGED for frame, _ in records[known:])
+        counts = {**dict.fromkeys(COUNTS, 0), "recognised": len(records) - known - damaged, "damaged": damaged}
+        tally = {"source": reader.number, **counts}
         counted = pl.DataFrame([tally], schema=NO_TALLY.schema)
         self.add(Parsed(frames, counted, NO_HOSTS, pl.DataFrame(schema=SPEAKER)))
 
