@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,56 @@ def test_dumps_decide_where_watchdogs_name_another_rank(
     assert (found["verdict"], found["certainty"], found["culprits"]) == ("lagging-ranks", certainty, [2])
     assert phrase in found["reason"]
     assert ("instead" in found["reason"]) is bool(phrase)
+
+
+def write_job(folder: Path) -> list[int]:
+    """Write the logs of eight ranks of which the third lags; return their pids."""
+    fault = Fault(FaultKind.LAGGING, (2,))
+    generate(Plan(gpus_per_node=4, version="2.27.7", layers=1, steps=2, finish=Finish.KILLED, fault=fault), folder)
+    return [int((folder / f"nccl_rank{rank}.log").read_text().split(":", 2)[1]) for rank in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("lagging", "reporting", "expected", "phrase"),
+    [
+        (2, range(8), ("certain", [2]), ""),
+        (5, range(8), ("possible", [5]), "but by NCCL's lines the others wait for rank 2"),
+        (5, (0, 1, 2, 3), ("possible", [2]), "the watchdog of rank 2 timed out in work 16 of its own"),
+        (5, (0, 1, 3), ("certain", [2]), ""),  # these say nothing of ranks 2 and 5
+    ],
+)
+def test_watchdogs_that_contradict_the_lines_make_a_verdict_doubtful(
+    lagging: int, reporting: Sequence[int], expected: tuple[str, list[int]], phrase: str, tmp_path: Path
+) -> None:
+    write_job(tmp_path)
+    text = "".join(STATUS.format(rank=rank, work=15 if rank == lagging else 16) for rank in reporting)
+    (tmp_path / "stderr.txt").write_text(text)
+
+    found = hang(tmp_path)
+
+    assert (found["certainty"], found["culprits"]) == expected
+    assert phrase in found["reason"]
+
+
+@pytest.mark.parametrize(
+    ("outside", "dumped", "certainty"),
+    [(2, range(8), "certain"), (None, (0, 5), "certain"), (0, (0, 5, 6), "likely"), (0, range(8), "possible")],
+)
+def test_a_rank_outside_of_collectives_that_no_line_names_makes_a_verdict_less_sure(
+    outside: int | None, dumped: Sequence[int], certainty: str, tmp_path: Path
+) -> None:
+    pids = write_job(tmp_path)
+    for look in (1, 2):
+        folder = tmp_path / f"stacks-{look}"
+        folder.mkdir()
+        for rank in dumped:
+            text = stack_in_all_reduce(pids[rank])
+            own = f"{text.partition('    all_reduce')[0]}    read_next (dataset.py:212)\n    train_step (train.py:29)\n"
+            (folder / f"rank{rank}.txt").write_text(own if rank == outside else text)
+
+    found = hang(tmp_path)
+
+    assert (found["certainty"], found["culprits"]) == (certainty, [2])
 
 
 @pytest.mark.parametrize(

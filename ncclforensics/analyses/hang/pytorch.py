@@ -173,6 +173,26 @@ def _is_idle(row: Row) -> bool:
     return row["completed"] is not None and bool(row["completed"] >= row["enqueued"])
 
 
+def weigh_watchdogs(job: Job, diagnosis: Diagnosis) -> None:
+    """Make it a possibility that a rank did not make the call, if its own watchdog timed out in an unfinished one.
+
+    A rank that did not finish a call that it made (`how`) waits in it, too.
+    """
+    if diagnosis.verdict != "lagging-ranks" or diagnosis.how:
+        return
+    numbers = {*job.rank_numbers(diagnosis.culprits), *diagnosis.missing}
+    waiting = [
+        row
+        for row in job.timeouts
+        if row["rank"] in numbers and row["has_timed_out"] and row["enqueued"] is not None and not _is_idle(row)
+    ]
+    if waiting:
+        ranks = ranks_text(row["rank"] for row in waiting)
+        diagnosis.reason += f"; but the watchdog of {ranks} timed out in work {waiting[0]['enqueued']} of its own"
+        diagnosis.lower_certainty("possible")
+        diagnosis.add_evidence("context", [{**row, "rank_id": None} for row in waiting[:2]])
+
+
 def find_watchdog_timeout(job: Job) -> Diagnosis | None:
     """Find watchdog time-outs where no counter shows a rank with less work.
 

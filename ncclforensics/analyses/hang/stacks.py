@@ -209,6 +209,9 @@ def add_stack_evidence(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     of_culprits = [row for row in job.stacks if row["rank_id"] in diagnosis.culprits]
     others = [row for row in job.stacks if row["rank_id"] not in diagnosis.culprits]
     if not of_culprits:
+        if diagnosis.verdict == found.verdict == "lagging-ranks":  # of a rank that the lines do not name
+            diagnosis.reason += f"; by the stacks: {_groups_text(job, others)}, of other ranks than the one named"
+            diagnosis.lower_certainty("likely")
         return diagnosis
     if len({place_text(row) for row in job.stacks}) == 1:
         diagnosis.reason += f"; by the stacks {_groups_text(job, job.stacks)}"

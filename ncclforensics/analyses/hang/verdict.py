@@ -31,7 +31,7 @@ from ncclforensics.analyses.hang import (
     waiting,
 )
 from ncclforensics.analyses.hang.job import EVIDENCE_LINE, Diagnosis, Job, all_jobs
-from ncclforensics.data.names import MESSAGES
+from ncclforensics.data.names import MESSAGES, ranks_text
 from ncclforensics.frames.registry import analysis
 
 VERDICT = {
@@ -76,10 +76,20 @@ def _find_recorded_roots(job: Job) -> Diagnosis | None:
 
 
 def _prefer_proven(job: Job, reported: Diagnosis | None) -> Diagnosis | None:
-    """Return what NCCL's lines prove where it is the same, because they name the call and its line; else the report."""
+    """Return what NCCL's lines prove where it is the same, because they name the call and its line; else the report.
+
+    Where the lines name other ranks, the report says so and is a possibility: either source may lack its last lines.
+    """
     proven = waiting.find_waited_for_ranks(job) if reported else None
-    if reported and proven and (proven.certainty, proven.culprits) == ("certain", reported.culprits):
+    if not (reported and proven and proven.culprits):
+        return reported
+    if (proven.certainty, proven.culprits) == ("certain", reported.culprits):
         return proven
+    if reported.culprits and proven.verdict == "lagging-ranks" and set(proven.culprits).isdisjoint(reported.culprits):
+        ranks = ranks_text(job.rank_numbers(proven.culprits))
+        reported.reason += f"; but by NCCL's lines the others wait for {ranks}: one of the two lacks lines"
+        reported.lower_certainty("possible")
+        reported.add_evidence("context", proven.evidence_lines[:2])
     return reported
 
 
@@ -135,6 +145,7 @@ def _diagnose_jobs(frames: dict[str, pl.DataFrame]) -> list[tuple[Job, Diagnosis
         answers = (question(job) for question in QUESTIONS)
         diagnosis = next(answer for answer in answers if answer is not None)
         diagnosis = counts_join.weigh_counts(job, ras_evidence.add_ras_evidence(job, diagnosis))
+        pytorch.weigh_watchdogs(job, diagnosis)
         diagnosis = stacks.add_stack_evidence(job, diagnosis)
         recorder.mention_old_dumps(job, diagnosis)
         recorder.name_dumps(job, diagnosis)
