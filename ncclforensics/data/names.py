@@ -155,6 +155,16 @@ def count_of(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "es" if noun.endswith("s") else "s")
 
 
+def pci_address(busid: str) -> str:
+    """Format NCCL's number of a PCI device as the kernel prints it, without the function, which the number lacks.
+
+    >>> pci_address("5d000"), pci_address("1000b3000")
+    ('0000:5d:00', '10000:b3:00')
+    """
+    digits = busid[:-1].zfill(8)
+    return f"{digits[:-4]}:{digits[-4:-2]}:{digits[-2:]}"
+
+
 def at_least(number: int) -> str:
     """Format a large number, rounded down to two digits.
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.analyses.job.failure_events import LOST, NETWORK
+from ncclforensics.data.names import pci_address
 from ncclforensics.frames.columns import short_host, text_of
 from ncclforensics.rules.finding import Category, Finding, Line, Severity
 from ncclforensics.rules.registry import rule
@@ -79,17 +80,18 @@ def kernel_link_event(
 def _event_text(events: pl.DataFrame) -> str:
     """Describe the first of these kernel events and its device."""
     row = events.sort("source", "line").row(0, named=True)
+    address = pci_address(row["busid"]) if row["busid"] else "at an address that the line does not show"
     match row["form"]:
         case "sxid":
             return f"an NVSwitch reported a fatal error (SXid {row['xid']}: {row['fault']})"
         case "cable":
-            return f"the module of NIC {row['busid']} reported: {row['fault']}"
+            return f"the module of NIC {address} reported: {row['fault']}"
         case "fatal":
-            return f"NIC {row['busid']} reported a fatal error"
+            return f"NIC {address} reported a fatal error"
         case "bus_error":
-            return f"PCIe reported a fatal error of device {row['busid']}"
+            return f"PCIe reported a fatal error of device {address}"
         case "slot" | "contained":
-            return f"PCIe port {row['busid']} cut off the device below it"
+            return f"PCIe port {address} cut off the device below it"
     return f"the link of {row['netdev']} went down"
 
 

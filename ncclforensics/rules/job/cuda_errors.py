@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.data.cuda import AMD, CORRUPTED, HARDWARE, HIDDEN, MEMORY, OTHER, SELF_EXPLAINED, UNUSABLE
+from ncclforensics.data.names import pci_address
 from ncclforensics.data.processes import UNCONFIRMED_XIDS, XIDS
 from ncclforensics.frames.columns import OWNER, short_host, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
@@ -114,10 +115,11 @@ def cuda_gpu_fault(
         logged = [event for event in of_this_run if event["xid"] == xid]
         ranks = sorted({number for event in logged for number in event["ranks"]})
         hosts = sorted({event["host"] for event in logged if event["host"]})
-        gpus = ", ".join(sorted({str(event["busid"]) for event in logged}))
-        where = processes_text(ranks, hosts, rank) if ranks or hosts else f"GPU {gpus}"
+        addresses = sorted({f"{pci_address(event['busid'])}.0" for event in logged if event["busid"]})
+        gpus = f"GPU {', '.join(addresses)}" if addresses else "a GPU that the line does not name"
+        where = processes_text(ranks, hosts, rank) if ranks or hosts else gpus
         lines = pl.DataFrame([{"source": row["source"], "line": row["line"]} for row in logged])
-        detail = "logged by the kernel" + ("" if ranks else f", without the rank: GPU {gpus}")
+        detail = "logged by the kernel" + ("" if ranks else f", without the rank: {gpus}")
         detail += "; no job is in these files" * has_no_job
         is_of_host_alone = all(event["is_of_host_alone"] for event in logged)
         detail += "; neither this GPU nor the process is known from the run, only the host" * is_of_host_alone
