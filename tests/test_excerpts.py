@@ -357,3 +357,15 @@ def test_the_warning_after_a_failed_socket_is_not_the_cause(tmp_path: Path) -> N
 
     assert "connections to 10.0.0.9<41468> failed" in report.verdicts[0]["reason"]
     assert not [finding for finding in report.findings if finding.severity == "error" and finding.role == "cause"]
+
+
+@pytest.mark.parametrize(("option", "subject"), [("", "a process"), ("'--local_rank=2', ", "local rank 2")])
+def test_deepspeed_names_the_local_rank_of_a_process_in_its_command(option: str, subject: str, tmp_path: Path) -> None:
+    (tmp_path / "post.txt").write_text(
+        f"[2024-01-30 21:38:11,090] [ERROR] [launch.py:321:sigkill_handler] ['/usr/bin/python', {option}'train.py'] "
+        "exits with return code = -9\n"
+    )
+
+    found = {finding.rule: finding for finding in analyze([tmp_path]).findings}
+
+    assert found["app-process-died"].title == f"{subject} was killed by SIGKILL"

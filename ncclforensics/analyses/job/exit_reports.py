@@ -55,7 +55,7 @@ class ExitReport:
     reporter: str
     rank: int | None = None  # in the job
     child: int | None = None  # the launcher's number of the process: a rank only if the node fits
-    local_rank: int | None = None  # torchrun's number of the process on its node
+    local_rank: int | None = None  # torchrun's or DeepSpeed's number of the process on its node
     node: str | None = None
     pid: int | None = None
     signal: int | None = None
@@ -141,7 +141,7 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
             case "pdsh" | "clush":
                 yield _exit_report(row, row["form"], code, node=node)
             case "deepspeed":
-                yield _exit_report(row, "DeepSpeed's launcher", code)
+                yield _exit_report(row, "DeepSpeed's launcher", code, local_rank=row["local_rank"])
         previous = row
 
 
