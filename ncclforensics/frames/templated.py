@@ -19,6 +19,7 @@ from ncclforensics.parsing import templates
 from ncclforensics.parsing.templates import CALL_TEMPLATE, EncodedRows, distinct_rows
 
 TEMPLATES, OCCURRENCES = CALL_TEMPLATE, "call_occurrence"
+SLICE_ROWS = 1 << 19  # occurrences that an analysis processes at a time, to bound its memory
 
 
 @dataclass(frozen=True)
@@ -58,13 +59,14 @@ class TemplatedFrame:
         call_template, template = distinct_rows(ordered, ["source", *shared])
         template = template.gather(order.arg_sort())
         occurrences, start = [], 0
-        for piece in pieces:
+        pieces.reverse()
+        while pieces:
+            piece = pieces.pop()
             rows = (piece.occurrences[CALL_TEMPLATE] + start).alias(CALL_TEMPLATE)
             placed = with_positions(piece.occurrences.with_columns(source=first_rows["source"].gather(rows)), ends)
             placed = placed.drop("source", "line")
             occurrences.append(placed.with_columns(template.gather(rows).alias(CALL_TEMPLATE)))
             start += piece.templates.height
-        pieces.clear()
         return {TEMPLATES: call_template, OCCURRENCES: assemble(occurrences, columns)}
 
 

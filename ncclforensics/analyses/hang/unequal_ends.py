@@ -86,9 +86,14 @@ def _ending_between(job: Job, diagnosis: Diagnosis) -> list[int]:
     if diagnosis.verdict not in ("lagging-ranks", "rank-died") or not culprits:
         return []
     edges = [edge for edge in job.waits if edge["kind"] == "collective" and not culprits.isdisjoint(edge["waits_for"])]
-    positions = pl.Series([edge["pos"] for edge in edges], dtype=pl.Int64).implode()
+    positions = pl.Series([edge["pos"] for edge in edges], dtype=pl.Int64)
+    first: dict[int, int] = {}  # of these calls, by rank: only what stands behind it is counted, of long logs little
+    for edge in edges:
+        first[edge["waiter"]] = min(edge["pos"], first.get(edge["waiter"], edge["pos"]))
+    earliest = pl.Series([first.get(rank_id) for rank_id in range(1 + max(job.rank_ids))], dtype=pl.Int64)
+    later_calls = job.calls.select("rank_id", "pos").filter(job.calls["pos"] >= earliest.gather(job.calls["rank_id"]))
     place_from_end = (pl.len() - 1 - pl.int_range(pl.len())).over("rank_id")
-    numbered = job.calls.select("rank_id", "pos", calls=place_from_end).filter(pl.col("pos").is_in(positions))
+    numbered = later_calls.with_columns(calls=place_from_end).filter(pl.col("pos").is_in(positions.implode()))
     calls_behind = {(rank_id, pos): calls for rank_id, pos, calls in numbered.iter_rows()}
     later: dict[tuple[str, int], dict[int, int]] = defaultdict(dict)  # call -> rank id -> calls behind it
     for edge in edges:

@@ -16,7 +16,7 @@ import polars as pl
 
 from ncclforensics.analyses.job.repeated_lines import without_repeated
 from ncclforensics.frames.registry import analysis
-from ncclforensics.frames.templated import opcount_of
+from ncclforensics.frames.templated import SLICE_ROWS, opcount_of
 
 CALL_GAP = {
     "key": pl.Categorical(),
@@ -61,13 +61,11 @@ def call_gap(
         return pl.DataFrame(schema=CALL_GAP)
     place = pl.int_range(pl.len()).over("rank_id", order_by="created_pos")
     has_init = pl.col("line").is_not_null()
-    shapes = member.with_row_index("member").select("member", "key", "nranks", place=place, has_init=has_init)
+    shapes = member.select("key", "rank_id", "nranks", place=place, has_init=has_init).with_row_index("member")
     odd = shapes.filter(pl.col("key").is_in(keys.implode())).select("nranks", "place").unique()
     compared = shapes.join(odd, on=["nranks", "place"], how="semi").filter(~pl.col("key").is_in(partly_read.implode()))
-    calls = logged_call.with_columns(opcount_of(logged_call, call_occurrence))
-    calls = calls.filter(pl.col("member").is_in(compared["member"].implode()) & pl.col("nth").is_not_null())
-    calls = without_repeated(calls, repeated_call)
-    members = _sequences(calls.with_columns(call_line["signature"].gather(calls["call_line"])), compared)
+    columns = ("member", "call_line", "pos", "ordinal", "nth", opcount_of(logged_call, call_occurrence))
+    members = _sequences(without_repeated(logged_call.select(columns), repeated_call), call_line, compared)
     of_key: dict[str, list[Sequence]] = defaultdict(list)
     for sequence in members:
         of_key[sequence.key].append(sequence)
@@ -120,20 +118,21 @@ class Sequence:
         return {"key": self.key, "member": self.member, "rank_id": self.rank_id}
 
 
-def _sequences(calls: pl.DataFrame, compared: pl.DataFrame) -> list[Sequence]:
-    """The sequence of every member that makes a call, in the order of `member`."""
+def _sequences(calls: pl.DataFrame, call_line: pl.DataFrame, compared: pl.DataFrame) -> list[Sequence]:
+    """The sequence of every member that is compared and makes a call, in the order of `member`."""
+    signature, is_compared = call_line["signature"], pl.col("member").is_in(compared["member"].implode())
+    is_compared &= pl.col("nth").is_not_null()
     weighted = pl.struct("signature", "opcount").hash() * (2 * pl.col("nth").cast(pl.UInt64) + 1)
-    of_members = (
-        calls.with_columns(content=weighted)
-        .group_by("member")
-        .agg(pl.col("key", "rank_id").first(), content=pl.col("content").sum() + pl.len())
-        .join(compared.drop("key"), on="member")
-        .sort("member")
-    )
+    contents = [pl.DataFrame(schema={"member": pl.UInt32(), "content": pl.UInt64()})]
+    for part in (part.filter(is_compared) for part in calls.iter_slices(SLICE_ROWS)):
+        signed = part.with_columns(signature.gather(part["call_line"]))
+        contents.append(signed.group_by("member").agg(content=weighted.sum() + pl.len().cast(pl.UInt64)))
+    of_members = pl.concat(contents).group_by("member").agg(pl.col("content").sum())
+    of_members = of_members.join(compared, on="member").sort("member")
     first = of_members.unique("content", keep="first", maintain_order=True)
-    shown = calls.filter(pl.col("member").is_in(first["member"].implode())).sort("member", "nth")
-    parts = shown.select("member", "signature", "opcount").partition_by("member", maintain_order=True)
-    columns = dict(zip(first["content"], parts, strict=True))
+    shown = calls.filter(is_compared & pl.col("member").is_in(first["member"].implode())).sort("member", "nth")
+    signed = shown.select("member", "opcount", signature.gather(shown["call_line"]))
+    columns = dict(zip(first["content"], signed.partition_by("member", maintain_order=True), strict=True))
     return [
         Sequence(
             row["key"], row["member"], row["rank_id"], (row["nranks"], row["place"]), row["has_init"], row["content"],

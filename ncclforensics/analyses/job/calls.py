@@ -15,9 +15,9 @@ from ncclforensics.data.names import ELEMENT_BYTES
 from ncclforensics.data.versions import Version, releases
 from ncclforensics.frames.columns import OWNER, with_line
 from ncclforensics.frames.registry import analysis
+from ncclforensics.frames.templated import SLICE_ROWS
 from ncclforensics.parsing.templates import distinct_rows
 
-SLICE_ROWS = 1 << 19  # rows processed at a time, to bound memory
 ARGUMENTS = ("count", "datatype", "op", "root")
 _PRINTED_IN_BYTES = pl.Series(["AllGather", "Broadcast"], dtype=pl.Categorical()).implode()
 PRINTS_ELEMENTS_FROM = (2, 22)

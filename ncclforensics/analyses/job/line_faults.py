@@ -180,7 +180,8 @@ def _doubled(lines: pl.DataFrame) -> pl.DataFrame:
 def _moved(connection: pl.DataFrame) -> pl.DataFrame:
     """Connections of collectives in which two neighbouring channels stand the other way round: 0, 2, 1, 3."""
     same_pair = [*OWNER, "source", "form", "direction", "from", "to"]
-    rows = connection.filter(pl.col("conn").fill_null(0) == 0).sort("source", "line")
+    rows = connection.filter(pl.col("conn").fill_null(0) == 0).select(*same_pair, "line", "channel")
+    rows = rows.sort("source", "line")
     channel = pl.col("channel").cast(pl.Int64)
     steps = {f"step{place}": channel.shift(-place - 1) - channel.shift(-place) for place in range(3)}
     rows = rows.with_columns(**{name: step.over(same_pair) for name, step in steps.items()})

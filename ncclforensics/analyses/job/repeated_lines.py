@@ -7,11 +7,13 @@ they are not equal, lines changed places.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import polars as pl
 
 from ncclforensics.analyses.job.line_faults import DOUBLED
 from ncclforensics.frames.registry import analysis
-from ncclforensics.frames.templated import opcount_of
+from ncclforensics.frames.templated import SLICE_ROWS, opcount_of
 
 REPEATED_CALL = {
     "pos": pl.Int64(),
@@ -42,16 +44,29 @@ def repeated_call(
     rank_ids = logged_call.filter(pl.col("key").is_in(keys) & ~pl.col("rank_id").is_in(partly_read))["rank_id"].unique()
     calls = logged_call.select("rank_id", "member", "call_line", "pos", opcount_of(logged_call, call_occurrence))
     # Without a counter are lines that print none, and those whose counter is beyond 63 bits.
-    calls = calls.filter(pl.col("rank_id").is_in(rank_ids.implode())).drop_nulls("opcount")
+    is_compared = pl.col("rank_id").is_in(rank_ids.implode()) & pl.col("opcount").is_not_null()
     has_copies = bool((line_fault["kind"] == DOUBLED).any())
-    doubled = _next_to_each_other(calls if has_copies else calls.clear())
+    doubled = _next_to_each_other(calls.filter(is_compared) if has_copies else calls.clear())
     if doubled.height:
         calls = calls.join(doubled, on="pos", how="anti", maintain_order="left")
-    is_back = (pl.col("opcount").diff() < 0).any()
-    back = calls.group_by("member").agg(pl.col("rank_id").first(), is_back=is_back).filter("is_back")["rank_id"]
-    odd = calls.filter(pl.col("rank_id").is_in(back.unique().implode())) if back.len() else calls.clear()
+    back = _ranks_that_count_back(part.filter(is_compared) for part in calls.iter_slices(SLICE_ROWS))
+    odd = calls.filter(is_compared & pl.col("rank_id").is_in(back.implode())) if back.len() else calls.clear()
     rows = [row for calls_of_rank in odd.partition_by("rank_id") for row in _repeated_of(calls_of_rank)]
     return pl.concat([doubled, pl.DataFrame(rows, schema=REPEATED_CALL, orient="row")])
+
+
+def _ranks_that_count_back(parts: Iterable[pl.DataFrame]) -> pl.Series:
+    """The ranks with a communicator whose counter falls. `parts`: calls in their order, a few at a time."""
+    opcount = pl.col("opcount")
+    ends = [
+        part.group_by("member").agg(
+            pl.col("rank_id").first(), first=opcount.first(), last=opcount.last(), is_back=(opcount.diff() < 0).any()
+        )
+        for part in parts
+    ]
+    is_back = pl.col("is_back").any() | (pl.col("first") < pl.col("last").shift()).any()
+    of_members = pl.concat(ends).group_by("member").agg(pl.col("rank_id").first(), is_back=is_back) if ends else None
+    return pl.Series(dtype=pl.Int32) if of_members is None else of_members.filter("is_back")["rank_id"].unique()
 
 
 def _next_to_each_other(calls: pl.DataFrame) -> pl.DataFrame:
