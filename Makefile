@@ -66,7 +66,8 @@ bench: $(VENV)/installed-dev
 	$(BIN)/python -m tests.benchmarks.bench --cmd $(BIN)/ncclforensics
 
 bench-volume: $(VENV)/installed-dev
-	$(BIN)/python -m tests.benchmarks.bench --cmd $(BIN)/ncclforensics --volume
+	BENCH_CPU_TIME=1 $(BIN)/python -m tests.benchmarks.bench --cmd $(BIN)/ncclforensics --volume \
+		--page docs/performance.md
 
 bench-curve: $(VENV)/installed-dev
 	BENCH_CPU_TIME=1 $(BIN)/python -m tests.benchmarks.curve --cmd $(BIN)/ncclforensics --page docs/performance.md
