@@ -430,7 +430,7 @@ def test_of_several_ranks_without_a_dump_none_is_named(tmp_path: Path, absent: s
     report = judged(tmp_path, [recorder for recorder in ranks if recorder.rank not in absent])
 
     assert verdict(report) == ("undecidable", [], "likely")
-    assert report["hang"]["collect_next"][0].startswith("the Flight Recorder dumps of ranks")
+    assert report["hang"]["collect_next"][0].startswith("collect the Flight Recorder dumps of ranks")
 
 
 def test_one_dump_without_an_open_call_shows_nothing_of_the_others(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from ncclforensics import analyze
 from ncclforensics.report.build import Report
+from ncclforensics.report.next_steps import split_step
+from ncclforensics.report.without_job import steps_without_job
 from ncclforensics.simulate.generate import generate
 from ncclforensics.simulate.plan import Fault, FaultKind, Plan
 from ncclforensics.views import json_report
@@ -22,8 +24,26 @@ def squeezed(text: str) -> str:
     return "".join(text.split())
 
 
+def steps_of(report: Report) -> list[str]:
+    jobs = report.verdicts[:1]
+    return report.other_steps(jobs[0]) if jobs else steps_without_job(report.run)
+
+
+OPENINGS = ("collect ", "take ", "set ", "set, ", "run ", "read ", "print ", "list ", "give ", "or take ")
+CONDITIONS = ("on the next run, ", "while it stands still, ", "now or on the next run, ")
+
+
+def is_advice(step: str) -> bool:
+    """Whether a step is a verb and its object, with a command at most at its end."""
+    text, command = split_step(step)
+    for condition in CONDITIONS:
+        text = text.removeprefix(condition)
+    return text.startswith(OPENINGS) and "`" not in text + command
+
+
 def last_lines(report: Report, *, everything: bool = False) -> str:
     commands = {command.line for row in report.verdicts[:1] for command in report.run_now(row)}
+    commands |= {split_step(step)[1] for step in steps_of(report)}
     lines = screen(report, width=WIDTH, everything=everything).splitlines()
     assert all(len(line) <= WIDTH or line.strip() in commands for line in lines)
     rows = [line[start : start + WIDTH] for line in lines for start in range(0, max(len(line), 1), WIDTH)]
@@ -36,8 +56,12 @@ def test_the_last_screen_shows_the_verdict_and_what_to_run_now(incident: Inciden
     reports = [(checked(incident).report, True)] + [(answer(incident).report, False)] * incident.is_hang
     for report, everything in reports:
         shown = last_lines(report, everything=everything)
+        assert all(map(is_advice, steps_of(report)))
         for row in report.verdicts[:1]:
             finding = report.finding_of(row)
+            if "Notknown:" in shown:  # below a finding that is sure, in a sentence: it would seem to contradict it
+                assert row["verdict"] == "undecidable"
+                continue
             assert row["verdict"].upper() in shown
             assert squeezed(finding.title if finding else row["reason"]) in shown
             assert all(squeezed(command.line) in shown for command in report.run_now(row)[:1])
@@ -50,7 +74,8 @@ def of(name: str) -> Report:
 def test_a_sure_cause_stands_above_what_is_not_decided() -> None:
     shown = last_lines(of("two-ranks-disagree-on-a-size"))
 
-    assert shown.index("ERROR(certain)") < shown.index("UNDECIDABLE")
+    assert shown.index("ERROR(certain)") < shown.index("Known:theerrorabove.Notknown:whetherranksstillwait")
+    assert "UNDECIDABLE" not in shown
 
 
 TIMED_OUT = (
@@ -64,7 +89,8 @@ def test_a_certain_consequence_stands_above_what_is_not_decided(tmp_path: Path) 
 
     shown = screen(analyze([tmp_path]), width=WIDTH)
 
-    assert shown.index("ERROR  (certain)") < shown.index("UNDECIDABLE")
+    assert shown.index("ERROR  (certain)") < shown.index("Known: that the job hung, and the error above.")
+    assert "Hung: yes; PyTorch's watchdog reported it. Last line with a time at 01:58:45." in shown
     assert shown.count("post.txt:1") == 1
 
 
@@ -107,7 +133,7 @@ def test_the_ranks_of_one_host_are_looked_at_by_one_command(tmp_path: Path) -> N
     pids = report.run["rank"].filter(pl.col("rank").is_in(culprits)).sort("rank")["pid"]
     assert of_processes.line == f"for p in {' '.join(map(str, pids))}; do py-spy dump --native --pid $p; done"
     assert of_machine.where == of_processes.where
-    assert shown.index("CULPRITS") < shown.index("and7more") < shown.index("waiting:")
+    assert shown.index("culprits:ranks8-15ongpu-d001") < shown.index("waiting:ranks0-7,16-31(24of32)")
 
 
 def test_a_second_rank_behind_and_a_rank_without_log_stand_beside_a_mismatch(tmp_path: Path) -> None:
@@ -136,7 +162,7 @@ def test_stacks_that_are_there_are_not_asked_for() -> None:
 def test_evidence_names_the_rank_and_shows_the_arguments_that_differ() -> None:
     shown = screen(of("another-broadcast-root"), width=WIDTH)
 
-    assert "rank 4: … Broadcast:" in shown
+    assert "rank 4 #6: Broadcast: … count 65536 datatype 6 op 0 root 4" in shown
 
 
 def test_hosts_with_another_version_of_nccl_are_listed(tmp_path: Path) -> None:
@@ -150,3 +176,43 @@ def test_hosts_with_another_version_of_nccl_are_listed(tmp_path: Path) -> None:
 
     assert "NCCL VERSIONS DIFFER" in shown
     assert "gpu-1, gpu-2" in shown
+
+
+def test_a_comparison_that_failed_leads_to_the_traceback_and_nobody_waits() -> None:
+    report = of("pytorch-compares-calls-and-they-differ")
+    shown = screen(report, width=WIDTH)
+
+    assert "Failed: yes; PyTorch compared the calls and raised an error." in shown
+    assert "stopped with an error: ranks 0, 1, 3 (3 of 4)" in shown
+    assert "waiting" not in shown
+    assert "py-spy" not in shown
+    assert "    sed -n 1," in shown
+
+
+def test_the_only_silent_rank_is_the_suspect_in_the_headline() -> None:
+    report = of("three-ranks-time-out-and-one-is-silent")
+
+    (headline,) = (line for line in screen(report, width=200).splitlines() if line.startswith("ERROR"))
+    assert headline.endswith("; suspect rank 2")
+    assert json_report.as_object(report)["hang"]["suspects"] == [2]
+    assert "UNDECIDABLE" not in screen(report, width=WIDTH)
+
+
+def test_what_shows_the_hang_and_its_time_stand_on_one_line(tmp_path: Path) -> None:
+    assert "Hung: not shown by these logs." in screen(of("one-rank-stops-before-an-allreduce"), width=WIDTH)
+    assert "Hung: yes; a call of PyTorch timed out." in screen(
+        of("three-ranks-time-out-and-one-is-silent"), width=WIDTH
+    )
+
+
+def test_a_number_of_a_call_is_never_contradicted_by_the_opcount_of_nccl() -> None:
+    shown = screen(of("another-broadcast-root"), width=WIDTH, height=40)
+
+    assert "#6: its position among a rank's calls" in shown
+    assert shown.count("opCount") == 1  # which says that it is another count
+
+
+def test_the_header_says_of_how_many_ranks_these_are() -> None:
+    assert screen(of("one-rank-is-started-late"), width=WIDTH)
+    for name, text in (("the-culprits-log-is-absent", "15 of 16 ranks"),):
+        assert text in screen(of(name), width=WIDTH).splitlines()[0]

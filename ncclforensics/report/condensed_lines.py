@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
+from ncclforensics.data.names import MESSAGES, ROOTED
+
 MARKERS = ("NCCL WARN", "NCCL INFO", "NVRM: Xid")  # behind them NCCL or the driver reports something
 DROPPED = ("NCCL INFO",)  # of these, those that say nothing themselves
 POINTERS = ("0x", "(nil)")
+OWN_COUNT = "opCount"  # NCCL's number of a call, which is no position in most versions
+SIDE_NOTES = ("[/", "[nranks=")  # in brackets: a source file, the size of the communicator
+LOGGED_FROM = (".cpp:", ".cc:", ".hpp:")  # the source file in the prefix of PyTorch's own lines
+WITH_ROOT = (*ROOTED, *MESSAGES)
 LEFT_OUT = "…"
+SHARE_OF_END = 0.45  # of a line that is cut in its middle
 
 
 def condensed(line: str, longest: int) -> str:
     """Return a line; one that is longer than this without what few readers need, each gap marked by an ellipsis.
 
     >>> condensed("a:1:1 [0] NCCL INFO Bcast: opCount 1 sendbuff 0x7f buff 0x8f count 4", 40)
-    '… Bcast: opCount 1 … count 4'
+    '… Bcast: … count 4'
     >>> condensed("RuntimeError: [/src/tcp/pair.cc:553] Connection closed by peer", 40)
     'RuntimeError: … Connection closed by peer'
+    >>> condensed("[E1122 08:57:17.18 ProcessGroupGloo.cpp:9] Rank 2 timed out in 15 ms. Look at all logs.", 40)
+    '… Rank 2 timed out in 15 ms. …'
     """
     line = line.strip()
     if len(line) <= longest:
         return line
+    line = _first_sentence(line)
     words: list[str] = []
-    for word in _from_message(line).split():
-        if word.startswith(POINTERS):
+    message = _from_message(line).split()
+    unread = {OWN_COUNT} if any(f"{name}:" in message for name in WITH_ROOT) else {OWN_COUNT, "root"}
+    for word in message:
+        if word.startswith(POINTERS) or (words and words[-1] in unread):
             words[-1:] = [LEFT_OUT]  # the pointer and its name
         else:
-            words.append(LEFT_OUT if word.startswith("[/") and word.endswith("]") else word)
+            words.append(LEFT_OUT if word.startswith(SIDE_NOTES) and word.endswith("]") else word)
     kept = [word for place, word in enumerate(words) if word != LEFT_OUT or words[place - 1 : place] != [LEFT_OUT]]
     return " ".join(kept)
 
@@ -40,8 +52,46 @@ def cut(text: str, longest: int) -> str:
     return f"{text[: max(text.rfind(' ', 0, longest), 1)]} {LEFT_OUT}"
 
 
+def cut_middle(text: str, longest: int) -> str:
+    """Return a text of at most this length: between its beginning and its end, which decide, words are left out.
+
+    >>> cut_middle("Duplicate GPU detected : rank 6 and rank 7 both on CUDA device 4000", 44)
+    'Duplicate GPU detected … CUDA device 4000'
+    >>> cut_middle("a" * 9, 6)
+    'aa…aaa'
+    """
+    for edge in (text, text.removesuffix(f" {LEFT_OUT}"), text.strip(f"{LEFT_OUT} ")):
+        if len(edge) <= longest:
+            return edge
+    text = text.strip(f"{LEFT_OUT} ")
+    room = longest - len(f" {LEFT_OUT} ")
+    words, tail = text.split(" "), list[str]()
+    while words and len(" ".join([words[-1], *tail])) <= room * SHARE_OF_END:
+        tail.insert(0, words.pop())
+    room -= len(" ".join(tail))
+    head: list[str] = []
+    while words and len(" ".join([*head, words[0]])) <= room:
+        head.append(words.pop(0))
+    while head and not _has_letters(head[-1]):
+        head.pop()
+    if head and tail:
+        return f"{' '.join(head)} {LEFT_OUT} {' '.join(tail)}"
+    return text[: (longest - 1) // 2] + LEFT_OUT + text[-(longest // 2) :]
+
+
+def _first_sentence(line: str) -> str:
+    """Return the first sentence of a message, which says what happened."""
+    sentence, end, rest = line.partition(". ")
+    is_sentence = end and rest[:1].isupper() and _has_letters(sentence) and " " in sentence
+    return f"{sentence}. {LEFT_OUT}" if is_sentence else line
+
+
 def _from_message(line: str) -> str:
     """Return the line from its marker on, if something follows it."""
+    for name in LOGGED_FROM:
+        head, mark, rest = line.partition(name)
+        if mark and head.startswith("[") and _has_letters(rest.partition("]")[2]):
+            return f"{LEFT_OUT} {rest.partition(']')[2].strip()}"
     places = [(line.find(marker), marker) for marker in MARKERS]
     found = [(place, marker) for place, marker in places if place > 0 and _has_letters(line[place + len(marker) :])]
     if not found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,11 +14,13 @@ from ncclforensics.analyses.hang.init import FAILED, OTHER_SIZE, SAME_GPU, SAME_
 from ncclforensics.analyses.job.exit_reports import EXCEPTION, GPU_MEMORY, HOST_MEMORY
 from ncclforensics.analyses.job.torch_text import COMPARED
 from ncclforensics.data.names import count_of, ranks_text
-from ncclforensics.data.variables import LOOK_AGAIN
+from ncclforensics.data.variables import COLLECT_STUCK_HOSTS, LOOK_AGAIN, STACKS_OF_HOST
 from ncclforensics.frames.protocol import Frames
 
 Row = dict[str, Any]
 MOST_PLACES = 4
+LONGEST_TRACEBACK = 30  # lines of a file that are printed
+_OF_CULPRITS = ("culprit", "minority", "failure")  # labels of evidence
 MOST_PROCESSES = 16  # in one command
 _EXPLAINED = (EXCEPTION, GPU_MEMORY, HOST_MEMORY)  # ends of a process of which the kernel has no more to say
 
@@ -40,6 +43,21 @@ _OF_MISSING_RANKS = [
 _OF_ONE_PROCESS, _DEBUGGER = "py-spy", "gdb"
 # Verdicts on a rank that stands somewhere: its stack says where.
 _OF_STANDING_RANKS = ("lagging-ranks", "p2p-unmatched", "cross-communicator-deadlock", "init-incomplete")
+
+PRINT_PLACEMENT = (
+    "print what the launcher sets for these ranks: "
+    "`env | grep -E '^(RANK|WORLD_SIZE|LOCAL_RANK|CUDA_VISIBLE_DEVICES)='`"
+)
+
+
+def split_step(step: str) -> tuple[str, str]:
+    """Return what a step says, and the command at its end, if there is one.
+
+    >>> split_step("list the dead processes: `ncclras -v`"), split_step("collect the log of rank 3")
+    (('list the dead processes', 'ncclras -v'), ('collect the log of rank 3', ''))
+    """
+    text, mark, command = step.partition(": `")
+    return (text, command.removesuffix("`")) if mark and command.endswith("`") else (step, "")
 
 
 def by_place(steps: Iterable[Command]) -> dict[str, list[str]]:
@@ -73,18 +91,37 @@ def other_steps(run: Frames, row: Row) -> list[str]:
     places = list(_culprits_by_place(run, row).values())
     left = [*places[MOST_PLACES:], *(processes[MOST_PROCESSES:] for processes in places[:MOST_PLACES])]
     if number := sum(map(len, left)):
-        steps.append(f"the same for the other {count_of(number, 'rank')}")
+        steps.append(f"run the same for the other {count_of(number, 'rank')}")
     if row["verdict"] == "rank-missing":
-        steps.append("the output of the launcher, which may say why these ranks did not start")
+        steps.append("read the output of the launcher, which may say why these ranks did not start")
     elif row["verdict"] == "rank-died" and run["process_exit"].filter("is_first").is_empty():
-        steps.append("the exit code of the process that ended, and its stderr")
-    elif row["culprits"] and any(text in row["reason"] for text in (SAME_GPU, SAME_NUMBER, OTHER_SIZE)):
-        steps.append("RANK, WORLD_SIZE, LOCAL_RANK and CUDA_VISIBLE_DEVICES as the launcher sets them for these ranks")
+        steps.append("collect the exit code of the process that ended, and its stderr")
+    elif any(text in row["reason"] for text in (SAME_GPU, SAME_NUMBER, OTHER_SIZE)):
+        steps.append(PRINT_PLACEMENT)
     elif row["verdict"] in _OF_STANDING_RANKS and row["culprits"] and not commands(run, row):
-        steps.append("on the next run, while it stands still: py-spy dump --native of these ranks")
+        steps.append(
+            f"on the next run, while it stands still, take the stacks on the hosts of these ranks: `{STACKS_OF_HOST}`"
+        )
+    elif row["verdict"] == "init-incomplete" and row["rests_on_stall"] and not row["missing"]:
+        steps += COLLECT_STUCK_HOSTS
+    steps += _traceback(run, row)
     if row["rests_on_stall"] and not _was_ended(run):
         steps.append(LOOK_AGAIN)
     return steps
+
+
+def _traceback(run: Frames, row: Row) -> list[str]:
+    """Print the lines above the one that reports an exception: its traceback names the line of the training code."""
+    cited = run["verdict_evidence"].filter((pl.col("job") == row["job"]) & pl.col("what").is_in(_OF_CULPRITS))
+    raised = run["process_exit"].filter(pl.col("how") == EXCEPTION).select("source", "line")
+    if row["how"] != COMPARED:
+        cited = cited.join(raised, on=["source", "line"], how="semi")
+    for source, line in cited.select("source", "line").iter_rows():
+        file = run.inputs[source].source
+        if file.seekable and file.archive is None and file.remote is None:
+            lines = f"{max(line - LONGEST_TRACEBACK, 1)},{line}"
+            return [f"read the traceback, which names the line of code: `sed -n {lines}p {shlex.quote(file.path)}`"]
+    return []
 
 
 def _has_fault_in_init(row: Row) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from ncclforensics import __version__
 from ncclforensics.data.names import certainty_text, count_of, known, printable, ranks_text, sentence
 from ncclforensics.report.build import Report, Row
+from ncclforensics.report.next_steps import split_step
 from ncclforensics.report.summary import not_shown, summary
 from ncclforensics.report.without_job import reason_without_job, steps_without_job
 from ncclforensics.rules.finding import Finding
@@ -17,7 +18,7 @@ from ncclforensics.views.markdown_syntax import code, details, fenced, inline, t
 from ncclforensics.views.rank_map import HostRanks, Part, RankMap
 from ncclforensics.views.text_coverage import coverage
 from ncclforensics.views.text_layout import render_text
-from ncclforensics.views.text_times import stop_text
+from ncclforensics.views.text_times import hang_text
 
 MARKS = {Part.CULPRIT: "✗", Part.WAITS: "·", Part.NEITHER: ""}
 
@@ -52,7 +53,7 @@ def _body(report: Report, title: str, *, everything: bool) -> Iterator[str]:
         yield from _job(report, row, title, is_worst=number == 1, everything=everything)
     if not report.verdicts:
         yield f"**undecidable**: {inline(reason_without_job(report.run))}\n"
-        yield _list(steps_without_job(report.run))
+        yield _steps(steps_without_job(report.run))
     yield f"{inline(coverage(report).plain)}\n"
     if jobs[len(shown) :]:
         rest = [f"**{row['verdict']}** ({row['certainty']}): {inline(row['reason'])}" for row in jobs[len(shown) :]]
@@ -81,7 +82,7 @@ def _job(report: Report, row: Row, title: str, *, is_worst: bool, everything: bo
     finding = job["finding"]
     texts = [job["title"]] if job["title"] not in title else []
     texts += [job["detail"]] if job["detail"] else []
-    texts += [stopped] if (stopped := stop_text(report, row)) else []
+    texts += [stopped] if (stopped := hang_text(report, row)) else []
     sure = certainty_text(row["verdict"], row["certainty"])
     yield f"**{row['verdict']}**{sure}. {inline(' '.join(sentence(text) for text in texts))}\n"
     if is_worst and (first := cause(report)):
@@ -95,8 +96,8 @@ def _job(report: Report, row: Row, title: str, *, is_worst: bool, everything: bo
         yield f"Run now on {inline(where)}:\n"
         yield fenced("".join(f"{printable(line)}\n" for line in lines))
     if job["steps"]:
-        yield f"{'Then' if job['commands'] else 'Collect'}:\n"
-        yield _list(job["steps"])
+        yield f"{'Then' if job['commands'] else 'What to do'}:\n"
+        yield _steps(report.other_steps(row))
     if row["culprits"] or row["missing"]:
         yield _ranks(job["map"])
     if job["beside"]:
@@ -205,8 +206,10 @@ def _long_table(summary: str, heads: Sequence[str], rows: Sequence[Sequence[str]
     return f"{inline(summary)}:\n\n{shown}"
 
 
-def _list(texts: list[str]) -> str:
-    return _items([inline(text) for text in texts])
+def _steps(steps: list[str]) -> str:
+    """Return steps as a list, with their commands as code."""
+    parts = [split_step(step) for step in steps]
+    return _items([f"{inline(text)}: {code(command)}" if command else inline(text) for text, command in parts])
 
 
 def _items(items: list[str]) -> str:

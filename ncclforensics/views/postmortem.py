@@ -22,7 +22,7 @@ from ncclforensics.views.author_note import Cover
 from ncclforensics.views.headline import cause, short_ranks, shown_verdicts, summary
 from ncclforensics.views.text_benchmarks import expected
 from ncclforensics.views.text_coverage import coverage
-from ncclforensics.views.text_times import stop_text
+from ncclforensics.views.text_times import hang_text
 
 TEMPLATES = Path(__file__).parent / "templates"
 MOST_CURVES = 6
@@ -96,7 +96,7 @@ def _job(report: Report, row: Row) -> dict[str, Any]:
     matrix, unit = charts.connections(report, row["job"])
     return {
         **postmortem_parts.job_parts(report, row),
-        "stopped": stop_text(report, row),
+        "stopped": hang_text(report, row),
         "waiting": Markup(charts.waiting(report, row)),
         "times": Markup(charts.times(report, row)),
         "matrix": Markup(matrix),

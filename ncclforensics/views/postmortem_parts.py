@@ -10,7 +10,7 @@ from ncclforensics.analyses.fabric.counters import PORT
 from ncclforensics.data.names import operation_text, waiting_text
 from ncclforensics.report.build import Report, Row
 from ncclforensics.report.chain import chain
-from ncclforensics.report.next_steps import by_place
+from ncclforensics.report.next_steps import by_place, split_step
 from ncclforensics.rules.finding import Finding, Severity
 from ncclforensics.rules.shared.port_text import port_name
 from ncclforensics.views import text_counters
@@ -18,6 +18,7 @@ from ncclforensics.views.headline import shown_verdicts
 from ncclforensics.views.rank_map import rank_map
 from ncclforensics.views.text_chain import WORDS
 from ncclforensics.views.text_layout import place_of
+from ncclforensics.views.text_times import without_doubt
 
 MOST_JOBS = 4  # shown in full
 MOST_COUNTERS, MOST_PORTS = 64, 64
@@ -32,12 +33,12 @@ def job_parts(report: Report, row: Row) -> dict[str, Any]:
         "row": row,
         "finding": finding,
         "title": finding.title if finding else row["reason"],
-        "detail": finding.detail if finding else "",
+        "detail": without_doubt(row, finding.detail) if finding else "",
         "severity": report.severity_of(row),
         "chain": _chain(report, row),
         "culprits": culprits(report, row),
         "commands": by_place(report.run_now(row)),
-        "steps": report.other_steps(row),
+        "steps": [split_step(step) for step in report.other_steps(row)],
         "map": rank_map(report, row),
         "beside": _beside(report, row),
         "waits": waits(report, row),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import polars as pl
 from rich.text import Text
 
@@ -22,7 +24,7 @@ def coverage(report: Report) -> Text:
     known = report.run["rank"]["host"].unique().cast(pl.String)
     hosts = 0 if known.null_count() or len(printed_hosts(known)) < len(known) else len(known)
     jobs, files = len(report.verdicts), len(report.run.inputs)
-    of_world = f" of {world!r}" if world and world != seen and jobs == 1 else f" in {jobs} jobs" if jobs > 1 else ""
+    of_world = "" if jobs > 1 else _size_text(report, seen, world)
     partly = sum(not reading.is_whole and not reading.problems for reading in report.run.inputs)
     items = [
         f"{count} {noun.singular if count == 1 else noun.plural}"
@@ -33,7 +35,8 @@ def coverage(report: Report) -> Text:
     lines = "NCCL lines" if "nccl-log" in kinds else "known lines"
     if seen:
         of_hosts = f" on {hosts} host{'s' * (hosts != 1)}" * bool(hosts)
-        items.append(f"{'at least ' * is_least}{seen} rank{'s' * (seen != 1)}{of_world}{of_hosts}")
+        counted = f"{'at least ' * is_least}{seen}{of_world} rank{'s' * (seen != 1 or bool(of_world))}"
+        items.append(f"{counted}{f' in {jobs} jobs' * (jobs > 1)}{of_hosts}")
     items += [
         *_version_items(report),
         f"{files} file{'s' * (files != 1)}" + (f", {partly} read at both ends only" if partly else ""),
@@ -44,6 +47,17 @@ def coverage(report: Report) -> Text:
     if tally.get("damaged"):
         items.append(f"{tally['damaged']:,} damaged")
     return Text(" · ".join(items), style="dim")
+
+
+def _size_text(report: Report, seen: int, world: Any) -> str:
+    """Say of how many ranks these are, if that is known to be more: of at least as many as the highest number needs."""
+    numbers = report.run["rank"]["rank"].drop_nulls().to_list()
+    for row in report.verdicts:
+        numbers += [*row["missing"], *row["suspects"], *row["absent"]]
+    least = max(numbers, default=-1) + 1
+    if world and world >= least:
+        return f" of {world!r}" if world != seen else ""
+    return f" of at least {least}" if least > seen else ""
 
 
 def _recognised_text(recognised: int, lines: int) -> str:

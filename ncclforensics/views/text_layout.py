@@ -59,6 +59,12 @@ def indented(part: RenderableType) -> Padding:
     return Padding(part, (0, 0, 0, 2))
 
 
+def one_row(text: Text) -> Text:
+    """Keep a text on one row of the terminal, cut with an ellipsis where it is too long."""
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text
+
+
 def table_without_header() -> Table:
     """Return a table without a header; the caller adds the columns."""
     return Table(box=None, padding=(0, 2, 0, 0), show_header=False, show_edge=False, pad_edge=False)

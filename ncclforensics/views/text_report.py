@@ -44,7 +44,7 @@ from ncclforensics.views.text_layout import (
     table_without_header,
 )
 from ncclforensics.views.text_machines import machines
-from ncclforensics.views.text_steps import run_now
+from ncclforensics.views.text_steps import other_steps, run_now
 
 Row = dict[str, Any]
 MOST_CULPRITS = 8
@@ -82,7 +82,7 @@ def _parts(report: Report, verbose: bool) -> list[RenderableType]:
         parts += _job(report, row, verbose, causes if index == 0 and not first else [])
     if not jobs:
         parts.append(Text(f"\nUNDECIDABLE  {reason_without_job(report.run)}", style="bold"))
-        parts += [heading("COLLECT"), *(indented(Text(step)) for step in steps_without_job(report.run))]
+        parts += other_steps("WHAT TO DO", steps_without_job(report.run))
     for finding in others:
         if finding not in first and finding.severity is not Severity.INFO:
             parts += _finding(report, finding)
@@ -206,9 +206,7 @@ def _job(report: Report, row: Row, verbose: bool, causes: list[Finding]) -> list
     parts += chain_text(report, row) + culprits(report, row)
     now, steps = report.run_now(row), report.other_steps(row)
     parts += run_now(now, len(now) if verbose else MOST_LINES)
-    if steps:
-        shown = steps if verbose else steps[:MOST_LINES]
-        parts += [heading("THEN" if now else "COLLECT"), *(indented(Text(step)) for step in shown)]
+    parts += other_steps("THEN" if now else "WHAT TO DO", steps if verbose else steps[:MOST_LINES])
     parts += _grid(report, row)
     parts += mismatch(report, row)
     parts += _waits(report, row, verbose)

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-import polars as pl
 from rich.console import RenderableType
 from rich.text import Text
 
-from ncclforensics.data.names import certainty_text, printable, ranks_text, sentence, waiting_text
+from ncclforensics.data.names import certainty_text, printable, ranks_text, sentence
 from ncclforensics.report.build import Report
-from ncclforensics.report.condensed_lines import condensed
 from ncclforensics.report.summary import not_shown
 from ncclforensics.report.without_job import reason_without_job, steps_without_job
-from ncclforensics.rules.finding import Finding, Line, Role, Severity
+from ncclforensics.rules.finding import Finding, Role, Severity
+from ncclforensics.views.screen_evidence import evidence, legend
+from ncclforensics.views.screen_ranks import culprits_by_host, waiting
 from ncclforensics.views.text_chain import chain_text
 from ncclforensics.views.text_coverage import coverage
 from ncclforensics.views.text_layout import (
     STYLE,
     heading,
     indented,
+    one_row,
     place_of,
-    quoted,
     render_text,
     table_without_header,
 )
@@ -39,8 +38,8 @@ from ncclforensics.views.text_report import (
     mismatch,
     run_table,
 )
-from ncclforensics.views.text_steps import run_now
-from ncclforensics.views.text_times import host_versions, stop_text
+from ncclforensics.views.text_steps import other_steps, run_now
+from ncclforensics.views.text_times import hang_text, host_versions, is_suspected, open_question, without_doubt
 
 Row = dict[str, Any]
 HEIGHT = 24  # lines of the smallest terminal that is in use
@@ -48,9 +47,6 @@ MARGIN = 2  # lines for the prompt below the report
 MOST_COMMANDS = 4
 MOST_OTHERS = 5
 MOST_LINES = 3
-WITHOUT_LOG = "read-missing-log-is-evidence"
-LONGEST_LINE = 54  # characters of a line that is shown with its prefix
-WIDEST = 24  # characters to which places in files are filled up
 
 
 @dataclass(slots=True)
@@ -66,7 +62,7 @@ def screen(report: Report, *, width: int, height: int = HEIGHT, color: bool = Fa
     """Return the report of `hang`, or with `everything` of `check`; its last `height` lines say what matters most."""
     shown = _main_finding(report, everything=everything)
     overview = _overview(report, shown) if everything else []
-    sections = [section for section in _sections(report, shown, everything=everything) if section.parts]
+    sections = [section for section in _sections(report, shown, width, everything=everything) if section.parts]
     text = _fitting(sections, height - MARGIN, width, lambda parts: render_text(parts, width=width, color=color))
     return (render_text(overview, width=width, color=color) if overview else "") + text
 
@@ -106,7 +102,15 @@ def _main_finding(report: Report, *, everything: bool) -> Finding | None:
     if jobs and jobs[0]["verdict"] not in ("undecidable", "no-hang"):
         return None
     findings = _others(report)
-    return next(iter(leading_findings(jobs, findings) or (findings if everything or not jobs else [])), None)
+    shows_nothing = not jobs or _rests_on_nothing(report, jobs[0])
+    return next(iter(leading_findings(jobs, findings) or (findings if everything or shows_nothing else [])), None)
+
+
+def _rests_on_nothing(report: Report, row: Row) -> bool:
+    """Whether an undecided verdict says only that the logs show no communicator and no call."""
+    finding = report.finding_of(row)
+    has_lines = finding is not None and bool(finding.evidence)
+    return row["verdict"] == "undecidable" and not (has_lines or row["suspects"] or row["victims"])
 
 
 def _others(report: Report) -> list[Finding]:
@@ -115,15 +119,15 @@ def _others(report: Report) -> list[Finding]:
     return [f for f in report.findings if id(f) not in verdicts and f.severity is not Severity.INFO]
 
 
-def _sections(report: Report, shown: Finding | None, *, everything: bool) -> list[_Section]:
+def _sections(report: Report, shown: Finding | None, width: int, *, everything: bool) -> list[_Section]:
     jobs = report.verdicts
-    sections = [] if everything else [_Section(0, [_one_line(coverage(report))])]
+    sections = [] if everything else [_Section(0, [one_row(coverage(report))])]
     if shown is not None:
-        sections += _of_finding(report, shown)
+        sections += _of_finding(report, shown, width)
     others = [finding for finding in _others(report) if finding is not shown]
     cause = next((finding for finding in others if is_sure_cause(finding)), None) if shown is None else None
     if jobs:
-        sections += _of_job(report, jobs[0], cause, is_first=shown is None)
+        sections += _of_job(report, jobs[0], cause, shown, width)
         sections += [_Section(4, _other_jobs(report, jobs))]
     elif not everything:
         sections += [_Section(0, [Text(f"\nUNDECIDABLE  {reason_without_job(report.run)}", style="bold")])]
@@ -167,11 +171,6 @@ def _repeats(report: Report, finding: Finding, cause: Finding | None) -> bool:
     return verdict is not None and bool(finding.ranks) and set(finding.ranks) <= set(verdict.ranks)
 
 
-def _one_line(text: Text) -> Text:
-    text.no_wrap, text.overflow = True, "ellipsis"
-    return text
-
-
 def _behind_option(report: Report, jobs: list[Row]) -> str:
     """Say what the option -v adds."""
     count = sum(finding.severity is Severity.INFO and finding.rule != GAP for finding in report.findings)
@@ -179,54 +178,28 @@ def _behind_option(report: Report, jobs: list[Row]) -> str:
     return ", ".join(["all lines of evidence", *(["ranks and their last calls"] if jobs else []), *notes])
 
 
-def _of_finding(report: Report, finding: Finding) -> list[_Section]:
+def _of_finding(report: Report, finding: Finding, width: int) -> list[_Section]:
     severity = str(finding.severity)
     head = Text.assemble(("\n", ""), (severity.upper(), STYLE[severity]), (f"  ({finding.certainty})  ", "dim"))
-    parts: list[RenderableType] = [head.append(finding.title, "bold")]
+    row = report.verdicts[0] if report.verdicts else None
+    suspect = f"; suspect {ranks_text(row['suspects'])}" if row and is_suspected(report, row) else ""
+    parts: list[RenderableType] = [head.append(finding.title + suspect, "bold")]
     parts += [indented(Text(sentence(line))) for line in (finding.detail,) if line]
     is_advice = finding.role is not Role.CONSEQUENCE or not report.verdicts  # else what to collect says it
     remedy: list[RenderableType] = [indented(Text(sentence(finding.remedy)))] if finding.remedy and is_advice else []
-    return [_Section(0, parts), _Section(6, _evidence(report, finding)), _Section(1, remedy)]
-
-
-def _evidence(report: Report, *findings: Finding | None) -> list[RenderableType]:
-    """Cite lines that show a finding, each on one line of the screen: first one of each kind."""
-    ranks = _rank_by_line(report)
-    shown: dict[str, str] = {}
-    for finding in filter(None, findings):
-        for line in _of_each_kind(finding.evidence)[:MOST_LINES]:
-            cited, rank = report.cited(line.source, line.line), ranks.get((line.source, line.line))
-            if (place := place_of(report, cited)) not in shown and (text := quoted(cited).strip()):
-                shown[place] = ("" if rank is None else f"rank {rank}: ") + condensed(text, LONGEST_LINE)
-    width = min(max(map(len, shown), default=0), WIDEST)
-    texts = [Text.assemble((place.ljust(width), "cyan"), "  ", text) for place, text in shown.items()]
-    return [indented(_one_line(text)) for text in texts[:MOST_LINES]]
-
-
-def _rank_by_line(report: Report) -> dict[tuple[int, int], int]:
-    """Return the rank that printed a line, of lines that show calls or a verdict."""
-    numbers = report.run["rank"].select("rank_id", "rank").drop_nulls()
-    rows = [report.run[name].select("source", "line", "rank_id") for name in ("shown_call", "verdict_evidence")]
-    known = pl.concat(rows).drop_nulls().join(numbers, on="rank_id")
-    return {(source, line): rank for source, line, rank in known.select("source", "line", "rank").iter_rows()}
-
-
-def _of_each_kind(lines: list[Line]) -> list[Line]:
-    """Order lines so that one of each label comes first."""
-    seen: Counter[str] = Counter()
-    turns = []
-    for line in lines:
-        turns.append(seen[line.what])
-        seen[line.what] += 1
-    return [line for _, _, line in sorted(zip(turns, range(len(lines)), lines, strict=True))]
+    return [_Section(0, parts), _Section(6, evidence(report, width, finding)), _Section(1, remedy)]
 
 
 def _letters(text: str) -> str:
     return "".join(letter for letter in text.casefold() if letter.isalnum())
 
 
-def _of_job(report: Report, row: Row, cause: Finding | None, *, is_first: bool) -> list[_Section]:
+def _of_job(report: Report, row: Row, cause: Finding | None, shown: Finding | None, width: int) -> list[_Section]:
+    """Return the parts on a job: its verdict, or below a finding that is `shown` above it what is not decided."""
     finding = report.finding_of(row)
+    state = [indented(Text(text))] if (text := hang_text(report, row)) else []
+    if shown is not None and row["verdict"] == "undecidable":
+        return [_Section(0, [Text(""), indented(Text(open_question(report, row, shown))), *state])]
     head = Text.assemble(
         ("\n", ""),
         (row["verdict"].upper(), STYLE[report.severity_of(row)]),
@@ -234,65 +207,23 @@ def _of_job(report: Report, row: Row, cause: Finding | None, *, is_first: bool) 
     )
     parts: list[RenderableType] = [head.append(finding.title if finding else row["reason"], "bold")]
     if finding and finding.detail and _letters(finding.detail) not in _letters(finding.title):
-        parts.append(indented(Text(sentence(finding.detail))))
-    if not is_first:
-        return [_Section(2, parts)]
+        parts.append(indented(Text(sentence(without_doubt(row, finding.detail)))))
+    if shown is not None:
+        return [_Section(2, [*parts, *state])]
     if cause is not None:
         parts.append(indented(Text(f"Cause ({cause.certainty}): {cause.title.removesuffix('.')}.", "bold")))
-    if stopped := stop_text(report, row):
-        parts.append(indented(Text(stopped)))
-    incident, evidence = chain_text(report, row), _evidence(report, cause, finding)
-    waiting = _waiting(report, row)
+    parts += state
+    incident, lines = chain_text(report, row), evidence(report, width, cause, finding)
+    waits = waiting(report, row)
     tables = [table for most in (MOST_LINES, 1) if (table := culprits(report, row, most))]
-    shorter = [[*tables[-1], *waiting], tables[-1], [*_culprits_by_host(report, row), *waiting]] if tables else []
-    sections = [_Section(0, parts), _Section(1, [*tables[0], *waiting], shorter) if tables else _Section(5, waiting)]
-    sections += [_Section(3, incident or evidence, [evidence] if incident else [])]
+    by_host = [*culprits_by_host(report, row), *waits]
+    has_several = len(row["culprits"]) > 1
+    shorter = [[*tables[-1], *waits], *([by_host] * has_several), tables[-1], by_host] if tables else []
+    sections = [_Section(0, parts), _Section(1, [*tables[0], *waits], shorter) if tables else _Section(5, waits)]
+    sections += [_Section(3, incident or lines, [lines] if incident else [])]
+    sections += [_Section(5, legend(report, finding))]
     sections += [_Section(5, mismatch(report, row)), _Section(4, host_versions(report, row))]
     return sections
-
-
-def _culprits_by_host(report: Report, row: Row) -> list[RenderableType]:
-    """Name the culprits of each host in one line."""
-    ranks = (
-        report.run["rank"].filter(pl.col("rank_id").is_in(row["culprits"])).drop_nulls(["rank", "host"]).sort("rank")
-    )
-    hosts = ranks.group_by(pl.col("host").cast(pl.String), maintain_order=True).agg("rank")
-    named = [f"{ranks_text(numbers)} on {host}" for host, numbers in hosts.iter_rows()]
-    more = [f"{len(named) - MOST_LINES} more hosts"] if len(named) > MOST_LINES else []
-    return [indented(_one_line(Text(f"culprits: {'; '.join([*named[:MOST_LINES], *more])}")))] if named else []
-
-
-def _waiting(report: Report, row: Row) -> list[RenderableType]:
-    """Say in one line which ranks wait, then which are behind, too, and which have no log."""
-    if not row["victims"] or not row["culprits"]:
-        return []
-    lagging = _other_lagging_ranks(report, row)
-    victims = report.numbers(row["victims"])
-    total = report.run["rank"].filter(pl.col("job") == row["job"]).height
-    count = len(row["victims"])
-    lines = [f"waiting: {ranks_text(victims)} ({count} of {total})" if victims else f"waiting: {count} of {total}"]
-    places = [f"{ranks_text(report.numbers(rank_ids))} at {where}" for rank_ids, where in lagging[:MOST_LINES]]
-    places += [f"{len(lagging) - MOST_LINES} more places"] if len(lagging) > MOST_LINES else []
-    also = [f"also behind: {'; '.join(places)}"] if places else []
-    also += [finding.title for finding in report.findings if finding.rule == WITHOUT_LOG]
-    return [indented(Text(lines[0])), *(indented(_one_line(Text(line))) for line in also)]
-
-
-def _other_lagging_ranks(report: Report, row: Row) -> list[tuple[list[int], str]]:
-    """Rank ids that wait for nothing, for which others wait, and where: as far as the verdict is not about them.
-
-    A job may have a second fault, which the first one does not explain.
-    """
-    waits = report.waits(row["job"])
-    concerned = set(report.run["member"].filter(pl.col("key") == pl.lit(row["key"], pl.String))["rank_id"])
-    concerned |= {wait["waiter"] for wait in waits} | set(row["culprits"])
-    lagging: list[tuple[list[int], str]] = []
-    distinct = {id(wait["waits_for"]): wait for wait in waits}  # ranks that wait in one call share the tuple
-    for wait in sorted(distinct.values(), key=lambda wait: len(wait["waits_for"])):
-        if lacking := set(wait["waits_for"]) - concerned:
-            concerned |= lacking
-            lagging.append((sorted(lacking), waiting_text(wait, report.groups.text(wait["key"]))))
-    return lagging
 
 
 def _other_jobs(report: Report, jobs: list[Row]) -> list[RenderableType]:
@@ -302,7 +233,7 @@ def _other_jobs(report: Report, jobs: list[Row]) -> list[RenderableType]:
         earlier = ", an earlier run on the same GPUs" if row["job"] in report.earlier_runs else ""
         verdict = row["verdict"].upper() + certainty_text(row["verdict"], row["certainty"])
         title = finding.title if finding else row["reason"]
-        lines.append(_one_line(Text(f"job {number} of {len(jobs)}{earlier}: {verdict}  {title}")))
+        lines.append(one_row(Text(f"job {number} of {len(jobs)}{earlier}: {verdict}  {title}")))
     more = [Text(f"and {len(lines) - MOST_LINES} more jobs", style="dim")] if len(lines) > MOST_LINES else []
     return [Text(""), *lines[:MOST_LINES], *more] if lines else []
 
@@ -332,8 +263,7 @@ def _steps(report: Report, jobs: list[Row], advised: Finding | None) -> list[Ren
     now, then = (report.run_now(jobs[0]), report.other_steps(jobs[0])) if jobs else ([], steps_without_job(report.run))
     parts: list[RenderableType] = []
     parts += run_now(now, MOST_COMMANDS)
-    if then:
-        parts += [heading("THEN" if now else "COLLECT"), *(indented(Text(step)) for step in then[:2])]
+    parts += other_steps("THEN" if now else "WHAT TO DO", then[:2])
     if not parts and advised is not None and advised.remedy:
         parts += [heading("WHAT TO DO"), indented(Text(sentence(advised.remedy)))]
     return parts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import RenderableType
 from rich.text import Text
 
-from ncclforensics.report.next_steps import Command, by_place
+from ncclforensics.report.next_steps import Command, by_place, split_step
 from ncclforensics.views.text_layout import heading, indented
 
 
@@ -23,6 +23,15 @@ def run_now(commands: list[Command], most: int) -> list[RenderableType]:
         parts.append(indented(Text(f"on {where}:", style="dim")))
         parts += [_unbroken(line, 4) for line in group]
     return parts
+
+
+def other_steps(title: str, steps: list[str]) -> list[RenderableType]:
+    """Return what else helps, below a title: each step in words, and its command on a line of its own."""
+    parts: list[RenderableType] = []
+    for step in steps:
+        text, command = split_step(step)
+        parts += [indented(Text(text + ":" * bool(command))), *([_unbroken(command, 4)] if command else [])]
+    return [heading(title), *parts] if parts else []
 
 
 def _unbroken(line: str, indent: int) -> Text:

@@ -1,4 +1,4 @@
-"""When a job stopped, and on which hosts versions differ, as text."""
+"""Whether and when a job stopped, and on which hosts versions differ, as text."""
 
 from __future__ import annotations
 
@@ -8,26 +8,106 @@ from typing import Any
 import polars as pl
 from rich.console import RenderableType
 
+from ncclforensics.analyses.hang.stall import NOT_SHOWN
+from ncclforensics.analyses.job.torch_text import COMPARED
+from ncclforensics.data.names import ranks_text, sentence
+from ncclforensics.frames.time_range import as_time
 from ncclforensics.report.build import Report
+from ncclforensics.report.earlier_look import BY_LOOKS
+from ncclforensics.rules.finding import Finding
 from ncclforensics.views.text_layout import heading, indented, table_without_header
 
 Row = dict[str, Any]
+# What shows that a job stood still or failed (`standstill.by` of the JSON report), as a reader of a screen knows it.
+HANGS = {
+    "watchdog": "PyTorch's watchdog reported it",
+    "timeout": "a call of PyTorch timed out",
+    "ras": "two RAS reports show it",
+    "stacks": "stacks show ranks that stand still",
+    BY_LOOKS: "no rank made a call between the two looks",
+}
+FAILURES = {
+    "failure": "NCCL reported an error that ends a job",
+    "lost-connection": "ranks lost the connection to another",
+    "capture": "the launcher saw a process end",
+}
+WEAK_SIGNS = {
+    "silence": "no rank makes a call while the logs go on",
+    "abort": "some ranks aborted their communicators",
+}
+ENDED_BY_ERROR = {"init-failed": "init ended with an error", "rank-died": "a rank ended"}
+TIMED = (  # frames of PyTorch's lines, whose prefix holds a time
+    "work_timeout", "work_status", "watchdog", "watchdog_failure", "recorder_file", "announced_call",
+    "monitored_barrier", "gloo_error", "store_error", "c10d_note",
+)  # fmt: skip
 ASSUMED_YEAR = 2000  # of clocks that print none
 SHOWN_HOSTS = 4
 
 
-def stop_text(report: Report, row: Row) -> str:
-    """Say when the last call was made and how long the logs go on, where lines have times; else an empty string."""
-    times = report.run["last_time"].filter(pl.col("job") == row["job"])
-    is_open = row["verdict"] == "no-hang" and row["certainty"] == "possible"  # completed, or all ranks hang in the call
-    if times.is_empty() or (row["verdict"] in ("no-hang", "init-failed") and not is_open):
+def hang_text(report: Report, row: Row) -> str:
+    """Say whether it is shown that the job hung or failed, and when its calls and its logs end if lines have times."""
+    is_over = row["verdict"] == "no-hang" and row["certainty"] != "possible"
+    return "" if is_over else " ".join(filter(None, (_state_text(row), _times_text(report, row))))
+
+
+def without_doubt(row: Row, text: str) -> str:
+    """Return a reason without its remark that no line shows a standstill, which `hang_text` says already."""
+    return text.replace(NOT_SHOWN, "") if row["rests_on_stall"] else text
+
+
+def is_suspected(report: Report, row: Row) -> bool:
+    """Whether the suspects of a job are ranks with output: of others only the log is absent."""
+    return bool(row["suspects"]) and set(row["suspects"]) <= set(report.run["rank"]["rank"])
+
+
+def open_question(report: Report, row: Row, shown: Finding) -> str:
+    """Say what is known and what is not of an undecided job, below a finding that is shown above it."""
+    is_hang = bool(HANGS.keys() & set(row["stall_evidence"]))
+    known = f"{'that the job hung, and ' * is_hang}the {shown.severity} above"
+    suspected = f"; suspect {ranks_text(row['suspects'])}" if is_suspected(report, row) else ""
+    open_part = f"which rank stopped first{suspected}" if is_hang else "whether ranks still wait, and in which call"
+    finding = report.finding_of(row)
+    reason = (finding.detail if finding else "") or row["reason"]
+    return f"Known: {known}. Not known: {open_part}. {sentence(reason)}"
+
+
+def _state_text(row: Row) -> str:
+    """Say what shows that the job hung or failed; nothing where the verdict says all of it."""
+    shown_by = row["stall_evidence"]
+    for state, texts in (("Hung: yes", HANGS), ("Failed: yes", FAILURES), ("Hung: likely", WEAK_SIGNS)):
+        if words := [text for kind, text in texts.items() if kind in shown_by]:
+            return f"{state}; {' and '.join(words)}."
+    if row["how"] == COMPARED:
+        return "Failed: yes; PyTorch compared the calls and raised an error."
+    if row["verdict"] in ENDED_BY_ERROR:
+        return f"Failed: {'yes' if row['certainty'] == 'certain' else 'likely'}; {ENDED_BY_ERROR[row['verdict']]}."
+    if row["verdict"] in ("no-hang", "undecidable"):
         return ""
+    holds = "" if row["rests_on_stall"] else "; the verdict holds either way"
+    return f"Hung: not shown by these logs{holds}."
+
+
+def _times_text(report: Report, row: Row) -> str:
+    times = report.run["last_time"].filter(pl.col("job") == row["job"])
+    if times.is_empty():
+        last = _last_line(report) if len(report.verdicts) == 1 else None
+        return f"Last line with a time at {_clock(last)}." if last else ""
     called, ended = times["called"].max(), times["ended"].max()
     if not isinstance(called, datetime) or not isinstance(ended, datetime):
         return ""
     seconds = (ended - called).total_seconds()
     later = f"; the logs go on for {_duration(seconds)}" if seconds >= 1 else ", where the logs end"
     return f"Last call of any rank at {_clock(called)}{later}."
+
+
+def _last_line(report: Report) -> datetime | None:
+    """Return the last time that a launcher, a collector or PyTorch printed, where no call carries one."""
+    run = report.run
+    columns = [run["source"]["last_time"]]
+    columns += [run[name]["moment"] for name in TIMED if run.has(name) and "moment" in run[name].columns]
+    printed = pl.concat([column.cast(pl.String).rename("time") for column in columns]).to_frame()
+    last = printed.select(as_time(pl.col("time"), ASSUMED_YEAR).max()).item()
+    return last if isinstance(last, datetime) else None
 
 
 def _clock(moment: datetime) -> str:

@@ -13,6 +13,7 @@ import polars as pl
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
 from ncclforensics.analyses.job.counted_calls import INSPECTOR, PROFILER, RAS
 from ncclforensics.data.names import count_of, ranks_text
+from ncclforensics.data.variables import STACKS_OF_HOST
 
 SOURCES = {INSPECTOR: "NCCL's Inspector", PROFILER: "the trace of NCCL's profiler", RAS: "the RAS report"}
 # No member completes one of these before all have called it.
@@ -86,7 +87,7 @@ def _contradicted(
         "undecidable", f"by the logs {ranks} did not make the call that others are in, but {text}", "likely"
     )
     answer.key, answer.call, answer.victims = key, diagnosis.call, sorted(job.rank_ids)
-    answer.collect = [f"the whole log of {ranks}", "py-spy dump --native of one process on each host"]
+    answer.collect = [f"collect the whole log of {ranks}", f"take the stacks on each host: `{STACKS_OF_HOST}`"]
     answer.add_evidence("context", cited[:2])
     answer.evidence_lines += [{**line, "what": "context"} for line in diagnosis.evidence_lines]
     return answer

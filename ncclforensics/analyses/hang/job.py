@@ -50,7 +50,7 @@ class Diagnosis:
     culprits: list[int] = field(default_factory=list)
     victims: list[int] = field(default_factory=list)
     missing: list[int] = field(default_factory=list)  # rank numbers of culprits without a log
-    suspects: list[int] = field(default_factory=list)  # numbers of ranks without a log, of which one may be the culprit
+    suspects: list[int] = field(default_factory=list)  # numbers of ranks without a log or an error: one may be it
     key: str | None = None
     call: Row | None = None
     how: str = ""

@@ -10,6 +10,7 @@ import polars as pl
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
 from ncclforensics.analyses.hang.wait_cycle import find_ranks_past_their_call, holds_several
 from ncclforensics.data.names import ranks_text
+from ncclforensics.data.variables import STACKS_OF_HOST
 
 
 def undecided(job: Job, diagnosis: Diagnosis, reason: str, rank_ids: list[int], collect: list[str]) -> Diagnosis:
@@ -94,7 +95,7 @@ def _skipped_or_behind(job: Job, diagnosis: Diagnosis, left_out: list[int]) -> D
         f"{skipping} left out a call that {waiting} stands in, or the log of {skipping} lost its line and {waiting} is "
         "the rank that the others wait for"
     )
-    collect = [f"the stacks of {skipping} and {waiting} (py-spy dump --native)"]
+    collect = [f"take the stacks of {skipping} and {waiting} on their hosts: `{STACKS_OF_HOST}`"]
     return undecided(job, diagnosis, reason, [*left_out, *diagnosis.culprits], collect)
 
 
@@ -115,7 +116,7 @@ def _judge_messages_of_unknown_peers(job: Job, diagnosis: Diagnosis) -> Diagnosi
     reason = "these logs do not show which messages were answered"
     if len(diagnosis.culprits) > 1 and len(unknown) == len(diagnosis.culprits):
         reason = f"the others wait for {names}; but {reason}: each of these may wait for a message"
-        collect = [f"the stacks of {names} (py-spy dump --native), or logs from their beginning"]
+        collect = [f"collect logs from their beginning, or take the stacks of {names}: `{STACKS_OF_HOST}`"]
         return undecided(job, diagnosis, reason, diagnosis.culprits, collect)
     diagnosis.reason += f"; but {reason}, and it may wait for one"
     diagnosis.lower_certainty("possible")

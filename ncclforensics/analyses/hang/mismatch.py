@@ -62,7 +62,7 @@ def find_divergent_calls(job: Job) -> Diagnosis | None:
         if has_no_majority:
             names = ranks_text(job.rank_numbers(earliest.culprits)) or "these ranks"
             earliest.reason = f"of {names}, one {earliest.reason}; no log of another member shows which is right"
-            earliest.culprits, earliest.collect = [], ["the log of one more member of this communicator"]
+            earliest.culprits, earliest.collect = [], ["collect the log of one more member of this communicator"]
     if any(row["is_inferred"] for row in job.members[key]):  # without a majority, they may be several
         earliest.lower_certainty("possible" if has_no_majority or job.has_guessed_members(key) else "likely")
     if _begins_in_the_middle(job, key) and job.divergence.get(key, 0) < FEW_AGREED:
@@ -84,7 +84,7 @@ def find_divergent_calls(job: Job) -> Diagnosis | None:
         earliest.lower_certainty("possible")
     if job.share_with_fault(LOST, MOVED) > FEW_FAULTY:
         reason = "the logs of many ranks lack lines or have them in another order, which also makes calls differ"
-        collect = ["the logs as the ranks wrote them (NCCL_DEBUG_FILE), not from the collector that lost lines"]
+        collect = ["collect the logs as the ranks wrote them (NCCL_DEBUG_FILE), not from the collector that lost lines"]
         return Diagnosis("undecidable", reason, "likely", collect=collect, evidence_lines=earliest.evidence_lines)
     return earliest
 

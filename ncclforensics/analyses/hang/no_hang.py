@@ -83,7 +83,7 @@ def find_returned_error(job: Job) -> Diagnosis | None:
         return None
     ranks = ranks_text(job.rank_numbers(sorted({event["rank_id"] for event in later_errors})))
     reason = f"all ranks made the same calls, then NCCL returned an error to {ranks}; the outcome is not in these logs"
-    diagnosis = Diagnosis("undecidable", reason, "likely", collect=[f"the program output of {ranks}"])
+    diagnosis = Diagnosis("undecidable", reason, "likely", collect=[f"collect the program output of {ranks}"])
     diagnosis.add_evidence("failure", later_errors[:2])
     return diagnosis
 

@@ -164,7 +164,7 @@ def weigh_omissions(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     is_by_order = diagnosis.verdict in (*FROM_CALLS, "no-hang")
     if is_by_order and any(SORTED in job.faults_of(rank_id) for rank_id in job.rank_ids):
         reason = "the lines of these logs were sorted: their order does not show which calls were made before which"
-        return Diagnosis("undecidable", reason, "likely", collect=["the logs as they were written, not sorted"])
+        return Diagnosis("undecidable", reason, "likely", collect=["collect the logs as they were written, not sorted"])
     if diagnosis.verdict in BY_ENDS and job.share_with_fault(SELECTED) > MOST_SELECTED:
         return _left_open_by_selection(job, diagnosis)
     if diagnosis.verdict in BY_ENDS and _shows_one_kind_of_call(job, diagnosis):
@@ -180,7 +180,9 @@ def weigh_omissions(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     is_open = diagnosis.verdict in BY_PLACE and diagnosis.certainty == "possible"
     if is_open and job.share_with_fault(LOST, MOVED, DOUBLED) > FEW_FAULTY:
         reason = "the logs of many ranks lack lines, have some twice or in another order: calls are not at their places"
-        collect = ["the logs as the ranks wrote them (NCCL_DEBUG_FILE), not from the collector that changed them"]
+        collect = [
+            "collect the logs as the ranks wrote them (NCCL_DEBUG_FILE), not from the collector that changed them"
+        ]
         return Diagnosis("undecidable", reason, "likely", collect=collect, evidence_lines=diagnosis.evidence_lines)
     partial = [rank_id for rank_id in job.rank_ids if job.has_omission(rank_id)]
     unplaced = {
@@ -204,7 +206,7 @@ def weigh_omissions(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     are_rotated = all(len(job.process(rank_id)["sources"]) > 1 for rank_id in involved)
     what = "parts of the rotated logs" if are_rotated and not jumps else "lines of the logs"
     missing = f"{known_by}{what} of {ranks} are missing, and these may hold further calls"
-    collect = [*diagnosis.collect, f"the whole log of {ranks}, from its beginning"]
+    collect = [*diagnosis.collect, f"collect the whole log of {ranks}, from its beginning"]
     known = [rank_id for rank_id in diagnosis.culprits if rank_id not in unplaced]
     others = set(job.seen_members(diagnosis.key)) - set(known)
     if not known and _others_end_alike(job, diagnosis):
@@ -229,7 +231,9 @@ def _left_open_by_selection(job: Job, diagnosis: Diagnosis) -> Diagnosis:
         f"NCCL's counter shows that the lines of many calls were left out of these logs: {names} may wait in one of "
         "these calls"
     )
-    answer = Diagnosis("undecidable", reason, "likely", collect=["the logs with the lines of all calls, not selected"])
+    answer = Diagnosis(
+        "undecidable", reason, "likely", collect=["collect the logs with the lines of all calls, not selected"]
+    )
     answer.victims = sorted({*diagnosis.victims, *diagnosis.culprits})
     answer.evidence_lines = diagnosis.evidence_lines
     return answer

@@ -34,8 +34,8 @@ WORK = {
 
 WORLD = ("", "0")  # guids of the group of all ranks; PyTorch up to 2.2 prints none
 RECORDER_DUMPS = (
-    "the Flight Recorder dumps: ~/.cache/torch/comm_lib_trace_rank_* on each host, which torch 2.11 and later writes"
-    " at a time-out; before, set TORCH_NCCL_TRACE_BUFFER_SIZE=2000"
+    "collect the Flight Recorder dumps of each host, which torch 2.11 and later writes at a time-out"
+    " (before, set TORCH_NCCL_TRACE_BUFFER_SIZE=2000): `ls ~/.cache/torch/comm_lib_trace_rank_*`"
 )
 UNSET = 1 << 40  # larger counter values were never set
 EQUAL_SIZED = ("ALLREDUCE", "BROADCAST", "REDUCE")  # all members pass the same number of elements
@@ -213,7 +213,7 @@ def find_watchdog_timeout(job: Job) -> Diagnosis | None:
         reason = "watchdogs timed out, and the logs do not show how far each rank had come"
         diagnosis = _diagnose(job, "undecidable", reason, "likely", rows, [])
         diagnosis.collect = [
-            "every rank's stderr",
+            "collect every rank's stderr",
             RECORDER_DUMPS,
         ]
         return diagnosis
@@ -238,7 +238,7 @@ def find_watchdog_timeout(job: Job) -> Diagnosis | None:
     is_weak = bool(silent_ranks or completed_by or guid not in WORLD)
     diagnosis = _diagnose(job, "stuck-together", reason, "possible" if is_weak else "likely", [*rows, *alike], [])
     if silent_ranks:
-        diagnosis.collect = [f"the end of the log of {silent_ranks}, which printed no time-out"]
+        diagnosis.collect = [f"collect the end of the log of {silent_ranks}, which printed no time-out"]
     return diagnosis
 
 
@@ -258,7 +258,7 @@ def _judge_single_report(job: Job, rows: list[Row], known: int) -> Diagnosis:
     reason = f"{rank} is a victim, and no other rank of the at least {max(known, 2)} reports how far it came"
     diagnosis = _diagnose(job, "undecidable", reason, "likely", rows, [])
     diagnosis.collect = [
-        "stderr of every rank: the rank with a lower `last enqueued work` is the culprit",
+        "collect stderr of every rank: the rank with a lower `last enqueued work` is the culprit",
         RECORDER_DUMPS,
     ]
     return diagnosis

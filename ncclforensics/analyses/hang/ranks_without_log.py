@@ -20,7 +20,7 @@ def judge_unseen_members(job: Job, key: str, unseen: list[int]) -> Diagnosis:
     init = f"the init of the communicator of {size} ranks"
     if len(unseen) > 1 and not _are_whole_hosts(job, key, unseen):
         reason = f"the ranks in these logs wait in {init}, for one of {ranks} or more: there is no log of these"
-        collect = [f"the logs of {ranks}: a rank without one, or without a line of this init, is missing"]
+        collect = [f"collect the logs of {ranks}: a rank without one, or without a line of this init, is missing"]
         return Diagnosis("undecidable", reason, "likely", suspects=unseen, collect=collect)
     diagnosis = Diagnosis("rank-missing", f"never joined {init}; there is no log of {ranks}", "likely", missing=unseen)
     if len(unseen) > FEW_MISSING * size:
@@ -46,7 +46,9 @@ def find_missing_logs(job: Job) -> Diagnosis | None:
         f"the {count_of(len(job.rank_ids), 'rank')} in these logs made the same calls and none failed; "
         f"if they stand still, they may wait for a rank without a log: {absent}"
     )
-    diagnosis = Diagnosis("undecidable", reason, "likely", suspects=job.absent, collect=[f"the log of {absent}"])
+    diagnosis = Diagnosis(
+        "undecidable", reason, "likely", suspects=job.absent, collect=[f"collect the log of {absent}"]
+    )
     last_calls = [row for rank_id in list(job.rank_ids)[:2] if (row := job.last_call(rank_id)) is not None]
     diagnosis.add_evidence("context", last_calls)
     return diagnosis
@@ -84,7 +86,9 @@ def exclude_waiting_for_absent(job: Job, diagnosis: Diagnosis) -> Diagnosis | No
     )
     answer = Diagnosis("undecidable", reason, "likely", suspects=job.absent)
     answer.victims = sorted(set(job.rank_ids))
-    answer.collect = [f"the log of {absent}"] * bool(absent) + COLLECT_CALLS * bool(silent) + COLLECT_INIT * is_unknown
+    answer.collect = (
+        [f"collect the log of {absent}"] * bool(absent) + COLLECT_CALLS * bool(silent) + COLLECT_INIT * is_unknown
+    )
     answer.key, answer.call, answer.evidence_lines = diagnosis.key, diagnosis.call, diagnosis.evidence_lines
     return answer
 

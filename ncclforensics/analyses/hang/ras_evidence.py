@@ -14,16 +14,15 @@ from ncclforensics.analyses.hang.ras_reports import Place, communicator_sizes, p
 from ncclforensics.analyses.hang.ras_tallies import Counts, Tally, tallies_of
 from ncclforensics.analyses.hang.stall import FROM_ENDS
 from ncclforensics.data.names import ranks_text
+from ncclforensics.data.variables import STACKS_OF_HOST
 
 MAJORITY = 0.5
 UNREACHABLE = ("missing", "dead")
 # A rank that skips a call or calls in another order launches more calls on some communicator than those that wait.
 OF_ORDER = ("skipped", "extra", "swapped")
 REMOTE_ERROR = "Remote process error"  # the error of a rank whose peer failed
-COLLECT_PLACES = ["py-spy dump --native of one process on each host", "every rank's NCCL log"]
-COLLECT_SECOND_REPORT = (
-    "a second RAS report, some minutes after the first: ncclras -v (or -f json) on a host of the job"
-)
+COLLECT_PLACES = [f"take the stacks on each host: `{STACKS_OF_HOST}`", "collect every rank's NCCL log"]
+COLLECT_SECOND_REPORT = "take a second RAS report on a host of the job, some minutes after the first: `ncclras -v`"
 
 
 class Reports:
@@ -106,7 +105,7 @@ def _find_unreachable(reports: Reports) -> Diagnosis | None:
         reason = "could not be reached by RAS for a minute and is considered dead: crashed, killed, stopped or cut off"
         diagnosis = reports.diagnose("rank-died", reason, "likely", rows)
         if not diagnosis.culprits and not diagnosis.missing:
-            diagnosis.collect = ["ncclras -v, which lists all dead processes"]
+            diagnosis.collect = ["list all dead processes, on a host of the job: `ncclras -v`"]
         return diagnosis
     earlier_places = [
         process_place(row) for states in reports.by_report[:-1] for row in states if row["state_kind"] in UNREACHABLE
@@ -115,7 +114,9 @@ def _find_unreachable(reports: Reports) -> Diagnosis | None:
     reason = "did not answer the RAS query, although even a hanging process answers: stopped, crashed or cut off"
     diagnosis = reports.diagnose("rank-died", reason, "likely" if is_confirmed else "possible", unreachable)
     if not is_confirmed:
-        diagnosis.collect = ["a second RAS report, a minute later: it shows a process that is gone as DEAD"]
+        diagnosis.collect = [
+            "take a second RAS report a minute later, which shows a process that is gone as DEAD: `ncclras -v`"
+        ]
     return diagnosis
 
 

@@ -30,9 +30,10 @@ from ncclforensics.analyses.job.recorder_attempts import LONG_AFTER
 from ncclforensics.analyses.job.torch_text import minority_of
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.torch_calls import EQUAL_SIZED, WATCHED_LIBRARIES
+from ncclforensics.data.variables import STACKS_OF_HOST
 
 MINUTE = 60_000_000_000  # nanoseconds
-GENERAL_REQUEST = "the Flight Recorder dumps:"
+GENERAL_REQUEST = "collect the Flight Recorder dumps of each host"
 
 
 def find_recorded_mismatch(job: Job) -> Diagnosis | None:
@@ -291,7 +292,7 @@ def find_nothing_open(job: Job) -> Diagnosis | None:
     elif recordings.may_lack_messages:
         diagnosis.verdict = "undecidable"
         diagnosis.reason += "; gloo did not record its messages, in which a rank may wait"
-        diagnosis.collect = ["the stacks of all ranks while the job stands still: py-spy dump --pid of each"]
+        diagnosis.collect = [f"while it stands still, take all stacks on each host: `{STACKS_OF_HOST}`"]
     cite(job, diagnosis, "context", [recordings.head(rank) for rank in sorted(recordings.dumps)])
     return diagnosis
 
@@ -322,6 +323,6 @@ def name_dumps(job: Job, diagnosis: Diagnosis) -> None:
     requests = [item for item, general in zip(diagnosis.collect, is_general, strict=True) if not general]
     if any(is_general) and job.recordings is None:
         prefixes = sorted({path.rstrip("0123456789") + "*" for path in job.dump_paths})
-        where = f"{GENERAL_REQUEST} {', '.join(prefixes)}, where the ranks wrote them on their hosts"
+        where = f"collect the Flight Recorder dumps that the ranks wrote on their hosts: `ls {' '.join(prefixes)}`"
         requests += [where] if prefixes else [item for item in diagnosis.collect if item.startswith(GENERAL_REQUEST)]
     diagnosis.collect = requests

@@ -14,7 +14,7 @@ BY_DUMPS = "dumps"  # `basis` of a verdict that rests on Flight Recorder dumps a
 # How a culprit differs from those that wait for it, although it made the call:
 UNFINISHED = "unfinished"  # it did not complete the call, and others did
 NOT_BEGUN = "not-begun"  # its GPU did not begin the call, and those of the others did
-COLLECT_DUMPS = "the Flight Recorder dumps of {ranks}: comm_lib_trace_rank_N in ~/.cache/torch on their hosts"
+COLLECT_DUMPS = "collect the Flight Recorder dumps of {ranks}: comm_lib_trace_rank_N in ~/.cache/torch on their hosts"
 
 
 def recordings_of(job: Job) -> Recordings:

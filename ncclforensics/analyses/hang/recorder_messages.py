@@ -23,6 +23,7 @@ from ncclforensics.analyses.hang.recorder_diagnosis import (
 )
 from ncclforensics.analyses.hang.recorder_graph import Recordings
 from ncclforensics.data.names import ranks_text
+from ncclforensics.data.variables import STACKS_OF_HOST
 
 
 def find_open_messages(job: Job) -> Diagnosis | None:
@@ -46,7 +47,7 @@ def find_open_messages(job: Job) -> Diagnosis | None:
         " out the matching call, or the message was posted in advance"
     )
     diagnosis = Diagnosis("undecidable", reason, "likely")
-    diagnosis.collect = [f"the stacks of {ranks_text(ranks)}: py-spy dump --pid of each"]
+    diagnosis.collect = [f"take the stacks of {ranks_text(ranks)} on their hosts: `{STACKS_OF_HOST}`"]
     cite(job, diagnosis, "context", calls)
     return diagnosis
 

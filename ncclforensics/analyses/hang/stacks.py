@@ -30,8 +30,8 @@ from ncclforensics.data.stack_classes import (
 BY_STACKS = "stacks"  # `basis` of a verdict that rests on stacks
 SHOWN = 3  # places in a text
 LONGEST_LIST = 24  # characters of a list of ranks
-COLLECT_RECORDER = "the Flight Recorder dumps of all ranks: they show which call each rank made last"
-COLLECT_AGAIN = "the stacks of all ranks again in a minute: a rank that stands at the same line does not move"
+COLLECT_RECORDER = "collect the Flight Recorder dumps of all ranks: they show which call each rank made last"
+COLLECT_AGAIN = "take the stacks of all ranks again in a minute: a rank that stands at the same line does not move"
 
 
 def place_text(row: Row) -> str:

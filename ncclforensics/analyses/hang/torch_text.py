@@ -30,12 +30,12 @@ from ncclforensics.analyses.job.torch_text import (
 )
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.processes import ABORT, REQUESTED_ENDS
-from ncclforensics.data.variables import COLLECT_OUTPUT
+from ncclforensics.data.variables import COLLECT_OUTPUT, STACKS_OF_HOST
 from ncclforensics.grammar.values import numbers_of_ranges
 
 POINT_TO_POINT = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "barrier", "monitored_barrier")
 COLLECT_STACKS = [
-    "the stacks of all ranks while the job stands still: py-spy dump --pid of each",
+    f"while it stands still, now or on the next run, take all stacks on each host: `{STACKS_OF_HOST}`",
     pytorch.RECORDER_DUMPS,
 ]
 
@@ -191,7 +191,7 @@ def _find_missing_clients(job: Job) -> Diagnosis | None:
         reason = f"{lacking} of {expected} processes never came to the store; no line shows which"
     diagnosis = diagnose(job, "rank-missing", "likely", reason, suspects if is_named else [])
     if not is_named and suspects:
-        diagnosis.collect = [f"the output of {ranks_text(suspects)}, which these files lack"]
+        diagnosis.collect = [f"collect the output of {ranks_text(suspects)}, which these files lack"]
     cite(job, diagnosis, "waiting", rows)
     return diagnosis
 
@@ -210,7 +210,9 @@ def _find_rendezvous(job: Job) -> Diagnosis | None:
     if unreachable:
         place = f"{unreachable[0]['server']}:{unreachable[0]['port']}"
         reason = f"the store of the process group at {place} did not answer: no server there, or it is not reachable"
-        collect.insert(0, f"on {unreachable[0]['server']}: ss -ltnp | grep {unreachable[0]['port']}")
+        collect.insert(
+            0, f"list what listens on {unreachable[0]['server']}: `ss -ltnp | grep {unreachable[0]['port']}`"
+        )
     elif all(row["form"] == "no_connection" for row in rows):
         reason = "the store of the rendezvous did not answer: no server there, or it is not reachable"
     elif any(row["form"] == "port_taken" for row in rows):
@@ -256,6 +258,7 @@ def _find_failed_calls(job: Job) -> Diagnosis | None:
         diagnosis.how = "swapped"
     else:
         diagnosis = diagnose(job, "undecidable", "likely", _unexplained(first, calls, silent), [])
+        diagnosis.suspects = silent if len(silent) == 1 else []
         diagnosis.collect = COLLECT_STACKS + (COLLECT_OUTPUT if not silent else [])
     if len(names) == 1:
         diagnosis.call = {"name": names[0]}
@@ -275,7 +278,9 @@ def _judge_wrong_sizes(job: Job, rows: list[Row]) -> Diagnosis:
     reason = f"{ranks} received more bytes than expected: the ranks do not make the same call, or differ in its size"
     diagnosis = diagnose(job, "collective-mismatch", "likely", reason, [])
     diagnosis.how = "swapped"
-    diagnosis.collect = ["a run with TORCH_DISTRIBUTED_DEBUG=DETAIL: it names the call of every rank"]
+    diagnosis.collect = [
+        "set, and run again, so that PyTorch names the call of every rank: `export TORCH_DISTRIBUTED_DEBUG=DETAIL`"
+    ]
     cite(job, diagnosis, "failure", rows)
     return diagnosis
 
@@ -289,7 +294,7 @@ def _unexplained(first: dict[int, Row], calls: dict[int, str], silent: list[int]
     text = " and ".join(f"{ranks_text(ranks)} {what}" for what, ranks in by_end.items())
     text = text or "ranks lost a connection or timed out"
     if len(silent) == 1:
-        text += f", and {ranks_text(silent)} printed no error, so suspect that rank first"
+        text += f", and {ranks_text(silent)} printed no error"
     return f"{text}; no line shows which rank failed or stopped first"
 
 

@@ -24,12 +24,16 @@ def find_transport_failure(job: Job) -> Diagnosis | None:
         to_peers = f" to {', '.join(peers[:MOST_PEERS])}" if peers else ""
         cause = "a rank reports a fault of its own" if is_local else f"connections{to_peers} failed"
         reason = f"{cause}; these logs contain no calls, so they do not show which call it stopped"
-        of_peers = [f"the logs and the output of the processes{to_peers.replace(' to', ' at')}"] if peers else []
+        of_peers = (
+            [f"collect the logs and the output of the processes{to_peers.replace(' to', ' at')}"] if peers else []
+        )
         diagnosis = Diagnosis("undecidable", reason, "likely", collect=of_peers + COLLECT_CALLS)
     elif job.absent and not local_faults:
         absent = ranks_text(job.absent)
         reason = f"all ranks in these logs made the same calls, then connections failed; no log of {absent} was given"
-        diagnosis = Diagnosis("undecidable", reason, "likely", suspects=job.absent, collect=[f"the log of {absent}"])
+        diagnosis = Diagnosis(
+            "undecidable", reason, "likely", suspects=job.absent, collect=[f"collect the log of {absent}"]
+        )
     elif (silent := [rank_id for rank_id in job.rank_ids if not job.last_call(rank_id)]) and not local_faults:
         numbers = job.rank_numbers(silent)
         event = "connections failed" if failures else "ranks aborted their communicators"

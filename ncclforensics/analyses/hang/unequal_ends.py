@@ -11,7 +11,7 @@ import polars as pl
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job
 from ncclforensics.data.names import ranks_text
-from ncclforensics.data.variables import LOOK_AGAIN
+from ncclforensics.data.variables import LOOK_AGAIN, STACKS_OF_HOST
 
 MOST_ENDS = 2  # different numbers of calls in a hang, and one more for each communicator of a rank
 
@@ -119,7 +119,10 @@ def _several_ends(job: Job, diagnosis: Diagnosis, between: list[int], first: lis
         f"the logs of {slower} end first, those of {later} later, and those of the others last: these ranks stand at "
         "different places, or not all of their logs go to the end"
     )
-    collect = [f"the end of the logs of {slower} and {later}", f"the stacks of {slower} and {later} (py-spy dump)"]
+    collect = [
+        f"collect the end of the logs of {slower} and {later}",
+        f"take the stacks of {slower} and {later} on their hosts: `{STACKS_OF_HOST}`",
+    ]
     answer = _left_open(diagnosis, reason, collect)
     answer.key, answer.call, answer.evidence_lines = diagnosis.key, diagnosis.call, diagnosis.evidence_lines
     return answer
@@ -148,7 +151,10 @@ def find_end_in_setup(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
         f"the log of {names} ends while NCCL connects it for the call it made last: it was copied there, or its end is "
         "lost, or this connection does not complete"
     )
-    collect = [f"the end of the log of {names}", f"the stacks of {names} (py-spy dump --native)"]
+    collect = [
+        f"collect the end of the log of {names}",
+        f"take the stacks of {names} on their hosts: `{STACKS_OF_HOST}`",
+    ]
     answer = _left_open(diagnosis, reason, collect)
     answer.add_evidence("context", [job.unfinished_setups[rank_id] for rank_id in ranks[:3]])
     return answer

@@ -41,7 +41,7 @@ VERDICT = {
     "culprits": pl.List(pl.Int32()),  # rank ids
     "victims": pl.List(pl.Int32()),
     "missing": pl.List(pl.Int32()),  # rank numbers of culprits without a log
-    "suspects": pl.List(pl.Int32()),  # rank numbers without a log, of which one may be the culprit
+    "suspects": pl.List(pl.Int32()),  # rank numbers without a log, or without an error, of which one may be the culprit
     "absent": pl.List(pl.Int32()),  # all rank numbers without a log
     "key": pl.String(),
     "ordinal": pl.Int32(),

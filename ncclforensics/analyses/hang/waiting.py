@@ -82,7 +82,11 @@ def find_lost_process(job: Job) -> Diagnosis | None:
     if not named_ranks and (absent_hosts := _hosts_without_ranks(job, connection_losses)):
         reason = f"ranks lost their connections to {', '.join(absent_hosts)}, and no line here is of a rank there"
         answer = Diagnosis(
-            "undecidable", reason, "likely", suspects=job.absent, collect=[f"the logs of {', '.join(absent_hosts)}"]
+            "undecidable",
+            reason,
+            "likely",
+            suspects=job.absent,
+            collect=[f"collect the logs of {', '.join(absent_hosts)}"],
         )
         answer.add_evidence("failure", connection_losses[:3])
         return answer
@@ -143,7 +147,7 @@ def _lost_on_another_host(job: Job, lost_ranks: list[int], connection_losses: li
 
 def one_of_these_died(names: str, reason: str) -> Diagnosis:
     """Answer that a process ended, and that nothing shows which of these."""
-    collect = [f"the exit codes of {names}", f"the end of the logs of {names}"]
+    collect = [f"collect the exit codes of {names}", f"the end of the logs of {names}"]
     return Diagnosis("undecidable", reason, "likely", collect=collect)
 
 

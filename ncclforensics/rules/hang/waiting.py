@@ -8,6 +8,7 @@ import polars as pl
 
 from ncclforensics.analyses.hang.recorder_diagnosis import BY_DUMPS, NOT_BEGUN, UNFINISHED
 from ncclforensics.analyses.hang.stacks import BY_STACKS
+from ncclforensics.analyses.hang.stall import WEAK
 from ncclforensics.data.names import operation_text, ranks_text
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
@@ -119,12 +120,17 @@ def read_subsystem_gap(
     if benchmark.height and benchmark["is_complete"].all():
         return
     for row in verdicts_of(verdict, "undecidable"):
-        without_log = ranks_text(row["suspects"])
         kind = "Flight Recorder dumps" if row["basis"] == BY_DUMPS else "log"
-        title = f"not decidable without the {kind} of {without_log}" if without_log else "not decidable from these logs"
+        title = "these logs do not show whether the job hangs"
+        if set(row["suspects"]) & set(rank["rank"]):
+            title = f"these logs do not show which rank stopped first; suspect {ranks_text(row['suspects'])}"
+        elif row["suspects"]:
+            title = f"not decidable without the {kind} of {ranks_text(row['suspects'])}"
+        elif not WEAK.issuperset(row["stall_evidence"]):
+            title = "these logs do not show which rank stopped first"
         finding = verdict_finding(row, verdict_evidence, rank, title)
         finding.role = Role.CONTEXT
-        finding.remedy = "Collect " + "; ".join(row["collect"]) if row["collect"] else ""
+        finding.remedy = "; ".join(row["collect"])
         yield finding
 
 

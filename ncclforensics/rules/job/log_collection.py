@@ -100,5 +100,5 @@ def read_nothing_of_nccl(
         return
     yield Finding(
         title, detail, "certain", severity=severity, role=Role.CONTEXT,
-        evidence=evidence_lines(cited.select("source", "line"))[:2], remedy="Set " + COLLECT_CALLS[0],
+        evidence=evidence_lines(cited.select("source", "line"))[:2], remedy=COLLECT_CALLS[0],
     )  # fmt: skip

@@ -80,7 +80,7 @@ def build_incident(report: Report, citer: Citer) -> Incident:
     if not verdicts:
         sections = [
             *_sections([("", reason_without_job(report.run))]),
-            Section("Collect", steps_without_job(report.run)),
+            Section("What to do", steps_without_job(report.run)),
         ]
         nodes.append(
             Node("these logs do not show whether the job hangs", "UNDECIDABLE", "", sections, children=consequences)
@@ -114,7 +114,7 @@ def _verdict(report: Report, citer: Citer, row: Row, node: Callable[[Finding], N
         Node(printable(f"run now on {where}"), "", children=[_command(command) for command in group])
         for where, group in groupby(report.run_now(row), key=lambda command: command.where)
     ]
-    after = [Section("Then" if children else "Collect", steps)] if steps else []
+    after = [Section("Then" if children else "What to do", steps)] if steps else []
     children += [Node(GROUPS[Role.CONSEQUENCE], "", children=consequences)] if consequences else []
     return Node(
         base.title if base else printable(row["reason"]),

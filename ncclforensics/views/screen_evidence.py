@@ -1,0 +1,88 @@
+"""Lines that show a finding, each cut to one row of a small terminal so that its decisive words stay."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import polars as pl
+from rich.console import RenderableType
+from rich.text import Text
+
+from ncclforensics.inputs.lines import SHOWN
+from ncclforensics.report.build import Report
+from ncclforensics.report.condensed_lines import condensed, cut, cut_middle
+from ncclforensics.rules.finding import Finding, Line
+from ncclforensics.views.text_layout import indented, place_of, quoted
+
+MOST_LINES = 3
+WIDEST = 24  # characters to which places in files are filled up
+SHORTEST = 24  # characters of a line that are always shown
+CUT_OFF = SHOWN - 20  # characters: as long a quote lacks its end, even without its tag
+DUMP = "flight-recorder"  # inputs of this kind have one line, which holds everything
+OWN_COUNT = "opCount"  # NCCL's, which is no position in most versions
+
+
+def evidence(report: Report, width: int, *findings: Finding | None) -> list[RenderableType]:
+    """Cite lines that show findings, each on one row of `width` characters: first one of each kind."""
+    callers = _callers(report)
+    shown: dict[str, tuple[str, str]] = {}  # place -> who printed the line, and its text
+    for finding in filter(None, findings):
+        for line in _of_each_kind(finding.evidence)[:MOST_LINES]:
+            cited = report.cited(line.source, line.line)
+            text = "" if report.run.kinds.get(line.source) == DUMP else quoted(cited).strip()
+            if text and (place := place_of(report, cited)) not in shown:
+                rank, ordinal = callers.get((line.source, line.line), (None, None))
+                number = "" if ordinal is None else f" #{ordinal}"
+                prefix = "" if rank is None else f"rank {rank}{number}: "
+                shown[place] = prefix, text.removeprefix(f"[rank{rank}]:").strip()
+    rows = list(shown.items())[:MOST_LINES]
+    widest = min(max((len(place) for place, _ in rows), default=0), WIDEST)
+    parts: list[RenderableType] = []
+    for place, (prefix, text) in rows:
+        room = max(width - 4 - max(len(place), widest) - len(prefix), SHORTEST)
+        shorten = cut if len(text) >= CUT_OFF else cut_middle  # the end of a quote that is cut off decides nothing
+        row = Text.assemble((place.ljust(widest), "cyan"), "  ", prefix, shorten(condensed(text, room), room))
+        row.no_wrap, row.overflow = True, "ellipsis"
+        parts.append(indented(row))
+    return parts
+
+
+def legend(report: Report, finding: Finding | None) -> list[RenderableType]:
+    """Say what the number of a call counts where the cited lines hold another one, NCCL's own."""
+    digits = _ordinal(finding.title) if finding else ""
+    lines = [report.cited(line.source, line.line)["text"] for line in finding.evidence] if finding else []
+    if not digits or not any(OWN_COUNT in line for line in lines):
+        return []
+    text = f"#{digits}: its position among a rank's calls on this communicator, from 0; not NCCL's {OWN_COUNT}"
+    return [indented(Text(text, style="dim"))]
+
+
+def _ordinal(title: str) -> str:
+    """Return the digits of the first call that a title numbers."""
+    rest = title.partition(" #")[2]
+    return rest[: next((place for place, letter in enumerate(rest) if not letter.isdecimal()), len(rest))]
+
+
+def _callers(report: Report) -> dict[tuple[int, int], tuple[int, int | None]]:
+    """Return the rank that printed a line, and the position of its call, of lines that show calls or a verdict."""
+    numbers = report.run["rank"].select("rank_id", "rank").drop_nulls()
+    position = {"ordinal": pl.lit(None, pl.Int32)}
+    rows = [
+        report.run["shown_call"].select("source", "line", "rank_id", pl.col("ordinal").cast(pl.Int32)),
+        report.run["verdict_evidence"].select("source", "line", "rank_id").with_columns(**position),
+    ]
+    known = pl.concat(rows).drop_nulls(["source", "line", "rank_id"]).join(numbers, on="rank_id")
+    callers: dict[tuple[int, int], tuple[int, int | None]] = {}
+    for source, line, rank, ordinal in known.select("source", "line", "rank", "ordinal").iter_rows():
+        callers.setdefault((source, line), (rank, ordinal))
+    return callers
+
+
+def _of_each_kind(lines: list[Line]) -> list[Line]:
+    """Order lines so that one of each label comes first."""
+    seen: Counter[str] = Counter()
+    turns = []
+    for line in lines:
+        turns.append(seen[line.what])
+        seen[line.what] += 1
+    return [line for _, _, line in sorted(zip(turns, range(len(lines)), lines, strict=True))]
