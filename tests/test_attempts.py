@@ -1,4 +1,4 @@
-"""Several runs of a job in one set of logs: the verdict is that of the last one."""
+"""Attempts of one job in one folder whose communicators have equal ids."""
 
 from __future__ import annotations
 
@@ -7,58 +7,31 @@ from pathlib import Path
 import pytest
 
 from ncclforensics import analyze
-from tests.incidents import INCIDENTS
-
-MISMATCH, LAGGING = "one-rank-calls-allgather-instead", "one-rank-stops-before-an-allreduce"
-VERDICTS = {MISMATCH: "collective-mismatch", LAGGING: "lagging-ranks"}
-every_order = pytest.mark.parametrize(("first", "second"), [(MISMATCH, LAGGING), (LAGGING, MISMATCH)])
+from ncclforensics.simulate.generate import Fault, FaultKind, Plan, generate
 
 
-def logs(incident: str) -> dict[str, str]:
-    """The logs of some ranks of an incident, on hosts with the same names in all of them."""
-    return {path.name: path.read_text(encoding="utf-8") for path in (INCIDENTS / incident).glob("*.log")}
+@pytest.mark.parametrize(
+    ("later_pids", "expected"),
+    [
+        (1000, [("lagging-ranks", [1]), ("lagging-ranks", [2])]),
+        (0, None),  # equal pids, as in containers: not told apart by them
+    ],
+)
+def test_attempts_with_equal_ids_of_communicators_are_two_jobs(
+    later_pids: int, expected: list[tuple[str, list[int]]] | None, tmp_path: Path
+) -> None:
+    """NCCL_COMM_ID states the address of rank 0, from which the ids follow."""
+    for attempt, lagging in ((0, 1), (1, 2)):
+        folder = tmp_path / f"attempt_{attempt}"
+        fault = Fault(FaultKind.LAGGING, (lagging,))
+        generate(Plan(nodes=2, gpus_per_node=2, version="2.27.7", steps=3, layers=1, fault=fault), folder)
+        for log in folder.glob("nccl_rank*.log"):
+            pid = log.read_text().split(":", 2)[1]
+            log.write_text(log.read_text().replace(f":{pid}:", f":{int(pid) + attempt * later_pids}:"))
 
+    report = analyze([str(tmp_path)])
 
-def verdicts(folder: Path) -> list[str]:
-    return [row["verdict"] for row in analyze([str(folder)]).verdicts]
-
-
-@every_order
-def test_a_run_appended_to_the_files_of_another_is_the_last_one(tmp_path: Path, first: str, second: str) -> None:
-    earlier, later = logs(first), logs(second)
-    for name in earlier.keys() | later.keys():
-        (tmp_path / name).write_text(earlier.get(name, "") + later.get(name, ""), encoding="utf-8")
-
-    assert verdicts(tmp_path) == [VERDICTS[second], VERDICTS[first]]
-
-
-@every_order
-def test_the_last_attempt_of_torchrun_is_the_last_run(tmp_path: Path, first: str, second: str) -> None:
-    for number, incident in enumerate((first, second)):
-        for name, text in logs(incident).items():
-            file = tmp_path / f"attempt_{number}" / name.split(".")[0] / "stdout.log"
-            file.parent.mkdir(parents=True)
-            file.write_text(text, encoding="utf-8")
-
-    assert verdicts(tmp_path) == [VERDICTS[second], VERDICTS[first]]
-
-
-@every_order
-def test_times_tell_which_run_is_the_last_one(tmp_path: Path, first: str, second: str) -> None:
-    for hour, incident in enumerate((first, second)):
-        (tmp_path / incident).mkdir()
-        for name, text in logs(incident).items():
-            stamped = "".join(f"2026-11-21T0{hour}:14:15.1Z {line}\n" for line in text.splitlines())
-            (tmp_path / incident / name).write_text(stamped, encoding="utf-8")
-
-    assert verdicts(tmp_path) == [VERDICTS[second], VERDICTS[first]]
-
-
-@every_order
-def test_runs_whose_order_is_unknown_are_reported_worst_first(tmp_path: Path, first: str, second: str) -> None:
-    for folder, incident in zip(("a", "b"), (first, second), strict=True):
-        (tmp_path / folder).mkdir()
-        for name, text in logs(incident).items():
-            (tmp_path / folder / name).write_text(text, encoding="utf-8")
-
-    assert verdicts(tmp_path) == ["collective-mismatch", "lagging-ranks"]
+    found = sorted((row["verdict"], report.numbers(row["culprits"])) for row in report.verdicts)
+    assert found == expected if expected else len(found) == 1
+    if expected:
+        assert report.numbers(report.verdicts[0]["culprits"]) == [2]  # the later attempt

@@ -76,6 +76,7 @@ def name_communicators(lifetimes: pl.DataFrame) -> list[Member]:
             m.key, m.is_inferred = f"unnamed, {m.nranks} ranks", True
     _count_unseen_creations(members)
     _separate_equal_ids(members)
+    _separate_attempts(members)
     _separate_unnamed(members)
     _join_named_world(members)
     return members
@@ -140,6 +141,38 @@ def _separate_equal_ids(members: list[Member]) -> None:
         if len({m.created for m in group}) > 1:
             for m in group:
                 m.key = key + by_position[0](m)
+
+
+def _separate_attempts(members: list[Member]) -> None:
+    """Separate attempts of one job whose communicators have equal ids, as where NCCL_COMM_ID states the address.
+
+    Then each rank of the world is there once for each attempt, and on every host the pids of one attempt are above
+    those of the one before.
+    """
+    size = max((m.nranks for m in members), default=0)
+    for group in group_by_key([m for m in members if m.nranks == size and not m.is_inferred]).values():
+        attempt_of = _attempts_by_pid(group)
+        for m in members if attempt_of else ():
+            if m.owner in attempt_of:
+                m.key += f", attempt {attempt_of[m.owner]}"
+
+
+def _attempts_by_pid(group: list[Member]) -> dict[tuple[str, int], int]:
+    """Process -> number of its attempt, from 1; empty if these are not the processes of several attempts."""
+    processes: dict[tuple[str, int | None], list[tuple[str, int]]] = defaultdict(list)
+    for m in sorted(group, key=lambda m: m.owner[1]):
+        processes[m.owner[0], m.rank].append(m.owner)
+    counts = {len(owners) for owners in processes.values()}
+    if len(counts) != 1 or counts == {1} or len({m.owner for m in group}) < len(group):
+        return {}
+    last: dict[tuple[str, int], int] = {}  # host and attempt -> highest pid
+    for (host, _), owners in processes.items():
+        for attempt, (_, pid) in enumerate(owners, 1):
+            last[host, attempt] = max(pid, last.get((host, attempt), 0))
+    for (host, _), owners in processes.items():
+        if any(pid <= last.get((host, attempt - 1), 0) for attempt, (_, pid) in enumerate(owners, 1)):
+            return {}
+    return {owner: attempt for owners in processes.values() for attempt, owner in enumerate(owners, 1)}
 
 
 def _separate_unnamed(members: list[Member]) -> None:
