@@ -52,8 +52,8 @@ def boot_init_refused(
             cited = {(line.source, line.line) for line in finding.evidence}
             finding.evidence = [line for line in warned if (line.source, line.line) not in cited] + finding.evidence
             has_reason = bool(warned) or not row["reason"].endswith(UNNAMED_FAULT)
-            gives_reason = "the warning before it gives the reason" if has_reason else "the lines that lead to it do not say why"
-            finding.detail = f"NCCL returned an error from init there; {gives_reason}"
+            why = "the warning before it gives the reason" if has_reason else "the lines that lead to it do not say why"
+            finding.detail = f"NCCL returned an error from init there; {why}"
             if row["certainty"] == "possible":
                 finding.detail += "; or the log ends among the lines about an error that NCCL survived"
             finding.remedy = AFTER_FAULT
