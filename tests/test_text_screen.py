@@ -216,3 +216,15 @@ def test_the_header_says_of_how_many_ranks_these_are() -> None:
     assert screen(of("one-rank-is-started-late"), width=WIDTH)
     for name, text in (("the-culprits-log-is-absent", "15 of 16 ranks"),):
         assert text in screen(of(name), width=WIDTH).splitlines()[0]
+
+
+def test_ranks_without_a_number_are_counted(tmp_path: Path) -> None:
+    """Two of four processes crashed, and no line says which ranks they are."""
+    channel = "NCCL INFO Channel 21/0 : 1[101d0] -> 0[101c0] via P2P/IPC/read"
+    crash = "[node1:{0} :0:57{0}] Caught signal 7 (Bus error: nonexistent physical address)\n"
+    lines = [f"node1:{pid}:{pid} [{pid - 10}] {channel}\n" for pid in range(10, 14)]
+    (tmp_path / "job.log").write_text("".join([*lines, crash.format(10), crash.format(11)]))
+
+    shown = last_lines(analyze([tmp_path]))
+
+    assert squeezed("waiting: 2 of 4") in squeezed(shown)

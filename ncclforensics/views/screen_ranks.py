@@ -33,11 +33,13 @@ def waiting(report: Report, row: Row) -> list[RenderableType]:
     failed = _ranks_with_error(report, row)
     still = [rank_id for rank_id in row["victims"] if rank_id not in failed]
     total = report.run["rank"].filter(pl.col("job") == row["job"]).height
-    parts = [
-        " ".join(filter(None, (f"{what}:", ranks_text(report.numbers(rank_ids)), f"({len(rank_ids)} of {total})")))
-        for what, rank_ids in (("waiting", still), ("stopped with an error", failed))
-        if rank_ids
-    ]
+
+    def counted(rank_ids: list[int]) -> str:
+        share, numbers = f"{len(rank_ids)} of {total}", ranks_text(report.numbers(rank_ids))
+        return f"{numbers} ({share})" if numbers else share
+
+    states = (("waiting", still), ("stopped with an error", failed))
+    parts = [f"{state}: {counted(rank_ids)}" for state, rank_ids in states if rank_ids]
     lagging = _other_lagging_ranks(report, row)
     places = [f"{ranks_text(report.numbers(rank_ids))} at {where}" for rank_ids, where in lagging[:MOST_PLACES]]
     places += [f"{len(lagging) - MOST_PLACES} more places"] if len(lagging) > MOST_PLACES else []
