@@ -50,7 +50,18 @@ class Report:
                 except OSError as error:
                     reading.problems.append(f"its SHA-256 is unknown: {error.strerror or error}")
 
-    @property
+    def of_job(self, name: str, job: int) -> pl.DataFrame:
+        """Return the rows of a frame that concern one job. A frame is divided once: there may be thousands of jobs."""
+        if name not in self._divided:
+            self._divided[name] = self.run[name].partition_by("job", as_dict=True)
+        rows = self._divided[name].get((job,))
+        return self.run[name].clear() if rows is None else rows
+
+    @cached_property
+    def _divided(self) -> dict[str, dict[tuple[object, ...], pl.DataFrame]]:
+        return {}
+
+    @cached_property
     def verdicts(self) -> list[Row]:
         """Return a row of `verdict` per job, whatever is selected: worst first, then by number of ranks.
 
@@ -67,7 +78,7 @@ class Report:
             ),
         )  # fmt: skip
 
-    @property
+    @cached_property
     def earlier_runs(self) -> set[int]:
         """Return the jobs that were followed by another one on the same GPUs, of which there is a verdict."""
         verdicts = dict(self.run["verdict"].select("job", "verdict").iter_rows())
@@ -120,7 +131,11 @@ class Report:
 
     def finding_of(self, row: Row) -> Finding | None:
         """Return the finding that describes the verdict of a job."""
-        return next((finding for finding in self.findings if finding.job == row["job"]), None)
+        return self._finding_of_job.get(row["job"])
+
+    @cached_property
+    def _finding_of_job(self) -> dict[int, Finding]:
+        return {finding.job: finding for finding in reversed(self.findings) if finding.job is not None}
 
     def severity_of(self, row: Row) -> str:
         """Return the severity of the finding that describes a verdict; `no-hang` is one of its own, if likely."""
@@ -131,8 +146,13 @@ class Report:
 
     def numbers(self, rank_ids: Iterable[int]) -> list[int]:
         """Return the sorted rank numbers of these rank_ids, without unknown ones."""
-        number = dict(self.run["rank"].select("rank_id", "rank").iter_rows())
-        return sorted({number[rank_id] for rank_id in rank_ids if number.get(rank_id) is not None})
+        found = map(self.number_of_rank.get, rank_ids)
+        return sorted({number for number in found if number is not None})
+
+    @cached_property
+    def number_of_rank(self) -> dict[int, int | None]:
+        """Rank id -> the rank's number."""
+        return dict(self.run["rank"].select("rank_id", "rank").iter_rows())
 
     def count_reporting(self, job: int) -> Row:
         """Return how many ranks of a job have evidence, and of how many.
@@ -140,14 +160,17 @@ class Report:
         The second is None where no line states the size of the job, and where more ranks show than its largest known
         communicator has: then that is not the world's.
         """
-        ranks = self.run["rank"].filter(pl.col("job") == job).height
-        size = max(self.run["member"].filter(pl.col("job") == job)["nranks"].drop_nulls().to_list(), default=None)
+        ranks = self.of_job("rank", job).height
+        size = max(self.of_job("member", job)["nranks"].drop_nulls(), default=None)
         return {"ranks": ranks, "of": None if size is None or size < ranks else size}
 
     def last_calls(self, job: int) -> list[Row]:
         """Return the last call of every selected rank of a job, in the order of ranks."""
-        last = self.run["shown_call"].filter((pl.col("job") == job) & pl.col("is_last"))
-        ranks = self.run["rank"].select("rank_id", "rank", "host", "pid", "cudadev")
+        last = self.of_job("shown_call", job)
+        if last.is_empty():
+            return []
+        last = last.filter("is_last")
+        ranks = self.of_job("rank", job).select("rank_id", "rank", "host", "pid", "cudadev")
         return self._selected(last.join(ranks, on="rank_id", how="left").sort("rank", nulls_last=True))
 
     def _selected(self, rows: pl.DataFrame) -> list[Row]:
@@ -165,7 +188,10 @@ class Report:
         NCCL's lines come before Flight Recorder dumps. `call` is empty where a rank waits in an init. Ranks that wait
         in the same call share the tuple `waits_for` and the list `for_ranks`.
         """
-        edges = self.run["wait"].filter(pl.col("job") == job).sort("pos")
+        edges, recorded = self.of_job("wait", job), self.of_job("recorded_wait", job)
+        if edges.is_empty() and recorded.is_empty():
+            return []
+        edges = edges.sort("pos")
         is_message = pl.col("kind").is_in(["send", "recv"])
         first_place = [name for name in edges.columns if name in ("source", "line", "pos")]
         messages = (
@@ -175,11 +201,12 @@ class Report:
             .agg(pl.col("waits_for"), pl.col(first_place).first())
         )
         waits = pl.concat([edges.filter(~is_message), messages.select(edges.columns)]).sort("pos")
-        locations = {row["rank_id"]: row for row in self.run["rank"].select("rank_id", "rank", "host").to_dicts()}
+        of_rank = self.of_job("rank", job).select("rank_id", "rank", "host").to_dicts()
+        locations = {row["rank_id"]: row for row in of_rank}
         numbers: dict[int, list[int]] = {}
         selected = []
         calls = {(call["source"], call["line"]): call for call in self._shown_calls(waits)}
-        recorded = self.run["recorded_wait"].filter(pl.col("job") == job).join(waits, on="waiter", how="anti")
+        recorded = recorded.join(waits, on="waiter", how="anti")
         rows = rows_of(waits.unique("waiter", keep="first", maintain_order=True))
         for row in [*rows, *rows_of(recorded)]:
             location = locations[row["waiter"]]

@@ -50,8 +50,10 @@ def chain(report: Report, row: Row) -> list[Link]:
             if finding.role is Role.CONSEQUENCE
         ),
     ]
-    places = [(link.role, link.line.source, link.line.line) for link in links]
-    links = [link for number, link in enumerate(links) if places[number] not in places[:number]]
+    by_place: dict[tuple[Role, int, int], Link] = {}
+    for link in links:
+        by_place.setdefault((link.role, link.line.source, link.line.line), link)
+    links = list(by_place.values())
     if len({link.kind for link in links}) < 2:
         return []
     report.cite(link.line for link in links)
@@ -65,16 +67,16 @@ def _is_cause(finding: Finding, verdict: Finding, row: Row) -> bool:
     """
     if row["verdict"] == "stuck-together":
         return finding.role is Role.CAUSE and finding.severity is Severity.ERROR and finding.certainty != "possible"
-    concerns_culprit = set(finding.ranks) & set(verdict.ranks) or set(finding.hosts) & set(verdict.hosts)
-    return finding.role is Role.CAUSE and finding.severity is Severity.ERROR and bool(concerns_culprit)
+    if finding.role is not Role.CAUSE or finding.severity is not Severity.ERROR:
+        return False
+    return bool(set(finding.ranks) & set(verdict.ranks) or set(finding.hosts) & set(verdict.hosts))
 
 
 def _of_verdict(report: Report, row: Row, verdict: Finding) -> Iterator[Link]:
     """Yield where culprits and victims stand by their stacks, and what other lines show of the culprits."""
-    stacks = report.run["rank_stack"].filter(pl.col("job") == row["job"])
-    numbers = dict(report.run["rank"].select("rank_id", "rank").iter_rows())
-    of_culprits = stacks.filter(pl.col("rank_id").is_in(row["culprits"]))
-    others = stacks.filter(~pl.col("rank_id").is_in(row["culprits"]))
+    stacks = report.of_job("rank_stack", row["job"])
+    is_culprit = stacks["rank_id"].is_in(row["culprits"])
+    of_culprits, others = stacks.filter(is_culprit), stacks.filter(~is_culprit)
     if stacks.is_empty() and len(report.verdicts) == 1:  # which process is which rank is not known
         stacks = report.run["unranked_stack"]
         of_culprits, others = stacks.filter(~pl.col("is_waiting")), stacks.filter("is_waiting")
@@ -84,7 +86,7 @@ def _of_verdict(report: Report, row: Row, verdict: Finding) -> Iterator[Link]:
     if of_cause:
         yield Link(verdict.title, Role.CAUSE, _kind(report, of_cause[0]), of_cause[0])
     for role, rows in ((Role.CAUSE, of_culprits), (Role.CONSEQUENCE, others)):
-        for text, place in describe_stacks(rows.to_dicts(), numbers):
+        for text, place in describe_stacks(rows.to_dicts(), report.number_of_rank):
             yield Link(text, role, "stacks", Line(place["source"], place["line"]))
     waiting = [line for line in in_logs if line.what in _OF_OTHERS]
     if waiting and row["name"]:

@@ -76,7 +76,8 @@ def commands(run: Frames, row: Row) -> list[Command]:
         return []
     if row["verdict"] == "stuck-together":
         return _of_hosts(run, row)
-    places, ended = _culprits_by_place(run, row), _ended_ranks(run, row)
+    places = _culprits_by_place(run, row)
+    ended = _ended_ranks(run, row) if places else set()
     steps: list[Command] = []
     for where, processes in list(places.items())[:MOST_PLACES]:
         steps += _of_ended([process for process in processes if process["rank"] in ended], where, row, run)
@@ -151,19 +152,18 @@ def _of_hosts(run: Frames, row: Row) -> list[Command]:
 
 def _hosts_of_exits(run: Frames) -> dict[int, str]:
     """Rank -> the host that a report of its end names."""
+    if run["process_exit"].is_empty():
+        return {}
     exits = run["process_exit"].select("rank", host=pl.coalesce(pl.col("host").cast(pl.String), "node"))
     return dict(exits.drop_nulls().iter_rows())
 
 
 def _culprits_by_place(run: Frames, row: Row) -> dict[str, list[Row]]:
     """Return the culprits' processes by the place where to look at them: a host, or the host of a rank."""
-    ranks = run["rank"].filter(pl.col("rank_id").is_in(row["culprits"])).sort("rank")
-    # A rank without a known process is one of its own.
-    ranks = ranks.with_columns(unplaced=pl.when(pl.col("host").is_null()).then("rank"))
-    processes = ranks.unique(["host", "pid", "unplaced"], maintain_order=True).to_dicts()
+    processes = _processes_of(run, row["culprits"]) if row["culprits"] else []
     unseen = {"rank_id": None, "host": None, "pid": None}
     processes += [{**unseen, "rank": number} for number in row["missing"]]
-    hosts = _hosts_of_exits(run)
+    hosts = _hosts_of_exits(run) if any(process["host"] is None for process in processes) else {}
     places: dict[str, list[Row]] = defaultdict(list)
     for process in processes:
         places[process["host"] or hosts.get(process["rank"]) or _host_of(process)].append(process)
@@ -175,6 +175,13 @@ def _culprits_by_place(run: Frames, row: Row) -> dict[str, list[Row]]:
     return dict(places)
 
 
+def _processes_of(run: Frames, rank_ids: list[int]) -> list[Row]:
+    """Return a row of `rank` for each process of these ranks; a rank without a known process is one of its own."""
+    ranks = run["rank"].filter(pl.col("rank_id").is_in(rank_ids)).sort("rank")
+    ranks = ranks.with_columns(unplaced=pl.when(pl.col("host").is_null()).then("rank"))
+    return ranks.unique(["host", "pid", "unplaced"], maintain_order=True).to_dicts()
+
+
 def _host_of(process: Row) -> str:
     owner = f"process {process['pid']}" if process["rank"] is None else f"rank {process['rank']}"
     return f"the host of {owner}"
@@ -182,8 +189,10 @@ def _host_of(process: Row) -> str:
 
 def _was_ended(run: Frames) -> bool:
     """Whether a launcher says that it ended the job: then no log grows, whatever the job did."""
-    told_to_end = run["elastic_failure"].filter(pl.col("form").is_in(["terminated", "signal"]))
-    return bool(run["job_end"].height or told_to_end.height)
+    failures = run["elastic_failure"]
+    if run["job_end"].height or failures.is_empty():
+        return not run["job_end"].is_empty()
+    return not failures.filter(pl.col("form").is_in(["terminated", "signal"])).is_empty()
 
 
 def _of_ended(processes: list[Row], where: str, row: Row, run: Frames) -> list[Command]:

@@ -284,10 +284,9 @@ def _last(report: Report, call: Row) -> Row:
 
 
 def _waits(report: Report, job: int) -> list[Row]:
-    number = dict(report.run["rank"].select("rank_id", "rank").iter_rows())
     return [
         {
-            "rank": number[wait["waiter"]],
+            "rank": report.number_of_rank[wait["waiter"]],
             "communicator": wait["key"],
             "ordinal": wait["call"].get("ordinal"),
             "for_ranks": wait["for_ranks"],

@@ -47,6 +47,7 @@ from ncclforensics.views.text_machines import machines
 from ncclforensics.views.text_steps import other_steps, run_now
 
 Row = dict[str, Any]
+MOST_JOBS = 200
 MOST_CULPRITS = 8
 MOST_GROUPS = 6
 MOST_LINES = 6
@@ -72,14 +73,16 @@ def _parts(report: Report, verbose: bool) -> list[RenderableType]:
     first = leading_findings(jobs, others)[:1]
     for finding in first:
         parts += _finding(report, finding)
-    for index, row in enumerate(jobs):
+    for index, row in enumerate(jobs[:MOST_JOBS]):
         if index and row["verdict"] == "no-hang" and not verbose and len(jobs) > 3:
             continue
         if len(jobs) > 1:
-            size = report.run["rank"].filter(pl.col("job") == row["job"]).height
+            size = report.of_job("rank", row["job"]).height
             earlier = ", an earlier run on the same GPUs" if row["job"] in report.earlier_runs else ""
             parts.append(Text(f"\nJob {index + 1} of {len(jobs)}: {size} ranks{earlier}", style="bold underline"))
         parts += _job(report, row, verbose, causes if index == 0 and not first else [])
+    if len(jobs) > MOST_JOBS:
+        parts.append(Text(f"\nand {len(jobs) - MOST_JOBS} more jobs: --format json shows all", style="dim"))
     if not jobs:
         parts.append(Text(f"\nUNDECIDABLE  {reason_without_job(report.run)}", style="bold"))
         parts += other_steps("WHAT TO DO", steps_without_job(report.run))
@@ -257,9 +260,10 @@ def _as_printed(rank: Row) -> Row:
 
 def _grid(report: Report, row: Row) -> list[RenderableType]:
     """Show the ranks of each host in a line, with a symbol for each rank."""
-    ranks = report.run["rank"].filter(pl.col("job") == row["job"]).sort("rank")
+    ranks = report.of_job("rank", row["job"])
     if not row["culprits"] or ranks.height < 2:
         return []
+    ranks = ranks.sort("rank")
     symbols = {
         **dict.fromkeys(row["victims"], ("·", "yellow")),
         **dict.fromkeys(row["culprits"], ("X", STYLE["error"])),
@@ -358,14 +362,9 @@ def _lines_of(report: Report, finding: Finding) -> list[RenderableType]:
 def _all_last(report: Report, row: Row) -> list[RenderableType]:
     table = table_with_header("rank", "host", "last call", "at")
     for call in report.last_calls(row["job"]):
-        place = report.cited(call["source"], call["line"])
-        where = place_of(report, place)
-        table.add_row(
-            known(call["rank"]),
-            known(call["host"]),
-            f"{operation_text(call)} on {report.groups.text(call['key'])}",
-            where,
-        )
+        where = place_of(report, report.cited(call["source"], call["line"]))
+        operation = f"{operation_text(call)} on {report.groups.text(call['key'])}"
+        table.add_row(known(call["rank"]), known(call["host"]), operation, where)
     return [heading("LAST CALL OF EVERY RANK"), indented(table)] if table.row_count else []
 
 

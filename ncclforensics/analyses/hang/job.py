@@ -6,31 +6,19 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
 from operator import itemgetter
 from typing import Any
 
 import polars as pl
 
-from ncclforensics.analyses.hang.job_rows import JobRows
+from ncclforensics.analyses.hang.job_rows import PYTORCH_FRAMES, JobRows
 from ncclforensics.analyses.hang.ras_reports import may_be_of
-from ncclforensics.analyses.hang.recorder_graph import Recordings, Roots, find_roots
-from ncclforensics.analyses.hang.wait_graph import rows_of
+from ncclforensics.analyses.hang.recorder_graph import Roots, find_roots
 from ncclforensics.analyses.job.calls import describe_calls
-from ncclforensics.grammar.values import ranges_by_text
 
 Row = dict[str, Any]
 Frames = dict[str, pl.DataFrame]
 CERTAINTIES = ("certain", "likely", "possible")
-
-# Forms of a PyTorch desync report that name lagging ranks.
-LAGGING_FORMS = pl.Series(["never_joined", "not_joined"], dtype=pl.Categorical()).implode()
-
-# Frames of PyTorch's and torchrun's text, which names no job.
-PYTORCH_FRAMES = (
-    "torch_error", "torch_source", "monitored_barrier", "model_difference", "store_error", "fingerprint",
-    "elastic_failure", "announced_position",
-)  # fmt: skip
 
 EVIDENCE_LINE = {
     "what": pl.String(),  # culprit, waiting, majority, minority, failure, context
@@ -101,6 +89,7 @@ class Job:
             return rows.where(name, job=number)
 
         self.number = number
+        self._rows = rows
         self.rank_ids: dict[int, Row] = {row["rank_id"]: row for row in rows_of_job("rank")}
         self.members: dict[str, list[Row]] = defaultdict(list)
         # (rank id, communicator key) -> position among the rank's communicators, from 0 in the order of creation
@@ -111,72 +100,60 @@ class Job:
             if (row["rank_id"], row["key"]) not in self.communicator_index:
                 self.communicator_index[row["rank_id"], row["key"]] = created[row["rank_id"]]
                 created[row["rank_id"]] += 1
-        self.waits = rows_of(frames["wait"].filter(pl.col("job") == number))
+        self.waits = rows.waits(number)
         self.failure_events = rows_of_job("failure_event")
         self.completion_errors = rows_of_job("completion_error")
         self.process_exits = rows_of_job("process_exit")
         self.all_exits = rows.of("process_exit")  # also of processes that no other line shows
-        is_only_job = frames["rank"]["job"].n_unique() == 1  # PyTorch's reports name no job
-        self.timeouts = frames["work"].to_dicts() if is_only_job else []
-        lagging = frames["desync"].filter(pl.col("form").is_in(LAGGING_FORMS) & is_only_job)
-        ranges = ranges_by_text(lagging["ranks"])
-        self.desyncs = [
-            {**row, "ranks": [*chain.from_iterable(ranges.get(row["ranks"], ()))]} for row in lagging.to_dicts()
-        ]
-        self.pytorch = {name: frames[name].to_dicts() if is_only_job else [] for name in PYTORCH_FRAMES}
+        # Work and reports of PyTorch, stacks without a rank, dumps and RAS reports name no job.
+        self.timeouts, self.desyncs = rows.of_only_job("work"), rows.desyncs
+        self.pytorch = {name: rows.of_only_job(name) for name in PYTORCH_FRAMES}
         self.stacks = rows_of_job("rank_stack")  # where its ranks stand, by rank id
-        self.unranked_stacks = frames["unranked_stack"].to_dicts() if is_only_job else []
-        has_dumps = is_only_job and bool(frames["recorded_rank"]["is_used"].any())
-        recorded = (frames["recorded_position"], frames["recorded_call"], frames["recorded_rank"])
-        self.recordings = Recordings(*recorded) if has_dumps else None
-        self.dump_paths = frames["recorder_file"]["dump_path"].to_list() if is_only_job else []
-        self.ras_nranks = frames["ras_member"]["nranks"].max()  # size of the job in RAS reports
-        has_ras = is_only_job and may_be_of(frames["ras_state"], frames["member"], self.ras_nranks, self.nranks)
-        self.snapshots = frames["ras_snapshot"].to_dicts() if has_ras else []
-        self.states = frames["ras_state"].to_dicts() if has_ras else []
-        self.counted_calls = [row for row in rows.of("counted_call") if row["rank_id"] in self.rank_ids]
+        self.unranked_stacks = rows.of_only_job("unranked_stack")
+        self.recordings = rows.recordings
+        self.dump_paths = [row["dump_path"] for row in rows.of_only_job("recorder_file")]
+        self.ras_nranks = rows.ras_nranks
+        has_ras = rows.is_only_job and may_be_of(frames["ras_state"], frames["member"], self.ras_nranks, self.nranks)
+        self.snapshots = rows.of("ras_snapshot") if has_ras else []
+        self.states = rows.of("ras_state") if has_ras else []
+        self.counted_calls = rows.of_ranks("counted_call", number)
         self._call_line, self._member = frames["call_line"], frames["member"]
-        calls, last_calls = frames["call"], frames["last_call"]
-        self.last_calls = last_calls
-        self.calls = calls if is_only_job else calls.filter(pl.col("rank_id").is_in(list(self.rank_ids)))
+        self.last_calls = frames["last_call"]
         self._calls_by_rank: dict[int, pl.DataFrame] = {}
-        self._last_pos: dict[int, int] = dict(last_calls.group_by("rank_id").agg(pl.col("pos").max()).iter_rows())
+        self._last_pos = rows.last_call_pos
         diverged = [row for key in self.members for row in rows.where("divergence", key=key)]
         self.divergence = {row["key"]: row["nth"] for row in diverged}
-        self.gaps = [row for row in rows.of("call_gap") if row["rank_id"] in self.rank_ids]
+        self.gaps = rows.of_ranks("call_gap", number)
         # Of ranks whose log ends while NCCL sets up connections: the last of these.
-        self.unfinished_setups = {row["rank_id"]: row for row in rows.of("unfinished_setup")}
+        self.unfinished_setups = rows.by_rank["unfinished_setup"]
         owners = dict.fromkeys((row["host"], row["pid"]) for row in self.rank_ids.values())
         self.processes = {owner: row for owner in owners for row in rows.where("process", host=owner[0], pid=owner[1])}
-        # source -> the last line of NCCL in it, and the last lines of the processes of this job
-        self._last_lines = dict(
-            frames["process"].group_by("last_source").agg(pl.col("last_line").sort_by("last_pos").last()).iter_rows()
-        )
+        # source -> the last lines of the processes of this job
         self._own_last_lines: dict[int, set[int | None]] = defaultdict(set)
         for row in self.processes.values():
             self._own_last_lines[row["last_source"]].add(row["last_line"])
         milestones = [row for host, pid in owners for row in rows.where("milestone", host=host, pid=pid)]
-        duplicates = set(frames["duplicate_source"].iter_rows())
+        duplicates = rows.duplicate_sources
         milestones = [row for row in milestones if (row["host"], row["pid"], row["source"]) not in duplicates]
         self.milestones = sorted(milestones, key=itemgetter("pos"))
         self.visibility = {
             rank_id: row for rank_id in self.rank_ids for row in rows.where("visibility", rank_id=rank_id)
         }
-        # Memberships whose number of calls is unknown: rank id, communicator key, whether the logs begin together.
-        self.unplaced: set[tuple[int, str, bool]] = set(frames["unplaced_member"].iter_rows())
-        self.last_omission = dict(frames["omission"].group_by("source").agg(pl.col("pos").max()).iter_rows())
+        self.unplaced = rows.unplaced
+        self.last_omission = rows.last_omission
         # Of ranks whose calls are counted on over lines that their logs lack: the first call behind the last of these.
-        self.counter_jumps = {row["rank_id"]: row for row in rows.of("counter_jump")}
-        self.line_faults: dict[tuple[str, int], set[str]] = defaultdict(set)  # what happened to a process's log
-        for row in frames["line_fault"].to_dicts():
-            self.line_faults[row["host"], row["pid"]].add(row["kind"])
+        self.counter_jumps = rows.by_rank["counter_jump"]
+        self.line_faults = rows.line_faults
         self.last_times = {row["rank_id"]: row for row in rows_of_job("last_time")}
-        self.sources = {row["source"]: row for row in rows.of("source")}
-        self.is_cancelled = is_only_job and bool((frames["job_end"]["form"].cast(pl.String) == "cancelled").any())
-        self.successes = frames["program_success"].sort("pos").to_dicts() if is_only_job else []
-        # NCCL lays out rings and trees, and connects them, after the bootstrap.
-        self.has_layout = any(frames[name].height for name in ("ring", "tree", "connection"))
-        self.releases = sorted(frames["version"]["version"].cast(pl.String).unique().to_list())
+        self.sources = rows.sources
+        self.is_cancelled, self.successes = rows.is_cancelled, rows.successes
+        self.has_layout, self.releases = rows.has_layout, rows.releases
+
+    @cached_property
+    def calls(self) -> pl.DataFrame:
+        """The calls of its ranks."""
+        calls = self._rows.frames["call"]
+        return calls if self._rows.is_only_job else calls.filter(pl.col("rank_id").is_in(list(self.rank_ids)))
 
     @property
     def is_text_only(self) -> bool:
@@ -284,7 +261,7 @@ class Job:
     def application_lines_after(self, rank_id: int) -> int:
         """Count the lines of the rank's file behind the last line of NCCL; 0 where another job prints there."""
         process = self.process(rank_id)
-        source, last = process["last_source"], self._last_lines.get(process["last_source"])
+        source, last = process["last_source"], self._rows.last_lines.get(process["last_source"])
         if last is None or process["last_line"] is None or last not in self._own_last_lines[source]:
             return 0
         return int(self.sources[source]["lines"] - last if last > 0 else -last - 1)

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import polars as pl
+
+from ncclforensics.analyses.hang.recorder_graph import Recordings
+from ncclforensics.analyses.hang.wait_graph import rows_of
+from ncclforensics.grammar.values import ranges_by_text
 
 Row = dict[str, Any]
 MANY_ROWS = 10_000
@@ -15,19 +21,31 @@ LEFT_OUT = {
                "child_number"),
 }  # fmt: skip
 
+# Forms of a PyTorch desync report that name lagging ranks.
+LAGGING_FORMS = pl.Series(["never_joined", "not_joined"], dtype=pl.Categorical()).implode()
+
+# Frames of PyTorch's and torchrun's text, which names no job.
+PYTORCH_FRAMES = (
+    "torch_error", "torch_source", "monitored_barrier", "model_difference", "store_error", "fingerprint",
+    "elastic_failure", "announced_position",
+)  # fmt: skip
+
 
 class JobRows:
-    """The rows of the frames that verdicts rest on, by the values of some columns."""
+    """The rows of the frames that verdicts rest on, by the values of some columns; and what no line assigns to a job.
+
+    A run may hold thousands of jobs: what is the same for all of them is computed once.
+    """
 
     def __init__(self, frames: dict[str, pl.DataFrame]) -> None:
-        self._frames = frames
+        self.frames = frames
         self._rows: dict[str, list[Row]] = {}
         self._divided: dict[tuple[str, ...], dict[tuple[Any, ...], list[Row]]] = {}
 
     def of(self, name: str) -> list[Row]:
         """All rows of a frame."""
         if name not in self._rows:
-            self._rows[name] = _dictionaries(self._frames[name].drop(LEFT_OUT.get(name, ())))
+            self._rows[name] = _dictionaries(self.frames[name].drop(LEFT_OUT.get(name, ())))
         return self._rows[name]
 
     def where(self, name: str, **values: Any) -> list[Row]:
@@ -38,6 +56,122 @@ class JobRows:
                 divided[tuple(row[column] for column in values)].append(row)
             self._divided[name, *values] = divided
         return self._divided[name, *values].get(tuple(values.values()), [])
+
+    def of_ranks(self, name: str, job: int) -> list[Row]:
+        """The rows of a frame about ranks of a job."""
+        if (name, "job of rank") not in self._divided:
+            job_of = {row["rank_id"]: row["job"] for row in self.of("rank")}
+            divided: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+            for row in self.of(name):
+                divided[job_of.get(row["rank_id"]),].append(row)
+            self._divided[name, "job of rank"] = divided
+        return self._divided[name, "job of rank"].get((job,), [])
+
+    def waits(self, job: int) -> list[Row]:
+        """The edges of a job's wait graph; those of the same call share their list of ranks."""
+        rows = self._waits_by_job.get((job,))
+        return [] if rows is None else rows_of(rows)
+
+    @cached_property
+    def _waits_by_job(self) -> dict[tuple[object, ...], pl.DataFrame]:
+        return self.frames["wait"].partition_by("job", as_dict=True)
+
+    @cached_property
+    def is_only_job(self) -> bool:
+        """Whether the run holds one job: PyTorch's reports, dumps and stacks name none."""
+        return self.frames["rank"]["job"].n_unique() == 1
+
+    def of_only_job(self, name: str) -> list[Row]:
+        """All rows of a frame that names no job; none where there are several."""
+        return self.of(name) if self.is_only_job else []
+
+    @cached_property
+    def desyncs(self) -> list[Row]:
+        """The reports of PyTorch that name lagging ranks, with `ranks` as numbers."""
+        if not self.is_only_job:
+            return []
+        lagging = self.frames["desync"].filter(pl.col("form").is_in(LAGGING_FORMS))
+        ranges = ranges_by_text(lagging["ranks"])
+        return [{**row, "ranks": [*chain.from_iterable(ranges.get(row["ranks"], ()))]} for row in lagging.to_dicts()]
+
+    @cached_property
+    def recordings(self) -> Recordings | None:
+        """What the Flight Recorder dumps of the only job show."""
+        frames = self.frames
+        if not (self.is_only_job and frames["recorded_rank"]["is_used"].any()):
+            return None
+        return Recordings(frames["recorded_position"], frames["recorded_call"], frames["recorded_rank"])
+
+    @cached_property
+    def ras_nranks(self) -> int | None:
+        """Size of the job in RAS reports."""
+        size: Any = self.frames["ras_member"]["nranks"].max()
+        return None if size is None else int(size)
+
+    @cached_property
+    def last_call_pos(self) -> dict[int, int]:
+        """Rank id -> position of its last call."""
+        return dict(self.frames["last_call"].group_by("rank_id").agg(pl.col("pos").max()).iter_rows())
+
+    @cached_property
+    def last_lines(self) -> dict[int, int]:
+        """Source -> its last line of NCCL."""
+        process = self.frames["process"]
+        return dict(process.group_by("last_source").agg(pl.col("last_line").sort_by("last_pos").last()).iter_rows())
+
+    @cached_property
+    def duplicate_sources(self) -> set[tuple[Any, ...]]:
+        """Processes and sources that hold their lines a second time."""
+        return set(self.frames["duplicate_source"].iter_rows())
+
+    @cached_property
+    def unplaced(self) -> set[tuple[int, str, bool]]:
+        """Memberships whose number of calls is unknown: rank id, communicator key, whether the logs begin together."""
+        return set(self.frames["unplaced_member"].iter_rows())
+
+    @cached_property
+    def last_omission(self) -> dict[int, int]:
+        """Source -> position of the last line which says that lines were left out."""
+        return dict(self.frames["omission"].group_by("source").agg(pl.col("pos").max()).iter_rows())
+
+    @cached_property
+    def by_rank(self) -> dict[str, dict[int, Row]]:
+        """Name of a frame -> rank id -> its last row."""
+        names = ("unfinished_setup", "counter_jump")
+        return {name: {row["rank_id"]: row for row in self.of(name)} for name in names}
+
+    @cached_property
+    def line_faults(self) -> dict[tuple[str, int], set[str]]:
+        """Host and pid -> what happened to the lines of the process's log."""
+        faults: dict[tuple[str, int], set[str]] = defaultdict(set)
+        for row in self.of("line_fault"):
+            faults[row["host"], row["pid"]].add(row["kind"])
+        return faults
+
+    @cached_property
+    def sources(self) -> dict[int, Row]:
+        """Source -> its row."""
+        return {row["source"]: row for row in self.of("source")}
+
+    @cached_property
+    def is_cancelled(self) -> bool:
+        """Whether a line says that the only job was cancelled."""
+        return self.is_only_job and bool((self.frames["job_end"]["form"].cast(pl.String) == "cancelled").any())
+
+    @cached_property
+    def successes(self) -> list[Row]:
+        """The lines which say that the program of the only job ended well."""
+        return self.frames["program_success"].sort("pos").to_dicts() if self.is_only_job else []
+
+    @cached_property
+    def has_layout(self) -> bool:
+        """Whether rings, trees or connections show: NCCL makes them after the bootstrap."""
+        return any(self.frames[name].height for name in ("ring", "tree", "connection"))
+
+    @cached_property
+    def releases(self) -> list[str]:
+        """The releases of NCCL, sorted."""
+        return sorted(self.frames["version"]["version"].cast(pl.String).unique().to_list())
 
 
 def _dictionaries(rows: pl.DataFrame) -> list[Row]:

@@ -20,6 +20,7 @@ EARLIER_RUN = {
 }
 Spans = dict[int, tuple[int, int]]  # file -> first and last `pos` of a job's lines in it
 MOST_OVERLAP = 0.5  # of the shorter run; more than that, and both ran at a time: GPUs are numbered within a container
+MOST_LATER = 32  # jobs that a job is compared with: thousands may have used one GPU
 ATTEMPT = "attempt_"  # torchrun's folders of logs: attempt_0, and one more for every restart
 
 
@@ -33,8 +34,7 @@ def earlier_run(
     """
     if rank["job"].n_unique() < 2:
         return pl.DataFrame(schema=EARLIER_RUN)
-    gpus = rank.select("job", "host", "cudadev").drop_nulls().unique()
-    pairs = gpus.join(gpus, on=["host", "cudadev"], suffix="_other").filter(pl.col("job") < pl.col("job_other"))
+    pairs = _pairs_on_one_gpu(rank.select("job", "host", "cudadev").drop_nulls().unique())
     owners = rank.select("job", *OWNER).drop_nulls().unique()
     spans: dict[int, Spans] = defaultdict(dict)
     by_file = speaker.join(owners, on=OWNER).group_by("job", "source")
@@ -43,13 +43,25 @@ def earlier_run(
     begun = _first_times(communicator.join(owners, on=OWNER))
     attempts = _attempts(spans, dict(source.select("source", "path").iter_rows()))
     found = []
-    for job, other in pairs.select("job", "job_other").unique().sort("job", "job_other").iter_rows():
+    for job, other in pairs.iter_rows():
         order = (
             _order_in_files(spans[job], spans[other]) or _compare(begun, job, other) or _compare(attempts, job, other)
         )
         if order:
             found.append((job, other) if order < 0 else (other, job))
     return pl.DataFrame(found, schema=EARLIER_RUN, orient="row")
+
+
+def _pairs_on_one_gpu(gpus: pl.DataFrame) -> pl.DataFrame:
+    """Return the pairs of jobs that used the same GPU: of each job, with at most MOST_LATER of higher numbers."""
+    gpus = gpus.sort("job")
+    most = max(gpus.group_by("host", "cudadev").len()["len"], default=0)
+    distances = range(1, min(most, MOST_LATER + 1))
+    pairs = [
+        gpus.select("job", job_other=pl.col("job").shift(-distance).over("host", "cudadev")) for distance in distances
+    ]
+    found = pl.concat([gpus.select("job", job_other="job").clear(), *pairs])
+    return found.drop_nulls().unique().sort("job", "job_other")
 
 
 def _order_in_files(spans: Spans, others: Spans) -> int:
