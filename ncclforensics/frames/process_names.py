@@ -78,7 +78,11 @@ def _true_hosts(speakers: pl.DataFrame) -> dict[tuple[str, int], str]:
     several containers may have the same pid.
     """
     counted = speakers.group_by("source", text_of("host"), "pid").agg(pl.col("lines").sum())
-    pairs = counted.join(counted, on=["source", "pid"], suffix="_true").filter(pl.col("host") != pl.col("host_true"))
+    # Thousands of containers may have the same pid: only names that may be rare, and true, are paired.
+    fewest, most = (pl.col("lines").min(), pl.col("lines").max())
+    rare = counted.filter(pl.col("lines") * RARE < most.over("source", "pid"))
+    usual = counted.filter(fewest.over("source", "pid") * RARE < pl.col("lines"))
+    pairs = rare.join(usual, on=["source", "pid"], suffix="_true").filter(pl.col("host") != pl.col("host_true"))
     ends_alike = pl.col("host").str.ends_with(pl.col("host_true")) | pl.col("host_true").str.ends_with(pl.col("host"))
     is_rarer = pl.col("lines") * pl.when(ends_alike).then(RARE).otherwise(VERY_RARE) < pl.col("lines_true")
     sources = counted.group_by("host", "pid").agg(sources=pl.len())

@@ -233,7 +233,7 @@ def _match_joined_lines(rows: pl.DataFrame, dialect: Dialect, hosts: pl.DataFram
     inner = found.select("physical", "source", pl.col("text").str.extract_all(inner_prefix)).explode("text")
     inner = inner.with_columns(host=_before_colon("text").str.strip_chars(" "))
     known = inner.join(hosts, on=["source", "host"], how="semi")
-    grown = inner.join(hosts, on="source", suffix="_true").filter(pl.col("host").str.ends_with(pl.col("host_true")))
+    grown = _with_known_end(inner, "host", hosts)
     call_template = inner.filter(pl.len().over("source", "host") > 1).join(grown, on=["source", "host"], how="anti")
     doubted = inner.join(pl.concat([known, call_template]), on=["source", "host"], how="anti")
     joined = found.join(doubted, on="physical", how="anti")
@@ -249,6 +249,13 @@ def _match_joined_lines(rows: pl.DataFrame, dialect: Dialect, hosts: pl.DataFram
 
 def _before_colon(column: str) -> pl.Expr:
     return pl.col(column).str.split(":").list.first()
+
+
+def _with_known_end(rows: pl.DataFrame, column: str, hosts: pl.DataFrame) -> pl.DataFrame:
+    """Join rows with every known host (`end`) of their source with which a text of theirs ends."""
+    lengths = hosts.select("source", length=_length("host")).unique()
+    ends = rows.join(lengths, on="source").with_columns(end=pl.col(column).str.tail("length"))
+    return ends.drop("length").join(hosts.select("source", end="host").unique(), on=["source", "end"], how="semi")
 
 
 def _split_torn_lines(rows: pl.DataFrame, dialect: Dialect, hosts: pl.DataFrame) -> pl.DataFrame:
@@ -274,9 +281,8 @@ def _split_torn_lines(rows: pl.DataFrame, dialect: Dialect, hosts: pl.DataFrame)
     at_beginning = split.filter("is_torn").select("source", host=pl.col("text").str.split(":").list.first())
     hosts = pl.concat([hosts, at_beginning]).drop_nulls().unique()
     mended = (
-        split.select("piece", "source", "second", grown=_before_colon("second"))
-        .join(hosts, on="source")
-        .filter(pl.col("grown").str.ends_with(pl.col("host")))
+        _with_known_end(split.select("piece", "source", "second", grown=_before_colon("second")), "grown", hosts)
+        .rename({"end": "host"})
         .sort(pl.col("host").str.len_bytes(), descending=True)
         .unique("piece", keep="first", maintain_order=True)
         .select("piece", mended=pl.col("second").str.tail(_length("second") - _length("grown") + _length("host")))

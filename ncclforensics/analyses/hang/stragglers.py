@@ -86,13 +86,18 @@ def lag(
 
 
 def _journal_collectives(journal_call: pl.DataFrame, journal_init: pl.DataFrame, rank: pl.DataFrame) -> pl.DataFrame:
-    """Return the collectives in a capture's journal (columns _TIMED_CALL)."""
+    """Return the collectives in a capture's journal (columns _TIMED_CALL).
+
+    A pointer of several communicators, and a process of several ranks, do not say whose call it is.
+    """
     collectives = journal_call.filter(text_of("called").is_in(MESSAGES).not_())
-    created = journal_init.filter(pl.col("phase") == "START").filter(pl.col("nranks") >= MIN_RANKS)
+    created = journal_init.filter(pl.col("phase") == "START").filter(pl.len().over(*OWNER, "comm") == 1)
+    created = created.filter(pl.col("nranks") >= MIN_RANKS)
+    ranks = rank.filter(pl.len().over(OWNER) == 1)
     return (
         _rows_with_time(collectives, *OWNER, "comm", "ordinal")
         .join(created.select(*OWNER, "comm", "nranks", key="commid"), on=[*OWNER, "comm"])
-        .join(rank.select("job", "rank_id", *OWNER), on=OWNER)
+        .join(ranks.select("job", "rank_id", *OWNER), on=OWNER)
         .rename({"ordinal": "nth"})
         .select(_TIMED_CALL)
     )

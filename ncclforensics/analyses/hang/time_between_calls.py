@@ -39,7 +39,7 @@ def time_between_calls(
         .join(previous, on=[*pointer, "ordinal"])
         .join(done.select(*pointer, "ordinal"), on=[*pointer, "ordinal"], how="semi")
         .join(created.unique(pointer), on=pointer)
-        .join(rank.select("job", "rank_id", *OWNER), on=OWNER)
+        .join(rank.filter(pl.len().over(OWNER) == 1).select("job", "rank_id", *OWNER), on=OWNER)
         .with_columns(seconds=(pl.col("time") - pl.col("returned")) / SECOND)
     )
     typical = gaps.group_by("job", "rank_id").agg(pl.col("seconds").median())

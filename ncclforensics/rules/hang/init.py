@@ -139,9 +139,10 @@ def boot_crash_in_init(
     began = milestone.select(OWNER).unique().join(completed, on=OWNER, how="anti", nulls_equal=True)
     of_init = crashes.join(began, on=OWNER, how="semi", nulls_equal=True)
     creating = native_frame.filter(begins_with("function", CREATING)).select("source", frame_line="line")
-    traced = crashes.join(creating, on="source").filter(
-        (pl.col("frame_line") - pl.col("line")).is_between(1, STACK_LINES)
-    )
+    traced = crashes.sort("line").join_asof(
+        creating.sort("frame_line"), left_on="line", right_on="frame_line", by="source", strategy="forward",
+        allow_exact_matches=False, check_sortedness=False,
+    ).filter((pl.col("frame_line") - pl.col("line")).is_between(1, STACK_LINES))  # fmt: skip
     rows = pl.concat([of_init, traced.drop("frame_line")]).unique(["source", "line"], maintain_order=True)
     if rows.height:
         in_stack = "; the stack shows the function" if traced.height else ""
