@@ -136,6 +136,16 @@ def one_stops() -> list[Recorder]:
     return ranks
 
 
+def test_a_rank_whose_open_call_has_no_number_is_not_accused(tmp_path: Path) -> None:
+    ranks = one_stops()
+    ranks[1].entries[-1]["collective_seq_id"] = 1 << 70  # as in a damaged dump
+
+    report = judged(tmp_path, ranks)
+
+    assert report["defects"] == []
+    assert 1 not in report["hang"]["culprits"]
+
+
 def one_is_unfinished() -> list[Recorder]:
     """Rank 1 stands in a call of its pair that rank 0 completed; all others stand in the next call of all."""
     ranks = recorders()

@@ -54,9 +54,13 @@ class Recordings:
         self.positions: dict[str, dict[int, Row]] = defaultdict(dict)
         for row in position.to_dicts():
             self.positions[row["group"]][row["rank"]] = row
+        # A collective without a number, as in a damaged dump, has no place among those of other ranks.
+        has_place = pl.col("is_p2p") | pl.col("sequence").is_not_null()
+        unplaced = call.filter(~has_place & pl.col("is_open"))["rank"]
+        call = call.filter(has_place)
         self.calls = call
-        # Ranks whose oldest open call is not recorded.
-        self.overwritten = set(position.filter("is_overwritten")["rank"])
+        # Ranks whose oldest open call is not recorded, or not known.
+        self.overwritten = {*position.filter("is_overwritten")["rank"], *unplaced}
         # Ranks whose entries were read, are not empty, and show where they stand.
         self.read = set(call["rank"]) - self.overwritten
         self.open_calls: dict[int, list[Row]] = defaultdict(list)

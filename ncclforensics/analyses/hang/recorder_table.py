@@ -99,6 +99,7 @@ def _columns(heads: str, ruler: str) -> list[tuple[int, int, int]]:
 def printed_difference(printed_call: pl.DataFrame) -> pl.DataFrame:
     """One row per call that ranks of its group did not make, or made otherwise; the first one of every group."""
     with_group = printed_call.filter(pl.col("group").is_not_null() & ~pl.col("is_p2p"))
+    with_group = with_group.filter(~pl.col("sequence").is_null().any().over("group"))  # their order is not known
     idle = set(printed_call["rank"]) - set(printed_call.filter("is_open")["rank"])
     rows: list[Row] = []
     for _, of_group in with_group.group_by("group", maintain_order=True):

@@ -209,7 +209,8 @@ def compared_calls(fingerprints: Iterable[Row]) -> dict[int, str]:
             continue
         called[row["first_rank"]] = _fingerprint_text(row["operation"], row["sequence"], row["shape"])
         other = _fingerprint_text(row["other_operation"], row["other_sequence"], row["other_shape"])
-        called.setdefault(row["other_rank"], other)
+        if row["other_rank"] is not None:
+            called.setdefault(row["other_rank"], other)
     return called
 
 
