@@ -30,7 +30,7 @@ MOST_WALL_SECONDS = 1200  # for one case, on a busy machine: it waits for someth
 REDUCE_SECONDS = 40
 CASES_OF_A_WORKER = 150  # memory that libraries keep is not the memory of a case
 SHARE_OF_WAY = {
-    "hang": 0.5, "windows": 0.3, "redact": 0.2, "saved": 0.2, "explain": 0.1, "diff": 0.05, "history": 0.1,
+    "hang": 0.3, "windows": 0.15, "redact": 0.15, "saved": 0.15, "explain": 0.05, "diff": 0.05, "history": 0.1,
     "agent": 0.1, "command": 0.05, "watch": 0.05, "html": 0.02, "screens": 0.02,
 }  # fmt: skip
 SUMMED = ("files", "lines", "mutated", "bytes", "seconds")
@@ -106,9 +106,7 @@ def keep(out: Path, folder: Path, case: str, ways: list[str], fault: tuple[str, 
     place = out / re.sub(r"[^A-Za-z0-9]+", "-", kind).strip("-").lower()[:80]
     if place.exists():
         return
-    way = next(([], [way]) for way in ways) if ways else ([],)
     needed = next((few for few in ([], *([way] for way in ways)) if (fault_of(folder, few) or ("",))[0] == kind), ways)
-    del way
     work_folder = Path(mkdtemp(prefix="ncclforensics-fuzz-"))
 
     def fails(files: dict[str, bytes]) -> bool:

@@ -34,7 +34,7 @@ from tests.fuzz.ingredients import (
     small_incidents,
     write,
 )
-from tests.fuzz.mutation import Draw, mutate_bytes, mutate_lines, mutate_value
+from tests.fuzz.mutation import NUMBER, Draw, mutate_bytes, mutate_lines, mutate_value
 from tests.incidents import ALL, INCIDENTS
 
 Target = Callable[[Draw, Path], None]
@@ -59,6 +59,33 @@ def lines_of_grammar(grammar: str, draw: Draw, folder: Path) -> None:
             lines = lines[:at] + own + mutate_lines(draw, lines[at:], others, 0.05)
         files[name] = b"\n".join(lines)[: LARGEST_CASE // len(logs)]
     write(folder, files)
+
+
+def copies(draw: Draw, folder: Path) -> None:
+    """Examples of a grammar or two, each many times, with one number of every line counted up: what costs grows so."""
+    examples = [
+        line for name in draw.sample(grammar_file.names(), draw.choice((1, 1, 2))) for line in examples_of(name)
+    ]
+    if draw.random() < 0.7:
+        examples = draw.sample(examples, min(len(examples), draw.choice((1, 2, 4))))
+    place, step = draw.choice((None, 0, 1, 2, 3, 4, 5, 6, -1)), draw.choice((1, 1, 8))
+    most = draw.choice((1000, 3000, 8000)) // max(len(examples), 1)
+    lines = [counted_up(line, place, step * number) for number in range(most) for line in examples]
+    draw.mutated += len(lines)
+    names = draw.choice((("job.log",), ("job.log",), ("nccl_rank0.log", "nccl_rank1.log")))
+    write(folder, {name: b"\n".join(lines)[: LARGEST_CASE // len(names)] for name in names})
+
+
+def counted_up(line: bytes, place: int | None, by: int) -> bytes:
+    """A line with the number at a place raised, or with all of them."""
+    found = list(NUMBER.finditer(line))
+    if place is not None:
+        found = found[place:][:1]
+    for match in reversed(found):
+        text = match[0]
+        raised = b"0x%x" % (int(text, 16) + 16 * by) if text[:2] == b"0x" else b"%d" % (int(float(text)) + by)
+        line = line[: match.start()] + raised + line[match.end() :]
+    return line
 
 
 def prefix_of(line: bytes) -> bytes:
@@ -172,14 +199,21 @@ def records(draw: Random, folder: Path) -> None:
         elif draw.random() < 0.5:
             text = _dumped(rows)
         else:
-            table = io.StringIO()
-            writer = csv.writer(table, delimiter=draw.choice(",;\t|"))
-            writer.writerow(draw.choice((keys[:3], ("Line", "Date"), ("@timestamp", "@message"))))
-            writer.writerows([list(row.values()) if isinstance(row, dict) else [row] for row in rows])
-            text = table.getvalue()
+            text = _as_table(draw, rows, draw.choice((keys[:3], ("Line", "Date"), ("@timestamp", "@message"))))
         packed = text.encode("utf-8", "replace")
         files[name] = mutate_bytes(draw, packed) if draw.random() < 0.2 else packed
     write(folder, files)
+
+
+def _as_table(draw: Random, rows: list[Any], heads: tuple[str, ...]) -> str:
+    table = io.StringIO()
+    writer = csv.writer(table, delimiter=draw.choice(",;\t|"))
+    writer.writerow(heads)
+    try:
+        writer.writerows([list(row.values()) if isinstance(row, dict) else [row] for row in rows])
+    except RecursionError:  # a value that is nested too deeply to be printed: the rows before it are there
+        return table.getvalue()
+    return table.getvalue()
 
 
 def _dumped(value: Any) -> str:
@@ -300,6 +334,7 @@ def _mutated_frame(draw: Random, data: bytes) -> bytes:
 
 TARGETS: dict[str, Target] = {
     **{f"grammar-{name}": partial(lines_of_grammar, name) for name in grammar_file.names()},
+    "copies": copies,
     "incidents": faulty_incident,
     "json-documents": json_documents,
     "flight-recorders": flight_recorders,
@@ -310,5 +345,5 @@ TARGETS: dict[str, Target] = {
     "saved-runs": saved_runs,
 }
 # How often each is drawn: a grammar is one of sixty.
-WEIGHTS = {"incidents": 25, "json-documents": 8, "flight-recorders": 10, "compressed": 3, "archives": 4, "folders": 8,
-           "records": 6, "saved-runs": 8}  # fmt: skip
+WEIGHTS = {"copies": 8, "incidents": 25, "json-documents": 8, "flight-recorders": 10, "compressed": 3, "archives": 4,
+           "folders": 8, "records": 6, "saved-runs": 8}  # fmt: skip
