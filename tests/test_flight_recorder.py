@@ -238,6 +238,24 @@ def two_wait_in_different_lines() -> list[Recorder]:
     return two_wait_for_messages_of_each_other(in_one_line=False)
 
 
+def one_leaves_out_a_message_that_the_other_pair_made() -> list[Recorder]:
+    """Each first rank sends and then receives, each second one receives and then sends; rank 0 leaves out its send."""
+    ranks = recorders()
+    for recorder in ranks:
+        is_done = recorder.rank > 1
+        if recorder.rank % 2 == 0:
+            if recorder.rank:
+                recorder.call(TP[2], "nccl:send 0->1")
+            recorder.call(TP[recorder.rank], "nccl:recv 0<-1", done=is_done, place="/job/backward.py")
+        else:
+            recorder.call(TP[recorder.rank], "nccl:recv 1<-0", done=is_done)
+            if is_done:
+                recorder.call(TP[3], "nccl:send 1->0")
+        if is_done:
+            recorder.call(done=False)
+    return ranks
+
+
 def messages_in_batches(*, one_stops: bool = False) -> list[Recorder]:
     """Ranks 0 and 1 exchange messages in batches: only the entry that closes a batch has a state."""
     ranks = recorders()
@@ -403,6 +421,7 @@ def a_batch_is_cut_by_the_begin_of_a_dump() -> list[Recorder]:
         (one_posted_a_receive_in_advance, ("lagging-ranks", [3], "likely")),
         (two_wait_for_messages_of_each_other, ("p2p-unmatched", [0, 1], "possible")),
         (two_wait_in_different_lines, ("p2p-unmatched", [], "likely")),
+        (one_leaves_out_a_message_that_the_other_pair_made, ("p2p-unmatched", [0], "likely")),
         (messages_in_batches, ("no-hang", [], "likely")),
         (one_makes_no_batch, ("lagging-ranks", [0], "likely")),
         (groups_of_one_name, ("lagging-ranks", [3], "likely")),

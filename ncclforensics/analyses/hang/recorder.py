@@ -23,7 +23,7 @@ from ncclforensics.analyses.hang.recorder_diagnosis import (
     stand_text,
 )
 from ncclforensics.analyses.hang.recorder_graph import Recordings, Roots
-from ncclforensics.analyses.hang.recorder_messages import find_open_messages
+from ncclforensics.analyses.hang.recorder_messages import find_open_messages, ranks_unlike_their_sisters
 from ncclforensics.analyses.hang.recorder_open import find_common_call, find_rank_without_dump, find_ranks_not_begun
 from ncclforensics.analyses.hang.recorder_order import ranks_in_another_order
 from ncclforensics.analyses.job.recorder_attempts import LONG_AFTER
@@ -224,8 +224,14 @@ def _diagnose_cycle(job: Job, roots: Roots) -> Diagnosis:
         reason = "each waits for a message of the next, and none is at the matching call: " + "; ".join(where[:SHOWN])
         # In one line of the program all are at fault; in several, one rank may have left out an earlier message.
         is_one_line = len({call["called_from"] for call in standing} - {None}) == 1
-        diagnosis = diagnose(job, "p2p-unmatched", reason, roots.cycle if is_one_line else [])
-        if not is_one_line:
+        unlike = [] if is_one_line else ranks_unlike_their_sisters(recordings, standing)
+        diagnosis = diagnose(job, "p2p-unmatched", reason, roots.cycle if is_one_line else unlike)
+        if unlike:
+            diagnosis.reason += (
+                f"; the ranks with the part of {ranks_text(unlike)} in the other groups made another message there:"
+                " one was left out before"
+            )
+        elif not is_one_line:
             diagnosis.reason += "; which of them left out a message, their dumps do not show"
             diagnosis.collect = [f"the stacks of {ranks_text(roots.cycle)}: py-spy dump --pid of each"]
     else:

@@ -81,6 +81,31 @@ def describe_met_messages(job: Job, calls: list[Row]) -> Diagnosis:
     return diagnosis
 
 
+def ranks_unlike_their_sisters(recordings: Recordings, calls: list[Row]) -> list[int]:
+    """Return the ranks of these messages that made another one there than all ranks at their place in other groups.
+
+    Empty if the dumps do not show of each of the other ranks that it made the same one.
+    """
+    is_unlike = {call["rank"]: _is_unlike_sisters(recordings, call) for call in calls}
+    unlike = sorted(rank for rank, differs in is_unlike.items() if differs)
+    return unlike if None not in is_unlike.values() and len(unlike) < len(is_unlike) else []
+
+
+def _is_unlike_sisters(recordings: Recordings, message: Row) -> bool | None:
+    """Whether a message differs from that of the same number in the other groups; None if they show none, or differ."""
+    members = recordings.members[message["group"]]
+    if message["sequence"] is None or message["peer"] not in members:
+        return None
+    index = members.index(message["rank"])
+    made = set()
+    for group in recordings.sister_groups(message["group"]):
+        ranks = recordings.members[group]
+        is_there = (pl.col("group") == group) & (pl.col("rank") == ranks[index])
+        own = recordings.calls.filter(is_there & pl.col("is_p2p") & (pl.col("sequence") == message["sequence"]))
+        made |= {(row["name"], ranks.index(row["peer"])) for row in own.to_dicts() if row["peer"] in ranks}
+    return None if len(made) != 1 else (message["name"], members.index(message["peer"])) not in made
+
+
 def _is_left_out(recordings: Recordings, message: Row) -> bool:
     """Whether the peer of an open message made fewer messages than the ranks at its place in the other groups."""
     peer = message["peer"]
