@@ -656,6 +656,20 @@ def test_a_dump_that_is_cut_off_accuses_no_rank(kept: float, tmp_path: Path) -> 
         assert set(report.numbers(report.verdicts[0]["culprits"])) <= set(truth), cut.name
 
 
+def test_a_rank_whose_last_calls_are_cut_off_is_asked_for(tmp_path: Path) -> None:
+    """Rank 0 makes no more batches; its dump is cut, and a rank that exchanges messages may wait in one."""
+    ranks = one_makes_no_batch()
+    judged(tmp_path, ranks)
+    dump = tmp_path / "comm_lib_trace_rank_0"
+    dump.write_bytes(dump.read_bytes()[:-400])
+
+    report = json_report.as_object(analyze([str(tmp_path)]))
+
+    assert verdict(report) == ("undecidable", [], "likely")
+    assert "rank 0 did not come there" in report["hang"]["reason"]
+    assert report["hang"]["collect_next"] == ["the stacks of rank 0: py-spy dump --pid of each"]
+
+
 def _as_object(dumps: list[Json]) -> Any:
     return {str(rank): dump for rank, dump in enumerate(dumps)}
 

@@ -24,7 +24,12 @@ from ncclforensics.analyses.hang.recorder_diagnosis import (
 )
 from ncclforensics.analyses.hang.recorder_graph import Recordings, Roots
 from ncclforensics.analyses.hang.recorder_messages import find_open_messages, ranks_unlike_their_sisters
-from ncclforensics.analyses.hang.recorder_open import find_common_call, find_rank_without_dump, find_ranks_not_begun
+from ncclforensics.analyses.hang.recorder_open import (
+    find_common_call,
+    find_rank_without_dump,
+    find_ranks_not_begun,
+    find_ranks_unclear,
+)
 from ncclforensics.analyses.hang.recorder_order import ranks_in_another_order
 from ncclforensics.analyses.job.recorder_attempts import LONG_AFTER
 from ncclforensics.analyses.job.torch_text import minority_of
@@ -267,6 +272,7 @@ OPEN_QUESTIONS = (
     find_rank_without_dump,
     find_several_absent,
     find_open_messages,
+    find_ranks_unclear,
     find_ranks_not_begun,
     find_common_call,
 )

@@ -307,6 +307,7 @@ class Roots:
 
     lagging: list[int] = field(default_factory=list)  # did not make the call, and have no open call
     unfinished: list[int] = field(default_factory=list)  # did not complete a call that other members completed
+    unclear: list[int] = field(default_factory=list)  # their last calls are not recorded, so that they may wait, too
     cycle: list[int] = field(default_factory=list)  # wait for each other
     open_messages: list[Row] = field(default_factory=list)  # in a circle of messages and collectives
     is_message_cycle: bool = False  # in point-to-point calls
@@ -387,6 +388,7 @@ def _roots(recordings: Recordings, edges: dict[int, list[int]], unresolved: set[
         unfinished=sorted(rank for rank in ends if rank in recordings.read and recordings.is_unfinished(rank)),
         cycle=_cycle(edges, unresolved) if unresolved else [],
     )
+    roots.unclear = sorted({*ends} - {*roots.lagging} - recordings.read)
     calls = [recordings.blocking(rank) for rank in edges if not edges[rank]]
     places = sorted({(row["group"], row["sequence"]) for row in calls if row is not None and not row["is_p2p"]})
     roots.standing = [recordings.standing(*place) for place in places]

@@ -64,6 +64,30 @@ def find_rank_without_dump(job: Job) -> Diagnosis | None:
     return diagnosis
 
 
+def find_ranks_unclear(job: Job) -> Diagnosis | None:
+    """Describe the wait for ranks whose last calls are not recorded: they may wait in one of these themselves."""
+    if job.recordings is None or not (ranks := job.recorded_roots.unclear):
+        return None
+    recordings = job.recordings
+    waiting = [
+        call
+        for rank in sorted(recordings.read)
+        if set(recordings.targets(rank)) & set(ranks) and (call := recordings.blocking(rank))
+    ]
+    if not waiting:
+        return None
+    reason = (
+        f"{stand_text(call['rank'] for call in waiting)} in {described(waiting[0])},"
+        f" {place_text(recordings, waiting[0])}, and {ranks_text(ranks)} did not come there; the dumps of"
+        f" {ranks_text(ranks)} lack the last calls, in one of which a rank may wait, too"
+    )
+    diagnosis = diagnose(job, "undecidable", reason, [])
+    diagnosis.collect = [f"the stacks of {ranks_text(ranks)}: py-spy dump --pid of each"]
+    set_call(diagnosis, waiting[0])
+    cite(job, diagnosis, "waiting", waiting)
+    return diagnosis
+
+
 def find_ranks_not_begun(job: Job) -> Diagnosis | None:
     """Find ranks whose GPU did not begin a call that all members made, and that the GPUs of the others began.
 
