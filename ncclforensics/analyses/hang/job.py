@@ -249,9 +249,8 @@ class Job:
         """Return the process that drives a rank."""
         row = self.rank_ids[rank_id]
         no_process = {"source": row["source"], "sources": [row["source"]], "is_cut": False}
-        return self.processes.get(
-            (row["host"], row["pid"]), {**no_process, "last_source": row["source"], "last_line": None}
-        )
+        no_process |= {"last_source": row["source"], "last_line": None}
+        return self.processes.get((row["host"], row["pid"]), no_process)
 
     def last_line(self, rank_id: int) -> Row:
         """Return the place of the last line in a rank's log."""
@@ -294,10 +293,12 @@ class Job:
 
     def last_call(self, rank_id: int) -> Row | None:
         """Return the last call of a rank, on any communicator."""
-        if rank_id not in self._last_pos:
-            return None
-        is_last = (pl.col("pos") == self._last_pos[rank_id]) & (pl.col("rank_id") == rank_id)
-        return self.describe(self.calls.filter(is_last))[-1]
+        return self._last_call_by_rank.get(rank_id)
+
+    @cached_property
+    def _last_call_by_rank(self) -> dict[int, Row]:
+        last = self.calls.filter(pl.col("pos").is_in(list(self._last_pos.values())))
+        return {row["rank_id"]: row for row in self.describe(last) if row["pos"] == self._last_pos.get(row["rank_id"])}
 
     def shared_last_call(self) -> Row | None:
         """Return the call that every rank with calls made as its last one on any communicator; None if they differ."""
@@ -314,8 +315,7 @@ class Job:
     def describe(self, calls: pl.DataFrame) -> list[Row]:
         """Join a few calls with their lines, memberships and the rank of the job that is their root."""
         rows = describe_calls(calls, self._call_line, self._member).to_dicts()
-        numbers = {rank_id: row["rank"] for rank_id, row in self.rank_ids.items()}
-        return [{**row, "root_rank": numbers.get(row["root_rank_id"])} for row in rows]
+        return [{**row, "root_rank": self.rank_ids.get(row["root_rank_id"], {}).get("rank")} for row in rows]
 
     def names_of(self, calls: pl.DataFrame) -> pl.Series:
         """Return the names of calls."""

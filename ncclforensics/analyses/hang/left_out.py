@@ -75,11 +75,11 @@ def _ends_within_shared_init(job: Job, rank_id: int) -> bool:
 
     They connect to this rank in it, so it came further than its log.
     """
+    if job.last_call(rank_id) is not None:
+        return False
     begun = [row for row in job.memberships if row["rank_id"] == rank_id and not row["is_complete"]]
     others = [[row for row in job.members[row["key"]] if row["rank_id"] != rank_id] for row in begun]
-    return job.last_call(rank_id) is None and any(
-        members and all(row["is_complete"] for row in members) for members in others
-    )
+    return any(members and all(row["is_complete"] for row in members) for members in others)
 
 
 def _stand_in_a_communicator_of(job: Job, culprits: list[int], gaps: list[Row], left_out: list[int]) -> bool:
@@ -109,7 +109,7 @@ def _judge_messages_of_unknown_peers(job: Job, diagnosis: Diagnosis) -> Diagnosi
         for key in job.members
         if holds_several(job, key) or job.has_guessed_members(key) or job.count_unseen_members(key)
     }
-    unknown = [rank_id for rank_id in diagnosis.culprits if _sends_on(job, rank_id, guessed)]
+    unknown = [rank_id for rank_id in diagnosis.culprits if guessed and _sends_on(job, rank_id, guessed)]
     if not unknown:
         return None
     names = ranks_text(job.rank_numbers(diagnosis.culprits)) or "these ranks"

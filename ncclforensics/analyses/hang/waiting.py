@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import polars as pl
 
@@ -165,7 +165,8 @@ def _single_rank_beside_hosts(job: Job, culprits: list[int]) -> int | None:
     by_host: dict[str, list[int]] = defaultdict(list)
     for rank_id in culprits:
         by_host[job.rank_ids[rank_id]["host"]].append(rank_id)
-    partial = [ranks for ranks in by_host.values() if not _are_whole_hosts(job, ranks)]
+    ranks_of_host = Counter(row["host"] for row in job.rank_ids.values())
+    partial = [ranks for host, ranks in by_host.items() if ranks_of_host[host] != len(ranks)]
     is_single = len(partial) == 1 and len(partial[0]) == 1 and len(by_host) > 1
     is_whole = all(len(ranks) > 1 for ranks in by_host.values() if ranks not in partial)
     return partial[0][0] if is_single and is_whole and job.lag(partial[0][0]) == 1 else None
