@@ -212,10 +212,11 @@ def test_a_number_of_a_call_is_never_contradicted_by_the_opcount_of_nccl() -> No
     assert shown.count("opCount") == 1  # which says that it is another count
 
 
-def test_the_header_says_of_how_many_ranks_these_are() -> None:
-    assert screen(of("one-rank-is-started-late"), width=WIDTH)
-    for name, text in (("the-culprits-log-is-absent", "15 of 16 ranks"),):
-        assert text in screen(of(name), width=WIDTH).splitlines()[0]
+def test_the_header_says_of_how_many_ranks_these_are(tmp_path: Path) -> None:
+    (tmp_path / "post.txt").write_text(TIMED_OUT)
+
+    assert screen(of("the-culprits-log-is-absent"), width=WIDTH).startswith("15 of 16 ranks")
+    assert screen(analyze([tmp_path]), width=WIDTH).startswith("1 of at least 3 ranks")
 
 
 def test_ranks_without_a_number_are_counted(tmp_path: Path) -> None:
@@ -228,3 +229,30 @@ def test_ranks_without_a_number_are_counted(tmp_path: Path) -> None:
     shown = last_lines(analyze([tmp_path]))
 
     assert squeezed("waiting: 2 of 4") in squeezed(shown)
+
+
+def test_the_middle_of_a_long_line_is_left_out_and_what_failed_stays(tmp_path: Path) -> None:
+    generate(Plan(nodes=2, gpus_per_node=4, fault=Fault(FaultKind.NETWORK_LOST, (3,)), finish="aborted"), tmp_path)
+    shown = screen(analyze(tmp_path), width=WIDTH)
+
+    assert "Got completion" in shown
+    assert "status=" in shown
+
+
+def test_where_stacks_show_the_rank_its_stack_is_taken_again() -> None:
+    report = of("a-rank-waits-for-its-data-loader")
+    steps = report.other_steps(report.verdicts[0])
+
+    assert report.verdicts[0]["basis"] == "stacks"
+    assert any("take its stack again" in step for step in steps)
+    assert not any("if no log has grown" in step for step in steps)
+
+
+def test_what_a_launcher_says_stands_above_what_is_not_known(tmp_path: Path) -> None:
+    told = "W1122 09:38:00.412000 9125 torch/distributed/elastic/agent/server/api.py:740] Received 15 death signal, "
+    (tmp_path / "job.log").write_text(told + "shutting down workers\n")
+
+    shown = screen(analyze([tmp_path]), width=WIDTH)
+
+    assert shown.index("torchrun was told to end by SIGTERM") < shown.index("Not known: whether a job hangs.")
+    assert "UNDECIDABLE" not in shown

@@ -9,9 +9,11 @@ DROPPED = ("NCCL INFO",)  # of these, those that say nothing themselves
 POINTERS = ("0x", "(nil)")
 OWN_COUNT = "opCount"  # NCCL's number of a call, which is no position in most versions
 SIDE_NOTES = ("[/", "[nranks=")  # in brackets: a source file, the size of the communicator
-LOGGED_FROM = (".cpp:", ".cc:", ".hpp:")  # the source file in the prefix of PyTorch's own lines
+SEVERITIES = ("[E", "[W", "[I", "[F", "[C")
+LOGGED_FROM = (".cpp:", ".cc:", ".hpp:", ".py:")  # the source file in the prefix of PyTorch's own lines
 WITH_ROOT = (*ROOTED, *MESSAGES)
 LEFT_OUT = "…"
+DECISIVE = ("ERR", "status=", "error")  # parts of words that say how something failed
 SHARE_OF_END = 0.45  # of a line that is cut in its middle
 
 
@@ -57,6 +59,8 @@ def cut_middle(text: str, longest: int) -> str:
 
     >>> cut_middle("Duplicate GPU detected : rank 6 and rank 7 both on CUDA device 4000", 44)
     'Duplicate GPU detected … CUDA device 4000'
+    >>> cut_middle("Got completion from peer 10.0.0.1 with status=12 opcode=129 len 0 (Send) hca mlx5_3", 44)
+    'Got completion from peer … status=12'
     >>> cut_middle("a" * 9, 6)
     'aa…aaa'
     """
@@ -68,15 +72,25 @@ def cut_middle(text: str, longest: int) -> str:
     words, tail = text.split(" "), list[str]()
     while words and len(" ".join([words[-1], *tail])) <= room * SHARE_OF_END:
         tail.insert(0, words.pop())
-    room -= len(" ".join(tail))
-    head: list[str] = []
-    while words and len(" ".join([*head, words[0]])) <= room:
-        head.append(words.pop(0))
-    while head and not _has_letters(head[-1]):
-        head.pop()
+    head = _fitting(words, room - len(" ".join(tail)))
+    decisive = next((word for word in words[len(head) :] if any(part in word for part in DECISIVE)), "")
+    if decisive and (longer := _fitting(words, room - len(decisive))):
+        head, tail = longer, [decisive]
     if head and tail:
         return f"{' '.join(head)} {LEFT_OUT} {' '.join(tail)}"
     return text[: (longest - 1) // 2] + LEFT_OUT + text[-(longest // 2) :]
+
+
+def _fitting(words: list[str], room: int) -> list[str]:
+    """Return the first words that fit, without signs at their end."""
+    head: list[str] = []
+    for word in words:
+        if len(" ".join([*head, word])) > room:
+            break
+        head.append(word)
+    while head and not _has_letters(head[-1]):
+        head.pop()
+    return head
 
 
 def _first_sentence(line: str) -> str:
@@ -90,7 +104,8 @@ def _from_message(line: str) -> str:
     """Return the line from its marker on, if something follows it."""
     for name in LOGGED_FROM:
         head, mark, rest = line.partition(name)
-        if mark and head.startswith("[") and _has_letters(rest.partition("]")[2]):
+        is_logged = any(severity in head for severity in SEVERITIES) or (head[:1] in "EWI" and head[1:5].isdecimal())
+        if mark and is_logged and _has_letters(rest.partition("]")[2]):
             return f"{LEFT_OUT} {rest.partition(']')[2].strip()}"
     places = [(line.find(marker), marker) for marker in MARKERS]
     found = [(place, marker) for place, marker in places if place > 0 and _has_letters(line[place + len(marker) :])]

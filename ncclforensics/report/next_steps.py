@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.analyses.hang.init import FAILED, OTHER_SIZE, SAME_GPU, SAME_NUMBER
+from ncclforensics.analyses.hang.stacks import BY_STACKS
 from ncclforensics.analyses.job.exit_reports import EXCEPTION, GPU_MEMORY, HOST_MEMORY
 from ncclforensics.analyses.job.torch_text import COMPARED
 from ncclforensics.data.names import count_of, ranks_text
@@ -105,10 +106,19 @@ def other_steps(run: Frames, row: Row) -> list[str]:
         )
     elif row["verdict"] == "init-incomplete" and row["rests_on_stall"] and not row["missing"]:
         steps += COLLECT_STUCK_HOSTS
-    steps += _traceback(run, row)
-    if row["rests_on_stall"] and not _was_ended(run):
+    steps += [*_traceback(run, row), *_second_stack(run, row)]
+    if row["rests_on_stall"] and row["basis"] != BY_STACKS and not _was_ended(run):
         steps.append(LOOK_AGAIN)
     return steps
+
+
+def _second_stack(run: Frames, row: Row) -> list[str]:
+    """Take the stack of the only culprit once more, where stacks are what the verdict rests on."""
+    pids = run["rank"].filter(pl.col("rank_id").is_in(row["culprits"]))["pid"].drop_nulls()
+    if row["basis"] != BY_STACKS or len(pids) != 1 or _was_ended(run):
+        return []
+    again = f"`py-spy dump --native --pid {pids[0]}`"
+    return [f"read the code at the line where it stands, and take its stack again to see whether it moved: {again}"]
 
 
 def _traceback(run: Frames, row: Row) -> list[str]:

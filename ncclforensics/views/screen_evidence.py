@@ -15,7 +15,7 @@ from ncclforensics.rules.finding import Finding, Line
 from ncclforensics.views.text_layout import indented, place_of, quoted
 
 MOST_LINES = 3
-WIDEST = 24  # characters to which places in files are filled up
+WIDEST = 28  # characters of a place in a file
 SHORTEST = 24  # characters of a line that are always shown
 CUT_OFF = SHOWN - 20  # characters: as long a quote lacks its end, even without its tag
 DUMP = "flight-recorder"  # inputs of this kind have one line, which holds everything
@@ -35,16 +35,21 @@ def evidence(report: Report, width: int, *findings: Finding | None) -> list[Rend
                 number = "" if ordinal is None else f" #{ordinal}"
                 prefix = "" if rank is None else f"rank {rank}{number}: "
                 shown[place] = prefix, text.removeprefix(f"[rank{rank}]:").strip()
-    rows = list(shown.items())[:MOST_LINES]
-    widest = min(max((len(place) for place, _ in rows), default=0), WIDEST)
+    rows = [(_shortened(place), text) for place, text in list(shown.items())[:MOST_LINES]]
+    widest = max((len(place) for place, _ in rows), default=0)
     parts: list[RenderableType] = []
     for place, (prefix, text) in rows:
-        room = max(width - 4 - max(len(place), widest) - len(prefix), SHORTEST)
+        room = max(width - 4 - widest - len(prefix), SHORTEST)
         shorten = cut if len(text) >= CUT_OFF else cut_middle  # the end of a quote that is cut off decides nothing
         row = Text.assemble((place.ljust(widest), "cyan"), "  ", prefix, shorten(condensed(text, room), room))
         row.no_wrap, row.overflow = True, "ellipsis"
         parts.append(indented(row))
     return parts
+
+
+def _shortened(place: str) -> str:
+    """Leave out the middle of the name of a file, which would leave no room for the line itself."""
+    return place if len(place) <= WIDEST else f"{place[: WIDEST // 2 - 1]}…{place[-WIDEST // 2 :]}"
 
 
 def legend(report: Report, finding: Finding | None) -> list[RenderableType]:

@@ -102,6 +102,9 @@ def _main_finding(report: Report, *, everything: bool) -> Finding | None:
     if jobs and jobs[0]["verdict"] not in ("undecidable", "no-hang"):
         return None
     findings = _others(report)
+    if not jobs and not everything:  # then also what is no fault, such as the end that a launcher was told
+        notes = [finding for finding in report.findings if finding.severity is Severity.INFO]
+        findings += [note for note in notes if note.evidence and note.title != reason_without_job(report.run)]
     shows_nothing = not jobs or _rests_on_nothing(report, jobs[0])
     return next(iter(leading_findings(jobs, findings) or (findings if everything or shows_nothing else [])), None)
 
@@ -130,7 +133,11 @@ def _sections(report: Report, shown: Finding | None, width: int, *, everything: 
         sections += _of_job(report, jobs[0], cause, shown, width)
         sections += [_Section(4, _other_jobs(report, jobs))]
     elif not everything:
-        sections += [_Section(0, [Text(f"\nUNDECIDABLE  {reason_without_job(report.run)}", style="bold")])]
+        reason = reason_without_job(report.run)
+        unknown: list[RenderableType] = [Text(f"\nUNDECIDABLE  {reason}", style="bold")]
+        if shown is not None:
+            unknown = [Text(""), indented(Text(f"Not known: whether a job hangs. {sentence(reason)}"))]
+        sections += [_Section(0, unknown)]
     elif shown is None:
         sections += [_Section(0, [Text("\nno findings", style=STYLE["no-hang"])])]
     notes = [finding for finding in report.findings if finding.severity is Severity.INFO and finding.job is None]

@@ -35,6 +35,7 @@ WEAK_SIGNS = {
     "silence": "no rank makes a call while the logs go on",
     "abort": "some ranks aborted their communicators",
 }
+SURE = {"certain": "yes", "likely": "likely", "possible": "possibly"}
 ENDED_BY_ERROR = {"init-failed": "init ended with an error", "rank-died": "a rank ended"}
 TIMED = (  # frames of PyTorch's lines, whose prefix holds a time
     "work_timeout", "work_status", "watchdog", "watchdog_failure", "recorder_file", "announced_call",
@@ -80,7 +81,7 @@ def _state_text(row: Row) -> str:
     if row["how"] == COMPARED:
         return "Failed: yes; PyTorch compared the calls and raised an error."
     if row["verdict"] in ENDED_BY_ERROR:
-        return f"Failed: {'yes' if row['certainty'] == 'certain' else 'likely'}; {ENDED_BY_ERROR[row['verdict']]}."
+        return f"Failed: {SURE[row['certainty']]}; {ENDED_BY_ERROR[row['verdict']]}."
     if row["verdict"] in ("no-hang", "undecidable"):
         return ""
     holds = "" if row["rests_on_stall"] else "; the verdict holds either way"
