@@ -13,7 +13,7 @@ import polars as pl
 
 from ncclforensics.analyses.hang.job_rows import PYTORCH_FRAMES, JobRows
 from ncclforensics.analyses.hang.ras_reports import may_be_of
-from ncclforensics.analyses.hang.recorder_graph import Roots, find_roots
+from ncclforensics.analyses.hang.recorder_roots import Roots, find_roots
 from ncclforensics.analyses.job.calls import describe_calls
 
 Row = dict[str, Any]

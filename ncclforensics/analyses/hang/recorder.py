@@ -22,7 +22,7 @@ from ncclforensics.analyses.hang.recorder_diagnosis import (
     set_call,
     stand_text,
 )
-from ncclforensics.analyses.hang.recorder_graph import Recordings, Roots
+from ncclforensics.analyses.hang.recorder_graph import Recordings
 from ncclforensics.analyses.hang.recorder_messages import find_open_messages, ranks_unlike_their_sisters
 from ncclforensics.analyses.hang.recorder_open import (
     find_common_call,
@@ -31,6 +31,7 @@ from ncclforensics.analyses.hang.recorder_open import (
     find_ranks_unclear,
 )
 from ncclforensics.analyses.hang.recorder_order import ranks_in_another_order
+from ncclforensics.analyses.hang.recorder_roots import Roots
 from ncclforensics.analyses.job.recorder_attempts import LONG_AFTER
 from ncclforensics.analyses.job.torch_text import minority_of
 from ncclforensics.data.names import count_of, ranks_text

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.analyses.hang.recorder_graph import Recordings, Row, wait_edges
+from ncclforensics.analyses.hang.recorder_graph import Recordings, Row
+from ncclforensics.analyses.hang.recorder_roots import wait_edges
 from ncclforensics.analyses.hang.wait_graph import RECORDED, WAIT
 from ncclforensics.data.torch_calls import NCCL_NAMES
 from ncclforensics.frames.registry import analysis
