@@ -83,7 +83,9 @@ def _exit_report(row: Row, reporter: str, code: int | None, signal: int | None =
     return ExitReport(SIGNAL if signal else EXIT, row, reporter, signal=signal, code=code, **more)
 
 
-MOST_TASKS = 1 << 16  # of one line; a damaged line may name any number
+# Damaged lines may name any number of tasks: those that name many take nothing from the share of the others.
+MANY_TASKS = 1 << 10  # of one line
+MOST_TASKS = 1 << 16  # of all lines that name many, and of all others
 _CANCEL_FORMS = ["step_aborted", "terminated", "cancelled", "mpirun"]
 
 
@@ -94,6 +96,7 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
         if row["form"] in _CANCEL_FORMS:
             cancelled_from.setdefault(row["source"], row["pos"])
     tasks = ranges_by_text(process_end["tasks"])
+    left = {True: MOST_TASKS, False: MOST_TASKS}  # whether a line names many tasks -> how many more are taken
     previous: Row = {}
     has_exit_code: dict[int, bool] = {}
     aborted: set[tuple[int, int]] = set()  # source and task of processes that MPI ended
@@ -109,7 +112,11 @@ def launcher_reports(process_end: pl.DataFrame, job_end: pl.DataFrame) -> Iterat
                 else:
                     report = _exit_report(row, "srun", code, REASONS.get(row["reason"]))
                 report.node, report.follows = node, row["pos"] > cancelled_from.get(row["source"], row["pos"])
-                for child in islice(chain.from_iterable(tasks.get(row["tasks"], ())), MOST_TASKS):
+                named = tasks.get(row["tasks"], [])
+                has_many = sum(map(len, named)) > MANY_TASKS
+                children = [*islice(chain.from_iterable(named), left[has_many])]
+                left[has_many] -= len(children)
+                for child in children:
                     yield ExitReport(
                         report.how, row, report.reporter, child=child, node=_single_node(node), signal=report.signal,
                         code=report.code, follows=report.follows or (row["source"], child) in aborted,
