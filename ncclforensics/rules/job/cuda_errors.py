@@ -94,6 +94,8 @@ def cuda_gpu_fault(
     for event in events.sort("source", "line").with_columns(short=short_host("node")).to_dicts():
         on_host = [row for row in ranks_with_process if event["short"] in (None, row["node"])]
         by_pid = [row for row in on_host if row["pid"] == event["pid"]]
+        if len({row["node"] for row in by_pid}) > 1:  # at most one of them is the process that the kernel means
+            by_pid = [row for row in by_pid if row["busid"] == event["busid"]]
         affected = by_pid or ([row for row in on_host if row["busid"] == event["busid"]] if event["short"] else [])
         is_on_host = bool(event["short"] and on_host) and not has_ended_well
         # The process id alone may be of another host, or of an earlier process on another GPU.
