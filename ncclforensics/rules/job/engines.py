@@ -87,11 +87,11 @@ def horovod_waits_for_ranks(horovod_stall: pl.DataFrame, verdict: pl.DataFrame) 
     rows = horovod_stall.sort("source", "line")
     lacking = rows.filter(pl.col("form").is_in(["lacking", "missing"]))
     submitted = rows.filter(form="ready")
-    if lacking.is_empty() and submitted.is_empty():
-        return
     listed = [*lacking["missing_rank"].cast(pl.String), *lacking["missing_ranks"].cast(pl.String)]
     ranks = sorted({number for text in listed for number in numbers_of_ranges(text)})
-    lines = submitted if lacking.is_empty() else lacking
+    lines = lacking if ranks else submitted
+    if lines.is_empty():
+        return
     name = lines.select(pl.coalesce(text_of("tensor"), text_of("named_tensor"))).item(0, 0)
     times = rows["seconds"].drop_nulls().len()
     title = f"{ranks_text(ranks)} did not submit tensors that Horovod waits for"
