@@ -37,7 +37,8 @@ WEAK_SIGNS = {
 }
 SURE = {"certain": "yes", "likely": "likely", "possible": "possibly"}
 ENDED_BY_ERROR = {"init-failed": "init ended with an error", "rank-died": "a rank ended"}
-TIMED = (  # frames of PyTorch's lines, whose prefix holds a time
+TIMED = (  # frames of lines whose prefix may hold a time though calls have none
+    "failure", "warning", "ending",
     "work_timeout", "work_status", "watchdog", "watchdog_failure", "recorder_file", "announced_call",
     "monitored_barrier", "gloo_error", "store_error", "c10d_note",
 )  # fmt: skip
@@ -102,10 +103,11 @@ def _times_text(report: Report, row: Row) -> str:
 
 
 def _last_line(report: Report) -> datetime | None:
-    """Return the last time that a launcher, a collector or PyTorch printed, where no call carries one."""
+    """Return the last time that a launcher, PyTorch or a warning of NCCL printed, where no call carries one."""
     run = report.run
     columns = [run["source"]["last_time"]]
-    columns += [run[name]["moment"] for name in TIMED if run.has(name) and "moment" in run[name].columns]
+    for name in (name for name in TIMED if run.has(name)):
+        columns += [run[name][clock] for clock in ("moment", "stamp") if clock in run[name].columns]
     printed = pl.concat([column.cast(pl.String).rename("time") for column in columns]).to_frame()
     last = printed.select(as_time(pl.col("time"), ASSUMED_YEAR).max()).item()
     return last if isinstance(last, datetime) else None
