@@ -17,7 +17,7 @@ from tests.incidents import INCIDENTS
 LOADER = INCIDENTS / "a-rank-waits-for-its-data-loader"
 
 
-def process(proc: Path, pid: int, parent: int, log: Path, **variables: str) -> None:
+def process(proc: Path, pid: int, parent: int, log: Path, program: str = "python3.11", **variables: str) -> None:
     """A folder of /proc."""
     folder = proc / str(pid)
     (folder / "fd").mkdir(parents=True)
@@ -25,6 +25,7 @@ def process(proc: Path, pid: int, parent: int, log: Path, **variables: str) -> N
     (folder / "environ").write_text("".join(f"{name}={value}\0" for name, value in variables.items()))
     (folder / "stat").write_text(f"{pid} (python (a b)) S {parent} 1 1")
     (folder / "fd" / "1").symlink_to(log)
+    (folder / "exe").symlink_to(f"/usr/bin/{program}")
 
 
 @pytest.fixture
@@ -45,6 +46,43 @@ def test_ranks_are_processes_with_a_rank_and_not_their_children(proc: Path) -> N
 
     assert [(rank.pid, rank.rank) for rank in ranks] == [(11, 0), (12, 1)]
     assert not any("secret" in str(rank) for rank in ranks)
+
+
+@pytest.mark.parametrize(
+    ("of_launcher", "of_ranks"),
+    [
+        ({"SLURM_PROCID": "0"}, [{"RANK": "0", "LOCAL_RANK": "0"}, {"RANK": "1", "LOCAL_RANK": "1"}]),
+        ({"RANK": "0"}, [{"RANK": "0", "LOCAL_RANK": "0"}, {"RANK": "1", "LOCAL_RANK": "1"}]),
+        ({"RANK": "0"}, [{"RANK": "0", "LOCAL_RANK": "0"}]),  # torchrun in a pod with one GPU
+        ({"SLURM_PROCID": "0"}, [{"OMPI_COMM_WORLD_RANK": "0"}, {"OMPI_COMM_WORLD_RANK": "1"}]),
+    ],
+)
+def test_a_launcher_that_has_a_rank_itself_is_none_of_its_ranks(
+    of_launcher: dict[str, str], of_ranks: list[dict[str, str]], tmp_path: Path
+) -> None:
+    process(tmp_path, 9, 1, tmp_path, "bash", **of_launcher)
+    process(tmp_path, 10, 9, tmp_path, **of_launcher)
+    for number, variables in enumerate(of_ranks, 11):
+        process(tmp_path, number, 10, tmp_path, **of_launcher | variables)
+        process(tmp_path, number + 10, number, tmp_path, **of_launcher | variables)
+
+    assert [(rank.pid, rank.rank) for rank in find_ranks(tmp_path)] == [(11 + n, n) for n in range(len(of_ranks))]
+
+
+def test_below_a_shell_or_a_wrapper_the_program_is_the_rank(tmp_path: Path) -> None:
+    for pid, parent, program in ((10, 1, "bash"), (11, 10, "timeout"), (12, 11, "python3.11"), (13, 12, "python3.11")):
+        process(tmp_path, pid, parent, tmp_path, program, RANK="3")
+    for pid, parent, program in ((20, 1, "bash"), (21, 20, "all_reduce_perf")):
+        process(tmp_path, pid, parent, tmp_path, program, RANK="4")
+
+    assert [(rank.pid, rank.rank) for rank in find_ranks(tmp_path)] == [(12, 3), (20, 4)]
+
+
+def test_a_child_without_some_variables_of_its_rank_makes_that_no_launcher(tmp_path: Path) -> None:
+    process(tmp_path, 10, 1, tmp_path, SLURM_PROCID="2", RANK="2", LOCAL_RANK="0")
+    process(tmp_path, 11, 10, tmp_path, SLURM_PROCID="2")
+
+    assert [(rank.pid, rank.rank) for rank in find_ranks(tmp_path)] == [(10, 2)]
 
 
 def test_a_folder_has_what_was_found_and_names_the_rest(

@@ -76,8 +76,8 @@ class Collection:
             return
         output, problem = run_program(command, min(PROGRAM_LIMIT, self.remaining))
         if problem:
-            last = output.decode("utf-8", "replace").strip().splitlines()[-1:]
-            self.missing[name] = ": ".join([problem, *last])
+            reason = output.decode("utf-8", "replace").strip().splitlines()[:1]  # py-spy prints a backtrace after it
+            self.missing[name] = ": ".join([problem, *reason])
         else:
             self.write(name, heading.encode() + output)
 

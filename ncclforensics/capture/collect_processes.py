@@ -6,6 +6,7 @@ Reading /proc of a process that hangs in the kernel can block; the caller runs t
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,19 +47,55 @@ class RankProcess:
 
 
 def find_ranks(proc: Path = PROC) -> list[RankProcess]:
-    """Return the processes of this host that have a rank; a rank's children inherit it and are left out."""
+    """Return the processes of this host that have a rank: the programs, not what starts them or what they start.
+
+    A launcher has variables of a rank, too, where Slurm or Kubernetes started it: those of its children differ. Other
+    children inherit them: below a shell, `timeout` or a profiler stands the program, below the program its workers.
+    """
     found: dict[int, RankProcess] = {}
     parents: dict[int, int | None] = {}
     for folder in proc.iterdir():
         if folder.name.isdecimal() and (process := read_process(int(folder.name), proc)) and process.rank is not None:
             found[process.pid] = process
             parents[process.pid] = _parent(folder)
-    own = os.getpid()
-    return [
-        process
-        for pid, process in sorted(found.items())
-        if pid != own and not ((parent := found.get(parents[pid] or 0)) and parent.rank == process.rank)
-    ]
+    found.pop(os.getpid(), None)
+    launchers: set[int] = set()
+    children: dict[int | None, list[int]] = defaultdict(list)
+    for pid, process in sorted(found.items()):
+        parent = parents[pid]
+        if parent in found and _is_launched(process, found[parent]):
+            while parent in found and parent not in launchers:
+                launchers.add(parent)
+                parent = parents[parent]
+        children[parents[pid]].append(pid)
+    first = [pid for pid in found if pid not in launchers and (parents[pid] not in found or parents[pid] in launchers)]
+    return [found[pid] for top in sorted(first) for pid in _programs(top, children, proc)]
+
+
+def _is_launched(process: RankProcess, parent: RankProcess) -> bool:
+    """Whether a process got its rank from its parent, rather than inheriting that of its parent."""
+    places = {name: process.variables.get(name) for name in (*RANK_VARIABLES, "LOCAL_RANK")}
+    return any(value is not None and value != parent.variables.get(name) for name, value in places.items())
+
+
+def _programs(pid: int, children: Mapping[int | None, list[int]], proc: Path) -> list[int]:
+    """The first processes of Python from this one down; the process itself if there is none."""
+    pending, found = [pid], []
+    while pending:
+        process = pending.pop()
+        if _is_python(proc / str(process)):
+            found.append(process)
+        else:
+            pending += children.get(process, [])
+    return sorted(found) or [pid]
+
+
+def _is_python(folder: Path) -> bool:
+    """Whether a process runs Python, which can change its command, but not its program."""
+    try:
+        return (folder / "exe").readlink().name.startswith("python")
+    except OSError:
+        return False
 
 
 def read_process(pid: int, proc: Path = PROC) -> RankProcess | None:
