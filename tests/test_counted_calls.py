@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -152,3 +153,28 @@ def test_a_split_communicator_without_commid_is_found_by_its_processes(
     report: dict[str, Any] = json_report.as_object(analyze([str(tmp_path)]))
 
     assert report["hang"]["verdict"] == verdict
+
+
+@pytest.mark.parametrize("kind", [FaultKind.RANK_MISSING, FaultKind.INIT_STOPPED])
+@pytest.mark.parametrize(
+    ("files", "is_over"),
+    [
+        ({}, False),
+        (inspector(0, (0, 1)), True),
+        (trace({1: 0}), True),
+        (inspector(0, (0, 1)) | trace({1: 0}), True),
+    ],
+    ids=["logs alone", "Inspector", "profiler", "both"],
+)
+def test_no_init_stands_still_on_a_communicator_whose_calls_were_counted(
+    kind: FaultKind, files: dict[str, str], is_over: bool, tmp_path: Path
+) -> None:
+    plan = Plan(nodes=1, gpus_per_node=4, tp=2, layers=1, steps=2, version="2.27.7", finish=Finish.KILLED)
+    generate(replace(plan, fault=Fault(kind, (2,))), tmp_path)
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+
+    hang = json_report.as_object(analyze([str(tmp_path)]))["hang"]
+
+    expected = ("init-incomplete", []) if kind is FaultKind.INIT_STOPPED else ("rank-missing", [2])
+    assert (hang["verdict"], hang["culprits"]) == (("undecidable", []) if is_over else expected)

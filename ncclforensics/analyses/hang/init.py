@@ -206,9 +206,12 @@ def _has_unseen_majority(job: Job) -> bool:
 def find_unfinished_init(job: Job) -> Diagnosis | None:
     """Find an init that some ranks began and that others did not join, or that NCCL left with an error."""
     inside: dict[str, list[Row]] = defaultdict(list)
-    for row in job.memberships:
-        if not row["is_complete"] and row["end"] is None:
-            inside[row["key"]].append(row)
+    used = {row["key"] for row in job.counted_calls if row["calls"] > 0}  # NCCL counted calls: init ended on all ranks
+    unended = [row for row in job.memberships if not row["is_complete"] and row["end"] is None]
+    for row in (row for row in unended if row["key"] not in used):
+        inside[row["key"]].append(row)
+    if unended and not inside:
+        return None
     if diagnosis := _judge_returned_init(job, [row for rows in inside.values() for row in rows]):
         return diagnosis
     if inside:
