@@ -14,6 +14,7 @@ LOGGED_FROM = (".cpp:", ".cc:", ".hpp:", ".py:")  # the source file in the prefi
 WITH_ROOT = (*ROOTED, *MESSAGES)
 LEFT_OUT = "…"
 DECISIVE = ("ERR", "status=", "error")  # parts of words that say how something failed
+LONG_WORDS, SHORT_WORD = 3, 12  # no word takes more than a third, and none of this length is shortened
 SHARE_OF_END = 0.45  # of a line that is cut in its middle
 
 
@@ -61,6 +62,8 @@ def cut_middle(text: str, longest: int) -> str:
     'Duplicate GPU detected … CUDA device 4000'
     >>> cut_middle("Got completion from peer 10.0.0.1 with status=12 opcode=129 len 0 (Send) hca mlx5_3", 44)
     'Got completion from peer … status=12'
+    >>> cut_middle("ERROR:torch.distributed.elastic.api:failed (exitcode: -9) of binary: /data/envs/bin/python", 58)
+    '…lastic.api:failed (exitcode: -9) of … …a/envs/bin/python'
     >>> cut_middle("a" * 9, 6)
     'aa…aaa'
     """
@@ -69,7 +72,9 @@ def cut_middle(text: str, longest: int) -> str:
             return edge
     text = text.strip(f"{LEFT_OUT} ")
     room = longest - len(f" {LEFT_OUT} ")
-    words, tail = text.split(" "), list[str]()
+    words, tail = [_end_of(word, max(room // LONG_WORDS, SHORT_WORD)) for word in text.split(" ")], list[str]()
+    if len(" ".join(words)) <= longest:
+        return " ".join(words)
     while words and len(" ".join([words[-1], *tail])) <= room * SHARE_OF_END:
         tail.insert(0, words.pop())
     head = _fitting(words, room - len(" ".join(tail)))
@@ -79,6 +84,11 @@ def cut_middle(text: str, longest: int) -> str:
     if head and tail:
         return f"{' '.join(head)} {LEFT_OUT} {' '.join(tail)}"
     return text[: (longest - 1) // 2] + LEFT_OUT + text[-(longest // 2) :]
+
+
+def _end_of(word: str, longest: int) -> str:
+    """Return a long word, such as a path, without its beginning."""
+    return word if len(word) <= longest else LEFT_OUT + word[1 - longest :]
 
 
 def _fitting(words: list[str], room: int) -> list[str]:
