@@ -158,7 +158,7 @@ def count_of(number: int, noun: str) -> str:
 def pci_address(busid: str) -> str:
     """Format NCCL's number of a PCI device as the kernel prints it, without the function, which the number lacks.
 
-    >>> pci_address("5d000"), pci_address("1000b3000")
+    >>> pci_address("5d000"), pci_address("10000b3000")
     ('0000:5d:00', '10000:b3:00')
     """
     digits = busid[:-1].zfill(8)
