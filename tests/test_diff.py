@@ -20,6 +20,8 @@ from ncclforensics.diff.compare import compare_reports
 from ncclforensics.frames.protocol import call_with
 from ncclforensics.report.build import Report
 from ncclforensics.report.selection import Selection
+from ncclforensics.simulate.generate import generate
+from ncclforensics.simulate.plan import Fault, FaultKind, Plan
 from ncclforensics.views import json_difference, text_difference
 from tests.incidents import ROOT
 
@@ -259,6 +261,17 @@ def test_an_idle_pcie_link_is_no_difference(tmp_path: Path) -> None:
 
     assert compare_reports(good, bad).compared == ["machine"]
     assert compare_reports(good, bad).differences == []
+
+
+@pytest.mark.parametrize(("rank", "expected"), [(5, [("culprits", "rank 2", "rank 5")]), (2, [])])
+def test_equal_verdicts_on_other_ranks_differ(rank: int, expected: list[tuple[str, str, str]], tmp_path: Path) -> None:
+    for side, culprit in (("good", 2), ("bad", rank)):
+        generate(Plan(nodes=1, gpus_per_node=8, tp=8, fault=Fault(FaultKind.LAGGING, (culprit,))), tmp_path / side)
+
+    found = compare_reports(read(str(tmp_path / "good")), read(str(tmp_path / "bad"))).differences
+
+    verdicts = [one for one in found if one.topic == "verdict"]
+    assert [(one.what, one.good.values[0][0], one.bad.values[0][0]) for one in verdicts] == expected
 
 
 # --- the tables behind it ---

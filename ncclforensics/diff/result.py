@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from ncclforensics.data.names import ranks_text
 from ncclforensics.diff import Difference, Kind, NotCompared, Side
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.report.build import Report, Row
@@ -30,6 +31,17 @@ def verdict_differences(good: Report, bad: Report) -> Iterator[Difference | NotC
         sides = [_verdict_side(report, row) for report, row in ((good, good_row), (bad, bad_row))]
         means = "One run hangs or failed; the other differences may be causes or consequences."
         yield Difference("verdict", "verdict", Kind.SYMPTOM, sides[0], sides[1], "job", means, bad_row["certainty"])
+    elif (good_ranks := _culprits(good, good_row)) != (bad_ranks := _culprits(bad, bad_row)):
+        sides = [
+            Side([(ranks, 1)], _verdict_side(report, row).evidence)
+            for report, row, ranks in ((good, good_row, good_ranks), (bad, bad_row, bad_ranks))
+        ]
+        means = f"Both runs end with {good_row['verdict']}, and at other ranks: what these differ in may explain it."
+        yield Difference("verdict", "culprits", Kind.SYMPTOM, sides[0], sides[1], "job", means, bad_row["certainty"])
+
+
+def _culprits(report: Report, row: Row) -> str:
+    return ranks_text(report.numbers(row["culprits"])) or "no rank"
 
 
 def _worst(report: Report) -> Row | None:
