@@ -54,6 +54,7 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Group tests that share a cached result on one worker, and mark those that `make quick` leaves out."""
     quick = {incident.name for incident in incidents.one_of_each_kind()}

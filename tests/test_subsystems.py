@@ -13,15 +13,19 @@ from ncclforensics.rules import registry
 from ncclforensics.rules.registry import Rule
 
 
-def parsed(name: str, seen: frozenset[str] = frozenset()) -> set[str]:
+def parsed(name: str) -> set[str]:
     """The frames that a frame is made of, itself included."""
-    if name in ("call_template", "call_occurrence"):
-        return {name, "operation"}
-    one = analyses().get(name)
-    if one is None or name in seen:
-        return {name}
-    needs = inspect.signature(one.function).parameters
-    return {name}.union(*(parsed(need, seen | {name}) for need in needs))
+    found: set[str] = set()
+    pending = [name]
+    while pending:
+        frame = pending.pop()
+        if frame in ("call_template", "call_occurrence"):
+            found |= {frame, "operation"}
+        elif frame not in found:
+            found.add(frame)
+            one = analyses().get(frame)
+            pending += inspect.signature(one.function).parameters if one else ()
+    return found
 
 
 @pytest.mark.parametrize("one", registry.all_rules(), ids=lambda one: one.name)
