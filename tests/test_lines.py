@@ -102,7 +102,7 @@ def test_any_chunk_size_gives_the_same_lines(data: bytes, chunk: int) -> None:
     assert_frame_equal(read(data, chunk), read(data))
 
 
-@examples(12)
+@examples(6)
 @given(
     st.integers(-3, 3), st.sampled_from([b"\n", b"\r\n", b""]), st.integers(500, 1 << 17), st.sampled_from(["x", "é"])
 )
