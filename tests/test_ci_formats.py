@@ -23,7 +23,7 @@ SERIOUS = ("error", "warning")
 JUNIT = xmlschema.XMLSchema(Path(__file__).parent / "schemas" / "junit.xsd")
 KILLED = str(INCIDENTS / "a-rank-is-killed" / "*.log")
 
-some_incidents = pytest.mark.parametrize("incident", ALL[::8], ids=lambda incident: incident.name)
+some_incidents = pytest.mark.parametrize("incident", ALL[::12], ids=lambda incident: incident.name)
 
 
 @some_incidents

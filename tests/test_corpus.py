@@ -41,7 +41,7 @@ def _answer(paths: list[str], capfdbinary: pytest.CaptureFixture[bytes]) -> Json
     return answer
 
 
-@pytest.mark.parametrize("folder", sample(real_logs.emulated(), 9), ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", sample(real_logs.emulated(), 12), ids=lambda folder: folder.name)
 def test_the_verdict_on_an_emulated_run(
     folder: Path, capfdbinary: pytest.CaptureFixture[bytes], request: pytest.FixtureRequest
 ) -> None:

@@ -47,7 +47,7 @@ def test_every_rule_is_forbidden_by_an_incident() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("incident", ALL if IS_FULL else ALL[::8], ids=lambda incident: incident.name)
+@pytest.mark.parametrize("incident", ALL if IS_FULL else ALL[::12], ids=lambda incident: incident.name)
 def test_a_skipped_rule_would_have_no_finding(incident: Incident) -> None:
     run = checked(incident).report.run
 
