@@ -16,7 +16,7 @@ Rule = Callable[..., Iterator[Finding]]
 NOTHING = open_run([])
 
 
-def said(rule: Rule, **rows: list[Row]) -> list[Finding]:
+def findings_of(rule: Rule, **rows: list[Row]) -> list[Finding]:
     """The findings of a rule on rows of frames, by name; other frames are empty.
 
     A row without a place gets a line of its own; a column that is not given is null.

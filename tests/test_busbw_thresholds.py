@@ -8,7 +8,7 @@ import pytest
 
 from ncclforensics.rules.benchmark import busbw
 from ncclforensics.rules.finding import Finding
-from tests.rule_rows import Row, said
+from tests.rule_rows import Row, findings_of
 
 H100 = "NVIDIA H100 80GB HBM3"  # 8 of them reach 360 GB/s over rings, or the site's own figure
 MIB, GIB = 1 << 20, 1 << 30
@@ -32,7 +32,7 @@ def measured(busbw: float, size: int = GIB, half: str = "out-of-place", **fields
 
 
 def expected(row: Row, *rows: Row, **frames: list[Row]) -> list[Finding]:
-    return said(busbw.bench_expected_table, benchmark=[row], measurement=[*rows], **frames)
+    return findings_of(busbw.bench_expected_table, benchmark=[row], measurement=[*rows], **frames)
 
 
 def short(findings: list[Finding]) -> list[tuple[str | None, str]]:
@@ -151,7 +151,7 @@ def test_sockets_and_host_memory_explain_slow_hosts(transport: list[Row], role: 
 
 
 def not_judged(row: Row, *rows: Row, **frames: list[Row]) -> list[str]:
-    findings = said(busbw.bench_not_judged, benchmark=[row], measurement=[*rows], **frames)
+    findings = findings_of(busbw.bench_not_judged, benchmark=[row], measurement=[*rows], **frames)
     return [finding.detail for finding in findings]
 
 
@@ -185,7 +185,7 @@ def test_a_large_size_without_a_figure_is_said_not_to_be_judged(
 
 
 def dips(*rows: Row) -> list[str]:
-    findings = said(busbw.bench_dip_at_one_size, benchmark=[run("gpu-a")], measurement=[*rows])
+    findings = findings_of(busbw.bench_dip_at_one_size, benchmark=[run("gpu-a")], measurement=[*rows])
     return [finding.title.partition(" is slow at ")[2] for finding in findings]
 
 
@@ -228,7 +228,7 @@ def test_the_halves_of_a_table_differ_at_all_large_sizes(in_place: tuple[float, 
     small = [measured(100.0, MIB), measured(100.0, MIB, "in-place")]
 
     def findings(row: Row, rows: list[Row]) -> list[Finding]:
-        return said(busbw.bench_place_matters, benchmark=[row], measurement=rows)
+        return findings_of(busbw.bench_place_matters, benchmark=[row], measurement=rows)
 
     assert len(findings(run("gpu-a"), rows + small)) == found
     assert findings(run("gpu-a", collective="alltoall"), rows) == []

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ncclforensics.rules.transport import channels
-from tests.rule_rows import Row, said
+from tests.rule_rows import Row, findings_of
 
 KEY = {"job": 0, "key": "0x1"}
 
@@ -27,7 +27,7 @@ def capped(
     """What is said of a variable: the severity, the certainty, and the detail."""
     owners, _ = ranks([0])
     owner = {"host": "gpu-0", "pid": 100}
-    findings = said(
+    findings = findings_of(
         channels.chan_capped_by_env,
         setting=[{**owner, "variable": variable, "value": str(cap)}],
         channels=[{**KEY, "rank_id": 0, "coll": opened if opened is not None else int(cap)}],
@@ -73,7 +73,7 @@ def fewer(
     """The titles on communicators of full nodes with these numbers of channels, one on each host."""
     size = local * nodes if nranks is None else nranks
     owners = [{"job": 0, "rank_id": n, "rank": n, "host": f"gpu-{n}", "pid": 100} for n in range(len(found))]
-    findings = said(
+    findings = findings_of(
         channels.chan_undercount,
         communicator_placement=[
             {
@@ -159,7 +159,7 @@ def searched(*rates: tuple[int, float], hosts: list[int]) -> list[str]:
         for owner, (count, rate) in zip(owners, rates, strict=True)
     ]
     given = [{name: value for name, value in row.items() if name != "rank"} for row in searches]
-    findings = said(channels.chan_differs_across_ranks, graph_search=given, member=members, rank=owners)
+    findings = findings_of(channels.chan_differs_across_ranks, graph_search=given, member=members, rank=owners)
     return [finding.title for finding in findings]
 
 
@@ -199,7 +199,7 @@ def test_the_ranks_that_open_another_number_of_channels_are_named(counts: tuple[
     owners, members = ranks([*range(len(counts))])
     opened = [{**KEY, "rank_id": n, "coll": count} for n, count in enumerate(counts)]
 
-    findings = said(channels.chan_differs_across_ranks, channels=opened, member=members, rank=owners)
+    findings = findings_of(channels.chan_differs_across_ranks, channels=opened, member=members, rank=owners)
 
     assert [finding.title for finding in findings] == expected
     if findings:
@@ -212,7 +212,7 @@ def test_the_ranks_that_open_another_number_of_channels_are_named(counts: tuple[
     [(8, 1, "Send", 1), (7, 1, "Send", 0), (8, 2, "Send", 0), (8, 1, "AllReduce", 0)],
 )
 def test_one_channel_for_a_peer_is_few_over_eight_nodes(nodes: int, per_peer: int, called: str, expected: int) -> None:
-    findings = said(
+    findings = findings_of(
         channels.chan_alltoall_few_per_peer,
         channel_count=[{"host": "gpu-0", "pid": 100, "perpeer": per_peer}],
         call_template=[{"host": "gpu-0", "pid": 100, "called": called}],

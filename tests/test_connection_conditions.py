@@ -7,7 +7,7 @@ import pytest
 from ncclforensics.data.nccl_sources import SYSTEM
 from ncclforensics.rules.job.floods import line_repeated_without_end
 from ncclforensics.rules.transport.bootstrap import boot_connect_failed, boot_wrong_interface
-from tests.rule_rows import Row, said
+from tests.rule_rows import Row, findings_of
 
 OWNER = {"host": "gpu-a", "pid": 100}
 RANKS = [{"job": 0, "rank_id": 0, "rank": 0, **OWNER}, {"job": 0, "rank_id": 1, "rank": 1, "host": "gpu-b", "pid": 1}]
@@ -15,7 +15,7 @@ RANKS = [{"job": 0, "rank_id": 0, "rank": 0, **OWNER}, {"job": 0, "rank_id": 1, 
 
 def flood(repeats: int, rate: float = 0.0) -> list[tuple[str | None, str]]:
     row = {**OWNER, "source": 0, "line": 7, "last_line": 9_000_000, "message": "-> 6", "share": 0.9}
-    findings = said(line_repeated_without_end, flood=[{**row, "repeats": repeats, "rate": rate}], rank=RANKS)
+    findings = findings_of(line_repeated_without_end, flood=[{**row, "repeats": repeats, "rate": rate}], rank=RANKS)
     return [(finding.severity, finding.title) for finding in findings]
 
 
@@ -36,7 +36,7 @@ def test_a_flood_is_told_from_a_thousand_lines_on(
 
 def connecting(*rows: Row, **frames: list[Row]) -> list[tuple[str, str]]:
     failures = [{**OWNER, "source": 0, "line": 10 + number, **row} for number, row in enumerate(rows)]
-    findings = said(boot_connect_failed, failure=failures, rank=RANKS, **frames)
+    findings = findings_of(boot_connect_failed, failure=failures, rank=RANKS, **frames)
     return [(finding.title, finding.role) for finding in findings]
 
 
@@ -114,7 +114,7 @@ def test_only_the_last_retry_of_a_connection_is_a_failure(attempt: int, later: i
 def test_an_address_that_others_cannot_reach_explains_an_init_between_hosts(
     interface: str, address: str, verdict: str, hosts: int, expected: int
 ) -> None:
-    findings = said(
+    findings = findings_of(
         boot_wrong_interface,
         milestone=[{**OWNER, "form": "bootstrap", "interface": interface, "address": address}],
         verdict=[{"job": 0, "verdict": verdict}],

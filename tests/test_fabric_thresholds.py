@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ncclforensics.rules.fabric import congestion, links, nvlink_counters, port_outliers, roce_counters
-from tests.rule_rows import Row, Rule, said
+from tests.rule_rows import Row, Rule, findings_of
 
 
 def increase(name: str, by: int | None, port: int = 1, **fields: Any) -> Row:
@@ -26,7 +26,7 @@ def total(name: str, value: int, port: int = 1, **fields: Any) -> Row:
 
 
 def titles(rule: Rule, *rows: Row) -> list[str]:
-    return [finding.title for finding in said(rule, counter_increase=list(rows))]
+    return [finding.title for finding in findings_of(rule, counter_increase=list(rows))]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_total_is_reported_from_its_limit_on_if_there_is_one_dump(rule: Rule, 
 
 def test_a_link_that_is_trained_again_ten_times_is_an_error() -> None:
     def severities(*rows: Row) -> list[str | None]:
-        return [finding.severity for finding in said(links.ctr_link_quality, counter_increase=list(rows))]
+        return [finding.severity for finding in findings_of(links.ctr_link_quality, counter_increase=list(rows))]
 
     assert severities(increase("link_error_recovery", 9)) == [None]
     assert severities(increase("link_error_recovery", 10)) == ["error"]
@@ -142,7 +142,7 @@ def test_discards_follow_if_all_their_links_went_down(downs: list[int], *, is_wh
     rows = [increase("port_xmit_discards", 100, port) for port in (1, 2)]
     rows += [increase("link_downed", int(port in downs), port) for port in (1, 2)]
 
-    (finding,) = said(congestion.ctr_discards, counter_increase=list(rows))
+    (finding,) = findings_of(congestion.ctr_discards, counter_increase=list(rows))
 
     assert (finding.role == "consequence") is is_why
 
@@ -151,7 +151,7 @@ def test_discards_follow_if_the_other_end_counted_the_loss_of_the_link() -> None
     rows = [increase("port_xmit_discards", 100), increase("link_downed", 1, 7)]
     peer = {"key": "gpu-a/mlx5_0/1", "peer_key": "gpu-a/mlx5_0/7", "peer_node": "leaf", "peer_port": 7}
 
-    (finding,) = said(congestion.ctr_discards, counter_increase=rows, port_peer=[peer])
+    (finding,) = findings_of(congestion.ctr_discards, counter_increase=rows, port_peer=[peer])
 
     assert finding.role == "consequence"
 
@@ -161,7 +161,7 @@ def test_packets_that_waited_too_long_are_told_beside_discards(expired: int, *, 
     (name, *_) = congestion.EXPIRED
     rows = [increase("port_xmit_discards", 100), increase(name, expired)]
 
-    (finding,) = said(congestion.ctr_discards, counter_increase=list(rows))
+    (finding,) = findings_of(congestion.ctr_discards, counter_increase=list(rows))
 
     assert ("waited too long" in finding.detail) is expected
 
@@ -201,7 +201,7 @@ def test_the_port_with_the_largest_share_of_notifications_is_told() -> None:
     rows = [increase("rp_cnp_handled", 2000, 1), increase("tx_packets_phy", 1_000_000, 1)]
     rows += [increase("rp_cnp_handled", 1500, 2), increase("tx_packets_phy", 10_000, 2)]
 
-    (finding,) = said(roce_counters.roce_notifications, counter_increase=list(rows))
+    (finding,) = findings_of(roce_counters.roce_notifications, counter_increase=list(rows))
 
     assert finding.detail.startswith("gpu-a mlx5_0 port 2: 1,500 notifications for 10,000 packets sent (15.0%)")
 
@@ -217,14 +217,16 @@ def test_pauses_are_reported_from_a_twentieth_of_the_time(microseconds: int, *, 
 def test_packets_lost_on_three_ports_are_the_networks(ports: int, *, expected: bool) -> None:
     rows = [increase("packet_seq_err", 100, port) for port in range(ports)]
 
-    (finding,) = said(roce_counters.ctr_roce_loss, counter_increase=list(rows))
+    (finding,) = findings_of(roce_counters.ctr_roce_loss, counter_increase=list(rows))
 
     assert ("the network drops packets" in finding.detail) is expected
 
 
 def test_a_stalled_bus_is_the_reason_only_of_discards_at_its_own_port() -> None:
     def detail(*rows: Row) -> str:
-        (finding,) = said(roce_counters.roce_discards, counter_increase=[increase("rx_discards_phy", 100), *rows])
+        (finding,) = findings_of(
+            roce_counters.roce_discards, counter_increase=[increase("rx_discards_phy", 100), *rows]
+        )
         return finding.detail
 
     assert "its PCIe link" in detail(increase("outbound_pci_stalled_wr_events", 1))
@@ -248,7 +250,7 @@ def test_many_errors_of_one_nvlink_of_many_are_reported(value: int, links_with_e
 def test_bit_errors_are_judged_after_ten_minutes(minutes: float, rate: float, *, expected: bool) -> None:
     row = {"host": "gpu-a", "device": "mlx5_0", "minutes": minutes, "effective_ber": rate, "ber_line": 1}
 
-    assert bool(said(nvlink_counters.link_bit_errors, link_quality=[row])) is expected
+    assert bool(findings_of(nvlink_counters.link_bit_errors, link_quality=[row])) is expected
 
 
 def ports_up(*rates: float, across: bool) -> list[Row]:
@@ -276,7 +278,7 @@ def ports_up(*rates: float, across: bool) -> list[Row]:
 def test_a_port_is_slow_beside_three_that_are_alike(rates: tuple[float, ...], across: bool, *, expected: bool) -> None:
     rows = ports_up(*rates, across=across)
 
-    assert bool(said(port_outliers.ctr_port_below_siblings, port_state=list(rows))) is expected
+    assert bool(findings_of(port_outliers.ctr_port_below_siblings, port_state=list(rows))) is expected
 
 
 def test_lanes_are_compared_on_infiniband_and_between_active_ports() -> None:
@@ -284,7 +286,7 @@ def test_lanes_are_compared_on_infiniband_and_between_active_ports() -> None:
 
     for change in ({"link_layer": "Ethernet"}, {"state": "down"}):
         changed = [*rows[:3], rows[3] | change]
-        assert not said(port_outliers.ctr_port_below_siblings, port_state=changed)
+        assert not findings_of(port_outliers.ctr_port_below_siblings, port_state=changed)
 
 
 def sent(*gigabytes: float, dumps: int = 2) -> list[Row]:
@@ -325,6 +327,6 @@ def test_a_port_is_idle_beside_three_that_carry_much(
     states = ports_up(*([400.0] * len(gigabytes)), across=False)
     states[-1]["state"] = state
 
-    found = said(port_outliers.ctr_idle_port, counter_increase=sent(*gigabytes), port_state=states)
+    found = findings_of(port_outliers.ctr_idle_port, counter_increase=sent(*gigabytes), port_state=states)
 
     assert bool(found) is expected

@@ -8,7 +8,7 @@ import pytest
 
 from ncclforensics.rules.host.gpu_use import gpu_at_rest_among_busy
 from ncclforensics.rules.job.cuda_errors import cuda_gpu_fault
-from tests.rule_rows import Row, said
+from tests.rule_rows import Row, findings_of
 
 GPU, OTHER_GPU, THIRD_GPU = "5d000", "1b000", "9a000"
 OFF_THE_BUS, LINK_TRAINING, UNDESCRIBED, OF_A_PROGRAM = 79, 136, 167, 31
@@ -30,7 +30,9 @@ BLAMED = [{"job": 0, "verdict": "lagging-ranks", "culprits": [0]}]
 
 def faults(*ranks: Row, exits: Rows = (), verdict: Rows = (), **event: object) -> list[tuple[str, list[int]]]:
     row = {"form": "xid", "xid": OFF_THE_BUS, "busid": GPU, **event}
-    findings = said(cuda_gpu_fault, kernel_event=[row], rank=list(ranks), process_exit=[*exits], verdict=[*verdict])
+    findings = findings_of(
+        cuda_gpu_fault, kernel_event=[row], rank=list(ranks), process_exit=[*exits], verdict=[*verdict]
+    )
     return [(finding.certainty, finding.ranks) for finding in findings]
 
 
@@ -118,7 +120,7 @@ RESTS = {"utilization": 0.0, "power": 70.0, "power_limit": 700.0, "memory": 69_0
 
 def at_rest(*gpus: Row) -> list[tuple[str, str]]:
     rows = [{"host": "gpu-a", "gpu": number, **gpu} for number, gpu in enumerate(gpus)]
-    return [(finding.certainty, finding.title) for finding in said(gpu_at_rest_among_busy, gpu_use=rows)]
+    return [(finding.certainty, finding.title) for finding in findings_of(gpu_at_rest_among_busy, gpu_use=rows)]
 
 
 @pytest.mark.parametrize(
@@ -163,5 +165,5 @@ def test_a_gpu_that_ran_a_kernel_at_one_of_two_looks_is_not_at_rest() -> None:
     looks = [{"host": "gpu-a", "gpu": number, **SPINS} for number in range(3)]
     looks += [{"host": "gpu-a", "gpu": 3, **RESTS}]
 
-    assert [finding.certainty for finding in said(gpu_at_rest_among_busy, gpu_use=looks)] == ["possible"]
-    assert said(gpu_at_rest_among_busy, gpu_use=[*looks, {"host": "gpu-a", "gpu": 3, **SPINS}]) == []
+    assert [finding.certainty for finding in findings_of(gpu_at_rest_among_busy, gpu_use=looks)] == ["possible"]
+    assert findings_of(gpu_at_rest_among_busy, gpu_use=[*looks, {"host": "gpu-a", "gpu": 3, **SPINS}]) == []

@@ -249,8 +249,8 @@ def test_where_stacks_show_the_rank_its_stack_is_taken_again() -> None:
 
 
 def test_what_a_launcher_says_stands_above_what_is_not_known(tmp_path: Path) -> None:
-    told = "W1122 09:38:00.412000 9125 torch/distributed/elastic/agent/server/api.py:740] Received 15 death signal, "
-    (tmp_path / "job.log").write_text(told + "shutting down workers\n")
+    line = "W1122 09:38:00.412000 9125 torch/distributed/elastic/agent/server/api.py:740] Received 15 death signal, "
+    (tmp_path / "job.log").write_text(line + "shutting down workers\n")
 
     shown = screen(analyze([tmp_path]), width=WIDTH)
 

@@ -13,7 +13,7 @@ from ncclforensics.analyses.job import calls as call_frames
 from ncclforensics.analyses.job.identity import RANK
 from ncclforensics.frames.open_run import open_run
 from ncclforensics.rules.hang.stragglers import boot_slow_init, capture_rank_is_slow, slow_rank_comes_late
-from tests.rule_rows import said
+from tests.rule_rows import findings_of
 
 RANKS = 4
 DEFAULTS = open_run([])["threshold"]
@@ -77,7 +77,7 @@ def _slow_in_capture(
         for extra in [excess if n >= nranks - slow and nth < late else 0.0]
     ]
     rows = [{"job": 0, "rank_id": n, "rank": n, "host": "node1", "pid": n} for n in range(nranks)]
-    return [finding.title for finding in said(capture_rank_is_slow, time_between_calls=times, rank=rows)]
+    return [finding.title for finding in findings_of(capture_rank_is_slow, time_between_calls=times, rank=rows)]
 
 
 KEPT_WAITING = "rank {} on node1 keeps the others waiting {} ms in every step"
@@ -125,7 +125,7 @@ def test_the_ranks_that_did_not_wait_joined_late(waited: list[float], nranks: in
     ]  # fmt: skip
     rows = [{"job": 0, "rank_id": n, "rank": n, "host": "node1", "pid": n} for n in range(8)]
 
-    assert [finding.title for finding in said(boot_slow_init, init_timing=times, rank=rows)] == expected
+    assert [finding.title for finding in findings_of(boot_slow_init, init_timing=times, rank=rows)] == expected
 
 
 def _slow_init(**times: float) -> list[tuple[str, str | None]]:

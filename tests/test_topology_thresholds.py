@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ncclforensics.rules.host import topology
-from tests.rule_rows import Row, Rule, said
+from tests.rule_rows import Row, Rule, findings_of
 
 OWNER = {"host": "gpu-a", "pid": 100}
 RANKS = [{"job": 0, "rank_id": 0, "rank": 0, **OWNER}]
@@ -21,7 +21,7 @@ def links(kind: str, *rates: float, device: str | None = None) -> list[Row]:
 
 
 def titles(rule: Rule, **frames: list[Row]) -> list[str]:
-    return [finding.title for finding in said(rule, rank=RANKS, **frames)]
+    return [finding.title for finding in findings_of(rule, rank=RANKS, **frames)]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def hung(**changes: list[Row]) -> int:
         "graph": [{**OWNER, "pattern": 4, "type_intra": "PHB"}],
         "rank": RANKS,
     }
-    return len(said(topology.p2p_hang_acs_iommu, **frames | changes))
+    return len(findings_of(topology.p2p_hang_acs_iommu, **frames | changes))
 
 
 def test_peer_access_over_pcie_is_suspected_only_of_a_first_call() -> None:

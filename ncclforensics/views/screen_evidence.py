@@ -10,7 +10,7 @@ from rich.text import Text
 
 from ncclforensics.inputs.lines import SHOWN
 from ncclforensics.report.build import Report
-from ncclforensics.report.condensed_lines import condensed, cut, cut_middle
+from ncclforensics.report.condensed_lines import OWN_COUNT, condensed, cut, cut_middle
 from ncclforensics.rules.finding import Finding, Line
 from ncclforensics.views.text_layout import indented, place_of, quoted
 
@@ -19,7 +19,6 @@ WIDEST = 28  # characters of a place in a file
 SHORTEST = 24  # characters of a line that are always shown
 CUT_OFF = SHOWN - 20  # characters: as long a quote lacks its end, even without its tag
 DUMP = "flight-recorder"  # inputs of this kind have one line, which holds everything
-OWN_COUNT = "opCount"  # NCCL's, which is no position in most versions
 
 
 def evidence(report: Report, width: int, *findings: Finding | None) -> list[RenderableType]:

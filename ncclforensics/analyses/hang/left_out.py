@@ -10,7 +10,7 @@ import polars as pl
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
 from ncclforensics.analyses.hang.wait_cycle import find_ranks_past_their_call, holds_several
 from ncclforensics.data.names import ranks_text
-from ncclforensics.data.variables import STACKS_OF_HOST
+from ncclforensics.data.variables import STACKS_OF_HOST, stacks_of
 
 
 def undecided(job: Job, diagnosis: Diagnosis, reason: str, rank_ids: list[int], collect: list[str]) -> Diagnosis:
@@ -95,7 +95,7 @@ def _skipped_or_behind(job: Job, diagnosis: Diagnosis, left_out: list[int]) -> D
         f"{skipping} left out a call that {waiting} stands in, or the log of {skipping} lost its line and {waiting} is "
         "the rank that the others wait for"
     )
-    collect = [f"take the stacks of {skipping} and {waiting} on their hosts: `{STACKS_OF_HOST}`"]
+    collect = [stacks_of(f"{skipping} and {waiting}")]
     return undecided(job, diagnosis, reason, [*left_out, *diagnosis.culprits], collect)
 
 

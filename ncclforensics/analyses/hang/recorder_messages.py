@@ -23,7 +23,7 @@ from ncclforensics.analyses.hang.recorder_diagnosis import (
 )
 from ncclforensics.analyses.hang.recorder_graph import Recordings
 from ncclforensics.data.names import ranks_text
-from ncclforensics.data.variables import STACKS_OF_HOST
+from ncclforensics.data.variables import stacks_of
 
 
 def find_open_messages(job: Job) -> Diagnosis | None:
@@ -47,7 +47,7 @@ def find_open_messages(job: Job) -> Diagnosis | None:
         " out the matching call, or the message was posted in advance"
     )
     diagnosis = Diagnosis("undecidable", reason, "likely")
-    diagnosis.collect = [f"take the stacks of {ranks_text(ranks)} on their hosts: `{STACKS_OF_HOST}`"]
+    diagnosis.collect = [stacks_of(ranks_text(ranks))]
     cite(job, diagnosis, "context", calls)
     return diagnosis
 

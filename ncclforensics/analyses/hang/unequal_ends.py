@@ -11,7 +11,7 @@ import polars as pl
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job
 from ncclforensics.data.names import ranks_text
-from ncclforensics.data.variables import LOOK_AGAIN, STACKS_OF_HOST
+from ncclforensics.data.variables import LOOK_AGAIN, stacks_of
 
 MOST_ENDS = 2  # different numbers of calls in a hang, and one more for each communicator of a rank
 
@@ -121,7 +121,7 @@ def _several_ends(job: Job, diagnosis: Diagnosis, between: list[int], first: lis
     )
     collect = [
         f"collect the end of the logs of {slower} and {later}",
-        f"take the stacks of {slower} and {later} on their hosts: `{STACKS_OF_HOST}`",
+        stacks_of(f"{slower} and {later}"),
     ]
     answer = _left_open(diagnosis, reason, collect)
     answer.key, answer.call, answer.evidence_lines = diagnosis.key, diagnosis.call, diagnosis.evidence_lines
@@ -153,7 +153,7 @@ def find_end_in_setup(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
     )
     collect = [
         f"collect the end of the log of {names}",
-        f"take the stacks of {names} on their hosts: `{STACKS_OF_HOST}`",
+        stacks_of(names),
     ]
     answer = _left_open(diagnosis, reason, collect)
     answer.add_evidence("context", [job.unfinished_setups[rank_id] for rank_id in ranks[:3]])

@@ -10,7 +10,7 @@ import polars as pl
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
 from ncclforensics.data.names import ranks_text
-from ncclforensics.data.variables import COLLECT_INIT, STACKS_OF_HOST
+from ncclforensics.data.variables import COLLECT_INIT, stacks_of
 
 MOST_EXAMINED = 64  # ranks of a cycle
 MOST_CALLS = 4096  # the last calls of a rank, in which its own order is looked for
@@ -145,7 +145,7 @@ def _skipped_or_lost(job: Job, first_edges: dict[int, Row], passed: list[int]) -
         f"{skipping} left out a call that {waiting} waits in, or the log of {skipping} lost its line and {waiting} is "
         "the rank that the others wait for"
     )
-    collect = [f"take the stacks of {skipping} and {waiting} on their hosts: `{STACKS_OF_HOST}`"]
+    collect = [stacks_of(f"{skipping} and {waiting}")]
     answer = Diagnosis("undecidable", reason, "likely", collect=collect)
     answer.add_evidence("context", [{**first_edges[rank_id], "rank_id": rank_id} for rank_id in waiters[:2]])
     answer.add_evidence("context", [{**first_edges[rank_id], "rank_id": rank_id} for rank_id in passed[:2]])
