@@ -19,7 +19,7 @@ from ncclforensics.grammar import folders
 from ncclforensics.grammar.column_types import NUMERIC, column_type_name
 from ncclforensics.grammar.patterns import RESERVED, Pattern, Suffix
 
-OLDEST_LARK = "1.1.9"  # the oldest version that was tried, as in pyproject.toml
+OLDEST_LARK = "1.3.0"  # the oldest version that was tried, as in pyproject.toml
 MAX_START_LENGTH = 16  # characters of a literal start that are kept
 MAX_STARTS = 24  # literal starts of one alternative; more are given up
 
