@@ -203,7 +203,20 @@ def connections_lost(*reporting: int, given: int = 4) -> Files:
     return per_rank(files)
 
 
+def errors_returned(**code_of_rank: int) -> Files:
+    """Four ranks make equal calls, and behind them NCCL returns errors to some; `r2` is rank 2."""
+    outputs = [started(rank, 4, done=True) + [call(rank, "AllReduce", 4)] * 3 for rank in range(4)]
+    for name, code in code_of_rank.items():
+        outputs[int(name[1:])].append(nccl(int(name[1:]), f"NCCL INFO transport/net.cc:1394 -> {code}"))
+    return per_rank(outputs)
+
+
 WAITING = {
+    "NCCL returns an error of its own to one rank and a remote error to another": Case(
+        errors_returned(r1=6, r3=2),
+        *("undecidable", "likely", [], "error 2 (system error: a system call or another library failed) to rank 3 and"),
+        "the program output of ranks 1, 3",
+    ),
     "a rank leaves out a Recv that it made in every round": Case(
         pairs("Send", "AllReduce", rounds=3), "p2p-unmatched", "likely", [1], "skipped a call", "py-spy"
     ),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ncclforensics.analyses.hang.job import Diagnosis, Job
-from ncclforensics.analyses.job.failure_events import AFTER
+from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
+from ncclforensics.analyses.job.failure_events import AFTER, REMOTE_ERROR
 from ncclforensics.data.names import operation_text, ranks_text
+from ncclforensics.data.nccl_sources import result_text
 from ncclforensics.data.variables import (
     COLLECT_CALLS,
     COLLECT_PROGRESS,
@@ -81,10 +82,17 @@ def find_returned_error(job: Job) -> Diagnosis | None:
     ]
     if not later_errors:
         return None
-    ranks = ranks_text(job.rank_numbers(sorted({event["rank_id"] for event in later_errors})))
-    reason = f"all ranks made the same calls, then NCCL returned an error to {ranks}; the outcome is not in these logs"
+    of_code: dict[int | None, list[Row]] = {}
+    for event in sorted(
+        later_errors, key=lambda event: event["result"] == REMOTE_ERROR
+    ):  # what others cause stands last
+        of_code.setdefault(event["result"], []).append(event)
+    ranks_of = {code: ranks_text(job.rank_numbers({event["rank_id"] for event in of_code[code]})) for code in of_code}
+    errors = " and ".join(f"error {result_text(code)} to {ranks}" for code, ranks in ranks_of.items())
+    reason = f"all ranks made the same calls, then NCCL returned {errors}; the outcome is not in these logs"
+    ranks = ranks_text(job.rank_numbers({event["rank_id"] for event in later_errors}))
     diagnosis = Diagnosis("undecidable", reason, "likely", collect=[f"collect the program output of {ranks}"])
-    diagnosis.add_evidence("failure", later_errors[:2])
+    diagnosis.add_evidence("failure", [event for events in of_code.values() for event in events[:2]])
     return diagnosis
 
 
