@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ncclforensics.cli import main
+from ncclforensics.data.names import VERDICTS
 from ncclforensics.rules.finding import Category
 from ncclforensics.rules.registry import all_rules
 
@@ -36,6 +37,15 @@ def test_a_category_lists_its_rules_alone(capsys: pytest.CaptureFixture[str]) ->
     printed = capsys.readouterr().out
     of_category = {rule.name: rule.category == Category.SHM for rule in all_rules()}
     assert {name: f"  {name}:" in printed for name in of_category} == of_category
+
+
+def test_a_verdict_is_explained_as_the_report_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "LAGGING-RANKS"]) == 0
+    assert capsys.readouterr().out.startswith("coll-lagging-ranks  (lagging-rank, error)")
+
+
+def test_every_verdict_of_a_fault_has_its_page() -> None:
+    assert {rule.verdict for rule in all_rules()} - {""} == set(VERDICTS) - {"no-hang"}
 
 
 @pytest.mark.parametrize(

@@ -7,25 +7,19 @@ from typing import Annotated
 import typer
 
 from ncclforensics.cli.configuration import configure
-from ncclforensics.cli.options import Config
+from ncclforensics.cli.options import Config, names_of_rules
 from ncclforensics.errors import UsageError
 
 MOST_SUGGESTIONS = 6
-
-
-def _names_of_rules(incomplete: str) -> list[str]:
-    from ncclforensics.rules.registry import all_rules
-
-    return [rule.name for rule in all_rules() if rule.name.startswith(incomplete)]
 
 
 def explain(
     rule: Annotated[
         str | None,
         typer.Argument(
-            metavar="RULE|CATEGORY",
-            help="The name of a rule, as findings show it, or a category; without it, list all rules.",
-            autocompletion=_names_of_rules,
+            metavar="RULE|CATEGORY|VERDICT",
+            help="The name of a rule, as findings show it, a category or a verdict; without it, list all rules.",
+            autocompletion=names_of_rules,
         ),
     ] = None,
     line: Annotated[
@@ -51,14 +45,16 @@ def explain(
         typer.echo(explain_text.of_line(explain_line(line, dialect().with_all_formats)))
         return
     rules = all_rules()
-    named = next((registered for registered in rules if registered.name == rule), None)
-    of_category = [registered for registered in rules if rule in (None, registered.category)]
-    if named is not None:
-        typer.echo(explain_text.of_rule(named))
+    wanted = (rule or "").lower()  # a report prints verdicts in capitals
+    named = [known for known in rules if wanted in (known.name, known.verdict)]
+    of_category = [known for known in rules if wanted in ("", known.category)]
+    if wanted and len(named) == 1 and not of_category:
+        typer.echo(explain_text.of_rule(named[0]))
     elif of_category:
         typer.echo(explain_text.of_rules(of_category))
     else:
-        raise UsageError(_unknown(rule or "", {name for known in rules for name in (known.name, str(known.category))}))
+        names = {name for known in rules for name in (known.name, str(known.category), known.verdict)}
+        raise UsageError(_unknown(rule or "", names - {""}))
 
 
 def _unknown(wanted: str, known: set[str]) -> str:

@@ -11,6 +11,15 @@ import typer
 from ncclforensics.cli.configuration import configured_paths
 
 
+def names_of_rules(incomplete: str) -> list[str]:
+    """Complete the name of a rule or of a category."""
+    from ncclforensics.rules.finding import Category
+    from ncclforensics.rules.registry import all_rules
+
+    names = [*map(str, Category), *(rule.name for rule in all_rules())]
+    return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
+
+
 class Format(StrEnum):
     """Output formats of a report."""
 
@@ -97,10 +106,18 @@ SinceLook = Annotated[
 ]
 Select = Annotated[
     list[str] | None,
-    typer.Option("--select", metavar="RULE|CATEGORY", help="Run only these rules (repeatable)."),
+    typer.Option(
+        "--select",
+        metavar="RULE|CATEGORY",
+        help="Run only these rules (repeatable).",
+        autocompletion=names_of_rules,
+    ),
 ]
 Ignore = Annotated[
-    list[str] | None, typer.Option("--ignore", metavar="RULE|CATEGORY", help="Skip these rules (repeatable).")
+    list[str] | None,
+    typer.Option(
+        "--ignore", metavar="RULE|CATEGORY", help="Skip these rules (repeatable).", autocompletion=names_of_rules
+    ),
 ]
 Redact = Annotated[
     bool, typer.Option("--redact", help="Replace hosts, addresses, users and paths by pseudonyms, and remove secrets.")

@@ -32,6 +32,7 @@ class Rule:
     of: tuple[str, ...]  # the frames that it judges; it runs if at least one has rows
     hang: bool  # `hang` runs it: it explains a hang, and needs only both ends of each file
     fallback: bool = False  # a finding of it holds only where no other rule cites one of its lines
+    verdict: str = ""  # the verdict on a job that its findings state
 
     @property
     def page(self) -> str:
@@ -64,19 +65,21 @@ def rule(
     of: tuple[str, ...] = (),
     hang: bool = False,
     fallback: bool = False,
+    verdict: str = "",
 ) -> Callable[[Callable[..., Iterator[Finding]]], Callable[..., Iterator[Finding]]]:
     """Register a function as a rule. Raises ValueError for a second rule of the same name.
 
     `of`: the frames that the rule judges; it does not run if all of them are empty.
     `hang`: the command `hang` runs the rule, too; other rules run only in `check`, which reads every line.
     `fallback`: its findings are dropped where another rule explains one of the lines that they are about.
+    `verdict`: the verdict on a job that its findings state.
     """
 
     def register(function: Callable[..., Iterator[Finding]]) -> Callable[..., Iterator[Finding]]:
         name = function.__name__.replace("_", "-")
         if name in _RULES:
             raise ValueError(f"two rules are named {name}: {_RULES[name].function.__module__}, {function.__module__}")
-        _RULES[name] = Rule(name, category, severity, function, of, hang, fallback)
+        _RULES[name] = Rule(name, category, severity, function, of, hang, fallback, verdict)
         return function
 
     return register

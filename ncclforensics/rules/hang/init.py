@@ -23,7 +23,7 @@ AFTER_FAULT = (
 MOST_WARNINGS = 4  # that one finding cites
 
 
-@rule(Category.INIT_FAILURE, Severity.ERROR, of=("verdict",), hang=True)
+@rule(Category.INIT_FAILURE, Severity.ERROR, of=("verdict",), hang=True, verdict="init-failed")
 def boot_init_refused(
     verdict: pl.DataFrame,
     verdict_evidence: pl.DataFrame,
@@ -76,7 +76,7 @@ def _returned_warnings(nccl_warning: pl.DataFrame, failed: pl.DataFrame) -> list
     return [Line(source, line, RETURNED) for source, line in firsts.head(MOST_WARNINGS).iter_rows()]
 
 
-@rule(Category.MISSING_RANK, Severity.ERROR, of=("verdict",), hang=True)
+@rule(Category.MISSING_RANK, Severity.ERROR, of=("verdict",), hang=True, verdict="rank-missing")
 def boot_rank_missing(verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """Ranks that the others wait for in init have no log: they never joined.
 
@@ -91,7 +91,7 @@ def boot_rank_missing(verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, ran
         yield verdict_finding(row, verdict_evidence, rank, title)
 
 
-@rule(Category.HANG, Severity.ERROR, of=("verdict",), hang=True)
+@rule(Category.HANG, Severity.ERROR, of=("verdict",), hang=True, verdict="init-incomplete")
 def boot_init_incomplete(
     verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:

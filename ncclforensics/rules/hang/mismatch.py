@@ -15,7 +15,7 @@ from ncclforensics.rules.shared.grouping import group_finding
 from ncclforensics.rules.shared.verdict_finding import verdict_finding, verdicts_of
 
 
-@rule(Category.COLLECTIVE_MISMATCH, Severity.ERROR, of=("verdict",), hang=True)
+@rule(Category.COLLECTIVE_MISMATCH, Severity.ERROR, of=("verdict",), hang=True, verdict="collective-mismatch")
 def coll_order_mismatch(verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """The ranks of one communicator differ on the nth call: function, count, datatype, op or root.
 

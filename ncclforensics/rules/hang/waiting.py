@@ -17,7 +17,7 @@ from ncclforensics.rules.shared.verdict_finding import Row, verdict_finding, ver
 AFTER_STACKS = "find out what the cited line of the culprit waits for; take the stacks again to see whether it moved"
 
 
-@rule(Category.LAGGING_RANK, Severity.ERROR, of=("verdict",), hang=True)
+@rule(Category.LAGGING_RANK, Severity.ERROR, of=("verdict",), hang=True, verdict="lagging-ranks")
 def coll_lagging_ranks(verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """Some ranks did not make the call that the others are in, and wait for no other rank.
 
@@ -48,7 +48,7 @@ def coll_lagging_ranks(verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, ra
         yield finding
 
 
-@rule(Category.HANG, Severity.ERROR, of=("verdict",), hang=True)
+@rule(Category.HANG, Severity.ERROR, of=("verdict",), hang=True, verdict="p2p-unmatched")
 def p2p_unmatched_send_recv(
     verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -67,7 +67,7 @@ def p2p_unmatched_send_recv(
         yield verdict_finding(row, verdict_evidence, rank, title)
 
 
-@rule(Category.HANG, Severity.ERROR, of=("verdict",), hang=True)
+@rule(Category.HANG, Severity.ERROR, of=("verdict",), hang=True, verdict="cross-communicator-deadlock")
 def coll_cross_comm_order(
     verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -85,7 +85,7 @@ def coll_cross_comm_order(
         )
 
 
-@rule(Category.HANG, Severity.ERROR, of=("verdict",), hang=True)
+@rule(Category.HANG, Severity.ERROR, of=("verdict",), hang=True, verdict="stuck-together")
 def coll_all_ranks_same_op_stuck(
     verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, rank: pl.DataFrame
 ) -> Iterator[Finding]:
@@ -106,7 +106,7 @@ def coll_all_ranks_same_op_stuck(
         )
 
 
-@rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("verdict",), hang=True)
+@rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("verdict",), hang=True, verdict="undecidable")
 def read_subsystem_gap(
     verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, rank: pl.DataFrame, benchmark: pl.DataFrame
 ) -> Iterator[Finding]:

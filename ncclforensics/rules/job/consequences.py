@@ -14,7 +14,7 @@ from ncclforensics.rules.shared.grouping import error_finding, group_finding
 from ncclforensics.rules.shared.verdict_finding import verdict_finding, verdicts_of
 
 
-@rule(Category.PEER_LOST, Severity.ERROR, of=("verdict",), hang=True)
+@rule(Category.PEER_LOST, Severity.ERROR, of=("verdict",), hang=True, verdict="rank-died")
 def remote_closed_follow_the_pointer(
     verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, rank: pl.DataFrame, process_exit: pl.DataFrame
 ) -> Iterator[Finding]:
