@@ -13,6 +13,7 @@ import pytest
 
 from ncclforensics import analyze
 from ncclforensics.archive import write
+from ncclforensics.data.variables import stacks_of
 from ncclforensics.formats import flight_recorder
 from ncclforensics.inputs import plain_pickle
 from ncclforensics.report import redacted_run, redaction
@@ -667,7 +668,7 @@ def test_a_rank_whose_last_calls_are_cut_off_is_asked_for(tmp_path: Path) -> Non
 
     assert verdict(report) == ("undecidable", [], "likely")
     assert "rank 0 did not come there" in report["hang"]["reason"]
-    assert report["hang"]["collect_next"] == ["the stacks of rank 0: py-spy dump --pid of each"]
+    assert report["hang"]["collect_next"] == [stacks_of("rank 0")]
 
 
 def _as_object(dumps: list[Json]) -> Any:

@@ -266,7 +266,12 @@ STACKS = {
         "again in a minute",
     ),
     "a rank without a stack may be the one": Case(
-        stacks(r0=REDUCE, r1=REDUCE, r3=LOCK), "lagging-ranks", "possible", [3], "no stack of rank 2", "stack of rank 2"
+        stacks(r0=REDUCE, r1=REDUCE, r3=LOCK),
+        "lagging-ranks",
+        "possible",
+        [3],
+        "no stack of rank 2",
+        "stacks of rank 2",
     ),
     "the others may compute": Case(
         stacks(r0=BACKWARD, r1=BACKWARD, r2=LOCK),

@@ -6,6 +6,7 @@ NO_RANKS_IN_TEXT = "no NCCL lines found in these files, and the other lines show
 NO_RANKS_OF_DUMPS = "no Flight Recorder dump here shows which rank wrote it"
 # What to do next: a verb and its object. A command stands at the end between backticks, so that it can be copied.
 STACKS_OF_HOST = "for p in $(pgrep python); do py-spy dump --native --pid $p; done"
+LOOK_AT_HOST = "nvidia-smi; dmesg -T | tail -50"
 LOG_FILE = "NCCL_DEBUG_FILE=/path/%h.%p.log"
 COLLECT_CALLS = [
     f"set on every rank, and run the job again: `export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL {LOG_FILE}`"

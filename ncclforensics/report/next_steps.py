@@ -15,7 +15,7 @@ from ncclforensics.analyses.hang.stacks import BY_STACKS
 from ncclforensics.analyses.job.exit_reports import EXCEPTION, GPU_MEMORY, HOST_MEMORY
 from ncclforensics.analyses.job.torch_text import COMPARED
 from ncclforensics.data.names import count_of, ranks_text
-from ncclforensics.data.variables import COLLECT_STUCK_HOSTS, LOOK_AGAIN, STACKS_OF_HOST
+from ncclforensics.data.variables import COLLECT_STUCK_HOSTS, LOOK_AGAIN, LOOK_AT_HOST, STACKS_OF_HOST
 from ncclforensics.frames.protocol import Frames
 
 Row = dict[str, Any]
@@ -34,17 +34,14 @@ class Command:
     line: str
 
     def __str__(self) -> str:
-        return f"on {self.where}: {self.line}"
+        return f"on {self.where}: `{self.line}`"
 
 
-_OF_MISSING_RANKS = [
-    Command("the hosts of these ranks", "ps aux | grep python"),
-    Command("the host of rank 0", "ss -ltnp | grep python"),
-]
 _OF_ONE_PROCESS, _DEBUGGER = "py-spy", "gdb"
 # Verdicts on a rank that stands somewhere: its stack says where.
 _OF_STANDING_RANKS = ("lagging-ranks", "p2p-unmatched", "cross-communicator-deadlock", "init-incomplete")
 
+READ_CODE = "read the code at the line where it stands"
 PRINT_PLACEMENT = (
     "print what the launcher sets for these ranks: "
     "`env | grep -E '^(RANK|WORLD_SIZE|LOCAL_RANK|CUDA_VISIBLE_DEVICES)='`"
@@ -72,7 +69,7 @@ def by_place(steps: Iterable[Command]) -> dict[str, list[str]]:
 def commands(run: Frames, row: Row) -> list[Command]:
     """Return the commands to run now; none for processes that have ended."""
     if row["verdict"] == "rank-missing":
-        return _OF_MISSING_RANKS
+        return _of_missing_ranks(row)
     if _has_fault_in_init(row) or row["how"] == COMPARED:  # a comparison raises an exception, which ends the process
         return []
     if row["verdict"] == "stuck-together":
@@ -85,6 +82,13 @@ def commands(run: Frames, row: Row) -> list[Command]:
         steps += _of_running([process for process in processes if process["rank"] not in ended], where, row, run)
     ordered = sorted(dict.fromkeys(steps), key=lambda step: _OF_ONE_PROCESS not in step.line)
     return [step for step in ordered if len(places) == 1 or _DEBUGGER not in step.line]
+
+
+def _of_missing_ranks(row: Row) -> list[Command]:
+    """Look for the processes of ranks that did not come, and for the one that they should have come to."""
+    missing = row["missing"]
+    hosts = f"the host{'s' * (len(missing) > 1)} of {ranks_text(missing)}" if missing else "the hosts of these ranks"
+    return [Command(hosts, "ps aux | grep python"), Command("the host of rank 0", "ss -ltnp | grep python")]
 
 
 def other_steps(run: Frames, row: Row) -> list[str]:
@@ -113,12 +117,13 @@ def other_steps(run: Frames, row: Row) -> list[str]:
 
 
 def _second_stack(run: Frames, row: Row) -> list[str]:
-    """Take the stack of the only culprit once more, where stacks are what the verdict rests on."""
+    """Read the code where the only culprit stands, and take its stack again, where the verdict rests on stacks."""
     pids = run["rank"].filter(pl.col("rank_id").is_in(row["culprits"]))["pid"].drop_nulls()
-    if row["basis"] != BY_STACKS or len(pids) != 1 or _was_ended(run):
+    if row["basis"] != BY_STACKS or len(pids) != 1:
         return []
-    again = f"`py-spy dump --native --pid {pids[0]}`"
-    return [f"read the code at the line where it stands, and take its stack again to see whether it moved: {again}"]
+    if _was_ended(run):
+        return [READ_CODE]
+    return [f"{READ_CODE}, and take its stack again to see whether it moved: `py-spy dump --native --pid {pids[0]}`"]
 
 
 def _traceback(run: Frames, row: Row) -> list[str]:
@@ -226,7 +231,9 @@ def _of_running(processes: list[Row], where: str, row: Row, run: Frames) -> list
     dumped = set(run["rank_stack"]["rank_id"])
     unseen = [process for process in processes if not has_stacks and process["rank_id"] not in dumped]
     pids = [process["pid"] for process in unseen if process["pid"] is not None][:MOST_PROCESSES]
-    of_machine = Command(where, "nvidia-smi; dmesg -T | tail -50")
+    of_machine = Command(where, LOOK_AT_HOST)
+    if row["verdict"] == "undecidable" and "failure" in row["stall_evidence"]:  # they ended with an error
+        return [of_machine]
     if not unseen:
         return [of_machine] if row["verdict"] in _OF_STANDING_RANKS else []
     if len(pids) == len(unseen) == 1:

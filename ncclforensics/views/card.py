@@ -62,7 +62,7 @@ def png(report: Report, cover: Cover) -> bytes:
 def _content(report: Report, cover: Cover) -> dict[str, Any]:
     rows = shown_verdicts(report)
     hosts = rank_map(report, rows[0]) if rows else RankMap([])
-    commands = [str(step) for step in report.run_now(rows[0])] if rows else _benchmarks(report)
+    commands = [f"on {step.where}: {step.line}" for step in report.run_now(rows[0])] if rows else _benchmarks(report)
     commands = commands or (report.other_steps(rows[0]) if rows else [])
     first = cause(report)
     return {

@@ -17,6 +17,7 @@ from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
 from ncclforensics.analyses.hang.stall import WEAK, find_stall_evidence
 from ncclforensics.analyses.job.line_faults import LOST, MOVED
 from ncclforensics.data.names import argument_text, count_of, ranks_text
+from ncclforensics.data.variables import STACKS_OF_HOST
 
 ARGUMENTS = ("count", "datatype", "op", "root")
 MOST_ENQUEUED = 256  # collectives that a host enqueues at most while the GPU does not go on; a step has fewer
@@ -209,7 +210,9 @@ def find_skipped_or_lost_call(job: Job) -> Diagnosis | None:
     diagnosis.reason = (
         f"skipped {_call_text(calls[0])}, or its line was lost from the log: the counter of this version does not tell"
     )
-    diagnosis.collect = ["the stack of this rank (py-spy dump): a rank that skipped a call is ahead of the others"]
+    diagnosis.collect = [
+        f"compare its stack with one of another rank, which a rank that skipped a call is ahead of: `{STACKS_OF_HOST}`"
+    ]
     after = job.collectives_at(first["key"], first["nth"] + first["missing"])
     diagnosis.add_evidence("minority", [row for row in after if row["rank_id"] == first["rank_id"]])
     diagnosis.add_evidence("majority", calls[:2])

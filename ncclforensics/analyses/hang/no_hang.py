@@ -45,7 +45,8 @@ def find_missing_call_lines(job: Job) -> Diagnosis | None:
     init = "init completed, but" if is_initialised else "no line shows the end of an init, and"
     diagnosis = Diagnosis("undecidable", f"{init} {which}: the logs do not show what happened after init")
     diagnosis.collect = [
-        *(["the complete logs of the other ranks, if they were cut"] if number else []),
+        *([f"collect the log of {ranks_text(job.absent)}"] if job.absent else []),
+        *(["collect the complete logs of the other ranks, if they were cut"] if number else []),
         *COLLECT_CALLS,
     ]
     if job.has_calls_of_no_communicator:

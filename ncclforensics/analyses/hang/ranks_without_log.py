@@ -81,8 +81,8 @@ def exclude_waiting_for_absent(job: Job, diagnosis: Diagnosis) -> Diagnosis | No
         + ["that no line here names"] * is_unknown
     )
     reason = (
-        f"the others wait for {slower}, which made fewer calls; but the last of these is on a communicator that also "
-        f"has members {members}, and may wait for these"
+        f"the others wait for {slower}, which made fewer calls; but these may wait themselves: their last call is on a "
+        f"communicator with members {members}"
     )
     answer = Diagnosis("undecidable", reason, "likely", suspects=job.absent)
     answer.victims = sorted(set(job.rank_ids))

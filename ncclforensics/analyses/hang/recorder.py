@@ -36,7 +36,7 @@ from ncclforensics.analyses.job.recorder_attempts import LONG_AFTER
 from ncclforensics.analyses.job.torch_text import minority_of
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.torch_calls import EQUAL_SIZED, WATCHED_LIBRARIES
-from ncclforensics.data.variables import STACKS_OF_HOST
+from ncclforensics.data.variables import STACKS_OF_HOST, stacks_of
 
 MINUTE = 60_000_000_000  # nanoseconds
 GENERAL_REQUEST = "collect the Flight Recorder dumps of each host"
@@ -142,7 +142,7 @@ def find_several_absent(job: Job) -> Diagnosis | None:
     ranks = ranks_text(job.recorded_roots.lagging)
     diagnosis.verdict, diagnosis.culprits, diagnosis.missing = "undecidable", [], []
     diagnosis.reason = f"{ranks} {diagnosis.reason}; one may wait for another in a recv that gloo did not record"
-    diagnosis.collect = [f"the stacks of {ranks}: py-spy dump --pid of each"]
+    diagnosis.collect = [stacks_of(ranks)]
     return diagnosis
 
 
@@ -239,7 +239,7 @@ def _diagnose_cycle(job: Job, roots: Roots) -> Diagnosis:
             )
         elif not is_one_line:
             diagnosis.reason += "; which of them left out a message, their dumps do not show"
-            diagnosis.collect = [f"the stacks of {ranks_text(roots.cycle)}: py-spy dump --pid of each"]
+            diagnosis.collect = [stacks_of(ranks_text(roots.cycle))]
     else:
         outliers = ranks_in_another_order(recordings, roots.cycle)
         reason = "called the collectives of several process groups in another order: " + "; ".join(where[: 2 * SHOWN])

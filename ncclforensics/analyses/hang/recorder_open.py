@@ -17,6 +17,7 @@ from ncclforensics.analyses.hang.recorder_diagnosis import (
 )
 from ncclforensics.analyses.hang.recorder_messages import describe_met_messages
 from ncclforensics.data.names import ranks_text
+from ncclforensics.data.variables import LOOK_AT_HOST, stacks_of
 
 MOST_ABSENT = 0.25  # share of ranks without a dump; more of them are dumps that were not collected
 
@@ -82,7 +83,7 @@ def find_ranks_unclear(job: Job) -> Diagnosis | None:
         f" {ranks_text(ranks)} lack the last calls, in one of which a rank may wait, too"
     )
     diagnosis = diagnose(job, "undecidable", reason, [])
-    diagnosis.collect = [f"the stacks of {ranks_text(ranks)}: py-spy dump --pid of each"]
+    diagnosis.collect = [stacks_of(ranks_text(ranks))]
     set_call(diagnosis, waiting[0])
     cite(job, diagnosis, "waiting", waiting)
     return diagnosis
@@ -110,7 +111,8 @@ def find_ranks_not_begun(job: Job) -> Diagnosis | None:
         )
         diagnosis = diagnose(job, "lagging-ranks", reason, [call["rank"] for call in lagging])
         diagnosis.how = NOT_BEGUN
-        diagnosis.collect = [f"nvidia-smi and dmesg of the hosts of {ranks_text(call['rank'] for call in lagging)}"]
+        ranks = ranks_text(call["rank"] for call in lagging)
+        diagnosis.collect = [f"look at the GPUs and the kernel's log on the hosts of {ranks}: `{LOOK_AT_HOST}`"]
         set_call(diagnosis, lagging[0])
         cite(job, diagnosis, "culprit", lagging)
         cite(job, diagnosis, "waiting", waiting)
@@ -143,7 +145,7 @@ def find_common_call(job: Job) -> Diagnosis | None:
     if place.unread:
         reason += f"; in the dumps of {ranks_text(place.unread)} the call at which they stand was overwritten"
         diagnosis = diagnose(job, "undecidable", reason, [])
-        diagnosis.collect = [f"the stacks of {ranks_text(place.unread)}: py-spy dump --pid of each"]
+        diagnosis.collect = [stacks_of(ranks_text(place.unread))]
     elif place.without_dump:
         ranks = ranks_text(place.without_dump)
         diagnosis = diagnose(job, "undecidable", f"{reason}; of {ranks} no dump shows whether they called it", [])

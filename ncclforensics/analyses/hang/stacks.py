@@ -26,6 +26,7 @@ from ncclforensics.data.stack_classes import (
     REQUESTS,
     short_name,
 )
+from ncclforensics.data.variables import stacks_of
 
 BY_STACKS = "stacks"  # `basis` of a verdict that rests on stacks
 SHOWN = 3  # places in a text
@@ -121,7 +122,7 @@ def find_odd_stacks(job: Job) -> Diagnosis | None:
     is_collective = all(row["kind"] == COLLECTIVE or row["call"] in MEETINGS for row in waiting)
     if missing := _ranks_without_stack(job):
         diagnosis.reason += f"; there is no stack of {ranks_text(missing)}"
-        diagnosis.collect.append(f"the stack of {ranks_text(missing)}")
+        diagnosis.collect.append(stacks_of(ranks_text(missing)))
     if not is_collective and not is_still:
         diagnosis.reason += "; these calls may wait for other ranks, or compute"
     if missing or (not is_still and (None in is_blocked or not is_collective)):

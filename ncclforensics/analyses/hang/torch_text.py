@@ -217,7 +217,7 @@ def _find_rendezvous(job: Job) -> Diagnosis | None:
         reason = "the store of the rendezvous did not answer: no server there, or it is not reachable"
     elif any(row["form"] == "port_taken" for row in rows):
         reason = "the port of the store is taken by another process, mostly one of an earlier run"
-        collect.insert(0, "on the host of the store: ss -ltnp, for the process that has the port (MASTER_PORT)")
+        collect.insert(0, "list, on the host of the store, the process that has the port (MASTER_PORT): `ss -ltnp`")
     else:
         reason = (
             f"{ranks_text(waiting) or 'ranks'} waited in the store for a key that another rank sets; rank 0 sets ids"
@@ -259,7 +259,9 @@ def _find_failed_calls(job: Job) -> Diagnosis | None:
     else:
         diagnosis = diagnose(job, "undecidable", "likely", _unexplained(first, calls, silent), [])
         diagnosis.suspects = silent if len(silent) == 1 else []
-        diagnosis.collect = COLLECT_STACKS + (COLLECT_OUTPUT if not silent else [])
+        if silent and not is_timeout:  # a rank that ended without an error closes its connections, too
+            diagnosis.collect = [f"collect the exit code and the end of the output of {ranks_text(silent)}"]
+        diagnosis.collect += COLLECT_STACKS + (COLLECT_OUTPUT if not silent else [])
     if len(names) == 1:
         diagnosis.call = {"name": names[0]}
     elif diagnosis.culprits:

@@ -175,6 +175,6 @@ def find_others_in_setup(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
         f"the logs of {others} end while NCCL connects these ranks for a call that {slower} had not made by then: the "
         f"logs were copied while the job went on, or {slower} does not come to this call"
     )
-    answer = _left_open(diagnosis, reason, [LOOK_AGAIN, f"the stacks of {slower} (py-spy dump --native)"])
+    answer = _left_open(diagnosis, reason, [LOOK_AGAIN, stacks_of(slower)])
     answer.add_evidence("context", [job.unfinished_setups[rank_id] for rank_id in connecting[:3]])
     return answer

@@ -147,7 +147,7 @@ def _lost_on_another_host(job: Job, lost_ranks: list[int], connection_losses: li
 
 def one_of_these_died(names: str, reason: str) -> Diagnosis:
     """Answer that a process ended, and that nothing shows which of these."""
-    collect = [f"collect the exit codes of {names}", f"the end of the logs of {names}"]
+    collect = [f"collect the exit codes of {names}, and the end of their logs"]
     return Diagnosis("undecidable", reason, "likely", collect=collect)
 
 
