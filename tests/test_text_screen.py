@@ -14,8 +14,10 @@ from ncclforensics.report.without_job import steps_without_job
 from ncclforensics.simulate.generate import generate
 from ncclforensics.simulate.plan import Fault, FaultKind, Plan
 from ncclforensics.views import json_report
+from ncclforensics.views.text_coverage import coverage
+from ncclforensics.views.text_layout import place_of
 from ncclforensics.views.text_screen import HEIGHT, screen
-from tests.incidents import ALL, INCIDENTS, Incident, answer, checked
+from tests.incidents import ALL, HANGS, INCIDENTS, Incident, answer, checked
 
 WIDTH = 80
 
@@ -29,7 +31,20 @@ def steps_of(report: Report) -> list[str]:
     return report.other_steps(jobs[0]) if jobs else steps_without_job(report.run)
 
 
-OPENINGS = ("collect ", "take ", "set ", "set, ", "run ", "read ", "print ", "list ", "give ", "or take ")
+OPENINGS = (
+    "collect ",
+    "take ",
+    "set ",
+    "set, ",
+    "run ",
+    "read ",
+    "print ",
+    "list ",
+    "give ",
+    "look ",
+    "compare ",
+    "or take ",
+)
 CONDITIONS = ("on the next run, ", "while it stands still, ", "now or on the next run, ")
 
 
@@ -59,8 +74,9 @@ def test_the_last_screen_shows_the_verdict_and_what_to_run_now(incident: Inciden
         assert all(map(is_advice, steps_of(report)))
         for row in report.verdicts[:1]:
             finding = report.finding_of(row)
-            if "Notknown:" in shown:  # below a finding that is sure, in a sentence: it would seem to contradict it
-                assert row["verdict"] == "undecidable"
+            reason = squeezed((finding.detail if finding else "") or row["reason"])
+            if "UNDECIDABLE" not in shown and row["verdict"] == "undecidable":
+                assert reason[1:] in shown  # below a finding that is sure, which the verdict would seem to contradict
                 continue
             assert row["verdict"].upper() in shown
             assert squeezed(finding.title if finding else row["reason"]) in shown
@@ -74,7 +90,7 @@ def of(name: str) -> Report:
 def test_a_sure_cause_stands_above_what_is_not_decided() -> None:
     shown = last_lines(of("two-ranks-disagree-on-a-size"))
 
-    assert shown.index("ERROR(certain)") < shown.index("Known:theerrorabove.Notknown:whetherranksstillwait")
+    assert shown.index("ERROR(certain)") < shown.index("theydonotshowwhichcallitstopped")
     assert "UNDECIDABLE" not in shown
 
 
@@ -199,7 +215,9 @@ def test_the_only_silent_rank_is_the_suspect_in_the_headline() -> None:
 
 
 def test_what_shows_the_hang_and_its_time_stand_on_one_line(tmp_path: Path) -> None:
-    assert "Hung: not shown by these logs." in screen(of("one-rank-stops-before-an-allreduce"), width=WIDTH)
+    assert "Hung: not shown by these logs; the verdict holds if" in screen(
+        of("one-rank-stops-before-an-allreduce"), width=WIDTH
+    )
     assert "Hung: yes; a call of PyTorch timed out." in screen(
         of("three-ranks-time-out-and-one-is-silent"), width=WIDTH
     )
@@ -256,3 +274,73 @@ def test_what_a_launcher_says_stands_above_what_is_not_known(tmp_path: Path) -> 
 
     assert shown.index("torchrun was told to end by SIGTERM") < shown.index("Not known: whether a job hangs.")
     assert "UNDECIDABLE" not in shown
+
+
+def test_the_header_is_broken_between_two_items_and_never_cut() -> None:
+    report = of("another-broadcast-root")
+    header = coverage(report).plain
+
+    assert len(header) > WIDTH
+    rows = screen(report, width=WIDTH).split("\n\n")[0].splitlines()
+    assert " ".join(rows) == header
+    assert rows[0].endswith(" ·")
+
+
+def test_what_a_number_counts_is_said_only_below_lines_that_show_it() -> None:
+    for incident in HANGS:
+        report = answer(incident).report
+        shown = screen(report, width=WIDTH)
+        if "its position among a rank's calls" in shown:
+            finding = report.finding_of(report.verdicts[0])
+            cited = [report.cited(line.source, line.line) for line in finding.evidence] if finding else []
+            places = [place_of(report, line) for line in cited]
+            assert any(place in shown for place in places), incident.name
+
+
+def test_a_silent_rank_is_asked_for_where_the_others_lost_it(tmp_path: Path) -> None:
+    """A rank that leaves its loop early ends without an error, and the others report closed connections."""
+    closed = "[rank{0}]: RuntimeError: [/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.1]:57231."
+    for rank in (0, 1):
+        (tmp_path / f"rank{rank}.log").write_text(f"step 0\n{closed.format(rank)} This is typical.\n")
+    (tmp_path / "rank2.log").write_text("step 0\n")
+
+    report = analyze([tmp_path])
+    shown = screen(report, width=WIDTH)
+
+    assert report.verdicts[0]["verdict"] == "undecidable"
+    assert steps_of(report)[0] == "collect the exit code and the end of the output of rank 2"
+    assert "suspect rank 2" in shown
+    assert "rank 0: RuntimeError: … Connection closed by peer …" in shown
+
+
+def test_the_label_of_a_launcher_is_not_repeated_behind_the_rank() -> None:
+    shown = screen(of("a-task-crashes-under-srun"), width=WIDTH)
+
+    assert "[rank" not in shown
+
+
+def test_no_stack_is_taken_of_processes_that_ended_with_an_error(tmp_path: Path) -> None:
+    line = "gpu-a012:{0}:{0} [0] include/alloc.h:317 NCCL WARN Cuda failure 'out of memory'\n"
+    (tmp_path / "job.log").write_text(line.format(4100) + line.format(4101))
+
+    report = analyze([tmp_path])
+
+    assert all("py-spy" not in command.line for row in report.verdicts for command in report.run_now(row))
+
+
+def test_a_verdict_names_its_ranks_where_its_rule_is_not_selected() -> None:
+    folder = INCIDENTS / "one-rank-stops-before-an-allreduce"
+    report = analyze([folder], everything=True, select=["gdr-missing"])
+
+    assert "LAGGING-RANKS  (possible)  rank 11 did not make the call" in screen(report, width=WIDTH, everything=True)
+
+
+def test_a_rank_with_an_empty_log_is_asked_for_and_not_suspected(tmp_path: Path) -> None:
+    for log in (INCIDENTS / "the-culprits-log-is-absent").glob("*.log"):
+        (tmp_path / log.name).write_bytes(log.read_bytes())
+    (tmp_path / "nccl_rank11.log").write_text("")
+
+    shown = screen(analyze([tmp_path]), width=WIDTH)
+
+    assert "not decidable without the log of rank 11" in shown
+    assert "suspect" not in shown

@@ -114,9 +114,9 @@ def test_colour_is_off_by_default() -> None:
 def test_markdown_names_the_verdict_once() -> None:
     title, verdict, _ = markdown.markdown(of("a-rank-is-killed")).split("\n\n", maxsplit=2)
 
-    assert title == "## ncclforensics: rank 12 on gpu-node-01 ended in the middle of the run"
+    assert title == "## ncclforensics: rank 12 on gpu-node-01 ended before the run was over"
     assert verdict.startswith("**rank-died** (")
-    assert "ended in the middle of the run" not in verdict
+    assert "ended before the run was over" not in verdict
 
 
 def test_markdown_is_tables_and_folded_details() -> None:

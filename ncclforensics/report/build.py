@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.analyses.hang.wait_graph import RECORDED, rows_of
-from ncclforensics.data.names import VERDICTS, datatype, reduction
+from ncclforensics.data.names import VERDICTS, datatype, ranks_text, reduction
 from ncclforensics.errors import Defect
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.grammar.values import parse_value
@@ -22,6 +22,7 @@ from ncclforensics.report.selection import Selection
 from ncclforensics.report.site_names import add_site_names
 from ncclforensics.rules.finding import QUOTED_WARNING, Finding, Line, Severity
 from ncclforensics.rules.registry import Rule, run_rules, select_rules
+from ncclforensics.rules.shared.verdict_finding import WITHOUT_SUBJECT
 
 Row = dict[str, Any]
 
@@ -136,6 +137,15 @@ class Report:
     @cached_property
     def _finding_of_job(self) -> dict[int, Finding]:
         return {finding.job: finding for finding in reversed(self.findings) if finding.job is not None}
+
+    def title_of(self, row: Row) -> str:
+        """Return the verdict of a job in one line; by its reason where the rule that states it was not selected."""
+        if finding := self.finding_of(row):
+            return finding.title
+        named = row["verdict"] not in WITHOUT_SUBJECT
+        return (
+            f"{ranks_text([*self.numbers(row['culprits']), *row['missing']]) if named else ''} {row['reason']}".strip()
+        )
 
     def severity_of(self, row: Row) -> str:
         """Return the severity of the finding that describes a verdict; `no-hang` is one of its own, if likely."""

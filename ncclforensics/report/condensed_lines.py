@@ -9,12 +9,13 @@ DROPPED = ("NCCL INFO",)  # of these, those that say nothing themselves
 POINTERS = ("0x", "(nil)")
 OWN_COUNT = "opCount"  # NCCL's number of a call, which is no position in most versions
 SIDE_NOTES = ("[/", "[nranks=")  # in brackets: a source file, the size of the communicator
-SEVERITIES = ("[E", "[W", "[I", "[F", "[C")
-LOGGED_FROM = (".cpp:", ".cc:", ".hpp:", ".py:")  # the source file in the prefix of PyTorch's own lines
+SEVERITIES = ("[E", "[W", "[I", "[F", "[C", "ERROR ", "WARNING ", "INFO ")
+LOGGED_FROM = (".cpp:", ".cc:", ".hpp:", ".py:")  # the source file in the prefix of PyTorch and Python programs
 WITH_ROOT = (*ROOTED, *MESSAGES)
 LEFT_OUT = "…"
-DECISIVE = ("ERR", "status=", "error")  # parts of words that say how something failed
-LONG_WORDS, SHORT_WORD = 3, 12  # no word takes more than a third, and none of this length is shortened
+DECISIVE = ("ERR", "status=", "error", "OpType=")  # parts of words that say how something failed
+LONG_WORDS, SHORT_WORD = 3, 18  # no word takes more than a third, and none of this length is shortened
+DOTS = 3  # of an IPv4 address
 SHARE_OF_END = 0.45  # of a line that is cut in its middle
 
 
@@ -27,6 +28,8 @@ def condensed(line: str, longest: int) -> str:
     'RuntimeError: … Connection closed by peer'
     >>> condensed("[E1122 08:57:17.18 ProcessGroupGloo.cpp:9] Rank 2 timed out in 15 ms. Look at all logs.", 40)
     '… Rank 2 timed out in 15 ms. …'
+    >>> condensed("(Worker pid=39) ERROR 01-15 02:47:32 utils.py:226] Error while creating a segment", 40)
+    '… Error while creating a segment'
     """
     line = line.strip()
     if len(line) <= longest:
@@ -64,6 +67,8 @@ def cut_middle(text: str, longest: int) -> str:
     'Got completion from peer … status=12'
     >>> cut_middle("ERROR:torch.distributed.elastic.api:failed (exitcode: -9) of binary: /data/envs/bin/python", 58)
     '…lastic.api:failed (exitcode: -9) of … …a/envs/bin/python'
+    >>> cut_middle("RuntimeError: Connection closed by peer [10.11.0.10]:57231.", 44)
+    'RuntimeError: Connection closed by peer …'
     >>> cut_middle("a" * 9, 6)
     'aa…aaa'
     """
@@ -71,6 +76,9 @@ def cut_middle(text: str, longest: int) -> str:
         if len(edge) <= longest:
             return edge
     text = text.strip(f"{LEFT_OUT} ")
+    event, _, end = text.rpartition(" ")
+    if _is_address(end) and len(event) + 2 <= longest:
+        return f"{event} {LEFT_OUT}"
     room = longest - len(f" {LEFT_OUT} ")
     words, tail = [_end_of(word, max(room // LONG_WORDS, SHORT_WORD)) for word in text.split(" ")], list[str]()
     if len(" ".join(words)) <= longest:
@@ -123,6 +131,11 @@ def _from_message(line: str) -> str:
         return line
     place, marker = min(found)
     return f"{LEFT_OUT} {line[place + len(marker) if marker in DROPPED else place :].strip()}"
+
+
+def _is_address(word: str) -> bool:
+    """Whether a word is an IPv4 address and a port, which say less than what happened."""
+    return word.count(".") >= DOTS and ":" in word and not _has_letters(word.strip("0123456789.:[]"))
 
 
 def _has_letters(text: str) -> bool:

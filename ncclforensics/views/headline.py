@@ -85,7 +85,7 @@ def summary(report: Report) -> list[str]:
     besides = f"{len(others)} more finding{'s' * (len(others) != 1)}" if others else "nothing else was found"
     if jobs:
         row, finding = jobs[0], report.finding_of(jobs[0])
-        title, detail = (finding.title, finding.detail) if finding else (row["reason"], "")
+        title, detail = report.title_of(row), finding.detail if finding else ""
         waiting = f"{len(row['victims'])} rank{'s' * (len(row['victims']) != 1)} waited, " if row["victims"] else ""
         more = f"this is the worst of {len(jobs)} jobs, " if len(jobs) > 1 else ""
         sure = certainty_text(row["verdict"], row["certainty"])

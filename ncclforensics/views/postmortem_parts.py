@@ -32,7 +32,7 @@ def job_parts(report: Report, row: Row) -> dict[str, Any]:
     return {
         "row": row,
         "finding": finding,
-        "title": finding.title if finding else row["reason"],
+        "title": report.title_of(row),
         "detail": without_doubt(row, finding.detail) if finding else "",
         "severity": report.severity_of(row),
         "chain": _chain(report, row),

@@ -17,6 +17,7 @@ from ncclforensics.views.text_layout import indented, place_of, quoted
 MOST_LINES = 3
 WIDEST = 28  # characters of a place in a file
 SHORTEST = 24  # characters of a line that are always shown
+LABELS = 12  # characters in which labels of launchers stand
 CUT_OFF = SHOWN - 20  # characters: as long a quote lacks its end, even without its tag
 DUMP = "flight-recorder"  # inputs of this kind have one line, which holds everything
 
@@ -33,14 +34,18 @@ def evidence(report: Report, width: int, *findings: Finding | None) -> list[Rend
                 rank, ordinal = callers.get((line.source, line.line), (None, None))
                 number = "" if ordinal is None else f" #{ordinal}"
                 prefix = "" if rank is None else f"rank {rank}{number}: "
-                shown[place] = prefix, text.removeprefix(f"[rank{rank}]:").strip()
+                label = text.find(f"[rank{rank}]:")  # behind the one of a launcher, such as srun's task
+                shown[place] = prefix, text[label:].partition(":")[2].strip() if 0 <= label < LABELS else text
     rows = [(_shortened(place), text) for place, text in list(shown.items())[:MOST_LINES]]
     widest = max((len(place) for place, _ in rows), default=0)
     parts: list[RenderableType] = []
     for place, (prefix, text) in rows:
         room = max(width - 4 - widest - len(prefix), SHORTEST)
         shorten = cut if len(text) >= CUT_OFF else cut_middle  # the end of a quote that is cut off decides nothing
-        row = Text.assemble((place.ljust(widest), "cyan"), "  ", prefix, shorten(condensed(text, room), room))
+        short = condensed(text, room)
+        if prefix:  # PyTorch's watchdog names its rank, too
+            short = short.replace(f"[{prefix.removesuffix(': ').capitalize()}] ", "", 1)
+        row = Text.assemble((place.ljust(widest), "cyan"), "  ", prefix, shorten(short, room))
         row.no_wrap, row.overflow = True, "ellipsis"
         parts.append(indented(row))
     return parts

@@ -70,14 +70,20 @@ def _others(report: Report) -> list[RenderableType]:
 def _list(rows: list[Row]) -> Table:
     table = table_with_header("", "ranks", "hosts", "rows", "average", "best busbw", "at", "wrong", "", figures=True)
     for row in rows:
-        failed = bool(row["wrong"] or row["failed_checks"])
         table.add_row(
             printable(row["collective"] or "?"), known(row["nranks"]), known(len(row["hosts"] or []) or None),
-            str(row["rows"]), known(row["average"]), _figure(row["max_busbw"]), _size(row["max_size"]),
-            Text(f"{row['wrong'] or 0:.0f}" if row["wrong"] is not None else "?", style="bold red" if failed else ""),
+            str(row["rows"]), *([""] * 4 if not row["rows"] else [
+                known(row["average"]), _figure(row["max_busbw"]), _size(row["max_size"]), _wrong(row),
+            ]),
             Text("" if row["is_complete"] else "cut off", style="bold yellow"),
         )  # fmt: skip
     return table
+
+
+def _wrong(row: Row) -> Text:
+    """Count the wrong values; red also where the test itself says that it failed."""
+    style = "bold red" if row["wrong"] or row["failed_checks"] else ""
+    return Text(known(None if row["wrong"] is None else round(row["wrong"])), style=style)
 
 
 def _figure(value: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -21,6 +22,7 @@ STYLE = {"error": "bold red", "warning": "bold yellow", "info": "cyan", "no-hang
 _CONTROLS = re.compile(r"(\x1b\[[0-9;]*m)|[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 # As the first bytes of a pickled Flight Recorder dump are shown: a dictionary, or from torch 2.2 a list.
 PICKLE_STARTS = ("\ufffd}", "\ufffd]")
+ITEM_GAP, NO_BREAK = " · ", "\u00a0"
 _UNBROKEN = ("rank", "host", "GPU", "pid")  # columns whose words are not broken
 
 
@@ -57,6 +59,19 @@ def heading(title: str) -> Text:
 def indented(part: RenderableType) -> Padding:
     """Indent a part below a heading."""
     return Padding(part, (0, 0, 0, 2))
+
+
+def wrapped_items(text: Text, width: int) -> Text:
+    r"""Break a list of items between two of them where it is longer than a row.
+
+    >>> wrapped_items(Text("8 files · 12 NCCL lines · 3 damaged"), 28).plain
+    '8 files · 12 NCCL lines ·\n3 damaged'
+    """
+    unbroken = ITEM_GAP.replace(" ", NO_BREAK, 1).join(
+        item.replace(" ", NO_BREAK) for item in text.plain.split(ITEM_GAP)
+    )
+    rows = textwrap.fill(unbroken, width, break_long_words=False, break_on_hyphens=False)
+    return Text(rows.replace(NO_BREAK, " "), style=text.style)
 
 
 def one_row(text: Text) -> Text:

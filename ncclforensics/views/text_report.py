@@ -202,7 +202,7 @@ def _job(report: Report, row: Row, verbose: bool, causes: list[Finding]) -> list
         (row["verdict"].upper(), STYLE[report.severity_of(row)]),
         (f"{certainty_text(row['verdict'], row['certainty']).replace(' ', '  ')}  ", "dim"),
     )
-    parts: list[RenderableType] = [head.append(finding.title if finding else row["reason"], "bold")]
+    parts: list[RenderableType] = [head.append(report.title_of(row), "bold")]
     if finding and finding.detail:
         parts.append(indented(Text(sentence(finding.detail))))
     parts += [indented(Text(f"Cause ({cause.certainty}): {cause.title}.", "bold")) for cause in causes[:1]]
@@ -228,18 +228,20 @@ def culprits(report: Report, row: Row, most: int = MOST_CULPRITS) -> list[Render
     stacks = {stack["rank_id"]: stack for stack in report.run["rank_stack"].to_dicts()}
     columns = ("host", "cudadev", "pid")
     known_columns = [name for name in columns if any(rank[name] is not None for rank in ranks[:most])]
-    table = table_with_header(
-        "rank", *("GPU" if name == "cudadev" else name for name in known_columns), "last call", "at"
-    )
+    has_place = row["missing"] or any({rank["rank_id"]} & {*last, *stacks} for rank in ranks[:most])
+    headers = ["rank", *("GPU" if name == "cudadev" else name for name in known_columns)]
+    headers += ["last call", "at"] * bool(has_place)
+    table = table_with_header(*headers)
     for rank in ranks[:most]:
         call, stack = last.get(rank["rank_id"]), stacks.get(rank["rank_id"])
         shown = call or stack
         stands = f"stands in {place_text(stack)}" if stack else "none seen"
-        table.add_row(
+        cells = [
             known(rank["rank"]), *(known(rank[name]) for name in known_columns),
             f"{operation_text(call)} on {report.groups.text(call['key'])}" if call else stands,
             place_of(report, report.cited(shown["source"], shown["line"])) if shown else "",
-        )  # fmt: skip
+        ]  # fmt: skip
+        table.add_row(*cells[: len(headers)])
     for number in row["missing"][:most]:
         table.add_row(str(number), *("?" for _ in known_columns), "no log", "")
     if not table.row_count:

@@ -28,6 +28,7 @@ from ncclforensics.views.text_layout import (
     place_of,
     render_text,
     table_without_header,
+    wrapped_items,
 )
 from ncclforensics.views.text_report import (
     GAP,
@@ -46,7 +47,7 @@ HEIGHT = 24  # lines of the smallest terminal that is in use
 MARGIN = 2  # lines for the prompt below the report
 MOST_COMMANDS = 4
 MOST_OTHERS = 5
-MOST_LINES = 3
+MOST_LINES, FEWEST_LINES = 3, 2
 
 
 @dataclass(slots=True)
@@ -56,12 +57,13 @@ class _Section:
     rank: int
     parts: list[RenderableType] = field(default_factory=list)
     shorter: list[list[RenderableType]] = field(default_factory=list)  # in its place where it does not fit
+    explains: _Section | None = None  # shown only where this other one is
 
 
 def screen(report: Report, *, width: int, height: int = HEIGHT, color: bool = False, everything: bool = False) -> str:
     """Return the report of `hang`, or with `everything` of `check`; its last `height` lines say what matters most."""
     shown = _main_finding(report, everything=everything)
-    overview = _overview(report, shown) if everything else []
+    overview = _overview(report, shown, width) if everything else []
     sections = [section for section in _sections(report, shown, width, everything=everything) if section.parts]
     text = _fitting(sections, height - MARGIN, width, lambda parts: render_text(parts, width=width, color=color))
     return (render_text(overview, width=width, color=color) if overview else "") + text
@@ -72,7 +74,9 @@ def _fitting(sections: list[_Section], lines: int, width: int, render: Callable[
     shown = [section.parts if section.rank == 0 else [] for section in sections]
     text = render(list(chain.from_iterable(shown)))
     for place in sorted(range(len(sections)), key=lambda place: sections[place].rank):
-        for parts in [sections[place].parts, *sections[place].shorter] if not shown[place] else []:
+        if shown[place] or ((other := sections[place].explains) and not shown[sections.index(other)]):
+            continue
+        for parts in [sections[place].parts, *sections[place].shorter]:
             longer = render([*chain.from_iterable(shown[:place]), *parts, *chain.from_iterable(shown[place + 1 :])])
             if _rows(longer, width) <= lines:
                 shown[place], text = parts, longer
@@ -124,7 +128,7 @@ def _others(report: Report) -> list[Finding]:
 
 def _sections(report: Report, shown: Finding | None, width: int, *, everything: bool) -> list[_Section]:
     jobs = report.verdicts
-    sections = [] if everything else [_Section(0, [one_row(coverage(report))])]
+    sections = [] if everything else [_Section(0, [wrapped_items(coverage(report), width)])]
     if shown is not None:
         sections += _of_finding(report, shown, width)
     others = [finding for finding in _others(report) if finding is not shown]
@@ -212,7 +216,7 @@ def _of_job(report: Report, row: Row, cause: Finding | None, shown: Finding | No
         (row["verdict"].upper(), STYLE[report.severity_of(row)]),
         (f"{certainty_text(row['verdict'], row['certainty']).replace(' ', '  ')}  ", "dim"),
     )
-    parts: list[RenderableType] = [head.append(finding.title if finding else row["reason"], "bold")]
+    parts: list[RenderableType] = [head.append(report.title_of(row), "bold")]
     if finding and finding.detail and _letters(finding.detail) not in _letters(finding.title):
         parts.append(indented(Text(sentence(without_doubt(row, finding.detail)))))
     if shown is not None:
@@ -223,12 +227,12 @@ def _of_job(report: Report, row: Row, cause: Finding | None, shown: Finding | No
     incident, lines = chain_text(report, row), evidence(report, width, cause, finding)
     waits = waiting(report, row)
     tables = [table for most in (MOST_LINES, 1) if (table := culprits(report, row, most))]
-    by_host = [*culprits_by_host(report, row), *waits]
     has_several = len(row["culprits"]) > 1
+    by_host = [*culprits_by_host(report, row), *waits] if has_several else waits  # the title names a single one
     shorter = [[*tables[-1], *waits], *([by_host] * has_several), tables[-1], by_host] if tables else []
     sections = [_Section(0, parts), _Section(1, [*tables[0], *waits], shorter) if tables else _Section(5, waits)]
-    sections += [_Section(3, incident or lines, [lines] if incident else [])]
-    sections += [_Section(5, legend(report, finding))]
+    cited = _Section(3, incident or lines, [lines] * bool(incident) + [lines[:FEWEST_LINES]])
+    sections += [cited, _Section(5, legend(report, finding), explains=cited)]
     sections += [_Section(5, mismatch(report, row)), _Section(4, host_versions(report, row))]
     return sections
 
@@ -236,10 +240,9 @@ def _of_job(report: Report, row: Row, cause: Finding | None, shown: Finding | No
 def _other_jobs(report: Report, jobs: list[Row]) -> list[RenderableType]:
     lines: list[RenderableType] = []
     for number, row in enumerate(jobs[1:], 2):
-        finding = report.finding_of(row)
         earlier = ", an earlier run on the same GPUs" if row["job"] in report.earlier_runs else ""
         verdict = row["verdict"].upper() + certainty_text(row["verdict"], row["certainty"])
-        title = finding.title if finding else row["reason"]
+        title = report.title_of(row)
         lines.append(one_row(Text(f"job {number} of {len(jobs)}{earlier}: {verdict}  {title}")))
     more = [Text(f"and {len(lines) - MOST_LINES} more jobs", style="dim")] if len(lines) > MOST_LINES else []
     return [Text(""), *lines[:MOST_LINES], *more] if lines else []
@@ -276,9 +279,9 @@ def _steps(report: Report, jobs: list[Row], advised: Finding | None) -> list[Ren
     return parts
 
 
-def _overview(report: Report, shown: Finding | None) -> list[RenderableType]:
+def _overview(report: Report, shown: Finding | None, width: int) -> list[RenderableType]:
     """Return what `check` prints above: the run, measurements, other findings, and what these logs cannot show."""
-    parts: list[RenderableType] = [coverage(report)]
+    parts: list[RenderableType] = [wrapped_items(coverage(report), width)]
     if (run := run_table(report)).row_count:
         parts += [heading("RUN"), indented(run)]
     parts += measurements(report)

@@ -58,18 +58,22 @@ def without_doubt(row: Row, text: str) -> str:
 
 
 def is_suspected(report: Report, row: Row) -> bool:
-    """Whether the suspects of a job are ranks with output: of others only the log is absent."""
-    return bool(row["suspects"]) and set(row["suspects"]) <= set(report.run["rank"]["rank"])
+    """Whether the suspects of a job are ranks with output, or with a file of their own: of others the log is absent."""
+    with_file = {*report.run["rank"]["rank"], *report.run["source"]["hint"]} - {*row["absent"]}
+    return bool(row["suspects"]) and set(row["suspects"]) <= with_file
 
 
 def open_question(report: Report, row: Row, shown: Finding) -> str:
     """Say what is known and what is not of an undecided job, below a finding that is shown above it."""
     is_hang = bool(HANGS.keys() & set(row["stall_evidence"]))
+    finding = report.finding_of(row)
+    reason = (finding.detail if finding else "") or row["reason"]
+    is_over = is_suspected(report, row) or FAILURES.keys() & set(row["stall_evidence"])
+    if is_over and not is_hang:  # the reason says what is not known, and that ranks still wait is not the question
+        return sentence(reason)
     known = f"{'that the job hung, and ' * is_hang}the {shown.severity} above"
     suspected = f"; suspect {ranks_text(row['suspects'])}" if is_suspected(report, row) else ""
     open_part = f"which rank stopped first{suspected}" if is_hang else "whether ranks still wait, and in which call"
-    finding = report.finding_of(row)
-    reason = (finding.detail if finding else "") or row["reason"]
     return f"Known: {known}. Not known: {open_part}. {sentence(reason)}"
 
 
@@ -85,8 +89,8 @@ def _state_text(row: Row) -> str:
         return f"Failed: {SURE[row['certainty']]}; {ENDED_BY_ERROR[row['verdict']]}."
     if row["verdict"] in ("no-hang", "undecidable"):
         return ""
-    holds = "" if row["rests_on_stall"] else "; the verdict holds either way"
-    return f"Hung: not shown by these logs{holds}."
+    holds = "the verdict holds if the job stands still" if row["rests_on_stall"] else "the verdict holds either way"
+    return f"Hung: not shown by these logs; {holds}."
 
 
 def _times_text(report: Report, row: Row) -> str:

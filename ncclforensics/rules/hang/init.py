@@ -52,8 +52,9 @@ def boot_init_refused(
             cited = {(line.source, line.line) for line in finding.evidence}
             finding.evidence = [line for line in warned if (line.source, line.line) not in cited] + finding.evidence
             has_reason = bool(warned) or not row["reason"].endswith(UNNAMED_FAULT)
-            why = "the warning before it gives the reason" if has_reason else "the lines that lead to it do not say why"
-            finding.detail = f"NCCL returned an error from init there; {why}"
+            finding.detail = (
+                "the warning before it gives the reason" if has_reason else "no line before it gives the reason"
+            )
             if row["certainty"] == "possible":
                 finding.detail += "; or the log ends among the lines about an error that NCCL survived"
             finding.remedy = AFTER_FAULT

@@ -108,7 +108,11 @@ def coll_all_ranks_same_op_stuck(
 
 @rule(Category.INCOMPLETE_EVIDENCE, Severity.INFO, of=("verdict",), hang=True, verdict="undecidable")
 def read_subsystem_gap(
-    verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, rank: pl.DataFrame, benchmark: pl.DataFrame
+    verdict: pl.DataFrame,
+    verdict_evidence: pl.DataFrame,
+    rank: pl.DataFrame,
+    source: pl.DataFrame,
+    benchmark: pl.DataFrame,
 ) -> Iterator[Finding]:
     """These logs do not show whether and why the job hangs.
 
@@ -122,7 +126,7 @@ def read_subsystem_gap(
     for row in verdicts_of(verdict, "undecidable"):
         kind = "Flight Recorder dumps" if row["basis"] == BY_DUMPS else "log"
         title = "these logs do not show whether the job hangs"
-        if set(row["suspects"]) & set(rank["rank"]):
+        if set(row["suspects"]) & {*rank["rank"], *source["hint"]} - {*row["absent"]}:
             title = f"these logs do not show which rank stopped first; suspect {ranks_text(row['suspects'])}"
         elif row["suspects"]:
             title = f"not decidable without the {kind} of {ranks_text(row['suspects'])}"

@@ -18,7 +18,7 @@ from ncclforensics.rules.shared.verdict_finding import verdict_finding, verdicts
 def remote_closed_follow_the_pointer(
     verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, rank: pl.DataFrame, process_exit: pl.DataFrame
 ) -> Iterator[Finding]:
-    """A process ended in the middle of the run; the other ranks report lost connections.
+    """A process ended before the run was over; the other ranks report lost connections.
 
     Means: a rank whose log ends abruptly, without an error of its own, was killed or crashed. `Connection closed by
     remote peer`, aborts and returned error codes on the other ranks follow from that.
@@ -27,7 +27,7 @@ def remote_closed_follow_the_pointer(
     Sources: nccl#1232, nccl#795, LlamaFactory#6849.
     """
     for row in verdicts_of(verdict, "rank-died"):
-        finding = verdict_finding(row, verdict_evidence, rank, "{ranks} ended in the middle of the run")
+        finding = verdict_finding(row, verdict_evidence, rank, "{ranks} ended before the run was over")
         if not process_exit.filter(pl.col("is_first") & pl.col("rank_id").is_in(row["culprits"])).is_empty():
             finding.role = Role.CONSEQUENCE  # of the cause of its end, which has its own finding
         yield finding

@@ -12,6 +12,7 @@ from ncclforensics.rules.finding import Finding, Line
 
 Row = dict[str, Any]
 LONGEST_GROUP = 40  # characters of the ranks of a communicator in a title
+WITHOUT_SUBJECT = ("init-failed", "undecidable", "stuck-together")  # verdicts whose reason is no predicate of ranks
 
 
 def verdicts_of(verdict: pl.DataFrame, *names: str) -> Iterator[Row]:
@@ -30,7 +31,7 @@ def verdict_finding(row: Row, verdict_evidence: pl.DataFrame, rank: pl.DataFrame
     where = f" on {hosts[0]}" if len(hosts) == 1 and numbers else ""
     lines = verdict_evidence.filter(pl.col("job") == row["job"])
     evidence = [Line(line["source"], line["line"], line["what"]) for line in lines.to_dicts()]
-    is_of_ranks = row["verdict"] not in ("init-failed", "undecidable", "stuck-together")
+    is_of_ranks = row["verdict"] not in WITHOUT_SUBJECT
     subject = (ranks_text(numbers) or processes) if is_of_ranks else ""
     members = row["call_ranks"] or []  # culprits may lack calls of several communicators, of which the row names one
     group = ranks_text(members) if set(numbers) <= set(members) else ""
