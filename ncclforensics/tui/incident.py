@@ -15,6 +15,7 @@ from textual.widget import Widget
 from textual.widgets import Static, Tree
 from textual.widgets.tree import TreeNode
 
+from ncclforensics.report.condensed_lines import condensed
 from ncclforensics.tui.key_tree import KeyTree
 from ncclforensics.tui.screen import Page, Place, Position
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from ncclforensics.tui.content.evidence import CitedLine
     from ncclforensics.tui.content.incident import Node
 
+SHORT = 40  # characters of a cited line that fit behind its place in a narrow tree
 EXPLAIN_DELAY = 0.05  # seconds that the cursor must rest before the explanation is drawn
 WIDE = 120  # columns of a terminal that has room for tree and explanation side by side
 STYLE = {"error": "bold red", "warning": "bold yellow", "info": "cyan", "": "bold green"}
@@ -193,7 +195,7 @@ def _line(cited: CitedLine, *, is_wrapped: bool = False) -> Text:
     text = Text(no_wrap=not is_wrapped)
     text.append(f"{cited.label}  " if cited.label else "", "dim")
     text.append(cited.location, "cyan")
-    return text.append(f"  {cited.text}")
+    return text.append(f"  {cited.text if is_wrapped else condensed(cited.text, SHORT)}")
 
 
 def _explanation(node: Node, cited: CitedLine | None) -> list[RenderableType]:

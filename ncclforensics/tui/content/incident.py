@@ -117,7 +117,7 @@ def _verdict(report: Report, citer: Citer, row: Row, node: Callable[[Finding], N
     after = [Section("Then" if children else "What to do", steps)] if steps else []
     children += [Node(GROUPS[Role.CONSEQUENCE], "", children=consequences)] if consequences else []
     return Node(
-        base.title if base else printable(row["reason"]),
+        printable(report.title_of(row)),
         row["verdict"].upper(),
         "" if row["verdict"] == "undecidable" else row["certainty"],
         [*before, *sections, *after],
@@ -149,10 +149,11 @@ def _culprits(report: Report, citer: Citer, row: Row) -> list[str]:
     lines = []
     for rank in ranks[:MOST_CULPRITS]:
         call = last.get(rank["rank_id"])
-        where = f"rank {known(rank['rank'])} on {known(rank['host'])}, GPU {known(rank['cudadev'])}"
+        parts = ((" on ", rank["host"]), (", GPU ", rank["cudadev"]), (", pid ", rank["pid"]))
+        where = f"rank {known(rank['rank'])}" + "".join(f"{text}{part}" for text, part in parts if part is not None)
         call_text = f"last call {operation_text(call)} on {report.groups.text(call['key'])}" if call else "no call seen"
         location = f", {citer.cite(call['source'], call['line']).location}" if call else ""
-        lines.append(printable(f"{where}, pid {known(rank['pid'])}: {call_text}{location}"))
+        lines.append(printable(f"{where}: {call_text}{location}"))
     if len(ranks) > MOST_CULPRITS:
         lines.append(f"and {len(ranks) - MOST_CULPRITS} more")
     return lines + ([f"no log: {ranks_text(row['missing'])}"] if row["missing"] else [])
