@@ -373,6 +373,27 @@ def test_lost_connections_do_not_show_what_ranks_called_whose_lines_show_no_call
     assert found["suspects"] == [rank for rank in range(16) if rank != 2]
 
 
+@pytest.mark.parametrize(("closed", "by"), [(1, []), (2, ["lost-connection"])])
+def test_a_process_that_closes_its_own_connection_lost_none(closed: int, by: list[str], tmp_path: Path) -> None:
+    """PyTorch aborts its communicators at the end of a run that went well; rank 1 is the local rank 1."""
+    prefix = "node-a:{0}:{0} [{1}] NCCL INFO "
+    states = {
+        state: [
+            f"{prefix.format(100 + rank, rank)}comm 0x5599{rank:x} rank {rank} nranks 8 cudaDev {rank} busId 1b000 - "
+            f"{state} COMPLETE\n"
+            for rank in range(8)
+        ]
+        for state in ("Init", "Abort")
+    }
+    lost = f"{prefix.format(101, 1)}[Service thread] Connection closed by localRank {closed}\n"
+    lines = [*states["Init"], lost, *states["Abort"]]
+
+    found = hang_of({"job.log": [line.encode() for line in lines]}, tmp_path / "job")
+
+    assert found["verdict"] == "undecidable"
+    assert [kind for kind in found["standstill"]["by"] if kind == "lost-connection"] == by
+
+
 @pytest.mark.parametrize(("host", "culprits"), [("node-a", [0, 1]), ("localhost", [])])
 def test_only_a_host_with_a_name_shows_which_ranks_share_a_gpu(host: str, culprits: list[int], tmp_path: Path) -> None:
     advice = "Set NCCL_MULTI_RANK_GPU_ENABLE=1 to enable this configuration."

@@ -108,6 +108,8 @@ def failure_event(
     is_harmless = (pl.col("form") == "ib_event") & begins_with("error", DOWN).not_()
     survived = completion_error.filter("is_survived").select("source", "line")
     ended = member.group_by("job").agg(is_completed=(pl.col("end") == "Destroy").fill_null(False).all())
+    # A process that still prints has not died: it closed its own connection, to abort or destroy its communicator.
+    is_own_end = ((text_of("form") == "local_closed") & (pl.col("named_rank_id") == pl.col("rank_id"))).fill_null(False)
     events = (
         pl.concat([own_failures, of_plugin, of_journal], how="diagonal_relaxed")
         .filter((pl.col("kind") != CONTEXT) & is_harmless.fill_null(False).not_())
@@ -123,7 +125,7 @@ def failure_event(
         .join(_named_ranks(own_failures, member), on=["source", "line"], how="left")
         .join(unseen_ends, on=OWNER, how="left")
         .with_columns(end_pos=pl.when(form="unwinding").then("end_pos"))
-        .with_columns(at_exit=(pl.col("pos") > pl.coalesce("exit_pos", "end_pos")).fill_null(False))
+        .with_columns(at_exit=(pl.col("pos") > pl.coalesce("exit_pos", "end_pos")).fill_null(False) | is_own_end)
         .sort("pos")
     )
     return _with_orderly_ends(events, rank)
