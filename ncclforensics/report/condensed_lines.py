@@ -69,6 +69,8 @@ def cut_middle(text: str, longest: int) -> str:
     '…lastic.api:failed (exitcode: -9) of … …a/envs/bin/python'
     >>> cut_middle("RuntimeError: Connection closed by peer [10.11.0.10]:57231.", 44)
     'RuntimeError: Connection closed by peer …'
+    >>> cut_middle("RuntimeError: Connection closed by peer [10.11.0.10]:57231.", 34)
+    'RuntimeError: Connection … by peer'
     >>> cut_middle("a" * 9, 6)
     'aa…aaa'
     """
@@ -77,8 +79,10 @@ def cut_middle(text: str, longest: int) -> str:
             return edge
     text = text.strip(f"{LEFT_OUT} ")
     event, _, end = text.rpartition(" ")
-    if _is_address(end) and len(event) + 2 <= longest:
-        return f"{event} {LEFT_OUT}"
+    if _is_address(end):
+        text = event
+        if len(text) + 2 <= longest:
+            return f"{text} {LEFT_OUT}"
     room = longest - len(f" {LEFT_OUT} ")
     words, tail = [_end_of(word, max(room // LONG_WORDS, SHORT_WORD)) for word in text.split(" ")], list[str]()
     if len(" ".join(words)) <= longest:

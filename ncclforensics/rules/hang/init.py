@@ -21,6 +21,7 @@ AFTER_FAULT = (
     "printed, run again with NCCL_DEBUG=WARN on all ranks."
 )
 MOST_WARNINGS = 4  # that one finding cites
+UNEXPLAINED = {True: "a failure before it may be the reason", False: "no line before it gives the reason"}
 
 
 @rule(Category.INIT_FAILURE, Severity.ERROR, of=("verdict",), hang=True, verdict="init-failed")
@@ -52,9 +53,10 @@ def boot_init_refused(
             cited = {(line.source, line.line) for line in finding.evidence}
             finding.evidence = [line for line in warned if (line.source, line.line) not in cited] + finding.evidence
             has_reason = bool(warned) or not row["reason"].endswith(UNNAMED_FAULT)
-            finding.detail = (
-                "the warning before it gives the reason" if has_reason else "no line before it gives the reason"
+            has_failures = (
+                failure_event.filter(pl.col("form") != "unwinding").join(failed, on="rank_id", how="semi").height
             )
+            finding.detail = "the warning before it gives the reason" if has_reason else UNEXPLAINED[has_failures > 0]
             if row["certainty"] == "possible":
                 finding.detail += "; or the log ends among the lines about an error that NCCL survived"
             finding.remedy = AFTER_FAULT

@@ -63,7 +63,7 @@ def _warning_finding(rows: pl.DataFrame, rank: pl.DataFrame, communicator_progre
     sentence = QUOTED_WARNING if is_shaped else str(row["text"] or "")
     parts = [_extent(rows, row)]
     if has_chain:
-        parts.append(f"NCCL then returned {_chain_text(row['chain'])}: {result_text(row['result'])}")
+        parts.append(f"NCCL then returned {result_text(row['result'])} from {_chain_text(row['chain'], row['result'])}")
     if row["went_on"]:
         parts.append("the process went on: it completed init or made calls afterwards")
     elif is_late:
@@ -102,9 +102,11 @@ def _extent(rows: pl.DataFrame, row: dict[str, Any]) -> str:
     return f"{text}, at {row['moment']}" if row["moment"] else text
 
 
-def _chain_text(chain: list[str]) -> str:
+def _chain_text(chain: list[str], result: int | None) -> str:
+    """Name the places that returned an error one after the other, with codes other than the last one."""
+    places = [step.removesuffix(f" -> {result}") for step in chain]
     more = f" and {len(chain) - SHOWN_STEPS} more" if len(chain) > SHOWN_STEPS else ""
-    return ", ".join(chain[:SHOWN_STEPS]) + more
+    return ", ".join(places[:SHOWN_STEPS]) + more
 
 
 @rule(Category.INIT_FAILURE, Severity.WARNING, of=("failure",), hang=True, fallback=True)
@@ -141,7 +143,8 @@ def error_returned_without_warning(
         is_returned=pl.col("unwound").cast(pl.String).map_elements(is_top_file, return_dtype=pl.Boolean).any(),
     )
     for (result, is_returned), rows in by_process.group_by("result", "is_returned", maintain_order=True):
-        detail = f"it returned {_chain_text(list(first_value(rows['steps'])))}; no warning stands before these lines"
+        callers = _chain_text(list(first_value(rows["steps"])), result)
+        detail = f"it came through {callers}; no warning stands before these lines"
         title = f"NCCL returned an error on {{processes}}: {result_text(result)}"
         lines = rows.select(*OWNER, "source", "line").explode("source", "line")
         firsts = lines.unique(OWNER, keep="first", maintain_order=True)
