@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
 from ncclforensics import analyze
+from ncclforensics.cli import main
+from ncclforensics.cli.analysis import MOST_PROBLEMS
 from ncclforensics.views.json_report import as_object
 from tests.incidents import INCIDENTS
 
@@ -58,3 +61,32 @@ def test_text_of_a_job_is_no_kernel_log(tmp_path: Path) -> None:
     found = as_object(analyze([str(tmp_path)]))["hang"]
 
     assert "the kernel's log" not in found["reason"]
+
+
+def test_records_of_the_inspector_that_jq_spread_over_lines_are_the_same_records(tmp_path: Path) -> None:
+    source = next((INCIDENTS / "the-inspector-counts-calls-that-a-log-lacks").glob("gpu-*.log"))
+    records = [json.loads(line) for line in source.read_text().splitlines()]
+    spread = tmp_path / "spread.json"
+    spread.write_text("".join(json.dumps(record, indent=2) + "\n" for record in records))
+
+    reports = [analyze([str(path)]) for path in (source, spread)]
+
+    columns = ["form", "rank", "operation", "sequence", "bytes"]
+    rows = [report.run["ended_operation"].select(columns).rows() for report in reports]
+    assert rows[0] == rows[1] != []
+    assert not reports[1].input_problems()
+    line = reports[1].run["ended_operation"]["line"][-1]
+    assert spread.read_text().splitlines()[line - 1] == "{"
+
+
+def test_of_many_problems_of_one_input_the_first_are_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = {"header": {}, "metadata": {"inspector_output_format_version": "v4.0"}}
+    (tmp_path / "inspector.log").write_text(json.dumps(record) + "\n" + "no JSON\n" * 100)
+
+    main(["hang", str(tmp_path)])
+
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == MOST_PROBLEMS + 1
+    assert errors[-1].endswith("has 92 more problems: --format json lists them")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
+from itertools import groupby
+from operator import itemgetter
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from ncclforensics.data.settings import Settings
     from ncclforensics.report.build import Report
 
+MOST_PROBLEMS = 8  # of one input, on stderr
 BAR_DELAY = 0.5  # seconds until a progress bar appears
 
 
@@ -76,9 +79,13 @@ def load_report(
 
 
 def print_problems(problems: Iterable[tuple[str, str]]) -> None:
-    """Print the path and the problem of inputs to stderr."""
-    for path, problem in problems:
-        typer.echo(printable(f"{path} {problem}"), err=True)
+    """Print the path and the problem of inputs to stderr; of many problems of one input, the first ones."""
+    for path, found in groupby(problems, key=itemgetter(0)):
+        texts = [problem for _, problem in found]
+        left = len(texts) - MOST_PROBLEMS
+        more = [f"has {left} more problems: --format json lists them"] if left > 0 else []
+        for text in [*texts[:MOST_PROBLEMS], *more]:
+            typer.echo(printable(f"{path} {text}"), err=True)
 
 
 class ProgressBar(AbstractContextManager["ProgressBar"]):

@@ -34,15 +34,31 @@ def records(data: bytes) -> tuple[list[Record], list[str]]:
     rows: list[Record] = []
     problems: list[str] = []
     context: dict[str, Any] = {}
-    for number, line in enumerate(data.splitlines(), 1):
-        value, found = parse_json(line)
+    for number, line in enumerate(_unfolded(data.splitlines()), 1):
+        value, found = parse_json(line) if line is not None else ({}, [])
         record = json_object(value)
-        if not record:
+        if not record and line is not None:
             problems += [f"line {number} {problem}" for problem in found] or [f"line {number} holds no record"]
         if "header" in record:
             context = _context(json_object(record.get("header")), json_object(record.get("metadata")))
         rows.append(_operation(record, context) or ("inspector_context", {"form": "", **context}))
     return rows, problems
+
+
+def _unfolded(lines: list[bytes]) -> list[bytes | None]:
+    """Put objects that `jq` spread over several lines on their first one, with None for the others."""
+    rows: list[bytes | None] = []
+    begun: int | None = None  # where an object that is spread over lines began
+    for number, line in enumerate(lines):
+        if begun is None and line.rstrip() != b"{":
+            rows.append(line)
+            continue
+        rows.append(b"" if begun is None else None)
+        begun = number if begun is None else begun
+        if line.startswith(b"}") or number + 1 == len(lines):
+            rows[begun] = b"".join(lines[begun : number + 1])
+            begun = None
+    return rows
 
 
 def _context(header: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
