@@ -59,14 +59,14 @@ def test_a_call_equal_to_the_one_before_it_may_be_a_line_that_came_twice(
 
 
 @pytest.mark.parametrize(
-    ("lagging", "certainty", "phrase"),
+    ("lagging", "expected", "phrase"),
     [
-        (1, "possible", "the watchdogs' messages name rank 1 instead: the dumps show every call, and decide"),
-        (2, "likely", ""),
+        (1, ("undecidable", []), "by the watchdogs' messages the others wait for rank 1"),  # of another run
+        (2, ("lagging-ranks", [2]), ""),
     ],
 )
-def test_dumps_decide_where_watchdogs_name_another_rank(
-    lagging: int, certainty: str, phrase: str, tmp_path: Path
+def test_dumps_and_watchdogs_that_exclude_each_other_name_no_rank(
+    lagging: int, expected: tuple[str, list[int]], phrase: str, tmp_path: Path
 ) -> None:
     for dump in (INCIDENTS / "flight-recorders-show-a-rank-that-stopped").glob("comm_lib_trace_rank_*"):
         shutil.copy(dump, tmp_path)
@@ -75,9 +75,9 @@ def test_dumps_decide_where_watchdogs_name_another_rank(
 
     found = hang(tmp_path)
 
-    assert (found["verdict"], found["certainty"], found["culprits"]) == ("lagging-ranks", certainty, [2])
+    assert (found["verdict"], found["culprits"], found["certainty"]) == (*expected, "likely")
     assert phrase in found["reason"]
-    assert ("instead" in found["reason"]) is bool(phrase)
+    assert ("contradict each other" in found["reason"]) is bool(phrase)
 
 
 def write_job(folder: Path) -> list[int]:
@@ -91,8 +91,8 @@ def write_job(folder: Path) -> list[int]:
     ("lagging", "reporting", "expected", "phrase"),
     [
         (2, range(8), ("certain", [2]), ""),
-        (5, range(8), ("possible", [5]), "but by NCCL's lines the others wait for rank 2"),
-        (5, (0, 1, 2, 3), ("possible", [2]), "the watchdog of rank 2 timed out in work 16 of its own"),
+        (5, range(8), ("likely", []), "but by NCCL's lines the others wait for rank 2"),
+        (5, (0, 1, 2, 3), ("likely", []), "but by the watchdogs' messages it waits in a call of its own"),
         (5, (0, 1, 3), ("certain", [2]), ""),  # these say nothing of ranks 2 and 5
     ],
 )
@@ -110,6 +110,64 @@ def test_watchdogs_that_contradict_the_lines_make_a_verdict_doubtful(
 
 
 @pytest.mark.parametrize(
+    ("lagging", "outside", "expected"),
+    [
+        (5, 2, ("possible", [2])),  # NCCL's lines and the stacks outweigh the watchdogs, which are of another run
+        (5, 5, ("possible", [5])),  # the watchdogs and the stacks outweigh the lines
+        (2, 2, ("certain", [2])),
+    ],
+)
+def test_two_sources_that_agree_outweigh_one(
+    lagging: int, outside: int, expected: tuple[str, list[int]], tmp_path: Path
+) -> None:
+    pids = write_job(tmp_path)
+    text = "".join(STATUS.format(rank=rank, work=15 if rank == lagging else 16) for rank in range(8))
+    (tmp_path / "stderr.txt").write_text(text)
+    for rank in range(8):
+        (tmp_path / f"stack-{rank}.txt").write_text(stack_of(pids[rank], is_outside=rank == outside))
+
+    found = hang(tmp_path)
+
+    assert (found["certainty"], found["culprits"]) == expected
+    assert ("; but by " in found["reason"]) is (lagging != 2 or outside != 2)
+
+
+@pytest.mark.parametrize("later", ["03:38:46", "04:38:46"])
+def test_only_the_latest_attempts_time_outs_count(later: str, tmp_path: Path) -> None:
+    """Rank 1 lagged in the first attempt and rank 2 in the second; reports of one hang are within minutes."""
+    texts = [
+        "".join(STATUS.format(rank=rank, work=15 if rank == lagging else 16) for rank in range(4)) for lagging in (1, 2)
+    ]
+    (tmp_path / "stderr.txt").write_text(texts[0] + texts[1].replace("03:38:46", later))
+
+    found = hang(tmp_path)
+
+    assert found["culprits"] == ([2] if later > "04" else [1])
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [(FaultKind.OTHER_COUNT, ("collective-mismatch", [2])), (FaultKind.LAGGING, ("undecidable", []))],
+)
+def test_watchdogs_that_show_another_call_than_nccls_lines_accuse_no_rank(
+    kind: FaultKind, expected: tuple[str, list[int]], tmp_path: Path
+) -> None:
+    """By the watchdogs rank 5 made another call, and by the lines it made the same one and waits for rank 2."""
+    generate(Plan(gpus_per_node=4, version="2.27.7", layers=1, steps=2, fault=Fault(kind, (2,))), tmp_path)
+    text = "".join(
+        TIMED_OUT.replace("rank0", f"rank{rank}")
+        .replace("Rank 0", f"Rank {rank}")
+        .replace("In=1024", "In=4096" if rank == 5 else "In=1024")
+        for rank in range(8)
+    )
+    (tmp_path / "stderr.txt").write_text(text)
+
+    found = hang(tmp_path)
+
+    assert (found["verdict"], found["culprits"]) == expected
+
+
+@pytest.mark.parametrize(
     ("outside", "dumped", "certainty"),
     [(2, range(8), "certain"), (None, (0, 5), "certain"), (0, (0, 5, 6), "likely"), (0, range(8), "possible")],
 )
@@ -121,9 +179,7 @@ def test_a_rank_outside_of_collectives_that_no_line_names_makes_a_verdict_less_s
         folder = tmp_path / f"stacks-{look}"
         folder.mkdir()
         for rank in dumped:
-            text = stack_in_all_reduce(pids[rank])
-            own = f"{text.partition('    all_reduce')[0]}    read_next (dataset.py:212)\n    train_step (train.py:29)\n"
-            (folder / f"rank{rank}.txt").write_text(own if rank == outside else text)
+            (folder / f"rank{rank}.txt").write_text(stack_of(pids[rank], is_outside=rank == outside))
 
     found = hang(tmp_path)
 
@@ -151,7 +207,7 @@ def test_ras_reports_that_name_another_rank_make_a_verdict_doubtful(
     found = hang(tmp_path)
 
     assert (found["certainty"], found["culprits"]) == (certainty, [rank])
-    assert ("but RAS names rank 13, which" in found["reason"]) is (rank != 13 and reports > 1)
+    assert ("rank 13" in found["reason"]) is (rank != 13 and reports > 1)
 
 
 def test_ras_reports_on_other_communicators_are_of_another_job(tmp_path: Path) -> None:
@@ -255,6 +311,12 @@ def test_the_cause_of_a_call_that_all_ranks_are_in_begins_the_chain(tmp_path: Pa
     assert (row["verdict"], first.role, first.kind) == ("stuck-together", Role.CAUSE, "nccl-log")
     assert "got no answer over InfiniBand" in first.text
     assert any(link.kind == "stacks" and link.role is Role.CONSEQUENCE for link in then)
+
+
+def stack_of(pid: int, *, is_outside: bool) -> str:
+    text = stack_in_all_reduce(pid)
+    own = f"{text.partition('    all_reduce')[0]}    read_next (dataset.py:212)\n    train_step (train.py:29)\n"
+    return own if is_outside else text
 
 
 def stack_in_all_reduce(pid: int) -> str:

@@ -479,7 +479,7 @@ def test_dumps_show_which_rank_waits_for_which(tmp_path: Path) -> None:
     [
         (11, 30, ("lagging-ranks", [11], "likely"), "waited for no other rank"),
         (0, 3, ("lagging-ranks", [11], "likely"), "it was written before, and the logs decide"),
-        (0, 30, ("lagging-ranks", [0], "possible"), "so the dumps decide"),
+        (0, 30, ("lagging-ranks", [0], "likely"), "lacks lines, and the dumps decide"),
     ],
     ids=["the logs agree", "the dumps are older", "the logs lost lines"],
 )

@@ -206,9 +206,8 @@ def _has_unseen_majority(job: Job) -> bool:
 def find_unfinished_init(job: Job) -> Diagnosis | None:
     """Find an init that some ranks began and that others did not join, or that NCCL left with an error."""
     inside: dict[str, list[Row]] = defaultdict(list)
-    used = {row["key"] for row in job.counted_calls if row["calls"] > 0}  # NCCL counted calls: init ended on all ranks
     unended = [row for row in job.memberships if not row["is_complete"] and row["end"] is None]
-    for row in (row for row in unended if row["key"] not in used):
+    for row in (row for row in unended if row["key"] not in job.counted_keys):
         inside[row["key"]].append(row)
     if unended and not inside:
         return None

@@ -19,6 +19,7 @@ from ncclforensics.analyses.job.calls import describe_calls
 Row = dict[str, Any]
 Frames = dict[str, pl.DataFrame]
 CERTAINTIES = ("certain", "likely", "possible")
+OF_ABSENCE = ("lagging-ranks", "p2p-unmatched")  # verdicts on ranks that did not make a call
 
 EVIDENCE_LINE = {
     "what": pl.String(),  # culprit, waiting, majority, minority, failure, context
@@ -117,6 +118,8 @@ class Job:
         self.snapshots = rows.of("ras_snapshot") if has_ras else []
         self.states = rows.of("ras_state") if has_ras else []
         self.counted_calls = rows.of_ranks("counted_call", number)
+        # Communicators on which calls were counted, by whichever rank: their init ended on all.
+        self.counted_keys = {row["key"] for row in rows.of("counted_call") if row["calls"] > 0}
         self._call_line, self._member = frames["call_line"], frames["member"]
         self.last_calls = frames["last_call"]
         self._calls_by_rank: dict[int, pl.DataFrame] = {}

@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 import polars as pl
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
+from ncclforensics.analyses.hang.watchdog_attempts import of_latest_attempt
 from ncclforensics.data.names import ranks_text
 from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.registry import analysis
@@ -55,24 +56,15 @@ OPERATION_NAMES = {
 
 
 @analysis(WORK, of=("work_timeout", "work_status"))
-def work(work_timeout: pl.DataFrame, work_status: pl.DataFrame) -> pl.DataFrame:
+def work(work_timeout: pl.DataFrame, work_status: pl.DataFrame, torch_source: pl.DataFrame) -> pl.DataFrame:
     """One row per rank and process group that reports a time-out; PyTorch prints a message up to four times."""
     states = work_status.filter(pl.col("enqueued").is_not_null())
-    known = ["global_rank", "launcher_rank", "guid", "group", "group_rank", "sequence"]
+    known = ["global_rank", "launcher_rank", "guid", "group", "group_rank", "sequence", "pos", "source", "line"]
+    known += ["moment", "launcher_time"]
     reports = pl.concat(
         [
-            work_timeout.select(
-                *known, "pos", "source", "line", "operation", numel="numel_in", has_timed_out=pl.lit(True)
-            ),
-            states.select(
-                *known,
-                "pos",
-                "source",
-                "line",
-                "enqueued",
-                "completed",
-                has_timed_out=pl.col("sequence").is_not_null(),
-            ),
+            work_timeout.select(*known, "operation", "timeout", numel="numel_in", has_timed_out=pl.lit(True)),
+            states.select(*known, "enqueued", "completed", has_timed_out=pl.col("sequence").is_not_null()),
         ],
         how="diagonal",
     )
@@ -85,9 +77,9 @@ def work(work_timeout: pl.DataFrame, work_status: pl.DataFrame) -> pl.DataFrame:
     rank = pl.coalesce("rank", pl.when(is_one_group).then(pl.col("group_rank").cast(pl.Int32)))
     others = [name for name in WORK if name not in ("rank", "guid", "has_timed_out")]
     first_values = [pl.col(name).drop_nulls().first() for name in others]
+    reports = reports.with_columns(rank=rank).filter(pl.col("rank").is_not_null())
     return (
-        reports.with_columns(rank=rank)
-        .filter(pl.col("rank").is_not_null())
+        of_latest_attempt(reports, torch_source)
         .with_columns(_guid_of_same_timeout())
         .group_by("rank", "guid", maintain_order=True)
         .agg(*first_values, pl.col("has_timed_out").any())
@@ -133,10 +125,10 @@ def find_desync(job: Job) -> Diagnosis | None:
     for guid, rows in _groups(job):
         sequence = max((row["sequence"] for row in rows if row["sequence"] is not None), default=0)
         name = f"process group {guid}" if guid else "its process group"
-        # A rank with unfinished work of its own waits itself.
-        lagging_ranks = sorted(
-            row["rank"] for row in rows if row["enqueued"] is not None and _is_idle(row) and row["enqueued"] < sequence
-        )
+        # A rank with unfinished work of its own, in this group or another, waits itself.
+        waiting = ranks_that_wait(job)
+        idle = [row for row in rows if row["enqueued"] is not None and _is_idle(row) and row["rank"] not in waiting]
+        lagging_ranks = sorted(row["rank"] for row in idle if row["enqueued"] < sequence)
         if lagging_ranks and len(lagging_ranks) < len(rows):
             reason = f"had not enqueued work {sequence} of {name} when the watchdogs of the others timed out at it"
             return _diagnose(job, "lagging-ranks", reason, "likely", rows, lagging_ranks)
@@ -170,27 +162,13 @@ def find_desync(job: Job) -> Diagnosis | None:
 
 
 def _is_idle(row: Row) -> bool:
+    """Whether a rank had completed all that it had enqueued."""
     return row["completed"] is not None and bool(row["completed"] >= row["enqueued"])
 
 
-def weigh_watchdogs(job: Job, diagnosis: Diagnosis) -> None:
-    """Make it a possibility that a rank did not make the call, if its own watchdog timed out in an unfinished one.
-
-    A rank that did not finish a call that it made (`how`) waits in it, too.
-    """
-    if diagnosis.verdict != "lagging-ranks" or diagnosis.how:
-        return
-    numbers = {*job.rank_numbers(diagnosis.culprits), *diagnosis.missing}
-    waiting = [
-        row
-        for row in job.timeouts
-        if row["rank"] in numbers and row["has_timed_out"] and row["enqueued"] is not None and not _is_idle(row)
-    ]
-    if waiting:
-        ranks = ranks_text(row["rank"] for row in waiting)
-        diagnosis.reason += f"; but the watchdog of {ranks} timed out in work {waiting[0]['enqueued']} of its own"
-        diagnosis.lower_certainty("possible")
-        diagnosis.add_evidence("context", [{**row, "rank_id": None} for row in waiting[:2]])
+def ranks_that_wait(job: Job) -> set[int]:
+    """Return the ranks whose own watchdogs timed out in a call, of any process group."""
+    return {row["rank"] for row in job.timeouts if row["has_timed_out"] and not (row["enqueued"] and _is_idle(row))}
 
 
 def find_watchdog_timeout(job: Job) -> Diagnosis | None:

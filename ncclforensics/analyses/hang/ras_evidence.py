@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from itertools import pairwise
 
-from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
+from ncclforensics.analyses.hang.job import OF_ABSENCE, Diagnosis, Job, Row
 from ncclforensics.analyses.hang.ras_reports import Place, communicator_sizes, process_place
 from ncclforensics.analyses.hang.ras_tallies import Counts, Tally, tallies_of
 from ncclforensics.analyses.hang.stall import FROM_ENDS
@@ -86,8 +86,9 @@ class Reports:
             )
 
 
-def diagnose_reports(reports: Reports) -> Diagnosis | None:
+def diagnose_reports(job: Job) -> Diagnosis | None:
     """Return the diagnosis of the RAS reports alone: dead processes, else errors, else ranks that are behind."""
+    reports = Reports(job)
     answers = (question(reports) for question in (_find_unreachable, _find_reported_errors, _find_ranks_behind))
     return next((diagnosis for diagnosis in answers if diagnosis is not None), None)
 
@@ -332,7 +333,7 @@ def add_ras_evidence(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     """Return the logs' diagnosis, replaced, supported or weakened by the RAS reports."""
     if not job.snapshots and not job.states:
         return diagnosis
-    ras_diagnosis = diagnose_reports(Reports(job))
+    ras_diagnosis = diagnose_reports(job)
     if ras_diagnosis is None:
         return _weigh_agreement(job, diagnosis)
     is_undecided = diagnosis.verdict == "undecidable" or (
@@ -356,7 +357,8 @@ def add_ras_evidence(job: Job, diagnosis: Diagnosis) -> Diagnosis:
             diagnosis.certainty = "likely"
         diagnosis.evidence_lines += [{**cited, "what": "context"} for cited in ras_diagnosis.evidence_lines[:2]]
     elif (
-        ras_diagnosis.certainty == "likely"
+        diagnosis.verdict not in OF_ABSENCE
+        and ras_diagnosis.certainty == "likely"
         and ras_culprits
         and diagnosis.culprits
         and not ras_culprits & set(diagnosis.culprits)

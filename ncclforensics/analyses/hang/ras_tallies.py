@@ -26,6 +26,15 @@ class Tally:
         """Return the number of calls of all operations in the report."""
         return sum(self.counts_of_rank(rank).values())
 
+    def leave_out_cut_ranks(self) -> None:
+        """Leave out ranks of which JSON that was cut lacks operations; text names only what differs."""
+        operations = {operation for counts in self.counts.values() for operation in counts}
+        if None not in self.counts:
+            for rank in [rank for rank, counts in self.counts.items() if counts.keys() != operations]:
+                for operation, launched in self.counts.pop(rank).items():
+                    self.weights[operation, launched] -= 1
+                del self.rows[rank]
+
     def usual_counts(self) -> Counts:
         """Return what most ranks had launched, by operation; in a tie the higher number."""
         most: dict[str, tuple[int, int]] = {}
@@ -46,4 +55,6 @@ def tallies_of(states: list[Row]) -> dict[str, Tally]:
         tally.counts[row["rank"]][operation] = min(lowest, launched)
         tally.weights[operation, launched] += row["ranks"]
         tally.rows[row["rank"]].append(row)
+    for tally in by_name.values():
+        tally.leave_out_cut_ranks()
     return by_name

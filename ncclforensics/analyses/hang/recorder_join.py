@@ -1,62 +1,62 @@
-"""Join what Flight Recorder dumps show with NCCL's lines and the watchdogs' messages on the same job.
+"""Join what Flight Recorder dumps show with NCCL's lines on the same job.
 
-A process group with the same members as one communicator is that communicator; both count its collectives. The recorder
-keeps its calls in memory until it writes them, while the last lines of a log may be lost in a buffer: where the two
-name different ranks, the dumps decide, unless the log shows more calls of that rank than its dump, which then was
-written before.
+A process group with the same members as one communicator is that communicator; both count its collectives. Where the
+log of a rank shows more calls than its dump, the dump was written before.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.analyses.hang import pytorch, waiting
+from ncclforensics.analyses.hang import waiting
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
 from ncclforensics.analyses.hang.recorder_diagnosis import recordings_of
 from ncclforensics.data.names import ranks_text
 
 
-def weigh_against_other_sources(job: Job, recorded: Diagnosis | None) -> Diagnosis | None:
-    """Return the diagnosis of the dumps, or that of NCCL's lines where these are surer, with what the other shows."""
+def weigh_against_lines(job: Job, recorded: Diagnosis | None) -> Diagnosis | None:
+    """Return the diagnosis of the dumps, or that of NCCL's lines where these are surer or newer."""
     if recorded is None or job.recordings is None:
         return recorded
     recorded.key = _communicator(job, recorded)
     logged = waiting.find_waited_for_ranks(job)
-    if logged is not None and logged.culprits and logged.verdict != "undecidable":
-        return _weigh_logs(job, recorded, logged)
-    reported = pytorch.find_desync(job)
-    if reported is not None and reported.culprits and reported.culprits != recorded.culprits:
-        ranks = ranks_text(job.rank_numbers(reported.culprits))
-        recorded.reason += f"; the watchdogs' messages name {ranks} instead: the dumps show every call, and decide"
-        recorded.lower_certainty("possible")
-        recorded.add_evidence("context", reported.evidence_lines[:2])
-    return recorded
-
-
-def _weigh_logs(job: Job, recorded: Diagnosis, logged: Diagnosis) -> Diagnosis:
+    if logged is None or not logged.culprits or logged.verdict == "undecidable":
+        return recorded
     in_logs, in_dumps = (ranks_text(_numbers(job, diagnosis)) for diagnosis in (logged, recorded))
-    if _numbers(job, logged) == _numbers(job, recorded):
+    if in_logs == in_dumps:
         if logged.certainty == "certain":
             return logged  # it names the call and its line
         recorded.reason += f"; NCCL's lines name {in_logs}, too"
         recorded.add_evidence("culprit", logged.evidence_lines[:2])
         return recorded
-    outdated = [place for rank_id in recorded.culprits if (place := _older_dump(job, rank_id))]
-    if outdated:
-        rank, made, dumped = outdated[0]
+    if outdated := is_older_than_log(job, recorded):
+        rank, made, dumped = outdated
         logged.reason += (
             f"; the Flight Recorder dumps name {in_dumps} instead, but the log of rank {rank} shows {made} collectives"
             f" of a communicator and its dump {dumped}: it was written before, and the logs decide"
         )
         logged.lower_certainty("likely")
         return logged
-    recorded.reason += (
-        f"; NCCL's lines name {in_logs} instead: the last lines of a log may be lost in a buffer, which a dump from"
-        " memory is not, so the dumps decide"
-    )
-    recorded.lower_certainty("possible")
-    recorded.add_evidence("context", logged.evidence_lines[:2])
+    if is_newer_than_log(job, logged):
+        recorded.reason += (
+            f"; NCCL's lines name {in_logs} instead, of which a dump shows more collectives than the log: that lacks"
+            " lines, and the dumps decide"
+        )
+        recorded.add_evidence("context", logged.evidence_lines[:2])
     return recorded
+
+
+def is_older_than_log(job: Job, recorded: Diagnosis) -> tuple[int, int, int] | None:
+    """Return a culprit of which the log shows more collectives of a communicator than its dump, and both numbers."""
+    places = [place for rank_id in recorded.culprits for place in _in_both(job, rank_id)]
+    return next(((rank, made, dumped) for rank, made, dumped in places if made > dumped), None)
+
+
+def is_newer_than_log(job: Job, logged: Diagnosis) -> bool:
+    """Whether the dumps of all culprits by the logs show more collectives than these, which then lack lines."""
+    return bool(logged.culprits) and all(
+        any(dumped > made for _, made, dumped in _in_both(job, rank_id)) for rank_id in logged.culprits
+    )
 
 
 def _numbers(job: Job, diagnosis: Diagnosis) -> list[int]:
@@ -94,15 +94,17 @@ def _communicator(job: Job, diagnosis: Diagnosis) -> str | None:
     return _communicators(job).get(first["group"]) if first else None
 
 
-def _older_dump(job: Job, rank_id: int) -> tuple[int, int, int] | None:
-    """Return a rank of which the log shows more collectives of a communicator than its dump, and both numbers."""
-    recordings, rank = recordings_of(job), job.rank_number(rank_id)
-    if rank is None:
-        return None
+def _in_both(job: Job, rank_id: int) -> list[tuple[int, int, int]]:
+    """Return the rank, its collectives in its log and in its dump, of each communicator that is in both."""
+    rank = job.rank_number(rank_id)
+    if rank is None or job.recordings is None:
+        return []
+    recordings = job.recordings
     made = job.last_calls.filter(pl.col("rank_id") == rank_id).select(pl.col("key").cast(pl.String), "calls")
     calls = dict(made.iter_rows())
-    for group, key in _communicators(job).items():
-        row = recordings.positions[group].get(rank)
-        if row and not row["has_p2p"] and calls.get(key, 0) > recordings.enqueued(group, rank):
-            return rank, calls[key], recordings.enqueued(group, rank)
-    return None
+    found = [(recordings.positions[group].get(rank), group, key) for group, key in _communicators(job).items()]
+    return [
+        (rank, calls.get(key, 0), recordings.enqueued(group, rank))
+        for row, group, key in found
+        if row and not row["has_p2p"]
+    ]

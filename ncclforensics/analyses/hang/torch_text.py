@@ -64,7 +64,7 @@ def judge_text_alone(job: Job) -> Diagnosis | None:
 
 def _find_recorded_roots(job: Job) -> Diagnosis | None:
     """Find the ranks that the others wait for in the Flight Recorder dumps; prefer a process that ended."""
-    joined = recorder_join.weigh_against_other_sources(job, recorder.find_recorded_roots(job))
+    joined = recorder_join.weigh_against_lines(job, recorder.find_recorded_roots(job))
     return recorder.explained_by(_find_failed_ranks(job), joined)
 
 

@@ -31,7 +31,8 @@ from ncclforensics.analyses.hang import (
     waiting,
 )
 from ncclforensics.analyses.hang.job import EVIDENCE_LINE, Diagnosis, Job, all_jobs
-from ncclforensics.data.names import MESSAGES, ranks_text
+from ncclforensics.analyses.hang.source_agreement import find_by_lines, weigh_sources
+from ncclforensics.data.names import MESSAGES
 from ncclforensics.frames.registry import analysis
 
 VERDICT = {
@@ -71,43 +72,15 @@ def _find_desync(job: Job) -> Diagnosis | None:
 def _find_recorded_roots(job: Job) -> Diagnosis | None:
     """Find the ranks that the others wait for in the Flight Recorder dumps; prefer a process that ended."""
     roots = recorder.find_recorded_roots(job)
-    joined = recorder_join.weigh_against_other_sources(job, roots)
+    joined = recorder_join.weigh_against_lines(job, roots)
     return recorder.explained_by(first_exit.find_first_exit(job), joined)
 
 
 def _prefer_proven(job: Job, reported: Diagnosis | None) -> Diagnosis | None:
-    """Return what NCCL's lines prove where it is the same, because they name the call and its line; else the report.
-
-    Where the lines name other ranks, the report says so and is a possibility: either source may lack its last lines.
-    """
+    """Return what NCCL's lines prove where it is the same or a part, because they name the call; else the report."""
     proven = waiting.find_waited_for_ranks(job) if reported else None
-    if not (reported and proven and proven.culprits):
-        return reported
-    if (proven.certainty, proven.culprits) == ("certain", reported.culprits):
-        return proven
-    if reported.culprits and proven.verdict == "lagging-ranks" and set(proven.culprits).isdisjoint(reported.culprits):
-        ranks = ranks_text(job.rank_numbers(proven.culprits))
-        reported.reason += f"; but by NCCL's lines the others wait for {ranks}: one of the two lacks lines"
-        reported.lower_certainty("possible")
-        reported.add_evidence("context", proven.evidence_lines[:2])
-    return reported
-
-
-def _find_waited_for_ranks(job: Job) -> Diagnosis | None:
-    """Find the ranks that the others wait for; where these are one whole communicator, prefer a call skipped there.
-
-    A skipped call stops all members of its communicator at once. That a line was lost from one of their logs, and all
-    of them stopped together for another reason, would be a coincidence.
-    """
-    waited_for = waiting.find_waited_for_ranks(job)
-    if waited_for is None or waited_for.verdict != "lagging-ranks" or len(waited_for.culprits) < 2:
-        return waited_for
-    skipped = mismatch.find_skipped_or_lost_call(job)
-    if skipped is None or len(skipped.culprits) >= len(waited_for.culprits):
-        return waited_for
-    members, stopped = set(job.seen_members(skipped.key)), set(waited_for.culprits)
-    is_one = members == stopped or (stopped < members and len(stopped) == job.members[str(skipped.key)][0]["nranks"])
-    return skipped if is_one and stopped.issuperset(skipped.culprits) else waited_for
+    is_part = bool(reported and proven and proven.culprits and set(proven.culprits) <= set(reported.culprits))
+    return proven if proven and is_part and proven.certainty == "certain" else reported
 
 
 # Applied in this order; the first diagnosis that is not None holds. The last check always returns one.
@@ -124,7 +97,7 @@ QUESTIONS: tuple[Callable[[Job], Diagnosis | None], ...] = (
     torch_text.find_absent_at_barrier,
     waiting.find_lost_process,
     init.find_unfinished_init,
-    _find_waited_for_ranks,
+    find_by_lines,
     *recorder.OPEN_QUESTIONS,
     pytorch.find_watchdog_timeout,
     transport_failure.find_transport_failure,
@@ -139,14 +112,13 @@ QUESTIONS: tuple[Callable[[Job], Diagnosis | None], ...] = (
 
 
 def _diagnose_jobs(frames: dict[str, pl.DataFrame]) -> list[tuple[Job, Diagnosis]]:
-    """Return every job with the first diagnosis of QUESTIONS, completed by its RAS reports and stacks."""
+    """Return every job with the first diagnosis of QUESTIONS, weighed by all other sources."""
     diagnoses = []
     for job in all_jobs(frames):
         answers = (question(job) for question in QUESTIONS)
         diagnosis = next(answer for answer in answers if answer is not None)
         diagnosis = counts_join.weigh_counts(job, ras_evidence.add_ras_evidence(job, diagnosis))
-        pytorch.weigh_watchdogs(job, diagnosis)
-        diagnosis = stacks.add_stack_evidence(job, diagnosis)
+        diagnosis = weigh_sources(job, stacks.add_stack_evidence(job, diagnosis))
         recorder.mention_old_dumps(job, diagnosis)
         recorder.name_dumps(job, diagnosis)
         diagnosis = omissions.weigh_omissions(job, stall.weigh_stall(job, diagnosis))

@@ -64,13 +64,14 @@ def wait(
     member: pl.DataFrame,
     visibility: pl.DataFrame,
     rank: pl.DataFrame,
+    process: pl.DataFrame,
     unseen_start: pl.DataFrame,
 ) -> pl.DataFrame:
     """Every edge of the wait graph, from a rank in a call to the ranks with a log that did not make it."""
     parts = [
         _collective_edges(call, last_call, member, visibility),
         _message_edges(call, call_line, match, member, visibility),
-        _init_edges(member, rank, unseen_start),
+        _init_edges(member, rank, process, unseen_start),
     ]
     parts = [part.select(list(WAIT)).cast(pl.Schema(WAIT)) for part in parts]
     # ncclCommDestroy returns after the communicator's own work: a rank that printed its end waits for no other.
@@ -139,10 +140,13 @@ def _message_edges(
     return _grouped(edges.join(lines, on=["key", "kind", "nth", "waiter", "waits_for"], how="inner"))
 
 
-def _init_edges(member: pl.DataFrame, rank: pl.DataFrame, unseen_start: pl.DataFrame) -> pl.DataFrame:
+def _init_edges(
+    member: pl.DataFrame, rank: pl.DataFrame, process: pl.DataFrame, unseen_start: pl.DataFrame
+) -> pl.DataFrame:
     """Return an edge from each rank inside the init of a communicator to the members that have not begun it.
 
-    A rank that is in an init of which the first lines are not in its log has begun one.
+    A rank that is in an init of which the first lines are not in its log has begun one. A rank without a line of NCCL,
+    of which there is a stack or a dump, may have begun one, too.
     The members are known if the communicator holds all ranks of the job, with the same numbers, or if it is the n-th
     child of a parent and a member of the parent has no n-th child.
     """
@@ -157,7 +161,8 @@ def _init_edges(member: pl.DataFrame, rank: pl.DataFrame, unseen_start: pl.DataF
         .filter((pl.col("nranks") == pl.col("largest")) & (pl.col("world") <= pl.col("nranks")))
     )
     joined = member.select("key", waits_for="rank_id").unique()
-    ranks = rank.join(unseen_start, on="rank_id", how="anti").select("job", waits_for="rank_id")
+    with_log = rank.join(process.select(OWNER), on=OWNER, how="semi")
+    ranks = with_log.join(unseen_start, on="rank_id", how="anti").select("job", waits_for="rank_id")
     absent = _awaited(of_whole_job.select("key", "job").unique().join(ranks, on="job"), joined, ["key"])
     children = member.filter(pl.col("parent_key").is_not_null())
     waiting = children.filter(~pl.col("is_complete") & pl.col("end").is_null())

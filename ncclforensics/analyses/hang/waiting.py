@@ -69,8 +69,10 @@ def find_lost_process(job: Job) -> Diagnosis | None:
     if not remote_losses and not (named_ranks and (is_waited_for or has_other_failures or job.timeouts)):
         return None  # processes close their connections at an orderly end, too: a death leaves a rank in trouble
     is_lonely = len(silent_ranks) > 1 and len(silent_ranks) * FEW_SILENT <= len(job.rank_ids)
-    is_open = is_lonely or (len(culprits) > 1 and culprits == silent_ranks)
-    if is_open and not named_ranks and not _are_whole_hosts(job, silent_ranks):
+    is_several = is_lonely or (len(culprits) > 1 and culprits == silent_ranks)
+    are_cut = cut_logs.issuperset(culprits) and len(silent_ranks) > len(culprits)
+    is_open = is_several and not _are_whole_hosts(job, silent_ranks)
+    if not named_ranks and (is_open or (are_cut and not _are_whole_hosts(job, culprits))):
         silent = ranks_text(job.rank_numbers(silent_ranks)) or "some ranks"
         reason = (
             f"other ranks lost a connection, and {silent} stopped printing at different places without an error: one "

@@ -22,7 +22,7 @@ Row = dict[str, Any]
 
 INSPECTOR, PROFILER, RAS = "inspector", "profiler", "ras"
 COUNTED_CALL = {
-    "rank_id": pl.Int32(),
+    "rank_id": pl.Int32(),  # null where no other line shows this rank
     "key": pl.String(),  # of the communicator
     "operation": pl.String(),  # as NCCL names it; "collective" for all operations together (RAS up to 2.25)
     "calls": pl.Int64(),  # the rank made so many of them, or more
@@ -71,8 +71,9 @@ def _highest(numbered: pl.DataFrame, members: Members) -> list[tuple[int, Row]]:
     )
     found = []
     for text, rank, operation, number, source, line in highest.select(_NUMBERED).iter_rows():
-        rank_id, key = members.get(hash_number(text, 0), {}).get(rank, (None, None))
-        if rank_id is not None:
+        of_communicator = members.get(hash_number(text, 0), {})
+        rank_id, key = of_communicator.get(rank, (None, next((key for _, key in of_communicator.values()), None)))
+        if key is not None:
             place = {"rank_id": rank_id, "key": key, "operation": operation, "source": source, "line": line}
             found.append((number, place))
     return found

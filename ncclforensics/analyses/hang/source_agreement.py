@@ -1,0 +1,231 @@
+"""Hold a verdict on ranks that did not come against every other source that speaks of them.
+
+Each source names the ranks that it finds missing from a call, and shows others that wait in one. That a call was made
+is surer than that one is missing: a log may lack its last lines, a dump may be older. Where two sources exclude each
+other, one of them is of another run or moment: then most sources decide, and where there are as many on either side, no
+rank is named. NCCL's lines, stacks and RAS reports name processes, so that they are of one run: a rank whose call the
+lines show has made it, wherever its stack stands later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ncclforensics.analyses.hang import (
+    first_exit,
+    mismatch,
+    pytorch,
+    ras_evidence,
+    recorder,
+    recorder_join,
+    stacks,
+    waiting,
+)
+from ncclforensics.analyses.hang.job import OF_ABSENCE, Diagnosis, Job
+from ncclforensics.data.names import ranks_text
+
+LINES = "NCCL's lines"
+DUMPS = "the Flight Recorder dumps"
+WATCHDOGS = "the watchdogs' messages"
+STACKS = "the stacks"
+REPORTS = "the RAS reports"
+EXITS = "the reports on ended processes"
+COUNTERS = (LINES, DUMPS, WATCHDOGS)  # of every call of a rank; stacks and RAS reports are of a moment
+SKIPPED = "skipped"  # `how` of a mismatch by NCCL's lines
+COMPARED = "compared"  # `how` of a mismatch that PyTorch found before it made the call
+COLLECT_ANEW = "compare times, hosts and process ids of these sources: which of them are of the run that hangs?"
+
+
+@dataclass(frozen=True, slots=True)
+class Testimony:
+    """What one source says: the numbers of the ranks that it finds missing, and of those that made their calls."""
+
+    source: str
+    diagnosis: Diagnosis | None
+    named: frozenset[int]
+    waiting: frozenset[int]
+
+    def opposes(self, named: frozenset[int], heard: list[Testimony]) -> bool:
+        """Whether it names none of these, but others; or shows, by counters, that all of these wait themselves.
+
+        What is no more than possible counts if another source says the same: one look at a job that runs finds ranks
+        that are late, too.
+        """
+        if self.source == EXITS:
+            return False
+        if self.named:
+            is_sure = self.is_sure or sum(other.named == self.named for other in heard) > 1
+            return is_sure and self.named.isdisjoint(named)
+        return self.source in COUNTERS and named <= self.waiting
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether its answer is more than a possibility."""
+        return self.diagnosis is not None and self.diagnosis.certainty != "possible"
+
+
+def find_by_lines(job: Job) -> Diagnosis | None:
+    """Find the ranks that the others wait for; where these are one whole communicator, prefer a call skipped there.
+
+    A skipped call stops all members of its communicator at once. That a line was lost from one of their logs, and all
+    of them stopped together for another reason, would be a coincidence.
+    """
+    waited_for = waiting.find_waited_for_ranks(job)
+    if waited_for is None or waited_for.verdict != "lagging-ranks" or len(waited_for.culprits) < 2:
+        return waited_for
+    skipped = mismatch.find_skipped_or_lost_call(job)
+    if skipped is None or len(skipped.culprits) >= len(waited_for.culprits):
+        return waited_for
+    members, stopped = set(job.seen_members(skipped.key)), set(waited_for.culprits)
+    is_one = members == stopped or (stopped < members and len(stopped) == job.members[str(skipped.key)][0]["nranks"])
+    return skipped if is_one and stopped.issuperset(skipped.culprits) else waited_for
+
+
+def weigh_sources(job: Job, diagnosis: Diagnosis) -> Diagnosis:
+    """Return the diagnosis with what contradicts it, that of most sources, or an open one where they are even."""
+    present = [job.waits, job.recordings, [*job.timeouts, *job.desyncs], job.stacks, job.snapshots]
+    is_on_absence = diagnosis.verdict in OF_ABSENCE and not diagnosis.how
+    if sum(map(bool, present)) < 2 or not (is_on_absence or _is_mismatch_without_lines(diagnosis)):
+        return diagnosis
+    heard = _hear(job)
+    if is_on_absence:
+        _drop_waiting(job, diagnosis, heard)
+    else:
+        heard = [testimony for testimony in heard if testimony.named]
+    named = _numbers(job, diagnosis)
+    opposing = [testimony for testimony in heard if testimony.opposes(named, heard)]
+    if not named or not opposing:
+        if any(testimony.named and testimony.named.isdisjoint(named) for testimony in heard):
+            diagnosis.lower_certainty("likely")
+        return diagnosis
+    supporting = [testimony for testimony in heard if testimony.named & named]
+    rivals = max(([other for other in opposing if other.named == rival.named] for rival in opposing), key=len)
+    has_rivals = bool(rivals[0].named)
+    if has_rivals and len(rivals) > max(1, len(supporting)):
+        return _of_rivals(job, rivals, supporting, diagnosis)
+    of_moments = all(testimony.source not in COUNTERS for testimony in opposing)
+    if len(supporting) > len(opposing):
+        is_clear = of_moments or len(supporting) > len(opposing) + 1
+        return _contested(diagnosis, opposing, "likely" if is_clear else "possible")
+    if of_moments and (not is_on_absence or any(testimony.source == LINES for testimony in supporting)):
+        return _contested(diagnosis, opposing, "possible")
+    is_shown = _show_waiting(opposing, named)
+    are_rivals_shown = has_rivals and _show_waiting(supporting, frozenset().union(*(o.named for o in opposing)))
+    if is_on_absence and are_rivals_shown and not is_shown:
+        return _contested(diagnosis, opposing, "possible")
+    if is_on_absence and has_rivals and is_shown and not are_rivals_shown and len(rivals) == len(opposing):
+        return _of_rivals(job, rivals, supporting, diagnosis)
+    return _left_open(job, diagnosis, opposing)
+
+
+def _is_mismatch_without_lines(diagnosis: Diagnosis) -> bool:
+    """Whether ranks made another call by dumps or watchdogs, and neither NCCL's lines nor PyTorch compare the calls."""
+    return diagnosis.verdict == "collective-mismatch" and diagnosis.key is None and diagnosis.how != COMPARED
+
+
+def _hear(job: Job) -> list[Testimony]:
+    """Ask every source; one that names no rank may still show that some wait."""
+    recordings, lines, dumps = job.recordings, find_by_lines(job), recorder.find_recorded_roots(job)
+    dumped = recordings.read - recordings.outdated if recordings else set()
+    # A log that ends inside a line lacks what came next, so that no rank is shown to wait for this one.
+    is_cut = {rank_id for rank_id in job.awaited_ranks if job.process(rank_id)["is_cut"]}
+    edges = [edge for edge in job.waits if edge["kind"] != "init" and not is_cut.issuperset(edge["waits_for"])]
+    if dumps is not None and recorder_join.is_older_than_log(job, dumps):
+        dumps, dumped = None, set()
+    elif lines is not None and recorder_join.is_newer_than_log(job, lines):
+        lines, edges = None, []
+    reports = ras_evidence.diagnose_reports(job)
+    answers: list[tuple[str, Diagnosis | None, Iterable[int]]] = [
+        (LINES, lines, job.rank_numbers({edge["waiter"] for edge in edges})),
+        (DUMPS, dumps, [rank for rank in dumped if recordings and recordings.blocking(rank)]),
+        (WATCHDOGS, pytorch.find_desync(job), pytorch.ranks_that_wait(job)),
+        (STACKS, stacks.find_odd_stacks(job), job.rank_numbers(r["rank_id"] for r in job.stacks if r["is_waiting"])),
+        (REPORTS, reports, _launched_all(job, reports)),
+        (EXITS, first_exit.find_first_exit(job), ()),
+    ]
+    return [Testimony(source, answer, _named(job, answer), frozenset(ranks)) for source, answer, ranks in answers]
+
+
+def _launched_all(job: Job, reports: Diagnosis | None) -> set[int]:
+    """Return the ranks that have launched all calls, where RAS reports find others behind."""
+    if reports is None or reports.verdict != "lagging-ranks":
+        return set()
+    return set(job.rank_numbers(job.rank_ids)) - _numbers(job, reports)
+
+
+def _named(job: Job, diagnosis: Diagnosis | None) -> frozenset[int]:
+    is_call_skipped = diagnosis is not None and diagnosis.how == SKIPPED
+    is_on_absence = diagnosis is not None and diagnosis.verdict in (*OF_ABSENCE, "rank-died") and not diagnosis.how
+    if diagnosis is None or not (is_call_skipped or is_on_absence):
+        return frozenset()
+    return _numbers(job, diagnosis)
+
+
+def _numbers(job: Job, diagnosis: Diagnosis) -> frozenset[int]:
+    return frozenset([*job.rank_numbers(diagnosis.culprits), *diagnosis.missing])
+
+
+def _drop_waiting(job: Job, diagnosis: Diagnosis, heard: list[Testimony]) -> None:
+    """Drop culprits that wait themselves, by counters of another source, where it does not show so of all."""
+    for testimony in heard:
+        named = _numbers(job, diagnosis)
+        innocent = named & testimony.waiting - testimony.named
+        if testimony.source in COUNTERS and innocent and innocent != named:
+            dropped = {rank_id for rank_id in diagnosis.culprits if job.rank_number(rank_id) in innocent}
+            diagnosis.culprits = [rank_id for rank_id in diagnosis.culprits if rank_id not in dropped]
+            diagnosis.missing = [number for number in diagnosis.missing if number not in innocent]
+            diagnosis.victims = sorted({*diagnosis.victims, *dropped})
+            diagnosis.reason += f"; {ranks_text(sorted(innocent))} waited, too, by {testimony.source}"
+            diagnosis.lower_certainty("likely")
+
+
+def _show_waiting(testimonies: list[Testimony], numbers: frozenset[int]) -> bool:
+    return numbers <= frozenset().union(*(testimony.waiting for testimony in testimonies))
+
+
+def _describe(testimonies: list[Testimony]) -> str:
+    """Say what sources find: `by the stacks it is rank 3, by NCCL's lines that rank 5 waited, too`."""
+    return ", ".join(
+        f"by {testimony.source} the others wait for {ranks_text(sorted(testimony.named))}"
+        if testimony.named
+        else f"by {testimony.source} it waits in a call of its own"
+        for testimony in testimonies
+    )
+
+
+def _cite(diagnosis: Diagnosis, testimonies: list[Testimony]) -> None:
+    for testimony in testimonies:
+        if testimony.diagnosis is not None:
+            diagnosis.add_evidence("context", testimony.diagnosis.evidence_lines[:2])
+
+
+def _contested(diagnosis: Diagnosis, opposing: list[Testimony], certainty: str) -> Diagnosis:
+    diagnosis.reason += f"; but {_describe(opposing)}"
+    diagnosis.lower_certainty(certainty)
+    _cite(diagnosis, opposing)
+    return diagnosis
+
+
+def _of_rivals(job: Job, rivals: list[Testimony], supporting: list[Testimony], former: Diagnosis) -> Diagnosis:
+    answers = [rival.diagnosis for rival in rivals if rival.diagnosis is not None]
+    diagnosis = answers[0]
+    diagnosis.reason += f"; {_describe(rivals[1:])}, too" if len(rivals) > 1 else ""
+    diagnosis.victims = sorted(set(job.rank_ids) - set(diagnosis.culprits))
+    if supporting:
+        return _contested(diagnosis, supporting, "possible")
+    diagnosis.reason += f"; but {ranks_text(sorted(_numbers(job, former)))} {former.reason}"
+    diagnosis.lower_certainty("possible")
+    diagnosis.add_evidence("context", former.evidence_lines[:2])
+    return diagnosis
+
+
+def _left_open(job: Job, diagnosis: Diagnosis, opposing: list[Testimony]) -> Diagnosis:
+    """Answer that the sources contradict each other, as many on either side."""
+    named = ranks_text(sorted(_numbers(job, diagnosis)))
+    reason = f"the sources contradict each other: {named} {diagnosis.reason}; but {_describe(opposing)}"
+    answer = Diagnosis("undecidable", reason, "likely", collect=[COLLECT_ANEW, *diagnosis.collect])
+    answer.key, answer.call, answer.victims = diagnosis.key, diagnosis.call, sorted(job.rank_ids)
+    answer.evidence_lines = [{**line, "what": "context"} for line in diagnosis.evidence_lines]
+    _cite(answer, opposing)
+    return answer
