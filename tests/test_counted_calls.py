@@ -178,3 +178,29 @@ def test_no_init_stands_still_on_a_communicator_whose_calls_were_counted(
 
     expected = ("init-incomplete", []) if kind is FaultKind.INIT_STOPPED else ("rank-missing", [2])
     assert (hang["verdict"], hang["culprits"]) == (("undecidable", []) if is_over else expected)
+
+
+@pytest.mark.parametrize("shown_by", ["inspector", "trace", "stack", ""])
+def test_no_rank_is_missing_of_which_another_file_is_here(shown_by: str, tmp_path: Path) -> None:
+    """The log of rank 3 was not given, and the other logs end in the init that they began with it."""
+    plan = Plan(nodes=1, gpus_per_node=4, tp=1, layers=1, steps=2, version="2.27.7", finish=Finish.KILLED)
+    generate(plan, tmp_path)
+    lines = (tmp_path / "nccl_rank3.log").read_text().splitlines()
+    started = next(line for line in lines if "Init START" in line)
+    communicator, pid = int(started.partition("commId ")[2].split()[0], 16), int(lines[0].split(":")[1])
+    (tmp_path / "nccl_rank3.log").unlink()
+    for log in tmp_path.glob("*.log"):
+        head, start, rest = log.read_text().partition("Init START")
+        log.write_text(f"{head}{start}{rest.partition(chr(10))[0]}\n")
+    files = {
+        "inspector": record(communicator, 3, pid, 4).replace('"rank": 1', '"rank": 3'),
+        "trace": trace({3: 2})[f"trace-{HASH}-3.json"].replace(str(HASH), str(communicator)),
+        "stack": f"Process {pid}: python3 train.py\nPython v3.11.7 (/usr/bin/python3.11)\n\nThread {pid} (idle): "
+        '"MainThread"\n    read_next (dataset.py:212)\n',
+    }
+    if shown_by:
+        (tmp_path / "rank3.txt").write_text(files[shown_by])
+
+    hang = json_report.as_object(analyze([str(tmp_path)]))["hang"]
+
+    assert (hang["verdict"], hang["culprits"]) == (("undecidable", []) if shown_by else ("rank-missing", [3]))

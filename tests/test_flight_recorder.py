@@ -731,3 +731,25 @@ def test_a_damaged_dump_among_others_in_one_file_accuses_no_rank(together: Any, 
     assert verdict(report)[:2] == (("undecidable", []) if rank == 2 else ("lagging-ranks", [2]))
     problems = [problem for entry in report["inputs"] for problem in entry["problems"]]
     assert any("is damaged JSON" in problem and str(rank) in problem for problem in problems)
+
+
+@pytest.mark.parametrize("kept", [1.0, 0.5])
+def test_a_cut_dump_that_names_no_group_of_a_call_accuses_no_rank(kept: float, tmp_path: Path) -> None:
+    """Its head numbers the groups, and the calls that would give the number of the group its name are cut away."""
+    groups = {**MEMBERS, "3": [0, 2], "4": [1, 3]}
+    ranks = [Recorder(rank, groups) for rank in range(4)]
+    for recorder in ranks:
+        for _ in range(20):
+            recorder.call(TP[recorder.rank])
+        recorder.call()
+        if recorder.rank != 1:
+            recorder.call((str(3 + recorder.rank % 2), "dp"), done=recorder.rank != 3)
+        if recorder.rank in (0, 2):
+            recorder.call(done=False)
+    judged(tmp_path, ranks)
+    dump = tmp_path / "comm_lib_trace_rank_2"
+    dump.write_bytes(dump.read_bytes()[: int(dump.stat().st_size * kept)])
+
+    report = json_report.as_object(analyze([str(tmp_path)]))
+
+    assert report["hang"]["culprits"] == [1]

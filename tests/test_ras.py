@@ -224,6 +224,15 @@ def test_truncated_json_gives_the_ranks_before_the_cut(tmp_path: Path) -> None:
     assert report.run["ras_member"]["nranks"].unique().to_list() == [8]
 
 
+def test_a_rank_whose_counts_are_cut_is_not_behind(tmp_path: Path) -> None:
+    whole = printed([member(rank) for rank in range(4)])
+    cut = whole[: whole.rindex('"AllGather"')]  # of the last rank, the counts of two operations are left
+
+    _, found = result(tmp_path, cut, cut.replace("11:04:57", "11:14:57"))
+
+    assert found["culprits"] == []
+
+
 def test_other_json_is_not_taken_for_a_report(tmp_path: Path) -> None:
     report, _ = result(tmp_path, json.dumps({"rank": 3, "size": 8, "pid": 41, "host": "a", "timestamp": "1"}, indent=2))
 

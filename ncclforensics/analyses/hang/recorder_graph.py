@@ -125,9 +125,20 @@ class Recordings:
         if rank in self.read:
             return self.blocking(rank) is None
         own = [rows[rank] for rows in self.positions.values() if rank in rows]
-        return rank not in self.overwritten and all(
+        return not self._lacks_numbers(rank) and all(
             not row["has_p2p"] and (row["completed"] or 0) >= (row["enqueued"] or 0) for row in own
         )
+
+    def _lacks_numbers(self, rank: int) -> bool:
+        """Whether a call of this rank may be open unseen: overwritten, or of a group that a cut dump does not name.
+
+        Its head numbers the groups, and only its calls give their names.
+        """
+        is_cut = rank in self.dumps and self.dumps[rank]["is_cut"]
+        is_unnamed = is_cut and any(
+            rank in self.members[group] and rank not in rows for group, rows in self.positions.items()
+        )
+        return rank in self.overwritten or is_unnamed
 
     def blocking(self, rank: int, *, with_messages: bool = False) -> Row | None:
         """Return the oldest open call of a rank: where it stands.

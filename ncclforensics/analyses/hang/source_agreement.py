@@ -49,13 +49,13 @@ class Testimony:
     def opposes(self, named: frozenset[int], heard: list[Testimony]) -> bool:
         """Whether it names none of these, but others; or shows, by counters, that all of these wait themselves.
 
-        What is no more than possible counts if another source says the same: one look at a job that runs finds ranks
+        What stacks or RAS find possible counts if another source says the same: one look at a job that runs finds ranks
         that are late, too.
         """
         if self.source == EXITS:
             return False
         if self.named:
-            is_sure = self.is_sure or sum(other.named == self.named for other in heard) > 1
+            is_sure = self.source in COUNTERS or self.is_sure or sum(other.named == self.named for other in heard) > 1
             return is_sure and self.named.isdisjoint(named)
         return self.source in COUNTERS and named <= self.waiting
 
