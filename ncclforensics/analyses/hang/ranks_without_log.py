@@ -18,8 +18,8 @@ def judge_unseen_members(job: Job, key: str, unseen: list[int]) -> Diagnosis:
     """
     size, ranks = job.members[key][0]["nranks"], ranks_text(unseen)
     init = f"the init of the communicator of {size} ranks"
-    if heard := sorted(set(unseen) & set(job.rank_numbers(job.rank_ids))):
-        reason = f"the ranks in these logs wait in {init}; of {ranks_text(heard)} other files are here, and no log"
+    if with_files := sorted(set(unseen) & set(job.rank_numbers(job.rank_ids))):
+        reason = f"the ranks in these logs wait in {init}; of {ranks_text(with_files)} other files are here, and no log"
         collect = [f"collect the logs of {ranks}: a rank without a line of this init is missing"]
         return Diagnosis("undecidable", reason, "likely", suspects=unseen, collect=collect)
     if len(unseen) > 1 and not _are_whole_hosts(job, key, unseen):

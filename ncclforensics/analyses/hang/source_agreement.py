@@ -46,7 +46,7 @@ class Testimony:
     named: frozenset[int]
     waiting: frozenset[int]
 
-    def opposes(self, named: frozenset[int], heard: list[Testimony]) -> bool:
+    def opposes(self, named: frozenset[int], testimonies: list[Testimony]) -> bool:
         """Whether it names none of these, but others; or shows, by counters, that all of these wait themselves.
 
         What stacks or RAS find possible counts if another source says the same: one look at a job that runs finds ranks
@@ -55,7 +55,9 @@ class Testimony:
         if self.source == EXITS:
             return False
         if self.named:
-            is_sure = self.source in COUNTERS or self.is_sure or sum(other.named == self.named for other in heard) > 1
+            is_sure = (
+                self.source in COUNTERS or self.is_sure or sum(other.named == self.named for other in testimonies) > 1
+            )
             return is_sure and self.named.isdisjoint(named)
         return self.source in COUNTERS and named <= self.waiting
 
@@ -88,18 +90,18 @@ def weigh_sources(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     is_on_absence = diagnosis.verdict in OF_ABSENCE and not diagnosis.how
     if sum(map(bool, present)) < 2 or not (is_on_absence or _is_mismatch_without_lines(diagnosis)):
         return diagnosis
-    heard = _hear(job)
+    testimonies = _testimonies(job)
     if is_on_absence:
-        _drop_waiting(job, diagnosis, heard)
+        _drop_waiting(job, diagnosis, testimonies)
     else:
-        heard = [testimony for testimony in heard if testimony.named]
+        testimonies = [testimony for testimony in testimonies if testimony.named]
     named = _numbers(job, diagnosis)
-    opposing = [testimony for testimony in heard if testimony.opposes(named, heard)]
+    opposing = [testimony for testimony in testimonies if testimony.opposes(named, testimonies)]
     if not named or not opposing:
-        if any(testimony.named and testimony.named.isdisjoint(named) for testimony in heard):
+        if any(testimony.named and testimony.named.isdisjoint(named) for testimony in testimonies):
             diagnosis.lower_certainty("likely")
         return diagnosis
-    supporting = [testimony for testimony in heard if testimony.named & named]
+    supporting = [testimony for testimony in testimonies if testimony.named & named]
     rivals = max(([other for other in opposing if other.named == rival.named] for rival in opposing), key=len)
     has_rivals = bool(rivals[0].named)
     if has_rivals and len(rivals) > max(1, len(supporting)):
@@ -124,7 +126,7 @@ def _is_mismatch_without_lines(diagnosis: Diagnosis) -> bool:
     return diagnosis.verdict == "collective-mismatch" and diagnosis.key is None and diagnosis.how != COMPARED
 
 
-def _hear(job: Job) -> list[Testimony]:
+def _testimonies(job: Job) -> list[Testimony]:
     """Ask every source; one that names no rank may still show that some wait."""
     recordings, lines, dumps = job.recordings, find_by_lines(job), recorder.find_recorded_roots(job)
     dumped = recordings.read - recordings.outdated if recordings else set()
@@ -166,17 +168,17 @@ def _numbers(job: Job, diagnosis: Diagnosis) -> frozenset[int]:
     return frozenset([*job.rank_numbers(diagnosis.culprits), *diagnosis.missing])
 
 
-def _drop_waiting(job: Job, diagnosis: Diagnosis, heard: list[Testimony]) -> None:
+def _drop_waiting(job: Job, diagnosis: Diagnosis, testimonies: list[Testimony]) -> None:
     """Drop culprits that wait themselves, by counters of another source, where it does not show so of all."""
-    for testimony in heard:
+    for testimony in testimonies:
         named = _numbers(job, diagnosis)
-        innocent = named & testimony.waiting - testimony.named
-        if testimony.source in COUNTERS and innocent and innocent != named:
-            dropped = {rank_id for rank_id in diagnosis.culprits if job.rank_number(rank_id) in innocent}
+        not_missing = named & testimony.waiting - testimony.named
+        if testimony.source in COUNTERS and not_missing and not_missing != named:
+            dropped = {rank_id for rank_id in diagnosis.culprits if job.rank_number(rank_id) in not_missing}
             diagnosis.culprits = [rank_id for rank_id in diagnosis.culprits if rank_id not in dropped]
-            diagnosis.missing = [number for number in diagnosis.missing if number not in innocent]
+            diagnosis.missing = [number for number in diagnosis.missing if number not in not_missing]
             diagnosis.victims = sorted({*diagnosis.victims, *dropped})
-            diagnosis.reason += f"; {ranks_text(sorted(innocent))} waited, too, by {testimony.source}"
+            diagnosis.reason += f"; {ranks_text(sorted(not_missing))} waited, too, by {testimony.source}"
             diagnosis.lower_certainty("likely")
 
 
