@@ -61,7 +61,7 @@ def test_a_call_equal_to_the_one_before_it_may_be_a_line_that_came_twice(
 @pytest.mark.parametrize(
     ("lagging", "expected", "phrase"),
     [
-        (1, ("undecidable", []), "by the watchdogs' messages the others wait for rank 1"),  # of another run
+        (1, ("undecidable", []), "the watchdogs' messages show the others waiting for rank 1"),  # of another run
         (2, ("lagging-ranks", [2]), ""),
     ],
 )
@@ -91,8 +91,8 @@ def write_job(folder: Path) -> list[int]:
     ("lagging", "reporting", "expected", "phrase"),
     [
         (2, range(8), ("certain", [2]), ""),
-        (5, range(8), ("likely", []), "but by NCCL's lines the others wait for rank 2"),
-        (5, (0, 1, 2, 3), ("likely", []), "but by the watchdogs' messages it waits in a call of its own"),
+        (5, range(8), ("likely", []), "but NCCL's lines show the others waiting for rank 2"),
+        (5, (0, 1, 2, 3), ("likely", []), "but the watchdogs' messages show it waiting in a call itself"),
         (5, (0, 1, 3), ("certain", [2]), ""),  # these say nothing of ranks 2 and 5
     ],
 )
@@ -129,7 +129,7 @@ def test_two_sources_that_agree_outweigh_one(
     found = hang(tmp_path)
 
     assert (found["certainty"], found["culprits"]) == expected
-    assert ("; but by " in found["reason"]) is (lagging != 2 or outside != 2)
+    assert ("; but " in found["reason"]) is (lagging != 2 or outside != 2)
 
 
 @pytest.mark.parametrize("later", ["03:38:46", "04:38:46"])

@@ -34,7 +34,9 @@ EXITS = "the reports on ended processes"
 COUNTERS = (LINES, DUMPS, WATCHDOGS)  # of every call of a rank; stacks and RAS reports are of a moment
 SKIPPED = "skipped"  # `how` of a mismatch by NCCL's lines
 COMPARED = "compared"  # `how` of a mismatch that PyTorch found before it made the call
-COLLECT_ANEW = "compare times, hosts and process ids of these sources: which of them are of the run that hangs?"
+COLLECT_ANEW = (
+    "compare the times, hosts and process ids of these sources, to see which of them are of the run that hangs"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,11 +189,11 @@ def _show_waiting(testimonies: list[Testimony], numbers: frozenset[int]) -> bool
 
 
 def _describe(testimonies: list[Testimony]) -> str:
-    """Say what sources find: `by the stacks it is rank 3, by NCCL's lines that rank 5 waited, too`."""
+    """Say what sources find, as in `the stacks show the others waiting for rank 3`."""
     return ", ".join(
-        f"by {testimony.source} the others wait for {ranks_text(sorted(testimony.named))}"
+        f"{testimony.source} show the others waiting for {ranks_text(sorted(testimony.named))}"
         if testimony.named
-        else f"by {testimony.source} it waits in a call of its own"
+        else f"{testimony.source} show it waiting in a call itself"
         for testimony in testimonies
     )
 
