@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import Any
 
 import polars as pl
@@ -87,7 +88,7 @@ def place_ranks_not_contiguous(
             evidence=[Line(row["source"], row["line"], f"rank {row['rank']}") for row in members[:4]],
         )
         if split:
-            ranks, group_members = split[0]
+            ranks, group_members = min(split, key=itemgetter(0))
             finding.severity, finding.role, finding.certainty = Severity.WARNING, Role.CAUSE, "likely"
             finding.title += f", and groups that fit on one host span several ({ranks_text(ranks)})"
             finding.evidence = finding.evidence[:2] + [

@@ -52,7 +52,9 @@ def env_differs_across_ranks(setting: pl.DataFrame, member: pl.DataFrame, rank: 
         yield finding
     initialized = member.filter("is_complete").select("job", *OWNER).unique()
     printing = initialized.join(settings.select(OWNER).unique(), on=OWNER, how="semi")  # ENV lines are printed there
-    for _, rows in steady.filter(pl.col("variable").is_in(READ_BY_ALL)).group_by("job", "variable"):
+    for _, rows in steady.filter(pl.col("variable").is_in(READ_BY_ALL)).group_by(
+        "job", "variable", maintain_order=True
+    ):
         if rows["value"].n_unique() > 1:
             continue
         all_of_job = printing.filter(pl.col("job") == rows["job"][0])

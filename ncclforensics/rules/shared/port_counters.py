@@ -55,7 +55,7 @@ class LinkCounters:
     def __init__(self, rows: pl.DataFrame, port_peer: pl.DataFrame) -> None:
         self.peers = {row["key"]: row for row in port_peer.to_dicts()}
         self.ports: dict[str, list[Row]] = {}
-        for row in rows.to_dicts():
+        for row in rows.sort("source", "line", maintain_order=True).to_dicts():
             self.ports.setdefault(row["key"], []).append(row)
 
     def __iter__(self) -> Iterator[tuple[list[Row], list[Row]]]:
