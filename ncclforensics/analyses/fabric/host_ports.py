@@ -17,7 +17,7 @@ from ncclforensics.analyses.host.command_sessions import (
     origin_of,
     rows_with_origin,
 )
-from ncclforensics.analyses.host.numbers import parse_integer
+from ncclforensics.analyses.host.numbers import parse_hexadecimal, parse_integer
 from ncclforensics.data.counters import LANES
 from ncclforensics.data.host_counters import PHYSICAL, PHYSICAL_CODES, SPEED_CODES, STATE_CODES, STATES
 from ncclforensics.frames.registry import analysis
@@ -93,7 +93,6 @@ def _file_port(owner: tuple[Any, ...], files: dict[str, Row], guids: dict[Any, s
     dump, node, device, port = owner
     values = {name: str(row["value"]) for name, row in files.items()}
     rate = parse_value(values.get("rate"), "port_rate") or {}
-    lid = values.get("lid", "").removeprefix("0x")
     state = STATE_CODES.get(_code(values.get("state")))
     # Cite the most informative line.
     shown = ("rate", "state", "phys_state") if state == "active" else ("state", "phys_state", "rate")
@@ -101,7 +100,7 @@ def _file_port(owner: tuple[Any, ...], files: dict[str, Row], guids: dict[Any, s
         **origin_of(next((files[name] for name in shown if name in files), next(iter(files.values())))),
         "device": device,
         "port": port,
-        "lid": int(lid, 16) or None if lid and all(digit in "0123456789abcdefABCDEF" for digit in lid[:8]) else None,
+        "lid": parse_hexadecimal(values.get("lid")) or None,
         "guid": guids.get((dump, node, device)),
         "state": state,
         "physical_state": PHYSICAL_CODES.get(_code(values.get("phys_state"))),

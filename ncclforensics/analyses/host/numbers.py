@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from string import hexdigits
+
 from ncclforensics.grammar.values import parse_value
 
 LARGEST = 1 << 63  # the first number that no Int64 column holds
@@ -15,6 +17,17 @@ def parse_integer(text: object) -> int | None:
     """
     digits = str(text).strip()
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 20 and int(digits) < LARGEST else None
+
+
+def parse_hexadecimal(text: object) -> int | None:
+    """Parse an unsigned hexadecimal integer, with or without 0x; None for any other text and from LARGEST on.
+
+    >>> parse_hexadecimal("0x1f"), parse_hexadecimal("0x5 x"), parse_hexadecimal("0x" + 16 * "f")
+    (31, None, None)
+    """
+    digits = str(text).strip().lower().removeprefix("0x")
+    is_number = digits != "" and len(digits) <= 16 and set(digits) <= set(hexdigits)
+    return number if is_number and (number := int(digits, 16)) < LARGEST else None
 
 
 def parse_float(text: object) -> float | None:
