@@ -90,6 +90,10 @@ def _figure(value: Any) -> str:
     return "" if value is None else f"{value:.1f} GB/s"
 
 
+def _time(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f} us"
+
+
 def _size(size: int | None) -> str:
     return "?" if size is None else bytes_text(size)
 
@@ -106,7 +110,7 @@ def _details(row: Row, measurement: pl.DataFrame) -> list[RenderableType]:
             cell
             for half in HALVES
             for cell in (
-                (f"{halves[half]['time_us']:,.0f} us", _figure(halves[half]["busbw"])) if half in halves else ("", "")
+                (_time(halves[half]["time_us"]), _figure(halves[half]["busbw"])) if half in halves else ("", "")
             )
         ]
         table.add_row(bytes_text(size), *cells)
