@@ -28,6 +28,7 @@ CALL_GAP = {
     "is_lost": pl.Boolean(),  # the counter shows that lines were lost; null: they were lost, or the rank left them out
 }
 
+LARGEST_PLACE = (1 << 31) - 1  # a counter that jumps beyond it is damaged
 MOST_MISSING = 8  # collectives in one gap; more is another program, not a lost line
 MOST_STARTS = 200  # places tried as the beginning of a log that begins in the middle
 MOST_GAPS = 64  # of one member
@@ -195,14 +196,10 @@ def _starts(members: list[Sequence]) -> list[Row]:
         if None in found.values():
             return []
         offsets = [found[member.content] or 0 for member in members]
+    if max(offsets) - min(offsets) > LARGEST_PLACE:
+        return []
     return [
-        {
-            **member.identity,
-            "nth": 0,
-            "missing": offset - min(offsets),
-            "later": member.height,
-            "is_lost": True,
-        }
+        {**member.identity, "nth": 0, "missing": offset - min(offsets), "later": member.height, "is_lost": True}
         for member, offset in zip(members, offsets, strict=True)
         if offset > min(offsets)
     ]
@@ -395,5 +392,5 @@ def _first_jump(member: Sequence, model: Sequence, start: int, shift: int) -> tu
         )
         return (start + place, missing) if is_copy else None
     rest = member.opcount.slice(start + place).diff().drop_nulls()
-    is_one_jump = missing > 0 and bool((rest >= 1).all())
+    is_one_jump = 0 < missing <= LARGEST_PLACE - start - place - shift and bool((rest >= 1).all())
     return (start + place, missing) if is_one_jump else None
