@@ -42,10 +42,14 @@ def find_divergent_calls(job: Job) -> Diagnosis | None:
         if not _went_on(job, key, nth) and not _is_several(job, key)
     ]
     if not candidates and not job.divergence:
+        collectives: dict[str, list[Row]] = {}
+        for edge in job.awaited_calls:
+            if edge["kind"] == "collective":
+                collectives.setdefault(edge["key"], []).append(edge)
         candidates = [
             diagnosis
-            for key in sorted({edge["key"] for edge in job.awaited_calls})
-            if (diagnosis := _judge_skipped_call(job, key)) is not None
+            for key, edges in sorted(collectives.items())
+            if (diagnosis := _judge_skipped_call(job, key, edges)) is not None
         ]
     if not candidates:
         return None
@@ -236,11 +240,11 @@ def _majority_signature(job: Job, key: str, nth: int, groups: dict[int, list[Row
     return agreed_signatures.pop() if len(expected) == 1 and agreed_signatures else None
 
 
-def _judge_skipped_call(job: Job, key: str) -> Diagnosis | None:
-    """Judge a call that some members lack although they made later ones: skipped by them, or extra on the others."""
-    edges = [edge for edge in job.awaited_calls if edge["key"] == key and edge["kind"] == "collective"]
-    if not edges:
-        return None
+def _judge_skipped_call(job: Job, key: str, edges: list[Row]) -> Diagnosis | None:
+    """Judge a call that some members lack although they made later ones: skipped by them, or extra on the others.
+
+    `edges`: the awaited collectives of the communicator.
+    """
     nth = min(edge["nth"] for edge in edges)
     calls = job.collectives_at(key, nth)
     callers = {row["rank_id"] for row in calls}

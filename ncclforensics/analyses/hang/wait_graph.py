@@ -32,6 +32,9 @@ MOST_PLACES = (
     8  # of one communicator at which ranks are behind: those behind at a later place wait for these themselves
 )
 
+MOST_INITS = 64  # of a job, or of the children of a communicator, of which all the ranks that they lack are listed
+FEW_AWAITED = 64  # of those that any other init lacks: else the edges of a rank's own init each are ranks x ranks
+
 VISIBLE = {
     "rank_id": pl.Int32(),
     "calls": pl.Int32(),  # call lines in this rank's log
@@ -160,16 +163,17 @@ def _init_edges(
         .join(largest, on="job")
         .filter((pl.col("nranks") == pl.col("largest")) & (pl.col("world") <= pl.col("nranks")))
     )
+    is_inside = pl.col("waits_for").is_in(inside["rank_id"].implode())
     joined = member.select("key", waits_for="rank_id").unique()
     with_log = rank.join(process.select(OWNER), on=OWNER, how="semi")
     ranks = with_log.join(unseen_start, on="rank_id", how="anti").select("job", waits_for="rank_id")
-    absent = _awaited(of_whole_job.select("key", "job").unique().join(ranks, on="job"), joined, ["key"])
+    absent = _awaited(of_whole_job, ranks.sort(is_inside, "waits_for"), joined, ["key"], "job")
     children = member.filter(pl.col("parent_key").is_not_null())
     waiting = children.filter(~pl.col("is_complete") & pl.col("end").is_null())
     present = children.select("parent_key", "child_number", waits_for="rank_id").unique()
-    parents = member.select(parent_key="key", waits_for="rank_id").unique()
+    parents = member.select(parent_key="key", waits_for="rank_id").unique().sort(is_inside, "waits_for")
     child = ["parent_key", "child_number"]
-    childless = _awaited(waiting.select(child).unique().join(parents, on="parent_key"), present, child)
+    childless = _awaited(waiting, parents, present, child, "parent_key")
     edges = pl.concat(
         [
             of_whole_job.join(absent, on="key").select(_INIT_COLUMNS),
@@ -184,9 +188,25 @@ def _init_edges(
     )
 
 
-def _awaited(expected: pl.DataFrame, present: pl.DataFrame, of: list[str]) -> pl.DataFrame:
-    """The ranks that are expected in an init (columns `of`) and not present, as one list."""
-    absent = expected.join(present, on=[*of, "waits_for"], how="anti")
+def _awaited(
+    waiting: pl.DataFrame, ranks: pl.DataFrame, present: pl.DataFrame, of: list[str], group: str
+) -> pl.DataFrame:
+    """The ranks of a group that are expected in an init (columns `of`) and not present, as one list.
+
+    `ranks`: those that wait in no init come first. Of the inits of a group, MOST_INITS list all
+    ranks, and the others FEW_AWAITED.
+    """
+    inits = waiting.group_by(*dict.fromkeys([*of, group])).agg(pl.col("created_pos").min()).sort("created_pos", *of)
+    inits = inits.with_columns(place=pl.int_range(pl.len()).over(group))
+    first, later = inits.filter(pl.col("place") < MOST_INITS), inits.filter(pl.col("place") >= MOST_INITS)
+    expected = [first.join(ranks, on=group).select(*of, "waits_for")]
+    if later.height:
+        numbered = ranks.with_columns(place=pl.int_range(pl.len()).over(group))
+        # Ranks that are present are left out below: an init that lacks any rank keeps one.
+        sizes = later.drop("place").join(present.group_by(of).agg(size=pl.len()), on=of, how="left", nulls_equal=True)
+        places = sizes.with_columns(place=pl.int_ranges(pl.col("size").fill_null(0) + FEW_AWAITED)).explode("place")
+        expected.append(places.join(numbered, on=[group, "place"]).select(*of, "waits_for"))
+    absent = pl.concat(expected).join(present, on=[*of, "waits_for"], how="anti")
     return absent.group_by(of).agg(pl.col("waits_for").unique().sort())
 
 
