@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclforensics import analyze
+from ncclforensics.analyses.host.dump_assembly import TOO_LARGE
 from ncclforensics.report.build import Report
 from ncclforensics.views.json_report import as_object
 from ncclforensics.views.text_report import text as as_text
@@ -360,6 +361,17 @@ def test_truncated_xml_gives_the_elements_before_the_cut(tmp_path: Path) -> None
 
     assert pairs(report)["GPU0", "GPU1"] == "NV18"
     assert problems(report) == ["XML at line 1: ends inside <nic>"]
+
+
+@pytest.mark.parametrize(("gpus", "is_machine"), [(72, True), (300, False)])
+def test_xml_of_more_gpus_than_a_machine_has_gives_no_paths(gpus: int, is_machine: bool, tmp_path: Path) -> None:
+    devices = [
+        f'<pci busid="{n:04x}:1b:00.0" class="0x030200"><gpu dev="{n}" sm="90" rank="{n}"/></pci>' for n in range(gpus)
+    ]
+    report = reported(tmp_path, f'<system version="1"><cpu numaid="0">\n{"".join(devices)}\n</cpu></system>\n')
+
+    assert len(pairs(report)) == (gpus * (gpus - 1) if is_machine else 0)
+    assert problems(report) == ([] if is_machine else [f"XML at line 1: {TOO_LARGE}"])
 
 
 def test_xml_that_is_nested_deeply_is_read_in_part(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from ncclforensics.analyses.host.damaged_dumps import PROBLEM
 from ncclforensics.analyses.host.dump_origin import MATRIX_FRAMES, PromptHosts, Row, host_at, prompt_hosts
 from ncclforensics.analyses.host.dumps import DEVICE_PAIR, DUMP
 from ncclforensics.analyses.host.machine_devices import GPU_LINK, MACHINE_DEVICE
-from ncclforensics.analyses.host.nccl_topology import device_rows, nvlink_rows, path_rows
+from ncclforensics.analyses.host.nccl_topology import device_rows, is_too_large, nvlink_rows, path_rows
 from ncclforensics.analyses.host.nccl_xml import Document, read_documents
 from ncclforensics.analyses.host.topology_matrix import ITSELF, Matrix, matrix_device_rows, read_matrices
 from ncclforensics.frames.registry import analysis
@@ -20,6 +20,7 @@ TABLES = {
     "links": GPU_LINK,
     "problems": PROBLEM,
 }
+TOO_LARGE = "describes more GPUs and NICs than a machine has; the paths between them are left out"
 ASSEMBLY = {name: pl.List(pl.Struct(columns)) for name, columns in TABLES.items()}
 
 
@@ -84,5 +85,5 @@ def _add_document(tables: dict[str, list[Row]], document: Document, prompts: Pro
     tables["pairs"] += ({**origin, "table": "path", **pair} for pair in path_rows(root))
     tables["problems"] += (
         {"source": source, "line": line, "problem": f"XML at line {line}: {problem}"}
-        for line, problem in document.problems
+        for line, problem in [*document.problems, *[(root.line, TOO_LARGE)] * is_too_large(root)]
     )

@@ -11,6 +11,7 @@ from ncclforensics.analyses.host.numbers import parse_transfer_rate
 from ncclforensics.data.names import parse_short_integer
 
 NVSWITCH_CLASS = "0x0680"
+MOST_PATHS = 1 << 16  # from GPUs to GPUs and NICs: 144 GPUs that share NVLink have 41,000
 
 
 def device_rows(root: Element) -> Iterator[dict[str, Any]]:
@@ -36,10 +37,26 @@ def device_rows(root: Element) -> Iterator[dict[str, Any]]:
             yield {"kind": kind, "device": pci.attributes.get("busid"), "line": pci.line, **_pci_columns(pci)}
 
 
-def path_rows(root: Element) -> Iterator[dict[str, Any]]:
-    """List the best path from each GPU to every other GPU and NIC: NVLink where there is one, else PCIe."""
+def _ends_of_paths(root: Element) -> tuple[list[Element], dict[str, Element]]:
+    """The GPUs of a topology, and its NICs by their names."""
     gpus = [gpu for gpu in root.all("gpu") if gpu.above("pci")]
-    nics = {name: nic for nic in root.all("net") if nic.above("pci") and (name := nic.attributes.get("name"))}
+    return gpus, {name: nic for nic in root.all("net") if nic.above("pci") and (name := nic.attributes.get("name"))}
+
+
+def is_too_large(root: Element) -> bool:
+    """Whether a topology has more paths than those of any machine: it is damaged, or put together of many."""
+    gpus, nics = _ends_of_paths(root)
+    return len(gpus) * (len(gpus) + len(nics)) > MOST_PATHS
+
+
+def path_rows(root: Element) -> Iterator[dict[str, Any]]:
+    """List the best path from each GPU to every other GPU and NIC: NVLink where there is one, else PCIe.
+
+    Nothing where there are more than MOST_PATHS.
+    """
+    gpus, nics = _ends_of_paths(root)
+    if is_too_large(root):
+        return
     links = {id(gpu): _link_counts(gpu) for gpu in gpus}
     lines = {(id(gpu), link.attributes.get("target")): link.line for gpu in gpus for link in gpu.all("nvlink", "xgmi")}
     for gpu in gpus:
