@@ -104,10 +104,14 @@ class Report:
 
     def problems(self, source: int) -> list[str]:
         """Return the problems of one source: of reading it, and of the dumps in it."""
-        problems = self.run.inputs[source].problems
+        return [*self.run.inputs[source].problems, *self._dump_problems.get(source, ())]
+
+    @cached_property
+    def _dump_problems(self) -> dict[int, list[str]]:
         if not self.run.has("dump_damage"):
-            return problems
-        return [*problems, *self.run["dump_damage"].filter(source=source)["problem"]]
+            return {}
+        damages = self.run["dump_damage"]
+        return dict(damages.group_by("source", maintain_order=True).agg("problem").iter_rows())
 
     @property
     def defects(self) -> list[Defect]:
