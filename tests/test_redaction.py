@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ncclforensics import analyze, cli
 from ncclforensics.report import redacted_run, redaction
 from ncclforensics.report.build import Report
-from ncclforensics.report.pseudonyms import Pseudonyms, is_secret
+from ncclforensics.report.pseudonyms import REMOVED, Pseudonyms, is_secret
 from ncclforensics.views import json_report, text_report
 from tests.incidents import ALL, INCIDENTS, Incident, answer
 
@@ -131,6 +131,55 @@ def test_identifying_text_is_replaced_and_other_text_stays(text: str, kept: bool
     assert (known().text(text) == text) is kept
 
 
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("lost 10.87.133.201-10.87.133.209 behind *10.87.133.201*", "87.133"),
+        ("node_10.87.133.201_rank3 10.87.133.201->10.87.133.202 10.87.133.201#29500", "87.133"),
+        ("ip-10-87-133-201 does not answer", "87-133"),
+        ("0xfe80000000000000bada5503009d1c37 fe80000000000000bada5503009d1c37", "9d1c37"),
+        ("bada.5537.9d1c enxbada55379d1c", "9d1c"),
+        ("Device Serial Number ba-da-55-03-00-9d-1c-37", "9d-1c"),
+        ("[SN] Serial number: MT2130X09D1C", "X09D1C"),
+        ("board_serial_number: MT2130X09D1C; MT2130X09D1C is lost", "X09D1C"),
+        ("Serial Number                         : 1652523012345", "1652523012345"),
+        (r"C:\Users\quagga\x.py", "quagga"),
+        ("~quagga/x.py", "quagga"),
+        ("~quagga/okapi.py", "okapi"),
+        ("session opened for user quagga(uid=1000)", "quagga"),
+        ("Accepted publickey for quagga from 10.1.2.3 port 22", "quagga"),
+        ("sudo[12]:   quagga : TTY=pts/0", "quagga"),
+        ("quagga+hpc@okapi.com", "quagga"),
+        ("arn:aws:s3:::oryx-models/ibex.pt", "oryx"),
+        ("arn:aws:iam::734991270011:role/okapi-train", "734991270011"),
+        ("S3_BUCKET=oryx-models, and oryx-models is empty", "oryx"),
+        ("Job <73499127> is submitted, 73499127", "73499127"),
+        ("raysubmit_kuduKudu73499127", "kuduKudu"),
+        ("JobId=73499127 JobName=okapi-sft", "okapi"),
+        ("srun --job-name=okapi-sft", "okapi"),
+        ("zebra.c.okapi-project.internal h7.okapi.xyz x_h7.okapi.com", "okapi"),
+    ],
+)
+def test_names_are_found_by_their_form(text: str, name: str) -> None:
+    assert name in text
+    assert name not in known().text(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "libfabric-1.22.0.1 and 12.8.0.57rc1, driver 570.86.15, mlx5_0 fw 28.41.1000",
+        "Serial Number : N/A, serial: off",
+        "bucket_cap_mb=25, bucket=3, BUCKET_SIZE=64",
+        "docker run -u 1000:1000 image; Bearer token",
+        "waiting for user input, ~12 s",
+        "torch.distributed.elastic.agent.server.api a.self.test nn.functional.at",
+    ],
+)
+def test_what_only_looks_like_a_name_stays(text: str) -> None:
+    assert known().text(text) == text
+
+
 def test_a_gid_follows_the_replacement_of_its_address() -> None:
     names = known()
 
@@ -155,10 +204,26 @@ def test_paths_are_replaced_folder_by_folder() -> None:
         "Authorization: Bearer 0123abcd",
         "env: HF_TOKEN=0123abcd PATH=/usr/bin",
         "cloning with ghp_0123abcd",
+        "dckr_pat_0123abcd sk_live_0123abcd ghu_0123abcd",
+        "SG.0123abcd0123abcd.0123abcd0123abcd",
+        "eyJraWQiOiJrdWR1In0.eyJzdWIiOiJrdWR1In0.0123abcd",
+        "ssh-ed25519 AAAAC3NzaC1lZDI1NTE50123abcd",
+        "-----BEGIN OPENSSH PRIVATE KEY-----0123abcd",
+        "curl -u alice:0123abcd -H 'Bearer 0123abcd'",
+        "machine api.wandb.ai login user password 0123abcd",
+        "wandb: 0123abcd0123abcd0123abcd0123abcd0123abcd",
     ],
 )
 def test_secrets_are_removed(text: str) -> None:
     assert "0123abcd" not in known().text(text)
+
+
+@pytest.mark.parametrize("secret", ["0123abcd/0123abcd==", "0123abcd=x", "0123abcd;0123abcd", "0123abcd 0123abcd"])
+def test_a_known_secret_is_removed_whatever_its_signs(secret: str) -> None:
+    names = known()
+    names.set(secret, REMOVED)
+
+    assert "0123abcd" not in names.text(f"{secret} is refused, as {secret}")
 
 
 def test_the_name_of_a_variable_decides_whether_its_value_is_secret() -> None:

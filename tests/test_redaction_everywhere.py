@@ -57,6 +57,16 @@ PLANTED = {
     "address of a page": ("https://quagga:pw@wiki.okapi.com/gnu?token=kudu", "kudu"),
     "IPv4": ("10.87.133.201", "10.87.133.201"),
     "IPv4 and port": ("10.87.133.201:29500", "10.87.133.201"),
+    "IPv4 between signs": ("x_10.87.133.201#1", "10.87.133.201"),
+    "host of an address": ("ip-10-87-133-201", "10-87-133"),
+    "GID without colons": ("fe80000000000000bada5503009d1c37", "bada5503009d1c37"),
+    "MAC with dots": ("bada.5537.9d1c", "5537.9d1c"),
+    "interface of a MAC": ("enxbada55379d1c", "bada55379d1c"),
+    "PCI serial number": ("ba-da-55-03-00-9d-1c-37", "00-9d-1c-37"),
+    "serial number": ("serial:MT2130X09D1C", "X09D1C"),
+    "home of a user": ("~quagga/gnu", "quagga"),
+    "mail with a plus": ("quagga+gnu@okapi.com", "quagga"),
+    "token of JSON": ("eyJraWQiOiJrdWR1In0.kudukudu", "kudu"),
     "IPv6": ("fe80::bada:55ff:fe37:9d1c", "55ff:fe37"),
     "IPv6 of an interface": ("eth0:fe80::bada:55ff:fe37:9d1c%eth0", "55ff:fe37"),
     "MAC": ("ba:da:55:37:9d:1c", "37:9d:1c"),
@@ -168,12 +178,12 @@ def test_nothing_that_is_planted_in_lines_leaves(name: str, tmp_path: Path) -> N
 
 
 def with_planted(value: Any, texts: list[str]) -> Any:
-    """A document in which every text that is no key is followed by one that is planted."""
+    """A document in which every text is one that is planted; keys, numbers and ids of communicators stay."""
     if isinstance(value, dict):
         return {key: with_planted(part, texts) for key, part in value.items()}
     if isinstance(value, list):
         return [with_planted(part, texts) for part in value]
-    if isinstance(value, str) and not value.isdigit():
+    if isinstance(value, str) and not value.isdigit() and not value.startswith("0x"):
         texts.append(texts.pop(0))
         return texts[-1]
     return value

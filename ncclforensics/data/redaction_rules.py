@@ -14,10 +14,11 @@ SECRET_PARTS = ("SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "APIKEY", "ACCESSK
 # Parts of names of variables that a capture does not write down, whatever their value.
 UNWRITTEN_PARTS = ("CRED", "AUTH", "PASS", "TOKEN", "KEY", "SECRET", "COOKIE", "SIGNATURE")
 # The first characters of tokens that are secret under any name: GitHub, Hugging Face, OpenAI, AWS,
-# Slack, GitLab, Google, NVIDIA NGC, npm, PyPI, JSON Web Tokens.
+# Slack, GitLab, Google, NVIDIA NGC, npm, PyPI, Docker, Stripe; JSON Web Tokens and keys of SSH, which are Base64.
 SECRET_BEGINNINGS = (
-    "ghp_", "gho_", "ghs_", "github_pat_", "hf_", "sk-", "AKIA", "ASIA", "xoxb-", "xoxp-", "xapp-", "glpat-", "AIza",
-    "ya29.", "nvapi-", "npm_", "pypi-AgE", "eyJhbGci",
+    "ghp_", "gho_", "ghs_", "ghu_", "ghr_", "github_pat_", "hf_", "api_org_", "sk-", "AKIA", "ASIA", "xoxb-", "xoxp-",
+    "xoxa-", "xoxe.", "xoxe-", "xoxs-", "xapp-", "glpat-", "gldt-", "glrt-", "AIza", "ya29.", "nvapi-", "npm_",
+    "pypi-AgE", "dckr_pat_", "sk_live_", "sk_test_", "eyJ", "AAAAB3NzaC1", "AAAAC3NzaC1", "AAAAE2VjZHNh",
 )  # fmt: skip
 PLAIN_NUMBER = 6  # digits; a shorter number is no secret, whatever the variable's name
 
@@ -30,7 +31,7 @@ USER_VARIABLES = (
 JOB_VARIABLES = (
     "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JOB_NAME", "SLURM_ARRAY_JOB_ID", "PBS_JOBID", "PBS_JOBNAME", "LSB_JOBID",
     "LSB_JOBNAME", "FLUX_JOB_ID", "JOB_ID", "JOB_NAME", "JOBID", "JOBNAME", "TORCHELASTIC_RUN_ID", "RDZV_ID", "RUN_ID",
-    "RUN_NAME", "WANDB_PROJECT", "WANDB_NAME", "WANDB_RUN_ID", "SKYPILOT_TASK_ID",
+    "RUN_NAME", "JobId", "JobName", "WANDB_PROJECT", "WANDB_NAME", "WANDB_RUN_ID", "SKYPILOT_TASK_ID",
 )  # fmt: skip
 
 EVERYWHERE = ("localhost", "localhost.localdomain", "master", "unknown", "none")  # host names that identify no host
@@ -71,11 +72,14 @@ TOP_DOMAINS = (
     "com", "org", "net", "edu", "gov", "mil", "int", "info", "biz", "io", "ai", "cloud", "dev", "app", "tech", "corp",
     "lan", "intra", "intranet", "internal", "local", "localdomain", "cluster", "hpc", "example", "test", "invalid",
     "arpa", "de", "uk", "fr", "it", "es", "nl", "ch", "at", "be", "se", "no", "fi", "dk", "pl", "cz", "eu", "us", "ca",
-    "au", "jp", "kr", "cn", "tw", "in", "br", "sg", "hk", "il", "ru", "za",
+    "au", "jp", "kr", "cn", "tw", "in", "br", "sg", "hk", "il", "ru", "za", "mx", "ie", "nz", "pt", "gr", "hu", "ro",
+    "ua", "tr", "ae", "sa", "qa", "th", "vn", "cl", "lu", "xyz", "site", "online", "systems", "science", "network",
 )  # fmt: skip
-# Ends of names of modules, too: `threading.local`. A host of such a domain has a digit or a dash in its first part.
+# Ends of names of modules, too: `threading.local`. A host of such a domain has a digit or a dash before its end.
 AMBIGUOUS_DOMAINS = (
     "local", "internal", "test", "app", "int", "in", "it", "no", "at", "be", "us", "dev", "cluster", "example", "info",
+    "mx", "ie", "nz", "pt", "gr", "hu", "ro", "ua", "tr", "ae", "sa", "qa", "th", "vn", "cl", "lu", "site", "online",
+    "systems", "network",
 )  # fmt: skip
 # Sites that messages of programs refer to; what follows in their addresses is public as well.
 PUBLIC_DOMAINS = (

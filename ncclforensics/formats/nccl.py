@@ -86,7 +86,13 @@ SUBSYSTEMS = {
 HOST_COLUMNS = {"job": ("node",), "inspector": ("node",), "ras": ("node",), "diagnostics": ("node",)}
 NO_HOST_COLUMNS = ("hca",)  # a NIC, printed where other versions print a host
 ID_COLUMNS = (("topology_node", "guid"), ("mnnvl", "uuid"), ("mnnvl", "serial"))
-SECRET_COLUMNS = (("setting", "variable", "value"), ("exported", "name", "value"))
+SECRET_COLUMNS = (
+    ("setting", "variable", "value"),
+    ("setting", "variable", "given"),
+    ("setting_refused", "variable", "given"),
+    ("exported", "name", "value"),
+    ("libfabric_setting", "setting", "value"),
+)
 # Prefix rules: the beginning of a line, up to the first character of its message.
 PREFIXES = ("_info", "_note", "_warn", "_attn", "_call", "_trace", "_plugin", "_signed")
 # Prefixes without host and process, as in excerpts, and the prefix rules they stand for.

@@ -28,7 +28,7 @@ _ASSIGNED = re.compile(
 _OPTION = re.compile(r"(?<!\S)--?([0-9A-Za-z_-]+) +([^\s-]\S*)")
 _INNER_PATH = re.compile(r"[^0-9A-Za-z._~/-]/(?!/)|^-+[A-Z]?/")  # an absolute path behind something else
 _LAST_DIGITS = re.compile(r"[0-9]+$")
-_USER_AT_HOST = re.compile(r"([0-9A-Za-z_][0-9A-Za-z_.-]*)@([0-9A-Za-z][0-9A-Za-z_.:-]*)")
+_USER_AT_HOST = re.compile(r"([0-9A-Za-z_][0-9A-Za-z_.+-]*)@([0-9A-Za-z][0-9A-Za-z_.:-]*)")
 # Prefixes that are kept because they show the kind of address; other addresses get a documentation prefix.
 _KEPT_NETWORKS = [
     ipaddress.ip_network(network)
@@ -38,6 +38,7 @@ _DOCUMENTATION_NETWORKS = {4: ipaddress.ip_network("203.0.0.0/8"), 6: ipaddress.
 _NOTHING = re.compile(r"(?!)")
 MOST_ASSIGNMENTS = 50  # one inside the value of another
 MOST_PARTS = 64  # of a name that is looked for part by part; longer ones are replaced wherever they stand
+SHORTEST_SERIAL = 6  # characters; a shorter number may be any
 SHORTEST_FAMILY = 3  # characters before the number in names of hosts: hosts of one family are numbered
 
 
@@ -75,7 +76,8 @@ class Pseudonyms:
 
     def _note_size(self, name: str) -> None:
         parts = list(filter(None, _PARTS.split(name)))
-        if len(parts) > MOST_PARTS:
+        is_torn = self.names[name] == REMOVED and _WORD.findall(name) != [name]  # a secret with signs that end a word
+        if len(parts) > MOST_PARTS or is_torn:
             self._long_names.add(name)
         elif parts and len(parts) not in (sizes := self._sizes.setdefault(parts[0], [])):
             sizes.append(len(parts))
@@ -116,8 +118,8 @@ class Pseudonyms:
         if is_family and "." not in name and family not in self._families:
             self._families.add(family)
             families = "|".join(re.escape(family) for family in sorted(self._families, key=len, reverse=True))
-            self._hosts_of_family = re.compile(rf"(?<![0-9A-Za-z-])(?:{families})[0-9]+(?![0-9A-Za-z])")
-            self._lists_of_hosts = re.compile(rf"(?<![0-9A-Za-z-])(?:{families})\[[0-9, -]+\]")
+            self._hosts_of_family = re.compile(rf"(?<![0-9A-Za-z])(?<![0-9A-Za-z]-)(?:{families})[0-9]+(?![0-9A-Za-z])")
+            self._lists_of_hosts = re.compile(rf"(?<![0-9A-Za-z])(?<![0-9A-Za-z]-)(?:{families})\[[0-9, -]+\]")
 
     def user(self, name: str) -> str:
         """Return the pseudonym of a user, unless it is one that many machines have."""
@@ -134,6 +136,19 @@ class Pseudonyms:
             self.set(name, f"{number:0{len(name)}d}")
             return self.names[name]
         return self._named(name, "job")
+
+    def serial_number(self, text: str) -> str:
+        """Return the pseudonym of a serial number."""
+        return text if len(text) < SHORTEST_SERIAL else self._named(text, "serial")
+
+    def bucket(self, name: str) -> str:
+        """Return the pseudonym of a bucket of an object store."""
+        return self._named(name, "bucket")
+
+    def _addresses(self, text: str) -> str:
+        """Redact an address of IPv4, or both ends of a range."""
+        addresses = [(word, identifiers.address(word)) for word in text.split("-")]
+        return "-".join(word if address is None else self._address_of(address, word) for word, address in addresses)
 
     def _named(self, name: str, kind: str) -> str:
         if name not in self.names:
@@ -163,12 +178,21 @@ class Pseudonyms:
             self.job(job)
         for user in identifiers.found(identifiers.USERS, text):
             self.user(user)
+        for number in identifiers.found(identifiers.SERIAL_NUMBERS, text):
+            self.serial_number(number)
+        for bucket in identifiers.found(identifiers.BUCKETS, text):
+            self.bucket(bucket)
+        text = identifiers.SECRET.sub(lambda found: f"{found[found.lastindex or 0]}{REMOVED}", text)
         text = _OPTION.sub(self._option, _ASSIGNED.sub(self._assignment, text))
         spans = [
             *((match.span(), self._url(match[1], match[2])) for match in identifiers.URL.finditer(text)),
             *((match.span(), REMOVED) for match in identifiers.TOKEN.finditer(text)),
             *((match.span(), self._uuid(match[0])) for match in identifiers.UUID.finditer(text)),
+            *((match.span(), f"{match[1]}:{REMOVED}") for match in identifiers.ARN.finditer(text)),
             *((match.span(), self._with_colons(match[0])) for match in identifiers.WITH_COLONS.finditer(text)),
+            *((match.span(), self._addresses(match[0])) for match in identifiers.IPV4.finditer(text)),
+            *((match.span(), self.host(match[0])) for match in identifiers.HOST_OF_ADDRESS.finditer(text)),
+            *((match.span(), f"enx{self._digits(match[1])}") for match in identifiers.INTERFACE_OF_MAC.finditer(text)),
             *((match.span(), self._named(match[0], "hosts")) for match in self._lists_of_hosts.finditer(text)),
         ]
         parts: list[str] = []
@@ -209,18 +233,8 @@ class Pseudonyms:
             is_address = place.startswith("[") or identifiers.address(host) is not None
             place = self._words(place) if is_address else self._place(scheme, host) + colon + port
             path = self.path(slash + path)[1:]
-        return "".join(
-            [
-                scheme,
-                "://",
-                f"{REMOVED}@" if at and asking else at,
-                place,
-                slash,
-                path,
-                question,
-                REMOVED * bool(question),
-            ]
-        )
+        asking = f"{REMOVED}@" if at and asking else at
+        return f"{scheme}://{asking}{place}{slash}{path}{question}{REMOVED * bool(question)}"
 
     def _place(self, scheme: str, host: str) -> str:
         is_network = scheme.startswith(("http", "tcp", "ucx", "ws", "ssh", "git", "grpc", "rdma", "verbs", "udp"))
@@ -228,7 +242,7 @@ class Pseudonyms:
             return self.names.get(host, host)
         if is_network or identifiers.is_domain(host):
             return self.host(host)
-        return self._named(host, "bucket")
+        return self.bucket(host)
 
     def _word(self, word: str) -> str:
         for host in self._hosts_of_family.findall(word):  # numbered as known ones are
@@ -238,7 +252,7 @@ class Pseudonyms:
         if inner := [match.end() - 1 for match in _INNER_PATH.finditer(word)]:
             ends = zip([0, *inner], [*inner, len(word)], strict=True)
             return "".join(self._word(word[first:last]) for first, last in ends)
-        if word.startswith(("/", "~/")) and len(word) > 1:
+        if word.startswith(("/", "~")) and "/" in word and len(word) > 1:
             path, colon, rest = word.partition(":")
             return self.path(path) + colon + (self._word(rest) if rest else "")
         plain = word.rstrip(".:")
@@ -255,7 +269,12 @@ class Pseudonyms:
             return self.host(plain) + end
         if identifiers.is_domain(plain):
             return plain + end if identifiers.is_public(plain) else self.host(plain) + end
-        return self._known(word)
+        before, line, domain = plain.rpartition("_")
+        return (
+            self._known(before) + line + self._word(domain + end)
+            if identifiers.is_domain(domain)
+            else self._known(word)
+        )
 
     def _user_at_host(self, user: str, host: str) -> str:
         redacted = self._word(host)
@@ -300,6 +319,8 @@ class Pseudonyms:
     def _folder(self, name: str, parent: str) -> str:
         if not name or name in redaction_rules.COMMON_FOLDERS or name in redaction_rules.COMMON_USERS:
             return name
+        if name.startswith("~"):
+            return f"~{self.user(name[1:])}"
         if parent in redaction_rules.HOMES and len(name) >= redaction_rules.SHORTEST_USER:
             return self.user(name)
         if name in self.names:

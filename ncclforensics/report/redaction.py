@@ -55,6 +55,10 @@ def assign_pseudonyms(run: Frames, map_file: Path | None = None) -> Pseudonyms:
             pseudonyms.user(user)
         for job in identifiers.found_in_file(identifiers.JOBS, text):
             pseudonyms.job(job)
+        for serial in identifiers.found_in_file(identifiers.SERIAL_NUMBERS, text):
+            pseudonyms.serial_number(serial)
+        for bucket in identifiers.found_in_file(identifiers.BUCKETS, text):
+            pseudonyms.bucket(bucket)
     return pseudonyms
 
 
