@@ -6,7 +6,8 @@ are the decompressed bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from operator import itemgetter
@@ -91,16 +92,17 @@ def beginning(source: Source, size: int = COMPARED) -> bytes:
         return b""
     data = b""
     try:
-        for piece in _pieces(source, size):
-            data += piece
-            if len(data) >= size:
-                break
+        with closing(_pieces(source, size)) as pieces:
+            for piece in pieces:
+                data += piece
+                if len(data) >= size:
+                    break
     except OSError:
         return b""  # a part of them could be taken for a copy; reported when the source is read
     return data[:size]
 
 
-def _pieces(source: Source, step: int = STEP) -> Iterator[bytes]:
+def _pieces(source: Source, step: int = STEP) -> Generator[bytes, None, None]:
     """The bytes of a source, with line ends as Unix has them; of a damaged archive, those that can be read.
 
     Raises OSError if a read fails.
@@ -123,16 +125,16 @@ def _which_ends_first(source: Source, other: Source) -> int | None:
 
     None where neither is known: they differ, or a read fails.
     """
-    first, second = _pieces(source), _pieces(other)
     data, other_data = b"", b""
-    while True:
-        try:
-            data, other_data = data or next(first, b""), other_data or next(second, b"")
-        except OSError:
-            return None
-        if not data or not other_data:
-            return bool(data) - bool(other_data)
-        size = min(len(data), len(other_data))
-        if data[:size] != other_data[:size]:
-            return None
-        data, other_data = data[size:], other_data[size:]
+    try:
+        with closing(_pieces(source)) as first, closing(_pieces(other)) as second:
+            while True:
+                data, other_data = data or next(first, b""), other_data or next(second, b"")
+                if not data or not other_data:
+                    return bool(data) - bool(other_data)
+                size = min(len(data), len(other_data))
+                if data[:size] != other_data[:size]:
+                    return None
+                data, other_data = data[size:], other_data[size:]
+    except OSError:
+        return None
