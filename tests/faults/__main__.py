@@ -33,7 +33,10 @@ ERRORS = {
     "tmp": (errno.ENOSPC, *HARMLESS),
 }
 OLD = b"the old file"
+HISTORY = ".db"  # a file that runs are added to
+INCIDENT = INCIDENTS / "one-rank-stops-before-an-allreduce"
 LOGS = ("nccl_rank0.log", "nccl_rank11.log")
+OTHER_LOG = "nccl_rank1.log"
 # The command line, with the folders that it reads and writes.
 COMMANDS = {
     "hang": "hang {in}/logs -o {out}/answer.txt",
@@ -43,6 +46,8 @@ COMMANDS = {
     "save": "save {in}/logs -o {out}/answer.ncclf",
     "saved": "hang {in}/run.ncclf -o {out}/answer.txt",
     "stdin": "hang - -o {out}/answer.txt",
+    "merge": "merge {out}/answer.ncclf {in}/run.ncclf {in}/other.ncclf",
+    "history": "history add {in}/logs --db {out}/runs.db",
     "diff": "diff {in}/run.ncclf {in}/logs -o {out}/answer.txt",
     "simulate": "simulate -o {out}/job --nodes 1 --steps 0",
     "collect": "collect -o {out}/incident --limit 5",
@@ -68,14 +73,16 @@ class Command:
         self.root = root
         folders = {name: str(root / name) for name in ERRORS}
         self.arguments = [part.format(**folders) for part in line.split()]
-        self.output = Path(self.arguments[self.arguments.index("-o") + 1])
+        self.output = Path([part for part in self.arguments if part.startswith(folders["out"])][-1])
+        self.is_history = self.output.suffix == HISTORY
+        self.replaces = "-o" in self.arguments and self.output.suffix != ""
 
     def run(self, library: ctypes.CDLL, below: str, number: int, error: int) -> Ended:
         """Run it; its n-th call on the files below a folder fails."""
         for name in ("out", "tmp"):
             shutil.rmtree(self.root / name, ignore_errors=True)
             (self.root / name).mkdir()
-        if self.output.suffix:
+        if self.replaces:
             self.output.write_bytes(OLD)
         errors, before = io.StringIO(), sys.stdin
         with (
@@ -90,7 +97,7 @@ class Command:
                 calls = library.fail_disarm()
                 stdin, sys.stdin = sys.stdin, before
                 stdin.close()
-        written = self.output.read_bytes() if self.output.is_file() else b""
+        written = self.output.read_bytes() if self.output.is_file() and not self.is_history else b""
         return Ended(code, errors.getvalue(), calls, library.fail_place().decode(), written)
 
     def faults(self, ended: Ended, good: Ended, error: int) -> Iterator[str]:
@@ -107,8 +114,16 @@ class Command:
             yield "not one message"
         elif ended.errors == good.errors and ended.written != good.written:
             yield "another answer without a message"
-        if self.output.suffix and (ended.written == OLD) == (ended.code in ANSWERED):
+        if self.is_history:
+            with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()) as errors:
+                code = cli.main(self.arguments)
+            if code != cli.Exit.OK:
+                yield f"the next run cannot add to the file: {errors.getvalue()}"
+        if self.replaces and (ended.written == OLD) == (ended.code in ANSWERED):
             yield "the old file is still there" if ended.written == OLD else "the old file is gone"
+        is_new_file = not self.replaces and not self.is_history and self.output.suffix != ""
+        if is_new_file and self.output.is_file() != (ended.code in ANSWERED):
+            yield "a file without an answer, or an answer without a file"
 
 
 def all_faults(library: ctypes.CDLL, name: str, root: Path, step: int) -> Iterator[dict[str, object]]:
@@ -139,8 +154,9 @@ def main() -> int:
         root = Path(folder)
         (root / "in" / "logs").mkdir(parents=True)
         for log in LOGS:
-            shutil.copy(INCIDENTS / "one-rank-stops-before-an-allreduce" / log, root / "in" / "logs")
+            shutil.copy(INCIDENT / log, root / "in" / "logs")
         cli.main(["save", str(root / "in" / "logs"), "-o", str(root / "in" / "run.ncclf")])
+        cli.main(["save", str(INCIDENT / OTHER_LOG), "-o", str(root / "in" / "other.ncclf")])
         tempfile.tempdir = str(root / "tmp")
         for name in given.only:
             for result in all_faults(library, name, root, given.step):

@@ -1,6 +1,7 @@
 /* Let the n-th call fail that reads, writes or changes files below a folder: loaded with LD_PRELOAD, armed by ctypes. */
 
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -80,10 +81,32 @@ OPEN(open64)
 TRANSFER(read, "read", void *)
 TRANSFER(write, "write", const void *)
 
+#define TRANSFER_AT(name, call, type)                                                                                  \
+    ssize_t name(int file, type buffer, size_t size, off64_t at) {                                                     \
+        REAL(name);                                                                                                    \
+        int turn = is_turn_of(call, file);                                                                             \
+        FAIL_IF(turn);                                                                                                 \
+        return real(file, buffer, turn && size > 1 ? size / 2 : size, at);                                             \
+    }
+TRANSFER_AT(pread64, "pread", void *)
+TRANSFER_AT(pwrite64, "pwrite", const void *)
+
 int fsync(int file) {
     REAL(fsync);
     FAIL_IF(is_turn_of("fsync", file));
     return real(file);
+}
+
+int fdatasync(int file) {
+    REAL(fdatasync);
+    FAIL_FOR_GOOD_IF(is_turn_of("fdatasync", file));
+    return real(file);
+}
+
+int ftruncate64(int file, off64_t size) {
+    REAL(ftruncate64);
+    FAIL_IF(is_turn_of("ftruncate", file));
+    return real(file, size);
 }
 
 /* The file is closed all the same, as by a server that reports only then that it has no space. */
@@ -110,4 +133,10 @@ int chmod(const char *path, mode_t mode) {
     REAL(chmod);
     FAIL_FOR_GOOD_IF(is_turn("chmod", path));
     return real(path, mode);
+}
+
+DIR *opendir(const char *path) {
+    REAL(opendir);
+    if (is_turn("opendir", path) && error_number != SHORTER && error_number != EINTR) return errno = error_number, NULL;
+    return real(path);
 }
