@@ -13,12 +13,14 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import polars as pl
 import pytest
 from textual.binding import Binding
+from textual.drivers import web_driver
 from textual.pilot import Pilot
 from textual.widgets import Input, Tree
 
@@ -35,6 +37,7 @@ from ncclforensics.tui.content.connections import Connections
 from ncclforensics.tui.content.logs import LineFilter
 from ncclforensics.tui.content.merged import Merger, Order
 from ncclforensics.tui.content.ranks import RankRow, State
+from ncclforensics.tui.drivers import MOST_COLUMNS, MOST_ROWS, Page
 from ncclforensics.tui.incident import Incident
 from ncclforensics.tui.log import Log
 from ncclforensics.tui.log_lines import LogLines
@@ -722,6 +725,7 @@ def test_a_browser_shows_the_verdict(served: str) -> None:
         ("/", "{own}", None, 403),
         ("/?{token}", "{own}", None, 200),
         ("/?{token}", "elsewhere.example", None, 403),
+        ("/?{token}", "[::1", None, 403),
         ("/download/key", "{own}", None, 403),
         ("/static/js/textual.js", "{own}", None, 200),
     ],
@@ -743,6 +747,25 @@ def test_only_who_has_the_token_joins_and_no_other_page(
     assert int(answer.split()[1]) == status
     if status == 200:
         assert "frame-ancestors 'none'" in answer
+
+
+def test_a_page_gets_no_screen_of_millions_of_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20000000")
+    monkeypatch.setenv("ROWS", "30")
+    monkeypatch.setattr(web_driver, "InputReader", lambda: None)  # which needs a pipe
+    sizes: list[Any] = []
+
+    async def resize() -> None:
+        page = Page(SimpleNamespace(post_message=lambda event: sizes.append(event.size)))
+        sizes.append(page._size)
+        for width, height in ((120, 40), (10**9, 10**9), (-1, "x")):
+            page.on_meta("resize", {"width": width, "height": height})
+
+    asyncio.run(resize())
+
+    first, *sizes = sizes
+    assert first == (MOST_COLUMNS, 30)
+    assert sizes == [(120, 40), (MOST_COLUMNS, MOST_ROWS), (1, 24)]
 
 
 def is_open(port: int) -> bool:

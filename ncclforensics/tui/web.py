@@ -89,7 +89,10 @@ class _Server(Server):
 
     def _is_own_name(self, host: str) -> bool:
         """Whether a request's host is an address, or a name of this machine: a foreign name may resolve to it."""
-        name = urlsplit(f"//{host}").hostname or ""
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:  # no host at all, such as `[`
+            return False
         own = {"localhost", socket.gethostname().lower(), socket.getfqdn().lower(), self.host.lower()}
         with suppress(ValueError):
             return bool(ip_address(name))
