@@ -222,6 +222,21 @@ def test_what_the_system_refuses_is_no_defect_to_report(
     )
 
 
+def test_a_failure_that_cannot_be_reported_is_no_finding(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise SystemError("returned NULL without setting an exception")
+
+    monkeypatch.setattr(cli, "app", fail)
+    monkeypatch.setattr("ncclforensics.cli.defects.version", fail)
+
+    assert cli.main(["hang", str(HUNG)]) == cli.Exit.DEFECT
+    assert capsys.readouterr().err.endswith(
+        "ncclforensics: the program failed (SystemError): is there enough memory?\n"
+    )
+
+
 def test_a_gzip_that_breaks_the_reader_is_a_problem_of_the_input(tmp_path: Path) -> None:
     """Damage of the input itself is no defect of the program."""
     data = gzip.compress(b"a line\n" * 10_000)

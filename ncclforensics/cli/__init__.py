@@ -132,11 +132,18 @@ def main(argv: list[str] | None = None) -> int:
         if str(error) == NO_THREAD:
             typer.echo("ncclforensics: no thread can be started: see `ulimit -u` and `ulimit -v`", err=True)
             return Exit.DEFECT
-        report_defects([Defect.of(f"the command {' '.join(sys.argv[1:2])}", error)])
+        _report_failure(error)
         return Exit.DEFECT
     finally:
         _remove_temporary_files()
     return Exit.USAGE
+
+
+def _report_failure(error: BaseException) -> None:
+    try:
+        report_defects([Defect.of(f"the command {' '.join(sys.argv[1:2])}", error)])
+    except BaseException:  # where memory is full, the report on that fails as well
+        typer.echo(f"ncclforensics: the program failed ({type(error).__name__}): is there enough memory?", err=True)
 
 
 def _remove_temporary_files() -> None:
