@@ -6,6 +6,7 @@ A target writes files into an empty folder. `TARGETS` has all of them by name.
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 import pickle
@@ -58,6 +59,30 @@ def lines_of_grammar(grammar: str, draw: Draw, folder: Path) -> None:
         else:
             lines = lines[:at] + own + mutate_lines(draw, lines[at:], others, 0.05)
         files[name] = b"\n".join(lines)[: LARGEST_CASE // len(logs)]
+    write(folder, files)
+
+
+def many_files(draw: Draw, folder: Path) -> None:
+    """Hundreds of small files in one folder, each of another format, and damaged in its own way."""
+    files: dict[str, bytes] = {}
+    logs = [data for incident in draw.choices(small_incidents(), k=5) for data in logs_of(incident, 2).values()]
+    for number in range(draw.choice((50, 100, 200))):
+        kind = draw.random()
+        if kind < 0.1:
+            value = mutate_value(draw, draw.choice(_json_documents())[1], draw.choice((0.001, 0.02)))
+            name, data = "document.json", _dumped(value).encode("utf-8", "replace")[:4000]
+        else:
+            grammar = draw.choice(grammar_file.names())
+            lines = draw.choices(examples_of(grammar) or (b"",), k=draw.choice((3, 10, 40)))
+            if kind < 0.3:  # as a part of a job's log
+                log = draw.choice(logs).split(b"\n")
+                at = draw.randrange(len(log))
+                lines = log[at : at + 10] + lines
+            data = b"\n".join(mutate_lines(draw, lines, all_examples(), draw.choice((0.3, 0.7, 1.0))))
+            name, data = f"{grammar}.log", data[:5000]
+        if draw.random() < 0.1:
+            data = mutate_bytes(draw, draw.choice((bytes, gzip.compress))(data))
+        files[f"node{number % 16}/{number}-{name}"] = data
     write(folder, files)
 
 
@@ -334,6 +359,7 @@ def _mutated_frame(draw: Random, data: bytes) -> bytes:
 
 TARGETS: dict[str, Target] = {
     **{f"grammar-{name}": partial(lines_of_grammar, name) for name in grammar_file.names()},
+    "many-files": many_files,
     "copies": copies,
     "incidents": faulty_incident,
     "json-documents": json_documents,
@@ -345,5 +371,6 @@ TARGETS: dict[str, Target] = {
     "saved-runs": saved_runs,
 }
 # How often each is drawn: a grammar is one of sixty.
-WEIGHTS = {"copies": 8, "incidents": 25, "json-documents": 8, "flight-recorders": 10, "compressed": 3, "archives": 4,
+WEIGHTS = {"many-files": 15, "copies": 8,
+           "incidents": 25, "json-documents": 8, "flight-recorders": 10, "compressed": 3, "archives": 4,
            "folders": 8, "records": 6, "saved-runs": 8}  # fmt: skip
