@@ -26,6 +26,7 @@ OPERATIONS = ("sum", "prod", "max", "min", "avg")
 REDUCTIONS = ("AllReduce", "Reduce", "ReduceScatter")
 ROOTED = ("Broadcast", "Reduce", "Gather", "Scatter")
 MESSAGES = ("Send", "Recv")
+POINT_TO_POINT = (*MESSAGES, "PutSignal", "Signal", "WaitSignal")  # all other calls are collectives
 PAIRWISE = (*MESSAGES, "AlltoAll", "AllToAll")  # every pair of ranks connects
 
 # Worst first: of several jobs in one folder, the worst verdict is reported as `hang`.

@@ -14,7 +14,16 @@ from ncclforensics.grammar import folders
 Analysis = Callable[..., pl.DataFrame]
 # Frames that `frames.run.Run` provides itself.
 RUN_FRAMES = frozenset(
-    {"source", "speaker", "repeated_line", "call_template", "call_occurrence", "expected_machine", "threshold"}
+    {
+        "source",
+        "speaker",
+        "repeated_line",
+        "calls_between",
+        "call_template",
+        "call_occurrence",
+        "expected_machine",
+        "threshold",
+    }
 )
 
 

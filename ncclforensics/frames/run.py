@@ -114,10 +114,23 @@ class Run:
         for name in ("_process_names", "_ends", "kinds"):
             self.__dict__.pop(name, None)
 
+    def count_calls(self, wanted: pl.DataFrame) -> None:
+        """Count the calls between the windows on the communicators named in `wanted` (columns `source`, `comm`)."""
+        pointers: dict[int, list[str]] = {}
+        for source, comm in wanted.iter_rows():
+            pointers.setdefault(source, []).append(comm)
+        self._records.count_calls(pointers)
+        self._frames.clear()
+
     def read_until_decided(self) -> None:
-        """Read on until the frame `read_next` asks for nothing more."""
-        while not (read_next := self["read_next"]).is_empty():
-            self.read_on(read_next)
+        """Read on until no frame asks for more."""
+        while True:
+            if (uncounted := self["uncounted_communicator"]).height:
+                self.count_calls(uncounted)
+            elif (wanted := self["read_next"]).height or (wanted := self["read_to_verify"]).height:
+                self.read_on(wanted)
+            else:
+                return
 
     @property
     def tally(self) -> pl.DataFrame:
@@ -172,6 +185,8 @@ class Run:
             return {name: pl.DataFrame([asdict(self.settings.thresholds)], schema=THRESHOLD_COLUMNS)}
         if name == "speaker":
             return {name: self._speakers()}
+        if name == "calls_between":
+            return {name: self._records.counted_calls}
         if name == "repeated_line":
             return {name: self._repeated_lines()}
         if name in (TEMPLATES, OCCURRENCES):

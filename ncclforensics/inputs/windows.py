@@ -28,7 +28,7 @@ Lines = pl.DataFrame | lines.Stretch
 
 @dataclass(slots=True)
 class InputReader:
-    """One source, and how far it has been read. `start`, `widen` and `finish` yield lines, each line once."""
+    """One source, and how far it has been read. `start`, `widen…` and `finish` yield lines, each line once."""
 
     source: Source
     number: int
@@ -79,6 +79,10 @@ class InputReader:
         yield from self._with_errors_reported(
             self._grow(factor * before if head else before, factor * after if tail else after)
         )
+
+    def widen_head(self, stop: int) -> Iterator[Lines]:
+        """Let the window at the head end at this byte of the file."""
+        yield from self._with_errors_reported(self._grow(stop, self.source.size - self.tail_start))
 
     def finish(self) -> Iterator[Lines]:
         """Read everything between the windows."""
@@ -232,6 +236,20 @@ class InputReader:
         if TIME in rows.columns and rows.height and (not self.is_windowed or int(rows["line"][-1]) == -1):
             times = rows[TIME].drop_nulls()
             self.last_time = str(times[-1]) if times.len() else self.last_time
+
+    def bytes_between(self) -> Iterator[bytes]:
+        """The bytes between the windows, some whole lines at a time. Raises OSError."""
+        position, held = self.head_stop, b""
+        with self.source.open() as stream:
+            stream.seek(position)
+            while data := stream.read(min(self.policy.window, self.tail_start - position)):
+                position += len(data)
+                data = held + data
+                end = data.rfind(b"\n") + 1 or len(data)  # a line longer than a window is yielded in parts
+                held = data[end:]
+                yield data[:end]
+        if held:
+            yield held
 
     def _grow(self, head: int, tail: int) -> Iterator[Lines]:
         """Make the windows `head` and `tail` bytes long; a window never shrinks."""

@@ -50,8 +50,12 @@ class InputFormat:
     @property
     def is_plain(self) -> bool:
         """Whether lines are parsed as they stand in the input."""
-        is_whole = self.outer_width is None and self.inner_width is None and self.cut_width is None
-        return is_whole and not self.prefixes and not self.is_marked
+        return self.keeps_lines and not self.prefixes
+
+    @property
+    def keeps_lines(self) -> bool:
+        """Whether a line of the input is one line that was printed, with all its text."""
+        return self.outer_width is None and self.inner_width is None and self.cut_width is None and not self.is_marked
 
     @property
     def has_learned_tag(self) -> bool:

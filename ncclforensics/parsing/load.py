@@ -15,6 +15,7 @@ from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.sources import Source
 from ncclforensics.inputs.windows import InputReader, Lines
 from ncclforensics.parsing.alike_rows import AlikeRows
+from ncclforensics.parsing.calls_between import CALLS_BETWEEN, CountedCalls, count_calls
 from ncclforensics.parsing.concurrency import DEFECTS, ordered_map
 from ncclforensics.parsing.detect_formats import InputFormat, detect_formats, reject_non_log
 from ncclforensics.parsing.parser import COUNTS, NO_HOSTS, NO_TALLY, SPEAKER, Parsed
@@ -42,6 +43,7 @@ class Records:
         self.tallies: list[pl.DataFrame] = []
         self.speakers: list[pl.DataFrame] = [pl.DataFrame(schema=SPEAKER)]
         self.repeated_lines: list[pl.DataFrame] = [no_repeats()]  # lines that stand for many equal ones
+        self.calls_between: dict[int, list[tuple[int, str, int | None]]] = {}  # by input
         self._events: dict[str, AlikeRows] = {}  # parsed frame -> what bounds it, if it is one of events
         self._formats: dict[int, InputFormat] = {}
         self.defects: list[Defect] = []  # of reading and parsing; analyses and rules add theirs
@@ -158,11 +160,41 @@ class Records:
             end = reach[reader.number]
             return reader.finish() if end == "all" else reader.widen(factor, head=end == "head", tail=end == "tail")
 
+        for number in reach.keys() & self.calls_between.keys():
+            del self.calls_between[number]
         for number in sorted(reach.keys() & self._partly_read.keys()):
             found, known = self._partly_read.pop(number)
             self._add_records(self.inputs[number], found.records(self.inputs[number].read_document()), known)
         readers = self._lines_of([reader for reader in self.inputs if reader.number in reach])
         self._parse(readers, more, {number: end == "all" for number, end in reach.items()})
+
+    def count_calls(self, pointers: Mapping[int, Sequence[str]]) -> None:
+        """Count the calls between the windows: number of an input -> pointers of its communicators.
+
+        Where other lines between them name a communicator, these are read, and nothing is counted yet.
+        """
+        pattern = self.dialect.candidates[0].pattern
+
+        def count(number: int) -> CountedCalls:
+            reader = self.inputs[number]
+            is_countable = self._formats[number].keeps_lines and not reader.numbers.stretches
+            return count_calls(reader, pattern, pointers[number]) if is_countable else CountedCalls()
+
+        with ThreadPoolExecutor(self.policy.threads) as pool:
+            counted = dict(zip(pointers, pool.map(count, pointers), strict=True))
+        named_until = {number: counts.named_until for number, counts in counted.items() if counts.named_until}
+        for number in counted.keys() - named_until.keys():
+            calls = counted[number].calls
+            self.calls_between[number] = [(number, pointer, calls.get(pointer)) for pointer in pointers[number]]
+        readers = self._lines_of([self.inputs[number] for number in sorted(named_until)])
+        more = dict.fromkeys(named_until, False)
+        self._parse(readers, lambda reader: reader.widen_head(named_until[reader.number]), more)
+
+    @property
+    def counted_calls(self) -> pl.DataFrame:
+        """The calls between windows that were counted (columns CALLS_BETWEEN)."""
+        rows = [row for number in sorted(self.calls_between) for row in self.calls_between[number]]
+        return pl.DataFrame(rows, schema=CALLS_BETWEEN, orient="row")
 
     def _lines_of(self, readers: Sequence[InputReader]) -> list[InputReader]:
         return [reader for reader in readers if reader.number in self._formats]

@@ -30,6 +30,7 @@ def read_next(
     recorded_rank: pl.DataFrame,
     recorder_next: pl.DataFrame,
     member: pl.DataFrame,
+    unexplained_difference: pl.DataFrame,
 ) -> pl.DataFrame:
     """The files of which more must be read, and where; no rows if the windows suffice."""
     dumps = recorder_next.with_columns(reach=pl.lit("all"))
@@ -45,6 +46,7 @@ def read_next(
         partly_read.join(process.select(pl.col("sources").explode().alias("source")), on="source", how="anti"),
         # The ordinal of these calls is unknown until the calls before them are counted.
         tail.filter(pl.col("ordinal").is_null()).select("source"),
+        unexplained_difference.select("source"),
         # A dump that lies between the windows may be of another rank.
         stack_dump.select("source"),
     ]

@@ -2,7 +2,8 @@
 
 `opCount` is no call counter in most versions (formats: NCCL's collective lines, section 5.3), so calls are numbered
 here: from 0 at the communicator's Init START, or from the first call in the logs. If only the two ends of a file were
-read, the number of a call in the tail is its `opCount`, provided that it has counted every call on this communicator.
+read, the number of a call in the tail is its `opCount`, provided that it has counted every call on this communicator;
+else the calls between the windows are counted, where their lines are all that names the communicator there.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import polars as pl
 
 from ncclforensics.analyses.job.call_alignment import corrected
 from ncclforensics.analyses.job.repeated_lines import without_repeated
-from ncclforensics.data.names import ELEMENT_BYTES
+from ncclforensics.data.names import ELEMENT_BYTES, POINT_TO_POINT
 from ncclforensics.data.versions import Version, releases
 from ncclforensics.frames.columns import OWNER, with_line
 from ncclforensics.frames.registry import analysis
@@ -22,7 +23,7 @@ ARGUMENTS = ("count", "datatype", "op", "root")
 _PRINTED_IN_BYTES = pl.Series(["AllGather", "Broadcast"], dtype=pl.Categorical()).implode()
 PRINTS_ELEMENTS_FROM = (2, 22)
 USER_OP = 5  # numbers from here on are of reductions that the process made itself (ncclRedOpCreatePreMulSum)
-_POINT_TO_POINT = pl.Series(["Send", "Recv", "PutSignal", "Signal", "WaitSignal"], dtype=pl.Categorical()).implode()
+_POINT_TO_POINT = pl.Series(POINT_TO_POINT, dtype=pl.Categorical()).implode()
 # From 2.27 (first released as 2.27.3) opCount counts only operations of the network proxy: it differs between ranks.
 OPCOUNT_UNRELIABLE_FROM = (2, 27)
 
@@ -122,6 +123,7 @@ def logged_call(
     process: pl.DataFrame,
     source: pl.DataFrame,
     version: pl.DataFrame,
+    calls_between: pl.DataFrame,
 ) -> pl.DataFrame:
     """Every call with its rank and its number on its communicator, counted as the logs show it."""
     occurrences = [call_occurrence.select("pos", "opcount", call_line="call_template")]
@@ -155,7 +157,31 @@ def logged_call(
     use_opcount = pl.col("in_tail").any().over("key") & _opcount_counts_calls(version)
     ordinal = pl.when(use_opcount).then("opcount").when(~pl.col("in_tail")).then("ordinal")
     nth_by_position = pl.when(use_opcount).then("opcount").when(~pl.col("in_tail")).then("nth")
-    return calls.with_columns(ordinal=ordinal, nth=pl.when("collective").then(nth_by_position))
+    numbered = calls.with_columns(ordinal=ordinal, nth=pl.when("collective").then(nth_by_position))
+    if calls_between.is_empty():
+        return numbered
+    counted = calls["ordinal"] + _calls_between(member, calls_between).gather(calls["member"])
+    return numbered.with_columns(counted=counted).with_columns(
+        pl.when(_fits_counter() & pl.col("in_tail")).then(pl.coalesce(name, "counted")).otherwise(name).alias(name)
+        for name in ("ordinal", "nth")
+    )
+
+
+def _calls_between(member: pl.DataFrame, calls_between: pl.DataFrame) -> pl.Series:
+    """How many calls every member made on its communicator between the windows of its file; null if unknown."""
+    counted = member.select("source", "comm").join(
+        calls_between, on=["source", "comm"], how="left", maintain_order="left"
+    )
+    return counted["calls"].cast(CALL["ordinal"])
+
+
+def _fits_counter() -> pl.Expr:
+    """Whether all calls of a communicator are collectives, and no counter is ahead of the number of its call.
+
+    No call raises the counter by more than one: where it is ahead, lines are lost.
+    """
+    is_behind = (pl.col("opcount") <= pl.coalesce("counted", "ordinal")).fill_null(True)
+    return (pl.col("collective") & is_behind).all().over("key")
 
 
 def _count_within(membership: pl.Series, memberships: int) -> pl.Series:

@@ -1,0 +1,171 @@
+"""Calls between windows are counted instead of parsed where no counter of NCCL numbers them (2.27 and later)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ncclforensics.formats import dialect
+from ncclforensics.frames.open_run import open_run
+from ncclforensics.frames.run import Run
+from ncclforensics.inputs.read_policy import ReadPolicy
+from ncclforensics.inputs.sources import find
+from ncclforensics.inputs.windows import InputReader
+from ncclforensics.parsing.calls_between import POINTER, count_calls
+from ncclforensics.report.build import build_report
+from ncclforensics.simulate.generate import Fault, FaultKind, Finish, Plan, generate
+from ncclforensics.simulate.handling import Handling
+from ncclforensics.views.json_report import as_object
+from tests.budget import examples
+from tests.test_generated_runs import answer, reported
+
+CALL = dialect().candidates[0].pattern
+PREFIX = "gpu-a012:41887:41887 [3] NCCL INFO "
+
+
+def made(pointer: str) -> str:
+    return (
+        f"{PREFIX}AllReduce: opCount 0 sendbuff 0x7f00 recvbuff 0x7f10 count 1024 datatype 9 op 0 root 0 "
+        f"comm {pointer} [nranks=8] stream 0x55d1\n"
+    )
+
+
+def created(pointer: str) -> str:
+    return (
+        f"{PREFIX}ncclCommInitRank comm {pointer} rank 3 nranks 8 cudaDev 3 nvmlDev 3 busId 5d000 commId 0x8f3b - "
+        "Init START\n"
+    )
+
+
+def windows_of(folder: str | Path, window: int = 8 << 10) -> Run:
+    run = open_run(find([str(folder)]), ReadPolicy(window=window, small_file=2 * window))
+    run.read_until_decided()
+    return run
+
+
+def between(folder: Path, text: str) -> InputReader:
+    """A reader whose windows leave this text between them."""
+    log = folder / "rank3.log"
+    log.write_text("head\n" + text + "tail\n", encoding="utf-8")
+    reader = InputReader(find([str(log)])[0], 0, ReadPolicy(window=500))
+    reader.head_stop, reader.tail_start = 5, 5 + len(text)
+    return reader
+
+
+def test_calls_are_counted_by_communicator_whatever_stands_between_them(tmp_path: Path) -> None:
+    text = made("0xa1") * 40 + "step 7 loss 0.3\n" * 5 + made("0xb1") * 3 + made("0xa1")
+
+    assert count_calls(between(tmp_path, text), CALL, ["0xa1", "0xb1"]).calls == {"0xa1": 41, "0xb1": 3}
+
+
+def test_calls_on_a_communicator_that_the_windows_do_not_show_are_not_counted(tmp_path: Path) -> None:
+    counted = count_calls(between(tmp_path, made("0xa1") * 9 + made("0xc1")), CALL, ["0xa1"])
+
+    assert (counted.calls, counted.named_until) == ({}, 0)
+
+
+def test_a_communicator_created_between_the_windows_has_to_be_read_first(tmp_path: Path) -> None:
+    text = made("0xa1") * 9 + created("0xa1")
+
+    counted = count_calls(between(tmp_path, text + made("0xa1") * 99), CALL, ["0xa1"])
+
+    assert counted.calls == {}
+    assert 5 + len(text) <= counted.named_until < 5 + len(text) + 1000
+
+
+@pytest.mark.parametrize("frame", ["communicator", "ending", "revocation"])
+def test_every_line_that_creates_or_ends_a_communicator_names_it_as_a_call_does(frame: str) -> None:
+    shape = next(shape for shape in dialect().shapes if shape.frame == frame)
+
+    assert all(CALL.delimiters[POINTER][0] in example for example in shape.examples)
+
+
+@pytest.mark.parametrize("handling", [(), (Handling.KUBECTL,), (Handling.JSON_LINES,)])
+def test_only_the_logs_of_the_named_rank_and_two_others_are_read_whole(
+    handling: tuple[Handling, ...], tmp_path: Path
+) -> None:
+    plan = Plan(
+        nodes=2, gpus_per_node=8, tp=8, layers=2, steps=60, version="2.27.7", finish=Finish.KILLED, handling=handling,
+        fault=Fault(FaultKind.LAGGING, (11,), "tp"),
+    )  # fmt: skip
+    generate(plan, tmp_path)
+
+    run = windows_of(tmp_path)
+    windows, whole = as_object(build_report(run)), answer([str(tmp_path)], whole=True)
+
+    assert reported(windows) == reported(whole)
+    assert windows["hang"]["operation"] == whole["hang"]["operation"]
+    assert windows["hang"]["culprits"] == [11]
+    read_whole = [reader.source.path for reader in run.inputs if reader.is_whole]
+    assert len(read_whole) == 3
+    assert any(path.endswith("rank11.log") for path in read_whole)
+
+
+def without_lines(log: Path, lost: list[int]) -> None:
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join(line for number, line in enumerate(lines) if number not in lost))
+
+
+def test_a_rank_whose_log_lost_lines_between_the_windows_is_not_named_for_them(tmp_path: Path) -> None:
+    plan = Plan(nodes=2, gpus_per_node=4, tp=4, layers=2, steps=60, version="2.27.7", finish=Finish.KILLED,
+                fault=Fault(FaultKind.LAGGING, (6,), "tp"))  # fmt: skip
+    generate(plan, tmp_path)
+    log = tmp_path / "nccl_rank1.log"
+    calls = [number for number, line in enumerate(log.read_bytes().splitlines()) if b"AllReduce: opCount" in line]
+    without_lines(log, [calls[len(calls) // 2]])
+
+    windows, whole = as_object(build_report(windows_of(tmp_path))), answer([str(tmp_path)], whole=True)
+
+    assert windows["hang"]["culprits"] == whole["hang"]["culprits"] == [6]
+    assert windows["hang"]["certainty"] == whole["hang"]["certainty"]
+
+
+@st.composite
+def damaged_runs(draw: st.DrawFn) -> tuple[Plan, int, str, int]:
+    """A plan of a run without messages, a rank whose log is damaged between its windows, how, and where."""
+    nodes, gpus, tp = draw(st.sampled_from([(2, 4, 4), (2, 4, 1), (2, 2, 2), (1, 8, 4)]))
+    kind = draw(st.sampled_from([None, FaultKind.LAGGING, FaultKind.OTHER_COUNT, FaultKind.SKIPPED_CALL]))
+    fault = None
+    if kind is not None:
+        fault = Fault(kind, (draw(st.integers(0, nodes * gpus - 1)),), "tp" if tp > 1 else "world", 0)
+    plan = Plan(
+        nodes=nodes, gpus_per_node=gpus, tp=tp, layers=draw(st.integers(1, 2)), steps=draw(st.integers(20, 40)),
+        version=draw(st.sampled_from(["2.27.7", "2.30.7"])), seed=draw(st.integers(0, 2**16)),
+        finish=Finish.CLEAN if kind is None else Finish.KILLED, fault=fault,
+    )  # fmt: skip
+    damage = draw(st.sampled_from(["none", "lost", "torn", "text", "new communicator"]))
+    return plan, draw(st.integers(0, nodes * gpus - 1)), damage, draw(st.integers(30, 70))
+
+
+def damage_log(log: Path, damage: str, percent: int) -> None:
+    lines = log.read_bytes().splitlines(keepends=True)
+    place = len(lines) * percent // 100
+    damaged = {
+        "none": [lines[place]],
+        "lost": [],
+        "torn": [lines[place][:99], b"step 7 loss 0.3\n", lines[place][99:]],
+        "text": [lines[place], b"step 7 loss 0.3\n"],
+        "new communicator": [lines[place], created("0x77").encode()],
+    }
+    log.write_bytes(b"".join([*lines[:place], *damaged[damage], *lines[place + 1 :]]))
+
+
+@examples(6)
+@given(run=damaged_runs())
+def test_counting_gives_the_verdict_of_a_full_read_whatever_stands_between_the_windows(
+    run: tuple[Plan, int, str, int],
+) -> None:
+    plan, rank, damage, percent = run
+    with TemporaryDirectory() as folder:
+        generate(plan, Path(folder))
+        damage_log(Path(folder) / f"nccl_rank{rank}.log", damage, percent)
+
+        windows, whole = as_object(build_report(windows_of(folder))), answer([folder], whole=True)
+
+    assert [windows["hang"][name] for name in ("verdict", "culprits", "certainty")] == [
+        whole["hang"][name] for name in ("verdict", "culprits", "certainty")
+    ]
