@@ -59,19 +59,25 @@ def between(folder: Path, text: str) -> InputReader:
 def test_calls_are_counted_by_communicator_whatever_stands_between_them(tmp_path: Path) -> None:
     text = made("0xa1") * 40 + "step 7 loss 0.3\n" * 5 + made("0xb1") * 3 + made("0xa1")
 
-    assert count_calls(between(tmp_path, text), CALL, ["0xa1", "0xb1"]).calls == {"0xa1": 41, "0xb1": 3}
+    assert count_calls(between(tmp_path, text), CALL, "opcount", ["0xa1", "0xb1"]).calls == {"0xa1": 41, "0xb1": 3}
 
 
 def test_calls_on_a_communicator_that_the_windows_do_not_show_are_not_counted(tmp_path: Path) -> None:
-    counted = count_calls(between(tmp_path, made("0xa1") * 9 + made("0xc1")), CALL, ["0xa1"])
+    counted = count_calls(between(tmp_path, made("0xa1") * 9 + made("0xc1")), CALL, "opcount", ["0xa1"])
 
     assert (counted.calls, counted.named_until) == ({}, 0)
+
+
+def test_calls_are_not_counted_where_one_is_torn(tmp_path: Path) -> None:
+    torn = made("0xa1")[:99] + "step 7 loss 0.3\n" + made("0xa1")[99:]
+
+    assert count_calls(between(tmp_path, made("0xa1") * 9 + torn), CALL, "opcount", ["0xa1"]).calls == {}
 
 
 def test_a_communicator_created_between_the_windows_has_to_be_read_first(tmp_path: Path) -> None:
     text = made("0xa1") * 9 + created("0xa1")
 
-    counted = count_calls(between(tmp_path, text + made("0xa1") * 99), CALL, ["0xa1"])
+    counted = count_calls(between(tmp_path, text + made("0xa1") * 99), CALL, "opcount", ["0xa1"])
 
     assert counted.calls == {}
     assert 5 + len(text) <= counted.named_until < 5 + len(text) + 1000

@@ -31,12 +31,14 @@ class CountedCalls:
     named_until: int = 0
 
 
-def count_calls(reader: InputReader, pattern: Pattern, pointers: Sequence[str]) -> CountedCalls:
+def count_calls(reader: InputReader, pattern: Pattern, counter: str, pointers: Sequence[str]) -> CountedCalls:
     """Count the calls between the windows. `pattern`: that of a call; `pointers`: the communicators that windows show.
 
-    Nothing is counted where calls are made on other communicators, too.
+    Nothing is counted where calls are made on other communicators, too, or where a call is torn: the column `counter`
+    then stands on another line.
     """
     before, _, after = (part.encode() for part in pattern.delimiters[POINTER])
+    begin = pattern.delimiters[counter][0].encode()
     texts = [before + pointer.encode() + after for pointer in pointers]
     calls = [0] * len(texts)
     position, named_until, has_others = reader.head_stop, 0, False
@@ -48,7 +50,7 @@ def count_calls(reader: InputReader, pattern: Pattern, pointers: Sequence[str]) 
             if data.count(b"\n") == sum(found):  # most often there is nothing else, and lines are counted fast
                 continue
             named = data.count(before)
-            has_others |= named != sum(found)
+            has_others |= named != sum(found) or any(after in line and begin not in line for line in data.split(b"\n"))
             if named != data.count(after):
                 named_until = position
     except OSError:  # reported when the rest is read

@@ -178,7 +178,9 @@ class Records:
         def count(number: int) -> CountedCalls:
             reader = self.inputs[number]
             is_countable = self._formats[number].keeps_lines and not reader.numbers.stretches
-            return count_calls(reader, pattern, pointers[number]) if is_countable else CountedCalls()
+            return (
+                count_calls(reader, pattern, self.dialect.counter, pointers[number]) if is_countable else CountedCalls()
+            )
 
         with ThreadPoolExecutor(self.policy.threads) as pool:
             counted = dict(zip(pointers, pool.map(count, pointers), strict=True))
