@@ -8,7 +8,7 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
-from ncclforensics.analyses.hang.wait_cycle import find_ranks_past_their_call, holds_several
+from ncclforensics.analyses.hang.wait_cycle import culprits_without, find_ranks_past_their_call, holds_several
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.variables import STACKS_OF_HOST, stacks_of
 
@@ -33,15 +33,17 @@ def weigh_left_out_calls(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
             "rank left it out, and its log did not lose the line, their calls differ"
         )
         diagnosis.lower_certainty("possible")
-    _weigh_later_calls(job, diagnosis)
+    if open_answer := _weigh_later_calls(job, diagnosis):
+        return open_answer
     weigh_unfinished_logs(job, diagnosis)
     return _judge_messages_of_unknown_peers(job, diagnosis)
 
 
-def _weigh_later_calls(job: Job, diagnosis: Diagnosis) -> None:
+def _weigh_later_calls(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
     """Lower a diagnosis of ranks that made a call which the program has behind the one that they lack.
 
     They did not stop before it: they left it out, or their logs lost lines. Those that made none remain the culprits.
+    The answer is open where as few other ranks are to blame if these lines were lost.
     """
     awaited = {
         rank_id: edge
@@ -52,13 +54,29 @@ def _weigh_later_calls(job: Job, diagnosis: Diagnosis) -> None:
     }
     passed = find_ranks_past_their_call(job, awaited)
     if not passed:
-        return
+        return None
+    if len(passed) == len(diagnosis.culprits):
+        others = culprits_without(job, {rank_id: awaited[rank_id] for rank_id in passed})
+        if 0 < len(others) <= len(passed):
+            return _skipped_or_lost(job, diagnosis, others)
     names = ranks_text(job.rank_numbers(passed)) or "a rank"
     diagnosis.reason += (
         f"; but {names} made a call that the others made only behind this one: its log lost lines, or it left calls out"
     )
     diagnosis.culprits = [rank_id for rank_id in diagnosis.culprits if rank_id not in passed] or diagnosis.culprits
     diagnosis.lower_certainty("possible")
+    return None
+
+
+def _skipped_or_lost(job: Job, diagnosis: Diagnosis, others: list[int]) -> Diagnosis:
+    """Answer where the culprits left out a call, or their logs lost its line and other ranks stopped the job."""
+    skipping, blamed = (ranks_text(job.rank_numbers(ranks)) or "a rank" for ranks in (diagnosis.culprits, others))
+    reason = (
+        f"{skipping} left out a call that the others wait in, or the log of {skipping} lost its line: then {blamed} "
+        "is in another call than the others, or stopped before theirs"
+    )
+    collect = [stacks_of(f"{skipping} and {blamed}")]
+    return undecided(job, diagnosis, reason, [*diagnosis.culprits, *others], collect)
 
 
 def weigh_unfinished_logs(job: Job, diagnosis: Diagnosis) -> None:

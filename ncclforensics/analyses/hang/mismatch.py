@@ -14,6 +14,7 @@ from itertools import takewhile
 import polars as pl
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
+from ncclforensics.analyses.hang.lost_calls import answer_lost_lines, find_lost_lines, is_made_elsewhere
 from ncclforensics.analyses.hang.stall import WEAK, find_stall_evidence
 from ncclforensics.analyses.job.line_faults import LOST, MOVED
 from ncclforensics.data.names import argument_text, count_of, ranks_text
@@ -36,23 +37,11 @@ TokensAndRows = tuple[list[Token], list[Row]]
 
 def find_divergent_calls(job: Job) -> Diagnosis | None:
     """Find the first call on which the members of a communicator differ."""
-    candidates = [
-        _judge_divergence(job, key, nth)
-        for key, nth in job.divergence.items()
-        if not _went_on(job, key, nth) and not _is_several(job, key)
-    ]
-    if not candidates and not job.divergence:
-        collectives: dict[str, list[Row]] = {}
-        for edge in job.awaited_calls:
-            if edge["kind"] == "collective":
-                collectives.setdefault(edge["key"], []).append(edge)
-        candidates = [
-            diagnosis
-            for key, edges in sorted(collectives.items())
-            if (diagnosis := _judge_skipped_call(job, key, edges)) is not None
-        ]
-    if not candidates:
-        return None
+    candidates = _differences(job)
+    proven = [diagnosis for diagnosis in candidates if not _may_be_lost(job, diagnosis)]
+    if not candidates or (not proven and (job.is_finished or find_lost_lines(job, candidates))):
+        return None  # a rank that left out a call would not have come to the end of the job
+    candidates = proven or candidates
     earliest = min(candidates, key=lambda diagnosis: (not diagnosis.culprits, _minority_line(diagnosis)))
     earliest.victims = [rank_id for rank_id in job.rank_ids if rank_id not in earliest.culprits]
     key = str(earliest.key)
@@ -92,6 +81,40 @@ def find_divergent_calls(job: Job) -> Diagnosis | None:
         collect = ["collect the logs as the ranks wrote them (NCCL_DEBUG_FILE), not from the collector that lost lines"]
         return Diagnosis("undecidable", reason, "likely", collect=collect, evidence_lines=earliest.evidence_lines)
     return earliest
+
+
+def find_lost_calls(job: Job) -> Diagnosis | None:
+    """Answer where calls differ at several places, as where a log collector loses lines.
+
+    Asked behind what shows a fault without the order of calls, such as a process that ended.
+    """
+    candidates = _differences(job)
+    is_open = bool(candidates) and not job.is_finished
+    rank_ids = find_lost_lines(job, candidates) if is_open else set()
+    return answer_lost_lines(job, rank_ids, candidates) if rank_ids else None
+
+
+def _differences(job: Job) -> list[Diagnosis]:
+    """Judge each communicator whose members differ on a call; where none do, those whose members skipped one."""
+    if job.divergence:
+        return [
+            _judge_divergence(job, key, nth)
+            for key, nth in job.divergence.items()
+            if not _went_on(job, key, nth) and not _is_several(job, key)
+        ]
+    collectives: dict[str, list[Row]] = {}
+    for edge in job.awaited_calls:
+        if edge["kind"] == "collective":
+            collectives.setdefault(edge["key"], []).append(edge)
+    judged = [_judge_skipped_call(job, key, edges) for key, edges in sorted(collectives.items())]
+    return [diagnosis for diagnosis in judged if diagnosis is not None]
+
+
+def _may_be_lost(job: Job, diagnosis: Diagnosis) -> bool:
+    """Whether lines that were lost can make this difference."""
+    key = str(diagnosis.key)
+    nth = job.divergence.get(key)
+    return nth is None or is_made_elsewhere(job, key, nth, set(diagnosis.culprits))
 
 
 def _made_the_same(job: Job, diagnosis: Diagnosis) -> bool:

@@ -131,6 +131,9 @@ def conclude_no_hang(job: Job) -> Diagnosis:
         answer.lower_certainty("possible")
     elif _has_single_ranks(job) and not (has_calls or job.is_finished):
         answer.reason = "every communicator in these logs has one rank, which waits for no other"
+    if job.divergence and job.is_finished:
+        answer.reason += "; calls that differ are lines that were lost or came twice"
+        answer.lower_certainty("likely")
     if (job.gaps or job.line_faults) and not job.is_finished:
         answer.reason += "; yet lines of these logs were lost, moved or doubled, and a call that differs may be one"
         answer.lower_certainty("possible")

@@ -175,6 +175,8 @@ def weigh_omissions(job: Job, diagnosis: Diagnosis) -> Diagnosis:
         diagnosis.reason += "the lines seem to have been selected"
         diagnosis.lower_certainty("possible")
     if diagnosis.verdict in (*BY_ENDS, *BY_PLACE) and job.share_with_fault(DISTINCT) > FEW_FAULTY:
+        if diagnosis.verdict in BY_ENDS or diagnosis.how in ("skipped", "extra"):
+            return _left_open_by_distinct_lines(diagnosis)
         diagnosis.reason += "; no line of a call stands in these logs twice: equal lines may have been removed"
         diagnosis.lower_certainty("possible")
     is_open = diagnosis.verdict in BY_PLACE and diagnosis.certainty == "possible"
@@ -234,6 +236,16 @@ def _left_open_by_selection(job: Job, diagnosis: Diagnosis) -> Diagnosis:
     answer = Diagnosis(
         "undecidable", reason, "likely", collect=["collect the logs with the lines of all calls, not selected"]
     )
+    answer.victims = sorted({*diagnosis.victims, *diagnosis.culprits})
+    answer.evidence_lines = diagnosis.evidence_lines
+    return answer
+
+
+def _left_open_by_distinct_lines(diagnosis: Diagnosis) -> Diagnosis:
+    """Answer where equal lines were removed: how many calls a rank made is not known."""
+    reason = "no line of a call stands in these logs twice: equal lines were removed, so a missing call proves nothing"
+    collect = ["collect the logs as they were written, without `sort -u`, `uniq` or the like"]
+    answer = Diagnosis("undecidable", reason, "likely", collect=collect)
     answer.victims = sorted({*diagnosis.victims, *diagnosis.culprits})
     answer.evidence_lines = diagnosis.evidence_lines
     return answer

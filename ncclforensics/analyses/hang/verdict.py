@@ -97,6 +97,7 @@ QUESTIONS: tuple[Callable[[Job], Diagnosis | None], ...] = (
     torch_text.find_absent_at_barrier,
     waiting.find_lost_process,
     init.find_unfinished_init,
+    mismatch.find_lost_calls,
     find_by_lines,
     *recorder.OPEN_QUESTIONS,
     pytorch.find_watchdog_timeout,

@@ -26,12 +26,7 @@ COUNTERPART = {"Send": "Recv", "Recv": "Send"}
 def judge_cycle(job: Job, waits_for_of: dict[int, list[tuple[int, ...]]]) -> Diagnosis:
     """Judge ranks that wait for each other, on different communicators or as senders and receivers."""
     cycle = _terminal_cycle(waits_for_of)
-    first_edges: dict[int, Row] = {}  # of each rank, to the first rank of the cycle that it waits for
-    for edge in sorted(job.waits, key=lambda edge: edge["pos"]):
-        if edge["waiter"] in cycle and edge["waiter"] not in first_edges:
-            target = next((rank_id for rank_id in edge["waits_for"] if rank_id in cycle), None)
-            if target is not None:
-                first_edges[edge["waiter"]] = {**edge, "waits_for": target}
+    first_edges = _first_edges(job.waits, cycle)
     if any(holds_several(job, edge["key"]) for edge in first_edges.values()):
         return _between_unknown_communicators(job, first_edges)
     index_of = {rank_id: job.communicator_index.get((rank_id, edge["key"])) for rank_id, edge in first_edges.items()}
@@ -80,6 +75,61 @@ def judge_cycle(job: Job, waits_for_of: dict[int, list[tuple[int, ...]]]) -> Dia
     diagnosis.add_evidence("minority", [{**edge, "rank_id": edge["waiter"]} for edge in minority[:4]])
     diagnosis.add_evidence("majority", [{**edge, "rank_id": edge["waiter"]} for edge in majority[:2]])
     return diagnosis
+
+
+def _first_edges(waits: list[Row], cycle: set[int]) -> dict[int, Row]:
+    """Of each rank of a cycle, the edge to the first rank of it that this one waits for."""
+    first_edges: dict[int, Row] = {}
+    for edge in sorted(waits, key=lambda edge: edge["pos"]):
+        if edge["waiter"] in cycle and edge["waiter"] not in first_edges:
+            target = next((rank_id for rank_id in edge["waits_for"] if rank_id in cycle), None)
+            if target is not None:
+                first_edges[edge["waiter"]] = {**edge, "waits_for": target}
+    return first_edges
+
+
+def ranks_in_cycles_without(job: Job, left_out: set[int]) -> set[int]:
+    """Return the ranks that wait in collectives for each other, or for such ranks, without some ranks.
+
+    Ranks that make the same calls in the same order never do: of two, the one ahead waits for the one behind.
+    """
+    awaited: dict[int, tuple[int, ...]] = {}  # edges of one call share the tuple of their ranks
+    numbers_of: dict[int, set[int]] = defaultdict(set)  # of each rank, which of these it waits for
+    for edge in job.waits:
+        if edge["kind"] == "collective" and edge["waiter"] not in left_out:
+            awaited[id(edge["waits_for"])] = edge["waits_for"]
+            numbers_of[edge["waiter"]].add(id(edge["waits_for"]))
+    remaining, before = set(numbers_of), 0
+    while len(remaining) != before:
+        before = len(remaining)
+        open_numbers = {number for number, ranks in awaited.items() if not remaining.isdisjoint(ranks)}
+        remaining = {rank_id for rank_id in remaining if not open_numbers.isdisjoint(numbers_of[rank_id])}
+    return remaining
+
+
+def culprits_without(job: Job, lost_calls: dict[int, Row]) -> list[int]:
+    """Return the ranks to blame if the logs of some ranks lost one line each, of a call that others wait in.
+
+    `lost_calls`: rank id -> an edge to it. The others then wait for these ranks; of a cycle, these left the order.
+    """
+    present: dict[int, tuple[int, ...]] = {}  # edges of one call share the tuple of their ranks
+    for edge in job.awaited_calls:
+        present[id(edge["waits_for"])] = tuple(
+            rank_id
+            for rank_id in edge["waits_for"]
+            if (lost := lost_calls.get(rank_id)) is None or (lost["key"], lost["nth"]) != (edge["key"], edge["nth"])
+        )
+    waits = [{**edge, "waits_for": ranks} for edge in job.waits if (ranks := present[id(edge["waits_for"])])]
+    waits_for_of: dict[int, list[tuple[int, ...]]] = defaultdict(list)
+    for edge in waits:
+        waits_for_of[edge["waiter"]].append(edge["waits_for"])
+    awaited = {rank_id for ranks in present.values() for rank_id in ranks}
+    if roots := awaited - waits_for_of.keys():
+        return sorted(roots - lost_calls.keys())
+    if not waits:
+        return []
+    first_edges = _first_edges(waits, _terminal_cycle(waits_for_of))
+    return sorted(set(_ranks_past_a_missing_call(job, first_edges)) - lost_calls.keys())
 
 
 def holds_several(job: Job, key: str) -> bool:

@@ -11,12 +11,12 @@ from ncclforensics.analyses.hang.left_out import undecided, weigh_left_out_calls
 from ncclforensics.analyses.hang.message_order import judge_messages_in_order
 from ncclforensics.analyses.hang.ranks_without_log import exclude_waiting_for_absent
 from ncclforensics.analyses.hang.unequal_ends import find_several_ends_of_silent_ranks, have_staggered_ends
-from ncclforensics.analyses.hang.wait_cycle import holds_several, judge_cycle
+from ncclforensics.analyses.hang.wait_cycle import holds_several, judge_cycle, ranks_in_cycles_without
 from ncclforensics.analyses.job.exit_reports import CAPTURE, SIGNAL
 from ncclforensics.analyses.job.failure_events import LOST, REMOTE_ERROR
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.processes import ABORT
-from ncclforensics.data.variables import COLLECT_EVERY_LINE, COLLECT_UNBUFFERED
+from ncclforensics.data.variables import COLLECT_EVERY_LINE, COLLECT_UNBUFFERED, stacks_of
 
 MAJORITY = 0.5
 FEW_SILENT = 4  # times as many ranks reported an error or an end as went silent
@@ -186,6 +186,8 @@ def find_waited_for_ranks(job: Job) -> Diagnosis | None:
     culprits = [rank_id for rank_id in culprits if rank_id in known] or culprits
     if culprits and all(edge["kind"] == "init" for edge in job.awaited_calls):
         return None  # no rank made a call; find_unfinished_init judges what the logs show of init
+    if culprits and (in_cycle := ranks_in_cycles_without(job, set(culprits))):
+        return _behind_or_in_a_cycle(job, culprits, in_cycle)
     stray = _single_rank_beside_hosts(job, culprits)
     culprits = [rank_id for rank_id in culprits if rank_id != stray]
     diagnosis = _judge_lagging_ranks(job, culprits) if culprits else judge_cycle(job, waits_for_of)
@@ -228,6 +230,18 @@ def find_waited_for_ranks(job: Job) -> Diagnosis | None:
         diagnosis.reason += "; the capture was ended before any call timed out, so the rank may only have been late"
         diagnosis.lower_certainty("possible")
     return exclude_waiting_for_absent(job, diagnosis) or diagnosis
+
+
+def _behind_or_in_a_cycle(job: Job, behind: list[int], in_cycle: set[int]) -> Diagnosis:
+    """Answer where some ranks are behind, and others wait for each other: the first does not cause the second."""
+    names, others = (ranks_text(job.rank_numbers(ranks)) or "some ranks" for ranks in (behind, in_cycle))
+    reason = (
+        f"the others wait for {names}, but of {others} some wait for each other, which {names} does not cause: a line "
+        "of a call may be lost from one of these logs"
+    )
+    answer = Diagnosis("undecidable", reason, "likely", collect=[stacks_of(names)])
+    answer.add_evidence("context", [job.last_line(rank_id) for rank_id in behind[:3]])
+    return answer
 
 
 def _was_interrupted(job: Job) -> bool:

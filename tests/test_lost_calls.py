@@ -1,0 +1,108 @@
+"""Lines of calls that a collector lost accuse no rank: they make no call that no other rank made."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from ncclforensics.simulate.generate import generate
+from ncclforensics.simulate.plan import Fault, FaultKind, Finish, Plan
+from tests.test_incomplete_logs import Logs, calls_in, hang_of
+
+VERSIONS = ("2.27.7", "2.30.7")  # their counters do not count every call
+
+
+def logs_of(folder: Path, version: str, fault: Fault | None, *, finish: Finish = Finish.KILLED, seed: int = 0) -> Logs:
+    is_blocking = fault is not None and fault.kind is FaultKind.SWAPPED_ORDER
+    plan = Plan(
+        nodes=4 if is_blocking else 2, gpus_per_node=4, tp=4, version=version, steps=2, seed=seed, fault=fault,
+        finish=finish, network="Socket", blocking=is_blocking,
+    )  # fmt: skip
+    generate(plan, folder)
+    return {path.name: path.read_bytes().splitlines(keepends=True) for path in sorted(folder.glob("*.log"))}
+
+
+def without_call(logs: Logs, rank: int, place: int) -> Logs:
+    """The log of a rank without the line of one of its calls; negative places count from its end."""
+    name = f"nccl_rank{rank}.log"
+    number = calls_in(logs[name])[place]
+    return {**logs, name: logs[name][:number] + logs[name][number + 1 :]}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_lines_lost_at_several_places_of_a_healthy_job_accuse_no_rank(version: str, tmp_path: Path) -> None:
+    logs = logs_of(tmp_path / "job", version, None)
+    for rank, place in ((1, 9), (2, 20), (6, 5), (7, -4)):
+        logs = without_call(logs, rank, place)
+
+    hang = hang_of(logs, tmp_path / "logs")
+
+    assert hang["verdict"] in {"undecidable", "no-hang"}
+    assert not hang["culprits"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_skipped_call_is_named_where_all_other_logs_are_whole(version: str, tmp_path: Path) -> None:
+    logs = logs_of(tmp_path / "job", version, Fault(FaultKind.SKIPPED_CALL, (6,), "tp"))
+
+    hang = hang_of(logs, tmp_path / "logs")
+
+    assert (hang["verdict"], hang["culprits"]) == ("collective-mismatch", [6])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("kind", [FaultKind.OTHER_COUNT, FaultKind.OTHER_ROOT])
+def test_a_call_that_no_other_rank_made_is_named_among_lost_lines(
+    version: str, kind: FaultKind, tmp_path: Path
+) -> None:
+    logs = logs_of(tmp_path / "job", version, Fault(kind, (6,), "tp"))
+    for rank, place in ((1, 9), (2, 20)):
+        logs = without_call(logs, rank, place)
+
+    hang = hang_of(logs, tmp_path / "logs")
+
+    assert (hang["verdict"], hang["culprits"]) == ("collective-mismatch", [6])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("place", [-1, -2, -3])
+def test_a_line_lost_beside_a_swapped_order_accuses_no_other_rank(version: str, place: int, tmp_path: Path) -> None:
+    logs = logs_of(tmp_path / "job", version, Fault(FaultKind.SWAPPED_ORDER, (1,), "dp"))
+
+    assert hang_of(logs, tmp_path / "whole")["culprits"] == [1]
+    for rank in (0, 5, 13):
+        hang = hang_of(without_call(logs, rank, place), tmp_path / f"without_{rank}")
+        assert rank not in hang["culprits"]
+
+
+def test_a_job_that_came_to_its_end_has_no_rank_that_skipped_a_call(tmp_path: Path) -> None:
+    logs = without_call(logs_of(tmp_path / "job", "2.27.7", None, finish=Finish.CLEAN), 6, 12)
+
+    hang = hang_of(logs, tmp_path / "logs")
+
+    assert hang["verdict"] == "no-hang"
+    assert not hang["culprits"]
+
+
+def test_logs_without_equal_lines_do_not_show_how_many_calls_a_rank_made(tmp_path: Path) -> None:
+    logs = logs_of(tmp_path / "job", "2.27.7", Fault(FaultKind.LAGGING, (3,), "tp"))
+    distinct = {name: list(dict.fromkeys(lines)) for name, lines in logs.items()}
+
+    assert hang_of(logs, tmp_path / "whole")["culprits"] == [3]
+    hang = hang_of(distinct, tmp_path / "distinct")
+
+    assert hang["culprits"] in ([], [3])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_collector_that_loses_some_lines_of_all_ranks_accuses_no_innocent(seed: int, tmp_path: Path) -> None:
+    draw = random.Random(seed)
+    fault = Fault(FaultKind.LAGGING, (3,), "tp")
+    logs = logs_of(tmp_path / "job", draw.choice(VERSIONS), fault, seed=seed)
+    logs = {name: [line for line in lines if draw.random() > 0.02] for name, lines in logs.items()}
+
+    hang = hang_of(logs, tmp_path / "logs")
+
+    assert set(hang["culprits"]) <= {3}
