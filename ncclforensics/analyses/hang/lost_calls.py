@@ -39,19 +39,19 @@ def find_lost_lines(job: Job, differences: list[Diagnosis]) -> set[int]:
     """Return the ranks whose logs lack lines, where the differences may be lost lines, too; else an empty set.
 
     Each of them lacks a call that others made, or has one more. One rank that does shows a fault of the program; others
-    that do as well, at other places, show lost lines. A counter that counts every call would show which were lost.
+    that do as well, at other places, show lost lines. A counter that counts every call tells it of each rank.
     """
-    versions = releases(job.releases)
-    if versions and versions[-1] < OPCOUNT_UNRELIABLE_FROM:
-        return set()
-    accused = {rank_id for diagnosis in differences for rank_id in diagnosis.culprits}
+    culprits = {rank_id for diagnosis in differences for rank_id in diagnosis.culprits}
     # Of a culprit, only the counter tells: it may have left out calls on several communicators.
     gaps = [gap for gap in job.gaps if gap["nth"] and gap["missing"] > 0]
-    lacking = {gap["rank_id"] for gap in gaps if gap["is_lost"] or gap["rank_id"] not in accused}
+    lacking = {gap["rank_id"] for gap in gaps if gap["is_lost"] or gap["rank_id"] not in culprits}
     lacking |= set(job.counter_jumps)
+    versions = releases(job.releases)
+    if versions and versions[-1] < OPCOUNT_UNRELIABLE_FROM:
+        return lacking if lacking & culprits else set()
     places = {diagnosis.call["nth"] for diagnosis in differences if diagnosis.call is not None}
     shared = set.intersection(*(set(diagnosis.culprits) for diagnosis in differences))
-    return accused | lacking if lacking or (len(places) > 1 and not shared) else set()
+    return culprits | lacking if lacking or (len(places) > 1 and not shared) else set()
 
 
 def answer_lost_lines(job: Job, rank_ids: set[int], differences: list[Diagnosis]) -> Diagnosis:

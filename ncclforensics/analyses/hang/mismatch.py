@@ -198,6 +198,9 @@ def _judge_divergence(job: Job, key: str, nth: int) -> Diagnosis:
     if how in ("arguments", "another") and _made_later(job, majority_call, minority_call):
         diagnosis.reason += "; the others made that call later, too, so the lines before it may be lost from this log"
         diagnosis.lower_certainty("possible")
+    if how == "skipped" and _differs_again(job, majority_call, minority_call):
+        diagnosis.reason += "; behind it the calls differ again, as where a log lost several lines"
+        diagnosis.lower_certainty("possible")
     diagnosis.add_evidence("minority", differing[:4])
     diagnosis.add_evidence("majority", groups[majority][:2] if majority is not None else [majority_call])
     return diagnosis
@@ -351,6 +354,14 @@ def _classify_difference(job: Job, majority_call: Row, minority_call: Row) -> st
     furthest = max(alignments.values())
     how = next(name for name in ("arguments", *alignments) if alignments[name] == furthest)
     return how if how != "arguments" or majority_call["name"] == minority_call["name"] else "another"
+
+
+def _differs_again(job: Job, majority_call: Row, minority_call: Row) -> bool:
+    """Whether a rank that left out one call differs once more behind it: one fault does not do that."""
+    expected, actual = (_tokens_since_agreement(job, row) for row in (majority_call, minority_call))
+    agreeing = _common_prefix(expected, actual)
+    expected, actual = expected[agreeing + 1 :], actual[agreeing:]
+    return _common_prefix(expected, actual) < min(len(expected), len(actual))
 
 
 def _tokens_since_agreement(job: Job, row: Row) -> list[Token]:
