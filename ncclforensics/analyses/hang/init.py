@@ -10,7 +10,7 @@ from collections import defaultdict
 from typing import Any
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row, missing_numbers
-from ncclforensics.analyses.hang.ranks_without_log import judge_unseen_members
+from ncclforensics.analyses.hang.ranks_without_log import judge_cut_logs, judge_unseen_members
 from ncclforensics.analyses.hang.stall import find_stall_evidence, ranks_that_moved_data
 from ncclforensics.analyses.job.failure_events import LOST, NETWORK, REFUSED
 from ncclforensics.data.names import ranks_text, shown
@@ -250,11 +250,10 @@ def _judge_unfinished_init(job: Job, inside: dict[str, list[Row]]) -> Diagnosis 
     rows = inside[key]
     awaited = {rank_id for edge in job.awaited_calls if edge["kind"] == "init" for rank_id in edge["waits_for"]}
     not_begun = sorted(awaited - waiting)
+    complete = [rank_id for rank_id in not_begun if not job.may_lack_lines(rank_id)]
     if edges and not not_begun:
         return _judge_creation_order(job, inside, edges)
-    victims = sorted({row["rank_id"] for row in rows})
-    unseen_members = job.count_unseen_members(key)
-    size = rows[0]["nranks"]
+    victims, unseen_members = sorted({row["rank_id"] for row in rows}), job.count_unseen_members(key)
     if any(row["is_complete"] for row in job.members[key]):
         return None  # an init that ended on one rank ended on all: a log lacks the line, or ends before it
     if any(_application_continues(job, rank_id) for rank_id in victims):
@@ -262,17 +261,18 @@ def _judge_unfinished_init(job: Job, inside: dict[str, list[Row]]) -> Diagnosis 
     have_met = any(row["has_met"] for row in rows) or _begins_after_bootstrap(job)
     if (not_begun or unseen_members) and have_met:
         return None  # all its ranks exchanged data: the others have lost lines, or their logs were not given
-    if not_begun:
-        diagnosis = Diagnosis(
-            "init-incomplete", "never began the init that the other ranks wait in", culprits=not_begun
-        )
-        if not _ranks_with_communicators(job).issuperset(not_begun):
+    if not_begun and not (complete or unseen_members):
+        return judge_cut_logs(job, not_begun)
+    if complete:
+        diagnosis = Diagnosis("init-incomplete", "never began the init that the other ranks wait in", culprits=complete)
+        if not _ranks_with_communicators(job).issuperset(complete):
             diagnosis.lower_certainty("possible")  # NCCL's lines show that they began an init: its START may be lost
-        diagnosis.add_evidence("culprit", [job.last_line(rank_id) for rank_id in not_begun[:4]])
+        diagnosis.add_evidence("culprit", [job.last_line(rank_id) for rank_id in complete[:4]])
     elif unseen_members and any(row["rank"] is None for row in job.rank_ids.values()):
         return None  # processes that were heard may be these members
     elif unseen_members:
-        diagnosis = judge_unseen_members(job, key, missing_numbers(size, {row["rank"] for row in job.members[key]}))
+        seen = {row["rank"] for row in job.members[key]}
+        diagnosis = judge_unseen_members(job, key, missing_numbers(rows[0]["nranks"], seen))
     else:
         diagnosis = Diagnosis(
             "init-incomplete", "every rank began this init, and no line shows that one completed it", "likely"

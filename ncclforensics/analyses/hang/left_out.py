@@ -35,6 +35,13 @@ def weigh_left_out_calls(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
         diagnosis.lower_certainty("possible")
     if open_answer := _weigh_later_calls(job, diagnosis):
         return open_answer
+    if diagnosis.culprits and all(_ends_within_shared_init(job, rank_id) for rank_id in diagnosis.culprits):
+        names = ranks_text(job.rank_numbers(diagnosis.culprits)) or "some ranks"
+        reason = (
+            f"the others wait for {names}, but that log ends within an init that the others completed: its end is "
+            "missing, so a missing call proves nothing"
+        )
+        return undecided(job, diagnosis, reason, diagnosis.culprits, [f"collect the whole log of {names}"])
     weigh_unfinished_logs(job, diagnosis)
     return _judge_messages_of_unknown_peers(job, diagnosis)
 

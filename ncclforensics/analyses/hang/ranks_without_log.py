@@ -32,6 +32,15 @@ def judge_unseen_members(job: Job, key: str, unseen: list[int]) -> Diagnosis:
     return diagnosis
 
 
+def judge_cut_logs(job: Job, rank_ids: list[int]) -> Diagnosis:
+    """Answer where the others wait in an init for ranks whose logs were cut or damaged: their START may be lost."""
+    names = ranks_text(job.rank_numbers(rank_ids)) or "some ranks"
+    reason = f"the others wait in an init that the logs of {names} do not show, but lines are missing from these logs"
+    answer = Diagnosis("undecidable", reason, "likely", collect=[f"collect the whole logs of {names}"])
+    answer.add_evidence("context", [job.last_line(rank_id) for rank_id in rank_ids[:3]])
+    return answer
+
+
 def _are_whole_hosts(job: Job, key: str, unseen: list[int]) -> bool:
     """Whether these are the ranks of one host or several, if all have as many consecutive ranks as those heard."""
     sizes = Counter(Counter(job.rank_ids[row["rank_id"]]["host"] for row in job.members[key]).values())

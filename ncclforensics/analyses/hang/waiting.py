@@ -55,6 +55,15 @@ def find_lost_process(job: Job) -> Diagnosis | None:
     culprits = (
         sorted(named_ranks) or waited_for or (silent_ranks if len(silent_ranks) < MAJORITY * len(job.rank_ids) else [])
     )
+    if len(culprits) > 1 and cut_logs.issuperset(culprits) and not named_ranks:
+        silent = ranks_text(job.rank_numbers(culprits)) or "some ranks"
+        reason = (
+            f"other ranks lost a connection, and the logs of {silent} end inside a line: one of these died, and the "
+            "last lines of the others were lost in a buffer"
+        )
+        answer = one_of_these_died(silent, reason)
+        answer.add_evidence("failure", connection_losses[:3])
+        return answer
     culprits = [rank_id for rank_id in culprits if rank_id not in cut_logs] or culprits
     if not culprits:
         roots = {rank_id for rank_id in job.awaited_ranks if not waits_for_of.get(rank_id)}
@@ -232,15 +241,15 @@ def find_waited_for_ranks(job: Job) -> Diagnosis | None:
     return exclude_waiting_for_absent(job, diagnosis) or diagnosis
 
 
-def _behind_or_in_a_cycle(job: Job, behind: list[int], in_cycle: set[int]) -> Diagnosis:
+def _behind_or_in_a_cycle(job: Job, lagging: list[int], in_cycle: set[int]) -> Diagnosis:
     """Answer where some ranks are behind, and others wait for each other: the first does not cause the second."""
-    names, others = (ranks_text(job.rank_numbers(ranks)) or "some ranks" for ranks in (behind, in_cycle))
+    names, others = (ranks_text(job.rank_numbers(ranks)) or "some ranks" for ranks in (lagging, in_cycle))
     reason = (
         f"the others wait for {names}, but of {others} some wait for each other, which {names} does not cause: a line "
         "of a call may be lost from one of these logs"
     )
     answer = Diagnosis("undecidable", reason, "likely", collect=[stacks_of(names)])
-    answer.add_evidence("context", [job.last_line(rank_id) for rank_id in behind[:3]])
+    answer.add_evidence("context", [job.last_line(rank_id) for rank_id in lagging[:3]])
     return answer
 
 
