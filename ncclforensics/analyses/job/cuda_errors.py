@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.analyses.job.exit_reports import ROCM
+from ncclforensics.analyses.job.failure_events import without_registration
 from ncclforensics.data.cuda import AMD, error_kind
 from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.frames.registry import analysis
@@ -35,13 +36,16 @@ def cuda_error(
     process_exit: pl.DataFrame,
     rank: pl.DataFrame,
     version: pl.DataFrame,
+    not_registered: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per line that reports an error of CUDA or ROCm, except from processes that were already exiting."""
     failed_tests = test_failure.filter(pl.col("form").is_in(["cuda", "early_cuda"]))
     place = ["source", "line", "pos"]
     numbers = rank.select("job", "rank", "host", "pid").unique(OWNER, keep="none")
     exiting = failure_event.filter("at_exit").select("source", "line")
-    of_nccl = failure.filter(form="cuda").join(exiting, on=["source", "line"], how="anti")
+    of_nccl = without_registration(failure.filter(form="cuda"), not_registered).join(
+        exiting, on=["source", "line"], how="anti"
+    )
     frames = [
         of_nccl.select(
             "host", "pid", "code", "error", *place,

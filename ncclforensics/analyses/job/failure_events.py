@@ -30,6 +30,7 @@ REMOTE_ERROR = 6  # ncclRemoteError: another process exited, or the network fail
 FLUSHED = 5  # IBV_WC_WR_FLUSH_ERR: the queue pair had failed before
 THREAD = [*OWNER, "tid"]
 SHUTTING_DOWN = "driver shutting down"  # the process was already exiting
+REGISTERING = 4  # lines behind a CUDA error, fewer than which NCCL says that it registered no buffer
 
 FAILURE_EVENT = {
     "job": pl.Int32(),
@@ -71,6 +72,7 @@ def failure_event(
     restart: pl.DataFrame,
     collnet: pl.DataFrame,
     ending: pl.DataFrame,
+    not_registered: pl.DataFrame,
 ) -> pl.DataFrame:
     """Every failure line that has a class, with the rank that printed it and the rank that it names."""
     owners = rank.group_by(OWNER).agg(
@@ -85,7 +87,7 @@ def failure_event(
         kind=text_of("form").replace_strict(classes, return_dtype=pl.String)
     )
     own_failures = _without_survived(own_failures, milestone, communicator)
-    own_failures = without_collnet_setup(own_failures, collnet)
+    own_failures = without_registration(without_collnet_setup(own_failures, collnet), not_registered)
     requests = libfabric_error.filter(pl.col("form").is_in(["request", "remote_write"]))
     of_plugin = requests.select(
         *OWNER,
@@ -168,6 +170,19 @@ def _without_survived(failures: pl.DataFrame, milestone: pl.DataFrame, communica
         placed = placed.join_asof(later.sort("pos"), on="pos", by=THREAD, strategy="forward", check_sortedness=False)
     went_on = (pl.col("step") < pl.col("error_pos").fill_null(pl.col("step") + 1)).fill_null(False)
     return placed.filter(~went_on).drop("step", "error_pos")
+
+
+def without_registration(failures: pl.DataFrame, not_registered: pl.DataFrame) -> pl.DataFrame:
+    """Leave out the CUDA errors right before the line that a buffer of the program could not be registered.
+
+    NCCL copies such a buffer instead (src/transport/nvls.cc, nvlsRegisterBuffer).
+    """
+    place = [*OWNER, "source", "line"]
+    lines = pl.concat(
+        not_registered.select(*OWNER, "source", pl.col("line") - distance) for distance in range(1, REGISTERING)
+    )
+    of_cuda = failures.filter(form="cuda").join(lines, on=place, how="semi", nulls_equal=True)
+    return failures if of_cuda.is_empty() else failures.join(of_cuda, on=["source", "line"], how="anti")
 
 
 def without_collnet_setup(failures: pl.DataFrame, collnet: pl.DataFrame) -> pl.DataFrame:
