@@ -189,7 +189,8 @@ REGISTRATION_REMEDY = (
 )
 
 DEVICE_REMEDY = "Print fi_info -v and dmesg -T | grep -iE 'efa|cxi' on this host, and ulimit -l in the job."
-COULD_NOT_OPEN = "Couldn't open"  # an endpoint, an address vector, a completion queue, a domain
+# What the set-up of a device calls: an address vector, a completion queue, a domain, an endpoint.
+SET_UP = ("Couldn't open", "Couldn't allocate endpoint", "Couldn't bind", "Couldn't enable")
 
 
 @rule(Category.NET_PLUGIN, Severity.ERROR, of=("libfabric_error",), hang=True)
@@ -207,19 +208,20 @@ def net_plugin_request_failed(
     """
     form = pl.col("form")
     shutdowns = member.group_by(OWNER).agg(shutdown_pos=pl.col("end_pos").min())
-    errors = libfabric_error.filter(form.is_in(["request", "remote_write", "call", "registration"]))
+    errors = libfabric_error.filter(form.is_in(["request", "remote_write", "call", "registration", "no_endpoint"]))
     errors = errors.join(shutdowns, on=OWNER, how="left").filter(
         (pl.col("pos") < pl.col("shutdown_pos")).fill_null(value=True)
     )
-    of_device = form.eq("call") & text_of("operation").str.starts_with(COULD_NOT_OPEN)
-    errors = errors.with_columns(is_memory=form == "registration", is_device=of_device.fill_null(value=False))
+    is_set_up = pl.any_horizontal(text_of("operation").str.starts_with(text) for text in SET_UP)
+    of_device = form.eq("no_endpoint") | (form.eq("call") & is_set_up.fill_null(value=False))
+    errors = errors.with_columns(is_memory=form == "registration", is_device=of_device)
     kinds = ["is_memory", "is_device"]
     for (is_memory, is_device), rows in errors.sort(kinds).group_by(kinds, maintain_order=True):
         code, error = first_value(rows["rc"]), first_value(rows["error"])
         report = ", ".join(part for part in (f"RC {code}" if code is not None else "", str(error or "")) if part)
         if is_device:
             failure, remedy = "could not open its device", DEVICE_REMEDY
-            report = f"{rows['operation'][0]}: {report}"
+            report = ": ".join(filter(None, (first_value(rows["operation"]), report)))
         elif is_memory:
             failure, remedy = "could not register memory", REGISTRATION_REMEDY
         else:
