@@ -1,0 +1,42 @@
+"""Arguments of the application with which NCCL creates no communicator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from ncclforensics.data.names import shown
+from ncclforensics.frames.columns import OWNER, text_of
+from ncclforensics.rules.finding import Category, Finding, Severity
+from ncclforensics.rules.registry import rule
+from ncclforensics.rules.shared.grouping import group_finding
+
+REFUSED = {
+    "rank": "its rank number {value} is not below the number of ranks, {limit}",
+    "rank_of_device": "rank {value} is not below the number of devices, {limit}",
+    "device_count": "it asked for {value} devices",
+    "no_such_device": "it asked for device {value}, and the host has {limit}",
+}
+
+
+@rule(Category.INIT_FAILURE, Severity.ERROR, of=("argument",), hang=True)
+def init_argument_refused(argument: pl.DataFrame, communicator: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+    """A process asked for a rank number or a device that its communicator does not have.
+
+    Means: the launcher gave this process a rank, or the job a size, that do not fit together: RANK and WORLD_SIZE of
+    another job or another number of hosts, or the number on the host in place of the rank of the job. NCCL creates no
+    communicator for it, and the other ranks wait.
+    Not when: the process created a communicator afterwards; then it tried again with other numbers.
+    Do: print RANK, LOCAL_RANK and WORLD_SIZE of every process, as the launcher sets them; they must be 0 to WORLD_SIZE
+    - 1, each once.
+    Sources: nccl: src/init.cc, ncclCommInitRank; pytorch-lightning#20219.
+    """
+    started = communicator.group_by(OWNER).agg(started=pl.col("pos").max())
+    rows = argument.filter(text_of("form").is_in(list(REFUSED))).join(started, on=OWNER, how="left", nulls_equal=True)
+    rows = rows.filter((pl.col("started") < pl.col("pos")).fill_null(value=True))
+    rows = rows.with_columns(limit=pl.coalesce("nranks", "maximum"))
+    for (form,), same in rows.sort("source", "line").group_by("form", maintain_order=True):
+        value, limit = (shown(same[name][0]) for name in ("value", "limit"))
+        detail = REFUSED[str(form)].format(value=value, limit=limit)
+        yield group_finding(same, rank, "NCCL refused the numbers that {processes} asked for", detail, "certain")
