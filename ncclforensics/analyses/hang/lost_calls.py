@@ -35,6 +35,12 @@ def is_made_elsewhere(job: Job, key: str, nth: int, differing: set[int]) -> bool
     )
 
 
+def counts_every_call(job: Job) -> bool:
+    """Whether NCCL's counter counts every call, so that it tells a call that was left out from a line that was lost."""
+    versions = releases(job.releases)
+    return bool(versions) and versions[-1] < OPCOUNT_UNRELIABLE_FROM
+
+
 def find_lost_lines(job: Job, differences: list[Diagnosis]) -> set[int]:
     """Return the ranks whose logs lack lines, where the differences may be lost lines, too; else an empty set.
 
@@ -46,8 +52,7 @@ def find_lost_lines(job: Job, differences: list[Diagnosis]) -> set[int]:
     gaps = [gap for gap in job.gaps if gap["nth"] and gap["missing"] > 0]
     lacking = {gap["rank_id"] for gap in gaps if gap["is_lost"] or gap["rank_id"] not in culprits}
     lacking |= set(job.counter_jumps)
-    versions = releases(job.releases)
-    if versions and versions[-1] < OPCOUNT_UNRELIABLE_FROM:
+    if counts_every_call(job):
         return lacking if lacking & culprits else set()
     places = {diagnosis.call["nth"] for diagnosis in differences if diagnosis.call is not None}
     shared = set.intersection(*(set(diagnosis.culprits) for diagnosis in differences))

@@ -14,7 +14,12 @@ from itertools import takewhile
 import polars as pl
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
-from ncclforensics.analyses.hang.lost_calls import answer_lost_lines, find_lost_lines, is_made_elsewhere
+from ncclforensics.analyses.hang.lost_calls import (
+    answer_lost_lines,
+    counts_every_call,
+    find_lost_lines,
+    is_made_elsewhere,
+)
 from ncclforensics.analyses.hang.stall import WEAK, find_stall_evidence
 from ncclforensics.analyses.job.line_faults import LOST, MOVED
 from ncclforensics.data.names import argument_text, count_of, ranks_text
@@ -44,6 +49,8 @@ def find_divergent_calls(job: Job) -> Diagnosis | None:
     candidates = proven or candidates
     earliest = min(candidates, key=lambda diagnosis: (not diagnosis.culprits, _minority_line(diagnosis)))
     earliest.victims = [rank_id for rank_id in job.rank_ids if rank_id not in earliest.culprits]
+    if earliest.how == "skipped" and not proven and not counts_every_call(job):
+        earliest.lower_certainty("likely")  # its line may be lost, the only one of all
     key = str(earliest.key)
     has_no_majority = len(earliest.culprits) == len(job.members[key])
     if has_no_majority:
