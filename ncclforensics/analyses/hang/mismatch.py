@@ -13,13 +13,8 @@ from itertools import takewhile
 
 import polars as pl
 
+from ncclforensics.analyses.hang import lost_calls
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
-from ncclforensics.analyses.hang.lost_calls import (
-    answer_lost_lines,
-    counts_every_call,
-    find_lost_lines,
-    is_made_elsewhere,
-)
 from ncclforensics.analyses.hang.stall import WEAK, find_stall_evidence
 from ncclforensics.analyses.job.line_faults import LOST, MOVED
 from ncclforensics.data.names import argument_text, count_of, ranks_text
@@ -44,12 +39,12 @@ def find_divergent_calls(job: Job) -> Diagnosis | None:
     """Find the first call on which the members of a communicator differ."""
     candidates = _differences(job)
     proven = [diagnosis for diagnosis in candidates if not _may_be_lost(job, diagnosis)]
-    if not candidates or (not proven and (job.is_finished or find_lost_lines(job, candidates))):
+    if not candidates or (not proven and (job.is_finished or lost_calls.find_lost_lines(job, candidates))):
         return None  # a rank that left out a call would not have come to the end of the job
     candidates = proven or candidates
     earliest = min(candidates, key=lambda diagnosis: (not diagnosis.culprits, _minority_line(diagnosis)))
     earliest.victims = [rank_id for rank_id in job.rank_ids if rank_id not in earliest.culprits]
-    if earliest.how == "skipped" and not proven and not counts_every_call(job):
+    if earliest.how == "skipped" and not proven and not lost_calls.counts_every_call(job):
         earliest.lower_certainty("likely")  # its line may be lost, the only one of all
     key = str(earliest.key)
     has_no_majority = len(earliest.culprits) == len(job.members[key])
@@ -97,8 +92,8 @@ def find_lost_calls(job: Job) -> Diagnosis | None:
     """
     candidates = _differences(job)
     is_open = bool(candidates) and not job.is_finished
-    rank_ids = find_lost_lines(job, candidates) if is_open else set()
-    return answer_lost_lines(job, rank_ids, candidates) if rank_ids else None
+    rank_ids = lost_calls.find_lost_lines(job, candidates) if is_open else set()
+    return lost_calls.answer_lost_lines(job, rank_ids, candidates) if rank_ids else None
 
 
 def _differences(job: Job) -> list[Diagnosis]:
@@ -121,7 +116,7 @@ def _may_be_lost(job: Job, diagnosis: Diagnosis) -> bool:
     """Whether lines that were lost can make this difference."""
     key = str(diagnosis.key)
     nth = job.divergence.get(key)
-    return nth is None or is_made_elsewhere(job, key, nth, set(diagnosis.culprits))
+    return nth is None or lost_calls.is_made_elsewhere(job, key, nth, set(diagnosis.culprits))
 
 
 def _made_the_same(job: Job, diagnosis: Diagnosis) -> bool:
