@@ -20,7 +20,7 @@ def inits_of_their_own(path: Path, ranks: int) -> None:
     begun = [
         line.format(rank, 1000 + rank, 99_999 + rank, ranks, 4096 + rank) + " - Init START" for rank in range(ranks)
     ]
-    path.write_text("\n".join([*complete, *begun]), encoding="utf-8")
+    path.write_text("".join(f"{line}\n" for line in [*complete, *begun]), encoding="utf-8")
 
 
 @pytest.mark.parametrize(("ranks", "most"), [(MOST_INITS, MOST_INITS - 1), (3 * MOST_INITS, FEW_AWAITED + 1)])
@@ -38,8 +38,8 @@ def test_every_rank_in_an_init_of_its_own_waits_for_others(tmp_path: Path, ranks
 def test_a_rank_that_all_own_inits_lack_is_the_one_that_lags(tmp_path: Path) -> None:
     ranks = 3 * MOST_INITS
     inits_of_their_own(tmp_path / "job.log", ranks)
-    text = (tmp_path / "job.log").read_text(encoding="utf-8").split("\n")
-    (tmp_path / "job.log").write_text("\n".join(text[:-1]), encoding="utf-8")
+    lines = (tmp_path / "job.log").read_text(encoding="utf-8").splitlines(keepends=True)
+    (tmp_path / "job.log").write_text("".join(lines[:-1]), encoding="utf-8")
 
     report = analyze([str(tmp_path)])
 
