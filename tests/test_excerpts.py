@@ -52,7 +52,8 @@ def test_a_warning_that_no_rule_knows_is_reported_with_its_chain(container: str,
 
     found = next(finding for finding in report.findings if SENTENCE in finding.title)
     assert found.title.endswith(SENTENCE)
-    assert "misc/frobnicate.cc:206 -> 3, init.cc:1263 -> 3" in found.detail
+    chain = "returned 3 (internal error: a check inside NCCL failed) from misc/frobnicate.cc:206, init.cc:1263"
+    assert chain in found.detail
     assert (found.severity, found.certainty) == ("error", "likely")
     assert exit_code_of(report, FailOn.WARNING) == Exit.FINDINGS
 

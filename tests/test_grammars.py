@@ -208,7 +208,7 @@ def test_a_version_of_lark_that_cannot_be_used_is_named_with_the_range_that_can(
 ) -> None:
     monkeypatch.delattr("lark.load_grammar.GrammarBuilder")
 
-    with pytest.raises(GrammarError, match=r"lark .* cannot be used .*install lark>=1\.1\.9,<2"):
+    with pytest.raises(GrammarError, match=r"lark .* cannot be used .*install lark>=1\.3\.0,<2"):
         loaded(monkeypatch, tmp_path, 'counted: "a" COUNT\nCOUNT: INT\n')
 
 

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclforensics.formats import nccl
+from ncclforensics.frames.columns import MADE_UP
 from ncclforensics.frames.open_run import open_run
 from ncclforensics.frames.run import Run
 from ncclforensics.inputs import lines
@@ -72,13 +73,20 @@ def found(*texts: str | bytes) -> dict[str, pl.DataFrame]:
 
 
 def facts(frames: dict[str, pl.DataFrame]) -> Counter[tuple[str, frozenset[Row]]]:
-    """What is said, wherever it stands; of lines that nothing knows, only the ends are kept, so they are left out."""
+    """What is said, wherever it stands: without the hosts that are named after the number of their file.
+
+    Of lines that nothing knows, only the ends are kept, so they are left out.
+    """
     kept = {name: frame for name, frame in frames.items() if name != LANGUAGE.catch_all}
     return Counter(
-        (name, frozenset((column, value) for column, value in row.items() if value is not None))
+        (name, frozenset((column, value) for column, value in row.items() if not is_of_place(value)))
         for name, frame in kept.items()
         for row in frame.drop("source", "line", "pos", strict=False).iter_rows(named=True)
     )
+
+
+def is_of_place(value: object) -> bool:
+    return value is None or str(value).startswith(MADE_UP)
 
 
 def counts(*texts: str | bytes) -> dict[str, int]:
