@@ -95,7 +95,7 @@ def gpu_columns_unknown(use_readings: pl.DataFrame, gpu_use: pl.DataFrame) -> It
 
     Means: `--format=csv,noheader` was given, and the command that names the columns is not here, either.
     Not when: the head, or the command with --query-gpu, stands above the rows.
-    Do: nvidia-smi --query-gpu=index,utilization.gpu,power.draw,memory.used --format=csv, with its head.
+    Do: collect nvidia-smi --query-gpu=index,utilization.gpu,power.draw,memory.used --format=csv, with its head.
     Sources: nvidia-smi(1), --query-gpu and --format.
     """
     unnamed = use_readings.join(gpu_use.select("source").unique(), on="source", how="anti").sort("source", "line")
@@ -146,7 +146,7 @@ def gpu_clocks_lowered(gpu_use: pl.DataFrame) -> Iterator[Finding]:
 
     Means: heat, power or the power brake of the machine slows the GPU down, and all ranks wait for it in every step.
     Not when: the reason is a power cap that was set (SW Power Cap), or that the GPU is idle; neither is a fault.
-    Do: nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER on that host; check fans, air flow and power supplies.
+    Do: run nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER on that host; check fans, air flow and power supplies.
     Sources: nvidia-smi(1), clocks_event_reasons.
     """
     slow = gpu_use.filter(pl.col("slowdown").is_not_null())

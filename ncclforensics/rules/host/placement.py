@@ -226,7 +226,7 @@ def affinity_missing(affinity: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Fin
     Means: the binding of the launcher leaves one core for the training and NCCL proxy threads of several ranks; small
     messages wait for the CPU.
     Not when: each rank has its own cores; NCCL_IGNORE_CPU_AFFINITY=1 is set and NCCL uses the cores next to the GPU.
-    Do: mpirun --bind-to none or numa, srun --cpu-bind=none, or NCCL_IGNORE_CPU_AFFINITY=1.
+    Do: start with mpirun --bind-to none or numa, srun --cpu-bind=none, or NCCL_IGNORE_CPU_AFFINITY=1.
     Sources: NCCL user guide, performance (affinity); nccl-tests#264.
     """
     bound = affinity.with_columns(mask=pl.coalesce(pl.col("allowed", "cpus").cast(pl.String)))

@@ -127,7 +127,7 @@ def nvlink_count_differs(
     -m, nvidia-smi nvlink -s and NCCL's XML show it.
     Not when: the machines are of different kinds by design; GPUs form a mesh of unequal links (V100), or bridges
     connect them in pairs; a GPU is in MIG mode.
-    Do: nvidia-smi nvlink -s and -e, dmesg for Xid 74; drain the host.
+    Do: run nvidia-smi nvlink -s and -e, look in dmesg for Xid 74; drain the host.
     Sources: nccl: src/graph/topo.cc (NVL[…] is the sum of the links); NCCL 2.31, ras.rst, Diagnostics.
     """
     switched = link.filter((pl.col("kind") == "nvswitch") & (pl.col("rate") > 0))

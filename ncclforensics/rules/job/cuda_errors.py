@@ -222,7 +222,7 @@ def rocm_gpu_exception(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator
     Means: the GPU hung, or a kernel accessed memory that is not mapped; the process is aborted, and the other ranks
     wait for it. A memory access fault is mostly one of a kernel of the program; a hang may be one of the GPU.
     Not when: the process was ended on purpose, which prints a signal only.
-    Do: dmesg -T | grep amdgpu on that host, and rocm-smi --showras; for an access fault set AMD_SERIALIZE_KERNEL=3.
+    Do: run dmesg -T | grep amdgpu on that host, and rocm-smi --showras; for an access fault set AMD_SERIALIZE_KERNEL=3.
     Sources: ROCm, ROCR-Runtime runtime.cpp and clr rocdevice.cpp; ROCm#4021.
     """
     for error, rows in _rows_by_error(cuda_error, AMD):

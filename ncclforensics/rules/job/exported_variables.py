@@ -82,7 +82,7 @@ def env_debug_file_pattern(
     Means: only %h (host) and %p (process) are replaced. `%d`, `%r` and all others remain: all ranks of a host write the
     same file, and each truncates it on opening.
     Not when: the name also contains %p: then each process has its own file.
-    Do: NCCL_DEBUG_FILE=/path/%h.%p.log.
+    Do: set NCCL_DEBUG_FILE=/path/%h.%p.log.
     Sources: nccl: src/debug.cc of all tags; NCCL user guide, NCCL_DEBUG_FILE.
     """
     settings = [

@@ -118,7 +118,8 @@ def shm_too_small(
     through host memory. Versions before 2.19 may crash with SIGBUS instead.
     Not when: the error has another reason than space (registration with CUDA, permissions); the kernel
     ended the process because its memory is damaged.
-    Do: --shm-size=1g --ulimit memlock=-1, or an emptyDir of medium Memory in Kubernetes; remove stale /dev/shm/nccl-*.
+    Do: start the container with --shm-size=1g --ulimit memlock=-1, or an emptyDir of medium Memory in Kubernetes;
+    remove stale /dev/shm/nccl-*.
     Sources: nccl#290, nccl#342, nccl#983, nccl-tests#143, nccl-tests#166, vllm#1710.
     """
     has_no_space = pl.col("error").fill_null("").str.contains("No space left", literal=True)
@@ -174,7 +175,7 @@ def shm_unlinked_by_systemd(shared_memory: pl.DataFrame, rank: pl.DataFrame) -> 
 
     Means: systemd removes a user's files in /dev/shm when the user's last session ends, even while jobs run.
     Not when: the process was being ended, or the segment was removed manually.
-    Do: RemoveIPC=no in /etc/systemd/logind.conf of every node, or loginctl enable-linger for the user.
+    Do: set RemoveIPC=no in /etc/systemd/logind.conf of every node, or loginctl enable-linger for the user.
     Sources: NCCL user guide, troubleshooting/runtime_and_mpi_issues.
     """
     removed = shared_memory.filter(form="unlink").filter(pl.col("error").str.starts_with("No such file"))
@@ -190,8 +191,8 @@ def shm_segment_failed(failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Fi
     Means: mostly /dev/shm is too small, as in containers; else CUDA refused to register the memory (WSL, the limit of
     locked memory), or the processes do not share /dev/shm.
     Not when: the warning before it gives the reason, which has a finding of its own; NCCL went on.
-    Do: df -h /dev/shm in the context of the job; --shm-size=1g --ulimit memlock=-1 or --ipc=host; to narrow it down,
-    run once with NCCL_SHM_DISABLE=1.
+    Do: run df -h /dev/shm in the context of the job; start the container with --shm-size=1g --ulimit memlock=-1 or
+    --ipc=host; to narrow it down, run once with NCCL_SHM_DISABLE=1.
     Sources: nccl: src/misc/shmutils.cc; WSL#12467, vllm#18831.
     """
     rows = failure.filter(form="shared_memory").sort("source", "line")
@@ -206,7 +207,7 @@ def shm_cuda_invalid_argument(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> I
 
     Means: the registration fails, not the size of /dev/shm: the limit on locked memory, NUMA, or the driver.
     Not when: the version allocates host memory by cuMem (2.24 to 2.26.4), and CUDA refuses that: a separate finding.
-    Do: ulimit -l unlimited in the job's environment; NCCL_CUMEM_HOST_ENABLE=0, then 1, on all ranks.
+    Do: set ulimit -l unlimited in the job's environment; try NCCL_CUMEM_HOST_ENABLE=0, then 1, on all ranks.
     Sources: nccl#1518, horovod#893, nccl#846.
     """
     rows = cuda_error.filter(pl.col("file").is_in(SHARED) & ~pl.col("kind").is_in(SELF_EXPLAINED) & ~_is_cumem())
@@ -224,7 +225,7 @@ def cumem_host_no_numa(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator
     Means: NCCL 2.24 to 2.26.4 allocate host memory by cuMem, which needs visible NUMA nodes; or the GPUs have no P2P
     and the driver is older than 13.0 (error 217).
     Not when: the version is 2.26.5 or later, which falls back automatically.
-    Do: NCCL_CUMEM_HOST_ENABLE=0 on all ranks, or docker --cap-add SYS_NICE, or NCCL 2.26.5.
+    Do: set NCCL_CUMEM_HOST_ENABLE=0 on all ranks, or docker --cap-add SYS_NICE, or NCCL 2.26.5.
     Sources: NCCL user guide, troubleshooting (cuMem host allocations); nccl#1838, nccl#2106.
     """
     rows = cuda_error.filter((pl.col("file") == "transport/shm") & _is_cumem())
@@ -249,7 +250,7 @@ def cumem_host_asymmetric(failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator
     Means: each rank probes separately whether cuMem works for host memory, and sees other NUMA nodes or CPUs than its
     peer; a rank cannot open what the other exports.
     Not when: the path is one of NCCL's and the segment has a size.
-    Do: NCCL_CUMEM_HOST_ENABLE=0 on all ranks; give all containers of a node the same NUMA view.
+    Do: set NCCL_CUMEM_HOST_ENABLE=0 on all ranks; give all containers of a node the same NUMA view.
     Sources: nccl#2190.
     """
     rows = failure.filter(form="shared_memory").filter(

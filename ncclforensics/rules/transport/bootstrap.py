@@ -60,7 +60,7 @@ def boot_wrong_interface(
     Means: NCCL selected a container bridge, the loopback interface or a link-local address. Ranks on other hosts cannot
     connect to it, and init does not complete.
     Not when: all ranks run on one host; init completed. Interface names may differ between hosts.
-    Do: NCCL_SOCKET_IFNAME=^lo,docker, or the exact name of the network between the hosts.
+    Do: set NCCL_SOCKET_IFNAME=^lo,docker, or the exact name of the network between the hosts.
     Sources: nccl#286, horovod#310, nccl#1291, pytorch#68893.
     """
     stuck = verdict.filter(pl.col("verdict").is_in(["init-incomplete", "init-failed", "rank-missing"]))["job"]

@@ -112,7 +112,7 @@ def chan_undercount(
     of its hosts; the slowest rank limits all. What is normal is the site's own figure where its configuration has one.
     Not when: a variable or the application requests few; one GPU per node, GPUs on PCIe alone, sockets or very small
     communicators: 2 channels are normal there. Communicators with different placement are not compared.
-    Do: NCCL_DEBUG_SUBSYS=INIT,GRAPH and NCCL_TOPO_DUMP_FILE on the hosts named; compare maxBw and `Pattern` lines.
+    Do: set NCCL_DEBUG_SUBSYS=INIT,GRAPH and NCCL_TOPO_DUMP_FILE on the hosts named; compare maxBw and `Pattern` lines.
     Sources: nccl#652, nccl#524, nccl#1664; MLPerf logs (channels by machine); field guides.
     """
     found = _fewer_than_others(communicator_placement, setting, gpu_interconnect, member, transport, expected_machine)

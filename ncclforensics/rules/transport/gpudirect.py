@@ -80,7 +80,7 @@ def gdr_false_negative_old_nccl(
     NIC could access GPU memory: 10 instead of 180 GB/s in one report.
     Not when: nv_peer_mem is loaded as well; lsmod is of another or an unknown host; the module was loaded after the
     start of the job.
-    Do: NCCL 2.23.4 or later; until then load nv_peer_mem, or use DMA-BUF (open kernel driver).
+    Do: use NCCL 2.23.4 or later; until then load nv_peer_mem, or use DMA-BUF (open kernel driver).
     Sources: nccl#1676; release notes of 2.23.4.
     """
     undetected = _closed(gdr_connections) if _is_old(version) else gdr_connections.clear()

@@ -75,7 +75,7 @@ def fabricmanager_not_running(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> I
     Means: nvidia-fabricmanager is not running, or its version is not that of the driver. If only a few ranks report it
     and the next start works, the service was delayed.
     Not when: the system has no NVSwitch: there CUDA does not report this error.
-    Do: systemctl status nvidia-fabricmanager on the hosts named; compare its version with the driver's.
+    Do: run systemctl status nvidia-fabricmanager on the hosts named; compare its version with the driver's.
     Sources: nccl-tests#264, nccl-tests#338, NVSentinel#808, torchcomms#3130.
     """
     rows = cuda_error.filter(kind=FABRIC)
