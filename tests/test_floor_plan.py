@@ -75,7 +75,6 @@ PATTERNS = {
     "report/identifiers.py": "addresses, GUIDs, URLs, users and jobs in any text, whoever printed it",
     "report/pseudonyms.py": "words of any text, and what stands behind the name of a secret",
     "views/json_report.py": "control characters in the program's own output",
-    "views/text_layout.py": "control characters in the program's own output",
 }
 # What Polars reads as a pattern unless it is told that the text is literal, and who applies patterns, and which.
 OF_PATTERNS = {

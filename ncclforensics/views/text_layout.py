@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -18,8 +18,8 @@ from ncclforensics.data.names import INVISIBLE, known, printable
 from ncclforensics.report.build import Report, Row
 
 STYLE = {"error": "bold red", "warning": "bold yellow", "info": "cyan", "no-hang": "bold green"}
-# Control characters, but for the ends of lines and Rich's own colours.
-_CONTROLS = re.compile(r"(\x1b\[[0-9;]*m)|[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+# Control characters, but for the ends of lines.
+_CONTROLS = dict.fromkeys((*range(0x0A), *range(0x0B, 0x20), *range(0x7F, 0xA0), 0x2028, 0x2029), "?")
 # As the first bytes of a pickled Flight Recorder dump are shown: a dictionary, or from torch 2.2 a list.
 PICKLE_STARTS = ("\ufffd}", "\ufffd]")
 ITEM_GAP, NO_BREAK = " · ", "\u00a0"
@@ -39,9 +39,20 @@ def render_text(parts: Iterable[RenderableType], *, width: int, color: bool) -> 
         markup=False,
         _environ={},
     )
-    console.print(Group(*parts), crop=False)
-    text = _CONTROLS.sub(lambda match: match[1] or "?", out.getvalue().translate(INVISIBLE))
+    console.print(_WithoutControls(Group(*parts)), crop=False)
+    text = out.getvalue().translate(INVISIBLE)
     return "\n".join(line.rstrip() for line in text.removesuffix("\n").split("\n")) + "\n"
+
+
+class _WithoutControls:
+    """What is rendered, before Rich adds colours: an escape sequence that stands in the text is not one of its own."""
+
+    def __init__(self, part: RenderableType) -> None:
+        self.part = part
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in console.render(self.part, options):
+            yield Segment(segment.text.translate(_CONTROLS), segment.style, segment.control)
 
 
 def as_html(rendered: str) -> str:
