@@ -286,15 +286,14 @@ def test_the_header_is_broken_between_two_items_and_never_cut() -> None:
     assert rows[0].endswith(" ·")
 
 
-def test_what_a_number_counts_is_said_only_below_lines_that_show_it() -> None:
-    for incident in HANGS:
-        report = answer(incident).report
-        shown = screen(report, width=WIDTH)
-        if "its position among a rank's calls" in shown:
-            finding = report.finding_of(report.verdicts[0])
-            cited = [report.cited(line.source, line.line) for line in finding.evidence] if finding else []
-            places = [place_of(report, line) for line in cited]
-            assert any(place in shown for place in places), incident.name
+@pytest.mark.parametrize("incident", HANGS, ids=lambda incident: incident.name)
+def test_what_a_number_counts_is_said_only_below_lines_that_show_it(incident: Incident) -> None:
+    report = answer(incident).report
+    shown = screen(report, width=WIDTH)
+    if "its position among a rank's calls" in shown:
+        finding = report.finding_of(report.verdicts[0])
+        cited = [report.cited(line.source, line.line) for line in finding.evidence] if finding else []
+        assert any(place_of(report, line) in shown for line in cited)
 
 
 def test_a_silent_rank_is_asked_for_where_the_others_lost_it(tmp_path: Path) -> None:

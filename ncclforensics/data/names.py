@@ -189,7 +189,7 @@ def argument_text(call: dict[str, Any], name: str) -> str:
     """
     match name:
         case "count":
-            return f"{call['count']:,}"
+            return known(call["count"]) if call["count"] is None else f"{call['count']:,}"
         case "datatype":
             return str(datatype(call["datatype"]))
         case "op":

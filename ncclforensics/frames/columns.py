@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cache
+from typing import Any
 
 import polars as pl
 
@@ -59,6 +60,14 @@ def possible_positions(lines: pl.DataFrame) -> pl.Series:
     """Every `pos` that lines (columns `source`, `line`) may have, in the head or the tail of a file."""
     at = lines.select(pos=pl.col("source").cast(pl.Int64) * (1 << SOURCE_BITS) + pl.col("line"))["pos"]
     return pl.concat([at, at + TAIL_OFFSET])
+
+
+def frame_of_rows(rows: Iterable[Mapping[str, Any]], schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    """Return a frame of rows; what a row lacks, and a number that its column cannot hold, is null."""
+    found = list(rows)
+    return pl.DataFrame(
+        [pl.Series(name, [row.get(name) for row in found], dtype, strict=False) for name, dtype in schema.items()]
+    )
 
 
 def with_line(rows: pl.DataFrame) -> pl.DataFrame:

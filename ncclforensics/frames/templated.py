@@ -55,7 +55,7 @@ class TemplatedFrame:
             return {TEMPLATES: pl.DataFrame(schema={**ORIGIN, **shared}), OCCURRENCES: pl.DataFrame(schema=columns)}
         first_rows = with_positions(pl.concat([piece.templates for piece in pieces], how="diagonal"), ends)
         order = first_rows["pos"].arg_sort()
-        ordered = with_all_columns(names.replace_in(first_rows), {**ORIGIN, **shared})[order]
+        ordered = names.replace_in(with_all_columns(first_rows, {**ORIGIN, **shared}))[order]
         call_template, template = distinct_rows(ordered, ["source", *shared])
         template = template.gather(order.arg_sort())
         occurrences, start = [], 0

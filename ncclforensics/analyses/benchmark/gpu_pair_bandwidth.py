@@ -81,7 +81,7 @@ def gpu_pair(
             .then(pl.concat_str("nvbandwidth_test", "part", separator=" ", ignore_nulls=True))
             .otherwise("p2p_test"),
             row=pl.when("has_gpu_rows").then("row"),
-            column=pl.col("columns").cast(pl.Int32),
+            column=pl.col("columns").cast(pl.Int32, strict=False),
             value=pl.col("cells").cast(pl.Float64, strict=False)
             / pl.when(form.is_in(IN_NANOSECONDS)).then(1000).otherwise(1),
         )

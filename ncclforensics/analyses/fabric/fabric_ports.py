@@ -196,4 +196,4 @@ def _statuses(port_status: pl.DataFrame, status_field: pl.DataFrame) -> pl.DataF
         .rename({"head_line": "line"})
     )
     rows = heads.join(blocks, on=["source", "line"], how="left").sort("source", "line")
-    return rows.with_columns(lid=_valid_lid(text_of("lid").str.to_integer(base=16, strict=False).cast(pl.Int32)))
+    return rows.with_columns(lid=_valid_lid(text_of("lid").str.to_integer(base=16, dtype=pl.Int32, strict=False)))

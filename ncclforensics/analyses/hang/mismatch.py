@@ -397,4 +397,4 @@ def _describe_difference(how: str, actual: Row, expected: Row) -> str:
 
 
 def _call_text(row: Row) -> str:
-    return f"{row['name']} of {count_of(row['count'], 'element')}"
+    return str(row["name"]) if row["count"] is None else f"{row['name']} of {count_of(row['count'], 'element')}"

@@ -45,9 +45,11 @@ def _find_fingerprints(job: Job) -> Diagnosis | None:
 
 def _find_model_counts(job: Job) -> Diagnosis | None:
     rows = [row for row in job.pytorch["model_difference"] if row["form"] == "counts"]
-    if not rows:
+    stated = [(row["other_rank"], row["other_count"]) for row in rows]
+    stated += [(row["group_rank"], row["count"]) for row in rows]
+    counts = {rank: count for rank, count in stated if rank is not None and count is not None}
+    if not counts:
         return None
-    counts = {row["other_rank"]: row["other_count"] for row in rows} | {row["group_rank"]: row["count"] for row in rows}
     outliers = minority_of(counts)
     ranks_of = {count: ranks_text(rank for rank in counts if counts[rank] == count) for count in counts.values()}
     numbers = "; ".join(f"{count} on {ranks}" for count, ranks in sorted(ranks_of.items()))

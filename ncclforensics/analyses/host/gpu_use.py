@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import frame_of_rows, text_of
 from ncclforensics.frames.registry import analysis
 
 Row = dict[str, Any]
@@ -66,11 +66,7 @@ def gpu_use(
         *_csv(use_names, use_query, use_readings, use_values),
         *queried,
     ]
-    found = pl.DataFrame(
-        [{column: row.get(column) for column in (*GPU_USE, "launcher_node")} for row in rows],
-        schema={**GPU_USE, "launcher_node": pl.String()},
-        strict=False,
-    ).sort("source", "line")
+    found = frame_of_rows(rows, {**GPU_USE, "launcher_node": pl.String()}).sort("source", "line")
     headings = output_heading.filter(pl.col("heading_host").is_not_null()).select("source", "line", "heading_host")
     return found.join_asof(
         headings.sort("source", "line"), on="line", by="source", check_sortedness=False

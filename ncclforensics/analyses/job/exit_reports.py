@@ -193,7 +193,7 @@ def torchrun_reports(elastic_failure: pl.DataFrame, exception: pl.DataFrame) -> 
         elif row["form"] == "exit_code":
             rank_row, host, time = block.get("rank"), block.get("host"), block.get("time")
             is_same_entry = rank_row is not None and _is_next_line(rank_row, row)
-            is_later = row["exit_code"] > 0 and not below_root_cause.get(row["source"], True)
+            is_later = (row["exit_code"] or 0) > 0 and not below_root_cause.get(row["source"], True)
             yield _exit_report(
                 row,
                 "torchrun",

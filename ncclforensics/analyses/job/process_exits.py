@@ -40,7 +40,7 @@ from ncclforensics.analyses.job.exit_reports import (
 from ncclforensics.analyses.job.failure_events import LOST
 from ncclforensics.analyses.job.kernel_events import are_dated, of_these_days
 from ncclforensics.data.processes import ABORT, KILL, REQUESTED_ENDS, signal_name
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import frame_of_rows, text_of
 from ncclforensics.frames.registry import analysis
 
 PROCESS_EXIT = {
@@ -152,7 +152,7 @@ def process_exit(
     lost = failure_event.filter(kind=LOST)
     _mark_final(reports, source, lost.to_dicts(), is_over=bool(has_errors or not lost.filter(at_exit=False).is_empty()))
     rows = [_row(report, rank_id) for report in reports for rank_id in finder.rank_ids(report)]
-    return pl.DataFrame(rows, schema=PROCESS_EXIT).sort("source", "line")
+    return frame_of_rows(rows, PROCESS_EXIT).sort("source", "line")
 
 
 def _row(report: ExitReport, rank_id: Row) -> Row:

@@ -129,7 +129,7 @@ def channels(
     counted = channel_count.select(*place, "coll", "nvls", "p2p")
     rings = (
         ring.sort("pos")
-        .select(*place, total=pl.coalesce(pl.col("channels"), pl.col("channel") + 1).cast(pl.Int32))
+        .select(*place, total=pl.coalesce(pl.col("channels"), pl.col("channel") + 1).cast(pl.Int32, strict=False))
         .join(counted.select("host", "pid").unique(), on=OWNER, how="anti")
     )
     printed = pl.concat(

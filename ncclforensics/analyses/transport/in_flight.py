@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 
-from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.columns import frame_of_rows, text_of
 from ncclforensics.frames.registry import analysis
 from ncclforensics.grammar.values import find_values
 
@@ -69,7 +69,7 @@ def transfer_in_flight(
     for _, trace in events.with_columns(columns).sort("source", "line").group_by("source", maintain_order=True):
         rows += _of_trace(trace.to_dicts())
     rows += _of_proxies(active_operation, rank, member)
-    return pl.DataFrame(rows, schema=TRANSFER_IN_FLIGHT)
+    return frame_of_rows(rows, TRANSFER_IN_FLIGHT)
 
 
 def _of_proxies(active_operation: pl.DataFrame, rank: pl.DataFrame, member: pl.DataFrame) -> Iterator[Row]:

@@ -40,7 +40,7 @@ def cascade_edge_clustering(
     """
     errors = _unanswered(completion_error)
     ends = [frozenset(pair) for pair in errors.select("local_host", "peer_host").unique().iter_rows()]
-    pairs = {pair for pair in ends if len(pair) == 2}
+    pairs = {pair for pair in ends if len(pair) == 2 and None not in pair}
     died = not verdict.filter(pl.col("verdict") == "rank-died").is_empty()
     if len(pairs) < FEWEST_PAIRS or frozenset.intersection(*pairs) or died:
         return
