@@ -75,14 +75,14 @@ def app_process_died(process_exit: pl.DataFrame, rank: pl.DataFrame) -> Iterator
             finding.severity = Severity.WARNING
             yield finding
         else:
-            assert isinstance(signal, int)
+            by = signal_name(signal) if isinstance(signal, int) else "a signal whose number is damaged"
             is_unexplained = signal == ABORT and not any(rows["message"])
             verb = "was killed by" if signal == KILL else "ended by" if is_unexplained else "crashed with"
             where = rows["where"][0] and f" in {rows['where'][0]}"
             detail = f"the first process to end, reported by {reporters}"
             if is_unexplained:
                 detail += "; its lines before show whether an assertion or a time-out of PyTorch's watchdog did it"
-            yield exit_finding(rows, rank, f"{{processes}} {verb} {signal_name(signal)}{where}", detail, "certain")
+            yield exit_finding(rows, rank, f"{{processes}} {verb} {by}{where}", detail, "certain")
 
 
 @rule(Category.APPLICATION_ERROR, Severity.ERROR, of=("process_exit",), hang=True)
