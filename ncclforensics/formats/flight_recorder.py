@@ -118,7 +118,7 @@ _STATUS = ("enqueued", "started", "completed")
 
 
 def _name(name: object) -> str | None:
-    return str(name) if isinstance(name, str | int) and name != "" else None
+    return str(name) if isinstance(name, int) else json_text(name) or None
 
 
 @lru_cache(maxsize=4096)  # all members of a group have the same text
@@ -213,15 +213,19 @@ def _frames(frames: object) -> str | None:
     ]
     own = [frame for frame in found if not any(part in frame["filename"] for part in OF_TORCH)][:SHOWN_FRAMES]
     shown = [
-        {"filename": frame["filename"], "line": json_integer(frame.get("line")), "name": json_text(frame.get("name"))}
+        {
+            "filename": json_text(frame["filename"]),
+            "line": json_integer(frame.get("line")),
+            "name": json_text(frame.get("name")),
+        }
         for frame in own or found[-1:]
     ]
     return orjson.dumps(shown).decode() if shown else None
 
 
 def _dtypes(dtypes: object) -> str | None:
-    names = [name for name in json_array(dtypes)[:MOST_TENSORS] if isinstance(name, str)]
-    return ",".join(f'"{name}"' for name in names) or None
+    names = map(json_text, json_array(dtypes)[:MOST_TENSORS])
+    return ",".join(f'"{name}"' for name in names if name is not None) or None
 
 
 def _sizes(sizes: object) -> str | None:

@@ -64,19 +64,6 @@ def objects_in(text: str) -> Iterator[tuple[int, Any]]:
 def decoded(text: str, place: int) -> tuple[Any, int]:
     """Return the value at a place and where it ends; 0 if it cannot be read."""
     try:
-        value, end = _DECODER.raw_decode(text, place)
-        return (_without_surrogates(value) if "\\u" in text[place:end] else value), end
+        return _DECODER.raw_decode(text, place)
     except (json.JSONDecodeError, RecursionError):
         return None, 0
-
-
-def _without_surrogates(value: Any) -> Any:
-    """Return a value in whose texts halves of a UTF-16 pair, which no file can hold, are replaced by `?`."""
-    match value:
-        case str():
-            return value.encode("utf-8", "replace").decode()
-        case list():
-            return [_without_surrogates(element) for element in value]
-        case dict():
-            return {_without_surrogates(key): _without_surrogates(element) for key, element in value.items()}
-    return value

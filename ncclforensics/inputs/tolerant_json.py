@@ -77,8 +77,10 @@ def json_array(value: object) -> list[Any]:
 
 
 def json_text(value: object) -> str | None:
-    """Return the value if it is a text, else None."""
-    return value if isinstance(value, str) else None
+    """Return the value if it is a text, else None; half of a UTF-16 pair, which no file can hold, becomes `?`."""
+    if not isinstance(value, str):
+        return None
+    return value if value.isascii() else value.encode("utf-8", "replace").decode()
 
 
 def json_number(value: object) -> float | None:
