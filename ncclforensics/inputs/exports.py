@@ -86,7 +86,7 @@ def rows_of(data: bytes, read: Reader, source: int) -> tuple[pl.DataFrame, pl.Se
         for physical, record in placed
         for offset, text in enumerate(record.text.replace("\r\n", "\n").removesuffix("\n").split("\n"))
     ]
-    texts = [text.removesuffix("\r") for _, text, _ in rows]
+    texts = [tolerant_json.json_text(text.removesuffix("\r")) for _, text, _ in rows]
     frame = pl.DataFrame(
         {
             "source": [source] * len(rows),
@@ -94,8 +94,8 @@ def rows_of(data: bytes, read: Reader, source: int) -> tuple[pl.DataFrame, pl.Se
             "text": texts,
             "damaged": [record.is_damaged for _, _, record in rows],
             "cut": [False] * len(rows),
-            "launcher_time": [record.time for _, _, record in rows],
-            "launcher_node": [record.node for _, _, record in rows],
+            "launcher_time": [tolerant_json.json_text(record.time) for _, _, record in rows],
+            "launcher_node": [tolerant_json.json_text(record.node) for _, _, record in rows],
             "launcher_rank": [record.rank for _, _, record in rows],
         },
         schema=SCHEMA,
