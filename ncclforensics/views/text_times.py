@@ -15,6 +15,7 @@ from ncclforensics.frames.time_range import as_time
 from ncclforensics.report.build import Report
 from ncclforensics.report.earlier_look import BY_LOOKS
 from ncclforensics.rules.finding import Finding
+from ncclforensics.rules.shared.verdict_finding import ranks_with_output
 from ncclforensics.views.text_layout import heading, indented, table_without_header
 
 Row = dict[str, Any]
@@ -59,8 +60,8 @@ def without_doubt(row: Row, text: str) -> str:
 
 def is_suspected(report: Report, row: Row) -> bool:
     """Whether the suspects of a job are ranks with output, or with a file of their own: of others the log is absent."""
-    with_file = {*report.run["rank"]["rank"], *report.run["source"]["hint"]} - {*row["absent"]}
-    return bool(row["suspects"]) and set(row["suspects"]) <= with_file
+    with_output = ranks_with_output(row, report.run["rank"], report.run["source"])
+    return bool(row["suspects"]) and set(row["suspects"]) <= with_output
 
 
 def open_question(report: Report, row: Row, shown: Finding) -> str:

@@ -57,9 +57,7 @@ def _one_ended_first(job: Job, rows: list[Row]) -> Diagnosis:
         f"{ranks} ended within minutes of each other, as {rows[0]['reporter']} reports, by clocks of different hosts, "
         "which may differ: the times do not show which of them ended first, and the others followed"
     )
-    answer = one_of_these_died(ranks, reason)
-    answer.add_evidence("context", rows[:4])
-    return answer
+    return one_of_these_died(ranks, reason, "context", rows[:4])
 
 
 def _is_end_seen(job: Job, rank_id: int) -> bool:

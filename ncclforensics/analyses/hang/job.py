@@ -248,6 +248,10 @@ class Job:
         """Return the ranks' known numbers in ascending order."""
         return sorted(number for number in map(self.rank_number, rank_ids) if number is not None)
 
+    def numbers_blamed(self, diagnosis: Diagnosis) -> frozenset[int]:
+        """Return the known numbers of the culprits, and of ranks without a log."""
+        return frozenset([*self.rank_numbers(diagnosis.culprits), *diagnosis.missing])
+
     def process(self, rank_id: int) -> Row:
         """Return the process that drives a rank."""
         row = self.rank_ids[rank_id]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job
-from ncclforensics.analyses.job.calls import OPCOUNT_UNRELIABLE_FROM
+from ncclforensics.analyses.job.calls import count_every_call
 from ncclforensics.data.names import ranks_text
 from ncclforensics.data.versions import releases
 
@@ -37,8 +37,7 @@ def is_made_elsewhere(job: Job, key: str, nth: int, differing: set[int]) -> bool
 
 def counts_every_call(job: Job) -> bool:
     """Whether NCCL's counter counts every call, so that it tells a call that was left out from a line that was lost."""
-    versions = releases(job.releases)
-    return bool(versions) and versions[-1] < OPCOUNT_UNRELIABLE_FROM
+    return count_every_call(releases(job.releases))
 
 
 def find_lost_lines(job: Job, differences: list[Diagnosis]) -> set[int]:

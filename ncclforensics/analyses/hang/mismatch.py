@@ -80,7 +80,7 @@ def find_divergent_calls(job: Job) -> Diagnosis | None:
         earliest.lower_certainty("possible")
     if job.share_with_fault(LOST, MOVED) > FEW_FAULTY:
         reason = "the logs of many ranks lack lines or have them in another order, which also makes calls differ"
-        collect = ["collect the logs as the ranks wrote them (NCCL_DEBUG_FILE), not from the collector that lost lines"]
+        collect = list(lost_calls.COLLECT_AS_WRITTEN)
         return Diagnosis("undecidable", reason, "likely", collect=collect, evidence_lines=earliest.evidence_lines)
     return earliest
 

@@ -83,10 +83,9 @@ def find_returned_error(job: Job) -> Diagnosis | None:
     ]
     if not later_errors:
         return None
+    later_errors.sort(key=lambda event: event["result"] == REMOTE_ERROR)  # what others cause stands last
     of_code: dict[int | None, list[Row]] = {}
-    for event in sorted(
-        later_errors, key=lambda event: event["result"] == REMOTE_ERROR
-    ):  # what others cause stands last
+    for event in later_errors:
         of_code.setdefault(event["result"], []).append(event)
     ranks_of = {code: ranks_text(job.rank_numbers({event["rank_id"] for event in of_code[code]})) for code in of_code}
     errors = " and ".join(f"error {result_text(code)} to {ranks}" for code, ranks in ranks_of.items())

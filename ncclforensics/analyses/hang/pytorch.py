@@ -122,11 +122,11 @@ def _diagnose(job: Job, verdict: str, reason: str, certainty: str, rows: list[Ro
 
 def find_desync(job: Job) -> Diagnosis | None:
     """Find ranks that enqueued less work than the others, or different work."""
+    waiting = ranks_that_wait(job)
     for guid, rows in _groups(job):
         sequence = max((row["sequence"] for row in rows if row["sequence"] is not None), default=0)
         name = f"process group {guid}" if guid else "its process group"
         # A rank with unfinished work of its own, in this group or another, waits itself.
-        waiting = ranks_that_wait(job)
         idle = [row for row in rows if row["enqueued"] is not None and _is_idle(row) and row["rank"] not in waiting]
         lagging_ranks = sorted(row["rank"] for row in idle if row["enqueued"] < sequence)
         if lagging_ranks and len(lagging_ranks) < len(rows):

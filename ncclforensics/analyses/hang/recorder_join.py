@@ -22,7 +22,7 @@ def weigh_against_lines(job: Job, recorded: Diagnosis | None) -> Diagnosis | Non
     logged = waiting.find_waited_for_ranks(job)
     if logged is None or not logged.culprits or logged.verdict == "undecidable":
         return recorded
-    in_logs, in_dumps = (ranks_text(_numbers(job, diagnosis)) for diagnosis in (logged, recorded))
+    in_logs, in_dumps = (ranks_text(job.numbers_blamed(diagnosis)) for diagnosis in (logged, recorded))
     if in_logs == in_dumps:
         if logged.certainty == "certain":
             return logged  # it names the call and its line
@@ -59,10 +59,6 @@ def is_newer_than_log(job: Job, logged: Diagnosis) -> bool:
     )
 
 
-def _numbers(job: Job, diagnosis: Diagnosis) -> list[int]:
-    return sorted({*job.rank_numbers(diagnosis.culprits), *diagnosis.missing})
-
-
 def _communicators(job: Job) -> dict[str, str]:
     """Process group -> the only communicator with the same members."""
     recordings = recordings_of(job)
@@ -88,7 +84,7 @@ def _communicator(job: Job, diagnosis: Diagnosis) -> str | None:
     awaited: list[Row] = [
         call
         for rank in sorted(recordings.read)
-        if (call := recordings.blocking(rank)) and set(recordings.targets(rank)) & set(_numbers(job, diagnosis))
+        if (call := recordings.blocking(rank)) and set(recordings.targets(rank)) & set(job.numbers_blamed(diagnosis))
     ]
     first = min(awaited, key=lambda call: bool(call["is_p2p"]), default=None)
     return _communicators(job).get(first["group"]) if first else None

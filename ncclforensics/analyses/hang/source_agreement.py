@@ -97,7 +97,7 @@ def weigh_sources(job: Job, diagnosis: Diagnosis) -> Diagnosis:
         _drop_waiting(job, diagnosis, testimonies)
     else:
         testimonies = [testimony for testimony in testimonies if testimony.named]
-    named = _numbers(job, diagnosis)
+    named = job.numbers_blamed(diagnosis)
     opposing = [testimony for testimony in testimonies if testimony.opposes(named, testimonies)]
     if not named or not opposing:
         if any(testimony.named and testimony.named.isdisjoint(named) for testimony in testimonies):
@@ -155,7 +155,7 @@ def _launched_all(job: Job, reports: Diagnosis | None) -> set[int]:
     """Return the ranks that have launched all calls, where RAS reports find others behind."""
     if reports is None or reports.verdict != "lagging-ranks":
         return set()
-    return set(job.rank_numbers(job.rank_ids)) - _numbers(job, reports)
+    return set(job.rank_numbers(job.rank_ids)) - job.numbers_blamed(reports)
 
 
 def _named(job: Job, diagnosis: Diagnosis | None) -> frozenset[int]:
@@ -163,17 +163,13 @@ def _named(job: Job, diagnosis: Diagnosis | None) -> frozenset[int]:
     is_on_absence = diagnosis is not None and diagnosis.verdict in (*OF_ABSENCE, "rank-died") and not diagnosis.how
     if diagnosis is None or not (is_call_skipped or is_on_absence):
         return frozenset()
-    return _numbers(job, diagnosis)
-
-
-def _numbers(job: Job, diagnosis: Diagnosis) -> frozenset[int]:
-    return frozenset([*job.rank_numbers(diagnosis.culprits), *diagnosis.missing])
+    return job.numbers_blamed(diagnosis)
 
 
 def _drop_waiting(job: Job, diagnosis: Diagnosis, testimonies: list[Testimony]) -> None:
     """Drop culprits that wait themselves, by counters of another source, where it does not show so of all."""
     for testimony in testimonies:
-        named = _numbers(job, diagnosis)
+        named = job.numbers_blamed(diagnosis)
         not_missing = named & testimony.waiting - testimony.named
         if testimony.source in COUNTERS and not_missing and not_missing != named:
             dropped = {rank_id for rank_id in diagnosis.culprits if job.rank_number(rank_id) in not_missing}
@@ -218,7 +214,7 @@ def _of_rivals(job: Job, rivals: list[Testimony], supporting: list[Testimony], f
     diagnosis.victims = sorted(set(job.rank_ids) - set(diagnosis.culprits))
     if supporting:
         return _contested(diagnosis, supporting, "possible")
-    diagnosis.reason += f"; but {ranks_text(sorted(_numbers(job, former)))} {former.reason}"
+    diagnosis.reason += f"; but {ranks_text(sorted(job.numbers_blamed(former)))} {former.reason}"
     diagnosis.lower_certainty("possible")
     diagnosis.add_evidence("context", former.evidence_lines[:2])
     return diagnosis
@@ -226,7 +222,7 @@ def _of_rivals(job: Job, rivals: list[Testimony], supporting: list[Testimony], f
 
 def _left_open(job: Job, diagnosis: Diagnosis, opposing: list[Testimony]) -> Diagnosis:
     """Answer that the sources contradict each other, as many on either side."""
-    named = ranks_text(sorted(_numbers(job, diagnosis)))
+    named = ranks_text(sorted(job.numbers_blamed(diagnosis)))
     reason = f"the sources contradict each other: {named} {diagnosis.reason}; but {_describe(opposing)}"
     answer = Diagnosis("undecidable", reason, "likely", collect=[COLLECT_ANEW, *diagnosis.collect])
     answer.key, answer.call, answer.victims = diagnosis.key, diagnosis.call, sorted(job.rank_ids)

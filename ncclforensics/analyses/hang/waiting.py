@@ -61,9 +61,7 @@ def find_lost_process(job: Job) -> Diagnosis | None:
             f"other ranks lost a connection, and the logs of {silent} end inside a line: one of these died, and the "
             "last lines of the others were lost in a buffer"
         )
-        answer = one_of_these_died(silent, reason)
-        answer.add_evidence("failure", connection_losses[:3])
-        return answer
+        return one_of_these_died(silent, reason, "failure", connection_losses[:3])
     culprits = [rank_id for rank_id in culprits if rank_id not in cut_logs] or culprits
     if not culprits:
         roots = {rank_id for rank_id in job.awaited_ranks if not waits_for_of.get(rank_id)}
@@ -87,9 +85,8 @@ def find_lost_process(job: Job) -> Diagnosis | None:
             f"other ranks lost a connection, and {silent} stopped printing at different places without an error: one "
             "of these died, and the logs of the others may only be shorter than their runs"
         )
-        answer = one_of_these_died(silent, reason)
-        answer.add_evidence("context", [job.last_line(rank_id) for rank_id in silent_ranks[:4]])
-        return answer
+        last_lines = [job.last_line(rank_id) for rank_id in silent_ranks[:4]]
+        return one_of_these_died(silent, reason, "context", last_lines)
     if not named_ranks and (absent_hosts := _hosts_without_ranks(job, connection_losses)):
         reason = f"ranks lost their connections to {', '.join(absent_hosts)}, and no line here is of a rank there"
         answer = Diagnosis(
@@ -151,15 +148,15 @@ def _lost_on_another_host(job: Job, lost_ranks: list[int], connection_losses: li
         f"other ranks lost their connections to the host of {names}, where a process ended; these logs do not show "
         "which, and they may end before that"
     )
-    answer = one_of_these_died(names, reason)
-    answer.add_evidence("failure", connection_losses[:3])
-    return answer
+    return one_of_these_died(names, reason, "failure", connection_losses[:3])
 
 
-def one_of_these_died(names: str, reason: str) -> Diagnosis:
-    """Answer that a process ended, and that nothing shows which of these."""
+def one_of_these_died(names: str, reason: str, what: str, rows: list[Row]) -> Diagnosis:
+    """Answer that a process ended, and that nothing shows which of these; cite the rows as `what`."""
     collect = [f"collect the exit codes of {names}, and the end of their logs"]
-    return Diagnosis("undecidable", reason, "likely", collect=collect)
+    answer = Diagnosis("undecidable", reason, "likely", collect=collect)
+    answer.add_evidence(what, rows)
+    return answer
 
 
 def _are_whole_hosts(job: Job, rank_ids: list[int]) -> bool:

@@ -43,10 +43,13 @@ def _ends_of_paths(root: Element) -> tuple[list[Element], dict[str, Element]]:
     return gpus, {name: nic for nic in root.all("net") if nic.above("pci") and (name := nic.attributes.get("name"))}
 
 
+def _are_too_many(gpus: list[Element], nics: dict[str, Element]) -> bool:
+    return len(gpus) * (len(gpus) + len(nics)) > MOST_PATHS
+
+
 def is_too_large(root: Element) -> bool:
     """Whether a topology has more paths than those of any machine: it is damaged, or put together of many."""
-    gpus, nics = _ends_of_paths(root)
-    return len(gpus) * (len(gpus) + len(nics)) > MOST_PATHS
+    return _are_too_many(*_ends_of_paths(root))
 
 
 def path_rows(root: Element) -> Iterator[dict[str, Any]]:
@@ -55,7 +58,7 @@ def path_rows(root: Element) -> Iterator[dict[str, Any]]:
     Nothing where there are more than MOST_PATHS.
     """
     gpus, nics = _ends_of_paths(root)
-    if is_too_large(root):
+    if _are_too_many(gpus, nics):
         return
     links = {id(gpu): _link_counts(gpu) for gpu in gpus}
     lines = {(id(gpu), link.attributes.get("target")): link.line for gpu in gpus for link in gpu.all("nvlink", "xgmi")}

@@ -257,10 +257,15 @@ def _member_of_calls(calls: pl.DataFrame, call_line: pl.DataFrame, member: pl.Da
     return membership.scatter(rows, current_member)
 
 
+def count_every_call(versions: list[Version]) -> bool:
+    """Whether the counters of all versions of a job, sorted, count every call."""
+    return bool(versions) and versions[-1] < OPCOUNT_UNRELIABLE_FROM
+
+
 def _opcount_counts_calls(version: pl.DataFrame) -> pl.Expr:
     """Whether opCount numbers the calls of all members: 0 at the first call, one more at each later call."""
     versions = releases(version["version"])
-    if not versions or versions[-1] >= OPCOUNT_UNRELIABLE_FROM:
+    if not count_every_call(versions):
         return pl.lit(False)
     from_head = pl.col("opcount").eq(pl.col("ordinal")) | pl.col("in_tail")
     step = (pl.col("opcount") - pl.col("ordinal")).n_unique().over("member", "in_tail") == 1

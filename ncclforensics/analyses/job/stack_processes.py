@@ -27,6 +27,7 @@ from ncclforensics.data.stack_classes import (
     short_name,
     system_call,
 )
+from ncclforensics.frames.columns import frame_of_rows
 from ncclforensics.frames.registry import analysis
 
 Row = dict[str, Any]
@@ -92,7 +93,7 @@ def stack_process(
     _fill_ranks(rows, dict(source.select("source", "hint").drop_nulls().iter_rows()))
     _number_by_pid(rows)
     _separate_hosts(rows, dict(source.select("source", "path").iter_rows()))
-    return pl.DataFrame([{name: row.get(name) for name in STACK_PROCESS} for row in rows], schema=STACK_PROCESS)
+    return frame_of_rows(rows, STACK_PROCESS)
 
 
 def _own_process(frames: list[Row]) -> list[Row]:

@@ -12,7 +12,7 @@ from ncclforensics.analyses.hang.stall import WEAK
 from ncclforensics.data.names import operation_text, ranks_text
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
-from ncclforensics.rules.shared.verdict_finding import Row, verdict_finding, verdicts_of
+from ncclforensics.rules.shared.verdict_finding import Row, ranks_with_output, verdict_finding, verdicts_of
 
 AFTER_STACKS = "find out what the cited line of the culprit waits for; take the stacks again to see whether it moved"
 
@@ -126,7 +126,7 @@ def read_subsystem_gap(
     for row in verdicts_of(verdict, "undecidable"):
         kind = "Flight Recorder dumps" if row["basis"] == BY_DUMPS else "log"
         title = "these logs do not show whether the job hangs"
-        if set(row["suspects"]) & {*rank["rank"], *source["hint"]} - {*row["absent"]}:
+        if set(row["suspects"]) & ranks_with_output(row, rank, source):
             title = f"these logs do not show which rank stopped first; suspect {ranks_text(row['suspects'])}"
         elif row["suspects"]:
             title = f"not decidable without the {kind} of {ranks_text(row['suspects'])}"

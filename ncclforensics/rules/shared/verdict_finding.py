@@ -20,6 +20,11 @@ def verdicts_of(verdict: pl.DataFrame, *names: str) -> Iterator[Row]:
     yield from verdict.filter(pl.col("verdict").is_in(names)).to_dicts()
 
 
+def ranks_with_output(row: Row, rank: pl.DataFrame, source: pl.DataFrame) -> set[int]:
+    """Return the ranks that lines name, or the name of a file; not those that the verdict finds without a log."""
+    return {*rank["rank"], *source["hint"]} - {*row["absent"]}
+
+
 def verdict_finding(row: Row, verdict_evidence: pl.DataFrame, rank: pl.DataFrame, title: str) -> Finding:
     """Return the finding on one job; `{ranks}` and `{call}` in the title become the culprits and the call."""
     culprits = rank.filter(pl.col("rank_id").is_in(row["culprits"]))
