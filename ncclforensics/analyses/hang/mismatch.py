@@ -277,11 +277,13 @@ def _judge_skipped_call(job: Job, key: str, edges: list[Row]) -> Diagnosis | Non
     calls = job.collectives_at(key, nth)
     callers = {row["rank_id"] for row in calls}
     passed_by = sorted({rank_id for edge in edges if edge["nth"] == nth for rank_id in edge["waits_for"]})
+    if any(_has_last_collective_on(job, rank_id, key) for rank_id in passed_by):
+        return None  # a lacking rank has only not reached this call
     made_by_callers = [_call_tokens(job.calls_of(rank_id), job) for rank_id in sorted(callers)[:3]]
     for rank_id in passed_by:
         made = _call_tokens(job.calls_of(rank_id), job)
         if not any(_went_past(key, nth, made_by_caller, made) for made_by_caller in made_by_callers):
-            return None  # a lacking rank has only not reached this call
+            return None  # nor has this one
     if len(passed_by) == len(callers):
         return None  # a tie: either side may be right
     is_skipped = len(passed_by) < len(callers)
@@ -311,6 +313,12 @@ def _judge_skipped_call(job: Job, key: str, edges: list[Row]) -> Diagnosis | Non
         )
     diagnosis.lower_certainty("possible" if is_skipped else "likely")  # the line of a call may be lost
     return diagnosis
+
+
+def _has_last_collective_on(job: Job, rank_id: int, key: str) -> bool:
+    """Whether the last call of a rank is a collective of this communicator, so that nothing is made behind it."""
+    last = job.last_call(rank_id)
+    return last is None or (last["key"] == key and last["nth"] is not None)
 
 
 def _went_past(key: str, nth: int, maker: TokensAndRows, lacking: TokensAndRows) -> bool:
