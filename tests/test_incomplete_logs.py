@@ -451,3 +451,17 @@ def test_a_lost_connection_to_a_host_without_logs_accuses_no_rank_of_another(
     found = hang_of(logs, tmp_path / "logs")
 
     assert (found["verdict"], found["culprits"]) == (verdict, [0] if verdict == "rank-died" else [])
+
+
+@pytest.mark.parametrize("begun", [9, 12, 15])
+def test_a_log_that_begins_at_its_last_calls_accuses_no_rank_of_dying(begun: int, tmp_path: Path) -> None:
+    """From NCCL 2.27 on, no counter shows how many calls were made before the first line."""
+    plan = Plan(nodes=2, tp=4, version="2.30.7", bytes_per_rank=20_000, fault=Fault(FaultKind.KILLED, (8,), "world"))
+    generate(plan, tmp_path / "whole")
+    logs = {path.name: path.read_bytes().splitlines(keepends=True) for path in (tmp_path / "whole").glob("*.log")}
+    late = f"nccl_rank{begun}.log"
+    logs[late] = logs[late][calls_in(logs[late])[-6] :]
+
+    hang = hang_of(logs, tmp_path / "logs")
+
+    assert (hang["verdict"], hang["culprits"]) == ("rank-died", [8])

@@ -14,8 +14,10 @@ import polars as pl
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job
 from ncclforensics.analyses.hang.mismatch import FEW_FAULTY
+from ncclforensics.analyses.job.calls import count_every_call
 from ncclforensics.analyses.job.line_faults import DISTINCT, DOUBLED, LOST, MOVED, SELECTED, SORTED
 from ncclforensics.data.names import ranks_text
+from ncclforensics.data.versions import releases
 from ncclforensics.frames.columns import OWNER, SOURCE_BITS
 from ncclforensics.frames.registry import analysis
 from ncclforensics.frames.templated import opcount_of
@@ -58,6 +60,7 @@ def unplaced_member(
     call_gap: pl.DataFrame,
     counter_jump: pl.DataFrame,
     divergence: pl.DataFrame,
+    version: pl.DataFrame,
 ) -> pl.DataFrame:
     """Memberships of which it is unknown how many calls the rank made before the last lines of its log.
 
@@ -87,7 +90,8 @@ def unplaced_member(
     collectives = of_keys.join(members.select("member", "omitted_pos"), on="member", how="left")
     collectives = collectives.with_columns(opcount_of(collectives, call_occurrence))
     later = collectives.filter(pl.col("omitted_pos").is_null() | (pl.col("pos") > pl.col("omitted_pos")))
-    counted = _counted_through(collectives, counter_jump, call_gap)
+    is_counter = count_every_call(releases(version["version"]))
+    counted = _counted_through(collectives if is_counter else collectives.clear(), counter_jump, call_gap)
     placed = pl.concat(
         [_placed(later, divergence), later.filter(pl.col("member").is_in(counted.implode()))], how="diagonal"
     )

@@ -31,13 +31,33 @@ def wait_graph(job: Job) -> dict[int, list[tuple[int, ...]]]:
     return waits_for_of
 
 
+def _placed_waits(job: Job) -> tuple[set[int], dict[int, list[tuple[int, ...]]]]:
+    """Return the ranks that others wait for, and the graph of waits, without ranks whose logs may lack earlier calls.
+
+    A call that they have not made, by their logs, may be among those calls. Where nothing else is known, with them.
+    """
+    unplaced = {(rank_id, key) for rank_id, key, begins_together in job.unplaced if not begins_together}
+    placed: dict[int, tuple[int, ...]] = {}  # of each list of ranks, which the waiters of a call share
+    for edge in job.awaited_calls:
+        ranks = edge["waits_for"]
+        placed[id(ranks)] = tuple(rank_id for rank_id in ranks if (rank_id, edge["key"]) not in unplaced)
+    awaited = {rank_id for ranks in placed.values() for rank_id in ranks}
+    if not awaited or awaited == job.awaited_ranks:
+        return job.awaited_ranks, wait_graph(job)
+    waits_for_of: dict[int, list[tuple[int, ...]]] = defaultdict(list)
+    for edge in job.waits:
+        if ranks := placed[id(edge["waits_for"])]:
+            waits_for_of[edge["waiter"]].append(ranks)
+    return awaited, waits_for_of
+
+
 def find_lost_process(job: Job) -> Diagnosis | None:
     """Find a process that vanished without an error of its own while others lost their connection to it."""
     connection_losses = [event for event in job.failure_events if event["kind"] == LOST and not event["at_exit"]]
     never_complete = [key for key, rows in job.members.items() if not any(row["is_complete"] for row in rows)]
     if not connection_losses or any(job.count_unseen_members(key) for key in never_complete):
         return None  # a rank never joined init: the launcher ended the other processes
-    waits_for_of = wait_graph(job)
+    awaited, waits_for_of = _placed_waits(job)
     reporting = {event["rank_id"] for event in job.failure_events}
     finished = {row["rank_id"] for row in job.memberships if row["end"] is not None}
     silent_ranks = [rank_id for rank_id in job.rank_ids if rank_id not in reporting and rank_id not in finished]
@@ -50,7 +70,7 @@ def find_lost_process(job: Job) -> Diagnosis | None:
     waited_for = [
         rank_id
         for rank_id in silent_ranks
-        if rank_id in job.awaited_ranks and all(cut_logs.issuperset(ranks) for ranks in waits_for_of.get(rank_id, []))
+        if rank_id in awaited and all(cut_logs.issuperset(ranks) for ranks in waits_for_of.get(rank_id, []))
     ]
     culprits = (
         sorted(named_ranks) or waited_for or (silent_ranks if len(silent_ranks) < MAJORITY * len(job.rank_ids) else [])
@@ -64,14 +84,14 @@ def find_lost_process(job: Job) -> Diagnosis | None:
         return one_of_these_died(silent, reason, "failure", connection_losses[:3])
     culprits = [rank_id for rank_id in culprits if rank_id not in cut_logs] or culprits
     if not culprits:
-        roots = {rank_id for rank_id in job.awaited_ranks if not waits_for_of.get(rank_id)}
+        roots = {rank_id for rank_id in awaited if not waits_for_of.get(rank_id)}
         return _lost_on_another_host(job, lost_ranks, connection_losses) if roots.isdisjoint(lost_ranks) else None
     remote_losses = [
         event
         for event in job.failure_events
         if (event["kind"] == LOST and event["form"] != "local_closed") or event["result"] == REMOTE_ERROR
     ]
-    is_waited_for = any(rank_id in job.awaited_ranks for rank_id in culprits)
+    is_waited_for = not awaited.isdisjoint(culprits)
     has_other_failures = any(not event["at_exit"] and event["form"] != "local_closed" for event in job.failure_events)
     if not remote_losses and not (named_ranks and (is_waited_for or has_other_failures or job.timeouts)):
         return None  # processes close their connections at an orderly end, too: a death leaves a rank in trouble
