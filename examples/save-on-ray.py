@@ -3,7 +3,8 @@
     python save-on-ray.py '/tmp/nccl/*.log' saved/
     ncclforensics hang saved/*.ncclf
 
-The first argument is a path or a quoted glob on the nodes, which need ncclforensics; the second a folder here.
+The first argument is a path or a quoted glob on the nodes, which need ncclforensics; the second a new folder here, for
+a run saved earlier would be judged with those of now.
 """
 
 import subprocess
@@ -30,8 +31,13 @@ def save(logs: str) -> bytes:
 def main(logs: str, folder: str) -> None:
     """Write `NODE.ncclf` for each node, and name those that have none."""
     ray.init(address="auto")
-    Path(folder).mkdir(exist_ok=True)
-    nodes = {node["NodeID"]: node["NodeManagerHostname"] for node in ray.nodes() if node["Alive"]}
+    Path(folder).mkdir()
+    nodes = {}
+    for node in ray.nodes():
+        if node["Alive"]:
+            nodes[node["NodeID"]] = node["NodeManagerHostname"]
+        else:
+            print(f"{node['NodeManagerHostname']}: left the cluster; its logs are missing", file=sys.stderr)
     running = {
         save.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False)).remote(logs): node_id
         for node_id in nodes
