@@ -7,6 +7,7 @@ import hmac
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -192,6 +193,35 @@ def test_one_unreadable_object_stops_no_other(server: Server, capsys: pytest.Cap
     assert cli.main(["hang", *paths]) == 1
 
     assert f"{paths[-1].partition('?')[0]} does not exist" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"HTTP/1.1 206 Partial Content\r\nContent-Length: 9000\r\nContent-Range: bytes 0-8999/9000\r\n\r\nhalf"],
+)
+def test_a_server_that_stalls_is_one_line(
+    answer: bytes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(remote.CLIENT, "timeout", "1s")
+    monkeypatch.setitem(remote.RETRIES, "max_retries", 0)
+    is_over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def stall() -> None:
+            with listening.accept()[0] as connection:
+                connection.recv(1 << 16)
+                connection.sendall(answer)
+                is_over.wait(30)
+
+        stalling = threading.Thread(target=stall, daemon=True)
+        stalling.start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/rank0.log"
+
+        assert cli.main(["hang", url]) == 2
+        is_over.set()
+        stalling.join()
+
+    assert capsys.readouterr().err == f"ncclforensics: {url} cannot be read: the server did not answer in time\n"
 
 
 def test_a_report_names_its_command_without_the_signature(

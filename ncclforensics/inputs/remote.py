@@ -49,6 +49,7 @@ REASONS = {
     "ContainerNotFound": "the container does not exist",
     "SlowDown": "the server asks for fewer requests",
     "operation timed out": "the server did not answer in time",
+    "kind: Timeout": "the server did not answer in time",
     "error sending request": "the server was not reached",
 }
 STATUS = "status code: "
