@@ -75,13 +75,12 @@ def bench_not_mpi(benchmark: pl.DataFrame, test_device: pl.DataFrame) -> Iterato
     Do: build with MPI=1 MPI_HOME=...; start with mpirun or srun --mpi=pmix; the list of devices must show all ranks.
     Sources: nccl-tests README (MPI=1).
     """
-    for source, rows in benchmark.group_by("source", maintain_order=True):
-        runs = [row for row in rows.sort("line").to_dicts() if row["listed_devices"] and row["parameters"]]
-        copies: list[Row] = []
-        for row in runs:
-            equal = [other for other in runs if other is not row and other["parameters"] == row["parameters"]]
-            if any(other["line"] < row["last_line"] and row["line"] < other["last_line"] for other in equal):
-                copies.append(row)
+    runs = benchmark.filter((pl.col("listed_devices") > 0) & (pl.col("parameters") != "")).sort("source", "line")
+    ends_later = pl.col("last_line").cum_max().shift() > pl.col("line")  # an equal run that began before it
+    begins_within = pl.col("line").shift(-1) < pl.col("last_line")
+    is_copy = (ends_later.fill_null(value=False) | begins_within.fill_null(value=False)).over("source", "parameters")
+    for source, rows in runs.filter(is_copy).group_by("source", maintain_order=True):
+        copies = rows.to_dicts()
         if len(copies) < 2:
             continue
         size = max(row["listed_devices"] for row in copies)
