@@ -62,8 +62,8 @@ def process_names(speakers: pl.DataFrame) -> ProcessNames:
     """Find the names by the stretches of lines of every process (columns of `parser.SPEAKER`)."""
     is_missing = pl.col("host") == NO_HOST
     named = speakers.filter(~is_missing)
-    owners = named.select("source", text_of("host"), "pid").unique()
     missing = speakers.filter(is_missing)["source"].unique().sort().to_list()
+    owners = named.filter(pl.col("source").is_in(missing)).select("source", text_of("host"), "pid").unique()
     without_process: dict[int, tuple[str, int | None] | None] = {}
     for source in missing:
         own = owners.filter(source=source).select("host", "pid").rows()
@@ -77,15 +77,17 @@ def _true_hosts(speakers: pl.DataFrame) -> dict[tuple[str, int], str]:
     The same process prints its true name too, and far more often, in every source that has a torn one: processes of
     several containers may have the same pid.
     """
-    counted = speakers.group_by("source", text_of("host"), "pid").agg(pl.col("lines").sum())
+    counted = speakers.group_by("source", "host", "pid").agg(pl.col("lines").sum())
     # Thousands of containers may have the same pid: only names that may be rare, and true, are paired.
     fewest, most = (pl.col("lines").min(), pl.col("lines").max())
-    rare = counted.filter(pl.col("lines") * RARE < most.over("source", "pid"))
-    usual = counted.filter(fewest.over("source", "pid") * RARE < pl.col("lines"))
+    rare = counted.filter(pl.col("lines") * RARE < most.over("source", "pid")).with_columns(text_of("host"))
+    if rare.is_empty():
+        return {}
+    usual = counted.filter(fewest.over("source", "pid") * RARE < pl.col("lines")).with_columns(text_of("host"))
     pairs = rare.join(usual, on=["source", "pid"], suffix="_true").filter(pl.col("host") != pl.col("host_true"))
     ends_alike = pl.col("host").str.ends_with(pl.col("host_true")) | pl.col("host_true").str.ends_with(pl.col("host"))
     is_rarer = pl.col("lines") * pl.when(ends_alike).then(RARE).otherwise(VERY_RARE) < pl.col("lines_true")
-    sources = counted.group_by("host", "pid").agg(sources=pl.len())
+    sources = counted.group_by(text_of("host"), "pid").agg(sources=pl.len())
     torn = (
         pairs.filter(is_rarer)
         .group_by("host", "pid", "host_true")

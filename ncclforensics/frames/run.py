@@ -322,8 +322,11 @@ class Run:
         ends_of_stretches = pl.col("last", "dropped_line")
         stretches = pl.concat(self._records.speakers).with_columns(ends_of_stretches - pl.col("line"))
         placed = with_positions(self._process_names.without_ambiguous(stretches), self._ends)
+        del stretches  # millions of processes have as many
         placed = placed.with_columns(ends_of_stretches + pl.col("line"), last_pos=pl.col("pos") + pl.col("last"))
-        return self._process_names.replace_in(placed.select(list(SPEAKER_COLUMNS)).sort("pos"))
+        if not placed["pos"].is_sorted():
+            placed = placed.sort("pos")
+        return self._process_names.replace_in(placed.select(list(SPEAKER_COLUMNS)))
 
     def _repeated_lines(self) -> pl.DataFrame:
         stretches = self._records.repeated.with_columns(pl.col(LAST) - pl.col("line"))

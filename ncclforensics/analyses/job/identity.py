@@ -56,8 +56,9 @@ def process(
 ) -> pl.DataFrame:
     """Every process with NCCL lines or a journal, and its files; not of too many without a communicator."""
     with_communicator = pl.concat([rows.select(OWNER) for rows in (communicator_lifetime, calls_without_init)])
+    stretches = pl.concat([speaker.select(journal_process.columns), journal_process])
     per_file = (
-        pl.concat([speaker.select(journal_process.columns), journal_process])
+        _bounded(stretches, with_communicator)
         .sort("last_pos")
         .group_by("host", "pid", "source")
         .agg(
@@ -78,7 +79,6 @@ def process(
         .join(rank_of_file.select("source", reported=pl.col("rank").list.first()), on="source", how="left")
         .with_columns(hint=pl.coalesce("reported", "hint"))
     )
-    per_file = _bounded(per_file, with_communicator)
     return (
         per_file.join(hints, on="source")
         .with_columns(hint=pl.coalesce(launched, pl.when(is_only_process).then("hint")))
@@ -98,14 +98,16 @@ def process(
     )
 
 
-def _bounded(per_file: pl.DataFrame, with_communicator: pl.DataFrame) -> pl.DataFrame:
+def _bounded(stretches: pl.DataFrame, with_communicator: pl.DataFrame) -> pl.DataFrame:
     """The rows of processes with a communicator, and of MOST_PROCESSES others: those that print most, then first."""
-    if per_file.height <= MOST_PROCESSES:
-        return per_file
-    others = per_file.join(with_communicator, on=OWNER, how="anti")
-    printed = others.group_by(OWNER).agg(pl.col("lines").sum(), pl.col("first_pos").min())
-    kept = printed.sort("lines", "first_pos", descending=[True, False]).head(MOST_PROCESSES).select(OWNER)
-    return per_file.join(pl.concat([with_communicator, kept]), on=OWNER, how="semi")
+    if stretches.height <= MOST_PROCESSES:
+        return stretches
+    others = stretches.select(*OWNER, "lines", "pos").join(with_communicator, on=OWNER, how="anti")
+    printed = others.group_by(OWNER).agg(pl.col("lines").sum(), pl.col("pos").min())
+    if printed.height <= MOST_PROCESSES:
+        return stretches
+    kept = printed.sort("lines", "pos", descending=[True, False]).head(MOST_PROCESSES).select(OWNER)
+    return stretches.join(pl.concat([with_communicator, kept]), on=OWNER, how="semi", nulls_equal=True)
 
 
 @analysis(MEMBER)
