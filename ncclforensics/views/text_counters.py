@@ -9,6 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ncclforensics.analyses.fabric.counters import PORT
 from ncclforensics.data.counters import LINK_LIMITS
 from ncclforensics.data.names import printable
 from ncclforensics.report.build import Report, Row
@@ -38,30 +39,30 @@ def counters(report: Report, verbose: bool) -> list[RenderableType]:
 
 def increased_counters(report: Report) -> list[Row]:
     """Return the counters that increased between the dumps, link errors first (columns COUNTER_INCREASE)."""
-    counters = _error_counters(report).filter(pl.col("increase") > 0)
+    counters = _error_counters(report, pl.col("increase") > 0)
     return counters.sort(~pl.col("name").is_in(list(LINK_LIMITS)), -pl.col("increase"), "key", "name").to_dicts()
 
 
-def _error_counters(report: Report) -> pl.DataFrame:
-    """Return all counters except those of delivered traffic."""
+def _error_counters(report: Report, condition: pl.Expr) -> pl.DataFrame:
+    """Return the counters for which a condition holds, except those of delivered traffic."""
     is_traffic = pl.col("unit").is_in(TRAFFIC) & (pl.col("name") != "port_xmit_discards")
-    return report.run["counter_increase"].filter(~is_traffic)
+    return report.run["counter_increase"].filter(~is_traffic, condition)
 
 
 def _once(report: Report, verbose: bool) -> list[RenderableType]:
     """List the nonzero counters of ports with a single dump, worst ports first."""
-    old = _error_counters(report).filter((pl.col("dumps") == 1) & (pl.col("value") > 0)).sort("key", "name")
+    old = _error_counters(report, (pl.col("dumps") == 1) & (pl.col("value") > 0))
     if old.is_empty():
         return []
-    ports = old.group_by("key", maintain_order=True).agg(
-        pl.all().first(), names="name", values="value", stuck="is_saturated"
-    )
-    worst = old.filter(pl.col("name").is_in(list(LINK_LIMITS))).group_by("key").agg(worst=pl.col("value").max())
-    ports = ports.join(worst, on="key", how="left").sort("worst", descending=True, nulls_last=True, maintain_order=True)
-    rows = ports.to_dicts()
-    shown = rows if verbose else rows[:MOST]
+    old = old.select("key", *PORT, "name", "value", "is_saturated").sort("key", "name")
+    worst = pl.col("value").filter(pl.col("name").is_in(list(LINK_LIMITS))).max()
+    ports = old.group_by("key", maintain_order=True).agg(worst=worst)
+    ports = ports.sort("worst", descending=True, nulls_last=True, maintain_order=True)
+    shown = ports if verbose else ports.head(MOST)
+    counters = shown.join(old, on="key", maintain_order="left_right").group_by("key", maintain_order=True)
+    rows = counters.agg(pl.col(*PORT).first(), names="name", values="value", stuck="is_saturated").to_dicts()
     title = heading("COUNTERS IN ONE DUMP (totals since they were cleared)")
-    return [title, indented(_totals(shown)), *_more(len(rows) - len(shown))]
+    return [title, indented(_totals(rows)), *_more(ports.height - shown.height)]
 
 
 def _more(left: int) -> list[RenderableType]:

@@ -70,7 +70,7 @@ def ordered_sample(counter_sample: pl.DataFrame, source: pl.DataFrame) -> pl.Dat
     _, key_number = distinct_rows(named, ["key"])
     rows = counter_sample.hstack([named["key"].gather(port), named["rank"].gather(port)])
     rows = rows.with_columns(key_number=key_number.gather(port))
-    counters, counter_number = distinct_rows(rows, ["key_number", "name"])
+    counters, counter_number = distinct_rows(rows.select("key_number", "name"), ["key_number", "name"])
     rows = rows.with_columns(counter_number=counter_number)
     if counters.height == rows.height:
         repeated = rows.clear()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.frames.registry import analysis
-from ncclforensics.parsing.templates import distinct_rows
 
 # The port of a counter or a state. Tools of the fabric print LID, GUID and node, tools of a host print the device; what
 # a tool does not print is null.
@@ -73,8 +72,7 @@ def port_state(fabric_port: pl.DataFrame, host_port: pl.DataFrame) -> pl.DataFra
 @analysis(COUNTER_SAMPLE, of=("counter",))
 def counter_sample(counter: pl.DataFrame) -> pl.DataFrame:
     """Add to each counter `sample`, the number of its dump in the source: a file may hold several dumps."""
-    first, number = distinct_rows(counter, ["source", *PORT, "name"])
-    if first.height == counter.height:  # as in most runs
+    key = counter.select("source", *PORT, "name").hash_rows().alias("key")
+    if key.n_unique() == counter.height:  # as in most runs
         return counter.with_columns(sample=pl.lit(0, pl.Int32))
-    sample = number.to_frame("number").select(pl.int_range(pl.len(), dtype=pl.Int32).over("number")).to_series()
-    return counter.with_columns(sample=sample)
+    return counter.hstack(key.to_frame().select(sample=pl.int_range(pl.len(), dtype=pl.Int32).over("key")))

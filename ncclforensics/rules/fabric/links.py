@@ -196,16 +196,17 @@ def ctr_need_delta(counter_increase: pl.DataFrame) -> Iterator[Finding]:
     )
     if single.is_empty():
         return
-    worst = single.sort(pl.col("name") != LINK_DOWNED, -pl.col("value"), "source", "line").to_dicts()
-    totals = "; ".join(f"{port_name(row)}: {_total(row)}" for row in worst[:SHOWN])
+    worst = single.sort(pl.col("name") != LINK_DOWNED, -pl.col("value"), "source", "line")
+    lines = worst.unique(["source", "line"], keep="first", maintain_order=True).head(SHOWN)
+    totals = "; ".join(f"{port_name(row)}: {_total(row)}" for row in worst.head(SHOWN).to_dicts())
     ports = single["key"].n_unique()
     yield Finding(
         f"{ports} {'port has' if ports == 1 else 'ports have'} counted errors, at an unknown time",
-        "totals since the counters were cleared: " + totals + ("; and others" if len(worst) > SHOWN else ""),
+        "totals since the counters were cleared: " + totals + ("; and others" if single.height > SHOWN else ""),
         "certain",
-        hosts=sorted({row["host"] for row in worst if row["host"]}),
+        hosts=single["host"].drop_nulls().unique().sort().to_list(),
         role=Role.CONTEXT,
-        evidence=counter_lines(worst),
+        evidence=counter_lines(lines.to_dicts()),
     )
 
 
