@@ -36,6 +36,8 @@ class Selection:
 
     def problems(self, run: Frames, findings: Iterable[Finding]) -> list[str]:
         """Return a sentence for each option that selects nothing, with what the logs and findings name instead."""
+        if not self.ranks and self.host is None and self.communicator is None:
+            return []
         places = run["rank"].select("rank", pl.col("host").cast(pl.String))
         known_ranks, known_hosts = set(places["rank"].drop_nulls()), set(places["host"].drop_nulls())
         for finding in findings:

@@ -93,14 +93,8 @@ class Job:
         self._rows = rows
         self.rank_ids: dict[int, Row] = {row["rank_id"]: row for row in rows_of_job("rank")}
         self.members: dict[str, list[Row]] = defaultdict(list)
-        # (rank id, communicator key) -> position among the rank's communicators, from 0 in the order of creation
-        self.communicator_index: dict[tuple[int, str], int] = {}
-        created: dict[int, int] = defaultdict(int)
         for row in rows_of_job("member"):
             self.members[row["key"]].append(row)
-            if (row["rank_id"], row["key"]) not in self.communicator_index:
-                self.communicator_index[row["rank_id"], row["key"]] = created[row["rank_id"]]
-                created[row["rank_id"]] += 1
         self.waits = rows.waits(number)
         self.failure_events = rows_of_job("failure_event")
         self.completion_errors = rows_of_job("completion_error")
@@ -157,6 +151,17 @@ class Job:
         """The calls of its ranks."""
         calls = self._rows.frames["call"]
         return calls if self._rows.is_only_job else calls.filter(pl.col("rank_id").is_in(list(self.rank_ids)))
+
+    @cached_property
+    def communicator_index(self) -> dict[tuple[int, str], int]:
+        """(Rank id, communicator key) -> position among the rank's communicators, from 0 in the order of creation."""
+        index: dict[tuple[int, str], int] = {}
+        created: dict[int, int] = defaultdict(int)
+        for row in self._rows.where("member", job=self.number):
+            if (row["rank_id"], row["key"]) not in index:
+                index[row["rank_id"], row["key"]] = created[row["rank_id"]]
+                created[row["rank_id"]] += 1
+        return index
 
     @property
     def is_text_only(self) -> bool:

@@ -178,12 +178,17 @@ def _dictionaries(rows: pl.DataFrame) -> list[Row]:
     """The rows as dictionaries, which share equal texts of Categorical columns."""
     if len(rows) < MANY_ROWS:
         return rows.to_dicts()
-    names = rows.columns
-    columns = [_values(column) if column.dtype == pl.Categorical else column.to_list() for column in rows]
-    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+    names, texts = rows.columns, {column.name: _texts(column) for column in rows if column.dtype == pl.Categorical}
+
+    def values(column: pl.Series) -> list[Any]:
+        known = texts.get(column.name)
+        return column.to_list() if known is None else [known[code] for code in column.to_physical()]
+
+    # A part at a time: the values of all columns of all rows would be in memory beside the dictionaries.
+    parts = rows.iter_slices(MANY_ROWS)
+    return [dict(zip(names, row, strict=True)) for part in parts for row in zip(*map(values, part), strict=True)]
 
 
-def _values(column: pl.Series) -> list[str | None]:
-    codes = column.to_physical()
-    texts = dict(zip(codes.unique(maintain_order=True), column.unique(maintain_order=True), strict=True))
-    return [texts[code] for code in codes]
+def _texts(column: pl.Series) -> dict[int | None, str | None]:
+    """The text of each code of a Categorical column."""
+    return dict(zip(column.to_physical().unique(maintain_order=True), column.unique(maintain_order=True), strict=True))

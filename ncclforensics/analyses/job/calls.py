@@ -239,7 +239,7 @@ def replay_only_calls(call_template: pl.DataFrame, replay: pl.DataFrame) -> pl.D
 def _member_of_calls(calls: pl.DataFrame, call_line: pl.DataFrame, member: pl.DataFrame) -> pl.Series:
     """Return the row of `member` of each call: the last communicator of its pointer that was created before it."""
     owner = [*OWNER, "comm"]
-    memberships = member.with_row_index("membership").sort("created_pos")
+    memberships = member.select(*owner, "created_pos").with_row_index("membership").sort("created_pos")
     first_member = memberships.group_by(owner).agg(pl.col("membership", "created_pos").first(), is_again=pl.len() > 1)
     member_of_line = call_line.select(*owner, "pos").join(first_member, on=owner, how="left", maintain_order="left")
     membership = member_of_line["membership"].gather(calls["call_line"])
