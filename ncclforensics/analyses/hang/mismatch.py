@@ -8,31 +8,23 @@ shows only in the order against calls on other communicators.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from itertools import takewhile
 
 import polars as pl
 
-from ncclforensics.analyses.hang import lost_calls
+from ncclforensics.analyses.hang import call_sequences, lost_calls
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
 from ncclforensics.analyses.hang.stall import WEAK, find_stall_evidence
 from ncclforensics.analyses.job.line_faults import LOST, MOVED
-from ncclforensics.data.names import argument_text, count_of, ranks_text
+from ncclforensics.data.names import ranks_text
 from ncclforensics.data.variables import STACKS_OF_HOST
 
-ARGUMENTS = ("count", "datatype", "op", "root")
 MOST_ENQUEUED = 256  # collectives that a host enqueues at most while the GPU does not go on; a step has fewer
 MOST_LATER = 8  # collectives behind a skipped one; where a communicator went on for longer, the line was lost
-FIELDS = ("name", *ARGUMENTS)
-COMPARED_CALLS = 500  # compared after the divergence
+FIELDS = ("name", *call_sequences.ARGUMENTS)
 FEW_LATER = 2  # calls; of one or two, those of a step that goes on may be the same by chance
 FEW_FAULTY = 0.2  # share of the ranks; where lines of more were lost or moved, no difference between calls is one
 SELDOM_ENQUEUED = 64  # collectives that few programs enqueue behind one that does not return
-
-Token = tuple[int, int]  # the communicator's index on this rank, signature of the call
 FEW_AGREED = 4  # collectives: logs that begin in the middle cannot be aligned by so few
-
-TokensAndRows = tuple[list[Token], list[Row]]
 
 
 def find_divergent_calls(job: Job) -> Diagnosis | None:
@@ -127,7 +119,11 @@ def _made_the_same(job: Job, diagnosis: Diagnosis) -> bool:
     """
     key = str(diagnosis.key)
     nth = job.divergence.get(key, 0)
-    since = job.signatures([key]).filter((pl.col("nth") >= nth) & (pl.col("nth") < nth + COMPARED_CALLS)).sort("nth")
+    since = (
+        job.signatures([key])
+        .filter((pl.col("nth") >= nth) & (pl.col("nth") < nth + call_sequences.COMPARED_CALLS))
+        .sort("nth")
+    )
     made = {rank_id: tuple(calls) for rank_id, calls in since.group_by("rank_id").agg("signature").iter_rows()}
     usual = {calls for rank_id, calls in made.items() if rank_id not in diagnosis.culprits}
     return all(
@@ -190,37 +186,22 @@ def _judge_divergence(job: Job, key: str, nth: int) -> Diagnosis:
     culprits = sorted({row["rank_id"] for row in differing})
     majority_call = (groups[majority] if majority is not None else next(iter(groups.values())))[0]
     minority_call = differing[0] if majority is not None else list(groups.values())[1][0]
-    how = _classify_difference(job, majority_call, minority_call)
+    how = call_sequences.classify_difference(job, majority_call, minority_call)
     call = majority_call if how != "extra" or majority is not None else minority_call
     diagnosis = Diagnosis("collective-mismatch", "", culprits=culprits, key=key, call=call, how=how)
     diagnosis.fields = [name for name in FIELDS if majority_call[name] != minority_call[name]]
     if majority is not None and len(groups[majority]) <= len(differing):
         diagnosis.lower_certainty("likely")  # a tie, decided by the sister communicators
-    diagnosis.reason = _describe_difference(how, minority_call, majority_call)
-    if how in ("arguments", "another") and _made_later(job, majority_call, minority_call):
+    diagnosis.reason = call_sequences.describe_difference(how, minority_call, majority_call)
+    if how in ("arguments", "another") and call_sequences.made_later(job, majority_call, minority_call):
         diagnosis.reason += "; the others made that call later, too, so the lines before it may be lost from this log"
         diagnosis.lower_certainty("possible")
-    if how == "skipped" and _differs_again(job, majority_call, minority_call):
+    if how == "skipped" and call_sequences.differs_again(job, majority_call, minority_call):
         diagnosis.reason += "; behind it the calls differ again, as where a log lost several lines"
         diagnosis.lower_certainty("possible")
     diagnosis.add_evidence("minority", differing[:4])
     diagnosis.add_evidence("majority", groups[majority][:2] if majority is not None else [majority_call])
     return diagnosis
-
-
-def _made_later(job: Job, majority_call: Row, minority_call: Row) -> bool:
-    """Whether the differing call and those behind it agree with later calls of the others, and better than in place."""
-    expected, actual = (_signatures_from(job, row) for row in (majority_call, minority_call))
-    in_place = _common_prefix(expected[1:], actual[1:])
-    later = ((expected[first:], min(len(actual), len(expected) - first)) for first in range(1, len(expected)))
-    return any(length > in_place and rest[:length] == actual[:length] for rest, length in later)
-
-
-def _signatures_from(job: Job, row: Row) -> list[int]:
-    """Return the signatures of a rank's collectives on the communicator of a call, from this call on."""
-    is_later = (pl.col("key") == row["key"]) & (pl.col("nth") >= row["nth"])
-    calls = job.calls_of(row["rank_id"]).filter(is_later).head(COMPARED_CALLS)
-    return [call["signature"] for call in job.describe(calls)]
 
 
 def find_skipped_or_lost_call(job: Job) -> Diagnosis | None:
@@ -239,8 +220,9 @@ def find_skipped_or_lost_call(job: Job) -> Diagnosis | None:
     diagnosis = Diagnosis("collective-mismatch", "", "possible", culprits=culprits, key=first["key"], how="skipped")
     diagnosis.call = calls[0]
     diagnosis.victims = [rank_id for rank_id in job.rank_ids if rank_id not in culprits]
+    skipped = call_sequences.call_text(calls[0])
     diagnosis.reason = (
-        f"skipped {_call_text(calls[0])}, or its line was lost from the log: the counter of this version does not tell"
+        f"skipped {skipped}, or its line was lost from the log: the counter of this version does not tell"
     )
     diagnosis.collect = [
         f"compare its stack with one of another rank, which a rank that skipped a call is ahead of: `{STACKS_OF_HOST}`"
@@ -279,10 +261,10 @@ def _judge_skipped_call(job: Job, key: str, edges: list[Row]) -> Diagnosis | Non
     passed_by = sorted({rank_id for edge in edges if edge["nth"] == nth for rank_id in edge["waits_for"]})
     if any(_has_last_collective_on(job, rank_id, key) for rank_id in passed_by):
         return None  # a lacking rank has only not reached this call
-    made_by_callers = [_call_tokens(job.calls_of(rank_id), job) for rank_id in sorted(callers)[:3]]
+    made_by_callers = [call_sequences.call_tokens(job.calls_of(rank_id), job) for rank_id in sorted(callers)[:3]]
     for rank_id in passed_by:
-        made = _call_tokens(job.calls_of(rank_id), job)
-        if not any(_went_past(key, nth, made_by_caller, made) for made_by_caller in made_by_callers):
+        made = call_sequences.call_tokens(job.calls_of(rank_id), job)
+        if not any(call_sequences.went_past(key, nth, made_by_caller, made) for made_by_caller in made_by_callers):
             return None  # nor has this one
     if len(passed_by) == len(callers):
         return None  # a tie: either side may be right
@@ -297,9 +279,9 @@ def _judge_skipped_call(job: Job, key: str, edges: list[Row]) -> Diagnosis | Non
     call = next(row for row in calls)
     diagnosis = Diagnosis("collective-mismatch", "", culprits=culprits, key=key, call=call, how=how)
     diagnosis.reason = (
-        f"made later calls but not this one: {_call_text(call)} is missing from its sequence"
+        f"made later calls but not this one: {call_sequences.call_text(call)} is missing from its sequence"
         if is_skipped
-        else f"made one more {_call_text(call)} than the others, which continued without it"
+        else f"made one more {call_sequences.call_text(call)} than the others, which continued without it"
     )
     if is_skipped:
         diagnosis.add_evidence(
@@ -319,90 +301,3 @@ def _has_last_collective_on(job: Job, rank_id: int, key: str) -> bool:
     """Whether the last call of a rank is a collective of this communicator, so that nothing is made behind it."""
     last = job.last_call(rank_id)
     return last is None or (last["key"] == key and last["nth"] is not None)
-
-
-def _went_past(key: str, nth: int, maker: TokensAndRows, lacking: TokensAndRows) -> bool:
-    """Whether `lacking` made calls that `maker` made only after its nth collective on this communicator."""
-    expected, maker_rows = maker
-    position = next((index for index, row in enumerate(maker_rows) if row["key"] == key and row["nth"] == nth), None)
-    if position is None:
-        return False
-    after = expected[position + 1 :]
-    actual, rows = lacking
-    before = [index for index, row in enumerate(rows) if row["key"] == key]
-    following = actual[before[-1] + 1 :] if before else actual
-    last_common = next((index for index in range(position - 1, -1, -1) if maker_rows[index]["key"] == key), -1)
-    in_between = expected[last_common + 1 : position]
-    if in_between[: len(following)] == following:
-        return False  # it has not come to the calls right before this one
-    remaining = following[len(in_between) :] if following[: len(in_between)] == in_between else following
-    return bool(remaining) and bool(after) and remaining[0] == after[0] and expected[position] not in remaining[:1]
-
-
-def _call_tokens(calls: pl.DataFrame, job: Job) -> TokensAndRows:
-    rows = job.describe(calls.filter(pl.col("nth").is_not_null()).tail(COMPARED_CALLS))
-    return [(job.communicator_index[row["rank_id"], row["key"]], row["signature"]) for row in rows], rows
-
-
-def _classify_difference(job: Job, majority_call: Row, minority_call: Row) -> str:
-    """Classify a difference by the explanation that aligns the longest part of both sequences after it.
-
-    Calls on all communicators are compared: a skipped call shows there at once, and on its own communicator only at the
-    next call.
-    """
-    expected, actual = (_tokens_since_agreement(job, row) for row in (majority_call, minority_call))
-    agreeing = _common_prefix(expected, actual)
-    expected, actual = expected[agreeing:], actual[agreeing:]
-    alignments = {
-        "skipped": _common_prefix(expected[1:], actual),
-        "extra": _common_prefix(expected, actual[1:]),
-        "arguments": _common_prefix(expected[1:], actual[1:]),
-        "swapped": _common_prefix(expected[2:], actual[2:]) + 1
-        if len(actual) > 1 and expected[:2] == actual[:2][::-1]
-        else -1,
-    }
-    furthest = max(alignments.values())
-    how = next(name for name in ("arguments", *alignments) if alignments[name] == furthest)
-    return how if how != "arguments" or majority_call["name"] == minority_call["name"] else "another"
-
-
-def _differs_again(job: Job, majority_call: Row, minority_call: Row) -> bool:
-    """Whether a rank that left out one call differs once more behind it: one fault does not do that."""
-    expected, actual = (_tokens_since_agreement(job, row) for row in (majority_call, minority_call))
-    agreeing = _common_prefix(expected, actual)
-    expected, actual = expected[agreeing + 1 :], actual[agreeing:]
-    return _common_prefix(expected, actual) < min(len(expected), len(actual))
-
-
-def _tokens_since_agreement(job: Job, row: Row) -> list[Token]:
-    """Return the calls of a rank after the last one on this communicator that agrees with the others."""
-    actual = job.calls_of(row["rank_id"])
-    agreed_pos = actual.filter((pl.col("key") == row["key"]) & (pl.col("nth") == row["nth"] - 1))["pos"]
-    since = actual.filter(pl.col("pos") > agreed_pos[0]) if agreed_pos.len() else actual
-    return _call_tokens(since.head(COMPARED_CALLS), job)[0]
-
-
-def _common_prefix(left: Sequence[object], right: Sequence[object]) -> int:
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False)))
-
-
-def _describe_difference(how: str, actual: Row, expected: Row) -> str:
-    match how:
-        case "skipped":
-            return f"skipped one call: {_call_text(expected)}"
-        case "extra":
-            return f"made one extra call: {_call_text(actual)}"
-        case "swapped":
-            return f"made two calls in the opposite order: {_call_text(actual)} before {_call_text(expected)}"
-        case "another":
-            return f"called {actual['name']} where the others called {expected['name']}"
-    differing = [
-        f"{name} {argument_text(actual, name)} instead of {argument_text(expected, name)}"
-        for name in ARGUMENTS
-        if actual[name] != expected[name]
-    ]
-    return f"made the same call with {' and '.join(differing) or 'another argument'}"
-
-
-def _call_text(row: Row) -> str:
-    return str(row["name"]) if row["count"] is None else f"{row['name']} of {count_of(row['count'], 'element')}"
