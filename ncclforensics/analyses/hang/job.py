@@ -102,6 +102,7 @@ class Job:
         self.all_exits = rows.of("process_exit")  # also of processes that no other line shows
         # Work and reports of PyTorch, stacks without a rank, dumps and RAS reports name no job.
         self.timeouts, self.desyncs = rows.of_only_job("work"), rows.desyncs
+        self.joined_works = rows.joined_works
         self.pytorch = {name: rows.of_only_job(name) for name in PYTORCH_FRAMES}
         self.stacks = rows_of_job("rank_stack")  # where its ranks stand, by rank id
         self.unranked_stacks = rows.of_only_job("unranked_stack")

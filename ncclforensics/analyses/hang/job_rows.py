@@ -95,6 +95,27 @@ class JobRows:
         return [{**row, "ranks": [*chain.from_iterable(ranges.get(row["ranks"], ()))]} for row in lagging.to_dicts()]
 
     @cached_property
+    def joined_works(self) -> dict[int, Row]:
+        """Number of a work -> `ranks` of a group that joined it, `operation`, `lines`; none if a rank did not join.
+
+        PyTorch's desync reports number ranks within one process group and do not say which.
+        """
+        if not self.is_only_job or self.desyncs:
+            return {}
+        reports = self.frames["desync"]
+        joined = reports.filter(pl.col("form") == "unfinished").drop_nulls("sequence")
+        operations = reports.filter(pl.col("form") == "timeout").drop_nulls(["sequence", "operation"])
+        names = dict(operations.select("sequence", pl.col("operation").cast(pl.String)).iter_rows())
+        ranges = ranges_by_text(joined["ranks"])
+        works: dict[int, Row] = {}
+        for row in joined.to_dicts():
+            sequence = row["sequence"]
+            work = works.setdefault(sequence, {"ranks": set(), "operation": names.get(sequence), "lines": []})
+            work["ranks"] |= {*chain.from_iterable(ranges.get(row["ranks"], ()))}
+            work["lines"].append({**row, "rank_id": None})
+        return works
+
+    @cached_property
     def recordings(self) -> Recordings | None:
         """What the Flight Recorder dumps of the only job show."""
         frames = self.frames

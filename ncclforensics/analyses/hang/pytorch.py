@@ -8,13 +8,13 @@ group, from 1; a status line belongs to the group of the monitor that prints it 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 
 import polars as pl
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
 from ncclforensics.analyses.hang.watchdog_attempts import of_latest_attempt
-from ncclforensics.data.names import ranks_text
+from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.registry import analysis
 
@@ -112,9 +112,9 @@ def _diagnose(job: Job, verdict: str, reason: str, certainty: str, rows: list[Ro
     diagnosis.victims = sorted(rank_id for rank_id in job.rank_ids if rank_id not in diagnosis.culprits)
     culprit_rows = [row for row in rows if row["rank"] in ranks]
     waiting = [row for row in rows if row["rank"] not in ranks]
-    call = next((row for row in waiting if row["operation"]), None)
-    if call:
-        diagnosis.call = {"name": OPERATION_NAMES.get(call["operation"], call["operation"].strip("_").title())}
+    operations = [row["operation"] for row in waiting or rows if row["operation"]]
+    if operations and (waiting or len(set(operations)) == 1):
+        diagnosis.call = {"name": _operation_name(operations[0])}
     for what, lines in (("culprit", culprit_rows[:4]), ("waiting", waiting[:3])):
         diagnosis.add_evidence(what, [{**row, "rank_id": rank_id_of.get(row["rank"])} for row in lines])
     return diagnosis
@@ -132,20 +132,8 @@ def find_desync(job: Job) -> Diagnosis | None:
         if lagging_ranks and len(lagging_ranks) < len(rows):
             reason = f"had not enqueued work {sequence} of {name} when the watchdogs of the others timed out at it"
             return _diagnose(job, "lagging-ranks", reason, "likely", rows, lagging_ranks)
-        same_sequence = [row for row in rows if row["sequence"] == sequence and row["operation"]]
-        calls = Counter(
-            (row["operation"], row["numel"] if row["operation"] in EQUAL_SIZED else None) for row in same_sequence
-        )
-        if len(calls) > 1:
-            most_common = calls.most_common(1)[0][0]
-            minority = [
-                row["rank"]
-                for row in same_sequence
-                if (row["operation"], row["numel"] if row["operation"] in EQUAL_SIZED else None) != most_common
-            ]
-            outliers = minority if len(minority) < len(same_sequence) / 2 else [row["rank"] for row in same_sequence]
-            reason = f"enqueued a different operation than the others as work {sequence} of {name}"
-            return _diagnose(job, "collective-mismatch", reason, "likely", rows, outliers)
+        if diagnosis := _find_different_works(job, [*rows, *_of_only_group(job, guid)], sequence, name):
+            return diagnosis
     lagging = sorted({rank for row in job.desyncs for rank in row["ranks"]})
     if lagging and len(lagging) < len(job.rank_ids):
         diagnosis = _diagnose(
@@ -159,6 +147,41 @@ def find_desync(job: Job) -> Diagnosis | None:
         diagnosis.add_evidence("culprit", [{**row, "rank_id": None} for row in job.desyncs[:2]])
         return diagnosis
     return None
+
+
+def _of_only_group(job: Job, guid: str) -> list[Row]:
+    """Return the time-outs whose group no line names, if they can only be of this one: the group of all ranks."""
+    is_only_group = guid == WORLD[1] and all(row["guid"] in WORLD for row in job.timeouts)
+    return [row for row in job.timeouts if row["guid"] == ""] if is_only_group else []
+
+
+def _find_different_works(job: Job, rows: list[Row], sequence: int, group: str) -> Diagnosis | None:
+    """Find ranks whose work of this number is another operation, or has another size, than that of most."""
+    ranks_of: dict[tuple[str, int | None], list[int]] = defaultdict(list)
+    for row in rows:
+        if row["sequence"] == sequence and row["operation"]:
+            ranks_of[row["operation"], row["numel"] if row["operation"] in EQUAL_SIZED else None].append(row["rank"])
+    if len(ranks_of) < 2:
+        return None
+    by_size = sorted(ranks_of.values(), key=len)
+    total = sum(map(len, by_size))
+    most = by_size[-1] if len(by_size[-1]) > total / 2 else []
+    outliers = sorted(rank for ranks in by_size if ranks is not most for rank in ranks)
+    calls = [
+        f"{_work_text(*work)} on {ranks_text(ranks)}"
+        for work, ranks in sorted(ranks_of.items(), key=lambda item: min(item[1]))
+    ]
+    difference = "another operation than the others" if most else "different operations"
+    reason = f"enqueued {difference} as work {sequence} of {group}: {', '.join(calls)}"
+    return _diagnose(job, "collective-mismatch", reason, "likely", rows, outliers)
+
+
+def _operation_name(operation: str) -> str:
+    return OPERATION_NAMES.get(operation, operation.strip("_").title())
+
+
+def _work_text(operation: str, numel: int | None) -> str:
+    return operation.strip("_") + (f" of {count_of(numel, 'element')}" if numel is not None else "")
 
 
 def _is_idle(row: Row) -> bool:
@@ -199,13 +222,19 @@ def find_watchdog_timeout(job: Job) -> Diagnosis | None:
     if len(reporting_ranks) == 1:
         return _judge_single_report(job, rows, len(numbers | reporting_ranks))
     completed_by = ranks_text(sorted(row["rank"] for row in rows if (row["completed"] or 0) >= sequence))
+    joined = job.joined_works.get(sequence, {"ranks": set(), "operation": None, "lines": []})
     alike = [] if guid == "" else _alike_without_group(job, rows, sequence)
     reason = f"{ranks_text(reporting_ranks)} enqueued work {sequence} and did not complete it"
     if alike:
         ranks = ranks_text(sorted(row["rank"] for row in alike))
         reason += f" ({ranks} timed out at work {sequence}, too, of a group that no line names)"
     reason += ": "
-    if silent_ranks:
+    if joined["ranks"] > reporting_ranks:
+        reason += (
+            f"PyTorch's desync report shows {ranks_text(sorted(joined['ranks']))} of a group in it, so that a fault of "
+            "the transport, a GPU or a size is likelier than a missing call"
+        )
+    elif silent_ranks:
         reason += f"{silent_ranks} printed no time-out and may not have called it, or the transport or a GPU failed"
     elif silent:  # which of them are in this process group is not known
         reason += "another member of this process group may not have called it, or the transport or a GPU failed"
@@ -215,6 +244,9 @@ def find_watchdog_timeout(job: Job) -> Diagnosis | None:
         reason += f"; {completed_by} completed it, so the links of the other ranks are suspect"
     is_weak = bool(silent_ranks or completed_by or guid not in WORLD)
     diagnosis = _diagnose(job, "stuck-together", reason, "possible" if is_weak else "likely", [*rows, *alike], [])
+    diagnosis.add_evidence("desync report", joined["lines"][:1])
+    if joined["operation"] and not diagnosis.call:
+        diagnosis.call = {"name": _operation_name(joined["operation"])}
     if silent_ranks:
         diagnosis.collect = [f"collect the end of the log of {silent_ranks}, which printed no time-out"]
     return diagnosis

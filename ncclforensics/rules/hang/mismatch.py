@@ -28,7 +28,8 @@ def coll_order_mismatch(verdict: pl.DataFrame, verdict_evidence: pl.DataFrame, r
         if row["how"] == COMPARED:  # by PyTorch, with a finding of its own
             continue
         has_culprits = bool(row["culprits"] or row["missing"])
-        title = "{ranks} differs from the others at {call}" if has_culprits else "ranks do not make the same call"
+        others = " from the others" if row["victims"] else ""
+        title = f"{{ranks}} differs{others} at {{call}}" if has_culprits else "ranks do not make the same call"
         finding = verdict_finding(row, verdict_evidence, rank, title)
         verb = "differ" if len(finding.ranks) > 1 else "differs"
         finding.title = finding.title.replace("differs", verb, 1)

@@ -32,7 +32,7 @@ def torch_watchdog_timeout(
         place = f" at work {', '.join(map(str, works))}" if works else ""
         group = f" {'of' if works else 'in'} process group {guid}" if guid else ""
         yield Finding(
-            title=f"the watchdogs of {ranks_text(ranks)} timed out{place}{group}",
+            title=f"the {_watchdogs(ranks)} of {ranks_text(ranks)} timed out{place}{group}",
             detail=_operations_text(rows),
             certainty="certain",
             ranks=ranks,
@@ -55,16 +55,20 @@ def _timeouts_of_groups(work_timeout: pl.DataFrame, work_status: pl.DataFrame) -
         .sort("source", "line")
     )
     for (guid, sequence), lines in rows.group_by("guid", "sequence", maintain_order=True):
-        numbers = ranks_text(sorted(lines["group_rank"].drop_nulls().unique().to_list())) or "ranks"
+        numbers = sorted(lines["group_rank"].drop_nulls().unique().to_list())
         group = f"process group {guid}" if guid else "a process group"
         yield Finding(
-            title=f"the watchdogs of {numbers} of {group} timed out"
+            title=f"the {_watchdogs(numbers)} of {ranks_text(numbers) or 'ranks'} of {group} timed out"
             + (f" at work {sequence}" if sequence is not None else ""),
             detail=_operations_text(lines) + "; numbers within the group, not those of the job",
             certainty="certain",
             role=Role.CONSEQUENCE,
             evidence=_lines(lines),
         )
+
+
+def _watchdogs(ranks: list[int]) -> str:
+    return "watchdog" if len(ranks) == 1 else "watchdogs"
 
 
 def _lines(rows: pl.DataFrame) -> list[Line]:
