@@ -87,6 +87,16 @@ def result_text(code: int | None) -> str:
     return f"{code} ({RESULTS[code]})" if code in RESULTS else known(code)
 
 
+def is_call_file(place: str | None) -> bool:
+    """Whether only calls on a communicator that exists return errors through this place: `src/collectives`.
+
+    >>> is_call_file("collectives/sendrecv.cc:37"), is_call_file("collectives.cc:120"), is_call_file("group.cc:96")
+    (True, True, False)
+    """
+    folder, _, file = (place or "").rpartition("/")
+    return folder.endswith("collectives") or file.startswith("collectives.cc:")
+
+
 def is_top_file(place: str | None, files: tuple[str, ...] = TOP_FILES) -> bool:
     """Whether an error that reached this place was returned to the application, as far as a place shows it.
 

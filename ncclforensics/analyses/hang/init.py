@@ -14,7 +14,7 @@ from ncclforensics.analyses.hang.ranks_without_log import judge_cut_logs, judge_
 from ncclforensics.analyses.hang.stall import find_stall_evidence, ranks_that_moved_data
 from ncclforensics.analyses.job.failure_events import LOST, NETWORK, REFUSED
 from ncclforensics.data.names import ranks_text, shown
-from ncclforensics.data.nccl_sources import is_top_file
+from ncclforensics.data.nccl_sources import is_call_file, is_top_file
 from ncclforensics.data.redaction_rules import EVERYWHERE
 from ncclforensics.data.variables import COLLECT_BOOTSTRAP
 from ncclforensics.data.versions import releases
@@ -89,12 +89,13 @@ def find_failed_init(job: Job) -> Diagnosis | None:
     ]
     reason = min((_FAULT_TEXTS[event["form"]] for event in faults), key=list(_FAULT_TEXTS.values()).index, default="")
     if not faults:  # another fault, if NCCL left init with an error and no connection was lost
-        lost = {event["rank_id"] for event in job.failure_events if event["kind"] in (LOST, NETWORK)}
+        other = {event["rank_id"] for event in job.failure_events if event["kind"] in (LOST, NETWORK)}
+        returned = [event for event in job.failure_events if event["form"] == "unwinding"]
+        other |= {event["rank_id"] for event in returned if is_call_file(event["unwound"])}  # a call after init
         faults = [
             event
-            for event in job.failure_events
-            if event["form"] == "unwinding" and _is_returned(job, event)
-            if event["rank_id"] not in lost and is_inside(event)
+            for event in returned
+            if _is_returned(job, event) and event["rank_id"] not in other and is_inside(event)
         ]
         reason = UNNAMED_FAULT
     culprits = sorted({event["rank_id"] for event in faults if event["rank_id"] is not None})

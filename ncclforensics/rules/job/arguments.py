@@ -1,4 +1,4 @@
-"""Arguments of the application with which NCCL creates no communicator."""
+"""Arguments of the application with which NCCL creates no communicator, or makes no call."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.data.names import shown
+from ncclforensics.data.names import count_of, shown
 from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.rules.finding import Category, Finding, Severity
 from ncclforensics.rules.registry import rule
@@ -40,3 +40,40 @@ def init_argument_refused(argument: pl.DataFrame, communicator: pl.DataFrame, ra
         value, limit = (shown(same[name][0]) for name in ("value", "limit"))
         detail = REFUSED[str(form)].format(value=value, limit=limit)
         yield group_finding(same, rank, "NCCL refused the numbers that {processes} asked for", detail, "certain")
+
+
+# Forms of an argument of a call -> what NCCL found.
+REFUSED_IN_CALL = {
+    "null": "{argument} is NULL",
+    "pointer": "{argument} is not a valid pointer",
+    "device": "{argument} is on device {cudadev}, and the communicator on device {other_cudadev}",
+    "root": "its root or peer is {value}, and the communicator has {limit}",
+    "type": "it names the datatype {value}, which this version does not know",
+    "operator": "it names the reduction {value}, which this version does not know",
+    "unknown_operator": "the reduction {value} was not created on this communicator",
+}
+
+
+@rule(Category.APPLICATION_ERROR, Severity.ERROR, of=("argument",), hang=True)
+def call_argument_refused(argument: pl.DataFrame, nccl_warning: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+    """A call has an argument that NCCL refuses.
+
+    Means: the program, or its framework, passes a root, a peer or a buffer that does not fit the communicator. The call
+    is not made on this rank, and the other ranks wait in theirs. A communicator of 0 ranks was never created, or was
+    destroyed before.
+    Not when: the process asked for a communicator, which is a finding of its own; it went on: it made calls afterwards.
+    Do: look at the call in the program (py-spy, a traceback): which communicator it uses, with which root or peer.
+    Sources: nccl: src/misc/argcheck.cc (ArgsCheck, CudaPtrCheck, PtrCheck); nccl#963.
+    """
+    fatal = nccl_warning.filter(~pl.col("went_on"))
+    rows = argument.filter(text_of("form").is_in(list(REFUSED_IN_CALL))).join(fatal, on=["source", "line"], how="semi")
+    for (form, call), same in rows.sort("source", "line").group_by("form", "call", maintain_order=True):
+        first = {name: shown(same[name][0]) for name in ("argument", "cudadev", "other_cudadev", "value")}
+        size = same["maximum"][0]
+        limit = count_of(size, "rank") if size is not None else shown(size)
+        detail = REFUSED_IN_CALL[str(form)].format(**first, limit=limit)
+        if form == "root" and size == 0:
+            detail += ": it was destroyed, or never created"
+        yield group_finding(
+            same, rank, f"NCCL refused an argument of {shown(call)} on {{processes}}", detail, "certain"
+        )
