@@ -155,3 +155,14 @@ def test_a_log_that_begins_deep_in_a_file_is_read_with_its_tags(tmp_path: Path) 
     run = analyze([str(tmp_path)], everything=True).run
 
     assert run["milestone"]["launcher_rank"].to_list() == [3, 3, 3]
+
+
+def test_a_sentence_goes_on_behind_a_quoted_error(tmp_path: Path) -> None:
+    text = (
+        "NCCL says transport/p2p.cc:275 NCCL WARN Cuda failure 101 'invalid device ordinal'. Where does it come from?\n"
+    )
+    (tmp_path / "report.txt").write_text(text)
+
+    titles = [finding.title for finding in analyze(tmp_path).findings]
+
+    assert "a GPU is not visible to a process: invalid device ordinal" in titles

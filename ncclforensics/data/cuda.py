@@ -7,12 +7,13 @@ EXITING = "exiting"  # the process is exiting; this is not the reason
 CORRUPTED = "poisoned"  # an earlier kernel corrupted the context, mostly not one of NCCL
 HARDWARE = "hardware"
 UNUSABLE = "unusable"  # CUDA cannot be used in this process at all
+UNSPECIFIC = "unspecific"  # mostly the driver is unusable, but memory and links report it, too
 HIDDEN = "hidden"  # the requested GPU is not visible to this process
 FABRIC = "fabric"  # NVSwitch is not configured
 PEER = "peer"  # direct access between two GPUs is not possible
 AMD = "amd"  # ROCm's runtime reports it, and ends the process
 OTHER = "other"
-SELF_EXPLAINED = (MEMORY, CORRUPTED, HARDWARE)  # the error says what failed, whichever call reports it
+SELF_EXPLAINED = (MEMORY, CORRUPTED, HARDWARE, UNUSABLE)  # the error says what failed, whichever call reports it
 
 KINDS = {
     "out of memory": MEMORY,
@@ -35,7 +36,7 @@ KINDS = {
     "CUDA driver version is insufficient for CUDA runtime version": UNUSABLE,
     "system has unsupported display driver / cuda driver combination": UNUSABLE,
     "all CUDA-capable devices are busy or unavailable": UNUSABLE,
-    "unknown error": UNUSABLE,
+    "unknown error": UNSPECIFIC,
     "no CUDA-capable device is detected": HIDDEN,
     "invalid device ordinal": HIDDEN,
     "system not yet initialized": FABRIC,

@@ -10,6 +10,7 @@ from ncclforensics.data.cuda import AMD, error_kind
 from ncclforensics.frames.columns import OWNER, text_of
 from ncclforensics.frames.registry import analysis
 
+GROUP_OF_ALL = "0"  # guid of PyTorch's default process group
 CUDA_ERROR = {
     "job": pl.Int32(),
     "rank": pl.Int32(),
@@ -48,12 +49,17 @@ def cuda_error(
     )
     frames = [
         of_nccl.select(
-            "host", "pid", "code", "error", *place,
+            "host", "pid", "code", *place,
+            error=_quoted("error"),
             file=_file("site"),
             reporter=pl.lit("NCCL"),
         ).join(numbers, on=OWNER, how="left"),
-        watchdog.filter(form="cuda").select("error", *place, rank="global_rank", reporter=pl.lit("PyTorch")),
-        failed_tests.select("error", *place, host="node", reporter=pl.lit("nccl-tests")),
+        watchdog.filter(form="cuda").select(
+            "error", *place,
+            rank=pl.coalesce("global_rank", pl.when(text_of("guid") == GROUP_OF_ALL).then("group_rank")),
+            reporter=pl.lit("PyTorch"),
+        ),
+        failed_tests.select(*place, error=_quoted("error"), host="node", reporter=pl.lit("nccl-tests")),
         process_exit.filter(how="gpu-error").select(
             "job", "rank", "host", "pid", *place, error="message",
             reporter=pl.when(pl.col("reporter") == ROCM).then("reporter").otherwise(pl.lit("the application")),
@@ -74,6 +80,11 @@ def cuda_error(
         .filter(pl.col("kind") != "exiting")
         .sort("source", "line")
     )
+
+
+def _quoted(error: str) -> pl.Expr:
+    """Return an error up to its closing quote: no error of CUDA holds one, and a sentence may go on behind it."""
+    return text_of(error).str.split("'").list.first()
 
 
 def _file(site: str) -> pl.Expr:

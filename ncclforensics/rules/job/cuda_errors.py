@@ -6,7 +6,17 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ncclforensics.data.cuda import AMD, CORRUPTED, HARDWARE, HIDDEN, MEMORY, OTHER, SELF_EXPLAINED, UNUSABLE
+from ncclforensics.data.cuda import (
+    AMD,
+    CORRUPTED,
+    HARDWARE,
+    HIDDEN,
+    MEMORY,
+    OTHER,
+    SELF_EXPLAINED,
+    UNSPECIFIC,
+    UNUSABLE,
+)
 from ncclforensics.data.names import pci_address
 from ncclforensics.data.processes import UNCONFIRMED_XIDS, XIDS
 from ncclforensics.frames.columns import OWNER, short_host, text_of
@@ -150,10 +160,8 @@ def cuda_initialization_error(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> I
     Do: run nvidia-smi inside the container; use spawn instead of fork; compare driver and CUDA versions.
     Sources: nccl#1029; CUDA runtime API, cudaError_t.
     """
-    for error, rows in _rows_by_error(cuda_error, UNUSABLE):
-        yield error_finding(
-            rows, rank, f"CUDA cannot be used on {{processes}}: {error}", "the first CUDA call failed", "likely"
-        )
+    for error, rows in _rows_by_error(cuda_error, UNUSABLE, UNSPECIFIC):
+        yield error_finding(rows, rank, f"CUDA cannot be used on {{processes}}: {error}", "reported by CUDA", "likely")
 
 
 @rule(Category.CUDA_ERROR, Severity.ERROR, of=("cuda_error", "library"), hang=True)
@@ -245,7 +253,7 @@ def cuda_gpu_unreachable(hardware_event: pl.DataFrame, rank: pl.DataFrame) -> It
     """
     unreachable = hardware_event.filter(form="no_handle").sort("source", "line")
     if not unreachable.is_empty():
-        gpus = ", ".join(sorted({str(busid) for busid in unreachable["busid"].to_list()}))
+        gpus = ", ".join(sorted({f"{pci_address(busid)}.0" for busid in unreachable["busid"].to_list()}))
         lines = unreachable.select("source", "line", host="node", rank=pl.lit(None, pl.Int32))
         yield error_finding(
             lines, rank, f"nvidia-smi cannot reach GPU {gpus}", "the driver returns no handle for it", "certain"
