@@ -41,7 +41,7 @@ def connecting(*rows: Row, **frames: list[Row]) -> list[tuple[str, str]]:
 
 
 REFUSED = {"form": "connect_failed", "error": "Connection refused", "peer": "10.0.0.2<4000>"}
-TITLE = "rank 0 on gpu-a could not connect: Connection refused"
+TITLE = "rank 0 on gpu-a could not connect to 10.0.0.2<4000>: Connection refused"
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,22 @@ def test_a_refused_connection_follows_from_a_lost_one(event: list[Row], role: st
 
     assert connecting(REFUSED, failure_event=events) == [(TITLE, role)]
     other = {**REFUSED, "error": "No route to host"}
-    assert connecting(other, failure_event=events) == [("rank 0 on gpu-a could not connect: No route to host", "cause")]
+    title = "rank 0 on gpu-a could not connect to 10.0.0.2<4000>: No route to host"
+    assert connecting(other, failure_event=events) == [(title, "cause")]
+
+
+@pytest.mark.parametrize(
+    ("peers", "where"),
+    [
+        ([None], "a peer"),
+        (["<node{1}><40>", "a<1>"], "<node{1}><40>, a<1>"),
+        ([f"a<{number}>" for number in range(5)], "a<0>, a<1>, a<2> and 2 more"),
+    ],
+)
+def test_a_failed_connection_names_some_of_the_peers(peers: list[str | None], where: str) -> None:
+    rows = [{**REFUSED, "peer": peer} for peer in peers]
+
+    assert connecting(*rows) == [(f"rank 0 on gpu-a could not connect to {where}: Connection refused", "cause")]
 
 
 def test_a_connection_that_failed_while_its_process_ended_is_none() -> None:

@@ -17,6 +17,20 @@ LOOPBACK_REMEDY = (
     "If the ranks run on several hosts, set NCCL_SOCKET_IFNAME to the interface that connects them: a rank announced "
     "the interface lo. On one host, look for the process that ended."
 )
+LINK_LOCAL = "fe80:"
+LINK_LOCAL_REMEDY = (
+    "Set NCCL_SOCKET_IFNAME to an interface with an address that all hosts reach, or NCCL_SOCKET_FAMILY=AF_INET to "
+    "leave out IPv6."
+)
+SHOWN_PEERS = 3
+# How errors of connect() begin -> what they mean.
+MEANINGS = {
+    "No route to host": "a firewall, or an address of a network that this host does not reach",
+    "Network is unreachable": "the address is of a network to which this host has no route",
+    "Connection refused": "the process at this address has ended, or the address is that of another machine",
+    "Connection timed out": "a firewall drops the packets, or the address is that of another machine",
+    "Software caused connection abort": "an earlier attempt on the same socket failed; its reason is not printed",
+}
 REFUSALS = ["connect_failed", "connect_returned", "connect_given_up", "connect_exceeded", "poll_failed"]
 LOOPBACK = "lo"
 BRIDGES = ["docker", "veth", "cni", "virbr", "br-", "tunl", "flannel", "cali"]  # host-local interfaces of containers
@@ -101,16 +115,16 @@ def boot_connect_failed(
     lost = not failure_event.filter(kind=LOST, at_exit=False).is_empty()
     for (reason,), failed in rows.with_columns(why=error).group_by("why", maintain_order=True):
         peers = sorted(failed["peer"].cast(pl.String).drop_nulls().unique().to_list())
+        meaning = next((text for words, text in MEANINGS.items() if str(reason).startswith(words)), "")
         finding = group_finding(
-            failed,
-            rank,
-            f"{{processes}} could not connect: {reason}",
-            f"to {', '.join(peers[:4]) or 'a peer'}",
-            "likely",
+            failed, rank, f"{{processes}} could not connect to {_peers_text(peers)}: {reason}", meaning, "likely"
         )
         if peers and all(peer.startswith(SAME_HOST) for peer in peers):
-            finding.detail += ", the loopback address, which only the same host reaches"
+            finding.detail = "the loopback address, which only the same host reaches"
             finding.remedy = LOOPBACK_REMEDY
+        elif peers and all(peer.startswith(LINK_LOCAL) for peer in peers):
+            finding.detail = "a link-local address: only hosts on the same link reach it"
+            finding.remedy = LINK_LOCAL_REMEDY
         if lost and str(reason).startswith("Connection refused"):
             finding.role = Role.CONSEQUENCE
         yield finding
@@ -138,8 +152,13 @@ def _last_retries(failure: pl.DataFrame, communicator_progress: pl.DataFrame, ra
     )
     for (reason,), rows in last.group_by(text_of("reason"), maintain_order=True):
         peers = sorted(rows["peer"].cast(pl.String).drop_nulls().unique().to_list())
-        detail = f"to {', '.join(peers[:4]) or 'a peer'}, in the last of {rows['attempts'][0]} attempts"
-        yield group_finding(rows, rank, f"{{processes}} could not connect: {reason}", detail, "likely")
+        title = f"{{processes}} could not connect to {_peers_text(peers)}: {reason}"
+        yield group_finding(rows, rank, title, f"in the last of {rows['attempts'][0]} attempts", "likely")
+
+
+def _peers_text(peers: list[str]) -> str:
+    more = f" and {len(peers) - SHOWN_PEERS} more" if len(peers) > SHOWN_PEERS else ""
+    return ", ".join(peers[:SHOWN_PEERS]) + more or "a peer"
 
 
 @rule(Category.BOOTSTRAP, Severity.ERROR, of=("failure", "socket_error"), hang=True)
