@@ -1,6 +1,7 @@
 """Networks by the names that NCCL prints (formats: plugins, section 1), and limits by NCCL version."""
 
 SOCKET = "Socket"
+INFINIBAND, ROCE = "InfiniBand", "RoCE"  # the kinds of links of the network IB
 
 # Networks that bypass the kernel's TCP stack: verbs, HPC-X, Libfabric, Google, AMD; also with a suffix such as `_v8`.
 # FastSocket and unknown names are not listed: they are no fallback, and they are not expected to use GPUDirect RDMA.

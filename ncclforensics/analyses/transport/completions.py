@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from ncclforensics.data.networks import IB_TIMEOUTS
+from ncclforensics.data.networks import IB_TIMEOUTS, INFINIBAND, ROCE
 from ncclforensics.data.verbs import DOWN, EARLY_CALLS, RETRY_EXCEEDED, STATUS_NAMES
 from ncclforensics.data.versions import releases
 from ncclforensics.frames.columns import OWNER, begins_with, text_of
@@ -21,6 +21,7 @@ COMPLETION_ERROR = {
     "peer": pl.String(),  # address of the peer process
     "peer_host": pl.String(),  # where another log names the host of that address
     "gid": pl.String(),  # local GID, which NCCL prints for RoCE
+    "link": pl.String(),  # InfiniBand or RoCE; null where no line shows it
     "calls": pl.Int64(),  # made by this process before; null where its log shows none
     "is_survived": pl.Boolean(),  # NCCL continued over other ports
     "at_exit": pl.Boolean(),  # the process had begun to destroy or abort its communicators
@@ -29,6 +30,8 @@ COMPLETION_ERROR = {
     "line": pl.Int32(),
     "pos": pl.Int64(),
 }
+# From 2.18 on, the line has the GIDs on RoCE, and the kind of request, which some forms of 2.20 and later leave out.
+WITH_GIDS = ["ib_completion", "ib_completion_gin"]
 COMPLETIONS = ["ib_completion", "ib_completion_error", "ib_completion_nameless", "ib_completion_gin"]
 
 NO_YEAR = 1970  # the year of times that are printed without one
@@ -43,6 +46,7 @@ UNANSWERED_TRANSFER = {
     "peer": pl.String(),
     "peer_host": pl.String(),
     "gid": pl.String(),  # local GID, which NCCL prints for RoCE
+    "link": pl.String(),  # InfiniBand or RoCE; null where no line shows it
     "calls": pl.Int64(),
     "is_early": pl.Boolean(),  # within the first calls
     "is_survived": pl.Boolean(),
@@ -76,6 +80,10 @@ def completion_error(
         hca=text_of("hca"),
         peer=text_of("peer").str.split("<").list.first().replace("", None),
         gid=text_of("local_gid"),
+        link=pl.when(text_of("local_gid").is_not_null())
+        .then(pl.lit(ROCE))
+        .when(text_of("request").is_not_null() | text_of("form").is_in(WITH_GIDS))
+        .then(pl.lit(INFINIBAND)),
         moment=pl.when(printed_time.dt.year() > NO_YEAR).then(printed_time),
         source="source",
         line="line",
@@ -89,6 +97,7 @@ def completion_error(
         hca=text_of("device"),
         peer=pl.lit(None, pl.String),
         gid=pl.lit(None, pl.String),
+        link=pl.lit(None, pl.String),
         moment=pl.lit(None, pl.Datetime("us")),
         source="source",
         line="line",
@@ -107,8 +116,10 @@ def completion_error(
         .join(survived, on=OWNER, how="left")
         .join(shutdowns, on=OWNER, how="left")
         .join(_peer_hosts(milestone, net_devices), left_on="peer", right_on="address", how="left")
+        .join(_links_of_hosts(net_devices), on="host", how="left")
         .with_columns(
             pl.col("is_survived").fill_null(value=False),
+            link=pl.coalesce("link", "link_of_host"),
             at_exit=(pl.col("pos") > pl.col("shutdown_pos")).fill_null(value=False),
         )
         .sort("pos")
@@ -147,6 +158,19 @@ def unanswered_transfer(
         .filter(pl.col("is_early") | pl.col("is_early").any().over("job").not_())
         .with_columns(is_consequence=is_consequence.fill_null(value=False))
         .join(low, on=OWNER, how="left", maintain_order="left")
+    )
+
+
+def _links_of_hosts(net_devices: pl.DataFrame) -> pl.DataFrame:
+    """Return the kind of link of the hosts whose NICs all have one."""
+    devices = net_devices.filter(form="ib").select("host", text_of("devices"))
+    is_roce = pl.col("devices").str.contains("/RoCE", literal=True)
+    is_infiniband = pl.col("devices").str.contains("/IB", literal=True)
+    return devices.group_by("host").agg(
+        link_of_host=pl.when((is_roce & ~is_infiniband).all())
+        .then(pl.lit(ROCE))
+        .when((is_infiniband & ~is_roce).all())
+        .then(pl.lit(INFINIBAND))
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from ncclforensics.data.names import shown
+from ncclforensics.data.networks import INFINIBAND, ROCE
 from ncclforensics.data.verbs import DEVICE_DEAD, FLUSHED, LOCAL_PROTECTION, PORT_DOWN, RETRY_EXCEEDED, STATUS
 from ncclforensics.frames.columns import OWNER, begins_with, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
@@ -45,14 +46,23 @@ def _completion_finding(errors: pl.DataFrame, rank: pl.DataFrame, title: str, de
     return finding
 
 
-def _is_roce(errors: pl.DataFrame) -> bool:
-    return bool(errors["gid"].is_not_null().all())
+def _link(errors: pl.DataFrame) -> str:
+    """Return InfiniBand, RoCE, or both where lines do not show which it is."""
+    links = set(errors["link"])
+    return str(links.pop()) if len(links) == 1 and None not in links else f"{INFINIBAND} or {ROCE}"
 
 
 ROCE_REMEDY = (
     "Run ib_write_bw between these two devices with NCCL's GID index and traffic class (show_gids); look at ethtool -S "
     "(pause, discards) and dmesg -T | grep mlx5 on both hosts; raise NCCL_IB_TIMEOUT only after that."
 )
+
+UNKNOWN_LINK_REMEDY = (
+    "See with ibstat which link it is. On RoCE run ib_write_bw between these two devices with NCCL's GID index "
+    "(show_gids, NCCL_IB_GID_INDEX); on InfiniBand check the counters of both ports (perfquery -x); on both hosts run "
+    "dmesg -T | grep mlx5."
+)
+REMEDIES = {ROCE: ROCE_REMEDY, INFINIBAND: ""}
 
 
 def _no_answer(errors: pl.DataFrame, rank: pl.DataFrame, when: str) -> Finding:
@@ -64,9 +74,8 @@ def _no_answer(errors: pl.DataFrame, rank: pl.DataFrame, when: str) -> Finding:
     low = errors.filter(pl.col("timeout").is_not_null())
     if low.height:
         detail += f"; NCCL_IB_TIMEOUT={low['timeout'][0]} is below this version's default of {low['default'][0]}"
-    network = "RoCE" if _is_roce(errors) else "InfiniBand"
     finding = _completion_finding(
-        errors, rank, f"{{processes}} got no answer over {network} from {{peers}}", detail, "certain"
+        errors, rank, f"{{processes}} got no answer over {_link(errors)} from {{peers}}", detail, "certain"
     )
     finding.evidence += evidence_lines(low.select(*OWNER, source="set_source", line="set_line"), "set")[:1]
     if errors["is_consequence"].any():
@@ -108,7 +117,7 @@ def ib_timeout_mid_run(unanswered_transfer: pl.DataFrame, rank: pl.DataFrame) ->
     if errors.height:
         calls = errors["calls"].max()
         finding = _no_answer(errors, rank, "" if calls is None else f", after {calls!r} calls")
-        finding.remedy = ROCE_REMEDY if _is_roce(errors) else ""
+        finding.remedy = REMEDIES.get(_link(errors), UNKNOWN_LINK_REMEDY)
         yield finding
 
 
