@@ -58,6 +58,8 @@ WATCH_OVER_NETWORK, BAD_OVER_NETWORK = 0.75, 0.50
 
 DIP = 0.6  # of the smaller neighbour; an algorithm or protocol chosen at the wrong size costs that much
 DIP_FROM = 1 << 20  # bytes
+DROP = 0.5  # of the best size, at all larger ones; busbw grows with the size until a link is full, and stays there
+DROPPED_SIZES = 3  # larger than the best one
 PLACE = 0.7  # of the faster half of the table, at every large size
 SLOW_RUN = 0.7  # of what the better runs of the same test reach
 TREE_GAIN = 1.15  # of two hosts over more hosts; a tree gains up to 2 (n - 1) / n, noise is a tenth (nccl-tests#169)

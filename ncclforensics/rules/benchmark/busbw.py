@@ -13,6 +13,8 @@ from ncclforensics.data.busbw import (
     DIP,
     DIP_FROM,
     DOUBLED,
+    DROP,
+    DROPPED_SIZES,
     IN_PLACE,
     LARGE,
     LARGE_OVER_NETWORK,
@@ -241,6 +243,39 @@ def bench_dip_at_one_size(benchmark: pl.DataFrame, measurement: pl.DataFrame) ->
             role=Role.CONTEXT,
             evidence=evidence_lines(of_run.sort("line"), "dip"),
         )
+
+
+@rule(Category.BENCHMARK_SLOW, Severity.WARNING, of=("benchmark",))
+def bench_drop_above_a_size(benchmark: pl.DataFrame, measurement: pl.DataFrame) -> Iterator[Finding]:
+    """Above some size a test is much slower than below it.
+
+    Means: the network loses or pauses traffic as soon as large messages load it (flow control and congestion control of
+    RoCE, a link with errors), or NCCL changes to an algorithm, a protocol or a path that is slow here.
+    Not when: only in-place or only out-of-place drops; one size is slow; the best size is small; a single rank, which
+    measures the caches of its GPU.
+    Do: measure with NCCL_ALGO=Ring and Tree and with NCCL_PROTO=Simple around this size; with ib_write_bw over all NICs
+    at once; take counters of the ports before and after.
+    Sources: nccl#1453; nccl-tests, doc/PERFORMANCE.md.
+    """
+    figures = measurement.filter((pl.col("occurrence") == 1) & pl.col("busbw").is_finite())
+    for row in benchmark.filter((pl.col("nranks") > 1).fill_null(value=True)).to_dicts():
+        best_of_size = rows_of(figures, row).group_by("size").agg(
+            pl.col("busbw").max(), pl.col("source", "line").first()
+        )  # fmt: skip
+        best = best_of_size.sort("busbw", "size").tail(1).to_dicts()
+        larger = best_of_size.filter(pl.col("size") > best[0]["size"]).sort("size") if best else best_of_size
+        if not best or best[0]["size"] < DIP_FROM or larger.height < DROPPED_SIZES:
+            continue
+        highest = larger["busbw"].max()
+        if isinstance(highest, float) and highest < DROP * best[0]["busbw"]:
+            yield Finding(
+                title=f"{called(row)} is much slower above {bytes_text(best[0]['size'])}",
+                detail=f"{best[0]['busbw']:.1f} GB/s at {bytes_text(best[0]['size'])}, at most {highest:.1f} GB/s from "
+                f"{bytes_text(larger['size'][0])} on",
+                certainty="likely",
+                hosts=row["hosts"] or [],
+                evidence=[Line(best[0]["source"], best[0]["line"], "best"), *evidence_lines(larger, "slower")],
+            )
 
 
 @rule(Category.BENCHMARK_SLOW, Severity.INFO, of=("benchmark",))
