@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from ncclforensics.rules.host.gpu_use import gpu_at_rest_among_busy
-from ncclforensics.rules.job.cuda_errors import cuda_gpu_fault
+from ncclforensics.rules.job.cuda_errors import cuda_call_failed, cuda_gpu_fault
 from tests.rule_rows import Row, findings_of
 
 GPU, OTHER_GPU, THIRD_GPU = "5d000", "1b000", "9a000"
@@ -167,3 +167,15 @@ def test_a_gpu_that_ran_a_kernel_at_one_of_two_looks_is_not_at_rest() -> None:
 
     assert [finding.certainty for finding in findings_of(gpu_at_rest_among_busy, gpu_use=looks)] == ["possible"]
     assert findings_of(gpu_at_rest_among_busy, gpu_use=[*looks, {"host": "gpu-a", "gpu": 3, **SPINS}]) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [("peer mapping resources exhausted", True), ("invalid argument", False)],
+)
+def test_the_limit_of_peers_is_named(error: str, says: bool) -> None:
+    row = {"kind": "other", "error": error, "reporter": "NCCL", "file": "allocator", "host": "gpu-a", "pid": PID}
+
+    (finding,) = findings_of(cuda_call_failed, cuda_error=[row], rank=[HERE])
+
+    assert ("at most eight others" in finding.detail) == says

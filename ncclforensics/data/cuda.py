@@ -34,6 +34,7 @@ KINDS = {
     "GPU is lost": HARDWARE,
     "initialization error": UNUSABLE,
     "CUDA driver version is insufficient for CUDA runtime version": UNUSABLE,
+    "API call is not supported in the installed CUDA driver": UNUSABLE,
     "system has unsupported display driver / cuda driver combination": UNUSABLE,
     "all CUDA-capable devices are busy or unavailable": UNUSABLE,
     "unknown error": UNSPECIFIC,

@@ -21,7 +21,7 @@ AFTER_FAULT = (
     "printed, run again with NCCL_DEBUG=WARN on all ranks."
 )
 MOST_WARNINGS = 4  # that one finding cites
-UNEXPLAINED = {True: "a failure before it may be the reason", False: "no line before it gives the reason"}
+UNEXPLAINED = {True: "a failure before it may be the reason", False: "these ranks print no warning before it"}
 
 
 @rule(Category.INIT_FAILURE, Severity.ERROR, of=("verdict",), hang=True, verdict="init-failed")

@@ -25,6 +25,8 @@ from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.ended_processes import is_kernel_log_alone
 from ncclforensics.rules.shared.grouping import error_finding, evidence_lines, processes_text
 
+P2P = "transport/p2p"
+TOO_MANY_PEERS = "peer mapping resources exhausted"
 RECOVERED = "Nonfatal"  # severity of an NVLink error after which the link goes on
 OF_OTHER_RULES = ["transport/nvls", "transport/shm", "misc/shmutils", "include/shm", "mnnvl"]
 
@@ -199,14 +201,14 @@ def cuda_gpu_hidden(
 
 
 @rule(Category.CUDA_ERROR, Severity.ERROR, of=("cuda_error",), hang=True)
-def cuda_call_failed(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
+def cuda_call_failed(cuda_error: pl.DataFrame, p2p_failure: pl.DataFrame, rank: pl.DataFrame) -> Iterator[Finding]:
     """A CUDA call inside NCCL failed.
 
     Means: the error text and the source file show which call. In transport/p2p the cause is mostly direct access
     between GPUs that the system reports but does not support (containers, virtual machines, IOMMU).
     Not when: NCCL only tried the call and continues without it, which it prints as INFO; the process was exiting.
     Do: look up the error in the CUDA runtime API; if the file is transport/p2p, try NCCL_P2P_DISABLE=1 once.
-    Sources: nccl: src/include/checks.h; rccl#1055.
+    Sources: nccl: src/include/checks.h; rccl#1055; CUDA programming guide, peer-to-peer memory access.
     """
     for error, rows in _rows_by_error(cuda_error.filter(pl.col("error") != "operation not permitted"), OTHER):
         files = sorted(rows["file"].drop_nulls().unique().to_list())
@@ -215,11 +217,15 @@ def cuda_call_failed(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> Iterator[F
         finding = error_finding(
             rows, rank, f"CUDA error on {{processes}}: {error}", f"reported by {reporters}{where}", "certain"
         )
-        if files == ["transport/p2p"]:
+        if files == [P2P]:
             finding.detail += ": direct access between GPUs failed"
+        elif error == TOO_MANY_PEERS:
+            finding.detail += ": without NVSwitch, a GPU has direct access to at most eight others"
         exhausted = cuda_error.filter(kind=MEMORY).group_by(OWNER).agg(earlier=pl.col("line").min())
         if rows.join(exhausted, on=OWNER).filter(pl.col("line") > pl.col("earlier")).height == rows.height:
             finding.role = Role.CONSEQUENCE  # of the memory that ran out before, which is a finding of its own
+        if rows.join(p2p_failure, on=OWNER, how="semi").height == rows.height and files == [P2P]:
+            finding.role = Role.CONSEQUENCE  # the call is named by a warning of its own, which has a finding
         yield finding
 
 
