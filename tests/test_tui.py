@@ -256,9 +256,20 @@ def test_a_difference_is_marked_where_it_is() -> None:
         cell = sheet.cell
         assert cell is not None
         assert cell.differs
-        assert cell.text == "Broadcast 65536 float16 ≠root 4"
+        assert cell.text == "Broadcast 65536 float16 ≠root rank 4"
 
     walk(LoadedApp(of(OTHER_ROOT)), steps)
+
+
+def test_sends_without_collectives_are_shown_with_their_peers() -> None:
+    async def steps(app: Forensics, pilot: Pilot[None]) -> None:
+        await pilot.press("3", "g")
+        await pilot.pause()
+        cell = app.screen.query_one(CallTable).cell
+        assert cell is not None
+        assert (cell.text, cell.description) == ("Send 4096 float32 to rank 1", "Send #0 (4,096 x float32, to rank 1)")
+
+    walk(LoadedApp(of("all-to-all-without-pxn")), steps)
 
 
 def test_a_deadlock_cycle_is_shown_as_a_cycle() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from rich.text import Text
@@ -69,14 +71,21 @@ class MatrixTable(VirtualRows):
         text.append(name[-self._label :].ljust(self._label + 1), "bold" if row == self.cursor_row else "dim")
         first = int(self.scroll_offset.x) // 2  # render only the cells in view: a row may have thousands
         text.append("  " * first)
-        for column in range(first, min(first + self.size.width // 2 + 1, len(self.matrix.ends))):
-            pair = self.matrix.pairs.get((row, column))
-            is_cursor = (row, column) == (self.cursor_row, self.cursor_cell)
-            mark = pair.mark if pair else "\\" if row == column else "."
-            style = "bold red" if pair and pair.is_unusual else STYLES.get(mark, "dim")
-            text.append(mark, CURSOR if is_cursor else style)
-            text.append("!" if pair and pair.is_unusual else " ", "bold red")
+        in_view = range(first, min(first + self.size.width // 2 + 1, len(self.matrix.ends)))
+        # Neighbours of one style are appended together: a style costs more than its characters.
+        for style, marks in groupby((mark for column in in_view for mark in self._marks(row, column)), itemgetter(0)):
+            text.append("".join(mark for _, mark in marks), style)
         return text
+
+    def _marks(self, row: int, column: int) -> list[tuple[str, str]]:
+        """Return the mark of a pair, and what is behind it, each with its style."""
+        assert self.matrix is not None
+        pair = self.matrix.pairs.get((row, column))
+        is_unusual = pair is not None and pair.is_unusual
+        mark = pair.mark if pair else "\\" if row == column else "."
+        style = "bold red" if is_unusual else STYLES.get(mark, "dim")
+        is_cursor = (row, column) == (self.cursor_row, self.cursor_cell)
+        return [(CURSOR if is_cursor else style, mark), (style, "!" if is_unusual else " ")]
 
 
 class Connections(Page):

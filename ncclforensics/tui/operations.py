@@ -163,7 +163,7 @@ class Operations(Page):
         column, cell = table.columns[min(table.cursor_cell, len(table.columns) - 1)], table.cell
         text = Text()
         text.append(f"{column.title} ", "bold")
-        text.append(f"at {table.cursor_row:,}: {self._calls.describe(communicator, table.cursor_row, column)}")
+        text.append(f"at {table.cursor_row:,}: {cell.description if cell else ''}")
         text.append(f"\n{cell.cited.location}" if cell and cell.cited else "", "cyan")
         self.set_text("#detail", text)
 
@@ -205,10 +205,10 @@ class Operations(Page):
     def clipboard_text(self) -> str:
         """Return the call under the cursor."""
         communicator, table = self._table.communicator, self._table
-        if communicator is None or self._calls is None or not table.columns:
+        cell = table.cell
+        if communicator is None or cell is None:
             return ""
-        column = table.columns[table.cursor_cell]
-        return f"{column.title}: {self._calls.describe(communicator, table.cursor_row, column)} of {communicator.key}"
+        return f"{table.columns[table.cursor_cell].title}: {cell.description} of {communicator.key}"
 
     def action_communicators(self) -> None:
         """Ask for a communicator and show it."""

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from dataclasses import dataclass
+from collections import defaultdict
+from dataclasses import dataclass, field
 from typing import Any
 
 import polars as pl
 
 from ncclforensics.analyses.job.calls import describe_calls
-from ncclforensics.data.names import datatype, operation_text, printable, ranks_text, reduction
+from ncclforensics.data.names import (
+    ROOTED,
+    argument_text,
+    datatype,
+    operation_text,
+    printable,
+    ranks_text,
+    reduction,
+)
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.report.build import Report
 from ncclforensics.tui.content.evidence import CitedLine, Citer
 
 Row = dict[str, Any]
-BLOCK = 256  # positions fetched at once
-CACHED_BLOCKS = 16
+_ROOT_PREPOSITIONS = {**dict.fromkeys(ROOTED, "root"), "Send": "to", "Recv": "from"}
+BLOCK = 64  # positions fetched at once: a screen of them, for a communicator of 10,000 ranks makes 640,000 calls
+CACHED_BLOCKS = 8
+CACHED_COLUMNS = 64  # of a block
 FIELDS = ("name", "count", "datatype", "op", "root")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Column:
     """A column of the table: ranks with the same calls at the difference, or one rank."""
 
@@ -51,6 +61,16 @@ class Cell:
     text: str
     differs: bool  # from the call of most ranks
     cited: CitedLine | None
+    description: str = "no call here"
+
+
+@dataclass(slots=True)
+class _Block:
+    """The calls at some consecutive positions, and what has been summarised of them."""
+
+    calls: pl.DataFrame
+    usual: dict[int, Row]  # by position: the call of most ranks, and `differs` where not all ranks made it
+    shown: dict[Column, dict[int, Row]] = field(default_factory=dict)  # the call to show of a column, by position
 
 
 class Calls:
@@ -59,57 +79,82 @@ class Calls:
     def __init__(self, run: Frames, communicators: list[Communicator], citer: Citer) -> None:
         self.communicators = communicators
         self._call, self._call_line, self._member = run["call"], run["call_line"], run["member"]
+        self._rank_of: dict[int, int | None] = dict(run["rank"].select("rank_id", "rank").iter_rows())
         self._citer = citer
-        self._blocks: dict[tuple[str, int], dict[int, list[Row]]] = {}
+        self._blocks: dict[tuple[str, int], _Block] = {}
 
     def row(self, communicator: Communicator, position: int, columns: list[Column]) -> tuple[list[Cell], bool]:
         """Return the cells of these columns at one position, and whether any ranks differ there."""
-        call_of = {call["rank_id"]: call for call in self._calls_at(communicator, position)}
-        signatures = Counter(call["signature"] for call in call_of.values())
-        usual = signatures.most_common(1)[0][0] if signatures else None
-        model = next((call for call in call_of.values() if call["signature"] == usual), None)
-        has_difference = len(signatures) > 1 or 0 < len(call_of) < len(communicator.numbers)
-        cells = [self._cell([call_of.get(rank_id) for rank_id in column.rank_ids], model) for column in columns]
-        return cells, has_difference
+        block = self._block(communicator, position)
+        self._summarise(block, columns)
+        usual = block.usual.get(position)
+        cells = [self._cell(block.shown[column].get(position), usual, len(column.rank_ids)) for column in columns]
+        return cells, usual is not None and usual["differs"]
 
-    def _cell(self, calls: list[Row | None], model: Row | None) -> Cell:
-        present = [call for call in calls if call is not None]
-        if not present or model is None:
-            return Cell("", model is not None, None)
-        shown = next((call for call in present if call["signature"] != model["signature"]), present[0])
-        cited = self._citer.cite(shown["source"], shown["line"])
-        if shown["signature"] == model["signature"]:
-            absent = len(calls) - len(present)
-            return Cell(short_text(shown) + (f" ({absent} without)" if absent else ""), absent > 0, cited)
-        differing = [name for name in FIELDS if shown[name] != model[name]]
-        return Cell(short_text(shown, differing), True, cited)
+    def _cell(self, shown: Row | None, usual: Row | None, ranks: int) -> Cell:
+        if shown is None or usual is None:
+            return Cell("", usual is not None, None)
+        cited, description = self._citer.cite(shown["source"], shown["line"]), printable(operation_text(shown))
+        if shown["signature"] == usual["signature"]:
+            absent = ranks - shown["ranks"]
+            text = short_text(shown) + (f" ({absent} without)" if absent else "")
+            return Cell(text, absent > 0, cited, description)
+        differing = [name for name in FIELDS if shown[name] != usual[name]]
+        return Cell(short_text(shown, differing), True, cited, description)
 
-    def describe(self, communicator: Communicator, position: int, column: Column) -> str:
-        """Return the full text of a cell."""
-        call = next(
-            (call for call in self._calls_at(communicator, position) if call["rank_id"] in column.rank_ids), None
+    def _summarise(self, block: _Block, columns: list[Column]) -> None:
+        """Choose the call to show of each column at each position of a block: one that differs from the usual first."""
+        new = [column for column in columns if column not in block.shown]
+        if not new:
+            return
+        if len(block.shown) + len(new) > CACHED_COLUMNS:
+            block.shown = {column: block.shown[column] for column in columns if column in block.shown}
+        rank_ids = [rank_id for column in new for rank_id in column.rank_ids]
+        numbers = [number for number, column in enumerate(new) for _ in column.rank_ids]
+        column_of = pl.DataFrame({"rank_id": rank_ids, "column": numbers}, {"rank_id": pl.Int32, "column": pl.Int32})
+        usual = [(position, row["signature"]) for position, row in block.usual.items()]
+        usual_signature = pl.DataFrame(usual, {"position": pl.Int32, "usual": pl.Int64}, orient="row")
+        made = (
+            block.calls.join(column_of, on="rank_id")
+            .group_by("position", "column", "signature")
+            .agg(pl.col("call_line", "member", "key", "ordinal", "pos").first(), ranks=pl.len())
+            .join(usual_signature, on="position")
+            .sort(pl.col("signature") == pl.col("usual"), "pos")
+            .unique(["position", "column"], keep="first")
+            .drop("signature")  # of its line, as that of all calls
         )
-        return printable(operation_text(call)) if call else "no call here"
+        for column in new:
+            block.shown[column] = {}
+        for row in describe_calls(made, self._call_line, self._member).to_dicts():
+            row["root_rank"] = self._rank_of.get(row["root_rank_id"])
+            block.shown[new[row["column"]]][row["position"]] = row
 
-    def _calls_at(self, communicator: Communicator, position: int) -> list[Row]:
-        block = position // BLOCK
-        rows_at = self._blocks.get((communicator.key, block))
-        if rows_at is None:
-            column = pl.col(communicator.position_column)
-            rows = self._call.filter(
-                (column >= block * BLOCK) & (column < (block + 1) * BLOCK) & (pl.col("key") == communicator.key)
-            )
-            rows_at = defaultdict(list)
-            for row in (
-                describe_calls(rows, self._call_line, self._member)
-                .select(*_SHOWN, communicator.position_column)
-                .to_dicts()
-            ):
-                rows_at[row[communicator.position_column]].append(row)
+    def _block(self, communicator: Communicator, position: int) -> _Block:
+        number = position // BLOCK
+        block = self._blocks.get((communicator.key, number))
+        if block is None:
             if len(self._blocks) >= CACHED_BLOCKS:
                 self._blocks.pop(next(iter(self._blocks)))
-            self._blocks[communicator.key, block] = rows_at
-        return rows_at.get(position, [])
+            block = self._blocks[communicator.key, number] = self._fetch(communicator, number * BLOCK)
+        return block
+
+    def _fetch(self, communicator: Communicator, first: int) -> _Block:
+        place = pl.col(communicator.position_column)
+        calls = self._call.filter(
+            (place >= first) & (place < first + BLOCK) & (pl.col("key") == communicator.key)
+        ).select("rank_id", "key", "member", "call_line", "ordinal", "pos", position=place)
+        calls = calls.with_columns(signature=self._call_line["signature"].gather(calls["call_line"]))
+        made = calls.group_by("position", "signature", maintain_order=True).agg(
+            pl.col("call_line").first(), ranks=pl.len()
+        )
+        usual = (
+            made.sort("ranks", descending=True, maintain_order=True)
+            .group_by("position", maintain_order=True)
+            .agg(pl.col("call_line").first(), signatures=pl.len(), all_ranks=pl.col("ranks").sum())
+            .with_columns(differs=(pl.col("signatures") > 1) | (pl.col("all_ranks") < len(communicator.numbers)))
+        )
+        usual = usual.hstack(self._call_line.select(*FIELDS, "signature")[usual["call_line"]])
+        return _Block(calls, {row["position"]: row for row in usual.to_dicts()})
 
     def last_of(self, rank_id: int) -> Communicator | None:
         """Return the communicator of a rank's last call, if the logs show one."""
@@ -125,7 +170,12 @@ class Calls:
         signatures = (
             {}
             if position is None
-            else {call["rank_id"]: call["signature"] for call in self._calls_at(communicator, position)}
+            else dict(
+                self._block(communicator, position)
+                .calls.filter(pl.col("position") == position)
+                .select("rank_id", "signature")
+                .iter_rows()
+            )
         )
         groups: dict[tuple[Any, int | None], list[int]] = defaultdict(list)
         for rank_id in communicator.numbers:
@@ -138,19 +188,17 @@ class Calls:
         return [Column(f"rank {number}", (rank_id,)) for rank_id, number in communicator.numbers.items()]
 
 
-_SHOWN = ("rank_id", *FIELDS, "ordinal", "signature", "source", "line")
-
-
 def short_text(call: Row, differing: list[str] | None = None) -> str:
     """Return a text such as `AllReduce 1048576 bfloat16 sum`, with `≠` before the differing fields."""
+    name, root = call["name"], argument_text(call, "root")
     parts = {
-        "name": call["name"],
+        "name": name,
         "count": call["count"],
         "datatype": datatype(call["datatype"]),
-        "op": reduction(call["name"], call["op"]),
-        "root": f"root {call['root']}" if call["name"] in ("Broadcast", "Reduce", "Send", "Recv") else None,
+        "op": reduction(name, call["op"]),
+        "root": f"{_ROOT_PREPOSITIONS[name]} {root}" if name in _ROOT_PREPOSITIONS else None,
     }
-    texts = [f"{'≠' * (name in (differing or []))}{value}" for name, value in parts.items() if value is not None]
+    texts = [f"{'≠' * (field in (differing or []))}{value}" for field, value in parts.items() if value is not None]
     return printable(" ".join(texts))
 
 
