@@ -15,6 +15,7 @@ from mcp import Client, StdioServerParameters
 from mcp.types import CallToolResult, TextContent
 
 from ncclforensics.cli import main
+from ncclforensics.data.names import VERDICTS
 from ncclforensics.mcp import answers
 from ncclforensics.mcp.server import server
 from tests.fuzz.invariants import CONTROLS
@@ -111,6 +112,11 @@ def test_two_runs_are_compared(ask: Ask) -> None:
 
 def test_a_rule_is_explained(ask: Ask) -> None:
     assert "Not when:" in ask("explain", rule="coll-lagging-ranks")["page"]
+
+
+@pytest.mark.parametrize("verdict", VERDICTS)
+def test_every_verdict_is_explained(ask: Ask, verdict: str) -> None:
+    assert "Not when:" in ask("explain", rule=verdict)["page"]
 
 
 @pytest.mark.parametrize("path", ["../a.log", "/etc/passwd", "link", "-"])

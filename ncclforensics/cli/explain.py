@@ -10,8 +10,6 @@ from ncclforensics.cli.configuration import configure
 from ncclforensics.cli.options import Config, names_of_rules
 from ncclforensics.errors import UsageError
 
-MOST_SUGGESTIONS = 6
-
 
 def explain(
     rule: Annotated[
@@ -45,25 +43,4 @@ def explain(
         typer.echo(explain_text.of_line(explain_line(line, dialect().with_all_formats)))
         return
     rules = all_rules()
-    wanted = (rule or "").lower()  # a report prints verdicts in capitals
-    named = [known for known in rules if wanted in (known.name, known.verdict)]
-    of_category = [known for known in rules if wanted in ("", known.category)]
-    if wanted and len(named) == 1 and not of_category:
-        typer.echo(explain_text.of_rule(named[0]))
-    elif of_category:
-        typer.echo(explain_text.of_rules(of_category))
-    else:
-        names = {name for known in rules for name in (known.name, str(known.category), known.verdict)}
-        raise UsageError(_unknown(rule or "", names - {""}))
-
-
-def _unknown(wanted: str, known: set[str]) -> str:
-    """Say that there is no such rule or category, and which have a similar name."""
-    from difflib import get_close_matches
-
-    parts = {part for part in wanted.lower().replace("_", "-").replace(" ", "-").split("-") if part}
-    similar = get_close_matches(wanted.lower(), known, n=MOST_SUGGESTIONS, cutoff=0.6)
-    similar += sorted((name for name in known if parts & set(name.split("-")) and name not in similar), key=len)
-    if not similar:
-        return f"{wanted}: unknown rule; `ncclforensics explain` lists all rules"
-    return f"{wanted}: unknown rule; similar names: {', '.join(similar[:MOST_SUGGESTIONS])}"
+    typer.echo(explain_text.of_name(rule, rules) if rule else explain_text.of_rules(rules))

@@ -16,7 +16,7 @@ from ncclforensics import __version__
 from ncclforensics.data.names import printable
 from ncclforensics.data.settings import Settings
 from ncclforensics.diff.compare import compare_reports
-from ncclforensics.errors import Defect, ForensicsError, UsageError
+from ncclforensics.errors import Defect, ForensicsError
 from ncclforensics.inputs.logfile import LogFile
 from ncclforensics.mcp import answers
 from ncclforensics.mcp.answers import Answer
@@ -24,6 +24,7 @@ from ncclforensics.mcp.runs import Runs
 from ncclforensics.parsing.concurrency import DEFECTS
 from ncclforensics.rules.finding import Category, Severity
 from ncclforensics.rules.registry import all_rules
+from ncclforensics.views import explain_text
 
 INSTRUCTIONS = (
     "Find out from its logs why an NCCL job hangs, failed or is slow. Begin with `verdict` on the folder of the "
@@ -110,10 +111,7 @@ def server(folders: list[Path], settings: Settings | None = None) -> MCPServer:
 
     @tool
     def explain(rule: str) -> Answer:
-        """What a rule means, when it would be a false alarm, what to do, and its sources."""
-        pages = {known.name: known.page for known in all_rules()}
-        if rule not in pages:
-            raise UsageError(f"{rule}: unknown rule; the field `rule` of a finding names one")
-        return {"rule": rule, "page": pages[rule]}
+        """What a rule or a verdict means, when it is a false alarm, what to do; or the rules of a category."""
+        return {"rule": rule, "page": explain_text.of_name(rule, all_rules())}
 
     return made

@@ -1,17 +1,54 @@
-"""The text of `explain`: a rule, or a line of a log."""
+"""The text of `explain`: a rule, a verdict, a category, or a line of a log."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from difflib import get_close_matches
 from itertools import groupby
 from textwrap import wrap
 
 from ncclforensics.data.names import printable
+from ncclforensics.errors import UsageError
 from ncclforensics.grammar.folders import path_of, shown
 from ncclforensics.parsing.explain_line import LineExplanation
 from ncclforensics.rules.registry import Rule
 
 WIDTH = 100  # columns of a list of rules
+MOST_SUGGESTIONS = 6
+NO_HANG = "no-hang"
+OF_NO_HANG = f"""{NO_HANG}  (a verdict that is no finding)
+
+All ranks made the same calls, and nothing failed.
+
+Means: the logs end alike on all ranks. Certain if every communicator was destroyed, which ends a run; likely if
+most were. Else possible: the last calls completed, or all ranks hang in them, in a kernel or in the network.
+Not when: the job stands still, and no communicator was destroyed: then all ranks hang in the last call.
+Do: if the job stands still, take a Flight Recorder dump or the stacks of all ranks (`ncclforensics collect`), and give
+them to `hang` with the logs."""
+
+
+def of_name(name: str, rules: list[Rule]) -> str:
+    """Return the page of a rule or a verdict, and the rules of a category. Raises UsageError."""
+    wanted = name.lower()  # a report prints verdicts in capitals
+    pages = [of_rule(rule) for rule in rules if wanted in {rule.name, rule.verdict} - {""}]
+    pages += [OF_NO_HANG] * (wanted == NO_HANG)
+    of_category = [rule for rule in rules if wanted == rule.category]
+    if of_category:
+        pages.append(of_rules(of_category))
+    if not pages:
+        names = {known for rule in rules for known in (rule.name, str(rule.category), rule.verdict)}
+        raise UsageError(_unknown(name, names - {""} | {NO_HANG}))
+    return "\n\n".join(pages)
+
+
+def _unknown(wanted: str, known: set[str]) -> str:
+    """Say that there is no such name, and which are similar."""
+    parts = {part for part in wanted.lower().replace("_", "-").replace(" ", "-").split("-") if part}
+    similar = get_close_matches(wanted.lower(), known, n=MOST_SUGGESTIONS, cutoff=0.6)
+    similar += sorted((name for name in known if parts & set(name.split("-")) and name not in similar), key=len)
+    if not similar:
+        return f"{wanted}: unknown rule; `ncclforensics explain` lists all rules"
+    return f"{wanted}: unknown rule; similar names: {', '.join(similar[:MOST_SUGGESTIONS])}"
 
 
 def of_rule(rule: Rule) -> str:
