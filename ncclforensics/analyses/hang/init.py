@@ -127,6 +127,7 @@ _FAULT_TEXTS = {
     "allocation_failed": "out of memory",
     "shared_memory": "a shared memory segment could not be created",
     "verbs_call": "an InfiniBand verbs call failed",
+    "kernel_memory": "the GPU has less shared memory than NCCL's kernels need",
     "cuda": "a CUDA call failed",
 }
 

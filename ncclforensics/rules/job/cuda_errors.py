@@ -23,10 +23,11 @@ from ncclforensics.frames.columns import OWNER, short_host, text_of
 from ncclforensics.rules.finding import Category, Finding, Role, Severity
 from ncclforensics.rules.registry import rule
 from ncclforensics.rules.shared.ended_processes import is_kernel_log_alone
-from ncclforensics.rules.shared.grouping import error_finding, evidence_lines, processes_text
+from ncclforensics.rules.shared.grouping import error_finding, evidence_lines, group_finding, processes_text
 
 P2P = "transport/p2p"
 TOO_MANY_PEERS = "peer mapping resources exhausted"
+REFUSED_LAUNCH = "invalid argument"
 RECOVERED = "Nonfatal"  # severity of an NVLink error after which the link goes on
 OF_OTHER_RULES = ["transport/nvls", "transport/shm", "misc/shmutils", "include/shm", "mnnvl"]
 
@@ -264,3 +265,27 @@ def cuda_gpu_unreachable(hardware_event: pl.DataFrame, rank: pl.DataFrame) -> It
         yield error_finding(
             lines, rank, f"nvidia-smi cannot reach GPU {gpus}", "the driver returns no handle for it", "certain"
         )
+
+
+@rule(Category.CUDA_ERROR, Severity.ERROR, of=("failure",), hang=True)
+def cuda_kernels_need_more_shared_memory(
+    failure: pl.DataFrame, cuda_error: pl.DataFrame, rank: pl.DataFrame
+) -> Iterator[Finding]:
+    """NCCL's kernels need more shared memory than the GPU has.
+
+    Means: this release of NCCL does not know the limits of such a GPU, as releases before 2.26.2 those of compute
+    capability 12.0. From 2.26 on NCCL ends the init with an error; 2.25.1 goes on, and the GPU refuses the first kernel
+    as an invalid argument.
+    Not when: NCCL only says so in a line of INFO, and no call of CUDA failed.
+    Do: use a newer NCCL, or one that was built for this GPU; beside PyTorch's wheels, the package nvidia-nccl-cu12 or
+    nvidia-nccl-cu13.
+    Sources: nccl: src/enqueue.cc, ncclInitKernelsForDevice; release notes 2.26.2; nccl#1637.
+    """
+    lines = failure.filter(pl.col("form").is_in(["kernel_memory", "kernel_memory_lowered"]))
+    refused_launch = cuda_error.filter(pl.col("error").str.contains(REFUSED_LAUNCH, literal=True)).select(OWNER)
+    lowered = pl.col("form") == "kernel_memory_lowered"
+    failed = lines.join(refused_launch.unique(), on=OWNER, how="semi").filter(lowered)
+    for rows, certainty in ((lines.filter(~lowered), "certain"), (failed, "likely")):
+        for (needed, limit), same in rows.group_by("bytes", "limit_bytes", maintain_order=True):
+            title = f"NCCL's kernels need {needed:,} bytes of shared memory, and the GPU of {{processes}} has {limit:,}"
+            yield group_finding(same, rank, title, "this release of NCCL does not know such GPUs", certainty)
