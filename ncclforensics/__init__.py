@@ -91,6 +91,8 @@ def analyze(
 
     def judge() -> PrintedReport:
         run.read_until_decided()
-        return PrintedReport.of(build_report(run, selection, rules, earlier_look))
+        report = build_report(run, selection, rules, earlier_look)
+        report.time_range = time_range
+        return PrintedReport.of(report)
 
     return limit_threads(run, judge)

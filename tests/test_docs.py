@@ -48,6 +48,11 @@ def test_cli_md_holds_what_help_prints(help_of: Callable[..., str], golden: Gold
     golden(DOCS / "cli.md", "\n".join(parts))
 
 
+def test_help_fits_a_terminal_of_80_columns(help_of: Callable[..., str]) -> None:
+    lines = [line for command in ([], *_commands()) for line in help_of(*command).splitlines()]
+    assert [line for line in lines if len(line) > 80] == []
+
+
 def _commands() -> Iterator[list[str]]:
     """Every command, and every command of a group behind it."""
     program = typer.main.get_group(cli.app())

@@ -16,6 +16,7 @@ from tests.incidents import INCIDENTS
 
 LAGGING = str(INCIDENTS / "one-rank-stops-before-an-allreduce" / "*.log")
 TIMED_OUT = str(INCIDENTS / "a-benchmark-times-out")
+WITH_TIMES = str(INCIDENTS / "kernels-need-more-shared-memory-than-the-gpu-has")
 
 
 def test_a_selection_does_not_change_the_verdict() -> None:
@@ -97,6 +98,22 @@ def test_a_time_range_keeps_what_was_printed_in_it(clock: str, times: list[str],
 
     assert before.filter(rows)[clock].to_list() == [times[0], None, "at noon"]
     assert after.filter(rows)[clock].to_list() == [times[1], None, "at noon"]
+
+
+@pytest.mark.parametrize(
+    ("logs", "said"),
+    [
+        (LAGGING, "no line of these logs has a time"),
+        (WITH_TIMES, "the logs do not show this time; they show 2026-"),
+    ],
+)
+def test_a_time_range_that_selects_nothing_says_what_there_is(
+    logs: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli.main(["hang", logs, "--since", "2031-01-01T00:00:00"])
+    assert f"--since, --until: {said}" in capsys.readouterr().err
+    cli.main(["hang", WITH_TIMES, "--since", "2001-01-01T00:00:00"])
+    assert "--since" not in capsys.readouterr().err
 
 
 def test_a_malformed_time_is_refused() -> None:

@@ -73,7 +73,9 @@ def load_report(
         report.hash_inputs()
     if not quiet:
         print_problems([] if shows_problems else report.input_problems())
-        for problem in shown.problems(report.run, report.findings + report.not_selected):
+        problems = shown.problems(report.run, report.findings + report.not_selected)
+        unsuited = report.time_range.problem() if report.time_range else None
+        for problem in [*problems, *([unsuited] if unsuited else [])]:
             typer.echo(printable(problem), err=True)
     return report
 

@@ -18,7 +18,11 @@ def simulate(
         Path, typer.Option("-o", "--output", metavar="FOLDER", help="The folder to write, new or empty.")
     ],
     fault: Annotated[
-        FaultKind | None, typer.Option("--fault", help="What goes wrong; without it the job ends well.")
+        FaultKind | None,
+        # A metavar of all names would be longer than a row, and help does not wrap it.
+        typer.Option(
+            "--fault", metavar="FAULT", help=f"What goes wrong; without it the job ends well: {', '.join(FaultKind)}."
+        ),
     ] = None,
     ranks: Annotated[str, typer.Option("--ranks", metavar="0-7,12", help="The ranks at fault.")] = "1",
     communicator: Annotated[
@@ -37,8 +41,9 @@ def simulate(
         list[Handling] | None,
         typer.Option(
             "--handling",
+            metavar="HANDLING",
             help="What a launcher, a container or rotation does to the logs (repeatable); log-lost: the log of the "
-            "first rank at fault is missing.",
+            f"first rank at fault is missing. One of {', '.join(Handling)}.",
         ),
     ] = None,
     blocking: Annotated[bool, typer.Option("--blocking", help="Every call is waited for.")] = False,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, time
 
 import polars as pl
@@ -28,6 +28,8 @@ class TimeRange:
 
     since: Instant | None = None
     until: Instant | None = None
+    _kept: list[int] = field(default_factory=list, compare=False)  # rows in the range, of each frame
+    _printed: list[datetime] = field(default_factory=list, compare=False)  # the first and the last time of each
 
     def filter(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Keep the rows printed in the range; a row without a time stays."""
@@ -39,7 +41,23 @@ class TimeRange:
         for limit, side in ((self.since, pl.Expr.ge), (self.until, pl.Expr.le)):
             if limit is not None:
                 within &= side(printed.dt.time() if isinstance(limit, time) else printed, limit)
+        times = rows.select(printed=printed, within=within)
+        first, last = times["printed"].min(), times["printed"].max()
+        if isinstance(first, datetime) and isinstance(last, datetime):
+            self._printed.extend((first, last))
+            self._kept.append(int(times["within"].sum()))
         return rows.filter(within | printed.is_null())
+
+    def problem(self) -> str | None:
+        """Say why the range leaves the logs as they are, or leaves nothing of them that has a time."""
+        if not self._printed:
+            return "--since, --until: no line of these logs has a time, and lines without a time are kept"
+        first, last = min(self._printed), max(self._printed)
+        return (
+            None
+            if any(self._kept)
+            else f"--since, --until: the logs do not show this time; they show {first} to {last}"
+        )
 
     @property
     def _year(self) -> int:

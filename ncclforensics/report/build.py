@@ -14,6 +14,7 @@ from ncclforensics.analyses.hang.wait_graph import RECORDED, rows_of
 from ncclforensics.data.names import VERDICTS, datatype, ranks_text, reduction
 from ncclforensics.errors import Defect
 from ncclforensics.frames.protocol import Frames
+from ncclforensics.frames.time_range import TimeRange
 from ncclforensics.grammar.values import parse_value
 from ncclforensics.report.earlier_look import EarlierLook
 from ncclforensics.report.groups import Groups
@@ -39,6 +40,7 @@ class Report:
     earlier_look: EarlierLook | None = None  # of the same logs, to see whether the job made calls since
     not_selected: list[Finding] = field(default_factory=list)  # count for the exit code, and are not shown
     hashes: dict[int, str] = field(default_factory=dict)  # source -> SHA-256, after `hash_inputs`
+    time_range: TimeRange | None = None  # of the lines that were used
 
     def hash_inputs(self) -> None:
         """Compute the SHA-256 of every input file."""
