@@ -119,6 +119,17 @@ def test_markdown_names_the_verdict_once() -> None:
     assert "ended before the run was over" not in verdict
 
 
+def test_markdown_of_many_ranks_is_not_longer_than_github_takes(large: Report) -> None:
+    page = markdown.markdown(large, everything=True)
+
+    assert len(page) <= markdown.LONGEST
+    assert page.count("more are in the HTML page and in the JSON report") >= 2
+    assert page.count("<details>") == page.count("</details>")
+    assert "| 137 |" in page.partition("Culprits:")[2]
+    few = markdown.markdown(of("one-rank-stops-before-an-allreduce"), everything=True)
+    assert "more are in the HTML page" not in few, "nothing is left out of what fits"
+
+
 def test_markdown_is_tables_and_folded_details() -> None:
     page = markdown.markdown(of("one-rank-stops-before-an-allreduce"), everything=True)
     rendered = MarkdownIt("commonmark").enable("table").render(page)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ncclforensics import __version__
 from ncclforensics.data.names import certainty_text, count_of, known, printable, ranks_text, sentence
@@ -20,63 +20,89 @@ from ncclforensics.views.text_coverage import coverage
 from ncclforensics.views.text_layout import render_text
 from ncclforensics.views.text_times import hang_text
 
+LONGEST = 65_536  # characters that GitHub takes; GitLab takes more
+MOST_ROWS = (1 << 31, 64, 16, 4)  # of a folded table or list, less where the whole would be too long
 MARKS = {Part.CULPRIT: "✗", Part.WAITS: "·", Part.NEITHER: ""}
 
 
 def markdown(report: Report, *, everything: bool = False) -> str:
     """Return the verdict, or with `everything` the run and all findings, as Markdown."""
-    return "\n".join(
-        [f"## ncclforensics: {inline(headline(report))}\n", *_body(report, headline(report), everything=everything)]
-    )
+
+    def render(most: int) -> Iterator[str]:
+        yield f"## ncclforensics: {inline(headline(report))}\n"
+        yield from _body(report, headline(report), most, everything=everything)
+
+    return _fitting(render)
+
+
+def _fitting(render: Callable[[int], Iterable[str]]) -> str:
+    """Join the parts, with as many rows of folded tables as GitHub takes."""
+    text = ""
+    for most in MOST_ROWS:
+        text = "\n".join(render(most))
+        if len(text) <= LONGEST:
+            break
+    return text
 
 
 def postmortem(report: Report, cover: Cover) -> str:
     """Return the postmortem: the author's note, the verdict, all findings, and how the report was made."""
-    parts = [f"## ncclforensics: {inline(cover.title)}\n"]
-    if cover.note:
-        parts.append(cover.note.strip() + "\n")
-    parts += _body(report, cover.title, everything=True)
-    parts += ["### How this report was made\n", f"ncclforensics {__version__}, run with this command:\n"]
-    parts.append(fenced(f"{printable(cover.command)}\n"))
-    if hashes := [f"{digest}  {printable(report.path_of(source))}\n" for source, digest in report.hashes.items()]:
-        parts.append(details(f"SHA-256 of {count_of(len(hashes), 'file')}", fenced("".join(hashes))))
-    return "\n".join(parts)
+    hashes = [f"{digest}  {printable(report.path_of(source))}\n" for source, digest in report.hashes.items()]
+
+    def render(most: int) -> Iterator[str]:
+        yield f"## ncclforensics: {inline(cover.title)}\n"
+        if cover.note:
+            yield cover.note.strip() + "\n"
+        yield from _body(report, cover.title, most, everything=True)
+        yield "### How this report was made\n"
+        yield f"ncclforensics {__version__}, run with this command:\n"
+        yield fenced(f"{printable(cover.command)}\n")
+        if hashes:
+            shown = fenced("".join(hashes[:most])) + _left_out(len(hashes) - most)
+            yield details(f"SHA-256 of {count_of(len(hashes), 'file')}", shown)
+
+    return _fitting(render)
 
 
-def _body(report: Report, title: str, *, everything: bool) -> Iterator[str]:
-    """Return what follows a title, which the first verdict does not repeat."""
+def _left_out(count: int) -> str:
+    return f"\n{count:,} more are in the HTML page and in the JSON report.\n" if count > 0 else ""
+
+
+def _body(report: Report, title: str, most: int, *, everything: bool) -> Iterator[str]:
+    """Return what follows a title, which the first verdict does not repeat; at most so many rows of folded tables."""
     jobs = shown_verdicts(report)
     shown = jobs[: postmortem_parts.MOST_JOBS]
     for number, row in enumerate(shown, 1):
         if len(jobs) > 1:
             yield f"### Job {number} of {len(jobs)}\n"
-        yield from _job(report, row, title, is_worst=number == 1, everything=everything)
+        yield from _job(report, row, title, most, is_worst=number == 1, everything=everything)
     if not report.verdicts:
         yield f"**undecidable**: {inline(reason_without_job(report.run))}\n"
         yield _steps(steps_without_job(report.run))
     yield f"{inline(coverage(report).plain)}\n"
     if jobs[len(shown) :]:
         rest = [f"**{row['verdict']}** ({row['certainty']}): {inline(row['reason'])}" for row in jobs[len(shown) :]]
-        yield details(count_of(len(rest), "more job"), _items(rest))
+        yield details(count_of(len(rest), "more job"), _items(rest[:most]) + _left_out(len(rest) - most))
     problems, notes = postmortem_parts.other_findings(report)
     if problems:
         yield f"### {'Other findings' if jobs else 'Findings'}\n"
         yield from (_finding(report, finding) for finding in problems[: postmortem_parts.OPEN_ROWS])
         if rest := [_finding(report, finding) for finding in problems[postmortem_parts.OPEN_ROWS :]]:
-            yield details(count_of(len(rest), "more finding"), "\n".join(rest))
+            body = "\n".join(rest[:most]) + _left_out(len(rest) - most)
+            yield details(count_of(len(rest), "more finding"), body)
     if notes:
-        yield details(count_of(len(notes), "note"), "\n".join(_finding(report, note) for note in notes))
+        body = "\n".join(_finding(report, note) for note in notes[:most]) + _left_out(len(notes) - most)
+        yield details(count_of(len(notes), "note"), body)
     if everything:
-        yield from _run(report)
+        yield from _run(report, most)
     if unread := report.input_problems():
-        yield details(
-            count_of(len(unread), "problem of reading"), _items([f"{code(p)} {inline(text)}" for p, text in unread])
-        )
+        body = _items([f"{code(path)} {inline(text)}" for path, text in unread[:most]])
+        yield details(count_of(len(unread), "problem of reading"), body + _left_out(len(unread) - most))
     if defects := report.defects_beside_inputs:
         yield _items([inline(str(defect)) for defect in defects])
 
 
-def _job(report: Report, row: Row, title: str, *, is_worst: bool, everything: bool) -> Iterator[str]:
+def _job(report: Report, row: Row, title: str, most: int, *, is_worst: bool, everything: bool) -> Iterator[str]:
     """Return one verdict: what happened, what to run now, the ranks, the calls, the evidence."""
     job = postmortem_parts.job_parts(report, row)
     finding = job["finding"]
@@ -89,9 +115,10 @@ def _job(report: Report, row: Row, title: str, *, is_worst: bool, everything: bo
         yield f"**Cause** ({first.certainty}): {inline(sentence(first.title))}\n"
     if job["chain"]:
         rows = [(word, inline(text), code(at)) for word, text, at in job["chain"]]
-        yield _long_table("What began it, and what followed", ("", "what happened", "at"), rows)
+        yield _long_table("What began it, and what followed", ("", "what happened", "at"), rows, most)
     if job["culprits"]:
-        yield _long_table("Culprits", ("rank", "host", "GPU", "pid", "last call", "at"), _culprits(job["culprits"]))
+        heads = ("rank", "host", "GPU", "pid", "last call", "at")
+        yield _long_table("Culprits", heads, _culprits(job["culprits"]), most)
     for where, lines in job["commands"].items():
         yield f"Run now on {inline(where)}:\n"
         yield fenced("".join(f"{printable(line)}\n" for line in lines))
@@ -99,20 +126,21 @@ def _job(report: Report, row: Row, title: str, *, is_worst: bool, everything: bo
         yield f"{'Then' if job['commands'] else 'What to do'}:\n"
         yield _steps(report.other_steps(row))
     if row["culprits"] or row["missing"]:
-        yield _ranks(job["map"])
+        yield _ranks(job["map"], most)
     if job["beside"]:
         yield _beside(job["beside"])
     if job["waits"]:
         rows = [(short_ranks(waiters), inline(what), short_ranks(targets)) for waiters, what, targets in job["waits"]]
-        yield _long_table("Waiting ranks", ("ranks", "wait in", "for"), rows)
+        yield _long_table("Waiting ranks", ("ranks", "wait in", "for"), rows, most)
     if finding:
         yield _evidence(job["lines"])
     if everything and job["last"]:
         last = [
             (known(call["rank"]), code(known(call["host"])), inline(call["what"]), code(call["key"]), code(call["at"]))
-            for call in job["last"]
+            for call in job["last"][:most]
         ]
-        yield details("The last call of every rank", table(("rank", "host", "call", "communicator", "at"), last))
+        shown = table(("rank", "host", "call", "communicator", "at"), last) + _left_out(len(job["last"]) - most)
+        yield details("The last call of every rank", shown)
 
 
 def _culprits(ranks: list[Row]) -> list[tuple[str, ...]]:
@@ -125,10 +153,11 @@ def _culprits(ranks: list[Row]) -> list[tuple[str, ...]]:
     ]  # fmt: skip
 
 
-def _ranks(ranks: RankMap) -> str:
+def _ranks(ranks: RankMap, most: int) -> str:
     """Return the ranks of each host with their marks; of many hosts, those with a culprit."""
     rows = [(code(host.name), _marked(host)) for host in ranks.rows]
-    return details(f"Ranks ({ranks.text()}; ✗ culprit, · waits)", table(("host", "ranks"), rows))
+    shown = table(("host", "ranks"), rows[:most]) + _left_out(len(rows) - most)
+    return details(f"Ranks ({ranks.text()}; ✗ culprit, · waits)", shown)
 
 
 def _marked(host: HostRanks) -> str:
@@ -145,7 +174,7 @@ def _beside(beside: Row) -> str:
         calls = [f"**≠ {call}**" if cell["differs"] else call for call, cell in zip(calls, cells, strict=True)]
         rows.append((f"**{ordinal}**" if is_difference else str(ordinal), *calls))
     heads = ("call", *(inline(head) for head in beside["heads"]))
-    return _long_table(f"The calls side by side, on {beside['group']}", heads, rows)
+    return _long_table(f"The calls side by side, on {beside['group']}", heads, rows, len(rows))
 
 
 def _finding(report: Report, finding: Finding) -> str:
@@ -170,7 +199,7 @@ def _evidence(lines: list[Row]) -> str:
     return "\n".join([shown, details(count_of(len(rest), "more line"), fenced("".join(rest)))]) if rest else shown
 
 
-def _run(report: Report) -> Iterator[str]:
+def _run(report: Report, most: int) -> Iterator[str]:
     """Return what was measured, what these logs cannot show, the run and the files."""
     if measured := text_report.measurements(report):
         yield "### Measured\n"
@@ -195,12 +224,13 @@ def _run(report: Report) -> Iterator[str]:
     files = [
         (code(file["path"]), file["kind"], *(str(file[name]) for name in counts)) for file in json_report.inputs(report)
     ]
-    yield details(count_of(len(files), "input file"), table(("file", "kind", *counts), files))
+    shown = table(("file", "kind", *counts), files[:most]) + _left_out(len(files) - most)
+    yield details(count_of(len(files), "input file"), shown)
 
 
-def _long_table(summary: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _long_table(summary: str, heads: Sequence[str], rows: Sequence[Sequence[str]], most: int) -> str:
     """Return a table below its summary, folded if it is long."""
-    shown = table(heads, rows)
+    shown = table(heads, rows[:most]) + _left_out(len(rows) - most)
     if len(rows) > postmortem_parts.OPEN_ROWS:
         return details(f"{summary} ({len(rows)} rows)", shown)
     return f"{inline(summary)}:\n\n{shown}"
