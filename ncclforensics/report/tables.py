@@ -79,6 +79,9 @@ def _with_names(frame: pl.DataFrame, run: Frames) -> pl.DataFrame:
         pl.col(name).list.eval(pl.element().replace_strict(rank_of, default=None, return_dtype=pl.Int32))
         for name in lists
     )
+    for name in [name for name in frame.columns if name.endswith("_rank_id")]:
+        number = pl.col(name).replace_strict(rank_of, default=None, return_dtype=pl.Int32)
+        frame = frame.with_columns(number).rename({name: name.removesuffix("_id")})
     if "source" in frame.columns and "path" not in frame.columns:
         paths = dict(enumerate(reading.source.path for reading in run.inputs))
         path = pl.col("source").replace_strict(paths, default=None, return_dtype=pl.String)
