@@ -34,9 +34,10 @@ from ncclforensics.tui import log as log_page
 from ncclforensics.tui.app import Forensics, Request
 from ncclforensics.tui.connections import MatrixTable
 from ncclforensics.tui.content.connections import Connections
+from ncclforensics.tui.content.evidence import Citer
 from ncclforensics.tui.content.logs import LineFilter
 from ncclforensics.tui.content.merged import Merger, Order
-from ncclforensics.tui.content.ranks import RankRow, State
+from ncclforensics.tui.content.ranks import RankRow, State, list_ranks
 from ncclforensics.tui.drivers import MOST_COLUMNS, MOST_ROWS, Page
 from ncclforensics.tui.incident import Incident
 from ncclforensics.tui.log import Log
@@ -203,6 +204,13 @@ def test_the_cursor_starts_on_the_culprit_which_leads_to_its_last_call() -> None
         assert "no call here" in text_of(app)
 
     walk(LoadedApp(of(LAGGING)), steps)
+
+
+@pytest.mark.parametrize("name", [LAGGING, OTHER_ROOT, CYCLE])
+def test_the_victims_of_the_verdict_wait(name: str) -> None:
+    report = of(name)
+    waiting = {row.rank_id for row in list_ranks(report, Citer(report)) if row.state is State.WAITING}
+    assert waiting == set(report.verdicts[0]["victims"])
 
 
 def test_ranks_are_grouped_and_filtered() -> None:

@@ -92,7 +92,9 @@ def list_ranks(report: Report, citer: Citer) -> list[RankRow]:
         verdict = verdicts.get(row["job"], {})
         is_culprit = rank_id in verdict.get("culprits", ())
         is_dead = rank_id in process_exits or (is_culprit and verdict["verdict"] == "rank-died")
-        is_waiting = rank_id in waiters or bool(verdict.get("culprits") and stack and stack["is_waiting"])
+        is_victim = rank_id in verdict.get("victims", ()) and rank_id not in done
+        has_waiting_stack = bool(verdict.get("culprits") and stack and stack["is_waiting"])
+        is_waiting = rank_id in waiters or is_victim or has_waiting_stack
         state = _state(is_culprit, is_dead, is_waiting, rank_id in done)
         texts = [f"{operation_text(call)} on {report.groups.text(call['key'])}"] if call else []
         texts += [f"stands in {place_text(stack)}"] if stack else []
