@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 
 import polars as pl
@@ -18,6 +19,8 @@ from ncclforensics.data.variables import (
     NO_RANKS_OF_DUMPS,
 )
 from ncclforensics.frames.protocol import Frames
+
+MOST_PATHS = 4  # in a command
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,8 @@ def reason_without_job(run: Frames) -> str:
         return NO_RANKS_OF_DUMPS
     if recognised:
         return NO_PROCESSES
+    if _has_only_benchmarks(run):
+        return "these files hold the output of nccl-tests alone, which shows bandwidth and no calls"
     if kinds := _kinds(run):
         limits = "; ".join(kind.limit for kind in kinds)
         return f"these files hold {_names(run, kinds)}, and no NCCL log: {limits}"
@@ -69,10 +74,18 @@ def reason_without_job(run: Frames) -> str:
 
 def steps_without_job(run: Frames) -> list[str]:
     """What to collect where there is nothing to judge."""
+    if _has_only_benchmarks(run):
+        paths = [reading.source.path for reading in run.inputs if run.kinds.get(reading.number)]
+        command = shlex.join(["ncclforensics", "check", *(paths if len(paths) <= MOST_PATHS else [])])
+        return [f"see what was measured: `{command}`", *COLLECT_CALLS]
     if _kinds(run):
         return [*COLLECT_STUCK_HOSTS, *COLLECT_OUTPUT, *COLLECT_CALLS]
     steps = {NO_RANKS_OF_DUMPS: COLLECT_RANKS_OF_DUMPS, NO_RANKS_IN_TEXT: COLLECT_OUTPUT + COLLECT_CALLS}
     return steps.get(reason_without_job(run), COLLECT_CALLS)
+
+
+def _has_only_benchmarks(run: Frames) -> bool:
+    return set(run.kinds.values()) == {"nccl-tests"}
 
 
 def _kinds(run: Frames) -> list[_Kind]:

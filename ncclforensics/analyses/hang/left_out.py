@@ -68,7 +68,7 @@ def _weigh_later_calls(job: Job, diagnosis: Diagnosis) -> Diagnosis | None:
             return _skipped_or_lost(job, diagnosis, others)
     names = ranks_text(job.rank_numbers(passed)) or "a rank"
     diagnosis.reason += (
-        f"; but {names} made a call that the others made only behind this one: its log lost lines, or it left calls out"
+        f"; or the log of {names} lost lines, for it shows a call that the others made only after this one"
     )
     diagnosis.culprits = [rank_id for rank_id in diagnosis.culprits if rank_id not in passed] or diagnosis.culprits
     diagnosis.lower_certainty("possible")

@@ -40,6 +40,9 @@ RECORDER_DUMPS = (
 )
 UNSET = 1 << 40  # larger counter values were never set
 EQUAL_SIZED = ("ALLREDUCE", "BROADCAST", "REDUCE")  # all members pass the same number of elements
+# No member completes it before all have made it.
+SYMMETRIC = ("ALLREDUCE", "ALLGATHER", "_ALLGATHER_BASE", "REDUCE_SCATTER", "_REDUCE_SCATTER_BASE", "BARRIER")
+BY_COUNTERS = "counters"  # of work: some ranks completed the call, and others did not
 OPERATION_NAMES = {
     "ALLREDUCE": "AllReduce",
     "BROADCAST": "Broadcast",
@@ -221,7 +224,8 @@ def find_watchdog_timeout(job: Job) -> Diagnosis | None:
     sequence = min((row["sequence"] for row in with_sequence), default=0)
     if len(reporting_ranks) == 1:
         return _judge_single_report(job, rows, len(numbers | reporting_ranks))
-    completed_by = ranks_text(sorted(row["rank"] for row in rows if (row["completed"] or 0) >= sequence))
+    if partly := _judge_partly_completed(job, rows, sequence, sorted(silent) if guid in WORLD else []):
+        return partly
     joined = job.joined_works.get(sequence, {"ranks": set(), "operation": None, "lines": []})
     alike = [] if guid == "" else _alike_without_group(job, rows, sequence)
     reason = f"{ranks_text(reporting_ranks)} enqueued work {sequence} and did not complete it"
@@ -240,15 +244,33 @@ def find_watchdog_timeout(job: Job) -> Diagnosis | None:
         reason += "another member of this process group may not have called it, or the transport or a GPU failed"
     else:
         reason += "a fault of the transport, a GPU or a size, not a missing call"
-    if completed_by:
-        reason += f"; {completed_by} completed it, so the links of the other ranks are suspect"
-    is_weak = bool(silent_ranks or completed_by or guid not in WORLD)
+    is_weak = bool(silent_ranks or guid not in WORLD)
     diagnosis = _diagnose(job, "stuck-together", reason, "possible" if is_weak else "likely", [*rows, *alike], [])
     diagnosis.add_evidence("desync report", joined["lines"][:1])
     if joined["operation"] and not diagnosis.call:
         diagnosis.call = {"name": _operation_name(joined["operation"])}
     if silent_ranks:
         diagnosis.collect = [f"collect the end of the log of {silent_ranks}, which printed no time-out"]
+    return diagnosis
+
+
+def _judge_partly_completed(job: Job, rows: list[Row], sequence: int, silent: list[int]) -> Diagnosis | None:
+    """Judge a work that some ranks completed and others did not: the first go on, and wait for the others."""
+    completed = [row for row in rows if (row["completed"] or 0) >= sequence]
+    unfinished = [row for row in rows if row not in completed]
+    if not completed or not unfinished:
+        return None
+    at_work = next((row for row in unfinished if row["operation"] and row["sequence"] == sequence), None)
+    done_by, left = (ranks_text(sorted(row["rank"] for row in part)) for part in (completed, unfinished))
+    reason = f"{left} enqueued work {sequence} and did not complete it, and {done_by} did"
+    if not any(map(_is_idle, completed)):
+        reason += " and wait in a later one"
+    if at_work is not None and at_work["operation"] in SYMMETRIC:
+        reason += f": all members made work {sequence}, so the links and the GPU of {left} are suspect"
+    elif silent:
+        reason += f": a link or a GPU failed, or {ranks_text(silent)}, without a time-out, did not make this call"
+    diagnosis = _diagnose(job, "stuck-together", reason, "possible", [*unfinished, *completed], [])
+    diagnosis.basis = BY_COUNTERS
     return diagnosis
 
 

@@ -23,7 +23,7 @@ def judge_unseen_members(job: Job, key: str, unseen: list[int]) -> Diagnosis:
         collect = [f"collect the logs of {ranks}: a rank without a line of this init is missing"]
         return Diagnosis("undecidable", reason, "likely", suspects=unseen, collect=collect)
     if len(unseen) > 1 and not _are_whole_hosts(job, key, unseen):
-        reason = f"the ranks in these logs wait in {init}, for one of {ranks} or more: there is no log of these"
+        reason = f"the ranks in these logs wait in {init}, for at least one of {ranks}: there is no log of these"
         collect = [f"collect the logs of {ranks}: a rank without one, or without a line of this init, is missing"]
         return Diagnosis("undecidable", reason, "likely", suspects=unseen, collect=collect)
     diagnosis = Diagnosis("rank-missing", f"never joined {init}; there is no log of {ranks}", "likely", missing=unseen)
@@ -52,15 +52,21 @@ def _are_whole_hosts(job: Job, key: str, unseen: list[int]) -> bool:
 
 def find_missing_logs(job: Job) -> Diagnosis | None:
     """Find ranks without a log where the other ranks agree and none finished: these may wait for them."""
-    if not job.absent or any(row["end"] == "Destroy" for row in job.memberships):
+    if any(row["end"] == "Destroy" for row in job.memberships):
         return None
-    absent = ranks_text(job.absent)
+    if job.absent:
+        absent, collect = f"a rank without a log: {ranks_text(job.absent)}", ranks_text(job.absent)
+    elif None in {row["rank"] for row in job.rank_ids.values()} and (job.nranks or 0) > len(job.rank_ids):
+        absent = f"one of the {count_of((job.nranks or 0) - len(job.rank_ids), 'rank')} without a log"
+        collect = f"all {job.nranks} ranks"
+    else:
+        return None
     reason = (
         f"the {count_of(len(job.rank_ids), 'rank')} in these logs made the same calls and none failed; "
-        f"if they stand still, they may wait for a rank without a log: {absent}"
+        f"if they stand still, they may wait for {absent}"
     )
     diagnosis = Diagnosis(
-        "undecidable", reason, "likely", suspects=job.absent, collect=[f"collect the log of {absent}"]
+        "undecidable", reason, "likely", suspects=job.absent, collect=[f"collect the log of {collect}"]
     )
     last_calls = [row for rank_id in list(job.rank_ids)[:2] if (row := job.last_call(rank_id)) is not None]
     diagnosis.add_evidence("context", last_calls)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from ncclforensics.analyses.hang.pytorch import BY_COUNTERS
 from ncclforensics.analyses.hang.recorder_diagnosis import BY_DUMPS, NOT_BEGUN, UNFINISHED
 from ncclforensics.analyses.hang.stacks import BY_STACKS
 from ncclforensics.analyses.hang.stall import WEAK
@@ -101,6 +102,8 @@ def coll_all_ranks_same_op_stuck(
         title = f"{ranks} are in the same call, {{call}}, and it does not complete"
         if row["basis"] == BY_DUMPS:  # the ranks of other process groups wait elsewhere
             title = "all ranks of one call, {call}, are in it, and it does not complete"
+        elif row["basis"] == BY_COUNTERS:
+            title = "{call} does not complete on some of the ranks"
         yield verdict_finding(
             row, verdict_evidence, rank, title if row["name"] else "communication failed, and no rank makes progress"
         )

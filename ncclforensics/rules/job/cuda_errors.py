@@ -132,9 +132,12 @@ def cuda_gpu_fault(
         hosts = sorted({event["host"] for event in logged if event["host"]})
         addresses = sorted({f"{pci_address(event['busid'])}.0" for event in logged if event["busid"]})
         gpus = f"GPU {', '.join(addresses)}" if addresses else "a GPU that the line does not name"
-        where = processes_text(ranks, hosts, rank) if ranks or hosts else gpus
+        place = f"GPU fault on {processes_text(ranks, hosts, rank)}" if ranks or hosts else f"fault of {gpus}"
+        pids = sorted({event["pid"] for event in logged if event["pid"] is not None})
         lines = pl.DataFrame([{"source": row["source"], "line": row["line"]} for row in logged])
-        detail = "logged by the kernel" + ("" if ranks else f", without the rank: {gpus}")
+        of_process = f" for pid {', '.join(map(str, pids))}" if pids and not ranks else ""
+        without_rank = "" if ranks else ", without the rank" + f": {gpus}" * bool(hosts)
+        detail = f"logged by the kernel{of_process}{without_rank}"
         detail += "; no job is in these files" * has_no_job
         is_of_host_alone = all(event["is_of_host_alone"] for event in logged)
         detail += "; neither this GPU nor the process is known from the run, only the host" * is_of_host_alone
@@ -144,7 +147,7 @@ def cuda_gpu_fault(
             is_certain = False
         is_likely = bool(ranks) or any(event["short"] in culprit_hosts for event in logged if event["short"])
         yield Finding(
-            f"GPU fault on {where}: Xid {xid}, {XIDS[xid]}",
+            f"{place}: Xid {xid}, {XIDS[xid]}",
             detail,
             "certain" if is_certain else "likely" if is_likely else "possible",
             ranks=ranks,
