@@ -72,7 +72,8 @@ PATTERNS = {
     "inputs/sources.py": "the user's own pattern for a rank in a file's name",
     "parsing/shortened_lines.py": "pieces of the shapes of the grammars, one after the other",
     "parsing/learned_tags.py": "a tag that is learned from the lines of one input, which no grammar can know",
-    "report/identifiers.py": "addresses, GUIDs, URLs, users and jobs in any text, whoever printed it",
+    "report/identifiers.py": "addresses, GUIDs, URLs and tokens in any text, whoever printed it",
+    "report/marked_names.py": "names of hosts, users and jobs in any text, by what stands before them",
     "report/pseudonyms.py": "words of any text, and what stands behind the name of a secret",
     "views/json_report.py": "control characters in the program's own output",
 }
@@ -97,7 +98,7 @@ APPLYING = {
     "parsing/quoted_errors.py": "what the grammar says stands in front of a line",
     "parsing/explain_line.py": "those of the grammars",
     "extensions/examples.py": "those of the grammars",
-    "report/identifiers.py": "its own, in whole files",
+    "report/marked_names.py": "its own, in whole files",
 }
 TERMINAL = ("rich", "textual")
 

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from ncclforensics import analyze, cli
 from ncclforensics.report import redacted_run, redaction
 from ncclforensics.report.build import Report
-from ncclforensics.report.pseudonyms import REMOVED, Pseudonyms, is_secret
+from ncclforensics.report.marked_names import is_secret
+from ncclforensics.report.pseudonyms import REMOVED, Pseudonyms
 from ncclforensics.views import json_report, text_report
 from tests.incidents import ALL, INCIDENTS, Incident, answer
 
@@ -158,6 +159,36 @@ def test_identifying_text_is_replaced_and_other_text_stays(text: str, kept: bool
         ("JobId=73499127 JobName=okapi-sft", "okapi"),
         ("srun --job-name=okapi-sft", "okapi"),
         ("zebra.c.okapi-project.internal h7.okapi.xyz x_h7.okapi.com", "okapi"),
+        ("quagga@zebra07:~/run$ ls, as quagga", "quagga"),
+        ("[quagga@zebra07 run]$ ls on zebra07", "zebra07"),
+        ("-rw-r--r-- 1 quagga okapi 123 Mar 2 11:04 model.pt", "quagga"),
+        ("drwxr-xr-x 3 quagga okapi 4096 Mar 2 11:04 okapi", "okapi"),
+        ("quagga  41887  99.0  1.2 123456 7890 ?  Rl  11:04  12:34 python", "quagga"),
+        ("wandb: Currently logged in as: quagga (okapi). okapi/quagga", "quagga"),
+        ("owner: quagga, and quagga.", "quagga"),
+        ("UserId=quagga(1000) GroupId=okapi(1000), okapi", "okapi"),
+        ("Partition=okapi Account=kudu, kudu of okapi", "okapi"),
+        ("  wandb_exp_name .......................... okapi-sft", "okapi"),
+        ("--experiment-name okapi-sft", "okapi"),
+        ("pod/okapi-worker-3 is evicted", "okapi"),
+        ("MASTER_ADDR=zebra, zebra does not answer", "zebra"),
+        ("HOSTNAME: zebra07 is zebra07", "zebra"),
+        ("--rdzv_endpoint=zebra07:29500", "zebra"),
+        ("Nodes zebra[03-04] are ready for job", "zebra"),
+        ("ssh: Could not resolve hostname zebra: Name or service not known", "zebra"),
+        ("Warning: Permanently added 'zebra,10.0.0.3' (ECDSA)", "zebra"),
+        ("Linux zebra 5.15.0-91-generic #101-Ubuntu SMP", "zebra"),
+        ("failed to connect to [zebra]:29500 (errno: 110)", "zebra"),
+        ("the node zebra07 is lost, zebra07", "zebra"),
+        ("connect to zebra07:29500", "zebra"),
+        ("2026-03-02T11:04:57+00:00 zebra07 dockerd[1]: x", "zebra"),
+        ("i-0bada5503009d1c37", "9d1c37"),
+        ("da:55:37:9d:1c:10.87.133.201 and 5503:009d:1c37", "9d:1c"),
+        ("da:55:37:9d:1c:10.87.133.201", "133.201"),
+        ("--10.87.133.201:29500", "133.201"),
+        ("./okapi/train.py ../okapi okapi/model.safetensors", "okapi"),
+        ("NET//scratch/okapi/train.py", "okapi"),
+        ("account_id: 734991270011", "734991270011"),
     ],
 )
 def test_names_are_found_by_their_form(text: str, name: str) -> None:
@@ -174,10 +205,35 @@ def test_names_are_found_by_their_form(text: str, name: str) -> None:
         "docker run -u 1000:1000 image; Bearer token",
         "waiting for user input, ~12 s",
         "torch.distributed.elastic.agent.server.api a.self.test nn.functional.at",
+        "host memory, the node is down, on node 3, node: 0, server rank3:29500, [cuda0:1234]",
+        "partition: gpu, queue: default, user: unknown, project: none, owner: root, cluster: compute",
+        "11:04:57:12 0000:5d:00.0 libnccl-2.27.7.1 step-100.pt file-1.2.3.4",
+        "NET/IB/0/GDRDMA transport/net_ib.cc:910 P2P/CUMEM/read",
     ],
 )
 def test_what_only_looks_like_a_name_stays(text: str) -> None:
     assert known().text(text) == text
+
+
+def test_a_name_that_one_line_marks_is_replaced_in_all_others(tmp_path: Path) -> None:
+    logs = INCIDENTS / "one-rank-stops-before-an-allreduce"
+    marked = "Partition=okapi\nquagga@zebra:~$ ls\nmail to kudu@lemur.ibexes.de\n"
+    (tmp_path / "other.log").write_text(marked, encoding="utf-8")
+
+    names = redaction.assign_pseudonyms(analyze([str(logs / "*.log"), str(tmp_path)]).run)
+
+    left = names.text("quagga and kudu lost okapi, zebra, lemur of ibexes").split()
+    assert left == ["user-01", "and", "user-02", "lost", "name-01,", "host-03,", "host-04", "of", "site-01"]
+
+
+def test_the_cluster_in_the_name_of_a_host_is_replaced_and_a_word_of_machines_is_not() -> None:
+    names = known()
+    names.host("zebra-gpu-node-07")
+
+    assert (
+        names.text("zebra-login: a GPU of a gpu node, zebra-gpu-node-07")
+        == "cluster-01-login: a GPU of a gpu node, host-01"
+    )
 
 
 def test_a_gid_follows_the_replacement_of_its_address() -> None:

@@ -34,9 +34,45 @@ JOB_VARIABLES = (
     "RUN_NAME", "JobId", "JobName", "WANDB_PROJECT", "WANDB_NAME", "WANDB_RUN_ID", "SKYPILOT_TASK_ID",
 )  # fmt: skip
 
+# Labels, of variables too, whose value is the name of a host, of a user, or of what a job belongs to.
+HOST_LABELS = (
+    "hostname", "host", "master addr", "master host", "node name", "node list", "nodename", "slurm_job_nodelist",
+    "slurm_nodelist", "slurmd_nodename", "slurm_submit_host", "pbs_o_host", "horovod_hostname", "kubernetes_node",
+    "batch host", "rdzv endpoint", "ray address", "ray_address", "host list",
+)  # fmt: skip
+USER_LABELS = ("user", "user name", "login", "owner", "job_owner", "whoami", "submitted by", "logged in as", "author")
+PROJECT_LABELS = (
+    "job name", "run name", "exp name", "experiment name", "project name", "pod name", "cluster name", "container name",
+    "tenant name", "run group", "project", "namespace", "wandb project", "wandb entity", "wandb name", "wandb group",
+    "wandb exp name", "partition", "account", "account name", "storage account", "entity", "aws profile", "queue",
+    "cluster", "working_cluster", "conda_default_env",
+)  # fmt: skip
+# Words of queues, containers and operations that no rule's page holds; as a name they identify nothing.
+ORDINARY_WORDS = (
+    "batch", "cloud", "common", "compute", "computes", "dev", "false", "gpus", "head", "high", "infra", "interactive",
+    "kube", "large", "login", "long", "main", "null", "pool", "prod", "production", "public", "rack", "shared", "short",
+    "site", "small", "srun", "staging", "standard", "svc", "system", "test", "testing", "tree", "true", "unset", "work",
+)  # fmt: skip
+SHORTEST_STEM = 4  # letters of a word in the name of a host that is replaced wherever it stands
 EVERYWHERE = ("localhost", "localhost.localdomain", "master", "unknown", "none")  # host names that identify no host
 # What numbers of ranks and devices stand behind: if hosts are called so, others with a number may be no hosts.
 NO_FAMILIES = ("rank", "cuda", "eth", "mlx5_", "cpu", "numa", "job", "step")
+NO_HOSTS = (
+    *NO_FAMILIES,
+    "gpu",
+    "nic",
+    "channel",
+    "version",
+    "python",
+    "torch",
+    "nccl",
+    "tcp",
+    "ipv",
+    "port",
+    "pid",
+    "line",
+    "task",
+)
 
 # Folders that every machine has; and files and libraries that a reader needs to see to find the fault.
 SYSTEM_PATHS = ("/dev/", "/sys/", "/proc/", "/etc/nccl", "/etc/libibverbs", "/var/run/nvidia", "/run/nvidia", "/path/")
@@ -45,11 +81,12 @@ COMMON_FOLDERS = (
     "logs", "mnt", "opt", "root", "run", "scratch", "share", "site-packages", "srv", "tmp", "Users", "users", "usr",
     "var", "x86_64-linux-gnu", "aarch64-linux-gnu", "python3.10", "python3.11", "python3.12", "python3.13",
 )  # fmt: skip
-HOMES = ("home", "homes", "Users", "users")
+HOMES = ("home", "homes", "Users", "users", "user")
 # Users of images and distributions, which identify no person.
 COMMON_USERS = (
     "root", "ubuntu", "nobody", "nvidia", "user", "users", "admin", "runner", "test", "jovyan", "centos", "ec2-user",
-    "opc", "slurm", "mpiuser", "appuser", "vscode", "app", "default", "none", "null", "unknown", "workspace",
+    "opc", "slurm", "mpiuser", "appuser", "vscode", "app", "default", "none", "null", "unknown", "workspace", "git",
+    "sudo", "docker", "staff", "video", "render", "wheel", "adm", "disk", "daemon", "sshd", "systemd", "hadoop",
 )  # fmt: skip
 SHORTEST_USER = 3  # characters; a shorter name is replaced in paths, and not in other text
 COMMON_FILES = (
@@ -74,6 +111,12 @@ TOP_DOMAINS = (
     "arpa", "de", "uk", "fr", "it", "es", "nl", "ch", "at", "be", "se", "no", "fi", "dk", "pl", "cz", "eu", "us", "ca",
     "au", "jp", "kr", "cn", "tw", "in", "br", "sg", "hk", "il", "ru", "za", "mx", "ie", "nz", "pt", "gr", "hu", "ro",
     "ua", "tr", "ae", "sa", "qa", "th", "vn", "cl", "lu", "xyz", "site", "online", "systems", "science", "network",
+)  # fmt: skip
+SUFFIXES_OF_FILES = ("pt",)  # as well: `step-100.pt` is a checkpoint, `node1.institute.pt` a host
+# Suffixes of files of a job: a relative path with one is replaced as others are.
+SUFFIXES_OF_JOBS = (
+    ".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".yaml", ".yml", ".json", ".jsonl", ".parquet", ".npz", ".h5",
+    ".sh", ".sbatch", ".slurm", ".log", ".err", ".out", ".ipynb", ".tar", ".csv",
 )  # fmt: skip
 # Ends of names of modules, too: `threading.local`. A host of such a domain has a digit or a dash before its end.
 AMBIGUOUS_DOMAINS = (

@@ -21,7 +21,7 @@ from ncclforensics.history.parts import namings, parts, short_name
 from ncclforensics.history.tables import MOMENT, Record, frame_of
 from ncclforensics.inputs.remote import is_remote
 from ncclforensics.report.build import Report
-from ncclforensics.report.pseudonyms import is_secret
+from ncclforensics.report.marked_names import is_secret
 from ncclforensics.rules.finding import Category, Severity
 
 Rows = list[dict[str, object]]

@@ -1,4 +1,4 @@
-"""Recognise identifiers by their form in any text: addresses, hardware addresses, UUIDs, names of domains, jobs, users.
+"""Recognise identifiers by their form in any text: addresses, hardware addresses, UUIDs, domains, tokens.
 
 What stands in a text is not known here, so nothing of it is described by a grammar.
 """
@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import ipaddress
 import re
-
-import polars as pl
 
 from ncclforensics.data import redaction_rules
 
@@ -23,11 +21,15 @@ WITH_COLONS = re.compile(
     r"|(?<![0-9A-Za-z-])(?:[0-9A-Fa-f]{2}-){5}(?:[0-9A-Fa-f]{2}-){0,2}[0-9A-Fa-f]{2}(?![0-9A-Za-z-])"
     r"|(?<![0-9A-Za-z.])(?=[0-9.]*[A-Fa-f])(?:[0-9A-Fa-f]{4}\.){2}[0-9A-Fa-f]{4}(?![0-9A-Za-z.])"
 )
-# An address, or the first and the last of a range, between any signs; behind a dash may be a version.
+# An address, or the first and the last of a range, between any signs; behind a word and a dash may be a version.
 IPV4 = re.compile(
-    r"(?<![0-9A-Za-z.-])(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?:-(?:[0-9]{1,3}\.){3}[0-9]{1,3})?(?![0-9A-Za-z]|\.[0-9])"
+    r"(?<![0-9A-Za-z.])(?<![0-9A-Za-z]-)(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?:-(?:[0-9]{1,3}\.){3}[0-9]{1,3})?(?![0-9A-Za-z]|\.[0-9])"
 )
 HOST_OF_ADDRESS = re.compile(r"(?<![0-9A-Za-z-])ip-[0-9]{1,3}(?:-[0-9]{1,3}){3}(?![0-9A-Za-z-])")
+# What AWS calls instances, networks and volumes.
+CLOUD_ID = re.compile(
+    r"(?<![0-9A-Za-z-])((?:i|eni|vpc|subnet|sg|vol|ami|fs)-)([0-9a-f]{17}|[0-9a-f]{8})(?![0-9A-Za-z-])"
+)
 INTERFACE_OF_MAC = re.compile(r"(?<![0-9A-Za-z])enx([0-9a-f]{12})(?![0-9A-Za-z])")
 ARN = re.compile(r"(?<![0-9A-Za-z])(arn:aws[a-z-]*:[0-9a-z-]*:[0-9a-z-]*:)[0-9]*:[^\s\"'<>,;]+")
 TOKEN = re.compile(
@@ -39,42 +41,10 @@ TOKEN = re.compile(
 SECRET = re.compile(
     r"(\bBearer )[0-9A-Za-z_.~+/=-]{8,}|((?<!\S)-u )(?![0-9]+:)[^\s:]+:\S+|(\blogin \S{1,99} password )\S+"
 )
+# Groups of an address of which a torn line or a field holds the beginning or the end; of digits alone, it is a time.
+_CUT_SHAPES = ((4, {2}), (5, {2}), (7, {2}), *((count, {2}) for count in range(9, 20)), (3, {4}))
 _GUID = re.compile(r"(?:0[xX])?(?:[0-9a-fA-F]{16}|[0-9a-fA-F]{32}|[0-9a-fA-F]{40})")
 _DOMAIN = re.compile(r"(?:[0-9A-Za-z](?:[0-9A-Za-z-]*[0-9A-Za-z])?\.)+([A-Za-z]{2,})")
-# The number or name of a job: as schedulers print it, in names of their files, behind variables and options.
-JOBS = re.compile(
-    r"(?i:\bjob(?:s|[ _-]?id|[ _-]?number)?\b[\"']?(?: ?[=:#] ?| )[\"']?([0-9]{4,}))"
-    r"|\bStepId=([0-9]{4,})|\*\*\* (?:STEP|JOB) ([0-9]{4,})|\b(?:STEP|JOB) ([0-9]{4,})\.[0-9]+\b|\bslurm-([0-9]{4,})"
-    r"|\bJob <([0-9]{4,})>|\b(raysubmit_[0-9A-Za-z]{8,})"
-    rf"|\b(?:{'|'.join(redaction_rules.JOB_VARIABLES)})\b[\"']?\s*[=:]\s*[\"']?([0-9A-Za-z_.-]{{3,}})"
-    r"|--(?:rdzv|run|job)[-_](?:id|name)[= ][\"']?([0-9A-Za-z_.-]{3,})|\bmax_restarts.{0,80}\brun_id\s*[=:]\s*(\S{3,})"
-    r"|\brun_id\s*[=:]\s*([0-9A-Za-z_.-]{3,})"
-)
-# The name of a user: a home folder, a variable, what `id`, sshd, PAM and sudo print.
-USERS = re.compile(
-    rf"[/\\](?:{'|'.join(redaction_rules.HOMES)})[/\\]+([0-9A-Za-z_][0-9A-Za-z_.-]*)"
-    r"|(?:^|[\s\"'=:])~([a-z_][0-9a-z_-]*)"
-    r"|\bsession (?:opened|closed) for user ([0-9A-Za-z_][0-9A-Za-z_.-]*)|\bsudo(?:\[[0-9]+\])?: +(\S+) : "
-    r"|\b(?:publickey|password) for (?:invalid user )?([0-9A-Za-z_][0-9A-Za-z_.-]*) from "
-    rf"|\b(?:{'|'.join(redaction_rules.USER_VARIABLES)})\b[\"']?\s*[=:]\s*[\"']?([0-9A-Za-z_][0-9A-Za-z_.-]*)"
-    r"|\buid=[0-9]+\(([^)\s]+)\)|\b(?:UserId|user|User|username)=([0-9A-Za-z_][0-9A-Za-z_.-]*)"
-)
-
-SERIAL_NUMBERS = re.compile(
-    r"(?i:(?:\b|_)serial(?:[ _-]?(?:number|num|no))?\b[\"']?\s*[=:]\s*[\"']?([0-9A-Z-]*[0-9][0-9A-Z-]*))"
-)
-BUCKETS = re.compile(r"\b(?:[0-9A-Z_]*BUCKET(?:_NAME)?|bucket_name)[\"']?\s*[=:]\s*[\"']?([a-z0-9][a-z0-9.-]{2,62})")
-
-
-def found(pattern: re.Pattern[str], text: str) -> list[str]:
-    """Return what the groups of a pattern with one group for each alternative find in a text."""
-    return [next(group for group in match.groups() if group) for match in pattern.finditer(text)]
-
-
-def found_in_file(pattern: re.Pattern[str], text: str) -> list[str]:
-    """Return the same for the text of a file, each name once: Polars finds the places 40 times as fast as Python."""
-    places = pl.Series([text]).str.extract_all(pattern.pattern).explode().drop_nulls().unique(maintain_order=True)
-    return [name for place in places for name in found(pattern, place)]
 
 
 def address(word: str) -> Address | None:
@@ -92,6 +62,8 @@ def hardware_groups(word: str) -> list[str] | None:
     shape = (len(groups), {len(group) for group in groups})
     if not set(word) - {separator} <= _HEXADECIMAL:
         return None
+    if separator == ":" and shape in _CUT_SHAPES and not word.replace(":", "").isdecimal():
+        return groups
     shapes = {":": ((6, {2}), (8, {2}), (20, {2}), (4, {4})), "-": ((6, {2}), (8, {2})), ".": ((3, {4}),)}
     return groups if shape in shapes[separator] else None
 
@@ -106,6 +78,8 @@ def is_domain(word: str) -> bool:
     match = _DOMAIN.fullmatch(word)
     if match is None or match[1].lower() not in redaction_rules.TOP_DOMAINS:
         return False
+    if match[1] in redaction_rules.SUFFIXES_OF_FILES and word.count(".") == 1:
+        return False
     first = word.partition(".")[0]
     is_named = "-" in word or any(map(str.isdigit, first))
     return is_named or match[1].lower() not in redaction_rules.AMBIGUOUS_DOMAINS
@@ -114,3 +88,8 @@ def is_domain(word: str) -> bool:
 def is_public(domain: str) -> bool:
     """Whether it is a site that messages of programs refer to."""
     return any(domain == public or domain.endswith(f".{public}") for public in redaction_rules.PUBLIC_DOMAINS)
+
+
+def is_private_domain(word: str) -> bool:
+    """Whether a word is the name of a host with a domain that no message of a program refers to."""
+    return is_domain(word) and not is_public(word)

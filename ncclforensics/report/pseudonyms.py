@@ -10,12 +10,14 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from ncclforensics.data import redaction_rules
 from ncclforensics.data.paths import STDIN
-from ncclforensics.report import identifiers
+from ncclforensics.report import addresses, identifiers, marked_names
 from ncclforensics.report.identifiers import Address
+from ncclforensics.report.marked_names import Patterns
 
 REMOVED = "[removed]"
 _WORD = re.compile(r"[^\s\"'`()<>{}\[\],;=|]+")
@@ -26,15 +28,11 @@ _ASSIGNED = re.compile(
     r"((?:Bearer |Basic )?(?:\"[^\"]*\"|'[^']*'|[^\s,;]+))"
 )
 _OPTION = re.compile(r"(?<!\S)--?([0-9A-Za-z_-]+) +([^\s-]\S*)")
-_INNER_PATH = re.compile(r"[^0-9A-Za-z._~/-]/(?!/)|^-+[A-Z]?/")  # an absolute path behind something else
+_INNER_PATH = re.compile(
+    r"[^0-9A-Za-z._~/-]/(?!/)|^-+[A-Z]?/|[0-9A-Za-z]//(?!/)"
+)  # an absolute path behind something else
 _LAST_DIGITS = re.compile(r"[0-9]+$")
 _USER_AT_HOST = re.compile(r"([0-9A-Za-z_][0-9A-Za-z_.+-]*)@([0-9A-Za-z][0-9A-Za-z_.:-]*)")
-# Prefixes that are kept because they show the kind of address; other addresses get a documentation prefix.
-_KEPT_NETWORKS = [
-    ipaddress.ip_network(network)
-    for network in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "100.64.0.0/10", "fe80::/64")
-]
-_DOCUMENTATION_NETWORKS = {4: ipaddress.ip_network("203.0.0.0/8"), 6: ipaddress.ip_network("2001:db8::/32")}
 _NOTHING = re.compile(r"(?!)")
 MOST_ASSIGNMENTS = 50  # one inside the value of another
 MOST_PARTS = 64  # of a name that is looked for part by part; longer ones are replaced wherever they stand
@@ -92,25 +90,29 @@ class Pseudonyms:
 
         A number, and what holds no letter at all, is none: it comes from a torn line.
         """
-        if not any(map(str.isalnum, name)):
+        if not any(map(str.isalnum, name)) or name in redaction_rules.EVERYWHERE or name.isdecimal():
             return name
-        if name in self.names or not name or name in redaction_rules.EVERYWHERE or name.isdecimal():
-            return self.names.get(name, name)
+        if name in self.names:
+            return self.names[name]
         if (plain := name.strip(".")) != name:  # the root of all domains, or the end of a sentence
             return name.replace(plain, self.host(plain))
-        if address := identifiers.address(name):
-            return self._address_of(address, name)
+        if identifiers.address(name):
+            return self._address(name)
         short, dot, domain = name.partition(".")
+        if short.isdecimal():  # an address with a port, or a piece of one
+            return self._with_addresses(name)
         if short not in self.names:
             self.set(short, self._new("host"))
             self._add_family(short)
-        if domain:
+            self._add_stems(short, "cluster")
+        if any(map(str.isalpha, domain)):
             if dot + domain not in self.names:
                 self.set(dot + domain, dot + self._new("domain"))
                 if domain not in self.names:
                     self.set(domain, self.names[dot + domain][1:])
+                self._add_stems(domain.rpartition(".")[0], "site")
             self.set(name, self.names[short] + self.names[dot + domain])
-        return self.names[name]
+        return self.names.get(name, self.names[short] + dot + domain)
 
     def _add_family(self, name: str) -> None:
         family = _LAST_DIGITS.sub("", name)
@@ -121,8 +123,13 @@ class Pseudonyms:
             self._hosts_of_family = re.compile(rf"(?<![0-9A-Za-z])(?<![0-9A-Za-z]-)(?:{families})[0-9]+(?![0-9A-Za-z])")
             self._lists_of_hosts = re.compile(rf"(?<![0-9A-Za-z])(?<![0-9A-Za-z]-)(?:{families})\[[0-9, -]+\]")
 
+    def _add_stems(self, name: str, kind: str) -> None:
+        for stem in marked_names.stems(name):
+            self._named(stem, kind)
+
     def user(self, name: str) -> str:
         """Return the pseudonym of a user, unless it is one that many machines have."""
+        name = name.rstrip(".")
         if name in redaction_rules.COMMON_USERS or name.isdecimal() or len(name) < redaction_rules.SHORTEST_USER:
             return name
         return self._named(name, "user")
@@ -145,10 +152,12 @@ class Pseudonyms:
         """Return the pseudonym of a bucket of an object store."""
         return self._named(name, "bucket")
 
-    def _addresses(self, text: str) -> str:
-        """Redact an address of IPv4, or both ends of a range."""
-        addresses = [(word, identifiers.address(word)) for word in text.split("-")]
-        return "-".join(word if address is None else self._address_of(address, word) for word, address in addresses)
+    def _with_addresses(self, text: str) -> str:
+        """Redact the addresses of IPv4 in a text, in ranges both ends."""
+        return identifiers.IPV4.sub(lambda found: "-".join(map(self._address, found[0].split("-"))), text)
+
+    def _address(self, word: str) -> str:
+        return word if (address := identifiers.address(word)) is None else self._address_of(address, word)
 
     def _named(self, name: str, kind: str) -> str:
         if name not in self.names:
@@ -170,18 +179,37 @@ class Pseudonyms:
         """Digits of the same number, the first of which show an address that is administered locally."""
         return ("02" + self.digest(digits.lower(), 20).hex())[: len(digits)]
 
+    def add_names(self, text: str, find: Callable[[Patterns, str], list[str]]) -> None:
+        """Assign pseudonyms to the names that something in a text marks as such; `find` looks for them."""
+        for patterns, add in (
+            (marked_names.JOBS, self.job),
+            (marked_names.USERS, self.user),
+            (marked_names.HOSTS, self._marked_host),
+            (marked_names.SERIAL_NUMBERS, self.serial_number),
+            (marked_names.BUCKETS, self.bucket),
+            (marked_names.ACCOUNT_NUMBERS, self.job),
+        ):
+            for name in find(patterns, text):
+                add(name)
+        for host in filter(identifiers.is_private_domain, find(marked_names.DOMAINS, text)):
+            self.host(host)
+        for user in filter(marked_names.is_special, find(marked_names.LIKELY_USERS, text)):
+            self.user(user)
+        for host in filter(marked_names.is_numbered_host, find(marked_names.LIKELY_HOSTS, text)):
+            self._marked_host(host)
+        for name in filter(marked_names.is_special, find(marked_names.PROJECTS, text)):
+            self._named(name, "name")
+
+    def _marked_host(self, name: str) -> None:
+        """Assign a pseudonym to a host, or to the first one of a list: `node[003`."""
+        if marked_names.is_special(plain := name.replace("[", "").strip(".-")):
+            self.host(plain)
+
     def text(self, text: str) -> str:
         """Redact all known names, addresses, paths, jobs and secrets in a text."""
         for name in self._long_names:
             text = text.replace(name, self.names[name])
-        for job in identifiers.found(identifiers.JOBS, text):
-            self.job(job)
-        for user in identifiers.found(identifiers.USERS, text):
-            self.user(user)
-        for number in identifiers.found(identifiers.SERIAL_NUMBERS, text):
-            self.serial_number(number)
-        for bucket in identifiers.found(identifiers.BUCKETS, text):
-            self.bucket(bucket)
+        self.add_names(text, marked_names.found)
         text = identifiers.SECRET.sub(lambda found: f"{found[found.lastindex or 0]}{REMOVED}", text)
         text = _OPTION.sub(self._option, _ASSIGNED.sub(self._assignment, text))
         spans = [
@@ -190,8 +218,9 @@ class Pseudonyms:
             *((match.span(), self._uuid(match[0])) for match in identifiers.UUID.finditer(text)),
             *((match.span(), f"{match[1]}:{REMOVED}") for match in identifiers.ARN.finditer(text)),
             *((match.span(), self._with_colons(match[0])) for match in identifiers.WITH_COLONS.finditer(text)),
-            *((match.span(), self._addresses(match[0])) for match in identifiers.IPV4.finditer(text)),
+            *((match.span(), self._with_addresses(match[0])) for match in identifiers.IPV4.finditer(text)),
             *((match.span(), self.host(match[0])) for match in identifiers.HOST_OF_ADDRESS.finditer(text)),
+            *((match.span(), match[1] + self._digits(match[2])) for match in identifiers.CLOUD_ID.finditer(text)),
             *((match.span(), f"enx{self._digits(match[1])}") for match in identifiers.INTERFACE_OF_MAC.finditer(text)),
             *((match.span(), self._named(match[0], "hosts")) for match in self._lists_of_hosts.finditer(text)),
         ]
@@ -208,13 +237,13 @@ class Pseudonyms:
 
     def _assignment(self, match: re.Match[str], depth: int = 0) -> str:
         name, sign, value = match.groups()
-        if is_secret(name, value) or depth > MOST_ASSIGNMENTS:
+        if marked_names.is_secret(name, value) or depth > MOST_ASSIGNMENTS:
             return f"{name}{sign}{REMOVED}"
         return f"{name}{sign}{_ASSIGNED.sub(lambda inner: self._assignment(inner, depth + 1), value)}"
 
     def _option(self, match: re.Match[str]) -> str:
         name, value = match.groups()
-        return match[0].removesuffix(value) + REMOVED if is_secret(name, value) else match[0]
+        return match[0].removesuffix(value) + REMOVED if marked_names.is_secret(name, value) else match[0]
 
     def _uuid(self, text: str) -> str:
         digits = self.digest(text.lower(), 16).hex()
@@ -257,6 +286,8 @@ class Pseudonyms:
             return self.path(path) + colon + (self._word(rest) if rest else "")
         plain = word.rstrip(".:")
         end = word[len(plain) :]
+        if word.startswith(("./", "../")) or ("/" in plain and plain.endswith(redaction_rules.SUFFIXES_OF_JOBS)):
+            return self.path(plain) + end
         if address := identifiers.address(plain):
             return self._address_of(address, plain) + end
         if identifiers.is_guid(plain) and plain not in self.kept:
@@ -349,7 +380,7 @@ class Pseudonyms:
                 if groups := identifiers.hardware_groups(word):
                     digits, size = self._digits("".join(groups)), len(groups[0])
                     groups = [digits[size * number : size * (number + 1)] for number in range(len(groups))]
-                    return text[:first] + word[size].join(groups) + text[end:]
+                    return text[:first] + word[size].join(groups) + self._with_addresses(text[end:])
                 if address := identifiers.address(word):
                     return text[:first] + self._address_of(address, word) + text[end:]
         return text
@@ -363,29 +394,6 @@ class Pseudonyms:
         if percent:
             address = ipaddress.IPv6Address(number)  # one with a zone has no exploded form
         if isinstance(address, ipaddress.IPv6Address) and (mapped := address.ipv4_mapped):
-            return f"::ffff:{self._redact_address(mapped)}"
-        redacted = self._redact_address(address)
+            return f"::ffff:{addresses.redacted(mapped, self.digest)}"
+        redacted = addresses.redacted(address, self.digest)
         return (redacted.exploded if len(number) == len(address.exploded) else str(redacted)) + percent + zone
-
-    def _redact_address(self, address: Address) -> Address:
-        """Return another address of the same kind; addresses with a common prefix get an equally long common prefix."""
-        if address.is_loopback or address.is_unspecified or address.is_multicast or int(address) == 0xFFFFFFFF:
-            return address
-        kept = next((network for network in _KEPT_NETWORKS if address in network), None)
-        network = kept or _DOCUMENTATION_NETWORKS[address.version]
-        width = address.max_prefixlen
-        number = int(network.network_address) >> (width - network.prefixlen)
-        for bit in range(network.prefixlen, width):
-            prefix = int(address) >> (width - bit)
-            flips = self.digest(f"{address.version} {bit} {prefix}", 1)[0] & 1
-            number = number << 1 | ((int(address) >> (width - bit - 1) & 1) ^ flips)
-        return type(address)(number)
-
-
-def is_secret(name: str, value: str) -> bool:
-    """Whether a variable of this name holds a secret; short numbers do not: `key=0` is an argument of a split."""
-    words = {part.upper() for part in name.replace("-", "_").replace(".", "_").split("_")}
-    is_named = not words.isdisjoint(redaction_rules.SECRET_WORDS) or any(
-        part in name.upper() for part in redaction_rules.SECRET_PARTS
-    )
-    return is_named and not (value.isdecimal() and len(value) < redaction_rules.PLAIN_NUMBER)

@@ -15,7 +15,8 @@ from ncclforensics.errors import Defect
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.report.build import Report
-from ncclforensics.report.pseudonyms import REMOVED, Pseudonyms, is_secret
+from ncclforensics.report.marked_names import is_secret
+from ncclforensics.report.pseudonyms import REMOVED, Pseudonyms
 from ncclforensics.report.redaction import assign_pseudonyms, write_map
 from ncclforensics.report.selection import Selection
 from ncclforensics.rules.finding import Finding

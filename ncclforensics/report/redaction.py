@@ -16,8 +16,9 @@ from ncclforensics.formats import declared
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.grammar.column_types import COLUMN_TYPES
 from ncclforensics.inputs.sources import DAMAGED_ARCHIVE, is_system_error
-from ncclforensics.report import identifiers
-from ncclforensics.report.pseudonyms import REMOVED, Pseudonyms, is_secret
+from ncclforensics.report import marked_names
+from ncclforensics.report.marked_names import is_secret
+from ncclforensics.report.pseudonyms import REMOVED, Pseudonyms
 
 SEARCHED_BYTES = 64 << 20  # at the beginning of a file: for users and jobs that no cited line names
 BLOCK = 4 << 20  # bytes
@@ -51,14 +52,7 @@ def assign_pseudonyms(run: Frames, map_file: Path | None = None) -> Pseudonyms:
     for identifier in _identifiers(run):
         pseudonyms.identifier(identifier)
     for text in _texts(run):
-        for user in identifiers.found_in_file(identifiers.USERS, text):
-            pseudonyms.user(user)
-        for job in identifiers.found_in_file(identifiers.JOBS, text):
-            pseudonyms.job(job)
-        for serial in identifiers.found_in_file(identifiers.SERIAL_NUMBERS, text):
-            pseudonyms.serial_number(serial)
-        for bucket in identifiers.found_in_file(identifiers.BUCKETS, text):
-            pseudonyms.bucket(bucket)
+        pseudonyms.add_names(text, marked_names.found_in_file)
     return pseudonyms
 
 
