@@ -24,6 +24,7 @@ from textual.drivers import web_driver
 from textual.pilot import Pilot
 from textual.widgets import Input, Tree
 
+from ncclforensics import analyze
 from ncclforensics.cli import main
 from ncclforensics.report.build import Report
 from ncclforensics.report.redacted_run import redact_report
@@ -33,6 +34,7 @@ from ncclforensics.tui import content, terminal
 from ncclforensics.tui import log as log_page
 from ncclforensics.tui.app import Forensics, Request
 from ncclforensics.tui.connections import MatrixTable
+from ncclforensics.tui.content.calls import Calls
 from ncclforensics.tui.content.connections import Connections
 from ncclforensics.tui.content.evidence import Citer
 from ncclforensics.tui.content.logs import LineFilter
@@ -515,6 +517,20 @@ def test_reading_in_the_background_ends_with_the_verdict() -> None:
 
     walk(Seen(Request((str(INCIDENTS / LAGGING / "*.log"),))), steps)
     assert seen == [False, True]
+
+
+def test_calls_of_a_communicator_that_only_sends_and_receives_are_shown(tmp_path: Path) -> None:
+    """They have no position among the collectives, only their ordinal."""
+    for log in (INCIDENTS / "a-recv-is-never-posted").glob("*.log"):
+        lines = log.read_text(encoding="utf-8").splitlines()
+        (tmp_path / log.name).write_text("\n".join(line for line in lines if "AllReduce: " not in line))
+
+    calls = cast("Calls", content.build_content(analyze([str(tmp_path)]), is_whole=True).parts["operations"])
+    (communicator,) = calls.communicators
+    cells, differs = calls.row(communicator, 0, calls.single_columns(communicator))
+
+    assert (communicator.position_column, differs) == ("ordinal", True)
+    assert "Send" in cells[0].text
 
 
 @pytest.mark.parametrize(

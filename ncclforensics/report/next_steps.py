@@ -137,6 +137,7 @@ def _traceback(run: Frames, row: Row) -> list[str]:
         if file.seekable and file.archive is None and file.remote is None:
             lines = f"{max(line - LONGEST_TRACEBACK, 1)},{line}"
             return [f"read the traceback, which names the line of code: `sed -n {lines}p {shlex.quote(file.path)}`"]
+        return [f"read the traceback that ends at line {line} of {file.path}: it names the line of code"]
     return []
 
 

@@ -250,7 +250,9 @@ def _check_saved(report: Report, answer: dict[str, Any]) -> None:
         save(report, file)
         again = _check_views(analyze([str(file)], everything=True))
     for name in ("run", "findings", "hang", "counters", "links"):
-        require(again[name] == answer[name], f"a saved run answers otherwise: {name}", f"{answer[name]}\n{again[name]}")
+        # Commands on files that may not be here are left out of what is to be done next.
+        old, new = ({**part[name], "collect_next": []} if name == "hang" else part[name] for part in (answer, again))
+        require(new == old, f"a saved run answers otherwise: {name}", f"{old}\n{new}")
 
 
 def _check_explain(folder: Path) -> None:
