@@ -19,6 +19,7 @@ from ncclforensics.diff import FACT, FIGURE, Comparison, Difference, Kind, facts
 from ncclforensics.diff.compare import compare_reports
 from ncclforensics.frames.protocol import call_with
 from ncclforensics.report.build import Report
+from ncclforensics.report.redacted_run import redact_reports
 from ncclforensics.report.selection import Selection
 from ncclforensics.simulate.generate import generate
 from ncclforensics.simulate.plan import Fault, FaultKind, Plan
@@ -87,6 +88,39 @@ def test_swapping_the_runs_gives_the_same_differences(pair: Path) -> None:
     back = {(one.topic, one.what.partition(" at ")[0]) for one in answer(pair, backwards=True).differences}
 
     assert forth == back
+
+
+@every_pair
+def test_redacted_runs_differ_in_the_same_and_name_no_host(pair: Path) -> None:
+    plain = answer(pair)
+
+    with chdir(FIXTURES):
+        redacted = compare_reports(*redact_reports([plain.good, plain.bad], None)[0])
+    texts = (
+        text_difference.text(redacted),
+        text_difference.markdown(redacted),
+        json_difference.json(redacted).decode(),
+    )
+
+    assert [one[:2] for one in reported(redacted)] == [one[:2] for one in reported(plain)]
+    hosts = {str(name) for report in (plain.good, plain.bad) for name in report.run["process"]["host"].drop_nulls()}
+    paths = {Path(given.source.path).name for report in (plain.good, plain.bad) for given in report.run.inputs}
+    assert [name for name in hosts | paths for text in texts if name in text] == []
+
+
+def test_the_command_redacts_both_runs_and_keeps_the_map(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    case, mapping = case_of(PAIRS[0]), tmp_path / "map.json"
+
+    with chdir(FIXTURES):
+        code = cli.main(["diff", case["good"], case["bad"], "-q", "--redact-map", str(mapping)])
+
+    names = json.loads(mapping.read_bytes())["names"]
+    output = capsys.readouterr().out
+    assert code == 1
+    assert any(pseudonym.startswith("host-") for pseudonym in names.values())
+    assert [
+        name for name, pseudonym in names.items() if pseudonym.startswith(("host-", "file-")) and name in output
+    ] == []
 
 
 @every_pair

@@ -22,6 +22,8 @@ from ncclforensics.cli.options import (
     Quiet,
     RankFrom,
     Ranks,
+    Redact,
+    RedactMap,
     Since,
     Until,
 )
@@ -43,6 +45,8 @@ def diff(
     comm: Comm = None,
     since: Since = None,
     until: Until = None,
+    redact: Redact = False,
+    redact_map: RedactMap = None,
     config: Config = None,
     quiet: Quiet = False,
     no_color: NoColor = False,
@@ -72,8 +76,12 @@ def diff(
             until=until,
         )
 
-    comparison = compare_reports(load(good), load(bad))
-    reports = [comparison.good, comparison.bad]
+    reports = [load(good), load(bad)]
+    if redact or redact_map is not None:
+        from ncclforensics.report.redacted_run import redact_reports
+
+        reports, _ = redact_reports(reports, redact_map)
+    comparison = compare_reports(*reports)
     write_bytes(_rendered(comparison, diff_format, color=is_colored(output, no_color)), output, reports)
     defects = [*comparison.good.defects, *comparison.bad.defects]
     if defects:

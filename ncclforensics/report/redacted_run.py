@@ -17,7 +17,7 @@ from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.report.build import Report
 from ncclforensics.report.marked_names import is_secret
 from ncclforensics.report.pseudonyms import REMOVED, Pseudonyms
-from ncclforensics.report.redaction import assign_pseudonyms, write_map
+from ncclforensics.report.redaction import add_pseudonyms, assign_pseudonyms, write_map
 from ncclforensics.report.selection import Selection
 from ncclforensics.rules.finding import Finding
 
@@ -177,8 +177,16 @@ def redact(report: Report, pseudonyms: Pseudonyms) -> Report:
 
 def redact_report(report: Report, map_file: Path | None) -> tuple[Report, Pseudonyms]:
     """Return the report with pseudonyms, and the pseudonyms; read and write the pseudonym map in `map_file`."""
-    pseudonyms = assign_pseudonyms(report.run, map_file)
-    redacted = redact(report, pseudonyms)
+    (redacted,), pseudonyms = redact_reports([report], map_file)
+    return redacted, pseudonyms
+
+
+def redact_reports(reports: list[Report], map_file: Path | None) -> tuple[list[Report], Pseudonyms]:
+    """Return reports with the same pseudonyms for the same names; read and write the pseudonym map in `map_file`."""
+    pseudonyms = assign_pseudonyms(reports[0].run, map_file)
+    for report in reports[1:]:
+        add_pseudonyms(report.run, pseudonyms)
+    redacted = [redact(report, pseudonyms) for report in reports]
     if map_file is not None:
         write_map(pseudonyms, map_file)
     return redacted, pseudonyms

@@ -28,9 +28,16 @@ SHORTEST_PLACE = 3  # characters of the name of a rack or rail that is redacted
 
 def assign_pseudonyms(run: Frames, map_file: Path | None = None) -> Pseudonyms:
     """Assign pseudonyms to the hosts, files and users of a run, in rank order; extend those of `map_file`."""
-    hosts = _hosts(run)
-    pseudonyms = read_map(map_file) if map_file is not None and map_file.exists() else Pseudonyms(_key(run, hosts))
-    for name in (*hosts, *run.settings.hosts):
+    pseudonyms = (
+        read_map(map_file) if map_file is not None and map_file.exists() else Pseudonyms(_key(run, _hosts(run)))
+    )
+    add_pseudonyms(run, pseudonyms)
+    return pseudonyms
+
+
+def add_pseudonyms(run: Frames, pseudonyms: Pseudonyms) -> None:
+    """Assign pseudonyms to the names of a run that have none so far."""
+    for name in (*_hosts(run), *run.settings.hosts):
         pseudonyms.host(name)
     pseudonyms.kept |= _kept_identifiers(run)
     for reading in run.inputs:
@@ -53,7 +60,6 @@ def assign_pseudonyms(run: Frames, map_file: Path | None = None) -> Pseudonyms:
         pseudonyms.identifier(identifier)
     for text in _texts(run):
         pseudonyms.add_names(text, marked_names.found_in_file)
-    return pseudonyms
 
 
 def _key(run: Frames, hosts: Iterable[str]) -> bytes:
