@@ -259,6 +259,18 @@ def test_an_odd_environment_does_no_harm(variable: str, value: str) -> None:
     assert ended.stderr == ""
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not limit addresses")
+def test_few_addresses_suffice_under_a_limit() -> None:
+    """Each thread's heap would reserve 128 MB of them: an allocation failed although memory was free."""
+    limited = ["sh", "-c", 'ulimit -v 600000; exec "$@"', "sh", *_COMMAND]
+
+    ended = subprocess.run(
+        limited, env={**os.environ, "POLARS_MAX_THREADS": "4"}, capture_output=True, text=True, timeout=60
+    )
+
+    assert (ended.returncode, ended.stderr) == (cli.Exit.FINDINGS, "")
+
+
 @pytest.mark.parametrize("closed", [">&-", "2>&-"])
 def test_a_closed_stream_does_no_harm(closed: str) -> None:
     ended = subprocess.run(["sh", "-c", f'"$@" {closed}', "sh", *_COMMAND], capture_output=True, text=True, timeout=60)

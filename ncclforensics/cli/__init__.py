@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Annotated
 
@@ -23,8 +25,9 @@ from ncclforensics.data.names import printable
 from ncclforensics.errors import Defect, ForensicsError, GrammarError, Terminated
 
 # Polars' allocator returns memory only under pressure by default; on a shared login node it should do so at once.
-# It reads this variable when it is loaded, so the variable is set before that.
-os.environ.setdefault("_RJEM_MALLOC_CONF", "background_thread:true,narenas:2,dirty_decay_ms:100,muzzy_decay_ms:0")
+JEMALLOC = "background_thread:true,narenas:2,dirty_decay_ms:100,muzzy_decay_ms:0"
+JEMALLOC_OF_LIMITED = "background_thread:false,narenas:1,dirty_decay_ms:100,muzzy_decay_ms:0"
+M_ARENA_MAX = -8  # of `mallopt`
 
 SIGNALLED = 128  # plus the number of the signal is the exit code of a program that a signal ended
 NO_THREAD = "can't start new thread"  # what Python says where the system has no memory, or no process, for one more
@@ -157,8 +160,21 @@ def _end_by_signal(number: int, _: object) -> None:
     raise Terminated(SIGNALLED + number)
 
 
+def _spare_addresses() -> None:
+    """Where `ulimit -v` limits addresses, let no thread reserve a heap of its own, which takes 128 MB of them."""
+    import ctypes
+
+    with suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
+
+
 def _prepare_environment() -> None:
-    """Let a closed stdout or stderr, and a number of threads that Polars refuses, do no harm."""
+    """Set up allocators; let a closed stdout or stderr, and a number of threads that Polars refuses, do no harm."""
+    is_limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
+    if is_limited:
+        _spare_addresses()
+    # Polars reads this when it is loaded.
+    os.environ.setdefault("_RJEM_MALLOC_CONF", JEMALLOC_OF_LIMITED if is_limited else JEMALLOC)
     sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")
     sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")
     threads = os.environ.get("POLARS_MAX_THREADS", "1")
