@@ -226,6 +226,15 @@ def test_a_name_that_one_line_marks_is_replaced_in_all_others(tmp_path: Path) ->
     assert left == ["user-01", "and", "user-02", "lost", "name-01,", "host-03,", "host-04", "of", "site-01"]
 
 
+def test_a_domain_makes_no_ordinary_word_a_name() -> None:
+    names = known()
+
+    assert names.text("see model.okapi-3.com and x7.info of model.ckpt-28252.pt") == (
+        "see host-01.domain-01 and host-02.info of model.ckpt-28252.pt"
+    )
+    assert names.text("the model, www.com, logger.info") == "the model, host-03.com, logger.info"
+
+
 def test_the_cluster_in_the_name_of_a_host_is_replaced_and_a_word_of_machines_is_not() -> None:
     names = known()
     names.host("zebra-gpu-node-07")

@@ -53,6 +53,8 @@ ORDINARY_WORDS = (
     "kube", "large", "login", "long", "main", "null", "pool", "prod", "production", "public", "rack", "shared", "short",
     "site", "small", "srun", "staging", "standard", "svc", "system", "test", "testing", "tree", "true", "unset", "work",
 )  # fmt: skip
+SHORTEST_SERIAL = 6  # characters; a shorter number may be any
+SHORTEST_FAMILY = 3  # characters before the number in names of hosts: hosts of one family are numbered
 SHORTEST_STEM = 4  # letters of a word in the name of a host that is replaced wherever it stands
 EVERYWHERE = ("localhost", "localhost.localdomain", "master", "unknown", "none")  # host names that identify no host
 # What numbers of ranks and devices stand behind: if hosts are called so, others with a number may be no hosts.
@@ -112,7 +114,7 @@ TOP_DOMAINS = (
     "au", "jp", "kr", "cn", "tw", "in", "br", "sg", "hk", "il", "ru", "za", "mx", "ie", "nz", "pt", "gr", "hu", "ro",
     "ua", "tr", "ae", "sa", "qa", "th", "vn", "cl", "lu", "xyz", "site", "online", "systems", "science", "network",
 )  # fmt: skip
-SUFFIXES_OF_FILES = ("pt",)  # as well: `step-100.pt` is a checkpoint, `node1.institute.pt` a host
+SUFFIXES_OF_FILES = ("pt",)  # as well: `model.ckpt-100.pt` is a checkpoint, `node1.institute.pt` a host
 # Suffixes of files of a job: a relative path with one is replaced as others are.
 SUFFIXES_OF_JOBS = (
     ".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".yaml", ".yml", ".json", ".jsonl", ".parquet", ".npz", ".h5",

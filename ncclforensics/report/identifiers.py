@@ -44,6 +44,7 @@ SECRET = re.compile(
 # Groups of an address of which a torn line or a field holds the beginning or the end; of digits alone, it is a time.
 _CUT_SHAPES = ((4, {2}), (5, {2}), (7, {2}), *((count, {2}) for count in range(9, 20)), (3, {4}))
 _GUID = re.compile(r"(?:0[xX])?(?:[0-9a-fA-F]{16}|[0-9a-fA-F]{32}|[0-9a-fA-F]{40})")
+_INSTITUTE = re.compile(r"[0-9A-Za-z-]+(?:\.[A-Za-z]+){2,}")
 _DOMAIN = re.compile(r"(?:[0-9A-Za-z](?:[0-9A-Za-z-]*[0-9A-Za-z])?\.)+([A-Za-z]{2,})")
 
 
@@ -78,7 +79,7 @@ def is_domain(word: str) -> bool:
     match = _DOMAIN.fullmatch(word)
     if match is None or match[1].lower() not in redaction_rules.TOP_DOMAINS:
         return False
-    if match[1] in redaction_rules.SUFFIXES_OF_FILES and word.count(".") == 1:
+    if match[1] in redaction_rules.SUFFIXES_OF_FILES and not _INSTITUTE.fullmatch(word):
         return False
     first = word.partition(".")[0]
     is_named = "-" in word or any(map(str.isdigit, first))

@@ -168,6 +168,20 @@ def stems(name: str) -> list[str]:
     return [part for part in parts if len(part) >= redaction_rules.SHORTEST_STEM and is_special(part)]
 
 
+def family_of(name: str) -> str:
+    """What stands before the number in the name of a host; empty if others with a number may be no hosts."""
+    family = name.rstrip("0123456789")
+    is_family = redaction_rules.SHORTEST_FAMILY <= len(family) < len(name) and family not in redaction_rules.NO_FAMILIES
+    return family if is_family and "." not in name else ""
+
+
+def patterns_of_families(families: Iterable[str]) -> Patterns:
+    """Return what matches a host that is numbered as known ones are, and a list of such hosts."""
+    known = "|".join(re.escape(family) for family in sorted(families, key=len, reverse=True))
+    begin = rf"(?<![0-9A-Za-z])(?<![0-9A-Za-z]-)(?:{known})"
+    return _patterns(rf"{begin}[0-9]+(?![0-9A-Za-z])", rf"{begin}\[[0-9, -]+\]")
+
+
 def is_secret(name: str, value: str) -> bool:
     """Whether a variable of this name holds a secret; short numbers do not: `key=0` is an argument of a split."""
     words = {part.upper() for part in name.replace("-", "_").replace(".", "_").split("_")}

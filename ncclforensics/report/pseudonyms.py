@@ -31,13 +31,10 @@ _OPTION = re.compile(r"(?<!\S)--?([0-9A-Za-z_-]+) +([^\s-]\S*)")
 _INNER_PATH = re.compile(
     r"[^0-9A-Za-z._~/-]/(?!/)|^-+[A-Z]?/|[0-9A-Za-z]//(?!/)"
 )  # an absolute path behind something else
-_LAST_DIGITS = re.compile(r"[0-9]+$")
 _USER_AT_HOST = re.compile(r"([0-9A-Za-z_][0-9A-Za-z_.+-]*)@([0-9A-Za-z][0-9A-Za-z_.:-]*)")
 _NOTHING = re.compile(r"(?!)")
 MOST_ASSIGNMENTS = 50  # one inside the value of another
 MOST_PARTS = 64  # of a name that is looked for part by part; longer ones are replaced wherever they stand
-SHORTEST_SERIAL = 6  # characters; a shorter number may be any
-SHORTEST_FAMILY = 3  # characters before the number in names of hosts: hosts of one family are numbered
 
 
 class Pseudonyms:
@@ -101,27 +98,31 @@ class Pseudonyms:
         short, dot, domain = name.partition(".")
         if short.isdecimal():  # an address with a port, or a piece of one
             return self._with_addresses(name)
-        if short not in self.names:
-            self.set(short, self._new("host"))
-            self._add_family(short)
-            self._add_stems(short, "cluster")
-        if any(map(str.isalpha, domain)):
+        if not domain or marked_names.is_special(short):
+            pseudonym = self._host_without_domain(short)
+        else:  # `www`, `model`: no name by itself
+            pseudonym = self._new("host")
+        if domain.lower() not in redaction_rules.TOP_DOMAINS and any(map(str.isalpha, domain)):
             if dot + domain not in self.names:
                 self.set(dot + domain, dot + self._new("domain"))
                 if domain not in self.names:
                     self.set(domain, self.names[dot + domain][1:])
                 self._add_stems(domain.rpartition(".")[0], "site")
-            self.set(name, self.names[short] + self.names[dot + domain])
-        return self.names.get(name, self.names[short] + dot + domain)
+            domain = self.names[dot + domain][1:]
+        self.set(name, pseudonym + dot + domain)
+        return self.names[name]
+
+    def _host_without_domain(self, name: str) -> str:
+        if name not in self.names:
+            self.set(name, self._new("host"))
+            self._add_family(name)
+            self._add_stems(name, "cluster")
+        return self.names[name]
 
     def _add_family(self, name: str) -> None:
-        family = _LAST_DIGITS.sub("", name)
-        is_family = SHORTEST_FAMILY <= len(family) < len(name) and family not in redaction_rules.NO_FAMILIES
-        if is_family and "." not in name and family not in self._families:
+        if (family := marked_names.family_of(name)) and family not in self._families:
             self._families.add(family)
-            families = "|".join(re.escape(family) for family in sorted(self._families, key=len, reverse=True))
-            self._hosts_of_family = re.compile(rf"(?<![0-9A-Za-z])(?<![0-9A-Za-z]-)(?:{families})[0-9]+(?![0-9A-Za-z])")
-            self._lists_of_hosts = re.compile(rf"(?<![0-9A-Za-z])(?<![0-9A-Za-z]-)(?:{families})\[[0-9, -]+\]")
+            self._hosts_of_family, self._lists_of_hosts = marked_names.patterns_of_families(self._families)
 
     def _add_stems(self, name: str, kind: str) -> None:
         for stem in marked_names.stems(name):
@@ -146,7 +147,7 @@ class Pseudonyms:
 
     def serial_number(self, text: str) -> str:
         """Return the pseudonym of a serial number."""
-        return text if len(text) < SHORTEST_SERIAL else self._named(text, "serial")
+        return text if len(text) < redaction_rules.SHORTEST_SERIAL else self._named(text, "serial")
 
     def bucket(self, name: str) -> str:
         """Return the pseudonym of a bucket of an object store."""
