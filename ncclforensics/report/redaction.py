@@ -58,7 +58,7 @@ def add_pseudonyms(run: Frames, pseudonyms: Pseudonyms) -> None:
                 pseudonyms.set(name, f"{kind}-{number:02}")
     for identifier in _identifiers(run):
         pseudonyms.identifier(identifier)
-    for text in _texts(run):
+    for text in _joined(_texts(run)):
         pseudonyms.add_names(text, marked_names.found_in_file)
 
 
@@ -114,6 +114,18 @@ def _secrets(run: Frames) -> list[str]:
         variables = run[frame].select(pl.col(name, value).cast(pl.String)).drop_nulls().unique()
         values += [text for variable, text in variables.iter_rows() if text and is_secret(variable, text)]
     return sorted(values)
+
+
+def _joined(texts: Iterable[str]) -> Iterator[str]:
+    """Join short texts: Polars compiles every pattern again for each text that is searched."""
+    parts, size = [], 0
+    for text in texts:
+        parts.append(text)
+        size += len(text)
+        if size > BLOCK:
+            yield "\n".join(parts)
+            parts, size = [], 0
+    yield "\n".join(parts)
 
 
 def _texts(run: Frames) -> Iterator[str]:
