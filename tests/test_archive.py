@@ -99,6 +99,16 @@ def test_the_report_of_a_saved_run_quotes_the_lines_without_the_files(kept: Path
     assert reported["inputs"][0]["path"].endswith("nccl_rank0.log")
 
 
+def test_a_saved_run_names_the_traceback_to_read_without_a_command_on_the_file(tmp_path: Path) -> None:
+    report = checked(Incident(INCIDENTS / "pytorch-compares-calls-and-they-differ")).report
+    save(report, tmp_path / "run.ncclf")
+
+    steps = json_report.as_object(analyze([str(tmp_path / "run.ncclf")]))["hang"]["collect_next"]
+
+    (step,) = (step for step in steps if "traceback" in step)
+    assert step == "read the traceback that ends at line 7 of job.log: it names the line of code"
+
+
 def test_a_saved_run_joins_other_logs(tmp_path: Path) -> None:
     folder = tmp_path / "logs"
     shutil.copytree(INCIDENTS / "one-rank-stops-before-an-allreduce", folder, ignore=shutil.ignore_patterns("*.[!l]*"))
