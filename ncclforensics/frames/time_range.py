@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime, time
+from datetime import datetime, time, timedelta
 
 import polars as pl
 
@@ -17,7 +17,9 @@ FORMATS = (
     "%a %b %e %H:%M:%S %Y",  # Open MPI
 )
 WITH_ZONE, TO_THE_SECOND = "%Y-%m-%dT%H:%M:%S", 19  # containers and journals: the first characters
-WITHOUT_YEAR = ("%b %e %H:%M:%S", "%m%d %H:%M:%S%.f")  # journals, PyTorch
+OF_JOURNALS, OF_PYTORCH = "%b %e %H:%M:%S", "%m%d %H:%M:%S%.f"  # without a year
+NO_YEAR = 2000  # assumed for times without a year; as a leap year it has every day
+HALF_YEAR, YEAR = timedelta(days=183), timedelta(days=366)
 
 Instant = datetime | time
 
@@ -71,13 +73,38 @@ def as_time(text: pl.Expr, year: int) -> pl.Expr:
     def read(printed: pl.Expr, form: str) -> pl.Expr:
         return printed.str.strptime(pl.Datetime("us"), form, strict=False)
 
-    # PyTorch omits the leading zero of the month.
+    # PyTorch omits the leading zero of the month; unpadded, 101 would be read as the first of October.
     padded = pl.when(text.str.find(" ", literal=True) == len("813")).then("0" + text).otherwise(text)
     return pl.coalesce(
         *(read(text, form) for form in FORMATS),
         read(text.str.head(TO_THE_SECOND), WITH_ZONE),
-        *(read(pl.lit(f"{year} ") + printed, f"%Y {form}") for form in WITHOUT_YEAR for printed in (text, padded)),
+        *(
+            read(pl.lit(f"{year} ") + printed, f"%Y {form}")
+            for printed, form in ((text, OF_JOURNALS), (padded, OF_PYTORCH))
+        ),
     )
+
+
+def as_utc(text: pl.Expr) -> pl.Expr:
+    """Parse a time that is printed with its zone, into UTC; null where none is."""
+    return text.str.strptime(pl.Datetime("us", "UTC"), "%+", strict=False).dt.replace_time_zone(None)
+
+
+def elapsed(time: pl.Expr, since: datetime) -> pl.Expr:
+    """Return how long after a time others are; of a time of NO_YEAR, at most half a year before or after it."""
+    in_year = time.dt.replace(year=NO_YEAR) - since.replace(year=NO_YEAR)
+    shift = pl.when(in_year > HALF_YEAR).then(-YEAR).when(in_year < -HALF_YEAR).then(YEAR).otherwise(timedelta())
+    has_no_year = (time.dt.year() == NO_YEAR) | (since.year == NO_YEAR)
+    return pl.when(has_no_year).then(in_year + shift).otherwise(time - since)
+
+
+def december_first(time: pl.Expr) -> pl.Expr:
+    """Put times of NO_YEAR that are more than half a year after the first of them into the year before.
+
+    A run goes on over New Year rather than for so long.
+    """
+    is_before = (time.dt.year() == NO_YEAR) & (time - time.min() > HALF_YEAR)
+    return pl.when(is_before).then(time - YEAR).otherwise(time)
 
 
 def parse_date(text: str | None, option: str) -> datetime | None:

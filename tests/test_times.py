@@ -1,0 +1,49 @@
+"""Times as programs print them, most of them without a year."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import polars as pl
+import pytest
+
+from ncclforensics.frames.time_range import NO_YEAR, as_time, december_first, elapsed
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("101 00:50:00.100000000", datetime(2026, 1, 1, 0, 50, 0, 100000)),  # PyTorch in January, not October
+        ("121 00:50:00.5", datetime(2026, 1, 21, 0, 50, 0, 500000)),
+        ("131 00:50:00.0", datetime(2026, 1, 31, 0, 50)),
+        ("1001 00:50:00.0", datetime(2026, 10, 1, 0, 50)),
+        ("0101 00:50:00.0", datetime(2026, 1, 1, 0, 50)),
+        ("Jan  1 00:50:00", datetime(2026, 1, 1, 0, 50)),
+        ("2025-12-31 23:50:00", datetime(2025, 12, 31, 23, 50)),
+        ("2025-12-31T23:50:00.000000Z", datetime(2025, 12, 31, 23, 50)),
+    ],
+)
+def test_times_are_read_as_programs_print_them(text: str, expected: datetime) -> None:
+    assert pl.select(as_time(pl.lit(text), 2026)).item() == expected
+
+
+@pytest.mark.parametrize(
+    ("time", "since", "minutes"),
+    [
+        (datetime(NO_YEAR, 1, 1, 0, 10), datetime(2025, 12, 31, 23, 50), 20),
+        (datetime(NO_YEAR, 12, 31, 23, 50), datetime(2026, 1, 1, 0, 10), -20),
+        (datetime(NO_YEAR, 1, 1, 0, 10), datetime(NO_YEAR, 12, 31, 23, 50), 20),
+        (datetime(2025, 12, 31, 23, 50), datetime(2026, 1, 1, 0, 10), -20),
+        (datetime(2024, 12, 31, 23, 50), datetime(2026, 1, 1, 0, 10), -20 - 365 * 24 * 60),
+    ],
+)
+def test_new_year_lies_between_times_that_carry_no_year(time: datetime, since: datetime, minutes: int) -> None:
+    assert pl.select(elapsed(pl.lit(time), since)).item() == timedelta(minutes=minutes)
+
+
+def test_december_is_before_january_in_one_run() -> None:
+    times = pl.Series([datetime(NO_YEAR, 1, 1, 0, 10), datetime(NO_YEAR, 12, 31, 23, 50)])
+
+    ordered = pl.DataFrame({"time": times}).select(december_first(pl.col("time")))["time"]
+
+    assert ordered[0] - ordered[1] == timedelta(minutes=20)
