@@ -93,7 +93,7 @@ def write_job(folder: Path) -> list[int]:
     ("lagging", "reporting", "expected", "phrase"),
     [
         (2, range(8), ("certain", [2]), ""),
-        (5, range(8), ("likely", []), "but NCCL's lines show the others waiting for rank 2"),
+        (5, range(8), ("likely", []), "but the watchdogs' messages show the others waiting for rank 5"),
         (5, (0, 1, 2, 3), ("likely", []), "but the watchdogs' messages show it waiting in a call itself"),
         (5, (0, 1, 3), ("certain", [2]), ""),  # these say nothing of ranks 2 and 5
     ],

@@ -41,6 +41,11 @@ SYMMETRIC = (
     "all_gather_into_tensor_coalesced", "reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced",
     "all_to_all", "all_to_all_single",
 )  # fmt: skip
+# For each, NCCL makes one collective; others are several messages, or are coalesced.
+ONE_CALL = (
+    "all_reduce", "all_reduce_barrier", "barrier", "broadcast", "_broadcast_oop", "reduce", "_reduce_oop",
+    "_all_gather_base", "_reduce_scatter_base",
+)  # fmt: skip
 # What closes a batch of calls, which were recorded before it without a state of their own.
 BATCHES = ("coalesced", "ALLGATHER_coalesced", "REDUCE_SCATTER_coalesced")
 # Data type in Flight Recorder entries -> NCCL's number (data/names.py, DATATYPES).

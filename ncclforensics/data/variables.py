@@ -27,6 +27,9 @@ COLLECT_UNBUFFERED = [
 ]
 COLLECT_UNCHANGED = ["collect the logs as NCCL wrote them, with their pointers (--redact hides hosts and paths)"]
 COLLECT_PROGRESS = ["collect the program's output with times: whether steps were made until the job was ended"]
+COLLECT_ANEW = [
+    "compare the times, hosts and process ids of these sources, to see which of them are of the run that hangs"
+]
 COLLECT_UNCUT = ["collect the log files themselves, not copied from a screen or a table that cuts long lines"]
 COLLECT_EVERY_LINE = ["set on every host, so that Ray drops no repeated lines: `export RAY_DEDUP_LOGS=0`"]
 LOOK_AGAIN = "run this command again in a minute: if no log has grown, the job stands still"

@@ -106,7 +106,9 @@ class Job:
         self.pytorch = {name: rows.of_only_job(name) for name in PYTORCH_FRAMES}
         self.stacks = rows_of_job("rank_stack")  # where its ranks stand, by rank id
         self.unranked_stacks = rows.of_only_job("unranked_stack")
-        self.recordings = rows.recordings
+        self.recordings, self.old_dumps = rows.recordings, rows.old_dumps
+        self.left_out = rows.left_out  # what is said of sources that are left out
+        self.doubts: dict[str, str] = {}  # sources that may be of another run than NCCL's lines -> why
         self.dump_paths = [row["dump_path"] for row in rows.of_only_job("recorder_file")]
         self.ras_nranks = rows.ras_nranks
         has_ras = rows.is_only_job and may_be_of(frames["ras_state"], frames["member"], self.ras_nranks, self.nranks)

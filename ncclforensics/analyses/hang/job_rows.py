@@ -11,6 +11,7 @@ import polars as pl
 
 from ncclforensics.analyses.hang.recorder_graph import Recordings
 from ncclforensics.analyses.hang.wait_graph import rows_of
+from ncclforensics.data.names import ranks_text
 from ncclforensics.grammar.values import ranges_by_text
 
 Row = dict[str, Any]
@@ -122,6 +123,23 @@ class JobRows:
         if not (self.is_only_job and frames["recorded_rank"]["is_used"].any()):
             return None
         return Recordings(frames["recorded_position"], frames["recorded_call"], frames["recorded_rank"])
+
+    @cached_property
+    def left_out(self) -> str:
+        """What is said of time-outs that are not of the run that NCCL's lines show."""
+        early = self.of_only_job("early_timeout")
+        ranks = ranks_text(row["rank"] for row in early)
+        return f"; the time-outs that {ranks} reported are of an earlier run" if early else ""
+
+    @cached_property
+    def old_dumps(self) -> list[Row]:
+        """Of every rank of the only job whose dumps are all of an earlier run, one of them."""
+        if not self.is_only_job:
+            return []
+        dumps = self.frames["recorded_rank"].drop_nulls("rank")
+        used = dumps.filter("is_used")["rank"].unique()
+        old = dumps.filter(~pl.col("rank").is_in(used.implode())).drop_nulls("older_ns")
+        return old.sort("rank", "older_ns").unique("rank", maintain_order=True).to_dicts()
 
     @cached_property
     def ras_nranks(self) -> int | None:

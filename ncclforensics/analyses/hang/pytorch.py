@@ -59,7 +59,9 @@ OPERATION_NAMES = {
 
 
 @analysis(WORK, of=("work_timeout", "work_status"))
-def work(work_timeout: pl.DataFrame, work_status: pl.DataFrame, torch_source: pl.DataFrame) -> pl.DataFrame:
+def work(
+    work_timeout: pl.DataFrame, work_status: pl.DataFrame, source: pl.DataFrame, run_start: pl.DataFrame
+) -> pl.DataFrame:
     """One row per rank and process group that reports a time-out; PyTorch prints a message up to four times."""
     states = work_status.filter(pl.col("enqueued").is_not_null())
     known = ["global_rank", "launcher_rank", "guid", "group", "group_rank", "sequence", "pos", "source", "line"]
@@ -82,7 +84,7 @@ def work(work_timeout: pl.DataFrame, work_status: pl.DataFrame, torch_source: pl
     first_values = [pl.col(name).drop_nulls().first() for name in others]
     reports = reports.with_columns(rank=rank).filter(pl.col("rank").is_not_null())
     return (
-        of_latest_attempt(reports, torch_source)
+        of_latest_attempt(reports, source, run_start)
         .with_columns(_guid_of_same_timeout())
         .group_by("rank", "guid", maintain_order=True)
         .agg(*first_values, pl.col("has_timed_out").any())

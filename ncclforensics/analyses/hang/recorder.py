@@ -311,13 +311,15 @@ def find_nothing_open(job: Job) -> Diagnosis | None:
 
 
 def mention_old_dumps(job: Job, diagnosis: Diagnosis) -> None:
-    """Say which ranks have only a dump of an earlier attempt, so that it does not count."""
-    old = job.recordings.old if job.recordings is not None else {}
-    if not old:
+    """Say which dumps do not count: those of an earlier attempt, or of an earlier moment than the logs."""
+    diagnosis.reason += job.left_out
+    if not job.old_dumps:
         return
-    ranks = ranks_text(old)
-    least = min(old.values())
-    age = f"at least {count_of(least // MINUTE, 'minute')} older than the others"
+    ranks = ranks_text(row["rank"] for row in job.old_dumps)
+    least = min(row["older_ns"] for row in job.old_dumps)
+    are_before_run = all(row["is_before_run"] for row in job.old_dumps)
+    than = "the first communicator in the logs" if are_before_run else "the others"
+    age = f"at least {count_of(least // MINUTE, 'minute')} older than {than}"
     reason = f"; the dumps of {ranks} do not count: they are "
     if least == 0:
         reason += "of another job, whose process groups have other members"

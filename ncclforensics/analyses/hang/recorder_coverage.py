@@ -31,6 +31,8 @@ def recorder_next(
     wanted = {number for number in unread["source"] if number in set(unclear)}
     wanted |= {number for rank, number in remaining.items() if rank not in placed}
     wanted |= set(unread.filter("is_contested")["source"])  # their times show which are of the latest attempt
+    if recorded_rank["is_before_run"].any():
+        wanted |= set(unread["source"])
     suspects = _suspects(recordings)
     is_open = any(
         recordings.completed(group, rank) < recordings.enqueued(group, rank)

@@ -45,8 +45,6 @@ class Recordings:
         used = recorded_rank.filter("is_used").to_dicts()
         self.dumps: dict[int, Row] = {row["rank"]: row for row in used}
         unused = recorded_rank.filter(~pl.col("is_used") & ~pl.col("rank").is_in(list(self.dumps)).fill_null(False))
-        # Ranks whose only dump is of an earlier attempt, and by how many nanoseconds, at least.
-        self.old = dict(unused.drop_nulls(["rank", "older_ns"]).select("rank", "older_ns").iter_rows())
         # Ranks whose dump is cut before its calls or is older by what clocks may differ; None for such a dump that does
         # not show its rank.
         is_old = (pl.col("older_ns") == 0) | (pl.col("older_ns") > LONG_AFTER)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.analyses.hang import waiting
+from ncclforensics.analyses.hang.equal_counts import DUMPS, communicators_of_groups
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
 from ncclforensics.analyses.hang.recorder_diagnosis import recordings_of
 from ncclforensics.data.names import ranks_text
@@ -19,9 +20,9 @@ def weigh_against_lines(job: Job, recorded: Diagnosis | None) -> Diagnosis | Non
     if recorded is None or job.recordings is None:
         return recorded
     recorded.key = _communicator(job, recorded)
-    logged = waiting.find_waited_for_ranks(job)
+    logged, outdated = waiting.find_waited_for_ranks(job), is_older_than_log(job, recorded)
     if logged is None or not logged.culprits or logged.verdict == "undecidable":
-        return recorded
+        return recorded if outdated is None else None
     in_logs, in_dumps = (ranks_text(job.numbers_blamed(diagnosis)) for diagnosis in (logged, recorded))
     if in_logs == in_dumps:
         if logged.certainty == "certain":
@@ -29,7 +30,7 @@ def weigh_against_lines(job: Job, recorded: Diagnosis | None) -> Diagnosis | Non
         recorded.reason += f"; NCCL's lines name {in_logs}, too"
         recorded.add_evidence("culprit", logged.evidence_lines[:2])
         return recorded
-    if outdated := is_older_than_log(job, recorded):
+    if outdated is not None:
         rank, made, dumped = outdated
         logged.reason += (
             f"; the Flight Recorder dumps name {in_dumps} instead, but the log of rank {rank} shows {made} collectives"
@@ -54,25 +55,11 @@ def is_older_than_log(job: Job, recorded: Diagnosis) -> tuple[int, int, int] | N
 
 def is_newer_than_log(job: Job, logged: Diagnosis) -> bool:
     """Whether the dumps of all culprits by the logs show more collectives than these, which then lack lines."""
-    return bool(logged.culprits) and all(
-        any(dumped > made for _, made, dumped in _in_both(job, rank_id)) for rank_id in logged.culprits
+    return (
+        DUMPS not in job.doubts
+        and bool(logged.culprits)
+        and all(any(dumped > made for _, made, dumped in _in_both(job, rank_id)) for rank_id in logged.culprits)
     )
-
-
-def _communicators(job: Job) -> dict[str, str]:
-    """Process group -> the only communicator with the same members."""
-    recordings = recordings_of(job)
-    keys: dict[tuple[int, ...], list[str]] = {}
-    for key, rows in job.members.items():
-        keys.setdefault(tuple(job.rank_numbers(row["rank_id"] for row in rows)), []).append(key)
-    groups: dict[tuple[int, ...], list[str]] = {}
-    for group, members in recordings.members.items():
-        groups.setdefault(tuple(sorted(members)), []).append(group)
-    return {
-        names[0]: keys[members][0]
-        for members, names in groups.items()
-        if len(names) == 1 and len(keys.get(members, [])) == 1
-    }
 
 
 def _communicator(job: Job, diagnosis: Diagnosis) -> str | None:
@@ -87,7 +74,7 @@ def _communicator(job: Job, diagnosis: Diagnosis) -> str | None:
         if (call := recordings.blocking(rank)) and set(recordings.targets(rank)) & set(job.numbers_blamed(diagnosis))
     ]
     first = min(awaited, key=lambda call: bool(call["is_p2p"]), default=None)
-    return _communicators(job).get(first["group"]) if first else None
+    return communicators_of_groups(job).get(first["group"]) if first else None
 
 
 def _in_both(job: Job, rank_id: int) -> list[tuple[int, int, int]]:
@@ -98,7 +85,7 @@ def _in_both(job: Job, rank_id: int) -> list[tuple[int, int, int]]:
     recordings = job.recordings
     made = job.last_calls.filter(pl.col("rank_id") == rank_id).select(pl.col("key").cast(pl.String), "calls")
     calls = dict(made.iter_rows())
-    found = [(recordings.positions[group].get(rank), group, key) for group, key in _communicators(job).items()]
+    found = [(recordings.positions[group].get(rank), group, key) for group, key in communicators_of_groups(job).items()]
     return [
         (rank, calls.get(key, 0), recordings.enqueued(group, rank))
         for row, group, key in found

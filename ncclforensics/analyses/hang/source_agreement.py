@@ -22,21 +22,18 @@ from ncclforensics.analyses.hang import (
     stacks,
     waiting,
 )
+from ncclforensics.analyses.hang.equal_counts import DUMPS, WATCHDOGS
 from ncclforensics.analyses.hang.job import OF_ABSENCE, Diagnosis, Job
 from ncclforensics.data.names import ranks_text
+from ncclforensics.data.variables import COLLECT_ANEW
 
 LINES = "NCCL's lines"
-DUMPS = "the Flight Recorder dumps"
-WATCHDOGS = "the watchdogs' messages"
 STACKS = "the stacks"
 REPORTS = "the RAS reports"
 EXITS = "the reports on ended processes"
 COUNTERS = (LINES, DUMPS, WATCHDOGS)  # of every call of a rank; stacks and RAS reports are of a moment
 SKIPPED = "skipped"  # `how` of a mismatch by NCCL's lines
 COMPARED = "compared"  # `how` of a mismatch that PyTorch found before it made the call
-COLLECT_ANEW = (
-    "compare the times, hosts and process ids of these sources, to see which of them are of the run that hangs"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +221,9 @@ def _left_open(job: Job, diagnosis: Diagnosis, opposing: list[Testimony]) -> Dia
     """Answer that the sources contradict each other, as many on either side."""
     named = ranks_text(sorted(job.numbers_blamed(diagnosis)))
     reason = f"the sources contradict each other: {named} {diagnosis.reason}; but {_describe(opposing)}"
-    answer = Diagnosis("undecidable", reason, "likely", collect=[COLLECT_ANEW, *diagnosis.collect])
+    answer = Diagnosis(
+        "undecidable", reason, "likely", collect=list(dict.fromkeys([*COLLECT_ANEW, *diagnosis.collect]))
+    )
     answer.key, answer.call, answer.victims = diagnosis.key, diagnosis.call, sorted(job.rank_ids)
     answer.evidence_lines = [{**line, "what": "context"} for line in diagnosis.evidence_lines]
     _cite(answer, opposing)

@@ -28,6 +28,7 @@ from ncclforensics.data.stack_classes import (
 )
 from ncclforensics.data.variables import stacks_of
 
+CONTRADICTION = "the stacks contradict the calls in the logs, of which the last lines may be missing"
 BY_STACKS = "stacks"  # `basis` of a verdict that rests on stacks
 SHOWN = 3  # places in a text
 LONGEST_LIST = 24  # characters of a list of ranks
@@ -227,7 +228,7 @@ def add_stack_evidence(job: Job, diagnosis: Diagnosis) -> Diagnosis:
         if is_standing_still(job) or has_stall_lines(job):
             diagnosis.certainty = _RAISED.get(diagnosis.certainty, diagnosis.certainty)
     elif found.verdict == "lagging-ranks" or any(row["kind"] == COLLECTIVE for row in of_culprits):
-        diagnosis.reason += "; the stacks contradict the calls in the logs, of which the last lines may be missing"
+        diagnosis.reason += f"; {CONTRADICTION}"
         diagnosis.lower_certainty("possible")
     elif any(row["kind"] == GPU for row in of_culprits) and not _is_counted(job, diagnosis):
         diagnosis.reason += "; it waits for its GPU, perhaps for a call whose line its log lacks"
@@ -250,7 +251,14 @@ def _add_unranked(job: Job, diagnosis: Diagnosis) -> Diagnosis:
         diagnosis = _find_silent_outside(job, rows) or diagnosis
     diagnosis.reason += f"; of the stacks, which do not show their ranks: {_groups_text(job, rows)}"
     diagnosis.add_evidence("context", rows[:2])
+    if diagnosis.verdict == "lagging-ranks" and len(rows) >= len(job.rank_ids) and _are_in_collectives(rows):
+        diagnosis.reason += f"; {CONTRADICTION}"
+        diagnosis.lower_certainty("possible")
     return diagnosis
+
+
+def _are_in_collectives(rows: list[Row]) -> bool:
+    return all(row["kind"] == COLLECTIVE for row in rows)
 
 
 def _find_silent_outside(job: Job, rows: list[Row]) -> Diagnosis | None:

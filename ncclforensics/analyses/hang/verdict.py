@@ -13,6 +13,7 @@ import polars as pl
 
 from ncclforensics.analyses.hang import (
     counts_join,
+    equal_counts,
     first_exit,
     init,
     mismatch,
@@ -64,9 +65,30 @@ VERDICT = {
 }
 
 
+def _find_in_dumps(job: Job) -> Diagnosis | None:
+    """Find what the Flight Recorder dumps show, where they may be of the run that NCCL's lines show."""
+    return None if equal_counts.DUMPS in job.doubts else _by_dumps(job)
+
+
+def _find_in_doubtful_sources(job: Job) -> Diagnosis | None:
+    """Find what dumps and watchdogs show that may be of another run, unless the network failed by NCCL's lines."""
+    if not job.doubts:
+        return None
+    by_dumps, by_watchdogs = (
+        equal_counts.as_possibility(job, find(job), source) if source in job.doubts else None
+        for source, find in ((equal_counts.DUMPS, _by_dumps), (equal_counts.WATCHDOGS, pytorch.find_desync))
+    )
+    return transport_failure.find_transport_failure(job) or by_dumps or by_watchdogs
+
+
+def _by_dumps(job: Job) -> Diagnosis | None:
+    return recorder.find_recorded_mismatch(job) or _find_recorded_roots(job)
+
+
 def _find_desync(job: Job) -> Diagnosis | None:
     """Find a desync that PyTorch reports."""
-    return _prefer_proven(job, pytorch.find_desync(job))
+    is_doubtful = equal_counts.WATCHDOGS in job.doubts
+    return None if is_doubtful else _prefer_proven(job, pytorch.find_desync(job))
 
 
 def _find_recorded_roots(job: Job) -> Diagnosis | None:
@@ -90,8 +112,7 @@ QUESTIONS: tuple[Callable[[Job], Diagnosis | None], ...] = (
     init.find_failed_init,
     mismatch.find_divergent_calls,
     torch_comparisons.find_compared_calls,
-    recorder.find_recorded_mismatch,
-    _find_recorded_roots,
+    _find_in_dumps,
     _find_desync,
     first_exit.find_first_exit,
     torch_text.find_absent_at_barrier,
@@ -99,6 +120,7 @@ QUESTIONS: tuple[Callable[[Job], Diagnosis | None], ...] = (
     init.find_unfinished_init,
     mismatch.find_lost_calls,
     find_by_lines,
+    _find_in_doubtful_sources,
     *recorder.OPEN_QUESTIONS,
     pytorch.find_watchdog_timeout,
     transport_failure.find_transport_failure,
@@ -116,6 +138,7 @@ def _diagnose_jobs(frames: dict[str, pl.DataFrame]) -> list[tuple[Job, Diagnosis
     """Return every job with the first diagnosis of QUESTIONS, weighed by all other sources."""
     diagnoses = []
     for job in all_jobs(frames):
+        equal_counts.weigh_counts_of_sources(job)
         answers = (question(job) for question in QUESTIONS)
         diagnosis = next(answer for answer in answers if answer is not None)
         diagnosis = counts_join.weigh_counts(job, ras_evidence.add_ras_evidence(job, diagnosis))
@@ -176,6 +199,7 @@ def job_diagnosis(
     source: pl.DataFrame,
     version: pl.DataFrame,
     work: pl.DataFrame,
+    early_timeout: pl.DataFrame,
     desync: pl.DataFrame,
     ras_snapshot: pl.DataFrame,
     ras_state: pl.DataFrame,

@@ -1,33 +1,73 @@
 """Leave out the time-outs of earlier attempts: torchrun starts all ranks again after a hang, and a log may hold both.
 
 An attempt is known by torchrun's folder, or by time: a rank that reported before reports other work, so long after
-that all ranks of the first hang had ended.
+that all ranks of the first hang had ended; or the logs show that the first communicator was created after the report.
 """
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import pairwise
 
 import polars as pl
 
-from ncclforensics.frames.time_range import CLOCKS, as_time
+from ncclforensics.analyses.job.torch_text import attempt_of
+from ncclforensics.frames.columns import text_of
+from ncclforensics.frames.registry import analysis
+from ncclforensics.frames.time_range import NO_YEAR, as_time, december_first, elapsed
 
 DEFAULT_TIMEOUT = 600_000  # milliseconds, of PyTorch's groups over NCCL
 LEAST, MOST = 60_000, 300_000  # milliseconds between the reports of two attempts, of half a time-out
+ALL_ZONES = timedelta(hours=26)
 WORK = ("sequence", "enqueued", "completed", "operation", "numel")  # what a report says of a rank's work
+CLOCKS = ("moment", "launcher_time")
 
 
-def of_latest_attempt(reports: pl.DataFrame, torch_source: pl.DataFrame) -> pl.DataFrame:
+@analysis({"rank": pl.Int32()}, of=("work_timeout", "work_status"))
+def early_timeout(
+    work_timeout: pl.DataFrame, work_status: pl.DataFrame, source: pl.DataFrame, run_start: pl.DataFrame
+) -> pl.DataFrame:
+    """The ranks whose watchdogs reported a time-out before the run that NCCL's lines show began."""
+    rank = pl.coalesce("global_rank", "launcher_rank", "group_rank").cast(pl.Int32).alias("rank")
+    reports = pl.concat([frame.select(rank, "source", *CLOCKS) for frame in (work_timeout, work_status)])
+    early = _with_attempt(reports, source).filter(_is_before_run(run_start))
+    return early.select("rank").drop_nulls().unique().sort("rank")
+
+
+def of_latest_attempt(reports: pl.DataFrame, source: pl.DataFrame, run_start: pl.DataFrame) -> pl.DataFrame:
     """Return the reports (columns rank, guid, WORK, `timeout`, CLOCKS) of the latest attempt, without times."""
-    numbered = reports.join(torch_source.select("source", "attempt"), on="source", how="left", maintain_order="left")
-    latest = pl.col("attempt").is_null() | (pl.col("attempt") == pl.col("attempt").max())
-    clocks = [name for name in CLOCKS if name in reports.columns]
-    times = [as_time(pl.col(name).cast(pl.String), datetime.now().year) for name in clocks]
-    timed = numbered.filter(latest).with_columns(time=pl.coalesce(times))
+    numbered = _with_attempt(reports, source).filter(~_is_before_run(run_start))
+    latest = numbered.filter(pl.col("attempt").is_null() | (pl.col("attempt") == pl.col("attempt").max()))
+    clock = min(CLOCKS, key=lambda name: latest[name].null_count())
+    timed = latest.with_columns(time=december_first(as_time(text_of(clock), NO_YEAR)))
     begin = _begin_of_latest(timed.filter(pl.col("time").is_not_null()).sort("time"))
     kept = timed if begin is None else timed.filter(pl.col("time").is_null() | (pl.col("time") >= begin))
-    return kept.drop("attempt", "time", "timeout", *clocks)
+    return kept.drop("attempt", "time", "timeout", *CLOCKS)
+
+
+def _with_attempt(reports: pl.DataFrame, source: pl.DataFrame) -> pl.DataFrame:
+    """Add the number of torchrun's attempt in whose folder a report stands."""
+    attempt = pl.col("path").map_elements(attempt_of, pl.Int32)
+    return reports.join(source.select("source", attempt=attempt), on="source", how="left", maintain_order="left")
+
+
+def _is_before_run(run_start: pl.DataFrame) -> pl.Expr:
+    """Whether a report is of an earlier attempt than NCCL's lines, or older than their first communicator.
+
+    NCCL and PyTorch print the local time of one process, and a collector stamps the lines of both; between the two
+    clocks may be all zones of the earth.
+    """
+    start = next(run_start.iter_rows(named=True), {})
+    moment, collected = (as_time(text_of(name), NO_YEAR) for name in CLOCKS)
+    pairs = [
+        (moment, start.get("stamp"), timedelta()),
+        (collected, start.get("launcher_time"), timedelta()),
+        (moment, start.get("launcher_time"), ALL_ZONES),
+        (collected, start.get("stamp"), ALL_ZONES),
+    ]
+    ages = [elapsed(time, since) < -zones for time, since, zones in pairs if since is not None]
+    is_earlier = pl.col("attempt") < pl.lit(start.get("attempt"), pl.Int32)
+    return pl.any_horizontal(*ages, is_earlier).fill_null(value=False)
 
 
 def _begin_of_latest(timed: pl.DataFrame) -> datetime | None:

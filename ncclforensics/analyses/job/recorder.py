@@ -41,6 +41,7 @@ RECORDED_RANK = {
     "newest_ns": pl.Int64(),  # when its last recorded call was made; null: its entries were not read, or there are none
     "is_contested": pl.Boolean(),  # as in `recorded_attempt`
     "older_ns": pl.Int64(),  # it is no dump of the latest attempt, as in `recorded_attempt`; null: it is
+    "is_before_run": pl.Boolean(),  # as in `recorded_attempt`
 }
 
 RECORDED_CALL = {

@@ -93,7 +93,7 @@ def torch_source(
     paths = source.select(
         "source",
         "hint",
-        attempt=pl.col("path").map_elements(_attempt, pl.Int32),
+        attempt=pl.col("path").map_elements(attempt_of, pl.Int32),
         local_rank=pl.col("path").map_elements(_local_rank, pl.Int32),
     ).join(_launched_ranks(elastic_failure), on="local_rank", how="left")
     is_one = pl.col("rank").list.len() == 1
@@ -111,7 +111,7 @@ def torch_source(
     )
 
 
-def _attempt(path: str) -> int | None:
+def attempt_of(path: str) -> int | None:
     """Return the number of torchrun's attempt whose log folder holds this file: `…/attempt_1/3/stderr.log`."""
     for part in PurePath(path).parts:
         name, _, number = part.rpartition("_")
