@@ -185,6 +185,18 @@ def test_watchdogs_that_count_other_calls_than_the_logs_are_a_possibility(
     assert (found["verdict"], found["certainty"], found["culprits"]) == ("lagging-ranks", certainty, [LAGGING])
 
 
+@pytest.mark.parametrize(("work", "culprits"), [(31, [LAGGING]), (200, [])])
+def test_time_outs_that_count_more_calls_outdate_dumps(work: int, culprits: list[int], tmp_path: Path) -> None:
+    write_watchdogs(tmp_path, "1121 03:38:46", work=work, lagging=-1)
+    text = (tmp_path / "stderr.txt").read_text()
+    (tmp_path / "stderr.txt").write_text(text.splitlines(keepends=True)[0])  # of rank 0
+
+    found = judged(tmp_path, attempt(30))["hang"]
+
+    assert found["culprits"] == culprits
+    assert ("do not count" in found["reason"]) is not culprits
+
+
 @pytest.mark.parametrize(("attempts", "culprits"), [((0, 1), []), ((1, 1), [LAGGING])])
 def test_time_outs_in_the_folder_of_an_earlier_attempt_accuse_no_rank(
     attempts: tuple[int, int], culprits: list[int], tmp_path: Path

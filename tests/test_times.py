@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 import polars as pl
 import pytest
 
-from ncclforensics.frames.time_range import NO_YEAR, as_time, december_first, elapsed
+from ncclforensics.analyses.job.kernel_events import of_these_days, run_days
+from ncclforensics.frames.time_range import NO_YEAR, as_time, december_first, elapsed, in_last_year
 
 
 @pytest.mark.parametrize(
@@ -41,9 +42,38 @@ def test_new_year_lies_between_times_that_carry_no_year(time: datetime, since: d
     assert pl.select(elapsed(pl.lit(time), since)).item() == timedelta(minutes=minutes)
 
 
+def test_a_time_without_a_year_is_not_in_the_future() -> None:
+    tomorrow = datetime.now() + timedelta(days=3)
+    time = tomorrow.replace(year=NO_YEAR, microsecond=0)
+
+    assert pl.select(in_last_year(pl.lit(time))).item() < datetime.now()
+
+
 def test_december_is_before_january_in_one_run() -> None:
     times = pl.Series([datetime(NO_YEAR, 1, 1, 0, 10), datetime(NO_YEAR, 12, 31, 23, 50)])
 
     ordered = pl.DataFrame({"time": times}).select(december_first(pl.col("time")))["time"]
 
     assert ordered[0] - ordered[1] == timedelta(minutes=20)
+
+
+@pytest.mark.parametrize(
+    ("run", "logged", "is_of_run"),
+    [
+        (["2027-01-01T00:20:00Z"], "Dec 31 23:50:00", True),
+        (["2026-12-31T23:50:00Z", "2027-01-01T00:20:00Z"], "Jul  1 00:00:00", False),
+        (["2026-12-31T23:50:00Z"], "Jan  1 00:20:00", True),
+        (["2026-12-31T23:50:00Z"], "Jan  3 00:20:00", False),
+        (["2026-03-02T11:00:00Z"], "Mar  1 12:00:00", True),
+        (["2026-03-02T11:00:00Z"], "Feb 27 12:00:00", False),
+    ],
+)
+def test_events_of_the_kernel_are_of_the_days_of_the_run(run: list[str], logged: str, is_of_run: bool) -> None:
+    nothing = pl.DataFrame()
+    source = pl.DataFrame({"source": range(len(run)), "last_time": run})
+    kernel = pl.DataFrame({"source": [9], "logged": [logged], "launcher_time": [None]})
+    times = pl.DataFrame({"time": []}, schema={"time": pl.String})
+
+    days = run_days(kernel, kernel, source, nothing, nothing, nothing, nothing, nothing, nothing, times)
+
+    assert of_these_days(kernel, days).height == is_of_run

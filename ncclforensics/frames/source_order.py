@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import polars as pl
 
-from ncclforensics.frames.time_range import CLOCKS, as_time
+from ncclforensics.frames.time_range import CLOCKS, NO_YEAR, as_time, december_first, elapsed
 from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.inputs import lines
 from ncclforensics.inputs.copies import beginning, find_copies
@@ -126,7 +126,8 @@ def _comes_before(part: _Part, other: _Part) -> bool:
     if not votes:
         votes = len((part.begun - other.begun) & other.processes) - len((other.begun - part.begun) & part.processes)
     if not votes and part.time is not None and other.time is not None:
-        votes = (part.time < other.time) - (part.time > other.time)
+        apart = pl.select(elapsed(pl.lit(other.time), part.time)).item()
+        votes = (apart > timedelta()) - (apart < timedelta())
     return votes > 0
 
 
@@ -162,7 +163,8 @@ def _look_at(part: _Part, piece: pl.DataFrame) -> None:
         part.processes |= set(owners)
     for clock in CLOCKS:
         if clock in piece.columns:
-            times = piece.select(as_time(pl.col(clock).cast(pl.String), datetime.now().year)).to_series().drop_nulls()
+            printed = as_time(pl.col(clock).cast(pl.String), NO_YEAR)
+            times = piece.select(december_first(printed)).to_series().drop_nulls()
             first = times.min()
             if isinstance(first, datetime) and (part.time is None or first < part.time):
                 part.time = first

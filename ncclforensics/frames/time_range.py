@@ -107,6 +107,14 @@ def december_first(time: pl.Expr) -> pl.Expr:
     return pl.when(is_before).then(time - YEAR).otherwise(time)
 
 
+def in_last_year(time: pl.Expr) -> pl.Expr:
+    """Put times of NO_YEAR into the last year, up to today."""
+    today = datetime.now()
+    this_year = time.dt.offset_by(f"{today.year - NO_YEAR}y")
+    before = pl.when(this_year > today + timedelta(days=1)).then(this_year.dt.offset_by("-1y")).otherwise(this_year)
+    return pl.when(time.dt.year() == NO_YEAR).then(before).otherwise(time)
+
+
 def parse_date(text: str | None, option: str) -> datetime | None:
     """Parse a time with its date, given to a command line option. Raises UsageError."""
     instant = parse_time(text, option)

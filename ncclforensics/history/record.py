@@ -16,7 +16,7 @@ from ncclforensics.diff.job import environment, versions
 from ncclforensics.errors import BrokenFrameError, NoInputError
 from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.protocol import Frames, call_with
-from ncclforensics.frames.time_range import as_time
+from ncclforensics.frames.time_range import NO_YEAR, as_time, in_last_year
 from ncclforensics.history.parts import namings, parts, short_name
 from ncclforensics.history.tables import MOMENT, Record, frame_of
 from ncclforensics.inputs.remote import is_remote
@@ -133,8 +133,7 @@ def _measurements(run: Frames) -> Iterator[dict[str, object]]:
 def _moment(run: Frames) -> tuple[datetime, str]:
     """Return when the run ended, and by which clock: of its log lines, of its files, or now."""
     printed = run["source"]["last_time"].drop_nulls().to_frame("last_time")
-    this_year = datetime.now().year
-    last = printed.select(as_time(pl.col("last_time"), this_year).max())["last_time"].item()
+    last = printed.select(in_last_year(as_time(pl.col("last_time"), NO_YEAR)).max()).item()
     if isinstance(last, datetime):
         return last, "log"
     modified = []

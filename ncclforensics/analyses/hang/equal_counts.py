@@ -25,7 +25,7 @@ OTHER_COUNTS = "on no rank {source} count as many collectives as NCCL's lines"
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many collectives of one communicator a rank made, by its log and by another source."""
+    """How many collectives of one communicator or process group a rank made, by its log and by another source."""
 
     rank: int
     logged: int
@@ -35,13 +35,14 @@ class Counts:
 def weigh_counts_of_sources(job: Job) -> None:
     """Leave out dumps that all ranks wrote before their logs end, and say why sources may be of another run."""
     counts = _counts_of_dumps(job)
-    if counts and all(row.logged > row.other for row in counts):
-        job.recordings, first = None, counts[0]
-        job.left_out += (
-            "; the Flight Recorder dumps do not count, for all ranks wrote them before: that of rank"
-            f" {first.rank} shows {count_of(first.other, 'collective')} of a communicator, and its log {first.logged}"
-        )
-    elif _differ(counts):
+    for known, name in ((counts, "log"), (_counts_of_time_outs(job), "time-out")):
+        if known and job.recordings is not None and all(row.logged > row.other for row in known):
+            job.recordings, first = None, known[0]
+            job.left_out += (
+                "; the Flight Recorder dumps do not count, for all ranks wrote them before: that of rank"
+                f" {first.rank} shows {count_of(first.other, 'collective')} of a group, and its {name} {first.logged}"
+            )
+    if _differ(counts):
         job.doubts[DUMPS] = OTHER_COUNTS.format(source=DUMPS)
     elif size := _size_of_unknown_communicator(job):
         job.doubts[DUMPS] = f"{DUMPS} show calls of all {size} ranks, and the logs no communicator of as many"
@@ -97,6 +98,15 @@ def _counts_of_dumps(job: Job) -> list[Counts]:
         if set(names.get(group, ())).issubset(ONE_CALL) and not any(row["has_p2p"] for row in rows.values()):
             counts += _counts(job, key, {rank: job.recordings.enqueued(group, rank) for rank in rows})
     return counts
+
+
+def _counts_of_time_outs(job: Job) -> list[Counts]:
+    """Return what time-outs and dumps count on each rank; `logged`: by the time-out."""
+    if job.recordings is None:
+        return []
+    reported = [row for row in job.timeouts if row["enqueued"] and row["guid"] in job.recordings.positions]
+    dumped = [row for row in reported if row["rank"] in job.recordings.positions[row["guid"]]]
+    return [Counts(row["rank"], row["enqueued"], job.recordings.enqueued(row["guid"], row["rank"])) for row in dumped]
 
 
 def _counts_of_watchdogs(job: Job) -> list[Counts]:

@@ -15,7 +15,7 @@ import polars as pl
 from ncclforensics.frames.columns import OWNER
 from ncclforensics.frames.registry import analysis
 from ncclforensics.frames.templated import of_template
-from ncclforensics.frames.time_range import as_time
+from ncclforensics.frames.time_range import NO_YEAR, as_time, december_first, elapsed
 
 LAST_TIME = {
     "job": pl.Int32(),
@@ -26,7 +26,6 @@ LAST_TIME = {
     "pace": pl.Float64(),  # seconds; the longest time between two of its calls
 }
 
-YEAR = 2000  # assumed for clocks without a year; only differences are used
 RECENT = 500  # calls of a rank by which its pace is measured
 ZONE = timedelta(minutes=15)
 LAUNCHER, OWN = "launcher_time", "stamp"
@@ -53,7 +52,8 @@ def last_time(
     lines = call_occurrence.filter(pl.col("pos").is_in(recent["pos"].implode()))
     if clock == OWN:
         lines = lines.with_columns(of_template(lines, call_template, OWN))
-    timed = recent.join(lines.select("pos", time=_time(clock)).drop_nulls(), on="pos").sort("pos")
+    times = lines.select("pos", time=december_first(_time(clock))).drop_nulls()
+    timed = recent.join(times, on="pos").sort("pos")
     steps = pl.col("time").diff().dt.total_microseconds().max() / 1e6
     calls = timed.group_by("rank_id").agg(called=pl.col("time").max(), pace=steps.fill_null(0))
     printed = (
@@ -62,7 +62,12 @@ def last_time(
         else _last_stamps([failure, warning, ending])
     )  # fmt: skip
     ranks = rank.select("job", "rank_id", *OWNER).join(calls, on="rank_id").join(printed, on=OWNER, how="left")
-    ranks = ranks.with_columns(printed=pl.max_horizontal("called", "printed"))
+    last_call = ranks["called"].max()
+    if not isinstance(last_call, datetime):
+        return pl.DataFrame(schema=LAST_TIME)
+    # Over New Year, a clock without a year goes back.
+    printed_after = pl.lit(last_call) + elapsed(pl.col("printed"), last_call)
+    ranks = ranks.with_columns(printed=pl.max_horizontal("called", printed_after))
     ends = ranks.group_by("job").agg(ended=pl.col("printed").max())
     if rank["job"].n_unique() == 1:  # what the launcher and the application print names no job
         ends = ends.with_columns(ended=pl.lit(_end_of_run(ends["ended"].max(), clock, source, job_end)))
@@ -70,7 +75,7 @@ def last_time(
 
 
 def _time(column: str) -> pl.Expr:
-    return as_time(pl.col(column).cast(pl.String), YEAR)
+    return as_time(pl.col(column).cast(pl.String), NO_YEAR)
 
 
 def _last_lines_of_files(process: pl.DataFrame, source: pl.DataFrame) -> pl.DataFrame:
@@ -91,7 +96,7 @@ def _end_of_run(last: object, clock: str, source: pl.DataFrame, job_end: pl.Data
     if not isinstance(last, datetime):
         return None
     if clock == LAUNCHER:
-        others = source.select(_time("last_time").max()).item()
+        others = source.select((pl.lit(last) + elapsed(_time("last_time"), last)).max()).item()
         last = max(last, others or last)
     cancelled = job_end.select(_time("time").max()).item()
     return last + (cancelled - last) % ZONE if isinstance(cancelled, datetime) else last

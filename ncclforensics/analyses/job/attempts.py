@@ -12,7 +12,7 @@ import polars as pl
 
 from ncclforensics.frames.columns import OWNER
 from ncclforensics.frames.registry import analysis
-from ncclforensics.frames.time_range import CLOCKS, as_time
+from ncclforensics.frames.time_range import CLOCKS, NO_YEAR, as_time, in_last_year
 
 EARLIER_RUN = {
     "job": pl.Int32(),
@@ -89,10 +89,15 @@ def _compare(values: dict[int, Any], job: int, other: int) -> int:
 def _first_times(communicators: pl.DataFrame) -> dict[int, datetime]:
     """When the first communicator of each job was created, where its lines carry times."""
     clocks = [name for name in CLOCKS if name in communicators.columns]
-    times = [as_time(pl.col(name).cast(pl.String), datetime.now().year) for name in clocks]
+    times = [as_time(pl.col(name).cast(pl.String), NO_YEAR) for name in clocks]
     if not times:
         return {}
-    first = communicators.select("job", time=pl.coalesce(times)).drop_nulls().group_by("job").agg(pl.col("time").min())
+    first = (
+        communicators.select("job", time=in_last_year(pl.coalesce(times)))
+        .drop_nulls()
+        .group_by("job")
+        .agg(pl.col("time").min())
+    )
     return dict(first.iter_rows())
 
 

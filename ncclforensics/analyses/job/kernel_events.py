@@ -12,9 +12,8 @@ import polars as pl
 
 from ncclforensics.frames.columns import ORIGIN
 from ncclforensics.frames.registry import analysis
-from ncclforensics.frames.time_range import CLOCKS, as_time
+from ncclforensics.frames.time_range import CLOCKS, NO_YEAR, as_time, december_first, elapsed
 
-YEAR = 2000  # of all dates: syslog prints none
 ANOTHER_DAY = timedelta(days=1)
 
 KERNEL_EVENT = {
@@ -34,7 +33,7 @@ KERNEL_EVENT = {
 }
 
 
-RUN_DAYS = {"first": pl.Datetime("us"), "last": pl.Datetime("us")}  # a day before and after the run; of the year YEAR
+RUN_DAYS = {"first": pl.Datetime("us"), "last": pl.Datetime("us")}  # a day before and after the run; without a year
 
 
 @analysis(RUN_DAYS)
@@ -58,8 +57,9 @@ def run_days(
     of_run = pl.concat(times)
     if of_run.is_empty():
         return pl.DataFrame(schema=RUN_DAYS)
-    first, last = pl.lit(of_run).min() - ANOTHER_DAY, pl.lit(of_run).max() + ANOTHER_DAY
-    return pl.select(first=first.cast(RUN_DAYS["first"]), last=last.cast(RUN_DAYS["last"]))
+    in_order = pl.select(time=december_first(pl.lit(of_run)))
+    first, last = pl.col("time").min() - ANOTHER_DAY, pl.col("time").max() + ANOTHER_DAY
+    return in_order.select(first=first.cast(RUN_DAYS["first"]), last=last.cast(RUN_DAYS["last"]))
 
 
 @analysis(KERNEL_EVENT, of=("hardware_event",))
@@ -73,7 +73,7 @@ def of_these_days(rows: pl.DataFrame, run_days: pl.DataFrame) -> pl.DataFrame:
     if run_days.is_empty():
         return rows
     first, last = run_days.row(0)
-    return rows.filter(_logged().is_between(first, last) | _logged().is_null())
+    return rows.filter(elapsed(_logged(), last).is_between(first - last, timedelta()) | _logged().is_null())
 
 
 def are_dated(rows: pl.DataFrame) -> pl.Series:
@@ -86,7 +86,7 @@ def _logged() -> pl.Expr:
 
 
 def _time(column: str) -> pl.Expr:
-    return as_time(pl.col(column).cast(pl.String), YEAR).dt.replace(year=YEAR)
+    return as_time(pl.col(column).cast(pl.String), NO_YEAR).dt.replace(year=NO_YEAR)  # syslog prints none
 
 
 def _times(frame: pl.DataFrame, column: str) -> pl.Series:
