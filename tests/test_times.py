@@ -76,4 +76,4 @@ def test_events_of_the_kernel_are_of_the_days_of_the_run(run: list[str], logged:
 
     days = run_days(kernel, kernel, source, nothing, nothing, nothing, nothing, nothing, nothing, times)
 
-    assert of_these_days(kernel, days).height == is_of_run
+    assert of_these_days(kernel, days, pl.DataFrame()).height == is_of_run

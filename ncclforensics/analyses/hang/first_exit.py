@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
 from ncclforensics.analyses.hang.waiting import cite_first_missing_call, one_of_these_died, wait_graph
-from ncclforensics.analyses.job.exit_reports import EXIT
+from ncclforensics.analyses.job.exit_reports import EXIT, KERNEL
 from ncclforensics.analyses.job.failure_events import LOST
 from ncclforensics.analyses.job.process_exits import ended_text, strongest_reports
 from ncclforensics.data.names import ranks_text
@@ -32,12 +32,22 @@ def find_first_exit(job: Job) -> Diagnosis | None:
         if len(culprits) != 1:
             return _one_ended_first(job, strongest)
         strongest = [row for row in strongest if row["rank_id"] in culprits]
+    are_others_awaited = _are_others_awaited(job, strongest)
+    if are_others_awaited and not any(row["is_placed"] for row in strongest):
+        return None
     diagnosis = Diagnosis("rank-died", ended_text(strongest[0]), culprits=culprits)
     diagnosis.victims = [rank_id for rank_id in job.rank_ids if rank_id not in culprits]
     if strongest[0]["how"] == EXIT or len(culprits) > 1:
         diagnosis.lower_certainty("likely")
     elif not strongest[0]["is_placed"] and not _is_end_seen(job, culprits[0]):
-        diagnosis.reason += "; the kernel's line is joined to this rank by the process id alone, which other hosts have"
+        diagnosis.reason += (
+            "; the kernel's line is joined to this rank by the process id, which other processes have on other hosts or"
+            " at other times: host and time do not show that it is this one"
+        )
+        diagnosis.lower_certainty("likely")
+    elif are_others_awaited:
+        awaited = ranks_text(job.rank_numbers(job.awaited_ranks))
+        diagnosis.reason += f"; but NCCL's lines show the others waiting for {awaited}"
         diagnosis.lower_certainty("likely")
     diagnosis.add_evidence("culprit", strongest[:4])
     cite_first_missing_call(job, diagnosis)
@@ -48,6 +58,14 @@ def find_first_exit(job: Job) -> Diagnosis | None:
     ]
     diagnosis.add_evidence("failure", connection_losses[:3])
     return diagnosis
+
+
+def _are_others_awaited(job: Job, rows: list[Row]) -> bool:
+    """Whether only lines of the kernel show these ends, and the other ranks wait for others in NCCL's calls."""
+    culprits = {row["rank_id"] for row in rows}
+    is_by_kernel = all(row["reporter"] == KERNEL for row in rows)
+    is_seen = any(_is_end_seen(job, rank_id) for rank_id in culprits)
+    return is_by_kernel and not is_seen and bool(job.awaited_ranks) and job.awaited_ranks.isdisjoint(culprits)
 
 
 def _one_ended_first(job: Job, rows: list[Row]) -> Diagnosis:

@@ -67,7 +67,7 @@ class ExitReport:
     follows: bool = False
     final: bool = True
     is_by_clock: bool = False  # first, or not, only by clocks of hosts that may differ by as much
-    is_placed: bool = True  # false: only the process id joins a line of the kernel
+    is_placed: bool = True  # false: host or time do not join a line of the kernel
     owner: Owner | None = field(default=None)
 
 

@@ -1,7 +1,8 @@
 """Faults of machines in the kernel log, without those of other days than the run.
 
 A kernel log goes back to the start of the machine. Where its lines and the lines of the run carry dates, an event more
-than a day before or after the run is none of it; a day, because each may be printed in another time zone.
+than a day before or after the run is none of it; a day, because each may be printed in another time zone. Whether it is
+of the run itself, only equal zones would show: an event whose printed time is outside of the run proves nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from ncclforensics.frames.registry import analysis
 from ncclforensics.frames.time_range import CLOCKS, NO_YEAR, as_time, december_first, elapsed
 
 ANOTHER_DAY = timedelta(days=1)
+WITH_ZONES = timedelta(hours=15)  # a process of the run is not killed outside of it by more than a time zone
+SOON_AFTER = timedelta(minutes=30)  # the last line: ranks that wait print no more until they time out
 
 KERNEL_EVENT = {
     "form": pl.Categorical(),  # of `hardware_event`
@@ -29,6 +32,7 @@ KERNEL_EVENT = {
     "memory_fault": pl.Categorical(),
     "netdev": pl.Categorical(),
     "state": pl.Categorical(),
+    "is_in_run": pl.Boolean(),  # its time, as printed, is one of the run; null: no times show it
     **ORIGIN,
 }
 
@@ -63,22 +67,27 @@ def run_days(
 
 
 @analysis(KERNEL_EVENT, of=("hardware_event",))
-def kernel_event(hardware_event: pl.DataFrame, run_days: pl.DataFrame) -> pl.DataFrame:
+def kernel_event(hardware_event: pl.DataFrame, run_days: pl.DataFrame, run_start: pl.DataFrame) -> pl.DataFrame:
     """One row per event that the kernel logged, except for those of other days than the run."""
-    return of_these_days(hardware_event, run_days)
+    return of_these_days(hardware_event, run_days, run_start)
 
 
-def of_these_days(rows: pl.DataFrame, run_days: pl.DataFrame) -> pl.DataFrame:
-    """Return the events of the kernel that are of the days of the run, or have no date."""
+def of_these_days(
+    rows: pl.DataFrame, run_days: pl.DataFrame, run_start: pl.DataFrame, margin: timedelta = ANOTHER_DAY
+) -> pl.DataFrame:
+    """Return the events of the kernel that are of the days of the run, or have no date; with `is_in_run`.
+
+    `margin`: how long before or after the run an event may be printed.
+    """
     if run_days.is_empty():
-        return rows
+        return rows.with_columns(is_in_run=pl.lit(None, pl.Boolean))
     first, last = run_days.row(0)
-    return rows.filter(elapsed(_logged(), last).is_between(first - last, timedelta()) | _logged().is_null())
-
-
-def are_dated(rows: pl.DataFrame) -> pl.Series:
-    """Return which events of the kernel have a date."""
-    return rows.select(_logged().is_not_null().alias("dated"))["dated"]
+    after = elapsed(_logged(), last - ANOTHER_DAY)
+    is_near = after.is_between(first - last + 2 * ANOTHER_DAY - margin, margin)
+    start = next(run_start.iter_rows(named=True), {})
+    began = start.get("launcher_time") or start.get("stamp")
+    is_begun = elapsed(_logged(), began) >= timedelta() if began else pl.lit(value=True)
+    return rows.with_columns(is_in_run=is_begun & (after <= SOON_AFTER)).filter(is_near.fill_null(value=True))
 
 
 def _logged() -> pl.Expr:

@@ -225,3 +225,9 @@ def _communicators_with_calls(
     return (
         lines.join(last, on="call_line").filter(pl.col("pos") > pl.col("created_pos")).select(*_POINTER, "incarnation")
     )
+
+
+def finished_processes(communicator_lifetime: pl.DataFrame) -> set[tuple[str, int]]:
+    """Host and pid of the processes that destroyed or aborted all their communicators."""
+    has_end = communicator_lifetime.group_by(text_of("host"), "pid").agg(pl.col("end").is_not_null().all())
+    return set(has_end.filter("end").select(OWNER).iter_rows())

@@ -38,7 +38,8 @@ from ncclforensics.analyses.job.exit_reports import (
     torchrun_reports,
 )
 from ncclforensics.analyses.job.failure_events import LOST
-from ncclforensics.analyses.job.kernel_events import are_dated, of_these_days
+from ncclforensics.analyses.job.kernel_events import WITH_ZONES, of_these_days
+from ncclforensics.analyses.job.lifetimes import finished_processes
 from ncclforensics.data.processes import ABORT, KILL, REQUESTED_ENDS, signal_name
 from ncclforensics.frames.columns import frame_of_rows, text_of
 from ncclforensics.frames.registry import analysis
@@ -61,7 +62,7 @@ PROCESS_EXIT = {
     "where": pl.String(),  # library of the crash
     "is_first": pl.Boolean(),  # it ended by itself; false if its end follows from that of another process
     "is_by_clock": pl.Boolean(),  # another process ended at about that time on another host, whose clock may differ
-    "is_placed": pl.Boolean(),  # false: only the pid joins a line of the kernel, and nothing else reports this end
+    "is_placed": pl.Boolean(),  # false: host or time do not join a line of the kernel, and nothing else reports this
     "is_final": pl.Boolean(),  # the process certainly ended; an exception without a rank may have been caught
     "source": pl.Int32(),
     "line": pl.Int32(),
@@ -85,6 +86,7 @@ EXIT_FRAMES = (
 # torchrun sends SIGTERM to the other processes of a host, and SIGKILL 30 s later (PContext.close of
 # torch/distributed/elastic/multiprocessing/api.py); it looks for ended processes more often than that.
 CLOSING_TIME, LOOKING_TIME = timedelta(seconds=25), timedelta(seconds=2)
+TRACEBACK_LINES = 100
 CLOCKS_DIFFER = timedelta(minutes=5)  # of hosts; NTP keeps them closer, and not all hosts have it
 
 
@@ -110,9 +112,11 @@ def process_exit(
     torch_source: pl.DataFrame,
     torch_error: pl.DataFrame,
     run_days: pl.DataFrame,
+    run_start: pl.DataFrame,
+    communicator_lifetime: pl.DataFrame,
 ) -> pl.DataFrame:
     """One row per process and report of its end; the rows of one process have the same `rank_id`."""
-    kernel_kill = of_these_days(kernel_kill, run_days)
+    kernel_kill = of_these_days(kernel_kill, run_days, run_start, WITH_ZONES)
     reports = [
         *launcher_reports(process_end, job_end),
         *torchrun_reports(elastic_failure, exception),
@@ -123,8 +127,8 @@ def process_exit(
     ]
     if not reports:
         return pl.DataFrame(schema=PROCESS_EXIT)
-    dated = kernel_kill.filter(are_dated(kernel_kill)).select("source", "line")
-    dated_places = set(dated.iter_rows()) if run_days.height else set()
+    finished = finished_processes(communicator_lifetime)
+    timely = set(kernel_kill.filter("is_in_run").select("source", "line").iter_rows())
     is_one_host = rank["host"].drop_nulls().n_unique() == 1
     finder = _ProcessFinder(rank, process, has_agents=elastic_failure.height > 0)
     if process.is_empty():
@@ -132,9 +136,10 @@ def process_exit(
     for report in reports:
         report.owner = finder.owner(report)
         if report.reporter == KERNEL:  # the kernel log has all programs of the host, and earlier days
-            report.final = report.owner is not None or report.rank is not None
-            is_dated = (report.row["source"], report.row["line"]) in dated_places
-            report.is_placed = is_dated and (is_one_host or report.node is not None)
+            is_timely = (report.row["source"], report.row["line"]) in timely
+            report.is_placed = is_timely and (is_one_host or report.node is not None)
+            report.final = (report.owner, report.rank) != (None, None)
+            report.final &= is_timely or report.owner not in finished
     also_reported = {report.owner for report in reports if report.reporter != KERNEL and report.owner}
     for report in reports:
         report.is_placed |= report.owner in also_reported
@@ -344,9 +349,6 @@ def _distance(report: ExitReport, other: ExitReport) -> timedelta | None:
         return datetime.fromisoformat(report.time) - datetime.fromisoformat(other.time)
     except (ValueError, TypeError):  # no time, or one of them with a zone
         return None
-
-
-TRACEBACK_LINES = 100
 
 
 def ended_text(row: Row) -> str:

@@ -9,12 +9,13 @@ import polars as pl
 from ncclforensics.analyses.job.failure_events import LOST, NETWORK
 from ncclforensics.data.names import pci_address
 from ncclforensics.frames.columns import short_host, text_of
-from ncclforensics.rules.finding import Category, Finding, Line, Severity
+from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 from ncclforensics.rules.registry import rule
 
 NETWORK_FORMS = ["link", "port", "cable", "fatal"]
 DOWN = "DOWN"
 FATAL = "Fatal"
+OUTSIDE_OF_RUN = "; its time, as printed, is not one of the run"
 
 
 @rule(Category.LINK_ERROR, Severity.ERROR, of=("kernel_event",), hang=True)
@@ -31,7 +32,7 @@ def kernel_link_event(
     Means: a cable, a transceiver, a switch, a slot or the device itself; transfers on that host, or to it, then fail.
     Not when: the job shows no failure of its network or of a process, because a kernel log covers other days too; the
     host is not part of this job; the link came up; an NVSwitch or PCIe reported an error that is not fatal, or that
-    was corrected.
+    was corrected. At a time outside of the run, as printed, it is possible at most.
     Do: compare the times of both logs; mlxlink -d DEVICE -m, ibstat and link_downed counters; for NVSwitch drain the
     node and run NVIDIA's field diagnostic.
     Sources: mlx5_core and nvidia-nvswitch kernel messages; NVIDIA, XID errors; knowledge of first causes: NVRx, Aegis.
@@ -65,15 +66,17 @@ def kernel_link_event(
         event_hosts = sorted(of_job["short"].drop_nulls().unique().to_list())
         confirmed = sorted(set(event_hosts) & {name.split(".")[0] for name in failed_hosts})
         lines = of_job.sort("source", "line").select("source", "line")
+        is_apart = not of_job["is_in_run"].fill_null(value=True).any()
         ranks = rank.filter(short_host("host").is_in(confirmed or event_hosts))["rank"].drop_nulls()
         yield Finding(
             f"{_event_text(of_job)} on {', '.join(event_hosts) or 'a host that the line does not name'}",
-            _relation(event_hosts, confirmed, failed),
-            "likely" if confirmed else "possible",
+            _relation(event_hosts, confirmed, failed) + OUTSIDE_OF_RUN * is_apart,
+            "likely" if confirmed and not is_apart else "possible",
             ranks=sorted(ranks.to_list()),
             hosts=event_hosts,
             evidence=[Line(source, line, "kernel") for source, line in lines.head(3).iter_rows()]
             + [Line(source, line, "failed") for source, line in failed.select("source", "line").head(1).iter_rows()],
+            role=Role.CONTEXT if is_apart else Role.CAUSE,
         )
 
 

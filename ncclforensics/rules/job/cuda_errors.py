@@ -83,7 +83,8 @@ def cuda_gpu_fault(
     process id without its host and GPU, makes it likely. A host of the run alone makes it possible, and likely if a
     culprit of the verdict is on it, unless the run ended well: in a container, the process ids of the kernel are others
     than those of NCCL. Xid 13, 31, 43 and 45 are mostly faults of programs and are left out, as are NVLink errors that
-    are not fatal, and those after which the job goes on (63, 92, 121, 157). Of 61 and 167 NVIDIA's catalogue has no
+    are not fatal, and those after which the job goes on (63, 92, 121, 157). At a time outside of the run, as printed, a
+    fault is likely at most, and left out if the run ended well. Of 61 and 167 NVIDIA's catalogue has no
     description: likely at most.
     Do: drain the node; nvidia-smi -q, nvidia-smi nvlink -s, and NVIDIA's field diagnostic on that node.
     Sources: NVIDIA, catalogue of Xid errors; NVRx, gpud.
@@ -117,12 +118,14 @@ def cuda_gpu_fault(
         is_process = bool(by_pid) and (has_gpu or ((is_one_host or event["short"]) and not is_other_gpu))
         if affected or has_lost_process or has_no_job or is_on_host:
             numbers = {row["rank"] for row in affected} - {None}
+            if has_ended_well and event["is_in_run"] is False:
+                continue
             of_this_run.append(
                 {
                     **event,
                     "ranks": sorted(numbers),
                     "host": affected[0]["host"] if affected else event["node"],
-                    "is_certain": bool(is_process or (has_gpu and has_lost_process)),
+                    "is_certain": event["is_in_run"] is not False and (is_process or (has_gpu and has_lost_process)),
                     "is_of_host_alone": not (affected or has_lost_process or has_no_job),
                 }
             )
@@ -142,6 +145,8 @@ def cuda_gpu_fault(
         is_of_host_alone = all(event["is_of_host_alone"] for event in logged)
         detail += "; neither this GPU nor the process is known from the run, only the host" * is_of_host_alone
         is_certain = any(event["is_certain"] for event in logged)
+        is_apart = all(event["is_in_run"] is False for event in logged)
+        detail += "; its time, as printed, is not one of the run" * is_apart
         if xid in UNCONFIRMED_XIDS:
             detail += "; unconfirmed: NVIDIA's catalogue has no description of this number"
             is_certain = False
@@ -153,6 +158,7 @@ def cuda_gpu_fault(
             ranks=ranks,
             hosts=hosts,
             evidence=evidence_lines(lines),
+            role=Role.CONTEXT if is_apart else Role.CAUSE,
         )
 
 
