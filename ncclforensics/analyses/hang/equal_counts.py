@@ -15,7 +15,7 @@ import polars as pl
 from ncclforensics.analyses.hang.job import Diagnosis, Job
 from ncclforensics.analyses.hang.pytorch import WORLD as GUIDS_OF_WORLD
 from ncclforensics.analyses.job.recorder_groups import WORLD
-from ncclforensics.data.names import count_of
+from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.torch_calls import ONE_CALL
 from ncclforensics.data.variables import COLLECT_ANEW
 
@@ -56,6 +56,21 @@ def as_possibility(job: Job, diagnosis: Diagnosis | None, source: str) -> Diagno
         diagnosis.reason += f"; {job.doubts[source]}: they may be of another run, or the logs lack lines"
         diagnosis.lower_certainty("possible")
         diagnosis.collect += COLLECT_ANEW
+    return diagnosis
+
+
+def mention_later_calls(job: Job, diagnosis: Diagnosis | None) -> Diagnosis | None:
+    """Return a diagnosis by watchdogs; as a possibility where the logs show the calls that its culprits lacked."""
+    if diagnosis is not None and diagnosis.verdict == "lagging-ranks":
+        blamed = job.numbers_blamed(diagnosis)
+        of_culprits = [row for row in _counts_of_watchdogs(job) if row.rank in blamed]
+        later = [row.rank for row in of_culprits if row.logged > row.other]
+        if later:
+            diagnosis.reason += (
+                f"; the log of {ranks_text(later)} shows more collectives than the time-outs count: it made them later,"
+                " or the time-outs are of another run"
+            )
+            diagnosis.lower_certainty("possible")
     return diagnosis
 
 

@@ -33,6 +33,8 @@ PACES = 5  # times the longest time between two calls of a rank before
 # What an orderly end may show as well: PyTorch aborts communicators when a process exits, and an evaluation or a
 # checkpoint makes no calls. A verdict that rests on it is not certain.
 WEAK = {"abort", "silence"}
+# NCCL destroys no communicator in which a call is not over: by then, what showed these was over or of another run.
+OF_ANOTHER_RUN = {"watchdog", "stacks", "ras"}
 FAILURES = {HARD: "failure", NETWORK: "failure", LOST: "lost-connection", REFUSED: "failure"}
 
 
@@ -78,11 +80,15 @@ def weigh_stall(job: Job, diagnosis: Diagnosis) -> Diagnosis:
             "cause: the network may have stopped the job later, behind the end of this log"
         )
         diagnosis.lower_certainty("possible")
-    if not WEAK.issuperset(diagnosis.stall_evidence):
+    is_weak = WEAK.issuperset(diagnosis.stall_evidence)
+    if job.is_finished and (WEAK | OF_ANOTHER_RUN).issuperset(diagnosis.stall_evidence):
+        lost = "the calls that some logs lack are lines that were lost"
+        reason = "every rank destroyed its communicators, so " + (
+            lost if is_weak else "what shows a hang is not of its end"
+        )
+        return Diagnosis("no-hang", reason, "likely", stall_evidence=diagnosis.stall_evidence)
+    if not is_weak:
         return diagnosis
-    if job.is_finished:
-        reason = "every rank destroyed its communicators, so the calls that some logs lack are lines that were lost"
-        return Diagnosis("no-hang", reason, "likely")
     if answer := find_several_ends(job, diagnosis) or find_end_in_setup(job, diagnosis):
         return answer
     if not diagnosis.stall_evidence and (answer := find_others_in_setup(job, diagnosis)):

@@ -87,8 +87,9 @@ def _by_dumps(job: Job) -> Diagnosis | None:
 
 def _find_desync(job: Job) -> Diagnosis | None:
     """Find a desync that PyTorch reports."""
-    is_doubtful = equal_counts.WATCHDOGS in job.doubts
-    return None if is_doubtful else _prefer_proven(job, pytorch.find_desync(job))
+    if equal_counts.WATCHDOGS in job.doubts:
+        return None
+    return _prefer_proven(job, equal_counts.mention_later_calls(job, pytorch.find_desync(job)))
 
 
 def _find_recorded_roots(job: Job) -> Diagnosis | None:
