@@ -16,11 +16,12 @@ from ncclforensics.analyses.hang.stacks import BY_STACKS, describe_stacks
 from ncclforensics.data.names import operation_text
 from ncclforensics.report.build import Report
 from ncclforensics.report.condensed_lines import condensed, cut
-from ncclforensics.rules.finding import Finding, Line, Role, Severity
+from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
 
 Row = dict[str, Any]
 _OF_CAUSE = ("culprit", "minority")  # labels of lines that show what the culprits did
 _OF_OTHERS = ("waiting", "majority")
+OF_ONE_RANK = (Category.CUDA_ERROR, Category.OOM)
 MOST_QUOTES = 2
 LONGEST_QUOTE = 160  # characters
 
@@ -67,9 +68,15 @@ def _is_cause(finding: Finding, verdict: Finding, row: Row) -> bool:
     """
     if row["verdict"] == "stuck-together":
         return finding.role is Role.CAUSE and finding.severity is Severity.ERROR and finding.certainty != "possible"
-    if finding.role is not Role.CAUSE or finding.severity is not Severity.ERROR:
+    if finding.role is not Role.CAUSE or finding.severity is not Severity.ERROR or not may_explain(finding, verdict):
         return False
     return bool(set(finding.ranks) & set(verdict.ranks) or set(finding.hosts) & set(verdict.hosts))
+
+
+def may_explain(finding: Finding, verdict: Finding | None) -> bool:
+    """Whether a finding may be the cause of a verdict: a fault of a GPU or of memory stops the rank that it is on."""
+    is_elsewhere = verdict is not None and bool(verdict.ranks) and set(finding.ranks).isdisjoint(verdict.ranks)
+    return not (finding.category in OF_ONE_RANK and finding.ranks and is_elsewhere)
 
 
 def _of_verdict(report: Report, row: Row, verdict: Finding) -> Iterator[Link]:

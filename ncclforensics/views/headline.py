@@ -8,6 +8,7 @@ import polars as pl
 
 from ncclforensics.data.names import certainty_text, ranks_text, sentence
 from ncclforensics.report.build import Report, Row
+from ncclforensics.report.chain import may_explain
 from ncclforensics.rules.finding import Finding, Severity
 from ncclforensics.views.text_report import is_sure_cause
 
@@ -72,9 +73,10 @@ def moment(report: Report) -> str:
 def cause(report: Report) -> Finding | None:
     """Return what is sure to have begun it, if the headline says only what followed."""
     title = _event(report)
-    verdicts = [id(report.finding_of(row)) for row in report.verdicts]
+    rows, verdicts = shown_verdicts(report), [id(report.finding_of(row)) for row in report.verdicts]
+    verdict = report.finding_of(rows[0]) if rows else None
     others = (finding for finding in report.findings if id(finding) not in verdicts and is_sure_cause(finding))
-    found = next(others, None) if shown_verdicts(report) else None
+    found = next((finding for finding in others if may_explain(finding, verdict)), None) if rows else None
     return None if found is None or found.title in title else found
 
 

@@ -26,6 +26,7 @@ from ncclforensics.data.names import (
 )
 from ncclforensics.frames.columns import printed_hosts
 from ncclforensics.report.build import Report
+from ncclforensics.report.chain import may_explain
 from ncclforensics.report.summary import not_shown, summary
 from ncclforensics.report.without_job import reason_without_job, steps_without_job
 from ncclforensics.rules.finding import Finding, Role, Severity
@@ -69,10 +70,10 @@ def _parts(report: Report, verbose: bool) -> list[RenderableType]:
     jobs = report.verdicts
     verdict_findings = [id(report.finding_of(row)) for row in jobs]
     others = [finding for finding in report.findings if id(finding) not in verdict_findings]
-    causes = list(filter(is_sure_cause, others))
+    verdict = report.finding_of(jobs[0]) if jobs else None
+    causes = [finding for finding in others if is_sure_cause(finding) and may_explain(finding, verdict)]
     first = leading_findings(jobs, others)[:1]
-    for finding in first:
-        parts += _finding(report, finding)
+    parts += [part for finding in first for part in _finding(report, finding)]
     for index, row in enumerate(jobs[:MOST_JOBS]):
         if index and row["verdict"] == "no-hang" and not verbose and len(jobs) > 3:
             continue
