@@ -34,6 +34,7 @@ class Counts:
 
 def weigh_counts_of_sources(job: Job) -> None:
     """Leave out dumps that all ranks wrote before their logs end, and say why sources may be of another run."""
+    job.communicators_of_groups = _communicators_of_groups(job)
     counts = _counts_of_dumps(job)
     for known, name in ((counts, "log"), (_counts_of_time_outs(job), "time-out")):
         if known and job.recordings is not None and all(row.logged > row.other for row in known):
@@ -83,7 +84,7 @@ def _size_of_unknown_communicator(job: Job) -> int | None:
     return size if is_of_nccl and job.nranks and job.nranks < size else None
 
 
-def communicators_of_groups(job: Job) -> dict[str, str]:
+def _communicators_of_groups(job: Job) -> dict[str, str]:
     """Process group -> the only communicator that has its members, as far as these have a log."""
     if job.recordings is None:
         return {}
@@ -107,12 +108,12 @@ def _counts_of_dumps(job: Job) -> list[Counts]:
     if job.recordings is None:
         return []
     names = dict(job.recordings.calls.group_by("group").agg(pl.col("name").unique()).iter_rows())
-    counts = []
-    for group, key in communicators_of_groups(job).items():
+    dumped = {}
+    for group, key in job.communicators_of_groups.items():
         rows = job.recordings.positions[group]
         if set(names.get(group, ())).issubset(ONE_CALL) and not any(row["has_p2p"] for row in rows.values()):
-            counts += _counts(job, key, {rank: job.recordings.enqueued(group, rank) for rank in rows})
-    return counts
+            dumped[key] = {rank: job.recordings.enqueued(group, rank) for rank in rows}
+    return _counts(job, dumped)
 
 
 def _counts_of_time_outs(job: Job) -> list[Counts]:
@@ -130,22 +131,27 @@ def _counts_of_watchdogs(job: Job) -> list[Counts]:
     enqueued = {
         row["rank"]: row["enqueued"] for row in job.timeouts if row["guid"] in GUIDS_OF_WORLD and row["enqueued"]
     }
-    return _counts(job, keys[0], enqueued) if len(keys) == 1 else []
+    return _counts(job, {keys[0]: enqueued} if len(keys) == 1 else {})
 
 
-def _counts(job: Job, key: str, others: dict[int, int]) -> list[Counts]:
-    """Return both counts of the ranks whose log has the creation of a communicator, and calls or an unfinished init."""
-    of_key = job.last_calls.filter(pl.col("key").cast(pl.String) == key)
-    made = dict(of_key.select("rank_id", "calls").iter_rows())
-    unplaced = {rank_id for rank_id, unplaced_key, _ in job.unplaced if unplaced_key == key}
+def _counts(job: Job, others: dict[str, dict[int, int]]) -> list[Counts]:
+    """Return both counts of ranks whose log has the creation of a communicator, and calls or an unfinished init.
+
+    `others`: communicator -> rank -> what the other source counts.
+    """
+    if not others:
+        return []
+    calls = job.last_calls.select("rank_id", pl.col("key").cast(pl.String), "calls")
+    made = {(rank_id, key): number for rank_id, key, number in calls.iter_rows() if key in others}
+    unplaced = {(rank_id, key) for rank_id, key, _ in job.unplaced}
     counts = []
-    for row in job.members[key]:
-        rank, logged = job.rank_number(row["rank_id"]), made.get(row["rank_id"])
-        if logged is None and not row["is_complete"]:
-            logged = 0
-        is_known = row["line"] is not None and not row["is_inferred"] and row["rank_id"] not in unplaced
-        if rank is not None and logged is not None and is_known and others.get(rank, 0) > 0:
-            counts.append(Counts(rank, logged, others[rank]))
+    for key, counted in others.items():
+        for row in job.members[key]:
+            place, rank = (row["rank_id"], key), job.rank_number(row["rank_id"])
+            logged = made.get(place, None if row["is_complete"] else 0)
+            is_known = row["line"] is not None and not row["is_inferred"] and place not in unplaced
+            if rank is not None and logged is not None and is_known and counted.get(rank, 0) > 0:
+                counts.append(Counts(rank, logged, counted[rank]))
     return counts
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import polars as pl
 
 from ncclforensics.analyses.hang import waiting
-from ncclforensics.analyses.hang.equal_counts import DUMPS, communicators_of_groups
+from ncclforensics.analyses.hang.equal_counts import DUMPS
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
 from ncclforensics.analyses.hang.recorder_diagnosis import recordings_of
 from ncclforensics.data.names import ranks_text
@@ -74,7 +74,7 @@ def _communicator(job: Job, diagnosis: Diagnosis) -> str | None:
         if (call := recordings.blocking(rank)) and set(recordings.targets(rank)) & set(job.numbers_blamed(diagnosis))
     ]
     first = min(awaited, key=lambda call: bool(call["is_p2p"]), default=None)
-    return communicators_of_groups(job).get(first["group"]) if first else None
+    return job.communicators_of_groups.get(first["group"]) if first else None
 
 
 def _in_both(job: Job, rank_id: int) -> list[tuple[int, int, int]]:
@@ -85,7 +85,7 @@ def _in_both(job: Job, rank_id: int) -> list[tuple[int, int, int]]:
     recordings = job.recordings
     made = job.last_calls.filter(pl.col("rank_id") == rank_id).select(pl.col("key").cast(pl.String), "calls")
     calls = dict(made.iter_rows())
-    found = [(recordings.positions[group].get(rank), group, key) for group, key in communicators_of_groups(job).items()]
+    found = [(recordings.positions[group].get(rank), group, key) for group, key in job.communicators_of_groups.items()]
     return [
         (rank, calls.get(key, 0), recordings.enqueued(group, rank))
         for row, group, key in found
