@@ -23,6 +23,7 @@ from ncclforensics.analyses.job.recorder_groups import (
     Groups,
     groups_by_source,
     groups_with_one_number,
+    members_of,
     own_names,
 )
 from ncclforensics.data.names import parse_short_integer
@@ -71,7 +72,7 @@ RECORDED_CALL = {
 LONGEST_RANK = 6  # digits; a longer number in a file name is a time
 
 
-def _numbers_in_names(paths: dict[int, str], members: Mapping[int, set[int] | None]) -> dict[int, int]:
+def _numbers_in_names(paths: dict[int, str], members: Mapping[int, frozenset[int] | None]) -> dict[int, int]:
     """Source -> the number in its name, where these numbers are ranks and not process ids.
 
     Files are often numbered by process. No process has the number 0, so that numbers from 0 on are ranks; others are
@@ -121,13 +122,13 @@ def recorded_rank(
     attempts = {row["source"]: row for row in recorded_attempt.to_dicts()}
     places = {row["source"]: row for row in source.to_dicts()}
     dumps = sorted({*recorder_dump["source"], *recorder_call["source"]})
-    members_of = {number: _possible_ranks(groups[number], own_ranks.get(number, {})) for number in dumps}
+    possible = {number: _possible_ranks(groups[number], own_ranks.get(number, {})) for number in dumps}
     numbers = _numbers_in_names(
-        {number: places[number]["path"] for number in dumps if places[number]["hint"] is None}, members_of
+        {number: places[number]["path"] for number in dumps if places[number]["hint"] is None}, possible
     )
     rows: list[Row] = []
     for number in dumps:
-        candidates = members_of[number]
+        candidates = possible[number]
         hint = places[number]["hint"]
         named = hint if hint is not None else numbers.get(number)
         is_alone = candidates is not None and len(candidates) == 1
@@ -151,15 +152,21 @@ def recorded_rank(
     return pl.DataFrame(rows, schema={**RECORDED_RANK, "entries": pl.Int64()})
 
 
-def _possible_ranks(groups: Mapping[str, Any], own: Mapping[str, int]) -> set[int] | None:
+def _possible_ranks(groups: Mapping[str, Any], own: Mapping[str, int]) -> frozenset[int] | None:
     """The ranks that are members of all groups of a dump and have the dump's own number in them; None: no group."""
-    common = [set(group["members"]) for group in groups.values()]
-    candidates = set.intersection(*common) if common else None
+    candidates = _common_members(tuple(sorted({group["ranks"] for group in groups.values()})))
     for name, number in own.items():
         members = groups[name]["members"] if name in groups else ()
         if number < len(members):
-            candidates = {members[number]} & (candidates if candidates is not None else {members[number]})
+            only = frozenset((members[number],))
+            candidates = only if candidates is None else candidates & only
     return candidates
+
+
+@lru_cache(maxsize=4096)
+def _common_members(groups: tuple[str, ...]) -> frozenset[int] | None:
+    """The ranks that all of these lists of ranks have in common; the dumps of one job share the set."""
+    return frozenset.intersection(*(frozenset(members_of(ranks)) for ranks in groups)) if groups else None
 
 
 def _ranks_in_messages(recorder_call: pl.DataFrame) -> dict[int, dict[str, int]]:

@@ -26,7 +26,7 @@ LONGEST_RANKS = 24  # characters of a list of ranks in the name of a group
 
 
 @lru_cache(maxsize=4096)
-def _members(ranks: str) -> tuple[int, ...]:
+def members_of(ranks: str) -> tuple[int, ...]:
     """Return the ranks of a text such as `0-511, 520`."""
     members: list[int] = []
     for part in ranks.split(","):
@@ -47,7 +47,7 @@ def groups_by_source(recorder_group: pl.DataFrame) -> Groups:
     shared_names = set(lists.filter(pl.len().over("group_name") > 1)["group_name"])
     groups: Groups = defaultdict(dict)
     for row in rows.to_dicts():
-        if members := _members(row["ranks"]):
+        if members := members_of(row["ranks"]):
             name = row["group_name"]
             own_name = f"{name} of {_ranks_text(row['ranks'], members)}" if name in shared_names else name
             groups[row["source"]][name] = {**row, "members": members, "group": own_name}

@@ -21,7 +21,9 @@ RECORDED_POSITION = {
     "rank": pl.Int32(),
     "group": pl.String(),  # name of the process group, equal on all members
     "group_desc": pl.String(),
-    "members": pl.List(pl.Int32()),  # ranks of the job, in the order of their ranks in the group; null: unknown
+    # Ranks of the job, in the order of their ranks in the group, on the first row of a group that shows them: repeated
+    # for every rank, the group of all would take the square of their number. Null: unknown.
+    "members": pl.List(pl.Int32()),
     "enqueued": pl.Int64(),  # number of the last collective that it called
     "completed": pl.Int64(),  # number of the last collective that it completed
     "is_overwritten": pl.Boolean(),  # a call that is still open was overwritten, so that it is not among the entries
@@ -58,6 +60,7 @@ def recorded_position(
     first_message = _first_open_messages(recorded_call)
     descs = dict(recorded_call.select("group", "group_desc").unique("group", keep="first").iter_rows())
     rows: list[Row] = []
+    listed: set[str] = set()
     for dump in used.to_dicts():
         number = dump["source"]
         names = _names_of_ids(group_of_id[number], [row["pg_id"] for row in statuses[number]], groups[number])
@@ -80,10 +83,12 @@ def recorded_position(
             if group in without_own_numbers:
                 continue
             config = configs.get(group, {})
+            members = None if group in listed else config.get("members")
+            listed |= {group} if members else set()
             rows.append(
                 {
                     "rank": dump["rank"], "group": group, "group_desc": config.get("group_desc") or descs.get(group),
-                    "members": config.get("members"), "has_p2p": group in p2p_groups, "source": number, **position,
+                    "members": members, "has_p2p": group in p2p_groups, "source": number, **position,
                 }
             )  # fmt: skip
     return pl.DataFrame(rows, schema=RECORDED_POSITION)
