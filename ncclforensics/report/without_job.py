@@ -77,7 +77,7 @@ def steps_without_job(run: Frames) -> list[str]:
     if _has_only_benchmarks(run):
         paths = [reading.source.path for reading in run.inputs if run.kinds.get(reading.number)]
         command = shlex.join(["ncclforensics", "check", *(paths if len(paths) <= MOST_PATHS else [])])
-        return [f"see what was measured: `{command}`", *COLLECT_CALLS]
+        return [f"read what was measured: `{command}`", *COLLECT_CALLS]
     if _kinds(run):
         return [*COLLECT_STUCK_HOSTS, *COLLECT_OUTPUT, *COLLECT_CALLS]
     steps = {NO_RANKS_OF_DUMPS: COLLECT_RANKS_OF_DUMPS, NO_RANKS_IN_TEXT: COLLECT_OUTPUT + COLLECT_CALLS}

@@ -395,7 +395,6 @@ def _may_be_in_bootstrap(job: Job) -> bool:
         return False
     steps: dict[Any, int] = defaultdict(int)
     for row in job.milestones:
-        owner = row["host"], row["pid"]
-        steps[owner] = max(steps[owner], BOOTSTRAP_ONLY.index(row["form"]))
-    furthest = [owner for owner, step in steps.items() if step == max(steps.values())]
-    return bool(forms) and len(furthest) > MAJORITY * len(job.rank_ids)
+        steps[row["host"], row["pid"]] = max(steps[row["host"], row["pid"]], BOOTSTRAP_ONLY.index(row["form"]))
+    reached = list(steps.values())
+    return bool(reached) and reached.count(max(reached)) > MAJORITY * len(job.rank_ids)
