@@ -21,7 +21,7 @@ from tests.handlings import KEPT
 pytestmark = pytest.mark.xdist_group("accuracy")  # all renew one file
 EXPECTED = Path(__file__).parent / "expected.json"
 OUTCOMES = list(Outcome)
-HANDLINGS = 3  # with each job
+HANDLINGS = 2  # with each job
 
 
 def jobs() -> list[Case]:
