@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -465,3 +466,19 @@ def test_a_log_that_begins_at_its_last_calls_accuses_no_rank_of_dying(begun: int
     hang = hang_of(logs, tmp_path / "logs")
 
     assert (hang["verdict"], hang["culprits"]) == ("rank-died", [8])
+
+
+@pytest.mark.parametrize(("given", "suspected"), [((1, 3, 7, *range(8, 16)), set()), (range(16), {2})])
+def test_no_host_is_said_to_have_died_of_which_only_some_logs_are_there(
+    given: Iterable[int], suspected: set[int], tmp_path: Path
+) -> None:
+    plan = Plan(nodes=2, tp=4, version="2.30.7", bytes_per_rank=20_000, fault=Fault(FaultKind.KILLED, (2,), "tp"))
+    generate(plan, tmp_path / "whole")
+    logs = {
+        f"nccl_rank{rank}.log": (tmp_path / "whole" / f"nccl_rank{rank}.log").read_bytes().splitlines(keepends=True)
+        for rank in given
+    }
+
+    hang = hang_of(logs, tmp_path / "logs")
+
+    assert set(hang["culprits"]) == suspected

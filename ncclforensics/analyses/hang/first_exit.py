@@ -7,7 +7,8 @@ nodes print the clocks of these, which may differ by more than the ends that the
 from __future__ import annotations
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
-from ncclforensics.analyses.hang.waiting import cite_first_missing_call, one_of_these_died, wait_graph
+from ncclforensics.analyses.hang.wait_sets import wait_graph
+from ncclforensics.analyses.hang.waiting import cite_first_missing_call, one_of_these_died
 from ncclforensics.analyses.job.exit_reports import EXIT, KERNEL
 from ncclforensics.analyses.job.failure_events import LOST
 from ncclforensics.analyses.job.process_exits import ended_text, strongest_reports

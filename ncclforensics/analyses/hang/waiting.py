@@ -12,6 +12,7 @@ from ncclforensics.analyses.hang.message_order import judge_messages_in_order
 from ncclforensics.analyses.hang.ranks_without_log import exclude_waiting_for_absent
 from ncclforensics.analyses.hang.unequal_ends import find_several_ends_of_silent_ranks, have_staggered_ends
 from ncclforensics.analyses.hang.wait_cycle import holds_several, judge_cycle, ranks_in_cycles_without
+from ncclforensics.analyses.hang.wait_sets import placed_waits, wait_graph
 from ncclforensics.analyses.job.exit_reports import CAPTURE, SIGNAL
 from ncclforensics.analyses.job.failure_events import LOST, REMOTE_ERROR
 from ncclforensics.data.names import ranks_text
@@ -23,41 +24,13 @@ FEW_SILENT = 4  # times as many ranks reported an error or an end as went silent
 MODEL_LIMIT = 4  # examined culprits, and model ranks of each
 
 
-def wait_graph(job: Job) -> dict[int, list[tuple[int, ...]]]:
-    """Return rank id -> the sets of ranks it waits for, one for each of its calls."""
-    waits_for_of: dict[int, list[tuple[int, ...]]] = defaultdict(list)
-    for edge in job.waits:
-        waits_for_of[edge["waiter"]].append(edge["waits_for"])
-    return waits_for_of
-
-
-def _placed_waits(job: Job) -> tuple[set[int], dict[int, list[tuple[int, ...]]]]:
-    """Return the ranks that others wait for, and the graph of waits, without ranks whose logs may lack earlier calls.
-
-    A call that they have not made, by their logs, may be among those calls. Where nothing else is known, with them.
-    """
-    unplaced = {(rank_id, key) for rank_id, key, begins_together in job.unplaced if not begins_together}
-    placed: dict[int, tuple[int, ...]] = {}  # of each list of ranks, which the waiters of a call share
-    for edge in job.awaited_calls:
-        ranks = edge["waits_for"]
-        placed[id(ranks)] = tuple(rank_id for rank_id in ranks if (rank_id, edge["key"]) not in unplaced)
-    awaited = {rank_id for ranks in placed.values() for rank_id in ranks}
-    if not awaited or awaited == job.awaited_ranks:
-        return job.awaited_ranks, wait_graph(job)
-    waits_for_of: dict[int, list[tuple[int, ...]]] = defaultdict(list)
-    for edge in job.waits:
-        if ranks := placed[id(edge["waits_for"])]:
-            waits_for_of[edge["waiter"]].append(ranks)
-    return awaited, waits_for_of
-
-
 def find_lost_process(job: Job) -> Diagnosis | None:
     """Find a process that vanished without an error of its own while others lost their connection to it."""
     connection_losses = [event for event in job.failure_events if event["kind"] == LOST and not event["at_exit"]]
     never_complete = [key for key, rows in job.members.items() if not any(row["is_complete"] for row in rows)]
     if not connection_losses or any(job.count_unseen_members(key) for key in never_complete):
         return None  # a rank never joined init: the launcher ended the other processes
-    awaited, waits_for_of = _placed_waits(job)
+    awaited, waits_for_of = placed_waits(job)
     reporting = {event["rank_id"] for event in job.failure_events}
     finished = {row["rank_id"] for row in job.memberships if row["end"] is not None}
     silent_ranks = [rank_id for rank_id in job.rank_ids if rank_id not in reporting and rank_id not in finished]
@@ -103,10 +76,13 @@ def find_lost_process(job: Job) -> Diagnosis | None:
         silent = ranks_text(job.rank_numbers(silent_ranks)) or "some ranks"
         reason = (
             f"other ranks lost a connection, and {silent} stopped printing at different places without an error: one "
-            "of these died, and the logs of the others may only be shorter than their runs"
+            f"of these died{', or a rank without a log' * bool(job.absent)}, and the logs of the others may only be "
+            "shorter than their runs"
         )
         last_lines = [job.last_line(rank_id) for rank_id in silent_ranks[:4]]
-        return one_of_these_died(silent, reason, "context", last_lines)
+        answer = one_of_these_died(silent, reason, "context", last_lines)
+        answer.collect += [f"collect the logs of {ranks_text(job.absent)}"] if job.absent else []
+        return answer
     if not named_ranks and (absent_hosts := _hosts_without_ranks(job, connection_losses)):
         reason = f"ranks lost their connections to {', '.join(absent_hosts)}, and no line here is of a rank there"
         answer = Diagnosis(
@@ -180,9 +156,14 @@ def one_of_these_died(names: str, reason: str, what: str, rows: list[Row]) -> Di
 
 
 def _are_whole_hosts(job: Job, rank_ids: list[int]) -> bool:
-    """Whether these are all ranks of their hosts: then a host stopped."""
-    hosts = {job.rank_ids[rank_id]["host"] for rank_id in rank_ids}
-    return sum(row["host"] in hosts for row in job.rank_ids.values()) == len(rank_ids)
+    """Whether these are all ranks of their hosts, and no rank without a log lies between them: then a host stopped."""
+    numbers: dict[str, list[int]] = defaultdict(list)
+    for rank_id in rank_ids:
+        numbers[job.rank_ids[rank_id]["host"]] += job.rank_numbers([rank_id])
+    spans = [(min(found), max(found)) for found in numbers.values() if found]
+    if any(first < absent < last for first, last in spans for absent in job.absent):
+        return False
+    return sum(row["host"] in numbers for row in job.rank_ids.values()) == len(rank_ids)
 
 
 def _single_rank_beside_hosts(job: Job, culprits: list[int]) -> int | None:
