@@ -22,8 +22,8 @@ DOCUMENTS = ("flight-recorder",)
 ABSENCE = {Category.INCOMPLETE_EVIDENCE, Category.MISSING_RANK}
 
 every_incident = pytest.mark.parametrize("incident", ALL, ids=lambda incident: incident.name)
-some_hangs = pytest.mark.parametrize("incident", sample(HANGS, 4), ids=lambda incident: incident.name)
-other_hangs = pytest.mark.parametrize("incident", sample(HANGS, 3), ids=lambda incident: incident.name)
+some_hangs = pytest.mark.parametrize("incident", sample(HANGS, 6), ids=lambda incident: incident.name)
+other_hangs = pytest.mark.parametrize("incident", sample(HANGS, 5), ids=lambda incident: incident.name)
 
 
 def claims(job: Json, wanted: Json) -> Json:
