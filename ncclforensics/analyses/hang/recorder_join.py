@@ -68,10 +68,11 @@ def _communicator(job: Job, diagnosis: Diagnosis) -> str | None:
     The same order decides which call the diagnosis names.
     """
     recordings = recordings_of(job)
+    blamed = job.numbers_blamed(diagnosis)
     awaited: list[Row] = [
         call
         for rank in sorted(recordings.read)
-        if (call := recordings.blocking(rank)) and set(recordings.targets(rank)) & set(job.numbers_blamed(diagnosis))
+        if (call := recordings.blocking(rank)) and not blamed.isdisjoint(recordings.targets(rank))
     ]
     first = min(awaited, key=lambda call: bool(call["is_p2p"]), default=None)
     return job.communicators_of_groups.get(first["group"]) if first else None

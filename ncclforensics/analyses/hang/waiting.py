@@ -81,7 +81,8 @@ def find_lost_process(job: Job) -> Diagnosis | None:
         )
         last_lines = [job.last_line(rank_id) for rank_id in silent_ranks[:4]]
         answer = one_of_these_died(silent, reason, "context", last_lines)
-        answer.collect += [f"collect the logs of {ranks_text(job.absent)}"] if job.absent else []
+        if job.absent:
+            answer.collect.append(f"collect the logs of {ranks_text(job.absent)}")
         return answer
     if not named_ranks and (absent_hosts := _hosts_without_ranks(job, connection_losses)):
         reason = f"ranks lost their connections to {', '.join(absent_hosts)}, and no line here is of a rank there"
