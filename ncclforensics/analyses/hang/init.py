@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from ncclforensics.analyses.hang.job import Diagnosis, Job, Row, missing_numbers
+from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
 from ncclforensics.analyses.hang.ranks_without_log import judge_cut_logs, judge_unseen_members
 from ncclforensics.analyses.hang.stall import find_stall_evidence, ranks_that_moved_data
 from ncclforensics.analyses.job.failure_events import LOST, NETWORK, REFUSED
+from ncclforensics.analyses.job.rank_numbers import missing_numbers
 from ncclforensics.data.names import ranks_text, shown
 from ncclforensics.data.nccl_sources import is_call_file, is_top_file
 from ncclforensics.data.redaction_rules import EVERYWHERE
@@ -368,13 +369,11 @@ def _judge_bootstrap(job: Job) -> Diagnosis | None:
     ):
         return None
     numbers = job.rank_numbers(job.rank_ids)
-    missing_numbers_between = missing_numbers(max(numbers, default=0), set(numbers))
+    missing = missing_numbers(max(numbers, default=0), set(numbers))
     victims, collect = list(job.rank_ids), COLLECT_BOOTSTRAP
-    if missing_numbers_between and len(missing_numbers_between) < len(numbers):
+    if missing and len(missing) < len(numbers):
         reason = "has no log although the numbers of the files go beyond it, and all other ranks wait in the bootstrap"
-        diagnosis = Diagnosis(
-            "rank-missing", reason, "possible", missing=missing_numbers_between, victims=victims, collect=collect
-        )
+        diagnosis = Diagnosis("rank-missing", reason, "possible", missing=missing, victims=victims, collect=collect)
     else:
         reason = (
             "every rank in these logs waits in the bootstrap; this version of NCCL prints the communicator only later"

@@ -15,6 +15,7 @@ from ncclforensics.analyses.hang.job_rows import PYTORCH_FRAMES, JobRows
 from ncclforensics.analyses.hang.ras_reports import may_be_of
 from ncclforensics.analyses.hang.recorder_roots import Roots, find_roots
 from ncclforensics.analyses.job.calls import describe_calls
+from ncclforensics.analyses.job.rank_numbers import missing_numbers
 
 Row = dict[str, Any]
 Frames = dict[str, pl.DataFrame]
@@ -377,14 +378,6 @@ class Job:
     def has_omission(self, rank_id: int) -> bool:
         """Whether a line in the rank's files says that lines were left out there."""
         return not self.last_omission.keys().isdisjoint(self.process(rank_id)["sources"])
-
-
-MOST_RANKS = 1 << 20  # of a communicator; a line that states more is damaged, and must not fill the memory
-
-
-def missing_numbers(nranks: int, present: set[int]) -> list[int]:
-    """Return the rank numbers of a communicator of `nranks` ranks that are not in `present`."""
-    return sorted(set(range(nranks)) - present) if nranks <= MOST_RANKS else []
 
 
 def all_jobs(frames: Frames) -> list[Job]:

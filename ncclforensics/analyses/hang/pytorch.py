@@ -14,6 +14,7 @@ import polars as pl
 
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
 from ncclforensics.analyses.hang.watchdog_attempts import of_latest_attempt
+from ncclforensics.analyses.job.rank_numbers import numbers_below
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.registry import analysis
@@ -210,7 +211,7 @@ def find_watchdog_timeout(job: Job) -> Diagnosis | None:
     with_sequence = [row for row in rows if row["sequence"] is not None]
     reporting_ranks = {row["rank"] for row in rows}
     numbers = {*(row["rank"] for row in job.rank_ids.values()), *job.absent} - {None}
-    numbers |= set(range(max(reporting_ranks, default=0)))  # a rank number implies all lower ones
+    numbers |= set(numbers_below(max(reporting_ranks, default=0)))  # a rank number implies all lower ones
     # The line of a time-out names no group, so a rank whose status line is missing may stand in another group.
     timed_out = {row["rank"] for row in job.timeouts if row["has_timed_out"]}
     silent = numbers - reporting_ranks - timed_out

@@ -16,6 +16,7 @@ from typing import Any
 
 import polars as pl
 
+from ncclforensics.analyses.job.rank_numbers import numbers_below
 from ncclforensics.analyses.job.recorder_attempts import LONG_AFTER
 from ncclforensics.analyses.job.recorder_groups import WORLD
 from ncclforensics.data.torch_calls import SYMMETRIC, WATCHED_LIBRARIES
@@ -76,7 +77,8 @@ class Recordings:
         listed: dict[str, list[int]] = {}
         for group, rows in self.positions.items():
             known = next((row["members"] for row in rows.values() if row["members"]), None)
-            listed[group] = list(known) if known else [*range(max(rows) + 1)] if group == WORLD else sorted(rows)
+            shown = [*numbers_below(max(rows) + 1)] if group == WORLD else sorted(rows)
+            listed[group] = list(known) if known else shown
         return listed
 
     def is_listed(self, group: str) -> bool:

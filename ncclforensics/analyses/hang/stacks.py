@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from ncclforensics.analyses.hang.job import Diagnosis, Job, Row
 from ncclforensics.analyses.hang.recorder_diagnosis import diagnose
 from ncclforensics.analyses.job.counted_calls import INSPECTOR
+from ncclforensics.analyses.job.rank_numbers import numbers_below
 from ncclforensics.data.names import count_of, ranks_text
 from ncclforensics.data.stack_classes import (
     BACKWARD,
@@ -165,7 +166,7 @@ def _judge_calls(job: Job, rows: list[Row]) -> Diagnosis:
 def _ranks_without_stack(job: Job) -> list[int]:
     """Return the numbers of known ranks of which there is no stack; a number implies all lower ones."""
     numbers = job.rank_numbers(row["rank_id"] for row in job.stacks)
-    known = {*job.rank_numbers(job.rank_ids), *job.absent, *range(max(numbers, default=-1) + 1)}
+    known = {*job.rank_numbers(job.rank_ids), *job.absent, *numbers_below(max(numbers, default=-1) + 1)}
     return sorted(known - set(numbers))
 
 

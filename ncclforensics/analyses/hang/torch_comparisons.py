@@ -5,6 +5,7 @@ from __future__ import annotations
 from ncclforensics.analyses.hang import pytorch
 from ncclforensics.analyses.hang.job import Diagnosis, Job
 from ncclforensics.analyses.hang.torch_diagnosis import cite, diagnose, in_job, numbers_in_job, ranks_with_output
+from ncclforensics.analyses.job.rank_numbers import numbers_below
 from ncclforensics.analyses.job.torch_text import (
     COMPARED,
     compared_calls,
@@ -75,7 +76,7 @@ def _find_model_shapes(job: Job) -> Diagnosis | None:
     reporting = sorted({row["group_rank"] for row in rows if row["group_rank"] is not None})
     reference = rows[0]["other_rank"]
     shown_ranks = ranks_with_output(job) | set(reporting)
-    others = set(range(max(shown_ranks, default=0) + 1)) - {reference}
+    others = set(numbers_below(max(shown_ranks, default=0) + 1)) - {reference}
     has_one_shape = len({row["shape"] for row in rows}) == 1
     outliers: list[int] = []
     if numbers is None and others <= shown_ranks:

@@ -14,6 +14,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.analyses.job.communicator_ids import Member
+from ncclforensics.analyses.job.rank_numbers import missing_numbers
 from ncclforensics.analyses.job.restarts import since_restart
 from ncclforensics.frames.columns import OWNER
 from ncclforensics.frames.registry import analysis
@@ -33,6 +34,8 @@ CALLS_WITHOUT_INIT = {
 }
 
 Row = dict[str, Any]
+# A communicator of which ranks are missing: its key, the ranks that are known, and their processes.
+Vacancy = tuple[str, set[int | None], set[tuple[str, int]]]
 
 
 @analysis(CALLS_WITHOUT_INIT, of=("call_template",))
@@ -96,36 +99,34 @@ def inferred_members(streams: pl.DataFrame, members: list[Member], processes: li
     return found
 
 
-def _vacancies(members: list[Member]) -> dict[int, list[tuple[str, set[int], set[tuple[str, int]]]]]:
-    """Size -> its communicators of which ranks are missing: key, these ranks, and the processes of the others."""
+def _vacancies(members: list[Member]) -> dict[int, list[Vacancy]]:
+    """Size -> its communicators of which ranks are missing."""
     ranks: dict[tuple[int, str], set[int | None]] = defaultdict(set)
     owners: dict[tuple[int, str], set[tuple[str, int]]] = defaultdict(set)
     for m in members:
         ranks[m.nranks, m.key].add(m.rank)
         owners[m.nranks, m.key].add(m.owner)
-    vacancies: dict[int, list[tuple[str, set[int], set[tuple[str, int]]]]] = defaultdict(list)
-    for nranks, key in ranks:
-        if free := set(range(nranks)) - ranks[nranks, key]:
-            vacancies[nranks].append((key, free, owners[nranks, key]))
+    vacancies: dict[int, list[Vacancy]] = defaultdict(list)
+    for (nranks, key), taken in ranks.items():
+        if len(taken - {None}) < nranks:
+            vacancies[nranks].append((key, taken, owners[nranks, key]))
     return vacancies
 
 
-def _joined(
-    row: Row,
-    vacancies: list[tuple[str, set[int], set[tuple[str, int]]]],
-    hints: dict[tuple[str, int], int | None],
-) -> Member | None:
+def _joined(row: Row, vacancies: list[Vacancy], hints: dict[tuple[str, int], int | None]) -> Member | None:
     """The member that a process is of a communicator whose Init lines other processes show; None if that is open."""
     owner = (row["host"], row["pid"])
-    vacant = [(key, free) for key, free, owners in vacancies if owner not in owners]
+    vacant = [(key, taken) for key, taken, owners in vacancies if owner not in owners]
     if len(vacant) != 1:
         return None
-    key, free = vacant[0]
+    key, taken = vacant[0]
     hint = hints.get(owner)
-    if hint not in free and len(free) > 1:
+    if hint is not None and 0 <= hint < row["nranks"] and hint not in taken:
+        return _member(row, key, hint)
+    if row["nranks"] - len(taken) > 1:
         return None
-    rank = hint if hint in free else next(iter(free))
-    return _member(row, key, rank)
+    free = missing_numbers(row["nranks"], taken)
+    return _member(row, key, free[0]) if len(free) == 1 else None
 
 
 def _member(row: Row, key: str, rank: int | None) -> Member:

@@ -296,5 +296,8 @@ def cuda_kernels_need_more_shared_memory(
     failed = lines.join(refused_launch.unique(), on=OWNER, how="semi").filter(lowered)
     for rows, certainty in ((lines.filter(~lowered), "certain"), (failed, "likely")):
         for (needed, limit), same in rows.group_by("bytes", "limit_bytes", maintain_order=True):
-            title = f"NCCL's kernels need {needed:,} bytes of shared memory, and the GPU of {{processes}} has {limit:,}"
+            gpu = "the GPU of {processes} has"
+            title = f"NCCL's kernels need more shared memory than {gpu}"
+            if needed is not None and limit is not None:  # the line was not cut
+                title = f"NCCL's kernels need {needed:,} bytes of shared memory, and {gpu} {limit:,}"
             yield group_finding(same, rank, title, "this release of NCCL does not know such GPUs", certainty)
