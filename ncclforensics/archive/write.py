@@ -11,6 +11,7 @@ import polars as pl
 
 from ncclforensics import __version__
 from ncclforensics.archive import manifest, parquet, small_frames
+from ncclforensics.data.names import NO_KIND
 from ncclforensics.frames.protocol import Frames
 from ncclforensics.frames.registry import analyses
 from ncclforensics.parsing.parser import COUNTS
@@ -81,7 +82,7 @@ def _input(report: Report, number: int) -> dict[str, Any]:
     counted = {row["source"]: row for row in report.run.tally.to_dicts()}.get(number, {})
     return {
         "path": reading.source.path,
-        "kind": report.run.kinds.get(number, "application"),
+        "kind": report.run.kinds.get(number, NO_KIND),
         "bytes": reading.source.size,
         "sha256": report.hashes.get(number, ""),
         **{name: counted.get(name, 0) for name in COUNTS},

@@ -43,6 +43,7 @@ VERDICTS = (
     "undecidable",
     "no-hang",
 )
+NO_KIND = "application"  # the contract's `inputs[].kind` of an input without a line of a known format
 CERTAINTIES = ("certain", "likely", "possible")
 
 

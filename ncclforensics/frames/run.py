@@ -14,6 +14,7 @@ import polars as pl
 
 from ncclforensics.archive import parquet
 from ncclforensics.archive.restore import SavedInputs
+from ncclforensics.data.names import NO_KIND
 from ncclforensics.data.settings import Settings
 from ncclforensics.errors import BrokenFrameError, Defect, ForensicsError, own_place
 from ncclforensics.formats import all_formats
@@ -142,7 +143,8 @@ class Run:
     def kinds(self) -> dict[int, str]:
         """Number of an input -> the contract's `inputs[].kind`, of inputs with any line of a known format."""
         if self._saved:
-            return {number: entry["kind"] for number, entry in enumerate(self._saved.inputs)}
+            kinds = ((number, entry["kind"]) for number, entry in enumerate(self._saved.inputs))
+            return {number: kind for number, kind in kinds if kind != NO_KIND}
         return {
             source: kind
             for form in all_formats().values()

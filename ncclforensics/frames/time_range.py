@@ -71,7 +71,7 @@ def as_time(text: pl.Expr, year: int) -> pl.Expr:
     """Parse a time in any of the known formats; null where it is none. `year` completes times without a year."""
 
     def read(printed: pl.Expr, form: str) -> pl.Expr:
-        return printed.str.strptime(pl.Datetime("us"), form, strict=False)
+        return of_this_era(printed.str.strptime(pl.Datetime("us"), form, strict=False))
 
     # PyTorch omits the leading zero of the month; unpadded, 101 would be read as the first of October.
     padded = pl.when(text.str.find(" ", literal=True) == len("813")).then("0" + text).otherwise(text)
@@ -87,7 +87,12 @@ def as_time(text: pl.Expr, year: int) -> pl.Expr:
 
 def as_utc(text: pl.Expr) -> pl.Expr:
     """Parse a time that is printed with its zone, into UTC; null where none is."""
-    return text.str.strptime(pl.Datetime("us", "UTC"), "%+", strict=False).dt.replace_time_zone(None)
+    return of_this_era(text.str.strptime(pl.Datetime("us", "UTC"), "%+", strict=False).dt.replace_time_zone(None))
+
+
+def of_this_era(time: pl.Expr) -> pl.Expr:
+    """Null where the year of a time is damaged: Python knows the years 1 to 9999, and a time may be moved by one."""
+    return pl.when(time.dt.year().is_between(2, 9998)).then(time)
 
 
 def elapsed(time: pl.Expr, since: datetime) -> pl.Expr:

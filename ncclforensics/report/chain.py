@@ -13,7 +13,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.analyses.hang.stacks import BY_STACKS, describe_stacks
-from ncclforensics.data.names import operation_text
+from ncclforensics.data.names import NO_KIND, operation_text
 from ncclforensics.report.build import Report
 from ncclforensics.report.condensed_lines import condensed, cut
 from ncclforensics.rules.finding import Category, Finding, Line, Role, Severity
@@ -109,4 +109,4 @@ def _link(report: Report, text: str, role: Role, finding: Finding) -> Link:
 
 
 def _kind(report: Report, line: Line) -> str:
-    return report.run.kinds.get(line.source, "application")
+    return report.run.kinds.get(line.source, NO_KIND)

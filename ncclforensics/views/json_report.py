@@ -11,7 +11,7 @@ import polars as pl
 
 from ncclforensics import __version__
 from ncclforensics.analyses.fabric.counters import PORT, dump_of
-from ncclforensics.data.names import INVISIBLE
+from ncclforensics.data.names import INVISIBLE, NO_KIND
 from ncclforensics.parsing.parser import COUNTS
 from ncclforensics.report.build import Report, Row, operation
 from ncclforensics.report.chain import Link, chain
@@ -101,7 +101,7 @@ def inputs(report: Report) -> list[Row]:
         rows.append(
             {
                 "path": reading.source.path,
-                "kind": report.run.kinds.get(reading.number, "application"),
+                "kind": report.run.kinds.get(reading.number, NO_KIND),
                 "bytes": reading.source.size,
                 "bytes_read": reading.bytes_read,
                 "lines": sum(counts.values()),

@@ -31,8 +31,7 @@ def coverage(report: Report) -> Text:
         for noun in nouns()
         if (count := _count(report.run, noun))
     ]
-    kinds = {*report.run.kinds.values()} - {"application"}
-    lines = "NCCL lines" if "nccl-log" in kinds else "known lines"
+    lines = "NCCL lines" if "nccl-log" in report.run.kinds.values() else "known lines"
     if seen:
         of_hosts = f" on {hosts} host{'s' * (hosts != 1)}" * bool(hosts)
         counted = f"{'at least ' * is_least}{seen}{of_world} rank{'s' * (seen != 1 or bool(of_world))}"

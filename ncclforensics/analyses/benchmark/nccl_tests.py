@@ -13,6 +13,7 @@ from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.registry import analysis
 from ncclforensics.parsing.templates import distinct_rows
 
+MOST_ELEMENTS = 2.0**53  # of a buffer; a row that counts more is damaged
 FIGURES = ("time", "algbw", "busbw", "wrong")
 MEASUREMENT = {
     "benchmark": pl.Int32(),
@@ -103,7 +104,7 @@ def measurement(
         .join(units, on="benchmark", how="left")
         .with_columns(
             time_us=pl.when(in_ms.fill_null(False)).then(1000 * pl.col("time")).otherwise("time"),
-            wrong=pl.when(pl.col("checked") == "#wrong").then(checked),
+            wrong=pl.when((pl.col("checked") == "#wrong") & (checked <= MOST_ELEMENTS)).then(checked),
             deviation=pl.when(pl.col("checked") != "#wrong").then(checked),
         )
         .sort(*table_row_key, pl.col("half") == IN_PLACE)
@@ -157,7 +158,7 @@ def benchmark(
         by_frame["test_device"]
         .group_by("benchmark")
         .agg(
-            text_of("host").unique().sort().alias("hosts"),
+            text_of("host").drop_nulls().unique().sort().alias("hosts"),
             pl.col("gpu").unique().sort().alias("gpus"),
             listed_devices=pl.len().cast(pl.Int64),
             communicators=pl.col("group").n_unique().cast(pl.Int64),

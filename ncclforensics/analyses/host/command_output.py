@@ -7,7 +7,7 @@ import polars as pl
 from ncclforensics.data.host_counters import LOCAL_TOOLS
 from ncclforensics.frames.columns import text_of
 from ncclforensics.frames.registry import analysis
-from ncclforensics.frames.time_range import as_time
+from ncclforensics.frames.time_range import as_time, of_this_era
 from ncclforensics.parsing.templates import distinct_rows
 
 OUTPUT_KEY = ["source", "launcher_rank", "launcher_node"]  # lines with equal values may be one output
@@ -64,9 +64,11 @@ def _date(text: pl.Expr) -> pl.Expr:
     half, year = words.list.get(4, null_on_oob=True), words.list.last()
     of_24_hours = pl.concat_str([words.list.head(4).list.join(" "), year], separator=" ")
     of_12_hours = pl.concat_str([day, clock, half, year], separator=" ")
-    return pl.coalesce(
-        of_12_hours.str.strptime(pl.Datetime("us"), DATE_12_HOURS, strict=False),
-        of_24_hours.str.strptime(pl.Datetime("us"), DATE, strict=False),
+    return of_this_era(
+        pl.coalesce(
+            of_12_hours.str.strptime(pl.Datetime("us"), DATE_12_HOURS, strict=False),
+            of_24_hours.str.strptime(pl.Datetime("us"), DATE, strict=False),
+        )
     )
 
 
