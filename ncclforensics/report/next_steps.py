@@ -186,7 +186,7 @@ def _culprits_by_place(run: Frames, row: Row) -> dict[str, list[Row]]:
     unknown = [process for process in processes if process["pid"] is None and _host_of(process) in places]
     if len(unknown) > 1:  # what to run is the same on the host of each
         for process in unknown:
-            del places[_host_of(process)]
+            places.pop(_host_of(process), None)  # two processes may take themselves for one rank
         places[f"the hosts of {ranks_text(process['rank'] for process in unknown)}"] = unknown
     return dict(places)
 
