@@ -118,12 +118,13 @@ def _completed(known: Row | None, status: Row) -> Row:
     return {"completed": max(reported, 0) if is_overwritten else known["completed"], "is_overwritten": is_overwritten}
 
 
-def _names_of_ids(known: dict[int, str], ids: list[int], groups: dict[str, Row]) -> dict[int, str]:
+def _names_of_ids(known: dict[int, str], numbers: list[int | None], groups: dict[str, Row]) -> dict[int, str]:
     """Name of the process group of each of a process's own numbers.
 
     Both count up with each group that is made: where the names are numbers, as many as the ids, their orders agree.
     """
-    if all(pg_id in known for pg_id in ids) or len(ids) != len(groups) or not all(map(str.isdigit, groups)):
+    ids = [pg_id for pg_id in numbers if pg_id is not None]
+    if all(pg_id in known for pg_id in ids) or len(ids) != len(groups) or not all(map(str.isdecimal, groups)):
         return known
     paired = dict(zip(sorted(ids), sorted(groups, key=int), strict=True))
     return paired if all(paired.get(pg_id, name) == name for pg_id, name in known.items()) else known
