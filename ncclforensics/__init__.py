@@ -28,6 +28,7 @@ def analyze(
     *,
     full: bool = False,
     everything: bool = False,
+    every_call: bool = False,
     select: Iterable[str] = (),
     ignore: Iterable[str] = (),
     rank_from: str | None = None,
@@ -43,10 +44,12 @@ def analyze(
 
     `paths`: a file, a folder, a glob or a saved run, or several of them.
     `full`: read every byte instead of windows at both ends of each file. `everything`: also run all rules, not only
-    those on a hang. `select`, `ignore`: names of rules or categories, to run only these or to skip them.
-    `rank_from`: a pattern that finds a rank in a path. `selection`: what the report shows; verdicts use
-    all ranks. `since`, `until`: use only lines printed between these times; reads every byte. `since_look`: a saved
-    run of the same logs from earlier, or what was seen then; if no rank has made a call since, the job stands still.
+    those on a hang. `every_call`: keep every call; else, of more than 1.5 GB of logs, a full read keeps those at both
+    ends of each file, and all lines that are no calls, so that memory is bounded.
+    `select`, `ignore`: names of rules or categories, to run only these or to skip them. `rank_from`: a pattern that
+    finds a rank in a path. `selection`: what the report shows; verdicts use all ranks. `since`, `until`: use only lines
+    printed between these times; reads every byte. `since_look`: a saved run of the same logs from earlier, or what was
+    seen then; if no rank has made a call since, the job stands still.
     `settings`: what the machines of the site should have, thresholds, and which rules `everything` means; the command
     line reads them from ncclforensics.toml. `on`: a Dask cluster that reads and parses the logs, `dask://HOST:PORT`; it
     reads every byte. `progress` is called with the bytes parsed so far and the total.
@@ -59,7 +62,7 @@ def analyze(
     from ncclforensics.frames.run import limit_threads
     from ncclforensics.frames.time_range import TimeRange, parse_time
     from ncclforensics.inputs import sources
-    from ncclforensics.inputs.read_policy import ReadPolicy
+    from ncclforensics.inputs.read_policy import EVERY_CALL, ReadPolicy
     from ncclforensics.report.build import build_report
     from ncclforensics.report.earlier_look import read_earlier_look
     from ncclforensics.rules.registry import select_rules
@@ -86,11 +89,16 @@ def analyze(
         with connected(on) as (executor, threads):
             found = read_apart(found, executor, threads, parsed)
     reads_whole = full or everything or time_range is not None
+    length = sum(source.size for source in found if source.seekable and not source.saved)
     policy = ReadPolicy(full=True) if reads_whole else ReadPolicy.of_windows(len(found))
+    if reads_whole and length > EVERY_CALL and not (every_call or time_range):
+        policy = ReadPolicy.of_long_logs(len(found))
     run = open_run(found, policy, time_range=time_range, settings=settings, progress=parsed)
 
     def judge() -> PrintedReport:
         run.read_until_decided()
+        if policy.full:
+            run.read_rest()
         report = build_report(run, selection, rules, earlier_look)
         report.time_range = time_range
         return PrintedReport.of(report)

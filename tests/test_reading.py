@@ -20,11 +20,12 @@ from ncclforensics.cli import main
 from ncclforensics.formats import nccl
 from ncclforensics.frames.open_run import open_run
 from ncclforensics.frames.run import Run
-from ncclforensics.inputs import lines
+from ncclforensics.inputs import lines, read_policy
 from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.sources import find
 from ncclforensics.inputs.windows import InputReader
 from ncclforensics.parsing.parser import parse
+from ncclforensics.simulate.generate import Fault, FaultKind, Plan, generate
 from ncclforensics.views.json_report import as_object
 from tests.budget import examples
 from tests.incidents import INCIDENTS
@@ -82,6 +83,13 @@ def spoken(run: Run) -> list[tuple[object, ...]]:
     return stretches.sort("source", "pid").rows()
 
 
+def texts_of(run: Run, name: str) -> list[tuple[int, str]]:
+    """The lines of a frame: their numbers and texts."""
+    places = list(run[name].select("source", "line").iter_rows())
+    quotes = run.quote(places)
+    return [quotes[place] for place in places]
+
+
 def all_lines(pieces: Iterator[pl.DataFrame]) -> list[int]:
     return [line for piece in pieces for line in piece["line"]]
 
@@ -105,6 +113,24 @@ def test_growing_windows_give_the_rows_of_a_full_read(data: bytes, window: int, 
         assert everything(grown) == everything(whole)
         assert grown.tally.rows() == whole.tally.rows()
         assert grown["source"].rows() == whole["source"].rows()
+
+
+@given(data=TEXTS, window=st.integers(1, 500), chunk=st.integers(1, 500))
+@examples(13)
+def test_reading_through_leaves_out_nothing_but_calls(data: bytes, window: int, chunk: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = written(Path(folder) / "rank0.log", data)
+        whole = run_of(path)
+        through = run_of(path, policy=replace(tiny(window, chunk), full=True, every_call=False))
+
+        through.read_rest()
+
+        assert through.tally.rows() == whole.tally.rows()
+        assert through.inputs[0].lines_read == whole.inputs[0].lines_read
+        for name in FRAMES[1:]:
+            assert texts_of(through, name) == texts_of(whole, name)
+        windows = run_of(path, policy=tiny(window, chunk))
+        assert texts_of(through, "operation") == texts_of(windows, "operation")
 
 
 @given(
@@ -322,3 +348,22 @@ def test_reports_among_the_logs_are_skipped(tmp_path: Path) -> None:
 
     assert [given["problems"] for given in again["inputs"][-5:]] == [["is a report of this program, skipped"]] * 5
     assert again["hang"] == alone["hang"]
+
+
+@pytest.mark.parametrize("version", ["2.21.5", "2.27.7"])
+@pytest.mark.parametrize("kind", [FaultKind.LAGGING, FaultKind.KILLED, FaultKind.NETWORK_LOST])
+def test_long_logs_are_judged_as_if_every_call_was_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: FaultKind, version: str
+) -> None:
+    generate(Plan(nodes=2, tp=4, version=version, bytes_per_rank=100_000, fault=Fault(kind, (5,), "world")), tmp_path)
+    every_call = analyze([tmp_path], everything=True)
+    monkeypatch.setattr(read_policy, "EVERY_CALL", 0)
+    monkeypatch.setattr(read_policy, "LONGEST_WINDOW", 4000)
+
+    of_long_logs = analyze([tmp_path], everything=True)
+
+    assert any(reader.is_read_through for reader in of_long_logs.run.inputs)
+    wanted, found = as_object(every_call), as_object(of_long_logs)
+    for finding in wanted["findings"] + found["findings"]:
+        del finding["detail"]  # it counts all calls of a process
+    assert {**found, "tool": None} == {**wanted, "tool": None}

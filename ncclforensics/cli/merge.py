@@ -36,7 +36,13 @@ def merge(
         if not source.saved and not source.problem:
             raise UsageError(f"{source.path} is no saved run: `ncclforensics save` makes one of logs")
     report = load_report(
-        paths, full=True, everything=True, hashed=True, settings=configure(config, quiet=quiet), quiet=quiet
+        paths,
+        full=True,
+        everything=True,
+        every_call=True,
+        hashed=True,
+        settings=configure(config, quiet=quiet),
+        quiet=quiet,
     )
     write.save(report, output)
     if report.defects:

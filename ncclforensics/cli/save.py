@@ -39,6 +39,7 @@ def save(
         paths,
         full=True,
         everything=True,
+        every_call=True,
         hashed=True,
         rank_from=rank_from,
         on=on,

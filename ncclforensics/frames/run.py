@@ -111,6 +111,16 @@ class Run:
     def read_on(self, wanted: pl.DataFrame) -> None:
         """Read more of the inputs named in `wanted` (columns `source`, `reach`: head, tail or all)."""
         self._records.read_more({int(row["source"]): str(row["reach"]) for row in wanted.iter_rows(named=True)})
+        self._forget()
+
+    def read_rest(self) -> None:
+        """Read what lies between windows, and keep all of it but calls: after this, windows do not grow any more."""
+        if any(reader.is_windowed and not reader.is_whole for reader in self.inputs):
+            self._records.read_rest()
+            self._forget()
+
+    def _forget(self) -> None:
+        """Forget what was computed of fewer lines."""
         self._frames.clear()
         for name in ("_process_names", "_ends", "kinds"):
             self.__dict__.pop(name, None)

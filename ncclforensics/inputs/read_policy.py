@@ -11,6 +11,10 @@ from ncclforensics.inputs.lines import CHUNK
 WINDOW = 64 << 10  # bytes
 # What the windows of all files hold together, in bytes; where there are more files, each gets smaller windows.
 WINDOWS = 2 * 2048 * WINDOW
+# Bytes of logs up to which a full read keeps every call, at up to 0.3 bytes each; of longer ones, those in windows that
+# together hold an eighth of this.
+EVERY_CALL = 1_500_000_000
+LONGEST_WINDOW = CHUNK
 SMALLEST_WINDOW = 16 << 10  # bytes; most often enough for the init of a rank
 SAMPLE = 32 << 10  # bytes at each end by which formats are detected
 MOST_THREADS = 8  # each holds a batch of lines in memory
@@ -25,6 +29,7 @@ class ReadPolicy:
     """Sizes that decide how inputs are read and parsed; none of them changes what is found in bytes that were read."""
 
     full: bool = False  # read every byte instead of windows at both ends of each file
+    every_call: bool = True  # where all is read: keep every call, or those in windows, which are read first
     window: int = WINDOW  # bytes first read at each end of a file
     small_file: int = 4 * WINDOW  # bytes; a file up to this size is read whole
     sample: int = SAMPLE  # bytes at each end by which the format of a file is detected
@@ -41,3 +46,9 @@ class ReadPolicy:
         """The policy for so many files: the more there are, the less is read at first of each."""
         window = min(max(WINDOWS // (2 * max(files, 1)), SMALLEST_WINDOW), WINDOW)
         return cls(window=window, small_file=4 * window, sample=window // 2)
+
+    @classmethod
+    def of_long_logs(cls, files: int) -> ReadPolicy:
+        """The policy for reading logs of more than EVERY_CALL bytes whole."""
+        window = min(max(EVERY_CALL // (16 * max(files, 1)), SMALLEST_WINDOW), LONGEST_WINDOW)
+        return cls(full=True, every_call=False, window=window, small_file=4 * window, sample=SAMPLE)

@@ -35,6 +35,7 @@ class InputReader:
     policy: ReadPolicy = field(default_factory=ReadPolicy)
     problems: list[str] = field(default_factory=list)
     is_whole: bool = False
+    is_read_through: bool = False  # every line was read; of calls between the windows, nothing is kept
     is_cut: bool = False  # the last line has no `\n`
     is_binary: bool = False
     is_document: bool = False  # one JSON object or value instead of lines: `line` is the number of a record
@@ -54,7 +55,9 @@ class InputReader:
     @property
     def bytes_read(self) -> int:
         """Bytes of the file that were looked at."""
-        return self.source.size if self.is_whole else self.head_stop + self.source.size - self.tail_start
+        if self.is_whole or self.is_read_through:
+            return self.source.size
+        return self.head_stop + self.source.size - self.tail_start
 
     @property
     def is_windowed(self) -> bool:
@@ -87,6 +90,10 @@ class InputReader:
     def finish(self) -> Iterator[Lines]:
         """Read everything between the windows."""
         yield from self._with_errors_reported(self._grow(self.source.size, 0))
+
+    def rest(self) -> Iterator[Lines]:
+        """Read the lines between the windows, which do not grow any more."""
+        yield from self._with_errors_reported(self._between())
 
     def read_document(self) -> bytes:
         """Read all bytes, as far as possible; damage is added to `problems`."""
@@ -184,7 +191,9 @@ class InputReader:
         is_small = self.source.size <= self.policy.small_file
         if self.export is not None:
             yield self._read_export(self.export)
-        elif self.policy.full or not self.source.seekable or self.source.is_part or is_small:
+        elif (
+            (self.policy.full and self.policy.every_call) or not self.source.seekable or self.source.is_part or is_small
+        ):
             yield from self._read_whole()
         else:
             self.tail_start = self.source.size
@@ -280,6 +289,13 @@ class InputReader:
                 self.tail_lines += lines.count(rows)
         self.is_whole = self.head_stop >= self.tail_start
 
+    def _between(self) -> Iterator[Lines]:
+        with self.source.open() as stream:
+            middle = lines.ByteRange(stream, self.head_stop, self.tail_start)
+            for rows in lines.blocks(middle, self.number, self.policy.chunk, self.head_lines + 1):
+                yield self._counted(rows)
+        self.is_read_through = True
+
     def _stretch(
         self, stream: io.BufferedIOBase, start: int, stop: int, *, is_tail: bool = False
     ) -> lines.Stretch | None:
@@ -325,7 +341,7 @@ class InputReader:
                 total = self._count_lines()
                 numbers = {line: number if number > 0 else total + 1 + number for line, number in in_file.items()}
             with self.source.open() as stream:
-                if total and min(numbers.values()) > self.head_lines:  # all of them stand in the window at the tail
+                if total and min(numbers.values()) > total - self.tail_lines:  # all stand in the window at the tail
                     stream.seek(self.tail_start)
                     skipped = total - self.tail_lines
                 for number, text in _numbered(stream, {number - skipped for number in numbers.values()}):

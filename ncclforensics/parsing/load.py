@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
@@ -23,6 +24,7 @@ from ncclforensics.parsing.repeated_lines import no_repeats
 from ncclforensics.parsing.templates import EncodedRows
 from ncclforensics.parsing.workers import ParallelParser
 
+CALLS = ("operation", "replay")  # frames that grow with the length of a job
 SAMPLED_TOGETHER = 64  # inputs
 FEW_INPUTS = 16
 Progress = Callable[[int], None]  # called with the bytes parsed since the last call
@@ -46,12 +48,15 @@ class Records:
         self.calls_between: dict[int, list[tuple[int, str, int | None]]] = {}  # by input
         self._events: dict[str, AlikeRows] = {}  # parsed frame -> what bounds it, if it is one of events
         self._formats: dict[int, InputFormat] = {}
+        self._is_between_windows = False  # what is parsed now stands there
         self.defects: list[Defect] = []  # of reading and parsing; analyses and rules add theirs
         self._parser = ParallelParser(self.dialect, policy, self.add, progress, self.inputs, self.defects)
         self._partly_read: dict[int, tuple[DocumentReader, int]] = {}  # documents: how they are read, records read
 
     def add(self, parsed: Parsed) -> None:
         """Add what was parsed of some lines."""
+        if self._is_between_windows:
+            parsed = replace(parsed, encoded=None, frames={k: v for k, v in parsed.frames.items() if k not in CALLS})
         self.tallies.append(parsed.tally)
         self.speakers.append(parsed.speakers)
         self.repeated_lines += [parsed.repeated] if parsed.repeated.height else []
@@ -167,6 +172,13 @@ class Records:
             self._add_records(self.inputs[number], found.records(self.inputs[number].read_document()), known)
         readers = self._lines_of([reader for reader in self.inputs if reader.number in reach])
         self._parse(readers, more, {number: end == "all" for number, end in reach.items()})
+
+    def read_rest(self) -> None:
+        """Read what lies between the windows, and keep all of it but calls; no window grows after that."""
+        readers = self._lines_of([reader for reader in self.inputs if reader.is_windowed and not reader.is_whole])
+        self._is_between_windows = True
+        self._parse(readers, InputReader.rest, dict.fromkeys((reader.number for reader in readers), True))
+        self._is_between_windows = False
 
     def count_calls(self, pointers: Mapping[int, Sequence[str]]) -> None:
         """Count the calls between the windows: number of an input -> pointers of its communicators.

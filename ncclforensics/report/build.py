@@ -93,7 +93,9 @@ class Report:
 
     def cited(self, source: int, line: int) -> Row:
         """Return path, line and text of one line; the text is empty unless the line was cited."""
-        true_line, text = self.quotes.get((source, line), (line if line > 0 else None, ""))
+        reader = self.run.inputs[source]
+        known = line if line > 0 else line + reader.lines_read + 1 if reader.is_read_through else None
+        true_line, text = self.quotes.get((source, line), (known, ""))
         return {"path": self.run.inputs[source].source.path, "line": true_line, "text": text}
 
     def cite(self, lines: Iterable[Line]) -> None:

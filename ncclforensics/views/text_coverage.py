@@ -25,7 +25,8 @@ def coverage(report: Report) -> Text:
     hosts = 0 if known.null_count() or len(printed_hosts(known)) < len(known) else len(known)
     jobs, files = len(report.verdicts), len(report.run.inputs)
     of_world = "" if jobs > 1 else _size_text(report, seen, world)
-    partly = sum(not reading.is_whole and not reading.problems for reading in report.run.inputs)
+    partly = [reading for reading in report.run.inputs if not reading.is_whole and not reading.problems]
+    of_calls = "calls of " * any(reading.is_read_through for reading in partly)
     items = [
         f"{count} {noun.singular if count == 1 else noun.plural}"
         for noun in nouns()
@@ -38,7 +39,7 @@ def coverage(report: Report) -> Text:
         items.append(f"{counted}{f' in {jobs} jobs' * (jobs > 1)}{of_hosts}")
     items += [
         *_version_items(report),
-        f"{files} file{'s' * (files != 1)}" + (f", {partly} read at both ends only" if partly else ""),
+        f"{files} file{'s' * (files != 1)}" + (f", {of_calls}{len(partly)} read at both ends only" if partly else ""),
         f"{nccl:,} {lines if nccl > 1 else lines.removesuffix('s')}" + _recognised_text(tally["recognised"] or 0, nccl)
         if nccl
         else "no NCCL lines",

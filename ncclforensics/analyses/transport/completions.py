@@ -70,8 +70,12 @@ def completion_error(
     operation: pl.DataFrame,
     member: pl.DataFrame,
     rank: pl.DataFrame,
+    source: pl.DataFrame,
 ) -> pl.DataFrame:
-    """One row per completion with an error, in the order of lines."""
+    """One row per completion with an error, in the order of lines.
+
+    `calls` is null where a part of the log was not read: how many calls came before is then unknown.
+    """
     printed_time = as_time(pl.coalesce(text_of("stamp"), text_of("launcher_time")), NO_YEAR)
     of_nccl = failure.filter(pl.col("form").is_in(COMPLETIONS)).select(
         *OWNER,
@@ -104,8 +108,10 @@ def completion_error(
         pos="pos",
     )
     errors = pl.concat([of_nccl, of_ucx], how="vertical_relaxed").sort("pos")
-    calls = operation.select(*OWNER, "pos").join(errors.select(OWNER).unique(), on=OWNER, how="semi")
-    counted = calls.sort("pos").with_columns(calls=pl.int_range(1, pl.len() + 1).over(OWNER))
+    calls = operation.select(*OWNER, "pos", "source").join(errors.select(OWNER).unique(), on=OWNER, how="semi")
+    is_counted = pl.col("source").is_in(source.filter("is_whole")["source"].implode()).all().over(OWNER)
+    numbered = calls.sort("pos").with_columns(calls=pl.int_range(1, pl.len() + 1).over(OWNER))
+    counted = numbered.select(*OWNER, "pos", calls=pl.when(is_counted).then("calls"))
     failed_over = failover.filter(pl.col("form").is_in(SURVIVED_FORMS)).select(OWNER).unique()
     ended = failover.filter(pl.col("form").is_in(FATAL_FORMS)).select(OWNER).unique()
     survived = failed_over.join(ended, on=OWNER, how="anti").with_columns(is_survived=pl.lit(value=True))
