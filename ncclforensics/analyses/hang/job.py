@@ -144,7 +144,8 @@ class Job:
         self.unplaced = rows.unplaced
         self.last_omission = rows.last_omission
         # Of ranks whose calls are counted on over lines that their logs lack: the first call behind the last of these.
-        self.counter_jumps = rows.by_rank["counter_jump"]
+        jumps = rows.by_rank["counter_jump"]
+        self.counter_jumps = {rank_id: jumps[rank_id] for rank_id in self.rank_ids if rank_id in jumps}
         self.line_faults = rows.line_faults
         self.last_times = {row["rank_id"]: row for row in rows_of_job("last_time")}
         self.sources = rows.sources
