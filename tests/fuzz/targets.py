@@ -287,8 +287,9 @@ def saved_runs(draw: Random, folder: Path) -> None:
         members["manifest.json"] = _dumped(manifest).encode("utf-8", "replace")
     if draw.random() < 0.2:
         members.pop(draw.choice(list(members)))
-    if draw.random() < 0.1:
-        members[draw.choice(frames)] = members[draw.choice(frames)]
+    left = [name for name in frames if name in members]
+    if left and draw.random() < 0.1:
+        members[draw.choice(left)] = members[draw.choice(left)]
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         for name, data in members.items():
