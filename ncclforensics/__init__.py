@@ -63,6 +63,7 @@ def analyze(
     from ncclforensics.frames.time_range import TimeRange, parse_time
     from ncclforensics.inputs import sources
     from ncclforensics.inputs.read_policy import EVERY_CALL, ReadPolicy
+    from ncclforensics.inputs.windows import UNPACKED
     from ncclforensics.report.build import build_report
     from ncclforensics.report.earlier_look import read_earlier_look
     from ncclforensics.rules.registry import select_rules
@@ -89,7 +90,7 @@ def analyze(
         with connected(on) as (executor, threads):
             found = read_apart(found, executor, threads, parsed)
     reads_whole = full or everything or time_range is not None
-    length = sum(source.size for source in found if source.seekable and not source.saved)
+    length = sum(source.size if source.seekable else UNPACKED * source.size for source in found if not source.saved)
     policy = ReadPolicy(full=True) if reads_whole else ReadPolicy.of_windows(len(found))
     if reads_whole and length > EVERY_CALL and not (every_call or time_range):
         policy = ReadPolicy.of_long_logs(len(found))

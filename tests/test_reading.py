@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import pickle
 import tempfile
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from ncclforensics.frames.run import Run
 from ncclforensics.inputs import lines, read_policy
 from ncclforensics.inputs.read_policy import ReadPolicy
 from ncclforensics.inputs.sources import find
+from ncclforensics.inputs.unpacked import measure, positioned
 from ncclforensics.inputs.windows import InputReader
 from ncclforensics.parsing.parser import parse
 from ncclforensics.simulate.generate import Fault, FaultKind, Plan, generate
@@ -88,6 +90,14 @@ def texts_of(run: Run, name: str) -> list[tuple[int, str]]:
     places = list(run[name].select("source", "line").iter_rows())
     quotes = run.quote(places)
     return [quotes[place] for place in places]
+
+
+def read_on(stream: io.BufferedIOBase, size: int) -> bytes:
+    """So many bytes, in as many reads as it takes."""
+    data = b""
+    while (size < 0 or len(data) < size) and (piece := stream.read(size - len(data) if size >= 0 else -1)):
+        data += piece
+    return data
 
 
 def all_lines(pieces: Iterator[pl.DataFrame]) -> list[int]:
@@ -325,6 +335,42 @@ def test_a_last_line_cut_anywhere_never_gives_a_wrong_value(line: str) -> None:
         for row in pl.concat(found.get(name, []) or [pl.DataFrame()], how="diagonal").to_dicts():
             values = {column: value for column, value in row.items() if column != "source" and value is not None}
             assert any(values.items() <= true.items() for true in pl.concat(whole[name]).to_dicts())
+
+
+@given(data=TEXTS, window=st.integers(1, 100), chunk=st.integers(1, 500))
+@examples(8)
+def test_compressed_files_have_the_windows_of_plain_ones(data: bytes, window: int, chunk: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        plain = written(Path(folder) / "rank0.log", data)
+        packed = written(Path(folder) / "packed" / "rank0.log.gz", gzip.compress(data))
+        of_plain, of_packed = (run_of(path, policy=tiny(window, chunk)) for path in (plain, packed))
+
+        for reach in ("head", "all"):
+            assert everything(of_packed) == everything(of_plain)
+            assert of_packed.tally.rows() == of_plain.tally.rows()
+            assert texts_of(of_packed, "operation") == texts_of(of_plain, "operation")
+            for run in (of_plain, of_packed):
+                run.read_on(pl.DataFrame({"source": [0], "reach": [reach]}))
+
+        assert everything(of_packed) == everything(of_plain)
+
+
+@given(
+    data=st.binary(max_size=300),
+    kept=st.integers(1, 50),
+    steps=st.lists(st.tuples(st.sampled_from([0, 1, 2]), st.integers(-60, 300), st.integers(-1, 80)), max_size=8),
+)
+def test_an_unpacked_stream_is_positioned_as_a_file_is(
+    data: bytes, kept: int, steps: list[tuple[int, int, int]]
+) -> None:
+    length, tail = measure(io.BytesIO(data), kept)
+    stream, file = positioned(lambda: io.BytesIO(data), length, tail), io.BytesIO(data)
+
+    for whence, offset, size in steps:
+        place = max({0: 0, 1: file.tell(), 2: len(data)}[whence] + offset, 0)
+        assert stream.seek(offset, whence) == file.seek(place)
+        assert read_on(stream, size) == read_on(file, size)
+        assert stream.tell() == file.tell()
 
 
 def test_files_that_are_compressed_give_the_same_rows(tmp_path: Path) -> None:

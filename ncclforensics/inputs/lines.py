@@ -225,6 +225,11 @@ class ByteRange:
     def read1(self, size: int, /) -> bytes:
         """Some bytes, at most `size`, and of whole lines if these are not long; none at the end."""
         size = min(size, self.stop - self.start)
+        if getattr(self.stream, "is_sequential", False):
+            self.stream.seek(self.start)
+            data = self.stream.read(size)
+            self.start += len(data)
+            return data
         if size > EDGE and self.start + size < self.stop:
             self.stream.seek(self.start + size - EDGE)
             edge = self.stream.read(EDGE)

@@ -19,7 +19,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
@@ -43,6 +43,7 @@ from ncclforensics.inputs.archives import (
 )
 from ncclforensics.inputs.bundles import is_bundle, unpack_dumps
 from ncclforensics.inputs.remote import RemoteObject, find_objects, is_remote
+from ncclforensics.inputs.unpacked import measure, positioned
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -145,10 +146,36 @@ class Source:
     saved: Saved | None = None  # a saved run takes the place of all its inputs
     archive: Path | None = None  # that the file was unpacked from
     remote: RemoteObject | None = None  # it is read over the network, and `file` is no file
+    # Of a compressed file that was unpacked once: the number of its bytes then, and the last of them. It has windows.
+    length: int | None = None
+    tail: bytes = field(default=b"", repr=False)
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether its bytes can be read in any order."""
+        return self.seekable or self.length is not None
+
+    @property
+    def text_size(self) -> int:
+        """Bytes, decompressed where that was measured."""
+        return self.size if self.length is None else self.length
 
     def open(self) -> io.BufferedIOBase:
         """The bytes, decompressed. Raises OSError or one of DAMAGED_ARCHIVE."""
+        if self.length is not None:
+            return positioned(partial(self.opener, self.file), self.length, self.tail)
         return self.opener(self.file)
+
+    def measured(self, kept: int) -> Source:
+        """The same compressed file with its length and its last `kept` bytes; itself where it cannot be unpacked."""
+        if self.seekable or self.problem or self.saved or self.remote or self.opener is _plain:
+            return self
+        try:
+            with self.open() as stream:
+                length, tail = measure(stream, kept)
+        except DAMAGED_ARCHIVE:
+            return self
+        return replace(self, length=length, tail=tail)
 
     def most_of_document(self, *, is_export: bool = False) -> int | None:
         """How many bytes are read if it is a document: of a file that was compressed, not any number; None: all."""

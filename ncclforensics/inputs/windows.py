@@ -55,9 +55,9 @@ class InputReader:
     @property
     def bytes_read(self) -> int:
         """Bytes of the file that were looked at."""
-        if self.is_whole or self.is_read_through:
+        if self.is_whole or self.is_read_through or not self.source.seekable:
             return self.source.size
-        return self.head_stop + self.source.size - self.tail_start
+        return self.head_stop + self.source.text_size - self.tail_start
 
     @property
     def is_windowed(self) -> bool:
@@ -66,10 +66,10 @@ class InputReader:
 
     def remaining(self, *, full: bool) -> int:
         """Estimate the bytes that will be read next: all that is left, or windows."""
-        if not self.source.seekable:
-            return UNPACKED * self.source.size
+        if not self.source.has_windows:
+            return UNPACKED * self.source.text_size
         read = self.bytes_read if self.lines_read else 0
-        left = self.source.size - read
+        left = self.source.text_size - read
         return left if full else min(max(read, self.policy.small_file), left)
 
     def start(self) -> Iterator[Lines]:
@@ -78,18 +78,21 @@ class InputReader:
 
     def widen(self, factor: int, *, head: bool = False, tail: bool = False) -> Iterator[Lines]:
         """Multiply the length of the window at one end, or at both, by a factor."""
-        before, after = self.head_stop, self.source.size - self.tail_start
+        before, after = self.head_stop, self.source.text_size - self.tail_start
+        if tail and not self.source.seekable and factor * after > self.policy.chunk:
+            yield from self.finish()  # each step backwards would unpack all again
+            return
         yield from self._with_errors_reported(
             self._grow(factor * before if head else before, factor * after if tail else after)
         )
 
     def widen_head(self, stop: int) -> Iterator[Lines]:
         """Let the window at the head end at this byte of the file."""
-        yield from self._with_errors_reported(self._grow(stop, self.source.size - self.tail_start))
+        yield from self._with_errors_reported(self._grow(stop, self.source.text_size - self.tail_start))
 
     def finish(self) -> Iterator[Lines]:
         """Read everything between the windows."""
-        yield from self._with_errors_reported(self._grow(self.source.size, 0))
+        yield from self._with_errors_reported(self._grow(self.source.text_size, 0))
 
     def rest(self) -> Iterator[Lines]:
         """Read the lines between the windows, which do not grow any more."""
@@ -120,7 +123,7 @@ class InputReader:
         except OSError as error:
             self._note_damage(error)
             return b""
-        self.head_stop, self.tail_start = len(data), self.source.size
+        self.head_stop, self.tail_start = len(data), self.source.text_size
         return data
 
     def sample(self) -> bytes:
@@ -135,7 +138,7 @@ class InputReader:
                 self.beginning = data[:BEGINNING]
                 self.export = exports.reader_of(data)
                 middle = b"" if MARK in data else self._beginning_of_log(stream)
-                if self.source.seekable and self.source.size > 2 * size:
+                if self.source.has_windows and self.source.text_size > 2 * size:
                     stream.seek(-size, 2)
                     data = _without_cut_lines(data, b"\n" + middle + _without_first_line(stream.read()))
                 elif middle:
@@ -172,7 +175,7 @@ class InputReader:
     def _with_errors_reported(self, pieces: Iterator[Lines]) -> Iterator[Lines]:
         try:
             yield from pieces
-        except OSError as error:
+        except DAMAGED_ARCHIVE as error:
             self._note_damage(error)
             self.is_whole = True  # asking for more of it is useless
 
@@ -188,27 +191,26 @@ class InputReader:
     def _begin(self) -> Iterator[Lines]:
         if self.is_binary:
             return
-        is_small = self.source.size <= self.policy.small_file
+        is_small = self.source.text_size <= self.policy.small_file
+        keeps_all = self.policy.full and self.policy.every_call
         if self.export is not None:
             yield self._read_export(self.export)
-        elif (
-            (self.policy.full and self.policy.every_call) or not self.source.seekable or self.source.is_part or is_small
-        ):
+        elif keeps_all or not self.source.has_windows or self.source.is_part or is_small:
             yield from self._read_whole()
         else:
-            self.tail_start = self.source.size
+            self.tail_start = self.source.text_size
             yield from self._grow(self.policy.window, self.policy.window)
 
     def _read_whole(self) -> Iterator[Lines]:
         try:
             with self.source.open() as stream:
-                is_sampled = self.source.seekable and self.source.size <= 2 * self.policy.sample
-                if is_sampled and (stretch := self._stretch(stream, 0, self.source.size)):
+                is_sampled = self.source.has_windows and self.source.text_size <= 2 * self.policy.sample
+                if is_sampled and (stretch := self._stretch(stream, 0, self.source.text_size)):
                     self.is_whole = True
                     yield stretch
                     return
-                is_long = self.source.seekable and self.source.size > self.policy.chunk
-                content = lines.ByteRange(stream, 0, self.source.size) if is_long else stream
+                is_long = self.source.has_windows and self.source.text_size > self.policy.chunk
+                content = lines.ByteRange(stream, 0, self.source.text_size) if is_long else stream
                 for rows in lines.blocks(content, self.number, self.policy.chunk):
                     yield self._counted(rows)
         except DAMAGED_ARCHIVE as error:
@@ -265,7 +267,7 @@ class InputReader:
         if self.is_whole or self.is_binary:
             return
         with self.source.open() as stream:
-            stop = max(min(lines.line_start(stream, head, self.source.size), self.tail_start), self.head_stop)
+            stop = max(min(lines.line_start(stream, head, self.source.text_size), self.tail_start), self.head_stop)
             start = self._tail_start(stream, tail, stop)
             if stretch := self._stretch(stream, self.head_stop, stop):
                 self.head_lines += stretch.height
@@ -281,7 +283,7 @@ class InputReader:
                 self.tail_lines += stretch.height
                 yield stretch
             while start < self.tail_start:
-                begin = self._tail_start(stream, self.source.size - self.tail_start + self.policy.chunk, start)
+                begin = self._tail_start(stream, self.source.text_size - self.tail_start + self.policy.chunk, start)
                 grown = lines.ByteRange(stream, begin, self.tail_start)
                 rows = pl.concat(lines.blocks(grown, self.number, self.policy.chunk), how="diagonal")
                 self.tail_start = begin
@@ -320,7 +322,7 @@ class InputReader:
 
         Where these bytes hold no beginning of a line, more bytes are taken.
         """
-        size = self.source.size
+        size = self.source.text_size
         wants_more = tail > size - self.tail_start
         while True:
             start = min(max(lines.line_start(stream, size - tail, size), floor), self.tail_start)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import polars as pl
@@ -231,8 +232,18 @@ class Records:
         return pl.concat([*self.repeated_lines, *alike])
 
 
+def _measured(source: Source, policy: ReadPolicy) -> Source:
+    """A compressed file with its length, if it is so long that it may have windows."""
+    if source.seekable or source.size <= policy.window // 2:
+        return source
+    return source.measured(2 * policy.window)
+
+
 def load(sources: Sequence[Source], policy: ReadPolicy, progress: Progress = lambda _: None) -> Records:
     """Read and parse the inputs as far as the policy says; those of saved runs are left to `archive.restore`."""
+    if not (policy.full and policy.every_call):
+        with ThreadPoolExecutor(policy.threads) as pool:
+            sources = list(pool.map(partial(_measured, policy=policy), sources))
     records = Records(sources, policy, progress)
     for reader in records.inputs:
         if reader.source.problem:
