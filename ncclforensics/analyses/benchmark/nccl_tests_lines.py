@@ -26,7 +26,10 @@ BENCHMARK_LINE = {
 }
 
 
-@dataclass(slots=True)
+MOST_OPEN = 512  # runs whose output is mixed in one stream; of more, the oldest get no further lines
+
+
+@dataclass(slots=True, eq=False)
 class _Table:
     """A run whose footer has not been read yet."""
 
@@ -61,7 +64,7 @@ class _Stream:
 
     def _start_table(self) -> _Table:
         self._open = [table for table in self._open if not table.has_failed]
-        self._open.append(_Table(next(self._numbers)))
+        self._open = [*self._open[1 - MOST_OPEN :], _Table(next(self._numbers))]
         return self._open[-1]
 
     def assign(self, event: dict[str, Any]) -> tuple[int | None, int | None, str | None]:
@@ -146,7 +149,7 @@ class _Stream:
             return self._last
         bounded = [table for table in self._open if "bounds" in table.forms]
         if form == "bounds":
-            candidates = [table for table in reversed(self._open) if table not in bounded]
+            candidates = [table for table in reversed(self._open) if "bounds" not in table.forms]
             table = max(candidates, key=lambda other: other.rows) if candidates else self._start_table()
             table.forms.add(form)
             return table
