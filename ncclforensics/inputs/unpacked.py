@@ -43,9 +43,6 @@ class _Unpacked(io.BufferedIOBase):
         self._position = max(base + offset, 0)
         return self._position
 
-    def tell(self) -> int:
-        return self._position
-
     def read(self, size: int | None = -1, /) -> bytes:
         wanted = max(self._length - self._position, 0)
         wanted = wanted if size is None or size < 0 else min(size, wanted)
