@@ -387,6 +387,15 @@ def test_one_damaged_saved_run_stops_no_other_input(kept: Path, tmp_path: Path) 
     assert "is a damaged saved run" in "".join(problem for one in reported["inputs"] for problem in one["problems"])
 
 
+def test_a_saved_run_that_lost_its_quotes_is_judged_without_them(kept: Path, tmp_path: Path) -> None:
+    changed(kept, tmp_path / "bad.ncclf", member("frames/cited.parquet", b"PAR1 of no use PAR1"))
+
+    reported = said([str(tmp_path / "bad.ncclf")])
+
+    assert reported["hang"]["culprits"] == [11]
+    assert "the texts of lines in its saved run are lost" in reported["inputs"][0]["problems"][0]
+
+
 def test_problems_of_a_forged_saved_run_are_printed_without_controls(
     kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -50,6 +50,10 @@ class SavedError(NoInputError):
     """A saved run cannot be read."""
 
 
+class OversizeError(SavedError):
+    """A frame of a saved run would take more memory than its file explains: nothing of it is used."""
+
+
 class _Archive(zipfile.ZipFile):
     """A zip file that is only read: it does not matter whether closing it fails."""
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import polars as pl
 
 from ncclforensics.archive import small_frames
-from ncclforensics.archive.manifest import Saved, SavedError
+from ncclforensics.archive.manifest import OversizeError, Saved, SavedError
 from ncclforensics.archive.parquet_footer import read_footer
 from ncclforensics.data.names import CERTAINTIES, VERDICTS
 
@@ -80,13 +80,13 @@ def _from_json(saved: Saved, name: str, schema: Mapping[str, pl.DataType]) -> pl
 
 
 def _check_size(saved: Saved, name: str, rows: int, columns: int, size: int) -> None:
-    """Raise SavedError for a frame that takes more memory than is plausible for the size of the file."""
+    """Raise OversizeError for a frame that takes more memory than is plausible for the size of the file."""
     saved.cells_read += rows * columns
     if (
         saved.cells_read > min(SMALL_CELLS + CELLS_PER_BYTE * saved.size, MOST_CELLS)
         or saved.bytes_read > SMALL_BYTES + BYTES_PER_BYTE * saved.size
     ):
-        raise SavedError(
+        raise OversizeError(
             f"{saved.path}: is no saved run of this program: {name} would take {rows} rows and "
             f"{size} bytes, of {saved.size} bytes of the file"
         )

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from ncclforensics.archive import parquet
-from ncclforensics.archive.manifest import Saved, SavedError
+from ncclforensics.archive.manifest import OversizeError, Saved, SavedError
 from ncclforensics.grammar.dialect import Dialect
 from ncclforensics.grammar.patterns import Shape
 from ncclforensics.inputs import lines
@@ -34,11 +34,21 @@ class SavedInputs:
         """Number of an input -> SHA-256 of its bytes."""
         return {number: saved.inputs[position]["sha256"] for number, (saved, position) in self.origin.items()}
 
+    def read_quotes(self, saved: Saved) -> str:
+        """Read the texts of lines in a saved run, once. Returns what is wrong with them. Raises OversizeError."""
+        try:
+            if saved not in self.quotes:
+                self.quotes[saved] = parquet.cited(saved)
+        except OversizeError:
+            raise
+        except SavedError as error:
+            self.quotes[saved] = {}
+            return f"the texts of lines in its saved run are lost: {error}"
+        return ""
+
     def quote(self, number: int, wanted: Iterable[int]) -> dict[int, tuple[int, str]]:
-        """Lines of one input: number -> (line of the file, text); empty where it was not saved. Raises SavedError."""
+        """Lines of one input: number -> (line of the file, text); an empty text where it was not saved, or is lost."""
         saved, position = self.origin[number]
-        if saved not in self.quotes:
-            self.quotes[saved] = parquet.cited(saved)
         is_document = saved.inputs[position]["is_document"]
         quotes = self.quotes[saved]
         return {line: quotes.get((position, line), (1 if is_document else line, "")) for line in wanted}
@@ -86,8 +96,7 @@ def restore(records: Records, positions: Sequence[int], *, is_only_source: bool)
         is_complete = is_unchanged and saved.is_ours
         try:
             held = _held(saved, records.dialect, renumbering, with_frames=not is_complete)
-            if not is_complete:  # damage must show before anything of the run is used
-                restored.quotes[saved] = parquet.cited(saved)
+            problem = restored.read_quotes(saved)
         except SavedError as error:
             for number in renumbering.values():
                 records.inputs[number].problems.append(f"is left out: {error}")
@@ -102,6 +111,8 @@ def restore(records: Records, positions: Sequence[int], *, is_only_source: bool)
         for position, number in renumbering.items():
             records.tallies.append(_counted(saved.inputs[position], records.inputs[number]))
             restored.origin[number] = (saved, position)
+        if problem:
+            records.inputs[min(renumbering.values())].problems.append(problem)
         restored.complete = saved if is_complete else None
     return restored
 

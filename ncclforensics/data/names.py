@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Any
 
@@ -137,13 +138,14 @@ def ranks_text(numbers: Iterable[int]) -> str:
     >>> ranks_text([3]), ranks_text([0, 1, 2, 7])
     ('rank 3', 'ranks 0-2, 7')
     """
-    runs: list[list[int]] = []
+    runs: list[tuple[int, int]] = []
     ordered = sorted(set(numbers))
-    for number in ordered:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
+    start = 0
+    while start < len(ordered):  # a search for the end of each range: there are thousands of jobs in hostile logs
+        above = ordered[start] - start
+        end = bisect_right(range(len(ordered)), above, lo=start, key=lambda place: ordered[place] - place)
+        runs.append((ordered[start], ordered[end - 1]))
+        start = end
     parts = [str(a) if a == b else f"{a}-{b}" if b > a + 1 else f"{a}, {b}" for a, b in runs]
     return f"{'rank' if len(ordered) == 1 else 'ranks'} {', '.join(parts)}" if parts else ""
 
