@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import polars as pl
@@ -57,7 +56,8 @@ class Records:
     def add(self, parsed: Parsed) -> None:
         """Add what was parsed of some lines."""
         if self._is_between_windows:
-            parsed = replace(parsed, encoded=None, frames={k: v for k, v in parsed.frames.items() if k not in CALLS})
+            others = {name: pieces for name, pieces in parsed.frames.items() if name not in CALLS}
+            parsed = replace(parsed, encoded=None, frames=others)
         self.tallies.append(parsed.tally)
         self.speakers.append(parsed.speakers)
         self.repeated_lines += [parsed.repeated] if parsed.repeated.height else []
@@ -232,18 +232,22 @@ class Records:
         return pl.concat([*self.repeated_lines, *alike])
 
 
-def _measured(source: Source, policy: ReadPolicy) -> Source:
-    """A compressed file with its length, if it is so long that it may have windows."""
-    if source.seekable or source.size <= policy.window // 2:
-        return source
-    return source.measured(2 * policy.window)
+def _measured(sources: Sequence[Source], policy: ReadPolicy) -> list[Source]:
+    """The sources; compressed files that may be longer than their windows with their length."""
+
+    def measured(source: Source) -> Source:
+        return source.measured(2 * policy.window)
+
+    packed = [source for source in sources if not source.seekable and source.size > policy.window // 2]
+    with ThreadPoolExecutor(policy.threads) as pool:
+        found = dict(zip(map(id, packed), pool.map(measured, packed), strict=True))
+    return [found.get(id(source), source) for source in sources]
 
 
 def load(sources: Sequence[Source], policy: ReadPolicy, progress: Progress = lambda _: None) -> Records:
     """Read and parse the inputs as far as the policy says; those of saved runs are left to `archive.restore`."""
     if not (policy.full and policy.every_call):
-        with ThreadPoolExecutor(policy.threads) as pool:
-            sources = list(pool.map(partial(_measured, policy=policy), sources))
+        sources = _measured(sources, policy)
     records = Records(sources, policy, progress)
     for reader in records.inputs:
         if reader.source.problem:
