@@ -65,7 +65,8 @@ def assemble(pieces: list[pl.DataFrame], schema: Mapping[str, pl.DataType]) -> p
             else pl.Series(name, [None], dtype=schema[name]).new_from_index(0, rows.height)
             for rows in pieces
         ]
-        column = pl.concat(parts, rechunk=True)
+        # One chunk, of one piece, too: Polars 2.1 panics in `pl.format` after a filter that emptied a chunk.
+        column = pl.concat(parts).rechunk()
         columns.append(column if order is None else column.gather(order))
     pieces.clear()
     return with_all_columns(pl.DataFrame(columns), schema)

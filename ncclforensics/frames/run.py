@@ -362,8 +362,8 @@ class Run:
 
 
 def _cast(column: pl.Series, dtype: pl.DataType) -> pl.Series:
-    """A computed column in its declared type. A number of a log that no such number can be is unknown."""
-    return column.cast(dtype, strict=not column.dtype.is_integer())
+    """A computed column in its declared type and one chunk. A number of a log that none can be is unknown."""
+    return column.cast(dtype, strict=not column.dtype.is_integer()).rechunk()
 
 
 def limit_threads(frames: Frames, work: Callable[[], Result]) -> Result:
