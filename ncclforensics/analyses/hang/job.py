@@ -256,8 +256,8 @@ class Job:
         return number is None, rank_id if number is None else number
 
     def rank_numbers(self, rank_ids: Iterable[int]) -> list[int]:
-        """Return the ranks' known numbers in ascending order."""
-        return sorted(number for number in map(self.rank_number, rank_ids) if number is not None)
+        """Return the ranks' known numbers in ascending order, each once: several may take themselves for one."""
+        return sorted({number for number in map(self.rank_number, rank_ids) if number is not None})
 
     def numbers_blamed(self, diagnosis: Diagnosis) -> frozenset[int]:
         """Return the known numbers of the culprits, and of ranks without a log."""
