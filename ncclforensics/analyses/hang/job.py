@@ -141,7 +141,7 @@ class Job:
         self.visibility = {
             rank_id: row for rank_id in self.rank_ids for row in rows.where("visibility", rank_id=rank_id)
         }
-        self.unplaced = rows.unplaced
+        self.unplaced = [row for row in rows.unplaced if row[0] in self.rank_ids]
         self.last_omission = rows.last_omission
         # Of ranks whose calls are counted on over lines that their logs lack: the first call behind the last of these.
         jumps = rows.by_rank["counter_jump"]
