@@ -21,9 +21,9 @@ from urllib.parse import SplitResult, urlsplit
 import zstandard
 
 from ncclforensics.errors import UsageError
+from ncclforensics.inputs.held_ends import HeldEnds
 
 if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
     from obstore.store import ObjectStore
 
 WEB = ("https", "http")
@@ -106,38 +106,15 @@ class RemoteObject:
             raise RemoteError(_reason(error, self.url)) from None  # its text holds the URL
 
 
-class _Stream(io.RawIOBase):
-    """The bytes of an object: its ends from memory, what lies between them over the network."""
-
+class _Stream(HeldEnds):
     def __init__(self, remote: RemoteObject) -> None:
+        head, tail = map(zstandard.decompress, remote.ends) if remote.size else (b"", b"")
+        super().__init__(remote.size, head, tail)
         self._remote = remote
-        self._head, self._tail = map(zstandard.decompress, remote.ends) if remote.size else (b"", b"")
-        self._place = 0
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._remote.size}[whence]
-        self._place = max(base + offset, 0)
-        return self._place
-
-    def readinto(self, buffer: WriteableBuffer, /) -> int:
-        view = memoryview(buffer).cast("B")
-        tail_start = self._remote.size - len(self._tail)
-        stop = min(self._place + len(view), self._remote.size)
-        if self._place < len(self._head):
-            data = self._head[self._place : stop]
-        elif self._place >= tail_start:
-            data = self._tail[self._place - tail_start : max(stop - tail_start, 0)]
-        else:
-            data = self._remote.read(self._place, min(stop, tail_start))
-        view[: len(data)] = data
-        self._place += len(data)
-        return len(data)
+    def _between(self, start: int, stop: int) -> bytes:
+        """Bytes over the network. Raises RemoteError."""
+        return self._remote.read(start, stop)
 
 
 def find_objects(path: str) -> list[RemoteObject]:
