@@ -11,7 +11,8 @@ NUMBER = re.compile(rb"0x[0-9a-fA-F]+|[0-9]+(?:\.[0-9]+)?")
 WORD = re.compile(rb"[^\s]+")
 # Numbers at and beyond the bounds of every dtype, and texts that some languages read as numbers.
 NUMBERS = (
-    b"0", b"-1", b"1", b"127", b"128", b"255", b"256", b"32767", b"32768", b"65535", b"65536", b"2147483647",
+    b"0", b"-1", b"1", b"127", b"128", b"255", b"256", b"32767", b"32768", b"65535", b"65536", b"1999999999",
+    b"2147483647",
     b"2147483648", b"-2147483648", b"-2147483649", b"4294967295", b"4294967296", b"1099511627776",
     b"9223372036854775807", b"9223372036854775808", b"18446744073709551615", b"18446744073709551616", b"1" + b"0" * 40,
     b"9" * 400, b"0x7fffffffffffffff", b"0xffffffffffffffff", b"0x" + b"f" * 40, b"nan", b"inf", b"-inf", b"1e400",
