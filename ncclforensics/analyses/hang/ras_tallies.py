@@ -47,7 +47,7 @@ def tallies_of(states: list[Row]) -> dict[str, Tally]:
     """Count launched calls by communicator."""
     by_name: dict[str, Tally] = defaultdict(Tally)
     for row in states:
-        if row["state_kind"] != "launched" or row["communicator"] is None:
+        if row["state_kind"] != "launched" or None in (row["communicator"], row["launched"]):
             continue
         tally, operation, launched = by_name[row["communicator"]], row["operation"], row["launched"]
         lowest = tally.counts[row["rank"]].get(operation, launched)
@@ -57,4 +57,4 @@ def tallies_of(states: list[Row]) -> dict[str, Tally]:
         tally.rows[row["rank"]].append(row)
     for tally in by_name.values():
         tally.leave_out_cut_ranks()
-    return by_name
+    return {name: tally for name, tally in by_name.items() if tally.counts}

@@ -30,6 +30,7 @@ def one_slow_group(ended_operation: pl.DataFrame) -> Iterator[Finding]:
     measured = ended_operation.filter((pl.col("form") == "collective") & (pl.col("busbw") > 0)).with_columns(
         pl.col("operation", "commhash", "node").cast(pl.String)
     )
+    measured = measured.drop_nulls(["operation", "commhash", "bytes", "nranks"])
     alike = ["operation", "bytes", "nranks", "nnodes"]
     calls = measured.group_by(*alike, "commhash", "sequence").agg(pl.col("busbw").max())
     groups = (
@@ -55,7 +56,8 @@ def one_slow_group(ended_operation: pl.DataFrame) -> Iterator[Finding]:
         hosts = _common_hosts(rows)
         plural = "a group" if new.height == 1 else f"{new.height} groups"
         yield Finding(
-            f"{key[0]} of {key[1]} bytes is slow in {plural} of {key[2]} ranks, on {', '.join(hosts[:4])}",
+            f"{key[0]} of {key[1]} bytes is slow in {plural} of {key[2]} ranks"
+            + (f", on {', '.join(hosts[:4])}" if hosts else ""),
             f"{min(new['busbw'].to_list()):.0f} GB/s of bus bandwidth where the median of {same.height} such groups is "
             f"{usual:.0f}",
             "likely",
@@ -70,6 +72,6 @@ def one_slow_group(ended_operation: pl.DataFrame) -> Iterator[Finding]:
 
 def _common_hosts(rows: pl.DataFrame) -> list[str]:
     """List the hosts that all of these groups share; all hosts of the groups if they share none."""
-    hosts = [set(group["node"]) for _, group in rows.group_by("commhash")]
+    hosts = [set(group["node"].drop_nulls()) for _, group in rows.group_by("commhash")]
     common = set.intersection(*hosts)
     return sorted(common or set.union(*hosts))

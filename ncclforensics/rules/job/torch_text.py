@@ -213,14 +213,16 @@ def torch_store_connection_lost(store_connection: pl.DataFrame, verdict: pl.Data
     if store_connection.is_empty() or (verdict["verdict"] == "no-hang").any():
         return
     rows = store_connection.sort("source", "line")
-    servers = rows["server"].cast(pl.String).drop_nulls().unique(maintain_order=True).to_list()
+    servers = rows.select(place=pl.coalesce(pl.format("{}:{}", "server", "port"), text_of("server")))[
+        "place"
+    ].drop_nulls()
     ranks = sorted(rows["global_rank"].drop_nulls().unique().to_list())
     reason = (
         str(rows["reason"].cast(pl.String)[0]).partition(" Exception raised")[0].removesuffix(" (function operator())")
     )
     yield Finding(
         title=f"{ranks_text(ranks) or 'a process'} lost the connection to the store"
-        + (f" at {servers[0]}:{rows['port'].drop_nulls()[0]}" if servers else ""),
+        + (f" at {servers[0]}" if servers.len() else ""),
         detail=f"the line says: {reason}",
         certainty="certain",
         ranks=ranks,
