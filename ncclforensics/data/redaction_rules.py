@@ -33,20 +33,36 @@ JOB_VARIABLES = (
     "LSB_JOBNAME", "FLUX_JOB_ID", "JOB_ID", "JOB_NAME", "JOBID", "JOBNAME", "TORCHELASTIC_RUN_ID", "RDZV_ID", "RUN_ID",
     "RUN_NAME", "JobId", "JobName", "WANDB_PROJECT", "WANDB_NAME", "WANDB_RUN_ID", "SKYPILOT_TASK_ID",
 )  # fmt: skip
+# Commands of schedulers that take users and numbers of jobs.
+JOB_COMMANDS = (
+    "squeue", "sacct", "scancel", "scontrol", "sstat", "sprio", "sshare", "bjobs", "bkill", "bhist", "qstat", "qdel",
+)  # fmt: skip
 
 # Labels, of variables too, whose value is the name of a host, of a user, or of what a job belongs to.
 HOST_LABELS = (
     "hostname", "host", "master addr", "master host", "node name", "node list", "nodename", "slurm_job_nodelist",
     "slurm_nodelist", "slurmd_nodename", "slurm_submit_host", "pbs_o_host", "horovod_hostname", "kubernetes_node",
-    "batch host", "rdzv endpoint", "ray address", "ray_address", "host list",
+    "batch host", "rdzv endpoint", "ray address", "ray_address", "host list", "node ip", "lsb_hosts",
 )  # fmt: skip
 USER_LABELS = ("user", "user name", "login", "owner", "job_owner", "whoami", "submitted by", "logged in as", "author")
 PROJECT_LABELS = (
     "job name", "run name", "exp name", "experiment name", "project name", "pod name", "cluster name", "container name",
     "tenant name", "run group", "project", "namespace", "wandb project", "wandb entity", "wandb name", "wandb group",
     "wandb exp name", "partition", "account", "account name", "storage account", "entity", "aws profile", "queue",
-    "cluster", "working_cluster", "conda_default_env",
+    "cluster", "working_cluster", "conda_default_env", "team", "tenant", "organization", "organisation", "customer",
+    "experiment", "project id", "qos", "reservation", "resource group", "model name", "dataset", "dataset name",
 )  # fmt: skip
+# The same where the value may be of two parts: whose it is, and its name.
+REPOSITORY_LABELS = (
+    "model name or path",
+    "model name",
+    "model",
+    "dataset",
+    "image",
+    "repo id",
+    "hf_repo",
+    "push_to_hub",
+)
 # Words of queues, containers and operations that no rule's page holds; as a name they identify nothing.
 ORDINARY_WORDS = (
     "batch", "cloud", "common", "compute", "computes", "dev", "false", "gpus", "head", "high", "infra", "interactive",
@@ -131,6 +147,12 @@ PUBLIC_DOMAINS = (
     "pytorch.org", "nvidia.com", "kernel.org", "python.org", "readthedocs.io", "slurm.schedmd.com", "open-mpi.org",
     "gnu.org", "docker.com", "kubernetes.io", "example.com", "w3.org",
 )  # fmt: skip
-PUBLIC_REPOSITORIES = ("github.com/NVIDIA/", "github.com/pytorch/", "github.com/ROCm/", "github.com/aws/")
+PUBLIC_REPOSITORIES = (
+    "github.com/NVIDIA/",
+    "github.com/pytorch/",
+    "github.com/ROCm/",
+    "github.com/aws/",
+    "nvcr.io/nvidia/",
+)
 # Schemes that name no place.
 PLAIN_SCHEMES = ("env", "file", "unix")

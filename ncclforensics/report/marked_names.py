@@ -49,6 +49,7 @@ JOBS = _patterns(
     r"\b(raysubmit_[0-9A-Za-z]{8,})",
     rf"\b(?:{'|'.join(redaction_rules.JOB_VARIABLES)}){_IS}([0-9A-Za-z_.-]{{3,}})",
     r"--(?:rdzv|run|job)[-_](?:id|name)[= ][\"']?([0-9A-Za-z_.-]{3,})",
+    rf"\b(?:{'|'.join(redaction_rules.JOB_COMMANDS)})\b[^\n]{{0,80}}? (?:-j ?)?([0-9]{{4,}})\b",
     r"\bmax_restarts.{0,80}\brun_id\s*[=:]\s*(\S{3,})",
     r"\brun_id\s*[=:]\s*([0-9A-Za-z_.-]{3,})",
 )
@@ -62,6 +63,10 @@ USERS = _patterns(
     rf"\b(?:{'|'.join(redaction_rules.USER_VARIABLES)}){_IS}({_USER})",
     r"\b(?:uid|gid|groups)=[0-9]+\(([^)\s]+)\)",
     rf"\b(?:UserId|GroupId|user|User|username)=({_USER})",
+    rf"\b(?:{'|'.join(redaction_rules.JOB_COMMANDS)}|sudo)\b[^\n]{{0,80}}? (?:-u ?|--user[= ])({_USER})",
+    rf"\b(?:ssh|scp|sftp|rsync|mosh)\b[^\n]{{0,80}}? ({_USER})@[0-9A-Za-z]",
+    rf"\bssh -l ({_USER})",
+    rf"\[({_USER})@[0-9]{{4}}-",
     rf"({_USER})@[0-9A-Za-z.-]{{1,99}}:[~/][^\s:]*[$#](?:\s|$)",
     rf"\[({_USER})@[0-9A-Za-z.-]{{1,99}} \S+\][$#]",
     rf"\b({_USER})@(?:[0-9A-Za-z-]{{1,64}}\.){{1,8}}(?:{'|'.join(redaction_rules.TOP_DOMAINS)})\b",
@@ -69,7 +74,12 @@ USERS = _patterns(
 # The same where words of another meaning may stand: labels of forms, owners of files, the first columns of `ps`.
 LIKELY_USERS = _patterns(
     rf"\b(?:{_labels(redaction_rules.USER_LABELS)}){_IS}({_USER})",
-    rf"\b(?:[Ss]ubmitted by|[Ll]ogged in as):? ({_USER})(?: \(({_USER})\))?",
+    rf"\b(?:[Ss]ubmitted by|[Ll]ogged in as):? (?:user )?[\"']?({_USER})[\"']?(?: \(({_USER})\))?",
+    rf"\b[Uu]ser [\"']?({_USER})[\"']? (?:logged|is not|does not|has|cannot)\b",
+    rf"(?:^|\s)--user[= ]({_USER})",
+    rf"\bsu (?:-l |- )?({_USER})(?: -c|$)",
+    rf"\bchown (?:-\S+ )?({_USER})(?::({_USER}))? ",
+    r"(?:-by|Author): ([A-Z]\w{2,63}) ([A-Z]\w{2,63}) <",
     rf"\bCRON\[[0-9]+\]: \(({_USER})\)",
     rf"(?m:^[dlbcps-](?:[rwxsStT-]{{3}}){{3}}[.+@]? +[0-9]+ ({_USER}) +({_USER}) +[0-9])",
     rf"(?m:^({_USER}) +[0-9]+ +(?:[0-9]+\.[0-9] +){{2}}[0-9]+ +[0-9]+ )",
@@ -78,7 +88,7 @@ LIKELY_USERS = _patterns(
 # The name of a host: a variable, a prompt, what ssh, Slurm, torch, `uname` and certificates print.
 HOSTS = _patterns(
     rf"\b(?:{_labels(redaction_rules.HOST_LABELS)}){_IS}({_HOST})",
-    rf"--?(?:master[-_]addr|rdzv[-_]endpoint|nodelist|host|H|w)[= ]({_HOST})",
+    rf"--?(?:master[-_]addr|rdzv[-_]endpoint|nodelist|host|hostname|H|w)[= ]({_HOST})",
     rf"@({_HOST}):[~/][^\s:]*[$#](?:\s|$)",
     rf"\[{_USER}@({_HOST}) \S+\][$#]",
     rf"\b[Cc]ould not resolve hostname ({_HOST})",
@@ -92,7 +102,7 @@ HOSTS = _patterns(
 )
 # The same where words of another meaning may stand; the name has a number.
 LIKELY_HOSTS = _patterns(
-    rf"\b(?:[Hh]ost|[Nn]odes?|[Ss]erver|instance)\b[\"']?(?:\s*[:=]\s*|\s)[\"']?({_NUMBERED}|{_NAME}\[[0-9]+)",
+    rf"\b(?:[Hh]ost|[Nn]odes?|[Ss]erver|[Ii]nstance)\b[\"']?(?:\s*[:=]\s*|\s)[\"']?({_NUMBERED}|{_NAME}\[[0-9]+)",
     rf"(?m:^(?:<[0-9]+>[0-9]? ?)?{_TIME} ({_NUMBERED}) [a-z][0-9A-Za-z_.-]*(?:\[[0-9]+\])?(?::| - ))",
     rf"\[({_NUMBERED})(?::[0-9]{{2,}}[ \]:]|\]\[)",
     rf"({_NUMBERED}) slots=",
@@ -101,6 +111,12 @@ LIKELY_HOSTS = _patterns(
     rf"[\s\[,(=]({_NUMBERED})\]?:[0-9]{{4,5}}\b",
     rf"[\"']({_NUMBERED})[\"']: ?\[",
     rf"\s({_NUMBERED}):/[a-z]",
+    rf"--(?:include|exclude)[= ][\"']?({_NUMBERED})",
+    rf"\b(?:[Cc]onnect(?:ed|ing|ion) to|bytes from|PING|ping:?|traceroute to|ssh to) ({_NUMBERED})",
+    rf"\b(?:ok|changed|fatal|failed|skipping|unreachable): \[({_NUMBERED})\]",
+    rf"(?m:^({_NUMBERED}) \| [A-Z]{{4,}})",
+    rf"\b[Rr]ank:? [0-9]+:? (?:is|on|at|runs on) ({_NUMBERED})",
+    rf"\b({_NUMBERED})_[0-9]{{2,7}}_[0-9]+\b",
 )
 # What the job belongs to: projects, accounts, partitions, clusters, pods, runs of experiment trackers.
 PROJECTS = _patterns(
@@ -111,6 +127,21 @@ PROJECTS = _patterns(
     r"\bon cluster ([a-z][0-9a-z_-]{2,})",
     rf"\bSyncing run ({_DASHED})",
     r"\bprojects/([a-z][0-9a-z-]{4,})/",
+    rf"(?:{_labels(redaction_rules.REPOSITORY_LABELS)})(?:{_IS}|\s\.{{3,}}\s| )({_NAME})/({_NAME})",
+    rf"\b(?:Cloning into|[Ee]xperiment with name) '({_NAME})'",
+    rf"\bgit@[0-9A-Za-z.-]+:({_NAME})/([0-9A-Za-z_-]{{3,99}})",
+    rf"\bPulling from ({_NAME})/({_NAME})",
+    rf"\bdocker run\b[^\n]{{0,200}}? --name[= ]({_NAME})",
+    rf"#SBATCH +-[AJpqw] ?({_NAME})",
+    rf"#PBS +-[ANPq] +({_NAME})",
+    rf"#BSUB +-[GJPq] +({_NAME})",
+    rf"\b(?:sbatch|srun|salloc)\b[^\n]{{0,200}}? -[AJp] ({_NAME})",
+    rf"\bkubectl\b[^\n]{{0,80}}? (?:-n |--namespace[= ])({_DASHED}|{_NAME})",
+    rf"\bkubectl (?:logs|exec|describe|delete|get)(?: -\S+)* (?:pods?[/ ])?({_DASHED})",
+    rf"\bin namespace [\"']?({_DASHED}|{_NAME})",
+    rf"\b(?:conda|mamba) activate ({_NAME})",
+    rf"(?m:^\(({_NAME})\) \[?{_USER}@[0-9A-Za-z])",
+    rf"\bgcloud config set project ({_NAME})",
 )
 ACCOUNT_NUMBERS = _patterns(r"(?:\b|_)(?:[Aa]ccount|ACCOUNT)(?:_[Ii][Dd])?\b[\"']?(?:\s*[:=]\s*|\s)[\"']?([0-9]{12})\b")
 SERIAL_NUMBERS = _patterns(
@@ -120,6 +151,7 @@ SERIAL_NUMBERS = _patterns(
 BUCKETS = _patterns(
     rf"(?:BUCKET(?:_NAME)?|bucket_name){_IS}([a-z0-9][a-z0-9.-]{{2,62}})",
     rf"\b[Bb]ucket{_IS}([a-z0-9]+(?:[.-][a-z0-9]+)+)",
+    r"\b[Bb]ucket [\"']?([a-z0-9]+(?:[.-][a-z0-9]+)+)[\"']? (?:not found|does not exist|is empty)",
 )
 DOMAINS = _patterns(r"\b((?:[0-9A-Za-z][0-9A-Za-z-]{0,63}\.){1,8}[A-Za-z]{2,11})\b")
 

@@ -295,6 +295,12 @@ class Pseudonyms:
             return self.identifier(plain) + end
         if match := _USER_AT_HOST.fullmatch(plain):
             return self._user_at_host(*match.groups()) + end
+        place, slash, path = plain.partition("/")
+        if slash and identifiers.is_domain(place):
+            if identifiers.is_public(place) or plain.startswith(redaction_rules.PUBLIC_REPOSITORIES):
+                return word
+            path, colon, tag = path.partition(":")  # of an image in a registry
+            return self._word(place) + self.path(slash + path) + colon + (self._word(tag) if tag else "") + end
         if sign := next((sign for sign in "/:@%" if sign in word), ""):
             return sign.join(self._word(part) for part in word.split(sign))
         if self.names.get(plain.partition(".")[0], "").startswith("host-") and "." in plain:
