@@ -97,6 +97,16 @@ def test_a_tag_is_learned_with_the_rank_that_it_names(front: str, rank: str | No
     assert (fields["rest"], fields.get("launcher_rank")) == ("Traceback", rank)
 
 
+def test_the_rank_that_pytorch_prints_stays_with_its_line_behind_a_tag() -> None:
+    pattern = learn_tag(
+        pl.Series([f"18:11:06.680 [rank{rank}]:Traceback (most recent call last):" for rank in range(3)])
+    )
+
+    assert pattern is not None
+    fields = pl.Series(["18:11:07.001 [rank3]:ValueError"]).str.extract_groups(pattern.regex)[0]
+    assert fields == {"rest": "[rank3]:ValueError"}
+
+
 @pytest.mark.parametrize(
     "texts",
     [

@@ -99,8 +99,8 @@ def _fronts(texts: pl.Series) -> list[str]:
         # `rank0.log-12-gpu-a012:41887`: grep joins its context with signs that a name of a host may have.
         true = min((name for name in hosts if host.endswith(f"-{name}")), key=len, default=_without_time(front, host))
         tag = front + host.removesuffix(true)
-        if re.fullmatch(_part("_start_of_nccl"), start):
-            tag = re.sub(f"{_part('_own_time')}$", "", tag)
+        own = "_own_time" if re.fullmatch(_part("_start_of_nccl"), start) else "_own_tag"
+        tag = re.sub(f"{_part(own)}$", "", tag)
         is_own = len(tag) > LONGEST or re.fullmatch(_part("_own_tag"), tag)
         fronts.append("" if is_own else tag)
     return fronts
