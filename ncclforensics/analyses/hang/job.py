@@ -127,7 +127,7 @@ class Job:
         self.divergence = {row["key"]: row["nth"] for row in diverged}
         self.gaps = rows.of_ranks("call_gap", number)
         # Of ranks whose log ends while NCCL sets up connections: the last of these.
-        self.unfinished_setups = rows.by_rank["unfinished_setup"]
+        self.unfinished_setups = rows.last_of_ranks("unfinished_setup", self.rank_ids)
         owners = dict.fromkeys((row["host"], row["pid"]) for row in self.rank_ids.values())
         self.processes = {owner: row for owner in owners for row in rows.where("process", host=owner[0], pid=owner[1])}
         # source -> the last lines of the processes of this job
@@ -144,9 +144,10 @@ class Job:
         self.unplaced = [row for row in rows.unplaced if row[0] in self.rank_ids]
         self.last_omission = rows.last_omission
         # Of ranks whose calls are counted on over lines that their logs lack: the first call behind the last of these.
-        jumps = rows.by_rank["counter_jump"]
-        self.counter_jumps = {rank_id: jumps[rank_id] for rank_id in self.rank_ids if rank_id in jumps}
-        self.line_faults = rows.line_faults
+        self.counter_jumps = rows.last_of_ranks("counter_jump", self.rank_ids)
+        faults = rows.line_faults
+        own = {owner: faults[owner] for owner in owners if owner in faults}
+        self.line_faults = faults if rows.is_only_job else own  # then a process without a rank is one of this job, too
         self.last_times = {row["rank_id"]: row for row in rows_of_job("last_time")}
         self.sources = rows.sources
         self.is_cancelled, self.successes = rows.is_cancelled, rows.successes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -173,11 +174,9 @@ class JobRows:
         """Source -> position of the last line which says that lines were left out."""
         return dict(self.frames["omission"].group_by("source").agg(pl.col("pos").max()).iter_rows())
 
-    @cached_property
-    def by_rank(self) -> dict[str, dict[int, Row]]:
-        """Name of a frame -> rank id -> its last row."""
-        names = ("unfinished_setup", "counter_jump")
-        return {name: {row["rank_id"]: row for row in self.of(name)} for name in names}
+    def last_of_ranks(self, name: str, rank_ids: Iterable[int]) -> dict[int, Row]:
+        """The last row of a frame about each of these ranks, by rank id."""
+        return {rank_id: rows[-1] for rank_id in rank_ids if (rows := self.where(name, rank_id=rank_id))}
 
     @cached_property
     def line_faults(self) -> dict[tuple[str, int], set[str]]:
