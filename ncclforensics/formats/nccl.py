@@ -55,6 +55,7 @@ GRAMMARS = (
     "memory",
     "progress",
     "rccl",
+    "kerneltrace",
     "warning",
     "diagnostics",
     "pytorch",
