@@ -149,10 +149,6 @@ class Pseudonyms:
         """Return the pseudonym of a serial number."""
         return text if len(text) < redaction_rules.SHORTEST_SERIAL else self._named(text, "serial")
 
-    def bucket(self, name: str) -> str:
-        """Return the pseudonym of a bucket of an object store."""
-        return self._named(name, "bucket")
-
     def _with_addresses(self, text: str) -> str:
         """Redact the addresses of IPv4 in a text, in ranges both ends."""
         return identifiers.IPV4.sub(lambda found: "-".join(map(self._address, found[0].split("-"))), text)
@@ -187,11 +183,12 @@ class Pseudonyms:
             (marked_names.USERS, self.user),
             (marked_names.HOSTS, self._marked_host),
             (marked_names.SERIAL_NUMBERS, self.serial_number),
-            (marked_names.BUCKETS, self.bucket),
             (marked_names.ACCOUNT_NUMBERS, self.job),
         ):
             for name in find(patterns, text):
                 add(name)
+        for name in find(marked_names.BUCKETS, text):
+            self._named(name, "bucket")
         for host in filter(identifiers.is_private_domain, find(marked_names.DOMAINS, text)):
             self.host(host)
         for user in filter(marked_names.is_special, find(marked_names.LIKELY_USERS, text)):
@@ -272,7 +269,7 @@ class Pseudonyms:
             return self.names.get(host, host)
         if is_network or identifiers.is_domain(host):
             return self.host(host)
-        return self.bucket(host)
+        return self._named(host, "bucket")
 
     def _word(self, word: str) -> str:
         for host in self._hosts_of_family.findall(word):  # numbered as known ones are
@@ -295,12 +292,8 @@ class Pseudonyms:
             return self.identifier(plain) + end
         if match := _USER_AT_HOST.fullmatch(plain):
             return self._user_at_host(*match.groups()) + end
-        place, slash, path = plain.partition("/")
-        if slash and identifiers.is_domain(place):
-            if identifiers.is_public(place) or plain.startswith(redaction_rules.PUBLIC_REPOSITORIES):
-                return word
-            path, colon, tag = path.partition(":")  # of an image in a registry
-            return self._word(place) + self.path(slash + path) + colon + (self._word(tag) if tag else "") + end
+        if "/" in plain and identifiers.is_domain(plain.partition("/")[0]):  # a page, or an image in a registry
+            return self._url("https", plain).removeprefix("https://") + end
         if sign := next((sign for sign in "/:@%" if sign in word), ""):
             return sign.join(self._word(part) for part in word.split(sign))
         if self.names.get(plain.partition(".")[0], "").startswith("host-") and "." in plain:
