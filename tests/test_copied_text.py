@@ -97,6 +97,15 @@ def test_a_tag_is_learned_with_the_rank_that_it_names(front: str, rank: str | No
     assert (fields["rest"], fields.get("launcher_rank")) == ("Traceback", rank)
 
 
+def test_a_time_in_a_table_that_is_glued_to_a_host_is_no_part_of_its_name(tmp_path: Path) -> None:
+    line = PROCESS.removeprefix("gpu-a012")
+    stamp = "2025-05-16T16:39:51.208-07:00"
+    rows = [f"  | {stamp} | gpu-a012{line}", f"  | {stamp}gpu-a012{line} | gpu-a012{line}"]
+    (tmp_path / "table.log").write_text("\n".join([*rows, *rows, ""]))
+
+    assert set(analyze([str(tmp_path)]).run["speaker"]["host"]) == {"gpu-a012"}
+
+
 def test_the_rank_that_pytorch_prints_stays_with_its_line_behind_a_tag() -> None:
     pattern = learn_tag(
         pl.Series([f"18:11:06.680 [rank{rank}]:Traceback (most recent call last):" for rank in range(3)])

@@ -108,7 +108,7 @@ def _fronts(texts: pl.Series) -> list[str]:
 
 def _without_time(front: str, host: str) -> str:
     """The name of a host without the end of a time that a collector glued to it."""
-    time = re.match(_part("_glued_time"), front + host)
+    time = re.search(_part("_glued_time"), front + host)
     return (front + host)[time.end() :] if time and len(front) < time.end() < len(front + host) else host
 
 
