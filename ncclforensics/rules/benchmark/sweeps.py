@@ -239,7 +239,7 @@ def bench_gpu_memory_slower(link_measurement: pl.DataFrame) -> Iterator[Finding]
             rows.filter(pl.col("of_gpu") == of_gpu).sort("bandwidth_GBps").unique("size", keep="last")
             for of_gpu in (False, True)
         )
-        both = gpu.join(host, on="size", suffix="_host").sort("size")
+        both = gpu.join(host, on="size", suffix="_host").filter(pl.col("bandwidth_GBps_host") > 0).sort("size")
         if of_test is None or both.is_empty():
             continue
         row = both.row(-1, named=True)

@@ -151,8 +151,9 @@ def cuda_gpu_fault(
             detail += "; unconfirmed: NVIDIA's catalogue has no description of this number"
             is_certain = False
         is_likely = bool(ranks) or any(event["short"] in culprit_hosts for event in logged if event["short"])
+        number = "" if all(event["form"] == "lost" for event in logged) else f"Xid {xid}, "
         yield Finding(
-            f"{place}: Xid {xid}, {XIDS[xid]}",
+            f"{place}: {number}{XIDS[xid]}",
             detail,
             "certain" if is_certain else "likely" if is_likely else "possible",
             ranks=ranks,
@@ -167,13 +168,18 @@ def cuda_initialization_error(cuda_error: pl.DataFrame, rank: pl.DataFrame) -> I
     """CUDA cannot be used in this process.
 
     Means: the process forked after using CUDA, the driver does not support the container's CUDA version, or another
-    process holds the GPUs exclusively.
+    process holds the GPUs exclusively. An unknown error in a job that ran is one of the driver or of the GPU.
     Not when: the GPU is only not visible, or NVSwitch is not configured; CUDA reports these with other messages.
     Do: run nvidia-smi inside the container; use spawn instead of fork; compare driver and CUDA versions.
-    Sources: nccl#1029; CUDA runtime API, cudaError_t.
+    Sources: nccl#1029, pytorch#113128; CUDA runtime API, cudaError_t.
     """
-    for error, rows in _rows_by_error(cuda_error, UNUSABLE, UNSPECIFIC):
+    for error, rows in _rows_by_error(cuda_error, UNUSABLE):
         yield error_finding(rows, rank, f"CUDA cannot be used on {{processes}}: {error}", "reported by CUDA", "likely")
+    for error, rows in _rows_by_error(cuda_error, UNSPECIFIC):
+        detail = "its driver cannot be used, or in a job that ran, the driver or the GPU failed"
+        finding = error_finding(rows, rank, f"CUDA reports on {{processes}}: {error}", detail, "likely")
+        finding.remedy = "run nvidia-smi on the host and inside the container; look for Xid in dmesg -T"
+        yield finding
 
 
 @rule(Category.CUDA_ERROR, Severity.ERROR, of=("cuda_error", "library"), hang=True)

@@ -33,7 +33,7 @@ def transfer_not_ended(transfer_in_flight: pl.DataFrame) -> Iterator[Finding]:
     where it waits for the network, it is on the way to that peer.
     Not when: it was written while the job ran; each rank shows its own side only, and a rank that waits shows a
     transfer that has not ended just as the rank that it waits for.
-    Do: compare the traces of both ends of the named channel: the first hop without data is idle the fault.
+    Do: compare the traces of both ends of the named channel: the first hop without data is behind the fault.
     Sources: NCCL, plugins/profiler/example/print_event.cc and plugins/profiler/README.md; src/proxy.cc, printProxyOp.
     """
     calls = ["comm_hash", "operation", "sequence"]
