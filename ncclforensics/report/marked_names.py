@@ -6,7 +6,7 @@ A name that a label only suggests, such as `node: NAME`, is one unless it is a w
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 
 import polars as pl
@@ -22,6 +22,7 @@ _NUMBERED = r"[A-Za-z][A-Za-z-]{2,63}[0-9][0-9A-Za-z-]{0,63}"
 _NAME = r"[A-Za-z][0-9A-Za-z_.-]{2,99}"
 _DASHED = r"[a-z0-9]{1,63}(?:-[a-z0-9]+)+"
 _TIME = r"(?:[A-Z][a-z]{2} [ 0-9][0-9] [0-9:]{8}|[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+(?:Z|[+-][0-9:]{4,6}))"
+MOST_LABELS = 24  # in one pattern
 _WORDS = re.compile(r"[a-z][a-z0-9_]{2,}(?:-[a-z0-9_]+)*")
 
 Patterns = tuple[re.Pattern[str], ...]
@@ -30,6 +31,11 @@ Patterns = tuple[re.Pattern[str], ...]
 def _patterns(*texts: str) -> Patterns:
     """Compile patterns one by one: an alternation of all would be searched without the literals in them."""
     return tuple(map(re.compile, texts))
+
+
+def _groups_of_labels(words: Sequence[str]) -> list[str]:
+    """Match words as `_labels` does, a few at a time: more literals than the engine searches for at once are slow."""
+    return [_labels(words[first : first + MOST_LABELS]) for first in range(0, len(words), MOST_LABELS)]
 
 
 def _labels(words: Iterable[str]) -> str:
@@ -120,7 +126,7 @@ LIKELY_HOSTS = _patterns(
 )
 # What the job belongs to: projects, accounts, partitions, clusters, pods, runs of experiment trackers.
 PROJECTS = _patterns(
-    rf"(?:{_labels(redaction_rules.PROJECT_LABELS)})(?:{_IS}|\s\.{{3,}}\s)({_NAME})",
+    *(rf"(?:{labels})(?:{_IS}|\s\.{{3,}}\s)({_NAME})" for labels in _groups_of_labels(redaction_rules.PROJECT_LABELS)),
     rf"--(?:{_labels(redaction_rules.PROJECT_LABELS)}) ({_NAME})",
     rf"\b[Pp]od(?:[/ ]|=\"?)({_DASHED})",
     r"\bsubmitted to queue <([^>\s]+)>",
