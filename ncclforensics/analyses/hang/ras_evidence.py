@@ -183,7 +183,7 @@ def _find_ranks_behind(reports: Reports) -> Diagnosis | None:
         diagnosis.lower_certainty("possible")
     if progress == {False}:
         diagnosis.reason += "; neither count changed between the reports"
-        earlier = next(tallies[name] for tallies in reports.tallies[-2::-1] if rank in tallies[name].counts)
+        earlier = _earlier_tallies(reports, name, rank)[-1]
         reports.cite(diagnosis, "culprit", [row for row in earlier.rows[rank] if row["operation"] == lacking])
     else:
         diagnosis.reason += "; this is one report, and the ranks of a running job differ, too"
@@ -246,13 +246,18 @@ def _describe_counts(name: str, lacking: str, launched: Counts, usual_counts: Co
 def _made_progress(reports: Reports, name: str, rank: int) -> bool | None:
     """Whether a rank or its communicator launched calls between two reports; None if only one report shows it."""
     latest = reports.tallies[-1][name]
-    known = [tallies[name] for tallies in reports.tallies[:-1] if name in tallies and rank in tallies[name].counts]
+    known = _earlier_tallies(reports, name, rank)
     if not known:
         return None
     previous = known[-1]
     return (
         previous.counts_of_rank(rank) != latest.counts_of_rank(rank) or previous.usual_counts() != latest.usual_counts()
     )
+
+
+def _earlier_tallies(reports: Reports, name: str, rank: int) -> list[Tally]:
+    """Return the tallies of a communicator in the reports before the last one that name this rank, in their order."""
+    return [tallies[name] for tallies in reports.tallies[:-1] if name in tallies and rank in tallies[name].counts]
 
 
 def judge_ras_reports_alone(job: Job) -> Diagnosis | None:
