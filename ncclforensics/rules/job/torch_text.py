@@ -213,9 +213,8 @@ def torch_store_connection_lost(store_connection: pl.DataFrame, verdict: pl.Data
     if store_connection.is_empty() or (verdict["verdict"] == "no-hang").any():
         return
     rows = store_connection.sort("source", "line")
-    servers = rows.select(place=pl.coalesce(pl.format("{}:{}", "server", "port"), text_of("server")))[
-        "place"
-    ].drop_nulls()
+    address = pl.coalesce(pl.format("{}:{}", "server", "port"), text_of("server"))
+    servers = rows.select(server=address)["server"].drop_nulls()
     ranks = sorted(rows["global_rank"].drop_nulls().unique().to_list())
     reason = (
         str(rows["reason"].cast(pl.String)[0]).partition(" Exception raised")[0].removesuffix(" (function operator())")
